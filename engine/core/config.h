@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every knob once: a row in config.cpp gives its flag, default, range, unit and help; the command
+// line, environment (SLUICE_MAX_NUM_SEQS), YAML, --print-config and the documentation come from it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/status.h"
+
+namespace sluice {
+
+// Parsed and range-checked values. Components copy what they need at construction.
+struct Config {
+  // Model.
+  std::string model;                       // path of a GGUF file
+  std::vector<std::string> served_model_name;  // empty: the model's own name
+  std::string chat_template;               // file; empty: the model's own
+  int64_t max_model_len = 0;               // tokens; 0: the model's, as far as memory allows
+  std::string kv_cache_dtype = "auto";     // auto (bfloat16), bfloat16, float16, float32
+  int32_t activation_bits = 8;             // 8, 16 or 32
+  uint64_t seed = 0;                       // makes the seeds of unseeded requests
+
+  // Cache and scheduler.
+  int32_t block_size = 16;                 // tokens; divides 64
+  int64_t kv_cache_memory = 0;             // bytes; 0: planned from what is free
+  bool enable_prefix_caching = true;
+  int32_t max_num_seqs = 64;
+  int32_t max_num_batched_tokens = 512;
+  int32_t step_target_ms = 50;             // predicted milliseconds a step may take
+  int32_t max_num_queued_reqs = 1024;      // waiting requests; more get 429
+
+  // Compute.
+  int32_t threads = 0;                     // 0: min(affinity, cgroup quota)
+  std::string isa = "auto";                // auto, scalar, avx2, avx512
+
+  // Server.
+  std::string host = "127.0.0.1";
+  int32_t port = 8000;
+  std::vector<std::string> api_key;        // empty: no authentication
+  int32_t io_threads = 1;
+  int64_t max_body_bytes = 16 << 20;
+  int32_t max_header_bytes = 64 << 10;
+  int32_t max_json_depth = 64;
+  int32_t max_stop_strings = 16;
+  int32_t max_logprobs = 20;
+  int32_t max_n = 16;                      // choices per request
+  int32_t max_connections = 4096;
+  int32_t idle_timeout_s = 120;            // keep-alive connection without a request
+  int32_t request_timeout_s = 30;          // from the first byte of a request to its last
+  int32_t write_timeout_s = 60;            // a client that does not read is dropped
+  int32_t drain_timeout_s = 60;            // SIGTERM: running streams end within this
+  int32_t unhealthy_after_s = 30;          // no progress for so long: /health turns 503
+  std::string log_level = "info";          // trace, debug, info, warning, error
+};
+
+enum class KnobKind : uint8_t { kInteger, kBytes, kBoolean, kString, kStringList, kChoice };
+
+struct Knob {
+  const char* name;     // with dashes: "max-num-seqs"
+  const char* group;    // model, cache, scheduler, compute, server
+  KnobKind kind;
+  const char* unit;     // "" when it has none
+  int64_t min, max;     // kInteger and kBytes
+  const char* choices;  // kChoice: "auto|scalar|avx2"
+  const char* help;
+  // Text form in and out; set() checks the range and names rule and value.
+  Expected<void> (*set)(Config&, const Knob&, const std::string& text);
+  std::string (*get)(const Config&);
+};
+
+const std::vector<Knob>& config_knobs();
+const Knob* find_knob(std::string_view name);  // accepts underscores for dashes
+
+// Precedence is the caller's: defaults, then YAML, then environment, then the command line.
+Expected<void> apply_yaml(Config& config, const std::string& path);
+Expected<void> apply_environment(Config& config);
+std::string print_config(const Config& config);  // YAML that apply_yaml reads back
+
+}  // namespace sluice

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/core/sampling_params.h"
+
+#include <array>
+#include <cmath>
+#include <limits>
+
+namespace sluice {
+namespace {
+
+constexpr double kMaxInt32 = std::numeric_limits<int32_t>::max();
+constexpr double kMaxExactInteger = 9007199254740992.0;  // 2^53
+
+constexpr std::array kFields = {
+    SamplingField{"temperature", ParamKind::kNumber, 0, 2, false, 1,
+                  "Divides the logits; 0 takes the most likely token.",
+                  [](SamplingParams& p, double v) { p.temperature = static_cast<float>(v); },
+                  [](const SamplingParams& p) -> double { return p.temperature; }},
+    SamplingField{"top_p", ParamKind::kNumber, 0, 1, true, 1,
+                  "Keeps the smallest set of tokens whose probability reaches this.",
+                  [](SamplingParams& p, double v) { p.top_p = static_cast<float>(v); },
+                  [](const SamplingParams& p) -> double { return p.top_p; }},
+    SamplingField{"top_k", ParamKind::kInteger, -1, kMaxInt32, false, 0,
+                  "Keeps the k most likely tokens; 0 or -1 keeps all.",
+                  [](SamplingParams& p, double v) { p.top_k = static_cast<int32_t>(v); },
+                  [](const SamplingParams& p) -> double { return p.top_k; }},
+    SamplingField{"min_p", ParamKind::kNumber, 0, 1, false, 0,
+                  "Drops tokens less likely than this share of the most likely one.",
+                  [](SamplingParams& p, double v) { p.min_p = static_cast<float>(v); },
+                  [](const SamplingParams& p) -> double { return p.min_p; }},
+    SamplingField{"seed", ParamKind::kInteger, -kMaxExactInteger, kMaxExactInteger, false, 0,
+                  "Same request and seed, same tokens; unset: chosen at admission.",
+                  [](SamplingParams& p, double v) {
+                    p.seed = static_cast<uint64_t>(static_cast<int64_t>(v));
+                  },
+                  [](const SamplingParams& p) -> double {
+                    return static_cast<double>(static_cast<int64_t>(p.seed));
+                  }},
+    SamplingField{"max_tokens", ParamKind::kInteger, 1, kMaxInt32, false, 16,
+                  "Tokens to generate at most.",
+                  [](SamplingParams& p, double v) { p.max_tokens = static_cast<int32_t>(v); },
+                  [](const SamplingParams& p) -> double { return p.max_tokens; }},
+    SamplingField{"min_tokens", ParamKind::kInteger, 0, kMaxInt32, false, 0,
+                  "No end or stop token before this many tokens.",
+                  [](SamplingParams& p, double v) { p.min_tokens = static_cast<int32_t>(v); },
+                  [](const SamplingParams& p) -> double { return p.min_tokens; }},
+    SamplingField{"ignore_eos", ParamKind::kBoolean, 0, 1, false, 0,
+                  "Goes on after the model's end token.",
+                  [](SamplingParams& p, double v) { p.ignore_eos = v != 0; },
+                  [](const SamplingParams& p) -> double { return p.ignore_eos ? 1 : 0; }},
+};
+
+std::string format_number(double value) {
+  std::ostringstream out;
+  out << value;
+  return out.str();
+}
+
+}  // namespace
+
+std::span<const SamplingField> sampling_fields() { return kFields; }
+
+const SamplingField* find_sampling_field(std::string_view name) {
+  for (const SamplingField& field : kFields) {
+    if (field.name == name) return &field;
+  }
+  return nullptr;
+}
+
+Expected<void> set_sampling_field(SamplingParams& params,
+                                  const SamplingField& field,
+                                  double value) {
+  const std::string name(field.name);
+  const bool too_small = field.min_exclusive ? value <= field.min : value < field.min;
+  if (!std::isfinite(value) || too_small || value > field.max) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      name + " must be in " + (field.min_exclusive ? "(" : "[") +
+                          format_number(field.min) + ", " + format_number(field.max) + "], got " +
+                          format_number(value) + ".",
+                      name);
+  }
+  if (field.kind != ParamKind::kNumber && value != std::floor(value)) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      name + " must be an integer, got " + format_number(value) + ".",
+                      name);
+  }
+  field.set(params, value);
+  return {};
+}
+
+Expected<void> validate(const SamplingParams& params) {
+  if (params.min_tokens > params.max_tokens) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "min_tokens must be at most max_tokens (" +
+                          std::to_string(params.max_tokens) + "), got " +
+                          std::to_string(params.min_tokens) + ".",
+                      "min_tokens");
+  }
+  return {};
+}
+
+}  // namespace sluice

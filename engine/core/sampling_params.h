@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// How one request chooses its tokens: the fields, and the table that gives each its JSON name,
+// range and default. The table is what the validator, /openapi.json and the documentation read.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "engine/core/types.h"
+
+namespace sluice {
+
+struct SamplingParams {
+  float temperature = 1.0F;  // 0 selects the arg max (ties: lowest id)
+  float top_p = 1.0F;        // (0, 1]
+  int32_t top_k = 0;         // 0 or -1: off
+  float min_p = 0.0F;        // [0, 1]
+  uint64_t seed = 0;         // concrete by admission; noise is keyed (seed, position, token)
+  int32_t max_tokens = 16;   // >= 1; resolved against the context at admission
+  int32_t min_tokens = 0;    // no eos or stop token id before this many
+  bool ignore_eos = false;
+  std::vector<TokenId> stop_token_ids;  // besides the model's own end tokens
+  int32_t num_logprobs = -1;            // -1: none; 0: the sampled token's; k: and the k best
+};
+
+[[nodiscard]] inline bool is_greedy(const SamplingParams& params) {
+  return params.temperature == 0.0F;
+}
+
+enum class ParamKind : uint8_t { kNumber, kInteger, kBoolean };
+
+// One numeric or boolean field of SamplingParams.
+struct SamplingField {
+  std::string_view name;  // JSON key
+  ParamKind kind;
+  double min;             // inclusive unless min_exclusive
+  double max;             // inclusive
+  bool min_exclusive;
+  double default_value;   // booleans: 0 or 1
+  std::string_view help;
+  void (*set)(SamplingParams&, double);
+  double (*get)(const SamplingParams&);
+};
+
+std::span<const SamplingField> sampling_fields();
+const SamplingField* find_sampling_field(std::string_view name);
+
+// Range check plus assignment; the message names rule, value and field.
+Expected<void> set_sampling_field(SamplingParams& params, const SamplingField& field, double value);
+
+// Rules between fields (min_tokens <= max_tokens).
+Expected<void> validate(const SamplingParams& params);
+
+}  // namespace sluice

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the engine counts. The engine thread writes, anybody reads a copy; server/metrics.cpp gives
+// the values their Prometheus names at scrape time.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/core/types.h"
+
+namespace sluice {
+
+// A histogram with fixed bounds (ascending upper bounds, seconds or counts); one writer, any
+// readers. Copyable as a snapshot.
+template <size_t kNumBounds>
+struct HistogramData {
+  std::array<uint64_t, kNumBounds + 1> counts{};  // last: above every bound
+  double sum = 0;
+
+  void observe(const std::array<double, kNumBounds>& bounds, double value) {
+    size_t i = 0;
+    while (i < kNumBounds && value > bounds[i]) ++i;
+    ++counts[i];
+    sum += value;
+  }
+};
+
+// vLLM's bucket bounds, so that its dashboards read ours.
+inline constexpr std::array<double, 22> kFirstTokenBounds = {
+    .001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+    1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
+inline constexpr std::array<double, 19> kInterTokenBounds = {
+    .01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
+inline constexpr std::array<double, 21> kRequestBounds = {
+    .3, .5, .8, 1,  1.5, 2,  2.5, 5,   10,  15,  20,
+    30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+inline constexpr std::array<double, 20> kLengthBounds = {
+    1,    2,    5,    10,    20,    50,    100,    200,    500,    1000,
+    2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, 2000000};
+inline constexpr std::array<double, 13> kIterationBounds = {
+    1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+
+struct EngineStats {
+  // Gauges.
+  int64_t num_requests_running = 0;
+  int64_t num_requests_waiting = 0;
+  int64_t num_blocks_total = 0;
+  int64_t num_blocks_used = 0;
+  int32_t block_size = 0;
+
+  // Counters, since start.
+  uint64_t num_steps = 0;
+  uint64_t num_preemptions = 0;
+  uint64_t prompt_tokens = 0;
+  uint64_t generation_tokens = 0;
+  uint64_t prefix_cache_queries = 0;  // tokens
+  uint64_t prefix_cache_hits = 0;     // tokens
+  std::array<uint64_t, 5> requests_finished{};  // by FinishReason
+
+  // Health: a step is outstanding since this time (steady clock, ns), or 0; the last completed.
+  int64_t step_started_ns = 0;
+  int64_t last_progress_ns = 0;
+  bool draining = false;
+
+  HistogramData<22> time_to_first_token;
+  HistogramData<19> inter_token_latency;
+  HistogramData<21> e2e_latency;
+  HistogramData<21> queue_time;
+  HistogramData<21> prefill_time;
+  HistogramData<21> decode_time;
+  HistogramData<20> prompt_length;
+  HistogramData<20> generation_length;
+  HistogramData<13> iteration_tokens;
+};
+
+}  // namespace sluice

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// The facade: what a front end sees of the engine. Requests go in as ValidRequest, tokens come out
+// through an OutputSink. Both front ends, `sluice chat` and `sluice bench` use exactly this.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/core/sampling_params.h"
+#include "engine/core/stats.h"
+#include "engine/core/status.h"
+#include "engine/core/types.h"
+
+namespace sluice {
+
+struct Config;
+class Tokenizer;
+
+// One piece of a prompt, in order. Embeddings (images) are the second kind to come; a span's
+// content hash is what the prefix index compares for it.
+struct PromptSpan {
+  std::vector<TokenId> token_ids;
+};
+
+// What passed validation; the engine never sees anything else. Every field is in range for the
+// model that `Engine::model()` describes.
+struct ValidRequest {
+  std::vector<PromptSpan> prompt;  // at least one token in all
+  SamplingParams sampling;         // max_tokens resolved, seed concrete
+  int32_t adapter_id = 0;          // 0: the base model
+  uint64_t tenant_salt = 0;        // from authentication; separates prefix caches
+  int32_t priority = 0;            // lower runs earlier
+  std::chrono::steady_clock::time_point arrival;  // for queue and first-token times
+};
+
+struct TokenLogprob {
+  TokenId token = kInvalidToken;
+  float logprob = 0;
+};
+
+// One generated token, or the end of a request without one (abort, error).
+struct TokenOutput {
+  RequestId request_id;
+  TokenId token = kInvalidToken;  // kInvalidToken: only `finish_reason` counts
+  float logprob = 0;              // of `token`, over the unmodified logits; if asked for
+  std::vector<TokenLogprob> top_logprobs;  // best first, ties by id; size num_logprobs
+  FinishReason finish_reason = FinishReason::kNone;
+  TokenId stop_token = kInvalidToken;  // the end or stop token that finished it (also `token`)
+  int32_t num_cached_tokens = 0;       // prompt tokens found in the prefix cache (first output)
+  std::string error;                   // with kError: one line for the client
+};
+
+// Everything one step produced. Per request the outputs are in order; across steps too.
+struct OutputBatch {
+  std::vector<TokenOutput> outputs;
+};
+
+// Implemented by the front end, called on the engine thread once a step: hand over and return.
+class OutputSink {
+ public:
+  virtual ~OutputSink() = default;
+  virtual void publish(OutputBatch batch) = 0;
+};
+
+// What a front end must know to validate and to describe the model. Fixed after start.
+struct ModelInfo {
+  std::string architecture;        // "llama"
+  std::string path;                // file or directory it was read from
+  std::string chat_template;       // Jinja source; empty: none in the file
+  int32_t vocab_size = 0;
+  int32_t max_model_len = 0;       // prompt plus output tokens
+  int64_t num_parameters = 0;
+  std::string system_fingerprint;  // hash of the determinism key
+  std::string backend;             // "cpu:avx512"
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  // Any thread. The sink must outlive the request. Every accepted request gets an output with a
+  // finish reason, exactly one, whatever happens. kResourceExhausted: the queue is full;
+  // kUnavailable: draining or stopped.
+  [[nodiscard]] virtual Expected<RequestId> submit(ValidRequest request, OutputSink& sink) = 0;
+
+  // Any thread. Takes effect at the next step border: the blocks return and one output with kAbort
+  // is published, unless the request has ended before. Unknown ids are ignored.
+  virtual void abort(RequestId id) = 0;
+
+  // Any thread, cheap, never waits for a step.
+  [[nodiscard]] virtual EngineStats stats() const = 0;
+  [[nodiscard]] virtual const ModelInfo& model() const = 0;
+  [[nodiscard]] virtual const Tokenizer& tokenizer() const = 0;
+
+  // Any thread. No new requests; running ones go on. Returns at once.
+  virtual void drain() = 0;
+  // Any thread but the engine's. Ends all requests with kAbort and joins the engine thread.
+  virtual void stop() = 0;
+};
+
+// Loads the model named in `config`, plans and allocates memory, starts the engine thread.
+[[nodiscard]] Expected<std::unique_ptr<Engine>> create_engine(const Config& config);
+
+}  // namespace sluice

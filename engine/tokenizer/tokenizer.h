@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text to token ids and back. Immutable after creation, so any thread may use one instance.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "engine/core/types.h"
+
+namespace sluice {
+
+// GGUF's token types (tokenizer.ggml.token_type).
+enum class TokenType : uint8_t {
+  kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6
+};
+
+// The vocabulary as a model file states it; engine/weights fills it, create_tokenizer checks it.
+struct Vocabulary {
+  std::string model;                   // tokenizer.ggml.model: "gpt2", "llama", ...
+  std::string pre;                     // tokenizer.ggml.pre: "smollm", "llama-bpe", ...
+  std::vector<std::string> tokens;     // by id, in the file's spelling (byte-level BPE: mapped)
+  std::vector<TokenType> token_types;  // by id; empty: all normal
+  std::vector<float> scores;           // by id; SentencePiece models
+  std::vector<std::string> merges;     // "left right", by rank
+  TokenId bos = kInvalidToken;
+  TokenId eos = kInvalidToken;
+  TokenId eot = kInvalidToken;         // end of turn, when it differs from eos
+  TokenId unknown = kInvalidToken;
+  TokenId padding = kInvalidToken;
+  bool add_bos = false;
+  bool add_eos = false;
+  bool add_space_prefix = false;
+};
+
+// Whether strings such as "<|im_end|>" become their token or stay text. User text is always kText;
+// only what a chat template itself wrote is parsed.
+enum class SpecialText : uint8_t { kText, kParse };
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  // Appends the ids of `text` (any bytes; invalid UTF-8 is encoded byte by byte). No BOS is added.
+  virtual void encode(std::string_view text,
+                      SpecialText special,
+                      std::vector<TokenId>& out) const = 0;
+
+  // The bytes a token stands for, possibly part of a character. Control tokens give their name.
+  // Ids out of range give an empty view.
+  [[nodiscard]] virtual std::string_view token_bytes(TokenId id) const = 0;
+  // Hidden from text by skip_special_tokens.
+  [[nodiscard]] virtual bool is_special(TokenId id) const = 0;
+  // Id of a token by its exact name ("<|im_end|>"), or kInvalidToken.
+  [[nodiscard]] virtual TokenId find_token(std::string_view name) const = 0;
+
+  [[nodiscard]] virtual int32_t vocab_size() const = 0;
+  [[nodiscard]] virtual TokenId bos() const = 0;  // kInvalidToken: none
+  [[nodiscard]] virtual bool add_bos() const = 0;  // completions start with it
+  // Tokens that end a generation (eos, eot and their like), ascending.
+  [[nodiscard]] virtual const std::vector<TokenId>& end_tokens() const = 0;
+  // Text of bos and eos for chat templates; empty: none.
+  [[nodiscard]] virtual std::string_view bos_text() const = 0;
+  [[nodiscard]] virtual std::string_view eos_text() const = 0;
+};
+
+// kUnsupported names the model or pre-tokenizer found and those supported; kDataLoss: the
+// vocabulary contradicts itself (merge of unknown tokens, duplicate tokens, id out of range).
+[[nodiscard]] Expected<std::unique_ptr<Tokenizer>> create_tokenizer(Vocabulary vocabulary);
+
+}  // namespace sluice

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention over the paged KV cache; prefill chunks and decodes are rows of one definition.
+//
+// Tree of one output row (absolute position p, one head): keys are cut at absolute positions into
+// partitions of 512 and tiles of 64. Score s_j = (chain over d in order: acc = fma(q[d], k_j[d],
+// acc)) * scale, soft-capped where asked. Per tile, left to right: m' = max(m, max_j s_j),
+// p_j = exp(s_j - m'), c = exp(m - m'), l = fma(l, c, sum_j p_j), o[d] = o[d] * c, then
+// for j in order o[d] = fma(p_j, v_j[d], o[d]); keys past p or outside the window do not take part.
+// Sum over a tile: key j in lane j % 16, lanes add j = l, l + 16, l + 32, l + 48 in order, then
+// fold by halves. Each partition starts fresh (m = lowest, l = 0, o = 0); partitions merge left to
+// right: m' = max(m_a, m_b), x = x_a * exp(m_a - m') + x_b * exp(m_b - m') as
+// fma(x_b, e_b, x_a * e_a) for l and each o[d]. A sink logit joins last as one more l term.
+// Output o[d] / l.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "engine/core/types.h"
+#include "kernels/device.h"
+
+namespace sluice::kernels {
+
+inline constexpr int32_t kAttentionPartition = 512;
+inline constexpr int32_t kAttentionTile = 64;
+
+// One layer's cache of one KV group. K is stored transposed inside a block so that a vector lane is
+// a key: K [num_blocks][num_kv_heads][head_dim][block_size], V [num_blocks][num_kv_heads]
+// [block_size][head_dim]. Slots never written hold zeros.
+struct KvLayerView {
+  std::byte* k = nullptr;
+  std::byte* v = nullptr;
+  DType dtype = DType::kBF16;  // kF32, kF16 or kBF16; rounded to nearest even on write
+  int32_t num_blocks = 0;
+  int32_t block_size = 16;  // divides kAttentionTile
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+};
+
+struct AttentionArgs {
+  const float* q;  // [num_tokens, num_heads * head_dim], rotated
+  int64_t q_stride;
+  int32_t num_heads;  // a multiple of num_kv_heads
+  KvLayerView kv;
+  std::span<const int32_t> query_start_loc;  // [num_reqs + 1]
+  std::span<const int32_t> seq_lens;         // [num_reqs]: KV length including this step's tokens
+  const int32_t* block_table;                // [num_reqs][block_table_stride]
+  int32_t block_table_stride;
+  float scale;             // usually 1 / sqrt(head_dim)
+  int32_t window = 0;      // keys seen, the own one included; 0: all
+  float soft_cap = 0;      // s = soft_cap * tanh(s / soft_cap); 0: off
+  const float* sinks = nullptr;  // [num_heads] or null
+  float* out;              // [num_tokens, num_heads * head_dim]
+  int64_t out_stride;
+};
+void attention(const ExecContext& ctx, const AttentionArgs& args);
+
+}  // namespace sluice::kernels

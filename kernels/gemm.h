@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers: y[m, n] = sum_k x[m, k] * W[n, k], one definition for every row count.
+//
+// The tree of an output element (determinism contract 1). K is cut into groups of 32 along absolute
+// k; G = ceil(K / 32) groups are cut into 8 segments, segment s holding the groups
+// [s * G / 8, (s + 1) * G / 8) (integer division). Within a segment, groups in order:
+//   int8, int16 activations:  acc = fma(float(isum), d_w * s_a, acc), isum the exact int32 dot
+//                             product of codes (zero point taken off), d_w the weight's scale, s_a
+//                             the activation's, both fp32;
+//                             where the format has a minimum m_w: acc = fma(m_w, t_a, acc) after it,
+//                             t_a = float(sum of the activation's codes in the group) * s_a;
+//   float activations:        for k in order: acc = fma(w, x, acc), w = the fp32 weight, which is
+//                             fma(code, d, m) for integer formats.
+// The 8 segment values fold as ((s0+s1)+(s2+s3))+((s4+s5)+(s6+s7)). Then bias is added, if any.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/device.h"
+#include "quant/repack.h"
+
+namespace sluice::kernels {
+
+enum class ActivationFormat : uint8_t { kInt8, kInt16, kFloat };
+
+// Rows of activations as a linear layer reads them. Quantization per (row, group of 32):
+// s = maxabs / 127 (int16: 32767), code = round-to-nearest-even(x / s) computed as x * (1 / s) with
+// one division per group, s = 0 gives codes 0. Columns past k up to a multiple of 32 hold zeros.
+struct Activations {
+  ActivationFormat format = ActivationFormat::kFloat;
+  int32_t num_rows = 0;
+  int32_t k = 0;
+  void* data = nullptr;       // [num_rows][align_up(k, 32)] int8, int16 or float; 64-byte aligned
+  float* scales = nullptr;    // [num_rows][groups]; integer formats
+  float* sums = nullptr;      // [num_rows][groups]: float(sum of codes) * scale
+  int32_t* code_sums = nullptr;  // [num_rows][groups]: sum of codes
+};
+
+// Bytes that an Activations of this size needs, and its carving out of a buffer (64-byte aligned).
+int64_t activation_bytes(ActivationFormat format, int64_t num_rows, int64_t k);
+Activations carve_activations(ActivationFormat format, int64_t num_rows, int64_t k, std::byte* buffer);
+
+// The format that a weight's activations take: float for float weights, else by --activation-bits.
+ActivationFormat activation_format(WeightFormat weight, int32_t activation_bits);
+
+// x: [num_rows, k] with a row stride in elements.
+struct QuantizeArgs {
+  const float* x;
+  int64_t x_stride;
+  Activations out;
+};
+void quantize_activations(const ExecContext& ctx, const QuantizeArgs& args);
+
+// One weight matrix of a layer that shares its input with others (q, k, v; gate, up).
+struct RowGroup {
+  const PackedWeight* weight;
+  float* out;               // [num_rows, n]
+  int64_t out_stride;       // elements
+  const float* bias;        // [n] or null
+};
+
+enum class Epilogue : uint8_t {
+  kStore,  // out = y
+  kAdd,    // out = out + y: the residual
+};
+
+struct LinearArgs {
+  Activations x;
+  std::span<const RowGroup> groups;  // all with the same k
+  Epilogue epilogue = Epilogue::kStore;
+};
+void linear(const ExecContext& ctx, const LinearArgs& args);
+
+}  // namespace sluice::kernels

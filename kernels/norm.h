@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Root-mean-square norm, fused with the quantization that follows it.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/gemm.h"
+
+namespace sluice::kernels {
+
+// y[i] = (x[i] * r) * weight[i], r = 1 / sqrt(mean + eps), mean = sum(x^2) / n, per row.
+// Tree of the sum: 16 lanes, lane l takes i = l, l + 16, ... by fma in order; lanes fold by halves
+// (l += l + 8, then 4, 2, 1). Division and square root are IEEE single operations.
+// The result goes to `out` in its format (kFloat: plain rows).
+struct RmsNormArgs {
+  const float* x;        // [num_rows, n]
+  int64_t x_stride;
+  const float* weight;   // [n]
+  float eps;
+  Activations out;       // num_rows, k = n
+};
+void rms_norm(const ExecContext& ctx, const RmsNormArgs& args);
+
+}  // namespace sluice::kernels

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rotary position embedding from absolute positions, by one table.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "kernels/device.h"
+
+namespace sluice::kernels {
+
+enum class RopeStyle : uint8_t {
+  kInterleaved,  // pairs (2i, 2i + 1): GGUF's "llama", whose q and k rows are permuted for it
+  kHalves,       // pairs (i, i + rotary_dim / 2): NeoX
+};
+
+struct RopeParams {
+  int32_t rotary_dim = 0;  // even, <= head_dim; the rest passes through
+  float freq_base = 10000.0F;
+  float freq_scale = 1.0F;                // linear scaling: angle = position * freq_scale * freq
+  std::vector<float> freq_factors;        // rope_freqs.weight: divides each frequency; or empty
+  RopeStyle style = RopeStyle::kInterleaved;
+};
+
+// cos and sin of every (position, pair), computed in double by fixed polynomials (no libm) and
+// rounded once.
+class RopeTable {
+ public:
+  RopeTable(const RopeParams& params, int32_t num_positions);
+  [[nodiscard]] const float* cos_row(int64_t position) const {
+    return cos_.data() + position * num_pairs_;
+  }
+  [[nodiscard]] const float* sin_row(int64_t position) const {
+    return sin_.data() + position * num_pairs_;
+  }
+  [[nodiscard]] int32_t num_pairs() const { return num_pairs_; }
+  [[nodiscard]] RopeStyle style() const { return style_; }
+  static int64_t bytes(const RopeParams& params, int64_t num_positions);
+
+ private:
+  int32_t num_pairs_;
+  RopeStyle style_;
+  std::vector<float> cos_, sin_;
+};
+
+// Rotates q and k in place (x' = x*cos - y*sin, y' = x*sin + y*cos, each fma(x, cos, -(y*sin)) and
+// fma(x, sin, y*cos)), then writes k and v to the cache slots of their tokens.
+struct RopeWriteKvArgs {
+  float* q;                             // [num_tokens, num_heads * head_dim]
+  int64_t q_stride;
+  float* k;                             // [num_tokens, num_kv_heads * head_dim]
+  int64_t k_stride;
+  const float* v;
+  int64_t v_stride;
+  int32_t num_heads;
+  const RopeTable* table;               // null: no rotation
+  std::span<const int32_t> positions;   // [num_tokens]
+  std::span<const int64_t> slot_mapping;  // [num_tokens]: block * block_size + offset
+  KvLayerView kv;
+};
+void rope_write_kv(const ExecContext& ctx, const RopeWriteKvArgs& args);
+
+}  // namespace sluice::kernels

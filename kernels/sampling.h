@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a row of logits to a token and its log-probabilities; a pure function of the row and its
+// parameters.
+//
+// Candidates are the allowed tokens in the total order (logit descending, id ascending). top_k keeps
+// the first k; then, over the softmax of logits / temperature of what is left, min_p drops tokens
+// with p < min_p * p_max and top_p keeps the shortest prefix whose sum reaches top_p (at least one).
+// Among the kept, the token with the largest logit / temperature + gumbel(seed, position, token)
+// wins (ties: lowest id); gumbel = -log(-log(u)), u in (0, 1) from a counter-based generator, so no
+// order of evaluation matters. temperature 0: the first of the order.
+// Log-probabilities: x_i - (max + log(sum exp(x_j - max))) over the unmodified logits, sum in 16
+// lanes (j % 16, in order), folded by halves. exp and log are this library's.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "engine/core/types.h"
+#include "kernels/device.h"
+
+namespace sluice::kernels {
+
+struct TokenScore {
+  TokenId token = kInvalidToken;
+  float logprob = 0;
+};
+
+struct SampleRow {
+  const float* logits = nullptr;           // [vocab]
+  const uint32_t* allowed_mask = nullptr;  // bit i: token i may be chosen; null: all. Not empty.
+  float temperature = 1;
+  float top_p = 1;
+  float min_p = 0;
+  int32_t top_k = 0;       // <= 0: off
+  uint64_t seed = 0;
+  int64_t position = 0;    // absolute position of the token being chosen
+  int32_t num_logprobs = -1;  // -1: none, no log-probabilities are computed
+  // Results.
+  TokenId token = kInvalidToken;
+  float logprob = 0;                      // of `token`; num_logprobs >= 0
+  std::span<TokenScore> top_logprobs;     // sized num_logprobs by the caller; best first
+  bool finite = true;                     // false: a logit is NaN or infinite; token is invalid
+};
+
+// Rows in parallel; `workspace` holds sampling_workspace_bytes(vocab) per worker.
+struct SampleArgs {
+  std::span<SampleRow> rows;
+  int32_t vocab_size;
+  std::span<std::byte> workspace;
+};
+int64_t sampling_workspace_bytes(int32_t vocab_size, int32_t num_threads);
+void sample(const ExecContext& ctx, const SampleArgs& args);
+
+}  // namespace sluice::kernels

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who owns which KV block: ids and counts only. The scheduler sees this header and nothing else of
+// the cache; the bytes live in kv_storage.h.
+//
+// Life of a block: free -> referenced(n) -> cached (refcount 0, contents kept, findable) -> free,
+// plus in_transfer(m), orthogonal: a block returns to free only when owners and transfers are zero.
+// Engine thread only. No allocation in a steady state.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/core/types.h"
+
+namespace sluice {
+
+enum class KvGroupKind : uint8_t {
+  kFull,    // every token's KV is kept
+  kWindow,  // the last `window` tokens'
+  kLatent,  // one compressed vector per token (k_dim, v_dim)
+  kState,   // a fixed-size state every `interval` tokens
+};
+
+// Layers that share one block table. A model has one or more groups; a prefix hit is the longest
+// that all groups can serve.
+struct KvGroupSpec {
+  KvGroupKind kind = KvGroupKind::kFull;
+  int32_t window = 0;       // kWindow: tokens seen, the own one included
+  int32_t interval = 0;     // kState: tokens between snapshots
+  int32_t num_blocks = 0;   // capacity of the group's pool
+};
+
+// What makes equal tokens unequal for the prefix index.
+struct PrefixExtras {
+  uint64_t tenant_salt = 0;
+  int32_t adapter_id = 0;
+  uint64_t media_hash = 0;
+  friend bool operator==(const PrefixExtras&, const PrefixExtras&) = default;
+};
+
+struct KvManagerOptions {
+  int32_t block_size = 16;
+  bool enable_prefix_caching = true;
+  int32_t max_num_seqs = 64;       // requests that can hold blocks at once
+  int32_t max_model_len = 0;       // sizes the block tables
+};
+
+struct KvUsage {
+  int64_t num_blocks = 0;       // all groups
+  int64_t num_free = 0;         // never used or dropped
+  int64_t num_cached = 0;       // evictable, contents kept
+  int64_t num_referenced = 0;
+  uint64_t prefix_queries = 0;  // tokens asked for, once per request
+  uint64_t prefix_hits = 0;     // tokens found
+};
+
+class KvCacheManager {
+ public:
+  KvCacheManager(const KvManagerOptions& options, std::vector<KvGroupSpec> groups);
+  ~KvCacheManager();
+  KvCacheManager(const KvCacheManager&) = delete;
+  KvCacheManager& operator=(const KvCacheManager&) = delete;
+
+  // Looks up the longest cached prefix of `tokens` (whole blocks, at most tokens.size() - 1 tokens,
+  // so that one is left to compute), compares ids and extras, takes a reference on its blocks and
+  // makes them the start of the request's block table. The request must hold nothing. Returns the
+  // number of tokens found.
+  int32_t acquire_prefix(RequestId id, std::span<const TokenId> tokens, const PrefixExtras& extras);
+
+  // Makes room for KV up to `num_tokens` tokens in every group, evicting cached blocks (least
+  // recently used first) as needed. All or nothing: false leaves the request as it was.
+  [[nodiscard]] bool allocate_slots(RequestId id, int32_t num_tokens);
+
+  // Full blocks among the first `num_computed_tokens` become findable, under the hash chain of
+  // `tokens`. Idempotent. Call after the step that computed them has retired.
+  void cache_blocks(RequestId id, std::span<const TokenId> tokens, int32_t num_computed_tokens);
+
+  // Drops every reference of the request; findable blocks stay cached, others become free. Unknown
+  // ids are ignored. A block in transfer is kept until end_transfer().
+  void free(RequestId id);
+
+  // The request's blocks of one group, by block index; kNullBlock where a window group let go.
+  [[nodiscard]] std::span<const BlockId> block_table(RequestId id, int32_t group) const;
+
+  // Blocks that allocate_slots could hand out now, the scarcest group's.
+  [[nodiscard]] int32_t num_available_blocks() const;
+  // Blocks that `num_tokens` tokens of one request need at most in the scarcest group.
+  [[nodiscard]] int32_t blocks_for(int32_t num_tokens) const;
+  // Whether a request of this many tokens could ever run alone.
+  [[nodiscard]] bool fits_alone(int32_t num_tokens) const;
+
+  // A block that another worker is reading or writing.
+  void begin_transfer(int32_t group, BlockId block);
+  void end_transfer(int32_t group, BlockId block);
+
+  // Forgets all cached contents (not referenced blocks).
+  void reset_prefix_cache();
+
+  [[nodiscard]] KvUsage usage() const;
+  [[nodiscard]] int32_t num_groups() const;
+  [[nodiscard]] int32_t block_size() const;
+
+  // Walks everything: conservation (free + cached + referenced + held by transfers = all), refcounts
+  // equal to the holders found, index entries valid. Empty when right, else what is wrong. Tests.
+  [[nodiscard]] std::string check_integrity() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// A request as the scheduler holds it. Owned by the scheduler; everybody else has its id.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/core/types.h"
+#include "kvcache/kv_cache_manager.h"
+
+namespace sluice {
+
+enum class RequestStatus : uint8_t { kWaiting, kRunning, kPreempted, kFinished };
+
+// What Scheduler::add takes.
+struct NewRequest {
+  RequestId id;
+  std::vector<TokenId> prompt;  // not empty
+  int32_t max_tokens = 1;       // to generate; prompt + max_tokens <= max_model_len
+  int32_t priority = 0;         // lower first
+  PrefixExtras extras;
+};
+
+struct Request {
+  RequestId id;
+  std::vector<TokenId> tokens;      // prompt, then generated; capacity reserved at add()
+  int32_t num_prompt_tokens = 0;
+  int32_t max_tokens = 0;
+  int32_t priority = 0;
+  PrefixExtras extras;
+  uint64_t arrival_order = 0;       // set by add(); FCFS key, kept over preemptions
+  RequestStatus status = RequestStatus::kWaiting;
+  // The three counters: KV valid; handed out by schedule() (= computed + in flight); submitted to a
+  // step that has not retired.
+  int32_t num_computed_tokens = 0;
+  int32_t num_scheduled_tokens = 0;
+  int32_t num_in_flight_tokens = 0;
+  int32_t num_cached_tokens = 0;    // prefix hit at first admission
+  int32_t num_preemptions = 0;
+  bool abort_pending = false;       // aborted while in flight: ends when the step retires
+
+  [[nodiscard]] int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
+  [[nodiscard]] int32_t num_generated() const { return num_tokens() - num_prompt_tokens; }
+};
+
+}  // namespace sluice

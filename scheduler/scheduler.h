@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who gets how many tokens this step. A pure state machine: ids and counts, no tensors, clocks or
+// threads, so that the engine and a simulator run the same code. Engine thread only.
+//
+// Step order: schedule() -> (the step runs) -> update(). With overlap, schedule() of step n + 1 may
+// come before update() of step n; the three counters of Request keep them apart.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "engine/core/status.h"
+#include "engine/core/types.h"
+#include "kvcache/kv_cache_manager.h"
+#include "scheduler/request.h"
+#include "scheduler/scheduler_output.h"
+
+namespace sluice {
+
+struct SchedulerOptions {
+  int32_t max_num_seqs = 64;             // running requests
+  int32_t max_num_batched_tokens = 512;  // tokens a step
+  double step_target_ms = 50;            // predicted milliseconds a step; <= 0: no such budget
+  int32_t max_num_queued_reqs = 1024;
+  int32_t max_model_len = 0;
+  int32_t preempt_every = 0;  // test knob of the determinism matrix: force a preemption each n steps
+};
+
+class Scheduler {
+ public:
+  Scheduler(const SchedulerOptions& options, KvCacheManager& kv);
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // kResourceExhausted: queue full. kInvalidArgument: could never run (longer than max_model_len or
+  // than the whole cache).
+  [[nodiscard]] Expected<void> add(NewRequest request);
+
+  // True when the request is gone at once; false when it is in flight (it ends at update(), its
+  // blocks stay until then) or unknown.
+  bool abort(RequestId id);
+
+  // Decides one step and takes the blocks it needs. Decodes come first; then running prefills, then
+  // waiting requests in order of (priority, arrival), in chunks under both budgets. When blocks run
+  // out the last-come running request is preempted (blocks freed, computed = 0, waits again). If
+  // nothing could be scheduled while requests wait and nothing is in flight, the oldest fails with a
+  // reason. The reference is valid until the next call.
+  const SchedulerOutput& schedule();
+
+  // The step retired: its tokens count as computed, blocks become cacheable, sampled tokens are
+  // appended, finished and abort-pending requests leave. `measured_ms` feeds the cost model.
+  // Ids of aborted requests that left now are appended to `aborted`.
+  void update(const SchedulerOutput& output,
+              std::span<const SampledToken> sampled,
+              double measured_ms,
+              std::vector<RequestId>& aborted);
+
+  // Valid until the request leaves; null for unknown ids.
+  [[nodiscard]] const Request* find(RequestId id) const;
+  [[nodiscard]] int32_t num_running() const;
+  [[nodiscard]] int32_t num_waiting() const;   // preempted ones included
+  [[nodiscard]] bool has_work() const;
+
+  // Invariants of the counters, queues and blocks; empty when right. Tests.
+  [[nodiscard]] std::string check_integrity() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice

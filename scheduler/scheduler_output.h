@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The whole decision of one step, as a value, and what came back.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/core/types.h"
+
+namespace sluice {
+
+struct ScheduledRequest {
+  RequestId id;
+  int32_t num_computed_tokens = 0;   // position of the first token of this step
+  int32_t num_scheduled_tokens = 0;  // tokens this step, >= 1
+  bool samples = false;              // the last known token is among them: a new one is chosen
+};
+
+struct RequestFailure {
+  RequestId id;
+  const char* reason;  // static string
+};
+
+struct SchedulerOutput {
+  uint64_t step_id = 0;
+  std::vector<ScheduledRequest> scheduled;  // decodes first, then prefill chunks
+  std::vector<RequestId> preempted;         // by recompute; they wait again
+  std::vector<RequestFailure> failed;       // cannot ever run (forward progress rule); already gone
+  int32_t total_tokens = 0;
+  int32_t num_prefill_tokens = 0;
+  double predicted_ms = 0;
+};
+
+// One sampled token of a step, in the order of SchedulerOutput::scheduled (rows that sample).
+struct SampledToken {
+  RequestId id;
+  TokenId token = kInvalidToken;
+  bool finished = false;  // the engine's verdict: end token, stop token, length or error
+};
+
+}  // namespace sluice

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chat templates: Jinja with Hugging Face's settings (trim_blocks, lstrip_blocks, loop controls,
+// tojson without HTML escapes), compiled once per model, sandboxed by fuel, output, recursion and
+// memory caps. Immutable after compile; render() from any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "engine/core/status.h"
+
+namespace sluice {
+
+struct TemplateLimits {
+  int64_t fuel = 10'000'000;            // evaluation steps
+  int64_t max_output_bytes = 16 << 20;
+  int64_t max_memory_bytes = 64 << 20;  // values alive during a render
+  int32_t max_depth = 64;               // nesting of syntax, macro calls and values
+};
+
+// A rendered prompt. Spans tell what the template wrote from what came out of its inputs: only
+// template text may become special tokens.
+struct RenderedSpan {
+  std::string text;
+  bool from_template = true;
+};
+
+class ChatTemplate {
+ public:
+  // kInvalidArgument with line number: what is wrong in the source.
+  static Expected<ChatTemplate> compile(std::string_view source, const TemplateLimits& limits = {});
+  ChatTemplate(ChatTemplate&&) noexcept;
+  ChatTemplate& operator=(ChatTemplate&&) noexcept;
+  ~ChatTemplate();
+
+  // `variables`: a JSON object (ordered) with messages, tools, add_generation_prompt, bos_token,
+  // eos_token and the like. kInvalidArgument carries the message of raise_exception or the error
+  // with its line; kResourceExhausted: a limit.
+  [[nodiscard]] Expected<std::vector<RenderedSpan>> render(
+      const nlohmann::ordered_json& variables) const;
+  // The same as one string.
+  [[nodiscard]] Expected<std::string> render_text(const nlohmann::ordered_json& variables) const;
+
+ private:
+  struct Impl;
+  explicit ChatTemplate(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice
