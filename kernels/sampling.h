@@ -47,7 +47,7 @@ struct SampleRow {
   // Results.
   TokenId token = kInvalidToken;
   float logprob = 0;                      // of `token`; num_logprobs >= 0
-  std::span<TokenScore> top_logprobs;     // sized num_logprobs by the caller; best first
+  std::span<TokenScore> top_logprobs = {};  // sized num_logprobs by the caller; best first
   bool finite = true;                     // false: a logit is NaN or infinite; token is invalid
 };
 
