@@ -29,39 +29,47 @@ inline constexpr int32_t kGroupBytes<WeightFormat::kQ8_0> = 576;
 template <>
 inline constexpr int32_t kGroupBytes<WeightFormat::kQ4_1> = 320;
 
+// The hardware's prefetcher alone leaves the memory idle while a group is multiplied; reading past
+// the end of the weights is harmless, and across tiles the next tile's start is wanted.
+inline constexpr int32_t kPrefetchBytes = 2560;
+
+template <int32_t kBytes>
+SLUICE_INLINE void prefetch_ahead(const std::byte* weight) {
+#pragma GCC unroll 32
+  for (int32_t i = 0; i < kBytes; i += 64) __builtin_prefetch(weight + kPrefetchBytes + i);
+}
+
 SLUICE_INLINE const uint16_t* halves_at(const std::byte* p) {
   return reinterpret_cast<const uint16_t*>(p);
 }
 
-// acc[r] += one group of integer codes times codes, as the tree says.
+// acc[r] += one group of integer codes times codes, as the tree says. `record`: the group's
+// activations of 8 rows, of which the kRows from `first` on are used.
 template <WeightFormat kFormat, typename Code, int kRows>
-SLUICE_INLINE void add_integer_group(
-    const LinearBlock& block, int64_t row, int32_t group, const std::byte* weight,
-    V16 (&acc)[kRows]) {
+SLUICE_INLINE void add_integer_group(const std::byte* weight,
+                                     const std::byte* record,
+                                     int first,
+                                     V16 (&acc)[kRows]) {
   constexpr bool kHasMin = kFormat == WeightFormat::kQ4_1;
   const std::byte* const tail = weight + (kHasMin ? 256 : 512);
   const V16 scale = load_half(halves_at(tail));
   V16 minimum = scale;
   if constexpr (kHasMin) minimum = load_half(halves_at(tail + 32));
-  const int64_t groups = block.num_groups;
-  const int64_t stride = groups * kQuantGroup;
-  const Code* const x =
-      static_cast<const Code*>(block.x) + row * stride + int64_t{group} * kQuantGroup;
-  const int64_t at = row * groups + group;
-  const auto start = [&](int r) __attribute__((always_inline)) {
-    return broadcast(kHasMin ? 0 : -128 * block.code_sums[at + r * groups]);
-  };
-  const auto use = [&](int r, I16 isum) __attribute__((always_inline)) {
-    const V16 s = mul(scale, broadcast(block.scales[at + r * groups]));
-    acc[r] = fma(to_float(isum), s, acc[r]);
-    if constexpr (kHasMin) {
-      acc[r] = fma(minimum, broadcast(block.sums[at + r * groups]), acc[r]);
-    }
+  const Code* const x = reinterpret_cast<const Code*>(record) + first * kQuantGroup;
+  const auto* const scales =
+      reinterpret_cast<const float*>(record + kActivationRows * kQuantGroup * sizeof(Code)) + first;
+  const float* const sums = scales + kActivationRows;
+  const auto* const code_sums = reinterpret_cast<const int32_t*>(sums + kActivationRows);
+  const auto use = [&](int r, I16 dot) __attribute__((always_inline)) {
+    // The zero point of Q8_0 is 2^7.
+    const I16 isum = kHasMin ? dot : sub(dot, shift_left(broadcast(code_sums[r]), 7));
+    acc[r] = fma(to_float(isum), mul(scale, broadcast(scales[r])), acc[r]);
+    if constexpr (kHasMin) acc[r] = fma(minimum, broadcast(sums[r]), acc[r]);
   };
   if constexpr (sizeof(Code) == 1) {
-    dot_int8<kFormat, kRows>(weight, x, stride, start, use);
+    dot_int8<kFormat, kRows>(weight, x, use);
   } else {
-    dot_int16<kFormat, kRows>(weight, x, stride, start, use);
+    dot_int16<kFormat, kRows>(weight, x, use);
   }
 }
 
@@ -100,15 +108,14 @@ SLUICE_INLINE const float* expand_group(const std::byte* weight, float* buffer) 
   return buffer;
 }
 
+// `x`: the group's columns of the first row, the next rows `stride` elements apart.
 template <WeightFormat kFormat, int kRows>
-SLUICE_INLINE void add_float_group(
-    const LinearBlock& block, int64_t row, int32_t group, const std::byte* weight,
-    V16 (&acc)[kRows]) {
+SLUICE_INLINE void add_float_group(const std::byte* weight,
+                                   const float* x,
+                                   int64_t stride,
+                                   V16 (&acc)[kRows]) {
   alignas(64) float buffer[kFormat == WeightFormat::kF32 ? 1 : kQuantGroup * kRowTile];
   const float* const weights = expand_group<kFormat>(weight, buffer);
-  const int64_t stride = int64_t{block.num_groups} * kQuantGroup;
-  const float* const x =
-      static_cast<const float*>(block.x) + row * stride + int64_t{group} * kQuantGroup;
   for (int k = 0; k < kQuantGroup; ++k) {
     const V16 w = load(weights + k * 16);
 #pragma GCC unroll 8
@@ -117,8 +124,10 @@ SLUICE_INLINE void add_float_group(
 }
 
 template <int kRows>
-SLUICE_INLINE void write_outputs(
-    const LinearBlock& block, int32_t tile, int64_t row, const V16 (&y)[kRows]) {
+SLUICE_INLINE void write_outputs(const LinearBlock& block,
+                                 int32_t tile,
+                                 int64_t row,
+                                 const V16 (&y)[kRows]) {
   const int32_t column = tile * kRowTile;
   const int32_t left = block.num_columns - column;
   const int32_t count = left < kRowTile ? left : kRowTile;
@@ -140,6 +149,12 @@ static void linear_rows(const LinearBlock& block, int32_t tile, int64_t row) {
   const int64_t groups = block.num_groups;
   const std::byte* weight = block.weight + tile * groups * kGroupBytes<kFormat>;
   V16 pending[4][kRows];
+  constexpr bool kFloat = kActivation == ActivationFormat::kFloat;
+  const int64_t stride = groups * kQuantGroup;
+  const int first = kRows < kActivationRows ? static_cast<int>(row % kActivationRows) : 0;
+  constexpr int64_t kXGroupBytes = kFloat ? kQuantGroup * 4 : activation_record_bytes(kActivation);
+  const std::byte* x = static_cast<const std::byte*>(block.x);
+  x += kFloat ? row * stride * 4 : row / kActivationRows * groups * kXGroupBytes;
   int32_t group = 0;
   for (int32_t segment = 0; segment < kSegments; ++segment) {
     const auto end = static_cast<int32_t>((segment + 1) * groups / kSegments);
@@ -148,13 +163,15 @@ static void linear_rows(const LinearBlock& block, int32_t tile, int64_t row) {
     for (int r = 0; r < kRows; ++r) acc[r] = zero();
     for (; group < end; ++group) {
       if constexpr (kActivation == ActivationFormat::kInt8) {
-        add_integer_group<kFormat, int8_t, kRows>(block, row, group, weight, acc);
+        add_integer_group<kFormat, int8_t, kRows>(weight, x, first, acc);
       } else if constexpr (kActivation == ActivationFormat::kInt16) {
-        add_integer_group<kFormat, int16_t, kRows>(block, row, group, weight, acc);
+        add_integer_group<kFormat, int16_t, kRows>(weight, x, first, acc);
       } else {
-        add_float_group<kFormat, kRows>(block, row, group, weight, acc);
+        add_float_group<kFormat, kRows>(weight, reinterpret_cast<const float*>(x), stride, acc);
       }
+      prefetch_ahead<kGroupBytes<kFormat>>(weight);
       weight += kGroupBytes<kFormat>;
+      x += kXGroupBytes;
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
@@ -194,9 +211,12 @@ static void linear_tiles(const LinearBlock& block) {
 template <WeightFormat kFormat>
 static void linear_integer(const LinearBlock& block) {
   switch (block.activation) {
-    case ActivationFormat::kInt8: return linear_tiles<kFormat, ActivationFormat::kInt8>(block);
-    case ActivationFormat::kInt16: return linear_tiles<kFormat, ActivationFormat::kInt16>(block);
-    case ActivationFormat::kFloat: return linear_tiles<kFormat, ActivationFormat::kFloat>(block);
+    case ActivationFormat::kInt8:
+      return linear_tiles<kFormat, ActivationFormat::kInt8>(block);
+    case ActivationFormat::kInt16:
+      return linear_tiles<kFormat, ActivationFormat::kInt16>(block);
+    case ActivationFormat::kFloat:
+      return linear_tiles<kFormat, ActivationFormat::kFloat>(block);
   }
 }
 
@@ -207,8 +227,10 @@ static void linear_block(const LinearBlock& block) {
       return linear_tiles<WeightFormat::kF32, ActivationFormat::kFloat>(block);
     case WeightFormat::kF16:
       return linear_tiles<WeightFormat::kF16, ActivationFormat::kFloat>(block);
-    case WeightFormat::kQ4_1: return linear_integer<WeightFormat::kQ4_1>(block);
-    case WeightFormat::kQ8_0: return linear_integer<WeightFormat::kQ8_0>(block);
+    case WeightFormat::kQ4_1:
+      return linear_integer<WeightFormat::kQ4_1>(block);
+    case WeightFormat::kQ8_0:
+      return linear_integer<WeightFormat::kQ8_0>(block);
   }
 }
 
