@@ -103,13 +103,13 @@ std::vector<int32_t> kept_tokens(const SampleRow& row, int32_t vocab) {
     for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
   }
   size_t keep = 1;
-  double sum = static_cast<double>(w[0]);
+  const double enough = std::ldexp(
+      static_cast<double>(row.top_p) * static_cast<double>(lanes[0]), 40);
+  double sum = std::floor(std::ldexp(static_cast<double>(w[0]), 40));
   while (keep < order.size()) {
-    if (row.top_p < 1 && sum >= static_cast<double>(row.top_p) * static_cast<double>(lanes[0])) {
-      break;
-    }
+    if (row.top_p < 1 && sum >= enough) break;
     if (w[keep] < row.min_p) break;
-    sum += static_cast<double>(w[keep++]);
+    sum += std::floor(std::ldexp(static_cast<double>(w[keep++]), 40));
   }
   order.resize(keep);
   return order;
