@@ -64,14 +64,15 @@ struct AttentionArgs {
   std::span<const int32_t> seq_lens;         // [num_reqs]: KV length including this step's tokens
   const int32_t* block_table;                // [num_reqs][block_table_stride]
   int32_t block_table_stride;
-  float scale;             // usually 1 / sqrt(head_dim)
-  int32_t window = 0;      // keys seen, the own one included; 0: all
-  float soft_cap = 0;      // s = soft_cap * tanh(s / soft_cap); 0: off
+  float scale;                   // usually 1 / sqrt(head_dim)
+  int32_t window = 0;            // keys seen, the own one included; 0: all
+  float soft_cap = 0;            // s = soft_cap * tanh(s / soft_cap); 0: off
   const float* sinks = nullptr;  // [num_heads] or null
-  float* out;              // [num_tokens, num_heads * head_dim]
+  float* out;                    // [num_tokens, num_heads * head_dim]
   int64_t out_stride;
   std::span<std::byte> workspace;  // attention_workspace_bytes; 64-byte aligned
 };
+
 void attention(const ExecContext& ctx, const AttentionArgs& args);
 
 }  // namespace sluice::kernels

@@ -13,11 +13,12 @@ namespace sluice::kernels {
 // out[i, :] = row token_ids[i] of an embedding table that stays in packed layout; values as the
 // float path of the linear layers sees them (w = fma(code, d, m)).
 struct EmbeddingArgs {
-  const PackedWeight* table;              // [vocab, hidden]
-  std::span<const TokenId> token_ids;     // each in [0, vocab)
-  float* out;                             // [num_tokens, hidden]
+  const PackedWeight* table;           // [vocab, hidden]
+  std::span<const TokenId> token_ids;  // each in [0, vocab)
+  float* out;                          // [num_tokens, hidden]
   int64_t out_stride;
 };
+
 void embedding(const ExecContext& ctx, const EmbeddingArgs& args);
 
 // out = silu(gate) * up, silu(x) = x / (1 + exp(-x)) with this library's exp; quantized as `out`
@@ -28,6 +29,7 @@ struct SiluMulArgs {
   int64_t stride;     // elements, of both
   Activations out;    // k = n
 };
+
 void silu_mul(const ExecContext& ctx, const SiluMulArgs& args);
 
 // out[i, :] = x[indices[i], :].
@@ -39,6 +41,7 @@ struct GatherRowsArgs {
   float* out;
   int64_t out_stride;
 };
+
 void gather_rows(const ExecContext& ctx, const GatherRowsArgs& args);
 
 }  // namespace sluice::kernels

@@ -19,8 +19,8 @@ enum class RopeStyle : uint8_t {
 struct RopeParams {
   int32_t rotary_dim = 0;  // even, <= head_dim; the rest passes through
   float freq_base = 10000.0F;
-  float freq_scale = 1.0F;                // linear scaling: angle = position * freq_scale * freq
-  std::vector<float> freq_factors = {};   // rope_freqs.weight: divides each frequency; or empty
+  float freq_scale = 1.0F;               // linear scaling: angle = position * freq_scale * freq
+  std::vector<float> freq_factors = {};  // rope_freqs.weight: divides each frequency; or empty
   RopeStyle style = RopeStyle::kInterleaved;
 };
 
@@ -30,14 +30,19 @@ struct RopeParams {
 class RopeTable {
  public:
   RopeTable(const RopeParams& params, int32_t num_positions);
+
   [[nodiscard]] const float* cos_row(int64_t position) const {
     return cos_.data() + position * num_pairs_;
   }
+
   [[nodiscard]] const float* sin_row(int64_t position) const {
     return sin_.data() + position * num_pairs_;
   }
+
   [[nodiscard]] int32_t num_pairs() const { return num_pairs_; }
+
   [[nodiscard]] RopeStyle style() const { return style_; }
+
   static int64_t bytes(const RopeParams& params, int64_t num_positions);
 
  private:
@@ -49,18 +54,19 @@ class RopeTable {
 // Rotates q and k in place (x' = x*cos - y*sin, y' = x*sin + y*cos, each fma(x, cos, -(y*sin)) and
 // fma(x, sin, y*cos)), then writes k and v to the cache slots of their tokens.
 struct RopeWriteKvArgs {
-  float* q;                             // [num_tokens, num_heads * head_dim]
+  float* q;  // [num_tokens, num_heads * head_dim]
   int64_t q_stride;
-  float* k;                             // [num_tokens, num_kv_heads * head_dim]
+  float* k;  // [num_tokens, num_kv_heads * head_dim]
   int64_t k_stride;
   const float* v;
   int64_t v_stride;
   int32_t num_heads;
-  const RopeTable* table;               // null: no rotation
-  std::span<const int32_t> positions;   // [num_tokens]
+  const RopeTable* table;                 // null: no rotation
+  std::span<const int32_t> positions;     // [num_tokens]
   std::span<const int64_t> slot_mapping;  // [num_tokens]: block * block_size + offset
   KvLayerView kv;
 };
+
 void rope_write_kv(const ExecContext& ctx, const RopeWriteKvArgs& args);
 
 }  // namespace sluice::kernels

@@ -40,15 +40,15 @@ struct SampleRow {
   float temperature = 1;
   float top_p = 1;
   float min_p = 0;
-  int32_t top_k = 0;       // <= 0: off
+  int32_t top_k = 0;  // <= 0: off
   uint64_t seed = 0;
-  int64_t position = 0;    // absolute position of the token being chosen
+  int64_t position = 0;       // absolute position of the token being chosen
   int32_t num_logprobs = -1;  // -1: none, no log-probabilities are computed
   // Results.
   TokenId token = kInvalidToken;
-  float logprob = 0;                      // of `token`; num_logprobs >= 0
+  float logprob = 0;                        // of `token`; num_logprobs >= 0
   std::span<TokenScore> top_logprobs = {};  // sized num_logprobs by the caller; best first
-  bool finite = true;                     // false: a logit is NaN or infinite; token is invalid
+  bool finite = true;                       // false: a logit is NaN or infinite; token is invalid
 };
 
 // Rows in parallel; `workspace` holds sampling_workspace_bytes(vocab) per worker.
@@ -57,6 +57,7 @@ struct SampleArgs {
   int32_t vocab_size;
   std::span<std::byte> workspace;
 };
+
 int64_t sampling_workspace_bytes(int32_t vocab_size, int32_t num_threads);
 void sample(const ExecContext& ctx, const SampleArgs& args);
 

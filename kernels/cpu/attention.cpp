@@ -66,6 +66,7 @@ class AttentionCall {
   }
 
   [[nodiscard]] int64_t num_tiles() const { return num_tiles_; }
+
   [[nodiscard]] int64_t num_merges() const { return num_merges_; }
 
   // Tile `tile` as a block for worker `worker`. Row blocks that see most keys come first.
@@ -98,13 +99,14 @@ class AttentionCall {
   }
 
   // The last request whose numbers start at or before `index`: empty ones share their successor's.
-  [[nodiscard]] const RequestPlan& plan_of(int64_t index, int32_t RequestPlan::*begin) const {
+  [[nodiscard]] const RequestPlan& plan_of(int64_t index, int32_t RequestPlan::* begin) const {
     RequestPlan* const end = plans_ + num_reqs_;
-    return *(std::upper_bound(plans_, end, index,
-                              [begin](int64_t i, const RequestPlan& plan) {
-                                return i < plan.*begin;
-                              }) -
-             1);
+    return *(
+        std::upper_bound(plans_,
+                         end,
+                         index,
+                         [begin](int64_t i, const RequestPlan& plan) { return i < plan.*begin; }) -
+        1);
   }
 
   void plan(int64_t threads, int64_t free_floats) {
@@ -168,16 +170,14 @@ class AttentionCall {
         .block_bytes = kv.num_kv_heads * head_bytes,
         .block_table = args_.block_table + req * args_.block_table_stride,
         .sinks = args_.sinks != nullptr ? args_.sinks + int64_t{kv_head} * group_ : nullptr,
-        .scratch =
-            reinterpret_cast<float*>(scratch_ + worker * scratch_bytes(kv.head_dim)),
+        .scratch = reinterpret_cast<float*>(scratch_ + worker * scratch_bytes(kv.head_dim)),
         .partials = partials,
         .dtype = kv.dtype,
         .block_size = kv.block_size,
         .head_dim = kv.head_dim,
         .group = group_,
         .row_begin = row_begin,
-        .num_rows =
-            static_cast<int32_t>(std::min<int64_t>(kAttentionMaxRows, rows - row_begin)),
+        .num_rows = static_cast<int32_t>(std::min<int64_t>(kAttentionMaxRows, rows - row_begin)),
         .first_position = args_.seq_lens[req] - num_tokens(req),
         .partition_base = plan.partition_begin,
         .partition_begin = plan.partition_begin,

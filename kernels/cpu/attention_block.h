@@ -17,21 +17,21 @@ inline constexpr int32_t kAttentionMaxRows = 32;
 struct AttentionBlock {
   const float* q;  // the request's first token, the group's first head
   int64_t q_stride;
-  float* out;      // likewise
+  float* out;  // likewise
   int64_t out_stride;
   const std::byte* k;  // of the KV head in block 0
   const std::byte* v;
-  int64_t block_bytes;  // from one KV block to the next
+  int64_t block_bytes;         // from one KV block to the next
   const int32_t* block_table;  // of the request
-  const float* sinks;  // of the group's first head, or null
-  float* scratch;   // attention_scratch_floats(head_dim), of this worker
+  const float* sinks;          // of the group's first head, or null
+  float* scratch;              // attention_scratch_floats(head_dim), of this worker
   float* partials;  // [partition - partition_base][row][head_dim + 2], or null: rows are finished
   DType dtype;
   int32_t block_size;
   int32_t head_dim;
   int32_t group;
   int32_t row_begin;
-  int32_t num_rows;  // <= kAttentionMaxRows
+  int32_t num_rows;        // <= kAttentionMaxRows
   int32_t first_position;  // of the request's first token in this step
   int32_t partition_base;  // first partition of the request that holds a visible key
   int32_t partition_begin;
@@ -48,7 +48,7 @@ constexpr int64_t attention_scratch_floats(int64_t head_dim) {
 }
 
 // The first and the one-past-last key that a row at `position` sees.
-constexpr int32_t first_visible_key(int32_t position, int32_t window) {
+[[gnu::always_inline]] constexpr int32_t first_visible_key(int32_t position, int32_t window) {
   return window > 0 && position >= window ? position - window + 1 : 0;
 }
 

@@ -10,25 +10,28 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-inline constexpr int32_t kTile = 64;
-inline constexpr int32_t kTileVectors = kTile / 16;
-inline constexpr int32_t kPartition = 512;
-inline constexpr int32_t kRowsTogether = 4;
-inline constexpr float kLowest = -3.40282347e+38F;
+constexpr int32_t kTile = 64;
+constexpr int32_t kTileVectors = kTile / 16;
+constexpr int32_t kPartition = 512;
+constexpr int32_t kRowsTogether = 4;
+constexpr float kLowest = -3.40282347e+38F;
 
 // How the elements of a cache are read.
 struct LoadF32 {
   using Element = float;
+
   SLUICE_INLINE static V16 load16(const float* p) { return load(p); }
 };
 
 struct LoadF16 {
   using Element = uint16_t;
+
   SLUICE_INLINE static V16 load16(const uint16_t* p) { return load_half(p); }
 };
 
 struct LoadBF16 {
   using Element = uint16_t;
+
   SLUICE_INLINE static V16 load16(const uint16_t* p) { return load_bf16(p); }
 };
 
@@ -48,10 +51,12 @@ struct KeyRange {
 };
 
 // Accumulators that fit the registers: rows * vectors of 16.
-#if defined(SLUICE_ISA_AVX512)
-inline constexpr int32_t kVectorsTogether[kRowsTogether + 1] = {0, 4, 4, 4, 4};
+#if defined(SLUICE_ISA_SCALAR)
+constexpr int32_t kVectorsTogether[kRowsTogether + 1] = {0, 1, 1, 1, 1};
+#elif defined(SLUICE_ISA_AVX512)
+constexpr int32_t kVectorsTogether[kRowsTogether + 1] = {0, 4, 4, 4, 4};
 #else
-inline constexpr int32_t kVectorsTogether[kRowsTogether + 1] = {0, 4, 2, 2, 1};
+constexpr int32_t kVectorsTogether[kRowsTogether + 1] = {0, 4, 2, 2, 1};
 #endif
 
 // scores[r][16 v ...] = q_r . k for `kVectors` vectors from `v`.
@@ -91,12 +96,12 @@ SLUICE_INLINE void score_vectors(const TileView<typename Load::Element>& tile,
 
 // Vectors [begin, end) of the tile for kRows rows.
 template <typename Load, int kRows>
-[[gnu::noinline]] void score_rows(const TileView<typename Load::Element>& tile,
-                                  int32_t begin,
-                                  int32_t end,
-                                  int32_t head_dim,
-                                  const float* const* q,
-                                  float* scores) {
+[[gnu::noinline]] static void score_rows(const TileView<typename Load::Element>& tile,
+                                         int32_t begin,
+                                         int32_t end,
+                                         int32_t head_dim,
+                                         const float* const* q,
+                                         float* scores) {
   constexpr int kVectors = kVectorsTogether[kRows];
   int32_t v = begin;
   for (; v + kVectors <= end; v += kVectors) {
@@ -146,11 +151,11 @@ SLUICE_INLINE void value_vectors(const TileView<typename Load::Element>& tile,
 }
 
 template <typename Load, int kRows>
-[[gnu::noinline]] void value_rows(const TileView<typename Load::Element>& tile,
-                                  KeyRange keys,
-                                  int32_t head_dim,
-                                  const float* weights,
-                                  float* o) {
+[[gnu::noinline]] static void value_rows(const TileView<typename Load::Element>& tile,
+                                         KeyRange keys,
+                                         int32_t head_dim,
+                                         const float* weights,
+                                         float* o) {
   constexpr int kVectors = kVectorsTogether[kRows];
   int32_t d = 0;
   for (; d + 16 * kVectors <= head_dim; d += 16 * kVectors) {
@@ -172,10 +177,14 @@ SLUICE_INLINE void score_some(int rows,
                               const float* const* q,
                               float* scores) {
   switch (rows) {
-    case 1: return score_rows<Load, 1>(tile, begin, end, head_dim, q, scores);
-    case 2: return score_rows<Load, 2>(tile, begin, end, head_dim, q, scores);
-    case 3: return score_rows<Load, 3>(tile, begin, end, head_dim, q, scores);
-    default: return score_rows<Load, 4>(tile, begin, end, head_dim, q, scores);
+    case 1:
+      return score_rows<Load, 1>(tile, begin, end, head_dim, q, scores);
+    case 2:
+      return score_rows<Load, 2>(tile, begin, end, head_dim, q, scores);
+    case 3:
+      return score_rows<Load, 3>(tile, begin, end, head_dim, q, scores);
+    default:
+      return score_rows<Load, 4>(tile, begin, end, head_dim, q, scores);
   }
 }
 
@@ -201,20 +210,28 @@ SLUICE_INLINE void value_some(int rows,
   }
   for (int r = 0; r < rows; ++r) {
     if (ranges[r].begin < common.begin) {
-      value_rows<Load, 1>(tile, {ranges[r].begin, common.begin}, head_dim, weights + r * kTile,
-                          o + r * head_dim);
+      value_rows<Load, 1>(
+          tile, {ranges[r].begin, common.begin}, head_dim, weights + r * kTile, o + r * head_dim);
     }
   }
   switch (rows) {
-    case 1: value_rows<Load, 1>(tile, common, head_dim, weights, o); break;
-    case 2: value_rows<Load, 2>(tile, common, head_dim, weights, o); break;
-    case 3: value_rows<Load, 3>(tile, common, head_dim, weights, o); break;
-    default: value_rows<Load, 4>(tile, common, head_dim, weights, o); break;
+    case 1:
+      value_rows<Load, 1>(tile, common, head_dim, weights, o);
+      break;
+    case 2:
+      value_rows<Load, 2>(tile, common, head_dim, weights, o);
+      break;
+    case 3:
+      value_rows<Load, 3>(tile, common, head_dim, weights, o);
+      break;
+    default:
+      value_rows<Load, 4>(tile, common, head_dim, weights, o);
+      break;
   }
   for (int r = 0; r < rows; ++r) {
     if (ranges[r].end > common.end) {
-      value_rows<Load, 1>(tile, {common.end, ranges[r].end}, head_dim, weights + r * kTile,
-                          o + r * head_dim);
+      value_rows<Load, 1>(
+          tile, {common.end, ranges[r].end}, head_dim, weights + r * kTile, o + r * head_dim);
     }
   }
 }
@@ -236,13 +253,8 @@ SLUICE_INLINE void reset(RowStates& states, int32_t rows, int32_t head_dim) {
 
 // Turns the scores of one row into weights exp(s - m'), zero outside `range`; returns m' and adds
 // up the weights.
-SLUICE_INLINE float softmax_tile(const AttentionBlock& block,
-                                 KeyRange range,
-                                 float m,
-                                 float* scores,
-                                 float* sum) {
-  alignas(64) static constexpr int32_t kLanes[16] = {0, 1, 2,  3,  4,  5,  6,  7,
-                                                     8, 9, 10, 11, 12, 13, 14, 15};
+SLUICE_INLINE float softmax_tile(
+    const AttentionBlock& block, KeyRange range, float m, float* scores, float* sum) {
   V16 s[kTileVectors];
   V16 top = broadcast(m);
   for (int v = 0; v < kTileVectors; ++v) {
@@ -257,7 +269,7 @@ SLUICE_INLINE float softmax_tile(const AttentionBlock& block,
       s[v] = mul(cap, tanh(div(s[v], cap)));
     }
     if (16 * v < range.begin || 16 * v + 16 > range.end) {
-      const I16 lane = load(kLanes);
+      const I16 lane = load(kLaneIds);
       const Mask16 before = less(lane, broadcast(range.begin - 16 * v));
       const Mask16 inside = less(lane, broadcast(range.end - 16 * v));
       s[v] = select(before, broadcast(kLowest), select(inside, s[v], broadcast(kLowest)));
@@ -275,7 +287,7 @@ SLUICE_INLINE float softmax_tile(const AttentionBlock& block,
     V16 p = exp(sub(s[v], m_all));
     // A score may itself be the lowest float; only keys outside the range weigh nothing for sure.
     if (16 * v < range.begin || 16 * v + 16 > range.end) {
-      const I16 lane = load(kLanes);
+      const I16 lane = load(kLaneIds);
       const Mask16 before = less(lane, broadcast(range.begin - 16 * v));
       const Mask16 inside = less(lane, broadcast(range.end - 16 * v));
       p = select(before, zero(), select(inside, p, zero()));
@@ -372,12 +384,12 @@ SLUICE_INLINE void view_tile(const AttentionBlock& block,
 
 // Converts the vectors of a tile to floats: K [vector][head_dim][16], V [vector][16][head_dim].
 template <typename Load>
-[[gnu::noinline]] void convert_tile(const AttentionBlock& block,
-                                    int32_t tile_begin,
-                                    KeyRange keys,
-                                    float* k_out,
-                                    float* v_out,
-                                    TileView<float>* tile) {
+[[gnu::noinline]] static void convert_tile(const AttentionBlock& block,
+                                           int32_t tile_begin,
+                                           KeyRange keys,
+                                           float* k_out,
+                                           float* v_out,
+                                           TileView<float>* tile) {
   using Element = typename Load::Element;
   const int32_t head_dim = block.head_dim;
   tile->k_stride = 16;
@@ -436,8 +448,13 @@ SLUICE_INLINE void attend_tile(const AttentionBlock& block,
   for (int32_t r = 0; r < block.num_rows; r += kRowsTogether) {
     const int32_t together =
         block.num_rows - r < kRowsTogether ? block.num_rows - r : kRowsTogether;
-    score_some<Load>(together, tile, keys.begin / 16, (keys.end + 15) / 16, block.head_dim,
-                     rows.q + r, scores + r * kTile);
+    score_some<Load>(together,
+                     tile,
+                     keys.begin / 16,
+                     (keys.end + 15) / 16,
+                     block.head_dim,
+                     rows.q + r,
+                     scores + r * kTile);
   }
   for (int32_t r = 0; r < block.num_rows; ++r) {
     const int32_t begin = rows.visible[r].begin - tile_begin;
@@ -464,7 +481,11 @@ SLUICE_INLINE void attend_tile(const AttentionBlock& block,
   for (int32_t r = 0; r < block.num_rows; r += kRowsTogether) {
     const int32_t together =
         block.num_rows - r < kRowsTogether ? block.num_rows - r : kRowsTogether;
-    value_some<Load>(together, tile, ranges + r, block.head_dim, scores + r * kTile,
+    value_some<Load>(together,
+                     tile,
+                     ranges + r,
+                     block.head_dim,
+                     scores + r * kTile,
                      states.o + int64_t{r} * block.head_dim);
   }
 }
@@ -515,21 +536,26 @@ SLUICE_INLINE void attend(const AttentionBlock& block) {
       if (rows.visible[r].begin >= keys.end || rows.visible[r].end <= keys.begin) continue;
       const float* o = running.o + int64_t{r} * head_dim;
       if (block.partials != nullptr) {
-        const int64_t slot =
-            int64_t{partition - block.partition_base} * block.rows_per_request + block.row_begin + r;
+        const int64_t slot = int64_t{partition - block.partition_base} * block.rows_per_request +
+                             block.row_begin + r;
         float* partial = block.partials + slot * (head_dim + 2);
         std::memcpy(partial, o, static_cast<size_t>(head_dim) * sizeof(float));
         partial[head_dim] = running.m[r];
         partial[head_dim + 1] = running.l[r];
       } else if (started[r]) {
-        merge_row(&merged.m[r], &merged.l[r], merged.o + int64_t{r} * head_dim, running.m[r],
-                  running.l[r], o, head_dim);
+        merge_row(&merged.m[r],
+                  &merged.l[r],
+                  merged.o + int64_t{r} * head_dim,
+                  running.m[r],
+                  running.l[r],
+                  o,
+                  head_dim);
       } else {
         started[r] = true;
         merged.m[r] = running.m[r];
         merged.l[r] = running.l[r];
-        std::memcpy(merged.o + int64_t{r} * head_dim, o,
-                    static_cast<size_t>(head_dim) * sizeof(float));
+        std::memcpy(
+            merged.o + int64_t{r} * head_dim, o, static_cast<size_t>(head_dim) * sizeof(float));
       }
     }
   }
@@ -537,23 +563,29 @@ SLUICE_INLINE void attend(const AttentionBlock& block) {
   for (int32_t r = 0; r < block.num_rows; ++r) {
     const int32_t token = (block.row_begin + r) / block.group;
     const int32_t head = (block.row_begin + r) % block.group;
-    finish_row(merged.m[r], merged.l[r], merged.o + int64_t{r} * head_dim,
-               block.sinks != nullptr ? block.sinks + head : nullptr, head_dim,
+    finish_row(merged.m[r],
+               merged.l[r],
+               merged.o + int64_t{r} * head_dim,
+               block.sinks != nullptr ? block.sinks + head : nullptr,
+               head_dim,
                block.out + token * block.out_stride + int64_t{head} * head_dim);
   }
 }
 
-inline void attention_block(const AttentionBlock& block) {
+static void attention_block(const AttentionBlock& block) {
   switch (block.dtype) {
-    case DType::kF32: return attend<LoadF32>(block);
-    case DType::kF16: return attend<LoadF16>(block);
-    default: return attend<LoadBF16>(block);
+    case DType::kF32:
+      return attend<LoadF32>(block);
+    case DType::kF16:
+      return attend<LoadF16>(block);
+    default:
+      return attend<LoadBF16>(block);
   }
 }
 
 // Folds the partials of the rows of `block` left to right and writes their outputs. The first
 // partition of a row is overwritten with the merged state.
-inline void attention_merge(const AttentionBlock& block) {
+static void attention_merge(const AttentionBlock& block) {
   const int32_t head_dim = block.head_dim;
   const BlockRows rows = block_rows(block);
   for (int32_t r = 0; r < block.num_rows; ++r) {
@@ -564,12 +596,20 @@ inline void attention_merge(const AttentionBlock& block) {
     float* merged = block.partials + first * step + int64_t{row} * (head_dim + 2);
     const float* next = merged + step;
     for (int32_t p = first + 1; p <= last; ++p, next += step) {
-      merge_row(&merged[head_dim], &merged[head_dim + 1], merged, next[head_dim],
-                next[head_dim + 1], next, head_dim);
+      merge_row(&merged[head_dim],
+                &merged[head_dim + 1],
+                merged,
+                next[head_dim],
+                next[head_dim + 1],
+                next,
+                head_dim);
     }
     const int32_t head = row % block.group;
-    finish_row(merged[head_dim], merged[head_dim + 1], merged,
-               block.sinks != nullptr ? block.sinks + head : nullptr, head_dim,
+    finish_row(merged[head_dim],
+               merged[head_dim + 1],
+               merged,
+               block.sinks != nullptr ? block.sinks + head : nullptr,
+               head_dim,
                block.out + row / block.group * block.out_stride + int64_t{head} * head_dim);
   }
 }

@@ -31,8 +31,8 @@ void silu_mul(const ExecContext& ctx, const SiluMulArgs& args) {
   DCHECK(args.out.k >= 1 && args.stride >= args.out.k);
   const SimdTable& simd = simd_table(ctx.isa);
   ctx.pool->parallel_for(args.out.num_rows, [&](int64_t row, int32_t) {
-    simd.silu_mul_row(args.gate + row * args.stride, args.up + row * args.stride,
-                      quantized_row(args.out, row));
+    simd.silu_mul_row(
+        args.gate + row * args.stride, args.up + row * args.stride, quantized_row(args.out, row));
   });
 }
 

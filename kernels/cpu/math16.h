@@ -1,19 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// exp, log and tanh on 16 lanes: fixed polynomials with every fma written out, the same bits in each
-// instruction set. Coefficients are minimax fits (Remez in 40 digits) rounded to float. Errors are
-// measured in tests/kernels/math_test.cpp. Included where vec16.h is.
+// exp, log and tanh on 16 lanes: fixed polynomials with every fma written out, the same bits in
+// each instruction set. Coefficients are minimax fits (Remez in 40 digits) rounded to float. Errors
+// are measured in tests/kernels/math_test.cpp. Included where vec16.h is.
 #pragma once
 
 #include "kernels/cpu/vec16.h"
 
+// In plain C++ a call costs nothing beside 16 lanes of work, and inlining costs compile time.
+#if defined(SLUICE_ISA_SCALAR)
+#define SLUICE_MATH [[gnu::noinline, maybe_unused]] static
+#else
+#define SLUICE_MATH SLUICE_INLINE
+#endif
+
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-inline constexpr float kLn2Hi = 0x1.62ep-1F;  // 12 bits: its product with an exponent is exact
-inline constexpr float kLn2Lo = 0x1.0bfbe8p-15F;
+alignas(64) constexpr int32_t kLaneIds[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+constexpr float kLn2Hi = 0x1.62ep-1F;  // 12 bits: its product with an exponent is exact
+constexpr float kLn2Lo = 0x1.0bfbe8p-15F;
 
 // Below 1.1 ulp on [-87.3, 88.37]; exactly 0 below -87.3 (so never denormal), exactly 1 at 0,
 // exp(88.37) above 88.37. NaN gives NaN.
-SLUICE_INLINE V16 exp(V16 x) {
+SLUICE_MATH V16 exp(V16 x) {
   const V16 magic = broadcast(0x1.8p23F);
   const V16 y = min(broadcast(88.37F), x);
   const V16 shifted = fma(y, broadcast(0x1.715476p+0F), magic);
@@ -32,7 +41,7 @@ SLUICE_INLINE V16 exp(V16 x) {
 }
 
 // log(1 + f) + e * ln 2, f in [sqrt(1/2) - 1, sqrt(2) - 1], e integers.
-SLUICE_INLINE V16 log_of_parts(V16 f, V16 e) {
+SLUICE_MATH V16 log_of_parts(V16 f, V16 e) {
   V16 p = broadcast(-0x1.427aeep-4F);
   p = fma(p, f, broadcast(0x1.083266p-3F));
   p = fma(p, f, broadcast(-0x1.0cf286p-3F));
@@ -68,7 +77,7 @@ SLUICE_INLINE V16 log(V16 x) {
 }
 
 // Below 3 ulp; 1 for large x, NaN for NaN.
-SLUICE_INLINE V16 tanh(V16 x) {
+SLUICE_MATH V16 tanh(V16 x) {
   const V16 a = abs(x);
   const V16 z = mul(a, a);
   V16 p = broadcast(-0x1.72fe7ep-8F);
@@ -86,8 +95,6 @@ SLUICE_INLINE V16 tanh(V16 x) {
 }
 
 // x / (1 + exp(-x)).
-SLUICE_INLINE V16 silu(V16 x) {
-  return div(x, add(broadcast(1.0F), exp(sub(zero(), x))));
-}
+SLUICE_INLINE V16 silu(V16 x) { return div(x, add(broadcast(1.0F), exp(sub(zero(), x)))); }
 
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

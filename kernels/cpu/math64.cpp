@@ -7,7 +7,6 @@
 namespace sluice::kernels::cpu {
 namespace {
 
-constexpr uint64_t kMantissaMask = (uint64_t{1} << 52) - 1;
 constexpr double kRoundMagic = 0x1.8p52;  // adding and subtracting it rounds to the nearest integer
 
 // sum_{i < N} coeffs[i] * x^i by Horner's rule.
@@ -28,8 +27,16 @@ double log2_f64(double x) {
   const double m = std::bit_cast<double>(bits - (static_cast<uint64_t>(exponent) << 52));
   const double s = (m - 1.0) / (m + 1.0);
   const double z = s * s;
-  constexpr double kAtanh[] = {1.0 / 3,  1.0 / 5,  1.0 / 7,  1.0 / 9,  1.0 / 11,
-                               1.0 / 13, 1.0 / 15, 1.0 / 17, 1.0 / 19, 1.0 / 21};
+  constexpr double kAtanh[] = {1.0 / 3,
+                               1.0 / 5,
+                               1.0 / 7,
+                               1.0 / 9,
+                               1.0 / 11,
+                               1.0 / 13,
+                               1.0 / 15,
+                               1.0 / 17,
+                               1.0 / 19,
+                               1.0 / 21};
   const double tail = s * z * horner(kAtanh, z);
   // 2 / ln 2 = kHi + kLo, kHi short enough that the leading product loses little.
   constexpr double kHi = 0x1.715476p+1;
@@ -75,13 +82,22 @@ SinCos sincos_f64(double x) {
   const double r = high + low;
   const double r_low = (high - r) + low;
 
-  constexpr double kSin[] = {-1.0 / 6,          1.0 / 120,           -1.0 / 5040,
-                             1.0 / 362880,      -1.0 / 39916800,     1.0 / 6227020800,
-                             -1.0 / 1307674368000, 1.0 / 355687428096000};
-  constexpr double kCos[] = {1.0 / 24,           -1.0 / 720,
-                             1.0 / 40320,        -1.0 / 3628800,
-                             1.0 / 479001600,    -1.0 / 87178291200,
-                             1.0 / 20922789888000, -1.0 / 6402373705728000};
+  constexpr double kSin[] = {-1.0 / 6,
+                             1.0 / 120,
+                             -1.0 / 5040,
+                             1.0 / 362880,
+                             -1.0 / 39916800,
+                             1.0 / 6227020800,
+                             -1.0 / 1307674368000,
+                             1.0 / 355687428096000};
+  constexpr double kCos[] = {1.0 / 24,
+                             -1.0 / 720,
+                             1.0 / 40320,
+                             -1.0 / 3628800,
+                             1.0 / 479001600,
+                             -1.0 / 87178291200,
+                             1.0 / 20922789888000,
+                             -1.0 / 6402373705728000};
   const double z = r * r;
   const double half_z = 0.5 * z;
   const double sin_r = r + (r * z * horner(kSin, z) + r_low);
@@ -89,10 +105,14 @@ SinCos sincos_f64(double x) {
   const double cos_r =
       one_minus + (((1.0 - one_minus) - half_z) + (z * z * horner(kCos, z) - r * r_low));
   switch (static_cast<int64_t>(n) & 3) {
-    case 0: return {sin_r, cos_r};
-    case 1: return {cos_r, -sin_r};
-    case 2: return {-sin_r, -cos_r};
-    default: return {-cos_r, sin_r};
+    case 0:
+      return {sin_r, cos_r};
+    case 1:
+      return {cos_r, -sin_r};
+    case 2:
+      return {-sin_r, -cos_r};
+    default:
+      return {-cos_r, sin_r};
   }
 }
 

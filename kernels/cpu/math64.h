@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Elementary functions in double for tables built once, from IEEE sums, products and one division
-// in a fixed order (no libm, no fma), so that every machine computes the same table. Polynomials are
-// Taylor series cut where the next term is below 1e-17.
+// in a fixed order (no libm, no fma), so that every machine computes the same table. Polynomials
+// are Taylor series cut where the next term is below 1e-17.
 #pragma once
 
 namespace sluice::kernels::cpu {

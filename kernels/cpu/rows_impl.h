@@ -78,9 +78,12 @@ SLUICE_INLINE void write_kv(const KvRow& row, Store store16) {
 
 static void kv_row(const KvRow& row) {
   switch (row.dtype) {
-    case DType::kF32: return write_kv<float>(row, [](float* p, V16 a) { store(p, a); });
-    case DType::kF16: return write_kv<uint16_t>(row, [](uint16_t* p, V16 a) { store_half(p, a); });
-    default: return write_kv<uint16_t>(row, [](uint16_t* p, V16 a) { store_bf16(p, a); });
+    case DType::kF32:
+      return write_kv<float>(row, [](float* p, V16 a) { store(p, a); });
+    case DType::kF16:
+      return write_kv<uint16_t>(row, [](uint16_t* p, V16 a) { store_half(p, a); });
+    default:
+      return write_kv<uint16_t>(row, [](uint16_t* p, V16 a) { store_bf16(p, a); });
   }
 }
 
@@ -151,10 +154,18 @@ static void map_function(MathFunction function, const float* x, int32_t n, float
   for (int32_t i = 0; i < n; i += 16) {
     const V16 v = load(x + i);
     switch (function) {
-      case MathFunction::kExp: store(out + i, exp(v)); break;
-      case MathFunction::kLog: store(out + i, log(v)); break;
-      case MathFunction::kTanh: store(out + i, tanh(v)); break;
-      case MathFunction::kSilu: store(out + i, silu(v)); break;
+      case MathFunction::kExp:
+        store(out + i, exp(v));
+        break;
+      case MathFunction::kLog:
+        store(out + i, log(v));
+        break;
+      case MathFunction::kTanh:
+        store(out + i, tanh(v));
+        break;
+      case MathFunction::kSilu:
+        store(out + i, silu(v));
+        break;
     }
   }
 }

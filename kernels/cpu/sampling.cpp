@@ -87,6 +87,7 @@ class OrderedCandidates {
   void sort(int32_t count) { std::sort(entries_, entries_ + count, before); }
 
   [[nodiscard]] const Candidate* entries() const { return entries_; }
+
   [[nodiscard]] float* weights() const { return weights_; }
 
  private:
@@ -158,10 +159,7 @@ Candidate last_kept(const SimdTable& simd,
   return last;
 }
 
-void add_logprobs(const SimdTable& simd,
-                  int32_t vocab_size,
-                  SampleRow& row,
-                  std::byte* workspace) {
+void add_logprobs(const SimdTable& simd, int32_t vocab_size, SampleRow& row, std::byte* workspace) {
   const LogitRow all = {.x = row.logits, .mask = nullptr, .n = vocab_size};
   const float max = simd.scan_logits(all).first.logit;
   const float sum = simd.sum_exp(all, {.max = max, .temperature = 1.0F, .last = kNoCut});
@@ -181,10 +179,7 @@ void add_logprobs(const SimdTable& simd,
   }
 }
 
-void sample_row(const SimdTable& simd,
-                int32_t vocab_size,
-                SampleRow& row,
-                std::byte* workspace) {
+void sample_row(const SimdTable& simd, int32_t vocab_size, SampleRow& row, std::byte* workspace) {
   const LogitRow logits = {.x = row.logits, .mask = row.allowed_mask, .n = vocab_size};
   const LogitScan scan = simd.scan_logits(logits);
   row.finite = scan.finite;
@@ -209,7 +204,9 @@ void sample(const ExecContext& ctx, const SampleArgs& args) {
   CHECK_LE(stride * ctx.pool->num_threads(), static_cast<int64_t>(args.workspace.size()));
   const SimdTable& simd = simd_table(ctx.isa);
   ctx.pool->parallel_for(static_cast<int64_t>(args.rows.size()), [&](int64_t row, int32_t worker) {
-    sample_row(simd, args.vocab_size, args.rows[static_cast<size_t>(row)],
+    sample_row(simd,
+               args.vocab_size,
+               args.rows[static_cast<size_t>(row)],
                args.workspace.data() + worker * stride);
   });
 }

@@ -10,11 +10,22 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 
 constexpr float kMinusInfinity = -__builtin_inff();
 
-alignas(64) static constexpr int32_t kLaneIds[16] = {0, 1, 2,  3,  4,  5,  6,  7,
-                                                     8, 9, 10, 11, 12, 13, 14, 15};
-alignas(64) static constexpr int32_t kLaneBits[16] = {
-    1 << 0, 1 << 1, 1 << 2,  1 << 3,  1 << 4,  1 << 5,  1 << 6,  1 << 7,
-    1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15};
+alignas(64) constexpr int32_t kLaneBits[16] = {1 << 0,
+                                               1 << 1,
+                                               1 << 2,
+                                               1 << 3,
+                                               1 << 4,
+                                               1 << 5,
+                                               1 << 6,
+                                               1 << 7,
+                                               1 << 8,
+                                               1 << 9,
+                                               1 << 10,
+                                               1 << 11,
+                                               1 << 12,
+                                               1 << 13,
+                                               1 << 14,
+                                               1 << 15};
 
 // Tokens [i, i + 16), i a multiple of 16.
 SLUICE_INLINE V16 candidates(const LogitRow& row, int32_t i) {
@@ -107,7 +118,7 @@ struct Philox {
 
 // Philox4x32 with ten rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011)
 // for 16 consecutive counters.
-SLUICE_INLINE Philox philox(int32_t first_counter, const NoiseKey& key) {
+SLUICE_MATH Philox philox(int32_t first_counter, const NoiseKey& key) {
   constexpr uint32_t kMultiplier0 = 0xD2511F53;
   constexpr uint32_t kMultiplier1 = 0xCD9E8D57;
   constexpr uint32_t kWeyl0 = 0x9E3779B9;
@@ -139,15 +150,15 @@ SLUICE_INLINE Philox philox(int32_t first_counter, const NoiseKey& key) {
 
 // -log(-log(u)), u = n / 2^31, n = (bits >> 1) | 1. Near 1 the inner logarithm takes 1 - u, which
 // is exact, so the large values of the noise keep their precision. Within [-3.08, 21.49].
-SLUICE_INLINE V16 gumbel(I16 bits) {
+SLUICE_MATH V16 gumbel(I16 bits) {
   const I16 n = bit_or(shift_right_logical(bits, 1), broadcast(int32_t{1}));
   const V16 unit = broadcast(0x1p-31F);
   const I16 complement = add(sub(broadcast(INT32_MAX), n), broadcast(int32_t{1}));
   const V16 rest = mul(to_float(complement), unit);
   const LogParts far = split_for_log(mul(to_float(n), unit));
   const Mask16 near = less(broadcast(int32_t{0x5A82799A}), n);  // u > sqrt(1/2)
-  const V16 log_u = log_of_parts(select(near, sub(zero(), rest), far.f),
-                                 select(near, zero(), far.e));
+  const V16 log_u =
+      log_of_parts(select(near, sub(zero(), rest), far.f), select(near, zero(), far.e));
   return sub(zero(), log(sub(zero(), log_u)));
 }
 

@@ -22,12 +22,14 @@ struct AlignedBytes {
     const auto address = reinterpret_cast<uintptr_t>(storage.data());
     data = storage.data() + (64 - address % 64) % 64;
   }
+
   std::vector<std::byte> storage;
   std::byte* data;
 };
 
 TEST(Embedding, RowsEqualTheExactWeightsRoundedOnce) {
   constexpr int32_t kVocab = 37;
+
   const struct {
     WeightFormat format;
     int32_t k;
@@ -35,6 +37,7 @@ TEST(Embedding, RowsEqualTheExactWeightsRoundedOnce) {
               {WeightFormat::kF16, 70},
               {WeightFormat::kQ8_0, 96},
               {WeightFormat::kQ4_1, 96}};
+
   for (const auto& [format, k] : rows) {
     Random random(4);
     const auto bytes = row_bytes(format, k);
@@ -94,8 +97,8 @@ TEST(SiluMul, MatchesLibmAndQuantizesLikeTheStandaloneOperator) {
         const auto x = static_cast<double>(gate[static_cast<size_t>(row * kStride + i)]);
         const double wanted = x / (1 + std::exp(-x)) *
                               static_cast<double>(up[static_cast<size_t>(row * kStride + i)]);
-        ASSERT_NEAR(static_cast<double>(got[row * 128 + i]), wanted,
-                    4e-7 * std::fabs(wanted) + 1e-35);
+        ASSERT_NEAR(
+            static_cast<double>(got[row * 128 + i]), wanted, 4e-7 * std::fabs(wanted) + 1e-35);
       }
     }
     std::vector<float> values(got, got + kRows * 128);
@@ -108,13 +111,15 @@ TEST(SiluMul, MatchesLibmAndQuantizesLikeTheStandaloneOperator) {
       AlignedBytes apart(bytes);
       std::memset(fused.data, 0, static_cast<size_t>(bytes));
       std::memset(apart.data, 0, static_cast<size_t>(bytes));
-      silu_mul(ctx, {.gate = gate.data(),
-                     .up = up.data(),
-                     .stride = kStride,
-                     .out = carve_activations(format, kRows, kWidth, fused.data)});
-      quantize_activations(ctx, {.x = values.data(),
-                                 .x_stride = 128,
-                                 .out = carve_activations(format, kRows, kWidth, apart.data)});
+      silu_mul(ctx,
+               {.gate = gate.data(),
+                .up = up.data(),
+                .stride = kStride,
+                .out = carve_activations(format, kRows, kWidth, fused.data)});
+      quantize_activations(ctx,
+                           {.x = values.data(),
+                            .x_stride = 128,
+                            .out = carve_activations(format, kRows, kWidth, apart.data)});
       EXPECT_EQ(std::memcmp(fused.data, apart.data, static_cast<size_t>(bytes)), 0) << device.name;
       std::vector<std::byte> codes(fused.data, fused.data + bytes);
       auto& wanted = reference_codes[static_cast<size_t>(format)];
@@ -130,12 +135,13 @@ TEST(GatherRows, CopiesTheNamedRowsAndNothingElse) {
   const std::vector<int32_t> indices = {9, 0, 3, 3};
   std::vector<float> out(4 * 7, std::nanf(""));
   const auto device = test::make_device("auto", 2);
-  gather_rows(device->context(), {.x = x.data(),
-                                  .x_stride = 8,
-                                  .n = 6,
-                                  .indices = indices,
-                                  .out = out.data(),
-                                  .out_stride = 7});
+  gather_rows(device->context(),
+              {.x = x.data(),
+               .x_stride = 8,
+               .n = 6,
+               .indices = indices,
+               .out = out.data(),
+               .out_stride = 7});
   for (size_t i = 0; i < indices.size(); ++i) {
     for (size_t d = 0; d < 6; ++d) {
       EXPECT_EQ(out[i * 7 + d], x[static_cast<size_t>(indices[i]) * 8 + d]);

@@ -67,10 +67,21 @@ TEST(Math, ExpStaysWithinItsBoundOverItsRange) {
 
 TEST(Math, ExpIsZeroBelowItsCutAndNeverDenormal) {
   const float inf = std::numeric_limits<float>::infinity();
-  const std::vector<float> got =
-      map(best_isa(), MathFunction::kExp,
-          {-87.3F, std::nextafter(-87.3F, -100.0F), -88.0F, -1e4F, -3.4e38F, -inf, 0.0F, -0.0F,
-           88.37F, 89.0F, 3.4e38F, inf, std::nanf("")});
+  const std::vector<float> got = map(best_isa(),
+                                     MathFunction::kExp,
+                                     {-87.3F,
+                                      std::nextafter(-87.3F, -100.0F),
+                                      -88.0F,
+                                      -1e4F,
+                                      -3.4e38F,
+                                      -inf,
+                                      0.0F,
+                                      -0.0F,
+                                      88.37F,
+                                      89.0F,
+                                      3.4e38F,
+                                      inf,
+                                      std::nanf("")});
   EXPECT_GE(got[0], std::numeric_limits<float>::min());
   for (int i = 1; i <= 5; ++i) EXPECT_EQ(std::bit_cast<uint32_t>(got[i]), 0U) << i;
   EXPECT_EQ(got[6], 1.0F);
@@ -99,6 +110,7 @@ TEST(Math, TanhAndSiluStayWithinTheirBounds) {
 TEST(Math, EveryInstructionSetGivesTheSameBits) {
   std::vector<float> x = floats(1e-30F, 3e38F, 30011);
   const std::vector<float> negative = floats(-1e-30F, -3e38F, 30011);
+
   const struct {
     MathFunction function;
     bool negative;
@@ -106,6 +118,7 @@ TEST(Math, EveryInstructionSetGivesTheSameBits) {
               {MathFunction::kLog, false},
               {MathFunction::kTanh, true},
               {MathFunction::kSilu, true}};
+
   const auto devices = test::devices({1});
   for (const auto& row : rows) {
     std::vector<float> input = x;
@@ -127,8 +140,8 @@ TEST(Math, DoubleLogarithmAndPowerAreAccurate) {
     const double x = std::exp2(60.0 * (static_cast<double>(random.uniform()) - 0.5));
     const long double log_exact = std::log2(static_cast<long double>(x));
     const double scale = std::max(1.0, static_cast<double>(std::fabs(log_exact)));
-    log_error = std::max(log_error, std::fabs(static_cast<double>(cpu::log2_f64(x) - log_exact)) /
-                                        scale);
+    log_error =
+        std::max(log_error, std::fabs(static_cast<double>(cpu::log2_f64(x) - log_exact)) / scale);
     const double y = 80.0 * (static_cast<double>(random.uniform()) - 0.5);
     const long double exp_exact = std::exp2(static_cast<long double>(y));
     exp_error = std::max(

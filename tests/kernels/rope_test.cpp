@@ -27,8 +27,7 @@ TEST(RopeTable, HoldsRoundedCosinesOfTheExactAngles) {
   EXPECT_EQ(RopeTable::bytes(params, positions), int64_t{positions} * 32 * 8);
   for (int32_t position = 0; position < positions; position += 13) {
     for (int32_t i = 0; i < 32; ++i) {
-      const long double angle =
-          position * (std::pow(100000.0L, -2.0L * i / 64) * 0.25L / 1.5L);
+      const long double angle = position * (std::pow(100000.0L, -2.0L * i / 64) * 0.25L / 1.5L);
       // Half a float ulp at 1 plus what 20,000 times the frequency's 2e-15 adds.
       ASSERT_NEAR(table.cos_row(position)[i], static_cast<double>(std::cos(angle)), 3.1e-8);
       ASSERT_NEAR(table.sin_row(position)[i], static_cast<double>(std::sin(angle)), 3.1e-8);
@@ -88,29 +87,30 @@ Inputs make_inputs(const Layout& layout) {
 }
 
 Written run(const Device& device, const Layout& layout, const RopeTable& table, const Inputs& in) {
-  const size_t bytes = 64 * kKvHeads * static_cast<size_t>(layout.head_dim) *
-                       dtype_bytes(layout.dtype);
+  const size_t bytes =
+      64 * kKvHeads * static_cast<size_t>(layout.head_dim) * dtype_bytes(layout.dtype);
   Written w{.q = in.q,
             .k = in.k,
             .k_cache = std::vector<std::byte>(bytes, std::byte{0xAB}),
             .v_cache = std::vector<std::byte>(bytes, std::byte{0xAB})};
-  rope_write_kv(device.context(), {.q = w.q.data(),
-                                   .q_stride = kHeads * layout.head_dim,
-                                   .k = w.k.data(),
-                                   .k_stride = kKvHeads * layout.head_dim,
-                                   .v = in.v.data(),
-                                   .v_stride = kKvHeads * layout.head_dim,
-                                   .num_heads = kHeads,
-                                   .table = &table,
-                                   .positions = in.positions,
-                                   .slot_mapping = in.slots,
-                                   .kv = {.k = w.k_cache.data(),
-                                          .v = w.v_cache.data(),
-                                          .dtype = layout.dtype,
-                                          .num_blocks = 64 / layout.block_size,
-                                          .block_size = layout.block_size,
-                                          .num_kv_heads = kKvHeads,
-                                          .head_dim = layout.head_dim}});
+  rope_write_kv(device.context(),
+                {.q = w.q.data(),
+                 .q_stride = kHeads * layout.head_dim,
+                 .k = w.k.data(),
+                 .k_stride = kKvHeads * layout.head_dim,
+                 .v = in.v.data(),
+                 .v_stride = kKvHeads * layout.head_dim,
+                 .num_heads = kHeads,
+                 .table = &table,
+                 .positions = in.positions,
+                 .slot_mapping = in.slots,
+                 .kv = {.k = w.k_cache.data(),
+                        .v = w.v_cache.data(),
+                        .dtype = layout.dtype,
+                        .num_blocks = 64 / layout.block_size,
+                        .block_size = layout.block_size,
+                        .num_kv_heads = kKvHeads,
+                        .head_dim = layout.head_dim}});
   return w;
 }
 
@@ -140,8 +140,8 @@ void put(std::vector<std::byte>& cache, DType dtype, size_t element, float value
 }
 
 Written expected(const Layout& layout, const RopeTable& table, const Inputs& in) {
-  const size_t bytes = 64 * kKvHeads * static_cast<size_t>(layout.head_dim) *
-                       dtype_bytes(layout.dtype);
+  const size_t bytes =
+      64 * kKvHeads * static_cast<size_t>(layout.head_dim) * dtype_bytes(layout.dtype);
   Written w{.q = in.q,
             .k = in.k,
             .k_cache = std::vector<std::byte>(bytes, std::byte{0xAB}),

@@ -23,8 +23,10 @@ std::array<uint32_t, 4> philox(std::array<uint32_t, 4> c, uint32_t key0, uint32_
   for (int round = 0; round < 10; ++round) {
     const uint64_t a = uint64_t{0xD2511F53} * c[0];
     const uint64_t b = uint64_t{0xCD9E8D57} * c[2];
-    c = {static_cast<uint32_t>(b >> 32) ^ c[1] ^ key0, static_cast<uint32_t>(b),
-         static_cast<uint32_t>(a >> 32) ^ c[3] ^ key1, static_cast<uint32_t>(a)};
+    c = {static_cast<uint32_t>(b >> 32) ^ c[1] ^ key0,
+         static_cast<uint32_t>(b),
+         static_cast<uint32_t>(a >> 32) ^ c[3] ^ key1,
+         static_cast<uint32_t>(a)};
     key0 += 0x9E3779B9;
     key1 += 0xBB67AE85;
   }
@@ -34,9 +36,10 @@ std::array<uint32_t, 4> philox(std::array<uint32_t, 4> c, uint32_t key0, uint32_
 double gumbel(uint64_t seed, int64_t position, int32_t token) {
   const auto where = static_cast<uint64_t>(position);
   const auto counter = static_cast<uint32_t>(token / 64 * 16 + token % 16);
-  const auto words = philox(
-      {counter, static_cast<uint32_t>(where), static_cast<uint32_t>(where >> 32), 0},
-      static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+  const auto words =
+      philox({counter, static_cast<uint32_t>(where), static_cast<uint32_t>(where >> 32), 0},
+             static_cast<uint32_t>(seed),
+             static_cast<uint32_t>(seed >> 32));
   const uint32_t n = words[static_cast<size_t>(token / 16 % 4)] >> 1 | 1;
   return -std::log(-std::log(static_cast<double>(n) / 2147483648.0));
 }
@@ -49,17 +52,17 @@ struct Runner {
     std::vector<float> workspace(
         static_cast<size_t>(sampling_workspace_bytes(vocab, device->num_threads())) / 4,
         std::nanf(""));
-    sample(device->context(), {.rows = rows,
-                               .vocab_size = vocab,
-                               .workspace = std::as_writable_bytes(std::span(workspace))});
+    sample(device->context(),
+           {.rows = rows,
+            .vocab_size = vocab,
+            .workspace = std::as_writable_bytes(std::span(workspace))});
   }
 
   std::unique_ptr<Device> device;
 };
 
 bool allowed(const SampleRow& row, int32_t token) {
-  return row.allowed_mask == nullptr ||
-         (row.allowed_mask[token / 32] >> (token % 32) & 1U) != 0;
+  return row.allowed_mask == nullptr || (row.allowed_mask[token / 32] >> (token % 32) & 1U) != 0;
 }
 
 std::vector<int32_t> full_order(const SampleRow& row, int32_t vocab, bool masked) {
@@ -103,8 +106,8 @@ std::vector<int32_t> kept_tokens(const SampleRow& row, int32_t vocab) {
     for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
   }
   size_t keep = 1;
-  const double enough = std::ldexp(
-      static_cast<double>(row.top_p) * static_cast<double>(lanes[0]), 40);
+  const double enough =
+      std::ldexp(static_cast<double>(row.top_p) * static_cast<double>(lanes[0]), 40);
   double sum = std::floor(std::ldexp(static_cast<double>(w[0]), 40));
   while (keep < order.size()) {
     if (row.top_p < 1 && sum >= enough) break;
@@ -121,9 +124,9 @@ void expect_defined_token(const SampleRow& row, int32_t vocab) {
   double best = -std::numeric_limits<double>::infinity();
   double own = best;
   for (const int32_t token : kept) {
-    const double score = (static_cast<double>(row.logits[token]) - top) /
-                             static_cast<double>(row.temperature) +
-                         gumbel(row.seed, row.position, token);
+    const double score =
+        (static_cast<double>(row.logits[token]) - top) / static_cast<double>(row.temperature) +
+        gumbel(row.seed, row.position, token);
     best = std::max(best, score);
     if (token == row.token) own = score;
   }
@@ -221,11 +224,13 @@ TEST(Sampling, DrawsFollowTheSoftmax) {
   constexpr int32_t kVocab = 64;
   constexpr int kDraws = 100000;
   const std::vector<float> logits = random.normals(kVocab);
+
   const struct {
     int32_t top_k;
     float temperature;
     double bound;
   } cases[] = {{0, 1.0F, 103.4}, {0, 1.7F, 103.4}, {10, 0.8F, 27.9}};
+
   for (const auto& c : cases) {
     std::vector<SampleRow> rows(kDraws);
     for (int i = 0; i < kDraws; ++i) {
@@ -279,7 +284,8 @@ TEST(Sampling, LogprobsAreOfTheWholeUnmodifiedRow) {
   for (size_t i = 0; i < top.size(); ++i) {
     EXPECT_EQ(top[i].token, order[i]);
     EXPECT_NEAR(top[i].logprob,
-                static_cast<double>(logits[static_cast<size_t>(order[i])]) - std::log(total), 3e-6);
+                static_cast<double>(logits[static_cast<size_t>(order[i])]) - std::log(total),
+                3e-6);
   }
 }
 
