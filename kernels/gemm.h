@@ -27,7 +27,9 @@ enum class ActivationFormat : uint8_t { kInt8, kInt16, kFloat };
 
 // Rows of activations as a linear layer reads them. Quantization per (row, group of 32):
 // s = maxabs / 127 (int16: 32767), code = round-to-nearest-even(x / s) computed as x * (1 / s) with
-// one division per group, s = 0 gives codes 0. Columns past k up to a multiple of 32 hold zeros.
+// one division per group; where 1 / s overflows, s and the codes are 0; where a value is infinite or
+// NaN, s is NaN and the codes are 0, so that the row's outputs are NaN. Columns past k up to a
+// multiple of 32 hold zeros.
 struct Activations {
   ActivationFormat format = ActivationFormat::kFloat;
   int32_t num_rows = 0;

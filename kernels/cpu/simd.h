@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of one instruction set as a table of functions. Plain pointers and integers only:
+// the instruction-set files must not instantiate anything that other files also use (vec16.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/device.h"
+#include "kernels/gemm.h"
+
+namespace sluice::kernels::cpu {
+
+// Row tiles of one weight times rows of activations: out[m, 16 * tile + r].
+struct LinearBlock {
+  WeightFormat format;
+  ActivationFormat activation;
+  bool add;                   // out += y instead of out = y
+  int32_t num_tiles;          // row tiles, consecutive
+  int32_t num_columns;        // outputs that exist, <= 16 * num_tiles
+  int32_t num_rows;           // of activations
+  int32_t num_groups;         // ceil(k / 32)
+  const std::byte* weight;    // first tile
+  const void* x;              // first row; rows are num_groups * 32 elements apart
+  const float* scales;        // rows are num_groups apart, here and below
+  const float* sums;
+  const int32_t* code_sums;
+  const float* bias;          // of the first column, or null
+  float* out;                 // first row and column
+  int64_t out_stride;
+};
+
+// One row of an Activations; x[k] is read as it is, codes past k are written as zeros.
+struct QuantizedRow {
+  ActivationFormat format;
+  int32_t k;
+  void* codes;
+  float* scales;
+  float* sums;
+  int32_t* code_sums;
+};
+
+struct SimdTable {
+  // GEMM and norm.
+  void (*linear)(const LinearBlock& block);
+  void (*quantize_row)(const float* x, const QuantizedRow& out);
+  void (*rms_norm_row)(const float* x, const float* weight, float eps, const QuantizedRow& out);
+  // Attention, rope, elementwise, sampling.
+};
+
+extern const SimdTable kScalarTable;
+extern const SimdTable kAvx2Table;
+extern const SimdTable kAvx512Table;
+
+const SimdTable& simd_table(Isa isa);
+
+// Row `row` of an Activations.
+QuantizedRow quantized_row(const Activations& activations, int64_t row);
+
+}  // namespace sluice::kernels::cpu
