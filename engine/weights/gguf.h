@@ -53,6 +53,7 @@ class GgufFile {
 
   [[nodiscard]] const std::string& path() const;
   [[nodiscard]] int64_t file_bytes() const;
+  [[nodiscard]] std::span<const std::byte> bytes() const;  // the whole file
   [[nodiscard]] const std::vector<std::pair<std::string_view, GgufValue>>& metadata() const;
   [[nodiscard]] const std::vector<GgufTensor>& tensors() const;
   [[nodiscard]] const GgufTensor* find_tensor(std::string_view name) const;
