@@ -62,6 +62,7 @@ Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads) {
   const auto max_seq_len = static_cast<int32_t>(
       config.max_model_len > 0 ? config.max_model_len : planned.model.context_len);
   planned.bounds = {.max_tokens = std::max(config.max_num_batched_tokens, config.max_num_seqs),
+                    .max_seqs = config.max_num_seqs,
                     .max_logits = config.max_num_seqs,
                     .max_seq_len = max_seq_len,
                     .num_threads = num_threads};

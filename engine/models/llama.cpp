@@ -161,9 +161,10 @@ LlamaBuffers LlamaModel::layout(const StepBounds& bounds, Arena& arena) const {
   buffers.ffn_in = LinearInput(from_ffn, bounds.max_tokens, arena);
   buffers.logits_in = LinearInput(from_last, bounds.max_logits, arena);
   const int64_t workspace_bytes =
-      kernels::attention_workspace_bytes({.max_tokens = bounds.max_tokens,
-                                          .max_seq_len = bounds.max_seq_len,
+      kernels::attention_workspace_bytes({.num_reqs = bounds.max_seqs,
+                                          .seq_len = bounds.max_seq_len,
                                           .num_heads = config_.num_heads,
+                                          .num_kv_heads = config_.num_kv_heads,
                                           .head_dim = config_.head_dim,
                                           .num_threads = bounds.num_threads});
   buffers.attention_workspace = {arena.take_bytes(workspace_bytes),

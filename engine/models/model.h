@@ -74,7 +74,8 @@ struct ForwardContext {
 // The largest step a model must be ready for.
 struct StepBounds {
   int32_t max_tokens = 0;
-  int32_t max_logits = 0;   // rows whose logits are wanted
+  int32_t max_seqs = 0;
+  int32_t max_logits = 0;  // rows whose logits are wanted
   int32_t max_seq_len = 0;
   int32_t num_threads = 1;
 };
