@@ -46,11 +46,17 @@ class BlockPool {
   void end_transfer(BlockId block);
 
   [[nodiscard]] int32_t tag(BlockId block) const { return blocks_[index(block)].tag; }
+
   [[nodiscard]] int32_t refcount(BlockId block) const { return blocks_[index(block)].refcount; }
+
   [[nodiscard]] int32_t num_blocks() const { return num_blocks_; }
+
   [[nodiscard]] int32_t num_free() const { return lists_[kFreeList].size; }
+
   [[nodiscard]] int32_t num_cached() const { return lists_[kCachedList].size; }
+
   [[nodiscard]] int32_t num_available() const { return num_free() + num_cached(); }
+
   [[nodiscard]] int32_t num_referenced() const { return num_referenced_; }
 
   // Every block in exactly one state and on exactly the list of that state. Empty when right.
@@ -58,6 +64,7 @@ class BlockPool {
 
  private:
   static constexpr int32_t kNone = -1;
+
   enum ListId : uint8_t { kFreeList, kCachedList, kNumLists };
 
   struct Block {
@@ -75,6 +82,7 @@ class BlockPool {
   };
 
   static size_t index(BlockId block) { return static_cast<size_t>(block.value); }
+
   void append(ListId list, int32_t block);
   void unlink(ListId list, int32_t block);
   void unlink_if_idle(int32_t block);

@@ -64,11 +64,14 @@ struct Group {
     return tables[static_cast<size_t>(slot) * static_cast<size_t>(max_entries) +
                   static_cast<size_t>(i)];
   }
+
   [[nodiscard]] const BlockId& entry(int32_t slot, int32_t i) const {
     return tables[static_cast<size_t>(slot) * static_cast<size_t>(max_entries) +
                   static_cast<size_t>(i)];
   }
+
   [[nodiscard]] int32_t count(int32_t slot) const { return num_entries[static_cast<size_t>(slot)]; }
+
   [[nodiscard]] int32_t kept_from(int32_t slot) const {
     return first_kept[static_cast<size_t>(slot)];
   }
@@ -79,9 +82,9 @@ struct Slot {
   RequestId id;
   bool in_use = false;
   PrefixExtras extras;
-  int32_t num_indexed = 0;               // leading full blocks already in the prefix index
-  int32_t cursor = PrefixIndex::kRoot;   // node of the last of them, pinned
-  int32_t num_queried = 0;               // tokens; counted when the first allocation succeeds
+  int32_t num_indexed = 0;              // leading full blocks already in the prefix index
+  int32_t cursor = PrefixIndex::kRoot;  // node of the last of them, pinned
+  int32_t num_queried = 0;              // tokens; counted when the first allocation succeeds
   int32_t num_found = 0;
 };
 
@@ -140,6 +143,7 @@ struct KvCacheManager::Impl {
   [[nodiscard]] bool ends_entry(const Group& group, int32_t i) const {
     return (i + 1) * options.block_size % group.tokens_per_entry == 0;
   }
+
   [[nodiscard]] int32_t entry_of(const Group& group, int32_t i) const {
     return (i + 1) * options.block_size / group.tokens_per_entry - 1;
   }
@@ -147,9 +151,11 @@ struct KvCacheManager::Impl {
   int32_t longest_hit(std::span<const TokenId> tokens, const PrefixExtras& extras);
   void share_hit(int32_t slot, int32_t num_hit_blocks);
   void let_go(Group& group, int32_t slot, int32_t first_needed);
+
   void give_back_evicted(int32_t group, int32_t tag) {
     if (tag != BlockPool::kNoTag) index.detach(tag, group);
   }
+
   bool index_next_block(int32_t slot, std::span<const TokenId> tokens);
   [[nodiscard]] std::string check_tables() const;
 };
@@ -160,8 +166,8 @@ KvCacheManager::KvCacheManager(const KvManagerOptions& options, std::vector<KvGr
 KvCacheManager::~KvCacheManager() = default;
 
 // Fills `chain` and returns how many of its blocks every group can serve. One pass: full groups cut
-// the chain at their first gap; a window group allows a cut where enough blocks before it are there,
-// a state group where a snapshot is.
+// the chain at their first gap; a window group allows a cut where enough blocks before it are
+// there, a state group where a snapshot is.
 int32_t KvCacheManager::Impl::longest_hit(std::span<const TokenId> tokens,
                                           const PrefixExtras& extras) {
   const auto block_size = static_cast<size_t>(options.block_size);
@@ -171,7 +177,8 @@ int32_t KvCacheManager::Impl::longest_hit(std::span<const TokenId> tokens,
   int32_t best = 0;
   int32_t node = PrefixIndex::kRoot;
   for (int32_t i = 0; i < max_blocks; ++i) {
-    node = index.find(node, tokens.subspan(static_cast<size_t>(i) * block_size, block_size), extras);
+    node =
+        index.find(node, tokens.subspan(static_cast<size_t>(i) * block_size, block_size), extras);
     if (node == PrefixIndex::kAbsent) break;
     chain.push_back(node);
     const int32_t num_tokens = (i + 1) * options.block_size;
@@ -187,7 +194,9 @@ int32_t KvCacheManager::Impl::longest_hit(std::span<const TokenId> tokens,
           run_length[g] = present ? run_length[g] + 1 : 0;
           usable = usable && run_length[g] >= i + 1 - groups[g].first_needed(num_tokens);
           break;
-        case KvGroupKind::kState: usable = usable && present; break;
+        case KvGroupKind::kState:
+          usable = usable && present;
+          break;
       }
     }
     if (usable) best = i + 1;
@@ -241,8 +250,7 @@ bool KvCacheManager::has_room(RequestId id, int32_t num_tokens, int32_t num_spar
   const Impl& m = *impl_;
   const int32_t slot = m.slot_of.find(id);
   for (const Group& group : m.groups) {
-    const int32_t held =
-        slot == IdMap::kAbsent ? 0 : group.count(slot) - group.kept_from(slot);
+    const int32_t held = slot == IdMap::kAbsent ? 0 : group.count(slot) - group.kept_from(slot);
     const int32_t needed = std::max(0, group.max_held_for(num_tokens) - held);
     const int64_t spare =
         std::min<int64_t>(num_spare_blocks, int64_t{m.num_holders()} * group.max_held);

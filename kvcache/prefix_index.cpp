@@ -165,7 +165,8 @@ std::string PrefixIndex::check_integrity(std::span<const int32_t> pins) const {
     const Node& node = nodes_[i];
     const auto id = static_cast<int32_t>(i);
     int32_t num_blocks = 0;
-    for (int32_t group = 0; group < num_groups_; ++group) num_blocks += block(id, group) != kNullBlock;
+    for (int32_t group = 0; group < num_groups_; ++group)
+      num_blocks += block(id, group) != kNullBlock;
     if (!node.in_use) {
       if (num_blocks != 0) return "an unused prefix node has blocks";
       continue;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which prefixes are cached, and in which blocks. A tree of nodes, one for each block_size tokens of
-// a prefix; a node names the block that holds these tokens' KV in each group, where one does.
+// Which prefixes are cached, and in which blocks. A tree of nodes, one for each block_size tokens
+// of a prefix; a node names the block that holds these tokens' KV in each group, where one does.
 //
 // A node is found by a chained hash (xxHash64 family, seeded with the parent's hash) in an open-
 // addressing table, and then compared: parent node, token ids and extras must be equal, so a
@@ -41,6 +41,7 @@ class PrefixIndex {
   [[nodiscard]] BlockId block(int32_t node, int32_t group) const {
     return blocks_[block_index(node, group)];
   }
+
   void attach(int32_t node, int32_t group, BlockId block);
   void detach(int32_t node, int32_t group);
 
@@ -49,6 +50,7 @@ class PrefixIndex {
   void unpin(int32_t node);
 
   [[nodiscard]] int32_t num_nodes() const { return num_nodes_; }
+
   [[nodiscard]] int64_t num_blocks() const { return num_blocks_; }  // attached, all groups
 
   // `pins` lists the node of each pin held. Empty when right.
@@ -68,6 +70,7 @@ class PrefixIndex {
     return static_cast<size_t>(node) * static_cast<size_t>(num_groups_) +
            static_cast<size_t>(group);
   }
+
   [[nodiscard]] std::span<const TokenId> node_tokens(int32_t node) const;
   [[nodiscard]] uint64_t hash_of(int32_t parent,
                                  std::span<const TokenId> token_ids,
