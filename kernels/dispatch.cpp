@@ -3,8 +3,6 @@
 #include "engine/core/status.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cuda/ops.h"
-#include "kernels/gemm.h"
-#include "kernels/norm.h"
 
 namespace sluice::kernels {
 namespace {
@@ -31,6 +29,12 @@ void dispatch(const ExecContext& ctx, const Args& args, Op<Args> on_cpu, Op<Args
 SLUICE_OPERATOR(linear, LinearArgs)
 SLUICE_OPERATOR(quantize_activations, QuantizeArgs)
 SLUICE_OPERATOR(rms_norm, RmsNormArgs)
+SLUICE_OPERATOR(attention, AttentionArgs)
+SLUICE_OPERATOR(rope_write_kv, RopeWriteKvArgs)
+SLUICE_OPERATOR(embedding, EmbeddingArgs)
+SLUICE_OPERATOR(silu_mul, SiluMulArgs)
+SLUICE_OPERATOR(gather_rows, GatherRowsArgs)
+SLUICE_OPERATOR(sample, SampleArgs)
 
 #undef SLUICE_OPERATOR
 

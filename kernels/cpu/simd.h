@@ -6,6 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cpu/attention_block.h"
+#include "kernels/cpu/rows_block.h"
+#include "kernels/cpu/sampling_block.h"
 #include "kernels/device.h"
 #include "kernels/gemm.h"
 
@@ -40,12 +43,38 @@ struct QuantizedRow {
   int32_t* code_sums;
 };
 
+enum class MathFunction : uint8_t { kExp, kLog, kTanh, kSilu };
+
 struct SimdTable {
   // GEMM and norm.
   void (*linear)(const LinearBlock& block);
   void (*quantize_row)(const float* x, const QuantizedRow& out);
   void (*rms_norm_row)(const float* x, const float* weight, float eps, const QuantizedRow& out);
-  // Attention, rope, elementwise, sampling.
+  // Attention.
+  void (*attention_block)(const AttentionBlock& block);
+  void (*attention_merge)(const AttentionBlock& block);
+  // Rows.
+  void (*rope_row)(const RopeRow& row);
+  void (*kv_row)(const KvRow& row);
+  void (*silu_mul_row)(const float* gate, const float* up, const QuantizedRow& out);
+  void (*embedding_row)(const EmbeddingRow& row, int64_t group_bytes);
+  // Sampling.
+  LogitScan (*scan_logits)(const LogitRow& row);
+  float (*sum_exp)(const LogitRow& row, const SoftmaxSpec& spec);
+  void (*weigh_candidates)(const Candidate* from,
+                           int32_t count,
+                           const SoftmaxSpec& spec,
+                           float* weights);
+  float (*log_of)(float x);
+  int32_t (*gumbel_argmax)(const LogitRow& row,
+                           const SoftmaxSpec& spec,
+                           const NoiseKey& key,
+                           int32_t first);
+  void (*count_bands)(const LogitRow& row, float first, uint32_t* counts);
+  int32_t (*collect_bands)(
+      const LogitRow& row, float first, int32_t begin, int32_t end, Candidate* out);
+  // n values each, a multiple of 16: the elementary functions themselves, for the tests of math16.h.
+  void (*map)(MathFunction function, const float* x, int32_t n, float* out);
 };
 
 extern const SimdTable kScalarTable;

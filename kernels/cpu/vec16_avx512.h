@@ -90,4 +90,15 @@ SLUICE_INLINE float sqrt_float(float x) {
   return _mm_cvtss_f32(_mm_sqrt_ps(_mm_set_ss(x)));
 }
 
+SLUICE_INLINE I16 bit_xor(I16 a, I16 b) { return {_mm512_xor_si512(a.v, b.v)}; }
+// Bit i: lane i is set.
+SLUICE_INLINE uint32_t mask_bits(Mask16 m) { return m.m; }
+// The low and high halves of unsigned 32 x 32 bit products.
+SLUICE_INLINE I16 mul_low(I16 a, I16 b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
+SLUICE_INLINE I16 mul_high(I16 a, I16 b) {
+  const __m512i even = _mm512_srli_epi64(_mm512_mul_epu32(a.v, b.v), 32);
+  const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(a.v, 32), _mm512_srli_epi64(b.v, 32));
+  return {_mm512_mask_blend_epi32(0xAAAA, even, odd)};
+}
+
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

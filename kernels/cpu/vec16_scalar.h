@@ -220,4 +220,22 @@ SLUICE_INLINE float sqrt_float(float x) {
   return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x)));  // baseline SSE; no errno
 }
 
+SLUICE_INLINE I16 bit_xor(I16 a, I16 b) {
+  return map_lanes<I16>([&](int i) { return a.v[i] ^ b.v[i]; });
+}
+// Bit i: lane i is set.
+SLUICE_INLINE uint32_t mask_bits(Mask16 m) {
+  uint32_t bits = 0;
+  for (int i = 0; i < 16; ++i) bits |= (m.m[i] ? 1U : 0U) << i;
+  return bits;
+}
+// The low and high halves of unsigned 32 x 32 bit products.
+SLUICE_INLINE I16 mul_low(I16 a, I16 b) {
+  return map_unsigned([&](int i) { return lane_bits(a, i) * lane_bits(b, i); });
+}
+SLUICE_INLINE I16 mul_high(I16 a, I16 b) {
+  return map_unsigned(
+      [&](int i) { return (uint64_t{lane_bits(a, i)} * uint64_t{lane_bits(b, i)}) >> 32; });
+}
+
 }  // namespace sluice::kernels::cpu::SLUICE_ISA
