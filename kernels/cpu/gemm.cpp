@@ -14,6 +14,7 @@ namespace {
 
 // Rows of activations per tile of work: their codes and scales fit L2 beside a weight tile.
 constexpr int32_t kRowBlock = 64;
+static_assert(kRowBlock % kActivationRows == 0);
 // Pieces per thread and weight that the work is cut into, so that a worker which loses its core
 // for a while holds back little.
 constexpr int64_t kPiecesPerThread = 4;
@@ -41,7 +42,6 @@ LinearBlock make_block(const LinearArgs& args, const RowGroup& group, int64_t pi
   const int64_t tiles = std::min(cut.tiles_per_piece, num_tiles(group) - tile);
   const int64_t column = tile * kRowTile;
   const int64_t row = row_block * kRowBlock;
-  const QuantizedRow x = quantized_row(args.x, row);
   return {.format = weight.format,
           .activation = args.x.format,
           .add = args.epilogue == Epilogue::kAdd,
@@ -51,10 +51,7 @@ LinearBlock make_block(const LinearArgs& args, const RowGroup& group, int64_t pi
           .num_rows = static_cast<int32_t>(std::min<int64_t>(kRowBlock, args.x.num_rows - row)),
           .num_groups = static_cast<int32_t>(groups),
           .weight = weight.data + tile * groups * packed_group_bytes(weight.format),
-          .x = x.codes,
-          .scales = x.scales,
-          .sums = x.sums,
-          .code_sums = x.code_sums,
+          .x = quantized_row(args.x, row).codes,
           .bias = group.bias == nullptr ? nullptr : group.bias + column,
           .out = group.out + row * group.out_stride + column,
           .out_stride = group.out_stride};

@@ -16,7 +16,7 @@ SLUICE_INLINE __m256i broadcast_dword(const void* p) {
 // Outputs 8 * half .. 8 * half + 7 of one group times kRows rows.
 template <WeightFormat kFormat, int kRows>
 SLUICE_INLINE void dot_int8_half(
-    const std::byte* group, const int8_t* x, int64_t stride, int half, __m256i (&isum)[kRows]) {
+    const std::byte* group, const int8_t* x, int half, __m256i (&isum)[kRows]) {
   const __m256i nibble = _mm256_set1_epi8(15);
   __m256i low[kRows];   // low nibbles (Q4_1: all), 16-bit sums of 2 k
   __m256i high[kRows];  // high nibbles of Q8_0
@@ -30,7 +30,7 @@ SLUICE_INLINE void dot_int8_half(
     const __m256i high_codes = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), nibble);
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
-      const int8_t* const row = x + r * stride;
+      const int8_t* const row = x + r * kQuantGroup;
       const __m256i a = broadcast_dword(row + 4 * c);
       low[r] = _mm256_add_epi16(low[r], _mm256_maddubs_epi16(low_codes, a));
       if constexpr (kFormat == WeightFormat::kQ4_1) {
@@ -50,21 +50,21 @@ SLUICE_INLINE void dot_int8_half(
   }
 }
 
-// use(r, isum + start) for each of kRows rows, `stride` elements apart.
-template <WeightFormat kFormat, int kRows, typename Start, typename Use>
+// use(r, dot) for each of kRows rows of 32 codes each, one after the other.
+template <WeightFormat kFormat, int kRows, typename Use>
 SLUICE_INLINE void dot_int8(
-    const std::byte* group, const int8_t* x, int64_t stride, Start start, Use use) {
+    const std::byte* group, const int8_t* x, Use use) {
   __m256i lo[kRows];
   __m256i hi[kRows];
-  dot_int8_half<kFormat, kRows>(group, x, stride, 0, lo);
-  dot_int8_half<kFormat, kRows>(group, x, stride, 1, hi);
+  dot_int8_half<kFormat, kRows>(group, x, 0, lo);
+  dot_int8_half<kFormat, kRows>(group, x, 1, hi);
 #pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) use(r, add(I16{lo[r], hi[r]}, start(r)));
+  for (int r = 0; r < kRows; ++r) use(r, I16{lo[r], hi[r]});
 }
 
 template <WeightFormat kFormat, int kRows>
 SLUICE_INLINE void dot_int16_half(
-    const std::byte* group, const int16_t* x, int64_t stride, int half, __m256i (&isum)[kRows]) {
+    const std::byte* group, const int16_t* x, int half, __m256i (&isum)[kRows]) {
   const __m256i first =
       _mm256_setr_epi8(0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1, 0, -1, 1, -1, 4,
                        -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1);
@@ -85,7 +85,7 @@ SLUICE_INLINE void dot_int16_half(
     const __m256i words_b = _mm256_shuffle_epi8(bytes, second);
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
-      const int16_t* const row = x + r * stride + 4 * c;
+      const int16_t* const row = x + r * kQuantGroup + 4 * c;
       const __m256i a = _mm256_madd_epi16(words_a, broadcast_dword(row));
       const __m256i b = _mm256_madd_epi16(words_b, broadcast_dword(row + 2));
       isum[r] = _mm256_add_epi32(isum[r], _mm256_add_epi32(a, b));
@@ -93,15 +93,15 @@ SLUICE_INLINE void dot_int16_half(
   }
 }
 
-template <WeightFormat kFormat, int kRows, typename Start, typename Use>
+template <WeightFormat kFormat, int kRows, typename Use>
 SLUICE_INLINE void dot_int16(
-    const std::byte* group, const int16_t* x, int64_t stride, Start start, Use use) {
+    const std::byte* group, const int16_t* x, Use use) {
   __m256i lo[kRows];
   __m256i hi[kRows];
-  dot_int16_half<kFormat, kRows>(group, x, stride, 0, lo);
-  dot_int16_half<kFormat, kRows>(group, x, stride, 1, hi);
+  dot_int16_half<kFormat, kRows>(group, x, 0, lo);
+  dot_int16_half<kFormat, kRows>(group, x, 1, hi);
 #pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) use(r, add(I16{lo[r], hi[r]}, start(r)));
+  for (int r = 0; r < kRows; ++r) use(r, I16{lo[r], hi[r]});
 }
 
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

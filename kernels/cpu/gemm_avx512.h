@@ -35,15 +35,15 @@ SLUICE_INLINE __m512i broadcast_dword(const void* p) {
   return _mm512_set1_epi32(dword);
 }
 
-// use(r, isum + start) for each of kRows rows, `stride` bytes apart.
-template <WeightFormat kFormat, int kRows, typename Start, typename Use>
+// use(r, dot) for each of kRows rows of 32 codes each, one after the other.
+template <WeightFormat kFormat, int kRows, typename Use>
 SLUICE_INLINE void dot_int8(
-    const std::byte* group, const int8_t* x, int64_t stride, Start start, Use use) {
+    const std::byte* group, const int8_t* x, Use use) {
   const Codes codes = load_codes<kFormat>(group);
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
-    const int8_t* const row = x + r * stride;
-    __m512i even = start(r).v;
+    const int8_t* const row = x + r * kQuantGroup;
+    __m512i even = _mm512_setzero_si512();
     __m512i odd = _mm512_setzero_si512();
 #pragma GCC unroll 4
     for (int c = 0; c < 8; c += 2) {
@@ -54,9 +54,9 @@ SLUICE_INLINE void dot_int8(
   }
 }
 
-template <WeightFormat kFormat, int kRows, typename Start, typename Use>
+template <WeightFormat kFormat, int kRows, typename Use>
 SLUICE_INLINE void dot_int16(
-    const std::byte* group, const int16_t* x, int64_t stride, Start start, Use use) {
+    const std::byte* group, const int16_t* x, Use use) {
   const Codes codes = load_codes<kFormat>(group);
   const __m512i low_words = _mm512_set1_epi64(static_cast<int64_t>(0x8005800480018000));
   const __m512i first = _mm512_mask_blend_epi64(
@@ -70,8 +70,8 @@ SLUICE_INLINE void dot_int16(
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
-    const int16_t* const row = x + r * stride;
-    __m512i even = start(r).v;
+    const int16_t* const row = x + r * kQuantGroup;
+    __m512i even = _mm512_setzero_si512();
     __m512i odd = _mm512_setzero_si512();
 #pragma GCC unroll 8
     for (int p = 0; p < 16; p += 2) {

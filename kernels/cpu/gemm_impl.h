@@ -33,35 +33,31 @@ SLUICE_INLINE const uint16_t* halves_at(const std::byte* p) {
   return reinterpret_cast<const uint16_t*>(p);
 }
 
-// acc[r] += one group of integer codes times codes, as the tree says.
+// acc[r] += one group of integer codes times codes, as the tree says. `record`: the group's
+// activations of 8 rows, of which the kRows from `first` on are used.
 template <WeightFormat kFormat, typename Code, int kRows>
 SLUICE_INLINE void add_integer_group(
-    const LinearBlock& block, int64_t row, int32_t group, const std::byte* weight,
-    V16 (&acc)[kRows]) {
+    const std::byte* weight, const std::byte* record, int first, V16 (&acc)[kRows]) {
   constexpr bool kHasMin = kFormat == WeightFormat::kQ4_1;
   const std::byte* const tail = weight + (kHasMin ? 256 : 512);
   const V16 scale = load_half(halves_at(tail));
   V16 minimum = scale;
   if constexpr (kHasMin) minimum = load_half(halves_at(tail + 32));
-  const int64_t groups = block.num_groups;
-  const int64_t stride = groups * kQuantGroup;
-  const Code* const x =
-      static_cast<const Code*>(block.x) + row * stride + int64_t{group} * kQuantGroup;
-  const int64_t at = row * groups + group;
-  const auto start = [&](int r) __attribute__((always_inline)) {
-    return broadcast(kHasMin ? 0 : -128 * block.code_sums[at + r * groups]);
-  };
-  const auto use = [&](int r, I16 isum) __attribute__((always_inline)) {
-    const V16 s = mul(scale, broadcast(block.scales[at + r * groups]));
-    acc[r] = fma(to_float(isum), s, acc[r]);
-    if constexpr (kHasMin) {
-      acc[r] = fma(minimum, broadcast(block.sums[at + r * groups]), acc[r]);
-    }
+  const Code* const x = reinterpret_cast<const Code*>(record) + first * kQuantGroup;
+  const auto* const scales =
+      reinterpret_cast<const float*>(record + kActivationRows * kQuantGroup * sizeof(Code)) + first;
+  const float* const sums = scales + kActivationRows;
+  const auto* const code_sums = reinterpret_cast<const int32_t*>(sums + kActivationRows);
+  const auto use = [&](int r, I16 dot) __attribute__((always_inline)) {
+    // The zero point of Q8_0 is 2^7.
+    const I16 isum = kHasMin ? dot : sub(dot, shift_left(broadcast(code_sums[r]), 7));
+    acc[r] = fma(to_float(isum), mul(scale, broadcast(scales[r])), acc[r]);
+    if constexpr (kHasMin) acc[r] = fma(minimum, broadcast(sums[r]), acc[r]);
   };
   if constexpr (sizeof(Code) == 1) {
-    dot_int8<kFormat, kRows>(weight, x, stride, start, use);
+    dot_int8<kFormat, kRows>(weight, x, use);
   } else {
-    dot_int16<kFormat, kRows>(weight, x, stride, start, use);
+    dot_int16<kFormat, kRows>(weight, x, use);
   }
 }
 
@@ -100,15 +96,12 @@ SLUICE_INLINE const float* expand_group(const std::byte* weight, float* buffer) 
   return buffer;
 }
 
+// `x`: the group's columns of the first row, the next rows `stride` elements apart.
 template <WeightFormat kFormat, int kRows>
 SLUICE_INLINE void add_float_group(
-    const LinearBlock& block, int64_t row, int32_t group, const std::byte* weight,
-    V16 (&acc)[kRows]) {
+    const std::byte* weight, const float* x, int64_t stride, V16 (&acc)[kRows]) {
   alignas(64) float buffer[kFormat == WeightFormat::kF32 ? 1 : kQuantGroup * kRowTile];
   const float* const weights = expand_group<kFormat>(weight, buffer);
-  const int64_t stride = int64_t{block.num_groups} * kQuantGroup;
-  const float* const x =
-      static_cast<const float*>(block.x) + row * stride + int64_t{group} * kQuantGroup;
   for (int k = 0; k < kQuantGroup; ++k) {
     const V16 w = load(weights + k * 16);
 #pragma GCC unroll 8
@@ -140,6 +133,12 @@ static void linear_rows(const LinearBlock& block, int32_t tile, int64_t row) {
   const int64_t groups = block.num_groups;
   const std::byte* weight = block.weight + tile * groups * kGroupBytes<kFormat>;
   V16 pending[4][kRows];
+  constexpr bool kFloat = kActivation == ActivationFormat::kFloat;
+  const int64_t stride = groups * kQuantGroup;
+  const int first = kRows < kActivationRows ? static_cast<int>(row % kActivationRows) : 0;
+  constexpr int64_t kXGroupBytes = kFloat ? kQuantGroup * 4 : activation_record_bytes(kActivation);
+  const std::byte* x = static_cast<const std::byte*>(block.x);
+  x += kFloat ? row * stride * 4 : row / kActivationRows * groups * kXGroupBytes;
   int32_t group = 0;
   for (int32_t segment = 0; segment < kSegments; ++segment) {
     const auto end = static_cast<int32_t>((segment + 1) * groups / kSegments);
@@ -148,13 +147,14 @@ static void linear_rows(const LinearBlock& block, int32_t tile, int64_t row) {
     for (int r = 0; r < kRows; ++r) acc[r] = zero();
     for (; group < end; ++group) {
       if constexpr (kActivation == ActivationFormat::kInt8) {
-        add_integer_group<kFormat, int8_t, kRows>(block, row, group, weight, acc);
+        add_integer_group<kFormat, int8_t, kRows>(weight, x, first, acc);
       } else if constexpr (kActivation == ActivationFormat::kInt16) {
-        add_integer_group<kFormat, int16_t, kRows>(block, row, group, weight, acc);
+        add_integer_group<kFormat, int16_t, kRows>(weight, x, first, acc);
       } else {
-        add_float_group<kFormat, kRows>(block, row, group, weight, acc);
+        add_float_group<kFormat, kRows>(weight, reinterpret_cast<const float*>(x), stride, acc);
       }
       weight += kGroupBytes<kFormat>;
+      x += kXGroupBytes;
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {

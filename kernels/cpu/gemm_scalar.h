@@ -6,15 +6,15 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 
 inline constexpr int kRowsAtOnce = 4;
 
-// use(r, isum + start) for each of kRows rows, `stride` elements apart.
-template <WeightFormat kFormat, int kRows, typename Code, typename Start, typename Use>
+// use(r, dot) for each of kRows rows of 32 codes each, one after the other.
+template <WeightFormat kFormat, int kRows, typename Code, typename Use>
 SLUICE_INLINE void dot_codes(
-    const std::byte* group, const Code* x, int64_t stride, Start start, Use use) {
+    const std::byte* group, const Code* x, Use use) {
   const auto* const bytes = reinterpret_cast<const uint8_t*>(group);
   for (int r = 0; r < kRows; ++r) {
-    I16 isum = start(r);
+    I16 isum = broadcast(0);
     for (int k = 0; k < kQuantGroup; ++k) {
-      const int32_t a = x[r * stride + k];
+      const int32_t a = x[r * kQuantGroup + k];
       for (int output = 0; output < kRowTile; ++output) {
         int32_t code;
         if constexpr (kFormat == WeightFormat::kQ4_1) {
@@ -30,16 +30,16 @@ SLUICE_INLINE void dot_codes(
   }
 }
 
-template <WeightFormat kFormat, int kRows, typename Start, typename Use>
+template <WeightFormat kFormat, int kRows, typename Use>
 SLUICE_INLINE void dot_int8(
-    const std::byte* group, const int8_t* x, int64_t stride, Start start, Use use) {
-  dot_codes<kFormat, kRows>(group, x, stride, start, use);
+    const std::byte* group, const int8_t* x, Use use) {
+  dot_codes<kFormat, kRows>(group, x, use);
 }
 
-template <WeightFormat kFormat, int kRows, typename Start, typename Use>
+template <WeightFormat kFormat, int kRows, typename Use>
 SLUICE_INLINE void dot_int16(
-    const std::byte* group, const int16_t* x, int64_t stride, Start start, Use use) {
-  dot_codes<kFormat, kRows>(group, x, stride, start, use);
+    const std::byte* group, const int16_t* x, Use use) {
+  dot_codes<kFormat, kRows>(group, x, use);
 }
 
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

@@ -11,10 +11,13 @@ namespace sluice::kernels::cpu {
 void rms_norm(const ExecContext& ctx, const RmsNormArgs& args) {
   DCHECK(args.out.k >= 1 && args.x_stride >= args.out.k);
   const SimdTable& simd = simd_table(ctx.isa);
-  ctx.pool->parallel_for(args.out.num_rows, [&](int64_t row, int32_t) {
-    simd.rms_norm_row(args.x + row * args.x_stride, args.weight, args.eps,
-                      quantized_row(args.out, row));
-  });
+  const auto rows = [&](int64_t begin, int64_t end, int32_t) {
+    for (int64_t row = begin; row < end; ++row) {
+      simd.rms_norm_row(args.x + row * args.x_stride, args.weight, args.eps,
+                        quantized_row(args.out, row));
+    }
+  };
+  ctx.pool->parallel_for_chunked(args.out.num_rows, rows_per_claim(args.out.num_rows), rows);
 }
 
 }  // namespace sluice::kernels::cpu

@@ -10,40 +10,38 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 
-int64_t code_bytes(ActivationFormat format) {
-  switch (format) {
-    case ActivationFormat::kInt8: return 1;
-    case ActivationFormat::kInt16: return 2;
-    case ActivationFormat::kFloat: return 4;
-  }
-  SLUICE_UNREACHABLE("activation format without a width");
-}
-
 }  // namespace
 
 int64_t activation_bytes(ActivationFormat format, int64_t num_rows, int64_t k) {
   const int64_t groups = ceil_div(k, kQuantGroup);
-  const int64_t data = align_up(num_rows * groups * kQuantGroup * code_bytes(format), kAlignment);
-  if (format == ActivationFormat::kFloat) return data;
-  return data + 3 * align_up(num_rows * groups * 4, kAlignment);
+  if (format == ActivationFormat::kFloat) {
+    return num_rows * groups * kQuantGroup * static_cast<int64_t>(sizeof(float));
+  }
+  return ceil_div(num_rows, kActivationRows) * groups * activation_record_bytes(format);
 }
 
 Activations carve_activations(ActivationFormat format, int64_t num_rows, int64_t k,
                               std::byte* buffer) {
   CHECK_EQ(reinterpret_cast<uintptr_t>(buffer) % kAlignment, 0U);
-  const int64_t groups = ceil_div(k, kQuantGroup);
-  Activations result{.format = format,
-                     .num_rows = static_cast<int32_t>(num_rows),
-                     .k = static_cast<int32_t>(k),
-                     .data = buffer};
-  if (format == ActivationFormat::kFloat) return result;
-  const int64_t part = align_up(num_rows * groups * 4, kAlignment);
-  std::byte* next =
-      buffer + align_up(num_rows * groups * kQuantGroup * code_bytes(format), kAlignment);
-  result.scales = reinterpret_cast<float*>(next);
-  result.sums = reinterpret_cast<float*>(next + part);
-  result.code_sums = reinterpret_cast<int32_t*>(next + 2 * part);
-  return result;
+  return {.format = format,
+          .num_rows = static_cast<int32_t>(num_rows),
+          .k = static_cast<int32_t>(k),
+          .data = buffer};
+}
+
+ActivationGroup activation_group(const Activations& activations, int64_t row, int64_t group) {
+  DCHECK(activations.format != ActivationFormat::kFloat);
+  const int64_t groups = ceil_div(activations.k, kQuantGroup);
+  const int64_t code_bytes = activations.format == ActivationFormat::kInt8 ? 1 : 2;
+  std::byte* const record = static_cast<std::byte*>(activations.data) +
+                            (row / kActivationRows * groups + group) *
+                                activation_record_bytes(activations.format);
+  const int64_t lane = row % kActivationRows;
+  std::byte* const tail = record + kActivationRows * kQuantGroup * code_bytes;
+  return {.codes = record + lane * kQuantGroup * code_bytes,
+          .scale = reinterpret_cast<float*>(tail) + lane,
+          .sum = reinterpret_cast<float*>(tail) + kActivationRows + lane,
+          .code_sum = reinterpret_cast<int32_t*>(tail) + 2 * kActivationRows + lane};
 }
 
 ActivationFormat activation_format(WeightFormat weight, int32_t activation_bits) {
@@ -59,28 +57,39 @@ ActivationFormat activation_format(WeightFormat weight, int32_t activation_bits)
 namespace cpu {
 
 QuantizedRow quantized_row(const Activations& activations, int64_t row) {
-  const int64_t groups = ceil_div(activations.k, kQuantGroup);
-  const int64_t row_data = row * groups * kQuantGroup * code_bytes(activations.format);
-  QuantizedRow result{.format = activations.format,
-                      .k = activations.k,
-                      .codes = static_cast<std::byte*>(activations.data) + row_data,
-                      .scales = nullptr,
-                      .sums = nullptr,
-                      .code_sums = nullptr};
-  if (activations.format != ActivationFormat::kFloat) {
-    result.scales = activations.scales + row * groups;
-    result.sums = activations.sums + row * groups;
-    result.code_sums = activations.code_sums + row * groups;
+  if (activations.format == ActivationFormat::kFloat) {
+    const int64_t row_bytes = activation_bytes(ActivationFormat::kFloat, 1, activations.k);
+    return {.format = activations.format,
+            .k = activations.k,
+            .codes = static_cast<std::byte*>(activations.data) + row * row_bytes,
+            .scale = nullptr,
+            .sum = nullptr,
+            .code_sum = nullptr,
+            .group_bytes = kQuantGroup * static_cast<int64_t>(sizeof(float))};
   }
-  return result;
+  const ActivationGroup first = activation_group(activations, row, 0);
+  return {.format = activations.format,
+          .k = activations.k,
+          .codes = static_cast<std::byte*>(first.codes),
+          .scale = first.scale,
+          .sum = first.sum,
+          .code_sum = first.code_sum,
+          .group_bytes = activation_record_bytes(activations.format)};
+}
+
+int64_t rows_per_claim(int64_t num_rows) {
+  return num_rows > kActivationRows ? kActivationRows : kActivationRows / 2;
 }
 
 void quantize_activations(const ExecContext& ctx, const QuantizeArgs& args) {
   DCHECK(args.out.k >= 1 && args.x_stride >= args.out.k);
   const SimdTable& simd = simd_table(ctx.isa);
-  ctx.pool->parallel_for(args.out.num_rows, [&](int64_t row, int32_t) {
-    simd.quantize_row(args.x + row * args.x_stride, quantized_row(args.out, row));
-  });
+  const auto rows = [&](int64_t begin, int64_t end, int32_t) {
+    for (int64_t row = begin; row < end; ++row) {
+      simd.quantize_row(args.x + row * args.x_stride, quantized_row(args.out, row));
+    }
+  };
+  ctx.pool->parallel_for_chunked(args.out.num_rows, rows_per_claim(args.out.num_rows), rows);
 }
 
 }  // namespace cpu

@@ -10,12 +10,17 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 constexpr int32_t kInfinityBits = 0x7F800000;
 constexpr float kLargestFloat = 0x1.fffffep127F;
 
+template <typename T>
+SLUICE_INLINE T* at_offset(T* p, int64_t bytes) {
+  return reinterpret_cast<T*>(reinterpret_cast<std::byte*>(p) + bytes);
+}
+
 // Writes one group of 32 values in the row's format; whoever produces a row (norm, silu) calls this
 // while the values are in registers.
 SLUICE_INLINE void write_group(const QuantizedRow& out, int32_t group, V16 a, V16 b) {
-  const int64_t offset = int64_t{group} * kQuantGroup;
+  const int64_t offset = group * out.group_bytes;
   if (out.format == ActivationFormat::kFloat) {
-    float* const values = static_cast<float*>(out.codes) + offset;
+    float* const values = reinterpret_cast<float*>(out.codes + offset);
     store(values, a);
     store(values + 16, b);
     return;
@@ -37,18 +42,18 @@ SLUICE_INLINE void write_group(const QuantizedRow& out, int32_t group, V16 a, V1
     kept = scale;
   }
   if (int8) {
-    int8_t* const codes = static_cast<int8_t*>(out.codes) + offset;
+    int8_t* const codes = reinterpret_cast<int8_t*>(out.codes + offset);
     store_narrow(codes, code_a);
     store_narrow(codes + 16, code_b);
   } else {
-    int16_t* const codes = static_cast<int16_t*>(out.codes) + offset;
+    int16_t* const codes = reinterpret_cast<int16_t*>(out.codes + offset);
     store_narrow(codes, code_a);
     store_narrow(codes + 16, code_b);
   }
   const int32_t sum = sum_lanes(add(code_a, code_b));
-  out.scales[group] = kept;
-  out.sums[group] = static_cast<float>(sum) * kept;
-  out.code_sums[group] = sum;
+  *at_offset(out.scale, offset) = kept;
+  *at_offset(out.sum, offset) = static_cast<float>(sum) * kept;
+  *at_offset(out.code_sum, offset) = sum;
 }
 
 // Lanes [begin, begin + 16) of a row of n floats, zeros past its end.

@@ -24,23 +24,21 @@ struct LinearBlock {
   int32_t num_rows;           // of activations
   int32_t num_groups;         // ceil(k / 32)
   const std::byte* weight;    // first tile
-  const void* x;              // first row; rows are num_groups * 32 elements apart
-  const float* scales;        // rows are num_groups apart, here and below
-  const float* sums;
-  const int32_t* code_sums;
+  const void* x;              // first row, the first of an activation block
   const float* bias;          // of the first column, or null
   float* out;                 // first row and column
   int64_t out_stride;
 };
 
-// One row of an Activations; x[k] is read as it is, codes past k are written as zeros.
+// One row of an Activations. Kernels write it group by group with write_group (quantize_impl.h).
 struct QuantizedRow {
   ActivationFormat format;
   int32_t k;
-  void* codes;
-  float* scales;
-  float* sums;
-  int32_t* code_sums;
+  std::byte* codes;  // of the first group; the three below as well, integer formats only
+  float* scale;
+  float* sum;
+  int32_t* code_sum;
+  int64_t group_bytes;  // from one group to the next, of all of them
 };
 
 enum class MathFunction : uint8_t { kExp, kLog, kTanh, kSilu };
@@ -85,5 +83,9 @@ const SimdTable& simd_table(Isa isa);
 
 // Row `row` of an Activations.
 QuantizedRow quantized_row(const Activations& activations, int64_t row);
+
+// Rows a worker should claim at a time when it writes an Activations: rows of one block share cache
+// lines.
+int64_t rows_per_claim(int64_t num_rows);
 
 }  // namespace sluice::kernels::cpu

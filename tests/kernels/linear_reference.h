@@ -167,9 +167,11 @@ struct TestActivations {
   Activations view;
 
   [[nodiscard]] int32_t code(int64_t row, int64_t k) const {
-    const int64_t at = row * align_up(view.k, 32) + k;
-    return view.format == ActivationFormat::kInt8 ? static_cast<const int8_t*>(view.data)[at]
-                                                  : static_cast<const int16_t*>(view.data)[at];
+    return code_at(activation_group(view, row, k / 32), k % 32);
+  }
+  [[nodiscard]] int32_t code_at(const ActivationGroup& group, int64_t i) const {
+    return view.format == ActivationFormat::kInt8 ? static_cast<const int8_t*>(group.codes)[i]
+                                                  : static_cast<const int16_t*>(group.codes)[i];
   }
   [[nodiscard]] float value(int64_t row, int64_t k) const {
     return static_cast<const float*>(view.data)[row * align_up(view.k, 32) + k];
@@ -188,27 +190,21 @@ inline TestActivations make_activations(ActivationFormat format, int64_t rows, i
   for (int64_t row = 0; row < rows; ++row) {
     int32_t sum = 0;
     for (int64_t i = 0; i < padded; ++i) {
-      const int64_t at = row * padded + i;
       const int32_t c = i >= k ? 0 : extreme ? (row % 2 == 0 ? -limit - 1 : limit) : code(rng);
-      if (i % 32 == 0) sum = 0;
-      sum += c;
-      switch (format) {
-        case ActivationFormat::kInt8:
-          static_cast<int8_t*>(a.view.data)[at] = static_cast<int8_t>(c);
-          break;
-        case ActivationFormat::kInt16:
-          static_cast<int16_t*>(a.view.data)[at] = static_cast<int16_t>(c);
-          break;
-        case ActivationFormat::kFloat:
-          static_cast<float*>(a.view.data)[at] = i >= k ? 0.0F : normal(rng);
-          continue;
+      if (format == ActivationFormat::kFloat) {
+        static_cast<float*>(a.view.data)[row * padded + i] = i >= k ? 0.0F : normal(rng);
+        continue;
       }
-      if (i % 32 == 31) {
-        const int64_t g = at / 32;
-        a.view.scales[g] = std::abs(normal(rng)) / static_cast<float>(limit);
-        a.view.code_sums[g] = sum;
-        a.view.sums[g] = static_cast<float>(sum) * a.view.scales[g];
+      const ActivationGroup group = activation_group(a.view, row, i / 32);
+      if (format == ActivationFormat::kInt8) {
+        static_cast<int8_t*>(group.codes)[i % 32] = static_cast<int8_t>(c);
+      } else {
+        static_cast<int16_t*>(group.codes)[i % 32] = static_cast<int16_t>(c);
       }
+      sum = i % 32 == 0 ? c : sum + c;
+      *group.scale = std::abs(normal(rng)) / static_cast<float>(limit);
+      *group.code_sum = sum;
+      *group.sum = static_cast<float>(sum) * *group.scale;
     }
   }
   return a;
@@ -245,7 +241,7 @@ inline ReferenceOutput reference_output(const DecodedRow& w, const TestActivatio
         isum += w.codes[static_cast<size_t>(k)] * x.code(row, k);
         code_sum += x.code(row, k);
       }
-      const float scale = x.view.scales[row * groups + g];
+      const float scale = *activation_group(x.view, row, g).scale;
       const float d = w.scale[static_cast<size_t>(g)];
       const float m = w.minimum[static_cast<size_t>(g)];
       acc = reference_fma(static_cast<float>(isum), d * scale, acc);

@@ -77,18 +77,17 @@ void expect_row(const Activations& out, int64_t row, const std::vector<float>& v
   }
   const bool int8 = out.format == ActivationFormat::kInt8;
   const ReferenceRow expected = quantize_reference(values, int8 ? 127 : 32767);
-  for (int64_t i = 0; i < groups * 32; ++i) {
-    const int64_t at = row * groups * 32 + i;
-    const int32_t code = int8 ? static_cast<const int8_t*>(out.data)[at]
-                              : static_cast<const int16_t*>(out.data)[at];
-    ASSERT_EQ(code, expected.codes[static_cast<size_t>(i)]) << where << " element " << i;
-  }
   for (int64_t g = 0; g < groups; ++g) {
-    const int64_t at = row * groups + g;
-    const auto i = static_cast<size_t>(g);
-    ASSERT_EQ(std::memcmp(&out.scales[at], &expected.scales[i], 4), 0) << where << " group " << g;
-    ASSERT_EQ(std::memcmp(&out.sums[at], &expected.sums[i], 4), 0) << where << " group " << g;
-    ASSERT_EQ(out.code_sums[at], expected.code_sums[i]) << where << " group " << g;
+    const ActivationGroup group = activation_group(out, row, g);
+    const auto at = static_cast<size_t>(g);
+    for (int64_t i = 0; i < 32; ++i) {
+      const int32_t code = int8 ? static_cast<const int8_t*>(group.codes)[i]
+                                : static_cast<const int16_t*>(group.codes)[i];
+      ASSERT_EQ(code, expected.codes[static_cast<size_t>(g * 32 + i)]) << where << " group " << g;
+    }
+    ASSERT_EQ(std::memcmp(group.scale, &expected.scales[at], 4), 0) << where << " group " << g;
+    ASSERT_EQ(std::memcmp(group.sum, &expected.sums[at], 4), 0) << where << " group " << g;
+    ASSERT_EQ(*group.code_sum, expected.code_sums[at]) << where << " group " << g;
   }
 }
 
@@ -146,12 +145,13 @@ TEST(Quantize, ANonFiniteValueMakesItsGroupsScaleNan) {
         const Activations out =
             carve_activations(ActivationFormat::kInt8, 1, 96, buffer.data());
         quantize_activations(device->context(), {.x = x.data(), .x_stride = 96, .out = out});
-        EXPECT_EQ(out.scales[0], 1.0F / 127.0F);
-        EXPECT_TRUE(std::isnan(out.scales[1])) << device->name();
-        EXPECT_TRUE(std::isnan(out.sums[1])) << device->name();
-        EXPECT_EQ(out.code_sums[1], 0);
-        EXPECT_EQ(static_cast<const int8_t*>(out.data)[40], 0);
-        EXPECT_EQ(out.scales[2], 1.0F / 127.0F);
+        EXPECT_EQ(*activation_group(out, 0, 0).scale, 1.0F / 127.0F);
+        const ActivationGroup hit = activation_group(out, 0, 1);
+        EXPECT_TRUE(std::isnan(*hit.scale)) << device->name();
+        EXPECT_TRUE(std::isnan(*hit.sum)) << device->name();
+        EXPECT_EQ(*hit.code_sum, 0);
+        EXPECT_EQ(static_cast<const int8_t*>(hit.codes)[8], 0);
+        EXPECT_EQ(*activation_group(out, 0, 2).scale, 1.0F / 127.0F);
       }
     }
   }
