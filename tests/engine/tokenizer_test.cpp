@@ -215,6 +215,60 @@ TEST(Tokenizer, SeveralLiteralRangesEachHideWhatTheyTouch) {
   EXPECT_EQ(ids, expected);
 }
 
+// The definition of byte-pair merging, one pair at a time over the whole word.
+std::vector<TokenId> merge_plainly(const Vocabulary& vocabulary, const std::string& word) {
+  std::vector<std::string> symbols;
+  for (const char c : word) symbols.emplace_back(1, c);
+  while (true) {
+    size_t best_rank = vocabulary.merges.size();
+    size_t best = 0;
+    for (size_t i = 0; i + 1 < symbols.size(); ++i) {
+      const auto at = std::find(vocabulary.merges.begin(),
+                                vocabulary.merges.begin() + static_cast<ptrdiff_t>(best_rank),
+                                symbols[i] + " " + symbols[i + 1]);
+      const auto rank = static_cast<size_t>(at - vocabulary.merges.begin());
+      if (rank >= best_rank) continue;
+      best_rank = rank;
+      best = i;
+    }
+    if (best_rank == vocabulary.merges.size()) break;
+    symbols[best] += symbols[best + 1];
+    symbols.erase(symbols.begin() + static_cast<ptrdiff_t>(best) + 1);
+  }
+  std::vector<TokenId> ids;
+  for (const std::string& symbol : symbols) {
+    const auto at = std::find(vocabulary.tokens.begin(), vocabulary.tokens.end(), symbol);
+    ids.push_back(static_cast<TokenId>(at - vocabulary.tokens.begin()));
+  }
+  return ids;
+}
+
+TEST(Tokenizer, RandomMergesOfAnyWordLengthFollowTheDefinition) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 40; ++round) {
+    Vocabulary vocabulary;
+    vocabulary.model = "gpt2";
+    vocabulary.pre = "gpt-2";
+    vocabulary.tokens = {"a", "b", "c"};
+    for (int tries = 0; tries < 40; ++tries) {
+      const std::string left = vocabulary.tokens[random() % vocabulary.tokens.size()];
+      const std::string right = vocabulary.tokens[random() % vocabulary.tokens.size()];
+      auto& tokens = vocabulary.tokens;
+      if (std::find(tokens.begin(), tokens.end(), left + right) != tokens.end()) continue;
+      tokens.push_back(left + right);
+      vocabulary.merges.push_back(left + " " + right);
+    }
+    std::shuffle(vocabulary.merges.begin(), vocabulary.merges.end(), random);
+    auto tokenizer = create_tokenizer(vocabulary);
+    ASSERT_TRUE(tokenizer.has_value()) << tokenizer.error().message;
+    for (const size_t length : {1, 2, 3, 7, 20, 47, 48, 49, 50, 64, 100, 300}) {
+      std::string word;
+      while (word.size() < length) word += "aaabc"[random() % 5];
+      ASSERT_EQ(encode(**tokenizer, word), merge_plainly(vocabulary, word)) << word;
+    }
+  }
+}
+
 // A quadratic step over a quarter of a million characters would trip the time limit of ctest.
 TEST(Tokenizer, LongRunsOfEqualCharactersTakeLinearTime) {
   const size_t length = 1 << 18;
