@@ -24,6 +24,10 @@ std::string name_and_id(const Vocabulary& vocabulary, TokenId id) {
   return "\"" + vocabulary.tokens[id] + "\" (id " + std::to_string(id) + ")";
 }
 
+bool is_control(TokenType type) {
+  return type == TokenType::kControl || type == TokenType::kUnknown;
+}
+
 class BpeTokenizer final : public Tokenizer {
  public:
   BpeTokenizer(Vocabulary vocabulary, std::unique_ptr<Pretokenizer> pretokenizer)
@@ -66,8 +70,7 @@ class BpeTokenizer final : public Tokenizer {
   }
 
   [[nodiscard]] bool is_special(TokenId id) const override {
-    return is_token(id) && (type_of(id) == TokenType::kControl || id == vocabulary_.unknown ||
-                            type_of(id) == TokenType::kUnknown);
+    return is_token(id) && is_control(type_of(id));
   }
 
   [[nodiscard]] TokenId find_token(std::string_view name) const override {
@@ -138,14 +141,13 @@ Expected<void> BpeTokenizer::add_tokens() {
       return bad_vocabulary("token " + name_and_id(vocabulary_, id) + " is there twice");
     }
     const TokenType type = type_of(id);
-    const bool is_control = type == TokenType::kControl || type == TokenType::kUnknown;
-    if ((is_control || type == TokenType::kUserDefined) && !name.empty()) {
+    if ((is_control(type) || type == TokenType::kUserDefined) && !name.empty()) {
       if (name.size() > SpecialTokens::kMaxNameBytes) {
         return bad_vocabulary("special token " + std::to_string(id) + " has " +
                               std::to_string(name.size()) + " bytes, at most " +
                               std::to_string(SpecialTokens::kMaxNameBytes) + " are allowed");
       }
-      special_tokens_.add(name, id, is_control);
+      special_tokens_.add(name, id, is_control(type));
     }
     // Special tokens and what is not spelled in the byte alphabet stand for their own name.
     std::optional<std::string> bytes;

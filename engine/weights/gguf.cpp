@@ -220,6 +220,8 @@ const std::string& GgufFile::path() const { return impl_->path; }
 
 uint64_t GgufFile::alignment() const { return impl_->contents.alignment; }
 
+std::span<const std::byte> GgufFile::bytes() const { return impl_->bytes; }
+
 int64_t GgufFile::file_bytes() const { return static_cast<int64_t>(impl_->bytes.size()); }
 
 const std::vector<std::pair<std::string_view, GgufValue>>& GgufFile::metadata() const {

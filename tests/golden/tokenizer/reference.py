@@ -65,8 +65,12 @@ def build(vocabulary):
         ignore_merges=whole_words_first,
     )
     tokenizer = Tokenizer(model)
-    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    # GPT-2's expression is the package's own; SmolLM's tokenizer.json says Digits for \p{N}.
+    if patterns[-1] is GPT2:
+        splits = [pre_tokenizers.Digits(individual_digits=True)] if len(patterns) == 2 else []
+    else:
+        splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=patterns[-1] is GPT2)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
     control = [t for t, kind in zip(tokens, types) if kind in (2, 3)]
     user = [t for t, kind in zip(tokens, types) if kind == 4]
