@@ -81,8 +81,9 @@ class KvCacheManager {
   [[nodiscard]] bool has_room(RequestId id, int32_t num_tokens, int32_t num_spare_blocks) const;
 
   // Full blocks among the first `num_computed_tokens` become findable, under the hash chain of
-  // `tokens` and the extras given to acquire_prefix(); window groups let go of blocks that no later
-  // query reads. Idempotent. Call after the step that computed them has retired.
+  // `tokens` and the extras given to acquire_prefix(). Window groups let go of blocks that no query
+  // from position `num_computed_tokens` on reads: a step in flight starts there or later, and must
+  // touch no block before its window. Idempotent. Call after the step that computed them retired.
   void cache_blocks(RequestId id, std::span<const TokenId> tokens, int32_t num_computed_tokens);
 
   // Drops every reference of the request; findable blocks stay cached, others become free. Unknown
