@@ -17,7 +17,7 @@ int32_t planned_threads(const Config& config) {
 
 Expected<std::string> inspect_model(const Config& config, bool all_tensors) {
   SLUICE_TRY(const std::unique_ptr<GgufFile> file, GgufFile::open(config.model));
-  SLUICE_TRY(std::string text, describe_gguf(*file, all_tensors));
+  std::string text = describe_gguf(*file, all_tensors);
   const Expected<PlannedModel> planned = plan_model(config, planned_threads(config));
   text += "\n";
   text += planned ? planned->plan.describe() : "memory plan: " + planned.error().message + "\n";
