@@ -82,7 +82,6 @@ class LocalEngine final : public Engine {
   void commit(const SchedulerOutput& output,
               std::span<const SamplerResult> results,
               Clock::time_point started);
-  void end_all(FinishReason reason, const std::string& error);
   void publish_stats();
 
   const Config config_;
@@ -238,8 +237,9 @@ void LocalEngine::run() {
   }
   inbox_.close();
   drain_inbox();  // submissions that came after the stop get their reply too
-  end_all(FinishReason::kAbort, "The server has stopped.");
+  core_->requests.finish_all(FinishReason::kAbort, "The server has stopped.", counters_);
   publish_stats();
+  core_->requests.flush();
 }
 
 void LocalEngine::drain_inbox() {
@@ -302,8 +302,9 @@ void LocalEngine::step() {
     step_started_ns_ = 0;
     last_progress_ns_ = now_ns();
   }
-  core_->requests.flush();
+  // Who has seen a request's end finds it counted.
   publish_stats();
+  core_->requests.flush();
 }
 
 std::span<const SamplerResult> LocalEngine::sample(std::span<const float> logits) {
@@ -342,11 +343,6 @@ void LocalEngine::commit(const SchedulerOutput& output,
   ++counters_.num_steps;
   counters_.num_preemptions += output.preempted.size();
   counters_.iteration_tokens.observe(kIterationBounds, output.total_tokens);
-}
-
-void LocalEngine::end_all(FinishReason reason, const std::string& error) {
-  core_->requests.finish_all(reason, error, counters_);
-  core_->requests.flush();
 }
 
 void LocalEngine::publish_stats() {

@@ -17,20 +17,24 @@ std::vector<double> multiply(const std::vector<double>& x,
                              int64_t n) {
   const int64_t rows = static_cast<int64_t>(x.size()) / k;
   std::vector<double> y(static_cast<size_t>(rows * n));
+  const auto dot = [k](const double* a, const double* b) {
+    double sums[8] = {};
+    int64_t i = 0;
+    for (; i + 8 <= k; i += 8) {
+      for (int lane = 0; lane < 8; ++lane) sums[lane] += a[i + lane] * b[i + lane];
+    }
+    for (; i < k; ++i) sums[0] += a[i] * b[i];
+    double total = 0;
+    for (const double sum : sums) total += sum;
+    return total;
+  };
+  constexpr int64_t kRowBlock = 64;  // rows of x that stay in the second-level cache
   const auto work = [&](int64_t begin, int64_t end) {
-    for (int64_t j = begin; j < end; ++j) {
-      for (int64_t m = 0; m < rows; ++m) {
-        double sums[8] = {};
-        const double* a = x.data() + m * k;
-        const double* b = weights + j * k;
-        int64_t i = 0;
-        for (; i + 8 <= k; i += 8) {
-          for (int lane = 0; lane < 8; ++lane) sums[lane] += a[i + lane] * b[i + lane];
+    for (int64_t block = 0; block < rows; block += kRowBlock) {
+      for (int64_t j = begin; j < end; ++j) {
+        for (int64_t m = block; m < std::min(rows, block + kRowBlock); ++m) {
+          y[static_cast<size_t>(m * n + j)] = dot(x.data() + m * k, weights + j * k);
         }
-        for (; i < k; ++i) sums[0] += a[i] * b[i];
-        double total = 0;
-        for (const double sum : sums) total += sum;
-        y[static_cast<size_t>(m * n + j)] = total;
       }
     }
   };
