@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers against the machine's limits: kernels [--isa I] [--threads N] [--rows 1,8] [--only S]
+// Linear layers against the machine's limits: kernels [--isa I] [--threads N] [--rows 1,8] [--only
+// S]
 //
 // One line per weight shape and row count: time per call, GOP/s and share of the int8 peak, GB/s of
 // weights read and share of the read bandwidth. Each shape has as many copies of its weight as
 // exceed 96 MB, used in turn, so that a call finds its weight in memory, as a decode step does.
-// Probes run before and after each line; the share is against their mean, the time a median.
+// Probes and kernel alternate; shares are medians of the ratios within a round.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -54,6 +55,7 @@ constexpr Shape kShapes[] = {
 struct FreeAligned {
   void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{64}); }
 };
+
 using Buffer = std::unique_ptr<std::byte, FreeAligned>;
 
 Buffer random_buffer(int64_t bytes) {
@@ -75,6 +77,11 @@ struct Options {
   std::string only;
 };
 
+double median(std::vector<double> samples) {
+  std::sort(samples.begin(), samples.end());
+  return samples[samples.size() / 2];
+}
+
 void run_shape(const kernels::ExecContext& ctx, const Shape& shape, int32_t rows) {
   using Clock = std::chrono::steady_clock;
   const int64_t weight_bytes = packed_bytes(shape.format, shape.n, shape.k);
@@ -82,17 +89,20 @@ void run_shape(const kernels::ExecContext& ctx, const Shape& shape, int32_t rows
   const Buffer weights = random_buffer(weight_bytes * copies);
   const Buffer x = random_buffer(kernels::activation_bytes(shape.activation, rows, shape.k));
   std::vector<float> out(static_cast<size_t>(rows) * static_cast<size_t>(shape.n));
-  const auto activations =
-      kernels::carve_activations(shape.activation, rows, shape.k, x.get());
+  const auto activations = kernels::carve_activations(shape.activation, rows, shape.k, x.get());
   const double operations = 2.0 * rows * shape.n * shape.k;
-  const double int8_before = probe_int8_gops(ctx);
-  const double read_before = probe_read_gbps(ctx);
-  std::vector<double> samples;
+  std::vector<double> times;
+  std::vector<double> int8_peaks;
+  std::vector<double> read_peaks;
+  std::vector<double> int8_shares;
+  std::vector<double> read_shares;
   int64_t next = 0;
-  for (int round = 0; round < 9; ++round) {
+  for (int round = 0; round < 11; ++round) {
+    int8_peaks.push_back(probe_int8_gops(ctx));
+    read_peaks.push_back(probe_read_gbps(ctx));
     int64_t calls = 0;
     const auto start = Clock::now();
-    double seconds = 0;
+    double elapsed = 0;
     do {
       const PackedWeight weight{.format = shape.format,
                                 .n = shape.n,
@@ -102,32 +112,48 @@ void run_shape(const kernels::ExecContext& ctx, const Shape& shape, int32_t rows
           .weight = &weight, .out = out.data(), .out_stride = shape.n, .bias = nullptr};
       kernels::linear(ctx, {.x = activations, .groups = {&group, 1}});
       ++calls;
-      seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    } while (seconds < 0.04);
-    samples.push_back(seconds / static_cast<double>(calls));
+      elapsed = std::chrono::duration<double>(Clock::now() - start).count();
+    } while (elapsed < 0.02);
+    times.push_back(elapsed / static_cast<double>(calls));
+    int8_shares.push_back(operations / times.back() * 1e-9 / int8_peaks.back());
+    read_shares.push_back(static_cast<double>(weight_bytes) / times.back() * 1e-9 /
+                          read_peaks.back());
   }
-  std::sort(samples.begin(), samples.end());
-  const double seconds = samples[samples.size() / 2];
-  const double int8 = (int8_before + probe_int8_gops(ctx)) / 2;
-  const double read = (read_before + probe_read_gbps(ctx)) / 2;
-  const double gops = operations / seconds * 1e-9;
-  const double gbps = static_cast<double>(weight_bytes) / seconds * 1e-9;
-  std::printf("%-20s %5d %5d %5d %10.1f %8.1f %5.1f%% %7.1f %5.1f%%   %7.1f %6.1f\n", shape.name,
-              shape.n, shape.k, rows, seconds * 1e6, gops, 100 * gops / int8, gbps,
-              100 * gbps / read, int8, read);
+  const double seconds = median(times);
+  std::printf("%-20s %5d %5d %5d %10.1f %8.1f %5.1f%% %7.1f %5.1f%%   %7.1f %6.1f\n",
+              shape.name,
+              shape.n,
+              shape.k,
+              rows,
+              seconds * 1e6,
+              operations / seconds * 1e-9,
+              100 * median(int8_shares),
+              static_cast<double>(weight_bytes) / seconds * 1e-9,
+              100 * median(read_shares),
+              median(int8_peaks),
+              median(read_peaks));
   std::fflush(stdout);
 }
 
 int run(const Options& options) {
-  const auto device =
-      kernels::Device::create({.isa = options.isa, .threads = options.threads});
+  const auto device = kernels::Device::create({.isa = options.isa, .threads = options.threads});
   if (!device) {
     std::fprintf(stderr, "%s\n", device.error().message.c_str());
     return 1;
   }
   std::printf("%s, %d threads\n", (*device)->name().c_str(), (*device)->num_threads());
-  std::printf("%-20s %5s %5s %5s %10s %8s %6s %7s %6s   %7s %6s\n", "weight", "n", "k", "rows",
-              "us", "GOP/s", "int8", "GB/s", "read", "int8", "read");
+  std::printf("%-20s %5s %5s %5s %10s %8s %6s %7s %6s   %7s %6s\n",
+              "weight",
+              "n",
+              "k",
+              "rows",
+              "us",
+              "GOP/s",
+              "int8",
+              "GB/s",
+              "read",
+              "int8",
+              "read");
   for (const Shape& shape : kShapes) {
     if (!options.only.empty() && std::string(shape.name).find(options.only) == std::string::npos) {
       continue;

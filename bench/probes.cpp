@@ -3,8 +3,8 @@
 
 #include <immintrin.h>
 
-#include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <vector>
 
 #include "kernels/cpu/runtime.h"
@@ -79,39 +79,26 @@ __attribute__((target("avx2"))) int64_t read_all(const std::byte* data, int64_t 
 double probe_int8_gops(const kernels::ExecContext& ctx) {
   const int32_t threads = ctx.pool->num_threads();
   const bool vnni = ctx.isa == kernels::Isa::kAvx512;
-  std::vector<double> rounds;
   std::vector<double> operations(static_cast<size_t>(threads) * 8);
-  for (int round = 0; round < 7; ++round) {
-    std::fill(operations.begin(), operations.end(), 0.0);
-    const auto start = Clock::now();
-    ctx.pool->parallel_for(threads * 8, [&](int64_t tile, int32_t) {
-      int32_t sink = 0;
-      operations[static_cast<size_t>(tile)] = vnni ? busy_vnni(&sink) : busy_avx2(&sink);
-    });
-    const double seconds = seconds_since(start);
-    double total = 0;
-    for (const double done : operations) total += done;
-    rounds.push_back(total / seconds * 1e-9);
-  }
-  std::sort(rounds.begin(), rounds.end());
-  return rounds[rounds.size() / 2];
+  const auto start = Clock::now();
+  ctx.pool->parallel_for(threads * 8, [&](int64_t tile, int32_t) {
+    int32_t sink = 0;
+    operations[static_cast<size_t>(tile)] = vnni ? busy_vnni(&sink) : busy_avx2(&sink);
+  });
+  const double seconds = seconds_since(start);
+  return std::accumulate(operations.begin(), operations.end(), 0.0) / seconds * 1e-9;
 }
 
 double probe_read_gbps(const kernels::ExecContext& ctx) {
   constexpr int64_t kBytes = int64_t{256} << 20;
   constexpr int64_t kPiece = int64_t{1} << 20;
   static const std::vector<std::byte> data(static_cast<size_t>(kBytes), std::byte{1});
-  std::vector<double> rounds;
   std::vector<int64_t> sinks(static_cast<size_t>(kBytes / kPiece));
-  for (int round = 0; round < 7; ++round) {
-    const auto start = Clock::now();
-    ctx.pool->parallel_for(kBytes / kPiece, [&](int64_t piece, int32_t) {
-      sinks[static_cast<size_t>(piece)] = read_all(data.data() + piece * kPiece, kPiece);
-    });
-    rounds.push_back(static_cast<double>(kBytes) / seconds_since(start) * 1e-9);
-  }
-  std::sort(rounds.begin(), rounds.end());
-  return rounds[rounds.size() / 2];
+  const auto start = Clock::now();
+  ctx.pool->parallel_for(kBytes / kPiece, [&](int64_t piece, int32_t) {
+    sinks[static_cast<size_t>(piece)] = read_all(data.data() + piece * kPiece, kPiece);
+  });
+  return static_cast<double>(kBytes) / seconds_since(start) * 1e-9;
 }
 
 }  // namespace sluice::bench

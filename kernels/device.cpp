@@ -18,7 +18,8 @@ namespace {
 
 bool isa_available(Isa isa) {
   switch (isa) {
-    case Isa::kScalar: return true;
+    case Isa::kScalar:
+      return true;
     case Isa::kAvx2:
       return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
              __builtin_cpu_supports("f16c") != 0;
@@ -43,9 +44,9 @@ Expected<Isa> choose_isa(const std::string& wanted) {
     if (wanted == to_string(isa)) return isa;
   }
   if (wanted == "auto") return best;
-  return make_error(ErrorCode::kUnsupported, "instruction set '" + wanted +
-                                                 "' is not offered here; this machine has: auto, " +
-                                                 available);
+  return make_error(
+      ErrorCode::kUnsupported,
+      "instruction set '" + wanted + "' is not offered here; this machine has: auto, " + available);
 }
 
 // "123" or "max"; -1 where there is no such file or no limit.
@@ -79,9 +80,12 @@ int32_t cgroup_cpus() {
 
 const char* to_string(Isa isa) {
   switch (isa) {
-    case Isa::kScalar: return "scalar";
-    case Isa::kAvx2: return "avx2";
-    case Isa::kAvx512: return "avx512";
+    case Isa::kScalar:
+      return "scalar";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
   }
   return "unknown";
 }

@@ -13,17 +13,19 @@ using Op = void (*)(const ExecContext&, const Args&);
 template <typename Args>
 void dispatch(const ExecContext& ctx, const Args& args, Op<Args> on_cpu, Op<Args> on_cuda) {
   switch (ctx.device) {
-    case DeviceType::kCpu: return on_cpu(ctx, args);
-    case DeviceType::kCuda: return on_cuda(ctx, args);
+    case DeviceType::kCpu:
+      return on_cpu(ctx, args);
+    case DeviceType::kCuda:
+      return on_cuda(ctx, args);
   }
   SLUICE_UNREACHABLE("device without operators");
 }
 
 }  // namespace
 
-#define SLUICE_OPERATOR(op, Args)                      \
-  void op(const ExecContext& ctx, const Args& args) {  \
-    dispatch<Args>(ctx, args, cpu::op, cuda::op);      \
+#define SLUICE_OPERATOR(op, Args)                     \
+  void op(const ExecContext& ctx, const Args& args) { \
+    dispatch<Args>(ctx, args, cpu::op, cuda::op);     \
   }
 
 SLUICE_OPERATOR(linear, LinearArgs)

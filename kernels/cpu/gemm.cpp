@@ -34,27 +34,30 @@ Cut cut_work(const LinearArgs& args, int32_t num_threads) {
   return {.row_blocks = row_blocks, .tiles_per_piece = std::max<int64_t>(1, tiles / pieces)};
 }
 
-LinearBlock make_block(const LinearArgs& args, const RowGroup& group, int64_t piece,
-                       int64_t row_block, const Cut& cut) {
+LinearBlock make_block(const LinearArgs& args,
+                       const RowGroup& group,
+                       int64_t piece,
+                       int64_t row_block,
+                       const Cut& cut) {
   const PackedWeight& weight = *group.weight;
   const int64_t groups = ceil_div(weight.k, kQuantGroup);
   const int64_t tile = piece * cut.tiles_per_piece;
   const int64_t tiles = std::min(cut.tiles_per_piece, num_tiles(group) - tile);
   const int64_t column = tile * kRowTile;
   const int64_t row = row_block * kRowBlock;
-  return {.format = weight.format,
-          .activation = args.x.format,
-          .add = args.epilogue == Epilogue::kAdd,
-          .num_tiles = static_cast<int32_t>(tiles),
-          .num_columns =
-              static_cast<int32_t>(std::min<int64_t>(tiles * kRowTile, weight.n - column)),
-          .num_rows = static_cast<int32_t>(std::min<int64_t>(kRowBlock, args.x.num_rows - row)),
-          .num_groups = static_cast<int32_t>(groups),
-          .weight = weight.data + tile * groups * packed_group_bytes(weight.format),
-          .x = quantized_row(args.x, row).codes,
-          .bias = group.bias == nullptr ? nullptr : group.bias + column,
-          .out = group.out + row * group.out_stride + column,
-          .out_stride = group.out_stride};
+  return {
+      .format = weight.format,
+      .activation = args.x.format,
+      .add = args.epilogue == Epilogue::kAdd,
+      .num_tiles = static_cast<int32_t>(tiles),
+      .num_columns = static_cast<int32_t>(std::min<int64_t>(tiles * kRowTile, weight.n - column)),
+      .num_rows = static_cast<int32_t>(std::min<int64_t>(kRowBlock, args.x.num_rows - row)),
+      .num_groups = static_cast<int32_t>(groups),
+      .weight = weight.data + tile * groups * packed_group_bytes(weight.format),
+      .x = quantized_row(args.x, row).codes,
+      .bias = group.bias == nullptr ? nullptr : group.bias + column,
+      .out = group.out + row * group.out_stride + column,
+      .out_stride = group.out_stride};
 }
 
 }  // namespace

@@ -15,8 +15,10 @@ SLUICE_INLINE __m256i broadcast_dword(const void* p) {
 
 // Outputs 8 * half .. 8 * half + 7 of one group times kRows rows.
 template <WeightFormat kFormat, int kRows>
-SLUICE_INLINE void dot_int8_half(
-    const std::byte* group, const int8_t* x, int half, __m256i (&isum)[kRows]) {
+SLUICE_INLINE void dot_int8_half(const std::byte* group,
+                                 const int8_t* x,
+                                 int half,
+                                 __m256i (&isum)[kRows]) {
   const __m256i nibble = _mm256_set1_epi8(15);
   __m256i low[kRows];   // low nibbles (Q4_1: all), 16-bit sums of 2 k
   __m256i high[kRows];  // high nibbles of Q8_0
@@ -52,8 +54,7 @@ SLUICE_INLINE void dot_int8_half(
 
 // use(r, dot) for each of kRows rows of 32 codes each, one after the other.
 template <WeightFormat kFormat, int kRows, typename Use>
-SLUICE_INLINE void dot_int8(
-    const std::byte* group, const int8_t* x, Use use) {
+SLUICE_INLINE void dot_int8(const std::byte* group, const int8_t* x, Use use) {
   __m256i lo[kRows];
   __m256i hi[kRows];
   dot_int8_half<kFormat, kRows>(group, x, 0, lo);
@@ -63,11 +64,42 @@ SLUICE_INLINE void dot_int8(
 }
 
 template <WeightFormat kFormat, int kRows>
-SLUICE_INLINE void dot_int16_half(
-    const std::byte* group, const int16_t* x, int half, __m256i (&isum)[kRows]) {
-  const __m256i first =
-      _mm256_setr_epi8(0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1, 0, -1, 1, -1, 4,
-                       -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1);
+SLUICE_INLINE void dot_int16_half(const std::byte* group,
+                                  const int16_t* x,
+                                  int half,
+                                  __m256i (&isum)[kRows]) {
+  const __m256i first = _mm256_setr_epi8(0,
+                                         -1,
+                                         1,
+                                         -1,
+                                         4,
+                                         -1,
+                                         5,
+                                         -1,
+                                         8,
+                                         -1,
+                                         9,
+                                         -1,
+                                         12,
+                                         -1,
+                                         13,
+                                         -1,
+                                         0,
+                                         -1,
+                                         1,
+                                         -1,
+                                         4,
+                                         -1,
+                                         5,
+                                         -1,
+                                         8,
+                                         -1,
+                                         9,
+                                         -1,
+                                         12,
+                                         -1,
+                                         13,
+                                         -1);
   const __m256i second = _mm256_add_epi8(first, _mm256_set1_epi16(2));
   const __m256i nibble = _mm256_set1_epi8(15);
 #pragma GCC unroll 4
@@ -94,8 +126,7 @@ SLUICE_INLINE void dot_int16_half(
 }
 
 template <WeightFormat kFormat, int kRows, typename Use>
-SLUICE_INLINE void dot_int16(
-    const std::byte* group, const int16_t* x, Use use) {
+SLUICE_INLINE void dot_int16(const std::byte* group, const int16_t* x, Use use) {
   __m256i lo[kRows];
   __m256i hi[kRows];
   dot_int16_half<kFormat, kRows>(group, x, 0, lo);

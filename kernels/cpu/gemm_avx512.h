@@ -37,8 +37,7 @@ SLUICE_INLINE __m512i broadcast_dword(const void* p) {
 
 // use(r, dot) for each of kRows rows of 32 codes each, one after the other.
 template <WeightFormat kFormat, int kRows, typename Use>
-SLUICE_INLINE void dot_int8(
-    const std::byte* group, const int8_t* x, Use use) {
+SLUICE_INLINE void dot_int8(const std::byte* group, const int8_t* x, Use use) {
   const Codes codes = load_codes<kFormat>(group);
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
@@ -55,8 +54,7 @@ SLUICE_INLINE void dot_int8(
 }
 
 template <WeightFormat kFormat, int kRows, typename Use>
-SLUICE_INLINE void dot_int16(
-    const std::byte* group, const int16_t* x, Use use) {
+SLUICE_INLINE void dot_int16(const std::byte* group, const int16_t* x, Use use) {
   const Codes codes = load_codes<kFormat>(group);
   const __m512i low_words = _mm512_set1_epi64(static_cast<int64_t>(0x8005800480018000));
   const __m512i first = _mm512_mask_blend_epi64(

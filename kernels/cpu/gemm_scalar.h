@@ -8,8 +8,7 @@ inline constexpr int kRowsAtOnce = 4;
 
 // use(r, dot) for each of kRows rows of 32 codes each, one after the other.
 template <WeightFormat kFormat, int kRows, typename Code, typename Use>
-SLUICE_INLINE void dot_codes(
-    const std::byte* group, const Code* x, Use use) {
+SLUICE_INLINE void dot_codes(const std::byte* group, const Code* x, Use use) {
   const auto* const bytes = reinterpret_cast<const uint8_t*>(group);
   for (int r = 0; r < kRows; ++r) {
     I16 isum = broadcast(0);
@@ -31,14 +30,12 @@ SLUICE_INLINE void dot_codes(
 }
 
 template <WeightFormat kFormat, int kRows, typename Use>
-SLUICE_INLINE void dot_int8(
-    const std::byte* group, const int8_t* x, Use use) {
+SLUICE_INLINE void dot_int8(const std::byte* group, const int8_t* x, Use use) {
   dot_codes<kFormat, kRows>(group, x, use);
 }
 
 template <WeightFormat kFormat, int kRows, typename Use>
-SLUICE_INLINE void dot_int16(
-    const std::byte* group, const int16_t* x, Use use) {
+SLUICE_INLINE void dot_int16(const std::byte* group, const int16_t* x, Use use) {
   dot_codes<kFormat, kRows>(group, x, use);
 }
 

@@ -13,8 +13,8 @@ void rms_norm(const ExecContext& ctx, const RmsNormArgs& args) {
   const SimdTable& simd = simd_table(ctx.isa);
   const auto rows = [&](int64_t begin, int64_t end, int32_t) {
     for (int64_t row = begin; row < end; ++row) {
-      simd.rms_norm_row(args.x + row * args.x_stride, args.weight, args.eps,
-                        quantized_row(args.out, row));
+      simd.rms_norm_row(
+          args.x + row * args.x_stride, args.weight, args.eps, quantized_row(args.out, row));
     }
   };
   ctx.pool->parallel_for_chunked(args.out.num_rows, rows_per_claim(args.out.num_rows), rows);

@@ -20,7 +20,9 @@ int64_t activation_bytes(ActivationFormat format, int64_t num_rows, int64_t k) {
   return ceil_div(num_rows, kActivationRows) * groups * activation_record_bytes(format);
 }
 
-Activations carve_activations(ActivationFormat format, int64_t num_rows, int64_t k,
+Activations carve_activations(ActivationFormat format,
+                              int64_t num_rows,
+                              int64_t k,
                               std::byte* buffer) {
   CHECK_EQ(reinterpret_cast<uintptr_t>(buffer) % kAlignment, 0U);
   return {.format = format,
@@ -33,9 +35,9 @@ ActivationGroup activation_group(const Activations& activations, int64_t row, in
   DCHECK(activations.format != ActivationFormat::kFloat);
   const int64_t groups = ceil_div(activations.k, kQuantGroup);
   const int64_t code_bytes = activations.format == ActivationFormat::kInt8 ? 1 : 2;
-  std::byte* const record = static_cast<std::byte*>(activations.data) +
-                            (row / kActivationRows * groups + group) *
-                                activation_record_bytes(activations.format);
+  std::byte* const record =
+      static_cast<std::byte*>(activations.data) +
+      (row / kActivationRows * groups + group) * activation_record_bytes(activations.format);
   const int64_t lane = row % kActivationRows;
   std::byte* const tail = record + kActivationRows * kQuantGroup * code_bytes;
   return {.codes = record + lane * kQuantGroup * code_bytes,
@@ -47,9 +49,12 @@ ActivationGroup activation_group(const Activations& activations, int64_t row, in
 ActivationFormat activation_format(WeightFormat weight, int32_t activation_bits) {
   if (!format_info(weight).is_integer) return ActivationFormat::kFloat;
   switch (activation_bits) {
-    case 8: return ActivationFormat::kInt8;
-    case 16: return ActivationFormat::kInt16;
-    case 32: return ActivationFormat::kFloat;
+    case 8:
+      return ActivationFormat::kInt8;
+    case 16:
+      return ActivationFormat::kInt16;
+    case 32:
+      return ActivationFormat::kFloat;
   }
   SLUICE_UNREACHABLE("activation bits other than 8, 16 and 32");
 }

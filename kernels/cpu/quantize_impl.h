@@ -89,7 +89,9 @@ static void rms_norm_row(const float* x, const float* weight, float eps, const Q
   for (int32_t group = 0; group < groups; ++group) {
     const int32_t a = group * kQuantGroup;
     const int32_t b = a + 16;
-    write_group(out, group, mul(mul(load_up_to(x, a, n), r), load_up_to(weight, a, n)),
+    write_group(out,
+                group,
+                mul(mul(load_up_to(x, a, n), r), load_up_to(weight, a, n)),
                 mul(mul(load_up_to(x, b, n), r), load_up_to(weight, b, n)));
   }
 }

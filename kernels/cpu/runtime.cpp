@@ -102,8 +102,8 @@ void ThreadPool::work(uint64_t state, int32_t worker) {
     const uint32_t chunk = chunk_.load(std::memory_order_relaxed);
     const auto left = static_cast<uint32_t>(state & kTilesMask);
     const uint32_t take = std::min(chunk, left);
-    if (!state_.compare_exchange_weak(state, state - take, std::memory_order_acq_rel,
-                                      std::memory_order_acquire)) {
+    if (!state_.compare_exchange_weak(
+            state, state - take, std::memory_order_acq_rel, std::memory_order_acquire)) {
       continue;
     }
     const int64_t begin = num_tiles - left;

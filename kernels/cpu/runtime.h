@@ -39,7 +39,8 @@ class ThreadPool {
   void parallel_for_chunked(int64_t num_tiles, int64_t chunk, Fn&& fn) {
     using Body = std::remove_reference_t<Fn>;
     run(
-        num_tiles, chunk,
+        num_tiles,
+        chunk,
         [](void* context, int64_t begin, int64_t end, int32_t worker) {
           (*static_cast<Body*>(context))(begin, end, worker);
         },
@@ -69,7 +70,7 @@ class ThreadPool {
   std::atomic<uint32_t> num_tiles_{0};
   std::atomic<uint32_t> chunk_{1};
 
-  alignas(64) std::atomic<uint64_t> state_{0};  // epoch << 32 | tiles not yet claimed
+  alignas(64) std::atomic<uint64_t> state_{0};       // epoch << 32 | tiles not yet claimed
   alignas(64) std::atomic<uint32_t> unfinished_{0};  // tiles of the job; futex of worker 0
   std::atomic<uint32_t> caller_parked_{0};
   alignas(64) std::atomic<uint32_t> epoch_{0};  // futex of the other workers

@@ -7,9 +7,12 @@ namespace sluice::kernels::cpu {
 
 const SimdTable& simd_table(Isa isa) {
   switch (isa) {
-    case Isa::kScalar: return kScalarTable;
-    case Isa::kAvx2: return kAvx2Table;
-    case Isa::kAvx512: return kAvx512Table;
+    case Isa::kScalar:
+      return kScalarTable;
+    case Isa::kAvx2:
+      return kAvx2Table;
+    case Isa::kAvx512:
+      return kAvx512Table;
   }
   SLUICE_UNREACHABLE("instruction set without a table");
 }

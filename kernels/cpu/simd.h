@@ -18,15 +18,15 @@ namespace sluice::kernels::cpu {
 struct LinearBlock {
   WeightFormat format;
   ActivationFormat activation;
-  bool add;                   // out += y instead of out = y
-  int32_t num_tiles;          // row tiles, consecutive
-  int32_t num_columns;        // outputs that exist, <= 16 * num_tiles
-  int32_t num_rows;           // of activations
-  int32_t num_groups;         // ceil(k / 32)
-  const std::byte* weight;    // first tile
-  const void* x;              // first row, the first of an activation block
-  const float* bias;          // of the first column, or null
-  float* out;                 // first row and column
+  bool add;                 // out += y instead of out = y
+  int32_t num_tiles;        // row tiles, consecutive
+  int32_t num_columns;      // outputs that exist, <= 16 * num_tiles
+  int32_t num_rows;         // of activations
+  int32_t num_groups;       // ceil(k / 32)
+  const std::byte* weight;  // first tile
+  const void* x;            // first row, the first of an activation block
+  const float* bias;        // of the first column, or null
+  float* out;               // first row and column
   int64_t out_stride;
 };
 

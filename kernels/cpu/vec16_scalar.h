@@ -10,9 +10,11 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 struct V16 {
   float v[16];
 };
+
 struct I16 {
   int32_t v[16];
 };
+
 struct Mask16 {
   bool m[16];
 };
@@ -29,6 +31,7 @@ SLUICE_INLINE float float_from_bits(uint32_t bits) {
   std::memcpy(&f, &bits, sizeof(f));
   return f;
 }
+
 SLUICE_INLINE uint32_t bits_from_float(float f) {
   uint32_t bits;
   std::memcpy(&bits, &f, sizeof(f));
@@ -38,43 +41,57 @@ SLUICE_INLINE uint32_t bits_from_float(float f) {
 SLUICE_INLINE V16 load(const float* p) {
   return map_lanes<V16>([p](int i) { return p[i]; });
 }
+
 SLUICE_INLINE void store(float* p, V16 a) { std::memcpy(p, a.v, sizeof(a.v)); }
+
 // The first `count` lanes, the others zero; count in [0, 16].
 SLUICE_INLINE V16 load_partial(const float* p, int32_t count) {
   return map_lanes<V16>([p, count](int i) { return i < count ? p[i] : 0.0F; });
 }
+
 SLUICE_INLINE void store_partial(float* p, V16 a, int32_t count) {
   for (int i = 0; i < count; ++i) p[i] = a.v[i];
 }
+
 SLUICE_INLINE V16 broadcast(float x) {
   return map_lanes<V16>([x](int) { return x; });
 }
+
 SLUICE_INLINE V16 zero() { return broadcast(0.0F); }
+
 SLUICE_INLINE V16 add(V16 a, V16 b) {
   return map_lanes<V16>([&](int i) { return a.v[i] + b.v[i]; });
 }
+
 SLUICE_INLINE V16 sub(V16 a, V16 b) {
   return map_lanes<V16>([&](int i) { return a.v[i] - b.v[i]; });
 }
+
 SLUICE_INLINE V16 mul(V16 a, V16 b) {
   return map_lanes<V16>([&](int i) { return a.v[i] * b.v[i]; });
 }
+
 SLUICE_INLINE V16 div(V16 a, V16 b) {
   return map_lanes<V16>([&](int i) { return a.v[i] / b.v[i]; });
 }
+
 SLUICE_INLINE V16 fma(V16 a, V16 b, V16 c) {
   return map_lanes<V16>([&](int i) { return __builtin_fmaf(a.v[i], b.v[i], c.v[i]); });
 }
+
 // b where either is NaN.
 SLUICE_INLINE V16 max(V16 a, V16 b) {
   return map_lanes<V16>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
 }
+
 SLUICE_INLINE V16 min(V16 a, V16 b) {
   return map_lanes<V16>([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
 }
+
 SLUICE_INLINE V16 abs(V16 a) {
   return map_lanes<V16>([&](int i) { return __builtin_fabsf(a.v[i]); });
 }
+
 // To nearest, ties to even; out of range gives INT32_MIN. Below 2^22 adding 1.5 * 2^23 leaves the
 // rounded integer in the low mantissa bits; from 2^23 every float is an integer.
 SLUICE_INLINE int32_t round_lane(float x) {
@@ -84,12 +101,15 @@ SLUICE_INLINE int32_t round_lane(float x) {
   const float magnitude = (__builtin_fabsf(x) + magic) - magic;
   return static_cast<int32_t>(x < 0 ? -magnitude : magnitude);
 }
+
 SLUICE_INLINE I16 round_to_int(V16 a) {
   return map_lanes<I16>([&](int i) { return round_lane(a.v[i]); });
 }
+
 SLUICE_INLINE V16 to_float(I16 a) {
   return map_lanes<V16>([&](int i) { return static_cast<float>(a.v[i]); });
 }
+
 // Exact; a signalling NaN comes out quiet, as the hardware's conversion does it.
 SLUICE_INLINE float widen_half(uint16_t h) {
   const uint32_t sign = (h & 0x8000U) << 16;
@@ -105,6 +125,7 @@ SLUICE_INLINE float widen_half(uint16_t h) {
   }
   return float_from_bits(sign | (exponent + 112) << 23 | mantissa << 13);
 }
+
 // To nearest, ties to even.
 SLUICE_INLINE uint16_t narrow_half(float f) {
   const uint32_t bits = bits_from_float(f);
@@ -121,12 +142,15 @@ SLUICE_INLINE uint16_t narrow_half(float f) {
   const uint32_t odd = magnitude >> 13 & 1U;
   return static_cast<uint16_t>(sign | ((magnitude - 0x38000000U + 0xFFFU + odd) >> 13));
 }
+
 SLUICE_INLINE V16 load_half(const uint16_t* p) {
   return map_lanes<V16>([p](int i) { return widen_half(p[i]); });
 }
+
 SLUICE_INLINE V16 load_bf16(const uint16_t* p) {
   return map_lanes<V16>([p](int i) { return float_from_bits(uint32_t{p[i]} << 16); });
 }
+
 SLUICE_INLINE void store_half(uint16_t* p, V16 a) {
   for (int i = 0; i < 16; ++i) p[i] = narrow_half(a.v[i]);
 }
@@ -134,40 +158,53 @@ SLUICE_INLINE void store_half(uint16_t* p, V16 a) {
 SLUICE_INLINE I16 load(const int32_t* p) {
   return map_lanes<I16>([p](int i) { return p[i]; });
 }
+
 SLUICE_INLINE void store(int32_t* p, I16 a) { std::memcpy(p, a.v, sizeof(a.v)); }
+
 SLUICE_INLINE I16 broadcast(int32_t x) {
   return map_lanes<I16>([x](int) { return x; });
 }
+
 // Integer lanes wrap, as the vector instructions do.
 template <typename F>
 SLUICE_INLINE I16 map_unsigned(F f) {
   return map_lanes<I16>([&](int i) { return static_cast<int32_t>(static_cast<uint32_t>(f(i))); });
 }
+
 SLUICE_INLINE uint32_t lane_bits(const I16& a, int i) { return static_cast<uint32_t>(a.v[i]); }
+
 SLUICE_INLINE I16 add(I16 a, I16 b) {
   return map_unsigned([&](int i) { return lane_bits(a, i) + lane_bits(b, i); });
 }
+
 SLUICE_INLINE I16 sub(I16 a, I16 b) {
   return map_unsigned([&](int i) { return lane_bits(a, i) - lane_bits(b, i); });
 }
+
 SLUICE_INLINE I16 bit_and(I16 a, I16 b) {
   return map_lanes<I16>([&](int i) { return a.v[i] & b.v[i]; });
 }
+
 SLUICE_INLINE I16 bit_or(I16 a, I16 b) {
   return map_lanes<I16>([&](int i) { return a.v[i] | b.v[i]; });
 }
+
 SLUICE_INLINE I16 shift_left(I16 a, unsigned bits) {
   return map_unsigned([&](int i) { return lane_bits(a, i) << bits; });
 }
+
 SLUICE_INLINE I16 shift_right_logical(I16 a, unsigned bits) {
   return map_unsigned([&](int i) { return lane_bits(a, i) >> bits; });
 }
+
 SLUICE_INLINE I16 shift_right_arithmetic(I16 a, unsigned bits) {
   return map_lanes<I16>([&](int i) { return a.v[i] >> bits; });
 }
+
 SLUICE_INLINE I16 bits_of(V16 a) {
   return map_unsigned([&](int i) { return bits_from_float(a.v[i]); });
 }
+
 SLUICE_INLINE V16 float_of_bits(I16 a) {
   return map_lanes<V16>([&](int i) { return float_from_bits(lane_bits(a, i)); });
 }
@@ -177,14 +214,17 @@ SLUICE_INLINE Mask16 less(V16 a, V16 b) {
   for (int i = 0; i < 16; ++i) r.m[i] = a.v[i] < b.v[i];
   return r;
 }
+
 SLUICE_INLINE Mask16 less(I16 a, I16 b) {
   Mask16 r;
   for (int i = 0; i < 16; ++i) r.m[i] = a.v[i] < b.v[i];
   return r;
 }
+
 SLUICE_INLINE V16 select(Mask16 m, V16 a, V16 b) {
   return map_lanes<V16>([&](int i) { return m.m[i] ? a.v[i] : b.v[i]; });
 }
+
 SLUICE_INLINE I16 select(Mask16 m, I16 a, I16 b) {
   return map_lanes<I16>([&](int i) { return m.m[i] ? a.v[i] : b.v[i]; });
 }
@@ -199,23 +239,28 @@ SLUICE_INLINE int32_t max_lane(I16 a) {
   for (int i = 1; i < 16; ++i) m = m > a.v[i] ? m : a.v[i];
   return m;
 }
+
 SLUICE_INLINE float max_lane(V16 a) {
   float m = a.v[0];
   for (int i = 1; i < 16; ++i) m = m > a.v[i] ? m : a.v[i];
   return m;
 }
+
 SLUICE_INLINE int32_t sum_lanes(I16 a) {
   int32_t sum = 0;
   for (const int32_t lane : a.v) sum += lane;
   return sum;
 }
+
 // Lanes within int8 and int16.
 SLUICE_INLINE void store_narrow(int8_t* p, I16 a) {
   for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(a.v[i]);
 }
+
 SLUICE_INLINE void store_narrow(int16_t* p, I16 a) {
   for (int i = 0; i < 16; ++i) p[i] = static_cast<int16_t>(a.v[i]);
 }
+
 SLUICE_INLINE float sqrt_float(float x) {
   return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x)));  // baseline SSE; no errno
 }

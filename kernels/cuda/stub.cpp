@@ -12,9 +12,11 @@ namespace {
 }  // namespace
 
 void linear(const ExecContext&, const LinearArgs&) { not_built("cuda linear: not built"); }
+
 void quantize_activations(const ExecContext&, const QuantizeArgs&) {
   not_built("cuda quantize_activations: not built");
 }
+
 void rms_norm(const ExecContext&, const RmsNormArgs&) { not_built("cuda rms_norm: not built"); }
 void attention(const ExecContext&, const AttentionArgs&) { not_built("cuda attention: not built"); }
 void rope_write_kv(const ExecContext&, const RopeWriteKvArgs&) { not_built("cuda rope_write_kv: not built"); }

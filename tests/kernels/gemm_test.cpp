@@ -38,8 +38,7 @@ constexpr std::array kCombinations = {
 
 std::string name_of(const Combination& c) {
   constexpr std::array<const char*, 3> kNames = {"Int8", "Int16", "Float"};
-  return std::string(format_info(c.weight).name) + "x" +
-         kNames[static_cast<size_t>(c.activation)];
+  return std::string(format_info(c.weight).name) + "x" + kNames[static_cast<size_t>(c.activation)];
 }
 
 class Linear : public ::testing::TestWithParam<Combination> {
@@ -65,7 +64,8 @@ class Linear : public ::testing::TestWithParam<Combination> {
   static constexpr float kPoison = 1234.5F;
 
   // Every device and each of `row_counts`, compared with the reference bit by bit.
-  static void expect_equal_everywhere(const TestWeight& w, const TestActivations& x,
+  static void expect_equal_everywhere(const TestWeight& w,
+                                      const TestActivations& x,
                                       std::span<const int32_t> row_counts) {
     static const std::vector<std::unique_ptr<Device>> devices = all_devices();
     const std::vector<float> expected = reference(w, x);
@@ -83,8 +83,8 @@ class Linear : public ::testing::TestWithParam<Combination> {
                                 &expected[static_cast<size_t>(m * w.n)],
                                 static_cast<size_t>(w.n) * sizeof(float)),
                     0)
-              << device->name() << " threads " << device->num_threads() << " K " << w.k
-              << " rows " << rows << " row " << m;
+              << device->name() << " threads " << device->num_threads() << " K " << w.k << " rows "
+              << rows << " row " << m;
           for (int64_t n = w.n; n < stride; ++n) {
             ASSERT_EQ(out[static_cast<size_t>(m * stride + n)], kPoison) << "wrote past row " << m;
           }
@@ -167,8 +167,7 @@ TEST_P(Linear, RowGroupsBiasAndResidualFollowTheTree) {
     const std::array groups = {
         RowGroup{.weight = &a.view, .out = out_a.data(), .out_stride = 48, .bias = nullptr},
         RowGroup{.weight = &b.view, .out = out_b.data(), .out_stride = 21, .bias = bias.data()}};
-    linear(device->context(),
-           {.x = x.view, .groups = groups, .epilogue = Epilogue::kAdd});
+    linear(device->context(), {.x = x.view, .groups = groups, .epilogue = Epilogue::kAdd});
     for (size_t i = 0; i < out_a.size(); ++i) {
       ASSERT_EQ(out_a[i], residual[i] + expected_a[i]) << device->name();
     }
@@ -178,8 +177,9 @@ TEST_P(Linear, RowGroupsBiasAndResidualFollowTheTree) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, Linear, ::testing::ValuesIn(kCombinations),
-                         [](const auto& test) { return name_of(test.param); });
+INSTANTIATE_TEST_SUITE_P(Formats, Linear, ::testing::ValuesIn(kCombinations), [](const auto& test) {
+  return name_of(test.param);
+});
 
 TEST(LinearShapes, NoRowsIsNoWork) {
   std::mt19937 rng(1);

@@ -27,15 +27,18 @@ class AlignedBuffer {
       : data_(static_cast<std::byte*>(::operator new(size(bytes), std::align_val_t{64}))) {
     std::memset(data_.get(), 0xA5, size(bytes));
   }
+
   [[nodiscard]] std::byte* data() const { return data_.get(); }
 
  private:
   struct Free {
     void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{64}); }
   };
+
   static size_t size(int64_t bytes) {
     return static_cast<size_t>(align_up(std::max<int64_t>(bytes, 1), 64));
   }
+
   std::unique_ptr<std::byte, Free> data_;
 };
 
@@ -62,8 +65,8 @@ inline uint16_t random_scale(std::mt19937& rng, Values values, int64_t index) {
   return float_to_half(std::uniform_real_distribution<float>(-0.05F, 0.05F)(rng));
 }
 
-inline void fill_row(WeightFormat format, int64_t k, Values values, std::mt19937& rng,
-                     std::byte* row) {
+inline void fill_row(
+    WeightFormat format, int64_t k, Values values, std::mt19937& rng, std::byte* row) {
   std::uniform_int_distribution<int> byte(0, 255);
   std::normal_distribution<float> normal(0.0F, 0.05F);
   const bool extreme = values == Values::kExtreme;
@@ -93,8 +96,8 @@ inline void fill_row(WeightFormat format, int64_t k, Values values, std::mt19937
   }
 }
 
-inline TestWeight make_weight(WeightFormat format, int64_t n, int64_t k, Values values,
-                              std::mt19937& rng) {
+inline TestWeight make_weight(
+    WeightFormat format, int64_t n, int64_t k, Values values, std::mt19937& rng) {
   TestWeight w{.format = format,
                .n = n,
                .k = k,
@@ -169,17 +172,19 @@ struct TestActivations {
   [[nodiscard]] int32_t code(int64_t row, int64_t k) const {
     return code_at(activation_group(view, row, k / 32), k % 32);
   }
+
   [[nodiscard]] int32_t code_at(const ActivationGroup& group, int64_t i) const {
     return view.format == ActivationFormat::kInt8 ? static_cast<const int8_t*>(group.codes)[i]
                                                   : static_cast<const int16_t*>(group.codes)[i];
   }
+
   [[nodiscard]] float value(int64_t row, int64_t k) const {
     return static_cast<const float*>(view.data)[row * align_up(view.k, 32) + k];
   }
 };
 
-inline TestActivations make_activations(ActivationFormat format, int64_t rows, int64_t k,
-                                        Values values, std::mt19937& rng) {
+inline TestActivations make_activations(
+    ActivationFormat format, int64_t rows, int64_t k, Values values, std::mt19937& rng) {
   TestActivations a{.buffer = AlignedBuffer(activation_bytes(format, rows, k)), .view = {}};
   a.view = carve_activations(format, rows, k, a.buffer.data());
   const int64_t padded = align_up(k, 32);
@@ -216,7 +221,8 @@ struct ReferenceOutput {
   double magnitude = 0;  // sum of the absolute terms
 };
 
-inline ReferenceOutput reference_output(const DecodedRow& w, const TestActivations& x,
+inline ReferenceOutput reference_output(const DecodedRow& w,
+                                        const TestActivations& x,
                                         int64_t row) {
   const int64_t groups = ceil_div(x.view.k, 32);
   const bool integer = x.view.format != ActivationFormat::kFloat;

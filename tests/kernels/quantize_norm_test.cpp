@@ -50,7 +50,8 @@ ReferenceRow quantize_reference(const std::vector<float>& x, int32_t limit) {
   return row;
 }
 
-std::vector<float> norm_reference(const std::vector<float>& x, const std::vector<float>& weight,
+std::vector<float> norm_reference(const std::vector<float>& x,
+                                  const std::vector<float>& weight,
                                   float eps) {
   std::array<float, 16> lanes{};
   for (size_t i = 0; i < x.size(); ++i) lanes[i % 16] = std::fma(x[i], x[i], lanes[i % 16]);
@@ -63,7 +64,9 @@ std::vector<float> norm_reference(const std::vector<float>& x, const std::vector
   return y;
 }
 
-void expect_row(const Activations& out, int64_t row, const std::vector<float>& values,
+void expect_row(const Activations& out,
+                int64_t row,
+                const std::vector<float>& values,
                 const std::string& where) {
   const int64_t groups = ceil_div(out.k, 32);
   if (out.format == ActivationFormat::kFloat) {
@@ -91,8 +94,8 @@ void expect_row(const Activations& out, int64_t row, const std::vector<float>& v
   }
 }
 
-constexpr std::array kFormats = {ActivationFormat::kInt8, ActivationFormat::kInt16,
-                                 ActivationFormat::kFloat};
+constexpr std::array kFormats = {
+    ActivationFormat::kInt8, ActivationFormat::kInt16, ActivationFormat::kFloat};
 
 // Rows of ordinary values and of the awkward ones: ties, zeros, subnormals, the largest floats.
 std::vector<std::vector<float>> make_rows(size_t n, std::mt19937& rng) {
@@ -125,7 +128,9 @@ TEST(Quantize, EqualsThePlainLoopForEveryInstructionSet) {
         const Activations out = carve_activations(format, count, n, buffer.data());
         quantize_activations(device->context(), {.x = x.data(), .x_stride = stride, .out = out});
         for (int64_t r = 0; r < count; ++r) {
-          expect_row(out, r, rows[static_cast<size_t>(r)],
+          expect_row(out,
+                     r,
+                     rows[static_cast<size_t>(r)],
                      device->name() + " n " + std::to_string(n) + " row " + std::to_string(r));
         }
       }
@@ -142,8 +147,7 @@ TEST(Quantize, ANonFiniteValueMakesItsGroupsScaleNan) {
         std::vector<float> x(96, 1.0F);
         x[at] = bad;
         const AlignedBuffer buffer(activation_bytes(ActivationFormat::kInt8, 1, 96));
-        const Activations out =
-            carve_activations(ActivationFormat::kInt8, 1, 96, buffer.data());
+        const Activations out = carve_activations(ActivationFormat::kInt8, 1, 96, buffer.data());
         quantize_activations(device->context(), {.x = x.data(), .x_stride = 96, .out = out});
         EXPECT_EQ(*activation_group(out, 0, 0).scale, 1.0F / 127.0F);
         const ActivationGroup hit = activation_group(out, 0, 1);
@@ -172,13 +176,12 @@ TEST(RmsNorm, EqualsThePlainLoopForEveryInstructionSet) {
         const auto count = static_cast<int64_t>(rows.size());
         const AlignedBuffer buffer(activation_bytes(format, count, n));
         const Activations out = carve_activations(format, count, n, buffer.data());
-        rms_norm(device->context(), {.x = x.data(),
-                                     .x_stride = n,
-                                     .weight = weight.data(),
-                                     .eps = 1e-5F,
-                                     .out = out});
+        rms_norm(device->context(),
+                 {.x = x.data(), .x_stride = n, .weight = weight.data(), .eps = 1e-5F, .out = out});
         for (int64_t r = 0; r < count; ++r) {
-          expect_row(out, r, norm_reference(rows[static_cast<size_t>(r)], weight, 1e-5F),
+          expect_row(out,
+                     r,
+                     norm_reference(rows[static_cast<size_t>(r)], weight, 1e-5F),
                      device->name() + " n " + std::to_string(n) + " row " + std::to_string(r));
         }
       }

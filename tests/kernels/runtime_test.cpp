@@ -41,9 +41,8 @@ TEST(ThreadPool, ResultsOfAllWorkersAreVisibleAfterwards) {
   ThreadPool pool(3);
   std::vector<int64_t> values(97);
   for (int64_t round = 1; round <= 3000; ++round) {
-    pool.parallel_for(97, [&](int64_t tile, int32_t) {
-      values[static_cast<size_t>(tile)] += tile * round;
-    });
+    pool.parallel_for(
+        97, [&](int64_t tile, int32_t) { values[static_cast<size_t>(tile)] += tile * round; });
     if (round % 500 != 0) continue;
     for (int64_t i = 0; i < 97; ++i) {
       ASSERT_EQ(values[static_cast<size_t>(i)], i * round * (round + 1) / 2);
