@@ -20,7 +20,7 @@ struct RopeParams {
   int32_t rotary_dim = 0;  // even, <= head_dim; the rest passes through
   float freq_base = 10000.0F;
   float freq_scale = 1.0F;                // linear scaling: angle = position * freq_scale * freq
-  std::vector<float> freq_factors;        // rope_freqs.weight: divides each frequency; or empty
+  std::vector<float> freq_factors = {};   // rope_freqs.weight: divides each frequency; or empty
   RopeStyle style = RopeStyle::kInterleaved;
 };
 

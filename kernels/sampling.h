@@ -8,9 +8,9 @@
 // order, at least one token:
 //   top_k  keeps the first k;
 //   min_p  ends the prefix before the first token with w_i < min_p;
-//   top_p  ends it with the token where the running sum of w reaches top_p * S; the running sum is
-//          taken in the order, in fp64; S = sum of w over what top_k left, fp32, in 16 lanes (lane
-//          i % 16, ids ascending) folded by halves.
+//   top_p  ends it with the token where the running sum of w reaches top_p * S (in fp64); the sum
+//          is of whole units of 2^-40, each w rounded down, so it is exact; S = sum of w over what
+//          top_k left, fp32, in 16 lanes (lane i % 16, ids ascending) folded by halves.
 // Among the kept, the token with the largest z_i + gumbel(seed, position, token) wins (ties: lowest
 // id). gumbel = -log(-log(u)), u = n / 2^31, n = (r >> 1) | 1, r = word (token / 16) % 4 of
 // Philox4x32-10 at counter (token / 64 * 16 + token % 16, position low, position high, 0) under the
@@ -47,7 +47,7 @@ struct SampleRow {
   // Results.
   TokenId token = kInvalidToken;
   float logprob = 0;                      // of `token`; num_logprobs >= 0
-  std::span<TokenScore> top_logprobs;     // sized num_logprobs by the caller; best first
+  std::span<TokenScore> top_logprobs = {};  // sized num_logprobs by the caller; best first
   bool finite = true;                     // false: a logit is NaN or infinite; token is invalid
 };
 

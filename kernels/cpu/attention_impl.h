@@ -62,21 +62,29 @@ SLUICE_INLINE void score_vectors(const TileView<typename Load::Element>& tile,
                                  const float* const* q,
                                  float* scores) {
   V16 acc[kRows][kVectors];
+#pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
     for (int i = 0; i < kVectors; ++i) acc[r][i] = zero();
   }
   const typename Load::Element* k[kVectors];
+#pragma GCC unroll 4
   for (int i = 0; i < kVectors; ++i) k[i] = tile.k[v + i];
   int64_t offset = 0;
   for (int32_t d = 0; d < head_dim; ++d, offset += tile.k_stride) {
     V16 keys[kVectors];
+#pragma GCC unroll 4
     for (int i = 0; i < kVectors; ++i) keys[i] = Load::load16(k[i] + offset);
+#pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
       const V16 query = broadcast(q[r][d]);
+#pragma GCC unroll 4
       for (int i = 0; i < kVectors; ++i) acc[r][i] = fma(query, keys[i], acc[r][i]);
     }
   }
+#pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
     for (int i = 0; i < kVectors; ++i) store(scores + r * kTile + 16 * (v + i), acc[r][i]);
   }
 }
@@ -108,7 +116,9 @@ SLUICE_INLINE void value_vectors(const TileView<typename Load::Element>& tile,
                                  const float* weights,
                                  float* o) {
   V16 acc[kRows][kVectors];
+#pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
     for (int i = 0; i < kVectors; ++i) acc[r][i] = load(o + r * head_dim + d + 16 * i);
   }
   for (int32_t begin = keys.begin; begin < keys.end;) {
@@ -117,15 +127,20 @@ SLUICE_INLINE void value_vectors(const TileView<typename Load::Element>& tile,
     const typename Load::Element* row = tile.v[v] + (begin % 16) * int64_t{head_dim} + d;
     for (int32_t j = begin; j < end; ++j, row += head_dim) {
       V16 values[kVectors];
+#pragma GCC unroll 4
       for (int i = 0; i < kVectors; ++i) values[i] = Load::load16(row + 16 * i);
+#pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         const V16 weight = broadcast(weights[r * kTile + j]);
+#pragma GCC unroll 4
         for (int i = 0; i < kVectors; ++i) acc[r][i] = fma(weight, values[i], acc[r][i]);
       }
     }
     begin = end;
   }
+#pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
     for (int i = 0; i < kVectors; ++i) store(o + r * head_dim + d + 16 * i, acc[r][i]);
   }
 }

@@ -72,17 +72,19 @@ class OrderedCandidates {
     return *wanted;
   }
 
-  // The next run of candidates in order; 0 after the last.
+  // The next run of candidates: all of them come after those of earlier runs, among themselves
+  // they are in order of id. 0 after the last. Runs grow, so that a flat row takes few passes.
   int32_t next() {
-    constexpr int64_t kEnough = 64;
     const int32_t begin = next_band_;
     int64_t count = 0;
-    while (next_band_ < kLogitBands && count < kEnough) count += counts_[next_band_++];
+    while (next_band_ < kLogitBands && count < run_size_) count += counts_[next_band_++];
     if (count == 0) return 0;
-    const int32_t collected = simd_.collect_bands(row_, first_, begin, next_band_, entries_);
-    std::sort(entries_, entries_ + collected, before);
-    return collected;
+    run_size_ = std::min<int64_t>(4 * run_size_, 2048);
+    return simd_.collect_bands(row_, first_, begin, next_band_, entries_);
   }
+
+  // Puts the `count` candidates of the present run in order.
+  void sort(int32_t count) { std::sort(entries_, entries_ + count, before); }
 
   [[nodiscard]] const Candidate* entries() const { return entries_; }
   [[nodiscard]] float* weights() const { return weights_; }
@@ -95,7 +97,15 @@ class OrderedCandidates {
   float* weights_;
   Candidate* entries_;
   int32_t next_band_ = 0;
+  int64_t run_size_ = 64;
 };
+
+// Weights add up in whole units of 2^-40, exactly, so the order of addition is free.
+constexpr double kUnitsPerWeight = 0x1p40;
+
+int64_t weight_units(float weight) {
+  return static_cast<int64_t>(static_cast<double>(weight) * kUnitsPerWeight);
+}
 
 // The last candidate that top_k, min_p and top_p keep.
 Candidate last_kept(const SimdTable& simd,
@@ -112,21 +122,37 @@ Candidate last_kept(const SimdTable& simd,
   if (use_top_k) spec.last = ordered.nth(row.top_k);
   if (!use_top_p && row.min_p <= 0) return spec.last;
 
-  const double enough =
-      use_top_p ? static_cast<double>(row.top_p) * static_cast<double>(simd.sum_exp(logits, spec))
-                : 0.0;
+  const double enough = use_top_p ? static_cast<double>(row.top_p) * kUnitsPerWeight *
+                                        static_cast<double>(simd.sum_exp(logits, spec))
+                                  : DBL_MAX;
   Candidate last = first;
-  double sum = 0;
+  int64_t sum = 0;
   for (int32_t count = ordered.next(); count > 0; count = ordered.next()) {
+    const Candidate* const entries = ordered.entries();
     float* const weights = ordered.weights();
-    simd.weigh_candidates(ordered.entries(), count, spec, weights);
+    simd.weigh_candidates(entries, count, spec, weights);
+    int64_t run_sum = 0;
+    float lightest = 1.0F;
+    Candidate run_last = entries[0];
     for (int32_t i = 0; i < count; ++i) {
-      const Candidate& candidate = ordered.entries()[i];
-      const bool is_first = candidate.token == first.token;
-      if (!is_first && (weights[i] < row.min_p || before(spec.last, candidate))) return last;
-      last = candidate;
-      sum += static_cast<double>(weights[i]);
-      if (use_top_p && sum >= enough) return last;
+      run_sum += weight_units(weights[i]);
+      lightest = std::min(lightest, weights[i]);
+      if (before(run_last, entries[i])) run_last = entries[i];
+    }
+    if (lightest >= row.min_p && static_cast<double>(sum + run_sum) < enough &&
+        !before(spec.last, run_last)) {
+      sum += run_sum;
+      last = run_last;
+      continue;
+    }
+    ordered.sort(count);
+    simd.weigh_candidates(entries, count, spec, weights);
+    for (int32_t i = 0; i < count; ++i) {
+      const bool is_first = entries[i].token == first.token;
+      if (!is_first && (weights[i] < row.min_p || before(spec.last, entries[i]))) return last;
+      last = entries[i];
+      sum += weight_units(weights[i]);
+      if (static_cast<double>(sum) >= enough) return last;
     }
   }
   return last;
@@ -147,6 +173,7 @@ void add_logprobs(const SimdTable& simd,
   size_t filled = 0;
   while (filled < wanted) {
     const int32_t count = ordered.next();
+    ordered.sort(count);
     for (int32_t i = 0; i < count && filled < wanted; ++i) {
       const Candidate& candidate = ordered.entries()[i];
       row.top_logprobs[filled++] = {candidate.token, candidate.logit - log_sum};

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cpu/simd.h"
 #include "kernels/rope.h"
 #include "quant/format.h"
 #include "tests/kernels/devices.h"
@@ -137,12 +138,97 @@ class Sequences {
     return out;
   }
 
+  // The output of one row by the header's expression tree, one float operation at a time.
+  [[nodiscard]] std::vector<float> tree(int32_t req, int32_t position, int32_t head) const {
+    const int32_t kv_head = head / (shape_.num_heads / shape_.num_kv_heads);
+    const auto dim = static_cast<size_t>(shape_.head_dim);
+    const float* q = q_.data() + int64_t{first_[static_cast<size_t>(req)] + position} * q_width() +
+                     head * shape_.head_dim;
+    const int32_t begin = shape_.window > 0 ? std::max(0, position - shape_.window + 1) : 0;
+    State merged;
+    bool started = false;
+    for (int32_t partition = 0; partition <= position; partition += kAttentionPartition) {
+      State state;
+      state.o.assign(dim, 0.0F);
+      bool any = false;
+      for (int32_t tile = partition; tile < partition + kAttentionPartition;
+           tile += kAttentionTile) {
+        const int32_t from = std::max(tile, begin);
+        const int32_t to = std::min(tile + kAttentionTile, position + 1);
+        if (from >= to) continue;
+        any = true;
+        std::vector<float> s(kAttentionTile);
+        float m = state.m;
+        for (int32_t j = from; j < to; ++j) {
+          const float* k = row(k_, req, j, kv_head);
+          float acc = 0;
+          for (size_t d = 0; d < dim; ++d) {
+            acc = std::fmaf(q[d], static_cast<float>(rounded(k[d])), acc);
+          }
+          s[static_cast<size_t>(j - tile)] = acc * scale();
+          m = std::max(m, s[static_cast<size_t>(j - tile)]);
+        }
+        float lanes[16] = {};
+        const float c = own_exp(state.m - m);
+        for (float& o : state.o) o *= c;
+        for (int32_t j = from; j < to; ++j) {
+          const float p = own_exp(s[static_cast<size_t>(j - tile)] - m);
+          lanes[j % 16] += p;
+          const float* v = row(v_, req, j, kv_head);
+          for (size_t d = 0; d < dim; ++d) {
+            state.o[d] = std::fmaf(p, static_cast<float>(rounded(v[d])), state.o[d]);
+          }
+        }
+        for (int half = 8; half > 0; half /= 2) {
+          for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+        }
+        state.l = std::fmaf(state.l, c, lanes[0]);
+        state.m = m;
+      }
+      if (!any) continue;
+      if (!started) {
+        merged = state;
+        started = true;
+        continue;
+      }
+      const float m = std::max(merged.m, state.m);
+      const float a = own_exp(merged.m - m);
+      const float b = own_exp(state.m - m);
+      merged.m = m;
+      merged.l = std::fmaf(state.l, b, merged.l * a);
+      for (size_t d = 0; d < dim; ++d) merged.o[d] = std::fmaf(state.o[d], b, merged.o[d] * a);
+    }
+    if (shape_.sinks) {
+      const float sink = sinks_[static_cast<size_t>(head)];
+      const float m = std::max(merged.m, sink);
+      const float a = own_exp(merged.m - m);
+      merged.l = merged.l * a + own_exp(sink - m);
+      for (float& o : merged.o) o *= a;
+    }
+    for (float& o : merged.o) o /= merged.l;
+    return merged.o;
+  }
+
   [[nodiscard]] const float* row_of(const Result& result, int32_t req, int32_t position) const {
     return result.out.data() +
            int64_t{first_[static_cast<size_t>(req)] + position} * int64_t{q_width()};
   }
 
  private:
+  struct State {
+    float m = std::numeric_limits<float>::lowest();
+    float l = 0;
+    std::vector<float> o;
+  };
+
+  static float own_exp(float x) {
+    float in[16] = {};
+    float out[16];
+    in[0] = x;
+    cpu::simd_table(Isa::kScalar).map(cpu::MathFunction::kExp, in, 16, out);
+    return out[0];
+  }
+
   [[nodiscard]] float scale() const {
     return 1.0F / std::sqrt(static_cast<float>(shape_.head_dim));
   }
@@ -363,6 +449,28 @@ TEST(Attention, HonoursWindowSoftCapAndSinks) {
   expect_oracle({.soft_cap = 5}, lengths, kBound);
   expect_oracle({.sinks = true}, lengths, kBound);
   expect_oracle({.block_size = 8, .window = 70, .soft_cap = 20, .sinks = true}, lengths, kBound);
+}
+
+TEST(Attention, EveryBitIsThatOfTheTreeTheHeaderStates) {
+  const std::vector<int32_t> lengths = {1, 70, 1100};
+  for (const Shape& shape : {Shape{}, Shape{.head_dim = 80, .dtype = DType::kF32, .window = 600},
+                             Shape{.dtype = DType::kF16, .window = 40, .sinks = true}}) {
+    SCOPED_TRACE(shape.name());
+    Sequences sequences(shape, lengths, 14);
+    const auto device = test::make_device("auto", 2);
+    const Sequences::Result result = sequences.run(*device, together(lengths, 500));
+    for (int32_t req = 0; req < 3; ++req) {
+      for (const int32_t position : {0, 15, 16, 63, 64, 69, 511, 512, 575, 1023, 1024, 1099}) {
+        if (position >= lengths[static_cast<size_t>(req)]) continue;
+        for (int32_t head = 0; head < shape.num_heads; ++head) {
+          const std::vector<float> wanted = sequences.tree(req, position, head);
+          const float* got = sequences.row_of(result, req, position) + head * shape.head_dim;
+          EXPECT_EQ(std::memcmp(got, wanted.data(), wanted.size() * sizeof(float)), 0)
+              << "request " << req << " position " << position << " head " << head;
+        }
+      }
+    }
+  }
 }
 
 void expect_same_bits(const Shape& shape, const std::vector<int32_t>& lengths, bool scalar) {
