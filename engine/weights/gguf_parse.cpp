@@ -61,6 +61,23 @@ std::string supported_tensor_types() {
   return list;
 }
 
+// Bytes of the character `text` starts with, or 0 where it is a control character or not UTF-8:
+// such bytes could move a terminal's cursor or break a log's encoding.
+size_t printable_bytes(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  if (byte(0) < 0x80) return byte(0) >= 0x20 && byte(0) != 0x7f ? 1 : 0;
+  const size_t length = byte(0) >= 0xf0 ? 4 : byte(0) >= 0xe0 ? 3 : 2;
+  if (byte(0) < 0xc2 || byte(0) > 0xf4 || text.size() < length) return 0;
+  uint32_t code = byte(0) & (0x7fU >> length);
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+    code = code << 6 | (byte(i) & 0x3fU);
+  }
+  constexpr uint32_t kSmallest[5] = {0, 0, 0xa0, 0x800, 0x10000};  // 0x80 to 0x9f are controls
+  const bool surrogate = code >= 0xd800 && code <= 0xdfff;
+  return code < kSmallest[length] || code > 0x10ffff || surrogate ? 0 : length;
+}
+
 class Parser {
  public:
   Parser(std::span<const std::byte> bytes, const std::string& file_name)
@@ -484,18 +501,23 @@ std::string quoted(std::string_view text) {
   constexpr size_t kMaxBytes = 60;
   constexpr std::string_view kHex = "0123456789abcdef";
   std::string out = "\"";
-  for (const char c : text.substr(0, kMaxBytes)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '\n') {
+  size_t i = 0;
+  while (i < text.size() && i < kMaxBytes) {
+    const size_t length = printable_bytes(text.substr(i));
+    if (length > 0) {
+      if (text[i] == '"' || text[i] == '\\') out += '\\';
+      out += text.substr(i, length);
+      i += length;
+    } else if (text[i] == '\n') {
       out += "\\n";
-    } else if (byte < 0x20 || byte == 0x7f) {
-      out += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
+      ++i;
     } else {
-      if (c == '"' || c == '\\') out += '\\';
-      out += c;
+      const auto byte = static_cast<unsigned char>(text[i]);
+      out += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
+      ++i;
     }
   }
-  out += text.size() > kMaxBytes ? "\"..." : "\"";
+  out += i < text.size() ? "\"..." : "\"";
   return out;
 }
 

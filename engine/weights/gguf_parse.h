@@ -29,7 +29,8 @@ Expected<GgufContents> parse_gguf(std::span<const std::byte> bytes, const std::s
 // Bytes per element of a fixed-size type; 0 for strings and arrays.
 size_t gguf_type_bytes(GgufType type);
 
-// For messages: quoted, at most 60 bytes, with control characters and quotes escaped.
+// For messages: quoted and clipped near 60 bytes; quotes, control characters and bytes that are not
+// UTF-8 are escaped.
 std::string quoted(std::string_view text);
 std::string number_text(double value);  // shortest of at most 9 digits
 

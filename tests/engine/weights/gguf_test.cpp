@@ -306,6 +306,19 @@ TEST(DescribeGguf, LeavesLaterLayersOutUnlessAsked) {
   EXPECT_NE(text.find("... 1 more in later layers"), std::string::npos) << text;
 }
 
+TEST(DescribeGguf, ShowsUtf8AndEscapesBytesThatAreNot) {
+  GgufImage image;
+  image.set_string("valid", "\u0120a\u20ac\U0001f600");
+  image.set_string("invalid", "a\xff\xc2\x9b\xc0\xaf\xed\xa0\x80\xe2\x82");
+  image.set_string("clipped", std::string(58, 'x') + "\u20ac\u20ac");
+  const std::string bytes = image.bytes();
+  const std::string text = describe_gguf(*parse_or_die(bytes), true);
+  EXPECT_NE(text.find("\"\u0120a\u20ac\U0001f600\""), std::string::npos) << text;
+  EXPECT_NE(text.find("\"a\\xff\\xc2\\x9b\\xc0\\xaf\\xed\\xa0\\x80\\xe2\\x82\""), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("x\u20ac\"...\n"), std::string::npos) << text;
+}
+
 TEST(DescribeGguf, ClipsLongValuesAndEscapesControlBytes) {
   GgufImage image;
   image.set_string("evil\x1b[2J", "\x1b[31m" + std::string(500, 'x'));
