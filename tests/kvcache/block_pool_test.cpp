@@ -152,7 +152,8 @@ bool apply(Operation operation, int32_t b, BlockPool& pool, Reference& reference
       reference.settle(b);
       pool.end_transfer(block);
       return true;
-    case kNumOperations: break;
+    case kNumOperations:
+      break;
   }
   return false;
 }
