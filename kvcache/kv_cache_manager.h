@@ -76,8 +76,8 @@ class KvCacheManager {
   [[nodiscard]] bool allocate_slots(RequestId id, int32_t num_tokens);
 
   // Whether every group could take the request up to `num_tokens` tokens, computed in small steps,
-  // and keep `num_spare_blocks` available (in a group whose requests never hold that many: what they
-  // can hold). Admission asks this; allocate_slots() decides.
+  // and keep `num_spare_blocks` available (in a group whose holders can never want that many: what
+  // they can). Admission asks this; allocate_slots() decides.
   [[nodiscard]] bool has_room(RequestId id, int32_t num_tokens, int32_t num_spare_blocks) const;
 
   // Full blocks among the first `num_computed_tokens` become findable, under the hash chain of

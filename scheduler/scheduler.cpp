@@ -30,7 +30,6 @@ struct Entry {
   int32_t num_allocated_tokens = 0;  // KV room, a multiple of the block size
   int32_t forced_at_generated = -1;  // generated tokens at the last forced preemption
   uint64_t last_step = 0;            // scheduled last in
-  uint64_t chosen_step = 0;          // chosen by rotation for
 
   [[nodiscard]] QueueKey key() const { return {request.priority, request.arrival_order}; }
 
@@ -62,13 +61,13 @@ struct Scheduler::Impl {
   std::vector<int32_t> free_entries;
   IdMap entry_of;
   WaitingQueue waiting;
-  std::vector<int32_t> running;   // hold blocks; sorted by key
-  std::vector<int32_t> rotation;  // scratch of choose_decodes()
+  std::vector<int32_t> running;  // hold blocks; sorted by key
   CostModel cost;
   SchedulerOutput output;
   StepShape shape;  // of `output`
   uint64_t num_arrivals = 0;
   int64_t num_tokens_in_flight = 0;
+  int32_t max_num_running = 0;
   int32_t num_draining = 0;      // of `running`
   bool short_of_blocks = false;  // this step: somebody stalled or was preempted for blocks
   // The waiting head that did not fit, and when to look again.
@@ -89,9 +88,10 @@ struct Scheduler::Impl {
     const int32_t max_entries = o.max_num_seqs + o.max_num_queued_reqs;
     entries.resize(static_cast<size_t>(max_entries));
     for (int32_t i = max_entries - 1; i >= 0; --i) free_entries.push_back(i);
-    const auto num_seqs = static_cast<size_t>(o.max_num_seqs);
+    // Every running request may decode in one step.
+    max_num_running = std::min(o.max_num_seqs, o.max_num_batched_tokens);
+    const auto num_seqs = static_cast<size_t>(max_num_running);
     running.reserve(num_seqs);
-    rotation.reserve(num_seqs);
     output.scheduled.reserve(num_seqs);
     output.preempted.reserve(num_seqs);
     output.failed.reserve(1);
@@ -121,7 +121,6 @@ struct Scheduler::Impl {
   void force_preemption();
   int32_t take_blocks(size_t position, int32_t num_tokens);
   int32_t prefill_limit(const Entry& e, int32_t start, int32_t num_remaining) const;
-  void choose_decodes(int32_t max_decodes, bool leave_prefill_share);
   void schedule_decodes();
   void schedule_prefills();
   [[nodiscard]] int32_t spare_blocks() const;
@@ -336,43 +335,13 @@ int32_t Scheduler::Impl::take_blocks(size_t position, int32_t num_tokens) {
   return 0;
 }
 
-// When not all decodes fit into the token budget, those that waited longest go.
-void Scheduler::Impl::choose_decodes(int32_t max_decodes, bool leave_prefill_share) {
-  rotation.clear();
-  bool prefill_waits = false;
-  for (const int32_t index : running) {
-    const Entry& e = entry(index);
-    if (!e.schedulable()) continue;
-    if (e.decodes()) {
-      rotation.push_back(index);
-    } else {
-      prefill_waits = true;
-    }
-  }
-  auto num_chosen = static_cast<int32_t>(rotation.size());
-  if (leave_prefill_share && prefill_waits && num_chosen >= max_decodes) {
-    // Leave the oldest prefill a share, or it would wait for decodes to end.
-    const int32_t share = max_decodes > 1 ? std::clamp(max_decodes / 4, 1, kMinChunkTokens)
-                                          : static_cast<int32_t>(output.step_id % 2);
-    max_decodes -= share;
-  }
-  if (num_chosen > max_decodes) {
-    num_chosen = max_decodes;
-    std::ranges::nth_element(rotation, rotation.begin() + num_chosen, {}, [this](int32_t index) {
-      return std::pair(entry(index).last_step, entry(index).key());
-    });
-  }
-  for (int32_t i = 0; i < num_chosen; ++i) {
-    entry(rotation[static_cast<size_t>(i)]).chosen_step = output.step_id;
-  }
-}
-
+// All of them: no more requests run than a step has tokens.
 void Scheduler::Impl::schedule_decodes() {
   // A preemption removes requests behind the current one only.
   for (size_t i = 0; i < running.size(); ++i) {
     Entry& e = running_entry(i);
-    if (e.chosen_step != output.step_id || e.last_step == output.step_id || e.draining()) continue;
-    if (num_tokens_left() > 0 && take_blocks(i, 1) == 1) record(e, 1, /*decode=*/true);
+    if (!e.schedulable() || !e.decodes()) continue;
+    if (take_blocks(i, 1) == 1) record(e, 1, /*decode=*/true);
   }
 }
 
@@ -454,7 +423,7 @@ bool Scheduler::Impl::admit(int32_t index) {
 
 void Scheduler::Impl::admit_waiting() {
   while (!waiting.empty() && num_tokens_left() > 0 &&
-         running.size() < static_cast<size_t>(options.max_num_seqs)) {
+         running.size() < static_cast<size_t>(max_num_running)) {
     // Blocks that somebody running is short of are not for newcomers.
     const bool nothing_else = output.scheduled.empty() && idle();
     if (short_of_blocks && !nothing_else) return;
@@ -488,14 +457,8 @@ const SchedulerOutput& Scheduler::schedule() {
   m.short_of_blocks = false;
   m.preempt_drained();
   m.force_preemption();
-  m.choose_decodes(m.options.max_num_batched_tokens, /*leave_prefill_share=*/true);
   m.schedule_decodes();
   m.schedule_prefills();
-  if (output.scheduled.empty()) {
-    // The prefill could not use its share of a tiny budget.
-    m.choose_decodes(m.options.max_num_batched_tokens, /*leave_prefill_share=*/false);
-    m.schedule_decodes();
-  }
   m.admit_waiting();
   output.predicted_ms = m.cost.predict_ms(m.shape);
   if (output.scheduled.empty() && m.idle() && has_work()) m.fail_oldest();
@@ -620,7 +583,7 @@ std::string Scheduler::check_integrity() const {
   }
   if (num_tokens_in_flight != m.num_tokens_in_flight) return "tokens in flight are miscounted";
   if (num_draining != m.num_draining) return "draining requests are miscounted";
-  if (m.running.size() > static_cast<size_t>(m.options.max_num_seqs)) return "too many run";
+  if (m.running.size() > static_cast<size_t>(m.max_num_running)) return "too many run";
   for (size_t i = 1; i < m.running.size(); ++i) {
     if (!(m.entry(m.running[i - 1]).key() < m.entry(m.running[i]).key())) {
       return "running requests are out of order";

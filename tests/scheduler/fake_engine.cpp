@@ -269,7 +269,10 @@ void FakeEngine::check_budgets(const SchedulerOutput& output) {
   }
   if (total != output.total_tokens) wrong("total_tokens is not the sum of the rows");
   if (total > options_.max_num_batched_tokens) wrong("over the token budget");
-  if (scheduler_->num_running() > options_.max_num_seqs) wrong("too many requests run");
+  if (scheduler_->num_running() >
+      std::min(options_.max_num_seqs, options_.max_num_batched_tokens)) {
+    wrong("too many requests run");
+  }
   if (options_.step_target_ms > 0 && output.num_prefill_tokens > 16 &&
       output.predicted_ms > options_.step_target_ms * (1 + 1e-9)) {
     wrong("over the millisecond budget");
