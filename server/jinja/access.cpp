@@ -12,7 +12,7 @@ namespace {
 Result no_element(Runtime& runtime, const Value& value, std::string_view name) {
   if (value.is(Kind::kUndefined)) return undefined_error(runtime, value);
   const std::string type =
-      value.is(Kind::kNone) ? "None" : "'" + std::string(type_name(value)) + " object'";
+      value.is(Kind::kNone) ? "'None'" : "'" + std::string(type_name(value)) + " object'";
   return runtime.undefined(type + " has no attribute '" + std::string(name) + "'");
 }
 

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "server/jinja/filters.h"
+#include "server/jinja/methods.h"
 #include "server/jinja/ops.h"
 #include "server/jinja/print.h"
 
@@ -275,7 +275,7 @@ Expected<void> Evaluator::assign(const Target& target, Value value) {
     return runtime_.fail("cannot assign attribute on non-namespace object");
   }
   if (target.attribute.starts_with('_')) {
-    return runtime_.fail("namespace attributes cannot start with an underscore");
+    return underscore_error(runtime_, target.attribute);
   }
   auto& names = holder->as<Namespace>();
   for (auto& [name, current] : names.entries) {

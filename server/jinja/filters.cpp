@@ -230,7 +230,9 @@ Result round(Runtime& runtime, const Value& self, const CallArgs& args) {
   if (method == "common") {
     if (self.integral() && precision >= 0) return Value(self.integer());
     const double scale = std::pow(10.0, static_cast<double>(precision));
-    if (precision <= 0) return Value(std::nearbyint(self.as_double() * scale) / scale);
+    const double rounded = std::nearbyint(self.as_double() * scale) / scale;
+    if (self.integral() && std::fabs(rounded) < 9e18) return Value(static_cast<int64_t>(rounded));
+    if (precision <= 0) return Value(rounded);
     // Decimal digits decide, as in Python: 2.675 rounds to 2.67.
     std::array<char, 700> buffer{};
     std::snprintf(

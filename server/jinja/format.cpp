@@ -342,7 +342,11 @@ class BraceFormatter {
     if (numeric) {
       size_t pos = 0;
       SLUICE_TRY(int64_t index, parse_count(runtime_, name, pos, kMaxRange));
+      manual_ = manual_ || !name.empty();
       if (name.empty()) index = automatic_++;
+      if (manual_ && automatic_ > 0) {
+        return runtime_.fail("cannot mix manual and automatic field numbering");
+      }
       if (index >= static_cast<int64_t>(args_.positional.size())) {
         return runtime_.fail("format index " + std::to_string(index) + " is out of range");
       }
@@ -359,6 +363,7 @@ class BraceFormatter {
   const CallArgs& args_;
   TextBuilder out_;
   int64_t automatic_ = 0;
+  bool manual_ = false;
 };
 
 }  // namespace

@@ -75,7 +75,7 @@ Result make_namespace(Runtime& runtime, const Value& self, const CallArgs& args)
   for (const auto& [key, value] : dict.as<Dict>().entries) {
     if (!key.is(Kind::kString)) return runtime.fail("namespace() needs string keys");
     if (key.view().starts_with('_')) {
-      return runtime.fail("namespace attributes cannot start with an underscore");
+      return underscore_error(runtime, key.view());
     }
     SLUICE_TRY_VOID(runtime.grow(
         *names, static_cast<int64_t>(sizeof(Value) + sizeof(std::string) + key.view().size())));
@@ -150,6 +150,12 @@ constexpr std::array kGlobals = {
 };
 
 }  // namespace
+
+tl::unexpected<Error> underscore_error(const Runtime& runtime, std::string_view name) {
+  return runtime.fail(
+      "Chat templates cannot store underscore-prefixed attributes on a namespace, but got '" +
+      std::string(name) + "'. Please rename the attribute.");
+}
 
 NativeFunction find_global(std::string_view name) {
   const auto found = std::find_if(

@@ -15,6 +15,8 @@ struct MethodEntry {
 
 // Null when the type has no such method.
 const MethodEntry* find_method(const Value& value, std::string_view name);
+// A namespace refuses names that start with an underscore.
+tl::unexpected<Error> underscore_error(const Runtime& runtime, std::string_view name);
 // Null when there is no such global.
 NativeFunction find_global(std::string_view name);
 // Python's split: `separator` null splits at runs of white space.

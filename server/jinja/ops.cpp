@@ -141,7 +141,14 @@ bool is_plain_sequence(const Value& value) {
 }
 
 Result add(Runtime& runtime, const Value& a, const Value& b) {
-  if (a.is(Kind::kString) && b.is(Kind::kString)) return concat(runtime, {a, b});
+  if (a.is(Kind::kString) && b.is(Kind::kString)) {
+    if (!a.markup() && !b.markup()) return concat(runtime, {a, b});
+    SLUICE_TRY(const Value left, escape_html(runtime, a));
+    SLUICE_TRY(const Value right, escape_html(runtime, b));
+    SLUICE_TRY(Value sum, concat(runtime, {left, right}));
+    sum.set_markup(true);
+    return sum;
+  }
   if (is_plain_sequence(a) && is_plain_sequence(b) &&
       a.as<Sequence>().kind == b.as<Sequence>().kind) {
     std::vector<Value> items = a.as<Sequence>().items;
@@ -328,20 +335,9 @@ Result escape_html(Runtime& runtime, const Value& value) {
 }
 
 Result concat(Runtime& runtime, const std::vector<Value>& values) {
-  const bool markup =
-      std::any_of(values.begin(), values.end(), [](const Value& v) { return v.markup(); });
   TextBuilder out(runtime);
-  for (const Value& value : values) {
-    if (markup && !value.markup()) {
-      SLUICE_TRY(const Value escaped, escape_html(runtime, value));
-      out.append(escaped.text());
-    } else {
-      SLUICE_TRY_VOID(append_str(runtime, value, out));
-    }
-  }
-  SLUICE_TRY(Value text, out.finish());
-  text.set_markup(markup);
-  return text;
+  for (const Value& value : values) SLUICE_TRY_VOID(append_str(runtime, value, out));
+  return out.finish();
 }
 
 Expected<int64_t> to_integer(const Runtime& runtime, const Value& value, std::string_view what) {

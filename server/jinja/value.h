@@ -139,7 +139,7 @@ class Value {
 
   void set_origin(Origin origin) { origin_ = origin; }
 
-  // A string that `safe` or `escape` produced: + and ~ escape what joins it, as markupsafe does.
+  // A string that `safe` or `escape` produced: + escapes what joins it, as markupsafe does.
   [[nodiscard]] bool markup() const { return markup_; }
 
   void set_markup(bool markup) { markup_ = markup; }
