@@ -177,12 +177,19 @@ Expected<void> cut_behind_last_message(const Json& messages, std::vector<Rendere
       "continue_final_message");
 }
 
+// The text is tokenized as one: pieces may span the border between template and message.
 void encode_spans(const Tokenizer& tokenizer,
                   const std::vector<RenderedSpan>& spans,
                   std::vector<TokenId>& out) {
+  std::string text;
+  std::vector<TextRange> literal;
   for (const RenderedSpan& span : spans) {
-    tokenizer.encode(span.text, span.from_template ? SpecialText::kParse : SpecialText::kText, out);
+    const size_t begin = text.size();
+    text += span.text;
+    if (span.from_template || span.text.empty()) continue;
+    literal.push_back(TextRange{begin, text.size()});
   }
+  tokenizer.encode_marked(text, literal, out);
 }
 
 Expected<std::vector<TokenId>> encode_text(const ValidationContext& context,
