@@ -58,7 +58,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const sluice::ValidationContext context{
       config, model, tokenizer, &*chat_template, names, 1, 0, {}};
   const std::string_view body(reinterpret_cast<const char*>(data) + 1, size - 1);
-  const auto endpoint = (data[0] & 1) != 0 ? sluice::Endpoint::kChat : sluice::Endpoint::kCompletion;
+  const auto endpoint =
+      (data[0] & 1) != 0 ? sluice::Endpoint::kChat : sluice::Endpoint::kCompletion;
   const auto result = sluice::validate_generation(context, body, endpoint);
   if (result) {
     check(*result, model);

@@ -68,9 +68,8 @@ TEST(Keys, GiveEachTenantItsOwnPrefixCache) {
   RunningServer server(engine, config);
   for (const char* key : {"first", "second", "first"}) {
     HttpClient client(server.port());
-    client.post(kCompletionPath,
-                R"({"prompt":"x"})",
-                "Authorization: Bearer " + std::string(key) + "\r\n");
+    client.post(
+        kCompletionPath, R"({"prompt":"x"})", "Authorization: Bearer " + std::string(key) + "\r\n");
     ASSERT_EQ(client.read_reply().status, 200);
   }
   const auto requests = engine.submitted();

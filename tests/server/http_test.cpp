@@ -25,8 +25,10 @@ TEST(Http, AnswerDoesNotDependOnWhereTheBytesAreSplit) {
   FakeEngine engine;
   RunningServer server(engine);
   const std::string body = R"({"prompt":"x","max_tokens":2,"seed":1})";
-  std::string chunked = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
-  chunked += "5;ext=1\r\n" + body.substr(0, 5) + "\r\n21\r\n" + body.substr(5) + "\r\n0\r\nA: b\r\n\r\n";
+  std::string chunked =
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+  chunked +=
+      "5;ext=1\r\n" + body.substr(0, 5) + "\r\n21\r\n" + body.substr(5) + "\r\n0\r\nA: b\r\n\r\n";
   ASSERT_EQ(body.size(), 5U + 0x21U);
   for (const std::string& text : {post_text(kCompletionPath, body), chunked}) {
     for (size_t split = 1; split < text.size(); ++split) {
@@ -162,8 +164,9 @@ TEST(Http, ContinueIsSentBeforeABodyThatWaitsForIt) {
   RunningServer server(engine);
   HttpClient client(server.port());
   const std::string body = R"({"prompt":"x"})";
-  client.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: " +
-              std::to_string(body.size()) + "\r\n\r\n");
+  client.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n");
   EXPECT_EQ(client.read_reply().status, 100);
   client.send(body);
   EXPECT_EQ(client.read_reply().status, 200);
