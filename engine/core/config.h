@@ -50,12 +50,14 @@ struct Config {
   int32_t max_logprobs = 20;
   int32_t max_n = 16;  // choices per request
   int32_t max_connections = 4096;
-  int32_t idle_timeout_s = 120;    // keep-alive connection without a request
-  int32_t request_timeout_s = 30;  // from the first byte of a request to its last
-  int32_t write_timeout_s = 60;    // a client that does not read is dropped
-  int32_t drain_timeout_s = 60;    // SIGTERM: running streams end within this
-  int32_t unhealthy_after_s = 30;  // no progress for so long: /health turns 503
-  std::string log_level = "info";  // trace, debug, info, warning, error
+  int32_t idle_timeout_s = 120;               // keep-alive connection without a request
+  int32_t request_timeout_s = 30;             // from the first byte of a request to its last
+  int32_t write_timeout_s = 60;               // a client that does not read is dropped
+  int64_t max_stream_buffer_bytes = 1 << 20;  // unsent output of a stream; more: dropped
+  int32_t ping_interval_s = 15;               // a stream with nothing to say sends a comment
+  int32_t drain_timeout_s = 60;               // SIGTERM: running streams end within this
+  int32_t unhealthy_after_s = 30;             // no progress for so long: /health turns 503
+  std::string log_level = "info";             // trace, debug, info, warning, error
 };
 
 enum class KnobKind : uint8_t { kInteger, kBytes, kBoolean, kString, kStringList, kChoice };
