@@ -24,8 +24,9 @@ struct RopeParams {
   RopeStyle style = RopeStyle::kInterleaved;
 };
 
-// cos and sin of every (position, pair), computed in double by fixed polynomials (no libm) and
-// rounded once.
+// cos and sin of every (position, pair), computed in double by fixed polynomials
+// (kernels/cpu/math64.h, no libm) and rounded once: angle = position * f_i,
+// f_i = freq_base^(-2 i / rotary_dim) * freq_scale / freq_factors[i]. Angles up to 1e6 rad.
 class RopeTable {
  public:
   RopeTable(const RopeParams& params, int32_t num_positions);

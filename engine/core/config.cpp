@@ -348,6 +348,12 @@ std::vector<Knob> make_engine_knobs() {
                                        "ms",
                                        {1, 10000},
                                        "Predicted time that one step may take."),
+      integer<&Config::debug_preempt_every>("debug-preempt-every",
+                                            "scheduler",
+                                            "steps",
+                                            {0, 1000000},
+                                            "Preempts a request each so many steps; 0: never. "
+                                            "Answers do not change; for testing that."),
       integer<&Config::max_num_queued_reqs>("max-num-queued-reqs",
                                             "scheduler",
                                             "requests",

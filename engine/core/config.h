@@ -32,6 +32,8 @@ struct Config {
   int32_t step_target_ms = 50;             // predicted milliseconds a step may take
   int32_t max_num_queued_reqs = 1024;      // waiting requests; more get 429
 
+  int32_t debug_preempt_every = 0;  // steps; 0: never. Makes preemption testable
+
   // Compute.
   int32_t threads = 0;                     // 0: min(affinity, cgroup quota)
   std::string isa = "auto";                // auto, scalar, avx2, avx512
