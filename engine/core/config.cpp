@@ -411,6 +411,16 @@ std::vector<Knob> make_server_knobs() {
                                           "From a request's first byte to its last."),
       integer<&Config::write_timeout_s>(
           "write-timeout-s", "server", "seconds", {1, kDay}, "Drops a client that does not read."),
+      bytes<&Config::max_stream_buffer_bytes>(
+          "max-stream-buffer-bytes",
+          "server",
+          {4 * kKiB, kGiB},
+          "Unsent output of one stream; a client further behind is dropped."),
+      integer<&Config::ping_interval_s>("ping-interval-s",
+                                        "server",
+                                        "seconds",
+                                        {1, kDay},
+                                        "A stream with nothing to say sends a comment so often."),
       integer<&Config::drain_timeout_s>("drain-timeout-s",
                                         "server",
                                         "seconds",

@@ -15,40 +15,40 @@ namespace sluice {
 // Parsed and range-checked values. Components copy what they need at construction.
 struct Config {
   // Model.
-  std::string model;                           // path of a GGUF file
+  std::string model;                       // path of a GGUF file
   std::vector<std::string> served_model_name;  // empty: the model's own name
-  std::string chat_template;                   // file; empty: the model's own
-  int64_t max_model_len = 0;                   // tokens; 0: the model's, as far as memory allows
-  std::string kv_cache_dtype = "auto";         // auto (bfloat16), bfloat16, float16, float32
-  int32_t activation_bits = 8;                 // 8, 16 or 32
-  uint64_t seed = 0;                           // makes the seeds of unseeded requests
+  std::string chat_template;               // file; empty: the model's own
+  int64_t max_model_len = 0;               // tokens; 0: the model's, as far as memory allows
+  std::string kv_cache_dtype = "auto";     // auto (bfloat16), bfloat16, float16, float32
+  int32_t activation_bits = 8;             // 8, 16 or 32
+  uint64_t seed = 0;                       // makes the seeds of unseeded requests
 
   // Cache and scheduler.
-  int32_t block_size = 16;      // tokens; divides 64
-  int64_t kv_cache_memory = 0;  // bytes; 0: planned from what is free
+  int32_t block_size = 16;                 // tokens; divides 64
+  int64_t kv_cache_memory = 0;             // bytes; 0: planned from what is free
   bool enable_prefix_caching = true;
   int32_t max_num_seqs = 64;
   int32_t max_num_batched_tokens = 512;
-  int32_t step_target_ms = 50;         // predicted milliseconds a step may take
-  int32_t max_num_queued_reqs = 1024;  // waiting requests; more get 429
+  int32_t step_target_ms = 50;             // predicted milliseconds a step may take
+  int32_t max_num_queued_reqs = 1024;      // waiting requests; more get 429
 
   int32_t debug_preempt_every = 0;  // steps; 0: never. Makes preemption testable
 
   // Compute.
-  int32_t threads = 0;       // 0: min(affinity, cgroup quota)
-  std::string isa = "auto";  // auto, scalar, avx2, avx512
+  int32_t threads = 0;                     // 0: min(affinity, cgroup quota)
+  std::string isa = "auto";                // auto, scalar, avx2, avx512
 
   // Server.
   std::string host = "127.0.0.1";
   int32_t port = 8000;
-  std::vector<std::string> api_key;  // empty: no authentication
+  std::vector<std::string> api_key;        // empty: no authentication
   int32_t io_threads = 1;
   int64_t max_body_bytes = 16 << 20;
   int32_t max_header_bytes = 64 << 10;
   int32_t max_json_depth = 64;
   int32_t max_stop_strings = 16;
   int32_t max_logprobs = 20;
-  int32_t max_n = 16;  // choices per request
+  int32_t max_n = 16;                      // choices per request
   int32_t max_connections = 4096;
   int32_t idle_timeout_s = 120;               // keep-alive connection without a request
   int32_t request_timeout_s = 30;             // from the first byte of a request to its last
@@ -63,8 +63,8 @@ struct Config {
 enum class KnobKind : uint8_t { kInteger, kBytes, kBoolean, kString, kStringList, kChoice };
 
 struct Knob {
-  const char* name;   // with dashes: "max-num-seqs"
-  const char* group;  // model, cache, scheduler, compute, server, log
+  const char* name;     // with dashes: "max-num-seqs"
+  const char* group;    // model, cache, scheduler, compute, server, log
   KnobKind kind;
   const char* unit;     // "" when it has none
   int64_t min, max;     // kInteger and kBytes

@@ -177,8 +177,9 @@ void add_own_flags(Subcommand& sub, Invocation& invocation) {
       app.add_flag("--markdown", invocation.markdown, "Print the table of all knobs");
       break;
     case Command::kHealth:
-      invocation.url = "http://127.0.0.1:8000";
-      app.add_option("--url", invocation.url, "Server [http://127.0.0.1:8000]")->type_name("URL");
+      app.add_option(
+             "--url", invocation.url, "Server [http://127.0.0.1:PORT, with SLUICE_PORT or 8000]")
+          ->type_name("URL");
       break;
     case Command::kVersion:
       break;
