@@ -242,6 +242,34 @@ Expected<std::partial_ordering> order(Runtime& runtime, const Value& a, const Va
   return std::partial_ordering(left.size() <=> right.size());
 }
 
+// A bottom-up merge sort: a comparison may fail half-way, which std::stable_sort cannot pass on.
+Expected<std::vector<size_t>> stable_order(Runtime& runtime,
+                                           const std::vector<Value>& keys,
+                                           bool descending) {
+  const size_t size = keys.size();
+  std::vector<size_t> from(size);
+  for (size_t i = 0; i < size; ++i) from[i] = i;
+  std::vector<size_t> to(size);
+  for (size_t width = 1; width < size; width *= 2) {
+    for (size_t begin = 0; begin < size; begin += 2 * width) {
+      const size_t middle = std::min(begin + width, size);
+      const size_t end = std::min(begin + 2 * width, size);
+      size_t left = begin;
+      size_t right = middle;
+      for (size_t out = begin; out < end; ++out) {
+        bool take_right = left == middle;
+        if (!take_right && right < end) {
+          SLUICE_TRY(const auto result, order(runtime, keys[from[right]], keys[from[left]]));
+          take_right = descending ? result > 0 : result < 0;
+        }
+        to[out] = take_right ? from[right++] : from[left++];
+      }
+    }
+    from.swap(to);
+  }
+  return from;
+}
+
 Expected<bool> contains(Runtime& runtime, const Value& container, const Value& item) {
   switch (container.kind()) {
     case Kind::kUndefined:

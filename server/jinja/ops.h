@@ -16,6 +16,10 @@ namespace sluice::jinja {
 Expected<bool> equals(Runtime& runtime, const Value& a, const Value& b);
 // Order of two values; unordered for NaN, an error for types that have none.
 Expected<std::partial_ordering> order(Runtime& runtime, const Value& a, const Value& b);
+// The positions of `keys` in ascending (or descending) order; equal ones keep theirs.
+Expected<std::vector<size_t>> stable_order(Runtime& runtime,
+                                           const std::vector<Value>& keys,
+                                           bool descending);
 // kEq ... kNotIn.
 Expected<bool> compare(Runtime& runtime, Op op, const Value& a, const Value& b);
 Expected<bool> contains(Runtime& runtime, const Value& container, const Value& item);

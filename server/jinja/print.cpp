@@ -242,14 +242,14 @@ class JsonWriter {
   }
 
   Expected<void> sort(std::vector<const std::pair<Value, Value>*>& entries) {
-    Expected<void> status;
-    std::stable_sort(entries.begin(), entries.end(), [&](const auto* a, const auto* b) {
-      if (!status) return false;
-      const auto result = order(runtime_, a->first, b->first);
-      if (!result) status = tl::unexpected(result.error());
-      return result && *result < 0;
-    });
-    return status;
+    std::vector<Value> keys;
+    for (const auto* entry : entries) keys.push_back(entry->first);
+    SLUICE_TRY(const std::vector<size_t> sorted,
+               stable_order(runtime_, keys, /*descending=*/false));
+    std::vector<const std::pair<Value, Value>*> out;
+    for (const size_t at : sorted) out.push_back(entries[at]);
+    entries = std::move(out);
+    return {};
   }
 
   Runtime& runtime_;

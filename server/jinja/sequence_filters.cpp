@@ -77,17 +77,13 @@ Expected<std::vector<Keyed>> keyed(Runtime& runtime,
 }
 
 Expected<void> sort_keyed(Runtime& runtime, std::vector<Keyed>& items, bool reverse) {
-  Expected<void> status;
-  std::stable_sort(items.begin(), items.end(), [&](const Keyed& a, const Keyed& b) {
-    if (!status) return false;
-    const auto result = order(runtime, a.key, b.key);
-    if (!result) {
-      status = tl::unexpected(result.error());
-      return false;
-    }
-    return reverse ? *result > 0 : *result < 0;
-  });
-  return status;
+  std::vector<Value> keys;
+  for (const Keyed& entry : items) keys.push_back(entry.key);
+  SLUICE_TRY(const std::vector<size_t> sorted, stable_order(runtime, keys, reverse));
+  std::vector<Keyed> out;
+  for (const size_t at : sorted) out.push_back(items[at]);
+  items = std::move(out);
+  return {};
 }
 
 Result values_of(Runtime& runtime, const std::vector<Keyed>& items, SequenceKind kind, Origin o) {
