@@ -242,6 +242,12 @@ void FakeEngine::see_preempted(const SchedulerOutput& output, EpisodeStats& stat
     if (shadow.next_position < 0 || shadow.num_rows_in_flight > 0 || shadow.ended) {
       wrong("a request was preempted that did not run idle");
     }
+    // Somebody older needed its blocks, and cannot have left since.
+    const bool for_blocks = options_.preempt_every == 0 && depth_ == 1 && abort_rate_ == 0;
+    const bool has_older = std::ranges::any_of(live_, [&](size_t i) {
+      return shadows_[i].next_position >= 0 && is_before(shadows_[i], shadow);
+    });
+    if (for_blocks && !has_older) wrong("the oldest request was preempted");
     shadow.next_position = -1;
   }
 }
