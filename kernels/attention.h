@@ -9,8 +9,10 @@
 // Sum over a tile: key j in lane j % 16, lanes add j = l, l + 16, l + 32, l + 48 in order, then
 // fold by halves. Each partition starts fresh (m = lowest, l = 0, o = 0); partitions merge left to
 // right: m' = max(m_a, m_b), x = x_a * exp(m_a - m') + x_b * exp(m_b - m') as
-// fma(x_b, e_b, x_a * e_a) for l and each o[d]. A sink logit joins last as one more l term.
-// Output o[d] / l.
+// fma(x_b, e_b, x_a * e_a) for l and each o[d]; tiles and partitions without a visible key are left
+// out. A sink logit s joins last: m' = max(m, s), l = l * exp(m - m') + exp(s - m'),
+// o[d] = o[d] * exp(m - m'). Output o[d] / l. exp and tanh are this library's
+// (kernels/cpu/math16.h). Cost is linear in the visible keys.
 #pragma once
 
 #include <cstddef>
@@ -27,16 +29,31 @@ inline constexpr int32_t kAttentionTile = 64;
 
 // One layer's cache of one KV group. K is stored transposed inside a block so that a vector lane is
 // a key: K [num_blocks][num_kv_heads][head_dim][block_size], V [num_blocks][num_kv_heads]
-// [block_size][head_dim]. Slots never written hold zeros.
+// [block_size][head_dim]. Slots never written hold zeros; attention itself uses no slot past a
+// row's own position and no block outside its window, whatever they hold.
 struct KvLayerView {
   std::byte* k = nullptr;
   std::byte* v = nullptr;
   DType dtype = DType::kBF16;  // kF32, kF16 or kBF16; rounded to nearest even on write
   int32_t num_blocks = 0;
-  int32_t block_size = 16;  // divides kAttentionTile
+  int32_t block_size = 16;  // divides kAttentionTile; below 16 is correct but slow
   int32_t num_kv_heads = 0;
-  int32_t head_dim = 0;
+  int32_t head_dim = 0;  // a multiple of 16
 };
+
+// The largest call that a workspace must serve.
+struct AttentionLimits {
+  int32_t num_reqs;
+  int32_t seq_len;
+  int32_t num_heads;
+  int32_t num_kv_heads;
+  int32_t head_dim;
+  int32_t num_threads;
+};
+
+// Scratch of every worker plus partial results, so that few rows over a long context still occupy
+// every thread. Grows with threads * heads * seq_len / kAttentionPartition.
+int64_t attention_workspace_bytes(const AttentionLimits& limits);
 
 struct AttentionArgs {
   const float* q;  // [num_tokens, num_heads * head_dim], rotated
@@ -53,6 +70,7 @@ struct AttentionArgs {
   const float* sinks = nullptr;  // [num_heads] or null
   float* out;              // [num_tokens, num_heads * head_dim]
   int64_t out_stride;
+  std::span<std::byte> workspace;  // attention_workspace_bytes; 64-byte aligned
 };
 void attention(const ExecContext& ctx, const AttentionArgs& args);
 

@@ -27,18 +27,36 @@ enum class ActivationFormat : uint8_t { kInt8, kInt16, kFloat };
 
 // Rows of activations as a linear layer reads them. Quantization per (row, group of 32):
 // s = maxabs / 127 (int16: 32767), code = round-to-nearest-even(x / s) computed as x * (1 / s) with
-// one division per group, s = 0 gives codes 0. Columns past k up to a multiple of 32 hold zeros.
+// one division per group; where 1 / s overflows, s and the codes are 0; where a value is infinite or
+// NaN, s is NaN and the codes are 0, so that the row's outputs are NaN. Columns past k up to a
+// multiple of 32 hold zeros.
+//
+// Layout. kFloat: plain rows, [num_rows][align_up(k, 32)]. Integer formats: blocks of 8 rows, each
+// [groups] records of activation_record_bytes: codes [8 rows][32], then scales [8] float, sums [8]
+// float (t_a above: float(sum of codes) * scale), code_sums [8] int32 (sum of codes), so that a
+// kernel finds all of a group's rows at fixed distances. Rows past num_rows are never read.
 struct Activations {
   ActivationFormat format = ActivationFormat::kFloat;
   int32_t num_rows = 0;
   int32_t k = 0;
-  void* data = nullptr;       // [num_rows][align_up(k, 32)] int8, int16 or float; 64-byte aligned
-  float* scales = nullptr;    // [num_rows][groups]; integer formats
-  float* sums = nullptr;      // [num_rows][groups]: float(sum of codes) * scale
-  int32_t* code_sums = nullptr;  // [num_rows][groups]: sum of codes
+  void* data = nullptr;  // 64-byte aligned
 };
 
-// Bytes that an Activations of this size needs, and its carving out of a buffer (64-byte aligned).
+inline constexpr int32_t kActivationRows = 8;  // rows of a block of integer activations
+constexpr int64_t activation_record_bytes(ActivationFormat format) {
+  return format == ActivationFormat::kInt8 ? 384 : 640;  // 352 and 608, up to a cache line
+}
+
+// One row's part of one record.
+struct ActivationGroup {
+  void* codes;  // [32] int8 or int16
+  float* scale;
+  float* sum;
+  int32_t* code_sum;
+};
+ActivationGroup activation_group(const Activations& activations, int64_t row, int64_t group);
+
+// Bytes that an Activations of this size needs, and an Activations over such a buffer.
 int64_t activation_bytes(ActivationFormat format, int64_t num_rows, int64_t k);
 Activations carve_activations(ActivationFormat format, int64_t num_rows, int64_t k, std::byte* buffer);
 

@@ -2,14 +2,23 @@
 // From a row of logits to a token and its log-probabilities; a pure function of the row and its
 // parameters.
 //
-// Candidates are the allowed tokens in the total order (logit descending, id ascending). top_k keeps
-// the first k; then, over the softmax of logits / temperature of what is left, min_p drops tokens
-// with p < min_p * p_max and top_p keeps the shortest prefix whose sum reaches top_p (at least one).
-// Among the kept, the token with the largest logit / temperature + gumbel(seed, position, token)
-// wins (ties: lowest id); gumbel = -log(-log(u)), u in (0, 1) from a counter-based generator, so no
-// order of evaluation matters. temperature 0: the first of the order.
-// Log-probabilities: x_i - (max + log(sum exp(x_j - max))) over the unmodified logits, sum in 16
-// lanes (j % 16, in order), folded by halves. exp and log are this library's.
+// Candidates are the allowed tokens in the total order (logit descending, id ascending); x_max is
+// the logit of the first, z_i = (x_i - x_max) / temperature, w_i = exp(z_i) in fp32, so that the
+// probability of i relative to the likeliest candidate is w_i. Every filter keeps a prefix of the
+// order, at least one token:
+//   top_k  keeps the first k;
+//   min_p  ends the prefix before the first token with w_i < min_p;
+//   top_p  ends it with the token where the running sum of w reaches top_p * S (in fp64); the sum
+//          is of whole units of 2^-40, each w rounded down, so it is exact; S = sum of w over what
+//          top_k left, fp32, in 16 lanes (lane i % 16, ids ascending) folded by halves.
+// Among the kept, the token with the largest z_i + gumbel(seed, position, token) wins (ties: lowest
+// id). gumbel = -log(-log(u)), u = n / 2^31, n = (r >> 1) | 1, r = word (token / 16) % 4 of
+// Philox4x32-10 at counter (token / 64 * 16 + token % 16, position low, position high, 0) under the
+// key (seed low, seed high): a pure function, so no order of evaluation matters. temperature 0: the
+// first of the order.
+// Log-probabilities: x_i - (max + log(sum exp(x_j - max))) over the unmodified logits of the whole
+// vocabulary, masked tokens included; sum in 16 lanes (j % 16, in order), folded by halves. exp and
+// log are this library's (kernels/cpu/math16.h).
 #pragma once
 
 #include <cstdint>
@@ -38,7 +47,7 @@ struct SampleRow {
   // Results.
   TokenId token = kInvalidToken;
   float logprob = 0;                      // of `token`; num_logprobs >= 0
-  std::span<TokenScore> top_logprobs;     // sized num_logprobs by the caller; best first
+  std::span<TokenScore> top_logprobs = {};  // sized num_logprobs by the caller; best first
   bool finite = true;                     // false: a logit is NaN or infinite; token is invalid
 };
 

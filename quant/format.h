@@ -40,7 +40,7 @@ struct BlockQ4_1 {
 static_assert(sizeof(BlockQ4_1) == 20);
 
 struct BlockQ8_0 {
-  uint16_t scale;  // fp16
+  uint16_t scale;    // fp16
   int8_t codes[32];  // w = code * d
 };
 

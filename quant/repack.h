@@ -13,7 +13,8 @@ namespace sluice {
 inline constexpr int32_t kRowTile = 16;  // rows of W (outputs) side by side
 
 // A weight matrix W[n, k] in kernel layout: ceil(n / 16) row tiles, each ceil(k / 32) groups. Rows
-// past n and columns past k hold zeros. Layout of one group of one tile, 64-byte aligned parts:
+// past n and columns past k hold zero weights (kQ8_0: code byte 128, scale 0).
+// Layout of one group of one tile, 64-byte aligned parts:
 //   kF32   [32 k][16 rows] float
 //   kF16   [32 k][16 rows] fp16
 //   kQ8_0  codes [8 chunks][16 rows][4 k] uint8 (code + 128), then scales [16] fp16 (+32 pad)
@@ -26,7 +27,7 @@ struct PackedWeight {
   const std::byte* data = nullptr;  // 64-byte aligned, packed_bytes(format, n, k)
 };
 
-int64_t packed_group_bytes(WeightFormat format);              // one group of one tile
+int64_t packed_group_bytes(WeightFormat format);  // one group of one tile
 int64_t packed_bytes(WeightFormat format, int64_t n, int64_t k);
 
 // `src`: n rows as in the checkpoint. Row tiles [tile_begin, tile_end) only, so that callers can

@@ -4,6 +4,8 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <cstdint>
+#include <limits>
 #include <string>
 
 #include "engine/tokenizer/unicode_classes.h"
@@ -95,7 +97,21 @@ struct FreeMatchData {
   void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
 };
 
+struct FreeMatchContext {
+  void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
+};
+
 using Code = std::unique_ptr<pcre2_code, FreeCode>;
+using MatchContext = std::unique_ptr<pcre2_match_context, FreeMatchContext>;
+
+// A class that gives characters back counts one match each; PCRE2's default of ten million would
+// bound the length of a run, and here time is linear without it.
+MatchContext make_context() {
+  MatchContext context(pcre2_match_context_create(nullptr));
+  CHECK(context != nullptr);
+  pcre2_set_match_limit(context.get(), std::numeric_limits<uint32_t>::max());
+  return context;
+}
 
 Code compile(std::string_view pattern) {
   const std::string expanded = expand_unicode_classes(pattern);
@@ -135,9 +151,10 @@ std::string all_names() {
 }
 
 // Appends the ends of the pieces of text[begin, end). No row repeats a group, so a match needs no
-// stack per character and neither JIT's stack nor the interpreter's limits are in reach.
+// stack per character: JIT's stack is out of reach.
 void split_piece(const pcre2_code* code,
                  pcre2_match_data* match,
+                 pcre2_match_context* context,
                  std::string_view text,
                  size_t begin,
                  size_t end,
@@ -147,7 +164,7 @@ void split_piece(const pcre2_code* code,
   const size_t* bounds = pcre2_get_ovector_pointer(match);
   for (size_t position = 0; position < length;) {
     const int found =
-        pcre2_match(code, subject, length, position, PCRE2_NO_UTF_CHECK, match, nullptr);
+        pcre2_match(code, subject, length, position, PCRE2_NO_UTF_CHECK, match, context);
     if (found < 0) {
       CHECK_EQ(found, PCRE2_ERROR_NOMATCH);
       ends.push_back(end);
@@ -163,6 +180,7 @@ void split_piece(const pcre2_code* code,
 
 struct Pretokenizer::Impl {
   std::vector<Code> stages;
+  MatchContext context = make_context();  // only read by matches
   bool whole_words_first = false;
 };
 
@@ -195,7 +213,7 @@ void Pretokenizer::split(std::string_view text, Scratch& scratch) const {
     scratch.ends.clear();
     size_t begin = 0;
     for (const size_t end : scratch.coarse_ends) {
-      split_piece(code.get(), match.get(), text, begin, end, scratch.ends);
+      split_piece(code.get(), match.get(), impl_->context.get(), text, begin, end, scratch.ends);
       begin = end;
     }
   }

@@ -18,6 +18,12 @@ Origin origin_of(const Value& value) {
   return value.is(Kind::kString) ? value.text().overall() : Origin::kTemplate;
 }
 
+// For the filters that give nothing for any false value, None among them.
+Expected<std::vector<Value>> iterate_if_true(Runtime& runtime, const Value& value) {
+  if (!truthy(value)) return std::vector<Value>();
+  return iterate(runtime, value);
+}
+
 // item[a][b] for an attribute "a.b" or an index.
 Result attribute_path(Runtime& runtime, Value item, const Value& attribute, const Value& fallback) {
   if (attribute.is(Kind::kNone)) return item;
@@ -295,7 +301,7 @@ Result slice(Runtime& runtime, const Value& self, const CallArgs& args) {
 }
 
 Result map(Runtime& runtime, const Value& self, const CallArgs& args) {
-  SLUICE_TRY(const std::vector<Value> all, iterate(runtime, self));
+  SLUICE_TRY(const std::vector<Value> all, iterate_if_true(runtime, self));
   std::vector<Value> out;
   if (args.positional.empty()) {
     SLUICE_TRY(const Bound bound, bind(runtime, "map", args, {"attribute", "default"}, 1));
@@ -333,7 +339,7 @@ Result select(Runtime& runtime, const Value& self, const CallArgs& args) {
                            args.positional.end());
     rest.named = args.named;
   }
-  SLUICE_TRY(const std::vector<Value> all, iterate(runtime, self));
+  SLUICE_TRY(const std::vector<Value> all, iterate_if_true(runtime, self));
   std::vector<Value> kept;
   for (const Value& item : all) {
     SLUICE_TRY(const Value subject,

@@ -284,6 +284,12 @@ TEST(Tokenizer, LongRunsOfEqualCharactersTakeLinearTime) {
   }
 }
 
+TEST(Tokenizer, RunsMayBeLongerThanTheDefaultMatchLimitOfPcre2) {
+  const auto tokenizer = golden_tokenizer("gpt-4o");
+  // Capitals only: the first alternative gives back every one of them.
+  EXPECT_EQ(encode(*tokenizer, std::string(11'000'000, 'Q')).size(), 11'000'000U);
+}
+
 // More distinct words of one length than the cache has places, and each of them again.
 TEST(Tokenizer, CacheOfLongTextsChangesNothing) {
   const auto tokenizer = golden_tokenizer();

@@ -28,7 +28,10 @@ class FixedDatetime(datetime.datetime):
 
 def render(source, variables):
     try:
-        return {"output": utils._compile_jinja_template(source).render(**variables)}
+        template = utils._compile_jinja_template(source)
+        # A filter that several serving engines add and some published templates use.
+        template.environment.filters["from_json"] = json.loads
+        return {"output": template.render(**variables)}
     except jinja2.exceptions.TemplateSyntaxError as error:
         return {"error": str(error), "kind": "syntax"}
     except jinja2.exceptions.UndefinedError as error:

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers against the machine's limits: kernels [--isa I] [--threads N] [--rows 1,8] [--only
+// S]
+//
+// One line per weight shape and row count: time per call, GOP/s and share of the int8 peak, GB/s of
+// weights read and share of the read bandwidth. Each shape has as many copies of its weight as
+// exceed 96 MB, used in turn, so that a call finds its weight in memory, as a decode step does.
+// Probes and kernel alternate; shares are medians of the ratios within a round.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bench/probes.h"
+#include "kernels/gemm.h"
+#include "quant/repack.h"
+
+namespace sluice::bench {
+namespace {
+
+using kernels::ActivationFormat;
+
+struct Shape {
+  const char* name;
+  WeightFormat format;
+  ActivationFormat activation;
+  int32_t n;
+  int32_t k;
+};
+
+constexpr auto kQ4 = WeightFormat::kQ4_1;
+constexpr auto kQ8 = WeightFormat::kQ8_0;
+constexpr auto kInt8 = ActivationFormat::kInt8;
+
+constexpr Shape kShapes[] = {
+    {"135M qkv", kQ4, kInt8, 960, 576},
+    {"135M o", kQ4, kInt8, 576, 576},
+    {"135M gate/up", kQ4, kInt8, 3072, 576},
+    {"135M down", kQ4, kInt8, 576, 1536},
+    {"135M head", kQ8, kInt8, 49152, 576},
+    {"1B o", kQ4, kInt8, 2048, 2048},
+    {"1B gate/up", kQ4, kInt8, 16384, 2048},
+    {"1B down", kQ4, kInt8, 2048, 8192},
+    {"135M gate/up int16", kQ4, ActivationFormat::kInt16, 3072, 576},
+    {"135M gate/up float", kQ4, ActivationFormat::kFloat, 3072, 576},
+    {"135M gate/up f16", WeightFormat::kF16, ActivationFormat::kFloat, 3072, 576},
+};
+
+struct FreeAligned {
+  void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{64}); }
+};
+
+using Buffer = std::unique_ptr<std::byte, FreeAligned>;
+
+Buffer random_buffer(int64_t bytes) {
+  const auto size = static_cast<size_t>(align_up(bytes, 64));
+  Buffer buffer(static_cast<std::byte*>(::operator new(size, std::align_val_t{64})));
+  std::minstd_rand rng(1);
+  for (size_t i = 0; i < size; i += 2) {
+    // Any pattern with a small exponent: as fp16 and as fp32 it stays finite.
+    const auto value = static_cast<uint16_t>(rng() & 0x3FFF);
+    std::memcpy(buffer.get() + i, &value, 2);
+  }
+  return buffer;
+}
+
+struct Options {
+  std::string isa = "auto";
+  int32_t threads = 0;
+  std::vector<int32_t> rows = {1, 8, 32, 512};
+  std::string only;
+};
+
+double median(std::vector<double> samples) {
+  std::sort(samples.begin(), samples.end());
+  return samples[samples.size() / 2];
+}
+
+void run_shape(const kernels::ExecContext& ctx, const Shape& shape, int32_t rows) {
+  using Clock = std::chrono::steady_clock;
+  const int64_t weight_bytes = packed_bytes(shape.format, shape.n, shape.k);
+  const int64_t copies = std::max<int64_t>(1, (int64_t{96} << 20) / weight_bytes);
+  const Buffer weights = random_buffer(weight_bytes * copies);
+  const Buffer x = random_buffer(kernels::activation_bytes(shape.activation, rows, shape.k));
+  std::vector<float> out(static_cast<size_t>(rows) * static_cast<size_t>(shape.n));
+  const auto activations = kernels::carve_activations(shape.activation, rows, shape.k, x.get());
+  const double operations = 2.0 * rows * shape.n * shape.k;
+  std::vector<double> times;
+  std::vector<double> int8_peaks;
+  std::vector<double> read_peaks;
+  std::vector<double> int8_shares;
+  std::vector<double> read_shares;
+  int64_t next = 0;
+  for (int round = 0; round < 11; ++round) {
+    int8_peaks.push_back(probe_int8_gops(ctx));
+    read_peaks.push_back(probe_read_gbps(ctx));
+    int64_t calls = 0;
+    const auto start = Clock::now();
+    double elapsed = 0;
+    do {
+      const PackedWeight weight{.format = shape.format,
+                                .n = shape.n,
+                                .k = shape.k,
+                                .data = weights.get() + weight_bytes * (next++ % copies)};
+      const kernels::RowGroup group{
+          .weight = &weight, .out = out.data(), .out_stride = shape.n, .bias = nullptr};
+      kernels::linear(ctx, {.x = activations, .groups = {&group, 1}});
+      ++calls;
+      elapsed = std::chrono::duration<double>(Clock::now() - start).count();
+    } while (elapsed < 0.02);
+    times.push_back(elapsed / static_cast<double>(calls));
+    int8_shares.push_back(operations / times.back() * 1e-9 / int8_peaks.back());
+    read_shares.push_back(static_cast<double>(weight_bytes) / times.back() * 1e-9 /
+                          read_peaks.back());
+  }
+  const double seconds = median(times);
+  std::printf("%-20s %5d %5d %5d %10.1f %8.1f %5.1f%% %7.1f %5.1f%%   %7.1f %6.1f\n",
+              shape.name,
+              shape.n,
+              shape.k,
+              rows,
+              seconds * 1e6,
+              operations / seconds * 1e-9,
+              100 * median(int8_shares),
+              static_cast<double>(weight_bytes) / seconds * 1e-9,
+              100 * median(read_shares),
+              median(int8_peaks),
+              median(read_peaks));
+  std::fflush(stdout);
+}
+
+int run(const Options& options) {
+  const auto device = kernels::Device::create({.isa = options.isa, .threads = options.threads});
+  if (!device) {
+    std::fprintf(stderr, "%s\n", device.error().message.c_str());
+    return 1;
+  }
+  std::printf("%s, %d threads\n", (*device)->name().c_str(), (*device)->num_threads());
+  std::printf("%-20s %5s %5s %5s %10s %8s %6s %7s %6s   %7s %6s\n",
+              "weight",
+              "n",
+              "k",
+              "rows",
+              "us",
+              "GOP/s",
+              "int8",
+              "GB/s",
+              "read",
+              "int8",
+              "read");
+  for (const Shape& shape : kShapes) {
+    if (!options.only.empty() && std::string(shape.name).find(options.only) == std::string::npos) {
+      continue;
+    }
+    for (const int32_t rows : options.rows) run_shape((*device)->context(), shape, rows);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace sluice::bench
+
+int main(int argc, char** argv) {
+  sluice::bench::Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string flag = argv[i];
+    const std::string value = argv[i + 1];
+    if (flag == "--isa") options.isa = value;
+    if (flag == "--threads") options.threads = std::atoi(value.c_str());
+    if (flag == "--only") options.only = value;
+    if (flag == "--rows") {
+      options.rows.clear();
+      for (size_t at = 0; at < value.size(); at = value.find(',', at) + 1) {
+        options.rows.push_back(std::atoi(value.c_str() + at));
+        if (value.find(',', at) == std::string::npos) break;
+      }
+    }
+  }
+  return sluice::bench::run(options);
+}

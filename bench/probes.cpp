@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/probes.h"
+
+#include <immintrin.h>
+
+#include <chrono>
+#include <numeric>
+#include <vector>
+
+#include "kernels/cpu/runtime.h"
+
+namespace sluice::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+constexpr int kChains = 12;
+constexpr int64_t kSteps = 100000;
+
+// Independent chains of dot-product instructions on registers; returns operations done.
+__attribute__((target("avx512f,avx512vnni"))) double busy_vnni(int32_t* sink) {
+  __m512i acc[kChains];
+#pragma GCC unroll 12
+  for (auto& a : acc) a = _mm512_set1_epi32(*sink);
+  const __m512i u = _mm512_set1_epi8(3);
+  for (int64_t step = 0; step < kSteps; ++step) {
+#pragma GCC unroll 12
+    for (int i = 0; i < kChains; ++i) {
+      acc[i] = _mm512_dpbusd_epi32(acc[i], u, u);
+      asm volatile("" : "+v"(acc[i]));  // keeps the chain as written
+    }
+  }
+  __m512i sum = acc[0];
+#pragma GCC unroll 12
+  for (int i = 1; i < kChains; ++i) sum = _mm512_add_epi32(sum, acc[i]);
+  alignas(64) int32_t lanes[16];
+  _mm512_store_si512(lanes, sum);
+  *sink = lanes[0];
+  return static_cast<double>(kSteps) * kChains * 64 * 2;
+}
+
+// Without VNNI: vpmaddubsw and the 16-bit add that every use of it needs.
+__attribute__((target("avx2"))) double busy_avx2(int32_t* sink) {
+  __m256i acc[kChains];
+#pragma GCC unroll 12
+  for (auto& a : acc) a = _mm256_set1_epi32(*sink);
+  const __m256i u = _mm256_set1_epi8(3);
+  for (int64_t step = 0; step < kSteps; ++step) {
+#pragma GCC unroll 12
+    for (int i = 0; i < kChains; ++i) {
+      acc[i] = _mm256_add_epi16(acc[i], _mm256_maddubs_epi16(u, acc[i]));
+      asm volatile("" : "+x"(acc[i]));
+    }
+  }
+  __m256i sum = acc[0];
+#pragma GCC unroll 12
+  for (int i = 1; i < kChains; ++i) sum = _mm256_add_epi32(sum, acc[i]);
+  *sink = _mm256_extract_epi32(sum, 0);
+  return static_cast<double>(kSteps) * kChains * 32 * 2;
+}
+
+__attribute__((target("avx2"))) int64_t read_all(const std::byte* data, int64_t bytes) {
+  __m256i a = _mm256_setzero_si256();
+  __m256i b = a;
+  for (int64_t i = 0; i < bytes; i += 128) {
+    const auto* p = reinterpret_cast<const __m256i*>(data + i);
+    a = _mm256_xor_si256(a, _mm256_xor_si256(_mm256_loadu_si256(p), _mm256_loadu_si256(p + 1)));
+    b = _mm256_xor_si256(b, _mm256_xor_si256(_mm256_loadu_si256(p + 2), _mm256_loadu_si256(p + 3)));
+  }
+  return _mm256_extract_epi64(_mm256_xor_si256(a, b), 0);
+}
+
+}  // namespace
+
+double probe_int8_gops(const kernels::ExecContext& ctx) {
+  const int32_t threads = ctx.pool->num_threads();
+  const bool vnni = ctx.isa == kernels::Isa::kAvx512;
+  std::vector<double> operations(static_cast<size_t>(threads) * 8);
+  const auto start = Clock::now();
+  ctx.pool->parallel_for(threads * 8, [&](int64_t tile, int32_t) {
+    int32_t sink = 0;
+    operations[static_cast<size_t>(tile)] = vnni ? busy_vnni(&sink) : busy_avx2(&sink);
+  });
+  const double seconds = seconds_since(start);
+  return std::accumulate(operations.begin(), operations.end(), 0.0) / seconds * 1e-9;
+}
+
+double probe_read_gbps(const kernels::ExecContext& ctx) {
+  constexpr int64_t kBytes = int64_t{256} << 20;
+  constexpr int64_t kPiece = int64_t{1} << 20;
+  static const std::vector<std::byte> data(static_cast<size_t>(kBytes), std::byte{1});
+  std::vector<int64_t> sinks(static_cast<size_t>(kBytes / kPiece));
+  const auto start = Clock::now();
+  ctx.pool->parallel_for(kBytes / kPiece, [&](int64_t piece, int32_t) {
+    sinks[static_cast<size_t>(piece)] = read_all(data.data() + piece * kPiece, kPiece);
+  });
+  return static_cast<double>(kBytes) / seconds_since(start) * 1e-9;
+}
+
+}  // namespace sluice::bench

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one tile of attention work is, between attention.cpp and the instruction sets.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/core/types.h"
+
+namespace sluice::kernels::cpu {
+
+inline constexpr int32_t kAttentionMaxRows = 32;
+
+// Query rows of one request that share one KV head. Row r is query head r % group of the request's
+// token r / group; rows [row_begin, row_begin + num_rows) are computed over the partitions
+// [partition_begin, partition_end).
+struct AttentionBlock {
+  const float* q;  // the request's first token, the group's first head
+  int64_t q_stride;
+  float* out;      // likewise
+  int64_t out_stride;
+  const std::byte* k;  // of the KV head in block 0
+  const std::byte* v;
+  int64_t block_bytes;  // from one KV block to the next
+  const int32_t* block_table;  // of the request
+  const float* sinks;  // of the group's first head, or null
+  float* scratch;   // attention_scratch_floats(head_dim), of this worker
+  float* partials;  // [partition - partition_base][row][head_dim + 2], or null: rows are finished
+  DType dtype;
+  int32_t block_size;
+  int32_t head_dim;
+  int32_t group;
+  int32_t row_begin;
+  int32_t num_rows;  // <= kAttentionMaxRows
+  int32_t first_position;  // of the request's first token in this step
+  int32_t partition_base;  // first partition of the request that holds a visible key
+  int32_t partition_begin;
+  int32_t partition_end;
+  int32_t rows_per_request;  // second extent of `partials`
+  float scale;
+  int32_t window;
+  float soft_cap;
+};
+
+// Scores, output of the running partition, merged output, one tile of K and of V as floats.
+constexpr int64_t attention_scratch_floats(int64_t head_dim) {
+  return kAttentionMaxRows * (64 + 2 * head_dim) + 2 * 64 * head_dim;
+}
+
+// The first and the one-past-last key that a row at `position` sees.
+constexpr int32_t first_visible_key(int32_t position, int32_t window) {
+  return window > 0 && position >= window ? position - window + 1 : 0;
+}
+
+}  // namespace sluice::kernels::cpu

@@ -1,0 +1,577 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention of one AttentionBlock; the tree is stated in kernels/attention.h. Up to four query rows
+// share each load of K and V. With more rows than that, a tile of K and V is converted to floats
+// once; with fewer, cache elements are widened in registers. Neither changes a bit.
+#pragma once
+
+#include "kernels/cpu/attention_block.h"
+#include "kernels/cpu/math16.h"
+#include "kernels/cpu/vec16.h"
+
+namespace sluice::kernels::cpu::SLUICE_ISA {
+
+inline constexpr int32_t kTile = 64;
+inline constexpr int32_t kTileVectors = kTile / 16;
+inline constexpr int32_t kPartition = 512;
+inline constexpr int32_t kRowsTogether = 4;
+inline constexpr float kLowest = -3.40282347e+38F;
+
+// How the elements of a cache are read.
+struct LoadF32 {
+  using Element = float;
+  SLUICE_INLINE static V16 load16(const float* p) { return load(p); }
+};
+
+struct LoadF16 {
+  using Element = uint16_t;
+  SLUICE_INLINE static V16 load16(const uint16_t* p) { return load_half(p); }
+};
+
+struct LoadBF16 {
+  using Element = uint16_t;
+  SLUICE_INLINE static V16 load16(const uint16_t* p) { return load_bf16(p); }
+};
+
+// One tile as the inner loops read it: element d of the keys [16 v, 16 v + 16) starts at
+// k[v] + d * k_stride; v[v] is [16][head_dim].
+template <typename Element>
+struct TileView {
+  const Element* k[kTileVectors];
+  const Element* v[kTileVectors];
+  int64_t k_stride;
+};
+
+// The keys of a tile that a row sees: [begin, end).
+struct KeyRange {
+  int32_t begin;
+  int32_t end;
+};
+
+// Accumulators that fit the registers: rows * vectors of 16.
+#if defined(SLUICE_ISA_AVX512)
+inline constexpr int32_t kVectorsTogether[kRowsTogether + 1] = {0, 4, 4, 4, 4};
+#else
+inline constexpr int32_t kVectorsTogether[kRowsTogether + 1] = {0, 4, 2, 2, 1};
+#endif
+
+// scores[r][16 v ...] = q_r . k for `kVectors` vectors from `v`.
+template <typename Load, int kRows, int kVectors>
+SLUICE_INLINE void score_vectors(const TileView<typename Load::Element>& tile,
+                                 int32_t v,
+                                 int32_t head_dim,
+                                 const float* const* q,
+                                 float* scores) {
+  V16 acc[kRows][kVectors];
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kVectors; ++i) acc[r][i] = zero();
+  }
+  const typename Load::Element* k[kVectors];
+#pragma GCC unroll 4
+  for (int i = 0; i < kVectors; ++i) k[i] = tile.k[v + i];
+  int64_t offset = 0;
+  for (int32_t d = 0; d < head_dim; ++d, offset += tile.k_stride) {
+    V16 keys[kVectors];
+#pragma GCC unroll 4
+    for (int i = 0; i < kVectors; ++i) keys[i] = Load::load16(k[i] + offset);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const V16 query = broadcast(q[r][d]);
+#pragma GCC unroll 4
+      for (int i = 0; i < kVectors; ++i) acc[r][i] = fma(query, keys[i], acc[r][i]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kVectors; ++i) store(scores + r * kTile + 16 * (v + i), acc[r][i]);
+  }
+}
+
+// Vectors [begin, end) of the tile for kRows rows.
+template <typename Load, int kRows>
+[[gnu::noinline]] void score_rows(const TileView<typename Load::Element>& tile,
+                                  int32_t begin,
+                                  int32_t end,
+                                  int32_t head_dim,
+                                  const float* const* q,
+                                  float* scores) {
+  constexpr int kVectors = kVectorsTogether[kRows];
+  int32_t v = begin;
+  for (; v + kVectors <= end; v += kVectors) {
+    score_vectors<Load, kRows, kVectors>(tile, v, head_dim, q, scores);
+  }
+  if constexpr (kVectors > 1) {
+    for (; v < end; ++v) score_vectors<Load, kRows, 1>(tile, v, head_dim, q, scores);
+  }
+}
+
+// o_r[16 i ...] += sum over the keys [begin, end), in order, for kVectors vectors of the output.
+template <typename Load, int kRows, int kVectors>
+SLUICE_INLINE void value_vectors(const TileView<typename Load::Element>& tile,
+                                 KeyRange keys,
+                                 int32_t head_dim,
+                                 int32_t d,
+                                 const float* weights,
+                                 float* o) {
+  V16 acc[kRows][kVectors];
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kVectors; ++i) acc[r][i] = load(o + r * head_dim + d + 16 * i);
+  }
+  for (int32_t begin = keys.begin; begin < keys.end;) {
+    const int32_t v = begin / 16;
+    const int32_t end = 16 * (v + 1) < keys.end ? 16 * (v + 1) : keys.end;
+    const typename Load::Element* row = tile.v[v] + (begin % 16) * int64_t{head_dim} + d;
+    for (int32_t j = begin; j < end; ++j, row += head_dim) {
+      V16 values[kVectors];
+#pragma GCC unroll 4
+      for (int i = 0; i < kVectors; ++i) values[i] = Load::load16(row + 16 * i);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        const V16 weight = broadcast(weights[r * kTile + j]);
+#pragma GCC unroll 4
+        for (int i = 0; i < kVectors; ++i) acc[r][i] = fma(weight, values[i], acc[r][i]);
+      }
+    }
+    begin = end;
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kVectors; ++i) store(o + r * head_dim + d + 16 * i, acc[r][i]);
+  }
+}
+
+template <typename Load, int kRows>
+[[gnu::noinline]] void value_rows(const TileView<typename Load::Element>& tile,
+                                  KeyRange keys,
+                                  int32_t head_dim,
+                                  const float* weights,
+                                  float* o) {
+  constexpr int kVectors = kVectorsTogether[kRows];
+  int32_t d = 0;
+  for (; d + 16 * kVectors <= head_dim; d += 16 * kVectors) {
+    value_vectors<Load, kRows, kVectors>(tile, keys, head_dim, d, weights, o);
+  }
+  if constexpr (kVectors > 1) {
+    for (; d < head_dim; d += 16) {
+      value_vectors<Load, kRows, 1>(tile, keys, head_dim, d, weights, o);
+    }
+  }
+}
+
+template <typename Load>
+SLUICE_INLINE void score_some(int rows,
+                              const TileView<typename Load::Element>& tile,
+                              int32_t begin,
+                              int32_t end,
+                              int32_t head_dim,
+                              const float* const* q,
+                              float* scores) {
+  switch (rows) {
+    case 1: return score_rows<Load, 1>(tile, begin, end, head_dim, q, scores);
+    case 2: return score_rows<Load, 2>(tile, begin, end, head_dim, q, scores);
+    case 3: return score_rows<Load, 3>(tile, begin, end, head_dim, q, scores);
+    default: return score_rows<Load, 4>(tile, begin, end, head_dim, q, scores);
+  }
+}
+
+// Rows whose ranges differ share the keys that all of them see and take the rest one by one, each
+// still in the order of its keys.
+template <typename Load>
+SLUICE_INLINE void value_some(int rows,
+                              const TileView<typename Load::Element>& tile,
+                              const KeyRange* ranges,
+                              int32_t head_dim,
+                              const float* weights,
+                              float* o) {
+  KeyRange common = ranges[0];
+  for (int r = 1; r < rows; ++r) {
+    if (ranges[r].begin > common.begin) common.begin = ranges[r].begin;
+    if (ranges[r].end < common.end) common.end = ranges[r].end;
+  }
+  if (common.begin >= common.end) {
+    for (int r = 0; r < rows; ++r) {
+      value_rows<Load, 1>(tile, ranges[r], head_dim, weights + r * kTile, o + r * head_dim);
+    }
+    return;
+  }
+  for (int r = 0; r < rows; ++r) {
+    if (ranges[r].begin < common.begin) {
+      value_rows<Load, 1>(tile, {ranges[r].begin, common.begin}, head_dim, weights + r * kTile,
+                          o + r * head_dim);
+    }
+  }
+  switch (rows) {
+    case 1: value_rows<Load, 1>(tile, common, head_dim, weights, o); break;
+    case 2: value_rows<Load, 2>(tile, common, head_dim, weights, o); break;
+    case 3: value_rows<Load, 3>(tile, common, head_dim, weights, o); break;
+    default: value_rows<Load, 4>(tile, common, head_dim, weights, o); break;
+  }
+  for (int r = 0; r < rows; ++r) {
+    if (ranges[r].end > common.end) {
+      value_rows<Load, 1>(tile, {common.end, ranges[r].end}, head_dim, weights + r * kTile,
+                          o + r * head_dim);
+    }
+  }
+}
+
+// Running state of the rows of a block: the partition at hand or the merged past ones.
+struct RowStates {
+  alignas(64) float m[kAttentionMaxRows];
+  alignas(64) float l[kAttentionMaxRows];
+  float* o;  // [row][head_dim]
+};
+
+SLUICE_INLINE void reset(RowStates& states, int32_t rows, int32_t head_dim) {
+  for (int32_t r = 0; r < kAttentionMaxRows; ++r) {
+    states.m[r] = kLowest;
+    states.l[r] = 0;
+  }
+  for (int32_t i = 0; i < rows * head_dim; i += 16) store(states.o + i, zero());
+}
+
+// Turns the scores of one row into weights exp(s - m'), zero outside `range`; returns m' and adds
+// up the weights.
+SLUICE_INLINE float softmax_tile(const AttentionBlock& block,
+                                 KeyRange range,
+                                 float m,
+                                 float* scores,
+                                 float* sum) {
+  alignas(64) static constexpr int32_t kLanes[16] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                     8, 9, 10, 11, 12, 13, 14, 15};
+  V16 s[kTileVectors];
+  V16 top = broadcast(m);
+  for (int v = 0; v < kTileVectors; ++v) {
+    const bool outside = 16 * v + 16 <= range.begin || 16 * v >= range.end;
+    if (outside) {
+      s[v] = broadcast(kLowest);
+      continue;
+    }
+    s[v] = mul(load(scores + 16 * v), broadcast(block.scale));
+    if (block.soft_cap != 0) {
+      const V16 cap = broadcast(block.soft_cap);
+      s[v] = mul(cap, tanh(div(s[v], cap)));
+    }
+    if (16 * v < range.begin || 16 * v + 16 > range.end) {
+      const I16 lane = load(kLanes);
+      const Mask16 before = less(lane, broadcast(range.begin - 16 * v));
+      const Mask16 inside = less(lane, broadcast(range.end - 16 * v));
+      s[v] = select(before, broadcast(kLowest), select(inside, s[v], broadcast(kLowest)));
+    }
+    top = max(top, s[v]);
+  }
+  const float m_new = max_lane(top);
+  const V16 m_all = broadcast(m_new);
+  V16 total = zero();
+  for (int v = 0; v < kTileVectors; ++v) {
+    if (16 * v + 16 <= range.begin || 16 * v >= range.end) {
+      store(scores + 16 * v, zero());
+      continue;
+    }
+    V16 p = exp(sub(s[v], m_all));
+    // A score may itself be the lowest float; only keys outside the range weigh nothing for sure.
+    if (16 * v < range.begin || 16 * v + 16 > range.end) {
+      const I16 lane = load(kLanes);
+      const Mask16 before = less(lane, broadcast(range.begin - 16 * v));
+      const Mask16 inside = less(lane, broadcast(range.end - 16 * v));
+      p = select(before, zero(), select(inside, p, zero()));
+    }
+    store(scores + 16 * v, p);
+    total = add(total, p);
+  }
+  *sum = fold_by_halves(total);
+  return m_new;
+}
+
+// Adds one partition's state to the merged ones, for row r.
+SLUICE_INLINE void merge_row(float* m,
+                             float* l,
+                             float* o,
+                             float m_next,
+                             float l_next,
+                             const float* o_next,
+                             int32_t head_dim) {
+  alignas(64) float weights[16] = {};
+  const float m_new = *m > m_next ? *m : m_next;
+  weights[0] = *m - m_new;
+  weights[1] = m_next - m_new;
+  store(weights, exp(load(weights)));
+  const V16 mine = broadcast(weights[0]);
+  const V16 next = broadcast(weights[1]);
+  *m = m_new;
+  *l = __builtin_fmaf(l_next, weights[1], *l * weights[0]);
+  for (int32_t d = 0; d < head_dim; d += 16) {
+    store(o + d, fma(load(o_next + d), next, mul(load(o + d), mine)));
+  }
+}
+
+// out = o / l, after the sink, if any, has joined l.
+SLUICE_INLINE void finish_row(
+    float m, float l, const float* o, const float* sink, int32_t head_dim, float* out) {
+  V16 keep = broadcast(1.0F);
+  if (sink != nullptr) {
+    alignas(64) float weights[16] = {};
+    const float m_new = m > *sink ? m : *sink;
+    weights[0] = m - m_new;
+    weights[1] = *sink - m_new;
+    store(weights, exp(load(weights)));
+    keep = broadcast(weights[0]);
+    l = __builtin_fmaf(1.0F, weights[1], l * weights[0]);
+  }
+  const V16 denominator = broadcast(l);
+  for (int32_t d = 0; d < head_dim; d += 16) {
+    store(out + d, div(mul(load(o + d), keep), denominator));
+  }
+}
+
+// The rows of one block while it runs.
+struct BlockRows {
+  const float* q[kAttentionMaxRows];
+  KeyRange visible[kAttentionMaxRows];  // absolute
+  int32_t first_key;                    // of any row
+  int32_t last_key;                     // one past
+};
+
+SLUICE_INLINE BlockRows block_rows(const AttentionBlock& block) {
+  BlockRows rows;
+  rows.first_key = INT32_MAX;
+  rows.last_key = 0;
+  for (int32_t r = 0; r < block.num_rows; ++r) {
+    const int32_t token = (block.row_begin + r) / block.group;
+    const int32_t head = (block.row_begin + r) % block.group;
+    const int32_t position = block.first_position + token;
+    rows.q[r] = block.q + token * block.q_stride + int64_t{head} * block.head_dim;
+    rows.visible[r] = {first_visible_key(position, block.window), position + 1};
+    if (rows.visible[r].begin < rows.first_key) rows.first_key = rows.visible[r].begin;
+    if (rows.visible[r].end > rows.last_key) rows.last_key = rows.visible[r].end;
+  }
+  return rows;
+}
+
+// Points at the cache itself; blocks have at least 16 slots.
+template <typename Load>
+SLUICE_INLINE void view_tile(const AttentionBlock& block,
+                             int32_t tile_begin,
+                             int32_t v_begin,
+                             int32_t v_end,
+                             TileView<typename Load::Element>* tile) {
+  using Element = typename Load::Element;
+  tile->k_stride = block.block_size;
+  for (int32_t v = v_begin; v < v_end; ++v) {
+    const int32_t key = tile_begin + 16 * v;
+    const int64_t at = block.block_table[key / block.block_size] * block.block_bytes;
+    const int32_t slot = key % block.block_size;
+    tile->k[v] = reinterpret_cast<const Element*>(block.k + at) + slot;
+    tile->v[v] = reinterpret_cast<const Element*>(block.v + at) + int64_t{slot} * block.head_dim;
+  }
+}
+
+// Converts the vectors of a tile to floats: K [vector][head_dim][16], V [vector][16][head_dim].
+template <typename Load>
+[[gnu::noinline]] void convert_tile(const AttentionBlock& block,
+                                    int32_t tile_begin,
+                                    KeyRange keys,
+                                    float* k_out,
+                                    float* v_out,
+                                    TileView<float>* tile) {
+  using Element = typename Load::Element;
+  const int32_t head_dim = block.head_dim;
+  tile->k_stride = 16;
+  for (int32_t v = keys.begin / 16; 16 * v < keys.end; ++v) {
+    float* k_tile = k_out + int64_t{v} * 16 * head_dim;
+    float* v_tile = v_out + int64_t{v} * 16 * head_dim;
+    tile->k[v] = k_tile;
+    tile->v[v] = v_tile;
+    if (block.block_size >= 16) {
+      TileView<Element> cache;
+      view_tile<Load>(block, tile_begin, v, v + 1, &cache);
+      for (int32_t d = 0; d < head_dim; ++d) {
+        store(k_tile + 16 * d, Load::load16(cache.k[v] + d * cache.k_stride));
+      }
+      for (int32_t i = 0; i < 16 * head_dim; i += 16) {
+        store(v_tile + i, Load::load16(cache.v[v] + i));
+      }
+      continue;
+    }
+    for (int32_t j = 0; j < 16; ++j) {
+      if (16 * v + j < keys.begin || 16 * v + j >= keys.end) {
+        for (int32_t d = 0; d < head_dim; ++d) k_tile[16 * d + j] = 0;
+        continue;
+      }
+      const int32_t key = tile_begin + 16 * v + j;
+      const int64_t at = block.block_table[key / block.block_size] * block.block_bytes;
+      const int32_t slot = key % block.block_size;
+      const auto* k = reinterpret_cast<const Element*>(block.k + at) + slot;
+      const auto* values =
+          reinterpret_cast<const Element*>(block.v + at) + int64_t{slot} * head_dim;
+      for (int32_t d = 0; d < head_dim; d += 16) {
+        Element column[16];
+        for (int32_t i = 0; i < 16; ++i) column[i] = k[(d + i) * int64_t{block.block_size}];
+        alignas(64) float wide[16];
+        store(wide, Load::load16(column));
+        for (int32_t i = 0; i < 16; ++i) k_tile[16 * (d + i) + j] = wide[i];
+        store(v_tile + int64_t{j} * head_dim + d, Load::load16(values + d));
+      }
+    }
+  }
+}
+
+// One tile for every row that sees a key of it.
+template <typename Load>
+SLUICE_INLINE void attend_tile(const AttentionBlock& block,
+                               const BlockRows& rows,
+                               const TileView<typename Load::Element>& tile,
+                               int32_t tile_begin,
+                               KeyRange keys,
+                               RowStates& states) {
+  float* scores = block.scratch;
+  KeyRange ranges[kAttentionMaxRows];
+  alignas(64) float m_old[kAttentionMaxRows];
+  alignas(64) float sums[kAttentionMaxRows] = {};
+  std::memcpy(m_old, states.m, sizeof(m_old));
+  for (int32_t r = 0; r < block.num_rows; r += kRowsTogether) {
+    const int32_t together =
+        block.num_rows - r < kRowsTogether ? block.num_rows - r : kRowsTogether;
+    score_some<Load>(together, tile, keys.begin / 16, (keys.end + 15) / 16, block.head_dim,
+                     rows.q + r, scores + r * kTile);
+  }
+  for (int32_t r = 0; r < block.num_rows; ++r) {
+    const int32_t begin = rows.visible[r].begin - tile_begin;
+    const int32_t end = rows.visible[r].end - tile_begin;
+    ranges[r] = {begin < 0 ? 0 : begin, end > kTile ? kTile : end};
+    if (ranges[r].begin >= ranges[r].end) {
+      ranges[r] = {0, 0};
+      continue;
+    }
+    states.m[r] = softmax_tile(block, ranges[r], m_old[r], scores + r * kTile, &sums[r]);
+  }
+  for (int32_t base = 0; base < block.num_rows; base += 16) {
+    alignas(64) float keep[16];
+    store(keep, exp(sub(load(m_old + base), load(states.m + base))));
+    for (int32_t i = 0; i < 16 && base + i < block.num_rows; ++i) {
+      const int32_t r = base + i;
+      if (ranges[r].end == 0) continue;
+      states.l[r] = __builtin_fmaf(states.l[r], keep[i], sums[r]);
+      float* o = states.o + int64_t{r} * block.head_dim;
+      const V16 factor = broadcast(keep[i]);
+      for (int32_t d = 0; d < block.head_dim; d += 16) store(o + d, mul(load(o + d), factor));
+    }
+  }
+  for (int32_t r = 0; r < block.num_rows; r += kRowsTogether) {
+    const int32_t together =
+        block.num_rows - r < kRowsTogether ? block.num_rows - r : kRowsTogether;
+    value_some<Load>(together, tile, ranges + r, block.head_dim, scores + r * kTile,
+                     states.o + int64_t{r} * block.head_dim);
+  }
+}
+
+// All tiles of one partition, left to right.
+template <typename Load>
+SLUICE_INLINE void attend_partition(const AttentionBlock& block,
+                                    const BlockRows& rows,
+                                    int32_t partition,
+                                    RowStates& states) {
+  float* k_floats = block.scratch + kAttentionMaxRows * (kTile + 2 * int64_t{block.head_dim});
+  float* v_floats = k_floats + int64_t{kTile} * block.head_dim;
+  const bool convert = block.num_rows > kRowsTogether || block.block_size < 16;
+  for (int32_t t = 0; t < kPartition / kTile; ++t) {
+    const int32_t tile_begin = partition * kPartition + t * kTile;
+    const int32_t begin = rows.first_key - tile_begin;
+    const int32_t end = rows.last_key - tile_begin;
+    const KeyRange keys = {begin < 0 ? 0 : begin, end > kTile ? kTile : end};
+    if (keys.begin >= keys.end) continue;
+    if (convert) {
+      TileView<float> tile;
+      convert_tile<Load>(block, tile_begin, keys, k_floats, v_floats, &tile);
+      attend_tile<LoadF32>(block, rows, tile, tile_begin, keys, states);
+    } else {
+      TileView<typename Load::Element> tile;
+      view_tile<Load>(block, tile_begin, keys.begin / 16, (keys.end + 15) / 16, &tile);
+      attend_tile<Load>(block, rows, tile, tile_begin, keys, states);
+    }
+  }
+}
+
+template <typename Load>
+SLUICE_INLINE void attend(const AttentionBlock& block) {
+  const BlockRows rows = block_rows(block);
+  const int32_t head_dim = block.head_dim;
+  RowStates running;
+  RowStates merged;
+  running.o = block.scratch + kAttentionMaxRows * kTile;
+  merged.o = running.o + int64_t{kAttentionMaxRows} * head_dim;
+  bool started[kAttentionMaxRows] = {};
+
+  for (int32_t partition = block.partition_begin; partition < block.partition_end; ++partition) {
+    const KeyRange keys = {partition * kPartition, (partition + 1) * kPartition};
+    if (rows.first_key >= keys.end || rows.last_key <= keys.begin) continue;
+    reset(running, block.num_rows, head_dim);
+    attend_partition<Load>(block, rows, partition, running);
+    for (int32_t r = 0; r < block.num_rows; ++r) {
+      if (rows.visible[r].begin >= keys.end || rows.visible[r].end <= keys.begin) continue;
+      const float* o = running.o + int64_t{r} * head_dim;
+      if (block.partials != nullptr) {
+        const int64_t slot =
+            int64_t{partition - block.partition_base} * block.rows_per_request + block.row_begin + r;
+        float* partial = block.partials + slot * (head_dim + 2);
+        std::memcpy(partial, o, static_cast<size_t>(head_dim) * sizeof(float));
+        partial[head_dim] = running.m[r];
+        partial[head_dim + 1] = running.l[r];
+      } else if (started[r]) {
+        merge_row(&merged.m[r], &merged.l[r], merged.o + int64_t{r} * head_dim, running.m[r],
+                  running.l[r], o, head_dim);
+      } else {
+        started[r] = true;
+        merged.m[r] = running.m[r];
+        merged.l[r] = running.l[r];
+        std::memcpy(merged.o + int64_t{r} * head_dim, o,
+                    static_cast<size_t>(head_dim) * sizeof(float));
+      }
+    }
+  }
+  if (block.partials != nullptr) return;
+  for (int32_t r = 0; r < block.num_rows; ++r) {
+    const int32_t token = (block.row_begin + r) / block.group;
+    const int32_t head = (block.row_begin + r) % block.group;
+    finish_row(merged.m[r], merged.l[r], merged.o + int64_t{r} * head_dim,
+               block.sinks != nullptr ? block.sinks + head : nullptr, head_dim,
+               block.out + token * block.out_stride + int64_t{head} * head_dim);
+  }
+}
+
+inline void attention_block(const AttentionBlock& block) {
+  switch (block.dtype) {
+    case DType::kF32: return attend<LoadF32>(block);
+    case DType::kF16: return attend<LoadF16>(block);
+    default: return attend<LoadBF16>(block);
+  }
+}
+
+// Folds the partials of the rows of `block` left to right and writes their outputs. The first
+// partition of a row is overwritten with the merged state.
+inline void attention_merge(const AttentionBlock& block) {
+  const int32_t head_dim = block.head_dim;
+  const BlockRows rows = block_rows(block);
+  for (int32_t r = 0; r < block.num_rows; ++r) {
+    const int32_t row = block.row_begin + r;
+    const int64_t step = int64_t{block.rows_per_request} * (head_dim + 2);
+    const int32_t first = rows.visible[r].begin / kPartition - block.partition_base;
+    const int32_t last = (rows.visible[r].end - 1) / kPartition - block.partition_base;
+    float* merged = block.partials + first * step + int64_t{row} * (head_dim + 2);
+    const float* next = merged + step;
+    for (int32_t p = first + 1; p <= last; ++p, next += step) {
+      merge_row(&merged[head_dim], &merged[head_dim + 1], merged, next[head_dim],
+                next[head_dim + 1], next, head_dim);
+    }
+    const int32_t head = row % block.group;
+    finish_row(merged[head_dim], merged[head_dim + 1], merged,
+               block.sinks != nullptr ? block.sinks + head : nullptr, head_dim,
+               block.out + row / block.group * block.out_stride + int64_t{head} * head_dim);
+  }
+}
+
+}  // namespace sluice::kernels::cpu::SLUICE_ISA

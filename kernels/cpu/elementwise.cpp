@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/elementwise.h"
+
+#include <cstring>
+
+#include "engine/core/status.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/runtime.h"
+#include "kernels/cpu/simd.h"
+
+namespace sluice::kernels::cpu {
+
+void embedding(const ExecContext& ctx, const EmbeddingArgs& args) {
+  const SimdTable& simd = simd_table(ctx.isa);
+  const PackedWeight& table = *args.table;
+  const int64_t group_bytes = packed_group_bytes(table.format);
+  const int64_t tile_bytes = ceil_div(table.k, kQuantGroup) * group_bytes;
+  ctx.pool->parallel_for(static_cast<int64_t>(args.token_ids.size()), [&](int64_t i, int32_t) {
+    const TokenId token = args.token_ids[static_cast<size_t>(i)];
+    DCHECK(token >= 0 && token < table.n);
+    simd.embedding_row({.format = table.format,
+                        .tile = table.data + token / kRowTile * tile_bytes,
+                        .row_in_tile = token % kRowTile,
+                        .k = table.k,
+                        .out = args.out + i * args.out_stride},
+                       group_bytes);
+  });
+}
+
+void silu_mul(const ExecContext& ctx, const SiluMulArgs& args) {
+  DCHECK(args.out.k >= 1 && args.stride >= args.out.k);
+  const SimdTable& simd = simd_table(ctx.isa);
+  ctx.pool->parallel_for(args.out.num_rows, [&](int64_t row, int32_t) {
+    simd.silu_mul_row(args.gate + row * args.stride, args.up + row * args.stride,
+                      quantized_row(args.out, row));
+  });
+}
+
+void gather_rows(const ExecContext& ctx, const GatherRowsArgs& args) {
+  ctx.pool->parallel_for(static_cast<int64_t>(args.indices.size()), [&](int64_t i, int32_t) {
+    std::memcpy(args.out + i * args.out_stride,
+                args.x + args.indices[static_cast<size_t>(i)] * args.x_stride,
+                static_cast<size_t>(args.n) * sizeof(float));
+  });
+}
+
+}  // namespace sluice::kernels::cpu

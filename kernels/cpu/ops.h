@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operators of the CPU backend; dispatch.cpp names each beside its CUDA counterpart.
+#pragma once
+
+#include "kernels/attention.h"
+#include "kernels/elementwise.h"
+#include "kernels/gemm.h"
+#include "kernels/norm.h"
+#include "kernels/rope.h"
+#include "kernels/sampling.h"
+
+namespace sluice::kernels::cpu {
+
+void linear(const ExecContext& ctx, const LinearArgs& args);
+void quantize_activations(const ExecContext& ctx, const QuantizeArgs& args);
+void rms_norm(const ExecContext& ctx, const RmsNormArgs& args);
+void attention(const ExecContext& ctx, const AttentionArgs& args);
+void rope_write_kv(const ExecContext& ctx, const RopeWriteKvArgs& args);
+void embedding(const ExecContext& ctx, const EmbeddingArgs& args);
+void silu_mul(const ExecContext& ctx, const SiluMulArgs& args);
+void gather_rows(const ExecContext& ctx, const GatherRowsArgs& args);
+void sample(const ExecContext& ctx, const SampleArgs& args);
+
+}  // namespace sluice::kernels::cpu

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/core/status.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/runtime.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/gemm.h"
+
+namespace sluice::kernels {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+
+}  // namespace
+
+int64_t activation_bytes(ActivationFormat format, int64_t num_rows, int64_t k) {
+  const int64_t groups = ceil_div(k, kQuantGroup);
+  if (format == ActivationFormat::kFloat) {
+    return num_rows * groups * kQuantGroup * static_cast<int64_t>(sizeof(float));
+  }
+  return ceil_div(num_rows, kActivationRows) * groups * activation_record_bytes(format);
+}
+
+Activations carve_activations(ActivationFormat format,
+                              int64_t num_rows,
+                              int64_t k,
+                              std::byte* buffer) {
+  CHECK_EQ(reinterpret_cast<uintptr_t>(buffer) % kAlignment, 0U);
+  return {.format = format,
+          .num_rows = static_cast<int32_t>(num_rows),
+          .k = static_cast<int32_t>(k),
+          .data = buffer};
+}
+
+ActivationGroup activation_group(const Activations& activations, int64_t row, int64_t group) {
+  DCHECK(activations.format != ActivationFormat::kFloat);
+  const int64_t groups = ceil_div(activations.k, kQuantGroup);
+  const int64_t code_bytes = activations.format == ActivationFormat::kInt8 ? 1 : 2;
+  std::byte* const record =
+      static_cast<std::byte*>(activations.data) +
+      (row / kActivationRows * groups + group) * activation_record_bytes(activations.format);
+  const int64_t lane = row % kActivationRows;
+  std::byte* const tail = record + kActivationRows * kQuantGroup * code_bytes;
+  return {.codes = record + lane * kQuantGroup * code_bytes,
+          .scale = reinterpret_cast<float*>(tail) + lane,
+          .sum = reinterpret_cast<float*>(tail) + kActivationRows + lane,
+          .code_sum = reinterpret_cast<int32_t*>(tail) + 2 * kActivationRows + lane};
+}
+
+ActivationFormat activation_format(WeightFormat weight, int32_t activation_bits) {
+  if (!format_info(weight).is_integer) return ActivationFormat::kFloat;
+  switch (activation_bits) {
+    case 8:
+      return ActivationFormat::kInt8;
+    case 16:
+      return ActivationFormat::kInt16;
+    case 32:
+      return ActivationFormat::kFloat;
+  }
+  SLUICE_UNREACHABLE("activation bits other than 8, 16 and 32");
+}
+
+namespace cpu {
+
+QuantizedRow quantized_row(const Activations& activations, int64_t row) {
+  if (activations.format == ActivationFormat::kFloat) {
+    const int64_t row_bytes = activation_bytes(ActivationFormat::kFloat, 1, activations.k);
+    return {.format = activations.format,
+            .k = activations.k,
+            .codes = static_cast<std::byte*>(activations.data) + row * row_bytes,
+            .scale = nullptr,
+            .sum = nullptr,
+            .code_sum = nullptr,
+            .group_bytes = kQuantGroup * static_cast<int64_t>(sizeof(float))};
+  }
+  const ActivationGroup first = activation_group(activations, row, 0);
+  return {.format = activations.format,
+          .k = activations.k,
+          .codes = static_cast<std::byte*>(first.codes),
+          .scale = first.scale,
+          .sum = first.sum,
+          .code_sum = first.code_sum,
+          .group_bytes = activation_record_bytes(activations.format)};
+}
+
+int64_t rows_per_claim(int64_t num_rows) {
+  return num_rows > kActivationRows ? kActivationRows : kActivationRows / 2;
+}
+
+void quantize_activations(const ExecContext& ctx, const QuantizeArgs& args) {
+  DCHECK(args.out.k >= 1 && args.x_stride >= args.out.k);
+  const SimdTable& simd = simd_table(ctx.isa);
+  const auto rows = [&](int64_t begin, int64_t end, int32_t) {
+    for (int64_t row = begin; row < end; ++row) {
+      simd.quantize_row(args.x + row * args.x_stride, quantized_row(args.out, row));
+    }
+  };
+  ctx.pool->parallel_for_chunked(args.out.num_rows, rows_per_claim(args.out.num_rows), rows);
+}
+
+}  // namespace cpu
+}  // namespace sluice::kernels

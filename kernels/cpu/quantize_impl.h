@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Activation quantization and the norm before it, for simd_<isa>.cpp.
+#pragma once
+
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/vec16.h"
+
+namespace sluice::kernels::cpu::SLUICE_ISA {
+
+constexpr int32_t kInfinityBits = 0x7F800000;
+constexpr float kLargestFloat = 0x1.fffffep127F;
+
+template <typename T>
+SLUICE_INLINE T* at_offset(T* p, int64_t bytes) {
+  return reinterpret_cast<T*>(reinterpret_cast<std::byte*>(p) + bytes);
+}
+
+// Writes one group of 32 values in the row's format; whoever produces a row (norm, silu) calls this
+// while the values are in registers.
+SLUICE_INLINE void write_group(const QuantizedRow& out, int32_t group, V16 a, V16 b) {
+  const int64_t offset = group * out.group_bytes;
+  if (out.format == ActivationFormat::kFloat) {
+    float* const values = reinterpret_cast<float*>(out.codes + offset);
+    store(values, a);
+    store(values + 16, b);
+    return;
+  }
+  const bool int8 = out.format == ActivationFormat::kInt8;
+  // Bit patterns of magnitudes order like their values, infinities and NaN above all of them.
+  const int32_t largest_bits = max_lane(max(bits_of(abs(a)), bits_of(abs(b))));
+  const bool finite = largest_bits < kInfinityBits;
+  float largest;
+  std::memcpy(&largest, &largest_bits, sizeof(largest));
+  const float scale = largest / (int8 ? 127.0F : 32767.0F);
+  const float inverse = 1.0F / scale;
+  I16 code_a = broadcast(0);
+  I16 code_b = broadcast(0);
+  float kept = finite ? 0.0F : __builtin_nanf("");
+  if (finite && inverse <= kLargestFloat) {
+    code_a = round_to_int(mul(a, broadcast(inverse)));
+    code_b = round_to_int(mul(b, broadcast(inverse)));
+    kept = scale;
+  }
+  if (int8) {
+    int8_t* const codes = reinterpret_cast<int8_t*>(out.codes + offset);
+    store_narrow(codes, code_a);
+    store_narrow(codes + 16, code_b);
+  } else {
+    int16_t* const codes = reinterpret_cast<int16_t*>(out.codes + offset);
+    store_narrow(codes, code_a);
+    store_narrow(codes + 16, code_b);
+  }
+  const int32_t sum = sum_lanes(add(code_a, code_b));
+  *at_offset(out.scale, offset) = kept;
+  *at_offset(out.sum, offset) = static_cast<float>(sum) * kept;
+  *at_offset(out.code_sum, offset) = sum;
+}
+
+// Lanes [begin, begin + 16) of a row of n floats, zeros past its end.
+SLUICE_INLINE V16 load_up_to(const float* x, int32_t begin, int32_t n) {
+  const int32_t left = n - begin;
+  if (left >= 16) return load(x + begin);
+  return left > 0 ? load_partial(x + begin, left) : zero();
+}
+
+static void quantize_row(const float* x, const QuantizedRow& out) {
+  const int32_t groups = (out.k + kQuantGroup - 1) / kQuantGroup;
+  for (int32_t group = 0; group < groups; ++group) {
+    const int32_t begin = group * kQuantGroup;
+    write_group(out, group, load_up_to(x, begin, out.k), load_up_to(x, begin + 16, out.k));
+  }
+}
+
+static void rms_norm_row(const float* x, const float* weight, float eps, const QuantizedRow& out) {
+  const int32_t n = out.k;
+  V16 squares = zero();
+  int32_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const V16 v = load(x + i);
+    squares = fma(v, v, squares);
+  }
+  if (i < n) {  // zero lanes add +0 to a sum of squares: no bit changes
+    const V16 v = load_partial(x + i, n - i);
+    squares = fma(v, v, squares);
+  }
+  const float mean = fold_by_halves(squares) / static_cast<float>(n);
+  const V16 r = broadcast(1.0F / sqrt_float(mean + eps));
+  const int32_t groups = (n + kQuantGroup - 1) / kQuantGroup;
+  for (int32_t group = 0; group < groups; ++group) {
+    const int32_t a = group * kQuantGroup;
+    const int32_t b = a + 16;
+    write_group(out,
+                group,
+                mul(mul(load_up_to(x, a, n), r), load_up_to(weight, a, n)),
+                mul(mul(load_up_to(x, b, n), r), load_up_to(weight, b, n)));
+  }
+}
+
+}  // namespace sluice::kernels::cpu::SLUICE_ISA

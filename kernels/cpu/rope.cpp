@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/rope.h"
+
+#include "engine/core/status.h"
+#include "kernels/cpu/math64.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/runtime.h"
+#include "kernels/cpu/simd.h"
+
+namespace sluice::kernels {
+
+RopeTable::RopeTable(const RopeParams& params, int32_t num_positions)
+    : num_pairs_(params.rotary_dim / 2), style_(params.style) {
+  CHECK(params.rotary_dim % 2 == 0);
+  CHECK(params.freq_factors.empty() ||
+        params.freq_factors.size() >= static_cast<size_t>(num_pairs_));
+  const double log2_base = cpu::log2_f64(static_cast<double>(params.freq_base));
+  std::vector<double> step(static_cast<size_t>(num_pairs_));  // radians per position
+  for (int32_t i = 0; i < num_pairs_; ++i) {
+    const double exponent = static_cast<double>(2 * i) / params.rotary_dim;
+    double freq = cpu::exp2_f64(-exponent * log2_base) * static_cast<double>(params.freq_scale);
+    if (!params.freq_factors.empty()) {
+      freq /= static_cast<double>(params.freq_factors[static_cast<size_t>(i)]);
+    }
+    step[static_cast<size_t>(i)] = freq;
+  }
+  const size_t size = static_cast<size_t>(num_positions) * static_cast<size_t>(num_pairs_);
+  cos_.resize(size);
+  sin_.resize(size);
+  for (size_t at = 0; at < size; ++at) {
+    const auto position = static_cast<double>(at / static_cast<size_t>(num_pairs_));
+    const cpu::SinCos value =
+        cpu::sincos_f64(position * step[at % static_cast<size_t>(num_pairs_)]);
+    cos_[at] = static_cast<float>(value.cos);
+    sin_[at] = static_cast<float>(value.sin);
+  }
+}
+
+int64_t RopeTable::bytes(const RopeParams& params, int64_t num_positions) {
+  return num_positions * (params.rotary_dim / 2) * 2 * static_cast<int64_t>(sizeof(float));
+}
+
+namespace cpu {
+
+void rope_write_kv(const ExecContext& ctx, const RopeWriteKvArgs& args) {
+  const SimdTable& simd = simd_table(ctx.isa);
+  const KvLayerView& kv = args.kv;
+  const auto element = static_cast<int64_t>(dtype_bytes(kv.dtype));
+  const int64_t block_bytes = int64_t{kv.num_kv_heads} * kv.head_dim * kv.block_size * element;
+  DCHECK(args.positions.size() == args.slot_mapping.size() && kv.head_dim % 16 == 0);
+  DCHECK(args.table == nullptr || 2 * args.table->num_pairs() <= kv.head_dim);
+  constexpr int64_t kTokensPerClaim = 4;
+  const auto num_tokens = static_cast<int64_t>(args.positions.size());
+  const auto tokens = [&](int64_t begin, int64_t end, int32_t) {
+    for (int64_t token = begin; token < end; ++token) {
+      float* const q = args.q + token * args.q_stride;
+      float* const k = args.k + token * args.k_stride;
+      if (args.table != nullptr) {
+        const int32_t position = args.positions[static_cast<size_t>(token)];
+        RopeRow row{.x = q,
+                    .cos = args.table->cos_row(position),
+                    .sin = args.table->sin_row(position),
+                    .num_heads = args.num_heads,
+                    .head_dim = kv.head_dim,
+                    .num_pairs = args.table->num_pairs(),
+                    .halves = args.table->style() == RopeStyle::kHalves};
+        simd.rope_row(row);
+        row.x = k;
+        row.num_heads = kv.num_kv_heads;
+        simd.rope_row(row);
+      }
+      const int64_t slot = args.slot_mapping[static_cast<size_t>(token)];
+      const int64_t at = slot / kv.block_size * block_bytes;
+      const int64_t offset = slot % kv.block_size;
+      simd.kv_row({.k = k,
+                   .v = args.v + token * args.v_stride,
+                   .k_slot = kv.k + at + offset * element,
+                   .v_slot = kv.v + at + offset * kv.head_dim * element,
+                   .dtype = kv.dtype,
+                   .num_kv_heads = kv.num_kv_heads,
+                   .head_dim = kv.head_dim,
+                   .block_size = kv.block_size});
+    }
+  };
+  ctx.pool->parallel_for_chunked(num_tokens, kTokensPerClaim, tokens);
+}
+
+}  // namespace cpu
+}  // namespace sluice::kernels

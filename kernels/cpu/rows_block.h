@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Row-wise work between rope.cpp, elementwise.cpp and the instruction sets.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/core/types.h"
+#include "quant/repack.h"
+
+namespace sluice::kernels::cpu {
+
+// The heads of one token.
+struct RopeRow {
+  float* x;  // [num_heads][head_dim]
+  const float* cos;
+  const float* sin;
+  int32_t num_heads;
+  int32_t head_dim;
+  int32_t num_pairs;
+  bool halves;  // pairs (i, i + num_pairs), else (2 i, 2 i + 1)
+};
+
+// One token's K and V into its slot.
+struct KvRow {
+  const float* k;  // [num_kv_heads][head_dim]
+  const float* v;
+  std::byte* k_slot;  // element (d, slot) of head 0: the next d is block_size elements on
+  std::byte* v_slot;  // row `slot` of head 0
+  DType dtype;
+  int32_t num_kv_heads;
+  int32_t head_dim;
+  int32_t block_size;
+};
+
+// One row of a packed table.
+struct EmbeddingRow {
+  WeightFormat format;
+  const std::byte* tile;  // the row's tile of 16
+  int32_t row_in_tile;
+  int32_t k;
+  float* out;
+};
+
+}  // namespace sluice::kernels::cpu

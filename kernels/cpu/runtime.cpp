@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/runtime.h"
+
+#include <linux/futex.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+
+#include "engine/core/status.h"
+
+namespace sluice::kernels::cpu {
+namespace {
+
+constexpr auto kSpin = std::chrono::microseconds(20);
+constexpr int kNiceLevels = 5;
+constexpr uint64_t kTilesMask = 0xFFFFFFFFU;
+
+void futex_wait(std::atomic<uint32_t>& word, uint32_t expected) {
+  static_assert(sizeof(word) == sizeof(uint32_t));
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
+}
+
+void futex_wake_all(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+}
+
+void cpu_pause() { __builtin_ia32_pause(); }
+
+// True as soon as done() is, false when kSpin has passed before.
+template <typename Done>
+bool spin_until(Done done) {
+  const auto deadline = std::chrono::steady_clock::now() + kSpin;
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (done()) return true;
+      cpu_pause();
+    }
+  } while (std::chrono::steady_clock::now() < deadline);
+  return false;
+}
+
+// Best effort: without it the threads still compute, only I/O waits longer.
+void lower_own_priority() {
+  const auto tid = static_cast<id_t>(syscall(SYS_gettid));
+  errno = 0;
+  const int nice = getpriority(PRIO_PROCESS, tid);
+  if (errno == 0) setpriority(PRIO_PROCESS, tid, std::min(nice + kNiceLevels, 19));
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int32_t num_threads) : num_threads_(num_threads) {
+  CHECK_GE(num_threads, 1);
+  CHECK_LE(num_threads, kMaxThreads);
+  threads_.reserve(static_cast<size_t>(num_threads - 1));
+  for (int32_t worker = 1; worker < num_threads; ++worker) {
+    threads_.emplace_back([this, worker] { worker_main(worker); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  stop_.store(true);
+  epoch_.fetch_add(1);
+  futex_wake_all(epoch_);
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void ThreadPool::run(int64_t num_tiles, int64_t chunk, TileFn fn, void* context) {
+  if (num_tiles <= 0) return;
+  DCHECK(num_tiles <= INT32_MAX && chunk >= 1);
+  if (threads_.empty() || num_tiles <= chunk) {
+    fn(context, 0, num_tiles, 0);
+    return;
+  }
+  fn_.store(fn, std::memory_order_relaxed);
+  context_.store(context, std::memory_order_relaxed);
+  num_tiles_.store(static_cast<uint32_t>(num_tiles), std::memory_order_relaxed);
+  chunk_.store(static_cast<uint32_t>(chunk), std::memory_order_relaxed);
+  unfinished_.store(static_cast<uint32_t>(num_tiles), std::memory_order_relaxed);
+  const uint32_t epoch = epoch_.load(std::memory_order_relaxed) + 1;
+  const uint64_t state = uint64_t{epoch} << 32 | static_cast<uint64_t>(num_tiles);
+  state_.store(state, std::memory_order_release);
+  epoch_.store(epoch);
+  if (num_parked_.load() > 0) futex_wake_all(epoch_);
+  work(state, 0);
+  wait_until_done();
+}
+
+// Claims and runs tiles until the job of `state`'s epoch has none left. A claim succeeds only while
+// the job has unclaimed tiles, hence before worker 0 may replace it: what was read of the job
+// between loading `state` and the claim belongs to that job.
+void ThreadPool::work(uint64_t state, int32_t worker) {
+  const uint64_t epoch = state >> 32;
+  while (state >> 32 == epoch && (state & kTilesMask) != 0) {
+    const TileFn fn = fn_.load(std::memory_order_relaxed);
+    void* const context = context_.load(std::memory_order_relaxed);
+    const uint32_t num_tiles = num_tiles_.load(std::memory_order_relaxed);
+    const uint32_t chunk = chunk_.load(std::memory_order_relaxed);
+    const auto left = static_cast<uint32_t>(state & kTilesMask);
+    const uint32_t take = std::min(chunk, left);
+    if (!state_.compare_exchange_weak(
+            state, state - take, std::memory_order_acq_rel, std::memory_order_acquire)) {
+      continue;
+    }
+    const int64_t begin = num_tiles - left;
+    fn(context, begin, begin + take, worker);
+    if (unfinished_.fetch_sub(take) == take && caller_parked_.load() != 0) {
+      futex_wake_all(unfinished_);
+    }
+    state = state_.load(std::memory_order_acquire);
+  }
+}
+
+void ThreadPool::wait_until_done() {
+  const auto done = [this] { return unfinished_.load(std::memory_order_acquire) == 0; };
+  if (done() || spin_until(done)) return;
+  caller_parked_.store(1);
+  for (uint32_t left = unfinished_.load(); left != 0; left = unfinished_.load()) {
+    futex_wait(unfinished_, left);
+  }
+  caller_parked_.store(0);
+}
+
+void ThreadPool::worker_main(int32_t worker) {
+  lower_own_priority();
+  uint32_t seen = 0;
+  while (true) {
+    const auto changed = [this, seen] { return epoch_.load(std::memory_order_acquire) != seen; };
+    if (!changed() && !spin_until(changed)) {
+      num_parked_.fetch_add(1);
+      while (epoch_.load() == seen) futex_wait(epoch_, seen);
+      num_parked_.fetch_sub(1);
+    }
+    if (stop_.load()) return;
+    seen = epoch_.load();
+    work(state_.load(std::memory_order_acquire), worker);
+  }
+}
+
+}  // namespace sluice::kernels::cpu

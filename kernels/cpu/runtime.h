@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// The compute threads of one engine.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace sluice::kernels::cpu {
+
+inline constexpr int32_t kMaxThreads = 1024;
+
+// A fork-join pool. The thread that creates it is worker 0 and the only one that may call
+// parallel_for, which does not nest. Tiles are claimed from one counter, so a worker whose core is
+// taken away leaves its share to the others; nothing is allocated or locked per call. Waiting spins
+// for at most about 20 us, then parks in the kernel. Workers other than 0 run 5 nice levels below
+// their creator, so that I/O threads preempt them.
+class ThreadPool {
+ public:
+  // Runs the tiles [begin, end); `worker` in [0, num_threads) names per-worker scratch.
+  using TileFn = void (*)(void* context, int64_t begin, int64_t end, int32_t worker);
+
+  explicit ThreadPool(int32_t num_threads);  // including the creator
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  [[nodiscard]] int32_t num_threads() const { return num_threads_; }
+
+  // Returns when every tile of [0, num_tiles) has run once; claims `chunk` tiles at a time.
+  // num_tiles < 2^31.
+  void run(int64_t num_tiles, int64_t chunk, TileFn fn, void* context);
+
+  // fn(begin, end, worker).
+  template <typename Fn>
+  void parallel_for_chunked(int64_t num_tiles, int64_t chunk, Fn&& fn) {
+    using Body = std::remove_reference_t<Fn>;
+    run(
+        num_tiles,
+        chunk,
+        [](void* context, int64_t begin, int64_t end, int32_t worker) {
+          (*static_cast<Body*>(context))(begin, end, worker);
+        },
+        const_cast<void*>(static_cast<const void*>(&fn)));
+  }
+
+  // fn(tile, worker), one tile per claim.
+  template <typename Fn>
+  void parallel_for(int64_t num_tiles, Fn&& fn) {
+    parallel_for_chunked(num_tiles, 1, [&fn](int64_t begin, int64_t end, int32_t worker) {
+      for (int64_t tile = begin; tile < end; ++tile) fn(tile, worker);
+    });
+  }
+
+ private:
+  void worker_main(int32_t worker);
+  void work(uint64_t state, int32_t worker);
+  void wait_until_done();
+
+  const int32_t num_threads_;
+  std::vector<std::thread> threads_;
+
+  // The job. Written by worker 0 before state_ names its epoch; claims are compare-and-swaps on
+  // state_, so that a late worker of an older epoch never takes a tile of a newer one.
+  std::atomic<TileFn> fn_{nullptr};
+  std::atomic<void*> context_{nullptr};
+  std::atomic<uint32_t> num_tiles_{0};
+  std::atomic<uint32_t> chunk_{1};
+
+  alignas(64) std::atomic<uint64_t> state_{0};       // epoch << 32 | tiles not yet claimed
+  alignas(64) std::atomic<uint32_t> unfinished_{0};  // tiles of the job; futex of worker 0
+  std::atomic<uint32_t> caller_parked_{0};
+  alignas(64) std::atomic<uint32_t> epoch_{0};  // futex of the other workers
+  std::atomic<uint32_t> num_parked_{0};
+  std::atomic<bool> stop_{false};
+};
+
+}  // namespace sluice::kernels::cpu

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of one instruction set as a table of functions. Plain pointers and integers only:
+// the instruction-set files must not instantiate anything that other files also use (vec16.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cpu/attention_block.h"
+#include "kernels/cpu/rows_block.h"
+#include "kernels/cpu/sampling_block.h"
+#include "kernels/device.h"
+#include "kernels/gemm.h"
+
+namespace sluice::kernels::cpu {
+
+// Row tiles of one weight times rows of activations: out[m, 16 * tile + r].
+struct LinearBlock {
+  WeightFormat format;
+  ActivationFormat activation;
+  bool add;                 // out += y instead of out = y
+  int32_t num_tiles;        // row tiles, consecutive
+  int32_t num_columns;      // outputs that exist, <= 16 * num_tiles
+  int32_t num_rows;         // of activations
+  int32_t num_groups;       // ceil(k / 32)
+  const std::byte* weight;  // first tile
+  const void* x;            // first row, the first of an activation block
+  const float* bias;        // of the first column, or null
+  float* out;               // first row and column
+  int64_t out_stride;
+};
+
+// One row of an Activations. Kernels write it group by group with write_group (quantize_impl.h).
+struct QuantizedRow {
+  ActivationFormat format;
+  int32_t k;
+  std::byte* codes;  // of the first group; the three below as well, integer formats only
+  float* scale;
+  float* sum;
+  int32_t* code_sum;
+  int64_t group_bytes;  // from one group to the next, of all of them
+};
+
+enum class MathFunction : uint8_t { kExp, kLog, kTanh, kSilu };
+
+struct SimdTable {
+  // GEMM and norm.
+  void (*linear)(const LinearBlock& block);
+  void (*quantize_row)(const float* x, const QuantizedRow& out);
+  void (*rms_norm_row)(const float* x, const float* weight, float eps, const QuantizedRow& out);
+  // Attention.
+  void (*attention_block)(const AttentionBlock& block);
+  void (*attention_merge)(const AttentionBlock& block);
+  // Rows.
+  void (*rope_row)(const RopeRow& row);
+  void (*kv_row)(const KvRow& row);
+  void (*silu_mul_row)(const float* gate, const float* up, const QuantizedRow& out);
+  void (*embedding_row)(const EmbeddingRow& row, int64_t group_bytes);
+  // Sampling.
+  LogitScan (*scan_logits)(const LogitRow& row);
+  float (*sum_exp)(const LogitRow& row, const SoftmaxSpec& spec);
+  void (*weigh_candidates)(const Candidate* from,
+                           int32_t count,
+                           const SoftmaxSpec& spec,
+                           float* weights);
+  float (*log_of)(float x);
+  int32_t (*gumbel_argmax)(const LogitRow& row,
+                           const SoftmaxSpec& spec,
+                           const NoiseKey& key,
+                           int32_t first);
+  void (*count_bands)(const LogitRow& row, float first, uint32_t* counts);
+  int32_t (*collect_bands)(
+      const LogitRow& row, float first, int32_t begin, int32_t end, Candidate* out);
+  // n values each, a multiple of 16: the elementary functions themselves, for the tests of math16.h.
+  void (*map)(MathFunction function, const float* x, int32_t n, float* out);
+};
+
+extern const SimdTable kScalarTable;
+extern const SimdTable kAvx2Table;
+extern const SimdTable kAvx512Table;
+
+const SimdTable& simd_table(Isa isa);
+
+// Row `row` of an Activations.
+QuantizedRow quantized_row(const Activations& activations, int64_t row);
+
+// Rows a worker should claim at a time when it writes an Activations: rows of one block share cache
+// lines.
+int64_t rows_per_claim(int64_t num_rows);
+
+}  // namespace sluice::kernels::cpu

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels compiled for one instruction set; see vec16.h for what may be included here.
+#define SLUICE_ISA_SCALAR
+
+#include "kernels/cpu/vec16.h"
+// vec16.h comes first: it names the namespace that the kernels live in.
+#include "kernels/cpu/attention_impl.h"
+#include "kernels/cpu/gemm_impl.h"
+#include "kernels/cpu/quantize_impl.h"
+#include "kernels/cpu/rows_impl.h"
+#include "kernels/cpu/sampling_impl.h"
+#include "kernels/cpu/simd.h"
+
+namespace sluice::kernels::cpu {
+
+extern const SimdTable kScalarTable = {
+    .linear = SLUICE_ISA::linear_block,
+    .quantize_row = SLUICE_ISA::quantize_row,
+    .rms_norm_row = SLUICE_ISA::rms_norm_row,
+    .attention_block = SLUICE_ISA::attention_block,
+    .attention_merge = SLUICE_ISA::attention_merge,
+    .rope_row = SLUICE_ISA::rope_row,
+    .kv_row = SLUICE_ISA::kv_row,
+    .silu_mul_row = SLUICE_ISA::silu_mul_row,
+    .embedding_row = SLUICE_ISA::embedding_row,
+    .scan_logits = SLUICE_ISA::scan_logits,
+    .sum_exp = SLUICE_ISA::sum_exp,
+    .weigh_candidates = SLUICE_ISA::weigh_candidates,
+    .log_of = SLUICE_ISA::log_of,
+    .gumbel_argmax = SLUICE_ISA::gumbel_argmax,
+    .count_bands = SLUICE_ISA::count_bands,
+    .collect_bands = SLUICE_ISA::collect_bands,
+    .map = SLUICE_ISA::map_function,
+};
+
+}  // namespace sluice::kernels::cpu

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// 16 floats and 16 ints as the CPU kernels see them, one zmm, two ymm or an array. Lanes and trees
+// are the same in all three by construction. Included only by the simd_<isa>.cpp files, each of
+// which defines one SLUICE_ISA_<NAME> first; everything compiled there stays in that namespace or
+// is static, because the linker would otherwise keep one set's copy of an inline function for all.
+// For the same reason nothing of the standard library but <cstdint> and <cstring> is used there.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(SLUICE_ISA_AVX512)
+#include <immintrin.h>
+#define SLUICE_ISA avx512
+#elif defined(SLUICE_ISA_AVX2)
+#include <immintrin.h>
+#define SLUICE_ISA avx2
+#elif defined(SLUICE_ISA_SCALAR)
+#define SLUICE_ISA scalar
+#else
+#error "define SLUICE_ISA_SCALAR, SLUICE_ISA_AVX2 or SLUICE_ISA_AVX512"
+#endif
+
+#define SLUICE_INLINE [[gnu::always_inline]] inline
+
+#if defined(SLUICE_ISA_AVX512)
+#include "kernels/cpu/vec16_avx512.h"
+#elif defined(SLUICE_ISA_AVX2)
+#include "kernels/cpu/vec16_avx2.h"
+#else
+#include "kernels/cpu/vec16_scalar.h"
+#endif
+
+namespace sluice::kernels::cpu::SLUICE_ISA {
+
+// Lanes folded by halves: l += l + 8, then 4, 2, 1.
+SLUICE_INLINE float fold_by_halves(V16 v) {
+  alignas(64) float lanes[16];
+  store(lanes, v);
+  for (int half = 8; half >= 1; half /= 2) {
+    for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+  }
+  return lanes[0];
+}
+
+}  // namespace sluice::kernels::cpu::SLUICE_ISA

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// vec16.h for AVX-512 F/BW/DQ/VL.
+#pragma once
+
+namespace sluice::kernels::cpu::SLUICE_ISA {
+
+struct V16 {
+  __m512 v;
+};
+
+struct I16 {
+  __m512i v;
+};
+
+struct Mask16 {
+  __mmask16 m;
+};
+
+SLUICE_INLINE V16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+
+SLUICE_INLINE void store(float* p, V16 a) { _mm512_storeu_ps(p, a.v); }
+
+// The first `count` lanes, the others zero; count in [0, 16].
+SLUICE_INLINE V16 load_partial(const float* p, int32_t count) {
+  return {_mm512_maskz_loadu_ps(static_cast<__mmask16>((1U << count) - 1), p)};
+}
+
+SLUICE_INLINE void store_partial(float* p, V16 a, int32_t count) {
+  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1U << count) - 1), a.v);
+}
+
+SLUICE_INLINE V16 broadcast(float x) { return {_mm512_set1_ps(x)}; }
+
+SLUICE_INLINE V16 zero() { return {_mm512_setzero_ps()}; }
+
+SLUICE_INLINE V16 add(V16 a, V16 b) { return {_mm512_add_ps(a.v, b.v)}; }
+
+SLUICE_INLINE V16 sub(V16 a, V16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+
+SLUICE_INLINE V16 mul(V16 a, V16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+
+SLUICE_INLINE V16 div(V16 a, V16 b) { return {_mm512_div_ps(a.v, b.v)}; }
+
+SLUICE_INLINE V16 fma(V16 a, V16 b, V16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+
+// a > b ? a : b and a < b ? a : b: b where either is NaN.
+SLUICE_INLINE V16 max(V16 a, V16 b) { return {_mm512_max_ps(a.v, b.v)}; }
+
+SLUICE_INLINE V16 min(V16 a, V16 b) { return {_mm512_min_ps(a.v, b.v)}; }
+
+SLUICE_INLINE V16 abs(V16 a) { return {_mm512_abs_ps(a.v)}; }
+
+// To nearest, ties to even; out of range gives INT32_MIN.
+SLUICE_INLINE I16 round_to_int(V16 a) { return {_mm512_cvtps_epi32(a.v)}; }
+
+SLUICE_INLINE V16 to_float(I16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
+
+SLUICE_INLINE V16 load_half(const uint16_t* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+
+SLUICE_INLINE V16 load_bf16(const uint16_t* p) {
+  const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16))};
+}
+
+SLUICE_INLINE void store_half(uint16_t* p, V16 a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+SLUICE_INLINE I16 load(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
+
+SLUICE_INLINE void store(int32_t* p, I16 a) { _mm512_storeu_si512(p, a.v); }
+
+SLUICE_INLINE I16 broadcast(int32_t x) { return {_mm512_set1_epi32(x)}; }
+
+SLUICE_INLINE I16 add(I16 a, I16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
+
+SLUICE_INLINE I16 sub(I16 a, I16 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
+
+SLUICE_INLINE I16 bit_and(I16 a, I16 b) { return {_mm512_and_si512(a.v, b.v)}; }
+
+SLUICE_INLINE I16 bit_or(I16 a, I16 b) { return {_mm512_or_si512(a.v, b.v)}; }
+
+SLUICE_INLINE I16 shift_left(I16 a, unsigned bits) { return {_mm512_slli_epi32(a.v, bits)}; }
+
+SLUICE_INLINE I16 shift_right_logical(I16 a, unsigned bits) {
+  return {_mm512_srli_epi32(a.v, bits)};
+}
+
+SLUICE_INLINE I16 shift_right_arithmetic(I16 a, unsigned bits) {
+  return {_mm512_srai_epi32(a.v, bits)};
+}
+
+SLUICE_INLINE I16 bits_of(V16 a) { return {_mm512_castps_si512(a.v)}; }
+
+SLUICE_INLINE V16 float_of_bits(I16 a) { return {_mm512_castsi512_ps(a.v)}; }
+
+SLUICE_INLINE Mask16 less(V16 a, V16 b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
+
+SLUICE_INLINE Mask16 less(I16 a, I16 b) { return {_mm512_cmplt_epi32_mask(a.v, b.v)}; }
+
+SLUICE_INLINE V16 select(Mask16 m, V16 a, V16 b) { return {_mm512_mask_blend_ps(m.m, b.v, a.v)}; }
+
+SLUICE_INLINE I16 select(Mask16 m, I16 a, I16 b) {
+  return {_mm512_mask_blend_epi32(m.m, b.v, a.v)};
+}
+
+SLUICE_INLINE I16 max(I16 a, I16 b) { return {_mm512_max_epi32(a.v, b.v)}; }
+
+// Largest lane and sum of lanes; exact, so no order is defined.
+SLUICE_INLINE int32_t max_lane(I16 a) { return _mm512_reduce_max_epi32(a.v); }
+
+SLUICE_INLINE float max_lane(V16 a) { return _mm512_reduce_max_ps(a.v); }
+
+SLUICE_INLINE int32_t sum_lanes(I16 a) { return _mm512_reduce_add_epi32(a.v); }
+
+// Lanes within int8 and int16.
+SLUICE_INLINE void store_narrow(int8_t* p, I16 a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
+}
+
+SLUICE_INLINE void store_narrow(int16_t* p, I16 a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a.v));
+}
+
+SLUICE_INLINE float sqrt_float(float x) { return _mm_cvtss_f32(_mm_sqrt_ps(_mm_set_ss(x))); }
+
+SLUICE_INLINE I16 bit_xor(I16 a, I16 b) { return {_mm512_xor_si512(a.v, b.v)}; }
+// Bit i: lane i is set.
+SLUICE_INLINE uint32_t mask_bits(Mask16 m) { return m.m; }
+// The low and high halves of unsigned 32 x 32 bit products.
+SLUICE_INLINE I16 mul_low(I16 a, I16 b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
+SLUICE_INLINE I16 mul_high(I16 a, I16 b) {
+  const __m512i even = _mm512_srli_epi64(_mm512_mul_epu32(a.v, b.v), 32);
+  const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(a.v, 32), _mm512_srli_epi64(b.v, 32));
+  return {_mm512_mask_blend_epi32(0xAAAA, even, odd)};
+}
+
+}  // namespace sluice::kernels::cpu::SLUICE_ISA

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Links in place of the CUDA backend where it is not built. Device::create refuses kCuda there, so
+// reaching one of these is a bug.
+#include "engine/core/status.h"
+#include "kernels/cuda/ops.h"
+
+namespace sluice::kernels::cuda {
+namespace {
+
+[[noreturn]] void not_built(const char* op) { SLUICE_UNREACHABLE(op); }
+
+}  // namespace
+
+void linear(const ExecContext&, const LinearArgs&) { not_built("cuda linear: not built"); }
+
+void quantize_activations(const ExecContext&, const QuantizeArgs&) {
+  not_built("cuda quantize_activations: not built");
+}
+
+void rms_norm(const ExecContext&, const RmsNormArgs&) { not_built("cuda rms_norm: not built"); }
+void attention(const ExecContext&, const AttentionArgs&) { not_built("cuda attention: not built"); }
+void rope_write_kv(const ExecContext&, const RopeWriteKvArgs&) { not_built("cuda rope_write_kv: not built"); }
+void embedding(const ExecContext&, const EmbeddingArgs&) { not_built("cuda embedding: not built"); }
+void silu_mul(const ExecContext&, const SiluMulArgs&) { not_built("cuda silu_mul: not built"); }
+void gather_rows(const ExecContext&, const GatherRowsArgs&) { not_built("cuda gather_rows: not built"); }
+void sample(const ExecContext&, const SampleArgs&) { not_built("cuda sample: not built"); }
+
+}  // namespace sluice::kernels::cuda

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/device.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "kernels/cpu/runtime.h"
+
+namespace sluice::kernels {
+namespace {
+
+bool isa_available(Isa isa) {
+  switch (isa) {
+    case Isa::kScalar:
+      return true;
+    case Isa::kAvx2:
+      return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
+             __builtin_cpu_supports("f16c") != 0;
+    case Isa::kAvx512:
+      return isa_available(Isa::kAvx2) && __builtin_cpu_supports("avx512f") != 0 &&
+             __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
+             __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512vnni") != 0;
+  }
+  return false;
+}
+
+constexpr std::array kAllIsas = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512};
+
+Expected<Isa> choose_isa(const std::string& wanted) {
+  std::string available;
+  Isa best = Isa::kScalar;
+  for (const Isa isa : kAllIsas) {
+    if (!isa_available(isa)) continue;
+    best = isa;
+    available += available.empty() ? "" : ", ";
+    available += to_string(isa);
+    if (wanted == to_string(isa)) return isa;
+  }
+  if (wanted == "auto") return best;
+  return make_error(
+      ErrorCode::kUnsupported,
+      "instruction set '" + wanted + "' is not offered here; this machine has: auto, " + available);
+}
+
+// "123" or "max"; -1 where there is no such file or no limit.
+int64_t read_limit(const char* path, int64_t* second) {
+  std::ifstream file(path);
+  std::string first_word;
+  std::string second_word;
+  if (!(file >> first_word)) return -1;
+  const auto parse = [](std::string_view word) {
+    int64_t value = -1;
+    const auto result = std::from_chars(word.data(), word.data() + word.size(), value);
+    return result.ec == std::errc{} ? value : int64_t{-1};
+  };
+  if (second != nullptr && (file >> second_word)) *second = parse(second_word);
+  return parse(first_word);
+}
+
+// CPUs that the cgroup's quota amounts to, rounded up; 0: no quota.
+int32_t cgroup_cpus() {
+  int64_t period = -1;
+  int64_t quota = read_limit("/sys/fs/cgroup/cpu.max", &period);  // cgroup v2
+  if (quota < 0) {
+    quota = read_limit("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", nullptr);  // v1
+    period = read_limit("/sys/fs/cgroup/cpu/cpu.cfs_period_us", nullptr);
+  }
+  if (quota <= 0 || period <= 0) return 0;
+  return static_cast<int32_t>(std::min<int64_t>(ceil_div(quota, period), 4096));
+}
+
+}  // namespace
+
+const char* to_string(Isa isa) {
+  switch (isa) {
+    case Isa::kScalar:
+      return "scalar";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+  }
+  return "unknown";
+}
+
+int32_t default_num_threads() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  int32_t threads = static_cast<int32_t>(std::thread::hardware_concurrency());
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) threads = CPU_COUNT(&set);
+  const int32_t quota = cgroup_cpus();
+  if (quota > 0) threads = std::min(threads, quota);
+  return std::max(threads, 1);
+}
+
+Device::Device() = default;
+Device::~Device() = default;
+
+Expected<std::unique_ptr<Device>> Device::create(const Options& options) {
+  if (options.type != DeviceType::kCpu) {
+    return make_error(ErrorCode::kUnsupported, "device 'cuda' is not in this build; it has: cpu");
+  }
+  if (options.threads < 0 || options.threads > cpu::kMaxThreads) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "threads must be in [0, " + std::to_string(cpu::kMaxThreads) + "], got " +
+                          std::to_string(options.threads));
+  }
+  SLUICE_TRY(const Isa isa, choose_isa(options.isa));
+  std::unique_ptr<Device> device(new Device());
+  const int32_t threads = options.threads > 0 ? options.threads : default_num_threads();
+  device->pool_ = std::make_unique<cpu::ThreadPool>(threads);
+  device->context_ = {.device = options.type, .isa = isa, .pool = device->pool_.get()};
+  return device;
+}
+
+int32_t Device::num_threads() const { return pool_->num_threads(); }
+
+std::string Device::name() const { return std::string("cpu:") + to_string(context_.isa); }
+
+}  // namespace sluice::kernels

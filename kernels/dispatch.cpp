@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The whole (operator x device) matrix. One line per operator.
+#include "engine/core/status.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cuda/ops.h"
+
+namespace sluice::kernels {
+namespace {
+
+template <typename Args>
+using Op = void (*)(const ExecContext&, const Args&);
+
+template <typename Args>
+void dispatch(const ExecContext& ctx, const Args& args, Op<Args> on_cpu, Op<Args> on_cuda) {
+  switch (ctx.device) {
+    case DeviceType::kCpu:
+      return on_cpu(ctx, args);
+    case DeviceType::kCuda:
+      return on_cuda(ctx, args);
+  }
+  SLUICE_UNREACHABLE("device without operators");
+}
+
+}  // namespace
+
+#define SLUICE_OPERATOR(op, Args)                     \
+  void op(const ExecContext& ctx, const Args& args) { \
+    dispatch<Args>(ctx, args, cpu::op, cuda::op);     \
+  }
+
+SLUICE_OPERATOR(linear, LinearArgs)
+SLUICE_OPERATOR(quantize_activations, QuantizeArgs)
+SLUICE_OPERATOR(rms_norm, RmsNormArgs)
+SLUICE_OPERATOR(attention, AttentionArgs)
+SLUICE_OPERATOR(rope_write_kv, RopeWriteKvArgs)
+SLUICE_OPERATOR(embedding, EmbeddingArgs)
+SLUICE_OPERATOR(silu_mul, SiluMulArgs)
+SLUICE_OPERATOR(gather_rows, GatherRowsArgs)
+SLUICE_OPERATOR(sample, SampleArgs)
+
+#undef SLUICE_OPERATOR
+
+}  // namespace sluice::kernels

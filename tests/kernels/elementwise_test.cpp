@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/elementwise.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "kernels/cpu/simd.h"
+#include "quant/format.h"
+#include "quant/repack.h"
+#include "tests/kernels/devices.h"
+
+namespace sluice::kernels {
+namespace {
+
+using test::Random;
+
+struct AlignedBytes {
+  explicit AlignedBytes(int64_t size) : storage(static_cast<size_t>(size) + 64, std::byte{0xCD}) {
+    const auto address = reinterpret_cast<uintptr_t>(storage.data());
+    data = storage.data() + (64 - address % 64) % 64;
+  }
+  std::vector<std::byte> storage;
+  std::byte* data;
+};
+
+TEST(Embedding, RowsEqualTheExactWeightsRoundedOnce) {
+  constexpr int32_t kVocab = 37;
+  const struct {
+    WeightFormat format;
+    int32_t k;
+  } rows[] = {{WeightFormat::kF32, 70},
+              {WeightFormat::kF16, 70},
+              {WeightFormat::kQ8_0, 96},
+              {WeightFormat::kQ4_1, 96}};
+  for (const auto& [format, k] : rows) {
+    Random random(4);
+    const auto bytes = row_bytes(format, k);
+    std::vector<std::byte> checkpoint(static_cast<size_t>(bytes) * kVocab);
+    for (int32_t n = 0; n < kVocab; ++n) {
+      const std::vector<float> values = random.normals(static_cast<size_t>(k));
+      quantize_row(format, values.data(), k, checkpoint.data() + n * bytes);
+    }
+    AlignedBytes packed(packed_bytes(format, kVocab, k));
+    pack_weight(format, checkpoint.data(), kVocab, k, 0, ceil_div(kVocab, kRowTile), packed.data);
+    const PackedWeight table = {.format = format, .n = kVocab, .k = k, .data = packed.data};
+    const std::vector<TokenId> tokens = {36, 0, 15, 16, 31, 32, 0, 7};
+    const int64_t stride = k + 5;
+    for (const auto& device : test::devices({1, 2})) {
+      std::vector<float> out(tokens.size() * static_cast<size_t>(stride), std::nanf(""));
+      embedding(device.device->context(),
+                {.table = &table, .token_ids = tokens, .out = out.data(), .out_stride = stride});
+      for (size_t i = 0; i < tokens.size(); ++i) {
+        std::vector<double> exact(static_cast<size_t>(k));
+        dequantize_row_f64(format, checkpoint.data() + tokens[i] * bytes, k, exact.data());
+        const float* row = out.data() + static_cast<int64_t>(i) * stride;
+        for (size_t d = 0; d < exact.size(); ++d) {
+          ASSERT_EQ(row[d], static_cast<float>(exact[d]))
+              << device.name << " format " << static_cast<int>(format) << " element " << d;
+        }
+        for (int64_t d = k; d < stride; ++d) ASSERT_TRUE(std::isnan(row[d]));
+      }
+    }
+  }
+}
+
+TEST(SiluMul, MatchesLibmAndQuantizesLikeTheStandaloneOperator) {
+  constexpr int32_t kRows = 5;
+  constexpr int32_t kWidth = 100;
+  constexpr int64_t kStride = 120;
+  Random random(5);
+  std::vector<float> gate = random.normals(kRows * kStride, 4);
+  const std::vector<float> up = random.normals(kRows * kStride, 2);
+  gate[0] = -100;
+  gate[1] = 100;
+  gate[2] = 0;
+  std::vector<float> reference;
+  std::vector<std::byte> reference_codes[3];
+  for (const auto& device : test::devices({1, 3})) {
+    const ExecContext& ctx = device.device->context();
+    AlignedBytes plain(activation_bytes(ActivationFormat::kFloat, kRows, kWidth));
+    const Activations floats =
+        carve_activations(ActivationFormat::kFloat, kRows, kWidth, plain.data);
+    silu_mul(ctx, {.gate = gate.data(), .up = up.data(), .stride = kStride, .out = floats});
+    const auto* got = static_cast<const float*>(floats.data);
+    for (int32_t row = 0; row < kRows; ++row) {
+      for (int32_t i = 0; i < 128; ++i) {
+        if (i >= kWidth) {
+          ASSERT_EQ(got[row * 128 + i], 0.0F);
+          continue;
+        }
+        const auto x = static_cast<double>(gate[static_cast<size_t>(row * kStride + i)]);
+        const double wanted = x / (1 + std::exp(-x)) *
+                              static_cast<double>(up[static_cast<size_t>(row * kStride + i)]);
+        ASSERT_NEAR(static_cast<double>(got[row * 128 + i]), wanted,
+                    4e-7 * std::fabs(wanted) + 1e-35);
+      }
+    }
+    std::vector<float> values(got, got + kRows * 128);
+    if (reference.empty()) reference = values;
+    EXPECT_EQ(std::memcmp(values.data(), reference.data(), values.size() * 4), 0) << device.name;
+
+    for (const ActivationFormat format : {ActivationFormat::kInt8, ActivationFormat::kInt16}) {
+      const int64_t bytes = activation_bytes(format, kRows, kWidth);
+      AlignedBytes fused(bytes);
+      AlignedBytes apart(bytes);
+      std::memset(fused.data, 0, static_cast<size_t>(bytes));
+      std::memset(apart.data, 0, static_cast<size_t>(bytes));
+      silu_mul(ctx, {.gate = gate.data(),
+                     .up = up.data(),
+                     .stride = kStride,
+                     .out = carve_activations(format, kRows, kWidth, fused.data)});
+      quantize_activations(ctx, {.x = values.data(),
+                                 .x_stride = 128,
+                                 .out = carve_activations(format, kRows, kWidth, apart.data)});
+      EXPECT_EQ(std::memcmp(fused.data, apart.data, static_cast<size_t>(bytes)), 0) << device.name;
+      std::vector<std::byte> codes(fused.data, fused.data + bytes);
+      auto& wanted = reference_codes[static_cast<size_t>(format)];
+      if (wanted.empty()) wanted = codes;
+      EXPECT_EQ(codes, wanted) << device.name;
+    }
+  }
+}
+
+TEST(GatherRows, CopiesTheNamedRowsAndNothingElse) {
+  Random random(6);
+  const std::vector<float> x = random.normals(10 * 8);
+  const std::vector<int32_t> indices = {9, 0, 3, 3};
+  std::vector<float> out(4 * 7, std::nanf(""));
+  const auto device = test::make_device("auto", 2);
+  gather_rows(device->context(), {.x = x.data(),
+                                  .x_stride = 8,
+                                  .n = 6,
+                                  .indices = indices,
+                                  .out = out.data(),
+                                  .out_stride = 7});
+  for (size_t i = 0; i < indices.size(); ++i) {
+    for (size_t d = 0; d < 6; ++d) {
+      EXPECT_EQ(out[i * 7 + d], x[static_cast<size_t>(indices[i]) * 8 + d]);
+    }
+    EXPECT_TRUE(std::isnan(out[i * 7 + 6]));
+  }
+}
+
+}  // namespace
+}  // namespace sluice::kernels

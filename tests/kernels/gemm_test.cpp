@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cfloat>
+
+#include "kernels/device.h"
+#include "tests/kernels/linear_reference.h"
+
+namespace sluice::kernels::testing {
+namespace {
+
+std::vector<std::unique_ptr<Device>> all_devices() {
+  std::vector<std::unique_ptr<Device>> devices;
+  for (const char* isa : {"scalar", "avx2", "avx512"}) {
+    for (const int32_t threads : {1, 2, 3}) {
+      auto device = Device::create({.isa = isa, .threads = threads});
+      if (device) devices.push_back(std::move(*device));
+    }
+  }
+  return devices;
+}
+
+struct Combination {
+  WeightFormat weight;
+  ActivationFormat activation;
+};
+
+constexpr std::array kCombinations = {
+    Combination{WeightFormat::kF32, ActivationFormat::kFloat},
+    Combination{WeightFormat::kF16, ActivationFormat::kFloat},
+    Combination{WeightFormat::kQ4_1, ActivationFormat::kInt8},
+    Combination{WeightFormat::kQ4_1, ActivationFormat::kInt16},
+    Combination{WeightFormat::kQ4_1, ActivationFormat::kFloat},
+    Combination{WeightFormat::kQ8_0, ActivationFormat::kInt8},
+    Combination{WeightFormat::kQ8_0, ActivationFormat::kInt16},
+    Combination{WeightFormat::kQ8_0, ActivationFormat::kFloat},
+};
+
+std::string name_of(const Combination& c) {
+  constexpr std::array<const char*, 3> kNames = {"Int8", "Int16", "Float"};
+  return std::string(format_info(c.weight).name) + "x" + kNames[static_cast<size_t>(c.activation)];
+}
+
+class Linear : public ::testing::TestWithParam<Combination> {
+ protected:
+  // Reference of every output, [rows][n]; checks it against fp64 on the way.
+  static std::vector<float> reference(const TestWeight& w, const TestActivations& x) {
+    const int64_t rows = x.view.num_rows;
+    std::vector<float> out(static_cast<size_t>(rows * w.n));
+    const bool integer = x.view.format != ActivationFormat::kFloat;
+    const double chain = (integer ? 2.0 : 32.0) * (static_cast<double>(w.k) / 32 / 8 + 1) + 8;
+    for (int64_t n = 0; n < w.n; ++n) {
+      const DecodedRow decoded = decode_row(w, n);
+      for (int64_t m = 0; m < rows; ++m) {
+        const ReferenceOutput y = reference_output(decoded, x, m);
+        EXPECT_LE(std::abs(y.tree - y.exact), chain * 0x1p-24 * y.magnitude + FLT_MIN)
+            << "row " << m << " output " << n;
+        out[static_cast<size_t>(m * w.n + n)] = y.tree;
+      }
+    }
+    return out;
+  }
+
+  static constexpr float kPoison = 1234.5F;
+
+  // Every device and each of `row_counts`, compared with the reference bit by bit.
+  static void expect_equal_everywhere(const TestWeight& w,
+                                      const TestActivations& x,
+                                      std::span<const int32_t> row_counts) {
+    static const std::vector<std::unique_ptr<Device>> devices = all_devices();
+    const std::vector<float> expected = reference(w, x);
+    const int64_t stride = w.n + 3;
+    for (const auto& device : devices) {
+      for (const int32_t rows : row_counts) {
+        std::vector<float> out(static_cast<size_t>(rows * stride), kPoison);
+        const RowGroup group{
+            .weight = &w.view, .out = out.data(), .out_stride = stride, .bias = nullptr};
+        LinearArgs args{.x = x.view, .groups = {&group, 1}};
+        args.x.num_rows = rows;
+        linear(device->context(), args);
+        for (int64_t m = 0; m < rows; ++m) {
+          ASSERT_EQ(std::memcmp(&out[static_cast<size_t>(m * stride)],
+                                &expected[static_cast<size_t>(m * w.n)],
+                                static_cast<size_t>(w.n) * sizeof(float)),
+                    0)
+              << device->name() << " threads " << device->num_threads() << " K " << w.k << " rows "
+              << rows << " row " << m;
+          for (int64_t n = w.n; n < stride; ++n) {
+            ASSERT_EQ(out[static_cast<size_t>(m * stride + n)], kPoison) << "wrote past row " << m;
+          }
+        }
+      }
+    }
+  }
+
+  static bool is_integer_weight() { return format_info(GetParam().weight).is_integer; }
+};
+
+constexpr std::array<int32_t, 11> kRowCounts = {1, 2, 3, 7, 8, 9, 31, 32, 33, 64, 100};
+
+TEST_P(Linear, EqualsThePlainLoopForEveryRowCountThreadCountAndInstructionSet) {
+  std::mt19937 rng(7);
+  for (const int64_t k : {32, 64, 96, 576, 1536}) {
+    const TestWeight w = make_weight(GetParam().weight, 40, k, Values::kOrdinary, rng);
+    const TestActivations x =
+        make_activations(GetParam().activation, 100, k, Values::kOrdinary, rng);
+    expect_equal_everywhere(w, x, kRowCounts);
+  }
+}
+
+TEST_P(Linear, EqualsThePlainLoopForLongRows) {
+  std::mt19937 rng(8);
+  for (const int64_t k : {2048, 8192}) {
+    const TestWeight w = make_weight(GetParam().weight, 19, k, Values::kOrdinary, rng);
+    const TestActivations x = make_activations(GetParam().activation, 9, k, Values::kOrdinary, rng);
+    expect_equal_everywhere(w, x, std::array<int32_t, 3>{1, 8, 9});
+  }
+}
+
+TEST_P(Linear, EqualsThePlainLoopForRaggedShapes) {
+  std::mt19937 rng(9);
+  for (const int64_t k : {1, 31, 33, 100, 577}) {
+    const int64_t rounded = is_integer_weight() ? align_up(k, 32) : k;
+    for (const int64_t n : {1, 15, 16, 17, 130}) {
+      const TestWeight w = make_weight(GetParam().weight, n, rounded, Values::kOrdinary, rng);
+      const TestActivations x =
+          make_activations(GetParam().activation, 5, rounded, Values::kOrdinary, rng);
+      expect_equal_everywhere(w, x, std::array<int32_t, 2>{1, 5});
+    }
+  }
+}
+
+TEST_P(Linear, ExtremeCodesAreSummedExactly) {
+  std::mt19937 rng(10);
+  for (const int64_t k : {32, 576}) {
+    const TestWeight w = make_weight(GetParam().weight, 33, k, Values::kExtreme, rng);
+    const TestActivations x = make_activations(GetParam().activation, 9, k, Values::kExtreme, rng);
+    expect_equal_everywhere(w, x, std::array<int32_t, 3>{1, 4, 9});
+  }
+}
+
+TEST_P(Linear, ZeroAndSubnormalScalesAreNotFlushed) {
+  std::mt19937 rng(11);
+  const TestWeight w = make_weight(GetParam().weight, 33, 256, Values::kDegenerate, rng);
+  const TestActivations x = make_activations(GetParam().activation, 9, 256, Values::kOrdinary, rng);
+  expect_equal_everywhere(w, x, std::array<int32_t, 3>{1, 4, 9});
+}
+
+TEST_P(Linear, RowGroupsBiasAndResidualFollowTheTree) {
+  std::mt19937 rng(12);
+  constexpr int64_t kK = 96;
+  constexpr int32_t kRows = 70;  // more than one block of rows
+  const TestWeight a = make_weight(GetParam().weight, 48, kK, Values::kOrdinary, rng);
+  const TestWeight b = make_weight(GetParam().weight, 21, kK, Values::kOrdinary, rng);
+  const TestActivations x =
+      make_activations(GetParam().activation, kRows, kK, Values::kOrdinary, rng);
+  const std::vector<float> expected_a = reference(a, x);
+  const std::vector<float> expected_b = reference(b, x);
+  std::normal_distribution<float> normal;
+  std::vector<float> bias(21);
+  for (float& v : bias) v = normal(rng);
+  std::vector<float> residual(kRows * 48);
+  for (float& v : residual) v = normal(rng);
+  for (const auto& device : all_devices()) {
+    std::vector<float> out_a = residual;
+    std::vector<float> out_b(kRows * 21, 0.25F);
+    const std::array groups = {
+        RowGroup{.weight = &a.view, .out = out_a.data(), .out_stride = 48, .bias = nullptr},
+        RowGroup{.weight = &b.view, .out = out_b.data(), .out_stride = 21, .bias = bias.data()}};
+    linear(device->context(), {.x = x.view, .groups = groups, .epilogue = Epilogue::kAdd});
+    for (size_t i = 0; i < out_a.size(); ++i) {
+      ASSERT_EQ(out_a[i], residual[i] + expected_a[i]) << device->name();
+    }
+    for (size_t i = 0; i < out_b.size(); ++i) {
+      ASSERT_EQ(out_b[i], 0.25F + (expected_b[i] + bias[i % 21])) << device->name();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, Linear, ::testing::ValuesIn(kCombinations), [](const auto& test) {
+  return name_of(test.param);
+});
+
+TEST(LinearShapes, NoRowsIsNoWork) {
+  std::mt19937 rng(1);
+  const TestWeight w = make_weight(WeightFormat::kF32, 16, 32, Values::kOrdinary, rng);
+  TestActivations x = make_activations(ActivationFormat::kFloat, 1, 32, Values::kOrdinary, rng);
+  x.view.num_rows = 0;
+  auto device = Device::create({});
+  ASSERT_TRUE(device.has_value());
+  const RowGroup group{.weight = &w.view, .out = nullptr, .out_stride = 16, .bias = nullptr};
+  linear((*device)->context(), {.x = x.view, .groups = {&group, 1}});
+}
+
+}  // namespace
+}  // namespace sluice::kernels::testing

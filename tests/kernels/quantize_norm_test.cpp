@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/device.h"
+#include "kernels/norm.h"
+#include "tests/kernels/linear_reference.h"
+
+namespace sluice::kernels::testing {
+namespace {
+
+std::vector<std::unique_ptr<Device>> all_devices() {
+  std::vector<std::unique_ptr<Device>> devices;
+  for (const char* isa : {"scalar", "avx2", "avx512"}) {
+    auto device = Device::create({.isa = isa, .threads = 2});
+    if (device) devices.push_back(std::move(*device));
+  }
+  return devices;
+}
+
+// A row quantized by the words of kernels/gemm.h.
+struct ReferenceRow {
+  std::vector<int32_t> codes;
+  std::vector<float> scales, sums;
+  std::vector<int32_t> code_sums;
+};
+
+ReferenceRow quantize_reference(const std::vector<float>& x, int32_t limit) {
+  ReferenceRow row;
+  for (size_t begin = 0; begin < x.size(); begin += 32) {
+    const size_t end = std::min(x.size(), begin + 32);
+    float largest = 0;
+    for (size_t i = begin; i < end; ++i) largest = std::max(largest, std::abs(x[i]));
+    float scale = largest / static_cast<float>(limit);
+    const float inverse = 1.0F / scale;
+    if (std::isinf(inverse)) scale = 0;
+    int32_t sum = 0;
+    for (size_t i = begin; i < begin + 32; ++i) {
+      const bool zero = i >= end || scale == 0;
+      const int32_t code = zero ? 0 : static_cast<int32_t>(std::nearbyint(x[i] * inverse));
+      row.codes.push_back(code);
+      sum += code;
+    }
+    row.scales.push_back(scale);
+    row.sums.push_back(static_cast<float>(sum) * scale);
+    row.code_sums.push_back(sum);
+  }
+  return row;
+}
+
+std::vector<float> norm_reference(const std::vector<float>& x,
+                                  const std::vector<float>& weight,
+                                  float eps) {
+  std::array<float, 16> lanes{};
+  for (size_t i = 0; i < x.size(); ++i) lanes[i % 16] = std::fma(x[i], x[i], lanes[i % 16]);
+  for (size_t half = 8; half >= 1; half /= 2) {
+    for (size_t l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+  }
+  const float r = 1.0F / std::sqrt(lanes[0] / static_cast<float>(x.size()) + eps);
+  std::vector<float> y(x.size());
+  for (size_t i = 0; i < x.size(); ++i) y[i] = (x[i] * r) * weight[i];
+  return y;
+}
+
+void expect_row(const Activations& out,
+                int64_t row,
+                const std::vector<float>& values,
+                const std::string& where) {
+  const int64_t groups = ceil_div(out.k, 32);
+  if (out.format == ActivationFormat::kFloat) {
+    const float* data = static_cast<const float*>(out.data) + row * groups * 32;
+    for (size_t i = 0; i < static_cast<size_t>(groups * 32); ++i) {
+      const float expected = i < values.size() ? values[i] : 0.0F;
+      ASSERT_EQ(std::memcmp(&data[i], &expected, 4), 0)
+          << where << " element " << i << ": " << data[i] << " vs " << expected;
+    }
+    return;
+  }
+  const bool int8 = out.format == ActivationFormat::kInt8;
+  const ReferenceRow expected = quantize_reference(values, int8 ? 127 : 32767);
+  for (int64_t g = 0; g < groups; ++g) {
+    const ActivationGroup group = activation_group(out, row, g);
+    const auto at = static_cast<size_t>(g);
+    for (int64_t i = 0; i < 32; ++i) {
+      const int32_t code = int8 ? static_cast<const int8_t*>(group.codes)[i]
+                                : static_cast<const int16_t*>(group.codes)[i];
+      ASSERT_EQ(code, expected.codes[static_cast<size_t>(g * 32 + i)]) << where << " group " << g;
+    }
+    ASSERT_EQ(std::memcmp(group.scale, &expected.scales[at], 4), 0) << where << " group " << g;
+    ASSERT_EQ(std::memcmp(group.sum, &expected.sums[at], 4), 0) << where << " group " << g;
+    ASSERT_EQ(*group.code_sum, expected.code_sums[at]) << where << " group " << g;
+  }
+}
+
+constexpr std::array kFormats = {
+    ActivationFormat::kInt8, ActivationFormat::kInt16, ActivationFormat::kFloat};
+
+// Rows of ordinary values and of the awkward ones: ties, zeros, subnormals, the largest floats.
+std::vector<std::vector<float>> make_rows(size_t n, std::mt19937& rng) {
+  std::normal_distribution<float> normal;
+  std::vector<std::vector<float>> rows(6, std::vector<float>(n));
+  for (size_t i = 0; i < n; ++i) {
+    rows[0][i] = normal(rng);
+    rows[1][i] = i % 32 == 0 ? 127.0F : static_cast<float>(i % 32) + 0.5F;  // ties
+    rows[2][i] = 0.0F;
+    rows[3][i] = normal(rng) * 1e-40F;
+    rows[4][i] = (i % 2 != 0 ? -1.0F : 1.0F) * std::numeric_limits<float>::max();
+    rows[5][i] = normal(rng) * 3e-37F;  // scales around the smallest usable one
+  }
+  return rows;
+}
+
+TEST(Quantize, EqualsThePlainLoopForEveryInstructionSet) {
+  std::mt19937 rng(3);
+  for (const int32_t n : {1, 16, 31, 32, 33, 47, 64, 576, 1000}) {
+    const auto rows = make_rows(static_cast<size_t>(n), rng);
+    const int64_t stride = n + 5;
+    std::vector<float> x(rows.size() * static_cast<size_t>(stride), 99.0F);
+    for (size_t r = 0; r < rows.size(); ++r) {
+      std::copy(rows[r].begin(), rows[r].end(), x.begin() + static_cast<int64_t>(r) * stride);
+    }
+    for (const auto& device : all_devices()) {
+      for (const ActivationFormat format : kFormats) {
+        const auto count = static_cast<int64_t>(rows.size());
+        const AlignedBuffer buffer(activation_bytes(format, count, n));
+        const Activations out = carve_activations(format, count, n, buffer.data());
+        quantize_activations(device->context(), {.x = x.data(), .x_stride = stride, .out = out});
+        for (int64_t r = 0; r < count; ++r) {
+          expect_row(out,
+                     r,
+                     rows[static_cast<size_t>(r)],
+                     device->name() + " n " + std::to_string(n) + " row " + std::to_string(r));
+        }
+      }
+    }
+  }
+}
+
+TEST(Quantize, ANonFiniteValueMakesItsGroupsScaleNan) {
+  for (const auto& device : all_devices()) {
+    for (const float bad : {std::numeric_limits<float>::infinity(),
+                            -std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::quiet_NaN()}) {
+      for (const size_t at : {size_t{32}, size_t{50}, size_t{63}}) {
+        std::vector<float> x(96, 1.0F);
+        x[at] = bad;
+        const AlignedBuffer buffer(activation_bytes(ActivationFormat::kInt8, 1, 96));
+        const Activations out = carve_activations(ActivationFormat::kInt8, 1, 96, buffer.data());
+        quantize_activations(device->context(), {.x = x.data(), .x_stride = 96, .out = out});
+        EXPECT_EQ(*activation_group(out, 0, 0).scale, 1.0F / 127.0F);
+        const ActivationGroup hit = activation_group(out, 0, 1);
+        EXPECT_TRUE(std::isnan(*hit.scale)) << device->name();
+        EXPECT_TRUE(std::isnan(*hit.sum)) << device->name();
+        EXPECT_EQ(*hit.code_sum, 0);
+        EXPECT_EQ(static_cast<const int8_t*>(hit.codes)[8], 0);
+        EXPECT_EQ(*activation_group(out, 0, 2).scale, 1.0F / 127.0F);
+      }
+    }
+  }
+}
+
+TEST(RmsNorm, EqualsThePlainLoopForEveryInstructionSet) {
+  std::mt19937 rng(4);
+  std::normal_distribution<float> normal;
+  for (const int32_t n : {1, 15, 16, 33, 64, 576, 2048, 1000}) {
+    auto rows = make_rows(static_cast<size_t>(n), rng);
+    rows.erase(rows.begin() + 4);  // the largest floats overflow the sum of squares
+    std::vector<float> weight(static_cast<size_t>(n));
+    for (float& w : weight) w = normal(rng);
+    std::vector<float> x;
+    for (const auto& row : rows) x.insert(x.end(), row.begin(), row.end());
+    for (const auto& device : all_devices()) {
+      for (const ActivationFormat format : kFormats) {
+        const auto count = static_cast<int64_t>(rows.size());
+        const AlignedBuffer buffer(activation_bytes(format, count, n));
+        const Activations out = carve_activations(format, count, n, buffer.data());
+        rms_norm(device->context(),
+                 {.x = x.data(), .x_stride = n, .weight = weight.data(), .eps = 1e-5F, .out = out});
+        for (int64_t r = 0; r < count; ++r) {
+          expect_row(out,
+                     r,
+                     norm_reference(rows[static_cast<size_t>(r)], weight, 1e-5F),
+                     device->name() + " n " + std::to_string(n) + " row " + std::to_string(r));
+        }
+      }
+    }
+  }
+}
+
+TEST(RmsNorm, AgreesWithDoublePrecision) {
+  std::mt19937 rng(5);
+  std::normal_distribution<float> normal(0.0F, 3.0F);
+  constexpr size_t kN = 576;
+  std::vector<float> x(kN);
+  std::vector<float> weight(kN);
+  double squares = 0;
+  for (size_t i = 0; i < kN; ++i) {
+    x[i] = normal(rng);
+    weight[i] = normal(rng);
+    squares += static_cast<double>(x[i]) * x[i];
+  }
+  const double r = 1.0 / std::sqrt(squares / kN + 1e-5);
+  const AlignedBuffer buffer(activation_bytes(ActivationFormat::kFloat, 1, kN));
+  const Activations out = carve_activations(ActivationFormat::kFloat, 1, kN, buffer.data());
+  auto device = Device::create({});
+  ASSERT_TRUE(device.has_value());
+  rms_norm((*device)->context(),
+           {.x = x.data(), .x_stride = kN, .weight = weight.data(), .eps = 1e-5F, .out = out});
+  for (size_t i = 0; i < kN; ++i) {
+    const double expected = x[i] * r * weight[i];
+    EXPECT_NEAR(static_cast<const float*>(out.data)[i], expected, std::abs(expected) * 1e-5);
+  }
+}
+
+TEST(ActivationFormatOf, FollowsTheWeightAndTheBits) {
+  EXPECT_EQ(activation_format(WeightFormat::kF32, 8), ActivationFormat::kFloat);
+  EXPECT_EQ(activation_format(WeightFormat::kF16, 16), ActivationFormat::kFloat);
+  EXPECT_EQ(activation_format(WeightFormat::kQ4_1, 8), ActivationFormat::kInt8);
+  EXPECT_EQ(activation_format(WeightFormat::kQ8_0, 16), ActivationFormat::kInt16);
+  EXPECT_EQ(activation_format(WeightFormat::kQ8_0, 32), ActivationFormat::kFloat);
+}
+
+}  // namespace
+}  // namespace sluice::kernels::testing

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/rope.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "quant/format.h"
+#include "tests/kernels/devices.h"
+
+namespace sluice::kernels {
+namespace {
+
+using test::Random;
+
+TEST(RopeTable, HoldsRoundedCosinesOfTheExactAngles) {
+  const RopeParams params = {.rotary_dim = 64,
+                             .freq_base = 100000.0F,
+                             .freq_scale = 0.25F,
+                             .freq_factors = std::vector<float>(32, 1.5F)};
+  const int32_t positions = 20000;
+  const RopeTable table(params, positions);
+  EXPECT_EQ(table.num_pairs(), 32);
+  EXPECT_EQ(RopeTable::bytes(params, positions), int64_t{positions} * 32 * 8);
+  for (int32_t position = 0; position < positions; position += 13) {
+    for (int32_t i = 0; i < 32; ++i) {
+      const long double angle =
+          position * (std::pow(100000.0L, -2.0L * i / 64) * 0.25L / 1.5L);
+      // Half a float ulp at 1 plus what 20,000 times the frequency's 2e-15 adds.
+      ASSERT_NEAR(table.cos_row(position)[i], static_cast<double>(std::cos(angle)), 3.1e-8);
+      ASSERT_NEAR(table.sin_row(position)[i], static_cast<double>(std::sin(angle)), 3.1e-8);
+    }
+  }
+}
+
+struct Layout {
+  RopeStyle style;
+  DType dtype;
+  int32_t head_dim;
+  int32_t rotary_dim;
+  int32_t block_size;
+};
+
+struct Written {
+  std::vector<float> q;
+  std::vector<float> k;
+  std::vector<std::byte> k_cache;
+  std::vector<std::byte> v_cache;
+
+  bool operator==(const Written& other) const {
+    return std::memcmp(q.data(), other.q.data(), q.size() * 4) == 0 &&
+           std::memcmp(k.data(), other.k.data(), k.size() * 4) == 0 && k_cache == other.k_cache &&
+           v_cache == other.v_cache;
+  }
+};
+
+constexpr int32_t kTokens = 21;
+constexpr int32_t kHeads = 4;
+constexpr int32_t kKvHeads = 2;
+
+struct Inputs {
+  std::vector<float> q, k, v;
+  std::vector<int32_t> positions;
+  std::vector<int64_t> slots;
+};
+
+Inputs make_inputs(const Layout& layout) {
+  Random random(3);
+  const auto width = static_cast<size_t>(layout.head_dim);
+  Inputs in{.q = random.normals(kTokens * kHeads * width, 3),
+            .k = random.normals(kTokens * kKvHeads * width, 3),
+            .v = random.normals(kTokens * kKvHeads * width, 3),
+            .positions = {},
+            .slots = {}};
+  for (int32_t token = 0; token < kTokens; ++token) {
+    in.positions.push_back(random.below(500));
+    in.slots.push_back((token * 5 + 3) % 64);
+  }
+  in.v[1] = std::nanf("");
+  in.v[2] = 1e30F;
+  in.v[3] = -1e-30F;
+  in.v[4] = 65519.0F;  // the largest that fp16 rounds down
+  in.v[5] = 65520.0F;
+  return in;
+}
+
+Written run(const Device& device, const Layout& layout, const RopeTable& table, const Inputs& in) {
+  const size_t bytes = 64 * kKvHeads * static_cast<size_t>(layout.head_dim) *
+                       dtype_bytes(layout.dtype);
+  Written w{.q = in.q,
+            .k = in.k,
+            .k_cache = std::vector<std::byte>(bytes, std::byte{0xAB}),
+            .v_cache = std::vector<std::byte>(bytes, std::byte{0xAB})};
+  rope_write_kv(device.context(), {.q = w.q.data(),
+                                   .q_stride = kHeads * layout.head_dim,
+                                   .k = w.k.data(),
+                                   .k_stride = kKvHeads * layout.head_dim,
+                                   .v = in.v.data(),
+                                   .v_stride = kKvHeads * layout.head_dim,
+                                   .num_heads = kHeads,
+                                   .table = &table,
+                                   .positions = in.positions,
+                                   .slot_mapping = in.slots,
+                                   .kv = {.k = w.k_cache.data(),
+                                          .v = w.v_cache.data(),
+                                          .dtype = layout.dtype,
+                                          .num_blocks = 64 / layout.block_size,
+                                          .block_size = layout.block_size,
+                                          .num_kv_heads = kKvHeads,
+                                          .head_dim = layout.head_dim}});
+  return w;
+}
+
+// The header's formulas, one head at a time.
+void rotate(const Layout& layout, const RopeTable& table, int32_t position, float* head) {
+  const int32_t pairs = layout.rotary_dim / 2;
+  for (int32_t i = 0; i < pairs; ++i) {
+    const bool halves = layout.style == RopeStyle::kHalves;
+    float& x = head[halves ? i : 2 * i];
+    float& y = head[halves ? i + pairs : 2 * i + 1];
+    const float cos = table.cos_row(position)[i];
+    const float sin = table.sin_row(position)[i];
+    const float a = x;
+    const float b = y;
+    x = std::fmaf(a, cos, -(b * sin));
+    y = std::fmaf(a, sin, b * cos);
+  }
+}
+
+void put(std::vector<std::byte>& cache, DType dtype, size_t element, float value) {
+  if (dtype == DType::kF32) {
+    std::memcpy(cache.data() + element * 4, &value, 4);
+    return;
+  }
+  const uint16_t narrow = dtype == DType::kF16 ? float_to_half(value) : float_to_bf16(value);
+  std::memcpy(cache.data() + element * 2, &narrow, 2);
+}
+
+Written expected(const Layout& layout, const RopeTable& table, const Inputs& in) {
+  const size_t bytes = 64 * kKvHeads * static_cast<size_t>(layout.head_dim) *
+                       dtype_bytes(layout.dtype);
+  Written w{.q = in.q,
+            .k = in.k,
+            .k_cache = std::vector<std::byte>(bytes, std::byte{0xAB}),
+            .v_cache = std::vector<std::byte>(bytes, std::byte{0xAB})};
+  for (int32_t token = 0; token < kTokens; ++token) {
+    const int32_t position = in.positions[static_cast<size_t>(token)];
+    for (int32_t h = 0; h < kHeads; ++h) {
+      rotate(layout, table, position, w.q.data() + (token * kHeads + h) * layout.head_dim);
+    }
+    const int64_t slot = in.slots[static_cast<size_t>(token)];
+    for (int32_t h = 0; h < kKvHeads; ++h) {
+      float* k = w.k.data() + (token * kKvHeads + h) * layout.head_dim;
+      rotate(layout, table, position, k);
+      const float* v = in.v.data() + (token * kKvHeads + h) * layout.head_dim;
+      const auto block = static_cast<size_t>(slot / layout.block_size * kKvHeads + h);
+      const auto offset = static_cast<size_t>(slot % layout.block_size);
+      const auto dim = static_cast<size_t>(layout.head_dim);
+      const auto block_size = static_cast<size_t>(layout.block_size);
+      for (size_t d = 0; d < dim; ++d) {
+        put(w.k_cache, layout.dtype, (block * dim + d) * block_size + offset, k[d]);
+        put(w.v_cache, layout.dtype, (block * block_size + offset) * dim + d, v[d]);
+      }
+    }
+  }
+  return w;
+}
+
+TEST(RopeWriteKv, RotatesBothStylesAndWritesEveryDtypeAsTheHeaderSays) {
+  for (const Layout& layout : {Layout{RopeStyle::kInterleaved, DType::kBF16, 64, 64, 16},
+                               Layout{RopeStyle::kHalves, DType::kBF16, 64, 64, 16},
+                               Layout{RopeStyle::kHalves, DType::kF16, 80, 40, 32},
+                               Layout{RopeStyle::kInterleaved, DType::kF16, 128, 32, 8},
+                               Layout{RopeStyle::kHalves, DType::kF32, 32, 20, 64}}) {
+    const RopeTable table({.rotary_dim = layout.rotary_dim, .style = layout.style}, 500);
+    const Inputs in = make_inputs(layout);
+    const Written wanted = expected(layout, table, in);
+    for (const auto& device : test::devices({1, 3})) {
+      EXPECT_TRUE(run(*device.device, layout, table, in) == wanted)
+          << device.name << " head_dim " << layout.head_dim;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice::kernels

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/runtime.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <numeric>
+#include <vector>
+
+#include "kernels/device.h"
+
+namespace sluice::kernels {
+namespace {
+
+using cpu::ThreadPool;
+
+TEST(ThreadPool, RunsEveryTileOnce) {
+  for (const int32_t threads : {1, 2, 3, 8}) {
+    ThreadPool pool(threads);
+    EXPECT_EQ(pool.num_threads(), threads);
+    for (const int64_t tiles : {0, 1, 2, 3, 7, 64, 1001}) {
+      for (const int64_t chunk : {1, 2, 5, 2000}) {
+        std::vector<std::atomic<int>> runs(static_cast<size_t>(tiles));
+        pool.parallel_for_chunked(tiles, chunk, [&](int64_t begin, int64_t end, int32_t worker) {
+          ASSERT_LT(begin, end);
+          ASSERT_GE(worker, 0);
+          ASSERT_LT(worker, threads);
+          for (int64_t i = begin; i < end; ++i) runs[static_cast<size_t>(i)].fetch_add(1);
+        });
+        for (const auto& count : runs) ASSERT_EQ(count.load(), 1);
+      }
+    }
+  }
+}
+
+TEST(ThreadPool, ResultsOfAllWorkersAreVisibleAfterwards) {
+  ThreadPool pool(3);
+  std::vector<int64_t> values(97);
+  for (int64_t round = 1; round <= 3000; ++round) {
+    pool.parallel_for(
+        97, [&](int64_t tile, int32_t) { values[static_cast<size_t>(tile)] += tile * round; });
+    if (round % 500 != 0) continue;
+    for (int64_t i = 0; i < 97; ++i) {
+      ASSERT_EQ(values[static_cast<size_t>(i)], i * round * (round + 1) / 2);
+    }
+  }
+}
+
+TEST(ThreadPool, WorkersWakeUpAfterParking) {
+  ThreadPool pool(2);
+  std::atomic<int> sum{0};
+  for (int round = 0; round < 20; ++round) {
+    usleep(500);  // far beyond the time a worker spins
+    pool.parallel_for(8, [&](int64_t, int32_t) { sum.fetch_add(1); });
+  }
+  EXPECT_EQ(sum.load(), 160);
+}
+
+TEST(ThreadPool, AStalledWorkerDoesNotHoldBackTheTiles) {
+  ThreadPool pool(2);
+  std::atomic<bool> release{false};
+  std::atomic<int64_t> done{0};
+  std::array<std::atomic<int64_t>, 2> by_worker{};
+  constexpr int64_t kTiles = 100;
+  // Whoever takes tile 0 is stuck in it until the other has done all the rest.
+  pool.parallel_for(kTiles, [&](int64_t tile, int32_t worker) {
+    if (tile == 0) {
+      while (!release.load()) usleep(50);
+    } else if (done.fetch_add(1) + 1 == kTiles - 1) {
+      release.store(true);
+    }
+    by_worker[static_cast<size_t>(worker)].fetch_add(1);
+  });
+  EXPECT_EQ(by_worker[0].load() + by_worker[1].load(), kTiles);
+  EXPECT_EQ(std::min(by_worker[0].load(), by_worker[1].load()), 1);
+}
+
+TEST(ThreadPool, OneWorkerRunsInTheCaller) {
+  ThreadPool pool(1);
+  const auto caller = syscall(SYS_gettid);
+  pool.parallel_for(4, [&](int64_t, int32_t worker) {
+    EXPECT_EQ(worker, 0);
+    EXPECT_EQ(syscall(SYS_gettid), caller);
+  });
+}
+
+TEST(ThreadPool, OtherWorkersRunBelowTheirCreator) {
+  ThreadPool pool(2);
+  const int own = getpriority(PRIO_PROCESS, 0);
+  std::atomic<bool> seen{false};
+  std::atomic<int> nice{0};
+  pool.parallel_for(2, [&](int64_t, int32_t worker) {
+    if (worker == 1) {
+      nice.store(getpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid))));
+      seen.store(true);
+    } else {
+      while (!seen.load()) usleep(50);  // leaves the other tile to worker 1
+    }
+  });
+  EXPECT_EQ(nice.load(), std::min(own + 5, 19));
+}
+
+TEST(Device, RefusesWhatTheMachineHasNot) {
+  const auto unknown = Device::create({.isa = "mmx"});
+  ASSERT_FALSE(unknown.has_value());
+  EXPECT_EQ(unknown.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(unknown.error().message.find("scalar"), std::string::npos);
+  const auto cuda = Device::create({.type = DeviceType::kCuda});
+  ASSERT_FALSE(cuda.has_value());
+  EXPECT_EQ(cuda.error().code, ErrorCode::kUnsupported);
+  EXPECT_FALSE(Device::create({.threads = -1}).has_value());
+}
+
+TEST(Device, AutoTakesTheBestInstructionSet) {
+  const auto device = Device::create({});
+  ASSERT_TRUE(device.has_value());
+  EXPECT_EQ((*device)->num_threads(), default_num_threads());
+  const auto best = Device::create({.isa = "avx512"});
+  EXPECT_EQ((*device)->name() == "cpu:avx512", best.has_value());
+}
+
+}  // namespace
+}  // namespace sluice::kernels

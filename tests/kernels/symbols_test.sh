@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# symbols_test.sh ARCHIVE: what the kernels' objects may reference and define.
+#  - No libm function whose last bit depends on the machine: exp, log, sin, cos, pow and their kin.
+#    fma and sqrt are exactly specified and allowed.
+#  - An instruction-set file defines nothing weak: the linker keeps one copy of a weak function for
+#    the whole program, and it could be the one that this machine cannot run.
+set -euo pipefail
+archive=$1
+status=0
+
+libm='(exp|exp2|exp10|expm1|log|log2|log10|log1p|pow|sin|cos|tan|sincos|sinh|cosh|tanh|asin|acos'
+libm+='|atan|atan2|cbrt|hypot|erf|erfc|lgamma|tgamma)[fl]?'
+found=$(nm --undefined-only --print-file-name "$archive" | grep -E " U _*$libm(_finite)?(@.*)?$" || true)
+if [[ -n $found ]]; then
+  printf 'libm functions that define bits:\n%s\n' "$found"
+  status=1
+fi
+
+weak=$(nm --demangle --print-file-name "$archive" | grep -E 'simd_(scalar|avx2|avx512)' |
+  grep -E ' [WVuw] ' || true)
+if [[ -n $weak ]]; then
+  printf 'weak symbols in instruction-set files:\n%s\n' "$weak"
+  status=1
+fi
+
+# The check itself must see something, or it would pass on an empty archive.
+defined=$(nm --defined-only "$archive" 2>&1)
+for isa in Scalar Avx2 Avx512; do
+  if [[ $defined != *k${isa}Table* ]]; then
+    echo "no table of $isa in $archive"
+    status=1
+  fi
+done
+exit $status
