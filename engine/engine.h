@@ -76,6 +76,7 @@ struct ModelInfo {
   int64_t num_parameters = 0;
   std::string system_fingerprint;  // hash of the determinism key
   std::string backend;             // "cpu:avx512"
+  std::string memory_plan;         // several lines, as printed at start
 };
 
 class Engine {

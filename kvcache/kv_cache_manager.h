@@ -29,7 +29,8 @@ enum class KvGroupKind : uint8_t {
 struct KvGroupSpec {
   KvGroupKind kind = KvGroupKind::kFull;
   int32_t window = 0;       // kWindow: tokens seen, the own one included
-  int32_t interval = 0;     // kState: tokens between snapshots
+  int32_t interval = 0;     // kState: tokens between snapshots, a multiple of the block size; block
+                            // i holds the state after (i + 1) * interval tokens
   int32_t num_blocks = 0;   // capacity of the group's pool
 };
 
@@ -53,7 +54,7 @@ struct KvUsage {
   int64_t num_free = 0;         // never used or dropped
   int64_t num_cached = 0;       // evictable, contents kept
   int64_t num_referenced = 0;
-  uint64_t prefix_queries = 0;  // tokens asked for, once per request
+  uint64_t prefix_queries = 0;  // tokens asked for, once per admission
   uint64_t prefix_hits = 0;     // tokens found
 };
 
@@ -74,8 +75,15 @@ class KvCacheManager {
   // recently used first) as needed. All or nothing: false leaves the request as it was.
   [[nodiscard]] bool allocate_slots(RequestId id, int32_t num_tokens);
 
+  // Whether every group could take the request up to `num_tokens` tokens, computed in small steps,
+  // and keep `num_spare_blocks` available (in a group whose holders can never want that many: what
+  // they can). Admission asks this; allocate_slots() decides.
+  [[nodiscard]] bool has_room(RequestId id, int32_t num_tokens, int32_t num_spare_blocks) const;
+
   // Full blocks among the first `num_computed_tokens` become findable, under the hash chain of
-  // `tokens`. Idempotent. Call after the step that computed them has retired.
+  // `tokens` and the extras given to acquire_prefix(). Window groups let go of blocks that no query
+  // from position `num_computed_tokens` on reads: a step in flight starts there or later, and must
+  // touch no block before its window. Idempotent. Call after the step that computed them retired.
   void cache_blocks(RequestId id, std::span<const TokenId> tokens, int32_t num_computed_tokens);
 
   // Drops every reference of the request; findable blocks stay cached, others become free. Unknown
@@ -87,7 +95,8 @@ class KvCacheManager {
 
   // Blocks that allocate_slots could hand out now, the scarcest group's.
   [[nodiscard]] int32_t num_available_blocks() const;
-  // Blocks that `num_tokens` tokens of one request need at most in the scarcest group.
+  // Blocks that `num_tokens` tokens of one request, computed in small steps, hold at most in any
+  // group.
   [[nodiscard]] int32_t blocks_for(int32_t num_tokens) const;
   // Whether a request of this many tokens could ever run alone.
   [[nodiscard]] bool fits_alone(int32_t num_tokens) const;

@@ -19,12 +19,12 @@
 namespace sluice {
 
 struct SchedulerOptions {
-  int32_t max_num_seqs = 64;             // running requests
-  int32_t max_num_batched_tokens = 512;  // tokens a step
+  int32_t max_num_seqs = 64;             // running requests; at most the KV manager's
+  int32_t max_num_batched_tokens = 512;  // tokens a step; no more requests than that run
   double step_target_ms = 50;            // predicted milliseconds a step; <= 0: no such budget
   int32_t max_num_queued_reqs = 1024;
   int32_t max_model_len = 0;
-  int32_t preempt_every = 0;  // test knob of the determinism matrix: force a preemption each n steps
+  int32_t preempt_every = 0;  // test knob of the determinism matrix: a preemption each n steps
 };
 
 class Scheduler {
@@ -50,7 +50,8 @@ class Scheduler {
   const SchedulerOutput& schedule();
 
   // The step retired: its tokens count as computed, blocks become cacheable, sampled tokens are
-  // appended, finished and abort-pending requests leave. `measured_ms` feeds the cost model.
+  // appended, finished and abort-pending requests leave. `measured_ms` feeds the cost model; not
+  // positive: unknown. A request ends at max_tokens even if `finished` does not say so.
   // Ids of aborted requests that left now are appended to `aborted`.
   void update(const SchedulerOutput& output,
               std::span<const SampledToken> sampled,

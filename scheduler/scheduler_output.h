@@ -24,7 +24,8 @@ struct RequestFailure {
 struct SchedulerOutput {
   uint64_t step_id = 0;
   std::vector<ScheduledRequest> scheduled;  // decodes first, then prefill chunks
-  std::vector<RequestId> preempted;         // by recompute; they wait again
+  // By recompute; they wait again. Read before `scheduled`: with room one may be back at once.
+  std::vector<RequestId> preempted;
   std::vector<RequestFailure> failed;       // cannot ever run (forward progress rule); already gone
   int32_t total_tokens = 0;
   int32_t num_prefill_tokens = 0;
@@ -34,7 +35,7 @@ struct SchedulerOutput {
 // One sampled token of a step, in the order of SchedulerOutput::scheduled (rows that sample).
 struct SampledToken {
   RequestId id;
-  TokenId token = kInvalidToken;
+  TokenId token = kInvalidToken;  // kInvalidToken: the step failed for it; its KV is not cached
   bool finished = false;  // the engine's verdict: end token, stop token, length or error
 };
 

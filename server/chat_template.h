@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -17,11 +18,14 @@
 namespace sluice {
 
 struct TemplateLimits {
-  int64_t fuel = 10'000'000;            // evaluation steps
+  int64_t fuel = 10'000'000;  // evaluation steps
   int64_t max_output_bytes = 16 << 20;
   int64_t max_memory_bytes = 64 << 20;  // values alive during a render
   int32_t max_depth = 64;               // nesting of syntax, macro calls and values
 };
+
+// Seconds since the epoch (UTC) for strftime_now; empty: the system's clock.
+using TemplateClock = std::function<int64_t()>;
 
 // A rendered prompt. Spans tell what the template wrote from what came out of its inputs: only
 // template text may become special tokens.
@@ -33,13 +37,16 @@ struct RenderedSpan {
 class ChatTemplate {
  public:
   // kInvalidArgument with line number: what is wrong in the source.
-  static Expected<ChatTemplate> compile(std::string_view source, const TemplateLimits& limits = {});
+  static Expected<ChatTemplate> compile(std::string_view source,
+                                        const TemplateLimits& limits = {},
+                                        TemplateClock clock = {});
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
   ~ChatTemplate();
 
   // `variables`: a JSON object (ordered) with messages, tools, add_generation_prompt, bos_token,
-  // eos_token and the like. kInvalidArgument carries the message of raise_exception or the error
+  // eos_token and the like; strings of keys that end in `_token` count as template text.
+  // kInvalidArgument carries the message of raise_exception or the error
   // with its line; kResourceExhausted: a limit.
   [[nodiscard]] Expected<std::vector<RenderedSpan>> render(
       const nlohmann::ordered_json& variables) const;
@@ -51,5 +58,9 @@ class ChatTemplate {
   explicit ChatTemplate(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+// Renders the JSON object in `json_text` as Hugging Face would: messages, add_generation_prompt,
+// tokens and extra variables come from it; tools and documents it lacks are none.
+Expected<std::string> render_file(std::string_view template_source, std::string_view json_text);
 
 }  // namespace sluice

@@ -32,6 +32,8 @@ struct Config {
   int32_t step_target_ms = 50;             // predicted milliseconds a step may take
   int32_t max_num_queued_reqs = 1024;      // waiting requests; more get 429
 
+  int32_t debug_preempt_every = 0;  // steps; 0: never. Makes preemption testable
+
   // Compute.
   int32_t threads = 0;                     // 0: min(affinity, cgroup quota)
   std::string isa = "auto";                // auto, scalar, avx2, avx512
@@ -48,19 +50,21 @@ struct Config {
   int32_t max_logprobs = 20;
   int32_t max_n = 16;                      // choices per request
   int32_t max_connections = 4096;
-  int32_t idle_timeout_s = 120;            // keep-alive connection without a request
-  int32_t request_timeout_s = 30;          // from the first byte of a request to its last
-  int32_t write_timeout_s = 60;            // a client that does not read is dropped
-  int32_t drain_timeout_s = 60;            // SIGTERM: running streams end within this
-  int32_t unhealthy_after_s = 30;          // no progress for so long: /health turns 503
-  std::string log_level = "info";          // trace, debug, info, warning, error
+  int32_t idle_timeout_s = 120;               // keep-alive connection without a request
+  int32_t request_timeout_s = 30;             // from the first byte of a request to its last
+  int32_t write_timeout_s = 60;               // a client that does not read is dropped
+  int64_t max_stream_buffer_bytes = 1 << 20;  // unsent output of a stream; more: dropped
+  int32_t ping_interval_s = 15;               // a stream with nothing to say sends a comment
+  int32_t drain_timeout_s = 60;               // SIGTERM: running streams end within this
+  int32_t unhealthy_after_s = 30;             // no progress for so long: /health turns 503
+  std::string log_level = "info";             // trace, debug, info, warning, error
 };
 
 enum class KnobKind : uint8_t { kInteger, kBytes, kBoolean, kString, kStringList, kChoice };
 
 struct Knob {
   const char* name;     // with dashes: "max-num-seqs"
-  const char* group;    // model, cache, scheduler, compute, server
+  const char* group;    // model, cache, scheduler, compute, server, log
   KnobKind kind;
   const char* unit;     // "" when it has none
   int64_t min, max;     // kInteger and kBytes
@@ -72,11 +76,14 @@ struct Knob {
 };
 
 const std::vector<Knob>& config_knobs();
-const Knob* find_knob(std::string_view name);  // accepts underscores for dashes
+const Knob* find_knob(std::string_view name);     // accepts underscores for dashes
+std::string nearest_knob(std::string_view name);  // for "did you mean"; empty: none is near
+std::string environment_name(const Knob& knob);   // "SLUICE_MAX_NUM_SEQS"
 
 // Precedence is the caller's: defaults, then YAML, then environment, then the command line.
 Expected<void> apply_yaml(Config& config, const std::string& path);
 Expected<void> apply_environment(Config& config);
-std::string print_config(const Config& config);  // YAML that apply_yaml reads back
+std::string print_config(const Config& config);  // YAML that apply_yaml reads back; no secrets
+std::string config_markdown();                   // the table in README.md; a test compares them
 
 }  // namespace sluice

@@ -9,44 +9,90 @@ namespace sluice {
 namespace {
 
 constexpr double kMaxInt32 = std::numeric_limits<int32_t>::max();
-constexpr double kMaxExactInteger = 9007199254740992.0;  // 2^53
+constexpr double kMaxInt64 = 9223372036854775808.0;  // rounded up to 2^63
 
 constexpr std::array kFields = {
-    SamplingField{"temperature", ParamKind::kNumber, 0, 2, false, 1,
+    SamplingField{"temperature",
+                  ParamKind::kNumber,
+                  0,
+                  2,
+                  false,
+                  1,
                   "Divides the logits; 0 takes the most likely token.",
                   [](SamplingParams& p, double v) { p.temperature = static_cast<float>(v); },
+                  nullptr,
                   [](const SamplingParams& p) -> double { return p.temperature; }},
-    SamplingField{"top_p", ParamKind::kNumber, 0, 1, true, 1,
+    SamplingField{"top_p",
+                  ParamKind::kNumber,
+                  0,
+                  1,
+                  true,
+                  1,
                   "Keeps the smallest set of tokens whose probability reaches this.",
                   [](SamplingParams& p, double v) { p.top_p = static_cast<float>(v); },
+                  nullptr,
                   [](const SamplingParams& p) -> double { return p.top_p; }},
-    SamplingField{"top_k", ParamKind::kInteger, -1, kMaxInt32, false, 0,
+    SamplingField{"top_k",
+                  ParamKind::kInteger,
+                  -1,
+                  kMaxInt32,
+                  false,
+                  0,
                   "Keeps the k most likely tokens; 0 or -1 keeps all.",
-                  [](SamplingParams& p, double v) { p.top_k = static_cast<int32_t>(v); },
+                  nullptr,
+                  [](SamplingParams& p, int64_t v) { p.top_k = static_cast<int32_t>(v); },
                   [](const SamplingParams& p) -> double { return p.top_k; }},
-    SamplingField{"min_p", ParamKind::kNumber, 0, 1, false, 0,
+    SamplingField{"min_p",
+                  ParamKind::kNumber,
+                  0,
+                  1,
+                  false,
+                  0,
                   "Drops tokens less likely than this share of the most likely one.",
                   [](SamplingParams& p, double v) { p.min_p = static_cast<float>(v); },
+                  nullptr,
                   [](const SamplingParams& p) -> double { return p.min_p; }},
-    SamplingField{"seed", ParamKind::kInteger, -kMaxExactInteger, kMaxExactInteger, false, 0,
+    SamplingField{"seed",
+                  ParamKind::kInteger,
+                  -kMaxInt64,
+                  kMaxInt64,
+                  false,
+                  0,
                   "Same request and seed, same tokens; unset: chosen at admission.",
-                  [](SamplingParams& p, double v) {
-                    p.seed = static_cast<uint64_t>(static_cast<int64_t>(v));
-                  },
+                  nullptr,
+                  [](SamplingParams& p, int64_t v) { p.seed = static_cast<uint64_t>(v); },
                   [](const SamplingParams& p) -> double {
                     return static_cast<double>(static_cast<int64_t>(p.seed));
                   }},
-    SamplingField{"max_tokens", ParamKind::kInteger, 1, kMaxInt32, false, 16,
+    SamplingField{"max_tokens",
+                  ParamKind::kInteger,
+                  1,
+                  kMaxInt32,
+                  false,
+                  16,
                   "Tokens to generate at most.",
-                  [](SamplingParams& p, double v) { p.max_tokens = static_cast<int32_t>(v); },
+                  nullptr,
+                  [](SamplingParams& p, int64_t v) { p.max_tokens = static_cast<int32_t>(v); },
                   [](const SamplingParams& p) -> double { return p.max_tokens; }},
-    SamplingField{"min_tokens", ParamKind::kInteger, 0, kMaxInt32, false, 0,
+    SamplingField{"min_tokens",
+                  ParamKind::kInteger,
+                  0,
+                  kMaxInt32,
+                  false,
+                  0,
                   "No end or stop token before this many tokens.",
-                  [](SamplingParams& p, double v) { p.min_tokens = static_cast<int32_t>(v); },
+                  nullptr,
+                  [](SamplingParams& p, int64_t v) { p.min_tokens = static_cast<int32_t>(v); },
                   [](const SamplingParams& p) -> double { return p.min_tokens; }},
-    SamplingField{"ignore_eos", ParamKind::kBoolean, 0, 1, false, 0,
+    SamplingField{"ignore_eos",
+                  ParamKind::kBoolean,
+                  0,
+                  1,
+                  false,
+                  0,
                   "Goes on after the model's end token.",
                   [](SamplingParams& p, double v) { p.ignore_eos = v != 0; },
+                  nullptr,
                   [](const SamplingParams& p) -> double { return p.ignore_eos ? 1 : 0; }},
 };
 
@@ -54,6 +100,15 @@ std::string format_number(double value) {
   std::ostringstream out;
   out << value;
   return out.str();
+}
+
+tl::unexpected<Error> out_of_range(const SamplingField& field, const std::string& value) {
+  const std::string name(field.name);
+  return make_error(ErrorCode::kInvalidArgument,
+                    name + " must be in " + (field.min_exclusive ? "(" : "[") +
+                        format_number(field.min) + ", " + format_number(field.max) + "], got " +
+                        value + ".",
+                    name);
 }
 
 }  // namespace
@@ -73,18 +128,34 @@ Expected<void> set_sampling_field(SamplingParams& params,
   const std::string name(field.name);
   const bool too_small = field.min_exclusive ? value <= field.min : value < field.min;
   if (!std::isfinite(value) || too_small || value > field.max) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      name + " must be in " + (field.min_exclusive ? "(" : "[") +
-                          format_number(field.min) + ", " + format_number(field.max) + "], got " +
-                          format_number(value) + ".",
-                      name);
+    return out_of_range(field, format_number(value));
   }
   if (field.kind != ParamKind::kNumber && value != std::floor(value)) {
     return make_error(ErrorCode::kInvalidArgument,
                       name + " must be an integer, got " + format_number(value) + ".",
                       name);
   }
-  field.set(params, value);
+  if (field.kind == ParamKind::kInteger) {
+    if (value >= kMaxInt64) return out_of_range(field, format_number(value));
+    field.set_integer(params, static_cast<int64_t>(value));
+  } else {
+    field.set(params, value);
+  }
+  return {};
+}
+
+Expected<void> set_sampling_integer(SamplingParams& params,
+                                    const SamplingField& field,
+                                    int64_t value) {
+  if (field.kind != ParamKind::kInteger) {
+    return set_sampling_field(params, field, static_cast<double>(value));
+  }
+  // Bounds are small integers or the type's own range, so this comparison is exact.
+  const auto as_double = static_cast<double>(value);
+  if (as_double < field.min || as_double > field.max) {
+    return out_of_range(field, std::to_string(value));
+  }
+  field.set_integer(params, value);
   return {};
 }
 

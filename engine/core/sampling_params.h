@@ -42,7 +42,8 @@ struct SamplingField {
   bool min_exclusive;
   double default_value;   // booleans: 0 or 1
   std::string_view help;
-  void (*set)(SamplingParams&, double);
+  void (*set)(SamplingParams&, double);           // kNumber and kBoolean
+  void (*set_integer)(SamplingParams&, int64_t);  // kInteger: exact over all 64 bits
   double (*get)(const SamplingParams&);
 };
 
@@ -51,6 +52,11 @@ const SamplingField* find_sampling_field(std::string_view name);
 
 // Range check plus assignment; the message names rule, value and field.
 Expected<void> set_sampling_field(SamplingParams& params, const SamplingField& field, double value);
+
+// The same for an integer that a double might not hold.
+Expected<void> set_sampling_integer(SamplingParams& params,
+                                    const SamplingField& field,
+                                    int64_t value);
 
 // Rules between fields (min_tokens <= max_tokens).
 Expected<void> validate(const SamplingParams& params);

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/core/types.h"
@@ -13,36 +15,54 @@
 namespace sluice {
 
 struct StopConfig {
-  std::vector<std::string> strings;  // not empty ones
+  std::vector<std::string> strings;  // valid UTF-8, not empty ones
+  // A match is the stop string whose end comes first; of those that end together the longest one,
+  // of equal ones the first in the list.
   bool include_in_output = false;
 };
 
 class Detokenizer {
  public:
+  // `tokenizer` outlives the instance.
   Detokenizer(const Tokenizer& tokenizer, StopConfig stop, bool skip_special_tokens);
+  Detokenizer(const Detokenizer&) = delete;
+  Detokenizer(Detokenizer&&) = default;
 
   // What a token made ready to send.
   struct Result {
-    std::string text;           // valid UTF-8; empty while a character or a stop is undecided
-    int matched_stop = -1;      // index into StopConfig::strings: the stream is over
+    std::string text;       // valid UTF-8; empty while a character or a stop is undecided
+    int matched_stop = -1;  // index into StopConfig::strings: the stream is over
   };
 
   // Appends one token. After a match, further calls return nothing.
   Result append(TokenId token);
 
-  // End of stream: whatever was held back; incomplete bytes become U+FFFD, one for each maximal
-  // invalid part.
+  // End of stream: whatever was held back; incomplete bytes become one U+FFFD, after which a stop
+  // string that contains it still applies. Further calls return nothing.
   std::string finish();
 
  private:
-  std::string take_ready(std::string text, int& matched_stop);
+  // One stop string and how much of its beginning the text now ends with (Knuth, Morris, Pratt).
+  struct Matcher {
+    std::string_view pattern;         // into stop_.strings, whose buffer moves along
+    std::vector<uint32_t> fallbacks;  // [i]: longest proper border of the first i + 1 bytes
+    uint32_t matched = 0;
+
+    // True where the pattern ends with this byte.
+    bool advance(char byte);
+  };
+
+  // Moves what is decided of partial_ to valid UTF-8; at the end of the stream all of it is.
+  std::string take_characters(bool at_end);
+  Result take_ready(std::string_view text);
 
   const Tokenizer& tokenizer_;
   StopConfig stop_;
   bool skip_special_tokens_;
   bool ended_ = false;
-  std::string partial_;   // trailing bytes that do not yet form a character
-  std::string held_;      // text that may turn out to be the start of a stop string
+  std::string partial_;  // trailing bytes that do not yet form a character, at most 3
+  std::string held_;     // text that may turn out to be the start of a stop string
+  std::vector<Matcher> matchers_;
 };
 
 }  // namespace sluice

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,7 +16,12 @@ namespace sluice {
 
 // GGUF's token types (tokenizer.ggml.token_type).
 enum class TokenType : uint8_t {
-  kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6
+  kNormal = 1,
+  kUnknown = 2,
+  kControl = 3,
+  kUserDefined = 4,
+  kUnused = 5,
+  kByte = 6
 };
 
 // The vocabulary as a model file states it; engine/weights fills it, create_tokenizer checks it.
@@ -28,7 +34,7 @@ struct Vocabulary {
   std::vector<std::string> merges;     // "left right", by rank
   TokenId bos = kInvalidToken;
   TokenId eos = kInvalidToken;
-  TokenId eot = kInvalidToken;         // end of turn, when it differs from eos
+  TokenId eot = kInvalidToken;  // end of turn, when it differs from eos
   TokenId unknown = kInvalidToken;
   TokenId padding = kInvalidToken;
   bool add_bos = false;
@@ -40,14 +46,29 @@ struct Vocabulary {
 // only what a chat template itself wrote is parsed.
 enum class SpecialText : uint8_t { kText, kParse };
 
+// Bytes [begin, end) of a text.
+struct TextRange {
+  size_t begin = 0;
+  size_t end = 0;
+};
+
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Appends the ids of `text` (any bytes; invalid UTF-8 is encoded byte by byte). No BOS is added.
+  // Appends the ids of `text` (any bytes; a run of bytes that are no UTF-8 is a piece of its own).
+  // No BOS is added. User-defined tokens are found in both modes, control tokens only by kParse:
+  // leftmost first, then longest. A byte for which the vocabulary has no token is left out.
   virtual void encode(std::string_view text,
                       SpecialText special,
                       std::vector<TokenId>& out) const = 0;
+
+  // As kParse, but control tokens are found only where they lie entirely outside `literal_ranges`
+  // (ascending, disjoint): what users wrote inside a rendered template. The text is tokenized as
+  // one, so ids at the borders are those of the whole string.
+  virtual void encode_marked(std::string_view text,
+                             std::span<const TextRange> literal_ranges,
+                             std::vector<TokenId>& out) const = 0;
 
   // The bytes a token stands for, possibly part of a character. Control tokens give their name.
   // Ids out of range give an empty view.
@@ -58,7 +79,7 @@ class Tokenizer {
   [[nodiscard]] virtual TokenId find_token(std::string_view name) const = 0;
 
   [[nodiscard]] virtual int32_t vocab_size() const = 0;
-  [[nodiscard]] virtual TokenId bos() const = 0;  // kInvalidToken: none
+  [[nodiscard]] virtual TokenId bos() const = 0;   // kInvalidToken: none
   [[nodiscard]] virtual bool add_bos() const = 0;  // completions start with it
   // Tokens that end a generation (eos, eot and their like), ascending.
   [[nodiscard]] virtual const std::vector<TokenId>& end_tokens() const = 0;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // GGUF v3, mapped read-only and checked completely at open: every count is compared with the bytes
 // that remain before anything is allocated for it, every product and sum is checked, tensors lie
-// inside the file, aligned, not overlapping, and names are unique.
+// inside the file, aligned, not overlapping, and names are unique. Opening allocates the tables of
+// keys and tensors (at most 65536 each) and nothing in proportion to any other number in the file.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +20,43 @@
 
 namespace sluice {
 
-// A metadata value. Numbers are widened; arrays are homogeneous.
-struct GgufValue;
+// GGUF's metadata value type ids.
+enum class GgufType : uint32_t {
+  kUint8,
+  kInt8,
+  kUint16,
+  kInt16,
+  kUint32,
+  kInt32,
+  kFloat32,
+  kBool,
+  kString,
+  kArray,
+  kUint64,
+  kInt64,
+  kFloat64
+};
+std::string_view to_string(GgufType type);  // "uint32"
+
+// A homogeneous array as the file stores it: nothing is copied at open, so that a file cannot make
+// us allocate more than it holds. Lengths of strings and values of bools are already checked.
 struct GgufArray {
-  uint32_t element_type = 0;  // GGUF value type id
-  std::vector<double> numbers;
-  std::vector<std::string_view> strings;  // into the mapping
-  [[nodiscard]] size_t size() const { return numbers.empty() ? strings.size() : numbers.size(); }
+  GgufType element_type = GgufType::kUint8;  // never kArray: nested arrays are refused
+  uint64_t count = 0;
+  std::span<const std::byte> bytes;
+
+  [[nodiscard]] size_t size() const { return count; }
+
+  // Element i of an array of numbers or bools, widened.
+  [[nodiscard]] double number(size_t i) const;
+  // All elements of an array of strings, as views into the mapping.
+  [[nodiscard]] std::vector<std::string_view> strings() const;
 };
 
+// A metadata value; numbers are widened.
 struct GgufValue {
   std::variant<uint64_t, int64_t, double, bool, std::string_view, GgufArray> value;
-  uint32_t type = 0;  // GGUF value type id, for messages and `inspect`
+  GgufType type = GgufType::kUint8;  // as stored, for messages and `inspect`
 };
 
 struct GgufTensor {
@@ -43,8 +69,9 @@ struct GgufTensor {
 
 class GgufFile {
  public:
-  // kNotFound, kUnsupported (version, tensor type: names it and those supported) or kDataLoss with
-  // one line: file, field, found, expected.
+  // kNotFound, kPermissionDenied, kUnsupported (version, byte order, tensor type: names it and
+  // those supported) or kDataLoss, with one line "file: field: found X, expected Y". A mapped file
+  // must not shrink while it is open: reading past its end is a SIGBUS.
   static Expected<std::unique_ptr<GgufFile>> open(const std::string& path);
   // The same checks on bytes in memory; the fuzz target's entry. `bytes` must outlive the file.
   static Expected<std::unique_ptr<GgufFile>> parse(std::span<const std::byte> bytes,
@@ -52,13 +79,16 @@ class GgufFile {
   ~GgufFile();
 
   [[nodiscard]] const std::string& path() const;
+  [[nodiscard]] uint64_t alignment() const;
   [[nodiscard]] int64_t file_bytes() const;
+  [[nodiscard]] std::span<const std::byte> bytes() const;  // the whole file
   [[nodiscard]] const std::vector<std::pair<std::string_view, GgufValue>>& metadata() const;
   [[nodiscard]] const std::vector<GgufTensor>& tensors() const;
   [[nodiscard]] const GgufTensor* find_tensor(std::string_view name) const;
   [[nodiscard]] const GgufValue* find(std::string_view key) const;
 
-  // Typed access; the Error names key, found type and expected type.
+  // Typed access; the Error (kDataLoss) names key, found type and expected type. Integers of every
+  // width and sign pass as uint if they are not negative.
   [[nodiscard]] Expected<uint64_t> get_uint(std::string_view key) const;
   [[nodiscard]] Expected<double> get_float(std::string_view key) const;
   [[nodiscard]] Expected<std::string_view> get_string(std::string_view key) const;
@@ -68,12 +98,13 @@ class GgufFile {
   [[nodiscard]] Expected<bool> get_bool_or(std::string_view key, bool fallback) const;
 
  private:
-  GgufFile();
   struct Impl;
+  explicit GgufFile(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 
-// tokenizer.ggml.* as a Vocabulary; kDataLoss where arrays disagree in length or type.
+// tokenizer.ggml.* as a Vocabulary; kDataLoss where arrays disagree in length or type, or where a
+// special id or a token type is out of range.
 Expected<Vocabulary> read_vocabulary(const GgufFile& file);
 
 }  // namespace sluice

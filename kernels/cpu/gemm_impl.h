@@ -29,9 +29,11 @@ inline constexpr int32_t kGroupBytes<WeightFormat::kQ8_0> = 576;
 template <>
 inline constexpr int32_t kGroupBytes<WeightFormat::kQ4_1> = 320;
 
-// The hardware's prefetcher alone leaves the memory idle while a group is multiplied; reading past
-// the end of the weights is harmless, and across tiles the next tile's start is wanted.
-inline constexpr int32_t kPrefetchBytes = 2560;
+// With many rows, the hardware's prefetcher alone leaves the memory idle while a group is
+// multiplied; with few, it does better by itself. Prefetching past the end of the weights is
+// harmless, and across tiles the next tile's start is wanted.
+inline constexpr int32_t kPrefetchBytes = 5120;
+inline constexpr int kPrefetchFromRows = 5;
 
 template <int32_t kBytes>
 SLUICE_INLINE void prefetch_ahead(const std::byte* weight) {
@@ -169,7 +171,7 @@ static void linear_rows(const LinearBlock& block, int32_t tile, int64_t row) {
       } else {
         add_float_group<kFormat, kRows>(weight, reinterpret_cast<const float*>(x), stride, acc);
       }
-      prefetch_ahead<kGroupBytes<kFormat>>(weight);
+      if constexpr (kRows >= kPrefetchFromRows) prefetch_ahead<kGroupBytes<kFormat>>(weight);
       weight += kGroupBytes<kFormat>;
       x += kXGroupBytes;
     }

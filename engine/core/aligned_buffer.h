@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Page-aligned, zeroed memory taken from the operating system once and given back on destruction.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "engine/core/status.h"
+
+namespace sluice {
+
+class AlignedBuffer {
+ public:
+  AlignedBuffer() = default;
+  AlignedBuffer(AlignedBuffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  AlignedBuffer& operator=(AlignedBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~AlignedBuffer() {
+    if (data_ != nullptr) munmap(data_, bytes_);
+  }
+
+  // kResourceExhausted: the system has not that much. Huge pages are asked for, not required.
+  static Expected<AlignedBuffer> allocate(int64_t bytes, const char* purpose) {
+    AlignedBuffer buffer;
+    if (bytes <= 0) return buffer;
+    void* data = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data == MAP_FAILED) {
+      return make_error(ErrorCode::kResourceExhausted,
+                        std::string(purpose) + ": cannot get " + std::to_string(bytes) +
+                            " bytes from the system");
+    }
+    madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+    buffer.data_ = static_cast<std::byte*>(data);
+    buffer.bytes_ = static_cast<size_t>(bytes);
+    return buffer;
+  }
+
+  [[nodiscard]] std::byte* data() const { return data_; }
+  [[nodiscard]] size_t size() const { return bytes_; }
+  [[nodiscard]] std::span<std::byte> span() const { return {data_, bytes_}; }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace sluice

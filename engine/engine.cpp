@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+// The step loop: drain inbox -> schedule -> run -> sample -> commit -> publish, on one thread.
+#include "engine/engine.h"
+
+#include <atomic>
+#include <future>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+
+#include "engine/core/config.h"
+#include "engine/core/log.h"
+#include "engine/core/queue.h"
+#include "engine/model_runner.h"
+#include "engine/request_table.h"
+#include "engine/sampling/sampler.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "kvcache/kv_cache_manager.h"
+#include "scheduler/scheduler.h"
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct SubmitCommand {
+  RequestId id;
+  ValidRequest request;
+  OutputSink* sink;
+};
+
+struct AbortCommand {
+  RequestId id;
+};
+
+struct StopCommand {};
+
+using Command = std::variant<SubmitCommand, AbortCommand, StopCommand>;
+
+class LocalEngine final : public Engine {
+ public:
+  // Starts the engine thread, which loads the model; returns when it is ready or has failed.
+  static Expected<std::unique_ptr<Engine>> create(const Config& config);
+  ~LocalEngine() override { stop(); }
+
+  Expected<RequestId> submit(ValidRequest request, OutputSink& sink) override;
+  void abort(RequestId id) override { inbox_.push_urgent(AbortCommand{id}); }
+  [[nodiscard]] EngineStats stats() const override;
+  [[nodiscard]] const ModelInfo& model() const override { return info_; }
+  [[nodiscard]] const Tokenizer& tokenizer() const override { return *tokenizer_; }
+  void drain() override { draining_ = true; }
+  void stop() override;
+
+ private:
+  // Everything below the inbox; made and used on the engine thread.
+  struct Core {
+    Core(const Config& config, std::unique_ptr<ModelRunner> model_runner, const Tokenizer& tokenizer);
+
+    std::unique_ptr<ModelRunner> runner;
+    KvCacheManager kv;
+    Scheduler scheduler;
+    Sampler sampler;
+    RequestTable requests;
+    std::vector<SamplerInput> sampler_inputs;
+    std::vector<SampledToken> sampled;
+    std::vector<RequestId> aborted;
+  };
+
+  explicit LocalEngine(const Config& config)
+      : config_(config), inbox_(static_cast<size_t>(config.max_num_queued_reqs) * 2 + 64) {}
+
+  Expected<void> load();
+  void run();
+  void drain_inbox();
+  void handle(SubmitCommand& command);
+  void handle(const AbortCommand& command);
+  void handle(const StopCommand& command);
+  void step();
+  std::span<const SamplerResult> sample(std::span<const float> logits);
+  void commit(const SchedulerOutput& output,
+              std::span<const SamplerResult> results,
+              Clock::time_point started);
+  void publish_stats();
+
+  const Config config_;
+  Inbox<Command> inbox_;
+  std::vector<Command> commands_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  ModelInfo info_;
+  std::unique_ptr<Core> core_;
+  std::atomic<uint64_t> next_id_ = 1;
+  std::atomic<int64_t> num_queued_ = 0;  // submitted, not yet scheduled for the first time
+  std::atomic<bool> draining_ = false;
+  std::atomic<int64_t> step_started_ns_ = 0;
+  std::atomic<int64_t> last_progress_ns_ = 0;
+  bool stopping_ = false;  // engine thread only
+  EngineStats counters_;   // engine thread only
+  mutable std::mutex stats_mutex_;  // held for a copy; the engine thread only tries it
+  EngineStats published_;           // guarded by stats_mutex_
+  std::mutex join_mutex_;
+  std::thread thread_;
+};
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
+      .count();
+}
+
+double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+LocalEngine::Core::Core(const Config& config,
+                        std::unique_ptr<ModelRunner> model_runner,
+                        const Tokenizer& tokenizer)
+    : runner(std::move(model_runner)),
+      kv({.block_size = config.block_size,
+          .enable_prefix_caching = config.enable_prefix_caching,
+          .max_num_seqs = config.max_num_seqs,
+          .max_model_len = runner->plan().max_model_len},
+         runner->kv_groups()),
+      scheduler({.max_num_seqs = config.max_num_seqs,
+                 .max_num_batched_tokens = config.max_num_batched_tokens,
+                 .step_target_ms = static_cast<double>(config.step_target_ms),
+                 .max_num_queued_reqs = config.max_num_queued_reqs,
+                 .max_model_len = runner->plan().max_model_len,
+                 .preempt_every = config.debug_preempt_every},
+                kv),
+      sampler(runner->model().vocab_size,
+              config.max_num_seqs,
+              config.max_logprobs,
+              runner->device().num_threads(),
+              tokenizer.end_tokens()) {
+  const auto max_seqs = static_cast<size_t>(config.max_num_seqs);
+  sampler_inputs.reserve(max_seqs);
+  sampled.reserve(max_seqs);
+  aborted.reserve(max_seqs);
+}
+
+Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config) {
+  std::unique_ptr<LocalEngine> engine(new LocalEngine(config));
+  std::promise<Expected<void>> loaded;
+  std::future<Expected<void>> result = loaded.get_future();
+  engine->thread_ = std::thread([self = engine.get(), &loaded] {
+    Expected<void> status = self->load();
+    const bool ready = status.has_value();
+    loaded.set_value(std::move(status));
+    if (ready) self->run();
+    self->core_.reset();
+  });
+  SLUICE_TRY_VOID(result.get());
+  return engine;
+}
+
+Expected<void> LocalEngine::load() {
+  SLUICE_TRY(auto runner, ModelRunner::create(config_));
+  SLUICE_TRY(Vocabulary vocabulary, read_vocabulary(runner->file()));
+  SLUICE_TRY(tokenizer_, create_tokenizer(std::move(vocabulary)));
+  if (tokenizer_->vocab_size() > runner->model().vocab_size) {
+    return make_error(ErrorCode::kDataLoss,
+                      config_.model + ": tokenizer.ggml.tokens: found " +
+                          std::to_string(tokenizer_->vocab_size()) + " tokens, the embedding has " +
+                          std::to_string(runner->model().vocab_size) + " rows");
+  }
+  info_.architecture = runner->model().architecture;
+  info_.path = config_.model;
+  if (const Expected<std::string_view> source = runner->file().get_string("tokenizer.chat_template");
+      source) {
+    info_.chat_template = *source;
+  }
+  info_.vocab_size = runner->model().vocab_size;
+  info_.max_model_len = runner->plan().max_model_len;
+  info_.num_parameters = runner->num_parameters();
+  info_.system_fingerprint = runner->fingerprint();
+  info_.backend = runner->device().name();
+  info_.memory_plan = runner->plan().describe();
+  core_ = std::make_unique<Core>(config_, std::move(runner), *tokenizer_);
+  last_progress_ns_ = now_ns();
+  publish_stats();
+  return {};
+}
+
+Expected<RequestId> LocalEngine::submit(ValidRequest request, OutputSink& sink) {
+  if (draining_) {
+    return make_error(ErrorCode::kUnavailable, "The server is draining and takes no new requests.");
+  }
+  if (num_queued_.fetch_add(1) >= config_.max_num_queued_reqs) {
+    num_queued_.fetch_sub(1);
+    return make_error(ErrorCode::kResourceExhausted,
+                      "The queue is full: " + std::to_string(config_.max_num_queued_reqs) +
+                          " requests wait.");
+  }
+  const RequestId id(next_id_.fetch_add(1));
+  if (!inbox_.try_push(SubmitCommand{id, std::move(request), &sink})) {
+    num_queued_.fetch_sub(1);
+    return make_error(ErrorCode::kUnavailable, "The engine has stopped.");
+  }
+  return id;
+}
+
+EngineStats LocalEngine::stats() const {
+  EngineStats copy;
+  {
+    const std::scoped_lock lock(stats_mutex_);
+    copy = published_;
+  }
+  copy.step_started_ns = step_started_ns_;
+  copy.last_progress_ns = last_progress_ns_;
+  copy.draining = draining_;
+  // Those still in the inbox wait too, whether or not a step has seen them.
+  copy.num_requests_waiting = std::max<int64_t>(copy.num_requests_waiting, num_queued_);
+  return copy;
+}
+
+void LocalEngine::stop() {
+  const std::scoped_lock lock(join_mutex_);
+  if (!thread_.joinable()) return;
+  draining_ = true;
+  inbox_.push_urgent(StopCommand{});
+  thread_.join();
+}
+
+void LocalEngine::run() {
+  constexpr auto kIdleWait = std::chrono::milliseconds(500);
+  while (!stopping_) {
+    drain_inbox();
+    if (stopping_) break;
+    if (core_->scheduler.has_work()) {
+      step();
+    } else {
+      last_progress_ns_ = now_ns();
+      publish_stats();
+      inbox_.wait_for(kIdleWait);
+    }
+  }
+  inbox_.close();
+  drain_inbox();  // submissions that came after the stop get their reply too
+  core_->requests.finish_all(FinishReason::kAbort, "The server has stopped.", counters_);
+  publish_stats();
+  core_->requests.flush();
+}
+
+void LocalEngine::drain_inbox() {
+  inbox_.drain(commands_);
+  for (Command& command : commands_) {
+    std::visit([this](auto& alternative) { handle(alternative); }, command);
+  }
+  core_->requests.flush();
+}
+
+void LocalEngine::handle(SubmitCommand& command) {
+  NewRequest added;
+  added.id = command.id;
+  for (const PromptSpan& span : command.request.prompt) {
+    added.prompt.insert(added.prompt.end(), span.token_ids.begin(), span.token_ids.end());
+  }
+  added.max_tokens = command.request.sampling.max_tokens;
+  added.priority = command.request.priority;
+  added.extras = {.tenant_salt = command.request.tenant_salt,
+                  .adapter_id = command.request.adapter_id};
+  const auto num_prompt_tokens = static_cast<int64_t>(added.prompt.size());
+  core_->requests.add(command.id, std::move(command.request), *command.sink);
+  const Expected<void> status = core_->scheduler.add(std::move(added));
+  if (!status) {
+    num_queued_.fetch_sub(1);
+    core_->requests.finish(command.id, FinishReason::kError, status.error().message, counters_);
+    return;
+  }
+  counters_.prompt_length.observe(kLengthBounds, static_cast<double>(num_prompt_tokens));
+}
+
+void LocalEngine::handle(const AbortCommand& command) {
+  const RequestState* state = core_->requests.find(command.id);
+  if (state == nullptr) return;
+  if (!core_->scheduler.abort(command.id)) return;  // in flight: update() reports it
+  if (!state->scheduled) num_queued_.fetch_sub(1);
+  core_->requests.finish(command.id, FinishReason::kAbort, "", counters_);
+}
+
+void LocalEngine::handle(const StopCommand&) { stopping_ = true; }
+
+void LocalEngine::step() {
+  const SchedulerOutput& output = core_->scheduler.schedule();
+  for (const RequestFailure& failure : output.failed) {
+    if (!core_->requests.find(failure.id)->scheduled) num_queued_.fetch_sub(1);
+    core_->requests.finish(failure.id, FinishReason::kError, failure.reason, counters_);
+  }
+  if (!output.scheduled.empty()) {
+    const Clock::time_point started = Clock::now();
+    step_started_ns_ = now_ns();
+    for (const ScheduledRequest& item : output.scheduled) {
+      const Request& request = *core_->scheduler.find(item.id);
+      if (core_->requests.note_scheduled(item.id, request.num_cached_tokens, started, counters_)) {
+        num_queued_.fetch_sub(1);
+      }
+    }
+    const std::span<const float> logits =
+        core_->runner->execute(output, core_->scheduler, core_->kv);
+    commit(output, sample(logits), started);
+    step_started_ns_ = 0;
+    last_progress_ns_ = now_ns();
+  }
+  // Who has seen a request's end finds it counted.
+  publish_stats();
+  core_->requests.flush();
+}
+
+std::span<const SamplerResult> LocalEngine::sample(std::span<const float> logits) {
+  core_->sampler_inputs.clear();
+  const auto vocab = static_cast<size_t>(core_->runner->model().vocab_size);
+  size_t row = 0;
+  for (const RequestId id : core_->runner->sampling_requests()) {
+    const Request& request = *core_->scheduler.find(id);
+    core_->sampler_inputs.push_back({.params = &core_->requests.find(id)->sampling,
+                                     .logits = logits.data() + row * vocab,
+                                     .position = request.num_tokens(),
+                                     .num_generated = request.num_generated()});
+    ++row;
+  }
+  return core_->sampler.sample(core_->runner->device().context(), core_->sampler_inputs);
+}
+
+void LocalEngine::commit(const SchedulerOutput& output,
+                         std::span<const SamplerResult> results,
+                         Clock::time_point started) {
+  const Clock::time_point now = Clock::now();
+  const std::span<const RequestId> ids = core_->runner->sampling_requests();
+  core_->sampled.clear();
+  for (size_t i = 0; i < ids.size(); ++i) {
+    core_->sampled.push_back({.id = ids[i],
+                              .token = results[i].token,
+                              .finished = results[i].finish_reason != FinishReason::kNone});
+    core_->requests.add_token(ids[i], results[i], now, counters_);
+  }
+  core_->aborted.clear();
+  core_->scheduler.update(output, core_->sampled, 1e3 * seconds_between(started, now),
+                          core_->aborted);
+  for (const RequestId id : core_->aborted) {
+    core_->requests.finish(id, FinishReason::kAbort, "", counters_);
+  }
+  ++counters_.num_steps;
+  counters_.num_preemptions += output.preempted.size();
+  counters_.iteration_tokens.observe(kIterationBounds, output.total_tokens);
+}
+
+void LocalEngine::publish_stats() {
+  const std::unique_lock lock(stats_mutex_, std::try_to_lock);
+  if (!lock) return;  // a reader copies right now; the next step publishes
+  const KvUsage usage = core_->kv.usage();
+  counters_.num_requests_running = core_->scheduler.num_running();
+  counters_.num_requests_waiting = core_->scheduler.num_waiting();
+  counters_.num_blocks_total = usage.num_blocks;
+  counters_.num_blocks_used = usage.num_referenced;
+  counters_.block_size = core_->kv.block_size();
+  counters_.prefix_cache_queries = usage.prefix_queries;
+  counters_.prefix_cache_hits = usage.prefix_hits;
+  published_ = counters_;
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<Engine>> create_engine(const Config& config) {
+  return LocalEngine::create(config);
+}
+
+}  // namespace sluice

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/input_batch.h"
+
+#include "engine/core/status.h"
+
+namespace sluice {
+
+InputBatch::InputBatch(const Bounds& bounds) : bounds_(bounds) {
+  const auto max_tokens = static_cast<size_t>(bounds.max_tokens);
+  const auto max_seqs = static_cast<size_t>(bounds.max_seqs);
+  const auto num_groups = static_cast<size_t>(bounds.num_groups);
+  token_ids_.reserve(max_tokens);
+  positions_.reserve(max_tokens);
+  query_start_loc_.reserve(max_seqs + 1);
+  seq_lens_.reserve(max_seqs);
+  logits_indices_.reserve(max_seqs);
+  sampling_requests_.reserve(max_seqs);
+  slot_mapping_.resize(num_groups);
+  for (auto& slots : slot_mapping_) slots.reserve(max_tokens);
+  block_tables_.assign(
+      num_groups,
+      std::vector<int32_t>(max_seqs * static_cast<size_t>(bounds.max_blocks_per_seq)));
+  slot_mapping_views_.resize(num_groups);
+  block_table_views_.resize(num_groups);
+}
+
+void InputBatch::build(const SchedulerOutput& output,
+                       const Scheduler& scheduler,
+                       const KvCacheManager& kv) {
+  token_ids_.clear();
+  positions_.clear();
+  query_start_loc_.assign(1, 0);
+  seq_lens_.clear();
+  logits_indices_.clear();
+  sampling_requests_.clear();
+  for (auto& slots : slot_mapping_) slots.clear();
+
+  const auto stride = static_cast<size_t>(bounds_.max_blocks_per_seq);
+  for (const ScheduledRequest& item : output.scheduled) {
+    const Request* request = scheduler.find(item.id);
+    CHECK(request != nullptr);
+    const int32_t begin = item.num_computed_tokens;
+    const int32_t end = begin + item.num_scheduled_tokens;
+    CHECK_LE(end, request->num_tokens());
+    for (int32_t position = begin; position < end; ++position) {
+      token_ids_.push_back(request->tokens[static_cast<size_t>(position)]);
+      positions_.push_back(position);
+    }
+    const size_t row = seq_lens_.size();
+    for (size_t group = 0; group < block_tables_.size(); ++group) {
+      const std::span<const BlockId> blocks =
+          kv.block_table(item.id, static_cast<int32_t>(group));
+      int32_t* table = block_tables_[group].data() + row * stride;
+      const auto num_blocks = static_cast<size_t>(ceil_div(end, bounds_.block_size));
+      CHECK_LE(num_blocks, blocks.size());
+      for (size_t i = 0; i < num_blocks; ++i) table[i] = blocks[i].value;
+      for (int32_t position = begin; position < end; ++position) {
+        const int64_t block = table[position / bounds_.block_size];
+        slot_mapping_[group].push_back(block * bounds_.block_size +
+                                       position % bounds_.block_size);
+      }
+    }
+    query_start_loc_.push_back(static_cast<int32_t>(token_ids_.size()));
+    seq_lens_.push_back(end);
+    if (item.samples) {
+      logits_indices_.push_back(static_cast<int32_t>(token_ids_.size()) - 1);
+      sampling_requests_.push_back(item.id);
+    }
+  }
+  for (size_t group = 0; group < block_tables_.size(); ++group) {
+    slot_mapping_views_[group] = slot_mapping_[group];
+    block_table_views_[group] = std::span(block_tables_[group]).first(seq_lens_.size() * stride);
+  }
+}
+
+ForwardBatch InputBatch::view() const {
+  return {.token_ids = token_ids_,
+          .positions = positions_,
+          .query_start_loc = query_start_loc_,
+          .seq_lens = seq_lens_,
+          .logits_indices = logits_indices_,
+          .slot_mapping = slot_mapping_views_,
+          .block_tables = block_table_views_,
+          .block_table_stride = bounds_.max_blocks_per_seq};
+}
+
+}  // namespace sluice

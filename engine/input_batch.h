@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step's decision as flat arrays that kernels read. Sized once; filled by the engine thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/core/types.h"
+#include "engine/models/model.h"
+#include "kvcache/kv_cache_manager.h"
+#include "scheduler/scheduler.h"
+
+namespace sluice {
+
+class InputBatch {
+ public:
+  struct Bounds {
+    int32_t max_tokens = 0;
+    int32_t max_seqs = 0;
+    int32_t max_blocks_per_seq = 0;
+    int32_t num_groups = 1;
+    int32_t block_size = 16;
+  };
+
+  explicit InputBatch(const Bounds& bounds);
+
+  // Reads tokens from the scheduler's requests and block ids from the manager.
+  void build(const SchedulerOutput& output, const Scheduler& scheduler, const KvCacheManager& kv);
+
+  [[nodiscard]] ForwardBatch view() const;
+  // Requests of this step that sample, in the order of logits rows.
+  [[nodiscard]] std::span<const RequestId> sampling_requests() const { return sampling_requests_; }
+
+ private:
+  Bounds bounds_;
+  std::vector<TokenId> token_ids_;
+  std::vector<int32_t> positions_;
+  std::vector<int32_t> query_start_loc_;
+  std::vector<int32_t> seq_lens_;
+  std::vector<int32_t> logits_indices_;
+  std::vector<std::vector<int64_t>> slot_mapping_;   // [group][token]
+  std::vector<std::vector<int32_t>> block_tables_;   // [group][request * stride + block]
+  std::vector<std::span<const int64_t>> slot_mapping_views_;
+  std::vector<std::span<const int32_t>> block_table_views_;
+  std::vector<RequestId> sampling_requests_;
+};
+
+}  // namespace sluice

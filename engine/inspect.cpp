@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/inspect.h"
+
+#include "engine/core/config.h"
+#include "engine/model_runner.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "engine/weights/inspect.h"
+
+namespace sluice {
+namespace {
+
+int32_t planned_threads(const Config& config) {
+  return config.threads > 0 ? config.threads : kernels::default_num_threads();
+}
+
+}  // namespace
+
+Expected<std::string> inspect_model(const Config& config, bool all_tensors) {
+  SLUICE_TRY(const std::unique_ptr<GgufFile> file, GgufFile::open(config.model));
+  std::string text = describe_gguf(*file, all_tensors);
+  const Expected<PlannedModel> planned = plan_model(config, planned_threads(config));
+  text += "\n";
+  text += planned ? planned->plan.describe() : "memory plan: " + planned.error().message + "\n";
+  return text;
+}
+
+Expected<std::string> plan_text(const Config& config) {
+  SLUICE_TRY(const PlannedModel planned, plan_model(config, planned_threads(config)));
+  return planned.plan.describe();
+}
+
+Expected<std::unique_ptr<Tokenizer>> load_tokenizer(const std::string& model_path) {
+  SLUICE_TRY(const std::unique_ptr<GgufFile> file, GgufFile::open(model_path));
+  SLUICE_TRY(Vocabulary vocabulary, read_vocabulary(*file));
+  return create_tokenizer(std::move(vocabulary));
+}
+
+}  // namespace sluice

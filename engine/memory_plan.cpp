@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/memory_plan.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <limits>
+
+namespace sluice {
+namespace {
+
+constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
+constexpr int64_t kDefaultKvBytes = int64_t{1} << 30;
+
+std::string mib(int64_t bytes) {
+  char buffer[48];
+  std::snprintf(buffer, sizeof buffer, "%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+  return buffer;
+}
+
+// A file holding one number, or "max"; kUnlimited when it is absent or says so.
+int64_t read_limit(const char* path) {
+  std::ifstream in(path);
+  std::string word;
+  if (!(in >> word) || word == "max") return kUnlimited;
+  char* end = nullptr;
+  const long long value = std::strtoll(word.c_str(), &end, 10);
+  return *end == '\0' && value >= 0 ? value : kUnlimited;
+}
+
+int64_t meminfo_available() {
+  std::ifstream in("/proc/meminfo");
+  std::string key;
+  int64_t kib = 0;
+  std::string unit;
+  while (in >> key >> kib) {
+    std::getline(in, unit);
+    if (key == "MemAvailable:") return kib * 1024;
+  }
+  return kUnlimited;
+}
+
+int64_t cgroup_available() {
+  struct Files {
+    const char* limit;
+    const char* usage;
+  };
+
+  for (const Files& files :
+       {Files{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
+        Files{"/sys/fs/cgroup/memory/memory.limit_in_bytes",
+              "/sys/fs/cgroup/memory/memory.usage_in_bytes"}}) {
+    const int64_t limit = read_limit(files.limit);
+    if (limit == kUnlimited) continue;
+    const int64_t usage = read_limit(files.usage);
+    return std::max<int64_t>(0, limit - (usage == kUnlimited ? 0 : usage));
+  }
+  return kUnlimited;
+}
+
+tl::unexpected<Error> does_not_fit(const MemoryPlan& plan, int64_t needed, const std::string& fix) {
+  return make_error(ErrorCode::kResourceExhausted,
+                    "memory plan: weights " + mib(plan.weight_bytes) + ", activations " +
+                        mib(plan.arena_bytes + plan.logits_bytes) + ", KV cache at least " +
+                        mib(needed) + "; available " + mib(plan.available_bytes) + "; " + fix);
+}
+
+}  // namespace
+
+int64_t available_memory_bytes() { return std::min(meminfo_available(), cgroup_available()); }
+
+Expected<DType> parse_kv_dtype(const std::string& name) {
+  if (name == "auto" || name == "bfloat16") return DType::kBF16;
+  if (name == "float16") return DType::kF16;
+  if (name == "float32") return DType::kF32;
+  return make_error(ErrorCode::kInvalidArgument,
+                    "--kv-cache-dtype: found " + name +
+                        ", expected auto, bfloat16, float16 or float32",
+                    "kv-cache-dtype");
+}
+
+int64_t MemoryPlan::kv_tokens() const {
+  int64_t tokens = kUnlimited;
+  for (const KvStorageGroup& group : kv_groups) {
+    tokens = std::min(tokens, int64_t{group.num_blocks} * block_size);
+  }
+  return tokens;
+}
+
+std::string MemoryPlan::describe() const {
+  std::string text;
+  const auto row = [&text](const char* name, int64_t bytes, const std::string& note) {
+    char line[160];
+    std::snprintf(line, sizeof line, "  %-22s %14lld bytes  %s\n", name,
+                  static_cast<long long>(bytes), note.c_str());
+    text += line;
+  };
+  text += "memory plan\n";
+  row("weights, repacked", weight_bytes, "");
+  row("rope tables", rope_bytes, "");
+  row("activations", arena_bytes, "");
+  row("logits and sampling", logits_bytes, "");
+  row("KV cache", kv_bytes,
+      std::to_string(kv_tokens()) + " tokens of " + std::string(to_string(kv_dtype)) +
+          ", blocks of " + std::to_string(block_size));
+  row("total", total_bytes(), "of " + mib(available_bytes) + " available");
+  row("model file", file_bytes, "mapped, shared with the page cache");
+  text += "  max model len          " + std::to_string(max_model_len) + " tokens\n";
+  return text;
+}
+
+Expected<MemoryPlan> plan_memory(const Config& config,
+                                 const ModelConfig& model,
+                                 const std::vector<KvLayout>& layouts,
+                                 const FixedMemory& fixed) {
+  MemoryPlan plan;
+  plan.file_bytes = fixed.file_bytes;
+  plan.weight_bytes = fixed.weight_bytes;
+  plan.arena_bytes = fixed.arena_bytes;
+  plan.logits_bytes = fixed.logits_bytes;
+  plan.available_bytes = available_memory_bytes();
+  plan.block_size = config.block_size;
+  SLUICE_TRY(plan.kv_dtype, parse_kv_dtype(config.kv_cache_dtype));
+  if (config.max_model_len > model.context_len) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--max-model-len: found " + std::to_string(config.max_model_len) +
+                          ", the model's context holds " + std::to_string(model.context_len),
+                      "max-model-len");
+  }
+  int64_t bytes_per_block = 0;
+  for (const KvLayout& layout : layouts) {
+    plan.kv_groups.push_back({.num_layers = static_cast<int32_t>(layout.layers.size()),
+                              .num_kv_heads = model.num_kv_heads,
+                              .head_dim = model.head_dim,
+                              .num_blocks = 0});
+    bytes_per_block += kv_block_bytes(plan.kv_groups.back(), plan.kv_dtype, config.block_size);
+  }
+
+  // KV of one request at full length must fit; the context shrinks to that unless it was asked for.
+  const int64_t left = std::max<int64_t>(
+      0, plan.available_bytes - plan.weight_bytes - plan.arena_bytes - plan.logits_bytes);
+  const int64_t budget = config.kv_cache_memory > 0 ? config.kv_cache_memory : left / 2;
+  const int64_t wanted_len = config.max_model_len > 0 ? config.max_model_len : model.context_len;
+  const int64_t affordable_len = budget / bytes_per_block * config.block_size;
+  const int64_t one_request = ceil_div(wanted_len, config.block_size) * bytes_per_block;
+  const int64_t max_len = std::min(wanted_len, affordable_len);
+  if (max_len < wanted_len && config.max_model_len > 0) {
+    return does_not_fit(plan, one_request,
+                        "--max-model-len " + std::to_string(affordable_len) + " would fit");
+  }
+  if (max_len < config.block_size || budget > left) {
+    return does_not_fit(plan, std::min(one_request, budget),
+                        "free memory, or set a smaller --kv-cache-memory or --max-model-len");
+  }
+  plan.max_model_len = static_cast<int32_t>(max_len);
+  plan.rope_bytes = fixed.rope_bytes_per_token * max_len;
+
+  const int64_t blocks_per_request = ceil_div(max_len, config.block_size);
+  int64_t num_blocks = budget / bytes_per_block;
+  if (config.kv_cache_memory == 0) {
+    const int64_t capped =
+        std::max(blocks_per_request, kDefaultKvBytes / bytes_per_block);
+    num_blocks = std::min({num_blocks, capped, blocks_per_request * config.max_num_seqs});
+  }
+  num_blocks = std::min<int64_t>(num_blocks, std::numeric_limits<int32_t>::max() / 2);
+  for (KvStorageGroup& group : plan.kv_groups) {
+    group.num_blocks = static_cast<int32_t>(num_blocks);
+    plan.kv_bytes += num_blocks * kv_block_bytes(group, plan.kv_dtype, config.block_size);
+  }
+  return plan;
+}
+
+}  // namespace sluice

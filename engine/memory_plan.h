@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many bytes everything takes, before anything is allocated; what does not fit is refused with
+// the numbers and the flag that would make it fit.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/core/status.h"
+#include "engine/core/types.h"
+#include "engine/models/model.h"
+#include "kvcache/kv_storage.h"
+
+namespace sluice {
+
+struct MemoryPlan {
+  int64_t file_bytes = 0;      // mapped, shared with the page cache
+  int64_t weight_bytes = 0;    // repacked
+  int64_t rope_bytes = 0;
+  int64_t arena_bytes = 0;     // activations and workspaces
+  int64_t logits_bytes = 0;    // logits and sampling
+  int64_t kv_bytes = 0;
+  int64_t available_bytes = 0;  // min(machine, cgroup) when planned
+  int32_t max_model_len = 0;
+  int32_t block_size = 0;
+  DType kv_dtype = DType::kBF16;
+  std::vector<KvStorageGroup> kv_groups;  // num_blocks set
+
+  [[nodiscard]] int64_t total_bytes() const {
+    return weight_bytes + rope_bytes + arena_bytes + logits_bytes + kv_bytes;
+  }
+  [[nodiscard]] int64_t kv_tokens() const;  // of the scarcest group
+  [[nodiscard]] std::string describe() const;
+};
+
+// What a model needs besides its KV.
+struct FixedMemory {
+  int64_t file_bytes = 0;
+  int64_t weight_bytes = 0;
+  int64_t rope_bytes_per_token = 0;
+  int64_t arena_bytes = 0;
+  int64_t logits_bytes = 0;
+};
+
+// kResourceExhausted: the numbers and the flag. Without --max-model-len the context shrinks to what
+// fits; without --kv-cache-memory the cache takes what all sequences at full length need, at most
+// 1 GiB or one full-length request, whichever is more.
+Expected<MemoryPlan> plan_memory(const Config& config,
+                                 const ModelConfig& model,
+                                 const std::vector<KvLayout>& layouts,
+                                 const FixedMemory& fixed);
+
+Expected<DType> parse_kv_dtype(const std::string& name);
+
+// min(MemAvailable, cgroup limit - cgroup use), in bytes.
+int64_t available_memory_bytes();
+
+}  // namespace sluice

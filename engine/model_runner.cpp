@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/model_runner.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+
+#include "engine/core/log.h"
+#include "engine/core/version.h"
+#include "engine/sampling/sampler.h"
+
+namespace sluice {
+namespace {
+
+std::vector<KvGroupSpec> group_specs(const Model& model, const MemoryPlan& plan) {
+  std::vector<KvGroupSpec> specs;
+  const std::vector<KvLayout> layouts = model.kv_layouts();
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    KvGroupSpec spec = layouts[i].spec;
+    spec.num_blocks = plan.kv_groups[i].num_blocks;
+    specs.push_back(spec);
+  }
+  return specs;
+}
+
+std::string fingerprint_of(uint64_t file_hash, const Config& config, const MemoryPlan& plan) {
+  const std::string key = std::string(version()) + "|" + build_id() + "|cpu|" +
+                          std::to_string(config.activation_bits) + "|" +
+                          std::string(to_string(plan.kv_dtype)) + "|" + std::to_string(file_hash);
+  char text[24];
+  std::snprintf(text, sizeof text, "fp_%016llx",
+                static_cast<unsigned long long>(XXH3_64bits(key.data(), key.size())));
+  return text;
+}
+
+// Which layer lives where: the group's index, and the layer's place inside the group.
+std::vector<LayerCache> layer_caches(const Model& model, const KvStorage& storage) {
+  std::vector<LayerCache> caches(static_cast<size_t>(model.config().num_layers));
+  const std::vector<KvLayout> layouts = model.kv_layouts();
+  for (size_t group = 0; group < layouts.size(); ++group) {
+    for (size_t i = 0; i < layouts[group].layers.size(); ++i) {
+      caches[static_cast<size_t>(layouts[group].layers[i])] = {
+          .group = static_cast<int32_t>(group),
+          .view = storage.layer_view(static_cast<int32_t>(group), static_cast<int32_t>(i))};
+    }
+  }
+  return caches;
+}
+
+}  // namespace
+
+Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads) {
+  PlannedModel planned;
+  SLUICE_TRY(planned.file, GgufFile::open(config.model));
+  SLUICE_TRY(const std::string_view architecture, planned.file->get_string("general.architecture"));
+  SLUICE_TRY(planned.spec, find_model_spec(architecture));
+  SLUICE_TRY(planned.model, planned.spec->read_config(*planned.file));
+
+  // Every step samples at most one row a request; a chunk per request is at least one token.
+  const auto max_seq_len = static_cast<int32_t>(
+      config.max_model_len > 0 ? config.max_model_len : planned.model.context_len);
+  planned.bounds = {.max_tokens = std::max(config.max_num_batched_tokens, config.max_num_seqs),
+                    .max_seqs = config.max_num_seqs,
+                    .max_logits = config.max_num_seqs,
+                    .max_seq_len = max_seq_len,
+                    .num_threads = num_threads};
+  WeightStore names_and_shapes(*planned.file);
+  SLUICE_TRY(const std::unique_ptr<Model> shape,
+             planned.spec->build(planned.model,
+                                 {.activation_bits = config.activation_bits, .max_model_len = 1},
+                                 names_and_shapes));
+  const std::vector<std::string> unused = names_and_shapes.unused();
+  if (!unused.empty()) {
+    return make_error(ErrorCode::kUnsupported,
+                      config.model + ": tensor " + unused.front() + " and " +
+                          std::to_string(unused.size() - 1) + " more have no place in architecture " +
+                          std::string(architecture));
+  }
+  const int64_t vocab = planned.model.vocab_size;
+  SLUICE_TRY(planned.plan,
+             plan_memory(config, planned.model, shape->kv_layouts(),
+                         {.file_bytes = planned.file->file_bytes(),
+                          .weight_bytes = names_and_shapes.packed_total_bytes(),
+                          .rope_bytes_per_token =
+                              kernels::RopeTable::bytes(planned.model.rope, 1),
+                          .arena_bytes = shape->arena_bytes(planned.bounds),
+                          .logits_bytes =
+                              vocab * config.max_num_seqs * static_cast<int64_t>(sizeof(float)) +
+                              Sampler::buffer_bytes(planned.model.vocab_size, config.max_num_seqs,
+                                                    config.max_logprobs, num_threads)}));
+  return planned;
+}
+
+Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config) {
+  SLUICE_TRY(auto device,
+             kernels::Device::create(
+                 {.type = DeviceType::kCpu, .isa = config.isa, .threads = config.threads}));
+  SLUICE_TRY(PlannedModel planned, plan_model(config, device->num_threads()));
+  const MemoryPlan& plan = planned.plan;
+  SLUICE_TRY(KvStorage storage, KvStorage::create(plan.kv_groups, plan.kv_dtype, plan.block_size));
+
+  const InputBatch::Bounds batch_bounds = {
+      .max_tokens = planned.bounds.max_tokens,
+      .max_seqs = config.max_num_seqs,
+      .max_blocks_per_seq = static_cast<int32_t>(ceil_div(plan.max_model_len, plan.block_size)),
+      .num_groups = static_cast<int32_t>(plan.kv_groups.size()),
+      .block_size = plan.block_size};
+  std::unique_ptr<ModelRunner> runner(new ModelRunner(batch_bounds, std::move(storage)));
+  runner->device_ = std::move(device);
+  runner->file_ = std::move(planned.file);
+  runner->plan_ = plan;
+
+  // The hash reads the file while repacking does; both find it in the page cache.
+  uint64_t file_hash = 0;
+  std::thread hasher([&] {
+    const std::span<const std::byte> bytes = runner->file_->bytes();
+    file_hash = XXH3_64bits(bytes.data(), bytes.size());
+  });
+  runner->weights_ = std::make_unique<WeightStore>(*runner->file_);
+  Expected<std::unique_ptr<Model>> model = [&]() -> Expected<std::unique_ptr<Model>> {
+    SLUICE_TRY_VOID(runner->weights_->allocate());
+    return planned.spec->build(
+        planned.model,
+        {.activation_bits = config.activation_bits, .max_model_len = plan.max_model_len},
+        *runner->weights_);
+  }();
+  hasher.join();
+  if (!model) return tl::unexpected(std::move(model).error());
+  runner->model_ = std::move(*model);
+  runner->fingerprint_ = fingerprint_of(file_hash, config, plan);
+
+  SLUICE_TRY(runner->arena_, AlignedBuffer::allocate(plan.arena_bytes, "activations"));
+  runner->model_->bind(planned.bounds, runner->arena_.span());
+  runner->logits_.resize(static_cast<size_t>(planned.bounds.max_logits) *
+                         static_cast<size_t>(planned.model.vocab_size));
+  runner->caches_ = layer_caches(*runner->model_, runner->kv_storage_);
+  runner->prefault_ = std::make_unique<Prefault>(runner->kv_storage_.bytes());
+  return runner;
+}
+
+std::span<const float> ModelRunner::execute(const SchedulerOutput& output,
+                                            const Scheduler& scheduler,
+                                            const KvCacheManager& kv) {
+  batch_.build(output, scheduler, kv);
+  const ForwardBatch batch = batch_.view();
+  model_->forward(ForwardContext{.exec = device_->context(),
+                                 .batch = batch,
+                                 .caches = caches_,
+                                 .logits = logits_.data()});
+  return std::span(logits_).first(batch.logits_indices.size() *
+                                  static_cast<size_t>(model_->config().vocab_size));
+}
+
+std::vector<KvGroupSpec> ModelRunner::kv_groups() const { return group_specs(*model_, plan_); }
+
+}  // namespace sluice

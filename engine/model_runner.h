@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs steps: owns the device, the model, the bytes of the KV cache and every buffer, all sized and
+// allocated at creation. Engine thread only, creation included (the creating thread is worker 0).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/core/aligned_buffer.h"
+#include "engine/core/config.h"
+#include "engine/core/status.h"
+#include "engine/engine.h"
+#include "engine/input_batch.h"
+#include "engine/memory_plan.h"
+#include "engine/models/model.h"
+#include "engine/weights/gguf.h"
+#include "engine/weights/weight_store.h"
+#include "kernels/device.h"
+#include "kvcache/kv_storage.h"
+
+namespace sluice {
+
+// A model file read and planned, nothing of size allocated yet; `serve --dry-run` and `inspect` stop
+// here.
+struct PlannedModel {
+  std::unique_ptr<GgufFile> file;
+  const ModelSpec* spec = nullptr;
+  ModelConfig model;
+  StepBounds bounds;
+  MemoryPlan plan;
+};
+
+Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads);
+
+class ModelRunner {
+ public:
+  static Expected<std::unique_ptr<ModelRunner>> create(const Config& config);
+
+  // Runs one step; returns the logits of the rows that sample, [rows][vocab], in the order of
+  // sampling_requests(). Valid until the next call.
+  std::span<const float> execute(const SchedulerOutput& output,
+                                 const Scheduler& scheduler,
+                                 const KvCacheManager& kv);
+  [[nodiscard]] std::span<const RequestId> sampling_requests() const {
+    return batch_.sampling_requests();
+  }
+
+  [[nodiscard]] const kernels::Device& device() const { return *device_; }
+  [[nodiscard]] const GgufFile& file() const { return *file_; }
+  [[nodiscard]] const MemoryPlan& plan() const { return plan_; }
+  [[nodiscard]] const ModelConfig& model() const { return model_->config(); }
+  [[nodiscard]] std::vector<KvGroupSpec> kv_groups() const;
+  // Hash of the determinism key: model file, build, backend class, activation and KV dtypes.
+  [[nodiscard]] const std::string& fingerprint() const { return fingerprint_; }
+  [[nodiscard]] int64_t num_parameters() const { return weights_->num_parameters(); }
+
+ private:
+  ModelRunner(const InputBatch::Bounds& bounds, KvStorage storage)
+      : batch_(bounds), kv_storage_(std::move(storage)) {}
+
+  std::unique_ptr<kernels::Device> device_;
+  std::unique_ptr<GgufFile> file_;
+  std::unique_ptr<WeightStore> weights_;
+  std::unique_ptr<Model> model_;
+  MemoryPlan plan_;
+  InputBatch batch_;
+  KvStorage kv_storage_;
+  std::unique_ptr<Prefault> prefault_;
+  AlignedBuffer arena_;
+  std::vector<float> logits_;
+  std::vector<LayerCache> caches_;
+  std::string fingerprint_;
+};
+
+}  // namespace sluice

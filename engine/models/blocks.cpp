@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/models/blocks.h"
+
+#include "engine/weights/weight_store.h"
+
+namespace sluice {
+
+std::byte* Arena::take_bytes(int64_t bytes) {
+  std::byte* piece = base_ == nullptr ? nullptr : base_ + used_;
+  used_ += align_up(bytes, 64);
+  if (base_ != nullptr) CHECK_LE(used_, capacity_);
+  return piece;
+}
+
+Expected<Projection> Projection::load(WeightStore& weights,
+                                      std::initializer_list<Part> parts,
+                                      int64_t k,
+                                      int32_t activation_bits) {
+  Projection projection;
+  projection.k_ = static_cast<int32_t>(k);
+  for (const Part& part : parts) {
+    SLUICE_TRY(const PackedWeight weight, weights.matrix(part.name, part.n, k));
+    const kernels::ActivationFormat format =
+        kernels::activation_format(weight.format, activation_bits);
+    projection.weights_.push_back(weight);
+    projection.formats_.push_back(format);
+    projection.needs_[static_cast<size_t>(format)] = true;
+  }
+  return projection;
+}
+
+LinearInput::LinearInput(std::span<const Projection* const> projections,
+                         int32_t max_rows,
+                         Arena& arena) {
+  for (int i = 0; i < kNumActivationFormats; ++i) {
+    const auto format = static_cast<kernels::ActivationFormat>(i);
+    bool needed = false;
+    for (const Projection* projection : projections) needed |= projection->needs(format);
+    if (!needed) continue;
+    const int64_t k = projections.front()->k();
+    std::byte* buffer = arena.take_bytes(kernels::activation_bytes(format, max_rows, k));
+    if (buffer != nullptr) {
+      by_format_[static_cast<size_t>(i)] =
+          kernels::carve_activations(format, max_rows, k, buffer);
+    }
+  }
+}
+
+void project(const kernels::ExecContext& exec,
+             const Projection& projection,
+             const LinearInput& input,
+             std::span<const ProjectionOutput> outputs,
+             kernels::Epilogue epilogue) {
+  constexpr size_t kMaxParts = 4;
+  const std::span<const PackedWeight> weights = projection.weights();
+  DCHECK(weights.size() == outputs.size() && weights.size() <= kMaxParts);
+  for (int f = 0; f < kNumActivationFormats; ++f) {
+    const auto format = static_cast<kernels::ActivationFormat>(f);
+    if (!projection.needs(format)) continue;
+    std::array<kernels::RowGroup, kMaxParts> groups;
+    size_t num_groups = 0;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      if (projection.format(i) != format) continue;
+      groups[num_groups++] = {.weight = &weights[i],
+                              .out = outputs[i].data,
+                              .out_stride = outputs[i].stride,
+                              .bias = nullptr};
+    }
+    kernels::linear(exec, {.x = input.in(format),
+                           .groups = std::span(groups).first(num_groups),
+                           .epilogue = epilogue});
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// The pieces architectures are composed of: arena layout, inputs in the formats a layer's weights
+// ask for, and projections that share one input.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "engine/core/types.h"
+#include "kernels/gemm.h"
+#include "quant/repack.h"
+
+namespace sluice {
+
+class WeightStore;
+
+// Carves 64-byte aligned pieces off a buffer. With a null base it only counts, so that one layout
+// function serves both the memory plan and the step.
+class Arena {
+ public:
+  Arena() = default;
+  explicit Arena(std::span<std::byte> buffer)
+      : base_(buffer.data()), capacity_(static_cast<int64_t>(buffer.size())) {}
+
+  std::byte* take_bytes(int64_t bytes);
+  float* take_floats(int64_t count) {
+    return reinterpret_cast<float*>(take_bytes(count * static_cast<int64_t>(sizeof(float))));
+  }
+  [[nodiscard]] int64_t used() const { return used_; }
+
+ private:
+  std::byte* base_ = nullptr;
+  int64_t capacity_ = 0;
+  int64_t used_ = 0;
+};
+
+inline constexpr int kNumActivationFormats = 3;
+
+// Several weight matrices over the same input: q, k and v; gate and up; or just one.
+class Projection {
+ public:
+  struct Part {
+    std::string name;  // tensor
+    int64_t n;
+  };
+
+  // Takes the tensors from the store.
+  static Expected<Projection> load(WeightStore& weights,
+                                   std::initializer_list<Part> parts,
+                                   int64_t k,
+                                   int32_t activation_bits);
+
+  [[nodiscard]] bool needs(kernels::ActivationFormat format) const {
+    return needs_[static_cast<size_t>(format)];
+  }
+  [[nodiscard]] const PackedWeight& weight(size_t part) const { return weights_[part]; }
+  [[nodiscard]] int32_t k() const { return k_; }
+  [[nodiscard]] std::span<const PackedWeight> weights() const { return weights_; }
+  [[nodiscard]] kernels::ActivationFormat format(size_t part) const { return formats_[part]; }
+
+ private:
+  std::vector<PackedWeight> weights_;
+  std::vector<kernels::ActivationFormat> formats_;
+  std::array<bool, kNumActivationFormats> needs_{};
+  int32_t k_ = 0;
+};
+
+// The input rows of a projection, once per activation format that some layer's weights need.
+class LinearInput {
+ public:
+  LinearInput() = default;
+  // Room for `max_rows` rows in every format that one of `projections` needs.
+  LinearInput(std::span<const Projection* const> projections, int32_t max_rows, Arena& arena);
+
+  // Rows of the step at hand, at most max_rows.
+  void set_num_rows(int32_t num_rows) {
+    for (kernels::Activations& rows : by_format_) rows.num_rows = num_rows;
+  }
+
+  // Calls fill(activations) for each format that `projection` needs.
+  template <typename Fill>
+  void fill_for(const Projection& projection, Fill&& fill) const {
+    for (int i = 0; i < kNumActivationFormats; ++i) {
+      if (projection.needs(static_cast<kernels::ActivationFormat>(i))) {
+        fill(by_format_[static_cast<size_t>(i)]);
+      }
+    }
+  }
+  [[nodiscard]] const kernels::Activations& in(kernels::ActivationFormat format) const {
+    return by_format_[static_cast<size_t>(format)];
+  }
+
+ private:
+  std::array<kernels::Activations, kNumActivationFormats> by_format_{};
+};
+
+struct ProjectionOutput {
+  float* data;
+  int64_t stride;
+};
+
+// out[i] (+)= x * W_i^T for each part of the projection.
+void project(const kernels::ExecContext& exec,
+             const Projection& projection,
+             const LinearInput& input,
+             std::span<const ProjectionOutput> outputs,
+             kernels::Epilogue epilogue);
+
+}  // namespace sluice

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/request_table.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sluice {
+namespace {
+
+double seconds_between(RequestTable::Clock::time_point from, RequestTable::Clock::time_point to) {
+  return std::max(0.0, std::chrono::duration<double>(to - from).count());
+}
+
+}  // namespace
+
+void RequestTable::add(RequestId id, ValidRequest request, OutputSink& sink) {
+  RequestState state;
+  for (const PromptSpan& span : request.prompt) {
+    state.num_prompt_tokens += static_cast<int32_t>(span.token_ids.size());
+  }
+  state.sampling = std::move(request.sampling);
+  state.sink = &sink;
+  state.arrival = request.arrival;
+  states_.emplace(id, std::move(state));
+}
+
+const RequestState* RequestTable::find(RequestId id) const {
+  const auto it = states_.find(id);
+  return it == states_.end() ? nullptr : &it->second;
+}
+
+bool RequestTable::note_scheduled(RequestId id,
+                                  int32_t num_cached_tokens,
+                                  Clock::time_point now,
+                                  EngineStats& stats) {
+  RequestState& state = states_.at(id);
+  if (state.scheduled) return false;
+  state.scheduled = true;
+  state.first_scheduled = now;
+  state.num_cached_tokens = num_cached_tokens;
+  stats.queue_time.observe(kRequestBounds, seconds_between(state.arrival, now));
+  stats.prompt_tokens += static_cast<uint64_t>(state.num_prompt_tokens);
+  return true;
+}
+
+void RequestTable::add_token(RequestId id,
+                             const SamplerResult& result,
+                             Clock::time_point now,
+                             EngineStats& stats) {
+  if (result.finish_reason == FinishReason::kError) {
+    finish(id, FinishReason::kError, "The model produced logits that are not finite.", stats);
+    return;
+  }
+  RequestState& state = states_.at(id);
+  if (state.num_generated == 0) {
+    state.first_token = now;
+    stats.time_to_first_token.observe(kFirstTokenBounds, seconds_between(state.arrival, now));
+    stats.prefill_time.observe(kRequestBounds, seconds_between(state.first_scheduled, now));
+  } else {
+    stats.inter_token_latency.observe(kInterTokenBounds, seconds_between(state.last_token, now));
+  }
+  state.last_token = now;
+  ++state.num_generated;
+  ++stats.generation_tokens;
+
+  TokenOutput output;
+  output.request_id = id;
+  output.token = result.token;
+  output.logprob = result.logprob;
+  output.top_logprobs.reserve(result.top_logprobs.size());
+  for (const kernels::TokenScore& score : result.top_logprobs) {
+    output.top_logprobs.push_back({.token = score.token, .logprob = score.logprob});
+  }
+  output.finish_reason = result.finish_reason;
+  output.stop_token = result.stopped_by_token ? result.token : kInvalidToken;
+  output.num_cached_tokens = state.num_cached_tokens;
+  queue(state.sink, std::move(output));
+  if (result.finish_reason != FinishReason::kNone) {
+    count_end(state, result.finish_reason, stats);
+    states_.erase(id);
+  }
+}
+
+void RequestTable::finish(RequestId id,
+                          FinishReason reason,
+                          const std::string& error,
+                          EngineStats& stats) {
+  const auto it = states_.find(id);
+  if (it == states_.end()) return;
+  TokenOutput output;
+  output.request_id = id;
+  output.finish_reason = reason;
+  output.error = error;
+  output.num_cached_tokens = it->second.num_cached_tokens;
+  queue(it->second.sink, std::move(output));
+  count_end(it->second, reason, stats);
+  states_.erase(it);
+}
+
+void RequestTable::finish_all(FinishReason reason, const std::string& error, EngineStats& stats) {
+  while (!states_.empty()) finish(states_.begin()->first, reason, error, stats);
+}
+
+void RequestTable::flush() {
+  for (Pending& pending : pending_) pending.sink->publish(std::move(pending.batch));
+  pending_.clear();
+}
+
+void RequestTable::queue(OutputSink* sink, TokenOutput output) {
+  const auto it = std::ranges::find(pending_, sink, &Pending::sink);
+  Pending& pending = it != pending_.end() ? *it : pending_.emplace_back(Pending{sink, {}});
+  pending.batch.outputs.push_back(std::move(output));
+}
+
+void RequestTable::count_end(const RequestState& state, FinishReason reason, EngineStats& stats) {
+  const Clock::time_point now = Clock::now();
+  ++stats.requests_finished[static_cast<size_t>(reason)];
+  stats.e2e_latency.observe(kRequestBounds, seconds_between(state.arrival, now));
+  stats.generation_length.observe(kLengthBounds, state.num_generated);
+  if (state.num_generated > 0) {
+    stats.decode_time.observe(kRequestBounds, seconds_between(state.first_token, now));
+  }
+}
+
+}  // namespace sluice

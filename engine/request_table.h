@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's side of a request: its sink, parameters and times. What the scheduler needs lives in
+// scheduler/request.h. Engine thread only.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/core/stats.h"
+#include "engine/core/types.h"
+#include "engine/engine.h"
+#include "engine/sampling/sampler.h"
+
+namespace sluice {
+
+struct RequestState {
+  using Clock = std::chrono::steady_clock;
+
+  SamplingParams sampling;
+  OutputSink* sink = nullptr;
+  Clock::time_point arrival;
+  Clock::time_point first_scheduled;
+  Clock::time_point first_token;
+  Clock::time_point last_token;
+  int32_t num_prompt_tokens = 0;
+  int32_t num_cached_tokens = 0;
+  int32_t num_generated = 0;
+  bool scheduled = false;
+};
+
+class RequestTable {
+ public:
+  using Clock = RequestState::Clock;
+
+  void add(RequestId id, ValidRequest request, OutputSink& sink);
+  [[nodiscard]] const RequestState* find(RequestId id) const;
+
+  // True the first time: the request has left the queue.
+  bool note_scheduled(RequestId id,
+                      int32_t num_cached_tokens,
+                      Clock::time_point now,
+                      EngineStats& stats);
+  // Queues the output; the request leaves the table when the result carries a finish reason.
+  void add_token(RequestId id,
+                 const SamplerResult& result,
+                 Clock::time_point now,
+                 EngineStats& stats);
+  // Queues an output without a token and removes the request. Unknown ids are ignored.
+  void finish(RequestId id, FinishReason reason, const std::string& error, EngineStats& stats);
+  void finish_all(FinishReason reason, const std::string& error, EngineStats& stats);
+
+  // Hands each sink what was queued for it since the last call.
+  void flush();
+
+ private:
+  void queue(OutputSink* sink, TokenOutput output);
+  static void count_end(const RequestState& state, FinishReason reason, EngineStats& stats);
+
+  std::unordered_map<RequestId, RequestState> states_;
+  struct Pending {
+    OutputSink* sink;
+    OutputBatch batch;
+  };
+
+  std::vector<Pending> pending_;  // one per sink with output, usually one per I/O thread
+};
+
+}  // namespace sluice

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// From logits rows to tokens and finish verdicts. Engine thread; buffers are sized at construction.
+//
+// Order of stages: mask (end and stop tokens before min_tokens) -> top_k -> min_p -> top_p ->
+// temperature and noise (kernels/sampling.h). Then the verdict: end or stop token -> stop, max_tokens
+// -> length.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/core/sampling_params.h"
+#include "engine/core/types.h"
+#include "kernels/device.h"
+#include "kernels/sampling.h"
+
+namespace sluice {
+
+// One row: whose it is and where it stands.
+struct SamplerInput {
+  const SamplingParams* params;
+  const float* logits;      // [vocab]
+  int64_t position;         // of the token being chosen
+  int32_t num_generated;    // before this token
+};
+
+struct SamplerResult {
+  TokenId token = kInvalidToken;
+  float logprob = 0;
+  std::span<const kernels::TokenScore> top_logprobs;  // valid until the next call
+  FinishReason finish_reason = FinishReason::kNone;
+  bool stopped_by_token = false;
+};
+
+class Sampler {
+ public:
+  // `end_tokens`: the model's own, ascending.
+  Sampler(int32_t vocab_size,
+          int32_t max_rows,
+          int32_t max_logprobs,
+          int32_t num_threads,
+          std::vector<TokenId> end_tokens);
+
+  static int64_t buffer_bytes(int32_t vocab_size,
+                              int32_t max_rows,
+                              int32_t max_logprobs,
+                              int32_t num_threads);
+
+  std::span<const SamplerResult> sample(const kernels::ExecContext& exec,
+                                        std::span<const SamplerInput> inputs);
+
+ private:
+  const uint32_t* mask_for(const SamplerInput& input, size_t row);
+  FinishReason verdict(const SamplerInput& input, TokenId token, bool& by_token) const;
+
+  int32_t vocab_size_;
+  int32_t max_logprobs_;
+  std::vector<TokenId> end_tokens_;
+  std::vector<std::byte> workspace_;
+  std::vector<uint32_t> masks_;                // [max_rows][ceil(vocab / 32)]
+  std::vector<kernels::TokenScore> scores_;    // [max_rows][max_logprobs]
+  std::vector<kernels::SampleRow> rows_;
+  std::vector<SamplerResult> results_;
+};
+
+}  // namespace sluice

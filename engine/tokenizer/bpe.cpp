@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/tokenizer/bpe.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace sluice {
+namespace {
+
+// Up to this many bytes a scan for the lowest rank beats a heap.
+constexpr size_t kMaxScanBytes = 48;
+constexpr uint32_t kNone = ~uint32_t{0};
+// Symbols are indexed with 32 bits; a longer word is cut, which only a word of gigabytes meets.
+constexpr size_t kMaxWordBytes = size_t{1} << 31;
+
+}  // namespace
+
+void BpeMerges::encode_word(std::string_view word,
+                            Scratch& scratch,
+                            std::vector<TokenId>& out) const {
+  if (word.size() <= kMaxScanBytes) {
+    encode_short(word, out);
+    return;
+  }
+  for (; !word.empty(); word.remove_prefix(std::min(word.size(), kMaxWordBytes))) {
+    encode_long(word.substr(0, kMaxWordBytes), scratch, out);
+  }
+}
+
+void BpeMerges::encode_short(std::string_view word, std::vector<TokenId>& out) const {
+  TokenId tokens[kMaxScanBytes];
+  uint32_t ranks[kMaxScanBytes];
+  size_t count = 0;
+  for (const char c : word) {
+    const TokenId token = byte_tokens_[static_cast<uint8_t>(c)];
+    if (token != kInvalidToken) tokens[count++] = token;
+  }
+  for (size_t i = 0; i + 1 < count; ++i) ranks[i] = rank_of(tokens[i], tokens[i + 1]);
+  while (count > 1) {
+    const size_t best = std::min_element(ranks, ranks + count - 1) - ranks;
+    if (ranks[best] == kNoRank) break;
+    tokens[best] = merge_of(tokens[best], tokens[best + 1]);
+    std::copy(tokens + best + 2, tokens + count, tokens + best + 1);
+    // ranks has count - 1 entries; the merged pair's own one goes.
+    std::copy(ranks + best + 1, ranks + count - 1, ranks + best);
+    --count;
+    if (best + 1 < count) ranks[best] = rank_of(tokens[best], tokens[best + 1]);
+    if (best > 0) ranks[best - 1] = rank_of(tokens[best - 1], tokens[best]);
+  }
+  out.insert(out.end(), tokens, tokens + count);
+}
+
+void BpeMerges::encode_long(std::string_view word,
+                            Scratch& scratch,
+                            std::vector<TokenId>& out) const {
+  auto& symbols = scratch.symbols;
+  auto& heap = scratch.heap;
+  symbols.clear();
+  heap.clear();
+  for (const char c : word) {
+    const TokenId token = byte_tokens_[static_cast<uint8_t>(c)];
+    if (token == kInvalidToken) continue;
+    const auto index = static_cast<uint32_t>(symbols.size());
+    symbols.push_back({token, kNoRank, index + 1, index - 1});
+  }
+  if (symbols.empty()) return;
+  symbols.back().next = kNone;
+  const auto greater = std::greater<>{};
+  for (uint32_t i = 0; i + 1 < symbols.size(); ++i) {
+    symbols[i].rank = rank_of(symbols[i].token, symbols[i + 1].token);
+    if (symbols[i].rank != kNoRank) heap.push_back((uint64_t{symbols[i].rank} << 32) | i);
+  }
+  std::make_heap(heap.begin(), heap.end(), greater);
+
+  const auto update_rank = [&](uint32_t index) {
+    auto& symbol = symbols[index];
+    symbol.rank =
+        symbol.next == kNone ? kNoRank : rank_of(symbol.token, symbols[symbol.next].token);
+    if (symbol.rank == kNoRank) return;
+    heap.push_back((uint64_t{symbol.rank} << 32) | index);
+    std::push_heap(heap.begin(), heap.end(), greater);
+  };
+  while (!heap.empty()) {
+    const uint64_t top = heap.front();
+    std::pop_heap(heap.begin(), heap.end(), greater);
+    heap.pop_back();
+    const auto index = static_cast<uint32_t>(top);
+    auto& left = symbols[index];
+    // An entry whose pair has changed since is stale; ranks name pairs uniquely.
+    if (left.rank != static_cast<uint32_t>(top >> 32)) continue;
+    auto& right = symbols[left.next];
+    left.token = merge_of(left.token, right.token);
+    right.rank = kNoRank;
+    left.next = right.next;
+    if (left.next != kNone) symbols[left.next].previous = index;
+    update_rank(index);
+    if (index != 0) update_rank(left.previous);
+  }
+  for (uint32_t i = 0; i != kNone; i = symbols[i].next) out.push_back(symbols[i].token);
+}
+
+}  // namespace sluice

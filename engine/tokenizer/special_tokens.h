@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds the names of control and user-defined tokens in text: leftmost first, then longest.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/types.h"
+#include "engine/tokenizer/pair_map.h"
+
+namespace sluice {
+
+class SpecialTokens {
+ public:
+  // A longer name is refused: it bounds the work per byte of text.
+  static constexpr size_t kMaxNameBytes = 256;
+
+  // `is_control` names are found only where the caller allows them. The name is not empty, at most
+  // kMaxNameBytes long and not known yet.
+  void add(std::string_view name, TokenId token, bool is_control);
+
+  struct Match {
+    TokenId token = kInvalidToken;  // kInvalidToken: nothing found
+    size_t begin = 0;
+    size_t end = 0;
+  };
+
+  // The longest name at `position`; a control token only where it ends at or before
+  // `control_end`.
+  [[nodiscard]] Match match_at(std::string_view text, size_t position, size_t control_end) const;
+
+  // First position at or after `position` where a name might start; text.size(): none.
+  [[nodiscard]] size_t next_candidate(std::string_view text, size_t position) const;
+
+ private:
+  struct Node {
+    TokenId token = kInvalidToken;
+    bool is_control = false;
+  };
+
+  std::vector<Node> nodes_{Node{}};  // a trie of bytes; 0 is the root
+  PairMap edges_{64};                // node << 8 | byte -> node
+  std::array<bool, 256> starts_{};   // bytes with which a name starts
+  bool empty_ = true;
+};
+
+}  // namespace sluice

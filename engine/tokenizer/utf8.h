@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// UTF-8 as the Unicode standard reads it (3.9, table 3-7): overlong forms, surrogates and values
+// past U+10FFFF are invalid, and invalid input falls into maximal subparts.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+namespace sluice {
+
+enum class Utf8Kind {
+  kCharacter,  // one valid character
+  kInvalid,    // one maximal subpart of an ill-formed sequence
+  kTruncated,  // the text ends inside what so far is a valid character
+};
+
+struct Utf8Part {
+  size_t length = 0;  // bytes, 1 to 4
+  Utf8Kind kind = Utf8Kind::kInvalid;
+};
+
+// The part of `text` that starts at `position`, which is below text.size().
+Utf8Part next_utf8_part(std::string_view text, size_t position);
+
+// First position at or after `position` where a part is not a character; text.size(): none.
+size_t find_invalid_utf8(std::string_view text, size_t position);
+
+inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
+
+}  // namespace sluice

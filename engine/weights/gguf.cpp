@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/weights/gguf.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "engine/weights/gguf_parse.h"
+
+namespace sluice {
+namespace {
+
+// A whole file, read-only; unmapped at the end of its life.
+class Mapping {
+ public:
+  Mapping() = default;
+
+  Mapping(Mapping&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+
+  Mapping& operator=(Mapping&& other) noexcept {
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+
+  ~Mapping() {
+    if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  }
+
+  static Expected<Mapping> open(const std::string& path);
+
+  [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+tl::unexpected<Error> system_error(const std::string& path, const char* call) {
+  const int number = errno;
+  ErrorCode code = ErrorCode::kDataLoss;
+  if (number == ENOENT || number == ENOTDIR) code = ErrorCode::kNotFound;
+  if (number == EACCES || number == EPERM) code = ErrorCode::kPermissionDenied;
+  return make_error(code,
+                    path + ": " + call + ": found \"" + std::generic_category().message(number) +
+                        "\", expected a readable file");
+}
+
+Expected<Mapping> Mapping::open(const std::string& path) {
+  // Non-blocking, so that a pipe in place of the file is an error instead of a wait.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return system_error(path, "open");
+  struct stat status{};
+  if (fstat(fd, &status) != 0) {
+    auto error = system_error(path, "stat");
+    close(fd);
+    return error;
+  }
+  if (!S_ISREG(status.st_mode)) {
+    close(fd);
+    return make_error(ErrorCode::kDataLoss,
+                      path + ": file: found a directory or device, expected a regular file");
+  }
+  if (status.st_size == 0) {
+    close(fd);
+    return make_error(ErrorCode::kDataLoss, path + ": file: found 0 bytes, expected a GGUF file");
+  }
+  const auto size = static_cast<size_t>(status.st_size);
+  void* address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+  auto error = system_error(path, "mmap");
+  close(fd);  // the mapping keeps the file
+  if (address == MAP_FAILED) return error;
+  madvise(address, size, MADV_WILLNEED);  // advice only: failing changes nothing but speed
+  Mapping mapping;
+  mapping.bytes_ = {static_cast<const std::byte*>(address), size};
+  return mapping;
+}
+
+template <typename T>
+T load(const std::byte* at) {
+  T value;
+  std::memcpy(&value, at, sizeof(T));
+  return value;
+}
+
+template <typename Items, typename NameOf>
+auto* find_by_name(const Items& items,
+                   const std::vector<uint32_t>& order,
+                   std::string_view name,
+                   NameOf name_of) {
+  const auto it = std::lower_bound(
+      order.begin(), order.end(), name, [&](uint32_t item, std::string_view wanted) {
+        return name_of(items[item]) < wanted;
+      });
+  const bool found = it != order.end() && name_of(items[*it]) == name;
+  return found ? &items[*it] : nullptr;
+}
+
+}  // namespace
+
+struct GgufFile::Impl {
+  std::string path;
+  Mapping mapping;  // empty when parsed from memory
+  std::span<const std::byte> bytes;
+  GgufContents contents;
+
+  [[nodiscard]] tl::unexpected<Error> wrong(std::string_view key,
+                                            std::string_view found,
+                                            std::string_view expected) const {
+    return make_error(ErrorCode::kDataLoss,
+                      path + ": metadata " + quoted(key) + ": found " + std::string(found) +
+                          ", expected " + std::string(expected));
+  }
+};
+
+std::string_view to_string(GgufType type) {
+  switch (type) {
+    case GgufType::kUint8:
+      return "uint8";
+    case GgufType::kInt8:
+      return "int8";
+    case GgufType::kUint16:
+      return "uint16";
+    case GgufType::kInt16:
+      return "int16";
+    case GgufType::kUint32:
+      return "uint32";
+    case GgufType::kInt32:
+      return "int32";
+    case GgufType::kFloat32:
+      return "float32";
+    case GgufType::kBool:
+      return "bool";
+    case GgufType::kString:
+      return "string";
+    case GgufType::kArray:
+      return "array";
+    case GgufType::kUint64:
+      return "uint64";
+    case GgufType::kInt64:
+      return "int64";
+    case GgufType::kFloat64:
+      return "float64";
+  }
+  return "unknown";
+}
+
+double GgufArray::number(size_t i) const {
+  CHECK_LT(i, count);
+  const std::byte* at = bytes.data() + i * gguf_type_bytes(element_type);
+  switch (element_type) {
+    case GgufType::kBool:
+    case GgufType::kUint8:
+      return load<uint8_t>(at);
+    case GgufType::kInt8:
+      return load<int8_t>(at);
+    case GgufType::kUint16:
+      return load<uint16_t>(at);
+    case GgufType::kInt16:
+      return load<int16_t>(at);
+    case GgufType::kUint32:
+      return load<uint32_t>(at);
+    case GgufType::kInt32:
+      return load<int32_t>(at);
+    case GgufType::kFloat32:
+      return load<float>(at);
+    case GgufType::kUint64:
+      return static_cast<double>(load<uint64_t>(at));
+    case GgufType::kInt64:
+      return static_cast<double>(load<int64_t>(at));
+    case GgufType::kFloat64:
+      return load<double>(at);
+    case GgufType::kString:
+    case GgufType::kArray:
+      break;
+  }
+  SLUICE_UNREACHABLE("number() of an array of strings");
+}
+
+std::vector<std::string_view> GgufArray::strings() const {
+  CHECK(element_type == GgufType::kString);
+  std::vector<std::string_view> views;
+  views.reserve(count);
+  size_t position = 0;
+  for (uint64_t i = 0; i < count; ++i) {
+    const auto length = load<uint64_t>(bytes.data() + position);
+    position += sizeof(length);
+    views.emplace_back(reinterpret_cast<const char*>(bytes.data() + position), length);
+    position += length;
+  }
+  return views;
+}
+
+GgufFile::GgufFile(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+GgufFile::~GgufFile() = default;
+
+Expected<std::unique_ptr<GgufFile>> GgufFile::open(const std::string& path) {
+  SLUICE_TRY(Mapping mapping, Mapping::open(path));
+  SLUICE_TRY(auto file, parse(mapping.bytes(), path));
+  file->impl_->mapping = std::move(mapping);
+  return file;
+}
+
+Expected<std::unique_ptr<GgufFile>> GgufFile::parse(std::span<const std::byte> bytes,
+                                                    std::string name) {
+  auto impl = std::make_unique<Impl>();
+  impl->path = std::move(name);
+  impl->bytes = bytes;
+  SLUICE_TRY(impl->contents, parse_gguf(bytes, impl->path));
+  return std::unique_ptr<GgufFile>(new GgufFile(std::move(impl)));
+}
+
+const std::string& GgufFile::path() const { return impl_->path; }
+
+uint64_t GgufFile::alignment() const { return impl_->contents.alignment; }
+
+std::span<const std::byte> GgufFile::bytes() const { return impl_->bytes; }
+
+int64_t GgufFile::file_bytes() const { return static_cast<int64_t>(impl_->bytes.size()); }
+
+const std::vector<std::pair<std::string_view, GgufValue>>& GgufFile::metadata() const {
+  return impl_->contents.metadata;
+}
+
+const std::vector<GgufTensor>& GgufFile::tensors() const { return impl_->contents.tensors; }
+
+const GgufTensor* GgufFile::find_tensor(std::string_view name) const {
+  const GgufContents& contents = impl_->contents;
+  return find_by_name(
+      contents.tensors, contents.tensors_by_name, name, [](const GgufTensor& tensor) {
+        return tensor.name;
+      });
+}
+
+const GgufValue* GgufFile::find(std::string_view key) const {
+  const GgufContents& contents = impl_->contents;
+  const auto* entry =
+      find_by_name(contents.metadata, contents.metadata_by_name, key, [](const auto& item) {
+        return item.first;
+      });
+  return entry == nullptr ? nullptr : &entry->second;
+}
+
+Expected<uint64_t> GgufFile::get_uint(std::string_view key) const {
+  const GgufValue* value = find(key);
+  if (value == nullptr) return impl_->wrong(key, "no such key", "an integer");
+  if (const auto* number = std::get_if<uint64_t>(&value->value)) return *number;
+  if (const auto* number = std::get_if<int64_t>(&value->value)) {
+    if (*number >= 0) return static_cast<uint64_t>(*number);
+    return impl_->wrong(key, std::to_string(*number), "an integer of at least 0");
+  }
+  return impl_->wrong(key, to_string(value->type), "an integer");
+}
+
+Expected<double> GgufFile::get_float(std::string_view key) const {
+  const GgufValue* value = find(key);
+  if (value == nullptr) return impl_->wrong(key, "no such key", "a float");
+  if (const auto* number = std::get_if<double>(&value->value)) return *number;
+  return impl_->wrong(key, to_string(value->type), "a float");
+}
+
+Expected<std::string_view> GgufFile::get_string(std::string_view key) const {
+  const GgufValue* value = find(key);
+  if (value == nullptr) return impl_->wrong(key, "no such key", "a string");
+  if (const auto* text = std::get_if<std::string_view>(&value->value)) return *text;
+  return impl_->wrong(key, to_string(value->type), "a string");
+}
+
+Expected<uint64_t> GgufFile::get_uint_or(std::string_view key, uint64_t fallback) const {
+  if (find(key) == nullptr) return fallback;
+  return get_uint(key);
+}
+
+Expected<double> GgufFile::get_float_or(std::string_view key, double fallback) const {
+  if (find(key) == nullptr) return fallback;
+  return get_float(key);
+}
+
+Expected<bool> GgufFile::get_bool_or(std::string_view key, bool fallback) const {
+  const GgufValue* value = find(key);
+  if (value == nullptr) return fallback;
+  if (const auto* flag = std::get_if<bool>(&value->value)) return *flag;
+  return impl_->wrong(key, to_string(value->type), "a bool");
+}
+
+}  // namespace sluice

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The structure of a GGUF file from its bytes: every check that needs nothing but them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "engine/weights/gguf.h"
+
+namespace sluice {
+
+// Views point into the bytes parsed.
+struct GgufContents {
+  uint64_t alignment = 32;
+  std::vector<std::pair<std::string_view, GgufValue>> metadata;  // in file order
+  std::vector<GgufTensor> tensors;                               // in file order
+  std::vector<uint32_t> metadata_by_name;                        // indices, for binary search
+  std::vector<uint32_t> tensors_by_name;
+};
+
+Expected<GgufContents> parse_gguf(std::span<const std::byte> bytes, const std::string& file_name);
+
+// Bytes per element of a fixed-size type; 0 for strings and arrays.
+size_t gguf_type_bytes(GgufType type);
+
+// For messages: quoted and clipped near 60 bytes; quotes, control characters and bytes that are not
+// UTF-8 are escaped.
+std::string quoted(std::string_view text);
+std::string number_text(double value);  // shortest of at most 9 digits
+
+}  // namespace sluice

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include "engine/weights/gguf.h"
+#include "engine/weights/gguf_parse.h"
+
+namespace sluice {
+namespace {
+
+// Bounds what a file of empty strings can make us allocate; the largest vocabularies are 2^18.
+constexpr uint64_t kMaxTokens = 1 << 22;
+
+tl::unexpected<Error> wrong(const GgufFile& file,
+                            std::string_view key,
+                            const std::string& found,
+                            const std::string& expected) {
+  return make_error(
+      ErrorCode::kDataLoss,
+      file.path() + ": metadata " + quoted(key) + ": found " + found + ", expected " + expected);
+}
+
+bool is_integer(GgufType type) {
+  switch (type) {
+    case GgufType::kUint8:
+    case GgufType::kInt8:
+    case GgufType::kUint16:
+    case GgufType::kInt16:
+    case GgufType::kUint32:
+    case GgufType::kInt32:
+    case GgufType::kUint64:
+    case GgufType::kInt64:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool is_float(GgufType type) { return type == GgufType::kFloat32 || type == GgufType::kFloat64; }
+
+bool is_string(GgufType type) { return type == GgufType::kString; }
+
+// The array at `key` where it has the right element type; null where the key is absent.
+Expected<const GgufArray*> find_array(const GgufFile& file,
+                                      std::string_view key,
+                                      bool (*accepts)(GgufType),
+                                      const char* expected) {
+  const GgufValue* value = file.find(key);
+  if (value == nullptr) return nullptr;
+  const auto* array = std::get_if<GgufArray>(&value->value);
+  if (array == nullptr) return wrong(file, key, std::string(to_string(value->type)), expected);
+  if (!accepts(array->element_type)) {
+    return wrong(file, key, "array of " + std::string(to_string(array->element_type)), expected);
+  }
+  if (array->count > kMaxTokens) {
+    return wrong(file,
+                 key,
+                 std::to_string(array->count) + " elements",
+                 "at most " + std::to_string(kMaxTokens));
+  }
+  return array;
+}
+
+// The same for arrays with one element per token.
+Expected<const GgufArray*> find_token_array(const GgufFile& file,
+                                            std::string_view key,
+                                            bool (*accepts)(GgufType),
+                                            const char* expected,
+                                            size_t num_tokens) {
+  SLUICE_TRY(const GgufArray* array, find_array(file, key, accepts, expected));
+  if (array != nullptr && array->size() != num_tokens) {
+    return wrong(file,
+                 key,
+                 std::to_string(array->size()) + " elements",
+                 "one per token: " + std::to_string(num_tokens));
+  }
+  return array;
+}
+
+Expected<void> read_tokens(const GgufFile& file, Vocabulary& vocabulary) {
+  constexpr std::string_view kKey = "tokenizer.ggml.tokens";
+  SLUICE_TRY(const GgufArray* array, find_array(file, kKey, is_string, "array of string"));
+  if (array == nullptr) return wrong(file, kKey, "no such key", "array of string");
+  if (array->count == 0) return wrong(file, kKey, "0 tokens", "at least 1");
+  const auto views = array->strings();
+  vocabulary.tokens.assign(views.begin(), views.end());
+  return {};
+}
+
+Expected<void> read_token_types(const GgufFile& file, Vocabulary& vocabulary) {
+  constexpr std::string_view kKey = "tokenizer.ggml.token_type";
+  SLUICE_TRY(
+      const GgufArray* array,
+      find_token_array(file, kKey, is_integer, "array of integer", vocabulary.tokens.size()));
+  if (array == nullptr) return {};
+  vocabulary.token_types.reserve(array->size());
+  for (size_t i = 0; i < array->size(); ++i) {
+    const double type = array->number(i);
+    if (type < 1 || type > 6) {
+      return wrong(
+          file, kKey, "type " + number_text(type) + " for token " + std::to_string(i), "1 to 6");
+    }
+    vocabulary.token_types.push_back(static_cast<TokenType>(static_cast<int>(type)));
+  }
+  return {};
+}
+
+Expected<void> read_scores(const GgufFile& file, Vocabulary& vocabulary) {
+  constexpr std::string_view kKey = "tokenizer.ggml.scores";
+  SLUICE_TRY(const GgufArray* array,
+             find_token_array(file, kKey, is_float, "array of float", vocabulary.tokens.size()));
+  if (array == nullptr) return {};
+  vocabulary.scores.reserve(array->size());
+  for (size_t i = 0; i < array->size(); ++i) {
+    const double score = array->number(i);
+    // Scores are sorted by, and NaN has no order.
+    if (!(std::fabs(score) <= std::numeric_limits<float>::max())) {
+      return wrong(
+          file, kKey, number_text(score) + " for token " + std::to_string(i), "a finite float");
+    }
+    vocabulary.scores.push_back(static_cast<float>(score));
+  }
+  return {};
+}
+
+Expected<void> read_merges(const GgufFile& file, Vocabulary& vocabulary) {
+  SLUICE_TRY(const GgufArray* array,
+             find_array(file, "tokenizer.ggml.merges", is_string, "array of string"));
+  if (array == nullptr) return {};
+  const auto views = array->strings();
+  vocabulary.merges.assign(views.begin(), views.end());
+  return {};
+}
+
+Expected<TokenId> read_id(const GgufFile& file, std::string_view key, size_t num_tokens) {
+  if (file.find(key) == nullptr) return kInvalidToken;
+  SLUICE_TRY(const uint64_t id, file.get_uint(key));
+  if (id >= num_tokens) {
+    return wrong(file, key, std::to_string(id), "an id below " + std::to_string(num_tokens));
+  }
+  return static_cast<TokenId>(id);
+}
+
+Expected<void> read_special(const GgufFile& file, Vocabulary& vocabulary) {
+  const size_t num_tokens = vocabulary.tokens.size();
+  SLUICE_TRY(vocabulary.bos, read_id(file, "tokenizer.ggml.bos_token_id", num_tokens));
+  SLUICE_TRY(vocabulary.eos, read_id(file, "tokenizer.ggml.eos_token_id", num_tokens));
+  SLUICE_TRY(vocabulary.eot, read_id(file, "tokenizer.ggml.eot_token_id", num_tokens));
+  SLUICE_TRY(vocabulary.unknown, read_id(file, "tokenizer.ggml.unknown_token_id", num_tokens));
+  SLUICE_TRY(vocabulary.padding, read_id(file, "tokenizer.ggml.padding_token_id", num_tokens));
+  SLUICE_TRY(vocabulary.add_bos, file.get_bool_or("tokenizer.ggml.add_bos_token", false));
+  SLUICE_TRY(vocabulary.add_eos, file.get_bool_or("tokenizer.ggml.add_eos_token", false));
+  SLUICE_TRY(vocabulary.add_space_prefix,
+             file.get_bool_or("tokenizer.ggml.add_space_prefix", false));
+  return {};
+}
+
+}  // namespace
+
+Expected<Vocabulary> read_vocabulary(const GgufFile& file) {
+  Vocabulary vocabulary;
+  SLUICE_TRY(vocabulary.model, file.get_string("tokenizer.ggml.model"));
+  if (file.find("tokenizer.ggml.pre") != nullptr) {
+    SLUICE_TRY(vocabulary.pre, file.get_string("tokenizer.ggml.pre"));
+  }
+  SLUICE_TRY_VOID(read_tokens(file, vocabulary));
+  SLUICE_TRY_VOID(read_token_types(file, vocabulary));
+  SLUICE_TRY_VOID(read_scores(file, vocabulary));
+  SLUICE_TRY_VOID(read_merges(file, vocabulary));
+  SLUICE_TRY_VOID(read_special(file, vocabulary));
+  return vocabulary;
+}
+
+}  // namespace sluice

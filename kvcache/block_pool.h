@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// The blocks of one KV group: who may write where. Ids and counts only; engine thread only.
+//
+// A block is in exactly one of four states:
+//   free        no owner, no transfer, contents meaningless: on the free list
+//   cached      no owner, no transfer, tagged with its prefix node: on the LRU list, evictable
+//   referenced  one owner or more
+//   held        no owner, but another worker is still reading or writing it
+// Flat arrays and intrusive lists; nothing is allocated after construction.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/core/types.h"
+
+namespace sluice {
+
+class BlockPool {
+ public:
+  static constexpr int32_t kNoTag = -1;
+
+  struct Taken {
+    BlockId block = kNullBlock;    // kNullBlock: nothing available
+    int32_t evicted_tag = kNoTag;  // the tag it lost, when a cached block had to go
+  };
+
+  explicit BlockPool(int32_t num_blocks);
+
+  // A block with one owner and no tag: a free one, else the least recently released cached one.
+  [[nodiscard]] Taken take();
+  // One more owner of a referenced, cached or held block.
+  void share(BlockId block);
+  // One owner less. The last one leaves a tagged block cached and any other free.
+  void release(BlockId block);
+
+  // Marks the contents as worth keeping; `tag` comes back from take() or evict_oldest() when they
+  // are lost. The block must be referenced and have no tag.
+  void set_tag(BlockId block, int32_t tag);
+  // Gives up the least recently released cached block; its tag, or kNoTag when there is none.
+  int32_t evict_oldest();
+
+  // Transfers are counted apart from owners: the block returns to a list only when both are zero.
+  void begin_transfer(BlockId block);
+  void end_transfer(BlockId block);
+
+  [[nodiscard]] int32_t tag(BlockId block) const { return blocks_[index(block)].tag; }
+
+  [[nodiscard]] int32_t refcount(BlockId block) const { return blocks_[index(block)].refcount; }
+
+  [[nodiscard]] int32_t num_blocks() const { return num_blocks_; }
+
+  [[nodiscard]] int32_t num_free() const { return lists_[kFreeList].size; }
+
+  [[nodiscard]] int32_t num_cached() const { return lists_[kCachedList].size; }
+
+  [[nodiscard]] int32_t num_available() const { return num_free() + num_cached(); }
+
+  [[nodiscard]] int32_t num_referenced() const { return num_referenced_; }
+
+  // Every block in exactly one state and on exactly the list of that state. Empty when right.
+  [[nodiscard]] std::string check_integrity() const;
+
+ private:
+  static constexpr int32_t kNone = -1;
+
+  enum ListId : uint8_t { kFreeList, kCachedList, kNumLists };
+
+  struct Block {
+    int32_t refcount = 0;
+    int32_t num_transfers = 0;
+    int32_t tag = kNoTag;
+    int32_t previous = kNone;
+    int32_t next = kNone;
+  };
+
+  struct List {
+    int32_t head = kNone;  // the next to be taken
+    int32_t tail = kNone;
+    int32_t size = 0;
+  };
+
+  static size_t index(BlockId block) { return static_cast<size_t>(block.value); }
+
+  void append(ListId list, int32_t block);
+  void unlink(ListId list, int32_t block);
+  void unlink_if_idle(int32_t block);
+  void append_if_idle(int32_t block);
+
+  std::vector<Block> blocks_;
+  List lists_[kNumLists];
+  int32_t num_blocks_ = 0;
+  int32_t num_referenced_ = 0;
+};
+
+}  // namespace sluice

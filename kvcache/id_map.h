@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// A fixed-size map from request id to a small index: open addressing with linear probing, sized at
+// construction, so that a lookup costs one or two cache lines and nothing is ever allocated later.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "engine/core/types.h"
+
+namespace sluice {
+
+class IdMap {
+ public:
+  static constexpr int32_t kAbsent = -1;
+
+  // At most `max_entries` ids at once.
+  explicit IdMap(int32_t max_entries) {
+    size_t capacity = 8;
+    while (capacity < static_cast<size_t>(max_entries) * 2) capacity *= 2;
+    cells_.resize(capacity);
+    mask_ = capacity - 1;
+  }
+
+  [[nodiscard]] int32_t find(RequestId id) const {
+    for (size_t i = home(id);; i = (i + 1) & mask_) {
+      if (cells_[i].index == kAbsent) return kAbsent;
+      if (cells_[i].id == id) return cells_[i].index;
+    }
+  }
+
+  // The id must be absent.
+  void insert(RequestId id, int32_t index) {
+    CHECK_LT(size_ * 2, cells_.size() + 1);
+    size_t i = home(id);
+    while (cells_[i].index != kAbsent) i = (i + 1) & mask_;
+    cells_[i] = {id, index};
+    ++size_;
+  }
+
+  // The id must be present. Later members of the probe run move up, so no tombstones collect.
+  void erase(RequestId id) {
+    size_t hole = home(id);
+    while (cells_[hole].id != id || cells_[hole].index == kAbsent) {
+      CHECK(cells_[hole].index != kAbsent);
+      hole = (hole + 1) & mask_;
+    }
+    for (size_t i = (hole + 1) & mask_; cells_[i].index != kAbsent; i = (i + 1) & mask_) {
+      if (((i - home(cells_[i].id)) & mask_) >= ((i - hole) & mask_)) {
+        cells_[hole] = cells_[i];
+        hole = i;
+      }
+    }
+    cells_[hole] = {};
+    --size_;
+  }
+
+  [[nodiscard]] size_t size() const { return size_; }
+
+ private:
+  struct Cell {
+    RequestId id;
+    int32_t index = kAbsent;
+  };
+
+  // Ids are mostly consecutive; the multiplication spreads them.
+  [[nodiscard]] size_t home(RequestId id) const {
+    return static_cast<size_t>((id.value * 0x9E3779B97F4A7C15ull) >> 20) & mask_;
+  }
+
+  std::vector<Cell> cells_;
+  size_t mask_ = 0;
+  size_t size_ = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcache/kv_cache_manager.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "engine/core/status.h"
+#include "kvcache/block_pool.h"
+#include "kvcache/id_map.h"
+#include "kvcache/prefix_index.h"
+
+namespace sluice {
+
+namespace {
+
+// One KV group: its blocks and, for each slot, one block table.
+struct Group {
+  KvGroupSpec spec;
+  BlockPool pool;
+  int32_t tokens_per_entry = 0;  // of a block table
+  int32_t max_entries = 0;
+  // Entries that a request computed one token at a time holds at most.
+  int32_t max_held = 0;
+  std::vector<BlockId> tables;       // [slot][max_entries]
+  std::vector<int32_t> num_entries;  // [slot]
+  std::vector<int32_t> first_kept;   // [slot]; entries before it are kNullBlock
+
+  Group(const KvGroupSpec& s, const KvManagerOptions& options) : spec(s), pool(s.num_blocks) {
+    tokens_per_entry = options.block_size;
+    if (spec.kind == KvGroupKind::kState) {
+      CHECK_GT(spec.interval, 0);
+      CHECK_EQ(spec.interval % options.block_size, 0);
+      tokens_per_entry = spec.interval;
+    }
+    max_entries = entries_for(options.max_model_len);
+    max_held = max_entries;
+    if (spec.kind == KvGroupKind::kWindow) {
+      CHECK_GT(spec.window, 0);
+      // `window` consecutive tokens touch at most this many blocks, however they lie.
+      max_held = std::min(max_entries, entries_for(spec.window - 1) + 1);
+    }
+    const auto num_slots = static_cast<size_t>(options.max_num_seqs);
+    tables.resize(num_slots * static_cast<size_t>(max_entries), kNullBlock);
+    num_entries.resize(num_slots, 0);
+    first_kept.resize(num_slots, 0);
+  }
+
+  [[nodiscard]] int32_t entries_for(int32_t num_tokens) const {
+    return static_cast<int32_t>(ceil_div(num_tokens, tokens_per_entry));
+  }
+
+  [[nodiscard]] int32_t max_held_for(int32_t num_tokens) const {
+    return std::min(entries_for(num_tokens), max_held);
+  }
+
+  // The first entry that a query at position `num_computed` or later still reads.
+  [[nodiscard]] int32_t first_needed(int32_t num_computed) const {
+    if (spec.kind != KvGroupKind::kWindow) return 0;
+    return std::max(0, num_computed - spec.window + 1) / tokens_per_entry;
+  }
+
+  [[nodiscard]] BlockId& entry(int32_t slot, int32_t i) {
+    return tables[static_cast<size_t>(slot) * static_cast<size_t>(max_entries) +
+                  static_cast<size_t>(i)];
+  }
+
+  [[nodiscard]] const BlockId& entry(int32_t slot, int32_t i) const {
+    return tables[static_cast<size_t>(slot) * static_cast<size_t>(max_entries) +
+                  static_cast<size_t>(i)];
+  }
+
+  [[nodiscard]] int32_t count(int32_t slot) const { return num_entries[static_cast<size_t>(slot)]; }
+
+  [[nodiscard]] int32_t kept_from(int32_t slot) const {
+    return first_kept[static_cast<size_t>(slot)];
+  }
+};
+
+// A request that holds blocks.
+struct Slot {
+  RequestId id;
+  bool in_use = false;
+  PrefixExtras extras;
+  int32_t num_indexed = 0;              // leading full blocks already in the prefix index
+  int32_t cursor = PrefixIndex::kRoot;  // node of the last of them, pinned
+  int32_t num_queried = 0;              // tokens; counted when the first allocation succeeds
+  int32_t num_found = 0;
+};
+
+}  // namespace
+
+struct KvCacheManager::Impl {
+  KvManagerOptions options;
+  std::vector<Group> groups;
+  std::vector<Slot> slots;
+  std::vector<int32_t> free_slots;
+  IdMap slot_of;
+  PrefixIndex index;
+  std::vector<int32_t> chain;       // scratch: nodes of the prefix being looked up
+  std::vector<int32_t> run_length;  // scratch, per group: blocks present in a row
+  uint64_t prefix_queries = 0;
+  uint64_t prefix_hits = 0;
+
+  static int32_t node_capacity(const KvManagerOptions& options,
+                               const std::vector<KvGroupSpec>& specs) {
+    if (!options.enable_prefix_caching) return 0;
+    // A node for each block, and as many again for prefixes whose own blocks are gone while later
+    // ones are kept. When they run out, blocks are merely not indexed.
+    int64_t count = 0;
+    for (const KvGroupSpec& spec : specs) count += 2 * int64_t{spec.num_blocks};
+    return static_cast<int32_t>(std::min<int64_t>(count, INT32_MAX / 64));
+  }
+
+  Impl(const KvManagerOptions& o, const std::vector<KvGroupSpec>& specs)
+      : options(o),
+        slot_of(o.max_num_seqs),
+        index(node_capacity(o, specs), o.block_size, static_cast<int32_t>(specs.size())) {
+    CHECK_GT(o.block_size, 0);
+    CHECK_GT(o.max_num_seqs, 0);
+    CHECK_GT(o.max_model_len, 0);
+    CHECK(!specs.empty());
+    groups.reserve(specs.size());
+    for (const KvGroupSpec& spec : specs) groups.emplace_back(spec, o);
+    slots.resize(static_cast<size_t>(o.max_num_seqs));
+    for (int32_t slot = o.max_num_seqs - 1; slot >= 0; --slot) free_slots.push_back(slot);
+    chain.reserve(static_cast<size_t>(o.max_model_len / o.block_size + 1));
+    run_length.resize(specs.size());
+  }
+
+  int32_t open_slot(RequestId id) {
+    if (free_slots.empty()) return IdMap::kAbsent;
+    const int32_t slot = free_slots.back();
+    free_slots.pop_back();
+    slots[static_cast<size_t>(slot)] = Slot{.id = id, .in_use = true, .extras = {}};
+    slot_of.insert(id, slot);
+    return slot;
+  }
+
+  [[nodiscard]] int32_t num_holders() const { return static_cast<int32_t>(slot_of.size()); }
+
+  // Whether node `i` of a chain ends where a state group has a snapshot.
+  [[nodiscard]] bool ends_entry(const Group& group, int32_t i) const {
+    return (i + 1) * options.block_size % group.tokens_per_entry == 0;
+  }
+
+  [[nodiscard]] int32_t entry_of(const Group& group, int32_t i) const {
+    return (i + 1) * options.block_size / group.tokens_per_entry - 1;
+  }
+
+  int32_t longest_hit(std::span<const TokenId> tokens, const PrefixExtras& extras);
+  void share_hit(int32_t slot, int32_t num_hit_blocks);
+  void let_go(Group& group, int32_t slot, int32_t first_needed);
+
+  void give_back_evicted(int32_t group, int32_t tag) {
+    if (tag != BlockPool::kNoTag) index.detach(tag, group);
+  }
+
+  bool index_next_block(int32_t slot, std::span<const TokenId> tokens);
+  [[nodiscard]] std::string check_tables() const;
+};
+
+KvCacheManager::KvCacheManager(const KvManagerOptions& options, std::vector<KvGroupSpec> groups)
+    : impl_(std::make_unique<Impl>(options, groups)) {}
+
+KvCacheManager::~KvCacheManager() = default;
+
+// Fills `chain` and returns how many of its blocks every group can serve. One pass: full groups cut
+// the chain at their first gap; a window group allows a cut where enough blocks before it are
+// there, a state group where a snapshot is.
+int32_t KvCacheManager::Impl::longest_hit(std::span<const TokenId> tokens,
+                                          const PrefixExtras& extras) {
+  const auto block_size = static_cast<size_t>(options.block_size);
+  const auto max_blocks = static_cast<int32_t>((tokens.size() - 1) / block_size);
+  chain.clear();
+  std::ranges::fill(run_length, 0);
+  int32_t best = 0;
+  int32_t node = PrefixIndex::kRoot;
+  for (int32_t i = 0; i < max_blocks; ++i) {
+    node =
+        index.find(node, tokens.subspan(static_cast<size_t>(i) * block_size, block_size), extras);
+    if (node == PrefixIndex::kAbsent) break;
+    chain.push_back(node);
+    const int32_t num_tokens = (i + 1) * options.block_size;
+    bool usable = true;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      const bool present = index.block(node, static_cast<int32_t>(g)) != kNullBlock;
+      switch (groups[g].spec.kind) {
+        case KvGroupKind::kFull:
+        case KvGroupKind::kLatent:
+          if (!present) return best;
+          break;
+        case KvGroupKind::kWindow:
+          run_length[g] = present ? run_length[g] + 1 : 0;
+          usable = usable && run_length[g] >= i + 1 - groups[g].first_needed(num_tokens);
+          break;
+        case KvGroupKind::kState:
+          usable = usable && present;
+          break;
+      }
+    }
+    if (usable) best = i + 1;
+  }
+  return best;
+}
+
+void KvCacheManager::Impl::share_hit(int32_t slot, int32_t num_hit_blocks) {
+  const int32_t num_tokens = num_hit_blocks * options.block_size;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    Group& group = groups[g];
+    const int32_t count = num_tokens / group.tokens_per_entry;
+    const bool state = group.spec.kind == KvGroupKind::kState;
+    const int32_t first = state ? count - 1 : group.first_needed(num_tokens);
+    for (int32_t entry = first; entry < count; ++entry) {
+      const int32_t last_node = (entry + 1) * group.tokens_per_entry / options.block_size - 1;
+      const BlockId block =
+          index.block(chain[static_cast<size_t>(last_node)], static_cast<int32_t>(g));
+      group.pool.share(block);
+      group.entry(slot, entry) = block;
+    }
+    group.num_entries[static_cast<size_t>(slot)] = count;
+    group.first_kept[static_cast<size_t>(slot)] = first;
+  }
+}
+
+int32_t KvCacheManager::acquire_prefix(RequestId id,
+                                       std::span<const TokenId> tokens,
+                                       const PrefixExtras& extras) {
+  Impl& m = *impl_;
+  CHECK_EQ(m.slot_of.find(id), IdMap::kAbsent);
+  CHECK(!tokens.empty());
+  const int32_t slot_index = m.open_slot(id);
+  if (slot_index == IdMap::kAbsent) return 0;
+  Slot& slot = m.slots[static_cast<size_t>(slot_index)];
+  slot.extras = extras;
+  if (!m.options.enable_prefix_caching) return 0;
+  const int32_t num_hit_blocks = m.longest_hit(tokens, extras);
+  const int32_t num_found = num_hit_blocks * m.options.block_size;
+  slot.num_queried = static_cast<int32_t>(tokens.size());
+  slot.num_found = num_found;
+  if (num_hit_blocks == 0) return 0;
+  m.share_hit(slot_index, num_hit_blocks);
+  slot.num_indexed = num_hit_blocks;
+  slot.cursor = m.chain[static_cast<size_t>(num_hit_blocks) - 1];
+  m.index.pin(slot.cursor);
+  return num_found;
+}
+
+bool KvCacheManager::has_room(RequestId id, int32_t num_tokens, int32_t num_spare_blocks) const {
+  const Impl& m = *impl_;
+  const int32_t slot = m.slot_of.find(id);
+  for (const Group& group : m.groups) {
+    const int32_t held = slot == IdMap::kAbsent ? 0 : group.count(slot) - group.kept_from(slot);
+    const int32_t needed = std::max(0, group.max_held_for(num_tokens) - held);
+    const int64_t spare =
+        std::min<int64_t>(num_spare_blocks, int64_t{m.num_holders()} * group.max_held);
+    if (needed + spare > group.pool.num_available()) return false;
+  }
+  return true;
+}
+
+bool KvCacheManager::allocate_slots(RequestId id, int32_t num_tokens) {
+  Impl& m = *impl_;
+  CHECK_LE(num_tokens, m.options.max_model_len);
+  int32_t slot = m.slot_of.find(id);
+  for (const Group& group : m.groups) {
+    const int32_t held = slot == IdMap::kAbsent ? 0 : group.count(slot);
+    if (group.entries_for(num_tokens) - held > group.pool.num_available()) return false;
+  }
+  if (slot == IdMap::kAbsent) slot = m.open_slot(id);
+  if (slot == IdMap::kAbsent) return false;
+  for (size_t g = 0; g < m.groups.size(); ++g) {
+    Group& group = m.groups[g];
+    int32_t& count = group.num_entries[static_cast<size_t>(slot)];
+    for (const int32_t wanted = group.entries_for(num_tokens); count < wanted; ++count) {
+      const BlockPool::Taken taken = group.pool.take();
+      m.give_back_evicted(static_cast<int32_t>(g), taken.evicted_tag);
+      group.entry(slot, count) = taken.block;
+    }
+  }
+  Slot& holder = m.slots[static_cast<size_t>(slot)];
+  m.prefix_queries += static_cast<uint64_t>(std::exchange(holder.num_queried, 0));
+  m.prefix_hits += static_cast<uint64_t>(std::exchange(holder.num_found, 0));
+  return true;
+}
+
+// Puts the next full block of the request under its prefix node; false when no node is to be had.
+bool KvCacheManager::Impl::index_next_block(int32_t slot, std::span<const TokenId> tokens) {
+  Slot& holder = slots[static_cast<size_t>(slot)];
+  const int32_t i = holder.num_indexed;
+  const auto block_size = static_cast<size_t>(options.block_size);
+  const auto ids = tokens.subspan(static_cast<size_t>(i) * block_size, block_size);
+  int32_t node = index.find_or_insert_pinned(holder.cursor, ids, holder.extras);
+  if (node == PrefixIndex::kAbsent) {
+    for (size_t g = 0; g < groups.size(); ++g) {
+      give_back_evicted(static_cast<int32_t>(g), groups[g].pool.evict_oldest());
+    }
+    node = index.find_or_insert_pinned(holder.cursor, ids, holder.extras);
+    if (node == PrefixIndex::kAbsent) return false;
+  }
+  for (size_t g = 0; g < groups.size(); ++g) {
+    Group& group = groups[g];
+    if (!ends_entry(group, i)) continue;
+    const BlockId block = group.entry(slot, entry_of(group, i));
+    const auto group_index = static_cast<int32_t>(g);
+    // Somebody else may have computed the same prefix first: that block stays the findable one.
+    if (block == kNullBlock || index.block(node, group_index) != kNullBlock) continue;
+    group.pool.set_tag(block, node);
+    index.attach(node, group_index, block);
+  }
+  index.unpin(holder.cursor);
+  holder.cursor = node;
+  holder.num_indexed = i + 1;
+  return true;
+}
+
+void KvCacheManager::Impl::let_go(Group& group, int32_t slot, int32_t first_needed) {
+  int32_t& first = group.first_kept[static_cast<size_t>(slot)];
+  for (; first < std::min(first_needed, group.count(slot)); ++first) {
+    group.pool.release(std::exchange(group.entry(slot, first), kNullBlock));
+  }
+}
+
+void KvCacheManager::cache_blocks(RequestId id,
+                                  std::span<const TokenId> tokens,
+                                  int32_t num_computed_tokens) {
+  Impl& m = *impl_;
+  const int32_t slot = m.slot_of.find(id);
+  if (slot == IdMap::kAbsent) return;
+  CHECK_LE(static_cast<size_t>(num_computed_tokens), tokens.size());
+  if (m.options.enable_prefix_caching) {
+    const int32_t num_full = num_computed_tokens / m.options.block_size;
+    while (m.slots[static_cast<size_t>(slot)].num_indexed < num_full) {
+      if (!m.index_next_block(slot, tokens)) break;
+    }
+  }
+  for (Group& group : m.groups) m.let_go(group, slot, group.first_needed(num_computed_tokens));
+}
+
+void KvCacheManager::free(RequestId id) {
+  Impl& m = *impl_;
+  const int32_t slot = m.slot_of.find(id);
+  if (slot == IdMap::kAbsent) return;
+  for (Group& group : m.groups) {
+    // Last block first, so that a prefix is evicted from its end.
+    for (int32_t i = group.count(slot) - 1; i >= group.kept_from(slot); --i) {
+      group.pool.release(group.entry(slot, i));
+      group.entry(slot, i) = kNullBlock;
+    }
+    group.num_entries[static_cast<size_t>(slot)] = 0;
+    group.first_kept[static_cast<size_t>(slot)] = 0;
+  }
+  m.index.unpin(m.slots[static_cast<size_t>(slot)].cursor);
+  m.slots[static_cast<size_t>(slot)] = {};
+  m.slot_of.erase(id);
+  m.free_slots.push_back(slot);
+}
+
+std::span<const BlockId> KvCacheManager::block_table(RequestId id, int32_t group) const {
+  const int32_t slot = impl_->slot_of.find(id);
+  if (slot == IdMap::kAbsent) return {};
+  const Group& g = impl_->groups[static_cast<size_t>(group)];
+  return {&g.entry(slot, 0), static_cast<size_t>(g.count(slot))};
+}
+
+int32_t KvCacheManager::num_available_blocks() const {
+  int32_t available = INT32_MAX;
+  for (const Group& group : impl_->groups) {
+    available = std::min(available, group.pool.num_available());
+  }
+  return available;
+}
+
+int32_t KvCacheManager::blocks_for(int32_t num_tokens) const {
+  int32_t needed = 0;
+  for (const Group& group : impl_->groups) {
+    needed = std::max(needed, group.max_held_for(num_tokens));
+  }
+  return needed;
+}
+
+bool KvCacheManager::fits_alone(int32_t num_tokens) const {
+  return num_tokens <= impl_->options.max_model_len &&
+         std::ranges::all_of(impl_->groups, [num_tokens](const Group& group) {
+           return group.max_held_for(num_tokens) <= group.spec.num_blocks;
+         });
+}
+
+void KvCacheManager::begin_transfer(int32_t group, BlockId block) {
+  impl_->groups[static_cast<size_t>(group)].pool.begin_transfer(block);
+}
+
+void KvCacheManager::end_transfer(int32_t group, BlockId block) {
+  impl_->groups[static_cast<size_t>(group)].pool.end_transfer(block);
+}
+
+void KvCacheManager::reset_prefix_cache() {
+  Impl& m = *impl_;
+  for (size_t g = 0; g < m.groups.size(); ++g) {
+    while (m.groups[g].pool.num_cached() > 0) {
+      m.give_back_evicted(static_cast<int32_t>(g), m.groups[g].pool.evict_oldest());
+    }
+  }
+}
+
+KvUsage KvCacheManager::usage() const {
+  KvUsage usage;
+  for (const Group& group : impl_->groups) {
+    usage.num_blocks += group.pool.num_blocks();
+    usage.num_free += group.pool.num_free();
+    usage.num_cached += group.pool.num_cached();
+    usage.num_referenced += group.pool.num_referenced();
+  }
+  usage.prefix_queries = impl_->prefix_queries;
+  usage.prefix_hits = impl_->prefix_hits;
+  return usage;
+}
+
+int32_t KvCacheManager::num_groups() const { return static_cast<int32_t>(impl_->groups.size()); }
+
+int32_t KvCacheManager::block_size() const { return impl_->options.block_size; }
+
+// Tables against pools: refcounts are the holders found, tags and index entries name each other.
+std::string KvCacheManager::Impl::check_tables() const {
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const Group& group = groups[g];
+    const std::string name = "group " + std::to_string(g) + ": ";
+    std::vector<int32_t> holders(static_cast<size_t>(group.pool.num_blocks()), 0);
+    for (size_t s = 0; s < slots.size(); ++s) {
+      const auto slot = static_cast<int32_t>(s);
+      if (!slots[s].in_use && group.count(slot) != 0) return name + "a free slot holds blocks";
+      for (int32_t i = 0; i < group.max_entries; ++i) {
+        const BlockId block = group.entry(slot, i);
+        const bool kept = i >= group.kept_from(slot) && i < group.count(slot);
+        if ((block != kNullBlock) != kept) return name + "a table entry is wrongly (un)set";
+        if (kept) ++holders[static_cast<size_t>(block.value)];
+      }
+    }
+    for (int32_t b = 0; b < group.pool.num_blocks(); ++b) {
+      const BlockId block{b};
+      if (group.pool.refcount(block) != holders[static_cast<size_t>(b)]) {
+        return name + "refcount of block " + std::to_string(b) + " is not its holders";
+      }
+      const int32_t tag = group.pool.tag(block);
+      if (tag != BlockPool::kNoTag && index.block(tag, static_cast<int32_t>(g)) != block) {
+        return name + "block " + std::to_string(b) + " is not where its tag says";
+      }
+    }
+  }
+  return {};
+}
+
+std::string KvCacheManager::check_integrity() const {
+  const Impl& m = *impl_;
+  int64_t num_tagged = 0;
+  for (const Group& group : m.groups) {
+    if (std::string wrong = group.pool.check_integrity(); !wrong.empty()) return wrong;
+    for (int32_t b = 0; b < group.pool.num_blocks(); ++b) {
+      num_tagged += group.pool.tag(BlockId{b}) != BlockPool::kNoTag;
+    }
+  }
+  if (std::string wrong = m.check_tables(); !wrong.empty()) return wrong;
+  std::vector<int32_t> pins;
+  size_t num_in_use = 0;
+  for (const Slot& slot : m.slots) {
+    num_in_use += slot.in_use;
+    if (slot.in_use) pins.push_back(slot.cursor);
+  }
+  if (num_in_use != m.slot_of.size() || num_in_use + m.free_slots.size() != m.slots.size()) {
+    return "slots are miscounted";
+  }
+  if (m.index.num_blocks() != num_tagged) return "the prefix index names blocks without a tag";
+  return m.index.check_integrity(pins);
+}
+
+}  // namespace sluice

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcache/kv_storage.h"
+
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace sluice {
+namespace {
+
+// K or V of one layer.
+int64_t half_layer_bytes(const KvStorageGroup& group, DType dtype, int32_t block_size) {
+  return align_up(int64_t{group.num_blocks} * group.num_kv_heads * group.head_dim * block_size *
+                      static_cast<int64_t>(dtype_bytes(dtype)),
+                  64);
+}
+
+}  // namespace
+
+int64_t kv_block_bytes(const KvStorageGroup& group, DType dtype, int32_t block_size) {
+  return int64_t{2} * group.num_layers * group.num_kv_heads * group.head_dim * block_size *
+         static_cast<int64_t>(dtype_bytes(dtype));
+}
+
+Expected<KvStorage> KvStorage::create(std::vector<KvStorageGroup> groups,
+                                      DType dtype,
+                                      int32_t block_size) {
+  KvStorage storage;
+  storage.dtype_ = dtype;
+  storage.block_size_ = block_size;
+  int64_t total = 0;
+  for (const KvStorageGroup& group : groups) {
+    storage.group_offsets_.push_back(total);
+    total += 2 * half_layer_bytes(group, dtype, block_size) * group.num_layers;
+  }
+  storage.groups_ = std::move(groups);
+  SLUICE_TRY(storage.buffer_, AlignedBuffer::allocate(total, "KV cache"));
+  return storage;
+}
+
+kernels::KvLayerView KvStorage::layer_view(int32_t group, int32_t layer) const {
+  const KvStorageGroup& shape = groups_[static_cast<size_t>(group)];
+  CHECK_LT(layer, shape.num_layers);
+  const int64_t half = half_layer_bytes(shape, dtype_, block_size_);
+  std::byte* base = buffer_.data() + group_offsets_[static_cast<size_t>(group)] + 2 * half * layer;
+  return {.k = base,
+          .v = base + half,
+          .dtype = dtype_,
+          .num_blocks = shape.num_blocks,
+          .block_size = block_size_,
+          .num_kv_heads = shape.num_kv_heads,
+          .head_dim = shape.head_dim};
+}
+
+Prefault::Prefault(std::span<std::byte> bytes) {
+  thread_ = std::thread([this, bytes] {
+    constexpr size_t kPiece = size_t{8} << 20;
+    setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 10);
+    for (size_t offset = 0; offset < bytes.size() && !stop_; offset += kPiece) {
+      const size_t length = std::min(kPiece, bytes.size() - offset);
+      // Older kernels do not know the advice: pages then come on first use.
+      if (madvise(bytes.data() + offset, length, MADV_POPULATE_WRITE) != 0) return;
+    }
+  });
+}
+
+Prefault::~Prefault() {
+  stop_ = true;
+  thread_.join();
+}
+
+}  // namespace sluice

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bytes of the KV cache: one allocation, carved into K and V arrays per layer. Block ids are
+// the manager's; layout and dtype are stated in kernels/attention.h.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "engine/core/aligned_buffer.h"
+#include "engine/core/status.h"
+#include "engine/core/types.h"
+#include "kernels/attention.h"
+
+namespace sluice {
+
+// Layers of one KV group share block ids, so each has room for the group's blocks.
+struct KvStorageGroup {
+  int32_t num_layers = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t num_blocks = 0;
+};
+
+// Bytes of one block in one group, all its layers, K and V.
+int64_t kv_block_bytes(const KvStorageGroup& group, DType dtype, int32_t block_size);
+
+class KvStorage {
+ public:
+  static Expected<KvStorage> create(std::vector<KvStorageGroup> groups,
+                                    DType dtype,
+                                    int32_t block_size);
+  KvStorage(KvStorage&&) noexcept = default;
+  KvStorage& operator=(KvStorage&&) noexcept = default;
+
+  // Layer `layer` of the group, counted inside it.
+  [[nodiscard]] kernels::KvLayerView layer_view(int32_t group, int32_t layer) const;
+  [[nodiscard]] std::span<std::byte> bytes() const { return buffer_.span(); }
+
+ private:
+  KvStorage() = default;
+
+  std::vector<KvStorageGroup> groups_;
+  std::vector<int64_t> group_offsets_;  // bytes
+  DType dtype_ = DType::kBF16;
+  int32_t block_size_ = 0;
+  AlignedBuffer buffer_;
+};
+
+// Has the system back planned memory with pages from a thread of its own, so that memory use stays
+// where the plan put it and the first requests do not wait for page faults. Contents are untouched.
+class Prefault {
+ public:
+  explicit Prefault(std::span<std::byte> bytes);
+  ~Prefault();  // stops early
+  Prefault(const Prefault&) = delete;
+  Prefault& operator=(const Prefault&) = delete;
+
+ private:
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace sluice

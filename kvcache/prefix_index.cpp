@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcache/prefix_index.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "engine/core/status.h"
+
+namespace sluice {
+
+PrefixIndex::PrefixIndex(int32_t max_nodes, int32_t block_size, int32_t num_groups)
+    : block_size_(block_size), num_groups_(num_groups) {
+  const auto count = static_cast<size_t>(max_nodes);
+  nodes_.resize(count);
+  tokens_.resize(count * static_cast<size_t>(block_size));
+  blocks_.resize(count * static_cast<size_t>(num_groups), kNullBlock);
+  for (int32_t node = max_nodes - 1; node >= 0; --node) {
+    nodes_[static_cast<size_t>(node)].parent = free_head_;
+    free_head_ = node;
+  }
+  size_t capacity = 8;
+  while (capacity < count * 2) capacity *= 2;
+  table_.resize(capacity, kAbsent);
+  mask_ = capacity - 1;
+}
+
+std::span<const TokenId> PrefixIndex::node_tokens(int32_t node) const {
+  const auto size = static_cast<size_t>(block_size_);
+  return std::span(tokens_).subspan(static_cast<size_t>(node) * size, size);
+}
+
+uint64_t PrefixIndex::hash_of(int32_t parent,
+                              std::span<const TokenId> token_ids,
+                              const PrefixExtras& extras) const {
+  uint64_t seed = 0;
+  if (parent == kRoot) {
+    const uint64_t fields[] = {
+        extras.tenant_salt, static_cast<uint64_t>(extras.adapter_id), extras.media_hash};
+    seed = XXH3_64bits(fields, sizeof(fields));
+  } else {
+    seed = nodes_[static_cast<size_t>(parent)].hash;
+  }
+  return XXH3_64bits_withSeed(token_ids.data(), token_ids.size_bytes(), seed);
+}
+
+int32_t PrefixIndex::find_hashed(uint64_t hash,
+                                 int32_t parent,
+                                 std::span<const TokenId> token_ids,
+                                 const PrefixExtras& extras) const {
+  for (size_t i = hash & mask_; table_[i] != kAbsent; i = (i + 1) & mask_) {
+    const Node& node = nodes_[static_cast<size_t>(table_[i])];
+    if (node.hash == hash && node.parent == parent && node.extras == extras &&
+        std::ranges::equal(node_tokens(table_[i]), token_ids)) {
+      return table_[i];
+    }
+  }
+  return kAbsent;
+}
+
+int32_t PrefixIndex::find(int32_t parent,
+                          std::span<const TokenId> token_ids,
+                          const PrefixExtras& extras) const {
+  return find_hashed(hash_of(parent, token_ids, extras), parent, token_ids, extras);
+}
+
+int32_t PrefixIndex::find_or_insert_pinned(int32_t parent,
+                                           std::span<const TokenId> token_ids,
+                                           const PrefixExtras& extras) {
+  const uint64_t hash = hash_of(parent, token_ids, extras);
+  const int32_t found = find_hashed(hash, parent, token_ids, extras);
+  if (found != kAbsent) {
+    pin(found);
+    return found;
+  }
+  if (free_head_ == kAbsent) return kAbsent;
+  const int32_t added = free_head_;
+  Node& node = nodes_[static_cast<size_t>(added)];
+  free_head_ = node.parent;
+  node = Node{.hash = hash, .extras = extras, .parent = parent, .num_users = 1, .in_use = true};
+  std::ranges::copy(token_ids, tokens_.begin() + static_cast<ptrdiff_t>(added) * block_size_);
+  if (parent != kRoot) ++nodes_[static_cast<size_t>(parent)].num_users;
+  size_t i = hash & mask_;
+  while (table_[i] != kAbsent) i = (i + 1) & mask_;
+  table_[i] = added;
+  ++num_nodes_;
+  return added;
+}
+
+void PrefixIndex::attach(int32_t node, int32_t group, BlockId block) {
+  BlockId& slot = blocks_[block_index(node, group)];
+  CHECK_EQ(slot, kNullBlock);
+  slot = block;
+  ++nodes_[static_cast<size_t>(node)].num_blocks;
+  ++num_blocks_;
+}
+
+void PrefixIndex::detach(int32_t node, int32_t group) {
+  BlockId& slot = blocks_[block_index(node, group)];
+  CHECK_NE(slot, kNullBlock);
+  slot = kNullBlock;
+  --nodes_[static_cast<size_t>(node)].num_blocks;
+  --num_blocks_;
+  drop_if_unused(node);
+}
+
+void PrefixIndex::pin(int32_t node) {
+  if (node != kRoot) ++nodes_[static_cast<size_t>(node)].num_users;
+}
+
+void PrefixIndex::unpin(int32_t node) {
+  if (node == kRoot) return;
+  --nodes_[static_cast<size_t>(node)].num_users;
+  drop_if_unused(node);
+}
+
+// Going away may leave the parent without a reason to stay, and so on up.
+void PrefixIndex::drop_if_unused(int32_t node) {
+  while (node != kRoot) {
+    Node& dropped = nodes_[static_cast<size_t>(node)];
+    if (dropped.num_users != 0 || dropped.num_blocks != 0) return;
+    erase_from_table(node);
+    const int32_t parent = dropped.parent;
+    dropped.in_use = false;
+    dropped.parent = free_head_;
+    free_head_ = node;
+    --num_nodes_;
+    if (parent != kRoot) --nodes_[static_cast<size_t>(parent)].num_users;
+    node = parent;
+  }
+}
+
+// Backward-shift deletion: later members of the probe run move up, so no tombstones collect.
+void PrefixIndex::erase_from_table(int32_t node) {
+  size_t hole = nodes_[static_cast<size_t>(node)].hash & mask_;
+  while (table_[hole] != node) hole = (hole + 1) & mask_;
+  for (size_t i = (hole + 1) & mask_; table_[i] != kAbsent; i = (i + 1) & mask_) {
+    const size_t home = nodes_[static_cast<size_t>(table_[i])].hash & mask_;
+    if (((i - home) & mask_) >= ((i - hole) & mask_)) {
+      table_[hole] = table_[i];
+      hole = i;
+    }
+  }
+  table_[hole] = kAbsent;
+}
+
+std::string PrefixIndex::check_integrity(std::span<const int32_t> pins) const {
+  std::vector<int32_t> users(nodes_.size(), 0);
+  for (const int32_t node : pins) {
+    if (node != kRoot) ++users[static_cast<size_t>(node)];
+  }
+  int32_t count = 0;
+  int64_t total_blocks = 0;
+  for (const Node& node : nodes_) {
+    if (!node.in_use) continue;
+    ++count;
+    total_blocks += node.num_blocks;
+    if (node.parent == kRoot) continue;
+    if (!nodes_[static_cast<size_t>(node.parent)].in_use) return "a prefix node lost its parent";
+    ++users[static_cast<size_t>(node.parent)];
+  }
+  if (count != num_nodes_ || total_blocks != num_blocks_) return "prefix nodes are miscounted";
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const Node& node = nodes_[i];
+    const auto id = static_cast<int32_t>(i);
+    int32_t num_blocks = 0;
+    for (int32_t group = 0; group < num_groups_; ++group)
+      num_blocks += block(id, group) != kNullBlock;
+    if (!node.in_use) {
+      if (num_blocks != 0) return "an unused prefix node has blocks";
+      continue;
+    }
+    const std::string name = "prefix node " + std::to_string(i);
+    if (node.num_users != users[i]) return name + " miscounts children and pins";
+    if (node.num_blocks != num_blocks) return name + " miscounts blocks";
+    if (users[i] == 0 && num_blocks == 0) return name + " should be gone";
+    if (find(node.parent, node_tokens(id), node.extras) != id) return name + " is not findable";
+  }
+  return {};
+}
+
+}  // namespace sluice

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which prefixes are cached, and in which blocks. A tree of nodes, one for each block_size tokens
+// of a prefix; a node names the block that holds these tokens' KV in each group, where one does.
+//
+// A node is found by a chained hash (xxHash64 family, seeded with the parent's hash) in an open-
+// addressing table, and then compared: parent node, token ids and extras must be equal, so a
+// collision can cost a probe and never an answer. A node lives while it has a block, a child or a
+// pin; parents therefore outlive children and the identity of the parent is the identity of the
+// whole prefix. What a block holds is a function of that prefix, so a block may be attached to a
+// node at any time and a hit does not depend on who computed it.
+//
+// Everything is sized at construction. Engine thread only.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/core/types.h"
+#include "kvcache/kv_cache_manager.h"
+
+namespace sluice {
+
+class PrefixIndex {
+ public:
+  static constexpr int32_t kRoot = -1;    // the parent of first blocks
+  static constexpr int32_t kAbsent = -2;  // no such node, or no room for one
+
+  PrefixIndex(int32_t max_nodes, int32_t block_size, int32_t num_groups);
+
+  // `token_ids` are exactly block_size ids that follow the prefix `parent`.
+  [[nodiscard]] int32_t find(int32_t parent,
+                             std::span<const TokenId> token_ids,
+                             const PrefixExtras& extras) const;
+  // The existing node or a new one without blocks, pinned once; kAbsent when all nodes are in use.
+  [[nodiscard]] int32_t find_or_insert_pinned(int32_t parent,
+                                              std::span<const TokenId> token_ids,
+                                              const PrefixExtras& extras);
+
+  [[nodiscard]] BlockId block(int32_t node, int32_t group) const {
+    return blocks_[block_index(node, group)];
+  }
+
+  void attach(int32_t node, int32_t group, BlockId block);
+  void detach(int32_t node, int32_t group);
+
+  // A pinned node and its ancestors stay, with or without blocks. The root needs no pin.
+  void pin(int32_t node);
+  void unpin(int32_t node);
+
+  [[nodiscard]] int32_t num_nodes() const { return num_nodes_; }
+
+  [[nodiscard]] int64_t num_blocks() const { return num_blocks_; }  // attached, all groups
+
+  // `pins` lists the node of each pin held. Empty when right.
+  [[nodiscard]] std::string check_integrity(std::span<const int32_t> pins) const;
+
+ private:
+  struct Node {
+    uint64_t hash = 0;
+    PrefixExtras extras;
+    int32_t parent = kRoot;  // next free node while unused
+    int32_t num_users = 0;   // children and pins
+    int32_t num_blocks = 0;
+    bool in_use = false;
+  };
+
+  [[nodiscard]] size_t block_index(int32_t node, int32_t group) const {
+    return static_cast<size_t>(node) * static_cast<size_t>(num_groups_) +
+           static_cast<size_t>(group);
+  }
+
+  [[nodiscard]] std::span<const TokenId> node_tokens(int32_t node) const;
+  [[nodiscard]] uint64_t hash_of(int32_t parent,
+                                 std::span<const TokenId> token_ids,
+                                 const PrefixExtras& extras) const;
+  [[nodiscard]] int32_t find_hashed(uint64_t hash,
+                                    int32_t parent,
+                                    std::span<const TokenId> token_ids,
+                                    const PrefixExtras& extras) const;
+  void drop_if_unused(int32_t node);
+  void erase_from_table(int32_t node);
+
+  int32_t block_size_ = 0;
+  int32_t num_groups_ = 0;
+  int32_t num_nodes_ = 0;
+  int64_t num_blocks_ = 0;
+  int32_t free_head_ = kAbsent;
+  std::vector<Node> nodes_;
+  std::vector<TokenId> tokens_;  // [node][block_size]
+  std::vector<BlockId> blocks_;  // [node][group]
+  std::vector<int32_t> table_;   // node or kAbsent; a power of two, at most half full
+  size_t mask_ = 0;
+};
+
+}  // namespace sluice

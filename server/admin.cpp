@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Endpoints that answer at once: models, health, version, metrics.
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "server/api_errors.h"
+#include "server/front_end.h"
+#include "server/json_writer.h"
+
+namespace sluice {
+namespace {
+
+void write_model(JsonWriter& json, const FrontEnd& front_end, const std::string& name) {
+  const ModelInfo& model = front_end.engine.model();
+  json.open_object().key("id").string(name).key("object").string("model");
+  json.key("created").integer(front_end.created).key("owned_by").string("sluice");
+  json.key("root").string(model.path).key("parent").null();
+  json.key("max_model_len").integer(model.max_model_len);
+  json.key("meta").open_object();
+  json.key("n_vocab").integer(model.vocab_size).key("n_params").integer(model.num_parameters);
+  json.close_object().close_object();
+}
+
+// Empty: healthy.
+std::string illness(const FrontEnd& front_end) {
+  if (front_end.is_draining()) return "The server is draining.";
+  const EngineStats stats = front_end.engine.stats();
+  if (stats.draining) return "The engine is draining.";
+  const auto to_ns = [](auto time) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+  };
+  const int64_t now = to_ns(std::chrono::steady_clock::now());
+  const int64_t limit = int64_t{front_end.config.unhealthy_after_s} * 1'000'000'000;
+  if (stats.step_started_ns != 0 && now - stats.step_started_ns > limit) {
+    return "An engine step takes longer than " +
+           std::to_string(front_end.config.unhealthy_after_s) + " s.";
+  }
+  const int64_t last_progress = std::max<int64_t>(stats.last_progress_ns, to_ns(front_end.start));
+  const bool has_work = stats.num_requests_waiting + stats.num_requests_running > 0;
+  if (has_work && now - last_progress > limit) {
+    return "Requests wait and nothing has completed for " +
+           std::to_string(front_end.config.unhealthy_after_s) + " s.";
+  }
+  return {};
+}
+
+}  // namespace
+
+void handle_models(FrontEnd& front_end, Exchange exchange) {
+  HttpResponse response;
+  JsonWriter json(response.body);
+  json.open_object().key("object").string("list").key("data").open_array();
+  for (const std::string& name : front_end.model_names) write_model(json, front_end, name);
+  json.close_array().close_object();
+  front_end.respond(exchange, std::move(response));
+}
+
+void handle_model(FrontEnd& front_end, Exchange exchange) {
+  constexpr size_t kPrefixLength = sizeof "/v1/models/" - 1;
+  const std::string name = exchange.request.path.substr(kPrefixLength);
+  const auto& names = front_end.model_names;
+  if (std::find(names.begin(), names.end(), name) == names.end()) {
+    return front_end.fail(exchange,
+                          Error{ErrorCode::kNotFound,
+                                "The model `" + name.substr(0, 256) + "` does not exist.",
+                                "model",
+                                "model_not_found"});
+  }
+  HttpResponse response;
+  JsonWriter json(response.body);
+  write_model(json, front_end, name);
+  front_end.respond(exchange, std::move(response));
+}
+
+void handle_health(FrontEnd& front_end, Exchange exchange) {
+  const std::string reason = illness(front_end);
+  if (!reason.empty()) {
+    return front_end.fail(exchange, Error{ErrorCode::kUnavailable, reason, {}, {}});
+  }
+  HttpResponse response;
+  response.body = "{\"status\":\"ok\"}";
+  front_end.respond(exchange, std::move(response));
+}
+
+void handle_version(FrontEnd& front_end, Exchange exchange) {
+  HttpResponse response;
+  response.body = "{\"version\":\"" SLUICE_VERSION "\"}";
+  front_end.respond(exchange, std::move(response));
+}
+
+void handle_metrics(FrontEnd& front_end, Exchange exchange) {
+  HttpResponse response;
+  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  response.body = metrics_text(front_end.engine.stats(),
+                               front_end.config,
+                               front_end.model_names.front(),
+                               front_end.http_counters,
+                               front_end.finish_counters);
+  front_end.respond(exchange, std::move(response));
+}
+
+}  // namespace sluice

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prefill: one request of P random tokens; the time from submit to its first token.
+// Decode: C requests at once; tokens made between the step that gave the last of them its first
+// token and the step that ended the first of them, over that time: all C decode in it, none
+// prefills. Medians over rounds, after one round that is not counted.
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "engine/core/version.h"
+#include "engine/engine.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "server/cli/command.h"
+#include "server/cli/output_queue.h"
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct PrefillFigure {
+  int32_t prompt_len;
+  double ms;
+};
+
+struct DecodeFigure {
+  int32_t concurrency;
+  double first_token_ms;     // of the last request to get one
+  double tokens_per_second;  // all requests together
+};
+
+// When each request's tokens came.
+using Timeline = std::map<RequestId, std::vector<Clock::time_point>>;
+
+double milliseconds(Clock::duration duration) {
+  return std::chrono::duration<double, std::milli>(duration).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+class Bench {
+ public:
+  Bench(Engine& engine, const Invocation& invocation)
+      : engine_(engine), options_(invocation.bench), random_(invocation.config.seed) {}
+
+  Expected<PrefillFigure> prefill(int32_t prompt_len) {
+    std::vector<double> times;
+    for (int32_t round = -1; round < options_.rounds; ++round) {
+      const auto start = Clock::now();
+      SLUICE_TRY(const Timeline timeline, run_requests(1, prompt_len, 1));
+      if (round >= 0) times.push_back(milliseconds(timeline.begin()->second.front() - start));
+    }
+    return PrefillFigure{prompt_len, median(std::move(times))};
+  }
+
+  Expected<DecodeFigure> decode(int32_t concurrency) {
+    std::vector<double> rates;
+    std::vector<double> firsts;
+    for (int32_t round = -1; round < options_.rounds; ++round) {
+      const auto start = Clock::now();
+      SLUICE_TRY(const Timeline timeline,
+                 run_requests(concurrency, options_.prompt_len, options_.output_len));
+      auto begin = start;
+      auto end = Clock::time_point::max();
+      for (const auto& [id, times] : timeline) {
+        begin = std::max(begin, times.front());
+        end = std::min(end, times.back());
+      }
+      int64_t num_tokens = 0;
+      for (const auto& [id, times] : timeline) {
+        num_tokens += std::count_if(
+            times.begin(), times.end(), [&](auto t) { return t > begin && t <= end; });
+      }
+      if (end <= begin) {
+        return make_error(ErrorCode::kInvalidArgument,
+                          "--output-len is too short for " + std::to_string(concurrency) +
+                              " requests: the first ends before the last begins");
+      }
+      if (round < 0) continue;
+      rates.push_back(1e3 * static_cast<double>(num_tokens) / milliseconds(end - begin));
+      firsts.push_back(milliseconds(begin - start));
+    }
+    return DecodeFigure{concurrency, median(std::move(firsts)), median(std::move(rates))};
+  }
+
+ private:
+  // Fresh random tokens each time, so that the prefix cache finds nothing.
+  std::vector<TokenId> random_prompt(int32_t length) {
+    const Tokenizer& tokenizer = engine_.tokenizer();
+    std::uniform_int_distribution<TokenId> any(0, engine_.model().vocab_size - 1);
+    std::vector<TokenId> ids;
+    while (ids.size() < static_cast<size_t>(length)) {
+      const TokenId id = any(random_);
+      if (!tokenizer.is_special(id)) ids.push_back(id);
+    }
+    return ids;
+  }
+
+  Expected<Timeline> run_requests(int32_t count, int32_t prompt_len, int32_t output_len) {
+    std::vector<ValidRequest> requests(static_cast<size_t>(count));
+    for (ValidRequest& request : requests) {
+      request.prompt.push_back({random_prompt(prompt_len)});
+      request.sampling.temperature = 0;
+      request.sampling.max_tokens = output_len;
+      request.sampling.ignore_eos = true;
+      request.arrival = Clock::now();
+    }
+    Timeline timeline;
+    for (ValidRequest& request : requests) {
+      SLUICE_TRY(const RequestId id, engine_.submit(std::move(request), outputs_));
+      timeline[id];
+    }
+    for (int32_t running = count; running > 0;) {
+      const auto next = outputs_.pop(std::chrono::milliseconds(1000));
+      if (!next) continue;
+      const TokenOutput& output = next->output;
+      if (output.token != kInvalidToken) timeline[output.request_id].push_back(next->at);
+      if (output.finish_reason == FinishReason::kNone) continue;
+      if (output.finish_reason != FinishReason::kLength) {
+        return make_error(ErrorCode::kInternal,
+                          "a request ended with " + std::string(to_string(output.finish_reason)) +
+                              (output.error.empty() ? "" : ": " + output.error));
+      }
+      --running;
+    }
+    return timeline;
+  }
+
+  Engine& engine_;
+  const BenchOptions& options_;
+  std::mt19937_64 random_;
+  OutputQueue outputs_;
+};
+
+Expected<void> check_lengths(const Invocation& invocation, const ModelInfo& model) {
+  const BenchOptions& options = invocation.bench;
+  int64_t longest = options.prompt_len + options.output_len;
+  for (const int32_t length : options.prefill_lens)
+    longest = std::max<int64_t>(longest, length + 1);
+  if (longest > model.max_model_len) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "a request of " + std::to_string(longest) +
+                          " tokens does not fit the context of " +
+                          std::to_string(model.max_model_len) + "; see --max-model-len");
+  }
+  for (const int32_t concurrency : options.concurrencies) {
+    if (concurrency > invocation.config.max_num_seqs) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "--concurrency " + std::to_string(concurrency) + " is more than " +
+                            std::to_string(invocation.config.max_num_seqs) + " (--max-num-seqs)");
+    }
+  }
+  return {};
+}
+
+nlohmann::ordered_json to_json(const Invocation& invocation,
+                               const ModelInfo& model,
+                               const std::vector<PrefillFigure>& prefills,
+                               const std::vector<DecodeFigure>& decodes) {
+  const BenchOptions& options = invocation.bench;
+  nlohmann::ordered_json json = {{"version", version()},
+                                 {"model", model.path},
+                                 {"backend", model.backend},
+                                 {"system_fingerprint", model.system_fingerprint},
+                                 {"threads", invocation.config.threads},
+                                 {"activation_bits", invocation.config.activation_bits},
+                                 {"rounds", options.rounds},
+                                 {"prefill", nlohmann::ordered_json::array()},
+                                 {"decode", nlohmann::ordered_json::array()}};
+  for (const PrefillFigure& figure : prefills) {
+    json["prefill"].push_back({{"prompt_len", figure.prompt_len},
+                               {"ms", figure.ms},
+                               {"tokens_per_second", 1e3 * figure.prompt_len / figure.ms}});
+  }
+  for (const DecodeFigure& figure : decodes) {
+    json["decode"].push_back({{"concurrency", figure.concurrency},
+                              {"prompt_len", options.prompt_len},
+                              {"output_len", options.output_len},
+                              {"first_token_ms", figure.first_token_ms},
+                              {"ms_per_token", 1e3 * figure.concurrency / figure.tokens_per_second},
+                              {"tokens_per_second", figure.tokens_per_second}});
+  }
+  return json;
+}
+
+Expected<void> write_file(const std::string& path, const std::string& text) {
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  bool written = file != nullptr;
+  if (written) {
+    written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+    written = std::fclose(file) == 0 && written;
+  }
+  if (!written) return make_error(ErrorCode::kNotFound, path + ": " + std::strerror(errno));
+  return {};
+}
+
+Expected<void> measure(Engine& engine, const Invocation& invocation) {
+  const BenchOptions& options = invocation.bench;
+  const ModelInfo& model = engine.model();
+  SLUICE_TRY_VOID(check_lengths(invocation, model));
+  Bench bench(engine, invocation);
+  std::printf("%s on %s, activations of %d bits, medians of %d rounds\n\n",
+              model.path.c_str(),
+              model.backend.c_str(),
+              invocation.config.activation_bits,
+              options.rounds);
+
+  std::vector<PrefillFigure> prefills;
+  std::printf("%-12s %10s %12s\n", "prefill", "ms", "tokens/s");
+  for (const int32_t length : options.prefill_lens) {
+    SLUICE_TRY(prefills.emplace_back(), bench.prefill(length));
+    const PrefillFigure& figure = prefills.back();
+    std::printf("%-12d %10.2f %12.1f\n", length, figure.ms, 1e3 * length / figure.ms);
+    std::fflush(stdout);
+  }
+
+  std::vector<DecodeFigure> decodes;
+  std::printf("\n%-12s %10s %12s %16s\n", "decode x", "ms/token", "tokens/s", "first token ms");
+  for (const int32_t concurrency : options.concurrencies) {
+    SLUICE_TRY(decodes.emplace_back(), bench.decode(concurrency));
+    const DecodeFigure& figure = decodes.back();
+    std::printf("%-12d %10.3f %12.1f %16.2f\n",
+                concurrency,
+                1e3 * concurrency / figure.tokens_per_second,
+                figure.tokens_per_second,
+                figure.first_token_ms);
+    std::fflush(stdout);
+  }
+  if (options.json_path.empty()) return {};
+  return write_file(options.json_path,
+                    to_json(invocation, model, prefills, decodes).dump(2) + "\n");
+}
+
+}  // namespace
+
+Expected<void> run_bench(const Invocation& invocation) {
+  SLUICE_TRY(const auto engine, create_engine(invocation.config));
+  return measure(*engine, invocation);
+}
+
+}  // namespace sluice

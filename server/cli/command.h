@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// The subcommands of `sluice`: what the command line asks for, parsed and range-checked, and one
+// function for each. Only command_line.cpp knows the parsing library.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/core/sampling_params.h"
+#include "engine/core/status.h"
+
+namespace sluice {
+
+enum class Command : uint8_t {
+  kServe,
+  kChat,
+  kBench,
+  kInspect,
+  kTokenize,
+  kRender,
+  kConfig,
+  kHealth,
+  kVersion
+};
+
+struct BenchOptions {
+  std::vector<int32_t> prefill_lens = {128, 512};  // tokens; one request each
+  std::vector<int32_t> concurrencies = {1, 2, 4, 8};
+  int32_t prompt_len = 32;  // tokens of a decode request's prompt
+  int32_t output_len = 64;  // tokens it generates
+  int32_t rounds = 5;       // measured; one more before them is not
+  std::string json_path;    // empty: the table only
+};
+
+struct ChatOptions {
+  std::string system;       // empty: no system message
+  SamplingParams sampling;  // max_tokens: at most; the context may allow fewer
+};
+
+struct FileOptions {
+  std::string file;     // text (tokenize), template (render); "-" is standard input
+  std::string input;    // render: JSON variables
+  bool json = false;    // tokenize: one JSON array
+  bool special = true;  // tokenize: names of special tokens become them
+};
+
+// What main() runs. Fields that a command does not use keep their defaults.
+struct Invocation {
+  Command command = Command::kVersion;
+  Config config;
+  bool print_config = false;  // serve, config
+  bool markdown = false;      // config
+  bool dry_run = false;       // serve
+  bool all = false;           // inspect
+  std::string url;            // health
+  BenchOptions bench;
+  ChatOptions chat;
+  FileOptions files;
+};
+
+// Defaults, then --config, then the environment, then flags. Without an invocation the process is
+// to exit: help was printed (0), or one line that names the mistake (2).
+struct ParsedCommandLine {
+  std::optional<Invocation> invocation;
+  int exit_code = 0;
+};
+
+ParsedCommandLine parse_command_line(int argc, const char* const* argv);
+
+// Each runs its command to the end; an Error becomes one line on stderr and exit code 1.
+Expected<void> run_serve(const Invocation& invocation);
+Expected<void> run_chat(const Invocation& invocation);
+Expected<void> run_bench(const Invocation& invocation);
+Expected<void> run_inspect(const Invocation& invocation);
+Expected<void> run_tokenize(const Invocation& invocation);
+Expected<void> run_render(const Invocation& invocation);
+Expected<void> run_health(const Invocation& invocation);
+void print_version();
+
+// The whole of a file, or of standard input for "-". kNotFound names path and reason.
+Expected<std::string> read_text_file(const std::string& path);
+
+}  // namespace sluice

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/core/suggest.h"
+#include "server/cli/command.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kUsageError = 2;
+constexpr const char* kPrecedence =
+    "Every knob is also a YAML key (--config FILE) and an environment variable\n"
+    "(--max-num-seqs: SLUICE_MAX_NUM_SEQS). Flags win over the environment, that over YAML.\n"
+    "Integers take k, m, g (powers of 1000) and K, M, G (powers of 1024).";
+
+struct CommandRow {
+  Command command;
+  const char* name;
+  const char* help;
+  bool engine_knobs;  // has the knobs of the model, the cache and the kernels
+  bool server_knobs;
+  bool model_argument;
+};
+
+constexpr CommandRow kCommands[] = {
+    {Command::kServe, "serve", "Serve a model over HTTP", true, true, true},
+    {Command::kChat, "chat", "Chat with a model in the terminal", true, false, true},
+    {Command::kBench, "bench", "Measure prefill and decode in process", true, false, true},
+    {Command::kInspect, "inspect", "Describe a model file and its memory plan", true, false, true},
+    {Command::kTokenize, "tokenize", "Show the token ids of a text", false, false, false},
+    {Command::kRender, "render", "Render a chat template", false, false, false},
+    {Command::kConfig, "config", "Print the effective configuration", true, true, false},
+    {Command::kHealth, "health", "Ask a running server whether it is healthy", false, false, false},
+    {Command::kVersion, "version", "Print version and compiler", false, false, false},
+};
+
+struct KnobOption {
+  const Knob* knob;
+  CLI::Option* option;
+};
+
+// One subcommand: its parser and what its flags set besides knobs.
+struct Subcommand {
+  const CommandRow* row = nullptr;
+  CLI::App* app = nullptr;
+  CLI::Option* model_argument = nullptr;
+  CLI::Option* config_file = nullptr;
+  std::vector<KnobOption> knobs;
+  std::vector<std::pair<const SamplingField*, CLI::Option*>> sampling;
+};
+
+std::string title_of(const std::string& group) {
+  std::string title = group;
+  title[0] = static_cast<char>(title[0] - 'a' + 'A');
+  return title;
+}
+
+std::string value_name(const Knob& knob) {
+  if (knob.kind == KnobKind::kChoice) return knob.choices;
+  if (knob.kind == KnobKind::kString) return "TEXT";
+  if (knob.kind == KnobKind::kStringList) return "TEXT,...";
+  return *knob.unit == '\0' ? "N" : knob.unit;
+}
+
+void add_knob(Subcommand& sub, const Knob& knob) {
+  const std::string name = knob.name;
+  const std::string shown = knob.get(Config{});
+  const std::string help = std::string(knob.help) + (shown.empty() ? "" : " [" + shown + "]");
+  CLI::Option* option = nullptr;
+  if (knob.kind == KnobKind::kBoolean) {
+    option = sub.app->add_flag("--" + name + "{true},--no-" + name + "{false}")->description(help);
+  } else {
+    option = sub.app->add_option("--" + name)->description(help)->type_name(value_name(knob));
+  }
+  const bool is_list = knob.kind == KnobKind::kStringList;
+  option->multi_option_policy(is_list ? CLI::MultiOptionPolicy::TakeAll
+                                      : CLI::MultiOptionPolicy::TakeLast);
+  option->group(title_of(knob.group));
+  sub.knobs.push_back({&knob, option});
+}
+
+void add_knobs(Subcommand& sub) {
+  if (!sub.row->engine_knobs) return;
+  if (sub.row->model_argument) {
+    sub.model_argument =
+        sub.app->add_option("MODEL")->description("Path of the GGUF file")->type_name("");
+  }
+  sub.config_file =
+      sub.app->add_option("--config")->description("YAML file of knobs")->type_name("FILE");
+  for (const Knob& knob : config_knobs()) {
+    if (std::string_view(knob.group) == "server" && !sub.row->server_knobs) continue;
+    add_knob(sub, knob);
+  }
+  sub.app->footer(kPrecedence);
+}
+
+void add_bench_flags(CLI::App& app, BenchOptions& bench) {
+  const auto positive = CLI::Range(1, 1 << 24);
+  app.add_option("--prefill", bench.prefill_lens, "Prompt lengths to prefill [128,512]")
+      ->delimiter(',')
+      ->check(positive)
+      ->type_name("N,...");
+  app.add_option("--concurrency", bench.concurrencies, "Requests decoded together [1,2,4,8]")
+      ->delimiter(',')
+      ->check(positive)
+      ->type_name("N,...");
+  app.add_option("--prompt-len", bench.prompt_len, "Prompt of a decode request [32]")
+      ->check(positive)
+      ->type_name("tokens");
+  app.add_option("--output-len", bench.output_len, "Tokens it generates [64]")
+      ->check(CLI::Range(2, 1 << 24))
+      ->type_name("tokens");
+  app.add_option("--rounds", bench.rounds, "Measured rounds; medians are shown [5]")
+      ->check(CLI::Range(1, 1000))
+      ->type_name("N");
+  app.add_option("--json", bench.json_path, "Also write the figures to this file")
+      ->type_name("FILE");
+}
+
+void add_chat_flags(Subcommand& sub, ChatOptions& chat) {
+  sub.app->add_option("--system", chat.system, "System message")->type_name("TEXT");
+  for (const SamplingField& field : sampling_fields()) {
+    if (field.name == "seed") continue;  // the knob of that name
+    std::string name = "--" + std::string(field.name);
+    std::replace(name.begin(), name.end(), '_', '-');
+    CLI::Option* option =
+        field.kind == ParamKind::kBoolean
+            ? sub.app->add_flag(name)->description(std::string(field.help))
+            : sub.app->add_option(name)->description(std::string(field.help))->type_name("N");
+    option->group("Sampling");
+    sub.sampling.emplace_back(&field, option);
+  }
+}
+
+void add_own_flags(Subcommand& sub, Invocation& invocation) {
+  CLI::App& app = *sub.app;
+  FileOptions& files = invocation.files;
+  switch (sub.row->command) {
+    case Command::kServe:
+      app.add_flag("--dry-run", invocation.dry_run, "Print the memory plan and exit");
+      app.add_flag("--print-config", invocation.print_config, "Print the configuration and exit");
+      break;
+    case Command::kChat:
+      add_chat_flags(sub, invocation.chat);
+      break;
+    case Command::kBench:
+      add_bench_flags(app, invocation.bench);
+      break;
+    case Command::kInspect:
+      app.add_flag("--all", invocation.all, "One line for every tensor, whole metadata values");
+      break;
+    case Command::kTokenize:
+      app.add_option("--model", invocation.config.model, "GGUF file with the vocabulary")
+          ->required()
+          ->type_name("FILE");
+      app.add_option("--file", files.file, "Text; - is standard input")
+          ->required()
+          ->type_name("FILE");
+      app.add_flag("--json", files.json, "Print one JSON array of ids");
+      app.add_flag("!--no-special", files.special, "Names of special tokens stay text");
+      break;
+    case Command::kRender:
+      app.add_option("--template", files.file, "Jinja file")->required()->type_name("FILE");
+      app.add_option("--input", files.input, "JSON object of variables; - is standard input")
+          ->required()
+          ->type_name("FILE");
+      break;
+    case Command::kConfig:
+      app.add_flag("--markdown", invocation.markdown, "Print the table of all knobs");
+      break;
+    case Command::kHealth:
+      app.add_option(
+             "--url", invocation.url, "Server [http://127.0.0.1:PORT, with SLUICE_PORT or 8000]")
+          ->type_name("URL");
+      break;
+    case Command::kVersion:
+      break;
+  }
+}
+
+// --max_num_seqs means --max-num-seqs; what follows '=' or "--" is left alone.
+std::vector<std::string> normalized(int argc, const char* const* argv) {
+  std::vector<std::string> arguments;
+  bool flags = true;
+  for (int i = 1; i < argc; ++i) {
+    std::string argument = argv[i];
+    if (argument == "--") flags = false;
+    if (flags && argument.starts_with("--")) {
+      const size_t end = std::min(argument.find('='), argument.size());
+      std::replace(argument.begin(), argument.begin() + static_cast<ptrdiff_t>(end), '_', '-');
+    }
+    arguments.push_back(std::move(argument));
+  }
+  return arguments;
+}
+
+ParsedCommandLine usage_error(const Subcommand* sub, const std::string& message) {
+  const std::string command = sub == nullptr ? "sluice" : std::string("sluice ") + sub->row->name;
+  std::fprintf(stderr,
+               "%s: %s (%s --help lists what there is)\n",
+               command.c_str(),
+               message.c_str(),
+               command.c_str());
+  return {std::nullopt, kUsageError};
+}
+
+std::string with_suggestion(const std::string& what,
+                            const std::string& name,
+                            std::span<const std::string> known) {
+  const std::string nearest = nearest_name(name, known);
+  return "unknown " + what + " " + name +
+         (nearest.empty() ? "" : "; did you mean " + nearest + "?");
+}
+
+std::string describe_extras(const Subcommand& sub) {
+  const std::vector<std::string> extras = sub.app->remaining(true);
+  for (const std::string& extra : extras) {
+    if (!extra.starts_with("-")) continue;
+    std::vector<std::string> known;
+    for (const CLI::Option* option : sub.app->get_options()) {
+      for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+    }
+    return with_suggestion("flag", extra.substr(0, extra.find('=')), known);
+  }
+  return "unexpected argument \"" + (extras.empty() ? std::string() : extras.front()) + "\"";
+}
+
+std::string joined(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : ",") + part;
+  return text;
+}
+
+Expected<void> apply_knobs(const Subcommand& sub, Config& config) {
+  if (!sub.row->engine_knobs) return {};
+  if (sub.config_file->count() > 0) {
+    SLUICE_TRY_VOID(apply_yaml(config, sub.config_file->results().back()));
+  }
+  SLUICE_TRY_VOID(apply_environment(config));
+  for (const KnobOption& entry : sub.knobs) {
+    if (entry.option->count() == 0) continue;
+    const std::vector<std::string>& results = entry.option->results();
+    const bool is_list = entry.knob->kind == KnobKind::kStringList;
+    const auto applied =
+        entry.knob->set(config, *entry.knob, is_list ? joined(results) : results.back());
+    if (!applied) {
+      return make_error(applied.error().code, "--" + applied.error().message, entry.knob->name);
+    }
+  }
+  if (sub.model_argument != nullptr && sub.model_argument->count() > 0) {
+    config.model = sub.model_argument->results().back();
+  }
+  return {};
+}
+
+Expected<void> apply_sampling(const Subcommand& sub, Invocation& invocation) {
+  SamplingParams& sampling = invocation.chat.sampling;
+  sampling.max_tokens = std::numeric_limits<int32_t>::max();
+  for (const auto& [field, option] : sub.sampling) {
+    if (option->count() == 0) continue;
+    const std::string& text = option->results().back();
+    double value = 1;
+    if (field->kind != ParamKind::kBoolean && !CLI::detail::lexical_cast(text, value)) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        option->get_name() + " must be a number, got \"" + text + "\"");
+    }
+    SLUICE_TRY_VOID(set_sampling_field(sampling, *field, value));
+  }
+  sampling.seed = invocation.config.seed;
+  return validate(sampling);
+}
+
+Expected<void> finish(const Subcommand& sub, Invocation& invocation) {
+  SLUICE_TRY_VOID(apply_knobs(sub, invocation.config));
+  SLUICE_TRY_VOID(apply_sampling(sub, invocation));
+  if (sub.row->model_argument && invocation.config.model.empty() && !invocation.print_config) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "needs a model: the path of a GGUF file as MODEL, --model, SLUICE_MODEL or "
+                      "`model` in YAML");
+  }
+  return {};
+}
+
+// The command word is looked at before the parser runs, so that a mistyped one gets a suggestion.
+std::optional<ParsedCommandLine> reject_command_word(const std::vector<std::string>& arguments) {
+  if (arguments.empty()) return usage_error(nullptr, "needs a command");
+  if (arguments[0].starts_with("-")) return std::nullopt;
+  std::vector<std::string> names;
+  for (const CommandRow& row : kCommands) names.emplace_back(row.name);
+  if (std::find(names.begin(), names.end(), arguments[0]) != names.end()) return std::nullopt;
+  return usage_error(nullptr, with_suggestion("command", arguments[0], names));
+}
+
+}  // namespace
+
+ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
+  std::vector<std::string> arguments = normalized(argc, argv);
+  if (auto rejected = reject_command_word(arguments)) return *rejected;
+
+  Invocation invocation;
+  CLI::App app{"Sluice serves language models on CPUs.", "sluice"};
+  app.get_formatter()->column_width(44);
+  app.require_subcommand(1);
+  std::vector<Subcommand> subcommands;
+  for (const CommandRow& row : kCommands) {
+    Subcommand sub;
+    sub.row = &row;
+    sub.app = app.add_subcommand(row.name, row.help);
+    add_own_flags(sub, invocation);
+    add_knobs(sub);
+    subcommands.push_back(std::move(sub));
+  }
+
+  std::reverse(arguments.begin(), arguments.end());  // the order in which the parser takes them
+  const Subcommand* chosen = nullptr;
+  const auto find_chosen = [&] {
+    for (const Subcommand& sub : subcommands) {
+      if (sub.app->parsed()) chosen = &sub;
+    }
+  };
+  try {
+    app.parse(arguments);
+    find_chosen();
+  } catch (const CLI::CallForHelp& help) {
+    return {std::nullopt, app.exit(help)};
+  } catch (const CLI::ExtrasError& error) {
+    find_chosen();
+    return usage_error(chosen, chosen != nullptr ? describe_extras(*chosen) : error.what());
+  } catch (const CLI::Error& error) {
+    find_chosen();
+    return usage_error(chosen, error.what());
+  }
+  if (const auto finished = finish(*chosen, invocation); !finished) {
+    return usage_error(chosen, finished.error().message);
+  }
+  invocation.command = chosen->row->command;
+  return {std::move(invocation), 0};
+}
+
+}  // namespace sluice

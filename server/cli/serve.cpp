@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+
+#include "engine/core/log.h"
+#include "engine/engine.h"
+#include "engine/inspect.h"
+#include "server/cli/command.h"
+#include "server/http_server.h"
+
+namespace sluice {
+namespace {
+
+// SIGTERM and SIGINT as a thread's work instead of a handler's: the signals are blocked in every
+// thread and taken here. Before a server is there, a signal ends the process; then the first
+// drains and the second stops.
+class SignalWatcher {
+ public:
+  // Before any other thread starts: they inherit the blocked signals.
+  SignalWatcher() {
+    sigemptyset(&signals_);
+    sigaddset(&signals_, SIGTERM);
+    sigaddset(&signals_, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+    thread_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+  }
+
+  // The server must be there until this object has gone.
+  void set_server(HttpServer& server) { server_ = &server; }
+
+ private:
+  void watch(const std::stop_token& stop) {
+    bool draining = false;
+    while (!stop.stop_requested()) {
+      const timespec poll = {0, 200'000'000};
+      const int signal = sigtimedwait(&signals_, nullptr, &poll);
+      if (signal < 0) continue;
+      HttpServer* server = server_;
+      if (server == nullptr) std::_Exit(128 + signal);  // nothing is served yet
+      log_event(LogLevel::kInfo, draining ? "stopping" : "draining", "signal", signal);
+      if (draining) {
+        server->stop();
+      } else {
+        server->drain();
+      }
+      draining = true;
+    }
+  }
+
+  sigset_t signals_ = {};
+  std::atomic<HttpServer*> server_ = nullptr;
+  std::jthread thread_;  // last: starts when the rest is there, joins before it goes
+};
+
+std::string url_of(const Config& config, int port) {
+  const bool any = config.host == "0.0.0.0" || config.host == "::";
+  const bool ipv6 = !any && config.host.find(':') != std::string::npos;
+  const std::string host = any ? "127.0.0.1" : ipv6 ? "[" + config.host + "]" : config.host;
+  return "http://" + host + ":" + std::to_string(port);
+}
+
+}  // namespace
+
+Expected<void> run_serve(const Invocation& invocation) {
+  const Config& config = invocation.config;
+  SLUICE_TRY(const std::string plan, plan_text(config));
+  std::fputs(plan.c_str(), stdout);
+  std::fflush(stdout);
+  if (invocation.dry_run) return {};
+
+  const auto start = std::chrono::steady_clock::now();
+  auto signals = std::make_unique<SignalWatcher>();
+  SLUICE_TRY(const auto engine, create_engine(config));
+  SLUICE_TRY(const auto server, HttpServer::create(config, *engine));
+  signals->set_server(*server);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  std::printf("serving %s on %s (ready in %.2f s)\n",
+              engine->model().path.c_str(),
+              url_of(config, server->port()).c_str(),
+              seconds.count());
+  std::fflush(stdout);
+  server->run();
+  signals.reset();  // it may call the server until here
+  engine->stop();
+  return {};
+}
+
+}  // namespace sluice

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// One HTTP/1.1 connection: bytes in, requests to the handler one at a time in order, bytes out.
+// Owned by its pending operations and its worker's list; touched on its worker's thread only.
+#pragma once
+
+#include <boost/asio/ip/tcp.hpp>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "server/http_message.h"
+
+namespace sluice {
+
+struct Config;
+
+// Bounds of a connection, from the configuration.
+struct ConnectionLimits {
+  explicit ConnectionLimits(const Config& config);
+
+  uint64_t max_body_bytes;
+  uint32_t max_header_bytes;
+  size_t max_stream_buffer_bytes;
+  std::chrono::seconds idle_timeout;
+  std::chrono::seconds request_timeout;
+  std::chrono::seconds write_timeout;
+  std::chrono::seconds ping_interval;
+};
+
+class Connection final : public ResponseWriter, public std::enable_shared_from_this<Connection> {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  Connection(boost::asio::ip::tcp::socket socket, IoWorker& worker, const ConnectionLimits& limits);
+  ~Connection() override;
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  void start();
+  // Called a few times a second: deadlines and pings.
+  void check_deadlines(Clock::time_point now);
+  // Ends it at once; the handler of an open request hears of the disconnect.
+  void close();
+  // No request is being read or answered.
+  [[nodiscard]] bool is_idle() const;
+
+  // ResponseWriter.
+  void send(HttpResponse response) override;
+  void start_stream(const HttpHeaders& headers) override;
+  void write(std::string_view bytes) override;
+  bool flush() override;
+  void finish_stream() override;
+  void set_callbacks(std::function<void()> on_disconnect, std::function<void()> on_quiet) override;
+
+  IoWorker& worker() override { return worker_; }
+
+ private:
+  enum class State : uint8_t { kReading, kHandling, kLingering, kClosed };
+  struct Parser;
+
+  void wait_readable();
+  void on_readable();
+  void process_input();
+  bool parse_some();
+  bool check_header();
+  void dispatch();
+  void fail_request(int status, const std::string& message);
+  void append_head(int status, const HttpHeaders& headers, std::string_view framing);
+  void complete_response();
+  void start_write();
+  void on_written(size_t num_bytes);
+  void after_response();
+  void linger();
+
+  boost::asio::ip::tcp::socket socket_;
+  IoWorker& worker_;
+  const ConnectionLimits& limits_;
+  State state_ = State::kReading;
+
+  std::string input_;               // received, not yet parsed
+  std::unique_ptr<Parser> parser_;  // of the request being read
+  bool reading_ = false;            // a wait for input is under way
+
+  std::string pending_;   // framed output that waits for the write under way
+  std::string chunk_;     // stream bytes that wait for flush()
+  std::string outgoing_;  // being written
+  size_t num_sent_ = 0;   // of outgoing_
+  bool writing_ = false;
+
+  // Of the request being answered.
+  bool keep_alive_ = true;
+  bool is_head_ = false;
+  bool use_chunks_ = true;  // HTTP/1.0 streams end with the connection
+  bool streaming_ = false;
+  bool response_complete_ = false;
+  std::string request_id_;
+  std::function<void()> on_disconnect_;
+  std::function<void()> on_quiet_;
+
+  Clock::time_point request_start_;  // first byte of the request being read
+  Clock::time_point last_activity_;  // last byte in or out
+  Clock::time_point last_write_;     // progress of the write under way, or last byte out
+};
+
+}  // namespace sluice

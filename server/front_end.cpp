@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/front_end.h"
+
+#include <ctime>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "server/api_errors.h"
+#include "server/request_validator.h"
+#include "server/routes.h"
+
+namespace sluice {
+namespace {
+
+Expected<std::string> template_source(const Config& config, const Engine& engine) {
+  if (config.chat_template.empty()) return engine.model().chat_template;
+  std::ifstream file(config.chat_template, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) {
+    return make_error(ErrorCode::kNotFound,
+                      "--chat-template: cannot read '" + config.chat_template + "'.",
+                      "chat-template");
+  }
+  return text.str();
+}
+
+// Without --served-model-name the model goes by its file's name.
+std::vector<std::string> names_of(const Config& config, const Engine& engine) {
+  if (!config.served_model_name.empty()) return config.served_model_name;
+  std::string name = engine.model().path;
+  if (const size_t slash = name.find_last_of('/'); slash != std::string::npos) {
+    name.erase(0, slash + 1);
+  }
+  if (name.ends_with(".gguf")) name.resize(name.size() - 5);
+  return {name};
+}
+
+HttpResponse preflight_response() {
+  HttpResponse response;
+  response.status = 204;
+  response.headers = {{"Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS"},
+                      {"Access-Control-Allow-Headers", "*, Authorization"},
+                      {"Access-Control-Max-Age", "86400"}};
+  return response;
+}
+
+}  // namespace
+
+FrontEnd::FrontEnd(const Config& server_config,
+                   Engine& served,
+                   std::optional<ChatTemplate> compiled)
+    : config(server_config),
+      engine(served),
+      model_names(names_of(server_config, served)),
+      authenticator(server_config.api_key),
+      chat_template(std::move(compiled)),
+      start(std::chrono::steady_clock::now()),
+      created(static_cast<int64_t>(std::time(nullptr))) {}
+
+Expected<std::unique_ptr<FrontEnd>> FrontEnd::create(const Config& config, Engine& engine) {
+  SLUICE_TRY(const std::string source, template_source(config, engine));
+  std::optional<ChatTemplate> compiled;
+  if (!source.empty()) {
+    auto result = ChatTemplate::compile(source);
+    if (!result) {
+      return make_error(result.error().code,
+                        "The chat template does not compile: " + result.error().message,
+                        "chat-template");
+    }
+    compiled.emplace(std::move(*result));
+  }
+  return std::unique_ptr<FrontEnd>(new FrontEnd(config, engine, std::move(compiled)));
+}
+
+void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
+  Exchange exchange;
+  exchange.arrival = std::chrono::steady_clock::now();
+  exchange.writer = std::move(writer);
+  exchange.request = std::move(request);
+  exchange.route_idx = kUnroutedHandler;
+  const HttpRequest& seen = exchange.request;
+  if (seen.method == "OPTIONS") return respond(exchange, preflight_response());
+  const std::string_view wanted = seen.method == "HEAD" ? "GET" : std::string_view(seen.method);
+  std::string allowed;
+  for (size_t i = 0; i < routes().size(); ++i) {
+    const Route& route = routes()[i];
+    if (!route_matches(route, seen.path)) continue;
+    if (route.method != wanted) {
+      allowed += (allowed.empty() ? "" : ", ") + std::string(route.method);
+      continue;
+    }
+    exchange.route_idx = i;
+    if (route.auth == RouteAuth::kKey) {
+      const auto salt = authenticator.authenticate(seen);
+      if (!salt) {
+        return fail(exchange, Error{ErrorCode::kUnauthenticated, "Invalid API key.", {}, {}});
+      }
+      exchange.tenant_salt = *salt;
+    }
+    return route.handler(*this, std::move(exchange));
+  }
+  if (allowed.empty()) {
+    return respond(exchange, http_error_response(404, "There is nothing at this path."));
+  }
+  HttpResponse response = http_error_response(405, "This path allows only " + allowed + ".");
+  response.headers.emplace_back("Allow", allowed);
+  respond(exchange, std::move(response));
+}
+
+void FrontEnd::respond(const Exchange& exchange, HttpResponse response) {
+  http_counters.count(exchange.route_idx, response.status);
+  if (is_draining()) response.close = true;
+  exchange.writer->send(std::move(response));
+}
+
+void FrontEnd::fail(const Exchange& exchange, const Error& error) {
+  respond(exchange, error_response(error));
+}
+
+uint64_t FrontEnd::next_seed() { return choice_seed(config.seed, num_seeds_.fetch_add(1) + 1); }
+
+void FrontEnd::request_done() {
+  if (num_requests_.fetch_sub(1) == 1 && on_quiescent_) on_quiescent_();
+}
+
+bool FrontEnd::connection_opened() {
+  if (num_connections_.fetch_add(1) < config.max_connections) return true;
+  num_connections_.fetch_sub(1);
+  return false;
+}
+
+}  // namespace sluice

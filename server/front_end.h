@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// What all connections share: the engine, the names, keys and template of the model, the counters,
+// and the routes from method and path to a handler. Handlers run on I/O threads.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/core/status.h"
+#include "engine/engine.h"
+#include "server/auth.h"
+#include "server/chat_template.h"
+#include "server/http_message.h"
+#include "server/metrics.h"
+
+namespace sluice {
+
+// What a handler gets beside the shared state.
+struct Exchange {
+  HttpRequest request;
+  std::shared_ptr<ResponseWriter> writer;  // shared with the connection's pending operations
+  size_t route_idx = 0;
+  uint64_t tenant_salt = 0;
+  std::chrono::steady_clock::time_point arrival;
+};
+
+class FrontEnd {
+ public:
+  static Expected<std::unique_ptr<FrontEnd>> create(const Config& config, Engine& engine);
+
+  void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer);
+
+  // Sends and counts.
+  void respond(const Exchange& exchange, HttpResponse response);
+  void fail(const Exchange& exchange, const Error& error);
+
+  // A seed for a request without one: a function of the configured seed and the request's number.
+  uint64_t next_seed();
+
+  // Any thread.
+  void start_draining() { draining_.store(true); }
+
+  [[nodiscard]] bool is_draining() const { return draining_.load(); }
+
+  void request_started() { num_requests_.fetch_add(1); }
+
+  void request_done();
+
+  [[nodiscard]] int64_t num_requests() const { return num_requests_.load(); }
+
+  // False: at the limit; the caller closes the socket.
+  bool connection_opened();
+
+  void connection_closed() { num_connections_.fetch_sub(1); }
+
+  void count_unrouted(int status) { http_counters.count(kUnroutedHandler, status); }
+
+  // Called when the last open request ends; set before the workers run.
+  void on_quiescent(std::function<void()> callback) { on_quiescent_ = std::move(callback); }
+
+  const Config config;
+  Engine& engine;
+  const std::vector<std::string> model_names;  // at least one; the first is the default
+  const Authenticator authenticator;
+  const std::optional<ChatTemplate> chat_template;
+  const std::chrono::steady_clock::time_point start;
+  const int64_t created;  // Unix seconds
+  HttpCounters http_counters;
+  FinishCounters finish_counters;
+
+ private:
+  FrontEnd(const Config& server_config, Engine& served, std::optional<ChatTemplate> compiled);
+
+  std::atomic<bool> draining_{false};
+  std::atomic<int64_t> num_requests_{0};
+  std::atomic<int64_t> num_connections_{0};
+  std::atomic<uint64_t> num_seeds_{0};
+  std::function<void()> on_quiescent_;
+};
+
+// Handlers, one per endpoint; each answers through the exchange, at once or later.
+void handle_chat_completions(FrontEnd& front_end, Exchange exchange);
+void handle_completions(FrontEnd& front_end, Exchange exchange);
+void handle_models(FrontEnd& front_end, Exchange exchange);
+void handle_model(FrontEnd& front_end, Exchange exchange);
+void handle_health(FrontEnd& front_end, Exchange exchange);
+void handle_version(FrontEnd& front_end, Exchange exchange);
+void handle_metrics(FrontEnd& front_end, Exchange exchange);
+void handle_tokenize(FrontEnd& front_end, Exchange exchange);
+void handle_detokenize(FrontEnd& front_end, Exchange exchange);
+
+}  // namespace sluice

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a handler sees of HTTP: a parsed request and the means to answer it, free of the library
+// that parses and writes. Everything here belongs to the I/O thread of its connection.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace sluice {
+
+class IoWorker;
+
+struct HttpRequest {
+  std::string method;  // "POST"
+  std::string path;    // without the query
+  std::string body;
+  std::string authorization;  // header values; empty when absent
+  std::string api_key;        // x-api-key
+  std::string request_id;     // x-request-id, empty unless it is safe to echo
+};
+
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body;
+  HttpHeaders headers = {};
+  bool close = false;  // end the connection after this response
+};
+
+// Answers one request, either whole (send) or as a stream (start_stream, write, flush, finish).
+class ResponseWriter {
+ public:
+  virtual ~ResponseWriter() = default;
+
+  virtual void send(HttpResponse response) = 0;
+
+  // Status 200 and the headers of an event stream; nothing leaves before flush().
+  virtual void start_stream(const HttpHeaders& headers) = 0;
+  virtual void write(std::string_view bytes) = 0;
+  // One chunk and one write for everything pending; while an earlier write is under way the bytes
+  // wait and join the next one. False: the reader is too slow, the connection is closed.
+  virtual bool flush() = 0;
+  virtual void finish_stream() = 0;
+
+  // `on_disconnect` runs once if the client goes away before the answer is complete; `on_quiet`
+  // when nothing was sent for the ping interval. Both are dropped when the answer is complete.
+  virtual void set_callbacks(std::function<void()> on_disconnect,
+                             std::function<void()> on_quiet) = 0;
+
+  [[nodiscard]] virtual IoWorker& worker() = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/http_server.h"
+
+#include <boost/asio/ip/tcp.hpp>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/core/log.h"
+#include "engine/engine.h"
+#include "server/connection.h"
+#include "server/front_end.h"
+#include "server/io_worker.h"
+
+namespace sluice {
+
+using boost::asio::ip::tcp;
+using boost::system::error_code;
+
+struct HttpServer::Impl {
+  Impl(const Config& server_config, Engine& served, std::unique_ptr<FrontEnd> front)
+      : config(server_config), limits(server_config), engine(served), front_end(std::move(front)) {
+    for (int32_t i = 0; i < config.io_threads; ++i) {
+      workers.push_back(std::make_unique<IoWorker>(*front_end, limits));
+    }
+    acceptor = std::make_unique<tcp::acceptor>(workers.front()->context());
+    front_end->on_quiescent([this] { wake(); });
+  }
+
+  Expected<void> bind();
+  void accept();
+  void wait_for_end();
+  void end_requests();
+
+  // Lets run() look at the state again.
+  void wake() {
+    const std::scoped_lock lock(mutex);
+    ++num_wakes;
+    changed.notify_all();
+  }
+
+  const Config config;
+  const ConnectionLimits limits;
+  Engine& engine;
+  std::unique_ptr<FrontEnd> front_end;
+  std::vector<std::unique_ptr<IoWorker>> workers;
+  std::unique_ptr<tcp::acceptor> acceptor;  // worker 0's thread once it runs
+  size_t next_worker = 0;
+
+  std::mutex mutex;  // signals from any thread to run()
+  std::condition_variable changed;
+  uint64_t num_wakes = 0;
+  bool is_draining = false;
+  bool is_stopping = false;
+};
+
+Expected<void> HttpServer::Impl::bind() {
+  const std::string place = config.host + ":" + std::to_string(config.port);
+  error_code error;
+  tcp::resolver resolver(workers.front()->context());
+  const auto found =
+      resolver.resolve(config.host, std::to_string(config.port), tcp::resolver::passive, error);
+  if (error || found.empty()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--host: '" + config.host + "' is no address of this machine (" +
+                          error.message() + "). Use 127.0.0.1, 0.0.0.0 or ::.",
+                      "host");
+  }
+  const tcp::endpoint endpoint = *found.begin();
+  const auto attempt = [&error](auto&& action) {
+    if (!error) action();
+  };
+  attempt([&] { acceptor->open(endpoint.protocol(), error); });
+  attempt([&] { acceptor->set_option(tcp::acceptor::reuse_address(true), error); });
+  attempt([&] { acceptor->bind(endpoint, error); });
+  attempt([&] { acceptor->listen(tcp::acceptor::max_listen_connections, error); });
+  if (error == boost::asio::error::address_in_use) {
+    return make_error(ErrorCode::kUnavailable,
+                      "Port " + std::to_string(config.port) + " of " + config.host +
+                          " is in use; choose another with --port or end its owner.",
+                      "port");
+  }
+  if (error) {
+    return make_error(ErrorCode::kUnavailable,
+                      "Cannot listen on " + place + ": " + error.message() + ".",
+                      "port");
+  }
+  return {};
+}
+
+void HttpServer::Impl::accept() {
+  acceptor->async_accept(
+      workers[next_worker]->context(), [this](const error_code& error, tcp::socket socket) {
+        if (!acceptor->is_open()) return;
+        if (error) {
+          // Out of descriptors or the like: the backlog holds the others meanwhile.
+          log_event(LogLevel::kWarning, "accept_failed", "error", error.message());
+          auto timer = std::make_shared<boost::asio::steady_timer>(workers.front()->context());
+          timer->expires_after(std::chrono::milliseconds(50));
+          timer->async_wait([this, timer](const error_code& cancelled) {
+            if (!cancelled && acceptor->is_open()) accept();
+          });
+          return;
+        }
+        if (front_end->connection_opened()) {
+          IoWorker& worker = *workers[next_worker];
+          auto moved = std::make_shared<tcp::socket>(std::move(socket));
+          worker.post([&worker, moved] { worker.adopt(std::move(*moved)); });
+          next_worker = (next_worker + 1) % workers.size();
+        }
+        accept();
+      });
+}
+
+// Returns when the server shall end: drained, out of time, or stopped.
+void HttpServer::Impl::wait_for_end() {
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [this] { return is_draining || is_stopping; });
+  if (is_stopping) return;
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::chrono::seconds(config.drain_timeout_s);
+  const bool ended = changed.wait_until(
+      lock, deadline, [this] { return is_stopping || front_end->num_requests() == 0; });
+  if (ended) return;
+  lock.unlock();
+  log_event(LogLevel::kWarning, "drain_timeout", "open_requests", front_end->num_requests());
+  const Error reason{ErrorCode::kUnavailable, "The server is shutting down.", {}, {}};
+  for (auto& worker : workers) {
+    worker->post([&target = *worker, reason] { target.cut_generations(reason); });
+  }
+  // Their last bytes: a client that does not take them within this loses them.
+  constexpr std::chrono::seconds kLastBytes{2};
+  lock.lock();
+  changed.wait_for(
+      lock, kLastBytes, [this] { return is_stopping || front_end->num_requests() == 0; });
+}
+
+// Closes all connections and waits until the engine has reported the end of every request.
+void HttpServer::Impl::end_requests() {
+  for (auto& worker : workers) {
+    worker->post([&target = *worker] { target.close_connections(); });
+  }
+  constexpr std::chrono::seconds kPatience{5};
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto num_watched = [this] {
+    int64_t sum = front_end->num_requests();
+    for (const auto& worker : workers) sum += worker->num_watched();
+    return sum;
+  };
+  while (num_watched() > 0 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  // After this the engine calls no sink any more.
+  if (num_watched() > 0) engine.stop();
+}
+
+HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+HttpServer::~HttpServer() = default;
+
+Expected<std::unique_ptr<HttpServer>> HttpServer::create(const Config& config, Engine& engine) {
+  SLUICE_TRY(auto front_end, FrontEnd::create(config, engine));
+  auto impl = std::make_unique<Impl>(config, engine, std::move(front_end));
+  SLUICE_TRY_VOID(impl->bind());
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+}
+
+uint16_t HttpServer::port() const {
+  error_code error;
+  return impl_->acceptor->local_endpoint(error).port();
+}
+
+void HttpServer::run() {
+  std::vector<std::thread> threads;
+  impl_->workers.front()->post([this] { impl_->accept(); });
+  for (auto& worker : impl_->workers) {
+    threads.emplace_back([&target = *worker] { target.run(); });
+  }
+  impl_->wait_for_end();
+  impl_->end_requests();
+  for (auto& worker : impl_->workers) worker->context().stop();
+  for (std::thread& thread : threads) thread.join();
+}
+
+void HttpServer::drain() {
+  impl_->front_end->start_draining();
+  impl_->engine.drain();
+  impl_->workers.front()->post([this] {
+    error_code ignored;  // closing a listening socket has nothing to lose
+    impl_->acceptor->close(ignored);
+  });
+  const std::scoped_lock lock(impl_->mutex);
+  impl_->is_draining = true;
+  impl_->changed.notify_all();
+}
+
+void HttpServer::stop() {
+  impl_->front_end->start_draining();
+  const std::scoped_lock lock(impl_->mutex);
+  impl_->is_stopping = true;
+  impl_->changed.notify_all();
+}
+
+}  // namespace sluice

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The HTTP front end of an engine: OpenAI's completion APIs, tokenization, health and metrics.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "engine/core/status.h"
+
+namespace sluice {
+
+struct Config;
+class Engine;
+
+class HttpServer {
+ public:
+  // Binds host and port (0: any free one). The engine must outlive the server.
+  static Expected<std::unique_ptr<HttpServer>> create(const Config& config, Engine& engine);
+  ~HttpServer();
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  [[nodiscard]] uint16_t port() const;  // the one bound
+
+  // Serves until drained or stopped. Once; when it returns the engine knows no request of ours.
+  void run();
+
+  // Any thread, before or during run(). drain(): accepts nothing new, /health says so, running
+  // answers end or are cut at the drain timeout. stop(): ends everything now.
+  void drain();
+  void stop();
+
+ private:
+  struct Impl;
+  explicit HttpServer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice

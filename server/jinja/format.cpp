@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: Apache-2.0
+// Python's two format languages: '%s' % values and '{}'.format(values).
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "server/jinja/ops.h"
+#include "server/jinja/print.h"
+
+namespace sluice::jinja {
+namespace {
+
+constexpr int64_t kMaxWidth = 100'000;
+constexpr int64_t kMaxPrecision = 300;
+
+struct Spec {
+  std::string fill = " ";
+  char align = '\0';  // < > ^ =
+  char sign = '-';
+  bool alternate = false;
+  bool comma = false;
+  int64_t width = 0;
+  int64_t precision = -1;
+  char type = '\0';
+};
+
+Expected<int64_t> parse_count(Runtime& runtime, std::string_view text, size_t& pos, int64_t cap) {
+  int64_t value = 0;
+  for (; pos < text.size() && text[pos] >= '0' && text[pos] <= '9'; ++pos) {
+    value = value * 10 + (text[pos] - '0');
+    if (value > cap) return runtime.fail("format width or precision is too large");
+  }
+  return value;
+}
+
+std::string radix_digits(uint64_t value, unsigned base) {
+  std::string out;
+  do {
+    out.insert(out.begin(), "0123456789abcdef"[value % base]);
+    value /= base;
+  } while (value > 0);
+  return out;
+}
+
+void group_thousands(std::string& digits) {
+  const size_t end = std::min(digits.find('.'), digits.size());
+  for (size_t at = end; at > 3; at -= 3) digits.insert(at - 3, ",");
+}
+
+// Digits of |value| as the type asks; empty for an unknown type.
+std::string magnitude(const Value& value, const Spec& spec) {
+  const char type = spec.type;
+  if (value.integral() &&
+      (type == '\0' || type == 'd' || type == 'i' || type == 'u' || type == 'n')) {
+    const int64_t v = value.integer();
+    return std::to_string(v < 0 ? 0 - static_cast<uint64_t>(v) : static_cast<uint64_t>(v));
+  }
+  if (value.integral() && (type == 'x' || type == 'X' || type == 'o' || type == 'b')) {
+    const int64_t v = value.integer();
+    const uint64_t absolute = v < 0 ? 0 - static_cast<uint64_t>(v) : static_cast<uint64_t>(v);
+    std::string out = radix_digits(absolute, type == 'o' ? 8 : type == 'b' ? 2 : 16);
+    if (spec.alternate) out = std::string("0") + type + out;
+    if (type == 'X')
+      std::transform(out.begin(), out.end(), out.begin(), [](char c) {
+        return c >= 'a' && c <= 'f' ? static_cast<char>(c - 32) : c;
+      });
+    return out;
+  }
+  double real = value.as_double();
+  if (real < 0) real = -real;
+  if (type == '\0' && spec.precision < 0) return float_repr(real);
+  const bool percent = type == '%';
+  const char conversion = percent ? 'f' : type == '\0' ? 'g' : type;
+  if (std::string_view("eEfFgG").find(conversion) == std::string_view::npos) return {};
+  const std::array<char, 5> pattern = {'%', '.', '*', conversion, '\0'};
+  std::array<char, 700> buffer{};
+  const int precision = spec.precision < 0 ? 6 : static_cast<int>(spec.precision);
+  const int size = std::snprintf(
+      buffer.data(), buffer.size(), pattern.data(), precision, percent ? real * 100 : real);
+  return std::string(buffer.data(), static_cast<size_t>(std::clamp(size, 0, 699))) +
+         (percent ? "%" : "");
+}
+
+Expected<std::string> format_number(Runtime& runtime, const Value& value, const Spec& spec) {
+  std::string digits = magnitude(value, spec);
+  if (digits.empty())
+    return runtime.fail("unknown format code '" + std::string(1, spec.type) + "'");
+  if (spec.comma) group_thousands(digits);
+  const bool negative = value.is(Kind::kFloat) ? value.real() < 0 : value.integer() < 0;
+  std::string sign = negative ? "-" : spec.sign == '-' ? "" : std::string(1, spec.sign);
+  const auto used = static_cast<int64_t>(sign.size() + digits.size());
+  if (spec.align == '=' && used < spec.width) {
+    std::string padding;
+    for (int64_t i = used; i < spec.width; ++i) padding += spec.fill;
+    return sign + padding + digits;
+  }
+  return sign + digits;
+}
+
+// The value under a spec, padded.
+Expected<void> append_formatted(Runtime& runtime, const Value& value, Spec spec, TextBuilder& out) {
+  Text body;
+  if (value.number() && spec.type != 's' && !(value.is(Kind::kBool) && spec.type == '\0')) {
+    SLUICE_TRY(std::string digits, format_number(runtime, value, spec));
+    body = Text(std::move(digits), value.origin());
+    if (spec.align == '\0') spec.align = '>';
+  } else {
+    if (spec.type != '\0' && spec.type != 's') {
+      return runtime.fail("format code '" + std::string(1, spec.type) + "' needs a number, not " +
+                          std::string(type_name(value)));
+    }
+    SLUICE_TRY(const Value text, to_text(runtime, value));
+    body = text.text();
+    if (spec.precision >= 0) {
+      body = body.substr(0, byte_offset(body.view(), static_cast<size_t>(spec.precision)));
+    }
+  }
+  const int64_t padding = spec.width - static_cast<int64_t>(count_characters(body.view()));
+  const int64_t left = padding <= 0        ? 0
+                       : spec.align == '>' ? padding
+                       : spec.align == '^' ? padding / 2
+                                           : 0;
+  out.fill(spec.fill, Origin::kTemplate, left);
+  out.append(body);
+  out.fill(spec.fill, Origin::kTemplate, padding - left);
+  return {};
+}
+
+// Walks the values of a % format: positions of a tuple, or keys of a dict.
+class PercentArguments {
+ public:
+  PercentArguments(Runtime& runtime, const Value& values) : runtime_(runtime), values_(values) {}
+
+  Result next() {
+    if (is_tuple()) {
+      const auto& items = values_.as<Sequence>().items;
+      if (used_ < items.size()) return items[used_++];
+    } else if (used_++ == 0) {
+      return values_;
+    }
+    return runtime_.fail("not enough arguments for format string");
+  }
+
+  Result named(const Text& key) {
+    used_ = 1;
+    if (!values_.is(Kind::kDict)) return runtime_.fail("format requires a mapping");
+    SLUICE_TRY(const Value name, runtime_.text(key));
+    SLUICE_TRY(const Value* found, find_key(runtime_, values_.as<Dict>(), name));
+    if (found == nullptr) return runtime_.fail("no key '" + std::string(key.view()) + "'");
+    return *found;
+  }
+
+  [[nodiscard]] bool all_used() const {
+    if (is_tuple()) return used_ == values_.as<Sequence>().items.size();
+    return used_ > 0 || values_.is(Kind::kDict) || values_.is(Kind::kSequence);
+  }
+
+ private:
+  [[nodiscard]] bool is_tuple() const {
+    return values_.is(Kind::kSequence) && values_.as<Sequence>().kind == SequenceKind::kTuple;
+  }
+
+  Runtime& runtime_;
+  const Value& values_;
+  size_t used_ = 0;
+};
+
+Expected<Spec> parse_percent_spec(Runtime& runtime, std::string_view view, size_t& pos) {
+  Spec spec;
+  for (; pos < view.size() && std::string_view("-+ 0#").find(view[pos]) != std::string_view::npos;
+       ++pos) {
+    const char flag = view[pos];
+    if (flag == '-') spec.align = '<';
+    if (flag == '+' || (flag == ' ' && spec.sign != '+')) spec.sign = flag;
+    if (flag == '#') spec.alternate = true;
+    if (flag == '0' && spec.align == '\0') {
+      spec.fill = "0";
+      spec.align = '=';
+    }
+  }
+  if (spec.align == '<') spec.fill = " ";
+  SLUICE_TRY(spec.width, parse_count(runtime, view, pos, kMaxWidth));
+  if (pos < view.size() && view[pos] == '.') {
+    ++pos;
+    SLUICE_TRY(spec.precision, parse_count(runtime, view, pos, kMaxPrecision));
+  }
+  if (pos >= view.size()) return runtime.fail("incomplete format");
+  spec.type = view[pos++];
+  return spec;
+}
+
+Expected<void> append_conversion(Runtime& runtime, Value value, Spec spec, TextBuilder& out) {
+  if (spec.type == 's' || spec.type == 'r' || spec.type == 'a') {
+    if (spec.type != 's') {
+      TextBuilder repr(runtime);
+      SLUICE_TRY_VOID(append_repr(runtime, value, repr));
+      SLUICE_TRY(value, repr.finish());
+    }
+    spec.type = 's';
+    if (spec.align == '=') spec.fill = " ";
+    if (spec.align != '<') spec.align = '>';
+    return append_formatted(runtime, value, spec, out);
+  }
+  if (std::string_view("diuxXoeEfFgG").find(spec.type) == std::string_view::npos) {
+    return runtime.fail("unsupported format character '" + std::string(1, spec.type) + "'");
+  }
+  if (!value.number()) {
+    return runtime.fail("%" + std::string(1, spec.type) + " format: a number is required, not " +
+                        std::string(type_name(value)));
+  }
+  const bool integer = std::string_view("diuxXo").find(spec.type) != std::string_view::npos;
+  if (integer && value.is(Kind::kFloat)) {
+    if (!(value.real() > -9e18 && value.real() < 9e18)) return runtime.fail("integer overflow");
+    value = Value(static_cast<int64_t>(value.real()));
+  }
+  if (!integer && !value.is(Kind::kFloat)) value = Value(value.as_double());
+  return append_formatted(runtime, value, spec, out);
+}
+
+// {:[[fill]align][sign][#][0][width][,][.precision][type]}
+Expected<Spec> parse_brace_spec(Runtime& runtime, std::string_view view) {
+  Spec spec;
+  size_t pos = 0;
+  const auto is_align = [&](size_t at) {
+    return at < view.size() && std::string_view("<>^=").find(view[at]) != std::string_view::npos;
+  };
+  if (!view.empty()) {
+    const size_t first = decode_at(view, 0).size;
+    if (is_align(first)) {
+      spec.fill = view.substr(0, first);
+      pos = first;
+    }
+  }
+  if (is_align(pos)) spec.align = view[pos++];
+  if (pos < view.size() && (view[pos] == '+' || view[pos] == '-' || view[pos] == ' ')) {
+    spec.sign = view[pos++];
+  }
+  if (pos < view.size() && view[pos] == '#') {
+    spec.alternate = true;
+    ++pos;
+  }
+  if (pos < view.size() && view[pos] == '0') {
+    if (spec.align == '\0') {
+      spec.fill = "0";
+      spec.align = '=';
+    }
+    ++pos;
+  }
+  SLUICE_TRY(spec.width, parse_count(runtime, view, pos, kMaxWidth));
+  if (pos < view.size() && view[pos] == ',') {
+    spec.comma = true;
+    ++pos;
+  }
+  if (pos < view.size() && view[pos] == '.') {
+    ++pos;
+    SLUICE_TRY(spec.precision, parse_count(runtime, view, pos, kMaxPrecision));
+  }
+  if (pos < view.size()) spec.type = view[pos++];
+  if (pos != view.size()) return runtime.fail("invalid format specifier");
+  return spec;
+}
+
+class BraceFormatter {
+ public:
+  BraceFormatter(Runtime& runtime, const Text& format, const CallArgs& args)
+      : runtime_(runtime), format_(format), args_(args), out_(runtime) {}
+
+  Result run() {
+    const std::string_view view = format_.view();
+    for (size_t pos = 0; pos < view.size();) {
+      const size_t brace = std::min(view.find_first_of("{}", pos), view.size());
+      out_.append(format_, pos, brace);
+      if (brace == view.size()) break;
+      if (brace + 1 < view.size() && view[brace + 1] == view[brace]) {
+        out_.append(format_, brace, brace + 1);
+        pos = brace + 2;
+        continue;
+      }
+      const size_t close = view.find('}', brace);
+      if (view[brace] == '}' || close == std::string_view::npos) {
+        return runtime_.fail("unbalanced brace in format string");
+      }
+      SLUICE_TRY_VOID(field(view.substr(brace + 1, close - brace - 1)));
+      pos = close + 1;
+    }
+    return out_.finish();
+  }
+
+ private:
+  Expected<void> field(std::string_view text) {
+    if (text.find('{') != std::string_view::npos) {
+      return runtime_.fail("nested format fields are not supported");
+    }
+    const size_t colon = std::min(text.find(':'), text.size());
+    std::string_view name = text.substr(0, colon);
+    const std::string_view spec_text = colon < text.size() ? text.substr(colon + 1) : "";
+    char conversion = '\0';
+    if (const size_t bang = name.find('!'); bang != std::string_view::npos) {
+      if (bang + 2 != name.size()) return runtime_.fail("invalid conversion in format string");
+      conversion = name[bang + 1];
+      name = name.substr(0, bang);
+    }
+    SLUICE_TRY(Value value, resolve(name));
+    if (conversion == 'r') {
+      TextBuilder repr(runtime_);
+      SLUICE_TRY_VOID(append_repr(runtime_, value, repr));
+      SLUICE_TRY(value, repr.finish());
+    } else if (conversion == 's') {
+      SLUICE_TRY(value, to_text(runtime_, value));
+    } else if (conversion != '\0') {
+      return runtime_.fail("unknown conversion in format string");
+    }
+    SLUICE_TRY(const Spec spec, parse_brace_spec(runtime_, spec_text));
+    return append_formatted(runtime_, value, spec, out_);
+  }
+
+  // first(.attribute | [item])*
+  Result resolve(std::string_view name) {
+    size_t end = std::min(name.find_first_of(".["), name.size());
+    SLUICE_TRY(Value value, first(name.substr(0, end)));
+    while (end < name.size()) {
+      const bool bracket = name[end] == '[';
+      const size_t begin = end + 1;
+      end =
+          std::min(bracket ? name.find(']', begin) : name.find_first_of(".[", begin), name.size());
+      const std::string_view part = name.substr(begin, end - begin);
+      if (bracket && end < name.size()) ++end;
+      if (bracket && !part.empty() && part.find_first_not_of("0123456789") == part.npos) {
+        size_t at = 0;
+        SLUICE_TRY(const int64_t index, parse_count(runtime_, part, at, kMaxRange));
+        SLUICE_TRY(value, get_item(runtime_, value, Value(index)));
+      } else {
+        SLUICE_TRY(value, get_attribute(runtime_, value, part));
+      }
+      if (value.is(Kind::kUndefined)) return undefined_error(runtime_, value);
+    }
+    return value;
+  }
+
+  Result first(std::string_view name) {
+    const bool numeric = name.find_first_not_of("0123456789") == std::string_view::npos;
+    if (numeric) {
+      size_t pos = 0;
+      SLUICE_TRY(int64_t index, parse_count(runtime_, name, pos, kMaxRange));
+      manual_ = manual_ || !name.empty();
+      if (name.empty()) index = automatic_++;
+      if (manual_ && automatic_ > 0) {
+        return runtime_.fail("cannot mix manual and automatic field numbering");
+      }
+      if (index >= static_cast<int64_t>(args_.positional.size())) {
+        return runtime_.fail("format index " + std::to_string(index) + " is out of range");
+      }
+      return args_.positional[static_cast<size_t>(index)];
+    }
+    for (const auto& [key, value] : args_.named) {
+      if (key == name) return value;
+    }
+    return runtime_.fail("no format argument '" + std::string(name) + "'");
+  }
+
+  Runtime& runtime_;
+  const Text& format_;
+  const CallArgs& args_;
+  TextBuilder out_;
+  int64_t automatic_ = 0;
+  bool manual_ = false;
+};
+
+}  // namespace
+
+Result percent_format(Runtime& runtime, const Text& format, const Value& values) {
+  const std::string_view view = format.view();
+  TextBuilder out(runtime);
+  PercentArguments arguments(runtime, values);
+  for (size_t pos = 0; pos < view.size();) {
+    const size_t percent = std::min(view.find('%', pos), view.size());
+    out.append(format, pos, percent);
+    if (percent == view.size()) break;
+    pos = percent + 1;
+    if (pos < view.size() && view[pos] == '%') {
+      out.append(format, pos, pos + 1);
+      ++pos;
+      continue;
+    }
+    std::optional<Text> key;
+    if (pos < view.size() && view[pos] == '(') {
+      const size_t close = view.find(')', pos);
+      if (close == std::string_view::npos) return runtime.fail("incomplete format key");
+      key = format.substr(pos + 1, close);
+      pos = close + 1;
+    }
+    SLUICE_TRY(const Spec spec, parse_percent_spec(runtime, view, pos));
+    SLUICE_TRY(Value value, key ? arguments.named(*key) : arguments.next());
+    SLUICE_TRY_VOID(append_conversion(runtime, std::move(value), spec, out));
+  }
+  if (!arguments.all_used()) return runtime.fail("not all arguments converted in formatting");
+  return out.finish();
+}
+
+Result brace_format(Runtime& runtime, const Text& format, const CallArgs& args) {
+  return BraceFormatter(runtime, format, args).run();
+}
+
+}  // namespace sluice::jinja

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// Functions a template can call by name.
+#include <algorithm>
+#include <array>
+#include <ctime>
+
+#include "server/jinja/methods.h"
+#include "server/jinja/ops.h"
+#include "server/jinja/print.h"
+#include "server/jinja/runtime.h"
+
+namespace sluice::jinja {
+namespace {
+
+Result raise_exception(Runtime& runtime, const Value&, const CallArgs& args) {
+  SLUICE_TRY(const Bound bound, bind(runtime, "raise_exception", args, {"message"}, 1));
+  SLUICE_TRY(const Value text, to_text(runtime, bound[0]));
+  return Runtime::raise(std::string(text.view()));
+}
+
+Result range(Runtime& runtime, const Value&, const CallArgs& args) {
+  if (args.positional.empty() || args.positional.size() > 3 || !args.named.empty()) {
+    return runtime.fail("range() takes 1 to 3 integers");
+  }
+  std::array<int64_t, 3> bounds = {0, 0, 1};
+  for (size_t i = 0; i < args.positional.size(); ++i) {
+    const size_t slot = args.positional.size() == 1 ? 1 : i;
+    SLUICE_TRY(bounds[slot], to_integer(runtime, args.positional[i], "range()"));
+  }
+  const auto [start, stop, step] = bounds;
+  if (step == 0) return runtime.fail("range() arg 3 must not be zero");
+  std::vector<Value> items;
+  int64_t at = start;
+  while (step > 0 ? at < stop : at > stop) {
+    if (static_cast<int64_t>(items.size()) == kMaxRange) {
+      return runtime.fail("Range too big. The sandbox blocks ranges larger than MAX_RANGE (" +
+                          std::to_string(kMaxRange) + ").");
+    }
+    items.emplace_back(at);
+    if (__builtin_add_overflow(at, step, &at)) break;
+  }
+  SLUICE_TRY(Value value, runtime.sequence(std::move(items), SequenceKind::kRange));
+  std::copy(bounds.begin(), bounds.end(), value.as<Sequence>().range);
+  return value;
+}
+
+// dict(mapping or pairs, **named).
+Result make_dict(Runtime& runtime, const Value&, const CallArgs& args) {
+  SLUICE_TRY(auto dict, runtime.dict(Origin::kTemplate));
+  if (args.positional.size() > 1) return runtime.fail("dict() takes at most one mapping");
+  if (!args.positional.empty() && args.positional[0].is(Kind::kDict)) {
+    const Dict& source = args.positional[0].as<Dict>();
+    dict->origin = source.origin;
+    for (const auto& [key, value] : source.entries) {
+      SLUICE_TRY_VOID(runtime.insert(*dict, key, value));
+    }
+  } else if (!args.positional.empty()) {
+    SLUICE_TRY(const std::vector<Value> pairs, iterate(runtime, args.positional[0]));
+    for (const Value& pair : pairs) {
+      SLUICE_TRY(const std::vector<Value> parts, iterate(runtime, pair));
+      if (parts.size() != 2) return runtime.fail("dict() needs pairs");
+      SLUICE_TRY_VOID(runtime.insert(*dict, parts[0], parts[1]));
+    }
+  }
+  for (const auto& [name, value] : args.named) {
+    SLUICE_TRY(Value key, runtime.text(name, Origin::kTemplate));
+    SLUICE_TRY_VOID(runtime.insert(*dict, std::move(key), value));
+  }
+  return Value(Kind::kDict, dict.get());
+}
+
+Result make_namespace(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY(const Value dict, make_dict(runtime, self, args));
+  SLUICE_TRY(auto names, runtime.make<Namespace>(0));
+  for (const auto& [key, value] : dict.as<Dict>().entries) {
+    if (!key.is(Kind::kString)) return runtime.fail("namespace() needs string keys");
+    if (key.view().starts_with('_')) {
+      return underscore_error(runtime, key.view());
+    }
+    SLUICE_TRY_VOID(runtime.grow(
+        *names, static_cast<int64_t>(sizeof(Value) + sizeof(std::string) + key.view().size())));
+    names->entries.emplace_back(std::string(key.view()), value);
+  }
+  return Value(Kind::kNamespace, names.get());
+}
+
+Result strftime_now(Runtime& runtime, const Value&, const CallArgs& args) {
+  SLUICE_TRY(const Bound bound, bind(runtime, "strftime_now", args, {"format"}, 1));
+  if (!bound[0].is(Kind::kString)) return runtime.fail("strftime_now() needs a string");
+  const auto now = static_cast<time_t>(runtime.now());
+  std::tm parts{};
+  if (gmtime_r(&now, &parts) == nullptr) return runtime.fail("the clock is out of range");
+  // A mark at the end tells an empty result from one that did not fit.
+  const std::string format = std::string(bound[0].view()) + "|";
+  if (format.size() > 256) return runtime.fail("strftime_now(): the format is too long");
+  std::array<char, 4096> buffer{};
+  const size_t size = std::strftime(buffer.data(), buffer.size(), format.c_str(), &parts);
+  if (size == 0) return runtime.fail("strftime_now(): the format is too long");
+  return runtime.text(std::string(buffer.data(), size - 1), bound[0].text().overall());
+}
+
+Result cycler_next(Runtime&, const Value& self, const CallArgs&) {
+  auto& cycler = self.as<Function>();
+  const Value item = cycler.state[static_cast<size_t>(cycler.position)];
+  cycler.position = (cycler.position + 1) % static_cast<int64_t>(cycler.state.size());
+  return item;
+}
+
+// cycler(...).next() with the methods as entries of a namespace, as templates use it.
+Result make_cycler(Runtime& runtime, const Value&, const CallArgs& args) {
+  if (args.positional.empty()) return runtime.fail("at least one item has to be provided");
+  SLUICE_TRY(const Value state, runtime.function("cycler", cycler_next, Value()));
+  SLUICE_TRY_VOID(
+      runtime.grow(*state.object(), static_cast<int64_t>(args.positional.size() * sizeof(Value))));
+  state.as<Function>().state = args.positional;
+  SLUICE_TRY(Value next, runtime.function("next", cycler_next, state));
+  SLUICE_TRY(auto names, runtime.make<Namespace>(sizeof(Value)));
+  names->entries.emplace_back("next", std::move(next));
+  return Value(Kind::kNamespace, names.get());
+}
+
+// Empty on the first call, the separator after it.
+Result joiner_call(Runtime& runtime, const Value& self, const CallArgs&) {
+  auto& joiner = self.as<Function>();
+  if (joiner.position++ > 0) return joiner.state[0];
+  return runtime.text("", Origin::kTemplate);
+}
+
+Result make_joiner(Runtime& runtime, const Value&, const CallArgs& args) {
+  SLUICE_TRY(const Bound bound, bind(runtime, "joiner", args, {"sep"}));
+  SLUICE_TRY(const Value comma, runtime.text(", ", Origin::kTemplate));
+  SLUICE_TRY(const Value state, runtime.function("joiner", joiner_call, Value()));
+  state.as<Function>().state = {bound.get(0, comma)};
+  return runtime.function("joiner", joiner_call, state);
+}
+
+struct Entry {
+  std::string_view name;
+  NativeFunction function;
+};
+
+constexpr std::array kGlobals = {
+    Entry{"raise_exception", raise_exception},
+    Entry{"range", range},
+    Entry{"dict", make_dict},
+    Entry{"namespace", make_namespace},
+    Entry{"strftime_now", strftime_now},
+    Entry{"cycler", make_cycler},
+    Entry{"joiner", make_joiner},
+};
+
+}  // namespace
+
+tl::unexpected<Error> underscore_error(const Runtime& runtime, std::string_view name) {
+  return runtime.fail(
+      "Chat templates cannot store underscore-prefixed attributes on a namespace, but got '" +
+      std::string(name) + "'. Please rename the attribute.");
+}
+
+NativeFunction find_global(std::string_view name) {
+  const auto found = std::find_if(
+      kGlobals.begin(), kGlobals.end(), [&](const Entry& entry) { return entry.name == name; });
+  return found == kGlobals.end() ? nullptr : found->function;
+}
+
+}  // namespace sluice::jinja

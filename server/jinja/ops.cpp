@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/jinja/ops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "server/jinja/methods.h"
+#include "server/jinja/print.h"
+
+namespace sluice::jinja {
+namespace {
+
+std::string_view symbol(Op op) {
+  switch (op) {
+    case Op::kAdd:
+      return "+";
+    case Op::kSub:
+      return "-";
+    case Op::kMul:
+      return "*";
+    case Op::kDiv:
+      return "/";
+    case Op::kFloorDiv:
+      return "//";
+    case Op::kMod:
+      return "%";
+    case Op::kPow:
+      return "**";
+    case Op::kLt:
+      return "<";
+    case Op::kLe:
+      return "<=";
+    case Op::kGt:
+      return ">";
+    case Op::kGe:
+      return ">=";
+    default:
+      return "==";
+  }
+}
+
+tl::unexpected<Error> type_error(const Runtime& runtime, Op op, const Value& a, const Value& b) {
+  return runtime.fail("unsupported operand types for " + std::string(symbol(op)) + ": '" +
+                      std::string(type_name(a)) + "' and '" + std::string(type_name(b)) + "'");
+}
+
+Result power(Runtime& runtime, int64_t base, int64_t exponent) {
+  if (exponent < 0) {
+    if (base == 0) return runtime.fail("0 cannot be raised to a negative power");
+    return Value(std::pow(static_cast<double>(base), static_cast<double>(exponent)));
+  }
+  int64_t result = 1;
+  for (int64_t bit = exponent; bit > 0; bit >>= 1) {
+    if ((bit & 1) != 0 && __builtin_mul_overflow(result, base, &result)) {
+      return runtime.fail("integer overflow");
+    }
+    if (bit > 1 && __builtin_mul_overflow(base, base, &base)) {
+      return runtime.fail("integer overflow");
+    }
+  }
+  return Value(result);
+}
+
+Result integer_arithmetic(Runtime& runtime, Op op, int64_t a, int64_t b) {
+  int64_t result = 0;
+  bool overflow = false;
+  switch (op) {
+    case Op::kAdd:
+      overflow = __builtin_add_overflow(a, b, &result);
+      break;
+    case Op::kSub:
+      overflow = __builtin_sub_overflow(a, b, &result);
+      break;
+    case Op::kMul:
+      overflow = __builtin_mul_overflow(a, b, &result);
+      break;
+    case Op::kPow:
+      return power(runtime, a, b);
+    default: {
+      if (b == 0) return runtime.fail("division by zero");
+      if (op == Op::kDiv) return Value(static_cast<double>(a) / static_cast<double>(b));
+      if (b == -1) {
+        overflow = a == std::numeric_limits<int64_t>::min() && op == Op::kFloorDiv;
+        result = op == Op::kFloorDiv && !overflow ? -a : 0;
+        break;
+      }
+      const int64_t remainder = a % b;
+      const bool adjust = remainder != 0 && ((remainder < 0) != (b < 0));
+      result = op == Op::kMod ? remainder + (adjust ? b : 0) : a / b - (adjust ? 1 : 0);
+    }
+  }
+  if (overflow) return runtime.fail("integer overflow");
+  return Value(result);
+}
+
+Result float_arithmetic(Runtime& runtime, Op op, double a, double b) {
+  switch (op) {
+    case Op::kAdd:
+      return Value(a + b);
+    case Op::kSub:
+      return Value(a - b);
+    case Op::kMul:
+      return Value(a * b);
+    case Op::kPow:
+      return Value(std::pow(a, b));
+    default:
+      break;
+  }
+  if (b == 0) return runtime.fail("division by zero");
+  if (op == Op::kDiv) return Value(a / b);
+  double remainder = std::fmod(a, b);
+  if (remainder != 0 && (remainder < 0) != (b < 0)) remainder += b;
+  return op == Op::kMod ? Value(remainder) : Value(std::floor((a - remainder) / b + 0.5));
+}
+
+Result repeat(Runtime& runtime, const Value& value, int64_t times) {
+  times = std::max<int64_t>(times, 0);
+  if (value.is(Kind::kString)) {
+    TextBuilder out(runtime);
+    if (value.text().empty()) times = 0;
+    for (; times > 0 && !out.overflowed(); --times) {
+      SLUICE_TRY_VOID(runtime.charge(1));
+      out.append(value.text());
+    }
+    return out.finish();
+  }
+  const auto& items = value.as<Sequence>().items;
+  const auto size = static_cast<int64_t>(items.size() * sizeof(Value));
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(size, times, &bytes)) bytes = std::numeric_limits<int64_t>::max();
+  SLUICE_TRY_VOID(runtime.reserve(bytes));
+  std::vector<Value> out;
+  for (; times > 0 && !items.empty(); --times) out.insert(out.end(), items.begin(), items.end());
+  return runtime.sequence(std::move(out), value.as<Sequence>().kind, value.as<Sequence>().origin);
+}
+
+bool is_plain_sequence(const Value& value) {
+  return value.is(Kind::kSequence) && (value.as<Sequence>().kind == SequenceKind::kList ||
+                                       value.as<Sequence>().kind == SequenceKind::kTuple);
+}
+
+Result add(Runtime& runtime, const Value& a, const Value& b) {
+  if (a.is(Kind::kString) && b.is(Kind::kString)) {
+    if (!a.markup() && !b.markup()) return concat(runtime, {a, b});
+    SLUICE_TRY(const Value left, escape_html(runtime, a));
+    SLUICE_TRY(const Value right, escape_html(runtime, b));
+    SLUICE_TRY(Value sum, concat(runtime, {left, right}));
+    sum.set_markup(true);
+    return sum;
+  }
+  if (is_plain_sequence(a) && is_plain_sequence(b) &&
+      a.as<Sequence>().kind == b.as<Sequence>().kind) {
+    std::vector<Value> items = a.as<Sequence>().items;
+    const auto& more = b.as<Sequence>().items;
+    items.insert(items.end(), more.begin(), more.end());
+    const bool input =
+        a.as<Sequence>().origin == Origin::kInput || b.as<Sequence>().origin == Origin::kInput;
+    return runtime.sequence(
+        std::move(items), a.as<Sequence>().kind, input ? Origin::kInput : Origin::kTemplate);
+  }
+  return type_error(runtime, Op::kAdd, a, b);
+}
+
+Expected<bool> equal_items(Runtime& runtime,
+                           const std::vector<Value>& a,
+                           const std::vector<Value>& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    SLUICE_TRY(const bool same, equals(runtime, a[i], b[i]));
+    if (!same) return false;
+  }
+  return true;
+}
+
+Expected<bool> equal_dicts(Runtime& runtime, Dict& a, Dict& b) {
+  if (a.entries.size() != b.entries.size()) return false;
+  for (const auto& [key, value] : a.entries) {
+    SLUICE_TRY(Value * other, find_key(runtime, b, key));
+    if (other == nullptr) return false;
+    SLUICE_TRY(const bool same, equals(runtime, value, *other));
+    if (!same) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+tl::unexpected<Error> undefined_error(const Runtime& runtime, const Value& value) {
+  return runtime.fail(value.as<UndefinedObject>().message);
+}
+
+Expected<bool> equals(Runtime& runtime, const Value& a, const Value& b) {
+  SLUICE_TRY_VOID(runtime.charge(1));
+  if (a.number() && b.number()) {
+    if (a.integral() && b.integral()) return a.integer() == b.integer();
+    return a.as_double() == b.as_double();
+  }
+  if (a.kind() != b.kind()) return false;
+  switch (a.kind()) {
+    case Kind::kUndefined:
+    case Kind::kNone:
+      return true;
+    case Kind::kString:
+      return a.view() == b.view();
+    case Kind::kDict:
+    case Kind::kSequence:
+      break;
+    default:
+      return a.object() == b.object();
+  }
+  if (a.object() == b.object()) return true;
+  const Runtime::Depth depth(runtime);
+  if (depth.exceeded()) return runtime.exhausted("values are nested too deeply");
+  if (a.is(Kind::kDict)) return equal_dicts(runtime, a.as<Dict>(), b.as<Dict>());
+  if (a.as<Sequence>().kind != b.as<Sequence>().kind) return false;
+  if (a.as<Sequence>().kind == SequenceKind::kGenerator) return false;
+  return equal_items(runtime, a.as<Sequence>().items, b.as<Sequence>().items);
+}
+
+Expected<std::partial_ordering> order(Runtime& runtime, const Value& a, const Value& b) {
+  SLUICE_TRY_VOID(runtime.charge(1));
+  if (a.is(Kind::kUndefined)) return undefined_error(runtime, a);
+  if (b.is(Kind::kUndefined)) return undefined_error(runtime, b);
+  if (a.integral() && b.integral()) return std::partial_ordering(a.integer() <=> b.integer());
+  if (a.number() && b.number()) return a.as_double() <=> b.as_double();
+  if (a.is(Kind::kString) && b.is(Kind::kString)) {
+    return std::partial_ordering(a.view() <=> b.view());
+  }
+  if (!is_plain_sequence(a) || !is_plain_sequence(b) ||
+      a.as<Sequence>().kind != b.as<Sequence>().kind) {
+    return type_error(runtime, Op::kLt, a, b);
+  }
+  const Runtime::Depth depth(runtime);
+  if (depth.exceeded()) return runtime.exhausted("values are nested too deeply");
+  const auto& left = a.as<Sequence>().items;
+  const auto& right = b.as<Sequence>().items;
+  for (size_t i = 0; i < std::min(left.size(), right.size()); ++i) {
+    SLUICE_TRY(const bool same, equals(runtime, left[i], right[i]));
+    if (!same) return order(runtime, left[i], right[i]);
+  }
+  return std::partial_ordering(left.size() <=> right.size());
+}
+
+// A bottom-up merge sort: a comparison may fail half-way, which std::stable_sort cannot pass on.
+Expected<std::vector<size_t>> stable_order(Runtime& runtime,
+                                           const std::vector<Value>& keys,
+                                           bool descending) {
+  const size_t size = keys.size();
+  std::vector<size_t> from(size);
+  for (size_t i = 0; i < size; ++i) from[i] = i;
+  std::vector<size_t> to(size);
+  for (size_t width = 1; width < size; width *= 2) {
+    for (size_t begin = 0; begin < size; begin += 2 * width) {
+      const size_t middle = std::min(begin + width, size);
+      const size_t end = std::min(begin + 2 * width, size);
+      size_t left = begin;
+      size_t right = middle;
+      for (size_t out = begin; out < end; ++out) {
+        bool take_right = left == middle;
+        if (!take_right && right < end) {
+          SLUICE_TRY(const auto result, order(runtime, keys[from[right]], keys[from[left]]));
+          take_right = descending ? result > 0 : result < 0;
+        }
+        to[out] = take_right ? from[right++] : from[left++];
+      }
+    }
+    from.swap(to);
+  }
+  return from;
+}
+
+Expected<bool> contains(Runtime& runtime, const Value& container, const Value& item) {
+  switch (container.kind()) {
+    case Kind::kUndefined:
+      return false;
+    case Kind::kString:
+      if (!item.is(Kind::kString)) {
+        return runtime.fail("'in <string>' requires a string, not " + std::string(type_name(item)));
+      }
+      SLUICE_TRY_VOID(runtime.charge(static_cast<int64_t>(container.view().size() / 16)));
+      return container.view().find(item.view()) != std::string_view::npos;
+    case Kind::kDict: {
+      SLUICE_TRY(const Value* found, find_key(runtime, container.as<Dict>(), item));
+      return found != nullptr;
+    }
+    case Kind::kSequence: {
+      SLUICE_TRY(const std::vector<Value> items, iterate(runtime, container));
+      for (const Value& candidate : items) {
+        SLUICE_TRY(const bool same, equals(runtime, candidate, item));
+        if (same) return true;
+      }
+      return false;
+    }
+    default:
+      return runtime.fail("argument of type '" + std::string(type_name(container)) +
+                          "' is not iterable");
+  }
+}
+
+Expected<bool> compare(Runtime& runtime, Op op, const Value& a, const Value& b) {
+  if (op == Op::kEq) return equals(runtime, a, b);
+  if (op == Op::kIn) return contains(runtime, b, a);
+  if (op == Op::kNe || op == Op::kNotIn) {
+    SLUICE_TRY(const bool same, compare(runtime, op == Op::kNe ? Op::kEq : Op::kIn, a, b));
+    return !same;
+  }
+  SLUICE_TRY(const std::partial_ordering result, order(runtime, a, b));
+  if (op == Op::kLt) return result < 0;
+  if (op == Op::kLe) return result <= 0;
+  return op == Op::kGt ? result > 0 : result >= 0;
+}
+
+Result arithmetic(Runtime& runtime, Op op, const Value& a, const Value& b) {
+  if (op == Op::kMod && a.is(Kind::kString)) return percent_format(runtime, a.text(), b);
+  if (a.is(Kind::kUndefined)) return undefined_error(runtime, a);
+  if (b.is(Kind::kUndefined)) return undefined_error(runtime, b);
+  if (a.integral() && b.integral()) {
+    return integer_arithmetic(runtime, op, a.integer(), b.integer());
+  }
+  if (a.number() && b.number()) return float_arithmetic(runtime, op, a.as_double(), b.as_double());
+  if (op == Op::kAdd) return add(runtime, a, b);
+  if (op == Op::kMul) {
+    if ((a.is(Kind::kString) || is_plain_sequence(a)) && b.integral()) {
+      return repeat(runtime, a, b.integer());
+    }
+    if ((b.is(Kind::kString) || is_plain_sequence(b)) && a.integral()) {
+      return repeat(runtime, b, a.integer());
+    }
+  }
+  return type_error(runtime, op, a, b);
+}
+
+Result negate(Runtime& runtime, const Value& value) {
+  if (value.is(Kind::kUndefined)) return undefined_error(runtime, value);
+  if (value.is(Kind::kFloat)) return Value(-value.real());
+  if (!value.integral()) {
+    return runtime.fail("bad operand type for unary -: '" + std::string(type_name(value)) + "'");
+  }
+  return integer_arithmetic(runtime, Op::kSub, 0, value.integer());
+}
+
+Result escape_html(Runtime& runtime, const Value& value) {
+  SLUICE_TRY(Value text, to_text(runtime, value));
+  if (!value.markup()) {
+    TextBuilder out(runtime);
+    const Text& source = text.text();
+    size_t start = 0;
+    for (size_t i = 0; i < source.size(); ++i) {
+      constexpr std::string_view kSpecial = "&<>'\"";
+      constexpr std::string_view kEscaped[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+      const size_t which = kSpecial.find(source.view()[i]);
+      if (which == std::string_view::npos) continue;
+      out.append(source, start, i);
+      out.append(kEscaped[which], source.origin_at(i));
+      start = i + 1;
+    }
+    out.append(source, start, source.size());
+    SLUICE_TRY(text, out.finish());
+  }
+  text.set_markup(true);
+  return text;
+}
+
+Result concat(Runtime& runtime, const std::vector<Value>& values) {
+  TextBuilder out(runtime);
+  for (const Value& value : values) SLUICE_TRY_VOID(append_str(runtime, value, out));
+  return out.finish();
+}
+
+Expected<int64_t> to_integer(const Runtime& runtime, const Value& value, std::string_view what) {
+  if (value.is(Kind::kUndefined)) return undefined_error(runtime, value);
+  if (value.integral()) return value.integer();
+  return runtime.fail(std::string(what) + " must be an integer, not " +
+                      std::string(type_name(value)));
+}
+
+}  // namespace sluice::jinja

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+// Filters on sequences and mappings.
+#include <algorithm>
+#include <array>
+
+#include "server/jinja/filters.h"
+#include "server/jinja/methods.h"
+#include "server/jinja/ops.h"
+#include "server/jinja/print.h"
+#include "server/jinja/tests.h"
+
+namespace sluice::jinja {
+namespace {
+
+Origin origin_of(const Value& value) {
+  if (value.is(Kind::kSequence)) return value.as<Sequence>().origin;
+  if (value.is(Kind::kDict)) return value.as<Dict>().origin;
+  return value.is(Kind::kString) ? value.text().overall() : Origin::kTemplate;
+}
+
+// For the filters that give nothing for any false value, None among them.
+Expected<std::vector<Value>> iterate_if_true(Runtime& runtime, const Value& value) {
+  if (!truthy(value)) return std::vector<Value>();
+  return iterate(runtime, value);
+}
+
+// item[a][b] for an attribute "a.b" or an index.
+Result attribute_path(Runtime& runtime, Value item, const Value& attribute, const Value& fallback) {
+  if (attribute.is(Kind::kNone)) return item;
+  if (!attribute.is(Kind::kString)) {
+    SLUICE_TRY(item, get_item(runtime, item, attribute));
+  } else {
+    std::string_view path = attribute.view();
+    while (true) {
+      const size_t dot = std::min(path.find('.'), path.size());
+      const std::string_view part = path.substr(0, dot);
+      const bool index = !part.empty() && part.size() < 10 &&
+                         part.find_first_not_of("0123456789") == std::string_view::npos;
+      SLUICE_TRY(const Value key,
+                 index ? Result(Value(static_cast<int64_t>(std::stoll(std::string(part)))))
+                       : runtime.text(std::string(part), Origin::kTemplate));
+      SLUICE_TRY(item, get_item(runtime, item, key));
+      if (item.is(Kind::kUndefined) && !fallback.is(Kind::kNone)) return fallback;
+      if (dot == path.size()) break;
+      path.remove_prefix(dot + 1);
+    }
+  }
+  if (item.is(Kind::kUndefined) && !fallback.is(Kind::kNone)) return fallback;
+  return item;
+}
+
+// What sorting and uniqueness look at.
+Result sort_key(Runtime& runtime, const Value& item, const Value& attribute, bool case_sensitive) {
+  SLUICE_TRY(Value key, attribute_path(runtime, item, attribute, Value()));
+  if (!case_sensitive && key.is(Kind::kString)) {
+    return map_case(runtime, key.text(), CaseMap::kLower);
+  }
+  return key;
+}
+
+struct Keyed {
+  Value key;
+  Value item;
+};
+
+Expected<std::vector<Keyed>> keyed(Runtime& runtime,
+                                   const Value& self,
+                                   const Value& attribute,
+                                   bool case_sensitive) {
+  SLUICE_TRY(const std::vector<Value> items, iterate(runtime, self));
+  std::vector<Keyed> out;
+  for (const Value& item : items) {
+    SLUICE_TRY(Value key, sort_key(runtime, item, attribute, case_sensitive));
+    out.push_back({std::move(key), item});
+  }
+  return out;
+}
+
+Expected<void> sort_keyed(Runtime& runtime, std::vector<Keyed>& items, bool reverse) {
+  std::vector<Value> keys;
+  for (const Keyed& entry : items) keys.push_back(entry.key);
+  SLUICE_TRY(const std::vector<size_t> sorted, stable_order(runtime, keys, reverse));
+  std::vector<Keyed> out;
+  for (const size_t at : sorted) out.push_back(items[at]);
+  items = std::move(out);
+  return {};
+}
+
+Result values_of(Runtime& runtime, const std::vector<Keyed>& items, SequenceKind kind, Origin o) {
+  std::vector<Value> out;
+  for (const Keyed& entry : items) out.push_back(entry.item);
+  return runtime.sequence(std::move(out), kind, o);
+}
+
+Result sort(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY(const Bound bound,
+             bind(runtime, "sort", args, {"reverse", "case_sensitive", "attribute"}));
+  SLUICE_TRY(auto items, keyed(runtime, self, bound.get(2), bound.flag(1, false)));
+  SLUICE_TRY_VOID(sort_keyed(runtime, items, bound.flag(0, false)));
+  return values_of(runtime, items, SequenceKind::kList, origin_of(self));
+}
+
+Result unique(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY(const Bound bound, bind(runtime, "unique", args, {"case_sensitive", "attribute"}));
+  SLUICE_TRY(const auto items, keyed(runtime, self, bound.get(1), bound.flag(0, false)));
+  std::vector<Keyed> kept;
+  for (const Keyed& entry : items) {
+    bool seen = false;
+    for (size_t i = 0; !seen && i < kept.size(); ++i) {
+      SLUICE_TRY(seen, equals(runtime, kept[i].key, entry.key));
+    }
+    if (!seen) kept.push_back(entry);
+  }
+  return values_of(runtime, kept, SequenceKind::kGenerator, origin_of(self));
+}
+
+template <bool kMax>
+Result extreme(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY(const Bound bound, bind(runtime, "min", args, {"case_sensitive", "attribute"}));
+  SLUICE_TRY(const auto items, keyed(runtime, self, bound.get(1), bound.flag(0, false)));
+  if (items.empty()) return runtime.undefined("No aggregated item, sequence was empty.");
+  const Keyed* best = &items[0];
+  for (const Keyed& entry : items) {
+    SLUICE_TRY(const auto result, order(runtime, entry.key, best->key));
+    if (kMax ? result > 0 : result < 0) best = &entry;
+  }
+  return best->item;
+}
+
+Result sum(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY(const Bound bound, bind(runtime, "sum", args, {"attribute", "start"}));
+  SLUICE_TRY(const std::vector<Value> items, iterate(runtime, self));
+  Value total = bound.get(1, Value(int64_t{0}));
+  if (total.is(Kind::kString)) return runtime.fail("sum() cannot add strings");
+  for (const Value& item : items) {
+    SLUICE_TRY(const Value part, attribute_path(runtime, item, bound.get(0), Value()));
+    SLUICE_TRY(total, arithmetic(runtime, Op::kAdd, total, part));
+  }
+  return total;
+}
+
+Result groupby(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY(const Bound bound,
+             bind(runtime, "groupby", args, {"attribute", "default", "case_sensitive"}, 1));
+  SLUICE_TRY(const std::vector<Value> items, iterate(runtime, self));
+
+  struct Member {
+    Value shown;
+    Value item;
+  };
+
+  std::vector<Keyed> order_of;
+  std::vector<Member> members;
+  for (const Value& item : items) {
+    SLUICE_TRY(Value shown, attribute_path(runtime, item, bound[0], bound.get(1)));
+    SLUICE_TRY(Value key, sort_key(runtime, shown, Value(), bound.flag(2, false)));
+    order_of.push_back({std::move(key), Value(static_cast<int64_t>(members.size()))});
+    members.push_back({std::move(shown), item});
+  }
+  SLUICE_TRY_VOID(sort_keyed(runtime, order_of, /*reverse=*/false));
+  std::vector<Value> groups;
+  for (size_t i = 0; i < order_of.size();) {
+    const Value& shown = members[static_cast<size_t>(order_of[i].item.integer())].shown;
+    std::vector<Value> group;
+    const size_t first = i;
+    bool same = true;
+    while (same) {
+      group.push_back(members[static_cast<size_t>(order_of[i].item.integer())].item);
+      if (++i == order_of.size()) break;
+      SLUICE_TRY(same, equals(runtime, order_of[first].key, order_of[i].key));
+    }
+    SLUICE_TRY(Value list, runtime.sequence(std::move(group)));
+    SLUICE_TRY(Value pair, runtime.sequence({shown, std::move(list)}, SequenceKind::kTuple));
+    groups.push_back(std::move(pair));
+  }
+  return runtime.sequence(std::move(groups));
+}
+
+Result count(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY_VOID(bind(runtime, "length", args, {}).map([](const Bound&) {}));
+  SLUICE_TRY(const int64_t size, length(runtime, self));
+  return Value(size);
+}
+
+Result list(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY_VOID(bind(runtime, "list", args, {}).map([](const Bound&) {}));
+  SLUICE_TRY(std::vector<Value> items, iterate(runtime, self));
+  return runtime.sequence(std::move(items), SequenceKind::kList, origin_of(self));
+}
+
+template <bool kLast>
+Result end_item(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY_VOID(bind(runtime, "first", args, {}).map([](const Bound&) {}));
+  if (kLast && self.is(Kind::kSequence) && self.as<Sequence>().kind == SequenceKind::kGenerator) {
+    return runtime.fail("'generator' object is not reversible");
+  }
+  SLUICE_TRY(const std::vector<Value> items, iterate(runtime, self));
+  if (!items.empty()) return kLast ? items.back() : items.front();
+  return runtime.undefined(kLast ? "No last item, sequence was empty."
+                                 : "No first item, sequence was empty.");
+}
+
+Result join(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY(const Bound bound, bind(runtime, "join", args, {"d", "attribute"}));
+  SLUICE_TRY(const std::vector<Value> items, iterate(runtime, self));
+  Text separator;
+  if (bound.has(0)) {
+    SLUICE_TRY(const Value text, to_text(runtime, bound[0]));
+    separator = text.text();
+  }
+  TextBuilder out(runtime);
+  for (size_t i = 0; i < items.size() && !out.overflowed(); ++i) {
+    if (i > 0) out.append(separator);
+    SLUICE_TRY(const Value item, attribute_path(runtime, items[i], bound.get(1), Value()));
+    SLUICE_TRY_VOID(append_str(runtime, item, out));
+  }
+  return out.finish();
+}
+
+Result items(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY_VOID(bind(runtime, "items", args, {}).map([](const Bound&) {}));
+  if (self.is(Kind::kUndefined)) return runtime.sequence({}, SequenceKind::kGenerator);
+  if (!self.is(Kind::kDict)) return runtime.fail("Can only get item pairs from a mapping.");
+  SLUICE_TRY(Value view, find_method(self, "items")->function(runtime, self, {}));
+  return runtime.sequence(
+      std::move(view.as<Sequence>().items), SequenceKind::kGenerator, self.as<Dict>().origin);
+}
+
+Result dictsort(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY(const Bound bound,
+             bind(runtime, "dictsort", args, {"case_sensitive", "by", "reverse"}));
+  if (self.is(Kind::kUndefined)) return undefined_error(runtime, self);
+  if (!self.is(Kind::kDict)) return runtime.fail("dictsort needs a mapping");
+  int64_t by = 0;
+  if (bound.has(1)) {
+    const std::string_view name = bound[1].is(Kind::kString) ? bound[1].view() : "";
+    if (name != "key" && name != "value") {
+      return runtime.fail("You can only sort by either \"key\" or \"value\"");
+    }
+    by = name == "value" ? 1 : 0;
+  }
+  SLUICE_TRY(const Value pairs, find_method(self, "items")->function(runtime, self, {}));
+  SLUICE_TRY(auto sorted, keyed(runtime, pairs, Value(by), bound.flag(0, false)));
+  SLUICE_TRY_VOID(sort_keyed(runtime, sorted, bound.flag(2, false)));
+  return values_of(runtime, sorted, SequenceKind::kList, self.as<Dict>().origin);
+}
+
+Result reverse(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY_VOID(bind(runtime, "reverse", args, {}).map([](const Bound&) {}));
+  if (self.is(Kind::kString)) {
+    SLUICE_TRY(const Value slice, [&]() -> Result {
+      SLUICE_TRY(auto object, runtime.make<Slice>(0, Value(), Value(), Value(int64_t{-1})));
+      return Value(Kind::kSlice, object.get());
+    }());
+    return get_item(runtime, self, slice);
+  }
+  SLUICE_TRY(std::vector<Value> all, iterate(runtime, self));
+  std::reverse(all.begin(), all.end());
+  return runtime.sequence(std::move(all), SequenceKind::kGenerator, origin_of(self));
+}
+
+Result batch(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY(const Bound bound, bind(runtime, "batch", args, {"linecount", "fill_with"}, 1));
+  SLUICE_TRY(const int64_t size, to_integer(runtime, bound[0], "linecount"));
+  if (size < 1 || size > kMaxRange) return runtime.fail("batch: linecount is out of range");
+  SLUICE_TRY(const std::vector<Value> all, iterate(runtime, self));
+  std::vector<Value> rows;
+  for (size_t at = 0; at < all.size(); at += static_cast<size_t>(size)) {
+    const size_t end = std::min(at + static_cast<size_t>(size), all.size());
+    std::vector<Value> row(all.begin() + static_cast<int64_t>(at),
+                           all.begin() + static_cast<int64_t>(end));
+    if (bound.has(1) && !bound[1].is(Kind::kNone)) row.resize(static_cast<size_t>(size), bound[1]);
+    SLUICE_TRY(Value list, runtime.sequence(std::move(row)));
+    rows.push_back(std::move(list));
+  }
+  return runtime.sequence(std::move(rows), SequenceKind::kGenerator);
+}
+
+Result slice(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY(const Bound bound, bind(runtime, "slice", args, {"slices", "fill_with"}, 1));
+  SLUICE_TRY(const int64_t slices, to_integer(runtime, bound[0], "slices"));
+  if (slices < 1 || slices > kMaxRange) return runtime.fail("slice: slices is out of range");
+  SLUICE_TRY(const std::vector<Value> all, iterate(runtime, self));
+  const auto size = static_cast<int64_t>(all.size());
+  std::vector<Value> columns;
+  auto at = all.begin();
+  for (int64_t i = 0; i < slices; ++i) {
+    const bool extra = i < size % slices;
+    const int64_t take = size / slices + (extra ? 1 : 0);
+    std::vector<Value> column(at, at + take);
+    at += take;
+    if (bound.has(1) && !bound[1].is(Kind::kNone) && !extra) column.push_back(bound[1]);
+    SLUICE_TRY(Value list, runtime.sequence(std::move(column)));
+    columns.push_back(std::move(list));
+  }
+  return runtime.sequence(std::move(columns), SequenceKind::kGenerator);
+}
+
+Result map(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY(const std::vector<Value> all, iterate_if_true(runtime, self));
+  std::vector<Value> out;
+  if (args.positional.empty()) {
+    SLUICE_TRY(const Bound bound, bind(runtime, "map", args, {"attribute", "default"}, 1));
+    for (const Value& item : all) {
+      SLUICE_TRY(Value value, attribute_path(runtime, item, bound[0], bound.get(1)));
+      out.push_back(std::move(value));
+    }
+    return runtime.sequence(std::move(out), SequenceKind::kGenerator, origin_of(self));
+  }
+  const Value& name = args.positional[0];
+  const NativeFunction filter = name.is(Kind::kString) ? find_filter(name.view()) : nullptr;
+  if (filter == nullptr) return runtime.fail("map: no such filter");
+  const CallArgs rest{{args.positional.begin() + 1, args.positional.end()}, args.named};
+  const Runtime::Depth depth(runtime);
+  if (depth.exceeded()) return runtime.exhausted("filters are nested too deeply");
+  for (const Value& item : all) {
+    SLUICE_TRY(Value value, filter(runtime, item, rest));
+    out.push_back(std::move(value));
+  }
+  return runtime.sequence(std::move(out), SequenceKind::kGenerator, origin_of(self));
+}
+
+// select, reject, selectattr, rejectattr.
+template <bool kAttribute, bool kKeep>
+Result select(Runtime& runtime, const Value& self, const CallArgs& args) {
+  const size_t offset = kAttribute ? 1 : 0;
+  if (args.positional.size() < offset) return runtime.fail("missing parameter for attribute name");
+  TestFunction test = nullptr;
+  CallArgs rest;
+  if (args.positional.size() > offset) {
+    const Value& name = args.positional[offset];
+    test = name.is(Kind::kString) ? find_test(name.view()) : nullptr;
+    if (test == nullptr) return runtime.fail("select: no such test");
+    rest.positional.assign(args.positional.begin() + static_cast<int64_t>(offset) + 1,
+                           args.positional.end());
+    rest.named = args.named;
+  }
+  SLUICE_TRY(const std::vector<Value> all, iterate_if_true(runtime, self));
+  std::vector<Value> kept;
+  for (const Value& item : all) {
+    SLUICE_TRY(const Value subject,
+               attribute_path(runtime, item, kAttribute ? args.positional[0] : Value(), Value()));
+    bool match = truthy(subject);
+    if (test != nullptr) {
+      SLUICE_TRY(match, test(runtime, subject, rest));
+    }
+    if (match == kKeep) kept.push_back(item);
+  }
+  return runtime.sequence(std::move(kept), SequenceKind::kGenerator, origin_of(self));
+}
+
+struct Entry {
+  std::string_view name;
+  NativeFunction function;
+};
+
+constexpr std::array kFilters = {
+    Entry{"length", count},
+    Entry{"count", count},
+    Entry{"list", list},
+    Entry{"first", end_item<false>},
+    Entry{"last", end_item<true>},
+    Entry{"join", join},
+    Entry{"items", items},
+    Entry{"dictsort", dictsort},
+    Entry{"sort", sort},
+    Entry{"unique", unique},
+    Entry{"min", extreme<false>},
+    Entry{"max", extreme<true>},
+    Entry{"sum", sum},
+    Entry{"groupby", groupby},
+    Entry{"reverse", reverse},
+    Entry{"batch", batch},
+    Entry{"slice", slice},
+    Entry{"map", map},
+    Entry{"select", select<false, true>},
+    Entry{"reject", select<false, false>},
+    Entry{"selectattr", select<true, true>},
+    Entry{"rejectattr", select<true, false>},
+};
+
+}  // namespace
+
+NativeFunction find_sequence_filter(std::string_view name) {
+  const auto found = std::find_if(
+      kFilters.begin(), kFilters.end(), [&](const Entry& entry) { return entry.name == name; });
+  return found == kFilters.end() ? nullptr : found->function;
+}
+
+}  // namespace sluice::jinja

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/jinja/tests.h"
+
+#include <algorithm>
+#include <array>
+
+#include "server/jinja/case_map.h"
+#include "server/jinja/filters.h"
+#include "server/jinja/ops.h"
+#include "server/jinja/runtime.h"
+
+namespace sluice::jinja {
+namespace {
+
+struct Entry {
+  std::string_view name;
+  TestFunction function;
+};
+
+Expected<Value> single(Runtime& runtime, const CallArgs& args) {
+  SLUICE_TRY(const Bound bound, bind(runtime, "test", args, {"other"}, 1));
+  return bound[0];
+}
+
+template <Kind kKind>
+Expected<bool> is_kind(Runtime&, const Value& self, const CallArgs&) {
+  return self.is(kKind);
+}
+
+template <bool kDefined>
+Expected<bool> is_defined(Runtime&, const Value& self, const CallArgs&) {
+  return self.is(Kind::kUndefined) != kDefined;
+}
+
+Expected<bool> is_number(Runtime&, const Value& self, const CallArgs&) { return self.number(); }
+
+template <bool kValue>
+Expected<bool> is_exactly(Runtime&, const Value& self, const CallArgs&) {
+  return self.is(Kind::kBool) && self.boolean() == kValue;
+}
+
+Expected<bool> is_mapping(Runtime&, const Value& self, const CallArgs&) {
+  return self.is(Kind::kDict);
+}
+
+// Has a length and subscripts, in Python's view.
+Expected<bool> is_sequence(Runtime&, const Value& self, const CallArgs&) {
+  if (self.is(Kind::kString) || self.is(Kind::kDict) || self.is(Kind::kUndefined)) return true;
+  if (!self.is(Kind::kSequence)) return false;
+  const SequenceKind kind = self.as<Sequence>().kind;
+  return kind == SequenceKind::kList || kind == SequenceKind::kTuple ||
+         kind == SequenceKind::kRange;
+}
+
+Expected<bool> is_iterable(Runtime&, const Value& self, const CallArgs&) {
+  return self.is(Kind::kString) || self.is(Kind::kDict) || self.is(Kind::kUndefined) ||
+         self.is(Kind::kSequence) || self.is(Kind::kLoop);
+}
+
+Expected<bool> is_callable(Runtime&, const Value& self, const CallArgs&) {
+  return self.is(Kind::kFunction) || self.is(Kind::kMacro) || self.is(Kind::kUndefined) ||
+         self.is(Kind::kLoop);
+}
+
+template <Op kOp>
+Expected<bool> compares(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY(const Value other, single(runtime, args));
+  return compare(runtime, kOp, self, other);
+}
+
+template <int64_t kRemainder>
+Expected<bool> parity(Runtime& runtime, const Value& self, const CallArgs&) {
+  SLUICE_TRY(const Value rest, arithmetic(runtime, Op::kMod, self, Value(int64_t{2})));
+  return equals(runtime, rest, Value(kRemainder));
+}
+
+Expected<bool> divisible(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY(const Value divisor, single(runtime, args));
+  SLUICE_TRY(const Value rest, arithmetic(runtime, Op::kMod, self, divisor));
+  return !truthy(rest);
+}
+
+template <bool kUpper>
+Expected<bool> is_case(Runtime& runtime, const Value& self, const CallArgs&) {
+  if (!self.is(Kind::kString)) return runtime.fail("the test needs a string");
+  bool any = false;
+  const std::string_view view = self.view();
+  for (size_t pos = 0; pos < view.size(); pos += decode_at(view, pos).size) {
+    const char32_t c = decode_at(view, pos).value;
+    if (to_upper(c) == to_lower(c)) continue;
+    if (c != (kUpper ? to_upper(c) : to_lower(c))) return false;
+    any = true;
+  }
+  return any;
+}
+
+Expected<bool> same_as(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY(const Value other, single(runtime, args));
+  if (self.kind() != other.kind()) return false;
+  if (self.object() != nullptr && !self.is(Kind::kString)) return self.object() == other.object();
+  return equals(runtime, self, other);
+}
+
+Expected<bool> is_filter(Runtime&, const Value& self, const CallArgs&) {
+  return self.is(Kind::kString) && find_filter(self.view()) != nullptr;
+}
+
+Expected<bool> is_test(Runtime&, const Value& self, const CallArgs&) {
+  return self.is(Kind::kString) && find_test(self.view()) != nullptr;
+}
+
+Expected<bool> is_escaped(Runtime&, const Value& self, const CallArgs&) { return self.markup(); }
+
+constexpr std::array kTests = {
+    Entry{"defined", is_defined<true>},
+    Entry{"undefined", is_defined<false>},
+    Entry{"none", is_kind<Kind::kNone>},
+    Entry{"string", is_kind<Kind::kString>},
+    Entry{"boolean", is_kind<Kind::kBool>},
+    Entry{"integer", is_kind<Kind::kInt>},
+    Entry{"float", is_kind<Kind::kFloat>},
+    Entry{"number", is_number},
+    Entry{"true", is_exactly<true>},
+    Entry{"false", is_exactly<false>},
+    Entry{"mapping", is_mapping},
+    Entry{"sequence", is_sequence},
+    Entry{"iterable", is_iterable},
+    Entry{"callable", is_callable},
+    Entry{"escaped", is_escaped},
+    Entry{"sameas", same_as},
+    Entry{"filter", is_filter},
+    Entry{"test", is_test},
+    Entry{"odd", parity<1>},
+    Entry{"even", parity<0>},
+    Entry{"divisibleby", divisible},
+    Entry{"lower", is_case<false>},
+    Entry{"upper", is_case<true>},
+    Entry{"in", compares<Op::kIn>},
+    Entry{"eq", compares<Op::kEq>},
+    Entry{"equalto", compares<Op::kEq>},
+    Entry{"==", compares<Op::kEq>},
+    Entry{"ne", compares<Op::kNe>},
+    Entry{"!=", compares<Op::kNe>},
+    Entry{"lt", compares<Op::kLt>},
+    Entry{"lessthan", compares<Op::kLt>},
+    Entry{"<", compares<Op::kLt>},
+    Entry{"le", compares<Op::kLe>},
+    Entry{"<=", compares<Op::kLe>},
+    Entry{"gt", compares<Op::kGt>},
+    Entry{"greaterthan", compares<Op::kGt>},
+    Entry{">", compares<Op::kGt>},
+    Entry{"ge", compares<Op::kGe>},
+    Entry{">=", compares<Op::kGe>},
+};
+
+}  // namespace
+
+TestFunction find_test(std::string_view name) {
+  const auto found = std::find_if(
+      kTests.begin(), kTests.end(), [&](const Entry& entry) { return entry.name == name; });
+  return found == kTests.end() ? nullptr : found->function;
+}
+
+}  // namespace sluice::jinja

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Typed access to the fields of a request body. Absent and null are the same; a wrong type or range
+// is an Error that names the field.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "engine/core/types.h"
+
+namespace sluice {
+
+// Null when absent or null.
+const nlohmann::ordered_json* find_field(const nlohmann::ordered_json& body, std::string_view name);
+
+Expected<bool> read_bool(const nlohmann::ordered_json& body, std::string_view name, bool fallback);
+Expected<std::optional<int64_t>> read_integer(const nlohmann::ordered_json& body,
+                                              std::string_view name,
+                                              int64_t min,
+                                              int64_t max);
+// One value as an integer; 3.0 counts as 3.
+Expected<int64_t> to_integer(const nlohmann::ordered_json& value,
+                             const std::string& name,
+                             int64_t min,
+                             int64_t max);
+Expected<std::vector<TokenId>> to_token_ids(const nlohmann::ordered_json& array,
+                                            const std::string& name,
+                                            int32_t vocab_size);
+
+// A value as an error message shows it: JSON, shortened.
+std::string show_value(const nlohmann::ordered_json& value);
+
+}  // namespace sluice

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Strict JSON for request bodies: depth and members bounded, no duplicate keys, finite numbers,
+// valid UTF-8. Objects keep their order, which templates show.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "engine/core/status.h"
+
+namespace sluice {
+
+inline constexpr int64_t kMaxJsonMembers = 4096;  // of one object; look-ups in it are linear
+
+// kInvalidArgument says the rule and the place.
+Expected<nlohmann::ordered_json> parse_json(std::string_view body, int32_t max_depth);
+
+}  // namespace sluice

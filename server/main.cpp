@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program `sluice`. Exit codes: 0 done, 1 failed, 2 wrong use.
+#include <csignal>
+#include <cstdio>
+#include <exception>
+
+#include "engine/core/log.h"
+#include "server/cli/command.h"
+
+namespace sluice {
+namespace {
+
+LogLevel log_level_of(const std::string& name) {
+  if (name == "trace") return LogLevel::kTrace;
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "warning") return LogLevel::kWarning;
+  if (name == "error") return LogLevel::kError;
+  return LogLevel::kInfo;
+}
+
+Expected<void> print_configuration(const Invocation& invocation) {
+  const std::string text =
+      invocation.markdown ? config_markdown() : print_config(invocation.config);
+  std::fputs(text.c_str(), stdout);
+  return {};
+}
+
+Expected<void> run(const Invocation& invocation) {
+  if (invocation.print_config) return print_configuration(invocation);
+  switch (invocation.command) {
+    case Command::kServe:
+      return run_serve(invocation);
+    case Command::kChat:
+      return run_chat(invocation);
+    case Command::kBench:
+      return run_bench(invocation);
+    case Command::kInspect:
+      return run_inspect(invocation);
+    case Command::kTokenize:
+      return run_tokenize(invocation);
+    case Command::kRender:
+      return run_render(invocation);
+    case Command::kConfig:
+      return print_configuration(invocation);
+    case Command::kHealth:
+      return run_health(invocation);
+    case Command::kVersion:
+      print_version();
+      return {};
+  }
+  return {};
+}
+
+int run_main(int argc, const char* const* argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe or socket is a write error
+  const ParsedCommandLine parsed = parse_command_line(argc, argv);
+  if (!parsed.invocation) return parsed.exit_code;
+  init_log(log_level_of(parsed.invocation->config.log_level));
+  const Expected<void> done = run(*parsed.invocation);
+  if (!done) {
+    std::fprintf(stderr, "sluice: %s\n", done.error().message.c_str());
+    return 1;
+  }
+  if (std::fflush(stdout) != 0) {
+    std::fprintf(stderr, "sluice: cannot write to standard output\n");
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace sluice
+
+int main(int argc, char** argv) {
+  try {
+    return sluice::run_main(argc, argv);
+  } catch (const std::exception& error) {  // out of memory; our own code throws nothing
+    std::fprintf(stderr, "sluice: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/metrics.h"
+
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+
+#include <utility>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "server/routes.h"
+
+namespace sluice {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<ClientMetric::Label>;
+
+class Families {
+ public:
+  explicit Families(const std::string& model_name)
+      : labels_{{"engine", "0"}, {"model_name", model_name}} {}
+
+  void gauge(const char* name, const char* help, double value) {
+    ClientMetric& metric = open(name, help, MetricType::Gauge, labels_);
+    metric.gauge.value = value;
+  }
+
+  void counter(const char* name, const char* help, uint64_t value) {
+    ClientMetric& metric = open(name, help, MetricType::Counter, labels_);
+    metric.counter.value = static_cast<double>(value);
+  }
+
+  template <size_t kNumBounds>
+  void histogram(const char* name,
+                 const char* help,
+                 const std::array<double, kNumBounds>& bounds,
+                 const HistogramData<kNumBounds>& data) {
+    auto& histogram = open(name, help, MetricType::Histogram, labels_).histogram;
+    uint64_t cumulative = 0;
+    for (size_t i = 0; i < kNumBounds; ++i) {
+      cumulative += data.counts[i];
+      histogram.bucket.push_back({cumulative, bounds[i]});
+    }
+    histogram.sample_count = cumulative + data.counts[kNumBounds];
+    histogram.sample_sum = data.sum;
+  }
+
+  ClientMetric& open(const char* name, const char* help, MetricType type, Labels labels) {
+    if (families_.empty() || families_.back().name != name) {
+      families_.push_back(MetricFamily{name, help, type, {}});
+    }
+    auto& metrics = families_.back().metric;
+    metrics.emplace_back();
+    metrics.back().label = std::move(labels);
+    return metrics.back();
+  }
+
+  [[nodiscard]] Labels labels_with(const char* name, const std::string& value) const {
+    Labels labels = labels_;
+    labels.push_back({name, value});
+    return labels;
+  }
+
+  [[nodiscard]] std::string text() const {
+    return prometheus::TextSerializer().Serialize(families_);
+  }
+
+ private:
+  Labels labels_;
+  std::vector<MetricFamily> families_;
+};
+
+void add_gauges(Families& out, const EngineStats& stats, const Config& config) {
+  out.gauge("vllm:num_requests_running",
+            "Requests in the running batch.",
+            static_cast<double>(stats.num_requests_running));
+  out.gauge("vllm:num_requests_waiting",
+            "Requests waiting for admission.",
+            static_cast<double>(stats.num_requests_waiting));
+  const double total = static_cast<double>(stats.num_blocks_total);
+  out.gauge("vllm:kv_cache_usage_perc",
+            "Share of the KV cache blocks in use, 0 to 1.",
+            total > 0 ? static_cast<double>(stats.num_blocks_used) / total : 0);
+  out.open("vllm:cache_config_info",
+           "Settings of the KV cache.",
+           MetricType::Gauge,
+           {{"block_size", std::to_string(stats.block_size)},
+            {"cache_dtype", config.kv_cache_dtype},
+            {"enable_prefix_caching", config.enable_prefix_caching ? "True" : "False"},
+            {"engine", "0"},
+            {"num_gpu_blocks", std::to_string(stats.num_blocks_total)}})
+      .gauge.value = 1;
+}
+
+void add_counters(Families& out, const EngineStats& stats, const FinishCounters& finished) {
+  out.counter("vllm:prefix_cache_queries_total",
+              "Prompt tokens looked up in the prefix cache.",
+              stats.prefix_cache_queries);
+  out.counter("vllm:prefix_cache_hits_total",
+              "Prompt tokens found in the prefix cache.",
+              stats.prefix_cache_hits);
+  out.counter("vllm:num_preemptions_total", "Preempted requests.", stats.num_preemptions);
+  out.counter("vllm:prompt_tokens_total", "Prompt tokens processed.", stats.prompt_tokens);
+  out.counter("vllm:generation_tokens_total", "Tokens generated.", stats.generation_tokens);
+  for (const FinishReason reason :
+       {FinishReason::kStop, FinishReason::kLength, FinishReason::kAbort, FinishReason::kError}) {
+    out.open("vllm:request_success_total",
+             "Finished requests by reason.",
+             MetricType::Counter,
+             out.labels_with("finished_reason", std::string(to_string(reason))))
+        .counter.value = static_cast<double>(finished.value(reason));
+  }
+  out.counter("sluice:steps_total", "Engine steps completed.", stats.num_steps);
+}
+
+void add_histograms(Families& out, const EngineStats& stats) {
+  out.histogram("vllm:time_to_first_token_seconds",
+                "From arrival to the first token.",
+                kFirstTokenBounds,
+                stats.time_to_first_token);
+  out.histogram("vllm:inter_token_latency_seconds",
+                "Between two tokens of a request.",
+                kInterTokenBounds,
+                stats.inter_token_latency);
+  out.histogram("vllm:e2e_request_latency_seconds",
+                "From arrival to the last token.",
+                kRequestBounds,
+                stats.e2e_latency);
+  out.histogram("vllm:request_queue_time_seconds",
+                "From arrival to the first scheduling.",
+                kRequestBounds,
+                stats.queue_time);
+  out.histogram("vllm:request_prefill_time_seconds",
+                "From the first scheduling to the first token.",
+                kRequestBounds,
+                stats.prefill_time);
+  out.histogram("vllm:request_decode_time_seconds",
+                "From the first token to the last.",
+                kRequestBounds,
+                stats.decode_time);
+  out.histogram("vllm:request_prompt_tokens", "Prompt tokens.", kLengthBounds, stats.prompt_length);
+  out.histogram("vllm:request_generation_tokens",
+                "Generated tokens.",
+                kLengthBounds,
+                stats.generation_length);
+  out.histogram("vllm:iteration_tokens_total",
+                "Tokens per engine step.",
+                kIterationBounds,
+                stats.iteration_tokens);
+}
+
+void add_http(Families& out, const HttpCounters& http) {
+  for (size_t handler = 0; handler < kMaxRoutes; ++handler) {
+    for (size_t i = 0; i < HttpCounters::kStatuses.size(); ++i) {
+      const uint64_t value = http.value(handler, i);
+      if (value == 0) continue;
+      out.open("http_requests_total",
+               "HTTP responses by handler and status.",
+               MetricType::Counter,
+               {{"handler", std::string(route_name(handler))},
+                {"method", std::string(route_method(handler))},
+                {"status", std::to_string(HttpCounters::kStatuses[i])}})
+          .counter.value = static_cast<double>(value);
+    }
+  }
+}
+
+}  // namespace
+
+void HttpCounters::count(size_t handler, int status) {
+  for (size_t i = 0; i < kStatuses.size(); ++i) {
+    if (kStatuses[i] == status) {
+      counts_[handler][i].fetch_add(1, std::memory_order_relaxed);
+      return;
+    }
+  }
+}
+
+std::string metrics_text(const EngineStats& stats,
+                         const Config& config,
+                         const std::string& model_name,
+                         const HttpCounters& http,
+                         const FinishCounters& finished) {
+  Families families(model_name);
+  add_gauges(families, stats, config);
+  add_counters(families, stats, finished);
+  add_histograms(families, stats);
+  add_http(families, http);
+  return families.text();
+}
+
+}  // namespace sluice

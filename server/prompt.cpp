@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/prompt.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "engine/core/config.h"
+#include "server/json_fields.h"
+#include "server/json_reader.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Prompts = std::vector<std::vector<TokenId>>;
+
+constexpr std::array<std::string_view, 6> kRoles = {
+    "developer", "system", "user", "assistant", "tool", "function"};
+
+constexpr std::array<std::string_view, 9> kReservedVariables = {"messages",
+                                                                "tools",
+                                                                "documents",
+                                                                "chat_template",
+                                                                "add_generation_prompt",
+                                                                "continue_final_message",
+                                                                "bos_token",
+                                                                "eos_token",
+                                                                "tokenize"};
+
+tl::unexpected<Error> invalid(std::string message, std::string param) {
+  return make_error(ErrorCode::kInvalidArgument, std::move(message), std::move(param));
+}
+
+// Longest token of any vocabulary we can serve; a text longer than the context times this cannot
+// fit, which is known before the time is spent on tokenizing it.
+constexpr int64_t kMaxTokenBytes = 1024;
+
+Expected<void> check_text_size(const ValidationContext& context, size_t num_bytes) {
+  const int64_t least_tokens = static_cast<int64_t>(num_bytes) / kMaxTokenBytes;
+  if (least_tokens < context.model.max_model_len) return {};
+  return tl::unexpected(context_length_error(context.model, 1, least_tokens));
+}
+
+// Content parts become one text, joined by newlines.
+Expected<std::string> join_parts(const Json& parts, const std::string& place) {
+  std::string text;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const std::string where = place + "[" + std::to_string(i) + "]";
+    const Json& part = parts[i];
+    if (!part.is_object() || !part.contains("type") || !part["type"].is_string()) {
+      return invalid(where + " must be an object with a type.", "messages");
+    }
+    const auto& type = part["type"].get_ref<const std::string&>();
+    if (type != "text") {
+      return make_error(ErrorCode::kUnsupported,
+                        where + " has type '" + type.substr(0, 64) + "'; only 'text' is supported.",
+                        "messages");
+    }
+    if (!part.contains("text") || !part["text"].is_string()) {
+      return invalid(where + ".text must be a string.", "messages");
+    }
+    if (i > 0) text += '\n';
+    text += part["text"].get_ref<const std::string&>();
+  }
+  return text;
+}
+
+// Templates iterate over arguments, which clients send as JSON text.
+Expected<void> decode_tool_calls(Json& message, const std::string& place, int32_t max_depth) {
+  if (!message.contains("tool_calls") || message["tool_calls"].is_null()) return {};
+  Json& calls = message["tool_calls"];
+  if (!calls.is_array()) return invalid(place + ".tool_calls must be an array.", "messages");
+  for (Json& call : calls) {
+    if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) {
+      return invalid(place + ".tool_calls entries must have a function object.", "messages");
+    }
+    Json& function = call["function"];
+    if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
+    const std::string text = function["arguments"].get<std::string>();
+    auto arguments = text.empty() ? Expected<Json>(Json::object()) : parse_json(text, max_depth);
+    if (!arguments || !arguments->is_object()) {
+      return invalid(place + ".tool_calls function.arguments must be the text of a JSON object.",
+                     "messages");
+    }
+    function["arguments"] = std::move(*arguments);
+  }
+  return {};
+}
+
+Expected<Json> check_message(const Json& given, const std::string& place, int32_t max_depth) {
+  if (!given.is_object()) return invalid(place + " must be an object.", "messages");
+  if (!given.contains("role") || !given["role"].is_string()) {
+    return invalid(place + ".role must be a string.", "messages");
+  }
+  const auto& role = given["role"].get_ref<const std::string&>();
+  if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end()) {
+    return invalid(place + ".role must be one of developer, system, user, assistant, tool, " +
+                       "function, got '" + role.substr(0, 64) + "'.",
+                   "messages");
+  }
+  Json message = given;
+  const Json* content = find_field(given, "content");
+  if (content == nullptr) {
+    if (role != "assistant") return invalid(place + ".content is missing.", "messages");
+    if (find_field(given, "tool_calls") == nullptr) message["content"] = "";
+  } else if (content->is_array()) {
+    SLUICE_TRY(message["content"], join_parts(*content, place + ".content"));
+  } else if (!content->is_string()) {
+    return invalid(
+        place + ".content must be a string or an array of parts, got " + show_value(*content) + ".",
+        "messages");
+  }
+  SLUICE_TRY_VOID(decode_tool_calls(message, place, max_depth));
+  return message;
+}
+
+Expected<Json> read_messages(const ValidationContext& context, const Json& body) {
+  const Json* given = find_field(body, "messages");
+  if (given == nullptr || !given->is_array() || given->empty()) {
+    return invalid("messages must be an array of at least one message.", "messages");
+  }
+  Json messages = Json::array();
+  for (size_t i = 0; i < given->size(); ++i) {
+    SLUICE_TRY(
+        Json message,
+        check_message(
+            (*given)[i], "messages[" + std::to_string(i) + "]", context.config.max_json_depth));
+    messages.push_back(std::move(message));
+  }
+  return messages;
+}
+
+Expected<void> add_kwargs(const Json& body, Json& variables) {
+  if (const Json* effort = find_field(body, "reasoning_effort")) {
+    if (!effort->is_string()) {
+      return invalid("reasoning_effort must be a string, got " + show_value(*effort) + ".",
+                     "reasoning_effort");
+    }
+    variables["reasoning_effort"] = *effort;
+    variables["enable_thinking"] = *effort != "none";
+  }
+  const Json* kwargs = find_field(body, "chat_template_kwargs");
+  if (kwargs == nullptr) return {};
+  if (!kwargs->is_object()) {
+    return invalid("chat_template_kwargs must be an object.", "chat_template_kwargs");
+  }
+  for (const auto& [name, value] : kwargs->items()) {
+    if (std::find(kReservedVariables.begin(), kReservedVariables.end(), name) !=
+        kReservedVariables.end()) {
+      return invalid("chat_template_kwargs must not set `" + name + "`.", "chat_template_kwargs");
+    }
+    variables[name] = value;
+  }
+  return {};
+}
+
+// Cuts the prompt behind the last message's text, so that the model goes on with it.
+Expected<void> cut_behind_last_message(const Json& messages, std::vector<RenderedSpan>& spans) {
+  const Json* content = find_field(messages.back(), "content");
+  std::string text = content != nullptr && content->is_string() ? content->get<std::string>() : "";
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  const size_t last = text.find_last_not_of(" \t\r\n");
+  text = first == std::string::npos ? "" : text.substr(first, last - first + 1);
+  for (size_t i = spans.size(); !text.empty() && i-- > 0;) {
+    const size_t at = spans[i].from_template ? std::string::npos : spans[i].text.rfind(text);
+    if (at == std::string::npos) continue;
+    spans[i].text.resize(at + text.size());
+    spans.resize(i + 1);
+    return {};
+  }
+  return invalid(
+      "continue_final_message is set, but the final message's text does not appear in "
+      "the rendered chat.",
+      "continue_final_message");
+}
+
+// The text is tokenized as one: pieces may span the border between template and message.
+void encode_spans(const Tokenizer& tokenizer,
+                  const std::vector<RenderedSpan>& spans,
+                  std::vector<TokenId>& out) {
+  std::string text;
+  std::vector<TextRange> literal;
+  for (const RenderedSpan& span : spans) {
+    const size_t begin = text.size();
+    text += span.text;
+    if (span.from_template || span.text.empty()) continue;
+    literal.push_back(TextRange{begin, text.size()});
+  }
+  tokenizer.encode_marked(text, literal, out);
+}
+
+Expected<std::vector<TokenId>> encode_text(const ValidationContext& context,
+                                           const std::string& text,
+                                           bool add_special_tokens) {
+  SLUICE_TRY_VOID(check_text_size(context, text.size()));
+  std::vector<TokenId> ids;
+  const Tokenizer& tokenizer = context.tokenizer;
+  if (add_special_tokens && tokenizer.add_bos() && tokenizer.bos() != kInvalidToken) {
+    ids.push_back(tokenizer.bos());
+  }
+  tokenizer.encode(text, SpecialText::kText, ids);
+  return ids;
+}
+
+}  // namespace
+
+Error context_length_error(const ModelInfo& model, int64_t output_tokens, int64_t prompt_tokens) {
+  return Error{ErrorCode::kInvalidArgument,
+               "This model's maximum context length is " + std::to_string(model.max_model_len) +
+                   " tokens. However, you requested " + std::to_string(output_tokens) +
+                   " output tokens and your prompt contains at least " +
+                   std::to_string(prompt_tokens) + " input tokens, for a total of at least " +
+                   std::to_string(output_tokens + prompt_tokens) +
+                   " tokens. Please reduce the length of the input prompt or the number of "
+                   "requested output tokens.",
+               "messages",
+               "context_length_exceeded"};
+}
+
+Expected<Prompts> chat_prompt(const ValidationContext& context, const Json& body) {
+  if (context.chat_template == nullptr) {
+    return make_error(ErrorCode::kUnsupported,
+                      "The model has no chat template; start the server with --chat-template or "
+                      "use /v1/completions.",
+                      "messages");
+  }
+  SLUICE_TRY(Json messages, read_messages(context, body));
+  SLUICE_TRY(const bool continue_final, read_bool(body, "continue_final_message", false));
+  SLUICE_TRY(const bool add_prompt, read_bool(body, "add_generation_prompt", !continue_final));
+  SLUICE_TRY(const bool add_special_tokens, read_bool(body, "add_special_tokens", false));
+  if (continue_final && add_prompt) {
+    return invalid("Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
+                   "continue_final_message");
+  }
+  Json variables = Json::object();
+  variables["messages"] = messages;
+  variables["tools"] = nullptr;
+  variables["documents"] = nullptr;
+  variables["add_generation_prompt"] = add_prompt;
+  variables["bos_token"] = std::string(context.tokenizer.bos_text());
+  variables["eos_token"] = std::string(context.tokenizer.eos_text());
+  SLUICE_TRY_VOID(add_kwargs(body, variables));
+  auto spans = context.chat_template->render(variables);
+  if (!spans) {
+    // The template's limits speak of this request's size, not of the server's load.
+    return invalid("The chat template failed: " + spans.error().message, "messages");
+  }
+  if (continue_final) SLUICE_TRY_VOID(cut_behind_last_message(messages, *spans));
+  size_t num_bytes = 0;
+  for (const RenderedSpan& span : *spans) num_bytes += span.text.size();
+  SLUICE_TRY_VOID(check_text_size(context, num_bytes));
+  std::vector<TokenId> ids;
+  if (add_special_tokens && context.tokenizer.bos() != kInvalidToken) {
+    ids.push_back(context.tokenizer.bos());
+  }
+  encode_spans(context.tokenizer, *spans, ids);
+  if (ids.empty()) return invalid("The rendered chat is empty.", "messages");
+  return Prompts{std::move(ids)};
+}
+
+Expected<Prompts> completion_prompts(const ValidationContext& context, const Json& body) {
+  const Json* prompt = find_field(body, "prompt");
+  SLUICE_TRY(const bool add_special_tokens, read_bool(body, "add_special_tokens", true));
+  const auto wrong_type = [] {
+    return invalid(
+        "prompt must be a string, an array of strings, an array of token ids or an "
+        "array of arrays of token ids, and not empty.",
+        "prompt");
+  };
+  if (prompt == nullptr || (!prompt->is_string() && !prompt->is_array())) return wrong_type();
+  const bool is_single = prompt->is_string() || (!prompt->empty() && (*prompt)[0].is_number());
+  const Json list = is_single ? Json::array({*prompt}) : *prompt;
+  if (list.empty()) return wrong_type();
+  Prompts prompts;
+  for (const Json& item : list) {
+    if (!item.is_string() && !item.is_array()) return wrong_type();
+    auto ids = item.is_string()
+                   ? encode_text(context, item.get_ref<const std::string&>(), add_special_tokens)
+                   : to_token_ids(item, "prompt", context.model.vocab_size);
+    if (!ids) return tl::unexpected(std::move(ids).error());
+    if (ids->empty()) return invalid("prompt must have at least one token.", "prompt");
+    prompts.push_back(std::move(*ids));
+  }
+  return prompts;
+}
+
+}  // namespace sluice

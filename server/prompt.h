@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// From `messages` or `prompt` to token ids. Text of a client never becomes a control token: only
+// what the chat template itself wrote is parsed for them.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "engine/core/types.h"
+#include "server/request_validator.h"
+
+namespace sluice {
+
+// One prompt, as one-element list.
+Expected<std::vector<std::vector<TokenId>>> chat_prompt(const ValidationContext& context,
+                                                        const nlohmann::ordered_json& body);
+
+// A string, a list of strings, a list of ids or a list of lists of ids.
+Expected<std::vector<std::vector<TokenId>>> completion_prompts(const ValidationContext& context,
+                                                               const nlohmann::ordered_json& body);
+
+Error context_length_error(const ModelInfo& model, int64_t output_tokens, int64_t prompt_tokens);
+
+}  // namespace sluice

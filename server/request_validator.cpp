@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/request_validator.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "engine/core/config.h"
+#include "server/json_fields.h"
+#include "server/json_reader.h"
+#include "server/prompt.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kMaxStopStringBytes = 1024;
+constexpr size_t kMaxStopTokenIds = 1024;
+constexpr int32_t kDefaultCompletionTokens = 16;
+
+tl::unexpected<Error> invalid(std::string message, std::string param) {
+  return make_error(ErrorCode::kInvalidArgument, std::move(message), std::move(param));
+}
+
+Expected<void> read_sampling_field(const Json& body,
+                                   const SamplingField& field,
+                                   SamplingParams& sampling) {
+  const Json* value = find_field(body, field.name);
+  if (value == nullptr) return {};
+  const std::string name(field.name);
+  switch (field.kind) {
+    case ParamKind::kBoolean: {
+      SLUICE_TRY(const bool flag, read_bool(body, name, false));
+      return set_sampling_field(sampling, field, flag ? 1 : 0);
+    }
+    case ParamKind::kInteger: {
+      SLUICE_TRY(const int64_t number,
+                 to_integer(*value,
+                            name,
+                            std::numeric_limits<int64_t>::min(),
+                            std::numeric_limits<int64_t>::max()));
+      return set_sampling_integer(sampling, field, number);
+    }
+    case ParamKind::kNumber:
+      break;
+  }
+  if (!value->is_number()) {
+    return invalid(name + " must be a number, got " + show_value(*value) + ".", name);
+  }
+  return set_sampling_field(sampling, field, value->get<double>());
+}
+
+// Everything in the table but max_tokens, which needs the prompt's length.
+Expected<SamplingParams> read_sampling(const ValidationContext& context, const Json& body) {
+  SamplingParams sampling;
+  sampling.seed = context.unset_seed;
+  for (const SamplingField& field : sampling_fields()) {
+    if (field.name == "max_tokens") continue;
+    SLUICE_TRY_VOID(read_sampling_field(body, field, sampling));
+  }
+  if (const Json* ids = find_field(body, "stop_token_ids")) {
+    SLUICE_TRY(sampling.stop_token_ids,
+               to_token_ids(*ids, "stop_token_ids", context.model.vocab_size));
+    if (sampling.stop_token_ids.size() > kMaxStopTokenIds) {
+      return invalid("stop_token_ids may have at most " + std::to_string(kMaxStopTokenIds) +
+                         " entries, got " + std::to_string(sampling.stop_token_ids.size()) + ".",
+                     "stop_token_ids");
+    }
+  }
+  return sampling;
+}
+
+Expected<void> read_logprobs(const ValidationContext& context,
+                             const Json& body,
+                             Endpoint endpoint,
+                             SamplingParams& sampling) {
+  const int64_t max_logprobs = context.config.max_logprobs;
+  if (endpoint == Endpoint::kCompletion) {
+    SLUICE_TRY(const auto count, read_integer(body, "logprobs", 0, max_logprobs));
+    if (count) sampling.num_logprobs = static_cast<int32_t>(*count);
+    return {};
+  }
+  SLUICE_TRY(const bool wanted, read_bool(body, "logprobs", false));
+  SLUICE_TRY(const auto count, read_integer(body, "top_logprobs", 0, max_logprobs));
+  if (count && !wanted && *count > 0) {
+    return invalid("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs");
+  }
+  if (wanted) sampling.num_logprobs = static_cast<int32_t>(count.value_or(0));
+  return {};
+}
+
+Expected<std::vector<std::string>> read_stop(const ValidationContext& context, const Json& body) {
+  std::vector<std::string> strings;
+  const Json* stop = find_field(body, "stop");
+  if (stop == nullptr) return strings;
+  if (!stop->is_string() && !stop->is_array()) {
+    return invalid("stop must be a string or an array of strings, got " + show_value(*stop) + ".",
+                   "stop");
+  }
+  const Json list = stop->is_string() ? Json::array({*stop}) : *stop;
+  if (static_cast<int64_t>(list.size()) > context.config.max_stop_strings) {
+    return invalid("stop may have at most " + std::to_string(context.config.max_stop_strings) +
+                       " strings, got " + std::to_string(list.size()) + ".",
+                   "stop");
+  }
+  for (const Json& item : list) {
+    if (!item.is_string() || item.get_ref<const std::string&>().empty()) {
+      return invalid("stop strings must be non-empty strings, got " + show_value(item) + ".",
+                     "stop");
+    }
+    const auto& text = item.get_ref<const std::string&>();
+    if (text.size() > kMaxStopStringBytes) {
+      return invalid("A stop string may have at most " + std::to_string(kMaxStopStringBytes) +
+                         " bytes, got " + std::to_string(text.size()) + ".",
+                     "stop");
+    }
+    strings.push_back(text);
+  }
+  return strings;
+}
+
+Expected<void> read_stream_options(const Json& body, GenerationRequest& request) {
+  SLUICE_TRY(request.stream, read_bool(body, "stream", false));
+  const Json* options = find_field(body, "stream_options");
+  if (options == nullptr) return {};
+  if (!options->is_object()) {
+    return invalid("stream_options must be an object, got " + show_value(*options) + ".",
+                   "stream_options");
+  }
+  if (!request.stream) {
+    return invalid("Stream options can only be defined when `stream=True`.", "stream_options");
+  }
+  for (const auto& [name, value] : options->items()) {
+    // Obfuscation pads chunks against observers of an encrypted stream's sizes; false asks for
+    // none.
+    const bool is_plain = name == "include_obfuscation" && (value.is_null() || value == false);
+    if (name != "include_usage" && name != "continuous_usage_stats" && !is_plain) {
+      return invalid("`stream_options." + name.substr(0, 64) + "` is not supported; leave it out.",
+                     "stream_options");
+    }
+  }
+  SLUICE_TRY(request.include_usage, read_bool(*options, "include_usage", false));
+  SLUICE_TRY(request.continuous_usage_stats, read_bool(*options, "continuous_usage_stats", false));
+  request.continuous_usage_stats = request.continuous_usage_stats && request.include_usage;
+  return {};
+}
+
+// The client's limit, or nothing.
+Expected<std::optional<int32_t>> read_max_tokens(const Json& body, Endpoint endpoint) {
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  SLUICE_TRY(auto limit, read_integer(body, "max_tokens", 1, kMax));
+  if (endpoint == Endpoint::kChat) {
+    SLUICE_TRY(const auto newer, read_integer(body, "max_completion_tokens", 1, kMax));
+    if (newer) limit = newer;
+  }
+  if (!limit) return std::optional<int32_t>();
+  return std::optional<int32_t>(static_cast<int32_t>(*limit));
+}
+
+Expected<int32_t> resolve_max_tokens(const ValidationContext& context,
+                                     std::optional<int32_t> limit,
+                                     Endpoint endpoint,
+                                     int64_t prompt_tokens) {
+  const int64_t room = context.model.max_model_len - prompt_tokens;
+  if (limit.value_or(1) > room) {
+    return tl::unexpected(context_length_error(context.model, limit.value_or(1), prompt_tokens));
+  }
+  if (limit) return *limit;
+  if (endpoint == Endpoint::kChat) return static_cast<int32_t>(room);
+  return static_cast<int32_t>(std::min<int64_t>(kDefaultCompletionTokens, room));
+}
+
+Expected<void> add_requests(const ValidationContext& context,
+                            const SamplingParams& sampling,
+                            std::optional<int32_t> limit,
+                            int32_t priority,
+                            std::vector<std::vector<TokenId>> prompts,
+                            GenerationRequest& out) {
+  const int64_t total = static_cast<int64_t>(prompts.size()) * out.num_choices;
+  if (total > context.config.max_num_queued_reqs) {
+    return invalid("Prompts times n must be at most " +
+                       std::to_string(context.config.max_num_queued_reqs) + ", got " +
+                       std::to_string(total) + ".",
+                   "n");
+  }
+  for (const auto& prompt : prompts) {
+    ValidRequest request;
+    request.sampling = sampling;
+    SLUICE_TRY(
+        request.sampling.max_tokens,
+        resolve_max_tokens(context, limit, out.endpoint, static_cast<int64_t>(prompt.size())));
+    SLUICE_TRY_VOID(validate(request.sampling));
+    request.prompt.push_back(PromptSpan{prompt});
+    request.tenant_salt = context.tenant_salt;
+    request.priority = priority;
+    request.arrival = context.arrival;
+    for (int32_t k = 0; k < out.num_choices; ++k) {
+      request.sampling.seed = choice_seed(sampling.seed, static_cast<uint64_t>(k));
+      out.requests.push_back(request);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+uint64_t choice_seed(uint64_t seed, uint64_t k) {
+  if (k == 0) return seed;
+  // SplitMix64 (Steele, Lea, Flood 2014): step k of the sequence that starts at `seed`.
+  uint64_t z = seed + k * 0x9E3779B97F4A7C15ULL;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
+  return z ^ (z >> 31);
+}
+
+Expected<std::string> resolve_model(const std::vector<std::string>& model_names, const Json& body) {
+  const Json* model = find_field(body, "model");
+  if (model == nullptr) return model_names.front();
+  if (!model->is_string()) {
+    return invalid("model must be a string, got " + show_value(*model) + ".", "model");
+  }
+  const auto& name = model->get_ref<const std::string&>();
+  if (name.empty()) return model_names.front();
+  if (std::find(model_names.begin(), model_names.end(), name) == model_names.end()) {
+    return make_error(ErrorCode::kNotFound,
+                      "The model `" + name.substr(0, 256) + "` does not exist.",
+                      "model",
+                      "model_not_found");
+  }
+  return name;
+}
+
+Expected<GenerationRequest> validate_generation(const ValidationContext& context,
+                                                std::string_view body_text,
+                                                Endpoint endpoint) {
+  SLUICE_TRY(const Json body, parse_json(body_text, context.config.max_json_depth));
+  if (!body.is_object()) return invalid("The request body must be a JSON object.", "");
+  SLUICE_TRY_VOID(check_parameters(body, endpoint));
+
+  GenerationRequest out;
+  out.endpoint = endpoint;
+  SLUICE_TRY(out.model, resolve_model(context.model_names, body));
+  SLUICE_TRY_VOID(read_stream_options(body, out));
+  SLUICE_TRY(out.stop.strings, read_stop(context, body));
+  SLUICE_TRY(out.stop.include_in_output, read_bool(body, "include_stop_str_in_output", false));
+  SLUICE_TRY(out.skip_special_tokens, read_bool(body, "skip_special_tokens", true));
+  SLUICE_TRY(out.return_token_ids, read_bool(body, "return_token_ids", false));
+  SLUICE_TRY(const auto num_choices, read_integer(body, "n", 1, context.config.max_n));
+  out.num_choices = static_cast<int32_t>(num_choices.value_or(1));
+  SLUICE_TRY(const auto priority,
+             read_integer(body,
+                          "priority",
+                          std::numeric_limits<int32_t>::min(),
+                          std::numeric_limits<int32_t>::max()));
+  SLUICE_TRY(SamplingParams sampling, read_sampling(context, body));
+  SLUICE_TRY_VOID(read_logprobs(context, body, endpoint, sampling));
+  out.seed = sampling.seed;
+  SLUICE_TRY(const auto limit, read_max_tokens(body, endpoint));
+  SLUICE_TRY(
+      auto prompts,
+      endpoint == Endpoint::kChat ? chat_prompt(context, body) : completion_prompts(context, body));
+  SLUICE_TRY_VOID(add_requests(context,
+                               sampling,
+                               limit,
+                               static_cast<int32_t>(priority.value_or(0)),
+                               std::move(prompts),
+                               out));
+  return out;
+}
+
+}  // namespace sluice

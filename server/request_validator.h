@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one way from bytes of a client to a ValidRequest. Whatever passes is in range for the model;
+// whatever does not is an Error that names rule, value and field.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "engine/engine.h"
+#include "engine/tokenizer/detokenizer.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "server/chat_template.h"
+#include "server/parameters.h"
+
+namespace sluice {
+
+struct Config;
+
+// What requests are checked against. Everything referred to outlives the validator's calls.
+struct ValidationContext {
+  const Config& config;
+  const ModelInfo& model;
+  const Tokenizer& tokenizer;
+  const ChatTemplate* chat_template;  // null: the model has none
+  const std::vector<std::string>& model_names;
+  uint64_t unset_seed;  // for a request that names none
+  uint64_t tenant_salt;
+  std::chrono::steady_clock::time_point arrival;
+};
+
+// A client's request for one or several choices.
+struct GenerationRequest {
+  Endpoint endpoint = Endpoint::kChat;
+  std::string model;                   // as the client named it
+  std::vector<ValidRequest> requests;  // choice index = prompt * n + k
+  int32_t num_choices = 1;             // n
+  uint64_t seed = 0;                   // of choice 0
+  StopConfig stop;
+  bool skip_special_tokens = true;
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage_stats = false;
+  bool return_token_ids = false;
+};
+
+Expected<GenerationRequest> validate_generation(const ValidationContext& context,
+                                                std::string_view body,
+                                                Endpoint endpoint);
+
+// The seed of choice k: the request's own for k = 0, a 64-bit mix of both for the others.
+uint64_t choice_seed(uint64_t seed, uint64_t k);
+
+// The name a response echoes: the client's, or the first served one. kNotFound: not served.
+Expected<std::string> resolve_model(const std::vector<std::string>& model_names,
+                                    const nlohmann::ordered_json& body);
+
+}  // namespace sluice

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/routes.h"
+
+#include <array>
+
+#include "server/front_end.h"
+#include "server/metrics.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::array kRoutes = {
+    Route{"POST", "/v1/chat/completions", handle_chat_completions, RouteAuth::kKey},
+    Route{"POST", "/chat/completions", handle_chat_completions, RouteAuth::kKey},
+    Route{"POST", "/v1/completions", handle_completions, RouteAuth::kKey},
+    Route{"POST", "/completions", handle_completions, RouteAuth::kKey},
+    Route{"GET", "/v1/models", handle_models, RouteAuth::kKey},
+    Route{"GET", "/v1/models/*", handle_model, RouteAuth::kKey},
+    Route{"GET", "/health", handle_health, RouteAuth::kOpen},
+    Route{"GET", "/ping", handle_health, RouteAuth::kOpen},
+    Route{"POST", "/ping", handle_health, RouteAuth::kOpen},
+    Route{"GET", "/version", handle_version, RouteAuth::kOpen},
+    Route{"GET", "/metrics", handle_metrics, RouteAuth::kOpen},
+    Route{"POST", "/tokenize", handle_tokenize, RouteAuth::kOpen},
+    Route{"POST", "/detokenize", handle_detokenize, RouteAuth::kOpen},
+};
+static_assert(kRoutes.size() < kMaxRoutes);
+
+}  // namespace
+
+std::span<const Route> routes() { return kRoutes; }
+
+bool route_matches(const Route& route, std::string_view path) {
+  if (!route.path.ends_with('*')) return path == route.path;
+  const std::string_view prefix = route.path.substr(0, route.path.size() - 1);
+  return path.size() > prefix.size() && path.starts_with(prefix);
+}
+
+std::string_view route_name(size_t handler) {
+  return handler < kRoutes.size() ? kRoutes[handler].path : "none";
+}
+
+std::string_view route_method(size_t handler) {
+  return handler < kRoutes.size() ? kRoutes[handler].method : "";
+}
+
+}  // namespace sluice

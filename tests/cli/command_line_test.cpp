@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "server/cli/command.h"
+
+namespace sluice {
+namespace {
+
+ParsedCommandLine parse(std::vector<const char*> words) {
+  words.insert(words.begin(), "sluice");
+  return parse_command_line(static_cast<int>(words.size()), words.data());
+}
+
+// The line on stderr of a command line that must be refused with exit code 2.
+std::string refusal(std::vector<const char*> words) {
+  testing::internal::CaptureStderr();
+  const ParsedCommandLine parsed = parse(std::move(words));
+  std::string line = testing::internal::GetCapturedStderr();
+  EXPECT_FALSE(parsed.invocation.has_value());
+  EXPECT_EQ(parsed.exit_code, 2);
+  EXPECT_EQ(line.find('\n'), line.size() - 1) << "more than one line: " << line;
+  return line;
+}
+
+TEST(CommandLine, FlagsOfEveryKindReachTheConfig) {
+  const auto parsed = parse({"serve",
+                             "model.gguf",
+                             "--port=9001",
+                             "--max_num_seqs",
+                             "8",
+                             "--no-enable-prefix-caching",
+                             "--api-key",
+                             "a,b",
+                             "--api-key",
+                             "c_d",
+                             "--max-model-len",
+                             "-1",
+                             "--kv-cache-memory",
+                             "1Gi",
+                             "--isa",
+                             "scalar"});
+  ASSERT_TRUE(parsed.invocation);
+  const Config& config = parsed.invocation->config;
+  EXPECT_EQ(parsed.invocation->command, Command::kServe);
+  EXPECT_EQ(config.model, "model.gguf");
+  EXPECT_EQ(config.port, 9001);
+  EXPECT_EQ(config.max_num_seqs, 8);
+  EXPECT_FALSE(config.enable_prefix_caching);
+  EXPECT_EQ(config.api_key, (std::vector<std::string>{"a", "b", "c_d"}));
+  EXPECT_EQ(config.max_model_len, 0);
+  EXPECT_EQ(config.kv_cache_memory, int64_t{1} << 30);
+  EXPECT_EQ(config.isa, "scalar");
+}
+
+TEST(CommandLine, TheLastOfARepeatedFlagCounts) {
+  const auto parsed = parse({"serve",
+                             "m",
+                             "--port",
+                             "1",
+                             "--port",
+                             "2",
+                             "--no-enable-prefix-caching",
+                             "--enable-prefix-caching"});
+  ASSERT_TRUE(parsed.invocation);
+  EXPECT_EQ(parsed.invocation->config.port, 2);
+  EXPECT_TRUE(parsed.invocation->config.enable_prefix_caching);
+}
+
+TEST(CommandLine, FlagsWinOverEnvironmentAndThatOverYaml) {
+  const std::string path = testing::TempDir() + "sluice_command_line_test.yaml";
+  std::ofstream(path) << "port: 1\nmax-num-seqs: 1\nseed: 1\nmodel: from-yaml\n";
+  setenv("SLUICE_PORT", "2", 1);
+  setenv("SLUICE_MAX_NUM_SEQS", "2", 1);
+  const auto parsed = parse({"serve", "--config", path.c_str(), "--port", "3"});
+  unsetenv("SLUICE_PORT");
+  unsetenv("SLUICE_MAX_NUM_SEQS");
+  std::remove(path.c_str());
+  ASSERT_TRUE(parsed.invocation);
+  EXPECT_EQ(parsed.invocation->config.port, 3);
+  EXPECT_EQ(parsed.invocation->config.max_num_seqs, 2);
+  EXPECT_EQ(parsed.invocation->config.seed, 1U);
+  EXPECT_EQ(parsed.invocation->config.model, "from-yaml");
+}
+
+TEST(CommandLine, AWrongFlagNamesTheNearestRightOne) {
+  EXPECT_NE(refusal({"serve", "m", "--prot", "80"}).find("--prot; did you mean --port?"),
+            std::string::npos);
+  EXPECT_NE(refusal({"serve", "--max_num_seq=8", "m"})
+                .find("--max-num-seq; did you mean --max-num-seqs?"),
+            std::string::npos);
+  EXPECT_NE(refusal({"serve", "m", "--no-enable-prefix-cache"})
+                .find("did you mean --no-enable-prefix-caching?"),
+            std::string::npos);
+  const std::string far = refusal({"serve", "m", "--xyzzy-quux"});
+  EXPECT_NE(far.find("unknown flag --xyzzy-quux"), std::string::npos);
+  EXPECT_EQ(far.find("did you mean"), std::string::npos);
+  EXPECT_NE(refusal({"chat", "m", "--port", "80"}).find("unknown flag --port"), std::string::npos);
+}
+
+TEST(CommandLine, AWrongCommandNamesTheNearestRightOne) {
+  EXPECT_NE(refusal({"sreve", "m"}).find("unknown command sreve; did you mean serve?"),
+            std::string::npos);
+  EXPECT_NE(refusal({}).find("needs a command"), std::string::npos);
+}
+
+TEST(CommandLine, ValuesOutOfRangeNameFlagRuleAndValue) {
+  EXPECT_NE(refusal({"serve", "m", "--port", "70000"})
+                .find("--port must be an integer in [0, 65535], got \"70000\""),
+            std::string::npos);
+  EXPECT_NE(
+      refusal({"chat", "m", "--temperature", "3"}).find("temperature must be in [0, 2], got 3."),
+      std::string::npos);
+  EXPECT_NE(refusal({"chat", "m", "--top-p", "much"}).find("--top-p must be a number"),
+            std::string::npos);
+  EXPECT_NE(refusal({"bench", "m", "--concurrency", "1,0"}).find("0"), std::string::npos);
+}
+
+TEST(CommandLine, MissingAndSurplusArgumentsAreRefused) {
+  EXPECT_NE(refusal({"serve"}).find("needs a model"), std::string::npos);
+  EXPECT_NE(refusal({"serve", "a", "b"}).find("unexpected argument \"b\""), std::string::npos);
+  EXPECT_NE(refusal({"serve", "m", "--port"}).find("--port"), std::string::npos);
+  EXPECT_NE(refusal({"render", "--template", "t"}).find("--input"), std::string::npos);
+  EXPECT_NE(refusal({"serve", "m", "--config", "/nowhere.yaml"}).find("/nowhere.yaml"),
+            std::string::npos);
+}
+
+TEST(CommandLine, EveryCommandPrintsHelpAndExitsWithZero) {
+  for (const char* command :
+       {"serve", "chat", "bench", "inspect", "tokenize", "render", "config", "health", "version"}) {
+    testing::internal::CaptureStdout();
+    const auto parsed = parse({command, "--help"});
+    const std::string help = testing::internal::GetCapturedStdout();
+    EXPECT_FALSE(parsed.invocation.has_value());
+    EXPECT_EQ(parsed.exit_code, 0) << command;
+    EXPECT_FALSE(help.empty()) << command;
+  }
+}
+
+TEST(CommandLine, HelpOfServeShowsEveryKnobInItsGroup) {
+  testing::internal::CaptureStdout();
+  parse({"serve", "--help"});
+  const std::string help = testing::internal::GetCapturedStdout();
+  for (const Knob& knob : config_knobs()) {
+    EXPECT_NE(help.find(std::string("--") + knob.name), std::string::npos) << knob.name;
+  }
+  for (const char* group : {"Model:", "Cache:", "Scheduler:", "Compute:", "Server:"}) {
+    EXPECT_NE(help.find(group), std::string::npos) << group;
+  }
+}
+
+TEST(CommandLine, OwnFlagsOfTheCommandsArrive) {
+  auto parsed = parse({"bench",
+                       "m",
+                       "--prefill",
+                       "16,32",
+                       "--concurrency",
+                       "4",
+                       "--output-len",
+                       "8",
+                       "--json",
+                       "out.json"});
+  ASSERT_TRUE(parsed.invocation);
+  EXPECT_EQ(parsed.invocation->bench.prefill_lens, (std::vector<int32_t>{16, 32}));
+  EXPECT_EQ(parsed.invocation->bench.concurrencies, std::vector<int32_t>{4});
+  EXPECT_EQ(parsed.invocation->bench.output_len, 8);
+  EXPECT_EQ(parsed.invocation->bench.json_path, "out.json");
+
+  parsed = parse({"tokenize", "--model", "m", "--file", "-", "--json", "--no-special"});
+  ASSERT_TRUE(parsed.invocation);
+  EXPECT_EQ(parsed.invocation->config.model, "m");
+  EXPECT_TRUE(parsed.invocation->files.json);
+  EXPECT_FALSE(parsed.invocation->files.special);
+
+  parsed = parse({"chat",
+                  "m",
+                  "--temperature",
+                  "0",
+                  "--max-tokens",
+                  "5",
+                  "--seed",
+                  "7",
+                  "--system",
+                  "Be brief."});
+  ASSERT_TRUE(parsed.invocation);
+  EXPECT_EQ(parsed.invocation->chat.sampling.temperature, 0);
+  EXPECT_EQ(parsed.invocation->chat.sampling.max_tokens, 5);
+  EXPECT_EQ(parsed.invocation->chat.sampling.seed, 7U);
+  EXPECT_EQ(parsed.invocation->chat.system, "Be brief.");
+
+  parsed = parse({"serve", "m", "--dry-run"});
+  ASSERT_TRUE(parsed.invocation);
+  EXPECT_TRUE(parsed.invocation->dry_run);
+  parsed = parse({"serve", "--print-config"});
+  ASSERT_TRUE(parsed.invocation);
+  EXPECT_TRUE(parsed.invocation->print_config);
+}
+
+}  // namespace
+}  // namespace sluice

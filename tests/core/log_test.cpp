@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/core/log.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace sluice {
+namespace {
+
+std::string logged(const LogLine& line) {
+  init_log(LogLevel::kTrace);
+  testing::internal::CaptureStderr();
+  line.emit();
+  std::string text = testing::internal::GetCapturedStderr();
+  init_log(LogLevel::kInfo);
+  return text;
+}
+
+TEST(Log, EventAndPairsMakeOneLine) {
+  LogLine line(LogLevel::kInfo, "request_done");
+  line.add("id", 17).add("ratio", 0.5).add("cached", true).add("reason", "stop");
+  const std::string text = logged(line);
+  EXPECT_NE(text.find("request_done id=17 ratio=0.5 cached=true reason=stop\n"), std::string::npos)
+      << text;
+}
+
+TEST(Log, ValuesThatWouldBreakTheLineAreQuoted) {
+  LogLine line(LogLevel::kError, "load");
+  line.add("path", "a b\"c\\d\ne").add("empty", "").add("pair", "k=v");
+  const std::string text = logged(line);
+  EXPECT_NE(text.find("load path=\"a b\\\"c\\\\d e\" empty=\"\" pair=\"k=v\"\n"), std::string::npos)
+      << text;
+}
+
+TEST(Log, LevelsBelowTheThresholdAreOff) {
+  init_log(LogLevel::kWarning);
+  EXPECT_FALSE(log_enabled(LogLevel::kInfo));
+  EXPECT_TRUE(log_enabled(LogLevel::kWarning));
+  EXPECT_TRUE(log_enabled(LogLevel::kError));
+  init_log(LogLevel::kInfo);
+  EXPECT_TRUE(log_enabled(LogLevel::kInfo));
+}
+
+}  // namespace
+}  // namespace sluice

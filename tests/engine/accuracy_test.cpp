@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// How far the engine's logits are from double arithmetic on the same weights. The tiny model always;
+// SmolLM2-135M-Instruct where SLUICE_SMOLLM2 names the file (tests/run.sh sets it when it has one).
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/engine.h"
+#include "engine/inspect.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "tests/support/collecting_sink.h"
+#include "tests/support/model_harness.h"
+#include "tests/support/oracle_f64.h"
+
+namespace sluice {
+namespace {
+
+using testing::ModelHarness;
+using testing::OracleF64;
+
+const std::string kData = SLUICE_TEST_DATA;
+
+std::string read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+double mean_kl(const std::vector<double>& expected, const std::vector<float>& actual, int64_t vocab) {
+  const size_t rows = expected.size() / static_cast<size_t>(vocab);
+  double total = 0;
+  for (size_t row = 0; row < rows; ++row) {
+    const size_t offset = row * static_cast<size_t>(vocab);
+    total += testing::kl_divergence(expected.data() + offset, actual.data() + offset, vocab);
+  }
+  return total / static_cast<double>(rows);
+}
+
+// Bounds of --activation-bits 8, 16 and 32 with a float32 cache.
+struct Bound {
+  int32_t bits;
+  double mean_kl;
+};
+
+constexpr Bound kBounds[] = {{8, 6e-3}, {16, 1e-5}, {32, 1e-6}};
+
+void expect_within_bounds(const std::string& path, const std::vector<TokenId>& tokens) {
+  const auto file = GgufFile::open(path);
+  ASSERT_TRUE(file.has_value()) << file.error().message;
+  const OracleF64 oracle(**file);
+  const std::vector<double> expected = oracle.forward(tokens);
+  for (const Bound& bound : kBounds) {
+    auto harness = ModelHarness::create(path, bound.bits, DType::kF32,
+                                        static_cast<int32_t>(tokens.size()));
+    ASSERT_TRUE(harness.has_value()) << harness.error().message;
+    const double kl = mean_kl(expected, (*harness)->forward(tokens), oracle.vocab_size());
+    EXPECT_LE(kl, bound.mean_kl) << "activation bits " << bound.bits;
+    ::testing::Test::RecordProperty("mean_kl_" + std::to_string(bound.bits), std::to_string(kl));
+    std::printf("mean KL over %zu tokens, activation bits %d: %.3g\n", tokens.size(), bound.bits,
+                kl);
+  }
+}
+
+nlohmann::json tiny_golden() {
+  return nlohmann::json::parse(read_file(kData + "/tiny/logits.json"));
+}
+
+TEST(Accuracy, OracleEqualsNumpysDoubleForward) {
+  const nlohmann::json golden = tiny_golden();
+  const std::string raw = read_file(kData + "/tiny/logits.f32");
+  const auto file = GgufFile::open(kData + "/tiny/tiny-llama.gguf");
+  ASSERT_TRUE(file.has_value()) << file.error().message;
+  const std::vector<double> logits =
+      OracleF64(**file).forward(golden["prompt"].get<std::vector<TokenId>>());
+  ASSERT_EQ(raw.size(), logits.size() * sizeof(float));
+  for (size_t i = 0; i < logits.size(); ++i) {
+    float expected = 0;
+    std::memcpy(&expected, raw.data() + i * sizeof(float), sizeof(float));
+    ASSERT_NEAR(logits[i], expected, 1e-5 + 1e-6 * std::fabs(expected)) << "logit " << i;
+  }
+}
+
+TEST(Accuracy, TinyModelIsWithinBounds) {
+  expect_within_bounds(kData + "/tiny/tiny-llama.gguf",
+                       tiny_golden()["prompt"].get<std::vector<TokenId>>());
+}
+
+TEST(Accuracy, TinyModelContinuesGreedilyAsDoubleArithmeticDoes) {
+  const nlohmann::json golden = tiny_golden();
+  Config config;
+  config.model = kData + "/tiny/tiny-llama.gguf";
+  config.activation_bits = 32;
+  config.kv_cache_dtype = "float32";
+  auto engine = create_engine(config);
+  ASSERT_TRUE(engine.has_value()) << engine.error().message;
+  ValidRequest request;
+  request.prompt.push_back({golden["prompt"].get<std::vector<TokenId>>()});
+  const auto expected = golden["greedy"].get<std::vector<TokenId>>();
+  request.sampling.temperature = 0;
+  request.sampling.ignore_eos = true;
+  request.sampling.max_tokens = static_cast<int32_t>(expected.size());
+  testing::CollectingSink sink;
+  EXPECT_EQ(sink.wait(*(*engine)->submit(request, sink)).tokens, expected);
+}
+
+class SmolLm2 : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const char* path = std::getenv("SLUICE_SMOLLM2");
+    if (path == nullptr) GTEST_SKIP() << "SLUICE_SMOLLM2 does not name the model file";
+    path_ = path;
+  }
+
+  std::string path_;
+};
+
+TEST_F(SmolLm2, IsWithinBoundsOnRealText) {
+  const auto tokenizer = load_tokenizer(path_);
+  ASSERT_TRUE(tokenizer.has_value()) << tokenizer.error().message;
+  std::vector<TokenId> tokens;
+  (*tokenizer)->encode(read_file(kData + "/text.txt"), SpecialText::kText, tokens);
+  ASSERT_GE(tokens.size(), 1000U);
+  tokens.resize(1000);
+  expect_within_bounds(path_, tokens);
+}
+
+TEST_F(SmolLm2, ContinuesGreedilyAsTransformersDoes) {
+  const nlohmann::json golden =
+      nlohmann::json::parse(read_file(kData + "/smollm2/greedy.json"));
+  Config config;
+  config.model = path_;
+  config.activation_bits = 32;
+  config.kv_cache_dtype = "float32";
+  config.max_model_len = 512;
+  auto engine = create_engine(config);
+  ASSERT_TRUE(engine.has_value()) << engine.error().message;
+  testing::CollectingSink sink;
+  std::vector<RequestId> ids;
+  for (const nlohmann::json& row : golden["rows"]) {
+    ValidRequest request;
+    request.prompt.push_back({row["prompt"].get<std::vector<TokenId>>()});
+    request.sampling.temperature = 0;
+    request.sampling.ignore_eos = true;
+    request.sampling.max_tokens = static_cast<int32_t>(row["output"].size());
+    ids.push_back(*(*engine)->submit(request, sink));
+  }
+  for (size_t i = 0; i < ids.size(); ++i) {
+    EXPECT_EQ(sink.wait(ids[i]).tokens, golden["rows"][i]["output"].get<std::vector<TokenId>>())
+        << "prompt " << i;
+  }
+}
+
+}  // namespace
+}  // namespace sluice

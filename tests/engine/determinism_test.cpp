@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// Same request, same bits: the same requests under every way the engine may run them. The model is
+// the tiny one of the repository, or the file named by SLUICE_DETERMINISM_MODEL; SLUICE_DETERMINISM_REQUESTS sets
+// how many requests (default 200).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/engine.h"
+#include "kernels/device.h"
+#include "tests/support/collecting_sink.h"
+
+namespace sluice {
+namespace {
+
+using testing::Collected;
+using testing::CollectingSink;
+
+std::string model_path() {
+  const char* path = std::getenv("SLUICE_DETERMINISM_MODEL");
+  return path != nullptr ? path : std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+}
+
+size_t num_requests() {
+  const char* text = std::getenv("SLUICE_DETERMINISM_REQUESTS");
+  return text != nullptr ? static_cast<size_t>(std::atoi(text)) : 200;
+}
+
+Config base_config() {
+  Config config;
+  config.model = model_path();
+  config.max_model_len = 1024;
+  config.max_num_seqs = 64;
+  config.kv_cache_memory = int64_t{64} << 20;
+  return config;
+}
+
+std::unique_ptr<Engine> start(const Config& config) {
+  Expected<std::unique_ptr<Engine>> engine = create_engine(config);
+  EXPECT_TRUE(engine.has_value()) << engine.error().message;
+  return engine ? std::move(*engine) : nullptr;
+}
+
+// Requests with random lengths, parameters and seeds; half share one of a few prefixes.
+std::vector<ValidRequest> make_requests(int32_t vocab_size, size_t count) {
+  std::mt19937_64 random(20261121);
+  const auto below = [&random](uint64_t bound) { return random() % bound; };
+  const auto random_tokens = [&](size_t length) {
+    std::vector<TokenId> tokens(length);
+    for (TokenId& token : tokens) {
+      token = static_cast<TokenId>(below(static_cast<uint64_t>(vocab_size)));
+    }
+    return tokens;
+  };
+  std::vector<std::vector<TokenId>> prefixes;
+  for (int i = 0; i < 4; ++i) prefixes.push_back(random_tokens(20 + below(200)));
+  std::vector<ValidRequest> requests;
+  for (size_t i = 0; i < count; ++i) {
+    ValidRequest request;
+    std::vector<TokenId> prompt;
+    if (below(2) == 0) prompt = prefixes[below(prefixes.size())];
+    const std::vector<TokenId> tail = random_tokens(1 + below(below(4) == 0 ? 300 : 40));
+    prompt.insert(prompt.end(), tail.begin(), tail.end());
+    request.prompt.push_back({std::move(prompt)});
+    SamplingParams& params = request.sampling;
+    params.temperature = below(3) == 0 ? 0.0F : 0.2F + 0.1F * static_cast<float>(below(14));
+    params.top_p = below(2) == 0 ? 1.0F : 0.5F + 0.1F * static_cast<float>(below(5));
+    params.top_k = below(2) == 0 ? 0 : static_cast<int32_t>(1 + below(60));
+    params.min_p = below(3) == 0 ? 0.05F : 0.0F;
+    params.seed = random();
+    params.max_tokens = static_cast<int32_t>(1 + below(40));
+    params.min_tokens = below(4) == 0 ? params.max_tokens / 2 : 0;
+    params.ignore_eos = below(2) == 0;
+    params.num_logprobs = static_cast<int32_t>(below(6));
+    request.arrival = std::chrono::steady_clock::now();
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+std::vector<Collected> run_mixed(Engine& engine, const std::vector<ValidRequest>& requests) {
+  CollectingSink sink;
+  std::vector<RequestId> ids;
+  for (const ValidRequest& request : requests) {
+    const Expected<RequestId> id = engine.submit(request, sink);
+    EXPECT_TRUE(id.has_value()) << id.error().message;
+    ids.push_back(*id);
+  }
+  std::vector<Collected> results;
+  for (const RequestId id : ids) results.push_back(sink.wait(id));
+  return results;
+}
+
+std::vector<Collected> run_alone(Engine& engine, const std::vector<ValidRequest>& requests) {
+  std::vector<Collected> results;
+  for (const ValidRequest& request : requests) results.push_back(run_mixed(engine, {request})[0]);
+  return results;
+}
+
+// Bits, not values: memcmp of the log-probabilities.
+void expect_same(const std::vector<Collected>& expected,
+                 const std::vector<Collected>& actual,
+                 const std::string& what) {
+  ASSERT_EQ(expected.size(), actual.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const Collected& a = expected[i];
+    const Collected& b = actual[i];
+    ASSERT_EQ(b.num_ends, 1) << what << ", request " << i;
+    ASSERT_EQ(a.tokens, b.tokens) << what << ", request " << i;
+    ASSERT_EQ(a.finish_reason, b.finish_reason) << what << ", request " << i;
+    ASSERT_EQ(std::memcmp(a.logprobs.data(), b.logprobs.data(), a.logprobs.size() * sizeof(float)),
+              0)
+        << what << ", request " << i << ": log-probabilities differ in bits";
+    ASSERT_EQ(a.top_logprobs.size(), b.top_logprobs.size()) << what << ", request " << i;
+    for (size_t k = 0; k < a.top_logprobs.size(); ++k) {
+      ASSERT_EQ(a.top_logprobs[k].token, b.top_logprobs[k].token) << what << ", request " << i;
+      ASSERT_EQ(std::memcmp(&a.top_logprobs[k].logprob, &b.top_logprobs[k].logprob, sizeof(float)),
+                0)
+          << what << ", request " << i;
+    }
+  }
+}
+
+std::vector<std::string> usable_isas() {
+  std::vector<std::string> isas;
+  for (const char* isa : {"scalar", "avx2", "avx512"}) {
+    if (kernels::Device::create({.isa = isa, .threads = 1})) isas.emplace_back(isa);
+  }
+  return isas;
+}
+
+TEST(Determinism, TokensAndLogprobsDoNotDependOnHowARequestIsRun) {
+  std::vector<ValidRequest> requests;
+  std::vector<Collected> expected;
+  {
+    Config config = base_config();
+    config.threads = 1;
+    config.enable_prefix_caching = false;
+    const std::unique_ptr<Engine> engine = start(config);
+    ASSERT_NE(engine, nullptr);
+    requests = make_requests(engine->model().vocab_size, num_requests());
+    expected = run_alone(*engine, requests);
+  }
+  size_t num_tokens = 0;
+  for (const Collected& result : expected) num_tokens += result.tokens.size();
+  ASSERT_GT(num_tokens, requests.size() * 5);
+
+  int64_t num_preemptions = 0;
+  int64_t num_cached = 0;
+  for (const std::string& isa : usable_isas()) {
+    for (const int32_t threads : {1, 2}) {
+      for (const int32_t budget : {16, 128, 2048}) {
+        for (const bool prefix : {false, true}) {
+          for (const int32_t preempt : {0, 3}) {
+            Config config = base_config();
+            config.isa = isa;
+            config.threads = threads;
+            config.max_num_batched_tokens = budget;
+            config.max_num_seqs = budget == 16 ? 16 : 64;
+            config.enable_prefix_caching = prefix;
+            config.debug_preempt_every = preempt;
+            const std::unique_ptr<Engine> engine = start(config);
+            ASSERT_NE(engine, nullptr);
+            const std::string what = isa + ", threads " + std::to_string(threads) + ", budget " +
+                                     std::to_string(budget) + ", prefix " +
+                                     std::to_string(prefix) + ", preempt " +
+                                     std::to_string(preempt);
+            expect_same(expected, run_mixed(*engine, requests), what);
+            if (HasFatalFailure()) return;
+            const EngineStats stats = engine->stats();
+            num_preemptions += static_cast<int64_t>(stats.num_preemptions);
+            num_cached += static_cast<int64_t>(stats.prefix_cache_hits);
+          }
+        }
+      }
+    }
+  }
+  // The matrix did what its axes say.
+  EXPECT_GT(num_preemptions, 0);
+  EXPECT_GT(num_cached, 0);
+}
+
+TEST(Determinism, ScarceMemoryPreemptsAndChangesNothing) {
+  Config config = base_config();
+  config.threads = 2;
+  const std::unique_ptr<Engine> roomy = start(config);
+  ASSERT_NE(roomy, nullptr);
+  // Short prompts are admitted together, and their long answers outgrow the cache.
+  std::vector<ValidRequest> requests = make_requests(roomy->model().vocab_size, 24);
+  for (ValidRequest& request : requests) {
+    std::vector<TokenId>& prompt = request.prompt[0].token_ids;
+    prompt.resize(std::min<size_t>(prompt.size(), 30));
+    request.sampling.max_tokens = 300;
+    request.sampling.min_tokens = 0;
+    request.sampling.ignore_eos = true;
+  }
+  const std::vector<Collected> expected = run_mixed(*roomy, requests);
+  config.kv_cache_memory = 1;  // the plan names what one request needs
+  const Expected<std::unique_ptr<Engine>> refused = create_engine(config);
+  ASSERT_FALSE(refused.has_value());
+  // Room for two requests of full length.
+  const EngineStats stats = roomy->stats();
+  const int64_t bytes_per_block = base_config().kv_cache_memory / stats.num_blocks_total;
+  config.kv_cache_memory = bytes_per_block * 2 * config.max_model_len / config.block_size;
+  const std::unique_ptr<Engine> tight = start(config);
+  ASSERT_NE(tight, nullptr);
+  expect_same(expected, run_mixed(*tight, requests), "scarce memory");
+  EXPECT_GT(tight->stats().num_preemptions, 0U);
+}
+
+TEST(Determinism, PrefixHitGivesTheSameBitsAndIsReported) {
+  Config config = base_config();
+  const std::unique_ptr<Engine> engine = start(config);
+  ASSERT_NE(engine, nullptr);
+  std::vector<ValidRequest> requests = make_requests(engine->model().vocab_size, 1);
+  requests[0].prompt[0].token_ids.resize(100, 7);
+  const std::vector<Collected> cold = run_alone(*engine, requests);
+  const std::vector<Collected> warm = run_alone(*engine, requests);
+  expect_same(cold, warm, "prefix hit");
+  EXPECT_EQ(cold[0].num_cached_tokens, 0);
+  EXPECT_EQ(warm[0].num_cached_tokens, 96);  // whole blocks of 16, one token left to compute
+  // Another tenant does not see it, and computes the same.
+  requests[0].tenant_salt = 1;
+  const std::vector<Collected> other = run_alone(*engine, requests);
+  expect_same(cold, other, "other tenant");
+  EXPECT_EQ(other[0].num_cached_tokens, 0);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine behind its facade: ends, aborts, drains, refusals.
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "tests/support/collecting_sink.h"
+
+namespace sluice {
+namespace {
+
+using testing::Collected;
+using testing::CollectingSink;
+
+Config tiny_config() {
+  Config config;
+  config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  config.threads = 2;
+  config.kv_cache_memory = int64_t{16} << 20;
+  return config;
+}
+
+std::unique_ptr<Engine> start(const Config& config) {
+  Expected<std::unique_ptr<Engine>> engine = create_engine(config);
+  EXPECT_TRUE(engine.has_value()) << engine.error().message;
+  return engine ? std::move(*engine) : nullptr;
+}
+
+ValidRequest make_request(std::vector<TokenId> prompt, int32_t max_tokens) {
+  ValidRequest request;
+  request.prompt.push_back({std::move(prompt)});
+  request.sampling.temperature = 0;
+  request.sampling.max_tokens = max_tokens;
+  request.sampling.ignore_eos = true;
+  request.arrival = std::chrono::steady_clock::now();
+  return request;
+}
+
+TEST(Engine, ModelInfoDescribesTheFile) {
+  const auto engine = start(tiny_config());
+  ASSERT_NE(engine, nullptr);
+  EXPECT_EQ(engine->model().architecture, "llama");
+  EXPECT_EQ(engine->model().vocab_size, engine->tokenizer().vocab_size());
+  EXPECT_EQ(engine->model().max_model_len, 2048);
+  EXPECT_FALSE(engine->model().chat_template.empty());
+  EXPECT_EQ(engine->model().system_fingerprint.rfind("fp_", 0), 0U);
+}
+
+TEST(Engine, FingerprintFollowsTheDeterminismKeyOnly) {
+  Config config = tiny_config();
+  const std::string first = start(config)->model().system_fingerprint;
+  config.threads = 1;
+  config.isa = "scalar";
+  config.max_num_batched_tokens = 64;
+  config.enable_prefix_caching = false;
+  EXPECT_EQ(start(config)->model().system_fingerprint, first);
+  config.activation_bits = 16;
+  EXPECT_NE(start(config)->model().system_fingerprint, first);
+  config.activation_bits = 8;
+  config.kv_cache_dtype = "float32";
+  EXPECT_NE(start(config)->model().system_fingerprint, first);
+}
+
+TEST(Engine, MaxTokensEndsWithLength) {
+  const auto engine = start(tiny_config());
+  CollectingSink sink;
+  const Collected result = sink.wait(*engine->submit(make_request({1, 2, 3}, 7), sink));
+  EXPECT_EQ(result.tokens.size(), 7U);
+  EXPECT_EQ(result.finish_reason, FinishReason::kLength);
+}
+
+TEST(Engine, StopTokenEndsWithStopAndMinTokensHoldsItBack) {
+  const auto engine = start(tiny_config());
+  CollectingSink sink;
+  const Collected free_run = sink.wait(*engine->submit(make_request({5, 6, 7}, 20), sink));
+  const TokenId stop = free_run.tokens[3];
+  const auto first =
+      std::find(free_run.tokens.begin(), free_run.tokens.end(), stop) - free_run.tokens.begin();
+  ValidRequest request = make_request({5, 6, 7}, 20);
+  request.sampling.stop_token_ids = {stop};
+  const Collected stopped = sink.wait(*engine->submit(request, sink));
+  EXPECT_EQ(stopped.finish_reason, FinishReason::kStop);
+  EXPECT_EQ(stopped.tokens.size(), static_cast<size_t>(first) + 1);
+  request.sampling.min_tokens = 12;
+  const Collected held = sink.wait(*engine->submit(request, sink));
+  EXPECT_EQ(std::count(held.tokens.begin(), held.tokens.begin() + 12, stop), 0);
+}
+
+TEST(Engine, AbortEndsARunningRequestOnce) {
+  const auto engine = start(tiny_config());
+  CollectingSink sink;
+  const RequestId id = *engine->submit(make_request({1, 2, 3}, 2000), sink);
+  sink.wait_tokens(id, 3);
+  engine->abort(id);
+  engine->abort(id);
+  const Collected result = sink.wait(id);
+  EXPECT_EQ(result.finish_reason, FinishReason::kAbort);
+  EXPECT_LT(result.tokens.size(), 2000U);
+  // The blocks are back and others run.
+  EXPECT_EQ(sink.wait(*engine->submit(make_request({4}, 3), sink)).tokens.size(), 3U);
+  EXPECT_EQ(engine->stats().num_blocks_used, 0);
+  EXPECT_EQ(sink.wait(id).num_ends, 1);
+}
+
+TEST(Engine, AbortOfAnUnknownRequestIsIgnored) {
+  const auto engine = start(tiny_config());
+  engine->abort(RequestId(12345));
+  CollectingSink sink;
+  EXPECT_EQ(sink.wait(*engine->submit(make_request({4}, 3), sink)).tokens.size(), 3U);
+}
+
+TEST(Engine, DrainRefusesNewRequestsAndFinishesRunningOnes) {
+  const auto engine = start(tiny_config());
+  CollectingSink sink;
+  const RequestId id = *engine->submit(make_request({1, 2}, 200), sink);
+  sink.wait_tokens(id, 1);
+  engine->drain();
+  const Expected<RequestId> refused = engine->submit(make_request({1}, 1), sink);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(sink.wait(id).tokens.size(), 200U);
+  EXPECT_TRUE(engine->stats().draining);
+}
+
+TEST(Engine, StopGivesEveryRequestItsReply) {
+  auto engine = start(tiny_config());
+  CollectingSink sink;
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 100; ++i) ids.push_back(*engine->submit(make_request({1, 2}, 1000), sink));
+  engine->stop();
+  for (const RequestId id : ids) EXPECT_EQ(sink.wait(id).num_ends, 1);
+  EXPECT_FALSE(engine->submit(make_request({1}, 1), sink).has_value());
+}
+
+TEST(Engine, FullQueueIsRefusedNotLost) {
+  Config config = tiny_config();
+  config.max_num_queued_reqs = 4;
+  config.max_num_seqs = 1;
+  const auto engine = start(config);
+  CollectingSink sink;
+  std::vector<RequestId> accepted;
+  int refused = 0;
+  for (int i = 0; i < 50; ++i) {
+    const Expected<RequestId> id = engine->submit(make_request({1, 2}, 50), sink);
+    if (id) {
+      accepted.push_back(*id);
+    } else {
+      EXPECT_EQ(id.error().code, ErrorCode::kResourceExhausted);
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 0);
+  for (const RequestId id : accepted) EXPECT_EQ(sink.wait(id).tokens.size(), 50U);
+}
+
+TEST(Engine, ManyThreadsSubmitAndAbortAndEveryRequestEndsOnce) {
+  const auto engine = start(tiny_config());
+  CollectingSink sink;
+  std::vector<std::thread> clients;
+  std::vector<std::vector<RequestId>> ids(4);
+  for (size_t t = 0; t < ids.size(); ++t) {
+    clients.emplace_back([&, t] {
+      for (int i = 0; i < 40; ++i) {
+        const auto prompt_token = static_cast<TokenId>(t * 40 + static_cast<size_t>(i)) % 200;
+        const RequestId id =
+            *engine->submit(make_request({prompt_token, 9, 8}, 5 + i % 20), sink);
+        ids[t].push_back(id);
+        if (i % 3 == 0) engine->abort(id);
+        const EngineStats stats = engine->stats();
+        EXPECT_GE(stats.num_blocks_total, stats.num_blocks_used);
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  for (const auto& list : ids) {
+    for (const RequestId id : list) EXPECT_EQ(sink.wait(id).num_ends, 1);
+  }
+  engine->stop();
+  EXPECT_EQ(engine->stats().num_blocks_used, 0);
+}
+
+TEST(Engine, UnreadableAndUnfittingModelsAreOneLine) {
+  Config config = tiny_config();
+  config.model = "/nonexistent/model.gguf";
+  const auto missing = create_engine(config);
+  ASSERT_FALSE(missing.has_value());
+  EXPECT_NE(missing.error().message.find("/nonexistent/model.gguf"), std::string::npos);
+  EXPECT_EQ(missing.error().message.find('\n'), std::string::npos);
+  config = tiny_config();
+  config.max_model_len = 4096;
+  const auto too_long = create_engine(config);
+  ASSERT_FALSE(too_long.has_value());
+  EXPECT_NE(too_long.error().message.find("2048"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sluice

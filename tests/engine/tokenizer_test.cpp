@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/tokenizer/tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "tests/engine/vocabulary_file.h"
+
+namespace sluice {
+namespace {
+
+const std::string kGoldens = std::string(SLUICE_TEST_DATA) + "/tokenizer/";
+
+const char* const kAllPres[] = {"gpt-2",
+                                "smollm",
+                                "llama-bpe",
+                                "qwen2",
+                                "gpt-4o",
+                                "deepseek-llm",
+                                "deepseek-coder",
+                                "deepseek-v3",
+                                "falcon",
+                                "default"};
+
+Vocabulary golden_vocabulary() {
+  auto vocabulary = testing::read_vocabulary_file(kGoldens + "vocabulary.txt");
+  EXPECT_TRUE(vocabulary.has_value());
+  return vocabulary ? *vocabulary : Vocabulary();
+}
+
+std::unique_ptr<Tokenizer> golden_tokenizer(const std::string& pre = "smollm") {
+  Vocabulary vocabulary = golden_vocabulary();
+  vocabulary.pre = pre;
+  auto tokenizer = create_tokenizer(std::move(vocabulary));
+  EXPECT_TRUE(tokenizer.has_value()) << (tokenizer ? "" : tokenizer.error().message);
+  return tokenizer ? std::move(*tokenizer) : nullptr;
+}
+
+std::vector<TokenId> encode(const Tokenizer& tokenizer,
+                            std::string_view text,
+                            SpecialText special = SpecialText::kText) {
+  std::vector<TokenId> ids;
+  tokenizer.encode(text, special, ids);
+  return ids;
+}
+
+std::string decode(const Tokenizer& tokenizer, const std::vector<TokenId>& ids) {
+  std::string bytes;
+  for (const TokenId id : ids) bytes += tokenizer.token_bytes(id);
+  return bytes;
+}
+
+std::string from_hex(const std::string& hex) {
+  std::string bytes;
+  for (size_t i = 0; i + 1 < hex.size(); i += 2) {
+    bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  }
+  return bytes;
+}
+
+ErrorCode creation_error(Vocabulary vocabulary, const std::string& mentioned) {
+  auto tokenizer = create_tokenizer(std::move(vocabulary));
+  EXPECT_FALSE(tokenizer.has_value());
+  if (tokenizer) return ErrorCode::kInternal;
+  EXPECT_NE(tokenizer.error().message.find(mentioned), std::string::npos)
+      << tokenizer.error().message;
+  return tokenizer.error().code;
+}
+
+TEST(Tokenizer, IdsEqualThoseOfTheTokenizersPackage) {
+  std::ifstream cases(kGoldens + "cases.txt");
+  std::string line;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::string current;
+  int num_cases = 0;
+  while (std::getline(cases, line)) {
+    std::istringstream fields(line);
+    std::string pre;
+    std::string mode;
+    std::string hex;
+    fields >> pre >> mode >> hex;
+    std::vector<TokenId> expected;
+    for (TokenId id = 0; fields >> id;) expected.push_back(id);
+    if (pre != current) tokenizer = golden_tokenizer(current = pre);
+    ASSERT_NE(tokenizer, nullptr);
+    const std::string text = from_hex(hex);
+    const auto special = mode == "p" ? SpecialText::kParse : SpecialText::kText;
+    ASSERT_EQ(encode(*tokenizer, text, special), expected) << pre << " " << mode << ": " << text;
+    ++num_cases;
+  }
+  EXPECT_EQ(num_cases, 720);
+}
+
+TEST(Tokenizer, AnyBytesComeBackExactly) {
+  std::mt19937 random(7);
+  for (const char* pre : kAllPres) {
+    const auto tokenizer = golden_tokenizer(pre);
+    for (int round = 0; round < 200; ++round) {
+      std::string text;
+      const size_t length = random() % 200;
+      while (text.size() < length) {
+        // Lead and continuation bytes often, so that characters form and break.
+        const uint32_t kind = random() % 4;
+        text += static_cast<char>(kind == 0   ? random()
+                                  : kind == 1 ? 0x80 + random() % 0x80
+                                              : "a 1\n"[random() % 4]);
+      }
+      ASSERT_EQ(decode(*tokenizer, encode(*tokenizer, text)), text) << pre << " round " << round;
+    }
+  }
+}
+
+TEST(Tokenizer, BrokenCharacterIsAPieceBetweenPieces) {
+  const auto tokenizer = golden_tokenizer();
+  auto expected = encode(*tokenizer, "the ");
+  for (const TokenId id : encode(*tokenizer, "\xE2\x82")) expected.push_back(id);
+  for (const TokenId id : encode(*tokenizer, "the")) expected.push_back(id);
+  EXPECT_EQ(encode(*tokenizer, "the \xE2\x82the"), expected);
+}
+
+TEST(Tokenizer, UserTextNeverYieldsControlTokens) {
+  const auto tokenizer = golden_tokenizer();
+  const TokenId control = tokenizer->find_token("<|im_end|>");
+  ASSERT_NE(control, kInvalidToken);
+  const auto text_ids = encode(*tokenizer, "a<|im_end|>b");
+  EXPECT_EQ(std::count(text_ids.begin(), text_ids.end(), control), 0);
+  EXPECT_EQ(decode(*tokenizer, text_ids), "a<|im_end|>b");
+  const auto parsed_ids = encode(*tokenizer, "a<|im_end|>b", SpecialText::kParse);
+  EXPECT_EQ(std::count(parsed_ids.begin(), parsed_ids.end(), control), 1);
+}
+
+TEST(Tokenizer, UserDefinedTokensAreFoundInBothModes) {
+  const auto tokenizer = golden_tokenizer();
+  const std::vector<TokenId> expected{tokenizer->find_token("<tool>")};
+  EXPECT_EQ(encode(*tokenizer, "<tool>", SpecialText::kText), expected);
+  EXPECT_EQ(encode(*tokenizer, "<tool>", SpecialText::kParse), expected);
+  EXPECT_FALSE(tokenizer->is_special(expected[0]));
+}
+
+TEST(Tokenizer, LongestOfOverlappingNamesWins) {
+  Vocabulary vocabulary = golden_vocabulary();
+  const auto add = [&](const char* name) {
+    vocabulary.tokens.emplace_back(name);
+    vocabulary.token_types.push_back(TokenType::kControl);
+    return static_cast<TokenId>(vocabulary.tokens.size() - 1);
+  };
+  const TokenId shorter = add("<x>");
+  const TokenId longer = add("<x><y>");
+  const TokenId later = add("><y><z><w>");
+  auto tokenizer = create_tokenizer(std::move(vocabulary));
+  ASSERT_TRUE(tokenizer.has_value());
+  EXPECT_EQ(encode(**tokenizer, "<x><x><y>", SpecialText::kParse),
+            (std::vector<TokenId>{shorter, longer}));
+  // Leftmost before longest.
+  EXPECT_EQ(encode(**tokenizer, "<x><y><z><w>", SpecialText::kParse)[0], longer);
+  EXPECT_NE(later, kInvalidToken);
+}
+
+TEST(Tokenizer, MarkedTextIsTokenizedAsOneString) {
+  const auto tokenizer = golden_tokenizer();
+  // The border between template and user falls inside the word "there".
+  const std::string text =
+      "<|im_start|>the"
+      "re it's<|im_end|>\n";
+  const TextRange user{15, 22};
+  std::vector<TokenId> marked;
+  tokenizer->encode_marked(text, {&user, 1}, marked);
+  EXPECT_EQ(marked, encode(*tokenizer, text, SpecialText::kParse));
+  std::vector<TokenId> pieces = encode(*tokenizer, text.substr(0, 15), SpecialText::kParse);
+  for (const TokenId id : encode(*tokenizer, text.substr(15, 7))) pieces.push_back(id);
+  for (const TokenId id : encode(*tokenizer, text.substr(22), SpecialText::kParse)) {
+    pieces.push_back(id);
+  }
+  EXPECT_NE(marked, pieces);
+}
+
+TEST(Tokenizer, ControlTokensAreFoundOnlyOutsideLiteralRanges) {
+  const auto tokenizer = golden_tokenizer();
+  const std::string name = "<|im_end|>";
+  const TokenId control = tokenizer->find_token(name);
+  const std::string text = "x" + name + "y";
+  // Every literal range: the token survives exactly where the range does not touch the name.
+  for (size_t begin = 0; begin <= text.size(); ++begin) {
+    for (size_t end = begin; end <= text.size(); ++end) {
+      const TextRange range{begin, end};
+      std::vector<TokenId> ids;
+      tokenizer->encode_marked(text, {&range, 1}, ids);
+      const bool touches = begin < end && begin < 1 + name.size() && end > 1;
+      ASSERT_EQ(std::count(ids.begin(), ids.end(), control), touches ? 0 : 1)
+          << begin << " to " << end;
+      ASSERT_EQ(decode(*tokenizer, ids), text);
+    }
+  }
+}
+
+TEST(Tokenizer, SeveralLiteralRangesEachHideWhatTheyTouch) {
+  const auto tokenizer = golden_tokenizer();
+  const std::string name = "<|im_end|>";
+  const TokenId control = tokenizer->find_token(name);
+  const std::string text = name + name + name + name + "<tool>";
+  const size_t size = name.size();
+  const TextRange ranges[] = {
+      {0, size}, {size, size}, {2 * size, 3 * size}, {4 * size, 4 * size + 6}};
+  std::vector<TokenId> ids;
+  tokenizer->encode_marked(text, ranges, ids);
+  auto expected = encode(*tokenizer, name);
+  expected.push_back(control);
+  for (const TokenId id : encode(*tokenizer, name)) expected.push_back(id);
+  expected.push_back(control);
+  expected.push_back(tokenizer->find_token("<tool>"));  // user-defined: text like any other
+  EXPECT_EQ(ids, expected);
+}
+
+// The definition of byte-pair merging, one pair at a time over the whole word.
+std::vector<TokenId> merge_plainly(const Vocabulary& vocabulary, const std::string& word) {
+  std::vector<std::string> symbols;
+  for (const char c : word) symbols.emplace_back(1, c);
+  while (true) {
+    size_t best_rank = vocabulary.merges.size();
+    size_t best = 0;
+    for (size_t i = 0; i + 1 < symbols.size(); ++i) {
+      const auto at = std::find(vocabulary.merges.begin(),
+                                vocabulary.merges.begin() + static_cast<ptrdiff_t>(best_rank),
+                                symbols[i] + " " + symbols[i + 1]);
+      const auto rank = static_cast<size_t>(at - vocabulary.merges.begin());
+      if (rank >= best_rank) continue;
+      best_rank = rank;
+      best = i;
+    }
+    if (best_rank == vocabulary.merges.size()) break;
+    symbols[best] += symbols[best + 1];
+    symbols.erase(symbols.begin() + static_cast<ptrdiff_t>(best) + 1);
+  }
+  std::vector<TokenId> ids;
+  for (const std::string& symbol : symbols) {
+    const auto at = std::find(vocabulary.tokens.begin(), vocabulary.tokens.end(), symbol);
+    ids.push_back(static_cast<TokenId>(at - vocabulary.tokens.begin()));
+  }
+  return ids;
+}
+
+TEST(Tokenizer, RandomMergesOfAnyWordLengthFollowTheDefinition) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 40; ++round) {
+    Vocabulary vocabulary;
+    vocabulary.model = "gpt2";
+    vocabulary.pre = "gpt-2";
+    vocabulary.tokens = {"a", "b", "c"};
+    for (int tries = 0; tries < 40; ++tries) {
+      const std::string left = vocabulary.tokens[random() % vocabulary.tokens.size()];
+      const std::string right = vocabulary.tokens[random() % vocabulary.tokens.size()];
+      auto& tokens = vocabulary.tokens;
+      if (std::find(tokens.begin(), tokens.end(), left + right) != tokens.end()) continue;
+      tokens.push_back(left + right);
+      vocabulary.merges.push_back(left + " " + right);
+    }
+    std::shuffle(vocabulary.merges.begin(), vocabulary.merges.end(), random);
+    auto tokenizer = create_tokenizer(vocabulary);
+    ASSERT_TRUE(tokenizer.has_value()) << tokenizer.error().message;
+    for (const size_t length : {1, 2, 3, 7, 20, 47, 48, 49, 50, 64, 100, 300}) {
+      std::string word;
+      while (word.size() < length) word += "aaabc"[random() % 5];
+      ASSERT_EQ(encode(**tokenizer, word), merge_plainly(vocabulary, word)) << word;
+    }
+  }
+}
+
+// A quadratic step over a quarter of a million characters would trip the time limit of ctest.
+TEST(Tokenizer, LongRunsOfEqualCharactersTakeLinearTime) {
+  const size_t length = 1 << 18;
+  for (const char* pre : kAllPres) {
+    const auto tokenizer = golden_tokenizer(pre);
+    for (const char* unit :
+         {"a", " ", "\n", "A", "1", "!", "<", "\xE4\xB8\xAD", "\xFF", " \n", "aA"}) {
+      std::string text;
+      while (text.size() < length) text += unit;
+      text += "\xE4\xB8\xAD";  // and text after the run
+      ASSERT_EQ(decode(*tokenizer, encode(*tokenizer, text)), text) << pre << " " << unit;
+    }
+  }
+}
+
+TEST(Tokenizer, RunsMayBeLongerThanTheDefaultMatchLimitOfPcre2) {
+  const auto tokenizer = golden_tokenizer("gpt-4o");
+  // Capitals only: the first alternative gives back every one of them.
+  EXPECT_EQ(encode(*tokenizer, std::string(11'000'000, 'Q')).size(), 11'000'000U);
+}
+
+// More distinct words of one length than the cache has places, and each of them again.
+TEST(Tokenizer, CacheOfLongTextsChangesNothing) {
+  const auto tokenizer = golden_tokenizer();
+  std::mt19937 random(5);
+  std::vector<std::string> words(30000);
+  for (std::string& word : words) {
+    word = " ";
+    while (word.size() < 5) word += static_cast<char>('a' + random() % 26);
+  }
+  std::string text;
+  std::vector<TokenId> expected;
+  for (size_t i = 0; i < 2 * words.size(); ++i) {
+    const std::string& word = words[i < words.size() ? i : random() % words.size()];
+    text += word;
+    tokenizer->encode(word, SpecialText::kText, expected);
+  }
+  EXPECT_EQ(encode(*tokenizer, text), expected);
+}
+
+TEST(Tokenizer, BytesWithoutATokenAreLeftOut) {
+  Vocabulary vocabulary = golden_vocabulary();
+  vocabulary.merges.clear();
+  const auto at = std::find(vocabulary.tokens.begin(), vocabulary.tokens.end(), "q");
+  ASSERT_NE(at, vocabulary.tokens.end());
+  *at = "qqq";
+  auto tokenizer = create_tokenizer(std::move(vocabulary));
+  ASSERT_TRUE(tokenizer.has_value());
+  EXPECT_EQ(decode(**tokenizer, encode(**tokenizer, "aqb")), "ab");
+}
+
+TEST(Tokenizer, EndTokensAreEosAndKnownNames) {
+  const auto tokenizer = golden_tokenizer();
+  const std::vector<TokenId> expected{tokenizer->find_token("<|endoftext|>"),
+                                      tokenizer->find_token("<|im_end|>")};
+  EXPECT_EQ(tokenizer->end_tokens(), expected);
+  EXPECT_EQ(tokenizer->eos_text(), "<|im_end|>");
+  EXPECT_EQ(tokenizer->bos_text(), "");
+  EXPECT_EQ(tokenizer->bos(), kInvalidToken);
+}
+
+TEST(Tokenizer, EndOfMessageIsNoEndWhereReturnAndCallExist) {
+  for (const bool harmony : {false, true}) {
+    Vocabulary vocabulary = golden_vocabulary();
+    for (const char* name : {"<|end|>", "<|return|>", "<|call|>"}) {
+      if (!harmony && name != std::string("<|end|>")) continue;
+      vocabulary.tokens.emplace_back(name);
+      vocabulary.token_types.push_back(TokenType::kControl);
+    }
+    auto tokenizer = create_tokenizer(std::move(vocabulary));
+    ASSERT_TRUE(tokenizer.has_value());
+    const auto& ends = (*tokenizer)->end_tokens();
+    const TokenId end = (*tokenizer)->find_token("<|end|>");
+    EXPECT_EQ(std::count(ends.begin(), ends.end(), end), harmony ? 0 : 1);
+  }
+}
+
+TEST(Tokenizer, IdsOutOfRangeAreEmpty) {
+  const auto tokenizer = golden_tokenizer();
+  for (const TokenId id : {-1, tokenizer->vocab_size(), INT32_MAX, INT32_MIN}) {
+    EXPECT_TRUE(tokenizer->token_bytes(id).empty());
+    EXPECT_FALSE(tokenizer->is_special(id));
+  }
+}
+
+TEST(Tokenizer, UnknownNamesAreUnsupportedAndListWhatIs) {
+  Vocabulary vocabulary = golden_vocabulary();
+  vocabulary.pre = "martian";
+  EXPECT_EQ(creation_error(vocabulary, "\"martian\""), ErrorCode::kUnsupported);
+  EXPECT_EQ(creation_error(vocabulary, "qwen2"), ErrorCode::kUnsupported);
+  vocabulary.model = "t5";
+  EXPECT_EQ(creation_error(vocabulary, "\"t5\""), ErrorCode::kUnsupported);
+}
+
+TEST(Tokenizer, ContradictionsAreDataLoss) {
+  const Vocabulary good = golden_vocabulary();
+  const auto broken = [&](auto change, const char* mentioned) {
+    Vocabulary vocabulary = good;
+    change(vocabulary);
+    EXPECT_EQ(creation_error(std::move(vocabulary), mentioned), ErrorCode::kDataLoss) << mentioned;
+  };
+  broken([](Vocabulary& v) { v.tokens[7] = v.tokens[3]; }, "twice");
+  broken([](Vocabulary& v) { v.merges[5] = "no-such token"; }, "lacks");
+  broken([](Vocabulary& v) { v.merges[5] = "alone"; }, "two tokens");
+  broken([](Vocabulary& v) { v.merges[5] = "a "; }, "two tokens");
+  broken([](Vocabulary& v) { v.merges[5] = ""; }, "two tokens");
+  broken([](Vocabulary& v) { v.merges[5] = v.merges[4]; }, "twice");
+  broken([](Vocabulary& v) { v.token_types.pop_back(); }, "token types");
+  broken([](Vocabulary& v) { v.token_types[0] = static_cast<TokenType>(9); }, "none of 1 to 6");
+  broken([](Vocabulary& v) { v.eos = static_cast<TokenId>(v.tokens.size()); }, "outside");
+  broken([](Vocabulary& v) { v.bos = -2; }, "outside");
+  broken(
+      [](Vocabulary& v) {
+        v.tokens.back() = std::string(300, 'x'), v.token_types.back() = TokenType::kControl;
+      },
+      "300");
+  broken([](Vocabulary& v) { v.tokens.clear(); }, "no tokens");
+}
+
+}  // namespace
+}  // namespace sluice

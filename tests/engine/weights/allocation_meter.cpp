@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// In a file of its own: inlined replacements of new and delete make g++ warn of mismatches.
+#include "tests/engine/weights/allocation_meter.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+size_t largest = 0;
+
+}  // namespace
+
+namespace sluice {
+
+void reset_largest_allocation() { largest = 0; }
+
+size_t largest_allocation() { return largest; }
+
+}  // namespace sluice
+
+void* operator new(size_t bytes) {
+  largest = std::max(largest, bytes);
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+
+void operator delete(void* memory) noexcept { std::free(memory); }
+
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// A stream of tokens with stop strings against the plain definition: decode everything, then find
+// the stop that ends first. Every piece of output is valid UTF-8.
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "engine/tokenizer/byte_level.h"
+#include "engine/tokenizer/detokenizer.h"
+#include "engine/tokenizer/utf8.h"
+
+namespace sluice {
+namespace {
+
+std::unique_ptr<Tokenizer> make_tokenizer() {
+  Vocabulary vocabulary;
+  vocabulary.model = "gpt2";
+  vocabulary.pre = "gpt-2";
+  for (int byte = 0; byte < 256; ++byte) {
+    vocabulary.tokens.push_back(spell_byte(static_cast<uint8_t>(byte)));
+  }
+  return std::move(create_tokenizer(std::move(vocabulary)).value());
+}
+
+std::string decode_all(std::string_view bytes) {
+  std::string text;
+  for (size_t i = 0; i < bytes.size();) {
+    const Utf8Part part = next_utf8_part(bytes, i);
+    const bool valid = part.kind == Utf8Kind::kCharacter;
+    text += valid ? bytes.substr(i, part.length) : kReplacementCharacter;
+    i += part.length;
+  }
+  return text;
+}
+
+std::string expected_text(const std::string& text, const StopConfig& stop) {
+  size_t best_end = std::string::npos;
+  size_t best_begin = std::string::npos;
+  for (const std::string& pattern : stop.strings) {
+    const size_t begin = text.find(pattern);
+    if (begin == std::string::npos) continue;
+    const size_t end = begin + pattern.size();
+    if (end > best_end || (end == best_end && begin > best_begin)) continue;
+    best_end = end;
+    best_begin = begin;
+  }
+  return text.substr(0, stop.include_in_output ? best_end : best_begin);
+}
+
+}  // namespace
+}  // namespace sluice
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace sluice;
+  static const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer();
+  std::string_view rest(reinterpret_cast<const char*>(data), size);
+  const auto take = [&](size_t count) {
+    const std::string_view taken = rest.substr(0, count);
+    rest.remove_prefix(taken.size());
+    return taken;
+  };
+  if (size < 1) return 0;
+  const auto flags = static_cast<uint8_t>(take(1)[0]);
+  StopConfig stop;
+  stop.include_in_output = flags % 2 == 1;
+  for (int i = flags / 2 % 4; i > 0 && !rest.empty(); --i) {
+    const size_t length = static_cast<uint8_t>(take(1)[0]) % 12;
+    std::string pattern = decode_all(take(length));
+    if (!pattern.empty()) stop.strings.push_back(std::move(pattern));
+  }
+  Detokenizer detokenizer(*tokenizer, stop, /*skip_special_tokens=*/true);
+  std::string text;
+  bool matched = false;
+  for (const char c : rest) {
+    const Detokenizer::Result result = detokenizer.append(static_cast<uint8_t>(c));
+    CHECK_EQ(find_invalid_utf8(result.text, 0), result.text.size());
+    CHECK(!matched || (result.text.empty() && result.matched_stop < 0));
+    matched = matched || result.matched_stop >= 0;
+    text += result.text;
+  }
+  text += detokenizer.finish();
+  CHECK(text == expected_text(decode_all(rest), stop));
+  return 0;
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcache/block_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace sluice {
+namespace {
+
+TEST(BlockPool, FreedBlockKeepsItsTagUntilReused) {
+  BlockPool pool(2);
+  const BlockId a = pool.take().block;
+  const BlockId b = pool.take().block;
+  pool.set_tag(a, 7);
+  pool.release(a);
+  pool.release(b);
+  EXPECT_EQ(pool.num_cached(), 1);
+  EXPECT_EQ(pool.tag(a), 7);
+  EXPECT_EQ(pool.take().block, b);  // free ones go first
+  const BlockPool::Taken taken = pool.take();
+  EXPECT_EQ(taken.block, a);
+  EXPECT_EQ(taken.evicted_tag, 7);
+  EXPECT_EQ(pool.tag(a), BlockPool::kNoTag);
+  EXPECT_EQ(pool.take().block, kNullBlock);
+}
+
+TEST(BlockPool, LeastRecentlyReleasedCachedBlockIsEvictedFirst) {
+  BlockPool pool(3);
+  std::vector<BlockId> blocks;
+  for (int32_t i = 0; i < 3; ++i) {
+    blocks.push_back(pool.take().block);
+    pool.set_tag(blocks.back(), i);
+  }
+  for (const BlockId block : blocks) pool.release(block);
+  pool.share(blocks[0]);  // used again, so it becomes the newest
+  pool.release(blocks[0]);
+  EXPECT_EQ(pool.take().evicted_tag, 1);
+  EXPECT_EQ(pool.take().evicted_tag, 2);
+  EXPECT_EQ(pool.take().evicted_tag, 0);
+}
+
+TEST(BlockPool, BlockInTransferIsNotReusedUntilTheTransferEnds) {
+  BlockPool pool(1);
+  const BlockId block = pool.take().block;
+  pool.begin_transfer(block);
+  pool.begin_transfer(block);
+  pool.release(block);
+  EXPECT_EQ(pool.take().block, kNullBlock);
+  pool.end_transfer(block);
+  EXPECT_EQ(pool.take().block, kNullBlock);
+  pool.end_transfer(block);
+  EXPECT_EQ(pool.take().block, block);
+}
+
+// --- Every short sequence of operations on a small pool, against a plain reference -------------
+
+struct Reference {
+  struct State {
+    int32_t owners = 0;
+    int32_t transfers = 0;
+    int32_t tag = BlockPool::kNoTag;
+  };
+
+  std::map<int32_t, State> blocks;
+  std::deque<int32_t> free;
+  std::deque<int32_t> cached;
+
+  explicit Reference(int32_t num_blocks) {
+    for (int32_t i = 0; i < num_blocks; ++i) {
+      blocks[i] = {};
+      free.push_back(i);
+    }
+  }
+
+  bool idle(int32_t b) { return blocks[b].owners == 0 && blocks[b].transfers == 0; }
+
+  void settle(int32_t b) {
+    if (idle(b)) (blocks[b].tag == BlockPool::kNoTag ? free : cached).push_back(b);
+  }
+
+  int32_t evict() {
+    if (cached.empty()) return BlockPool::kNoTag;
+    const int32_t b = cached.front();
+    cached.pop_front();
+    free.push_back(b);
+    return std::exchange(blocks[b].tag, BlockPool::kNoTag);
+  }
+
+  BlockPool::Taken take() {
+    BlockPool::Taken taken;
+    if (free.empty()) taken.evicted_tag = evict();
+    if (free.empty()) return taken;
+    taken.block = BlockId{free.front()};
+    free.pop_front();
+    blocks[taken.block.value].owners = 1;
+    return taken;
+  }
+};
+
+enum Operation : uint8_t { kTake, kEvict, kShare, kRelease, kTag, kBegin, kEnd, kNumOperations };
+
+// Applies one operation to both where it is allowed; false where it is not.
+bool apply(Operation operation, int32_t b, BlockPool& pool, Reference& reference, int32_t& tag) {
+  const BlockId block{b};
+  Reference::State& state = reference.blocks[b];
+  const bool has_contents = !reference.idle(b) || state.tag != BlockPool::kNoTag;
+  switch (operation) {
+    case kTake: {
+      if (b != 0) return false;
+      const BlockPool::Taken expected = reference.take();
+      const BlockPool::Taken taken = pool.take();
+      EXPECT_EQ(taken.block, expected.block);
+      EXPECT_EQ(taken.evicted_tag, expected.evicted_tag);
+      return true;
+    }
+    case kEvict:
+      if (b != 0) return false;
+      EXPECT_EQ(pool.evict_oldest(), reference.evict());
+      return true;
+    case kShare:
+      if (!has_contents) return false;
+      std::erase(reference.cached, b);
+      ++state.owners;
+      pool.share(block);
+      return true;
+    case kRelease:
+      if (state.owners == 0) return false;
+      --state.owners;
+      reference.settle(b);
+      pool.release(block);
+      return true;
+    case kTag:
+      if (state.owners == 0 || state.tag != BlockPool::kNoTag) return false;
+      state.tag = tag;
+      pool.set_tag(block, tag++);
+      return true;
+    case kBegin:
+      if (!has_contents) return false;
+      std::erase(reference.cached, b);
+      ++state.transfers;
+      pool.begin_transfer(block);
+      return true;
+    case kEnd:
+      if (state.transfers == 0) return false;
+      --state.transfers;
+      reference.settle(b);
+      pool.end_transfer(block);
+      return true;
+    case kNumOperations:
+      break;
+  }
+  return false;
+}
+
+void compare(const BlockPool& pool, Reference& reference) {
+  ASSERT_EQ(pool.check_integrity(), "");
+  ASSERT_EQ(pool.num_free(), static_cast<int32_t>(reference.free.size()));
+  ASSERT_EQ(pool.num_cached(), static_cast<int32_t>(reference.cached.size()));
+  for (const auto& [b, state] : reference.blocks) {
+    ASSERT_EQ(pool.refcount(BlockId{b}), state.owners);
+    ASSERT_EQ(pool.tag(BlockId{b}), state.tag);
+  }
+}
+
+void explore(const BlockPool& pool, const Reference& reference, int32_t tag, int depth) {
+  if (depth == 0 || testing::Test::HasFailure()) return;
+  for (int32_t b = 0; b < pool.num_blocks(); ++b) {
+    for (int operation = 0; operation < kNumOperations; ++operation) {
+      BlockPool next_pool = pool;
+      Reference next = reference;
+      int32_t next_tag = tag;
+      if (!apply(static_cast<Operation>(operation), b, next_pool, next, next_tag)) continue;
+      compare(next_pool, next);
+      explore(next_pool, next, next_tag, depth - 1);
+    }
+  }
+}
+
+TEST(BlockPool, AgreesWithAReferenceOnEveryShortSequenceOfOperations) {
+  explore(BlockPool(2), Reference(2), 100, 7);
+  explore(BlockPool(3), Reference(3), 100, 6);
+}
+
+}  // namespace
+}  // namespace sluice

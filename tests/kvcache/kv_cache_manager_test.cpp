@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcache/kv_cache_manager.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include "kvcache/prefix_index.h"
+
+namespace sluice {
+namespace {
+
+constexpr KvManagerOptions kOptions{.block_size = 4, .max_num_seqs = 4, .max_model_len = 64};
+const RequestId kA{1};
+const RequestId kB{2};
+const RequestId kC{3};
+
+KvGroupSpec full(int32_t num_blocks) {
+  return {.kind = KvGroupKind::kFull, .num_blocks = num_blocks};
+}
+
+KvGroupSpec window(int32_t tokens, int32_t num_blocks) {
+  return {.kind = KvGroupKind::kWindow, .window = tokens, .num_blocks = num_blocks};
+}
+
+std::vector<TokenId> iota(int32_t count, TokenId first = 0) {
+  std::vector<TokenId> tokens(static_cast<size_t>(count));
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+// Runs a request over `tokens` to its end.
+void compute(KvCacheManager& kv,
+             RequestId id,
+             const std::vector<TokenId>& tokens,
+             const PrefixExtras& extras = {}) {
+  kv.acquire_prefix(id, tokens, extras);
+  ASSERT_TRUE(kv.allocate_slots(id, static_cast<int32_t>(tokens.size())));
+  kv.cache_blocks(id, tokens, static_cast<int32_t>(tokens.size()));
+  ASSERT_EQ(kv.check_integrity(), "");
+  kv.free(id);
+}
+
+TEST(KvCacheManager, HitIsTheLongestWholeBlocksAndLeavesOneTokenToCompute) {
+  KvCacheManager kv(kOptions, {full(16)});
+  compute(kv, kA, iota(12));
+  EXPECT_EQ(kv.acquire_prefix(kB, iota(12), {}), 8);
+  EXPECT_EQ(kv.acquire_prefix(kC, iota(15), {}), 12);
+  EXPECT_EQ(kv.block_table(kC, 0).size(), 3u);
+  EXPECT_EQ(kv.block_table(kB, 0)[1], kv.block_table(kC, 0)[1]);
+  EXPECT_EQ(kv.check_integrity(), "");
+}
+
+TEST(KvCacheManager, OtherExtrasAreAnotherPrefix) {
+  KvCacheManager kv(kOptions, {full(16)});
+  compute(kv, kA, iota(12));
+  for (const PrefixExtras& extras : {PrefixExtras{.tenant_salt = 1},
+                                     PrefixExtras{.adapter_id = 1},
+                                     PrefixExtras{.media_hash = 1}}) {
+    EXPECT_EQ(kv.acquire_prefix(kB, iota(12), extras), 0);
+    kv.free(kB);
+  }
+}
+
+TEST(KvCacheManager, SameBlockAfterAnotherBeginningIsNotAHit) {
+  KvCacheManager kv(kOptions, {full(16)});
+  compute(kv, kA, iota(12));
+  std::vector<TokenId> other = iota(12);
+  other[0] = 99;
+  EXPECT_EQ(kv.acquire_prefix(kB, other, {}), 0);
+}
+
+TEST(KvCacheManager, ChildIsNotFoundWithoutItsParentAndIsFoundAgainWithIt) {
+  KvCacheManager kv(kOptions, {full(4)});
+  // Two requests compute the same prompt at once: the first one's blocks are the findable ones, and
+  // the second adds a block behind them.
+  kv.acquire_prefix(kA, iota(4), {});
+  kv.acquire_prefix(kB, iota(8), {});
+  ASSERT_TRUE(kv.allocate_slots(kA, 4));
+  ASSERT_TRUE(kv.allocate_slots(kB, 8));
+  kv.cache_blocks(kA, iota(4), 4);
+  kv.cache_blocks(kB, iota(8), 8);
+  kv.free(kA);
+  // The first block is evicted while its child is still in use.
+  ASSERT_TRUE(kv.allocate_slots(kC, 8));
+  kv.free(kB);
+  ASSERT_EQ(kv.check_integrity(), "");
+  EXPECT_EQ(kv.acquire_prefix(kA, iota(9), {}), 0);
+  ASSERT_TRUE(kv.allocate_slots(kA, 4));
+  kv.cache_blocks(kA, iota(9), 4);
+  kv.free(kA);
+  EXPECT_EQ(kv.acquire_prefix(kA, iota(9), {}), 8);
+  EXPECT_EQ(kv.check_integrity(), "");
+}
+
+TEST(KvCacheManager, EvictionTakesAPrefixFromItsEnd) {
+  KvCacheManager kv(kOptions, {full(4)});
+  compute(kv, kA, iota(16));
+  ASSERT_TRUE(kv.allocate_slots(kB, 8));
+  EXPECT_EQ(kv.acquire_prefix(kC, iota(16), {}), 8);
+}
+
+TEST(KvCacheManager, AllocationIsAllOrNothingOverGroups) {
+  KvCacheManager kv(kOptions, {full(8), window(64, 2)});
+  ASSERT_TRUE(kv.allocate_slots(kA, 4));
+  EXPECT_FALSE(kv.allocate_slots(kA, 12));
+  EXPECT_EQ(kv.block_table(kA, 0).size(), 1u);
+  EXPECT_EQ(kv.block_table(kA, 1).size(), 1u);
+  EXPECT_TRUE(kv.allocate_slots(kA, 8));
+  EXPECT_EQ(kv.num_available_blocks(), 0);
+}
+
+TEST(KvCacheManager, WindowGroupLetsGoOfBlocksBehindTheWindow) {
+  KvCacheManager kv(kOptions, {full(16), window(6, 16)});
+  const std::vector<TokenId> tokens = iota(20);
+  ASSERT_TRUE(kv.allocate_slots(kA, 16));
+  kv.cache_blocks(kA, tokens, 16);
+  // The query at 16 sees 11..16: block 2 (8..11) is needed, blocks 0 and 1 are not.
+  const auto table = kv.block_table(kA, 1);
+  EXPECT_EQ(table[0], kNullBlock);
+  EXPECT_EQ(table[1], kNullBlock);
+  EXPECT_NE(table[2], kNullBlock);
+  EXPECT_NE(kv.block_table(kA, 0)[0], kNullBlock);
+  EXPECT_EQ(kv.check_integrity(), "");
+}
+
+TEST(KvCacheManager, HitNeedsOnlyTheWindowOfAWindowGroup) {
+  KvCacheManager kv(kOptions, {full(16), window(6, 4)});
+  const std::vector<TokenId> tokens = iota(33);
+  // In the order of a chunked prefill: the pool of 4 blocks has lost the early ones.
+  for (int32_t computed = 4; computed <= 32; computed += 4) {
+    ASSERT_TRUE(kv.allocate_slots(kA, computed));
+    kv.cache_blocks(kA, tokens, computed);
+  }
+  kv.free(kA);
+  EXPECT_EQ(kv.acquire_prefix(kB, tokens, {}), 32);
+  const auto table = kv.block_table(kB, 1);
+  EXPECT_EQ(table[5], kNullBlock);
+  EXPECT_NE(table[6], kNullBlock);  // the query at 32 sees 27..32
+  kv.free(kB);
+  // A shorter prefix has lost the blocks of its window.
+  EXPECT_EQ(kv.acquire_prefix(kB, std::span(tokens).first(14), {}), 0);
+  EXPECT_EQ(kv.check_integrity(), "");
+}
+
+TEST(KvCacheManager, StateGroupHasABlockPerIntervalAndHitsAtSnapshotsOnly) {
+  const KvGroupSpec state{.kind = KvGroupKind::kState, .interval = 8, .num_blocks = 8};
+  KvCacheManager kv(kOptions, {full(16), state});
+  const std::vector<TokenId> tokens = iota(24);
+  ASSERT_TRUE(kv.allocate_slots(kA, 20));
+  EXPECT_EQ(kv.block_table(kA, 1).size(), 3u);
+  kv.cache_blocks(kA, tokens, 20);
+  kv.free(kA);
+  // Full blocks reach to 20, the last snapshot is at 16.
+  EXPECT_EQ(kv.acquire_prefix(kB, tokens, {}), 16);
+  const auto table = kv.block_table(kB, 1);
+  ASSERT_EQ(table.size(), 2u);
+  EXPECT_EQ(table[0], kNullBlock);
+  EXPECT_NE(table[1], kNullBlock);
+  ASSERT_TRUE(kv.allocate_slots(kB, 24));
+  EXPECT_EQ(kv.block_table(kB, 1).size(), 3u);
+  EXPECT_EQ(kv.check_integrity(), "");
+}
+
+TEST(KvCacheManager, BlockInTransferOutlivesItsOwner) {
+  KvCacheManager kv(kOptions, {full(2)});
+  ASSERT_TRUE(kv.allocate_slots(kA, 8));
+  const BlockId block = kv.block_table(kA, 0)[0];
+  kv.begin_transfer(0, block);
+  kv.free(kA);
+  EXPECT_EQ(kv.num_available_blocks(), 1);
+  EXPECT_EQ(kv.check_integrity(), "");
+  kv.end_transfer(0, block);
+  EXPECT_EQ(kv.num_available_blocks(), 2);
+}
+
+TEST(KvCacheManager, ResetForgetsWhatNobodyUses) {
+  KvCacheManager kv(kOptions, {full(16)});
+  compute(kv, kA, iota(12));
+  EXPECT_EQ(kv.usage().num_cached, 3);
+  kv.reset_prefix_cache();
+  EXPECT_EQ(kv.usage().num_cached, 0);
+  EXPECT_EQ(kv.acquire_prefix(kB, iota(12), {}), 0);
+  EXPECT_EQ(kv.check_integrity(), "");
+}
+
+TEST(KvCacheManager, CachingOffFindsAndKeepsNothing) {
+  KvManagerOptions options = kOptions;
+  options.enable_prefix_caching = false;
+  KvCacheManager kv(options, {full(16)});
+  compute(kv, kA, iota(12));
+  EXPECT_EQ(kv.acquire_prefix(kB, iota(12), {}), 0);
+  EXPECT_EQ(kv.usage().num_free, 16);
+}
+
+TEST(KvCacheManager, UsageCountsAnAdmissionOnce) {
+  KvCacheManager kv(kOptions, {full(4)});
+  compute(kv, kA, iota(12));
+  ASSERT_EQ(kv.usage().prefix_queries, 12u);
+  EXPECT_EQ(kv.acquire_prefix(kB, iota(13), {}), 12);
+  kv.free(kB);  // not admitted after all
+  EXPECT_EQ(kv.acquire_prefix(kB, iota(13), {}), 12);
+  ASSERT_TRUE(kv.allocate_slots(kB, 13));
+  ASSERT_TRUE(kv.allocate_slots(kB, 14));
+  EXPECT_EQ(kv.usage().prefix_queries, 25u);
+  EXPECT_EQ(kv.usage().prefix_hits, 12u);
+}
+
+TEST(KvCacheManager, RoomIsJudgedPerGroup) {
+  KvCacheManager kv(kOptions, {full(16), window(6, 3)});
+  EXPECT_TRUE(kv.fits_alone(64));
+  EXPECT_TRUE(kv.has_room(kA, 64, 0));
+  ASSERT_TRUE(kv.allocate_slots(kB, 12));
+  EXPECT_FALSE(kv.has_room(kA, 64, 0));
+  KvCacheManager small(kOptions, {full(15), window(6, 3)});
+  EXPECT_FALSE(small.fits_alone(64));
+  EXPECT_TRUE(small.fits_alone(60));
+}
+
+TEST(PrefixIndex, FullIndexRefusesAndRecoversWhenANodeGoes) {
+  PrefixIndex index(2, 1, 1);
+  const std::vector<TokenId> ids = {5, 6};
+  const auto first = std::span(ids).first(1);
+  const auto second = std::span(ids).last(1);
+  const int32_t parent = index.find_or_insert_pinned(PrefixIndex::kRoot, first, {});
+  const int32_t child = index.find_or_insert_pinned(parent, second, {});
+  EXPECT_EQ(index.find_or_insert_pinned(child, first, {}), PrefixIndex::kAbsent);
+  index.attach(child, 0, BlockId{0});
+  index.unpin(child);
+  index.unpin(parent);
+  EXPECT_EQ(index.find(PrefixIndex::kRoot, first, {}), parent);  // kept by its child
+  EXPECT_EQ(index.find(PrefixIndex::kRoot, second, {}), PrefixIndex::kAbsent);
+  index.detach(child, 0);
+  EXPECT_EQ(index.num_nodes(), 0);
+  EXPECT_EQ(index.check_integrity({}), "");
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Every test from a fresh clone: packages, Release build, then ctest. The last lines are ctest's
+# summary. --full: the long tier as well: the sanitizer, fuzz and clang stages (tests/stage.sh) and
+# longer simulation.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+case "${1:-}" in
+  "") stages="" ;;
+  --full)
+    stages="asan tsan fuzz clang"
+    export SLUICE_FULL=1 SLUICE_SIM_STEPS="${SLUICE_SIM_STEPS:-1000000}"
+    export SLUICE_FUZZ_SECONDS="${SLUICE_FUZZ_SECONDS:-300}"
+    ;;
+  *)
+    echo "usage: bash tests/run.sh [--full]" >&2
+    exit 2
+    ;;
+esac
+
+fail() { # step, remedy
+  echo "run.sh: step '$1' failed. $2" >&2
+  exit 1
+}
+
+# The pinned Python packages, outside the repository, made again when the list changes.
+prepare_python() {
+  local venv
+  venv="${XDG_CACHE_HOME:-$HOME/.cache}/sluice/venv-$(sha256sum tests/requirements.txt | cut -c 1-12)"
+  if [[ ! -e "$venv/complete" ]]; then
+    rm -rf "$venv"
+    if ! { python3 -m venv "$venv" &&
+      "$venv/bin/python" -m pip --disable-pip-version-check install -q \
+        -r tests/requirements.txt; }; then
+      echo "The Python packages of tests/requirements.txt cannot be installed (no network?):"
+      echo "the test with the openai client is skipped."
+      return
+    fi
+    touch "$venv/complete"
+  fi
+  export SLUICE_TEST_PYTHON="$venv/bin/python"
+}
+
+bash deploy/install_packages.sh --tests || fail packages "The lines above say what to do."
+prepare_python
+cmake --preset cpu >/dev/null || fail configure "The lines above say why."
+ninja -C build || fail build "The compiler's message is above; with little memory: ninja -C build -j1"
+
+# Also bounds what the stages start.
+CTEST_PARALLEL_LEVEL="$(nproc)"
+export CTEST_PARALLEL_LEVEL
+export SLUICE_STAGES="$stages"
+exec ctest --test-dir build --output-on-failure

@@ -1,0 +1,575 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/scheduler/fake_engine.h"
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+namespace sluice {
+
+namespace {
+
+uint64_t mix(uint64_t x) {
+  x += 0x9E3779B97F4A7C15ull;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+  return x ^ (x >> 31);
+}
+
+uint64_t hash_extras(const PrefixExtras& extras) {
+  uint64_t hash = mix(extras.tenant_salt);
+  hash = mix(hash ^ static_cast<uint64_t>(extras.adapter_id));
+  return mix(hash ^ extras.media_hash);
+}
+
+// The model: everything it says is a function of the prefix.
+TokenId next_token(uint64_t prefix_hash, int32_t vocab_size) {
+  return static_cast<TokenId>(mix(prefix_hash ^ 0x70CE4) % static_cast<uint64_t>(vocab_size));
+}
+
+bool ends_here(uint64_t prefix_hash) { return mix(prefix_hash ^ 0xE05) % 24 == 0; }
+
+}  // namespace
+
+FakeEngine::FakeEngine(uint64_t seed) : seed_(seed), random_(mix(seed)) {
+  kv_options_.block_size = 1 << between(0, 3);
+  kv_options_.enable_prefix_caching = chance(0.85);
+  kv_options_.max_num_seqs = between(1, 10);
+  kv_options_.max_model_len = between(8, 96);
+  const auto blocks_for_longest =
+      static_cast<int32_t>(ceil_div(kv_options_.max_model_len, kv_options_.block_size));
+  draw_groups(blocks_for_longest);
+  options_.max_num_seqs = kv_options_.max_num_seqs;
+  options_.max_num_batched_tokens = chance(0.3) ? between(1, 6) : between(4, 80);
+  options_.step_target_ms = chance(0.3) ? 0 : between(1, 40);
+  options_.max_num_queued_reqs = between(1, 24);
+  options_.max_model_len = kv_options_.max_model_len;
+  options_.preempt_every = chance(0.3) ? between(1, 7) : 0;
+  vocab_size_ = between(2, 200);
+  depth_ = between(1, 2);
+  arrival_rate_ = 0.05 + 0.6 * static_cast<double>(draw(100)) / 100;
+  abort_rate_ = chance(0.5) ? 0.0 : 0.1;
+  transfer_rate_ = chance(0.7) ? 0.0 : 0.1;
+  const int32_t num_prefixes = between(1, 4);
+  for (int32_t i = 0; i < num_prefixes; ++i) {
+    std::vector<TokenId> prefix(static_cast<size_t>(between(1, kv_options_.max_model_len)));
+    for (TokenId& token : prefix) token = between(0, vocab_size_ - 1);
+    // Prefixes that share a beginning exercise the tree's branches.
+    if (i > 0 && chance(0.5)) {
+      const auto shared = std::min({prefix.size(), shared_prefixes_[0].size(), size_t{16}});
+      std::copy_n(shared_prefixes_[0].begin(), shared, prefix.begin());
+    }
+    shared_prefixes_.push_back(std::move(prefix));
+  }
+  kv_ = std::make_unique<KvCacheManager>(kv_options_, groups_);
+  scheduler_ = std::make_unique<Scheduler>(options_, *kv_);
+  for (const KvGroupSpec& group : groups_) {
+    const auto num_blocks = static_cast<size_t>(group.num_blocks);
+    const auto slots =
+        static_cast<size_t>(group.kind == KvGroupKind::kState ? 1 : kv_options_.block_size);
+    storage_.emplace_back(num_blocks * slots, 0xDEAD);
+    readers_.emplace_back(num_blocks, 0);
+  }
+}
+
+void FakeEngine::draw_groups(int32_t blocks_for_longest) {
+  const auto pool = [&](int32_t least) {
+    return chance(0.6) ? between(least, least * 2) : between(least, least * 12);
+  };
+  const KvGroupSpec full{.kind = KvGroupKind::kFull, .num_blocks = pool(blocks_for_longest)};
+  const KvGroupSpec latent{.kind = KvGroupKind::kLatent, .num_blocks = pool(blocks_for_longest)};
+  const int32_t window = between(1, kv_options_.max_model_len);
+  const auto window_blocks = static_cast<int32_t>(ceil_div(window - 1, kv_options_.block_size)) + 1;
+  const KvGroupSpec windowed{
+      .kind = KvGroupKind::kWindow, .window = window, .num_blocks = pool(window_blocks)};
+  const int32_t interval = kv_options_.block_size * between(1, 4);
+  const KvGroupSpec state{
+      .kind = KvGroupKind::kState,
+      .interval = interval,
+      .num_blocks = pool(static_cast<int32_t>(ceil_div(kv_options_.max_model_len, interval)))};
+  switch (draw(6)) {
+    case 0:
+      groups_ = {full};
+      break;
+    case 1:
+      groups_ = {full, windowed};
+      break;
+    case 2:
+      groups_ = {windowed};
+      break;
+    case 3:
+      groups_ = {windowed, full};
+      break;
+    case 4:
+      groups_ = {latent, state};
+      break;
+    default:
+      groups_ = {full, windowed, state};
+      break;
+  }
+  // A pool smaller than the longest request, so that some are refused.
+  if (chance(0.15)) groups_[0].num_blocks = std::max(1, groups_[0].num_blocks / 2);
+}
+
+std::string FakeEngine::describe() const {
+  std::ostringstream out;
+  out << "seed " << seed_ << ": block_size " << kv_options_.block_size << ", caching "
+      << kv_options_.enable_prefix_caching << ", seqs " << options_.max_num_seqs << ", tokens "
+      << options_.max_num_batched_tokens << ", target_ms " << options_.step_target_ms << ", queue "
+      << options_.max_num_queued_reqs << ", model_len " << options_.max_model_len
+      << ", preempt_every " << options_.preempt_every << ", depth " << depth_ << ", groups";
+  for (const KvGroupSpec& group : groups_) {
+    out << " (kind " << static_cast<int>(group.kind) << " window " << group.window << " interval "
+        << group.interval << " blocks " << group.num_blocks << ")";
+  }
+  return out.str();
+}
+
+void FakeEngine::wrong(const std::string& what) {
+  if (error_.empty()) error_ = what;
+}
+
+bool FakeEngine::is_before(const Shadow& a, const Shadow& b) const {
+  return std::pair(a.priority, a.order) < std::pair(b.priority, b.order);
+}
+
+void FakeEngine::append_token(Shadow& shadow, TokenId token) {
+  shadow.tokens.push_back(token);
+  shadow.prefix_hash.push_back(mix(shadow.prefix_hash.back() ^ static_cast<uint64_t>(token + 1)));
+}
+
+// --- What happens to the engine --------------------------------------------------------------
+
+void FakeEngine::arrive(EpisodeStats& stats) {
+  const std::vector<TokenId>& shared = shared_prefixes_[draw(shared_prefixes_.size())];
+  std::vector<TokenId> prompt(shared.begin(),
+                              shared.begin() + between(0, static_cast<int32_t>(shared.size())));
+  const int32_t num_own = between(prompt.empty() ? 1 : 0, 8);
+  for (int32_t i = 0; i < num_own; ++i) prompt.push_back(between(0, vocab_size_ - 1));
+  const int32_t room = options_.max_model_len - static_cast<int32_t>(prompt.size());
+  NewRequest request{.id = RequestId{shadows_.size() + 1},
+                     .prompt = prompt,
+                     .max_tokens = between(1, std::max(2, room + 1)),
+                     .priority = chance(0.3) ? between(-1, 1) : 0,
+                     .extras = {}};
+  if (chance(0.2)) request.extras.tenant_salt = draw(2);
+  if (chance(0.2)) request.extras.adapter_id = between(0, 1);
+  if (chance(0.2)) request.extras.media_hash = draw(2);
+  const int32_t num_tokens = static_cast<int32_t>(prompt.size()) + request.max_tokens;
+  const bool valid = num_tokens <= options_.max_model_len && kv_->fits_alone(num_tokens - 1);
+  const bool full = scheduler_->num_waiting() >= options_.max_num_queued_reqs;
+  Shadow shadow;
+  shadow.id = request.id;
+  shadow.prefix_hash.push_back(hash_extras(request.extras));
+  for (const TokenId token : prompt) append_token(shadow, token);
+  shadow.num_prompt_tokens = static_cast<int32_t>(prompt.size());
+  shadow.max_tokens = request.max_tokens;
+  shadow.priority = request.priority;
+  shadow.order = shadows_.size();
+  const auto added = scheduler_->add(std::move(request));
+  if (added.has_value() != (valid && !full)) return wrong("add() took or refused wrongly");
+  if (!added) {
+    const auto expected = valid ? ErrorCode::kResourceExhausted : ErrorCode::kInvalidArgument;
+    if (added.error().code != expected) wrong("add() refused for a wrong reason");
+    ++stats.num_rejected;
+    return;
+  }
+  ++stats.num_requests;
+  live_.push_back(shadows_.size());
+  shadows_.push_back(std::move(shadow));
+}
+
+void FakeEngine::abort_somebody(EpisodeStats& stats) {
+  if (live_.empty()) return;
+  Shadow& shadow = shadows_[live_[draw(live_.size())]];
+  const bool gone = scheduler_->abort(shadow.id);
+  const bool should_go = shadow.num_rows_in_flight == 0;
+  if (gone != should_go) return wrong("abort() went at once while in flight, or did not when idle");
+  if (shadow.ended) return;
+  if (!gone) {
+    if (!shadow.aborting) ++stats.num_aborted_in_flight;
+    shadow.aborting = true;
+    return;
+  }
+  ++(shadow.next_position < 0 ? stats.num_aborted_waiting : stats.num_aborted_idle);
+  shadow.ended = true;
+  if (scheduler_->find(shadow.id) != nullptr) wrong("an aborted request can still be found");
+  std::erase(live_, shadow_of(shadow.id));
+}
+
+void FakeEngine::start_transfer() {
+  if (live_.empty()) return;
+  const Shadow& shadow = shadows_[live_[draw(live_.size())]];
+  const Request* request = scheduler_->find(shadow.id);
+  const auto group = static_cast<size_t>(draw(groups_.size()));
+  if (groups_[group].kind == KvGroupKind::kState) return;
+  // A full block: nobody writes it any more.
+  const int32_t num_full = request->num_computed_tokens / kv_options_.block_size;
+  const auto table = kv_->block_table(shadow.id, static_cast<int32_t>(group));
+  if (num_full == 0 || table.empty()) return;
+  const BlockId block = table[draw(static_cast<uint64_t>(num_full))];
+  if (block == kNullBlock) return;
+  kv_->begin_transfer(static_cast<int32_t>(group), block);
+  Transfer transfer{.group = static_cast<int32_t>(group),
+                    .block = block,
+                    .contents = {},
+                    .steps_left = between(0, 12)};
+  const auto size = static_cast<size_t>(kv_options_.block_size);
+  const auto first = storage_[group].begin() + block.value * kv_options_.block_size;
+  transfer.contents.assign(first, first + static_cast<ptrdiff_t>(size));
+  transfers_.push_back(std::move(transfer));
+}
+
+void FakeEngine::end_transfers(bool all) {
+  std::erase_if(transfers_, [&](Transfer& transfer) {
+    if (transfer.steps_left-- > 0 && !all) return false;
+    const auto& storage = storage_[static_cast<size_t>(transfer.group)];
+    const auto first = storage.begin() + transfer.block.value * kv_options_.block_size;
+    if (!std::equal(transfer.contents.begin(), transfer.contents.end(), first)) {
+      wrong("a block changed while it was in transfer");
+    }
+    kv_->end_transfer(transfer.group, transfer.block);
+    return true;
+  });
+}
+
+// --- A decision ------------------------------------------------------------------------------
+
+void FakeEngine::see_preempted(const SchedulerOutput& output, EpisodeStats& stats) {
+  for (const RequestId id : output.preempted) {
+    Shadow& shadow = shadows_[shadow_of(id)];
+    ++stats.num_preempted;
+    if (shadow.next_position < 0 || shadow.num_rows_in_flight > 0 || shadow.ended) {
+      wrong("a request was preempted that did not run idle");
+    }
+    // Somebody older needed its blocks, and cannot have left since.
+    const bool for_blocks = options_.preempt_every == 0 && depth_ == 1 && abort_rate_ == 0;
+    const bool has_older = std::ranges::any_of(live_, [&](size_t i) {
+      return shadows_[i].next_position >= 0 && is_before(shadows_[i], shadow);
+    });
+    if (for_blocks && !has_older) wrong("the oldest request was preempted");
+    shadow.next_position = -1;
+  }
+}
+
+void FakeEngine::see_failed(const SchedulerOutput& output, EpisodeStats& stats) {
+  for (const RequestFailure& failure : output.failed) {
+    ++stats.num_failed;
+    if (transfers_.empty()) wrong("a request failed that could run");
+    if (scheduler_->find(failure.id) != nullptr) wrong("a failed request can still be found");
+    shadows_[shadow_of(failure.id)].ended = true;
+    std::erase(live_, shadow_of(failure.id));
+  }
+}
+
+void FakeEngine::check_budgets(const SchedulerOutput& output) {
+  int32_t total = 0;
+  int32_t num_decodes = 0;
+  const int32_t expected_decodes = output.total_tokens - output.num_prefill_tokens;
+  for (const ScheduledRequest& row : output.scheduled) {
+    total += row.num_scheduled_tokens;
+    if (num_decodes < expected_decodes && row.num_scheduled_tokens != 1) {
+      wrong("decodes do not come first");
+    }
+    ++num_decodes;
+  }
+  if (total != output.total_tokens) wrong("total_tokens is not the sum of the rows");
+  if (total > options_.max_num_batched_tokens) wrong("over the token budget");
+  if (scheduler_->num_running() >
+      std::min(options_.max_num_seqs, options_.max_num_batched_tokens)) {
+    wrong("too many requests run");
+  }
+  if (options_.step_target_ms > 0 && output.num_prefill_tokens > 16 &&
+      output.predicted_ms > options_.step_target_ms * (1 + 1e-9)) {
+    wrong("over the millisecond budget");
+  }
+}
+
+void FakeEngine::check_admission_order(const Shadow& admitted) {
+  for (const size_t i : live_) {
+    const Shadow& other = shadows_[i];
+    const bool waits = other.next_position < 0 && !other.ended && other.id != admitted.id;
+    if (waits && is_before(other, admitted)) wrong("a request overtook one that came first");
+  }
+}
+
+// What a row writes, no other row in flight may read or write.
+void FakeEngine::check_exclusive_writes(const Row& row) {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const bool state = groups_[g].kind == KvGroupKind::kState;
+    const int32_t per_entry = state ? groups_[g].interval : kv_options_.block_size;
+    const int32_t first = row.scheduled.num_computed_tokens / per_entry;
+    const int32_t last =
+        (row.scheduled.num_computed_tokens + row.scheduled.num_scheduled_tokens - 1) / per_entry;
+    for (int32_t entry = first; entry <= last; ++entry) {
+      if (static_cast<size_t>(entry) >= row.tables[g].size()) return wrong("no block to write to");
+      const BlockId block = row.tables[g][static_cast<size_t>(entry)];
+      if (block == kNullBlock) return wrong("a null block would be written");
+      int32_t own = 0;
+      for (const Step& step : in_flight_) {
+        for (const Row& other : step.rows) {
+          own += other.shadow == row.shadow && std::ranges::count(other.tables[g], block) > 0;
+        }
+      }
+      if (readers_[g][static_cast<size_t>(block.value)] != own) {
+        wrong("a row writes a block that another request in flight uses");
+      }
+      for (const Transfer& transfer : transfers_) {
+        if (transfer.group == static_cast<int32_t>(g) && transfer.block == block) {
+          wrong("a row writes a block in transfer");
+        }
+      }
+    }
+  }
+}
+
+void FakeEngine::check_oldest_progresses(const SchedulerOutput& output) {
+  const Shadow* oldest = nullptr;
+  for (const size_t i : live_) {
+    const Shadow& shadow = shadows_[i];
+    if (shadow.next_position < 0 || shadow.ended || shadow.aborting) continue;
+    if (oldest == nullptr || is_before(shadow, *oldest)) oldest = &shadow;
+  }
+  if (oldest == nullptr) return;
+  const bool progressed = std::ranges::any_of(
+      output.scheduled, [&](const ScheduledRequest& row) { return row.id == oldest->id; });
+  if (progressed || oldest->id != oldest_ || !transfers_.empty()) oldest_waited_ = 0;
+  oldest_ = oldest->id;
+  if (++oldest_waited_ > 2 * options_.max_num_seqs + 8) wrong("the oldest request is starved");
+}
+
+void FakeEngine::see_row(const ScheduledRequest& scheduled, Step& step, EpisodeStats& stats) {
+  Shadow& shadow = shadows_[shadow_of(scheduled.id)];
+  const int32_t start = scheduled.num_computed_tokens;
+  const int32_t end = start + scheduled.num_scheduled_tokens;
+  if (shadow.ended || shadow.aborting) return wrong("a request was scheduled after its end");
+  if (shadow.next_position < 0) {
+    check_admission_order(shadow);
+    if (start % kv_options_.block_size != 0) wrong("a prefix hit is not whole blocks");
+    if (start > 0 && !kv_options_.enable_prefix_caching) wrong("a hit without a cache");
+    stats.num_hit_tokens += static_cast<uint64_t>(start);
+  } else if (start != shadow.next_position) {
+    return wrong("a row does not go on where the last one ended");
+  }
+  const int32_t known = shadow.num_tokens() + shadow.num_pending;
+  if (scheduled.num_scheduled_tokens < 1 || end > known) return wrong("a row of unknown tokens");
+  if (scheduled.samples != (end == known)) wrong("a row samples wrongly");
+  if (scheduled.samples) ++shadow.num_pending;
+  if (known - shadow.num_prompt_tokens >= shadow.max_tokens) wrong("a row after the last token");
+  shadow.next_position = end;
+  ++shadow.num_rows_in_flight;
+  Row row{.scheduled = scheduled, .shadow = shadow_of(scheduled.id), .tables = {}};
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const auto table = kv_->block_table(scheduled.id, static_cast<int32_t>(g));
+    row.tables.emplace_back(table.begin(), table.end());
+    // Of a window group a step may only touch what its first query sees: the rest can be let go
+    // while the step is in flight.
+    if (groups_[g].kind == KvGroupKind::kWindow) {
+      const int32_t first = std::max(0, start - groups_[g].window + 1) / kv_options_.block_size;
+      std::fill_n(row.tables[g].begin(), first, kNullBlock);
+    }
+    for (const BlockId block : row.tables[g]) {
+      if (block != kNullBlock) ++readers_[g][static_cast<size_t>(block.value)];
+    }
+  }
+  step.rows.push_back(std::move(row));
+}
+
+void FakeEngine::submit(EpisodeStats& stats) {
+  Step step;
+  step.output = scheduler_->schedule();
+  ++stats.num_steps;
+  see_preempted(step.output, stats);
+  see_failed(step.output, stats);
+  check_budgets(step.output);
+  for (const ScheduledRequest& row : step.output.scheduled) {
+    if (error_.empty()) see_row(row, step, stats);
+  }
+  check_oldest_progresses(step.output);
+  if (!error_.empty() || step.output.scheduled.empty()) return;
+  in_flight_.push_back(std::move(step));
+  for (const Row& row : in_flight_.back().rows) check_exclusive_writes(row);
+}
+
+// --- The model run ---------------------------------------------------------------------------
+
+void FakeEngine::check_state_read(const Row& row, size_t group) {
+  const Shadow& shadow = shadows_[row.shadow];
+  const int32_t start = row.scheduled.num_computed_tokens;
+  if (start == 0) return;
+  const int32_t entry = (start - 1) / groups_[group].interval;
+  const BlockId block = row.tables[group][static_cast<size_t>(entry)];
+  if (block == kNullBlock) return wrong("the state to start from was let go");
+  if (storage_[group][static_cast<size_t>(block.value)] !=
+      shadow.prefix_hash[static_cast<size_t>(start)]) {
+    wrong("a state is not that of the prefix");
+  }
+}
+
+// Every slot that the row's queries see up to position `end` holds the row's own prefix.
+void FakeEngine::check_reads(const Row& row, int32_t end, const char* when) {
+  const Shadow& shadow = shadows_[row.shadow];
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    if (groups_[g].kind == KvGroupKind::kState) continue;
+    int32_t position = 0;
+    if (groups_[g].kind == KvGroupKind::kWindow) {
+      position = std::max(0, row.scheduled.num_computed_tokens - groups_[g].window + 1);
+    }
+    for (; position < end; ++position) {
+      const auto entry = static_cast<size_t>(position / kv_options_.block_size);
+      const BlockId block = row.tables[g][entry];
+      if (block == kNullBlock) return wrong("a row reads a block that was let go");
+      const auto slot = static_cast<size_t>(block.value * kv_options_.block_size +
+                                            position % kv_options_.block_size);
+      if (storage_[g][slot] != shadow.prefix_hash[static_cast<size_t>(position) + 1]) {
+        return wrong(std::string("a slot holds another prefix ") + when);
+      }
+    }
+  }
+}
+
+void FakeEngine::write_row(const Row& row) {
+  const Shadow& shadow = shadows_[row.shadow];
+  const int32_t start = row.scheduled.num_computed_tokens;
+  for (int32_t position = start; position < start + row.scheduled.num_scheduled_tokens;
+       ++position) {
+    const uint64_t hash = shadow.prefix_hash[static_cast<size_t>(position) + 1];
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      if (groups_[g].kind == KvGroupKind::kState) {
+        const auto entry = static_cast<size_t>(position / groups_[g].interval);
+        storage_[g][static_cast<size_t>(row.tables[g][entry].value)] = hash;
+        continue;
+      }
+      const auto entry = static_cast<size_t>(position / kv_options_.block_size);
+      storage_[g][static_cast<size_t>(row.tables[g][entry].value * kv_options_.block_size +
+                                      position % kv_options_.block_size)] = hash;
+    }
+  }
+}
+
+// Runs the oldest step in flight, as late as it can be, and hands its samples back.
+void FakeEngine::retire(EpisodeStats& stats) {
+  Step step = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  for (const Row& row : step.rows) {
+    check_reads(row, row.scheduled.num_computed_tokens, "before the step");
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      if (groups_[g].kind == KvGroupKind::kState) check_state_read(row, g);
+    }
+  }
+  for (const Row& row : step.rows) write_row(row);
+  std::vector<SampledToken> sampled;
+  std::vector<size_t> leaving;
+  for (const Row& row : step.rows) {
+    Shadow& shadow = shadows_[row.shadow];
+    const int32_t end = row.scheduled.num_computed_tokens + row.scheduled.num_scheduled_tokens;
+    check_reads(row, end, "after the step");
+    --shadow.num_rows_in_flight;
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      for (const BlockId block : row.tables[g]) {
+        if (block != kNullBlock) --readers_[g][static_cast<size_t>(block.value)];
+      }
+    }
+    if (row.scheduled.samples) {
+      --shadow.num_pending;
+      const uint64_t hash = shadow.prefix_hash[static_cast<size_t>(end)];
+      const TokenId token = next_token(hash, vocab_size_);
+      append_token(shadow, token);
+      const bool last = shadow.num_tokens() - shadow.num_prompt_tokens == shadow.max_tokens;
+      // Past its end a request may still be answered by the runner, or not.
+      if (!(shadow.ended || shadow.aborting) || chance(0.5)) {
+        sampled.push_back({shadow.id, token, last || ends_here(hash)});
+      }
+      if (!shadow.ended && !shadow.aborting && (last || ends_here(hash))) {
+        shadow.ended = true;
+        ++stats.num_finished;
+      }
+    }
+    if ((shadow.ended || shadow.aborting) && shadow.num_rows_in_flight == 0) {
+      leaving.push_back(row.shadow);
+    }
+  }
+  const double tokens = static_cast<double>(step.output.total_tokens);
+  const double measured_ms =
+      (0.3 + 0.2 * tokens) * (chance(0.02) ? 300 : 1) * (chance(0.02) ? 0 : 1);
+  std::vector<RequestId> aborted;
+  scheduler_->update(step.output, sampled, measured_ms, aborted);
+  for (const size_t i : leaving) {
+    Shadow& shadow = shadows_[i];
+    if (scheduler_->find(shadow.id) != nullptr) wrong("an ended request did not leave");
+    if ((std::ranges::count(aborted, shadow.id) == 1) != shadow.aborting) {
+      wrong("an abort was not reported once");
+    }
+    std::erase(aborted, shadow.id);
+    shadow.ended = true;
+    std::erase(live_, i);
+  }
+  if (!aborted.empty()) wrong("an abort was reported of a request that did not leave");
+}
+
+// --- The whole -------------------------------------------------------------------------------
+
+void FakeEngine::check_tokens(const Shadow& shadow) {
+  const Request* request = scheduler_->find(shadow.id);
+  if (request == nullptr) return wrong("a live request cannot be found");
+  if (!shadow.ended && !shadow.aborting && request->tokens != shadow.tokens) {
+    wrong("tokens were lost, doubled or reordered");
+  }
+}
+
+void FakeEngine::check_everything() {
+  if (std::string what = kv_->check_integrity(); !what.empty()) wrong("kv: " + what);
+  if (std::string what = scheduler_->check_integrity(); !what.empty()) wrong("scheduler: " + what);
+  for (const size_t i : live_) check_tokens(shadows_[i]);
+  const auto known = static_cast<size_t>(scheduler_->num_running() + scheduler_->num_waiting());
+  if (known != live_.size()) wrong("the scheduler knows more or fewer requests than are live");
+}
+
+void FakeEngine::turn(bool arrivals, EpisodeStats& stats) {
+  if (arrivals) {
+    while (chance(arrival_rate_) && error_.empty()) arrive(stats);
+    if (chance(abort_rate_)) abort_somebody(stats);
+    if (chance(transfer_rate_)) start_transfer();
+    if (chance(0.002)) kv_->reset_prefix_cache();
+  }
+  end_transfers(!arrivals);
+  const auto depth = static_cast<size_t>(depth_);
+  const size_t before = in_flight_.size();
+  submit(stats);
+  if (!error_.empty()) return;
+  check_everything();
+  if (arrivals && chance(abort_rate_)) abort_somebody(stats);
+  // Two steps in flight; one when there was nothing to add, and now and then at random.
+  const bool stuck = in_flight_.size() == before;
+  while (error_.empty() && !in_flight_.empty() &&
+         (in_flight_.size() >= depth || stuck || chance(0.1))) {
+    retire(stats);
+    check_everything();
+    if (stuck) break;
+  }
+}
+
+std::string FakeEngine::run(int32_t num_steps, EpisodeStats& stats) {
+  for (int32_t i = 0; i < num_steps && error_.empty(); ++i) turn(/*arrivals=*/true, stats);
+  // Each generated token can cost a preemption and a whole prefill in the smallest chunks.
+  int64_t bound = 1000;
+  for (const size_t i : live_) {
+    const Shadow& shadow = shadows_[i];
+    bound += int64_t{4} * (shadow.max_tokens + 2) * (shadow.num_prompt_tokens + shadow.max_tokens);
+  }
+  while (error_.empty() && (scheduler_->has_work() || !in_flight_.empty())) {
+    if (bound-- == 0) wrong("no end in bounded steps");
+    turn(/*arrivals=*/false, stats);
+  }
+  end_transfers(/*all=*/true);
+  if (!error_.empty()) return error_;
+  const KvUsage usage = kv_->usage();
+  if (usage.num_referenced != 0 || usage.num_free + usage.num_cached != usage.num_blocks) {
+    wrong("blocks are neither free nor cached at the end");
+  }
+  if (!live_.empty()) wrong("a request was never answered");
+  check_everything();
+  return error_;
+}
+
+}  // namespace sluice

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// A scheduler and a KV manager driven by seeded chance, with a model whose next token is a hash of
+// the whole sequence and a storage that remembers which prefix wrote each slot. One object is one
+// episode: arrivals with shared prefixes, aborts in every phase, tiny pools, slow steps, transfers,
+// one or two steps in flight; then arrivals stop and everything has to end.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kvcache/kv_cache_manager.h"
+#include "scheduler/scheduler.h"
+
+namespace sluice {
+
+struct EpisodeStats {
+  uint64_t num_requests = 0;
+  uint64_t num_finished = 0;
+  uint64_t num_aborted_waiting = 0;
+  uint64_t num_aborted_idle = 0;
+  uint64_t num_aborted_in_flight = 0;
+  uint64_t num_preempted = 0;
+  uint64_t num_rejected = 0;
+  uint64_t num_failed = 0;
+  uint64_t num_hit_tokens = 0;
+  uint64_t num_steps = 0;
+};
+
+class FakeEngine {
+ public:
+  explicit FakeEngine(uint64_t seed);
+
+  // Runs `num_steps` steps with arrivals, then to the end. Empty when every check held.
+  std::string run(int32_t num_steps, EpisodeStats& stats);
+
+  [[nodiscard]] std::string describe() const;
+
+ private:
+  // What the simulation itself knows of a request.
+  struct Shadow {
+    RequestId id;
+    std::vector<TokenId> tokens;
+    std::vector<uint64_t> prefix_hash;  // [i]: of the extras and the first i tokens
+    int32_t num_prompt_tokens = 0;
+    int32_t max_tokens = 0;
+    int32_t priority = 0;
+    uint64_t order = 0;
+    int32_t next_position = -1;  // -1: not running
+    int32_t num_pending = 0;     // samples in flight
+    int32_t num_rows_in_flight = 0;
+    bool ended = false;     // finished, failed or aborted, for the client
+    bool aborting = false;  // aborted while in flight
+
+    [[nodiscard]] int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
+  };
+
+  struct Row {
+    ScheduledRequest scheduled;
+    size_t shadow = 0;
+    std::vector<std::vector<BlockId>> tables;  // by group, as they were at submission
+  };
+
+  struct Step {
+    SchedulerOutput output;
+    std::vector<Row> rows;
+  };
+
+  struct Transfer {
+    int32_t group = 0;
+    BlockId block;
+    std::vector<uint64_t> contents;
+    int32_t steps_left = 0;
+  };
+
+  // Chance.
+  uint64_t draw(uint64_t bound) { return bound == 0 ? 0 : random_() % bound; }
+
+  bool chance(double probability) {
+    return static_cast<double>(random_() >> 11) * 0x1p-53 < probability;
+  }
+
+  int32_t between(int32_t low, int32_t high) {
+    return low + static_cast<int32_t>(draw(static_cast<uint64_t>(high - low) + 1));
+  }
+
+  void draw_groups(int32_t blocks_for_longest);
+  void arrive(EpisodeStats& stats);
+  void abort_somebody(EpisodeStats& stats);
+  void start_transfer();
+  void end_transfers(bool all);
+  void submit(EpisodeStats& stats);
+  void retire(EpisodeStats& stats);
+  void turn(bool arrivals, EpisodeStats& stats);
+
+  void see_preempted(const SchedulerOutput& output, EpisodeStats& stats);
+  void see_failed(const SchedulerOutput& output, EpisodeStats& stats);
+  void see_row(const ScheduledRequest& scheduled, Step& step, EpisodeStats& stats);
+  void check_budgets(const SchedulerOutput& output);
+  void check_admission_order(const Shadow& admitted);
+  void check_exclusive_writes(const Row& row);
+  void check_oldest_progresses(const SchedulerOutput& output);
+  void check_tokens(const Shadow& shadow);
+  void check_everything();
+  void check_reads(const Row& row, int32_t end, const char* when);
+  void check_state_read(const Row& row, size_t group);
+  void write_row(const Row& row);
+  void append_token(Shadow& shadow, TokenId token);
+
+  [[nodiscard]] size_t shadow_of(RequestId id) const { return static_cast<size_t>(id.value - 1); }
+
+  [[nodiscard]] bool is_before(const Shadow& a, const Shadow& b) const;
+  void wrong(const std::string& what);
+
+  uint64_t seed_;
+  std::mt19937_64 random_;
+  KvManagerOptions kv_options_;
+  std::vector<KvGroupSpec> groups_;
+  SchedulerOptions options_;
+  int32_t vocab_size_ = 0;
+  int32_t depth_ = 1;
+  double arrival_rate_ = 0;
+  double abort_rate_ = 0;
+  double transfer_rate_ = 0;
+  std::vector<std::vector<TokenId>> shared_prefixes_;
+  std::unique_ptr<KvCacheManager> kv_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::vector<Shadow> shadows_;  // by id - 1
+  std::vector<size_t> live_;     // known to the scheduler
+  std::deque<Step> in_flight_;
+  std::vector<Transfer> transfers_;
+  std::vector<std::vector<uint64_t>> storage_;  // by group: [block][offset], or [block] for states
+  std::vector<std::vector<int32_t>> readers_;   // by group: rows in flight that name the block
+  RequestId oldest_{};
+  int32_t oldest_waited_ = 0;
+  std::string error_;
+};
+
+}  // namespace sluice

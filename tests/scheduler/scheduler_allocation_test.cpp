@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counts calls of operator new, so it has a binary of its own.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "scheduler/scheduler.h"
+
+namespace {
+std::atomic<uint64_t> num_allocations{0};
+}  // namespace
+
+void* operator new(size_t size) {
+  ++num_allocations;
+  if (void* memory = std::malloc(size)) return memory;
+  throw std::bad_alloc();
+}
+
+void operator delete(void* memory) noexcept { std::free(memory); }
+
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace sluice {
+namespace {
+
+// Prefills, decodes, preemptions, prefix hits and evictions, all after add().
+TEST(SchedulerAllocation, SteadyStepsAllocateNothing) {
+  KvCacheManager kv({.block_size = 4, .max_num_seqs = 16, .max_model_len = 256},
+                    {{.kind = KvGroupKind::kFull, .num_blocks = 100},
+                     {.kind = KvGroupKind::kWindow, .window = 32, .num_blocks = 100}});
+  Scheduler scheduler({.max_num_seqs = 16,
+                       .max_num_batched_tokens = 64,
+                       .step_target_ms = 20,
+                       .max_num_queued_reqs = 64,
+                       .max_model_len = 256},
+                      kv);
+  for (uint64_t id = 1; id <= 40; ++id) {
+    std::vector<TokenId> prompt(20 + id % 5 * 8, static_cast<TokenId>(id % 5));
+    const auto added = scheduler.add({.id = RequestId{id},
+                                      .prompt = std::move(prompt),
+                                      .max_tokens = 60,
+                                      .priority = 0,
+                                      .extras = {}});
+    ASSERT_TRUE(added.has_value());
+  }
+  std::vector<SampledToken> sampled;
+  std::vector<RequestId> aborted;
+  sampled.reserve(16);
+  uint64_t num_preempted = 0;
+  const uint64_t before = num_allocations;
+  while (scheduler.has_work()) {
+    const SchedulerOutput& output = scheduler.schedule();
+    num_preempted += output.preempted.size();
+    sampled.clear();
+    for (const ScheduledRequest& row : output.scheduled) {
+      if (row.samples) sampled.push_back({row.id, 1, false});
+    }
+    scheduler.update(output, sampled, 1.0 + 0.1 * output.total_tokens, aborted);
+  }
+  EXPECT_EQ(num_allocations - before, 0u);
+  EXPECT_GT(num_preempted, 0u);
+  EXPECT_GT(kv.usage().prefix_hits, 0u);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace sluice {
+namespace {
+
+// One full group; every sampled token is its step's number plus 1000.
+class SchedulerTest : public testing::Test {
+ protected:
+  void build(int32_t num_blocks, const SchedulerOptions& options) {
+    kv_ = std::make_unique<KvCacheManager>(
+        KvManagerOptions{.block_size = 4,
+                         .max_num_seqs = options.max_num_seqs,
+                         .max_model_len = options.max_model_len},
+        std::vector<KvGroupSpec>{{.kind = KvGroupKind::kFull, .num_blocks = num_blocks}});
+    scheduler_ = std::make_unique<Scheduler>(options, *kv_);
+  }
+
+  static SchedulerOptions options() {
+    return {.max_num_seqs = 4,
+            .max_num_batched_tokens = 64,
+            .step_target_ms = 0,
+            .max_num_queued_reqs = 8,
+            .max_model_len = 256};
+  }
+
+  // Prompts share nothing.
+  Expected<void> add(uint64_t id, int32_t num_tokens, int32_t max_tokens, int32_t priority = 0) {
+    std::vector<TokenId> prompt(static_cast<size_t>(num_tokens), static_cast<TokenId>(id));
+    return scheduler_->add({.id = RequestId{id},
+                            .prompt = std::move(prompt),
+                            .max_tokens = max_tokens,
+                            .priority = priority,
+                            .extras = {}});
+  }
+
+  SchedulerOutput schedule() {
+    SchedulerOutput output = scheduler_->schedule();
+    EXPECT_EQ(scheduler_->check_integrity(), "");
+    EXPECT_EQ(kv_->check_integrity(), "");
+    return output;
+  }
+
+  std::vector<RequestId> update(const SchedulerOutput& output, double measured_ms = 0) {
+    std::vector<SampledToken> sampled;
+    for (const ScheduledRequest& row : output.scheduled) {
+      if (row.samples) {
+        sampled.push_back({row.id, static_cast<TokenId>(1000 + output.step_id), false});
+      }
+    }
+    std::vector<RequestId> aborted;
+    scheduler_->update(output, sampled, measured_ms, aborted);
+    EXPECT_EQ(scheduler_->check_integrity(), "");
+    EXPECT_EQ(kv_->check_integrity(), "");
+    return aborted;
+  }
+
+  SchedulerOutput step() {
+    SchedulerOutput output = schedule();
+    update(output);
+    return output;
+  }
+
+  static int32_t tokens_of(const SchedulerOutput& output, uint64_t id) {
+    for (const ScheduledRequest& row : output.scheduled) {
+      if (row.id == RequestId{id}) return row.num_scheduled_tokens;
+    }
+    return 0;
+  }
+
+  std::unique_ptr<KvCacheManager> kv_;
+  std::unique_ptr<Scheduler> scheduler_;
+};
+
+TEST_F(SchedulerTest, LongPromptIsChunkedWithoutStarvingDecode) {
+  build(64, options());
+  ASSERT_TRUE(add(1, 4, 50));
+  step();
+  ASSERT_TRUE(add(2, 150, 4));
+  int32_t prefilled = 0;
+  while (prefilled < 150) {
+    const SchedulerOutput output = step();
+    ASSERT_EQ(output.scheduled.front().id, RequestId{1});  // decodes come first
+    ASSERT_EQ(tokens_of(output, 1), 1);
+    ASSERT_LE(output.total_tokens, 64);
+    ASSERT_EQ(output.num_prefill_tokens, tokens_of(output, 2));
+    prefilled += tokens_of(output, 2);
+  }
+  EXPECT_EQ(prefilled, 150);
+  EXPECT_EQ(scheduler_->find(RequestId{2})->num_generated(), 1);
+}
+
+TEST_F(SchedulerTest, WaitingRequestsComeByPriorityThenArrival) {
+  SchedulerOptions narrow = options();
+  narrow.max_num_seqs = 1;
+  build(64, narrow);
+  ASSERT_TRUE(add(1, 4, 1, 1));
+  ASSERT_TRUE(add(2, 4, 1, 1));
+  ASSERT_TRUE(add(3, 4, 1, 0));
+  std::vector<uint64_t> order;
+  while (scheduler_->has_work()) order.push_back(step().scheduled.at(0).id.value);
+  EXPECT_EQ(order, (std::vector<uint64_t>{3, 1, 2}));
+}
+
+TEST_F(SchedulerTest, WhatCouldNeverRunIsRefusedAndAFullQueueToo) {
+  SchedulerOptions small = options();
+  small.max_num_queued_reqs = 1;
+  build(8, small);
+  EXPECT_EQ(add(1, 0, 4).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(add(1, 4, 0).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(add(1, 250, 7).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(add(1, 30, 4).error().code, ErrorCode::kInvalidArgument);  // 33 tokens need 9 blocks
+  EXPECT_TRUE(add(1, 29, 4));
+  EXPECT_EQ(add(1, 4, 4).error().code, ErrorCode::kInvalidArgument);  // id in use
+  EXPECT_EQ(add(2, 4, 4).error().code, ErrorCode::kResourceExhausted);
+}
+
+TEST_F(SchedulerTest, NoMoreRequestsRunThanAStepHasTokens) {
+  SchedulerOptions tight = options();
+  tight.max_num_batched_tokens = 3;
+  build(64, tight);
+  for (uint64_t id = 1; id <= 4; ++id) ASSERT_TRUE(add(id, id == 2 ? 40 : 1, 100));
+  int32_t num_steps_of_four = 0;
+  for (int i = 0; i < 60; ++i) {
+    const SchedulerOutput output = step();
+    // Whoever runs gets a token in every step, the prefill of 40 tokens among the decodes too.
+    ASSERT_EQ(static_cast<int32_t>(output.scheduled.size()), scheduler_->num_running());
+    ASSERT_LE(scheduler_->num_running(), 3);
+    num_steps_of_four += tokens_of(output, 4) > 0;
+  }
+  EXPECT_EQ(num_steps_of_four, 0);
+}
+
+TEST_F(SchedulerTest, LastComeRequestIsPreemptedAndKeepsItsTokensAndPlace) {
+  build(8, options());
+  ASSERT_TRUE(add(1, 8, 20));
+  ASSERT_TRUE(add(2, 8, 20));
+  std::vector<TokenId> before;
+  SchedulerOutput output;
+  do {
+    before = scheduler_->find(RequestId{2})->tokens;
+    output = step();
+  } while (output.preempted.empty());
+  EXPECT_EQ(output.preempted, std::vector<RequestId>{RequestId{2}});
+  EXPECT_EQ(tokens_of(output, 1), 1);
+  const Request* second = scheduler_->find(RequestId{2});
+  EXPECT_EQ(second->tokens, before);
+  EXPECT_EQ(second->status, RequestStatus::kPreempted);
+  EXPECT_EQ(second->num_computed_tokens, 0);
+  ASSERT_TRUE(add(3, 4, 1));
+  // It comes back before later arrivals, and ends.
+  for (int i = 0; i < 100 && scheduler_->has_work(); ++i) {
+    output = step();
+    if (tokens_of(output, 3) > 0) {
+      const Request* earlier = scheduler_->find(RequestId{2});
+      EXPECT_TRUE(earlier == nullptr || earlier->status == RequestStatus::kRunning);
+    }
+  }
+  EXPECT_FALSE(scheduler_->has_work());
+}
+
+TEST_F(SchedulerTest, NewcomerWaitsUntilRunningRequestsHaveRoomForTheirNextBlock) {
+  build(8, options());
+  ASSERT_TRUE(add(1, 20, 12));  // 5 blocks, 8 in the end
+  step();
+  ASSERT_TRUE(add(2, 12, 2));  // 3 blocks are free, one is spare
+  EXPECT_EQ(tokens_of(step(), 2), 0);
+  EXPECT_EQ(scheduler_->num_waiting(), 1);
+  for (int i = 0; i < 40 && scheduler_->has_work(); ++i) EXPECT_TRUE(step().preempted.empty());
+  EXPECT_FALSE(scheduler_->has_work());
+}
+
+TEST_F(SchedulerTest, SecondRequestWithTheSamePromptFindsItCached) {
+  build(64, options());
+  const std::vector<TokenId> prompt(33, 7);
+  for (uint64_t id = 1; id <= 2; ++id) {
+    ASSERT_TRUE(scheduler_->add(
+        {.id = RequestId{id}, .prompt = prompt, .max_tokens = 8, .priority = 0, .extras = {}}));
+    const SchedulerOutput output = schedule();
+    EXPECT_EQ(tokens_of(output, id), id == 1 ? 33 : 1);
+    EXPECT_EQ(scheduler_->find(RequestId{id})->num_cached_tokens, id == 1 ? 0 : 32);
+    update(output);
+  }
+}
+
+TEST_F(SchedulerTest, AbortActsAtOnceWhenIdleAndAtUpdateInFlight) {
+  build(64, options());
+  ASSERT_TRUE(add(1, 8, 20));
+  EXPECT_TRUE(scheduler_->abort(RequestId{1}));  // waiting
+  EXPECT_FALSE(scheduler_->abort(RequestId{1}));
+  ASSERT_TRUE(add(2, 8, 20));
+  step();
+  EXPECT_TRUE(scheduler_->abort(RequestId{2}));  // idle between steps
+  EXPECT_EQ(kv_->usage().num_referenced, 0);
+  ASSERT_TRUE(add(3, 8, 20));
+  const SchedulerOutput output = schedule();
+  EXPECT_FALSE(scheduler_->abort(RequestId{3}));  // in flight
+  EXPECT_FALSE(scheduler_->abort(RequestId{3}));
+  EXPECT_GT(kv_->usage().num_referenced, 0);
+  EXPECT_EQ(update(output), std::vector<RequestId>{RequestId{3}});
+  EXPECT_EQ(kv_->usage().num_referenced, 0);
+  EXPECT_FALSE(scheduler_->has_work());
+}
+
+TEST_F(SchedulerTest, DecodeIsScheduledBeforeItsInputIsSampled) {
+  build(64, options());
+  ASSERT_TRUE(add(1, 5, 3));
+  const SchedulerOutput first = schedule();
+  const SchedulerOutput second = schedule();
+  ASSERT_EQ(second.scheduled.size(), 1u);
+  EXPECT_EQ(second.scheduled[0].num_computed_tokens, 5);
+  EXPECT_TRUE(second.scheduled[0].samples);
+  update(first);
+  const SchedulerOutput third = schedule();
+  EXPECT_EQ(third.scheduled.at(0).num_computed_tokens, 6);
+  update(second);
+  EXPECT_TRUE(schedule().scheduled.empty());  // three tokens are on their way
+  update(third);
+  EXPECT_FALSE(scheduler_->has_work());
+}
+
+TEST_F(SchedulerTest, RequestThatEndsWithAStepInFlightKeepsItsBlocksUntilThatRetires) {
+  build(64, options());
+  ASSERT_TRUE(add(1, 5, 9));
+  const SchedulerOutput first = schedule();
+  const SchedulerOutput second = schedule();
+  std::vector<RequestId> aborted;
+  const std::vector<SampledToken> last = {{RequestId{1}, 42, true}};
+  scheduler_->update(first, last, 0, aborted);
+  EXPECT_EQ(scheduler_->check_integrity(), "");
+  EXPECT_GT(kv_->usage().num_referenced, 0);
+  EXPECT_EQ(scheduler_->find(RequestId{1})->status, RequestStatus::kFinished);
+  EXPECT_TRUE(schedule().scheduled.empty());
+  update(second);
+  EXPECT_EQ(kv_->usage().num_referenced, 0);
+  EXPECT_EQ(scheduler_->find(RequestId{1}), nullptr);
+  EXPECT_TRUE(aborted.empty());
+}
+
+TEST_F(SchedulerTest, OldestFailsWithAReasonWhenNothingCanEverRun) {
+  build(2, options());
+  ASSERT_TRUE(kv_->allocate_slots(RequestId{99}, 8));  // somebody else has all blocks
+  ASSERT_TRUE(add(1, 4, 2));
+  ASSERT_TRUE(add(2, 4, 2));
+  const SchedulerOutput output = schedule();
+  ASSERT_EQ(output.failed.size(), 1u);
+  EXPECT_EQ(output.failed[0].id, RequestId{1});
+  EXPECT_NE(output.failed[0].reason, nullptr);
+  EXPECT_EQ(scheduler_->find(RequestId{1}), nullptr);
+  kv_->free(RequestId{99});
+  EXPECT_EQ(tokens_of(step(), 2), 4);
+}
+
+TEST_F(SchedulerTest, PreemptionEveryStepStillEndsAndChangesNoToken) {
+  SchedulerOptions forced = options();
+  forced.preempt_every = 1;
+  forced.max_num_batched_tokens = 6;
+  build(64, forced);
+  ASSERT_TRUE(add(1, 20, 6));
+  ASSERT_TRUE(add(2, 20, 6));
+  int steps = 0;
+  size_t num_preempted = 0;
+  while (scheduler_->has_work()) {
+    num_preempted += step().preempted.size();
+    ASSERT_LT(++steps, 400);
+  }
+  EXPECT_GT(num_preempted, 5u);
+}
+
+TEST_F(SchedulerTest, FailedStepIsNotKeptAsAPrefix) {
+  build(64, options());
+  ASSERT_TRUE(add(1, 8, 4));
+  const SchedulerOutput output = schedule();
+  const std::vector<SampledToken> failed = {{RequestId{1}, kInvalidToken, true}};
+  std::vector<RequestId> aborted;
+  scheduler_->update(output, failed, 0, aborted);
+  EXPECT_EQ(kv_->usage().num_cached, 0);
+  EXPECT_FALSE(scheduler_->has_work());
+}
+
+TEST_F(SchedulerTest, MillisecondBudgetShortensChunksAndNeverStopsThem) {
+  SchedulerOptions timed = options();
+  timed.max_num_batched_tokens = 256;
+  timed.step_target_ms = 20;
+  build(256, timed);
+  ASSERT_TRUE(add(1, 250, 2));
+  ASSERT_TRUE(add(2, 250, 2));
+  int32_t last_chunk = 0;
+  for (int i = 0; i < 100 && scheduler_->has_work(); ++i) {
+    const SchedulerOutput output = schedule();
+    ASSERT_GT(output.total_tokens, 0);
+    if (output.num_prefill_tokens > 16) {
+      ASSERT_LE(output.predicted_ms, 20.0001);
+    }
+    if (output.num_prefill_tokens > 0) last_chunk = output.num_prefill_tokens;
+    update(output, 5.0 * output.total_tokens);  // far slower than the target allows
+  }
+  EXPECT_FALSE(scheduler_->has_work());
+  EXPECT_LE(last_chunk, 16);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Endpoints beside generation: models, keys, health, metrics, tokens.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/server/running_server.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+
+HttpReply get(RunningServer& server, const std::string& path) {
+  HttpClient client(server.port());
+  client.get(path);
+  return client.read_reply();
+}
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+TEST(Models, AreListedUnderEachServedName) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  const Json list = Json::parse(get(server, "/v1/models").body);
+  EXPECT_EQ(list["object"], "list");
+  ASSERT_EQ(list["data"].size(), 2U);
+  EXPECT_EQ(list["data"][1]["id"], "alias");
+  EXPECT_EQ(list["data"][0]["root"], "/models/fake.gguf");
+  EXPECT_EQ(list["data"][0]["max_model_len"], 512);
+  EXPECT_EQ(Json::parse(get(server, "/v1/models/alias").body)["id"], "alias");
+  const HttpReply unknown = get(server, "/v1/models/other");
+  EXPECT_EQ(unknown.status, 404);
+  EXPECT_EQ(Json::parse(unknown.body)["error"]["code"], "model_not_found");
+}
+
+TEST(Keys, GuardTheApiAndNothingElse) {
+  FakeEngine engine;
+  Config config;
+  config.api_key = {"first", "second"};
+  RunningServer server(engine, config);
+  const auto status_with = [&](const std::string& path, const std::string& headers) {
+    HttpClient client(server.port());
+    client.request("GET", path, {}, headers);
+    return client.read_reply().status;
+  };
+  EXPECT_EQ(status_with("/v1/models", ""), 401);
+  EXPECT_EQ(status_with("/v1/models", "Authorization: Bearer third\r\n"), 401);
+  EXPECT_EQ(status_with("/v1/models", "Authorization: Bearer firs\r\n"), 401);
+  EXPECT_EQ(status_with("/v1/models", "Authorization: Basic first\r\n"), 401);
+  EXPECT_EQ(status_with("/v1/models", "Authorization: Bearer first\r\n"), 200);
+  EXPECT_EQ(status_with("/v1/models", "authorization: bearer second\r\n"), 200);
+  EXPECT_EQ(status_with("/v1/models", "x-api-key: second\r\n"), 200);
+  EXPECT_EQ(status_with("/health", ""), 200);
+  EXPECT_EQ(status_with("/metrics", ""), 200);
+}
+
+TEST(Keys, GiveEachTenantItsOwnPrefixCache) {
+  FakeEngine engine;
+  Config config;
+  config.api_key = {"first", "second"};
+  RunningServer server(engine, config);
+  for (const char* key : {"first", "second", "first"}) {
+    HttpClient client(server.port());
+    client.post(
+        kCompletionPath, R"({"prompt":"x"})", "Authorization: Bearer " + std::string(key) + "\r\n");
+    ASSERT_EQ(client.read_reply().status, 200);
+  }
+  const auto requests = engine.submitted();
+  EXPECT_EQ(requests[0].tenant_salt, requests[2].tenant_salt);
+  EXPECT_NE(requests[0].tenant_salt, requests[1].tenant_salt);
+}
+
+TEST(Health, TurnsWhenAStepOrThePendingWorkTakesTooLong) {
+  FakeEngine engine;
+  Config config;
+  config.unhealthy_after_s = 1;
+  RunningServer server(engine, config);
+  EXPECT_EQ(get(server, "/health").body, R"({"status":"ok"})");
+  EXPECT_EQ(get(server, "/ping").status, 200);
+  EngineStats stats;
+  stats.step_started_ns = now_ns() - 2'000'000'000;
+  engine.set_stats(stats);
+  const HttpReply stuck = get(server, "/health");
+  EXPECT_EQ(stuck.status, 503);
+  EXPECT_NE(stuck.body.find("step"), std::string::npos);
+  stats.step_started_ns = now_ns();
+  stats.last_progress_ns = now_ns();
+  stats.num_requests_waiting = 1;
+  engine.set_stats(stats);
+  EXPECT_EQ(get(server, "/health").status, 200);
+}
+
+TEST(Metrics, CarryTheNamesDashboardsRead) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  EngineStats stats;
+  stats.num_requests_running = 3;
+  stats.num_requests_waiting = 4;
+  stats.num_blocks_total = 200;
+  stats.num_blocks_used = 50;
+  stats.block_size = 16;
+  stats.generation_tokens = 1234;
+  stats.time_to_first_token.observe(kFirstTokenBounds, 0.03);
+  stats.time_to_first_token.observe(kFirstTokenBounds, 9999);
+  engine.set_stats(stats);
+  HttpClient client(server.port());
+  client.post(kChatPath, chat_body());
+  client.read_reply();
+  client.get("/metrics");
+  const HttpReply reply = client.read_reply();
+  EXPECT_EQ(reply.header("Content-Type"), "text/plain; version=0.0.4; charset=utf-8");
+  for (const char* line : {
+           R"(vllm:num_requests_running{engine="0",model_name="fake"} 3)",
+           R"(vllm:num_requests_waiting{engine="0",model_name="fake"} 4)",
+           R"(vllm:kv_cache_usage_perc{engine="0",model_name="fake"} 0.25)",
+           R"(num_gpu_blocks="200"} 1)",
+           R"(vllm:generation_tokens_total{engine="0",model_name="fake"} 1234)",
+           R"(vllm:request_success_total{engine="0",model_name="fake",finished_reason="stop"} 1)",
+           R"(vllm:time_to_first_token_seconds_count{engine="0",model_name="fake"} 2)",
+           R"(vllm:time_to_first_token_seconds_bucket{engine="0",model_name="fake",le="0.02"} 0)",
+           R"(vllm:time_to_first_token_seconds_bucket{engine="0",model_name="fake",le="0.04"} 1)",
+           R"(vllm:time_to_first_token_seconds_bucket{engine="0",model_name="fake",le="+Inf"} 2)",
+           R"(http_requests_total{handler="/v1/chat/completions",method="POST",status="200"} 1)",
+       }) {
+    EXPECT_NE(reply.body.find(line), std::string::npos) << line << "\n" << reply.body;
+  }
+}
+
+TEST(Tokens, GoBothWays) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  HttpClient client(server.port());
+  client.post("/tokenize", R"({"prompt":"ab","return_token_strs":true})");
+  Json json = Json::parse(client.read_reply().body);
+  EXPECT_EQ(json["tokens"], (Json{ByteTokenizer::kBos, 97, 98}));
+  EXPECT_EQ(json["count"], 3);
+  EXPECT_EQ(json["max_model_len"], 512);
+  EXPECT_EQ(json["token_strs"], (Json{"<s>", "a", "b"}));
+  client.post("/tokenize", R"({"messages":[{"role":"user","content":"Hi"}]})");
+  json = Json::parse(client.read_reply().body);
+  EXPECT_EQ(json["tokens"][0], ByteTokenizer::kTurnStart);
+  EXPECT_EQ(json["count"], 21);
+  client.post("/detokenize", R"({"tokens":[72,105]})");
+  EXPECT_EQ(Json::parse(client.read_reply().body), (Json{{"prompt", "Hi"}}));
+  client.post("/detokenize", R"({"tokens":[259]})");
+  EXPECT_EQ(client.read_reply().status, 400);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goldens come from jinja2 (golden/templates/make_goldens.py); the rest are rules of our own:
+// limits, where text came from, thread safety.
+#include "server/chat_template.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string read_file(const std::string& path) {
+  const std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::string golden_path(const std::string& name) {
+  return std::string(SLUICE_TEST_DATA) + "/templates/" + name;
+}
+
+Expected<std::string> render(const std::string& source,
+                             const Json& variables = Json::object(),
+                             const TemplateLimits& limits = {}) {
+  SLUICE_TRY(const ChatTemplate chat,
+             ChatTemplate::compile(source, limits, [] { return int64_t{1767323045}; }));
+  return chat.render_text(variables);
+}
+
+ErrorCode error_of(const std::string& source,
+                   const Json& variables = Json::object(),
+                   const TemplateLimits& limits = {}) {
+  const auto result = render(source, variables, limits);
+  EXPECT_FALSE(result) << source << " rendered " << result.value_or("").substr(0, 80);
+  return result ? ErrorCode::kInternal : result.error().code;
+}
+
+// Spans as text, inputs in ⟦⟧.
+std::string marked(const std::string& source, const Json& variables) {
+  const auto chat = ChatTemplate::compile(source);
+  EXPECT_TRUE(chat) << chat.error().message;
+  const auto spans = chat->render(variables);
+  EXPECT_TRUE(spans) << spans.error().message;
+  std::string out;
+  for (const RenderedSpan& span : *spans) {
+    out += span.from_template ? span.text : "⟦" + span.text + "⟧";
+  }
+  return out;
+}
+
+// Returns how many cases differ.
+int check_goldens(const Json& document, const Json& conversations) {
+  int different = 0;
+  for (const Json& row : document["cases"]) {
+    const Json& variables =
+        row.contains("input") ? conversations[row["input"].get<std::string>()] : row["variables"];
+    const auto result = render(row["template"].get<std::string>(), variables);
+    const auto name = row["name"].get<std::string>();
+    bool same = false;
+    if (row.contains("output")) {
+      const auto expected = row["output"].get<std::string>();
+      same = result && *result == expected;
+      EXPECT_TRUE(same) << name << "\nexpected: " << expected << "\ngot:      "
+                        << (result ? *result : "error: " + result.error().message);
+    } else {
+      const auto expected = row["error"].get<std::string>();
+      const auto kind = row["kind"].get<std::string>();
+      same = !result && (kind != "raised" || result.error().message == expected ||
+                         result.error().message.ends_with(": " + expected));
+      if (!result && (kind == "undefined" || kind == "security")) {
+        same = result.error().message.ends_with(expected);
+      }
+      EXPECT_TRUE(same) << name << "\nexpected error: " << expected
+                        << "\ngot: " << (result ? *result : "error: " + result.error().message);
+    }
+    different += same ? 0 : 1;
+  }
+  return different;
+}
+
+TEST(ChatTemplate, RendersWhatJinja2Renders) {
+  const Json document = Json::parse(read_file(golden_path("goldens.json")));
+  const Json conversations = Json::parse(read_file(golden_path("conversations.json")));
+  ASSERT_GT(document["cases"].size(), 100U);
+  EXPECT_EQ(check_goldens(document, conversations), 0);
+}
+
+TEST(ChatTemplate, RendersPublishedTemplatesAsJinja2Does) {
+  const char* path = std::getenv("SLUICE_TEMPLATE_GOLDENS");  // NOLINT(concurrency-mt-unsafe)
+  if (path == nullptr) GTEST_SKIP() << "SLUICE_TEMPLATE_GOLDENS names no file of make_goldens.py";
+  EXPECT_EQ(check_goldens(Json::parse(read_file(path)), Json::object()), 0);
+}
+
+TEST(ChatTemplate, TellsTemplateTextFromInputText) {
+  const Json variables = {{"name", "<|im_end|>"}, {"bos_token", "<s>"}, {"n", 5}};
+  EXPECT_EQ(marked("{{ bos_token }}<|im_start|>{{ name }}x", variables),
+            "<s><|im_start|>⟦<|im_end|>⟧x");
+  EXPECT_EQ(marked("{{ '<|' ~ name[2:4] ~ '|>' }}", variables), "<|⟦im⟧|>");
+  EXPECT_EQ(marked("{{ ('a' + name + 'b') | upper }}", variables), "A⟦<|IM_END|>⟧B");
+  EXPECT_EQ(marked("{{ 'a-b' | replace('-', name) }}", variables), "a⟦<|im_end|>⟧b");
+  EXPECT_EQ(marked("{{ name.split('_') | join('_') }}", variables), "⟦<|im⟧_⟦end|>⟧");
+  EXPECT_EQ(marked("{{ '%s!' % name }}{{ '{}?'.format(name) }}", variables),
+            "⟦<|im_end|>⟧!⟦<|im_end|>⟧?");
+  EXPECT_EQ(marked("{{ name | tojson }}", variables), "⟦\"<|im_end|>\"⟧");
+  EXPECT_EQ(marked("{{ {'k': name} | tojson }}", variables), "{\"k\": ⟦\"<|im_end|>\"⟧}");
+  EXPECT_EQ(marked("{% set x %}[{{ name }}]{% endset %}{{ x | trim('[') }}", variables),
+            "⟦<|im_end|>⟧]");
+  EXPECT_EQ(marked("{% macro m(a) %}({{ a }}){% endmacro %}{{ m(name) }}", variables),
+            "(⟦<|im_end|>⟧)");
+  EXPECT_EQ(marked("{{ n }}{{ [name] }}", variables), "⟦5⟧[⟦'<|im_end|>'⟧]");
+}
+
+TEST(ChatTemplate, KeysOfInputObjectsAreInputText) {
+  const Json variables = {{"m", {{"<|im_end|>", 1}}}};
+  EXPECT_EQ(marked("{% for k in m %}{{ k }}{% endfor %}", variables), "⟦<|im_end|>⟧");
+  EXPECT_EQ(marked("{{ m | tojson }}", variables).find("\"<"), std::string("⟦{").size());
+}
+
+TEST(ChatTemplate, ReportsTheLineOfAnError) {
+  const auto runtime = render("a\nb\n{{ x.y }}");
+  ASSERT_FALSE(runtime);
+  EXPECT_EQ(runtime.error().message, "template line 3: 'x' is undefined");
+  const auto syntax = render("a\n{% if %}");
+  ASSERT_FALSE(syntax);
+  EXPECT_NE(syntax.error().message.find("line 2"), std::string::npos) << syntax.error().message;
+}
+
+TEST(ChatTemplate, GivesTheMessageOfRaiseExceptionVerbatim) {
+  const auto result = render("{{ raise_exception('Only user: ' ~ 3) }}");
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(result.error().message, "Only user: 3");
+}
+
+TEST(ChatTemplate, StopsWhatRunsTooLong) {
+  const std::string loop =
+      "{% for a in range(99999) %}{% for b in range(99999) %}"
+      "{% endfor %}{% endfor %}";
+  EXPECT_EQ(error_of(loop), ErrorCode::kResourceExhausted);
+  EXPECT_EQ(error_of("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"),
+            ErrorCode::kResourceExhausted);
+  EXPECT_EQ(error_of("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}"),
+            ErrorCode::kResourceExhausted);
+}
+
+TEST(ChatTemplate, StopsWhatGrowsTooLarge) {
+  EXPECT_EQ(error_of("{{ 'x' * 999999999999 }}"), ErrorCode::kResourceExhausted);
+  EXPECT_EQ(error_of("{{ [1] * 999999999999 }}"), ErrorCode::kResourceExhausted);
+  EXPECT_EQ(error_of("{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(60) %}"
+                     "{% set ns.s = ns.s ~ ns.s %}{% endfor %}"),
+            ErrorCode::kResourceExhausted);
+  EXPECT_EQ(error_of("{% for i in range(50) %}0123456789{% endfor %}",
+                     Json::object(),
+                     {.max_output_bytes = 100}),
+            ErrorCode::kResourceExhausted);
+  EXPECT_EQ(error_of("{% set ns = namespace(x=[]) %}{% for i in range(5000) %}"
+                     "{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}"),
+            ErrorCode::kResourceExhausted);
+  EXPECT_EQ(error_of("{% set ns = namespace() %}{% set ns.a = [ns] %}{% set ns.b = [[ns.a]] %}"
+                     "{% macro f(x) %}{{ f([x]) }}{% endmacro %}{{ f(ns) }}"),
+            ErrorCode::kResourceExhausted);
+}
+
+TEST(ChatTemplate, FreedValuesDoNotCountAgainstMemory) {
+  const auto result = render("{% for i in range(2000) %}{% set s = ('x' * 100) * 1000 %}{% endfor %}ok",
+                             Json::object(),
+                             {.fuel = 100'000'000, .max_memory_bytes = 16 << 20});
+  ASSERT_TRUE(result) << result.error().message;
+  EXPECT_EQ(*result, "ok");
+}
+
+TEST(ChatTemplate, RefusesDeepSyntax) {
+  for (const char* open : {"(", "[", "-", "not ", "{1:", "a[", "a("}) {
+    std::string source = "{{ ";
+    for (int i = 0; i < 100'000; ++i) source += open;
+    EXPECT_EQ(error_of(source), ErrorCode::kInvalidArgument) << open;
+  }
+  std::string blocks;
+  for (int i = 0; i < 100'000; ++i) blocks += "{% if 1 %}";
+  EXPECT_EQ(error_of(blocks), ErrorCode::kInvalidArgument);
+  std::string chain = "{{ a";
+  for (int i = 0; i < 100'000; ++i) chain += "|upper";
+  EXPECT_EQ(error_of(chain + " }}"), ErrorCode::kInvalidArgument);
+  std::string sum = "{{ 1";
+  for (int i = 0; i < 10'000; ++i) sum += "+1";
+  EXPECT_EQ(*render(sum + " }}"), "10001");
+}
+
+TEST(ChatTemplate, RefusesDeepInput) {
+  Json deep = 1;
+  for (int i = 0; i < 1000; ++i) deep = Json::array({deep});
+  EXPECT_EQ(error_of("{{ x }}", {{"x", deep}}), ErrorCode::kResourceExhausted);
+}
+
+TEST(ChatTemplate, ReportsIntegerOverflow) {
+  EXPECT_EQ(error_of("{{ 9223372036854775807 + 1 }}"), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(error_of("{{ 10 ** 30 }}"), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(error_of("{{ -(-9223372036854775807 - 1) }}"), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(error_of("{{ 99999999999999999999 }}"), ErrorCode::kInvalidArgument);
+}
+
+TEST(ChatTemplate, OneTemplateRendersOnManyThreads) {
+  const auto chat = ChatTemplate::compile(read_file(golden_path("chatml.jinja")));
+  ASSERT_TRUE(chat) << chat.error().message;
+  const Json conversations = Json::parse(read_file(golden_path("conversations.json")));
+  const auto expected = chat->render_text(conversations["turns"]);
+  ASSERT_TRUE(expected);
+  std::vector<std::string> results(4);
+  std::vector<std::thread> threads;
+  for (std::string& slot : results) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 50; ++i) slot = chat->render_text(conversations["turns"]).value_or("");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& result : results) EXPECT_EQ(result, *expected);
+}
+
+TEST(RenderFile, FillsInWhatHuggingFacePasses) {
+  const auto result = render_file("{{ tools is none }} {{ add_generation_prompt }} {{ x }}",
+                                  R"({"messages": [], "x": "y"})");
+  ASSERT_TRUE(result) << result.error().message;
+  EXPECT_EQ(*result, "True False y");
+  EXPECT_FALSE(render_file("a", "[1]"));
+  EXPECT_FALSE(render_file("a", "{"));
+}
+
+TEST(FromJson, ReadsWhatTojsonWrote) {
+  EXPECT_EQ(marked("{{ (x | tojson | from_json).a[0] }}", {{"x", {{"a", {"<b>"}}}}}), "⟦<b>⟧");
+  EXPECT_EQ(error_of("{{ '{' | from_json }}"), ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shapes of responses and events over a real socket, against what OpenAI's API documents.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/server/running_server.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+
+// The data of each event, in order; comments are left out.
+std::vector<std::string> events_of(const std::string& body) {
+  std::vector<std::string> events;
+  for (size_t at = 0; at < body.size();) {
+    const size_t end = body.find("\n\n", at);
+    EXPECT_NE(end, std::string::npos) << "an event is cut off";
+    if (end == std::string::npos) break;
+    const std::string event = body.substr(at, end - at);
+    if (event.starts_with("data: ")) events.push_back(event.substr(6));
+    at = end + 2;
+  }
+  return events;
+}
+
+HttpReply post(RunningServer& server, const std::string& path, const std::string& body) {
+  HttpClient client(server.port());
+  client.post(path, body);
+  return client.read_reply();
+}
+
+TEST(Chat, AnswersWithOneMessageAndUsage) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  const HttpReply reply = post(server, kChatPath, chat_body(R"(,"seed":-7)"));
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(reply.header("Content-Type"), "application/json");
+  EXPECT_EQ(reply.header("X-Sluice-Seed"), "-7");
+  const Json json = Json::parse(reply.body);
+  EXPECT_EQ(json["object"], "chat.completion");
+  EXPECT_TRUE(json["id"].get<std::string>().starts_with("chatcmpl-"));
+  EXPECT_EQ(json["id"].get<std::string>().size(), 9U + 32U);
+  EXPECT_EQ(json["model"], "fake");
+  EXPECT_EQ(json["system_fingerprint"], "fp_fake");
+  EXPECT_TRUE(json["created"].is_number_integer());
+  ASSERT_EQ(json["choices"].size(), 1U);
+  const Json& choice = json["choices"][0];
+  EXPECT_EQ(choice["index"], 0);
+  EXPECT_EQ(choice["message"],
+            (Json{{"role", "assistant"}, {"content", "Hello"}, {"refusal", nullptr}}));
+  EXPECT_EQ(choice["logprobs"], nullptr);
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  EXPECT_EQ(choice["stop_reason"], nullptr);
+  // Template: control tokens 1 each; "user\n", "Hi", end, "\n", start, "assistant\n".
+  EXPECT_EQ(json["usage"],
+            (Json{{"prompt_tokens", 1 + 5 + 2 + 1 + 1 + 1 + 10},
+                  {"completion_tokens", 6},
+                  {"total_tokens", 27},
+                  {"prompt_tokens_details", {{"cached_tokens", 3}}}}));
+  EXPECT_EQ(static_cast<int64_t>(engine.submitted().at(0).sampling.seed), -7);
+}
+
+TEST(Chat, TextOfTheUserNeverBecomesAControlToken) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  const HttpReply reply = post(
+      server, kChatPath, R"({"messages":[{"role":"user","content":"<|im_end|>"}],"max_tokens":1})");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const auto requests = engine.submitted();
+  const auto& ids = requests.at(0).prompt.at(0).token_ids;
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), ByteTokenizer::kTurnEnd), 1);
+}
+
+TEST(Chat, StreamsRoleThenTextThenFinishThenUsageThenDone) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  const HttpReply reply = post(
+      server, kChatPath, chat_body(R"(,"stream":true,"stream_options":{"include_usage":true})"));
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(reply.header("Content-Type"), "text/event-stream; charset=utf-8");
+  EXPECT_EQ(reply.header("Cache-Control"), "no-cache");
+  const auto events = events_of(reply.body);
+  ASSERT_EQ(events.size(), 1U + 5U + 1U + 1U + 1U);
+  EXPECT_EQ(events.back(), "[DONE]");
+  const Json first = Json::parse(events[0]);
+  EXPECT_EQ(first["object"], "chat.completion.chunk");
+  EXPECT_EQ(first["choices"][0]["delta"], (Json{{"role", "assistant"}, {"content", ""}}));
+  EXPECT_EQ(first["usage"], nullptr);
+  EXPECT_TRUE(first.contains("usage"));
+  std::string text;
+  for (size_t i = 1; i < 6; ++i) {
+    const Json event = Json::parse(events[i]);
+    EXPECT_EQ(event["id"], first["id"]);
+    EXPECT_EQ(event["created"], first["created"]);
+    EXPECT_EQ(event["choices"][0]["finish_reason"], nullptr);
+    text += event["choices"][0]["delta"]["content"].get<std::string>();
+  }
+  EXPECT_EQ(text, "Hello");
+  const Json finish = Json::parse(events[6]);
+  EXPECT_EQ(finish["choices"][0]["delta"], Json::object());
+  EXPECT_EQ(finish["choices"][0]["finish_reason"], "stop");
+  const Json usage = Json::parse(events[7]);
+  EXPECT_EQ(usage["choices"], Json::array());
+  EXPECT_EQ(usage["usage"]["completion_tokens"], 6);
+  EXPECT_EQ(usage["usage"]["prompt_tokens_details"]["cached_tokens"], 3);
+}
+
+TEST(Chat, UsageAndDoneLeaveInOneChunk) {
+  FakeEngine engine(FakeEngine::Stepping::kManual);
+  RunningServer server(engine);
+  HttpClient client(server.port());
+  client.post(kChatPath, chat_body(R"(,"stream":true,"stream_options":{"include_usage":true})"));
+  ASSERT_TRUE(eventually([&] { return engine.num_running() == 1; }));
+  engine.step();
+  EXPECT_NE(client.read_until("\r\n\r\n"), "");
+  const std::string first = client.read_chunk();
+  EXPECT_NE(first.find("\"role\":\"assistant\""), std::string::npos);
+  EXPECT_NE(first.find("\"content\":\"H\""), std::string::npos);
+  for (int i = 0; i < 5; ++i) {
+    engine.step();
+    const std::string chunk = client.read_chunk();
+    EXPECT_EQ(chunk.find("[DONE]") != std::string::npos, i == 4);
+    EXPECT_EQ(chunk.find("\"prompt_tokens\"") != std::string::npos, i == 4);
+  }
+  EXPECT_EQ(client.read_chunk(), "");
+}
+
+TEST(Chat, HeadersWaitForTheFirstToken) {
+  FakeEngine engine(FakeEngine::Stepping::kManual);
+  engine.fail_at(0);
+  RunningServer server(engine);
+  HttpClient client(server.port());
+  client.post(kChatPath, chat_body(R"(,"stream":true)"));
+  ASSERT_TRUE(eventually([&] { return engine.num_running() == 1; }));
+  engine.step();
+  const HttpReply reply = client.read_reply();
+  EXPECT_EQ(reply.status, 500);
+  EXPECT_EQ(Json::parse(reply.body)["error"]["message"],
+            "The logits of this request are not finite.");
+}
+
+TEST(Chat, ErrorInTheMiddleIsAnEventBeforeDone) {
+  FakeEngine engine;
+  engine.fail_at(2);
+  RunningServer server(engine);
+  const HttpReply reply = post(server, kChatPath, chat_body(R"(,"stream":true)"));
+  EXPECT_EQ(reply.status, 200);
+  const auto events = events_of(reply.body);
+  ASSERT_GE(events.size(), 2U);
+  EXPECT_EQ(Json::parse(events[events.size() - 2])["error"]["code"], 500);
+  EXPECT_EQ(events.back(), "[DONE]");
+}
+
+TEST(Chat, StopStringEndsTheTextAndAbortsTheRequest) {
+  FakeEngine engine(FakeEngine::Stepping::kManual);
+  engine.say("one STOP two");
+  RunningServer server(engine);
+  HttpClient client(server.port());
+  client.post(kChatPath, chat_body(R"(,"stop":["never","STOP"])"));
+  ASSERT_TRUE(eventually([&] { return engine.num_running() == 1; }));
+  for (int i = 0; i < 8; ++i) engine.step();
+  const Json choice = Json::parse(client.read_reply().body)["choices"][0];
+  EXPECT_EQ(choice["message"]["content"], "one ");
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  EXPECT_EQ(choice["stop_reason"], "STOP");
+  EXPECT_EQ(engine.num_aborted(), 1);
+  engine.step();
+  EXPECT_EQ(engine.num_running(), 0U);
+}
+
+TEST(Chat, StopTokenIsReportedAndLeftOut) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  const HttpReply reply = post(server, kChatPath, chat_body(R"(,"stop_token_ids":[108])"));
+  const Json choice = Json::parse(reply.body)["choices"][0];
+  EXPECT_EQ(choice["message"]["content"], "He");
+  EXPECT_EQ(choice["stop_reason"], 108);
+}
+
+TEST(Chat, EveryChoiceOfAStreamStartsWithARoleAndFinishes) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  const HttpReply reply =
+      post(server, kChatPath, chat_body(R"(,"stream":true,"n":3,"seed":5,"max_tokens":2)"));
+  std::vector<int> roles(3);
+  std::vector<int> finishes(3);
+  auto events = events_of(reply.body);
+  events.pop_back();
+  for (const std::string& event : events) {
+    const Json choice = Json::parse(event)["choices"][0];
+    const size_t index = choice["index"];
+    roles.at(index) += choice["delta"].contains("role") ? 1 : 0;
+    finishes.at(index) += choice["finish_reason"] == "length" ? 1 : 0;
+  }
+  EXPECT_EQ(roles, std::vector<int>({1, 1, 1}));
+  EXPECT_EQ(finishes, std::vector<int>({1, 1, 1}));
+  const auto requests = engine.submitted();
+  ASSERT_EQ(requests.size(), 3U);
+  EXPECT_EQ(requests[0].sampling.seed, 5U);
+  EXPECT_NE(requests[1].sampling.seed, requests[2].sampling.seed);
+}
+
+TEST(Chat, LogprobsNameTokensAndTheirBytes) {
+  FakeEngine engine;
+  engine.say("\xC3\xA9");
+  RunningServer server(engine);
+  const HttpReply reply =
+      post(server, kChatPath, chat_body(R"(,"logprobs":true,"top_logprobs":2,"max_tokens":2)"));
+  const Json choice = Json::parse(reply.body)["choices"][0];
+  EXPECT_EQ(choice["message"]["content"], "\xC3\xA9");
+  const Json& content = choice["logprobs"]["content"];
+  ASSERT_EQ(content.size(), 2U);
+  EXPECT_EQ(content[0]["bytes"], Json::array({0xC3}));
+  EXPECT_EQ(content[0]["token"], "\xEF\xBF\xBD");
+  EXPECT_EQ(content[0]["logprob"], -0.5);
+  ASSERT_EQ(content[0]["top_logprobs"].size(), 2U);
+  EXPECT_EQ(content[0]["top_logprobs"][1],
+            (Json{{"token", "b"}, {"logprob", -1.5}, {"bytes", {98}}}));
+}
+
+TEST(Chat, SeedsOfUnseededRequestsFollowFromTheServersSeed) {
+  std::vector<std::string> seeds;
+  for (int run = 0; run < 2; ++run) {
+    FakeEngine engine;
+    Config config;
+    config.seed = 99;
+    RunningServer server(engine, config);
+    for (int i = 0; i < 2; ++i) {
+      seeds.push_back(post(server, kChatPath, chat_body()).header("X-Sluice-Seed"));
+    }
+  }
+  EXPECT_EQ(seeds[0], seeds[2]);
+  EXPECT_EQ(seeds[1], seeds[3]);
+  EXPECT_NE(seeds[0], seeds[1]);
+}
+
+TEST(Chat, FinalMessageCanBeContinued) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  const HttpReply reply = post(server,
+                               kChatPath,
+                               R"({"messages":[{"role":"user","content":"Hi"},
+                                {"role":"assistant","content":"Sure, "}],
+                               "continue_final_message":true})");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const auto ids = engine.submitted().at(0).prompt.at(0).token_ids;
+  EXPECT_EQ(std::string(ids.end() - 5, ids.end()), "Sure,");
+}
+
+TEST(Completions, AnswerEachPromptInOrder) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  const HttpReply reply =
+      post(server, kCompletionPath, R"({"prompt":["a","bc"],"n":2,"max_tokens":3,"logprobs":1})");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const Json json = Json::parse(reply.body);
+  EXPECT_EQ(json["object"], "text_completion");
+  EXPECT_TRUE(json["id"].get<std::string>().starts_with("cmpl-"));
+  ASSERT_EQ(json["choices"].size(), 4U);
+  const Json& choice = json["choices"][3];
+  EXPECT_EQ(choice["index"], 3);
+  EXPECT_EQ(choice["text"], "Hel");
+  EXPECT_EQ(choice["finish_reason"], "length");
+  EXPECT_EQ(choice["logprobs"]["tokens"], (Json{"H", "e", "l"}));
+  EXPECT_EQ(choice["logprobs"]["text_offset"], (Json{0, 1, 2}));
+  EXPECT_EQ(choice["logprobs"]["top_logprobs"][0], (Json{{"a", -0.5}}));
+  EXPECT_EQ(json["usage"]["prompt_tokens"], 2 + 3);  // each with its <s>
+  EXPECT_EQ(json["usage"]["completion_tokens"], 12);
+}
+
+TEST(Completions, TakeTokenIds) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  const HttpReply reply =
+      post(server,
+           kCompletionPath,
+           R"({"prompt":[[65,66],[67]],"max_tokens":1,"return_token_ids":true})");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const Json json = Json::parse(reply.body);
+  EXPECT_EQ(json["choices"][0]["prompt_token_ids"], (Json{65, 66}));
+  EXPECT_EQ(json["choices"][1]["prompt_token_ids"], Json::array({67}));
+  EXPECT_EQ(json["choices"][0]["token_ids"], Json::array({'H'}));
+}
+
+TEST(Completions, StreamTextEvents) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  const HttpReply reply =
+      post(server, kCompletionPath, R"({"prompt":"x","stream":true,"ignore_eos":true})");
+  const auto events = events_of(reply.body);
+  ASSERT_GE(events.size(), 2U);
+  EXPECT_EQ(Json::parse(events[0])["choices"][0]["text"], "H");
+  const Json last = Json::parse(events[events.size() - 2]);
+  EXPECT_EQ(last["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(events.back(), "[DONE]");
+  EXPECT_EQ(engine.submitted().at(0).sampling.max_tokens, 16);
+}
+
+TEST(Completions, FullQueueSaysWhenToComeBack) {
+  FakeEngine engine;
+  engine.set_queue_limit(0);
+  RunningServer server(engine);
+  const HttpReply reply = post(server, kCompletionPath, R"({"prompt":"x"})");
+  EXPECT_EQ(reply.status, 429);
+  EXPECT_EQ(reply.header("Retry-After"), "1");
+  EXPECT_EQ(Json::parse(reply.body)["error"]["type"], "rate_limit_error");
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of what is refused and what is not: every row is a body, its status and the parameter
+// at fault.
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "server/api_errors.h"
+#include "server/parameters.h"
+#include "server/request_validator.h"
+#include "tests/support/byte_tokenizer.h"
+
+namespace sluice {
+namespace {
+
+class Validator : public ::testing::Test {
+ protected:
+  Validator() {
+    model_.vocab_size = ByteTokenizer::kVocabSize;
+    model_.max_model_len = 100;
+  }
+
+  Expected<GenerationRequest> validate(const std::string& body, Endpoint endpoint) {
+    const ValidationContext context{
+        config_, model_, tokenizer_, &*template_, names_, 7, 0, std::chrono::steady_clock::now()};
+    return validate_generation(context, body, endpoint);
+  }
+
+  // Members beside a valid prompt.
+  Expected<GenerationRequest> completion(const std::string& members) {
+    return validate(R"({"prompt":"x",)" + members + "}", Endpoint::kCompletion);
+  }
+
+  Expected<GenerationRequest> chat(const std::string& members) {
+    return validate(R"({"messages":[{"role":"user","content":"x"}],)" + members + "}",
+                    Endpoint::kChat);
+  }
+
+  Config config_;
+  ModelInfo model_;
+  ByteTokenizer tokenizer_;
+  std::vector<std::string> names_ = {"m", "n"};
+  Expected<ChatTemplate> template_ = ChatTemplate::compile(
+      "{% for m in messages %}{{ m.role }}:{{ m.content }}{% endfor %}"
+      "{% if add_generation_prompt %}>{% endif %}");
+};
+
+TEST_F(Validator, RefusesWhatBreaksARuleAndNamesTheParameter) {
+  struct Row {
+    const char* members;
+    const char* param;
+  };
+
+  const std::vector<Row> rows = {
+      {R"("temperature":-0.1)", "temperature"},
+      {R"("temperature":2.5)", "temperature"},
+      {R"("temperature":"1")", "temperature"},
+      {R"("top_p":0)", "top_p"},
+      {R"("top_p":1.01)", "top_p"},
+      {R"("min_p":-1)", "min_p"},
+      {R"("top_k":-2)", "top_k"},
+      {R"("top_k":1.5)", "top_k"},
+      {R"("max_tokens":0)", "max_tokens"},
+      {R"("max_tokens":99999999999)", "max_tokens"},
+      {R"("min_tokens":-1)", "min_tokens"},
+      {R"("min_tokens":5,"max_tokens":4)", "min_tokens"},
+      {R"("n":0)", "n"},
+      {R"("n":17)", "n"},
+      {R"("seed":9223372036854775808)", "seed"},
+      {R"("seed":1e300)", "seed"},
+      {R"("stop":"")", "stop"},
+      {R"("stop":[1])", "stop"},
+      {R"("stop":["1","2","3","4","5","6","7","8","9","a","b","c","d","e","f","g","h"])", "stop"},
+      {R"("stop_token_ids":[259])", "stop_token_ids"},
+      {R"("stop_token_ids":[-1])", "stop_token_ids"},
+      {R"("stop_token_ids":7)", "stop_token_ids"},
+      {R"("stream":1)", "stream"},
+      {R"("stream":true,"stream_options":{"more":true})", "stream_options"},
+      {R"("ignore_eos":"yes")", "ignore_eos"},
+      {R"("presence_penalty":0.5)", "presence_penalty"},
+      {R"("repetition_penalty":1.1)", "repetition_penalty"},
+      {R"("logit_bias":{"5":1})", "logit_bias"},
+      {R"("response_format":{"type":"json_object"})", "response_format"},
+      {R"("echo":true)", "echo"},
+      {R"("kv_transfer_params":{})", "kv_transfer_params"},
+      {R"("temprature":1)", "temprature"},
+      {R"("model":7)", "model"},
+      {R"("priority":3000000000)", "priority"},
+  };
+  for (const Row& row : rows) {
+    for (const Endpoint endpoint : {Endpoint::kChat, Endpoint::kCompletion}) {
+      const auto result = endpoint == Endpoint::kChat ? chat(row.members) : completion(row.members);
+      ASSERT_FALSE(result.has_value()) << row.members;
+      EXPECT_EQ(http_status(result.error().code), 400) << row.members;
+      EXPECT_EQ(result.error().param, row.param) << row.members;
+      EXPECT_NE(result.error().message.find(row.param), std::string::npos)
+          << result.error().message;
+    }
+  }
+}
+
+TEST_F(Validator, TakesNeutralValuesAndParametersWithoutEffect) {
+  const std::string neutral =
+      R"("presence_penalty":0,"frequency_penalty":0.0,"repetition_penalty":1,"n":1,"logit_bias":{},
+         "response_format":{"type":"text"},"user":"u","metadata":{"a":"b"},"store":true,
+         "service_tier":"auto","seed":null,"stop":null,"structured_outputs":null,"best_of":1,
+         "echo":false,"kv_transfer_params":null,"temperature":null,"max_tokens":null)";
+  EXPECT_TRUE(chat(neutral).has_value());
+  EXPECT_TRUE(completion(neutral).has_value());
+}
+
+TEST_F(Validator, EveryParameterOfTheTableIsTakenAsNull) {
+  for (const Parameter& parameter : request_parameters()) {
+    if (parameter.name == "messages" || parameter.name == "prompt") continue;
+    const std::string members = "\"" + std::string(parameter.name) + "\":null";
+    const bool is_chat = parameter.endpoints != Endpoint::kCompletion;
+    const auto result = is_chat ? chat(members) : completion(members);
+    EXPECT_TRUE(result.has_value()) << members << ": " << result.error().message;
+  }
+}
+
+TEST_F(Validator, UsesTheWordsClientsMatchOn) {
+  struct Row {
+    const char* members;
+    const char* message;
+  };
+
+  const std::vector<Row> rows = {
+      {R"("stream_options":{})", "Stream options can only be defined when `stream=True`."},
+      {R"("top_logprobs":3)", "when using `top_logprobs`, `logprobs` must be set to true."},
+      {R"("continue_final_message":true,"add_generation_prompt":true)",
+       "Cannot set both `continue_final_message` and `add_generation_prompt` to True."},
+      {R"("tools":[])", "`tools` must not be an empty array."},
+      {R"("model":"other")", "The model `other` does not exist."},
+      {R"("max_tokens":93)",
+       "This model's maximum context length is 100 tokens. However, you requested 93 output tokens "
+       "and your prompt contains at least 7 input tokens, for a total of at least 100 tokens."},
+  };
+  for (const Row& row : rows) {
+    const auto result = chat(row.members);
+    if (std::string(row.members) == R"("max_tokens":93)") {
+      EXPECT_TRUE(result.has_value());  // exactly full
+      const auto over = chat(R"("max_tokens":94)");
+      ASSERT_FALSE(over.has_value());
+      EXPECT_EQ(over.error().machine_code, "context_length_exceeded");
+      EXPECT_TRUE(over.error().message.starts_with(
+          "This model's maximum context length is 100 tokens. However, you requested 94 output "
+          "tokens and your prompt contains at least 7 input tokens, for a total of at least 101 "
+          "tokens. Please reduce"))
+          << over.error().message;
+      continue;
+    }
+    ASSERT_FALSE(result.has_value()) << row.members;
+    EXPECT_TRUE(result.error().message.starts_with(row.message)) << result.error().message;
+  }
+}
+
+TEST_F(Validator, UnknownModelIs404WithItsMachineCode) {
+  const auto result = chat(R"("model":"x")");
+  ASSERT_FALSE(result.has_value());
+  EXPECT_EQ(http_status(result.error().code), 404);
+  EXPECT_EQ(result.error().machine_code, "model_not_found");
+  EXPECT_EQ(chat(R"("model":"n")")->model, "n");
+  EXPECT_EQ(chat(R"("model":null)")->model, "m");
+}
+
+TEST_F(Validator, SeedsKeepAll64Bits) {
+  const std::vector<int64_t> seeds = {std::numeric_limits<int64_t>::min(),
+                                      std::numeric_limits<int64_t>::max(),
+                                      -1,
+                                      0,
+                                      9007199254740993};  // not a double
+  for (const int64_t seed : seeds) {
+    const auto request = completion("\"seed\":" + std::to_string(seed));
+    ASSERT_TRUE(request.has_value()) << seed;
+    EXPECT_EQ(request->requests[0].sampling.seed, static_cast<uint64_t>(seed));
+  }
+  EXPECT_EQ(completion(R"("seed":null)")->seed, 7U);
+}
+
+TEST_F(Validator, DefaultsAreTheModelsRoomForChatAndSixteenForCompletions) {
+  EXPECT_EQ(chat(R"("n":1)")->requests[0].sampling.max_tokens, 100 - 7);
+  EXPECT_EQ(completion(R"("n":1)")->requests[0].sampling.max_tokens, 16);
+  const auto both = chat(R"("max_tokens":5,"max_completion_tokens":6)");
+  EXPECT_EQ(both->requests[0].sampling.max_tokens, 6);
+}
+
+TEST_F(Validator, RefusesBadMessages) {
+  for (const char* messages :
+       {"[]",
+        "{}",
+        "null",
+        "[1]",
+        "[{}]",
+        R"([{"role":"king","content":"x"}])",
+        R"([{"role":"user"}])",
+        R"([{"role":"user","content":7}])",
+        R"([{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}])",
+        R"([{"role":"user","content":[{"type":"text"}]}])",
+        R"([{"role":"assistant","tool_calls":[{}]}])",
+        R"([{"role":"assistant","tool_calls":[{"function":{"arguments":"["}}]}])"}) {
+    const auto result = validate("{\"messages\":" + std::string(messages) + "}", Endpoint::kChat);
+    ASSERT_FALSE(result.has_value()) << messages;
+    EXPECT_EQ(result.error().param, "messages") << messages;
+  }
+  EXPECT_TRUE(validate(R"({"messages":[{"role":"user","content":[{"type":"text","text":"a"},
+                          {"type":"text","text":"b"}]},{"role":"assistant","content":null}]})",
+                       Endpoint::kChat)
+                  .has_value());
+}
+
+TEST_F(Validator, RefusesBadPrompts) {
+  for (const char* prompt : {"[]",
+                             "{}",
+                             "null",
+                             "7",
+                             "[[]]",
+                             "[\"a\",1]",
+                             "[1,\"a\"]",
+                             "[259]",
+                             "[-1]",
+                             "[[1],[null]]"}) {
+    const auto result = validate("{\"prompt\":" + std::string(prompt) + "}", Endpoint::kCompletion);
+    ASSERT_FALSE(result.has_value()) << prompt;
+    EXPECT_EQ(result.error().param, "prompt") << prompt;
+  }
+}
+
+TEST_F(Validator, JsonIsReadStrictly) {
+  const std::vector<std::string> bodies = {
+      "",
+      "[]",
+      "{",
+      R"({"prompt":"x"} x)",
+      R"({"prompt":"x","prompt":"y"})",
+      R"({"prompt":"x","stream_options":{"a":1,"a":2}})",
+      R"({"prompt":"x","temperature":NaN})",
+      R"({"prompt":"x","temperature":Infinity})",
+      R"({"prompt":"x","temperature":1e400})",
+      "{\"prompt\":\"\xff\"}",
+      "{\"prompt\":\"\xed\xa0\x80\"}",
+      R"({"prompt":"\ud800"})",
+      R"({"prompt":"\udc00x"})",
+      R"({"prompt":'x'})",
+      R"({"prompt":"x",})",
+      R"({"prompt":"x"/*c*/})",
+      "{\"prompt\":\"a\nb\"}",
+      "{\"prompt\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}",
+  };
+  for (const std::string& body : bodies) {
+    const auto result = validate(body, Endpoint::kCompletion);
+    ASSERT_FALSE(result.has_value()) << body.substr(0, 80);
+    EXPECT_EQ(http_status(result.error().code), 400);
+    EXPECT_LT(result.error().message.size(), 400U);
+  }
+  const auto duplicate = validate(R"({"prompt":"x","n":1,"n":2})", Endpoint::kCompletion);
+  EXPECT_EQ(duplicate.error().message, "Duplicate key 'n' in an object.");
+}
+
+TEST_F(Validator, TemplateArgumentsMayNotReplaceTheConversation) {
+  const auto result = chat(R"("chat_template_kwargs":{"messages":[]})");
+  ASSERT_FALSE(result.has_value());
+  EXPECT_EQ(result.error().param, "chat_template_kwargs");
+  EXPECT_TRUE(chat(R"("chat_template_kwargs":{"enable_thinking":false})").has_value());
+}
+
+TEST(ApiErrors, EveryCodeHasItsStatusAndAllFourKeys) {
+  EXPECT_EQ(http_status(ErrorCode::kInvalidArgument), 400);
+  EXPECT_EQ(http_status(ErrorCode::kUnsupported), 400);
+  EXPECT_EQ(http_status(ErrorCode::kUnauthenticated), 401);
+  EXPECT_EQ(http_status(ErrorCode::kPermissionDenied), 403);
+  EXPECT_EQ(http_status(ErrorCode::kNotFound), 404);
+  EXPECT_EQ(http_status(ErrorCode::kResourceExhausted), 429);
+  EXPECT_EQ(http_status(ErrorCode::kInternal), 500);
+  EXPECT_EQ(http_status(ErrorCode::kDataLoss), 500);
+  EXPECT_EQ(http_status(ErrorCode::kUnavailable), 503);
+  EXPECT_EQ(http_status(ErrorCode::kDeadlineExceeded), 504);
+  EXPECT_EQ(error_json(Error{ErrorCode::kInvalidArgument, "a\xff\"", "p", ""}),
+            "{\"error\":{\"message\":\"a\xEF\xBF\xBD\\\"\",\"type\":\"invalid_request_error\","
+            "\"param\":\"p\",\"code\":400}}");
+  EXPECT_EQ(error_json(Error{ErrorCode::kNotFound, "m", "", "model_not_found"}),
+            "{\"error\":{\"message\":\"m\",\"type\":\"not_found_error\",\"param\":null,"
+            "\"code\":\"model_not_found\"}}");
+}
+
+}  // namespace
+}  // namespace sluice

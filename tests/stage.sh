@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# One stage of tests/run.sh in its own build folder: asan, tsan, fuzz or clang. Run by ctest; exit
+# code 77 skips it, which is what happens unless SLUICE_STAGES names it.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+stage="$1"
+if [[ " ${SLUICE_STAGES:-} " != *" $stage "* ]]; then
+  echo "SLUICE_STAGES does not name $stage"
+  exit 77
+fi
+
+configure() { # preset
+  cmake --preset "$1" >/dev/null
+}
+
+# Sanitizers slow the determinism matrix tenfold; fewer requests cover the same paths.
+export SLUICE_DETERMINISM_REQUESTS=20
+
+run_tests() { # build folder, more arguments of ctest
+  local folder="$1"
+  shift
+  ctest --test-dir "$folder" --output-on-failure "$@"
+}
+
+case "$stage" in
+  asan)
+    configure asan
+    ninja -C build-asan
+    run_tests build-asan -L unit
+    ;;
+  tsan)
+    # What has threads; the rest is compiled only as far as these need it.
+    configure tsan
+    ninja -C build-tsan test_core test_engine test_server
+    run_tests build-tsan -L '^(core|engine|server)$'
+    ;;
+  clang)
+    configure clang
+    ninja -C build-clang
+    run_tests build-clang -L unit
+    ;;
+  fuzz)
+    configure fuzz
+    ninja -C build-fuzz fuzz_targets
+    found="$(mktemp -d)"
+    trap 'rm -rf "$found"' EXIT
+    while read -r target; do
+      echo "== $target"
+      corpora=("$found/$target")
+      mkdir "${corpora[0]}"
+      if [[ -d "tests/fuzz/corpus/$target" ]]; then corpora+=("tests/fuzz/corpus/$target"); fi
+      # What it finds is left in the build folder.
+      "build-fuzz/tests/fuzz/$target" -max_total_time="${SLUICE_FUZZ_SECONDS:-20}" -timeout=10 \
+        -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix=build-fuzz/ "${corpora[@]}"
+    done <build-fuzz/fuzz_targets.txt
+    ;;
+  *)
+    echo "stage.sh: unknown stage $stage" >&2
+    exit 2
+    ;;
+esac

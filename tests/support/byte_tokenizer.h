@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// A tokenizer one can compute in the head: ids 0 to 255 are bytes, then come the control tokens.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/tokenizer/tokenizer.h"
+
+namespace sluice {
+
+class ByteTokenizer final : public Tokenizer {
+ public:
+  static constexpr TokenId kTurnStart = 256;  // <|im_start|>
+  static constexpr TokenId kTurnEnd = 257;    // <|im_end|>, ends a generation
+  static constexpr TokenId kBos = 258;        // <s>
+  static constexpr int32_t kVocabSize = 259;
+
+  ByteTokenizer() {
+    for (size_t i = 0; i < 256; ++i) bytes_ += static_cast<char>(i);
+  }
+
+  void encode(std::string_view text,
+              SpecialText special,
+              std::vector<TokenId>& out) const override {
+    const TextRange all{0, text.size()};
+    const auto literal =
+        special == SpecialText::kText ? std::span(&all, 1) : std::span<TextRange>();
+    encode_marked(text, literal, out);
+  }
+
+  void encode_marked(std::string_view text,
+                     std::span<const TextRange> literal_ranges,
+                     std::vector<TokenId>& out) const override {
+    for (size_t i = 0; i < text.size();) {
+      const TokenId control = control_at(text, i, literal_ranges);
+      out.push_back(control != kInvalidToken ? control : static_cast<unsigned char>(text[i]));
+      i += control != kInvalidToken ? token_bytes(control).size() : 1;
+    }
+  }
+
+  std::string_view token_bytes(TokenId id) const override {
+    if (id >= 0 && id < 256) return std::string_view(bytes_).substr(static_cast<size_t>(id), 1);
+    if (id < kVocabSize && id >= 256) return kControls[static_cast<size_t>(id) - 256];
+    return {};
+  }
+
+  bool is_special(TokenId id) const override { return id >= 256; }
+
+  TokenId find_token(std::string_view name) const override {
+    for (size_t i = 0; i < kControls.size(); ++i) {
+      if (kControls[i] == name) return static_cast<TokenId>(256 + i);
+    }
+    return kInvalidToken;
+  }
+
+  int32_t vocab_size() const override { return kVocabSize; }
+
+  TokenId bos() const override { return kBos; }
+
+  bool add_bos() const override { return true; }
+
+  const std::vector<TokenId>& end_tokens() const override { return end_tokens_; }
+
+  std::string_view bos_text() const override { return kControls[2]; }
+
+  std::string_view eos_text() const override { return kControls[1]; }
+
+ private:
+  static constexpr std::array<std::string_view, 3> kControls = {
+      "<|im_start|>", "<|im_end|>", "<s>"};
+
+  TokenId control_at(std::string_view text, size_t at, std::span<const TextRange> literal) const {
+    for (size_t i = 0; i < kControls.size(); ++i) {
+      if (!text.substr(at).starts_with(kControls[i])) continue;
+      const size_t end = at + kControls[i].size();
+      const bool is_literal = std::any_of(literal.begin(), literal.end(), [&](TextRange range) {
+        return at < range.end && end > range.begin;
+      });
+      if (!is_literal) return static_cast<TokenId>(256 + i);
+    }
+    return kInvalidToken;
+  }
+
+  std::string bytes_;
+  std::vector<TokenId> end_tokens_ = {kTurnEnd};
+};
+
+}  // namespace sluice

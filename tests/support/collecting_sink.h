@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// An OutputSink that keeps everything by request, and waits for ends.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace sluice::testing {
+
+struct Collected {
+  std::vector<TokenId> tokens;
+  std::vector<float> logprobs;
+  std::vector<TokenLogprob> top_logprobs;  // of all tokens, in order
+  FinishReason finish_reason = FinishReason::kNone;
+  std::string error;
+  int32_t num_cached_tokens = 0;
+  int num_ends = 0;
+};
+
+class CollectingSink final : public OutputSink {
+ public:
+  void publish(OutputBatch batch) override {
+    const std::scoped_lock lock(mutex_);
+    for (TokenOutput& output : batch.outputs) {
+      Collected& collected = by_id_[output.request_id];
+      if (output.token != kInvalidToken) {
+        collected.tokens.push_back(output.token);
+        collected.logprobs.push_back(output.logprob);
+        collected.top_logprobs.insert(
+            collected.top_logprobs.end(), output.top_logprobs.begin(), output.top_logprobs.end());
+      }
+      collected.num_cached_tokens = output.num_cached_tokens;
+      if (output.finish_reason != FinishReason::kNone) {
+        collected.finish_reason = output.finish_reason;
+        collected.error = output.error;
+        ++collected.num_ends;
+      }
+    }
+    changed_.notify_all();
+  }
+
+  // Waits for the end of one request. The bound only turns a hang into a failure.
+  Collected wait(RequestId id) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::minutes(5), [&] { return by_id_[id].num_ends > 0; });
+    return by_id_[id];
+  }
+
+  // Waits until a request has at least this many tokens or has ended.
+  Collected wait_tokens(RequestId id, size_t num_tokens) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::minutes(5), [&] {
+      return by_id_[id].num_ends > 0 || by_id_[id].tokens.size() >= num_tokens;
+    });
+    return by_id_[id];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<RequestId, Collected> by_id_;
+};
+
+}  // namespace sluice::testing

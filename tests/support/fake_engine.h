@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// An engine without a model: every request gets the scripted tokens, one a step. Steps run on a
+// thread of its own, or one by one from the test. It keeps what it was asked, for inspection.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "tests/support/byte_tokenizer.h"
+
+namespace sluice {
+
+class FakeEngine final : public Engine {
+ public:
+  enum class Stepping { kAutomatic, kManual };
+
+  explicit FakeEngine(Stepping stepping = Stepping::kAutomatic) {
+    model_.architecture = "fake";
+    model_.path = "/models/fake.gguf";
+    model_.chat_template = kTemplate;
+    model_.vocab_size = ByteTokenizer::kVocabSize;
+    model_.max_model_len = 512;
+    model_.num_parameters = 42;
+    model_.system_fingerprint = "fp_fake";
+    say("Hello");
+    if (stepping == Stepping::kAutomatic) {
+      thread_ = std::thread([this] { loop(); });
+    }
+  }
+
+  ~FakeEngine() override { stop(); }
+
+  // What every later request is answered with; the end token follows unless max_tokens is reached.
+  void say(std::string_view text) {
+    const std::scoped_lock lock(mutex_);
+    script_.assign(reinterpret_cast<const unsigned char*>(text.data()),
+                   reinterpret_cast<const unsigned char*>(text.data()) + text.size());
+    script_.push_back(ByteTokenizer::kTurnEnd);
+  }
+
+  void fail_at(int32_t num_tokens) { fail_at_ = num_tokens; }
+
+  void set_queue_limit(size_t limit) { queue_limit_ = limit; }
+
+  void set_stats(const EngineStats& stats) {
+    const std::scoped_lock lock(mutex_);
+    stats_ = stats;
+  }
+
+  void set_step_delay(std::chrono::microseconds delay) { step_delay_us_ = delay.count(); }
+
+  // One token to every running request, one batch to every sink.
+  void step() {
+    std::map<OutputSink*, OutputBatch> batches;
+    {
+      const std::scoped_lock lock(mutex_);
+      for (auto it = running_.begin(); it != running_.end();) {
+        TokenOutput output = next_output(it->first, it->second);
+        const bool ended = output.finish_reason != FinishReason::kNone;
+        batches[it->second.sink].outputs.push_back(std::move(output));
+        it = ended ? running_.erase(it) : std::next(it);
+      }
+    }
+    for (auto& [sink, batch] : batches) sink->publish(std::move(batch));
+  }
+
+  std::vector<ValidRequest> submitted() const {
+    const std::scoped_lock lock(mutex_);
+    return submitted_;
+  }
+
+  int num_aborted() const {
+    const std::scoped_lock lock(mutex_);
+    return num_aborted_;
+  }
+
+  size_t num_running() const {
+    const std::scoped_lock lock(mutex_);
+    return running_.size();
+  }
+
+  Expected<RequestId> submit(ValidRequest request, OutputSink& sink) override {
+    const std::scoped_lock lock(mutex_);
+    if (stopped_ || draining_) return make_error(ErrorCode::kUnavailable, "Draining.");
+    if (running_.size() >= queue_limit_) {
+      return make_error(ErrorCode::kResourceExhausted, "The queue is full.");
+    }
+    const RequestId id(++last_id_);
+    submitted_.push_back(request);
+    running_.emplace(id, Running{std::move(request), &sink, 0, false});
+    changed_.notify_all();
+    return id;
+  }
+
+  void abort(RequestId id) override {
+    const std::scoped_lock lock(mutex_);
+    const auto found = running_.find(id);
+    if (found == running_.end()) return;
+    ++num_aborted_;
+    found->second.aborted = true;
+  }
+
+  EngineStats stats() const override {
+    const std::scoped_lock lock(mutex_);
+    EngineStats stats = stats_;
+    stats.draining = draining_;
+    return stats;
+  }
+
+  const ModelInfo& model() const override { return model_; }
+
+  const Tokenizer& tokenizer() const override { return tokenizer_; }
+
+  void drain() override {
+    const std::scoped_lock lock(mutex_);
+    draining_ = true;
+  }
+
+  void stop() override {
+    {
+      const std::scoped_lock lock(mutex_);
+      if (stopped_) return;
+      stopped_ = true;
+      for (auto& [id, running] : running_) running.aborted = true;
+      changed_.notify_all();
+    }
+    if (thread_.joinable()) thread_.join();
+    step();
+  }
+
+  ModelInfo& editable_model() { return model_; }
+
+ private:
+  static constexpr const char* kTemplate =
+      "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content "
+      "}}<|im_end|>\n"
+      "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+  struct Running {
+    ValidRequest request;
+    OutputSink* sink;
+    int32_t num_tokens;
+    bool aborted;
+  };
+
+  TokenOutput next_output(RequestId id, Running& running) {
+    TokenOutput output;
+    output.request_id = id;
+    if (running.aborted) {
+      output.finish_reason = FinishReason::kAbort;
+      return output;
+    }
+    if (running.num_tokens == fail_at_) {
+      output.finish_reason = FinishReason::kError;
+      output.error = "The logits of this request are not finite.";
+      return output;
+    }
+    const SamplingParams& sampling = running.request.sampling;
+    output.token = script_[static_cast<size_t>(running.num_tokens) % script_.size()];
+    output.logprob = -0.5F;
+    for (int32_t i = 0; i < sampling.num_logprobs; ++i) {
+      output.top_logprobs.push_back({'a' + i, -0.5F - static_cast<float>(i)});
+    }
+    if (running.num_tokens == 0) output.num_cached_tokens = 3;
+    ++running.num_tokens;
+    const auto& stops = sampling.stop_token_ids;
+    const bool is_end = output.token == ByteTokenizer::kTurnEnd && !sampling.ignore_eos;
+    if (is_end || std::find(stops.begin(), stops.end(), output.token) != stops.end()) {
+      output.finish_reason = FinishReason::kStop;
+      output.stop_token = output.token;
+    } else if (running.num_tokens >= sampling.max_tokens) {
+      output.finish_reason = FinishReason::kLength;
+    }
+    return output;
+  }
+
+  void loop() {
+    for (;;) {
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return stopped_ || !running_.empty(); });
+        if (stopped_) return;
+      }
+      if (step_delay_us_ > 0) {
+        std::this_thread::sleep_for(std::chrono::microseconds(step_delay_us_));
+      }
+      step();
+    }
+  }
+
+  ModelInfo model_;
+  ByteTokenizer tokenizer_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<TokenId> script_;
+  std::map<RequestId, Running> running_;
+  std::vector<ValidRequest> submitted_;
+  EngineStats stats_;
+  uint64_t last_id_ = 0;
+  int num_aborted_ = 0;
+  bool draining_ = false;
+  bool stopped_ = false;
+  std::atomic<int32_t> fail_at_{-1};
+  std::atomic<size_t> queue_limit_{1000};
+  std::atomic<int64_t> step_delay_us_{0};
+  std::thread thread_;
+};
+
+}  // namespace sluice

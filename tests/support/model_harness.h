@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a model file over one sequence in a single step and gives the logits of every position: what
+// the engine computes, without scheduler and sampler.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/core/aligned_buffer.h"
+#include "engine/models/model.h"
+#include "engine/weights/gguf.h"
+#include "engine/weights/weight_store.h"
+#include "kernels/device.h"
+#include "kvcache/kv_storage.h"
+
+namespace sluice::testing {
+
+class ModelHarness {
+ public:
+  static Expected<std::unique_ptr<ModelHarness>> create(const std::string& path,
+                                                        int32_t activation_bits,
+                                                        DType kv_dtype,
+                                                        int32_t max_tokens);
+
+  // [tokens.size()][vocab]
+  std::vector<float> forward(const std::vector<TokenId>& tokens);
+
+  [[nodiscard]] const GgufFile& file() const { return *file_; }
+  [[nodiscard]] int64_t vocab_size() const { return model_->config().vocab_size; }
+
+ private:
+  explicit ModelHarness(KvStorage storage) : storage_(std::move(storage)) {}
+
+  std::unique_ptr<kernels::Device> device_;
+  std::unique_ptr<GgufFile> file_;
+  std::unique_ptr<WeightStore> weights_;
+  std::unique_ptr<Model> model_;
+  KvStorage storage_;
+  AlignedBuffer arena_;
+};
+
+}  // namespace sluice::testing

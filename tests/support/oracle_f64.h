@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// A Llama forward pass in plain double arithmetic over the decoded weights of a GGUF file: the
+// reference that kernels, cache and quantized activations are measured against. Written from the
+// architecture's definition, shares no code with the engine but the file reader.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/core/types.h"
+#include "engine/weights/gguf.h"
+
+namespace sluice::testing {
+
+class OracleF64 {
+ public:
+  explicit OracleF64(const GgufFile& file);
+
+  // Logits of every position, [tokens.size()][vocab]. Two threads.
+  [[nodiscard]] std::vector<double> forward(const std::vector<TokenId>& tokens) const;
+  [[nodiscard]] int64_t vocab_size() const { return vocab_; }
+
+ private:
+  struct Matrix {
+    int64_t n = 0;
+    int64_t k = 0;
+    std::vector<double> values;
+  };
+
+  struct Layer {
+    std::vector<double> attention_norm, ffn_norm;
+    Matrix q, k, v, out, gate, up, down;
+  };
+
+  Matrix matrix(const GgufFile& file, const std::string& name) const;
+  std::vector<double> norm(const std::vector<double>& x, const std::vector<double>& weight) const;
+  void attention(const Layer& layer, std::vector<double>& x) const;
+
+  int64_t hidden_, heads_, kv_heads_, head_dim_, vocab_;
+  double eps_, freq_base_;
+  Matrix embedding_, head_;
+  std::vector<double> output_norm_;
+  std::vector<Layer> layers_;
+};
+
+// KL(p || q) in nats of two rows of logits.
+double kl_divergence(const double* p_logits, const float* q_logits, int64_t vocab_size);
+
+}  // namespace sluice::testing

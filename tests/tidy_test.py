@@ -1,0 +1,370 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The house rules that a machine can check, over every file of the repository.
+
+A rule is a function from the tree (path -> text) to complaints "path:line: what". Each has a
+snippet that it must flag (SELF_TESTS), checked in the same run. Usage: tests/tidy_test.py
+"""
+import os
+import posixpath
+import re
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TEXT = (".h", ".cpp", ".py", ".sh", ".md", ".txt", ".yaml", ".json", ".jinja", "run")
+CODE = (".h", ".cpp", ".py", ".sh", ".md")
+FOLDERS = ("engine", "scheduler", "kvcache", "kernels", "server", "quant", "tests", "bench", "deploy")
+PRODUCT = ("engine", "scheduler", "kvcache", "kernels", "server", "quant")
+SELF = "tests/tidy_test.py"  # holds the bad snippets
+
+# What each layer may include; the entries are prefixes of paths. Tests and bench: anything.
+CORE = "engine/core/"
+ALLOWED = {
+    CORE: (CORE,),
+    "quant/": ("quant/", CORE),
+    "kernels/": ("kernels/", "quant/", CORE),
+    "kvcache/": ("kvcache/", CORE),
+    "scheduler/": ("scheduler/", "kvcache/", CORE),
+    "engine/": ("engine/", "scheduler/", "kvcache/", "kernels/", "quant/"),
+    "server/": ("server/", "engine/engine.h", "engine/inspect.h", "engine/tokenizer/", CORE),
+}
+# The half of kvcache/ that holds bytes may also use the kernels, and the scheduler may not see it.
+KV_BYTES = re.compile(r"kvcache/(kv_storage|transport)\w*\.(h|cpp)$")
+HEAVY = re.compile(r"<(iostream|regex|ranges|nlohmann/json\.hpp|CLI/\S*|spdlog/\S*)>")
+PRINTS = re.compile(r"std::(cout|cerr|clog)\b|(?<![\w.>])(std::)?(v?f?printf|puts|putchar)\s*\(")
+MAY_PRINT = ("server/cli/", "server/main.cpp", "engine/core/status.cpp")
+MAY_SLEEP = ("server/http_server.cpp",)  # a bounded wait while the process ends
+SLEEPS = re.compile(r"\bsleep_(for|until)\b|(?<![\w.>])u?sleep\s*\(")
+BANNED = (
+    (re.compile(r"std::w?regex\b"), "std::regex"),
+    (re.compile(r"std::endl\b"), "std::endl"),
+    (re.compile(r"(?<![\w.>])s?rand\s*\("), "rand()"),
+    (re.compile(r"(?<!\w)assert\s*\("), "assert(); use CHECK or DCHECK"),
+)
+
+
+def is_cpp(path):
+    return path.endswith((".h", ".cpp"))
+
+
+def is_product(path):
+    return path.split("/")[0] in PRODUCT
+
+
+def strip(text):
+    """The code with comments and the contents of literals blanked; lines stay where they are."""
+    pattern = re.compile(
+        r'//[^\n]*|/\*.*?\*/|R"(?P<d>[^()\s]*)\(.*?\)(?P=d)"|"(?:\\.|[^"\\\n])*"'
+        r"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'", re.S)
+
+    def blank(match):
+        found = match.group()
+        if found.startswith("/"):
+            return re.sub(r"[^\n]", " ", found)
+        return '"' + re.sub(r"[^\n]", " ", found[1:-1]) + '"'
+
+    return pattern.sub(blank, text)
+
+
+def line_of(text, offset):
+    return text.count("\n", 0, offset) + 1
+
+
+def own_includes(text):
+    for number, line in enumerate(text.split("\n"), 1):
+        match = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
+        if match:
+            yield number, match.group(1)
+
+
+def include_edges(tree):
+    for path in filter(is_cpp, tree):
+        layer = next((name for name in ALLOWED if path.startswith(name)), None)
+        for number, target in own_includes(tree[path]):
+            if target not in tree:
+                yield f"{path}:{number}: include \"{target}\" is no path from the root"
+                continue
+            if layer is None:
+                continue
+            allowed = ALLOWED[layer]
+            if KV_BYTES.match(path):
+                allowed += ("kernels/", "quant/")
+            hidden = layer == "scheduler/" and KV_BYTES.match(target)
+            if hidden or not target.startswith(allowed):
+                yield f"{path}:{number}: {layer} may not include {target}"
+
+
+def include_cycles(tree):
+    edges = {p: [t for _, t in own_includes(tree[p]) if t in tree] for p in filter(is_cpp, tree)}
+    state = {}
+
+    def visit(path, trail):
+        state[path] = "open"
+        for target in edges[path]:
+            if state.get(target) == "open":
+                yield f"{path}:1: include cycle {' -> '.join(trail + [path, target])}"
+            elif target not in state:
+                yield from visit(target, trail + [path])
+        state[path] = "done"
+
+    for path in edges:
+        if path not in state:
+            yield from visit(path, [])
+
+
+def file_length(tree):
+    for path in tree:
+        lines = tree[path].count("\n")
+        if path.endswith((".h", ".cpp", ".py", ".sh")) and lines > 800:
+            yield f"{path}:1: {lines} lines; a file has at most 800"
+
+
+def function_length(tree):
+    """A brace after ')' with nothing but namespaces and types around it opens a function. Tests
+    may be longer: a table of cases is one function."""
+    for path in filter(is_cpp, tree):
+        if path.startswith("tests/"):
+            continue
+        code = re.sub(r"(?m)^\s*#(.*\\\n)*.*$", lambda m: re.sub(r"[^\n]", " ", m.group()),
+                      strip(tree[path]))
+        stack, head_start = [], 0
+        for match in re.finditer(r"[{};]", code):
+            character, at = match.group(), match.start()
+            if character == "{":
+                head = code[head_start:at]
+                kind = "other"
+                if re.search(r"\b(namespace|class|struct|union|extern)\b[^()=]*$", head):
+                    kind = "scope"
+                elif "(" in head and "=" not in head.split("(")[0] and all(
+                        k == "scope" for k, _ in stack):
+                    kind = "function"
+                stack.append((kind, at))
+            elif character == "}" and stack:
+                kind, start = stack.pop()
+                lines = line_of(code, at) - line_of(code, start) + 1
+                if kind == "function" and lines > 100:
+                    yield f"{path}:{line_of(code, start)}: a function of {lines} lines; at most 100"
+            head_start = at + 1
+
+
+def device_conditions(tree):
+    condition = re.compile(r"(?m)^[ \t]*#[ \t]*(?:el)?if.*(CUDA|NVCC|HIP|__AVX|__SSE|__ARM|__aarch64)")
+    for path in filter(is_cpp, tree):
+        if path.startswith("kernels/"):
+            continue
+        for match in condition.finditer(tree[path]):
+            yield f"{path}:{line_of(tree[path], match.start())}: device #if outside kernels/"
+
+
+def banned_tokens(tree):
+    for path in filter(is_cpp, tree):
+        code = strip(tree[path])
+        rules = list(BANNED) if is_product(path) else []
+        if is_product(path) and not path.startswith(MAY_PRINT):
+            rules.append((PRINTS, "printing; use engine/core/log.h"))
+        if is_product(path) and not path.startswith(MAY_SLEEP):
+            rules.append((SLEEPS, "sleeping"))
+        if path.startswith(("scheduler/", "kvcache/", "kernels/")):
+            rules.append((re.compile(r"\bshared_ptr\b"), "shared_ptr on the step path"))
+        for pattern, what in rules:
+            for match in pattern.finditer(code):
+                yield f"{path}:{line_of(code, match.start())}: {what}"
+
+
+def heavy_headers(tree):
+    for path in tree:
+        if path.endswith(".h") and is_product(path):
+            for match in HEAVY.finditer(tree[path]):
+                line = line_of(tree[path], match.start())
+                yield f"{path}:{line}: {match.group()} in a header"
+
+
+def unfinished(tree):
+    words = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
+    for path in tree:
+        for match in words.finditer(tree[path]):
+            yield f"{path}:{line_of(tree[path], match.start())}: unfinished: {match.group()}"
+
+
+def machine_paths(tree):
+    places = re.compile(r"(?<![\w.$}])/(work|root|home/\w+|tmp/w)/")
+    for path in tree:
+        for match in places.finditer(tree[path]):
+            yield f"{path}:{line_of(tree[path], match.start())}: a path of one machine"
+
+
+def licence_line(tree):
+    for path in tree:
+        name = posixpath.basename(path)
+        if not path.endswith((".h", ".cpp", ".py", ".sh", ".cmake")) and name not in (
+                "CMakeLists.txt", "run"):
+            continue
+        first = [line for line in tree[path].split("\n") if not line.startswith("#!")][0]
+        if not re.match(r"(//|#) SPDX-License-Identifier: Apache-2\.0$", first):
+            yield f"{path}:1: no SPDX line"
+
+
+def header_comment(tree):
+    for path in tree:
+        if not path.endswith(".h") or not is_product(path):
+            continue
+        lines = tree[path].split("\n")
+        if len(lines) < 2 or not lines[1].startswith("// "):
+            yield f"{path}:2: a header says first what it is for"
+        if "#pragma once" not in lines:
+            yield f"{path}:1: no #pragma once"
+
+
+def dead_files(tree):
+    """Every source is named in some CMakeLists.txt."""
+    listed = set()
+    for path in tree:
+        if posixpath.basename(path) != "CMakeLists.txt":
+            continue
+        for name in re.findall(r"[\w.${}/-]+", tree[path]):
+            root = name.startswith("${CMAKE_SOURCE_DIR}/")
+            folder = "" if root else posixpath.dirname(path)
+            name = name.removeprefix("${CMAKE_SOURCE_DIR}/")
+            listed.add(posixpath.normpath(posixpath.join(folder, name)))
+    for path in tree:
+        if path.endswith((".cpp", ".cu")) and path not in listed:
+            yield f"{path}:1: in no CMakeLists.txt"
+
+
+def readmes(tree):
+    for folder in FOLDERS:
+        if not any(path.startswith(folder + "/") for path in tree):
+            continue
+        text = tree.get(folder + "/README.md")
+        if text is None:
+            yield f"{folder}/README.md:1: missing"
+        elif text.count("\n") > 150:
+            yield f"{folder}/README.md:1: {text.count(chr(10))} lines; at most 150"
+
+
+def links(tree):
+    folders = {posixpath.dirname(path) for path in tree}
+    for path in tree:
+        if not path.endswith(".md"):
+            continue
+        for match in re.finditer(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", tree[path]):
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(path), match.group(1)))
+            if target not in tree and not os.path.exists(os.path.join(ROOT, target)) and not any(
+                    f == target or f.startswith(target + "/") for f in folders):
+                line = line_of(tree[path], match.start())
+                yield f"{path}:{line}: link to {match.group(1)} leads nowhere"
+
+
+def knob_rows(tree):
+    """Adding a member of Config without its row would make a knob nobody can set."""
+    header, table = tree.get("engine/core/config.h", ""), tree.get("engine/core/config.cpp", "")
+    struct = re.search(r"struct Config \{(.*?)\n\};", strip(header), re.S)
+    for name in re.findall(r"(?m)^\s+[\w:<>]+ (\w+)\b[^()]*;", struct.group(1) if struct else ""):
+        if f"&Config::{name}>" not in table:
+            yield f"engine/core/config.h:1: Config::{name} has no row in config.cpp"
+
+
+def coroutines(tree):
+    """g++ 12 miscompiles these in an expression with co_await, without a warning."""
+    for path in filter(is_cpp, tree):
+        code = strip(tree[path])
+        for match in re.finditer(r"[^;]*\bco_await\b[^;]*;", code):
+            statement = match.group()
+            statement = statement[max(statement.rfind("\n\n"), 0):]
+            where = f"{path}:{line_of(code, match.end() - 1)}: co_await with"
+            if re.search(r"[(,]\s*(\w[\w:<>]*\s*)?\{", statement):
+                yield f"{where} a braced temporary"
+            if re.search(r"[^?]\?[^?:]*:[^:]", statement):
+                yield f"{where} ?:"
+            if re.search(r"\[[^\]\s][^\]]*\]\s*(\([^)]*\))?\s*(mutable\s*)?(->[^{]*)?\{", statement):
+                yield f"{where} a capturing temporary lambda"
+
+
+RULES = (include_edges, include_cycles, file_length, function_length, device_conditions,
+         banned_tokens, heavy_headers, unfinished, machine_paths, licence_line, header_comment,
+         dead_files, readmes, links, knob_rows, coroutines)
+
+SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
+LONG_BODY = "  f();\n" * 101
+SELF_TESTS = {  # rule -> trees that it must flag
+    include_edges: [{"quant/a.h": '#include "kernels/b.h"', "kernels/b.h": ""},
+                    {"server/a.cpp": '#include "engine/model.h"', "engine/model.h": ""},
+                    {"kvcache/pool.h": '#include "kernels/b.h"', "kernels/b.h": ""},
+                    {"scheduler/a.h": '#include "kvcache/kv_storage.h"', "kvcache/kv_storage.h": ""},
+                    {"engine/core/a.h": '#include "engine/engine.h"', "engine/engine.h": ""},
+                    {"tests/a.cpp": '#include "../engine/engine.h"', "engine/engine.h": ""}],
+    include_cycles: [{"a/x.h": '#include "a/y.h"', "a/y.h": '#include "a/x.h"'}],
+    file_length: [{"engine/a.cpp": "\n" * 801}],
+    function_length: [{"engine/a.cpp": "namespace a {\nint f(int x) {\n" + LONG_BODY + "}\n}\n"},
+                      {"engine/a.h": "class A : B {\n A() : x_(1) {\n" + LONG_BODY + "}\n};\n"}],
+    device_conditions: [{"engine/a.cpp": "#ifdef SLUICE_CUDA\n"}, {"server/a.h": "#if defined(__AVX2__)"}],
+    banned_tokens: [{"engine/a.cpp": "int f() { std::cout << 1; }"}, {"engine/a.cpp": "printf(x);"},
+                    {"engine/a.cpp": "std::regex r;"}, {"quant/a.cpp": "x << std::endl;"},
+                    {"kernels/a.cpp": "int x = rand();"}, {"server/a.cpp": "assert(x);"},
+                    {"server/a.cpp": "std::this_thread::sleep_for(x);"},
+                    {"kvcache/a.h": "std::shared_ptr<int> x;"}],
+    heavy_headers: [{"server/a.h": "#include <nlohmann/json.hpp>"}],
+    unfinished: [{"engine/a.cpp": "// TO" + "DO: later"}],
+    machine_paths: [{"deploy/a.sh": "cat /root/x"}, {"README.md": "see /work/x"}],
+    licence_line: [{"engine/a.cpp": "int x;"}, {"tests/a.sh": "#!/bin/sh\necho"}],
+    header_comment: [{"engine/a.h": SPDX + "#pragma once\n"}, {"engine/a.h": SPDX + "// What.\n"}],
+    dead_files: [{"engine/a.cpp": "", "engine/CMakeLists.txt": "bba.cpp a.cpp.in"}],
+    readmes: [{"engine/a.h": ""}, {"quant/README.md": "\n" * 151}],
+    links: [{"README.md": "[x](engine/nothing.md)"}],
+    knob_rows: [{"engine/core/config.h": "struct Config {\n  int32_t port = 1;  // x\n};",
+                 "engine/core/config.cpp": "&Config::porter>"}],
+    coroutines: [{"server/a.cpp": "void f() { co_await g(Args{1}); }"},
+                 {"server/a.cpp": "x = b ? co_await f() : co_await g();"},
+                 {"server/a.cpp": "co_await run([t] { return t; });"}],
+}
+# Nothing here is wrong; a rule that flags it is.
+GOOD = {
+    "engine/core/config.h": SPDX + "// Knobs.\n#pragma once\nstruct Config {\n  int32_t port = 1;\n};\n",
+    "engine/core/config.cpp": SPDX + '#include "engine/core/config.h"\n// std::cout << rand()\n'
+                              'const char* t = "std::endl assert(";\nrow<&Config::port>(t);\n'
+                              "constexpr int kTable[] = {f(1),\n" + "2,\n" * 120 + "};\n"
+                              "static_assert(sizeof(int) == 4); x.rand(); my_printf(t);\n",
+    "server/a.cpp": SPDX + "Task f() { auto r = co_await g(x, 1); if (r) { h(); } }\n",
+    "engine/CMakeLists.txt": "# SPDX-License-Identifier: Apache-2.0\ncore/config.cpp\n",
+    "server/CMakeLists.txt": "# SPDX-License-Identifier: Apache-2.0\nsources(a.cpp)\n",
+    "engine/README.md": "[knobs](core/config.h) [up](../server) [web](https://example.org)\n",
+    "server/README.md": "~/.cache/work/x and ${HOME}/work/ are no machine's\n",
+}
+
+
+def read_tree():
+    tree = {}
+    for folder, names, files in os.walk(ROOT):
+        names[:] = sorted(n for n in names
+                          if n != "__pycache__" and not n.startswith("build")
+                          and n not in (".git", ".cache", ".venv"))
+        for name in sorted(files):
+            path = os.path.relpath(os.path.join(folder, name), ROOT).replace(os.sep, "/")
+            is_data = "/golden/" in path or "/corpus/" in path
+            if name.endswith(CODE if is_data else TEXT):
+                with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+                    tree[path] = file.read()
+    return tree
+
+
+def main():
+    complaints = []
+    for rule in RULES:
+        for number, bad in enumerate(SELF_TESTS[rule]):
+            if not list(rule(bad)):
+                complaints.append(f"{SELF}:1: {rule.__name__} misses its bad snippet {number}")
+        complaints += [f"{SELF}:1: {rule.__name__} flags good code: {c}" for c in rule(GOOD)]
+    tree = read_tree()
+    if len(tree) < 20:
+        complaints.append(f"{SELF}:1: only {len(tree)} files found under {ROOT}")
+    own = tree.pop(SELF)
+    complaints += [c for rule in (file_length, licence_line) for c in rule({SELF: own})]
+    complaints += [complaint for rule in RULES for complaint in rule(tree)]
+    for complaint in complaints:
+        print(complaint)
+    print(f"tidy: {len(tree)} files, {len(RULES)} rules, {len(complaints)} complaints")
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
