@@ -113,7 +113,7 @@ void add_counters(Families& out, const EngineStats& stats, const FinishCounters&
              out.labels_with("finished_reason", std::string(to_string(reason))))
         .counter.value = static_cast<double>(finished.value(reason));
   }
-  out.counter("sluice:steps_total", "Engine steps completed.", stats.num_steps);
+  out.counter("sluice_steps_total", "Engine steps completed.", stats.num_steps);
 }
 
 void add_histograms(Families& out, const EngineStats& stats) {
