@@ -6,6 +6,8 @@
 #include <fstream>
 #include <limits>
 
+#include "engine/core/cgroup.h"
+
 namespace sluice {
 namespace {
 
@@ -16,16 +18,6 @@ std::string mib(int64_t bytes) {
   char buffer[48];
   std::snprintf(buffer, sizeof buffer, "%.1f MiB", static_cast<double>(bytes) / (1 << 20));
   return buffer;
-}
-
-// A file holding one number, or "max"; kUnlimited when it is absent or says so.
-int64_t read_limit(const char* path) {
-  std::ifstream in(path);
-  std::string word;
-  if (!(in >> word) || word == "max") return kUnlimited;
-  char* end = nullptr;
-  const long long value = std::strtoll(word.c_str(), &end, 10);
-  return *end == '\0' && value >= 0 ? value : kUnlimited;
 }
 
 int64_t meminfo_available() {
@@ -40,24 +32,6 @@ int64_t meminfo_available() {
   return kUnlimited;
 }
 
-int64_t cgroup_available() {
-  struct Files {
-    const char* limit;
-    const char* usage;
-  };
-
-  for (const Files& files :
-       {Files{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
-        Files{"/sys/fs/cgroup/memory/memory.limit_in_bytes",
-              "/sys/fs/cgroup/memory/memory.usage_in_bytes"}}) {
-    const int64_t limit = read_limit(files.limit);
-    if (limit == kUnlimited) continue;
-    const int64_t usage = read_limit(files.usage);
-    return std::max<int64_t>(0, limit - (usage == kUnlimited ? 0 : usage));
-  }
-  return kUnlimited;
-}
-
 tl::unexpected<Error> does_not_fit(const MemoryPlan& plan, int64_t needed, const std::string& fix) {
   return make_error(ErrorCode::kResourceExhausted,
                     "memory plan: weights " + mib(plan.weight_bytes) + ", activations " +
@@ -67,16 +41,18 @@ tl::unexpected<Error> does_not_fit(const MemoryPlan& plan, int64_t needed, const
 
 }  // namespace
 
-int64_t available_memory_bytes() { return std::min(meminfo_available(), cgroup_available()); }
+int64_t available_memory_bytes() {
+  return std::min(meminfo_available(), cgroup_available_memory());
+}
 
 Expected<DType> parse_kv_dtype(const std::string& name) {
   if (name == "auto" || name == "bfloat16") return DType::kBF16;
   if (name == "float16") return DType::kF16;
   if (name == "float32") return DType::kF32;
-  return make_error(ErrorCode::kInvalidArgument,
-                    "--kv-cache-dtype: found " + name +
-                        ", expected auto, bfloat16, float16 or float32",
-                    "kv-cache-dtype");
+  return make_error(
+      ErrorCode::kInvalidArgument,
+      "--kv-cache-dtype: found " + name + ", expected auto, bfloat16, float16 or float32",
+      "kv-cache-dtype");
 }
 
 int64_t MemoryPlan::kv_tokens() const {
@@ -91,8 +67,12 @@ std::string MemoryPlan::describe() const {
   std::string text;
   const auto row = [&text](const char* name, int64_t bytes, const std::string& note) {
     char line[160];
-    std::snprintf(line, sizeof line, "  %-22s %14lld bytes  %s\n", name,
-                  static_cast<long long>(bytes), note.c_str());
+    std::snprintf(line,
+                  sizeof line,
+                  "  %-22s %14lld bytes  %s\n",
+                  name,
+                  static_cast<long long>(bytes),
+                  note.c_str());
     text += line;
   };
   text += "memory plan\n";
@@ -100,7 +80,8 @@ std::string MemoryPlan::describe() const {
   row("rope tables", rope_bytes, "");
   row("activations", arena_bytes, "");
   row("logits and sampling", logits_bytes, "");
-  row("KV cache", kv_bytes,
+  row("KV cache",
+      kv_bytes,
       std::to_string(kv_tokens()) + " tokens of " + std::string(to_string(kv_dtype)) +
           ", blocks of " + std::to_string(block_size));
   row("total", total_bytes(), "of " + mib(available_bytes) + " available");
@@ -145,11 +126,12 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   const int64_t one_request = ceil_div(wanted_len, config.block_size) * bytes_per_block;
   const int64_t max_len = std::min(wanted_len, affordable_len);
   if (max_len < wanted_len && config.max_model_len > 0) {
-    return does_not_fit(plan, one_request,
-                        "--max-model-len " + std::to_string(affordable_len) + " would fit");
+    return does_not_fit(
+        plan, one_request, "--max-model-len " + std::to_string(affordable_len) + " would fit");
   }
   if (max_len < config.block_size || budget > left) {
-    return does_not_fit(plan, std::min(one_request, budget),
+    return does_not_fit(plan,
+                        std::min(one_request, budget),
                         "free memory, or set a smaller --kv-cache-memory or --max-model-len");
   }
   plan.max_model_len = static_cast<int32_t>(max_len);
@@ -158,8 +140,7 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   const int64_t blocks_per_request = ceil_div(max_len, config.block_size);
   int64_t num_blocks = budget / bytes_per_block;
   if (config.kv_cache_memory == 0) {
-    const int64_t capped =
-        std::max(blocks_per_request, kDefaultKvBytes / bytes_per_block);
+    const int64_t capped = std::max(blocks_per_request, kDefaultKvBytes / bytes_per_block);
     num_blocks = std::min({num_blocks, capped, blocks_per_request * config.max_num_seqs});
   }
   num_blocks = std::min<int64_t>(num_blocks, std::numeric_limits<int32_t>::max() / 2);
