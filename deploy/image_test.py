@@ -112,7 +112,7 @@ class Buildah:
         revision = subprocess.run(["git", "-C", REPOSITORY, "rev-parse", "HEAD"], check=False,
                                   capture_output=True, text=True).stdout.strip() or "unknown"
         deploy = REPOSITORY / "deploy"
-        self("build", "--format", "docker", "-q", "-t", IMAGE, "-f", deploy / "Dockerfile",
+        self("build", "--format", "docker", "-t", IMAGE, "-f", deploy / "Dockerfile",
              "--ignorefile", deploy / "Dockerfile.dockerignore", "--build-arg",
              f"BASE={self.base()}", "--build-arg", f"REVISION={revision}", REPOSITORY)
 
