@@ -32,11 +32,13 @@ int64_t meminfo_available() {
   return kUnlimited;
 }
 
-tl::unexpected<Error> does_not_fit(const MemoryPlan& plan, int64_t needed, const std::string& fix) {
+tl::unexpected<Error> does_not_fit(const MemoryPlan& plan,
+                                   const std::string& kv_cache,
+                                   const std::string& fix) {
   return make_error(ErrorCode::kResourceExhausted,
                     "memory plan: weights " + mib(plan.weight_bytes) + ", activations " +
-                        mib(plan.arena_bytes + plan.logits_bytes) + ", KV cache at least " +
-                        mib(needed) + "; available " + mib(plan.available_bytes) + "; " + fix);
+                        mib(plan.arena_bytes + plan.logits_bytes) + ", KV cache " + kv_cache +
+                        "; available " + mib(plan.available_bytes) + "; " + fix);
 }
 
 }  // namespace
@@ -69,9 +71,10 @@ std::string MemoryPlan::describe() const {
     char line[160];
     std::snprintf(line,
                   sizeof line,
-                  "  %-22s %14lld bytes  %s\n",
+                  "  %-22s %14lld bytes%s%s\n",
                   name,
                   static_cast<long long>(bytes),
+                  note.empty() ? "" : "  ",
                   note.c_str());
     text += line;
   };
@@ -126,13 +129,20 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   const int64_t one_request = ceil_div(wanted_len, config.block_size) * bytes_per_block;
   const int64_t max_len = std::min(wanted_len, affordable_len);
   if (max_len < wanted_len && config.max_model_len > 0) {
-    return does_not_fit(
-        plan, one_request, "--max-model-len " + std::to_string(affordable_len) + " would fit");
-  }
-  if (max_len < config.block_size || budget > left) {
     return does_not_fit(plan,
-                        std::min(one_request, budget),
-                        "free memory, or set a smaller --kv-cache-memory or --max-model-len");
+                        "at least " + mib(one_request) + " for one request",
+                        "--max-model-len " + std::to_string(affordable_len) + " would fit");
+  }
+  if (budget > left) {
+    return does_not_fit(plan,
+                        mib(budget) + " as asked for",
+                        "--kv-cache-memory " + std::to_string(left) + " would fit");
+  }
+  if (max_len < config.block_size) {
+    return does_not_fit(
+        plan,
+        "at least " + mib(bytes_per_block) + " for one block, of " + mib(budget),
+        config.kv_cache_memory > 0 ? "set a larger --kv-cache-memory" : "free memory");
   }
   plan.max_model_len = static_cast<int32_t>(max_len);
   plan.rope_bytes = fixed.rope_bytes_per_token * max_len;
