@@ -133,6 +133,7 @@ constexpr std::array kParameters = {
     implemented("logprobs", kCount, Endpoint::kCompletion, {&Config::max_logprobs, "maximum"}),
     implemented("top_logprobs", kCount, Endpoint::kChat, {&Config::max_logprobs, "maximum"}),
     implemented("n", kAtLeastOne, Endpoint::kBoth, {&Config::max_n, "maximum"}),
+    implemented("best_of", kAtLeastOne, Endpoint::kBoth, {&Config::max_n, "maximum"}),
     implemented("stream", kBool),
     implemented("stream_options", kStreamOptions),
     implemented("add_generation_prompt", kBool, Endpoint::kChat),
@@ -162,7 +163,6 @@ constexpr std::array kParameters = {
 
     neutral("length_penalty", kOne),
     neutral("use_beam_search", kFalse),
-    neutral("best_of", kOne),
     neutral("response_format", kTextFormat),
     neutral("structured_outputs", kNever),
     neutral("guided_json", kNever),
