@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <fstream>
+#include <set>
 #include <string>
 
 #include "engine/weights/inspect.h"
@@ -206,12 +207,12 @@ TEST(GgufOpen, MapsTheTinyModel) {
   EXPECT_EQ(embedding->dims[0], 64U);
   EXPECT_EQ(embedding->dims[1], 487U);
   EXPECT_EQ(static_cast<int64_t>(embedding->data.size()), 487 * row_bytes(WeightFormat::kQ8_0, 64));
-  bool seen[4] = {};
+  std::set<WeightFormat> seen;
   for (const GgufTensor& tensor : (*file)->tensors()) {
-    seen[static_cast<int>(tensor.format)] = true;
+    seen.insert(tensor.format);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.data.data()) % 32, 0U) << tensor.name;
   }
-  EXPECT_TRUE(seen[0] && seen[1] && seen[2] && seen[3]);
+  EXPECT_EQ(seen.size(), 4U);
 }
 
 TEST(GgufOpen, AMissingFileIsNotFound) {
