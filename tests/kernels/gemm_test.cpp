@@ -183,6 +183,42 @@ TEST_P(Linear, RowGroupsBiasAndResidualFollowTheTree) {
   }
 }
 
+// From floats on: quantized activations included, against weights as the checkpoint decodes.
+TEST_P(Linear, IsCloseToTheDoubleProductOfTheDecodedWeights) {
+  std::mt19937 rng(13);
+  constexpr int64_t kK = 1024;
+  constexpr int64_t kOutputs = 40;
+  const TestWeight w = make_weight(GetParam().weight, kOutputs, kK, Values::kOrdinary, rng);
+  std::vector<float> x(kK);
+  std::normal_distribution<float> normal;
+  for (float& v : x) v = normal(rng);
+  const AlignedBuffer buffer(activation_bytes(GetParam().activation, 1, kK));
+  const Activations rows = carve_activations(GetParam().activation, 1, kK, buffer.data());
+  auto device = Device::create({.threads = 1});
+  ASSERT_TRUE(device.has_value());
+  quantize_activations((*device)->context(), {.x = x.data(), .x_stride = kK, .out = rows});
+  std::vector<float> y(kOutputs);
+  const RowGroup group{.weight = &w.view, .out = y.data(), .out_stride = kOutputs, .bias = nullptr};
+  linear((*device)->context(), {.x = rows, .groups = {&group, 1}});
+  constexpr std::array<double, 3> kBounds = {1e-2, 4e-5, 5e-7};  // of int8, int16 and float
+  std::vector<double> decoded(kK);
+  double errors = 0;
+  double magnitudes = 0;
+  for (int64_t n = 0; n < kOutputs; ++n) {
+    const std::byte* const row = w.checkpoint.data() + n * row_bytes(w.format, kK);
+    dequantize_row_f64(w.format, row, kK, decoded.data());
+    double exact = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double term = decoded[i] * x[i];
+      exact += term;
+      magnitudes += term * term;
+    }
+    errors += (y[static_cast<size_t>(n)] - exact) * (y[static_cast<size_t>(n)] - exact);
+  }
+  EXPECT_LE(std::sqrt(errors / magnitudes), kBounds[static_cast<size_t>(GetParam().activation)]);
+  RecordProperty("relative_error", std::to_string(std::sqrt(errors / magnitudes)));
+}
+
 INSTANTIATE_TEST_SUITE_P(Formats,
                          Linear,
                          ::testing::ValuesIn(combinations()),

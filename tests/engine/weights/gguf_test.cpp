@@ -293,9 +293,9 @@ TEST(DescribeGguf, ShowsMetadataTensorsAndTotals) {
                            "[1, 0, 1]",
                            "[\"<e>\", \"a\", \"b\", \"ab\"]",
                            "tensors (4)",
-                           "token_embd.weight    Q8_0   [32, 2]           68",
+                           "token_embd.weight    Q8_0    [32, 2]           68",
                            "blk.1.attn_q.weight",
-                           "Q4_1   1 tensors  40 bytes"}) {
+                           "Q4_1    1 tensors  40 bytes"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
 }
