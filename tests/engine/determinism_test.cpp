@@ -50,6 +50,22 @@ std::unique_ptr<Engine> start(const Config& config) {
   return engine ? std::move(*engine) : nullptr;
 }
 
+// Penalties, bias and masks, some of each.
+void add_token_rules(int32_t vocab_size, std::mt19937_64& random, SamplingParams& params) {
+  const auto token = [&] {
+    return static_cast<TokenId>(random() % static_cast<uint64_t>(vocab_size));
+  };
+  params.presence_penalty = static_cast<float>(random() % 3) * 0.5F;
+  params.frequency_penalty = static_cast<float>(random() % 3) * 0.25F;
+  params.repetition_penalty = 1.0F + static_cast<float>(random() % 3) * 0.2F;
+  for (uint64_t i = random() % 4; i > 0; --i) params.logit_bias.push_back({token(), 5.0F});
+  for (uint64_t i = random() % 4; i > 0; --i) params.bad_words.push_back({token()});
+  if (random() % 4 == 0) {
+    for (int i = 0; i < 20; ++i) params.allowed_token_ids.push_back(token());
+    std::ranges::sort(params.allowed_token_ids);
+  }
+}
+
 // Requests with random lengths, parameters and seeds; half share one of a few prefixes.
 std::vector<ValidRequest> make_requests(int32_t vocab_size, size_t count) {
   std::mt19937_64 random(20261121);
@@ -80,7 +96,8 @@ std::vector<ValidRequest> make_requests(int32_t vocab_size, size_t count) {
     params.max_tokens = static_cast<int32_t>(1 + below(40));
     params.min_tokens = below(4) == 0 ? params.max_tokens / 2 : 0;
     params.ignore_eos = below(2) == 0;
-    params.num_logprobs = static_cast<int32_t>(below(6));
+    params.num_logprobs = static_cast<int32_t>(below(7)) - 1;
+    if (below(3) == 0) add_token_rules(vocab_size, random, params);
     request.arrival = std::chrono::steady_clock::now();
     requests.push_back(std::move(request));
   }
