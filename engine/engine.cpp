@@ -156,20 +156,16 @@ Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config) {
 
 Expected<void> LocalEngine::load() {
   SLUICE_TRY(auto runner, ModelRunner::create(config_));
-  SLUICE_TRY(Vocabulary vocabulary, read_vocabulary(runner->file()));
-  SLUICE_TRY(tokenizer_, create_tokenizer(std::move(vocabulary)));
+  SLUICE_TRY(tokenizer_, runner->checkpoint().tokenizer());
   if (tokenizer_->vocab_size() > runner->model().vocab_size) {
     return make_error(ErrorCode::kDataLoss,
-                      config_.model + ": tokenizer.ggml.tokens: found " +
+                      config_.model + ": tokenizer: found " +
                           std::to_string(tokenizer_->vocab_size()) + " tokens, the embedding has " +
                           std::to_string(runner->model().vocab_size) + " rows");
   }
   info_.architecture = runner->model().architecture;
   info_.path = config_.model;
-  if (const Expected<std::string_view> source = runner->file().get_string("tokenizer.chat_template");
-      source) {
-    info_.chat_template = *source;
-  }
+  info_.chat_template = runner->checkpoint().chat_template();
   info_.vocab_size = runner->model().vocab_size;
   info_.max_model_len = runner->plan().max_model_len;
   info_.num_parameters = runner->num_parameters();

@@ -36,6 +36,10 @@ Expected<void> run(const Invocation& invocation) {
       return run_chat(invocation);
     case Command::kBench:
       return run_bench(invocation);
+    case Command::kBenchServe:
+      return run_bench_serve(invocation);
+    case Command::kBenchMock:
+      return run_bench_mock(invocation);
     case Command::kInspect:
       return run_inspect(invocation);
     case Command::kTokenize:

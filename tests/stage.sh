@@ -33,8 +33,8 @@ case "$stage" in
   tsan)
     # What has threads; the rest is compiled only as far as these need it.
     configure tsan
-    ninja -C build-tsan test_core test_engine test_server
-    run_tests build-tsan -L '^(core|engine|server)$'
+    ninja -C build-tsan test_core test_engine test_server test_load
+    run_tests build-tsan -L '^(core|engine|server|load)$'
     ;;
   clang)
     configure clang

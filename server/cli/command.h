@@ -11,6 +11,7 @@
 #include "engine/core/config.h"
 #include "engine/core/sampling_params.h"
 #include "engine/core/status.h"
+#include "server/cli/bench_serve_options.h"
 
 namespace sluice {
 
@@ -18,6 +19,8 @@ enum class Command : uint8_t {
   kServe,
   kChat,
   kBench,
+  kBenchServe,
+  kBenchMock,
   kInspect,
   kTokenize,
   kRender,
@@ -58,6 +61,8 @@ struct Invocation {
   bool short_version = false;  // version
   std::string url;             // health
   BenchOptions bench;
+  BenchServeOptions bench_serve;
+  BenchMockOptions bench_mock;
   ChatOptions chat;
   FileOptions files;
 };
@@ -75,6 +80,8 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv);
 Expected<void> run_serve(const Invocation& invocation);
 Expected<void> run_chat(const Invocation& invocation);
 Expected<void> run_bench(const Invocation& invocation);
+Expected<void> run_bench_serve(const Invocation& invocation);
+Expected<void> run_bench_mock(const Invocation& invocation);
 Expected<void> run_inspect(const Invocation& invocation);
 Expected<void> run_tokenize(const Invocation& invocation);
 Expected<void> run_render(const Invocation& invocation);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/core/suggest.h"
+#include "server/cli/bench_serve_flags.h"
 #include "server/cli/command.h"
 #include "server/cli/vllm_command_line.h"
 
@@ -35,6 +36,13 @@ constexpr CommandRow kCommands[] = {
     {Command::kServe, "serve", "Serve a model over HTTP", true, true, true},
     {Command::kChat, "chat", "Chat with a model in the terminal", true, false, true},
     {Command::kBench, "bench", "Measure prefill and decode in process", true, false, true},
+    {Command::kBenchServe, "bench-serve", "Load a server and measure it", false, false, false},
+    {Command::kBenchMock,
+     "bench-mock",
+     "Serve scripted answers, to test clients",
+     false,
+     false,
+     false},
     {Command::kInspect, "inspect", "Describe a model file and its memory plan", true, false, true},
     {Command::kTokenize, "tokenize", "Show the token ids of a text", false, false, false},
     {Command::kRender, "render", "Render a chat template", false, false, false},
@@ -155,6 +163,12 @@ void add_own_flags(Subcommand& sub, Invocation& invocation) {
     case Command::kBench:
       add_bench_flags(app, invocation.bench);
       break;
+    case Command::kBenchServe:
+      add_bench_serve_flags(app, invocation.bench_serve);
+      break;
+    case Command::kBenchMock:
+      add_bench_mock_flags(app, invocation.bench_mock);
+      break;
     case Command::kInspect:
       app.add_flag("--all", invocation.all, "One line for every tensor, whole metadata values");
       break;
@@ -188,6 +202,18 @@ void add_own_flags(Subcommand& sub, Invocation& invocation) {
   }
 }
 
+// `bench serve` is the command bench-serve; `bench MODEL` stays what it is.
+void join_command_words(std::vector<std::string>& arguments) {
+  if (arguments.size() < 2) return;
+  const std::string joined = arguments[0] + "-" + arguments[1];
+  for (const CommandRow& row : kCommands) {
+    if (joined != row.name) continue;
+    arguments[0] = joined;
+    arguments.erase(arguments.begin() + 1);
+    return;
+  }
+}
+
 // --max_num_seqs means --max-num-seqs; what follows '=' or "--" is left alone.
 std::vector<std::string> normalized(int argc, const char* const* argv) {
   std::vector<std::string> arguments;
@@ -201,6 +227,7 @@ std::vector<std::string> normalized(int argc, const char* const* argv) {
     }
     arguments.push_back(std::move(argument));
   }
+  join_command_words(arguments);
   return arguments;
 }
 
