@@ -46,10 +46,9 @@ int64_t cgroup_available() {
     const char* usage;
   };
 
-  for (const Files& files :
-       {Files{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
-        Files{"/sys/fs/cgroup/memory/memory.limit_in_bytes",
-              "/sys/fs/cgroup/memory/memory.usage_in_bytes"}}) {
+  for (const Files& files : {Files{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
+                             Files{"/sys/fs/cgroup/memory/memory.limit_in_bytes",
+                                   "/sys/fs/cgroup/memory/memory.usage_in_bytes"}}) {
     const int64_t limit = read_limit(files.limit);
     if (limit == kUnlimited) continue;
     const int64_t usage = read_limit(files.usage);
@@ -58,11 +57,13 @@ int64_t cgroup_available() {
   return kUnlimited;
 }
 
-tl::unexpected<Error> does_not_fit(const MemoryPlan& plan, int64_t needed, const std::string& fix) {
+tl::unexpected<Error> does_not_fit(const MemoryPlan& plan,
+                                   const std::string& kv_cache,
+                                   const std::string& fix) {
   return make_error(ErrorCode::kResourceExhausted,
                     "memory plan: weights " + mib(plan.weight_bytes) + ", activations " +
-                        mib(plan.arena_bytes + plan.logits_bytes) + ", KV cache at least " +
-                        mib(needed) + "; available " + mib(plan.available_bytes) + "; " + fix);
+                        mib(plan.arena_bytes + plan.logits_bytes) + ", KV cache " + kv_cache +
+                        "; available " + mib(plan.available_bytes) + "; " + fix);
 }
 
 }  // namespace
@@ -73,10 +74,10 @@ Expected<DType> parse_kv_dtype(const std::string& name) {
   if (name == "auto" || name == "bfloat16") return DType::kBF16;
   if (name == "float16") return DType::kF16;
   if (name == "float32") return DType::kF32;
-  return make_error(ErrorCode::kInvalidArgument,
-                    "--kv-cache-dtype: found " + name +
-                        ", expected auto, bfloat16, float16 or float32",
-                    "kv-cache-dtype");
+  return make_error(
+      ErrorCode::kInvalidArgument,
+      "--kv-cache-dtype: found " + name + ", expected auto, bfloat16, float16 or float32",
+      "kv-cache-dtype");
 }
 
 int64_t MemoryPlan::kv_tokens() const {
@@ -91,8 +92,13 @@ std::string MemoryPlan::describe() const {
   std::string text;
   const auto row = [&text](const char* name, int64_t bytes, const std::string& note) {
     char line[160];
-    std::snprintf(line, sizeof line, "  %-22s %14lld bytes  %s\n", name,
-                  static_cast<long long>(bytes), note.c_str());
+    std::snprintf(line,
+                  sizeof line,
+                  "  %-22s %14lld bytes%s%s\n",
+                  name,
+                  static_cast<long long>(bytes),
+                  note.empty() ? "" : "  ",
+                  note.c_str());
     text += line;
   };
   text += "memory plan\n";
@@ -100,7 +106,8 @@ std::string MemoryPlan::describe() const {
   row("rope tables", rope_bytes, "");
   row("activations", arena_bytes, "");
   row("logits and sampling", logits_bytes, "");
-  row("KV cache", kv_bytes,
+  row("KV cache",
+      kv_bytes,
       std::to_string(kv_tokens()) + " tokens of " + std::string(to_string(kv_dtype)) +
           ", blocks of " + std::to_string(block_size));
   row("total", total_bytes(), "of " + mib(available_bytes) + " available");
@@ -145,12 +152,20 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   const int64_t one_request = ceil_div(wanted_len, config.block_size) * bytes_per_block;
   const int64_t max_len = std::min(wanted_len, affordable_len);
   if (max_len < wanted_len && config.max_model_len > 0) {
-    return does_not_fit(plan, one_request,
+    return does_not_fit(plan,
+                        "at least " + mib(one_request) + " for one request",
                         "--max-model-len " + std::to_string(affordable_len) + " would fit");
   }
-  if (max_len < config.block_size || budget > left) {
-    return does_not_fit(plan, std::min(one_request, budget),
-                        "free memory, or set a smaller --kv-cache-memory or --max-model-len");
+  if (budget > left) {
+    return does_not_fit(plan,
+                        mib(budget) + " as asked for",
+                        "--kv-cache-memory " + std::to_string(left) + " would fit");
+  }
+  if (max_len < config.block_size) {
+    return does_not_fit(
+        plan,
+        "at least " + mib(bytes_per_block) + " for one block, of " + mib(budget),
+        config.kv_cache_memory > 0 ? "set a larger --kv-cache-memory" : "free memory");
   }
   plan.max_model_len = static_cast<int32_t>(max_len);
   plan.rope_bytes = fixed.rope_bytes_per_token * max_len;
@@ -158,8 +173,7 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   const int64_t blocks_per_request = ceil_div(max_len, config.block_size);
   int64_t num_blocks = budget / bytes_per_block;
   if (config.kv_cache_memory == 0) {
-    const int64_t capped =
-        std::max(blocks_per_request, kDefaultKvBytes / bytes_per_block);
+    const int64_t capped = std::max(blocks_per_request, kDefaultKvBytes / bytes_per_block);
     num_blocks = std::min({num_blocks, capped, blocks_per_request * config.max_num_seqs});
   }
   num_blocks = std::min<int64_t>(num_blocks, std::numeric_limits<int32_t>::max() / 2);

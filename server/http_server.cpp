@@ -117,27 +117,27 @@ void HttpServer::Impl::accept() {
       });
 }
 
-// Returns when the server shall end: drained, out of time, or stopped.
+// Returns when the server shall end: drained, out of time, or stopped. Cut streams are told so.
 void HttpServer::Impl::wait_for_end() {
   std::unique_lock lock(mutex);
+  const auto all_ended = [this] { return front_end->num_requests() == 0; };
   changed.wait(lock, [this] { return is_draining || is_stopping; });
-  if (is_stopping) return;
   const auto deadline =
       std::chrono::steady_clock::now() + std::chrono::seconds(config.drain_timeout_s);
-  const bool ended = changed.wait_until(
-      lock, deadline, [this] { return is_stopping || front_end->num_requests() == 0; });
-  if (ended) return;
-  lock.unlock();
-  log_event(LogLevel::kWarning, "drain_timeout", "open_requests", front_end->num_requests());
+  changed.wait_until(lock, deadline, [&] { return is_stopping || all_ended(); });
+  if (all_ended()) return;
+  if (!is_stopping) {
+    log_event(LogLevel::kWarning, "drain_timeout", "open_requests", front_end->num_requests());
+  }
   const Error reason{ErrorCode::kUnavailable, "The server is shutting down.", {}, {}};
   for (auto& worker : workers) {
     worker->post([&target = *worker, reason] { target.cut_generations(reason); });
   }
-  // Their last bytes: a client that does not take them within this loses them.
-  constexpr std::chrono::seconds kLastBytes{2};
-  lock.lock();
-  changed.wait_for(
-      lock, kLastBytes, [this] { return is_stopping || front_end->num_requests() == 0; });
+  // A client that does not take its last bytes within this loses them.
+  constexpr std::chrono::milliseconds kLastBytes{2000};
+  constexpr std::chrono::milliseconds kLastBytesAtOnce{200};
+  if (!is_stopping) changed.wait_for(lock, kLastBytes, [&] { return is_stopping || all_ended(); });
+  if (is_stopping) changed.wait_for(lock, kLastBytesAtOnce, all_ended);
 }
 
 // Closes all connections and waits until the engine has reported the end of every request.

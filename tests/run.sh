@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Every test from a fresh clone: packages, Release build, then ctest. The last lines are ctest's
-# summary. --full: the long tier as well: the sanitizer, fuzz and clang stages (tests/stage.sh) and
-# longer simulation.
+# Every test from a fresh clone: packages, Release build, then ctest with the sanitizer and fuzz
+# stages (tests/stage.sh). The last lines are ctest's summary. --full: the long tier as well: the
+# clang stage, longer fuzzing, simulation and load.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 case "${1:-}" in
-  "") stages="" ;;
+  "") stages="asan tsan fuzz" ;;
   --full)
     stages="asan tsan fuzz clang"
     export SLUICE_FULL=1 SLUICE_SIM_STEPS="${SLUICE_SIM_STEPS:-1000000}"
@@ -44,6 +44,12 @@ prepare_python() {
 
 bash deploy/install_packages.sh --tests || fail packages "The lines above say what to do."
 prepare_python
+if SLUICE_SMOLLM2="$(bash deploy/fetch_model.sh)"; then
+  export SLUICE_SMOLLM2
+else
+  unset SLUICE_SMOLLM2
+  echo "No real model: the accuracy test on it is skipped."
+fi
 cmake --preset cpu >/dev/null || fail configure "The lines above say why."
 ninja -C build || fail build "The compiler's message is above; with little memory: ninja -C build -j1"
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/weights/weight_store.h"
 
-#include <algorithm>
-#include <thread>
+#include "engine/weights/pack.h"
 
 namespace sluice {
 namespace {
@@ -12,29 +11,6 @@ bool is_matrix(const GgufTensor& tensor) { return tensor.num_dims == 2 && tensor
 
 std::string shape_text(int64_t n, int64_t k) {
   return "[" + std::to_string(n) + ", " + std::to_string(k) + "]";
-}
-
-// Splits the tiles of one matrix over a few short-lived threads: repacking is the largest part of a
-// start and touches every byte once.
-void pack_parallel(const GgufTensor& tensor, int64_t n, int64_t k, std::byte* dst) {
-  const int64_t num_tiles = ceil_div(n, kRowTile);
-  const int64_t num_workers =
-      packed_bytes(tensor.format, n, k) < (4 << 20)
-          ? 1
-          : std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 8);
-  std::vector<std::thread> workers;
-  for (int64_t i = 0; i < num_workers; ++i) {
-    const auto pack = [&tensor, n, k, dst, num_tiles, num_workers, i] {
-      pack_weight(tensor.format, tensor.data.data(), n, k, num_tiles * i / num_workers,
-                  num_tiles * (i + 1) / num_workers, dst);
-    };
-    if (i + 1 == num_workers) {
-      pack();
-    } else {
-      workers.emplace_back(pack);
-    }
-  }
-  for (std::thread& worker : workers) worker.join();
 }
 
 }  // namespace
@@ -81,7 +57,8 @@ Expected<PackedWeight> WeightStore::matrix(const std::string& name, int64_t n, i
   std::byte* dst = arena_.data() + packed_used_bytes_;
   packed_used_bytes_ += align_up(packed_bytes(tensor->format, n, k), 64);
   CHECK_LE(packed_used_bytes_, packed_total_bytes_);
-  pack_parallel(*tensor, n, k, dst);
+  SLUICE_TRY_VOID(pack_checked(
+      file_.path() + ": tensor " + name, tensor->format, tensor->data.data(), n, k, dst));
   weight.data = dst;
   return weight;
 }
@@ -95,9 +72,8 @@ Expected<std::vector<float>> WeightStore::vector(const std::string& name, int64_
                           std::to_string(tensor->num_dims) + " dimensions, expected [" +
                           std::to_string(n) + "]");
   }
-  std::vector<float> values(static_cast<size_t>(n));
-  dequantize_row(tensor->format, tensor->data.data(), n, values.data());
-  return values;
+  return decode_checked(
+      file_.path() + ": tensor " + name, tensor->format, tensor->data.data(), n);
 }
 
 std::vector<std::string> WeightStore::unused() const {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Same request, same bits: the same requests under every way the engine may run them. The model is
-// the tiny one of the repository, or the file named by SLUICE_DETERMINISM_MODEL; SLUICE_DETERMINISM_REQUESTS sets
-// how many requests (default 200).
+// the tiny one of the repository, or the file named by SLUICE_DETERMINISM_MODEL;
+// SLUICE_DETERMINISM_REQUESTS sets how many requests (default 200). Of a named model the scalar
+// kernels, some hundred times slower than the others, run the first two requests only.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -128,6 +129,11 @@ void expect_same(const std::vector<Collected>& expected,
   }
 }
 
+size_t num_requests_for(const std::string& isa, size_t all) {
+  const bool is_slow = isa == "scalar" && std::getenv("SLUICE_DETERMINISM_MODEL") != nullptr;
+  return is_slow ? std::min<size_t>(2, all) : all;
+}
+
 std::vector<std::string> usable_isas() {
   std::vector<std::string> isas;
   for (const char* isa : {"scalar", "avx2", "avx512"}) {
@@ -155,6 +161,9 @@ TEST(Determinism, TokensAndLogprobsDoNotDependOnHowARequestIsRun) {
   int64_t num_preemptions = 0;
   int64_t num_cached = 0;
   for (const std::string& isa : usable_isas()) {
+    const auto count = static_cast<std::ptrdiff_t>(num_requests_for(isa, requests.size()));
+    const std::vector<ValidRequest> some(requests.begin(), requests.begin() + count);
+    const std::vector<Collected> expected_some(expected.begin(), expected.begin() + count);
     for (const int32_t threads : {1, 2}) {
       for (const int32_t budget : {16, 128, 2048}) {
         for (const bool prefix : {false, true}) {
@@ -172,7 +181,7 @@ TEST(Determinism, TokensAndLogprobsDoNotDependOnHowARequestIsRun) {
                                      std::to_string(budget) + ", prefix " +
                                      std::to_string(prefix) + ", preempt " +
                                      std::to_string(preempt);
-            expect_same(expected, run_mixed(*engine, requests), what);
+            expect_same(expected_some, run_mixed(*engine, some), what);
             if (HasFatalFailure()) return;
             const EngineStats stats = engine->stats();
             num_preemptions += static_cast<int64_t>(stats.num_preemptions);

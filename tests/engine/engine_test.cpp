@@ -201,5 +201,16 @@ TEST(Engine, UnreadableAndUnfittingModelsAreOneLine) {
   EXPECT_NE(too_long.error().message.find("2048"), std::string::npos);
 }
 
+// What was asked for, what there is, and a value of the flag that works.
+TEST(Engine, TooLargeACacheIsRefusedWithTheNumbersAndTheFlag) {
+  Config config = tiny_config();
+  config.kv_cache_memory = int64_t{1} << 50;
+  const auto refused = create_engine(config);
+  ASSERT_FALSE(refused.has_value());
+  const std::string& message = refused.error().message;
+  EXPECT_NE(message.find("KV cache 1073741824.0 MiB as asked for"), std::string::npos) << message;
+  EXPECT_NE(message.find("--kv-cache-memory "), std::string::npos) << message;
+}
+
 }  // namespace
 }  // namespace sluice

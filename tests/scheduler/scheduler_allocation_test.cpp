@@ -2,27 +2,11 @@
 // Counts calls of operator new, so it has a binary of its own.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cstdint>
-#include <cstdlib>
-#include <new>
 #include <vector>
 
 #include "scheduler/scheduler.h"
-
-namespace {
-std::atomic<uint64_t> num_allocations{0};
-}  // namespace
-
-void* operator new(size_t size) {
-  ++num_allocations;
-  if (void* memory = std::malloc(size)) return memory;
-  throw std::bad_alloc();
-}
-
-void operator delete(void* memory) noexcept { std::free(memory); }
-
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+#include "tests/support/allocation_meter.h"
 
 namespace sluice {
 namespace {
@@ -51,7 +35,7 @@ TEST(SchedulerAllocation, SteadyStepsAllocateNothing) {
   std::vector<RequestId> aborted;
   sampled.reserve(16);
   uint64_t num_preempted = 0;
-  const uint64_t before = num_allocations;
+  reset_allocation_meter();
   while (scheduler.has_work()) {
     const SchedulerOutput& output = scheduler.schedule();
     num_preempted += output.preempted.size();
@@ -61,7 +45,7 @@ TEST(SchedulerAllocation, SteadyStepsAllocateNothing) {
     }
     scheduler.update(output, sampled, 1.0 + 0.1 * output.total_tokens, aborted);
   }
-  EXPECT_EQ(num_allocations - before, 0u);
+  EXPECT_EQ(num_allocations(), 0U);
   EXPECT_GT(num_preempted, 0u);
   EXPECT_GT(kv.usage().prefix_hits, 0u);
 }

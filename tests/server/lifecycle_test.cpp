@@ -146,7 +146,7 @@ TEST(Drain, CutsStreamsAtTheDeadlineWithAnError) {
   EXPECT_EQ(engine.num_running(), 0U);
 }
 
-TEST(Stop, EndsEverythingAtOnce) {
+TEST(Stop, EndsEverythingAtOnceAndSaysSo) {
   FakeEngine engine;
   engine.editable_model().max_model_len = 1 << 20;
   engine.set_step_delay(std::chrono::milliseconds(1));
@@ -155,7 +155,7 @@ TEST(Stop, EndsEverythingAtOnce) {
   client.post(kCompletionPath, kLongAnswer);
   ASSERT_TRUE(eventually([&] { return engine.num_running() == 1; }));
   server.stop();
-  EXPECT_EQ(client.read_reply().status, 0);
+  EXPECT_EQ(client.read_reply().status, 503);
   EXPECT_EQ(engine.num_running(), 0U);
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "engine/weights/gguf.h"
-#include "tests/engine/weights/allocation_meter.h"
+#include "tests/support/allocation_meter.h"
 #include "tests/engine/weights/gguf_builder.h"
 
 namespace sluice {
@@ -31,7 +31,7 @@ TEST(GgufAllocation, NoNumberInAFileIsAllocatedFor) {
   size_t num_errors = 0;
   size_t num_runs = 0;
   std::string changed = bytes;
-  reset_largest_allocation();
+  reset_allocation_meter();
   for (size_t at = 4; at + sizeof(uint64_t) <= header_bytes; ++at) {
     for (const uint64_t number : numbers) {
       std::memcpy(changed.data() + at, &number, sizeof(number));
@@ -52,7 +52,7 @@ TEST(GgufAllocation, LongArraysStayInTheFile) {
   image.set_array("test.flags", GgufType::kUint8, 1 << 20, std::string(1 << 20, '\1'));
   image.set_array("test.texts", GgufType::kString, 1 << 17, std::string(8 << 17, '\0'));
   const std::string bytes = image.bytes();
-  reset_largest_allocation();
+  reset_allocation_meter();
   const auto file = GgufFile::parse(as_span(bytes), "long.gguf");
   const size_t largest = largest_allocation();
   ASSERT_TRUE(file.has_value());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // In a file of its own: inlined replacements of new and delete make g++ warn of mismatches.
-#include "tests/engine/weights/allocation_meter.h"
+#include "tests/support/allocation_meter.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -9,19 +9,26 @@
 namespace {
 
 size_t largest = 0;
+size_t count = 0;
 
 }  // namespace
 
 namespace sluice {
 
-void reset_largest_allocation() { largest = 0; }
+void reset_allocation_meter() {
+  largest = 0;
+  count = 0;
+}
 
 size_t largest_allocation() { return largest; }
+
+size_t num_allocations() { return count; }
 
 }  // namespace sluice
 
 void* operator new(size_t bytes) {
   largest = std::max(largest, bytes);
+  ++count;
   if (void* memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }

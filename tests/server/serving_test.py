@@ -1,0 +1,272 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The binary as its users meet it: start, chat, errors, load, signals.
+
+usage: serving_test.py BINARY MODEL [--seconds 5] [--clients 64]
+
+Starts `BINARY serve MODEL` on a free port. Needs the standard library only; where SLUICE_TEST_PYTHON
+names an interpreter with the `openai` package, openai_client_test.py runs against the server too.
+"""
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Server:
+    def __init__(self, binary, model, *flags):
+        self.process = subprocess.Popen(
+            [binary, "serve", model, "--port", "0", *flags],
+            stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.log = []
+        for line in self.process.stdout:
+            self.log.append(line)
+            if line.startswith("serving "):
+                self.port = int(line.split("http://127.0.0.1:")[1].split()[0])
+                break
+        else:
+            raise AssertionError(f"no server: {self.log} {self.process.stderr.read()}")
+        # Whoever leaves a pipe unread stops the writer.
+        for pipe in (self.process.stdout, self.process.stderr):
+            threading.Thread(target=self.log.extend, args=(pipe,), daemon=True).start()
+        self.model = json.loads(self.get("/v1/models"))["data"][0]["id"]
+
+    def get(self, path):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("GET", path)
+        with contextlib.closing(connection):
+            return connection.getresponse().read()
+
+    def metric(self, name):
+        lines = self.get("/metrics").decode().splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name + "{"))
+
+    def rss(self):
+        """Resident bytes that are the process's own, without mapped files."""
+        with open(f"/proc/{self.process.pid}/status") as status:
+            fields = dict(line.split(":", 1) for line in status)
+        return int(fields["RssAnon"].split()[0]) * 1024
+
+    def post(self, body, path="/v1/completions"):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        connection.request("POST", path, json.dumps({"model": self.model, **body}),
+                           {"Content-Type": "application/json"})
+        return connection, connection.getresponse()
+
+    def stream(self, body):
+        """Token ids in the order they came; raises where the stream is not whole."""
+        connection, response = self.post({**body, "stream": True, "logprobs": 0})
+        with contextlib.closing(connection):
+            assert response.status == 200, response.read()
+            text, logprobs, reason, done = "", [], None, False
+            for raw in response:
+                line = raw.decode().rstrip("\n")
+                if line == "data: [DONE]":
+                    done = True
+                elif line.startswith("data: "):
+                    event = json.loads(line[6:])
+                    assert "error" not in event, event
+                    for choice in event["choices"]:
+                        assert reason is None, "an event after the last"
+                        text += choice["text"]
+                        logprobs += (choice["logprobs"] or {}).get("token_logprobs", [])
+                        reason = choice["finish_reason"]
+            assert done and reason in ("stop", "length"), (done, reason)
+            return text, logprobs
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=60)
+
+
+def wait_until(what, condition, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def request(number):
+    """One of 16 requests; the same number is the same request."""
+    number %= 16
+    return {"prompt": [10 + number + i for i in range(8 + 5 * number)], "max_tokens": 24,
+            "temperature": 0.5 * (number % 3), "seed": number, "ignore_eos": True}
+
+
+def check_streams(server, clients, seconds):
+    """Many clients stream for a while: the same answers as alone, all of them whole, flat memory."""
+    expected = [server.stream(request(number)) for number in range(16)]
+    assert all(len(logprobs) == 24 for _, logprobs in expected)
+    assert len({text for text, _ in expected}) > 4, "the requests are meant to differ"
+    end = time.monotonic() + seconds
+    failures, counts, sizes = [], [0] * clients, []
+
+    def client(index):
+        number = index
+        try:
+            while time.monotonic() < end:
+                got = server.stream(request(number))
+                assert got == expected[number % 16], f"request {number % 16} changed"
+                counts[index] += 1
+                number += 7
+        except Exception as error:  # the thread's only way to tell
+            failures.append(repr(error))
+
+    threads = [threading.Thread(target=client, args=(index,)) for index in range(clients)]
+    for thread in threads:
+        thread.start()
+    while time.monotonic() < end:
+        time.sleep(min(0.5, seconds / 10))
+        sizes.append(server.rss())
+    for thread in threads:
+        thread.join()
+    assert not failures, failures[:3]
+    assert min(counts) > 0, "a client got no answer"
+    quarter = max(1, len(sizes) // 4)
+    grown = max(sizes[-quarter:]) - max(sizes[:2 * quarter])
+    assert grown < 8 << 20, f"memory grew by {grown} bytes under steady load"
+    wait_until("idle", lambda: server.metric("vllm:num_requests_running") == 0)
+    assert server.metric("vllm:kv_cache_usage_perc") == 0, "blocks are held by nobody"
+    print(f"   {sum(counts)} streams of {clients} clients, memory {sizes[0] >> 20} to "
+          f"{sizes[-1] >> 20} MiB")
+
+
+def check_disconnect(server):
+    """A client that leaves has its request aborted, long before it would end."""
+    body = {"prompt": [1, 2, 3], "max_tokens": server.max_len - 8, "ignore_eos": True,
+            "stream": True}
+    connection, response = server.post(body)
+    response.readline()
+    wait_until("running", lambda: server.metric("vllm:num_requests_running") == 1)
+    response.close()
+    connection.sock and connection.sock.close()
+    connection.close()
+    wait_until("aborted", lambda: server.metric("vllm:num_requests_running") == 0, 2)
+    assert server.metric("vllm:kv_cache_usage_perc") == 0
+
+
+def check_errors(server):
+    cases = (
+        ({"prompt": "x", "temperature": -1}, 400, "temperature"),
+        ({"prompt": "x", "max_tokens": 0}, 400, "max_tokens"),
+        ({"prompt": "x", "top_p": 2}, 400, "top_p"),
+        ({"prompt": "x", "no_such_parameter": 1}, 400, "no_such_parameter"),
+        ({"prompt": [10**9]}, 400, "prompt"),
+        ({"prompt": "x", "model": "other"}, 404, "model"),
+    )
+    for body, status, field in cases:
+        connection, response = server.post(body)
+        with contextlib.closing(connection):
+            error = json.loads(response.read())["error"]
+            assert response.status == status and error["param"] == field, (body, error)
+            assert error["message"] and error["type"]
+
+
+def check_drain(binary, model):
+    """SIGTERM: running streams end whole, new connections find nobody; exit code 0."""
+    server = Server(binary, model)
+    answers = []
+    body = {"prompt": [5] * 8, "max_tokens": 400, "ignore_eos": True, "temperature": 0}
+    threads = [threading.Thread(target=lambda: answers.append(server.stream(body)))
+               for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    wait_until("running", lambda: server.metric("vllm:num_requests_running") == 8)
+    assert server.stop() == 0
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 8 and all(len(logprobs) == 400 for _, logprobs in answers)
+
+
+def check_second_signal(binary, model):
+    """A second SIGTERM does not wait for the streams; the cut stream says so."""
+    server = Server(binary, model)
+    body = {"prompt": [5] * 8, "max_tokens": server_length(server) - 16, "ignore_eos": True,
+            "stream": True}
+    connection, response = server.post(body)
+    response.readline()
+    server.process.send_signal(signal.SIGTERM)
+    time.sleep(0.05)
+    started = time.monotonic()
+    server.process.send_signal(signal.SIGTERM)
+    server.process.wait(timeout=10)
+    assert time.monotonic() - started < 3
+    try:
+        rest = response.read()
+    except http.client.IncompleteRead as cut:
+        rest = cut.partial
+    assert b"error" in rest or b"abort" in rest, rest[-200:]
+    connection.close()
+
+
+def server_length(server):
+    return json.loads(server.get("/v1/models"))["data"][0]["max_model_len"]
+
+
+def one_line_failure(command, *words):
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    lines = result.stderr.strip().splitlines()
+    assert result.returncode != 0, command
+    assert len(lines) == 1, lines
+    assert all(word in lines[0] for word in words), lines[0]
+
+
+def check_refusals(server, binary, model):
+    """What cannot start says why in one line."""
+    one_line_failure([binary, "serve", model, "--port", str(server.port)], str(server.port), "use")
+    one_line_failure([binary, "serve", "/no/such/model.gguf"], "/no/such/model.gguf")
+    one_line_failure([binary, "serve", os.path.abspath(__file__)], os.path.basename(__file__))
+    one_line_failure([binary, "serve", model, "--max-num-seq", "4"], "--max-num-seqs")
+    one_line_failure([binary, "serve", model, "--threads", "none"], "--threads")
+
+
+def check_openai_client(server):
+    python = os.environ.get("SLUICE_TEST_PYTHON")
+    if not python:
+        print("   skipped: SLUICE_TEST_PYTHON is not set")
+        return
+    subprocess.run([python, os.path.join(HERE, "openai_client_test.py"),
+                    f"http://127.0.0.1:{server.port}/v1"], check=True, timeout=300,
+                   stdout=subprocess.DEVNULL)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("binary")
+    parser.add_argument("model")
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--seconds", type=float,
+                        default=60 if os.environ.get("SLUICE_FULL") else 5)
+    args = parser.parse_args()
+    server = Server(args.binary, args.model)
+    server.max_len = server_length(server)
+    checks = (
+        ("openai client", lambda: check_openai_client(server)),
+        ("errors", lambda: check_errors(server)),
+        ("disconnect", lambda: check_disconnect(server)),
+        ("streams", lambda: check_streams(server, args.clients, args.seconds)),
+        ("refusals", lambda: check_refusals(server, args.binary, args.model)),
+        ("drain", lambda: check_drain(args.binary, args.model)),
+        ("second signal", lambda: check_second_signal(args.binary, args.model)),
+    )
+    try:
+        for name, check in checks:
+            started = time.monotonic()
+            check()
+            print(f"ok {name} ({time.monotonic() - started:.1f} s)", flush=True)
+        assert server.stop() == 0
+    finally:
+        server.process.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
