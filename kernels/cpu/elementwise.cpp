@@ -25,12 +25,28 @@ void embedding(const ExecContext& ctx, const EmbeddingArgs& args) {
   });
 }
 
-void silu_mul(const ExecContext& ctx, const SiluMulArgs& args) {
+void gate_mul(const ExecContext& ctx, const GateMulArgs& args) {
   DCHECK(args.out.k >= 1 && args.stride >= args.out.k);
   const SimdTable& simd = simd_table(ctx.isa);
   ctx.pool->parallel_for(args.out.num_rows, [&](int64_t row, int32_t) {
-    simd.silu_mul_row(
-        args.gate + row * args.stride, args.up + row * args.stride, quantized_row(args.out, row));
+    simd.gate_mul_row(args.function,
+                      args.gate + row * args.stride,
+                      args.up + row * args.stride,
+                      quantized_row(args.out, row));
+  });
+}
+
+void add_rows(const ExecContext& ctx, const AddRowsArgs& args) {
+  const SimdTable& simd = simd_table(ctx.isa);
+  ctx.pool->parallel_for(args.num_rows, [&](int64_t row, int32_t) {
+    simd.add_row(args.x + row * args.x_stride, args.y + row * args.y_stride, args.scale, args.n);
+  });
+}
+
+void scale_rows(const ExecContext& ctx, const ScaleRowsArgs& args) {
+  const SimdTable& simd = simd_table(ctx.isa);
+  ctx.pool->parallel_for(args.num_rows, [&](int64_t row, int32_t) {
+    simd.scale_row(args.x + row * args.x_stride, args.n, args.scale, args.soft_cap);
   });
 }
 

@@ -73,8 +73,8 @@ static void quantize_row(const float* x, const QuantizedRow& out) {
   }
 }
 
-static void rms_norm_row(const float* x, const float* weight, float eps, const QuantizedRow& out) {
-  const int32_t n = out.k;
+// 1 / sqrt(mean(x^2) + eps).
+SLUICE_INLINE float inverse_rms(const float* x, int32_t n, float eps) {
   V16 squares = zero();
   int32_t i = 0;
   for (; i + 16 <= n; i += 16) {
@@ -86,7 +86,22 @@ static void rms_norm_row(const float* x, const float* weight, float eps, const Q
     squares = fma(v, v, squares);
   }
   const float mean = fold_by_halves(squares) / static_cast<float>(n);
-  const V16 r = broadcast(1.0F / sqrt_float(mean + eps));
+  return 1.0F / sqrt_float(mean + eps);
+}
+
+static void norm_in_place(float* x, const float* weight, float eps, int32_t n) {
+  const V16 r = broadcast(inverse_rms(x, n, eps));
+  int32_t i = 0;
+  for (; i + 16 <= n; i += 16) store(x + i, mul(mul(load(x + i), r), load(weight + i)));
+  if (i < n) {
+    store_partial(
+        x + i, mul(mul(load_partial(x + i, n - i), r), load_partial(weight + i, n - i)), n - i);
+  }
+}
+
+static void rms_norm_row(const float* x, const float* weight, float eps, const QuantizedRow& out) {
+  const int32_t n = out.k;
+  const V16 r = broadcast(inverse_rms(x, n, eps));
   const int32_t groups = (n + kQuantGroup - 1) / kQuantGroup;
   for (int32_t group = 0; group < groups; ++group) {
     const int32_t a = group * kQuantGroup;

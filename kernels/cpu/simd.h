@@ -10,6 +10,7 @@
 #include "kernels/cpu/rows_block.h"
 #include "kernels/cpu/sampling_block.h"
 #include "kernels/device.h"
+#include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 
 namespace sluice::kernels::cpu {
@@ -50,13 +51,20 @@ struct SimdTable {
   void (*linear)(const LinearBlock& block);
   void (*quantize_row)(const float* x, const QuantizedRow& out);
   void (*rms_norm_row)(const float* x, const float* weight, float eps, const QuantizedRow& out);
+  void (*norm_in_place)(float* x, const float* weight, float eps, int32_t n);
   // Attention.
   void (*attention_block)(const AttentionBlock& block);
   void (*attention_merge)(const AttentionBlock& block);
   // Rows.
   void (*rope_row)(const RopeRow& row);
   void (*kv_row)(const KvRow& row);
-  void (*silu_mul_row)(const float* gate, const float* up, const QuantizedRow& out);
+  void (*gate_mul_row)(GateFunction function,
+                       const float* gate,
+                       const float* up,
+                       const QuantizedRow& out);
+  void (*add_row)(float* x, const float* y, float scale, int32_t n);
+  void (*scale_row)(float* x, int32_t n, float scale, float soft_cap);
+  void (*moe_route_row)(const MoeRow& row);
   void (*embedding_row)(const EmbeddingRow& row);
   // Sampling.
   LogitScan (*scan_logits)(const LogitRow& row);

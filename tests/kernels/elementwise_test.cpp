@@ -58,7 +58,7 @@ TEST(Embedding, RowsEqualTheExactWeightsRoundedOnce) {
   }
 }
 
-TEST(SiluMul, MatchesLibmAndQuantizesLikeTheStandaloneOperator) {
+TEST(GateMul, MatchesLibmAndQuantizesLikeTheStandaloneOperator) {
   constexpr int32_t kRows = 5;
   constexpr int32_t kWidth = 100;
   constexpr int64_t kStride = 120;
@@ -75,7 +75,7 @@ TEST(SiluMul, MatchesLibmAndQuantizesLikeTheStandaloneOperator) {
     AlignedBytes plain(activation_bytes(ActivationFormat::kFloat, kRows, kWidth));
     const Activations floats =
         carve_activations(ActivationFormat::kFloat, kRows, kWidth, plain.data);
-    silu_mul(ctx, {.gate = gate.data(), .up = up.data(), .stride = kStride, .out = floats});
+    gate_mul(ctx, {.gate = gate.data(), .up = up.data(), .stride = kStride, .out = floats});
     const auto* got = static_cast<const float*>(floats.data);
     for (int32_t row = 0; row < kRows; ++row) {
       for (int32_t i = 0; i < 128; ++i) {
@@ -100,7 +100,7 @@ TEST(SiluMul, MatchesLibmAndQuantizesLikeTheStandaloneOperator) {
       AlignedBytes apart(bytes);
       std::memset(fused.data, 0, static_cast<size_t>(bytes));
       std::memset(apart.data, 0, static_cast<size_t>(bytes));
-      silu_mul(ctx,
+      gate_mul(ctx,
                {.gate = gate.data(),
                 .up = up.data(),
                 .stride = kStride,
