@@ -9,6 +9,7 @@
 <name>.gguf        the same weights in GGUF; tensor names from the gguf package's own table
 <name>.logits.f32  raw float32 [tokens, vocabulary] of an eager float32 forward pass
 models.json        one row per model: files, tokens, provenance
+engine-*.gguf      models with a vocabulary, for tests of the whole engine
 
 Weights are random with a fixed seed, rounded to the type they are stored in before the forward pass,
 so that both sides compute with the same numbers.
@@ -206,8 +207,26 @@ def gguf_tensors(architecture, config, tensors):
     return result
 
 
+def add_byte_vocabulary(writer, size):
+    """A vocabulary of control tokens and single bytes, so that an engine can start."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in printable]
+    letters = [chr(b) for b in printable] + [chr(256 + i) for i in range(len(others))]
+    control = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    assert size == len(control) + len(letters)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(control + letters)
+    writer.add_token_types([3] * len(control) + [1] * len(letters))
+    writer.add_token_merges([])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+
+
 def write_gguf(path, architecture, config, arrays, kind):
     writer = gguf.GGUFWriter(path, architecture)
+    if kind == "Q8_0":
+        add_byte_vocabulary(writer, config.vocab_size)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -262,14 +281,36 @@ def write_gguf(path, architecture, config, arrays, kind):
         array = np.ascontiguousarray(array, np.float32)
         if array.ndim >= 2 and kind == "F16" and not name.endswith(".bias"):
             array = array.astype(np.float16)
-        writer.add_tensor(name, array)
+        if array.ndim >= 2 and kind == "Q8_0":
+            writer.add_tensor(name, gguf.quants.quantize(array, Kind.Q8_0), raw_dtype=Kind.Q8_0)
+        else:
+            writer.add_tensor(name, array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
+def write_engine_models():
+    """Models that a whole engine runs, for the determinism test: windows and experts, quantized."""
+    common = dict(vocab_size=259, tie_word_embeddings=True, max_position_embeddings=2048)
+    for name, prefix, architecture, overrides in (
+            ("engine-windows", "Gemma3Text", "gemma3", dict(
+                common, sliding_window=40, query_pre_attn_scalar=16, num_hidden_layers=6,
+                intermediate_size=32, num_attention_heads=2, num_key_value_heads=1)),
+            ("engine-experts", "Qwen3Moe", "qwen3moe", dict(
+                common, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32,
+                norm_topk_prob=True))):
+        config, model = build(prefix, overrides, len(name))
+        model.save_pretrained(HERE / name)
+        tensors = load_file(HERE / name / "model.safetensors")
+        shutil.rmtree(HERE / name)
+        write_gguf(HERE / f"{name}.gguf", architecture, config,
+                   gguf_tensors(architecture, config, tensors), "Q8_0")
+
+
 def main():
+    write_engine_models()
     wanted = sys.argv[1:] or list(MODELS)
     rows_path = HERE / "models.json"
     document = json.loads(rows_path.read_text()) if rows_path.exists() else {}
