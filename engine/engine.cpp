@@ -78,7 +78,7 @@ class LocalEngine final : public Engine {
   void handle(const AbortCommand& command);
   void handle(const StopCommand& command);
   void step();
-  std::span<const SamplerResult> sample(std::span<const float> logits);
+  std::span<const SamplerResult> sample(std::span<float> logits);
   void commit(const SchedulerOutput& output,
               std::span<const SamplerResult> results,
               Clock::time_point started);
@@ -292,7 +292,7 @@ void LocalEngine::step() {
         num_queued_.fetch_sub(1);
       }
     }
-    const std::span<const float> logits =
+    const std::span<float> logits =
         core_->runner->execute(output, core_->scheduler, core_->kv);
     commit(output, sample(logits), started);
     step_started_ns_ = 0;
@@ -303,7 +303,7 @@ void LocalEngine::step() {
   core_->requests.flush();
 }
 
-std::span<const SamplerResult> LocalEngine::sample(std::span<const float> logits) {
+std::span<const SamplerResult> LocalEngine::sample(std::span<float> logits) {
   core_->sampler_inputs.clear();
   const auto vocab = static_cast<size_t>(core_->runner->model().vocab_size);
   size_t row = 0;
@@ -311,8 +311,8 @@ std::span<const SamplerResult> LocalEngine::sample(std::span<const float> logits
     const Request& request = *core_->scheduler.find(id);
     core_->sampler_inputs.push_back({.params = &core_->requests.find(id)->sampling,
                                      .logits = logits.data() + row * vocab,
-                                     .position = request.num_tokens(),
-                                     .num_generated = request.num_generated()});
+                                     .tokens = request.tokens,
+                                     .num_prompt_tokens = request.num_prompt_tokens});
     ++row;
   }
   return core_->sampler.sample(core_->runner->device().context(), core_->sampler_inputs);

@@ -150,9 +150,9 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config)
   return runner;
 }
 
-std::span<const float> ModelRunner::execute(const SchedulerOutput& output,
-                                            const Scheduler& scheduler,
-                                            const KvCacheManager& kv) {
+std::span<float> ModelRunner::execute(const SchedulerOutput& output,
+                                      const Scheduler& scheduler,
+                                      const KvCacheManager& kv) {
   batch_.build(output, scheduler, kv);
   const ForwardBatch batch = batch_.view();
   model_->forward(ForwardContext{.exec = device_->context(),

@@ -40,8 +40,8 @@ class ModelRunner {
   static Expected<std::unique_ptr<ModelRunner>> create(const Config& config);
 
   // Runs one step; returns the logits of the rows that sample, [rows][vocab], in the order of
-  // sampling_requests(). Valid until the next call.
-  std::span<const float> execute(const SchedulerOutput& output,
+  // sampling_requests(). The caller's to change until the next call.
+  std::span<float> execute(const SchedulerOutput& output,
                                  const Scheduler& scheduler,
                                  const KvCacheManager& kv);
   [[nodiscard]] std::span<const RequestId> sampling_requests() const {

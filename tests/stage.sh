@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# One stage of tests/run.sh in its own build folder: asan, tsan, fuzz or clang. Run by ctest; exit
-# code 77 skips it, which is what happens unless SLUICE_STAGES names it.
+# One stage of tests/run.sh: asan, tsan, fuzz and clang in build folders of their own, image: the
+# container. Run by ctest; exit code 77 skips it, which is what happens unless SLUICE_STAGES names it.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -33,13 +33,16 @@ case "$stage" in
   tsan)
     # What has threads; the rest is compiled only as far as these need it.
     configure tsan
-    ninja -C build-tsan test_core test_engine test_server
-    run_tests build-tsan -L '^(core|engine|server)$'
+    ninja -C build-tsan test_core test_engine test_server test_load
+    run_tests build-tsan -L '^(core|engine|server|load)$'
     ;;
   clang)
     configure clang
     ninja -C build-clang
     run_tests build-clang -L unit
+    ;;
+  image)
+    python3 deploy/image_test.py
     ;;
   fuzz)
     configure fuzz

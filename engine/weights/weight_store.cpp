@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/weights/weight_store.h"
 
-#include <algorithm>
-#include <thread>
+#include "engine/weights/pack.h"
 
 namespace sluice {
 namespace {
@@ -14,30 +13,6 @@ int64_t num_rows(const CheckpointTensor& tensor) {
 
 std::string shape_text(int64_t n, int64_t k) {
   return "[" + std::to_string(n) + ", " + std::to_string(k) + "]";
-}
-
-// Splits the tiles of one matrix over a few short-lived threads: repacking is the largest part of a
-// start and touches every byte once.
-void pack_parallel(
-    WeightFormat format, const std::byte* src, int64_t n, int64_t k, std::byte* dst) {
-  const int64_t num_tiles = ceil_div(n, kRowTile);
-  const int64_t num_workers =
-      sluice::packed_bytes(format, n, k) < (4 << 20)
-          ? 1
-          : std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 8);
-  std::vector<std::thread> workers;
-  for (int64_t i = 0; i < num_workers; ++i) {
-    const auto pack = [format, src, n, k, dst, num_tiles, num_workers, i] {
-      pack_weight(format, src, n, k, num_tiles * i / num_workers,
-                  num_tiles * (i + 1) / num_workers, dst);
-    };
-    if (i + 1 == num_workers) {
-      pack();
-    } else {
-      workers.emplace_back(pack);
-    }
-  }
-  for (std::thread& worker : workers) worker.join();
 }
 
 }  // namespace
@@ -78,8 +53,12 @@ Expected<PackedWeight> WeightStore::matrix(const std::string& name,
   if (arena_.data() == nullptr) return weight;
   CHECK_LE(packed_bytes_, static_cast<int64_t>(arena_.span().size()));
   std::byte* dst = arena_.data() + begin;
-  pack_parallel(tensor->format,
-                tensor->data.data() + slice.first * row_bytes(tensor->format, k), n, k, dst);
+  SLUICE_TRY_VOID(pack_checked(checkpoint_.path() + ": tensor " + name,
+                               tensor->format,
+                               tensor->data.data() + slice.first * row_bytes(tensor->format, k),
+                               n,
+                               k,
+                               dst));
   weight.data = dst;
   return weight;
 }
@@ -99,11 +78,10 @@ Expected<std::vector<float>> WeightStore::vector(const std::string& name,
                           (slice.total == 0 ? "" : std::to_string(slice.total) + ", ") +
                           std::to_string(n) + "]");
   }
-  std::vector<float> values(static_cast<size_t>(n));
-  dequantize_row(tensor->format,
-                 tensor->data.data() + slice.first * row_bytes(tensor->format, n), n,
-                 values.data());
-  return values;
+  return decode_checked(checkpoint_.path() + ": tensor " + name,
+                        tensor->format,
+                        tensor->data.data() + slice.first * row_bytes(tensor->format, n),
+                        n);
 }
 
 std::vector<std::string> WeightStore::unused() const {

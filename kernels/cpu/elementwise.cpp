@@ -13,8 +13,7 @@ namespace sluice::kernels::cpu {
 void embedding(const ExecContext& ctx, const EmbeddingArgs& args) {
   const SimdTable& simd = simd_table(ctx.isa);
   const PackedWeight& table = *args.table;
-  const int64_t group_bytes = packed_group_bytes(table.format);
-  const int64_t tile_bytes = ceil_div(table.k, kQuantGroup) * group_bytes;
+  const int64_t tile_bytes = packed_tile_bytes(table.format, table.k);
   ctx.pool->parallel_for(static_cast<int64_t>(args.token_ids.size()), [&](int64_t i, int32_t) {
     const TokenId token = args.token_ids[static_cast<size_t>(i)];
     DCHECK(token >= 0 && token < table.n);
@@ -22,8 +21,7 @@ void embedding(const ExecContext& ctx, const EmbeddingArgs& args) {
                         .tile = table.data + token / kRowTile * tile_bytes,
                         .row_in_tile = token % kRowTile,
                         .k = table.k,
-                        .out = args.out + i * args.out_stride},
-                       group_bytes);
+                        .out = args.out + i * args.out_stride});
   });
 }
 

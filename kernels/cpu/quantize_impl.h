@@ -50,10 +50,12 @@ SLUICE_INLINE void write_group(const QuantizedRow& out, int32_t group, V16 a, V1
     store_narrow(codes, code_a);
     store_narrow(codes + 16, code_b);
   }
-  const int32_t sum = sum_lanes(add(code_a, code_b));
+  const int32_t half_sum = sum_lanes(code_a);
+  const int32_t sum = half_sum + sum_lanes(code_b);
   *at_offset(out.scale, offset) = kept;
   *at_offset(out.sum, offset) = static_cast<float>(sum) * kept;
   *at_offset(out.code_sum, offset) = sum;
+  *at_offset(out.half_sum, offset) = half_sum;
 }
 
 // Lanes [begin, begin + 16) of a row of n floats, zeros past its end.

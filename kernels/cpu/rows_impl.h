@@ -193,58 +193,6 @@ static void moe_route_row(const MoeRow& row) {
   for (int32_t j = 0; j < row.top_k; ++j) row.weights[j] /= sum;
 }
 
-SLUICE_INLINE float half_at(const std::byte* p) {
-  uint16_t lanes[16] = {};
-  std::memcpy(lanes, p, sizeof(uint16_t));
-  alignas(64) float wide[16];
-  store(wide, load_half(lanes));
-  return wide[0];
-}
-
-// The 32 weights of one group of one row; the layout is stated in quant/repack.h.
-SLUICE_INLINE void embedding_group(const EmbeddingRow& row, const std::byte* group, float* w) {
-  const int32_t r = row.row_in_tile;
-  switch (row.format) {
-    case WeightFormat::kF32:
-      for (int32_t j = 0; j < 32; ++j) std::memcpy(w + j, group + (j * 16 + r) * 4, 4);
-      return;
-    case WeightFormat::kF16: {
-      uint16_t halves[32];
-      for (int32_t j = 0; j < 32; ++j) std::memcpy(halves + j, group + (j * 16 + r) * 2, 2);
-      store(w, load_half(halves));
-      store(w + 16, load_half(halves + 16));
-      return;
-    }
-    case WeightFormat::kQ8_0: {
-      const float scale = half_at(group + 512 + 2 * r);
-      for (int32_t j = 0; j < 32; ++j) {
-        const int32_t code = static_cast<int32_t>(group[(j / 4 * 16 + r) * 4 + j % 4]) - 128;
-        w[j] = static_cast<float>(code) * scale;
-      }
-      return;
-    }
-    case WeightFormat::kQ4_1: {
-      const float scale = half_at(group + 256 + 2 * r);
-      const float min = half_at(group + 288 + 2 * r);
-      for (int32_t j = 0; j < 16; ++j) {
-        const auto both = static_cast<uint32_t>(group[(j / 4 * 16 + r) * 4 + j % 4]);
-        w[j] = __builtin_fmaf(static_cast<float>(both & 15U), scale, min);
-        w[j + 16] = __builtin_fmaf(static_cast<float>(both >> 4), scale, min);
-      }
-      return;
-    }
-  }
-}
-
-static void embedding_row(const EmbeddingRow& row, int64_t group_bytes) {
-  for (int32_t k = 0; k < row.k; k += 32) {
-    alignas(64) float w[32];
-    embedding_group(row, row.tile + k / 32 * group_bytes, w);
-    const int32_t count = row.k - k < 32 ? row.k - k : 32;
-    std::memcpy(row.out + k, w, static_cast<size_t>(count) * sizeof(float));
-  }
-}
-
 static void map_function(MathFunction function, const float* x, int32_t n, float* out) {
   for (int32_t i = 0; i < n; i += 16) {
     const V16 v = load(x + i);

@@ -11,6 +11,7 @@
 #include "engine/core/config.h"
 #include "engine/core/sampling_params.h"
 #include "engine/core/status.h"
+#include "server/cli/bench_serve_options.h"
 
 namespace sluice {
 
@@ -18,6 +19,8 @@ enum class Command : uint8_t {
   kServe,
   kChat,
   kBench,
+  kBenchServe,
+  kBenchMock,
   kInspect,
   kTokenize,
   kRender,
@@ -51,12 +54,15 @@ struct FileOptions {
 struct Invocation {
   Command command = Command::kVersion;
   Config config;
-  bool print_config = false;  // serve, config
-  bool markdown = false;      // config
-  bool dry_run = false;       // serve
-  bool all = false;           // inspect
-  std::string url;            // health
+  bool print_config = false;   // serve, config
+  bool markdown = false;       // config
+  bool dry_run = false;        // serve
+  bool all = false;            // inspect
+  bool short_version = false;  // version
+  std::string url;             // health
   BenchOptions bench;
+  BenchServeOptions bench_serve;
+  BenchMockOptions bench_mock;
   ChatOptions chat;
   FileOptions files;
 };
@@ -74,11 +80,13 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv);
 Expected<void> run_serve(const Invocation& invocation);
 Expected<void> run_chat(const Invocation& invocation);
 Expected<void> run_bench(const Invocation& invocation);
+Expected<void> run_bench_serve(const Invocation& invocation);
+Expected<void> run_bench_mock(const Invocation& invocation);
 Expected<void> run_inspect(const Invocation& invocation);
 Expected<void> run_tokenize(const Invocation& invocation);
 Expected<void> run_render(const Invocation& invocation);
 Expected<void> run_health(const Invocation& invocation);
-void print_version();
+void print_version(bool number_only);
 
 // The whole of a file, or of standard input for "-". kNotFound names path and reason.
 Expected<std::string> read_text_file(const std::string& path);

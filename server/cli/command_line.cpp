@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "engine/core/suggest.h"
+#include "server/cli/bench_serve_flags.h"
 #include "server/cli/command.h"
+#include "server/cli/vllm_command_line.h"
 
 namespace sluice {
 namespace {
@@ -34,6 +36,13 @@ constexpr CommandRow kCommands[] = {
     {Command::kServe, "serve", "Serve a model over HTTP", true, true, true},
     {Command::kChat, "chat", "Chat with a model in the terminal", true, false, true},
     {Command::kBench, "bench", "Measure prefill and decode in process", true, false, true},
+    {Command::kBenchServe, "bench-serve", "Load a server and measure it", false, false, false},
+    {Command::kBenchMock,
+     "bench-mock",
+     "Serve scripted answers, to test clients",
+     false,
+     false,
+     false},
     {Command::kInspect, "inspect", "Describe a model file and its memory plan", true, false, true},
     {Command::kTokenize, "tokenize", "Show the token ids of a text", false, false, false},
     {Command::kRender, "render", "Render a chat template", false, false, false},
@@ -154,6 +163,12 @@ void add_own_flags(Subcommand& sub, Invocation& invocation) {
     case Command::kBench:
       add_bench_flags(app, invocation.bench);
       break;
+    case Command::kBenchServe:
+      add_bench_serve_flags(app, invocation.bench_serve);
+      break;
+    case Command::kBenchMock:
+      add_bench_mock_flags(app, invocation.bench_mock);
+      break;
     case Command::kInspect:
       app.add_flag("--all", invocation.all, "One line for every tensor, whole metadata values");
       break;
@@ -182,7 +197,20 @@ void add_own_flags(Subcommand& sub, Invocation& invocation) {
           ->type_name("URL");
       break;
     case Command::kVersion:
+      app.add_flag("--short", invocation.short_version, "Print the number alone");
       break;
+  }
+}
+
+// `bench serve` is the command bench-serve; `bench MODEL` stays what it is.
+void join_command_words(std::vector<std::string>& arguments) {
+  if (arguments.size() < 2) return;
+  const std::string joined = arguments[0] + "-" + arguments[1];
+  for (const CommandRow& row : kCommands) {
+    if (joined != row.name) continue;
+    arguments[0] = joined;
+    arguments.erase(arguments.begin() + 1);
+    return;
   }
 }
 
@@ -199,6 +227,7 @@ std::vector<std::string> normalized(int argc, const char* const* argv) {
     }
     arguments.push_back(std::move(argument));
   }
+  join_command_words(arguments);
   return arguments;
 }
 
@@ -299,10 +328,36 @@ std::optional<ParsedCommandLine> reject_command_word(const std::vector<std::stri
   return usage_error(nullptr, with_suggestion("command", arguments[0], names));
 }
 
+// Whether the program runs under the name vllm, or with it as first word; the word is taken away.
+bool take_vllm_name(int argc, const char* const* argv, std::vector<std::string>& arguments) {
+  const std::string_view program = argc > 0 ? argv[0] : "";
+  if (program.substr(program.rfind('/') + 1) == "vllm") return true;
+  if (arguments.empty() || arguments[0] != "vllm") return false;
+  arguments.erase(arguments.begin());
+  return true;
+}
+
+// Replaces arguments written for vLLM by ours; the result to return if they cannot be.
+std::optional<ParsedCommandLine> replace_vllm_arguments(std::vector<std::string>& arguments) {
+  auto translated = translate_vllm(arguments);
+  if (!translated) {
+    std::fprintf(stderr, "vllm: %s\n", translated.error().message.c_str());
+    return ParsedCommandLine{std::nullopt, kUsageError};
+  }
+  for (const std::string& warning : translated->warnings) {
+    std::fprintf(stderr, "vllm: %s\n", warning.c_str());
+  }
+  arguments = std::move(translated->arguments);
+  return std::nullopt;
+}
+
 }  // namespace
 
 ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   std::vector<std::string> arguments = normalized(argc, argv);
+  if (take_vllm_name(argc, argv, arguments)) {
+    if (auto rejected = replace_vllm_arguments(arguments)) return *rejected;
+  }
   if (auto rejected = reject_command_word(arguments)) return *rejected;
 
   Invocation invocation;

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/cli/bench_serve_flags.h"
+
+#include <CLI/CLI.hpp>
+
+namespace sluice {
+namespace {
+
+const auto kPositive = CLI::Range(1, 1 << 24);
+const auto kSeconds = CLI::Range(0.0, 1e9);
+
+void add_server_flags(CLI::App& app, BenchServeOptions& options) {
+  auto& request = options.request;
+  const auto add = [&app](const char* name, auto& value, const char* help, const char* type) {
+    return app.add_option(name, value, help)->type_name(type)->group("Server");
+  };
+  add("--backend", options.backend, "API to speak [openai]", "NAME")
+      ->check(CLI::IsMember({"openai", "vllm", "sluice", "openai-chat"}));
+  add("--base-url", options.base_url, "Server, instead of --host and --port", "URL");
+  add("--host", options.host, "Server's address [127.0.0.1]", "TEXT");
+  add("--port", options.port, "Server's port [8000]", "N")->check(CLI::Range(1, 65535));
+  add("--endpoint",
+      options.endpoint,
+      "Path [/v1/completions; openai-chat: /v1/chat/completions]",
+      "PATH");
+  add("--model", request.model, "Model to ask for [the server's first]", "NAME");
+  add("--served-model-name", request.model, "The same as --model", "NAME");
+  add("--tokenizer", options.tokenizer, "Name for the result; lengths are the server's", "NAME");
+  add("--header", options.headers, "More headers of each request", "NAME=VALUE...");
+  add("--ready-check-timeout-sec", options.ready_timeout_s, "Wait so long for the server [0]", "s")
+      ->check(kSeconds);
+  add("--timeout-s",
+      options.timeout_s,
+      "A request without a byte for so long has failed [600]",
+      "s")
+      ->check(CLI::Range(0.1, 1e9));
+  app.add_flag("--insecure", options.insecure, "Do not verify the server's certificate")
+      ->group("Server");
+}
+
+void add_data_flags(CLI::App& app, BenchServeOptions& options) {
+  auto& data = options.dataset;
+  const auto add = [&app](const char* name, auto& value, const char* help, const char* type) {
+    return app.add_option(name, value, help)->type_name(type)->group("Data");
+  };
+  std::vector<std::string> names(std::begin(load::kDatasetNames), std::end(load::kDatasetNames));
+  add("--dataset-name", data.name, "What to ask [random]", "NAME")->check(CLI::IsMember(names));
+  add("--dataset-path", data.path, "File of the data set", "FILE");
+  add("--num-prompts", data.num_prompts, "Requests, or conversations [1000]", "N")
+      ->check(kPositive);
+  add("--seed", data.seed, "Fixes prompts, lengths and arrivals [0]", "N");
+  add("--input-len", options.input_len, "Prompt tokens, whatever the data set", "N")
+      ->check(kPositive);
+  add("--output-len", options.output_len, "Answer tokens, whatever the data set", "N")
+      ->check(kPositive);
+  add("--random-input-len", data.input_len, "Prompt tokens [1024]", "N")->check(kPositive);
+  add("--random-output-len", data.output_len, "Answer tokens [128]", "N")->check(kPositive);
+  add("--random-range-ratio", data.range_ratio, "Lengths vary by so much [0]", "0..1")
+      ->check(CLI::Range(0.0, 1.0));
+  add("--random-prefix-len", data.prefix_len, "Tokens that all prompts share [0]", "N")
+      ->check(CLI::Range(0, 1 << 24));
+  add("--prefix-repetition-prefix-len", data.repetition_prefix_len, "Of a prefix [256]", "N")
+      ->check(kPositive);
+  add("--prefix-repetition-suffix-len", data.repetition_suffix_len, "Of a suffix [256]", "N")
+      ->check(kPositive);
+  add("--prefix-repetition-num-prefixes", data.repetition_num_prefixes, "Prefixes [10]", "N")
+      ->check(kPositive);
+  add("--prefix-repetition-output-len", data.repetition_output_len, "Answer tokens [128]", "N")
+      ->check(kPositive);
+  add("--sharegpt-output-len", options.file_output_len, "Answer tokens [the file's]", "N")
+      ->check(kPositive);
+  add("--custom-output-len", options.file_output_len, "Answer tokens [the file's, or 256]", "N")
+      ->check(kPositive);
+  add("--multi-turn-num-turns", data.num_turns, "Turns of a conversation [4]", "N")
+      ->check(kPositive);
+  add("--multi-turn-delay-s", data.turn_delay_s, "Between an answer and the next turn [0]", "s")
+      ->check(kSeconds);
+  add("--trace-speedup", data.trace_speedup, "Plays a trace so many times faster [1]", "X")
+      ->check(CLI::Range(1e-6, 1e6));
+  add("--vocab-size", options.vocab_size, "Random ids are below it [ids of common words]", "N")
+      ->check(kPositive);
+}
+
+void add_load_flags(CLI::App& app, BenchServeOptions& options) {
+  const auto add = [&app](const char* name, auto& value, const char* help, const char* type) {
+    return app.add_option(name, value, help)->type_name(type)->group("Load");
+  };
+  add("--request-rate", options.request_rate, "Arrivals per second; inf: all at once [inf]", "X")
+      ->check(CLI::Range(1e-9, std::numeric_limits<double>::infinity()))
+      ->each([&options](const std::string&) { options.has_request_rate = true; });
+  add("--burstiness", options.burstiness, "Shape of the gamma gaps; 1: Poisson [1]", "X")
+      ->check(CLI::Range(1e-9, std::numeric_limits<double>::infinity()));
+  add("--max-concurrency", options.max_concurrency, "Requests under way at most", "N")
+      ->check(kPositive);
+  add("--ramp-up-strategy", options.ramp_strategy, "The rate grows", "linear|exponential")
+      ->check(CLI::IsMember({"linear", "exponential"}));
+  add("--ramp-up-start-rps", options.ramp_start, "Rate of the first requests", "X")
+      ->check(CLI::Range(1e-9, 1e9));
+  add("--ramp-up-end-rps", options.ramp_end, "Rate of the last ones", "X")
+      ->check(CLI::Range(1e-9, 1e9));
+  add("--num-warmups", options.num_warmups, "Requests before the measurement [0]", "N")
+      ->check(CLI::Range(0, 1 << 24));
+  add("--warmup-time-s", options.warmup_s, "Starts left out at the beginning [0]", "s")
+      ->check(kSeconds);
+  add("--cooldown-time-s", options.cooldown_s, "Left out before the last start [0]", "s")
+      ->check(kSeconds);
+}
+
+void add_sampling_flags(CLI::App& app, load::RequestOptions& request) {
+  const auto add = [&app](const char* name, auto& value, const char* help) {
+    app.add_option(name, value, help)->type_name("X")->group("Request");
+  };
+  app.add_flag("--ignore-eos", request.ignore_eos, "Answers have their full length")
+      ->group("Request");
+  add("--temperature", request.temperature, "[the server's]");
+  add("--top-p", request.top_p, "[the server's]");
+  add("--top-k", request.top_k, "[the server's]");
+  add("--min-p", request.min_p, "[the server's]");
+  add("--repetition-penalty", request.repetition_penalty, "[the server's]");
+  add("--presence-penalty", request.presence_penalty, "[the server's]");
+  add("--frequency-penalty", request.frequency_penalty, "[the server's]");
+  add("--logprobs", request.logprobs, "Alternatives with each token [none]");
+  app.add_option("--extra-body", request.extra_body, "More members of each request")
+      ->type_name("JSON")
+      ->group("Request");
+}
+
+void add_result_flags(CLI::App& app, BenchServeOptions& options) {
+  const auto add = [&app](const char* name, auto& value, const char* help, const char* type) {
+    return app.add_option(name, value, help)->type_name(type)->group("Result");
+  };
+  const auto flag = [&app](const char* name, bool& value, const char* help) {
+    app.add_flag(name, value, help)->group("Result");
+  };
+  add("--percentile-metrics", options.percentile_metrics, "Shown [ttft,tpot,itl]", "NAME,...")
+      ->delimiter(',');
+  add("--metric-percentiles", options.metric_percentiles, "[99]", "P,...")
+      ->delimiter(',')
+      ->check(CLI::Range(0.0, 100.0));
+  add("--goodput", options.goodput, "Limits in ms of ttft, tpot, e2el", "NAME:MS...");
+  flag("--save-result", options.save_result, "Write the figures to a JSON file");
+  flag("--save-detailed", options.save_detailed, "With each request's own");
+  flag("--append-result", options.append_result, "Add them to the file as one more line");
+  add("--result-dir", options.result_dir, "Folder of that file", "DIR");
+  add("--result-filename", options.result_filename, "Name of that file", "FILE");
+  add("--label", options.label, "Name of the run", "TEXT");
+  add("--metadata", options.metadata, "More members of the JSON", "NAME=VALUE...");
+  flag("--disable-tqdm", options.disable_progress, "No progress on standard error");
+}
+
+}  // namespace
+
+void add_bench_serve_flags(CLI::App& app, BenchServeOptions& options) {
+  add_server_flags(app, options);
+  add_data_flags(app, options);
+  add_load_flags(app, options);
+  add_sampling_flags(app, options.request);
+  add_result_flags(app, options);
+  app.footer("OPENAI_API_KEY in the environment is sent as the bearer token.");
+}
+
+void add_bench_mock_flags(CLI::App& app, BenchMockOptions& options) {
+  load::MockScript& script = options.script;
+  const auto add = [&app](const char* name, auto& value, const char* help, const char* type) {
+    return app.add_option(name, value, help)->type_name(type);
+  };
+  add("--host", options.host, "Address to listen on [127.0.0.1]", "TEXT");
+  add("--port", options.port, "0 takes a free one [8000]", "N")->check(CLI::Range(0, 65535));
+  add("--ttft-ms", options.ttft_ms, "Until a request's first event [0]", "ms")->check(kSeconds);
+  add("--itl-ms", options.itl_ms, "Between two events; 0: as fast as it goes [0]", "ms")
+      ->check(kSeconds);
+  add("--tokens-per-event", script.tokens_per_event, "[1]", "N")->check(kPositive);
+  add("--events-per-write", script.events_per_write, "Sent together [1]", "N")
+      ->check(CLI::Range(1, 4096));
+  add("--slots", script.slots, "Requests served at a time; 0: all [0]", "N")
+      ->check(CLI::Range(0, 1 << 24));
+  add("--stall-at-s", script.stall_at_s, "From the first request on [0]", "s")->check(kSeconds);
+  add("--stall-for-s", script.stall_for_s, "Nothing is sent for so long [0]", "s")->check(kSeconds);
+  add("--fault", options.fault, "How requests fail; a wrong name lists all [none]", "NAME");
+  add("--fault-every", script.fault_every, "Every so many-th request does [1]", "N")
+      ->check(kPositive);
+}
+
+}  // namespace sluice

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// A byte stream to the server, plain or TLS, behind one type: no other file of the client knows
+// which. One operation of a kind at a time; all on the thread of the event loop.
+#pragma once
+
+#include <boost/system/error_code.hpp>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/status.h"
+
+namespace boost::asio {
+class io_context;
+}
+
+namespace sluice::load {
+
+class TransportEvents {
+ public:
+  virtual ~TransportEvents() = default;
+  virtual void on_connected() = 0;
+  // `in_handshake`: the connection stood, TLS did not.
+  virtual void on_connect_failed(const std::string& reason, bool in_handshake) = 0;
+  virtual void on_written(boost::system::error_code error) = 0;
+  virtual void on_read(boost::system::error_code error, size_t num_bytes) = 0;
+};
+
+class Transport : public std::enable_shared_from_this<Transport> {
+ public:
+  virtual ~Transport() = default;
+
+  // The pending handlers own the transport too, so it may be dropped at any time after close().
+  virtual void connect() = 0;
+  virtual void write(std::string_view bytes) = 0;  // all of them; the caller keeps them
+  virtual void read(std::span<char> buffer) = 0;   // some; the caller keeps the buffer
+
+  // No event comes after it.
+  void close() {
+    events_ = nullptr;
+    close_socket();
+  }
+
+ protected:
+  explicit Transport(TransportEvents& events) : events_(&events) {}
+
+  virtual void close_socket() = 0;
+
+  TransportEvents* events_;  // null: closed
+};
+
+struct ServerAddress {
+  bool tls = false;
+  std::string host;
+  std::string port;
+  std::string path;  // before the endpoint's; without a slash at its end
+
+  // As a Host header has it.
+  [[nodiscard]] std::string authority() const;
+};
+
+// http://host:port/path or https://...
+Expected<ServerAddress> parse_base_url(const std::string& url);
+
+// Makes transports to one server, whose name was looked up once.
+class TransportFactory {
+ public:
+  virtual ~TransportFactory() = default;
+  virtual std::shared_ptr<Transport> create(TransportEvents& events) = 0;
+};
+
+enum class Verification : uint8_t { kCertificate, kNone };
+
+// kUnavailable: the host has no address. The loop outlives the factory.
+Expected<std::unique_ptr<TransportFactory>> create_transport_factory(boost::asio::io_context& loop,
+                                                                     const ServerAddress& address,
+                                                                     Verification verification);
+
+}  // namespace sluice::load

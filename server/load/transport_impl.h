@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the two transports share: connecting to the first of several endpoints that answers. Only
+// the transport's own files include it.
+#pragma once
+
+#include <boost/asio/connect.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <vector>
+
+#include "server/load/transport.h"
+
+namespace sluice::load {
+
+using Endpoints = std::vector<boost::asio::ip::tcp::endpoint>;
+
+std::unique_ptr<TransportFactory> create_plain_factory(boost::asio::io_context& loop,
+                                                       Endpoints endpoints);
+Expected<std::unique_ptr<TransportFactory>> create_tls_factory(boost::asio::io_context& loop,
+                                                               Endpoints endpoints,
+                                                               const std::string& host,
+                                                               Verification verification);
+
+}  // namespace sluice::load

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// TLS, and the one place where Asio's non-template TLS code is compiled.
+#include <boost/asio/ssl/host_name_verification.hpp>
+#include <boost/asio/ssl/impl/src.hpp>
+#include <boost/asio/ssl/stream.hpp>
+#include <boost/asio/write.hpp>
+
+#include "server/load/transport_impl.h"
+
+namespace sluice::load {
+
+namespace ssl = boost::asio::ssl;
+using boost::asio::ip::tcp;
+using boost::system::error_code;
+
+namespace {
+
+struct TlsTarget {
+  explicit TlsTarget(ssl::context tls) : context(std::move(tls)) {}
+
+  ssl::context context;
+  Endpoints endpoints;
+  std::string host;
+  Verification verification = Verification::kCertificate;
+};
+
+class TlsTransport final : public Transport {
+ public:
+  TlsTransport(boost::asio::io_context& loop, TlsTarget& target, TransportEvents& events)
+      : Transport(events), stream_(loop, target.context), target_(target) {}
+
+  void connect() override {
+    boost::asio::async_connect(stream_.lowest_layer(),
+                               target_.endpoints,
+                               [self = shared(), this](error_code error, const tcp::endpoint&) {
+                                 if (events_ == nullptr) return;
+                                 if (error)
+                                   return events_->on_connect_failed(error.message(),
+                                                                     /*in_handshake=*/false);
+                                 error_code ignored;
+                                 stream_.lowest_layer().set_option(tcp::no_delay(true), ignored);
+                                 handshake();
+                               });
+  }
+
+  void write(std::string_view bytes) override {
+    boost::asio::async_write(stream_,
+                             boost::asio::const_buffer(bytes.data(), bytes.size()),
+                             [self = shared(), this](error_code error, size_t) {
+                               if (events_ != nullptr) events_->on_written(error);
+                             });
+  }
+
+  void read(std::span<char> buffer) override {
+    stream_.async_read_some(boost::asio::mutable_buffer(buffer.data(), buffer.size()),
+                            [self = shared(), this](error_code error, size_t num_bytes) {
+                              if (events_ == nullptr) return;
+                              // Servers that close without a close_notify are common.
+                              if (error == ssl::error::stream_truncated) {
+                                error = boost::asio::error::eof;
+                              }
+                              events_->on_read(error, num_bytes);
+                            });
+  }
+
+ private:
+  std::shared_ptr<TlsTransport> shared() {
+    return std::static_pointer_cast<TlsTransport>(shared_from_this());
+  }
+
+  void handshake() {
+    SSL_set_tlsext_host_name(stream_.native_handle(), target_.host.c_str());
+    error_code error;
+    if (target_.verification == Verification::kCertificate) {
+      stream_.set_verify_callback(ssl::host_name_verification(target_.host), error);
+    }
+    stream_.async_handshake(ssl::stream_base::client, [self = shared(), this](error_code failed) {
+      if (events_ == nullptr) return;
+      if (failed) return events_->on_connect_failed(failed.message(), /*in_handshake=*/true);
+      events_->on_connected();
+    });
+  }
+
+  void close_socket() override {
+    error_code ignored;
+    stream_.lowest_layer().close(ignored);
+  }
+
+  ssl::stream<tcp::socket> stream_;
+  TlsTarget& target_;
+};
+
+class TlsFactory final : public TransportFactory {
+ public:
+  TlsFactory(boost::asio::io_context& loop, std::unique_ptr<TlsTarget> target)
+      : loop_(loop), target_(std::move(target)) {}
+
+  std::shared_ptr<Transport> create(TransportEvents& events) override {
+    return std::make_shared<TlsTransport>(loop_, *target_, events);
+  }
+
+ private:
+  boost::asio::io_context& loop_;
+  std::unique_ptr<TlsTarget> target_;
+};
+
+}  // namespace
+
+Expected<std::unique_ptr<TransportFactory>> create_tls_factory(boost::asio::io_context& loop,
+                                                               Endpoints endpoints,
+                                                               const std::string& host,
+                                                               Verification verification) {
+  auto target = std::make_unique<TlsTarget>(ssl::context(ssl::context::tls_client));
+  error_code error;
+  if (verification == Verification::kCertificate) {
+    target->context.set_verify_mode(ssl::verify_peer, error);
+    if (!error) target->context.set_default_verify_paths(error);
+  } else {
+    target->context.set_verify_mode(ssl::verify_none, error);
+  }
+  if (error) return make_error(ErrorCode::kUnavailable, "TLS: " + error.message());
+  target->endpoints = std::move(endpoints);
+  target->host = host;
+  target->verification = verification;
+  return std::make_unique<TlsFactory>(loop, std::move(target));
+}
+
+}  // namespace sluice::load

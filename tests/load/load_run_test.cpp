@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+// The client against the mock server on loopback: what it reports is the script's truth, and every
+// way to fail has its name.
+#include "server/load/load_run.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <thread>
+
+#include "server/load/arrivals.h"
+#include "server/load/mock_server.h"
+#include "server/load/summary.h"
+
+namespace sluice::load {
+namespace {
+
+class RunningMock {
+ public:
+  explicit RunningMock(const MockScript& script) {
+    auto server = MockServer::create("127.0.0.1", 0, script);
+    if (!server) {
+      ADD_FAILURE() << server.error().message;
+      return;
+    }
+    server_ = std::move(*server);
+    thread_ = std::thread([this] { server_->run(); });
+  }
+
+  ~RunningMock() {
+    server_->stop();
+    thread_.join();
+  }
+
+  [[nodiscard]] uint16_t port() const { return server_->port(); }
+
+ private:
+  std::unique_ptr<MockServer> server_;
+  std::thread thread_;
+};
+
+Server server_at(uint16_t port, const std::string& scheme = "http") {
+  return {*parse_base_url(scheme + "://127.0.0.1:" + std::to_string(port)),
+          Verification::kCertificate};
+}
+
+struct Load {
+  size_t count = 20;
+  double rate = std::numeric_limits<double>::infinity();
+  int32_t output_len = 6;
+  Api api = Api::kCompletions;
+  std::string dataset = "random";
+  RunOptions options;
+};
+
+RunResult run(const Server& server, const Load& load) {
+  RequestOptions request;
+  request.api = load.api;
+  request.model = "mock";
+  if (load.api == Api::kChat) request.endpoint = "/v1/chat/completions";
+  const auto format = RequestFormat::create(request, server.address);
+  DatasetOptions data;
+  data.name = load.dataset;
+  data.num_prompts = load.count;
+  data.input_len = 8;
+  data.output_len = load.output_len;
+  data.num_turns = 3;
+  ArrivalPlan plan;
+  plan.count = load.count;
+  plan.rate = load.rate;
+  plan.seed = 11;
+  auto result =
+      run_load(server, *format, **create_dataset(data), plan_arrivals(plan), load.options);
+  if (!result) {
+    ADD_FAILURE() << result.error().message;
+    return {};
+  }
+  return std::move(*result);
+}
+
+Summary summary_of(const RunResult& result, double rate) {
+  SummaryOptions options;
+  options.request_rate = rate;
+  return summarize(result.records, result.duration_s, options);
+}
+
+TEST(LoadRun, ReportsTheScriptsTimes) {
+  MockScript script;
+  script.ttft_s = 0.15;
+  script.itl_s = 0.02;
+  const RunningMock mock(script);
+  for (const Api api : {Api::kCompletions, Api::kChat}) {
+    Load load;
+    load.api = api;
+    load.rate = 40;
+    load.output_len = 11;
+    const RunResult result = run(server_at(mock.port()), load);
+    const Summary s = summary_of(result, load.rate);
+    EXPECT_EQ(s.completed, 20U);
+    EXPECT_EQ(s.total_output_tokens, 220);
+    EXPECT_EQ(s.chunk_disagreements, 0U);
+    EXPECT_EQ(s.without_usage, 0U);
+    EXPECT_GE(s.find("ttft")->ms.median, 149);
+    EXPECT_NEAR(s.find("ttft")->ms.median, 150, 10);
+    EXPECT_NEAR(s.find("tpot")->ms.median, 20, 1);
+    EXPECT_NEAR(s.find("e2el")->ms.median, 350, 15);
+  }
+}
+
+constexpr double kTtft = 0.02;
+constexpr double kItl = 0.005;
+constexpr int kTokens = 4;
+constexpr double kStallAt = 0.4;
+constexpr double kStallFor = 1.2;
+
+MockScript stalling_script() {
+  MockScript script;
+  script.ttft_s = kTtft;
+  script.itl_s = kItl;
+  script.slots = 1;
+  script.stall_at_s = kStallAt;
+  script.stall_for_s = kStallFor;
+  return script;
+}
+
+// Mean latency of the one-slot queue from each arrival on, worked out request by request.
+double true_mean_latency(const std::vector<double>& arrivals) {
+  const double stall_begin = arrivals.front() + kStallAt;
+  const auto after_stall = [&](double t) {
+    return t >= stall_begin && t < stall_begin + kStallFor ? stall_begin + kStallFor : t;
+  };
+  double free_at = 0;
+  double sum = 0;
+  for (const double arrival : arrivals) {
+    double at = after_stall(std::max(arrival, free_at) + kTtft);
+    for (int token = 1; token < kTokens; ++token) at = after_stall(at + kItl);
+    free_at = at;
+    sum += at - arrival;
+  }
+  return sum / static_cast<double>(arrivals.size());
+}
+
+Load stalling_load(size_t max_concurrency) {
+  Load load;
+  load.count = 50;
+  load.rate = 20;
+  load.output_len = kTokens;
+  load.options.max_concurrency = max_concurrency;
+  return load;
+}
+
+double truth_of(const Load& load) {
+  ArrivalPlan plan;
+  plan.count = load.count;
+  plan.rate = load.rate;
+  plan.seed = 11;
+  return true_mean_latency(plan_arrivals(plan));
+}
+
+TEST(LoadRun, LatencyThroughAStallIsTheSchedulesTruth) {
+  const RunningMock mock(stalling_script());
+  const Load load = stalling_load(/*max_concurrency=*/0);
+  const Summary s = summary_of(run(server_at(mock.port()), load), load.rate);
+  const double truth_ms = 1e3 * truth_of(load);
+  EXPECT_GT(truth_ms, 200);
+  EXPECT_NEAR(s.find("e2el_including_client_queue")->ms.mean, truth_ms, 0.02 * truth_ms);
+}
+
+// A client that sends only when an answer has come leaves out what the stall did to the others.
+// With one request at a time the figure from the send is that client's; the other one is the truth.
+TEST(LoadRun, LatencyFromTheIntendedStartOmitsNothingWhereTheNaiveOneDoes) {
+  const RunningMock mock(stalling_script());
+  const Load load = stalling_load(/*max_concurrency=*/1);
+  const Summary s = summary_of(run(server_at(mock.port()), load), load.rate);
+  const double truth_ms = 1e3 * truth_of(load);
+  EXPECT_EQ(s.max_concurrent_requests, 1U);
+  EXPECT_LT(s.find("e2el")->ms.mean, 0.5 * truth_ms);
+  EXPECT_NEAR(s.find("e2el_including_client_queue")->ms.mean, truth_ms, 0.02 * truth_ms);
+}
+
+TEST(LoadRun, EveryFaultHasItsName) {
+  const struct {
+    MockFault fault;
+    ErrorKind kind;
+  } cases[] = {{MockFault::kNoAnswer, ErrorKind::kNoAnswer},
+               {MockFault::kDie, ErrorKind::kDied},
+               {MockFault::kHang, ErrorKind::kTimeout},
+               {MockFault::kHalfFrame, ErrorKind::kHalfFrame},
+               {MockFault::kTruncate, ErrorKind::kTruncated},
+               {MockFault::kBadJson, ErrorKind::kBadJson},
+               {MockFault::kErrorEvent, ErrorKind::kServerError},
+               {MockFault::kRateLimit, ErrorKind::kRateLimited},
+               {MockFault::kServerError, ErrorKind::kHttpStatus},
+               {MockFault::kNotHttp, ErrorKind::kBadHttp}};
+
+  for (const auto& [fault, kind] : cases) {
+    MockScript script;
+    script.fault = fault;
+    script.fault_every = 2;
+    const RunningMock mock(script);
+    Load load;
+    load.count = 10;
+    load.options.timeout_s = 0.4;
+    const RunResult result = run(server_at(mock.port()), load);
+    const Summary s = summary_of(result, load.rate);
+    EXPECT_EQ(s.completed, 5U) << to_string(kind);
+    EXPECT_EQ(s.errors, (std::map<ErrorKind, size_t>{{kind, 5}}))
+        << to_string(kind) << " seen: " << to_string(s.errors.begin()->first) << ": "
+        << s.error_examples.begin()->second;
+    EXPECT_FALSE(s.error_examples.at(kind).empty());
+    if (kind == ErrorKind::kRateLimited) {
+      EXPECT_EQ(s.max_retry_after_s, MockServer::kRetryAfterSeconds);
+      EXPECT_EQ(s.statuses.at(429), 5U);
+    }
+  }
+}
+
+TEST(LoadRun, AServerThatIsNotThereIsAConnectError) {
+  uint16_t port = 0;
+  {
+    const RunningMock mock(MockScript{});
+    port = mock.port();
+  }
+  const RunResult result = run(server_at(port), Load{});
+  EXPECT_EQ(summary_of(result, 1).errors, (std::map<ErrorKind, size_t>{{ErrorKind::kConnect, 20}}));
+}
+
+TEST(LoadRun, KeepsConnectionsAndTheLimitOnConcurrency) {
+  MockScript script;
+  script.ttft_s = 0.005;
+  const RunningMock mock(script);
+  Load load;
+  load.count = 200;
+  load.options.max_concurrency = 8;
+  const Summary s = summary_of(run(server_at(mock.port()), load), load.rate);
+  EXPECT_EQ(s.completed, 200U);
+  EXPECT_LE(s.max_concurrent_requests, 8U);
+}
+
+TEST(LoadRun, ConversationsSendWhatWasSaidBefore) {
+  const RunningMock mock(MockScript{});
+  Load load;
+  load.api = Api::kChat;
+  load.dataset = "multi_turn";
+  load.count = 5;
+  const RunResult result = run(server_at(mock.port()), load);
+  ASSERT_EQ(result.records.size(), 15U);
+  std::map<int32_t, int64_t> prompt_tokens;  // by turn; the mock counts the prompt's commas
+  for (const Record& record : result.records) {
+    EXPECT_TRUE(record.is_ok());
+    prompt_tokens[record.turn] = record.prompt_tokens;
+  }
+  EXPECT_LT(prompt_tokens[0], prompt_tokens[1]);
+  EXPECT_LT(prompt_tokens[1], prompt_tokens[2]);
+}
+
+TEST(LoadRun, ABreakLeavesAReportOfWhatWasDone) {
+  MockScript script;
+  script.ttft_s = 0.01;
+  script.fault = MockFault::kHang;
+  script.fault_every = 2;
+  const RunningMock mock(script);
+  std::atomic<bool> stop = false;
+  Load load;
+  load.options.stop = &stop;
+  load.options.on_progress = [&stop](const Progress& progress) {
+    if (progress.num_completed == 10) stop = true;
+  };
+  const RunResult result = run(server_at(mock.port()), load);
+  EXPECT_TRUE(result.is_interrupted);
+  const Summary s = summary_of(result, load.rate);
+  EXPECT_EQ(s.completed, 10U);
+  EXPECT_EQ(s.errors, (std::map<ErrorKind, size_t>{{ErrorKind::kInterrupted, 10}}));
+}
+
+// Answers one request on each connection (that is, what came when `until` has), then closes it
+// without having said so.
+class ClosingServer {
+ public:
+  ClosingServer(int num_requests, std::string until, std::string answer)
+      : until_(std::move(until)), answer_(std::move(answer)) {
+    fd_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    EXPECT_EQ(::bind(fd_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(::listen(fd_, 16), 0);
+    ::getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this, num_requests] {
+      for (int i = 0; i < num_requests; ++i) serve_one();
+    });
+  }
+
+  ~ClosingServer() {
+    thread_.join();
+    ::close(fd_);
+  }
+
+  [[nodiscard]] uint16_t port() const { return port_; }
+
+ private:
+  void serve_one() const {
+    const int peer = ::accept(fd_, nullptr, nullptr);
+    std::string input;
+    char buffer[4096];
+    ssize_t count = 0;
+    while ((input.empty() || input.find(until_) == std::string::npos) &&
+           (count = ::recv(peer, buffer, sizeof buffer, 0)) > 0) {
+      input.append(buffer, static_cast<size_t>(count));
+    }
+    ::send(peer, answer_.data(), answer_.size(), MSG_NOSIGNAL);
+    ::poll(nullptr, 0, 20);  // the client takes the answer and keeps the connection
+    ::close(peer);
+  }
+
+  const std::string until_;
+  const std::string answer_;
+  int fd_ = -1;
+  uint16_t port_ = 0;
+  std::thread thread_;
+};
+
+TEST(LoadRun, AKeptConnectionThatTheServerClosedIsNoError) {
+  const std::string body =
+      R"({"choices":[{"text":"hi","finish_reason":"stop"}],"usage":{"completion_tokens":1}})";
+  const ClosingServer server(4,
+                             "\"stream\"",
+                             "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+                             "Content-Length: " +
+                                 std::to_string(body.size()) + "\r\n\r\n" + body);
+  Load load;
+  load.count = 4;
+  load.rate = 20;
+  load.options.max_concurrency = 1;
+  const RunResult result = run(server_at(server.port()), load);
+  ASSERT_EQ(result.records.size(), 4U);
+  for (const Record& record : result.records) {
+    EXPECT_TRUE(record.is_ok()) << record.error_message;
+    EXPECT_EQ(record.completion_tokens, 1);
+  }
+}
+
+TEST(LoadRun, AServerThatDoesNotSpeakTlsIsATlsError) {
+  const ClosingServer server(3, "", "HTTP/1.1 400 Bad Request\r\n\r\n");
+  Load load;
+  load.count = 3;
+  const RunResult result = run(server_at(server.port(), "https"), load);
+  EXPECT_EQ(summary_of(result, load.rate).errors,
+            (std::map<ErrorKind, size_t>{{ErrorKind::kTls, 3}}));
+}
+
+}  // namespace
+}  // namespace sluice::load

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "server/load/completion_event.h"
+#include "server/load/http_response.h"
+#include "server/load/server_metrics.h"
+#include "server/load/sse_parser.h"
+#include "server/load/transport.h"
+
+namespace sluice::load {
+namespace {
+
+struct Collected final : SseSink, ResponseSink {
+  void on_event(std::string_view data) override { events.emplace_back(data); }
+
+  void on_head(const ResponseHead& got) override { head = got; }
+
+  void on_body(std::string_view bytes) override { body += bytes; }
+
+  std::vector<std::string> events;
+  ResponseHead head;
+  std::string body;
+};
+
+TEST(SseParser, GivesTheSameEventsHoweverTheBytesAreCut) {
+  const std::string stream =
+      ": ping\r\n\r\ndata: {\"a\":1}\r\n\r\nevent: x\ndata:two\ndata: lines\n\nid: 3\n\ndata:\n\n"
+      "data: [DONE]\n\n";
+  const std::vector<std::string> expected = {"{\"a\":1}", "two\nlines", "", "[DONE]"};
+  for (size_t first = 0; first <= stream.size(); ++first) {
+    for (size_t second = first; second <= stream.size(); ++second) {
+      SseParser parser;
+      Collected got;
+      ASSERT_TRUE(parser.feed(std::string_view(stream).substr(0, first), got));
+      ASSERT_TRUE(parser.feed(std::string_view(stream).substr(first, second - first), got));
+      ASSERT_TRUE(parser.feed(std::string_view(stream).substr(second), got));
+      ASSERT_EQ(got.events, expected) << first << " " << second;
+      ASSERT_FALSE(parser.is_inside_event());
+    }
+  }
+}
+
+TEST(SseParser, KnowsThatAnEventHasNotEnded) {
+  SseParser parser;
+  Collected got;
+  for (const char* part : {"da", "ta: x", "\n"}) {
+    EXPECT_TRUE(parser.feed(part, got));
+    EXPECT_TRUE(parser.is_inside_event()) << part;
+  }
+  EXPECT_TRUE(parser.feed("\n", got));
+  EXPECT_FALSE(parser.is_inside_event());
+}
+
+TEST(SseParser, RefusesAnEventWithoutEnd) {
+  SseParser parser;
+  Collected got;
+  const std::string part(1 << 20, 'x');
+  bool ok = parser.feed("data: ", got);
+  for (int i = 0; ok && i < 20; ++i) ok = parser.feed(part, got);
+  EXPECT_FALSE(ok);
+  EXPECT_TRUE(parser.has_failed());
+}
+
+TEST(CompletionEvent, ReadsBothApisAndWholeAnswers) {
+  CompletionEvent event;
+  ASSERT_TRUE(read_completion_event(
+      R"({"choices":[{"index":0,"text":" a\"b","finish_reason":null}],"usage":null})", event));
+  EXPECT_TRUE(event.has_choices);
+  EXPECT_TRUE(event.has_text);
+  EXPECT_EQ(event.text, R"( a\"b)");
+  EXPECT_FALSE(event.is_finished);
+  EXPECT_FALSE(event.has_error);
+
+  ASSERT_TRUE(read_completion_event(
+      R"({"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]})", event));
+  EXPECT_TRUE(event.has_choices);
+  EXPECT_FALSE(event.has_text);
+
+  ASSERT_TRUE(read_completion_event(
+      R"({"choices":[{"delta":{"reasoning_content":"hm"},"finish_reason":"stop"}]})", event));
+  EXPECT_TRUE(event.has_text);
+  EXPECT_TRUE(event.is_finished);
+
+  ASSERT_TRUE(read_completion_event(
+      R"({"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":5,"total_tokens":12,)"
+      R"("prompt_tokens_details":{"cached_tokens":3}}})",
+      event));
+  EXPECT_FALSE(event.has_choices);
+  EXPECT_EQ(event.prompt_tokens, 7);
+  EXPECT_EQ(event.completion_tokens, 5);
+  EXPECT_EQ(event.cached_tokens, 3);
+
+  ASSERT_TRUE(read_completion_event(
+      R"({"choices":[{"message":{"content":"whole"},"finish_reason":"length"}]})", event));
+  EXPECT_EQ(event.text, "whole");
+
+  ASSERT_TRUE(read_completion_event(R"({"error":{"message":"no room","code":500}})", event));
+  EXPECT_TRUE(event.has_error);
+  EXPECT_EQ(event.error, "no room");
+  ASSERT_TRUE(read_completion_event(R"({"error":"plain"})", event));
+  EXPECT_EQ(event.error, R"("plain")");
+}
+
+TEST(CompletionEvent, AgreesWithAJsonLibraryOnWhatIsAnObject) {
+  const char* texts[] = {"{}",
+                         " {\"a\":[1,2.5,-3e+7,0,true,false,null,\"x\\u00e9\\n\"]} ",
+                         "[]",
+                         "{\"a\":}",
+                         "{\"a\":01}",
+                         "{\"a\":1.}",
+                         "{\"a\":-}",
+                         "{\"a\":1e}",
+                         "{a:1}",
+                         "{\"a\":1,}",
+                         "{\"a\":1}}",
+                         "{\"a\":\"\\x\"}",
+                         "{\"a\":\"\\u12g4\"}",
+                         "{\"a\":\"tab\there\"}",
+                         "{\"a\" : {\"b\" : [ { } , [ ] ] } }",
+                         "{\"a\":tru}",
+                         "",
+                         "{",
+                         "{\"choices\": [oops",
+                         "nothing"};
+  for (const char* text : texts) {
+    CompletionEvent event;
+    const auto json = nlohmann::json::parse(text, nullptr, false);
+    EXPECT_EQ(read_completion_event(text, event), json.is_object()) << text;
+  }
+}
+
+TEST(CompletionEvent, RefusesDeepNesting) {
+  CompletionEvent event;
+  const std::string deep = "{\"a\":" + std::string(100'000, '[');
+  EXPECT_FALSE(read_completion_event(deep, event));
+}
+
+TEST(ResponseParser, GivesTheSameBodyHoweverTheBytesAreCut) {
+  const std::string answer =
+      "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 12\r\nContent-Type: text/event-stream\r\n"
+      "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nA;x=y\r\n 0123456\r\n\r\n0\r\n\r\n";
+  for (size_t step = 1; step <= answer.size(); ++step) {
+    Collected got;
+    ResponseParser parser(got);
+    std::string pending;
+    auto status = ResponseParser::Status::kMore;
+    for (size_t at = 0; at < answer.size(); at += step) {
+      ASSERT_EQ(status, ResponseParser::Status::kMore);
+      pending += answer.substr(at, step);
+      size_t consumed = 0;
+      status = parser.feed(pending, consumed);
+      pending.erase(0, consumed);
+    }
+    ASSERT_EQ(status, ResponseParser::Status::kDone) << step << " " << parser.error();
+    EXPECT_EQ(got.body, "hello 0123456\r\n");
+    EXPECT_EQ(got.head.status, 429);
+    EXPECT_EQ(got.head.retry_after, 12);
+    EXPECT_TRUE(got.head.is_event_stream);
+    EXPECT_TRUE(parser.keeps_alive());
+  }
+}
+
+TEST(ResponseParser, TheEndOfTheConnectionEndsABodyWithoutLength) {
+  Collected got;
+  ResponseParser parser(got);
+  size_t consumed = 0;
+  EXPECT_EQ(parser.feed("HTTP/1.0 200 OK\r\n\r\nbody", consumed), ResponseParser::Status::kMore);
+  EXPECT_EQ(parser.end_of_file(), ResponseParser::Status::kDone);
+  EXPECT_FALSE(parser.keeps_alive());
+  EXPECT_EQ(got.body, "body");
+}
+
+TEST(ResponseParser, RefusesWhatIsNoHttp) {
+  Collected got;
+  ResponseParser parser(got);
+  size_t consumed = 0;
+  EXPECT_EQ(parser.feed("SSH-2.0-OpenSSH_9.2\r\n", consumed), ResponseParser::Status::kBad);
+}
+
+TEST(ServerMetrics, AddsUpLabelsAndSkipsWhatItCannotRead) {
+  const auto before = parse_metrics(
+      "# HELP a x\na_total{m=\"x{}\\\"\"} 1\na_total{m=\"y\"} 2 1700000000\nb "
+      "5\nb_bucket{le=\"1\"} 4\n"
+      "c nan\nd{x=\"1\n");
+  EXPECT_EQ(before, (MetricValues{{"a_total", 3}, {"b", 5}}));
+  const auto changes = compare_metrics(before, parse_metrics("a_total 7.5\nb 5\ne 1"));
+  ASSERT_EQ(changes.size(), 1U);
+  EXPECT_EQ(changes[0].name, "a_total");
+  EXPECT_EQ(changes[0].before, 3);
+  EXPECT_EQ(changes[0].after, 7.5);
+}
+
+TEST(BaseUrl, IsReadOrRefused) {
+  const auto plain = parse_base_url("http://127.0.0.1:8000");
+  ASSERT_TRUE(plain);
+  EXPECT_EQ(plain->authority(), "127.0.0.1:8000");
+  const auto tls = parse_base_url("https://example.org/api/");
+  ASSERT_TRUE(tls);
+  EXPECT_TRUE(tls->tls);
+  EXPECT_EQ(tls->port, "443");
+  EXPECT_EQ(tls->path, "/api");
+  EXPECT_EQ(tls->authority(), "example.org");
+  const auto v6 = parse_base_url("http://[::1]:80/");
+  ASSERT_TRUE(v6);
+  EXPECT_EQ(v6->host, "::1");
+  EXPECT_EQ(v6->authority(), "[::1]");
+  for (const char* bad : {"",
+                          "127.0.0.1:8000",
+                          "ftp://x",
+                          "http://",
+                          "http://:80",
+                          "http://[::1",
+                          "http://user@host"}) {
+    EXPECT_FALSE(parse_base_url(bad)) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace sluice::load
