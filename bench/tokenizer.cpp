@@ -2,15 +2,18 @@
 // Throughput of a tokenizer, and its ids for comparison with other implementations:
 //   bench_tokenizer VOCABULARY TEXT_FILE   load time, MB/s of one core, number of ids
 //   bench_tokenizer VOCABULARY             reads lines "mode hex" (t: text, p: parse), prints ids
+// VOCABULARY is a vocabulary file, a tokenizer.json or a model directory with one.
 // tests/golden/tokenizer/check_models.py writes the vocabulary files and drives both.
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "engine/tokenizer/hf_tokenizer.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "tests/engine/vocabulary_file.h"
 
@@ -61,18 +64,29 @@ void print_ids(const Tokenizer& tokenizer) {
   }
 }
 
+Expected<std::unique_ptr<Tokenizer>> load(const std::string& path) {
+  if (std::filesystem::is_directory(path)) {
+    SLUICE_TRY(HfText text, load_hf_text(path));
+    return std::move(text.tokenizer);
+  }
+  if (path.ends_with(".json")) {
+    std::ostringstream content;
+    content << std::ifstream(path, std::ios::binary).rdbuf();
+    HfTokenizerFiles files;
+    files.tokenizer_json = content.str();
+    return create_hf_tokenizer(files);
+  }
+  SLUICE_TRY(Vocabulary vocabulary, testing::read_vocabulary_file(path));
+  return create_tokenizer(std::move(vocabulary));
+}
+
 int run(int argc, char** argv) {
   if (argc < 2 || argc > 3) {
     std::fprintf(stderr, "usage: bench_tokenizer VOCABULARY [TEXT_FILE]\n");
     return 2;
   }
-  auto vocabulary = testing::read_vocabulary_file(argv[1]);
-  if (!vocabulary) {
-    std::fprintf(stderr, "%s\n", vocabulary.error().message.c_str());
-    return 1;
-  }
   const auto start = Clock::now();
-  const auto tokenizer = create_tokenizer(std::move(*vocabulary));
+  const auto tokenizer = load(argv[1]);
   if (!tokenizer) {
     std::fprintf(stderr, "%s\n", tokenizer.error().message.c_str());
     return 1;

@@ -192,16 +192,20 @@ void encode_spans(const Tokenizer& tokenizer,
   tokenizer.encode_marked(text, literal, out);
 }
 
+void append_suffix(const Tokenizer& tokenizer, std::vector<TokenId>& ids) {
+  const std::vector<TokenId> suffix = tokenizer.suffix_tokens();
+  ids.insert(ids.end(), suffix.begin(), suffix.end());
+}
+
 Expected<std::vector<TokenId>> encode_text(const ValidationContext& context,
                                            const std::string& text,
                                            bool add_special_tokens) {
   SLUICE_TRY_VOID(check_text_size(context, text.size()));
   std::vector<TokenId> ids;
   const Tokenizer& tokenizer = context.tokenizer;
-  if (add_special_tokens && tokenizer.add_bos() && tokenizer.bos() != kInvalidToken) {
-    ids.push_back(tokenizer.bos());
-  }
+  if (add_special_tokens) ids = tokenizer.prefix_tokens();
   tokenizer.encode(text, SpecialText::kText, ids);
+  if (add_special_tokens) append_suffix(tokenizer, ids);
   return ids;
 }
 
@@ -295,10 +299,9 @@ Expected<Prompts> chat_prompt(const ValidationContext& context, const Json& body
   for (const RenderedSpan& span : *spans) num_bytes += span.text.size();
   SLUICE_TRY_VOID(check_text_size(context, num_bytes));
   std::vector<TokenId> ids;
-  if (add_special_tokens && context.tokenizer.bos() != kInvalidToken) {
-    ids.push_back(context.tokenizer.bos());
-  }
+  if (add_special_tokens) ids = context.tokenizer.prefix_tokens();
   encode_spans(context.tokenizer, *spans, ids);
+  if (add_special_tokens) append_suffix(context.tokenizer, ids);
   if (ids.empty()) return invalid("The rendered chat is empty.", "messages");
   return Prompts{std::move(ids)};
 }

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "engine/tokenizer/detokenizer.h"
 #include "server/front_end.h"
 #include "server/json_fields.h"
 #include "server/json_reader.h"
@@ -94,8 +95,7 @@ Expected<std::string> detokenize(const FrontEnd& front_end, const Exchange& exch
     return make_error(ErrorCode::kInvalidArgument, "tokens is missing.", "tokens");
   }
   SLUICE_TRY(const auto ids, to_token_ids(*tokens, "tokens", front_end.engine.model().vocab_size));
-  std::string text;
-  for (const TokenId id : ids) text += front_end.engine.tokenizer().token_bytes(id);
+  const std::string text = decode_tokens(front_end.engine.tokenizer(), ids);
   std::string out;
   JsonWriter json(out);
   json.open_object().key("prompt").string(text).close_object();

@@ -80,13 +80,12 @@ TokenId CharBpe::symbol_of(uint32_t code) const {
 bool CharBpe::may_join(uint32_t left, uint32_t right) const {
   const size_t left_index = common_index(left);
   const size_t right_index = common_index(right);
-  if (left_index != kCommon && right_index != kCommon) {
-    return common_pairs_.test(left_index * kCommon + right_index);
-  }
-  if (pairs_.find(pair_key(left, right)) != PairMap::kAbsent) return true;
+  const bool are_neighbours = left_index != kCommon && right_index != kCommon
+                                  ? common_pairs_.test(left_index * kCommon + right_index)
+                                  : pairs_.find(pair_key(left, right)) != PairMap::kAbsent;
   // Unknown characters join others of their kind.
-  return options_.fuse_unknown && symbol_of(left) == kInvalidToken &&
-         symbol_of(right) == kInvalidToken;
+  return are_neighbours || (options_.fuse_unknown && symbol_of(left) == kInvalidToken &&
+                            symbol_of(right) == kInvalidToken);
 }
 
 size_t CharBpe::first_word(std::string_view text) const {

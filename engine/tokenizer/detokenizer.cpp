@@ -92,4 +92,17 @@ Detokenizer::Result Detokenizer::take_ready(std::string_view text) {
   return result;
 }
 
+std::string decode_tokens(const Tokenizer& tokenizer, std::span<const TokenId> tokens) {
+  std::string bytes;
+  bool at_start = tokenizer.strips_first_space();
+  for (const TokenId token : tokens) {
+    std::string_view part = tokenizer.token_bytes(token);
+    const bool is_text = !tokenizer.is_special(token);
+    if (at_start && is_text && part.starts_with(' ')) part.remove_prefix(1);
+    at_start = at_start && !is_text;
+    bytes += part;
+  }
+  return bytes;
+}
+
 }  // namespace sluice

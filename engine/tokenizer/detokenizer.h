@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -64,5 +65,8 @@ class Detokenizer {
   std::string held_;     // text that may turn out to be the start of a stop string
   std::vector<Matcher> matchers_;
 };
+
+// The bytes of a whole text: what was encoded comes back, also where a model puts a space in front.
+std::string decode_tokens(const Tokenizer& tokenizer, std::span<const TokenId> tokens);
 
 }  // namespace sluice

@@ -10,6 +10,10 @@
 
 namespace sluice {
 
+// Inside brackets: \w as the parts of `tokenizers` that are not Oniguruma's read it (UTS #18).
+inline constexpr std::string_view kRustWordClass =
+    "\\p{L}\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}";
+
 class Regex {
  public:
   // kUnsupported: the expression, and what of it is not known here.

@@ -141,7 +141,7 @@ Expected<void> TokenPipeline::build() {
 }
 
 bool is_word_character(std::string_view text, size_t position) {
-  static const Regex kWord = Regex::compile("\\w").value();
+  static const Regex kWord = Regex::compile("[" + std::string(kRustWordClass) + "]").value();
   Regex::Scanner scanner;
   Regex::Range found;
   return kWord.find(text.substr(position), 0, scanner, found) && found.begin == 0;

@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/tokenizer/hf_tokenizer.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "engine/tokenizer/bpe_tables.h"
+#include "engine/tokenizer/json_parts.h"
+#include "engine/tokenizer/token_pipeline.h"
+#include "engine/tokenizer/unigram.h"
+#include "engine/tokenizer/utf8.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+
+// Bounds what a hostile id can make us allocate; the largest vocabularies are 2^18.
+constexpr int64_t kMaxTokens = 1 << 22;
+constexpr double kUnknownPenalty = 10;  // below the lowest score
+
+Expected<Json> parse_file(std::string_view text, std::string_view name) {
+  if (text.empty()) return Json::object();
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded() || !json.is_object()) {
+    return make_error(ErrorCode::kDataLoss, std::string(name) + ": it is no JSON object");
+  }
+  return json;
+}
+
+Json section_of(const Json& json, std::string_view key) {
+  const Json* field = json_field(json, key);
+  return field == nullptr ? Json() : *field;
+}
+
+class HfReader {
+ public:
+  explicit HfReader(Json json) : json_(std::move(json)) {}
+
+  Expected<void> read(const HfTokenizerFiles& files) {
+    SLUICE_TRY_VOID(read_vocabulary());
+    SLUICE_TRY_VOID(read_added_tokens());
+    SLUICE_TRY(auto steps, read_normalizer(section_of(json_, "normalizer")));
+    parts_.normalizer = Normalizer(std::move(steps));
+    normalize_names();
+    SLUICE_TRY(auto pretokenizer, read_pretokenizer(section_of(json_, "pre_tokenizer")));
+    parts_.stages = std::move(pretokenizer.stages);
+    SLUICE_TRY_VOID(read_decoder());
+    SLUICE_TRY_VOID(is_unigram_ ? read_unigram(pretokenizer.is_byte_level)
+                                : read_bpe(pretokenizer.is_byte_level));
+    SLUICE_TRY(auto post, read_post_processor(section_of(json_, "post_processor"), num_tokens()));
+    parts_.prefix = std::move(post.prefix);
+    parts_.suffix = std::move(post.suffix);
+    SLUICE_TRY_VOID(read_special_tokens(files));
+    return {};
+  }
+
+  TokenizerParts take() { return std::move(parts_); }
+
+ private:
+  [[nodiscard]] size_t num_tokens() const { return parts_.names.size(); }
+
+  Expected<void> read_vocabulary();
+  Expected<void> set_name(const std::string& name, int64_t id, std::string_view where);
+  Expected<void> read_added_tokens();
+  Expected<void> read_added_token(const Json& item);
+  void normalize_names();
+  Expected<void> read_decoder();
+  Expected<void> read_bpe(bool is_byte_level);
+  Expected<MergeList> merge_list() const;
+  Expected<void> read_unigram(bool is_byte_level);
+  Expected<void> read_special_tokens(const HfTokenizerFiles& files);
+  Expected<TokenId> special_token(const Json& config, std::string_view key) const;
+  Expected<void> add_ends(const Json& config);
+  [[nodiscard]] TokenId find_name(std::string_view name) const;
+
+  // Tokens that text can become without being named in it.
+  [[nodiscard]] std::function<bool(TokenId)> in_model() const {
+    return [this](TokenId id) {
+      return in_model_[static_cast<size_t>(id)] && !parts_.special[static_cast<size_t>(id)];
+    };
+  }
+
+  Json json_;
+  Json model_;
+  bool is_unigram_ = false;
+  std::vector<bool> in_model_;  // by id
+  std::vector<bool> is_added_;  // by id
+  TokenizerParts parts_;
+};
+
+Expected<void> HfReader::set_name(const std::string& name, int64_t id, std::string_view where) {
+  if (id < 0 || id >= kMaxTokens) {
+    return json_error(where, "token id " + std::to_string(id) + " is out of range");
+  }
+  if (find_invalid_utf8(name, 0) != name.size()) return json_error(where, "a token is no UTF-8");
+  const auto index = static_cast<size_t>(id);
+  if (index >= parts_.names.size()) {
+    parts_.names.resize(index + 1);
+    in_model_.resize(index + 1);
+    is_added_.resize(index + 1);
+    parts_.special.resize(index + 1);
+  }
+  if (!parts_.names[index].empty() && parts_.names[index] != name) {
+    return json_error(where,
+                      "token id " + std::to_string(id) + " is \"" + parts_.names[index] +
+                          "\" and \"" + name + "\"");
+  }
+  parts_.names[index] = name;
+  return {};
+}
+
+Expected<void> HfReader::read_vocabulary() {
+  constexpr std::string_view kWhere = "model";
+  model_ = section_of(json_, "model");
+  const Json* vocab = json_field(model_, "vocab");
+  // Old files leave the type out.
+  const bool is_list = vocab != nullptr && vocab->is_array();
+  SLUICE_TRY(const std::string type,
+             json_string_or(model_, "type", kWhere, is_list ? "Unigram" : "BPE"));
+  if (type != "BPE" && type != "Unigram") return json_unsupported(kWhere, type, "BPE, Unigram");
+  is_unigram_ = type == "Unigram";
+  if (vocab == nullptr || vocab->is_array() != is_unigram_ || vocab->empty() ||
+      (!is_unigram_ && !vocab->is_object())) {
+    return json_error(kWhere, "\"vocab\" is missing or of the wrong kind");
+  }
+  if (static_cast<int64_t>(vocab->size()) > kMaxTokens) {
+    return json_error(kWhere, "\"vocab\" is too large");
+  }
+  if (is_unigram_) {
+    for (const Json& item : *vocab) {
+      if (!item.is_array() || item.size() != 2 || !item[0].is_string() || !item[1].is_number()) {
+        return json_error(kWhere, "an item of \"vocab\" is no pair of a token and a score");
+      }
+      const auto id = static_cast<int64_t>(in_model_.size());
+      SLUICE_TRY_VOID(set_name(item[0].get_ref<const std::string&>(), id, kWhere));
+      in_model_[static_cast<size_t>(id)] = true;
+    }
+    return {};
+  }
+  for (const auto& [name, id] : vocab->items()) {
+    if (!id.is_number_integer()) return json_error(kWhere, "a token id is no integer");
+    SLUICE_TRY_VOID(set_name(name, id.get<int64_t>(), kWhere));
+    in_model_[id.get<size_t>()] = true;
+  }
+  return {};
+}
+
+Expected<void> HfReader::read_added_token(const Json& item) {
+  constexpr std::string_view kWhere = "added_tokens";
+  SLUICE_TRY(const std::string content, json_string(item, "content", kWhere));
+  SLUICE_TRY(const int64_t id, json_integer_or(item, "id", kWhere, -1));
+  SLUICE_TRY(const bool special, json_bool_or(item, "special", kWhere, false));
+  SLUICE_TRY(const bool normalized, json_bool_or(item, "normalized", kWhere, !special));
+  AddedToken added;
+  added.flags.is_control = special;
+  SLUICE_TRY(added.flags.single_word, json_bool_or(item, "single_word", kWhere, false));
+  SLUICE_TRY(added.flags.strips_left, json_bool_or(item, "lstrip", kWhere, false));
+  SLUICE_TRY(added.flags.strips_right, json_bool_or(item, "rstrip", kWhere, false));
+  if (content.empty()) return {};  // never found
+  SLUICE_TRY_VOID(set_name(content, id, kWhere));
+  added.id = static_cast<TokenId>(id);
+  added.content = content;
+  added.in_normalized = normalized;
+  parts_.special[static_cast<size_t>(id)] = special;
+  is_added_[static_cast<size_t>(id)] = true;
+  parts_.added.push_back(std::move(added));
+  return {};
+}
+
+Expected<void> HfReader::read_added_tokens() {
+  const Json* list = json_field(json_, "added_tokens");
+  if (list == nullptr) return {};
+  if (!list->is_array()) return json_error("added_tokens", "it has to be a list");
+  for (const Json& item : *list) SLUICE_TRY_VOID(read_added_token(item));
+  return {};
+}
+
+// Names that are found in normalized text are found as they look there.
+void HfReader::normalize_names() {
+  Regex::Scanner scanner;
+  std::string normalized;
+  for (AddedToken& added : parts_.added) {
+    if (added.in_normalized && parts_.normalizer.normalize(added.content, scanner, normalized)) {
+      added.content = normalized;
+    }
+  }
+}
+
+Expected<void> HfReader::read_decoder() {
+  SLUICE_TRY(const TokenDecoder decoder, TokenDecoder::read(section_of(json_, "decoder")));
+  for (size_t id = 0; id < num_tokens(); ++id) {
+    const std::string& name = parts_.names[id];
+    if (parts_.special[id]) {
+      parts_.bytes.push_back(name);
+    } else {
+      parts_.bytes.push_back(is_added_[id] ? decoder.decode_added(name) : decoder.decode(name));
+    }
+  }
+  parts_.strips_first_space = decoder.strips_first_space();
+  return {};
+}
+
+Expected<MergeList> HfReader::merge_list() const {
+  constexpr std::string_view kWhere = "model merges";
+  MergeList merges;
+  const Json* list = json_field(model_, "merges");
+  if (list == nullptr) return merges;
+  if (!list->is_array()) return json_error(kWhere, "\"merges\" has to be a list");
+  if (list->size() >= std::numeric_limits<uint32_t>::max()) {
+    return json_error(kWhere, "\"merges\" is too long");
+  }
+  for (const Json& item : *list) {
+    if (item.is_string()) {
+      const std::string_view text = item.get_ref<const std::string&>();
+      const size_t space = text.find(' ');
+      if (space == 0 || space == std::string_view::npos || space + 1 == text.size() ||
+          text.find(' ', space + 1) != std::string_view::npos) {
+        return json_error(kWhere, "\"" + std::string(text) + "\" is no pair of tokens");
+      }
+      merges.emplace_back(text.substr(0, space), text.substr(space + 1));
+    } else if (item.is_array() && item.size() == 2 && item[0].is_string() && item[1].is_string()) {
+      merges.emplace_back(item[0].get_ref<const std::string&>(),
+                          item[1].get_ref<const std::string&>());
+    } else {
+      return json_error(kWhere, "an item is no pair of tokens");
+    }
+  }
+  return merges;
+}
+
+Expected<void> HfReader::read_bpe(bool is_byte_level) {
+  constexpr std::string_view kWhere = "model BPE";
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    SLUICE_TRY(const std::string text, json_string_or(model_, key, kWhere, ""));
+    if (!text.empty()) return json_unsupported(std::string(kWhere) + " " + key, text, "none");
+  }
+  if (const Json* dropout = json_field(model_, "dropout");
+      dropout != nullptr && !(dropout->is_number() && dropout->get<double>() == 0)) {
+    return json_unsupported(kWhere, "dropout", "none");
+  }
+  SLUICE_TRY(const bool whole_first, json_bool_or(model_, "ignore_merges", kWhere, false));
+  SLUICE_TRY(const bool fuse, json_bool_or(model_, "fuse_unk", kWhere, false));
+  SLUICE_TRY(const bool byte_fallback, json_bool_or(model_, "byte_fallback", kWhere, false));
+  SLUICE_TRY(const std::string unknown_name, json_string_or(model_, "unk_token", kWhere, ""));
+  const TokenTable tokens =
+      index_names(parts_.names, [this](TokenId id) { return in_model_[static_cast<size_t>(id)]; });
+  SLUICE_TRY(const MergeList list, merge_list());
+  SLUICE_TRY(BpeMerges merges, read_merges(list, tokens));
+  const TokenId unknown = unknown_name.empty() ? kInvalidToken : tokens.find(unknown_name);
+  if (is_byte_level) {
+    parts_.model = make_byte_bpe(
+        std::move(merges), tokens, parts_.bytes, in_model(), whole_first, unknown, fuse);
+    return {};
+  }
+  auto model = std::make_unique<CharBpe>(
+      std::move(merges),
+      CharBpe::Options{unknown, fuse, whole_first, static_cast<TokenId>(num_tokens())});
+  for (size_t id = 0; id < num_tokens(); ++id) {
+    if (in_model_[id]) model->add_token(parts_.names[id], static_cast<TokenId>(id));
+  }
+  for (int byte = 0; byte_fallback && byte < 256; ++byte) {
+    model->set_byte_token(static_cast<uint8_t>(byte),
+                          tokens.find(byte_token_name(static_cast<uint8_t>(byte))));
+  }
+  if (whole_first) model->set_whole_pieces(index_names(parts_.names, in_model()));
+  parts_.model = std::move(model);
+  return {};
+}
+
+Expected<void> HfReader::read_unigram(bool is_byte_level) {
+  constexpr std::string_view kWhere = "model Unigram";
+  if (is_byte_level) return json_unsupported(kWhere, "ByteLevel", "other pre-tokenizers");
+  SLUICE_TRY(const bool byte_fallback, json_bool_or(model_, "byte_fallback", kWhere, false));
+  SLUICE_TRY(const int64_t unknown, json_integer_or(model_, "unk_id", kWhere, -1));
+  const Json& vocab = model_["vocab"];
+  if (unknown >= static_cast<int64_t>(vocab.size())) {
+    return json_error(kWhere, "\"unk_id\" is outside the vocabulary");
+  }
+  double lowest = std::numeric_limits<double>::infinity();
+  for (const Json& item : vocab) lowest = std::min(lowest, item[1].get<double>());
+  if (!std::isfinite(lowest)) return json_error(kWhere, "a score is not finite");
+  auto model = std::make_unique<Unigram>(Unigram::Options{
+      unknown < 0 ? kInvalidToken : static_cast<TokenId>(unknown), lowest - kUnknownPenalty});
+  TokenTable tokens(vocab.size());
+  for (size_t id = 0; id < vocab.size(); ++id) {
+    const auto token = static_cast<TokenId>(id);
+    if (parts_.names[id].empty()) continue;
+    if (!tokens.insert(parts_.names[id], token)) {
+      return json_error(kWhere, "token \"" + parts_.names[id] + "\" is there twice");
+    }
+    if (in_model()(token)) model->add_token(parts_.names[id], token, vocab[id][1].get<double>());
+  }
+  for (int byte = 0; byte_fallback && byte < 256; ++byte) {
+    model->set_byte_token(static_cast<uint8_t>(byte),
+                          tokens.find(byte_token_name(static_cast<uint8_t>(byte))));
+  }
+  parts_.model = std::move(model);
+  return {};
+}
+
+TokenId HfReader::find_name(std::string_view name) const {
+  if (name.empty()) return kInvalidToken;
+  const auto at = std::find(parts_.names.begin(), parts_.names.end(), name);
+  return at == parts_.names.end() ? kInvalidToken : static_cast<TokenId>(at - parts_.names.begin());
+}
+
+// "<s>" or {"content": "<s>"}; kInvalidToken: none, or one the vocabulary lacks.
+Expected<TokenId> HfReader::special_token(const Json& config, std::string_view key) const {
+  constexpr std::string_view kWhere = "tokenizer_config.json";
+  const Json* field = json_field(config, key);
+  if (field == nullptr) return kInvalidToken;
+  if (field->is_string()) return find_name(field->get_ref<const std::string&>());
+  SLUICE_TRY(const std::string content, json_string(*field, "content", kWhere));
+  return find_name(content);
+}
+
+// eos_token_id is an id or a list of them.
+Expected<void> HfReader::add_ends(const Json& config) {
+  const Json* field = json_field(config, "eos_token_id");
+  if (field == nullptr) return {};
+  const Json list = field->is_array() ? *field : Json::array({*field});
+  for (const Json& id : list) {
+    if (!id.is_number_integer()) {
+      return make_error(ErrorCode::kDataLoss, "config: \"eos_token_id\" has to hold integers");
+    }
+    const auto token = id.get<int64_t>();
+    if (token >= 0 && token < static_cast<int64_t>(num_tokens())) {
+      parts_.more_ends.push_back(static_cast<TokenId>(token));
+    }
+  }
+  return {};
+}
+
+Expected<void> HfReader::read_special_tokens(const HfTokenizerFiles& files) {
+  constexpr std::string_view kWhere = "tokenizer_config.json";
+  SLUICE_TRY(const Json tokenizer, parse_file(files.tokenizer_config, kWhere));
+  SLUICE_TRY(const Json config, parse_file(files.config, "config.json"));
+  SLUICE_TRY(const Json generation, parse_file(files.generation_config, "generation_config.json"));
+  SLUICE_TRY(parts_.bos, special_token(tokenizer, "bos_token"));
+  SLUICE_TRY(parts_.eos, special_token(tokenizer, "eos_token"));
+  SLUICE_TRY_VOID(add_ends(config));
+  SLUICE_TRY_VOID(add_ends(section_of(config, "text_config")));
+  SLUICE_TRY_VOID(add_ends(generation));
+  if (parts_.bos == kInvalidToken && !parts_.prefix.empty()) parts_.bos = parts_.prefix.front();
+  if (parts_.eos == kInvalidToken && !parts_.more_ends.empty()) {
+    parts_.eos = parts_.more_ends.front();
+  }
+  // Classes for SentencePiece models put these tokens on by their own flags, whatever
+  // tokenizer.json says.
+  SLUICE_TRY(const std::string kind, json_string_or(tokenizer, "tokenizer_class", kWhere, ""));
+  const bool own_flags = kind.starts_with("Llama") || kind.starts_with("Gemma");
+  if (own_flags && json_field(tokenizer, "add_bos_token") != nullptr) {
+    SLUICE_TRY(const bool add, json_bool_or(tokenizer, "add_bos_token", kWhere, false));
+    parts_.prefix.clear();
+    if (add && parts_.bos != kInvalidToken) parts_.prefix.push_back(parts_.bos);
+  }
+  if (own_flags && json_field(tokenizer, "add_eos_token") != nullptr) {
+    SLUICE_TRY(const bool add, json_bool_or(tokenizer, "add_eos_token", kWhere, false));
+    parts_.suffix.clear();
+    if (add && parts_.eos != kInvalidToken) parts_.suffix.push_back(parts_.eos);
+  }
+  return {};
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<Tokenizer>> create_hf_tokenizer(const HfTokenizerFiles& files) {
+  SLUICE_TRY(Json json, parse_file(files.tokenizer_json, "tokenizer.json"));
+  HfReader reader(std::move(json));
+  SLUICE_TRY_VOID(reader.read(files));
+  return create_pipeline(reader.take());
+}
+
+}  // namespace sluice

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// decoder and post_processor of a tokenizer.json.
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "engine/tokenizer/byte_level.h"
+#include "engine/tokenizer/json_parts.h"
+#include "engine/tokenizer/token_pipeline.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kDecoders =
+    "Sequence, ByteLevel, ByteFallback, Fuse, Metaspace, Replace of a string, Strip behind Fuse";
+constexpr std::string_view kPostProcessors =
+    "Sequence, ByteLevel, TemplateProcessing, BertProcessing, RobertaProcessing";
+
+std::string replace_all(std::string_view text, std::string_view pattern, std::string_view content) {
+  std::string out;
+  for (size_t position = 0; position < text.size();) {
+    if (text.substr(position).starts_with(pattern)) {
+      out += content;
+      position += pattern.size();
+    } else {
+      out += text[position++];
+    }
+  }
+  return out;
+}
+
+Expected<TokenId> read_token_id(const Json& value, size_t num_tokens, std::string_view where) {
+  if (!value.is_number_integer() || value.get<int64_t>() < 0 ||
+      value.get<int64_t>() >= static_cast<int64_t>(num_tokens)) {
+    return json_error(where, "a token id is no integer below " + std::to_string(num_tokens));
+  }
+  return static_cast<TokenId>(value.get<int64_t>());
+}
+
+class PostProcessorReader {
+ public:
+  explicit PostProcessorReader(size_t num_tokens) : num_tokens_(num_tokens) {}
+
+  Expected<void> add(const Json& section, int level) {
+    if (level > kMaxJsonLevels) return json_error(kWhere, "too many levels");
+    SLUICE_TRY(const std::string type, json_string(section, "type", kWhere));
+    if (type == "ByteLevel") return {};  // moves offsets only
+    if (type == "TemplateProcessing") return add_template(section);
+    if (type == "Sequence") {
+      const Json* list = json_field(section, "processors");
+      if (list == nullptr || !list->is_array()) {
+        return json_error(kWhere, "\"processors\" has to be a list");
+      }
+      for (const Json& part : *list) SLUICE_TRY_VOID(add(part, level + 1));
+      return {};
+    }
+    if (type == "BertProcessing" || type == "RobertaProcessing") {
+      SLUICE_TRY(const TokenId begin, named_id(section, "cls"));
+      SLUICE_TRY(const TokenId end, named_id(section, "sep"));
+      wrap({begin}, {end});
+      return {};
+    }
+    return json_unsupported(kWhere, type, kPostProcessors);
+  }
+
+  PostProcessor take() { return std::move(result_); }
+
+ private:
+  static constexpr std::string_view kWhere = "post_processor";
+
+  // ["[CLS]", 101]
+  Expected<TokenId> named_id(const Json& section, std::string_view key) const {
+    const Json* pair = json_field(section, key);
+    if (pair == nullptr || !pair->is_array() || pair->size() != 2) {
+      return json_error(kWhere, "\"" + std::string(key) + "\" has to be a name and an id");
+    }
+    return read_token_id((*pair)[1], num_tokens_, kWhere);
+  }
+
+  Expected<void> add_ids(const Json& section, const Json& item, std::vector<TokenId>& out) const {
+    SLUICE_TRY(const std::string name, json_string(item, "id", kWhere));
+    const Json* specials = json_field(section, "special_tokens");
+    const Json* special = specials == nullptr ? nullptr : json_field(*specials, name);
+    const Json* ids = special == nullptr ? nullptr : json_field(*special, "ids");
+    if (ids == nullptr || !ids->is_array()) {
+      return json_error(kWhere, "special token \"" + name.substr(0, 64) + "\" has no ids");
+    }
+    for (const Json& id : *ids) {
+      SLUICE_TRY(const TokenId token, read_token_id(id, num_tokens_, kWhere));
+      out.push_back(token);
+    }
+    return {};
+  }
+
+  Expected<void> add_template(const Json& section) {
+    const Json* single = json_field(section, "single");
+    if (single == nullptr || !single->is_array()) {
+      return json_error(kWhere, "\"single\" has to be a list");
+    }
+    std::vector<TokenId> before;
+    std::vector<TokenId> behind;
+    int num_sequences = 0;
+    for (const Json& item : *single) {
+      if (json_field(item, "Sequence") != nullptr) {
+        ++num_sequences;
+      } else if (const Json* special = json_field(item, "SpecialToken")) {
+        SLUICE_TRY_VOID(add_ids(section, *special, num_sequences == 0 ? before : behind));
+      } else {
+        return json_error(kWhere, "an item of \"single\" is no Sequence and no SpecialToken");
+      }
+    }
+    if (num_sequences != 1) return json_error(kWhere, "\"single\" needs one Sequence");
+    wrap(before, behind);
+    return {};
+  }
+
+  void wrap(const std::vector<TokenId>& before, const std::vector<TokenId>& behind) {
+    result_.prefix.insert(result_.prefix.begin(), before.begin(), before.end());
+    result_.suffix.insert(result_.suffix.end(), behind.begin(), behind.end());
+  }
+
+  size_t num_tokens_;
+  PostProcessor result_;
+};
+
+}  // namespace
+
+Expected<TokenDecoder> TokenDecoder::read(const Json& section) {
+  TokenDecoder decoder;
+  if (section.is_null()) {
+    decoder.joins_with_space_ = true;
+    decoder.strips_first_space_ = true;
+    return decoder;
+  }
+  SLUICE_TRY_VOID(decoder.add(section, 0));
+  return decoder;
+}
+
+Expected<void> TokenDecoder::add(const Json& section, int level) {
+  constexpr std::string_view kWhere = "decoder";
+  if (level > kMaxJsonLevels) return json_error(kWhere, "too many levels");
+  SLUICE_TRY(const std::string type, json_string(section, "type", kWhere));
+  if (type == "Sequence") {
+    const Json* list = json_field(section, "decoders");
+    if (list == nullptr || !list->is_array()) {
+      return json_error(kWhere, "\"decoders\" has to be a list");
+    }
+    for (const Json& part : *list) SLUICE_TRY_VOID(add(part, level + 1));
+  } else if (type == "ByteLevel") {
+    steps_.push_back({Kind::kByteLevel, {}, {}});
+  } else if (type == "ByteFallback") {
+    steps_.push_back({Kind::kByteFallback, {}, {}});
+  } else if (type == "Fuse") {
+    is_fused_ = true;
+  } else if (type == "Metaspace") {
+    SLUICE_TRY(std::string replacement, json_string(section, "replacement", kWhere));
+    SLUICE_TRY(const bool prefix, json_bool_or(section, "add_prefix_space", kWhere, true));
+    SLUICE_TRY(const std::string scheme,
+               json_string_or(section, "prepend_scheme", kWhere, prefix ? "always" : "never"));
+    if (replacement.empty()) return json_error(kWhere, "\"replacement\" is empty");
+    steps_.push_back({Kind::kReplace, std::move(replacement), " "});
+    strips_first_space_ |= scheme != "never";
+  } else if (type == "Replace") {
+    const Json* pattern = json_field(section, "pattern");
+    if (pattern == nullptr || json_field(*pattern, "String") == nullptr) {
+      return json_unsupported(kWhere, "Replace of a Regex", kDecoders);
+    }
+    SLUICE_TRY(std::string text, json_string(*pattern, "String", kWhere));
+    SLUICE_TRY(std::string content, json_string(section, "content", kWhere));
+    if (!text.empty()) steps_.push_back({Kind::kReplace, std::move(text), std::move(content)});
+  } else if (type == "Strip") {
+    SLUICE_TRY_VOID(add_strip(section));
+  } else {
+    return json_unsupported(kWhere, type, kDecoders);
+  }
+  return {};
+}
+
+Expected<void> TokenDecoder::add_strip(const Json& section) {
+  constexpr std::string_view kWhere = "decoder Strip";
+  SLUICE_TRY(const std::string content, json_string(section, "content", kWhere));
+  SLUICE_TRY(const int64_t start, json_integer_or(section, "start", kWhere, 0));
+  SLUICE_TRY(const int64_t stop, json_integer_or(section, "stop", kWhere, 0));
+  if (start == 0 && stop == 0) return {};
+  if (!is_fused_ || content != " " || start != 1 || stop != 0) {
+    return json_unsupported("decoder", "Strip", "Strip of one leading space behind Fuse");
+  }
+  strips_first_space_ = true;
+  return {};
+}
+
+std::string TokenDecoder::decode(const std::string& token) const {
+  std::string text = joins_with_space_ ? " " + token : token;
+  for (const Step& step : steps_) {
+    switch (step.kind) {
+      case Kind::kByteLevel:
+        if (auto bytes = unspell_bytes(text)) text = std::move(*bytes);
+        break;
+      case Kind::kByteFallback:
+        if (const int byte = byte_of_name(text); byte >= 0) {
+          return std::string(1, static_cast<char>(byte));
+        }
+        break;
+      case Kind::kReplace:
+        text = replace_all(text, step.pattern, step.content);
+        break;
+    }
+  }
+  return text;
+}
+
+std::string TokenDecoder::decode_added(const std::string& token) const {
+  std::string text = joins_with_space_ ? " " + token : token;
+  for (const Step& step : steps_) {
+    if (step.kind == Kind::kReplace) text = replace_all(text, step.pattern, step.content);
+  }
+  return text;
+}
+
+Expected<PostProcessor> read_post_processor(const Json& section, size_t num_tokens) {
+  PostProcessorReader reader(num_tokens);
+  if (!section.is_null()) SLUICE_TRY_VOID(reader.add(section, 0));
+  return reader.take();
+}
+
+}  // namespace sluice

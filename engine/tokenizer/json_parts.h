@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sections of a tokenizer.json, each read into our own types. A piece that is not known is
+// kUnsupported and named, with those that are; a field of the wrong kind is kDataLoss.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "engine/core/types.h"
+#include "engine/tokenizer/normalizer.h"
+#include "engine/tokenizer/pretokenizer.h"
+
+namespace sluice {
+
+// Sequences may hold sequences, up to this many levels.
+inline constexpr int kMaxJsonLevels = 16;
+
+// Fields of an object; `where` names it in messages. A missing one, or null, is the fallback.
+Expected<std::string> json_string(const nlohmann::json& object,
+                                  std::string_view key,
+                                  std::string_view where);  // must be there
+Expected<std::string> json_string_or(const nlohmann::json& object,
+                                     std::string_view key,
+                                     std::string_view where,
+                                     std::string fallback);
+Expected<bool> json_bool_or(const nlohmann::json& object,
+                            std::string_view key,
+                            std::string_view where,
+                            bool fallback);
+Expected<int64_t> json_integer_or(const nlohmann::json& object,
+                                  std::string_view key,
+                                  std::string_view where,
+                                  int64_t fallback);
+// nullptr: missing or null.
+const nlohmann::json* json_field(const nlohmann::json& object, std::string_view key);
+tl::unexpected<Error> json_error(std::string_view where, const std::string& what);
+tl::unexpected<Error> json_unsupported(std::string_view where,
+                                       std::string_view found,
+                                       std::string_view supported);
+
+Expected<std::vector<NormalizerStep>> read_normalizer(const nlohmann::json& section);
+
+struct JsonPretokenizer {
+  std::vector<PretokenizerStage> stages;
+  bool is_byte_level = false;
+};
+
+Expected<JsonPretokenizer> read_pretokenizer(const nlohmann::json& section);
+
+// What decoders make of one token, and of a text's first.
+class TokenDecoder {
+ public:
+  static Expected<TokenDecoder> read(const nlohmann::json& section);
+
+  [[nodiscard]] std::string decode(const std::string& token) const;
+
+  // Added tokens are no spelling of bytes.
+  [[nodiscard]] std::string decode_added(const std::string& token) const;
+
+  [[nodiscard]] bool strips_first_space() const { return strips_first_space_; }
+
+ private:
+  enum class Kind : uint8_t { kByteLevel, kByteFallback, kReplace };
+
+  struct Step {
+    Kind kind = Kind::kByteLevel;
+    std::string pattern;
+    std::string content;
+  };
+
+  Expected<void> add(const nlohmann::json& section, int level);
+  Expected<void> add_strip(const nlohmann::json& section);
+
+  std::vector<Step> steps_;
+  bool is_fused_ = false;
+  bool joins_with_space_ = false;  // without any decoder tokens stand apart
+  bool strips_first_space_ = false;
+};
+
+struct PostProcessor {
+  std::vector<TokenId> prefix;
+  std::vector<TokenId> suffix;
+};
+
+Expected<PostProcessor> read_post_processor(const nlohmann::json& section, size_t num_tokens);
+
+}  // namespace sluice

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// normalizer and pre_tokenizer of a tokenizer.json.
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "engine/tokenizer/base64.h"
+#include "engine/tokenizer/json_parts.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kNormalizers =
+    "Sequence, NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, "
+    "Precompiled, Nmt";
+constexpr std::string_view kPretokenizers =
+    "Sequence, ByteLevel, Metaspace, Split, Digits, Punctuation, Whitespace, WhitespaceSplit, "
+    "CharDelimiterSplit, BertPreTokenizer";
+constexpr std::string_view kBehaviors =
+    "Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous";
+constexpr std::string_view kGpt2Words =
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+constexpr std::string_view kPunctuation = "[\\p{P}$+<=>^`|~]";
+
+using Pattern = std::variant<Regex, std::string>;
+
+// {"String": ".."} or {"Regex": ".."}
+Expected<Pattern> read_pattern(const Json& object, std::string_view where) {
+  const Json* pattern = json_field(object, "pattern");
+  if (pattern == nullptr) return json_error(where, "\"pattern\" is missing");
+  if (pattern->is_string()) return Pattern(pattern->get<std::string>());
+  if (json_field(*pattern, "String") != nullptr) {
+    SLUICE_TRY(std::string text, json_string(*pattern, "String", where));
+    return Pattern(std::move(text));
+  }
+  SLUICE_TRY(const std::string text, json_string(*pattern, "Regex", where));
+  SLUICE_TRY(Regex regex, Regex::compile(text));
+  return Pattern(std::move(regex));
+}
+
+// What SentencePiece's nmt rules do to control characters and odd spaces.
+Expected<void> add_nmt(std::vector<NormalizerStep>& steps) {
+  SLUICE_TRY(Regex removed,
+             Regex::compile("[\\x{1}-\\x{8}\\x{b}\\x{e}-\\x{1f}\\x{7f}\\x{8f}\\x{9f}]"));
+  SLUICE_TRY(Regex spaces,
+             Regex::compile("[\\t\\n\\x{c}\\r\\x{1680}\\x{200b}-\\x{200f}\\x{2028}\\x{2029}"
+                            "\\x{2581}\\x{feff}\\x{fffd}]"));
+  steps.emplace_back(ReplaceStep{std::move(removed), ""});
+  steps.emplace_back(ReplaceStep{std::move(spaces), " "});
+  return {};
+}
+
+Expected<void> add_precompiled(const Json& section, std::vector<NormalizerStep>& steps) {
+  constexpr std::string_view kWhere = "normalizer Precompiled";
+  SLUICE_TRY(const std::string text, json_string_or(section, "precompiled_charsmap", kWhere, ""));
+  const auto blob = decode_base64(text);
+  if (!blob) return json_error(kWhere, "\"precompiled_charsmap\" is no base64");
+  SLUICE_TRY(Charsmap map, Charsmap::parse(*blob));
+  steps.emplace_back(CharsmapStep{std::move(map), /*by_grapheme=*/true});
+  return {};
+}
+
+Expected<void> add_normalizer(const Json& section, int level, std::vector<NormalizerStep>& steps) {
+  constexpr std::string_view kWhere = "normalizer";
+  if (level > kMaxJsonLevels) return json_error(kWhere, "too many levels");
+  SLUICE_TRY(const std::string type, json_string(section, "type", kWhere));
+  if (type == "Sequence") {
+    const Json* list = json_field(section, "normalizers");
+    if (list == nullptr || !list->is_array()) {
+      return json_error(kWhere, "\"normalizers\" has to be a list");
+    }
+    for (const Json& part : *list) SLUICE_TRY_VOID(add_normalizer(part, level + 1, steps));
+  } else if (type == "NFC") {
+    steps.emplace_back(UnicodeFormStep{UnicodeForm::kNfc});
+  } else if (type == "NFD") {
+    steps.emplace_back(UnicodeFormStep{UnicodeForm::kNfd});
+  } else if (type == "NFKC") {
+    steps.emplace_back(UnicodeFormStep{UnicodeForm::kNfkc});
+  } else if (type == "NFKD") {
+    steps.emplace_back(UnicodeFormStep{UnicodeForm::kNfkd});
+  } else if (type == "Lowercase") {
+    steps.emplace_back(LowercaseStep{});
+  } else if (type == "Strip") {
+    SLUICE_TRY(const bool left, json_bool_or(section, "strip_left", kWhere, true));
+    SLUICE_TRY(const bool right, json_bool_or(section, "strip_right", kWhere, true));
+    steps.emplace_back(StripStep{left, right});
+  } else if (type == "StripAccents") {
+    SLUICE_TRY(Regex marks, Regex::compile("\\p{M}"));
+    steps.emplace_back(ReplaceStep{std::move(marks), ""});
+  } else if (type == "Replace") {
+    SLUICE_TRY(Pattern pattern, read_pattern(section, kWhere));
+    SLUICE_TRY(std::string content, json_string(section, "content", kWhere));
+    steps.emplace_back(ReplaceStep{std::move(pattern), std::move(content)});
+  } else if (type == "Prepend") {
+    SLUICE_TRY(std::string text, json_string(section, "prepend", kWhere));
+    steps.emplace_back(PrependStep{std::move(text)});
+  } else if (type == "Precompiled") {
+    SLUICE_TRY_VOID(add_precompiled(section, steps));
+  } else if (type == "Nmt") {
+    SLUICE_TRY_VOID(add_nmt(steps));
+  } else {
+    return json_unsupported(kWhere, type, kNormalizers);
+  }
+  return {};
+}
+
+Expected<SplitBehavior> read_behavior(const Json& section, SplitBehavior fallback) {
+  constexpr std::string_view kWhere = "pre_tokenizer";
+  SLUICE_TRY(const std::string name, json_string_or(section, "behavior", kWhere, ""));
+  if (name.empty()) return fallback;
+  if (name == "Removed") return SplitBehavior::kRemoved;
+  if (name == "Isolated") return SplitBehavior::kIsolated;
+  if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
+  if (name == "MergedWithNext") return SplitBehavior::kMergedWithNext;
+  if (name == "Contiguous") return SplitBehavior::kContiguous;
+  return json_unsupported("pre_tokenizer behavior", name, kBehaviors);
+}
+
+class PretokenizerReader {
+ public:
+  Expected<void> add(const Json& section, int level) {
+    if (level > kMaxJsonLevels) return json_error(kWhere, "too many levels");
+    SLUICE_TRY(const std::string type, json_string(section, "type", kWhere));
+    if (type == "Sequence") return add_sequence(section, level);
+    if (result_.is_byte_level && !is_spelled_) {
+      // What comes behind ByteLevel sees its spelling.
+      result_.stages.emplace_back(SpellBytesStage{});
+      is_spelled_ = true;
+    }
+    if (type == "ByteLevel") return add_byte_level(section);
+    if (type == "Metaspace") return add_metaspace(section);
+    if (type == "Split") {
+      SLUICE_TRY(Pattern pattern, read_pattern(section, kWhere));
+      SLUICE_TRY(const SplitBehavior behavior, read_behavior(section, SplitBehavior::kIsolated));
+      SLUICE_TRY(const bool invert, json_bool_or(section, "invert", kWhere, false));
+      result_.stages.emplace_back(SplitStage{std::move(pattern), behavior, invert});
+      return {};
+    }
+    if (type == "Digits") {
+      SLUICE_TRY(const bool alone, json_bool_or(section, "individual_digits", kWhere, false));
+      return add_regex("\\p{N}", alone ? SplitBehavior::kIsolated : SplitBehavior::kContiguous);
+    }
+    if (type == "Punctuation") {
+      SLUICE_TRY(const SplitBehavior behavior, read_behavior(section, SplitBehavior::kIsolated));
+      return add_regex(kPunctuation, behavior);
+    }
+    if (type == "Whitespace") {
+      const std::string word(kRustWordClass);
+      return add_regex(
+          "[" + word + "]+|[^" + word + "\\s]+", SplitBehavior::kRemoved, /*invert=*/true);
+    }
+    if (type == "WhitespaceSplit") return add_regex("\\s+", SplitBehavior::kRemoved);
+    if (type == "BertPreTokenizer") {
+      SLUICE_TRY_VOID(add_regex("\\s+", SplitBehavior::kRemoved));
+      return add_regex(kPunctuation, SplitBehavior::kIsolated);
+    }
+    if (type == "CharDelimiterSplit") {
+      SLUICE_TRY(std::string delimiter, json_string(section, "delimiter", kWhere));
+      result_.stages.emplace_back(SplitStage{std::move(delimiter), SplitBehavior::kRemoved});
+      return {};
+    }
+    return json_unsupported(kWhere, type, kPretokenizers);
+  }
+
+  JsonPretokenizer take() { return std::move(result_); }
+
+ private:
+  static constexpr std::string_view kWhere = "pre_tokenizer";
+
+  Expected<void> add_sequence(const Json& section, int level) {
+    const Json* list = json_field(section, "pretokenizers");
+    if (list == nullptr || !list->is_array()) {
+      return json_error(kWhere, "\"pretokenizers\" has to be a list");
+    }
+    for (const Json& part : *list) SLUICE_TRY_VOID(add(part, level + 1));
+    return {};
+  }
+
+  Expected<void> add_regex(std::string_view pattern, SplitBehavior behavior, bool invert = false) {
+    SLUICE_TRY(Regex regex, Regex::compile(pattern));
+    result_.stages.emplace_back(SplitStage{std::move(regex), behavior, invert});
+    return {};
+  }
+
+  Expected<void> add_byte_level(const Json& section) {
+    if (result_.is_byte_level) return json_error(kWhere, "ByteLevel is there twice");
+    SLUICE_TRY(const bool prefix, json_bool_or(section, "add_prefix_space", kWhere, true));
+    SLUICE_TRY(const bool use_regex, json_bool_or(section, "use_regex", kWhere, true));
+    if (prefix) result_.stages.emplace_back(PrefixSpaceStage{});
+    if (use_regex) SLUICE_TRY_VOID(add_regex(kGpt2Words, SplitBehavior::kIsolated));
+    result_.is_byte_level = true;
+    return {};
+  }
+
+  Expected<void> add_metaspace(const Json& section) {
+    MetaspaceStage stage;
+    SLUICE_TRY(stage.replacement, json_string(section, "replacement", kWhere));
+    SLUICE_TRY(stage.split, json_bool_or(section, "split", kWhere, true));
+    // Files older than prepend_scheme say add_prefix_space.
+    SLUICE_TRY(const bool prefix, json_bool_or(section, "add_prefix_space", kWhere, true));
+    SLUICE_TRY(const std::string scheme,
+               json_string_or(section, "prepend_scheme", kWhere, prefix ? "always" : "never"));
+    if (scheme == "always") {
+      stage.prepend = MetaspaceStage::Prepend::kAlways;
+    } else if (scheme == "first") {
+      stage.prepend = MetaspaceStage::Prepend::kFirst;
+    } else if (scheme == "never") {
+      stage.prepend = MetaspaceStage::Prepend::kNever;
+    } else {
+      return json_unsupported("Metaspace prepend_scheme", scheme, "always, first, never");
+    }
+    if (stage.replacement.empty()) return json_error(kWhere, "\"replacement\" is empty");
+    result_.stages.emplace_back(std::move(stage));
+    return {};
+  }
+
+  JsonPretokenizer result_;
+  bool is_spelled_ = false;
+};
+
+}  // namespace
+
+Expected<std::vector<NormalizerStep>> read_normalizer(const Json& section) {
+  std::vector<NormalizerStep> steps;
+  if (!section.is_null()) SLUICE_TRY_VOID(add_normalizer(section, 0, steps));
+  return steps;
+}
+
+Expected<JsonPretokenizer> read_pretokenizer(const Json& section) {
+  PretokenizerReader reader;
+  if (!section.is_null()) SLUICE_TRY_VOID(reader.add(section, 0));
+  return reader.take();
+}
+
+}  // namespace sluice

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/tokenizer/hf_tokenizer.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "engine/tokenizer/detokenizer.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+
+const std::string kGoldens = std::string(SLUICE_TEST_DATA) + "/tokenizer/json/";
+
+std::string read_text(const std::string& path) {
+  std::ostringstream content;
+  content << std::ifstream(path, std::ios::binary).rdbuf();
+  return content.str();
+}
+
+Expected<std::unique_ptr<Tokenizer>> create(const std::string& tokenizer_json,
+                                            const std::string& tokenizer_config = {}) {
+  HfTokenizerFiles files;
+  files.tokenizer_json = tokenizer_json;
+  files.tokenizer_config = tokenizer_config;
+  return create_hf_tokenizer(files);
+}
+
+std::unique_ptr<Tokenizer> golden(const std::string& name) {
+  auto tokenizer = create(read_text(kGoldens + name + ".json"));
+  EXPECT_TRUE(tokenizer.has_value())
+      << name << ": " << (tokenizer ? "" : tokenizer.error().message);
+  return tokenizer ? std::move(*tokenizer) : nullptr;
+}
+
+std::vector<TokenId> encode(const Tokenizer& tokenizer,
+                            std::string_view text,
+                            SpecialText special = SpecialText::kText) {
+  std::vector<TokenId> ids;
+  tokenizer.encode(text, special, ids);
+  return ids;
+}
+
+std::string from_hex(const std::string& hex) {
+  std::string bytes;
+  for (size_t i = 0; i + 1 < hex.size(); i += 2) {
+    bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  }
+  return bytes;
+}
+
+TEST(HfTokenizer, IdsEqualThoseOfTheTokenizersPackage) {
+  std::ifstream cases(kGoldens + "cases.txt");
+  std::string line;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::string current;
+  int num_cases = 0;
+  while (std::getline(cases, line)) {
+    std::istringstream fields(line);
+    std::string name;
+    std::string mode;
+    std::string hex;
+    fields >> name >> mode >> hex;
+    std::vector<TokenId> expected;
+    for (TokenId id = 0; fields >> id;) expected.push_back(id);
+    if (name != current) tokenizer = golden(current = name);
+    ASSERT_NE(tokenizer, nullptr);
+    const std::string text = from_hex(hex);
+    const auto special = mode == "p" ? SpecialText::kParse : SpecialText::kText;
+    ASSERT_EQ(encode(*tokenizer, text, special), expected) << name << " " << mode << ": " << text;
+    ++num_cases;
+  }
+  EXPECT_GT(num_cases, 600);
+}
+
+TEST(HfTokenizer, TextsOfByteFallbackModelsComeBack) {
+  for (const char* name : {"llama2", "gemma", "unigram_bytes", "llama3"}) {
+    const auto tokenizer = golden(name);
+    ASSERT_NE(tokenizer, nullptr);
+    for (const std::string text : {"hello  world",
+                                   " a\n\n b",
+                                   "\xF0\x9F\xA6\x99 \xE4\xB8\xAD",
+                                   "a\xFF\x80z",
+                                   "\xE2\x82",
+                                   "",
+                                   "the\tuser   said"}) {
+      EXPECT_EQ(decode_tokens(*tokenizer, encode(*tokenizer, text)), text) << name;
+    }
+  }
+}
+
+TEST(HfTokenizer, LongRunsOfEqualCharactersTakeLinearTime) {
+  for (const char* name : {"llama2",
+                           "gemma",
+                           "mistral",
+                           "unknowns",
+                           "fused_unknowns",
+                           "t5",
+                           "albert",
+                           "unigram_bytes",
+                           "qwen",
+                           "falcon",
+                           "flags",
+                           "deepseek"}) {
+    const auto tokenizer = golden(name);
+    ASSERT_NE(tokenizer, nullptr);
+    for (const char* unit : {"a", " ", "\n", "\xE4\xB8\xAD", "\xFF", "a\xCC\x81\xCC\xA3", "<"}) {
+      std::string text;
+      while (text.size() < (1 << 17)) text += unit;
+      text += "\xE4\xB8\xAD";
+      encode(*tokenizer, text, SpecialText::kParse);
+    }
+  }
+}
+
+TEST(HfTokenizer, SpecialTokensAroundATextAreTheTemplates) {
+  const auto llama = golden("llama2");
+  ASSERT_NE(llama, nullptr);
+  EXPECT_EQ(llama->prefix_tokens(), std::vector<TokenId>{llama->find_token("<s>")});
+  EXPECT_TRUE(llama->add_bos());
+  EXPECT_TRUE(llama->suffix_tokens().empty());
+  const auto t5 = golden("t5");
+  EXPECT_TRUE(t5->prefix_tokens().empty());
+  EXPECT_EQ(t5->suffix_tokens(), std::vector<TokenId>{t5->find_token("</s>")});
+  const auto roberta = golden("roberta");
+  EXPECT_EQ(roberta->prefix_tokens(), std::vector<TokenId>{roberta->find_token("<s>")});
+  EXPECT_EQ(roberta->suffix_tokens(), std::vector<TokenId>{roberta->find_token("</s>")});
+}
+
+TEST(HfTokenizer, SpecialTokensAreFoundOnlyOutsideLiteralRanges) {
+  // A normalizer that changes lengths, and a special token that is found behind it.
+  const auto tokenizer = golden("flags");
+  ASSERT_NE(tokenizer, nullptr);
+  const TokenId normalized = tokenizer->find_token("<N>");
+  const TokenId raw = tokenizer->find_token("<R>");
+  const std::string user = "e\xCC\x81\xC4\xB0<N>A<R>e\xCC\x81";
+  for (const std::string before : {"", "e\xCC\x81 ", "\xC4\xB0\xC4\xB0 x"}) {
+    for (const std::string after : {"<N>", "e\xCC\x81<N><R>"}) {
+      const std::string text = before + user + after;
+      const TextRange range{before.size(), before.size() + user.size()};
+      std::vector<TokenId> ids;
+      tokenizer->encode_marked(text, {&range, 1}, ids);
+      EXPECT_EQ(std::count(ids.begin(), ids.end(), normalized), 1) << text;
+      EXPECT_EQ(std::count(ids.begin(), ids.end(), raw), after == "<N>" ? 0 : 1) << text;
+    }
+  }
+}
+
+TEST(HfTokenizer, ConfigsNameTheSpecialTokens) {
+  HfTokenizerFiles files;
+  files.tokenizer_json = read_text(kGoldens + "llama3.json");
+  files.tokenizer_config =
+      R"({"bos_token": {"content": "<s>"}, "eos_token": "</s>", "add_bos_token": false})";
+  files.config = R"({"text_config": {"eos_token_id": [1, 2]}})";
+  files.generation_config = R"({"eos_token_id": 3})";
+  const auto tokenizer = create_hf_tokenizer(files);
+  ASSERT_TRUE(tokenizer.has_value()) << tokenizer.error().message;
+  EXPECT_EQ((*tokenizer)->bos_text(), "<s>");
+  EXPECT_EQ((*tokenizer)->eos_text(), "</s>");
+  for (const TokenId id : {1, 2, 3, (*tokenizer)->find_token("<|im_end|>")}) {
+    const auto& ends = (*tokenizer)->end_tokens();
+    EXPECT_EQ(std::count(ends.begin(), ends.end(), id), 1) << id;
+  }
+  EXPECT_EQ((*tokenizer)->prefix_tokens().size(), 1U);
+  files.tokenizer_config.insert(1, R"("tokenizer_class": "LlamaTokenizerFast", )");
+  EXPECT_TRUE(create_hf_tokenizer(files).value()->prefix_tokens().empty());
+}
+
+TEST(HfTokenizer, DirectoriesHoldTokenizerAndTemplate) {
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("sluice_hf_tokenizer_" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  const auto missing = load_hf_text(folder.string());
+  ASSERT_FALSE(missing.has_value());
+  EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
+  std::filesystem::copy_file(kGoldens + "qwen.json", folder / "tokenizer.json");
+  EXPECT_EQ(load_hf_text(folder.string()).value().chat_template, "");
+  std::ofstream(folder / "tokenizer_config.json")
+      << R"({"chat_template": [{"name": "tool", "template": "T"},
+                               {"name": "default", "template": "D"}]})";
+  EXPECT_EQ(load_hf_text(folder.string()).value().chat_template, "D");
+  std::ofstream(folder / "chat_template.jinja") << "J";
+  EXPECT_EQ(load_hf_text(folder.string()).value().chat_template, "J");
+  std::filesystem::remove_all(folder);
+}
+
+struct BadCase {
+  const char* base;
+  std::function<void(Json&)> change;
+  ErrorCode code;
+  const char* mentioned;
+};
+
+TEST(HfTokenizer, WhatIsNotKnownIsRefusedByName) {
+  const auto unsupported = ErrorCode::kUnsupported;
+  const auto data_loss = ErrorCode::kDataLoss;
+  const BadCase cases[] = {
+      {"qwen", [](Json& j) { j["model"]["type"] = "WordPiece"; }, unsupported, "WordPiece"},
+      {"qwen",
+       [](Json& j) { j["normalizer"] = {{"type", "BertNormalizer"}}; },
+       unsupported,
+       "BertNormalizer"},
+      {"qwen",
+       [](Json& j) { j["pre_tokenizer"] = {{"type", "UnicodeScripts"}}; },
+       unsupported,
+       "UnicodeScripts"},
+      {"qwen", [](Json& j) { j["decoder"] = {{"type", "CTC"}}; }, unsupported, "CTC"},
+      {"qwen",
+       [](Json& j) { j["post_processor"] = {{"type", "Mystery"}}; },
+       unsupported,
+       "Mystery"},
+      {"qwen", [](Json& j) { j["model"]["dropout"] = 0.1; }, unsupported, "dropout"},
+      {"qwen", [](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }, unsupported, "</w>"},
+      {"qwen",
+       [](Json& j) { j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "[a[b]]"; },
+       unsupported,
+       "set inside a set"},
+      {"qwen",
+       [](Json& j) { j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(a"; },
+       unsupported,
+       "(a"},
+      {"qwen",
+       [](Json& j) { j["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Odd"; },
+       unsupported,
+       "Odd"},
+      {"qwen", [](Json& j) { j["model"].erase("vocab"); }, data_loss, "vocab"},
+      {"qwen", [](Json& j) { j["model"]["merges"].push_back("nosuch pair"); }, data_loss, "nosuch"},
+      {"qwen",
+       [](Json& j) { j["model"]["merges"].push_back(j["model"]["merges"][0]); },
+       data_loss,
+       "twice"},
+      {"qwen", [](Json& j) { j["model"]["merges"] = 3; }, data_loss, "merges"},
+      {"qwen", [](Json& j) { j["added_tokens"][0]["id"] = -4; }, data_loss, "-4"},
+      {"qwen", [](Json& j) { j["added_tokens"][0]["id"] = 1 << 30; }, data_loss, "out of range"},
+      {"qwen", [](Json& j) { j["added_tokens"][0]["id"] = 7; }, data_loss, "7"},
+      {"qwen", [](Json& j) { j["added_tokens"][0]["lstrip"] = "yes"; }, data_loss, "lstrip"},
+      {"t5", [](Json& j) { j["model"]["vocab"][5] = "x"; }, data_loss, "vocab"},
+      {"t5", [](Json& j) { j["model"]["unk_id"] = 100000; }, data_loss, "unk_id"},
+      {"llama2", [](Json& j) { j["post_processor"]["special_tokens"].clear(); }, data_loss, "<s>"},
+      {"llama2", [](Json& j) { j["decoder"]["decoders"][3]["stop"] = 1; }, unsupported, "Strip"},
+  };
+  for (const BadCase& bad : cases) {
+    Json json = Json::parse(read_text(kGoldens + bad.base + ".json"));
+    bad.change(json);
+    const auto tokenizer = create(json.dump());
+    ASSERT_FALSE(tokenizer.has_value()) << bad.mentioned;
+    EXPECT_EQ(tokenizer.error().code, bad.code) << tokenizer.error().message;
+    EXPECT_NE(tokenizer.error().message.find(bad.mentioned), std::string::npos)
+        << tokenizer.error().message;
+    EXPECT_EQ(tokenizer.error().message.find('\n'), std::string::npos);
+  }
+  EXPECT_FALSE(create("[1]").has_value());
+  EXPECT_FALSE(create("{").has_value());
+}
+
+}  // namespace
+}  // namespace sluice
