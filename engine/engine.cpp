@@ -78,7 +78,7 @@ class LocalEngine final : public Engine {
   void handle(const AbortCommand& command);
   void handle(const StopCommand& command);
   void step();
-  std::span<const SamplerResult> sample(std::span<const float> logits);
+  std::span<const SamplerResult> sample(std::span<float> logits);
   void commit(const SchedulerOutput& output,
               std::span<const SamplerResult> results,
               Clock::time_point started);
@@ -156,20 +156,16 @@ Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config) {
 
 Expected<void> LocalEngine::load() {
   SLUICE_TRY(auto runner, ModelRunner::create(config_));
-  SLUICE_TRY(Vocabulary vocabulary, read_vocabulary(runner->file()));
-  SLUICE_TRY(tokenizer_, create_tokenizer(std::move(vocabulary)));
+  SLUICE_TRY(tokenizer_, runner->checkpoint().tokenizer());
   if (tokenizer_->vocab_size() > runner->model().vocab_size) {
     return make_error(ErrorCode::kDataLoss,
-                      config_.model + ": tokenizer.ggml.tokens: found " +
+                      config_.model + ": tokenizer: found " +
                           std::to_string(tokenizer_->vocab_size()) + " tokens, the embedding has " +
                           std::to_string(runner->model().vocab_size) + " rows");
   }
   info_.architecture = runner->model().architecture;
   info_.path = config_.model;
-  if (const Expected<std::string_view> source = runner->file().get_string("tokenizer.chat_template");
-      source) {
-    info_.chat_template = *source;
-  }
+  info_.chat_template = runner->checkpoint().chat_template();
   info_.vocab_size = runner->model().vocab_size;
   info_.max_model_len = runner->plan().max_model_len;
   info_.num_parameters = runner->num_parameters();
@@ -296,7 +292,7 @@ void LocalEngine::step() {
         num_queued_.fetch_sub(1);
       }
     }
-    const std::span<const float> logits =
+    const std::span<float> logits =
         core_->runner->execute(output, core_->scheduler, core_->kv);
     commit(output, sample(logits), started);
     step_started_ns_ = 0;
@@ -307,7 +303,7 @@ void LocalEngine::step() {
   core_->requests.flush();
 }
 
-std::span<const SamplerResult> LocalEngine::sample(std::span<const float> logits) {
+std::span<const SamplerResult> LocalEngine::sample(std::span<float> logits) {
   core_->sampler_inputs.clear();
   const auto vocab = static_cast<size_t>(core_->runner->model().vocab_size);
   size_t row = 0;
@@ -315,8 +311,8 @@ std::span<const SamplerResult> LocalEngine::sample(std::span<const float> logits
     const Request& request = *core_->scheduler.find(id);
     core_->sampler_inputs.push_back({.params = &core_->requests.find(id)->sampling,
                                      .logits = logits.data() + row * vocab,
-                                     .position = request.num_tokens(),
-                                     .num_generated = request.num_generated()});
+                                     .tokens = request.tokens,
+                                     .num_prompt_tokens = request.num_prompt_tokens});
     ++row;
   }
   return core_->sampler.sample(core_->runner->device().context(), core_->sampler_inputs);

@@ -4,7 +4,7 @@
 #include "engine/core/config.h"
 #include "engine/model_runner.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "engine/weights/inspect.h"
+#include "engine/weights/checkpoint.h"
 
 namespace sluice {
 namespace {
@@ -16,8 +16,8 @@ int32_t planned_threads(const Config& config) {
 }  // namespace
 
 Expected<std::string> inspect_model(const Config& config, bool all_tensors) {
-  SLUICE_TRY(const std::unique_ptr<GgufFile> file, GgufFile::open(config.model));
-  std::string text = describe_gguf(*file, all_tensors);
+  SLUICE_TRY(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(config.model));
+  std::string text = checkpoint->describe(all_tensors);
   const Expected<PlannedModel> planned = plan_model(config, planned_threads(config));
   text += "\n";
   text += planned ? planned->plan.describe() : "memory plan: " + planned.error().message + "\n";
@@ -30,9 +30,8 @@ Expected<std::string> plan_text(const Config& config) {
 }
 
 Expected<std::unique_ptr<Tokenizer>> load_tokenizer(const std::string& model_path) {
-  SLUICE_TRY(const std::unique_ptr<GgufFile> file, GgufFile::open(model_path));
-  SLUICE_TRY(Vocabulary vocabulary, read_vocabulary(*file));
-  return create_tokenizer(std::move(vocabulary));
+  SLUICE_TRY(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(model_path));
+  return checkpoint->tokenizer();
 }
 
 }  // namespace sluice

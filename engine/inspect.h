@@ -15,14 +15,14 @@ class Tokenizer;
 
 // Metadata, tensors by type and the memory plan of `config.model`, as lines of text ending in a
 // newline. `all_tensors`: one line for each tensor and each whole metadata value. Errors as
-// GgufFile::open; a plan that does not fit is part of the text.
+// Checkpoint::open; a plan that does not fit is part of the text.
 [[nodiscard]] Expected<std::string> inspect_model(const Config& config, bool all_tensors);
 
 // The memory plan that create_engine() would follow, in bytes, as lines of text ending in a
 // newline. kResourceExhausted: it does not fit; the message says what would.
 [[nodiscard]] Expected<std::string> plan_text(const Config& config);
 
-// The tokenizer of a model file. Errors as GgufFile::open and create_tokenizer.
+// The tokenizer of a model file. Errors as Checkpoint::open and create_tokenizer.
 [[nodiscard]] Expected<std::unique_ptr<Tokenizer>> load_tokenizer(const std::string& model_path);
 
 }  // namespace sluice

@@ -6,6 +6,8 @@
 #include <fstream>
 #include <limits>
 
+#include "engine/core/cgroup.h"
+
 namespace sluice {
 namespace {
 
@@ -18,16 +20,6 @@ std::string mib(int64_t bytes) {
   return buffer;
 }
 
-// A file holding one number, or "max"; kUnlimited when it is absent or says so.
-int64_t read_limit(const char* path) {
-  std::ifstream in(path);
-  std::string word;
-  if (!(in >> word) || word == "max") return kUnlimited;
-  char* end = nullptr;
-  const long long value = std::strtoll(word.c_str(), &end, 10);
-  return *end == '\0' && value >= 0 ? value : kUnlimited;
-}
-
 int64_t meminfo_available() {
   std::ifstream in("/proc/meminfo");
   std::string key;
@@ -36,23 +28,6 @@ int64_t meminfo_available() {
   while (in >> key >> kib) {
     std::getline(in, unit);
     if (key == "MemAvailable:") return kib * 1024;
-  }
-  return kUnlimited;
-}
-
-int64_t cgroup_available() {
-  struct Files {
-    const char* limit;
-    const char* usage;
-  };
-
-  for (const Files& files : {Files{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
-                             Files{"/sys/fs/cgroup/memory/memory.limit_in_bytes",
-                                   "/sys/fs/cgroup/memory/memory.usage_in_bytes"}}) {
-    const int64_t limit = read_limit(files.limit);
-    if (limit == kUnlimited) continue;
-    const int64_t usage = read_limit(files.usage);
-    return std::max<int64_t>(0, limit - (usage == kUnlimited ? 0 : usage));
   }
   return kUnlimited;
 }
@@ -68,7 +43,9 @@ tl::unexpected<Error> does_not_fit(const MemoryPlan& plan,
 
 }  // namespace
 
-int64_t available_memory_bytes() { return std::min(meminfo_available(), cgroup_available()); }
+int64_t available_memory_bytes() {
+  return std::min(meminfo_available(), cgroup_available_memory());
+}
 
 Expected<DType> parse_kv_dtype(const std::string& name) {
   if (name == "auto" || name == "bfloat16") return DType::kBF16;

@@ -25,10 +25,21 @@ std::vector<KvGroupSpec> group_specs(const Model& model, const MemoryPlan& plan)
   return specs;
 }
 
-std::string fingerprint_of(uint64_t file_hash, const Config& config, const MemoryPlan& plan) {
+// Which of LongRoPE's two sets of factors is in use changes what the model computes.
+std::string rope_variant(const ModelConfig& model, const MemoryPlan& plan) {
+  const int32_t original = model.long_rope.original_context;
+  if (original == 0) return "";
+  return plan.max_model_len > original ? "|long rope" : "|short rope";
+}
+
+std::string fingerprint_of(uint64_t file_hash,
+                           const Config& config,
+                           const ModelConfig& model,
+                           const MemoryPlan& plan) {
   const std::string key = std::string(version()) + "|" + build_id() + "|cpu|" +
                           std::to_string(config.activation_bits) + "|" +
-                          std::string(to_string(plan.kv_dtype)) + "|" + std::to_string(file_hash);
+                          std::string(to_string(plan.kv_dtype)) + "|" + std::to_string(file_hash) +
+                          rope_variant(model, plan);
   char text[24];
   std::snprintf(text, sizeof text, "fp_%016llx",
                 static_cast<unsigned long long>(XXH3_64bits(key.data(), key.size())));
@@ -53,10 +64,9 @@ std::vector<LayerCache> layer_caches(const Model& model, const KvStorage& storag
 
 Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads) {
   PlannedModel planned;
-  SLUICE_TRY(planned.file, GgufFile::open(config.model));
-  SLUICE_TRY(const std::string_view architecture, planned.file->get_string("general.architecture"));
-  SLUICE_TRY(planned.spec, find_model_spec(architecture));
-  SLUICE_TRY(planned.model, planned.spec->read_config(*planned.file));
+  SLUICE_TRY(planned.checkpoint, Checkpoint::open(config.model));
+  SLUICE_TRY(planned.spec, find_model_spec(*planned.checkpoint));
+  SLUICE_TRY(planned.model, read_model_config(*planned.spec, *planned.checkpoint));
 
   // Every step samples at most one row a request; a chunk per request is at least one token.
   const auto max_seq_len = static_cast<int32_t>(
@@ -66,7 +76,7 @@ Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads) {
                     .max_logits = config.max_num_seqs,
                     .max_seq_len = max_seq_len,
                     .num_threads = num_threads};
-  WeightStore names_and_shapes(*planned.file);
+  WeightStore names_and_shapes(*planned.checkpoint);
   SLUICE_TRY(const std::unique_ptr<Model> shape,
              planned.spec->build(planned.model,
                                  {.activation_bits = config.activation_bits, .max_model_len = 1},
@@ -76,15 +86,14 @@ Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads) {
     return make_error(ErrorCode::kUnsupported,
                       config.model + ": tensor " + unused.front() + " and " +
                           std::to_string(unused.size() - 1) + " more have no place in architecture " +
-                          std::string(architecture));
+                          planned.model.architecture);
   }
   const int64_t vocab = planned.model.vocab_size;
   SLUICE_TRY(planned.plan,
              plan_memory(config, planned.model, shape->kv_layouts(),
-                         {.file_bytes = planned.file->file_bytes(),
-                          .weight_bytes = names_and_shapes.packed_total_bytes(),
-                          .rope_bytes_per_token =
-                              kernels::RopeTable::bytes(planned.model.rope, 1),
+                         {.file_bytes = planned.checkpoint->file_bytes(),
+                          .weight_bytes = names_and_shapes.packed_bytes(),
+                          .rope_bytes_per_token = planned.model.rope_bytes(1),
                           .arena_bytes = shape->arena_bytes(planned.bounds),
                           .logits_bytes =
                               vocab * config.max_num_seqs * static_cast<int64_t>(sizeof(float)) +
@@ -109,18 +118,19 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config)
       .block_size = plan.block_size};
   std::unique_ptr<ModelRunner> runner(new ModelRunner(batch_bounds, std::move(storage)));
   runner->device_ = std::move(device);
-  runner->file_ = std::move(planned.file);
+  runner->checkpoint_ = std::move(planned.checkpoint);
   runner->plan_ = plan;
 
   // The hash reads the file while repacking does; both find it in the page cache.
   uint64_t file_hash = 0;
   std::thread hasher([&] {
-    const std::span<const std::byte> bytes = runner->file_->bytes();
-    file_hash = XXH3_64bits(bytes.data(), bytes.size());
+    for (const std::span<const std::byte> bytes : runner->checkpoint_->contents()) {
+      file_hash = XXH3_64bits_withSeed(bytes.data(), bytes.size(), file_hash);
+    }
   });
-  runner->weights_ = std::make_unique<WeightStore>(*runner->file_);
+  runner->weights_ = std::make_unique<WeightStore>(*runner->checkpoint_);
   Expected<std::unique_ptr<Model>> model = [&]() -> Expected<std::unique_ptr<Model>> {
-    SLUICE_TRY_VOID(runner->weights_->allocate());
+    SLUICE_TRY_VOID(runner->weights_->allocate(plan.weight_bytes));
     return planned.spec->build(
         planned.model,
         {.activation_bits = config.activation_bits, .max_model_len = plan.max_model_len},
@@ -129,7 +139,7 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config)
   hasher.join();
   if (!model) return tl::unexpected(std::move(model).error());
   runner->model_ = std::move(*model);
-  runner->fingerprint_ = fingerprint_of(file_hash, config, plan);
+  runner->fingerprint_ = fingerprint_of(file_hash, config, planned.model, plan);
 
   SLUICE_TRY(runner->arena_, AlignedBuffer::allocate(plan.arena_bytes, "activations"));
   runner->model_->bind(planned.bounds, runner->arena_.span());
@@ -140,9 +150,9 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config)
   return runner;
 }
 
-std::span<const float> ModelRunner::execute(const SchedulerOutput& output,
-                                            const Scheduler& scheduler,
-                                            const KvCacheManager& kv) {
+std::span<float> ModelRunner::execute(const SchedulerOutput& output,
+                                      const Scheduler& scheduler,
+                                      const KvCacheManager& kv) {
   batch_.build(output, scheduler, kv);
   const ForwardBatch batch = batch_.view();
   model_->forward(ForwardContext{.exec = device_->context(),

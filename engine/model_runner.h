@@ -16,7 +16,7 @@
 #include "engine/input_batch.h"
 #include "engine/memory_plan.h"
 #include "engine/models/model.h"
-#include "engine/weights/gguf.h"
+#include "engine/weights/checkpoint.h"
 #include "engine/weights/weight_store.h"
 #include "kernels/device.h"
 #include "kvcache/kv_storage.h"
@@ -26,7 +26,7 @@ namespace sluice {
 // A model file read and planned, nothing of size allocated yet; `serve --dry-run` and `inspect` stop
 // here.
 struct PlannedModel {
-  std::unique_ptr<GgufFile> file;
+  std::unique_ptr<Checkpoint> checkpoint;
   const ModelSpec* spec = nullptr;
   ModelConfig model;
   StepBounds bounds;
@@ -40,8 +40,8 @@ class ModelRunner {
   static Expected<std::unique_ptr<ModelRunner>> create(const Config& config);
 
   // Runs one step; returns the logits of the rows that sample, [rows][vocab], in the order of
-  // sampling_requests(). Valid until the next call.
-  std::span<const float> execute(const SchedulerOutput& output,
+  // sampling_requests(). The caller's to change until the next call.
+  std::span<float> execute(const SchedulerOutput& output,
                                  const Scheduler& scheduler,
                                  const KvCacheManager& kv);
   [[nodiscard]] std::span<const RequestId> sampling_requests() const {
@@ -49,7 +49,7 @@ class ModelRunner {
   }
 
   [[nodiscard]] const kernels::Device& device() const { return *device_; }
-  [[nodiscard]] const GgufFile& file() const { return *file_; }
+  [[nodiscard]] const Checkpoint& checkpoint() const { return *checkpoint_; }
   [[nodiscard]] const MemoryPlan& plan() const { return plan_; }
   [[nodiscard]] const ModelConfig& model() const { return model_->config(); }
   [[nodiscard]] std::vector<KvGroupSpec> kv_groups() const;
@@ -62,7 +62,7 @@ class ModelRunner {
       : batch_(bounds), kv_storage_(std::move(storage)) {}
 
   std::unique_ptr<kernels::Device> device_;
-  std::unique_ptr<GgufFile> file_;
+  std::unique_ptr<Checkpoint> checkpoint_;
   std::unique_ptr<WeightStore> weights_;
   std::unique_ptr<Model> model_;
   MemoryPlan plan_;

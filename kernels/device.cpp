@@ -5,12 +5,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <fstream>
 #include <string>
-#include <string_view>
 #include <thread>
 
+#include "engine/core/cgroup.h"
 #include "kernels/cpu/runtime.h"
 
 namespace sluice::kernels {
@@ -47,33 +45,6 @@ Expected<Isa> choose_isa(const std::string& wanted) {
   return make_error(
       ErrorCode::kUnsupported,
       "instruction set '" + wanted + "' is not offered here; this machine has: auto, " + available);
-}
-
-// "123" or "max"; -1 where there is no such file or no limit.
-int64_t read_limit(const char* path, int64_t* second) {
-  std::ifstream file(path);
-  std::string first_word;
-  std::string second_word;
-  if (!(file >> first_word)) return -1;
-  const auto parse = [](std::string_view word) {
-    int64_t value = -1;
-    const auto result = std::from_chars(word.data(), word.data() + word.size(), value);
-    return result.ec == std::errc{} ? value : int64_t{-1};
-  };
-  if (second != nullptr && (file >> second_word)) *second = parse(second_word);
-  return parse(first_word);
-}
-
-// CPUs that the cgroup's quota amounts to, rounded up; 0: no quota.
-int32_t cgroup_cpus() {
-  int64_t period = -1;
-  int64_t quota = read_limit("/sys/fs/cgroup/cpu.max", &period);  // cgroup v2
-  if (quota < 0) {
-    quota = read_limit("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", nullptr);  // v1
-    period = read_limit("/sys/fs/cgroup/cpu/cpu.cfs_period_us", nullptr);
-  }
-  if (quota <= 0 || period <= 0) return 0;
-  return static_cast<int32_t>(std::min<int64_t>(ceil_div(quota, period), 4096));
 }
 
 }  // namespace

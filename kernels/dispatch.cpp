@@ -31,11 +31,16 @@ void dispatch(const ExecContext& ctx, const Args& args, Op<Args> on_cpu, Op<Args
 SLUICE_OPERATOR(linear, LinearArgs)
 SLUICE_OPERATOR(quantize_activations, QuantizeArgs)
 SLUICE_OPERATOR(rms_norm, RmsNormArgs)
+SLUICE_OPERATOR(head_norm, HeadNormArgs)
 SLUICE_OPERATOR(attention, AttentionArgs)
 SLUICE_OPERATOR(rope_write_kv, RopeWriteKvArgs)
 SLUICE_OPERATOR(embedding, EmbeddingArgs)
-SLUICE_OPERATOR(silu_mul, SiluMulArgs)
+SLUICE_OPERATOR(gate_mul, GateMulArgs)
+SLUICE_OPERATOR(add_rows, AddRowsArgs)
+SLUICE_OPERATOR(scale_rows, ScaleRowsArgs)
 SLUICE_OPERATOR(gather_rows, GatherRowsArgs)
+SLUICE_OPERATOR(moe_route, MoeRouteArgs)
+SLUICE_OPERATOR(moe_combine, MoeCombineArgs)
 SLUICE_OPERATOR(sample, SampleArgs)
 
 #undef SLUICE_OPERATOR

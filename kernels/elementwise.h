@@ -21,16 +21,47 @@ struct EmbeddingArgs {
 
 void embedding(const ExecContext& ctx, const EmbeddingArgs& args);
 
-// out = silu(gate) * up, silu(x) = x / (1 + exp(-x)) with this library's exp; quantized as `out`
-// asks.
-struct SiluMulArgs {
+enum class GateFunction : uint8_t {
+  kSilu,           // g / (1 + exp(-g)) * u
+  kGeluTanh,       // (0.5 g) * (1 + tanh(c * fma(0.044715 g^2, g, g))) * u, c = sqrt(2 / pi)
+  kClampedSwiglu,  // g = min(g, 7), u in [-7, 7]: g / (1 + exp(-1.702 g)) * (u + 1)
+};
+
+// out = function(gate, up) with this library's exp and tanh; quantized as `out` asks.
+struct GateMulArgs {
   const float* gate;  // [num_rows, n]
   const float* up;    // [num_rows, n]
   int64_t stride;     // elements, of both
-  Activations out;    // k = n
+  GateFunction function = GateFunction::kSilu;
+  Activations out;  // k = n
 };
 
-void silu_mul(const ExecContext& ctx, const SiluMulArgs& args);
+void gate_mul(const ExecContext& ctx, const GateMulArgs& args);
+
+// x[i, :] = fma(y[i, :], scale, x[i, :]).
+struct AddRowsArgs {
+  float* x;
+  int64_t x_stride;
+  const float* y;
+  int64_t y_stride;
+  int32_t num_rows;
+  int32_t n;
+  float scale = 1;
+};
+
+void add_rows(const ExecContext& ctx, const AddRowsArgs& args);
+
+// x = x * scale, then, where soft_cap is not 0, x = soft_cap * tanh(x * (1 / soft_cap)). In place.
+struct ScaleRowsArgs {
+  float* x;
+  int64_t x_stride;
+  int32_t num_rows;
+  int32_t n;
+  float scale = 1;
+  float soft_cap = 0;
+};
+
+void scale_rows(const ExecContext& ctx, const ScaleRowsArgs& args);
 
 // out[i, :] = x[indices[i], :].
 struct GatherRowsArgs {

@@ -5,12 +5,17 @@
 // k; G = ceil(K / 32) groups are cut into 8 segments, segment s holding the groups
 // [s * G / 8, (s + 1) * G / 8) (integer division). Within a segment, groups in order:
 //   int8, int16 activations:  acc = fma(float(isum), d_w * s_a, acc), isum the exact int32 dot
-//                             product of codes (zero point taken off), d_w the weight's scale, s_a
-//                             the activation's, both fp32;
+//                             product of codes (zero point taken off, codebook entries looked up),
+//                             d_w the weight's scale, s_a the activation's, both fp32;
 //                             where the format has a minimum m_w: acc = fma(m_w, t_a, acc) after it,
 //                             t_a = float(sum of the activation's codes in the group) * s_a;
+//                             formats with a scale per 16 (Q2_K, Q3_K, Q6_K) do the same for the
+//                             first 16 k, then for the second 16;
 //   float activations:        for k in order: acc = fma(w, x, acc), w = the fp32 weight, which is
-//                             fma(code, d, m) for integer formats.
+//                             fma(code, d_w, m_w) for integer formats.
+// Where a format has sub-scales, d_w and m_w are the block's scale times the integer sub-scale:
+// products of at most 19 bits, exact in fp32, so that nothing is rounded twice and no integer sum
+// can overflow.
 // The 8 segment values fold as ((s0+s1)+(s2+s3))+((s4+s5)+(s6+s7)). Then bias is added, if any.
 #pragma once
 
@@ -33,8 +38,9 @@ enum class ActivationFormat : uint8_t { kInt8, kInt16, kFloat };
 //
 // Layout. kFloat: plain rows, [num_rows][align_up(k, 32)]. Integer formats: blocks of 8 rows, each
 // [groups] records of activation_record_bytes: codes [8 rows][32], then scales [8] float, sums [8]
-// float (t_a above: float(sum of codes) * scale), code_sums [8] int32 (sum of codes), so that a
-// kernel finds all of a group's rows at fixed distances. Rows past num_rows are never read.
+// float (t_a above: float(sum of codes) * scale), code_sums [8] int32 (sum of codes),
+// half_sums [8] int32 (of the first 16 codes), so that a kernel finds all of a group's rows at fixed
+// distances. Rows past num_rows are never read.
 struct Activations {
   ActivationFormat format = ActivationFormat::kFloat;
   int32_t num_rows = 0;
@@ -44,7 +50,7 @@ struct Activations {
 
 inline constexpr int32_t kActivationRows = 8;  // rows of a block of integer activations
 constexpr int64_t activation_record_bytes(ActivationFormat format) {
-  return format == ActivationFormat::kInt8 ? 384 : 640;  // 352 and 608, up to a cache line
+  return format == ActivationFormat::kInt8 ? 384 : 640;
 }
 
 // One row's part of one record.
@@ -53,6 +59,7 @@ struct ActivationGroup {
   float* scale;
   float* sum;
   int32_t* code_sum;
+  int32_t* half_sum;
 };
 ActivationGroup activation_group(const Activations& activations, int64_t row, int64_t group);
 

@@ -20,13 +20,15 @@ struct RopeParams {
   int32_t rotary_dim = 0;  // even, <= head_dim; the rest passes through
   float freq_base = 10000.0F;
   float freq_scale = 1.0F;               // linear scaling: angle = position * freq_scale * freq
-  std::vector<float> freq_factors = {};  // rope_freqs.weight: divides each frequency; or empty
+  std::vector<float> freq_factors = {};  // divides each frequency (rope_scaling.h); or empty
+  float attention_factor = 1.0F;         // multiplies cos and sin
   RopeStyle style = RopeStyle::kInterleaved;
 };
 
 // cos and sin of every (position, pair), computed in double by fixed polynomials
 // (kernels/cpu/math64.h, no libm) and rounded once: angle = position * f_i,
-// f_i = freq_base^(-2 i / rotary_dim) * freq_scale / freq_factors[i]. Angles up to 1e6 rad.
+// f_i = freq_base^(-2 i / rotary_dim) * freq_scale / freq_factors[i]; both are multiplied by
+// attention_factor before rounding. Angles up to 1e6 rad.
 class RopeTable {
  public:
   RopeTable(const RopeParams& params, int32_t num_positions);

@@ -44,6 +44,7 @@ struct SampleRow {
   uint64_t seed = 0;
   int64_t position = 0;       // absolute position of the token being chosen
   int32_t num_logprobs = -1;  // -1: none, no log-probabilities are computed
+  bool choose = true;         // false: `token` is given, only its log-probabilities are computed
   // Results.
   TokenId token = kInvalidToken;
   float logprob = 0;                        // of `token`; num_logprobs >= 0

@@ -10,40 +10,28 @@ namespace sluice {
 namespace {
 
 // In the order of WeightFormat, so that format_info() is an index.
-constexpr std::array<FormatInfo, 4> kFormats = {{
-    {.format = WeightFormat::kF32,
-     .name = "F32",
-     .ggml_type = 0,
-     .block_elements = 1,
-     .block_bytes = 4,
-     .is_integer = false,
-     .zero_point = 0,
-     .has_min = false},
-    {.format = WeightFormat::kF16,
-     .name = "F16",
-     .ggml_type = 1,
-     .block_elements = 1,
-     .block_bytes = 2,
-     .is_integer = false,
-     .zero_point = 0,
-     .has_min = false},
-    {.format = WeightFormat::kQ4_1,
-     .name = "Q4_1",
-     .ggml_type = 3,
-     .block_elements = 32,
-     .block_bytes = sizeof(BlockQ4_1),
-     .is_integer = true,
-     .zero_point = 0,
-     .has_min = true},
-    {.format = WeightFormat::kQ8_0,
-     .name = "Q8_0",
-     .ggml_type = 8,
-     .block_elements = 32,
-     .block_bytes = sizeof(BlockQ8_0),
-     .is_integer = true,
-     .zero_point = 128,
-     .has_min = false},
+// clang-format off
+constexpr std::array<FormatInfo, 16> kFormats = {{
+    // format, name, ggml type, block elements and bytes, integer, zero point, codebook, minimum,
+    // offset and number of fp16 scales
+    {WeightFormat::kF32,    "F32",    0,  1,   4,   false, 0,   nullptr,        false, 0,   0},
+    {WeightFormat::kF16,    "F16",    1,  1,   2,   false, 0,   nullptr,        false, 0,   0},
+    {WeightFormat::kBF16,   "BF16",   30, 1,   2,   false, 0,   nullptr,        false, 0,   0},
+    {WeightFormat::kQ4_0,   "Q4_0",   2,  32,  18,  true,  8,   nullptr,        false, 0,   1},
+    {WeightFormat::kQ4_1,   "Q4_1",   3,  32,  20,  true,  0,   nullptr,        true,  0,   2},
+    {WeightFormat::kQ5_0,   "Q5_0",   6,  32,  22,  true,  16,  nullptr,        false, 0,   1},
+    {WeightFormat::kQ5_1,   "Q5_1",   7,  32,  24,  true,  0,   nullptr,        true,  0,   2},
+    {WeightFormat::kQ8_0,   "Q8_0",   8,  32,  34,  true,  128, nullptr,        false, 0,   1},
+    {WeightFormat::kQ2_K,   "Q2_K",   10, 256, 84,  true,  0,   nullptr,        true,  80,  2},
+    {WeightFormat::kQ3_K,   "Q3_K",   11, 256, 110, true,  4,   nullptr,        false, 108, 1},
+    {WeightFormat::kQ4_K,   "Q4_K",   12, 256, 144, true,  0,   nullptr,        true,  0,   2},
+    {WeightFormat::kQ5_K,   "Q5_K",   13, 256, 176, true,  0,   nullptr,        true,  0,   2},
+    {WeightFormat::kQ6_K,   "Q6_K",   14, 256, 210, true,  32,  nullptr,        false, 208, 1},
+    {WeightFormat::kIQ4_NL, "IQ4_NL", 20, 32,  18,  true,  0,   kIq4Codebook,   false, 0,   1},
+    {WeightFormat::kIQ4_XS, "IQ4_XS", 23, 256, 136, true,  0,   kIq4Codebook,   false, 0,   1},
+    {WeightFormat::kMXFP4,  "MXFP4",  39, 32,  17,  true,  0,   kMxfp4Codebook, false, 0,   0},
 }};
+// clang-format on
 
 constexpr bool rows_in_enum_order() {
   for (size_t i = 0; i < kFormats.size(); ++i) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weight formats: what a checkpoint's bytes mean. One row per format; block structs as in GGUF
-// (little-endian, blocks along K). Reference decoding lives in reference.cpp, the kernel layout in
-// repack.h.
+// Weight formats: what a checkpoint's bytes mean. One row per format, blocks along K as in GGUF
+// (little-endian). Reference decoding lives in reference.cpp, the kernel layout in repack.h.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +11,24 @@
 
 namespace sluice {
 
-enum class WeightFormat : uint8_t { kF32, kF16, kQ4_1, kQ8_0 };
+enum class WeightFormat : uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kIQ4_NL,
+  kIQ4_XS,
+  kMXFP4
+};
 
 struct FormatInfo {
   WeightFormat format;
@@ -20,44 +36,62 @@ struct FormatInfo {
   uint32_t ggml_type;      // type id in GGUF tensor infos
   int32_t block_elements;  // weights per block along K
   int32_t block_bytes;
-  // Integer codes a kernel multiplies: unsigned code minus zero_point, times a scale per 32, plus
-  // a minimum per 32 where has_min. Float formats (is_integer false) use float activations only.
+  // Integer codes a kernel multiplies; false: floats, which take float activations only.
   bool is_integer;
-  int32_t zero_point;
-  bool has_min;
+  int32_t zero_point;      // taken off a stored code
+  const int8_t* codebook;  // [16] what stored codes stand for; null where they stand for themselves
+  bool has_min;            // a minimum is added
+  int32_t scale_offset;    // of the block's fp16 scales, one after the other
+  int32_t num_scales;      // fp16; 0 for floats and for MXFP4, whose scale is a power of two
 };
 
 std::span<const FormatInfo> format_table();
 const FormatInfo& format_info(WeightFormat format);
 std::optional<WeightFormat> format_from_ggml_type(uint32_t ggml_type);
 
-struct BlockQ4_1 {
-  uint16_t scale;     // fp16
-  uint16_t min;       // fp16
-  uint8_t codes[16];  // low nibble: element j, high nibble: element j + 16; w = code * d + m
-};
-
-static_assert(sizeof(BlockQ4_1) == 20);
-
-struct BlockQ8_0 {
-  uint16_t scale;    // fp16
-  int8_t codes[32];  // w = code * d
-};
-
-static_assert(sizeof(BlockQ8_0) == 34);
+inline constexpr int8_t kIq4Codebook[16] = {
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+// E2M1, doubled so that all values are integers; scales are halved in return.
+inline constexpr int8_t kMxfp4Codebook[16] = {
+    0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 inline constexpr int32_t kQuantGroup = 32;  // activation quantization group along absolute k
+
+// 32 weights of one row of an integer format, as stored. Weight j is
+//   value(codes[j]) * (scale * sub_scale[h]) + (min * sub_min[h]),  h = j / 16,
+// value() = codebook entry or code - zero_point; formats without a minimum add nothing. Both
+// products in parentheses are exact in fp32. Formats without sub-scales have ones here.
+struct QuantizedGroup {
+  uint8_t codes[kQuantGroup];
+  int32_t sub_scale[2];
+  int32_t sub_min[2];
+  uint16_t scale_bits;  // as stored: fp16; MXFP4: the exponent byte
+  uint16_t min_bits;    // fp16, before the sign that `min` has
+  float scale;
+  float min;  // of formats with sub-minima the stored value negated, for they are subtracted
+};
+
+// Group `group` of a row that starts at any byte.
+QuantizedGroup read_group(WeightFormat format, const std::byte* row, int64_t group);
 
 // Bytes of one row of k weights; k must be a multiple of block_elements.
 int64_t row_bytes(WeightFormat format, int64_t k);
 
-// Exact for F32, F16 and both integer formats' codes and scales; the one product and sum of Q4_1
-// are rounded to float as ggml's reference does (code * d + m, unfused).
+// The bits of ggml's reference: products and sum of a weight rounded to float one by one, unfused.
 void dequantize_row(WeightFormat format, const std::byte* row, int64_t k, float* out);
 // The same values without any rounding; the oracle of tests.
 void dequantize_row_f64(WeightFormat format, const std::byte* row, int64_t k, double* out);
-// Round-to-nearest quantization as ggml's reference does it; for tests and the converter.
+// Round-to-nearest quantization as ggml's reference does it; for tests and the converter. F32, F16,
+// BF16, Q4_1 and Q8_0 have an encoding here.
 void quantize_row(WeightFormat format, const float* row, int64_t k, std::byte* out);
+
+// The first block of a row whose scale, minimum or float weight is infinite or NaN.
+struct NonFinite {
+  int64_t block;
+  float value;
+};
+
+std::optional<NonFinite> find_non_finite(WeightFormat format, const std::byte* row, int64_t k);
 
 float half_to_float(uint16_t half);   // exact
 uint16_t float_to_half(float value);  // round to nearest even

@@ -2,6 +2,7 @@
 #include "quant/repack.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "engine/core/status.h"
@@ -10,8 +11,16 @@
 namespace sluice {
 namespace {
 
-constexpr int32_t kChunk = 4;  // consecutive k of one row that one 32-bit lane multiplies
-constexpr uint8_t kQ8Zero = 128;
+constexpr int32_t kNumChunks = 8;
+
+constexpr bool blocks_are_whole_lines() {
+  for (const PackedLayout& layout : kPackedLayouts) {
+    if (layout.block_bytes() % 64 != 0) return false;
+  }
+  return true;
+}
+
+static_assert(blocks_are_whole_lines());
 
 // The rows of one tile inside the checkpoint's matrix.
 struct TileRows {
@@ -22,7 +31,7 @@ struct TileRows {
   [[nodiscard]] const std::byte* row(int32_t r) const { return first + r * row_bytes; }
 };
 
-// kF32 and kF16: transposed, so that 16 outputs of one k lie side by side.
+// Transposed, so that 16 outputs of one k lie side by side.
 template <typename Element>
 void pack_float_group(const TileRows& rows, int64_t group, int64_t k, std::byte* dst) {
   constexpr auto kBytes = static_cast<int64_t>(sizeof(Element));
@@ -36,54 +45,116 @@ void pack_float_group(const TileRows& rows, int64_t group, int64_t k, std::byte*
   }
 }
 
-void pack_q8_0_group(const TileRows& rows, int64_t group, std::byte* dst) {
-  constexpr int32_t kCodesBytes = kQuantGroup * kRowTile;
-  std::memset(dst, kQ8Zero, kCodesBytes);
-  for (int32_t r = 0; r < rows.count; ++r) {
-    BlockQ8_0 block;
-    std::memcpy(&block, rows.row(r) + group * static_cast<int64_t>(sizeof(block)), sizeof(block));
-    for (int32_t j = 0; j < kQuantGroup; ++j) {
-      const int32_t at = (j / kChunk * kRowTile + r) * kChunk + j % kChunk;
-      dst[at] = static_cast<std::byte>(block.codes[j] + kQ8Zero);
+// Row r's dword of every register of the code planes, from its 8 chunks of 4 codes.
+void pack_codes(const PackedLayout& layout, const uint8_t* codes, int32_t r, std::byte* dst) {
+  std::array<uint32_t, kNumChunks> chunk;
+  std::memcpy(chunk.data(), codes, sizeof(chunk));
+  const auto put = [&](int32_t reg, uint32_t dword) {
+    std::memcpy(dst + (reg * kRowTile + r) * 4, &dword, sizeof(dword));
+  };
+  // The dword in which `count` chunks from `first` on lie side by side, `bits` from `shift` of
+  // each.
+  const auto gather = [&](int32_t first, int32_t step, int32_t bits, int32_t shift) {
+    const uint32_t mask = ((1U << bits) - 1) * 0x01010101U;
+    uint32_t dword = 0;
+    for (int32_t i = 0; i * bits < 8; ++i) {
+      const uint32_t part = chunk[static_cast<size_t>(first + i * step)] >> shift;
+      dword |= (part & mask) << (i * bits);
     }
-    std::memcpy(dst + kCodesBytes + r * sizeof(uint16_t), &block.scale, sizeof(uint16_t));
+    return dword;
+  };
+  const int32_t high = layout.low_bits;  // the register that the high plane begins with
+  if (layout.low_bits == 8) {
+    for (int32_t c = 0; c < 8; ++c) put(c, chunk[static_cast<size_t>(c)]);
+  } else if (layout.low_bits == 4) {
+    for (int32_t c = 0; c < 4; ++c) put(c, gather(c, 4, 4, 0));
+  } else {
+    for (int32_t half = 0; half < 2; ++half) put(half, gather(4 * half, 1, 2, 0));
+  }
+  if (layout.high_bits == 1) {
+    put(high, gather(0, 1, 1, layout.low_bits));
+  } else if (layout.high_bits == 2) {
+    for (int32_t half = 0; half < 2; ++half) {
+      put(high + half, gather(4 * half, 1, 2, layout.low_bits));
+    }
   }
 }
 
-void pack_q4_1_group(const TileRows& rows, int64_t group, std::byte* dst) {
-  constexpr int32_t kCodesBytes = kQuantGroup / 2 * kRowTile;
-  constexpr int32_t kScalesBytes = kRowTile * sizeof(uint16_t);
+void put_half(uint16_t half, int32_t r, std::byte* dst) {
+  std::memcpy(dst + r * 2, &half, sizeof(half));
+}
+
+// Row r's part of a group's scales and of its super-block's, which every group writes alike.
+void pack_scales(ScaleLayout layout,
+                 const QuantizedGroup& group,
+                 int32_t r,
+                 std::byte* scales,
+                 std::byte* super) {
+  switch (layout) {
+    case ScaleLayout::kNone:
+      return;
+    case ScaleLayout::kHalf:
+      return put_half(group.scale_bits, r, scales);
+    case ScaleLayout::kHalfMin:
+      put_half(group.scale_bits, r, scales);
+      return put_half(group.min_bits, r, scales + 2 * kRowTile);
+    case ScaleLayout::kExponent:
+      scales[r] = static_cast<std::byte>(group.scale_bits);
+      return;
+    case ScaleLayout::kSub32:
+      scales[r] = static_cast<std::byte>(group.sub_scale[0]);
+      return put_half(group.scale_bits, r, super);
+    case ScaleLayout::kSub16:
+      for (int h = 0; h < 2; ++h) {
+        scales[h * kRowTile + r] = static_cast<std::byte>(group.sub_scale[h]);
+      }
+      return put_half(group.scale_bits, r, super);
+    case ScaleLayout::kSub32Min:
+      scales[r] = static_cast<std::byte>(group.sub_scale[0]);
+      scales[kRowTile + r] = static_cast<std::byte>(group.sub_min[0]);
+      break;
+    case ScaleLayout::kSub16Min:
+      for (int h = 0; h < 2; ++h) {
+        scales[h * kRowTile + r] =
+            static_cast<std::byte>(group.sub_scale[h] | group.sub_min[h] << 4);
+      }
+      break;
+  }
+  put_half(group.scale_bits, r, super);
+  put_half(group.min_bits, r, super + 2 * kRowTile);
+}
+
+void pack_integer_block(WeightFormat format,
+                        const TileRows& rows,
+                        int64_t first_group,
+                        int64_t num_groups,
+                        std::byte* dst) {
+  const PackedLayout& layout = packed_layout(format);
+  std::byte* const scales = dst + layout.groups_per_block * layout.code_bytes();
+  std::byte* const super = scales + layout.groups_per_block * layout.scale_bytes();
   for (int32_t r = 0; r < rows.count; ++r) {
-    BlockQ4_1 block;
-    std::memcpy(&block, rows.row(r) + group * static_cast<int64_t>(sizeof(block)), sizeof(block));
-    // The checkpoint already pairs element j with j + 16, which is chunk c with c + 4.
-    for (int32_t chunk = 0; chunk < kQuantGroup / 2 / kChunk; ++chunk) {
-      std::memcpy(dst + (chunk * kRowTile + r) * kChunk, block.codes + chunk * kChunk, kChunk);
+    for (int64_t g = 0; g < num_groups; ++g) {
+      const QuantizedGroup group = read_group(format, rows.row(r), first_group + g);
+      pack_codes(layout, group.codes, r, dst + g * layout.code_bytes());
+      pack_scales(layout.scales, group, r, scales + g * layout.scale_bytes(), super);
     }
-    std::byte* scales = dst + kCodesBytes;
-    std::memcpy(scales + r * sizeof(uint16_t), &block.scale, sizeof(uint16_t));
-    std::memcpy(scales + kScalesBytes + r * sizeof(uint16_t), &block.min, sizeof(uint16_t));
   }
 }
 
 }  // namespace
 
-int64_t packed_group_bytes(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kF32:
-      return int64_t{kQuantGroup} * kRowTile * 4;
-    case WeightFormat::kF16:
-      return int64_t{kQuantGroup} * kRowTile * 2;
-    case WeightFormat::kQ8_0:
-      return int64_t{kQuantGroup} * kRowTile + 2 * kRowTile + 32;
-    case WeightFormat::kQ4_1:
-      return int64_t{kQuantGroup} / 2 * kRowTile + 2 * 2 * kRowTile;
-  }
-  SLUICE_UNREACHABLE("weight format without a packed layout");
+const PackedLayout& packed_layout(WeightFormat format) {
+  static_assert(std::size(kPackedLayouts) == static_cast<size_t>(WeightFormat::kMXFP4) + 1);
+  return kPackedLayouts[static_cast<size_t>(format)];
+}
+
+int64_t packed_tile_bytes(WeightFormat format, int64_t k) {
+  const PackedLayout& layout = packed_layout(format);
+  return ceil_div(ceil_div(k, kQuantGroup), layout.groups_per_block) * layout.block_bytes();
 }
 
 int64_t packed_bytes(WeightFormat format, int64_t n, int64_t k) {
-  return ceil_div(n, kRowTile) * ceil_div(k, kQuantGroup) * packed_group_bytes(format);
+  return ceil_div(n, kRowTile) * packed_tile_bytes(format, k);
 }
 
 void pack_weight(WeightFormat format,
@@ -95,31 +166,27 @@ void pack_weight(WeightFormat format,
                  std::byte* dst) {
   CHECK_LE(0, tile_begin);
   CHECK_LE(tile_end, ceil_div(n, kRowTile));
+  const PackedLayout& layout = packed_layout(format);
   const int64_t source_row_bytes = row_bytes(format, k);
   const int64_t num_groups = ceil_div(k, kQuantGroup);
-  const int64_t group_bytes = packed_group_bytes(format);
+  const int64_t tile_bytes = packed_tile_bytes(format, k);
   for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
     const int64_t first_row = tile * kRowTile;
     const TileRows rows{.first = src + first_row * source_row_bytes,
                         .row_bytes = source_row_bytes,
                         .count = static_cast<int32_t>(std::min<int64_t>(kRowTile, n - first_row))};
-    for (int64_t group = 0; group < num_groups; ++group) {
-      std::byte* out = dst + (tile * num_groups + group) * group_bytes;
-      std::memset(out, 0, static_cast<size_t>(group_bytes));
-      switch (format) {
-        case WeightFormat::kF32:
-          pack_float_group<uint32_t>(rows, group, k, out);
-          break;
-        case WeightFormat::kF16:
-          pack_float_group<uint16_t>(rows, group, k, out);
-          break;
-        case WeightFormat::kQ8_0:
-          pack_q8_0_group(rows, group, out);
-          break;
-        case WeightFormat::kQ4_1:
-          pack_q4_1_group(rows, group, out);
-          break;
+    std::byte* out = dst + tile * tile_bytes;
+    std::memset(out, 0, static_cast<size_t>(tile_bytes));
+    for (int64_t group = 0; group < num_groups; group += layout.groups_per_block) {
+      if (layout.low_bits == 32) {
+        pack_float_group<uint32_t>(rows, group, k, out);
+      } else if (layout.low_bits == 16) {
+        pack_float_group<uint16_t>(rows, group, k, out);
+      } else {
+        const int64_t here = std::min<int64_t>(layout.groups_per_block, num_groups - group);
+        pack_integer_block(format, rows, group, here, out);
       }
+      out += layout.block_bytes();
     }
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layout kernels read: rows interleaved by 16, K in groups of 32, integer codes stay packed.
-// One layout serves every instruction set, row count and activation width.
+// The layout kernels read: rows interleaved by 16, K in groups of 32, codes stay as narrow as the
+// checkpoint has them. One layout serves every instruction set, row count and activation width.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +12,86 @@ namespace sluice {
 
 inline constexpr int32_t kRowTile = 16;  // rows of W (outputs) side by side
 
-// A weight matrix W[n, k] in kernel layout: ceil(n / 16) row tiles, each ceil(k / 32) groups. Rows
-// past n and columns past k hold zero weights (kQ8_0: code byte 128, scale 0).
-// Layout of one group of one tile, 64-byte aligned parts:
-//   kF32   [32 k][16 rows] float
-//   kF16   [32 k][16 rows] fp16
-//   kQ8_0  codes [8 chunks][16 rows][4 k] uint8 (code + 128), then scales [16] fp16 (+32 pad)
-//   kQ4_1  codes [4 chunk pairs][16 rows][4 bytes] (low nibble: chunk c, high: chunk c + 4, byte j:
-//          k = 4 c + j), then scales [16] fp16, minima [16] fp16
+// What belongs to one group of 32, per row, and to a whole block of groups ("super"), per row.
+enum class ScaleLayout : uint8_t {
+  kNone,
+  kHalf,      // scales [16] fp16
+  kHalfMin,   // scales [16] fp16, minima [16] fp16
+  kSub32,     // sub-scales [16] int8; super: scales [16] fp16
+  kSub32Min,  // sub-scales [16] uint8, sub-minima [16] uint8; super: scales, minima [16] fp16 each
+  kSub16,     // sub-scales of the first half [16] int8, of the second [16]; super: scales [16] fp16
+  kSub16Min,  // as kSub16, bytes with the sub-scale in the low nibble, the sub-minimum in the high
+              // one; super: scales, minima [16] fp16 each
+  kExponent,  // exponents [16] uint8: the scale is 2^(e - 128)
+};
+
+// A tile (16 rows, all of K) is a sequence of blocks of `groups_per_block` groups; a block holds
+// its groups' codes, one group after the other, then their scales, then the super-block's scales.
+//
+// Codes of a group: 8 chunks c of 4 consecutive k. Every plane is rows of dwords, [16 rows][4
+// bytes], byte j for k = 4 c + j, so that a 64-byte register is 4 k of 16 outputs.
+//   low plane   8 bits: one register per chunk; 4 bits: register c < 4 has chunk c in the low and
+//               chunk c + 4 in the high nibbles; 2 bits: register c / 4, bits 2 (c % 4)
+//   high plane  2 bits: register c / 4, bits 2 (c % 4); 1 bit: one register, bit c
+// Codes are stored ones: the zero point is not taken off, codebook entries are indices.
+// Float formats: [32 k][16 rows], low_bits wide.
+struct PackedLayout {
+  int32_t low_bits;
+  int32_t high_bits;  // above the low ones
+  int32_t groups_per_block;
+  ScaleLayout scales;
+
+  [[nodiscard]] constexpr int32_t code_bytes() const { return (low_bits + high_bits) * 64; }
+
+  [[nodiscard]] constexpr int32_t scale_bytes() const {  // of one group
+    switch (scales) {
+      case ScaleLayout::kNone:
+        return 0;
+      case ScaleLayout::kSub32:
+      case ScaleLayout::kExponent:
+        return kRowTile;
+      case ScaleLayout::kHalf:
+      case ScaleLayout::kSub32Min:
+      case ScaleLayout::kSub16:
+      case ScaleLayout::kSub16Min:
+        return 2 * kRowTile;
+      case ScaleLayout::kHalfMin:
+        return 4 * kRowTile;
+    }
+    return 0;
+  }
+
+  [[nodiscard]] constexpr int32_t super_bytes() const {
+    return scales >= ScaleLayout::kSub32 && scales <= ScaleLayout::kSub16Min ? 64 : 0;
+  }
+
+  [[nodiscard]] constexpr int32_t block_bytes() const {
+    return groups_per_block * (code_bytes() + scale_bytes()) + super_bytes();
+  }
+};
+
+// In the order of WeightFormat. Blocks are whole cache lines.
+inline constexpr PackedLayout kPackedLayouts[] = {
+    {32, 0, 1, ScaleLayout::kNone},     // F32
+    {16, 0, 1, ScaleLayout::kNone},     // F16
+    {16, 0, 1, ScaleLayout::kNone},     // BF16
+    {4, 0, 2, ScaleLayout::kHalf},      // Q4_0
+    {4, 0, 1, ScaleLayout::kHalfMin},   // Q4_1
+    {4, 1, 2, ScaleLayout::kHalf},      // Q5_0
+    {4, 1, 1, ScaleLayout::kHalfMin},   // Q5_1
+    {8, 0, 2, ScaleLayout::kHalf},      // Q8_0
+    {2, 0, 8, ScaleLayout::kSub16Min},  // Q2_K
+    {2, 1, 8, ScaleLayout::kSub16},     // Q3_K
+    {4, 0, 8, ScaleLayout::kSub32Min},  // Q4_K
+    {4, 1, 8, ScaleLayout::kSub32Min},  // Q5_K
+    {4, 2, 8, ScaleLayout::kSub16},     // Q6_K
+    {4, 0, 2, ScaleLayout::kHalf},      // IQ4_NL
+    {4, 0, 8, ScaleLayout::kSub32},     // IQ4_XS
+    {4, 0, 4, ScaleLayout::kExponent},  // MXFP4
+};
+
+// A weight matrix W[n, k] in kernel layout: ceil(n / 16) tiles. Rows past n and float columns past
+// k are zero bytes, which are zero weights.
 struct PackedWeight {
   WeightFormat format = WeightFormat::kF32;
   int32_t n = 0;
@@ -27,7 +99,8 @@ struct PackedWeight {
   const std::byte* data = nullptr;  // 64-byte aligned, packed_bytes(format, n, k)
 };
 
-int64_t packed_group_bytes(WeightFormat format);  // one group of one tile
+const PackedLayout& packed_layout(WeightFormat format);
+int64_t packed_tile_bytes(WeightFormat format, int64_t k);
 int64_t packed_bytes(WeightFormat format, int64_t n, int64_t k);
 
 // `src`: n rows as in the checkpoint. Row tiles [tile_begin, tile_end) only, so that callers can

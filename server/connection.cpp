@@ -50,6 +50,7 @@ ConnectionLimits::ConnectionLimits(const Config& config)
 
 struct Connection::Parser {
   http::request_parser<http::string_body> beast;
+  size_t header_bytes = 0;  // parsed so far
   bool header_checked = false;
 };
 
@@ -121,8 +122,12 @@ bool Connection::parse_some() {
   size_t offset = 0;
   error_code error;
   while (!beast.is_done() && offset < input_.size()) {
-    offset +=
+    const size_t taken =
         beast.put(boost::asio::const_buffer(input_.data() + offset, input_.size() - offset), error);
+    offset += taken;
+    // The parser's own limit forgets the lines of a header that it has taken before.
+    if (!parser_->header_checked) parser_->header_bytes += taken;
+    if (parser_->header_bytes > limits_.max_header_bytes) error = http::error::header_limit;
     if (error) break;
     if (beast.is_header_done() && !parser_->header_checked) {
       parser_->header_checked = true;
@@ -178,6 +183,10 @@ bool Connection::check_header() {
   }
   if (message.version() >= 11 && message.count(http::field::host) != 1) {
     return reject(400, "An HTTP/1.1 request has exactly one Host header.");
+  }
+  const auto content_encoding = message[http::field::content_encoding];
+  if (!content_encoding.empty() && !boost::beast::iequals(content_encoding, "identity")) {
+    return reject(415, "A request body must have no Content-Encoding.");
   }
   if (message.count(http::field::expect) > 0) {
     if (!boost::beast::iequals(message[http::field::expect], "100-continue")) {

@@ -55,6 +55,8 @@ Generation::Generation(FrontEnd& front_end, Exchange exchange, GenerationRequest
     const auto& ids = request_.requests[i].prompt.front().token_ids;
     choices_.emplace_back(tokenizer_, request_);
     if (request_.return_token_ids) prompts_.push_back(ids);
+    const size_t prompt_idx = i / static_cast<size_t>(request_.num_choices);
+    if (!request_.echoed.empty()) choices_[i].echoed = request_.echoed[prompt_idx];
     if (i % static_cast<size_t>(request_.num_choices) == 0) {
       prompt_tokens_ += static_cast<int64_t>(ids.size());
     }
@@ -100,6 +102,10 @@ void Generation::accept(size_t choice_idx, const TokenOutput& output) {
       const bool is_end = !ignore_eos_ && contains(tokenizer_.end_tokens(), output.stop_token);
       if (!is_end) choice.stop_reason = std::to_string(output.stop_token);
     }
+  }
+  if (!choice.echoed.empty()) {
+    text.insert(0, choice.echoed);
+    choice.echoed.clear();
   }
   if (request_.stream) {
     write_event(choice_idx, text);

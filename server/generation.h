@@ -42,6 +42,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     bool has_role = false;  // its role event is written
     Detokenizer detokenizer;
     LogprobsText logprobs;
+    std::string echoed;              // prompt to repeat before the first text
     std::string text;                // whole responses
     std::string logprobs_json;       // whole responses
     std::vector<TokenId> token_ids;  // whole: all; streamed: since the last event

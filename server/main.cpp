@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program `sluice`. Exit codes: 0 done, 1 failed, 2 wrong use.
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -49,7 +51,7 @@ Expected<void> run(const Invocation& invocation) {
     case Command::kHealth:
       return run_health(invocation);
     case Command::kVersion:
-      print_version();
+      print_version(invocation.short_version);
       return {};
   }
   return {};
@@ -57,6 +59,8 @@ Expected<void> run(const Invocation& invocation) {
 
 int run_main(int argc, const char* const* argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe or socket is a write error
+  // As a container's first process it inherits orphans; the kernel reaps what nobody waits for.
+  if (getpid() == 1) std::signal(SIGCHLD, SIG_IGN);
   const ParsedCommandLine parsed = parse_command_line(argc, argv);
   if (!parsed.invocation) return parsed.exit_code;
   init_log(log_level_of(parsed.invocation->config.log_level));

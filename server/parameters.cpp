@@ -12,8 +12,6 @@ using Json = nlohmann::ordered_json;
 
 bool never(const Json&) { return false; }
 
-bool is_zero(const Json& v) { return v.is_number() && v.get<double>() == 0; }
-
 bool is_one(const Json& v) { return v.is_number() && v.get<double>() == 1; }
 
 bool is_false(const Json& v) { return v.is_boolean() && !v.get<bool>(); }
@@ -65,6 +63,12 @@ constexpr std::array kParameters = {
     implemented("seed"),
     implemented("stop"),
     implemented("stop_token_ids"),
+    implemented("presence_penalty"),
+    implemented("frequency_penalty"),
+    implemented("repetition_penalty"),
+    implemented("logit_bias"),
+    implemented("bad_words"),
+    implemented("allowed_token_ids"),
     implemented("min_tokens"),
     implemented("ignore_eos"),
     implemented("include_stop_str_in_output"),
@@ -80,6 +84,9 @@ constexpr std::array kParameters = {
     implemented("reasoning_effort", Endpoint::kChat),
     implemented("add_special_tokens"),
     implemented("return_token_ids"),
+    implemented("truncate_prompt_tokens"),
+    implemented("truncation_side"),
+    implemented("echo", Endpoint::kCompletion),
     implemented("priority"),
 
     ignored("user"),
@@ -96,13 +103,9 @@ constexpr std::array kParameters = {
     ignored("request_id"),
     ignored("session_id"),
 
-    neutral("presence_penalty", is_zero),
-    neutral("frequency_penalty", is_zero),
-    neutral("repetition_penalty", is_one),
     neutral("length_penalty", is_one),
     neutral("use_beam_search", is_false),
     neutral("best_of", is_one),
-    neutral("logit_bias", is_empty_object),
     neutral("response_format", is_text_format),
     neutral("structured_outputs", never),
     neutral("guided_json", never),
@@ -126,13 +129,9 @@ constexpr std::array kParameters = {
     neutral("include_reasoning", is_true, Endpoint::kChat),
     neutral("thinking_token_budget", never, Endpoint::kChat),
     neutral("suffix", is_empty_string, Endpoint::kCompletion),
-    neutral("echo", is_false),
-    neutral("truncate_prompt_tokens", never),
-    neutral("truncation_side", never),
+    neutral("echo", is_false, Endpoint::kChat),
     neutral("prompt_logprobs", never),
     neutral("logprob_token_ids", is_empty_array),
-    neutral("allowed_token_ids", never),
-    neutral("bad_words", is_empty_array),
     neutral("spaces_between_special_tokens", is_true),
     neutral("return_tokens_as_token_ids", is_false),
     neutral("return_prompt_text", is_false),
@@ -148,7 +147,7 @@ const Parameter* find_parameter(std::string_view name, Endpoint endpoint) {
   for (const Parameter& parameter : kParameters) {
     if (parameter.name != name) continue;
     const auto mask = static_cast<unsigned>(parameter.endpoints) & static_cast<unsigned>(endpoint);
-    return mask != 0 ? &parameter : nullptr;
+    if (mask != 0) return &parameter;
   }
   return nullptr;
 }

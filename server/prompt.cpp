@@ -220,6 +220,48 @@ Error context_length_error(const ModelInfo& model, int64_t output_tokens, int64_
                "context_length_exceeded"};
 }
 
+Expected<void> truncate_prompts(const ValidationContext& context,
+                                const Json& body,
+                                int32_t reserved,
+                                Prompts& prompts) {
+  const int64_t max_len = context.model.max_model_len;
+  SLUICE_TRY(const auto given, read_integer(body, "truncate_prompt_tokens", -1, max_len));
+  bool keep_end = true;
+  if (const Json* side = find_field(body, "truncation_side")) {
+    if (*side != "left" && *side != "right") {
+      return invalid(
+          "truncation_side must be \"left\" or \"right\", got " + show_value(*side) + ".",
+          "truncation_side");
+    }
+    keep_end = *side == "left";
+  }
+  if (!given) return {};
+  if (*given == 0) {
+    return invalid("truncate_prompt_tokens must be -1 or at least 1, got 0.",
+                   "truncate_prompt_tokens");
+  }
+  const auto most =
+      static_cast<size_t>(*given > 0 ? *given : std::max<int64_t>(max_len - reserved, 1));
+  for (std::vector<TokenId>& prompt : prompts) {
+    if (prompt.size() <= most) continue;
+    if (keep_end) prompt.erase(prompt.begin(), prompt.end() - static_cast<ptrdiff_t>(most));
+    prompt.resize(most);
+  }
+  return {};
+}
+
+std::vector<std::string> prompt_texts(const Tokenizer& tokenizer, const Prompts& prompts) {
+  std::vector<std::string> texts;
+  for (const std::vector<TokenId>& prompt : prompts) {
+    const bool has_bos = tokenizer.add_bos() && prompt.front() == tokenizer.bos();
+    std::string text;
+    for (size_t i = has_bos ? 1 : 0; i < prompt.size(); ++i)
+      text += tokenizer.token_bytes(prompt[i]);
+    texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
 Expected<Prompts> chat_prompt(const ValidationContext& context, const Json& body) {
   if (context.chat_template == nullptr) {
     return make_error(ErrorCode::kUnsupported,

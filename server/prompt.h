@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <vector>
 
 #include "engine/core/status.h"
@@ -20,6 +21,16 @@ Expected<std::vector<std::vector<TokenId>>> chat_prompt(const ValidationContext&
 // A string, a list of strings, a list of ids or a list of lists of ids.
 Expected<std::vector<std::vector<TokenId>>> completion_prompts(const ValidationContext& context,
                                                                const nlohmann::ordered_json& body);
+
+// truncate_prompt_tokens and truncation_side. `reserved`: tokens that -1 leaves for the output.
+Expected<void> truncate_prompts(const ValidationContext& context,
+                                const nlohmann::ordered_json& body,
+                                int32_t reserved,
+                                std::vector<std::vector<TokenId>>& prompts);
+
+// What `echo` puts before each answer: the prompts as text.
+std::vector<std::string> prompt_texts(const Tokenizer& tokenizer,
+                                      const std::vector<std::vector<TokenId>>& prompts);
 
 Error context_length_error(const ModelInfo& model, int64_t output_tokens, int64_t prompt_tokens);
 

@@ -11,6 +11,7 @@
 #include "server/json_fields.h"
 #include "server/json_reader.h"
 #include "server/prompt.h"
+#include "server/token_rules.h"
 
 namespace sluice {
 namespace {
@@ -18,7 +19,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxStopStringBytes = 1024;
-constexpr size_t kMaxStopTokenIds = 1024;
 constexpr int32_t kDefaultCompletionTokens = 16;
 
 tl::unexpected<Error> invalid(std::string message, std::string param) {
@@ -61,15 +61,7 @@ Expected<SamplingParams> read_sampling(const ValidationContext& context, const J
     if (field.name == "max_tokens") continue;
     SLUICE_TRY_VOID(read_sampling_field(body, field, sampling));
   }
-  if (const Json* ids = find_field(body, "stop_token_ids")) {
-    SLUICE_TRY(sampling.stop_token_ids,
-               to_token_ids(*ids, "stop_token_ids", context.model.vocab_size));
-    if (sampling.stop_token_ids.size() > kMaxStopTokenIds) {
-      return invalid("stop_token_ids may have at most " + std::to_string(kMaxStopTokenIds) +
-                         " entries, got " + std::to_string(sampling.stop_token_ids.size()) + ".",
-                     "stop_token_ids");
-    }
-  }
+  SLUICE_TRY_VOID(read_token_rules(context, body, sampling));
   return sampling;
 }
 
@@ -173,6 +165,22 @@ Expected<int32_t> resolve_max_tokens(const ValidationContext& context,
   return static_cast<int32_t>(std::min<int64_t>(kDefaultCompletionTokens, room));
 }
 
+Expected<void> read_echo(const ValidationContext& context,
+                         const Json& body,
+                         const SamplingParams& sampling,
+                         const std::vector<std::vector<TokenId>>& prompts,
+                         GenerationRequest& out) {
+  SLUICE_TRY(const bool echo, read_bool(body, "echo", false));
+  if (!echo) return {};
+  if (sampling.num_logprobs >= 0) {
+    return make_error(ErrorCode::kUnsupported,
+                      "`echo` together with `logprobs` is not supported; leave one out.",
+                      "echo");
+  }
+  out.echoed = prompt_texts(context.tokenizer, prompts);
+  return {};
+}
+
 Expected<void> add_requests(const ValidationContext& context,
                             const SamplingParams& sampling,
                             std::optional<int32_t> limit,
@@ -262,6 +270,8 @@ Expected<GenerationRequest> validate_generation(const ValidationContext& context
   SLUICE_TRY(
       auto prompts,
       endpoint == Endpoint::kChat ? chat_prompt(context, body) : completion_prompts(context, body));
+  SLUICE_TRY_VOID(truncate_prompts(context, body, limit.value_or(1), prompts));
+  SLUICE_TRY_VOID(read_echo(context, body, sampling, prompts, out));
   SLUICE_TRY_VOID(add_requests(context,
                                sampling,
                                limit,

@@ -41,6 +41,7 @@ struct GenerationRequest {
   int32_t num_choices = 1;             // n
   uint64_t seed = 0;                   // of choice 0
   StopConfig stop;
+  std::vector<std::string> echoed;  // before each prompt's answers; empty: no echo
   bool skip_special_tokens = true;
   bool stream = false;
   bool include_usage = false;

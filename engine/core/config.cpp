@@ -391,6 +391,10 @@ std::vector<Knob> make_server_knobs() {
           "max-json-depth", "server", "levels", {4, 512}, "Deepest nesting of a request body."),
       integer<&Config::max_stop_strings>(
           "max-stop-strings", "server", "", {0, 256}, "Stop strings of one request at most."),
+      integer<&Config::max_logit_bias>(
+          "max-logit-bias", "server", "", {0, 65536}, "Entries of logit_bias at most."),
+      integer<&Config::max_bad_words>(
+          "max-bad-words", "server", "", {0, 4096}, "Entries of bad_words at most."),
       integer<&Config::max_logprobs>("max-logprobs",
                                      "server",
                                      "",

@@ -47,6 +47,8 @@ struct Config {
   int32_t max_header_bytes = 64 << 10;
   int32_t max_json_depth = 64;
   int32_t max_stop_strings = 16;
+  int32_t max_logit_bias = 1024;
+  int32_t max_bad_words = 128;
   int32_t max_logprobs = 20;
   int32_t max_n = 16;                      // choices per request
   int32_t max_connections = 4096;

@@ -14,6 +14,12 @@
 
 namespace sluice {
 
+// Added to the logit of a token before it can be chosen.
+struct LogitBias {
+  TokenId token = kInvalidToken;
+  float bias = 0;
+};
+
 struct SamplingParams {
   float temperature = 1.0F;  // 0 selects the arg max (ties: lowest id)
   float top_p = 1.0F;        // (0, 1]
@@ -23,8 +29,15 @@ struct SamplingParams {
   int32_t max_tokens = 16;   // >= 1; resolved against the context at admission
   int32_t min_tokens = 0;    // no eos or stop token id before this many
   bool ignore_eos = false;
-  std::vector<TokenId> stop_token_ids;  // besides the model's own end tokens
-  int32_t num_logprobs = -1;            // -1: none; 0: the sampled token's; k: and the k best
+  float presence_penalty = 0.0F;   // off the logits of tokens that were generated
+  float frequency_penalty = 0.0F;  // the same, for each time they were
+  float repetition_penalty =
+      1.0F;  // divides (negative ones: multiplies) those of prompt and output
+  std::vector<TokenId> stop_token_ids;          // besides the model's own end tokens
+  std::vector<LogitBias> logit_bias;            // one entry a token
+  std::vector<TokenId> allowed_token_ids;       // ascending; empty: all
+  std::vector<std::vector<TokenId>> bad_words;  // token sequences not to generate
+  int32_t num_logprobs = -1;  // -1: none; 0: the sampled token's; k: and the k best
 };
 
 [[nodiscard]] inline bool is_greedy(const SamplingParams& params) {
@@ -37,10 +50,10 @@ enum class ParamKind : uint8_t { kNumber, kInteger, kBoolean };
 struct SamplingField {
   std::string_view name;  // JSON key
   ParamKind kind;
-  double min;             // inclusive unless min_exclusive
-  double max;             // inclusive
+  double min;  // inclusive unless min_exclusive
+  double max;  // inclusive
   bool min_exclusive;
-  double default_value;   // booleans: 0 or 1
+  double default_value;  // booleans: 0 or 1
   std::string_view help;
   void (*set)(SamplingParams&, double);           // kNumber and kBoolean
   void (*set_integer)(SamplingParams&, int64_t);  // kInteger: exact over all 64 bits

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/models/blocks.h"
 
-#include "engine/weights/weight_store.h"
-
 namespace sluice {
 
 std::byte* Arena::take_bytes(int64_t bytes) {
@@ -13,13 +11,19 @@ std::byte* Arena::take_bytes(int64_t bytes) {
 }
 
 Expected<Projection> Projection::load(WeightStore& weights,
-                                      std::initializer_list<Part> parts,
+                                      std::span<const Part> parts,
                                       int64_t k,
                                       int32_t activation_bits) {
   Projection projection;
   projection.k_ = static_cast<int32_t>(k);
   for (const Part& part : parts) {
-    SLUICE_TRY(const PackedWeight weight, weights.matrix(part.name, part.n, k));
+    SLUICE_TRY(const PackedWeight weight,
+               weights.matrix(part.stem + ".weight", part.n, k, part.slice));
+    std::vector<float> bias;
+    if (part.bias) {
+      SLUICE_TRY(bias, weights.vector(part.stem + ".bias", part.n, part.slice.in_rows_of(part.n)));
+    }
+    projection.biases_.push_back(std::move(bias));
     const kernels::ActivationFormat format =
         kernels::activation_format(weight.format, activation_bits);
     projection.weights_.push_back(weight);
@@ -46,6 +50,27 @@ LinearInput::LinearInput(std::span<const Projection* const> projections,
   }
 }
 
+LinearInput LinearInput::rows(int32_t first_row, int32_t num_rows) const {
+  DCHECK(first_row % kernels::kActivationRows == 0);
+  LinearInput part = *this;
+  for (kernels::Activations& rows : part.by_format_) {
+    if (rows.data == nullptr) continue;
+    rows.data = static_cast<std::byte*>(rows.data) +
+                kernels::activation_bytes(rows.format, first_row, rows.k);
+    rows.num_rows = num_rows;
+  }
+  return part;
+}
+
+void LinearInput::quantize(const kernels::ExecContext& exec,
+                           const Projection& projection,
+                           const float* x,
+                           int64_t x_stride) const {
+  fill_for(projection, [&](const kernels::Activations& out) {
+    kernels::quantize_activations(exec, {.x = x, .x_stride = x_stride, .out = out});
+  });
+}
+
 void project(const kernels::ExecContext& exec,
              const Projection& projection,
              const LinearInput& input,
@@ -64,7 +89,7 @@ void project(const kernels::ExecContext& exec,
       groups[num_groups++] = {.weight = &weights[i],
                               .out = outputs[i].data,
                               .out_stride = outputs[i].stride,
-                              .bias = nullptr};
+                              .bias = projection.bias(i)};
     }
     kernels::linear(exec, {.x = input.in(format),
                            .groups = std::span(groups).first(num_groups),

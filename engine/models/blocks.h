@@ -6,19 +6,17 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "engine/core/status.h"
 #include "engine/core/types.h"
+#include "engine/weights/weight_store.h"
 #include "kernels/gemm.h"
 #include "quant/repack.h"
 
 namespace sluice {
-
-class WeightStore;
 
 // Carves 64-byte aligned pieces off a buffer. With a null base it only counts, so that one layout
 // function serves both the memory plan and the step.
@@ -46,13 +44,15 @@ inline constexpr int kNumActivationFormats = 3;
 class Projection {
  public:
   struct Part {
-    std::string name;  // tensor
+    std::string stem;  // of the tensors' names: stem.weight, stem.bias
     int64_t n;
+    bool bias = false;
+    RowSlice slice = {};  // of a tensor that holds several parts
   };
 
   // Takes the tensors from the store.
   static Expected<Projection> load(WeightStore& weights,
-                                   std::initializer_list<Part> parts,
+                                   std::span<const Part> parts,
                                    int64_t k,
                                    int32_t activation_bits);
 
@@ -63,10 +63,14 @@ class Projection {
   [[nodiscard]] int32_t k() const { return k_; }
   [[nodiscard]] std::span<const PackedWeight> weights() const { return weights_; }
   [[nodiscard]] kernels::ActivationFormat format(size_t part) const { return formats_[part]; }
+  [[nodiscard]] const float* bias(size_t part) const {
+    return biases_[part].empty() ? nullptr : biases_[part].data();
+  }
 
  private:
   std::vector<PackedWeight> weights_;
   std::vector<kernels::ActivationFormat> formats_;
+  std::vector<std::vector<float>> biases_;  // by part; empty: none
   std::array<bool, kNumActivationFormats> needs_{};
   int32_t k_ = 0;
 };
@@ -95,6 +99,13 @@ class LinearInput {
   [[nodiscard]] const kernels::Activations& in(kernels::ActivationFormat format) const {
     return by_format_[static_cast<size_t>(format)];
   }
+  // `num_rows` rows from `first_row` on, the first of an activation block.
+  [[nodiscard]] LinearInput rows(int32_t first_row, int32_t num_rows) const;
+  // Quantizes rows of floats for `projection`.
+  void quantize(const kernels::ExecContext& exec,
+                const Projection& projection,
+                const float* x,
+                int64_t x_stride) const;
 
  private:
   std::array<kernels::Activations, kNumActivationFormats> by_format_{};

@@ -15,16 +15,49 @@
 #include "engine/core/types.h"
 #include "kernels/attention.h"
 #include "kernels/device.h"
+#include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 #include "kernels/rope.h"
 #include "kvcache/kv_cache_manager.h"
 
 namespace sluice {
 
-class GgufFile;
+class Checkpoint;
 class WeightStore;
 
-// Shape and constants of a decoder-only transformer, as read from the file and checked.
+// Where a layer normalizes.
+enum class NormPlacement : uint8_t {
+  kBefore,  // the input of each half: Llama
+  kAfter,   // the output of each half: OLMo 2
+  kAround,  // both: Gemma
+};
+
+// Norms of q and k before rotation.
+enum class QkNorm : uint8_t { kNone, kHead, kRow };
+
+// What differs between the layers of one model.
+struct LayerConfig {
+  int32_t window = 0;  // tokens seen, the own one included; 0: all
+  int32_t rope = 0;    // index of ModelConfig::ropes; -1: no positions
+};
+
+struct MoeConfig {
+  int32_t num_experts = 0;  // 0: dense
+  int32_t top_k = 0;
+  int32_t ffn_hidden = 0;    // of one expert
+  bool normalize = true;     // router weights of the chosen experts sum to 1
+  bool bias = false;         // router and experts have biases
+};
+
+// Factors of LongRoPE: the long ones where the served context exceeds the original one.
+struct LongRope {
+  int32_t original_context = 0;
+  std::vector<float> short_factors;
+  std::vector<float> long_factors;
+};
+
+// Shape and constants of a decoder-only transformer, as read from the checkpoint and checked. What
+// an architecture does not set stays as Llama has it.
 struct ModelConfig {
   std::string architecture;
   int32_t num_layers = 0;
@@ -36,7 +69,35 @@ struct ModelConfig {
   int32_t vocab_size = 0;
   int32_t context_len = 0;
   float norm_eps = 1e-5F;
-  kernels::RopeParams rope;
+  float norm_offset = 0;  // added to every stored norm weight
+  std::vector<kernels::RopeParams> ropes;
+  LongRope long_rope;
+  std::vector<LayerConfig> layers;
+  NormPlacement norm_placement = NormPlacement::kBefore;
+  QkNorm qk_norm = QkNorm::kNone;
+  kernels::GateFunction gate_function = kernels::GateFunction::kSilu;
+  MoeConfig moe;
+  bool tied_embeddings = true;  // the output layer is the embedding
+  bool qkv_bias = false;
+  bool attention_out_bias = false;
+  bool mlp_bias = false;
+  bool fused_qkv = false;
+  bool fused_gate_up = false;
+  bool attention_sinks = false;
+  float attention_scale = 0;  // of scores; 0: 1 / sqrt(head_dim)
+  float attention_soft_cap = 0;
+  float embedding_scale = 1;
+  float residual_scale = 1;  // of each half's output
+  float logit_scale = 1;
+  float logit_soft_cap = 0;
+
+  [[nodiscard]] int64_t rope_bytes(int64_t num_positions) const {
+    int64_t total = 0;
+    for (const kernels::RopeParams& rope : ropes) {
+      total += kernels::RopeTable::bytes(rope, num_positions);
+    }
+    return total;
+  }
 };
 
 // One KV group: which layers share a block table, and the shape of a token's entry.
@@ -98,16 +159,21 @@ struct ModelOptions {
   int32_t max_model_len = 0;  // rows of the rope table
 };
 
-// One architecture. `build` takes its tensors from the store, which remembers what was taken.
+// One architecture: `configure` sets what it has beyond the keys that all share; `build` takes its
+// tensors from the store, which remembers what was taken.
 struct ModelSpec {
-  std::string_view architecture;  // general.architecture
-  Expected<ModelConfig> (*read_config)(const GgufFile& file);
+  std::string_view architecture;   // general.architecture of GGUF; empty: none
+  std::string_view hf_model_type;  // model_type of config.json; empty: none
+  Expected<void> (*configure)(const Checkpoint& checkpoint, ModelConfig& config);
   Expected<std::unique_ptr<Model>> (*build)(ModelConfig config,
                                             const ModelOptions& options,
                                             WeightStore& weights);
 };
 
 // kUnsupported names the architecture found and those supported.
-Expected<const ModelSpec*> find_model_spec(std::string_view architecture);
+Expected<const ModelSpec*> find_model_spec(const Checkpoint& checkpoint);
+
+// The keys that all architectures share, then the architecture's own.
+Expected<ModelConfig> read_model_config(const ModelSpec& spec, const Checkpoint& checkpoint);
 
 }  // namespace sluice

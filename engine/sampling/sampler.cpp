@@ -4,11 +4,15 @@
 #include <algorithm>
 
 #include "engine/core/status.h"
+#include "engine/sampling/token_mask.h"
 
 namespace sluice {
 namespace {
 
-size_t mask_words(int32_t vocab_size) { return static_cast<size_t>(ceil_div(vocab_size, 32)); }
+// A row whose logits change before the choice and count unchanged afterwards.
+bool has_logprobs_of_edited_row(const SamplingParams& params) {
+  return params.num_logprobs >= 0 && LogitEdits::wanted(params);
+}
 
 }  // namespace
 
@@ -21,9 +25,11 @@ Sampler::Sampler(int32_t vocab_size,
       max_logprobs_(max_logprobs),
       end_tokens_(std::move(end_tokens)),
       workspace_(static_cast<size_t>(kernels::sampling_workspace_bytes(vocab_size, num_threads))),
-      masks_(static_cast<size_t>(max_rows) * mask_words(vocab_size)),
+      edits_(vocab_size),
+      masks_(static_cast<size_t>(max_rows) * token_mask_words(vocab_size)),
       scores_(static_cast<size_t>(max_rows) * static_cast<size_t>(max_logprobs)) {
   rows_.reserve(static_cast<size_t>(max_rows));
+  later_rows_.reserve(static_cast<size_t>(max_rows));
   results_.reserve(static_cast<size_t>(max_rows));
 }
 
@@ -32,62 +38,81 @@ int64_t Sampler::buffer_bytes(int32_t vocab_size,
                               int32_t max_logprobs,
                               int32_t num_threads) {
   return kernels::sampling_workspace_bytes(vocab_size, num_threads) +
-         int64_t{max_rows} * (static_cast<int64_t>(mask_words(vocab_size) * sizeof(uint32_t)) +
-                              max_logprobs * static_cast<int64_t>(sizeof(kernels::TokenScore)));
+         LogitEdits::buffer_bytes(vocab_size) +
+         int64_t{max_rows} *
+             (static_cast<int64_t>(token_mask_words(vocab_size) * sizeof(uint32_t)) +
+              max_logprobs * static_cast<int64_t>(sizeof(kernels::TokenScore)));
 }
 
 const uint32_t* Sampler::mask_for(const SamplerInput& input, size_t row) {
-  if (input.num_generated >= input.params->min_tokens) return nullptr;
-  const size_t words = mask_words(vocab_size_);
-  uint32_t* mask = masks_.data() + row * words;
-  std::fill_n(mask, words, ~uint32_t{0});
-  const auto forbid = [&](TokenId token) {
-    mask[token / 32] &= ~(uint32_t{1} << (token % 32));
-  };
-  for (const TokenId token : end_tokens_) forbid(token);
-  for (const TokenId token : input.params->stop_token_ids) forbid(token);
-  // A request may forbid the whole of a small vocabulary; then there is nothing to hold back.
-  uint32_t any = 0;
-  for (int32_t token = 0; token < vocab_size_; ++token) any |= mask[token / 32] >> (token % 32) & 1;
-  return any != 0 ? mask : nullptr;
+  const size_t words = token_mask_words(vocab_size_);
+  const std::span<uint32_t> mask = std::span(masks_).subspan(row * words, words);
+  const bool written =
+      write_token_mask(*input.params,
+                       input.tokens.subspan(static_cast<size_t>(input.num_prompt_tokens)),
+                       end_tokens_,
+                       vocab_size_,
+                       mask);
+  return written ? mask.data() : nullptr;
 }
 
 FinishReason Sampler::verdict(const SamplerInput& input, TokenId token, bool& by_token) const {
   const SamplingParams& params = *input.params;
-  const bool is_end = !params.ignore_eos &&
-                      std::binary_search(end_tokens_.begin(), end_tokens_.end(), token);
-  by_token = is_end || std::ranges::find(params.stop_token_ids, token) !=
-                           params.stop_token_ids.end();
+  const bool is_end =
+      !params.ignore_eos && std::binary_search(end_tokens_.begin(), end_tokens_.end(), token);
+  by_token =
+      is_end || std::ranges::find(params.stop_token_ids, token) != params.stop_token_ids.end();
   if (by_token) return FinishReason::kStop;
-  if (input.num_generated + 1 >= params.max_tokens) return FinishReason::kLength;
+  if (input.num_generated() + 1 >= params.max_tokens) return FinishReason::kLength;
   return FinishReason::kNone;
 }
 
-std::span<const SamplerResult> Sampler::sample(const kernels::ExecContext& exec,
-                                               std::span<const SamplerInput> inputs) {
-  rows_.clear();
-  results_.clear();
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const SamplerInput& input = inputs[i];
-    const SamplingParams& params = *input.params;
-    const int32_t num_top = std::clamp(params.num_logprobs, 0, max_logprobs_);
-    kernels::SampleRow row;
-    row.logits = input.logits;
-    row.allowed_mask = mask_for(input, i);
-    row.temperature = params.temperature;
-    row.top_p = params.top_p;
-    row.min_p = params.min_p;
-    row.top_k = params.top_k;
-    row.seed = params.seed;
-    row.position = input.position;
-    row.num_logprobs = params.num_logprobs < 0 ? -1 : num_top;
-    row.top_logprobs = std::span(scores_).subspan(i * static_cast<size_t>(max_logprobs_),
-                                                  static_cast<size_t>(num_top));
-    rows_.push_back(row);
+kernels::SampleRow Sampler::prepare(const SamplerInput& input, size_t index, bool logprobs_later) {
+  const SamplingParams& params = *input.params;
+  const int32_t num_top = std::clamp(params.num_logprobs, 0, max_logprobs_);
+  kernels::SampleRow row;
+  row.logits = input.logits;
+  row.allowed_mask = mask_for(input, index);
+  row.temperature = params.temperature;
+  row.top_p = params.top_p;
+  row.min_p = params.min_p;
+  row.top_k = params.top_k;
+  row.seed = params.seed;
+  row.position = static_cast<int64_t>(input.tokens.size());
+  row.num_logprobs = params.num_logprobs < 0 || logprobs_later ? -1 : num_top;
+  row.top_logprobs = std::span(scores_).subspan(index * static_cast<size_t>(max_logprobs_),
+                                                static_cast<size_t>(num_top));
+  if (LogitEdits::wanted(params)) {
+    edits_.apply(params, input.tokens, input.num_prompt_tokens, logprobs_later, input.logits);
   }
-  kernels::sample(exec, {.rows = rows_, .vocab_size = vocab_size_, .workspace = workspace_});
+  return row;
+}
+
+// Chooses the tokens of `inputs`, the rows behind those in results_. Then the changes of logits are
+// taken back and the log-probabilities of the rows they were in computed.
+void Sampler::sample_some(const kernels::ExecContext& exec, std::span<const SamplerInput> inputs) {
+  rows_.clear();
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const kernels::SampleRow& row = rows_[i];
+    rows_.push_back(
+        prepare(inputs[i], results_.size() + i, has_logprobs_of_edited_row(*inputs[i].params)));
+  }
+  const auto run = [&](std::span<kernels::SampleRow> rows) {
+    kernels::sample(exec, {.rows = rows, .vocab_size = vocab_size_, .workspace = workspace_});
+  };
+  run(rows_);
+  edits_.undo();
+  later_rows_.clear();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!rows_[i].finite || !has_logprobs_of_edited_row(*inputs[i].params)) continue;
+    later_rows_.push_back(rows_[i]);
+    later_rows_.back().choose = false;
+    later_rows_.back().num_logprobs = static_cast<int32_t>(rows_[i].top_logprobs.size());
+  }
+  if (!later_rows_.empty()) run(later_rows_);
+  size_t num_later = 0;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const bool is_later = rows_[i].finite && has_logprobs_of_edited_row(*inputs[i].params);
+    const kernels::SampleRow& row = is_later ? later_rows_[num_later++] : rows_[i];
     SamplerResult result;
     if (!row.finite) {
       result.finish_reason = FinishReason::kError;
@@ -98,6 +123,24 @@ std::span<const SamplerResult> Sampler::sample(const kernels::ExecContext& exec,
       result.finish_reason = verdict(inputs[i], row.token, result.stopped_by_token);
     }
     results_.push_back(result);
+  }
+}
+
+std::span<const SamplerResult> Sampler::sample(const kernels::ExecContext& exec,
+                                               std::span<const SamplerInput> inputs) {
+  results_.clear();
+  // As many rows at once as there is room to note their changes.
+  while (results_.size() < inputs.size()) {
+    const std::span<const SamplerInput> rest = inputs.subspan(results_.size());
+    size_t count = 0;
+    size_t num_changes = 0;
+    for (; count < rest.size(); ++count) {
+      const SamplerInput& input = rest[count];
+      if (!has_logprobs_of_edited_row(*input.params)) continue;
+      num_changes += LogitEdits::most_changes(*input.params, input.tokens.size(), vocab_size_);
+      if (count > 0 && num_changes > edits_.capacity()) break;
+    }
+    sample_some(exec, rest.first(count));
   }
   return results_;
 }

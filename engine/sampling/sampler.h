@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // From logits rows to tokens and finish verdicts. Engine thread; buffers are sized at construction.
 //
-// Order of stages: mask (end and stop tokens before min_tokens) -> top_k -> min_p -> top_p ->
-// temperature and noise (kernels/sampling.h). Then the verdict: end or stop token -> stop, max_tokens
-// -> length.
+// Order of stages: mask (token_mask.h), bias and penalties (logit_edits.h) -> top_k -> min_p ->
+// top_p
+// -> temperature and noise (kernels/sampling.h). Then the verdict: end or stop token -> stop,
+// max_tokens -> length. Log-probabilities are those of the unmodified logits.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +14,7 @@
 
 #include "engine/core/sampling_params.h"
 #include "engine/core/types.h"
+#include "engine/sampling/logit_edits.h"
 #include "kernels/device.h"
 #include "kernels/sampling.h"
 
@@ -21,9 +23,13 @@ namespace sluice {
 // One row: whose it is and where it stands.
 struct SamplerInput {
   const SamplingParams* params;
-  const float* logits;      // [vocab]
-  int64_t position;         // of the token being chosen
-  int32_t num_generated;    // before this token
+  float* logits;                    // [vocab]; changed where nobody needs them afterwards
+  std::span<const TokenId> tokens;  // prompt, then output; the next one is chosen
+  int32_t num_prompt_tokens;
+
+  [[nodiscard]] int32_t num_generated() const {
+    return static_cast<int32_t>(tokens.size()) - num_prompt_tokens;
+  }
 };
 
 struct SamplerResult {
@@ -53,15 +59,19 @@ class Sampler {
 
  private:
   const uint32_t* mask_for(const SamplerInput& input, size_t row);
+  kernels::SampleRow prepare(const SamplerInput& input, size_t index, bool logprobs_later);
+  void sample_some(const kernels::ExecContext& exec, std::span<const SamplerInput> inputs);
   FinishReason verdict(const SamplerInput& input, TokenId token, bool& by_token) const;
 
   int32_t vocab_size_;
   int32_t max_logprobs_;
   std::vector<TokenId> end_tokens_;
   std::vector<std::byte> workspace_;
-  std::vector<uint32_t> masks_;                // [max_rows][ceil(vocab / 32)]
-  std::vector<kernels::TokenScore> scores_;    // [max_rows][max_logprobs]
+  LogitEdits edits_;
+  std::vector<uint32_t> masks_;              // [max_rows][ceil(vocab / 32)]
+  std::vector<kernels::TokenScore> scores_;  // [max_rows][max_logprobs]
   std::vector<kernels::SampleRow> rows_;
+  std::vector<kernels::SampleRow> later_rows_;  // whose log-probabilities are computed afterwards
   std::vector<SamplerResult> results_;
 };
 

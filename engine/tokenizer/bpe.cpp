@@ -7,34 +7,33 @@
 namespace sluice {
 namespace {
 
-// Up to this many bytes a scan for the lowest rank beats a heap.
-constexpr size_t kMaxScanBytes = 48;
+// Up to this many symbols a scan for the lowest rank beats a heap.
+constexpr size_t kMaxScanSymbols = 48;
 constexpr uint32_t kNone = ~uint32_t{0};
 // Symbols are indexed with 32 bits; a longer word is cut, which only a word of gigabytes meets.
-constexpr size_t kMaxWordBytes = size_t{1} << 31;
+constexpr size_t kMaxSymbols = size_t{1} << 31;
 
 }  // namespace
 
-void BpeMerges::encode_word(std::string_view word,
-                            Scratch& scratch,
-                            std::vector<TokenId>& out) const {
-  if (word.size() <= kMaxScanBytes) {
-    encode_short(word, out);
+void BpeMerges::merge(std::span<const TokenId> symbols,
+                      Scratch& scratch,
+                      std::vector<TokenId>& out) const {
+  if (symbols.size() <= kMaxScanSymbols) {
+    merge_few(symbols, out);
     return;
   }
-  for (; !word.empty(); word.remove_prefix(std::min(word.size(), kMaxWordBytes))) {
-    encode_long(word.substr(0, kMaxWordBytes), scratch, out);
+  while (!symbols.empty()) {
+    const size_t count = std::min(symbols.size(), kMaxSymbols);
+    merge_many(symbols.first(count), scratch, out);
+    symbols = symbols.subspan(count);
   }
 }
 
-void BpeMerges::encode_short(std::string_view word, std::vector<TokenId>& out) const {
-  TokenId tokens[kMaxScanBytes];
-  uint32_t ranks[kMaxScanBytes];
-  size_t count = 0;
-  for (const char c : word) {
-    const TokenId token = byte_tokens_[static_cast<uint8_t>(c)];
-    if (token != kInvalidToken) tokens[count++] = token;
-  }
+void BpeMerges::merge_few(std::span<const TokenId> symbols, std::vector<TokenId>& out) const {
+  TokenId tokens[kMaxScanSymbols];
+  uint32_t ranks[kMaxScanSymbols];
+  size_t count = symbols.size();
+  std::copy(symbols.begin(), symbols.end(), tokens);
   for (size_t i = 0; i + 1 < count; ++i) ranks[i] = rank_of(tokens[i], tokens[i + 1]);
   while (count > 1) {
     const size_t best = std::min_element(ranks, ranks + count - 1) - ranks;
@@ -50,20 +49,17 @@ void BpeMerges::encode_short(std::string_view word, std::vector<TokenId>& out) c
   out.insert(out.end(), tokens, tokens + count);
 }
 
-void BpeMerges::encode_long(std::string_view word,
-                            Scratch& scratch,
-                            std::vector<TokenId>& out) const {
+void BpeMerges::merge_many(std::span<const TokenId> word,
+                           Scratch& scratch,
+                           std::vector<TokenId>& out) const {
   auto& symbols = scratch.symbols;
   auto& heap = scratch.heap;
   symbols.clear();
   heap.clear();
-  for (const char c : word) {
-    const TokenId token = byte_tokens_[static_cast<uint8_t>(c)];
-    if (token == kInvalidToken) continue;
+  for (const TokenId token : word) {
     const auto index = static_cast<uint32_t>(symbols.size());
     symbols.push_back({token, kNoRank, index + 1, index - 1});
   }
-  if (symbols.empty()) return;
   symbols.back().next = kNone;
   const auto greater = std::greater<>{};
   for (uint32_t i = 0; i + 1 < symbols.size(); ++i) {
@@ -86,7 +82,7 @@ void BpeMerges::encode_long(std::string_view word,
     heap.pop_back();
     const auto index = static_cast<uint32_t>(top);
     auto& left = symbols[index];
-    // An entry whose pair has changed since is stale; ranks name pairs uniquely.
+    // An entry whose pair has changed since is stale, unless the new pair has the same rank.
     if (left.rank != static_cast<uint32_t>(top >> 32)) continue;
     auto& right = symbols[left.next];
     left.token = merge_of(left.token, right.token);

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Byte-pair merging (Sennrich et al. 2016): of all adjacent pairs the one of lowest rank, leftmost
-// first, becomes one token, until no pair has a rank. O(n log n) in the bytes of a word.
+// first, becomes one token, until no pair has a rank. O(n log n) in the symbols of a word.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <string_view>
+#include <span>
 #include <vector>
 
 #include "engine/core/types.h"
@@ -15,16 +14,14 @@ namespace sluice {
 
 class BpeMerges {
  public:
-  explicit BpeMerges(size_t num_merges) : merges_(num_merges) { byte_tokens_.fill(kInvalidToken); }
+  explicit BpeMerges(size_t num_merges) : merges_(num_merges) {}
 
-  void set_byte_token(uint8_t byte, TokenId token) { byte_tokens_[byte] = token; }
-
-  // False where the pair has a rank already.
+  // False where the pair has a rank already. Pairs may share a rank: the leftmost goes first.
   bool add(TokenId left, TokenId right, uint32_t rank, TokenId merged) {
     return merges_.insert(pair_key(left, right), (uint64_t{rank} << 32) | uint32_t(merged));
   }
 
-  // Working memory of encode_word, reused from word to word by one thread.
+  // Working memory of merge, reused from word to word by one thread.
   struct Scratch {
     struct Symbol {
       TokenId token;
@@ -37,9 +34,8 @@ class BpeMerges {
     std::vector<uint64_t> heap;  // rank << 32 | index of the left symbol, smallest on top
   };
 
-  // Appends the tokens of one word. Bytes for which the vocabulary has no token are left out before
-  // merging, as `tokenizers` does.
-  void encode_word(std::string_view word, Scratch& scratch, std::vector<TokenId>& out) const;
+  // Appends what the symbols of one word merge to.
+  void merge(std::span<const TokenId> symbols, Scratch& scratch, std::vector<TokenId>& out) const;
 
  private:
   static constexpr uint32_t kNoRank = ~uint32_t{0};
@@ -56,11 +52,12 @@ class BpeMerges {
     return static_cast<TokenId>(static_cast<uint32_t>(merges_.find(pair_key(left, right))));
   }
 
-  void encode_short(std::string_view word, std::vector<TokenId>& out) const;
-  void encode_long(std::string_view word, Scratch& scratch, std::vector<TokenId>& out) const;
+  void merge_few(std::span<const TokenId> symbols, std::vector<TokenId>& out) const;
+  void merge_many(std::span<const TokenId> symbols,
+                  Scratch& scratch,
+                  std::vector<TokenId>& out) const;
 
   PairMap merges_;  // pair of ids -> rank << 32 | merged id
-  std::array<TokenId, 256> byte_tokens_{};
 };
 
 }  // namespace sluice

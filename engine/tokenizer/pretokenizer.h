@@ -1,40 +1,74 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts text into the pieces inside which byte pairs may merge. One table row per pre-tokenizer name
-// of GGUF (tokenizer.ggml.pre): the regular expressions of the model's tokenizer.json, applied one
-// after the other, each to the pieces the one before left; what no expression matches stays a
-// piece.
+// Cuts text into the pieces inside which tokens may form: stages as tokenizer.json names them,
+// applied one after the other, each to the pieces the one before left.
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "engine/core/status.h"
+#include "engine/tokenizer/regex.h"
+#include "engine/tokenizer/text_arena.h"
 
 namespace sluice {
 
+// What becomes of the matches of a Split.
+enum class SplitBehavior : uint8_t {
+  kRemoved,
+  kIsolated,
+  kMergedWithPrevious,
+  kMergedWithNext,
+  kContiguous,  // neighbouring matches are one piece
+};
+
+struct SplitStage {
+  std::variant<Regex, std::string> pattern;  // a string is matched as it is
+  SplitBehavior behavior = SplitBehavior::kIsolated;
+  bool invert = false;  // what does not match counts as matching
+};
+
+// A space in front of every piece that has none (ByteLevel's add_prefix_space).
+struct PrefixSpaceStage {};
+
+// SentencePiece's spaces: each becomes `replacement`, one is put in front, pieces begin with it.
+struct MetaspaceStage {
+  enum class Prepend : uint8_t { kNever, kFirst, kAlways };
+
+  std::string replacement;
+  Prepend prepend = Prepend::kAlways;
+  bool split = true;
+};
+
+// Bytes become their spelling (byte_level.h), for the sake of later stages; undone at the end.
+struct SpellBytesStage {};
+
+using PretokenizerStage =
+    std::variant<SplitStage, PrefixSpaceStage, MetaspaceStage, SpellBytesStage>;
+
 class Pretokenizer {
  public:
-  // kUnsupported names `pre` and the names there are.
-  static Expected<std::unique_ptr<Pretokenizer>> create(std::string_view pre);
-  ~Pretokenizer();
+  explicit Pretokenizer(std::vector<PretokenizerStage> stages) : stages_(std::move(stages)) {}
 
-  // Working memory of split, reused from text to text by one thread.
+  // Working memory of split, reused from text to text by one thread. Pieces point into the text
+  // that was split or into `arena`.
   struct Scratch {
-    std::vector<size_t> ends;  // of the pieces, ascending; the last one is text.size()
-    std::vector<size_t> coarse_ends;
+    std::vector<std::string_view> pieces;
+    std::vector<std::string_view> coarse;
+    Regex::Scanner scanner;
+    TextArena arena;
+    bool first_at_start = false;  // pieces[0] begins where the whole input does
   };
 
-  // Leaves the pieces of `text`, which is valid UTF-8, in scratch.ends. Time is linear.
-  void split(std::string_view text, Scratch& scratch) const;
-
-  // A piece that is a token as a whole is that token, whatever the merges say.
-  [[nodiscard]] bool whole_words_first() const;
+  // Leaves the pieces of `text` (valid UTF-8) in scratch.pieces; `at_start`: the input begins here.
+  // With the expressions of published models, time is linear.
+  void split(std::string_view text, bool at_start, Scratch& scratch) const;
 
  private:
-  Pretokenizer();
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::vector<PretokenizerStage> stages_;
 };
 
 }  // namespace sluice

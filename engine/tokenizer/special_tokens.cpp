@@ -10,7 +10,7 @@ uint64_t edge_key(uint64_t node, char byte) { return (node << 8) | static_cast<u
 
 }  // namespace
 
-void SpecialTokens::add(std::string_view name, TokenId token, bool is_control) {
+void SpecialTokens::add(std::string_view name, TokenId token, const Flags& flags) {
   CHECK(!name.empty() && name.size() <= kMaxNameBytes);
   uint64_t node = 0;
   for (const char c : name) {
@@ -24,7 +24,7 @@ void SpecialTokens::add(std::string_view name, TokenId token, bool is_control) {
     nodes_.emplace_back();
   }
   CHECK_EQ(nodes_[node].token, kInvalidToken);
-  nodes_[node] = {token, is_control};
+  nodes_[node] = {token, flags};
   starts_[static_cast<uint8_t>(name[0])] = true;
   empty_ = false;
 }
@@ -38,8 +38,8 @@ SpecialTokens::Match SpecialTokens::match_at(std::string_view text,
     node = edges_.find(edge_key(node, text[i]));
     if (node == PairMap::kAbsent) break;
     const Node& here = nodes_[node];
-    if (here.token == kInvalidToken || (here.is_control && i + 1 > control_end)) continue;
-    best = {here.token, position, i + 1};
+    if (here.token == kInvalidToken || (here.flags.is_control && i + 1 > control_end)) continue;
+    best = {here.token, position, i + 1, here.flags};
   }
   return best;
 }

@@ -17,15 +17,24 @@ class SpecialTokens {
   // A longer name is refused: it bounds the work per byte of text.
   static constexpr size_t kMaxNameBytes = 256;
 
-  // `is_control` names are found only where the caller allows them. The name is not empty, at most
-  // kMaxNameBytes long and not known yet.
-  void add(std::string_view name, TokenId token, bool is_control);
+  struct Flags {
+    bool is_control = false;   // found only where the caller allows it
+    bool single_word = false;  // found only where no word character touches it
+    bool strips_left = false;  // takes the white space before it
+    bool strips_right = false;
+  };
+
+  // The name is not empty, at most kMaxNameBytes long and not known yet.
+  void add(std::string_view name, TokenId token, const Flags& flags);
 
   struct Match {
     TokenId token = kInvalidToken;  // kInvalidToken: nothing found
     size_t begin = 0;
     size_t end = 0;
+    Flags flags;
   };
+
+  [[nodiscard]] bool empty() const { return empty_; }
 
   // The longest name at `position`; a control token only where it ends at or before
   // `control_end`.
@@ -37,7 +46,7 @@ class SpecialTokens {
  private:
   struct Node {
     TokenId token = kInvalidToken;
-    bool is_control = false;
+    Flags flags;
   };
 
   std::vector<Node> nodes_{Node{}};  // a trie of bytes; 0 is the root

@@ -31,7 +31,10 @@ struct Vocabulary {
   std::vector<std::string> tokens;     // by id, in the file's spelling (byte-level BPE: mapped)
   std::vector<TokenType> token_types;  // by id; empty: all normal
   std::vector<float> scores;           // by id; SentencePiece models
-  std::vector<std::string> merges;     // "left right", by rank
+  // SentencePiece's compiled normalization rules (a double-array trie and its strings); empty:
+  // none.
+  std::string precompiled_charsmap;
+  std::vector<std::string> merges;  // "left right", by rank
   TokenId bos = kInvalidToken;
   TokenId eos = kInvalidToken;
   TokenId eot = kInvalidToken;  // end of turn, when it differs from eos
@@ -40,6 +43,7 @@ struct Vocabulary {
   bool add_bos = false;
   bool add_eos = false;
   bool add_space_prefix = false;
+  bool remove_extra_whitespaces = false;  // unigram models: runs of spaces become one
 };
 
 // Whether strings such as "<|im_end|>" become their token or stay text. User text is always kText;
@@ -81,6 +85,18 @@ class Tokenizer {
   [[nodiscard]] virtual int32_t vocab_size() const = 0;
   [[nodiscard]] virtual TokenId bos() const = 0;   // kInvalidToken: none
   [[nodiscard]] virtual bool add_bos() const = 0;  // completions start with it
+
+  // What stands before and behind a text to which special tokens are added.
+  [[nodiscard]] virtual std::vector<TokenId> prefix_tokens() const {
+    return add_bos() && bos() != kInvalidToken ? std::vector<TokenId>{bos()}
+                                               : std::vector<TokenId>();
+  }
+
+  [[nodiscard]] virtual std::vector<TokenId> suffix_tokens() const { return {}; }
+
+  // The first token of a text stands for its bytes less a leading space (SentencePiece).
+  [[nodiscard]] virtual bool strips_first_space() const { return false; }
+
   // Tokens that end a generation (eos, eot and their like), ascending.
   [[nodiscard]] virtual const std::vector<TokenId>& end_tokens() const = 0;
   // Text of bos and eos for chat templates; empty: none.

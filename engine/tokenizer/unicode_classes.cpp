@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/tokenizer/unicode_classes.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace sluice {
 namespace {
 
@@ -69,47 +72,134 @@ std::string_view later_characters(std::string_view escape) {
   return {};
 }
 
-// Appends the members `escape` has inside brackets.
+// A word character is a letter, mark, number or connector.
+constexpr std::string_view kWordClasses[] = {"\\p{L}", "\\p{M}", "\\p{N}"};
+
+// Appends the members a positive `escape` has inside brackets.
 void append_members(std::string_view escape, std::string& out) {
-  if (escape == "\\s" || escape == "\\S") {
+  if (escape == "\\s") {
     out += kSpaces;
+    return;
+  }
+  if (escape == "\\w") {
+    for (const std::string_view part : kWordClasses) append_members(part, out);
+    out += "\\p{Pc}";
     return;
   }
   out += escape;
   out += later_characters(escape);
 }
 
-size_t escape_length(std::string_view pattern, size_t position) {
-  if (pattern.substr(position, 3) != "\\p{") return 2;
-  return pattern.find('}', position) - position + 1;
+// The escape of which a negated one is the complement; empty: `escape` is not negated.
+std::string positive_of(std::string_view escape) {
+  if (escape == "\\S") return "\\s";
+  if (escape == "\\W") return "\\w";
+  if (escape.starts_with("\\P{")) return "\\p{" + std::string(escape.substr(3));
+  if (escape.starts_with("\\p{^")) return "\\p{" + std::string(escape.substr(4));
+  return {};
 }
+
+bool is_class(std::string_view escape) {
+  return escape == "\\s" || escape == "\\S" || escape == "\\w" || escape == "\\W" ||
+         escape.starts_with("\\p{") || escape.starts_with("\\P{");
+}
+
+size_t escape_length(std::string_view pattern, size_t position) {
+  const std::string_view start = pattern.substr(position, 3);
+  if (start == "\\p{" || start == "\\P{" || start == "\\x{") {
+    const size_t end = pattern.find('}', position);
+    return (end == std::string_view::npos ? pattern.size() : end + 1) - position;
+  }
+  if (start.starts_with("\\u")) return std::min<size_t>(6, pattern.size() - position);
+  return std::min<size_t>(2, pattern.size() - position);
+}
+
+class Expansion {
+ public:
+  explicit Expansion(std::string_view pattern) : pattern_(pattern) {}
+
+  Expected<std::string> run() {
+    // Alone it would search a run of spaces that text follows once from each of them.
+    if (pattern_ == "\\s+$")
+      return std::string("(?<![" + std::string(kSpaces) + "])[" + std::string(kSpaces) + "]+$");
+    for (size_t i = 0; i < pattern_.size();) {
+      if (pattern_[i] == '\\') {
+        const std::string_view escape = pattern_.substr(i, escape_length(pattern_, i));
+        SLUICE_TRY_VOID(add_escape(escape));
+        i += escape.size();
+        continue;
+      }
+      SLUICE_TRY_VOID(add_plain(i));
+      ++i;
+    }
+    return std::move(out_);
+  }
+
+ private:
+  [[nodiscard]] tl::unexpected<Error> refuse(const std::string& what) const {
+    return make_error(ErrorCode::kUnsupported,
+                      "regular expression \"" + std::string(pattern_.substr(0, 200)) +
+                          "\": " + what + " is not supported");
+  }
+
+  Expected<void> add_plain(size_t i) {
+    const char c = pattern_[i];
+    if (!in_brackets_) {
+      if (pattern_.substr(i).starts_with("(?m")) return refuse("(?m");
+      if (c == '[') {
+        in_brackets_ = true;
+        bracket_start_ = i + (pattern_.substr(i + 1).starts_with("^") ? 2 : 1);
+      }
+    } else if (c == '[') {
+      return refuse("a set inside a set");
+    } else if (c == '&' && pattern_.substr(i).starts_with("&&")) {
+      return refuse("an intersection of sets");
+    } else if (c == ']' && i > bracket_start_) {
+      in_brackets_ = false;
+    }
+    out_ += c;
+    return {};
+  }
+
+  Expected<void> add_escape(std::string_view escape) {
+    if (escape == "\\h" || escape == "\\H" || escape == "\\R" || escape == "\\X" ||
+        escape == "\\K" || escape == "\\Q" || escape == "\\E" || escape == "\\C") {
+      return refuse(std::string(escape));
+    }
+    if (escape.starts_with("\\u")) {
+      out_ += "\\x{" + std::string(escape.substr(2)) + "}";
+    } else if (!is_class(escape)) {
+      out_ += escape;
+    } else {
+      add_class(escape);
+    }
+    return {};
+  }
+
+  void add_class(std::string_view escape) {
+    const std::string positive = positive_of(escape);
+    if (!in_brackets_) {
+      out_ += positive.empty() ? "[" : "[^";
+      append_members(positive.empty() ? escape : positive, out_);
+      out_ += ']';
+    } else if (positive.empty()) {
+      append_members(escape, out_);
+    } else {
+      // A set cannot hold the complement of another; PCRE2's own is it but for new characters.
+      out_ += escape;
+    }
+  }
+
+  std::string_view pattern_;
+  std::string out_;
+  bool in_brackets_ = false;
+  size_t bracket_start_ = 0;  // a ] before it is a member
+};
 
 }  // namespace
 
-std::string expand_unicode_classes(std::string_view pattern) {
-  std::string out;
-  bool in_brackets = false;
-  for (size_t i = 0; i < pattern.size();) {
-    if (pattern[i] != '\\') {
-      if (pattern[i] == '[') in_brackets = true;
-      if (pattern[i] == ']') in_brackets = false;
-      out += pattern[i++];
-      continue;
-    }
-    const std::string_view escape = pattern.substr(i, escape_length(pattern, i));
-    i += escape.size();
-    const bool is_class = escape == "\\s" || escape == "\\S" || escape.starts_with("\\p");
-    if (!is_class) {
-      out += escape;
-    } else if (in_brackets) {
-      append_members(escape, out);
-    } else {
-      out += escape == "\\S" ? "[^" : "[";
-      append_members(escape, out);
-      out += ']';
-    }
-  }
-  return out;
+Expected<std::string> expand_unicode_classes(std::string_view pattern) {
+  return Expansion(pattern).run();
 }
 
 }  // namespace sluice

@@ -6,10 +6,12 @@
 #include <string>
 #include <string_view>
 
+#include "engine/core/status.h"
+
 namespace sluice {
 
-// Rewrites \s, \S (outside brackets) and \p{..} as explicit classes. `pattern` has no nested
-// brackets and no negated property; the rows of pretokenizer.cpp are written so.
-std::string expand_unicode_classes(std::string_view pattern);
+// Rewrites \s, \w, \p{..} and their negations as explicit classes, and \uXXXX for PCRE2. Sets
+// inside sets and what means something else to PCRE2 are kUnsupported.
+Expected<std::string> expand_unicode_classes(std::string_view pattern);
 
 }  // namespace sluice

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace sluice {
@@ -24,6 +26,17 @@ Utf8Part next_utf8_part(std::string_view text, size_t position);
 
 // First position at or after `position` where a part is not a character; text.size(): none.
 size_t find_invalid_utf8(std::string_view text, size_t position);
+
+// First position at or after `position` where a character begins; text.size(): none.
+size_t skip_invalid_utf8(std::string_view text, size_t position);
+
+// Bytes of the characters with the property White_Space that `text` begins or ends with.
+size_t leading_space_bytes(std::string_view text);
+size_t trailing_space_bytes(std::string_view text);
+
+// The code point of one valid character.
+uint32_t decode_utf8(std::string_view character);
+void append_utf8(uint32_t code, std::string& out);
 
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
 

@@ -37,12 +37,11 @@ struct TensorTypeName {
   std::string_view name;
 };
 
-constexpr std::array<TensorTypeName, 28> kOtherTensorTypes = {{
-    {2, "Q4_0"},     {6, "Q5_0"},   {7, "Q5_1"},    {9, "Q8_1"},   {10, "Q2_K"},    {11, "Q3_K"},
-    {12, "Q4_K"},    {13, "Q5_K"},  {14, "Q6_K"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"},
-    {18, "IQ3_XXS"}, {19, "IQ1_S"}, {20, "IQ4_NL"}, {21, "IQ3_S"}, {22, "IQ2_S"},   {23, "IQ4_XS"},
-    {24, "I8"},      {25, "I16"},   {26, "I32"},    {27, "I64"},   {28, "F64"},     {29, "IQ1_M"},
-    {30, "BF16"},    {34, "TQ1_0"}, {35, "TQ2_0"},  {39, "MXFP4"},
+constexpr std::array<TensorTypeName, 20> kOtherTensorTypes = {{
+    {9, "Q8_1"},   {15, "Q8_K"},  {16, "IQ2_XXS"},    {17, "IQ2_XS"},     {18, "IQ3_XXS"},
+    {19, "IQ1_S"}, {21, "IQ3_S"}, {22, "IQ2_S"},      {24, "I8"},         {25, "I16"},
+    {26, "I32"},   {27, "I64"},   {28, "F64"},        {29, "IQ1_M"},      {34, "TQ1_0"},
+    {35, "TQ2_0"}, {40, "NVFP4"}, {36, "IQ4_NL_4_4"}, {37, "IQ4_NL_4_8"}, {38, "IQ4_NL_8_8"},
 }};
 
 std::string describe_tensor_type(uint32_t id) {

@@ -93,7 +93,7 @@ void append_tensors(const GgufFile& file, bool all_tensors, std::string& out) {
   for (const GgufTensor& tensor : file.tensors()) {
     if (!all_tensors && is_later_layer(tensor.name)) continue;
     out += "  " + pad(plain(tensor.name), width) + "  " +
-           pad(std::string(format_info(tensor.format).name), 5) + "  " +
+           pad(std::string(format_info(tensor.format).name), 6) + "  " +
            pad(shape_text(tensor), 16) + "  " + std::to_string(tensor.data.size()) + "\n";
   }
   if (num_hidden > 0) out += "  ... " + std::to_string(num_hidden) + " more in later layers\n";
@@ -110,7 +110,7 @@ void append_totals(const GgufFile& file, std::string& out) {
       bytes += tensor.data.size();
     }
     if (num_tensors == 0) continue;
-    out += "  " + pad(std::string(info.name), 5) + "  " + std::to_string(num_tensors) +
+    out += "  " + pad(std::string(info.name), 6) + "  " + std::to_string(num_tensors) +
            " tensors  " + std::to_string(bytes) + " bytes\n";
   }
 }

@@ -125,6 +125,18 @@ Expected<void> read_scores(const GgufFile& file, Vocabulary& vocabulary) {
   return {};
 }
 
+Expected<void> read_charsmap(const GgufFile& file, Vocabulary& vocabulary) {
+  constexpr std::string_view kKey = "tokenizer.ggml.precompiled_charsmap";
+  SLUICE_TRY(const GgufArray* array, find_array(file, kKey, is_integer, "array of integer"));
+  if (array == nullptr) return {};
+  vocabulary.precompiled_charsmap.reserve(array->size());
+  for (size_t i = 0; i < array->size(); ++i) {
+    const auto byte = static_cast<int64_t>(array->number(i));
+    vocabulary.precompiled_charsmap += static_cast<char>(byte & 0xFF);
+  }
+  return {};
+}
+
 Expected<void> read_merges(const GgufFile& file, Vocabulary& vocabulary) {
   SLUICE_TRY(const GgufArray* array,
              find_array(file, "tokenizer.ggml.merges", is_string, "array of string"));
@@ -150,10 +162,17 @@ Expected<void> read_special(const GgufFile& file, Vocabulary& vocabulary) {
   SLUICE_TRY(vocabulary.eot, read_id(file, "tokenizer.ggml.eot_token_id", num_tokens));
   SLUICE_TRY(vocabulary.unknown, read_id(file, "tokenizer.ggml.unknown_token_id", num_tokens));
   SLUICE_TRY(vocabulary.padding, read_id(file, "tokenizer.ggml.padding_token_id", num_tokens));
-  SLUICE_TRY(vocabulary.add_bos, file.get_bool_or("tokenizer.ggml.add_bos_token", false));
-  SLUICE_TRY(vocabulary.add_eos, file.get_bool_or("tokenizer.ggml.add_eos_token", false));
+  // Files that leave these out mean what their kind of tokenizer does.
+  const bool is_bpe = vocabulary.model == "llama";
+  const bool is_unigram = vocabulary.model == "t5";
+  const bool is_llama3 = vocabulary.pre == "llama-bpe";
+  SLUICE_TRY(vocabulary.add_bos,
+             file.get_bool_or("tokenizer.ggml.add_bos_token", is_bpe || is_llama3));
+  SLUICE_TRY(vocabulary.add_eos, file.get_bool_or("tokenizer.ggml.add_eos_token", is_unigram));
   SLUICE_TRY(vocabulary.add_space_prefix,
-             file.get_bool_or("tokenizer.ggml.add_space_prefix", false));
+             file.get_bool_or("tokenizer.ggml.add_space_prefix", is_bpe || is_unigram));
+  SLUICE_TRY(vocabulary.remove_extra_whitespaces,
+             file.get_bool_or("tokenizer.ggml.remove_extra_whitespaces", false));
   return {};
 }
 
@@ -169,6 +188,7 @@ Expected<Vocabulary> read_vocabulary(const GgufFile& file) {
   SLUICE_TRY_VOID(read_token_types(file, vocabulary));
   SLUICE_TRY_VOID(read_scores(file, vocabulary));
   SLUICE_TRY_VOID(read_merges(file, vocabulary));
+  SLUICE_TRY_VOID(read_charsmap(file, vocabulary));
   SLUICE_TRY_VOID(read_special(file, vocabulary));
   return vocabulary;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model file's tensors in the form kernels read: matrices repacked once into one arena, norms as
+// A checkpoint's tensors in the form kernels read: matrices repacked once into one arena, norms as
 // floats. Built at load, immutable afterwards.
 #pragma once
 
@@ -12,39 +12,47 @@
 #include <unordered_set>
 #include <vector>
 
-#include "engine/core/status.h"
 #include "engine/core/aligned_buffer.h"
-#include "engine/weights/gguf.h"
+#include "engine/core/status.h"
+#include "engine/weights/checkpoint.h"
 #include "quant/repack.h"
 
 namespace sluice {
 
+// Some rows of a matrix that holds several: fused q, k and v, or the experts of a layer.
+struct RowSlice {
+  int64_t first = 0;
+  int64_t total = 0;  // rows of the tensor; 0: exactly those asked for
+
+  // The same slice of a tensor that has one row for each `n` rows of this one.
+  [[nodiscard]] RowSlice in_rows_of(int64_t n) const { return {first / n, total / n}; }
+};
+
 class WeightStore {
  public:
-  explicit WeightStore(const GgufFile& file);
+  explicit WeightStore(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
 
-  // Bytes that the packed matrices of the whole file will take; known before anything is allocated.
-  [[nodiscard]] int64_t packed_total_bytes() const { return packed_total_bytes_; }
-  // Allocates that much, before the first take. Without it, takes check names and shapes and give
-  // weights without data: enough to plan memory.
-  Expected<void> allocate();
+  // Bytes of the matrices taken so far. A store that never allocated gives weights without data:
+  // taking everything from it once plans memory and checks names and shapes.
+  [[nodiscard]] int64_t packed_bytes() const { return packed_bytes_; }
+  // Room for the matrices taken from now on.
+  Expected<void> allocate(int64_t bytes);
 
-  [[nodiscard]] bool has(std::string_view name) const;
+  [[nodiscard]] bool has(std::string_view name) const { return checkpoint_.has(name); }
   // W[n, k], repacked. kDataLoss: missing, or another shape; the message has both.
-  Expected<PackedWeight> matrix(const std::string& name, int64_t n, int64_t k);
-  // n floats, decoded.
-  Expected<std::vector<float>> vector(const std::string& name, int64_t n);
+  Expected<PackedWeight> matrix(const std::string& name, int64_t n, int64_t k, RowSlice slice = {});
+  // n floats, decoded, from a tensor of one dimension; or those of a slice of one of several.
+  Expected<std::vector<float>> vector(const std::string& name, int64_t n, RowSlice slice = {});
 
   // Tensors of the file that nothing asked for: a sign of an unsupported variant.
   [[nodiscard]] std::vector<std::string> unused() const;
   [[nodiscard]] int64_t num_parameters() const;
 
  private:
-  Expected<const GgufTensor*> take(const std::string& name);
+  Expected<const CheckpointTensor*> take(const std::string& name);
 
-  const GgufFile& file_;
-  int64_t packed_total_bytes_ = 0;
-  int64_t packed_used_bytes_ = 0;
+  const Checkpoint& checkpoint_;
+  int64_t packed_bytes_ = 0;
   AlignedBuffer arena_;
   std::unordered_set<std::string_view> taken_;
 };

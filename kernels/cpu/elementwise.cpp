@@ -13,8 +13,7 @@ namespace sluice::kernels::cpu {
 void embedding(const ExecContext& ctx, const EmbeddingArgs& args) {
   const SimdTable& simd = simd_table(ctx.isa);
   const PackedWeight& table = *args.table;
-  const int64_t group_bytes = packed_group_bytes(table.format);
-  const int64_t tile_bytes = ceil_div(table.k, kQuantGroup) * group_bytes;
+  const int64_t tile_bytes = packed_tile_bytes(table.format, table.k);
   ctx.pool->parallel_for(static_cast<int64_t>(args.token_ids.size()), [&](int64_t i, int32_t) {
     const TokenId token = args.token_ids[static_cast<size_t>(i)];
     DCHECK(token >= 0 && token < table.n);
@@ -22,17 +21,32 @@ void embedding(const ExecContext& ctx, const EmbeddingArgs& args) {
                         .tile = table.data + token / kRowTile * tile_bytes,
                         .row_in_tile = token % kRowTile,
                         .k = table.k,
-                        .out = args.out + i * args.out_stride},
-                       group_bytes);
+                        .out = args.out + i * args.out_stride});
   });
 }
 
-void silu_mul(const ExecContext& ctx, const SiluMulArgs& args) {
+void gate_mul(const ExecContext& ctx, const GateMulArgs& args) {
   DCHECK(args.out.k >= 1 && args.stride >= args.out.k);
   const SimdTable& simd = simd_table(ctx.isa);
   ctx.pool->parallel_for(args.out.num_rows, [&](int64_t row, int32_t) {
-    simd.silu_mul_row(
-        args.gate + row * args.stride, args.up + row * args.stride, quantized_row(args.out, row));
+    simd.gate_mul_row(args.function,
+                      args.gate + row * args.stride,
+                      args.up + row * args.stride,
+                      quantized_row(args.out, row));
+  });
+}
+
+void add_rows(const ExecContext& ctx, const AddRowsArgs& args) {
+  const SimdTable& simd = simd_table(ctx.isa);
+  ctx.pool->parallel_for(args.num_rows, [&](int64_t row, int32_t) {
+    simd.add_row(args.x + row * args.x_stride, args.y + row * args.y_stride, args.scale, args.n);
+  });
+}
+
+void scale_rows(const ExecContext& ctx, const ScaleRowsArgs& args) {
+  const SimdTable& simd = simd_table(ctx.isa);
+  ctx.pool->parallel_for(args.num_rows, [&](int64_t row, int32_t) {
+    simd.scale_row(args.x + row * args.x_stride, args.n, args.scale, args.soft_cap);
   });
 }
 

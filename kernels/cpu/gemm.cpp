@@ -41,6 +41,7 @@ LinearBlock make_block(const LinearArgs& args,
                        const Cut& cut) {
   const PackedWeight& weight = *group.weight;
   const int64_t groups = ceil_div(weight.k, kQuantGroup);
+  const int64_t tile_bytes = packed_tile_bytes(weight.format, weight.k);
   const int64_t tile = piece * cut.tiles_per_piece;
   const int64_t tiles = std::min(cut.tiles_per_piece, num_tiles(group) - tile);
   const int64_t column = tile * kRowTile;
@@ -53,7 +54,8 @@ LinearBlock make_block(const LinearArgs& args,
       .num_columns = static_cast<int32_t>(std::min<int64_t>(tiles * kRowTile, weight.n - column)),
       .num_rows = static_cast<int32_t>(std::min<int64_t>(kRowBlock, args.x.num_rows - row)),
       .num_groups = static_cast<int32_t>(groups),
-      .weight = weight.data + tile * groups * packed_group_bytes(weight.format),
+      .weight = weight.data + tile * tile_bytes,
+      .tile_bytes = tile_bytes,
       .x = quantized_row(args.x, row).codes,
       .bias = group.bias == nullptr ? nullptr : group.bias + column,
       .out = group.out + row * group.out_stride + column,

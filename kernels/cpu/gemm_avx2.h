@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact dot products of one weight group without VNNI. vpmaddubsw saturates at 16 bits, so full
-// bytes go through it as two nibbles: 8 chunks of 2 * 15 * 128 stay below 2^15.
+// Codes of one weight group and their exact dot products without VNNI. vpmaddubsw adds two products
+// in 16 bits and saturates, so 16-bit sums are widened before codes of that size could overflow
+// them, and full bytes go through it as two nibbles.
 #pragma once
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
@@ -13,126 +14,140 @@ SLUICE_INLINE __m256i broadcast_dword(const void* p) {
   return _mm256_set1_epi32(dword);
 }
 
-// Outputs 8 * half .. 8 * half + 7 of one group times kRows rows.
+// The bits [from, from + count) of every byte, moved to `to`.
+SLUICE_INLINE __m256i move_bits(__m256i v, int from, int count, int to) {
+  const __m256i mask = _mm256_set1_epi8(static_cast<char>(((1 << count) - 1) << to));
+  if (from > to) v = _mm256_srli_epi16(v, from - to);
+  if (from < to) v = _mm256_slli_epi16(v, to - from);
+  return _mm256_and_si256(v, mask);
+}
+
+// Chunk c of outputs 8 * half .. 8 * half + 7: unsigned codes, kZeroPoint too high.
+template <WeightFormat kFormat>
+SLUICE_INLINE __m256i load_chunk(const std::byte* group, int c, int half) {
+  constexpr PackedLayout kLayout = kLayoutOf<kFormat>;
+  const auto plane = [group, half](int i) { return load_256(group + i * 64 + half * 32); };
+  __m256i codes;
+  if constexpr (kLayout.low_bits == 8) {
+    codes = plane(c);
+  } else if constexpr (kLayout.low_bits == 4) {
+    codes = move_bits(plane(c % 4), c / 4 * 4, 4, 0);
+  } else {
+    codes = move_bits(plane(c / 4), c % 4 * 2, 2, 0);
+  }
+  constexpr int kHigh = kLayout.low_bits;  // the register that the high plane begins with
+  if constexpr (kLayout.high_bits == 1) {
+    codes = _mm256_or_si256(codes, move_bits(plane(kHigh), c, 1, kHigh));
+  } else if constexpr (kLayout.high_bits == 2) {
+    codes = _mm256_or_si256(codes, move_bits(plane(kHigh + c / 4), c % 4 * 2, 2, kHigh));
+  }
+  if constexpr (kHasCodebook<kFormat>) {
+    const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kCodebook<kFormat>.v));
+    codes = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), codes);
+  }
+  return codes;
+}
+
+// Outputs 8 * half .. 8 * half + 7 of one group times kRows rows, sums of the first and the second
+// 16 k where kHalves, else both in sum[0].
 template <WeightFormat kFormat, int kRows>
 SLUICE_INLINE void dot_int8_half(const std::byte* group,
                                  const int8_t* x,
                                  int half,
-                                 __m256i (&isum)[kRows]) {
+                                 __m256i (&sum)[2][kRows]) {
+  constexpr int kLargest = kLargestCode<kFormat>;
+  constexpr bool kNibbles = kLargest > 63;
+  // Chunks whose products fit 16 bits together, each at most 2 * 128 * the largest code.
+  constexpr int kChain = kLargest > 31 && !kNibbles ? 2 : kLargest > 15 && !kNibbles ? 4 : 8;
+  const __m256i ones = _mm256_set1_epi16(1);
   const __m256i nibble = _mm256_set1_epi8(15);
-  __m256i low[kRows];   // low nibbles (Q4_1: all), 16-bit sums of 2 k
-  __m256i high[kRows];  // high nibbles of Q8_0
+  __m256i low[kRows];   // 16-bit sums of 2 k, of low nibbles where kNibbles
+  __m256i high[kRows];  // of high nibbles
 #pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) low[r] = high[r] = _mm256_setzero_si256();
-  constexpr int kLoads = kFormat == WeightFormat::kQ4_1 ? 4 : 8;
+  for (int r = 0; r < kRows; ++r) sum[0][r] = sum[1][r] = _mm256_setzero_si256();
 #pragma GCC unroll 8
-  for (int c = 0; c < kLoads; ++c) {
-    const __m256i bytes = load_256(group + c * 64 + half * 32);
-    const __m256i low_codes = _mm256_and_si256(bytes, nibble);
-    const __m256i high_codes = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), nibble);
+  for (int c = 0; c < 8; ++c) {
+    const __m256i codes = load_chunk<kFormat>(group, c, half);
+    const bool begins = c % kChain == 0 || (kHalves<kFormat> && c == 4);
+    const bool ends = (c + 1) % kChain == 0 || (kHalves<kFormat> && c == 3);
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
-      const int8_t* const row = x + r * kQuantGroup;
-      const __m256i a = broadcast_dword(row + 4 * c);
-      low[r] = _mm256_add_epi16(low[r], _mm256_maddubs_epi16(low_codes, a));
-      if constexpr (kFormat == WeightFormat::kQ4_1) {
-        const __m256i b = broadcast_dword(row + 4 * (c + 4));
-        low[r] = _mm256_add_epi16(low[r], _mm256_maddubs_epi16(high_codes, b));
+      const __m256i a = broadcast_dword(x + r * kQuantGroup + 4 * c);
+      if constexpr (kNibbles) {
+        const __m256i l = _mm256_maddubs_epi16(_mm256_and_si256(codes, nibble), a);
+        const __m256i upper = _mm256_and_si256(_mm256_srli_epi16(codes, 4), nibble);
+        const __m256i h = _mm256_maddubs_epi16(upper, a);
+        low[r] = begins ? l : _mm256_add_epi16(low[r], l);
+        high[r] = begins ? h : _mm256_add_epi16(high[r], h);
       } else {
-        high[r] = _mm256_add_epi16(high[r], _mm256_maddubs_epi16(high_codes, a));
+        const __m256i l = _mm256_maddubs_epi16(codes, a);
+        low[r] = begins ? l : _mm256_add_epi16(low[r], l);
+      }
+      if (!ends) continue;
+      __m256i& wide = sum[kHalves<kFormat> ? c / 4 : 0][r];
+      wide = _mm256_add_epi32(wide, _mm256_madd_epi16(low[r], ones));
+      if constexpr (kNibbles) {
+        const __m256i sixteen = _mm256_set1_epi16(16);
+        wide = _mm256_add_epi32(wide, _mm256_madd_epi16(high[r], sixteen));
       }
     }
   }
-#pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) {
-    isum[r] = _mm256_madd_epi16(low[r], _mm256_set1_epi16(1));
-    if constexpr (kFormat == WeightFormat::kQ8_0) {
-      isum[r] = _mm256_add_epi32(isum[r], _mm256_madd_epi16(high[r], _mm256_set1_epi16(16)));
-    }
-  }
 }
 
-// use(r, dot) for each of kRows rows of 32 codes each, one after the other.
+// use(r, first, second) for each of kRows rows of 32 codes each: the dot products of the first and
+// second 16 k where the format has scales for each (kHalves), else that of all 32 twice.
 template <WeightFormat kFormat, int kRows, typename Use>
 SLUICE_INLINE void dot_int8(const std::byte* group, const int8_t* x, Use use) {
-  __m256i lo[kRows];
-  __m256i hi[kRows];
+  __m256i lo[2][kRows];
+  __m256i hi[2][kRows];
   dot_int8_half<kFormat, kRows>(group, x, 0, lo);
   dot_int8_half<kFormat, kRows>(group, x, 1, hi);
+  constexpr int kSecond = kHalves<kFormat> ? 1 : 0;
 #pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) use(r, I16{lo[r], hi[r]});
+  for (int r = 0; r < kRows; ++r)
+    use(r, I16{lo[0][r], hi[0][r]}, I16{lo[kSecond][r], hi[kSecond][r]});
 }
 
-template <WeightFormat kFormat, int kRows>
-SLUICE_INLINE void dot_int16_half(const std::byte* group,
-                                  const int16_t* x,
-                                  int half,
-                                  __m256i (&isum)[kRows]) {
-  const __m256i first = _mm256_setr_epi8(0,
-                                         -1,
-                                         1,
-                                         -1,
-                                         4,
-                                         -1,
-                                         5,
-                                         -1,
-                                         8,
-                                         -1,
-                                         9,
-                                         -1,
-                                         12,
-                                         -1,
-                                         13,
-                                         -1,
-                                         0,
-                                         -1,
-                                         1,
-                                         -1,
-                                         4,
-                                         -1,
-                                         5,
-                                         -1,
-                                         8,
-                                         -1,
-                                         9,
-                                         -1,
-                                         12,
-                                         -1,
-                                         13,
-                                         -1);
+// Codes with the zero point taken off as [16 k pairs][16 outputs][2 k].
+template <WeightFormat kFormat>
+SLUICE_INLINE void widen_codes(const std::byte* group, int16_t* words) {
+  // Bytes 0 and 1 of every dword as words; the second pair lies two bytes on.
+  const __m128i pair = _mm_set1_epi32(static_cast<int32_t>(0x80018000));
+  const __m128i lane_base = _mm_setr_epi32(0, 0x00040004, 0x00080008, 0x000C000C);
+  const __m256i first = _mm256_broadcastsi128_si256(_mm_or_si128(pair, lane_base));
   const __m256i second = _mm256_add_epi8(first, _mm256_set1_epi16(2));
-  const __m256i nibble = _mm256_set1_epi8(15);
-#pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) isum[r] = _mm256_setzero_si256();
+  const __m256i zero_point = _mm256_set1_epi16(kZeroPoint<kFormat>);
 #pragma GCC unroll 8
   for (int c = 0; c < 8; ++c) {
-    __m256i bytes;
-    if constexpr (kFormat == WeightFormat::kQ4_1) {
-      bytes = load_256(group + (c % 4) * 64 + half * 32);
-      bytes = _mm256_and_si256(c < 4 ? bytes : _mm256_srli_epi16(bytes, 4), nibble);
-    } else {
-      bytes = load_256(group + c * 64 + half * 32);
-    }
-    const __m256i words_a = _mm256_shuffle_epi8(bytes, first);
-    const __m256i words_b = _mm256_shuffle_epi8(bytes, second);
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-      const int16_t* const row = x + r * kQuantGroup + 4 * c;
-      const __m256i a = _mm256_madd_epi16(words_a, broadcast_dword(row));
-      const __m256i b = _mm256_madd_epi16(words_b, broadcast_dword(row + 2));
-      isum[r] = _mm256_add_epi32(isum[r], _mm256_add_epi32(a, b));
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const __m256i bytes = load_chunk<kFormat>(group, c, half);
+      int16_t* const out = words + 64 * c + 16 * half;
+      store_256(out, _mm256_sub_epi16(_mm256_shuffle_epi8(bytes, first), zero_point));
+      store_256(out + 32, _mm256_sub_epi16(_mm256_shuffle_epi8(bytes, second), zero_point));
     }
   }
 }
 
-template <WeightFormat kFormat, int kRows, typename Use>
-SLUICE_INLINE void dot_int16(const std::byte* group, const int16_t* x, Use use) {
-  __m256i lo[kRows];
-  __m256i hi[kRows];
-  dot_int16_half<kFormat, kRows>(group, x, 0, lo);
-  dot_int16_half<kFormat, kRows>(group, x, 1, hi);
-#pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) use(r, I16{lo[r], hi[r]});
+// As dot_int8, over widened codes; both halves always apart.
+template <int kRows, typename Use>
+SLUICE_INLINE void dot_words(const int16_t* words, const int16_t* x, Use use) {
+  for (int r = 0; r < kRows; ++r) {
+    I16 sum[2];
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; ++h) {
+      __m256i lo = _mm256_setzero_si256();
+      __m256i hi = _mm256_setzero_si256();
+#pragma GCC unroll 8
+      for (int p = 8 * h; p < 8 * h + 8; ++p) {
+        const __m256i a = broadcast_dword(x + r * kQuantGroup + 2 * p);
+        lo = _mm256_add_epi32(lo, _mm256_madd_epi16(load_256(words + 32 * p), a));
+        hi = _mm256_add_epi32(hi, _mm256_madd_epi16(load_256(words + 32 * p + 16), a));
+      }
+      sum[h] = {lo, hi};
+    }
+    use(r, sum[0], sum[1]);
+  }
 }
 
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

@@ -2,32 +2,18 @@
 // Row tiles times rows of activations for simd_<isa>.cpp: the tree of kernels/gemm.h over the exact
 // dot products of gemm_<isa>.h. A weight tile (16 outputs, all of K) stays in L1 while the rows of
 // activations pass in blocks; inside a block each group's codes are unpacked once for all rows.
+//
+// int8 activations are compiled per format. int16 and float ones, and the scalar set, widen a group
+// into a buffer first, so that one body serves all formats.
 #pragma once
 
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/vec16.h"
-#if defined(SLUICE_ISA_AVX512)
-#include "kernels/cpu/gemm_avx512.h"
-#elif defined(SLUICE_ISA_AVX2)
-#include "kernels/cpu/gemm_avx2.h"
-#else
-#include "kernels/cpu/gemm_scalar.h"
-#endif
+#include "kernels/cpu/weights_impl.h"
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
 inline constexpr int32_t kSegments = 8;
-
-template <WeightFormat kFormat>
-inline constexpr int32_t kGroupBytes = 0;
-template <>
-inline constexpr int32_t kGroupBytes<WeightFormat::kF32> = 2048;
-template <>
-inline constexpr int32_t kGroupBytes<WeightFormat::kF16> = 1024;
-template <>
-inline constexpr int32_t kGroupBytes<WeightFormat::kQ8_0> = 576;
-template <>
-inline constexpr int32_t kGroupBytes<WeightFormat::kQ4_1> = 320;
 
 // With many rows, the hardware's prefetcher alone leaves the memory idle while a group is
 // multiplied; with few, it does better by itself. Prefetching past the end of the weights is
@@ -35,89 +21,114 @@ inline constexpr int32_t kGroupBytes<WeightFormat::kQ4_1> = 320;
 inline constexpr int32_t kPrefetchBytes = 5120;
 inline constexpr int kPrefetchFromRows = 5;
 
-template <int32_t kBytes>
-SLUICE_INLINE void prefetch_ahead(const std::byte* weight) {
-#pragma GCC unroll 32
-  for (int32_t i = 0; i < kBytes; i += 64) __builtin_prefetch(weight + kPrefetchBytes + i);
+template <WeightFormat kFormat>
+SLUICE_INLINE void prefetch_ahead(const GroupAt& at) {
+  constexpr int32_t kCodeBytes = kLayoutOf<kFormat>.code_bytes();
+#pragma GCC unroll 8
+  for (int32_t i = 0; i < kCodeBytes; i += 64) __builtin_prefetch(at.codes + kPrefetchBytes + i);
+  if constexpr (kLayoutOf<kFormat>.scale_bytes() > 0) {
+    __builtin_prefetch(at.scales + kPrefetchBytes);
+  }
 }
 
-SLUICE_INLINE const uint16_t* halves_at(const std::byte* p) {
-  return reinterpret_cast<const uint16_t*>(p);
-}
+// The part of a group's activation record that kRows rows from `first` on use.
+template <typename Code>
+struct RecordRows {
+  const Code* codes;
+  const float* scales;
+  const float* sums;
+  const int32_t* code_sums;
+  const int32_t* half_sums;
+};
 
-// acc[r] += one group of integer codes times codes, as the tree says. `record`: the group's
-// activations of 8 rows, of which the kRows from `first` on are used.
-template <WeightFormat kFormat, typename Code, int kRows>
-SLUICE_INLINE void add_integer_group(const std::byte* weight,
-                                     const std::byte* record,
-                                     int first,
-                                     V16 (&acc)[kRows]) {
-  constexpr bool kHasMin = kFormat == WeightFormat::kQ4_1;
-  const std::byte* const tail = weight + (kHasMin ? 256 : 512);
-  const V16 scale = load_half(halves_at(tail));
-  V16 minimum = scale;
-  if constexpr (kHasMin) minimum = load_half(halves_at(tail + 32));
-  const Code* const x = reinterpret_cast<const Code*>(record) + first * kQuantGroup;
-  const auto* const scales =
-      reinterpret_cast<const float*>(record + kActivationRows * kQuantGroup * sizeof(Code)) + first;
+template <typename Code>
+SLUICE_INLINE RecordRows<Code> record_rows(const std::byte* record, int first) {
+  const std::byte* const tail = record + kActivationRows * kQuantGroup * sizeof(Code);
+  const float* const scales = reinterpret_cast<const float*>(tail) + first;
   const float* const sums = scales + kActivationRows;
   const auto* const code_sums = reinterpret_cast<const int32_t*>(sums + kActivationRows);
-  const auto use = [&](int r, I16 dot) __attribute__((always_inline)) {
-    // The zero point of Q8_0 is 2^7.
-    const I16 isum = kHasMin ? dot : sub(dot, shift_left(broadcast(code_sums[r]), 7));
-    acc[r] = fma(to_float(isum), mul(scale, broadcast(scales[r])), acc[r]);
-    if constexpr (kHasMin) acc[r] = fma(minimum, broadcast(sums[r]), acc[r]);
-  };
-  if constexpr (sizeof(Code) == 1) {
-    dot_int8<kFormat, kRows>(weight, x, use);
-  } else {
-    dot_int16<kFormat, kRows>(weight, x, use);
-  }
+  return {reinterpret_cast<const Code*>(record) + first * kQuantGroup,
+          scales,
+          sums,
+          code_sums,
+          code_sums + kActivationRows};
 }
 
-// The 32 x 16 weights of a group as floats; `buffer` where they are not stored so.
-template <WeightFormat kFormat>
-SLUICE_INLINE const float* expand_group(const std::byte* weight, float* buffer) {
-  if constexpr (kFormat == WeightFormat::kF32) {
-    return reinterpret_cast<const float*>(weight);
-  } else if constexpr (kFormat == WeightFormat::kF16) {
-    for (int k = 0; k < kQuantGroup; ++k) {
-      store(buffer + k * 16, load_half(halves_at(weight) + k * 16));
-    }
-  } else {
-    constexpr bool kNibbles = kFormat == WeightFormat::kQ4_1;
-    const std::byte* const tail = weight + (kNibbles ? 256 : 512);
-    const V16 scale = load_half(halves_at(tail));
-    V16 minimum = zero();
-    if constexpr (kNibbles) minimum = load_half(halves_at(tail + 32));
-    for (int c = 0; c < (kNibbles ? 4 : 8); ++c) {
-      const I16 dwords = load(reinterpret_cast<const int32_t*>(weight + c * 64));
-      for (int j = 0; j < 4; ++j) {
-        const auto shift = static_cast<unsigned>(8 * j);
-        if constexpr (kNibbles) {
-          const I16 low = bit_and(shift_right_logical(dwords, shift), broadcast(15));
-          const I16 high = bit_and(shift_right_logical(dwords, shift + 4), broadcast(15));
-          store(buffer + (4 * c + j) * 16, fma(to_float(low), scale, minimum));
-          store(buffer + (4 * c + 16 + j) * 16, fma(to_float(high), scale, minimum));
-        } else {
-          const I16 code = bit_and(shift_right_logical(dwords, shift), broadcast(255));
-          store(buffer + (4 * c + j) * 16,
-                fma(to_float(sub(code, broadcast(128))), scale, minimum));
-        }
+// The terms of a group with one scale, or of one half: acc = fma(float(isum), d_w * s_a, acc).
+SLUICE_INLINE V16 add_product(V16 acc, I16 isum, V16 weight_scale, float scale) {
+  return fma(to_float(isum), mul(weight_scale, broadcast(scale)), acc);
+}
+
+// t_a of one half of a group: float(sum of its codes) * s_a.
+template <typename Code>
+SLUICE_INLINE float half_term(const RecordRows<Code>& x, int r, int half) {
+  const int32_t first = x.half_sums[r];
+  return static_cast<float>(half == 0 ? first : x.code_sums[r] - first) * x.scales[r];
+}
+
+#if !defined(SLUICE_ISA_SCALAR)
+// acc[r] += one group of codes times int8 codes, as the tree says. `record`: the group's
+// activations of 8 rows, of which the kRows from `first` on are used.
+template <WeightFormat kFormat, int kRows>
+SLUICE_INLINE void add_int8_group(const GroupAt& at,
+                                  const std::byte* record,
+                                  int first,
+                                  V16 (&acc)[kRows]) {
+  const GroupScales w = load_scales<kFormat>(at);
+  const RecordRows<int8_t> x = record_rows<int8_t>(record, first);
+  constexpr unsigned kShift = zero_point_shift(kFormat);
+  const auto use = [&](int r, I16 low, I16 high) __attribute__((always_inline)) {
+    if constexpr (!kHalves<kFormat>) {
+      if constexpr (kShift != 0) low = sub(low, shift_left(broadcast(x.code_sums[r]), kShift));
+      acc[r] = add_product(acc[r], low, w.scale[0], x.scales[r]);
+      if constexpr (kHasMin<kFormat>) acc[r] = fma(w.minimum[0], broadcast(x.sums[r]), acc[r]);
+    } else {
+      if constexpr (kShift != 0) {
+        const I16 first_sum = broadcast(x.half_sums[r]);
+        low = sub(low, shift_left(first_sum, kShift));
+        high = sub(high, shift_left(sub(broadcast(x.code_sums[r]), first_sum), kShift));
+      }
+      acc[r] = add_product(acc[r], low, w.scale[0], x.scales[r]);
+      if constexpr (kHasMin<kFormat>) {
+        acc[r] = fma(w.minimum[0], broadcast(half_term(x, r, 0)), acc[r]);
+      }
+      acc[r] = add_product(acc[r], high, w.scale[1], x.scales[r]);
+      if constexpr (kHasMin<kFormat>) {
+        acc[r] = fma(w.minimum[1], broadcast(half_term(x, r, 1)), acc[r]);
       }
     }
-  }
-  return buffer;
+  };
+  dot_int8<kFormat, kRows>(at.codes, x.codes, use);
+}
+#endif
+
+// The same over a widened group, for integer activations of any width.
+template <typename Code, int kRows>
+SLUICE_INLINE void add_wide_group(const WideGroup& w,
+                                  const std::byte* record,
+                                  int first,
+                                  V16 (&acc)[kRows]) {
+  const RecordRows<Code> x = record_rows<Code>(record, first);
+  const auto use = [&](int r, I16 low, I16 high) __attribute__((always_inline)) {
+    if (!w.halves) {
+      acc[r] = add_product(acc[r], add(low, high), w.scales.scale[0], x.scales[r]);
+      if (w.has_min) acc[r] = fma(w.scales.minimum[0], broadcast(x.sums[r]), acc[r]);
+      return;
+    }
+    acc[r] = add_product(acc[r], low, w.scales.scale[0], x.scales[r]);
+    if (w.has_min) acc[r] = fma(w.scales.minimum[0], broadcast(half_term(x, r, 0)), acc[r]);
+    acc[r] = add_product(acc[r], high, w.scales.scale[1], x.scales[r]);
+    if (w.has_min) acc[r] = fma(w.scales.minimum[1], broadcast(half_term(x, r, 1)), acc[r]);
+  };
+  dot_words<kRows>(w.words, x.codes, use);
 }
 
 // `x`: the group's columns of the first row, the next rows `stride` elements apart.
-template <WeightFormat kFormat, int kRows>
-SLUICE_INLINE void add_float_group(const std::byte* weight,
+template <int kRows>
+SLUICE_INLINE void add_float_group(const float* weights,
                                    const float* x,
                                    int64_t stride,
                                    V16 (&acc)[kRows]) {
-  alignas(64) float buffer[kFormat == WeightFormat::kF32 ? 1 : kQuantGroup * kRowTile];
-  const float* const weights = expand_group<kFormat>(weight, buffer);
   for (int k = 0; k < kQuantGroup; ++k) {
     const V16 w = load(weights + k * 16);
 #pragma GCC unroll 8
@@ -144,37 +155,21 @@ SLUICE_INLINE void write_outputs(const LinearBlock& block,
   }
 }
 
-// One row tile times kRows rows. Segments fold as a binary counter: pending[l] holds the sum of a
-// finished subtree of 2^l segments.
-template <WeightFormat kFormat, ActivationFormat kActivation, int kRows>
-static void linear_rows(const LinearBlock& block, int32_t tile, int64_t row) {
-  const int64_t groups = block.num_groups;
-  const std::byte* weight = block.weight + tile * groups * kGroupBytes<kFormat>;
+// One row tile times kRows rows: add_group(group, acc) for every group in order. Segments fold as a
+// binary counter: pending[l] holds the sum of a finished subtree of 2^l segments.
+template <int kRows, typename AddGroup>
+SLUICE_INLINE void fold_segments(const LinearBlock& block,
+                                 int32_t tile,
+                                 int64_t row,
+                                 AddGroup add_group) {
   V16 pending[4][kRows];
-  constexpr bool kFloat = kActivation == ActivationFormat::kFloat;
-  const int64_t stride = groups * kQuantGroup;
-  const int first = kRows < kActivationRows ? static_cast<int>(row % kActivationRows) : 0;
-  constexpr int64_t kXGroupBytes = kFloat ? kQuantGroup * 4 : activation_record_bytes(kActivation);
-  const std::byte* x = static_cast<const std::byte*>(block.x);
-  x += kFloat ? row * stride * 4 : row / kActivationRows * groups * kXGroupBytes;
   int32_t group = 0;
   for (int32_t segment = 0; segment < kSegments; ++segment) {
-    const auto end = static_cast<int32_t>((segment + 1) * groups / kSegments);
+    const auto end = static_cast<int32_t>(int64_t{segment + 1} * block.num_groups / kSegments);
     V16 acc[kRows];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) acc[r] = zero();
-    for (; group < end; ++group) {
-      if constexpr (kActivation == ActivationFormat::kInt8) {
-        add_integer_group<kFormat, int8_t, kRows>(weight, x, first, acc);
-      } else if constexpr (kActivation == ActivationFormat::kInt16) {
-        add_integer_group<kFormat, int16_t, kRows>(weight, x, first, acc);
-      } else {
-        add_float_group<kFormat, kRows>(weight, reinterpret_cast<const float*>(x), stride, acc);
-      }
-      if constexpr (kRows >= kPrefetchFromRows) prefetch_ahead<kGroupBytes<kFormat>>(weight);
-      weight += kGroupBytes<kFormat>;
-      x += kXGroupBytes;
-    }
+    for (; group < end; ++group) add_group(group, acc);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       V16 value = acc[r];
@@ -186,20 +181,84 @@ static void linear_rows(const LinearBlock& block, int32_t tile, int64_t row) {
   write_outputs<kRows>(block, tile, row, pending[3]);
 }
 
+// The records that hold row `row`, first group.
+template <ActivationFormat kActivation>
+SLUICE_INLINE const std::byte* records_of(const LinearBlock& block, int64_t row) {
+  constexpr int64_t kBytes = activation_record_bytes(kActivation);
+  return static_cast<const std::byte*>(block.x) + row / kActivationRows * block.num_groups * kBytes;
+}
+
+template <int kRows>
+SLUICE_INLINE int first_of(int64_t row) {
+  return kRows < kActivationRows ? static_cast<int>(row % kActivationRows) : 0;
+}
+
+#if !defined(SLUICE_ISA_SCALAR)
+template <WeightFormat kFormat>
+struct Int8Rows {
+  template <int kRows>
+  static void run(const LinearBlock& block, int32_t tile, int64_t row) {
+    constexpr int64_t kBytes = activation_record_bytes(ActivationFormat::kInt8);
+    const std::byte* const weight = block.weight + tile * block.tile_bytes;
+    const std::byte* const x = records_of<ActivationFormat::kInt8>(block, row);
+    const int first = first_of<kRows>(row);
+    const auto add_group = [&](int32_t group, V16(&acc)[kRows]) __attribute__((always_inline)) {
+      const GroupAt at = group_at<kFormat>(weight, group);
+      add_int8_group<kFormat, kRows>(at, x + group * kBytes, first, acc);
+      if constexpr (kRows >= kPrefetchFromRows) prefetch_ahead<kFormat>(at);
+    };
+    fold_segments<kRows>(block, tile, row, add_group);
+  }
+};
+#endif
+
+template <ActivationFormat kActivation, typename Code>
+struct WideRows {
+  template <int kRows>
+  static void run(const LinearBlock& block, int32_t tile, int64_t row) {
+    constexpr int64_t kBytes = activation_record_bytes(kActivation);
+    const std::byte* const weight = block.weight + tile * block.tile_bytes;
+    const std::byte* const x = records_of<kActivation>(block, row);
+    const int first = first_of<kRows>(row);
+    const WidenFn widen = widen_of(block.format);
+    WideGroup wide;
+    const auto add_group = [&](int32_t group, V16(&acc)[kRows]) __attribute__((always_inline)) {
+      widen(weight, group, wide);
+      add_wide_group<Code, kRows>(wide, x + group * kBytes, first, acc);
+    };
+    fold_segments<kRows>(block, tile, row, add_group);
+  }
+};
+
+struct FloatRows {
+  template <int kRows>
+  static void run(const LinearBlock& block, int32_t tile, int64_t row) {
+    const std::byte* const weight = block.weight + tile * block.tile_bytes;
+    const int64_t stride = int64_t{block.num_groups} * kQuantGroup;
+    const float* const x = static_cast<const float*>(block.x) + row * stride;
+    alignas(64) float buffer[kQuantGroup * kRowTile];
+    const auto add_group = [&](int32_t group, V16(&acc)[kRows]) __attribute__((always_inline)) {
+      const float* const w = expand_group(block.format, weight, group, buffer);
+      add_float_group<kRows>(w, x + int64_t{group} * kQuantGroup, stride, acc);
+    };
+    fold_segments<kRows>(block, tile, row, add_group);
+  }
+};
+
 using RowsFn = void (*)(const LinearBlock& block, int32_t tile, int64_t row);
 
-template <WeightFormat kFormat, ActivationFormat kActivation>
+template <typename Rows>
 static void linear_tiles(const LinearBlock& block) {
   static constexpr RowsFn kByRows[8] = {
-      linear_rows<kFormat, kActivation, 1>,
-      linear_rows<kFormat, kActivation, 2>,
-      linear_rows<kFormat, kActivation, 3>,
-      linear_rows<kFormat, kActivation, 4>,
+      Rows::template run<1>,
+      Rows::template run<2>,
+      Rows::template run<3>,
+      Rows::template run<4>,
 #if defined(SLUICE_ISA_AVX512)
-      linear_rows<kFormat, kActivation, 5>,
-      linear_rows<kFormat, kActivation, 6>,
-      linear_rows<kFormat, kActivation, 7>,
-      linear_rows<kFormat, kActivation, 8>,
+      Rows::template run<5>,
+      Rows::template run<6>,
+      Rows::template run<7>,
+      Rows::template run<8>,
 #endif
   };
   for (int32_t tile = 0; tile < block.num_tiles; ++tile) {
@@ -210,29 +269,55 @@ static void linear_tiles(const LinearBlock& block) {
   }
 }
 
-template <WeightFormat kFormat>
-static void linear_integer(const LinearBlock& block) {
-  switch (block.activation) {
-    case ActivationFormat::kInt8:
-      return linear_tiles<kFormat, ActivationFormat::kInt8>(block);
-    case ActivationFormat::kInt16:
-      return linear_tiles<kFormat, ActivationFormat::kInt16>(block);
-    case ActivationFormat::kFloat:
-      return linear_tiles<kFormat, ActivationFormat::kFloat>(block);
-  }
+#if defined(SLUICE_ISA_SCALAR)
+static void linear_int8(const LinearBlock& block) {
+  return linear_tiles<WideRows<ActivationFormat::kInt8, int8_t>>(block);
 }
-
-// Float weights take float activations only; the caller checks.
-static void linear_block(const LinearBlock& block) {
+#else
+static void linear_int8(const LinearBlock& block) {
   switch (block.format) {
     case WeightFormat::kF32:
-      return linear_tiles<WeightFormat::kF32, ActivationFormat::kFloat>(block);
     case WeightFormat::kF16:
-      return linear_tiles<WeightFormat::kF16, ActivationFormat::kFloat>(block);
+    case WeightFormat::kBF16:
+      return;  // float weights take float activations only; the caller checks
+    case WeightFormat::kQ4_0:
+      return linear_tiles<Int8Rows<WeightFormat::kQ4_0>>(block);
     case WeightFormat::kQ4_1:
-      return linear_integer<WeightFormat::kQ4_1>(block);
+      return linear_tiles<Int8Rows<WeightFormat::kQ4_1>>(block);
+    case WeightFormat::kQ5_0:
+      return linear_tiles<Int8Rows<WeightFormat::kQ5_0>>(block);
+    case WeightFormat::kQ5_1:
+      return linear_tiles<Int8Rows<WeightFormat::kQ5_1>>(block);
     case WeightFormat::kQ8_0:
-      return linear_integer<WeightFormat::kQ8_0>(block);
+      return linear_tiles<Int8Rows<WeightFormat::kQ8_0>>(block);
+    case WeightFormat::kQ2_K:
+      return linear_tiles<Int8Rows<WeightFormat::kQ2_K>>(block);
+    case WeightFormat::kQ3_K:
+      return linear_tiles<Int8Rows<WeightFormat::kQ3_K>>(block);
+    case WeightFormat::kQ4_K:
+      return linear_tiles<Int8Rows<WeightFormat::kQ4_K>>(block);
+    case WeightFormat::kQ5_K:
+      return linear_tiles<Int8Rows<WeightFormat::kQ5_K>>(block);
+    case WeightFormat::kQ6_K:
+      return linear_tiles<Int8Rows<WeightFormat::kQ6_K>>(block);
+    case WeightFormat::kIQ4_NL:
+      return linear_tiles<Int8Rows<WeightFormat::kIQ4_NL>>(block);
+    case WeightFormat::kIQ4_XS:
+      return linear_tiles<Int8Rows<WeightFormat::kIQ4_XS>>(block);
+    case WeightFormat::kMXFP4:
+      return linear_tiles<Int8Rows<WeightFormat::kMXFP4>>(block);
+  }
+}
+#endif
+
+static void linear_block(const LinearBlock& block) {
+  switch (block.activation) {
+    case ActivationFormat::kInt8:
+      return linear_int8(block);
+    case ActivationFormat::kInt16:
+      return linear_tiles<WideRows<ActivationFormat::kInt16, int16_t>>(block);
+    case ActivationFormat::kFloat:
+      return linear_tiles<FloatRows>(block);
   }
 }
 

@@ -20,4 +20,15 @@ void rms_norm(const ExecContext& ctx, const RmsNormArgs& args) {
   ctx.pool->parallel_for_chunked(args.out.num_rows, rows_per_claim(args.out.num_rows), rows);
 }
 
+void head_norm(const ExecContext& ctx, const HeadNormArgs& args) {
+  DCHECK(args.x_stride >= int64_t{args.num_heads} * args.n);
+  const SimdTable& simd = simd_table(ctx.isa);
+  ctx.pool->parallel_for(args.num_rows, [&](int64_t row, int32_t) {
+    for (int32_t head = 0; head < args.num_heads; ++head) {
+      simd.norm_in_place(
+          args.x + row * args.x_stride + int64_t{head} * args.n, args.weight, args.eps, args.n);
+    }
+  });
+}
+
 }  // namespace sluice::kernels::cpu

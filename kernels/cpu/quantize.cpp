@@ -43,7 +43,8 @@ ActivationGroup activation_group(const Activations& activations, int64_t row, in
   return {.codes = record + lane * kQuantGroup * code_bytes,
           .scale = reinterpret_cast<float*>(tail) + lane,
           .sum = reinterpret_cast<float*>(tail) + kActivationRows + lane,
-          .code_sum = reinterpret_cast<int32_t*>(tail) + 2 * kActivationRows + lane};
+          .code_sum = reinterpret_cast<int32_t*>(tail) + 2 * kActivationRows + lane,
+          .half_sum = reinterpret_cast<int32_t*>(tail) + 3 * kActivationRows + lane};
 }
 
 ActivationFormat activation_format(WeightFormat weight, int32_t activation_bits) {
@@ -70,6 +71,7 @@ QuantizedRow quantized_row(const Activations& activations, int64_t row) {
             .scale = nullptr,
             .sum = nullptr,
             .code_sum = nullptr,
+            .half_sum = nullptr,
             .group_bytes = kQuantGroup * static_cast<int64_t>(sizeof(float))};
   }
   const ActivationGroup first = activation_group(activations, row, 0);
@@ -79,6 +81,7 @@ QuantizedRow quantized_row(const Activations& activations, int64_t row) {
           .scale = first.scale,
           .sum = first.sum,
           .code_sum = first.code_sum,
+          .half_sum = first.half_sum,
           .group_bytes = activation_record_bytes(activations.format)};
 }
 

@@ -50,10 +50,12 @@ SLUICE_INLINE void write_group(const QuantizedRow& out, int32_t group, V16 a, V1
     store_narrow(codes, code_a);
     store_narrow(codes + 16, code_b);
   }
-  const int32_t sum = sum_lanes(add(code_a, code_b));
+  const int32_t half_sum = sum_lanes(code_a);
+  const int32_t sum = half_sum + sum_lanes(code_b);
   *at_offset(out.scale, offset) = kept;
   *at_offset(out.sum, offset) = static_cast<float>(sum) * kept;
   *at_offset(out.code_sum, offset) = sum;
+  *at_offset(out.half_sum, offset) = half_sum;
 }
 
 // Lanes [begin, begin + 16) of a row of n floats, zeros past its end.
@@ -71,8 +73,8 @@ static void quantize_row(const float* x, const QuantizedRow& out) {
   }
 }
 
-static void rms_norm_row(const float* x, const float* weight, float eps, const QuantizedRow& out) {
-  const int32_t n = out.k;
+// 1 / sqrt(mean(x^2) + eps).
+SLUICE_INLINE float inverse_rms(const float* x, int32_t n, float eps) {
   V16 squares = zero();
   int32_t i = 0;
   for (; i + 16 <= n; i += 16) {
@@ -84,7 +86,22 @@ static void rms_norm_row(const float* x, const float* weight, float eps, const Q
     squares = fma(v, v, squares);
   }
   const float mean = fold_by_halves(squares) / static_cast<float>(n);
-  const V16 r = broadcast(1.0F / sqrt_float(mean + eps));
+  return 1.0F / sqrt_float(mean + eps);
+}
+
+static void norm_in_place(float* x, const float* weight, float eps, int32_t n) {
+  const V16 r = broadcast(inverse_rms(x, n, eps));
+  int32_t i = 0;
+  for (; i + 16 <= n; i += 16) store(x + i, mul(mul(load(x + i), r), load(weight + i)));
+  if (i < n) {
+    store_partial(
+        x + i, mul(mul(load_partial(x + i, n - i), r), load_partial(weight + i, n - i)), n - i);
+  }
+}
+
+static void rms_norm_row(const float* x, const float* weight, float eps, const QuantizedRow& out) {
+  const int32_t n = out.k;
+  const V16 r = broadcast(inverse_rms(x, n, eps));
   const int32_t groups = (n + kQuantGroup - 1) / kQuantGroup;
   for (int32_t group = 0; group < groups; ++group) {
     const int32_t a = group * kQuantGroup;

@@ -24,6 +24,7 @@ RopeTable::RopeTable(const RopeParams& params, int32_t num_positions)
     }
     step[static_cast<size_t>(i)] = freq;
   }
+  const auto factor = static_cast<double>(params.attention_factor);
   const size_t size = static_cast<size_t>(num_positions) * static_cast<size_t>(num_pairs_);
   cos_.resize(size);
   sin_.resize(size);
@@ -31,8 +32,8 @@ RopeTable::RopeTable(const RopeParams& params, int32_t num_positions)
     const auto position = static_cast<double>(at / static_cast<size_t>(num_pairs_));
     const cpu::SinCos value =
         cpu::sincos_f64(position * step[at % static_cast<size_t>(num_pairs_)]);
-    cos_[at] = static_cast<float>(value.cos);
-    sin_[at] = static_cast<float>(value.sin);
+    cos_[at] = static_cast<float>(value.cos * factor);
+    sin_[at] = static_cast<float>(value.sin * factor);
   }
 }
 

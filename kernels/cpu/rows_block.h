@@ -33,6 +33,16 @@ struct KvRow {
   int32_t block_size;
 };
 
+// One token's experts.
+struct MoeRow {
+  const float* logits;
+  int32_t num_experts;
+  int32_t top_k;
+  bool normalize;
+  int32_t* ids;
+  float* weights;
+};
+
 // One row of a packed table.
 struct EmbeddingRow {
   WeightFormat format;

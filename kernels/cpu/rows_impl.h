@@ -87,67 +87,110 @@ static void kv_row(const KvRow& row) {
   }
 }
 
-static void silu_mul_row(const float* gate, const float* up, const QuantizedRow& out) {
+template <typename Gate>
+SLUICE_INLINE void gate_mul_with(const float* gate,
+                                 const float* up,
+                                 const QuantizedRow& out,
+                                 Gate function) {
   const int32_t groups = (out.k + kQuantGroup - 1) / kQuantGroup;
   for (int32_t group = 0; group < groups; ++group) {
     const int32_t a = group * kQuantGroup;
     const int32_t b = a + 16;
-    const V16 first = mul(silu(load_up_to(gate, a, out.k)), load_up_to(up, a, out.k));
-    const V16 second = mul(silu(load_up_to(gate, b, out.k)), load_up_to(up, b, out.k));
+    const V16 first = function(load_up_to(gate, a, out.k), load_up_to(up, a, out.k));
+    const V16 second = function(load_up_to(gate, b, out.k), load_up_to(up, b, out.k));
     write_group(out, group, first, second);
   }
 }
 
-SLUICE_INLINE float half_at(const std::byte* p) {
-  uint16_t lanes[16] = {};
-  std::memcpy(lanes, p, sizeof(uint16_t));
-  alignas(64) float wide[16];
-  store(wide, load_half(lanes));
-  return wide[0];
-}
-
-// The 32 weights of one group of one row; the layout is stated in quant/repack.h.
-SLUICE_INLINE void embedding_group(const EmbeddingRow& row, const std::byte* group, float* w) {
-  const int32_t r = row.row_in_tile;
-  switch (row.format) {
-    case WeightFormat::kF32:
-      for (int32_t j = 0; j < 32; ++j) std::memcpy(w + j, group + (j * 16 + r) * 4, 4);
-      return;
-    case WeightFormat::kF16: {
-      uint16_t halves[32];
-      for (int32_t j = 0; j < 32; ++j) std::memcpy(halves + j, group + (j * 16 + r) * 2, 2);
-      store(w, load_half(halves));
-      store(w + 16, load_half(halves + 16));
-      return;
-    }
-    case WeightFormat::kQ8_0: {
-      const float scale = half_at(group + 512 + 2 * r);
-      for (int32_t j = 0; j < 32; ++j) {
-        const int32_t code = static_cast<int32_t>(group[(j / 4 * 16 + r) * 4 + j % 4]) - 128;
-        w[j] = static_cast<float>(code) * scale;
-      }
-      return;
-    }
-    case WeightFormat::kQ4_1: {
-      const float scale = half_at(group + 256 + 2 * r);
-      const float min = half_at(group + 288 + 2 * r);
-      for (int32_t j = 0; j < 16; ++j) {
-        const auto both = static_cast<uint32_t>(group[(j / 4 * 16 + r) * 4 + j % 4]);
-        w[j] = __builtin_fmaf(static_cast<float>(both & 15U), scale, min);
-        w[j + 16] = __builtin_fmaf(static_cast<float>(both >> 4), scale, min);
-      }
-      return;
-    }
+// Zero lanes past the row's end stay zero in each function: all of them are 0 at gate 0.
+static void gate_mul_row(GateFunction function,
+                         const float* gate,
+                         const float* up,
+                         const QuantizedRow& out) {
+  switch (function) {
+    case GateFunction::kSilu:
+      return gate_mul_with(gate, up, out, [](V16 g, V16 u) { return mul(silu(g), u); });
+    case GateFunction::kGeluTanh:
+      return gate_mul_with(gate, up, out, [](V16 g, V16 u) {
+        const V16 inner = fma(mul(mul(g, g), broadcast(0.044715F)), g, g);
+        const V16 bent = add(broadcast(1.0F), tanh(mul(broadcast(0.7978845608F), inner)));
+        return mul(mul(mul(broadcast(0.5F), g), bent), u);
+      });
+    case GateFunction::kClampedSwiglu:
+      return gate_mul_with(gate, up, out, [](V16 g, V16 u) {
+        const V16 limit = broadcast(7.0F);
+        const V16 x = min(limit, g);
+        const V16 y = max(broadcast(-7.0F), min(limit, u));
+        const V16 bent = div(x, add(broadcast(1.0F), exp(mul(broadcast(-1.702F), x))));
+        return mul(bent, add(y, broadcast(1.0F)));
+      });
   }
 }
 
-static void embedding_row(const EmbeddingRow& row, int64_t group_bytes) {
-  for (int32_t k = 0; k < row.k; k += 32) {
-    alignas(64) float w[32];
-    embedding_group(row, row.tile + k / 32 * group_bytes, w);
-    const int32_t count = row.k - k < 32 ? row.k - k : 32;
-    std::memcpy(row.out + k, w, static_cast<size_t>(count) * sizeof(float));
+static void add_row(float* x, const float* y, float scale, int32_t n) {
+  const V16 factor = broadcast(scale);
+  int32_t i = 0;
+  for (; i + 16 <= n; i += 16) store(x + i, fma(load(y + i), factor, load(x + i)));
+  if (i < n) {
+    store_partial(
+        x + i, fma(load_partial(y + i, n - i), factor, load_partial(x + i, n - i)), n - i);
   }
+}
+
+SLUICE_INLINE V16 scaled_and_capped(V16 x, float scale, float soft_cap) {
+  const V16 scaled = mul(x, broadcast(scale));
+  if (soft_cap == 0) return scaled;
+  return mul(broadcast(soft_cap), tanh(mul(scaled, broadcast(1.0F / soft_cap))));
+}
+
+static void scale_row(float* x, int32_t n, float scale, float soft_cap) {
+  int32_t i = 0;
+  for (; i + 16 <= n; i += 16) store(x + i, scaled_and_capped(load(x + i), scale, soft_cap));
+  if (i < n) {
+    store_partial(x + i, scaled_and_capped(load_partial(x + i, n - i), scale, soft_cap), n - i);
+  }
+}
+
+static void moe_route_row(const MoeRow& row) {
+  // Chosen by repeated scans: a strict comparison keeps the lower id, and a NaN that is met first
+  // is taken, so that there are always top_k different ids.
+  for (int32_t j = 0; j < row.top_k; ++j) {
+    int32_t best = -1;
+    for (int32_t id = 0; id < row.num_experts; ++id) {
+      bool taken = false;
+      for (int32_t i = 0; i < j; ++i) taken = taken || row.ids[i] == id;
+      if (!taken && (best < 0 || row.logits[id] > row.logits[best])) best = id;
+    }
+    row.ids[j] = best;
+  }
+  const V16 top = broadcast(row.logits[row.ids[0]]);
+  for (int32_t j = 1; j < row.top_k; ++j) {  // insertion sort, by id
+    const int32_t id = row.ids[j];
+    int32_t at = j;
+    for (; at > 0 && row.ids[at - 1] > id; --at) row.ids[at] = row.ids[at - 1];
+    row.ids[at] = id;
+  }
+  float chosen_sum = 0;
+  for (int32_t j = 0; j < row.top_k; ++j) {
+    alignas(64) float lanes[16];
+    store(lanes, exp(sub(broadcast(row.logits[row.ids[j]]), top)));
+    row.weights[j] = lanes[0];
+    chosen_sum += lanes[0];
+  }
+  float sum = chosen_sum;
+  if (!row.normalize) {
+    V16 all = zero();
+    int32_t i = 0;
+    for (; i + 16 <= row.num_experts; i += 16) all = add(all, exp(sub(load(row.logits + i), top)));
+    if (i < row.num_experts) {
+      const int32_t left = row.num_experts - i;
+      alignas(64) float lanes[16];
+      store(lanes, exp(sub(load_partial(row.logits + i, left), top)));
+      all = add(all, load_partial(lanes, left));
+    }
+    sum = fold_by_halves(all);
+  }
+  for (int32_t j = 0; j < row.top_k; ++j) row.weights[j] /= sum;
 }
 
 static void map_function(MathFunction function, const float* x, int32_t n, float* out) {

@@ -183,8 +183,12 @@ void sample_row(const SimdTable& simd, int32_t vocab_size, SampleRow& row, std::
   const LogitRow logits = {.x = row.logits, .mask = row.allowed_mask, .n = vocab_size};
   const LogitScan scan = simd.scan_logits(logits);
   row.finite = scan.finite;
-  row.token = kInvalidToken;
+  if (row.choose || !scan.finite) row.token = kInvalidToken;
   if (!scan.finite) return;
+  if (!row.choose) {
+    add_logprobs(simd, vocab_size, row, workspace);
+    return;
+  }
   if (row.temperature == 0) {
     row.token = scan.first.token;
   } else {

@@ -10,6 +10,7 @@
 #include "kernels/cpu/rows_block.h"
 #include "kernels/cpu/sampling_block.h"
 #include "kernels/device.h"
+#include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 
 namespace sluice::kernels::cpu {
@@ -24,9 +25,10 @@ struct LinearBlock {
   int32_t num_rows;         // of activations
   int32_t num_groups;       // ceil(k / 32)
   const std::byte* weight;  // first tile
-  const void* x;            // first row, the first of an activation block
-  const float* bias;        // of the first column, or null
-  float* out;               // first row and column
+  int64_t tile_bytes;
+  const void* x;      // first row, the first of an activation block
+  const float* bias;  // of the first column, or null
+  float* out;         // first row and column
   int64_t out_stride;
 };
 
@@ -34,10 +36,11 @@ struct LinearBlock {
 struct QuantizedRow {
   ActivationFormat format;
   int32_t k;
-  std::byte* codes;  // of the first group; the three below as well, integer formats only
+  std::byte* codes;  // of the first group; the four below as well, integer formats only
   float* scale;
   float* sum;
   int32_t* code_sum;
+  int32_t* half_sum;
   int64_t group_bytes;  // from one group to the next, of all of them
 };
 
@@ -48,14 +51,21 @@ struct SimdTable {
   void (*linear)(const LinearBlock& block);
   void (*quantize_row)(const float* x, const QuantizedRow& out);
   void (*rms_norm_row)(const float* x, const float* weight, float eps, const QuantizedRow& out);
+  void (*norm_in_place)(float* x, const float* weight, float eps, int32_t n);
   // Attention.
   void (*attention_block)(const AttentionBlock& block);
   void (*attention_merge)(const AttentionBlock& block);
   // Rows.
   void (*rope_row)(const RopeRow& row);
   void (*kv_row)(const KvRow& row);
-  void (*silu_mul_row)(const float* gate, const float* up, const QuantizedRow& out);
-  void (*embedding_row)(const EmbeddingRow& row, int64_t group_bytes);
+  void (*gate_mul_row)(GateFunction function,
+                       const float* gate,
+                       const float* up,
+                       const QuantizedRow& out);
+  void (*add_row)(float* x, const float* y, float scale, int32_t n);
+  void (*scale_row)(float* x, int32_t n, float scale, float soft_cap);
+  void (*moe_route_row)(const MoeRow& row);
+  void (*embedding_row)(const EmbeddingRow& row);
   // Sampling.
   LogitScan (*scan_logits)(const LogitRow& row);
   float (*sum_exp)(const LogitRow& row, const SoftmaxSpec& spec);
@@ -71,7 +81,8 @@ struct SimdTable {
   void (*count_bands)(const LogitRow& row, float first, uint32_t* counts);
   int32_t (*collect_bands)(
       const LogitRow& row, float first, int32_t begin, int32_t end, Candidate* out);
-  // n values each, a multiple of 16: the elementary functions themselves, for the tests of math16.h.
+  // n values each, a multiple of 16: the elementary functions themselves, for the tests of
+  // math16.h.
   void (*map)(MathFunction function, const float* x, int32_t n, float* out);
 };
 

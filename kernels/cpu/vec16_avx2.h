@@ -111,6 +111,18 @@ SLUICE_INLINE void store_half(uint16_t* p, V16 a) {
 
 SLUICE_INLINE I16 load(const int32_t* p) { return {load_256(p), load_256(p + 8)}; }
 
+SLUICE_INLINE __m128i load_8_bytes(const void* p) {
+  return _mm_loadl_epi64(static_cast<const __m128i*>(p));
+}
+
+SLUICE_INLINE I16 load_narrow(const uint8_t* p) {
+  return {_mm256_cvtepu8_epi32(load_8_bytes(p)), _mm256_cvtepu8_epi32(load_8_bytes(p + 8))};
+}
+
+SLUICE_INLINE I16 load_narrow(const int8_t* p) {
+  return {_mm256_cvtepi8_epi32(load_8_bytes(p)), _mm256_cvtepi8_epi32(load_8_bytes(p + 8))};
+}
+
 SLUICE_INLINE void store(int32_t* p, I16 a) {
   store_256(p, a.lo);
   store_256(p + 8, a.hi);
@@ -217,20 +229,24 @@ SLUICE_INLINE float sqrt_float(float x) { return _mm_cvtss_f32(_mm_sqrt_ps(_mm_s
 SLUICE_INLINE I16 bit_xor(I16 a, I16 b) {
   return {_mm256_xor_si256(a.lo, b.lo), _mm256_xor_si256(a.hi, b.hi)};
 }
+
 // Bit i: lane i is set.
 SLUICE_INLINE uint32_t mask_bits(Mask16 m) {
   return static_cast<uint32_t>(_mm256_movemask_ps(m.lo)) |
          static_cast<uint32_t>(_mm256_movemask_ps(m.hi)) << 8;
 }
+
 // The low and high halves of unsigned 32 x 32 bit products.
 SLUICE_INLINE I16 mul_low(I16 a, I16 b) {
   return {_mm256_mullo_epi32(a.lo, b.lo), _mm256_mullo_epi32(a.hi, b.hi)};
 }
+
 SLUICE_INLINE __m256i mul_high_256(__m256i a, __m256i b) {
   const __m256i even = _mm256_srli_epi64(_mm256_mul_epu32(a, b), 32);
   const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), _mm256_srli_epi64(b, 32));
   return _mm256_blend_epi32(even, odd, 0xAA);
 }
+
 SLUICE_INLINE I16 mul_high(I16 a, I16 b) {
   return {mul_high_256(a.lo, b.lo), mul_high_256(a.hi, b.hi)};
 }

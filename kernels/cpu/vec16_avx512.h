@@ -71,6 +71,14 @@ SLUICE_INLINE void store_half(uint16_t* p, V16 a) {
 
 SLUICE_INLINE I16 load(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
 
+SLUICE_INLINE I16 load_narrow(const uint8_t* p) {
+  return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
+
+SLUICE_INLINE I16 load_narrow(const int8_t* p) {
+  return {_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
+
 SLUICE_INLINE void store(int32_t* p, I16 a) { _mm512_storeu_si512(p, a.v); }
 
 SLUICE_INLINE I16 broadcast(int32_t x) { return {_mm512_set1_epi32(x)}; }
@@ -128,10 +136,13 @@ SLUICE_INLINE void store_narrow(int16_t* p, I16 a) {
 SLUICE_INLINE float sqrt_float(float x) { return _mm_cvtss_f32(_mm_sqrt_ps(_mm_set_ss(x))); }
 
 SLUICE_INLINE I16 bit_xor(I16 a, I16 b) { return {_mm512_xor_si512(a.v, b.v)}; }
+
 // Bit i: lane i is set.
 SLUICE_INLINE uint32_t mask_bits(Mask16 m) { return m.m; }
+
 // The low and high halves of unsigned 32 x 32 bit products.
 SLUICE_INLINE I16 mul_low(I16 a, I16 b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
+
 SLUICE_INLINE I16 mul_high(I16 a, I16 b) {
   const __m512i even = _mm512_srli_epi64(_mm512_mul_epu32(a.v, b.v), 32);
   const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(a.v, 32), _mm512_srli_epi64(b.v, 32));

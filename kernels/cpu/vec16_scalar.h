@@ -159,6 +159,14 @@ SLUICE_INLINE I16 load(const int32_t* p) {
   return map_lanes<I16>([p](int i) { return p[i]; });
 }
 
+SLUICE_INLINE I16 load_narrow(const uint8_t* p) {
+  return map_lanes<I16>([p](int i) { return p[i]; });
+}
+
+SLUICE_INLINE I16 load_narrow(const int8_t* p) {
+  return map_lanes<I16>([p](int i) { return p[i]; });
+}
+
 SLUICE_INLINE void store(int32_t* p, I16 a) { std::memcpy(p, a.v, sizeof(a.v)); }
 
 SLUICE_INLINE I16 broadcast(int32_t x) {
@@ -268,16 +276,19 @@ SLUICE_INLINE float sqrt_float(float x) {
 SLUICE_INLINE I16 bit_xor(I16 a, I16 b) {
   return map_lanes<I16>([&](int i) { return a.v[i] ^ b.v[i]; });
 }
+
 // Bit i: lane i is set.
 SLUICE_INLINE uint32_t mask_bits(Mask16 m) {
   uint32_t bits = 0;
   for (int i = 0; i < 16; ++i) bits |= (m.m[i] ? 1U : 0U) << i;
   return bits;
 }
+
 // The low and high halves of unsigned 32 x 32 bit products.
 SLUICE_INLINE I16 mul_low(I16 a, I16 b) {
   return map_unsigned([&](int i) { return lane_bits(a, i) * lane_bits(b, i); });
 }
+
 SLUICE_INLINE I16 mul_high(I16 a, I16 b) {
   return map_unsigned(
       [&](int i) { return (uint64_t{lane_bits(a, i)} * uint64_t{lane_bits(b, i)}) >> 32; });

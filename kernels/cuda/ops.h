@@ -5,6 +5,7 @@
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
+#include "kernels/moe.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
 #include "kernels/sampling.h"
@@ -14,10 +15,15 @@ namespace sluice::kernels::cuda {
 void linear(const ExecContext& ctx, const LinearArgs& args);
 void quantize_activations(const ExecContext& ctx, const QuantizeArgs& args);
 void rms_norm(const ExecContext& ctx, const RmsNormArgs& args);
+void head_norm(const ExecContext& ctx, const HeadNormArgs& args);
 void attention(const ExecContext& ctx, const AttentionArgs& args);
 void rope_write_kv(const ExecContext& ctx, const RopeWriteKvArgs& args);
 void embedding(const ExecContext& ctx, const EmbeddingArgs& args);
-void silu_mul(const ExecContext& ctx, const SiluMulArgs& args);
+void gate_mul(const ExecContext& ctx, const GateMulArgs& args);
+void add_rows(const ExecContext& ctx, const AddRowsArgs& args);
+void scale_rows(const ExecContext& ctx, const ScaleRowsArgs& args);
+void moe_route(const ExecContext& ctx, const MoeRouteArgs& args);
+void moe_combine(const ExecContext& ctx, const MoeCombineArgs& args);
 void gather_rows(const ExecContext& ctx, const GatherRowsArgs& args);
 void sample(const ExecContext& ctx, const SampleArgs& args);
 

@@ -21,7 +21,12 @@ void rms_norm(const ExecContext&, const RmsNormArgs&) { not_built("cuda rms_norm
 void attention(const ExecContext&, const AttentionArgs&) { not_built("cuda attention: not built"); }
 void rope_write_kv(const ExecContext&, const RopeWriteKvArgs&) { not_built("cuda rope_write_kv: not built"); }
 void embedding(const ExecContext&, const EmbeddingArgs&) { not_built("cuda embedding: not built"); }
-void silu_mul(const ExecContext&, const SiluMulArgs&) { not_built("cuda silu_mul: not built"); }
+void gate_mul(const ExecContext&, const GateMulArgs&) { not_built("cuda gate_mul: not built"); }
+void add_rows(const ExecContext&, const AddRowsArgs&) { not_built("cuda add_rows: not built"); }
+void scale_rows(const ExecContext&, const ScaleRowsArgs&) { not_built("cuda scale_rows: not built"); }
+void head_norm(const ExecContext&, const HeadNormArgs&) { not_built("cuda head_norm: not built"); }
+void moe_route(const ExecContext&, const MoeRouteArgs&) { not_built("cuda moe_route: not built"); }
+void moe_combine(const ExecContext&, const MoeCombineArgs&) { not_built("cuda moe_combine: not built"); }
 void gather_rows(const ExecContext&, const GatherRowsArgs&) { not_built("cuda gather_rows: not built"); }
 void sample(const ExecContext&, const SampleArgs&) { not_built("cuda sample: not built"); }
 

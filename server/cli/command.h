@@ -54,11 +54,12 @@ struct FileOptions {
 struct Invocation {
   Command command = Command::kVersion;
   Config config;
-  bool print_config = false;  // serve, config
-  bool markdown = false;      // config
-  bool dry_run = false;       // serve
-  bool all = false;           // inspect
-  std::string url;            // health
+  bool print_config = false;   // serve, config
+  bool markdown = false;       // config
+  bool dry_run = false;        // serve
+  bool all = false;            // inspect
+  bool short_version = false;  // version
+  std::string url;             // health
   BenchOptions bench;
   BenchServeOptions bench_serve;
   BenchMockOptions bench_mock;
@@ -85,7 +86,7 @@ Expected<void> run_inspect(const Invocation& invocation);
 Expected<void> run_tokenize(const Invocation& invocation);
 Expected<void> run_render(const Invocation& invocation);
 Expected<void> run_health(const Invocation& invocation);
-void print_version();
+void print_version(bool number_only);
 
 // The whole of a file, or of standard input for "-". kNotFound names path and reason.
 Expected<std::string> read_text_file(const std::string& path);

@@ -12,6 +12,7 @@
 #include "engine/core/suggest.h"
 #include "server/cli/bench_serve_flags.h"
 #include "server/cli/command.h"
+#include "server/cli/vllm_command_line.h"
 
 namespace sluice {
 namespace {
@@ -196,6 +197,7 @@ void add_own_flags(Subcommand& sub, Invocation& invocation) {
           ->type_name("URL");
       break;
     case Command::kVersion:
+      app.add_flag("--short", invocation.short_version, "Print the number alone");
       break;
   }
 }
@@ -326,10 +328,36 @@ std::optional<ParsedCommandLine> reject_command_word(const std::vector<std::stri
   return usage_error(nullptr, with_suggestion("command", arguments[0], names));
 }
 
+// Whether the program runs under the name vllm, or with it as first word; the word is taken away.
+bool take_vllm_name(int argc, const char* const* argv, std::vector<std::string>& arguments) {
+  const std::string_view program = argc > 0 ? argv[0] : "";
+  if (program.substr(program.rfind('/') + 1) == "vllm") return true;
+  if (arguments.empty() || arguments[0] != "vllm") return false;
+  arguments.erase(arguments.begin());
+  return true;
+}
+
+// Replaces arguments written for vLLM by ours; the result to return if they cannot be.
+std::optional<ParsedCommandLine> replace_vllm_arguments(std::vector<std::string>& arguments) {
+  auto translated = translate_vllm(arguments);
+  if (!translated) {
+    std::fprintf(stderr, "vllm: %s\n", translated.error().message.c_str());
+    return ParsedCommandLine{std::nullopt, kUsageError};
+  }
+  for (const std::string& warning : translated->warnings) {
+    std::fprintf(stderr, "vllm: %s\n", warning.c_str());
+  }
+  arguments = std::move(translated->arguments);
+  return std::nullopt;
+}
+
 }  // namespace
 
 ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   std::vector<std::string> arguments = normalized(argc, argv);
+  if (take_vllm_name(argc, argv, arguments)) {
+    if (auto rejected = replace_vllm_arguments(arguments)) return *rejected;
+  }
   if (auto rejected = reject_command_word(arguments)) return *rejected;
 
   Invocation invocation;

@@ -7,7 +7,12 @@
 
 namespace sluice {
 
-void print_version() {
+void print_version(bool number_only) {
+  const std::string number(version());
+  if (number_only) {
+    std::puts(number.c_str());
+    return;
+  }
 #ifdef __clang__
   const char* compiler = "clang " __clang_version__;
 #else
@@ -18,7 +23,6 @@ void print_version() {
 #else
   const char* checks = "with debug checks";
 #endif
-  const std::string number(version());
   std::printf(
       "sluice %s (%s, %s, build %s)\n", number.c_str(), compiler, checks, build_id().c_str());
 }

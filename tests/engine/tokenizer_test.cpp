@@ -24,7 +24,16 @@ const char* const kAllPres[] = {"gpt-2",
                                 "deepseek-coder",
                                 "deepseek-v3",
                                 "falcon",
-                                "default"};
+                                "default",
+                                "tekken",
+                                "qwen35",
+                                "command-r",
+                                "gpt-neox"};
+
+// Their texts are normalized to NFC first, so not every text comes back.
+bool is_normalizing(std::string_view pre) {
+  return pre == "qwen2" || pre == "qwen35" || pre == "command-r" || pre == "gpt-neox";
+}
 
 Vocabulary golden_vocabulary() {
   auto vocabulary = testing::read_vocabulary_file(kGoldens + "vocabulary.txt");
@@ -92,12 +101,13 @@ TEST(Tokenizer, IdsEqualThoseOfTheTokenizersPackage) {
     ASSERT_EQ(encode(*tokenizer, text, special), expected) << pre << " " << mode << ": " << text;
     ++num_cases;
   }
-  EXPECT_EQ(num_cases, 720);
+  EXPECT_EQ(num_cases, 1008);
 }
 
 TEST(Tokenizer, AnyBytesComeBackExactly) {
   std::mt19937 random(7);
   for (const char* pre : kAllPres) {
+    if (is_normalizing(pre)) continue;
     const auto tokenizer = golden_tokenizer(pre);
     for (int round = 0; round < 200; ++round) {
       std::string text;
@@ -359,8 +369,8 @@ TEST(Tokenizer, UnknownNamesAreUnsupportedAndListWhatIs) {
   vocabulary.pre = "martian";
   EXPECT_EQ(creation_error(vocabulary, "\"martian\""), ErrorCode::kUnsupported);
   EXPECT_EQ(creation_error(vocabulary, "qwen2"), ErrorCode::kUnsupported);
-  vocabulary.model = "t5";
-  EXPECT_EQ(creation_error(vocabulary, "\"t5\""), ErrorCode::kUnsupported);
+  vocabulary.model = "bert";
+  EXPECT_EQ(creation_error(vocabulary, "\"bert\""), ErrorCode::kUnsupported);
 }
 
 TEST(Tokenizer, ContradictionsAreDataLoss) {

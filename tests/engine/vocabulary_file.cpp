@@ -2,6 +2,7 @@
 #include "tests/engine/vocabulary_file.h"
 
 #include <fstream>
+#include <sstream>
 
 namespace sluice::testing {
 namespace {
@@ -38,11 +39,26 @@ Expected<Vocabulary> read_vocabulary_file(const std::string& path) {
       vocabulary.bos = std::stoi(value);
     } else if (key == "eos") {
       vocabulary.eos = std::stoi(value);
+    } else if (key == "unknown") {
+      vocabulary.unknown = std::stoi(value);
+    } else if (key == "add_space_prefix") {
+      vocabulary.add_space_prefix = value == "1";
+    } else if (key == "remove_extra_whitespaces") {
+      vocabulary.remove_extra_whitespaces = value == "1";
+    } else if (key == "precompiled_charsmap") {
+      for (size_t i = 0; i + 1 < value.size(); i += 2) {
+        vocabulary.precompiled_charsmap +=
+            static_cast<char>(std::stoi(value.substr(i, 2), nullptr, 16));
+      }
     } else if (key == "tokens") {
       for (int left = std::stoi(value); left > 0 && std::getline(file, line); --left) {
         const size_t end = line.find(' ');
+        std::istringstream fields(line.substr(end + 1));
+        int type = 0;
+        fields >> type;
         vocabulary.tokens.push_back(unescape(line.substr(0, end)));
-        vocabulary.token_types.push_back(static_cast<TokenType>(std::stoi(line.substr(end + 1))));
+        vocabulary.token_types.push_back(static_cast<TokenType>(type));
+        if (float score = 0; fields >> score) vocabulary.scores.push_back(score);
       }
     } else if (key == "merges") {
       for (int left = std::stoi(value); left > 0 && std::getline(file, line); --left) {

@@ -11,6 +11,7 @@
 #include "quant/format.h"
 #include "quant/repack.h"
 #include "tests/kernels/devices.h"
+#include "tests/kernels/linear_reference.h"
 
 namespace sluice::kernels {
 namespace {
@@ -29,39 +30,27 @@ struct AlignedBytes {
 
 TEST(Embedding, RowsEqualTheExactWeightsRoundedOnce) {
   constexpr int32_t kVocab = 37;
-
-  const struct {
-    WeightFormat format;
-    int32_t k;
-  } rows[] = {{WeightFormat::kF32, 70},
-              {WeightFormat::kF16, 70},
-              {WeightFormat::kQ8_0, 96},
-              {WeightFormat::kQ4_1, 96}};
-
-  for (const auto& [format, k] : rows) {
-    Random random(4);
-    const auto bytes = row_bytes(format, k);
-    std::vector<std::byte> checkpoint(static_cast<size_t>(bytes) * kVocab);
-    for (int32_t n = 0; n < kVocab; ++n) {
-      const std::vector<float> values = random.normals(static_cast<size_t>(k));
-      quantize_row(format, values.data(), k, checkpoint.data() + n * bytes);
-    }
-    AlignedBytes packed(packed_bytes(format, kVocab, k));
-    pack_weight(format, checkpoint.data(), kVocab, k, 0, ceil_div(kVocab, kRowTile), packed.data);
-    const PackedWeight table = {.format = format, .n = kVocab, .k = k, .data = packed.data};
+  for (const FormatInfo& info : format_table()) {
+    const int64_t k = info.is_integer ? align_up(96, info.block_elements) : 70;
+    std::mt19937 rng(4);
+    const testing::TestWeight table =
+        testing::make_weight(info.format, kVocab, k, testing::Values::kOrdinary, rng);
     const std::vector<TokenId> tokens = {36, 0, 15, 16, 31, 32, 0, 7};
     const int64_t stride = k + 5;
     for (const auto& device : test::devices({1, 2})) {
       std::vector<float> out(tokens.size() * static_cast<size_t>(stride), std::nanf(""));
-      embedding(device.device->context(),
-                {.table = &table, .token_ids = tokens, .out = out.data(), .out_stride = stride});
+      embedding(
+          device.device->context(),
+          {.table = &table.view, .token_ids = tokens, .out = out.data(), .out_stride = stride});
       for (size_t i = 0; i < tokens.size(); ++i) {
         std::vector<double> exact(static_cast<size_t>(k));
-        dequantize_row_f64(format, checkpoint.data() + tokens[i] * bytes, k, exact.data());
+        const std::byte* checkpoint =
+            table.checkpoint.data() + tokens[i] * row_bytes(info.format, k);
+        dequantize_row_f64(info.format, checkpoint, k, exact.data());
         const float* row = out.data() + static_cast<int64_t>(i) * stride;
         for (size_t d = 0; d < exact.size(); ++d) {
           ASSERT_EQ(row[d], static_cast<float>(exact[d]))
-              << device.name << " format " << static_cast<int>(format) << " element " << d;
+              << device.name << " " << info.name << " element " << d;
         }
         for (int64_t d = k; d < stride; ++d) ASSERT_TRUE(std::isnan(row[d]));
       }
@@ -69,7 +58,7 @@ TEST(Embedding, RowsEqualTheExactWeightsRoundedOnce) {
   }
 }
 
-TEST(SiluMul, MatchesLibmAndQuantizesLikeTheStandaloneOperator) {
+TEST(GateMul, MatchesLibmAndQuantizesLikeTheStandaloneOperator) {
   constexpr int32_t kRows = 5;
   constexpr int32_t kWidth = 100;
   constexpr int64_t kStride = 120;
@@ -86,7 +75,7 @@ TEST(SiluMul, MatchesLibmAndQuantizesLikeTheStandaloneOperator) {
     AlignedBytes plain(activation_bytes(ActivationFormat::kFloat, kRows, kWidth));
     const Activations floats =
         carve_activations(ActivationFormat::kFloat, kRows, kWidth, plain.data);
-    silu_mul(ctx, {.gate = gate.data(), .up = up.data(), .stride = kStride, .out = floats});
+    gate_mul(ctx, {.gate = gate.data(), .up = up.data(), .stride = kStride, .out = floats});
     const auto* got = static_cast<const float*>(floats.data);
     for (int32_t row = 0; row < kRows; ++row) {
       for (int32_t i = 0; i < 128; ++i) {
@@ -111,7 +100,7 @@ TEST(SiluMul, MatchesLibmAndQuantizesLikeTheStandaloneOperator) {
       AlignedBytes apart(bytes);
       std::memset(fused.data, 0, static_cast<size_t>(bytes));
       std::memset(apart.data, 0, static_cast<size_t>(bytes));
-      silu_mul(ctx,
+      gate_mul(ctx,
                {.gate = gate.data(),
                 .up = up.data(),
                 .stride = kStride,

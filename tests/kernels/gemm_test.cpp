@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cfloat>
+#include <set>
 
 #include "kernels/device.h"
 #include "tests/kernels/linear_reference.h"
@@ -25,16 +26,18 @@ struct Combination {
   ActivationFormat activation;
 };
 
-constexpr std::array kCombinations = {
-    Combination{WeightFormat::kF32, ActivationFormat::kFloat},
-    Combination{WeightFormat::kF16, ActivationFormat::kFloat},
-    Combination{WeightFormat::kQ4_1, ActivationFormat::kInt8},
-    Combination{WeightFormat::kQ4_1, ActivationFormat::kInt16},
-    Combination{WeightFormat::kQ4_1, ActivationFormat::kFloat},
-    Combination{WeightFormat::kQ8_0, ActivationFormat::kInt8},
-    Combination{WeightFormat::kQ8_0, ActivationFormat::kInt16},
-    Combination{WeightFormat::kQ8_0, ActivationFormat::kFloat},
-};
+// Every format with every activation width it takes.
+std::vector<Combination> combinations() {
+  std::vector<Combination> all;
+  for (const FormatInfo& info : format_table()) {
+    if (info.is_integer) {
+      all.push_back({info.format, ActivationFormat::kInt8});
+      all.push_back({info.format, ActivationFormat::kInt16});
+    }
+    all.push_back({info.format, ActivationFormat::kFloat});
+  }
+  return all;
+}
 
 std::string name_of(const Combination& c) {
   constexpr std::array<const char*, 3> kNames = {"Int8", "Int16", "Float"};
@@ -48,7 +51,7 @@ class Linear : public ::testing::TestWithParam<Combination> {
     const int64_t rows = x.view.num_rows;
     std::vector<float> out(static_cast<size_t>(rows * w.n));
     const bool integer = x.view.format != ActivationFormat::kFloat;
-    const double chain = (integer ? 2.0 : 32.0) * (static_cast<double>(w.k) / 32 / 8 + 1) + 8;
+    const double chain = (integer ? 4.0 : 32.0) * (static_cast<double>(w.k) / 32 / 8 + 1) + 8;
     for (int64_t n = 0; n < w.n; ++n) {
       const DecodedRow decoded = decode_row(w, n);
       for (int64_t m = 0; m < rows; ++m) {
@@ -93,14 +96,17 @@ class Linear : public ::testing::TestWithParam<Combination> {
     }
   }
 
-  static bool is_integer_weight() { return format_info(GetParam().weight).is_integer; }
+  static int64_t whole_blocks(int64_t k) {
+    return align_up(k, format_info(GetParam().weight).block_elements);
+  }
 };
 
 constexpr std::array<int32_t, 11> kRowCounts = {1, 2, 3, 7, 8, 9, 31, 32, 33, 64, 100};
 
 TEST_P(Linear, EqualsThePlainLoopForEveryRowCountThreadCountAndInstructionSet) {
   std::mt19937 rng(7);
-  for (const int64_t k : {32, 64, 96, 576, 1536}) {
+  for (const int64_t k :
+       std::set<int64_t>{whole_blocks(32), whole_blocks(64), whole_blocks(96), whole_blocks(576)}) {
     const TestWeight w = make_weight(GetParam().weight, 40, k, Values::kOrdinary, rng);
     const TestActivations x =
         make_activations(GetParam().activation, 100, k, Values::kOrdinary, rng);
@@ -120,7 +126,7 @@ TEST_P(Linear, EqualsThePlainLoopForLongRows) {
 TEST_P(Linear, EqualsThePlainLoopForRaggedShapes) {
   std::mt19937 rng(9);
   for (const int64_t k : {1, 31, 33, 100, 577}) {
-    const int64_t rounded = is_integer_weight() ? align_up(k, 32) : k;
+    const int64_t rounded = whole_blocks(k);
     for (const int64_t n : {1, 15, 16, 17, 130}) {
       const TestWeight w = make_weight(GetParam().weight, n, rounded, Values::kOrdinary, rng);
       const TestActivations x =
@@ -132,7 +138,7 @@ TEST_P(Linear, EqualsThePlainLoopForRaggedShapes) {
 
 TEST_P(Linear, ExtremeCodesAreSummedExactly) {
   std::mt19937 rng(10);
-  for (const int64_t k : {32, 576}) {
+  for (const int64_t k : {whole_blocks(32), whole_blocks(1100)}) {
     const TestWeight w = make_weight(GetParam().weight, 33, k, Values::kExtreme, rng);
     const TestActivations x = make_activations(GetParam().activation, 9, k, Values::kExtreme, rng);
     expect_equal_everywhere(w, x, std::array<int32_t, 3>{1, 4, 9});
@@ -148,12 +154,12 @@ TEST_P(Linear, ZeroAndSubnormalScalesAreNotFlushed) {
 
 TEST_P(Linear, RowGroupsBiasAndResidualFollowTheTree) {
   std::mt19937 rng(12);
-  constexpr int64_t kK = 96;
+  const int64_t k = whole_blocks(96);
   constexpr int32_t kRows = 70;  // more than one block of rows
-  const TestWeight a = make_weight(GetParam().weight, 48, kK, Values::kOrdinary, rng);
-  const TestWeight b = make_weight(GetParam().weight, 21, kK, Values::kOrdinary, rng);
+  const TestWeight a = make_weight(GetParam().weight, 48, k, Values::kOrdinary, rng);
+  const TestWeight b = make_weight(GetParam().weight, 21, k, Values::kOrdinary, rng);
   const TestActivations x =
-      make_activations(GetParam().activation, kRows, kK, Values::kOrdinary, rng);
+      make_activations(GetParam().activation, kRows, k, Values::kOrdinary, rng);
   const std::vector<float> expected_a = reference(a, x);
   const std::vector<float> expected_b = reference(b, x);
   std::normal_distribution<float> normal;
@@ -177,9 +183,46 @@ TEST_P(Linear, RowGroupsBiasAndResidualFollowTheTree) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, Linear, ::testing::ValuesIn(kCombinations), [](const auto& test) {
-  return name_of(test.param);
-});
+// From floats on: quantized activations included, against weights as the checkpoint decodes.
+TEST_P(Linear, IsCloseToTheDoubleProductOfTheDecodedWeights) {
+  std::mt19937 rng(13);
+  constexpr int64_t kK = 1024;
+  constexpr int64_t kOutputs = 40;
+  const TestWeight w = make_weight(GetParam().weight, kOutputs, kK, Values::kOrdinary, rng);
+  std::vector<float> x(kK);
+  std::normal_distribution<float> normal;
+  for (float& v : x) v = normal(rng);
+  const AlignedBuffer buffer(activation_bytes(GetParam().activation, 1, kK));
+  const Activations rows = carve_activations(GetParam().activation, 1, kK, buffer.data());
+  auto device = Device::create({.threads = 1});
+  ASSERT_TRUE(device.has_value());
+  quantize_activations((*device)->context(), {.x = x.data(), .x_stride = kK, .out = rows});
+  std::vector<float> y(kOutputs);
+  const RowGroup group{.weight = &w.view, .out = y.data(), .out_stride = kOutputs, .bias = nullptr};
+  linear((*device)->context(), {.x = rows, .groups = {&group, 1}});
+  constexpr std::array<double, 3> kBounds = {1e-2, 4e-5, 5e-7};  // of int8, int16 and float
+  std::vector<double> decoded(kK);
+  double errors = 0;
+  double magnitudes = 0;
+  for (int64_t n = 0; n < kOutputs; ++n) {
+    const std::byte* const row = w.checkpoint.data() + n * row_bytes(w.format, kK);
+    dequantize_row_f64(w.format, row, kK, decoded.data());
+    double exact = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double term = decoded[i] * x[i];
+      exact += term;
+      magnitudes += term * term;
+    }
+    errors += (y[static_cast<size_t>(n)] - exact) * (y[static_cast<size_t>(n)] - exact);
+  }
+  EXPECT_LE(std::sqrt(errors / magnitudes), kBounds[static_cast<size_t>(GetParam().activation)]);
+  RecordProperty("relative_error", std::to_string(std::sqrt(errors / magnitudes)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats,
+                         Linear,
+                         ::testing::ValuesIn(combinations()),
+                         [](const auto& test) { return name_of(test.param); });
 
 TEST(LinearShapes, NoRowsIsNoWork) {
   std::mt19937 rng(1);

@@ -44,8 +44,8 @@ class AlignedBuffer {
 
 enum class Values : uint8_t {
   kOrdinary,
-  kExtreme,    // largest codes, alternating signs
-  kDegenerate  // zero and subnormal fp16 scales
+  kExtreme,    // smallest and largest codes and sub-scales
+  kDegenerate  // zero and subnormal scales
 };
 
 struct TestWeight {
@@ -65,33 +65,48 @@ inline uint16_t random_scale(std::mt19937& rng, Values values, int64_t index) {
   return float_to_half(std::uniform_real_distribution<float>(-0.05F, 0.05F)(rng));
 }
 
-inline void fill_row(
+inline void fill_float_row(
     WeightFormat format, int64_t k, Values values, std::mt19937& rng, std::byte* row) {
-  std::uniform_int_distribution<int> byte(0, 255);
   std::normal_distribution<float> normal(0.0F, 0.05F);
   const bool extreme = values == Values::kExtreme;
   for (int64_t i = 0; i < k; ++i) {
     if (format == WeightFormat::kF32) {
       const float w = extreme ? (i % 2 != 0 ? -3e30F : 3e30F) : normal(rng);
       std::memcpy(row + i * 4, &w, 4);
-    } else if (format == WeightFormat::kF16) {
-      const uint16_t w = values == Values::kDegenerate ? static_cast<uint16_t>(i % 1024)
-                         : extreme                     ? uint16_t{0xFBFF}
-                                                       : float_to_half(normal(rng));
-      std::memcpy(row + i * 2, &w, 2);
-    } else if (format == WeightFormat::kQ4_1 && i % 32 == 0) {
-      BlockQ4_1 block;
-      block.scale = random_scale(rng, values, i / 32);
-      block.min = random_scale(rng, values, i / 32 + 1);
-      for (uint8_t& c : block.codes) c = static_cast<uint8_t>(extreme ? 255 : byte(rng));
-      std::memcpy(row + i / 32 * 20, &block, sizeof(block));
-    } else if (format == WeightFormat::kQ8_0 && i % 32 == 0) {
-      BlockQ8_0 block;
-      block.scale = random_scale(rng, values, i / 32);
-      for (int8_t& c : block.codes) {
-        c = static_cast<int8_t>(extreme ? (i % 64 == 0 ? -128 : 127) : byte(rng) - 128);
-      }
-      std::memcpy(row + i / 32 * 34, &block, sizeof(block));
+      continue;
+    }
+    const bool half = format == WeightFormat::kF16;
+    const float ordinary = normal(rng);
+    const uint16_t w = values == Values::kDegenerate
+                           ? static_cast<uint16_t>(i % (half ? 1024 : 128))
+                       : extreme ? uint16_t{0xF2FF}
+                       : half    ? float_to_half(ordinary)
+                                 : float_to_bf16(ordinary);
+    std::memcpy(row + i * 2, &w, 2);
+  }
+}
+
+// Blocks of any bytes are valid but for their scales.
+inline void fill_row(
+    WeightFormat format, int64_t k, Values values, std::mt19937& rng, std::byte* row) {
+  const FormatInfo& info = format_info(format);
+  if (!info.is_integer) return fill_float_row(format, k, values, rng, row);
+  constexpr std::array<uint8_t, 4> kExtremeBytes = {0xFF, 0x00, 0x80, 0x7F};
+  std::uniform_int_distribution<int> byte(0, 255);
+  for (int64_t b = 0; b < k / info.block_elements; ++b) {
+    std::byte* const block = row + b * info.block_bytes;
+    for (int32_t i = 0; i < info.block_bytes; ++i) {
+      const int any = byte(rng);
+      const int value =
+          values == Values::kExtreme ? kExtremeBytes[static_cast<size_t>(b) % 4] : any;
+      block[i] = static_cast<std::byte>(value);
+    }
+    for (int32_t i = 0; i < info.num_scales; ++i) {
+      const uint16_t scale = random_scale(rng, values, b + i);
+      std::memcpy(block + info.scale_offset + 2 * i, &scale, sizeof(scale));
+    }
+    if (format == WeightFormat::kMXFP4) {
+      block[0] = static_cast<std::byte>(values == Values::kDegenerate ? b % 4 : 118 + b % 9);
     }
   }
 }
@@ -115,50 +130,39 @@ inline TestWeight make_weight(
   return w;
 }
 
-// One row of a weight, decoded: integer codes (zero point off) with scale and minimum per group, or
-// plain floats.
+// One row of a weight, decoded: integer codes (zero point off) with scale and minimum of each 16,
+// or plain floats.
 struct DecodedRow {
   std::vector<int32_t> codes;
-  std::vector<float> scale, minimum;  // per group
+  std::vector<float> scale, minimum;  // per 16
   std::vector<float> weights;
   bool has_minimum = false;
+  bool halves = false;  // two terms per group
 };
 
 inline DecodedRow decode_row(const TestWeight& w, int64_t n) {
   const std::byte* row = w.checkpoint.data() + n * row_bytes(w.format, w.k);
-  const int64_t padded = align_up(w.k, 32);
+  const FormatInfo& info = format_info(w.format);
   DecodedRow d;
-  d.has_minimum = w.format == WeightFormat::kQ4_1;
-  d.weights.assign(static_cast<size_t>(padded), 0.0F);
-  for (int64_t i = 0; i < w.k; ++i) {
-    const auto at = static_cast<size_t>(i);
-    if (w.format == WeightFormat::kF32) {
-      std::memcpy(&d.weights[at], row + i * 4, 4);
-    } else if (w.format == WeightFormat::kF16) {
-      uint16_t h = 0;
-      std::memcpy(&h, row + i * 2, 2);
-      d.weights[at] = half_to_float(h);
-    } else {
-      if (w.format == WeightFormat::kQ4_1) {
-        BlockQ4_1 block;
-        std::memcpy(&block, row + i / 32 * 20, sizeof(block));
-        const auto j = static_cast<size_t>(i % 16);
-        d.codes.push_back(i % 32 < 16 ? block.codes[j] & 15 : block.codes[j] >> 4);
-        if (i % 32 == 0) {
-          d.scale.push_back(half_to_float(block.scale));
-          d.minimum.push_back(half_to_float(block.min));
-        }
-      } else {
-        BlockQ8_0 block;
-        std::memcpy(&block, row + i / 32 * 34, sizeof(block));
-        d.codes.push_back(block.codes[static_cast<size_t>(i % 32)]);
-        if (i % 32 == 0) {
-          d.scale.push_back(half_to_float(block.scale));
-          d.minimum.push_back(0.0F);
-        }
-      }
-      d.weights[at] =
-          reference_fma(static_cast<float>(d.codes.back()), d.scale.back(), d.minimum.back());
+  d.has_minimum = info.has_min;
+  d.halves = w.format == WeightFormat::kQ2_K || w.format == WeightFormat::kQ3_K ||
+             w.format == WeightFormat::kQ6_K;
+  d.weights.assign(static_cast<size_t>(align_up(w.k, 32)), 0.0F);
+  if (!info.is_integer) {
+    dequantize_row(w.format, row, w.k, d.weights.data());
+    return d;
+  }
+  for (int64_t g = 0; g < w.k / 32; ++g) {
+    const QuantizedGroup group = read_group(w.format, row, g);
+    for (const int h : {0, 1}) {
+      d.scale.push_back(group.scale * static_cast<float>(group.sub_scale[h]));
+      d.minimum.push_back(info.has_min ? group.min * static_cast<float>(group.sub_min[h]) : 0.0F);
+    }
+    for (const uint8_t code : group.codes) {
+      const size_t i = d.codes.size();
+      d.codes.push_back(info.codebook != nullptr ? info.codebook[code] : code - info.zero_point);
+      d.weights[i] =
+          reference_fma(static_cast<float>(d.codes[i]), d.scale[i / 16], d.minimum[i / 16]);
     }
   }
   return d;
@@ -209,6 +213,7 @@ inline TestActivations make_activations(
       sum = i % 32 == 0 ? c : sum + c;
       *group.scale = std::abs(normal(rng)) / static_cast<float>(limit);
       *group.code_sum = sum;
+      if (i % 32 < 16) *group.half_sum = sum;
       *group.sum = static_cast<float>(sum) * *group.scale;
     }
   }
@@ -241,23 +246,24 @@ inline ReferenceOutput reference_output(const DecodedRow& w,
         }
         continue;
       }
-      int32_t isum = 0;
-      int32_t code_sum = 0;
-      for (int64_t k = g * 32; k < g * 32 + 32; ++k) {
-        isum += w.codes[static_cast<size_t>(k)] * x.code(row, k);
-        code_sum += x.code(row, k);
-      }
       const float scale = *activation_group(x.view, row, g).scale;
-      const float d = w.scale[static_cast<size_t>(g)];
-      const float m = w.minimum[static_cast<size_t>(g)];
-      acc = reference_fma(static_cast<float>(isum), d * scale, acc);
-      if (w.has_minimum) {
-        acc = reference_fma(m, static_cast<float>(code_sum) * scale, acc);
+      const int64_t step = w.halves ? 16 : 32;
+      for (int64_t begin = g * 32; begin < g * 32 + 32; begin += step) {
+        int32_t isum = 0;
+        int32_t code_sum = 0;
+        for (int64_t k = begin; k < begin + step; ++k) {
+          isum += w.codes[static_cast<size_t>(k)] * x.code(row, k);
+          code_sum += x.code(row, k);
+        }
+        const float d = w.scale[static_cast<size_t>(begin / 16)];
+        const float m = w.minimum[static_cast<size_t>(begin / 16)];
+        acc = reference_fma(static_cast<float>(isum), d * scale, acc);
+        if (w.has_minimum) acc = reference_fma(m, static_cast<float>(code_sum) * scale, acc);
+        const double a = static_cast<double>(isum) * d * scale;
+        const double b = static_cast<double>(m) * code_sum * scale;
+        result.exact += a + b;
+        result.magnitude += std::abs(a) + std::abs(b);
       }
-      const double a = static_cast<double>(isum) * d * scale;
-      const double b = static_cast<double>(m) * code_sum * scale;
-      result.exact += a + b;
-      result.magnitude += std::abs(a) + std::abs(b);
     }
     segment[static_cast<size_t>(s)] = acc;
   }

@@ -24,7 +24,7 @@ std::vector<std::unique_ptr<Device>> all_devices() {
 struct ReferenceRow {
   std::vector<int32_t> codes;
   std::vector<float> scales, sums;
-  std::vector<int32_t> code_sums;
+  std::vector<int32_t> code_sums, half_sums;
 };
 
 ReferenceRow quantize_reference(const std::vector<float>& x, int32_t limit) {
@@ -37,15 +37,18 @@ ReferenceRow quantize_reference(const std::vector<float>& x, int32_t limit) {
     const float inverse = 1.0F / scale;
     if (std::isinf(inverse)) scale = 0;
     int32_t sum = 0;
+    int32_t half_sum = 0;
     for (size_t i = begin; i < begin + 32; ++i) {
       const bool zero = i >= end || scale == 0;
       const int32_t code = zero ? 0 : static_cast<int32_t>(std::nearbyint(x[i] * inverse));
       row.codes.push_back(code);
       sum += code;
+      if (i < begin + 16) half_sum = sum;
     }
     row.scales.push_back(scale);
     row.sums.push_back(static_cast<float>(sum) * scale);
     row.code_sums.push_back(sum);
+    row.half_sums.push_back(half_sum);
   }
   return row;
 }
@@ -91,6 +94,7 @@ void expect_row(const Activations& out,
     ASSERT_EQ(std::memcmp(group.scale, &expected.scales[at], 4), 0) << where << " group " << g;
     ASSERT_EQ(std::memcmp(group.sum, &expected.sums[at], 4), 0) << where << " group " << g;
     ASSERT_EQ(*group.code_sum, expected.code_sums[at]) << where << " group " << g;
+    ASSERT_EQ(*group.half_sum, expected.half_sums[at]) << where << " group " << g;
   }
 }
 

@@ -5,8 +5,10 @@
 
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <set>
+#include <vector>
 
 #include "tests/quant/golden.h"
 
@@ -23,7 +25,7 @@ TEST(FormatTable, EveryFormatIsFoundByItsGgmlType) {
 }
 
 TEST(FormatTable, UnknownGgmlTypesAreNotFound) {
-  EXPECT_FALSE(format_from_ggml_type(2));
+  EXPECT_FALSE(format_from_ggml_type(9));
   EXPECT_FALSE(format_from_ggml_type(0xffffffffU));
 }
 
@@ -32,6 +34,43 @@ TEST(FormatTable, RowBytesCountWholeBlocks) {
   EXPECT_EQ(row_bytes(WeightFormat::kF16, 3), 6);
   EXPECT_EQ(row_bytes(WeightFormat::kQ4_1, 64), 40);
   EXPECT_EQ(row_bytes(WeightFormat::kQ8_0, 64), 68);
+}
+
+TEST(NonFiniteScales, AreFoundInEveryScaleOfEveryFormat) {
+  for (const FormatInfo& info : format_table()) {
+    const int64_t k = 3 * info.block_elements;
+    std::vector<std::byte> row(static_cast<size_t>(row_bytes(info.format, k)));
+    EXPECT_FALSE(find_non_finite(info.format, row.data(), k)) << info.name;
+    for (int32_t i = 0; i < info.num_scales; ++i) {
+      for (const uint16_t bad : {0x7C00, 0xFC00, 0x7E00, 0x7C01}) {
+        std::vector<std::byte> broken = row;
+        std::memcpy(&broken[static_cast<size_t>(2 * info.block_bytes + info.scale_offset + 2 * i)],
+                    &bad,
+                    sizeof(bad));
+        const auto found = find_non_finite(info.format, broken.data(), k);
+        ASSERT_TRUE(found) << info.name << " scale " << i;
+        EXPECT_EQ(found->block, 2) << info.name;
+        EXPECT_FALSE(std::isfinite(found->value)) << info.name;
+      }
+    }
+  }
+}
+
+TEST(NonFiniteScales, AreFoundAsMxfp4ExponentsAndAsFloats) {
+  std::byte row[34] = {};
+  row[17] = std::byte{254};
+  EXPECT_FALSE(find_non_finite(WeightFormat::kMXFP4, row, 64));
+  row[17] = std::byte{255};
+  EXPECT_EQ(find_non_finite(WeightFormat::kMXFP4, row, 64)->block, 1);
+  float floats[40] = {};
+  floats[37] = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(find_non_finite(WeightFormat::kF32, reinterpret_cast<std::byte*>(floats), 40)->block,
+            37);
+  uint16_t halves[40] = {};
+  halves[1] = 0x7F80;  // infinity as bf16, a NaN as fp16
+  const auto* bytes = reinterpret_cast<std::byte*>(halves);
+  EXPECT_TRUE(std::isinf(find_non_finite(WeightFormat::kBF16, bytes, 40)->value));
+  EXPECT_TRUE(std::isnan(find_non_finite(WeightFormat::kF16, bytes, 40)->value));
 }
 
 TEST(FormatTableDeathTest, ARowOfPartialBlocksIsABug) {

@@ -286,6 +286,24 @@ TEST(Completions, TakeTokenIds) {
   EXPECT_EQ(json["choices"][0]["token_ids"], Json::array({'H'}));
 }
 
+TEST(Completions, EchoComesBeforeTheAnswerOnce) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  const std::string body = R"({"prompt":["ab","c"],"echo":true,"n":2,"max_tokens":2)";
+  const Json whole = Json::parse(post(server, kCompletionPath, body + "}").body);
+  ASSERT_EQ(whole["choices"].size(), 4U);
+  EXPECT_EQ(whole["choices"][1]["text"], "abHe");
+  EXPECT_EQ(whole["choices"][2]["text"], "cHe");
+  std::string streamed;
+  const HttpReply reply = post(server, kCompletionPath, body + R"(,"stream":true})");
+  for (const std::string& event : events_of(reply.body)) {
+    if (event == "[DONE]") break;
+    const Json choice = Json::parse(event)["choices"][0];
+    if (choice["index"] == 0) streamed += choice["text"].get<std::string>();
+  }
+  EXPECT_EQ(streamed, "abHe");
+}
+
 TEST(Completions, StreamTextEvents) {
   FakeEngine engine;
   RunningServer server(engine);

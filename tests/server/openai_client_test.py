@@ -102,7 +102,7 @@ def check_errors(client, model):
     assert bad.param == "temperature"
     long = expect(openai.BadRequestError, lambda: chat(client, model, max_tokens=10**8))
     assert long.code == "context_length_exceeded" and "maximum context length" in long.message
-    expect(openai.BadRequestError, lambda: chat(client, model, presence_penalty=1))
+    expect(openai.BadRequestError, lambda: chat(client, model, presence_penalty=3))
 
 
 def main():

@@ -80,11 +80,26 @@ TEST_F(Validator, RefusesWhatBreaksARuleAndNamesTheParameter) {
       {R"("stream":1)", "stream"},
       {R"("stream":true,"stream_options":{"more":true})", "stream_options"},
       {R"("ignore_eos":"yes")", "ignore_eos"},
-      {R"("presence_penalty":0.5)", "presence_penalty"},
-      {R"("repetition_penalty":1.1)", "repetition_penalty"},
-      {R"("logit_bias":{"5":1})", "logit_bias"},
+      {R"("presence_penalty":2.5)", "presence_penalty"},
+      {R"("frequency_penalty":-2.5)", "frequency_penalty"},
+      {R"("repetition_penalty":0)", "repetition_penalty"},
+      {R"("logit_bias":{"259":1})", "logit_bias"},
+      {R"("logit_bias":{"-1":1})", "logit_bias"},
+      {R"("logit_bias":{"05":1})", "logit_bias"},
+      {R"("logit_bias":{"a":1})", "logit_bias"},
+      {R"("logit_bias":{"5":101})", "logit_bias"},
+      {R"("logit_bias":{"5":"1"})", "logit_bias"},
+      {R"("logit_bias":[5])", "logit_bias"},
+      {R"("bad_words":"a")", "bad_words"},
+      {R"("bad_words":[" "])", "bad_words"},
+      {R"("bad_words":[7])", "bad_words"},
+      {R"("allowed_token_ids":[])", "allowed_token_ids"},
+      {R"("allowed_token_ids":[259])", "allowed_token_ids"},
+      {R"("truncate_prompt_tokens":0)", "truncate_prompt_tokens"},
+      {R"("truncate_prompt_tokens":101)", "truncate_prompt_tokens"},
+      {R"("truncation_side":"up")", "truncation_side"},
       {R"("response_format":{"type":"json_object"})", "response_format"},
-      {R"("echo":true)", "echo"},
+      {R"("echo":1)", "echo"},
       {R"("kv_transfer_params":{})", "kv_transfer_params"},
       {R"("temprature":1)", "temprature"},
       {R"("model":7)", "model"},
@@ -120,6 +135,53 @@ TEST_F(Validator, EveryParameterOfTheTableIsTakenAsNull) {
     const auto result = is_chat ? chat(members) : completion(members);
     EXPECT_TRUE(result.has_value()) << members << ": " << result.error().message;
   }
+}
+
+TEST_F(Validator, RulesAboutTokensReachTheSampler) {
+  const auto request = completion(
+      R"("presence_penalty":-1,"frequency_penalty":0.5,"repetition_penalty":1.25,
+         "logit_bias":{"7":-100,"65":2.5},"allowed_token_ids":[9,3,9],"bad_words":["ab"," c"])");
+  ASSERT_TRUE(request.has_value()) << request.error().message;
+  const SamplingParams& sampling = request->requests.front().sampling;
+  EXPECT_EQ(sampling.presence_penalty, -1.0F);
+  EXPECT_EQ(sampling.frequency_penalty, 0.5F);
+  EXPECT_EQ(sampling.repetition_penalty, 1.25F);
+  ASSERT_EQ(sampling.logit_bias.size(), 2U);
+  EXPECT_EQ(sampling.logit_bias[1].token, 65);
+  EXPECT_EQ(sampling.logit_bias[1].bias, 2.5F);
+  EXPECT_EQ(sampling.allowed_token_ids, (std::vector<TokenId>{3, 9}));
+  // A tokenizer of bytes makes one more token of the space, so there is no second form.
+  EXPECT_EQ(sampling.bad_words, (std::vector<std::vector<TokenId>>{{'a', 'b'}, {'c'}}));
+}
+
+TEST_F(Validator, TooManyRulesAreRefused) {
+  config_.max_logit_bias = 1;
+  config_.max_bad_words = 1;
+  EXPECT_EQ(completion(R"("logit_bias":{"1":1,"2":1})").error().param, "logit_bias");
+  EXPECT_EQ(completion(R"("bad_words":["a","b"])").error().param, "bad_words");
+}
+
+TEST_F(Validator, PromptsAreCutOnTheSideAskedFor) {
+  const auto prompt_of = [this](const std::string& members) {
+    const auto request =
+        validate(R"({"prompt":[1,2,3,4,5],)" + members + "}", Endpoint::kCompletion);
+    EXPECT_TRUE(request.has_value()) << request.error().message;
+    return request->requests.front().prompt.front().token_ids;
+  };
+  EXPECT_EQ(prompt_of(R"("truncate_prompt_tokens":2)"), (std::vector<TokenId>{4, 5}));
+  EXPECT_EQ(prompt_of(R"("truncate_prompt_tokens":2,"truncation_side":"right")"),
+            (std::vector<TokenId>{1, 2}));
+  EXPECT_EQ(prompt_of(R"("truncate_prompt_tokens":-1,"max_tokens":97)"),
+            (std::vector<TokenId>{3, 4, 5}));
+  EXPECT_EQ(prompt_of(R"("truncate_prompt_tokens":50)").size(), 5U);
+}
+
+TEST_F(Validator, EchoRepeatsThePromptAsText) {
+  const auto request = completion(R"("echo":true,"n":2)");
+  ASSERT_TRUE(request.has_value()) << request.error().message;
+  EXPECT_EQ(request->echoed, std::vector<std::string>{"x"});
+  EXPECT_EQ(completion(R"("echo":true,"logprobs":1)").error().param, "echo");
+  EXPECT_EQ(chat(R"("echo":true)").error().param, "echo");
 }
 
 TEST_F(Validator, UsesTheWordsClientsMatchOn) {

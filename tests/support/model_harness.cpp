@@ -13,66 +13,83 @@ constexpr int32_t kBlockSize = 16;
 Expected<std::unique_ptr<ModelHarness>> ModelHarness::create(const std::string& path,
                                                              int32_t activation_bits,
                                                              DType kv_dtype,
-                                                             int32_t max_tokens) {
-  SLUICE_TRY(auto device, kernels::Device::create({}));
-  SLUICE_TRY(auto file, GgufFile::open(path));
-  SLUICE_TRY(const std::string_view architecture, file->get_string("general.architecture"));
-  SLUICE_TRY(const ModelSpec* spec, find_model_spec(architecture));
-  SLUICE_TRY(ModelConfig config, spec->read_config(*file));
-  SLUICE_TRY(KvStorage storage,
-             KvStorage::create({{.num_layers = config.num_layers,
-                                 .num_kv_heads = config.num_kv_heads,
-                                 .head_dim = config.head_dim,
-                                 .num_blocks = static_cast<int32_t>(
-                                     ceil_div(max_tokens, kBlockSize))}},
-                               kv_dtype, kBlockSize));
+                                                             int32_t max_tokens,
+                                                             const std::string& isa) {
+  SLUICE_TRY(auto device, kernels::Device::create({.isa = isa}));
+  SLUICE_TRY(auto checkpoint, Checkpoint::open(path));
+  SLUICE_TRY(const ModelSpec* spec, find_model_spec(*checkpoint));
+  SLUICE_TRY(ModelConfig config, read_model_config(*spec, *checkpoint));
+  const ModelOptions options = {.activation_bits = activation_bits, .max_model_len = max_tokens};
+  WeightStore sizes(*checkpoint);
+  SLUICE_TRY(const std::unique_ptr<Model> shape, spec->build(config, options, sizes));
+  if (shape->config().num_layers == 0) return make_error(ErrorCode::kDataLoss, "no layers");
+  if (!sizes.unused().empty()) {
+    return make_error(ErrorCode::kUnsupported, "unused tensor " + sizes.unused().front());
+  }
+  auto weights = std::make_unique<WeightStore>(*checkpoint);
+  SLUICE_TRY_VOID(weights->allocate(sizes.packed_bytes()));
+  SLUICE_TRY(auto model, spec->build(std::move(config), options, *weights));
+
+  const std::vector<KvLayout> layouts = model->kv_layouts();
+  std::vector<KvStorageGroup> groups;
+  for (const KvLayout& layout : layouts) {
+    groups.push_back({.num_layers = static_cast<int32_t>(layout.layers.size()),
+                      .num_kv_heads = model->config().num_kv_heads,
+                      .head_dim = model->config().head_dim,
+                      .num_blocks = static_cast<int32_t>(ceil_div(max_tokens, kBlockSize))});
+  }
+  SLUICE_TRY(KvStorage storage, KvStorage::create(groups, kv_dtype, kBlockSize));
   std::unique_ptr<ModelHarness> harness(new ModelHarness(std::move(storage)));
-  harness->weights_ = std::make_unique<WeightStore>(*file);
-  SLUICE_TRY_VOID(harness->weights_->allocate());
-  SLUICE_TRY(harness->model_,
-             spec->build(std::move(config),
-                         {.activation_bits = activation_bits, .max_model_len = max_tokens},
-                         *harness->weights_));
+  harness->num_groups_ = static_cast<int32_t>(layouts.size());
+  harness->caches_.resize(static_cast<size_t>(model->config().num_layers));
+  for (int32_t group = 0; group < harness->num_groups_; ++group) {
+    int32_t place = 0;
+    for (const int32_t layer : layouts[static_cast<size_t>(group)].layers) {
+      harness->caches_[static_cast<size_t>(layer)] = {
+          .group = group, .view = harness->storage_.layer_view(group, place++)};
+    }
+  }
   const StepBounds bounds = {.max_tokens = max_tokens,
                              .max_seqs = 1,
                              .max_logits = max_tokens,
                              .max_seq_len = max_tokens,
                              .num_threads = device->num_threads()};
-  SLUICE_TRY(harness->arena_,
-             AlignedBuffer::allocate(harness->model_->arena_bytes(bounds), "activations"));
-  harness->model_->bind(bounds, harness->arena_.span());
+  SLUICE_TRY(harness->arena_, AlignedBuffer::allocate(model->arena_bytes(bounds), "activations"));
+  model->bind(bounds, harness->arena_.span());
   harness->device_ = std::move(device);
-  harness->file_ = std::move(file);
+  harness->checkpoint_ = std::move(checkpoint);
+  harness->weights_ = std::move(weights);
+  harness->model_ = std::move(model);
   return harness;
 }
 
-std::vector<float> ModelHarness::forward(const std::vector<TokenId>& tokens) {
+std::vector<float> ModelHarness::forward(const std::vector<TokenId>& tokens, int32_t begin) {
   const auto num_tokens = static_cast<int32_t>(tokens.size());
+  const int32_t end = begin + num_tokens;
+  std::vector<int32_t> rows(tokens.size());
+  std::iota(rows.begin(), rows.end(), 0);
   std::vector<int32_t> positions(tokens.size());
-  std::iota(positions.begin(), positions.end(), 0);
-  std::vector<int64_t> slots(positions.begin(), positions.end());
-  std::vector<int32_t> blocks(static_cast<size_t>(ceil_div(num_tokens, kBlockSize)));
+  std::iota(positions.begin(), positions.end(), begin);
+  const std::vector<int64_t> slots(positions.begin(), positions.end());
+  std::vector<int32_t> blocks(static_cast<size_t>(ceil_div(end, kBlockSize)));
   std::iota(blocks.begin(), blocks.end(), 0);
   const std::vector<int32_t> query_start_loc = {0, num_tokens};
-  const std::vector<int32_t> seq_lens = {num_tokens};
-  const std::vector<std::span<const int64_t>> slot_mapping = {slots};
-  const std::vector<std::span<const int32_t>> block_tables = {blocks};
+  const std::vector<int32_t> seq_lens = {end};
+  const std::vector<std::span<const int64_t>> slot_mapping(static_cast<size_t>(num_groups_), slots);
+  const std::vector<std::span<const int32_t>> block_tables(static_cast<size_t>(num_groups_),
+                                                           blocks);
   const ForwardBatch batch = {.token_ids = tokens,
                               .positions = positions,
                               .query_start_loc = query_start_loc,
                               .seq_lens = seq_lens,
-                              .logits_indices = positions,
+                              .logits_indices = rows,
                               .slot_mapping = slot_mapping,
                               .block_tables = block_tables,
                               .block_table_stride = static_cast<int32_t>(blocks.size())};
-  std::vector<LayerCache> caches;
-  for (int32_t i = 0; i < model_->config().num_layers; ++i) {
-    caches.push_back({.group = 0, .view = storage_.layer_view(0, i)});
-  }
   std::vector<float> logits(tokens.size() * static_cast<size_t>(vocab_size()));
   model_->forward(ForwardContext{.exec = device_->context(),
                                  .batch = batch,
-                                 .caches = caches,
+                                 .caches = caches_,
                                  .logits = logits.data()});
   return logits;
 }

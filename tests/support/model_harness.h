@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a model file over one sequence in a single step and gives the logits of every position: what
-// the engine computes, without scheduler and sampler.
+// Runs a model over one sequence, in one step or several, and gives the logits of every position:
+// what the engine computes, without scheduler and sampler.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 #include "engine/core/aligned_buffer.h"
 #include "engine/models/model.h"
-#include "engine/weights/gguf.h"
+#include "engine/weights/checkpoint.h"
 #include "engine/weights/weight_store.h"
 #include "kernels/device.h"
 #include "kvcache/kv_storage.h"
@@ -22,23 +22,28 @@ class ModelHarness {
   static Expected<std::unique_ptr<ModelHarness>> create(const std::string& path,
                                                         int32_t activation_bits,
                                                         DType kv_dtype,
-                                                        int32_t max_tokens);
+                                                        int32_t max_tokens,
+                                                        const std::string& isa = "auto");
 
   // [tokens.size()][vocab]
-  std::vector<float> forward(const std::vector<TokenId>& tokens);
+  std::vector<float> forward(const std::vector<TokenId>& tokens) { return forward(tokens, 0); }
+  // The tokens at positions `begin` and on, after calls for those before: [tokens.size()][vocab].
+  std::vector<float> forward(const std::vector<TokenId>& tokens, int32_t begin);
 
-  [[nodiscard]] const GgufFile& file() const { return *file_; }
+  [[nodiscard]] const ModelConfig& config() const { return model_->config(); }
   [[nodiscard]] int64_t vocab_size() const { return model_->config().vocab_size; }
 
  private:
   explicit ModelHarness(KvStorage storage) : storage_(std::move(storage)) {}
 
   std::unique_ptr<kernels::Device> device_;
-  std::unique_ptr<GgufFile> file_;
+  std::unique_ptr<Checkpoint> checkpoint_;
   std::unique_ptr<WeightStore> weights_;
   std::unique_ptr<Model> model_;
   KvStorage storage_;
   AlignedBuffer arena_;
+  std::vector<LayerCache> caches_;  // by layer
+  int32_t num_groups_ = 0;
 };
 
 }  // namespace sluice::testing

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <fstream>
+#include <set>
 #include <string>
 
 #include "engine/weights/inspect.h"
@@ -206,12 +207,12 @@ TEST(GgufOpen, MapsTheTinyModel) {
   EXPECT_EQ(embedding->dims[0], 64U);
   EXPECT_EQ(embedding->dims[1], 487U);
   EXPECT_EQ(static_cast<int64_t>(embedding->data.size()), 487 * row_bytes(WeightFormat::kQ8_0, 64));
-  bool seen[4] = {};
+  std::set<WeightFormat> seen;
   for (const GgufTensor& tensor : (*file)->tensors()) {
-    seen[static_cast<int>(tensor.format)] = true;
+    seen.insert(tensor.format);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.data.data()) % 32, 0U) << tensor.name;
   }
-  EXPECT_TRUE(seen[0] && seen[1] && seen[2] && seen[3]);
+  EXPECT_EQ(seen.size(), 4U);
 }
 
 TEST(GgufOpen, AMissingFileIsNotFound) {
@@ -292,9 +293,9 @@ TEST(DescribeGguf, ShowsMetadataTensorsAndTotals) {
                            "[1, 0, 1]",
                            "[\"<e>\", \"a\", \"b\", \"ab\"]",
                            "tensors (4)",
-                           "token_embd.weight    Q8_0   [32, 2]           68",
+                           "token_embd.weight    Q8_0    [32, 2]           68",
                            "blk.1.attn_q.weight",
-                           "Q4_1   1 tensors  40 bytes"}) {
+                           "Q4_1    1 tensors  40 bytes"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
 }

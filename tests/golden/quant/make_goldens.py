@@ -21,6 +21,21 @@ TYPES = {
     "q4_1": gguf.GGMLQuantizationType.Q4_1,
     "q8_0": gguf.GGMLQuantizationType.Q8_0,
 }
+# Formats of which only decoding is held to gguf: {name: (type, offsets of the fp16 scales)}.
+DECODED = {
+    "bf16": (gguf.GGMLQuantizationType.BF16, []),
+    "q4_0": (gguf.GGMLQuantizationType.Q4_0, [0]),
+    "q5_0": (gguf.GGMLQuantizationType.Q5_0, [0]),
+    "q5_1": (gguf.GGMLQuantizationType.Q5_1, [0, 2]),
+    "q2_k": (gguf.GGMLQuantizationType.Q2_K, [80, 82]),
+    "q3_k": (gguf.GGMLQuantizationType.Q3_K, [108]),
+    "q4_k": (gguf.GGMLQuantizationType.Q4_K, [0, 2]),
+    "q5_k": (gguf.GGMLQuantizationType.Q5_K, [0, 2]),
+    "q6_k": (gguf.GGMLQuantizationType.Q6_K, [208]),
+    "iq4_nl": (gguf.GGMLQuantizationType.IQ4_NL, [0]),
+    "iq4_xs": (gguf.GGMLQuantizationType.IQ4_XS, [0]),
+    "mxfp4": (gguf.GGMLQuantizationType.MXFP4, []),
+}
 # Zero, subnormals, normals, the largest, infinities, a quiet NaN; both signs.
 EXTREME_HALVES = [0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x0400, 0x3C00, 0xBC00, 0x7BFF, 0xFBFF,
                   0x7C00, 0xFC00, 0x7E00]
@@ -54,6 +69,26 @@ def f16_blocks(rng):
                              np.arange(0, 65536, 64, dtype=np.uint32).astype(np.uint16)])
     halves = halves[~np.isnan(halves.view(np.float16))]
     return halves[None, : len(halves) // 2 * 2].view(np.uint8)
+
+
+def random_blocks(rng, kind, scale_offsets):
+    """Random bytes with blocks of all zeros and all ones, extreme scales in half of the blocks."""
+    elements, size = gguf.GGML_QUANT_SIZES[kind]
+    if elements == 1:
+        return rng.integers(0, 256, (1, 2048), dtype=np.uint8)
+    num_extreme = len(EXTREME_HALVES)
+    count = 2 * num_extreme if elements == 256 else 6 * num_extreme
+    blocks = rng.integers(0, 256, (count, size), dtype=np.uint8)
+    blocks[3], blocks[4] = 0, 0xFF
+    usual = rng.normal(0, 0.02, (count, 2)).astype(np.float16).view(np.uint16)
+    for i, offset in enumerate(scale_offsets):
+        scales = usual[:, i].copy()
+        # Both scales run through the extremes at different paces, so that pairs differ.
+        scales[:num_extreme] = np.roll(EXTREME_HALVES, 5 * i)
+        blocks[:, offset:offset + 2] = scales[:, None].view(np.uint8)
+    if kind == gguf.GGMLQuantizationType.MXFP4:
+        blocks[:8, 0] = [0, 1, 2, 3, 127, 128, 254, 255]
+    return blocks
 
 
 def encode_rows(rng):
@@ -96,6 +131,10 @@ def main():
                              ("q8_0", q8_0_blocks(rng))]:
             save(f"{name}.blocks", blocks)
             save(f"{name}.f32", gguf.quants.dequantize(blocks, TYPES[name]).astype(np.float32))
+        for name, (kind, offsets) in DECODED.items():
+            blocks = random_blocks(np.random.default_rng(int(kind)), kind, offsets)
+            save(f"{name}.blocks", blocks)
+            save(f"{name}.f32", gguf.quants.dequantize(blocks, kind).astype(np.float32))
         rows = encode_rows(rng)
         save("encode.f32", rows)
         for name, kind in TYPES.items():

@@ -4,8 +4,8 @@
     python check_models.py BENCH_TOKENIZER FILE... [--count 10000] [--text FILE]
 
 FILE is a GGUF, or PRE=tokenizer.json for a vocabulary of that file with the pre-tokenizer PRE, then
-compared with the tokenizer.json itself (its normalizer taken off: GGUF has none). A GGUF with .inp
-and .out files beside it (llama.cpp's vectors) is compared with these too. Needs gguf, tokenizers.
+compared with the tokenizer.json itself. A GGUF of a SentencePiece model is compared with the
+sentencepiece package. A GGUF with .inp and .out files beside it (llama.cpp's vectors) is compared with these too. Needs gguf, tokenizers.
 """
 
 import argparse
@@ -18,7 +18,8 @@ import tempfile
 import time
 
 import reference
-from tokenizers import Tokenizer, normalizers
+import sentencepiece_oracle
+from tokenizers import Tokenizer
 
 SEPARATOR = "\n__ggml_vocab_test__\n"
 
@@ -32,8 +33,13 @@ def from_gguf(path):
         field = fields.get("tokenizer.ggml." + name)
         return None if field is None else field.contents()
 
+    model = get("model")
     return {
-        "pre": get("pre"),
+        "model": model,
+        "pre": get("pre") or "default",
+        "scores": get("scores") if model in ("llama", "t5") else None,
+        "unknown": get("unknown_token_id"),
+        "add_space_prefix": spaces if (spaces := get("add_space_prefix")) is not None else model == "llama",
         "tokens": get("tokens"),
         "types": get("token_type"),
         "merges": get("merges"),
@@ -81,7 +87,8 @@ def check(binary, argument, arguments):
     vocabulary = from_json(path, pre) if pre else from_gguf(path)
     if pre:
         oracle = Tokenizer.from_file(path)
-        oracle.normalizer = normalizers.Sequence([])
+    elif vocabulary["model"] == "llama":
+        oracle = sentencepiece_oracle.build(vocabulary)
     else:
         oracle = reference.build(vocabulary)
     wrong = 0

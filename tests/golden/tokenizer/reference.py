@@ -3,7 +3,7 @@
 
 import random
 
-from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA3 = (
@@ -29,12 +29,21 @@ CASED = (
 )
 CJK = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
 
+NFC = ("qwen2", "qwen35", "command-r", "gpt-neox")  # their texts are normalized first
+
 # Name: (regular expressions in order, a whole word that is a token needs no merges).
 PRE = {
     "gpt-2": ([GPT2], False),
     "smollm": ([r"\p{N}", GPT2], False),
     "llama-bpe": ([LLAMA3], True),
     "qwen2": ([LLAMA3.replace("{1,3}", "")], False),
+    "qwen35": (
+        [LLAMA3.replace("{1,3}", "").replace(r"\p{L}+", r"[\p{L}\p{M}]+").replace(r"\s\p{L}", r"\s\p{L}\p{M}")],
+        False,
+    ),
+    "tekken": ([GPT4O.replace(TAIL, "").replace("{1,3}", "")], True),
+    "command-r": ([r"\p{N}", GPT2], False),
+    "gpt-neox": ([GPT2], False),
     "gpt-4o": ([GPT4O], True),
     "deepseek-llm": (
         [
@@ -72,6 +81,8 @@ def build(vocabulary):
         splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=patterns[-1] is GPT2)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
+    if vocabulary["pre"] in NFC:
+        tokenizer.normalizer = normalizers.NFC()
     control = [t for t, kind in zip(tokens, types) if kind in (2, 3)]
     user = [t for t, kind in zip(tokens, types) if kind == 4]
     tokenizer.add_special_tokens([AddedToken(t, normalized=False, special=True) for t in control])
@@ -90,15 +101,22 @@ def escape(name):
 
 def write_vocabulary(vocabulary, path):
     with open(path, "w", encoding="utf-8", newline="\n") as out:
-        out.write(f"model gpt2\npre {vocabulary['pre']}\n")
-        for key in ("bos", "eos"):
+        out.write(f"model {vocabulary.get('model', 'gpt2')}\npre {vocabulary['pre']}\n")
+        for key in ("bos", "eos", "unknown"):
             if vocabulary.get(key) is not None:
                 out.write(f"{key} {vocabulary[key]}\n")
+        for key in ("add_space_prefix", "remove_extra_whitespaces"):
+            if vocabulary.get(key) is not None:
+                out.write(f"{key} {int(vocabulary[key])}\n")
+        if vocabulary.get("precompiled_charsmap"):
+            out.write(f"precompiled_charsmap {vocabulary['precompiled_charsmap'].hex()}\n")
         out.write(f"tokens {len(vocabulary['tokens'])}\n")
-        for token, kind in zip(vocabulary["tokens"], vocabulary["types"]):
-            out.write(f"{escape(token)} {kind}\n")
-        out.write(f"merges {len(vocabulary['merges'])}\n")
-        for merge in vocabulary["merges"]:
+        scores = vocabulary.get("scores") or [None] * len(vocabulary["tokens"])
+        for token, kind, score in zip(vocabulary["tokens"], vocabulary["types"], scores):
+            out.write(f"{escape(token)} {kind}{'' if score is None else f' {score!r}'}\n")
+        merges = vocabulary.get("merges") or []
+        out.write(f"merges {len(merges)}\n")
+        for merge in merges:
             out.write(merge + "\n")
 
 

@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Lays out the root folder of the image: the program, the shared libraries that it loads, users,
+licences, and a bill of materials (SPDX 2.3) made from what dpkg says about all of these. Run in the
+build stage of deploy/Dockerfile."""
+import argparse
+import datetime
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+USER = 10001
+# Packages whose headers or archives are compiled into the program, so that ldd does not show them.
+COMPILED_IN = re.compile(r"^(libboost1\.\d+-dev|nlohmann-json3-dev|libcli11-dev|libexpected-dev)$")
+
+
+def output_of(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def libraries_of(binary):
+    """Paths of every shared object that the loader would map, the loader itself included."""
+    paths = []
+    for line in output_of("ldd", str(binary)).splitlines():
+        if "not found" in line:
+            sys.exit(f"image_root.py: {line.strip()}")
+        found = re.search(r"(/\S+) \(0x", line)
+        if found:
+            paths.append(pathlib.Path(found.group(1)))
+    return paths
+
+
+def install_library(path, root):
+    """Puts the file where the loader looks for it; /lib and /lib64 are links into /usr."""
+    real = path.resolve()
+    folder = "lib64" if path.name.startswith("ld-linux-x86-64") else f"lib/{real.parent.name}"
+    target = root / "usr" / folder / path.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(real, target)
+    target.chmod(0o755)
+
+
+def package_of(path):
+    """dpkg knows a file of a merged /usr by either of two names."""
+    real = str(path.resolve())
+    for name in (real, real.removeprefix("/usr"), str(path)):
+        found = subprocess.run(["dpkg", "-S", name], capture_output=True, text=True, check=False)
+        if found.returncode == 0:
+            return found.stdout.split(":")[0]
+    return None
+
+
+def packages_of(libraries):
+    shipped = {package_of(path) for path in libraries}
+    if None in shipped:
+        sys.exit(f"image_root.py: no package owns one of {[str(p) for p in libraries]}")
+    installed = output_of("dpkg-query", "-W", "-f", "${Package}\n").split()
+    return sorted(shipped | {name for name in installed if COMPILED_IN.match(name)})
+
+
+def describe(package):
+    version, architecture, source = output_of(
+        "dpkg-query", "-W", "-f", "${Version}\t${Architecture}\t${source:Package}\n", package
+    ).splitlines()[0].split("\t")
+    distribution = "debian"
+    release = pathlib.Path("/etc/os-release")
+    if release.exists() and "ID=ubuntu" in release.read_text():
+        distribution = "ubuntu"
+    return {
+        "SPDXID": "SPDXRef-" + re.sub(r"[^A-Za-z0-9.]", "-", package),
+        "name": package,
+        "versionInfo": version,
+        "supplier": f"Organization: {distribution}",
+        "sourceInfo": f"built from source package {source}",
+        "downloadLocation": "NOASSERTION",
+        "filesAnalyzed": False,
+        "licenseConcluded": "NOASSERTION",
+        "licenseDeclared": "NOASSERTION",
+        "copyrightText": f"see /usr/share/doc/{package}/copyright",
+        "externalRefs": [{
+            "referenceCategory": "PACKAGE-MANAGER",
+            "referenceType": "purl",
+            "referenceLocator": f"pkg:deb/{distribution}/{package}@{version}?arch={architecture}",
+        }],
+    }
+
+
+def bill_of_materials(binary, version, packages):
+    digest = hashlib.sha256(binary.read_bytes()).hexdigest()
+    seconds = os.environ.get("SOURCE_DATE_EPOCH")
+    moment = (datetime.datetime.fromtimestamp(int(seconds), datetime.timezone.utc) if seconds
+              else datetime.datetime.now(datetime.timezone.utc))
+    program = {
+        "SPDXID": "SPDXRef-sluice",
+        "name": "sluice",
+        "versionInfo": version,
+        "downloadLocation": "NOASSERTION",
+        "filesAnalyzed": False,
+        "licenseConcluded": "Apache-2.0",
+        "licenseDeclared": "Apache-2.0",
+        "copyrightText": "NOASSERTION",
+        "checksums": [{"algorithm": "SHA256", "checksumValue": digest}],
+    }
+    described = [describe(package) for package in packages]
+    contains = [{"spdxElementId": "SPDXRef-sluice", "relationshipType": "DEPENDS_ON",
+                 "relatedSpdxElement": package["SPDXID"]} for package in described]
+    return {
+        "spdxVersion": "SPDX-2.3",
+        "dataLicense": "CC0-1.0",
+        "SPDXID": "SPDXRef-DOCUMENT",
+        "name": f"sluice-{version}",
+        "documentNamespace": f"urn:sluice:image:{version}:{digest}",
+        "creationInfo": {"created": moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
+                         "creators": ["Tool: image_root.py"]},
+        "packages": [program] + described,
+        "relationships": [{"spdxElementId": "SPDXRef-DOCUMENT", "relationshipType": "DESCRIBES",
+                           "relatedSpdxElement": "SPDXRef-sluice"}] + contains,
+    }
+
+
+def lay_out_folders(root):
+    # Mount points of a container runtime, which cannot make them on a read-only root.
+    for name in ("dev", "proc", "sys", "models", "etc", "usr/bin", "usr/lib", "usr/lib64"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    for name in ("bin", "lib", "lib64"):
+        (root / name).symlink_to(f"usr/{name}")
+    (root / "tmp").mkdir()
+    (root / "tmp").chmod(0o1777)
+    home = root / "home" / "sluice"
+    home.mkdir(parents=True)
+    os.chown(home, USER, USER)
+    for name in ("hosts", "resolv.conf", "hostname"):  # a runtime mounts its own over these
+        (root / "etc" / name).touch()
+    (root / "etc" / "passwd").write_text(
+        f"root:x:0:0:root:/:/nonexistent\nsluice:x:{USER}:{USER}::/home/sluice:/nonexistent\n")
+    (root / "etc" / "group").write_text(f"root:x:0:\nsluice:x:{USER}:\n")
+    (root / "etc" / "nsswitch.conf").write_text("hosts: files dns\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--binary", type=pathlib.Path, required=True)
+    parser.add_argument("--root", type=pathlib.Path, required=True)
+    parser.add_argument("--version", required=True)
+    arguments = parser.parse_args()
+    root = arguments.root
+    root.mkdir()
+
+    lay_out_folders(root)
+    program = root / "usr" / "bin" / "sluice"
+    shutil.copy2(arguments.binary, program)
+    subprocess.run(["strip", str(program)], check=True)
+    (root / "usr" / "bin" / "vllm").symlink_to("sluice")
+
+    libraries = libraries_of(arguments.binary)
+    for path in libraries:
+        install_library(path, root)
+    packages = packages_of(libraries)
+    for package in packages:
+        target = root / "usr" / "share" / "doc" / package
+        target.mkdir(parents=True)
+        shutil.copy2(f"/usr/share/doc/{package}/copyright", target / "copyright")
+    own = root / "usr" / "share" / "doc" / "sluice"
+    own.mkdir(parents=True)
+    shutil.copy2("LICENSE", own / "LICENSE")
+    bill = root / "usr" / "share" / "sbom" / "sluice.spdx.json"
+    bill.parent.mkdir(parents=True)
+    bill.write_text(json.dumps(bill_of_materials(program, arguments.version, packages), indent=1))
+    print(f"image root: {len(libraries)} libraries of {len(packages)} packages")
+
+
+if __name__ == "__main__":
+    main()

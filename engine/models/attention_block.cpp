@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/models/attention_block.h"
+
+#include <array>
+#include <cmath>
+
+#include "kernels/elementwise.h"
+#include "kernels/norm.h"
+
+namespace sluice {
+namespace {
+
+int64_t q_width(const ModelConfig& config) { return int64_t{config.num_heads} * config.head_dim; }
+
+int64_t kv_width(const ModelConfig& config) {
+  return int64_t{config.num_kv_heads} * config.head_dim;
+}
+
+Expected<std::vector<float>> load_norm(const ModelConfig& config,
+                                       WeightStore& weights,
+                                       const std::string& name,
+                                       int64_t n) {
+  SLUICE_TRY(std::vector<float> values, weights.vector(name, n));
+  for (float& value : values) value += config.norm_offset;
+  return values;
+}
+
+}  // namespace
+
+Expected<AttentionBlock> AttentionBlock::load(const ModelConfig& config,
+                                              int32_t layer,
+                                              int32_t activation_bits,
+                                              WeightStore& weights) {
+  const std::string prefix = "blk." + std::to_string(layer) + ".";
+  const int64_t q = q_width(config);
+  const int64_t kv = kv_width(config);
+  AttentionBlock block;
+  block.window_ = config.layers[static_cast<size_t>(layer)].window;
+  const std::string fused = prefix + "attn_qkv";
+  const bool bias = config.qkv_bias;
+  const std::array<Projection::Part, 3> parts =
+      config.fused_qkv
+          ? std::array<Projection::Part, 3>{{{fused, q, false, {0, q + 2 * kv}},
+                                             {fused, kv, false, {q, q + 2 * kv}},
+                                             {fused, kv, false, {q + kv, q + 2 * kv}}}}
+          : std::array<Projection::Part, 3>{{{prefix + "attn_q", q, bias, {}},
+                                             {prefix + "attn_k", kv, bias, {}},
+                                             {prefix + "attn_v", kv, bias, {}}}};
+  SLUICE_TRY(block.qkv_, Projection::load(weights, parts, config.hidden, activation_bits));
+  const std::array<Projection::Part, 1> out = {
+      {{prefix + "attn_output", config.hidden, config.attention_out_bias, {}}}};
+  SLUICE_TRY(block.out_, Projection::load(weights, out, q, activation_bits));
+  if (config.qk_norm != QkNorm::kNone) {
+    const bool by_head = config.qk_norm == QkNorm::kHead;
+    SLUICE_TRY(block.q_norm_, load_norm(config, weights, prefix + "attn_q_norm.weight",
+                                        by_head ? config.head_dim : q));
+    SLUICE_TRY(block.k_norm_, load_norm(config, weights, prefix + "attn_k_norm.weight",
+                                        by_head ? config.head_dim : kv));
+  }
+  if (config.attention_sinks) {
+    SLUICE_TRY(block.sinks_, weights.vector(prefix + "attn_sinks.weight", config.num_heads));
+  }
+  return block;
+}
+
+AttentionBuffers AttentionBlock::layout(const ModelConfig& config,
+                                        std::span<const AttentionBlock> blocks,
+                                        const StepBounds& bounds,
+                                        Arena& arena) {
+  const int64_t tokens = bounds.max_tokens;
+  AttentionBuffers buffers;
+  buffers.qkv = arena.take_floats(tokens * (q_width(config) + 2 * kv_width(config)));
+  buffers.attention = arena.take_floats(tokens * q_width(config));
+  std::vector<const Projection*> outputs;
+  for (const AttentionBlock& block : blocks) outputs.push_back(&block.out_);
+  buffers.out_in = LinearInput(outputs, bounds.max_tokens, arena);
+  const int64_t bytes = kernels::attention_workspace_bytes({.num_reqs = bounds.max_seqs,
+                                                            .seq_len = bounds.max_seq_len,
+                                                            .num_heads = config.num_heads,
+                                                            .num_kv_heads = config.num_kv_heads,
+                                                            .head_dim = config.head_dim,
+                                                            .num_threads = bounds.num_threads});
+  buffers.workspace = {arena.take_bytes(bytes), static_cast<size_t>(bytes)};
+  return buffers;
+}
+
+void AttentionBlock::normalize(const ForwardContext& context,
+                               const ModelConfig& config,
+                               float* qkv) const {
+  const int64_t stride = q_width(config) + 2 * kv_width(config);
+  const auto num_rows = static_cast<int32_t>(context.batch.token_ids.size());
+  const bool by_head = config.qk_norm == QkNorm::kHead;
+  const auto norm = [&](float* x, int32_t num_heads, const std::vector<float>& weight) {
+    kernels::head_norm(context.exec, {.x = x,
+                                      .x_stride = stride,
+                                      .num_rows = num_rows,
+                                      .num_heads = by_head ? num_heads : 1,
+                                      .n = static_cast<int32_t>(weight.size()),
+                                      .weight = weight.data(),
+                                      .eps = config.norm_eps});
+  };
+  norm(qkv, config.num_heads, q_norm_);
+  norm(qkv + q_width(config), config.num_kv_heads, k_norm_);
+}
+
+void AttentionBlock::forward(const ForwardContext& context,
+                             const ModelConfig& config,
+                             const LayerCache& cache,
+                             const kernels::RopeTable* rope,
+                             const LinearInput& in,
+                             const AttentionBuffers& buffers,
+                             ProjectionOutput out,
+                             kernels::Epilogue epilogue) const {
+  const ForwardBatch& batch = context.batch;
+  const int64_t stride = q_width(config) + 2 * kv_width(config);
+  float* q = buffers.qkv;
+  float* k = q + q_width(config);
+  float* v = k + kv_width(config);
+  const std::array<ProjectionOutput, 3> qkv_out = {{{q, stride}, {k, stride}, {v, stride}}};
+  project(context.exec, qkv_, in, qkv_out, kernels::Epilogue::kStore);
+  if (config.qk_norm != QkNorm::kNone) normalize(context, config, q);
+  const auto group = static_cast<size_t>(cache.group);
+  kernels::rope_write_kv(context.exec, {.q = q,
+                                        .q_stride = stride,
+                                        .k = k,
+                                        .k_stride = stride,
+                                        .v = v,
+                                        .v_stride = stride,
+                                        .num_heads = config.num_heads,
+                                        .table = rope,
+                                        .positions = batch.positions,
+                                        .slot_mapping = batch.slot_mapping[group],
+                                        .kv = cache.view});
+  const float usual_scale = 1.0F / std::sqrt(static_cast<float>(config.head_dim));
+  kernels::attention(context.exec,
+                     {.q = q,
+                      .q_stride = stride,
+                      .num_heads = config.num_heads,
+                      .kv = cache.view,
+                      .query_start_loc = batch.query_start_loc,
+                      .seq_lens = batch.seq_lens,
+                      .block_table = batch.block_tables[group].data(),
+                      .block_table_stride = batch.block_table_stride,
+                      .scale = config.attention_scale != 0 ? config.attention_scale : usual_scale,
+                      .window = window_,
+                      .soft_cap = config.attention_soft_cap,
+                      .sinks = sinks_.empty() ? nullptr : sinks_.data(),
+                      .out = buffers.attention,
+                      .out_stride = q_width(config),
+                      .workspace = buffers.workspace});
+  LinearInput out_in = buffers.out_in;
+  out_in.set_num_rows(static_cast<int32_t>(batch.token_ids.size()));
+  out_in.quantize(context.exec, out_, buffers.attention, q_width(config));
+  project(context.exec, out_, out_in, {&out, 1}, epilogue);
+}
+
+}  // namespace sluice

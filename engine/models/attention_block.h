@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The attention half of a layer: q, k and v, their norms, rotation, the cache, scores, output.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/models/blocks.h"
+#include "engine/models/model.h"
+
+namespace sluice {
+
+// Scratch memory that all layers' halves share.
+struct AttentionBuffers {
+  float* qkv = nullptr;        // [tokens, (heads + 2 kv_heads) * head_dim]
+  float* attention = nullptr;  // [tokens, heads * head_dim]
+  LinearInput out_in;
+  std::span<std::byte> workspace;
+};
+
+class AttentionBlock {
+ public:
+  static Expected<AttentionBlock> load(const ModelConfig& config,
+                                       int32_t layer,
+                                       int32_t activation_bits,
+                                       WeightStore& weights);
+  static AttentionBuffers layout(const ModelConfig& config,
+                                 std::span<const AttentionBlock> blocks,
+                                 const StepBounds& bounds,
+                                 Arena& arena);
+
+  [[nodiscard]] const Projection& input() const { return qkv_; }
+
+  // out (+)= attention(input rows).
+  void forward(const ForwardContext& context,
+               const ModelConfig& config,
+               const LayerCache& cache,
+               const kernels::RopeTable* rope,
+               const LinearInput& in,
+               const AttentionBuffers& buffers,
+               ProjectionOutput out,
+               kernels::Epilogue epilogue) const;
+
+ private:
+  void normalize(const ForwardContext& context, const ModelConfig& config, float* qkv) const;
+
+  int32_t window_ = 0;
+  Projection qkv_;
+  Projection out_;
+  std::vector<float> q_norm_, k_norm_;
+  std::vector<float> sinks_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// The keys that every architecture has, under GGUF's names.
+#include <cmath>
+#include <string>
+
+#include "engine/models/config_reader.h"
+#include "engine/weights/checkpoint.h"
+#include "kernels/moe.h"
+#include "kernels/rope_scaling.h"
+
+namespace sluice {
+namespace {
+
+constexpr uint64_t kMaxWidth = 1 << 20;
+constexpr uint64_t kMaxHeads = 1024;
+constexpr uint64_t kMaxContext = 1 << 27;
+
+Expected<void> read_shape(const Checkpoint& checkpoint, ModelConfig& config) {
+  const Metadata& metadata = checkpoint.metadata();
+  SLUICE_TRY(config.num_layers, metadata.get_count("block_count", 1024));
+  SLUICE_TRY(config.hidden, metadata.get_count("embedding_length", kMaxWidth));
+  SLUICE_TRY(config.ffn_hidden, metadata.get_count_or("feed_forward_length", kMaxWidth, 0));
+  SLUICE_TRY(config.num_heads, metadata.get_count("attention.head_count", kMaxHeads));
+  SLUICE_TRY(config.num_kv_heads,
+             metadata.get_count_or("attention.head_count_kv", kMaxHeads, config.num_heads));
+  SLUICE_TRY(config.head_dim, metadata.get_count_or("attention.key_length", 1024,
+                                                    config.hidden / config.num_heads));
+  SLUICE_TRY(const int32_t value_dim,
+             metadata.get_count_or("attention.value_length", 1024, config.head_dim));
+  SLUICE_TRY(config.context_len, metadata.get_count("context_length", kMaxContext));
+  if (config.num_heads % config.num_kv_heads != 0) {
+    return metadata.wrong("attention.head_count", std::to_string(config.num_heads),
+                          "a multiple of the KV heads, " + std::to_string(config.num_kv_heads));
+  }
+  if (config.head_dim == 0 || config.head_dim % 16 != 0 || value_dim != config.head_dim) {
+    return make_error(ErrorCode::kUnsupported,
+                      checkpoint.path() + ": head size: found " + std::to_string(config.head_dim) +
+                          " for keys and " + std::to_string(value_dim) +
+                          " for values, expected one multiple of 16");
+  }
+  const CheckpointTensor* embedding = checkpoint.find("token_embd.weight");
+  if (embedding == nullptr || embedding->num_dims != 2 || embedding->dims[1] > (1U << 24)) {
+    return make_error(ErrorCode::kDataLoss,
+                      checkpoint.path() + ": tensor token_embd.weight: found " +
+                          (embedding == nullptr ? "nothing" : "another shape") +
+                          ", expected [vocabulary, hidden]");
+  }
+  config.vocab_size = static_cast<int32_t>(embedding->dims[1]);
+  SLUICE_TRY(const double eps, metadata.get_positive_or("attention.layer_norm_rms_epsilon", 1e-5));
+  config.norm_eps = static_cast<float>(eps);
+  return {};
+}
+
+Expected<void> read_scaling(const Metadata& metadata,
+                            const std::string& type,
+                            kernels::RopeParams& rope,
+                            ModelConfig& config) {
+  SLUICE_TRY(const double factor, metadata.get_positive_or("rope.scaling.factor", 1));
+  const auto context = static_cast<double>(config.context_len);
+  SLUICE_TRY(const double original,
+             metadata.get_positive_or("rope.scaling.original_context_length", context));
+  if (type == "linear") {
+    rope.freq_scale = static_cast<float>(1 / factor);
+  } else if (type == "llama3") {
+    SLUICE_TRY(const double low, metadata.get_positive_or("rope.scaling.low_freq_factor", 1));
+    SLUICE_TRY(const double high, metadata.get_positive_or("rope.scaling.high_freq_factor", 4));
+    if (high <= low) {
+      return metadata.wrong("rope.scaling.high_freq_factor", std::to_string(high),
+                            "more than " + std::to_string(low));
+    }
+    rope.freq_factors = kernels::llama3_freq_factors(rope, {factor, low, high, original});
+  } else if (type == "yarn") {
+    SLUICE_TRY(const double fast, metadata.get_positive_or("rope.scaling.yarn_beta_fast", 32));
+    SLUICE_TRY(const double slow, metadata.get_positive_or("rope.scaling.yarn_beta_slow", 1));
+    SLUICE_TRY(const bool truncate, metadata.get_bool_or("rope.scaling.truncate", true));
+    rope.freq_factors =
+        kernels::yarn_freq_factors(rope, {factor, fast, slow, original, truncate});
+    const double usual = static_cast<double>(kernels::yarn_attention_factor(factor, 1));
+    SLUICE_TRY(const double attention,
+               metadata.get_positive_or("rope.scaling.attention_factor", usual));
+    rope.attention_factor = static_cast<float>(attention);
+  } else if (type == "longrope") {
+    SLUICE_TRY(config.long_rope.original_context,
+               metadata.get_count("rope.scaling.original_context_length", kMaxContext));
+    const double stretch =
+        metadata.has("rope.scaling.factor") ? factor : context / original;
+    const double usual =
+        static_cast<double>(kernels::longrope_attention_factor(stretch, original));
+    SLUICE_TRY(const double attention,
+               metadata.get_positive_or("rope.scaling.attn_factor", usual));
+    rope.attention_factor = static_cast<float>(attention);
+  } else if (type != "none" && type != "default") {
+    return metadata.wrong("rope.scaling.type", "\"" + type + "\"",
+                          "none, linear, llama3, yarn or longrope");
+  }
+  return {};
+}
+
+Expected<void> read_rope(const Checkpoint& checkpoint, ModelConfig& config) {
+  const Metadata& metadata = checkpoint.metadata();
+  const auto head_dim = static_cast<uint64_t>(config.head_dim);
+  kernels::RopeParams rope;
+  SLUICE_TRY(const uint64_t rotary_dim, metadata.get_uint_or("rope.dimension_count", head_dim));
+  if (rotary_dim == 0 || rotary_dim % 2 != 0 || rotary_dim > head_dim) {
+    return metadata.wrong("rope.dimension_count", std::to_string(rotary_dim),
+                          "an even number up to " + std::to_string(head_dim));
+  }
+  SLUICE_TRY(const double freq_base, metadata.get_positive_or("rope.freq_base", 10000.0));
+  rope.rotary_dim = static_cast<int32_t>(rotary_dim);
+  rope.freq_base = static_cast<float>(freq_base);
+  rope.style = kernels::RopeStyle::kHalves;
+  std::string type = checkpoint.has("rope_factors_long.weight") ? "longrope" : "none";
+  if (metadata.has("rope.scaling.type")) {
+    SLUICE_TRY(type, metadata.get_string("rope.scaling.type"));
+  }
+  SLUICE_TRY_VOID(read_scaling(metadata, type, rope, config));
+  config.ropes = {rope};
+  return {};
+}
+
+Expected<void> read_experts(const Metadata& metadata, ModelConfig& config) {
+  MoeConfig& moe = config.moe;
+  SLUICE_TRY(const uint64_t count, metadata.get_uint_or("expert_count", 0));
+  if (count == 0) return {};
+  SLUICE_TRY(moe.num_experts, metadata.get_count("expert_count", kernels::kMaxExperts));
+  SLUICE_TRY(moe.top_k, metadata.get_count("expert_used_count", count));
+  SLUICE_TRY(moe.ffn_hidden,
+             metadata.get_count_or("expert_feed_forward_length", kMaxWidth, config.ffn_hidden));
+  if (moe.ffn_hidden == 0) return metadata.wrong("expert_feed_forward_length", "nothing", "a width");
+  return {};
+}
+
+Expected<void> read_gate_function(const Metadata& metadata, ModelConfig& config) {
+  if (!metadata.has("hidden_act")) return {};
+  SLUICE_TRY(const std::string name, metadata.get_string("hidden_act"));
+  if (name == "silu") {
+    config.gate_function = kernels::GateFunction::kSilu;
+  } else if (name == "gelu_pytorch_tanh") {
+    config.gate_function = kernels::GateFunction::kGeluTanh;
+  } else {
+    return metadata.wrong("hidden_act", "\"" + name + "\"", "silu or gelu_pytorch_tanh");
+  }
+  return {};
+}
+
+}  // namespace
+
+void use_stored_pairs(const Checkpoint& checkpoint, ModelConfig& config) {
+  if (checkpoint.kind() != CheckpointKind::kGguf) return;
+  for (kernels::RopeParams& rope : config.ropes) rope.style = kernels::RopeStyle::kInterleaved;
+}
+
+Expected<void> read_window_pattern(const Checkpoint& checkpoint,
+                                   int32_t usual_period,
+                                   ModelConfig& config) {
+  const Metadata& metadata = checkpoint.metadata();
+  SLUICE_TRY(const int32_t window,
+             metadata.get_count_or("attention.sliding_window", kMaxContext, 0));
+  const char* listed = metadata.has("attention.sliding_layers")
+                           ? "attention.sliding_layers"
+                           : "attention.sliding_window_pattern";
+  std::vector<double> windowed;
+  int32_t period = usual_period;
+  if (const Expected<std::vector<double>> list = metadata.get_numbers(listed); list) {
+    if (list->size() != config.layers.size()) {
+      return metadata.wrong(listed, std::to_string(list->size()) + " elements",
+                            "one for each of " + std::to_string(config.num_layers) + " layers");
+    }
+    windowed = *list;
+  } else {
+    SLUICE_TRY(period, metadata.get_count_or(listed, 1024, usual_period));
+  }
+  for (int32_t i = 0; i < config.num_layers; ++i) {
+    const auto at = static_cast<size_t>(i);
+    const bool slides = windowed.empty() ? (i + 1) % period != 0 : windowed[at] != 0;
+    if (slides) config.layers[at].window = window;
+  }
+  return {};
+}
+
+Expected<void> read_optional_window(const Checkpoint& checkpoint, ModelConfig& config) {
+  SLUICE_TRY(const bool windowed, checkpoint.metadata().get_bool_or("use_sliding_window", false));
+  if (!windowed) return {};
+  if (!checkpoint.metadata().has("attention.sliding_layers")) {
+    return checkpoint.metadata().wrong("use_sliding_window", "true without layer_types",
+                                       "layer_types or max_window_layers");
+  }
+  return read_window_pattern(checkpoint, 1, config);
+}
+
+Expected<ModelConfig> read_model_config(const ModelSpec& spec, const Checkpoint& checkpoint) {
+  ModelConfig config;
+  config.architecture = checkpoint.architecture();
+  SLUICE_TRY_VOID(read_shape(checkpoint, config));
+  SLUICE_TRY_VOID(read_rope(checkpoint, config));
+  SLUICE_TRY_VOID(read_experts(checkpoint.metadata(), config));
+  config.layers.resize(static_cast<size_t>(config.num_layers));
+  config.tied_embeddings = !checkpoint.has("output.weight");
+  config.qkv_bias = checkpoint.has("blk.0.attn_q.bias");
+  config.attention_out_bias = checkpoint.has("blk.0.attn_output.bias");
+  config.mlp_bias = checkpoint.has("blk.0.ffn_down.bias");
+  config.fused_qkv = checkpoint.has("blk.0.attn_qkv.weight");
+  config.fused_gate_up = config.moe.num_experts == 0 && !checkpoint.has("blk.0.ffn_gate.weight");
+  SLUICE_TRY_VOID(read_gate_function(checkpoint.metadata(), config));
+  SLUICE_TRY_VOID(spec.configure(checkpoint, config));
+  if (config.moe.num_experts == 0 && config.ffn_hidden == 0) {
+    return checkpoint.metadata().wrong("feed_forward_length", "nothing", "a whole number");
+  }
+  return config;
+}
+
+}  // namespace sluice

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// What several architectures read from a checkpoint beyond the keys that all share.
+#pragma once
+
+#include "engine/models/model.h"
+#include "engine/weights/checkpoint.h"
+
+namespace sluice {
+
+// For architectures whose q and k rows GGUF permutes, so that rotation pairs neighbours.
+void use_stored_pairs(const Checkpoint& checkpoint, ModelConfig& config);
+
+// Which layers see only attention.sliding_window tokens: as listed by the checkpoint, else all but
+// each `usual_period`-th; 1: none.
+Expected<void> read_window_pattern(const Checkpoint& checkpoint,
+                                   int32_t usual_period,
+                                   ModelConfig& config);
+
+// The same where use_sliding_window turns windows on.
+Expected<void> read_optional_window(const Checkpoint& checkpoint, ModelConfig& config);
+
+}  // namespace sluice

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/models/decoder.h"
+
+#include <algorithm>
+#include <array>
+
+#include "engine/models/attention_block.h"
+#include "engine/models/blocks.h"
+#include "engine/models/mlp_block.h"
+#include "kernels/elementwise.h"
+#include "kernels/norm.h"
+
+namespace sluice {
+namespace {
+
+// The norms of one layer; those that its placement lacks are empty.
+struct LayerNorms {
+  std::vector<float> before_attention;
+  std::vector<float> after_attention;
+  std::vector<float> before_ffn;
+  std::vector<float> after_ffn;
+};
+
+// Pieces of the arena, laid out once for the largest step.
+struct DecoderBuffers {
+  float* x = nullptr;       // [tokens, hidden] residual stream
+  float* half = nullptr;    // [tokens, padded hidden] a half's output before it is added
+  float* normed = nullptr;  // [tokens, padded hidden] what experts read
+  float* last = nullptr;    // [logits rows, hidden]
+  LinearInput hidden_in;
+  LinearInput logits_in;
+  AttentionBuffers attention;
+  MlpBuffers mlp;
+};
+
+class DecoderModel final : public Model {
+ public:
+  DecoderModel(ModelConfig config, int32_t max_model_len);
+  Expected<void> load(const ModelOptions& options, WeightStore& weights);
+
+  [[nodiscard]] const ModelConfig& config() const override { return config_; }
+  [[nodiscard]] std::vector<KvLayout> kv_layouts() const override;
+  [[nodiscard]] int64_t arena_bytes(const StepBounds& bounds) const override {
+    Arena arena;
+    layout(bounds, arena);
+    return arena.used();
+  }
+  void bind(const StepBounds& bounds, std::span<std::byte> buffer) override {
+    Arena arena(buffer);
+    buffers_ = layout(bounds, arena);
+  }
+  void forward(const ForwardContext& context) override;
+
+ private:
+  Expected<std::vector<float>> load_norm(WeightStore& weights, const std::string& name) const;
+  Expected<void> load_norms(int32_t index, WeightStore& weights);
+  DecoderBuffers layout(const StepBounds& bounds, Arena& arena) const;
+  // A half writes straight onto the residual stream unless something happens to its output first.
+  [[nodiscard]] bool adds_directly() const {
+    return config_.norm_placement == NormPlacement::kBefore && config_.residual_scale == 1;
+  }
+  [[nodiscard]] int64_t padded_hidden() const { return align_up(config_.hidden, kQuantGroup); }
+  void fill_input(const ForwardContext& context,
+                  const std::vector<float>& norm,
+                  const Projection& next,
+                  const float* x,
+                  const LinearInput& out) const;
+  void add_half(const ForwardContext& context, const std::vector<float>& norm) const;
+  void attention_half(const ForwardContext& context, size_t index) const;
+  void ffn_half(const ForwardContext& context, size_t index) const;
+  void output(const ForwardContext& context) const;
+
+  ModelConfig config_;
+  std::vector<kernels::RopeTable> ropes_;
+  Projection embedding_;
+  Projection head_;
+  std::vector<float> output_norm_;
+  std::vector<LayerNorms> norms_;
+  std::vector<AttentionBlock> attention_;
+  std::vector<MlpBlock> mlp_;
+  DecoderBuffers buffers_;
+};
+
+DecoderModel::DecoderModel(ModelConfig config, int32_t max_model_len) : config_(std::move(config)) {
+  for (kernels::RopeParams rope : config_.ropes) {
+    if (const LongRope& two = config_.long_rope; two.original_context > 0) {
+      rope.freq_factors =
+          max_model_len > two.original_context ? two.long_factors : two.short_factors;
+    }
+    ropes_.emplace_back(rope, max_model_len);
+  }
+}
+
+Expected<std::vector<float>> DecoderModel::load_norm(WeightStore& weights,
+                                                     const std::string& name) const {
+  SLUICE_TRY(std::vector<float> values, weights.vector(name, config_.hidden));
+  for (float& value : values) value += config_.norm_offset;
+  return values;
+}
+
+Expected<void> DecoderModel::load_norms(int32_t index, WeightStore& weights) {
+  const std::string prefix = "blk." + std::to_string(index) + ".";
+  LayerNorms norms;
+  if (config_.norm_placement != NormPlacement::kAfter) {
+    SLUICE_TRY(norms.before_attention, load_norm(weights, prefix + "attn_norm.weight"));
+    // Where no norm follows attention, files may name the feed-forward norm by its place.
+    const bool by_place = config_.norm_placement == NormPlacement::kBefore &&
+                          !weights.has(prefix + "ffn_norm.weight");
+    SLUICE_TRY(norms.before_ffn,
+               load_norm(weights, prefix + (by_place ? "post_attention_norm" : "ffn_norm") +
+                                      ".weight"));
+  }
+  if (config_.norm_placement != NormPlacement::kBefore) {
+    SLUICE_TRY(norms.after_attention, load_norm(weights, prefix + "post_attention_norm.weight"));
+    SLUICE_TRY(norms.after_ffn, load_norm(weights, prefix + "post_ffw_norm.weight"));
+  }
+  norms_.push_back(std::move(norms));
+  return {};
+}
+
+Expected<void> DecoderModel::load(const ModelOptions& options, WeightStore& weights) {
+  const int32_t bits = options.activation_bits;
+  const std::array<Projection::Part, 1> embedding = {
+      {{"token_embd", config_.vocab_size, false, {}}}};
+  SLUICE_TRY(embedding_, Projection::load(weights, embedding, config_.hidden, bits));
+  head_ = embedding_;
+  if (!config_.tied_embeddings) {
+    const std::array<Projection::Part, 1> head = {{{"output", config_.vocab_size, false, {}}}};
+    SLUICE_TRY(head_, Projection::load(weights, head, config_.hidden, bits));
+  }
+  SLUICE_TRY(output_norm_, load_norm(weights, "output_norm.weight"));
+  for (int32_t i = 0; i < config_.num_layers; ++i) {
+    SLUICE_TRY_VOID(load_norms(i, weights));
+    SLUICE_TRY(AttentionBlock attention, AttentionBlock::load(config_, i, bits, weights));
+    attention_.push_back(std::move(attention));
+    SLUICE_TRY(MlpBlock mlp, MlpBlock::load(config_, i, bits, weights));
+    mlp_.push_back(std::move(mlp));
+  }
+  return {};
+}
+
+std::vector<KvLayout> DecoderModel::kv_layouts() const {
+  std::vector<KvLayout> layouts;
+  for (int32_t i = 0; i < config_.num_layers; ++i) {
+    const int32_t window = config_.layers[static_cast<size_t>(i)].window;
+    auto found = std::find_if(layouts.begin(), layouts.end(), [window](const KvLayout& layout) {
+      return layout.spec.window == window;
+    });
+    if (found == layouts.end()) {
+      KvLayout layout;
+      layout.spec.kind = window > 0 ? KvGroupKind::kWindow : KvGroupKind::kFull;
+      layout.spec.window = window;
+      found = layouts.insert(layouts.end(), std::move(layout));
+    }
+    found->layers.push_back(i);
+  }
+  return layouts;
+}
+
+DecoderBuffers DecoderModel::layout(const StepBounds& bounds, Arena& arena) const {
+  const int64_t tokens = bounds.max_tokens;
+  const bool experts = config_.moe.num_experts > 0;
+  std::vector<const Projection*> from_hidden;
+  for (size_t i = 0; i < attention_.size(); ++i) {
+    from_hidden.push_back(&attention_[i].input());
+    if (!experts) from_hidden.push_back(&mlp_[i].input());
+  }
+  const std::array<const Projection*, 1> from_last = {&head_};
+  DecoderBuffers buffers;
+  buffers.x = arena.take_floats(tokens * config_.hidden);
+  if (!adds_directly()) buffers.half = arena.take_floats(tokens * config_.hidden);
+  if (experts) buffers.normed = arena.take_floats(tokens * padded_hidden());
+  buffers.last = arena.take_floats(int64_t{bounds.max_logits} * config_.hidden);
+  buffers.hidden_in = LinearInput(from_hidden, bounds.max_tokens, arena);
+  buffers.logits_in = LinearInput(from_last, bounds.max_logits, arena);
+  buffers.attention = AttentionBlock::layout(config_, attention_, bounds, arena);
+  buffers.mlp = MlpBlock::layout(config_, mlp_, bounds, arena);
+  return buffers;
+}
+
+// The rows of x, normalized unless this model has no norm there, as `next` reads them.
+void DecoderModel::fill_input(const ForwardContext& context,
+                              const std::vector<float>& norm,
+                              const Projection& next,
+                              const float* x,
+                              const LinearInput& out) const {
+  if (norm.empty()) {
+    out.quantize(context.exec, next, x, config_.hidden);
+    return;
+  }
+  out.fill_for(next, [&](const kernels::Activations& rows) {
+    kernels::rms_norm(context.exec, {.x = x,
+                                     .x_stride = config_.hidden,
+                                     .weight = norm.data(),
+                                     .eps = config_.norm_eps,
+                                     .out = rows});
+  });
+}
+
+// The residual stream takes a half's output, normalized where there is a norm.
+void DecoderModel::add_half(const ForwardContext& context, const std::vector<float>& norm) const {
+  const auto num_tokens = static_cast<int32_t>(context.batch.token_ids.size());
+  if (!norm.empty()) {
+    kernels::head_norm(context.exec, {.x = buffers_.half,
+                                      .x_stride = config_.hidden,
+                                      .num_rows = num_tokens,
+                                      .num_heads = 1,
+                                      .n = config_.hidden,
+                                      .weight = norm.data(),
+                                      .eps = config_.norm_eps});
+  }
+  kernels::add_rows(context.exec, {.x = buffers_.x,
+                                   .x_stride = config_.hidden,
+                                   .y = buffers_.half,
+                                   .y_stride = config_.hidden,
+                                   .num_rows = num_tokens,
+                                   .n = config_.hidden,
+                                   .scale = config_.residual_scale});
+}
+
+void DecoderModel::attention_half(const ForwardContext& context, size_t index) const {
+  const AttentionBlock& block = attention_[index];
+  const LayerNorms& norms = norms_[index];
+  const int32_t rope = config_.layers[index].rope;
+  fill_input(context, norms.before_attention, block.input(), buffers_.x, buffers_.hidden_in);
+  const bool direct = adds_directly();
+  block.forward(context, config_, context.caches[index],
+                rope < 0 ? nullptr : &ropes_[static_cast<size_t>(rope)], buffers_.hidden_in,
+                buffers_.attention, {direct ? buffers_.x : buffers_.half, config_.hidden},
+                direct ? kernels::Epilogue::kAdd : kernels::Epilogue::kStore);
+  if (!direct) add_half(context, norms.after_attention);
+}
+
+void DecoderModel::ffn_half(const ForwardContext& context, size_t index) const {
+  const MlpBlock& block = mlp_[index];
+  const LayerNorms& norms = norms_[index];
+  if (!block.is_dense()) {
+    kernels::rms_norm(context.exec,
+                      {.x = buffers_.x,
+                       .x_stride = config_.hidden,
+                       .weight = norms.before_ffn.data(),
+                       .eps = config_.norm_eps,
+                       .out = {.format = kernels::ActivationFormat::kFloat,
+                               .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
+                               .k = config_.hidden,
+                               .data = buffers_.normed}});
+    block.forward_experts(context, config_, buffers_.normed, padded_hidden(), buffers_.mlp,
+                          config_.residual_scale, {buffers_.x, config_.hidden});
+    return;
+  }
+  fill_input(context, norms.before_ffn, block.input(), buffers_.x, buffers_.hidden_in);
+  const bool direct = adds_directly();
+  block.forward(context, config_, buffers_.hidden_in, buffers_.mlp,
+                {direct ? buffers_.x : buffers_.half, config_.hidden},
+                direct ? kernels::Epilogue::kAdd : kernels::Epilogue::kStore);
+  if (!direct) add_half(context, norms.after_ffn);
+}
+
+void DecoderModel::output(const ForwardContext& context) const {
+  const std::span<const int32_t> rows = context.batch.logits_indices;
+  const auto num_rows = static_cast<int32_t>(rows.size());
+  kernels::gather_rows(context.exec, {.x = buffers_.x,
+                                      .x_stride = config_.hidden,
+                                      .n = config_.hidden,
+                                      .indices = rows,
+                                      .out = buffers_.last,
+                                      .out_stride = config_.hidden});
+  fill_input(context, output_norm_, head_, buffers_.last, buffers_.logits_in);
+  const ProjectionOutput logits = {context.logits, config_.vocab_size};
+  project(context.exec, head_, buffers_.logits_in, {&logits, 1}, kernels::Epilogue::kStore);
+  if (config_.logit_scale == 1 && config_.logit_soft_cap == 0) return;
+  kernels::scale_rows(context.exec, {.x = context.logits,
+                                     .x_stride = config_.vocab_size,
+                                     .num_rows = num_rows,
+                                     .n = config_.vocab_size,
+                                     .scale = config_.logit_scale,
+                                     .soft_cap = config_.logit_soft_cap});
+}
+
+void DecoderModel::forward(const ForwardContext& context) {
+  const ForwardBatch& batch = context.batch;
+  const auto num_tokens = static_cast<int32_t>(batch.token_ids.size());
+  buffers_.hidden_in.set_num_rows(num_tokens);
+  buffers_.logits_in.set_num_rows(static_cast<int32_t>(batch.logits_indices.size()));
+  kernels::embedding(context.exec, {.table = &embedding_.weight(0),
+                                    .token_ids = batch.token_ids,
+                                    .out = buffers_.x,
+                                    .out_stride = config_.hidden});
+  if (config_.embedding_scale != 1) {
+    kernels::scale_rows(context.exec, {.x = buffers_.x,
+                                       .x_stride = config_.hidden,
+                                       .num_rows = num_tokens,
+                                       .n = config_.hidden,
+                                       .scale = config_.embedding_scale});
+  }
+  for (size_t i = 0; i < attention_.size(); ++i) {
+    attention_half(context, i);
+    ffn_half(context, i);
+  }
+  if (!batch.logits_indices.empty()) output(context);
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<Model>> build_decoder(ModelConfig config,
+                                               const ModelOptions& options,
+                                               WeightStore& weights) {
+  // Llama 3's factors come as a tensor in GGUF.
+  if (weights.has("rope_freqs.weight")) {
+    for (kernels::RopeParams& rope : config.ropes) {
+      SLUICE_TRY(rope.freq_factors, weights.vector("rope_freqs.weight", rope.rotary_dim / 2));
+    }
+  }
+  if (config.long_rope.original_context > 0 && weights.has("rope_factors_long.weight")) {
+    const int64_t pairs = config.ropes.front().rotary_dim / 2;
+    SLUICE_TRY(config.long_rope.long_factors, weights.vector("rope_factors_long.weight", pairs));
+    SLUICE_TRY(config.long_rope.short_factors, weights.vector("rope_factors_short.weight", pairs));
+  }
+  auto model = std::make_unique<DecoderModel>(std::move(config), options.max_model_len);
+  SLUICE_TRY_VOID(model->load(options, weights));
+  return model;
+}
+
+}  // namespace sluice

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// The decoder-only transformer that architectures describe by a ModelConfig: embedding, layers of
+// attention and feed-forward halves around a residual stream, output.
+#pragma once
+
+#include <memory>
+
+#include "engine/models/model.h"
+
+namespace sluice {
+
+Expected<std::unique_ptr<Model>> build_decoder(ModelConfig config,
+                                               const ModelOptions& options,
+                                               WeightStore& weights);
+
+}  // namespace sluice

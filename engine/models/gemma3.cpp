@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gemma 3 text: Gemma 2 without caps, norms of each head of q and k, five windowed layers with a
+// rope base of their own for each full one.
+#include <cmath>
+
+#include "engine/models/config_reader.h"
+#include "engine/models/decoder.h"
+
+namespace sluice {
+namespace {
+
+// Attention's scale is that of the query's nominal width; GGUF files know it by the model's size.
+Expected<float> attention_scale(const Metadata& metadata, const ModelConfig& config) {
+  const bool largest = config.num_layers == 62;
+  const double usual = largest ? config.hidden / config.num_heads : config.head_dim;
+  SLUICE_TRY(const double width, metadata.get_positive_or("query_pre_attn_scalar", usual));
+  return 1.0F / std::sqrt(static_cast<float>(width));
+}
+
+Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
+  const Metadata& metadata = checkpoint.metadata();
+  config.norm_placement = NormPlacement::kAround;
+  config.norm_offset = checkpoint.kind() == CheckpointKind::kGguf ? 0.0F : 1.0F;
+  config.qk_norm = QkNorm::kHead;
+  config.gate_function = kernels::GateFunction::kGeluTanh;
+  config.embedding_scale = std::sqrt(static_cast<float>(config.hidden));
+  SLUICE_TRY(config.attention_scale, attention_scale(metadata, config));
+  if (metadata.has("final_logit_softcapping")) {
+    SLUICE_TRY(const double cap, metadata.get_positive_or("final_logit_softcapping", 30));
+    config.logit_soft_cap = static_cast<float>(cap);
+  }
+  SLUICE_TRY(const double local_base, metadata.get_positive_or("rope.freq_base_swa", 10000));
+  kernels::RopeParams local;
+  local.rotary_dim = config.ropes.front().rotary_dim;
+  local.style = config.ropes.front().style;
+  local.freq_base = static_cast<float>(local_base);
+  config.ropes.push_back(local);
+  SLUICE_TRY_VOID(read_window_pattern(checkpoint, 6, config));
+  for (LayerConfig& layer : config.layers) layer.rope = layer.window > 0 ? 1 : 0;
+  return {};
+}
+
+}  // namespace
+
+extern const ModelSpec kGemma3Spec;
+const ModelSpec kGemma3Spec = {.architecture = "gemma3",
+                               .hf_model_type = "gemma3_text",
+                               .configure = configure,
+                               .build = build_decoder};
+
+}  // namespace sluice

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpt-oss: attention sinks, biases everywhere, clamped gates in a mixture of experts, every second
+// layer windowed.
+#include "engine/models/config_reader.h"
+#include "engine/models/decoder.h"
+#include "kernels/rope_scaling.h"
+
+namespace sluice {
+namespace {
+
+// GGUF does not say that the ramp's ends stay where they are.
+Expected<void> use_exact_ramp(const Metadata& metadata, ModelConfig& config) {
+  kernels::RopeParams& rope = config.ropes.front();
+  SLUICE_TRY(const double factor, metadata.get_positive_or("rope.scaling.factor", 1));
+  SLUICE_TRY(const double original,
+             metadata.get_positive_or("rope.scaling.original_context_length", 4096));
+  rope.freq_factors = kernels::yarn_freq_factors(
+      rope, {.factor = factor, .original_context = original, .truncate = false});
+  return {};
+}
+
+Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
+  const Metadata& metadata = checkpoint.metadata();
+  config.attention_sinks = true;
+  config.moe.bias = true;
+  config.gate_function = kernels::GateFunction::kClampedSwiglu;
+  if (config.moe.num_experts == 0) {
+    return metadata.wrong("expert_count", "no experts", "1 or more");
+  }
+  if (checkpoint.kind() == CheckpointKind::kGguf && metadata.has("rope.scaling.type")) {
+    SLUICE_TRY_VOID(use_exact_ramp(metadata, config));
+  }
+  return read_window_pattern(checkpoint, 2, config);
+}
+
+}  // namespace
+
+extern const ModelSpec kGptOssSpec;
+const ModelSpec kGptOssSpec = {.architecture = "gpt-oss",
+                               .hf_model_type = "gpt_oss",
+                               .configure = configure,
+                               .build = build_decoder};
+
+}  // namespace sluice

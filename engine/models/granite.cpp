@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Granite 3: Llama with multipliers of embedding, scores, residual and logits.
+#include "engine/models/config_reader.h"
+#include "engine/models/decoder.h"
+
+namespace sluice {
+namespace {
+
+Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
+  const Metadata& metadata = checkpoint.metadata();
+  use_stored_pairs(checkpoint, config);
+  SLUICE_TRY(const double embedding, metadata.get_positive_or("embedding_scale", 1));
+  SLUICE_TRY(const double residual, metadata.get_positive_or("residual_scale", 1));
+  SLUICE_TRY(const double divisor, metadata.get_positive_or("logit_scale", 1));
+  config.embedding_scale = static_cast<float>(embedding);
+  config.residual_scale = static_cast<float>(residual);
+  config.logit_scale = static_cast<float>(1 / divisor);
+  if (metadata.has("attention.scale")) {
+    SLUICE_TRY(const double scale, metadata.get_positive_or("attention.scale", 1));
+    config.attention_scale = static_cast<float>(scale);
+  }
+  return {};
+}
+
+}  // namespace
+
+extern const ModelSpec kGraniteSpec;
+const ModelSpec kGraniteSpec = {.architecture = "granite",
+                                .hf_model_type = "granite",
+                                .configure = configure,
+                                .build = build_decoder};
+
+}  // namespace sluice

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/models/mlp_block.h"
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/elementwise.h"
+#include "kernels/moe.h"
+
+namespace sluice {
+namespace {
+
+using Parts2 = std::array<Projection::Part, 2>;
+using Parts1 = std::array<Projection::Part, 1>;
+
+int32_t expert_width(const ModelConfig& config) {
+  return config.moe.num_experts > 0 ? config.moe.ffn_hidden : config.ffn_hidden;
+}
+
+// Rows that `tokens` tokens take at most, every expert's share rounded up to activation blocks.
+int32_t max_expert_rows(const ModelConfig& config, int32_t tokens) {
+  const int32_t pairs = tokens * config.moe.top_k;
+  return pairs + std::min(pairs, config.moe.num_experts) * (kernels::kActivationRows - 1);
+}
+
+// Where each (token, choice) pair's row is, and which token each row is of; experts in order of id.
+// Returns the number of rows.
+int32_t place_rows(const MoeConfig& moe, int32_t num_tokens, const MlpBuffers& buffers) {
+  std::fill_n(buffers.count, moe.num_experts, 0);
+  const int32_t pairs = num_tokens * moe.top_k;
+  for (int32_t i = 0; i < pairs; ++i) ++buffers.count[buffers.ids[i]];
+  int32_t num_rows = 0;
+  for (int32_t e = 0; e < moe.num_experts; ++e) {
+    buffers.first[e] = num_rows;
+    num_rows += static_cast<int32_t>(align_up(buffers.count[e], kernels::kActivationRows));
+    buffers.count[e] = 0;
+  }
+  std::fill_n(buffers.source, num_rows, 0);  // padding rows repeat token 0 and are never read
+  for (int32_t i = 0; i < pairs; ++i) {
+    const int32_t expert = buffers.ids[i];
+    const int32_t row = buffers.first[expert] + buffers.count[expert]++;
+    buffers.rows[i] = row;
+    buffers.source[row] = i / moe.top_k;
+  }
+  return num_rows;
+}
+
+}  // namespace
+
+Expected<MlpBlock> MlpBlock::load(const ModelConfig& config,
+                                  int32_t layer,
+                                  int32_t activation_bits,
+                                  WeightStore& weights) {
+  const std::string prefix = "blk." + std::to_string(layer) + ".";
+  const int64_t hidden = config.hidden;
+  const int64_t ffn = expert_width(config);
+  MlpBlock block;
+  const auto add = [&](const Parts2& gate_up, const Parts1& down) -> Expected<void> {
+    Pair pair;
+    SLUICE_TRY(pair.gate_up, Projection::load(weights, gate_up, hidden, activation_bits));
+    SLUICE_TRY(pair.down, Projection::load(weights, down, ffn, activation_bits));
+    block.experts_.push_back(std::move(pair));
+    return {};
+  };
+  if (config.moe.num_experts == 0) {
+    const bool bias = config.mlp_bias;
+    const std::string up = prefix + "ffn_up";
+    const Parts2 fused = {{{up, ffn, false, {0, 2 * ffn}}, {up, ffn, false, {ffn, 2 * ffn}}}};
+    const Parts2 apart = {{{prefix + "ffn_gate", ffn, bias, {}}, {up, ffn, bias, {}}}};
+    SLUICE_TRY_VOID(add(config.fused_gate_up ? fused : apart,
+                        {{{prefix + "ffn_down", hidden, bias, {}}}}));
+    return block;
+  }
+  const int64_t count = config.moe.num_experts;
+  const bool bias = config.moe.bias;
+  const Parts1 router = {{{prefix + "ffn_gate_inp", count, bias, {}}}};
+  SLUICE_TRY(block.router_, Projection::load(weights, router, hidden, activation_bits));
+  const bool stacked = weights.has(prefix + "ffn_gate_exps.weight");
+  for (int64_t e = 0; e < count; ++e) {
+    const std::string suffix = stacked ? "" : "." + std::to_string(e);
+    const auto part = [&](const char* stem, int64_t n) {
+      return Projection::Part{prefix + stem + suffix, n, bias,
+                              stacked ? RowSlice{e * n, count * n} : RowSlice{}};
+    };
+    SLUICE_TRY_VOID(add({{part("ffn_gate_exps", ffn), part("ffn_up_exps", ffn)}},
+                        {{part("ffn_down_exps", hidden)}}));
+  }
+  return block;
+}
+
+MlpBuffers MlpBlock::layout(const ModelConfig& config,
+                            std::span<const MlpBlock> blocks,
+                            const StepBounds& bounds,
+                            Arena& arena) {
+  MlpBuffers buffers;
+  const bool dense = config.moe.num_experts == 0;
+  const int32_t tokens = bounds.max_tokens;
+  buffers.max_rows = dense ? tokens : max_expert_rows(config, tokens);
+  std::vector<const Projection*> down;
+  std::vector<const Projection*> routers;
+  std::vector<const Projection*> gate_up;
+  for (const MlpBlock& block : blocks) {
+    for (const Pair& pair : block.experts_) {
+      down.push_back(&pair.down);
+      gate_up.push_back(&pair.gate_up);
+    }
+    routers.push_back(&block.router_);
+  }
+  buffers.gate_up = arena.take_floats(int64_t{buffers.max_rows} * 2 * expert_width(config));
+  buffers.down_in = LinearInput(down, buffers.max_rows, arena);
+  if (dense) return buffers;
+  const int64_t pairs = int64_t{tokens} * config.moe.top_k;
+  const auto take_ints = [&arena](int64_t count) {
+    return reinterpret_cast<int32_t*>(
+        arena.take_bytes(count * static_cast<int64_t>(sizeof(int32_t))));
+  };
+  buffers.router = arena.take_floats(int64_t{tokens} * config.moe.num_experts);
+  buffers.weights = arena.take_floats(pairs);
+  buffers.ids = take_ints(pairs);
+  buffers.rows = take_ints(pairs);
+  buffers.source = take_ints(buffers.max_rows);
+  buffers.first = take_ints(config.moe.num_experts);
+  buffers.count = take_ints(config.moe.num_experts);
+  buffers.gathered = arena.take_floats(int64_t{buffers.max_rows} * config.hidden);
+  buffers.output = arena.take_floats(int64_t{buffers.max_rows} * config.hidden);
+  buffers.router_in = LinearInput(routers, tokens, arena);
+  buffers.expert_in = LinearInput(gate_up, buffers.max_rows, arena);
+  return buffers;
+}
+
+void MlpBlock::forward(const ForwardContext& context,
+                       const ModelConfig& config,
+                       const LinearInput& in,
+                       const MlpBuffers& buffers,
+                       ProjectionOutput out,
+                       kernels::Epilogue epilogue) const {
+  const int64_t ffn = config.ffn_hidden;
+  const Pair& pair = experts_.front();
+  float* gate = buffers.gate_up;
+  float* up = gate + ffn;
+  const std::array<ProjectionOutput, 2> gate_up_out = {{{gate, 2 * ffn}, {up, 2 * ffn}}};
+  project(context.exec, pair.gate_up, in, gate_up_out, kernels::Epilogue::kStore);
+  LinearInput down_in = buffers.down_in;
+  down_in.set_num_rows(static_cast<int32_t>(context.batch.token_ids.size()));
+  down_in.fill_for(pair.down, [&](const kernels::Activations& rows) {
+    kernels::gate_mul(context.exec, {.gate = gate,
+                                     .up = up,
+                                     .stride = 2 * ffn,
+                                     .function = config.gate_function,
+                                     .out = rows});
+  });
+  project(context.exec, pair.down, down_in, {&out, 1}, epilogue);
+}
+
+void MlpBlock::forward_experts(const ForwardContext& context,
+                               const ModelConfig& config,
+                               const float* x,
+                               int64_t x_stride,
+                               const MlpBuffers& buffers,
+                               float scale,
+                               ProjectionOutput out) const {
+  const kernels::ExecContext& exec = context.exec;
+  const MoeConfig& moe = config.moe;
+  const int64_t hidden = config.hidden;
+  const auto num_tokens = static_cast<int32_t>(context.batch.token_ids.size());
+  LinearInput router_in = buffers.router_in;
+  router_in.set_num_rows(num_tokens);
+  router_in.quantize(exec, router_, x, x_stride);
+  const ProjectionOutput router_out = {buffers.router, moe.num_experts};
+  project(exec, router_, router_in, {&router_out, 1}, kernels::Epilogue::kStore);
+  kernels::moe_route(exec, {.logits = buffers.router,
+                            .num_rows = num_tokens,
+                            .num_experts = moe.num_experts,
+                            .top_k = moe.top_k,
+                            .normalize = moe.normalize,
+                            .ids = buffers.ids,
+                            .weights = buffers.weights});
+  const int32_t num_rows = place_rows(moe, num_tokens, buffers);
+  kernels::gather_rows(exec,
+                       {.x = x,
+                        .x_stride = x_stride,
+                        .n = config.hidden,
+                        .indices = {buffers.source, static_cast<size_t>(num_rows)},
+                        .out = buffers.gathered,
+                        .out_stride = hidden});
+  for (size_t e = 0; e < experts_.size(); ++e) {
+    if (buffers.count[e] > 0) forward_expert(context, config, e, buffers);
+  }
+  kernels::moe_combine(exec, {.y = buffers.output,
+                              .y_stride = hidden,
+                              .rows = buffers.rows,
+                              .weights = buffers.weights,
+                              .num_rows = num_tokens,
+                              .top_k = moe.top_k,
+                              .n = config.hidden,
+                              .scale = scale,
+                              .x = out.data,
+                              .x_stride = out.stride});
+}
+
+// One expert over its rows.
+void MlpBlock::forward_expert(const ForwardContext& context,
+                              const ModelConfig& config,
+                              size_t expert,
+                              const MlpBuffers& buffers) const {
+  const kernels::ExecContext& exec = context.exec;
+  const Pair& pair = experts_[expert];
+  const int64_t ffn = config.moe.ffn_hidden;
+  const int32_t first = buffers.first[expert];
+  const int32_t count = buffers.count[expert];
+  const LinearInput in = buffers.expert_in.rows(first, count);
+  in.quantize(exec, pair.gate_up, buffers.gathered + first * int64_t{config.hidden},
+              config.hidden);
+  float* gate = buffers.gate_up + first * 2 * ffn;
+  float* up = gate + ffn;
+  const std::array<ProjectionOutput, 2> gate_up_out = {{{gate, 2 * ffn}, {up, 2 * ffn}}};
+  project(exec, pair.gate_up, in, gate_up_out, kernels::Epilogue::kStore);
+  const LinearInput down_in = buffers.down_in.rows(first, count);
+  down_in.fill_for(pair.down, [&](const kernels::Activations& rows) {
+    kernels::gate_mul(exec, {.gate = gate,
+                             .up = up,
+                             .stride = 2 * ffn,
+                             .function = config.gate_function,
+                             .out = rows});
+  });
+  const ProjectionOutput out = {buffers.output + first * int64_t{config.hidden}, config.hidden};
+  project(exec, pair.down, down_in, {&out, 1}, kernels::Epilogue::kStore);
+}
+
+}  // namespace sluice

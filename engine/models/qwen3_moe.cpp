@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Qwen3, mixture of experts in every layer.
+#include "engine/models/config_reader.h"
+#include "engine/models/decoder.h"
+
+namespace sluice {
+namespace {
+
+Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
+  const Metadata& metadata = checkpoint.metadata();
+  config.qk_norm = QkNorm::kHead;
+  // GGUF has no such key: all its models normalize.
+  SLUICE_TRY(config.moe.normalize,
+             metadata.get_bool_or("norm_topk_prob", checkpoint.kind() == CheckpointKind::kGguf));
+  SLUICE_TRY(const int32_t every, metadata.get_count_or("decoder_sparse_step", 1024, 1));
+  if (config.moe.num_experts == 0 || every != 1) {
+    return metadata.wrong(every != 1 ? "decoder_sparse_step" : "expert_count",
+                          std::to_string(every != 1 ? every : 0), "experts in every layer");
+  }
+  return read_optional_window(checkpoint, config);
+}
+
+}  // namespace
+
+extern const ModelSpec kQwen3MoeSpec;
+const ModelSpec kQwen3MoeSpec = {.architecture = "qwen3moe",
+                                 .hf_model_type = "qwen3_moe",
+                                 .configure = configure,
+                                 .build = build_decoder};
+
+}  // namespace sluice

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// SmolLM3: Llama whose every fourth layer (or as listed) has no positions.
+#include "engine/models/config_reader.h"
+#include "engine/models/decoder.h"
+
+namespace sluice {
+namespace {
+
+Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
+  const Metadata& metadata = checkpoint.metadata();
+  use_stored_pairs(checkpoint, config);
+  SLUICE_TRY(const int32_t period, metadata.get_count_or("no_rope_layer_interval", 1024, 4));
+  std::vector<double> rotated;
+  if (metadata.has("no_rope_layers")) {
+    SLUICE_TRY(rotated, metadata.get_numbers("no_rope_layers"));
+    if (rotated.size() != config.layers.size()) {
+      return metadata.wrong("no_rope_layers", std::to_string(rotated.size()) + " elements",
+                            std::to_string(config.num_layers));
+    }
+  }
+  for (size_t i = 0; i < config.layers.size(); ++i) {
+    const bool rotates =
+        rotated.empty() ? (i + 1) % static_cast<size_t>(period) != 0 : rotated[i] != 0;
+    if (!rotates) config.layers[i].rope = -1;
+  }
+  return {};
+}
+
+}  // namespace
+
+extern const ModelSpec kSmolLm3Spec;
+const ModelSpec kSmolLm3Spec = {.architecture = "smollm3",
+                                .hf_model_type = "smollm3",
+                                .configure = configure,
+                                .build = build_decoder};
+
+}  // namespace sluice

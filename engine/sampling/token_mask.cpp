@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/sampling/token_mask.h"
+
+#include <algorithm>
+
+namespace sluice {
+namespace {
+
+class Mask {
+ public:
+  explicit Mask(std::span<uint32_t> words) : words_(words) {}
+
+  void set(TokenId token) { word(token) |= bit(token); }
+
+  void clear(TokenId token) { word(token) &= ~bit(token); }
+
+  [[nodiscard]] bool empty() const {
+    return std::ranges::all_of(words_, [](uint32_t word) { return word == 0; });
+  }
+
+ private:
+  static uint32_t bit(TokenId token) { return uint32_t{1} << (token % 32); }
+
+  uint32_t& word(TokenId token) { return words_[static_cast<size_t>(token) / 32]; }
+
+  std::span<uint32_t> words_;
+};
+
+// Whether `word` lacks only its last token.
+bool is_due(const std::vector<TokenId>& word, std::span<const TokenId> generated) {
+  const size_t before = word.size() - 1;
+  return before <= generated.size() &&
+         std::equal(word.begin(), word.end() - 1, generated.end() - static_cast<ptrdiff_t>(before));
+}
+
+}  // namespace
+
+bool write_token_mask(const SamplingParams& params,
+                      std::span<const TokenId> generated,
+                      std::span<const TokenId> end_tokens,
+                      int32_t vocab_size,
+                      std::span<uint32_t> mask_words) {
+  const bool holds_end = static_cast<int64_t>(generated.size()) < params.min_tokens;
+  const bool has_due_word = std::ranges::any_of(
+      params.bad_words, [&](const auto& word) { return is_due(word, generated); });
+  if (params.allowed_token_ids.empty() && !holds_end && !has_due_word) return false;
+
+  Mask mask(mask_words);
+  const auto allow = [&] {
+    if (params.allowed_token_ids.empty()) {
+      std::ranges::fill(mask_words, ~uint32_t{0});
+      if (vocab_size % 32 != 0) mask_words.back() = (uint32_t{1} << (vocab_size % 32)) - 1;
+    } else {
+      std::ranges::fill(mask_words, 0);
+      for (const TokenId token : params.allowed_token_ids) mask.set(token);
+    }
+  };
+  const auto forbid_ends = [&] {
+    for (const TokenId token : end_tokens) mask.clear(token);
+    for (const TokenId token : params.stop_token_ids) mask.clear(token);
+  };
+  allow();
+  bool ends_forbidden = holds_end;
+  if (holds_end) {
+    forbid_ends();
+    ends_forbidden = !mask.empty();
+    if (!ends_forbidden) allow();
+  }
+  for (const auto& word : params.bad_words) {
+    if (is_due(word, generated)) mask.clear(word.back());
+  }
+  if (mask.empty()) {
+    allow();
+    if (ends_forbidden) forbid_ends();
+  }
+  return true;
+}
+
+}  // namespace sluice

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which tokens a request may choose next: allowed_token_ids, no end or stop token before
+// min_tokens, no completion of one of bad_words. A rule that would leave no token is not applied.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/core/sampling_params.h"
+#include "engine/core/types.h"
+
+namespace sluice {
+
+[[nodiscard]] inline size_t token_mask_words(int32_t vocab_size) {
+  return static_cast<size_t>(ceil_div(vocab_size, 32));
+}
+
+// Writes the mask (bit i: token i may be chosen) and returns true, or returns false: all may.
+// `generated`: the output so far; `end_tokens`: the model's own.
+bool write_token_mask(const SamplingParams& params,
+                      std::span<const TokenId> generated,
+                      std::span<const TokenId> end_tokens,
+                      int32_t vocab_size,
+                      std::span<uint32_t> mask);
+
+}  // namespace sluice

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace sluice {
+
+// RFC 4648, with or without padding; nullopt: a character is not of its alphabet.
+std::optional<std::string> decode_base64(std::string_view text);
+
+}  // namespace sluice

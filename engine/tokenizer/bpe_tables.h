@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// BPE models from the tables of files.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "engine/tokenizer/char_bpe.h"
+#include "engine/tokenizer/token_model.h"
+#include "engine/tokenizer/token_table.h"
+
+namespace sluice {
+
+// Ids by name, of the tokens for which `takes_part` holds; views of `names`. Of equal names the
+// first counts.
+TokenTable index_names(std::span<const std::string> names,
+                       const std::function<bool(TokenId)>& takes_part);
+
+using MergeList = std::vector<std::pair<std::string_view, std::string_view>>;  // by rank
+
+// kDataLoss: a merge names a token that `tokens` lacks, or is there twice.
+Expected<BpeMerges> read_merges(const MergeList& merges, const TokenTable& tokens);
+
+// Sets the byte tokens of a byte-level vocabulary and, for `whole_words_first`, the words: views
+// of `bytes`.
+std::unique_ptr<TokenModel> make_byte_bpe(BpeMerges merges,
+                                          const TokenTable& tokens,
+                                          std::span<const std::string> bytes,
+                                          const std::function<bool(TokenId)>& takes_part,
+                                          bool whole_words_first,
+                                          TokenId unknown = kInvalidToken,
+                                          bool fuse_unknown = false);
+
+// SentencePiece's BPE: every way to make a token of two is a merge, ranked by the token's score.
+// `can_form` tells which tokens merging makes. byte_tokens: 256 ids.
+std::unique_ptr<TokenModel> make_scored_bpe(std::span<const std::string> names,
+                                            std::span<const float> scores,
+                                            const std::function<bool(TokenId)>& can_form,
+                                            std::span<const TokenId> byte_tokens,
+                                            TokenId unknown);
+
+}  // namespace sluice

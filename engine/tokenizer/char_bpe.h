@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// BPE over characters with byte fallback: SentencePiece's BPE (Llama 2, Mistral, Phi-3, Gemma) and
+// the tokenizer.json files made from it. Such models see a text as one piece, so pieces are first
+// cut between two characters that stand side by side in no token: no merge crosses such a place.
+#pragma once
+
+#include <array>
+#include <bitset>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/tokenizer/pair_map.h"
+#include "engine/tokenizer/token_model.h"
+#include "engine/tokenizer/token_table.h"
+
+namespace sluice {
+
+class CharBpe final : public TokenModel {
+ public:
+  struct Options {
+    TokenId unknown = kInvalidToken;  // kInvalidToken: what has no token is left out
+    bool fuse_unknown = false;        // a run of unknown characters is one token
+    bool whole_pieces_first = false;  // a piece that is a token needs no merges
+    // Ids from here on are not tokens but characters that occur only inside tokens; where one is
+    // left over after merging, its bytes stand for it.
+    TokenId first_extra = 0;
+  };
+
+  CharBpe(BpeMerges merges, const Options& options);
+
+  // `name` (valid UTF-8) is what merging can make; one of a single character is a symbol.
+  // `name` outlives the model.
+  void add_token(std::string_view name, TokenId token);
+  void add_extra(std::string_view character);  // in the order of ids
+
+  void set_byte_token(uint8_t byte, TokenId token) { byte_tokens_[byte] = token; }
+
+  // Only for whole_pieces_first.
+  void set_whole_pieces(TokenTable pieces) { pieces_ = std::move(pieces); }
+
+  void encode_piece(std::string_view piece,
+                    ModelScratch& scratch,
+                    std::vector<TokenId>& out) const override;
+
+ private:
+  [[nodiscard]] TokenId symbol_of(uint32_t code) const;
+  [[nodiscard]] bool may_join(uint32_t left, uint32_t right) const;
+  [[nodiscard]] size_t first_word(std::string_view text) const;
+  void append_bytes(std::string_view character, bool can_fuse, std::vector<TokenId>& out) const;
+  void encode_word(std::string_view word, ModelScratch& scratch, std::vector<TokenId>& out) const;
+
+  // ASCII and the space of SentencePiece (as 128), the characters most pairs are of.
+  static constexpr size_t kCommon = 129;
+  static size_t common_index(uint32_t code);
+
+  BpeMerges merges_;
+  Options options_;
+  std::array<TokenId, 256> byte_tokens_{};
+  std::array<TokenId, 128> ascii_symbols_{};
+  PairMap symbols_{1024};                        // code point -> symbol
+  std::bitset<kCommon * kCommon> common_pairs_;  // of neighbours inside a token
+  PairMap pairs_{1024};                          // left << 32 | right -> 1
+  std::vector<std::string> extras_;
+  TokenTable pieces_{0};
+};
+
+}  // namespace sluice

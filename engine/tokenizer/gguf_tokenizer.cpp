@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/tokenizer/gguf_tokenizer.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "engine/tokenizer/bpe_tables.h"
+#include "engine/tokenizer/byte_level.h"
+#include "engine/tokenizer/pretokenizer_names.h"
+#include "engine/tokenizer/unigram.h"
+#include "engine/tokenizer/utf8.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";
+constexpr double kUnknownPenalty = 10;  // below the lowest score, as SentencePiece does
+
+tl::unexpected<Error> bad_vocabulary(std::string message) {
+  return make_error(ErrorCode::kDataLoss, "tokenizer vocabulary: " + std::move(message));
+}
+
+bool is_control(TokenType type) {
+  return type == TokenType::kControl || type == TokenType::kUnknown;
+}
+
+Expected<void> check_vocabulary(const Vocabulary& vocabulary, bool needs_scores) {
+  const size_t count = vocabulary.tokens.size();
+  if (count == 0) return bad_vocabulary("it has no tokens");
+  if (count > std::numeric_limits<TokenId>::max() / 2 ||
+      vocabulary.merges.size() >= std::numeric_limits<uint32_t>::max()) {
+    return bad_vocabulary("it has more tokens or merges than ids can count");
+  }
+  if (!vocabulary.token_types.empty() && vocabulary.token_types.size() != count) {
+    return bad_vocabulary("it has " + std::to_string(count) + " tokens and " +
+                          std::to_string(vocabulary.token_types.size()) + " token types");
+  }
+  if (needs_scores && vocabulary.scores.size() != count) {
+    return bad_vocabulary("it has " + std::to_string(count) + " tokens and " +
+                          std::to_string(vocabulary.scores.size()) + " scores");
+  }
+  if (std::any_of(vocabulary.scores.begin(), vocabulary.scores.end(), [](float score) {
+        return std::isnan(score);
+      })) {
+    return bad_vocabulary("a score is no number");
+  }
+  for (const TokenType type : vocabulary.token_types) {
+    if (type < TokenType::kNormal || type > TokenType::kByte) {
+      return bad_vocabulary("token type " + std::to_string(static_cast<int>(type)) +
+                            " is none of 1 to 6");
+    }
+  }
+  const std::pair<const char*, TokenId> ids[] = {{"bos", vocabulary.bos},
+                                                 {"eos", vocabulary.eos},
+                                                 {"eot", vocabulary.eot},
+                                                 {"unknown", vocabulary.unknown},
+                                                 {"padding", vocabulary.padding}};
+  for (const auto& [name, id] : ids) {
+    if (id < kInvalidToken || (id >= 0 && static_cast<size_t>(id) >= count)) {
+      return bad_vocabulary(std::string(name) + " token id " + std::to_string(id) +
+                            " is outside the vocabulary of " + std::to_string(count));
+    }
+  }
+  TokenTable names(count);
+  for (size_t id = 0; id < count; ++id) {
+    if (!names.insert(vocabulary.tokens[id], static_cast<TokenId>(id))) {
+      return bad_vocabulary("token \"" + vocabulary.tokens[id] + "\" (id " + std::to_string(id) +
+                            ") is there twice");
+    }
+  }
+  return {};
+}
+
+class GgufParts {
+ public:
+  explicit GgufParts(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {
+    if (vocabulary_.token_types.empty()) {
+      vocabulary_.token_types.assign(vocabulary_.tokens.size(), TokenType::kNormal);
+    }
+    parts_.names = std::move(vocabulary_.tokens);
+    parts_.bos = vocabulary_.bos;
+    parts_.eos = vocabulary_.eos;
+    if (vocabulary_.eot != kInvalidToken) parts_.more_ends.push_back(vocabulary_.eot);
+    if (vocabulary_.add_bos && parts_.bos != kInvalidToken) parts_.prefix.push_back(parts_.bos);
+    if (vocabulary_.add_eos && parts_.eos != kInvalidToken) parts_.suffix.push_back(parts_.eos);
+    for (const TokenType type : vocabulary_.token_types) {
+      parts_.special.push_back(is_control(type));
+    }
+  }
+
+  [[nodiscard]] TokenType type_of(size_t id) const { return vocabulary_.token_types[id]; }
+
+  // Control and user-defined tokens are found in the text by name. Where spaces are spelled with
+  // a symbol, user-defined names with it are found once the text is spelled so.
+  void add_named_tokens(bool spaces_are_symbols) {
+    for (size_t id = 0; id < parts_.names.size(); ++id) {
+      const TokenType type = type_of(id);
+      const std::string& name = parts_.names[id];
+      if ((!is_control(type) && type != TokenType::kUserDefined) || name.empty()) continue;
+      AddedToken added;
+      added.content = name;
+      added.id = static_cast<TokenId>(id);
+      added.flags.is_control = is_control(type);
+      added.in_normalized =
+          spaces_are_symbols && !is_control(type) && name.find(kSpaceSymbol) != std::string::npos;
+      parts_.added.push_back(std::move(added));
+    }
+  }
+
+  void fill_byte_level_bytes() {
+    for (size_t id = 0; id < parts_.names.size(); ++id) {
+      // Special tokens and what is not spelled in the byte alphabet stand for their own name.
+      std::optional<std::string> bytes;
+      if (type_of(id) == TokenType::kNormal) bytes = unspell_bytes(parts_.names[id]);
+      parts_.bytes.push_back(bytes ? std::move(*bytes) : parts_.names[id]);
+    }
+  }
+
+  void fill_sentencepiece_bytes() {
+    for (size_t id = 0; id < parts_.names.size(); ++id) {
+      const int byte = type_of(id) == TokenType::kByte ? byte_of_name(parts_.names[id]) : -1;
+      if (byte >= 0) {
+        parts_.bytes.emplace_back(1, static_cast<char>(byte));
+        byte_tokens_[static_cast<size_t>(byte)] = static_cast<TokenId>(id);
+      } else if (is_control(type_of(id))) {
+        parts_.bytes.push_back(parts_.names[id]);
+      } else {
+        parts_.bytes.push_back(replace_all(parts_.names[id], kSpaceSymbol, " "));
+      }
+    }
+  }
+
+  // Text of SentencePiece models: a space in front, and every space as its symbol.
+  std::vector<NormalizerStep> space_steps() {
+    std::vector<NormalizerStep> steps;
+    if (vocabulary_.add_space_prefix) steps.emplace_back(PrependStep{std::string(kSpaceSymbol)});
+    steps.emplace_back(ReplaceStep{std::string(" "), std::string(kSpaceSymbol)});
+    parts_.strips_first_space = vocabulary_.add_space_prefix;
+    return steps;
+  }
+
+  static std::string replace_all(std::string_view text,
+                                 std::string_view pattern,
+                                 std::string_view content) {
+    std::string out;
+    for (size_t position = 0; position < text.size();) {
+      if (text.substr(position).starts_with(pattern)) {
+        out += content;
+        position += pattern.size();
+      } else {
+        out += text[position++];
+      }
+    }
+    return out;
+  }
+
+  Expected<MergeList> split_merges() const {
+    MergeList merges;
+    for (size_t rank = 0; rank < vocabulary_.merges.size(); ++rank) {
+      const std::string_view merge = vocabulary_.merges[rank];
+      const size_t space = merge.find(' ', 1);
+      if (space == std::string_view::npos || space + 1 == merge.size()) {
+        return bad_vocabulary("merge " + std::to_string(rank) + " \"" + std::string(merge) +
+                              "\" is not two tokens with a space between them");
+      }
+      merges.emplace_back(merge.substr(0, space), merge.substr(space + 1));
+    }
+    return merges;
+  }
+
+  // Tokens that text can become without being named in it.
+  [[nodiscard]] std::function<bool(TokenId)> is_normal() const {
+    return [types = vocabulary_.token_types](TokenId id) {
+      return types[static_cast<size_t>(id)] == TokenType::kNormal;
+    };
+  }
+
+  Expected<std::unique_ptr<Tokenizer>> create() { return create_pipeline(std::move(parts_)); }
+
+  Vocabulary vocabulary_;
+  TokenizerParts parts_;
+  std::array<TokenId, 256> byte_tokens_ = filled_with_none();
+
+ private:
+  static std::array<TokenId, 256> filled_with_none() {
+    std::array<TokenId, 256> tokens{};
+    tokens.fill(kInvalidToken);
+    return tokens;
+  }
+};
+
+// Phi-3's control tokens take the white space behind them; GGUF has no field for it.
+void add_phi3_flags(TokenizerParts& parts) {
+  for (AddedToken& added : parts.added) {
+    added.flags.strips_right = added.content != "<unk>" && added.content != "<s>" &&
+                               added.content != "<|endoftext|>" && added.flags.is_control;
+  }
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<Tokenizer>> create_byte_bpe_tokenizer(Vocabulary vocabulary) {
+  SLUICE_TRY_VOID(check_vocabulary(vocabulary, /*needs_scores=*/false));
+  if (vocabulary.pre == "gemma4" || vocabulary.pre == "gemma-4") {
+    return create_char_bpe_tokenizer(std::move(vocabulary));
+  }
+  SLUICE_TRY(auto named, pretokenizer_by_name(vocabulary.pre));
+  GgufParts gguf(std::move(vocabulary));
+  gguf.add_named_tokens(/*spaces_are_symbols=*/false);
+  gguf.fill_byte_level_bytes();
+  gguf.parts_.stages = std::move(named.stages);
+  if (named.nfc) {
+    std::vector<NormalizerStep> steps;
+    steps.emplace_back(UnicodeFormStep{UnicodeForm::kNfc});
+    gguf.parts_.normalizer = Normalizer(std::move(steps));
+  }
+  SLUICE_TRY(const MergeList list, gguf.split_merges());
+  const TokenTable names = index_names(gguf.parts_.names, [](TokenId) { return true; });
+  SLUICE_TRY(BpeMerges merges, read_merges(list, names));
+  gguf.parts_.model = make_byte_bpe(
+      std::move(merges), names, gguf.parts_.bytes, gguf.is_normal(), named.whole_words_first);
+  return gguf.create();
+}
+
+Expected<std::unique_ptr<Tokenizer>> create_sentencepiece_tokenizer(Vocabulary vocabulary) {
+  SLUICE_TRY_VOID(check_vocabulary(vocabulary, /*needs_scores=*/true));
+  GgufParts gguf(std::move(vocabulary));
+  gguf.add_named_tokens(/*spaces_are_symbols=*/true);
+  gguf.fill_sentencepiece_bytes();
+  gguf.parts_.normalizer = Normalizer(gguf.space_steps());
+  if (gguf.vocabulary_.pre == "phi-3") add_phi3_flags(gguf.parts_);
+  gguf.parts_.model = make_scored_bpe(gguf.parts_.names,
+                                      gguf.vocabulary_.scores,
+                                      gguf.is_normal(),
+                                      gguf.byte_tokens_,
+                                      gguf.vocabulary_.unknown);
+  return gguf.create();
+}
+
+Expected<std::unique_ptr<Tokenizer>> create_char_bpe_tokenizer(Vocabulary vocabulary) {
+  SLUICE_TRY_VOID(check_vocabulary(vocabulary, /*needs_scores=*/false));
+  GgufParts gguf(std::move(vocabulary));
+  // Files may leave the byte tokens' type out.
+  for (size_t id = 0; id < gguf.parts_.names.size(); ++id) {
+    if (gguf.type_of(id) == TokenType::kNormal && byte_of_name(gguf.parts_.names[id]) >= 0) {
+      gguf.vocabulary_.token_types[id] = TokenType::kByte;
+    }
+  }
+  gguf.add_named_tokens(/*spaces_are_symbols=*/false);
+  gguf.fill_sentencepiece_bytes();
+  gguf.parts_.normalizer = Normalizer(gguf.space_steps());
+  SLUICE_TRY(const MergeList list, gguf.split_merges());
+  const TokenTable names = index_names(gguf.parts_.names, [](TokenId) { return true; });
+  SLUICE_TRY(BpeMerges merges, read_merges(list, names));
+  const auto num_tokens = static_cast<TokenId>(gguf.parts_.names.size());
+  auto model = std::make_unique<CharBpe>(
+      std::move(merges),
+      CharBpe::Options{gguf.vocabulary_.unknown, /*fuse_unknown=*/true, false, num_tokens});
+  for (TokenId id = 0; id < num_tokens; ++id) {
+    const TokenType type = gguf.type_of(static_cast<size_t>(id));
+    if (type == TokenType::kNormal || type == TokenType::kUserDefined) {
+      model->add_token(gguf.parts_.names[static_cast<size_t>(id)], id);
+    }
+  }
+  for (int byte = 0; byte < 256; ++byte) {
+    model->set_byte_token(static_cast<uint8_t>(byte), gguf.byte_tokens_[byte]);
+  }
+  gguf.parts_.model = std::move(model);
+  return gguf.create();
+}
+
+Expected<std::unique_ptr<Tokenizer>> create_unigram_tokenizer(Vocabulary vocabulary) {
+  SLUICE_TRY_VOID(check_vocabulary(vocabulary, /*needs_scores=*/true));
+  SLUICE_TRY(Charsmap map, Charsmap::parse(vocabulary.precompiled_charsmap));
+  GgufParts gguf(std::move(vocabulary));
+  gguf.add_named_tokens(/*spaces_are_symbols=*/true);
+  gguf.fill_sentencepiece_bytes();
+  std::vector<NormalizerStep> steps;
+  steps.emplace_back(CharsmapStep{std::move(map)});
+  if (gguf.vocabulary_.remove_extra_whitespaces) {
+    steps.emplace_back(StripStep{});
+    SLUICE_TRY(Regex spaces, Regex::compile(" {2,}"));
+    steps.emplace_back(ReplaceStep{std::move(spaces), " "});
+  }
+  for (NormalizerStep& step : gguf.space_steps()) steps.push_back(std::move(step));
+  gguf.parts_.normalizer = Normalizer(std::move(steps));
+  double lowest = 0;
+  for (size_t id = 0; id < gguf.parts_.names.size(); ++id) {
+    if (gguf.type_of(id) == TokenType::kNormal) {
+      lowest = std::min<double>(lowest, gguf.vocabulary_.scores[id]);
+    }
+  }
+  auto model = std::make_unique<Unigram>(
+      Unigram::Options{gguf.vocabulary_.unknown, lowest - kUnknownPenalty});
+  for (size_t id = 0; id < gguf.parts_.names.size(); ++id) {
+    if (gguf.type_of(id) != TokenType::kNormal || gguf.parts_.names[id].empty()) continue;
+    model->add_token(gguf.parts_.names[id], static_cast<TokenId>(id), gguf.vocabulary_.scores[id]);
+  }
+  for (int byte = 0; byte < 256; ++byte) {
+    model->set_byte_token(static_cast<uint8_t>(byte), gguf.byte_tokens_[byte]);
+  }
+  gguf.parts_.model = std::move(model);
+  return gguf.create();
+}
+
+}  // namespace sluice

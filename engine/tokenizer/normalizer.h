@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happens to text before it is cut into pieces: steps as tokenizer.json names them, in order.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "engine/tokenizer/charsmap.h"
+#include "engine/tokenizer/regex.h"
+#include "engine/tokenizer/unicode_forms.h"
+
+namespace sluice {
+
+struct PrependStep {
+  std::string text;
+};
+
+struct ReplaceStep {
+  std::variant<Regex, std::string> pattern;  // a string is matched as it is
+  std::string content;
+};
+
+struct UnicodeFormStep {
+  UnicodeForm form = UnicodeForm::kNfc;
+};
+
+struct LowercaseStep {};
+
+struct StripStep {
+  bool left = true;
+  bool right = true;
+};
+
+struct CharsmapStep {
+  Charsmap map;
+  bool by_grapheme = false;  // as the `tokenizers` package does; otherwise SentencePiece's way
+};
+
+using NormalizerStep =
+    std::variant<PrependStep, ReplaceStep, UnicodeFormStep, LowercaseStep, StripStep, CharsmapStep>;
+
+class Normalizer {
+ public:
+  Normalizer() = default;
+
+  explicit Normalizer(std::vector<NormalizerStep> steps) : steps_(std::move(steps)) {}
+
+  [[nodiscard]] bool empty() const { return steps_.empty(); }
+
+  // True where `text` changes, with the outcome in `out`. Bytes that are no UTF-8 stay.
+  // `continues`: text comes before, so nothing is put in front.
+  bool normalize(std::string_view text,
+                 Regex::Scanner& scanner,
+                 std::string& out,
+                 bool continues = false) const;
+
+ private:
+  std::vector<NormalizerStep> steps_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Regular expressions as tokenizer.json files write them (Oniguruma's syntax, UTF-8), run by PCRE2.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "engine/core/status.h"
+
+namespace sluice {
+
+class Regex {
+ public:
+  // kUnsupported: the expression, and what of it is not known here.
+  static Expected<Regex> compile(std::string_view pattern);
+  // Matches one extended grapheme cluster.
+  static Regex grapheme();
+  Regex(Regex&&) noexcept;
+  Regex& operator=(Regex&&) noexcept;
+  ~Regex();
+
+  struct Range {
+    size_t begin = 0;
+    size_t end = 0;
+  };
+
+  // Working memory of searches, for one thread.
+  class Scanner {
+   public:
+    Scanner();
+    ~Scanner();
+    Scanner(Scanner&&) noexcept;
+    Scanner& operator=(Scanner&&) noexcept;
+
+   private:
+    friend class Regex;
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+  };
+
+  // The first match in `text` (valid UTF-8) that begins at or after `from` and is not empty.
+  bool find(std::string_view text, size_t from, Scanner& scanner, Range& found) const;
+
+ private:
+  struct Impl;
+  explicit Regex(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The last step of tokenization: one piece of text, as the pre-tokenizer left it, to token ids.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/types.h"
+#include "engine/tokenizer/bpe.h"
+#include "engine/tokenizer/word_cache.h"
+
+namespace sluice {
+
+// Working memory of one call of Tokenizer::encode. Pieces point into text that outlives it.
+struct ModelScratch {
+  // Best segmentation that ends at a byte (unigram models).
+  struct Node {
+    double score = 0;
+    uint32_t begin = 0;  // of its last token
+    TokenId token = kInvalidToken;
+    bool reached = false;
+  };
+
+  explicit ModelScratch(size_t text_bytes) : cache(text_bytes) {}
+
+  WordCache cache;
+  std::vector<TokenId> symbols;
+  BpeMerges::Scratch merging;
+  std::vector<Node> nodes;
+  std::vector<TokenId> reversed;
+};
+
+class TokenModel {
+ public:
+  virtual ~TokenModel() = default;
+  // Appends the tokens of `piece`, which is not empty: valid UTF-8, or bytes that are no UTF-8.
+  virtual void encode_piece(std::string_view piece,
+                            ModelScratch& scratch,
+                            std::vector<TokenId>& out) const = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Unicode's tables as base64 of UTF-8, see unicode_forms.cpp.
+#pragma once
+
+#include <string_view>
+
+namespace sluice {
+
+// Records: a character, what it becomes, NUL.
+extern const std::string_view kCanonicalDecompositions;
+extern const std::string_view kCompatibilityDecompositions;  // where it is not the canonical one
+extern const std::string_view kLowercase;
+// Records of three characters: first and last of a run, and their class.
+extern const std::string_view kCombiningClasses;
+// Records of three characters: a pair, and what it becomes.
+extern const std::string_view kCompositions;
+
+}  // namespace sluice

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Unigram segmentation (Kudo 2018): of all ways to cut a piece into tokens the one whose scores sum
+// highest (Viterbi). Linear in the bytes of the piece, times the length of the longest token.
+#pragma once
+
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/types.h"
+#include "engine/tokenizer/pair_map.h"
+#include "engine/tokenizer/token_model.h"
+
+namespace sluice {
+
+class Unigram final : public TokenModel {
+ public:
+  struct Options {
+    TokenId unknown = kInvalidToken;  // kInvalidToken: what has no token is left out
+    double unknown_score = 0;
+  };
+
+  explicit Unigram(const Options& options) : options_(options) { byte_tokens_.fill(kInvalidToken); }
+
+  // `name` is not empty and not known yet.
+  void add_token(std::string_view name, TokenId token, double score);
+
+  void set_byte_token(uint8_t byte, TokenId token) { byte_tokens_[byte] = token; }
+
+  // False: one token is the unknown one for each character of a run of them.
+  void set_fuse_unknown(bool fuse) { fuse_unknown_ = fuse; }
+
+  void encode_piece(std::string_view piece,
+                    ModelScratch& scratch,
+                    std::vector<TokenId>& out) const override;
+
+ private:
+  struct TrieNode {
+    double score = 0;
+    TokenId token = kInvalidToken;
+  };
+
+  void segment(std::string_view piece, ModelScratch& scratch, std::vector<TokenId>& out) const;
+  void append_unknown(std::string_view run, std::vector<TokenId>& out) const;
+
+  Options options_;
+  bool fuse_unknown_ = true;
+  std::array<TokenId, 256> byte_tokens_{};
+  std::vector<TrieNode> nodes_{TrieNode{}};  // 0 is the root
+  PairMap edges_{1024};                      // node << 8 | byte -> node
+};
+
+}  // namespace sluice

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/weights/checkpoint.h"
+
+#include <sys/stat.h>
+
+#include "engine/weights/gguf.h"
+#include "engine/weights/inspect.h"
+
+namespace sluice {
+namespace {
+
+class GgufCheckpoint final : public Checkpoint {
+ public:
+  GgufCheckpoint(std::unique_ptr<GgufFile> file, std::string architecture)
+      : Checkpoint(file->path(), CheckpointKind::kGguf, std::move(architecture)),
+        file_(std::move(file)) {
+    const std::string prefix = architecture_ + ".";
+    for (const auto& [key, value] : file_->metadata()) {
+      if (key.starts_with(prefix)) add_metadata(key, key.substr(prefix.size()), value);
+    }
+    for (const GgufTensor& tensor : file_->tensors()) {
+      add_tensor({.name = std::string(tensor.name),
+                  .num_dims = tensor.num_dims,
+                  .dims = {tensor.dims[0], tensor.dims[1], tensor.dims[2], tensor.dims[3]},
+                  .format = tensor.format,
+                  .data = tensor.data});
+    }
+    index_tensors();
+  }
+
+  [[nodiscard]] std::vector<std::span<const std::byte>> contents() const override {
+    return {file_->bytes()};
+  }
+
+  [[nodiscard]] Expected<std::unique_ptr<Tokenizer>> tokenizer() const override {
+    SLUICE_TRY(Vocabulary vocabulary, read_vocabulary(*file_));
+    return create_tokenizer(std::move(vocabulary));
+  }
+
+  [[nodiscard]] std::string chat_template() const override {
+    const Expected<std::string_view> source = file_->get_string("tokenizer.chat_template");
+    return source ? std::string(*source) : std::string();
+  }
+
+  [[nodiscard]] std::string describe(bool all_tensors) const override {
+    return describe_gguf(*file_, all_tensors);
+  }
+
+ private:
+  void add_metadata(std::string_view place, std::string_view key, const GgufValue& value) {
+    std::string name(place);
+    if (const auto* array = std::get_if<GgufArray>(&value.value)) {
+      if (array->element_type == GgufType::kString) return;
+      std::vector<double> numbers(array->size());
+      for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = array->number(i);
+      metadata_.set(key, std::move(name), std::move(numbers));
+    } else if (const auto* text = std::get_if<std::string_view>(&value.value)) {
+      metadata_.set(key, std::move(name), std::string(*text));
+    } else if (const auto* whole = std::get_if<int64_t>(&value.value); whole && *whole >= 0) {
+      metadata_.set(key, std::move(name), static_cast<uint64_t>(*whole));
+    } else {
+      std::visit(
+          [&](const auto& scalar) {
+            if constexpr (std::is_arithmetic_v<std::decay_t<decltype(scalar)>>) {
+              metadata_.set(key, std::move(name), scalar);
+            }
+          },
+          value.value);
+    }
+  }
+
+  std::unique_ptr<GgufFile> file_;
+};
+
+}  // namespace
+
+Expected<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& path) {
+  struct stat status {};
+  if (stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return open_hf_checkpoint(path);
+  return open_gguf_checkpoint(path);
+}
+
+Expected<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(const std::string& path) {
+  SLUICE_TRY(std::unique_ptr<GgufFile> file, GgufFile::open(path));
+  SLUICE_TRY(const std::string_view name, file->get_string("general.architecture"));
+  std::string architecture(name);
+  return std::make_unique<GgufCheckpoint>(std::move(file), std::move(architecture));
+}
+
+void Checkpoint::add_tensor(CheckpointTensor tensor) { tensors_.push_back(std::move(tensor)); }
+
+void Checkpoint::index_tensors() {
+  for (size_t i = 0; i < tensors_.size(); ++i) by_name_.emplace(tensors_[i].name, i);
+}
+
+const CheckpointTensor* Checkpoint::find(std::string_view name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : &tensors_[found->second];
+}
+
+int64_t Checkpoint::file_bytes() const {
+  int64_t total = 0;
+  for (const std::span<const std::byte> bytes : contents()) {
+    total += static_cast<int64_t>(bytes.size());
+  }
+  return total;
+}
+
+}  // namespace sluice

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model on disk, whatever its layout: metadata and tensors under GGUF's names, the tokenizer and
+// the chat template. Tensor data stays mapped.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "engine/weights/metadata.h"
+#include "quant/format.h"
+
+namespace sluice {
+
+struct CheckpointTensor {
+  std::string name;  // "blk.0.attn_q.weight"
+  uint32_t num_dims = 0;
+  uint64_t dims[4] = {1, 1, 1, 1};  // fastest first: dims[0] = K
+  WeightFormat format = WeightFormat::kF32;
+  std::span<const std::byte> data;  // mapped
+};
+
+// How the rows of q and k and the weights of norms are stored.
+enum class CheckpointKind : uint8_t { kGguf, kHuggingFace };
+
+class Checkpoint {
+ public:
+  // `path`: a GGUF file, or a directory with config.json and safetensors. kUnsupported or kDataLoss
+  // with one line "file: field: found X, expected Y".
+  static Expected<std::unique_ptr<Checkpoint>> open(const std::string& path);
+  virtual ~Checkpoint() = default;
+  Checkpoint(const Checkpoint&) = delete;
+  Checkpoint& operator=(const Checkpoint&) = delete;
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] CheckpointKind kind() const { return kind_; }
+  // general.architecture of a GGUF file, model_type of a config.json.
+  [[nodiscard]] const std::string& architecture() const { return architecture_; }
+  [[nodiscard]] const Metadata& metadata() const { return metadata_; }
+  [[nodiscard]] const std::vector<CheckpointTensor>& tensors() const { return tensors_; }
+  [[nodiscard]] const CheckpointTensor* find(std::string_view name) const;
+  [[nodiscard]] bool has(std::string_view name) const { return find(name) != nullptr; }
+
+  // The bytes that decide what the model computes; their hash is part of the determinism key.
+  [[nodiscard]] virtual std::vector<std::span<const std::byte>> contents() const = 0;
+  [[nodiscard]] int64_t file_bytes() const;
+  [[nodiscard]] virtual Expected<std::unique_ptr<Tokenizer>> tokenizer() const = 0;
+  [[nodiscard]] virtual std::string chat_template() const = 0;  // empty: none
+  // Metadata and tensors as text for people; see describe_gguf().
+  [[nodiscard]] virtual std::string describe(bool all_tensors) const = 0;
+
+ protected:
+  Checkpoint(std::string path, CheckpointKind kind, std::string architecture)
+      : path_(std::move(path)),
+        kind_(kind),
+        architecture_(std::move(architecture)),
+        metadata_(path_) {}
+
+  void add_tensor(CheckpointTensor tensor);
+  // Once all are added.
+  void index_tensors();
+
+  std::string path_;
+  CheckpointKind kind_;
+  std::string architecture_;
+  Metadata metadata_;
+
+ private:
+  std::vector<CheckpointTensor> tensors_;
+  std::unordered_map<std::string_view, size_t> by_name_;
+};
+
+Expected<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(const std::string& path);
+Expected<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::string& directory);
+
+}  // namespace sluice

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// A directory in Hugging Face's layout: config.json, safetensors with or without an index.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <optional>
+#include <set>
+
+#include "engine/weights/checkpoint.h"
+#include "engine/weights/gguf_parse.h"
+#include "engine/weights/hf_config.h"
+#include "engine/weights/mapped_file.h"
+#include "engine/weights/safetensors.h"
+
+namespace sluice {
+namespace {
+
+struct NamePair {
+  std::string_view hf;
+  std::string_view gguf;
+};
+
+constexpr NamePair kModelNames[] = {
+    {"model.embed_tokens.weight", "token_embd.weight"},
+    {"model.norm.weight", "output_norm.weight"},
+    {"lm_head.weight", "output.weight"},
+};
+
+// Inside "model.layers.N.", without ".weight" and ".bias".
+constexpr NamePair kLayerNames[] = {
+    {"input_layernorm", "attn_norm"},
+    {"self_attn.q_proj", "attn_q"},
+    {"self_attn.k_proj", "attn_k"},
+    {"self_attn.v_proj", "attn_v"},
+    {"self_attn.qkv_proj", "attn_qkv"},
+    {"self_attn.o_proj", "attn_output"},
+    {"self_attn.q_norm", "attn_q_norm"},
+    {"self_attn.k_norm", "attn_k_norm"},
+    {"post_attention_layernorm", "post_attention_norm"},
+    {"pre_feedforward_layernorm", "ffn_norm"},
+    {"post_feedforward_layernorm", "post_ffw_norm"},
+    {"mlp.gate_proj", "ffn_gate"},
+    {"mlp.up_proj", "ffn_up"},
+    {"mlp.gate_up_proj", "ffn_up"},
+    {"mlp.down_proj", "ffn_down"},
+    {"mlp.gate", "ffn_gate_inp"},
+    {"mlp.router", "ffn_gate_inp"},
+};
+
+constexpr NamePair kExpertNames[] = {
+    {"gate_proj", "ffn_gate_exps"},
+    {"up_proj", "ffn_up_exps"},
+    {"down_proj", "ffn_down_exps"},
+};
+
+// Tensors that are no part of the text model, or that follow from the configuration.
+constexpr std::string_view kIgnored[] = {"vision_tower.", "multi_modal_projector.",
+                                         "model.vision_tower.", "model.multi_modal_projector."};
+
+std::string_view without_prefix(std::string_view name) {
+  for (const std::string_view prefix : {std::string_view("language_model."),
+                                        std::string_view("model.language_model.")}) {
+    if (name.starts_with(prefix)) return name.substr(prefix.size());
+  }
+  return name;
+}
+
+template <size_t N>
+std::string_view translate(const NamePair (&names)[N], std::string_view hf) {
+  for (const NamePair& pair : names) {
+    if (pair.hf == hf) return pair.gguf;
+  }
+  return {};
+}
+
+// A number at the start of `text`, which loses it and the dot that follows.
+std::optional<std::string> take_number(std::string_view& text) {
+  const size_t dot = text.find('.');
+  const std::string_view digits = text.substr(0, dot);
+  const bool number = dot != std::string_view::npos && !digits.empty() && digits.size() < 6 &&
+                      std::all_of(digits.begin(), digits.end(),
+                                  [](char c) { return c >= '0' && c <= '9'; });
+  if (!number) return std::nullopt;
+  text.remove_prefix(dot + 1);
+  return std::string(digits);
+}
+
+// GGUF's name; the name itself where there is none, so that whoever reads tensors names it.
+std::string gguf_name(std::string_view stored) {
+  std::string name(without_prefix(stored));
+  if (!name.starts_with("model.") && name != "lm_head.weight") name = "model." + name;
+  if (const std::string_view found = translate(kModelNames, name); !found.empty()) {
+    return std::string(found);
+  }
+  std::string_view rest = name;
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!rest.starts_with(kLayers)) return std::string(stored);
+  rest.remove_prefix(kLayers.size());
+  const std::optional<std::string> layer = take_number(rest);
+  if (!layer) return std::string(stored);
+  const std::string prefix = "blk." + *layer + ".";
+  if (rest == "self_attn.sinks") return prefix + "attn_sinks.weight";
+  const size_t dot = rest.rfind('.');
+  if (dot == std::string_view::npos) return std::string(stored);
+  const std::string suffix(rest.substr(dot));
+  rest = rest.substr(0, dot);
+  constexpr std::string_view kExperts = "mlp.experts.";
+  if (rest.starts_with(kExperts)) {
+    rest.remove_prefix(kExperts.size());
+    const std::optional<std::string> expert = take_number(rest);
+    const std::string_view found = translate(kExpertNames, rest);
+    if (!expert || found.empty()) return std::string(stored);
+    return prefix + std::string(found) + "." + *expert + suffix;
+  }
+  const std::string_view found = translate(kLayerNames, rest);
+  return found.empty() ? std::string(stored) : prefix + std::string(found) + suffix;
+}
+
+bool is_ignored(std::string_view stored, bool tied_embeddings) {
+  if (tied_embeddings && without_prefix(stored) == "lm_head.weight") return true;
+  if (stored.ends_with(".rotary_emb.inv_freq")) return true;
+  return std::any_of(std::begin(kIgnored), std::end(kIgnored),
+                     [&](std::string_view prefix) { return stored.starts_with(prefix); });
+}
+
+bool exists(const std::string& path) {
+  struct stat status {};
+  return stat(path.c_str(), &status) == 0;
+}
+
+class HfCheckpoint final : public Checkpoint {
+ public:
+  HfCheckpoint(const std::string& directory, HfConfig config, MappedFile config_file)
+      : Checkpoint(directory, CheckpointKind::kHuggingFace, std::move(config.model_type)),
+        tied_embeddings_(config.tied_embeddings) {
+    metadata_ = std::move(config.metadata);
+    files_.push_back(std::move(config_file));
+  }
+
+  Expected<void> read_tensors();
+
+  [[nodiscard]] std::vector<std::span<const std::byte>> contents() const override {
+    std::vector<std::span<const std::byte>> pieces;
+    for (const MappedFile& file : files_) pieces.push_back(file.bytes());
+    return pieces;
+  }
+
+  [[nodiscard]] Expected<std::unique_ptr<Tokenizer>> tokenizer() const override {
+    return make_error(ErrorCode::kUnsupported,
+                      path_ + "/tokenizer.json: tokenizers of directories are not supported");
+  }
+
+  [[nodiscard]] std::string chat_template() const override { return {}; }
+  [[nodiscard]] std::string describe(bool all_tensors) const override;
+
+ private:
+  Expected<void> read_shard(const std::string& name,
+                            const std::map<std::string, std::string>* index);
+
+  bool tied_embeddings_;
+  std::vector<MappedFile> files_;  // config.json first
+};
+
+Expected<void> HfCheckpoint::read_shard(const std::string& name,
+                                        const std::map<std::string, std::string>* index) {
+  const std::string path = path_ + "/" + name;
+  SLUICE_TRY(MappedFile file, MappedFile::open(path));
+  SLUICE_TRY(std::vector<SafetensorsTensor> tensors, parse_safetensors(file.bytes(), path));
+  for (SafetensorsTensor& tensor : tensors) {
+    if (index != nullptr) {
+      const auto found = index->find(tensor.name);
+      if (found == index->end() || found->second != name) {
+        return make_error(ErrorCode::kDataLoss,
+                          path + ": tensor " + quoted(tensor.name) + ": found here, expected " +
+                              (found == index->end() ? "nowhere" : "in " + found->second) +
+                              " by the index");
+      }
+    }
+    if (is_ignored(tensor.name, tied_embeddings_)) continue;
+    CheckpointTensor entry;
+    entry.name = gguf_name(tensor.name);
+    entry.num_dims = static_cast<uint32_t>(tensor.shape.size());
+    std::reverse_copy(tensor.shape.begin(), tensor.shape.end(), std::begin(entry.dims));
+    entry.format = tensor.format;
+    entry.data = tensor.data;
+    add_tensor(std::move(entry));
+  }
+  files_.push_back(std::move(file));
+  return {};
+}
+
+Expected<void> HfCheckpoint::read_tensors() {
+  const std::string index_path = path_ + "/model.safetensors.index.json";
+  if (!exists(index_path)) {
+    SLUICE_TRY_VOID(read_shard("model.safetensors", nullptr));
+    index_tensors();
+    return {};
+  }
+  SLUICE_TRY(const MappedFile index_file, MappedFile::open(index_path));
+  SLUICE_TRY(const auto index, parse_safetensors_index(index_file.bytes(), index_path));
+  std::set<std::string> shards;
+  for (const auto& [tensor, shard] : index) shards.insert(shard);
+  size_t num_found = 0;
+  for (const std::string& shard : shards) SLUICE_TRY_VOID(read_shard(shard, &index));
+  index_tensors();
+  for (const auto& [tensor, shard] : index) {
+    if (is_ignored(tensor, tied_embeddings_) || has(gguf_name(tensor))) ++num_found;
+  }
+  if (num_found != index.size()) {
+    return make_error(ErrorCode::kDataLoss,
+                      index_path + ": weight_map: found " + std::to_string(index.size()) +
+                          " tensors, expected the " + std::to_string(num_found) +
+                          " that the files hold");
+  }
+  return {};
+}
+
+std::string HfCheckpoint::describe(bool all_tensors) const {
+  std::string text = path_ + "\n  " + architecture_ + ", " + std::to_string(files_.size() - 1) +
+                     " safetensors file(s), " + std::to_string(tensors().size()) + " tensors\n";
+  size_t num_left_out = 0;
+  for (const CheckpointTensor& tensor : tensors()) {
+    const bool later_layer = tensor.name.starts_with("blk.") && !tensor.name.starts_with("blk.0.");
+    if (later_layer && !all_tensors) {
+      ++num_left_out;
+      continue;
+    }
+    text += "  " + tensor.name + "  " + std::string(format_info(tensor.format).name) + " [";
+    for (uint32_t i = 0; i < tensor.num_dims; ++i) {
+      text += (i == 0 ? "" : ", ") + std::to_string(tensor.dims[i]);
+    }
+    text += "]  " + std::to_string(tensor.data.size()) + " bytes\n";
+  }
+  if (num_left_out > 0) text += "  and " + std::to_string(num_left_out) + " of further layers\n";
+  return text;
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::string& directory) {
+  const std::string config_path = directory + "/config.json";
+  SLUICE_TRY(MappedFile file, MappedFile::open(config_path));
+  SLUICE_TRY(HfConfig config, parse_hf_config(file.bytes(), config_path));
+  auto checkpoint =
+      std::make_unique<HfCheckpoint>(directory, std::move(config), std::move(file));
+  SLUICE_TRY_VOID(checkpoint->read_tensors());
+  return checkpoint;
+}
+
+}  // namespace sluice

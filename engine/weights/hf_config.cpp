@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/weights/hf_config.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "engine/weights/gguf_parse.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kMaxConfigBytes = 1 << 20;
+constexpr int kMaxDepth = 16;
+constexpr size_t kMaxArray = 1 << 16;
+
+// Key of metadata.h and the keys that mean the same, the first present one wins.
+struct Row {
+  const char* key;
+  const char* spellings[2];
+};
+
+constexpr Row kRows[] = {
+    {"block_count", {"num_hidden_layers", nullptr}},
+    {"embedding_length", {"hidden_size", nullptr}},
+    {"feed_forward_length", {"intermediate_size", nullptr}},
+    {"attention.head_count", {"num_attention_heads", nullptr}},
+    {"attention.head_count_kv", {"num_key_value_heads", nullptr}},
+    {"attention.key_length", {"head_dim", nullptr}},
+    {"context_length", {"max_position_embeddings", nullptr}},
+    {"vocab_size", {"vocab_size", nullptr}},
+    {"attention.layer_norm_rms_epsilon", {"rms_norm_eps", nullptr}},
+    {"attention.sliding_window", {"sliding_window", nullptr}},
+    {"attention.sliding_window_pattern", {"sliding_window_pattern", "_sliding_window_pattern"}},
+    {"attention.scale", {"attention_multiplier", nullptr}},
+    {"attn_logit_softcapping", {"attn_logit_softcapping", nullptr}},
+    {"final_logit_softcapping", {"final_logit_softcapping", nullptr}},
+    {"query_pre_attn_scalar", {"query_pre_attn_scalar", nullptr}},
+    {"embedding_scale", {"embedding_multiplier", nullptr}},
+    {"residual_scale", {"residual_multiplier", nullptr}},
+    {"logit_scale", {"logits_scaling", nullptr}},
+    {"expert_count", {"num_experts", "num_local_experts"}},
+    {"expert_used_count", {"num_experts_per_tok", "experts_per_token"}},
+    {"expert_feed_forward_length", {"moe_intermediate_size", nullptr}},
+    {"norm_topk_prob", {"norm_topk_prob", nullptr}},
+    {"decoder_sparse_step", {"decoder_sparse_step", nullptr}},
+    {"no_rope_layers", {"no_rope_layers", nullptr}},
+    {"no_rope_layer_interval", {"no_rope_layer_interval", nullptr}},
+    {"use_sliding_window", {"use_sliding_window", nullptr}},
+    {"max_window_layers", {"max_window_layers", nullptr}},
+    {"hidden_act", {"hidden_activation", "hidden_act"}},
+    {"attention_bias", {"attention_bias", nullptr}},
+    {"mlp_bias", {"mlp_bias", nullptr}},
+};
+
+constexpr Row kRopeRows[] = {
+    {"rope.freq_base", {"rope_theta", nullptr}},
+    {"rope.scaling.type", {"rope_type", "type"}},
+    {"rope.scaling.factor", {"factor", nullptr}},
+    {"rope.scaling.low_freq_factor", {"low_freq_factor", nullptr}},
+    {"rope.scaling.high_freq_factor", {"high_freq_factor", nullptr}},
+    {"rope.scaling.original_context_length", {"original_max_position_embeddings", nullptr}},
+    {"rope.scaling.yarn_beta_fast", {"beta_fast", nullptr}},
+    {"rope.scaling.yarn_beta_slow", {"beta_slow", nullptr}},
+    {"rope.scaling.truncate", {"truncate", nullptr}},
+    {"rope.scaling.attention_factor", {"attention_factor", nullptr}},
+    {"rope.scaling.attn_factor", {"attention_factor", nullptr}},
+    {"rope.scaling.short_factor", {"short_factor", nullptr}},
+    {"rope.scaling.long_factor", {"long_factor", nullptr}},
+    {"partial_rotary_factor", {"partial_rotary_factor", nullptr}},
+};
+
+// Scalars, strings and arrays of numbers or booleans; nothing for the rest.
+std::optional<MetadataValue> value_of(const Json& json) {
+  if (json.is_number_unsigned()) return json.get<uint64_t>();
+  if (json.is_number_integer()) return json.get<int64_t>();
+  if (json.is_number_float()) return json.get<double>();
+  if (json.is_boolean()) return json.get<bool>();
+  if (json.is_string()) return json.get<std::string>();
+  if (!json.is_array() || json.size() > kMaxArray) return std::nullopt;
+  std::vector<double> numbers;
+  for (const Json& item : json) {
+    if (item.is_boolean()) {
+      numbers.push_back(item.get<bool>() ? 1 : 0);
+    } else if (item.is_number()) {
+      numbers.push_back(item.get<double>());
+    } else {
+      return std::nullopt;
+    }
+  }
+  return numbers;
+}
+
+const Json* member(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+template <size_t N>
+void take_rows(const Json& object,
+               const Row (&rows)[N],
+               const std::string& place,
+               Metadata& metadata) {
+  for (const Row& row : rows) {
+    for (const char* spelling : row.spellings) {
+      const Json* found = spelling == nullptr ? nullptr : member(object, spelling);
+      if (found == nullptr) continue;
+      if (std::optional<MetadataValue> value = value_of(*found)) {
+        metadata.set(row.key, place + spelling, std::move(*value));
+        break;
+      }
+    }
+  }
+}
+
+// Which layers are windowed, from their types, or from where windows begin.
+void take_layer_types(const Json& config, Metadata& metadata) {
+  std::vector<double> sliding;
+  if (const Json* types = member(config, "layer_types"); types != nullptr && types->is_array()) {
+    for (const Json& type : *types) sliding.push_back(type == "sliding_attention" ? 1 : 0);
+    metadata.set("attention.sliding_layers", "layer_types", std::move(sliding));
+    return;
+  }
+  const Json* first = member(config, "max_window_layers");
+  const Json* layers = member(config, "num_hidden_layers");
+  if (first == nullptr || layers == nullptr || !first->is_number_unsigned() ||
+      !layers->is_number_unsigned() || layers->get<uint64_t>() > kMaxArray) {
+    return;
+  }
+  for (uint64_t i = 0; i < layers->get<uint64_t>(); ++i) {
+    sliding.push_back(i >= first->get<uint64_t>() ? 1 : 0);
+  }
+  metadata.set("attention.sliding_layers", "max_window_layers", std::move(sliding));
+}
+
+void take_rope(const Json& config, Metadata& metadata) {
+  take_rows(config, kRopeRows, "", metadata);  // the old spelling: partly at the top level
+  if (const Json* local = member(config, "rope_local_base_freq"); local != nullptr) {
+    if (auto value = value_of(*local)) {
+      metadata.set("rope.freq_base_swa", "rope_local_base_freq", std::move(*value));
+    }
+  }
+  for (const char* name : {"rope_scaling", "rope_parameters"}) {
+    const Json* rope = member(config, name);
+    if (rope == nullptr || !rope->is_object()) continue;
+    const std::string place = std::string(name) + ".";
+    take_rows(*rope, kRopeRows, place, metadata);
+    if (const Json* full = member(*rope, "full_attention"); full && full->is_object()) {
+      take_rows(*full, kRopeRows, place + "full_attention.", metadata);
+    }
+    const Json* sliding = member(*rope, "sliding_attention");
+    const Json* base =
+        sliding && sliding->is_object() ? member(*sliding, "rope_theta") : nullptr;
+    if (base != nullptr) {
+      if (auto value = value_of(*base)) {
+        metadata.set("rope.freq_base_swa", place + "sliding_attention.rope_theta",
+                     std::move(*value));
+      }
+    }
+  }
+}
+
+// Sizes that follow from two keys.
+Expected<void> take_derived(const Json& config, Metadata& metadata) {
+  if (metadata.has("partial_rotary_factor")) {
+    SLUICE_TRY(const double part, metadata.get_positive_or("partial_rotary_factor", 1));
+    SLUICE_TRY(const int32_t hidden, metadata.get_count("embedding_length", 1 << 20));
+    SLUICE_TRY(const int32_t heads, metadata.get_count("attention.head_count", 1024));
+    SLUICE_TRY(const int32_t width,
+               metadata.get_count_or("attention.key_length", 1024, hidden / heads));
+    if (part > 1) return metadata.wrong("partial_rotary_factor", std::to_string(part), "at most 1");
+    metadata.set("rope.dimension_count", "partial_rotary_factor",
+                 static_cast<uint64_t>(static_cast<double>(width) * part));
+  }
+  // Stated beside max_position_embeddings, the original context decides the factor.
+  if (const Json* original = member(config, "original_max_position_embeddings");
+      original != nullptr && original->is_number_unsigned()) {
+    SLUICE_TRY(const int32_t context, metadata.get_count("context_length", 1 << 27));
+    const auto trained = original->get<double>();
+    if (trained < 1) {
+      return metadata.wrong("rope.scaling.original_context_length", "0", "1 or more");
+    }
+    metadata.set("rope.scaling.original_context_length", "original_max_position_embeddings",
+                 original->get<uint64_t>());
+    metadata.set("rope.scaling.factor", "max_position_embeddings", context / trained);
+  }
+  return {};
+}
+
+}  // namespace
+
+Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::string& file_name) {
+  const auto fail = [&](const std::string& field, const std::string& found,
+                        const std::string& expected) {
+    return make_error(ErrorCode::kDataLoss,
+                      file_name + ": " + field + ": found " + found + ", expected " + expected);
+  };
+  if (json.size() > kMaxConfigBytes) {
+    return fail("file", std::to_string(json.size()) + " bytes", "at most 1 MiB");
+  }
+  const auto* text = reinterpret_cast<const char*>(json.data());
+  bool too_deep = false;
+  const auto watch_depth = [&too_deep](int depth, Json::parse_event_t, Json&) {
+    too_deep = too_deep || depth > kMaxDepth;
+    return !too_deep;
+  };
+  const Json root = Json::parse(text, text + json.size(), watch_depth, false);
+  if (too_deep) return fail("file", "values nested deeper than 16", "a configuration");
+  if (!root.is_object()) return fail("file", "no JSON object", "a JSON object");
+  const Json* nested = member(root, "text_config");
+  const Json& config = nested != nullptr && nested->is_object() ? *nested : root;
+
+  HfConfig result{.model_type = {}, .tied_embeddings = false, .metadata = Metadata(file_name)};
+  const Json* type = member(config, "model_type");
+  if (type == nullptr) type = member(root, "model_type");
+  if (type == nullptr || !type->is_string()) return fail("model_type", "nothing", "a string");
+  result.model_type = type->get<std::string>();
+  if (result.model_type.size() > 100) return fail("model_type", sluice::quoted(result.model_type), "a name");
+  for (const Json* object : {&root, &config}) {
+    if (member(*object, "quantization_config") != nullptr) {
+      return make_error(ErrorCode::kUnsupported,
+                        file_name + ": quantization_config: found one, expected none: quantized "
+                                    "safetensors are not supported");
+    }
+    if (const Json* tied = member(*object, "tie_word_embeddings"); tied && tied->is_boolean()) {
+      result.tied_embeddings = tied->get<bool>();
+    }
+  }
+  take_rows(config, kRows, "", result.metadata);
+  take_layer_types(config, result.metadata);
+  take_rope(config, result.metadata);
+  SLUICE_TRY_VOID(take_derived(config, result.metadata));
+  return result;
+}
+
+}  // namespace sluice

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// config.json in its old and new spellings (rope_scaling and rope_parameters, text_config or not)
+// under the keys of metadata.h.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "engine/core/status.h"
+#include "engine/weights/metadata.h"
+
+namespace sluice {
+
+struct HfConfig {
+  std::string model_type;  // of the text model
+  bool tied_embeddings = false;
+  Metadata metadata;
+};
+
+// kDataLoss with one line "file: field: found X, expected Y". Scalars of the wrong type are found by
+// whoever reads the key.
+Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::string& file_name);
+
+}  // namespace sluice

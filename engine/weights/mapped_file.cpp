@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/weights/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+namespace sluice {
+namespace {
+
+tl::unexpected<Error> system_error(const std::string& path, const char* call) {
+  const int number = errno;
+  ErrorCode code = ErrorCode::kDataLoss;
+  if (number == ENOENT || number == ENOTDIR) code = ErrorCode::kNotFound;
+  if (number == EACCES || number == EPERM) code = ErrorCode::kPermissionDenied;
+  return make_error(code,
+                    path + ": " + call + ": found \"" + std::generic_category().message(number) +
+                        "\", expected a readable file");
+}
+
+}  // namespace
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+Expected<MappedFile> MappedFile::open(const std::string& path) {
+  // Non-blocking, so that a pipe in place of the file is an error instead of a wait.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return system_error(path, "open");
+  struct stat status {};
+  const bool known = fstat(fd, &status) == 0;
+  if (!known || !S_ISREG(status.st_mode) || status.st_size == 0) {
+    auto error = known ? make_error(ErrorCode::kDataLoss,
+                                    path + ": file: found " +
+                                        (S_ISREG(status.st_mode) ? "0 bytes"
+                                                                 : "a directory or device") +
+                                        ", expected a regular file with contents")
+                       : system_error(path, "stat");
+    close(fd);
+    return error;
+  }
+  const auto size = static_cast<size_t>(status.st_size);
+  void* address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+  auto error = system_error(path, "mmap");
+  close(fd);  // the mapping keeps the file
+  if (address == MAP_FAILED) return error;
+  madvise(address, size, MADV_WILLNEED);  // advice only: failing changes nothing but speed
+  return MappedFile({static_cast<const std::byte*>(address), size});
+}
+
+}  // namespace sluice

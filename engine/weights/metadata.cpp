@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/weights/metadata.h"
+
+#include <cmath>
+#include <cstdio>
+
+namespace sluice {
+namespace {
+
+std::string text_of(const MetadataValue& value) {
+  if (const auto* number = std::get_if<uint64_t>(&value)) return std::to_string(*number);
+  if (const auto* number = std::get_if<int64_t>(&value)) return std::to_string(*number);
+  if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
+  if (const auto* number = std::get_if<double>(&value)) {
+    char text[40];
+    std::snprintf(text, sizeof text, "%.9g", *number);
+    return text;
+  }
+  if (const auto* text = std::get_if<std::string>(&value)) return "\"" + text->substr(0, 60) + "\"";
+  return "an array of " + std::to_string(std::get<std::vector<double>>(value).size());
+}
+
+}  // namespace
+
+void Metadata::set(std::string_view key, std::string place, MetadataValue value) {
+  entries_.insert_or_assign(std::string(key), Entry{std::move(place), std::move(value)});
+}
+
+const Metadata::Entry* Metadata::find(std::string_view key) const {
+  const auto found = entries_.find(key);
+  return found == entries_.end() ? nullptr : &found->second;
+}
+
+tl::unexpected<Error> Metadata::wrong(std::string_view key,
+                                      const std::string& found,
+                                      const std::string& expected) const {
+  const Entry* entry = find(key);
+  return make_error(ErrorCode::kDataLoss,
+                    file_ + ": " + (entry != nullptr ? entry->place : std::string(key)) +
+                        ": found " + found + ", expected " + expected);
+}
+
+tl::unexpected<Error> Metadata::wrong_type(std::string_view key,
+                                           const std::string& expected) const {
+  const Entry* entry = find(key);
+  return wrong(key, entry != nullptr ? text_of(entry->value) : "nothing", expected);
+}
+
+Expected<uint64_t> Metadata::get_uint(std::string_view key) const {
+  if (const Entry* entry = find(key); entry != nullptr) {
+    if (const auto* value = std::get_if<uint64_t>(&entry->value)) return *value;
+  }
+  return wrong_type(key, "a whole number");
+}
+
+Expected<double> Metadata::get_float(std::string_view key) const {
+  if (const Entry* entry = find(key); entry != nullptr) {
+    if (const auto* value = std::get_if<double>(&entry->value)) return *value;
+    if (const auto* value = std::get_if<uint64_t>(&entry->value)) {
+      return static_cast<double>(*value);
+    }
+    if (const auto* value = std::get_if<int64_t>(&entry->value)) return static_cast<double>(*value);
+  }
+  return wrong_type(key, "a number");
+}
+
+Expected<std::string> Metadata::get_string(std::string_view key) const {
+  if (const Entry* entry = find(key); entry != nullptr) {
+    if (const auto* value = std::get_if<std::string>(&entry->value)) return *value;
+  }
+  return wrong_type(key, "a string");
+}
+
+Expected<std::vector<double>> Metadata::get_numbers(std::string_view key) const {
+  if (const Entry* entry = find(key); entry != nullptr) {
+    if (const auto* value = std::get_if<std::vector<double>>(&entry->value)) return *value;
+  }
+  return wrong_type(key, "an array of numbers");
+}
+
+Expected<uint64_t> Metadata::get_uint_or(std::string_view key, uint64_t fallback) const {
+  if (!has(key)) return fallback;
+  return get_uint(key);
+}
+
+Expected<double> Metadata::get_float_or(std::string_view key, double fallback) const {
+  if (!has(key)) return fallback;
+  return get_float(key);
+}
+
+Expected<bool> Metadata::get_bool_or(std::string_view key, bool fallback) const {
+  const Entry* entry = find(key);
+  if (entry == nullptr) return fallback;
+  if (const auto* value = std::get_if<bool>(&entry->value)) return *value;
+  return wrong_type(key, "true or false");
+}
+
+Expected<int32_t> Metadata::get_count(std::string_view key, uint64_t max) const {
+  SLUICE_TRY(const uint64_t value, get_uint(key));
+  if (value == 0 || value > max) {
+    return wrong(key, std::to_string(value), "1 to " + std::to_string(max));
+  }
+  return static_cast<int32_t>(value);
+}
+
+Expected<int32_t> Metadata::get_count_or(std::string_view key,
+                                         uint64_t max,
+                                         int32_t fallback) const {
+  if (!has(key)) return fallback;
+  return get_count(key, max);
+}
+
+Expected<double> Metadata::get_positive_or(std::string_view key, double fallback) const {
+  SLUICE_TRY(const double value, get_float_or(key, fallback));
+  if (!(value > 0) || !std::isfinite(value)) return wrong_type(key, "a positive number");
+  return value;
+}
+
+}  // namespace sluice

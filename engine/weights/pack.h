@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// One weight of a checkpoint into kernel layout, checked on the way.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "quant/repack.h"
+
+namespace sluice {
+
+// Packs n rows of k weights over a few short-lived threads; repacking is the largest part of a
+// start and touches every byte once. kDataLoss where a scale or a float weight is infinite or NaN:
+// the first of them, as "<where>: row 3 block 7: found scale nan, expected finite scales".
+Expected<void> pack_checked(const std::string& where,
+                            WeightFormat format,
+                            const std::byte* src,
+                            int64_t n,
+                            int64_t k,
+                            std::byte* dst);
+
+// One row of k weights as floats, with the same check.
+Expected<std::vector<float>> decode_checked(const std::string& where,
+                                            WeightFormat format,
+                                            const std::byte* row,
+                                            int64_t k);
+
+}  // namespace sluice

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// safetensors: an 8-byte length, a JSON header, then the tensors' bytes. Everything is checked
+// before it is used: the header lies inside the file, offsets inside the data, every tensor has
+// exactly the bytes of its shape and type, none overlap, names are unique.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "quant/format.h"
+
+namespace sluice {
+
+struct SafetensorsTensor {
+  std::string name;
+  WeightFormat format = WeightFormat::kF32;
+  std::vector<uint64_t> shape;      // as stored: the last dimension is contiguous
+  std::span<const std::byte> data;  // inside the file
+};
+
+// kDataLoss or kUnsupported (element type) with one line "file: field: found X, expected Y".
+Expected<std::vector<SafetensorsTensor>> parse_safetensors(std::span<const std::byte> file,
+                                                           const std::string& file_name);
+
+// model.safetensors.index.json: file name by tensor name. File names are plain names of the same
+// directory.
+Expected<std::map<std::string, std::string>> parse_safetensors_index(std::span<const std::byte> json,
+                                                                     const std::string& file_name);
+
+}  // namespace sluice

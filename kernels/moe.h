@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mixture-of-experts routing: which experts a token goes to, and how their outputs join.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/device.h"
+
+namespace sluice::kernels {
+
+// The `top_k` largest logits of each row, equal ones by lower id; never drops a token. ids come out
+// ascending. weight_j = exp(l_j - max) / sum, the sum over the chosen ones in order of id, or over
+// all experts (16 lanes as in the norm's sum, then folded by halves).
+struct MoeRouteArgs {
+  const float* logits;  // [num_rows, num_experts]
+  int32_t num_rows;
+  int32_t num_experts;  // at most kMaxExperts
+  int32_t top_k;        // at most num_experts
+  bool normalize;       // sum over the chosen
+  int32_t* ids;         // [num_rows, top_k]
+  float* weights;       // [num_rows, top_k]
+};
+
+inline constexpr int32_t kMaxExperts = 1024;
+
+void moe_route(const ExecContext& ctx, const MoeRouteArgs& args);
+
+// x[i, :] = fma(y[rows[i, j], :], scale * weights[i, j], x[i, :]) for j in order: by expert id.
+struct MoeCombineArgs {
+  const float* y;  // [.., n] outputs of the experts
+  int64_t y_stride;
+  const int32_t* rows;    // [num_rows, top_k]: where each token's outputs are in y
+  const float* weights;   // [num_rows, top_k]
+  int32_t num_rows;
+  int32_t top_k;
+  int32_t n;
+  float scale = 1;
+  float* x;
+  int64_t x_stride;
+};
+
+void moe_combine(const ExecContext& ctx, const MoeCombineArgs& args);
+
+}  // namespace sluice::kernels

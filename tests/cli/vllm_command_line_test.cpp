@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "server/cli/command.h"
+
+namespace sluice {
+namespace {
+
+struct Outcome {
+  ParsedCommandLine parsed;
+  std::string stderr_text;
+};
+
+// The words of a command line whose first is the program's name.
+Outcome run(std::vector<const char*> words) {
+  unsetenv("VLLM_API_KEY");
+  testing::internal::CaptureStderr();
+  ParsedCommandLine parsed = parse_command_line(static_cast<int>(words.size()), words.data());
+  return {std::move(parsed), testing::internal::GetCapturedStderr()};
+}
+
+std::string refusal(const std::vector<const char*>& words) {
+  const Outcome outcome = run(words);
+  EXPECT_FALSE(outcome.parsed.invocation.has_value());
+  EXPECT_EQ(outcome.parsed.exit_code, 2);
+  return outcome.stderr_text;
+}
+
+TEST(VllmCommandLine, ProductionStacksVectorBecomesServe) {
+  const auto [parsed, text] = run({"/usr/bin/vllm",
+                                   "serve",
+                                   "/data/model.gguf",
+                                   "--host",
+                                   "0.0.0.0",
+                                   "--port",
+                                   "8000",
+                                   "--no-enable-chunked-prefill",
+                                   "--no-enable-prefix-caching",
+                                   "--max-model-len",
+                                   "1024",
+                                   "--dtype",
+                                   "auto",
+                                   "--tensor-parallel-size",
+                                   "1",
+                                   "--max-num-seqs",
+                                   "32",
+                                   "--gpu_memory_utilization",
+                                   "0.95"});
+  ASSERT_TRUE(parsed.invocation) << text;
+  const Config& config = parsed.invocation->config;
+  EXPECT_EQ(parsed.invocation->command, Command::kServe);
+  EXPECT_EQ(config.model, "/data/model.gguf");
+  EXPECT_EQ(config.host, "0.0.0.0");
+  EXPECT_EQ(config.port, 8000);
+  EXPECT_EQ(config.max_model_len, 1024);
+  EXPECT_EQ(config.max_num_seqs, 32);
+  EXPECT_FALSE(config.enable_prefix_caching);
+  EXPECT_EQ(text,
+            "vllm: --enable-chunked-prefill means nothing here and is left out\n"
+            "vllm: --gpu-memory-utilization means nothing here and is left out\n");
+}
+
+TEST(VllmCommandLine, KservesVectorHasSeveralNamesAndAFolder) {
+  std::string folder = (std::filesystem::temp_directory_path() / "mnt_models_XXXXXX").string();
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  std::ofstream(folder + "/weights.gguf") << "GGUF";
+  std::ofstream(folder + "/README.md") << "about";
+  const auto [parsed, text] = run({"vllm",
+                                   "serve",
+                                   folder.c_str(),
+                                   "--served-model-name",
+                                   "llama",
+                                   "publishers/ns/models/llama",
+                                   "--port",
+                                   "8001",
+                                   "--disable-access-log-for-endpoints",
+                                   "/health,/metrics,/ping",
+                                   "--shutdown-timeout",
+                                   "45"});
+  const std::string second = folder + "/other.gguf";
+  std::ofstream(second) << "GGUF";
+  const std::string two = refusal({"vllm", "serve", folder.c_str()});
+  std::filesystem::remove_all(folder);
+  ASSERT_TRUE(parsed.invocation) << text;
+  const Config& config = parsed.invocation->config;
+  EXPECT_EQ(config.model, folder + "/weights.gguf");
+  EXPECT_EQ(config.served_model_name,
+            (std::vector<std::string>{"llama", "publishers/ns/models/llama"}));
+  EXPECT_EQ(config.port, 8001);
+  EXPECT_EQ(config.drain_timeout_s, 45);
+  EXPECT_NE(two.find("exactly one .gguf file, it holds 2"), std::string::npos) << two;
+}
+
+TEST(VllmCommandLine, WordAndProgramNameMeanTheSame) {
+  const auto [parsed, text] = run({"sluice", "vllm", "serve", "m.gguf"});
+  ASSERT_TRUE(parsed.invocation) << text;
+  EXPECT_EQ(parsed.invocation->config.model, "m.gguf");
+  EXPECT_EQ(parsed.invocation->config.host, "0.0.0.0");  // as vLLM, and unlike `sluice serve`
+}
+
+TEST(VllmCommandLine, VersionIsOneNumber) {
+  const auto [parsed, text] = run({"vllm", "--version"});
+  ASSERT_TRUE(parsed.invocation) << text;
+  EXPECT_EQ(parsed.invocation->command, Command::kVersion);
+  EXPECT_TRUE(parsed.invocation->short_version);
+}
+
+TEST(VllmCommandLine, KeyOfTheEnvironmentIsNotLost) {
+  setenv("VLLM_API_KEY", "secret", 1);
+  const char* words[] = {"vllm", "serve", "m.gguf"};
+  const ParsedCommandLine parsed = parse_command_line(3, words);
+  unsetenv("VLLM_API_KEY");
+  ASSERT_TRUE(parsed.invocation);
+  EXPECT_EQ(parsed.invocation->config.api_key, std::vector<std::string>{"secret"});
+}
+
+TEST(VllmCommandLine, ValueWithADashOrAnEqualsSignStaysAValue) {
+  const auto [parsed, text] =
+      run({"vllm", "serve", "m.gguf", "--max-model-len", "-1", "--api-key=a=b"});
+  ASSERT_TRUE(parsed.invocation) << text;
+  EXPECT_EQ(parsed.invocation->config.max_model_len, 0);
+  EXPECT_EQ(parsed.invocation->config.api_key, std::vector<std::string>{"a=b"});
+}
+
+TEST(VllmCommandLine, DottedKeyOfAJsonFlagIsThatFlag) {
+  const auto [parsed, text] =
+      run({"vllm", "serve", "m.gguf", "--speculative-config.method", "ngram"});
+  ASSERT_TRUE(parsed.invocation);
+  EXPECT_EQ(text, "vllm: --speculative-config means nothing here and is left out\n");
+}
+
+TEST(VllmCommandLine, FlagThatCouldChangeAnAnswerIsRefusedByName) {
+  for (const char* flag : {"--hf-overrides",
+                           "--enable-auto-tool-choice",
+                           "--reasoning-parser",
+                           "--lora-modules",
+                           "--enable-lora",
+                           "--tokenizer",
+                           "--kv-transfer-config",
+                           "--ssl-certfile",
+                           "--override-generation-config",
+                           "--made-up"}) {
+    const std::string line = refusal({"vllm", "serve", "m.gguf", flag, "x"});
+    EXPECT_NE(line.find(std::string("vllm: flag ") + flag), std::string::npos) << line;
+    EXPECT_EQ(line.find('\n'), line.size() - 1);
+  }
+}
+
+TEST(VllmCommandLine, NeutralFlagWithAnotherValueIsRefusedWithBoth) {
+  const std::string line = refusal({"vllm", "serve", "m.gguf", "--dtype", "float16"});
+  EXPECT_EQ(line, "vllm: flag --dtype must be auto, got \"float16\"\n");
+  EXPECT_NE(refusal({"vllm", "serve", "m.gguf", "-tp", "2"}).find("--tensor-parallel-size"),
+            std::string::npos);
+}
+
+TEST(VllmCommandLine, MissingValueAndUnknownCommandAreRefused) {
+  EXPECT_NE(refusal({"vllm", "serve", "m.gguf", "--port"}).find("--port needs a value"),
+            std::string::npos);
+  EXPECT_NE(refusal({"vllm", "bench"}).find("got \"bench\""), std::string::npos);
+  EXPECT_NE(refusal({"vllm"}).find("needs a command"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sluice

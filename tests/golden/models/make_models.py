@@ -1,0 +1,302 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes a tiny random checkpoint of every architecture and the logits transformers computes for it.
+
+    pip install torch transformers gguf numpy && python make_models.py [name ...]
+
+<name>/            config.json and model.safetensors as transformers saves them (or in an older
+                   spelling, where the row says so)
+<name>.gguf        the same weights in GGUF; tensor names from the gguf package's own table
+<name>.logits.f32  raw float32 [tokens, vocabulary] of an eager float32 forward pass
+models.json        one row per model: files, tokens, provenance
+
+Weights are random with a fixed seed, rounded to the type they are stored in before the forward pass,
+so that both sides compute with the same numbers.
+"""
+import importlib.metadata
+import json
+import pathlib
+import shutil
+import sys
+
+import gguf
+import numpy as np
+import torch
+import transformers
+from gguf import GGMLQuantizationType as Kind
+from safetensors.torch import load_file
+
+HERE = pathlib.Path(__file__).resolve().parent
+VOCAB, TOKENS = 71, 40
+COMMON = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=40, num_hidden_layers=2,
+              num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=256,
+              initializer_range=0.2, bos_token_id=0, eos_token_id=1, pad_token_id=2,
+              tie_word_embeddings=False)
+LLAMA3_ROPE = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
+               "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0,
+            "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7],
+            "long_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 16.0]}
+GEMMA3 = dict(tie_word_embeddings=True, sliding_window=12, query_pre_attn_scalar=24,
+              layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+              num_hidden_layers=3,
+              rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+                               "full_attention": {"rope_type": "linear", "rope_theta": 10000.0,
+                                                  "factor": 4.0}})
+PHI3 = dict(num_attention_heads=2, num_key_value_heads=1)
+GPT_OSS = dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=12, intermediate_size=32,
+               rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+                                "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+                                "original_max_position_embeddings": 64})
+
+# name: (transformers class prefix, gguf architecture or None, overrides of COMMON, storage type)
+MODELS = {
+    "llama": ("Llama", "llama", dict(), "F16"),
+    "llama-tied-mha": ("Llama", "llama", dict(tie_word_embeddings=True, num_key_value_heads=4), "F32"),
+    "llama-mqa-bias": ("Llama", "llama", dict(num_key_value_heads=1, attention_bias=True,
+                                              mlp_bias=True), "F16"),
+    "llama-head48": ("Llama", "llama", dict(head_dim=48, num_attention_heads=2, num_key_value_heads=1),
+                     "F16"),
+    "llama3-rope": ("Llama", "llama", dict(rope_parameters=LLAMA3_ROPE), "F16"),
+    "llama-linear-rope": ("Llama", "llama", dict(rope_parameters={
+        "rope_type": "linear", "rope_theta": 5000.0, "factor": 2.5}), "F16"),
+    "mistral-window": ("Mistral", None, dict(sliding_window=9), "F16"),
+    "smollm3": ("SmolLM3", "smollm3", dict(num_hidden_layers=4, no_rope_layers=[1, 1, 1, 0],
+                                           hidden_size=32, intermediate_size=32), "F16"),
+    "qwen2": ("Qwen2", "qwen2", dict(), "F16"),
+    "qwen3": ("Qwen3", "qwen3", dict(tie_word_embeddings=True), "F16"),
+    "qwen3-moe": ("Qwen3Moe", "qwen3moe", dict(num_experts=5, num_experts_per_tok=2,
+                                               moe_intermediate_size=16, norm_topk_prob=True), "F16"),
+    "qwen3-moe-unnormalized": ("Qwen3Moe", None, dict(
+        num_experts=4, num_experts_per_tok=3, moe_intermediate_size=16, norm_topk_prob=False), "F16"),
+    "gemma2": ("Gemma2", "gemma2", dict(tie_word_embeddings=True, sliding_window=12,
+                                        query_pre_attn_scalar=16, attn_logit_softcapping=5.0,
+                                        final_logit_softcapping=8.0), "F16"),
+    "gemma3": ("Gemma3Text", None, GEMMA3, "F16"),
+    "gemma3-six": ("Gemma3Text", "gemma3", dict(
+        tie_word_embeddings=True, sliding_window=16, query_pre_attn_scalar=16, num_hidden_layers=6,
+        intermediate_size=16, num_attention_heads=2, num_key_value_heads=1), "F16"),
+    "phi3": ("Phi3", "phi3", dict(PHI3, sliding_window=20), "F16"),
+    "phi3-long": ("Phi3", "phi3", dict(PHI3, rope_parameters=LONGROPE, original_max_position_embeddings=16,
+                                       sliding_window=None), "F16"),
+    "phi3-short": ("Phi3", "phi3", dict(PHI3, rope_parameters=LONGROPE, original_max_position_embeddings=64,
+                                        sliding_window=None), "F16"),
+    "phi3-partial": ("Phi3", None, dict(PHI3, sliding_window=None, rope_parameters={
+        "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}), "F16"),
+    "olmo2": ("Olmo2", "olmo2", dict(), "F16"),
+    "granite": ("Granite", "granite", dict(embedding_multiplier=3.0, attention_multiplier=0.09,
+                                           residual_multiplier=0.4, logits_scaling=2.0), "F16"),
+    "gpt-oss": ("GptOss", "gpt-oss", GPT_OSS, "F16"),
+}
+# Checkpoints whose config.json is rewritten as older files spell it.
+OLD_SPELLING = {"llama3-rope", "llama-linear-rope", "gemma3-six", "phi3-long", "qwen2"}
+SHARDED = {"qwen3", "llama-mqa-bias"}
+TORCH_TYPE = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+def build(prefix, overrides, seed):
+    config_class = getattr(transformers, prefix + "Config")
+    config = config_class(**{**COMMON, **overrides})
+    config._attn_implementation = "eager"
+    torch.manual_seed(seed)
+    model = getattr(transformers, prefix.removesuffix("Text") + "ForCausalLM")(config)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() == 1 and "norm" in name:
+                offset = 0.0 if "gemma" in config.model_type else 1.0
+                weight.copy_(offset + 0.2 * torch.randn_like(weight))
+            else:
+                weight.copy_(0.2 * torch.randn_like(weight))
+    return config, model.eval().float()
+
+
+def round_to(model, kind):
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(weight.to(TORCH_TYPE[kind]).float())
+
+
+def respell(config):
+    """The same config.json as files from before rope_parameters and dtype have it."""
+    rope = config.pop("rope_parameters", None) or {}
+    if "full_attention" in rope:
+        config["rope_theta"] = rope["full_attention"]["rope_theta"]
+        config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        config["rope_scaling"] = None
+        config.pop("layer_types")
+        config["sliding_window_pattern"] = 6
+    else:
+        config["rope_theta"] = rope.pop("rope_theta", 10000.0)
+        kind = rope.pop("rope_type", "default")
+        rope.pop("original_max_position_embeddings", None) if kind == "longrope" else None
+        config["rope_scaling"] = None if kind == "default" else {"type": kind, **rope}
+        config.pop("layer_types", None)
+    config["torch_dtype"] = config.pop("dtype", "float32")
+    return config
+
+
+def save(name, model, kind):
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    stored = model.to(TORCH_TYPE[kind])
+    stored.save_pretrained(folder, max_shard_size="16KB" if name in SHARDED else "1GB")
+    for extra in folder.glob("generation_config.json"):
+        extra.unlink()
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    if name in OLD_SPELLING:
+        config = respell(config)
+    path.write_text(json.dumps(config, indent=1) + "\n")
+    tensors = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        tensors.update(load_file(file))
+    return tensors
+
+
+def permute(rows, heads):
+    """Llama's order of q and k rows in GGUF: rotation pairs become neighbours."""
+    return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def gguf_tensors(architecture, config, tensors):
+    """{gguf name: float32 array}; names from the gguf package."""
+    kind = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == architecture)
+    names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
+    result, experts = {}, {}
+    for name, tensor in tensors.items():
+        array = tensor.float().numpy()
+        stem, _, suffix = name.rpartition(".")
+        if architecture == "gpt-oss" and ".experts." in name:
+            layer = "blk." + name.split(".")[2] + "."
+            if "gate_up_proj_bias" in name:
+                result[layer + "ffn_gate_exps.bias"] = array[:, 0::2]
+                result[layer + "ffn_up_exps.bias"] = array[:, 1::2]
+            elif "gate_up_proj" in name:
+                result[layer + "ffn_gate_exps.weight"] = array[:, :, 0::2].swapaxes(1, 2)
+                result[layer + "ffn_up_exps.weight"] = array[:, :, 1::2].swapaxes(1, 2)
+            elif "down_proj_bias" in name:
+                result[layer + "ffn_down_exps.bias"] = array
+            else:
+                result[layer + "ffn_down_exps.weight"] = array.swapaxes(1, 2)
+            continue
+        if ".experts." in name:
+            head, tail = stem.split(".experts.")
+            number, part = tail.split(".")
+            experts.setdefault(f"{head}.experts.{part}.{suffix}", {})[int(number)] = array
+            continue
+        if "gemma" in architecture and name.endswith("norm.weight"):
+            array = array + 1
+        if architecture in ("llama", "smollm3", "granite"):
+            if ".q_proj." in name:
+                array = permute(array, config.num_attention_heads)
+            if ".k_proj." in name:
+                array = permute(array, config.num_key_value_heads)
+        if name.endswith(".sinks"):
+            found = names.get_name(name)
+            result[found + ".weight"] = array
+            continue
+        found = names.get_name(stem)
+        assert found is not None, (architecture, name)
+        result[f"{found}.{suffix}"] = array
+    for name, parts in experts.items():
+        stem, _, suffix = name.rpartition(".")
+        found = names.get_name(stem)
+        assert found is not None, name
+        result[f"{found}.{suffix}"] = np.stack([parts[i] for i in range(len(parts))])
+    return result
+
+
+def write_gguf(path, architecture, config, arrays, kind):
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_key_length(width)
+    writer.add_value_length(width)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    rope = dict(config.rope_parameters)
+    if "full_attention" in rope:
+        rope = rope["full_attention"]
+    writer.add_rope_freq_base(rope["rope_theta"])
+    writer.add_rope_dimension_count(width)
+    kind_of_rope = rope.get("rope_type", "default")
+    if kind_of_rope == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
+    elif kind_of_rope == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    elif kind_of_rope == "llama3":
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+        scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")
+        plain = 1.0 / rope["rope_theta"] ** (torch.arange(0, width, 2).float() / width)
+        arrays["rope_freqs.weight"] = (plain / scaled).numpy()
+    elif kind_of_rope == "longrope":
+        arrays["rope_factors_long.weight"] = np.array(rope["long_factor"], np.float32)
+        arrays["rope_factors_short.weight"] = np.array(rope["short_factor"], np.float32)
+        original = config.original_max_position_embeddings
+        factor = config.max_position_embeddings / original
+        writer.add_rope_scaling_orig_ctx_len(original)
+        writer.add_rope_scaling_attn_factors(float(np.sqrt(1 + np.log(factor) / np.log(original))))
+    if getattr(config, "sliding_window", None):
+        writer.add_sliding_window(config.sliding_window)
+    if architecture == "gemma2":
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    if architecture == "granite":
+        writer.add_attention_scale(config.attention_multiplier)
+        writer.add_embedding_scale(config.embedding_multiplier)
+        writer.add_residual_scale(config.residual_multiplier)
+        writer.add_logit_scale(config.logits_scaling)
+    if architecture in ("qwen3moe", "gpt-oss"):
+        writer.add_expert_count(getattr(config, "num_local_experts", None) or config.num_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_feed_forward_length(
+            config.moe_intermediate_size if architecture == "qwen3moe" else config.intermediate_size)
+    for name, array in arrays.items():
+        array = np.ascontiguousarray(array, np.float32)
+        if array.ndim >= 2 and kind == "F16" and not name.endswith(".bias"):
+            array = array.astype(np.float16)
+        writer.add_tensor(name, array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def main():
+    wanted = sys.argv[1:] or list(MODELS)
+    rows_path = HERE / "models.json"
+    document = json.loads(rows_path.read_text()) if rows_path.exists() else {}
+    rows = {row["name"]: row for row in document.get("models", [])}
+    for number, (name, (prefix, architecture, overrides, kind)) in enumerate(MODELS.items()):
+        if name not in wanted:
+            continue
+        config, model = build(prefix, overrides, 1000 + number)
+        round_to(model, kind)
+        tokens = np.random.default_rng(number).integers(3, VOCAB, TOKENS)
+        with torch.no_grad():
+            logits = model(torch.tensor(tokens)[None]).logits[0].float().numpy()
+        (HERE / f"{name}.logits.f32").write_bytes(logits.astype("<f4").tobytes())
+        tensors = save(name, model, kind)
+        row = {"name": name, "tokens": tokens.tolist(), "directory": name}
+        if architecture:
+            write_gguf(HERE / f"{name}.gguf", architecture, config,
+                       gguf_tensors(architecture, config, tensors), kind)
+            row["gguf"] = f"{name}.gguf"
+        rows[name] = row
+        size = sum(f.stat().st_size for f in (HERE / name).iterdir())
+        print(f"{name}: {size} bytes, logits {logits.min():.2f} to {logits.max():.2f}", flush=True)
+    versions = {p: importlib.metadata.version(p) for p in ("torch", "transformers", "gguf", "numpy")}
+    rows_path.write_text(json.dumps(
+        {"script": "tests/golden/models/make_models.py", **versions,
+         "models": [rows[name] for name in MODELS if name in rows]}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

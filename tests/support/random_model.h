@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// A small Llama model of random blocks, in any mixture of tensor types, for tests that need types
+// which the tiny model in the repository cannot have: blocks of 256 need wider rows.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "quant/format.h"
+
+namespace sluice::testing {
+
+// Writes it to `path`: hidden size 256, vocabulary and metadata of `tiny_path`'s file. The matrices
+// of the layers take `formats` in turn, the embedding and head `head`; there are as many layers as
+// use each format at least once. False: a file could not be read or written.
+bool write_random_model(const std::string& tiny_path,
+                        const std::string& path,
+                        std::span<const WeightFormat> formats,
+                        WeightFormat head);
+
+}  // namespace sluice::testing
