@@ -248,7 +248,8 @@ class MockServer::Impl::Peer {
     const double at = owner_.now();
     if (owner_.first_request < 0) owner_.first_request = at;
     ++owner_.num_requests;
-    num_tokens_ = std::max<int64_t>(1, find_integer(body, "\"max_tokens\"", kDefaultTokens));
+    const int64_t asked = find_integer(body, "\"max_tokens\"", kDefaultTokens);
+    num_tokens_ = std::max<int64_t>(1, find_integer(body, "\"max_completion_tokens\"", asked));
     num_events_ = (num_tokens_ + script.tokens_per_event - 1) / script.tokens_per_event;
     prompt_tokens_ = static_cast<int64_t>(std::count(body.begin(), body.end(), ',')) + 1;
     sent_events_ = 0;

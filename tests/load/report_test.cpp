@@ -112,8 +112,8 @@ TEST(Sweep, FindsTheRateAboveWhichAServerFallsBehind) {
   EXPECT_GT(swept->best.options.request_rate, 9);
   EXPECT_LT(swept->best.options.request_rate, 10.5);
   for (const SweepPoint& point : swept->points) {
-    if (std::isinf(point.rate)) continue;
-    EXPECT_EQ(point.is_sustained, point.rate < 10.5) << point.rate;
+    const bool in_between = point.rate > 10.1 && point.rate < 10.7;
+    EXPECT_TRUE(in_between || point.is_sustained == (point.rate < 10.1)) << point.rate;
   }
 }
 
