@@ -151,6 +151,31 @@ float read_float(WeightFormat format, const std::byte* row, int64_t i) {
   return format == WeightFormat::kF16 ? half_to_float(bits) : bf16_to_float(bits);
 }
 
+// Whether a float format's row holds an exponent of all ones. Blocks of fixed length become vector
+// code; loading checks every weight.
+template <typename Bits>
+bool any_non_finite(const uint8_t* row, int64_t k, Bits exponent) {
+  constexpr int64_t kBlock = 64;
+  int64_t i = 0;
+  for (; i + kBlock <= k; i += kBlock) {
+    Bits bits[kBlock];
+    std::memcpy(bits, row + i * static_cast<int64_t>(sizeof(Bits)), sizeof(bits));
+    Bits any = 0;
+    for (const Bits b : bits) any |= static_cast<Bits>((b & exponent) == exponent);
+    if (any != 0) return true;
+  }
+  for (; i < k; ++i) {
+    const Bits b = load<Bits>(row + i * static_cast<int64_t>(sizeof(Bits)));
+    if ((b & exponent) == exponent) return true;
+  }
+  return false;
+}
+
+bool any_non_finite(WeightFormat format, const uint8_t* row, int64_t k) {
+  if (format == WeightFormat::kF32) return any_non_finite<uint32_t>(row, k, 0x7F800000U);
+  return any_non_finite<uint16_t>(row, k, format == WeightFormat::kF16 ? 0x7C00 : 0x7F80);
+}
+
 template <typename Real>
 void decode_row(WeightFormat format, const std::byte* row, int64_t k, Real* out) {
   const FormatInfo& info = format_info(format);
@@ -261,6 +286,7 @@ std::optional<NonFinite> find_non_finite(WeightFormat format, const std::byte* r
   const FormatInfo& info = format_info(format);
   const auto* bytes = reinterpret_cast<const uint8_t*>(row);
   if (!info.is_integer) {
+    if (!any_non_finite(format, bytes, k)) return std::nullopt;
     for (int64_t i = 0; i < k; ++i) {
       const float value = read_float(format, row, i);
       if (!std::isfinite(value)) return NonFinite{.block = i, .value = value};

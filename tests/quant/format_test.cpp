@@ -62,10 +62,15 @@ TEST(NonFiniteScales, AreFoundAsMxfp4ExponentsAndAsFloats) {
   EXPECT_FALSE(find_non_finite(WeightFormat::kMXFP4, row, 64));
   row[17] = std::byte{255};
   EXPECT_EQ(find_non_finite(WeightFormat::kMXFP4, row, 64)->block, 1);
-  float floats[40] = {};
-  floats[37] = std::numeric_limits<float>::infinity();
-  EXPECT_EQ(find_non_finite(WeightFormat::kF32, reinterpret_cast<std::byte*>(floats), 40)->block,
-            37);
+  for (const int64_t at : {0, 63, 64, 127, 128, 139}) {
+    float floats[140] = {};
+    const auto* float_bytes = reinterpret_cast<const std::byte*>(floats);
+    EXPECT_FALSE(find_non_finite(WeightFormat::kF32, float_bytes, 140));
+    floats[at] = -std::numeric_limits<float>::infinity();
+    const auto found = find_non_finite(WeightFormat::kF32, float_bytes, 140);
+    ASSERT_TRUE(found) << at;
+    EXPECT_EQ(found->block, at);
+  }
   uint16_t halves[40] = {};
   halves[1] = 0x7F80;  // infinity as bf16, a NaN as fp16
   const auto* bytes = reinterpret_cast<std::byte*>(halves);
