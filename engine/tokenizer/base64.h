@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Base64, in which tokenizer.json and our Unicode tables hold bytes.
 #pragma once
 
 #include <optional>
