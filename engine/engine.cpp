@@ -156,7 +156,8 @@ Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config) {
 
 Expected<void> LocalEngine::load() {
   SLUICE_TRY(auto runner, ModelRunner::create(config_));
-  SLUICE_TRY(tokenizer_, runner->checkpoint().tokenizer());
+  SLUICE_TRY(CheckpointText text, runner->checkpoint().text());
+  tokenizer_ = std::move(text.tokenizer);
   if (tokenizer_->vocab_size() > runner->model().vocab_size) {
     return make_error(ErrorCode::kDataLoss,
                       config_.model + ": tokenizer: found " +
@@ -165,7 +166,7 @@ Expected<void> LocalEngine::load() {
   }
   info_.architecture = runner->model().architecture;
   info_.path = config_.model;
-  info_.chat_template = runner->checkpoint().chat_template();
+  info_.chat_template = std::move(text.chat_template);
   info_.vocab_size = runner->model().vocab_size;
   info_.max_model_len = runner->plan().max_model_len;
   info_.num_parameters = runner->num_parameters();

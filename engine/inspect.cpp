@@ -31,7 +31,8 @@ Expected<std::string> plan_text(const Config& config) {
 
 Expected<std::unique_ptr<Tokenizer>> load_tokenizer(const std::string& model_path) {
   SLUICE_TRY(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(model_path));
-  return checkpoint->tokenizer();
+  SLUICE_TRY(CheckpointText text, checkpoint->text());
+  return std::move(text.tokenizer);
 }
 
 }  // namespace sluice

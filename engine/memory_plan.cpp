@@ -41,6 +41,51 @@ tl::unexpected<Error> does_not_fit(const MemoryPlan& plan,
                         "; available " + mib(plan.available_bytes) + "; " + fix);
 }
 
+// Blocks that one request of a given length takes from each group.
+class RequestShape {
+ public:
+  RequestShape(const Config& config, const std::vector<KvLayout>& layouts)
+      : block_size_(config.block_size) {
+    for (const KvLayout& layout : layouts) {
+      // `window` tokens touch one block more than they fill; a step's tokens come on top.
+      limits_.push_back(layout.spec.kind != KvGroupKind::kWindow
+                            ? kUnlimited
+                            : ceil_div(layout.spec.window, block_size_) + 1 +
+                                  ceil_div(config.max_num_batched_tokens, block_size_));
+    }
+  }
+
+  [[nodiscard]] int64_t blocks(size_t group, int64_t blocks_of_length) const {
+    return std::min(blocks_of_length, limits_[group]);
+  }
+
+  [[nodiscard]] int64_t bytes(const MemoryPlan& plan, int64_t blocks_of_length) const {
+    int64_t total = 0;
+    for (size_t i = 0; i < limits_.size(); ++i) {
+      total += blocks(i, blocks_of_length) *
+               kv_block_bytes(plan.kv_groups[i], plan.kv_dtype, static_cast<int32_t>(block_size_));
+    }
+    return total;
+  }
+
+  // The longest request, in blocks and at most `most`, that `budget` bytes hold.
+  [[nodiscard]] int64_t affordable_blocks(const MemoryPlan& plan,
+                                          int64_t budget,
+                                          int64_t most) const {
+    int64_t fits = 0;
+    int64_t too_long = most + 1;
+    while (too_long - fits > 1) {
+      const int64_t middle = fits + (too_long - fits) / 2;
+      (bytes(plan, middle) <= budget ? fits : too_long) = middle;
+    }
+    return fits;
+  }
+
+ private:
+  int64_t block_size_;
+  std::vector<int64_t> limits_;
+};
+
 }  // namespace
 
 int64_t available_memory_bytes() {
@@ -58,9 +103,9 @@ Expected<DType> parse_kv_dtype(const std::string& name) {
 }
 
 int64_t MemoryPlan::kv_tokens() const {
-  int64_t tokens = kUnlimited;
+  int64_t tokens = 0;
   for (const KvStorageGroup& group : kv_groups) {
-    tokens = std::min(tokens, int64_t{group.num_blocks} * block_size);
+    tokens = std::max(tokens, int64_t{group.num_blocks} * block_size);
   }
   return tokens;
 }
@@ -79,6 +124,10 @@ std::string MemoryPlan::describe() const {
     text += line;
   };
   text += "memory plan\n";
+  std::string windows;
+  for (const int64_t tokens : window_tokens) {
+    windows += "; " + std::to_string(tokens) + " in windowed layers";
+  }
   row("weights, repacked", weight_bytes, "");
   row("rope tables", rope_bytes, "");
   row("activations", arena_bytes, "");
@@ -86,7 +135,7 @@ std::string MemoryPlan::describe() const {
   row("KV cache",
       kv_bytes,
       std::to_string(kv_tokens()) + " tokens of " + std::string(to_string(kv_dtype)) +
-          ", blocks of " + std::to_string(block_size));
+          ", blocks of " + std::to_string(block_size) + windows);
   row("total", total_bytes(), "of " + mib(available_bytes) + " available");
   row("model file", file_bytes, "mapped, shared with the page cache");
   text += "  max model len          " + std::to_string(max_model_len) + " tokens\n";
@@ -111,6 +160,7 @@ Expected<MemoryPlan> plan_memory(const Config& config,
                           ", the model's context holds " + std::to_string(model.context_len),
                       "max-model-len");
   }
+  const RequestShape shape(config, layouts);
   int64_t bytes_per_block = 0;
   for (const KvLayout& layout : layouts) {
     plan.kv_groups.push_back({.num_layers = static_cast<int32_t>(layout.layers.size()),
@@ -125,8 +175,10 @@ Expected<MemoryPlan> plan_memory(const Config& config,
       0, plan.available_bytes - plan.weight_bytes - plan.arena_bytes - plan.logits_bytes);
   const int64_t budget = config.kv_cache_memory > 0 ? config.kv_cache_memory : left / 2;
   const int64_t wanted_len = config.max_model_len > 0 ? config.max_model_len : model.context_len;
-  const int64_t affordable_len = budget / bytes_per_block * config.block_size;
-  const int64_t one_request = ceil_div(wanted_len, config.block_size) * bytes_per_block;
+  const int64_t affordable_len =
+      shape.affordable_blocks(plan, budget, ceil_div(wanted_len, config.block_size)) *
+      config.block_size;
+  const int64_t one_request = shape.bytes(plan, ceil_div(wanted_len, config.block_size));
   const int64_t max_len = std::min(wanted_len, affordable_len);
   if (max_len < wanted_len && config.max_model_len > 0) {
     return does_not_fit(plan,
@@ -147,16 +199,26 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   plan.max_model_len = static_cast<int32_t>(max_len);
   plan.rope_bytes = fixed.rope_bytes_per_token * max_len;
 
+  // Every group gets its share of as many full-length requests as the budget holds.
   const int64_t blocks_per_request = ceil_div(max_len, config.block_size);
-  int64_t num_blocks = budget / bytes_per_block;
+  const int64_t request_bytes = shape.bytes(plan, blocks_per_request);
+  int64_t planned = budget;
   if (config.kv_cache_memory == 0) {
-    const int64_t capped = std::max(blocks_per_request, kDefaultKvBytes / bytes_per_block);
-    num_blocks = std::min({num_blocks, capped, blocks_per_request * config.max_num_seqs});
+    planned = std::min({budget,
+                        std::max(request_bytes, kDefaultKvBytes),
+                        request_bytes * config.max_num_seqs});
   }
-  num_blocks = std::min<int64_t>(num_blocks, std::numeric_limits<int32_t>::max() / 2);
-  for (KvStorageGroup& group : plan.kv_groups) {
-    group.num_blocks = static_cast<int32_t>(num_blocks);
-    plan.kv_bytes += num_blocks * kv_block_bytes(group, plan.kv_dtype, config.block_size);
+  for (size_t i = 0; i < plan.kv_groups.size(); ++i) {
+    const auto share = static_cast<__int128>(shape.blocks(i, blocks_per_request)) * planned;
+    const auto num_blocks = static_cast<int64_t>(share / request_bytes);
+    KvStorageGroup& group = plan.kv_groups[i];
+    group.num_blocks = static_cast<int32_t>(
+        std::min<int64_t>(num_blocks, std::numeric_limits<int32_t>::max() / 2));
+    plan.kv_bytes += group.num_blocks * kv_block_bytes(group, plan.kv_dtype, config.block_size);
+  }
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    if (layouts[i].spec.kind != KvGroupKind::kWindow) continue;
+    plan.window_tokens.push_back(int64_t{plan.kv_groups[i].num_blocks} * config.block_size);
   }
   return plan;
 }

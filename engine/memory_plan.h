@@ -27,11 +27,12 @@ struct MemoryPlan {
   int32_t block_size = 0;
   DType kv_dtype = DType::kBF16;
   std::vector<KvStorageGroup> kv_groups;  // num_blocks set
+  std::vector<int64_t> window_tokens;     // of each group of windowed layers
 
   [[nodiscard]] int64_t total_bytes() const {
     return weight_bytes + rope_bytes + arena_bytes + logits_bytes + kv_bytes;
   }
-  [[nodiscard]] int64_t kv_tokens() const;  // of the scarcest group
+  [[nodiscard]] int64_t kv_tokens() const;  // of the layers that keep every token
   [[nodiscard]] std::string describe() const;
 };
 

@@ -288,7 +288,9 @@ constexpr int64_t kDay = 86400;  // seconds
 
 std::vector<Knob> make_model_knobs() {
   return {
-      string<&Config::model>("model", "model", "Path of the GGUF file; also the argument MODEL."),
+      string<&Config::model>("model",
+                             "model",
+                             "Path of a GGUF file or a model directory; also the argument MODEL."),
       list<&Config::served_model_name>(
           "served-model-name",
           "model",

@@ -51,11 +51,20 @@ Expected<void> read_shape(const Checkpoint& checkpoint, ModelConfig& config) {
   return {};
 }
 
+// Factors outside would leave the range of the tables' functions.
+Expected<double> read_factor(const Metadata& metadata) {
+  SLUICE_TRY(const double factor, metadata.get_positive_or("rope.scaling.factor", 1));
+  if (factor < 0.01 || factor > 1e5) {
+    return metadata.wrong("rope.scaling.factor", std::to_string(factor), "0.01 to 100000");
+  }
+  return factor;
+}
+
 Expected<void> read_scaling(const Metadata& metadata,
                             const std::string& type,
                             kernels::RopeParams& rope,
                             ModelConfig& config) {
-  SLUICE_TRY(const double factor, metadata.get_positive_or("rope.scaling.factor", 1));
+  SLUICE_TRY(const double factor, read_factor(metadata));
   const auto context = static_cast<double>(config.context_len);
   SLUICE_TRY(const double original,
              metadata.get_positive_or("rope.scaling.original_context_length", context));
@@ -105,7 +114,7 @@ Expected<void> read_rope(const Checkpoint& checkpoint, ModelConfig& config) {
     return metadata.wrong("rope.dimension_count", std::to_string(rotary_dim),
                           "an even number up to " + std::to_string(head_dim));
   }
-  SLUICE_TRY(const double freq_base, metadata.get_positive_or("rope.freq_base", 10000.0));
+  SLUICE_TRY(const double freq_base, read_freq_base(metadata, "rope.freq_base"));
   rope.rotary_dim = static_cast<int32_t>(rotary_dim);
   rope.freq_base = static_cast<float>(freq_base);
   rope.style = kernels::RopeStyle::kHalves;
@@ -144,6 +153,14 @@ Expected<void> read_gate_function(const Metadata& metadata, ModelConfig& config)
 }
 
 }  // namespace
+
+Expected<double> read_freq_base(const Metadata& metadata, const char* key) {
+  SLUICE_TRY(const double base, metadata.get_positive_or(key, 10000.0));
+  if (base < 1.01 || base > 1e12) {
+    return metadata.wrong(key, std::to_string(base), "more than 1, at most 1e12");
+  }
+  return base;
+}
 
 void use_stored_pairs(const Checkpoint& checkpoint, ModelConfig& config) {
   if (checkpoint.kind() != CheckpointKind::kGguf) return;

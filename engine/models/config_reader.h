@@ -7,6 +7,9 @@
 
 namespace sluice {
 
+// The base of rotary frequencies; 10000 where the key is absent.
+Expected<double> read_freq_base(const Metadata& metadata, const char* key);
+
 // For architectures whose q and k rows GGUF permutes, so that rotation pairs neighbours.
 void use_stored_pairs(const Checkpoint& checkpoint, ModelConfig& config);
 

@@ -302,6 +302,20 @@ void DecoderModel::forward(const ForwardContext& context) {
 
 }  // namespace
 
+namespace {
+
+Expected<void> check_factors(const std::string& name, const std::vector<float>& factors) {
+  for (const float factor : factors) {
+    if (factor >= 0.01F && factor <= 1e5F) continue;
+    return make_error(ErrorCode::kDataLoss,
+                      "rotary factors " + name + ": found " + std::to_string(factor) +
+                          ", expected 0.01 to 100000");
+  }
+  return {};
+}
+
+}  // namespace
+
 Expected<std::unique_ptr<Model>> build_decoder(ModelConfig config,
                                                const ModelOptions& options,
                                                WeightStore& weights) {
@@ -316,6 +330,11 @@ Expected<std::unique_ptr<Model>> build_decoder(ModelConfig config,
     SLUICE_TRY(config.long_rope.long_factors, weights.vector("rope_factors_long.weight", pairs));
     SLUICE_TRY(config.long_rope.short_factors, weights.vector("rope_factors_short.weight", pairs));
   }
+  for (const kernels::RopeParams& rope : config.ropes) {
+    SLUICE_TRY_VOID(check_factors("of the frequencies", rope.freq_factors));
+  }
+  SLUICE_TRY_VOID(check_factors("for long contexts", config.long_rope.long_factors));
+  SLUICE_TRY_VOID(check_factors("for short contexts", config.long_rope.short_factors));
   auto model = std::make_unique<DecoderModel>(std::move(config), options.max_model_len);
   SLUICE_TRY_VOID(model->load(options, weights));
   return model;

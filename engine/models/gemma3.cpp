@@ -29,7 +29,7 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
     SLUICE_TRY(const double cap, metadata.get_positive_or("final_logit_softcapping", 30));
     config.logit_soft_cap = static_cast<float>(cap);
   }
-  SLUICE_TRY(const double local_base, metadata.get_positive_or("rope.freq_base_swa", 10000));
+  SLUICE_TRY(const double local_base, read_freq_base(metadata, "rope.freq_base_swa"));
   kernels::RopeParams local;
   local.rotary_dim = config.ropes.front().rotary_dim;
   local.style = config.ropes.front().style;

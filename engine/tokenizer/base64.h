@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Base64, in which tokenizer.json and our Unicode tables hold bytes.
+// Binary values that tokenizer files hold as text.
 #pragma once
 
 #include <optional>

@@ -32,14 +32,14 @@ class GgufCheckpoint final : public Checkpoint {
     return {file_->bytes()};
   }
 
-  [[nodiscard]] Expected<std::unique_ptr<Tokenizer>> tokenizer() const override {
+  [[nodiscard]] Expected<CheckpointText> text() const override {
     SLUICE_TRY(Vocabulary vocabulary, read_vocabulary(*file_));
-    return create_tokenizer(std::move(vocabulary));
-  }
-
-  [[nodiscard]] std::string chat_template() const override {
-    const Expected<std::string_view> source = file_->get_string("tokenizer.chat_template");
-    return source ? std::string(*source) : std::string();
+    CheckpointText result;
+    SLUICE_TRY(result.tokenizer, create_tokenizer(std::move(vocabulary)));
+    if (const Expected<std::string_view> source = file_->get_string("tokenizer.chat_template")) {
+      result.chat_template = *source;
+    }
+    return result;
   }
 
   [[nodiscard]] std::string describe(bool all_tensors) const override {

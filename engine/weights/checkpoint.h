@@ -26,6 +26,11 @@ struct CheckpointTensor {
   std::span<const std::byte> data;  // mapped
 };
 
+struct CheckpointText {
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::string chat_template;  // empty: none
+};
+
 // How the rows of q and k and the weights of norms are stored.
 enum class CheckpointKind : uint8_t { kGguf, kHuggingFace };
 
@@ -50,8 +55,8 @@ class Checkpoint {
   // The bytes that decide what the model computes; their hash is part of the determinism key.
   [[nodiscard]] virtual std::vector<std::span<const std::byte>> contents() const = 0;
   [[nodiscard]] int64_t file_bytes() const;
-  [[nodiscard]] virtual Expected<std::unique_ptr<Tokenizer>> tokenizer() const = 0;
-  [[nodiscard]] virtual std::string chat_template() const = 0;  // empty: none
+  // Reads both each time.
+  [[nodiscard]] virtual Expected<CheckpointText> text() const = 0;
   // Metadata and tensors as text for people; see describe_gguf().
   [[nodiscard]] virtual std::string describe(bool all_tensors) const = 0;
 

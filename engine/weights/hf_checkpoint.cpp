@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
+#include <map>
 #include <optional>
 #include <set>
 
+#include "engine/tokenizer/hf_tokenizer.h"
 #include "engine/weights/checkpoint.h"
+#include "engine/weights/fused_experts.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/hf_config.h"
 #include "engine/weights/mapped_file.h"
@@ -118,6 +120,19 @@ std::string gguf_name(std::string_view stored) {
   return found.empty() ? std::string(stored) : prefix + std::string(found) + suffix;
 }
 
+// "blk.0." where a tensor is part of a layer's fused experts, whose name is then cut to that in the
+// layer; else empty.
+std::string take_fused_layer(std::string& name) {
+  std::string_view rest = name;
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!rest.starts_with(kLayers)) return {};
+  rest.remove_prefix(kLayers.size());
+  const std::optional<std::string> layer = take_number(rest);
+  if (!layer || !is_fused_expert_tensor(rest)) return {};
+  name = std::string(rest);
+  return "blk." + *layer + ".";
+}
+
 bool is_ignored(std::string_view stored, bool tied_embeddings) {
   if (tied_embeddings && without_prefix(stored) == "lm_head.weight") return true;
   if (stored.ends_with(".rotary_emb.inv_freq")) return true;
@@ -147,27 +162,30 @@ class HfCheckpoint final : public Checkpoint {
     return pieces;
   }
 
-  [[nodiscard]] Expected<std::unique_ptr<Tokenizer>> tokenizer() const override {
-    return make_error(ErrorCode::kUnsupported,
-                      path_ + "/tokenizer.json: tokenizers of directories are not supported");
+  [[nodiscard]] Expected<CheckpointText> text() const override {
+    SLUICE_TRY(HfText text, load_hf_text(path_));
+    return CheckpointText{std::move(text.tokenizer), std::move(text.chat_template)};
   }
-
-  [[nodiscard]] std::string chat_template() const override { return {}; }
   [[nodiscard]] std::string describe(bool all_tensors) const override;
 
  private:
-  Expected<void> read_shard(const std::string& name,
-                            const std::map<std::string, std::string>* index);
+  // The number of tensors in it.
+  Expected<size_t> read_shard(const std::string& name,
+                              const std::map<std::string, std::string>* index);
+  Expected<void> split_experts();
 
   bool tied_embeddings_;
   std::vector<MappedFile> files_;  // config.json first
+  std::map<std::string, std::vector<SafetensorsTensor>> fused_;  // experts, by "blk.0."
+  std::vector<std::vector<std::byte>> memory_;                   // of tensors that were rearranged
 };
 
-Expected<void> HfCheckpoint::read_shard(const std::string& name,
-                                        const std::map<std::string, std::string>* index) {
+Expected<size_t> HfCheckpoint::read_shard(const std::string& name,
+                                          const std::map<std::string, std::string>* index) {
   const std::string path = path_ + "/" + name;
   SLUICE_TRY(MappedFile file, MappedFile::open(path));
   SLUICE_TRY(std::vector<SafetensorsTensor> tensors, parse_safetensors(file.bytes(), path));
+  const size_t num_tensors = tensors.size();
   for (SafetensorsTensor& tensor : tensors) {
     if (index != nullptr) {
       const auto found = index->find(tensor.name);
@@ -179,6 +197,15 @@ Expected<void> HfCheckpoint::read_shard(const std::string& name,
       }
     }
     if (is_ignored(tensor.name, tied_embeddings_)) continue;
+    if (const std::string layer = take_fused_layer(tensor.name); !layer.empty()) {
+      fused_[layer].push_back(std::move(tensor));
+      continue;
+    }
+    if (tensor.is_bytes) {
+      return make_error(ErrorCode::kUnsupported,
+                        path + ": tensor " + quoted(tensor.name) +
+                            ": dtype: found \"U8\", expected F32, F16 or BF16");
+    }
     CheckpointTensor entry;
     entry.name = gguf_name(tensor.name);
     entry.num_dims = static_cast<uint32_t>(tensor.shape.size());
@@ -188,6 +215,17 @@ Expected<void> HfCheckpoint::read_shard(const std::string& name,
     add_tensor(std::move(entry));
   }
   files_.push_back(std::move(file));
+  return num_tensors;
+}
+
+Expected<void> HfCheckpoint::split_experts() {
+  for (const auto& [layer, parts] : fused_) {
+    SLUICE_TRY(FusedExperts experts, split_fused_experts(parts, layer, path_));
+    for (CheckpointTensor& tensor : experts.tensors) add_tensor(std::move(tensor));
+    for (auto& piece : experts.memory) memory_.push_back(std::move(piece));
+  }
+  fused_.clear();
+  index_tensors();
   return {};
 }
 
@@ -195,18 +233,16 @@ Expected<void> HfCheckpoint::read_tensors() {
   const std::string index_path = path_ + "/model.safetensors.index.json";
   if (!exists(index_path)) {
     SLUICE_TRY_VOID(read_shard("model.safetensors", nullptr));
-    index_tensors();
-    return {};
+    return split_experts();
   }
   SLUICE_TRY(const MappedFile index_file, MappedFile::open(index_path));
   SLUICE_TRY(const auto index, parse_safetensors_index(index_file.bytes(), index_path));
   std::set<std::string> shards;
   for (const auto& [tensor, shard] : index) shards.insert(shard);
   size_t num_found = 0;
-  for (const std::string& shard : shards) SLUICE_TRY_VOID(read_shard(shard, &index));
-  index_tensors();
-  for (const auto& [tensor, shard] : index) {
-    if (is_ignored(tensor, tied_embeddings_) || has(gguf_name(tensor))) ++num_found;
+  for (const std::string& shard : shards) {
+    SLUICE_TRY(const size_t count, read_shard(shard, &index));
+    num_found += count;
   }
   if (num_found != index.size()) {
     return make_error(ErrorCode::kDataLoss,
@@ -214,7 +250,7 @@ Expected<void> HfCheckpoint::read_tensors() {
                           " tensors, expected the " + std::to_string(num_found) +
                           " that the files hold");
   }
-  return {};
+  return split_experts();
 }
 
 std::string HfCheckpoint::describe(bool all_tensors) const {

@@ -218,10 +218,17 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
   result.model_type = type->get<std::string>();
   if (result.model_type.size() > 100) return fail("model_type", sluice::quoted(result.model_type), "a name");
   for (const Json* object : {&root, &config}) {
-    if (member(*object, "quantization_config") != nullptr) {
+    const Json* quantization = member(*object, "quantization_config");
+    const Json* method = quantization != nullptr && quantization->is_object()
+                             ? member(*quantization, "quant_method")
+                             : nullptr;
+    if (quantization != nullptr && (method == nullptr || *method != "mxfp4")) {
       return make_error(ErrorCode::kUnsupported,
-                        file_name + ": quantization_config: found one, expected none: quantized "
-                                    "safetensors are not supported");
+                        file_name + ": quantization_config.quant_method: found " +
+                            (method != nullptr && method->is_string()
+                                 ? sluice::quoted(method->get_ref<const std::string&>())
+                                 : "another") +
+                            ", expected mxfp4 or no quantization");
     }
     if (const Json* tied = member(*object, "tie_word_embeddings"); tied && tied->is_boolean()) {
       result.tied_embeddings = tied->get<bool>();

@@ -147,7 +147,9 @@ Expected<SafetensorsTensor> check_entry(Entry& entry,
                                         std::span<const std::byte> data,
                                         const std::string& file) {
   const std::string field = "tensor " + sluice::quoted(entry.name);
-  const std::optional<WeightFormat> format = format_of(entry.dtype);
+  const bool is_bytes = entry.dtype == "U8";
+  const std::optional<WeightFormat> format =
+      is_bytes ? WeightFormat::kF32 : format_of(entry.dtype);
   if (!format) {
     return make_error(ErrorCode::kUnsupported,
                       file + ": " + field + ": dtype: found " + sluice::quoted(entry.dtype) +
@@ -157,7 +159,8 @@ Expected<SafetensorsTensor> check_entry(Entry& entry,
     return wrong(file, field + ": shape", std::to_string(entry.shape.size()) + " dimensions",
                  "1 to 4");
   }
-  std::optional<uint64_t> bytes = static_cast<uint64_t>(format_info(*format).block_bytes);
+  std::optional<uint64_t> bytes =
+      is_bytes ? 1 : static_cast<uint64_t>(format_info(*format).block_bytes);
   for (const uint64_t dim : entry.shape) {
     bytes = bytes && dim > 0 ? checked_mul(*bytes, dim) : std::nullopt;
   }
@@ -177,6 +180,7 @@ Expected<SafetensorsTensor> check_entry(Entry& entry,
   }
   return SafetensorsTensor{.name = std::move(entry.name),
                            .format = *format,
+                           .is_bytes = is_bytes,
                            .shape = std::move(entry.shape),
                            .data = data.subspan(entry.offsets[0], *bytes)};
 }

@@ -19,6 +19,7 @@ namespace sluice {
 struct SafetensorsTensor {
   std::string name;
   WeightFormat format = WeightFormat::kF32;
+  bool is_bytes = false;            // U8: codes of a quantized tensor; no format of its own
   std::vector<uint64_t> shape;      // as stored: the last dimension is contiguous
   std::span<const std::byte> data;  // inside the file
 };

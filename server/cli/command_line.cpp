@@ -100,7 +100,7 @@ void add_knobs(Subcommand& sub) {
   if (!sub.row->engine_knobs) return;
   if (sub.row->model_argument) {
     sub.model_argument =
-        sub.app->add_option("MODEL")->description("Path of the GGUF file")->type_name("");
+        sub.app->add_option("MODEL")->description("GGUF file or model directory")->type_name("");
   }
   sub.config_file =
       sub.app->add_option("--config")->description("YAML file of knobs")->type_name("FILE");

@@ -52,16 +52,22 @@ struct Bound {
 
 constexpr Bound kBounds[] = {{8, 6e-3}, {16, 1e-5}, {32, 1e-6}};
 
-void expect_within_bounds(const std::string& path, const std::vector<TokenId>& tokens) {
+// Of every `stride`-th position.
+void expect_within_bounds(const std::string& path,
+                          const std::vector<TokenId>& tokens,
+                          size_t stride = 1) {
   const auto file = GgufFile::open(path);
   ASSERT_TRUE(file.has_value()) << file.error().message;
   const OracleF64 oracle(**file);
-  const std::vector<double> expected = oracle.forward(tokens);
+  const std::vector<double> expected = oracle.forward(tokens, stride);
   for (const Bound& bound : kBounds) {
     auto harness = ModelHarness::create(path, bound.bits, DType::kF32,
                                         static_cast<int32_t>(tokens.size()));
     ASSERT_TRUE(harness.has_value()) << harness.error().message;
-    const double kl = mean_kl(expected, (*harness)->forward(tokens), oracle.vocab_size());
+    std::vector<int32_t> wanted;
+    for (size_t t = 0; t < tokens.size(); t += stride) wanted.push_back(static_cast<int32_t>(t));
+    const double kl =
+        mean_kl(expected, (*harness)->forward(tokens, 0, wanted), oracle.vocab_size());
     EXPECT_LE(kl, bound.mean_kl) << "activation bits " << bound.bits;
     ::testing::Test::RecordProperty("mean_kl_" + std::to_string(bound.bits), std::to_string(kl));
     std::printf("mean KL over %zu tokens, activation bits %d: %.3g\n", tokens.size(), bound.bits,
@@ -109,6 +115,25 @@ TEST(Accuracy, TinyModelContinuesGreedilyAsDoubleArithmeticDoes) {
   request.sampling.max_tokens = static_cast<int32_t>(expected.size());
   testing::CollectingSink sink;
   EXPECT_EQ(sink.wait(*(*engine)->submit(request, sink)).tokens, expected);
+}
+
+TEST(Accuracy, TinyGemmaIsWithinBoundsPastItsWindow) {
+  std::vector<TokenId> tokens;
+  for (int i = 0; i < 120; ++i) tokens.push_back((i * 37 + i * i) % 259);
+  expect_within_bounds(kData + "/models/engine-windows.gguf", tokens);
+}
+
+// Where SLUICE_GEMMA3 names the file: Gemma 3 270M, past its window of 512 tokens.
+TEST(Gemma3, IsWithinBoundsOnRealText) {
+  const char* path = std::getenv("SLUICE_GEMMA3");
+  if (path == nullptr) GTEST_SKIP() << "SLUICE_GEMMA3 does not name the model file";
+  const auto tokenizer = load_tokenizer(path);
+  ASSERT_TRUE(tokenizer.has_value()) << tokenizer.error().message;
+  std::vector<TokenId> tokens = {(*tokenizer)->bos()};
+  (*tokenizer)->encode(read_file(kData + "/text.txt"), SpecialText::kText, tokens);
+  ASSERT_GE(tokens.size(), 800U);
+  tokens.resize(800);
+  expect_within_bounds(path, tokens, 8);
 }
 
 class SmolLm2 : public ::testing::Test {

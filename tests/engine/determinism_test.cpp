@@ -231,6 +231,41 @@ TEST(Determinism, TokensAndLogprobsDoNotDependOnHowARequestIsRun) {
   EXPECT_GT(num_cached, 0);
 }
 
+// Windowed layers in a KV group of their own, and a mixture of experts.
+TEST(Determinism, HoldsForWindowsAndExperts) {
+  for (const char* name : {"engine-windows", "engine-experts"}) {
+    Config base = base_config();
+    base.model = std::string(SLUICE_TEST_DATA) + "/models/" + name + ".gguf";
+    base.kv_cache_memory = int64_t{16} << 20;
+    std::vector<ValidRequest> requests;
+    std::vector<Collected> expected;
+    for (const std::string& isa : usable_isas()) {
+      for (const int32_t budget : {512, 16}) {
+        for (const int32_t preempt : {0, 3}) {
+          Config config = base;
+          config.isa = isa;
+          config.threads = budget == 16 ? 1 : 2;
+          config.max_num_batched_tokens = budget;
+          config.max_num_seqs = 16;
+          config.enable_prefix_caching = preempt != 0;
+          config.debug_preempt_every = preempt;
+          const std::unique_ptr<Engine> engine = start(config);
+          ASSERT_NE(engine, nullptr);
+          if (expected.empty()) {
+            requests = make_requests(engine->model().vocab_size, 40);
+            expected = run_alone(*engine, requests);
+          }
+          expect_same(expected,
+                      run_mixed(*engine, requests),
+                      std::string(name) + ", " + isa + ", budget " + std::to_string(budget) +
+                          ", preempt " + std::to_string(preempt));
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
 TEST(Determinism, ScarceMemoryPreemptsAndChangesNothing) {
   Config config = base_config();
   config.threads = 2;

@@ -118,6 +118,115 @@ TEST(GateMul, MatchesLibmAndQuantizesLikeTheStandaloneOperator) {
   }
 }
 
+// One row through a gate, as floats.
+std::vector<float> gated(const ExecContext& ctx,
+                         GateFunction function,
+                         const std::vector<float>& gate,
+                         const std::vector<float>& up) {
+  const auto n = static_cast<int32_t>(gate.size());
+  AlignedBytes bytes(activation_bytes(ActivationFormat::kFloat, 1, n));
+  const Activations out = carve_activations(ActivationFormat::kFloat, 1, n, bytes.data);
+  gate_mul(ctx,
+           {.gate = gate.data(), .up = up.data(), .stride = n, .function = function, .out = out});
+  const auto* values = static_cast<const float*>(out.data);
+  return {values, values + align_up(n, 32)};
+}
+
+TEST(GateMul, EveryFunctionMatchesDoublesAndEveryInstructionSet) {
+  Random random(15);
+  std::vector<float> gate = random.normals(77, 5);
+  std::vector<float> up = random.normals(77, 6);
+  gate[0] = -60;
+  gate[1] = 60;
+  up[2] = -9;
+  const auto gelu = [](double g, double u) {
+    return 0.5 * g * (1 + std::tanh(0.7978845608028654 * (g + 0.044715 * g * g * g))) * u;
+  };
+  const auto clamped = [](double g, double u) {
+    g = std::min(g, 7.0);
+    u = std::min(std::max(u, -7.0), 7.0);
+    return g / (1 + std::exp(-1.702 * g)) * (u + 1);
+  };
+  const auto exact = [&](GateFunction function, double g, double u) {
+    if (function == GateFunction::kSilu) return g / (1 + std::exp(-g)) * u;
+    return function == GateFunction::kGeluTanh ? gelu(g, u) : clamped(g, u);
+  };
+  for (const GateFunction function :
+       {GateFunction::kSilu, GateFunction::kGeluTanh, GateFunction::kClampedSwiglu}) {
+    std::vector<float> reference;
+    for (const auto& device : test::devices({1})) {
+      const std::vector<float> got = gated(device.device->context(), function, gate, up);
+      for (size_t i = 0; i < got.size(); ++i) {
+        if (i >= gate.size()) {
+          ASSERT_EQ(got[i], 0.0F) << device.name;
+          continue;
+        }
+        const double wanted =
+            exact(function, static_cast<double>(gate[i]), static_cast<double>(up[i]));
+        // GeLU's 1 + tanh cancels for negative gates: the error is relative to the gate.
+        ASSERT_NEAR(static_cast<double>(got[i]), wanted, 2e-6 * (std::fabs(wanted) + 10))
+            << device.name << ", function " << static_cast<int>(function) << ", element " << i;
+      }
+      if (reference.empty()) reference = got;
+      EXPECT_EQ(std::memcmp(got.data(), reference.data(), got.size() * 4), 0) << device.name;
+    }
+  }
+}
+
+TEST(AddRows, AddsScaledRowsAndTouchesNothingElse) {
+  constexpr int32_t kRows = 3;
+  constexpr int32_t kWidth = 37;
+  constexpr int64_t kStride = 40;
+  Random random(16);
+  const std::vector<float> x = random.normals(kRows * kStride);
+  const std::vector<float> y = random.normals(kRows * kWidth);
+  for (const auto& device : test::devices({1, 2})) {
+    std::vector<float> out = x;
+    add_rows(device.device->context(),
+             {.x = out.data(),
+              .x_stride = kStride,
+              .y = y.data(),
+              .y_stride = kWidth,
+              .num_rows = kRows,
+              .n = kWidth,
+              .scale = 0.3F});
+    for (size_t row = 0; row < kRows; ++row) {
+      for (size_t i = 0; i < kStride; ++i) {
+        const size_t at = row * kStride + i;
+        const float wanted = i < kWidth ? std::fma(y[row * kWidth + i], 0.3F, x[at]) : x[at];
+        ASSERT_EQ(out[at], wanted) << device.name;
+      }
+    }
+  }
+}
+
+TEST(ScaleRows, ScalesThenCaps) {
+  constexpr int32_t kWidth = 43;
+  Random random(17);
+  const std::vector<float> x = random.normals(kWidth, 100);
+  std::vector<float> reference;
+  for (const auto& device : test::devices({1})) {
+    for (const float cap : {0.0F, 30.0F}) {
+      std::vector<float> out = x;
+      scale_rows(device.device->context(),
+                 {.x = out.data(),
+                  .x_stride = kWidth,
+                  .num_rows = 1,
+                  .n = kWidth,
+                  .scale = 0.5F,
+                  .soft_cap = cap});
+      for (size_t i = 0; i < out.size(); ++i) {
+        const double scaled = 0.5 * static_cast<double>(x[i]);
+        const double wanted = cap == 0 ? scaled : 30 * std::tanh(scaled / 30);
+        ASSERT_NEAR(static_cast<double>(out[i]), wanted, 1e-6 * std::fabs(wanted)) << device.name;
+      }
+      if (cap == 0) continue;
+      if (reference.empty()) reference = out;
+      EXPECT_EQ(std::memcmp(out.data(), reference.data(), out.size() * 4), 0) << device.name;
+    }
+  }
+}
+
 TEST(GatherRows, CopiesTheNamedRowsAndNothingElse) {
   Random random(6);
   const std::vector<float> x = random.normals(10 * 8);

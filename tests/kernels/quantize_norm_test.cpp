@@ -6,6 +6,7 @@
 
 #include "kernels/device.h"
 #include "kernels/norm.h"
+#include "tests/kernels/devices.h"
 #include "tests/kernels/linear_reference.h"
 
 namespace sluice::kernels::testing {
@@ -215,6 +216,47 @@ TEST(RmsNorm, AgreesWithDoublePrecision) {
   for (size_t i = 0; i < kN; ++i) {
     const double expected = x[i] * r * weight[i];
     EXPECT_NEAR(static_cast<const float*>(out.data)[i], expected, std::abs(expected) * 1e-5);
+  }
+}
+
+TEST(HeadNorm, EqualsTheNormOfEachPartAndTouchesNothingElse) {
+  constexpr int32_t kRows = 3;
+  constexpr int32_t kHeads = 4;
+  constexpr int64_t kStride = 200;
+  for (const int32_t width : {16, 40, 47}) {
+    test::Random random(31);
+    const std::vector<float> x = random.normals(kRows * kStride, 3);
+    const std::vector<float> weight = random.normals(static_cast<size_t>(width));
+    std::vector<float> reference;
+    for (const auto& device : test::devices({1, 2})) {
+      std::vector<float> out = x;
+      head_norm(device.device->context(),
+                {.x = out.data(),
+                 .x_stride = kStride,
+                 .num_rows = kRows,
+                 .num_heads = kHeads,
+                 .n = width,
+                 .weight = weight.data(),
+                 .eps = 1e-6F});
+      for (int32_t row = 0; row < kRows; ++row) {
+        for (int32_t i = 0; i < kStride; ++i) {
+          const auto at = static_cast<size_t>(row * kStride + i);
+          if (i >= kHeads * width) {
+            ASSERT_EQ(out[at], x[at]) << device.name;
+            continue;
+          }
+          const float* part = x.data() + row * kStride + i / width * width;
+          double squares = 0;
+          for (int32_t j = 0; j < width; ++j) squares += static_cast<double>(part[j]) * static_cast<double>(part[j]);
+          const double wanted = static_cast<double>(x[at]) / std::sqrt(squares / width + 1e-6) *
+                                static_cast<double>(weight[static_cast<size_t>(i % width)]);
+          ASSERT_NEAR(static_cast<double>(out[at]), wanted, 1e-6 * (1 + std::fabs(wanted)))
+              << device.name;
+        }
+      }
+      if (reference.empty()) reference = out;
+      EXPECT_EQ(std::memcmp(out.data(), reference.data(), out.size() * 4), 0) << device.name;
+    }
   }
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/rope_scaling.h"
 #include "quant/format.h"
 #include "tests/kernels/devices.h"
 
@@ -33,6 +34,50 @@ TEST(RopeTable, HoldsRoundedCosinesOfTheExactAngles) {
       ASSERT_NEAR(table.sin_row(position)[i], static_cast<double>(std::sin(angle)), 3.1e-8);
     }
   }
+}
+
+TEST(RopeTable, AttentionFactorMultipliesBothBeforeRounding) {
+  const RopeTable plain({.rotary_dim = 16}, 50);
+  const RopeTable scaled({.rotary_dim = 16, .attention_factor = 1.25F}, 50);
+  for (int32_t position = 0; position < 50; ++position) {
+    for (int32_t i = 0; i < 8; ++i) {
+      ASSERT_NEAR(scaled.cos_row(position)[i], 1.25F * plain.cos_row(position)[i], 1.2e-7F);
+      ASSERT_NEAR(scaled.sin_row(position)[i], 1.25F * plain.sin_row(position)[i], 1.2e-7F);
+    }
+  }
+}
+
+TEST(RopeScaling, Llama3KeepsShortWavesAndStretchesLongOnes) {
+  const RopeParams params = {.rotary_dim = 128, .freq_base = 500000.0F};
+  const std::vector<float> factors = llama3_freq_factors(params, {8, 1, 4, 8192});
+  ASSERT_EQ(factors.size(), 64U);
+  for (int32_t i = 0; i < 64; ++i) {
+    const double wave = 2 * M_PI * std::pow(500000.0, 2.0 * i / 128);
+    double wanted = 8;
+    if (wave < 8192.0 / 4) wanted = 1;
+    if (wave >= 8192.0 / 4 && wave <= 8192) {
+      const double smooth = (8192 / wave - 1) / (4 - 1);
+      wanted = 1 / ((1 - smooth) / 8 + smooth);
+    }
+    EXPECT_NEAR(static_cast<double>(factors[static_cast<size_t>(i)]), wanted, 1e-6 * wanted) << i;
+  }
+}
+
+TEST(RopeScaling, YarnRampsFromKeptToStretched) {
+  const RopeParams params = {.rotary_dim = 64, .freq_base = 150000.0F};
+  const YarnScaling scaling = {.factor = 32, .original_context = 4096, .truncate = false};
+  const std::vector<float> factors = yarn_freq_factors(params, scaling);
+  EXPECT_EQ(factors.front(), 1.0F);
+  EXPECT_EQ(factors.back(), 32.0F);
+  for (size_t i = 1; i < factors.size(); ++i) EXPECT_GE(factors[i], factors[i - 1]);
+  const auto ramp_end = [](double turns) {
+    return 64 * std::log(4096 / (turns * 2 * M_PI)) / (2 * std::log(150000.0));
+  };
+  const double share = (12 - ramp_end(32)) / (ramp_end(1) - ramp_end(32));
+  EXPECT_NEAR(static_cast<double>(factors[12]), 1 / (share / 32 + 1 - share), 1e-5);
+  EXPECT_NEAR(static_cast<double>(yarn_attention_factor(32, 1)), 0.1 * std::log(32) + 1, 1e-6);
+  EXPECT_NEAR(static_cast<double>(longrope_attention_factor(32, 4096)),
+              std::sqrt(1 + std::log(32) / std::log(4096)), 1e-6);
 }
 
 struct Layout {

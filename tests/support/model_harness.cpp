@@ -63,11 +63,15 @@ Expected<std::unique_ptr<ModelHarness>> ModelHarness::create(const std::string& 
   return harness;
 }
 
-std::vector<float> ModelHarness::forward(const std::vector<TokenId>& tokens, int32_t begin) {
+std::vector<float> ModelHarness::forward(const std::vector<TokenId>& tokens,
+                                         int32_t begin,
+                                         std::vector<int32_t> wanted) {
   const auto num_tokens = static_cast<int32_t>(tokens.size());
   const int32_t end = begin + num_tokens;
-  std::vector<int32_t> rows(tokens.size());
-  std::iota(rows.begin(), rows.end(), 0);
+  if (wanted.empty()) {
+    wanted.resize(tokens.size());
+    std::iota(wanted.begin(), wanted.end(), 0);
+  }
   std::vector<int32_t> positions(tokens.size());
   std::iota(positions.begin(), positions.end(), begin);
   const std::vector<int64_t> slots(positions.begin(), positions.end());
@@ -82,11 +86,11 @@ std::vector<float> ModelHarness::forward(const std::vector<TokenId>& tokens, int
                               .positions = positions,
                               .query_start_loc = query_start_loc,
                               .seq_lens = seq_lens,
-                              .logits_indices = rows,
+                              .logits_indices = wanted,
                               .slot_mapping = slot_mapping,
                               .block_tables = block_tables,
                               .block_table_stride = static_cast<int32_t>(blocks.size())};
-  std::vector<float> logits(tokens.size() * static_cast<size_t>(vocab_size()));
+  std::vector<float> logits(wanted.size() * static_cast<size_t>(vocab_size()));
   model_->forward(ForwardContext{.exec = device_->context(),
                                  .batch = batch,
                                  .caches = caches_,

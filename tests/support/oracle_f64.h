@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Llama forward pass in plain double arithmetic over the decoded weights of a GGUF file: the
-// reference that kernels, cache and quantized activations are measured against. Written from the
+// A forward pass of Llama or Gemma 3 in plain double arithmetic over the decoded weights of a GGUF
+// file: the reference that kernels, cache and quantized activations are measured against. Written from the
 // architecture's definition, shares no code with the engine but the file reader.
 #pragma once
 
@@ -17,8 +17,9 @@ class OracleF64 {
  public:
   explicit OracleF64(const GgufFile& file);
 
-  // Logits of every position, [tokens.size()][vocab]. Two threads.
-  [[nodiscard]] std::vector<double> forward(const std::vector<TokenId>& tokens) const;
+  // Logits of every `stride`-th position from the first on, [positions][vocab]. Two threads.
+  [[nodiscard]] std::vector<double> forward(const std::vector<TokenId>& tokens,
+                                            size_t stride = 1) const;
   [[nodiscard]] int64_t vocab_size() const { return vocab_; }
 
  private:
@@ -30,16 +31,24 @@ class OracleF64 {
 
   struct Layer {
     std::vector<double> attention_norm, ffn_norm;
+    std::vector<double> q_norm, k_norm, attention_post_norm, ffn_post_norm;  // Gemma
+    int64_t window = 0;  // 0: all
+    double freq_base = 0;
     Matrix q, k, v, out, gate, up, down;
   };
 
   Matrix matrix(const GgufFile& file, const std::string& name) const;
   std::vector<double> norm(const std::vector<double>& x, const std::vector<double>& weight) const;
+  void rotate(const Layer& layer, std::vector<double>& rows, int64_t num_heads) const;
+  void add_half(const std::vector<double>& half,
+                const std::vector<double>& post_norm,
+                std::vector<double>& x) const;
   void attention(const Layer& layer, std::vector<double>& x) const;
 
+  bool is_gemma_;
   int64_t hidden_, heads_, kv_heads_, head_dim_, vocab_;
-  double eps_, freq_base_;
-  Matrix embedding_, head_;
+  double eps_;
+  const GgufTensor *embedding_, *head_;  // decoded row by row: they are the largest
   std::vector<double> output_norm_;
   std::vector<Layer> layers_;
 };

@@ -9,6 +9,7 @@
 <name>.gguf        the same weights in GGUF; tensor names from the gguf package's own table
 <name>.logits.f32  raw float32 [tokens, vocabulary] of an eager float32 forward pass
 models.json        one row per model: files, tokens, provenance
+engine-*.gguf      models with a vocabulary, for tests of the whole engine
 
 Weights are random with a fixed seed, rounded to the type they are stored in before the forward pass,
 so that both sides compute with the same numbers.
@@ -24,7 +25,8 @@ import numpy as np
 import torch
 import transformers
 from gguf import GGMLQuantizationType as Kind
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 HERE = pathlib.Path(__file__).resolve().parent
 VOCAB, TOKENS = 71, 40
@@ -59,12 +61,12 @@ MODELS = {
                      "F16"),
     "llama3-rope": ("Llama", "llama", dict(rope_parameters=LLAMA3_ROPE), "F16"),
     "llama-linear-rope": ("Llama", "llama", dict(rope_parameters={
-        "rope_type": "linear", "rope_theta": 5000.0, "factor": 2.5}), "F16"),
-    "mistral-window": ("Mistral", None, dict(sliding_window=9), "F16"),
+        "rope_type": "linear", "rope_theta": 5000.0, "factor": 2.5}), "BF16"),
+    "mistral-window": ("Mistral", None, dict(sliding_window=9), "BF16"),
     "smollm3": ("SmolLM3", "smollm3", dict(num_hidden_layers=4, no_rope_layers=[1, 1, 1, 0],
                                            hidden_size=32, intermediate_size=32), "F16"),
     "qwen2": ("Qwen2", "qwen2", dict(), "F16"),
-    "qwen3": ("Qwen3", "qwen3", dict(tie_word_embeddings=True), "F16"),
+    "qwen3": ("Qwen3", "qwen3", dict(tie_word_embeddings=True), "BF16"),
     "qwen3-moe": ("Qwen3Moe", "qwen3moe", dict(num_experts=5, num_experts_per_tok=2,
                                                moe_intermediate_size=16, norm_topk_prob=True), "F16"),
     "qwen3-moe-unnormalized": ("Qwen3Moe", None, dict(
@@ -87,6 +89,7 @@ MODELS = {
     "granite": ("Granite", "granite", dict(embedding_multiplier=3.0, attention_multiplier=0.09,
                                            residual_multiplier=0.4, logits_scaling=2.0), "F16"),
     "gpt-oss": ("GptOss", "gpt-oss", GPT_OSS, "F16"),
+    "gpt-oss-mxfp4": ("GptOss", None, GPT_OSS, "BF16"),
 }
 # Checkpoints whose config.json is rewritten as older files spell it.
 OLD_SPELLING = {"llama3-rope", "llama-linear-rope", "gemma3-six", "phi3-long", "qwen2"}
@@ -114,6 +117,36 @@ def round_to(model, kind):
     with torch.no_grad():
         for weight in model.parameters():
             weight.copy_(weight.to(TORCH_TYPE[kind]).float())
+
+
+def quantize_experts(model, seed):
+    """Random MXFP4 experts: codes and scales by tensor name; the model gets what transformers decodes."""
+    generator = torch.Generator().manual_seed(seed)
+    packed = {}
+    for name, weight in model.named_parameters():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            continue
+        experts, columns, rows = weight.shape
+        blocks = torch.randint(0, 256, (experts, rows, columns // 32, 16), generator=generator,
+                               dtype=torch.uint8)
+        scales = torch.randint(122, 126, (experts, rows, columns // 32), generator=generator,
+                               dtype=torch.uint8)
+        with torch.no_grad():
+            weight.copy_(convert_moe_packed_tensors(blocks, scales, dtype=torch.float32))
+        packed[name + "_blocks"] = blocks
+        packed[name + "_scales"] = scales
+    return packed
+
+
+def replace_experts(folder, packed):
+    """Puts the codes in place of the floats in the saved checkpoint."""
+    path = folder / "model.safetensors"
+    tensors = {n: t for n, t in load_file(path).items() if n + "_blocks" not in packed}
+    save_file({**tensors, **packed}, path, metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4",
+                                     "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
 
 
 def respell(config):
@@ -206,8 +239,26 @@ def gguf_tensors(architecture, config, tensors):
     return result
 
 
+def add_byte_vocabulary(writer, size):
+    """A vocabulary of control tokens and single bytes, so that an engine can start."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in printable]
+    letters = [chr(b) for b in printable] + [chr(256 + i) for i in range(len(others))]
+    control = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    assert size == len(control) + len(letters)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(control + letters)
+    writer.add_token_types([3] * len(control) + [1] * len(letters))
+    writer.add_token_merges([])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+
+
 def write_gguf(path, architecture, config, arrays, kind):
     writer = gguf.GGUFWriter(path, architecture)
+    if kind == "Q8_0":
+        add_byte_vocabulary(writer, config.vocab_size)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -262,14 +313,36 @@ def write_gguf(path, architecture, config, arrays, kind):
         array = np.ascontiguousarray(array, np.float32)
         if array.ndim >= 2 and kind == "F16" and not name.endswith(".bias"):
             array = array.astype(np.float16)
-        writer.add_tensor(name, array)
+        if array.ndim >= 2 and kind == "Q8_0":
+            writer.add_tensor(name, gguf.quants.quantize(array, Kind.Q8_0), raw_dtype=Kind.Q8_0)
+        else:
+            writer.add_tensor(name, array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
+def write_engine_models():
+    """Models that a whole engine runs, for the determinism test: windows and experts, quantized."""
+    common = dict(vocab_size=259, tie_word_embeddings=True, max_position_embeddings=2048)
+    for name, prefix, architecture, overrides in (
+            ("engine-windows", "Gemma3Text", "gemma3", dict(
+                common, sliding_window=40, query_pre_attn_scalar=16, num_hidden_layers=6,
+                intermediate_size=32, num_attention_heads=2, num_key_value_heads=1)),
+            ("engine-experts", "Qwen3Moe", "qwen3moe", dict(
+                common, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32,
+                norm_topk_prob=True))):
+        config, model = build(prefix, overrides, len(name))
+        model.save_pretrained(HERE / name)
+        tensors = load_file(HERE / name / "model.safetensors")
+        shutil.rmtree(HERE / name)
+        write_gguf(HERE / f"{name}.gguf", architecture, config,
+                   gguf_tensors(architecture, config, tensors), "Q8_0")
+
+
 def main():
+    write_engine_models()
     wanted = sys.argv[1:] or list(MODELS)
     rows_path = HERE / "models.json"
     document = json.loads(rows_path.read_text()) if rows_path.exists() else {}
@@ -279,11 +352,14 @@ def main():
             continue
         config, model = build(prefix, overrides, 1000 + number)
         round_to(model, kind)
+        packed = quantize_experts(model, number) if name.endswith("mxfp4") else {}
         tokens = np.random.default_rng(number).integers(3, VOCAB, TOKENS)
         with torch.no_grad():
             logits = model(torch.tensor(tokens)[None]).logits[0].float().numpy()
         (HERE / f"{name}.logits.f32").write_bytes(logits.astype("<f4").tobytes())
         tensors = save(name, model, kind)
+        if packed:
+            replace_experts(HERE / name, packed)
         row = {"name": name, "tokens": tokens.tolist(), "directory": name}
         if architecture:
             write_gguf(HERE / f"{name}.gguf", architecture, config,

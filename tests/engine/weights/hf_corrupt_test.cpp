@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+// Directories in Hugging Face's layout with one thing wrong at a time: the Error names the file, the
+// field, what was found and what was expected.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/weights/checkpoint.h"
+#include "engine/weights/hf_config.h"
+#include "engine/weights/safetensors.h"
+
+namespace sluice {
+namespace {
+
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
+
+std::string safetensors(const std::string& header, size_t data_bytes) {
+  std::string file;
+  for (int i = 0; i < 8; ++i) file += static_cast<char>(header.size() >> (8 * i));
+  return file + header + std::string(data_bytes, '\0');
+}
+
+std::string tensor(const std::string& name, const std::string& fields) {
+  return "\"" + name + "\":{" + fields + "}";
+}
+
+const std::string kGood = R"("dtype":"F32","shape":[2,2],"data_offsets":[0,16])";
+
+struct Case {
+  std::string what;
+  std::string text;
+  const char* message;
+};
+
+std::vector<Case> corrupt_headers() {
+  const auto one = [](const std::string& fields) { return "{" + tensor("a", fields) + "}"; };
+  std::vector<Case> cases = {
+      {"nothing", "", "found no JSON"},
+      {"a cut object", "{", "header: found no JSON at byte"},
+      {"a number", "7", "header: found a number"},
+      {"an array", "[]", "header: found an array"},
+      {"a string", "\"a\"", "header: found a string"},
+      {"null", "null", "header: found null"},
+      {"garbage after", one(kGood) + "x", "header: found no JSON"},
+      {"tensor as number", R"({"a":3})", "found a number at tensor \"a\""},
+      {"tensor as string", R"({"a":"b"})", "found a string"},
+      {"tensor as array", R"({"a":[1]})", "found an array"},
+      {"tensor as null", R"({"a":null})", "found null"},
+      {"empty tensor", R"({"a":{}})", "without dtype, shape and data_offsets"},
+      {"no offsets", one(R"("dtype":"F32","shape":[1])"), "without dtype"},
+      {"no shape", one(R"("dtype":"F32","data_offsets":[0,4])"), "without dtype"},
+      {"no dtype", one(R"("shape":[1],"data_offsets":[0,4])"), "without dtype"},
+      {"unknown field", one(kGood + R"(,"stride":[1])"), "field \"stride\""},
+      {"field twice", one(kGood + R"(,"dtype":"F16")"), "field \"dtype\""},
+      {"nested object", one(R"("dtype":{})"), "a nested object"},
+      {"shape of strings", one(R"("shape":["2"])"), "found a string"},
+      {"shape nested", one(R"("shape":[[2]])"), "found an array"},
+      {"shape negative", one(R"("shape":[-2])"), "a negative number"},
+      {"shape fraction", one(R"("shape":[2.5])"), "a fraction"},
+      {"shape boolean", one(R"("shape":[true])"), "a boolean"},
+      {"dtype number", one(R"("dtype":3)"), "a number"},
+      {"five dimensions",
+       one(R"("dtype":"F32","shape":[1,1,1,1,1],"data_offsets":[0,4])"),
+       "shape: found 5 dimensions"},
+      {"many dimensions", one(R"("shape":[1,1,1,1,1,1,1,1])"), "more than 4 dimensions"},
+      {"no dimensions",
+       one(R"("dtype":"F32","shape":[],"data_offsets":[0,4])"),
+       "shape: found 0 dimensions"},
+      {"dtype unknown",
+       one(R"("dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4])"),
+       "dtype: found \"F8_E4M3\", expected F32, F16 or BF16"},
+      {"zero dimension",
+       one(R"("dtype":"F32","shape":[0,2],"data_offsets":[0,0])"),
+       "0 or too many elements"},
+      {"overflowing shape",
+       one(R"("dtype":"F32","shape":[4294967296,4294967296,2],"data_offsets":[0,16])"),
+       "0 or too many elements"},
+      {"offsets reversed",
+       one(R"("dtype":"F32","shape":[2,2],"data_offsets":[16,0])"),
+       "data_offsets: found 16 to 0"},
+      {"offsets past the end",
+       one(R"("dtype":"F32","shape":[2,2],"data_offsets":[8,24])"),
+       "within the 16 bytes of data"},
+      {"offsets huge",
+       one(R"("dtype":"F32","shape":[2,2],"data_offsets":[0,18446744073709551615])"),
+       "within the 16 bytes"},
+      {"one offset",
+       one(R"("dtype":"F32","shape":[2,2],"data_offsets":[0])"),
+       "data_offsets: found 1 numbers"},
+      {"three offsets",
+       one(R"("dtype":"F32","shape":[2,2],"data_offsets":[0,8,16])"),
+       "data_offsets: found 3 numbers"},
+      {"too few bytes",
+       one(R"("dtype":"F32","shape":[2,2],"data_offsets":[0,12])"),
+       "found 12 bytes, expected 16"},
+      {"too many bytes",
+       one(R"("dtype":"F16","shape":[2,2],"data_offsets":[0,16])"),
+       "found 16 bytes, expected 8"},
+      {"name twice",
+       "{" + tensor("a", R"("dtype":"F32","shape":[1],"data_offsets":[0,4])") + "," +
+           tensor("a", R"("dtype":"F32","shape":[1],"data_offsets":[4,8])") + "}",
+       "the name twice"},
+      {"overlap",
+       "{" + tensor("a", R"("dtype":"F32","shape":[2],"data_offsets":[0,8])") + "," +
+           tensor("b", R"("dtype":"F32","shape":[2],"data_offsets":[4,12])") + "}",
+       "expected bytes of its own"},
+      {"same bytes",
+       "{" + tensor("a", kGood) + "," + tensor("b", kGood) + "}",
+       "expected bytes of its own"},
+      {"metadata of numbers", R"({"__metadata__":{"a":1}})", "found a number"},
+      {"metadata nested", R"({"__metadata__":{"a":{}}})", "a nested object"},
+      {"invalid UTF-8 in a name", "{\"\xff\":{}}", "no JSON"},
+      {"control byte in a name", std::string("{\"a\nb\":{}}"), "no JSON"},
+  };
+  const std::string good = one(kGood);
+  for (size_t length = 1; length < good.size(); ++length) {
+    cases.push_back({"cut at " + std::to_string(length), good.substr(0, length), "found no JSON"});
+  }
+  return cases;
+}
+
+TEST(Safetensors, EveryCorruptHeaderGetsItsLine) {
+  ASSERT_TRUE(parse_safetensors(bytes_of(safetensors("{" + tensor("a", kGood) + "}", 16)), "f"));
+  for (const Case& c : corrupt_headers()) {
+    const std::string file = safetensors(c.text, 16);
+    const auto parsed = parse_safetensors(bytes_of(file), "m.safetensors");
+    ASSERT_FALSE(parsed.has_value()) << c.what;
+    const std::string& message = parsed.error().message;
+    EXPECT_TRUE(message.starts_with("m.safetensors: ")) << c.what << ": " << message;
+    EXPECT_NE(message.find(c.message), std::string::npos) << c.what << ": " << message;
+    EXPECT_NE(message.find(", expected "), std::string::npos) << c.what << ": " << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << c.what;
+  }
+}
+
+TEST(Safetensors, LengthsOfTheHeaderAreChecked) {
+  std::string file = safetensors("{}", 0);
+  EXPECT_TRUE(parse_safetensors(bytes_of(file), "f"));
+  for (size_t cut = 0; cut < 8; ++cut) {
+    EXPECT_FALSE(parse_safetensors(bytes_of(file.substr(0, cut)), "f")) << cut;
+  }
+  for (const uint64_t length : {uint64_t{3}, uint64_t{1} << 32, ~uint64_t{0}, ~uint64_t{0} - 7}) {
+    for (size_t i = 0; i < 8; ++i) file[i] = static_cast<char>(length >> (8 * i));
+    const auto parsed = parse_safetensors(bytes_of(file), "f");
+    ASSERT_FALSE(parsed.has_value());
+    EXPECT_NE(parsed.error().message.find("header length: found"), std::string::npos);
+  }
+}
+
+TEST(SafetensorsIndex, EveryCorruptIndexGetsItsLine) {
+  ASSERT_TRUE(parse_safetensors_index(
+      bytes_of(R"({"metadata":{"total_size":4},"weight_map":{"a":"m.safetensors"}})"), "i"));
+  const std::vector<Case> cases = {
+      {"nothing", "", "no JSON"},
+      {"cut", R"({"weight_map":{"a":)", "no JSON"},
+      {"array", "[]", "an array"},
+      {"no map", "{}", "weight_map: found nothing"},
+      {"empty map", R"({"weight_map":{}})", "weight_map: found nothing"},
+      {"map is a string", R"({"weight_map":"a"})", "weight_map: found nothing"},
+      {"number as file", R"({"weight_map":{"a":3}})", "a number"},
+      {"list of files", R"({"weight_map":{"a":["b"]}})", "an array"},
+      {"object as file", R"({"weight_map":{"a":{}}})", "a nested object"},
+      {"path upwards", R"({"weight_map":{"a":"../b"}})", "file name \"../b\""},
+      {"absolute path", R"({"weight_map":{"a":"/etc/passwd"}})", "file name \"/etc/passwd\""},
+      {"hidden file", R"({"weight_map":{"a":".b"}})", "file name \".b\""},
+      {"empty file name", R"({"weight_map":{"a":""}})", "file name \"\""},
+      {"tensor twice", R"({"weight_map":{"a":"b","a":"c"}})", "tensor \"a\" twice"},
+      {"deep", R"({"a":[[[[[[[[[[[1]]]]]]]]]]]})", "an array"},
+  };
+  for (const Case& c : cases) {
+    const auto parsed = parse_safetensors_index(bytes_of(c.text), "i.json");
+    ASSERT_FALSE(parsed.has_value()) << c.what;
+    EXPECT_NE(parsed.error().message.find(c.message), std::string::npos)
+        << c.what << ": " << parsed.error().message;
+    EXPECT_TRUE(parsed.error().message.starts_with("i.json: ")) << parsed.error().message;
+  }
+}
+
+TEST(HfConfig, ReadsOldAndNewSpellingsAlike) {
+  const char* texts[] = {
+      R"({"model_type":"llama","hidden_size":64,"max_position_embeddings":512,"rope_theta":5000.0,
+          "rope_scaling":{"type":"linear","factor":4.0},"torch_dtype":"float16"})",
+      R"({"model_type":"llama","hidden_size":64,"max_position_embeddings":512,"dtype":"float16",
+          "rope_parameters":{"rope_type":"linear","factor":4.0,"rope_theta":5000.0}})",
+      R"({"model_type":"wrapper","text_config":{"model_type":"llama","hidden_size":64,
+          "max_position_embeddings":512,"rope_theta":5000,
+          "rope_scaling":{"rope_type":"linear","factor":4}}})"};
+  for (const char* text : texts) {
+    const auto config = parse_hf_config(bytes_of(std::string(text)), "config.json");
+    ASSERT_TRUE(config.has_value()) << config.error().message;
+    EXPECT_EQ(config->model_type, "llama");
+    EXPECT_EQ(*config->metadata.get_uint("embedding_length"), 64U);
+    EXPECT_EQ(*config->metadata.get_float("rope.freq_base"), 5000.0);
+    EXPECT_EQ(*config->metadata.get_string("rope.scaling.type"), "linear");
+    EXPECT_EQ(*config->metadata.get_float("rope.scaling.factor"), 4.0);
+  }
+}
+
+TEST(HfConfig, EveryCorruptConfigGetsItsLine) {
+  std::string deep = R"({"model_type":"llama","a":)";
+  for (int i = 0; i < 30; ++i) deep += "[";
+  const std::vector<Case> cases = {
+      {"nothing", "", "no JSON object"},
+      {"cut", R"({"model_type":)", "no JSON object"},
+      {"array", "[]", "no JSON object"},
+      {"no type", "{}", "model_type: found nothing"},
+      {"type a number", R"({"model_type":3})", "model_type"},
+      {"deep", deep, "nested deeper"},
+      {"large", std::string(2 << 20, ' '), "at most 1 MiB"},
+      {"quantized", R"({"model_type":"llama","quantization_config":{}})", "quantization_config"},
+      {"rotary part above 1",
+       R"({"model_type":"phi3","hidden_size":64,"num_attention_heads":4,"partial_rotary_factor":2})",
+       "partial_rotary_factor: found 2.0"},
+      {"rotary part of no width",
+       R"({"model_type":"phi3","partial_rotary_factor":0.5})",
+       "embedding_length: found nothing"},
+  };
+  for (const Case& c : cases) {
+    const auto parsed = parse_hf_config(bytes_of(c.text), "config.json");
+    ASSERT_FALSE(parsed.has_value()) << c.what;
+    EXPECT_NE(parsed.error().message.find(c.message), std::string::npos)
+        << c.what << ": " << parsed.error().message;
+    EXPECT_TRUE(parsed.error().message.starts_with("config.json: ")) << parsed.error().message;
+  }
+}
+
+class HfDirectory : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = ::testing::TempDir() + "hf_directory";
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directory(folder_);
+    write("config.json", R"({"model_type":"llama"})");
+    write("model.safetensors", safetensors("{" + tensor("lm_head.weight", kGood) + "}", 16));
+  }
+
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ + "/" + name, std::ios::binary) << text;
+  }
+
+  void remove(const std::string& name) const { std::filesystem::remove(folder_ + "/" + name); }
+
+  [[nodiscard]] std::string error() const {
+    const auto opened = Checkpoint::open(folder_);
+    return opened ? "" : opened.error().message;
+  }
+
+  std::string folder_;
+};
+
+TEST_F(HfDirectory, NamesWhatIsMissingOrDisagrees) {
+  EXPECT_EQ(error(), "");
+  remove("config.json");
+  EXPECT_NE(error().find("config.json: open: found"), std::string::npos);
+  write("config.json", R"({"model_type":"llama"})");
+  remove("model.safetensors");
+  EXPECT_NE(error().find("model.safetensors: open: found"), std::string::npos);
+  const std::string index = "model.safetensors.index.json";
+  write(index, R"({"weight_map":{"lm_head.weight":"one.safetensors","b":"one.safetensors"}})");
+  EXPECT_NE(error().find("one.safetensors: open: found"), std::string::npos);
+  write("one.safetensors", safetensors("{" + tensor("lm_head.weight", kGood) + "}", 16));
+  EXPECT_NE(error().find("found 2 tensors, expected the 1"), std::string::npos) << error();
+  write(index, R"({"weight_map":{"b":"one.safetensors"}})");
+  EXPECT_NE(error().find("expected nowhere by the index"), std::string::npos) << error();
+  write("one.safetensors", "");
+  EXPECT_NE(error().find("found 0 bytes"), std::string::npos) << error();
+}
+
+TEST_F(HfDirectory, TranslatesNamesAndSkipsWhatIsNotText) {
+  write("config.json", R"({"model_type":"gemma3","tie_word_embeddings":true})");
+  const auto four = [](int at) {
+    return R"("dtype":"F32","shape":[1],"data_offsets":[)" + std::to_string(4 * at) + "," +
+           std::to_string(4 * at + 4) + "]";
+  };
+  write("model.safetensors",
+        safetensors("{" + tensor("language_model.model.layers.3.self_attn.q_proj.weight", four(0)) +
+                        "," + tensor("model.language_model.layers.0.mlp.experts.7.up_proj.weight",
+                                     four(1)) +
+                        "," + tensor("vision_tower.a", four(2)) + "," +
+                        tensor("lm_head.weight", four(3)) + "," + tensor("unheard.of", four(4)) +
+                        "}",
+                    20));
+  const auto opened = Checkpoint::open(folder_);
+  ASSERT_TRUE(opened.has_value()) << opened.error().message;
+  EXPECT_EQ((*opened)->tensors().size(), 3U);
+  EXPECT_TRUE((*opened)->has("blk.3.attn_q.weight"));
+  EXPECT_TRUE((*opened)->has("blk.0.ffn_up_exps.7.weight"));
+  EXPECT_TRUE((*opened)->has("unheard.of"));
+}
+
+}  // namespace
+}  // namespace sluice
