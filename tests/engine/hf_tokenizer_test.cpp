@@ -96,6 +96,35 @@ TEST(HfTokenizer, TextsOfByteFallbackModelsComeBack) {
   }
 }
 
+// Characters of several byte tokens, a stop string that begins inside one piece and ends in
+// another.
+TEST(HfTokenizer, StreamsOfByteFallbackTokensStopExactly) {
+  for (const char* name : {"llama2", "gemma", "unigram_bytes"}) {
+    const auto tokenizer = golden(name);
+    ASSERT_NE(tokenizer, nullptr);
+    const std::string text = "hello \xF0\x9F\x90\xAA\xF0\x9F\xA6\x99 wor\xEA\x99\xAEld the end";
+    const auto ids = encode(*tokenizer, text);
+    for (const std::string stop : {"\xF0\x9F\xA6\x99", "r\xEA\x99\xAE", " end"}) {
+      StopConfig config;
+      config.strings = {stop};
+      Detokenizer detokenizer(*tokenizer, config, /*skip_special_tokens=*/true);
+      std::string out;
+      int matched = -1;
+      for (const TokenId id : ids) {
+        const auto result = detokenizer.append(id);
+        EXPECT_EQ(result.text.find("\xEF\xBF\xBD"), std::string::npos);
+        out += result.text;
+        if (result.matched_stop >= 0) matched = result.matched_stop;
+      }
+      out += detokenizer.finish();
+      // The space that SentencePiece puts in front belongs to the stream.
+      const std::string lead = tokenizer->strips_first_space() ? " " : "";
+      EXPECT_EQ(out, lead + text.substr(0, text.find(stop))) << name;
+      EXPECT_EQ(matched, 0);
+    }
+  }
+}
+
 TEST(HfTokenizer, LongRunsOfEqualCharactersTakeLinearTime) {
   for (const char* name : {"llama2",
                            "gemma",

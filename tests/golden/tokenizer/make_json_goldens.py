@@ -2,7 +2,7 @@
 """tokenizer.json files of every kind that is read, and ids the `tokenizers` package gives for them.
 
     python make_json_goldens.py                       writes json/*.json and json/cases.txt
-    python make_json_goldens.py --check BENCH_TOKENIZER [--count 2000] [FILE.json...]
+    python make_json_goldens.py --check BENCH_TOKENIZER [--count 2000] [--text FILE] [FILE.json...]
                                 compares bench_tokenizer on random texts, on these and on more files
 
 Made with tokenizers 0.23.3. A line of cases.txt is "file mode hex ids...", see make_goldens.py.
@@ -12,7 +12,9 @@ import argparse
 import json
 import os
 import random
+import subprocess
 import sys
+import time
 
 import check_models
 import reference
@@ -320,7 +322,18 @@ def write_goldens():
                 out.write(" ".join([name, mode, text.encode().hex() or "-", *map(str, ids)]) + "\n")
 
 
-def check(binary, files, count):
+def measure(binary, tokenizer, path, text_path):
+    """Both in one run, on one core each."""
+    subprocess.run([binary, path, text_path], check=True)
+    with open(text_path, encoding="utf-8", newline="") as file:
+        text = file.read()
+    start = time.perf_counter()
+    encode(tokenizer, text, False)
+    seconds = time.perf_counter() - start
+    print(f"tokenizers: {seconds:.3f} s, {len(text.encode()) * 1e-6 / seconds:.2f} MB/s", flush=True)
+
+
+def check(binary, files, count, text):
     wrong = 0
     for path in files:
         tokenizer = Tokenizer.from_file(path)
@@ -330,6 +343,8 @@ def check(binary, files, count):
         expected = [encode(tokenizer, text, parse) for text, parse in cases]
         found = check_models.our_ids(binary, path, cases)
         wrong += check_models.report(os.path.basename(path), cases, found, expected)
+        if text:
+            measure(binary, tokenizer, path, text)
     return wrong
 
 
@@ -337,12 +352,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check")
     parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--text", help="also measure both on this file")
     parser.add_argument("files", nargs="*")
     arguments = parser.parse_args()
     if not arguments.check:
         return write_goldens()
     files = [os.path.join(FOLDER, name + ".json") for name in KINDS] + arguments.files
-    sys.exit(1 if check(arguments.check, files, arguments.count) else 0)
+    sys.exit(1 if check(arguments.check, files, arguments.count, arguments.text) else 0)
 
 
 if __name__ == "__main__":
