@@ -52,6 +52,17 @@ constexpr Shape kShapes[] = {
     {"135M gate/up int16", kQ4, ActivationFormat::kInt16, 3072, 576},
     {"135M gate/up float", kQ4, ActivationFormat::kFloat, 3072, 576},
     {"135M gate/up f16", WeightFormat::kF16, ActivationFormat::kFloat, 3072, 576},
+    {"1B o Q4_0", WeightFormat::kQ4_0, kInt8, 2048, 2048},
+    {"1B o Q8_0", WeightFormat::kQ8_0, kInt8, 2048, 2048},
+    {"1B o Q4_K", WeightFormat::kQ4_K, kInt8, 2048, 2048},
+    {"1B o Q6_K", WeightFormat::kQ6_K, kInt8, 2048, 2048},
+    {"1B o Q5_K", WeightFormat::kQ5_K, kInt8, 2048, 2048},
+    {"1B o BF16", WeightFormat::kBF16, ActivationFormat::kFloat, 2048, 2048},
+    {"1B o Q5_0", WeightFormat::kQ5_0, kInt8, 2048, 2048},
+    {"1B o Q2_K", WeightFormat::kQ2_K, kInt8, 2048, 2048},
+    {"1B o Q3_K", WeightFormat::kQ3_K, kInt8, 2048, 2048},
+    {"1B o IQ4_XS", WeightFormat::kIQ4_XS, kInt8, 2048, 2048},
+    {"1B o MXFP4", WeightFormat::kMXFP4, kInt8, 2048, 2048},
 };
 
 struct FreeAligned {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Endpoints that answer at once: models, health, version, metrics.
+// Endpoints that answer at once: models, health, version, load, metrics.
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -86,6 +86,14 @@ void handle_health(FrontEnd& front_end, Exchange exchange) {
 void handle_version(FrontEnd& front_end, Exchange exchange) {
   HttpResponse response;
   response.body = "{\"version\":\"" SLUICE_VERSION "\"}";
+  front_end.respond(exchange, std::move(response));
+}
+
+void handle_load(FrontEnd& front_end, Exchange exchange) {
+  HttpResponse response;
+  JsonWriter json(response.body);
+  // Requests under way, this one not counted.
+  json.open_object().key("server_load").integer(front_end.num_requests() - 1).close_object();
   front_end.respond(exchange, std::move(response));
 }
 

@@ -93,6 +93,8 @@ void handle_model(FrontEnd& front_end, Exchange exchange);
 void handle_health(FrontEnd& front_end, Exchange exchange);
 void handle_version(FrontEnd& front_end, Exchange exchange);
 void handle_metrics(FrontEnd& front_end, Exchange exchange);
+void handle_load(FrontEnd& front_end, Exchange exchange);
+void handle_openapi(FrontEnd& front_end, Exchange exchange);
 void handle_tokenize(FrontEnd& front_end, Exchange exchange);
 void handle_detokenize(FrontEnd& front_end, Exchange exchange);
 

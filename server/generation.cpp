@@ -48,7 +48,7 @@ Generation::Generation(FrontEnd& front_end, Exchange exchange, GenerationRequest
               front_end.engine.model().system_fingerprint) {
   const SamplingParams& sampling = request_.requests.front().sampling;
   ignore_eos_ = sampling.ignore_eos;
-  wants_logprobs_ = sampling.num_logprobs >= 0;
+  wants_logprobs_ = request_.wants_logprobs;
   num_open_ = request_.requests.size();
   choices_.reserve(num_open_);
   for (size_t i = 0; i < num_open_; ++i) {
@@ -117,6 +117,7 @@ void Generation::accept(size_t choice_idx, const TokenOutput& output) {
 void Generation::append_token(Choice& choice, const TokenOutput& output, std::string& text) {
   if (choice.num_tokens == 0) choice.num_cached = output.num_cached_tokens;
   ++choice.num_tokens;
+  choice.sum_logprobs += output.logprob;
   if (wants_logprobs_) choice.logprobs.append(output);
   if (request_.return_token_ids) choice.token_ids.push_back(output.token);
   // A token that ends the text is no part of it.
@@ -178,12 +179,35 @@ void Generation::flush() {
   }
 }
 
+// Of each prompt the num_returned choices with the largest mean log-probability, best first; all in
+// order where none is left out.
+std::vector<size_t> Generation::returned_choices() const {
+  const auto num_choices = static_cast<size_t>(request_.num_choices);
+  const auto num_returned = static_cast<size_t>(request_.num_returned);
+  const auto mean_logprob = [this](size_t i) {
+    return choices_[i].sum_logprobs /
+           static_cast<double>(std::max<int64_t>(choices_[i].num_tokens, 1));
+  };
+  std::vector<size_t> returned;
+  for (size_t begin = 0; begin < choices_.size(); begin += num_choices) {
+    std::vector<size_t> order;
+    for (size_t i = begin; i < begin + num_choices; ++i) order.push_back(i);
+    if (num_returned < num_choices) {
+      std::ranges::stable_sort(
+          order, [&](size_t a, size_t b) { return mean_logprob(a) > mean_logprob(b); });
+    }
+    returned.insert(returned.end(), order.begin(), order.begin() + request_.num_returned);
+  }
+  return returned;
+}
+
 void Generation::send_whole() {
-  std::vector<ChoiceText> texts(choices_.size());
+  const std::vector<size_t> returned = returned_choices();
+  std::vector<ChoiceText> texts(returned.size());
   std::vector<const std::vector<TokenId>*> prompts;
-  for (const auto& prompt : prompts_) prompts.push_back(&prompt);
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    Choice& choice = choices_[i];
+  for (size_t i = 0; i < returned.size(); ++i) {
+    if (!prompts_.empty()) prompts.push_back(&prompts_[returned[i]]);
+    Choice& choice = choices_[returned[i]];
     if (wants_logprobs_) choice.logprobs_json = choice.logprobs.take();
     texts[i].index = i;
     texts[i].text = choice.text;

@@ -49,6 +49,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     std::string finish_reason;
     std::string stop_reason;  // JSON
     int64_t num_tokens = 0;
+    double sum_logprobs = 0;  // of its tokens, where they are known
     int64_t num_cached = 0;
   };
 
@@ -56,6 +57,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void finish_choice(Choice& choice, FinishReason reason);
   void write_event(size_t choice_idx, const std::string& text);
   void send_whole();
+  [[nodiscard]] std::vector<size_t> returned_choices() const;
   void finish_stream();
   void begin_stream();
   void abort_open_choices(FinishReason reason);

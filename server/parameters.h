@@ -12,6 +12,8 @@
 
 namespace sluice {
 
+struct Config;
+
 enum class Endpoint : uint8_t { kChat = 1, kCompletion = 2, kBoth = 3 };
 
 enum class Disposition : uint8_t {
@@ -20,12 +22,26 @@ enum class Disposition : uint8_t {
   kNeutralOnly,  // 400 unless `is_neutral`
 };
 
+// The knob that bounds a parameter, and the JSON-schema keyword which that makes.
+struct ParameterLimit {
+  int32_t Config::* knob = nullptr;
+  std::string_view keyword = {};
+};
+
 struct Parameter {
   std::string_view name;
   Endpoint endpoints;
   Disposition disposition;
   bool (*is_neutral)(const nlohmann::ordered_json&);  // kNeutralOnly; null is always neutral
+  // Members of the JSON schema of the values that are taken, null apart. Empty: any value, or for a
+  // name of sampling_fields() what that row says.
+  std::string_view schema;
+  ParameterLimit limit;
 };
+
+[[nodiscard]] constexpr bool is_offered(const Parameter& parameter, Endpoint endpoint) {
+  return (static_cast<unsigned>(parameter.endpoints) & static_cast<unsigned>(endpoint)) != 0;
+}
 
 std::span<const Parameter> request_parameters();
 

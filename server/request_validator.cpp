@@ -165,6 +165,25 @@ Expected<int32_t> resolve_max_tokens(const ValidationContext& context,
   return static_cast<int32_t>(std::min<int64_t>(kDefaultCompletionTokens, room));
 }
 
+Expected<void> read_num_choices(const ValidationContext& context,
+                                const Json& body,
+                                GenerationRequest& out) {
+  const int32_t most = context.config.max_n;
+  SLUICE_TRY(const auto num_choices, read_integer(body, "n", 1, most));
+  out.num_returned = static_cast<int32_t>(num_choices.value_or(1));
+  SLUICE_TRY(const auto best_of, read_integer(body, "best_of", 1, most));
+  out.num_choices = static_cast<int32_t>(best_of.value_or(out.num_returned));
+  if (out.num_choices < out.num_returned) {
+    return invalid("best_of must be at least n (" + std::to_string(out.num_returned) + "), got " +
+                       std::to_string(out.num_choices) + ".",
+                   "best_of");
+  }
+  if (out.num_choices > out.num_returned && out.stream) {
+    return invalid("best_of beyond n cannot be streamed.", "best_of");
+  }
+  return {};
+}
+
 Expected<void> read_echo(const ValidationContext& context,
                          const Json& body,
                          const SamplingParams& sampling,
@@ -256,8 +275,7 @@ Expected<GenerationRequest> validate_generation(const ValidationContext& context
   SLUICE_TRY(out.stop.include_in_output, read_bool(body, "include_stop_str_in_output", false));
   SLUICE_TRY(out.skip_special_tokens, read_bool(body, "skip_special_tokens", true));
   SLUICE_TRY(out.return_token_ids, read_bool(body, "return_token_ids", false));
-  SLUICE_TRY(const auto num_choices, read_integer(body, "n", 1, context.config.max_n));
-  out.num_choices = static_cast<int32_t>(num_choices.value_or(1));
+  SLUICE_TRY_VOID(read_num_choices(context, body, out));
   SLUICE_TRY(const auto priority,
              read_integer(body,
                           "priority",
@@ -265,6 +283,10 @@ Expected<GenerationRequest> validate_generation(const ValidationContext& context
                           std::numeric_limits<int32_t>::max()));
   SLUICE_TRY(SamplingParams sampling, read_sampling(context, body));
   SLUICE_TRY_VOID(read_logprobs(context, body, endpoint, sampling));
+  out.wants_logprobs = sampling.num_logprobs >= 0;
+  if (out.num_choices > out.num_returned) {
+    sampling.num_logprobs = std::max(sampling.num_logprobs, 0);
+  }
   out.seed = sampling.seed;
   SLUICE_TRY(const auto limit, read_max_tokens(body, endpoint));
   SLUICE_TRY(

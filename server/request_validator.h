@@ -38,7 +38,9 @@ struct GenerationRequest {
   Endpoint endpoint = Endpoint::kChat;
   std::string model;                   // as the client named it
   std::vector<ValidRequest> requests;  // choice index = prompt * n + k
-  int32_t num_choices = 1;             // n
+  int32_t num_choices = 1;             // of each prompt that are generated: best_of, or n
+  int32_t num_returned = 1;            // of each prompt that are answered: n, the likeliest
+  bool wants_logprobs = false;         // in the answer; best_of needs them anyway
   uint64_t seed = 0;                   // of choice 0
   StopConfig stop;
   std::vector<std::string> echoed;  // before each prompt's answers; empty: no echo

@@ -21,6 +21,8 @@ constexpr std::array kRoutes = {
     Route{"POST", "/ping", handle_health, RouteAuth::kOpen},
     Route{"GET", "/version", handle_version, RouteAuth::kOpen},
     Route{"GET", "/metrics", handle_metrics, RouteAuth::kOpen},
+    Route{"GET", "/load", handle_load, RouteAuth::kOpen},
+    Route{"GET", "/openapi.json", handle_openapi, RouteAuth::kOpen},
     Route{"POST", "/tokenize", handle_tokenize, RouteAuth::kOpen},
     Route{"POST", "/detokenize", handle_detokenize, RouteAuth::kOpen},
 };

@@ -31,10 +31,11 @@ case "$stage" in
     run_tests build-asan -L unit
     ;;
   tsan)
-    # What has threads; the rest is compiled only as far as these need it.
+    # What has threads, and only what it needs is compiled.
     configure tsan
-    ninja -C build-tsan test_core test_engine test_server test_load
-    run_tests build-tsan -L '^(core|engine|server|load)$'
+    threaded=(core_test runtime_test engine_test determinism_test server_http_test load_run_test)
+    ninja -C build-tsan "${threaded[@]}"
+    run_tests build-tsan -R "^($(IFS='|' && echo "${threaded[*]}"))\$"
     ;;
   clang)
     configure clang
@@ -49,15 +50,24 @@ case "$stage" in
     ninja -C build-fuzz fuzz_targets
     found="$(mktemp -d)"
     trap 'rm -rf "$found"' EXIT
-    while read -r target; do
-      echo "== $target"
-      corpora=("$found/$target")
+    export found
+    # Its corpus and log are its own; what a target finds is left in the build folder.
+    fuzz_one() { # target
+      local corpora=("$found/$1")
       mkdir "${corpora[0]}"
-      if [[ -d "tests/fuzz/corpus/$target" ]]; then corpora+=("tests/fuzz/corpus/$target"); fi
-      # What it finds is left in the build folder.
-      "build-fuzz/tests/fuzz/$target" -max_total_time="${SLUICE_FUZZ_SECONDS:-20}" -timeout=10 \
-        -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix=build-fuzz/ "${corpora[@]}"
-    done <build-fuzz/fuzz_targets.txt
+      if [[ -d "tests/fuzz/corpus/$1" ]]; then corpora+=("tests/fuzz/corpus/$1"); fi
+      if "build-fuzz/tests/fuzz/$1" -max_total_time="${SLUICE_FUZZ_SECONDS:-20}" -timeout=10 \
+        -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix=build-fuzz/ "${corpora[@]}" \
+        >"$found/$1.log" 2>&1; then
+        echo "$1: $(grep -o 'stat::number_of_executed_units: *[0-9]*' "$found/$1.log" || true)"
+      else
+        cat "$found/$1.log"
+        echo "$1: FAILED"
+        return 1
+      fi
+    }
+    export -f fuzz_one
+    xargs -P "$(nproc)" -I '{}' bash -c 'fuzz_one {}' <build-fuzz/fuzz_targets.txt
     ;;
   *)
     echo "stage.sh: unknown stage $stage" >&2

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Binary values that tokenizer files hold as text.
 #pragma once
 
 #include <optional>

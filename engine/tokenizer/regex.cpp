@@ -4,6 +4,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <utility>
@@ -16,6 +17,8 @@ namespace {
 
 constexpr size_t kMaxPatternBytes = 64 * 1024;
 constexpr size_t kMaxShownBytes = 200;
+constexpr size_t kBaseMatchLimit = 1'000'000;
+constexpr size_t kMatchesPerByte = 64;
 
 struct FreeCode {
   void operator()(pcre2_code* code) const { pcre2_code_free(code); }
@@ -81,9 +84,6 @@ struct Regex::Scanner::Impl {
 
 Regex::Scanner::Scanner() : impl_(std::make_unique<Impl>()) {
   CHECK(impl_->match != nullptr && impl_->context != nullptr);
-  // A class that gives characters back counts one match each; PCRE2's default of ten million would
-  // bound the length of a run.
-  pcre2_set_match_limit(impl_->context.get(), std::numeric_limits<uint32_t>::max());
 }
 
 Regex::Scanner::~Scanner() = default;
@@ -119,6 +119,12 @@ bool Regex::find(std::string_view text, size_t from, Scanner& scanner, Range& fo
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   pcre2_match_data* match = scanner.impl_->match.get();
   pcre2_match_context* context = scanner.impl_->context.get();
+  // A class that gives characters back counts one match each, so the limit grows with the text: it
+  // stops expressions that take more than linear time, and no run of characters.
+  const size_t limit = kBaseMatchLimit + kMatchesPerByte * text.size();
+  pcre2_set_match_limit(
+      context,
+      static_cast<uint32_t>(std::min<size_t>(limit, std::numeric_limits<uint32_t>::max())));
   constexpr uint32_t kOptions = PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY;
   int count = pcre2_match(impl_->code.get(), subject, text.size(), from, kOptions, match, context);
   // JIT's stack is small; the interpreter takes memory from the heap.

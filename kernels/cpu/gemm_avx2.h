@@ -108,45 +108,65 @@ SLUICE_INLINE void dot_int8(const std::byte* group, const int8_t* x, Use use) {
     use(r, I16{lo[0][r], hi[0][r]}, I16{lo[kSecond][r], hi[kSecond][r]});
 }
 
+// Bytes 0 and 1 of every dword as words, or 2 and 3, zero-extended.
+SLUICE_INLINE __m256i widen_pair(__m256i codes, int pair) {
+  const __m128i bytes = _mm_set1_epi32(static_cast<int32_t>(0x80018000));
+  const __m128i lane_base = _mm_setr_epi32(0, 0x00040004, 0x00080008, 0x000C000C);
+  const __m256i first = _mm256_broadcastsi128_si256(_mm_or_si128(bytes, lane_base));
+  const auto step = static_cast<int16_t>(2 * pair);
+  return _mm256_shuffle_epi8(codes, _mm256_add_epi8(first, _mm256_set1_epi16(step)));
+}
+
+template <WeightFormat kFormat, int kRows>
+SLUICE_INLINE void dot_int16_half(const std::byte* group,
+                                  const int16_t* x,
+                                  int half,
+                                  __m256i (&sum)[2][kRows]) {
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) sum[0][r] = sum[1][r] = _mm256_setzero_si256();
+#pragma GCC unroll 8
+  for (int c = 0; c < 8; ++c) {
+    const __m256i codes = load_chunk<kFormat>(group, c, half);
+    const __m256i words_a = widen_pair(codes, 0);
+    const __m256i words_b = widen_pair(codes, 1);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const int16_t* const row = x + r * kQuantGroup + 4 * c;
+      const __m256i a = _mm256_madd_epi16(words_a, broadcast_dword(row));
+      const __m256i b = _mm256_madd_epi16(words_b, broadcast_dword(row + 2));
+      __m256i& wide = sum[kHalves<kFormat> ? c / 4 : 0][r];
+      wide = _mm256_add_epi32(wide, _mm256_add_epi32(a, b));
+    }
+  }
+}
+
+// As dot_int8, for int16 codes.
+template <WeightFormat kFormat, int kRows, typename Use>
+SLUICE_INLINE void dot_int16(const std::byte* group, const int16_t* x, Use use) {
+  __m256i lo[2][kRows];
+  __m256i hi[2][kRows];
+  dot_int16_half<kFormat, kRows>(group, x, 0, lo);
+  dot_int16_half<kFormat, kRows>(group, x, 1, hi);
+  constexpr int kSecond = kHalves<kFormat> ? 1 : 0;
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+    use(r, I16{lo[0][r], hi[0][r]}, I16{lo[kSecond][r], hi[kSecond][r]});
+  }
+}
+
 // Codes with the zero point taken off as [16 k pairs][16 outputs][2 k].
 template <WeightFormat kFormat>
 SLUICE_INLINE void widen_codes(const std::byte* group, int16_t* words) {
-  // Bytes 0 and 1 of every dword as words; the second pair lies two bytes on.
-  const __m128i pair = _mm_set1_epi32(static_cast<int32_t>(0x80018000));
-  const __m128i lane_base = _mm_setr_epi32(0, 0x00040004, 0x00080008, 0x000C000C);
-  const __m256i first = _mm256_broadcastsi128_si256(_mm_or_si128(pair, lane_base));
-  const __m256i second = _mm256_add_epi8(first, _mm256_set1_epi16(2));
   const __m256i zero_point = _mm256_set1_epi16(kZeroPoint<kFormat>);
 #pragma GCC unroll 8
   for (int c = 0; c < 8; ++c) {
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
-      const __m256i bytes = load_chunk<kFormat>(group, c, half);
+      const __m256i codes = load_chunk<kFormat>(group, c, half);
       int16_t* const out = words + 64 * c + 16 * half;
-      store_256(out, _mm256_sub_epi16(_mm256_shuffle_epi8(bytes, first), zero_point));
-      store_256(out + 32, _mm256_sub_epi16(_mm256_shuffle_epi8(bytes, second), zero_point));
+      store_256(out, _mm256_sub_epi16(widen_pair(codes, 0), zero_point));
+      store_256(out + 32, _mm256_sub_epi16(widen_pair(codes, 1), zero_point));
     }
-  }
-}
-
-// As dot_int8, over widened codes; both halves always apart.
-template <int kRows, typename Use>
-SLUICE_INLINE void dot_words(const int16_t* words, const int16_t* x, Use use) {
-  for (int r = 0; r < kRows; ++r) {
-    I16 sum[2];
-#pragma GCC unroll 2
-    for (int h = 0; h < 2; ++h) {
-      __m256i lo = _mm256_setzero_si256();
-      __m256i hi = _mm256_setzero_si256();
-#pragma GCC unroll 8
-      for (int p = 8 * h; p < 8 * h + 8; ++p) {
-        const __m256i a = broadcast_dword(x + r * kQuantGroup + 2 * p);
-        lo = _mm256_add_epi32(lo, _mm256_madd_epi16(load_256(words + 32 * p), a));
-        hi = _mm256_add_epi32(hi, _mm256_madd_epi16(load_256(words + 32 * p + 16), a));
-      }
-      sum[h] = {lo, hi};
-    }
-    use(r, sum[0], sum[1]);
   }
 }
 

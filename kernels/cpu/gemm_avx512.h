@@ -83,30 +83,21 @@ SLUICE_INLINE void dot_int8(const std::byte* group, const int8_t* x, Use use) {
   }
 }
 
-// Codes with the zero point taken off as [16 k pairs][16 outputs][2 k].
-template <WeightFormat kFormat>
-SLUICE_INLINE void widen_codes(const std::byte* group, int16_t* words) {
-  const Codes codes = load_codes<kFormat>(group);
+// Bytes 0 and 1 of every dword as words, or 2 and 3, zero-extended.
+SLUICE_INLINE __m512i widen_pair(__m512i codes, int pair) {
   const __m512i low_words = _mm512_set1_epi64(static_cast<int64_t>(0x8005800480018000));
   const __m512i first = _mm512_mask_blend_epi64(
       0xAA, low_words, _mm512_set1_epi64(static_cast<int64_t>(0x800D800C80098008)));
-  const __m512i second = _mm512_add_epi8(first, _mm512_set1_epi16(2));
-  const __m512i zero_point = _mm512_set1_epi16(kZeroPoint<kFormat>);
-#pragma GCC unroll 8
-  for (int c = 0; c < 8; ++c) {
-    const __m512i a = _mm512_shuffle_epi8(codes.chunk[c], first);
-    const __m512i b = _mm512_shuffle_epi8(codes.chunk[c], second);
-    _mm512_storeu_si512(words + 64 * c, _mm512_sub_epi16(a, zero_point));
-    _mm512_storeu_si512(words + 64 * c + 32, _mm512_sub_epi16(b, zero_point));
-  }
+  return _mm512_shuffle_epi8(codes, _mm512_add_epi8(first, _mm512_set1_epi16(2 * pair)));
 }
 
-// As dot_int8, over widened codes; both halves always apart.
-template <int kRows, typename Use>
-SLUICE_INLINE void dot_words(const int16_t* words, const int16_t* x, Use use) {
-  __m512i pairs[16];
+// As dot_int8, for int16 codes.
+template <WeightFormat kFormat, int kRows, typename Use>
+SLUICE_INLINE void dot_int16(const std::byte* group, const int16_t* x, Use use) {
+  const Codes codes = load_codes<kFormat>(group);
+  __m512i words[16];
 #pragma GCC unroll 16
-  for (int p = 0; p < 16; ++p) pairs[p] = _mm512_loadu_si512(words + 32 * p);
+  for (int p = 0; p < 16; ++p) words[p] = widen_pair(codes.chunk[p / 2], p % 2);
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
     const int16_t* const row = x + r * kQuantGroup;
@@ -114,10 +105,23 @@ SLUICE_INLINE void dot_words(const int16_t* words, const int16_t* x, Use use) {
     __m512i second = _mm512_setzero_si512();
 #pragma GCC unroll 8
     for (int p = 0; p < 8; ++p) {
-      first = _mm512_dpwssd_epi32(first, pairs[p], broadcast_dword(row + 2 * p));
-      second = _mm512_dpwssd_epi32(second, pairs[p + 8], broadcast_dword(row + 2 * p + 16));
+      first = _mm512_dpwssd_epi32(first, words[p], broadcast_dword(row + 2 * p));
+      second = _mm512_dpwssd_epi32(second, words[p + 8], broadcast_dword(row + 2 * p + 16));
     }
+    if constexpr (!kHalves<kFormat>) first = second = _mm512_add_epi32(first, second);
     use(r, I16{first}, I16{second});
+  }
+}
+
+// Codes with the zero point taken off as [16 k pairs][16 outputs][2 k].
+template <WeightFormat kFormat>
+SLUICE_INLINE void widen_codes(const std::byte* group, int16_t* words) {
+  const Codes codes = load_codes<kFormat>(group);
+  const __m512i zero_point = _mm512_set1_epi16(kZeroPoint<kFormat>);
+#pragma GCC unroll 16
+  for (int p = 0; p < 16; ++p) {
+    const __m512i pair = widen_pair(codes.chunk[p / 2], p % 2);
+    _mm512_storeu_si512(words + 32 * p, _mm512_sub_epi16(pair, zero_point));
   }
 }
 

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row tiles times rows of activations for simd_<isa>.cpp: the tree of kernels/gemm.h over the exact
-// dot products of gemm_<isa>.h. A weight tile (16 outputs, all of K) stays in L1 while the rows of
-// activations pass in blocks; inside a block each group's codes are unpacked once for all rows.
+// Row tiles times rows of activations for linear_<isa>.cpp: the tree of kernels/gemm.h over the
+// exact dot products of gemm_<isa>.h. A weight tile (16 outputs, all of K) stays in L1 while the
+// rows of activations pass in blocks; inside a block each group's codes are unpacked once for all
+// rows.
 //
-// int8 activations are compiled per format. int16 and float ones, and the scalar set, widen a group
-// into a buffer first, so that one body serves all formats.
+// Integer activations are compiled per format. Float ones with integer weights, and the scalar set,
+// widen a group into a buffer first, so that one body serves all formats.
 #pragma once
 
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/vec16.h"
 #include "kernels/cpu/weights_impl.h"
+#if defined(SLUICE_ISA_SCALAR)
+#include "kernels/cpu/wide_impl.h"
+#endif
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
@@ -67,15 +71,15 @@ SLUICE_INLINE float half_term(const RecordRows<Code>& x, int r, int half) {
 }
 
 #if !defined(SLUICE_ISA_SCALAR)
-// acc[r] += one group of codes times int8 codes, as the tree says. `record`: the group's
+// acc[r] += one group of codes times codes, as the tree says. `record`: the group's
 // activations of 8 rows, of which the kRows from `first` on are used.
-template <WeightFormat kFormat, int kRows>
-SLUICE_INLINE void add_int8_group(const GroupAt& at,
-                                  const std::byte* record,
-                                  int first,
-                                  V16 (&acc)[kRows]) {
+template <WeightFormat kFormat, typename Code, int kRows>
+SLUICE_INLINE void add_group(const GroupAt& at,
+                             const std::byte* record,
+                             int first,
+                             V16 (&acc)[kRows]) {
   const GroupScales w = load_scales<kFormat>(at);
-  const RecordRows<int8_t> x = record_rows<int8_t>(record, first);
+  const RecordRows<Code> x = record_rows<Code>(record, first);
   constexpr unsigned kShift = zero_point_shift(kFormat);
   const auto use = [&](int r, I16 low, I16 high) __attribute__((always_inline)) {
     if constexpr (!kHalves<kFormat>) {
@@ -98,11 +102,15 @@ SLUICE_INLINE void add_int8_group(const GroupAt& at,
       }
     }
   };
-  dot_int8<kFormat, kRows>(at.codes, x.codes, use);
+  if constexpr (sizeof(Code) == 1) {
+    dot_int8<kFormat, kRows>(at.codes, x.codes, use);
+  } else {
+    dot_int16<kFormat, kRows>(at.codes, x.codes, use);
+  }
 }
-#endif
+#else
 
-// The same over a widened group, for integer activations of any width.
+// The same over a widened group.
 template <typename Code, int kRows>
 SLUICE_INLINE void add_wide_group(const WideGroup& w,
                                   const std::byte* record,
@@ -122,19 +130,7 @@ SLUICE_INLINE void add_wide_group(const WideGroup& w,
   };
   dot_words<kRows>(w.words, x.codes, use);
 }
-
-// `x`: the group's columns of the first row, the next rows `stride` elements apart.
-template <int kRows>
-SLUICE_INLINE void add_float_group(const float* weights,
-                                   const float* x,
-                                   int64_t stride,
-                                   V16 (&acc)[kRows]) {
-  for (int k = 0; k < kQuantGroup; ++k) {
-    const V16 w = load(weights + k * 16);
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) acc[r] = fma(w, broadcast(x[r * stride + k]), acc[r]);
-  }
-}
+#endif
 
 template <int kRows>
 SLUICE_INLINE void write_outputs(const LinearBlock& block,
@@ -193,25 +189,7 @@ SLUICE_INLINE int first_of(int64_t row) {
   return kRows < kActivationRows ? static_cast<int>(row % kActivationRows) : 0;
 }
 
-#if !defined(SLUICE_ISA_SCALAR)
-template <WeightFormat kFormat>
-struct Int8Rows {
-  template <int kRows>
-  static void run(const LinearBlock& block, int32_t tile, int64_t row) {
-    constexpr int64_t kBytes = activation_record_bytes(ActivationFormat::kInt8);
-    const std::byte* const weight = block.weight + tile * block.tile_bytes;
-    const std::byte* const x = records_of<ActivationFormat::kInt8>(block, row);
-    const int first = first_of<kRows>(row);
-    const auto add_group = [&](int32_t group, V16(&acc)[kRows]) __attribute__((always_inline)) {
-      const GroupAt at = group_at<kFormat>(weight, group);
-      add_int8_group<kFormat, kRows>(at, x + group * kBytes, first, acc);
-      if constexpr (kRows >= kPrefetchFromRows) prefetch_ahead<kFormat>(at);
-    };
-    fold_segments<kRows>(block, tile, row, add_group);
-  }
-};
-#endif
-
+#if defined(SLUICE_ISA_SCALAR)
 template <ActivationFormat kActivation, typename Code>
 struct WideRows {
   template <int kRows>
@@ -222,28 +200,31 @@ struct WideRows {
     const int first = first_of<kRows>(row);
     const WidenFn widen = widen_of(block.format);
     WideGroup wide;
-    const auto add_group = [&](int32_t group, V16(&acc)[kRows]) __attribute__((always_inline)) {
+    const auto add = [&](int32_t group, V16(&acc)[kRows]) __attribute__((always_inline)) {
       widen(weight, group, wide);
       add_wide_group<Code, kRows>(wide, x + group * kBytes, first, acc);
     };
-    fold_segments<kRows>(block, tile, row, add_group);
+    fold_segments<kRows>(block, tile, row, add);
   }
 };
-
-struct FloatRows {
+#else
+template <WeightFormat kFormat, ActivationFormat kActivation, typename Code>
+struct IntegerRows {
   template <int kRows>
   static void run(const LinearBlock& block, int32_t tile, int64_t row) {
+    constexpr int64_t kBytes = activation_record_bytes(kActivation);
     const std::byte* const weight = block.weight + tile * block.tile_bytes;
-    const int64_t stride = int64_t{block.num_groups} * kQuantGroup;
-    const float* const x = static_cast<const float*>(block.x) + row * stride;
-    alignas(64) float buffer[kQuantGroup * kRowTile];
-    const auto add_group = [&](int32_t group, V16(&acc)[kRows]) __attribute__((always_inline)) {
-      const float* const w = expand_group(block.format, weight, group, buffer);
-      add_float_group<kRows>(w, x + int64_t{group} * kQuantGroup, stride, acc);
+    const std::byte* const x = records_of<kActivation>(block, row);
+    const int first = first_of<kRows>(row);
+    const auto add = [&](int32_t group, V16(&acc)[kRows]) __attribute__((always_inline)) {
+      const GroupAt at = group_at<kFormat>(weight, group);
+      add_group<kFormat, Code, kRows>(at, x + group * kBytes, first, acc);
+      if constexpr (kRows >= kPrefetchFromRows) prefetch_ahead<kFormat>(at);
     };
-    fold_segments<kRows>(block, tile, row, add_group);
+    fold_segments<kRows>(block, tile, row, add);
   }
 };
+#endif
 
 using RowsFn = void (*)(const LinearBlock& block, int32_t tile, int64_t row);
 
@@ -269,56 +250,45 @@ static void linear_tiles(const LinearBlock& block) {
   }
 }
 
+// Integer weights with int8 or int16 activations.
+template <ActivationFormat kActivation, typename Code>
+static void linear_integer(const LinearBlock& block) {
 #if defined(SLUICE_ISA_SCALAR)
-static void linear_int8(const LinearBlock& block) {
-  return linear_tiles<WideRows<ActivationFormat::kInt8, int8_t>>(block);
-}
+  return linear_tiles<WideRows<kActivation, Code>>(block);
 #else
-static void linear_int8(const LinearBlock& block) {
   switch (block.format) {
     case WeightFormat::kF32:
     case WeightFormat::kF16:
     case WeightFormat::kBF16:
       return;  // float weights take float activations only; the caller checks
     case WeightFormat::kQ4_0:
-      return linear_tiles<Int8Rows<WeightFormat::kQ4_0>>(block);
+      return linear_tiles<IntegerRows<WeightFormat::kQ4_0, kActivation, Code>>(block);
     case WeightFormat::kQ4_1:
-      return linear_tiles<Int8Rows<WeightFormat::kQ4_1>>(block);
+      return linear_tiles<IntegerRows<WeightFormat::kQ4_1, kActivation, Code>>(block);
     case WeightFormat::kQ5_0:
-      return linear_tiles<Int8Rows<WeightFormat::kQ5_0>>(block);
+      return linear_tiles<IntegerRows<WeightFormat::kQ5_0, kActivation, Code>>(block);
     case WeightFormat::kQ5_1:
-      return linear_tiles<Int8Rows<WeightFormat::kQ5_1>>(block);
+      return linear_tiles<IntegerRows<WeightFormat::kQ5_1, kActivation, Code>>(block);
     case WeightFormat::kQ8_0:
-      return linear_tiles<Int8Rows<WeightFormat::kQ8_0>>(block);
+      return linear_tiles<IntegerRows<WeightFormat::kQ8_0, kActivation, Code>>(block);
     case WeightFormat::kQ2_K:
-      return linear_tiles<Int8Rows<WeightFormat::kQ2_K>>(block);
+      return linear_tiles<IntegerRows<WeightFormat::kQ2_K, kActivation, Code>>(block);
     case WeightFormat::kQ3_K:
-      return linear_tiles<Int8Rows<WeightFormat::kQ3_K>>(block);
+      return linear_tiles<IntegerRows<WeightFormat::kQ3_K, kActivation, Code>>(block);
     case WeightFormat::kQ4_K:
-      return linear_tiles<Int8Rows<WeightFormat::kQ4_K>>(block);
+      return linear_tiles<IntegerRows<WeightFormat::kQ4_K, kActivation, Code>>(block);
     case WeightFormat::kQ5_K:
-      return linear_tiles<Int8Rows<WeightFormat::kQ5_K>>(block);
+      return linear_tiles<IntegerRows<WeightFormat::kQ5_K, kActivation, Code>>(block);
     case WeightFormat::kQ6_K:
-      return linear_tiles<Int8Rows<WeightFormat::kQ6_K>>(block);
+      return linear_tiles<IntegerRows<WeightFormat::kQ6_K, kActivation, Code>>(block);
     case WeightFormat::kIQ4_NL:
-      return linear_tiles<Int8Rows<WeightFormat::kIQ4_NL>>(block);
+      return linear_tiles<IntegerRows<WeightFormat::kIQ4_NL, kActivation, Code>>(block);
     case WeightFormat::kIQ4_XS:
-      return linear_tiles<Int8Rows<WeightFormat::kIQ4_XS>>(block);
+      return linear_tiles<IntegerRows<WeightFormat::kIQ4_XS, kActivation, Code>>(block);
     case WeightFormat::kMXFP4:
-      return linear_tiles<Int8Rows<WeightFormat::kMXFP4>>(block);
+      return linear_tiles<IntegerRows<WeightFormat::kMXFP4, kActivation, Code>>(block);
   }
-}
 #endif
-
-static void linear_block(const LinearBlock& block) {
-  switch (block.activation) {
-    case ActivationFormat::kInt8:
-      return linear_int8(block);
-    case ActivationFormat::kInt16:
-      return linear_tiles<WideRows<ActivationFormat::kInt16, int16_t>>(block);
-    case ActivationFormat::kFloat:
-      return linear_tiles<FloatRows>(block);
-  }
 }
 
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

@@ -5,7 +5,7 @@
 #include "kernels/cpu/vec16.h"
 // vec16.h comes first: it names the namespace that the kernels live in.
 #include "kernels/cpu/attention_impl.h"
-#include "kernels/cpu/gemm_impl.h"
+#include "kernels/cpu/linear_simd.h"
 #include "kernels/cpu/quantize_impl.h"
 #include "kernels/cpu/rows_impl.h"
 #include "kernels/cpu/sampling_impl.h"

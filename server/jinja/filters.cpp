@@ -142,14 +142,15 @@ Result indent(Runtime& runtime, const Value& self, const CallArgs& args) {
   const std::string_view view = text.view();
   TextBuilder out(runtime);
   if (bound.flag(1, false)) out.append(indention);
-  for (size_t pos = 0; pos <= view.size();) {
-    const size_t end = std::min(view.find('\n', pos), view.size());
+  for (size_t pos = 0;;) {
+    const ByteRange end = find_line_break(view, pos);
     if (pos > 0) {
       out.append("\n", text.origin_at(pos - 1));
-      if (end > pos || bound.flag(2, false)) out.append(indention);
+      if (end.begin > pos || bound.flag(2, false)) out.append(indention);
     }
-    out.append(text, pos, end);
-    pos = end + 1;
+    out.append(text, pos, end.begin);
+    if (end.begin == end.end) break;
+    pos = end.end;
   }
   return out.finish();
 }
@@ -280,6 +281,74 @@ Result wordcount(Runtime& runtime, const Value& self, const CallArgs& args) {
   return Value(words);
 }
 
+Result center(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY(const Bound bound, bind(runtime, "center", args, {"width"}));
+  SLUICE_TRY(const Value text, to_text(runtime, self));
+  const MethodEntry* method = find_method(text, "center");
+  return method->function(runtime, text, CallArgs{{bound.get(0, Value(int64_t{80}))}, {}});
+}
+
+Result truncate(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY(const Bound bound,
+             bind(runtime, "truncate", args, {"length", "killwords", "end", "leeway"}));
+  int64_t limit = 255;
+  int64_t leeway = 5;
+  if (bound.has(0)) {
+    SLUICE_TRY(limit, to_integer(runtime, bound[0], "length"));
+  }
+  if (bound.has(3)) {
+    SLUICE_TRY(leeway, to_integer(runtime, bound[3], "leeway"));
+  }
+  SLUICE_TRY(const Value text, to_text(runtime, self));
+  SLUICE_TRY(const Value dots, runtime.text("...", Origin::kTemplate));
+  SLUICE_TRY(const Value end, to_text(runtime, bound.get(2, dots)));
+  const auto size = static_cast<int64_t>(count_characters(text.view()));
+  const auto end_size = static_cast<int64_t>(count_characters(end.view()));
+  if (limit < end_size) {
+    return runtime.fail("expected length >= " + std::to_string(end_size) + ", got " +
+                        std::to_string(limit));
+  }
+  if (leeway < 0) return runtime.fail("expected leeway >= 0, got " + std::to_string(leeway));
+  if (size - limit <= leeway) return text;
+  size_t cut = byte_offset(text.view(), static_cast<size_t>(limit - end_size));
+  if (!bound.flag(1, false)) cut = std::min(text.view().substr(0, cut).rfind(' '), cut);
+  TextBuilder out(runtime);
+  out.append(text.text(), 0, cut);
+  out.append(end.text());
+  return out.finish();
+}
+
+Result force_escape(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY_VOID(bind(runtime, "forceescape", args, {}).map([](const Bound&) {}));
+  SLUICE_TRY(const Value text, to_text(runtime, self));
+  SLUICE_TRY(const Value plain, runtime.text(text.text()));
+  return escape_html(runtime, plain);
+}
+
+Result urlencode(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY_VOID(bind(runtime, "urlencode", args, {}).map([](const Bound&) {}));
+  if (self.is(Kind::kDict) || self.is(Kind::kSequence)) {
+    return runtime.fail("urlencode takes a string");
+  }
+  SLUICE_TRY(const Value text, to_text(runtime, self));
+  constexpr std::string_view kPlain = "_.-~/";
+  constexpr std::string_view kDigits = "0123456789ABCDEF";
+  TextBuilder out(runtime);
+  for (size_t i = 0; i < text.view().size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text.view()[i]);
+    const bool is_plain = (byte >= '0' && byte <= '9') || (byte >= 'A' && byte <= 'Z') ||
+                          (byte >= 'a' && byte <= 'z') ||
+                          kPlain.find(static_cast<char>(byte)) != std::string_view::npos;
+    if (is_plain) {
+      out.append(text.text(), i, i + 1);
+    } else {
+      const char escaped[] = {'%', kDigits[byte >> 4], kDigits[byte & 15]};
+      out.append(std::string_view(escaped, 3), text.text().origin_at(i));
+    }
+  }
+  return out.finish();
+}
+
 Result attr(Runtime& runtime, const Value& self, const CallArgs& args) {
   SLUICE_TRY(const Bound bound, bind(runtime, "attr", args, {"name"}, 1));
   if (!bound[0].is(Kind::kString)) return runtime.fail("attr needs a name");
@@ -318,6 +387,10 @@ constexpr std::array kFilters = {
     Entry{"d", default_value},
     Entry{"format", format},
     Entry{"wordcount", wordcount},
+    Entry{"center", center},
+    Entry{"truncate", truncate},
+    Entry{"forceescape", force_escape},
+    Entry{"urlencode", urlencode},
     Entry{"attr", attr},
 };
 

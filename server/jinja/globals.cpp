@@ -106,6 +106,11 @@ Result cycler_next(Runtime&, const Value& self, const CallArgs&) {
   return item;
 }
 
+Result cycler_reset(Runtime&, const Value& self, const CallArgs&) {
+  self.as<Function>().position = 0;
+  return {};
+}
+
 // cycler(...).next() with the methods as entries of a namespace, as templates use it.
 Result make_cycler(Runtime& runtime, const Value&, const CallArgs& args) {
   if (args.positional.empty()) return runtime.fail("at least one item has to be provided");
@@ -116,6 +121,8 @@ Result make_cycler(Runtime& runtime, const Value&, const CallArgs& args) {
   SLUICE_TRY(Value next, runtime.function("next", cycler_next, state));
   SLUICE_TRY(auto names, runtime.make<Namespace>(sizeof(Value)));
   names->entries.emplace_back("next", std::move(next));
+  SLUICE_TRY(Value reset, runtime.function("reset", cycler_reset, state));
+  names->entries.emplace_back("reset", std::move(reset));
   return Value(Kind::kNamespace, names.get());
 }
 

@@ -52,13 +52,37 @@ Result split(Runtime& runtime, const Value& self, const CallArgs& args) {
   return split_text(runtime, self.text(), separator, limit);
 }
 
+// At runs of white space, from the right.
+Result rsplit_words(Runtime& runtime, const Text& text, int64_t limit) {
+  const std::string_view view = text.view();
+  std::vector<ByteRange> words;
+  for (size_t pos = skip_space(view, 0); pos < view.size(); pos = skip_space(view, pos)) {
+    const size_t begin = pos;
+    while (pos < view.size() && !is_space(decode_at(view, pos).value)) {
+      pos += decode_at(view, pos).size;
+    }
+    words.push_back({begin, pos});
+  }
+  std::vector<Value> parts;
+  while (!words.empty()) {
+    const bool is_rest = static_cast<int64_t>(parts.size()) == limit;
+    SLUICE_TRY(Value part,
+               runtime.text(text.substr(is_rest ? 0 : words.back().begin, words.back().end)));
+    parts.push_back(std::move(part));
+    if (is_rest) break;
+    words.pop_back();
+  }
+  std::reverse(parts.begin(), parts.end());
+  return runtime.sequence(std::move(parts));
+}
+
 // From the right: splits everywhere, then joins the surplus at the left again.
 Result rsplit(Runtime& runtime, const Value& self, const CallArgs& args) {
   SLUICE_TRY(const Bound bound, bind(runtime, "rsplit", args, {"sep", "maxsplit"}));
   SLUICE_TRY(const Text* separator, optional_text(runtime, bound, 0));
   SLUICE_TRY(const int64_t limit, optional_int(runtime, bound, 1, -1));
   if (limit < 0) return split_text(runtime, self.text(), separator, -1);
-  if (separator == nullptr) return runtime.fail("rsplit() with a limit needs a separator");
+  if (separator == nullptr) return rsplit_words(runtime, self.text(), limit);
   if (separator->empty()) return runtime.fail("empty separator");
   std::vector<Value> parts;
   const Text& text = self.text();
@@ -82,20 +106,34 @@ Result splitlines(Runtime& runtime, const Value& self, const CallArgs& args) {
   const std::string_view view = text.view();
   std::vector<Value> lines;
   for (size_t pos = 0; pos < view.size();) {
-    const size_t end = std::min(view.find_first_of("\n\r\v\f\x1c\x1d\x1e", pos), view.size());
-    size_t next = std::min(end + 1, view.size());
-    if (end + 1 < view.size() && view[end] == '\r' && view[end + 1] == '\n') ++next;
-    SLUICE_TRY(Value line, runtime.text(text.substr(pos, bound.flag(0, false) ? next : end)));
+    const ByteRange end = find_line_break(view, pos);
+    SLUICE_TRY(Value line,
+               runtime.text(text.substr(pos, bound.flag(0, false) ? end.end : end.begin)));
     lines.push_back(std::move(line));
-    pos = next;
+    pos = end.end;
   }
   return runtime.sequence(std::move(lines));
+}
+
+// Characters [start, end) of a string.
+Expected<std::string_view> window(Runtime& runtime,
+                                  const Value& self,
+                                  const Value& start,
+                                  const Value& end) {
+  const std::string_view view = self.view();
+  if (start.is(Kind::kUndefined) && end.is(Kind::kUndefined)) return view;
+  SLUICE_TRY(const int64_t size, length(runtime, self));
+  const Slice slice(start, end, Value());
+  SLUICE_TRY(const SliceRange range, resolve_slice(runtime, slice, size));
+  const size_t begin = byte_offset(view, static_cast<size_t>(range.start));
+  return view.substr(begin, byte_offset(view.substr(begin), static_cast<size_t>(range.count)));
 }
 
 template <bool kStart>
 Result affix(Runtime& runtime, const Value& self, const CallArgs& args) {
   SLUICE_TRY(const Bound bound,
-             bind(runtime, kStart ? "startswith" : "endswith", args, {"affix"}, 1));
+             bind(runtime, kStart ? "startswith" : "endswith", args, {"affix", "start", "end"}, 1));
+  SLUICE_TRY(const std::string_view inside, window(runtime, self, bound.get(1), bound.get(2)));
   std::vector<Value> candidates = {bound[0]};
   if (bound[0].is(Kind::kSequence) && bound[0].as<Sequence>().kind == SequenceKind::kTuple) {
     candidates = bound[0].as<Sequence>().items;
@@ -106,7 +144,7 @@ Result affix(Runtime& runtime, const Value& self, const CallArgs& args) {
                           std::string(type_name(candidate)));
     }
     const std::string_view part = candidate.view();
-    if (kStart ? self.view().starts_with(part) : self.view().ends_with(part)) return Value(true);
+    if (kStart ? inside.starts_with(part) : inside.ends_with(part)) return Value(true);
   }
   return Value(false);
 }
@@ -154,9 +192,9 @@ Result find(Runtime& runtime, const Value& self, const CallArgs& args) {
 }
 
 Result count_text(Runtime& runtime, const Value& self, const CallArgs& args) {
-  SLUICE_TRY(const Bound bound, bind(runtime, "count", args, {"sub"}, 1));
+  SLUICE_TRY(const Bound bound, bind(runtime, "count", args, {"sub", "start", "end"}, 1));
   SLUICE_TRY(const Text* part, needed_text(runtime, bound, 0));
-  const std::string_view view = self.view();
+  SLUICE_TRY(const std::string_view view, window(runtime, self, bound.get(1), bound.get(2)));
   if (part->empty()) return Value(static_cast<int64_t>(count_characters(view)) + 1);
   int64_t count = 0;
   for (size_t pos = 0; (pos = view.find(part->view(), pos)) != std::string_view::npos;

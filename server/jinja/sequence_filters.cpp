@@ -58,6 +58,19 @@ Result sort_key(Runtime& runtime, const Value& item, const Value& attribute, boo
   return key;
 }
 
+// "role,name": a list of keys.
+Result sort_keys(Runtime& runtime, const Value& item, const Text& attributes, bool case_sensitive) {
+  std::vector<Value> keys;
+  for (size_t begin = 0; begin <= attributes.size();) {
+    const size_t end = std::min(attributes.view().find(',', begin), attributes.size());
+    SLUICE_TRY(const Value attribute, runtime.text(attributes.substr(begin, end)));
+    SLUICE_TRY(Value key, sort_key(runtime, item, attribute, case_sensitive));
+    keys.push_back(std::move(key));
+    begin = end + 1;
+  }
+  return runtime.sequence(std::move(keys));
+}
+
 struct Keyed {
   Value key;
   Value item;
@@ -95,7 +108,14 @@ Result values_of(Runtime& runtime, const std::vector<Keyed>& items, SequenceKind
 Result sort(Runtime& runtime, const Value& self, const CallArgs& args) {
   SLUICE_TRY(const Bound bound,
              bind(runtime, "sort", args, {"reverse", "case_sensitive", "attribute"}));
-  SLUICE_TRY(auto items, keyed(runtime, self, bound.get(2), bound.flag(1, false)));
+  const bool by_several =
+      bound.has(2) && bound[2].is(Kind::kString) && bound[2].view().find(',') != std::string::npos;
+  SLUICE_TRY(auto items,
+             keyed(runtime, self, by_several ? Value() : bound.get(2), bound.flag(1, false)));
+  for (size_t i = 0; by_several && i < items.size(); ++i) {
+    SLUICE_TRY(items[i].key,
+               sort_keys(runtime, items[i].item, bound[2].text(), bound.flag(1, false)));
+  }
   SLUICE_TRY_VOID(sort_keyed(runtime, items, bound.flag(0, false)));
   return values_of(runtime, items, SequenceKind::kList, origin_of(self));
 }

@@ -7,6 +7,7 @@
 #include "server/jinja/case_map.h"
 #include "server/jinja/filters.h"
 #include "server/jinja/ops.h"
+#include "server/jinja/print.h"
 #include "server/jinja/runtime.h"
 
 namespace sluice::jinja {
@@ -82,9 +83,9 @@ Expected<bool> divisible(Runtime& runtime, const Value& self, const CallArgs& ar
 
 template <bool kUpper>
 Expected<bool> is_case(Runtime& runtime, const Value& self, const CallArgs&) {
-  if (!self.is(Kind::kString)) return runtime.fail("the test needs a string");
+  SLUICE_TRY(const Value text, to_text(runtime, self));
   bool any = false;
-  const std::string_view view = self.view();
+  const std::string_view view = text.view();
   for (size_t pos = 0; pos < view.size(); pos += decode_at(view, pos).size) {
     const char32_t c = decode_at(view, pos).value;
     if (to_upper(c) == to_lower(c)) continue;

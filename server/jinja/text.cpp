@@ -116,6 +116,21 @@ size_t skip_space(std::string_view text, size_t pos) {
   return pos;
 }
 
+ByteRange find_line_break(std::string_view text, size_t pos) {
+  while (pos < text.size()) {
+    const CodePoint point = decode_at(text, pos);
+    const char32_t c = point.value;
+    const bool is_break = (c >= 0xA && c <= 0xD) || (c >= 0x1C && c <= 0x1E) || c == 0x85 ||
+                          c == 0x2028 || c == 0x2029;
+    if (is_break) {
+      const bool is_pair = c == '\r' && pos + 1 < text.size() && text[pos + 1] == '\n';
+      return {pos, pos + point.size + (is_pair ? 1 : 0)};
+    }
+    pos += point.size;
+  }
+  return {text.size(), text.size()};
+}
+
 size_t rstrip_end(std::string_view text) {
   size_t end = 0;
   for (size_t pos = 0; pos < text.size();) {

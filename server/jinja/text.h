@@ -74,6 +74,9 @@ size_t byte_offset(std::string_view text, size_t index);
 // What Python's str.isspace() says.
 bool is_space(char32_t value);
 size_t skip_space(std::string_view text, size_t pos);
+// The next line break as Python's str.splitlines() sees it; both are text.size() where none is
+// left.
+ByteRange find_line_break(std::string_view text, size_t pos);
 // End of the text once trailing white space is cut.
 size_t rstrip_end(std::string_view text);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bytes of a client through the validator. What passes must be in range, what does not must carry a
 // one-line message. The first byte picks the endpoint.
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -34,8 +36,21 @@ void check(const sluice::GenerationRequest& request, const sluice::ModelInfo& mo
     require(sampling.top_p > 0 && sampling.top_p <= 1);
     require(sampling.min_p >= 0 && sampling.min_p <= 1);
     require(sampling.num_logprobs >= -1 && sampling.num_logprobs <= 20);
+    require(std::abs(sampling.presence_penalty) <= 2 && std::abs(sampling.frequency_penalty) <= 2);
+    require(sampling.repetition_penalty > 0 && sampling.repetition_penalty <= 100);
+    for (const sluice::LogitBias& entry : sampling.logit_bias) {
+      require(entry.token >= 0 && entry.token < model.vocab_size);
+      require(std::abs(entry.bias) <= 100);
+    }
+    require(std::is_sorted(sampling.allowed_token_ids.begin(), sampling.allowed_token_ids.end()));
+    for (const sluice::TokenId id : sampling.allowed_token_ids) {
+      require(id >= 0 && id < model.vocab_size);
+    }
+    for (const auto& word : sampling.bad_words) require(!word.empty());
   }
   for (const std::string& stop : request.stop.strings) require(!stop.empty());
+  require(request.num_returned >= 1 && request.num_returned <= request.num_choices);
+  require(request.requests.size() % static_cast<size_t>(request.num_choices) == 0);
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ if [[ -n $found ]]; then
   status=1
 fi
 
-weak=$(nm --demangle --print-file-name "$archive" | grep -E 'simd_(scalar|avx2|avx512)' |
+weak=$(nm --demangle --print-file-name "$archive" | grep -E '(simd|linear|linear16)_(scalar|avx2|avx512)' |
   grep -E ' [WVuw] ' | grep -vE 'sluice::kernels::cpu::(scalar|avx2|avx512)::' || true)
 if [[ -n $weak ]]; then
   printf 'weak symbols in instruction-set files:\n%s\n' "$weak"

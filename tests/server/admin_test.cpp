@@ -3,9 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 
+#include "server/parameters.h"
+#include "server/routes.h"
 #include "tests/server/running_server.h"
 
 namespace sluice {
@@ -131,6 +135,77 @@ TEST(Metrics, CarryTheNamesDashboardsRead) {
        }) {
     EXPECT_NE(reply.body.find(line), std::string::npos) << line << "\n" << reply.body;
   }
+}
+
+TEST(Load, CountsOtherRequestsUnderWay) {
+  FakeEngine engine(FakeEngine::Stepping::kManual);
+  RunningServer server(engine);
+  const HttpClient busy(server.port());
+  busy.post("/v1/completions", R"({"prompt":"x"})");
+  for (int i = 0; i < 500 && engine.num_running() == 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(get(server, "/load").body, R"({"server_load":1})");
+  while (engine.num_running() > 0) engine.step();
+}
+
+TEST(OpenApi, DescribesEveryRouteAndEveryParameter) {
+  FakeEngine engine;
+  Config config;
+  config.max_n = 7;
+  RunningServer server(engine, config);
+  const Json json = Json::parse(get(server, "/openapi.json").body);
+  EXPECT_EQ(json["openapi"], "3.1.0");
+  for (const Route& route : routes()) {
+    std::string path(route.path);
+    if (path.ends_with('*')) path.replace(path.size() - 1, 1, "{id}");
+    EXPECT_TRUE(json["paths"][path].contains(route.method == "GET" ? "get" : "post")) << path;
+  }
+  const Json& schemas = json["components"]["schemas"];
+  for (const Parameter& parameter : request_parameters()) {
+    const char* name =
+        is_offered(parameter, Endpoint::kChat) ? "ChatCompletionRequest" : "CompletionRequest";
+    EXPECT_TRUE(schemas[name]["properties"].contains(parameter.name)) << parameter.name;
+  }
+  const Json& chat = schemas["ChatCompletionRequest"]["properties"];
+  EXPECT_EQ(chat["temperature"]["anyOf"][0]["maximum"], 2);
+  EXPECT_EQ(chat["top_p"]["anyOf"][0]["exclusiveMinimum"], 0);
+  EXPECT_EQ(chat["n"]["anyOf"][0]["maximum"], 7);
+  EXPECT_EQ(chat["seed"]["anyOf"][0]["maximum"], std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(chat["logprobs"]["anyOf"][0]["type"], "boolean");
+  EXPECT_EQ(schemas["CompletionRequest"]["properties"]["logprobs"]["anyOf"][0]["type"], "integer");
+  EXPECT_FALSE(chat.contains("prompt"));
+}
+
+// What the document says of a number is what the validator does.
+TEST(OpenApi, BoundsOfNumbersAreThoseOfTheValidator) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  const Json document = Json::parse(get(server, "/openapi.json").body);
+  const Json& properties = document["components"]["schemas"]["CompletionRequest"]["properties"];
+  const auto status_of = [&](const std::string& name, const Json& value) {
+    const Json body = {{"prompt", "x"}, {name, value}};
+    HttpClient client(server.port());
+    client.post("/v1/completions", body.dump());
+    return client.read_reply().status;
+  };
+  int num_checked = 0;
+  for (const auto& [name, property] : properties.items()) {
+    if (!property.contains("anyOf") || name == "seed" || name == "priority") continue;
+    const Json& schema = property["anyOf"][0];
+    const double step = schema.value("type", "") == "integer" ? 1 : 0.001;
+    if (schema.contains("minimum")) {
+      const double bound = schema["minimum"].get<double>();
+      EXPECT_EQ(status_of(name, bound - step), 400) << name;
+      EXPECT_TRUE(name == "truncate_prompt_tokens" || status_of(name, bound) == 200) << name;
+      ++num_checked;
+    }
+    if (schema.contains("maximum")) {
+      EXPECT_EQ(status_of(name, schema["maximum"].get<double>() + step), 400) << name;
+      ++num_checked;
+    }
+  }
+  EXPECT_GT(num_checked, 15);
 }
 
 TEST(Tokens, GoBothWays) {

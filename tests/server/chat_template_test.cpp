@@ -172,9 +172,10 @@ TEST(ChatTemplate, StopsWhatGrowsTooLarge) {
 }
 
 TEST(ChatTemplate, FreedValuesDoNotCountAgainstMemory) {
-  const auto result = render("{% for i in range(2000) %}{% set s = ('x' * 100) * 1000 %}{% endfor %}ok",
-                             Json::object(),
-                             {.fuel = 100'000'000, .max_memory_bytes = 16 << 20});
+  const auto result =
+      render("{% for i in range(2000) %}{% set s = ('x' * 100) * 1000 %}{% endfor %}ok",
+             Json::object(),
+             {.fuel = 100'000'000, .max_memory_bytes = 16 << 20});
   ASSERT_TRUE(result) << result.error().message;
   EXPECT_EQ(*result, "ok");
 }

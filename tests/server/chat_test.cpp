@@ -2,8 +2,11 @@
 // Shapes of responses and events over a real socket, against what OpenAI's API documents.
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/server/running_server.h"
@@ -302,6 +305,29 @@ TEST(Completions, EchoComesBeforeTheAnswerOnce) {
     if (choice["index"] == 0) streamed += choice["text"].get<std::string>();
   }
   EXPECT_EQ(streamed, "abHe");
+}
+
+TEST(Completions, BestOfReturnsTheLikeliestOfMore) {
+  FakeEngine engine(FakeEngine::Stepping::kManual);
+  RunningServer server(engine);
+  HttpClient client(server.port());
+  client.post(kCompletionPath, R"({"prompt":"x","best_of":3,"n":2,"max_tokens":2,"logprobs":0})");
+  for (int i = 0; i < 500 && engine.num_running() < 3; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ASSERT_EQ(engine.num_running(), 3U);
+  engine.set_logprob(1, -3.0F);
+  engine.set_logprob(2, -0.25F);
+  engine.set_logprob(3, -1.0F);
+  while (engine.num_running() > 0) engine.step();
+  const Json json = Json::parse(client.read_reply().body);
+  EXPECT_EQ(engine.submitted().at(0).sampling.num_logprobs, 0);
+  ASSERT_EQ(json["choices"].size(), 2U);
+  EXPECT_EQ(json["choices"][0]["index"], 0);
+  EXPECT_EQ(json["choices"][1]["index"], 1);
+  EXPECT_EQ(json["choices"][0]["logprobs"]["token_logprobs"][0], -0.25);
+  EXPECT_EQ(json["choices"][1]["logprobs"]["token_logprobs"][0], -1);
+  EXPECT_EQ(json["usage"]["completion_tokens"], 6);
 }
 
 TEST(Completions, StreamTextEvents) {

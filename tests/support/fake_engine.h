@@ -49,6 +49,12 @@ class FakeEngine final : public Engine {
 
   void fail_at(int32_t num_tokens) { fail_at_ = num_tokens; }
 
+  // Of the tokens of the id-th request, from 1; -0.5 otherwise.
+  void set_logprob(uint64_t id, float logprob) {
+    const std::scoped_lock lock(mutex_);
+    logprobs_[RequestId(id)] = logprob;
+  }
+
   void set_queue_limit(size_t limit) { queue_limit_ = limit; }
 
   void set_stats(const EngineStats& stats) {
@@ -166,7 +172,8 @@ class FakeEngine final : public Engine {
     }
     const SamplingParams& sampling = running.request.sampling;
     output.token = script_[static_cast<size_t>(running.num_tokens) % script_.size()];
-    output.logprob = -0.5F;
+    const auto logprob = logprobs_.find(id);
+    output.logprob = logprob == logprobs_.end() ? -0.5F : logprob->second;
     for (int32_t i = 0; i < sampling.num_logprobs; ++i) {
       output.top_logprobs.push_back({'a' + i, -0.5F - static_cast<float>(i)});
     }
@@ -203,6 +210,7 @@ class FakeEngine final : public Engine {
   std::condition_variable changed_;
   std::vector<TokenId> script_;
   std::map<RequestId, Running> running_;
+  std::map<RequestId, float> logprobs_;
   std::vector<ValidRequest> submitted_;
   EngineStats stats_;
   uint64_t last_id_ = 0;

@@ -3,7 +3,7 @@
 """Renders templates with jinja2 under Hugging Face's settings and records the results.
 
 Needs jinja2 and transformers (for its compiled environment). Without arguments it writes
-goldens.json beside itself from features.json. With --templates DIR it renders every *.jinja of DIR
+goldens.json beside itself from features.json and adversarial.json. With --templates DIR it renders every *.jinja of DIR
 over the conversations instead, into --out FILE; run chat_template_test with
 SLUICE_TEMPLATE_GOLDENS=FILE to compare those.
 """
@@ -51,6 +51,7 @@ def main():
     args = parser.parse_args()
     utils.datetime = FixedDatetime
     features = json.loads((HERE / "features.json").read_text())
+    features.update(json.loads((HERE / "adversarial.json").read_text()))
     conversations = json.loads((HERE / "conversations.json").read_text())
     rows = []
     if args.templates:

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// What reads packed weights, per instruction set; in files of its own because it is compiled once
+// per format, activation width and row count.
+#pragma once
+
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/vec16.h"
+
+namespace sluice::kernels::cpu::SLUICE_ISA {
+
+// linear_<isa>.cpp.
+void linear_block(const LinearBlock& block);
+void embedding_row(const EmbeddingRow& row);
+
+// linear16_<isa>.cpp: the int16 activations of linear_block; the scalar set needs no file for them.
+void linear_int16(const LinearBlock& block);
+
+}  // namespace sluice::kernels::cpu::SLUICE_ISA

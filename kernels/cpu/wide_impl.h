@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Groups of any format in one form, for what need not run at full speed: float activations with
+// integer weights, embedding rows, and the whole scalar set.
+#pragma once
+
+#include "kernels/cpu/linear_simd.h"
+#include "kernels/cpu/weights_impl.h"
+
+namespace sluice::kernels::cpu::SLUICE_ISA {
+
+// A group of any integer format, widened: what paths share that need not run at full speed.
+struct WideGroup {
+  alignas(64) int16_t words[kQuantGroup * kRowTile];  // [16 k pairs][16 outputs][2 k]
+  GroupScales scales;
+  bool halves;
+  bool has_min;
+};
+
+using WidenFn = void (*)(const std::byte* tile, int32_t group, WideGroup& out);
+
+template <WeightFormat kFormat>
+static void widen_group(const std::byte* tile, int32_t group, WideGroup& out) {
+  const GroupAt at = group_at<kFormat>(tile, group);
+  widen_codes<kFormat>(at.codes, out.words);
+  out.scales = load_scales<kFormat>(at);
+  out.halves = kHalves<kFormat>;
+  out.has_min = kHasMin<kFormat>;
+}
+
+// Null for float formats.
+static WidenFn widen_of(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kF32:
+    case WeightFormat::kF16:
+    case WeightFormat::kBF16:
+      return nullptr;
+    case WeightFormat::kQ4_0:
+      return widen_group<WeightFormat::kQ4_0>;
+    case WeightFormat::kQ4_1:
+      return widen_group<WeightFormat::kQ4_1>;
+    case WeightFormat::kQ5_0:
+      return widen_group<WeightFormat::kQ5_0>;
+    case WeightFormat::kQ5_1:
+      return widen_group<WeightFormat::kQ5_1>;
+    case WeightFormat::kQ8_0:
+      return widen_group<WeightFormat::kQ8_0>;
+    case WeightFormat::kQ2_K:
+      return widen_group<WeightFormat::kQ2_K>;
+    case WeightFormat::kQ3_K:
+      return widen_group<WeightFormat::kQ3_K>;
+    case WeightFormat::kQ4_K:
+      return widen_group<WeightFormat::kQ4_K>;
+    case WeightFormat::kQ5_K:
+      return widen_group<WeightFormat::kQ5_K>;
+    case WeightFormat::kQ6_K:
+      return widen_group<WeightFormat::kQ6_K>;
+    case WeightFormat::kIQ4_NL:
+      return widen_group<WeightFormat::kIQ4_NL>;
+    case WeightFormat::kIQ4_XS:
+      return widen_group<WeightFormat::kIQ4_XS>;
+    case WeightFormat::kMXFP4:
+      return widen_group<WeightFormat::kMXFP4>;
+  }
+  return nullptr;
+}
+
+// The weights of a group as floats, [32 k][16 outputs]; in `buffer` where they are not stored so.
+static const float* expand_group(WeightFormat format,
+                                 const std::byte* tile,
+                                 int32_t group,
+                                 float* buffer) {
+  if (format == WeightFormat::kF32) {
+    return reinterpret_cast<const float*>(tile) + int64_t{group} * kQuantGroup * kRowTile;
+  }
+  const WidenFn widen = widen_of(format);
+  if (widen == nullptr) {
+    const uint16_t* const halves = halves_at(tile) + int64_t{group} * kQuantGroup * kRowTile;
+    for (int i = 0; i < kQuantGroup * kRowTile; i += 16) {
+      const bool bf16 = format == WeightFormat::kBF16;
+      store(buffer + i, bf16 ? load_bf16(halves + i) : load_half(halves + i));
+    }
+    return buffer;
+  }
+  WideGroup wide;
+  widen(tile, group, wide);
+  for (int p = 0; p < 16; ++p) {
+    const int h = wide.halves ? p / 8 : 0;
+    const V16 scale = wide.scales.scale[h];
+    const V16 minimum = wide.scales.minimum[h];
+    int32_t lanes[kRowTile];
+    std::memcpy(lanes, wide.words + p * 32, sizeof(lanes));
+    const I16 pairs = load(lanes);
+    const I16 even = shift_right_arithmetic(shift_left(pairs, 16), 16);
+    const I16 odd = shift_right_arithmetic(pairs, 16);
+    store(buffer + p * 32, fma(to_float(even), scale, minimum));
+    store(buffer + p * 32 + 16, fma(to_float(odd), scale, minimum));
+  }
+  return buffer;
+}
+
+void embedding_row(const EmbeddingRow& row) {
+  alignas(64) float buffer[kQuantGroup * kRowTile];
+  for (int32_t k = 0; k < row.k; k += kQuantGroup) {
+    const float* const w = expand_group(row.format, row.tile, k / kQuantGroup, buffer);
+    const int32_t count = row.k - k < kQuantGroup ? row.k - k : kQuantGroup;
+    for (int32_t j = 0; j < count; ++j) row.out[k + j] = w[j * kRowTile + row.row_in_tile];
+  }
+}
+
+}  // namespace sluice::kernels::cpu::SLUICE_ISA

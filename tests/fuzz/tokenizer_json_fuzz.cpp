@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any bytes as tokenizer.json: refused, or a tokenizer that gives ids of its vocabulary. Texts that
+// do not begin with '{' are pieces to put into a sound file.
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "engine/tokenizer/detokenizer.h"
+#include "engine/tokenizer/hf_tokenizer.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::string_view kTexts[] = {
+    "a b  c<s>\n 12 \xC3\xA9\xE2\x96\x81 \xFF\xE2\x82", " ", "aab<s>"};
+constexpr std::string_view kModels[] = {
+    R"({"type":"BPE","unk_token":"u","fuse_unk":true,"byte_fallback":true,"vocab":{"a":0,"b":1,)"
+    R"("aa":2,"u":3,"<0xFF>":4,"\u2581":5,"\u2581a":6},"merges":["a a","\u2581 a"]})",
+    R"({"type":"BPE","ignore_merges":true,"vocab":{"a":0,"b":1,"aa":2,"\u0120":3},"merges":["a a"]})",
+    R"({"type":"Unigram","unk_id":0,"vocab":[["u",0],["a",-1.5],["aa",-2],["\u2581",-3]]})"};
+
+void check(const std::string& json) {
+  HfTokenizerFiles files;
+  files.tokenizer_json = json;
+  const auto tokenizer = create_hf_tokenizer(files);
+  if (!tokenizer) {
+    CHECK(!tokenizer.error().message.empty());
+    return;
+  }
+  for (const std::string_view text : kTexts) {
+    for (const SpecialText special : {SpecialText::kText, SpecialText::kParse}) {
+      std::vector<TokenId> ids;
+      (*tokenizer)->encode(text, special, ids);
+      for (const TokenId id : ids) CHECK(id >= 0 && id < (*tokenizer)->vocab_size());
+      decode_tokens(**tokenizer, ids);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  std::string_view text(reinterpret_cast<const char*>(data), size);
+  if (text.empty() || text[0] == '{') {
+    sluice::check(std::string(text));
+    return 0;
+  }
+  const auto choice = static_cast<uint8_t>(text[0]);
+  text.remove_prefix(1);
+  constexpr std::string_view kKeys[] = {"normalizer", "pre_tokenizer", "decoder", "post_processor"};
+  std::string json = "{\"model\":";
+  json += sluice::kModels[choice % 3];
+  json += R"(,"added_tokens":[{"id":7,"content":"<s>","special":true,"lstrip":true},)";
+  json += R"({"id":8,"content":"B ","normalized":true,"single_word":true}],")";
+  json += kKeys[choice / 3 % 4];
+  json += "\":";
+  json += text;
+  json += "}";
+  sluice::check(json);
+  return 0;
+}
