@@ -20,7 +20,9 @@
 #include "server/cli/command.h"
 #include "server/load/arrivals.h"
 #include "server/load/load_run.h"
+#include "server/load/report_html.h"
 #include "server/load/result.h"
+#include "server/load/sweep.h"
 
 namespace sluice {
 namespace {
@@ -104,8 +106,9 @@ class BenchServe {
     SLUICE_TRY_VOID(prepare());
     SLUICE_TRY_VOID(warm_up());
     std::signal(SIGINT, on_interrupt);
+    if (options_.sweep > 0) return run_sweep();
     SLUICE_TRY(const load::Result result, measure(options_.request_rate, *dataset_));
-    SLUICE_TRY_VOID(show(result));
+    SLUICE_TRY_VOID(show(result, {}));
     return verdict(result);
   }
 
@@ -264,6 +267,33 @@ class BenchServe {
     return load::plan_arrivals(arrivals);
   }
 
+  // Each rate asks other prompts, so that none finds those of the one before in the server's cache.
+  Expected<void> run_sweep() {
+    uint64_t run = 0;
+    std::printf("%-22s %12s %12s %14s %10s\n",
+                "offered, requests/s",
+                "answered",
+                "tokens/s",
+                "median TTFT ms",
+                "kept up");
+    const auto at_rate = [&](double rate) -> Expected<load::Result> {
+      SLUICE_TRY(const auto dataset,
+                 make_dataset(options_.dataset.seed + run++, options_.dataset.num_prompts));
+      return measure(rate, *dataset);
+    };
+    SLUICE_TRY(const load::SweepResult swept, load::sweep_rates(options_.sweep, at_rate));
+    for (const load::SweepPoint& point : swept.points) {
+      std::printf("%-22.3f %12.3f %12.1f %14.2f %10s\n",
+                  point.rate,
+                  point.summary.request_throughput,
+                  point.summary.output_throughput,
+                  point.summary.find("ttft_including_client_queue")->ms.median,
+                  point.is_sustained ? "yes" : "no");
+    }
+    SLUICE_TRY_VOID(show(swept.best, swept.points));
+    return verdict(swept.best);
+  }
+
   load::MetricValues server_metrics() {
     const auto answer = fetch(server_, format_->get("/metrics"), kAskTimeout);
     return answer ? load::parse_metrics(*answer) : load::MetricValues{};
@@ -333,14 +363,31 @@ class BenchServe {
     return labels;
   }
 
-  Expected<void> show(const load::Result& result) const {
+  Expected<void> show(const load::Result& result,
+                      const std::vector<load::SweepPoint>& sweep) const {
     std::fputs(load::console_block(result).c_str(), stdout);
     std::fflush(stdout);
+    if (!options_.html.empty()) {
+      SLUICE_TRY_VOID(write_file(options_.html, load::html_report(result, sweep), "wb"));
+    }
     if (!options_.save_result && !options_.append_result && !options_.save_detailed) return {};
     const auto detail = options_.save_detailed ? load::Detail::kRequests : load::Detail::kSummary;
     SLUICE_TRY(const std::string path, result_path(result));
-    const std::string text = load::result_json(result, detail).dump() + "\n";
-    return write_file(path, text, options_.append_result ? "ab" : "wb");
+    auto json = load::result_json(result, detail);
+    for (const load::SweepPoint& point : sweep) {
+      const load::Summary& summary = point.summary;
+      json["sweep"].push_back({{"request_rate",
+                                std::isinf(point.rate) ? nlohmann::ordered_json("inf")
+                                                       : nlohmann::ordered_json(point.rate)},
+                               {"sustained", point.is_sustained},
+                               {"failed", summary.failed},
+                               {"request_throughput", summary.request_throughput},
+                               {"output_throughput", summary.output_throughput},
+                               {"median_ttft_including_client_queue_ms",
+                                summary.find("ttft_including_client_queue")->ms.median},
+                               {"median_tpot_ms", summary.find("tpot")->ms.median}});
+    }
+    return write_file(path, json.dump() + "\n", options_.append_result ? "ab" : "wb");
   }
 
   Expected<std::string> result_path(const load::Result& result) const {

@@ -104,6 +104,8 @@ void add_load_flags(CLI::App& app, BenchServeOptions& options) {
       ->check(kSeconds);
   add("--cooldown-time-s", options.cooldown_s, "Left out before the last start [0]", "s")
       ->check(kSeconds);
+  add("--sweep", options.sweep, "Finds the highest rate kept up with, by so many [0: no]", "N")
+      ->check(CLI::Range(2, 64));
 }
 
 void add_sampling_flags(CLI::App& app, load::RequestOptions& request) {
@@ -145,6 +147,7 @@ void add_result_flags(CLI::App& app, BenchServeOptions& options) {
   add("--result-filename", options.result_filename, "Name of that file", "FILE");
   add("--label", options.label, "Name of the run", "TEXT");
   add("--metadata", options.metadata, "More members of the JSON", "NAME=VALUE...");
+  add("--html", options.html, "Write a report to look at", "FILE");
   flag("--disable-tqdm", options.disable_progress, "No progress on standard error");
 }
 

@@ -43,6 +43,7 @@ struct BenchServeOptions {
   double cooldown_s = 0;
   double ready_timeout_s = 0;
   double timeout_s = 600;
+  int32_t sweep = 0;  // rates to try; 0: one run
 
   std::vector<std::string> headers;   // NAME=VALUE
   std::vector<std::string> goodput;   // NAME:MS
@@ -55,6 +56,7 @@ struct BenchServeOptions {
   bool append_result = false;
   std::string result_dir;
   std::string result_filename;
+  std::string html;  // file of the report; empty: none
   bool disable_progress = false;
 };
 

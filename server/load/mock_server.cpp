@@ -29,6 +29,9 @@ namespace {
 
 constexpr size_t kMaxRequestBytes = 64 << 20;
 constexpr int64_t kDefaultTokens = 16;
+// Between two looks at the sockets: so many streams sent to, so many connections taken.
+constexpr size_t kMaxWrites = 256;
+constexpr int kMaxAccepts = 256;
 
 constexpr std::pair<const char*, MockFault> kFaults[] = {
     {"none", MockFault::kNone},
@@ -106,6 +109,7 @@ struct MockServer::Impl {
   void plan(Peer& peer, double at);
   void arm_timer();
   void pump();
+  void pump_later();
   void make_ready(uint64_t peer);
 
   const MockScript script;
@@ -119,7 +123,7 @@ struct MockServer::Impl {
   uint64_t next_id = 1;
   std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers;
   std::priority_queue<Due, std::vector<Due>, std::greater<>> due;
-  std::vector<uint64_t> ready;  // streams without delays
+  std::deque<uint64_t> ready;  // streams without delays
   bool is_pumping = false;
   std::deque<uint64_t> queue;  // waiting for a slot
   int32_t num_served = 0;
@@ -244,7 +248,8 @@ class MockServer::Impl::Peer {
     const double at = owner_.now();
     if (owner_.first_request < 0) owner_.first_request = at;
     ++owner_.num_requests;
-    num_tokens_ = std::max<int64_t>(1, find_integer(body, "\"max_tokens\"", kDefaultTokens));
+    const int64_t asked = find_integer(body, "\"max_tokens\"", kDefaultTokens);
+    num_tokens_ = std::max<int64_t>(1, find_integer(body, "\"max_completion_tokens\"", asked));
     num_events_ = (num_tokens_ + script.tokens_per_event - 1) / script.tokens_per_event;
     prompt_tokens_ = static_cast<int64_t>(std::count(body.begin(), body.end(), ',')) + 1;
     sent_events_ = 0;
@@ -363,9 +368,12 @@ class MockServer::Impl::Peer {
 };
 
 void MockServer::Impl::accept() {
-  acceptor.async_accept([this](error_code error, tcp::socket socket) {
-    if (!acceptor.is_open()) return;
-    if (!error) {
+  acceptor.async_wait(tcp::acceptor::wait_read, [this](error_code failed) {
+    if (failed) return;
+    for (int i = 0; i < kMaxAccepts; ++i) {
+      error_code error;
+      tcp::socket socket = acceptor.accept(error);
+      if (error) break;
       const uint64_t id = next_id++;
       peers.emplace(id, std::make_unique<Peer>(*this, id, std::move(socket)));
     }
@@ -425,6 +433,10 @@ void MockServer::Impl::arm_timer() {
 
 void MockServer::Impl::make_ready(uint64_t peer) {
   ready.push_back(peer);
+  pump_later();
+}
+
+void MockServer::Impl::pump_later() {
   if (std::exchange(is_pumping, true)) return;
   boost::asio::post(loop, [this] { pump(); });
 }
@@ -432,12 +444,13 @@ void MockServer::Impl::make_ready(uint64_t peer) {
 // One write for each stream that has something to send, then whatever came in meanwhile.
 void MockServer::Impl::pump() {
   is_pumping = false;
-  std::vector<uint64_t> batch;
-  batch.swap(ready);
-  for (const uint64_t id : batch) {
+  for (size_t left = std::min(ready.size(), kMaxWrites); left > 0; --left) {
+    const uint64_t id = ready.front();
+    ready.pop_front();
     const auto found = peers.find(id);
-    if (found != peers.end() && found->second->advance()) make_ready(id);
+    if (found != peers.end() && found->second->advance()) ready.push_back(id);
   }
+  if (!ready.empty()) pump_later();
 }
 
 MockServer::MockServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -460,6 +473,7 @@ Expected<std::unique_ptr<MockServer>> MockServer::create(const std::string& host
   if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor.bind(tcp::endpoint(address, port), error);
   if (!error) acceptor.listen(/*backlog=*/1 << 16, error);
+  if (!error) acceptor.non_blocking(true, error);
   if (error) {
     return make_error(
         ErrorCode::kUnavailable,

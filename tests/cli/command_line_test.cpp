@@ -201,5 +201,58 @@ TEST(CommandLine, OwnFlagsOfTheCommandsArrive) {
   EXPECT_TRUE(parsed.invocation->print_config);
 }
 
+TEST(CommandLine, BenchServeTakesTheFlagsOfVllm) {
+  const auto parsed = parse({"bench",
+                             "serve",
+                             "--backend",
+                             "openai-chat",
+                             "--base-url",
+                             "http://h:1",
+                             "--model",
+                             "m",
+                             "--dataset-name",
+                             "prefix_repetition",
+                             "--prefix-repetition-num-prefixes",
+                             "3",
+                             "--num_prompts",
+                             "7",
+                             "--request-rate",
+                             "inf",
+                             "--burstiness",
+                             "0.5",
+                             "--max-concurrency",
+                             "4",
+                             "--goodput",
+                             "ttft:100",
+                             "e2el:2000",
+                             "--percentile-metrics",
+                             "ttft,e2el",
+                             "--metric-percentiles",
+                             "50,99.9",
+                             "--ignore-eos",
+                             "--save-result"});
+  ASSERT_TRUE(parsed.invocation);
+  EXPECT_EQ(parsed.invocation->command, Command::kBenchServe);
+  const BenchServeOptions& options = parsed.invocation->bench_serve;
+  EXPECT_EQ(options.backend, "openai-chat");
+  EXPECT_EQ(options.dataset.name, "prefix_repetition");
+  EXPECT_EQ(options.dataset.num_prompts, 7U);
+  EXPECT_EQ(options.burstiness, 0.5);
+  EXPECT_EQ(options.max_concurrency, 4U);
+  EXPECT_EQ(options.goodput, (std::vector<std::string>{"ttft:100", "e2el:2000"}));
+  EXPECT_EQ(options.percentile_metrics, (std::vector<std::string>{"ttft", "e2el"}));
+  EXPECT_EQ(options.metric_percentiles, (std::vector<double>{50, 99.9}));
+  EXPECT_TRUE(options.request.ignore_eos);
+  EXPECT_TRUE(options.save_result);
+}
+
+TEST(CommandLine, BenchServeRefusesWhatItDoesNotKnow) {
+  EXPECT_NE(refusal({"bench", "serve", "--num-prompt", "1"}).find("--num-prompts"),
+            std::string::npos);
+  EXPECT_NE(refusal({"bench", "serve", "--dataset-name", "sonnet"}).find("sonnet"),
+            std::string::npos);
+  EXPECT_NE(refusal({"bench", "serve", "--request-rate", "0"}).find("0"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace sluice

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run as one HTML file that needs nothing else: no request leaves it, whatever the server's error
+// messages hold. Its size does not grow with the number of requests: curves are given at a few
+// hundred quantiles, the timeline in a few hundred steps, and of many requests an even choice.
+#pragma once
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "server/load/result.h"
+
+namespace sluice::load {
+
+// One rate of a sweep.
+struct SweepPoint {
+  double rate = std::numeric_limits<double>::infinity();  // offered, requests per second
+  bool is_sustained = false;  // the server kept up, and met the goal if there is one
+  Summary summary;
+};
+
+// `sweep` may be empty; `result` is then the only run, else the one of the highest sustained rate.
+std::string html_report(const Result& result, const std::vector<SweepPoint>& sweep);
+
+// The page around the data; {{DATA}} stands for it.
+extern const char* const kReportPage;
+
+}  // namespace sluice::load
