@@ -16,7 +16,7 @@ int32_t planned_threads(const Config& config) {
 }  // namespace
 
 Expected<std::string> inspect_model(const Config& config, bool all_tensors) {
-  SLUICE_TRY(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(config.model));
+  SLUICE_TRY(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(config.model, load_format(config)));
   std::string text = checkpoint->describe(all_tensors);
   const Expected<PlannedModel> planned = plan_model(config, planned_threads(config));
   text += "\n";

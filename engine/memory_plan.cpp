@@ -204,9 +204,8 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   const int64_t request_bytes = shape.bytes(plan, blocks_per_request);
   int64_t planned = budget;
   if (config.kv_cache_memory == 0) {
-    planned = std::min({budget,
-                        std::max(request_bytes, kDefaultKvBytes),
-                        request_bytes * config.max_num_seqs});
+    planned = std::min(
+        {budget, std::max(request_bytes, kDefaultKvBytes), request_bytes * config.max_num_seqs});
   }
   for (size_t i = 0; i < plan.kv_groups.size(); ++i) {
     const auto share = static_cast<__int128>(shape.blocks(i, blocks_per_request)) * planned;

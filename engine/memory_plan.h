@@ -16,11 +16,11 @@
 namespace sluice {
 
 struct MemoryPlan {
-  int64_t file_bytes = 0;      // mapped, shared with the page cache
-  int64_t weight_bytes = 0;    // repacked
+  int64_t file_bytes = 0;    // mapped, shared with the page cache
+  int64_t weight_bytes = 0;  // repacked
   int64_t rope_bytes = 0;
-  int64_t arena_bytes = 0;     // activations and workspaces
-  int64_t logits_bytes = 0;    // logits and sampling
+  int64_t arena_bytes = 0;   // activations and workspaces
+  int64_t logits_bytes = 0;  // logits and sampling
   int64_t kv_bytes = 0;
   int64_t available_bytes = 0;  // min(machine, cgroup) when planned
   int32_t max_model_len = 0;
@@ -32,6 +32,7 @@ struct MemoryPlan {
   [[nodiscard]] int64_t total_bytes() const {
     return weight_bytes + rope_bytes + arena_bytes + logits_bytes + kv_bytes;
   }
+
   [[nodiscard]] int64_t kv_tokens() const;  // of the layers that keep every token
   [[nodiscard]] std::string describe() const;
 };

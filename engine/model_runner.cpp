@@ -62,9 +62,13 @@ std::vector<LayerCache> layer_caches(const Model& model, const KvStorage& storag
 
 }  // namespace
 
+LoadFormat load_format(const Config& config) {
+  return config.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
+}
+
 Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads) {
   PlannedModel planned;
-  SLUICE_TRY(planned.checkpoint, Checkpoint::open(config.model));
+  SLUICE_TRY(planned.checkpoint, Checkpoint::open(config.model, load_format(config)));
   SLUICE_TRY(planned.spec, find_model_spec(*planned.checkpoint));
   SLUICE_TRY(planned.model, read_model_config(*planned.spec, *planned.checkpoint));
 

@@ -33,6 +33,9 @@ struct PlannedModel {
   MemoryPlan plan;
 };
 
+// --load-format.
+LoadFormat load_format(const Config& config);
+
 Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads);
 
 class ModelRunner {

@@ -29,8 +29,8 @@ void moe_route(const ExecContext& ctx, const MoeRouteArgs& args);
 struct MoeCombineArgs {
   const float* y;  // [.., n] outputs of the experts
   int64_t y_stride;
-  const int32_t* rows;    // [num_rows, top_k]: where each token's outputs are in y
-  const float* weights;   // [num_rows, top_k]
+  const int32_t* rows;   // [num_rows, top_k]: where each token's outputs are in y
+  const float* weights;  // [num_rows, top_k]
   int32_t num_rows;
   int32_t top_k;
   int32_t n;

@@ -295,6 +295,11 @@ std::vector<Knob> make_model_knobs() {
           "served-model-name",
           "model",
           "Names that requests may give as `model`; the first is reported. Default: the file's."),
+      choice<&Config::load_format>("load-format",
+                                   "model",
+                                   "",
+                                   "auto|dummy",
+                                   "dummy: random weights from a directory's config.json alone."),
       string<&Config::chat_template>(
           "chat-template", "model", "Jinja file to use instead of the model's own template."),
       integer_or_auto<&Config::max_model_len>(

@@ -17,6 +17,7 @@ struct Config {
   // Model.
   std::string model;                       // path of a GGUF file
   std::vector<std::string> served_model_name;  // empty: the model's own name
+  std::string load_format = "auto";        // auto, dummy: random weights from config.json
   std::string chat_template;               // file; empty: the model's own
   int64_t max_model_len = 0;               // tokens; 0: the model's, as far as memory allows
   std::string kv_cache_dtype = "auto";     // auto (bfloat16), bfloat16, float16, float32

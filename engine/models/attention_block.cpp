@@ -39,23 +39,24 @@ Expected<AttentionBlock> AttentionBlock::load(const ModelConfig& config,
   const std::string fused = prefix + "attn_qkv";
   const bool bias = config.qkv_bias;
   const std::array<Projection::Part, 3> parts =
-      config.fused_qkv
-          ? std::array<Projection::Part, 3>{{{fused, q, false, {0, q + 2 * kv}},
-                                             {fused, kv, false, {q, q + 2 * kv}},
-                                             {fused, kv, false, {q + kv, q + 2 * kv}}}}
-          : std::array<Projection::Part, 3>{{{prefix + "attn_q", q, bias, {}},
-                                             {prefix + "attn_k", kv, bias, {}},
-                                             {prefix + "attn_v", kv, bias, {}}}};
+      config.fused_qkv ? std::array<Projection::Part, 3>{{{fused, q, false, {0, q + 2 * kv}},
+                                                          {fused, kv, false, {q, q + 2 * kv}},
+                                                          {fused, kv, false, {q + kv, q + 2 * kv}}}}
+                       : std::array<Projection::Part, 3>{{{prefix + "attn_q", q, bias, {}},
+                                                          {prefix + "attn_k", kv, bias, {}},
+                                                          {prefix + "attn_v", kv, bias, {}}}};
   SLUICE_TRY(block.qkv_, Projection::load(weights, parts, config.hidden, activation_bits));
   const std::array<Projection::Part, 1> out = {
       {{prefix + "attn_output", config.hidden, config.attention_out_bias, {}}}};
   SLUICE_TRY(block.out_, Projection::load(weights, out, q, activation_bits));
   if (config.qk_norm != QkNorm::kNone) {
     const bool by_head = config.qk_norm == QkNorm::kHead;
-    SLUICE_TRY(block.q_norm_, load_norm(config, weights, prefix + "attn_q_norm.weight",
-                                        by_head ? config.head_dim : q));
-    SLUICE_TRY(block.k_norm_, load_norm(config, weights, prefix + "attn_k_norm.weight",
-                                        by_head ? config.head_dim : kv));
+    SLUICE_TRY(
+        block.q_norm_,
+        load_norm(config, weights, prefix + "attn_q_norm.weight", by_head ? config.head_dim : q));
+    SLUICE_TRY(
+        block.k_norm_,
+        load_norm(config, weights, prefix + "attn_k_norm.weight", by_head ? config.head_dim : kv));
   }
   if (config.attention_sinks) {
     SLUICE_TRY(block.sinks_, weights.vector(prefix + "attn_sinks.weight", config.num_heads));
@@ -91,13 +92,14 @@ void AttentionBlock::normalize(const ForwardContext& context,
   const auto num_rows = static_cast<int32_t>(context.batch.token_ids.size());
   const bool by_head = config.qk_norm == QkNorm::kHead;
   const auto norm = [&](float* x, int32_t num_heads, const std::vector<float>& weight) {
-    kernels::head_norm(context.exec, {.x = x,
-                                      .x_stride = stride,
-                                      .num_rows = num_rows,
-                                      .num_heads = by_head ? num_heads : 1,
-                                      .n = static_cast<int32_t>(weight.size()),
-                                      .weight = weight.data(),
-                                      .eps = config.norm_eps});
+    kernels::head_norm(context.exec,
+                       {.x = x,
+                        .x_stride = stride,
+                        .num_rows = num_rows,
+                        .num_heads = by_head ? num_heads : 1,
+                        .n = static_cast<int32_t>(weight.size()),
+                        .weight = weight.data(),
+                        .eps = config.norm_eps});
   };
   norm(qkv, config.num_heads, q_norm_);
   norm(qkv + q_width(config), config.num_kv_heads, k_norm_);
@@ -120,17 +122,18 @@ void AttentionBlock::forward(const ForwardContext& context,
   project(context.exec, qkv_, in, qkv_out, kernels::Epilogue::kStore);
   if (config.qk_norm != QkNorm::kNone) normalize(context, config, q);
   const auto group = static_cast<size_t>(cache.group);
-  kernels::rope_write_kv(context.exec, {.q = q,
-                                        .q_stride = stride,
-                                        .k = k,
-                                        .k_stride = stride,
-                                        .v = v,
-                                        .v_stride = stride,
-                                        .num_heads = config.num_heads,
-                                        .table = rope,
-                                        .positions = batch.positions,
-                                        .slot_mapping = batch.slot_mapping[group],
-                                        .kv = cache.view});
+  kernels::rope_write_kv(context.exec,
+                         {.q = q,
+                          .q_stride = stride,
+                          .k = k,
+                          .k_stride = stride,
+                          .v = v,
+                          .v_stride = stride,
+                          .num_heads = config.num_heads,
+                          .table = rope,
+                          .positions = batch.positions,
+                          .slot_mapping = batch.slot_mapping[group],
+                          .kv = cache.view});
   const float usual_scale = 1.0F / std::sqrt(static_cast<float>(config.head_dim));
   kernels::attention(context.exec,
                      {.q = q,

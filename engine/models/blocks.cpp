@@ -44,8 +44,7 @@ LinearInput::LinearInput(std::span<const Projection* const> projections,
     const int64_t k = projections.front()->k();
     std::byte* buffer = arena.take_bytes(kernels::activation_bytes(format, max_rows, k));
     if (buffer != nullptr) {
-      by_format_[static_cast<size_t>(i)] =
-          kernels::carve_activations(format, max_rows, k, buffer);
+      by_format_[static_cast<size_t>(i)] = kernels::carve_activations(format, max_rows, k, buffer);
     }
   }
 }
@@ -91,9 +90,10 @@ void project(const kernels::ExecContext& exec,
                               .out_stride = outputs[i].stride,
                               .bias = projection.bias(i)};
     }
-    kernels::linear(exec, {.x = input.in(format),
-                           .groups = std::span(groups).first(num_groups),
-                           .epilogue = epilogue});
+    kernels::linear(exec,
+                    {.x = input.in(format),
+                     .groups = std::span(groups).first(num_groups),
+                     .epilogue = epilogue});
   }
 }
 

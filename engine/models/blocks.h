@@ -23,13 +23,16 @@ namespace sluice {
 class Arena {
  public:
   Arena() = default;
+
   explicit Arena(std::span<std::byte> buffer)
       : base_(buffer.data()), capacity_(static_cast<int64_t>(buffer.size())) {}
 
   std::byte* take_bytes(int64_t bytes);
+
   float* take_floats(int64_t count) {
     return reinterpret_cast<float*>(take_bytes(count * static_cast<int64_t>(sizeof(float))));
   }
+
   [[nodiscard]] int64_t used() const { return used_; }
 
  private:
@@ -59,10 +62,15 @@ class Projection {
   [[nodiscard]] bool needs(kernels::ActivationFormat format) const {
     return needs_[static_cast<size_t>(format)];
   }
+
   [[nodiscard]] const PackedWeight& weight(size_t part) const { return weights_[part]; }
+
   [[nodiscard]] int32_t k() const { return k_; }
+
   [[nodiscard]] std::span<const PackedWeight> weights() const { return weights_; }
+
   [[nodiscard]] kernels::ActivationFormat format(size_t part) const { return formats_[part]; }
+
   [[nodiscard]] const float* bias(size_t part) const {
     return biases_[part].empty() ? nullptr : biases_[part].data();
   }
@@ -96,9 +104,11 @@ class LinearInput {
       }
     }
   }
+
   [[nodiscard]] const kernels::Activations& in(kernels::ActivationFormat format) const {
     return by_format_[static_cast<size_t>(format)];
   }
+
   // `num_rows` rows from `first_row` on, the first of an activation block.
   [[nodiscard]] LinearInput rows(int32_t first_row, int32_t num_rows) const;
   // Quantizes rows of floats for `projection`.

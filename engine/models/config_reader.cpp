@@ -23,13 +23,14 @@ Expected<void> read_shape(const Checkpoint& checkpoint, ModelConfig& config) {
   SLUICE_TRY(config.num_heads, metadata.get_count("attention.head_count", kMaxHeads));
   SLUICE_TRY(config.num_kv_heads,
              metadata.get_count_or("attention.head_count_kv", kMaxHeads, config.num_heads));
-  SLUICE_TRY(config.head_dim, metadata.get_count_or("attention.key_length", 1024,
-                                                    config.hidden / config.num_heads));
+  SLUICE_TRY(config.head_dim,
+             metadata.get_count_or("attention.key_length", 1024, config.hidden / config.num_heads));
   SLUICE_TRY(const int32_t value_dim,
              metadata.get_count_or("attention.value_length", 1024, config.head_dim));
   SLUICE_TRY(config.context_len, metadata.get_count("context_length", kMaxContext));
   if (config.num_heads % config.num_kv_heads != 0) {
-    return metadata.wrong("attention.head_count", std::to_string(config.num_heads),
+    return metadata.wrong("attention.head_count",
+                          std::to_string(config.num_heads),
                           "a multiple of the KV heads, " + std::to_string(config.num_kv_heads));
   }
   if (config.head_dim == 0 || config.head_dim % 16 != 0 || value_dim != config.head_dim) {
@@ -37,6 +38,12 @@ Expected<void> read_shape(const Checkpoint& checkpoint, ModelConfig& config) {
                       checkpoint.path() + ": head size: found " + std::to_string(config.head_dim) +
                           " for keys and " + std::to_string(value_dim) +
                           " for values, expected one multiple of 16");
+  }
+  SLUICE_TRY(const double eps, metadata.get_positive_or("attention.layer_norm_rms_epsilon", 1e-5));
+  config.norm_eps = static_cast<float>(eps);
+  if (checkpoint.is_dummy()) {
+    SLUICE_TRY(config.vocab_size, metadata.get_count("vocab_size", 1 << 24));
+    return {};
   }
   const CheckpointTensor* embedding = checkpoint.find("token_embd.weight");
   if (embedding == nullptr || embedding->num_dims != 2 || embedding->dims[1] > (1U << 24)) {
@@ -46,8 +53,6 @@ Expected<void> read_shape(const Checkpoint& checkpoint, ModelConfig& config) {
                           ", expected [vocabulary, hidden]");
   }
   config.vocab_size = static_cast<int32_t>(embedding->dims[1]);
-  SLUICE_TRY(const double eps, metadata.get_positive_or("attention.layer_norm_rms_epsilon", 1e-5));
-  config.norm_eps = static_cast<float>(eps);
   return {};
 }
 
@@ -74,7 +79,8 @@ Expected<void> read_scaling(const Metadata& metadata,
     SLUICE_TRY(const double low, metadata.get_positive_or("rope.scaling.low_freq_factor", 1));
     SLUICE_TRY(const double high, metadata.get_positive_or("rope.scaling.high_freq_factor", 4));
     if (high <= low) {
-      return metadata.wrong("rope.scaling.high_freq_factor", std::to_string(high),
+      return metadata.wrong("rope.scaling.high_freq_factor",
+                            std::to_string(high),
                             "more than " + std::to_string(low));
     }
     rope.freq_factors = kernels::llama3_freq_factors(rope, {factor, low, high, original});
@@ -82,8 +88,7 @@ Expected<void> read_scaling(const Metadata& metadata,
     SLUICE_TRY(const double fast, metadata.get_positive_or("rope.scaling.yarn_beta_fast", 32));
     SLUICE_TRY(const double slow, metadata.get_positive_or("rope.scaling.yarn_beta_slow", 1));
     SLUICE_TRY(const bool truncate, metadata.get_bool_or("rope.scaling.truncate", true));
-    rope.freq_factors =
-        kernels::yarn_freq_factors(rope, {factor, fast, slow, original, truncate});
+    rope.freq_factors = kernels::yarn_freq_factors(rope, {factor, fast, slow, original, truncate});
     const double usual = static_cast<double>(kernels::yarn_attention_factor(factor, 1));
     SLUICE_TRY(const double attention,
                metadata.get_positive_or("rope.scaling.attention_factor", usual));
@@ -91,16 +96,13 @@ Expected<void> read_scaling(const Metadata& metadata,
   } else if (type == "longrope") {
     SLUICE_TRY(config.long_rope.original_context,
                metadata.get_count("rope.scaling.original_context_length", kMaxContext));
-    const double stretch =
-        metadata.has("rope.scaling.factor") ? factor : context / original;
-    const double usual =
-        static_cast<double>(kernels::longrope_attention_factor(stretch, original));
-    SLUICE_TRY(const double attention,
-               metadata.get_positive_or("rope.scaling.attn_factor", usual));
+    const double stretch = metadata.has("rope.scaling.factor") ? factor : context / original;
+    const double usual = static_cast<double>(kernels::longrope_attention_factor(stretch, original));
+    SLUICE_TRY(const double attention, metadata.get_positive_or("rope.scaling.attn_factor", usual));
     rope.attention_factor = static_cast<float>(attention);
   } else if (type != "none" && type != "default") {
-    return metadata.wrong("rope.scaling.type", "\"" + type + "\"",
-                          "none, linear, llama3, yarn or longrope");
+    return metadata.wrong(
+        "rope.scaling.type", "\"" + type + "\"", "none, linear, llama3, yarn or longrope");
   }
   return {};
 }
@@ -111,7 +113,8 @@ Expected<void> read_rope(const Checkpoint& checkpoint, ModelConfig& config) {
   kernels::RopeParams rope;
   SLUICE_TRY(const uint64_t rotary_dim, metadata.get_uint_or("rope.dimension_count", head_dim));
   if (rotary_dim == 0 || rotary_dim % 2 != 0 || rotary_dim > head_dim) {
-    return metadata.wrong("rope.dimension_count", std::to_string(rotary_dim),
+    return metadata.wrong("rope.dimension_count",
+                          std::to_string(rotary_dim),
                           "an even number up to " + std::to_string(head_dim));
   }
   SLUICE_TRY(const double freq_base, read_freq_base(metadata, "rope.freq_base"));
@@ -135,7 +138,8 @@ Expected<void> read_experts(const Metadata& metadata, ModelConfig& config) {
   SLUICE_TRY(moe.top_k, metadata.get_count("expert_used_count", count));
   SLUICE_TRY(moe.ffn_hidden,
              metadata.get_count_or("expert_feed_forward_length", kMaxWidth, config.ffn_hidden));
-  if (moe.ffn_hidden == 0) return metadata.wrong("expert_feed_forward_length", "nothing", "a width");
+  if (moe.ffn_hidden == 0)
+    return metadata.wrong("expert_feed_forward_length", "nothing", "a width");
   return {};
 }
 
@@ -149,6 +153,26 @@ Expected<void> read_gate_function(const Metadata& metadata, ModelConfig& config)
   } else {
     return metadata.wrong("hidden_act", "\"" + name + "\"", "silu or gelu_pytorch_tanh");
   }
+  return {};
+}
+
+// Which tensors there are: seen in the checkpoint, or as its configuration says where there is
+// nothing else.
+Expected<void> read_tensor_kinds(const Checkpoint& checkpoint, ModelConfig& config) {
+  const Metadata& metadata = checkpoint.metadata();
+  if (checkpoint.is_dummy()) {
+    SLUICE_TRY(config.tied_embeddings, metadata.get_bool_or("tied_embeddings", false));
+    SLUICE_TRY(config.qkv_bias, metadata.get_bool_or("attention_bias", false));
+    config.attention_out_bias = config.qkv_bias;
+    SLUICE_TRY(config.mlp_bias, metadata.get_bool_or("mlp_bias", false));
+    return {};
+  }
+  config.tied_embeddings = !checkpoint.has("output.weight");
+  config.qkv_bias = checkpoint.has("blk.0.attn_q.bias");
+  config.attention_out_bias = checkpoint.has("blk.0.attn_output.bias");
+  config.mlp_bias = checkpoint.has("blk.0.ffn_down.bias");
+  config.fused_qkv = checkpoint.has("blk.0.attn_qkv.weight");
+  config.fused_gate_up = config.moe.num_experts == 0 && !checkpoint.has("blk.0.ffn_gate.weight");
   return {};
 }
 
@@ -180,7 +204,8 @@ Expected<void> read_window_pattern(const Checkpoint& checkpoint,
   int32_t period = usual_period;
   if (const Expected<std::vector<double>> list = metadata.get_numbers(listed); list) {
     if (list->size() != config.layers.size()) {
-      return metadata.wrong(listed, std::to_string(list->size()) + " elements",
+      return metadata.wrong(listed,
+                            std::to_string(list->size()) + " elements",
                             "one for each of " + std::to_string(config.num_layers) + " layers");
     }
     windowed = *list;
@@ -199,8 +224,8 @@ Expected<void> read_optional_window(const Checkpoint& checkpoint, ModelConfig& c
   SLUICE_TRY(const bool windowed, checkpoint.metadata().get_bool_or("use_sliding_window", false));
   if (!windowed) return {};
   if (!checkpoint.metadata().has("attention.sliding_layers")) {
-    return checkpoint.metadata().wrong("use_sliding_window", "true without layer_types",
-                                       "layer_types or max_window_layers");
+    return checkpoint.metadata().wrong(
+        "use_sliding_window", "true without layer_types", "layer_types or max_window_layers");
   }
   return read_window_pattern(checkpoint, 1, config);
 }
@@ -212,12 +237,7 @@ Expected<ModelConfig> read_model_config(const ModelSpec& spec, const Checkpoint&
   SLUICE_TRY_VOID(read_rope(checkpoint, config));
   SLUICE_TRY_VOID(read_experts(checkpoint.metadata(), config));
   config.layers.resize(static_cast<size_t>(config.num_layers));
-  config.tied_embeddings = !checkpoint.has("output.weight");
-  config.qkv_bias = checkpoint.has("blk.0.attn_q.bias");
-  config.attention_out_bias = checkpoint.has("blk.0.attn_output.bias");
-  config.mlp_bias = checkpoint.has("blk.0.ffn_down.bias");
-  config.fused_qkv = checkpoint.has("blk.0.attn_qkv.weight");
-  config.fused_gate_up = config.moe.num_experts == 0 && !checkpoint.has("blk.0.ffn_gate.weight");
+  SLUICE_TRY_VOID(read_tensor_kinds(checkpoint, config));
   SLUICE_TRY_VOID(read_gate_function(checkpoint.metadata(), config));
   SLUICE_TRY_VOID(spec.configure(checkpoint, config));
   if (config.moe.num_experts == 0 && config.ffn_hidden == 0) {

@@ -39,27 +39,34 @@ class DecoderModel final : public Model {
   Expected<void> load(const ModelOptions& options, WeightStore& weights);
 
   [[nodiscard]] const ModelConfig& config() const override { return config_; }
+
   [[nodiscard]] std::vector<KvLayout> kv_layouts() const override;
+
   [[nodiscard]] int64_t arena_bytes(const StepBounds& bounds) const override {
     Arena arena;
     layout(bounds, arena);
     return arena.used();
   }
+
   void bind(const StepBounds& bounds, std::span<std::byte> buffer) override {
     Arena arena(buffer);
     buffers_ = layout(bounds, arena);
   }
+
   void forward(const ForwardContext& context) override;
 
  private:
   Expected<std::vector<float>> load_norm(WeightStore& weights, const std::string& name) const;
   Expected<void> load_norms(int32_t index, WeightStore& weights);
   DecoderBuffers layout(const StepBounds& bounds, Arena& arena) const;
+
   // A half writes straight onto the residual stream unless something happens to its output first.
   [[nodiscard]] bool adds_directly() const {
     return config_.norm_placement == NormPlacement::kBefore && config_.residual_scale == 1;
   }
+
   [[nodiscard]] int64_t padded_hidden() const { return align_up(config_.hidden, kQuantGroup); }
+
   void fill_input(const ForwardContext& context,
                   const std::vector<float>& norm,
                   const Projection& next,
@@ -106,9 +113,9 @@ Expected<void> DecoderModel::load_norms(int32_t index, WeightStore& weights) {
     // Where no norm follows attention, files may name the feed-forward norm by its place.
     const bool by_place = config_.norm_placement == NormPlacement::kBefore &&
                           !weights.has(prefix + "ffn_norm.weight");
-    SLUICE_TRY(norms.before_ffn,
-               load_norm(weights, prefix + (by_place ? "post_attention_norm" : "ffn_norm") +
-                                      ".weight"));
+    SLUICE_TRY(
+        norms.before_ffn,
+        load_norm(weights, prefix + (by_place ? "post_attention_norm" : "ffn_norm") + ".weight"));
   }
   if (config_.norm_placement != NormPlacement::kBefore) {
     SLUICE_TRY(norms.after_attention, load_norm(weights, prefix + "post_attention_norm.weight"));
@@ -189,11 +196,12 @@ void DecoderModel::fill_input(const ForwardContext& context,
     return;
   }
   out.fill_for(next, [&](const kernels::Activations& rows) {
-    kernels::rms_norm(context.exec, {.x = x,
-                                     .x_stride = config_.hidden,
-                                     .weight = norm.data(),
-                                     .eps = config_.norm_eps,
-                                     .out = rows});
+    kernels::rms_norm(context.exec,
+                      {.x = x,
+                       .x_stride = config_.hidden,
+                       .weight = norm.data(),
+                       .eps = config_.norm_eps,
+                       .out = rows});
   });
 }
 
@@ -201,21 +209,23 @@ void DecoderModel::fill_input(const ForwardContext& context,
 void DecoderModel::add_half(const ForwardContext& context, const std::vector<float>& norm) const {
   const auto num_tokens = static_cast<int32_t>(context.batch.token_ids.size());
   if (!norm.empty()) {
-    kernels::head_norm(context.exec, {.x = buffers_.half,
-                                      .x_stride = config_.hidden,
-                                      .num_rows = num_tokens,
-                                      .num_heads = 1,
-                                      .n = config_.hidden,
-                                      .weight = norm.data(),
-                                      .eps = config_.norm_eps});
+    kernels::head_norm(context.exec,
+                       {.x = buffers_.half,
+                        .x_stride = config_.hidden,
+                        .num_rows = num_tokens,
+                        .num_heads = 1,
+                        .n = config_.hidden,
+                        .weight = norm.data(),
+                        .eps = config_.norm_eps});
   }
-  kernels::add_rows(context.exec, {.x = buffers_.x,
-                                   .x_stride = config_.hidden,
-                                   .y = buffers_.half,
-                                   .y_stride = config_.hidden,
-                                   .num_rows = num_tokens,
-                                   .n = config_.hidden,
-                                   .scale = config_.residual_scale});
+  kernels::add_rows(context.exec,
+                    {.x = buffers_.x,
+                     .x_stride = config_.hidden,
+                     .y = buffers_.half,
+                     .y_stride = config_.hidden,
+                     .num_rows = num_tokens,
+                     .n = config_.hidden,
+                     .scale = config_.residual_scale});
 }
 
 void DecoderModel::attention_half(const ForwardContext& context, size_t index) const {
@@ -224,9 +234,13 @@ void DecoderModel::attention_half(const ForwardContext& context, size_t index) c
   const int32_t rope = config_.layers[index].rope;
   fill_input(context, norms.before_attention, block.input(), buffers_.x, buffers_.hidden_in);
   const bool direct = adds_directly();
-  block.forward(context, config_, context.caches[index],
-                rope < 0 ? nullptr : &ropes_[static_cast<size_t>(rope)], buffers_.hidden_in,
-                buffers_.attention, {direct ? buffers_.x : buffers_.half, config_.hidden},
+  block.forward(context,
+                config_,
+                context.caches[index],
+                rope < 0 ? nullptr : &ropes_[static_cast<size_t>(rope)],
+                buffers_.hidden_in,
+                buffers_.attention,
+                {direct ? buffers_.x : buffers_.half, config_.hidden},
                 direct ? kernels::Epilogue::kAdd : kernels::Epilogue::kStore);
   if (!direct) add_half(context, norms.after_attention);
 }
@@ -244,13 +258,21 @@ void DecoderModel::ffn_half(const ForwardContext& context, size_t index) const {
                                .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
                                .k = config_.hidden,
                                .data = buffers_.normed}});
-    block.forward_experts(context, config_, buffers_.normed, padded_hidden(), buffers_.mlp,
-                          config_.residual_scale, {buffers_.x, config_.hidden});
+    block.forward_experts(context,
+                          config_,
+                          buffers_.normed,
+                          padded_hidden(),
+                          buffers_.mlp,
+                          config_.residual_scale,
+                          {buffers_.x, config_.hidden});
     return;
   }
   fill_input(context, norms.before_ffn, block.input(), buffers_.x, buffers_.hidden_in);
   const bool direct = adds_directly();
-  block.forward(context, config_, buffers_.hidden_in, buffers_.mlp,
+  block.forward(context,
+                config_,
+                buffers_.hidden_in,
+                buffers_.mlp,
                 {direct ? buffers_.x : buffers_.half, config_.hidden},
                 direct ? kernels::Epilogue::kAdd : kernels::Epilogue::kStore);
   if (!direct) add_half(context, norms.after_ffn);
@@ -259,22 +281,24 @@ void DecoderModel::ffn_half(const ForwardContext& context, size_t index) const {
 void DecoderModel::output(const ForwardContext& context) const {
   const std::span<const int32_t> rows = context.batch.logits_indices;
   const auto num_rows = static_cast<int32_t>(rows.size());
-  kernels::gather_rows(context.exec, {.x = buffers_.x,
-                                      .x_stride = config_.hidden,
-                                      .n = config_.hidden,
-                                      .indices = rows,
-                                      .out = buffers_.last,
-                                      .out_stride = config_.hidden});
+  kernels::gather_rows(context.exec,
+                       {.x = buffers_.x,
+                        .x_stride = config_.hidden,
+                        .n = config_.hidden,
+                        .indices = rows,
+                        .out = buffers_.last,
+                        .out_stride = config_.hidden});
   fill_input(context, output_norm_, head_, buffers_.last, buffers_.logits_in);
   const ProjectionOutput logits = {context.logits, config_.vocab_size};
   project(context.exec, head_, buffers_.logits_in, {&logits, 1}, kernels::Epilogue::kStore);
   if (config_.logit_scale == 1 && config_.logit_soft_cap == 0) return;
-  kernels::scale_rows(context.exec, {.x = context.logits,
-                                     .x_stride = config_.vocab_size,
-                                     .num_rows = num_rows,
-                                     .n = config_.vocab_size,
-                                     .scale = config_.logit_scale,
-                                     .soft_cap = config_.logit_soft_cap});
+  kernels::scale_rows(context.exec,
+                      {.x = context.logits,
+                       .x_stride = config_.vocab_size,
+                       .num_rows = num_rows,
+                       .n = config_.vocab_size,
+                       .scale = config_.logit_scale,
+                       .soft_cap = config_.logit_soft_cap});
 }
 
 void DecoderModel::forward(const ForwardContext& context) {
@@ -282,16 +306,18 @@ void DecoderModel::forward(const ForwardContext& context) {
   const auto num_tokens = static_cast<int32_t>(batch.token_ids.size());
   buffers_.hidden_in.set_num_rows(num_tokens);
   buffers_.logits_in.set_num_rows(static_cast<int32_t>(batch.logits_indices.size()));
-  kernels::embedding(context.exec, {.table = &embedding_.weight(0),
-                                    .token_ids = batch.token_ids,
-                                    .out = buffers_.x,
-                                    .out_stride = config_.hidden});
+  kernels::embedding(context.exec,
+                     {.table = &embedding_.weight(0),
+                      .token_ids = batch.token_ids,
+                      .out = buffers_.x,
+                      .out_stride = config_.hidden});
   if (config_.embedding_scale != 1) {
-    kernels::scale_rows(context.exec, {.x = buffers_.x,
-                                       .x_stride = config_.hidden,
-                                       .num_rows = num_tokens,
-                                       .n = config_.hidden,
-                                       .scale = config_.embedding_scale});
+    kernels::scale_rows(context.exec,
+                        {.x = buffers_.x,
+                         .x_stride = config_.hidden,
+                         .num_rows = num_tokens,
+                         .n = config_.hidden,
+                         .scale = config_.embedding_scale});
   }
   for (size_t i = 0; i < attention_.size(); ++i) {
     attention_half(context, i);

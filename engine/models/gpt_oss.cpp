@@ -22,6 +22,8 @@ Expected<void> use_exact_ramp(const Metadata& metadata, ModelConfig& config) {
 Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   config.attention_sinks = true;
+  config.qkv_bias = true;
+  config.attention_out_bias = true;
   config.moe.bias = true;
   config.gate_function = kernels::GateFunction::kClampedSwiglu;
   if (config.moe.num_experts == 0) {

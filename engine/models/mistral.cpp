@@ -14,9 +14,7 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
 }  // namespace
 
 extern const ModelSpec kMistralSpec;
-const ModelSpec kMistralSpec = {.architecture = "",
-                                .hf_model_type = "mistral",
-                                .configure = configure,
-                                .build = build_decoder};
+const ModelSpec kMistralSpec = {
+    .architecture = "", .hf_model_type = "mistral", .configure = configure, .build = build_decoder};
 
 }  // namespace sluice

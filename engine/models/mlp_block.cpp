@@ -67,8 +67,8 @@ Expected<MlpBlock> MlpBlock::load(const ModelConfig& config,
     const std::string up = prefix + "ffn_up";
     const Parts2 fused = {{{up, ffn, false, {0, 2 * ffn}}, {up, ffn, false, {ffn, 2 * ffn}}}};
     const Parts2 apart = {{{prefix + "ffn_gate", ffn, bias, {}}, {up, ffn, bias, {}}}};
-    SLUICE_TRY_VOID(add(config.fused_gate_up ? fused : apart,
-                        {{{prefix + "ffn_down", hidden, bias, {}}}}));
+    SLUICE_TRY_VOID(
+        add(config.fused_gate_up ? fused : apart, {{{prefix + "ffn_down", hidden, bias, {}}}}));
     return block;
   }
   const int64_t count = config.moe.num_experts;
@@ -79,8 +79,8 @@ Expected<MlpBlock> MlpBlock::load(const ModelConfig& config,
   for (int64_t e = 0; e < count; ++e) {
     const std::string suffix = stacked ? "" : "." + std::to_string(e);
     const auto part = [&](const char* stem, int64_t n) {
-      return Projection::Part{prefix + stem + suffix, n, bias,
-                              stacked ? RowSlice{e * n, count * n} : RowSlice{}};
+      return Projection::Part{
+          prefix + stem + suffix, n, bias, stacked ? RowSlice{e * n, count * n} : RowSlice{}};
     };
     SLUICE_TRY_VOID(add({{part("ffn_gate_exps", ffn), part("ffn_up_exps", ffn)}},
                         {{part("ffn_down_exps", hidden)}}));
@@ -143,11 +143,9 @@ void MlpBlock::forward(const ForwardContext& context,
   LinearInput down_in = buffers.down_in;
   down_in.set_num_rows(static_cast<int32_t>(context.batch.token_ids.size()));
   down_in.fill_for(pair.down, [&](const kernels::Activations& rows) {
-    kernels::gate_mul(context.exec, {.gate = gate,
-                                     .up = up,
-                                     .stride = 2 * ffn,
-                                     .function = config.gate_function,
-                                     .out = rows});
+    kernels::gate_mul(
+        context.exec,
+        {.gate = gate, .up = up, .stride = 2 * ffn, .function = config.gate_function, .out = rows});
   });
   project(context.exec, pair.down, down_in, {&out, 1}, epilogue);
 }
@@ -168,13 +166,14 @@ void MlpBlock::forward_experts(const ForwardContext& context,
   router_in.quantize(exec, router_, x, x_stride);
   const ProjectionOutput router_out = {buffers.router, moe.num_experts};
   project(exec, router_, router_in, {&router_out, 1}, kernels::Epilogue::kStore);
-  kernels::moe_route(exec, {.logits = buffers.router,
-                            .num_rows = num_tokens,
-                            .num_experts = moe.num_experts,
-                            .top_k = moe.top_k,
-                            .normalize = moe.normalize,
-                            .ids = buffers.ids,
-                            .weights = buffers.weights});
+  kernels::moe_route(exec,
+                     {.logits = buffers.router,
+                      .num_rows = num_tokens,
+                      .num_experts = moe.num_experts,
+                      .top_k = moe.top_k,
+                      .normalize = moe.normalize,
+                      .ids = buffers.ids,
+                      .weights = buffers.weights});
   const int32_t num_rows = place_rows(moe, num_tokens, buffers);
   kernels::gather_rows(exec,
                        {.x = x,
@@ -186,16 +185,17 @@ void MlpBlock::forward_experts(const ForwardContext& context,
   for (size_t e = 0; e < experts_.size(); ++e) {
     if (buffers.count[e] > 0) forward_expert(context, config, e, buffers);
   }
-  kernels::moe_combine(exec, {.y = buffers.output,
-                              .y_stride = hidden,
-                              .rows = buffers.rows,
-                              .weights = buffers.weights,
-                              .num_rows = num_tokens,
-                              .top_k = moe.top_k,
-                              .n = config.hidden,
-                              .scale = scale,
-                              .x = out.data,
-                              .x_stride = out.stride});
+  kernels::moe_combine(exec,
+                       {.y = buffers.output,
+                        .y_stride = hidden,
+                        .rows = buffers.rows,
+                        .weights = buffers.weights,
+                        .num_rows = num_tokens,
+                        .top_k = moe.top_k,
+                        .n = config.hidden,
+                        .scale = scale,
+                        .x = out.data,
+                        .x_stride = out.stride});
 }
 
 // One expert over its rows.
@@ -209,19 +209,16 @@ void MlpBlock::forward_expert(const ForwardContext& context,
   const int32_t first = buffers.first[expert];
   const int32_t count = buffers.count[expert];
   const LinearInput in = buffers.expert_in.rows(first, count);
-  in.quantize(exec, pair.gate_up, buffers.gathered + first * int64_t{config.hidden},
-              config.hidden);
+  in.quantize(exec, pair.gate_up, buffers.gathered + first * int64_t{config.hidden}, config.hidden);
   float* gate = buffers.gate_up + first * 2 * ffn;
   float* up = gate + ffn;
   const std::array<ProjectionOutput, 2> gate_up_out = {{{gate, 2 * ffn}, {up, 2 * ffn}}};
   project(exec, pair.gate_up, in, gate_up_out, kernels::Epilogue::kStore);
   const LinearInput down_in = buffers.down_in.rows(first, count);
   down_in.fill_for(pair.down, [&](const kernels::Activations& rows) {
-    kernels::gate_mul(exec, {.gate = gate,
-                             .up = up,
-                             .stride = 2 * ffn,
-                             .function = config.gate_function,
-                             .out = rows});
+    kernels::gate_mul(
+        exec,
+        {.gate = gate, .up = up, .stride = 2 * ffn, .function = config.gate_function, .out = rows});
   });
   const ProjectionOutput out = {buffers.output + first * int64_t{config.hidden}, config.hidden};
   project(exec, pair.down, down_in, {&out, 1}, kernels::Epilogue::kStore);

@@ -18,10 +18,10 @@ struct MlpBuffers {
   // Experts only. Rows are (token, choice) pairs sorted by expert, each expert's first row on a
   // border of activation blocks.
   int32_t max_rows = 0;
-  float* router = nullptr;   // [tokens, experts]
-  float* weights = nullptr;  // [tokens, top_k]
-  int32_t* ids = nullptr;    // [tokens, top_k]
-  int32_t* rows = nullptr;   // [tokens, top_k]
+  float* router = nullptr;    // [tokens, experts]
+  float* weights = nullptr;   // [tokens, top_k]
+  int32_t* ids = nullptr;     // [tokens, top_k]
+  int32_t* rows = nullptr;    // [tokens, top_k]
   int32_t* source = nullptr;  // [rows] token
   int32_t* first = nullptr;   // [experts] row
   int32_t* count = nullptr;   // [experts] rows
@@ -44,6 +44,7 @@ class MlpBlock {
 
   // A dense block's input; experts read plain rows instead.
   [[nodiscard]] bool is_dense() const { return router_.weights().empty(); }
+
   [[nodiscard]] const Projection& input() const { return experts_.front().gate_up; }
 
   // out (+)= mlp(input rows).

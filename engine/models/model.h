@@ -44,9 +44,9 @@ struct LayerConfig {
 struct MoeConfig {
   int32_t num_experts = 0;  // 0: dense
   int32_t top_k = 0;
-  int32_t ffn_hidden = 0;    // of one expert
-  bool normalize = true;     // router weights of the chosen experts sum to 1
-  bool bias = false;         // router and experts have biases
+  int32_t ffn_hidden = 0;  // of one expert
+  bool normalize = true;   // router weights of the chosen experts sum to 1
+  bool bias = false;       // router and experts have biases
 };
 
 // Factors of LongRoPE: the long ones where the served context exceeds the original one.
@@ -108,14 +108,14 @@ struct KvLayout {
 
 // The rows of one step as kernels read them. Built by InputBatch; spans are valid for the step.
 struct ForwardBatch {
-  std::span<const TokenId> token_ids;         // [num_tokens]
-  std::span<const int32_t> positions;         // [num_tokens]
-  std::span<const int32_t> query_start_loc;   // [num_reqs + 1]
-  std::span<const int32_t> seq_lens;          // [num_reqs]
-  std::span<const int32_t> logits_indices;    // rows whose logits are wanted
+  std::span<const TokenId> token_ids;        // [num_tokens]
+  std::span<const int32_t> positions;        // [num_tokens]
+  std::span<const int32_t> query_start_loc;  // [num_reqs + 1]
+  std::span<const int32_t> seq_lens;         // [num_reqs]
+  std::span<const int32_t> logits_indices;   // rows whose logits are wanted
   // Per KV group.
-  std::span<const std::span<const int64_t>> slot_mapping;     // [group][num_tokens]
-  std::span<const std::span<const int32_t>> block_tables;     // [group][num_reqs * stride]
+  std::span<const std::span<const int64_t>> slot_mapping;  // [group][num_tokens]
+  std::span<const std::span<const int32_t>> block_tables;  // [group][num_reqs * stride]
   int32_t block_table_stride = 0;
 };
 

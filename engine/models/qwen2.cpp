@@ -7,6 +7,7 @@ namespace sluice {
 namespace {
 
 Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
+  config.qkv_bias = true;
   return read_optional_window(checkpoint, config);
 }
 

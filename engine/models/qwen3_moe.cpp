@@ -15,7 +15,8 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
   SLUICE_TRY(const int32_t every, metadata.get_count_or("decoder_sparse_step", 1024, 1));
   if (config.moe.num_experts == 0 || every != 1) {
     return metadata.wrong(every != 1 ? "decoder_sparse_step" : "expert_count",
-                          std::to_string(every != 1 ? every : 0), "experts in every layer");
+                          std::to_string(every != 1 ? every : 0),
+                          "experts in every layer");
   }
   return read_optional_window(checkpoint, config);
 }

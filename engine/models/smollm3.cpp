@@ -14,7 +14,8 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
   if (metadata.has("no_rope_layers")) {
     SLUICE_TRY(rotated, metadata.get_numbers("no_rope_layers"));
     if (rotated.size() != config.layers.size()) {
-      return metadata.wrong("no_rope_layers", std::to_string(rotated.size()) + " elements",
+      return metadata.wrong("no_rope_layers",
+                            std::to_string(rotated.size()) + " elements",
                             std::to_string(config.num_layers));
     }
   }

@@ -74,9 +74,17 @@ class GgufCheckpoint final : public Checkpoint {
 
 }  // namespace
 
-Expected<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& path) {
-  struct stat status {};
-  if (stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return open_hf_checkpoint(path);
+Expected<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& path, LoadFormat format) {
+  struct stat status{};
+  if (stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode))
+    return open_hf_checkpoint(path, format);
+  if (format == LoadFormat::kDummy) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      path +
+                          ": --load-format dummy: found a file, expected a directory with "
+                          "config.json",
+                      "load-format");
+  }
   return open_gguf_checkpoint(path);
 }
 

@@ -31,6 +31,9 @@ struct CheckpointText {
   std::string chat_template;  // empty: none
 };
 
+// kDummy: weights are random, of the shapes that are asked for; only config.json is read.
+enum class LoadFormat : uint8_t { kAuto, kDummy };
+
 // How the rows of q and k and the weights of norms are stored.
 enum class CheckpointKind : uint8_t { kGguf, kHuggingFace };
 
@@ -38,18 +41,27 @@ class Checkpoint {
  public:
   // `path`: a GGUF file, or a directory with config.json and safetensors. kUnsupported or kDataLoss
   // with one line "file: field: found X, expected Y".
-  static Expected<std::unique_ptr<Checkpoint>> open(const std::string& path);
+  static Expected<std::unique_ptr<Checkpoint>> open(const std::string& path,
+                                                    LoadFormat format = LoadFormat::kAuto);
   virtual ~Checkpoint() = default;
   Checkpoint(const Checkpoint&) = delete;
   Checkpoint& operator=(const Checkpoint&) = delete;
 
   [[nodiscard]] const std::string& path() const { return path_; }
+
   [[nodiscard]] CheckpointKind kind() const { return kind_; }
+
   // general.architecture of a GGUF file, model_type of a config.json.
   [[nodiscard]] const std::string& architecture() const { return architecture_; }
+
   [[nodiscard]] const Metadata& metadata() const { return metadata_; }
+
+  [[nodiscard]] bool is_dummy() const { return is_dummy_; }
+
   [[nodiscard]] const std::vector<CheckpointTensor>& tensors() const { return tensors_; }
+
   [[nodiscard]] const CheckpointTensor* find(std::string_view name) const;
+
   [[nodiscard]] bool has(std::string_view name) const { return find(name) != nullptr; }
 
   // The bytes that decide what the model computes; their hash is part of the determinism key.
@@ -75,6 +87,7 @@ class Checkpoint {
   CheckpointKind kind_;
   std::string architecture_;
   Metadata metadata_;
+  bool is_dummy_ = false;
 
  private:
   std::vector<CheckpointTensor> tensors_;
@@ -82,6 +95,7 @@ class Checkpoint {
 };
 
 Expected<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(const std::string& path);
-Expected<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::string& directory);
+Expected<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::string& directory,
+                                                         LoadFormat format);
 
 }  // namespace sluice

@@ -21,8 +21,9 @@ class Splitter {
       const bool pair = stem == "gate_up_proj";
       const uint64_t step = pair ? 2 : 1;
       for (uint64_t first = 0; first < step; ++first) {
-        const std::string name =
-            !pair ? "ffn_down_exps" : first == 0 ? "ffn_gate_exps" : "ffn_up_exps";
+        const std::string name = !pair        ? "ffn_down_exps"
+                                 : first == 0 ? "ffn_gate_exps"
+                                              : "ffn_up_exps";
         SLUICE_TRY_VOID(weights(stem, name, first, step));
         SLUICE_TRY_VOID(biases(stem, name, first, step));
       }
@@ -91,8 +92,8 @@ class Splitter {
     const uint64_t columns = source.shape[1];
     const uint64_t rows = source.shape[2] / step;
     const auto size = static_cast<uint64_t>(format_info(source.format).block_bytes);
-    std::byte* out =
-        add(name + ".weight", source.format, {experts, rows, columns}, experts * rows * columns * size);
+    std::byte* out = add(
+        name + ".weight", source.format, {experts, rows, columns}, experts * rows * columns * size);
     for (uint64_t e = 0; e < experts; ++e) {
       for (uint64_t row = 0; row < rows; ++row) {
         for (uint64_t column = 0; column < columns; ++column) {
@@ -155,8 +156,8 @@ class Splitter {
     }
     const uint64_t count = source->shape[0] * source->shape[1] / step;
     const auto size = static_cast<uint64_t>(format_info(source->format).block_bytes);
-    std::byte* out = add(name + ".bias", source->format,
-                         {source->shape[0], source->shape[1] / step}, count * size);
+    std::byte* out = add(
+        name + ".bias", source->format, {source->shape[0], source->shape[1] / step}, count * size);
     for (uint64_t i = 0; i < count; ++i) {
       std::memcpy(out + i * size, source->data.data() + (i * step + first) * size, size);
     }

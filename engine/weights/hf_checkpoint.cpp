@@ -58,12 +58,14 @@ constexpr NamePair kExpertNames[] = {
 };
 
 // Tensors that are no part of the text model, or that follow from the configuration.
-constexpr std::string_view kIgnored[] = {"vision_tower.", "multi_modal_projector.",
-                                         "model.vision_tower.", "model.multi_modal_projector."};
+constexpr std::string_view kIgnored[] = {"vision_tower.",
+                                         "multi_modal_projector.",
+                                         "model.vision_tower.",
+                                         "model.multi_modal_projector."};
 
 std::string_view without_prefix(std::string_view name) {
-  for (const std::string_view prefix : {std::string_view("language_model."),
-                                        std::string_view("model.language_model.")}) {
+  for (const std::string_view prefix :
+       {std::string_view("language_model."), std::string_view("model.language_model.")}) {
     if (name.starts_with(prefix)) return name.substr(prefix.size());
   }
   return name;
@@ -81,9 +83,9 @@ std::string_view translate(const NamePair (&names)[N], std::string_view hf) {
 std::optional<std::string> take_number(std::string_view& text) {
   const size_t dot = text.find('.');
   const std::string_view digits = text.substr(0, dot);
-  const bool number = dot != std::string_view::npos && !digits.empty() && digits.size() < 6 &&
-                      std::all_of(digits.begin(), digits.end(),
-                                  [](char c) { return c >= '0' && c <= '9'; });
+  const bool number =
+      dot != std::string_view::npos && !digits.empty() && digits.size() < 6 &&
+      std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
   if (!number) return std::nullopt;
   text.remove_prefix(dot + 1);
   return std::string(digits);
@@ -136,21 +138,27 @@ std::string take_fused_layer(std::string& name) {
 bool is_ignored(std::string_view stored, bool tied_embeddings) {
   if (tied_embeddings && without_prefix(stored) == "lm_head.weight") return true;
   if (stored.ends_with(".rotary_emb.inv_freq")) return true;
-  return std::any_of(std::begin(kIgnored), std::end(kIgnored),
-                     [&](std::string_view prefix) { return stored.starts_with(prefix); });
+  return std::any_of(std::begin(kIgnored), std::end(kIgnored), [&](std::string_view prefix) {
+    return stored.starts_with(prefix);
+  });
 }
 
 bool exists(const std::string& path) {
-  struct stat status {};
+  struct stat status{};
   return stat(path.c_str(), &status) == 0;
 }
 
 class HfCheckpoint final : public Checkpoint {
  public:
-  HfCheckpoint(const std::string& directory, HfConfig config, MappedFile config_file)
+  HfCheckpoint(const std::string& directory,
+               HfConfig config,
+               MappedFile config_file,
+               LoadFormat format)
       : Checkpoint(directory, CheckpointKind::kHuggingFace, std::move(config.model_type)),
         tied_embeddings_(config.tied_embeddings) {
     metadata_ = std::move(config.metadata);
+    metadata_.set("tied_embeddings", "tie_word_embeddings", config.tied_embeddings);
+    is_dummy_ = format == LoadFormat::kDummy;
     files_.push_back(std::move(config_file));
   }
 
@@ -166,6 +174,7 @@ class HfCheckpoint final : public Checkpoint {
     SLUICE_TRY(HfText text, load_hf_text(path_));
     return CheckpointText{std::move(text.tokenizer), std::move(text.chat_template)};
   }
+
   [[nodiscard]] std::string describe(bool all_tensors) const override;
 
  private:
@@ -175,7 +184,7 @@ class HfCheckpoint final : public Checkpoint {
   Expected<void> split_experts();
 
   bool tied_embeddings_;
-  std::vector<MappedFile> files_;  // config.json first
+  std::vector<MappedFile> files_;                                // config.json first
   std::map<std::string, std::vector<SafetensorsTensor>> fused_;  // experts, by "blk.0."
   std::vector<std::vector<std::byte>> memory_;                   // of tensors that were rearranged
 };
@@ -275,13 +284,14 @@ std::string HfCheckpoint::describe(bool all_tensors) const {
 
 }  // namespace
 
-Expected<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::string& directory) {
+Expected<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::string& directory,
+                                                         LoadFormat format) {
   const std::string config_path = directory + "/config.json";
   SLUICE_TRY(MappedFile file, MappedFile::open(config_path));
   SLUICE_TRY(HfConfig config, parse_hf_config(file.bytes(), config_path));
   auto checkpoint =
-      std::make_unique<HfCheckpoint>(directory, std::move(config), std::move(file));
-  SLUICE_TRY_VOID(checkpoint->read_tensors());
+      std::make_unique<HfCheckpoint>(directory, std::move(config), std::move(file), format);
+  if (!checkpoint->is_dummy()) SLUICE_TRY_VOID(checkpoint->read_tensors());
   return checkpoint;
 }
 

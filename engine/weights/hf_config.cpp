@@ -150,12 +150,11 @@ void take_rope(const Json& config, Metadata& metadata) {
       take_rows(*full, kRopeRows, place + "full_attention.", metadata);
     }
     const Json* sliding = member(*rope, "sliding_attention");
-    const Json* base =
-        sliding && sliding->is_object() ? member(*sliding, "rope_theta") : nullptr;
+    const Json* base = sliding && sliding->is_object() ? member(*sliding, "rope_theta") : nullptr;
     if (base != nullptr) {
       if (auto value = value_of(*base)) {
-        metadata.set("rope.freq_base_swa", place + "sliding_attention.rope_theta",
-                     std::move(*value));
+        metadata.set(
+            "rope.freq_base_swa", place + "sliding_attention.rope_theta", std::move(*value));
       }
     }
   }
@@ -170,7 +169,8 @@ Expected<void> take_derived(const Json& config, Metadata& metadata) {
     SLUICE_TRY(const int32_t width,
                metadata.get_count_or("attention.key_length", 1024, hidden / heads));
     if (part > 1) return metadata.wrong("partial_rotary_factor", std::to_string(part), "at most 1");
-    metadata.set("rope.dimension_count", "partial_rotary_factor",
+    metadata.set("rope.dimension_count",
+                 "partial_rotary_factor",
                  static_cast<uint64_t>(static_cast<double>(width) * part));
   }
   // Stated beside max_position_embeddings, the original context decides the factor.
@@ -181,7 +181,8 @@ Expected<void> take_derived(const Json& config, Metadata& metadata) {
     if (trained < 1) {
       return metadata.wrong("rope.scaling.original_context_length", "0", "1 or more");
     }
-    metadata.set("rope.scaling.original_context_length", "original_max_position_embeddings",
+    metadata.set("rope.scaling.original_context_length",
+                 "original_max_position_embeddings",
                  original->get<uint64_t>());
     metadata.set("rope.scaling.factor", "max_position_embeddings", context / trained);
   }
@@ -191,11 +192,11 @@ Expected<void> take_derived(const Json& config, Metadata& metadata) {
 }  // namespace
 
 Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::string& file_name) {
-  const auto fail = [&](const std::string& field, const std::string& found,
-                        const std::string& expected) {
-    return make_error(ErrorCode::kDataLoss,
-                      file_name + ": " + field + ": found " + found + ", expected " + expected);
-  };
+  const auto fail =
+      [&](const std::string& field, const std::string& found, const std::string& expected) {
+        return make_error(ErrorCode::kDataLoss,
+                          file_name + ": " + field + ": found " + found + ", expected " + expected);
+      };
   if (json.size() > kMaxConfigBytes) {
     return fail("file", std::to_string(json.size()) + " bytes", "at most 1 MiB");
   }
@@ -216,7 +217,8 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
   if (type == nullptr) type = member(root, "model_type");
   if (type == nullptr || !type->is_string()) return fail("model_type", "nothing", "a string");
   result.model_type = type->get<std::string>();
-  if (result.model_type.size() > 100) return fail("model_type", sluice::quoted(result.model_type), "a name");
+  if (result.model_type.size() > 100)
+    return fail("model_type", sluice::quoted(result.model_type), "a name");
   for (const Json* object : {&root, &config}) {
     const Json* quantization = member(*object, "quantization_config");
     const Json* method = quantization != nullptr && quantization->is_object()

@@ -18,8 +18,8 @@ struct HfConfig {
   Metadata metadata;
 };
 
-// kDataLoss with one line "file: field: found X, expected Y". Scalars of the wrong type are found by
-// whoever reads the key.
+// kDataLoss with one line "file: field: found X, expected Y". Scalars of the wrong type are found
+// by whoever reads the key.
 Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::string& file_name);
 
 }  // namespace sluice

@@ -32,15 +32,15 @@ Expected<MappedFile> MappedFile::open(const std::string& path) {
   // Non-blocking, so that a pipe in place of the file is an error instead of a wait.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return system_error(path, "open");
-  struct stat status {};
+  struct stat status{};
   const bool known = fstat(fd, &status) == 0;
   if (!known || !S_ISREG(status.st_mode) || status.st_size == 0) {
-    auto error = known ? make_error(ErrorCode::kDataLoss,
-                                    path + ": file: found " +
-                                        (S_ISREG(status.st_mode) ? "0 bytes"
-                                                                 : "a directory or device") +
-                                        ", expected a regular file with contents")
-                       : system_error(path, "stat");
+    auto error =
+        known ? make_error(ErrorCode::kDataLoss,
+                           path + ": file: found " +
+                               (S_ISREG(status.st_mode) ? "0 bytes" : "a directory or device") +
+                               ", expected a regular file with contents")
+              : system_error(path, "stat");
     close(fd);
     return error;
   }

@@ -25,6 +25,7 @@ class Metadata {
   void set(std::string_view key, std::string place, MetadataValue value);
 
   [[nodiscard]] bool has(std::string_view key) const { return entries_.contains(key); }
+
   // kDataLoss: absent or of another type. Whole numbers pass as floats.
   [[nodiscard]] Expected<uint64_t> get_uint(std::string_view key) const;
   [[nodiscard]] Expected<double> get_float(std::string_view key) const;

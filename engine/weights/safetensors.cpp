@@ -48,9 +48,13 @@ class HeaderReader {
   std::string error;
 
   bool null() { return fail("null"); }
+
   bool boolean(bool) { return fail("a boolean"); }
+
   bool number_integer(number_integer_t) { return fail("a negative number"); }
+
   bool number_float(number_float_t, const string_t&) { return fail("a fraction"); }
+
   bool binary(binary_t&) { return fail("binary data"); }
 
   bool number_unsigned(number_unsigned_t value) {
@@ -106,8 +110,10 @@ class HeaderReader {
     }
     field_ = name;
     if (in_metadata_) return true;
-    const unsigned bit = name == "dtype" ? 1U : name == "shape" ? 2U : name == "data_offsets" ? 4U
-                                                                                               : 0U;
+    const unsigned bit = name == "dtype"          ? 1U
+                         : name == "shape"        ? 2U
+                         : name == "data_offsets" ? 4U
+                                                  : 0U;
     if (bit == 0 || (seen_ & bit) != 0) return fail("field " + sluice::quoted(name));
     seen_ |= bit;
     ++entries.back().num_fields;
@@ -148,16 +154,15 @@ Expected<SafetensorsTensor> check_entry(Entry& entry,
                                         const std::string& file) {
   const std::string field = "tensor " + sluice::quoted(entry.name);
   const bool is_bytes = entry.dtype == "U8";
-  const std::optional<WeightFormat> format =
-      is_bytes ? WeightFormat::kF32 : format_of(entry.dtype);
+  const std::optional<WeightFormat> format = is_bytes ? WeightFormat::kF32 : format_of(entry.dtype);
   if (!format) {
     return make_error(ErrorCode::kUnsupported,
                       file + ": " + field + ": dtype: found " + sluice::quoted(entry.dtype) +
                           ", expected F32, F16 or BF16");
   }
   if (entry.shape.empty() || entry.shape.size() > kMaxDims) {
-    return wrong(file, field + ": shape", std::to_string(entry.shape.size()) + " dimensions",
-                 "1 to 4");
+    return wrong(
+        file, field + ": shape", std::to_string(entry.shape.size()) + " dimensions", "1 to 4");
   }
   std::optional<uint64_t> bytes =
       is_bytes ? 1 : static_cast<uint64_t>(format_info(*format).block_bytes);
@@ -167,14 +172,16 @@ Expected<SafetensorsTensor> check_entry(Entry& entry,
   if (!bytes) return wrong(file, field + ": shape", "0 or too many elements", "1 or more");
   if (entry.offsets.size() != 2 || entry.offsets[0] > entry.offsets[1] ||
       entry.offsets[1] > data.size()) {
-    return wrong(file, field + ": data_offsets",
-                 entry.offsets.size() == 2 ? std::to_string(entry.offsets[0]) + " to " +
-                                                 std::to_string(entry.offsets[1])
-                                           : std::to_string(entry.offsets.size()) + " numbers",
+    return wrong(file,
+                 field + ": data_offsets",
+                 entry.offsets.size() == 2
+                     ? std::to_string(entry.offsets[0]) + " to " + std::to_string(entry.offsets[1])
+                     : std::to_string(entry.offsets.size()) + " numbers",
                  "begin and end within the " + std::to_string(data.size()) + " bytes of data");
   }
   if (entry.offsets[1] - entry.offsets[0] != *bytes) {
-    return wrong(file, field + ": data_offsets",
+    return wrong(file,
+                 field + ": data_offsets",
                  std::to_string(entry.offsets[1] - entry.offsets[0]) + " bytes",
                  std::to_string(*bytes) + " for its shape and dtype");
   }
@@ -196,14 +203,17 @@ Expected<void> check_disjoint(const std::vector<SafetensorsTensor>& tensors,
   std::sort(order.begin(), order.end(), by_name);
   for (size_t i = 1; i < order.size(); ++i) {
     if (order[i - 1]->name == order[i]->name) {
-      return wrong(file, "tensor " + sluice::quoted(order[i]->name), "the name twice", "unique names");
+      return wrong(
+          file, "tensor " + sluice::quoted(order[i]->name), "the name twice", "unique names");
     }
   }
   std::sort(order.begin(), order.end(), by_place);
   for (size_t i = 1; i < order.size(); ++i) {
     if (order[i - 1]->data.data() + order[i - 1]->data.size() > order[i]->data.data()) {
-      return wrong(file, "tensor " + sluice::quoted(order[i]->name) + ": data_offsets",
-                   "bytes of tensor " + sluice::quoted(order[i - 1]->name), "bytes of its own");
+      return wrong(file,
+                   "tensor " + sluice::quoted(order[i]->name) + ": data_offsets",
+                   "bytes of tensor " + sluice::quoted(order[i - 1]->name),
+                   "bytes of its own");
     }
   }
   return {};
@@ -222,10 +232,15 @@ class IndexReader {
   std::string error;
 
   bool null() { return scalar("null"); }
+
   bool boolean(bool) { return scalar("a boolean"); }
+
   bool number_integer(number_integer_t) { return scalar("a number"); }
+
   bool number_unsigned(number_unsigned_t) { return scalar("a number"); }
+
   bool number_float(number_float_t, const string_t&) { return scalar("a number"); }
+
   bool binary(binary_t&) { return scalar("binary data"); }
 
   bool string(string_t& value) {
@@ -251,6 +266,7 @@ class IndexReader {
   }
 
   bool start_array(std::size_t) { return scalar("an array") && ++depth_ > 0; }
+
   bool end_array() { return --depth_ >= 0; }
 
   bool key(string_t& name) {
@@ -292,7 +308,9 @@ Expected<std::vector<SafetensorsTensor>> parse_safetensors(std::span<const std::
   }
   const uint64_t left = file.size() - kLengthBytes;
   if (header_bytes > left || header_bytes > kMaxHeaderBytes) {
-    return wrong(file_name, "header length", std::to_string(header_bytes),
+    return wrong(file_name,
+                 "header length",
+                 std::to_string(header_bytes),
                  "at most " + std::to_string(std::min(left, kMaxHeaderBytes)));
   }
   const auto* text = reinterpret_cast<const char*>(file.data() + kLengthBytes);
@@ -310,8 +328,8 @@ Expected<std::vector<SafetensorsTensor>> parse_safetensors(std::span<const std::
   return tensors;
 }
 
-Expected<std::map<std::string, std::string>> parse_safetensors_index(std::span<const std::byte> json,
-                                                                     const std::string& file_name) {
+Expected<std::map<std::string, std::string>> parse_safetensors_index(
+    std::span<const std::byte> json, const std::string& file_name) {
   const auto* text = reinterpret_cast<const char*>(json.data());
   IndexReader reader;
   if (!nlohmann::json::sax_parse(text, text + json.size(), &reader)) {

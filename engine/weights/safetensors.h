@@ -30,7 +30,7 @@ Expected<std::vector<SafetensorsTensor>> parse_safetensors(std::span<const std::
 
 // model.safetensors.index.json: file name by tensor name. File names are plain names of the same
 // directory.
-Expected<std::map<std::string, std::string>> parse_safetensors_index(std::span<const std::byte> json,
-                                                                     const std::string& file_name);
+Expected<std::map<std::string, std::string>> parse_safetensors_index(
+    std::span<const std::byte> json, const std::string& file_name);
 
 }  // namespace sluice

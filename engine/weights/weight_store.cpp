@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/weights/weight_store.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "engine/weights/pack.h"
 
 namespace sluice {
@@ -15,7 +18,65 @@ std::string shape_text(int64_t n, int64_t k) {
   return "[" + std::to_string(n) + ", " + std::to_string(k) + "]";
 }
 
+// Numbers in [-1, 1) by name and index: the same on every machine (splitmix64 of an FNV-1a hash).
+class NamedRandom {
+ public:
+  explicit NamedRandom(std::string_view name) {
+    for (const char c : name) seed_ = (seed_ ^ static_cast<unsigned char>(c)) * 0x100000001B3U;
+  }
+
+  [[nodiscard]] float at(int64_t index) const {
+    uint64_t x = seed_ + static_cast<uint64_t>(index) * 0x9E3779B97F4A7C15U;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
+    return static_cast<float>((x ^ (x >> 31)) >> 40) * 0x1p-23F - 1.0F;
+  }
+
+ private:
+  uint64_t seed_ = 0xCBF29CE484222325U;
+};
+
 }  // namespace
+
+// Uniform with the variance 1 / k, as BF16.
+PackedWeight WeightStore::random_matrix(const std::string& name, int64_t n, int64_t k) {
+  constexpr WeightFormat kFormat = WeightFormat::kBF16;
+  PackedWeight weight{kFormat, static_cast<int32_t>(n), static_cast<int32_t>(k), nullptr};
+  const int64_t begin = packed_bytes_;
+  packed_bytes_ += align_up(sluice::packed_bytes(kFormat, n, k), 64);
+  num_random_ += n * k;
+  if (arena_.data() == nullptr) return weight;
+  CHECK_LE(packed_bytes_, static_cast<int64_t>(arena_.span().size()));
+  std::byte* dst = arena_.data() + begin;
+  const NamedRandom random(name);
+  const float scale = std::sqrt(3.0F / static_cast<float>(k));
+  std::vector<uint16_t> rows(static_cast<size_t>(kRowTile * k));
+  for (int64_t tile = 0; tile * kRowTile < n; ++tile) {
+    const int64_t count = std::min<int64_t>(kRowTile, n - tile * kRowTile);
+    for (int64_t i = 0; i < count * k; ++i) {
+      rows[static_cast<size_t>(i)] = float_to_bf16(scale * random.at(tile * kRowTile * k + i));
+    }
+    pack_weight(kFormat,
+                reinterpret_cast<const std::byte*>(rows.data()),
+                count,
+                k,
+                0,
+                1,
+                dst + tile * sluice::packed_bytes(kFormat, kRowTile, k));
+  }
+  weight.data = dst;
+  return weight;
+}
+
+// Near 1 for norms, near 0 for biases.
+std::vector<float> WeightStore::random_vector(const std::string& name, int64_t n) {
+  const NamedRandom random(name);
+  const float center = name.ends_with("norm.weight") ? 1.0F : 0.0F;
+  std::vector<float> values(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i) values[static_cast<size_t>(i)] = center + 0.02F * random.at(i);
+  num_random_ += n;
+  return values;
+}
 
 Expected<void> WeightStore::allocate(int64_t bytes) {
   SLUICE_TRY(arena_, AlignedBuffer::allocate(bytes, "packed weights"));
@@ -36,6 +97,9 @@ Expected<PackedWeight> WeightStore::matrix(const std::string& name,
                                            int64_t n,
                                            int64_t k,
                                            RowSlice slice) {
+  if (checkpoint_.is_dummy()) {
+    return random_matrix(name + " " + std::to_string(slice.first), n, k);
+  }
   SLUICE_TRY(const CheckpointTensor* tensor, take(name));
   const int64_t rows = slice.total == 0 ? n : slice.total;
   if (tensor->num_dims < 2 || num_rows(*tensor) != rows ||
@@ -66,17 +130,17 @@ Expected<PackedWeight> WeightStore::matrix(const std::string& name,
 Expected<std::vector<float>> WeightStore::vector(const std::string& name,
                                                  int64_t n,
                                                  RowSlice slice) {
+  if (checkpoint_.is_dummy()) return random_vector(name, n);
   SLUICE_TRY(const CheckpointTensor* tensor, take(name));
   const int64_t wanted = slice.total == 0 ? n : slice.total * n;
   const int64_t found = num_rows(*tensor) * static_cast<int64_t>(tensor->dims[0]);
   const bool is_row = slice.total != 0 || tensor->num_dims == 1;
   if (!is_row || found != wanted || static_cast<int64_t>(tensor->dims[0]) != n) {
-    return make_error(ErrorCode::kDataLoss,
-                      checkpoint_.path() + ": tensor " + name + ": found " +
-                          std::to_string(found) + " elements in " +
-                          std::to_string(tensor->num_dims) + " dimensions, expected [" +
-                          (slice.total == 0 ? "" : std::to_string(slice.total) + ", ") +
-                          std::to_string(n) + "]");
+    return make_error(
+        ErrorCode::kDataLoss,
+        checkpoint_.path() + ": tensor " + name + ": found " + std::to_string(found) +
+            " elements in " + std::to_string(tensor->num_dims) + " dimensions, expected [" +
+            (slice.total == 0 ? "" : std::to_string(slice.total) + ", ") + std::to_string(n) + "]");
   }
   return decode_checked(checkpoint_.path() + ": tensor " + name,
                         tensor->format,
@@ -93,7 +157,7 @@ std::vector<std::string> WeightStore::unused() const {
 }
 
 int64_t WeightStore::num_parameters() const {
-  int64_t total = 0;
+  int64_t total = num_random_;
   for (const CheckpointTensor& tensor : checkpoint_.tensors()) {
     int64_t count = 1;
     for (const uint64_t dim : tensor.dims) count *= static_cast<int64_t>(dim);

@@ -35,10 +35,12 @@ class WeightStore {
   // Bytes of the matrices taken so far. A store that never allocated gives weights without data:
   // taking everything from it once plans memory and checks names and shapes.
   [[nodiscard]] int64_t packed_bytes() const { return packed_bytes_; }
+
   // Room for the matrices taken from now on.
   Expected<void> allocate(int64_t bytes);
 
   [[nodiscard]] bool has(std::string_view name) const { return checkpoint_.has(name); }
+
   // W[n, k], repacked. kDataLoss: missing, or another shape; the message has both.
   Expected<PackedWeight> matrix(const std::string& name, int64_t n, int64_t k, RowSlice slice = {});
   // n floats, decoded, from a tensor of one dimension; or those of a slice of one of several.
@@ -50,9 +52,12 @@ class WeightStore {
 
  private:
   Expected<const CheckpointTensor*> take(const std::string& name);
+  PackedWeight random_matrix(const std::string& name, int64_t n, int64_t k);
+  std::vector<float> random_vector(const std::string& name, int64_t n);
 
   const Checkpoint& checkpoint_;
   int64_t packed_bytes_ = 0;
+  int64_t num_random_ = 0;  // parameters made up for a dummy checkpoint
   AlignedBuffer arena_;
   std::unordered_set<std::string_view> taken_;
 };

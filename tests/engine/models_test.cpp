@@ -6,12 +6,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "engine/core/config.h"
+#include "engine/engine.h"
+#include "tests/support/collecting_sink.h"
 #include "tests/support/model_harness.h"
 
 namespace sluice {
@@ -59,7 +63,8 @@ double largest_error(const std::vector<float>& expected, const std::vector<float
   if (expected.size() != actual.size()) return INFINITY;
   double worst = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
-    const double error = std::fabs(static_cast<double>(expected[i]) - static_cast<double>(actual[i]));
+    const double error =
+        std::fabs(static_cast<double>(expected[i]) - static_cast<double>(actual[i]));
     worst = std::isfinite(error) ? std::max(worst, error) : INFINITY;
   }
   const auto [low, high] = std::minmax_element(expected.begin(), expected.end());
@@ -68,8 +73,8 @@ double largest_error(const std::vector<float>& expected, const std::vector<float
 
 TEST(Models, PrefillEqualsTransformers) {
   for (const Row& row : rows()) {
-    auto harness = ModelHarness::create(row.path, 32, DType::kF32,
-                                        static_cast<int32_t>(row.tokens.size()));
+    auto harness =
+        ModelHarness::create(row.path, 32, DType::kF32, static_cast<int32_t>(row.tokens.size()));
     ASSERT_TRUE(harness.has_value()) << row.name << ": " << harness.error().message;
     const double error = largest_error(row.logits, (*harness)->forward(row.tokens));
     EXPECT_LE(error, kBound) << row.name;
@@ -99,6 +104,42 @@ TEST(Models, StepByStepAndInstructionSetsGiveThePrefillsBits) {
             << row.name << ", " << isa << ", pieces of " << piece;
       }
     }
+  }
+}
+
+// A directory with configuration and tokenizer only: weights are made up, the same each time.
+TEST(Models, DummyWeightsComeFromTheConfigurationAlone) {
+  const nlohmann::json document = nlohmann::json::parse(read_file(kFolder + "models.json"));
+  for (const nlohmann::json& entry : document["models"]) {
+    const auto name = entry["name"].get<std::string>();
+    const std::string folder = ::testing::TempDir() + "dummy-" + name;
+    std::filesystem::create_directories(folder);
+    nlohmann::json config = nlohmann::json::parse(read_file(kFolder + name + "/config.json"));
+    config["vocab_size"] = 440;
+    std::ofstream(folder + "/config.json") << config.dump();
+    std::ofstream(folder + "/tokenizer.json")
+        << read_file(std::string(SLUICE_TEST_DATA) + "/tokenizer/json/qwen.json");
+    std::vector<std::vector<TokenId>> answers;
+    for (int run = 0; run < 2; ++run) {
+      Config options;
+      options.model = folder;
+      options.load_format = "dummy";
+      options.threads = 1;
+      options.kv_cache_memory = 1 << 22;
+      auto engine = create_engine(options);
+      ASSERT_TRUE(engine.has_value()) << name << ": " << engine.error().message;
+      EXPECT_GT((*engine)->model().num_parameters, 440 * 32) << name;
+      ValidRequest request;
+      request.prompt.push_back({{5, 6, 7, 8, 9}});
+      request.sampling.temperature = 0;
+      request.sampling.max_tokens = 6;
+      request.sampling.ignore_eos = true;
+      testing::CollectingSink sink;
+      const testing::Collected answer = sink.wait(*(*engine)->submit(std::move(request), sink));
+      EXPECT_EQ(answer.finish_reason, FinishReason::kLength) << name << ": " << answer.error;
+      answers.push_back(answer.tokens);
+    }
+    EXPECT_EQ(answers[0], answers[1]) << name;
   }
 }
 

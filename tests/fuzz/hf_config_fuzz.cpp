@@ -13,7 +13,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     CHECK(config.error().message.find(": found ") != std::string::npos);
     return 0;
   }
-  for (const char* key : {"block_count", "rope.freq_base", "attention.sliding_layers", "hidden_act"}) {
+  for (const char* key :
+       {"block_count", "rope.freq_base", "attention.sliding_layers", "hidden_act"}) {
     const bool readable = config->metadata.get_uint(key).has_value() ||
                           config->metadata.get_float(key).has_value() ||
                           config->metadata.get_string(key).has_value() ||

@@ -49,22 +49,20 @@ TEST(MoeRoute, ChoosesTheLargestAndWeighsThemLikeSoftmax) {
       const auto logits = random.normals(static_cast<size_t>(kRows * num_experts), 3);
       Routed reference;
       for (const auto& device : test::devices({1, 2})) {
-        const Routed got =
-            route(device.device->context(), logits, num_experts, top_k, normalize);
+        const Routed got = route(device.device->context(), logits, num_experts, top_k, normalize);
         if (reference.ids.empty()) reference = got;
         EXPECT_EQ(got.ids, reference.ids) << device.name;
-        EXPECT_EQ(std::memcmp(got.weights.data(),
-                              reference.weights.data(),
-                              got.weights.size() * sizeof(float)),
-                  0)
+        EXPECT_EQ(
+            std::memcmp(
+                got.weights.data(), reference.weights.data(), got.weights.size() * sizeof(float)),
+            0)
             << device.name;
         for (int32_t row = 0; row < kRows; ++row) {
           const float* l = logits.data() + row * num_experts;
           std::vector<int32_t> order(static_cast<size_t>(num_experts));
           std::iota(order.begin(), order.end(), 0);
-          std::stable_sort(order.begin(), order.end(), [l](int32_t a, int32_t b) {
-            return l[a] > l[b];
-          });
+          std::stable_sort(
+              order.begin(), order.end(), [l](int32_t a, int32_t b) { return l[a] > l[b]; });
           order.resize(static_cast<size_t>(top_k));
           std::sort(order.begin(), order.end());
           double sum = 0;
@@ -86,8 +84,7 @@ TEST(MoeRoute, ChoosesTheLargestAndWeighsThemLikeSoftmax) {
 
 TEST(MoeRoute, EqualLogitsGoToTheLowerIdsAndNansChooseDifferentExperts) {
   for (const auto& device : test::devices({1})) {
-    const Routed ties =
-        route(device.device->context(), {1, 2, 1, 2, 2, 1}, 6, 4, true);
+    const Routed ties = route(device.device->context(), {1, 2, 1, 2, 2, 1}, 6, 4, true);
     EXPECT_EQ(ties.ids, (std::vector<int32_t>{0, 1, 3, 4})) << device.name;
     const float nan = std::nanf("");
     Routed nans = route(device.device->context(), {nan, nan, nan, nan}, 4, 3, true);
@@ -121,7 +118,8 @@ TEST(MoeCombine, AddsWeightedRowsInOrderOfChoice) {
       for (size_t i = 0; i < kWidth; ++i) {
         float wanted = x[token * kWidth + i];
         for (size_t j = 2 * token; j < 2 * token + 2; ++j) {
-          wanted = std::fma(y[static_cast<size_t>(rows[j]) * kWidth + i], 0.5F * weights[j], wanted);
+          wanted =
+              std::fma(y[static_cast<size_t>(rows[j]) * kWidth + i], 0.5F * weights[j], wanted);
         }
         ASSERT_EQ(out[token * kWidth + i], wanted) << device.name;
       }

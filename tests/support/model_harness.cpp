@@ -91,10 +91,8 @@ std::vector<float> ModelHarness::forward(const std::vector<TokenId>& tokens,
                               .block_tables = block_tables,
                               .block_table_stride = static_cast<int32_t>(blocks.size())};
   std::vector<float> logits(wanted.size() * static_cast<size_t>(vocab_size()));
-  model_->forward(ForwardContext{.exec = device_->context(),
-                                 .batch = batch,
-                                 .caches = caches_,
-                                 .logits = logits.data()});
+  model_->forward(ForwardContext{
+      .exec = device_->context(), .batch = batch, .caches = caches_, .logits = logits.data()});
   return logits;
 }
 

@@ -27,6 +27,7 @@ class ModelHarness {
 
   // [tokens.size()][vocab]
   std::vector<float> forward(const std::vector<TokenId>& tokens) { return forward(tokens, 0); }
+
   // The tokens at positions `begin` and on, after calls for those before: [tokens.size()][vocab],
   // or only the `wanted` rows where there are any.
   std::vector<float> forward(const std::vector<TokenId>& tokens,
@@ -34,6 +35,7 @@ class ModelHarness {
                              std::vector<int32_t> wanted = {});
 
   [[nodiscard]] const ModelConfig& config() const { return model_->config(); }
+
   [[nodiscard]] int64_t vocab_size() const { return model_->config().vocab_size; }
 
  private:

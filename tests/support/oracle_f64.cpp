@@ -115,7 +115,9 @@ OracleF64::Matrix OracleF64::matrix(const GgufFile& file, const std::string& nam
   result.values.resize(static_cast<size_t>(result.n * result.k));
   const int64_t bytes = row_bytes(tensor->format, result.k);
   for (int64_t row = 0; row < result.n; ++row) {
-    dequantize_row_f64(tensor->format, tensor->data.data() + row * bytes, result.k,
+    dequantize_row_f64(tensor->format,
+                       tensor->data.data() + row * bytes,
+                       result.k,
                        result.values.data() + row * result.k);
   }
   return result;
@@ -201,7 +203,8 @@ void OracleF64::attention(const Layer& layer, std::vector<double>& x) const {
     }
   }
   add_half(multiply(mixed, heads_ * head_dim_, layer.out.values.data(), hidden_),
-           layer.attention_post_norm, x);
+           layer.attention_post_norm,
+           x);
 }
 
 std::vector<double> OracleF64::forward(const std::vector<TokenId>& tokens, size_t stride) const {
@@ -223,8 +226,8 @@ std::vector<double> OracleF64::forward(const std::vector<TokenId>& tokens, size_
     std::vector<double> gate = multiply(normed, hidden_, layer.gate.values.data(), layer.gate.n);
     const std::vector<double> up = multiply(normed, hidden_, layer.up.values.data(), layer.up.n);
     for (size_t i = 0; i < gate.size(); ++i) gate[i] = gate_function(gate[i]) * up[i];
-    add_half(multiply(gate, layer.gate.n, layer.down.values.data(), hidden_), layer.ffn_post_norm,
-             x);
+    add_half(
+        multiply(gate, layer.gate.n, layer.down.values.data(), hidden_), layer.ffn_post_norm, x);
   }
   std::vector<double> chosen;
   for (size_t t = 0; t < tokens.size(); t += stride) {
@@ -245,7 +248,8 @@ std::vector<double> OracleF64::forward(const std::vector<TokenId>& tokens, size_
     }
     const std::vector<double> part = multiply(chosen, hidden_, piece.data(), count);
     for (size_t t = 0; t < num_rows; ++t) {
-      std::copy_n(part.begin() + static_cast<int64_t>(t) * count, count,
+      std::copy_n(part.begin() + static_cast<int64_t>(t) * count,
+                  count,
                   logits.begin() + static_cast<int64_t>(t) * vocab_ + begin);
     }
   }

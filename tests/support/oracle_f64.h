@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A forward pass of Llama or Gemma 3 in plain double arithmetic over the decoded weights of a GGUF
-// file: the reference that kernels, cache and quantized activations are measured against. Written from the
-// architecture's definition, shares no code with the engine but the file reader.
+// file: the reference that kernels, cache and quantized activations are measured against. Written
+// from the architecture's definition, shares no code with the engine but the file reader.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,7 @@ class OracleF64 {
   // Logits of every `stride`-th position from the first on, [positions][vocab]. Two threads.
   [[nodiscard]] std::vector<double> forward(const std::vector<TokenId>& tokens,
                                             size_t stride = 1) const;
+
   [[nodiscard]] int64_t vocab_size() const { return vocab_; }
 
  private:
@@ -32,7 +33,7 @@ class OracleF64 {
   struct Layer {
     std::vector<double> attention_norm, ffn_norm;
     std::vector<double> q_norm, k_norm, attention_post_norm, ffn_post_norm;  // Gemma
-    int64_t window = 0;  // 0: all
+    int64_t window = 0;                                                      // 0: all
     double freq_base = 0;
     Matrix q, k, v, out, gate, up, down;
   };

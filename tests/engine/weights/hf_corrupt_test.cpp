@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Directories in Hugging Face's layout with one thing wrong at a time: the Error names the file, the
-// field, what was found and what was expected.
+// Directories in Hugging Face's layout with one thing wrong at a time: the Error names the file,
+// the field, what was found and what was expected.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -280,13 +280,12 @@ TEST_F(HfDirectory, TranslatesNamesAndSkipsWhatIsNotText) {
            std::to_string(4 * at + 4) + "]";
   };
   write("model.safetensors",
-        safetensors("{" + tensor("language_model.model.layers.3.self_attn.q_proj.weight", four(0)) +
-                        "," + tensor("model.language_model.layers.0.mlp.experts.7.up_proj.weight",
-                                     four(1)) +
-                        "," + tensor("vision_tower.a", four(2)) + "," +
-                        tensor("lm_head.weight", four(3)) + "," + tensor("unheard.of", four(4)) +
-                        "}",
-                    20));
+        safetensors(
+            "{" + tensor("language_model.model.layers.3.self_attn.q_proj.weight", four(0)) + "," +
+                tensor("model.language_model.layers.0.mlp.experts.7.up_proj.weight", four(1)) +
+                "," + tensor("vision_tower.a", four(2)) + "," + tensor("lm_head.weight", four(3)) +
+                "," + tensor("unheard.of", four(4)) + "}",
+            20));
   const auto opened = Checkpoint::open(folder_);
   ASSERT_TRUE(opened.has_value()) << opened.error().message;
   EXPECT_EQ((*opened)->tensors().size(), 3U);
