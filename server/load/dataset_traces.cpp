@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <tuple>
 
 #include "server/load/dataset_impl.h"
 
@@ -22,14 +23,15 @@ struct TraceRow {
   int32_t input_len = 0;
   int32_t output_len = 0;
   std::vector<uint64_t> hashes;
+  size_t line = 0;  // of the file
 };
 
 class TraceDataset final : public Dataset {
  public:
   TraceDataset(std::vector<TraceRow> rows, const DatasetOptions& options)
       : rows_(std::move(rows)), options_(options), maker_(options.vocabulary) {
-    std::stable_sort(rows_.begin(), rows_.end(), [](const TraceRow& a, const TraceRow& b) {
-      return a.at < b.at;
+    std::sort(rows_.begin(), rows_.end(), [](const TraceRow& a, const TraceRow& b) {
+      return std::tie(a.at, a.line) < std::tie(b.at, b.line);
     });
     if (rows_.size() > options.num_prompts) rows_.resize(options.num_prompts);
   }
@@ -140,7 +142,7 @@ std::optional<TraceRow> read_mooncake(std::string_view line) {
       *output > kMaxTokens) {
     return std::nullopt;
   }
-  TraceRow row{*at / 1e3, static_cast<int32_t>(*input), static_cast<int32_t>(*output), {}};
+  TraceRow row{*at / 1e3, static_cast<int32_t>(*input), static_cast<int32_t>(*output), {}, 0};
   if (const auto hashes = json.find("hash_ids"); hashes != json.end()) {
     if (!hashes->is_array()) return std::nullopt;
     for (const auto& hash : *hashes) {
@@ -180,7 +182,7 @@ std::optional<TraceRow> read_csv(std::string_view line, const Columns& columns, 
   const auto input = to_length(cells[columns.input]);
   const auto output = to_length(cells[columns.output]);
   if (!at || !input || !output) return std::nullopt;
-  return TraceRow{*at, *input, *output, {}};
+  return TraceRow{*at, *input, *output, {}, 0};
 }
 
 }  // namespace
@@ -213,6 +215,7 @@ Expected<std::unique_ptr<Dataset>> read_trace(const DatasetOptions& options) {
     // Failed requests of BurstGPT have no answer; nothing can be asked for them.
     if (row->output_len < 1 || row->input_len < 1) continue;
     if (options.has_output_len) row->output_len = options.output_len;
+    row->line = number;
     rows.push_back(std::move(*row));
   }
   if (rows.empty()) return make_error(ErrorCode::kDataLoss, options.path + " has no request");

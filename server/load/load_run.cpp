@@ -8,6 +8,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <memory>
 #include <queue>
+#include <tuple>
 #include <unordered_map>
 
 #include "server/load/connection.h"
@@ -78,9 +79,10 @@ class LoadRun final : public ConnectionOwner {
     for (const Record& record : result_.records) {
       result_.duration_s = std::max(result_.duration_s, record.end);
     }
-    std::stable_sort(result_.records.begin(),
-                     result_.records.end(),
-                     [](const Record& a, const Record& b) { return a.intended < b.intended; });
+    auto& records = result_.records;
+    std::sort(records.begin(), records.end(), [](const Record& a, const Record& b) {
+      return std::tie(a.intended, a.sample, a.turn) < std::tie(b.intended, b.sample, b.turn);
+    });
     return std::move(result_);
   }
 

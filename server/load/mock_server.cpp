@@ -156,28 +156,28 @@ class MockServer::Impl::Peer {
   bool advance() {
     is_blocked_ = !unsent_.empty();
     if (is_blocked_) return false;
-    const auto& script = owner_.script;
+    const MockScript& orders = owner_.script;
     if (has_fault_ && sent_events_ >= num_events_ / 2) return misbehave();
     std::string head;
     if (sent_events_ == 0) head = stream_head();
     const auto api = static_cast<size_t>(api_);
-    const int64_t count = std::min<int64_t>(script.events_per_write, num_events_ - sent_events_);
+    const int64_t count = std::min<int64_t>(orders.events_per_write, num_events_ - sent_events_);
     sent_events_ += count;
-    owner_.num_tokens += count * script.tokens_per_event;
+    owner_.num_tokens += count * orders.tokens_per_event;
     const bool at_end = sent_events_ == num_events_;
-    if (head.empty() && !at_end && count == script.events_per_write) {
+    if (head.empty() && !at_end && count == orders.events_per_write) {
       send(owner_.writes[api]);
     } else {
       for (int64_t i = 0; i < count; ++i) head += owner_.chunks[api];
-      if (at_end) head += stream_end(api_, prompt_tokens_, num_tokens_, script.reports_usage);
+      if (at_end) head += stream_end(api_, prompt_tokens_, num_tokens_, orders.reports_usage);
       send(head);
     }
     if (at_end) {
       end_request();
       return false;
     }
-    due_ += script.itl_s;
-    if (script.itl_s > 0) {
+    due_ += orders.itl_s;
+    if (orders.itl_s > 0) {
       owner_.plan(*this, due_);
       return false;
     }
@@ -244,29 +244,29 @@ class MockServer::Impl::Peer {
   }
 
   void complete(const std::string& body) {
-    const auto& script = owner_.script;
+    const MockScript& orders = owner_.script;
     const double at = owner_.now();
     if (owner_.first_request < 0) owner_.first_request = at;
     ++owner_.num_requests;
     const int64_t asked = find_integer(body, "\"max_tokens\"", kDefaultTokens);
     num_tokens_ = std::max<int64_t>(1, find_integer(body, "\"max_completion_tokens\"", asked));
-    num_events_ = (num_tokens_ + script.tokens_per_event - 1) / script.tokens_per_event;
+    num_events_ = (num_tokens_ + orders.tokens_per_event - 1) / orders.tokens_per_event;
     prompt_tokens_ = static_cast<int64_t>(std::count(body.begin(), body.end(), ',')) + 1;
     sent_events_ = 0;
-    has_fault_ = script.fault != MockFault::kNone &&
-                 owner_.num_requests % static_cast<uint64_t>(script.fault_every) == 0;
+    has_fault_ = orders.fault != MockFault::kNone &&
+                 owner_.num_requests % static_cast<uint64_t>(orders.fault_every) == 0;
     if (has_fault_) {
-      if (script.fault == MockFault::kNoAnswer) return leave();
-      if (script.fault == MockFault::kNotHttp) {
+      if (orders.fault == MockFault::kNoAnswer) return leave();
+      if (orders.fault == MockFault::kNotHttp) {
         send("SSH-2.0-OpenSSH_9.2\r\n");
         return leave();
       }
-      if (script.fault == MockFault::kRateLimit) {
+      if (orders.fault == MockFault::kRateLimit) {
         return answer("429 Too Many Requests",
                       R"({"error":{"message":"too many requests"}})",
                       "Retry-After: " + std::to_string(kRetryAfterSeconds) + "\r\n");
       }
-      if (script.fault == MockFault::kServerError) {
+      if (orders.fault == MockFault::kServerError) {
         return answer("500 Internal Server Error", R"({"error":{"message":"broken"}})");
       }
     }

@@ -89,6 +89,59 @@ Summary summary_of(const RunResult& result, double rate) {
   return summarize(result.records, result.duration_s, options);
 }
 
+// How late a sleeping thread wakes up, for as long as the object lives: what the machine itself
+// adds to every time that is measured.
+class WakeUpProbe {
+ public:
+  WakeUpProbe()
+      : thread_([this] {
+          while (!stop_) {
+            const auto begin = std::chrono::steady_clock::now();
+            ::poll(nullptr, 0, kSleepMs);
+            const std::chrono::duration<double, std::milli> slept =
+                std::chrono::steady_clock::now() - begin;
+            sum_ms_ += slept.count() - kSleepMs;
+            ++count_;
+          }
+        }) {}
+
+  double stop() {
+    stop_ = true;
+    thread_.join();
+    return count_ > 0 ? sum_ms_ / count_ : 0;
+  }
+
+ private:
+  static constexpr int kSleepMs = 5;
+
+  std::atomic<bool> stop_ = false;
+  double sum_ms_ = 0;
+  int count_ = 0;
+  std::thread thread_;
+};
+
+// Times are measured, so a machine that is busy with something else gets more attempts, and in the
+// end no verdict. A machine that wakes its threads in time gets one attempt.
+template <typename Attempt>
+void expect_on_a_quiet_machine(const Attempt& attempt) {
+  for (int i = 0; i < 4; ++i) {
+    WakeUpProbe probe;
+    const testing::AssertionResult result = attempt();
+    const double lateness_ms = probe.stop();
+    if (result) return;
+    if (lateness_ms < 0.5) {
+      ADD_FAILURE() << result.message();
+      return;
+    }
+  }
+  GTEST_SKIP() << "the machine is too busy to measure times";
+}
+
+testing::AssertionResult is_near(double value, double expected, double tolerance) {
+  if (std::abs(value - expected) <= tolerance) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << value << " is not " << expected << " +- " << tolerance;
+}
+
 TEST(LoadRun, ReportsTheScriptsTimes) {
   MockScript script;
   script.ttft_s = 0.15;
@@ -99,16 +152,17 @@ TEST(LoadRun, ReportsTheScriptsTimes) {
     load.api = api;
     load.rate = 40;
     load.output_len = 11;
-    const RunResult result = run(server_at(mock.port()), load);
-    const Summary s = summary_of(result, load.rate);
-    EXPECT_EQ(s.completed, 20U);
-    EXPECT_EQ(s.total_output_tokens, 220);
-    EXPECT_EQ(s.chunk_disagreements, 0U);
-    EXPECT_EQ(s.without_usage, 0U);
-    EXPECT_GE(s.find("ttft")->ms.median, 149);
-    EXPECT_NEAR(s.find("ttft")->ms.median, 150, 10);
-    EXPECT_NEAR(s.find("tpot")->ms.median, 20, 1);
-    EXPECT_NEAR(s.find("e2el")->ms.median, 350, 15);
+    expect_on_a_quiet_machine([&]() -> testing::AssertionResult {
+      const Summary s = summary_of(run(server_at(mock.port()), load), load.rate);
+      EXPECT_EQ(s.completed, 20U);
+      EXPECT_EQ(s.total_output_tokens, 220);
+      EXPECT_EQ(s.chunk_disagreements, 0U);
+      EXPECT_EQ(s.without_usage, 0U);
+      EXPECT_GE(s.find("ttft")->ms.median, 149);
+      if (auto near = is_near(s.find("ttft")->ms.median, 150, 10); !near) return near;
+      if (auto near = is_near(s.find("tpot")->ms.median, 20, 1); !near) return near;
+      return is_near(s.find("e2el")->ms.median, 350, 15);
+    });
   }
 }
 
@@ -163,24 +217,28 @@ double truth_of(const Load& load) {
 }
 
 TEST(LoadRun, LatencyThroughAStallIsTheSchedulesTruth) {
-  const RunningMock mock(stalling_script());
   const Load load = stalling_load(/*max_concurrency=*/0);
-  const Summary s = summary_of(run(server_at(mock.port()), load), load.rate);
   const double truth_ms = 1e3 * truth_of(load);
   EXPECT_GT(truth_ms, 200);
-  EXPECT_NEAR(s.find("e2el_including_client_queue")->ms.mean, truth_ms, 0.02 * truth_ms);
+  expect_on_a_quiet_machine([&] {
+    const RunningMock mock(stalling_script());
+    const Summary s = summary_of(run(server_at(mock.port()), load), load.rate);
+    return is_near(s.find("e2el_including_client_queue")->ms.mean, truth_ms, 0.02 * truth_ms);
+  });
 }
 
 // A client that sends only when an answer has come leaves out what the stall did to the others.
 // With one request at a time the figure from the send is that client's; the other one is the truth.
 TEST(LoadRun, LatencyFromTheIntendedStartOmitsNothingWhereTheNaiveOneDoes) {
-  const RunningMock mock(stalling_script());
   const Load load = stalling_load(/*max_concurrency=*/1);
-  const Summary s = summary_of(run(server_at(mock.port()), load), load.rate);
   const double truth_ms = 1e3 * truth_of(load);
-  EXPECT_EQ(s.max_concurrent_requests, 1U);
-  EXPECT_LT(s.find("e2el")->ms.mean, 0.5 * truth_ms);
-  EXPECT_NEAR(s.find("e2el_including_client_queue")->ms.mean, truth_ms, 0.02 * truth_ms);
+  expect_on_a_quiet_machine([&] {
+    const RunningMock mock(stalling_script());
+    const Summary s = summary_of(run(server_at(mock.port()), load), load.rate);
+    EXPECT_EQ(s.max_concurrent_requests, 1U);
+    EXPECT_LT(s.find("e2el")->ms.mean, 0.5 * truth_ms);
+    return is_near(s.find("e2el_including_client_queue")->ms.mean, truth_ms, 0.02 * truth_ms);
+  });
 }
 
 TEST(LoadRun, EveryFaultHasItsName) {
