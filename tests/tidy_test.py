@@ -268,10 +268,11 @@ def coroutines(tree):
     """g++ 12 miscompiles these in an expression with co_await, without a warning."""
     for path in filter(is_cpp, tree):
         code = strip(tree[path])
-        for match in re.finditer(r"[^;]*\bco_await\b[^;]*;", code):
-            statement = match.group()
+        for match in re.finditer(r"\bco_await\b", code):
+            end = code.find(";", match.end())
+            statement = code[code.rfind(";", 0, match.start()) + 1:end]
             statement = statement[max(statement.rfind("\n\n"), 0):]
-            where = f"{path}:{line_of(code, match.end() - 1)}: co_await with"
+            where = f"{path}:{line_of(code, end)}: co_await with"
             if re.search(r"[(,]\s*(\w[\w:<>]*\s*)?\{", statement):
                 yield f"{where} a braced temporary"
             if re.search(r"[^?]\?[^?:]*:[^:]", statement):
