@@ -16,7 +16,7 @@ configure() { # preset
 }
 
 # Sanitizers slow the determinism matrix tenfold; fewer requests cover the same paths.
-export SLUICE_DETERMINISM_REQUESTS=20
+export SLUICE_DETERMINISM_REQUESTS=8
 
 run_tests() { # build folder, more arguments of ctest
   local folder="$1"
