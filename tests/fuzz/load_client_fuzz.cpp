@@ -58,8 +58,9 @@ void check_json(std::string_view text) {
   CompletionEvent event;
   const bool valid = read_completion_event(text, event);
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  // Ours has a bound on depth and does not look at UTF-8; theirs refuses numbers out of range.
-  if (json.is_object()) {
+  // Ours has a bound on depth and does not look at UTF-8; theirs refuses numbers out of range and
+  // takes a NUL for the end.
+  if (json.is_object() && text.find('\0') == std::string_view::npos) {
     size_t depth = 0;
     size_t deepest = 0;
     for (const char c : text) {
