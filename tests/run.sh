@@ -11,7 +11,7 @@ case "${1:-}" in
   --full)
     stages="asan tsan fuzz clang image"
     export SLUICE_FULL=1 SLUICE_SIM_STEPS="${SLUICE_SIM_STEPS:-1000000}"
-    export SLUICE_FUZZ_SECONDS="${SLUICE_FUZZ_SECONDS:-300}"
+    export SLUICE_FUZZ_SECONDS="${SLUICE_FUZZ_SECONDS:-300}" SLUICE_FUZZ_SEED=0
     ;;
   *)
     echo "usage: bash tests/run.sh [--full]" >&2

@@ -56,7 +56,8 @@ case "$stage" in
       local corpora=("$found/$1")
       mkdir "${corpora[0]}"
       if [[ -d "tests/fuzz/corpus/$1" ]]; then corpora+=("tests/fuzz/corpus/$1"); fi
-      if "build-fuzz/tests/fuzz/$1" -max_total_time="${SLUICE_FUZZ_SECONDS:-20}" -timeout=10 \
+      # Commits are judged on the same inputs; the long tier looks for new ones (seed 0: random).
+      if "build-fuzz/tests/fuzz/$1" -seed="${SLUICE_FUZZ_SEED:-1}" -max_total_time="${SLUICE_FUZZ_SECONDS:-20}" -timeout=10 \
         -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix=build-fuzz/ "${corpora[@]}" \
         >"$found/$1.log" 2>&1; then
         echo "$1: $(grep -o 'stat::number_of_executed_units: *[0-9]*' "$found/$1.log" || true)"
