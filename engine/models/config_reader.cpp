@@ -186,6 +186,15 @@ Expected<double> read_freq_base(const Metadata& metadata, const char* key) {
   return base;
 }
 
+Expected<float> read_attention_scale(const Metadata& metadata,
+                                     int32_t layers_of_largest,
+                                     const ModelConfig& config) {
+  const bool is_largest = config.num_layers == layers_of_largest;
+  const double usual = is_largest ? config.hidden / config.num_heads : config.head_dim;
+  SLUICE_TRY(const double width, metadata.get_positive_or("query_pre_attn_scalar", usual));
+  return 1.0F / std::sqrt(static_cast<float>(width));
+}
+
 void use_stored_pairs(const Checkpoint& checkpoint, ModelConfig& config) {
   if (checkpoint.kind() != CheckpointKind::kGguf) return;
   for (kernels::RopeParams& rope : config.ropes) rope.style = kernels::RopeStyle::kInterleaved;

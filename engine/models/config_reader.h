@@ -10,6 +10,12 @@ namespace sluice {
 // The base of rotary frequencies; 10000 where the key is absent.
 Expected<double> read_freq_base(const Metadata& metadata, const char* key);
 
+// Gemma's scale of attention: that of the query's nominal width, which GGUF files know by the
+// number of layers of the largest model.
+Expected<float> read_attention_scale(const Metadata& metadata,
+                                     int32_t layers_of_largest,
+                                     const ModelConfig& config);
+
 // For architectures whose q and k rows GGUF permutes, so that rotation pairs neighbours.
 void use_stored_pairs(const Checkpoint& checkpoint, ModelConfig& config);
 

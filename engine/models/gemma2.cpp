@@ -9,21 +9,13 @@
 namespace sluice {
 namespace {
 
-// Attention's scale is that of the query's nominal width; GGUF files know it by the model's size.
-Expected<float> attention_scale(const Metadata& metadata, const ModelConfig& config) {
-  const bool largest = config.num_layers == 46;
-  const double usual = largest ? config.hidden / config.num_heads : config.head_dim;
-  SLUICE_TRY(const double width, metadata.get_positive_or("query_pre_attn_scalar", usual));
-  return 1.0F / std::sqrt(static_cast<float>(width));
-}
-
 Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   config.norm_placement = NormPlacement::kAround;
   config.norm_offset = checkpoint.kind() == CheckpointKind::kGguf ? 0.0F : 1.0F;
   config.gate_function = kernels::GateFunction::kGeluTanh;
   config.embedding_scale = std::sqrt(static_cast<float>(config.hidden));
-  SLUICE_TRY(config.attention_scale, attention_scale(metadata, config));
+  SLUICE_TRY(config.attention_scale, read_attention_scale(metadata, 46, config));
   SLUICE_TRY(const double score_cap, metadata.get_positive_or("attn_logit_softcapping", 50));
   SLUICE_TRY(const double logit_cap, metadata.get_positive_or("final_logit_softcapping", 30));
   config.attention_soft_cap = static_cast<float>(score_cap);

@@ -9,14 +9,6 @@
 namespace sluice {
 namespace {
 
-// Attention's scale is that of the query's nominal width; GGUF files know it by the model's size.
-Expected<float> attention_scale(const Metadata& metadata, const ModelConfig& config) {
-  const bool largest = config.num_layers == 62;
-  const double usual = largest ? config.hidden / config.num_heads : config.head_dim;
-  SLUICE_TRY(const double width, metadata.get_positive_or("query_pre_attn_scalar", usual));
-  return 1.0F / std::sqrt(static_cast<float>(width));
-}
-
 Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   config.norm_placement = NormPlacement::kAround;
@@ -24,7 +16,7 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
   config.qk_norm = QkNorm::kHead;
   config.gate_function = kernels::GateFunction::kGeluTanh;
   config.embedding_scale = std::sqrt(static_cast<float>(config.hidden));
-  SLUICE_TRY(config.attention_scale, attention_scale(metadata, config));
+  SLUICE_TRY(config.attention_scale, read_attention_scale(metadata, 62, config));
   if (metadata.has("final_logit_softcapping")) {
     SLUICE_TRY(const double cap, metadata.get_positive_or("final_logit_softcapping", 30));
     config.logit_soft_cap = static_cast<float>(cap);

@@ -142,21 +142,6 @@ class GgufParts {
     return steps;
   }
 
-  static std::string replace_all(std::string_view text,
-                                 std::string_view pattern,
-                                 std::string_view content) {
-    std::string out;
-    for (size_t position = 0; position < text.size();) {
-      if (text.substr(position).starts_with(pattern)) {
-        out += content;
-        position += pattern.size();
-      } else {
-        out += text[position++];
-      }
-    }
-    return out;
-  }
-
   Expected<MergeList> split_merges() const {
     MergeList merges;
     for (size_t rank = 0; rank < vocabulary_.merges.size(); ++rank) {

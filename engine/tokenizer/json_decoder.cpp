@@ -6,6 +6,7 @@
 #include "engine/tokenizer/byte_level.h"
 #include "engine/tokenizer/json_parts.h"
 #include "engine/tokenizer/token_pipeline.h"
+#include "engine/tokenizer/utf8.h"
 
 namespace sluice {
 namespace {
@@ -16,19 +17,6 @@ constexpr std::string_view kDecoders =
     "Sequence, ByteLevel, ByteFallback, Fuse, Metaspace, Replace of a string, Strip behind Fuse";
 constexpr std::string_view kPostProcessors =
     "Sequence, ByteLevel, TemplateProcessing, BertProcessing, RobertaProcessing";
-
-std::string replace_all(std::string_view text, std::string_view pattern, std::string_view content) {
-  std::string out;
-  for (size_t position = 0; position < text.size();) {
-    if (text.substr(position).starts_with(pattern)) {
-      out += content;
-      position += pattern.size();
-    } else {
-      out += text[position++];
-    }
-  }
-  return out;
-}
 
 Expected<TokenId> read_token_id(const Json& value, size_t num_tokens, std::string_view where) {
   if (!value.is_number_integer() || value.get<int64_t>() < 0 ||

@@ -25,27 +25,13 @@ bool apply(const PrependStep& step, std::string_view text, Regex::Scanner&, std:
   return !step.text.empty();
 }
 
-void replace_literal(std::string_view pattern,
-                     std::string_view content,
-                     std::string_view text,
-                     std::string& out) {
-  for (size_t position = 0; position < text.size();) {
-    const size_t found = std::min(text.find(pattern, position), text.size());
-    out += text.substr(position, found - position);
-    if (found == text.size()) return;
-    out += content;
-    position = found + pattern.size();
-  }
-}
-
 bool apply(const ReplaceStep& step,
            std::string_view text,
            Regex::Scanner& scanner,
            std::string& out) {
   if (const auto* literal = std::get_if<std::string>(&step.pattern)) {
     if (literal->empty() || text.find(*literal) == std::string_view::npos) return false;
-    out.reserve(text.size() + text.size() / 3);
-    replace_literal(*literal, step.content, text, out);
+    out = replace_all(text, *literal, step.content);
     return true;
   }
   const Regex& regex = std::get<Regex>(step.pattern);

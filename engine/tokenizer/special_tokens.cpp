@@ -4,27 +4,11 @@
 #include "engine/core/status.h"
 
 namespace sluice {
-namespace {
-
-uint64_t edge_key(uint64_t node, char byte) { return (node << 8) | static_cast<uint8_t>(byte); }
-
-}  // namespace
-
 void SpecialTokens::add(std::string_view name, TokenId token, const Flags& flags) {
   CHECK(!name.empty() && name.size() <= kMaxNameBytes);
-  uint64_t node = 0;
-  for (const char c : name) {
-    const uint64_t next = edges_.find(edge_key(node, c));
-    if (next != PairMap::kAbsent) {
-      node = next;
-      continue;
-    }
-    edges_.insert(edge_key(node, c), nodes_.size());
-    node = nodes_.size();
-    nodes_.emplace_back();
-  }
-  CHECK_EQ(nodes_[node].token, kInvalidToken);
-  nodes_[node] = {token, flags};
+  Node& node = names_.at(name);
+  CHECK_EQ(node.token, kInvalidToken);
+  node = {token, flags};
   starts_[static_cast<uint8_t>(name[0])] = true;
   empty_ = false;
 }
@@ -33,11 +17,11 @@ SpecialTokens::Match SpecialTokens::match_at(std::string_view text,
                                              size_t position,
                                              size_t control_end) const {
   Match best;
-  uint64_t node = 0;
+  uint64_t node = names_.kRoot;
   for (size_t i = position; i < text.size(); ++i) {
-    node = edges_.find(edge_key(node, text[i]));
-    if (node == PairMap::kAbsent) break;
-    const Node& here = nodes_[node];
+    node = names_.child(node, text[i]);
+    if (node == names_.kAbsent) break;
+    const Node& here = names_.value(node);
     if (here.token == kInvalidToken || (here.flags.is_control && i + 1 > control_end)) continue;
     best = {here.token, position, i + 1, here.flags};
   }

@@ -5,10 +5,9 @@
 #include <array>
 #include <cstdint>
 #include <string_view>
-#include <vector>
 
 #include "engine/core/types.h"
-#include "engine/tokenizer/pair_map.h"
+#include "engine/tokenizer/byte_trie.h"
 
 namespace sluice {
 
@@ -49,9 +48,8 @@ class SpecialTokens {
     Flags flags;
   };
 
-  std::vector<Node> nodes_{Node{}};  // a trie of bytes; 0 is the root
-  PairMap edges_{64};                // node << 8 | byte -> node
-  std::array<bool, 256> starts_{};   // bytes with which a name starts
+  ByteTrie<Node> names_{64};
+  std::array<bool, 256> starts_{};  // bytes with which a name starts
   bool empty_ = true;
 };
 

@@ -11,8 +11,6 @@ namespace {
 // Byte positions are kept in 32 bits; a longer piece is cut, which only one of gigabytes meets.
 constexpr size_t kMaxPieceBytes = size_t{1} << 30;
 
-uint64_t edge_key(uint64_t node, char byte) { return (node << 8) | static_cast<uint8_t>(byte); }
-
 size_t character_length(std::string_view text, size_t position) {
   const Utf8Part part = next_utf8_part(text, position);
   return part.kind == Utf8Kind::kCharacter ? part.length : 1;
@@ -21,18 +19,7 @@ size_t character_length(std::string_view text, size_t position) {
 }  // namespace
 
 void Unigram::add_token(std::string_view name, TokenId token, double score) {
-  uint64_t node = 0;
-  for (const char c : name) {
-    const uint64_t next = edges_.find(edge_key(node, c));
-    if (next != PairMap::kAbsent) {
-      node = next;
-      continue;
-    }
-    edges_.insert(edge_key(node, c), nodes_.size());
-    node = nodes_.size();
-    nodes_.emplace_back();
-  }
-  nodes_[node] = {score, token};
+  names_.at(name) = {score, token};
 }
 
 void Unigram::append_unknown(std::string_view run, std::vector<TokenId>& out) const {
@@ -60,12 +47,12 @@ void Unigram::segment(std::string_view piece,
   for (size_t begin = 0; begin < piece.size();) {
     const size_t length = character_length(piece, begin);
     bool has_single = false;
-    uint64_t node = 0;
+    uint64_t node = names_.kRoot;
     for (size_t end = begin; end < piece.size();) {
-      node = edges_.find(edge_key(node, piece[end]));
-      if (node == PairMap::kAbsent) break;
+      node = names_.child(node, piece[end]);
+      if (node == names_.kAbsent) break;
       ++end;
-      const TrieNode& entry = nodes_[node];
+      const Entry& entry = names_.value(node);
       if (entry.token == kInvalidToken) continue;
       offer(begin, end, entry.token, entry.score);
       has_single |= end - begin == length;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/core/types.h"
-#include "engine/tokenizer/pair_map.h"
+#include "engine/tokenizer/byte_trie.h"
 #include "engine/tokenizer/token_model.h"
 
 namespace sluice {
@@ -35,7 +35,7 @@ class Unigram final : public TokenModel {
                     std::vector<TokenId>& out) const override;
 
  private:
-  struct TrieNode {
+  struct Entry {
     double score = 0;
     TokenId token = kInvalidToken;
   };
@@ -46,8 +46,7 @@ class Unigram final : public TokenModel {
   Options options_;
   bool fuse_unknown_ = true;
   std::array<TokenId, 256> byte_tokens_{};
-  std::vector<TrieNode> nodes_{TrieNode{}};  // 0 is the root
-  PairMap edges_{1024};                      // node << 8 | byte -> node
+  ByteTrie<Entry> names_{1024};
 };
 
 }  // namespace sluice

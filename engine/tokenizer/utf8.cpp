@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/tokenizer/utf8.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+
+#include "engine/core/status.h"
 
 namespace sluice {
 namespace {
@@ -78,6 +81,20 @@ size_t trailing_space_bytes(std::string_view text) {
     end = begin;
   }
   return text.size() - end;
+}
+
+std::string replace_all(std::string_view text, std::string_view pattern, std::string_view content) {
+  CHECK(!pattern.empty());
+  std::string out;
+  out.reserve(text.size() + text.size() / 3);
+  for (size_t position = 0; position < text.size();) {
+    const size_t found = std::min(text.find(pattern, position), text.size());
+    out += text.substr(position, found - position);
+    if (found == text.size()) break;
+    out += content;
+    position = found + pattern.size();
+  }
+  return out;
 }
 
 uint32_t decode_utf8(std::string_view character) {

@@ -34,6 +34,9 @@ size_t skip_invalid_utf8(std::string_view text, size_t position);
 size_t leading_space_bytes(std::string_view text);
 size_t trailing_space_bytes(std::string_view text);
 
+// `text` with `content` for each `pattern`, which is not empty; from the left, without overlap.
+std::string replace_all(std::string_view text, std::string_view pattern, std::string_view content);
+
 // The code point of one valid character.
 uint32_t decode_utf8(std::string_view character);
 void append_utf8(uint32_t code, std::string& out);

@@ -1,85 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/weights/gguf.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <system_error>
+#include <optional>
 #include <utility>
 
 #include "engine/weights/gguf_parse.h"
+#include "engine/weights/mapped_file.h"
 
 namespace sluice {
 namespace {
-
-// A whole file, read-only; unmapped at the end of its life.
-class Mapping {
- public:
-  Mapping() = default;
-
-  Mapping(Mapping&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
-
-  Mapping& operator=(Mapping&& other) noexcept {
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
-
-  ~Mapping() {
-    if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
-  }
-
-  static Expected<Mapping> open(const std::string& path);
-
-  [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
-
- private:
-  std::span<const std::byte> bytes_;
-};
-
-tl::unexpected<Error> system_error(const std::string& path, const char* call) {
-  const int number = errno;
-  ErrorCode code = ErrorCode::kDataLoss;
-  if (number == ENOENT || number == ENOTDIR) code = ErrorCode::kNotFound;
-  if (number == EACCES || number == EPERM) code = ErrorCode::kPermissionDenied;
-  return make_error(code,
-                    path + ": " + call + ": found \"" + std::generic_category().message(number) +
-                        "\", expected a readable file");
-}
-
-Expected<Mapping> Mapping::open(const std::string& path) {
-  // Non-blocking, so that a pipe in place of the file is an error instead of a wait.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return system_error(path, "open");
-  struct stat status{};
-  if (fstat(fd, &status) != 0) {
-    auto error = system_error(path, "stat");
-    close(fd);
-    return error;
-  }
-  if (!S_ISREG(status.st_mode)) {
-    close(fd);
-    return make_error(ErrorCode::kDataLoss,
-                      path + ": file: found a directory or device, expected a regular file");
-  }
-  if (status.st_size == 0) {
-    close(fd);
-    return make_error(ErrorCode::kDataLoss, path + ": file: found 0 bytes, expected a GGUF file");
-  }
-  const auto size = static_cast<size_t>(status.st_size);
-  void* address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-  auto error = system_error(path, "mmap");
-  close(fd);  // the mapping keeps the file
-  if (address == MAP_FAILED) return error;
-  madvise(address, size, MADV_WILLNEED);  // advice only: failing changes nothing but speed
-  Mapping mapping;
-  mapping.bytes_ = {static_cast<const std::byte*>(address), size};
-  return mapping;
-}
 
 template <typename T>
 T load(const std::byte* at) {
@@ -105,7 +36,7 @@ auto* find_by_name(const Items& items,
 
 struct GgufFile::Impl {
   std::string path;
-  Mapping mapping;  // empty when parsed from memory
+  std::optional<MappedFile> mapping;  // nullopt when parsed from memory
   std::span<const std::byte> bytes;
   GgufContents contents;
 
@@ -201,7 +132,7 @@ GgufFile::GgufFile(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 GgufFile::~GgufFile() = default;
 
 Expected<std::unique_ptr<GgufFile>> GgufFile::open(const std::string& path) {
-  SLUICE_TRY(Mapping mapping, Mapping::open(path));
+  SLUICE_TRY(MappedFile mapping, MappedFile::open(path));
   SLUICE_TRY(auto file, parse(mapping.bytes(), path));
   file->impl_->mapping = std::move(mapping);
   return file;

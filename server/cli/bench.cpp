@@ -4,9 +4,7 @@
 // token and the step that ended the first of them, over that time: all C decode in it, none
 // prefills. Medians over rounds, after one round that is not counted.
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -191,17 +189,6 @@ nlohmann::ordered_json to_json(const Invocation& invocation,
   return json;
 }
 
-Expected<void> write_file(const std::string& path, const std::string& text) {
-  std::FILE* file = std::fopen(path.c_str(), "wb");
-  bool written = file != nullptr;
-  if (written) {
-    written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-    written = std::fclose(file) == 0 && written;
-  }
-  if (!written) return make_error(ErrorCode::kNotFound, path + ": " + std::strerror(errno));
-  return {};
-}
-
 Expected<void> measure(Engine& engine, const Invocation& invocation) {
   const BenchOptions& options = invocation.bench;
   const ModelInfo& model = engine.model();
@@ -235,8 +222,8 @@ Expected<void> measure(Engine& engine, const Invocation& invocation) {
     std::fflush(stdout);
   }
   if (options.json_path.empty()) return {};
-  return write_file(options.json_path,
-                    to_json(invocation, model, prefills, decodes).dump(2) + "\n");
+  return write_text_file(options.json_path,
+                         to_json(invocation, model, prefills, decodes).dump(2) + "\n");
 }
 
 }  // namespace

@@ -368,7 +368,7 @@ class BenchServe {
     std::fputs(load::console_block(result).c_str(), stdout);
     std::fflush(stdout);
     if (!options_.html.empty()) {
-      SLUICE_TRY_VOID(write_file(options_.html, load::html_report(result, sweep), "wb"));
+      SLUICE_TRY_VOID(write_text_file(options_.html, load::html_report(result, sweep)));
     }
     if (!options_.save_result && !options_.append_result && !options_.save_detailed) return {};
     const auto detail = options_.save_detailed ? load::Detail::kRequests : load::Detail::kSummary;
@@ -387,7 +387,7 @@ class BenchServe {
                                 summary.find("ttft_including_client_queue")->ms.median},
                                {"median_tpot_ms", summary.find("tpot")->ms.median}});
     }
-    return write_file(path, json.dump() + "\n", options_.append_result ? "ab" : "wb");
+    return write_text_file(path, json.dump() + "\n", options_.append_result);
   }
 
   Expected<std::string> result_path(const load::Result& result) const {
@@ -407,19 +407,6 @@ class BenchServe {
       return make_error(ErrorCode::kNotFound, options_.result_dir + ": " + std::strerror(errno));
     }
     return options_.result_dir + "/" + name;
-  }
-
-  static Expected<void> write_file(const std::string& path,
-                                   const std::string& text,
-                                   const char* mode) {
-    std::FILE* file = std::fopen(path.c_str(), mode);
-    bool written = file != nullptr;
-    if (written) {
-      written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-      written = std::fclose(file) == 0 && written;
-    }
-    if (!written) return make_error(ErrorCode::kNotFound, path + ": " + std::strerror(errno));
-    return {};
   }
 
   static Expected<void> verdict(const load::Result& result) {

@@ -90,5 +90,9 @@ void print_version(bool number_only);
 
 // The whole of a file, or of standard input for "-". kNotFound names path and reason.
 Expected<std::string> read_text_file(const std::string& path);
+// kNotFound: the file could not be opened or not be written to its end.
+Expected<void> write_text_file(const std::string& path,
+                               const std::string& text,
+                               bool appends = false);
 
 }  // namespace sluice

@@ -72,7 +72,7 @@ constexpr FlagRow kFlags[] = {
     {"api-server-count", Values::kOne, Fate::kIgnored},
     {"speculative-config", Values::kOne, Fate::kIgnored},
     {"kv-events-config", Values::kOne, Fate::kIgnored},
-    {"load-format", Values::kOne, Fate::kNeutral, "auto,gguf"},
+    {"load-format", Values::kOne, Fate::kNeutral, "auto,gguf,safetensors"},
     {"download-dir", Values::kOne, Fate::kIgnored},
     {"hf-token", Values::kOne, Fate::kIgnored},
     {"trust-remote-code", Values::kNone, Fate::kIgnored},

@@ -11,9 +11,12 @@
 #include <sstream>
 
 #include "engine/tokenizer/detokenizer.h"
+#include "tests/engine/token_cases.h"
 
 namespace sluice {
 namespace {
+
+using testing::encode;
 
 using Json = nlohmann::json;
 
@@ -40,44 +43,17 @@ std::unique_ptr<Tokenizer> golden(const std::string& name) {
   return tokenizer ? std::move(*tokenizer) : nullptr;
 }
 
-std::vector<TokenId> encode(const Tokenizer& tokenizer,
-                            std::string_view text,
-                            SpecialText special = SpecialText::kText) {
-  std::vector<TokenId> ids;
-  tokenizer.encode(text, special, ids);
-  return ids;
-}
-
-std::string from_hex(const std::string& hex) {
-  std::string bytes;
-  for (size_t i = 0; i + 1 < hex.size(); i += 2) {
-    bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
-  }
-  return bytes;
-}
-
 TEST(HfTokenizer, IdsEqualThoseOfTheTokenizersPackage) {
-  std::ifstream cases(kGoldens + "cases.txt");
-  std::string line;
+  const std::vector<testing::TokenCase> cases = testing::read_token_cases(kGoldens + "cases.txt");
+  EXPECT_GT(cases.size(), 600U);
   std::unique_ptr<Tokenizer> tokenizer;
   std::string current;
-  int num_cases = 0;
-  while (std::getline(cases, line)) {
-    std::istringstream fields(line);
-    std::string name;
-    std::string mode;
-    std::string hex;
-    fields >> name >> mode >> hex;
-    std::vector<TokenId> expected;
-    for (TokenId id = 0; fields >> id;) expected.push_back(id);
-    if (name != current) tokenizer = golden(current = name);
+  for (const testing::TokenCase& golden_case : cases) {
+    if (golden_case.name != current) tokenizer = golden(current = golden_case.name);
     ASSERT_NE(tokenizer, nullptr);
-    const std::string text = from_hex(hex);
-    const auto special = mode == "p" ? SpecialText::kParse : SpecialText::kText;
-    ASSERT_EQ(encode(*tokenizer, text, special), expected) << name << " " << mode << ": " << text;
-    ++num_cases;
+    ASSERT_EQ(encode(*tokenizer, golden_case.text, golden_case.special), golden_case.ids)
+        << golden_case.name << ": " << golden_case.text;
   }
-  EXPECT_GT(num_cases, 600);
 }
 
 TEST(HfTokenizer, TextsOfByteFallbackModelsComeBack) {

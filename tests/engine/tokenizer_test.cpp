@@ -8,10 +8,13 @@
 #include <random>
 #include <sstream>
 
+#include "tests/engine/token_cases.h"
 #include "tests/engine/vocabulary_file.h"
 
 namespace sluice {
 namespace {
+
+using testing::encode;
 
 const std::string kGoldens = std::string(SLUICE_TEST_DATA) + "/tokenizer/";
 
@@ -49,25 +52,9 @@ std::unique_ptr<Tokenizer> golden_tokenizer(const std::string& pre = "smollm") {
   return tokenizer ? std::move(*tokenizer) : nullptr;
 }
 
-std::vector<TokenId> encode(const Tokenizer& tokenizer,
-                            std::string_view text,
-                            SpecialText special = SpecialText::kText) {
-  std::vector<TokenId> ids;
-  tokenizer.encode(text, special, ids);
-  return ids;
-}
-
 std::string decode(const Tokenizer& tokenizer, const std::vector<TokenId>& ids) {
   std::string bytes;
   for (const TokenId id : ids) bytes += tokenizer.token_bytes(id);
-  return bytes;
-}
-
-std::string from_hex(const std::string& hex) {
-  std::string bytes;
-  for (size_t i = 0; i + 1 < hex.size(); i += 2) {
-    bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
-  }
   return bytes;
 }
 
@@ -81,27 +68,16 @@ ErrorCode creation_error(Vocabulary vocabulary, const std::string& mentioned) {
 }
 
 TEST(Tokenizer, IdsEqualThoseOfTheTokenizersPackage) {
-  std::ifstream cases(kGoldens + "cases.txt");
-  std::string line;
+  const std::vector<testing::TokenCase> cases = testing::read_token_cases(kGoldens + "cases.txt");
+  EXPECT_EQ(cases.size(), 1008U);
   std::unique_ptr<Tokenizer> tokenizer;
   std::string current;
-  int num_cases = 0;
-  while (std::getline(cases, line)) {
-    std::istringstream fields(line);
-    std::string pre;
-    std::string mode;
-    std::string hex;
-    fields >> pre >> mode >> hex;
-    std::vector<TokenId> expected;
-    for (TokenId id = 0; fields >> id;) expected.push_back(id);
-    if (pre != current) tokenizer = golden_tokenizer(current = pre);
+  for (const testing::TokenCase& golden_case : cases) {
+    if (golden_case.name != current) tokenizer = golden_tokenizer(current = golden_case.name);
     ASSERT_NE(tokenizer, nullptr);
-    const std::string text = from_hex(hex);
-    const auto special = mode == "p" ? SpecialText::kParse : SpecialText::kText;
-    ASSERT_EQ(encode(*tokenizer, text, special), expected) << pre << " " << mode << ": " << text;
-    ++num_cases;
+    ASSERT_EQ(encode(*tokenizer, golden_case.text, golden_case.special), golden_case.ids)
+        << golden_case.name << ": " << golden_case.text;
   }
-  EXPECT_EQ(num_cases, 1008);
 }
 
 TEST(Tokenizer, AnyBytesComeBackExactly) {

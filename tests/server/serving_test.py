@@ -38,7 +38,9 @@ class Server:
         # Whoever leaves a pipe unread stops the writer.
         for pipe in (self.process.stdout, self.process.stderr):
             threading.Thread(target=self.log.extend, args=(pipe,), daemon=True).start()
-        self.model = json.loads(self.get("/v1/models"))["data"][0]["id"]
+        model_card = json.loads(self.get("/v1/models"))["data"][0]
+        self.model = model_card["id"]
+        self.max_len = model_card["max_model_len"]
 
     def get(self, path):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
@@ -63,7 +65,7 @@ class Server:
         return connection, connection.getresponse()
 
     def stream(self, body):
-        """Token ids in the order they came; raises where the stream is not whole."""
+        """Text and log-probabilities; raises where the stream is not whole."""
         connection, response = self.post({**body, "stream": True, "logprobs": 0})
         with contextlib.closing(connection):
             assert response.status == 200, response.read()
@@ -148,7 +150,6 @@ def check_disconnect(server):
     response.readline()
     wait_until("running", lambda: server.metric("vllm:num_requests_running") == 1)
     response.close()
-    connection.sock and connection.sock.close()
     connection.close()
     wait_until("aborted", lambda: server.metric("vllm:num_requests_running") == 0, 2)
     assert server.metric("vllm:kv_cache_usage_perc") == 0
@@ -190,7 +191,7 @@ def check_drain(binary, model):
 def check_second_signal(binary, model):
     """A second SIGTERM does not wait for the streams; the cut stream says so."""
     server = Server(binary, model)
-    body = {"prompt": [5] * 8, "max_tokens": server_length(server) - 16, "ignore_eos": True,
+    body = {"prompt": [5] * 8, "max_tokens": server.max_len - 16, "ignore_eos": True,
             "stream": True}
     connection, response = server.post(body)
     response.readline()
@@ -206,10 +207,6 @@ def check_second_signal(binary, model):
         rest = cut.partial
     assert b"error" in rest or b"abort" in rest, rest[-200:]
     connection.close()
-
-
-def server_length(server):
-    return json.loads(server.get("/v1/models"))["data"][0]["max_model_len"]
 
 
 def one_line_failure(command, *words):
@@ -248,7 +245,6 @@ def main():
                         default=60 if os.environ.get("SLUICE_FULL") else 5)
     args = parser.parse_args()
     server = Server(args.binary, args.model)
-    server.max_len = server_length(server)
     checks = (
         ("openai client", lambda: check_openai_client(server)),
         ("errors", lambda: check_errors(server)),

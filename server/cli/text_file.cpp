@@ -28,4 +28,15 @@ Expected<std::string> read_text_file(const std::string& path) {
   return text;
 }
 
+Expected<void> write_text_file(const std::string& path, const std::string& text, bool appends) {
+  std::FILE* file = std::fopen(path.c_str(), appends ? "ab" : "wb");
+  bool written = file != nullptr;
+  if (written) {
+    written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+    written = std::fclose(file) == 0 && written;
+  }
+  if (!written) return make_error(ErrorCode::kNotFound, path + ": " + std::strerror(errno));
+  return {};
+}
+
 }  // namespace sluice
