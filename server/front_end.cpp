@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/front_end.h"
 
+#include <algorithm>
 #include <ctime>
 #include <fstream>
 #include <sstream>
@@ -120,6 +121,39 @@ void FrontEnd::fail(const Exchange& exchange, const Error& error) {
 }
 
 uint64_t FrontEnd::next_seed() { return choice_seed(config.seed, num_seeds_.fetch_add(1) + 1); }
+
+ValidationContext FrontEnd::validation_context(uint64_t tenant_salt,
+                                               std::chrono::steady_clock::time_point arrival) {
+  return {config,
+          engine.model(),
+          engine.tokenizer(),
+          chat_template ? &*chat_template : nullptr,
+          model_names,
+          next_seed(),
+          tenant_salt,
+          arrival};
+}
+
+std::string FrontEnd::illness() const {
+  if (is_draining()) return "The server is draining.";
+  const EngineStats stats = engine.stats();
+  if (stats.draining) return "The engine is draining.";
+  const auto to_ns = [](auto time) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+  };
+  const int64_t now = to_ns(std::chrono::steady_clock::now());
+  const int64_t limit = int64_t{config.unhealthy_after_s} * 1'000'000'000;
+  if (stats.step_started_ns != 0 && now - stats.step_started_ns > limit) {
+    return "An engine step takes longer than " + std::to_string(config.unhealthy_after_s) + " s.";
+  }
+  const int64_t last_progress = std::max<int64_t>(stats.last_progress_ns, to_ns(start));
+  const bool has_work = stats.num_requests_waiting + stats.num_requests_running > 0;
+  if (has_work && now - last_progress > limit) {
+    return "Requests wait and nothing has completed for " +
+           std::to_string(config.unhealthy_after_s) + " s.";
+  }
+  return {};
+}
 
 void FrontEnd::request_done() {
   if (num_requests_.fetch_sub(1) == 1 && on_quiescent_) on_quiescent_();

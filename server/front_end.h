@@ -22,6 +22,8 @@
 
 namespace sluice {
 
+struct ValidationContext;
+
 // What a handler gets beside the shared state.
 struct Exchange {
   HttpRequest request;
@@ -41,8 +43,12 @@ class FrontEnd {
   void respond(const Exchange& exchange, HttpResponse response);
   void fail(const Exchange& exchange, const Error& error);
 
-  // A seed for a request without one: a function of the configured seed and the request's number.
-  uint64_t next_seed();
+  // What one request is checked against; takes a seed for it. Any thread.
+  ValidationContext validation_context(uint64_t tenant_salt,
+                                       std::chrono::steady_clock::time_point arrival);
+
+  // Why this server should get no requests; empty: healthy. Any thread, cheap.
+  [[nodiscard]] std::string illness() const;
 
   // Any thread.
   void start_draining() { draining_.store(true); }
@@ -76,6 +82,9 @@ class FrontEnd {
   FinishCounters finish_counters;
 
  private:
+  // A seed for a request without one: a function of the configured seed and the request's number.
+  uint64_t next_seed();
+
   FrontEnd(const Config& server_config, Engine& served, std::optional<ChatTemplate> compiled);
 
   std::atomic<bool> draining_{false};

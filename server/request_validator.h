@@ -31,6 +31,7 @@ struct ValidationContext {
   uint64_t unset_seed;  // for a request that names none
   uint64_t tenant_salt;
   std::chrono::steady_clock::time_point arrival;
+  bool fills_context = false;  // without max_tokens a completion takes what is left, as chats do
 };
 
 // A client's request for one or several choices.
@@ -53,6 +54,11 @@ struct GenerationRequest {
 
 Expected<GenerationRequest> validate_generation(const ValidationContext& context,
                                                 std::string_view body,
+                                                Endpoint endpoint);
+
+// The same from what a decoder found: an object with the names of request_parameters().
+Expected<GenerationRequest> validate_parameters(const ValidationContext& context,
+                                                const nlohmann::ordered_json& parameters,
                                                 Endpoint endpoint);
 
 // The seed of choice k: the request's own for k = 0, a 64-bit mix of both for the others.

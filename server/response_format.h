@@ -29,6 +29,9 @@ struct ChoiceText {
   const std::vector<TokenId>* token_ids = nullptr;  // when asked for
 };
 
+// "chatcmpl-" or "cmpl-" and 128 random bits.
+std::string response_id(Endpoint endpoint);
+
 // Identity of a response, the same in each of its events.
 class ResponseFormat {
  public:
