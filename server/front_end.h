@@ -79,6 +79,7 @@ class FrontEnd {
   const std::chrono::steady_clock::time_point start;
   const int64_t created;  // Unix seconds
   HttpCounters http_counters;
+  GrpcCounters grpc_counters;
   FinishCounters finish_counters;
 
  private:

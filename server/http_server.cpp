@@ -15,6 +15,7 @@
 #include "engine/engine.h"
 #include "server/connection.h"
 #include "server/front_end.h"
+#include "server/grpc/grpc_server.h"
 #include "server/io_worker.h"
 
 namespace sluice {
@@ -33,6 +34,7 @@ struct HttpServer::Impl {
   }
 
   Expected<void> bind();
+  Expected<void> bind_grpc();
   void accept();
   void wait_for_end();
   void end_requests();
@@ -49,6 +51,7 @@ struct HttpServer::Impl {
   Engine& engine;
   std::unique_ptr<FrontEnd> front_end;
   std::vector<std::unique_ptr<IoWorker>> workers;
+  std::unique_ptr<GrpcServer> grpc;         // null: not asked for
   std::unique_ptr<tcp::acceptor> acceptor;  // worker 0's thread once it runs
   size_t next_worker = 0;
 
@@ -90,6 +93,15 @@ Expected<void> HttpServer::Impl::bind() {
                       "Cannot listen on " + place + ": " + error.message() + ".",
                       "port");
   }
+  return {};
+}
+
+Expected<void> HttpServer::Impl::bind_grpc() {
+  if (config.grpc_port < 0) return {};
+  std::vector<IoWorker*> all;
+  for (const auto& worker : workers) all.push_back(worker.get());
+  SLUICE_TRY(grpc, GrpcServer::create(*front_end, std::move(all)));
+  workers.front()->watch_deadlines(grpc.get(), [this] { grpc->refresh_health(); });
   return {};
 }
 
@@ -167,6 +179,7 @@ Expected<std::unique_ptr<HttpServer>> HttpServer::create(const Config& config, E
   SLUICE_TRY(auto front_end, FrontEnd::create(config, engine));
   auto impl = std::make_unique<Impl>(config, engine, std::move(front_end));
   SLUICE_TRY_VOID(impl->bind());
+  SLUICE_TRY_VOID(impl->bind_grpc());
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }
 
@@ -175,6 +188,8 @@ uint16_t HttpServer::port() const {
   return impl_->acceptor->local_endpoint(error).port();
 }
 
+uint16_t HttpServer::grpc_port() const { return impl_->grpc == nullptr ? 0 : impl_->grpc->port(); }
+
 void HttpServer::run() {
   std::vector<std::thread> threads;
   impl_->workers.front()->post([this] { impl_->accept(); });
@@ -182,6 +197,7 @@ void HttpServer::run() {
     threads.emplace_back([&target = *worker] { target.run(); });
   }
   impl_->wait_for_end();
+  if (impl_->grpc != nullptr) impl_->grpc->shutdown();
   impl_->end_requests();
   for (auto& worker : impl_->workers) worker->context().stop();
   for (std::thread& thread : threads) thread.join();
@@ -191,6 +207,7 @@ void HttpServer::drain() {
   impl_->front_end->start_draining();
   impl_->engine.drain();
   impl_->workers.front()->post([this] {
+    if (impl_->grpc != nullptr) impl_->grpc->refresh_health();
     error_code ignored;  // closing a listening socket has nothing to lose
     impl_->acceptor->close(ignored);
   });

@@ -288,9 +288,8 @@ constexpr int64_t kDay = 86400;  // seconds
 
 std::vector<Knob> make_model_knobs() {
   return {
-      string<&Config::model>("model",
-                             "model",
-                             "Path of a GGUF file or a model directory; also the argument MODEL."),
+      string<&Config::model>(
+          "model", "model", "Path of a GGUF file or a model directory; also the argument MODEL."),
       list<&Config::served_model_name>(
           "served-model-name",
           "model",
@@ -383,6 +382,23 @@ std::vector<Knob> make_server_knobs() {
   return {
       string<&Config::host>("host", "server", "Address to listen on."),
       integer<&Config::port>("port", "server", "", {0, 65535}, "TCP port; 0 takes a free one."),
+      string<&Config::ssl_certfile>(
+          "ssl-certfile", "server", "Certificate chain (PEM); with --ssl-keyfile serves TLS."),
+      string<&Config::ssl_keyfile>("ssl-keyfile", "server", "Private key (PEM)."),
+      string<&Config::ssl_ca_certs>(
+          "ssl-ca-certs", "server", "Certificates (PEM) that sign those of clients."),
+      integer<&Config::ssl_cert_reqs>(
+          "ssl-cert-reqs",
+          "server",
+          "",
+          {0, 2},
+          "Certificates of clients: 0 none, 1 checked when given, 2 required."),
+      string<&Config::grpc_host>("grpc-host", "server", "Address of gRPC; empty: that of --host."),
+      integer<&Config::grpc_port>("grpc-port",
+                                  "server",
+                                  "",
+                                  {-1, 65535},
+                                  "TCP port of gRPC, usually 50051; 0 takes a free one, -1: none."),
       list<&Config::api_key>(
           "api-key", "server", "Accepted bearer tokens; none: no authentication."),
       integer<&Config::io_threads>("io-threads",
@@ -579,7 +595,7 @@ Expected<void> apply_environment(Config& config) {
     if (text == nullptr) continue;
     // Kubernetes gives every pod <SERVICE>_PORT=tcp://...; a Service called sluice must not break
     // the server it stands for.
-    if (name == "SLUICE_PORT" && std::string_view(text).starts_with("tcp://")) continue;
+    if (name.ends_with("_PORT") && std::string_view(text).starts_with("tcp://")) continue;
     const auto applied = knob.set(config, knob, text);
     if (!applied) {
       return make_error(

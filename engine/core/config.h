@@ -42,6 +42,12 @@ struct Config {
   // Server.
   std::string host = "127.0.0.1";
   int32_t port = 8000;
+  std::string ssl_certfile;                // PEM; with the key: TLS on every port
+  std::string ssl_keyfile;
+  std::string ssl_ca_certs;                // PEM, who may sign clients' certificates
+  int32_t ssl_cert_reqs = 0;               // 0: none asked for, 1: verified if given, 2: required
+  std::string grpc_host;                   // empty: host
+  int32_t grpc_port = -1;                  // -1: no gRPC; 0: a free one
   std::vector<std::string> api_key;        // empty: no authentication
   int32_t io_threads = 1;
   int64_t max_body_bytes = 16 << 20;
