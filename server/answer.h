@@ -41,6 +41,8 @@ class Answer {
   // All choices are with the engine. From now on the client's leaving cancels the generation.
   virtual void attach(std::shared_ptr<Generation> generation) = 0;
 
+  // The next tokens of a choice's prompt, from its second on; where asked for, before its tokens.
+  virtual void add_prompt(size_t choice_idx, std::span<const PromptLogprob> scored) = 0;
   // A token of a choice; tell() follows.
   virtual void add_token(size_t choice_idx, const TokenOutput& output) = 0;
   // `usage` of the whole request so far.

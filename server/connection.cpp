@@ -286,6 +286,11 @@ void Connection::write(std::string_view bytes) {
 
 bool Connection::flush() {
   if (state_ != State::kHandling) return false;
+  // What earlier calls left unsent counts: a single event may be larger than the bound.
+  if (pending_.size() > limits_.max_stream_buffer_bytes && writing_) {
+    close();
+    return false;
+  }
   if (!chunk_.empty()) {
     if (use_chunks_) {
       char size[20];
@@ -297,10 +302,6 @@ bool Connection::flush() {
       pending_ += chunk_;
     }
     chunk_.clear();
-  }
-  if (pending_.size() > limits_.max_stream_buffer_bytes) {
-    close();
-    return false;
   }
   start_write();
   return state_ == State::kHandling;

@@ -64,13 +64,16 @@ void Generation::accept(size_t choice_idx, const TokenOutput& output) {
   if (output.finish_reason == FinishReason::kAbort) {
     return fail(Error{ErrorCode::kUnavailable, "The server is shutting down.", {}, {}});
   }
+  if (!output.prompt_logprobs.empty()) {
+    return answer_->add_prompt(choice_idx, output.prompt_logprobs);
+  }
   std::string text;
   if (output.token != kInvalidToken) append_token(choice_idx, output, text);
   if (choice.finish_reason == FinishReason::kNone && output.finish_reason != FinishReason::kNone) {
     text += choice.detokenizer.finish();
-    finish_choice(choice, output.finish_reason);
+    finish_choice(choice, request_.only_echo ? FinishReason::kLength : output.finish_reason);
     const bool is_end = !ignore_eos_ && contains(tokenizer_.end_tokens(), output.stop_token);
-    if (!is_end) choice.stop_token = output.stop_token;
+    if (!is_end && !request_.only_echo) choice.stop_token = output.stop_token;
   }
   if (!choice.echoed.empty()) {
     text.insert(0, choice.echoed);
@@ -80,6 +83,7 @@ void Generation::accept(size_t choice_idx, const TokenOutput& output) {
 }
 
 void Generation::append_token(size_t choice_idx, const TokenOutput& output, std::string& text) {
+  if (request_.only_echo) return;
   Choice& choice = choices_[choice_idx];
   if (choice.num_tokens == 0) choice.num_cached = output.num_cached_tokens;
   ++choice.num_tokens;

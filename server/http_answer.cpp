@@ -7,6 +7,7 @@
 #include "server/api_errors.h"
 #include "server/generation.h"
 #include "server/json_writer.h"
+#include "server/prompt.h"
 
 namespace sluice {
 namespace {
@@ -29,6 +30,10 @@ void start_generation(FrontEnd& front_end, Exchange exchange, Endpoint endpoint)
 
 }  // namespace
 
+HttpAnswer::Choice::Choice(const Tokenizer& tokenizer, const GenerationRequest& request)
+    : logprobs(tokenizer, request.endpoint, request.skip_special_tokens),
+      prompt_logprobs(tokenizer) {}
+
 HttpAnswer::HttpAnswer(FrontEnd& front_end,
                        Exchange exchange,
                        Endpoint endpoint,
@@ -46,9 +51,14 @@ IoWorker& HttpAnswer::worker() { return exchange_.writer->worker(); }
 void HttpAnswer::prepare(const GenerationRequest& request) {
   request_ = &request;
   choices_.reserve(request.requests.size());
+  const Tokenizer& tokenizer = front_end_.engine.tokenizer();
   for (const ValidRequest& choice : request.requests) {
-    choices_.emplace_back(LogprobsText(front_end_.engine.tokenizer(), request.endpoint));
-    if (request.return_token_ids) prompts_.push_back(choice.prompt.front().token_ids);
+    const std::vector<TokenId>& ids = choice.prompt.front().token_ids;
+    choices_.emplace_back(tokenizer, request);
+    if (request.return_token_ids) prompts_.push_back(ids);
+    if (request.num_echoed_logprobs >= 0) {
+      choices_.back().logprobs.start_prompt(ids.front(), !is_hidden_bos(tokenizer, ids.front()));
+    }
   }
 }
 
@@ -61,6 +71,18 @@ void HttpAnswer::attach(std::shared_ptr<Generation> generation) {
                                     exchange_.writer->write(": ping\n\n");
                                     exchange_.writer->flush();
                                   });
+}
+
+void HttpAnswer::add_prompt(size_t choice_idx, std::span<const PromptLogprob> scored) {
+  Choice& choice = choices_[choice_idx];
+  for (const PromptLogprob& token : scored) {
+    if (request_->num_echoed_logprobs >= 0) {
+      choice.logprobs.append_prompt(token, request_->num_echoed_logprobs);
+    }
+    if (request_->num_prompt_logprobs >= 0) {
+      choice.prompt_logprobs.append(token, request_->num_prompt_logprobs);
+    }
+  }
 }
 
 void HttpAnswer::add_token(size_t choice_idx, const TokenOutput& output) {
@@ -127,6 +149,11 @@ void HttpAnswer::finish(std::span<const size_t> returned, const Usage& usage) {
 void HttpAnswer::send_whole(std::span<const size_t> returned, const Usage& usage) {
   std::vector<ChoiceText> texts(returned.size());
   std::vector<const std::vector<TokenId>*> prompts;
+  const auto num_choices = static_cast<size_t>(request_->num_choices);
+  std::vector<std::string> prompt_logprobs;  // by prompt; its first choice has them
+  for (size_t i = 0; request_->num_prompt_logprobs >= 0 && i < choices_.size(); i += num_choices) {
+    prompt_logprobs.push_back(choices_[i].prompt_logprobs.take());
+  }
   for (size_t i = 0; i < returned.size(); ++i) {
     if (!prompts_.empty()) prompts.push_back(&prompts_[returned[i]]);
     Choice& choice = choices_[returned[i]];
@@ -137,6 +164,9 @@ void HttpAnswer::send_whole(std::span<const size_t> returned, const Usage& usage
     texts[i].finish_reason = choice.finish_reason;
     texts[i].stop_reason = choice.stop_reason;
     if (request_->return_token_ids) texts[i].token_ids = &choice.token_ids;
+    if (!prompt_logprobs.empty()) {
+      texts[i].prompt_logprobs = prompt_logprobs[returned[i] / num_choices];
+    }
   }
   HttpResponse response;
   response.headers = headers();

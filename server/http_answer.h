@@ -22,6 +22,7 @@ class HttpAnswer final : public Answer {
   IoWorker& worker() override;
   void prepare(const GenerationRequest& request) override;
   void attach(std::shared_ptr<Generation> generation) override;
+  void add_prompt(size_t choice_idx, std::span<const PromptLogprob> scored) override;
   void add_token(size_t choice_idx, const TokenOutput& output) override;
   void tell(const ChoiceNews& news, const Usage& usage) override;
   void flush() override;
@@ -31,10 +32,11 @@ class HttpAnswer final : public Answer {
 
  private:
   struct Choice {
-    explicit Choice(LogprobsText text_of_logprobs) : logprobs(std::move(text_of_logprobs)) {}
+    Choice(const Tokenizer& tokenizer, const GenerationRequest& request);
 
     bool has_role = false;  // its role event is written
     LogprobsText logprobs;
+    PromptLogprobsText prompt_logprobs;
     std::string text;                // whole responses
     std::string logprobs_json;       // whole responses
     std::vector<TokenId> token_ids;  // whole: all; streamed: since the last event

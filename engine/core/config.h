@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every knob once: a row in config.cpp gives its flag, default, range, unit and help; the command
+// Every knob once: a row in config_knobs.cpp gives its flag, default, range, unit and help; the command
 // line, environment (SLUICE_MAX_NUM_SEQS), YAML, --print-config and the documentation come from it.
 #pragma once
 
@@ -57,6 +57,7 @@ struct Config {
   int32_t max_logit_bias = 1024;
   int32_t max_bad_words = 128;
   int32_t max_logprobs = 20;
+  int32_t max_prompt_logprobs = 262144;    // values in one answer
   int32_t max_n = 16;                      // choices per request
   int32_t max_connections = 4096;
   int32_t idle_timeout_s = 120;               // keep-alive connection without a request

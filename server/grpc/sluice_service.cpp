@@ -61,6 +61,14 @@ class SluiceCall final : public GrpcCall {
     is_pending_.assign(choices_.size(), false);
   }
 
+  void add_prompt(size_t choice_idx, std::span<const PromptLogprob> scored) override {
+    for (const PromptLogprob& token : scored) {
+      v1::TokenLogprobs& logprobs = *choices_[choice_idx].add_prompt_logprobs();
+      fill_logprobs(token.token, token.logprob, token.top_logprobs, logprobs);
+      grow(choice_idx, kBytesOfLogprob * (1 + token.top_logprobs.size()));
+    }
+  }
+
   void add_token(size_t choice_idx, const TokenOutput& output) override {
     v1::Choice& choice = choices_[choice_idx];
     if (request_->return_token_ids) {
@@ -68,12 +76,7 @@ class SluiceCall final : public GrpcCall {
       grow(choice_idx, sizeof(TokenId));
     }
     if (!request_->wants_logprobs) return;
-    v1::TokenLogprobs& logprobs = *choice.add_logprobs();
-    fill_logprob(tokenizer_, output.token, output.logprob, *logprobs.mutable_token());
-    for (const TokenLogprob& top : output.top_logprobs) {
-      fill_logprob(tokenizer_, top.token, top.logprob, *logprobs.add_top());
-    }
-    constexpr size_t kBytesOfLogprob = 64;  // about, as an object
+    fill_logprobs(output.token, output.logprob, output.top_logprobs, *choice.add_logprobs());
     grow(choice_idx, kBytesOfLogprob * (1 + output.top_logprobs.size()));
   }
 
@@ -94,6 +97,18 @@ class SluiceCall final : public GrpcCall {
   }
 
  private:
+  static constexpr size_t kBytesOfLogprob = 64;  // about, as an object
+
+  void fill_logprobs(TokenId id,
+                     float logprob,
+                     const std::vector<TokenLogprob>& top,
+                     v1::TokenLogprobs& out) const {
+    fill_logprob(tokenizer_, id, logprob, *out.mutable_token());
+    for (const TokenLogprob& item : top) {
+      fill_logprob(tokenizer_, item.token, item.logprob, *out.add_top());
+    }
+  }
+
   Expected<GenerationRequest> decode(const ValidationContext& context) override {
     return sluice::decode(context, message_, stream_);
   }

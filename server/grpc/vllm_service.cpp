@@ -30,6 +30,13 @@ void append_ids(const std::vector<TokenId>& from, Ids& to) {
   for (const TokenId id : from) to.Add(static_cast<uint32_t>(id));
 }
 
+void fill_top(const std::vector<TokenLogprob>& from, engine::TopLogProbs& to) {
+  for (const TokenLogprob& item : from) {
+    to.add_values(item.logprob);
+    to.add_token_ids(static_cast<uint32_t>(item.token));
+  }
+}
+
 class VllmCall final : public GrpcCall {
  public:
   VllmCall(RpcContext& rpc,
@@ -55,6 +62,20 @@ class VllmCall final : public GrpcCall {
       choices_[i].prompt_tokens =
           static_cast<uint32_t>(request.requests[i].prompt.front().token_ids.size());
     }
+    if (request.num_prompt_logprobs < 0) return;
+    prompt_logprobs_.add_token_logprobs();
+    prompt_logprobs_.add_token_ids(
+        static_cast<uint32_t>(request.requests.front().prompt.front().token_ids.front()));
+    prompt_logprobs_.add_top_logprobs();
+  }
+
+  // There is one prompt, which the first choice scores.
+  void add_prompt(size_t, std::span<const PromptLogprob> scored) override {
+    for (const PromptLogprob& token : scored) {
+      prompt_logprobs_.add_token_logprobs()->set_value(token.logprob);
+      prompt_logprobs_.add_token_ids(static_cast<uint32_t>(token.token));
+      fill_top(token.top_logprobs, *prompt_logprobs_.add_top_logprobs());
+    }
   }
 
   void add_token(size_t choice_idx, const TokenOutput& output) override {
@@ -64,11 +85,7 @@ class VllmCall final : public GrpcCall {
     if (!request_->wants_logprobs) return;
     choice.logprobs.add_token_logprobs(output.logprob);
     choice.logprobs.add_token_ids(static_cast<uint32_t>(output.token));
-    engine::TopLogProbs& top = *choice.logprobs.add_top_logprobs();
-    for (const TokenLogprob& item : output.top_logprobs) {
-      top.add_values(item.logprob);
-      top.add_token_ids(static_cast<uint32_t>(item.token));
-    }
+    fill_top(output.top_logprobs, *choice.logprobs.add_top_logprobs());
     if (request_->stream) pending_bytes_ += 2 * sizeof(float) * (1 + output.top_logprobs.size());
   }
 
@@ -180,6 +197,9 @@ class VllmCall final : public GrpcCall {
     if (request_->wants_logprobs && !request_->stream) {
       complete.mutable_output_logprobs()->Swap(&choice.logprobs);
     }
+    if (prompt_logprobs_.token_ids_size() > 0) {
+      *complete.mutable_input_logprobs() = prompt_logprobs_;
+    }
     if (!choice.matched_stop.empty()) {
       complete.set_matched_stop_str(std::string(choice.matched_stop));
     } else if (choice.stop_token != kInvalidToken) {
@@ -206,6 +226,7 @@ class VllmCall final : public GrpcCall {
   MessageWriter<engine::GenerateResponse>& writer_;  // the reactor, until finish_wire()
   const GenerationRequest* request_ = nullptr;       // the generation's
   std::vector<Choice> choices_;
+  engine::InputLogProbs prompt_logprobs_;
   std::vector<size_t> returned_;  // when the generation is complete
 };
 
