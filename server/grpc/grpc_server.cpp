@@ -26,11 +26,17 @@ namespace {
 
 constexpr std::chrono::milliseconds kLastBytes{500};
 
+// What it calls errors are mostly the failures of single clients, who could fill a log with them.
 void log_of_grpc(gpr_log_func_args* args) {
-  const LogLevel level = args->severity == GPR_LOG_SEVERITY_ERROR  ? LogLevel::kWarning
-                         : args->severity == GPR_LOG_SEVERITY_INFO ? LogLevel::kDebug
-                                                                   : LogLevel::kTrace;
-  log_event(level, "grpc", "file", args->file, "line", args->line, "message", args->message);
+  const bool is_error = args->severity == GPR_LOG_SEVERITY_ERROR;
+  log_event(is_error ? LogLevel::kDebug : LogLevel::kTrace,
+            "grpc",
+            "file",
+            args->file,
+            "line",
+            args->line,
+            "message",
+            args->message);
 }
 
 // Settings of the process, before its first server.
