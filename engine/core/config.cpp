@@ -340,6 +340,10 @@ std::vector<Knob> make_engine_knobs() {
                                               "Size of the KV cache; auto: from what is free."),
       boolean<&Config::enable_prefix_caching>(
           "enable-prefix-caching", "cache", "Reuse cached blocks of equal prompt beginnings."),
+      string<&Config::kv_events_config>(
+          "kv-events-config",
+          "cache",
+          "JSON in vLLM's names: publishes changes of the prefix cache over ZeroMQ."),
       integer<&Config::max_num_seqs>("max-num-seqs",
                                      "scheduler",
                                      "requests",

@@ -28,6 +28,7 @@ struct Config {
   int32_t block_size = 16;                 // tokens; divides 64
   int64_t kv_cache_memory = 0;             // bytes; 0: planned from what is free
   bool enable_prefix_caching = true;
+  std::string kv_events_config;            // JSON; empty: no events
   int32_t max_num_seqs = 64;
   int32_t max_num_batched_tokens = 512;
   int32_t step_target_ms = 50;             // predicted milliseconds a step may take
