@@ -36,6 +36,9 @@ constexpr FlagRow kFlags[] = {
     {"port", Values::kOne, Fate::kSame},
     {"served-model-name", Values::kSome, Fate::kSame},
     {"api-key", Values::kSome, Fate::kSame},
+    {"revision", Values::kOne, Fate::kSame},
+    {"download-dir", Values::kOne, Fate::kSame},
+    {"hf-token", Values::kOne, Fate::kSame},
     {"chat-template", Values::kOne, Fate::kSame},
     {"max-model-len", Values::kOne, Fate::kSame},
     {"max-num-seqs", Values::kOne, Fate::kSame},
@@ -73,8 +76,6 @@ constexpr FlagRow kFlags[] = {
     {"speculative-config", Values::kOne, Fate::kIgnored},
     {"kv-events-config", Values::kOne, Fate::kIgnored},
     {"load-format", Values::kOne, Fate::kNeutral, "auto,gguf,safetensors"},
-    {"download-dir", Values::kOne, Fate::kIgnored},
-    {"hf-token", Values::kOne, Fate::kIgnored},
     {"trust-remote-code", Values::kNone, Fate::kIgnored},
     {"limit-mm-per-prompt", Values::kOne, Fate::kIgnored},
     {"disable-log-stats", Values::kNone, Fate::kIgnored},
@@ -223,11 +224,11 @@ Expected<Given> take_flag(const std::vector<std::string>& arguments, size_t& at)
   return given;
 }
 
-// KServe mounts a model as a folder; ours is one file in it.
+// KServe mounts a model as a folder, which may hold one GGUF file.
 Expected<std::string> model_file(const std::string& model) {
   namespace fs = std::filesystem;
   std::error_code error;
-  if (!fs::is_directory(model, error)) return model;
+  if (!fs::is_directory(model, error) || fs::exists(model + "/config.json", error)) return model;
   std::vector<std::string> files;
   for (fs::directory_iterator entry(model, error), end; !error && entry != end;
        entry.increment(error)) {
