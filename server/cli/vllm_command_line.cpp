@@ -224,7 +224,7 @@ Expected<Given> take_flag(const std::vector<std::string>& arguments, size_t& at)
   return given;
 }
 
-// KServe mounts a model as a folder, which may hold one GGUF file.
+// KServe mounts a model as a folder, which may hold one GGUF file, or the parts of one.
 Expected<std::string> model_file(const std::string& model) {
   namespace fs = std::filesystem;
   std::error_code error;
@@ -234,8 +234,12 @@ Expected<std::string> model_file(const std::string& model) {
        entry.increment(error)) {
     if (entry->path().extension() == ".gguf") files.push_back(entry->path().string());
   }
-  if (files.size() == 1) return files.front();
   std::ranges::sort(files);
+  const std::string count = std::to_string(files.size());
+  const bool is_split =
+      files.size() > 1 && count.size() < 5 &&
+      files.front().ends_with("-00001-of-" + std::string(5 - count.size(), '0') + count + ".gguf");
+  if (files.size() == 1 || is_split) return files.front();
   return make_error(ErrorCode::kInvalidArgument,
                     model + " must hold exactly one .gguf file, it holds " +
                         std::to_string(files.size()) + (files.empty() ? "" : ": ") + joined(files));
