@@ -33,11 +33,11 @@ Expected<void> read_shape(const Checkpoint& checkpoint, ModelConfig& config) {
                           std::to_string(config.num_heads),
                           "a multiple of the KV heads, " + std::to_string(config.num_kv_heads));
   }
-  if (config.head_dim == 0 || config.head_dim % 16 != 0 || value_dim != config.head_dim) {
+  if (config.head_dim == 0 || value_dim != config.head_dim) {
     return make_error(ErrorCode::kUnsupported,
                       checkpoint.path() + ": head size: found " + std::to_string(config.head_dim) +
                           " for keys and " + std::to_string(value_dim) +
-                          " for values, expected one multiple of 16");
+                          " for values, expected one size for both");
   }
   SLUICE_TRY(const double eps, metadata.get_positive_or("attention.layer_norm_rms_epsilon", 1e-5));
   config.norm_eps = static_cast<float>(eps);
