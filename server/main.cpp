@@ -40,6 +40,10 @@ Expected<void> run(Invocation invocation) {
       return run_bench(invocation);
     case Command::kBenchServe:
       return run_bench_serve(invocation);
+    case Command::kBenchThroughput:
+      return run_bench_throughput(invocation);
+    case Command::kBenchLatency:
+      return run_bench_latency(invocation);
     case Command::kBenchMock:
       return run_bench_mock(invocation);
     case Command::kInspect:

@@ -5,7 +5,6 @@
 // prefills. Medians over rounds, after one round that is not counted.
 #include <algorithm>
 #include <cstdio>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -13,7 +12,7 @@
 #include "engine/engine.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/cli/command.h"
-#include "server/cli/output_queue.h"
+#include "server/cli/offline_run.h"
 
 namespace sluice {
 namespace {
@@ -30,9 +29,6 @@ struct DecodeFigure {
   double first_token_ms;     // of the last request to get one
   double tokens_per_second;  // all requests together
 };
-
-// When each request's tokens came.
-using Timeline = std::map<RequestId, std::vector<Clock::time_point>>;
 
 double milliseconds(Clock::duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
@@ -52,9 +48,9 @@ class Bench {
   Expected<PrefillFigure> prefill(int32_t prompt_len) {
     std::vector<double> times;
     for (int32_t round = -1; round < options_.rounds; ++round) {
-      const auto start = Clock::now();
-      SLUICE_TRY(const Timeline timeline, run_requests(1, prompt_len, 1));
-      if (round >= 0) times.push_back(milliseconds(timeline.begin()->second.front() - start));
+      SLUICE_TRY(const auto answers, run_requests(1, prompt_len, 1));
+      const OfflineAnswer& answer = answers.front().front();
+      if (round >= 0) times.push_back(milliseconds(answer.times.front() - answer.submitted));
     }
     return PrefillFigure{prompt_len, median(std::move(times))};
   }
@@ -63,17 +59,18 @@ class Bench {
     std::vector<double> rates;
     std::vector<double> firsts;
     for (int32_t round = -1; round < options_.rounds; ++round) {
-      const auto start = Clock::now();
-      SLUICE_TRY(const Timeline timeline,
+      SLUICE_TRY(const auto answers,
                  run_requests(concurrency, options_.prompt_len, options_.output_len));
+      const auto start = answers.front().front().submitted;
       auto begin = start;
       auto end = Clock::time_point::max();
-      for (const auto& [id, times] : timeline) {
-        begin = std::max(begin, times.front());
-        end = std::min(end, times.back());
+      for (const Conversation& conversation : answers) {
+        begin = std::max(begin, conversation.front().times.front());
+        end = std::min(end, conversation.front().times.back());
       }
       int64_t num_tokens = 0;
-      for (const auto& [id, times] : timeline) {
+      for (const Conversation& conversation : answers) {
+        const auto& times = conversation.front().times;
         num_tokens += std::count_if(
             times.begin(), times.end(), [&](auto t) { return t > begin && t <= end; });
       }
@@ -102,40 +99,33 @@ class Bench {
     return ids;
   }
 
-  Expected<Timeline> run_requests(int32_t count, int32_t prompt_len, int32_t output_len) {
-    std::vector<ValidRequest> requests(static_cast<size_t>(count));
-    for (ValidRequest& request : requests) {
-      request.prompt.push_back({random_prompt(prompt_len)});
+  Expected<std::vector<Conversation>> run_requests(int32_t count,
+                                                   int32_t prompt_len,
+                                                   int32_t output_len) {
+    const auto source = [&](size_t,
+                            const Conversation& before) -> Expected<std::optional<OfflineRequest>> {
+      if (!before.empty()) return std::nullopt;
+      OfflineRequest request;
+      request.prompt = random_prompt(prompt_len);
       request.sampling.temperature = 0;
       request.sampling.max_tokens = output_len;
       request.sampling.ignore_eos = true;
-      request.arrival = Clock::now();
+      return request;
+    };
+    SLUICE_TRY(auto answers, run_offline(engine_, static_cast<size_t>(count), source));
+    for (const Conversation& conversation : answers) {
+      const OfflineAnswer& answer = conversation.front();
+      if (answer.finish_reason == FinishReason::kLength) continue;
+      return make_error(ErrorCode::kInternal,
+                        "a request ended with " + std::string(to_string(answer.finish_reason)) +
+                            (answer.error.empty() ? "" : ": " + answer.error));
     }
-    Timeline timeline;
-    for (ValidRequest& request : requests) {
-      SLUICE_TRY(const RequestId id, engine_.submit(std::move(request), outputs_));
-      timeline[id];
-    }
-    for (int32_t running = count; running > 0;) {
-      const auto next = outputs_.pop(std::chrono::milliseconds(1000));
-      if (!next) continue;
-      const TokenOutput& output = next->output;
-      if (output.token != kInvalidToken) timeline[output.request_id].push_back(next->at);
-      if (output.finish_reason == FinishReason::kNone) continue;
-      if (output.finish_reason != FinishReason::kLength) {
-        return make_error(ErrorCode::kInternal,
-                          "a request ended with " + std::string(to_string(output.finish_reason)) +
-                              (output.error.empty() ? "" : ": " + output.error));
-      }
-      --running;
-    }
-    return timeline;
+    return answers;
   }
 
   Engine& engine_;
   const BenchOptions& options_;
   std::mt19937_64 random_;
-  OutputQueue outputs_;
 };
 
 Expected<void> check_lengths(const Invocation& invocation, const ModelInfo& model) {

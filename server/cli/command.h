@@ -11,7 +11,7 @@
 #include "engine/core/config.h"
 #include "engine/core/sampling_params.h"
 #include "engine/core/status.h"
-#include "server/cli/bench_serve_options.h"
+#include "server/cli/bench_options.h"
 
 namespace sluice {
 
@@ -20,6 +20,8 @@ enum class Command : uint8_t {
   kChat,
   kBench,
   kBenchServe,
+  kBenchThroughput,
+  kBenchLatency,
   kBenchMock,
   kInspect,
   kTokenize,
@@ -28,15 +30,6 @@ enum class Command : uint8_t {
   kConfig,
   kHealth,
   kVersion
-};
-
-struct BenchOptions {
-  std::vector<int32_t> prefill_lens = {128, 512};  // tokens; one request each
-  std::vector<int32_t> concurrencies = {1, 2, 4, 8};
-  int32_t prompt_len = 32;  // tokens of a decode request's prompt
-  int32_t output_len = 64;  // tokens it generates
-  int32_t rounds = 5;       // measured; one more before them is not
-  std::string json_path;    // empty: the table only
 };
 
 struct ChatOptions {
@@ -63,6 +56,7 @@ struct Invocation {
   std::string url;             // health
   BenchOptions bench;
   BenchServeOptions bench_serve;
+  BenchOfflineOptions bench_offline;
   BenchMockOptions bench_mock;
   ChatOptions chat;
   FileOptions files;
@@ -86,6 +80,8 @@ Expected<void> run_serve(const Invocation& invocation);
 Expected<void> run_chat(const Invocation& invocation);
 Expected<void> run_bench(const Invocation& invocation);
 Expected<void> run_bench_serve(const Invocation& invocation);
+Expected<void> run_bench_throughput(const Invocation& invocation);
+Expected<void> run_bench_latency(const Invocation& invocation);
 Expected<void> run_bench_mock(const Invocation& invocation);
 Expected<void> run_inspect(const Invocation& invocation);
 Expected<void> run_tokenize(const Invocation& invocation);

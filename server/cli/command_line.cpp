@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/core/suggest.h"
-#include "server/cli/bench_serve_flags.h"
+#include "server/cli/bench_flags.h"
 #include "server/cli/command.h"
 #include "server/cli/vllm_command_line.h"
 
@@ -37,6 +37,18 @@ constexpr CommandRow kCommands[] = {
     {Command::kChat, "chat", "Chat with a model in the terminal", true, false, true},
     {Command::kBench, "bench", "Measure prefill and decode in process", true, false, true},
     {Command::kBenchServe, "bench-serve", "Load a server and measure it", false, false, false},
+    {Command::kBenchThroughput,
+     "bench-throughput",
+     "Answer a data set in process, as fast as it goes",
+     true,
+     false,
+     true},
+    {Command::kBenchLatency,
+     "bench-latency",
+     "Time batches of one size in process",
+     true,
+     false,
+     true},
     {Command::kBenchMock,
      "bench-mock",
      "Serve scripted answers, to test clients",
@@ -65,6 +77,7 @@ struct Subcommand {
   CLI::Option* config_file = nullptr;
   std::vector<KnobOption> knobs;
   std::vector<std::pair<const SamplingField*, CLI::Option*>> sampling;
+  SamplingParams* sampling_target = nullptr;
 };
 
 std::string title_of(const std::string& group) {
@@ -112,33 +125,13 @@ void add_knobs(Subcommand& sub) {
   sub.app->footer(kPrecedence);
 }
 
-void add_bench_flags(CLI::App& app, BenchOptions& bench) {
-  const auto positive = CLI::Range(1, 1 << 24);
-  app.add_option("--prefill", bench.prefill_lens, "Prompt lengths to prefill [128,512]")
-      ->delimiter(',')
-      ->check(positive)
-      ->type_name("N,...");
-  app.add_option("--concurrency", bench.concurrencies, "Requests decoded together [1,2,4,8]")
-      ->delimiter(',')
-      ->check(positive)
-      ->type_name("N,...");
-  app.add_option("--prompt-len", bench.prompt_len, "Prompt of a decode request [32]")
-      ->check(positive)
-      ->type_name("tokens");
-  app.add_option("--output-len", bench.output_len, "Tokens it generates [64]")
-      ->check(CLI::Range(2, 1 << 24))
-      ->type_name("tokens");
-  app.add_option("--rounds", bench.rounds, "Measured rounds; medians are shown [5]")
-      ->check(CLI::Range(1, 1000))
-      ->type_name("N");
-  app.add_option("--json", bench.json_path, "Also write the figures to this file")
-      ->type_name("FILE");
-}
-
-void add_chat_flags(Subcommand& sub, ChatOptions& chat) {
-  sub.app->add_option("--system", chat.system, "System message")->type_name("TEXT");
+void add_sampling_flags(Subcommand& sub, SamplingParams& sampling, bool has_lengths) {
+  sub.sampling_target = &sampling;
   for (const SamplingField& field : sampling_fields()) {
     if (field.name == "seed") continue;  // the knob of that name
+    const bool is_length =
+        field.name == "max_tokens" || field.name == "min_tokens" || field.name == "ignore_eos";
+    if (is_length && !has_lengths) continue;
     std::string name = "--" + std::string(field.name);
     std::replace(name.begin(), name.end(), '_', '-');
     CLI::Option* option =
@@ -159,13 +152,22 @@ void add_own_flags(Subcommand& sub, Invocation& invocation) {
       app.add_flag("--print-config", invocation.print_config, "Print the configuration and exit");
       break;
     case Command::kChat:
-      add_chat_flags(sub, invocation.chat);
+      app.add_option("--system", invocation.chat.system, "System message")->type_name("TEXT");
+      add_sampling_flags(sub, invocation.chat.sampling, /*has_lengths=*/true);
       break;
     case Command::kBench:
       add_bench_flags(app, invocation.bench);
       break;
     case Command::kBenchServe:
       add_bench_serve_flags(app, invocation.bench_serve);
+      break;
+    case Command::kBenchThroughput:
+      add_bench_throughput_flags(app, invocation.bench_offline);
+      add_sampling_flags(sub, invocation.bench_offline.sampling, /*has_lengths=*/false);
+      break;
+    case Command::kBenchLatency:
+      add_bench_latency_flags(app, invocation.bench_offline);
+      add_sampling_flags(sub, invocation.bench_offline.sampling, /*has_lengths=*/false);
       break;
     case Command::kBenchMock:
       add_bench_mock_flags(app, invocation.bench_mock);
@@ -230,7 +232,6 @@ std::vector<std::string> normalized(int argc, const char* const* argv) {
     }
     arguments.push_back(std::move(argument));
   }
-  join_command_words(arguments);
   return arguments;
 }
 
@@ -294,7 +295,8 @@ Expected<void> apply_knobs(const Subcommand& sub, Config& config) {
 }
 
 Expected<void> apply_sampling(const Subcommand& sub, Invocation& invocation) {
-  SamplingParams& sampling = invocation.chat.sampling;
+  if (sub.sampling_target == nullptr) return {};
+  SamplingParams& sampling = *sub.sampling_target;
   sampling.max_tokens = std::numeric_limits<int32_t>::max();
   for (const auto& [field, option] : sub.sampling) {
     if (option->count() == 0) continue;
@@ -361,6 +363,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   if (take_vllm_name(argc, argv, arguments)) {
     if (auto rejected = replace_vllm_arguments(arguments)) return *rejected;
   }
+  join_command_words(arguments);
   if (auto rejected = reject_command_word(arguments)) return *rejected;
 
   Invocation invocation;

@@ -290,14 +290,15 @@ Expected<TranslatedCommandLine> translate_serve(const std::vector<std::string>& 
 
 Expected<TranslatedCommandLine> translate_vllm(const std::vector<std::string>& arguments) {
   if (arguments.empty()) {
-    return make_error(ErrorCode::kInvalidArgument, "needs a command: serve, or --version");
+    return make_error(ErrorCode::kInvalidArgument, "needs a command: serve, bench, or --version");
   }
   if (arguments[0] == "--version" || arguments[0] == "-v") {
     return TranslatedCommandLine{{"version", "--short"}, {}};
   }
   if (arguments[0] == "serve") return translate_serve(arguments);
+  if (arguments[0] == "bench") return TranslatedCommandLine{arguments, {}};  // the same flags
   return make_error(ErrorCode::kInvalidArgument,
-                    "offers only \"serve\" and \"--version\", got \"" + arguments[0] + "\"");
+                    "offers only \"serve\", \"bench\" and \"--version\", got \"" + arguments[0] + "\"");
 }
 
 }  // namespace sluice

@@ -98,7 +98,7 @@ std::string percentile_word(double p) {
 
 std::string console_block(const Result& result) {
   const Summary& summary = result.summary;
-  std::string block = header(" Serving Benchmark Result ", '=');
+  std::string block = header(" " + result.labels.title + " ", '=');
   block += count_line("Successful requests:", static_cast<int64_t>(summary.completed));
   block += count_line("Failed requests:", static_cast<int64_t>(summary.failed));
   if (result.labels.max_concurrency) {

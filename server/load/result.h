@@ -17,6 +17,7 @@ namespace sluice::load {
 
 // What was asked for, as the result names it.
 struct ResultLabels {
+  std::string title = "Serving Benchmark Result";
   std::string date;  // "20261121-153000"
   std::string backend;
   std::string label;  // empty: none

@@ -76,9 +76,16 @@ class TlsTransport final : public Transport {
     }
     stream_.async_handshake(ssl::stream_base::client, [self = shared(), this](error_code failed) {
       if (events_ == nullptr) return;
-      if (failed) return events_->on_connect_failed(failed.message(), /*in_handshake=*/true);
+      if (failed) return events_->on_connect_failed(reason(failed), /*in_handshake=*/true);
       events_->on_connected();
     });
+  }
+
+  // "certificate verify failed" alone does not say what is wrong with it.
+  std::string reason(error_code failed) {
+    const auto verdict = SSL_get_verify_result(stream_.native_handle());
+    if (verdict == X509_V_OK) return failed.message();
+    return failed.message() + ": " + X509_verify_cert_error_string(verdict);
   }
 
   void close_socket() override {

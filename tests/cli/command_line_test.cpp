@@ -235,15 +235,82 @@ TEST(CommandLine, BenchServeTakesTheFlagsOfVllm) {
   EXPECT_EQ(parsed.invocation->command, Command::kBenchServe);
   const BenchServeOptions& options = parsed.invocation->bench_serve;
   EXPECT_EQ(options.backend, "openai-chat");
-  EXPECT_EQ(options.dataset.name, "prefix_repetition");
-  EXPECT_EQ(options.dataset.num_prompts, 7U);
+  EXPECT_EQ(options.data.dataset.name, "prefix_repetition");
+  EXPECT_EQ(options.data.dataset.num_prompts, 7U);
   EXPECT_EQ(options.burstiness, 0.5);
   EXPECT_EQ(options.max_concurrency, 4U);
-  EXPECT_EQ(options.goodput, (std::vector<std::string>{"ttft:100", "e2el:2000"}));
-  EXPECT_EQ(options.percentile_metrics, (std::vector<std::string>{"ttft", "e2el"}));
-  EXPECT_EQ(options.metric_percentiles, (std::vector<double>{50, 99.9}));
+  EXPECT_EQ(options.result.goodput, (std::vector<std::string>{"ttft:100", "e2el:2000"}));
+  EXPECT_EQ(options.result.percentile_metrics, (std::vector<std::string>{"ttft", "e2el"}));
+  EXPECT_EQ(options.result.metric_percentiles, (std::vector<double>{50, 99.9}));
   EXPECT_TRUE(options.request.ignore_eos);
-  EXPECT_TRUE(options.save_result);
+  EXPECT_TRUE(options.result.save_result);
+}
+
+TEST(CommandLine, BenchThroughputHasTheDataSetsOfBenchServeAndTheKnobsOfTheEngine) {
+  const auto parsed = parse({"bench",
+                             "throughput",
+                             "m",
+                             "--dataset-name",
+                             "prefix_repetition",
+                             "--num-prompts",
+                             "5",
+                             "--n",
+                             "2",
+                             "--temperature",
+                             "0",
+                             "--max-num-seqs",
+                             "4",
+                             "--seed",
+                             "9",
+                             "--output-json",
+                             "out.json"});
+  ASSERT_TRUE(parsed.invocation);
+  EXPECT_EQ(parsed.invocation->command, Command::kBenchThroughput);
+  EXPECT_EQ(parsed.invocation->config.model, "m");
+  EXPECT_EQ(parsed.invocation->config.max_num_seqs, 4);
+  EXPECT_EQ(parsed.invocation->config.seed, 9U);
+  const BenchOfflineOptions& options = parsed.invocation->bench_offline;
+  EXPECT_EQ(options.data.dataset.name, "prefix_repetition");
+  EXPECT_EQ(options.data.dataset.num_prompts, 5U);
+  EXPECT_EQ(options.num_choices, 2);
+  EXPECT_EQ(options.sampling.temperature, 0);
+  EXPECT_EQ(options.result.result_filename, "out.json");
+  // Nothing arrives later than the rest, so a delay or a rate is refused, not ignored.
+  EXPECT_NE(refusal({"bench", "throughput", "m", "--request-rate", "2"}).find("--request-rate"),
+            std::string::npos);
+  EXPECT_NE(refusal({"bench", "throughput", "m", "--max-tokens", "2"}).find("--max-tokens"),
+            std::string::npos);
+  EXPECT_NE(refusal({"bench", "throughput"}).find("needs a model"), std::string::npos);
+}
+
+TEST(CommandLine, BenchLatencyTakesTheFlagsOfVllm) {
+  const auto parsed = parse({"vllm",
+                             "bench",
+                             "latency",
+                             "--model",
+                             "m",
+                             "--input-len",
+                             "16",
+                             "--output-len",
+                             "4",
+                             "--batch-size",
+                             "2",
+                             "--n",
+                             "3",
+                             "--num-iters-warmup",
+                             "1",
+                             "--num-iters",
+                             "5"});
+  ASSERT_TRUE(parsed.invocation);
+  EXPECT_EQ(parsed.invocation->command, Command::kBenchLatency);
+  EXPECT_EQ(parsed.invocation->config.model, "m");
+  const BenchOfflineOptions& options = parsed.invocation->bench_offline;
+  EXPECT_EQ(options.input_len, 16);
+  EXPECT_EQ(options.output_len, 4);
+  EXPECT_EQ(options.batch_size, 2);
+  EXPECT_EQ(options.num_choices, 3);
+  EXPECT_EQ(options.num_warmups, 1);
+  EXPECT_EQ(options.num_iterations, 5);
 }
 
 TEST(CommandLine, BenchServeRefusesWhatItDoesNotKnow) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/cli/bench_serve_flags.h"
+#include "server/cli/bench_flags.h"
 
 #include <CLI/CLI.hpp>
 
@@ -38,7 +38,8 @@ void add_server_flags(CLI::App& app, BenchServeOptions& options) {
       ->group("Server");
 }
 
-void add_data_flags(CLI::App& app, BenchServeOptions& options) {
+// What an engine in this process can be asked as well as a server.
+void add_data_flags(CLI::App& app, BenchDataOptions& options) {
   auto& data = options.dataset;
   const auto add = [&app](const char* name, auto& value, const char* help, const char* type) {
     return app.add_option(name, value, help)->type_name(type)->group("Data");
@@ -48,7 +49,6 @@ void add_data_flags(CLI::App& app, BenchServeOptions& options) {
   add("--dataset-path", data.path, "File of the data set", "FILE");
   add("--num-prompts", data.num_prompts, "Requests, or conversations [1000]", "N")
       ->check(kPositive);
-  add("--seed", data.seed, "Fixes prompts, lengths and arrivals [0]", "N");
   add("--input-len", options.input_len, "Prompt tokens, whatever the data set", "N")
       ->check(kPositive);
   add("--output-len", options.output_len, "Answer tokens, whatever the data set", "N")
@@ -73,10 +73,6 @@ void add_data_flags(CLI::App& app, BenchServeOptions& options) {
       ->check(kPositive);
   add("--multi-turn-num-turns", data.num_turns, "Turns of a conversation [4]", "N")
       ->check(kPositive);
-  add("--multi-turn-delay-s", data.turn_delay_s, "Between an answer and the next turn [0]", "s")
-      ->check(kSeconds);
-  add("--trace-speedup", data.trace_speedup, "Plays a trace so many times faster [1]", "X")
-      ->check(CLI::Range(1e-6, 1e6));
   add("--vocab-size", options.vocab_size, "Random ids are below it [ids of common words]", "N")
       ->check(kPositive);
 }
@@ -85,6 +81,12 @@ void add_load_flags(CLI::App& app, BenchServeOptions& options) {
   const auto add = [&app](const char* name, auto& value, const char* help, const char* type) {
     return app.add_option(name, value, help)->type_name(type)->group("Load");
   };
+  auto& data = options.data.dataset;
+  add("--seed", data.seed, "Fixes prompts, lengths and arrivals [0]", "N");
+  add("--multi-turn-delay-s", data.turn_delay_s, "Between an answer and the next turn [0]", "s")
+      ->check(kSeconds);
+  add("--trace-speedup", data.trace_speedup, "Plays a trace so many times faster [1]", "X")
+      ->check(CLI::Range(1e-6, 1e6));
   add("--request-rate", options.request_rate, "Arrivals per second; inf: all at once [inf]", "X")
       ->check(CLI::Range(1e-9, std::numeric_limits<double>::infinity()))
       ->each([&options](const std::string&) { options.has_request_rate = true; });
@@ -127,12 +129,9 @@ void add_sampling_flags(CLI::App& app, load::RequestOptions& request) {
       ->group("Request");
 }
 
-void add_result_flags(CLI::App& app, BenchServeOptions& options) {
+void add_result_flags(CLI::App& app, BenchResultOptions& options) {
   const auto add = [&app](const char* name, auto& value, const char* help, const char* type) {
     return app.add_option(name, value, help)->type_name(type)->group("Result");
-  };
-  const auto flag = [&app](const char* name, bool& value, const char* help) {
-    app.add_flag(name, value, help)->group("Result");
   };
   add("--percentile-metrics", options.percentile_metrics, "Shown [ttft,tpot,itl]", "NAME,...")
       ->delimiter(',');
@@ -140,26 +139,95 @@ void add_result_flags(CLI::App& app, BenchServeOptions& options) {
       ->delimiter(',')
       ->check(CLI::Range(0.0, 100.0));
   add("--goodput", options.goodput, "Limits in ms of ttft, tpot, e2el", "NAME:MS...");
-  flag("--save-result", options.save_result, "Write the figures to a JSON file");
-  flag("--save-detailed", options.save_detailed, "With each request's own");
-  flag("--append-result", options.append_result, "Add them to the file as one more line");
-  add("--result-dir", options.result_dir, "Folder of that file", "DIR");
-  add("--result-filename", options.result_filename, "Name of that file", "FILE");
   add("--label", options.label, "Name of the run", "TEXT");
   add("--metadata", options.metadata, "More members of the JSON", "NAME=VALUE...");
   add("--html", options.html, "Write a report to look at", "FILE");
-  flag("--disable-tqdm", options.disable_progress, "No progress on standard error");
+  app.add_flag("--save-detailed", options.save_detailed, "Save each request's own figures too")
+      ->group("Result");
+  app.add_flag("--disable-tqdm", options.disable_progress, "No progress on standard error")
+      ->group("Result");
+}
+
+void add_result_file_flags(CLI::App& app, BenchResultOptions& options) {
+  const auto flag = [&app](const char* name, bool& value, const char* help) {
+    app.add_flag(name, value, help)->group("Result");
+  };
+  const auto add = [&app](const char* name, auto& value, const char* help, const char* type) {
+    app.add_option(name, value, help)->type_name(type)->group("Result");
+  };
+  flag("--save-result", options.save_result, "Write the figures to a JSON file");
+  flag("--append-result", options.append_result, "Add them to the file as one more line");
+  add("--result-dir", options.result_dir, "Folder of that file", "DIR");
+  add("--result-filename", options.result_filename, "Name of that file", "FILE");
+}
+
+void add_output_json_flag(CLI::App& app, BenchResultOptions& options) {
+  app.add_option("--output-json", options.result_filename, "Write the figures to this file")
+      ->type_name("FILE")
+      ->group("Result");
 }
 
 }  // namespace
 
+void add_bench_flags(CLI::App& app, BenchOptions& bench) {
+  app.add_option("--prefill", bench.prefill_lens, "Prompt lengths to prefill [128,512]")
+      ->delimiter(',')
+      ->check(kPositive)
+      ->type_name("N,...");
+  app.add_option("--concurrency", bench.concurrencies, "Requests decoded together [1,2,4,8]")
+      ->delimiter(',')
+      ->check(kPositive)
+      ->type_name("N,...");
+  app.add_option("--prompt-len", bench.prompt_len, "Prompt of a decode request [32]")
+      ->check(kPositive)
+      ->type_name("tokens");
+  app.add_option("--output-len", bench.output_len, "Tokens it generates [64]")
+      ->check(CLI::Range(2, 1 << 24))
+      ->type_name("tokens");
+  app.add_option("--rounds", bench.rounds, "Measured rounds; medians are shown [5]")
+      ->check(CLI::Range(1, 1000))
+      ->type_name("N");
+  app.add_option("--json", bench.json_path, "Also write the figures to this file")
+      ->type_name("FILE");
+}
+
 void add_bench_serve_flags(CLI::App& app, BenchServeOptions& options) {
   add_server_flags(app, options);
-  add_data_flags(app, options);
+  add_data_flags(app, options.data);
   add_load_flags(app, options);
   add_sampling_flags(app, options.request);
-  add_result_flags(app, options);
+  add_result_flags(app, options.result);
+  add_result_file_flags(app, options.result);
   app.footer("OPENAI_API_KEY in the environment is sent as the bearer token.");
+}
+
+void add_bench_throughput_flags(CLI::App& app, BenchOfflineOptions& options) {
+  add_data_flags(app, options.data);
+  add_result_flags(app, options.result);
+  add_output_json_flag(app, options.result);
+  app.add_option("--n", options.num_choices, "Answers to each prompt [1]")
+      ->check(kPositive)
+      ->type_name("N")
+      ->group("Load");
+  app.add_option("--max-concurrency", options.max_concurrency, "Requests under way [all]")
+      ->check(kPositive)
+      ->type_name("N")
+      ->group("Load");
+}
+
+void add_bench_latency_flags(CLI::App& app, BenchOfflineOptions& options) {
+  const auto add = [&app](const char* name, auto& value, const char* help, const char* type) {
+    return app.add_option(name, value, help)->type_name(type)->group("Load");
+  };
+  add("--input-len", options.input_len, "Tokens of each prompt [32]", "N")->check(kPositive);
+  add("--output-len", options.output_len, "Tokens of each answer [128]", "N")->check(kPositive);
+  add("--batch-size", options.batch_size, "Prompts together [8]", "N")->check(kPositive);
+  add("--n", options.num_choices, "Answers to each prompt [1]", "N")->check(kPositive);
+  add("--num-iters-warmup", options.num_warmups, "Batches before the measurement [10]", "N")
+      ->check(CLI::Range(0, 1 << 24));
+  add("--num-iters", options.num_iterations, "Batches measured [30]", "N")->check(kPositive);
+  add_result_flags(app, options.result);
+  add_output_json_flag(app, options.result);
 }
 
 void add_bench_mock_flags(CLI::App& app, BenchMockOptions& options) {

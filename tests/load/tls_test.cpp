@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// The client against a TLS server whose certificate is made here: trusted, unknown, expired, or of
+// another host.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "server/load/load_run.h"
+#include "server/load/mock_frames.h"
+
+namespace sluice::load {
+namespace {
+
+constexpr long kDay = 24L * 3600;
+
+struct FreeOpenSsl {
+  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
+
+  void operator()(X509* certificate) const { X509_free(certificate); }
+
+  void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
+
+  void operator()(SSL* ssl) const { SSL_free(ssl); }
+};
+
+// Self-signed, so that trusting it is trusting its issuer.
+struct Certificate {
+  std::unique_ptr<EVP_PKEY, FreeOpenSsl> key;
+  std::unique_ptr<X509, FreeOpenSsl> x509;
+};
+
+Certificate make_certificate(const char* alternative_name, long valid_from, long valid_to) {
+  Certificate made{std::unique_ptr<EVP_PKEY, FreeOpenSsl>(EVP_EC_gen("P-256")),
+                   std::unique_ptr<X509, FreeOpenSsl>(X509_new())};
+  X509* x509 = made.x509.get();
+  X509_set_version(x509, X509_VERSION_3);
+  ASN1_INTEGER_set(X509_get_serialNumber(x509), 1);
+  X509_gmtime_adj(X509_getm_notBefore(x509), valid_from);
+  X509_gmtime_adj(X509_getm_notAfter(x509), valid_to);
+  X509_set_pubkey(x509, made.key.get());
+  X509_NAME* name = X509_get_subject_name(x509);
+  X509_NAME_add_entry_by_txt(
+      name, "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>("test"), -1, -1, 0);
+  X509_set_issuer_name(x509, name);
+  X509_EXTENSION* extension =
+      X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name, alternative_name);
+  X509_add_ext(x509, extension, -1);
+  X509_EXTENSION_free(extension);
+  X509_sign(x509, made.key.get(), EVP_sha256());
+  return made;
+}
+
+// One connection at a time: handshake, a request read, a stream of one token sent, closed.
+class TlsServer {
+ public:
+  explicit TlsServer(const Certificate& certificate)
+      : context_(SSL_CTX_new(TLS_server_method())), socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    SSL_CTX_use_certificate(context_.get(), certificate.x509.get());
+    SSL_CTX_use_PrivateKey(context_.get(), certificate.key.get());
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    EXPECT_EQ(::bind(socket_, reinterpret_cast<sockaddr*>(&address), length), 0);
+    EXPECT_EQ(::listen(socket_, 16), 0);
+    ::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &length);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this] { serve(); });
+  }
+
+  ~TlsServer() {
+    stop_ = true;
+    ::shutdown(socket_, SHUT_RDWR);
+    thread_.join();
+    ::close(socket_);
+  }
+
+  [[nodiscard]] uint16_t port() const { return port_; }
+
+ private:
+  void serve() {
+    while (!stop_) {
+      const int connection = ::accept(socket_, nullptr, nullptr);
+      if (connection < 0) continue;
+      const std::unique_ptr<SSL, FreeOpenSsl> ssl(SSL_new(context_.get()));
+      SSL_set_fd(ssl.get(), connection);
+      if (SSL_accept(ssl.get()) == 1) answer(ssl.get());
+      ::close(connection);
+    }
+  }
+
+  static void answer(SSL* ssl) {
+    char request[4096];
+    if (SSL_read(ssl, request, sizeof request) <= 0) return;
+    const std::string reply = stream_head() + http_chunk(token_event(MockApi::kCompletions)) +
+                              stream_end(MockApi::kCompletions, 8, 1, /*usage=*/true);
+    SSL_write(ssl, reply.data(), static_cast<int>(reply.size()));
+    SSL_shutdown(ssl);
+  }
+
+  std::unique_ptr<SSL_CTX, FreeOpenSsl> context_;
+  int socket_;
+  uint16_t port_ = 0;
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+// Two requests; the records of what came of them.
+std::vector<Record> ask(const TlsServer& tls, Verification verification) {
+  const Server server{*parse_base_url("https://127.0.0.1:" + std::to_string(tls.port())),
+                      verification};
+  RequestOptions request;
+  request.model = "mock";
+  const auto format = RequestFormat::create(request, server.address);
+  DatasetOptions data;
+  data.num_prompts = 2;
+  data.input_len = 8;
+  data.output_len = 1;
+  const auto dataset = create_dataset(data);
+  RunOptions options;
+  options.max_concurrency = 1;
+  auto result = run_load(server, *format, **dataset, {0, 0}, options);
+  EXPECT_TRUE(result.has_value()) << result.error().message;
+  return result ? std::move(result->records) : std::vector<Record>{};
+}
+
+void expect_refused(const std::vector<Record>& records, const std::string& reason) {
+  ASSERT_EQ(records.size(), 2U);
+  for (const Record& record : records) {
+    EXPECT_EQ(record.error, ErrorKind::kTls);
+    EXPECT_NE(record.error_message.find(reason), std::string::npos) << record.error_message;
+  }
+}
+
+void expect_answered(const std::vector<Record>& records) {
+  ASSERT_EQ(records.size(), 2U);
+  for (const Record& record : records) {
+    EXPECT_TRUE(record.is_ok()) << record.error_message;
+    EXPECT_EQ(record.completion_tokens, 1);
+  }
+}
+
+// While it lives, certificates that `trusted` signed are trusted, and no others.
+class TrustStore {
+ public:
+  explicit TrustStore(const Certificate& trusted) : path_(::testing::TempDir() + "sluice_ca.pem") {
+    std::FILE* file = std::fopen(path_.c_str(), "wb");
+    PEM_write_X509(file, trusted.x509.get());
+    std::fclose(file);
+    ::setenv("SSL_CERT_FILE", path_.c_str(), 1);
+  }
+
+  ~TrustStore() {
+    ::unsetenv("SSL_CERT_FILE");
+    ::unlink(path_.c_str());
+  }
+
+ private:
+  std::string path_;
+};
+
+TEST(LoadTls, ATrustedCertificateOfTheHostIsAccepted) {
+  const Certificate certificate = make_certificate("IP:127.0.0.1", -kDay, kDay);
+  const TrustStore trust(certificate);
+  const TlsServer server(certificate);
+  expect_answered(ask(server, Verification::kCertificate));
+}
+
+TEST(LoadTls, AnUnknownIssuerIsRefusedUnlessNothingIsVerified) {
+  const TlsServer server(make_certificate("IP:127.0.0.1", -kDay, kDay));
+  expect_refused(ask(server, Verification::kCertificate), "self-signed certificate");
+  expect_answered(ask(server, Verification::kNone));
+}
+
+TEST(LoadTls, AnExpiredCertificateIsRefused) {
+  const Certificate certificate = make_certificate("IP:127.0.0.1", -2 * kDay, -kDay);
+  const TrustStore trust(certificate);
+  const TlsServer server(certificate);
+  expect_refused(ask(server, Verification::kCertificate), "certificate has expired");
+}
+
+TEST(LoadTls, ACertificateOfAnotherHostIsRefused) {
+  const Certificate certificate = make_certificate("DNS:example.org", -kDay, kDay);
+  const TrustStore trust(certificate);
+  const TlsServer server(certificate);
+  expect_refused(ask(server, Verification::kCertificate), "certificate verify failed");
+}
+
+}  // namespace
+}  // namespace sluice::load
