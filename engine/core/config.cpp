@@ -310,6 +310,13 @@ std::vector<Knob> make_model_knobs() {
                                    "",
                                    "auto|dummy",
                                    "dummy: random weights from a directory's config.json alone."),
+      string<&Config::generation_config>(
+          "generation-config",
+          "model",
+          "Sampling where requests do not say: auto: the model's, vllm: the API's, or a "
+          "generation_config.json."),
+      string<&Config::override_generation_config>(
+          "override-generation-config", "model", "JSON object put over the generation config."),
       string<&Config::chat_template>(
           "chat-template", "model", "Jinja file to use instead of the model's own template."),
       integer_or_auto<&Config::max_model_len>(

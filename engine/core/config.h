@@ -22,6 +22,8 @@ struct Config {
   std::string hf_token;                    // empty: HF_TOKEN, the token file
   std::vector<std::string> served_model_name;  // empty: the model's own name
   std::string load_format = "auto";        // auto, dummy: random weights from config.json
+  std::string generation_config = "auto";  // auto, vllm (none), a file or its folder
+  std::string override_generation_config;  // JSON, put over it
   std::string chat_template;               // file; empty: the model's own
   int64_t max_model_len = 0;               // tokens; 0: the model's, as far as memory allows
   std::string kv_cache_dtype = "auto";     // auto (bfloat16), bfloat16, float16, float32

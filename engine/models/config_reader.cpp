@@ -122,7 +122,8 @@ Expected<void> read_scaling(const Metadata& metadata,
     rope.attention_factor = static_cast<float>(attention);
     SLUICE_TRY_VOID(read_long_factors(metadata, rope, config));
   } else if (type == "dynamic") {
-    if (factor < 1) return metadata.wrong("rope.scaling.factor", std::to_string(factor), "1 or more");
+    if (factor < 1)
+      return metadata.wrong("rope.scaling.factor", std::to_string(factor), "1 or more");
     config.dynamic_rope = {.trained_context = config.context_len, .factor = factor};
     config.context_len =
         static_cast<int32_t>(std::min(context * factor, static_cast<double>(kMaxContext)));

@@ -19,6 +19,7 @@ class GgufCheckpoint final : public Checkpoint {
     const std::string prefix = architecture_ + ".";
     for (const auto& [key, value] : first().metadata()) {
       if (key.starts_with(prefix)) add_metadata(key, key.substr(prefix.size()), value);
+      if (key.starts_with("general.sampling.")) add_metadata(key, key, value);
     }
     for (const auto& part : parts_) {
       for (const GgufTensor& tensor : part->tensors()) {

@@ -35,6 +35,7 @@ enum class Command : uint8_t {
 struct ChatOptions {
   std::string system;       // empty: no system message
   SamplingParams sampling;  // max_tokens: at most; the context may allow fewer
+  std::vector<const SamplingField*> given;  // the fields that flags set; the model has the others
 };
 
 struct FileOptions {

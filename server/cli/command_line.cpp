@@ -307,6 +307,7 @@ Expected<void> apply_sampling(const Subcommand& sub, Invocation& invocation) {
                         option->get_name() + " must be a number, got \"" + text + "\"");
     }
     SLUICE_TRY_VOID(set_sampling_field(sampling, *field, value));
+    invocation.chat.given.push_back(field);
   }
   sampling.seed = invocation.config.seed;
   return validate(sampling);
