@@ -18,6 +18,7 @@
 #include "engine/request_table.h"
 #include "engine/sampling/sampler.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/weights/generation_defaults.h"
 #include "kvcache/kv_cache_manager.h"
 #include "scheduler/scheduler.h"
 
@@ -176,6 +177,13 @@ Expected<void> LocalEngine::load() {
   info_.system_fingerprint = runner->fingerprint();
   info_.backend = runner->device().name();
   info_.memory_plan = runner->plan().describe();
+  SLUICE_TRY(const GenerationDefaults defaults,
+             read_generation_defaults(config_, runner->checkpoint()));
+  info_.sampling = defaults.sampling;
+  info_.max_output_tokens = defaults.max_output_tokens;
+  if (!defaults.summary.empty()) {
+    log_event(LogLevel::kInfo, "sampling_defaults", "of_the_model", defaults.summary);
+  }
   core_ = std::make_unique<Core>(config_, std::move(runner), *tokenizer_);
   if (events.is_enabled) {
     SLUICE_TRY(

@@ -290,7 +290,17 @@ std::vector<Knob> make_model_knobs() {
   return {
       string<&Config::model>("model",
                              "model",
-                             "Path of a GGUF file or a model directory; also the argument MODEL."),
+                             "GGUF file, model directory, or name on the hub (org/name, "
+                             "org/name:QUANT); also the argument MODEL."),
+      string<&Config::revision>(
+          "revision", "model", "Branch, tag or commit of a model by name."),
+      string<&Config::download_dir>(
+          "download-dir", "model", "Cache of models by name. Default: HF_HUB_CACHE, HF_HOME/hub."),
+      string<&Config::hub_url>(
+          "hub-url", "model", "Where models by name come from. Default: HF_ENDPOINT, "
+                              "https://huggingface.co."),
+      string<&Config::hf_token>(
+          "hf-token", "model", "Token for the hub. Default: HF_TOKEN, the hub's token file."),
       list<&Config::served_model_name>(
           "served-model-name",
           "model",
@@ -300,6 +310,13 @@ std::vector<Knob> make_model_knobs() {
                                    "",
                                    "auto|dummy",
                                    "dummy: random weights from a directory's config.json alone."),
+      string<&Config::generation_config>(
+          "generation-config",
+          "model",
+          "Sampling where requests do not say: auto: the model's, vllm: the API's, or a "
+          "generation_config.json."),
+      string<&Config::override_generation_config>(
+          "override-generation-config", "model", "JSON object put over the generation config."),
       string<&Config::chat_template>(
           "chat-template", "model", "Jinja file to use instead of the model's own template."),
       integer_or_auto<&Config::max_model_len>(
@@ -598,9 +615,12 @@ std::string print_config(const Config& config) {
   out << YAML::BeginMap;
   for (const Knob& knob : config_knobs()) {
     const std::string value = knob.get(config);
-    if (std::string_view(knob.name) == "api-key") {
+    const std::string_view name = knob.name;
+    if (name == "api-key" || name == "hf-token") {
       // A secret does not belong on a terminal or in a log.
-      if (!value.empty()) out << YAML::Comment("api-key: set, not shown") << YAML::Newline;
+      if (!value.empty()) {
+        out << YAML::Comment(std::string(name) + ": set, not shown") << YAML::Newline;
+      }
       continue;
     }
     out << YAML::Key << knob.name << YAML::Value;
