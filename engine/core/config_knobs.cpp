@@ -139,10 +139,20 @@ std::string get_string(const Config& config) {
   return config.*kMember;
 }
 
+// vLLM takes some lists as JSON: ["a", "b"] is a,b.
+std::string without_brackets(const std::string& text) {
+  if (!text.starts_with('[') || !text.ends_with(']')) return text;
+  std::string plain;
+  for (const char c : text.substr(1, text.size() - 2)) {
+    if (c != '"' && c != ' ') plain += c;
+  }
+  return plain;
+}
+
 template <auto kMember>
 Expected<void> set_list(Config& config, const Knob& knob, const std::string& text) {
   std::vector<std::string> items;
-  std::stringstream stream(text);
+  std::stringstream stream(without_brackets(text));
   for (std::string item; std::getline(stream, item, ',');) {
     if (item.empty()) return knob_error(knob, "a comma-separated list without empty items", text);
     items.push_back(item);
@@ -282,9 +292,8 @@ constexpr int64_t kDay = 86400;  // seconds
 
 std::vector<Knob> make_model_knobs() {
   return {
-      string<&Config::model>("model",
-                             "model",
-                             "Path of a GGUF file or a model directory; also the argument MODEL."),
+      string<&Config::model>(
+          "model", "model", "Path of a GGUF file or a model directory; also the argument MODEL."),
       list<&Config::served_model_name>(
           "served-model-name",
           "model",
@@ -377,6 +386,28 @@ std::vector<Knob> make_server_knobs() {
   return {
       string<&Config::host>("host", "server", "Address to listen on."),
       integer<&Config::port>("port", "server", "", {0, 65535}, "TCP port; 0 takes a free one."),
+      string<&Config::uds>("uds", "server", "Unix socket to listen on instead of host and port."),
+      string<&Config::ssl_certfile>(
+          "ssl-certfile", "server", "PEM certificate chain; with it the server speaks TLS."),
+      string<&Config::ssl_keyfile>(
+          "ssl-keyfile",
+          "server",
+          "PEM private key; without it the key is in the certificate file."),
+      string<&Config::ssl_ca_certs>(
+          "ssl-ca-certs", "server", "PEM certificates of who signs client certificates."),
+      choice<&Config::ssl_cert_reqs>("ssl-cert-reqs",
+                                     "server",
+                                     "",
+                                     "0|1|2",
+                                     "Client certificates: no, checked if given, required."),
+      list<&Config::allowed_origins>(
+          "allowed-origins", "server", "Origins whose pages may use the server; * is any."),
+      list<&Config::allowed_methods>(
+          "allowed-methods", "server", "Methods that such pages may use."),
+      list<&Config::allowed_headers>(
+          "allowed-headers", "server", "Request headers that such pages may send."),
+      boolean<&Config::allow_credentials>(
+          "allow-credentials", "server", "Lets such pages send cookies and client certificates."),
       list<&Config::api_key>(
           "api-key", "server", "Accepted bearer tokens; none: no authentication."),
       integer<&Config::io_threads>("io-threads",
@@ -392,6 +423,8 @@ std::vector<Knob> make_limit_knobs() {
   return {
       bytes<&Config::max_body_bytes>(
           "max-body-bytes", "server", {kKiB, kGiB}, "Largest request body."),
+      integer<&Config::max_gzip_ratio>(
+          "max-gzip-ratio", "server", "", {1, 1100}, "Times that a gzip body may grow."),
       bytes<&Config::max_header_bytes>(
           "max-header-bytes", "server", {kKiB, kMiB}, "Largest request header."),
       integer<&Config::max_json_depth>(

@@ -144,7 +144,6 @@ TEST(VllmCommandLine, FlagThatCouldChangeAnAnswerIsRefusedByName) {
                            "--enable-lora",
                            "--tokenizer",
                            "--kv-transfer-config",
-                           "--ssl-certfile",
                            "--override-generation-config",
                            "--made-up"}) {
     const std::string line = refusal({"vllm", "serve", "m.gguf", flag, "x"});
