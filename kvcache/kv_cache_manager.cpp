@@ -418,6 +418,8 @@ KvUsage KvCacheManager::usage() const {
 
 int32_t KvCacheManager::num_groups() const { return static_cast<int32_t>(impl_->groups.size()); }
 
+bool KvCacheManager::caches_prefixes() const { return impl_->options.enable_prefix_caching; }
+
 int32_t KvCacheManager::block_size() const { return impl_->options.block_size; }
 
 // Tables against pools: refcounts are the holders found, tags and index entries name each other.

@@ -111,6 +111,7 @@ class KvCacheManager {
   [[nodiscard]] KvUsage usage() const;
   [[nodiscard]] int32_t num_groups() const;
   [[nodiscard]] int32_t block_size() const;
+  [[nodiscard]] bool caches_prefixes() const;
 
   // Walks everything: conservation (free + cached + referenced + held by transfers = all), refcounts
   // equal to the holders found, index entries valid. Empty when right, else what is wrong. Tests.

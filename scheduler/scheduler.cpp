@@ -30,6 +30,9 @@ struct Entry {
   int32_t num_allocated_tokens = 0;  // KV room, a multiple of the block size
   int32_t forced_at_generated = -1;  // generated tokens at the last forced preemption
   uint64_t last_step = 0;            // scheduled last in
+  // While it follows: the running request that computes a prefix of its own, and how long that is.
+  RequestId leader{};
+  int32_t num_shared_tokens = 0;
 
   [[nodiscard]] QueueKey key() const { return {request.priority, request.arrival_order}; }
 
@@ -70,7 +73,8 @@ struct Scheduler::Impl {
   std::vector<int32_t> free_entries;
   IdMap entry_of;
   WaitingQueue waiting;
-  std::vector<int32_t> running;  // hold blocks; sorted by key
+  std::vector<int32_t> followers;  // wait outside the queue for a prefix that is being computed
+  std::vector<int32_t> running;    // hold blocks; sorted by key
   CostModel cost;
   SchedulerOutput output;
   StepShape shape;  // of `output`
@@ -101,6 +105,7 @@ struct Scheduler::Impl {
     max_num_running = std::min(o.max_num_seqs, o.max_num_batched_tokens);
     const auto num_seqs = static_cast<size_t>(max_num_running);
     running.reserve(num_seqs);
+    followers.reserve(static_cast<size_t>(max_entries));
     output.scheduled.reserve(num_seqs);
     output.preempted.reserve(num_seqs);
     output.failed.reserve(1);
@@ -136,6 +141,9 @@ struct Scheduler::Impl {
   [[nodiscard]] int64_t total_available() const;
   [[nodiscard]] bool head_still_blocked(const Entry& head) const;
   bool admit(int32_t index);
+  [[nodiscard]] int32_t shared_tokens(const Request& a, const Request& b) const;
+  bool follow(int32_t index);
+  void release_followers();
   void admit_waiting();
   void fail_oldest();
   void retire_row(const ScheduledRequest& row, std::span<const SampledToken> sampled, size_t& next);
@@ -177,7 +185,7 @@ Expected<void> Scheduler::add(NewRequest request) {
                       "max_tokens",
                       "context_length_exceeded");
   }
-  if (m.waiting.size() >= m.options.max_num_queued_reqs) {
+  if (num_waiting() >= m.options.max_num_queued_reqs) {
     return make_error(ErrorCode::kResourceExhausted, "the waiting queue is full");
   }
   const int32_t index = m.free_entries.back();
@@ -207,6 +215,10 @@ bool Scheduler::abort(RequestId id) {
   Entry& e = m.entry(index);
   if (m.waiting.contains(index)) {
     m.waiting.remove(index);
+    m.leave(index);
+    return true;
+  }
+  if (std::erase(m.followers, index) > 0) {
     m.leave(index);
     return true;
   }
@@ -431,12 +443,59 @@ bool Scheduler::Impl::admit(int32_t index) {
   return true;
 }
 
+// Whole blocks of the tokens that both begin with, one token of `b` left to compute.
+int32_t Scheduler::Impl::shared_tokens(const Request& a, const Request& b) const {
+  const auto longest = static_cast<ptrdiff_t>(std::min(a.num_tokens(), b.num_tokens() - 1));
+  const auto end = std::mismatch(a.tokens.begin(), a.tokens.begin() + longest, b.tokens.begin());
+  const auto shared = static_cast<int32_t>(end.first - a.tokens.begin());
+  return shared - shared % kv.block_size();
+}
+
+// Whether a running request is computing a prefix of this one: then it waits for that, and finds it
+// in the cache, instead of computing it beside the other. Those behind it do not wait for it.
+bool Scheduler::Impl::follow(int32_t index) {
+  if (!kv.caches_prefixes()) return false;
+  Entry& e = entry(index);
+  e.num_shared_tokens = 0;
+  for (const int32_t other : running) {
+    const Entry& leader = entry(other);
+    const Request& r = leader.request;
+    if (leader.draining() || r.extras != e.request.extras) continue;
+    const int32_t longest = std::min(r.num_tokens(), e.request.num_tokens() - 1);
+    if (longest - r.num_computed_tokens < kv.block_size()) continue;
+    const int32_t shared = shared_tokens(r, e.request);
+    if (shared <= std::max(r.num_computed_tokens, e.num_shared_tokens)) continue;
+    e.leader = r.id;
+    e.num_shared_tokens = shared;
+  }
+  if (e.num_shared_tokens == 0) return false;
+  waiting.remove(index);
+  followers.push_back(index);
+  return true;
+}
+
+// Back into the queue when the prefix is computed, or its leader does not run any more.
+void Scheduler::Impl::release_followers() {
+  std::erase_if(followers, [this](int32_t index) {
+    const Entry& e = entry(index);
+    const int32_t leader = entry_of.find(e.leader);
+    if (leader != IdMap::kAbsent) {
+      const Entry& other = entry(leader);
+      const bool runs = other.request.status == RequestStatus::kRunning && !other.draining();
+      if (runs && other.request.num_computed_tokens < e.num_shared_tokens) return false;
+    }
+    waiting.push(e.key(), index);
+    return true;
+  });
+}
+
 void Scheduler::Impl::admit_waiting() {
   while (!waiting.empty() && num_tokens_left() > 0 &&
          running.size() < static_cast<size_t>(max_num_running)) {
     // Blocks that somebody running is short of are not for newcomers.
     const bool nothing_else = output.scheduled.empty() && idle();
     if (short_of_blocks && !nothing_else) return;
+    if (follow(waiting.first())) continue;
     if (!admit(waiting.first())) return;
   }
 }
@@ -467,6 +526,7 @@ const SchedulerOutput& Scheduler::schedule() {
   m.short_of_blocks = false;
   m.preempt_drained();
   m.force_preemption();
+  m.release_followers();
   m.schedule_decodes();
   m.schedule_prefills();
   m.admit_waiting();
@@ -547,9 +607,11 @@ const Request* Scheduler::find(RequestId id) const {
 
 int32_t Scheduler::num_running() const { return static_cast<int32_t>(impl_->running.size()); }
 
-int32_t Scheduler::num_waiting() const { return impl_->waiting.size(); }
+int32_t Scheduler::num_waiting() const {
+  return impl_->waiting.size() + static_cast<int32_t>(impl_->followers.size());
+}
 
-bool Scheduler::has_work() const { return !impl_->running.empty() || !impl_->waiting.empty(); }
+bool Scheduler::has_work() const { return num_running() + num_waiting() > 0; }
 
 std::string Scheduler::Impl::check_entry(int32_t index) const {
   const Entry& e = entry(index);
@@ -560,7 +622,9 @@ std::string Scheduler::Impl::check_entry(int32_t index) const {
     return name + ": scheduled is not computed + in flight";
   }
   if (r.num_generated() + e.num_pending_samples > r.max_tokens) return name + " generates too much";
-  if (waiting.contains(index)) {
+  const bool follows = std::ranges::count(followers, index) > 0;
+  if (waiting.contains(index) || follows) {
+    if (waiting.contains(index) && follows) return name + " waits twice";
     const bool empty = r.num_scheduled_tokens == 0 && e.num_allocated_tokens == 0 &&
                        e.num_pending_samples == 0 && kv.block_table(r.id, 0).empty();
     if (!empty || e.draining()) return name + " waits and holds something";
@@ -589,7 +653,7 @@ std::string Scheduler::check_integrity() const {
     num_draining += e.draining();
     if (std::string wrong = m.check_entry(static_cast<int32_t>(i)); !wrong.empty()) return wrong;
   }
-  if (num_in_use != m.running.size() + static_cast<size_t>(m.waiting.size()) ||
+  if (num_in_use != m.running.size() + static_cast<size_t>(num_waiting()) ||
       num_in_use + m.free_entries.size() != m.entries.size() || num_in_use != m.entry_of.size()) {
     return "requests are miscounted";
   }

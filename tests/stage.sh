@@ -46,8 +46,9 @@ case "$stage" in
     python3 deploy/image_test.py
     ;;
   fuzz)
-    configure fuzz
-    ninja -C build-fuzz fuzz_targets
+    # The folder of the other sanitizer stage: every library is compiled for both at once.
+    configure asan
+    ninja -C build-asan fuzz_targets
     found="$(mktemp -d)"
     trap 'rm -rf "$found"' EXIT
     export found
@@ -57,8 +58,8 @@ case "$stage" in
       mkdir "${corpora[0]}"
       if [[ -d "tests/fuzz/corpus/$1" ]]; then corpora+=("tests/fuzz/corpus/$1"); fi
       # Commits are judged on the same inputs; the long tier looks for new ones (seed 0: random).
-      if "build-fuzz/tests/fuzz/$1" -seed="${SLUICE_FUZZ_SEED:-1}" -max_total_time="${SLUICE_FUZZ_SECONDS:-20}" -timeout=10 \
-        -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix=build-fuzz/ "${corpora[@]}" \
+      if "build-asan/tests/fuzz/$1" -seed="${SLUICE_FUZZ_SEED:-1}" -max_total_time="${SLUICE_FUZZ_SECONDS:-20}" -timeout=10 \
+        -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix=build-asan/ "${corpora[@]}" \
         >"$found/$1.log" 2>&1; then
         echo "$1: $(grep -o 'stat::number_of_executed_units: *[0-9]*' "$found/$1.log" || true)"
       else
@@ -68,7 +69,7 @@ case "$stage" in
       fi
     }
     export -f fuzz_one
-    xargs -P "$(nproc)" -I '{}' bash -c 'fuzz_one {}' <build-fuzz/fuzz_targets.txt
+    xargs -P "$(nproc)" -I '{}' bash -c 'fuzz_one {}' <build-asan/fuzz_targets.txt
     ;;
   *)
     echo "stage.sh: unknown stage $stage" >&2

@@ -100,6 +100,7 @@ class FakeEngine {
   void see_failed(const SchedulerOutput& output, EpisodeStats& stats);
   void see_row(const ScheduledRequest& scheduled, Step& step, EpisodeStats& stats);
   void check_budgets(const SchedulerOutput& output);
+  [[nodiscard]] bool may_follow(const Shadow& waiting) const;
   void check_admission_order(const Shadow& admitted);
   void check_exclusive_writes(const Row& row);
   void check_oldest_progresses(const SchedulerOutput& output);

@@ -109,6 +109,63 @@ TEST_F(SchedulerTest, WaitingRequestsComeByPriorityThenArrival) {
   EXPECT_EQ(order, (std::vector<uint64_t>{3, 1, 2}));
 }
 
+TEST_F(SchedulerTest, ASharedPromptIsComputedOnceAndOthersPassWhoWaitForIt) {
+  SchedulerOptions chunked = options();
+  chunked.max_num_batched_tokens = 24;
+  build(64, chunked);
+  ASSERT_TRUE(add(7, 40, 4));
+  for (uint64_t id = 8; id <= 9; ++id) {  // the same tokens
+    ASSERT_TRUE(scheduler_->add({.id = RequestId{id},
+                                 .prompt = std::vector<TokenId>(40, 7),
+                                 .max_tokens = 4,
+                                 .priority = 0,
+                                 .extras = {}}));
+  }
+  ASSERT_TRUE(add(10, 6, 4));
+  SchedulerOutput output = step();
+  EXPECT_EQ(tokens_of(output, 7), 24);
+  output = step();
+  EXPECT_EQ(tokens_of(output, 7), 16);
+  EXPECT_EQ(tokens_of(output, 10), 6);  // came last, and passed
+  output = step();
+  EXPECT_EQ(tokens_of(output, 8), 4);  // 36 of 40 were found
+  EXPECT_EQ(tokens_of(output, 9), 4);
+  EXPECT_EQ(scheduler_->find(RequestId{9})->num_cached_tokens, 36);
+}
+
+TEST_F(SchedulerTest, WhoWaitsForAPrefixGoesOnAloneWhenItsLeaderLeaves) {
+  SchedulerOptions chunked = options();
+  chunked.max_num_batched_tokens = 16;
+  build(64, chunked);
+  ASSERT_TRUE(add(7, 40, 4));
+  ASSERT_TRUE(scheduler_->add({.id = RequestId{8},
+                               .prompt = std::vector<TokenId>(40, 7),
+                               .max_tokens = 4,
+                               .priority = 0,
+                               .extras = {}}));
+  EXPECT_EQ(tokens_of(step(), 7), 16);
+  EXPECT_EQ(scheduler_->num_waiting(), 1);
+  ASSERT_TRUE(scheduler_->abort(RequestId{7}));
+  EXPECT_EQ(tokens_of(step(), 8), 16);
+  EXPECT_EQ(scheduler_->find(RequestId{8})->num_cached_tokens, 16);  // what had been computed
+  EXPECT_FALSE(scheduler_->abort(RequestId{7}));
+}
+
+TEST_F(SchedulerTest, WhoWaitsForAPrefixCanBeAborted) {
+  build(64, options());
+  ASSERT_TRUE(add(7, 40, 4));
+  ASSERT_TRUE(scheduler_->add({.id = RequestId{8},
+                               .prompt = std::vector<TokenId>(40, 7),
+                               .max_tokens = 4,
+                               .priority = 0,
+                               .extras = {}}));
+  const SchedulerOutput output = schedule();
+  EXPECT_EQ(output.scheduled.size(), 1U);
+  EXPECT_TRUE(scheduler_->abort(RequestId{8}));
+  EXPECT_EQ(scheduler_->num_waiting(), 0);
+  update(output);
+}
+
 TEST_F(SchedulerTest, WhatCouldNeverRunIsRefusedAndAFullQueueToo) {
   SchedulerOptions small = options();
   small.max_num_queued_reqs = 1;
