@@ -10,6 +10,7 @@
 #include "server/api_errors.h"
 #include "server/io_worker.h"
 #include "server/json_writer.h"
+#include "server/prompt.h"
 
 namespace sluice {
 namespace {
@@ -34,7 +35,8 @@ bool contains(const std::vector<TokenId>& ids, TokenId id) {
 
 Generation::Choice::Choice(const Tokenizer& tokenizer, const GenerationRequest& request)
     : detokenizer(tokenizer, request.stop, request.skip_special_tokens),
-      logprobs(tokenizer, request.endpoint) {}
+      logprobs(tokenizer, request.endpoint, request.skip_special_tokens),
+      prompt_logprobs(tokenizer) {}
 
 Generation::Generation(FrontEnd& front_end, Exchange exchange, GenerationRequest request)
     : front_end_(front_end),
@@ -57,6 +59,7 @@ Generation::Generation(FrontEnd& front_end, Exchange exchange, GenerationRequest
     if (request_.return_token_ids) prompts_.push_back(ids);
     const size_t prompt_idx = i / static_cast<size_t>(request_.num_choices);
     if (!request_.echoed.empty()) choices_[i].echoed = request_.echoed[prompt_idx];
+    if (request_.num_echoed_logprobs >= 0) start_echo(choices_[i], ids.front());
     if (i % static_cast<size_t>(request_.num_choices) == 0) {
       prompt_tokens_ += static_cast<int64_t>(ids.size());
     }
@@ -64,6 +67,10 @@ Generation::Generation(FrontEnd& front_end, Exchange exchange, GenerationRequest
 }
 
 Generation::~Generation() = default;
+
+void Generation::start_echo(Choice& choice, TokenId first) {
+  choice.logprobs.start_prompt(first, !is_hidden_bos(tokenizer_, first));
+}
 
 void Generation::start() {
   IoWorker& worker = exchange_.writer->worker();
@@ -93,12 +100,13 @@ void Generation::accept(size_t choice_idx, const TokenOutput& output) {
   if (output.finish_reason == FinishReason::kAbort) {
     return fail(Error{ErrorCode::kUnavailable, "The server is shutting down.", {}, {}});
   }
+  if (!output.prompt_logprobs.empty()) return append_prompt(choice, output);
   std::string text;
   if (output.token != kInvalidToken) append_token(choice, output, text);
   if (!choice.finished && output.finish_reason != FinishReason::kNone) {
     text += choice.detokenizer.finish();
-    finish_choice(choice, output.finish_reason);
-    if (output.stop_token != kInvalidToken) {
+    finish_choice(choice, request_.only_echo ? FinishReason::kLength : output.finish_reason);
+    if (!request_.only_echo && output.stop_token != kInvalidToken) {
       const bool is_end = !ignore_eos_ && contains(tokenizer_.end_tokens(), output.stop_token);
       if (!is_end) choice.stop_reason = std::to_string(output.stop_token);
     }
@@ -114,7 +122,19 @@ void Generation::accept(size_t choice_idx, const TokenOutput& output) {
   }
 }
 
+void Generation::append_prompt(Choice& choice, const TokenOutput& output) {
+  for (const PromptLogprob& scored : output.prompt_logprobs) {
+    if (request_.num_echoed_logprobs >= 0) {
+      choice.logprobs.append_prompt(scored, request_.num_echoed_logprobs);
+    }
+    if (request_.num_prompt_logprobs >= 0) {
+      choice.prompt_logprobs.append(scored, request_.num_prompt_logprobs);
+    }
+  }
+}
+
 void Generation::append_token(Choice& choice, const TokenOutput& output, std::string& text) {
+  if (request_.only_echo) return;
   if (choice.num_tokens == 0) choice.num_cached = output.num_cached_tokens;
   ++choice.num_tokens;
   choice.sum_logprobs += output.logprob;
@@ -205,6 +225,11 @@ void Generation::send_whole() {
   const std::vector<size_t> returned = returned_choices();
   std::vector<ChoiceText> texts(returned.size());
   std::vector<const std::vector<TokenId>*> prompts;
+  std::vector<std::string> prompt_logprobs;  // by prompt; its first choice has them
+  for (size_t i = 0; request_.num_prompt_logprobs >= 0 && i < choices_.size();
+       i += static_cast<size_t>(request_.num_choices)) {
+    prompt_logprobs.push_back(choices_[i].prompt_logprobs.take());
+  }
   for (size_t i = 0; i < returned.size(); ++i) {
     if (!prompts_.empty()) prompts.push_back(&prompts_[returned[i]]);
     Choice& choice = choices_[returned[i]];
@@ -215,6 +240,10 @@ void Generation::send_whole() {
     texts[i].finish_reason = choice.finish_reason;
     texts[i].stop_reason = choice.stop_reason;
     if (request_.return_token_ids) texts[i].token_ids = &choice.token_ids;
+    if (!prompt_logprobs.empty()) {
+      texts[i].prompt_logprobs =
+          prompt_logprobs[returned[i] / static_cast<size_t>(request_.num_choices)];
+    }
   }
   HttpResponse response;
   response.headers = headers();

@@ -42,6 +42,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     bool has_role = false;  // its role event is written
     Detokenizer detokenizer;
     LogprobsText logprobs;
+    PromptLogprobsText prompt_logprobs;
     std::string echoed;              // prompt to repeat before the first text
     std::string text;                // whole responses
     std::string logprobs_json;       // whole responses
@@ -53,6 +54,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
     int64_t num_cached = 0;
   };
 
+  void start_echo(Choice& choice, TokenId first);
+  void append_prompt(Choice& choice, const TokenOutput& output);
   void append_token(Choice& choice, const TokenOutput& output, std::string& text);
   void finish_choice(Choice& choice, FinishReason reason);
   void write_event(size_t choice_idx, const std::string& text);

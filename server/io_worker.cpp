@@ -56,8 +56,12 @@ void IoWorker::watch(RequestId id, std::shared_ptr<Generation> generation, size_
   num_watched_.fetch_add(1);
 }
 
-void IoWorker::adopt(boost::asio::ip::tcp::socket socket) {
-  auto connection = std::make_shared<Connection>(std::move(socket), *this, limits_);
+void IoWorker::adopt(StreamSocket socket) {
+  std::unique_ptr<TlsSession> tls;
+  if (front_end_.tls != nullptr) tls = front_end_.tls->create_session();
+  if (front_end_.tls != nullptr && tls == nullptr) return front_end_.connection_closed();
+  auto connection =
+      std::make_shared<Connection>(std::move(socket), std::move(tls), *this, limits_);
   connections_.emplace(connection.get(), connection);
   connection->start();
 }

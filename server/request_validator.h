@@ -41,6 +41,9 @@ struct GenerationRequest {
   int32_t num_choices = 1;             // of each prompt that are generated: best_of, or n
   int32_t num_returned = 1;            // of each prompt that are answered: n, the likeliest
   bool wants_logprobs = false;         // in the answer; best_of needs them anyway
+  int32_t num_prompt_logprobs = -1;    // of `prompt_logprobs`; -1: not in the answer
+  int32_t num_echoed_logprobs = -1;    // of the echoed prompt; -1: none
+  bool only_echo = false;              // max_tokens 0: the one token generated is not answered
   uint64_t seed = 0;                   // of choice 0
   StopConfig stop;
   std::vector<std::string> echoed;  // before each prompt's answers; empty: no echo

@@ -113,6 +113,7 @@ std::string ResponseFormat::whole(std::span<const ChoiceText> choices,
         json.key("prompt_token_ids");
         write_token_ids(json, *prompt_token_ids[choice.index]);
       }
+      if (!choice.prompt_logprobs.empty()) json.key("prompt_logprobs").raw(choice.prompt_logprobs);
     }
     write_choice_end(json, choice);
   }
@@ -120,6 +121,9 @@ std::string ResponseFormat::whole(std::span<const ChoiceText> choices,
   if (endpoint_ == Endpoint::kChat && !prompt_token_ids.empty()) {
     json.key("prompt_token_ids");
     write_token_ids(json, *prompt_token_ids[0]);
+  }
+  if (endpoint_ == Endpoint::kChat && !choices[0].prompt_logprobs.empty()) {
+    json.key("prompt_logprobs").raw(choices[0].prompt_logprobs);
   }
   json.key("usage");
   write_usage(json, usage);

@@ -27,6 +27,7 @@ struct ChoiceText {
   std::string_view finish_reason;                   // empty: null
   std::string_view stop_reason;                     // JSON; empty: null
   const std::vector<TokenId>* token_ids = nullptr;  // when asked for
+  std::string_view prompt_logprobs = {};            // JSON, when asked for
 };
 
 // Identity of a response, the same in each of its events.

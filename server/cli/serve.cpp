@@ -16,9 +16,9 @@
 namespace sluice {
 namespace {
 
-// SIGTERM and SIGINT as a thread's work instead of a handler's: the signals are blocked in every
-// thread and taken here. Before a server is there, a signal ends the process; then the first
-// drains and the second stops.
+// SIGTERM, SIGINT and SIGHUP as a thread's work instead of a handler's: the signals are blocked in
+// every thread and taken here. Before a server is there, a signal ends the process; then the first
+// drains and the second stops. SIGHUP lets the server read certificates and keys again.
 class SignalWatcher {
  public:
   // Before any other thread starts: they inherit the blocked signals.
@@ -26,6 +26,7 @@ class SignalWatcher {
     sigemptyset(&signals_);
     sigaddset(&signals_, SIGTERM);
     sigaddset(&signals_, SIGINT);
+    sigaddset(&signals_, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
     thread_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
   }
@@ -42,6 +43,10 @@ class SignalWatcher {
       if (signal < 0) continue;
       HttpServer* server = server_;
       if (server == nullptr) std::_Exit(128 + signal);  // nothing is served yet
+      if (signal == SIGHUP) {
+        server->reload();
+        continue;
+      }
       log_event(LogLevel::kInfo, draining ? "stopping" : "draining", "signal", signal);
       if (draining) {
         server->stop();
@@ -58,10 +63,12 @@ class SignalWatcher {
 };
 
 std::string url_of(const Config& config, int port) {
+  if (!config.uds.empty()) return "unix:" + config.uds;
   const bool any = config.host == "0.0.0.0" || config.host == "::";
   const bool ipv6 = !any && config.host.find(':') != std::string::npos;
   const std::string host = any ? "127.0.0.1" : ipv6 ? "[" + config.host + "]" : config.host;
-  return "http://" + host + ":" + std::to_string(port);
+  const std::string scheme = config.ssl_certfile.empty() ? "http" : "https";
+  return scheme + "://" + host + ":" + std::to_string(port);
 }
 
 }  // namespace

@@ -41,6 +41,15 @@ constexpr FlagRow kFlags[] = {
     {"hf-token", Values::kOne, Fate::kSame},
     {"generation-config", Values::kOne, Fate::kSame},
     {"override-generation-config", Values::kOne, Fate::kSame},
+    {"uds", Values::kOne, Fate::kSame},
+    {"ssl-certfile", Values::kOne, Fate::kSame},
+    {"ssl-keyfile", Values::kOne, Fate::kSame},
+    {"ssl-ca-certs", Values::kOne, Fate::kSame},
+    {"ssl-cert-reqs", Values::kOne, Fate::kSame},
+    {"allowed-origins", Values::kOne, Fate::kSame},
+    {"allowed-methods", Values::kOne, Fate::kSame},
+    {"allowed-headers", Values::kOne, Fate::kSame},
+    {"allow-credentials", Values::kNone, Fate::kSame},
     {"chat-template", Values::kOne, Fate::kSame},
     {"max-model-len", Values::kOne, Fate::kSame},
     {"max-num-seqs", Values::kOne, Fate::kSame},
@@ -110,7 +119,6 @@ constexpr FlagRow kFlags[] = {
     {"node-rank", Values::kOne, Fate::kNeutral, "0"},
     {"chat-template-content-format", Values::kOne, Fate::kNeutral, "auto"},
     {"response-role", Values::kOne, Fate::kNeutral, "assistant"},
-    {"allowed-origins", Values::kOne, Fate::kNeutral, "[\"*\"]"},
     {"root-path", Values::kOne, Fate::kNeutral, ""},
 };
 // clang-format on
