@@ -25,8 +25,13 @@ std::vector<KvGroupSpec> group_specs(const Model& model, const MemoryPlan& plan)
   return specs;
 }
 
-// Which of LongRoPE's two sets of factors is in use changes what the model computes.
+// Which of LongRoPE's two sets of factors is in use, or for what length frequencies were stretched,
+// changes what the model computes.
 std::string rope_variant(const ModelConfig& model, const MemoryPlan& plan) {
+  const DynamicRope& dynamic = model.dynamic_rope;
+  if (dynamic.trained_context > 0 && plan.max_model_len > dynamic.trained_context) {
+    return "|rope for " + std::to_string(plan.max_model_len);
+  }
   const int32_t original = model.long_rope.original_context;
   if (original == 0) return "";
   return plan.max_model_len > original ? "|long rope" : "|short rope";

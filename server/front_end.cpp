@@ -7,6 +7,7 @@
 #include <sstream>
 #include <utility>
 
+#include "engine/core/log.h"
 #include "server/api_errors.h"
 #include "server/request_validator.h"
 #include "server/routes.h"
@@ -38,25 +39,19 @@ std::vector<std::string> names_of(const Config& config, const Engine& engine) {
   return {name};
 }
 
-HttpResponse preflight_response() {
-  HttpResponse response;
-  response.status = 204;
-  response.headers = {{"Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS"},
-                      {"Access-Control-Allow-Headers", "*, Authorization"},
-                      {"Access-Control-Max-Age", "86400"}};
-  return response;
-}
-
 }  // namespace
 
 FrontEnd::FrontEnd(const Config& server_config,
                    Engine& served,
-                   std::optional<ChatTemplate> compiled)
+                   std::optional<ChatTemplate> compiled,
+                   std::unique_ptr<TlsContext> tls_context)
     : config(server_config),
       engine(served),
       model_names(names_of(server_config, served)),
       authenticator(server_config.api_key),
       chat_template(std::move(compiled)),
+      tls(std::move(tls_context)),
+      cors(server_config),
       start(std::chrono::steady_clock::now()),
       created(static_cast<int64_t>(std::time(nullptr))) {}
 
@@ -72,7 +67,19 @@ Expected<std::unique_ptr<FrontEnd>> FrontEnd::create(const Config& config, Engin
     }
     compiled.emplace(std::move(*result));
   }
-  return std::unique_ptr<FrontEnd>(new FrontEnd(config, engine, std::move(compiled)));
+  SLUICE_TRY(auto tls, TlsContext::create(config));
+  return std::unique_ptr<FrontEnd>(
+      new FrontEnd(config, engine, std::move(compiled), std::move(tls)));
+}
+
+void FrontEnd::reload() const {
+  Expected<void> done;
+  if (tls != nullptr) done = tls->reload();
+  if (done) {
+    log_event(LogLevel::kInfo, "reloaded");
+  } else {
+    log_event(LogLevel::kError, "reload_failed", "reason", done.error().message);
+  }
 }
 
 void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
@@ -82,7 +89,12 @@ void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> write
   exchange.request = std::move(request);
   exchange.route_idx = kUnroutedHandler;
   const HttpRequest& seen = exchange.request;
-  if (seen.method == "OPTIONS") return respond(exchange, preflight_response());
+  if (seen.method == "OPTIONS") {
+    HttpResponse response;
+    response.status = 204;
+    response.headers = cors.preflight_headers(seen.origin, seen.wanted_headers);
+    return respond(exchange, std::move(response));
+  }
   const std::string_view wanted = seen.method == "HEAD" ? "GET" : std::string_view(seen.method);
   std::string allowed;
   for (size_t i = 0; i < routes().size(); ++i) {

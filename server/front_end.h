@@ -17,8 +17,10 @@
 #include "engine/engine.h"
 #include "server/auth.h"
 #include "server/chat_template.h"
+#include "server/cors.h"
 #include "server/http_message.h"
 #include "server/metrics.h"
+#include "server/tls.h"
 
 namespace sluice {
 
@@ -50,6 +52,10 @@ class FrontEnd {
   // Why this server should get no requests; empty: healthy. Any thread, cheap.
   [[nodiscard]] std::string illness() const;
 
+  // Any thread: certificates and keys are read again; what is wrong with them is logged, and the
+  // old ones stay.
+  void reload() const;
+
   // Any thread.
   void start_draining() { draining_.store(true); }
 
@@ -76,6 +82,8 @@ class FrontEnd {
   const std::vector<std::string> model_names;  // at least one; the first is the default
   const Authenticator authenticator;
   const std::optional<ChatTemplate> chat_template;
+  const std::unique_ptr<TlsContext> tls;  // null: plain HTTP
+  const CorsPolicy cors;
   const std::chrono::steady_clock::time_point start;
   const int64_t created;  // Unix seconds
   HttpCounters http_counters;
@@ -86,7 +94,10 @@ class FrontEnd {
   // A seed for a request without one: a function of the configured seed and the request's number.
   uint64_t next_seed();
 
-  FrontEnd(const Config& server_config, Engine& served, std::optional<ChatTemplate> compiled);
+  FrontEnd(const Config& server_config,
+           Engine& served,
+           std::optional<ChatTemplate> compiled,
+           std::unique_ptr<TlsContext> tls_context);
 
   std::atomic<bool> draining_{false};
   std::atomic<int64_t> num_requests_{0};

@@ -39,7 +39,7 @@ class IoWorker final : public OutputSink {
   void publish(OutputBatch batch) override;
 
   // The worker's thread from here on.
-  void adopt(boost::asio::ip::tcp::socket socket);
+  void adopt(StreamSocket socket);
   void remove(Connection& connection);
   void close_connections();
   void cut_generations(const Error& reason);

@@ -15,9 +15,15 @@ namespace sluice {
 // Parsed and range-checked values. Components copy what they need at construction.
 struct Config {
   // Model.
-  std::string model;                       // path of a GGUF file
+  std::string model;                       // path of a GGUF file or a directory; or org/name
+  std::string revision = "main";           // of a model by name: branch, tag or commit
+  std::string download_dir;                // empty: the hub's cache
+  std::string hub_url;                     // empty: HF_ENDPOINT, huggingface.co
+  std::string hf_token;                    // empty: HF_TOKEN, the token file
   std::vector<std::string> served_model_name;  // empty: the model's own name
   std::string load_format = "auto";        // auto, dummy: random weights from config.json
+  std::string generation_config = "auto";  // auto, vllm (none), a file or its folder
+  std::string override_generation_config;  // JSON, put over it
   std::string chat_template;               // file; empty: the model's own
   int64_t max_model_len = 0;               // tokens; 0: the model's, as far as memory allows
   std::string kv_cache_dtype = "auto";     // auto (bfloat16), bfloat16, float16, float32
@@ -28,6 +34,7 @@ struct Config {
   int32_t block_size = 16;                 // tokens; divides 64
   int64_t kv_cache_memory = 0;             // bytes; 0: planned from what is free
   bool enable_prefix_caching = true;
+  std::string kv_events_config;            // JSON; empty: no events
   int32_t max_num_seqs = 64;
   int32_t max_num_batched_tokens = 512;
   int32_t step_target_ms = 50;             // predicted milliseconds a step may take
@@ -42,15 +49,21 @@ struct Config {
   // Server.
   std::string host = "127.0.0.1";
   int32_t port = 8000;
-  std::string ssl_certfile;                // PEM; with the key: TLS on every port
-  std::string ssl_keyfile;
-  std::string ssl_ca_certs;                // PEM, who may sign clients' certificates
-  int32_t ssl_cert_reqs = 0;               // 0: none asked for, 1: verified if given, 2: required
+  std::string uds;                         // Unix socket instead of host and port
+  std::string ssl_certfile;                // PEM; empty: no TLS
+  std::string ssl_keyfile;                 // empty: in ssl_certfile
+  std::string ssl_ca_certs;                // of client certificates
+  int32_t ssl_cert_reqs = 0;               // client certificates: 0 no, 1 if given, 2 required
+  std::vector<std::string> allowed_origins = {"*"};
+  std::vector<std::string> allowed_methods = {"*"};
+  std::vector<std::string> allowed_headers = {"*"};
+  bool allow_credentials = false;
   std::string grpc_host;                   // empty: host
   int32_t grpc_port = -1;                  // -1: no gRPC; 0: a free one
   std::vector<std::string> api_key;        // empty: no authentication
   int32_t io_threads = 1;
   int64_t max_body_bytes = 16 << 20;
+  int32_t max_gzip_ratio = 100;            // inflated over compressed size of a body
   int32_t max_header_bytes = 64 << 10;
   int32_t max_json_depth = 64;
   int32_t max_stop_strings = 16;

@@ -139,10 +139,20 @@ std::string get_string(const Config& config) {
   return config.*kMember;
 }
 
+// vLLM takes some lists as JSON: ["a", "b"] is a,b.
+std::string without_brackets(const std::string& text) {
+  if (!text.starts_with('[') || !text.ends_with(']')) return text;
+  std::string plain;
+  for (const char c : text.substr(1, text.size() - 2)) {
+    if (c != '"' && c != ' ') plain += c;
+  }
+  return plain;
+}
+
 template <auto kMember>
 Expected<void> set_list(Config& config, const Knob& knob, const std::string& text) {
   std::vector<std::string> items;
-  std::stringstream stream(text);
+  std::stringstream stream(without_brackets(text));
   for (std::string item; std::getline(stream, item, ',');) {
     if (item.empty()) return knob_error(knob, "a comma-separated list without empty items", text);
     items.push_back(item);
@@ -284,7 +294,18 @@ std::vector<Knob> make_model_knobs() {
   return {
       string<&Config::model>("model",
                              "model",
-                             "Path of a GGUF file or a model directory; also the argument MODEL."),
+                             "GGUF file, model directory, or name on the hub (org/name, "
+                             "org/name:QUANT); also the argument MODEL."),
+      string<&Config::revision>(
+          "revision", "model", "Branch, tag or commit of a model by name."),
+      string<&Config::download_dir>(
+          "download-dir", "model", "Cache of models by name. Default: HF_HUB_CACHE, HF_HOME/hub."),
+      string<&Config::hub_url>("hub-url",
+                               "model",
+                               "Where models by name come from. Default: HF_ENDPOINT, "
+                               "https://huggingface.co."),
+      string<&Config::hf_token>(
+          "hf-token", "model", "Token for the hub. Default: HF_TOKEN, the hub's token file."),
       list<&Config::served_model_name>(
           "served-model-name",
           "model",
@@ -294,6 +315,13 @@ std::vector<Knob> make_model_knobs() {
                                    "",
                                    "auto|dummy",
                                    "dummy: random weights from a directory's config.json alone."),
+      string<&Config::generation_config>(
+          "generation-config",
+          "model",
+          "Sampling where requests do not say: auto: the model's, vllm: the API's, or a "
+          "generation_config.json."),
+      string<&Config::override_generation_config>(
+          "override-generation-config", "model", "JSON object put over the generation config."),
       string<&Config::chat_template>(
           "chat-template", "model", "Jinja file to use instead of the model's own template."),
       integer_or_auto<&Config::max_model_len>(
@@ -334,6 +362,10 @@ std::vector<Knob> make_engine_knobs() {
                                               "Size of the KV cache; auto: from what is free."),
       boolean<&Config::enable_prefix_caching>(
           "enable-prefix-caching", "cache", "Reuse cached blocks of equal prompt beginnings."),
+      string<&Config::kv_events_config>(
+          "kv-events-config",
+          "cache",
+          "JSON in vLLM's names: publishes changes of the prefix cache over ZeroMQ."),
       integer<&Config::max_num_seqs>("max-num-seqs",
                                      "scheduler",
                                      "requests",
@@ -377,17 +409,28 @@ std::vector<Knob> make_server_knobs() {
   return {
       string<&Config::host>("host", "server", "Address to listen on."),
       integer<&Config::port>("port", "server", "", {0, 65535}, "TCP port; 0 takes a free one."),
+      string<&Config::uds>("uds", "server", "Unix socket to listen on instead of host and port."),
       string<&Config::ssl_certfile>(
-          "ssl-certfile", "server", "Certificate chain (PEM); with --ssl-keyfile serves TLS."),
-      string<&Config::ssl_keyfile>("ssl-keyfile", "server", "Private key (PEM)."),
-      string<&Config::ssl_ca_certs>(
-          "ssl-ca-certs", "server", "Certificates (PEM) that sign those of clients."),
-      integer<&Config::ssl_cert_reqs>(
-          "ssl-cert-reqs",
+          "ssl-certfile", "server", "PEM certificate chain; with it the server speaks TLS."),
+      string<&Config::ssl_keyfile>(
+          "ssl-keyfile",
           "server",
-          "",
-          {0, 2},
-          "Certificates of clients: 0 none, 1 checked when given, 2 required."),
+          "PEM private key; without it the key is in the certificate file."),
+      string<&Config::ssl_ca_certs>(
+          "ssl-ca-certs", "server", "PEM certificates of who signs client certificates."),
+      choice<&Config::ssl_cert_reqs>("ssl-cert-reqs",
+                                     "server",
+                                     "",
+                                     "0|1|2",
+                                     "Client certificates: no, checked if given, required."),
+      list<&Config::allowed_origins>(
+          "allowed-origins", "server", "Origins whose pages may use the server; * is any."),
+      list<&Config::allowed_methods>(
+          "allowed-methods", "server", "Methods that such pages may use."),
+      list<&Config::allowed_headers>(
+          "allowed-headers", "server", "Request headers that such pages may send."),
+      boolean<&Config::allow_credentials>(
+          "allow-credentials", "server", "Lets such pages send cookies and client certificates."),
       string<&Config::grpc_host>("grpc-host", "server", "Address of gRPC; empty: that of --host."),
       integer<&Config::grpc_port>("grpc-port",
                                   "server",
@@ -409,6 +452,8 @@ std::vector<Knob> make_limit_knobs() {
   return {
       bytes<&Config::max_body_bytes>(
           "max-body-bytes", "server", {kKiB, kGiB}, "Largest request body."),
+      integer<&Config::max_gzip_ratio>(
+          "max-gzip-ratio", "server", "", {1, 1100}, "Times that a gzip body may grow."),
       bytes<&Config::max_header_bytes>(
           "max-header-bytes", "server", {kKiB, kMiB}, "Largest request header."),
       integer<&Config::max_json_depth>(

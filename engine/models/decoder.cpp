@@ -9,6 +9,7 @@
 #include "engine/models/mlp_block.h"
 #include "kernels/elementwise.h"
 #include "kernels/norm.h"
+#include "kernels/rope_scaling.h"
 
 namespace sluice {
 namespace {
@@ -93,6 +94,13 @@ DecoderModel::DecoderModel(ModelConfig config, int32_t max_model_len) : config_(
     if (const LongRope& two = config_.long_rope; two.original_context > 0) {
       rope.freq_factors =
           max_model_len > two.original_context ? two.long_factors : two.short_factors;
+    }
+    if (const DynamicRope& dynamic = config_.dynamic_rope; dynamic.trained_context > 0) {
+      rope.freq_base = kernels::dynamic_freq_base(
+          rope,
+          {.factor = dynamic.factor,
+           .trained_context = static_cast<double>(dynamic.trained_context),
+           .served_context = static_cast<double>(max_model_len)});
     }
     ropes_.emplace_back(rope, max_model_len);
   }

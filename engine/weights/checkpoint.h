@@ -39,7 +39,7 @@ enum class CheckpointKind : uint8_t { kGguf, kHuggingFace };
 
 class Checkpoint {
  public:
-  // `path`: a GGUF file, or a directory with config.json and safetensors. kUnsupported or kDataLoss
+  // `path`: a GGUF file, any part of one that is split, or a directory with config.json and safetensors. kUnsupported or kDataLoss
   // with one line "file: field: found X, expected Y".
   static Expected<std::unique_ptr<Checkpoint>> open(const std::string& path,
                                                     LoadFormat format = LoadFormat::kAuto);

@@ -47,8 +47,9 @@ void rope_write_kv(const ExecContext& ctx, const RopeWriteKvArgs& args) {
   const SimdTable& simd = simd_table(ctx.isa);
   const KvLayerView& kv = args.kv;
   const auto element = static_cast<int64_t>(dtype_bytes(kv.dtype));
-  const int64_t block_bytes = int64_t{kv.num_kv_heads} * kv.head_dim * kv.block_size * element;
-  DCHECK(args.positions.size() == args.slot_mapping.size() && kv.head_dim % 16 == 0);
+  const int64_t head_dim = cached_head_dim(kv.head_dim);
+  const int64_t block_bytes = kv.num_kv_heads * head_dim * kv.block_size * element;
+  DCHECK(args.positions.size() == args.slot_mapping.size());
   DCHECK(args.table == nullptr || 2 * args.table->num_pairs() <= kv.head_dim);
   constexpr int64_t kTokensPerClaim = 4;
   const auto num_tokens = static_cast<int64_t>(args.positions.size());
@@ -76,10 +77,11 @@ void rope_write_kv(const ExecContext& ctx, const RopeWriteKvArgs& args) {
       simd.kv_row({.k = k,
                    .v = args.v + token * args.v_stride,
                    .k_slot = kv.k + at + offset * element,
-                   .v_slot = kv.v + at + offset * kv.head_dim * element,
+                   .v_slot = kv.v + at + offset * head_dim * element,
                    .dtype = kv.dtype,
                    .num_kv_heads = kv.num_kv_heads,
-                   .head_dim = kv.head_dim,
+                   .width = kv.head_dim,
+                   .head_dim = static_cast<int32_t>(head_dim),
                    .block_size = kv.block_size});
     }
   };

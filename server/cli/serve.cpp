@@ -16,9 +16,9 @@
 namespace sluice {
 namespace {
 
-// SIGTERM and SIGINT as a thread's work instead of a handler's: the signals are blocked in every
-// thread and taken here. Before a server is there, a signal ends the process; then the first
-// drains and the second stops.
+// SIGTERM, SIGINT and SIGHUP as a thread's work instead of a handler's: the signals are blocked in
+// every thread and taken here. Before a server is there, a signal ends the process; then the first
+// drains and the second stops. SIGHUP lets the server read certificates and keys again.
 class SignalWatcher {
  public:
   // Before any other thread starts: they inherit the blocked signals.
@@ -26,6 +26,7 @@ class SignalWatcher {
     sigemptyset(&signals_);
     sigaddset(&signals_, SIGTERM);
     sigaddset(&signals_, SIGINT);
+    sigaddset(&signals_, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
     thread_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
   }
@@ -42,6 +43,10 @@ class SignalWatcher {
       if (signal < 0) continue;
       HttpServer* server = server_;
       if (server == nullptr) std::_Exit(128 + signal);  // nothing is served yet
+      if (signal == SIGHUP) {
+        server->reload();
+        continue;
+      }
       log_event(LogLevel::kInfo, draining ? "stopping" : "draining", "signal", signal);
       if (draining) {
         server->stop();
@@ -65,6 +70,11 @@ std::string place_of(const std::string& host, int port) {
   return shown + ":" + std::to_string(port);
 }
 
+std::string url_of(const Config& config, int port) {
+  if (!config.uds.empty()) return "unix:" + config.uds;
+  return (config.ssl_certfile.empty() ? "http://" : "https://") + place_of(config.host, port);
+}
+
 }  // namespace
 
 Expected<void> run_serve(const Invocation& invocation) {
@@ -84,9 +94,9 @@ Expected<void> run_serve(const Invocation& invocation) {
     const std::string& host = config.grpc_host.empty() ? config.host : config.grpc_host;
     std::printf("gRPC on %s\n", place_of(host, server->grpc_port()).c_str());
   }
-  std::printf("serving %s on http://%s (ready in %.2f s)\n",
+  std::printf("serving %s on %s (ready in %.2f s)\n",
               engine->model().path.c_str(),
-              place_of(config.host, server->port()).c_str(),
+              url_of(config, server->port()).c_str(),
               seconds.count());
   std::fflush(stdout);
   server->run();

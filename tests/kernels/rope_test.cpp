@@ -77,7 +77,8 @@ TEST(RopeScaling, YarnRampsFromKeptToStretched) {
   EXPECT_NEAR(static_cast<double>(factors[12]), 1 / (share / 32 + 1 - share), 1e-5);
   EXPECT_NEAR(static_cast<double>(yarn_attention_factor(32, 1)), 0.1 * std::log(32) + 1, 1e-6);
   EXPECT_NEAR(static_cast<double>(longrope_attention_factor(32, 4096)),
-              std::sqrt(1 + std::log(32) / std::log(4096)), 1e-6);
+              std::sqrt(1 + std::log(32) / std::log(4096)),
+              1e-6);
 }
 
 struct Layout {
@@ -132,8 +133,8 @@ Inputs make_inputs(const Layout& layout) {
 }
 
 Written run(const Device& device, const Layout& layout, const RopeTable& table, const Inputs& in) {
-  const size_t bytes =
-      64 * kKvHeads * static_cast<size_t>(layout.head_dim) * dtype_bytes(layout.dtype);
+  const size_t bytes = 64 * kKvHeads * static_cast<size_t>(cached_head_dim(layout.head_dim)) *
+                       dtype_bytes(layout.dtype);
   Written w{.q = in.q,
             .k = in.k,
             .k_cache = std::vector<std::byte>(bytes, std::byte{0xAB}),
@@ -185,8 +186,8 @@ void put(std::vector<std::byte>& cache, DType dtype, size_t element, float value
 }
 
 Written expected(const Layout& layout, const RopeTable& table, const Inputs& in) {
-  const size_t bytes =
-      64 * kKvHeads * static_cast<size_t>(layout.head_dim) * dtype_bytes(layout.dtype);
+  const size_t bytes = 64 * kKvHeads * static_cast<size_t>(cached_head_dim(layout.head_dim)) *
+                       dtype_bytes(layout.dtype);
   Written w{.q = in.q,
             .k = in.k,
             .k_cache = std::vector<std::byte>(bytes, std::byte{0xAB}),
@@ -203,11 +204,12 @@ Written expected(const Layout& layout, const RopeTable& table, const Inputs& in)
       const float* v = in.v.data() + (token * kKvHeads + h) * layout.head_dim;
       const auto block = static_cast<size_t>(slot / layout.block_size * kKvHeads + h);
       const auto offset = static_cast<size_t>(slot % layout.block_size);
-      const auto dim = static_cast<size_t>(layout.head_dim);
+      const auto dim = static_cast<size_t>(cached_head_dim(layout.head_dim));
       const auto block_size = static_cast<size_t>(layout.block_size);
       for (size_t d = 0; d < dim; ++d) {
-        put(w.k_cache, layout.dtype, (block * dim + d) * block_size + offset, k[d]);
-        put(w.v_cache, layout.dtype, (block * block_size + offset) * dim + d, v[d]);
+        const bool inside = d < static_cast<size_t>(layout.head_dim);
+        put(w.k_cache, layout.dtype, (block * dim + d) * block_size + offset, inside ? k[d] : 0.0F);
+        put(w.v_cache, layout.dtype, (block * block_size + offset) * dim + d, inside ? v[d] : 0.0F);
       }
     }
   }
@@ -219,7 +221,10 @@ TEST(RopeWriteKv, RotatesBothStylesAndWritesEveryDtypeAsTheHeaderSays) {
                                Layout{RopeStyle::kHalves, DType::kBF16, 64, 64, 16},
                                Layout{RopeStyle::kHalves, DType::kF16, 80, 40, 32},
                                Layout{RopeStyle::kInterleaved, DType::kF16, 128, 32, 8},
-                               Layout{RopeStyle::kHalves, DType::kF32, 32, 20, 64}}) {
+                               Layout{RopeStyle::kHalves, DType::kF32, 32, 20, 64},
+                               Layout{RopeStyle::kHalves, DType::kBF16, 20, 20, 16},
+                               Layout{RopeStyle::kInterleaved, DType::kF16, 100, 100, 16},
+                               Layout{RopeStyle::kHalves, DType::kF32, 40, 24, 4}}) {
     const RopeTable table({.rotary_dim = layout.rotary_dim, .style = layout.style}, 500);
     const Inputs in = make_inputs(layout);
     const Written wanted = expected(layout, table, in);

@@ -101,6 +101,25 @@ TEST(VllmEngine, SaysWhatStoppedIt) {
   EXPECT_EQ(reply.completes.front().finish_reason(), "length");
 }
 
+TEST(VllmEngine, ScoresThePromptWhereAsked) {
+  FakeEngine engine;
+  RunningServer server(engine, grpc_config());
+  GrpcClient client(server->grpc_port());
+  engine::GenerateRequest request = token_request(false);
+  request.mutable_tokenized()->add_input_ids(33);
+  request.mutable_sampling_params()->set_prompt_logprobs(2);
+  const auto reply = client.generate(request);
+  ASSERT_TRUE(reply.status.ok()) << reply.status.error_message();
+  ASSERT_EQ(reply.completes.size(), 1U);
+  const auto& scored = reply.completes.front().input_logprobs();
+  ASSERT_EQ(Ids(scored.token_ids().begin(), scored.token_ids().end()), (Ids{72, 105, 33}));
+  ASSERT_EQ(scored.token_logprobs_size(), 3);
+  EXPECT_FALSE(scored.token_logprobs(0).has_value());
+  EXPECT_TRUE(scored.token_logprobs(1).has_value());
+  ASSERT_EQ(scored.top_logprobs_size(), 3);
+  EXPECT_EQ(scored.top_logprobs(2).values_size(), 2);
+}
+
 TEST(VllmEngine, UnsetNumbersAreDefaults) {
   FakeEngine engine;
   RunningServer server(engine, grpc_config());
@@ -359,6 +378,27 @@ TEST(SluiceService, CompletesSeveralPromptsAndChoices) {
     }
   }
   EXPECT_EQ(texts, (std::vector<std::string>{"aHello", "aHello", "bHello", "bHello"}));
+}
+
+TEST(SluiceService, ScoresAnEchoedPrompt) {
+  FakeEngine engine;
+  RunningServer server(engine, grpc_config());
+  GrpcClient client(server->grpc_port());
+  v1::CompletionRequest request;
+  request.add_prompts()->set_text("abc");
+  request.set_echo(true);
+  request.mutable_sampling()->set_logprobs(1);
+  for (const auto& reply : {client.complete(request), client.stream_complete(request)}) {
+    ASSERT_TRUE(reply.status.ok()) << reply.status.error_message();
+    std::string scored;
+    for (const auto& message : reply.messages) {
+      for (const auto& choice : message.choices()) {
+        for (const auto& item : choice.prompt_logprobs()) scored += item.token().token();
+      }
+    }
+    EXPECT_EQ(scored, "abc");  // <s> comes before it
+    EXPECT_EQ(reply.text(), "abcHello");
+  }
 }
 
 TEST(SluiceService, TellsTemplatesOfToolCallsAndVariables) {

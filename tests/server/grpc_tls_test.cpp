@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <future>
+#include <sstream>
 #include <string>
 
 #include "tests/server/grpc_client.h"
-#include "tests/support/certificates.h"
+#include "tests/support/certificate.h"
 
 namespace sluice {
 namespace {
@@ -19,82 +21,93 @@ using grpc::StatusCode;
 
 class GrpcTls : public ::testing::Test {
  protected:
-  ~GrpcTls() override {
-    for (const std::string& path : files_) ::unlink(path.c_str());
+  GrpcTls() : folder_(::testing::TempDir() + "sluice_grpc_" + std::to_string(::getpid())) {
+    std::filesystem::create_directories(folder_);
   }
 
-  std::string file(const std::string& name, const std::string& text) {
-    files_.push_back(::testing::TempDir() + "sluice_" + std::to_string(::getpid()) + "_" + name);
-    std::ofstream(files_.back()) << text;
-    return files_.back();
+  ~GrpcTls() override { std::filesystem::remove_all(folder_); }
+
+  [[nodiscard]] std::string path(const std::string& name) const { return folder_ + "/" + name; }
+
+  static std::string text_of(const std::string& path) {
+    std::ifstream file(path);
+    std::ostringstream text;
+    text << file.rdbuf();
+    return text.str();
   }
 
   // What the server shows, and whom it asks for.
   Config config(int32_t cert_reqs) {
+    show(server_);
+    write_certificate(authority_, path("ca.pem"));
     Config config = grpc_config();
-    config.ssl_certfile = file("cert.pem", server_.pem());
-    config.ssl_keyfile = file("key.pem", server_.key_pem());
-    config.ssl_ca_certs = file("ca.pem", authority_.pem());
+    config.ssl_certfile = path("cert.pem");
+    config.ssl_keyfile = path("key.pem");
+    if (cert_reqs != 0) config.ssl_ca_certs = path("ca.pem");
     config.ssl_cert_reqs = cert_reqs;
     return config;
   }
 
-  StatusCode call(uint16_t port, const Certificate* client) {
-    grpc::SslCredentialsOptions options;
-    options.pem_root_certs = authority_.pem();
-    if (client != nullptr) {
-      options.pem_cert_chain = client->pem();
-      options.pem_private_key = client->key_pem();
-    }
-    GrpcClient grpc_client(port, grpc::SslCredentials(options));
-    return grpc_client.generate(token_request()).status.error_code();
+  void show(const Certificate& certificate) {
+    write_key(certificate, path("key.pem"));
+    write_certificate(certificate, path("cert.pem"));
   }
 
-  const Certificate authority_{"authority"};
-  const Certificate server_{"server", &authority_};
-  const Certificate client_{"client", &authority_};
-  const Certificate stranger_{"stranger"};
+  // One that trusts what `authority` signed, and shows `own`, if it has one.
+  std::shared_ptr<grpc::ChannelCredentials> client(const Certificate& authority,
+                                                   const Certificate* own = nullptr) {
+    grpc::SslCredentialsOptions options;
+    write_certificate(authority, path("trusted.pem"));
+    options.pem_root_certs = text_of(path("trusted.pem"));
+    if (own != nullptr) {
+      write_certificate(*own, path("own.pem"));
+      write_key(*own, path("own_key.pem"));
+      options.pem_cert_chain = text_of(path("own.pem"));
+      options.pem_private_key = text_of(path("own_key.pem"));
+    }
+    return grpc::SslCredentials(options);
+  }
 
- private:
-  std::vector<std::string> files_;
+  static StatusCode call(uint16_t port,
+                         const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+    return GrpcClient(port, credentials).generate(token_request()).status.error_code();
+  }
+
+  const std::string folder_;
+  const Certificate authority_ = make_certificate("DNS:ca", -kDay, kDay);
+  const Certificate server_ = make_certificate("DNS:localhost", -kDay, kDay, &authority_);
+  const Certificate client_ = make_certificate("DNS:client", -kDay, kDay, &authority_);
+  const Certificate stranger_ = make_certificate("DNS:localhost", -kDay, kDay);
 };
 
 TEST_F(GrpcTls, ServesClientsThatTrustItsCertificateAndNoOthers) {
   FakeEngine engine;
   RunningServer server(engine, config(0));
   const uint16_t port = server->grpc_port();
-  EXPECT_EQ(call(port, nullptr), StatusCode::OK);
-  EXPECT_EQ(GrpcClient(port).generate(token_request()).status.error_code(),
-            StatusCode::UNAVAILABLE);
-  grpc::SslCredentialsOptions distrust;
-  distrust.pem_root_certs = stranger_.pem();
-  GrpcClient doubter(port, grpc::SslCredentials(distrust));
-  EXPECT_EQ(doubter.generate(token_request()).status.error_code(), StatusCode::UNAVAILABLE);
+  EXPECT_EQ(call(port, client(authority_)), StatusCode::OK);
+  EXPECT_EQ(call(port, grpc::InsecureChannelCredentials()), StatusCode::UNAVAILABLE);
+  EXPECT_EQ(call(port, client(stranger_)), StatusCode::UNAVAILABLE);
 }
 
 TEST_F(GrpcTls, AsksForCertificatesOfClientsAsConfigured) {
-  FakeEngine engine;
-  {
-    RunningServer server(engine, config(1));
-    EXPECT_EQ(call(server->grpc_port(), nullptr), StatusCode::OK);
-    EXPECT_EQ(call(server->grpc_port(), &client_), StatusCode::OK);
-    EXPECT_EQ(call(server->grpc_port(), &stranger_), StatusCode::UNAVAILABLE);
+  for (const int32_t cert_reqs : {1, 2}) {
+    FakeEngine engine;
+    RunningServer server(engine, config(cert_reqs));
+    const uint16_t port = server->grpc_port();
+    EXPECT_EQ(call(port, client(authority_)),
+              cert_reqs == 1 ? StatusCode::OK : StatusCode::UNAVAILABLE);
+    EXPECT_EQ(call(port, client(authority_, &client_)), StatusCode::OK);
+    EXPECT_EQ(call(port, client(authority_, &stranger_)), StatusCode::UNAVAILABLE);
   }
-  FakeEngine second;
-  RunningServer server(second, config(2));
-  EXPECT_EQ(call(server->grpc_port(), nullptr), StatusCode::UNAVAILABLE);
-  EXPECT_EQ(call(server->grpc_port(), &client_), StatusCode::OK);
-  EXPECT_EQ(call(server->grpc_port(), &stranger_), StatusCode::UNAVAILABLE);
 }
 
-TEST_F(GrpcTls, FilesThatCannotBeReadAreNamed) {
+TEST_F(GrpcTls, ReadsItsCertificateAgainWhenItHasChanged) {
   FakeEngine engine;
-  Config config = this->config(0);
-  config.port = 0;
-  config.ssl_keyfile = "/no/such/key.pem";
-  const auto server = HttpServer::create(config, engine);
-  ASSERT_FALSE(server.has_value());
-  EXPECT_NE(server.error().message.find("/no/such/key.pem"), std::string::npos);
+  RunningServer server(engine, config(0));
+  const uint16_t port = server->grpc_port();
+  EXPECT_EQ(call(port, client(stranger_)), StatusCode::UNAVAILABLE);
+  show(stranger_);
+  EXPECT_TRUE(eventually([&] { return call(port, client(stranger_)) == StatusCode::OK; }));
 }
 
 // grpc.health.v1.Health/Check of a service; 1: SERVING, 2: NOT_SERVING.
