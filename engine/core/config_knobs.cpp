@@ -477,7 +477,7 @@ std::vector<Knob> make_limit_knobs() {
           "Log-probabilities of prompt tokens in one answer at most, alternatives included."),
       integer<&Config::max_n>("max-n", "server", "", {1, 256}, "Choices of one request at most."),
       integer<&Config::max_connections>(
-          "max-connections", "server", "", {1, 1000000}, "Open connections at most."),
+          "max-connections", "server", "", {1, 1000000}, "Open connections and gRPC calls at most."),
       integer<&Config::idle_timeout_s>("idle-timeout-s",
                                        "server",
                                        "seconds",

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <limits>
+#include <list>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -498,6 +499,43 @@ TEST(Grpc, MessagesBeyondTheLimitAreRefused) {
   request.set_text(std::string(4000, 'x'));
   EXPECT_EQ(client.generate(request).status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_TRUE(client.generate(token_request()).status.ok());
+}
+
+TEST(Grpc, CompressedMessagesAreRefused) {
+  FakeEngine engine;
+  RunningServer server(engine, grpc_config());
+  GrpcClient client(server->grpc_port());
+  grpc::ClientContext context;
+  context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
+  v1::ChatRequest request = chat_request();
+  request.mutable_messages(0)->set_content(std::string(100'000, 'x'));
+  v1::GenerationResponse response;
+  EXPECT_EQ(client.sluice->Chat(&context, request, &response).error_code(),
+            StatusCode::UNIMPLEMENTED);
+  EXPECT_TRUE(engine.submitted().empty());
+}
+
+TEST(Grpc, BytesThatAreNotHttp2DoNotDisturbOthers) {
+  FakeEngine engine;
+  RunningServer server(engine, grpc_config());
+  const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+  const std::vector<std::string> rubbish = {
+      "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+      std::string(5000, '\xff'),
+      preface.substr(0, 10),
+      preface + std::string(100, '\0'),
+      preface + std::string("\xff\xff\xff\x00\x00\x00\x00\x00\x00", 9),  // 16 MiB to come
+      preface + std::string("\x00\x00\x04\x08\x00\x00\x00\x00\x01\x7f\xff\xff\xff", 13),  // window
+      preface +
+          std::string("\x00\x00\x05\x01\x05\x00\x00\x00\x01\xff\xff\xff\xff\x0f", 14),  // HPACK
+  };
+  std::list<HttpClient> open;  // some wait for more
+  for (const std::string& bytes : rubbish) {
+    open.emplace_back(server->grpc_port());
+    open.back().send(bytes);
+    GrpcClient client(server->grpc_port());
+    EXPECT_TRUE(client.generate(token_request()).status.ok());
+  }
 }
 
 TEST(Grpc, CallsBeyondTheLimitAreRefused) {
