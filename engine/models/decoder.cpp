@@ -312,6 +312,8 @@ void DecoderModel::output(const ForwardContext& context) const {
 void DecoderModel::forward(const ForwardContext& context) {
   const ForwardBatch& batch = context.batch;
   const auto num_tokens = static_cast<int32_t>(batch.token_ids.size());
+  const auto last = std::max_element(batch.positions.begin(), batch.positions.end());
+  for (kernels::RopeTable& rope : ropes_) rope.prepare(*last + 1);
   buffers_.hidden_in.set_num_rows(num_tokens);
   buffers_.logits_in.set_num_rows(static_cast<int32_t>(batch.logits_indices.size()));
   kernels::embedding(context.exec,
