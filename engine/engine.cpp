@@ -2,6 +2,7 @@
 // The step loop: drain inbox -> schedule -> run -> sample -> commit -> publish, on one thread.
 #include "engine/engine.h"
 
+#include <algorithm>
 #include <atomic>
 #include <future>
 #include <mutex>
@@ -13,6 +14,7 @@
 #include "engine/core/config.h"
 #include "engine/core/log.h"
 #include "engine/core/queue.h"
+#include "engine/kv_event_publisher.h"
 #include "engine/model_runner.h"
 #include "engine/request_table.h"
 #include "engine/sampling/sampler.h"
@@ -60,11 +62,15 @@ class LocalEngine final : public Engine {
     Core(const Config& config, std::unique_ptr<ModelRunner> model_runner, const Tokenizer& tokenizer);
 
     std::unique_ptr<ModelRunner> runner;
+    std::unique_ptr<KvEventPublisher> events;  // null: nobody is told; outlives kv
     KvCacheManager kv;
     Scheduler scheduler;
     Sampler sampler;
     RequestTable requests;
     std::vector<SamplerInput> sampler_inputs;
+    std::vector<ScoreInput> score_inputs;
+    std::vector<int32_t> score_rows;
+    std::vector<RequestId> failed;  // this step: logits of their prompts are not finite
     std::vector<SampledToken> sampled;
     std::vector<RequestId> aborted;
   };
@@ -79,7 +85,9 @@ class LocalEngine final : public Engine {
   void handle(const AbortCommand& command);
   void handle(const StopCommand& command);
   void step();
-  std::span<const SamplerResult> sample(std::span<float> logits);
+  void score_prompts();
+  void add_scores(std::span<const PromptRow> rows, std::span<const ScoreResult> results);
+  std::span<const SamplerResult> sample();
   void commit(const SchedulerOutput& output,
               std::span<const SamplerResult> results,
               Clock::time_point started);
@@ -136,6 +144,8 @@ LocalEngine::Core::Core(const Config& config,
               tokenizer.end_tokens()) {
   const auto max_seqs = static_cast<size_t>(config.max_num_seqs);
   sampler_inputs.reserve(max_seqs);
+  score_inputs.reserve(max_seqs);
+  score_rows.reserve(max_seqs);
   sampled.reserve(max_seqs);
   aborted.reserve(max_seqs);
 }
@@ -156,6 +166,7 @@ Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config) {
 }
 
 Expected<void> LocalEngine::load() {
+  SLUICE_TRY(const KvEventsOptions events, parse_kv_events_config(config_.kv_events_config));
   SLUICE_TRY(auto runner, ModelRunner::create(config_));
   CheckpointText text = runner->take_text();
   tokenizer_ = std::move(text.tokenizer);
@@ -182,6 +193,12 @@ Expected<void> LocalEngine::load() {
     log_event(LogLevel::kInfo, "sampling_defaults", "of_the_model", defaults.summary);
   }
   core_ = std::make_unique<Core>(config_, std::move(runner), *tokenizer_);
+  if (events.is_enabled) {
+    SLUICE_TRY(
+        core_->events,
+        KvEventPublisher::create(events, config_.block_size, core_->runner->kv_groups()));
+    core_->kv.set_event_sink(*core_->events);
+  }
   last_progress_ns_ = now_ns();
   publish_stats();
   return {};
@@ -262,6 +279,7 @@ void LocalEngine::handle(SubmitCommand& command) {
     added.prompt.insert(added.prompt.end(), span.token_ids.begin(), span.token_ids.end());
   }
   added.max_tokens = command.request.sampling.max_tokens;
+  added.scores_prompt = command.request.sampling.num_prompt_logprobs >= 0;
   added.priority = command.request.priority;
   added.extras = {.tenant_salt = command.request.tenant_salt,
                   .adapter_id = command.request.adapter_id};
@@ -301,18 +319,61 @@ void LocalEngine::step() {
         num_queued_.fetch_sub(1);
       }
     }
-    const std::span<float> logits =
-        core_->runner->execute(output, core_->scheduler, core_->kv);
-    commit(output, sample(logits), started);
+    core_->runner->execute(output, core_->scheduler, core_->kv);
+    score_prompts();
+    commit(output, sample(), started);
     step_started_ns_ = 0;
     last_progress_ns_ = now_ns();
   }
+  if (core_->events) core_->events->end_step();
   // Who has seen a request's end finds it counted.
   publish_stats();
   core_->requests.flush();
 }
 
-std::span<const SamplerResult> LocalEngine::sample(std::span<float> logits) {
+// As many rows at once as there is room for logits; a row's bits do not depend on that.
+void LocalEngine::score_prompts() {
+  core_->failed.clear();
+  std::span<const PromptRow> rest = core_->runner->prompt_rows();
+  const auto vocab = static_cast<size_t>(core_->runner->model().vocab_size);
+  while (!rest.empty()) {
+    const std::span<const PromptRow> rows =
+        rest.first(std::min(rest.size(), core_->runner->max_rows()));
+    rest = rest.subspan(rows.size());
+    core_->score_rows.clear();
+    for (const PromptRow& row : rows) core_->score_rows.push_back(row.row);
+    const std::span<const float> logits = core_->runner->logits(core_->score_rows);
+    core_->score_inputs.clear();
+    for (size_t i = 0; i < rows.size(); ++i) {
+      core_->score_inputs.push_back(
+          {.logits = logits.data() + i * vocab,
+           .token = rows[i].next,
+           .num_logprobs = core_->requests.find(rows[i].id)->sampling.num_prompt_logprobs});
+    }
+    add_scores(rows, core_->sampler.score(core_->runner->device().context(), core_->score_inputs));
+  }
+}
+
+void LocalEngine::add_scores(std::span<const PromptRow> rows,
+                             std::span<const ScoreResult> results) {
+  std::vector<PromptLogprob> logprobs;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (!results[i].finite) core_->failed.push_back(rows[i].id);
+    PromptLogprob& added = logprobs.emplace_back();
+    added.token = rows[i].next;
+    added.logprob = results[i].logprob;
+    added.rank = results[i].rank;
+    for (const kernels::TokenScore& top : results[i].top_logprobs) {
+      added.top_logprobs.push_back({.token = top.token, .logprob = top.logprob});
+    }
+    if (i + 1 < rows.size() && rows[i + 1].id == rows[i].id) continue;
+    core_->requests.add_prompt_logprobs(rows[i].id, std::move(logprobs));
+    logprobs.clear();
+  }
+}
+
+std::span<const SamplerResult> LocalEngine::sample() {
+  const std::span<float> logits = core_->runner->sampling_logits();
   core_->sampler_inputs.clear();
   const auto vocab = static_cast<size_t>(core_->runner->model().vocab_size);
   size_t row = 0;
@@ -334,16 +395,26 @@ void LocalEngine::commit(const SchedulerOutput& output,
   const std::span<const RequestId> ids = core_->runner->sampling_requests();
   core_->sampled.clear();
   for (size_t i = 0; i < ids.size(); ++i) {
+    SamplerResult result = results[i];
+    if (std::ranges::find(core_->failed, ids[i]) != core_->failed.end()) {
+      result = SamplerResult();
+      result.finish_reason = FinishReason::kError;
+    }
     core_->sampled.push_back({.id = ids[i],
-                              .token = results[i].token,
-                              .finished = results[i].finish_reason != FinishReason::kNone});
-    core_->requests.add_token(ids[i], results[i], now, counters_);
+                              .token = result.token,
+                              .finished = result.finish_reason != FinishReason::kNone});
+    core_->requests.add_token(ids[i], result, now, counters_);
   }
   core_->aborted.clear();
   core_->scheduler.update(output, core_->sampled, 1e3 * seconds_between(started, now),
                           core_->aborted);
   for (const RequestId id : core_->aborted) {
     core_->requests.finish(id, FinishReason::kAbort, "", counters_);
+  }
+  for (const RequestId id : core_->failed) {  // those that were not sampling, once
+    if (core_->scheduler.abort(id)) {
+      core_->requests.finish(id, FinishReason::kError, kNotFinite, counters_);
+    }
   }
   ++counters_.num_steps;
   counters_.num_preemptions += output.preempted.size();

@@ -42,7 +42,16 @@ struct TokenLogprob {
   float logprob = 0;
 };
 
-// One generated token, or the end of a request without one (abort, error).
+// A token of the prompt, given those before it.
+struct PromptLogprob {
+  TokenId token = kInvalidToken;
+  float logprob = 0;
+  int32_t rank = 0;                        // 1: the likeliest; ties by id
+  std::vector<TokenLogprob> top_logprobs;  // best first, ties by id; size num_prompt_logprobs
+};
+
+// One generated token, the end of a request without one (abort, error), or a piece of the prompt's
+// log-probabilities; these come before the first token.
 struct TokenOutput {
   RequestId request_id;
   TokenId token = kInvalidToken;  // kInvalidToken: only `finish_reason` counts
@@ -52,6 +61,8 @@ struct TokenOutput {
   TokenId stop_token = kInvalidToken;  // the end or stop token that finished it (also `token`)
   int32_t num_cached_tokens = 0;       // prompt tokens found in the prefix cache (first output)
   std::string error;                   // with kError: one line for the client
+  // Of the prompt's next tokens, from its second token on; then `token` is kInvalidToken.
+  std::vector<PromptLogprob> prompt_logprobs;
 };
 
 // Everything one step produced. Per request the outputs are in order; across steps too.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/input_batch.h"
 
+#include <algorithm>
+
 #include "engine/core/status.h"
 
 namespace sluice {
@@ -15,6 +17,7 @@ InputBatch::InputBatch(const Bounds& bounds) : bounds_(bounds) {
   seq_lens_.reserve(max_seqs);
   logits_indices_.reserve(max_seqs);
   sampling_requests_.reserve(max_seqs);
+  prompt_rows_.reserve(max_tokens);
   slot_mapping_.resize(num_groups);
   for (auto& slots : slot_mapping_) slots.reserve(max_tokens);
   block_tables_.assign(
@@ -33,6 +36,7 @@ void InputBatch::build(const SchedulerOutput& output,
   seq_lens_.clear();
   logits_indices_.clear();
   sampling_requests_.clear();
+  prompt_rows_.clear();
   for (auto& slots : slot_mapping_) slots.clear();
 
   const auto stride = static_cast<size_t>(bounds_.max_blocks_per_seq);
@@ -42,6 +46,7 @@ void InputBatch::build(const SchedulerOutput& output,
     const int32_t begin = item.num_computed_tokens;
     const int32_t end = begin + item.num_scheduled_tokens;
     CHECK_LE(end, request->num_tokens());
+    add_prompt_rows(*request, begin, end);
     for (int32_t position = begin; position < end; ++position) {
       token_ids_.push_back(request->tokens[static_cast<size_t>(position)]);
       positions_.push_back(position);
@@ -70,6 +75,17 @@ void InputBatch::build(const SchedulerOutput& output,
   for (size_t group = 0; group < block_tables_.size(); ++group) {
     slot_mapping_views_[group] = slot_mapping_[group];
     block_table_views_[group] = std::span(block_tables_[group]).first(seq_lens_.size() * stride);
+  }
+}
+
+void InputBatch::add_prompt_rows(const Request& request, int32_t begin, int32_t end) {
+  if (!request.scores_prompt) return;
+  const auto first_row = static_cast<int32_t>(token_ids_.size());
+  const int32_t last = std::min(end, request.num_prompt_tokens - 1);
+  for (int32_t i = std::max(begin, request.num_scored_tokens); i < last; ++i) {
+    prompt_rows_.push_back({.id = request.id,
+                            .row = first_row + i - begin,
+                            .next = request.tokens[static_cast<size_t>(i) + 1]});
   }
 }
 

@@ -13,6 +13,13 @@
 
 namespace sluice {
 
+// A row of the prompt that gives the log-probabilities of the prompt's next token.
+struct PromptRow {
+  RequestId id;
+  int32_t row = 0;  // of the step
+  TokenId next = kInvalidToken;
+};
+
 class InputBatch {
  public:
   struct Bounds {
@@ -31,8 +38,12 @@ class InputBatch {
   [[nodiscard]] ForwardBatch view() const;
   // Requests of this step that sample, in the order of logits rows.
   [[nodiscard]] std::span<const RequestId> sampling_requests() const { return sampling_requests_; }
+  // Rows of requests that score their prompts, which no earlier step has given: by request, in order.
+  [[nodiscard]] std::span<const PromptRow> prompt_rows() const { return prompt_rows_; }
 
  private:
+  void add_prompt_rows(const Request& request, int32_t begin, int32_t end);
+
   Bounds bounds_;
   std::vector<TokenId> token_ids_;
   std::vector<int32_t> positions_;
@@ -44,6 +55,7 @@ class InputBatch {
   std::vector<std::span<const int64_t>> slot_mapping_views_;
   std::vector<std::span<const int32_t>> block_table_views_;
   std::vector<RequestId> sampling_requests_;
+  std::vector<PromptRow> prompt_rows_;
 };
 
 }  // namespace sluice

@@ -86,7 +86,8 @@ Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads) {
   SLUICE_TRY(planned.spec, find_model_spec(*planned.checkpoint));
   SLUICE_TRY(planned.model, read_model_config(*planned.spec, *planned.checkpoint));
 
-  // Every step samples at most one row a request; a chunk per request is at least one token.
+  // Every step samples at most one row a request; a chunk per request is at least one token. The
+  // logits of prompts that are scored come that many rows at a time.
   const auto max_seq_len = static_cast<int32_t>(
       config.max_model_len > 0 ? config.max_model_len : planned.model.context_len);
   planned.bounds = {.max_tokens = std::max(config.max_num_batched_tokens, config.max_num_seqs),
@@ -160,24 +161,30 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config)
 
   SLUICE_TRY(runner->arena_, AlignedBuffer::allocate(plan.arena_bytes, "activations"));
   runner->model_->bind(planned.bounds, runner->arena_.span());
-  runner->logits_.resize(static_cast<size_t>(planned.bounds.max_logits) *
-                         static_cast<size_t>(planned.model.vocab_size));
+  runner->max_rows_ = static_cast<size_t>(planned.bounds.max_logits);
+  runner->logits_.resize(runner->max_rows_ * static_cast<size_t>(planned.model.vocab_size));
   runner->caches_ = layer_caches(*runner->model_, runner->kv_storage_);
   runner->prefault_ = std::make_unique<Prefault>(runner->kv_storage_.bytes());
   return runner;
 }
 
-std::span<float> ModelRunner::execute(const SchedulerOutput& output,
-                                      const Scheduler& scheduler,
-                                      const KvCacheManager& kv) {
+void ModelRunner::execute(const SchedulerOutput& output,
+                          const Scheduler& scheduler,
+                          const KvCacheManager& kv) {
   batch_.build(output, scheduler, kv);
-  const ForwardBatch batch = batch_.view();
-  model_->forward(ForwardContext{.exec = device_->context(),
-                                 .batch = batch,
-                                 .caches = caches_,
-                                 .logits = logits_.data()});
-  return std::span(logits_).first(batch.logits_indices.size() *
-                                  static_cast<size_t>(model_->config().vocab_size));
+  model_->forward({.exec = device_->context(), .batch = batch_.view(), .caches = caches_});
+}
+
+std::span<float> ModelRunner::sampling_logits() { return logits(batch_.view().logits_indices); }
+
+std::span<float> ModelRunner::logits(std::span<const int32_t> rows) {
+  CHECK_LE(rows.size(), max_rows_);
+  if (!rows.empty()) {
+    model_->logits({.exec = device_->context(), .batch = batch_.view(), .caches = caches_},
+                   rows,
+                   logits_.data());
+  }
+  return std::span(logits_).first(rows.size() * static_cast<size_t>(model_->config().vocab_size));
 }
 
 std::vector<KvGroupSpec> ModelRunner::kv_groups() const { return group_specs(*model_, plan_); }

@@ -42,14 +42,20 @@ class ModelRunner {
  public:
   static Expected<std::unique_ptr<ModelRunner>> create(const Config& config);
 
-  // Runs one step; returns the logits of the rows that sample, [rows][vocab], in the order of
-  // sampling_requests(). The caller's to change until the next call.
-  std::span<float> execute(const SchedulerOutput& output,
-                                 const Scheduler& scheduler,
-                                 const KvCacheManager& kv);
+  // Runs the layers of one step.
+  void execute(const SchedulerOutput& output,
+               const Scheduler& scheduler,
+               const KvCacheManager& kv);
   [[nodiscard]] std::span<const RequestId> sampling_requests() const {
     return batch_.sampling_requests();
   }
+  [[nodiscard]] std::span<const PromptRow> prompt_rows() const { return batch_.prompt_rows(); }
+
+  // Logits of rows of that step, [rows][vocab]: those that sample, in the order of
+  // sampling_requests(), or at most max_rows() of any. The caller's to change until the next call.
+  std::span<float> sampling_logits();
+  std::span<float> logits(std::span<const int32_t> rows);
+  [[nodiscard]] size_t max_rows() const { return max_rows_; }
 
   [[nodiscard]] const kernels::Device& device() const { return *device_; }
   [[nodiscard]] const Checkpoint& checkpoint() const { return *checkpoint_; }
@@ -76,7 +82,8 @@ class ModelRunner {
   KvStorage kv_storage_;
   std::unique_ptr<Prefault> prefault_;
   AlignedBuffer arena_;
-  std::vector<float> logits_;
+  size_t max_rows_ = 0;
+  std::vector<float> logits_;  // [max_rows_][vocab]
   std::vector<LayerCache> caches_;
   std::string fingerprint_;
 };

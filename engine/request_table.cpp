@@ -48,7 +48,7 @@ void RequestTable::add_token(RequestId id,
                              Clock::time_point now,
                              EngineStats& stats) {
   if (result.finish_reason == FinishReason::kError) {
-    finish(id, FinishReason::kError, "The model produced logits that are not finite.", stats);
+    finish(id, FinishReason::kError, kNotFinite, stats);
     return;
   }
   RequestState& state = states_.at(id);
@@ -79,6 +79,15 @@ void RequestTable::add_token(RequestId id,
     count_end(state, result.finish_reason, stats);
     states_.erase(id);
   }
+}
+
+void RequestTable::add_prompt_logprobs(RequestId id, std::vector<PromptLogprob> logprobs) {
+  const RequestState& state = states_.at(id);
+  TokenOutput output;
+  output.request_id = id;
+  output.num_cached_tokens = state.num_cached_tokens;
+  output.prompt_logprobs = std::move(logprobs);
+  queue(state.sink, std::move(output));
 }
 
 void RequestTable::finish(RequestId id,

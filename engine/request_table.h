@@ -16,6 +16,8 @@
 
 namespace sluice {
 
+inline constexpr const char* kNotFinite = "The model produced logits that are not finite.";
+
 struct RequestState {
   using Clock = std::chrono::steady_clock;
 
@@ -48,6 +50,7 @@ class RequestTable {
                  const SamplerResult& result,
                  Clock::time_point now,
                  EngineStats& stats);
+  void add_prompt_logprobs(RequestId id, std::vector<PromptLogprob> logprobs);
   // Queues an output without a token and removes the request. Unknown ids are ignored.
   void finish(RequestId id, FinishReason reason, const std::string& error, EngineStats& stats);
   void finish_all(FinishReason reason, const std::string& error, EngineStats& stats);

@@ -19,6 +19,7 @@ struct NewRequest {
   int32_t max_tokens = 1;       // to generate; prompt + max_tokens <= max_model_len
   int32_t priority = 0;         // lower first
   PrefixExtras extras;
+  bool scores_prompt = false;   // the logits of every prompt row are wanted
 };
 
 struct Request {
@@ -37,6 +38,8 @@ struct Request {
   int32_t num_in_flight_tokens = 0;
   int32_t num_cached_tokens = 0;    // prefix hit at first admission
   int32_t num_preemptions = 0;
+  bool scores_prompt = false;
+  int32_t num_scored_tokens = 0;    // prompt rows whose logits retired steps have given
   bool abort_pending = false;       // aborted while in flight: ends when the step retires
 
   [[nodiscard]] int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }

@@ -49,6 +49,15 @@ struct Entry {
     return !draining() && request.num_generated() + num_pending_samples < request.max_tokens;
   }
 
+  // Where a cached prefix may be used: rows whose logits are wanted have to be computed.
+  [[nodiscard]] std::span<const TokenId> cacheable_tokens() const {
+    const std::span<const TokenId> tokens = request.tokens;
+    if (!request.scores_prompt || request.num_scored_tokens + 1 >= request.num_prompt_tokens) {
+      return tokens;
+    }
+    return tokens.first(static_cast<size_t>(request.num_scored_tokens) + 1);
+  }
+
   // The only token left is one that was (or is being) sampled.
   [[nodiscard]] bool decodes() const {
     return num_remaining() == 1 && request.num_generated() + num_pending_samples > 0;
@@ -192,6 +201,7 @@ Expected<void> Scheduler::add(NewRequest request) {
   r.max_tokens = request.max_tokens;
   r.priority = request.priority;
   r.extras = request.extras;
+  r.scores_prompt = request.scores_prompt;
   r.arrival_order = m.num_arrivals++;
   m.entry_of.insert(r.id, index);
   m.waiting.push(e.key(), index);
@@ -408,7 +418,7 @@ bool Scheduler::Impl::admit(int32_t index) {
   const bool alone = running.empty();
   if (!alone && head_still_blocked(e)) return false;
   if (prefill_limit(e, 0, r.num_tokens()) == 0) return false;
-  const int32_t num_found = kv.acquire_prefix(r.id, r.tokens, r.extras);
+  const int32_t num_found = kv.acquire_prefix(r.id, e.cacheable_tokens(), r.extras);
   int32_t chunk = prefill_limit(e, num_found, r.num_tokens() - num_found);
   if (chunk > 0 && !alone && !kv.has_room(r.id, r.num_tokens(), spare_blocks())) chunk = -1;
   const bool affordable = chunk != 0;
@@ -537,6 +547,8 @@ void Scheduler::Impl::retire_row(const ScheduledRequest& row,
   num_tokens_in_flight -= row.num_scheduled_tokens;
   r.num_in_flight_tokens -= row.num_scheduled_tokens;
   r.num_computed_tokens += row.num_scheduled_tokens;
+  r.num_scored_tokens = std::max(
+      r.num_scored_tokens, std::min(r.num_computed_tokens, r.num_prompt_tokens - 1));
   bool failed = false;
   const bool dead = r.abort_pending || r.status == RequestStatus::kFinished;
   if (row.samples) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core/string.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
@@ -12,6 +13,7 @@
 
 #include "engine/core/config.h"
 #include "server/api_errors.h"
+#include "server/inflate.h"
 #include "server/io_worker.h"
 
 namespace sluice {
@@ -40,7 +42,9 @@ bool is_safe_request_id(std::string_view id) {
 }  // namespace
 
 ConnectionLimits::ConnectionLimits(const Config& config)
-    : max_body_bytes(static_cast<uint64_t>(config.max_body_bytes)),
+    : cors(config),
+      max_body_bytes(static_cast<uint64_t>(config.max_body_bytes)),
+      max_gzip_ratio(config.max_gzip_ratio),
       max_header_bytes(static_cast<uint32_t>(config.max_header_bytes)),
       max_stream_buffer_bytes(static_cast<size_t>(config.max_stream_buffer_bytes)),
       idle_timeout(config.idle_timeout_s),
@@ -52,16 +56,20 @@ struct Connection::Parser {
   http::request_parser<http::string_body> beast;
   size_t header_bytes = 0;  // parsed so far
   bool header_checked = false;
+  bool is_gzip = false;
 };
 
-Connection::Connection(boost::asio::ip::tcp::socket socket,
+Connection::Connection(StreamSocket socket,
+                       std::unique_ptr<TlsSession> tls,
                        IoWorker& worker,
                        const ConnectionLimits& limits)
     : socket_(std::move(socket)),
+      tls_(std::move(tls)),
       worker_(worker),
       limits_(limits),
-      last_activity_(Clock::now()),
-      last_write_(last_activity_) {}
+      request_start_(Clock::now()),
+      last_activity_(request_start_),
+      last_write_(request_start_) {}
 
 Connection::~Connection() = default;
 
@@ -80,12 +88,11 @@ void Connection::wait_readable() {
   if (reading_ || state_ == State::kClosed) return;
   if (state_ == State::kHandling && input_.size() >= kMaxUnparsedBytes) return;  // backpressure
   reading_ = true;
-  socket_.async_wait(boost::asio::ip::tcp::socket::wait_read,
-                     [self = shared_from_this()](const error_code& error) {
-                       self->reading_ = false;
-                       if (error || self->state_ == State::kClosed) return self->close();
-                       self->on_readable();
-                     });
+  socket_.async_wait(StreamSocket::wait_read, [self = shared_from_this()](const error_code& error) {
+    self->reading_ = false;
+    if (error || self->state_ == State::kClosed) return self->close();
+    self->on_readable();
+  });
 }
 
 void Connection::on_readable() {
@@ -99,11 +106,29 @@ void Connection::on_readable() {
   if (error) return close();  // end of file too: the client is gone
   if (state_ != State::kLingering) {
     last_activity_ = Clock::now();
-    if (input_.empty() && parser_ == nullptr) request_start_ = last_activity_;
-    input_.append(scratch.data(), num_read);
+    const bool is_first = input_.empty() && parser_ == nullptr;
+    if (tls_ == nullptr) {
+      input_.append(scratch.data(), num_read);
+    } else if (!decrypt({scratch.data(), num_read})) {
+      return close();
+    }
+    if (is_first && !input_.empty()) request_start_ = last_activity_;
     process_input();
   }
   wait_readable();
+}
+
+// False: nothing more can come. What the peer has to be told of that is sent if it fits at once.
+bool Connection::decrypt(std::string_view received) {
+  const bool goes_on = tls_->receive(received, input_, tls_reply_);
+  if (tls_reply_.size() > kMaxUnparsedBytes) return false;
+  if (goes_on) {
+    start_write();
+    return true;
+  }
+  error_code ignored;  // the connection ends either way
+  if (!writing_) socket_.write_some(boost::asio::buffer(tls_reply_), ignored);
+  return false;
 }
 
 // Parses what has arrived; the next request waits in input_ until this one is answered.
@@ -185,8 +210,11 @@ bool Connection::check_header() {
     return reject(400, "An HTTP/1.1 request has exactly one Host header.");
   }
   const auto content_encoding = message[http::field::content_encoding];
-  if (!content_encoding.empty() && !boost::beast::iequals(content_encoding, "identity")) {
-    return reject(415, "A request body must have no Content-Encoding.");
+  parser_->is_gzip = boost::beast::iequals(content_encoding, "gzip") ||
+                     boost::beast::iequals(content_encoding, "x-gzip");
+  if (!parser_->is_gzip && !content_encoding.empty() &&
+      !boost::beast::iequals(content_encoding, "identity")) {
+    return reject(415, "The only Content-Encoding understood is 'gzip'.");
   }
   if (message.count(http::field::expect) > 0) {
     if (!boost::beast::iequals(message[http::field::expect], "100-continue")) {
@@ -216,11 +244,15 @@ void Connection::dispatch() {
   request.api_key = header("x-api-key");
   request.request_id = header("x-request-id");
   if (!is_safe_request_id(request.request_id)) request.request_id.clear();
+  request.origin = header(http::field::origin);
+  request.wanted_headers = header(http::field::access_control_request_headers);
   request.body = std::move(message.body());
+  if (parser_->is_gzip && !inflate_body(request.body)) return;
   keep_alive_ = message.keep_alive();
   use_chunks_ = message.version() >= 11;
   is_head_ = request.method == "HEAD";
   request_id_ = request.request_id;
+  cors_lines_ = limits_.cors.header_lines(request.origin);
   streaming_ = false;
   response_complete_ = false;
   parser_.reset();
@@ -230,11 +262,24 @@ void Connection::dispatch() {
   worker_.handle(std::move(request), shared_from_this());
 }
 
+// False: the answer says why it cannot be.
+bool Connection::inflate_body(std::string& body) {
+  auto inflated = inflate_gzip(body, limits_.max_body_bytes, limits_.max_gzip_ratio);
+  if (!inflated) {
+    const bool too_large = inflated.error().code == ErrorCode::kResourceExhausted;
+    fail_request(too_large ? 413 : 400, inflated.error().message);
+    return false;
+  }
+  body = std::move(*inflated);
+  return true;
+}
+
 // Answers what could not be parsed; nothing after it can be trusted.
 void Connection::fail_request(int status, const std::string& message) {
   input_.clear();
   is_head_ = false;
   request_id_.clear();
+  cors_lines_ = limits_.cors.header_lines({});
   streaming_ = false;
   response_complete_ = false;
   state_ = State::kHandling;
@@ -249,7 +294,8 @@ void Connection::append_head(int status, const HttpHeaders& headers, std::string
   const auto reason = http::obsolete_reason(static_cast<http::status>(status));
   pending_ += "HTTP/1.1 " + std::to_string(status) + " ";
   pending_.append(reason.data(), reason.size());
-  pending_ += "\r\nServer: sluice\r\nAccess-Control-Allow-Origin: *\r\n";
+  pending_ += "\r\nServer: sluice\r\n";
+  pending_ += cors_lines_;
   pending_ += framing;
   if (!request_id_.empty()) pending_ += "X-Request-Id: " + request_id_ + "\r\n";
   for (const auto& [name, value] : headers) pending_ += name + ": " + value + "\r\n";
@@ -286,6 +332,11 @@ void Connection::write(std::string_view bytes) {
 
 bool Connection::flush() {
   if (state_ != State::kHandling) return false;
+  // What earlier calls left unsent counts: a single event may be larger than the bound.
+  if (pending_.size() > limits_.max_stream_buffer_bytes && writing_) {
+    close();
+    return false;
+  }
   if (!chunk_.empty()) {
     if (use_chunks_) {
       char size[20];
@@ -297,10 +348,6 @@ bool Connection::flush() {
       pending_ += chunk_;
     }
     chunk_.clear();
-  }
-  if (pending_.size() > limits_.max_stream_buffer_bytes) {
-    close();
-    return false;
   }
   start_write();
   return state_ == State::kHandling;
@@ -329,10 +376,10 @@ void Connection::set_callbacks(std::function<void()> on_disconnect,
 void Connection::start_write() {
   if (writing_ || state_ == State::kClosed) return;
   if (num_sent_ == outgoing_.size()) {
-    if (pending_.empty()) return;
     outgoing_.clear();
     num_sent_ = 0;
-    outgoing_.swap(pending_);
+    append_outgoing();
+    if (outgoing_.empty()) return;
     last_write_ = Clock::now();
   }
   writing_ = true;
@@ -343,6 +390,19 @@ void Connection::start_write() {
         if (error) return self->close();
         self->on_written(num_bytes);
       });
+}
+
+// Everything pending, as it goes out.
+void Connection::append_outgoing() {
+  if (tls_ == nullptr) {
+    outgoing_.swap(pending_);
+    return;
+  }
+  outgoing_.swap(tls_reply_);
+  if (!tls_->is_established()) return;
+  tls_->send(pending_, outgoing_);
+  pending_.clear();
+  if (state_ == State::kHandling && response_complete_ && !keep_alive_) tls_->close(outgoing_);
 }
 
 void Connection::on_written(size_t num_bytes) {
@@ -399,6 +459,8 @@ void Connection::check_deadlines(Clock::time_point now) {
   if ((writing_ || !pending_.empty()) && now - last_write_ > limits_.write_timeout) return close();
   switch (state_) {
     case State::kReading: {
+      const bool in_handshake = tls_ != nullptr && !tls_->is_established();
+      if (in_handshake && now - request_start_ > limits_.request_timeout) return close();
       const bool in_request = parser_ != nullptr || !input_.empty();
       if (in_request && now - request_start_ > limits_.request_timeout) {
         fail_request(408,

@@ -3,7 +3,7 @@
 // Owned by its pending operations and its worker's list; touched on its worker's thread only.
 #pragma once
 
-#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -11,17 +11,24 @@
 #include <string>
 #include <string_view>
 
+#include "server/cors.h"
 #include "server/http_message.h"
+#include "server/tls.h"
 
 namespace sluice {
 
 struct Config;
 
+// Of any family: TCP or Unix.
+using StreamSocket = boost::asio::generic::stream_protocol::socket;
+
 // Bounds of a connection, from the configuration.
 struct ConnectionLimits {
   explicit ConnectionLimits(const Config& config);
 
+  CorsPolicy cors;
   uint64_t max_body_bytes;
+  int32_t max_gzip_ratio;
   uint32_t max_header_bytes;
   size_t max_stream_buffer_bytes;
   std::chrono::seconds idle_timeout;
@@ -34,7 +41,11 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
  public:
   using Clock = std::chrono::steady_clock;
 
-  Connection(boost::asio::ip::tcp::socket socket, IoWorker& worker, const ConnectionLimits& limits);
+  // `tls`: null for plain HTTP.
+  Connection(StreamSocket socket,
+             std::unique_ptr<TlsSession> tls,
+             IoWorker& worker,
+             const ConnectionLimits& limits);
   ~Connection() override;
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -63,6 +74,9 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
 
   void wait_readable();
   void on_readable();
+  bool decrypt(std::string_view received);
+  void append_outgoing();
+  bool inflate_body(std::string& body);
   void process_input();
   bool parse_some();
   bool check_header();
@@ -75,7 +89,8 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   void after_response();
   void linger();
 
-  boost::asio::ip::tcp::socket socket_;
+  StreamSocket socket_;
+  std::unique_ptr<TlsSession> tls_;
   IoWorker& worker_;
   const ConnectionLimits& limits_;
   State state_ = State::kReading;
@@ -89,6 +104,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   std::string outgoing_;  // being written
   size_t num_sent_ = 0;   // of outgoing_
   bool writing_ = false;
+  std::string tls_reply_;  // handshake and alerts, as they go out
 
   // Of the request being answered.
   bool keep_alive_ = true;
@@ -97,6 +113,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   bool streaming_ = false;
   bool response_complete_ = false;
   std::string request_id_;
+  std::string cors_lines_;
   std::function<void()> on_disconnect_;
   std::function<void()> on_quiet_;
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/front_end.h"
 
+#include <algorithm>
 #include <ctime>
 #include <fstream>
 #include <sstream>
 #include <utility>
 
+#include "engine/core/log.h"
 #include "server/api_errors.h"
 #include "server/request_validator.h"
 #include "server/routes.h"
@@ -37,25 +39,19 @@ std::vector<std::string> names_of(const Config& config, const Engine& engine) {
   return {name};
 }
 
-HttpResponse preflight_response() {
-  HttpResponse response;
-  response.status = 204;
-  response.headers = {{"Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS"},
-                      {"Access-Control-Allow-Headers", "*, Authorization"},
-                      {"Access-Control-Max-Age", "86400"}};
-  return response;
-}
-
 }  // namespace
 
 FrontEnd::FrontEnd(const Config& server_config,
                    Engine& served,
-                   std::optional<ChatTemplate> compiled)
+                   std::optional<ChatTemplate> compiled,
+                   std::unique_ptr<TlsContext> tls_context)
     : config(server_config),
       engine(served),
       model_names(names_of(server_config, served)),
       authenticator(server_config.api_key),
       chat_template(std::move(compiled)),
+      tls(std::move(tls_context)),
+      cors(server_config),
       start(std::chrono::steady_clock::now()),
       created(static_cast<int64_t>(std::time(nullptr))) {}
 
@@ -71,7 +67,19 @@ Expected<std::unique_ptr<FrontEnd>> FrontEnd::create(const Config& config, Engin
     }
     compiled.emplace(std::move(*result));
   }
-  return std::unique_ptr<FrontEnd>(new FrontEnd(config, engine, std::move(compiled)));
+  SLUICE_TRY(auto tls, TlsContext::create(config));
+  return std::unique_ptr<FrontEnd>(
+      new FrontEnd(config, engine, std::move(compiled), std::move(tls)));
+}
+
+void FrontEnd::reload() const {
+  Expected<void> done;
+  if (tls != nullptr) done = tls->reload();
+  if (done) {
+    log_event(LogLevel::kInfo, "reloaded");
+  } else {
+    log_event(LogLevel::kError, "reload_failed", "reason", done.error().message);
+  }
 }
 
 void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
@@ -81,7 +89,12 @@ void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> write
   exchange.request = std::move(request);
   exchange.route_idx = kUnroutedHandler;
   const HttpRequest& seen = exchange.request;
-  if (seen.method == "OPTIONS") return respond(exchange, preflight_response());
+  if (seen.method == "OPTIONS") {
+    HttpResponse response;
+    response.status = 204;
+    response.headers = cors.preflight_headers(seen.origin, seen.wanted_headers);
+    return respond(exchange, std::move(response));
+  }
   const std::string_view wanted = seen.method == "HEAD" ? "GET" : std::string_view(seen.method);
   std::string allowed;
   for (size_t i = 0; i < routes().size(); ++i) {
@@ -120,6 +133,39 @@ void FrontEnd::fail(const Exchange& exchange, const Error& error) {
 }
 
 uint64_t FrontEnd::next_seed() { return choice_seed(config.seed, num_seeds_.fetch_add(1) + 1); }
+
+ValidationContext FrontEnd::validation_context(uint64_t tenant_salt,
+                                               std::chrono::steady_clock::time_point arrival) {
+  return {config,
+          engine.model(),
+          engine.tokenizer(),
+          chat_template ? &*chat_template : nullptr,
+          model_names,
+          next_seed(),
+          tenant_salt,
+          arrival};
+}
+
+std::string FrontEnd::illness() const {
+  if (is_draining()) return "The server is draining.";
+  const EngineStats stats = engine.stats();
+  if (stats.draining) return "The engine is draining.";
+  const auto to_ns = [](auto time) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+  };
+  const int64_t now = to_ns(std::chrono::steady_clock::now());
+  const int64_t limit = int64_t{config.unhealthy_after_s} * 1'000'000'000;
+  if (stats.step_started_ns != 0 && now - stats.step_started_ns > limit) {
+    return "An engine step takes longer than " + std::to_string(config.unhealthy_after_s) + " s.";
+  }
+  const int64_t last_progress = std::max<int64_t>(stats.last_progress_ns, to_ns(start));
+  const bool has_work = stats.num_requests_waiting + stats.num_requests_running > 0;
+  if (has_work && now - last_progress > limit) {
+    return "Requests wait and nothing has completed for " +
+           std::to_string(config.unhealthy_after_s) + " s.";
+  }
+  return {};
+}
 
 void FrontEnd::request_done() {
   if (num_requests_.fetch_sub(1) == 1 && on_quiescent_) on_quiescent_();

@@ -17,10 +17,14 @@
 #include "engine/engine.h"
 #include "server/auth.h"
 #include "server/chat_template.h"
+#include "server/cors.h"
 #include "server/http_message.h"
 #include "server/metrics.h"
+#include "server/tls.h"
 
 namespace sluice {
+
+struct ValidationContext;
 
 // What a handler gets beside the shared state.
 struct Exchange {
@@ -41,8 +45,16 @@ class FrontEnd {
   void respond(const Exchange& exchange, HttpResponse response);
   void fail(const Exchange& exchange, const Error& error);
 
-  // A seed for a request without one: a function of the configured seed and the request's number.
-  uint64_t next_seed();
+  // What one request is checked against; takes a seed for it. Any thread.
+  ValidationContext validation_context(uint64_t tenant_salt,
+                                       std::chrono::steady_clock::time_point arrival);
+
+  // Why this server should get no requests; empty: healthy. Any thread, cheap.
+  [[nodiscard]] std::string illness() const;
+
+  // Any thread: certificates and keys are read again; what is wrong with them is logged, and the
+  // old ones stay.
+  void reload() const;
 
   // Any thread.
   void start_draining() { draining_.store(true); }
@@ -70,13 +82,22 @@ class FrontEnd {
   const std::vector<std::string> model_names;  // at least one; the first is the default
   const Authenticator authenticator;
   const std::optional<ChatTemplate> chat_template;
+  const std::unique_ptr<TlsContext> tls;  // null: plain HTTP
+  const CorsPolicy cors;
   const std::chrono::steady_clock::time_point start;
   const int64_t created;  // Unix seconds
   HttpCounters http_counters;
+  GrpcCounters grpc_counters;
   FinishCounters finish_counters;
 
  private:
-  FrontEnd(const Config& server_config, Engine& served, std::optional<ChatTemplate> compiled);
+  // A seed for a request without one: a function of the configured seed and the request's number.
+  uint64_t next_seed();
+
+  FrontEnd(const Config& server_config,
+           Engine& served,
+           std::optional<ChatTemplate> compiled,
+           std::unique_ptr<TlsContext> tls_context);
 
   std::atomic<bool> draining_{false};
   std::atomic<int64_t> num_requests_{0};

@@ -21,6 +21,8 @@ struct HttpRequest {
   std::string authorization;  // header values; empty when absent
   std::string api_key;        // x-api-key
   std::string request_id;     // x-request-id, empty unless it is safe to echo
+  std::string origin;
+  std::string wanted_headers;  // access-control-request-headers
 };
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/http_server.h"
 
-#include <boost/asio/ip/tcp.hpp>
+#include <unistd.h>
+
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cerrno>
 #include <condition_variable>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -15,25 +20,39 @@
 #include "engine/engine.h"
 #include "server/connection.h"
 #include "server/front_end.h"
+#include "server/grpc/grpc_server.h"
 #include "server/io_worker.h"
+#include "server/listener.h"
 
 namespace sluice {
 
-using boost::asio::ip::tcp;
 using boost::system::error_code;
 
 struct HttpServer::Impl {
-  Impl(const Config& server_config, Engine& served, std::unique_ptr<FrontEnd> front)
-      : config(server_config), limits(server_config), engine(served), front_end(std::move(front)) {
+  Impl(const Config& server_config,
+       Engine& served,
+       std::unique_ptr<FrontEnd> front,
+       std::unique_ptr<Listener> bound)
+      : config(server_config),
+        limits(server_config),
+        engine(served),
+        front_end(std::move(front)),
+        listener(std::move(bound)) {
     for (int32_t i = 0; i < config.io_threads; ++i) {
       workers.push_back(std::make_unique<IoWorker>(*front_end, limits));
     }
-    acceptor = std::make_unique<tcp::acceptor>(workers.front()->context());
+    waiter = std::make_unique<boost::asio::posix::stream_descriptor>(workers.front()->context(),
+                                                                     listener->descriptor());
     front_end->on_quiescent([this] { wake(); });
   }
 
-  Expected<void> bind();
+  ~Impl() { waiter->release(); }  // the listener closes it
+
+  Expected<void> bind_grpc();
   void accept();
+  void accept_later();
+  void hand_over(int descriptor);
+  void stop_accepting();
   void wait_for_end();
   void end_requests();
 
@@ -49,7 +68,9 @@ struct HttpServer::Impl {
   Engine& engine;
   std::unique_ptr<FrontEnd> front_end;
   std::vector<std::unique_ptr<IoWorker>> workers;
-  std::unique_ptr<tcp::acceptor> acceptor;  // worker 0's thread once it runs
+  std::unique_ptr<GrpcServer> grpc;    // null: not asked for
+  std::unique_ptr<Listener> listener;  // worker 0's thread once it runs, and the next
+  std::unique_ptr<boost::asio::posix::stream_descriptor> waiter;
   size_t next_worker = 0;
 
   std::mutex mutex;  // signals from any thread to run()
@@ -59,62 +80,62 @@ struct HttpServer::Impl {
   bool is_stopping = false;
 };
 
-Expected<void> HttpServer::Impl::bind() {
-  const std::string place = config.host + ":" + std::to_string(config.port);
-  error_code error;
-  tcp::resolver resolver(workers.front()->context());
-  const auto found =
-      resolver.resolve(config.host, std::to_string(config.port), tcp::resolver::passive, error);
-  if (error || found.empty()) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--host: '" + config.host + "' is no address of this machine (" +
-                          error.message() + "). Use 127.0.0.1, 0.0.0.0 or ::.",
-                      "host");
-  }
-  const tcp::endpoint endpoint = *found.begin();
-  const auto attempt = [&error](auto&& action) {
-    if (!error) action();
-  };
-  attempt([&] { acceptor->open(endpoint.protocol(), error); });
-  attempt([&] { acceptor->set_option(tcp::acceptor::reuse_address(true), error); });
-  attempt([&] { acceptor->bind(endpoint, error); });
-  attempt([&] { acceptor->listen(tcp::acceptor::max_listen_connections, error); });
-  if (error == boost::asio::error::address_in_use) {
-    return make_error(ErrorCode::kUnavailable,
-                      "Port " + std::to_string(config.port) + " of " + config.host +
-                          " is in use; choose another with --port or end its owner.",
-                      "port");
-  }
-  if (error) {
-    return make_error(ErrorCode::kUnavailable,
-                      "Cannot listen on " + place + ": " + error.message() + ".",
-                      "port");
-  }
+// Takes what waits at the listener whenever something does.
+void HttpServer::Impl::accept() {
+  waiter->async_wait(boost::asio::posix::descriptor_base::wait_read, [this](error_code error) {
+    if (error || listener->descriptor() < 0) return;
+    constexpr int kMostAtOnce = 64;  // other work of this thread waits meanwhile
+    for (int i = 0; i < kMostAtOnce; ++i) {
+      const int descriptor = listener->accept();
+      if (descriptor >= 0) {
+        hand_over(descriptor);
+      } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        break;
+      } else if (errno != ECONNABORTED && errno != EINTR) {
+        return accept_later();
+      }
+    }
+    accept();
+  });
+}
+
+Expected<void> HttpServer::Impl::bind_grpc() {
+  if (config.grpc_port < 0) return {};
+  std::vector<IoWorker*> all;
+  for (const auto& worker : workers) all.push_back(worker.get());
+  SLUICE_TRY(grpc, GrpcServer::create(*front_end, std::move(all)));
+  workers.front()->watch_deadlines(grpc.get(), [this] { grpc->refresh_health(); });
   return {};
 }
 
-void HttpServer::Impl::accept() {
-  acceptor->async_accept(
-      workers[next_worker]->context(), [this](const error_code& error, tcp::socket socket) {
-        if (!acceptor->is_open()) return;
-        if (error) {
-          // Out of descriptors or the like: the backlog holds the others meanwhile.
-          log_event(LogLevel::kWarning, "accept_failed", "error", error.message());
-          auto timer = std::make_shared<boost::asio::steady_timer>(workers.front()->context());
-          timer->expires_after(std::chrono::milliseconds(50));
-          timer->async_wait([this, timer](const error_code& cancelled) {
-            if (!cancelled && acceptor->is_open()) accept();
-          });
-          return;
-        }
-        if (front_end->connection_opened()) {
-          IoWorker& worker = *workers[next_worker];
-          auto moved = std::make_shared<tcp::socket>(std::move(socket));
-          worker.post([&worker, moved] { worker.adopt(std::move(*moved)); });
-          next_worker = (next_worker + 1) % workers.size();
-        }
-        accept();
-      });
+// Out of descriptors or the like: the backlog holds the others meanwhile.
+void HttpServer::Impl::accept_later() {
+  log_event(LogLevel::kWarning, "accept_failed", "error", std::strerror(errno));
+  auto timer = std::make_shared<boost::asio::steady_timer>(workers.front()->context());
+  timer->expires_after(std::chrono::milliseconds(50));
+  timer->async_wait([this, timer](error_code cancelled) {
+    if (!cancelled && listener->descriptor() >= 0) accept();
+  });
+}
+
+void HttpServer::Impl::hand_over(int descriptor) {
+  IoWorker& worker = *workers[next_worker];
+  const auto socket = std::make_shared<StreamSocket>(worker.context());
+  error_code error;
+  socket->assign({listener->family(), 0}, descriptor, error);
+  if (error) {
+    ::close(descriptor);
+    return;
+  }
+  if (!front_end->connection_opened()) return;
+  worker.post([&worker, socket] { worker.adopt(std::move(*socket)); });
+  next_worker = (next_worker + 1) % workers.size();
+}
+
+void HttpServer::Impl::stop_accepting() {
+  if (listener->descriptor() < 0) return;
+  waiter->release();  // cancels the wait
+  listener->close();
 }
 
 // Returns when the server shall end: drained, out of time, or stopped. Cut streams are told so.
@@ -165,15 +186,17 @@ HttpServer::~HttpServer() = default;
 
 Expected<std::unique_ptr<HttpServer>> HttpServer::create(const Config& config, Engine& engine) {
   SLUICE_TRY(auto front_end, FrontEnd::create(config, engine));
-  auto impl = std::make_unique<Impl>(config, engine, std::move(front_end));
-  SLUICE_TRY_VOID(impl->bind());
+  SLUICE_TRY(auto listener, Listener::create(config));
+  auto impl = std::make_unique<Impl>(config, engine, std::move(front_end), std::move(listener));
+  SLUICE_TRY_VOID(impl->bind_grpc());
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }
 
-uint16_t HttpServer::port() const {
-  error_code error;
-  return impl_->acceptor->local_endpoint(error).port();
-}
+uint16_t HttpServer::port() const { return impl_->listener->port(); }
+
+void HttpServer::reload() { impl_->front_end->reload(); }
+
+uint16_t HttpServer::grpc_port() const { return impl_->grpc == nullptr ? 0 : impl_->grpc->port(); }
 
 void HttpServer::run() {
   std::vector<std::thread> threads;
@@ -182,6 +205,7 @@ void HttpServer::run() {
     threads.emplace_back([&target = *worker] { target.run(); });
   }
   impl_->wait_for_end();
+  if (impl_->grpc != nullptr) impl_->grpc->shutdown();
   impl_->end_requests();
   for (auto& worker : impl_->workers) worker->context().stop();
   for (std::thread& thread : threads) thread.join();
@@ -191,8 +215,8 @@ void HttpServer::drain() {
   impl_->front_end->start_draining();
   impl_->engine.drain();
   impl_->workers.front()->post([this] {
-    error_code ignored;  // closing a listening socket has nothing to lose
-    impl_->acceptor->close(ignored);
+    if (impl_->grpc != nullptr) impl_->grpc->refresh_health();
+    impl_->stop_accepting();
   });
   const std::scoped_lock lock(impl_->mutex);
   impl_->is_draining = true;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The HTTP front end of an engine: OpenAI's completion APIs, tokenization, health and metrics.
+// The front end of an engine: OpenAI's completion APIs, tokenization, health and metrics over HTTP,
+// and the gRPC port beside it.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +15,14 @@ class Engine;
 
 class HttpServer {
  public:
-  // Binds host and port (0: any free one). The engine must outlive the server.
+  // Binds host and port (0: any free one), or a Unix socket. The engine must outlive the server.
   static Expected<std::unique_ptr<HttpServer>> create(const Config& config, Engine& engine);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  [[nodiscard]] uint16_t port() const;  // the one bound
+  [[nodiscard]] uint16_t port() const;       // the one bound; 0: a Unix socket
+  [[nodiscard]] uint16_t grpc_port() const;  // 0: there is none
 
   // Serves until drained or stopped. Once; when it returns the engine knows no request of ours.
   void run();
@@ -29,6 +31,8 @@ class HttpServer {
   // answers end or are cut at the drain timeout. stop(): ends everything now.
   void drain();
   void stop();
+  // Any thread: reads certificates and keys again.
+  void reload();
 
  private:
   struct Impl;

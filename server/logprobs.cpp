@@ -2,8 +2,10 @@
 #include "server/logprobs.h"
 
 #include <algorithm>
-#include <string_view>
+#include <utility>
+#include <vector>
 
+#include "engine/tokenizer/utf8.h"
 #include "server/json_writer.h"
 
 namespace sluice {
@@ -18,27 +20,46 @@ void write_token(JsonWriter& json, std::string_view bytes, float logprob) {
   json.close_array();
 }
 
+std::span<const TokenLogprob> first_of(const std::vector<TokenLogprob>& list, int32_t count) {
+  return std::span(list).first(std::min(list.size(), static_cast<size_t>(count)));
+}
+
 void separate(std::string& list) {
   if (!list.empty()) list += ',';
 }
 
 }  // namespace
 
-void LogprobsText::append(const TokenOutput& output) {
-  if (endpoint_ == Endpoint::kChat) {
-    append_chat(output);
-  } else {
-    append_completion(output);
-  }
+void LogprobsText::start_prompt(TokenId first, bool is_shown) {
+  in_prompt_ = true;
+  append_position(first, is_shown);
+  token_logprobs_ += "null";
+  top_logprobs_ += "null";
 }
 
-void LogprobsText::append_chat(const TokenOutput& output) {
+void LogprobsText::append_prompt(const PromptLogprob& scored, int32_t num_top) {
+  append_completion({scored.token, scored.logprob, first_of(scored.top_logprobs, num_top)},
+                    /*is_shown=*/true);
+}
+
+void LogprobsText::append(const TokenOutput& output) {
+  const Row row = {output.token, output.logprob, output.top_logprobs};
+  if (endpoint_ == Endpoint::kChat) return append_chat(row);
+  if (in_prompt_ && !partial_.empty()) {  // the prompt's text ends here, its last character too
+    ++num_characters_;
+    partial_.clear();
+  }
+  in_prompt_ = false;
+  append_completion(row, !skip_special_tokens_ || !tokenizer_->is_special(output.token));
+}
+
+void LogprobsText::append_chat(const Row& row) {
   separate(items_);
   JsonWriter json(items_);
   json.open_object();
-  write_token(json, tokenizer_->token_bytes(output.token), output.logprob);
+  write_token(json, tokenizer_->token_bytes(row.token), row.logprob);
   json.key("top_logprobs").open_array();
-  for (const TokenLogprob& top : output.top_logprobs) {
+  for (const TokenLogprob& top : row.top) {
     json.open_object();
     write_token(json, tokenizer_->token_bytes(top.token), top.logprob);
     json.close_object();
@@ -46,23 +67,46 @@ void LogprobsText::append_chat(const TokenOutput& output) {
   json.close_array().close_object();
 }
 
-void LogprobsText::append_completion(const TokenOutput& output) {
-  const std::string text = to_valid_utf8(tokenizer_->token_bytes(output.token));
+// The token's text and where in the whole text it begins: behind the characters complete before it.
+void LogprobsText::append_position(TokenId token, bool is_shown) {
+  const std::string_view bytes = tokenizer_->token_bytes(token);
   separate(items_);
-  append_json_string(items_, text);
-  separate(token_logprobs_);
-  append_json_float(token_logprobs_, output.logprob);
+  append_json_string(items_, bytes);
   separate(text_offsets_);
-  text_offsets_ += std::to_string(offset_);
-  offset_ += std::count_if(text.begin(), text.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-  });
-  separate(top_logprobs_);
-  JsonWriter json(top_logprobs_);
-  json.open_object();
-  for (const TokenLogprob& top : output.top_logprobs) {
-    json.key(tokenizer_->token_bytes(top.token)).number(top.logprob);
+  text_offsets_ += std::to_string(num_characters_);
+  if (!is_shown) return;
+  partial_ += bytes;
+  size_t at = 0;
+  while (at < partial_.size()) {
+    const Utf8Part part = next_utf8_part(partial_, at);
+    if (part.kind == Utf8Kind::kTruncated) break;
+    at += part.length;
+    ++num_characters_;
   }
+  partial_.erase(0, at);
+}
+
+void LogprobsText::append_completion(const Row& row, bool is_shown) {
+  append_position(row.token, is_shown);
+  separate(token_logprobs_);
+  append_json_float(token_logprobs_, row.logprob);
+  separate(top_logprobs_);
+  write_top(row);
+}
+
+// By text: of tokens that look the same the likeliest counts. The token itself is always there.
+void LogprobsText::write_top(const Row& row) {
+  JsonWriter json(top_logprobs_);
+  std::vector<std::string> written;
+  const auto write = [&](TokenId token, float logprob) {
+    std::string text = to_valid_utf8(tokenizer_->token_bytes(token));
+    if (std::ranges::find(written, text) != written.end()) return;
+    json.key(text).number(logprob);
+    written.push_back(std::move(text));
+  };
+  json.open_object();
+  for (const TokenLogprob& top : row.top) write(top.token, top.logprob);
+  write(row.token, row.logprob);
   json.close_object();
 }
 
@@ -78,6 +122,30 @@ std::string LogprobsText::take() {
   token_logprobs_.clear();
   top_logprobs_.clear();
   text_offsets_.clear();
+  return out;
+}
+
+void PromptLogprobsText::append(const PromptLogprob& scored, int32_t num_top) {
+  separate(items_);
+  JsonWriter json(items_);
+  const auto write = [&](TokenId token, float logprob, int32_t rank) {
+    json.key(std::to_string(token)).open_object();
+    json.key("logprob").number(logprob).key("rank").integer(rank);
+    json.key("decoded_token").string(tokenizer_->token_bytes(token)).close_object();
+  };
+  json.open_object();
+  write(scored.token, scored.logprob, scored.rank);
+  int32_t rank = 0;
+  for (const TokenLogprob& top : first_of(scored.top_logprobs, num_top)) {
+    ++rank;
+    if (top.token != scored.token) write(top.token, top.logprob, rank);
+  }
+  json.close_object();
+}
+
+std::string PromptLogprobsText::take() {
+  std::string out = items_.empty() ? "[null]" : "[null," + items_ + "]";
+  items_.clear();
   return out;
 }
 

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The JSON of log probabilities as tokens arrive, in the form of the chat or the completions API.
+// The JSON of log probabilities as tokens arrive, in the form of the chat or the completions API,
+// and vLLM's `prompt_logprobs`.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "engine/engine.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -13,8 +16,14 @@ namespace sluice {
 
 class LogprobsText {
  public:
-  LogprobsText(const Tokenizer& tokenizer, Endpoint endpoint)
-      : tokenizer_(&tokenizer), endpoint_(endpoint) {}
+  // `skip_special_tokens`: generated ones are not in the text that offsets count in.
+  LogprobsText(const Tokenizer& tokenizer, Endpoint endpoint, bool skip_special_tokens)
+      : tokenizer_(&tokenizer), endpoint_(endpoint), skip_special_tokens_(skip_special_tokens) {}
+
+  // A prompt that is echoed: its first token, which nothing comes before, then the others with
+  // their `num_top` likeliest alternatives. `is_shown`: the first token is in the echoed text.
+  void start_prompt(TokenId first, bool is_shown);
+  void append_prompt(const PromptLogprob& scored, int32_t num_top);
 
   void append(const TokenOutput& output);
 
@@ -24,16 +33,42 @@ class LogprobsText {
   std::string take();
 
  private:
-  void append_chat(const TokenOutput& output);
-  void append_completion(const TokenOutput& output);
+  // Token, log-probability and alternatives of one row.
+  struct Row {
+    TokenId token;
+    float logprob;
+    std::span<const TokenLogprob> top;
+  };
+
+  void append_chat(const Row& row);
+  void append_completion(const Row& row, bool is_shown);
+  void append_position(TokenId token, bool is_shown);
+  void write_top(const Row& row);
 
   const Tokenizer* tokenizer_;
   Endpoint endpoint_;
+  bool skip_special_tokens_;
   std::string items_;  // chat: list items; completions: the list `tokens`
   std::string token_logprobs_;
   std::string top_logprobs_;
   std::string text_offsets_;
-  int64_t offset_ = 0;  // characters of all tokens so far
+  int64_t num_characters_ = 0;  // of the text so far
+  std::string partial_;         // bytes of the text's last, unfinished character
+  bool in_prompt_ = false;
+};
+
+// [null, {"<id>": {"logprob", "rank", "decoded_token"}, ...}, ...]: the token itself, then the
+// likeliest ones.
+class PromptLogprobsText {
+ public:
+  explicit PromptLogprobsText(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
+
+  void append(const PromptLogprob& scored, int32_t num_top);
+  std::string take();
+
+ private:
+  const Tokenizer* tokenizer_;
+  std::string items_;
 };
 
 }  // namespace sluice

@@ -87,8 +87,8 @@ constexpr Parameter implemented(std::string_view name,
 }
 
 // Range and meaning are a row of sampling_fields().
-constexpr Parameter sampling(std::string_view name) {
-  return {name, Endpoint::kBoth, Disposition::kImplemented, never, {}, {}};
+constexpr Parameter sampling(std::string_view name, Endpoint endpoints = Endpoint::kBoth) {
+  return {name, endpoints, Disposition::kImplemented, never, {}, {}};
 }
 
 constexpr Parameter ignored(std::string_view name) {
@@ -105,7 +105,8 @@ constexpr std::array kParameters = {
     implemented("model", kText),
     implemented("messages", kMessages, Endpoint::kChat),
     implemented("prompt", kPrompt, Endpoint::kCompletion),
-    sampling("max_tokens"),
+    sampling("max_tokens", Endpoint::kChat),
+    implemented("max_tokens", kCount, Endpoint::kCompletion),  // 0: with echo
     implemented("max_completion_tokens", kAtLeastOne, Endpoint::kChat),
     sampling("temperature"),
     sampling("top_p"),
@@ -132,6 +133,7 @@ constexpr std::array kParameters = {
     implemented("logprobs", kBool, Endpoint::kChat),
     implemented("logprobs", kCount, Endpoint::kCompletion, {&Config::max_logprobs, "maximum"}),
     implemented("top_logprobs", kCount, Endpoint::kChat, {&Config::max_logprobs, "maximum"}),
+    implemented("prompt_logprobs", kCount, Endpoint::kBoth, {&Config::max_logprobs, "maximum"}),
     implemented("n", kAtLeastOne, Endpoint::kBoth, {&Config::max_n, "maximum"}),
     implemented("best_of", kAtLeastOne, Endpoint::kBoth, {&Config::max_n, "maximum"}),
     implemented("stream", kBool),
@@ -187,7 +189,6 @@ constexpr std::array kParameters = {
     neutral("thinking_token_budget", kNever, Endpoint::kChat),
     neutral("suffix", kEmptyString, Endpoint::kCompletion),
     neutral("echo", kFalse, Endpoint::kChat),
-    neutral("prompt_logprobs", kNever),
     neutral("logprob_token_ids", kEmptyArray),
     neutral("spaces_between_special_tokens", kTrue),
     neutral("return_tokens_as_token_ids", kFalse),

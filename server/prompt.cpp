@@ -254,13 +254,17 @@ Expected<void> truncate_prompts(const ValidationContext& context,
   return {};
 }
 
+bool is_hidden_bos(const Tokenizer& tokenizer, TokenId first) {
+  return tokenizer.add_bos() && first == tokenizer.bos();
+}
+
 std::vector<std::string> prompt_texts(const Tokenizer& tokenizer, const Prompts& prompts) {
   std::vector<std::string> texts;
   for (const std::vector<TokenId>& prompt : prompts) {
-    const bool has_bos = tokenizer.add_bos() && prompt.front() == tokenizer.bos();
     std::string text;
-    for (size_t i = has_bos ? 1 : 0; i < prompt.size(); ++i)
+    for (size_t i = is_hidden_bos(tokenizer, prompt.front()) ? 1 : 0; i < prompt.size(); ++i) {
       text += tokenizer.token_bytes(prompt[i]);
+    }
     texts.push_back(std::move(text));
   }
   return texts;

@@ -28,6 +28,9 @@ Expected<void> truncate_prompts(const ValidationContext& context,
                                 int32_t reserved,
                                 std::vector<std::vector<TokenId>>& prompts);
 
+// A beginning-of-text token that was added to a prompt, and is no part of its text.
+bool is_hidden_bos(const Tokenizer& tokenizer, TokenId first);
+
 // What `echo` puts before each answer: the prompts as text.
 std::vector<std::string> prompt_texts(const Tokenizer& tokenizer,
                                       const std::vector<std::vector<TokenId>>& prompts);

@@ -140,10 +140,18 @@ Expected<void> read_stream_options(const Json& body, GenerationRequest& request)
   return {};
 }
 
-// The client's limit, or nothing.
-Expected<std::optional<int32_t>> read_max_tokens(const Json& body, Endpoint endpoint) {
+// The client's limit, or nothing. 0 is for requests that want the echoed prompt alone; the engine
+// generates one token all the same.
+Expected<std::optional<int32_t>> read_max_tokens(const Json& body,
+                                                 Endpoint endpoint,
+                                                 GenerationRequest& out) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
-  SLUICE_TRY(auto limit, read_integer(body, "max_tokens", 1, kMax));
+  SLUICE_TRY(
+      const bool may_be_zero,
+      endpoint == Endpoint::kCompletion ? read_bool(body, "echo", false) : Expected<bool>(false));
+  SLUICE_TRY(auto limit, read_integer(body, "max_tokens", may_be_zero ? 0 : 1, kMax));
+  out.only_echo = limit == 0;
+  if (out.only_echo) return std::optional<int32_t>(1);
   if (endpoint == Endpoint::kChat) {
     SLUICE_TRY(const auto newer, read_integer(body, "max_completion_tokens", 1, kMax));
     if (newer) limit = newer;
@@ -163,7 +171,7 @@ Expected<int32_t> resolve_max_tokens(const ValidationContext& context,
   const int64_t bound = context.model.max_output_tokens;
   const int64_t most = bound > 0 ? std::min(room, bound) : room;
   if (limit) return static_cast<int32_t>(std::min<int64_t>(*limit, most));
-  if (endpoint == Endpoint::kChat) return static_cast<int32_t>(most);
+  if (endpoint == Endpoint::kChat || context.fills_context) return static_cast<int32_t>(most);
   return static_cast<int32_t>(std::min<int64_t>(kDefaultCompletionTokens, most));
 }
 
@@ -186,19 +194,36 @@ Expected<void> read_num_choices(const ValidationContext& context,
   return {};
 }
 
-Expected<void> read_echo(const ValidationContext& context,
-                         const Json& body,
-                         const SamplingParams& sampling,
-                         const std::vector<std::vector<TokenId>>& prompts,
-                         GenerationRequest& out) {
-  SLUICE_TRY(const bool echo, read_bool(body, "echo", false));
-  if (!echo) return {};
-  if (sampling.num_logprobs >= 0) {
-    return make_error(ErrorCode::kUnsupported,
-                      "`echo` together with `logprobs` is not supported; leave one out.",
-                      "echo");
+// `echo` and `prompt_logprobs`: what the answer says about the prompt.
+Expected<void> read_prompt_output(const ValidationContext& context,
+                                  const Json& body,
+                                  const std::vector<std::vector<TokenId>>& prompts,
+                                  SamplingParams& sampling,
+                                  GenerationRequest& out) {
+  SLUICE_TRY(const auto count,
+             read_integer(body, "prompt_logprobs", 0, context.config.max_logprobs));
+  if (count && out.stream) {
+    return invalid("`prompt_logprobs` are not available when `stream=True`.", "prompt_logprobs");
   }
-  out.echoed = prompt_texts(context.tokenizer, prompts);
+  if (count) out.num_prompt_logprobs = static_cast<int32_t>(*count);
+  SLUICE_TRY(const bool echo, read_bool(body, "echo", false));
+  if (echo) {
+    out.echoed = prompt_texts(context.tokenizer, prompts);
+    if (out.wants_logprobs) out.num_echoed_logprobs = sampling.num_logprobs;
+  }
+  sampling.num_prompt_logprobs = std::max(out.num_prompt_logprobs, out.num_echoed_logprobs);
+  if (sampling.num_prompt_logprobs < 0) return {};
+  int64_t total = 0;
+  for (const auto& prompt : prompts) {
+    total += static_cast<int64_t>(prompt.size()) * (1 + sampling.num_prompt_logprobs);
+  }
+  if (out.num_echoed_logprobs >= 0) total *= out.num_choices;
+  if (total > context.config.max_prompt_logprobs) {
+    return invalid("The log-probabilities of all prompts may be at most " +
+                       std::to_string(context.config.max_prompt_logprobs) + " values, got " +
+                       std::to_string(total) + "; ask for fewer alternatives or prompts at once.",
+                   count ? "prompt_logprobs" : "logprobs");
+  }
   return {};
 }
 
@@ -228,6 +253,8 @@ Expected<void> add_requests(const ValidationContext& context,
     request.arrival = context.arrival;
     for (int32_t k = 0; k < out.num_choices; ++k) {
       request.sampling.seed = choice_seed(sampling.seed, static_cast<uint64_t>(k));
+      // What is not echoed is answered once for each prompt.
+      if (k > 0 && out.num_echoed_logprobs < 0) request.sampling.num_prompt_logprobs = -1;
       out.requests.push_back(request);
     }
   }
@@ -267,6 +294,12 @@ Expected<GenerationRequest> validate_generation(const ValidationContext& context
                                                 Endpoint endpoint) {
   SLUICE_TRY(const Json body, parse_json(body_text, context.config.max_json_depth));
   if (!body.is_object()) return invalid("The request body must be a JSON object.", "");
+  return validate_parameters(context, body, endpoint);
+}
+
+Expected<GenerationRequest> validate_parameters(const ValidationContext& context,
+                                                const Json& body,
+                                                Endpoint endpoint) {
   SLUICE_TRY_VOID(check_parameters(body, endpoint));
 
   GenerationRequest out;
@@ -290,12 +323,12 @@ Expected<GenerationRequest> validate_generation(const ValidationContext& context
     sampling.num_logprobs = std::max(sampling.num_logprobs, 0);
   }
   out.seed = sampling.seed;
-  SLUICE_TRY(const auto limit, read_max_tokens(body, endpoint));
+  SLUICE_TRY(const auto limit, read_max_tokens(body, endpoint, out));
   SLUICE_TRY(
       auto prompts,
       endpoint == Endpoint::kChat ? chat_prompt(context, body) : completion_prompts(context, body));
   SLUICE_TRY_VOID(truncate_prompts(context, body, limit.value_or(1), prompts));
-  SLUICE_TRY_VOID(read_echo(context, body, sampling, prompts, out));
+  SLUICE_TRY_VOID(read_prompt_output(context, body, prompts, sampling, out));
   SLUICE_TRY_VOID(add_requests(context,
                                sampling,
                                limit,

@@ -31,6 +31,7 @@ struct ValidationContext {
   uint64_t unset_seed;  // for a request that names none
   uint64_t tenant_salt;
   std::chrono::steady_clock::time_point arrival;
+  bool fills_context = false;  // without max_tokens a completion takes what is left, as chats do
 };
 
 // A client's request for one or several choices.
@@ -41,6 +42,9 @@ struct GenerationRequest {
   int32_t num_choices = 1;             // of each prompt that are generated: best_of, or n
   int32_t num_returned = 1;            // of each prompt that are answered: n, the likeliest
   bool wants_logprobs = false;         // in the answer; best_of needs them anyway
+  int32_t num_prompt_logprobs = -1;    // of `prompt_logprobs`; -1: not in the answer
+  int32_t num_echoed_logprobs = -1;    // of the echoed prompt; -1: none
+  bool only_echo = false;              // max_tokens 0: the one token generated is not answered
   uint64_t seed = 0;                   // of choice 0
   StopConfig stop;
   std::vector<std::string> echoed;  // before each prompt's answers; empty: no echo
@@ -53,6 +57,11 @@ struct GenerationRequest {
 
 Expected<GenerationRequest> validate_generation(const ValidationContext& context,
                                                 std::string_view body,
+                                                Endpoint endpoint);
+
+// The same from what a decoder found: an object with the names of request_parameters().
+Expected<GenerationRequest> validate_parameters(const ValidationContext& context,
+                                                const nlohmann::ordered_json& parameters,
                                                 Endpoint endpoint);
 
 // The seed of choice k: the request's own for k = 0, a 64-bit mix of both for the others.

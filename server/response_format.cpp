@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/response_format.h"
 
+#include <openssl/rand.h>
+
+#include "engine/core/status.h"
 #include "server/json_writer.h"
 
 namespace sluice {
@@ -80,6 +83,18 @@ void end_event(std::string& out, bool wants_usage, const Usage* usage) {
 
 }  // namespace
 
+std::string response_id(Endpoint endpoint) {
+  unsigned char bytes[16];
+  CHECK_EQ(RAND_bytes(bytes, sizeof bytes), 1);
+  constexpr char kHex[] = "0123456789abcdef";
+  std::string id = endpoint == Endpoint::kChat ? "chatcmpl-" : "cmpl-";
+  for (const unsigned char byte : bytes) {
+    id += kHex[byte >> 4];
+    id += kHex[byte & 15];
+  }
+  return id;
+}
+
 ResponseFormat::ResponseFormat(Endpoint endpoint,
                                std::string_view id,
                                int64_t created,
@@ -113,6 +128,7 @@ std::string ResponseFormat::whole(std::span<const ChoiceText> choices,
         json.key("prompt_token_ids");
         write_token_ids(json, *prompt_token_ids[choice.index]);
       }
+      if (!choice.prompt_logprobs.empty()) json.key("prompt_logprobs").raw(choice.prompt_logprobs);
     }
     write_choice_end(json, choice);
   }
@@ -120,6 +136,9 @@ std::string ResponseFormat::whole(std::span<const ChoiceText> choices,
   if (endpoint_ == Endpoint::kChat && !prompt_token_ids.empty()) {
     json.key("prompt_token_ids");
     write_token_ids(json, *prompt_token_ids[0]);
+  }
+  if (endpoint_ == Endpoint::kChat && !choices[0].prompt_logprobs.empty()) {
+    json.key("prompt_logprobs").raw(choices[0].prompt_logprobs);
   }
   json.key("usage");
   write_usage(json, usage);

@@ -27,7 +27,11 @@ struct ChoiceText {
   std::string_view finish_reason;                   // empty: null
   std::string_view stop_reason;                     // JSON; empty: null
   const std::vector<TokenId>* token_ids = nullptr;  // when asked for
+  std::string_view prompt_logprobs = {};            // JSON, when asked for
 };
+
+// "chatcmpl-" or "cmpl-" and 128 random bits.
+std::string response_id(Endpoint endpoint);
 
 // Identity of a response, the same in each of its events.
 class ResponseFormat {

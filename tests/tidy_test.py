@@ -257,11 +257,11 @@ def links(tree):
 
 def knob_rows(tree):
     """Adding a member of Config without its row would make a knob nobody can set."""
-    header, table = tree.get("engine/core/config.h", ""), tree.get("engine/core/config.cpp", "")
+    header, table = tree.get("engine/core/config.h", ""), tree.get("engine/core/config_knobs.cpp", "")
     struct = re.search(r"struct Config \{(.*?)\n\};", strip(header), re.S)
     for name in re.findall(r"(?m)^\s+[\w:<>]+ (\w+)\b[^()]*;", struct.group(1) if struct else ""):
         if f"&Config::{name}>" not in table:
-            yield f"engine/core/config.h:1: Config::{name} has no row in config.cpp"
+            yield f"engine/core/config.h:1: Config::{name} has no row in config_knobs.cpp"
 
 
 def coroutines(tree):
@@ -313,7 +313,7 @@ SELF_TESTS = {  # rule -> trees that it must flag
     readmes: [{"engine/a.h": ""}, {"quant/README.md": "\n" * 151}],
     links: [{"README.md": "[x](engine/nothing.md)"}],
     knob_rows: [{"engine/core/config.h": "struct Config {\n  int32_t port = 1;  // x\n};",
-                 "engine/core/config.cpp": "&Config::porter>"}],
+                 "engine/core/config_knobs.cpp": "&Config::porter>"}],
     coroutines: [{"server/a.cpp": "void f() { co_await g(Args{1}); }"},
                  {"server/a.cpp": "x = b ? co_await f() : co_await g();"},
                  {"server/a.cpp": "co_await run([t] { return t; });"}],
@@ -321,12 +321,12 @@ SELF_TESTS = {  # rule -> trees that it must flag
 # Nothing here is wrong; a rule that flags it is.
 GOOD = {
     "engine/core/config.h": SPDX + "// Knobs.\n#pragma once\nstruct Config {\n  int32_t port = 1;\n};\n",
-    "engine/core/config.cpp": SPDX + '#include "engine/core/config.h"\n// std::cout << rand()\n'
+    "engine/core/config_knobs.cpp": SPDX + '#include "engine/core/config.h"\n// std::cout << rand()\n'
                               'const char* t = "std::endl assert(";\nrow<&Config::port>(t);\n'
                               "constexpr int kTable[] = {f(1),\n" + "2,\n" * 120 + "};\n"
                               "static_assert(sizeof(int) == 4); x.rand(); my_printf(t);\n",
     "server/a.cpp": SPDX + "Task f() { auto r = co_await g(x, 1); if (r) { h(); } }\n",
-    "engine/CMakeLists.txt": "# SPDX-License-Identifier: Apache-2.0\ncore/config.cpp\n",
+    "engine/CMakeLists.txt": "# SPDX-License-Identifier: Apache-2.0\ncore/config_knobs.cpp\n",
     "server/CMakeLists.txt": "# SPDX-License-Identifier: Apache-2.0\nsources(a.cpp)\n",
     "engine/README.md": "[knobs](core/config.h) [up](../server) [web](https://example.org)\n",
     "server/README.md": "~/.cache/work/x and ${HOME}/work/ are no machine's\n",

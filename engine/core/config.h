@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every knob once: a row in config.cpp gives its flag, default, range, unit and help; the command
+// Every knob once: a row in config_knobs.cpp gives its flag, default, range, unit and help; the command
 // line, environment (SLUICE_MAX_NUM_SEQS), YAML, --print-config and the documentation come from it.
 #pragma once
 
@@ -34,6 +34,7 @@ struct Config {
   int32_t block_size = 16;                 // tokens; divides 64
   int64_t kv_cache_memory = 0;             // bytes; 0: planned from what is free
   bool enable_prefix_caching = true;
+  std::string kv_events_config;            // JSON; empty: no events
   int32_t max_num_seqs = 64;
   int32_t max_num_batched_tokens = 512;
   int32_t step_target_ms = 50;             // predicted milliseconds a step may take
@@ -48,15 +49,28 @@ struct Config {
   // Server.
   std::string host = "127.0.0.1";
   int32_t port = 8000;
+  std::string uds;                         // Unix socket instead of host and port
+  std::string ssl_certfile;                // PEM; empty: no TLS
+  std::string ssl_keyfile;                 // empty: in ssl_certfile
+  std::string ssl_ca_certs;                // of client certificates
+  int32_t ssl_cert_reqs = 0;               // client certificates: 0 no, 1 if given, 2 required
+  std::vector<std::string> allowed_origins = {"*"};
+  std::vector<std::string> allowed_methods = {"*"};
+  std::vector<std::string> allowed_headers = {"*"};
+  bool allow_credentials = false;
+  std::string grpc_host;                   // empty: host
+  int32_t grpc_port = -1;                  // -1: no gRPC; 0: a free one
   std::vector<std::string> api_key;        // empty: no authentication
   int32_t io_threads = 1;
   int64_t max_body_bytes = 16 << 20;
+  int32_t max_gzip_ratio = 100;            // inflated over compressed size of a body
   int32_t max_header_bytes = 64 << 10;
   int32_t max_json_depth = 64;
   int32_t max_stop_strings = 16;
   int32_t max_logit_bias = 1024;
   int32_t max_bad_words = 128;
   int32_t max_logprobs = 20;
+  int32_t max_prompt_logprobs = 262144;    // values in one answer
   int32_t max_n = 16;                      // choices per request
   int32_t max_connections = 4096;
   int32_t idle_timeout_s = 120;               // keep-alive connection without a request

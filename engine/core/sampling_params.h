@@ -38,6 +38,7 @@ struct SamplingParams {
   std::vector<TokenId> allowed_token_ids;       // ascending; empty: all
   std::vector<std::vector<TokenId>> bad_words;  // token sequences not to generate
   int32_t num_logprobs = -1;  // -1: none; 0: the sampled token's; k: and the k best
+  int32_t num_prompt_logprobs = -1;  // the same of the prompt's tokens, from the second on
 };
 
 [[nodiscard]] inline bool is_greedy(const SamplingParams& params) {

@@ -55,6 +55,7 @@ class DecoderModel final : public Model {
   }
 
   void forward(const ForwardContext& context) override;
+  void logits(const ForwardContext& context, std::span<const int32_t> rows, float* out) override;
 
  private:
   Expected<std::vector<float>> load_norm(WeightStore& weights, const std::string& name) const;
@@ -76,7 +77,6 @@ class DecoderModel final : public Model {
   void add_half(const ForwardContext& context, const std::vector<float>& norm) const;
   void attention_half(const ForwardContext& context, size_t index) const;
   void ffn_half(const ForwardContext& context, size_t index) const;
-  void output(const ForwardContext& context) const;
 
   ModelConfig config_;
   std::vector<kernels::RopeTable> ropes_;
@@ -286,9 +286,11 @@ void DecoderModel::ffn_half(const ForwardContext& context, size_t index) const {
   if (!direct) add_half(context, norms.after_ffn);
 }
 
-void DecoderModel::output(const ForwardContext& context) const {
-  const std::span<const int32_t> rows = context.batch.logits_indices;
+void DecoderModel::logits(const ForwardContext& context,
+                          std::span<const int32_t> rows,
+                          float* out) {
   const auto num_rows = static_cast<int32_t>(rows.size());
+  buffers_.logits_in.set_num_rows(num_rows);
   kernels::gather_rows(context.exec,
                        {.x = buffers_.x,
                         .x_stride = config_.hidden,
@@ -297,11 +299,11 @@ void DecoderModel::output(const ForwardContext& context) const {
                         .out = buffers_.last,
                         .out_stride = config_.hidden});
   fill_input(context, output_norm_, head_, buffers_.last, buffers_.logits_in);
-  const ProjectionOutput logits = {context.logits, config_.vocab_size};
-  project(context.exec, head_, buffers_.logits_in, {&logits, 1}, kernels::Epilogue::kStore);
+  const ProjectionOutput output = {out, config_.vocab_size};
+  project(context.exec, head_, buffers_.logits_in, {&output, 1}, kernels::Epilogue::kStore);
   if (config_.logit_scale == 1 && config_.logit_soft_cap == 0) return;
   kernels::scale_rows(context.exec,
-                      {.x = context.logits,
+                      {.x = out,
                        .x_stride = config_.vocab_size,
                        .num_rows = num_rows,
                        .n = config_.vocab_size,
@@ -315,7 +317,6 @@ void DecoderModel::forward(const ForwardContext& context) {
   const auto last = std::max_element(batch.positions.begin(), batch.positions.end());
   for (kernels::RopeTable& rope : ropes_) rope.prepare(*last + 1);
   buffers_.hidden_in.set_num_rows(num_tokens);
-  buffers_.logits_in.set_num_rows(static_cast<int32_t>(batch.logits_indices.size()));
   kernels::embedding(context.exec,
                      {.table = &embedding_.weight(0),
                       .token_ids = batch.token_ids,
@@ -333,7 +334,6 @@ void DecoderModel::forward(const ForwardContext& context) {
     attention_half(context, i);
     ffn_half(context, i);
   }
-  if (!batch.logits_indices.empty()) output(context);
 }
 
 }  // namespace

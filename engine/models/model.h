@@ -119,7 +119,7 @@ struct ForwardBatch {
   std::span<const int32_t> positions;        // [num_tokens]
   std::span<const int32_t> query_start_loc;  // [num_reqs + 1]
   std::span<const int32_t> seq_lens;         // [num_reqs]
-  std::span<const int32_t> logits_indices;   // rows whose logits are wanted
+  std::span<const int32_t> logits_indices;   // rows that a token is sampled from
   // Per KV group.
   std::span<const std::span<const int64_t>> slot_mapping;  // [group][num_tokens]
   std::span<const std::span<const int32_t>> block_tables;  // [group][num_reqs * stride]
@@ -136,14 +136,13 @@ struct ForwardContext {
   const kernels::ExecContext& exec;
   const ForwardBatch& batch;
   std::span<const LayerCache> caches;  // by layer
-  float* logits;                       // [logits_indices.size(), vocab]
 };
 
 // The largest step a model must be ready for.
 struct StepBounds {
   int32_t max_tokens = 0;
   int32_t max_seqs = 0;
-  int32_t max_logits = 0;  // rows whose logits are wanted
+  int32_t max_logits = 0;  // rows whose logits are computed at once
   int32_t max_seq_len = 0;
   int32_t num_threads = 1;
 };
@@ -157,8 +156,12 @@ class Model {
   [[nodiscard]] virtual int64_t arena_bytes(const StepBounds& bounds) const = 0;
   // Lays the scratch memory out, once, before the first forward().
   virtual void bind(const StepBounds& bounds, std::span<std::byte> arena) = 0;
-  // Engine thread.
+  // Engine thread. Runs the layers; then, until the next forward(), logits() gives those of any rows
+  // of the step, at most max_logits at once: [rows.size(), vocab].
   virtual void forward(const ForwardContext& context) = 0;
+  virtual void logits(const ForwardContext& context,
+                      std::span<const int32_t> rows,
+                      float* out) = 0;
 };
 
 struct ModelOptions {

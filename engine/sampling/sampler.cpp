@@ -14,6 +14,15 @@ bool has_logprobs_of_edited_row(const SamplingParams& params) {
   return params.num_logprobs >= 0 && LogitEdits::wanted(params);
 }
 
+// Place of a token in the order (logit descending, id ascending), from 1.
+int32_t rank_of(std::span<const float> logits, TokenId token) {
+  const auto at = static_cast<size_t>(token);
+  const float own = logits[at];
+  const auto before = std::ranges::count_if(logits.first(at), [own](float x) { return x >= own; });
+  const auto behind = std::ranges::count_if(logits.subspan(at), [own](float x) { return x > own; });
+  return static_cast<int32_t>(1 + before + behind);
+}
+
 }  // namespace
 
 Sampler::Sampler(int32_t vocab_size,
@@ -31,6 +40,7 @@ Sampler::Sampler(int32_t vocab_size,
   rows_.reserve(static_cast<size_t>(max_rows));
   later_rows_.reserve(static_cast<size_t>(max_rows));
   results_.reserve(static_cast<size_t>(max_rows));
+  scored_.reserve(static_cast<size_t>(max_rows));
 }
 
 int64_t Sampler::buffer_bytes(int32_t vocab_size,
@@ -124,6 +134,36 @@ void Sampler::sample_some(const kernels::ExecContext& exec, std::span<const Samp
     }
     results_.push_back(result);
   }
+}
+
+std::span<const ScoreResult> Sampler::score(const kernels::ExecContext& exec,
+                                            std::span<const ScoreInput> inputs) {
+  rows_.clear();
+  scored_.clear();
+  const auto stride = static_cast<size_t>(max_logprobs_);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const int32_t num_top = std::clamp(inputs[i].num_logprobs, 0, max_logprobs_);
+    kernels::SampleRow row;
+    row.logits = inputs[i].logits;
+    row.choose = false;
+    row.token = inputs[i].token;
+    row.num_logprobs = num_top;
+    row.top_logprobs = std::span(scores_).subspan(i * stride, static_cast<size_t>(num_top));
+    rows_.push_back(row);
+  }
+  kernels::sample(exec, {.rows = rows_, .vocab_size = vocab_size_, .workspace = workspace_});
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const kernels::SampleRow& row = rows_[i];
+    ScoreResult result;
+    result.finite = row.finite;
+    if (row.finite) {
+      result.logprob = row.logprob;
+      result.rank = rank_of({inputs[i].logits, static_cast<size_t>(vocab_size_)}, inputs[i].token);
+      result.top_logprobs = row.top_logprobs;
+    }
+    scored_.push_back(result);
+  }
+  return scored_;
 }
 
 std::span<const SamplerResult> Sampler::sample(const kernels::ExecContext& exec,

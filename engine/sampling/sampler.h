@@ -40,6 +40,20 @@ struct SamplerResult {
   bool stopped_by_token = false;
 };
 
+// A row and the token that follows it, whose log-probability is wanted.
+struct ScoreInput {
+  const float* logits;  // [vocab]
+  TokenId token;
+  int32_t num_logprobs;  // alternatives besides
+};
+
+struct ScoreResult {
+  float logprob = 0;
+  int32_t rank = 0;
+  std::span<const kernels::TokenScore> top_logprobs;  // valid until the next call
+  bool finite = true;
+};
+
 class Sampler {
  public:
   // `end_tokens`: the model's own, ascending.
@@ -57,6 +71,10 @@ class Sampler {
   std::span<const SamplerResult> sample(const kernels::ExecContext& exec,
                                         std::span<const SamplerInput> inputs);
 
+  // At most max_rows of them.
+  std::span<const ScoreResult> score(const kernels::ExecContext& exec,
+                                     std::span<const ScoreInput> inputs);
+
  private:
   const uint32_t* mask_for(const SamplerInput& input, size_t row);
   kernels::SampleRow prepare(const SamplerInput& input, size_t index, bool logprobs_later);
@@ -73,6 +91,7 @@ class Sampler {
   std::vector<kernels::SampleRow> rows_;
   std::vector<kernels::SampleRow> later_rows_;  // whose log-probabilities are computed afterwards
   std::vector<SamplerResult> results_;
+  std::vector<ScoreResult> scored_;
 };
 
 }  // namespace sluice

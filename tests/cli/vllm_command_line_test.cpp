@@ -169,7 +169,6 @@ TEST(VllmCommandLine, FlagThatCouldChangeAnAnswerIsRefusedByName) {
                            "--enable-lora",
                            "--tokenizer",
                            "--kv-transfer-config",
-                           "--ssl-certfile",
                            "--made-up"}) {
     const std::string line = refusal({"vllm", "serve", "m.gguf", flag, "x"});
     EXPECT_NE(line.find(std::string("vllm: flag ") + flag), std::string::npos) << line;

@@ -142,6 +142,7 @@ TEST(Config, OutOfRangeValuesNameKnobRuleAndValue) {
   EXPECT_EQ(set_error("enable-prefix-caching", "maybe"),
             "enable-prefix-caching must be true or false, got \"maybe\"");
   EXPECT_NE(set_error("served-model-name", "a,,b"), "accepted");
+  EXPECT_EQ(set_error("allowed-origins", "[\"https://a\", \"https://b\"]"), "accepted");
 }
 
 TEST(Config, YamlFillsEveryKindOfKnob) {

@@ -3,6 +3,7 @@
 // SmolLM2-135M-Instruct where SLUICE_SMOLLM2 names the file (tests/run.sh sets it when it has one).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -115,6 +116,45 @@ TEST(Accuracy, TinyModelContinuesGreedilyAsDoubleArithmeticDoes) {
   request.sampling.max_tokens = static_cast<int32_t>(expected.size());
   testing::CollectingSink sink;
   EXPECT_EQ(sink.wait(*(*engine)->submit(request, sink)).tokens, expected);
+}
+
+// Chunked, and more rows than there is room for logits at once.
+TEST(Accuracy, PromptLogprobsAreThoseOfDoubleArithmetic) {
+  const auto prompt = tiny_golden()["prompt"].get<std::vector<TokenId>>();
+  const auto file = GgufFile::open(kData + "/tiny/tiny-llama.gguf");
+  ASSERT_TRUE(file.has_value()) << file.error().message;
+  const OracleF64 oracle(**file);
+  const std::vector<double> logits = oracle.forward(prompt);
+  Config config;
+  config.model = kData + "/tiny/tiny-llama.gguf";
+  config.activation_bits = 32;
+  config.kv_cache_dtype = "float32";
+  config.max_num_seqs = 3;
+  config.max_num_batched_tokens = 8;
+  auto engine = create_engine(config);
+  ASSERT_TRUE(engine.has_value()) << engine.error().message;
+  ValidRequest request;
+  request.prompt.push_back({prompt});
+  request.sampling.max_tokens = 1;
+  request.sampling.num_prompt_logprobs = 3;
+  testing::CollectingSink sink;
+  const testing::Collected scored = sink.wait(*(*engine)->submit(request, sink));
+  ASSERT_EQ(scored.prompt_logprobs.size() + 1, prompt.size());
+  const auto vocab = static_cast<size_t>(oracle.vocab_size());
+  for (size_t i = 0; i + 1 < prompt.size(); ++i) {
+    const double* row = logits.data() + i * vocab;
+    double sum = 0;
+    for (size_t k = 0; k < vocab; ++k) sum += std::exp(row[k]);
+    const PromptLogprob& got = scored.prompt_logprobs[i];
+    const double own = row[prompt[i + 1]];
+    EXPECT_NEAR(got.logprob, own - std::log(sum), 1e-3) << "token " << i + 1;
+    const auto above = std::count_if(row, row + vocab, [&](double x) { return x > own + 1e-3; });
+    const auto near = std::count_if(row, row + vocab, [&](double x) { return x >= own - 1e-3; });
+    EXPECT_GT(got.rank, above);
+    EXPECT_LE(got.rank, near);
+    ASSERT_EQ(got.top_logprobs.size(), 3U);
+    EXPECT_NEAR(got.top_logprobs[0].logprob, *std::max_element(row, row + vocab) - std::log(sum), 1e-3);
+  }
 }
 
 TEST(Accuracy, TinyGemmaIsWithinBoundsPastItsWindow) {

@@ -98,6 +98,7 @@ std::vector<ValidRequest> make_requests(int32_t vocab_size, size_t count) {
     params.ignore_eos = below(2) == 0;
     params.num_logprobs = static_cast<int32_t>(below(7)) - 1;
     if (below(3) == 0) add_token_rules(vocab_size, random, params);
+    if (i % 4 == 2) params.num_prompt_logprobs = static_cast<int32_t>(i / 4 % 4);
     request.arrival = std::chrono::steady_clock::now();
     requests.push_back(std::move(request));
   }
@@ -123,6 +124,24 @@ std::vector<Collected> run_alone(Engine& engine, const std::vector<ValidRequest>
   return results;
 }
 
+bool same_bits(float a, float b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+
+void expect_same_prompt_logprobs(const Collected& a, const Collected& b, const std::string& what) {
+  ASSERT_EQ(a.prompt_logprobs.size(), b.prompt_logprobs.size()) << what;
+  for (size_t i = 0; i < a.prompt_logprobs.size(); ++i) {
+    const PromptLogprob& left = a.prompt_logprobs[i];
+    const PromptLogprob& right = b.prompt_logprobs[i];
+    ASSERT_TRUE(left.token == right.token && left.rank == right.rank &&
+                same_bits(left.logprob, right.logprob))
+        << what << ", prompt token " << i + 1;
+    ASSERT_EQ(left.top_logprobs.size(), right.top_logprobs.size()) << what;
+    for (size_t k = 0; k < left.top_logprobs.size(); ++k) {
+      ASSERT_EQ(left.top_logprobs[k].token, right.top_logprobs[k].token) << what;
+      ASSERT_TRUE(same_bits(left.top_logprobs[k].logprob, right.top_logprobs[k].logprob)) << what;
+    }
+  }
+}
+
 // Bits, not values: memcmp of the log-probabilities.
 void expect_same(const std::vector<Collected>& expected,
                  const std::vector<Collected>& actual,
@@ -137,6 +156,7 @@ void expect_same(const std::vector<Collected>& expected,
     ASSERT_EQ(std::memcmp(a.logprobs.data(), b.logprobs.data(), a.logprobs.size() * sizeof(float)),
               0)
         << what << ", request " << i << ": log-probabilities differ in bits";
+    expect_same_prompt_logprobs(a, b, what + ", request " + std::to_string(i));
     ASSERT_EQ(a.top_logprobs.size(), b.top_logprobs.size()) << what << ", request " << i;
     for (size_t k = 0; k < a.top_logprobs.size(); ++k) {
       ASSERT_EQ(a.top_logprobs[k].token, b.top_logprobs[k].token) << what << ", request " << i;
@@ -191,8 +211,13 @@ TEST(Determinism, TokensAndLogprobsDoNotDependOnHowARequestIsRun) {
     expected = run_alone(*engine, requests);
   }
   size_t num_tokens = 0;
-  for (const Collected& result : expected) num_tokens += result.tokens.size();
+  size_t num_scored = 0;
+  for (const Collected& result : expected) {
+    num_tokens += result.tokens.size();
+    num_scored += result.prompt_logprobs.size();
+  }
   ASSERT_GT(num_tokens, requests.size() * 5);
+  ASSERT_GT(num_scored, requests.size() * 5);
 
   int64_t num_preemptions = 0;
   int64_t num_cached = 0;

@@ -94,6 +94,47 @@ TEST(Engine, StopTokenEndsWithStopAndMinTokensHoldsItBack) {
   EXPECT_EQ(std::count(held.tokens.begin(), held.tokens.begin() + 12, stop), 0);
 }
 
+TEST(Engine, PromptLogprobsCoverThePromptFromItsSecondTokenOn) {
+  const auto engine = start(tiny_config());
+  CollectingSink sink;
+  // What the engine generates it scores the same as a prompt.
+  ValidRequest request = make_request({5, 6, 7}, 40);
+  request.sampling.num_logprobs = 2;
+  const Collected generated = sink.wait(*engine->submit(request, sink));
+  std::vector<TokenId> prompt = {5, 6, 7};
+  prompt.insert(prompt.end(), generated.tokens.begin(), generated.tokens.end());
+  request = make_request(prompt, 1);
+  request.sampling.num_prompt_logprobs = 2;
+  for (int run = 0; run < 2; ++run) {  // the second finds the prefix cached, and computes it
+    const Collected scored = sink.wait(*engine->submit(request, sink));
+    EXPECT_EQ(scored.num_cached_tokens, 0);
+    ASSERT_EQ(scored.prompt_logprobs.size(), prompt.size() - 1);
+    for (size_t i = 0; i < generated.tokens.size(); ++i) {
+      const PromptLogprob& got = scored.prompt_logprobs[i + 2];
+      EXPECT_EQ(got.token, generated.tokens[i]);
+      EXPECT_EQ(got.rank, 1);  // greedy
+      EXPECT_EQ(got.logprob, generated.logprobs[i]);
+      ASSERT_EQ(got.top_logprobs.size(), 2U);
+      EXPECT_EQ(got.top_logprobs[0].token, got.token);
+      EXPECT_EQ(got.top_logprobs[1].logprob, generated.top_logprobs[2 * i + 1].logprob);
+    }
+    EXPECT_GE(scored.prompt_logprobs[0].rank, 1);
+    EXPECT_LT(scored.prompt_logprobs[0].logprob, 0);
+  }
+  // Others find the blocks that a scored prompt computed.
+  EXPECT_GT(sink.wait(*engine->submit(make_request(prompt, 1), sink)).num_cached_tokens, 0);
+}
+
+TEST(Engine, APromptOfOneTokenHasNothingToScore) {
+  const auto engine = start(tiny_config());
+  CollectingSink sink;
+  ValidRequest request = make_request({5}, 2);
+  request.sampling.num_prompt_logprobs = 1;
+  const Collected result = sink.wait(*engine->submit(request, sink));
+  EXPECT_TRUE(result.prompt_logprobs.empty());
+  EXPECT_EQ(result.tokens.size(), 2U);
+}
+
 TEST(Engine, AbortEndsARunningRequestOnce) {
   const auto engine = start(tiny_config());
   CollectingSink sink;

@@ -4,9 +4,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
-#include <openssl/pem.h>
 #include <openssl/ssl.h>
-#include <openssl/x509v3.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,48 +16,10 @@
 
 #include "server/load/load_run.h"
 #include "server/load/mock_frames.h"
+#include "tests/support/certificate.h"
 
 namespace sluice::load {
 namespace {
-
-constexpr long kDay = 24L * 3600;
-
-struct FreeOpenSsl {
-  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
-
-  void operator()(X509* certificate) const { X509_free(certificate); }
-
-  void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
-
-  void operator()(SSL* ssl) const { SSL_free(ssl); }
-};
-
-// Self-signed, so that trusting it is trusting its issuer.
-struct Certificate {
-  std::unique_ptr<EVP_PKEY, FreeOpenSsl> key;
-  std::unique_ptr<X509, FreeOpenSsl> x509;
-};
-
-Certificate make_certificate(const char* alternative_name, long valid_from, long valid_to) {
-  Certificate made{std::unique_ptr<EVP_PKEY, FreeOpenSsl>(EVP_EC_gen("P-256")),
-                   std::unique_ptr<X509, FreeOpenSsl>(X509_new())};
-  X509* x509 = made.x509.get();
-  X509_set_version(x509, X509_VERSION_3);
-  ASN1_INTEGER_set(X509_get_serialNumber(x509), 1);
-  X509_gmtime_adj(X509_getm_notBefore(x509), valid_from);
-  X509_gmtime_adj(X509_getm_notAfter(x509), valid_to);
-  X509_set_pubkey(x509, made.key.get());
-  X509_NAME* name = X509_get_subject_name(x509);
-  X509_NAME_add_entry_by_txt(
-      name, "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>("test"), -1, -1, 0);
-  X509_set_issuer_name(x509, name);
-  X509_EXTENSION* extension =
-      X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name, alternative_name);
-  X509_add_ext(x509, extension, -1);
-  X509_EXTENSION_free(extension);
-  X509_sign(x509, made.key.get(), EVP_sha256());
-  return made;
-}
 
 // One connection at a time: handshake, a request read, a stream of one token sent, closed.
 class TlsServer {

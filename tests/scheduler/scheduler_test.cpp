@@ -247,6 +247,39 @@ TEST_F(SchedulerTest, SecondRequestWithTheSamePromptFindsItCached) {
   }
 }
 
+TEST_F(SchedulerTest, AScoredPromptIsComputedAndResumesWhereItWas) {
+  SchedulerOptions small = options();
+  small.max_num_batched_tokens = 20;
+  small.preempt_every = 3;
+  build(64, small);
+  const std::vector<TokenId> prompt(40, 7);
+  const auto add_same = [&](uint64_t id, bool scores_prompt) {
+    return scheduler_->add({.id = RequestId{id},
+                            .prompt = prompt,
+                            .max_tokens = 3,
+                            .extras = {},
+                            .scores_prompt = scores_prompt});
+  };
+  ASSERT_TRUE(add_same(1, false));
+  while (scheduler_->has_work()) step();  // all of it is cached now
+  ASSERT_TRUE(add_same(2, true));
+  int32_t num_scored = 0;
+  int num_preemptions = 0;
+  while (num_scored < 39) {
+    const SchedulerOutput output = schedule();
+    num_preemptions += static_cast<int>(output.preempted.size());
+    for (const ScheduledRequest& row : output.scheduled) {
+      // No row of the prompt is left out; after a preemption it goes on in the block where it was.
+      EXPECT_LE(row.num_computed_tokens, num_scored);
+      EXPECT_LT(num_scored - row.num_computed_tokens, 5);
+      const int32_t end = row.num_computed_tokens + row.num_scheduled_tokens;
+      num_scored = std::max(num_scored, std::min(end, 39));
+    }
+    update(output);
+  }
+  EXPECT_GT(num_preemptions, 0);
+}
+
 TEST_F(SchedulerTest, AbortActsAtOnceWhenIdleAndAtUpdateInFlight) {
   build(64, options());
   ASSERT_TRUE(add(1, 8, 20));

@@ -270,7 +270,7 @@ TEST(Completions, AnswerEachPromptInOrder) {
   EXPECT_EQ(choice["finish_reason"], "length");
   EXPECT_EQ(choice["logprobs"]["tokens"], (Json{"H", "e", "l"}));
   EXPECT_EQ(choice["logprobs"]["text_offset"], (Json{0, 1, 2}));
-  EXPECT_EQ(choice["logprobs"]["top_logprobs"][0], (Json{{"a", -0.5}}));
+  EXPECT_EQ(choice["logprobs"]["top_logprobs"][0], (Json{{"a", -0.5}, {"H", -0.5}}));
   EXPECT_EQ(json["usage"]["prompt_tokens"], 2 + 3);  // each with its <s>
   EXPECT_EQ(json["usage"]["completion_tokens"], 12);
 }
@@ -305,6 +305,88 @@ TEST(Completions, EchoComesBeforeTheAnswerOnce) {
     if (choice["index"] == 0) streamed += choice["text"].get<std::string>();
   }
   EXPECT_EQ(streamed, "abHe");
+}
+
+// What lm-eval and other scorers ask for.
+TEST(Completions, EchoWithLogprobsScoresThePrompt) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  const std::string body = R"({"prompt":[120,195,169,122],"echo":true,"logprobs":1,"max_tokens":1)";
+  const Json choice = Json::parse(post(server, kCompletionPath, body + "}").body)["choices"][0];
+  EXPECT_EQ(choice["text"], "x\xC3\xA9zH");
+  const Json& logprobs = choice["logprobs"];
+  EXPECT_EQ(logprobs["tokens"], (Json{"x", "\xEF\xBF\xBD", "\xEF\xBF\xBD", "z", "H"}));
+  EXPECT_EQ(logprobs["token_logprobs"], (Json{nullptr, -1.0, -1.0, -1.0, -0.5}));
+  // A character in two tokens begins where its first one does.
+  EXPECT_EQ(logprobs["text_offset"], (Json{0, 1, 1, 2, 3}));
+  EXPECT_EQ(logprobs["top_logprobs"][0], nullptr);
+  EXPECT_EQ(logprobs["top_logprobs"][3], (Json{{"a", -0.5}, {"z", -1.0}}));
+  EXPECT_EQ(logprobs["top_logprobs"][4], (Json{{"a", -0.5}, {"H", -0.5}}));
+  // The same in a stream, in its first event.
+  const HttpReply reply = post(server, kCompletionPath, body + R"(,"stream":true})");
+  const Json first = Json::parse(events_of(reply.body).at(0))["choices"][0];
+  EXPECT_EQ(first["logprobs"], logprobs);
+  EXPECT_EQ(first["text"], choice["text"]);
+}
+
+TEST(Completions, EchoAloneNeedsNoTokens) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  const Json json =
+      Json::parse(post(server,
+                       kCompletionPath,
+                       R"({"prompt":["ab","c"],"echo":true,"logprobs":0,"max_tokens":0})")
+                      .body);
+  ASSERT_EQ(json["choices"].size(), 2U);
+  EXPECT_EQ(json["choices"][0]["text"], "ab");
+  EXPECT_EQ(json["choices"][0]["finish_reason"], "length");
+  // The beginning-of-text token is scored from, and no part of the text.
+  const Json& logprobs = json["choices"][0]["logprobs"];
+  EXPECT_EQ(logprobs["tokens"], (Json{"<s>", "a", "b"}));
+  EXPECT_EQ(logprobs["text_offset"], (Json{0, 0, 1}));
+  EXPECT_EQ(logprobs["token_logprobs"], (Json{nullptr, -1.0, -1.0}));
+  EXPECT_EQ(logprobs["top_logprobs"], (Json{nullptr, {{"a", -1.0}}, {{"b", -1.0}}}));
+  EXPECT_EQ(json["usage"]["completion_tokens"], 0);
+  EXPECT_EQ(post(server, kCompletionPath, R"({"prompt":"a","max_tokens":0})").status, 400);
+  EXPECT_EQ(post(server, kChatPath, chat_body(R"(,"max_tokens":0)")).status, 400);
+}
+
+TEST(PromptLogprobs, HaveTheShapeOfVllm) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  const Json completion = Json::parse(
+      post(server, kCompletionPath, R"({"prompt":[[120,121],[122]],"n":2,"prompt_logprobs":1})")
+          .body);
+  const Json expected = {nullptr,
+                         {{"121", {{"logprob", -1.0}, {"rank", 2}, {"decoded_token", "y"}}},
+                          {"97", {{"logprob", -0.5}, {"rank", 1}, {"decoded_token", "a"}}}}};
+  EXPECT_EQ(completion["choices"][0]["prompt_logprobs"], expected);
+  EXPECT_EQ(completion["choices"][1]["prompt_logprobs"], expected);
+  EXPECT_EQ(completion["choices"][2]["prompt_logprobs"], Json::array({nullptr}));
+  const Json chat = Json::parse(post(server, kChatPath, chat_body(R"(,"prompt_logprobs":0)")).body);
+  EXPECT_GT(chat["prompt_logprobs"].size(), 3U);
+  EXPECT_EQ(chat["prompt_logprobs"].size(), chat["usage"]["prompt_tokens"]);
+  EXPECT_EQ(chat["prompt_logprobs"][1].size(), 1U);
+  // Nobody else's requests are scored.
+  EXPECT_EQ(engine.submitted()[1].sampling.num_prompt_logprobs, -1);
+}
+
+TEST(PromptLogprobs, AreRefusedInStreamsAndBeyondTheBound) {
+  FakeEngine engine;
+  Config config;
+  config.max_prompt_logprobs = 12;
+  RunningServer server(engine, config);
+  const HttpReply streamed =
+      post(server, kCompletionPath, R"({"prompt":"a","prompt_logprobs":1,"stream":true})");
+  EXPECT_EQ(streamed.status, 400);
+  EXPECT_NE(streamed.body.find("`prompt_logprobs` are not available when `stream=True`."),
+            std::string::npos);
+  const std::string prompt = R"({"prompt":[1,2,3],"max_tokens":1,)";
+  EXPECT_EQ(post(server, kCompletionPath, prompt + R"("prompt_logprobs":3})").status, 200);
+  EXPECT_EQ(post(server, kCompletionPath, prompt + R"("prompt_logprobs":4})").status, 400);
+  EXPECT_EQ(post(server, kCompletionPath, prompt + R"("prompt_logprobs":21})").status, 400);
+  EXPECT_EQ(post(server, kCompletionPath, prompt + R"("echo":true,"logprobs":3,"n":2})").status,
+            400);
 }
 
 TEST(Completions, BestOfReturnsTheLikeliestOfMore) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // HTTP/1.1 as bytes: framing, limits, timeouts, smuggling, pipelining.
 #include <gtest/gtest.h>
+#include <zlib.h>
 
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -157,6 +159,136 @@ TEST(Http, BrowsersMayAskFromAnywhere) {
   const HttpReply reply = client.read_reply();
   EXPECT_EQ(reply.status, 204);
   EXPECT_EQ(reply.header("Access-Control-Allow-Origin"), "*");
+}
+
+TEST(Http, OnlyListedOriginsAreLetInWhereThereIsAList) {
+  FakeEngine engine;
+  Config config;
+  config.allowed_origins = {"https://a.example", "https://b.example"};
+  config.allowed_headers = {"x-special"};
+  config.allow_credentials = true;
+  RunningServer server(engine, config);
+  HttpClient client(server.port());
+  const std::string asked =
+      "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: x-any\r\n";
+  client.request("OPTIONS", kChatPath, {}, "Origin: https://b.example\r\n" + asked);
+  HttpReply reply = client.read_reply();
+  EXPECT_EQ(reply.header("Access-Control-Allow-Origin"), "https://b.example");
+  EXPECT_EQ(reply.header("Access-Control-Allow-Credentials"), "true");
+  EXPECT_EQ(reply.header("Access-Control-Allow-Headers"), "x-special");
+  EXPECT_EQ(reply.header("Vary"), "Origin");
+  client.request("OPTIONS", kChatPath, {}, "Origin: https://c.example\r\n" + asked);
+  reply = client.read_reply();
+  EXPECT_EQ(reply.header("Access-Control-Allow-Origin"), "");
+  EXPECT_EQ(reply.header("Access-Control-Allow-Methods"), "");
+  client.request("GET", "/health", {}, "Origin: https://a.example\r\n");
+  EXPECT_EQ(client.read_reply().header("Access-Control-Allow-Origin"), "https://a.example");
+  client.get("/health");
+  EXPECT_EQ(client.read_reply().header("Access-Control-Allow-Origin"), "");
+}
+
+std::string gzip(const std::string& text) {
+  z_stream stream = {};
+  deflateInit2(&stream, Z_BEST_COMPRESSION, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY);
+  std::string out(text.size() + 100, '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  deflate(&stream, Z_FINISH);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
+}
+
+TEST(Gzip, BodiesAreInflatedWithinTheirBounds) {
+  FakeEngine engine;
+  Config config;
+  config.max_body_bytes = 400'000;
+  config.max_gzip_ratio = 20;
+  RunningServer server(engine, config);
+  HttpClient client(server.port());
+  const auto status_of = [&](const std::string& body, const std::string& coding = "gzip") {
+    HttpClient other(server.port());
+    other.post(kCompletionPath, body, "Content-Encoding: " + coding + "\r\n");
+    return other.read_reply().status;
+  };
+  const std::string body = R"({"prompt":"x","max_tokens":2})";
+  const std::string packed = gzip(body);
+  client.post(kCompletionPath, packed, "Content-Encoding: gzip\r\n");
+  EXPECT_EQ(client.read_reply().status, 200);
+  client.post(kCompletionPath, body);  // the connection goes on
+  EXPECT_EQ(client.read_reply().status, 200);
+  EXPECT_EQ(status_of(packed, "X-GZIP"), 200);
+  char length[20];
+  std::snprintf(length, sizeof length, "%zx", packed.size());
+  EXPECT_EQ(reply_to(server,
+                     "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\n"
+                     "Transfer-Encoding: chunked\r\n\r\n" +
+                         std::string(length) + "\r\n" + packed + "\r\n0\r\n\r\n")
+                .status,
+            200);
+  // A little text may shrink a lot; much text may not.
+  EXPECT_EQ(status_of(gzip(body + std::string(60'000, ' '))), 200);
+  EXPECT_EQ(status_of(gzip(body + std::string(300'000, ' '))), 413);
+  std::string noise;
+  for (uint32_t i = 0; noise.size() < 500'000; ++i) noise += std::to_string(i * 2654435761U);
+  EXPECT_EQ(status_of(gzip(noise)), 413);
+  EXPECT_EQ(status_of(gzip(noise.substr(0, 300'000))), 400);  // it is no JSON
+  for (size_t cut = 0; cut < packed.size(); ++cut) {
+    EXPECT_EQ(status_of(packed.substr(0, cut)), 400) << cut;
+  }
+  EXPECT_EQ(status_of(packed + "more"), 400);
+  EXPECT_EQ(status_of(body), 400);
+  EXPECT_EQ(status_of(packed, "br"), 415);
+  EXPECT_EQ(status_of(packed, "gzip, gzip"), 415);
+}
+
+TEST(UnixSocket, IsServedAndLeavesNoFile) {
+  const std::string path = ::testing::TempDir() + "sluice-" + std::to_string(::getpid()) + ".sock";
+  FakeEngine engine;
+  Config config;
+  config.uds = path;
+  {
+    RunningServer server(engine, config);
+    EXPECT_EQ(server->port(), 0);
+    HttpClient client(path);
+    ASSERT_TRUE(client.is_connected());
+    client.post(kChatPath, chat_body());
+    EXPECT_EQ(client.read_reply().status, 200);
+    const auto second = HttpServer::create(config, engine);
+    ASSERT_FALSE(second.has_value());
+    EXPECT_EQ(second.error().message, "--uds: '" + path + "' is in use by another server.");
+  }
+  EXPECT_NE(::access(path.c_str(), F_OK), 0);
+}
+
+TEST(UnixSocket, ReplacesAFileOfADeadServerAndNothingElse) {
+  const std::string path = ::testing::TempDir() + "sluice-" + std::to_string(::getpid()) + ".old";
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  const int dead = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  ASSERT_EQ(::bind(dead, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ::close(dead);
+  FakeEngine engine;
+  Config config;
+  config.uds = path;
+  {
+    RunningServer server(engine, config);
+    HttpClient client(path);
+    client.get("/health");
+    EXPECT_EQ(client.read_reply().status, 200);
+  }
+  std::FILE* file = std::fopen(path.c_str(), "w");
+  std::fclose(file);
+  EXPECT_EQ(HttpServer::create(config, engine).error().message,
+            "--uds: '" + path + "' exists and is no socket.");
+  ::unlink(path.c_str());
+  config.uds = std::string(200, 'x');
+  EXPECT_EQ(HttpServer::create(config, engine).error().param, "uds");
+  config.uds = "/nonexistent/socket";
+  EXPECT_EQ(HttpServer::create(config, engine).error().param, "uds");
 }
 
 TEST(Http, ContinueIsSentBeforeABodyThatWaitsForIt) {

@@ -210,7 +210,14 @@ TEST_F(Validator, EchoRepeatsThePromptAsText) {
   const auto request = completion(R"("echo":true,"n":2)");
   ASSERT_TRUE(request.has_value()) << request.error().message;
   EXPECT_EQ(request->echoed, std::vector<std::string>{"x"});
-  EXPECT_EQ(completion(R"("echo":true,"logprobs":1)").error().param, "echo");
+  EXPECT_EQ(request->num_echoed_logprobs, -1);
+  const auto scored = completion(R"("echo":true,"logprobs":1,"prompt_logprobs":3,"max_tokens":0)");
+  ASSERT_TRUE(scored.has_value()) << scored.error().message;
+  EXPECT_TRUE(scored->only_echo);
+  EXPECT_EQ(scored->num_echoed_logprobs, 1);
+  EXPECT_EQ(scored->num_prompt_logprobs, 3);
+  EXPECT_EQ(scored->requests[0].sampling.num_prompt_logprobs, 3);
+  EXPECT_EQ(scored->requests[0].sampling.max_tokens, 1);
   EXPECT_EQ(chat(R"("echo":true)").error().param, "echo");
 }
 

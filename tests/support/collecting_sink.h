@@ -2,8 +2,12 @@
 // An OutputSink that keeps everything by request, and waits for ends.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <string>
@@ -18,6 +22,7 @@ struct Collected {
   std::vector<TokenId> tokens;
   std::vector<float> logprobs;
   std::vector<TokenLogprob> top_logprobs;  // of all tokens, in order
+  std::vector<PromptLogprob> prompt_logprobs;
   FinishReason finish_reason = FinishReason::kNone;
   std::string error;
   int32_t num_cached_tokens = 0;
@@ -30,6 +35,8 @@ class CollectingSink final : public OutputSink {
     const std::scoped_lock lock(mutex_);
     for (TokenOutput& output : batch.outputs) {
       Collected& collected = by_id_[output.request_id];
+      EXPECT_TRUE(output.prompt_logprobs.empty() || collected.tokens.empty());
+      std::ranges::move(output.prompt_logprobs, std::back_inserter(collected.prompt_logprobs));
       if (output.token != kInvalidToken) {
         collected.tokens.push_back(output.token);
         collected.logprobs.push_back(output.logprob);

@@ -156,6 +156,7 @@ class FakeEngine final : public Engine {
     OutputSink* sink;
     int32_t num_tokens;
     bool aborted;
+    size_t num_scored = 1;  // of the prompt; its first token has no score
   };
 
   TokenOutput next_output(RequestId id, Running& running) {
@@ -171,6 +172,7 @@ class FakeEngine final : public Engine {
       return output;
     }
     const SamplingParams& sampling = running.request.sampling;
+    if (sampling.num_prompt_logprobs >= 0 && score_prompt(running, output)) return output;
     output.token = script_[static_cast<size_t>(running.num_tokens) % script_.size()];
     const auto logprob = logprobs_.find(id);
     output.logprob = logprob == logprobs_.end() ? -0.5F : logprob->second;
@@ -188,6 +190,21 @@ class FakeEngine final : public Engine {
       output.finish_reason = FinishReason::kLength;
     }
     return output;
+  }
+
+  // Two tokens of the prompt a step: -1 each, the likeliest other one is 'a'. False: all are done.
+  static bool score_prompt(Running& running, TokenOutput& output) {
+    const std::vector<TokenId>& prompt = running.request.prompt.front().token_ids;
+    for (int i = 0; i < 2 && running.num_scored < prompt.size(); ++i) {
+      PromptLogprob& scored = output.prompt_logprobs.emplace_back();
+      scored.token = prompt[running.num_scored++];
+      scored.logprob = -1.0F;
+      scored.rank = 2;
+      for (int32_t k = 0; k < running.request.sampling.num_prompt_logprobs; ++k) {
+        scored.top_logprobs.push_back({'a' + k, -0.5F - static_cast<float>(k)});
+      }
+    }
+    return !output.prompt_logprobs.empty();
   }
 
   void loop() {

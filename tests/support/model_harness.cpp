@@ -86,13 +86,15 @@ std::vector<float> ModelHarness::forward(const std::vector<TokenId>& tokens,
                               .positions = positions,
                               .query_start_loc = query_start_loc,
                               .seq_lens = seq_lens,
-                              .logits_indices = wanted,
+                              .logits_indices = {},
                               .slot_mapping = slot_mapping,
                               .block_tables = block_tables,
                               .block_table_stride = static_cast<int32_t>(blocks.size())};
   std::vector<float> logits(wanted.size() * static_cast<size_t>(vocab_size()));
-  model_->forward(ForwardContext{
-      .exec = device_->context(), .batch = batch, .caches = caches_, .logits = logits.data()});
+  const kernels::ExecContext exec = device_->context();
+  const ForwardContext context{.exec = exec, .batch = batch, .caches = caches_};
+  model_->forward(context);
+  model_->logits(context, wanted, logits.data());
   return logits;
 }
 

@@ -1,0 +1,537 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rows: every knob once.
+#include "engine/core/config.h"
+
+#include <limits>
+#include <optional>
+#include <sstream>
+#include <type_traits>
+
+#include "engine/core/checked.h"
+
+namespace sluice {
+namespace {
+
+tl::unexpected<Error> knob_error(const Knob& knob, const std::string& rule, std::string_view got) {
+  return make_error(
+      ErrorCode::kInvalidArgument,
+      std::string(knob.name) + " must be " + rule + ", got \"" + std::string(got) + "\"",
+      knob.name);
+}
+
+std::string range_rule(const Knob& knob) {
+  return "an integer in [" + std::to_string(knob.min) + ", " + std::to_string(knob.max) + "]";
+}
+
+// vLLM's suffixes: k, m, g, t are powers of 1000, K, M, G, T (also Ki, KiB, ...) powers of 1024.
+std::optional<uint64_t> suffix_factor(std::string_view suffix) {
+  if (suffix.empty()) return 1;
+  static constexpr std::string_view kDecimal = "kmgt";
+  static constexpr std::string_view kBinary = "KMGT";
+  const std::string_view rest = suffix.substr(1);
+  const bool decimal = kDecimal.find(suffix[0]) != std::string_view::npos;
+  const auto power = (decimal ? kDecimal : kBinary).find(suffix[0]);
+  if (power == std::string_view::npos) return std::nullopt;
+  if (!rest.empty() && (decimal || (rest != "i" && rest != "iB"))) return std::nullopt;
+  uint64_t factor = 1;
+  for (size_t i = 0; i <= power; ++i) factor *= decimal ? 1000 : 1024;
+  return factor;
+}
+
+// "4096", "4k", "25.6k", "2Gi", "-1". Fractions must come out whole.
+std::optional<int64_t> parse_integer(std::string_view text) {
+  const bool negative = !text.empty() && text[0] == '-';
+  if (negative) text.remove_prefix(1);
+  uint64_t mantissa = 0;
+  uint64_t divisor = 1;
+  size_t num_digits = 0;
+  size_t i = 0;
+  bool in_fraction = false;
+  for (; i < text.size(); ++i) {
+    if (text[i] == '.' && !in_fraction) {
+      in_fraction = true;
+      continue;
+    }
+    if (text[i] < '0' || text[i] > '9') break;
+    const auto scaled = checked_mul(mantissa, 10);
+    const auto sum =
+        scaled ? checked_add(*scaled, static_cast<uint64_t>(text[i] - '0')) : std::nullopt;
+    if (!sum) return std::nullopt;
+    mantissa = *sum;
+    ++num_digits;
+    if (in_fraction) divisor *= 10;
+    if (num_digits > 19) return std::nullopt;
+  }
+  const auto factor = suffix_factor(text.substr(i));
+  if (num_digits == 0 || !factor) return std::nullopt;
+  const auto product = checked_mul(mantissa, *factor);
+  if (!product || *product % divisor != 0) return std::nullopt;
+  const uint64_t value = *product / divisor;
+  if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
+  return negative ? -static_cast<int64_t>(value) : static_cast<int64_t>(value);
+}
+
+template <auto kMember>
+Expected<void> set_integer(Config& config, const Knob& knob, const std::string& text) {
+  const auto value = parse_integer(text);
+  if (!value || *value < knob.min || *value > knob.max) {
+    return knob_error(knob, range_rule(knob), text);
+  }
+  config.*kMember = static_cast<std::remove_reference_t<decltype(config.*kMember)>>(*value);
+  return {};
+}
+
+template <auto kMember>
+std::string get_integer(const Config& config) {
+  return std::to_string(config.*kMember);
+}
+
+// 0 inside means "chosen at start"; outside it is written auto (vLLM also takes -1).
+template <auto kMember>
+Expected<void> set_integer_or_auto(Config& config, const Knob& knob, const std::string& text) {
+  if (text == "auto" || text == "-1") {
+    config.*kMember = 0;
+    return {};
+  }
+  const auto value = parse_integer(text);
+  if (!value || *value < knob.min || *value > knob.max) {
+    return knob_error(knob, "auto or " + range_rule(knob), text);
+  }
+  config.*kMember = static_cast<std::remove_reference_t<decltype(config.*kMember)>>(*value);
+  return {};
+}
+
+template <auto kMember>
+std::string get_integer_or_auto(const Config& config) {
+  return config.*kMember == 0 ? "auto" : std::to_string(config.*kMember);
+}
+
+template <auto kMember>
+Expected<void> set_boolean(Config& config, const Knob& knob, const std::string& text) {
+  for (const char* yes : {"true", "1", "yes", "on"}) {
+    if (text == yes) {
+      config.*kMember = true;
+      return {};
+    }
+  }
+  for (const char* no : {"false", "0", "no", "off"}) {
+    if (text == no) {
+      config.*kMember = false;
+      return {};
+    }
+  }
+  return knob_error(knob, "true or false", text);
+}
+
+template <auto kMember>
+std::string get_boolean(const Config& config) {
+  return config.*kMember ? "true" : "false";
+}
+
+template <auto kMember>
+Expected<void> set_string(Config& config, const Knob&, const std::string& text) {
+  config.*kMember = text;
+  return {};
+}
+
+template <auto kMember>
+std::string get_string(const Config& config) {
+  return config.*kMember;
+}
+
+// vLLM takes some lists as JSON: ["a", "b"] is a,b.
+std::string without_brackets(const std::string& text) {
+  if (!text.starts_with('[') || !text.ends_with(']')) return text;
+  std::string plain;
+  for (const char c : text.substr(1, text.size() - 2)) {
+    if (c != '"' && c != ' ') plain += c;
+  }
+  return plain;
+}
+
+template <auto kMember>
+Expected<void> set_list(Config& config, const Knob& knob, const std::string& text) {
+  std::vector<std::string> items;
+  std::stringstream stream(without_brackets(text));
+  for (std::string item; std::getline(stream, item, ',');) {
+    if (item.empty()) return knob_error(knob, "a comma-separated list without empty items", text);
+    items.push_back(item);
+  }
+  config.*kMember = std::move(items);
+  return {};
+}
+
+template <auto kMember>
+std::string get_list(const Config& config) {
+  std::string joined;
+  for (const std::string& item : config.*kMember) {
+    if (!joined.empty()) joined += ',';
+    joined += item;
+  }
+  return joined;
+}
+
+bool is_choice(const Knob& knob, const std::string& text) {
+  std::stringstream stream{std::string(knob.choices)};
+  for (std::string choice; std::getline(stream, choice, '|');) {
+    if (choice == text) return true;
+  }
+  return false;
+}
+
+template <auto kMember>
+Expected<void> set_choice(Config& config, const Knob& knob, const std::string& text) {
+  if (!is_choice(knob, text)) {
+    return knob_error(knob, "one of " + std::string(knob.choices), text);
+  }
+  if constexpr (std::is_same_v<decltype(Config::model),
+                               std::remove_reference_t<decltype(config.*kMember)>>) {
+    config.*kMember = text;
+  } else {
+    config.*kMember = static_cast<int32_t>(*parse_integer(text));
+  }
+  return {};
+}
+
+template <auto kMember>
+std::string get_choice(const Config& config) {
+  if constexpr (std::is_same_v<const std::string&, decltype((config.*kMember))>) {
+    return config.*kMember;
+  } else {
+    return std::to_string(config.*kMember);
+  }
+}
+
+struct Range {
+  int64_t min;
+  int64_t max;
+};
+
+using Text = const char*;
+
+template <auto M>
+Knob integer(Text name, Text group, Text unit, Range range, Text help) {
+  return {name,
+          group,
+          KnobKind::kInteger,
+          unit,
+          range.min,
+          range.max,
+          "",
+          help,
+          set_integer<M>,
+          get_integer<M>};
+}
+
+template <auto M>
+Knob integer_or_auto(Text name, Text group, Text unit, Range range, Text help) {
+  return {name,
+          group,
+          KnobKind::kInteger,
+          unit,
+          range.min,
+          range.max,
+          "",
+          help,
+          set_integer_or_auto<M>,
+          get_integer_or_auto<M>};
+}
+
+template <auto M>
+Knob bytes(Text name, Text group, Range range, Text help) {
+  return {name,
+          group,
+          KnobKind::kBytes,
+          "bytes",
+          range.min,
+          range.max,
+          "",
+          help,
+          set_integer<M>,
+          get_integer<M>};
+}
+
+template <auto M>
+Knob bytes_or_auto(Text name, Text group, Range range, Text help) {
+  return {name,
+          group,
+          KnobKind::kBytes,
+          "bytes",
+          range.min,
+          range.max,
+          "",
+          help,
+          set_integer_or_auto<M>,
+          get_integer_or_auto<M>};
+}
+
+template <auto M>
+Knob boolean(Text name, Text group, Text help) {
+  return {name, group, KnobKind::kBoolean, "", 0, 1, "", help, set_boolean<M>, get_boolean<M>};
+}
+
+template <auto M>
+Knob string(Text name, Text group, Text help) {
+  return {name, group, KnobKind::kString, "", 0, 0, "", help, set_string<M>, get_string<M>};
+}
+
+template <auto M>
+Knob list(Text name, Text group, Text help) {
+  return {name, group, KnobKind::kStringList, "", 0, 0, "", help, set_list<M>, get_list<M>};
+}
+
+template <auto M>
+Knob choice(Text name, Text group, Text unit, Text choices, Text help) {
+  return {name, group, KnobKind::kChoice, unit, 0, 0, choices, help, set_choice<M>, get_choice<M>};
+}
+
+constexpr int64_t kKiB = 1024;
+constexpr int64_t kMiB = 1024 * kKiB;
+constexpr int64_t kGiB = 1024 * kMiB;
+constexpr int64_t kDay = 86400;  // seconds
+
+std::vector<Knob> make_model_knobs() {
+  return {
+      string<&Config::model>("model",
+                             "model",
+                             "GGUF file, model directory, or name on the hub (org/name, "
+                             "org/name:QUANT); also the argument MODEL."),
+      string<&Config::revision>(
+          "revision", "model", "Branch, tag or commit of a model by name."),
+      string<&Config::download_dir>(
+          "download-dir", "model", "Cache of models by name. Default: HF_HUB_CACHE, HF_HOME/hub."),
+      string<&Config::hub_url>("hub-url",
+                               "model",
+                               "Where models by name come from. Default: HF_ENDPOINT, "
+                               "https://huggingface.co."),
+      string<&Config::hf_token>(
+          "hf-token", "model", "Token for the hub. Default: HF_TOKEN, the hub's token file."),
+      list<&Config::served_model_name>(
+          "served-model-name",
+          "model",
+          "Names that requests may give as `model`; the first is reported. Default: the file's."),
+      choice<&Config::load_format>("load-format",
+                                   "model",
+                                   "",
+                                   "auto|dummy",
+                                   "dummy: random weights from a directory's config.json alone."),
+      string<&Config::generation_config>(
+          "generation-config",
+          "model",
+          "Sampling where requests do not say: auto: the model's, vllm: the API's, or a "
+          "generation_config.json."),
+      string<&Config::override_generation_config>(
+          "override-generation-config", "model", "JSON object put over the generation config."),
+      string<&Config::chat_template>(
+          "chat-template", "model", "Jinja file to use instead of the model's own template."),
+      integer_or_auto<&Config::max_model_len>(
+          "max-model-len",
+          "model",
+          "tokens",
+          {1, 1 << 24},
+          "Prompt plus output of one request; auto: the model's, as far as memory allows."),
+      choice<&Config::kv_cache_dtype>("kv-cache-dtype",
+                                      "model",
+                                      "",
+                                      "auto|bfloat16|float16|float32",
+                                      "Number format of cached keys and values; auto: bfloat16."),
+      choice<&Config::activation_bits>(
+          "activation-bits",
+          "model",
+          "bits",
+          "8|16|32",
+          "Width of activations in matrix products: 8 is fastest, 32 most exact."),
+      integer<&Config::seed>("seed",
+                             "model",
+                             "",
+                             {0, std::numeric_limits<int64_t>::max()},
+                             "Makes the seeds of requests that bring none."),
+  };
+}
+
+std::vector<Knob> make_engine_knobs() {
+  return {
+      choice<&Config::block_size>("block-size",
+                                  "cache",
+                                  "tokens",
+                                  "1|2|4|8|16|32|64",
+                                  "Tokens in one block of the paged KV cache."),
+      bytes_or_auto<&Config::kv_cache_memory>("kv-cache-memory",
+                                              "cache",
+                                              {kMiB, 65536 * kGiB},
+                                              "Size of the KV cache; auto: from what is free."),
+      boolean<&Config::enable_prefix_caching>(
+          "enable-prefix-caching", "cache", "Reuse cached blocks of equal prompt beginnings."),
+      string<&Config::kv_events_config>(
+          "kv-events-config",
+          "cache",
+          "JSON in vLLM's names: publishes changes of the prefix cache over ZeroMQ."),
+      integer<&Config::max_num_seqs>("max-num-seqs",
+                                     "scheduler",
+                                     "requests",
+                                     {1, 4096},
+                                     "Requests that run at the same time at most."),
+      integer<&Config::max_num_batched_tokens>("max-num-batched-tokens",
+                                               "scheduler",
+                                               "tokens",
+                                               {1, 65536},
+                                               "Tokens in one step at most."),
+      integer<&Config::step_target_ms>("step-target-ms",
+                                       "scheduler",
+                                       "ms",
+                                       {1, 10000},
+                                       "Predicted time that one step may take."),
+      integer<&Config::debug_preempt_every>("debug-preempt-every",
+                                            "scheduler",
+                                            "steps",
+                                            {0, 1000000},
+                                            "Preempts a request each so many steps; 0: never. "
+                                            "Answers do not change; for testing that."),
+      integer<&Config::max_num_queued_reqs>("max-num-queued-reqs",
+                                            "scheduler",
+                                            "requests",
+                                            {1, 1000000},
+                                            "Waiting requests at most; more get status 429."),
+      integer_or_auto<&Config::threads>("threads",
+                                        "compute",
+                                        "threads",
+                                        {1, 1024},
+                                        "Compute threads; auto: CPU affinity and cgroup quota."),
+      choice<&Config::isa>("isa",
+                           "compute",
+                           "",
+                           "auto|scalar|avx2|avx512",
+                           "Instruction set of the kernels; the results are the same."),
+  };
+}
+
+std::vector<Knob> make_server_knobs() {
+  return {
+      string<&Config::host>("host", "server", "Address to listen on."),
+      integer<&Config::port>("port", "server", "", {0, 65535}, "TCP port; 0 takes a free one."),
+      string<&Config::uds>("uds", "server", "Unix socket to listen on instead of host and port."),
+      string<&Config::ssl_certfile>(
+          "ssl-certfile", "server", "PEM certificate chain; with it the server speaks TLS."),
+      string<&Config::ssl_keyfile>(
+          "ssl-keyfile",
+          "server",
+          "PEM private key; without it the key is in the certificate file."),
+      string<&Config::ssl_ca_certs>(
+          "ssl-ca-certs", "server", "PEM certificates of who signs client certificates."),
+      choice<&Config::ssl_cert_reqs>("ssl-cert-reqs",
+                                     "server",
+                                     "",
+                                     "0|1|2",
+                                     "Client certificates: no, checked if given, required."),
+      list<&Config::allowed_origins>(
+          "allowed-origins", "server", "Origins whose pages may use the server; * is any."),
+      list<&Config::allowed_methods>(
+          "allowed-methods", "server", "Methods that such pages may use."),
+      list<&Config::allowed_headers>(
+          "allowed-headers", "server", "Request headers that such pages may send."),
+      boolean<&Config::allow_credentials>(
+          "allow-credentials", "server", "Lets such pages send cookies and client certificates."),
+      string<&Config::grpc_host>("grpc-host", "server", "Address of gRPC; empty: that of --host."),
+      integer<&Config::grpc_port>("grpc-port",
+                                  "server",
+                                  "",
+                                  {-1, 65535},
+                                  "TCP port of gRPC, usually 50051; 0 takes a free one, -1: none."),
+      list<&Config::api_key>(
+          "api-key", "server", "Accepted bearer tokens; none: no authentication."),
+      integer<&Config::io_threads>("io-threads",
+                                   "server",
+                                   "threads",
+                                   {1, 64},
+                                   "Threads for connections, templates and tokenization."),
+  };
+}
+
+// What one request or one client may take.
+std::vector<Knob> make_limit_knobs() {
+  return {
+      bytes<&Config::max_body_bytes>(
+          "max-body-bytes", "server", {kKiB, kGiB}, "Largest request body."),
+      integer<&Config::max_gzip_ratio>(
+          "max-gzip-ratio", "server", "", {1, 1100}, "Times that a gzip body may grow."),
+      bytes<&Config::max_header_bytes>(
+          "max-header-bytes", "server", {kKiB, kMiB}, "Largest request header."),
+      integer<&Config::max_json_depth>(
+          "max-json-depth", "server", "levels", {4, 512}, "Deepest nesting of a request body."),
+      integer<&Config::max_stop_strings>(
+          "max-stop-strings", "server", "", {0, 256}, "Stop strings of one request at most."),
+      integer<&Config::max_logit_bias>(
+          "max-logit-bias", "server", "", {0, 65536}, "Entries of logit_bias at most."),
+      integer<&Config::max_bad_words>(
+          "max-bad-words", "server", "", {0, 4096}, "Entries of bad_words at most."),
+      integer<&Config::max_logprobs>("max-logprobs",
+                                     "server",
+                                     "",
+                                     {0, 256},
+                                     "Alternatives with logprobs for each token at most."),
+      integer<&Config::max_prompt_logprobs>(
+          "max-prompt-logprobs",
+          "server",
+          "values",
+          {0, 1 << 28},
+          "Log-probabilities of prompt tokens in one answer at most, alternatives included."),
+      integer<&Config::max_n>("max-n", "server", "", {1, 256}, "Choices of one request at most."),
+      integer<&Config::max_connections>(
+          "max-connections", "server", "", {1, 1000000}, "Open connections at most."),
+      integer<&Config::idle_timeout_s>("idle-timeout-s",
+                                       "server",
+                                       "seconds",
+                                       {1, kDay},
+                                       "Closes a kept-alive connection without a request."),
+      integer<&Config::request_timeout_s>("request-timeout-s",
+                                          "server",
+                                          "seconds",
+                                          {1, kDay},
+                                          "From a request's first byte to its last."),
+      integer<&Config::write_timeout_s>(
+          "write-timeout-s", "server", "seconds", {1, kDay}, "Drops a client that does not read."),
+      bytes<&Config::max_stream_buffer_bytes>(
+          "max-stream-buffer-bytes",
+          "server",
+          {4 * kKiB, kGiB},
+          "Unsent output of one stream; a client further behind is dropped."),
+      integer<&Config::ping_interval_s>("ping-interval-s",
+                                        "server",
+                                        "seconds",
+                                        {1, kDay},
+                                        "A stream with nothing to say sends a comment so often."),
+      integer<&Config::drain_timeout_s>("drain-timeout-s",
+                                        "server",
+                                        "seconds",
+                                        {0, kDay},
+                                        "After SIGTERM, time for running requests to end."),
+      integer<&Config::unhealthy_after_s>("unhealthy-after-s",
+                                          "server",
+                                          "seconds",
+                                          {1, kDay},
+                                          "Without progress for so long /health turns 503."),
+      choice<&Config::log_level>("log-level",
+                                 "log",
+                                 "",
+                                 "trace|debug|info|warning|error",
+                                 "Least important messages to write to stderr."),
+  };
+}
+
+std::vector<Knob> make_knobs() {
+  std::vector<Knob> knobs = make_model_knobs();
+  for (auto make : {make_engine_knobs, make_server_knobs, make_limit_knobs}) {
+    std::vector<Knob> more = make();
+    knobs.insert(knobs.end(), more.begin(), more.end());
+  }
+  return knobs;
+}
+
+}  // namespace
+
+const std::vector<Knob>& config_knobs() {
+  static const std::vector<Knob> knobs = make_knobs();
+  return knobs;
+}
+
+}  // namespace sluice
