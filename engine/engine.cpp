@@ -168,7 +168,7 @@ Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config) {
 Expected<void> LocalEngine::load() {
   SLUICE_TRY(const KvEventsOptions events, parse_kv_events_config(config_.kv_events_config));
   SLUICE_TRY(auto runner, ModelRunner::create(config_));
-  SLUICE_TRY(CheckpointText text, runner->checkpoint().text());
+  CheckpointText text = runner->take_text();
   tokenizer_ = std::move(text.tokenizer);
   if (tokenizer_->vocab_size() > runner->model().vocab_size) {
     return make_error(ErrorCode::kDataLoss,
