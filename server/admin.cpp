@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Endpoints that answer at once: models, health, version, load, metrics.
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "server/api_errors.h"
@@ -20,29 +19,6 @@ void write_model(JsonWriter& json, const FrontEnd& front_end, const std::string&
   json.key("meta").open_object();
   json.key("n_vocab").integer(model.vocab_size).key("n_params").integer(model.num_parameters);
   json.close_object().close_object();
-}
-
-// Empty: healthy.
-std::string illness(const FrontEnd& front_end) {
-  if (front_end.is_draining()) return "The server is draining.";
-  const EngineStats stats = front_end.engine.stats();
-  if (stats.draining) return "The engine is draining.";
-  const auto to_ns = [](auto time) {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-  };
-  const int64_t now = to_ns(std::chrono::steady_clock::now());
-  const int64_t limit = int64_t{front_end.config.unhealthy_after_s} * 1'000'000'000;
-  if (stats.step_started_ns != 0 && now - stats.step_started_ns > limit) {
-    return "An engine step takes longer than " +
-           std::to_string(front_end.config.unhealthy_after_s) + " s.";
-  }
-  const int64_t last_progress = std::max<int64_t>(stats.last_progress_ns, to_ns(front_end.start));
-  const bool has_work = stats.num_requests_waiting + stats.num_requests_running > 0;
-  if (has_work && now - last_progress > limit) {
-    return "Requests wait and nothing has completed for " +
-           std::to_string(front_end.config.unhealthy_after_s) + " s.";
-  }
-  return {};
 }
 
 }  // namespace
@@ -74,7 +50,7 @@ void handle_model(FrontEnd& front_end, Exchange exchange) {
 }
 
 void handle_health(FrontEnd& front_end, Exchange exchange) {
-  const std::string reason = illness(front_end);
+  const std::string reason = front_end.illness();
   if (!reason.empty()) {
     return front_end.fail(exchange, Error{ErrorCode::kUnavailable, reason, {}, {}});
   }
@@ -104,6 +80,7 @@ void handle_metrics(FrontEnd& front_end, Exchange exchange) {
                                front_end.config,
                                front_end.model_names.front(),
                                front_end.http_counters,
+                               front_end.grpc_counters,
                                front_end.finish_counters);
   front_end.respond(exchange, std::move(response));
 }

@@ -1,12 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/api_errors.h"
 
+#include <array>
 #include <string_view>
 
 #include "server/json_writer.h"
 
 namespace sluice {
 namespace {
+
+struct Row {
+  ErrorCode code;
+  int http;
+  int grpc;           // grpc::StatusCode
+  int retry_after_s;  // 0: trying again does not help
+};
+
+constexpr std::array kRows = {
+    Row{ErrorCode::kInvalidArgument, 400, 3, 0},
+    // A parameter that is not offered; 5xx and UNIMPLEMENTED would be the whole method.
+    Row{ErrorCode::kUnsupported, 400, 3, 0},
+    Row{ErrorCode::kNotFound, 404, 5, 0},
+    Row{ErrorCode::kUnauthenticated, 401, 16, 0},
+    Row{ErrorCode::kPermissionDenied, 403, 7, 0},
+    Row{ErrorCode::kResourceExhausted, 429, 8, 1},
+    Row{ErrorCode::kUnavailable, 503, 14, 5},
+    Row{ErrorCode::kDeadlineExceeded, 504, 4, 0},
+    Row{ErrorCode::kDataLoss, 500, 15, 0},
+    Row{ErrorCode::kInternal, 500, 13, 0},
+};
+
+const Row& row_of(ErrorCode code) {
+  for (const Row& row : kRows) {
+    if (row.code == code) return row;
+  }
+  return kRows.back();
+}
 
 // `type` speaks OpenAI's vocabulary; its clients choose their exception by the status.
 std::string_view error_type(int status) {
@@ -56,30 +85,14 @@ std::string body_json(int status, const Error& error) {
 
 }  // namespace
 
-int http_status(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::kInvalidArgument:
-      return 400;
-    case ErrorCode::kUnsupported:
-      return 400;  // a parameter not offered; 5xx would be retried
-    case ErrorCode::kNotFound:
-      return 404;
-    case ErrorCode::kUnauthenticated:
-      return 401;
-    case ErrorCode::kPermissionDenied:
-      return 403;
-    case ErrorCode::kResourceExhausted:
-      return 429;
-    case ErrorCode::kUnavailable:
-      return 503;
-    case ErrorCode::kDeadlineExceeded:
-      return 504;
-    case ErrorCode::kDataLoss:
-      return 500;
-    case ErrorCode::kInternal:
-      return 500;
-  }
-  return 500;
+int http_status(ErrorCode code) { return row_of(code).http; }
+
+int grpc_status(ErrorCode code) { return row_of(code).grpc; }
+
+int retry_after_s(ErrorCode code) { return row_of(code).retry_after_s; }
+
+int retry_after_s(const Error& error) {
+  return error.retry_after_s > 0 ? error.retry_after_s : retry_after_s(error.code);
 }
 
 std::string error_json(const Error& error) { return body_json(http_status(error.code), error); }
@@ -88,11 +101,10 @@ HttpResponse error_response(const Error& error) {
   HttpResponse response;
   response.status = http_status(error.code);
   response.body = body_json(response.status, error);
-  if (response.status == 429) response.headers.emplace_back("Retry-After", "1");
-  if (response.status == 503) {
-    response.headers.emplace_back("Retry-After", "5");
-    response.close = true;  // another replica answers the next request
+  if (const int seconds = retry_after_s(error); seconds > 0) {
+    response.headers.emplace_back("Retry-After", std::to_string(seconds));
   }
+  if (response.status == 503) response.close = true;  // another replica answers the next request
   if (response.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one table from what went wrong to what HTTP says about it, and the JSON form of an error.
+// The one table from what went wrong to what HTTP and gRPC say about it, and the JSON form of an
+// error.
 #pragma once
 
 #include <string>
@@ -10,6 +11,9 @@
 namespace sluice {
 
 int http_status(ErrorCode code);
+int grpc_status(ErrorCode code);    // a grpc::StatusCode
+int retry_after_s(ErrorCode code);  // 0: none
+int retry_after_s(const Error& error);
 
 // {"error":{"message","type","param","code"}}, all four always there.
 std::string error_json(const Error& error);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/front_end.h"
 
+#include <algorithm>
 #include <ctime>
 #include <fstream>
 #include <sstream>
@@ -47,7 +48,7 @@ FrontEnd::FrontEnd(const Config& server_config,
     : config(server_config),
       engine(served),
       model_names(names_of(server_config, served)),
-      authenticator(server_config.api_key),
+      authenticator(server_config),
       chat_template(std::move(compiled)),
       tls(std::move(tls_context)),
       cors(server_config),
@@ -67,13 +68,15 @@ Expected<std::unique_ptr<FrontEnd>> FrontEnd::create(const Config& config, Engin
     compiled.emplace(std::move(*result));
   }
   SLUICE_TRY(auto tls, TlsContext::create(config));
-  return std::unique_ptr<FrontEnd>(
+  std::unique_ptr<FrontEnd> made(
       new FrontEnd(config, engine, std::move(compiled), std::move(tls)));
+  SLUICE_TRY_VOID(made->authenticator.load());
+  return made;
 }
 
-void FrontEnd::reload() const {
-  Expected<void> done;
-  if (tls != nullptr) done = tls->reload();
+void FrontEnd::reload() {
+  Expected<void> done = authenticator.load();
+  if (done && tls != nullptr) done = tls->reload();
   if (done) {
     log_event(LogLevel::kInfo, "reloaded");
   } else {
@@ -105,11 +108,11 @@ void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> write
     }
     exchange.route_idx = i;
     if (route.auth == RouteAuth::kKey) {
-      const auto salt = authenticator.authenticate(seen);
-      if (!salt) {
+      exchange.tenant = authenticator.find_tenant(seen);
+      if (exchange.tenant == nullptr) {
         return fail(exchange, Error{ErrorCode::kUnauthenticated, "Invalid API key.", {}, {}});
       }
-      exchange.tenant_salt = *salt;
+      exchange.tenant_salt = exchange.tenant->salt();
     }
     return route.handler(*this, std::move(exchange));
   }
@@ -121,8 +124,24 @@ void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> write
   respond(exchange, std::move(response));
 }
 
+void FrontEnd::log_request(const Exchange& exchange, int status) const {
+  if (!config.enable_log_requests) return;
+  const std::chrono::duration<double, std::milli> elapsed =
+      std::chrono::steady_clock::now() - exchange.arrival;
+  LogLine line(LogLevel::kInfo, "request");
+  line.add("id", exchange.request.request_id).add("method", exchange.request.method);
+  line.add("path", exchange.request.path).add("status", status).add("ms", elapsed.count());
+  if (exchange.tenant != nullptr) line.add("key", exchange.tenant->name());
+  if (exchange.prompt_tokens >= 0) {
+    line.add("prompt_tokens", exchange.prompt_tokens);
+    line.add("output_tokens", exchange.output_tokens);
+  }
+  line.emit();
+}
+
 void FrontEnd::respond(const Exchange& exchange, HttpResponse response) {
   http_counters.count(exchange.route_idx, response.status);
+  log_request(exchange, response.status);
   if (is_draining()) response.close = true;
   exchange.writer->send(std::move(response));
 }
@@ -132,6 +151,39 @@ void FrontEnd::fail(const Exchange& exchange, const Error& error) {
 }
 
 uint64_t FrontEnd::next_seed() { return choice_seed(config.seed, num_seeds_.fetch_add(1) + 1); }
+
+ValidationContext FrontEnd::validation_context(uint64_t tenant_salt,
+                                               std::chrono::steady_clock::time_point arrival) {
+  return {config,
+          engine.model(),
+          engine.tokenizer(),
+          chat_template ? &*chat_template : nullptr,
+          model_names,
+          next_seed(),
+          tenant_salt,
+          arrival};
+}
+
+std::string FrontEnd::illness() const {
+  if (is_draining()) return "The server is draining.";
+  const EngineStats stats = engine.stats();
+  if (stats.draining) return "The engine is draining.";
+  const auto to_ns = [](auto time) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+  };
+  const int64_t now = to_ns(std::chrono::steady_clock::now());
+  const int64_t limit = int64_t{config.unhealthy_after_s} * 1'000'000'000;
+  if (stats.step_started_ns != 0 && now - stats.step_started_ns > limit) {
+    return "An engine step takes longer than " + std::to_string(config.unhealthy_after_s) + " s.";
+  }
+  const int64_t last_progress = std::max<int64_t>(stats.last_progress_ns, to_ns(start));
+  const bool has_work = stats.num_requests_waiting + stats.num_requests_running > 0;
+  if (has_work && now - last_progress > limit) {
+    return "Requests wait and nothing has completed for " +
+           std::to_string(config.unhealthy_after_s) + " s.";
+  }
+  return {};
+}
 
 void FrontEnd::request_done() {
   if (num_requests_.fetch_sub(1) == 1 && on_quiescent_) on_quiescent_();

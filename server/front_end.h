@@ -24,12 +24,18 @@
 
 namespace sluice {
 
+struct ValidationContext;
+
 // What a handler gets beside the shared state.
 struct Exchange {
   HttpRequest request;
   std::shared_ptr<ResponseWriter> writer;  // shared with the connection's pending operations
   size_t route_idx = 0;
   uint64_t tenant_salt = 0;
+  std::shared_ptr<Tenant> tenant;  // null on routes that need no key
+  // For the log; -1: nothing was generated.
+  int64_t prompt_tokens = -1;
+  int64_t output_tokens = -1;
   std::chrono::steady_clock::time_point arrival;
 };
 
@@ -42,13 +48,19 @@ class FrontEnd {
   // Sends and counts.
   void respond(const Exchange& exchange, HttpResponse response);
   void fail(const Exchange& exchange, const Error& error);
+  // One line, where that is asked for. respond() does it for what it sends.
+  void log_request(const Exchange& exchange, int status) const;
 
-  // A seed for a request without one: a function of the configured seed and the request's number.
-  uint64_t next_seed();
+  // What one request is checked against; takes a seed for it. Any thread.
+  ValidationContext validation_context(uint64_t tenant_salt,
+                                       std::chrono::steady_clock::time_point arrival);
+
+  // Why this server should get no requests; empty: healthy. Any thread, cheap.
+  [[nodiscard]] std::string illness() const;
 
   // Any thread: certificates and keys are read again; what is wrong with them is logged, and the
   // old ones stay.
-  void reload() const;
+  void reload();
 
   // Any thread.
   void start_draining() { draining_.store(true); }
@@ -74,16 +86,20 @@ class FrontEnd {
   const Config config;
   Engine& engine;
   const std::vector<std::string> model_names;  // at least one; the first is the default
-  const Authenticator authenticator;
+  Authenticator authenticator;
   const std::optional<ChatTemplate> chat_template;
   const std::unique_ptr<TlsContext> tls;  // null: plain HTTP
   const CorsPolicy cors;
   const std::chrono::steady_clock::time_point start;
   const int64_t created;  // Unix seconds
   HttpCounters http_counters;
+  GrpcCounters grpc_counters;
   FinishCounters finish_counters;
 
  private:
+  // A seed for a request without one: a function of the configured seed and the request's number.
+  uint64_t next_seed();
+
   FrontEnd(const Config& server_config,
            Engine& served,
            std::optional<ChatTemplate> compiled,

@@ -20,6 +20,7 @@
 #include "engine/engine.h"
 #include "server/connection.h"
 #include "server/front_end.h"
+#include "server/grpc/grpc_server.h"
 #include "server/io_worker.h"
 #include "server/listener.h"
 
@@ -47,6 +48,7 @@ struct HttpServer::Impl {
 
   ~Impl() { waiter->release(); }  // the listener closes it
 
+  Expected<void> bind_grpc();
   void accept();
   void accept_later();
   void hand_over(int descriptor);
@@ -66,6 +68,7 @@ struct HttpServer::Impl {
   Engine& engine;
   std::unique_ptr<FrontEnd> front_end;
   std::vector<std::unique_ptr<IoWorker>> workers;
+  std::unique_ptr<GrpcServer> grpc;    // null: not asked for
   std::unique_ptr<Listener> listener;  // worker 0's thread once it runs, and the next
   std::unique_ptr<boost::asio::posix::stream_descriptor> waiter;
   size_t next_worker = 0;
@@ -94,6 +97,15 @@ void HttpServer::Impl::accept() {
     }
     accept();
   });
+}
+
+Expected<void> HttpServer::Impl::bind_grpc() {
+  if (config.grpc_port < 0) return {};
+  std::vector<IoWorker*> all;
+  for (const auto& worker : workers) all.push_back(worker.get());
+  SLUICE_TRY(grpc, GrpcServer::create(*front_end, std::move(all)));
+  workers.front()->watch_deadlines(grpc.get(), [this] { grpc->refresh_health(); });
+  return {};
 }
 
 // Out of descriptors or the like: the backlog holds the others meanwhile.
@@ -176,12 +188,15 @@ Expected<std::unique_ptr<HttpServer>> HttpServer::create(const Config& config, E
   SLUICE_TRY(auto front_end, FrontEnd::create(config, engine));
   SLUICE_TRY(auto listener, Listener::create(config));
   auto impl = std::make_unique<Impl>(config, engine, std::move(front_end), std::move(listener));
+  SLUICE_TRY_VOID(impl->bind_grpc());
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }
 
 uint16_t HttpServer::port() const { return impl_->listener->port(); }
 
 void HttpServer::reload() { impl_->front_end->reload(); }
+
+uint16_t HttpServer::grpc_port() const { return impl_->grpc == nullptr ? 0 : impl_->grpc->port(); }
 
 void HttpServer::run() {
   std::vector<std::thread> threads;
@@ -190,6 +205,7 @@ void HttpServer::run() {
     threads.emplace_back([&target = *worker] { target.run(); });
   }
   impl_->wait_for_end();
+  if (impl_->grpc != nullptr) impl_->grpc->shutdown();
   impl_->end_requests();
   for (auto& worker : impl_->workers) worker->context().stop();
   for (std::thread& thread : threads) thread.join();
@@ -198,7 +214,10 @@ void HttpServer::run() {
 void HttpServer::drain() {
   impl_->front_end->start_draining();
   impl_->engine.drain();
-  impl_->workers.front()->post([this] { impl_->stop_accepting(); });
+  impl_->workers.front()->post([this] {
+    if (impl_->grpc != nullptr) impl_->grpc->refresh_health();
+    impl_->stop_accepting();
+  });
   const std::scoped_lock lock(impl_->mutex);
   impl_->is_draining = true;
   impl_->changed.notify_all();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The HTTP front end of an engine: OpenAI's completion APIs, tokenization, health and metrics.
+// The front end of an engine: OpenAI's completion APIs, tokenization, health and metrics over HTTP,
+// and the gRPC port beside it.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ class HttpServer {
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  [[nodiscard]] uint16_t port() const;  // the one bound; 0: a Unix socket
+  [[nodiscard]] uint16_t port() const;       // the one bound; 0: a Unix socket
+  [[nodiscard]] uint16_t grpc_port() const;  // 0: there is none
 
   // Serves until drained or stopped. Once; when it returns the engine knows no request of ours.
   void run();

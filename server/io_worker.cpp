@@ -56,6 +56,10 @@ void IoWorker::watch(RequestId id, std::shared_ptr<Generation> generation, size_
   num_watched_.fetch_add(1);
 }
 
+void IoWorker::watch_deadlines(const void* key, std::function<void()> check) {
+  deadline_checks_.emplace(key, std::move(check));
+}
+
 void IoWorker::adopt(StreamSocket socket) {
   std::unique_ptr<TlsSession> tls;
   if (front_end_.tls != nullptr) tls = front_end_.tls->create_session();
@@ -98,6 +102,8 @@ void IoWorker::schedule_sweep() {
     const auto now = Connection::Clock::now();
     auto connections = connections_;  // a deadline may close and erase
     for (const auto& [key, connection] : connections) connection->check_deadlines(now);
+    auto checks = deadline_checks_;  // one may forget itself
+    for (const auto& [key, check] : checks) check();
     schedule_sweep();
   });
 }

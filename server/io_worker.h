@@ -53,6 +53,11 @@ class IoWorker final : public OutputSink {
   // Tokens of `id` go to choice `choice` of `generation` until its finish reason has come.
   void watch(RequestId id, std::shared_ptr<Generation> generation, size_t choice);
 
+  // Calls `check` about every 100 ms until forget_deadlines(key).
+  void watch_deadlines(const void* key, std::function<void()> check);
+
+  void forget_deadlines(const void* key) { deadline_checks_.erase(key); }
+
   std::span<char> scratch() { return scratch_; }
 
   // Any thread: requests whose end the engine has not yet reported.
@@ -73,6 +78,7 @@ class IoWorker final : public OutputSink {
   boost::asio::steady_timer sweep_timer_{context_};
   std::unordered_map<Connection*, std::shared_ptr<Connection>> connections_;
   std::unordered_map<RequestId, Target> targets_;
+  std::unordered_map<const void*, std::function<void()>> deadline_checks_;
   std::vector<std::shared_ptr<Generation>> touched_;  // during deliver()
   std::vector<char> scratch_;
   std::atomic<int64_t> num_watched_{0};

@@ -168,6 +168,24 @@ void add_http(Families& out, const HttpCounters& http) {
   }
 }
 
+// The names of the gRPC ecosystem's own middleware.
+void add_grpc(Families& out, const GrpcCounters& grpc) {
+  for (size_t method = 0; method < kGrpcMethods.size(); ++method) {
+    for (size_t code = 0; code < GrpcCounters::kCodes.size(); ++code) {
+      const uint64_t value = grpc.value(method, code);
+      if (value == 0) continue;
+      out.open("grpc_server_handled_total",
+               "gRPC calls by method and status code.",
+               MetricType::Counter,
+               {{"grpc_code", GrpcCounters::kCodes[code]},
+                {"grpc_method", std::string(kGrpcMethods[method].method)},
+                {"grpc_service", std::string(kGrpcMethods[method].service)},
+                {"grpc_type", std::string(kGrpcMethods[method].type)}})
+          .counter.value = static_cast<double>(value);
+    }
+  }
+}
+
 }  // namespace
 
 void HttpCounters::count(size_t handler, int status) {
@@ -183,12 +201,14 @@ std::string metrics_text(const EngineStats& stats,
                          const Config& config,
                          const std::string& model_name,
                          const HttpCounters& http,
+                         const GrpcCounters& grpc,
                          const FinishCounters& finished) {
   Families families(model_name);
   add_gauges(families, stats, config);
   add_counters(families, stats, finished);
   add_histograms(families, stats);
   add_http(families, http);
+  add_grpc(families, grpc);
   return families.text();
 }
 

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "engine/core/stats.h"
 #include "engine/core/types.h"
@@ -34,6 +35,69 @@ class HttpCounters {
   std::array<std::array<std::atomic<uint64_t>, kStatuses.size()>, kMaxRoutes> counts_{};
 };
 
+struct GrpcMethod {
+  std::string_view service;
+  std::string_view method;
+  std::string_view type;  // unary, server_stream
+};
+
+inline constexpr std::string_view kVllmService = "vllm.grpc.engine.VllmEngine";
+inline constexpr std::string_view kSluiceService = "sluice.v1.Sluice";
+inline constexpr std::array kGrpcMethods = {
+    GrpcMethod{kVllmService, "Generate", "server_stream"},
+    GrpcMethod{kVllmService, "Embed", "unary"},
+    GrpcMethod{kVllmService, "HealthCheck", "unary"},
+    GrpcMethod{kVllmService, "Abort", "unary"},
+    GrpcMethod{kVllmService, "GetModelInfo", "unary"},
+    GrpcMethod{kVllmService, "GetServerInfo", "unary"},
+    GrpcMethod{kVllmService, "GetLoads", "unary"},
+    GrpcMethod{kSluiceService, "Complete", "unary"},
+    GrpcMethod{kSluiceService, "StreamComplete", "server_stream"},
+    GrpcMethod{kSluiceService, "Chat", "unary"},
+    GrpcMethod{kSluiceService, "StreamChat", "server_stream"},
+    GrpcMethod{kSluiceService, "ListModels", "unary"},
+};
+
+// Index of a row; a name that is not there does not compile.
+consteval size_t grpc_method(std::string_view service, std::string_view method) {
+  size_t i = 0;
+  while (kGrpcMethods[i].service != service || kGrpcMethods[i].method != method) ++i;
+  return i;
+}
+
+// Calls by method and status code. Any thread.
+class GrpcCounters {
+ public:
+  static constexpr std::array<const char*, 17> kCodes = {"OK",
+                                                         "Canceled",
+                                                         "Unknown",
+                                                         "InvalidArgument",
+                                                         "DeadlineExceeded",
+                                                         "NotFound",
+                                                         "AlreadyExists",
+                                                         "PermissionDenied",
+                                                         "ResourceExhausted",
+                                                         "FailedPrecondition",
+                                                         "Aborted",
+                                                         "OutOfRange",
+                                                         "Unimplemented",
+                                                         "Internal",
+                                                         "Unavailable",
+                                                         "DataLoss",
+                                                         "Unauthenticated"};
+
+  void count(size_t method, int code) {
+    counts_[method][static_cast<size_t>(code)].fetch_add(1, std::memory_order_relaxed);
+  }
+
+  [[nodiscard]] uint64_t value(size_t method, size_t code) const {
+    return counts_[method][code].load(std::memory_order_relaxed);
+  }
+
+ private:
+  std::array<std::array<std::atomic<uint64_t>, kCodes.size()>, kGrpcMethods.size()> counts_{};
+};
+
 // Generations by the reason the client saw (a stop string ends one here, not in the engine).
 class FinishCounters {
  public:
@@ -53,6 +117,7 @@ std::string metrics_text(const EngineStats& stats,
                          const Config& config,
                          const std::string& model_name,
                          const HttpCounters& http,
+                         const GrpcCounters& grpc,
                          const FinishCounters& finished);
 
 }  // namespace sluice

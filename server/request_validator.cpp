@@ -169,7 +169,7 @@ Expected<int32_t> resolve_max_tokens(const ValidationContext& context,
     return tl::unexpected(context_length_error(context.model, limit.value_or(1), prompt_tokens));
   }
   if (limit) return *limit;
-  if (endpoint == Endpoint::kChat) return static_cast<int32_t>(room);
+  if (endpoint == Endpoint::kChat || context.fills_context) return static_cast<int32_t>(room);
   return static_cast<int32_t>(std::min<int64_t>(kDefaultCompletionTokens, room));
 }
 
@@ -292,6 +292,12 @@ Expected<GenerationRequest> validate_generation(const ValidationContext& context
                                                 Endpoint endpoint) {
   SLUICE_TRY(const Json body, parse_json(body_text, context.config.max_json_depth));
   if (!body.is_object()) return invalid("The request body must be a JSON object.", "");
+  return validate_parameters(context, body, endpoint);
+}
+
+Expected<GenerationRequest> validate_parameters(const ValidationContext& context,
+                                                const Json& body,
+                                                Endpoint endpoint) {
   SLUICE_TRY_VOID(check_parameters(body, endpoint));
 
   GenerationRequest out;

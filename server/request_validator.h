@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "server/chat_template.h"
 #include "server/parameters.h"
+#include "server/tenant.h"
 
 namespace sluice {
 
@@ -31,6 +33,7 @@ struct ValidationContext {
   uint64_t unset_seed;  // for a request that names none
   uint64_t tenant_salt;
   std::chrono::steady_clock::time_point arrival;
+  bool fills_context = false;  // without max_tokens a completion takes what is left, as chats do
 };
 
 // A client's request for one or several choices.
@@ -44,6 +47,7 @@ struct GenerationRequest {
   int32_t num_prompt_logprobs = -1;    // of `prompt_logprobs`; -1: not in the answer
   int32_t num_echoed_logprobs = -1;    // of the echoed prompt; -1: none
   bool only_echo = false;              // max_tokens 0: the one token generated is not answered
+  std::shared_ptr<TenantLease> lease;  // set at admission, where the client's key counts
   uint64_t seed = 0;                   // of choice 0
   StopConfig stop;
   std::vector<std::string> echoed;  // before each prompt's answers; empty: no echo
@@ -56,6 +60,11 @@ struct GenerationRequest {
 
 Expected<GenerationRequest> validate_generation(const ValidationContext& context,
                                                 std::string_view body,
+                                                Endpoint endpoint);
+
+// The same from what a decoder found: an object with the names of request_parameters().
+Expected<GenerationRequest> validate_parameters(const ValidationContext& context,
+                                                const nlohmann::ordered_json& parameters,
                                                 Endpoint endpoint);
 
 // The seed of choice k: the request's own for k = 0, a 64-bit mix of both for the others.

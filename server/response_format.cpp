@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/response_format.h"
 
+#include <openssl/rand.h>
+
+#include "engine/core/status.h"
 #include "server/json_writer.h"
 
 namespace sluice {
@@ -79,6 +82,18 @@ void end_event(std::string& out, bool wants_usage, const Usage* usage) {
 }
 
 }  // namespace
+
+std::string response_id(Endpoint endpoint) {
+  unsigned char bytes[16];
+  CHECK_EQ(RAND_bytes(bytes, sizeof bytes), 1);
+  constexpr char kHex[] = "0123456789abcdef";
+  std::string id = endpoint == Endpoint::kChat ? "chatcmpl-" : "cmpl-";
+  for (const unsigned char byte : bytes) {
+    id += kHex[byte >> 4];
+    id += kHex[byte & 15];
+  }
+  return id;
+}
 
 ResponseFormat::ResponseFormat(Endpoint endpoint,
                                std::string_view id,

@@ -30,6 +30,9 @@ struct ChoiceText {
   std::string_view prompt_logprobs = {};            // JSON, when asked for
 };
 
+// "chatcmpl-" or "cmpl-" and 128 random bits.
+std::string response_id(Endpoint endpoint);
+
 // Identity of a response, the same in each of its events.
 class ResponseFormat {
  public:

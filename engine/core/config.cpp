@@ -132,7 +132,7 @@ Expected<void> apply_environment(Config& config) {
     if (text == nullptr) continue;
     // Kubernetes gives every pod <SERVICE>_PORT=tcp://...; a Service called sluice must not break
     // the server it stands for.
-    if (name == "SLUICE_PORT" && std::string_view(text).starts_with("tcp://")) continue;
+    if (name.ends_with("_PORT") && std::string_view(text).starts_with("tcp://")) continue;
     const auto applied = knob.set(config, knob, text);
     if (!applied) {
       return make_error(

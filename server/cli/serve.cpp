@@ -62,13 +62,17 @@ class SignalWatcher {
   std::jthread thread_;  // last: starts when the rest is there, joins before it goes
 };
 
+// Where a client on this machine finds what listens on `host`.
+std::string place_of(const std::string& host, int port) {
+  const bool any = host == "0.0.0.0" || host == "::";
+  const bool ipv6 = !any && host.find(':') != std::string::npos;
+  const std::string shown = any ? "127.0.0.1" : ipv6 ? "[" + host + "]" : host;
+  return shown + ":" + std::to_string(port);
+}
+
 std::string url_of(const Config& config, int port) {
   if (!config.uds.empty()) return "unix:" + config.uds;
-  const bool any = config.host == "0.0.0.0" || config.host == "::";
-  const bool ipv6 = !any && config.host.find(':') != std::string::npos;
-  const std::string host = any ? "127.0.0.1" : ipv6 ? "[" + config.host + "]" : config.host;
-  const std::string scheme = config.ssl_certfile.empty() ? "http" : "https";
-  return scheme + "://" + host + ":" + std::to_string(port);
+  return (config.ssl_certfile.empty() ? "http://" : "https://") + place_of(config.host, port);
 }
 
 }  // namespace
@@ -86,6 +90,10 @@ Expected<void> run_serve(const Invocation& invocation) {
   SLUICE_TRY(const auto server, HttpServer::create(config, *engine));
   signals->set_server(*server);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  if (server->grpc_port() != 0) {
+    const std::string& host = config.grpc_host.empty() ? config.host : config.grpc_host;
+    std::printf("gRPC on %s\n", place_of(host, server->grpc_port()).c_str());
+  }
   std::printf("serving %s on %s (ready in %.2f s)\n",
               engine->model().path.c_str(),
               url_of(config, server->port()).c_str(),

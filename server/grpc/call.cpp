@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/call.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "server/api_errors.h"
+#include "server/generation.h"
+#include "server/grpc/rpc_context.h"
+#include "server/io_worker.h"
+
+namespace sluice {
+namespace {
+
+// gRPC ends the process over a metadata value that is not.
+bool is_printable(const std::string& text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });
+}
+
+}  // namespace
+
+GrpcCall::GrpcCall(FrontEnd& front_end,
+                   IoWorker& call_worker,
+                   size_t method,
+                   grpc::CallbackServerContext& context,
+                   uint64_t tenant_salt)
+    : front_end_(front_end),
+      worker_(call_worker),
+      method_(method),
+      tenant_salt_(tenant_salt),
+      context_(&context) {}
+
+void GrpcCall::begin() {
+  front_end_.request_started();
+  worker_.post([self = shared_from_this()] { self->run(); });
+}
+
+void GrpcCall::on_write_done(bool ok) {
+  worker_.post([self = shared_from_this(), ok] {
+    self->writing_ = false;
+    self->last_progress_ = Clock::now();
+    if (!ok) self->cancel_generation();
+    self->pump();
+  });
+}
+
+void GrpcCall::on_cancel() {
+  worker_.post([self = shared_from_this()] {
+    if (self->finished_) return;
+    self->cancel_generation();
+    self->client_left();
+  });
+}
+
+void GrpcCall::on_done() {
+  {
+    const std::scoped_lock lock(context_mutex_);
+    context_ = nullptr;
+  }
+  worker_.post([self = shared_from_this()] { self->worker_.forget_deadlines(self.get()); });
+  front_end_.connection_closed();
+  front_end_.request_done();
+}
+
+void GrpcCall::run() {
+  last_progress_ = Clock::now();
+  worker_.watch_deadlines(this, [self = shared_from_this()] { self->check_deadline(); });
+  if (front_end_.is_draining()) {
+    return fail(Error{ErrorCode::kUnavailable, "The server is draining.", {}, {}});
+  }
+  auto request = decode(front_end_.validation_context(tenant_salt_, arrival_));
+  if (!request) return fail(request.error());
+  context_->AddInitialMetadata("x-sluice-seed",
+                               std::to_string(static_cast<int64_t>(request->seed)));
+  const auto generation =
+      std::make_shared<Generation>(front_end_, shared_from_this(), std::move(*request));
+  generation_ = generation;
+  if (const auto started = start(generation); !started) return fail(started.error());
+  generation->start();
+}
+
+void GrpcCall::cancel_generation() {
+  const auto generation = generation_;  // cancelling may let go of it
+  if (generation != nullptr) generation->cancel();
+}
+
+void GrpcCall::flush() {
+  if (pending_bytes_ <= static_cast<size_t>(front_end_.config.max_stream_buffer_bytes)) {
+    return pump();
+  }
+  set_status(Error{ErrorCode::kResourceExhausted,
+                   "The client reads too slowly; --max-stream-buffer-bytes bounds what waits.",
+                   {},
+                   {}});
+  cancel_generation();
+}
+
+void GrpcCall::finish(std::span<const size_t> returned, const Usage& usage) {
+  complete(returned, usage);
+  status_ = grpc::Status::OK;
+  pump();
+}
+
+void GrpcCall::fail(const Error& error) {
+  set_status(error);
+  pump();
+}
+
+void GrpcCall::client_left() {
+  if (!status_) status_ = grpc::Status(grpc::StatusCode::CANCELLED, "The client has left.");
+  drop_pending();
+  pump();
+}
+
+void GrpcCall::set_status(const Error& error) {
+  if (status_) return;
+  status_ = to_status(error);
+  if (!error.param.empty() && is_printable(error.param)) {
+    context_->AddTrailingMetadata("x-sluice-param", error.param);
+  }
+  if (const int seconds = retry_after_s(error.code); seconds > 0) {
+    // What gRPC's own retry policy waits.
+    context_->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(1000 * seconds));
+  }
+}
+
+void GrpcCall::pump() {
+  if (finished_ || writing_) return;
+  if (write_pending()) {
+    writing_ = true;
+    last_progress_ = Clock::now();
+    return;
+  }
+  if (!status_) return;
+  finished_ = true;
+  last_progress_ = Clock::now();
+  front_end_.grpc_counters.count(method_, status_->error_code());
+  ended();
+  const auto generation = std::move(generation_);  // may hold the last reference to this call
+  finish_wire(*status_);
+}
+
+// A client that takes nothing is cut off; what it was sent waits in gRPC until then.
+void GrpcCall::check_deadline() {
+  if (!writing_ && !finished_) return;
+  const std::chrono::seconds limit(front_end_.config.write_timeout_s);
+  if (Clock::now() - last_progress_ < limit) return;
+  if (!finished_) {
+    set_status(Error{ErrorCode::kResourceExhausted, "The client does not read.", {}, {}});
+    cancel_generation();
+  }
+  reset_stream();
+}
+
+void GrpcCall::reset_stream() {
+  const std::scoped_lock lock(context_mutex_);
+  if (context_ != nullptr) context_->TryCancel();
+}
+
+}  // namespace sluice

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// One generation's call. gRPC's threads enter at begin() and the on_...() functions, which only
+// post to the call's I/O thread; everything else happens there. A message leaves when the one
+// before it has, so what a slow reader has not taken waits here, merged and bounded.
+#pragma once
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/status.h>
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "server/answer.h"
+#include "server/front_end.h"
+#include "server/request_validator.h"
+
+namespace sluice {
+
+// The wire's side of a call, from its I/O thread: messages of one type, then one status.
+template <typename Response>
+class MessageWriter {
+ public:
+  virtual ~MessageWriter() = default;
+  virtual Response& message() = 0;  // free to be filled while no write is under way
+  virtual void write() = 0;         // GrpcCall::on_write_done follows
+  virtual void finish(const grpc::Status& status) = 0;  // the last call
+};
+
+class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
+ public:
+  // The context lives until on_done().
+  GrpcCall(FrontEnd& front_end,
+           IoWorker& call_worker,
+           size_t method,
+           grpc::CallbackServerContext& context,
+           uint64_t tenant_salt);
+
+  // gRPC's threads. The call, its reactor and posted work hold each other until on_done().
+  void begin();
+  void on_write_done(bool ok);
+  void on_cancel();
+  void on_done();
+
+  IoWorker& worker() final { return worker_; }
+
+  void attach(std::shared_ptr<Generation>) final {}
+
+  void flush() final;
+  void finish(std::span<const size_t> returned, const Usage& usage) final;
+  void fail(const Error& error) final;
+  void client_left() final;
+
+ protected:
+  virtual Expected<GenerationRequest> decode(const ValidationContext& context) = 0;
+
+  // Around the time that the engine knows the generation; start() may refuse it.
+  virtual Expected<void> start(const std::shared_ptr<Generation>&) { return {}; }
+
+  virtual void ended() {}
+
+  // The generation is complete: what is left to say becomes pending.
+  virtual void complete(std::span<const size_t> returned, const Usage& usage) = 0;
+  // Fills the writer's message and writes it; false: nothing is pending.
+  virtual bool write_pending() = 0;
+  virtual void drop_pending() = 0;
+  virtual void finish_wire(const grpc::Status& status) = 0;
+
+  FrontEnd& front_end_;
+  size_t pending_bytes_ = 0;  // the derived class counts
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void run();
+  void pump();
+  void cancel_generation();
+  void set_status(const Error& error);
+  void check_deadline();
+  // Resets the stream. The only function besides on_done() that may meet the end of the context.
+  void reset_stream();
+
+  IoWorker& worker_;
+  const size_t method_;
+  const uint64_t tenant_salt_;
+  const Clock::time_point arrival_ = Clock::now();
+  std::mutex context_mutex_;  // a gRPC thread ends the context while the I/O thread may reset it
+  grpc::CallbackServerContext* context_;  // null: done
+
+  std::shared_ptr<Generation> generation_;  // until the status is sent; it holds this call
+  std::optional<grpc::Status> status_;      // to be sent when nothing is pending
+  bool writing_ = false;
+  bool finished_ = false;
+  Clock::time_point last_progress_;  // of a write, or of the status
+};
+
+}  // namespace sluice

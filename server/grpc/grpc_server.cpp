@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/grpc_server.h"
+
+#include <grpc/support/log.h>
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include <chrono>
+#include <fstream>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "engine/core/log.h"
+#include "server/front_end.h"
+#include "server/grpc/rpc_context.h"
+#include "server/grpc/sluice_service.h"
+#include "server/grpc/vllm_service.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::chrono::milliseconds kLastBytes{500};
+
+void log_of_grpc(gpr_log_func_args* args) {
+  const LogLevel level = args->severity == GPR_LOG_SEVERITY_ERROR  ? LogLevel::kWarning
+                         : args->severity == GPR_LOG_SEVERITY_INFO ? LogLevel::kDebug
+                                                                   : LogLevel::kTrace;
+  log_event(level, "grpc", "file", args->file, "line", args->line, "message", args->message);
+}
+
+// Settings of the process, before its first server.
+void set_up_library() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    gpr_set_log_function(log_of_grpc);
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  });
+}
+
+Expected<std::string> read_pem(const std::string& path, const char* flag) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) {
+    return make_error(
+        ErrorCode::kNotFound, std::string("--") + flag + ": cannot read '" + path + "'.", flag);
+  }
+  return text.str();
+}
+
+// The same settings as HTTP's TLS.
+Expected<std::shared_ptr<grpc::ServerCredentials>> make_credentials(const Config& config) {
+  if (config.ssl_certfile.empty()) return grpc::InsecureServerCredentials();
+  constexpr std::array kCertReqs = {
+      GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE,
+      GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY,
+      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY,
+  };
+  grpc::SslServerCredentialsOptions options(kCertReqs[static_cast<size_t>(config.ssl_cert_reqs)]);
+  SLUICE_TRY(std::string certificate, read_pem(config.ssl_certfile, "ssl-certfile"));
+  const bool key_is_apart = !config.ssl_keyfile.empty();
+  SLUICE_TRY(std::string key,
+             read_pem(key_is_apart ? config.ssl_keyfile : config.ssl_certfile, "ssl-keyfile"));
+  options.pem_key_cert_pairs.push_back({std::move(key), std::move(certificate)});
+  if (!config.ssl_ca_certs.empty()) {
+    SLUICE_TRY(options.pem_root_certs, read_pem(config.ssl_ca_certs, "ssl-ca-certs"));
+  }
+  return grpc::SslServerCredentials(options);
+}
+
+void set_limits(grpc::ServerBuilder& builder, const Config& config) {
+  constexpr int kMs = 1000;
+  builder.SetMaxReceiveMessageSize(static_cast<int>(config.max_body_bytes));
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, config.max_header_bytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_connections);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, config.idle_timeout_s * kMs);
+  // A peer that has vanished is noticed; one that asks for that often is let.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, config.ping_interval_s * kMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, config.write_timeout_s * kMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5 * kMs);
+  // A second server on the port is an error, not a partner.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+}
+
+std::string address_of(const Config& config) {
+  const std::string& host = config.grpc_host.empty() ? config.host : config.grpc_host;
+  const bool is_ipv6 = host.find(':') != std::string::npos && host.front() != '[';
+  return (is_ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(config.grpc_port);
+}
+
+}  // namespace
+
+struct GrpcServer::Impl {
+  Impl(FrontEnd& front, std::vector<IoWorker*> workers) : rpc(front, std::move(workers)) {}
+
+  RpcContext rpc;
+  std::unique_ptr<grpc::Service> vllm = make_vllm_service(rpc);
+  std::unique_ptr<grpc::Service> sluice = make_sluice_service(rpc);
+  int port = 0;
+  bool is_healthy = false;
+  bool is_shut_down = false;
+  std::unique_ptr<grpc::Server> server;  // last: goes before what its calls use
+};
+
+GrpcServer::GrpcServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+GrpcServer::~GrpcServer() {
+  if (impl_->server != nullptr) shutdown();
+}
+
+Expected<std::unique_ptr<GrpcServer>> GrpcServer::create(FrontEnd& front_end,
+                                                         std::vector<IoWorker*> workers) {
+  set_up_library();
+  auto impl = std::make_unique<Impl>(front_end, std::move(workers));
+  const Config& config = front_end.config;
+  SLUICE_TRY(const auto credentials, make_credentials(config));
+  grpc::ServerBuilder builder;
+  set_limits(builder, config);
+  const std::string address = address_of(config);
+  builder.AddListeningPort(address, credentials, &impl->port);
+  builder.RegisterService(impl->vllm.get());
+  builder.RegisterService(impl->sluice.get());
+  impl->server = builder.BuildAndStart();
+  if (impl->server == nullptr || impl->port == 0) {
+    return make_error(ErrorCode::kUnavailable,
+                      "Cannot serve gRPC on " + address +
+                          "; choose another address with --grpc-host and --grpc-port, end the "
+                          "owner of the port, or look at --ssl-certfile.",
+                      "grpc-port");
+  }
+  auto server = std::unique_ptr<GrpcServer>(new GrpcServer(std::move(impl)));
+  server->refresh_health();
+  return server;
+}
+
+uint16_t GrpcServer::port() const { return static_cast<uint16_t>(impl_->port); }
+
+void GrpcServer::refresh_health() {
+  const bool is_healthy = impl_->rpc.front_end.illness().empty();
+  if (is_healthy == impl_->is_healthy) return;
+  impl_->is_healthy = is_healthy;
+  auto& health = *impl_->server->GetHealthCheckService();
+  for (const std::string_view service : {std::string_view(), kVllmService, kSluiceService}) {
+    health.SetServingStatus(std::string(service), is_healthy);
+  }
+}
+
+void GrpcServer::shutdown() {
+  if (std::exchange(impl_->is_shut_down, true)) return;
+  impl_->server->Shutdown(std::chrono::system_clock::now() + kLastBytes);
+  impl_->server->Wait();
+}
+
+}  // namespace sluice

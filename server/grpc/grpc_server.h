@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gRPC port beside the HTTP one: both services, grpc.health.v1 and reflection, over the same
+// front end, validator and I/O threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/core/status.h"
+
+namespace sluice {
+
+class FrontEnd;
+class IoWorker;
+
+class GrpcServer {
+ public:
+  // Listens and answers from here on; calls wait until the workers run. All outlive the server.
+  static Expected<std::unique_ptr<GrpcServer>> create(FrontEnd& front_end,
+                                                      std::vector<IoWorker*> workers);
+  ~GrpcServer();
+  GrpcServer(const GrpcServer&) = delete;
+  GrpcServer& operator=(const GrpcServer&) = delete;
+
+  [[nodiscard]] uint16_t port() const;  // the one bound
+
+  // One thread at a time. The health service says what /health says.
+  void refresh_health();
+
+  // Accepts nothing new, cuts what runs a little later, and returns when no call is left. The
+  // workers must run until then.
+  void shutdown();
+
+ private:
+  struct Impl;
+  explicit GrpcServer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice

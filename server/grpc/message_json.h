@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// A protobuf message as the validator's JSON: set fields under their names, so that the table of
+// request parameters rules over both front ends.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "engine/core/status.h"
+
+namespace google::protobuf {
+class Message;
+}
+
+namespace sluice {
+
+// kInvalidArgument: a field whose number the message type does not know, or a list out of bounds.
+Expected<nlohmann::ordered_json> message_json(const google::protobuf::Message& message);
+
+}  // namespace sluice

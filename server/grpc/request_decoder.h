@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the messages of both gRPC services to the one validator's parameters.
+#pragma once
+
+#include <string>
+
+#include "engine/core/status.h"
+#include "server/request_validator.h"
+
+namespace vllm::grpc::engine {
+class GenerateRequest;
+}
+
+namespace sluice {
+
+namespace v1 {
+class ChatRequest;
+class CompletionRequest;
+}  // namespace v1
+
+// An error's `param` is the field of the message where that has another name.
+Expected<GenerationRequest> decode(ValidationContext context,
+                                   const vllm::grpc::engine::GenerateRequest& request);
+// `stream`: the method's, which the messages do not say.
+Expected<GenerationRequest> decode(const ValidationContext& context,
+                                   const v1::CompletionRequest& request,
+                                   bool stream);
+Expected<GenerationRequest> decode(const ValidationContext& context,
+                                   const v1::ChatRequest& request,
+                                   bool stream);
+
+}  // namespace sluice

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/rpc_context.h"
+
+#include <functional>
+#include <string_view>
+
+#include "server/api_errors.h"
+
+namespace sluice {
+namespace {
+
+std::string metadata_value(const grpc::CallbackServerContext& context, const char* key) {
+  const auto found = context.client_metadata().find(key);
+  if (found == context.client_metadata().end()) return {};
+  return std::string(found->second.data(), found->second.size());
+}
+
+}  // namespace
+
+RpcContext::RpcContext(FrontEnd& shared_front_end, std::vector<IoWorker*> io_workers)
+    : front_end(shared_front_end), workers(std::move(io_workers)), named(workers.size()) {}
+
+Expected<uint64_t> RpcContext::authenticate(const grpc::CallbackServerContext& context) const {
+  HttpRequest credentials;
+  credentials.authorization = metadata_value(context, "authorization");
+  credentials.api_key = metadata_value(context, "x-api-key");
+  const auto salt = front_end.authenticator.authenticate(credentials);
+  if (!salt) return make_error(ErrorCode::kUnauthenticated, "Invalid API key.");
+  return *salt;
+}
+
+Expected<uint64_t> RpcContext::admit(const grpc::CallbackServerContext& context) {
+  SLUICE_TRY(const uint64_t salt, authenticate(context));
+  if (!front_end.connection_opened()) {
+    return make_error(ErrorCode::kResourceExhausted,
+                      "There are more open connections and calls than --max-connections.");
+  }
+  return salt;
+}
+
+size_t RpcContext::worker_idx(const std::string& name) {
+  const size_t number =
+      name.empty() ? next_worker_.fetch_add(1) : std::hash<std::string_view>{}(name);
+  return number % workers.size();
+}
+
+grpc::ServerUnaryReactor* RpcContext::finish(grpc::CallbackServerContext& context,
+                                             size_t method,
+                                             const grpc::Status& status) {
+  front_end.grpc_counters.count(method, status.error_code());
+  grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
+  reactor->Finish(status);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* RpcContext::finish(grpc::CallbackServerContext& context,
+                                             size_t method,
+                                             const Error& error) {
+  return finish(context, method, to_status(error));
+}
+
+grpc::Status to_status(const Error& error) {
+  return {static_cast<grpc::StatusCode>(grpc_status(error.code)), error.message};
+}
+
+}  // namespace sluice

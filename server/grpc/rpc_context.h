@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the gRPC services share: who may call, the calls' threads, and their names for Abort.
+#pragma once
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "server/front_end.h"
+
+namespace sluice {
+
+class Generation;
+class IoWorker;
+
+// The running generations that clients gave a name to; those of one I/O thread, used on it only.
+// Tenants do not see each other's.
+using NamedGenerations = std::map<std::pair<uint64_t, std::string>, std::weak_ptr<Generation>>;
+
+// The status that tells of `error`.
+grpc::Status to_status(const Error& error);
+
+class RpcContext {
+ public:
+  RpcContext(FrontEnd& shared_front_end, std::vector<IoWorker*> workers);
+
+  // gRPC's threads. The tenant's salt, or kUnauthenticated.
+  [[nodiscard]] Expected<uint64_t> authenticate(const grpc::CallbackServerContext& context) const;
+  // The same for a call that generates: also counts it, to be uncounted by its end.
+  [[nodiscard]] Expected<uint64_t> admit(const grpc::CallbackServerContext& context);
+
+  // A request of the same name comes to the same thread; "" to any.
+  [[nodiscard]] size_t worker_idx(const std::string& name);
+
+  // Ends a call that was not admitted.
+  template <typename Reactor>
+  void refuse(Reactor& reactor, size_t method, const Error& error) {
+    const grpc::Status status = to_status(error);
+    front_end.grpc_counters.count(method, status.error_code());
+    reactor.finish(status);
+  }
+
+  // Answers a unary call at once.
+  grpc::ServerUnaryReactor* finish(grpc::CallbackServerContext& context,
+                                   size_t method,
+                                   const grpc::Status& status);
+  grpc::ServerUnaryReactor* finish(grpc::CallbackServerContext& context,
+                                   size_t method,
+                                   const Error& error);
+
+  FrontEnd& front_end;
+  const std::vector<IoWorker*> workers;  // outlive the calls
+  std::vector<NamedGenerations> named;   // one a worker, used on its thread
+
+ private:
+  std::atomic<size_t> next_worker_{0};
+};
+
+}  // namespace sluice

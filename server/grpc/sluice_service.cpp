@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/sluice_service.h"
+
+#include <sluice.grpc.pb.h>
+
+#include <ctime>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "engine/tokenizer/tokenizer.h"
+#include "server/generation.h"
+#include "server/grpc/reactors.h"
+#include "server/grpc/request_decoder.h"
+#include "server/grpc/rpc_context.h"
+#include "server/response_format.h"
+
+namespace sluice {
+namespace {
+
+void fill_logprob(const Tokenizer& tokenizer, TokenId id, float logprob, v1::TokenLogprob& out) {
+  out.set_token_id(id);
+  out.set_token(std::string(tokenizer.token_bytes(id)));
+  out.set_logprob(logprob);
+}
+
+// `Request`: v1::ChatRequest or v1::CompletionRequest.
+template <typename Request>
+class SluiceCall final : public GrpcCall {
+ public:
+  SluiceCall(RpcContext& rpc,
+             size_t method,
+             grpc::CallbackServerContext& context,
+             uint64_t tenant_salt,
+             const Request& request,
+             bool stream,
+             MessageWriter<v1::GenerationResponse>& writer)
+      : GrpcCall(rpc.front_end, *rpc.workers[rpc.worker_idx({})], method, context, tenant_salt),
+        tokenizer_(rpc.front_end.engine.tokenizer()),
+        message_(request),
+        stream_(stream),
+        writer_(writer) {}
+
+  void prepare(const GenerationRequest& request) override {
+    request_ = &request;
+    // The identity, the same in each message of a stream.
+    head_.set_id(response_id(request.endpoint));
+    head_.set_created(static_cast<int64_t>(std::time(nullptr)));
+    head_.set_model(request.model);
+    head_.set_system_fingerprint(front_end_.engine.model().system_fingerprint);
+    head_.set_seed(static_cast<int64_t>(request.seed));
+    choices_.resize(request.requests.size());
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      choices_[i].set_index(static_cast<int32_t>(i));
+      if (!request.return_token_ids) continue;
+      for (const TokenId id : request.requests[i].prompt.front().token_ids) {
+        choices_[i].add_prompt_token_ids(id);
+      }
+    }
+    is_pending_.assign(choices_.size(), false);
+  }
+
+  void add_prompt(size_t choice_idx, std::span<const PromptLogprob> scored) override {
+    for (const PromptLogprob& token : scored) {
+      v1::TokenLogprobs& logprobs = *choices_[choice_idx].add_prompt_logprobs();
+      fill_logprobs(token.token, token.logprob, token.top_logprobs, logprobs);
+      grow(choice_idx, kBytesOfLogprob * (1 + token.top_logprobs.size()));
+    }
+  }
+
+  void add_token(size_t choice_idx, const TokenOutput& output) override {
+    v1::Choice& choice = choices_[choice_idx];
+    if (request_->return_token_ids) {
+      choice.add_token_ids(output.token);
+      grow(choice_idx, sizeof(TokenId));
+    }
+    if (!request_->wants_logprobs) return;
+    fill_logprobs(output.token, output.logprob, output.top_logprobs, *choice.add_logprobs());
+    grow(choice_idx, kBytesOfLogprob * (1 + output.top_logprobs.size()));
+  }
+
+  void tell(const ChoiceNews& news, const Usage&) override {
+    v1::Choice& choice = choices_[news.choice_idx];
+    if (!news.text.empty()) {
+      choice.mutable_text()->append(news.text);
+      grow(news.choice_idx, news.text.size());
+    }
+    if (news.finish_reason == FinishReason::kNone) return;
+    choice.set_finish_reason(std::string(to_string(news.finish_reason)));
+    if (!news.matched_stop.empty()) {
+      choice.set_stop(std::string(news.matched_stop));
+    } else if (news.stop_token != kInvalidToken) {
+      choice.set_stop_token_id(news.stop_token);
+    }
+    grow(news.choice_idx, 1);
+  }
+
+ private:
+  static constexpr size_t kBytesOfLogprob = 64;  // about, as an object
+
+  void fill_logprobs(TokenId id,
+                     float logprob,
+                     const std::vector<TokenLogprob>& top,
+                     v1::TokenLogprobs& out) const {
+    fill_logprob(tokenizer_, id, logprob, *out.mutable_token());
+    for (const TokenLogprob& item : top) {
+      fill_logprob(tokenizer_, item.token, item.logprob, *out.add_top());
+    }
+  }
+
+  Expected<GenerationRequest> decode(const ValidationContext& context) override {
+    return sluice::decode(context, message_, stream_);
+  }
+
+  void complete(std::span<const size_t> returned, const Usage& usage) override {
+    last_ = head_;
+    last_.mutable_usage()->set_prompt_tokens(usage.prompt_tokens);
+    last_.mutable_usage()->set_completion_tokens(usage.completion_tokens);
+    last_.mutable_usage()->set_cached_tokens(usage.cached_tokens);
+    has_last_ = true;
+    if (stream_) return;
+    for (size_t i = 0; i < returned.size(); ++i) {
+      choices_[returned[i]].set_index(static_cast<int32_t>(i));
+      last_.add_choices()->Swap(&choices_[returned[i]]);
+    }
+  }
+
+  // A stream's message carries all that is new of all choices.
+  bool write_pending() override {
+    v1::GenerationResponse& response = writer_.message();
+    if (pending_bytes_ > 0) {
+      response = head_;
+      for (size_t i = 0; i < choices_.size(); ++i) {
+        if (!is_pending_[i]) continue;
+        is_pending_[i] = false;
+        response.add_choices()->Swap(&choices_[i]);
+        choices_[i].Clear();
+        choices_[i].set_index(static_cast<int32_t>(i));
+      }
+      pending_bytes_ = 0;
+    } else if (has_last_) {
+      response.Swap(&last_);
+      has_last_ = false;
+    } else {
+      return false;
+    }
+    writer_.write();
+    return true;
+  }
+
+  void drop_pending() override {
+    choices_.clear();
+    pending_bytes_ = 0;
+    has_last_ = false;
+  }
+
+  void finish_wire(const grpc::Status& status) override { writer_.finish(status); }
+
+  // An answer in one piece is no backlog.
+  void grow(size_t choice_idx, size_t num_bytes) {
+    if (!stream_) return;
+    is_pending_[choice_idx] = true;
+    pending_bytes_ += num_bytes;
+  }
+
+  const Tokenizer& tokenizer_;
+  const Request& message_;
+  const bool stream_;
+  MessageWriter<v1::GenerationResponse>& writer_;  // the reactor, until finish_wire()
+  const GenerationRequest* request_ = nullptr;     // the generation's
+  v1::GenerationResponse head_;
+  v1::GenerationResponse last_;  // a stream's usage, or the whole answer
+  bool has_last_ = false;
+  std::vector<v1::Choice> choices_;  // streamed: what is not sent yet
+  std::vector<bool> is_pending_;
+};
+
+class SluiceService final : public v1::Sluice::CallbackService {
+ public:
+  explicit SluiceService(RpcContext& rpc) : rpc_(rpc) {}
+
+  grpc::ServerUnaryReactor* Complete(grpc::CallbackServerContext* context,
+                                     const v1::CompletionRequest* request,
+                                     v1::GenerationResponse* response) override {
+    return run(grpc_method(kSluiceService, "Complete"),
+               *context,
+               *request,
+               new UnaryReactor<v1::GenerationResponse>(*response));
+  }
+
+  grpc::ServerWriteReactor<v1::GenerationResponse>* StreamComplete(
+      grpc::CallbackServerContext* context, const v1::CompletionRequest* request) override {
+    return run(grpc_method(kSluiceService, "StreamComplete"),
+               *context,
+               *request,
+               new StreamReactor<v1::GenerationResponse>);
+  }
+
+  grpc::ServerUnaryReactor* Chat(grpc::CallbackServerContext* context,
+                                 const v1::ChatRequest* request,
+                                 v1::GenerationResponse* response) override {
+    return run(grpc_method(kSluiceService, "Chat"),
+               *context,
+               *request,
+               new UnaryReactor<v1::GenerationResponse>(*response));
+  }
+
+  grpc::ServerWriteReactor<v1::GenerationResponse>* StreamChat(
+      grpc::CallbackServerContext* context, const v1::ChatRequest* request) override {
+    return run(grpc_method(kSluiceService, "StreamChat"),
+               *context,
+               *request,
+               new StreamReactor<v1::GenerationResponse>);
+  }
+
+  grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
+                                       const v1::ListModelsRequest*,
+                                       v1::ListModelsResponse* response) override {
+    constexpr size_t kMethod = grpc_method(kSluiceService, "ListModels");
+    const auto salt = rpc_.authenticate(*context);
+    if (!salt) return rpc_.finish(*context, kMethod, salt.error());
+    const FrontEnd& front_end = rpc_.front_end;
+    for (const std::string& name : front_end.model_names) {
+      v1::Model& model = *response->add_models();
+      model.set_id(name);
+      model.set_created(front_end.created);
+      model.set_root(front_end.engine.model().path);
+      model.set_max_model_len(front_end.engine.model().max_model_len);
+    }
+    return rpc_.finish(*context, kMethod, grpc::Status::OK);
+  }
+
+ private:
+  // `reactor` deletes itself.
+  template <typename Request, typename Reactor>
+  Reactor* run(size_t method,
+               grpc::CallbackServerContext& context,
+               const Request& request,
+               Reactor* reactor) {
+    constexpr bool kStream = std::is_same_v<Reactor, StreamReactor<v1::GenerationResponse>>;
+    const auto salt = rpc_.admit(context);
+    if (!salt) {
+      rpc_.refuse(*reactor, method, salt.error());
+      return reactor;
+    }
+    reactor->begin(std::make_shared<SluiceCall<Request>>(
+        rpc_, method, context, *salt, request, kStream, *reactor));
+    return reactor;
+  }
+
+  RpcContext& rpc_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> make_sluice_service(RpcContext& context) {
+  return std::make_unique<SluiceService>(context);
+}
+
+}  // namespace sluice

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/vllm_service.h"
+
+#include <vllm_engine.grpc.pb.h>
+
+#include <atomic>
+#include <chrono>
+#include <ctime>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/core/version.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "server/generation.h"
+#include "server/grpc/reactors.h"
+#include "server/grpc/request_decoder.h"
+#include "server/grpc/rpc_context.h"
+#include "server/io_worker.h"
+
+namespace sluice {
+namespace {
+
+namespace engine = vllm::grpc::engine;
+
+constexpr size_t kMaxRequestIdBytes = 256;
+
+template <typename Ids>
+void append_ids(const std::vector<TokenId>& from, Ids& to) {
+  for (const TokenId id : from) to.Add(static_cast<uint32_t>(id));
+}
+
+void fill_top(const std::vector<TokenLogprob>& from, engine::TopLogProbs& to) {
+  for (const TokenLogprob& item : from) {
+    to.add_values(item.logprob);
+    to.add_token_ids(static_cast<uint32_t>(item.token));
+  }
+}
+
+class VllmCall final : public GrpcCall {
+ public:
+  VllmCall(RpcContext& rpc,
+           size_t worker_idx,
+           grpc::CallbackServerContext& context,
+           uint64_t tenant_salt,
+           const engine::GenerateRequest& request,
+           MessageWriter<engine::GenerateResponse>& writer)
+      : GrpcCall(rpc.front_end,
+                 *rpc.workers[worker_idx],
+                 grpc_method(kVllmService, "Generate"),
+                 context,
+                 tenant_salt),
+        named_(rpc.named[worker_idx]),
+        name_(tenant_salt, request.request_id()),
+        message_(request),
+        writer_(writer) {}
+
+  void prepare(const GenerationRequest& request) override {
+    request_ = &request;
+    choices_.resize(request.requests.size());
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      choices_[i].prompt_tokens =
+          static_cast<uint32_t>(request.requests[i].prompt.front().token_ids.size());
+    }
+    if (request.num_prompt_logprobs < 0) return;
+    prompt_logprobs_.add_token_logprobs();
+    prompt_logprobs_.add_token_ids(
+        static_cast<uint32_t>(request.requests.front().prompt.front().token_ids.front()));
+    prompt_logprobs_.add_top_logprobs();
+  }
+
+  // There is one prompt, which the first choice scores.
+  void add_prompt(size_t, std::span<const PromptLogprob> scored) override {
+    for (const PromptLogprob& token : scored) {
+      prompt_logprobs_.add_token_logprobs()->set_value(token.logprob);
+      prompt_logprobs_.add_token_ids(static_cast<uint32_t>(token.token));
+      fill_top(token.top_logprobs, *prompt_logprobs_.add_top_logprobs());
+    }
+  }
+
+  void add_token(size_t choice_idx, const TokenOutput& output) override {
+    Choice& choice = choices_[choice_idx];
+    choice.token_ids.push_back(output.token);
+    if (request_->stream) pending_bytes_ += sizeof(TokenId);
+    if (!request_->wants_logprobs) return;
+    choice.logprobs.add_token_logprobs(output.logprob);
+    choice.logprobs.add_token_ids(static_cast<uint32_t>(output.token));
+    fill_top(output.top_logprobs, *choice.logprobs.add_top_logprobs());
+    if (request_->stream) pending_bytes_ += 2 * sizeof(float) * (1 + output.top_logprobs.size());
+  }
+
+  void tell(const ChoiceNews& news, const Usage&) override {
+    Choice& choice = choices_[news.choice_idx];
+    choice.num_tokens = static_cast<uint32_t>(news.num_tokens);
+    choice.num_cached = static_cast<uint32_t>(news.num_cached);
+    choice.finish_reason = news.finish_reason;
+    choice.matched_stop = news.matched_stop;
+    choice.stop_token = news.stop_token;
+  }
+
+ private:
+  struct Choice {
+    std::vector<TokenId> token_ids;
+    engine::OutputLogProbs logprobs;  // not sent yet
+    size_t num_sent = 0;              // of token_ids
+    uint32_t prompt_tokens = 0;
+    uint32_t num_tokens = 0;
+    uint32_t num_cached = 0;
+    FinishReason finish_reason = FinishReason::kNone;
+    std::string_view matched_stop;
+    TokenId stop_token = kInvalidToken;
+    bool completed = false;  // its complete is sent
+  };
+
+  Expected<GenerationRequest> decode(const ValidationContext& context) override {
+    if (name_.second.size() > kMaxRequestIdBytes) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "request_id may have at most " + std::to_string(kMaxRequestIdBytes) +
+                            " bytes, got " + std::to_string(name_.second.size()) + ".",
+                        "request_id");
+    }
+    return sluice::decode(context, message_);
+  }
+
+  Expected<void> start(const std::shared_ptr<Generation>& generation) override {
+    if (name_.second.empty()) return {};
+    if (!named_.emplace(name_, generation).second) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "request_id '" + name_.second + "' is already running.",
+                        "request_id");
+    }
+    is_named_ = true;
+    return {};
+  }
+
+  void ended() override {
+    if (is_named_) named_.erase(name_);
+  }
+
+  void complete(std::span<const size_t> returned, const Usage&) override {
+    returned_.assign(returned.begin(), returned.end());
+  }
+
+  bool write_pending() override {
+    engine::GenerateResponse& response = writer_.message();
+    if (request_ != nullptr && request_->stream) {
+      for (size_t i = 0; i < choices_.size(); ++i) {
+        Choice& choice = choices_[i];
+        if (choice.num_sent == choice.token_ids.size()) continue;
+        fill_chunk(i, *response.mutable_chunk());
+        writer_.write();
+        return true;
+      }
+    }
+    for (size_t i = 0; i < returned_.size(); ++i) {
+      if (choices_[returned_[i]].completed) continue;
+      fill_complete(i, *response.mutable_complete());
+      writer_.write();
+      return true;
+    }
+    return false;
+  }
+
+  void drop_pending() override {
+    choices_.clear();
+    returned_.clear();
+    pending_bytes_ = 0;
+  }
+
+  void finish_wire(const grpc::Status& status) override { writer_.finish(status); }
+
+  void fill_chunk(size_t choice_idx, engine::GenerateStreamChunk& chunk) {
+    Choice& choice = choices_[choice_idx];
+    chunk.Clear();
+    for (size_t i = choice.num_sent; i < choice.token_ids.size(); ++i) {
+      chunk.add_token_ids(static_cast<uint32_t>(choice.token_ids[i]));
+    }
+    choice.num_sent = choice.token_ids.size();
+    chunk.set_prompt_tokens(choice.prompt_tokens);
+    chunk.set_completion_tokens(choice.num_tokens);
+    chunk.set_cached_tokens(choice.num_cached);
+    chunk.set_index(static_cast<uint32_t>(choice_idx));
+    if (request_->wants_logprobs) chunk.mutable_output_logprobs()->Swap(&choice.logprobs);
+    choice.logprobs.Clear();
+    recount_pending();
+  }
+
+  void fill_complete(size_t index, engine::GenerateComplete& complete) {
+    Choice& choice = choices_[returned_[index]];
+    complete.Clear();
+    append_ids(choice.token_ids, *complete.mutable_output_ids());
+    complete.set_finish_reason(std::string(to_string(choice.finish_reason)));
+    complete.set_prompt_tokens(choice.prompt_tokens);
+    complete.set_completion_tokens(choice.num_tokens);
+    complete.set_cached_tokens(choice.num_cached);
+    complete.set_index(static_cast<uint32_t>(index));
+    if (request_->wants_logprobs && !request_->stream) {
+      complete.mutable_output_logprobs()->Swap(&choice.logprobs);
+    }
+    if (prompt_logprobs_.token_ids_size() > 0) {
+      *complete.mutable_input_logprobs() = prompt_logprobs_;
+    }
+    if (!choice.matched_stop.empty()) {
+      complete.set_matched_stop_str(std::string(choice.matched_stop));
+    } else if (choice.stop_token != kInvalidToken) {
+      complete.set_matched_token_id(static_cast<uint32_t>(choice.stop_token));
+    }
+    choice.completed = true;
+  }
+
+  // Only what a stream's reader could have taken counts; an answer in one piece is no backlog.
+  void recount_pending() {
+    pending_bytes_ = 0;
+    for (const Choice& choice : choices_) {
+      pending_bytes_ += (choice.token_ids.size() - choice.num_sent) * sizeof(TokenId);
+      for (const auto& top : choice.logprobs.top_logprobs()) {
+        pending_bytes_ += 2 * sizeof(float) * static_cast<size_t>(1 + top.values_size());
+      }
+    }
+  }
+
+  NamedGenerations& named_;
+  const std::pair<uint64_t, std::string> name_;
+  bool is_named_ = false;
+  const engine::GenerateRequest& message_;
+  MessageWriter<engine::GenerateResponse>& writer_;  // the reactor, until finish_wire()
+  const GenerationRequest* request_ = nullptr;       // the generation's
+  std::vector<Choice> choices_;
+  engine::InputLogProbs prompt_logprobs_;
+  std::vector<size_t> returned_;  // when the generation is complete
+};
+
+class VllmService final : public engine::VllmEngine::CallbackService {
+ public:
+  explicit VllmService(RpcContext& rpc) : rpc_(rpc) {}
+
+  grpc::ServerWriteReactor<engine::GenerateResponse>* Generate(
+      grpc::CallbackServerContext* context, const engine::GenerateRequest* request) override {
+    last_receive_ = static_cast<int64_t>(std::time(nullptr));
+    auto* reactor = new StreamReactor<engine::GenerateResponse>;  // deletes itself
+    const auto salt = rpc_.admit(*context);
+    if (!salt) {
+      rpc_.refuse(*reactor, grpc_method(kVllmService, "Generate"), salt.error());
+      return reactor;
+    }
+    reactor->begin(std::make_shared<VllmCall>(
+        rpc_, rpc_.worker_idx(request->request_id()), *context, *salt, *request, *reactor));
+    return reactor;
+  }
+
+  grpc::ServerUnaryReactor* Embed(grpc::CallbackServerContext* context,
+                                  const engine::EmbedRequest*,
+                                  engine::EmbedResponse*) override {
+    return rpc_.finish(
+        *context,
+        grpc_method(kVllmService, "Embed"),
+        grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "This server has no embedding models."));
+  }
+
+  grpc::ServerUnaryReactor* HealthCheck(grpc::CallbackServerContext* context,
+                                        const engine::HealthCheckRequest*,
+                                        engine::HealthCheckResponse* response) override {
+    const std::string illness = rpc_.front_end.illness();
+    response->set_healthy(illness.empty());
+    response->set_message(illness.empty() ? "Healthy" : illness);
+    return rpc_.finish(*context, grpc_method(kVllmService, "HealthCheck"), grpc::Status::OK);
+  }
+
+  grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
+                                  const engine::AbortRequest* request,
+                                  engine::AbortResponse*) override {
+    constexpr size_t kMethod = grpc_method(kVllmService, "Abort");
+    const auto salt = rpc_.authenticate(*context);
+    if (!salt) return rpc_.finish(*context, kMethod, salt.error());
+    for (const std::string& id : request->request_ids()) {
+      if (id.empty() || id.size() > kMaxRequestIdBytes) continue;
+      const size_t idx = rpc_.worker_idx(id);
+      rpc_.workers[idx]->post([&named = rpc_.named[idx], name = std::pair(*salt, id)] {
+        const auto found = named.find(name);
+        const auto generation = found == named.end() ? nullptr : found->second.lock();
+        if (generation != nullptr) generation->abort();
+      });
+    }
+    return rpc_.finish(*context, kMethod, grpc::Status::OK);
+  }
+
+  grpc::ServerUnaryReactor* GetModelInfo(grpc::CallbackServerContext* context,
+                                         const engine::GetModelInfoRequest*,
+                                         engine::GetModelInfoResponse* response) override {
+    constexpr size_t kMethod = grpc_method(kVllmService, "GetModelInfo");
+    const auto salt = rpc_.authenticate(*context);
+    if (!salt) return rpc_.finish(*context, kMethod, salt.error());
+    const Engine& served = rpc_.front_end.engine;
+    const ModelInfo& model = served.model();
+    response->set_model_path(model.path);
+    response->set_is_generation(true);
+    response->set_max_context_length(static_cast<uint32_t>(model.max_model_len));
+    response->set_vocab_size(static_cast<uint32_t>(model.vocab_size));
+    response->set_served_model_name(rpc_.front_end.model_names.front());
+    response->set_model_type(model.architecture);
+    for (const TokenId id : served.tokenizer().end_tokens()) response->add_eos_token_ids(id);
+    response->set_bos_token_id(served.tokenizer().bos());
+    response->set_max_req_input_len(model.max_model_len - 1);
+    return rpc_.finish(*context, kMethod, grpc::Status::OK);
+  }
+
+  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
+                                          const engine::GetServerInfoRequest*,
+                                          engine::GetServerInfoResponse* response) override {
+    const FrontEnd& front_end = rpc_.front_end;
+    const EngineStats stats = front_end.engine.stats();
+    const std::chrono::duration<double> up = std::chrono::steady_clock::now() - front_end.start;
+    response->set_active_requests(
+        static_cast<uint32_t>(stats.num_requests_running + stats.num_requests_waiting));
+    response->set_is_paused(front_end.is_draining());
+    response->set_last_receive_timestamp(static_cast<double>(last_receive_.load()));
+    response->set_uptime_seconds(up.count());
+    response->set_server_type("vllm-grpc");
+    response->set_data_parallel_size(1);
+    return rpc_.finish(*context, grpc_method(kVllmService, "GetServerInfo"), grpc::Status::OK);
+  }
+
+  grpc::ServerUnaryReactor* GetLoads(grpc::CallbackServerContext* context,
+                                     const engine::GetLoadsRequest* request,
+                                     engine::GetLoadsResponse* response) override {
+    constexpr size_t kMethod = grpc_method(kVllmService, "GetLoads");
+    const std::time_t now = std::time(nullptr);
+    std::tm utc = {};
+    gmtime_r(&now, &utc);
+    char text[32];
+    std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    response->set_timestamp(text);
+    response->set_version(std::string(version()));
+    response->set_dp_rank_count(1);
+    if (request->has_dp_rank() && request->dp_rank() != 0) {
+      return rpc_.finish(*context,
+                         kMethod,
+                         Error{ErrorCode::kInvalidArgument, "dp_rank must be 0.", "dp_rank", {}});
+    }
+    fill_load(*response->add_loads());
+    return rpc_.finish(*context, kMethod, grpc::Status::OK);
+  }
+
+ private:
+  void fill_load(engine::SchedulerLoad& load) const {
+    const EngineStats stats = rpc_.front_end.engine.stats();
+    const auto share = [](auto part, auto whole) {
+      return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+    };
+    load.set_num_running_reqs(static_cast<int32_t>(stats.num_requests_running));
+    load.set_num_waiting_reqs(static_cast<int32_t>(stats.num_requests_waiting));
+    load.set_num_total_reqs(load.num_running_reqs() + load.num_waiting_reqs());
+    load.set_num_used_tokens(static_cast<int32_t>(stats.num_blocks_used * stats.block_size));
+    load.set_max_total_num_tokens(static_cast<int32_t>(stats.num_blocks_total * stats.block_size));
+    load.set_token_usage(share(stats.num_blocks_used, stats.num_blocks_total));
+    load.set_cache_hit_rate(share(stats.prefix_cache_hits, stats.prefix_cache_queries));
+    load.set_max_running_requests(rpc_.front_end.config.max_num_seqs);
+  }
+
+  RpcContext& rpc_;
+  std::atomic<int64_t> last_receive_{0};
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> make_vllm_service(RpcContext& context) {
+  return std::make_unique<VllmService>(context);
+}
+
+}  // namespace sluice

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/http_answer.h"
+
+#include <ctime>
+#include <utility>
+
+#include "server/api_errors.h"
+#include "server/generation.h"
+#include "server/json_writer.h"
+#include "server/prompt.h"
+
+namespace sluice {
+namespace {
+
+// Validates, then runs a Generation.
+// Of each prompt once.
+int64_t num_prompt_tokens(const GenerationRequest& request) {
+  int64_t sum = 0;
+  for (size_t i = 0; i < request.requests.size(); i += static_cast<size_t>(request.num_choices)) {
+    sum += static_cast<int64_t>(request.requests[i].prompt.front().token_ids.size());
+  }
+  return sum;
+}
+
+void start_generation(FrontEnd& front_end, Exchange exchange, Endpoint endpoint) {
+  if (front_end.is_draining()) {
+    return front_end.fail(exchange,
+                          Error{ErrorCode::kUnavailable, "The server is draining.", {}, {}});
+  }
+  const ValidationContext context =
+      front_end.validation_context(exchange.tenant_salt, exchange.arrival);
+  auto request = validate_generation(context, exchange.request.body, endpoint);
+  if (!request) return front_end.fail(exchange, request.error());
+  std::string().swap(exchange.request.body);
+  exchange.prompt_tokens = num_prompt_tokens(*request);
+  exchange.output_tokens = 0;
+  const auto admitted =
+      exchange.tenant->admit(exchange.prompt_tokens, std::chrono::steady_clock::now());
+  if (!admitted) return front_end.fail(exchange, admitted.error());
+  request->lease = std::make_shared<TenantLease>(exchange.tenant);
+  auto answer =
+      std::make_shared<HttpAnswer>(front_end, std::move(exchange), endpoint, request->model);
+  std::make_shared<Generation>(front_end, std::move(answer), std::move(*request))->start();
+}
+
+}  // namespace
+
+HttpAnswer::Choice::Choice(const Tokenizer& tokenizer, const GenerationRequest& request)
+    : logprobs(tokenizer, request.endpoint, request.skip_special_tokens),
+      prompt_logprobs(tokenizer) {}
+
+HttpAnswer::HttpAnswer(FrontEnd& front_end,
+                       Exchange exchange,
+                       Endpoint endpoint,
+                       std::string_view model)
+    : front_end_(front_end),
+      exchange_(std::move(exchange)),
+      format_(endpoint,
+              response_id(endpoint),
+              static_cast<int64_t>(std::time(nullptr)),
+              model,
+              front_end.engine.model().system_fingerprint) {}
+
+IoWorker& HttpAnswer::worker() { return exchange_.writer->worker(); }
+
+void HttpAnswer::prepare(const GenerationRequest& request) {
+  request_ = &request;
+  choices_.reserve(request.requests.size());
+  const Tokenizer& tokenizer = front_end_.engine.tokenizer();
+  for (const ValidRequest& choice : request.requests) {
+    const std::vector<TokenId>& ids = choice.prompt.front().token_ids;
+    choices_.emplace_back(tokenizer, request);
+    if (request.return_token_ids) prompts_.push_back(ids);
+    if (request.num_echoed_logprobs >= 0) {
+      choices_.back().logprobs.start_prompt(ids.front(), !is_hidden_bos(tokenizer, ids.front()));
+    }
+  }
+}
+
+void HttpAnswer::attach(std::shared_ptr<Generation> generation) {
+  // The generation holds this answer.
+  exchange_.writer->set_callbacks([generation] { generation->cancel(); },
+                                  [this, generation] {
+                                    if (!request_->stream) return;
+                                    begin_stream();
+                                    exchange_.writer->write(": ping\n\n");
+                                    exchange_.writer->flush();
+                                  });
+}
+
+void HttpAnswer::add_prompt(size_t choice_idx, std::span<const PromptLogprob> scored) {
+  Choice& choice = choices_[choice_idx];
+  for (const PromptLogprob& token : scored) {
+    if (request_->num_echoed_logprobs >= 0) {
+      choice.logprobs.append_prompt(token, request_->num_echoed_logprobs);
+    }
+    if (request_->num_prompt_logprobs >= 0) {
+      choice.prompt_logprobs.append(token, request_->num_prompt_logprobs);
+    }
+  }
+}
+
+void HttpAnswer::add_token(size_t choice_idx, const TokenOutput& output) {
+  Choice& choice = choices_[choice_idx];
+  if (request_->wants_logprobs) choice.logprobs.append(output);
+  if (request_->return_token_ids) choice.token_ids.push_back(output.token);
+}
+
+void HttpAnswer::tell(const ChoiceNews& news, const Usage& usage) {
+  Choice& choice = choices_[news.choice_idx];
+  choice.finish_reason = to_string(news.finish_reason);
+  choice.stop_reason.clear();
+  if (!news.matched_stop.empty()) {
+    append_json_string(choice.stop_reason, news.matched_stop);
+  } else if (news.stop_token != kInvalidToken) {
+    choice.stop_reason = std::to_string(news.stop_token);
+  }
+  if (request_->stream) {
+    write_event(news, usage);
+  } else {
+    choice.text += news.text;
+  }
+}
+
+void HttpAnswer::write_event(const ChoiceNews& news, const Usage& usage) {
+  Choice& choice = choices_[news.choice_idx];
+  if (news.text.empty() && choice.logprobs.empty() && choice.finish_reason.empty()) return;
+  begin_stream();
+  events_.clear();
+  const bool wants_usage = request_->include_usage;
+  const Usage* shown_usage = request_->continuous_usage_stats ? &usage : nullptr;
+  if (!choice.has_role && request_->endpoint == Endpoint::kChat) {
+    format_.append_role_event(events_, news.choice_idx, wants_usage, shown_usage);
+  }
+  choice.has_role = true;
+  const std::string logprobs = choice.logprobs.empty() ? "" : choice.logprobs.take();
+  ChoiceText piece;
+  piece.index = news.choice_idx;
+  piece.text = news.text;
+  piece.logprobs = logprobs;
+  piece.finish_reason = choice.finish_reason;
+  piece.stop_reason = choice.stop_reason;
+  if (request_->return_token_ids) piece.token_ids = &choice.token_ids;
+  format_.append_event(events_, piece, wants_usage, shown_usage);
+  choice.token_ids.clear();
+  exchange_.writer->write(events_);
+}
+
+void HttpAnswer::flush() {
+  if (streaming_) exchange_.writer->flush();
+}
+
+void HttpAnswer::finish(std::span<const size_t> returned, const Usage& usage) {
+  exchange_.output_tokens = usage.completion_tokens;
+  if (!request_->stream) return send_whole(returned, usage);
+  begin_stream();
+  // Usage and the end leave in one write: proxies read usage out of the last piece of body.
+  events_.clear();
+  if (request_->include_usage) format_.append_usage_event(events_, usage);
+  events_ += kDoneEvent;
+  exchange_.writer->write(events_);
+  exchange_.writer->finish_stream();
+  front_end_.log_request(exchange_, 200);
+}
+
+void HttpAnswer::send_whole(std::span<const size_t> returned, const Usage& usage) {
+  std::vector<ChoiceText> texts(returned.size());
+  std::vector<const std::vector<TokenId>*> prompts;
+  const auto num_choices = static_cast<size_t>(request_->num_choices);
+  std::vector<std::string> prompt_logprobs;  // by prompt; its first choice has them
+  for (size_t i = 0; request_->num_prompt_logprobs >= 0 && i < choices_.size(); i += num_choices) {
+    prompt_logprobs.push_back(choices_[i].prompt_logprobs.take());
+  }
+  for (size_t i = 0; i < returned.size(); ++i) {
+    if (!prompts_.empty()) prompts.push_back(&prompts_[returned[i]]);
+    Choice& choice = choices_[returned[i]];
+    if (request_->wants_logprobs) choice.logprobs_json = choice.logprobs.take();
+    texts[i].index = i;
+    texts[i].text = choice.text;
+    texts[i].logprobs = choice.logprobs_json;
+    texts[i].finish_reason = choice.finish_reason;
+    texts[i].stop_reason = choice.stop_reason;
+    if (request_->return_token_ids) texts[i].token_ids = &choice.token_ids;
+    if (!prompt_logprobs.empty()) {
+      texts[i].prompt_logprobs = prompt_logprobs[returned[i] / num_choices];
+    }
+  }
+  HttpResponse response;
+  response.headers = headers();
+  response.body = format_.whole(texts, prompts, usage);
+  front_end_.respond(exchange_, std::move(response));
+}
+
+void HttpAnswer::begin_stream() {
+  if (streaming_) return;
+  streaming_ = true;
+  front_end_.http_counters.count(exchange_.route_idx, 200);
+  exchange_.writer->start_stream(headers());
+}
+
+HttpHeaders HttpAnswer::headers() const {
+  return {{"X-Sluice-Seed", std::to_string(static_cast<int64_t>(request_->seed))}};
+}
+
+// As a status while nothing is sent, as an event later.
+void HttpAnswer::fail(const Error& error) {
+  if (!streaming_) return front_end_.fail(exchange_, error);
+  events_ = "data: " + error_json(error) + "\n\n";
+  events_ += kDoneEvent;
+  exchange_.writer->write(events_);
+  exchange_.writer->finish_stream();
+  front_end_.log_request(exchange_, http_status(error.code));
+}
+
+void HttpAnswer::client_left() {
+  constexpr int kClientClosedRequest = 499;
+  front_end_.log_request(exchange_, kClientClosedRequest);
+  if (streaming_) return;
+  front_end_.http_counters.count(exchange_.route_idx, kClientClosedRequest);
+}
+
+void handle_chat_completions(FrontEnd& front_end, Exchange exchange) {
+  start_generation(front_end, std::move(exchange), Endpoint::kChat);
+}
+
+void handle_completions(FrontEnd& front_end, Exchange exchange) {
+  start_generation(front_end, std::move(exchange), Endpoint::kCompletion);
+}
+
+}  // namespace sluice
