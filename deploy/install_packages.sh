@@ -11,8 +11,8 @@ fail() {
 
 packages=(g++ cmake ninja-build pkg-config ccache curl ca-certificates python3 python3-pip python3-venv
   libspdlog-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libexpected-dev libpcre2-dev
-  libssl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
-  libxxhash-dev prometheus-cpp-dev libgtest-dev libbenchmark-dev zlib1g-dev)
+  libssl-dev libxxhash-dev libzmq3-dev zlib1g-dev prometheus-cpp-dev libgtest-dev
+  libbenchmark-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc)
 # Any one of these will do; the first that can be had is installed.
 boost_choices=(libboost1.81-dev libboost1.83-dev libboost1.88-dev)
 if [[ "${1:-}" == "--tests" ]]; then

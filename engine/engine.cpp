@@ -15,10 +15,12 @@
 #include "engine/core/config.h"
 #include "engine/core/log.h"
 #include "engine/core/queue.h"
+#include "engine/kv_event_publisher.h"
 #include "engine/model_runner.h"
 #include "engine/request_table.h"
 #include "engine/sampling/sampler.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/weights/generation_defaults.h"
 #include "kvcache/kv_cache_manager.h"
 #include "scheduler/scheduler.h"
 
@@ -61,6 +63,7 @@ class LocalEngine final : public Engine {
     Core(const Config& config, std::unique_ptr<ModelRunner> model_runner, const Tokenizer& tokenizer);
 
     std::unique_ptr<ModelRunner> runner;
+    std::unique_ptr<KvEventPublisher> events;  // null: nobody is told; outlives kv
     KvCacheManager kv;
     Scheduler scheduler;
     Sampler sampler;
@@ -168,8 +171,9 @@ Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config) {
 }
 
 Expected<void> LocalEngine::load() {
+  SLUICE_TRY(const KvEventsOptions events, parse_kv_events_config(config_.kv_events_config));
   SLUICE_TRY(auto runner, ModelRunner::create(config_));
-  SLUICE_TRY(CheckpointText text, runner->checkpoint().text());
+  CheckpointText text = runner->take_text();
   tokenizer_ = std::move(text.tokenizer);
   if (tokenizer_->vocab_size() > runner->model().vocab_size) {
     return make_error(ErrorCode::kDataLoss,
@@ -186,7 +190,20 @@ Expected<void> LocalEngine::load() {
   info_.system_fingerprint = runner->fingerprint();
   info_.backend = runner->device().name();
   info_.memory_plan = runner->plan().describe();
+  SLUICE_TRY(const GenerationDefaults defaults,
+             read_generation_defaults(config_, runner->checkpoint()));
+  info_.sampling = defaults.sampling;
+  info_.max_output_tokens = defaults.max_output_tokens;
+  if (!defaults.summary.empty()) {
+    log_event(LogLevel::kInfo, "sampling_defaults", "of_the_model", defaults.summary);
+  }
   core_ = std::make_unique<Core>(config_, std::move(runner), *tokenizer_);
+  if (events.is_enabled) {
+    SLUICE_TRY(
+        core_->events,
+        KvEventPublisher::create(events, config_.block_size, core_->runner->kv_groups()));
+    core_->kv.set_event_sink(*core_->events);
+  }
   last_progress_ns_ = now_ns();
   publish_stats();
   return {};
@@ -346,6 +363,7 @@ void LocalEngine::step() {
     step_started_ns_ = 0;
     last_progress_ns_ = now_ns();
   }
+  if (core_->events) core_->events->end_step();
   // Who has seen a request's end finds it counted.
   publish_stats();
   core_->requests.flush();

@@ -88,6 +88,8 @@ struct ModelInfo {
   std::string system_fingerprint;  // hash of the determinism key
   std::string backend;             // "cpu:avx512"
   std::string memory_plan;         // several lines, as printed at start
+  SamplingParams sampling;         // of requests that do not say: the model's own defaults
+  int32_t max_output_tokens = 0;   // of any request; 0: as the context allows
 };
 
 class Engine {

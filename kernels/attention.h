@@ -27,10 +27,13 @@ namespace sluice::kernels {
 inline constexpr int32_t kAttentionPartition = 512;
 inline constexpr int32_t kAttentionTile = 64;
 
+// Elements that a cached head takes: whole vectors, zeros after head_dim.
+constexpr int64_t cached_head_dim(int64_t head_dim) { return align_up(head_dim, 16); }
+
 // One layer's cache of one KV group. K is stored transposed inside a block so that a vector lane is
-// a key: K [num_blocks][num_kv_heads][head_dim][block_size], V [num_blocks][num_kv_heads]
-// [block_size][head_dim]. Slots never written hold zeros; attention itself uses no slot past a
-// row's own position and no block outside its window, whatever they hold.
+// a key: K [num_blocks][num_kv_heads][cached_head_dim][block_size], V [num_blocks][num_kv_heads]
+// [block_size][cached_head_dim]. Slots never written hold zeros; attention itself uses no slot past
+// a row's own position and no block outside its window, whatever they hold.
 struct KvLayerView {
   std::byte* k = nullptr;
   std::byte* v = nullptr;
@@ -38,7 +41,7 @@ struct KvLayerView {
   int32_t num_blocks = 0;
   int32_t block_size = 16;  // divides kAttentionTile; below 16 is correct but slow
   int32_t num_kv_heads = 0;
-  int32_t head_dim = 0;  // a multiple of 16
+  int32_t head_dim = 0;
 };
 
 // The largest call that a workspace must serve.

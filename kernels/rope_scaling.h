@@ -34,6 +34,17 @@ struct YarnScaling {
 
 std::vector<float> yarn_freq_factors(const RopeParams& params, const YarnScaling& scaling);
 
+// NTK-aware scaling of the base for a context longer than the trained one: times
+// (factor * served / trained - (factor - 1))^(d / (d - 2)), d = rotary_dim. What Hugging Face calls
+// dynamic, with the context fixed at load, so that a key's rotation depends on its position alone.
+struct DynamicScaling {
+  double factor;
+  double trained_context;
+  double served_context;
+};
+
+float dynamic_freq_base(const RopeParams& params, const DynamicScaling& scaling);
+
 // 0.1 * mscale * ln(factor) + 1; 1 where factor <= 1.
 float yarn_attention_factor(double factor, double mscale);
 // sqrt(1 + ln(factor) / ln(original_context)); 1 where factor <= 1. LongRoPE (arXiv 2402.13753).

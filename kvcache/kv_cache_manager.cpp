@@ -8,6 +8,7 @@
 #include "engine/core/status.h"
 #include "kvcache/block_pool.h"
 #include "kvcache/id_map.h"
+#include "kvcache/kv_events.h"
 #include "kvcache/prefix_index.h"
 
 namespace sluice {
@@ -101,6 +102,7 @@ struct KvCacheManager::Impl {
   std::vector<int32_t> run_length;  // scratch, per group: blocks present in a row
   uint64_t prefix_queries = 0;
   uint64_t prefix_hits = 0;
+  KvEventSink* events = nullptr;  // null: nobody listens
 
   static int32_t node_capacity(const KvManagerOptions& options,
                                const std::vector<KvGroupSpec>& specs) {
@@ -153,7 +155,23 @@ struct KvCacheManager::Impl {
   void let_go(Group& group, int32_t slot, int32_t first_needed);
 
   void give_back_evicted(int32_t group, int32_t tag) {
-    if (tag != BlockPool::kNoTag) index.detach(tag, group);
+    if (tag == BlockPool::kNoTag) return;
+    if (events != nullptr) events->removed(index.hash(tag), group);
+    index.detach(tag, group);
+  }
+
+  void make_findable(int32_t node, int32_t group, BlockId block) {
+    groups[static_cast<size_t>(group)].pool.set_tag(block, node);
+    index.attach(node, group, block);
+    if (events == nullptr) return;
+    const int32_t parent = index.parent(node);
+    events->stored({.hash = index.hash(node),
+                    .parent_hash = parent == PrefixIndex::kRoot
+                                       ? std::nullopt
+                                       : std::optional<uint64_t>(index.hash(parent)),
+                    .token_ids = index.node_tokens(node),
+                    .extras = index.extras(node),
+                    .group = group});
   }
 
   bool index_next_block(int32_t slot, std::span<const TokenId> tokens);
@@ -305,8 +323,7 @@ bool KvCacheManager::Impl::index_next_block(int32_t slot, std::span<const TokenI
     const auto group_index = static_cast<int32_t>(g);
     // Somebody else may have computed the same prefix first: that block stays the findable one.
     if (block == kNullBlock || index.block(node, group_index) != kNullBlock) continue;
-    group.pool.set_tag(block, node);
-    index.attach(node, group_index, block);
+    make_findable(node, group_index, block);
   }
   index.unpin(holder.cursor);
   holder.cursor = node;
@@ -394,13 +411,23 @@ void KvCacheManager::end_transfer(int32_t group, BlockId block) {
   impl_->groups[static_cast<size_t>(group)].pool.end_transfer(block);
 }
 
+void KvCacheManager::set_event_sink(KvEventSink& sink) { impl_->events = &sink; }
+
 void KvCacheManager::reset_prefix_cache() {
   Impl& m = *impl_;
+  int64_t num_cached = 0;
+  for (const Group& group : m.groups) num_cached += group.pool.num_cached();
+  // Blocks in use stay findable; without any, one event says it all.
+  const bool clears = num_cached == m.index.num_blocks();
+  KvEventSink* const events = m.events;
+  if (clears) m.events = nullptr;
   for (size_t g = 0; g < m.groups.size(); ++g) {
     while (m.groups[g].pool.num_cached() > 0) {
       m.give_back_evicted(static_cast<int32_t>(g), m.groups[g].pool.evict_oldest());
     }
   }
+  m.events = events;
+  if (clears && events != nullptr) events->cleared();
 }
 
 KvUsage KvCacheManager::usage() const {

@@ -58,6 +58,8 @@ struct KvUsage {
   uint64_t prefix_hits = 0;     // tokens found
 };
 
+class KvEventSink;
+
 class KvCacheManager {
  public:
   KvCacheManager(const KvManagerOptions& options, std::vector<KvGroupSpec> groups);
@@ -104,6 +106,10 @@ class KvCacheManager {
   // A block that another worker is reading or writing.
   void begin_transfer(int32_t group, BlockId block);
   void end_transfer(int32_t group, BlockId block);
+
+  // Tells `sink` from now on which blocks become findable and which cease to be; it must outlive
+  // the manager. Before the first request.
+  void set_event_sink(KvEventSink& sink);
 
   // Forgets all cached contents (not referenced blocks).
   void reset_prefix_cache();

@@ -11,18 +11,20 @@
 namespace sluice {
 namespace {
 
-// K or V of one layer.
+// K or V of one block in one layer.
+int64_t half_block_bytes(const KvStorageGroup& group, DType dtype, int32_t block_size) {
+  return group.num_kv_heads * kernels::cached_head_dim(group.head_dim) * block_size *
+         static_cast<int64_t>(dtype_bytes(dtype));
+}
+
 int64_t half_layer_bytes(const KvStorageGroup& group, DType dtype, int32_t block_size) {
-  return align_up(int64_t{group.num_blocks} * group.num_kv_heads * group.head_dim * block_size *
-                      static_cast<int64_t>(dtype_bytes(dtype)),
-                  64);
+  return align_up(group.num_blocks * half_block_bytes(group, dtype, block_size), 64);
 }
 
 }  // namespace
 
 int64_t kv_block_bytes(const KvStorageGroup& group, DType dtype, int32_t block_size) {
-  return int64_t{2} * group.num_layers * group.num_kv_heads * group.head_dim * block_size *
-         static_cast<int64_t>(dtype_bytes(dtype));
+  return int64_t{2} * group.num_layers * half_block_bytes(group, dtype, block_size);
 }
 
 Expected<KvStorage> KvStorage::create(std::vector<KvStorageGroup> groups,

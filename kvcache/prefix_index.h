@@ -42,6 +42,14 @@ class PrefixIndex {
     return blocks_[block_index(node, group)];
   }
 
+  [[nodiscard]] uint64_t hash(int32_t node) const { return at(node).hash; }
+
+  [[nodiscard]] int32_t parent(int32_t node) const { return at(node).parent; }
+
+  [[nodiscard]] const PrefixExtras& extras(int32_t node) const { return at(node).extras; }
+
+  [[nodiscard]] std::span<const TokenId> node_tokens(int32_t node) const;
+
   void attach(int32_t node, int32_t group, BlockId block);
   void detach(int32_t node, int32_t group);
 
@@ -71,7 +79,8 @@ class PrefixIndex {
            static_cast<size_t>(group);
   }
 
-  [[nodiscard]] std::span<const TokenId> node_tokens(int32_t node) const;
+  [[nodiscard]] const Node& at(int32_t node) const { return nodes_[static_cast<size_t>(node)]; }
+
   [[nodiscard]] uint64_t hash_of(int32_t parent,
                                  std::span<const TokenId> token_ids,
                                  const PrefixExtras& extras) const;

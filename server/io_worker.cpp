@@ -64,8 +64,7 @@ void IoWorker::adopt(StreamSocket socket) {
   std::unique_ptr<TlsSession> tls;
   if (front_end_.tls != nullptr) tls = front_end_.tls->create_session();
   if (front_end_.tls != nullptr && tls == nullptr) return front_end_.connection_closed();
-  auto connection =
-      std::make_shared<Connection>(std::move(socket), std::move(tls), *this, limits_);
+  auto connection = std::make_shared<Connection>(std::move(socket), std::move(tls), *this, limits_);
   connections_.emplace(connection.get(), connection);
   connection->start();
 }

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <utility>
 
 #include "engine/core/log.h"
 #include "server/cli/command.h"
@@ -27,8 +28,9 @@ Expected<void> print_configuration(const Invocation& invocation) {
   return {};
 }
 
-Expected<void> run(const Invocation& invocation) {
+Expected<void> run(Invocation invocation) {
   if (invocation.print_config) return print_configuration(invocation);
+  SLUICE_TRY_VOID(resolve_model(invocation));
   switch (invocation.command) {
     case Command::kServe:
       return run_serve(invocation);
@@ -48,6 +50,8 @@ Expected<void> run(const Invocation& invocation) {
       return run_inspect(invocation);
     case Command::kTokenize:
       return run_tokenize(invocation);
+    case Command::kFetch:
+      return run_fetch(invocation);
     case Command::kRender:
       return run_render(invocation);
     case Command::kConfig:
@@ -65,12 +69,12 @@ int run_main(int argc, const char* const* argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe or socket is a write error
   // As a container's first process it inherits orphans; the kernel reaps what nobody waits for.
   if (getpid() == 1) std::signal(SIGCHLD, SIG_IGN);
-  const ParsedCommandLine parsed = parse_command_line(argc, argv);
+  ParsedCommandLine parsed = parse_command_line(argc, argv);
   if (!parsed.invocation) return parsed.exit_code;
   const Config& config = parsed.invocation->config;
   init_log(log_level_of(config.log_level),
            config.log_format == "json" ? LogFormat::kJson : LogFormat::kText);
-  const Expected<void> done = run(*parsed.invocation);
+  const Expected<void> done = run(std::move(*parsed.invocation));
   if (!done) {
     std::fprintf(stderr, "sluice: %s\n", done.error().message.c_str());
     return 1;

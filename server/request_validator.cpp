@@ -55,7 +55,7 @@ Expected<void> read_sampling_field(const Json& body,
 
 // Everything in the table but max_tokens, which needs the prompt's length.
 Expected<SamplingParams> read_sampling(const ValidationContext& context, const Json& body) {
-  SamplingParams sampling;
+  SamplingParams sampling = context.model.sampling;
   sampling.seed = context.unset_seed;
   for (const SamplingField& field : sampling_fields()) {
     if (field.name == "max_tokens") continue;
@@ -168,9 +168,11 @@ Expected<int32_t> resolve_max_tokens(const ValidationContext& context,
   if (limit.value_or(1) > room) {
     return tl::unexpected(context_length_error(context.model, limit.value_or(1), prompt_tokens));
   }
-  if (limit) return *limit;
-  if (endpoint == Endpoint::kChat || context.fills_context) return static_cast<int32_t>(room);
-  return static_cast<int32_t>(std::min<int64_t>(kDefaultCompletionTokens, room));
+  const int64_t bound = context.model.max_output_tokens;
+  const int64_t most = bound > 0 ? std::min(room, bound) : room;
+  if (limit) return static_cast<int32_t>(std::min<int64_t>(*limit, most));
+  if (endpoint == Endpoint::kChat || context.fills_context) return static_cast<int32_t>(most);
+  return static_cast<int32_t>(std::min<int64_t>(kDefaultCompletionTokens, most));
 }
 
 Expected<void> read_num_choices(const ValidationContext& context,

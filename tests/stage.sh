@@ -27,8 +27,8 @@ run_tests() { # build folder, more arguments of ctest
 case "$stage" in
   asan)
     configure asan
-    ninja -C build-asan
-    run_tests build-asan -L unit
+    ninja -C build-sanitize
+    run_tests build-sanitize -L unit
     ;;
   tsan)
     # What has threads, and only what it needs is compiled.
@@ -48,7 +48,7 @@ case "$stage" in
   fuzz)
     # The folder of the other sanitizer stage: every library is compiled for both at once.
     configure asan
-    ninja -C build-asan fuzz_targets
+    ninja -C build-sanitize fuzz_targets
     found="$(mktemp -d)"
     trap 'rm -rf "$found"' EXIT
     export found
@@ -58,8 +58,8 @@ case "$stage" in
       mkdir "${corpora[0]}"
       if [[ -d "tests/fuzz/corpus/$1" ]]; then corpora+=("tests/fuzz/corpus/$1"); fi
       # Commits are judged on the same inputs; the long tier looks for new ones (seed 0: random).
-      if "build-asan/tests/fuzz/$1" -seed="${SLUICE_FUZZ_SEED:-1}" -max_total_time="${SLUICE_FUZZ_SECONDS:-20}" -timeout=10 \
-        -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix=build-asan/ "${corpora[@]}" \
+      if "build-sanitize/tests/fuzz/$1" -seed="${SLUICE_FUZZ_SEED:-1}" -max_total_time="${SLUICE_FUZZ_SECONDS:-20}" -timeout=10 \
+        -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix=build-sanitize/ "${corpora[@]}" \
         >"$found/$1.log" 2>&1; then
         echo "$1: $(grep -o 'stat::number_of_executed_units: *[0-9]*' "$found/$1.log" || true)"
       else
@@ -69,7 +69,7 @@ case "$stage" in
       fi
     }
     export -f fuzz_one
-    xargs -P "$(nproc)" -I '{}' bash -c 'fuzz_one {}' <build-asan/fuzz_targets.txt
+    xargs -P "$(nproc)" -I '{}' bash -c 'fuzz_one {}' <build-sanitize/fuzz_targets.txt
     ;;
   *)
     echo "stage.sh: unknown stage $stage" >&2

@@ -147,9 +147,12 @@ std::string print_config(const Config& config) {
   out << YAML::BeginMap;
   for (const Knob& knob : config_knobs()) {
     const std::string value = knob.get(config);
-    if (std::string_view(knob.name) == "api-key") {
+    const std::string_view name = knob.name;
+    if (name == "api-key" || name == "hf-token") {
       // A secret does not belong on a terminal or in a log.
-      if (!value.empty()) out << YAML::Comment("api-key: set, not shown") << YAML::Newline;
+      if (!value.empty()) {
+        out << YAML::Comment(std::string(name) + ": set, not shown") << YAML::Newline;
+      }
       continue;
     }
     out << YAML::Key << knob.name << YAML::Value;

@@ -15,9 +15,15 @@ namespace sluice {
 // Parsed and range-checked values. Components copy what they need at construction.
 struct Config {
   // Model.
-  std::string model;                       // path of a GGUF file
+  std::string model;                       // path of a GGUF file or a directory; or org/name
+  std::string revision = "main";           // of a model by name: branch, tag or commit
+  std::string download_dir;                // empty: the hub's cache
+  std::string hub_url;                     // empty: HF_ENDPOINT, huggingface.co
+  std::string hf_token;                    // empty: HF_TOKEN, the token file
   std::vector<std::string> served_model_name;  // empty: the model's own name
   std::string load_format = "auto";        // auto, dummy: random weights from config.json
+  std::string generation_config = "auto";  // auto, vllm (none), a file or its folder
+  std::string override_generation_config;  // JSON, put over it
   std::string chat_template;               // file; empty: the model's own
   int64_t max_model_len = 0;               // tokens; 0: the model's, as far as memory allows
   std::string kv_cache_dtype = "auto";     // auto (bfloat16), bfloat16, float16, float32
@@ -28,6 +34,7 @@ struct Config {
   int32_t block_size = 16;                 // tokens; divides 64
   int64_t kv_cache_memory = 0;             // bytes; 0: planned from what is free
   bool enable_prefix_caching = true;
+  std::string kv_events_config;            // JSON; empty: no events
   int32_t max_num_seqs = 64;
   int32_t max_num_batched_tokens = 512;
   int32_t step_target_ms = 50;             // predicted milliseconds a step may take

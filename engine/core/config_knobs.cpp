@@ -292,8 +292,20 @@ constexpr int64_t kDay = 86400;  // seconds
 
 std::vector<Knob> make_model_knobs() {
   return {
-      string<&Config::model>(
-          "model", "model", "Path of a GGUF file or a model directory; also the argument MODEL."),
+      string<&Config::model>("model",
+                             "model",
+                             "GGUF file, model directory, or name on the hub (org/name, "
+                             "org/name:QUANT); also the argument MODEL."),
+      string<&Config::revision>(
+          "revision", "model", "Branch, tag or commit of a model by name."),
+      string<&Config::download_dir>(
+          "download-dir", "model", "Cache of models by name. Default: HF_HUB_CACHE, HF_HOME/hub."),
+      string<&Config::hub_url>("hub-url",
+                               "model",
+                               "Where models by name come from. Default: HF_ENDPOINT, "
+                               "https://huggingface.co."),
+      string<&Config::hf_token>(
+          "hf-token", "model", "Token for the hub. Default: HF_TOKEN, the hub's token file."),
       list<&Config::served_model_name>(
           "served-model-name",
           "model",
@@ -303,6 +315,13 @@ std::vector<Knob> make_model_knobs() {
                                    "",
                                    "auto|dummy",
                                    "dummy: random weights from a directory's config.json alone."),
+      string<&Config::generation_config>(
+          "generation-config",
+          "model",
+          "Sampling where requests do not say: auto: the model's, vllm: the API's, or a "
+          "generation_config.json."),
+      string<&Config::override_generation_config>(
+          "override-generation-config", "model", "JSON object put over the generation config."),
       string<&Config::chat_template>(
           "chat-template", "model", "Jinja file to use instead of the model's own template."),
       integer_or_auto<&Config::max_model_len>(
@@ -343,6 +362,10 @@ std::vector<Knob> make_engine_knobs() {
                                               "Size of the KV cache; auto: from what is free."),
       boolean<&Config::enable_prefix_caching>(
           "enable-prefix-caching", "cache", "Reuse cached blocks of equal prompt beginnings."),
+      string<&Config::kv_events_config>(
+          "kv-events-config",
+          "cache",
+          "JSON in vLLM's names: publishes changes of the prefix cache over ZeroMQ."),
       integer<&Config::max_num_seqs>("max-num-seqs",
                                      "scheduler",
                                      "requests",
@@ -480,7 +503,7 @@ std::vector<Knob> make_limit_knobs() {
           "Log-probabilities of prompt tokens in one answer at most, alternatives included."),
       integer<&Config::max_n>("max-n", "server", "", {1, 256}, "Choices of one request at most."),
       integer<&Config::max_connections>(
-          "max-connections", "server", "", {1, 1000000}, "Open connections at most."),
+          "max-connections", "server", "", {1, 1000000}, "Open connections and gRPC calls at most."),
       integer<&Config::idle_timeout_s>("idle-timeout-s",
                                        "server",
                                        "seconds",

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The keys that every architecture has, under GGUF's names.
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -33,11 +34,11 @@ Expected<void> read_shape(const Checkpoint& checkpoint, ModelConfig& config) {
                           std::to_string(config.num_heads),
                           "a multiple of the KV heads, " + std::to_string(config.num_kv_heads));
   }
-  if (config.head_dim == 0 || config.head_dim % 16 != 0 || value_dim != config.head_dim) {
+  if (config.head_dim == 0 || value_dim != config.head_dim) {
     return make_error(ErrorCode::kUnsupported,
                       checkpoint.path() + ": head size: found " + std::to_string(config.head_dim) +
                           " for keys and " + std::to_string(value_dim) +
-                          " for values, expected one multiple of 16");
+                          " for values, expected one size for both");
   }
   SLUICE_TRY(const double eps, metadata.get_positive_or("attention.layer_norm_rms_epsilon", 1e-5));
   config.norm_eps = static_cast<float>(eps);
@@ -63,6 +64,25 @@ Expected<double> read_factor(const Metadata& metadata) {
     return metadata.wrong("rope.scaling.factor", std::to_string(factor), "0.01 to 100000");
   }
   return factor;
+}
+
+// In config.json; GGUF has them as tensors.
+Expected<void> read_long_factors(const Metadata& metadata,
+                                 const kernels::RopeParams& rope,
+                                 ModelConfig& config) {
+  if (!metadata.has("rope.scaling.long_factor")) return {};
+  for (auto& [key, factors] :
+       {std::pair("rope.scaling.long_factor", &config.long_rope.long_factors),
+        std::pair("rope.scaling.short_factor", &config.long_rope.short_factors)}) {
+    SLUICE_TRY(const std::vector<double> numbers, metadata.get_numbers(key));
+    const auto pairs = static_cast<size_t>(rope.rotary_dim / 2);
+    if (numbers.size() != pairs) {
+      return metadata.wrong(
+          key, std::to_string(numbers.size()) + " elements", std::to_string(pairs));
+    }
+    factors->assign(numbers.begin(), numbers.end());
+  }
+  return {};
 }
 
 Expected<void> read_scaling(const Metadata& metadata,
@@ -100,9 +120,16 @@ Expected<void> read_scaling(const Metadata& metadata,
     const double usual = static_cast<double>(kernels::longrope_attention_factor(stretch, original));
     SLUICE_TRY(const double attention, metadata.get_positive_or("rope.scaling.attn_factor", usual));
     rope.attention_factor = static_cast<float>(attention);
+    SLUICE_TRY_VOID(read_long_factors(metadata, rope, config));
+  } else if (type == "dynamic") {
+    if (factor < 1)
+      return metadata.wrong("rope.scaling.factor", std::to_string(factor), "1 or more");
+    config.dynamic_rope = {.trained_context = config.context_len, .factor = factor};
+    config.context_len =
+        static_cast<int32_t>(std::min(context * factor, static_cast<double>(kMaxContext)));
   } else if (type != "none" && type != "default") {
     return metadata.wrong(
-        "rope.scaling.type", "\"" + type + "\"", "none, linear, llama3, yarn or longrope");
+        "rope.scaling.type", "\"" + type + "\"", "none, linear, dynamic, llama3, yarn or longrope");
   }
   return {};
 }

@@ -9,6 +9,7 @@
 #include "engine/models/mlp_block.h"
 #include "kernels/elementwise.h"
 #include "kernels/norm.h"
+#include "kernels/rope_scaling.h"
 
 namespace sluice {
 namespace {
@@ -93,6 +94,13 @@ DecoderModel::DecoderModel(ModelConfig config, int32_t max_model_len) : config_(
     if (const LongRope& two = config_.long_rope; two.original_context > 0) {
       rope.freq_factors =
           max_model_len > two.original_context ? two.long_factors : two.short_factors;
+    }
+    if (const DynamicRope& dynamic = config_.dynamic_rope; dynamic.trained_context > 0) {
+      rope.freq_base = kernels::dynamic_freq_base(
+          rope,
+          {.factor = dynamic.factor,
+           .trained_context = static_cast<double>(dynamic.trained_context),
+           .served_context = static_cast<double>(max_model_len)});
     }
     ropes_.emplace_back(rope, max_model_len);
   }
@@ -306,6 +314,8 @@ void DecoderModel::logits(const ForwardContext& context,
 void DecoderModel::forward(const ForwardContext& context) {
   const ForwardBatch& batch = context.batch;
   const auto num_tokens = static_cast<int32_t>(batch.token_ids.size());
+  const auto last = std::max_element(batch.positions.begin(), batch.positions.end());
+  for (kernels::RopeTable& rope : ropes_) rope.prepare(*last + 1);
   buffers_.hidden_in.set_num_rows(num_tokens);
   kernels::embedding(context.exec,
                      {.table = &embedding_.weight(0),

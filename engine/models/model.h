@@ -56,6 +56,12 @@ struct LongRope {
   std::vector<float> long_factors;
 };
 
+// Frequencies that follow the served context where that exceeds the trained one.
+struct DynamicRope {
+  int32_t trained_context = 0;  // 0: off
+  double factor = 1;
+};
+
 // Shape and constants of a decoder-only transformer, as read from the checkpoint and checked. What
 // an architecture does not set stays as Llama has it.
 struct ModelConfig {
@@ -72,6 +78,7 @@ struct ModelConfig {
   float norm_offset = 0;  // added to every stored norm weight
   std::vector<kernels::RopeParams> ropes;
   LongRope long_rope;
+  DynamicRope dynamic_rope;
   std::vector<LayerConfig> layers;
   NormPlacement norm_placement = NormPlacement::kBefore;
   QkNorm qk_norm = QkNorm::kNone;

@@ -10,20 +10,6 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
   config.fused_qkv = true;
   config.fused_gate_up = true;
   constexpr int32_t kNever = 1 << 30;
-  const Metadata& metadata = checkpoint.metadata();
-  if (config.long_rope.original_context > 0 && metadata.has("rope.scaling.long_factor")) {
-    for (auto& [key, factors] :
-         {std::pair("rope.scaling.long_factor", &config.long_rope.long_factors),
-          std::pair("rope.scaling.short_factor", &config.long_rope.short_factors)}) {
-      SLUICE_TRY(const std::vector<double> numbers, metadata.get_numbers(key));
-      const auto pairs = static_cast<size_t>(config.ropes.front().rotary_dim / 2);
-      if (numbers.size() != pairs) {
-        return metadata.wrong(
-            key, std::to_string(numbers.size()) + " elements", std::to_string(pairs));
-      }
-      factors->assign(numbers.begin(), numbers.end());
-    }
-  }
   return read_window_pattern(checkpoint, kNever, config);
 }
 

@@ -38,12 +38,23 @@ Json section_of(const Json& json, std::string_view key) {
   return field == nullptr ? Json() : *field;
 }
 
+// vocab_size of a config.json; 0: not stated.
+Expected<int64_t> embedding_rows(std::string_view config_text) {
+  SLUICE_TRY(const Json config, parse_file(config_text, "config.json"));
+  for (const Json& section : {section_of(config, "text_config"), config}) {
+    const Json* size = json_field(section, "vocab_size");
+    if (size != nullptr && size->is_number_unsigned()) return size->get<int64_t>();
+  }
+  return 0;
+}
+
 class HfReader {
  public:
   explicit HfReader(Json json) : json_(std::move(json)) {}
 
   Expected<void> read(const HfTokenizerFiles& files) {
     SLUICE_TRY_VOID(read_vocabulary());
+    SLUICE_TRY(num_rows_, embedding_rows(files.config));
     SLUICE_TRY_VOID(read_added_tokens());
     SLUICE_TRY(auto steps, read_normalizer(section_of(json_, "normalizer")));
     parts_.normalizer = Normalizer(std::move(steps));
@@ -76,7 +87,7 @@ class HfReader {
   Expected<void> read_unigram(bool is_byte_level);
   Expected<void> read_special_tokens(const HfTokenizerFiles& files);
   Expected<TokenId> special_token(const Json& config, std::string_view key) const;
-  Expected<void> add_ends(const Json& config);
+  Expected<void> add_ends(const Json& config, const std::string& file);
   [[nodiscard]] TokenId find_name(std::string_view name) const;
 
   // Tokens that text can become without being named in it.
@@ -89,6 +100,7 @@ class HfReader {
   Json json_;
   Json model_;
   bool is_unigram_ = false;
+  int64_t num_rows_ = 0;        // of the model's embedding; 0: not known
   std::vector<bool> in_model_;  // by id
   std::vector<bool> is_added_;  // by id
   TokenizerParts parts_;
@@ -163,6 +175,9 @@ Expected<void> HfReader::read_added_token(const Json& item) {
   SLUICE_TRY(added.flags.strips_left, json_bool_or(item, "lstrip", kWhere, false));
   SLUICE_TRY(added.flags.strips_right, json_bool_or(item, "rstrip", kWhere, false));
   if (content.empty()) return {};  // never found
+  // A text-only model keeps the tokenizer of one that sees: tokens for images have no row in its
+  // embedding, so nothing may become one.
+  if (special && num_rows_ > 0 && id >= num_rows_) return {};
   SLUICE_TRY_VOID(set_name(content, id, kWhere));
   added.id = static_cast<TokenId>(id);
   added.content = content;
@@ -321,13 +336,13 @@ Expected<TokenId> HfReader::special_token(const Json& config, std::string_view k
 }
 
 // eos_token_id is an id or a list of them.
-Expected<void> HfReader::add_ends(const Json& config) {
+Expected<void> HfReader::add_ends(const Json& config, const std::string& file) {
   const Json* field = json_field(config, "eos_token_id");
   if (field == nullptr) return {};
   const Json list = field->is_array() ? *field : Json::array({*field});
   for (const Json& id : list) {
     if (!id.is_number_integer()) {
-      return make_error(ErrorCode::kDataLoss, "config: \"eos_token_id\" has to hold integers");
+      return make_error(ErrorCode::kDataLoss, file + ": \"eos_token_id\" has to hold integers");
     }
     const auto token = id.get<int64_t>();
     if (token >= 0 && token < static_cast<int64_t>(num_tokens())) {
@@ -344,9 +359,9 @@ Expected<void> HfReader::read_special_tokens(const HfTokenizerFiles& files) {
   SLUICE_TRY(const Json generation, parse_file(files.generation_config, "generation_config.json"));
   SLUICE_TRY(parts_.bos, special_token(tokenizer, "bos_token"));
   SLUICE_TRY(parts_.eos, special_token(tokenizer, "eos_token"));
-  SLUICE_TRY_VOID(add_ends(config));
-  SLUICE_TRY_VOID(add_ends(section_of(config, "text_config")));
-  SLUICE_TRY_VOID(add_ends(generation));
+  SLUICE_TRY_VOID(add_ends(config, "config.json"));
+  SLUICE_TRY_VOID(add_ends(section_of(config, "text_config"), "config.json"));
+  SLUICE_TRY_VOID(add_ends(generation, "generation_config.json"));
   if (parts_.bos == kInvalidToken && !parts_.prefix.empty()) parts_.bos = parts_.prefix.front();
   if (parts_.eos == kInvalidToken && !parts_.more_ends.empty()) {
     parts_.eos = parts_.more_ends.front();

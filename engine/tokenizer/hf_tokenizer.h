@@ -17,7 +17,7 @@ namespace sluice {
 struct HfTokenizerFiles {
   std::string tokenizer_json;
   std::string tokenizer_config;   // names of bos, eos and the like
-  std::string config;             // eos_token_id, also inside text_config
+  std::string config;             // eos_token_id and vocab_size, also inside text_config
   std::string generation_config;  // eos_token_id
 };
 

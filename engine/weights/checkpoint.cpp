@@ -3,7 +3,9 @@
 
 #include <sys/stat.h>
 
-#include "engine/weights/gguf.h"
+#include <algorithm>
+
+#include "engine/weights/gguf_split.h"
 #include "engine/weights/inspect.h"
 
 namespace sluice {
@@ -11,39 +13,57 @@ namespace {
 
 class GgufCheckpoint final : public Checkpoint {
  public:
-  GgufCheckpoint(std::unique_ptr<GgufFile> file, std::string architecture)
-      : Checkpoint(file->path(), CheckpointKind::kGguf, std::move(architecture)),
-        file_(std::move(file)) {
+  GgufCheckpoint(std::string path,
+                 std::vector<std::unique_ptr<GgufFile>> parts,
+                 std::string architecture)
+      : Checkpoint(std::move(path), CheckpointKind::kGguf, std::move(architecture)),
+        parts_(std::move(parts)) {
     const std::string prefix = architecture_ + ".";
-    for (const auto& [key, value] : file_->metadata()) {
+    for (const auto& [key, value] : first().metadata()) {
       if (key.starts_with(prefix)) add_metadata(key, key.substr(prefix.size()), value);
+      if (key.starts_with("general.sampling.")) add_metadata(key, key, value);
     }
-    for (const GgufTensor& tensor : file_->tensors()) {
-      add_tensor({.name = std::string(tensor.name),
-                  .num_dims = tensor.num_dims,
-                  .dims = {tensor.dims[0], tensor.dims[1], tensor.dims[2], tensor.dims[3]},
-                  .format = tensor.format,
-                  .data = tensor.data});
+    for (const auto& part : parts_) {
+      for (const GgufTensor& tensor : part->tensors()) {
+        add_tensor({.name = std::string(tensor.name),
+                    .num_dims = tensor.num_dims,
+                    .dims = {tensor.dims[0], tensor.dims[1], tensor.dims[2], tensor.dims[3]},
+                    .format = tensor.format,
+                    .data = tensor.data});
+      }
     }
     index_tensors();
   }
 
-  [[nodiscard]] std::vector<std::span<const std::byte>> contents() const override {
-    return {file_->bytes()};
+  [[nodiscard]] std::vector<CheckpointFile> files() const override {
+    std::vector<CheckpointFile> files;
+    for (const auto& part : parts_) {
+      const std::byte* header_end = part->bytes().data() + part->bytes().size();
+      for (const GgufTensor& tensor : part->tensors()) {
+        header_end = std::min(header_end, tensor.data.data());
+      }
+      files.push_back({.bytes = part->bytes(),
+                       .header_bytes = static_cast<size_t>(header_end - part->bytes().data())});
+    }
+    return files;
   }
 
   [[nodiscard]] Expected<CheckpointText> text() const override {
-    SLUICE_TRY(Vocabulary vocabulary, read_vocabulary(*file_));
+    SLUICE_TRY(Vocabulary vocabulary, read_vocabulary(first()));
     CheckpointText result;
     SLUICE_TRY(result.tokenizer, create_tokenizer(std::move(vocabulary)));
-    if (const Expected<std::string_view> source = file_->get_string("tokenizer.chat_template")) {
+    if (const Expected<std::string_view> source = first().get_string("tokenizer.chat_template")) {
       result.chat_template = *source;
     }
     return result;
   }
 
   [[nodiscard]] std::string describe(bool all_tensors) const override {
-    return describe_gguf(*file_, all_tensors);
+    std::string text;
+    for (const auto& part : parts_) {
+      text += (text.empty() ? "" : "\n") + describe_gguf(*part, all_tensors);
+    }
+    return text;
   }
 
  private:
@@ -69,7 +89,10 @@ class GgufCheckpoint final : public Checkpoint {
     }
   }
 
-  std::unique_ptr<GgufFile> file_;
+  // The one with the metadata.
+  [[nodiscard]] const GgufFile& first() const { return *parts_.front(); }
+
+  std::vector<std::unique_ptr<GgufFile>> parts_;
 };
 
 }  // namespace
@@ -89,10 +112,10 @@ Expected<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& path, 
 }
 
 Expected<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(const std::string& path) {
-  SLUICE_TRY(std::unique_ptr<GgufFile> file, GgufFile::open(path));
-  SLUICE_TRY(const std::string_view name, file->get_string("general.architecture"));
+  SLUICE_TRY(auto parts, open_gguf_parts(path));
+  SLUICE_TRY(const std::string_view name, parts.front()->get_string("general.architecture"));
   std::string architecture(name);
-  return std::make_unique<GgufCheckpoint>(std::move(file), std::move(architecture));
+  return std::make_unique<GgufCheckpoint>(path, std::move(parts), std::move(architecture));
 }
 
 void Checkpoint::add_tensor(CheckpointTensor tensor) { tensors_.push_back(std::move(tensor)); }
@@ -108,9 +131,7 @@ const CheckpointTensor* Checkpoint::find(std::string_view name) const {
 
 int64_t Checkpoint::file_bytes() const {
   int64_t total = 0;
-  for (const std::span<const std::byte> bytes : contents()) {
-    total += static_cast<int64_t>(bytes.size());
-  }
+  for (const CheckpointFile& file : files()) total += static_cast<int64_t>(file.bytes.size());
   return total;
 }
 

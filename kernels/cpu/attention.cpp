@@ -28,7 +28,7 @@ struct RequestPlan {
 };
 
 int64_t scratch_bytes(int64_t head_dim) {
-  return align_up(cpu::attention_scratch_floats(head_dim) * 4, kAlignment);
+  return align_up(cpu::attention_scratch_floats(cached_head_dim(head_dim)) * 4, kAlignment);
 }
 
 int64_t plan_bytes(int64_t num_reqs) {
@@ -43,7 +43,7 @@ int64_t attention_workspace_bytes(const AttentionLimits& limits) {
   const int64_t group = limits.num_heads / limits.num_kv_heads;
   const int64_t rows = kTilesPerThread * limits.num_threads * group;
   const int64_t partitions = ceil_div(limits.seq_len, kAttentionPartition);
-  return bytes + rows * partitions * (limits.head_dim + 2) * 4;
+  return bytes + rows * partitions * (cached_head_dim(limits.head_dim) + 2) * 4;
 }
 
 namespace cpu {
@@ -56,6 +56,7 @@ class AttentionCall {
       : args_(args),
         num_reqs_(static_cast<int32_t>(args.seq_lens.size())),
         group_(args.num_heads / args.kv.num_kv_heads),
+        head_dim_(cached_head_dim(args.kv.head_dim)),
         plans_(reinterpret_cast<RequestPlan*>(args.workspace.data())) {
     const int64_t threads = ctx.pool->num_threads();
     const int64_t fixed = plan_bytes(num_reqs_) + threads * scratch_bytes(args.kv.head_dim);
@@ -132,8 +133,7 @@ class AttentionCall {
       plan.partials = -1;
       plan.tile_begin = static_cast<int32_t>(num_tiles_);
       plan.merge_begin = static_cast<int32_t>(num_merges_);
-      const int64_t floats =
-          rows * args_.kv.num_kv_heads * plan.num_partitions * (args_.kv.head_dim + 2);
+      const int64_t floats = rows * args_.kv.num_kv_heads * plan.num_partitions * (head_dim_ + 2);
       if (want_split && plan.num_partitions > 1 && used_floats + floats <= free_floats) {
         plan.partials = used_floats;
         used_floats += floats;
@@ -153,11 +153,10 @@ class AttentionCall {
     const int64_t rows = int64_t{num_tokens(req)} * group_;
     const int64_t first_head = int64_t{kv_head} * group_ * kv.head_dim;
     const int64_t head_bytes =
-        int64_t{kv.block_size} * kv.head_dim * static_cast<int64_t>(dtype_bytes(kv.dtype));
+        int64_t{kv.block_size} * head_dim_ * static_cast<int64_t>(dtype_bytes(kv.dtype));
     float* partials = nullptr;
     if (plan.partials >= 0) {
-      partials = partials_ + plan.partials +
-                 kv_head * rows * plan.num_partitions * (int64_t{kv.head_dim} + 2);
+      partials = partials_ + plan.partials + kv_head * rows * plan.num_partitions * (head_dim_ + 2);
     }
     const auto row_begin = static_cast<int32_t>(row_block * kAttentionMaxRows);
     return {
@@ -174,7 +173,8 @@ class AttentionCall {
         .partials = partials,
         .dtype = kv.dtype,
         .block_size = kv.block_size,
-        .head_dim = kv.head_dim,
+        .width = kv.head_dim,
+        .head_dim = static_cast<int32_t>(head_dim_),
         .group = group_,
         .row_begin = row_begin,
         .num_rows = static_cast<int32_t>(std::min<int64_t>(kAttentionMaxRows, rows - row_begin)),
@@ -192,6 +192,7 @@ class AttentionCall {
   const AttentionArgs& args_;
   const int32_t num_reqs_;
   const int32_t group_;
+  const int64_t head_dim_;  // as cached
   RequestPlan* const plans_;
   std::byte* scratch_ = nullptr;
   float* partials_ = nullptr;
@@ -203,7 +204,7 @@ class AttentionCall {
 
 void attention(const ExecContext& ctx, const AttentionArgs& args) {
   DCHECK(args.query_start_loc.size() == args.seq_lens.size() + 1);
-  DCHECK(args.num_heads % args.kv.num_kv_heads == 0 && args.kv.head_dim % 16 == 0);
+  DCHECK(args.num_heads % args.kv.num_kv_heads == 0);
   DCHECK(kAttentionTile % args.kv.block_size == 0);
   const SimdTable& simd = simd_table(ctx.isa);
   const AttentionCall call(ctx, args);

@@ -63,7 +63,7 @@ constexpr int32_t kVectorsTogether[kRowsTogether + 1] = {0, 4, 2, 2, 1};
 template <typename Load, int kRows, int kVectors>
 SLUICE_INLINE void score_vectors(const TileView<typename Load::Element>& tile,
                                  int32_t v,
-                                 int32_t head_dim,
+                                 int32_t width,
                                  const float* const* q,
                                  float* scores) {
   V16 acc[kRows][kVectors];
@@ -76,7 +76,7 @@ SLUICE_INLINE void score_vectors(const TileView<typename Load::Element>& tile,
 #pragma GCC unroll 4
   for (int i = 0; i < kVectors; ++i) k[i] = tile.k[v + i];
   int64_t offset = 0;
-  for (int32_t d = 0; d < head_dim; ++d, offset += tile.k_stride) {
+  for (int32_t d = 0; d < width; ++d, offset += tile.k_stride) {
     V16 keys[kVectors];
 #pragma GCC unroll 4
     for (int i = 0; i < kVectors; ++i) keys[i] = Load::load16(k[i] + offset);
@@ -99,16 +99,16 @@ template <typename Load, int kRows>
 [[gnu::noinline]] static void score_rows(const TileView<typename Load::Element>& tile,
                                          int32_t begin,
                                          int32_t end,
-                                         int32_t head_dim,
+                                         int32_t width,
                                          const float* const* q,
                                          float* scores) {
   constexpr int kVectors = kVectorsTogether[kRows];
   int32_t v = begin;
   for (; v + kVectors <= end; v += kVectors) {
-    score_vectors<Load, kRows, kVectors>(tile, v, head_dim, q, scores);
+    score_vectors<Load, kRows, kVectors>(tile, v, width, q, scores);
   }
   if constexpr (kVectors > 1) {
-    for (; v < end; ++v) score_vectors<Load, kRows, 1>(tile, v, head_dim, q, scores);
+    for (; v < end; ++v) score_vectors<Load, kRows, 1>(tile, v, width, q, scores);
   }
 }
 
@@ -173,18 +173,18 @@ SLUICE_INLINE void score_some(int rows,
                               const TileView<typename Load::Element>& tile,
                               int32_t begin,
                               int32_t end,
-                              int32_t head_dim,
+                              int32_t width,
                               const float* const* q,
                               float* scores) {
   switch (rows) {
     case 1:
-      return score_rows<Load, 1>(tile, begin, end, head_dim, q, scores);
+      return score_rows<Load, 1>(tile, begin, end, width, q, scores);
     case 2:
-      return score_rows<Load, 2>(tile, begin, end, head_dim, q, scores);
+      return score_rows<Load, 2>(tile, begin, end, width, q, scores);
     case 3:
-      return score_rows<Load, 3>(tile, begin, end, head_dim, q, scores);
+      return score_rows<Load, 3>(tile, begin, end, width, q, scores);
     default:
-      return score_rows<Load, 4>(tile, begin, end, head_dim, q, scores);
+      return score_rows<Load, 4>(tile, begin, end, width, q, scores);
   }
 }
 
@@ -323,7 +323,7 @@ SLUICE_INLINE void merge_row(float* m,
 
 // out = o / l, after the sink, if any, has joined l.
 SLUICE_INLINE void finish_row(
-    float m, float l, const float* o, const float* sink, int32_t head_dim, float* out) {
+    float m, float l, const float* o, const float* sink, int32_t width, float* out) {
   V16 keep = broadcast(1.0F);
   if (sink != nullptr) {
     alignas(64) float weights[16] = {};
@@ -335,9 +335,9 @@ SLUICE_INLINE void finish_row(
     l = __builtin_fmaf(1.0F, weights[1], l * weights[0]);
   }
   const V16 denominator = broadcast(l);
-  for (int32_t d = 0; d < head_dim; d += 16) {
-    store(out + d, div(mul(load(o + d), keep), denominator));
-  }
+  int32_t d = 0;
+  for (; d + 16 <= width; d += 16) store(out + d, div(mul(load(o + d), keep), denominator));
+  if (d < width) store_partial(out + d, div(mul(load(o + d), keep), denominator), width - d);
 }
 
 // The rows of one block while it runs.
@@ -356,7 +356,7 @@ SLUICE_INLINE BlockRows block_rows(const AttentionBlock& block) {
     const int32_t token = (block.row_begin + r) / block.group;
     const int32_t head = (block.row_begin + r) % block.group;
     const int32_t position = block.first_position + token;
-    rows.q[r] = block.q + token * block.q_stride + int64_t{head} * block.head_dim;
+    rows.q[r] = block.q + token * block.q_stride + int64_t{head} * block.width;
     rows.visible[r] = {first_visible_key(position, block.window), position + 1};
     if (rows.visible[r].begin < rows.first_key) rows.first_key = rows.visible[r].begin;
     if (rows.visible[r].end > rows.last_key) rows.last_key = rows.visible[r].end;
@@ -452,7 +452,7 @@ SLUICE_INLINE void attend_tile(const AttentionBlock& block,
                      tile,
                      keys.begin / 16,
                      (keys.end + 15) / 16,
-                     block.head_dim,
+                     block.width,
                      rows.q + r,
                      scores + r * kTile);
   }
@@ -567,8 +567,8 @@ SLUICE_INLINE void attend(const AttentionBlock& block) {
                merged.l[r],
                merged.o + int64_t{r} * head_dim,
                block.sinks != nullptr ? block.sinks + head : nullptr,
-               head_dim,
-               block.out + token * block.out_stride + int64_t{head} * head_dim);
+               block.width,
+               block.out + token * block.out_stride + int64_t{head} * block.width);
   }
 }
 
@@ -609,8 +609,8 @@ static void attention_merge(const AttentionBlock& block) {
                merged[head_dim + 1],
                merged,
                block.sinks != nullptr ? block.sinks + head : nullptr,
-               head_dim,
-               block.out + row / block.group * block.out_stride + int64_t{head} * head_dim);
+               block.width,
+               block.out + row / block.group * block.out_stride + int64_t{head} * block.width);
   }
 }
 

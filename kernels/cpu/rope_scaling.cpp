@@ -59,6 +59,17 @@ std::vector<float> yarn_freq_factors(const RopeParams& params, const YarnScaling
   return factors;
 }
 
+float dynamic_freq_base(const RopeParams& params, const DynamicScaling& scaling) {
+  if (scaling.served_context <= scaling.trained_context || params.rotary_dim <= 2) {
+    return params.freq_base;
+  }
+  const double stretch =
+      scaling.factor * scaling.served_context / scaling.trained_context - (scaling.factor - 1);
+  const double exponent = static_cast<double>(params.rotary_dim) / (params.rotary_dim - 2);
+  return static_cast<float>(static_cast<double>(params.freq_base) *
+                            cpu::exp2_f64(exponent * cpu::log2_f64(stretch)));
+}
+
 float yarn_attention_factor(double factor, double mscale) {
   return factor <= 1 ? 1.0F : static_cast<float>(0.1 * mscale * natural_log(factor) + 1);
 }

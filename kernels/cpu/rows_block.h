@@ -23,13 +23,14 @@ struct RopeRow {
 
 // One token's K and V into its slot.
 struct KvRow {
-  const float* k;  // [num_kv_heads][head_dim]
+  const float* k;  // [num_kv_heads][width]
   const float* v;
   std::byte* k_slot;  // element (d, slot) of head 0: the next d is block_size elements on
   std::byte* v_slot;  // row `slot` of head 0
   DType dtype;
   int32_t num_kv_heads;
-  int32_t head_dim;
+  int32_t width;     // of a head in k and v
+  int32_t head_dim;  // of a head in the slots: cached_head_dim(width)
   int32_t block_size;
 };
 

@@ -63,15 +63,15 @@ SLUICE_INLINE void write_kv(const KvRow& row, Store store16) {
   auto* v_slot = reinterpret_cast<Element*>(row.v_slot);
   const int64_t head_elements = int64_t{row.head_dim} * row.block_size;
   for (int32_t head = 0; head < row.num_kv_heads; ++head) {
-    const float* const k = row.k + int64_t{head} * row.head_dim;
-    const float* const v = row.v + int64_t{head} * row.head_dim;
-    for (int32_t d = 0; d < row.head_dim; d += 16) {
+    const float* const k = row.k + int64_t{head} * row.width;
+    const float* const v = row.v + int64_t{head} * row.width;
+    for (int32_t d = 0; d < row.width; d += 16) {
       Element column[16];
-      store16(column, load(k + d));
+      store16(column, load_up_to(k, d, row.width));
       for (int32_t i = 0; i < 16; ++i) {
         k_slot[head * head_elements + (d + i) * int64_t{row.block_size}] = column[i];
       }
-      store16(v_slot + head * head_elements + d, load(v + d));
+      store16(v_slot + head * head_elements + d, load_up_to(v, d, row.width));
     }
   }
 }

@@ -89,6 +89,16 @@ class Conversation {
     return ids;
   }
 
+  // The model's defaults, then the flags.
+  [[nodiscard]] Expected<SamplingParams> sampling() const {
+    SamplingParams params = engine_.model().sampling;
+    for (const SamplingField* field : options_.given) {
+      SLUICE_TRY_VOID(set_sampling_field(params, *field, field->get(options_.sampling)));
+    }
+    params.seed = options_.sampling.seed;
+    return params;
+  }
+
   Expected<std::string> generate() {
     SLUICE_TRY(std::vector<TokenId> ids, encode_messages());
     const int64_t room = engine_.model().max_model_len - static_cast<int64_t>(ids.size());
@@ -99,9 +109,9 @@ class Conversation {
               std::to_string(engine_.model().max_model_len) + "; /clear starts a new one");
     }
     ValidRequest request;
-    request.sampling = options_.sampling;
+    SLUICE_TRY(request.sampling, sampling());
     request.sampling.max_tokens =
-        static_cast<int32_t>(std::min<int64_t>(room, request.sampling.max_tokens));
+        static_cast<int32_t>(std::min<int64_t>(room, options_.sampling.max_tokens));
     request.sampling.min_tokens =
         std::min(request.sampling.min_tokens, request.sampling.max_tokens);
     request.prompt.push_back({std::move(ids)});

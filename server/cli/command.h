@@ -25,6 +25,7 @@ enum class Command : uint8_t {
   kBenchMock,
   kInspect,
   kTokenize,
+  kFetch,
   kRender,
   kConfig,
   kHealth,
@@ -34,6 +35,7 @@ enum class Command : uint8_t {
 struct ChatOptions {
   std::string system;       // empty: no system message
   SamplingParams sampling;  // max_tokens: at most; the context may allow fewer
+  std::vector<const SamplingField*> given;  // the fields that flags set; the model has the others
 };
 
 struct FileOptions {
@@ -70,6 +72,10 @@ struct ParsedCommandLine {
 
 ParsedCommandLine parse_command_line(int argc, const char* const* argv);
 
+// Puts the path of a model that is given by name ("org/name") in its place, downloading it if need
+// be; a path stays. Commands without a model are left alone.
+Expected<void> resolve_model(Invocation& invocation);
+
 // Each runs its command to the end; an Error becomes one line on stderr and exit code 1.
 Expected<void> run_serve(const Invocation& invocation);
 Expected<void> run_chat(const Invocation& invocation);
@@ -80,6 +86,7 @@ Expected<void> run_bench_latency(const Invocation& invocation);
 Expected<void> run_bench_mock(const Invocation& invocation);
 Expected<void> run_inspect(const Invocation& invocation);
 Expected<void> run_tokenize(const Invocation& invocation);
+Expected<void> run_fetch(const Invocation& invocation);
 Expected<void> run_render(const Invocation& invocation);
 Expected<void> run_health(const Invocation& invocation);
 void print_version(bool number_only);

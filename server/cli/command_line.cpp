@@ -57,6 +57,7 @@ constexpr CommandRow kCommands[] = {
      false},
     {Command::kInspect, "inspect", "Describe a model file and its memory plan", true, false, true},
     {Command::kTokenize, "tokenize", "Show the token ids of a text", false, false, false},
+    {Command::kFetch, "fetch", "Download a model by name and print its path", true, false, true},
     {Command::kRender, "render", "Render a chat template", false, false, false},
     {Command::kConfig, "config", "Print the effective configuration", true, true, false},
     {Command::kHealth, "health", "Ask a running server whether it is healthy", false, false, false},
@@ -113,7 +114,7 @@ void add_knobs(Subcommand& sub) {
   if (!sub.row->engine_knobs) return;
   if (sub.row->model_argument) {
     sub.model_argument =
-        sub.app->add_option("MODEL")->description("GGUF file or model directory")->type_name("");
+        sub.app->add_option("MODEL")->description("GGUF file, model directory or org/name")->type_name("");
   }
   sub.config_file =
       sub.app->add_option("--config")->description("YAML file of knobs")->type_name("FILE");
@@ -183,6 +184,8 @@ void add_own_flags(Subcommand& sub, Invocation& invocation) {
           ->type_name("FILE");
       app.add_flag("--json", files.json, "Print one JSON array of ids");
       app.add_flag("!--no-special", files.special, "Names of special tokens stay text");
+      break;
+    case Command::kFetch:
       break;
     case Command::kRender:
       app.add_option("--template", files.file, "Jinja file")->required()->type_name("FILE");
@@ -304,6 +307,7 @@ Expected<void> apply_sampling(const Subcommand& sub, Invocation& invocation) {
                         option->get_name() + " must be a number, got \"" + text + "\"");
     }
     SLUICE_TRY_VOID(set_sampling_field(sampling, *field, value));
+    invocation.chat.given.push_back(field);
   }
   sampling.seed = invocation.config.seed;
   return validate(sampling);
@@ -314,8 +318,8 @@ Expected<void> finish(const Subcommand& sub, Invocation& invocation) {
   SLUICE_TRY_VOID(apply_sampling(sub, invocation));
   if (sub.row->model_argument && invocation.config.model.empty() && !invocation.print_config) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "needs a model: the path of a GGUF file as MODEL, --model, SLUICE_MODEL or "
-                      "`model` in YAML");
+                      "needs a model: a path or a name such as org/name as MODEL, --model, "
+                      "SLUICE_MODEL or `model` in YAML");
   }
   return {};
 }

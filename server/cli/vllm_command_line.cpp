@@ -36,6 +36,11 @@ constexpr FlagRow kFlags[] = {
     {"port", Values::kOne, Fate::kSame},
     {"served-model-name", Values::kSome, Fate::kSame},
     {"api-key", Values::kSome, Fate::kSame},
+    {"revision", Values::kOne, Fate::kSame},
+    {"download-dir", Values::kOne, Fate::kSame},
+    {"hf-token", Values::kOne, Fate::kSame},
+    {"generation-config", Values::kOne, Fate::kSame},
+    {"override-generation-config", Values::kOne, Fate::kSame},
     {"uds", Values::kOne, Fate::kSame},
     {"ssl-certfile", Values::kOne, Fate::kSame},
     {"ssl-keyfile", Values::kOne, Fate::kSame},
@@ -56,6 +61,7 @@ constexpr FlagRow kFlags[] = {
     {"seed", Values::kOne, Fate::kSame},
     {"kv-cache-dtype", Values::kOne, Fate::kSame},
     {"enable-prefix-caching", Values::kNone, Fate::kSame},
+    {"kv-events-config", Values::kOne, Fate::kSame},
     {"kv-cache-memory-bytes", Values::kOne, Fate::kRenamed, "kv-cache-memory"},
     {"shutdown-timeout", Values::kOne, Fate::kRenamed, "drain-timeout-s"},
     {"uvicorn-log-level", Values::kOne, Fate::kRenamed, "log-level"},
@@ -82,10 +88,7 @@ constexpr FlagRow kFlags[] = {
     {"distributed-executor-backend", Values::kOne, Fate::kIgnored},
     {"api-server-count", Values::kOne, Fate::kIgnored},
     {"speculative-config", Values::kOne, Fate::kIgnored},
-    {"kv-events-config", Values::kOne, Fate::kIgnored},
     {"load-format", Values::kOne, Fate::kNeutral, "auto,gguf,safetensors"},
-    {"download-dir", Values::kOne, Fate::kIgnored},
-    {"hf-token", Values::kOne, Fate::kIgnored},
     {"trust-remote-code", Values::kNone, Fate::kIgnored},
     {"limit-mm-per-prompt", Values::kOne, Fate::kIgnored},
     {"disable-log-stats", Values::kNone, Fate::kIgnored},
@@ -110,7 +113,6 @@ constexpr FlagRow kFlags[] = {
     {"quantization", Values::kOne, Fate::kNeutral, "gguf"},
     {"tokenizer-mode", Values::kOne, Fate::kNeutral, "auto"},
     {"config-format", Values::kOne, Fate::kNeutral, "auto"},
-    {"generation-config", Values::kOne, Fate::kNeutral, "auto,vllm"},
     {"scheduling-policy", Values::kOne, Fate::kNeutral, "fcfs,priority"},
     {"tensor-parallel-size", Values::kOne, Fate::kNeutral, "1"},
     {"pipeline-parallel-size", Values::kOne, Fate::kNeutral, "1"},
@@ -233,18 +235,22 @@ Expected<Given> take_flag(const std::vector<std::string>& arguments, size_t& at)
   return given;
 }
 
-// KServe mounts a model as a folder; ours is one file in it.
+// KServe mounts a model as a folder, which may hold one GGUF file, or the parts of one.
 Expected<std::string> model_file(const std::string& model) {
   namespace fs = std::filesystem;
   std::error_code error;
-  if (!fs::is_directory(model, error)) return model;
+  if (!fs::is_directory(model, error) || fs::exists(model + "/config.json", error)) return model;
   std::vector<std::string> files;
   for (fs::directory_iterator entry(model, error), end; !error && entry != end;
        entry.increment(error)) {
     if (entry->path().extension() == ".gguf") files.push_back(entry->path().string());
   }
-  if (files.size() == 1) return files.front();
   std::ranges::sort(files);
+  const std::string count = std::to_string(files.size());
+  const bool is_split =
+      files.size() > 1 && count.size() < 5 &&
+      files.front().ends_with("-00001-of-" + std::string(5 - count.size(), '0') + count + ".gguf");
+  if (files.size() == 1 || is_split) return files.front();
   return make_error(ErrorCode::kInvalidArgument,
                     model + " must hold exactly one .gguf file, it holds " +
                         std::to_string(files.size()) + (files.empty() ? "" : ": ") + joined(files));

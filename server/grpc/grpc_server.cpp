@@ -5,13 +5,14 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/security/server_credentials.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
+#include <array>
 #include <chrono>
-#include <fstream>
 #include <mutex>
-#include <sstream>
 #include <string>
 #include <utility>
 
@@ -26,11 +27,17 @@ namespace {
 
 constexpr std::chrono::milliseconds kLastBytes{500};
 
+// What it calls errors are mostly the failures of single clients, who could fill a log with them.
 void log_of_grpc(gpr_log_func_args* args) {
-  const LogLevel level = args->severity == GPR_LOG_SEVERITY_ERROR  ? LogLevel::kWarning
-                         : args->severity == GPR_LOG_SEVERITY_INFO ? LogLevel::kDebug
-                                                                   : LogLevel::kTrace;
-  log_event(level, "grpc", "file", args->file, "line", args->line, "message", args->message);
+  const bool is_error = args->severity == GPR_LOG_SEVERITY_ERROR;
+  log_event(is_error ? LogLevel::kDebug : LogLevel::kTrace,
+            "grpc",
+            "file",
+            args->file,
+            "line",
+            args->line,
+            "message",
+            args->message);
 }
 
 // Settings of the process, before its first server.
@@ -43,35 +50,24 @@ void set_up_library() {
   });
 }
 
-Expected<std::string> read_pem(const std::string& path, const char* flag) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) {
-    return make_error(
-        ErrorCode::kNotFound, std::string("--") + flag + ": cannot read '" + path + "'.", flag);
-  }
-  return text.str();
-}
-
-// The same settings as HTTP's TLS.
-Expected<std::shared_ptr<grpc::ServerCredentials>> make_credentials(const Config& config) {
+// The same settings as HTTP's TLS, which has refused files that are not good by the time that this
+// looks at them. Files that change later are read again.
+std::shared_ptr<grpc::ServerCredentials> make_credentials(const Config& config) {
   if (config.ssl_certfile.empty()) return grpc::InsecureServerCredentials();
+  using Watcher = grpc::experimental::FileWatcherCertificateProvider;
+  constexpr unsigned kRefreshSeconds = 1;
   constexpr std::array kCertReqs = {
       GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE,
       GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY,
       GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY,
   };
-  grpc::SslServerCredentialsOptions options(kCertReqs[static_cast<size_t>(config.ssl_cert_reqs)]);
-  SLUICE_TRY(std::string certificate, read_pem(config.ssl_certfile, "ssl-certfile"));
-  const bool key_is_apart = !config.ssl_keyfile.empty();
-  SLUICE_TRY(std::string key,
-             read_pem(key_is_apart ? config.ssl_keyfile : config.ssl_certfile, "ssl-keyfile"));
-  options.pem_key_cert_pairs.push_back({std::move(key), std::move(certificate)});
-  if (!config.ssl_ca_certs.empty()) {
-    SLUICE_TRY(options.pem_root_certs, read_pem(config.ssl_ca_certs, "ssl-ca-certs"));
-  }
-  return grpc::SslServerCredentials(options);
+  const std::string& key = config.ssl_keyfile.empty() ? config.ssl_certfile : config.ssl_keyfile;
+  grpc::experimental::TlsServerCredentialsOptions options(
+      std::make_shared<Watcher>(key, config.ssl_certfile, config.ssl_ca_certs, kRefreshSeconds));
+  options.watch_identity_key_cert_pairs();
+  if (!config.ssl_ca_certs.empty()) options.watch_root_certs();
+  options.set_cert_request_type(kCertReqs[static_cast<size_t>(config.ssl_cert_reqs)]);
+  return grpc::experimental::TlsServerCredentials(options);
 }
 
 void set_limits(grpc::ServerBuilder& builder, const Config& config) {
@@ -85,6 +81,11 @@ void set_limits(grpc::ServerBuilder& builder, const Config& config) {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, config.write_timeout_s * kMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5 * kMs);
+  // Inflating has no bound of its own: a message of a few kilobytes could take gigabytes.
+  for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
+  }
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   // A second server on the port is an error, not a partner.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
@@ -120,19 +121,18 @@ Expected<std::unique_ptr<GrpcServer>> GrpcServer::create(FrontEnd& front_end,
   set_up_library();
   auto impl = std::make_unique<Impl>(front_end, std::move(workers));
   const Config& config = front_end.config;
-  SLUICE_TRY(const auto credentials, make_credentials(config));
   grpc::ServerBuilder builder;
   set_limits(builder, config);
   const std::string address = address_of(config);
-  builder.AddListeningPort(address, credentials, &impl->port);
+  builder.AddListeningPort(address, make_credentials(config), &impl->port);
   builder.RegisterService(impl->vllm.get());
   builder.RegisterService(impl->sluice.get());
   impl->server = builder.BuildAndStart();
   if (impl->server == nullptr || impl->port == 0) {
     return make_error(ErrorCode::kUnavailable,
                       "Cannot serve gRPC on " + address +
-                          "; choose another address with --grpc-host and --grpc-port, end the "
-                          "owner of the port, or look at --ssl-certfile.",
+                          "; choose another address with --grpc-host and --grpc-port, or end the "
+                          "owner of the port.",
                       "grpc-port");
   }
   auto server = std::unique_ptr<GrpcServer>(new GrpcServer(std::move(impl)));

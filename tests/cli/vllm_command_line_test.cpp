@@ -136,6 +136,31 @@ TEST(VllmCommandLine, DottedKeyOfAJsonFlagIsThatFlag) {
   EXPECT_EQ(text, "vllm: --speculative-config means nothing here and is left out\n");
 }
 
+TEST(VllmCommandLine, ModelsByNameAndTheirSamplingAreTheSameHere) {
+  const auto [parsed, text] = run({"vllm",
+                                   "serve",
+                                   "org/name:Q4_K_M",
+                                   "--revision",
+                                   "v1",
+                                   "--download-dir",
+                                   "/models",
+                                   "--hf-token",
+                                   "secret",
+                                   "--generation-config",
+                                   "vllm",
+                                   "--override-generation-config",
+                                   R"({"temperature":0.5})"});
+  ASSERT_TRUE(parsed.invocation) << text;
+  const Config& config = parsed.invocation->config;
+  EXPECT_EQ(text, "");
+  EXPECT_EQ(config.model, "org/name:Q4_K_M");
+  EXPECT_EQ(config.revision, "v1");
+  EXPECT_EQ(config.download_dir, "/models");
+  EXPECT_EQ(config.hf_token, "secret");
+  EXPECT_EQ(config.generation_config, "vllm");
+  EXPECT_EQ(config.override_generation_config, R"({"temperature":0.5})");
+}
+
 TEST(VllmCommandLine, FlagThatCouldChangeAnAnswerIsRefusedByName) {
   for (const char* flag : {"--hf-overrides",
                            "--enable-auto-tool-choice",
@@ -144,7 +169,6 @@ TEST(VllmCommandLine, FlagThatCouldChangeAnAnswerIsRefusedByName) {
                            "--enable-lora",
                            "--tokenizer",
                            "--kv-transfer-config",
-                           "--override-generation-config",
                            "--made-up"}) {
     const std::string line = refusal({"vllm", "serve", "m.gguf", flag, "x"});
     EXPECT_NE(line.find(std::string("vllm: flag ") + flag), std::string::npos) << line;

@@ -178,6 +178,36 @@ TEST(HfTokenizer, ConfigsNameTheSpecialTokens) {
   EXPECT_TRUE(create_hf_tokenizer(files).value()->prefix_tokens().empty());
 }
 
+// Gemma 3's text-only checkpoints: 262144 rows, and a token for images behind them.
+TEST(HfTokenizer, SpecialTokensWithoutARowInTheEmbeddingAreLeftOut) {
+  Json json = Json::parse(read_text(kGoldens + "gemma.json"));
+  const int32_t rows = (*create(json.dump()))->vocab_size();
+  json["added_tokens"].push_back(
+      {{"id", rows}, {"content", "<image_soft_token>"}, {"special", true}});
+  const auto with_config = [&](const std::string& config) {
+    HfTokenizerFiles files;
+    files.tokenizer_json = json.dump();
+    files.config = config;
+    return create_hf_tokenizer(files);
+  };
+  const std::string text = "a<image_soft_token>b";
+  for (const std::string& config : {"{\"vocab_size\":" + std::to_string(rows) + "}",
+                                    R"({"vocab_size":1,"text_config":{"vocab_size":)" +
+                                        std::to_string(rows) + "}}"}) {
+    const auto smaller = with_config(config);
+    ASSERT_TRUE(smaller.has_value());
+    EXPECT_EQ((*smaller)->vocab_size(), rows);
+    EXPECT_EQ((*smaller)->find_token("<image_soft_token>"), kInvalidToken);
+    for (const TokenId id : encode(**smaller, text, SpecialText::kParse)) EXPECT_LT(id, rows);
+  }
+  const auto whole = with_config("{\"vocab_size\":" + std::to_string(rows + 1) + "}");
+  EXPECT_EQ((*whole)->find_token("<image_soft_token>"), rows);
+  // What text can become without being named as special is not left out: the engine refuses it.
+  json["added_tokens"].back()["special"] = false;
+  const auto refused = with_config("{\"vocab_size\":" + std::to_string(rows) + "}");
+  EXPECT_EQ((*refused)->vocab_size(), rows + 1);
+}
+
 TEST(HfTokenizer, DirectoriesHoldTokenizerAndTemplate) {
   const auto folder =
       std::filesystem::temp_directory_path() / ("sluice_hf_tokenizer_" + std::to_string(getpid()));

@@ -93,7 +93,8 @@ class Sequences {
   Result run(const Device& device, const std::vector<Step>& steps, int32_t workspace_seq_len = 0) {
     Result result;
     const size_t cache_bytes = static_cast<size_t>(num_blocks_) *
-                               static_cast<size_t>(shape_.block_size * kv_width()) *
+                               static_cast<size_t>(shape_.block_size * shape_.num_kv_heads *
+                                                   cached_head_dim(shape_.head_dim)) *
                                dtype_bytes(shape_.dtype);
     result.k.assign(cache_bytes, std::byte{0xFF});
     result.v.assign(cache_bytes, std::byte{0xFF});
@@ -440,6 +441,12 @@ TEST(Attention, MatchesAnFp64SoftmaxForEveryShape) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     expect_oracle({.dtype = dtype}, lengths, kBound);
   }
+  for (const int32_t head_dim : {1, 8, 20, 24, 40, 72, 96, 100, 120}) {
+    expect_oracle({.head_dim = head_dim}, lengths, kBound);
+    expect_oracle({.num_heads = 6, .num_kv_heads = 2, .head_dim = head_dim, .block_size = 8},
+                  {1, 70},
+                  kBound);
+  }
   for (const int32_t block_size : {1, 4, 8, 32, 64}) {
     expect_oracle({.block_size = block_size}, lengths, kBound);
   }
@@ -459,6 +466,8 @@ TEST(Attention, EveryBitIsThatOfTheTreeTheHeaderStates) {
   const std::vector<int32_t> lengths = {1, 70, 1100};
   for (const Shape& shape : {Shape{},
                              Shape{.head_dim = 80, .dtype = DType::kF32, .window = 600},
+                             Shape{.head_dim = 20, .dtype = DType::kBF16},
+                             Shape{.head_dim = 100, .dtype = DType::kF16, .window = 90},
                              Shape{.dtype = DType::kF16, .window = 40, .sinks = true}}) {
     SCOPED_TRACE(shape.name());
     Sequences sequences(shape, lengths, 14);
@@ -501,6 +510,8 @@ TEST(Attention, BitsDoNotDependOnInstructionSetThreadsChunkingOrBatch) {
                    {97, 40});
   expect_same_bits({.num_heads = 8, .num_kv_heads = 1, .head_dim = 32, .dtype = DType::kF32},
                    {70, 130});
+  expect_same_bits({.num_heads = 4, .num_kv_heads = 2, .head_dim = 20}, {97, 40});
+  expect_same_bits({.num_heads = 2, .num_kv_heads = 1, .head_dim = 100, .block_size = 8}, {70, 9});
   expect_same_bits({.num_heads = 2,
                     .num_kv_heads = 2,
                     .block_size = 4,
@@ -512,7 +523,7 @@ TEST(Attention, BitsDoNotDependOnInstructionSetThreadsChunkingOrBatch) {
 
 // Few rows over several partitions are what gets split over threads.
 TEST(Attention, LongContextsHaveTheSameBitsSplitOverThreadsOrNot) {
-  for (const Shape& shape : {Shape{}, Shape{.window = 700, .sinks = true}}) {
+  for (const Shape& shape : {Shape{}, Shape{.window = 700, .sinks = true}, Shape{.head_dim = 24}}) {
     SCOPED_TRACE(shape.name());
     const std::vector<int32_t> lengths = {1300, 530};
     Sequences sequences(shape, lengths, 12);

@@ -23,7 +23,9 @@ TEST(RopeTable, HoldsRoundedCosinesOfTheExactAngles) {
                              .freq_scale = 0.25F,
                              .freq_factors = std::vector<float>(32, 1.5F)};
   const int32_t positions = 20000;
-  const RopeTable table(params, positions);
+  RopeTable table(params, positions);
+  // In pieces, as sequences grow.
+  for (const int32_t end : {1, 2, 70, positions}) table.prepare(end);
   EXPECT_EQ(table.num_pairs(), 32);
   EXPECT_EQ(RopeTable::bytes(params, positions), int64_t{positions} * 32 * 8);
   for (int32_t position = 0; position < positions; position += 13) {
@@ -37,8 +39,10 @@ TEST(RopeTable, HoldsRoundedCosinesOfTheExactAngles) {
 }
 
 TEST(RopeTable, AttentionFactorMultipliesBothBeforeRounding) {
-  const RopeTable plain({.rotary_dim = 16}, 50);
-  const RopeTable scaled({.rotary_dim = 16, .attention_factor = 1.25F}, 50);
+  RopeTable plain({.rotary_dim = 16}, 50);
+  RopeTable scaled({.rotary_dim = 16, .attention_factor = 1.25F}, 50);
+  plain.prepare(50);
+  scaled.prepare(50);
   for (int32_t position = 0; position < 50; ++position) {
     for (int32_t i = 0; i < 8; ++i) {
       ASSERT_NEAR(scaled.cos_row(position)[i], 1.25F * plain.cos_row(position)[i], 1.2e-7F);
@@ -77,7 +81,8 @@ TEST(RopeScaling, YarnRampsFromKeptToStretched) {
   EXPECT_NEAR(static_cast<double>(factors[12]), 1 / (share / 32 + 1 - share), 1e-5);
   EXPECT_NEAR(static_cast<double>(yarn_attention_factor(32, 1)), 0.1 * std::log(32) + 1, 1e-6);
   EXPECT_NEAR(static_cast<double>(longrope_attention_factor(32, 4096)),
-              std::sqrt(1 + std::log(32) / std::log(4096)), 1e-6);
+              std::sqrt(1 + std::log(32) / std::log(4096)),
+              1e-6);
 }
 
 struct Layout {
@@ -132,8 +137,8 @@ Inputs make_inputs(const Layout& layout) {
 }
 
 Written run(const Device& device, const Layout& layout, const RopeTable& table, const Inputs& in) {
-  const size_t bytes =
-      64 * kKvHeads * static_cast<size_t>(layout.head_dim) * dtype_bytes(layout.dtype);
+  const size_t bytes = 64 * kKvHeads * static_cast<size_t>(cached_head_dim(layout.head_dim)) *
+                       dtype_bytes(layout.dtype);
   Written w{.q = in.q,
             .k = in.k,
             .k_cache = std::vector<std::byte>(bytes, std::byte{0xAB}),
@@ -185,8 +190,8 @@ void put(std::vector<std::byte>& cache, DType dtype, size_t element, float value
 }
 
 Written expected(const Layout& layout, const RopeTable& table, const Inputs& in) {
-  const size_t bytes =
-      64 * kKvHeads * static_cast<size_t>(layout.head_dim) * dtype_bytes(layout.dtype);
+  const size_t bytes = 64 * kKvHeads * static_cast<size_t>(cached_head_dim(layout.head_dim)) *
+                       dtype_bytes(layout.dtype);
   Written w{.q = in.q,
             .k = in.k,
             .k_cache = std::vector<std::byte>(bytes, std::byte{0xAB}),
@@ -203,11 +208,12 @@ Written expected(const Layout& layout, const RopeTable& table, const Inputs& in)
       const float* v = in.v.data() + (token * kKvHeads + h) * layout.head_dim;
       const auto block = static_cast<size_t>(slot / layout.block_size * kKvHeads + h);
       const auto offset = static_cast<size_t>(slot % layout.block_size);
-      const auto dim = static_cast<size_t>(layout.head_dim);
+      const auto dim = static_cast<size_t>(cached_head_dim(layout.head_dim));
       const auto block_size = static_cast<size_t>(layout.block_size);
       for (size_t d = 0; d < dim; ++d) {
-        put(w.k_cache, layout.dtype, (block * dim + d) * block_size + offset, k[d]);
-        put(w.v_cache, layout.dtype, (block * block_size + offset) * dim + d, v[d]);
+        const bool inside = d < static_cast<size_t>(layout.head_dim);
+        put(w.k_cache, layout.dtype, (block * dim + d) * block_size + offset, inside ? k[d] : 0.0F);
+        put(w.v_cache, layout.dtype, (block * block_size + offset) * dim + d, inside ? v[d] : 0.0F);
       }
     }
   }
@@ -219,8 +225,12 @@ TEST(RopeWriteKv, RotatesBothStylesAndWritesEveryDtypeAsTheHeaderSays) {
                                Layout{RopeStyle::kHalves, DType::kBF16, 64, 64, 16},
                                Layout{RopeStyle::kHalves, DType::kF16, 80, 40, 32},
                                Layout{RopeStyle::kInterleaved, DType::kF16, 128, 32, 8},
-                               Layout{RopeStyle::kHalves, DType::kF32, 32, 20, 64}}) {
-    const RopeTable table({.rotary_dim = layout.rotary_dim, .style = layout.style}, 500);
+                               Layout{RopeStyle::kHalves, DType::kF32, 32, 20, 64},
+                               Layout{RopeStyle::kHalves, DType::kBF16, 20, 20, 16},
+                               Layout{RopeStyle::kInterleaved, DType::kF16, 100, 100, 16},
+                               Layout{RopeStyle::kHalves, DType::kF32, 40, 24, 4}}) {
+    RopeTable table({.rotary_dim = layout.rotary_dim, .style = layout.style}, 500);
+    table.prepare(500);
     const Inputs in = make_inputs(layout);
     const Written wanted = expected(layout, table, in);
     for (const auto& device : test::devices({1, 3})) {

@@ -3,11 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <map>
 #include <numeric>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "kvcache/kv_events.h"
 #include "kvcache/prefix_index.h"
 
 namespace sluice {
@@ -236,6 +241,70 @@ TEST(PrefixIndex, FullIndexRefusesAndRecoversWhenANodeGoes) {
   index.detach(child, 0);
   EXPECT_EQ(index.num_nodes(), 0);
   EXPECT_EQ(index.check_integrity({}), "");
+}
+
+// What a router would know: the chain of each findable block, by hash.
+class Listener final : public KvEventSink {
+ public:
+  void stored(const StoredBlock& block) override {
+    EXPECT_TRUE(known_.emplace(std::pair(block.hash, block.group), block.parent_hash).second);
+    tokens_.insert(tokens_.end(), block.token_ids.begin(), block.token_ids.end());
+  }
+
+  void removed(uint64_t hash, int32_t group) override {
+    EXPECT_EQ(known_.erase(std::pair(hash, group)), 1U);
+  }
+
+  void cleared() override {
+    known_.clear();
+    ++num_clears_;
+  }
+
+  std::map<std::pair<uint64_t, int32_t>, std::optional<uint64_t>> known_;
+  std::vector<TokenId> tokens_;
+  int num_clears_ = 0;
+};
+
+TEST(KvCacheManager, TellsWhichPrefixesBecomeAndCeaseToBeFindable) {
+  KvCacheManager kv(kOptions, {full(4)});
+  Listener listener;
+  kv.set_event_sink(listener);
+  compute(kv, kA, iota(10));  // two full blocks
+  ASSERT_EQ(listener.known_.size(), 2U);
+  EXPECT_EQ(listener.tokens_, iota(8));
+  int num_roots = 0;
+  for (const auto& [block, parent] : listener.known_) {
+    num_roots += !parent.has_value();
+    EXPECT_TRUE(!parent || listener.known_.contains({*parent, 0}));
+  }
+  EXPECT_EQ(num_roots, 1);
+  compute(kv, kB, iota(10));  // the same prefix: nothing new
+  EXPECT_EQ(listener.tokens_.size(), 8U);
+  compute(kv, kC, iota(16, 100));  // takes all four blocks
+  EXPECT_EQ(listener.known_.size(), 4U);
+  EXPECT_EQ(kv.acquire_prefix(kA, iota(10), {}), 0);
+  kv.free(kA);
+  // Other extras are another prefix, and have another hash.
+  const auto before = listener.known_;
+  compute(kv, kA, iota(5, 100), {.tenant_salt = 1});  // in two blocks, one of them full
+  EXPECT_EQ(listener.known_.size(), 3U);
+  EXPECT_TRUE(std::ranges::any_of(listener.known_, [&](const auto& block) {
+    return !before.contains(block.first);
+  }));
+}
+
+TEST(KvCacheManager, AResetIsOneEventOrNamesWhatWasNotInUse) {
+  KvCacheManager kv(kOptions, {full(8)});
+  Listener listener;
+  kv.set_event_sink(listener);
+  compute(kv, kA, iota(10));
+  kv.reset_prefix_cache();
+  EXPECT_EQ(listener.num_clears_, 1);
+  compute(kv, kA, iota(10));
+  EXPECT_EQ(kv.acquire_prefix(kB, iota(5), {}), 4);  // holds the first block
+  kv.reset_prefix_cache();
+  EXPECT_EQ(listener.num_clears_, 1);
+  EXPECT_EQ(listener.known_.size(), 1U);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <limits>
+#include <list>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -99,6 +100,25 @@ TEST(VllmEngine, SaysWhatStoppedIt) {
   reply = client.generate(request);
   ASSERT_EQ(reply.completes.size(), 1U);
   EXPECT_EQ(reply.completes.front().finish_reason(), "length");
+}
+
+TEST(VllmEngine, ScoresThePromptWhereAsked) {
+  FakeEngine engine;
+  RunningServer server(engine, grpc_config());
+  GrpcClient client(server->grpc_port());
+  engine::GenerateRequest request = token_request(false);
+  request.mutable_tokenized()->add_input_ids(33);
+  request.mutable_sampling_params()->set_prompt_logprobs(2);
+  const auto reply = client.generate(request);
+  ASSERT_TRUE(reply.status.ok()) << reply.status.error_message();
+  ASSERT_EQ(reply.completes.size(), 1U);
+  const auto& scored = reply.completes.front().input_logprobs();
+  ASSERT_EQ(Ids(scored.token_ids().begin(), scored.token_ids().end()), (Ids{72, 105, 33}));
+  ASSERT_EQ(scored.token_logprobs_size(), 3);
+  EXPECT_FALSE(scored.token_logprobs(0).has_value());
+  EXPECT_TRUE(scored.token_logprobs(1).has_value());
+  ASSERT_EQ(scored.top_logprobs_size(), 3);
+  EXPECT_EQ(scored.top_logprobs(2).values_size(), 2);
 }
 
 TEST(VllmEngine, UnsetNumbersAreDefaults) {
@@ -361,6 +381,27 @@ TEST(SluiceService, CompletesSeveralPromptsAndChoices) {
   EXPECT_EQ(texts, (std::vector<std::string>{"aHello", "aHello", "bHello", "bHello"}));
 }
 
+TEST(SluiceService, ScoresAnEchoedPrompt) {
+  FakeEngine engine;
+  RunningServer server(engine, grpc_config());
+  GrpcClient client(server->grpc_port());
+  v1::CompletionRequest request;
+  request.add_prompts()->set_text("abc");
+  request.set_echo(true);
+  request.mutable_sampling()->set_logprobs(1);
+  for (const auto& reply : {client.complete(request), client.stream_complete(request)}) {
+    ASSERT_TRUE(reply.status.ok()) << reply.status.error_message();
+    std::string scored;
+    for (const auto& message : reply.messages) {
+      for (const auto& choice : message.choices()) {
+        for (const auto& item : choice.prompt_logprobs()) scored += item.token().token();
+      }
+    }
+    EXPECT_EQ(scored, "abc");  // <s> comes before it
+    EXPECT_EQ(reply.text(), "abcHello");
+  }
+}
+
 TEST(SluiceService, TellsTemplatesOfToolCallsAndVariables) {
   FakeEngine engine;
   engine.editable_model().chat_template =
@@ -458,6 +499,43 @@ TEST(Grpc, MessagesBeyondTheLimitAreRefused) {
   request.set_text(std::string(4000, 'x'));
   EXPECT_EQ(client.generate(request).status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_TRUE(client.generate(token_request()).status.ok());
+}
+
+TEST(Grpc, CompressedMessagesAreRefused) {
+  FakeEngine engine;
+  RunningServer server(engine, grpc_config());
+  GrpcClient client(server->grpc_port());
+  grpc::ClientContext context;
+  context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
+  v1::ChatRequest request = chat_request();
+  request.mutable_messages(0)->set_content(std::string(100'000, 'x'));
+  v1::GenerationResponse response;
+  EXPECT_EQ(client.sluice->Chat(&context, request, &response).error_code(),
+            StatusCode::UNIMPLEMENTED);
+  EXPECT_TRUE(engine.submitted().empty());
+}
+
+TEST(Grpc, BytesThatAreNotHttp2DoNotDisturbOthers) {
+  FakeEngine engine;
+  RunningServer server(engine, grpc_config());
+  const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+  const std::vector<std::string> rubbish = {
+      "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+      std::string(5000, '\xff'),
+      preface.substr(0, 10),
+      preface + std::string(100, '\0'),
+      preface + std::string("\xff\xff\xff\x00\x00\x00\x00\x00\x00", 9),  // 16 MiB to come
+      preface + std::string("\x00\x00\x04\x08\x00\x00\x00\x00\x01\x7f\xff\xff\xff", 13),  // window
+      preface +
+          std::string("\x00\x00\x05\x01\x05\x00\x00\x00\x01\xff\xff\xff\xff\x0f", 14),  // HPACK
+  };
+  std::list<HttpClient> open;  // some wait for more
+  for (const std::string& bytes : rubbish) {
+    open.emplace_back(server->grpc_port());
+    open.back().send(bytes);
+    GrpcClient client(server->grpc_port());
+    EXPECT_TRUE(client.generate(token_request()).status.ok());
+  }
 }
 
 TEST(Grpc, CallsBeyondTheLimitAreRefused) {

@@ -48,6 +48,33 @@ class Validator : public ::testing::Test {
       "{% if add_generation_prompt %}>{% endif %}");
 };
 
+TEST_F(Validator, TakesFromTheModelWhatARequestLeavesOut) {
+  model_.sampling.temperature = 0.6F;
+  model_.sampling.top_k = 20;
+  model_.sampling.repetition_penalty = 1.1F;
+  const auto silent = chat(R"("top_k":5)");
+  ASSERT_TRUE(silent.has_value());
+  const SamplingParams& sampling = silent->requests.front().sampling;
+  EXPECT_EQ(sampling.temperature, 0.6F);
+  EXPECT_EQ(sampling.top_k, 5);
+  EXPECT_EQ(sampling.repetition_penalty, 1.1F);
+  EXPECT_EQ(sampling.seed, 7U);
+  const auto explicit_null = completion(R"("temperature":null,"top_k":0)");
+  EXPECT_EQ(explicit_null->requests.front().sampling.temperature, 0.6F);
+  EXPECT_EQ(explicit_null->requests.front().sampling.top_k, 0);
+}
+
+TEST_F(Validator, ModelsMayBoundTheTokensOfEveryRequest) {
+  model_.max_output_tokens = 12;
+  const auto max_tokens = [](const Expected<GenerationRequest>& request) {
+    return request->requests.front().sampling.max_tokens;
+  };
+  EXPECT_EQ(max_tokens(chat(R"("top_k":5)")), 12);
+  EXPECT_EQ(max_tokens(chat(R"("max_tokens":20)")), 12);
+  EXPECT_EQ(max_tokens(chat(R"("max_tokens":3)")), 3);
+  EXPECT_EQ(max_tokens(completion(R"("top_k":5)")), 12);
+}
+
 TEST_F(Validator, RefusesWhatBreaksARuleAndNamesTheParameter) {
   struct Row {
     const char* members;

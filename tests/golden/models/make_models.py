@@ -46,6 +46,8 @@ GEMMA3 = dict(tie_word_embeddings=True, sliding_window=12, query_pre_attn_scalar
                                "full_attention": {"rope_type": "linear", "rope_theta": 10000.0,
                                                   "factor": 4.0}})
 PHI3 = dict(num_attention_heads=2, num_key_value_heads=1)
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
+        "original_max_position_embeddings": 64}
 GPT_OSS = dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=12, intermediate_size=32,
                rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
                                 "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
@@ -90,9 +92,29 @@ MODELS = {
                                            residual_multiplier=0.4, logits_scaling=2.0), "F16"),
     "gpt-oss": ("GptOss", "gpt-oss", GPT_OSS, "F16"),
     "gpt-oss-mxfp4": ("GptOss", None, GPT_OSS, "BF16"),
+    # Heads that are no whole vectors, and long contexts in the other architectures.
+    "llama-head20": ("Llama", "llama", dict(head_dim=20, num_attention_heads=2, num_key_value_heads=1,
+                                            tie_word_embeddings=True), "F16"),
+    "llama-head100": ("Llama", "llama", dict(head_dim=100, num_attention_heads=2,
+                                             num_hidden_layers=1), "BF16"),
+    "llama-head8-gqa8": ("Llama", "llama", dict(head_dim=8, num_attention_heads=8,
+                                                num_key_value_heads=1), "F16"),
+    "qwen2-head40": ("Qwen2", "qwen2", dict(head_dim=40, num_attention_heads=2,
+                                            num_key_value_heads=1, tie_word_embeddings=True), "F16"),
+    "qwen3-head24": ("Qwen3", "qwen3", dict(head_dim=24), "BF16"),
+    "gemma3-head40": ("Gemma3Text", None, dict(GEMMA3, head_dim=40, num_attention_heads=2), "F16"),
+    "phi3-head12": ("Phi3", "phi3", dict(PHI3, head_dim=12, sliding_window=None), "F16"),
+    "llama-dynamic-rope": ("Llama", None, dict(max_position_embeddings=20, rope_parameters={
+        "rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}), "F16"),
+    "qwen2-dynamic-rope": ("Qwen2", None, dict(max_position_embeddings=10, rope_parameters={
+        "rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}), "F16"),
+    "llama-yarn": ("Llama", "llama", dict(rope_parameters=YARN), "F16"),
+    "qwen3-yarn": ("Qwen3", None, dict(rope_parameters=dict(YARN, attention_factor=0.9)), "F16"),
+    "llama-longrope": ("Llama", None, dict(max_position_embeddings=64, rope_parameters=dict(
+        LONGROPE, original_max_position_embeddings=16, factor=4.0)), "F16"),
 }
 # Checkpoints whose config.json is rewritten as older files spell it.
-OLD_SPELLING = {"llama3-rope", "llama-linear-rope", "gemma3-six", "phi3-long", "qwen2"}
+OLD_SPELLING = {"qwen2-dynamic-rope", "qwen3-yarn", "llama3-rope", "llama-linear-rope", "gemma3-six", "phi3-long", "qwen2"}
 SHARDED = {"qwen3", "llama-mqa-bias"}
 TORCH_TYPE = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 

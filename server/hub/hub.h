@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model by name: found in the local cache, or downloaded from a hub into it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "engine/core/status.h"
+#include "server/hub/repo_files.h"
+
+namespace sluice {
+struct Config;
+}
+
+namespace sluice::hub {
+
+struct HubOptions {
+  std::string url;        // "https://huggingface.co", without a slash at its end
+  std::string token;      // empty: none
+  std::string revision;   // a branch, a tag or a commit
+  std::string cache_dir;  // holds models--org--name
+  bool offline = false;   // the cache only
+};
+
+// The configuration, then the environment that the hub's other clients read (HF_ENDPOINT, HF_TOKEN,
+// HF_HUB_CACHE, HF_HOME, HF_HUB_OFFLINE and the token file), then their defaults.
+Expected<HubOptions> hub_options(const Config& config);
+
+// What a download says while it runs.
+class DownloadProgress {
+ public:
+  virtual ~DownloadProgress() = default;
+  virtual void on_note(const std::string& line) = 0;
+  // Bytes of all files of the model; those that were there before count as done.
+  virtual void on_bytes(const std::string& file, int64_t done, int64_t total) = 0;
+};
+
+// The path to open: a directory, or a GGUF file. A complete model in the cache is used as it is,
+// without asking the hub whether its branch has moved. Several processes may fetch at once: a file
+// is downloaded by one of them. Errors are one line and name the URL or the file.
+Expected<std::string> fetch_model(const HubOptions& options,
+                                  const ModelName& name,
+                                  bool with_weights,
+                                  DownloadProgress& progress);
+
+}  // namespace sluice::hub

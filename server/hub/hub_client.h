@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is asked of a hub over HTTP: the files of a revision, the hash and size of one, its bytes.
+// Everything is retried where that can help; the token goes to the hub alone, not to the hosts it
+// redirects to.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "engine/core/status.h"
+#include "server/hub/http_fetch.h"
+#include "server/hub/hub.h"
+#include "server/hub/partial_file.h"
+
+namespace sluice::hub {
+
+class HubClient {
+ public:
+  HubClient(const HubOptions& options, std::string repo)
+      : options_(options), repo_(std::move(repo)) {}
+
+  Expected<RepoInfo> repo_info() const;
+  Expected<RemoteFile> describe(const std::string& commit, const std::string& path) const;
+  // Whole, from where `partial` ends. `on_bytes` is told how many more came.
+  Expected<void> download(const std::string& commit,
+                          const RemoteFile& file,
+                          PartialFile& partial,
+                          const std::function<void(int64_t)>& on_bytes) const;
+
+ private:
+  // An answer of any status, redirects followed; HEAD stops at one that describes a file.
+  Expected<HttpHead> ask(HttpRequest request, HttpSink& sink) const;
+  // kUnavailable and kResourceExhausted: trying again may help.
+  [[nodiscard]] tl::unexpected<Error> refused(const std::string& url, const HttpHead& head) const;
+  [[nodiscard]] std::string file_url(const std::string& commit, const std::string& path) const;
+
+  const HubOptions& options_;
+  const std::string repo_;
+};
+
+}  // namespace sluice::hub

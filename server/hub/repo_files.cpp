@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/hub/repo_files.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+namespace sluice::hub {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kMaxFiles = 100'000;
+constexpr size_t kMaxPathBytes = 512;
+constexpr size_t kMaxShown = 12;  // names in a message
+constexpr std::string_view kUsualQuantization = "q4_k_m";
+
+// Before the weights, so that a directory with all weights has these too.
+constexpr std::string_view kSmallFiles[] = {"config.json",
+                                            "generation_config.json",
+                                            "tokenizer.json",
+                                            "tokenizer_config.json",
+                                            "special_tokens_map.json",
+                                            "chat_template.jinja",
+                                            "chat_template.json"};
+constexpr std::string_view kIndex = "model.safetensors.index.json";
+constexpr std::string_view kSingle = "model.safetensors";
+
+bool is_name_character(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+         c == '_' || c == '.';
+}
+
+bool is_repo_part(std::string_view part) {
+  return !part.empty() && part.size() <= 96 && part.front() != '.' && part.front() != '-' &&
+         part.find("..") == std::string_view::npos &&
+         std::all_of(part.begin(), part.end(), is_name_character);
+}
+
+std::string lowered(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return lower;
+}
+
+bool is_gguf(std::string_view path) { return lowered(path).ends_with(".gguf"); }
+
+std::string_view base_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
+// "model-00001-of-00003.gguf" as "model.gguf"; every other path as it is.
+std::string without_part(const std::string& path) {
+  constexpr size_t kTail = std::string_view("-00001-of-00003.gguf").size();
+  if (path.size() <= kTail) return path;
+  const std::string tail = path.substr(path.size() - kTail);
+  for (size_t i = 0; i < kTail; ++i) {
+    const bool digit = (i >= 1 && i <= 5) || (i >= 10 && i <= 14);
+    if (digit ? tail[i] < '0' || tail[i] > '9' : tail[i] != "-00001-of-00003.gguf"[i]) return path;
+  }
+  return path.substr(0, path.size() - kTail) + ".gguf";
+}
+
+// How many parts the name speaks of; 1 where it has no part number.
+size_t part_count(const std::string& path) {
+  if (without_part(path) == path) return 1;
+  constexpr size_t kCountAt = std::string_view("00003.gguf").size();
+  return std::strtoul(path.c_str() + path.size() - kCountAt, nullptr, 10);
+}
+
+// GGUF files of the text model by the name without their part numbers; each list ascending.
+using GgufModels = std::map<std::string, std::vector<std::string>>;
+
+GgufModels gguf_models(const std::vector<std::string>& listing) {
+  GgufModels models;
+  for (const std::string& path : listing) {
+    const std::string base = lowered(base_name(path));
+    if (!is_gguf(path) || base.find("mmproj") != std::string::npos || base.starts_with("imatrix")) {
+      continue;
+    }
+    models[without_part(path)].push_back(path);
+  }
+  for (auto& [name, parts] : models) std::sort(parts.begin(), parts.end());
+  return models;
+}
+
+// Whether `path` names this quantization: "q4_k_m" in "Model-Q4_K_M.gguf", but not "q4_k".
+bool has_quantization(const std::string& path, const std::string& quantization) {
+  const std::string text = lowered(path);
+  for (size_t at = text.find(quantization); at != std::string::npos;
+       at = text.find(quantization, at + 1)) {
+    const size_t end = at + quantization.size();
+    const auto border = [](char c) { return c == '-' || c == '.' || c == '/'; };
+    const bool begins = at == 0 || border(text[at - 1]) || text[at - 1] == '_';
+    if (begins && end < text.size() && border(text[end])) return true;
+  }
+  return false;
+}
+
+std::string shown(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kMaxShown); ++i) {
+    text += (i == 0 ? "" : ", ") + names[i];
+  }
+  if (names.size() > kMaxShown)
+    text += ", and " + std::to_string(names.size() - kMaxShown) + " more";
+  return text.empty() ? "nothing" : text;
+}
+
+// The shortest name of those that match: "Model-Q8_0.gguf" before "Model-UD-Q8_0.gguf".
+const std::vector<std::string>* find_gguf(const GgufModels& models, const std::string& choice) {
+  const std::vector<std::string>* found = nullptr;
+  for (const auto& [name, parts] : models) {
+    const bool is_file = is_gguf(choice);
+    const bool matches =
+        is_file ? name == without_part(choice) || base_name(name) == without_part(choice)
+                : has_quantization(name, lowered(choice));
+    if (!matches) continue;
+    if (found == nullptr || parts.front().size() < found->front().size()) found = &parts;
+  }
+  return found;
+}
+
+Expected<FileSelection> select_gguf(const std::vector<std::string>& listing,
+                                    const ModelName& name) {
+  const GgufModels models = gguf_models(listing);
+  const std::vector<std::string>* parts = nullptr;
+  if (!name.choice.empty()) {
+    parts = find_gguf(models, name.choice);
+  } else if (models.size() == 1) {
+    parts = &models.begin()->second;
+  } else {
+    parts = find_gguf(models, std::string(kUsualQuantization));
+  }
+  if (parts == nullptr) {
+    std::vector<std::string> names;
+    for (const auto& [model, files] : models) names.push_back(model);
+    const std::string expected = name.choice.empty() ? "a choice such as " + name.repo + ":Q4_K_M"
+                                                     : "\"" + name.choice + "\"";
+    return make_error(ErrorCode::kNotFound,
+                      name.repo + ": GGUF files: found " + shown(names) + ", expected " + expected);
+  }
+  const size_t num_parts = part_count(parts->front());
+  if (parts->size() != num_parts) {
+    return make_error(ErrorCode::kNotFound,
+                      name.repo + ": " + without_part(parts->front()) + ": found " +
+                          std::to_string(parts->size()) + " parts, expected " +
+                          std::to_string(num_parts));
+  }
+  return FileSelection{.files = *parts, .gguf = parts->front(), .index = {}};
+}
+
+Json parse(std::string_view json) {
+  return Json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
+}
+
+}  // namespace
+
+std::optional<ModelName> parse_model_name(std::string_view text) {
+  ModelName name;
+  std::string_view repo = text;
+  if (const size_t colon = text.find(':'); colon != std::string_view::npos) {
+    repo = text.substr(0, colon);
+    name.choice = text.substr(colon + 1);
+    if (name.choice.empty() || !is_safe_path(name.choice)) return std::nullopt;
+  }
+  const size_t slash = repo.find('/');
+  if (slash == std::string_view::npos) return std::nullopt;
+  const size_t second = repo.find('/', slash + 1);
+  if (second != std::string_view::npos) {
+    if (!name.choice.empty() || !is_gguf(repo)) return std::nullopt;
+    name.choice = repo.substr(second + 1);
+    if (!is_safe_path(name.choice)) return std::nullopt;
+    repo = repo.substr(0, second);
+  }
+  // "models/file.gguf" is a path.
+  if (!is_repo_part(repo.substr(0, slash)) || !is_repo_part(repo.substr(slash + 1)) ||
+      is_gguf(repo)) {
+    return std::nullopt;
+  }
+  name.repo = repo;
+  return name;
+}
+
+bool is_safe_path(std::string_view path) {
+  if (path.empty() || path.size() > kMaxPathBytes) return false;
+  const bool printable = std::all_of(path.begin(), path.end(), [](char c) {
+    return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f && c != '\\';
+  });
+  if (!printable) return false;
+  while (true) {
+    const size_t slash = path.find('/');
+    const std::string_view part = path.substr(0, slash);
+    if (part.empty() || part == "." || part == "..") return false;
+    if (slash == std::string_view::npos) return true;
+    path.remove_prefix(slash + 1);
+  }
+}
+
+bool is_commit(std::string_view text) {
+  return text.size() == 40 && std::all_of(text.begin(), text.end(), [](char c) {
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+         });
+}
+
+Expected<RepoInfo> parse_repo_info(std::string_view json) {
+  const auto wrong = [](const std::string& field, const std::string& found, const char* expected) {
+    return make_error(ErrorCode::kDataLoss, field + ": found " + found + ", expected " + expected);
+  };
+  const Json root = parse(json);
+  if (!root.is_object()) return wrong("answer", "no JSON object", "the description of a model");
+  RepoInfo info;
+  const auto commit = root.find("sha");
+  if (commit != root.end() && commit->is_string()) info.commit = commit->get<std::string>();
+  if (!is_commit(info.commit)) return wrong("sha", "no commit", "40 hex digits");
+  const auto files = root.find("siblings");
+  if (files == root.end() || !files->is_array() || files->size() > kMaxFiles) {
+    return wrong("siblings", "no list of at most 100000", "the files of the model");
+  }
+  for (const Json& file : *files) {
+    const auto name = file.is_object() ? file.find("rfilename") : file.end();
+    if (name == file.end() || !name->is_string()) {
+      return wrong("siblings", "an entry without a name", "rfilename");
+    }
+    if (!is_safe_path(name->get_ref<const std::string&>())) {
+      return wrong("siblings.rfilename", "a path that leaves the repository", "plain names");
+    }
+    info.files.push_back(name->get<std::string>());
+  }
+  return info;
+}
+
+Expected<FileSelection> select_files(const std::vector<std::string>& listing,
+                                     const ModelName& name,
+                                     bool with_weights) {
+  if (!name.choice.empty()) return select_gguf(listing, name);
+  const std::set<std::string_view> there(listing.begin(), listing.end());
+  const bool has_weights = there.contains(kIndex) || there.contains(kSingle);
+  const bool is_directory = there.contains("config.json") && (has_weights || !with_weights);
+  if (!is_directory) {
+    if (std::any_of(listing.begin(), listing.end(), is_gguf)) return select_gguf(listing, name);
+    return make_error(ErrorCode::kNotFound,
+                      name.repo + ": files: found " + shown(listing) +
+                          ", expected config.json with safetensors, or GGUF");
+  }
+  FileSelection selection;
+  for (const std::string_view file : kSmallFiles) {
+    if (there.contains(file)) selection.files.emplace_back(file);
+  }
+  if (!with_weights) return selection;
+  if (there.contains(kIndex)) {
+    selection.index = kIndex;
+    selection.files.emplace_back(kIndex);
+  } else {
+    selection.files.emplace_back(kSingle);
+  }
+  return selection;
+}
+
+Expected<std::vector<std::string>> shards_of_index(std::string_view json) {
+  const Json root = parse(json);
+  const auto map = root.is_object() ? root.find("weight_map") : root.end();
+  std::set<std::string> shards;
+  if (root.is_object() && map != root.end() && map->is_object()) {
+    for (const Json& file : *map) {
+      if (!file.is_string() || !is_safe_path(file.get_ref<const std::string&>())) {
+        shards.clear();
+        break;
+      }
+      shards.insert(file.get<std::string>());
+    }
+  }
+  if (shards.empty()) {
+    return make_error(
+        ErrorCode::kDataLoss,
+        std::string(kIndex) + ": weight_map: found no files, expected a file for each tensor");
+  }
+  return std::vector<std::string>(shards.begin(), shards.end());
+}
+
+}  // namespace sluice::hub

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names of models on a hub, and which of a repository's files serving one needs.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/status.h"
+
+namespace sluice::hub {
+
+// "org/name", "org/name:Q4_K_M", "org/name:file.gguf" or "org/name/folder/file.gguf".
+struct ModelName {
+  std::string repo;    // "org/name"
+  std::string choice;  // a quantization or a .gguf file; empty: none given
+};
+
+// nullopt: nothing a hub could have, so it can only be a path.
+std::optional<ModelName> parse_model_name(std::string_view text);
+
+// What the hub's API says of one revision.
+struct RepoInfo {
+  std::string commit;              // 40 hex digits
+  std::vector<std::string> files;  // paths inside the repository
+};
+
+// kDataLoss: not that JSON, or paths that would leave the repository.
+Expected<RepoInfo> parse_repo_info(std::string_view json);
+
+struct FileSelection {
+  std::vector<std::string> files;  // what makes a model complete comes last
+  std::string gguf;                // the file to open; empty: the directory
+  std::string index;               // names more files: see shards_of_index(); empty: none
+};
+
+// Of a listing. kNotFound names what there is instead. `with_weights` false: config and tokenizer.
+Expected<FileSelection> select_files(const std::vector<std::string>& listing,
+                                     const ModelName& name,
+                                     bool with_weights);
+
+// The files of a model.safetensors.index.json; kDataLoss where it is none.
+Expected<std::vector<std::string>> shards_of_index(std::string_view json);
+
+// A path of plain names below a folder: not absolute, no "..", no control character.
+bool is_safe_path(std::string_view path);
+bool is_commit(std::string_view text);
+
+}  // namespace sluice::hub

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/weights/generation_defaults.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "engine/core/config.h"
+#include "engine/weights/checkpoint.h"
+#include "tests/engine/weights/corrupt_ledger.h"
+#include "tests/engine/weights/gguf_builder.h"
+
+namespace sluice {
+namespace {
+
+class GenerationDefaultsTest : public testing::Test {
+ protected:
+  GenerationDefaultsTest() {
+    std::filesystem::create_directories(folder_ + "/other");
+    write("/config.json", R"({"model_type":"llama"})");
+  }
+
+  ~GenerationDefaultsTest() override { std::filesystem::remove_all(folder_); }
+
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ + name, std::ios::binary) << text;
+  }
+
+  // A directory read for its configuration alone, or a GGUF file.
+  Expected<GenerationDefaults> read(const std::string& name = "") const {
+    const auto checkpoint =
+        Checkpoint::open(folder_ + name, name.empty() ? LoadFormat::kDummy : LoadFormat::kAuto);
+    EXPECT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+    return read_generation_defaults(config_, **checkpoint);
+  }
+
+  [[nodiscard]] std::string error_of(const std::string& name = "") const {
+    const auto defaults = read(name);
+    return defaults ? "" : defaults.error().message;
+  }
+
+  const std::string folder_ = testing::TempDir() + "generation_defaults_test";
+  Config config_;
+};
+
+TEST_F(GenerationDefaultsTest, ComeFromTheFileBesideTheModel) {
+  EXPECT_EQ(read()->summary, "");
+  write("/generation_config.json",
+        R"({"temperature":0.6,"top_p":0.95,"top_k":20,"min_p":0.05,"repetition_penalty":1.05,
+            "max_new_tokens":2048,"do_sample":true,"eos_token_id":[1,2],"typical_p":null})");
+  const auto defaults = read();
+  ASSERT_TRUE(defaults.has_value()) << defaults.error().message;
+  EXPECT_EQ(defaults->sampling.temperature, 0.6F);
+  EXPECT_EQ(defaults->sampling.top_p, 0.95F);
+  EXPECT_EQ(defaults->sampling.top_k, 20);
+  EXPECT_EQ(defaults->sampling.min_p, 0.05F);
+  EXPECT_EQ(defaults->sampling.repetition_penalty, 1.05F);
+  EXPECT_EQ(defaults->max_output_tokens, 2048);
+  EXPECT_EQ(defaults->summary,
+            "temperature 0.6, top_p 0.95, top_k 20, min_p 0.05, repetition_penalty 1.05, "
+            "max_new_tokens 2048");
+}
+
+TEST_F(GenerationDefaultsTest, TheFlagNamesNoneOrAnotherFile) {
+  write("/generation_config.json", R"({"temperature":0.6})");
+  write("/other/generation_config.json", R"({"temperature":0.7})");
+  config_.generation_config = "vllm";
+  EXPECT_EQ(read()->sampling.temperature, 1.0F);
+  for (const char* path : {"/other", "/other/generation_config.json"}) {
+    config_.generation_config = folder_ + path;
+    EXPECT_EQ(read()->sampling.temperature, 0.7F);
+  }
+  config_.generation_config = folder_ + "/missing.json";
+  EXPECT_EQ(error_of(),
+            folder_ +
+                "/missing.json: open: found \"No such file or directory\", expected a readable "
+                "file");
+}
+
+TEST_F(GenerationDefaultsTest, TheOverrideWinsOverAll) {
+  write("/generation_config.json", R"({"temperature":0.6,"top_k":20})");
+  config_.override_generation_config = R"({"temperature":0,"max_new_tokens":7})";
+  const auto defaults = read();
+  EXPECT_EQ(defaults->sampling.temperature, 0.0F);
+  EXPECT_EQ(defaults->sampling.top_k, 20);
+  EXPECT_EQ(defaults->max_output_tokens, 7);
+  config_.generation_config = "vllm";
+  EXPECT_EQ(read()->sampling.top_k, 0);
+  EXPECT_EQ(read()->max_output_tokens, 7);
+  config_.override_generation_config = "{";
+  EXPECT_EQ(error_of(),
+            "--override-generation-config: found no JSON object, expected one of parameters; "
+            "--generation-config vllm leaves it out");
+}
+
+TEST_F(GenerationDefaultsTest, GgufFilesMayNameThem) {
+  GgufImage image = small_gguf();
+  image.set("general.sampling.temp", GgufType::kFloat32, raw(0.5F));
+  image.set("general.sampling.top_k", GgufType::kInt32, raw<int32_t>(40));
+  image.set("general.sampling.penalty_repeat", GgufType::kFloat32, raw(1.25F));
+  image.set("general.sampling.xtc_probability", GgufType::kFloat32, raw(0.0F));
+  write("/model.gguf", image.bytes());
+  const auto defaults = read("/model.gguf");
+  ASSERT_TRUE(defaults.has_value()) << defaults.error().message;
+  EXPECT_EQ(defaults->summary, "temperature 0.5, top_k 40, repetition_penalty 1.25");
+  image.set("general.sampling.temp", GgufType::kFloat32, raw(-0.5F));
+  write("/model.gguf", image.bytes());
+  EXPECT_NE(error_of("/model.gguf").find("general.sampling.temp: temperature must be in [0, 2]"),
+            std::string::npos)
+      << error_of("/model.gguf");
+}
+
+TEST_F(GenerationDefaultsTest, WhatBreaksARuleIsOneLine) {
+  struct Row {
+    const char* text;
+    const char* message;
+  };
+
+  const Row rows[] = {
+      {"[]", "found no JSON object"},
+      {"{\"temperature\":", "found no JSON object"},
+      {R"({"temperature":"hot"})", "temperature must be a number"},
+      {R"({"temperature":-1})", "temperature must be in [0, 2], got -1"},
+      {R"({"top_p":0})", "top_p must be in (0, 1], got 0"},
+      {R"({"top_p":1.5})", "top_p must be in (0, 1], got 1.5"},
+      {R"({"top_k":2.5})", "top_k must be an integer, got 2.5"},
+      {R"({"top_k":-2})", "top_k must be in [-1"},
+      {R"({"min_p":2})", "min_p must be in [0, 1], got 2"},
+      {R"({"repetition_penalty":0})", "repetition_penalty must be in"},
+      {R"({"repetition_penalty":1e300})", "repetition_penalty must be in"},
+      {R"({"max_new_tokens":0})", "max_new_tokens must be an integer in [1, 2147483647]"},
+      {R"({"max_new_tokens":-5})", "max_new_tokens must be"},
+      {R"({"max_new_tokens":4294967296})", "max_new_tokens must be"},
+      {R"({"max_new_tokens":"9"})", "max_new_tokens must be"},
+  };
+  for (const Row& row : rows) {
+    write("/generation_config.json", row.text);
+    CorruptFile corrupt(std::string("generation config ") + row.text, 64);
+    const auto defaults = read();
+    ASSERT_FALSE(defaults.has_value()) << row.text;
+    corrupt.refused(defaults.error(), folder_ + "/generation_config.json", row.message);
+  }
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes of a gRPC client through message, decoder and validator. The first byte picks the method.
+#include <sluice.pb.h>
+#include <vllm_engine.pb.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "server/grpc/request_decoder.h"
+#include "tests/fuzz/request_oracle.h"
+
+namespace {
+
+template <typename Message, typename... Stream>
+void decode_bytes(const uint8_t* data, size_t size, Stream... stream) {
+  Message message;
+  if (!message.ParseFromArray(data, static_cast<int>(size))) return;  // gRPC refuses it itself
+  sluice::judge(sluice::decode(sluice::fuzz_context(), message, stream...));
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const uint8_t* body = data + 1;
+  const bool stream = (data[0] & 4) != 0;
+  switch (data[0] & 3) {
+    case 0:
+      decode_bytes<sluice::v1::CompletionRequest>(body, size - 1, stream);
+      break;
+    case 1:
+      decode_bytes<sluice::v1::ChatRequest>(body, size - 1, stream);
+      break;
+    default:
+      decode_bytes<vllm::grpc::engine::GenerateRequest>(body, size - 1);
+  }
+  return 0;
+}

@@ -1,0 +1,297 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A Python gRPC client that knows the services by reflection alone, beside HTTP on the same server.
+
+usage: grpc_client_test.py BINARY MODEL
+
+Needs the `grpcio` and `grpcio-reflection` packages, of this interpreter or of the one that
+SLUICE_TEST_PYTHON names; exit code 77 without them.
+"""
+import array
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import time
+
+try:
+    import grpc
+    from google.protobuf import descriptor_pool, message_factory
+    from grpc_reflection.v1alpha import proto_reflection_descriptor_database as reflection
+except ImportError:
+    other = os.environ.get("SLUICE_TEST_PYTHON")
+    if other and os.path.abspath(other) != os.path.abspath(sys.executable):
+        os.execv(other, [other, *sys.argv])
+    print("skipped: this Python has no grpcio and grpcio-reflection")
+    sys.exit(77)
+
+from serving_test import Server, wait_until
+
+VLLM = "vllm.grpc.engine.VllmEngine"
+SLUICE = "sluice.v1.Sluice"
+HEALTH = "grpc.health.v1.Health"
+
+
+class Client:
+    """Stubs made from what the server says about itself."""
+
+    def __init__(self, server):
+        place = re.search(r"^gRPC on (\S+)", "".join(server.log), re.M).group(1)
+        self.channel = grpc.insecure_channel(place)
+        self.database = reflection.ProtoReflectionDescriptorDatabase(self.channel)
+        self.pool = descriptor_pool.DescriptorPool(self.database)
+
+    def services(self):
+        return set(self.database.get_services())
+
+    def call(self, service, method, timeout=60, **fields):
+        """The response, or an iterator over a stream of them."""
+        descriptor = self.pool.FindServiceByName(service).FindMethodByName(method)
+        request = message_factory.GetMessageClass(descriptor.input_type)(**fields)
+        response = message_factory.GetMessageClass(descriptor.output_type)
+        kind = self.channel.unary_stream if descriptor.server_streaming else self.channel.unary_unary
+        stub = kind(f"/{service}/{method}", request_serializer=lambda m: m.SerializeToString(),
+                    response_deserializer=response.FromString)
+        return stub(request, timeout=timeout)
+
+    def health(self, service=""):
+        """SERVING is 1, NOT_SERVING 2."""
+        name = service.encode()
+        request = b"\x0a" + bytes([len(name)]) + name if name else b""
+        return self.channel.unary_unary(f"/{HEALTH}/Check")(request, timeout=10)[1]
+
+    def generate(self, prompt, stream=True, **sampling):
+        """Token ids and log-probabilities, checked for wholeness."""
+        ids, logprobs, complete = [], [], None
+        for response in self.call(VLLM, "Generate", tokenized={"input_ids": prompt}, stream=stream,
+                                  sampling_params={"logprobs": 1, **sampling}):
+            assert complete is None, "a message after the last"
+            if response.HasField("chunk"):
+                ids += response.chunk.token_ids
+                logprobs += response.chunk.output_logprobs.token_logprobs
+            else:
+                complete = response.complete
+        assert complete.finish_reason in ("stop", "length")
+        if stream:
+            assert list(complete.output_ids) == ids, "chunks and complete differ"
+        else:
+            logprobs = list(complete.output_logprobs.token_logprobs)
+        assert complete.completion_tokens == len(complete.output_ids) == len(logprobs)
+        return list(complete.output_ids), logprobs
+
+
+def http_completion(server, body):
+    connection, response = server.post({"logprobs": 1, "return_token_ids": True, **body})
+    with contextlib.closing(connection):
+        assert response.status == 200, response.read()
+        choice = json.loads(response.read())["choices"][0]
+    return choice["token_ids"], floats(choice["logprobs"]["token_logprobs"]), choice["text"]
+
+
+def floats(values):
+    """What HTTP writes in decimal and gRPC as 32 bits."""
+    return list(array.array("f", values))
+
+
+def expect_code(code, call, word=""):
+    try:
+        answer = call()
+        if hasattr(answer, "__next__"):
+            list(answer)
+    except grpc.RpcError as error:
+        assert error.code() == code and word in error.details(), (error.code(), error.details())
+        return
+    raise AssertionError(f"no {code}")
+
+
+def check_reflection(client):
+    assert {VLLM, SLUICE, HEALTH} <= client.services(), client.services()
+    assert client.health() == client.health(VLLM) == client.health(SLUICE) == 1
+    expect_code(grpc.StatusCode.NOT_FOUND, lambda: client.health("nobody"))
+    info = client.call(VLLM, "GetModelInfo")
+    assert info.is_generation and info.vocab_size > 0 and info.max_context_length > 0
+    assert client.call(VLLM, "HealthCheck").healthy
+    assert client.call(VLLM, "GetServerInfo").server_type == "vllm-grpc"
+    expect_code(grpc.StatusCode.UNIMPLEMENTED, lambda: client.call(VLLM, "Embed"))
+
+
+def check_equal(server, client):
+    """Greedy and sampled requests: the same tokens and log-probabilities through both doors."""
+    for number in range(12):
+        prompt = [10 + number + i for i in range(4 + 3 * number)]
+        sampling = {"max_tokens": 20, "temperature": 0.6 * (number % 3), "seed": number,
+                    "top_p": 0.9 if number % 2 else 1.0, "top_k": 30 * (number % 2),
+                    "frequency_penalty": 0.2 * (number % 4), "ignore_eos": True}
+        ids, logprobs, text = http_completion(server, {"prompt": prompt, **sampling})
+        for stream in (True, False):
+            got = client.generate(prompt, stream=stream, **sampling)
+            assert got == (ids, logprobs), f"request {number}, stream {stream}"
+        whole = client.call(SLUICE, "Complete", prompts=[{"tokens": {"ids": prompt}}],
+                            sampling={"logprobs": 1, "return_token_ids": True, **sampling})
+        assert list(whole.choices[0].token_ids) == ids
+        assert whole.choices[0].text == text
+        assert [t.token.logprob for t in whole.choices[0].logprobs] == logprobs
+    assert server.metric("vllm:kv_cache_usage_perc") == 0
+
+
+def check_chat(server, client):
+    messages = [{"role": "user", "content": "Say hello."}]
+    connection, response = server.post({"messages": messages, "max_tokens": 12, "seed": 3},
+                                       "/v1/chat/completions")
+    with contextlib.closing(connection):
+        assert response.status == 200, response.read()
+        expected = json.loads(response.read())
+    sampling = {"max_tokens": 12, "seed": 3}
+    whole = client.call(SLUICE, "Chat", messages=messages, sampling=sampling)
+    assert whole.choices[0].text == expected["choices"][0]["message"]["content"]
+    assert whole.usage.prompt_tokens == expected["usage"]["prompt_tokens"]
+    assert whole.system_fingerprint == expected["system_fingerprint"]
+    parts = list(client.call(SLUICE, "StreamChat", messages=messages, sampling=sampling))
+    assert "".join(c.text for p in parts for c in p.choices) == whole.choices[0].text
+    assert parts[-1].usage.completion_tokens == whole.usage.completion_tokens
+
+
+def check_errors(client):
+    bad = grpc.StatusCode.INVALID_ARGUMENT
+    expect_code(bad, lambda: client.generate([1], temperature=-1), "temperature")
+    expect_code(bad, lambda: client.generate([10**9]), "prompt")
+    expect_code(bad, lambda: client.generate([1], n=10**6), "n must be")
+    expect_code(bad, lambda: client.call(SLUICE, "Chat"), "messages")
+    expect_code(grpc.StatusCode.NOT_FOUND,
+                lambda: client.call(SLUICE, "Complete", model="other", prompts=[{"text": "x"}]))
+
+
+def check_cancel(server, client):
+    endless = {"max_tokens": server.max_len - 8, "ignore_eos": True}
+    stream = client.call(VLLM, "Generate", tokenized={"input_ids": [1, 2, 3]}, stream=True,
+                         sampling_params=endless)
+    next(stream)
+    assert server.metric("vllm:num_requests_running") == 1
+    stream.cancel()
+    wait_until("cancelled", lambda: server.metric("vllm:num_requests_running") == 0, 2)
+    stream = client.call(VLLM, "Generate", request_id="r1", tokenized={"input_ids": [1, 2, 3]},
+                         sampling_params=endless)
+    wait_until("running", lambda: server.metric("vllm:num_requests_running") == 1)
+    client.call(VLLM, "Abort", request_ids=["r1"])
+    assert [r.complete.finish_reason for r in stream] == ["abort"]
+    wait_until("aborted", lambda: server.metric("vllm:num_requests_running") == 0, 2)
+    assert server.metric("vllm:kv_cache_usage_perc") == 0
+
+
+def check_streams(server, client, seconds):
+    """Both protocols at once, some leaving early: answers as alone, every block back."""
+    prompts = [[10 + n + i for i in range(8 + 5 * n)] for n in range(8)]
+    sampling = {"max_tokens": 24, "temperature": 0.7, "seed": 5, "ignore_eos": True}
+    expected = [client.generate(prompt, **sampling) for prompt in prompts]
+    end = time.monotonic() + seconds
+    failures, counts = [], [0] * 24
+
+    def run(index):
+        number = index
+        try:
+            while time.monotonic() < end:
+                prompt, answer = prompts[number % 8], expected[number % 8]
+                if index % 3 == 0:
+                    got = http_completion(server, {"prompt": prompt, **sampling})
+                    assert got[:2] == answer, "HTTP differs"
+                elif number % 5 == 0:
+                    stream = client.call(VLLM, "Generate", tokenized={"input_ids": prompt},
+                                         stream=True, sampling_params=sampling)
+                    next(stream)
+                    stream.cancel()
+                else:
+                    assert client.generate(prompt, **sampling) == answer, "gRPC differs"
+                counts[index] += 1
+                number += 3
+        except Exception as error:  # the thread's only way to tell
+            failures.append(repr(error))
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(counts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures[:3]
+    assert min(counts) > 0
+    wait_until("idle", lambda: server.metric("vllm:num_requests_running") == 0)
+    assert server.metric("vllm:kv_cache_usage_perc") == 0, "blocks are held by nobody"
+    print(f"   {sum(counts)} streams")
+
+
+def start_streams(client, count, max_tokens):
+    """Answers and error codes fill the lists that are returned."""
+    answers, codes = [], []
+
+    def run():
+        try:
+            answers.append(client.generate([5] * 8, max_tokens=max_tokens, ignore_eos=True))
+        except grpc.RpcError as error:
+            codes.append(error.code())
+
+    threads = [threading.Thread(target=run) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads, answers, codes
+
+
+def check_drain(binary, model):
+    """SIGTERM: health turns at once, running streams end whole, exit code 0."""
+    server = Server(binary, model, "--grpc-port", "0", "--max-num-seqs", "128")
+    client = Client(server)
+    assert client.health() == 1
+    client.services()
+    threads, answers, codes = start_streams(client, 100, 400)
+    wait_until("running", lambda: server.metric("vllm:num_requests_running") == 100)
+    server.process.send_signal(signal.SIGTERM)
+    wait_until("not serving", lambda: client.health() == client.health(VLLM) == 2, 2)
+    expect_code(grpc.StatusCode.UNAVAILABLE, lambda: client.generate([1]))
+    for thread in threads:
+        thread.join()
+    assert not codes and len(answers) == 100, codes
+    assert all(len(ids) == 400 for ids, _ in answers)
+    assert server.process.wait(timeout=60) == 0
+
+
+def check_cut(binary, model):
+    """At the deadline what still runs is cut, and says so."""
+    server = Server(binary, model, "--grpc-port", "0", "--drain-timeout-s", "0")
+    client = Client(server)
+    threads, answers, codes = start_streams(client, 8, server.max_len - 16)
+    wait_until("running", lambda: server.metric("vllm:num_requests_running") == 8)
+    server.process.send_signal(signal.SIGTERM)
+    for thread in threads:
+        thread.join()
+    assert not answers and codes == [grpc.StatusCode.UNAVAILABLE] * 8, (len(answers), codes)
+    assert server.process.wait(timeout=60) == 0
+
+
+def main():
+    binary, model = sys.argv[1:3]
+    server = Server(binary, model, "--grpc-port", "0")
+    client = Client(server)
+    seconds = 30 if os.environ.get("SLUICE_FULL") else 3
+    checks = (
+        ("reflection", lambda: check_reflection(client)),
+        ("equal", lambda: check_equal(server, client)),
+        ("chat", lambda: check_chat(server, client)),
+        ("errors", lambda: check_errors(client)),
+        ("cancel", lambda: check_cancel(server, client)),
+        ("streams", lambda: check_streams(server, client, seconds)),
+        ("drain", lambda: check_drain(binary, model)),
+        ("cut", lambda: check_cut(binary, model)),
+    )
+    try:
+        for name, check in checks:
+            started = time.monotonic()
+            check()
+            print(f"ok {name} ({time.monotonic() - started:.1f} s)", flush=True)
+        assert server.stop() == 0
+    finally:
+        server.process.kill()
+
+
+if __name__ == "__main__":
+    main()

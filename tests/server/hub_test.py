@@ -1,0 +1,484 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Models by name against a hub that lies, stalls and breaks off. usage: hub_test.py BINARY MODEL.gguf
+
+A mock hub answers as the real one does: the API names a commit and its files, HEAD gives hash and
+size, large files redirect to a second host. Each case makes one thing go wrong. Needs the standard
+library only; the case over TLS needs the openssl program and is skipped without it.
+"""
+import contextlib
+import fcntl
+import hashlib
+import http.server
+import json
+import os
+import shutil
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import urllib.parse
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+REPO = "org/tiny"
+FOLDER = "models--org--tiny"
+
+
+def git_sha1(data):
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+class Hub:
+    """Two servers: the hub, and the storage it redirects large files to."""
+
+    def __init__(self, files, large=(), certificate=None):
+        self.files = files
+        self.large = set(large)
+        self.token = None  # wanted in Authorization
+        self.statuses = []  # taken one after the other, before anything else is answered
+        self.headers = {}  # sent with these
+        self.cut_after = []  # bytes after which answers with large files end
+        self.no_ranges = False
+        self.wrong_range = False
+        self.lie = {}  # path -> bytes sent instead
+        self.etag = None
+        self.info = None  # body of the API's answer
+        self.redirect = None  # location instead of the storage's
+        self.log = []  # (server, method, path, Authorization, Range)
+        self.storage = self.start("storage", certificate)
+        self.hub = self.start("hub", certificate)
+        scheme = "https" if certificate else "http"
+        self.url = f"{scheme}://localhost:{self.hub.server_address[1]}"
+        self.storage_url = f"{scheme}://localhost:{self.storage.server_address[1]}"
+
+    def start(self, name, certificate):
+        hub = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                hub.answer(self, name)
+
+            do_HEAD = do_GET
+
+            def log_message(self, *_):
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return server
+
+    def close(self):
+        for server in (self.hub, self.storage):
+            server.shutdown()
+            server.server_close()
+
+    def answer(self, request, name):
+        target, _, query = request.path.partition("?")
+        path = urllib.parse.unquote(target)
+        token = request.headers.get("Authorization")
+        self.log.append((name, request.command, path, token, request.headers.get("Range")))
+        if self.statuses:
+            return self.reply(request, self.statuses.pop(0), b'{"error":"told to"}', self.headers)
+        if name == "hub" and self.token and token != f"Bearer {self.token}":
+            return self.reply(request, 401, b"", {"X-Error-Code": "RepoNotFound"})
+        if name == "storage" and query != "sign=a/":
+            return self.reply(request, 403, b"")
+        if path == f"/api/models/{REPO}/revision/main":
+            siblings = [{"rfilename": file} for file in self.files]
+            info = self.info or json.dumps({"sha": COMMIT, "siblings": siblings}).encode()
+            return self.reply(request, 200, info)
+        prefix = f"/{REPO}/resolve/{COMMIT}/"
+        file = path[len(prefix):] if name == "hub" else path[1:]
+        if not (path.startswith(prefix) or name == "storage") or file not in self.files:
+            return self.reply(request, 404, b"", {"X-Error-Code": "EntryNotFound"})
+        data = self.files[file]
+        if name == "hub" and file in self.large:
+            etag = self.etag or hashlib.sha256(data).hexdigest()
+            location = self.redirect or f"{self.storage_url}/{urllib.parse.quote(file)}?sign=a/"
+            return self.reply(request, 302, b"moved", {
+                "X-Linked-Etag": f'"{etag}"', "X-Linked-Size": str(len(data)),
+                "Location": location, "X-Repo-Commit": COMMIT})
+        return self.send_file(request, file, data)
+
+    def send_file(self, request, file, data):
+        headers = {"ETag": f'"{self.etag or git_sha1(data)}"'}
+        data = self.lie.get(file, data)
+        status, begin = 200, 0
+        wanted = request.headers.get("Range")
+        if wanted and not self.no_ranges:
+            begin = int(wanted[len("bytes="):-1])
+            if begin >= len(data):
+                return self.reply(request, 416, b"")
+            status = 206
+            shown = begin + 1 if self.wrong_range else begin
+            headers["Content-Range"] = f"bytes {shown}-{len(data) - 1}/{len(data)}"
+        self.reply(request, status, data[begin:], headers,
+                   self.cut_after.pop(0)
+                   if self.cut_after and file in self.large and request.command == "GET" else None)
+
+    def reply(self, request, status, body, headers=None, cut=None):
+        request.send_response(status)
+        for key, value in (headers or {}).items():
+            request.send_header(key, value)
+        request.send_header("Content-Length", str(len(body)))
+        request.send_header("Connection", "close")
+        request.end_headers()
+        if request.command != "HEAD":
+            with contextlib.suppress(ConnectionError):
+                request.wfile.write(body[:cut])
+        request.close_connection = True
+
+    def requests(self, server, method, ending):
+        return [r for r in self.log if r[0] == server and r[1] == method and r[2].endswith(ending)]
+
+
+def directory_files(weights):
+    index = {"metadata": {}, "weight_map": {"a": "model-00001-of-00002.safetensors",
+                                             "b": "model-00002-of-00002.safetensors"}}
+    return {
+        "README.md": b"not needed", "pytorch_model.bin": b"not needed either",
+        "config.json": b'{"model_type":"llama"}', "tokenizer.json": b"{}",
+        "tokenizer_config.json": b'{"a":1}', "generation_config.json": b"{}",
+        "chat_template.jinja": b"{{ x }}", "onnx/model.onnx": b"no",
+        "model.safetensors.index.json": json.dumps(index).encode(),
+        "model-00001-of-00002.safetensors": weights,
+        "model-00002-of-00002.safetensors": weights[::-1],
+    }
+
+
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+WEIGHTS = bytes(range(256)) * 1200
+
+
+class Case:
+    """A fresh hub and an empty cache."""
+
+    def __init__(self, binary, files=None, large=SHARDS, certificate=None):
+        self.binary = binary
+        self.hub = Hub(directory_files(WEIGHTS) if files is None else files, large, certificate)
+        self.home = tempfile.mkdtemp(prefix="hub_test")
+        self.cache = os.path.join(self.home, "hub")
+        self.environment = {"HOME": self.home, "HF_HOME": self.home, "PATH": os.environ["PATH"],
+                            "HF_ENDPOINT": self.hub.url}
+        for name in ("ASAN_OPTIONS", "UBSAN_OPTIONS"):
+            if name in os.environ:
+                self.environment[name] = os.environ[name]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.hub.close()
+        shutil.rmtree(self.home)
+
+    def start(self, *arguments, **environment):
+        return subprocess.Popen([self.binary, *arguments], stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True,
+                                env=self.environment | environment)
+
+    def fetch(self, model=REPO, *flags, **environment):
+        process = self.start("fetch", model, *flags, **environment)
+        out, err = process.communicate(timeout=120)
+        self.err = err
+        assert process.returncode in (0, 1), (process.returncode, err)
+        return out.strip() if process.returncode == 0 else None
+
+    def refused(self, *parts, model=REPO, flags=(), **environment):
+        found = self.fetch(model, *flags, **environment)
+        assert found is None, found
+        lines = [line for line in self.err.splitlines() if not line.endswith("MB/s")]
+        assert len(lines) == 1 and lines[0].startswith("sluice: "), self.err
+        for part in parts:
+            assert part in lines[0], (part, lines[0])
+
+    def path(self, *parts):
+        return os.path.join(self.cache, FOLDER, *parts)
+
+    def check_snapshot(self, path):
+        assert path == self.path("snapshots", COMMIT), path
+        for file in ("config.json", "tokenizer.json", "model.safetensors.index.json", *SHARDS):
+            with open(os.path.join(path, file), "rb") as stored:
+                assert stored.read() == self.hub.files[file], file
+            assert os.readlink(os.path.join(path, file)).startswith("../../blobs/"), file
+        assert not os.path.exists(os.path.join(path, "README.md"))
+        with open(self.path("refs", "main")) as ref:
+            assert ref.read() == COMMIT
+        left = [f for f in os.listdir(self.path("blobs")) if f.endswith(".incomplete")]
+        assert left == [], left
+
+
+def a_directory_is_fetched_once_and_only_what_is_needed(binary, _):
+    with Case(binary) as case:
+        case.check_snapshot(case.fetch())
+        assert "MB" in case.err
+        case.hub.log.clear()
+        case.check_snapshot(case.fetch())
+        assert case.hub.log == [] and case.err == "", (case.hub.log, case.err)
+        case.check_snapshot(case.fetch(HF_HUB_OFFLINE="1"))
+        os.unlink(case.path("snapshots", COMMIT, SHARDS[1]))
+        case.refused("not complete", "HF_HUB_OFFLINE", HF_HUB_OFFLINE="1")
+        case.check_snapshot(case.fetch())  # the blob is still there: linked, not downloaded
+        assert case.hub.requests("storage", "GET", "safetensors") == []
+
+
+def flags_name_the_hub_the_cache_and_the_token(binary, _):
+    with Case(binary) as case:
+        case.hub.token = "secret"
+        case.refused("status 401", "--hf-token")
+        case.refused("status 401", "this token may not", HF_TOKEN="other")
+        case.cache = os.path.join(case.home, "elsewhere")
+        found = case.fetch(REPO, "--hub-url", case.hub.url, "--download-dir", case.cache,
+                           "--hf-token", "secret", HF_ENDPOINT="http://127.0.0.1:9")
+        case.check_snapshot(found)
+        for server, _, path, token, _ in case.hub.log:
+            assert server == "hub" or token is None, f"the token went to the storage: {path}"
+        with open(os.path.join(case.home, "token"), "w") as file:
+            file.write("secret\n")
+        assert case.fetch(REPO, "--download-dir", os.path.join(case.home, "third")) is not None
+
+
+def cut_connections_resume_where_they_ended(binary, _):
+    with Case(binary) as case:
+        case.hub.cut_after = [100_000, 50_000, 1]
+        case.check_snapshot(case.fetch())
+        ranges = [r[4] for r in case.hub.requests("storage", "GET", SHARDS[0])]
+        assert ranges == [None, "bytes=100000-", "bytes=150000-", "bytes=150001-"], ranges
+
+
+def a_killed_download_is_continued(binary, _):
+    with Case(binary) as case:
+        sha = hashlib.sha256(WEIGHTS).hexdigest()
+        os.makedirs(case.path("blobs"))
+        with open(case.path("blobs", sha + ".incomplete"), "wb") as part:
+            part.write(WEIGHTS[:77])
+        case.check_snapshot(case.fetch())
+        assert [r[4] for r in case.hub.requests("storage", "GET", SHARDS[0])] == ["bytes=77-"]
+
+
+def a_wrong_part_is_thrown_away(binary, _):
+    for content in (b"x" * 77, b"y" * 500_000):  # other bytes; more than the file has
+        with Case(binary) as case:
+            os.makedirs(case.path("blobs"))
+            part = case.path("blobs", hashlib.sha256(WEIGHTS).hexdigest() + ".incomplete")
+            with open(part, "wb") as file:
+                file.write(content)
+            case.check_snapshot(case.fetch())
+
+
+def servers_without_ranges_send_all_again(binary, _):
+    with Case(binary) as case:
+        case.hub.no_ranges = True
+        case.hub.cut_after = [100_000]
+        case.check_snapshot(case.fetch())
+
+
+def a_range_that_is_not_the_wanted_one_is_not_used(binary, _):
+    with Case(binary) as case:
+        case.hub.wrong_range = True
+        case.hub.cut_after = [100_000]
+        case.check_snapshot(case.fetch())
+
+
+def a_wrong_hash_is_one_line_and_no_file(binary, _):
+    with Case(binary) as case:
+        case.hub.lie = {SHARDS[0]: b"z" * len(WEIGHTS)}
+        case.refused(SHARDS[0], "hash: found ", "expected " + hashlib.sha256(WEIGHTS).hexdigest())
+        assert not os.path.lexists(case.path("snapshots", COMMIT, SHARDS[0]))
+        assert not os.path.exists(case.path("refs", "main"))
+        case.hub.lie = {"config.json": b'{"model_type":"other"}'[:22]}
+        shutil.rmtree(case.cache)
+        case.refused("config.json", "hash: found", git_sha1(case.hub.files["config.json"]))
+        case.hub.lie = {SHARDS[0]: WEIGHTS + b"more"}
+        case.refused(SHARDS[0], "size: found more than")
+        case.hub.lie = {}
+        case.check_snapshot(case.fetch())
+
+
+def every_status_is_one_line(binary, _):
+    with Case(binary) as case:
+        for status, part in ((401, "needs a token"), (403, "needs a token"),
+                             (404, "there is no model"), (400, "status 400"), (418, "status 418")):
+            case.hub.statuses = [status]
+            case.refused(f"status {status}", part)
+        case.hub.statuses = [404]
+        case.hub.headers = {"X-Error-Code": "RevisionNotFound", "X-Error-Message": "no \xe9 x"}
+        case.refused("there is no revision main", "no   x")
+        case.hub.statuses = [429]
+        case.hub.headers = {"Retry-After": "3600"}
+        case.refused("status 429", "try again in 3600 s")
+        case.hub.headers = {}
+        case.hub.statuses = [500] * 5
+        case.refused("status 500", "tried 5 times")
+        case.hub.statuses = [503, 429, 500]
+        case.hub.headers = {"Retry-After": "0"}
+        case.check_snapshot(case.fetch())
+
+
+def ranges_that_are_refused_start_over(binary, _):
+    with Case(binary) as case:
+        sha = hashlib.sha256(WEIGHTS).hexdigest()
+        os.makedirs(case.path("blobs"))
+        with open(case.path("blobs", sha + ".incomplete"), "wb") as part:
+            part.write(WEIGHTS[:1000])
+        case.hub.lie = {SHARDS[0]: WEIGHTS[:900]}
+        case.refused("status 416 (tried 5 times)")
+        statuses = [r[4] for r in case.hub.requests("storage", "GET", SHARDS[0])]
+        assert statuses[:2] == ["bytes=1000-", None], statuses
+
+
+def hostile_answers_are_one_line(binary, _):
+    with Case(binary) as case:
+        for info, part in ((b"[]", "no JSON object"), (b"{", "no JSON object"),
+                           (b'{"sha":"../../x","siblings":[]}', "40 hex digits"),
+                           (b'{"sha":"%s"}' % COMMIT.encode(), "siblings"),
+                           (b'{"sha":"%s","siblings":[{"rfilename":"../../x.gguf"}]}'
+                            % COMMIT.encode(), "leaves the repository"),
+                           (b'{"sha":"%s","siblings":[{"rfilename":"a.bin"}]}' % COMMIT.encode(),
+                            "found a.bin")):
+            case.hub.info = info
+            case.refused(part)
+        case.hub.info = None
+        case.hub.etag = "../../../escape"
+        case.refused("etag")
+        case.hub.etag = None
+        case.hub.redirect = "ftp://elsewhere/x"
+        case.refused("location: found \"ftp://elsewhere/x\"")
+        case.hub.redirect = f"/{REPO}/resolve/{COMMIT}/{SHARDS[0]}"  # to itself
+        case.refused("more than 8 redirects")
+        case.hub.redirect = None
+        case.hub.files = dict(case.hub.files)
+        del case.hub.files[SHARDS[1]]
+        case.refused("model.safetensors.index.json: found " + SHARDS[1])
+
+
+def without_a_network_it_says_so(binary, _):
+    with Case(binary) as case:
+        case.refused("cannot connect", HF_ENDPOINT="http://127.0.0.1:9")
+        case.refused("--hub-url must look like", flags=("--hub-url", "example.org"))
+        case.refused("--revision", flags=("--revision", "../x"))
+        case.refused("no/model.gguf", model="no/model.gguf")
+        assert case.hub.log == []
+
+
+def two_processes_fetch_a_file_once(binary, _):
+    with Case(binary) as case:
+        processes = [case.start("fetch", REPO) for _ in range(4)]
+        for process in processes:
+            out, err = process.communicate(timeout=120)
+            assert process.returncode == 0, err
+            case.check_snapshot(out.strip())
+        for shard in SHARDS:
+            assert len(case.hub.requests("storage", "GET", shard)) == 1, shard
+
+
+def a_lock_of_another_client_is_waited_for(binary, _):
+    with Case(binary) as case:
+        locks = os.path.join(case.cache, ".locks", FOLDER)
+        os.makedirs(locks)
+        with open(os.path.join(locks, hashlib.sha256(WEIGHTS).hexdigest() + ".lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            process = case.start("fetch", REPO)
+            for line in process.stderr:
+                if "waiting" in line:
+                    break
+        out, _ = process.communicate(timeout=120)
+        case.check_snapshot(out.strip())
+
+
+def gguf_files_are_chosen_by_quantization(binary, model):
+    with open(model, "rb") as file:
+        real = file.read()
+    files = {"tiny-Q4_K_M.gguf": real, "tiny-Q8_0.gguf": b"eight", "tiny-Q4_K.gguf": b"four",
+             "UD/tiny-UD-Q8_0.gguf": b"other", "mmproj-Q8_0.gguf": b"eyes", "config.json": b"{}",
+             "big-Q6_K-00001-of-00002.gguf": b"part1", "big-Q6_K-00002-of-00002.gguf": b"part2",
+             "half-Q2_K-00001-of-00002.gguf": b"part1"}
+    with Case(binary, files, large=("tiny-Q4_K_M.gguf",)) as case:
+        def name(found):
+            return found[len(case.path("snapshots", COMMIT)) + 1:]
+
+        case.hub.files["my model.gguf"] = b"spaced"
+        assert name(case.fetch(REPO + ":q8_0")) == "tiny-Q8_0.gguf"
+        assert name(case.fetch(REPO)) == "tiny-Q4_K_M.gguf"
+        assert name(case.fetch(REPO + ":Q4_K")) == "tiny-Q4_K.gguf"
+        assert name(case.fetch(REPO + ":UD-Q8_0")) == "UD/tiny-UD-Q8_0.gguf"
+        assert name(case.fetch(REPO + "/UD/tiny-UD-Q8_0.gguf")) == "UD/tiny-UD-Q8_0.gguf"
+        assert name(case.fetch(REPO + ":my model.gguf")) == "my model.gguf"
+        assert name(case.fetch(REPO + ":Q6_K")) == "big-Q6_K-00001-of-00002.gguf"
+        assert os.path.exists(case.path("snapshots", COMMIT, "big-Q6_K-00002-of-00002.gguf"))
+        case.refused("found 1 parts, expected 2", model=REPO + ":Q2_K")
+        case.refused("GGUF files: found", "expected \"IQ1_S\"", model=REPO + ":IQ1_S")
+        assert name(case.fetch(REPO, HF_HUB_OFFLINE="1")) == "tiny-Q4_K_M.gguf"
+
+        process = case.start("serve", REPO, "--dry-run")
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0 and "memory plan" in out, err
+        process = case.start("tokenize", "--model", REPO, "--file", os.devnull)
+        assert process.wait(timeout=120) == 0, process.communicate()
+
+
+def dummy_weights_need_no_weights(binary, _):
+    with Case(binary) as case:
+        assert case.fetch(REPO, "--load-format", "dummy") is not None
+        assert case.hub.requests("storage", "GET", "") == []
+
+
+def tls_certificates_are_checked(binary, _):
+    if shutil.which("openssl") is None:
+        print("skipped: there is no openssl program")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        certificate = os.path.join(folder, "both.pem")
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+                        "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
+                        "-keyout", certificate, "-out", certificate + ".crt"],
+                       check=True, capture_output=True)
+        with open(certificate + ".crt") as public, open(certificate, "a") as both:
+            both.write(public.read())
+        with Case(binary, certificate=certificate) as case:
+            case.refused("TLS: ")
+            case.check_snapshot(case.fetch(SSL_CERT_FILE=certificate + ".crt"))
+            shutil.rmtree(case.cache)
+            case.hub.redirect = "http://localhost:9/x"
+            case.refused("expected a URL of https", SSL_CERT_FILE=certificate + ".crt")
+
+
+CASES = [
+    a_directory_is_fetched_once_and_only_what_is_needed,
+    flags_name_the_hub_the_cache_and_the_token,
+    cut_connections_resume_where_they_ended,
+    a_killed_download_is_continued,
+    a_wrong_part_is_thrown_away,
+    servers_without_ranges_send_all_again,
+    a_range_that_is_not_the_wanted_one_is_not_used,
+    a_wrong_hash_is_one_line_and_no_file,
+    every_status_is_one_line,
+    ranges_that_are_refused_start_over,
+    hostile_answers_are_one_line,
+    without_a_network_it_says_so,
+    two_processes_fetch_a_file_once,
+    a_lock_of_another_client_is_waited_for,
+    gguf_files_are_chosen_by_quantization,
+    dummy_weights_need_no_weights,
+    tls_certificates_are_checked,
+]
+
+
+def main():
+    binary, model = sys.argv[1:3]
+    for case in CASES:
+        if len(sys.argv) > 3 and sys.argv[3] not in case.__name__:
+            continue
+        print(case.__name__.replace("_", " "), flush=True)
+        case(os.path.abspath(binary), model)
+    print("all passed")
+
+
+if __name__ == "__main__":
+    main()

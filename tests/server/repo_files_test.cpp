@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/hub/repo_files.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "server/hub/http_fetch.h"
+
+namespace sluice::hub {
+namespace {
+
+TEST(ModelName, HasARepositoryAndPerhapsAChoice) {
+  EXPECT_EQ(parse_model_name("org/name")->repo, "org/name");
+  EXPECT_EQ(parse_model_name("org/name")->choice, "");
+  EXPECT_EQ(parse_model_name("o-1/N.b_c:Q4_K_M")->repo, "o-1/N.b_c");
+  EXPECT_EQ(parse_model_name("o-1/N.b_c:Q4_K_M")->choice, "Q4_K_M");
+  EXPECT_EQ(parse_model_name("org/name:sub/file.gguf")->choice, "sub/file.gguf");
+  EXPECT_EQ(parse_model_name("org/name/sub/file.GGUF")->choice, "sub/file.GGUF");
+}
+
+TEST(ModelName, IsNothingThatCouldOnlyBeAPath) {
+  for (const char* text : {"",
+                           "name",
+                           "/abs/name",
+                           "./org/name",
+                           "../name",
+                           "org/..",
+                           "org/",
+                           "/name",
+                           "org/name/more",
+                           "models/file.gguf",
+                           "org/name:",
+                           "org/name:../x",
+                           "org/name:a/../x",
+                           "org/na me",
+                           "org/-name",
+                           "~/models",
+                           "org/name/../../x.gguf"}) {
+    EXPECT_FALSE(parse_model_name(text)) << text;
+  }
+}
+
+std::string chosen(const std::vector<std::string>& listing, const std::string& name) {
+  const auto selection = select_files(listing, *parse_model_name(name), true);
+  return selection ? selection->gguf : selection.error().message;
+}
+
+TEST(SelectFiles, PrefersSafetensorsAndLeavesTheRest) {
+  const std::vector<std::string> listing = {"README.md",
+                                            "a-Q8_0.gguf",
+                                            "config.json",
+                                            "consolidated.safetensors",
+                                            "model.safetensors",
+                                            "original/config.json",
+                                            "tokenizer.json"};
+  const auto all = select_files(listing, *parse_model_name("o/n"), true);
+  EXPECT_EQ(all->files,
+            (std::vector<std::string>{"config.json", "tokenizer.json", "model.safetensors"}));
+  EXPECT_EQ(all->gguf, "");
+  const auto small = select_files(listing, *parse_model_name("o/n"), false);
+  EXPECT_EQ(small->files, (std::vector<std::string>{"config.json", "tokenizer.json"}));
+  EXPECT_EQ(chosen(listing, "o/n:q8_0"), "a-Q8_0.gguf");
+}
+
+TEST(SelectFiles, TakesTheOnlyGgufOrTheUsualOneOrAsks) {
+  EXPECT_EQ(chosen({"a-IQ4_XS.gguf", "mmproj-a-f16.gguf"}, "o/n"), "a-IQ4_XS.gguf");
+  EXPECT_EQ(chosen({"a-Q2_K.gguf", "a-q4_k_m.gguf"}, "o/n"), "a-q4_k_m.gguf");
+  EXPECT_EQ(chosen({"a-Q2_K.gguf", "a-Q8_0.gguf"}, "o/n"),
+            "o/n: GGUF files: found a-Q2_K.gguf, a-Q8_0.gguf, expected a choice such as "
+            "o/n:Q4_K_M");
+  EXPECT_EQ(chosen({"model.bin"}, "o/n"),
+            "o/n: files: found model.bin, expected config.json with safetensors, or GGUF");
+}
+
+TEST(SelectFiles, ReadsQuantizationsWhole) {
+  const std::vector<std::string> listing = {
+      "Q5_K_M/a-Q5_K_M.gguf", "a.Q4_K_M.gguf", "a.Q4_K_S.gguf", "a_Q3_K.gguf", "a_Q3_K_L.gguf"};
+  EXPECT_EQ(chosen(listing, "o/n:q5_k_m"), "Q5_K_M/a-Q5_K_M.gguf");
+  EXPECT_EQ(chosen(listing, "o/n:Q4_K_S"), "a.Q4_K_S.gguf");
+  EXPECT_EQ(chosen(listing, "o/n:Q3_K"), "a_Q3_K.gguf");
+  EXPECT_NE(chosen(listing, "o/n:Q4_K").find("expected \"Q4_K\""), std::string::npos);
+}
+
+TEST(SelectFiles, WantsAllPartsOfASplitFile) {
+  const std::vector<std::string> listing = {
+      "a-Q8_0-00002-of-00002.gguf", "a-Q8_0-00001-of-00002.gguf", "b-F16-00001-of-00003.gguf"};
+  const auto both = select_files(listing, *parse_model_name("o/n:Q8_0"), true);
+  EXPECT_EQ(both->files,
+            (std::vector<std::string>{"a-Q8_0-00001-of-00002.gguf", "a-Q8_0-00002-of-00002.gguf"}));
+  EXPECT_EQ(both->gguf, "a-Q8_0-00001-of-00002.gguf");
+  EXPECT_EQ(chosen(listing, "o/n:a-Q8_0-00002-of-00002.gguf"), "a-Q8_0-00001-of-00002.gguf");
+  EXPECT_EQ(chosen(listing, "o/n:F16"), "o/n: b-F16.gguf: found 1 parts, expected 3");
+}
+
+TEST(Url, HasAnOriginWhereverItLeads) {
+  EXPECT_EQ(origin_of("https://Hub.example:443/a?b"), "https://hub.example");
+  EXPECT_EQ(origin_of("http://[::1]:8080/x"), "http://[::1]:8080");
+  for (const char* bad : {"", "hub", "ftp://x/", "https://", "https://a b/", "https://me@hub/"}) {
+    EXPECT_EQ(origin_of(bad), "") << bad;
+  }
+  EXPECT_EQ(resolve_location("https://h/a/b", "/c?d"), "https://h/c?d");
+  EXPECT_EQ(resolve_location("https://h/a/b", "//other/c"), "https://other/c");
+  EXPECT_EQ(resolve_location("https://h/a", "http://other/c/"), "http://other/c/");
+  EXPECT_EQ(resolve_location("https://h/a", "javascript:x"), "");
+  EXPECT_EQ(resolve_location("https://h/a", ""), "");
+}
+
+}  // namespace
+}  // namespace sluice::hub
