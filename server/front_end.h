@@ -67,6 +67,9 @@ class FrontEnd {
 
   [[nodiscard]] bool is_draining() const { return draining_.load(); }
 
+  // Any thread: requests are answered as ever, but connections end with their answers.
+  void start_leaving() { leaving_.store(true); }
+
   void request_started() { num_requests_.fetch_add(1); }
 
   void request_done();
@@ -106,6 +109,7 @@ class FrontEnd {
            std::unique_ptr<TlsContext> tls_context);
 
   std::atomic<bool> draining_{false};
+  std::atomic<bool> leaving_{false};
   std::atomic<int64_t> num_requests_{0};
   std::atomic<int64_t> num_connections_{0};
   std::atomic<uint64_t> num_seeds_{0};

@@ -53,13 +53,23 @@ HttpAnswer::HttpAnswer(FrontEnd& front_end,
                        Exchange exchange,
                        Endpoint endpoint,
                        std::string_view model)
+    : HttpAnswer(front_end, std::move(exchange), endpoint, model, response_id(endpoint)) {}
+
+HttpAnswer::HttpAnswer(FrontEnd& front_end,
+                       Exchange exchange,
+                       Endpoint endpoint,
+                       std::string_view model,
+                       const std::string& id)
     : front_end_(front_end),
       exchange_(std::move(exchange)),
       format_(endpoint,
-              response_id(endpoint),
+              id,
               static_cast<int64_t>(std::time(nullptr)),
               model,
-              front_end.engine.model().system_fingerprint) {}
+              front_end.engine.model().system_fingerprint) {
+  // Who sent no name for the request finds it in the log by the answer's.
+  if (exchange_.request.request_id.empty()) exchange_.request.request_id = id;
+}
 
 IoWorker& HttpAnswer::worker() { return exchange_.writer->worker(); }
 

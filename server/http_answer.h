@@ -31,6 +31,12 @@ class HttpAnswer final : public Answer {
   void client_left() override;
 
  private:
+  HttpAnswer(FrontEnd& front_end,
+             Exchange exchange,
+             Endpoint endpoint,
+             std::string_view model,
+             const std::string& id);
+
   struct Choice {
     Choice(const Tokenizer& tokenizer, const GenerationRequest& request);
 

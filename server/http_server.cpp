@@ -184,15 +184,28 @@ HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 HttpServer::~HttpServer() = default;
 
-Expected<std::unique_ptr<HttpServer>> HttpServer::create(const Config& config, Engine& engine) {
+Expected<std::unique_ptr<HttpServer>> HttpServer::create(const Config& config,
+                                                         Engine& engine,
+                                                         int inherited) {
   SLUICE_TRY(auto front_end, FrontEnd::create(config, engine));
-  SLUICE_TRY(auto listener, Listener::create(config));
+  SLUICE_TRY(auto listener,
+             inherited >= 0 ? Listener::adopt(config, inherited) : Listener::create(config));
   auto impl = std::make_unique<Impl>(config, engine, std::move(front_end), std::move(listener));
   SLUICE_TRY_VOID(impl->bind_grpc());
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }
 
 uint16_t HttpServer::port() const { return impl_->listener->port(); }
+
+int HttpServer::listening_descriptor() const { return impl_->listener->descriptor(); }
+
+void HttpServer::hand_over() {
+  impl_->front_end->start_leaving();
+  impl_->workers.front()->post([this] {
+    impl_->listener->hand_over();
+    impl_->stop_accepting();
+  });
+}
 
 void HttpServer::reload() { impl_->front_end->reload(); }
 

@@ -16,7 +16,10 @@ class Engine;
 class HttpServer {
  public:
   // Binds host and port (0: any free one), or a Unix socket. The engine must outlive the server.
-  static Expected<std::unique_ptr<HttpServer>> create(const Config& config, Engine& engine);
+  // `inherited`: a listening socket that another process has handed over, or -1.
+  static Expected<std::unique_ptr<HttpServer>> create(const Config& config,
+                                                      Engine& engine,
+                                                      int inherited = -1);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
@@ -31,6 +34,10 @@ class HttpServer {
   // answers end or are cut at the drain timeout. stop(): ends everything now.
   void drain();
   void stop();
+  // Before drain(): what another process has to inherit to go on serving; and that it has. What was
+  // accepted until then is still answered, so drain() should come a moment later.
+  [[nodiscard]] int listening_descriptor() const;
+  void hand_over();
   // Any thread: reads certificates and keys again.
   void reload();
 

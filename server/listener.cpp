@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/listener.h"
 
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -110,6 +111,29 @@ Expected<std::unique_ptr<Listener>> Listener::create(const Config& config) {
                       "port");
   }
   made->port_ = bound_port(made->descriptor_);
+  return made;
+}
+
+Expected<std::unique_ptr<Listener>> Listener::adopt(const Config& config, int descriptor) {
+  int listens = 0;
+  socklen_t length = sizeof listens;
+  if (::getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) != 0 || listens == 0) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "Descriptor " + std::to_string(descriptor) +
+                          " was handed over and is no listening socket.");
+  }
+  std::unique_ptr<Listener> made(new Listener());
+  made->descriptor_ = descriptor;
+  ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+  sockaddr_storage bound = {};
+  length = sizeof bound;
+  ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&bound), &length);
+  made->family_ = bound.ss_family;
+  if (made->family_ == AF_UNIX) {
+    made->path_ = config.uds;
+  } else {
+    made->port_ = bound_port(descriptor);
+  }
   return made;
 }
 

@@ -17,6 +17,8 @@ class Listener {
   // --uds, or --host and --port (0: any free one). A socket file that nobody listens on any more is
   // replaced; one in use, or a file that is no socket, is refused.
   static Expected<std::unique_ptr<Listener>> create(const Config& config);
+  // A listening socket of the same configuration that another process has handed over.
+  static Expected<std::unique_ptr<Listener>> adopt(const Config& config, int descriptor);
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
@@ -25,6 +27,9 @@ class Listener {
   [[nodiscard]] int accept() const;
   // Stops listening; later calls of accept() fail.
   void close();
+
+  // Another process listens on the socket now and removes its file.
+  void hand_over() { path_.clear(); }
 
   [[nodiscard]] int descriptor() const { return descriptor_; }  // -1: closed
 

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/wait.h>
+
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "engine/core/log.h"
 #include "engine/engine.h"
 #include "engine/inspect.h"
 #include "server/cli/command.h"
+#include "server/cli/successor.h"
 #include "server/http_server.h"
 
 namespace sluice {
@@ -18,7 +22,8 @@ namespace {
 
 // SIGTERM, SIGINT and SIGHUP as a thread's work instead of a handler's: the signals are blocked in
 // every thread and taken here. Before a server is there, a signal ends the process; then the first
-// drains and the second stops. SIGHUP lets the server read certificates and keys again.
+// drains and the second stops. SIGHUP lets the server read certificates and keys again; SIGUSR2
+// starts another process that takes over the socket, and whose SIGTERM says that it serves.
 class SignalWatcher {
  public:
   // Before any other thread starts: they inherit the blocked signals.
@@ -27,6 +32,7 @@ class SignalWatcher {
     sigaddset(&signals_, SIGTERM);
     sigaddset(&signals_, SIGINT);
     sigaddset(&signals_, SIGHUP);
+    sigaddset(&signals_, SIGUSR2);
     pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
     thread_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
   }
@@ -35,30 +41,70 @@ class SignalWatcher {
   void set_server(HttpServer& server) { server_ = &server; }
 
  private:
+  // After handing over, for requests on connections that were accepted before.
+  static constexpr std::chrono::seconds kLastRequests{2};
+
   void watch(const std::stop_token& stop) {
-    bool draining = false;
     while (!stop.stop_requested()) {
       const timespec poll = {0, 200'000'000};
-      const int signal = sigtimedwait(&signals_, nullptr, &poll);
-      if (signal < 0) continue;
+      siginfo_t info = {};
+      const int signal = sigtimedwait(&signals_, &info, &poll);
+      reap_successor();
       HttpServer* server = server_;
+      if (signal < 0) {
+        if (drain_at_ && std::chrono::steady_clock::now() > *drain_at_) end(*server, SIGTERM);
+        continue;
+      }
       if (server == nullptr) std::_Exit(128 + signal);  // nothing is served yet
       if (signal == SIGHUP) {
         server->reload();
-        continue;
-      }
-      log_event(LogLevel::kInfo, draining ? "stopping" : "draining", "signal", signal);
-      if (draining) {
-        server->stop();
+      } else if (signal == SIGUSR2) {
+        restart(*server);
+      } else if (successor_ > 0 && info.si_pid == successor_ && !drain_at_) {
+        log_event(LogLevel::kInfo, "handed_over", "pid", successor_);
+        server->hand_over();
+        drain_at_ = std::chrono::steady_clock::now() + kLastRequests;
       } else {
-        server->drain();
+        end(*server, signal);
       }
-      draining = true;
     }
+  }
+
+  void end(HttpServer& server, int signal) {
+    drain_at_.reset();
+    log_event(LogLevel::kInfo, draining_ ? "stopping" : "draining", "signal", signal);
+    if (draining_) {
+      server.stop();
+    } else {
+      server.drain();
+    }
+    draining_ = true;
+  }
+
+  void restart(const HttpServer& server) {
+    if (successor_ > 0 || draining_ || drain_at_) return;
+    const auto started = start_successor(server.listening_descriptor());
+    if (started) {
+      successor_ = *started;
+      log_event(LogLevel::kInfo, "successor_started", "pid", successor_);
+    } else {
+      log_event(LogLevel::kError, "restart_failed", "reason", started.error().message);
+    }
+  }
+
+  // One that fails before it serves changes nothing.
+  void reap_successor() {
+    if (successor_ <= 0 || waitpid(successor_, nullptr, WNOHANG) != successor_) return;
+    log_event(LogLevel::kError, "restart_failed", "reason", "the next process has ended");
+    successor_ = -1;
   }
 
   sigset_t signals_ = {};
   std::atomic<HttpServer*> server_ = nullptr;
+  // The thread's own.
+  pid_t successor_ = -1;
+  std::optional<std::chrono::steady_clock::time_point> drain_at_;  // handed over
+  bool draining_ = false;
   std::jthread thread_;  // last: starts when the rest is there, joins before it goes
 };
 
@@ -87,7 +133,7 @@ Expected<void> run_serve(const Invocation& invocation) {
   const auto start = std::chrono::steady_clock::now();
   auto signals = std::make_unique<SignalWatcher>();
   SLUICE_TRY(const auto engine, create_engine(config));
-  SLUICE_TRY(const auto server, HttpServer::create(config, *engine));
+  SLUICE_TRY(const auto server, HttpServer::create(config, *engine, inherited_listener()));
   signals->set_server(*server);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   if (server->grpc_port() != 0) {
@@ -99,6 +145,7 @@ Expected<void> run_serve(const Invocation& invocation) {
               url_of(config, server->port()).c_str(),
               seconds.count());
   std::fflush(stdout);
+  relieve_predecessor();
   server->run();
   signals.reset();  // it may call the server until here
   engine->stop();

@@ -188,6 +188,41 @@ def check_drain(binary, model):
     assert len(answers) == 8 and all(len(logprobs) == 400 for _, logprobs in answers)
 
 
+def check_restart(binary, model):
+    """SIGUSR2 under load: another process serves, nobody is refused, running streams end whole."""
+    server = Server(binary, model)
+    expected = server.stream(request(3))
+    stop, failures, counts = threading.Event(), [], [0] * 4
+    body = {"prompt": [5] * 8, "max_tokens": 400, "ignore_eos": True, "temperature": 0}
+    long_answers = []
+
+    def client(index):
+        try:
+            while not stop.is_set():
+                assert server.stream(request(3)) == expected
+                counts[index] += 1
+        except (OSError, AssertionError, http.client.HTTPException) as error:
+            failures.append(repr(error))
+
+    threads = [threading.Thread(target=client, args=(i,)) for i in range(len(counts))]
+    threads.append(threading.Thread(target=lambda: long_answers.append(server.stream(body))))
+    for thread in threads:
+        thread.start()
+    wait_until("running", lambda: sum(counts) > 8)
+    server.process.send_signal(signal.SIGUSR2)
+    assert server.process.wait(timeout=60) == 0, server.log
+    before = sum(counts)
+    wait_until("the next process serves", lambda: sum(counts) > before + 8 or failures)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+    assert len(long_answers) == 1 and len(long_answers[0][1]) == 400
+    pid = next(int(line.split("pid=")[1]) for line in server.log if "successor_started" in line)
+    os.kill(pid, signal.SIGTERM)
+    wait_until("the next process has ended", lambda: not os.path.exists(f"/proc/{pid}"))
+
+
 def check_second_signal(binary, model):
     """A second SIGTERM does not wait for the streams; the cut stream says so."""
     server = Server(binary, model)
@@ -253,6 +288,7 @@ def main():
         ("refusals", lambda: check_refusals(server, args.binary, args.model)),
         ("drain", lambda: check_drain(args.binary, args.model)),
         ("second signal", lambda: check_second_signal(args.binary, args.model)),
+        ("restart", lambda: check_restart(args.binary, args.model)),
     )
     try:
         for name, check in checks:

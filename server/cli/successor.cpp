@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/cli/successor.h"
+
+#include <spawn.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sluice {
+namespace {
+
+constexpr std::string_view kDescriptor = "SLUICE_INHERITED_LISTENER=";
+constexpr std::string_view kPredecessor = "SLUICE_PREDECESSOR=";
+
+int number_from_environment(std::string_view assignment) {
+  const std::string name(assignment.substr(0, assignment.size() - 1));
+  const char* const text = std::getenv(name.c_str());
+  return text == nullptr ? -1 : std::atoi(text);
+}
+
+std::vector<std::string> own_arguments() {
+  std::ifstream in("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> arguments;
+  for (std::string argument; std::getline(in, argument, '\0');) arguments.push_back(argument);
+  return arguments;
+}
+
+// Where the program was; a newer one may have replaced it there.
+std::string own_program() {
+  std::error_code error;
+  std::string path = std::filesystem::read_symlink("/proc/self/exe", error).string();
+  constexpr std::string_view kReplaced = " (deleted)";
+  if (path.ends_with(kReplaced)) path.resize(path.size() - kReplaced.size());
+  return path;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> all;
+  for (std::string& text : texts) all.push_back(text.data());
+  all.push_back(nullptr);
+  return all;
+}
+
+}  // namespace
+
+Expected<pid_t> start_successor(int descriptor) {
+  std::vector<std::string> arguments = own_arguments();
+  std::vector<std::string> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (!text.starts_with(kDescriptor) && !text.starts_with(kPredecessor)) {
+      environment.emplace_back(text);
+    }
+  }
+  environment.push_back(std::string(kDescriptor) + std::to_string(descriptor));
+  environment.push_back(std::string(kPredecessor) + std::to_string(::getpid()));
+
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawn_file_actions_adddup2(&actions, descriptor, descriptor);  // not closed at exec
+  sigset_t none;
+  sigemptyset(&none);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  pid_t process = -1;
+  const int failed = ::posix_spawn(&process,
+                                   own_program().c_str(),
+                                   &actions,
+                                   &attributes,
+                                   pointers(arguments).data(),
+                                   pointers(environment).data());
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::posix_spawnattr_destroy(&attributes);
+  if (failed != 0) {
+    return make_error(ErrorCode::kUnavailable,
+                      std::string("the next process cannot be started: ") + std::strerror(failed));
+  }
+  return process;
+}
+
+int inherited_listener() {
+  // Only from the process that handed it over: its children would find the names as well.
+  return number_from_environment(kPredecessor) == ::getppid() ? number_from_environment(kDescriptor)
+                                                              : -1;
+}
+
+void relieve_predecessor() {
+  const int predecessor = number_from_environment(kPredecessor);
+  if (predecessor > 1 && predecessor == ::getppid()) ::kill(predecessor, SIGTERM);
+}
+
+}  // namespace sluice

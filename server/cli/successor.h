@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hot restart: another process of the same command line, which gets the listening socket. Both take
+// connections from the one backlog until the old process drains, so none is refused or lost.
+#pragma once
+
+#include <sys/types.h>
+
+#include "engine/core/status.h"
+
+namespace sluice {
+
+// Starts the program that now lies where this one was started from, which listens on `descriptor`.
+Expected<pid_t> start_successor(int descriptor);
+
+// In the new process: the socket that was handed over; -1: none.
+int inherited_listener();
+// It serves now: the old process may drain.
+void relieve_predecessor();
+
+}  // namespace sluice
