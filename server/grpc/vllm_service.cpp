@@ -17,6 +17,7 @@
 #include "server/grpc/request_decoder.h"
 #include "server/grpc/rpc_context.h"
 #include "server/io_worker.h"
+#include "server/json_fields.h"
 
 namespace sluice {
 namespace {
@@ -126,7 +127,7 @@ class VllmCall final : public GrpcCall {
     if (name_.second.empty()) return {};
     if (!named_.emplace(name_, generation).second) {
       return make_error(ErrorCode::kInvalidArgument,
-                        "request_id '" + name_.second + "' is already running.",
+                        "request_id '" + show_text(name_.second) + "' is already running.",
                         "request_id");
     }
     is_named_ = true;
