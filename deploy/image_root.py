@@ -142,6 +142,16 @@ def lay_out_folders(root):
     (root / "etc" / "nsswitch.conf").write_text("hosts: files dns\n")
 
 
+def install_certificates(root):
+    """Those that the distribution trusts, where its OpenSSL looks: models by name come by https."""
+    target = root / "etc" / "ssl" / "certs"
+    target.mkdir(parents=True)
+    shutil.copy2("/etc/ssl/certs/ca-certificates.crt", target)
+    place = root / "usr" / "lib" / "ssl"
+    place.mkdir(parents=True)
+    (place / "cert.pem").symlink_to("/etc/ssl/certs/ca-certificates.crt")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--binary", type=pathlib.Path, required=True)
@@ -160,7 +170,8 @@ def main():
     libraries = libraries_of(arguments.binary)
     for path in libraries:
         install_library(path, root)
-    packages = packages_of(libraries)
+    install_certificates(root)
+    packages = sorted({*packages_of(libraries), "ca-certificates"})
     for package in packages:
         target = root / "usr" / "share" / "doc" / package
         target.mkdir(parents=True)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <future>
 #include <mutex>
 #include <thread>
@@ -79,6 +80,8 @@ class LocalEngine final : public Engine {
       : config_(config), inbox_(static_cast<size_t>(config.max_num_queued_reqs) * 2 + 64) {}
 
   Expected<void> load();
+  Expected<void> enter_queue(int64_t num_tokens);
+  void leave_queue(int64_t num_tokens);
   void run();
   void drain_inbox();
   void handle(SubmitCommand& command);
@@ -101,6 +104,8 @@ class LocalEngine final : public Engine {
   std::unique_ptr<Core> core_;
   std::atomic<uint64_t> next_id_ = 1;
   std::atomic<int64_t> num_queued_ = 0;  // submitted, not yet scheduled for the first time
+  std::atomic<int64_t> num_queued_tokens_ = 0;  // of their prompts
+  std::atomic<double> tokens_per_s_ = 0;        // of late; 0: no step yet
   std::atomic<bool> draining_ = false;
   std::atomic<int64_t> step_started_ns_ = 0;
   std::atomic<int64_t> last_progress_ns_ = 0;
@@ -168,7 +173,7 @@ Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config) {
 Expected<void> LocalEngine::load() {
   SLUICE_TRY(const KvEventsOptions events, parse_kv_events_config(config_.kv_events_config));
   SLUICE_TRY(auto runner, ModelRunner::create(config_));
-  SLUICE_TRY(CheckpointText text, runner->checkpoint().text());
+  CheckpointText text = runner->take_text();
   tokenizer_ = std::move(text.tokenizer);
   if (tokenizer_->vocab_size() > runner->model().vocab_size) {
     return make_error(ErrorCode::kDataLoss,
@@ -204,19 +209,51 @@ Expected<void> LocalEngine::load() {
   return {};
 }
 
+int64_t num_prompt_tokens(const ValidRequest& request) {
+  size_t sum = 0;
+  for (const PromptSpan& span : request.prompt) sum += span.token_ids.size();
+  return static_cast<int64_t>(sum);
+}
+
+// A prompt longer than the bound on tokens may wait alone.
+Expected<void> LocalEngine::enter_queue(int64_t num_tokens) {
+  const int64_t tokens_before = num_queued_tokens_.fetch_add(num_tokens);
+  const int64_t before = num_queued_.fetch_add(1);
+  const bool too_many = before >= config_.max_num_queued_reqs;
+  if (!too_many && (before == 0 || tokens_before + num_tokens <= config_.max_num_queued_tokens)) {
+    return {};
+  }
+  leave_queue(num_tokens);
+  Error error{ErrorCode::kResourceExhausted,
+              too_many ? "The queue is full: " + std::to_string(before) + " requests wait."
+                       : "The queue is full: " + std::to_string(tokens_before) +
+                             " tokens of prompts wait.",
+              {},
+              {}};
+  // Until what waits now has been computed, at the speed of late.
+  constexpr double kLongest = 60;
+  const double rate = tokens_per_s_;
+  if (rate > 0) {
+    error.retry_after_s = static_cast<int32_t>(
+        std::clamp(std::ceil(static_cast<double>(tokens_before) / rate), 1.0, kLongest));
+  }
+  return tl::unexpected(std::move(error));
+}
+
+void LocalEngine::leave_queue(int64_t num_tokens) {
+  num_queued_tokens_.fetch_sub(num_tokens);
+  num_queued_.fetch_sub(1);
+}
+
 Expected<RequestId> LocalEngine::submit(ValidRequest request, OutputSink& sink) {
   if (draining_) {
     return make_error(ErrorCode::kUnavailable, "The server is draining and takes no new requests.");
   }
-  if (num_queued_.fetch_add(1) >= config_.max_num_queued_reqs) {
-    num_queued_.fetch_sub(1);
-    return make_error(ErrorCode::kResourceExhausted,
-                      "The queue is full: " + std::to_string(config_.max_num_queued_reqs) +
-                          " requests wait.");
-  }
+  const int64_t num_tokens = num_prompt_tokens(request);
+  SLUICE_TRY_VOID(enter_queue(num_tokens));
   const RequestId id(next_id_.fetch_add(1));
   if (!inbox_.try_push(SubmitCommand{id, std::move(request), &sink})) {
-    num_queued_.fetch_sub(1);
+    leave_queue(num_tokens);
     return make_error(ErrorCode::kUnavailable, "The engine has stopped.");
   }
   return id;
@@ -287,7 +324,7 @@ void LocalEngine::handle(SubmitCommand& command) {
   core_->requests.add(command.id, std::move(command.request), *command.sink);
   const Expected<void> status = core_->scheduler.add(std::move(added));
   if (!status) {
-    num_queued_.fetch_sub(1);
+    leave_queue(num_prompt_tokens);
     core_->requests.finish(command.id, FinishReason::kError, status.error().message, counters_);
     return;
   }
@@ -298,7 +335,7 @@ void LocalEngine::handle(const AbortCommand& command) {
   const RequestState* state = core_->requests.find(command.id);
   if (state == nullptr) return;
   if (!core_->scheduler.abort(command.id)) return;  // in flight: update() reports it
-  if (!state->scheduled) num_queued_.fetch_sub(1);
+  if (!state->scheduled) leave_queue(state->num_prompt_tokens);
   core_->requests.finish(command.id, FinishReason::kAbort, "", counters_);
 }
 
@@ -307,7 +344,8 @@ void LocalEngine::handle(const StopCommand&) { stopping_ = true; }
 void LocalEngine::step() {
   const SchedulerOutput& output = core_->scheduler.schedule();
   for (const RequestFailure& failure : output.failed) {
-    if (!core_->requests.find(failure.id)->scheduled) num_queued_.fetch_sub(1);
+    const RequestState& state = *core_->requests.find(failure.id);
+    if (!state.scheduled) leave_queue(state.num_prompt_tokens);
     core_->requests.finish(failure.id, FinishReason::kError, failure.reason, counters_);
   }
   if (!output.scheduled.empty()) {
@@ -316,7 +354,7 @@ void LocalEngine::step() {
     for (const ScheduledRequest& item : output.scheduled) {
       const Request& request = *core_->scheduler.find(item.id);
       if (core_->requests.note_scheduled(item.id, request.num_cached_tokens, started, counters_)) {
-        num_queued_.fetch_sub(1);
+        leave_queue(request.num_prompt_tokens);
       }
     }
     core_->runner->execute(output, core_->scheduler, core_->kv);
@@ -392,6 +430,10 @@ void LocalEngine::commit(const SchedulerOutput& output,
                          std::span<const SamplerResult> results,
                          Clock::time_point started) {
   const Clock::time_point now = Clock::now();
+  constexpr double kShare = 0.1;  // of the last step in the mean
+  const double rate = output.total_tokens / std::max(seconds_between(started, now), 1e-6);
+  const double before = tokens_per_s_;
+  tokens_per_s_ = before == 0 ? rate : before + kShare * (rate - before);
   const std::span<const RequestId> ids = core_->runner->sampling_requests();
   core_->sampled.clear();
   for (size_t i = 0; i < ids.size(); ++i) {

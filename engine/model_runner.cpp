@@ -37,6 +37,15 @@ std::string rope_variant(const ModelConfig& model, const MemoryPlan& plan) {
   return plan.max_model_len > original ? "|long rope" : "|short rope";
 }
 
+// Of the headers and of the tensors that were packed.
+uint64_t content_hash(const Checkpoint& checkpoint, const WeightStore& weights) {
+  uint64_t hash = weights.content_hash();
+  for (const CheckpointFile& file : checkpoint.files()) {
+    hash = XXH3_64bits_withSeed(file.bytes.data(), file.header_bytes, hash);
+  }
+  return hash;
+}
+
 std::string fingerprint_of(uint64_t file_hash,
                            const Config& config,
                            const ModelConfig& model,
@@ -131,13 +140,9 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config)
   runner->checkpoint_ = std::move(planned.checkpoint);
   runner->plan_ = plan;
 
-  // The hash reads the file while repacking does; both find it in the page cache.
-  uint64_t file_hash = 0;
-  std::thread hasher([&] {
-    for (const std::span<const std::byte> bytes : runner->checkpoint_->contents()) {
-      file_hash = XXH3_64bits_withSeed(bytes.data(), bytes.size(), file_hash);
-    }
-  });
+  // Vocabularies take as long as the weights of a small model, and other cores.
+  Expected<CheckpointText> text;
+  std::thread text_reader([&] { text = runner->checkpoint_->text(); });
   runner->weights_ = std::make_unique<WeightStore>(*runner->checkpoint_);
   Expected<std::unique_ptr<Model>> model = [&]() -> Expected<std::unique_ptr<Model>> {
     SLUICE_TRY_VOID(runner->weights_->allocate(plan.weight_bytes));
@@ -146,10 +151,13 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config)
         {.activation_bits = config.activation_bits, .max_model_len = plan.max_model_len},
         *runner->weights_);
   }();
-  hasher.join();
+  text_reader.join();
   if (!model) return tl::unexpected(std::move(model).error());
+  if (!text) return tl::unexpected(std::move(text).error());
+  runner->text_ = std::move(*text);
   runner->model_ = std::move(*model);
-  runner->fingerprint_ = fingerprint_of(file_hash, config, planned.model, plan);
+  const uint64_t content = content_hash(*runner->checkpoint_, *runner->weights_);
+  runner->fingerprint_ = fingerprint_of(content, config, planned.model, plan);
 
   SLUICE_TRY(runner->arena_, AlignedBuffer::allocate(plan.arena_bytes, "activations"));
   runner->model_->bind(planned.bounds, runner->arena_.span());

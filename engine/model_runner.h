@@ -59,6 +59,8 @@ class ModelRunner {
 
   [[nodiscard]] const kernels::Device& device() const { return *device_; }
   [[nodiscard]] const Checkpoint& checkpoint() const { return *checkpoint_; }
+  // Tokenizer and template, read beside the weights; once.
+  [[nodiscard]] CheckpointText take_text() { return std::move(text_); }
   [[nodiscard]] const MemoryPlan& plan() const { return plan_; }
   [[nodiscard]] const ModelConfig& model() const { return model_->config(); }
   [[nodiscard]] std::vector<KvGroupSpec> kv_groups() const;
@@ -72,6 +74,7 @@ class ModelRunner {
 
   std::unique_ptr<kernels::Device> device_;
   std::unique_ptr<Checkpoint> checkpoint_;
+  CheckpointText text_;
   std::unique_ptr<WeightStore> weights_;
   std::unique_ptr<Model> model_;
   MemoryPlan plan_;

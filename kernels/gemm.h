@@ -14,8 +14,10 @@
 //   float activations:        for k in order: acc = fma(w, x, acc), w = the fp32 weight, which is
 //                             fma(code, d_w, m_w) for integer formats.
 // Where a format has sub-scales, d_w and m_w are the block's scale times the integer sub-scale:
-// products of at most 19 bits, exact in fp32, so that nothing is rounded twice and no integer sum
-// can overflow.
+// products of at most 19 bits, exact in fp32, so that nothing is rounded twice. Multiplying the
+// integer sums by their sub-scales instead, for one fma a group in formats with a scale per 16,
+// would need more than 32 bits with int16 activations and more than 24 with int8 ones, which the
+// conversion to float would round.
 // The 8 segment values fold as ((s0+s1)+(s2+s3))+((s4+s5)+(s6+s7)). Then bias is added, if any.
 #pragma once
 

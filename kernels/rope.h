@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -29,16 +30,22 @@ struct RopeParams {
 // (kernels/cpu/math64.h, no libm) and rounded once: angle = position * f_i,
 // f_i = freq_base^(-2 i / rotary_dim) * freq_scale / freq_factors[i]; both are multiplied by
 // attention_factor before rounding. Angles up to 1e6 rad.
+//
+// Rows are computed when a position is first used: a long context costs its table when it is used.
 class RopeTable {
  public:
+  // Room for all positions, no rows yet.
   RopeTable(const RopeParams& params, int32_t num_positions);
 
+  // Computes the rows below `end`; before they are read, and by no two threads at once.
+  void prepare(int32_t end);
+
   [[nodiscard]] const float* cos_row(int64_t position) const {
-    return cos_.data() + position * num_pairs_;
+    return cos_.get() + position * num_pairs_;
   }
 
   [[nodiscard]] const float* sin_row(int64_t position) const {
-    return sin_.data() + position * num_pairs_;
+    return sin_.get() + position * num_pairs_;
   }
 
   [[nodiscard]] int32_t num_pairs() const { return num_pairs_; }
@@ -49,8 +56,12 @@ class RopeTable {
 
  private:
   int32_t num_pairs_;
+  int32_t num_positions_;
+  int32_t num_ready_ = 0;  // positions with rows
   RopeStyle style_;
-  std::vector<float> cos_, sin_;
+  double attention_factor_;
+  std::vector<double> step_;  // radians per position, by pair
+  std::unique_ptr<float[]> cos_, sin_;  // uninitialized past num_ready_: memory comes with use
 };
 
 // Rotates q and k in place (x' = x*cos - y*sin, y' = x*sin + y*cos, each fma(x, cos, -(y*sin)) and

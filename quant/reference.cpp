@@ -299,8 +299,11 @@ std::optional<NonFinite> find_non_finite(WeightFormat format, const std::byte* r
       return NonFinite{.block = i, .value = std::numeric_limits<float>::quiet_NaN()};
     }
     for (int s = 0; s < info.num_scales; ++s) {
-      const float value = half_to_float(load<uint16_t>(block + info.scale_offset + 2 * s));
-      if (!std::isfinite(value)) return NonFinite{.block = i, .value = value};
+      const auto half = load<uint16_t>(block + info.scale_offset + 2 * s);
+      constexpr uint16_t kExponent = 0x7c00;
+      if ((half & kExponent) == kExponent) {
+        return NonFinite{.block = i, .value = half_to_float(half)};
+      }
     }
   }
   return std::nullopt;

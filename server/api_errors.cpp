@@ -91,13 +91,17 @@ int grpc_status(ErrorCode code) { return row_of(code).grpc; }
 
 int retry_after_s(ErrorCode code) { return row_of(code).retry_after_s; }
 
+int retry_after_s(const Error& error) {
+  return error.retry_after_s > 0 ? error.retry_after_s : retry_after_s(error.code);
+}
+
 std::string error_json(const Error& error) { return body_json(http_status(error.code), error); }
 
 HttpResponse error_response(const Error& error) {
   HttpResponse response;
   response.status = http_status(error.code);
   response.body = body_json(response.status, error);
-  if (const int seconds = retry_after_s(error.code); seconds > 0) {
+  if (const int seconds = retry_after_s(error); seconds > 0) {
     response.headers.emplace_back("Retry-After", std::to_string(seconds));
   }
   if (response.status == 503) response.close = true;  // another replica answers the next request

@@ -13,6 +13,7 @@ namespace sluice {
 int http_status(ErrorCode code);
 int grpc_status(ErrorCode code);    // a grpc::StatusCode
 int retry_after_s(ErrorCode code);  // 0: none
+int retry_after_s(const Error& error);
 
 // {"error":{"message","type","param","code"}}, all four always there.
 std::string error_json(const Error& error);

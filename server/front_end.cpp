@@ -48,7 +48,7 @@ FrontEnd::FrontEnd(const Config& server_config,
     : config(server_config),
       engine(served),
       model_names(names_of(server_config, served)),
-      authenticator(server_config.api_key),
+      authenticator(server_config),
       chat_template(std::move(compiled)),
       tls(std::move(tls_context)),
       cors(server_config),
@@ -68,13 +68,15 @@ Expected<std::unique_ptr<FrontEnd>> FrontEnd::create(const Config& config, Engin
     compiled.emplace(std::move(*result));
   }
   SLUICE_TRY(auto tls, TlsContext::create(config));
-  return std::unique_ptr<FrontEnd>(
+  std::unique_ptr<FrontEnd> made(
       new FrontEnd(config, engine, std::move(compiled), std::move(tls)));
+  SLUICE_TRY_VOID(made->authenticator.load());
+  return made;
 }
 
-void FrontEnd::reload() const {
-  Expected<void> done;
-  if (tls != nullptr) done = tls->reload();
+void FrontEnd::reload() {
+  Expected<void> done = authenticator.load();
+  if (done && tls != nullptr) done = tls->reload();
   if (done) {
     log_event(LogLevel::kInfo, "reloaded");
   } else {
@@ -106,11 +108,11 @@ void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> write
     }
     exchange.route_idx = i;
     if (route.auth == RouteAuth::kKey) {
-      const auto salt = authenticator.authenticate(seen);
-      if (!salt) {
+      exchange.tenant = authenticator.find_tenant(seen);
+      if (exchange.tenant == nullptr) {
         return fail(exchange, Error{ErrorCode::kUnauthenticated, "Invalid API key.", {}, {}});
       }
-      exchange.tenant_salt = *salt;
+      exchange.tenant_salt = exchange.tenant->salt();
     }
     return route.handler(*this, std::move(exchange));
   }
@@ -122,8 +124,24 @@ void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> write
   respond(exchange, std::move(response));
 }
 
+void FrontEnd::log_request(const Exchange& exchange, int status) const {
+  if (!config.enable_log_requests) return;
+  const std::chrono::duration<double, std::milli> elapsed =
+      std::chrono::steady_clock::now() - exchange.arrival;
+  LogLine line(LogLevel::kInfo, "request");
+  line.add("id", exchange.request.request_id).add("method", exchange.request.method);
+  line.add("path", exchange.request.path).add("status", status).add("ms", elapsed.count());
+  if (exchange.tenant != nullptr) line.add("key", exchange.tenant->name());
+  if (exchange.prompt_tokens >= 0) {
+    line.add("prompt_tokens", exchange.prompt_tokens);
+    line.add("output_tokens", exchange.output_tokens);
+  }
+  line.emit();
+}
+
 void FrontEnd::respond(const Exchange& exchange, HttpResponse response) {
   http_counters.count(exchange.route_idx, response.status);
+  log_request(exchange, response.status);
   if (is_draining()) response.close = true;
   exchange.writer->send(std::move(response));
 }

@@ -32,6 +32,10 @@ struct Exchange {
   std::shared_ptr<ResponseWriter> writer;  // shared with the connection's pending operations
   size_t route_idx = 0;
   uint64_t tenant_salt = 0;
+  std::shared_ptr<Tenant> tenant;  // null on routes that need no key
+  // For the log; -1: nothing was generated.
+  int64_t prompt_tokens = -1;
+  int64_t output_tokens = -1;
   std::chrono::steady_clock::time_point arrival;
 };
 
@@ -44,6 +48,8 @@ class FrontEnd {
   // Sends and counts.
   void respond(const Exchange& exchange, HttpResponse response);
   void fail(const Exchange& exchange, const Error& error);
+  // One line, where that is asked for. respond() does it for what it sends.
+  void log_request(const Exchange& exchange, int status) const;
 
   // What one request is checked against; takes a seed for it. Any thread.
   ValidationContext validation_context(uint64_t tenant_salt,
@@ -54,7 +60,7 @@ class FrontEnd {
 
   // Any thread: certificates and keys are read again; what is wrong with them is logged, and the
   // old ones stay.
-  void reload() const;
+  void reload();
 
   // Any thread.
   void start_draining() { draining_.store(true); }
@@ -80,7 +86,7 @@ class FrontEnd {
   const Config config;
   Engine& engine;
   const std::vector<std::string> model_names;  // at least one; the first is the default
-  const Authenticator authenticator;
+  Authenticator authenticator;
   const std::optional<ChatTemplate> chat_template;
   const std::unique_ptr<TlsContext> tls;  // null: plain HTTP
   const CorsPolicy cors;

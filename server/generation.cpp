@@ -102,6 +102,7 @@ void Generation::append_token(size_t choice_idx, const TokenOutput& output, std:
 
 void Generation::finish_choice(Choice& choice, FinishReason reason) {
   choice.finish_reason = reason;
+  if (request_.lease != nullptr) request_.lease->add_tokens(choice.num_tokens);
   front_end_.finish_counters.count(reason);
   --num_open_;
 }
@@ -119,10 +120,16 @@ void Generation::tell(size_t choice_idx, std::string_view text) {
   answer_->tell(news, usage());
 }
 
+// No more tokens count. The client's key may be used again before it learns of the end.
+void Generation::end() {
+  done_ = true;
+  request_.lease.reset();
+}
+
 void Generation::flush() {
   if (done_) return;
   if (num_open_ > 0) return answer_->flush();
-  done_ = true;
+  end();
   answer_->finish(returned_choices(), usage());
 }
 
@@ -163,8 +170,8 @@ Usage Generation::usage() const {
 
 void Generation::fail(const Error& error) {
   if (done_) return;
-  done_ = true;
   abort_open_choices(FinishReason::kError);
+  end();
   answer_->fail(error);
 }
 
@@ -190,8 +197,8 @@ void Generation::abort_open_choices(FinishReason reason) {
 
 void Generation::cancel() {
   if (done_) return;
-  done_ = true;
   abort_open_choices(FinishReason::kAbort);
+  end();
   answer_->client_left();
 }
 

@@ -55,6 +55,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   void append_token(size_t choice_idx, const TokenOutput& output, std::string& text);
   void finish_choice(Choice& choice, FinishReason reason);
+  void end();
   void tell(size_t choice_idx, std::string_view text);
   void abort_open_choices(FinishReason reason);
   [[nodiscard]] std::vector<size_t> returned_choices() const;

@@ -13,6 +13,15 @@ namespace sluice {
 namespace {
 
 // Validates, then runs a Generation.
+// Of each prompt once.
+int64_t num_prompt_tokens(const GenerationRequest& request) {
+  int64_t sum = 0;
+  for (size_t i = 0; i < request.requests.size(); i += static_cast<size_t>(request.num_choices)) {
+    sum += static_cast<int64_t>(request.requests[i].prompt.front().token_ids.size());
+  }
+  return sum;
+}
+
 void start_generation(FrontEnd& front_end, Exchange exchange, Endpoint endpoint) {
   if (front_end.is_draining()) {
     return front_end.fail(exchange,
@@ -23,6 +32,12 @@ void start_generation(FrontEnd& front_end, Exchange exchange, Endpoint endpoint)
   auto request = validate_generation(context, exchange.request.body, endpoint);
   if (!request) return front_end.fail(exchange, request.error());
   std::string().swap(exchange.request.body);
+  exchange.prompt_tokens = num_prompt_tokens(*request);
+  exchange.output_tokens = 0;
+  const auto admitted =
+      exchange.tenant->admit(exchange.prompt_tokens, std::chrono::steady_clock::now());
+  if (!admitted) return front_end.fail(exchange, admitted.error());
+  request->lease = std::make_shared<TenantLease>(exchange.tenant);
   auto answer =
       std::make_shared<HttpAnswer>(front_end, std::move(exchange), endpoint, request->model);
   std::make_shared<Generation>(front_end, std::move(answer), std::move(*request))->start();
@@ -136,6 +151,7 @@ void HttpAnswer::flush() {
 }
 
 void HttpAnswer::finish(std::span<const size_t> returned, const Usage& usage) {
+  exchange_.output_tokens = usage.completion_tokens;
   if (!request_->stream) return send_whole(returned, usage);
   begin_stream();
   // Usage and the end leave in one write: proxies read usage out of the last piece of body.
@@ -144,6 +160,7 @@ void HttpAnswer::finish(std::span<const size_t> returned, const Usage& usage) {
   events_ += kDoneEvent;
   exchange_.writer->write(events_);
   exchange_.writer->finish_stream();
+  front_end_.log_request(exchange_, 200);
 }
 
 void HttpAnswer::send_whole(std::span<const size_t> returned, const Usage& usage) {
@@ -192,11 +209,13 @@ void HttpAnswer::fail(const Error& error) {
   events_ += kDoneEvent;
   exchange_.writer->write(events_);
   exchange_.writer->finish_stream();
+  front_end_.log_request(exchange_, http_status(error.code));
 }
 
 void HttpAnswer::client_left() {
-  if (streaming_) return;
   constexpr int kClientClosedRequest = 499;
+  front_end_.log_request(exchange_, kClientClosedRequest);
+  if (streaming_) return;
   front_end_.http_counters.count(exchange_.route_idx, kClientClosedRequest);
 }
 

@@ -71,7 +71,9 @@ int run_main(int argc, const char* const* argv) {
   if (getpid() == 1) std::signal(SIGCHLD, SIG_IGN);
   ParsedCommandLine parsed = parse_command_line(argc, argv);
   if (!parsed.invocation) return parsed.exit_code;
-  init_log(log_level_of(parsed.invocation->config.log_level));
+  const Config& config = parsed.invocation->config;
+  init_log(log_level_of(config.log_level),
+           config.log_format == "json" ? LogFormat::kJson : LogFormat::kText);
   const Expected<void> done = run(std::move(*parsed.invocation));
   if (!done) {
     std::fprintf(stderr, "sluice: %s\n", done.error().message.c_str());

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "server/chat_template.h"
 #include "server/parameters.h"
+#include "server/tenant.h"
 
 namespace sluice {
 
@@ -45,6 +47,7 @@ struct GenerationRequest {
   int32_t num_prompt_logprobs = -1;    // of `prompt_logprobs`; -1: not in the answer
   int32_t num_echoed_logprobs = -1;    // of the echoed prompt; -1: none
   bool only_echo = false;              // max_tokens 0: the one token generated is not answered
+  std::shared_ptr<TenantLease> lease;  // set at admission, where the client's key counts
   uint64_t seed = 0;                   // of choice 0
   StopConfig stop;
   std::vector<std::string> echoed;  // before each prompt's answers; empty: no echo

@@ -39,6 +39,7 @@ struct Config {
   int32_t max_num_batched_tokens = 512;
   int32_t step_target_ms = 50;             // predicted milliseconds a step may take
   int32_t max_num_queued_reqs = 1024;      // waiting requests; more get 429
+  int64_t max_num_queued_tokens = 4 << 20;  // of their prompts; the same
 
   int32_t debug_preempt_every = 0;  // steps; 0: never. Makes preemption testable
 
@@ -60,7 +61,11 @@ struct Config {
   bool allow_credentials = false;
   std::string grpc_host;                   // empty: host
   int32_t grpc_port = -1;                  // -1: no gRPC; 0: a free one
-  std::vector<std::string> api_key;        // empty: no authentication
+  std::vector<std::string> api_key;        // with the file's; none: no authentication
+  std::string api_key_file;                // lines of name, key and limits
+  int32_t max_requests_per_key = 0;        // under way; 0: no limit
+  int32_t requests_per_minute_per_key = 0;
+  int32_t tokens_per_minute_per_key = 0;   // prompt and output
   int32_t io_threads = 1;
   int64_t max_body_bytes = 16 << 20;
   int32_t max_gzip_ratio = 100;            // inflated over compressed size of a body
@@ -81,6 +86,8 @@ struct Config {
   int32_t drain_timeout_s = 60;               // SIGTERM: running streams end within this
   int32_t unhealthy_after_s = 30;             // no progress for so long: /health turns 503
   std::string log_level = "info";             // trace, debug, info, warning, error
+  std::string log_format = "text";            // text, json
+  bool enable_log_requests = false;           // a line for each answer, without its text
 };
 
 enum class KnobKind : uint8_t { kInteger, kBytes, kBoolean, kString, kStringList, kChoice };

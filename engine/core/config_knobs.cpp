@@ -392,6 +392,12 @@ std::vector<Knob> make_engine_knobs() {
                                             "requests",
                                             {1, 1000000},
                                             "Waiting requests at most; more get status 429."),
+      integer<&Config::max_num_queued_tokens>(
+          "max-num-queued-tokens",
+          "scheduler",
+          "tokens",
+          {1, int64_t{1} << 40},
+          "Tokens of waiting prompts at most; more get status 429."),
       integer_or_auto<&Config::threads>("threads",
                                         "compute",
                                         "threads",
@@ -439,6 +445,10 @@ std::vector<Knob> make_server_knobs() {
                                   "TCP port of gRPC, usually 50051; 0 takes a free one, -1: none."),
       list<&Config::api_key>(
           "api-key", "server", "Accepted bearer tokens; none: no authentication."),
+      string<&Config::api_key_file>(
+          "api-key-file",
+          "server",
+          "File with a line for each key: name, key, limits; read again on SIGHUP."),
       integer<&Config::io_threads>("io-threads",
                                    "server",
                                    "threads",
@@ -452,6 +462,22 @@ std::vector<Knob> make_limit_knobs() {
   return {
       bytes<&Config::max_body_bytes>(
           "max-body-bytes", "server", {kKiB, kGiB}, "Largest request body."),
+      integer<&Config::max_requests_per_key>("max-requests-per-key",
+                                             "server",
+                                             "requests",
+                                             {0, 1000000},
+                                             "Requests under way with one key; 0: no limit."),
+      integer<&Config::requests_per_minute_per_key>("requests-per-minute-per-key",
+                                                    "server",
+                                                    "requests",
+                                                    {0, 1000000000},
+                                                    "Requests a minute with one key; 0: no limit."),
+      integer<&Config::tokens_per_minute_per_key>(
+          "tokens-per-minute-per-key",
+          "server",
+          "tokens",
+          {0, 2000000000},
+          "Tokens of prompts and output a minute with one key; 0: no limit."),
       integer<&Config::max_gzip_ratio>(
           "max-gzip-ratio", "server", "", {1, 1100}, "Times that a gzip body may grow."),
       bytes<&Config::max_header_bytes>(
@@ -515,6 +541,10 @@ std::vector<Knob> make_limit_knobs() {
                                  "",
                                  "trace|debug|info|warning|error",
                                  "Least important messages to write to stderr."),
+      choice<&Config::log_format>(
+          "log-format", "log", "", "text|json", "Form of log lines: key=value, or JSON objects."),
+      boolean<&Config::enable_log_requests>(
+          "enable-log-requests", "log", "A line for each answer; never prompts or their answers."),
   };
 }
 

@@ -4,6 +4,8 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 
@@ -12,11 +14,16 @@ namespace {
 
 spdlog::level::level_enum to_spdlog(LogLevel level) {
   switch (level) {
-    case LogLevel::kTrace: return spdlog::level::trace;
-    case LogLevel::kDebug: return spdlog::level::debug;
-    case LogLevel::kInfo: return spdlog::level::info;
-    case LogLevel::kWarning: return spdlog::level::warn;
-    case LogLevel::kError: return spdlog::level::err;
+    case LogLevel::kTrace:
+      return spdlog::level::trace;
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
   }
   return spdlog::level::info;
 }
@@ -30,13 +37,84 @@ spdlog::logger& logger() {
   return *instance;
 }
 
+// A valid character of UTF-8 at `at`, or 0: its bytes.
+size_t character_bytes(std::string_view text, size_t at) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[at + i]); };
+  const unsigned lead = byte(0);
+  const size_t length = lead < 0x80                   ? 1
+                        : lead >= 0xC2 && lead < 0xE0 ? 2
+                        : lead >= 0xE0 && lead < 0xF0 ? 3
+                        : lead >= 0xF0 && lead < 0xF5 ? 4
+                                                      : 0;
+  if (length == 0 || at + length > text.size()) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  }
+  const bool is_overlong = (lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xF0 && byte(1) < 0x90);
+  const bool is_outside = (lead == 0xED && byte(1) > 0x9F) || (lead == 0xF4 && byte(1) > 0x8F);
+  return is_overlong || is_outside ? 0 : length;
+}
+
+void append_json_text(std::string& out, std::string_view text) {
+  out += '"';
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = character_bytes(text, at);
+    const char c = text[at];
+    if (length == 0 || static_cast<unsigned char>(c) < 0x20) {
+      char escape[8];
+      std::snprintf(escape, sizeof escape, "\\u%04x", length == 0 ? 0xFFFD : c);
+      out += escape;
+    } else {
+      if (c == '"' || c == '\\') out += '\\';
+      out += text.substr(at, length);
+    }
+    at += std::max<size_t>(length, 1);
+  }
+  out += '"';
+}
+
+bool g_json = false;  // written at start-up
+
 }  // namespace
 
-void init_log(LogLevel level) { logger().set_level(to_spdlog(level)); }
+void init_log(LogLevel level, LogFormat format) {
+  g_json = format == LogFormat::kJson;
+  logger().set_level(to_spdlog(level));
+  // The object's end is written here: the pairs come before it.
+  logger().set_pattern(g_json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e","level":"%l",%v})"
+                              : "%Y-%m-%dT%H:%M:%S.%e %^%L%$ %v");
+}
 
 bool log_enabled(LogLevel level) { return logger().should_log(to_spdlog(level)); }
 
+LogLine::LogLine(LogLevel level, std::string_view event) : level_(level) {
+  if (!g_json) {
+    text_ = event;
+    return;
+  }
+  text_ = "\"event\":";
+  append_json_text(text_, event);
+}
+
+LogLine& LogLine::add_plain(std::string_view key, std::string_view value) {
+  if (g_json) {
+    text_ += ',';
+    append_json_text(text_, key);
+    text_.append(":").append(value);
+  } else {
+    text_.append(" ").append(key).append("=").append(value);
+  }
+  return *this;
+}
+
 LogLine& LogLine::add(std::string_view key, std::string_view value) {
+  if (g_json) {
+    text_ += ',';
+    append_json_text(text_, key);
+    text_ += ':';
+    append_json_text(text_, value);
+    return *this;
+  }
   text_.append(" ").append(key).append("=");
   const bool quote = value.empty() || value.find_first_of(" \"=\n\t") != std::string_view::npos;
   if (!quote) {
@@ -61,7 +139,8 @@ LogLine& LogLine::add(std::string_view key, std::string_view value) {
 LogLine& LogLine::add(std::string_view key, double value) {
   char buffer[32];
   const int length = std::snprintf(buffer, sizeof buffer, "%.6g", value);
-  return add(key, std::string_view(buffer, static_cast<size_t>(length)));
+  if (g_json && !std::isfinite(value)) return add_plain(key, "null");
+  return add_plain(key, std::string_view(buffer, static_cast<size_t>(length)));
 }
 
 void LogLine::emit() const {

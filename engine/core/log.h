@@ -12,13 +12,16 @@ namespace sluice {
 
 enum class LogLevel : uint8_t { kTrace, kDebug, kInfo, kWarning, kError };
 
-// Sets the threshold and sends lines to stderr. Any thread; first call at start-up.
-void init_log(LogLevel level);
+// kJson: one object a line, with time, level, event and the pairs.
+enum class LogFormat : uint8_t { kText, kJson };
+
+// Sets the threshold and sends lines to stderr. At start-up, before other threads log.
+void init_log(LogLevel level, LogFormat format = LogFormat::kText);
 bool log_enabled(LogLevel level);
 
 class LogLine {
  public:
-  LogLine(LogLevel level, std::string_view event) : level_(level), text_(event) {}
+  LogLine(LogLevel level, std::string_view event);
 
   LogLine& add(std::string_view key, std::string_view value);  // quoted when it holds blanks
   LogLine& add(std::string_view key, const char* value) {
@@ -28,17 +31,19 @@ class LogLine {
     return add(key, std::string_view(value));
   }
   LogLine& add(std::string_view key, bool value) {
-    return add(key, std::string_view(value ? "true" : "false"));
+    return add_plain(key, value ? "true" : "false");
   }
   LogLine& add(std::string_view key, double value);
   template <std::integral T>
   LogLine& add(std::string_view key, T value) {
-    return add(key, std::string_view(std::to_string(value)));
+    return add_plain(key, std::to_string(value));
   }
 
   void emit() const;
 
  private:
+  LogLine& add_plain(std::string_view key, std::string_view value);  // the same in both forms
+
   LogLevel level_;
   std::string text_;
 };

@@ -31,6 +31,7 @@ struct [[nodiscard]] Error {
   std::string message;            // rule, found value and place, in one line
   std::string param;              // request field or flag at fault; empty when none
   std::string machine_code = {};  // e.g. "context_length_exceeded"; empty when none
+  int32_t retry_after_s = 0;      // with scarcity: when to come back; 0: not known
 };
 
 template <typename T>
@@ -41,7 +42,7 @@ using Expected = tl::expected<T, Error>;
                                                       std::string param = {},
                                                       std::string machine_code = {}) {
   return tl::unexpected<Error>(
-      Error{code, std::move(message), std::move(param), std::move(machine_code)});
+      Error{code, std::move(message), std::move(param), std::move(machine_code), 0});
 }
 
 std::string_view to_string(ErrorCode code);

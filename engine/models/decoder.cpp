@@ -314,6 +314,8 @@ void DecoderModel::logits(const ForwardContext& context,
 void DecoderModel::forward(const ForwardContext& context) {
   const ForwardBatch& batch = context.batch;
   const auto num_tokens = static_cast<int32_t>(batch.token_ids.size());
+  const auto last = std::max_element(batch.positions.begin(), batch.positions.end());
+  for (kernels::RopeTable& rope : ropes_) rope.prepare(*last + 1);
   buffers_.hidden_in.set_num_rows(num_tokens);
   kernels::embedding(context.exec,
                      {.table = &embedding_.weight(0),

@@ -65,7 +65,10 @@ Expected<HfText> load_hf_text(const std::string& directory) {
   auto tokenizer = create_hf_tokenizer(files);
   if (!tokenizer) {
     Error error = std::move(tokenizer).error();
-    error.message = directory + ": " + error.message;
+    // Parts that GGUF has as well do not know the file.
+    const std::string first = error.message.substr(0, error.message.find(": "));
+    error.message =
+        directory + ": " + (first.ends_with(".json") ? "" : "tokenizer.json: ") + error.message;
     return tl::unexpected(std::move(error));
   }
   HfText result;

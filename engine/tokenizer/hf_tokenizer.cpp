@@ -87,7 +87,7 @@ class HfReader {
   Expected<void> read_unigram(bool is_byte_level);
   Expected<void> read_special_tokens(const HfTokenizerFiles& files);
   Expected<TokenId> special_token(const Json& config, std::string_view key) const;
-  Expected<void> add_ends(const Json& config);
+  Expected<void> add_ends(const Json& config, const std::string& file);
   [[nodiscard]] TokenId find_name(std::string_view name) const;
 
   // Tokens that text can become without being named in it.
@@ -336,13 +336,13 @@ Expected<TokenId> HfReader::special_token(const Json& config, std::string_view k
 }
 
 // eos_token_id is an id or a list of them.
-Expected<void> HfReader::add_ends(const Json& config) {
+Expected<void> HfReader::add_ends(const Json& config, const std::string& file) {
   const Json* field = json_field(config, "eos_token_id");
   if (field == nullptr) return {};
   const Json list = field->is_array() ? *field : Json::array({*field});
   for (const Json& id : list) {
     if (!id.is_number_integer()) {
-      return make_error(ErrorCode::kDataLoss, "config: \"eos_token_id\" has to hold integers");
+      return make_error(ErrorCode::kDataLoss, file + ": \"eos_token_id\" has to hold integers");
     }
     const auto token = id.get<int64_t>();
     if (token >= 0 && token < static_cast<int64_t>(num_tokens())) {
@@ -359,9 +359,9 @@ Expected<void> HfReader::read_special_tokens(const HfTokenizerFiles& files) {
   SLUICE_TRY(const Json generation, parse_file(files.generation_config, "generation_config.json"));
   SLUICE_TRY(parts_.bos, special_token(tokenizer, "bos_token"));
   SLUICE_TRY(parts_.eos, special_token(tokenizer, "eos_token"));
-  SLUICE_TRY_VOID(add_ends(config));
-  SLUICE_TRY_VOID(add_ends(section_of(config, "text_config")));
-  SLUICE_TRY_VOID(add_ends(generation));
+  SLUICE_TRY_VOID(add_ends(config, "config.json"));
+  SLUICE_TRY_VOID(add_ends(section_of(config, "text_config"), "config.json"));
+  SLUICE_TRY_VOID(add_ends(generation, "generation_config.json"));
   if (parts_.bos == kInvalidToken && !parts_.prefix.empty()) parts_.bos = parts_.prefix.front();
   if (parts_.eos == kInvalidToken && !parts_.more_ends.empty()) {
     parts_.eos = parts_.more_ends.front();

@@ -9,7 +9,9 @@ namespace sluice {
 using Json = nlohmann::json;
 
 tl::unexpected<Error> json_error(std::string_view where, const std::string& what) {
-  return make_error(ErrorCode::kDataLoss, "tokenizer.json: " + std::string(where) + ": " + what);
+  // A place is a part of tokenizer.json, or one of the files beside it.
+  const std::string file = where.ends_with(".json") ? "" : "tokenizer.json: ";
+  return make_error(ErrorCode::kDataLoss, file + std::string(where) + ": " + what);
 }
 
 tl::unexpected<Error> json_unsupported(std::string_view where,

@@ -3,6 +3,8 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
+
 #include "engine/weights/gguf_split.h"
 #include "engine/weights/inspect.h"
 
@@ -33,10 +35,17 @@ class GgufCheckpoint final : public Checkpoint {
     index_tensors();
   }
 
-  [[nodiscard]] std::vector<std::span<const std::byte>> contents() const override {
-    std::vector<std::span<const std::byte>> pieces;
-    for (const auto& part : parts_) pieces.push_back(part->bytes());
-    return pieces;
+  [[nodiscard]] std::vector<CheckpointFile> files() const override {
+    std::vector<CheckpointFile> files;
+    for (const auto& part : parts_) {
+      const std::byte* header_end = part->bytes().data() + part->bytes().size();
+      for (const GgufTensor& tensor : part->tensors()) {
+        header_end = std::min(header_end, tensor.data.data());
+      }
+      files.push_back({.bytes = part->bytes(),
+                       .header_bytes = static_cast<size_t>(header_end - part->bytes().data())});
+    }
+    return files;
   }
 
   [[nodiscard]] Expected<CheckpointText> text() const override {
@@ -122,9 +131,7 @@ const CheckpointTensor* Checkpoint::find(std::string_view name) const {
 
 int64_t Checkpoint::file_bytes() const {
   int64_t total = 0;
-  for (const std::span<const std::byte> bytes : contents()) {
-    total += static_cast<int64_t>(bytes.size());
-  }
+  for (const CheckpointFile& file : files()) total += static_cast<int64_t>(file.bytes.size());
   return total;
 }
 

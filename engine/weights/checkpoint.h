@@ -26,6 +26,12 @@ struct CheckpointTensor {
   std::span<const std::byte> data;  // mapped
 };
 
+// A file of the checkpoint, mapped.
+struct CheckpointFile {
+  std::span<const std::byte> bytes;
+  size_t header_bytes = 0;  // at its beginning: what is no tensor's
+};
+
 struct CheckpointText {
   std::unique_ptr<Tokenizer> tokenizer;
   std::string chat_template;  // empty: none
@@ -64,8 +70,8 @@ class Checkpoint {
 
   [[nodiscard]] bool has(std::string_view name) const { return find(name) != nullptr; }
 
-  // The bytes that decide what the model computes; their hash is part of the determinism key.
-  [[nodiscard]] virtual std::vector<std::span<const std::byte>> contents() const = 0;
+  // Their headers and the tensors' bytes decide what the model computes.
+  [[nodiscard]] virtual std::vector<CheckpointFile> files() const = 0;
   [[nodiscard]] int64_t file_bytes() const;
   // Reads both each time.
   [[nodiscard]] virtual Expected<CheckpointText> text() const = 0;

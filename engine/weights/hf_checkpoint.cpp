@@ -164,10 +164,14 @@ class HfCheckpoint final : public Checkpoint {
 
   Expected<void> read_tensors();
 
-  [[nodiscard]] std::vector<std::span<const std::byte>> contents() const override {
-    std::vector<std::span<const std::byte>> pieces;
-    for (const MappedFile& file : files_) pieces.push_back(file.bytes());
-    return pieces;
+  [[nodiscard]] std::vector<CheckpointFile> files() const override {
+    std::vector<CheckpointFile> files;
+    for (size_t i = 0; i < files_.size(); ++i) {
+      const auto bytes = files_[i].bytes();
+      files.push_back({.bytes = bytes,
+                       .header_bytes = i == 0 ? bytes.size() : safetensors_header_bytes(bytes)});
+    }
+    return files;
   }
 
   [[nodiscard]] Expected<CheckpointText> text() const override {

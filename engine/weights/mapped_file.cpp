@@ -22,7 +22,26 @@ tl::unexpected<Error> system_error(const std::string& path, const char* call) {
                         "\", expected a readable file");
 }
 
+// Whole pages: those that the bytes touch, or those that they fill.
+void advise(std::span<const std::byte> bytes, int advice, bool touched) {
+  static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  auto begin = reinterpret_cast<uintptr_t>(bytes.data());
+  uintptr_t end = begin + bytes.size();
+  if (touched) {
+    begin = begin / page * page;
+  } else {
+    begin = (begin + page - 1) / page * page;
+    end = end / page * page;
+  }
+  // Failing changes nothing but speed.
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, advice);
+}
+
 }  // namespace
+
+void advise_needed(std::span<const std::byte> bytes) { advise(bytes, MADV_WILLNEED, true); }
+
+void advise_read(std::span<const std::byte> bytes) { advise(bytes, MADV_COLD, false); }
 
 MappedFile::~MappedFile() {
   if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
@@ -49,7 +68,6 @@ Expected<MappedFile> MappedFile::open(const std::string& path) {
   auto error = system_error(path, "mmap");
   close(fd);  // the mapping keeps the file
   if (address == MAP_FAILED) return error;
-  madvise(address, size, MADV_WILLNEED);  // advice only: failing changes nothing but speed
   return MappedFile({static_cast<const std::byte*>(address), size});
 }
 

@@ -34,4 +34,9 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
+// Advice on memory, usually a part of a mapping: that it will be read soon, and that it has been
+// read for the last time, so that its pages are the first to go where memory is short.
+void advise_needed(std::span<const std::byte> bytes);
+void advise_read(std::span<const std::byte> bytes);
+
 }  // namespace sluice

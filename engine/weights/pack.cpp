@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/weights/pack.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -35,61 +37,79 @@ tl::unexpected<Error> non_finite_error(const std::string& where,
       where + ": " + place + ": found " + what + " " + value + ", expected finite " + what + "s");
 }
 
-// Tile by tile, so that what was checked is still in the cache when it is packed.
-std::optional<BadRow> pack_tiles(WeightFormat format,
-                                 const std::byte* src,
-                                 int64_t n,
-                                 int64_t k,
-                                 int64_t tile_begin,
-                                 int64_t tile_end,
-                                 std::byte* dst) {
+// What a thread found in its tiles.
+struct PackedTiles {
+  std::optional<BadRow> bad;
+  uint64_t hash = 0;  // sum over the tiles: the same however they are shared out
+};
+
+// Tile by tile, so that what was checked and hashed is still in the cache when it is packed.
+PackedTiles pack_tiles(WeightFormat format,
+                       const std::byte* src,
+                       int64_t n,
+                       int64_t k,
+                       int64_t tile_begin,
+                       int64_t tile_end,
+                       std::byte* dst) {
   const int64_t bytes = row_bytes(format, k);
+  PackedTiles result;
   for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
-    for (int64_t row = tile * kRowTile; row < std::min(n, (tile + 1) * kRowTile); ++row) {
+    const int64_t first = tile * kRowTile;
+    const int64_t end = std::min(n, first + kRowTile);
+    for (int64_t row = first; row < end; ++row) {
       const auto bad = find_non_finite(format, src + row * bytes, k);
-      if (bad) return BadRow{.row = row, .value = *bad};
+      if (!bad) continue;
+      result.bad = BadRow{.row = row, .value = *bad};
+      return result;
     }
+    result.hash += XXH3_64bits_withSeed(src + first * bytes,
+                                        static_cast<size_t>((end - first) * bytes),
+                                        static_cast<uint64_t>(tile));
     pack_weight(format, src, n, k, tile, tile + 1, dst);
   }
-  return std::nullopt;
+  return result;
 }
 
 }  // namespace
 
-Expected<void> pack_checked(const std::string& where,
-                            WeightFormat format,
-                            const std::byte* src,
-                            int64_t n,
-                            int64_t k,
-                            std::byte* dst) {
+Expected<uint64_t> pack_checked(const std::string& where,
+                                WeightFormat format,
+                                const std::byte* src,
+                                int64_t n,
+                                int64_t k,
+                                std::byte* dst) {
   const int64_t num_tiles = ceil_div(n, kRowTile);
   const bool parallel = packed_bytes(format, n, k) >= kMinParallelBytes;
   const auto num_workers = static_cast<int64_t>(
       parallel ? std::clamp(std::thread::hardware_concurrency(), 1U, kMaxWorkers) : 1U);
-  std::vector<std::optional<BadRow>> bad(static_cast<size_t>(num_workers));
+  std::vector<PackedTiles> parts(static_cast<size_t>(num_workers));
   const auto work = [&](int64_t i) {
-    bad[static_cast<size_t>(i)] = pack_tiles(
+    parts[static_cast<size_t>(i)] = pack_tiles(
         format, src, n, k, num_tiles * i / num_workers, num_tiles * (i + 1) / num_workers, dst);
   };
   std::vector<std::thread> workers;
   for (int64_t i = 1; i < num_workers; ++i) workers.emplace_back(work, i);
   work(0);
   for (std::thread& worker : workers) worker.join();
-  for (const auto& found : bad) {
-    if (found) return non_finite_error(where, format, *found);
+  uint64_t hash = 0;
+  for (const PackedTiles& part : parts) {
+    if (part.bad) return non_finite_error(where, format, *part.bad);
+    hash += part.hash;
   }
-  return {};
+  return hash;
 }
 
-Expected<std::vector<float>> decode_checked(const std::string& where,
-                                            WeightFormat format,
-                                            const std::byte* row,
-                                            int64_t k) {
+Expected<DecodedRow> decode_checked(const std::string& where,
+                                    WeightFormat format,
+                                    const std::byte* row,
+                                    int64_t k) {
   const auto bad = find_non_finite(format, row, k);
   if (bad) return non_finite_error(where, format, {.row = 0, .value = *bad});
-  std::vector<float> values(static_cast<size_t>(k));
-  dequantize_row(format, row, k, values.data());
-  return values;
+  DecodedRow result;
+  result.values.resize(static_cast<size_t>(k));
+  dequantize_row(format, row, k, result.values.data());
+  result.hash = XXH3_64bits(row, static_cast<size_t>(row_bytes(format, k)));
+  return result;
 }
 
 }  // namespace sluice

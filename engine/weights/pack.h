@@ -14,18 +14,24 @@ namespace sluice {
 
 // Packs n rows of k weights over a few short-lived threads; repacking is the largest part of a
 // start and touches every byte once. kDataLoss where a scale or a float weight is infinite or NaN:
-// the first of them, as "<where>: row 3 block 7: found scale nan, expected finite scales".
-Expected<void> pack_checked(const std::string& where,
-                            WeightFormat format,
-                            const std::byte* src,
-                            int64_t n,
-                            int64_t k,
-                            std::byte* dst);
+// the first of them, as "<where>: row 3 block 7: found scale nan, expected finite scales". Returns
+// a hash of the rows' bytes: what the model computes depends on them.
+Expected<uint64_t> pack_checked(const std::string& where,
+                                WeightFormat format,
+                                const std::byte* src,
+                                int64_t n,
+                                int64_t k,
+                                std::byte* dst);
 
-// One row of k weights as floats, with the same check.
-Expected<std::vector<float>> decode_checked(const std::string& where,
-                                            WeightFormat format,
-                                            const std::byte* row,
-                                            int64_t k);
+struct DecodedRow {
+  std::vector<float> values;
+  uint64_t hash = 0;
+};
+
+// One row of k weights as floats, with the same check and hash.
+Expected<DecodedRow> decode_checked(const std::string& where,
+                                    WeightFormat format,
+                                    const std::byte* row,
+                                    int64_t k);
 
 }  // namespace sluice

@@ -295,17 +295,24 @@ class IndexReader {
   std::string name_;
 };
 
+uint64_t stored_length(std::span<const std::byte> file) {
+  uint64_t length = 0;
+  for (size_t i = 0; i < kLengthBytes; ++i) length |= static_cast<uint64_t>(file[i]) << (8 * i);
+  return length;
+}
+
 }  // namespace
+
+size_t safetensors_header_bytes(std::span<const std::byte> file) {
+  return kLengthBytes + static_cast<size_t>(stored_length(file));
+}
 
 Expected<std::vector<SafetensorsTensor>> parse_safetensors(std::span<const std::byte> file,
                                                            const std::string& file_name) {
-  uint64_t header_bytes = 0;
   if (file.size() < kLengthBytes) {
     return wrong(file_name, "file", std::to_string(file.size()) + " bytes", "8 or more");
   }
-  for (size_t i = 0; i < kLengthBytes; ++i) {
-    header_bytes |= static_cast<uint64_t>(file[i]) << (8 * i);
-  }
+  const uint64_t header_bytes = stored_length(file);
   const uint64_t left = file.size() - kLengthBytes;
   if (header_bytes > left || header_bytes > kMaxHeaderBytes) {
     return wrong(file_name,

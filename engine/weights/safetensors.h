@@ -28,6 +28,9 @@ struct SafetensorsTensor {
 Expected<std::vector<SafetensorsTensor>> parse_safetensors(std::span<const std::byte> file,
                                                            const std::string& file_name);
 
+// The length and the header that follows it, of a file that was parsed.
+size_t safetensors_header_bytes(std::span<const std::byte> file);
+
 // model.safetensors.index.json: file name by tensor name. File names are plain names of the same
 // directory.
 Expected<std::map<std::string, std::string>> parse_safetensors_index(

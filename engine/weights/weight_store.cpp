@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/weights/weight_store.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cmath>
 
+#include "engine/core/log.h"
+#include "engine/weights/mapped_file.h"
 #include "engine/weights/pack.h"
 
 namespace sluice {
@@ -117,12 +121,19 @@ Expected<PackedWeight> WeightStore::matrix(const std::string& name,
   if (arena_.data() == nullptr) return weight;
   CHECK_LE(packed_bytes_, static_cast<int64_t>(arena_.span().size()));
   std::byte* dst = arena_.data() + begin;
-  SLUICE_TRY_VOID(pack_checked(checkpoint_.path() + ": tensor " + name,
-                               tensor->format,
-                               tensor->data.data() + slice.first * row_bytes(tensor->format, k),
-                               n,
-                               k,
-                               dst));
+  const auto source =
+      tensor->data.subspan(static_cast<size_t>(slice.first * row_bytes(tensor->format, k)),
+                           static_cast<size_t>(n * row_bytes(tensor->format, k)));
+  // The file is read once, in the order of the layers: one as large as the memory does not push out
+  // what is still to be read.
+  advise_needed(source);
+  SLUICE_TRY(
+      const uint64_t hash,
+      pack_checked(
+          checkpoint_.path() + ": tensor " + name, tensor->format, source.data(), n, k, dst));
+  advise_read(source);
+  note_content(name, hash);
+  report_progress();
   weight.data = dst;
   return weight;
 }
@@ -142,10 +153,26 @@ Expected<std::vector<float>> WeightStore::vector(const std::string& name,
             " elements in " + std::to_string(tensor->num_dims) + " dimensions, expected [" +
             (slice.total == 0 ? "" : std::to_string(slice.total) + ", ") + std::to_string(n) + "]");
   }
-  return decode_checked(checkpoint_.path() + ": tensor " + name,
-                        tensor->format,
-                        tensor->data.data() + slice.first * row_bytes(tensor->format, n),
-                        n);
+  SLUICE_TRY(DecodedRow row,
+             decode_checked(checkpoint_.path() + ": tensor " + name,
+                            tensor->format,
+                            tensor->data.data() + slice.first * row_bytes(tensor->format, n),
+                            n));
+  note_content(name, row.hash);
+  return std::move(row.values);
+}
+
+void WeightStore::note_content(std::string_view name, uint64_t hash) {
+  content_hash_ = XXH3_64bits_withSeed(name.data(), name.size(), content_hash_ ^ hash);
+}
+
+// Every tenth of a model that takes seconds.
+void WeightStore::report_progress() {
+  constexpr int64_t kLarge = 512 << 20;
+  const auto total = static_cast<int64_t>(arena_.span().size());
+  if (total < kLarge || packed_bytes_ < next_report_) return;
+  next_report_ = packed_bytes_ + total / 10;
+  log_event(LogLevel::kInfo, "repacking", "done_bytes", packed_bytes_, "of_bytes", total);
 }
 
 std::vector<std::string> WeightStore::unused() const {

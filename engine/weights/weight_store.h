@@ -46,6 +46,9 @@ class WeightStore {
   // n floats, decoded, from a tensor of one dimension; or those of a slice of one of several.
   Expected<std::vector<float>> vector(const std::string& name, int64_t n, RowSlice slice = {});
 
+  // Of the tensors taken into memory so far, by name and bytes.
+  [[nodiscard]] uint64_t content_hash() const { return content_hash_; }
+
   // Tensors of the file that nothing asked for: a sign of an unsupported variant.
   [[nodiscard]] std::vector<std::string> unused() const;
   [[nodiscard]] int64_t num_parameters() const;
@@ -54,9 +57,13 @@ class WeightStore {
   Expected<const CheckpointTensor*> take(const std::string& name);
   PackedWeight random_matrix(const std::string& name, int64_t n, int64_t k);
   std::vector<float> random_vector(const std::string& name, int64_t n);
+  void note_content(std::string_view name, uint64_t hash);
+  void report_progress();
 
   const Checkpoint& checkpoint_;
   int64_t packed_bytes_ = 0;
+  uint64_t content_hash_ = 0;
+  int64_t next_report_ = 0;  // packed bytes
   int64_t num_random_ = 0;  // parameters made up for a dummy checkpoint
   AlignedBuffer arena_;
   std::unordered_set<std::string_view> taken_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/rope.h"
 
+#include <algorithm>
+
 #include "engine/core/status.h"
 #include "kernels/cpu/math64.h"
 #include "kernels/cpu/ops.h"
@@ -10,30 +12,41 @@
 namespace sluice::kernels {
 
 RopeTable::RopeTable(const RopeParams& params, int32_t num_positions)
-    : num_pairs_(params.rotary_dim / 2), style_(params.style) {
+    : num_pairs_(params.rotary_dim / 2),
+      num_positions_(num_positions),
+      style_(params.style),
+      attention_factor_(static_cast<double>(params.attention_factor)) {
   CHECK(params.rotary_dim % 2 == 0);
   CHECK(params.freq_factors.empty() ||
         params.freq_factors.size() >= static_cast<size_t>(num_pairs_));
   const double log2_base = cpu::log2_f64(static_cast<double>(params.freq_base));
-  std::vector<double> step(static_cast<size_t>(num_pairs_));  // radians per position
+  step_.resize(static_cast<size_t>(num_pairs_));
   for (int32_t i = 0; i < num_pairs_; ++i) {
     const double exponent = static_cast<double>(2 * i) / params.rotary_dim;
     double freq = cpu::exp2_f64(-exponent * log2_base) * static_cast<double>(params.freq_scale);
     if (!params.freq_factors.empty()) {
       freq /= static_cast<double>(params.freq_factors[static_cast<size_t>(i)]);
     }
-    step[static_cast<size_t>(i)] = freq;
+    step_[static_cast<size_t>(i)] = freq;
   }
-  const auto factor = static_cast<double>(params.attention_factor);
   const size_t size = static_cast<size_t>(num_positions) * static_cast<size_t>(num_pairs_);
-  cos_.resize(size);
-  sin_.resize(size);
-  for (size_t at = 0; at < size; ++at) {
-    const auto position = static_cast<double>(at / static_cast<size_t>(num_pairs_));
-    const cpu::SinCos value =
-        cpu::sincos_f64(position * step[at % static_cast<size_t>(num_pairs_)]);
-    cos_[at] = static_cast<float>(value.cos * factor);
-    sin_[at] = static_cast<float>(value.sin * factor);
+  cos_ = std::make_unique_for_overwrite<float[]>(size);
+  sin_ = std::make_unique_for_overwrite<float[]>(size);
+}
+
+void RopeTable::prepare(int32_t end) {
+  constexpr int32_t kPiece = 64;  // positions, so that decoding does not come here each step
+  CHECK_LE(end, num_positions_);
+  if (end <= num_ready_) return;
+  end = static_cast<int32_t>(std::min<int64_t>(align_up(end, kPiece), num_positions_));
+  auto at = static_cast<size_t>(num_ready_) * static_cast<size_t>(num_pairs_);
+  for (; num_ready_ < end; ++num_ready_) {
+    for (const double step : step_) {
+      const cpu::SinCos value = cpu::sincos_f64(static_cast<double>(num_ready_) * step);
+      cos_[at] = static_cast<float>(value.cos * attention_factor_);
+      sin_[at] = static_cast<float>(value.sin * attention_factor_);
+      ++at;
+    }
   }
 }
 

@@ -33,6 +33,27 @@ TEST(Log, ValuesThatWouldBreakTheLineAreQuoted) {
       << text;
 }
 
+TEST(Log, JsonLinesAreObjects) {
+  init_log(LogLevel::kTrace, LogFormat::kJson);
+  LogLine line(LogLevel::kWarning, "request");
+  line.add("id", "a\"b\\c\nd")
+      .add("n", 17)
+      .add("ok", true)
+      .add("ms", 0.5)
+      .add("bad", "\xC3(\xC3\xA9");
+  testing::internal::CaptureStderr();
+  line.emit();
+  const std::string text = testing::internal::GetCapturedStderr();
+  init_log(LogLevel::kInfo);
+  EXPECT_EQ(text.find("{\"time\":\"20"), 0U) << text;
+  EXPECT_NE(
+      text.find(R"(,"level":"warning","event":"request","id":"a\"b\\c\u000ad","n":17,"ok":true,)"
+                R"("ms":0.5,"bad":"\ufffd()"
+                "\xC3\xA9\"}\n"),
+      std::string::npos)
+      << text;
+}
+
 TEST(Log, LevelsBelowTheThresholdAreOff) {
   init_log(LogLevel::kWarning);
   EXPECT_FALSE(log_enabled(LogLevel::kInfo));

@@ -33,7 +33,7 @@ using testing::ModelHarness;
 using testing::OracleF64;
 using testing::write_random_model;
 
-// A model with every integer format and bf16 among its matrices, or with all of one format.
+// A model with every format among its matrices, or with all of one.
 class RandomModel {
  public:
   explicit RandomModel(std::vector<WeightFormat> formats, WeightFormat head) {
@@ -54,14 +54,6 @@ class RandomModel {
  private:
   std::filesystem::path path_;
 };
-
-std::vector<WeightFormat> mixed_formats() {
-  std::vector<WeightFormat> formats = {WeightFormat::kBF16};
-  for (const FormatInfo& info : format_table()) {
-    if (info.is_integer) formats.push_back(info.format);
-  }
-  return formats;
-}
 
 std::vector<TokenId> random_tokens(size_t count, uint32_t seed) {
   std::mt19937 rng(seed);
@@ -138,8 +130,36 @@ std::vector<Collected> run(const Config& config, bool alone) {
   return results;
 }
 
+// The whole prompt at once, token by token and in chunks, by every instruction set.
+TEST_P(EveryFormat, LogitsHaveTheSameBitsHoweverTheyAreComputed) {
+  const RandomModel model({GetParam()}, GetParam());
+  constexpr int32_t kTokens = 12;
+  const std::vector<TokenId> tokens = random_tokens(kTokens, 4);
+  for (const int32_t bits : {8, 16, 32}) {
+    std::vector<float> expected;
+    for (const char* isa : {"scalar", "avx2", "avx512"}) {
+      if (!kernels::Device::create({.isa = isa, .threads = 1})) continue;
+      for (const int32_t chunk : {kTokens, 1, 5}) {
+        auto harness = ModelHarness::create(model.path(), bits, DType::kBF16, kTokens, isa);
+        ASSERT_TRUE(harness.has_value()) << harness.error().message;
+        std::vector<float> logits;
+        for (int32_t begin = 0; begin < kTokens; begin += chunk) {
+          const int32_t end = std::min(kTokens, begin + chunk);
+          const auto part =
+              (*harness)->forward({tokens.begin() + begin, tokens.begin() + end}, begin);
+          logits.insert(logits.end(), part.begin(), part.end());
+        }
+        if (expected.empty()) expected = logits;
+        ASSERT_EQ(logits.size(), expected.size());
+        EXPECT_EQ(std::memcmp(logits.data(), expected.data(), logits.size() * sizeof(float)), 0)
+            << isa << ", chunks of " << chunk << ", bits " << bits;
+      }
+    }
+  }
+}
+
 TEST(FormatDeterminism, TokensAndLogprobsDoNotDependOnHowARequestIsRun) {
-  const RandomModel model(mixed_formats(), WeightFormat::kQ6_K);
+  const RandomModel model(all_formats(), WeightFormat::kQ6_K);
   for (const int32_t bits : {8, 16}) {
     Config config;
     config.model = model.path();

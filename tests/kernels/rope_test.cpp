@@ -23,7 +23,9 @@ TEST(RopeTable, HoldsRoundedCosinesOfTheExactAngles) {
                              .freq_scale = 0.25F,
                              .freq_factors = std::vector<float>(32, 1.5F)};
   const int32_t positions = 20000;
-  const RopeTable table(params, positions);
+  RopeTable table(params, positions);
+  // In pieces, as sequences grow.
+  for (const int32_t end : {1, 2, 70, positions}) table.prepare(end);
   EXPECT_EQ(table.num_pairs(), 32);
   EXPECT_EQ(RopeTable::bytes(params, positions), int64_t{positions} * 32 * 8);
   for (int32_t position = 0; position < positions; position += 13) {
@@ -37,8 +39,10 @@ TEST(RopeTable, HoldsRoundedCosinesOfTheExactAngles) {
 }
 
 TEST(RopeTable, AttentionFactorMultipliesBothBeforeRounding) {
-  const RopeTable plain({.rotary_dim = 16}, 50);
-  const RopeTable scaled({.rotary_dim = 16, .attention_factor = 1.25F}, 50);
+  RopeTable plain({.rotary_dim = 16}, 50);
+  RopeTable scaled({.rotary_dim = 16, .attention_factor = 1.25F}, 50);
+  plain.prepare(50);
+  scaled.prepare(50);
   for (int32_t position = 0; position < 50; ++position) {
     for (int32_t i = 0; i < 8; ++i) {
       ASSERT_NEAR(scaled.cos_row(position)[i], 1.25F * plain.cos_row(position)[i], 1.2e-7F);
@@ -225,7 +229,8 @@ TEST(RopeWriteKv, RotatesBothStylesAndWritesEveryDtypeAsTheHeaderSays) {
                                Layout{RopeStyle::kHalves, DType::kBF16, 20, 20, 16},
                                Layout{RopeStyle::kInterleaved, DType::kF16, 100, 100, 16},
                                Layout{RopeStyle::kHalves, DType::kF32, 40, 24, 4}}) {
-    const RopeTable table({.rotary_dim = layout.rotary_dim, .style = layout.style}, 500);
+    RopeTable table({.rotary_dim = layout.rotary_dim, .style = layout.style}, 500);
+    table.prepare(500);
     const Inputs in = make_inputs(layout);
     const Written wanted = expected(layout, table, in);
     for (const auto& device : test::devices({1, 3})) {

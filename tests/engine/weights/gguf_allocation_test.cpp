@@ -7,8 +7,8 @@
 #include <string>
 
 #include "engine/weights/gguf.h"
-#include "tests/support/allocation_meter.h"
 #include "tests/engine/weights/gguf_builder.h"
+#include "tests/support/allocation_meter.h"
 
 namespace sluice {
 namespace {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/weights/checkpoint.h"
+#include "tests/engine/weights/corrupt_ledger.h"
 #include "tests/engine/weights/gguf_builder.h"
 
 namespace sluice {
@@ -76,7 +77,7 @@ TEST_F(GgufSplitTest, AnyPartOpensTheWholeModel) {
       EXPECT_EQ(found->data.size(), tensor.data.size());
       EXPECT_EQ(found->format, tensor.format);
     }
-    EXPECT_EQ((*split)->contents().size(), 3U);
+    EXPECT_EQ((*split)->files().size(), 3U);
     EXPECT_TRUE((*split)->metadata().has("block_count"));
     EXPECT_NE((*split)->describe(false).find("model-00003-of-00003.gguf"), std::string::npos);
   }
@@ -87,7 +88,10 @@ TEST_F(GgufSplitTest, TheHashCoversEveryPart) {
   const auto split = Checkpoint::open(path_of(1));
   ASSERT_TRUE(split.has_value());
   for (size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ((*split)->contents()[i].size(), std::filesystem::file_size(path_of(i)));
+    const CheckpointFile file = (*split)->files()[i];
+    EXPECT_EQ(file.bytes.size(), std::filesystem::file_size(path_of(i)));
+    EXPECT_EQ(file.header_bytes % 32, 0U);
+    EXPECT_EQ(file.bytes.size() - file.header_bytes, i == 0 ? 0U : i == 1 ? 136U : 40U);
   }
 }
 
@@ -157,7 +161,10 @@ TEST_F(GgufSplitTest, PartsThatDisagreeAreRefused) {
     std::vector<GgufImage> parts = three_parts();
     one.change(parts[one.part]);
     write(parts);
-    EXPECT_EQ(error_of(0), path_of(one.part) + ": " + one.message);
+    CorruptFile corrupt("split " + one.message, parts[0].bytes().size());
+    const auto opened = open_gguf_parts(path_of(0));
+    ASSERT_FALSE(opened.has_value());
+    corrupt.refused(opened.error(), path_of(one.part), one.message);
   }
 }
 

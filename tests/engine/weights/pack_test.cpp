@@ -25,7 +25,7 @@ std::string message_of(WeightFormat format,
                        int64_t n,
                        int64_t k) {
   std::vector<std::byte> dst(static_cast<size_t>(packed_bytes(format, n, k)));
-  const Expected<void> packed =
+  const Expected<uint64_t> packed =
       pack_checked("model.gguf: tensor blk.0.ffn_up.weight", format, src.data(), n, k, dst.data());
   return packed ? "" : packed.error().message;
 }
@@ -44,6 +44,32 @@ TEST(PackChecked, GivesThePackedBytes) {
       EXPECT_EQ(packed, expected) << info.name << " " << n;
     }
   }
+}
+
+TEST(PackChecked, TheHashIsThatOfEveryByteWhoeverPacksIt) {
+  constexpr int64_t kRows = 4000;
+  constexpr int64_t kColumns = 2048;  // packed by several threads
+  auto rows = zero_rows(WeightFormat::kQ8_0, kRows, kColumns);
+  std::vector<std::byte> dst(
+      static_cast<size_t>(packed_bytes(WeightFormat::kQ8_0, kRows, kColumns)));
+  const auto hash = [&] {
+    return *pack_checked("", WeightFormat::kQ8_0, rows.data(), kRows, kColumns, dst.data());
+  };
+  const uint64_t zeros = hash();
+  EXPECT_EQ(hash(), zeros);
+  const auto bytes = static_cast<int64_t>(rows.size());
+  for (const int64_t at : {int64_t{2}, bytes / 2 + 2, bytes - 1}) {
+    rows[static_cast<size_t>(at)] ^= std::byte{1};
+    EXPECT_NE(hash(), zeros) << at;
+    rows[static_cast<size_t>(at)] ^= std::byte{1};
+  }
+  // The same tile at another place is another matrix.
+  const int64_t tile = 16 * row_bytes(WeightFormat::kQ8_0, kColumns);
+  rows[2] = std::byte{7};
+  const uint64_t first = hash();
+  rows[2] = std::byte{0};
+  rows[static_cast<size_t>(tile) + 2] = std::byte{7};
+  EXPECT_NE(hash(), first);
 }
 
 TEST(PackChecked, RefusesTheFirstScaleThatIsNotFinite) {
@@ -86,7 +112,7 @@ TEST(PackChecked, ABadScaleInAnyThreadsPartIsFound) {
 TEST(DecodeChecked, DecodesOrNamesTheColumn) {
   const float values[3] = {1, -2.5F, 3};
   const auto* bytes = reinterpret_cast<const std::byte*>(values);
-  EXPECT_EQ(*decode_checked("f: tensor x", WeightFormat::kF32, bytes, 3),
+  EXPECT_EQ(decode_checked("f: tensor x", WeightFormat::kF32, bytes, 3)->values,
             (std::vector<float>{1, -2.5F, 3}));
   const float bad[3] = {1, 2, std::numeric_limits<float>::quiet_NaN()};
   const auto refused =

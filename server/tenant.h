@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who holds an API key: a name, a share of the prefix cache, and what they may take at a time and a
+// minute. Any thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "engine/core/status.h"
+
+namespace sluice {
+
+// 0: no limit.
+struct TenantLimits {
+  int32_t concurrency = 0;  // requests under way
+  int32_t requests_per_minute = 0;
+  int32_t tokens_per_minute = 0;  // prompt and output
+};
+
+class Tenant {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  Tenant(std::string name, uint64_t salt, const TenantLimits& limits);
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+
+  [[nodiscard]] uint64_t salt() const { return salt_; }
+
+  // One more request: counts it and its prompt, or says with kResourceExhausted which limit it
+  // passes and when it will not. Buckets hold a minute's worth and refill steadily; tokens are
+  // owed, so a request runs as soon as there is one.
+  Expected<void> admit(int64_t prompt_tokens, Clock::time_point now);
+  // It has ended, `generated_tokens` later.
+  void finish(int64_t generated_tokens);
+
+  // New limits from a file that was read again; what is under way and owed stays.
+  void set_limits(const TenantLimits& limits);
+
+ private:
+  void refill(Clock::time_point now);
+  void take_tokens(int64_t count);
+
+  const std::string name_;
+  const uint64_t salt_;
+  std::mutex mutex_;  // everything below
+  TenantLimits limits_;
+  int32_t num_running_ = 0;
+  double requests_;  // left
+  double tokens_;    // left; negative: owed
+  Clock::time_point refilled_;
+};
+
+// A request that a tenant was granted, until it goes.
+class TenantLease {
+ public:
+  explicit TenantLease(std::shared_ptr<Tenant> tenant) : tenant_(std::move(tenant)) {}
+
+  ~TenantLease() { tenant_->finish(num_tokens_); }
+
+  TenantLease(const TenantLease&) = delete;
+  TenantLease& operator=(const TenantLease&) = delete;
+
+  void add_tokens(int64_t generated) { num_tokens_ += generated; }
+
+ private:
+  std::shared_ptr<Tenant> tenant_;
+  int64_t num_tokens_ = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counts the corrupt files that this program makes by hand. Each must be refused in one line that
+// begins with the file's name, and without an allocation beyond twice the file.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "engine/core/status.h"
+
+namespace sluice {
+
+class CorruptFile {
+ public:
+  // `what` is different for each; the file is read between this and refused().
+  CorruptFile(std::string what, size_t file_bytes);
+
+  // Fails the test unless all of the above holds and the message has `mentioned` in it.
+  void refused(const Error& error, const std::string& file_name, const std::string& mentioned);
+
+ private:
+  std::string what_;
+  size_t file_bytes_;
+};
+
+}  // namespace sluice

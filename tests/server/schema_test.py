@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Requests made from /openapi.json by schemathesis: no 5xx, no answer that the document denies.
+
+usage: schema_test.py BINARY MODEL [--seconds 20]
+
+Runs where SLUICE_TEST_PYTHON names an interpreter with the `schemathesis` package. Seeded, ten minutes
+long under SLUICE_FULL. Also lets promtool check the metrics, where there is one.
+"""
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+from serving_test import Server
+
+CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conformance",
+          "response_headers_conformance", "response_schema_conformance")
+
+# What promtool has against names that dashboards know from vLLM.
+LINT_STATUS = 3
+VLLM_NAMES = ("vllm:[a-z0-9_]+ metric names should not contain ':'",
+              'vllm:iteration_tokens_total non-counter metrics should not have "_total" suffix')
+
+
+def check_schema(server, seconds):
+    python = os.environ.get("SLUICE_TEST_PYTHON")
+    found = python and subprocess.run([python, "-c", "import schemathesis"], check=False,
+                                      stderr=subprocess.DEVNULL).returncode == 0
+    if not found:
+        print("   skipped: SLUICE_TEST_PYTHON has no schemathesis")
+        return
+    result = subprocess.run(
+        [python, "-m", "schemathesis.cli", "run",
+         f"http://127.0.0.1:{server.port}/openapi.json", "--max-time", str(seconds),
+         "--checks", ",".join(CHECKS), "--continue-on-failure", "--no-shrink", "--no-color",
+         "--warnings", "off", "--seed", "20261121"],
+        check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        timeout=seconds * 3 + 120)
+    assert result.returncode == 0, result.stdout[-8000:]
+    generated = [line for line in result.stdout.splitlines() if " generated, " in line]
+    assert generated and int(generated[0].split()[0]) > 20, result.stdout[-8000:]
+    print("  " + generated[0])
+
+
+def check_metrics(server):
+    promtool = shutil.which("promtool")
+    if not promtool:
+        print("   skipped: no promtool")
+        return
+    result = subprocess.run([promtool, "check", "metrics"], input=server.get("/metrics"),
+                            check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    complaints = [line for line in result.stdout.decode().splitlines()
+                  if not re.fullmatch("|".join(VLLM_NAMES), line)]
+    assert result.returncode in (0, LINT_STATUS) and not complaints, complaints
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("binary")
+    parser.add_argument("model")
+    parser.add_argument("--seconds", type=int, default=600 if os.environ.get("SLUICE_FULL") else 20)
+    args = parser.parse_args()
+    server = Server(args.binary, args.model)
+    try:
+        check_metrics(server)
+        check_schema(server, args.seconds)
+        check_metrics(server)
+        assert server.stop() == 0
+    finally:
+        server.process.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
