@@ -263,6 +263,14 @@ Expected<void> add_requests(const ValidationContext& context,
 
 }  // namespace
 
+int64_t num_prompt_tokens(const GenerationRequest& request) {
+  int64_t sum = 0;
+  for (size_t i = 0; i < request.requests.size(); i += static_cast<size_t>(request.num_choices)) {
+    sum += static_cast<int64_t>(request.requests[i].prompt.front().token_ids.size());
+  }
+  return sum;
+}
+
 uint64_t choice_seed(uint64_t seed, uint64_t k) {
   if (k == 0) return seed;
   // SplitMix64 (Steele, Lea, Flood 2014): step k of the sequence that starts at `seed`.
