@@ -5,6 +5,7 @@
 
 #include "server/api_errors.h"
 #include "server/front_end.h"
+#include "server/json_fields.h"
 #include "server/json_writer.h"
 
 namespace sluice {
@@ -39,7 +40,7 @@ void handle_model(FrontEnd& front_end, Exchange exchange) {
   if (std::find(names.begin(), names.end(), name) == names.end()) {
     return front_end.fail(exchange,
                           Error{ErrorCode::kNotFound,
-                                "The model `" + name.substr(0, 256) + "` does not exist.",
+                                "The model `" + show_text(name) + "` does not exist.",
                                 "model",
                                 "model_not_found"});
   }

@@ -68,8 +68,7 @@ Expected<std::unique_ptr<FrontEnd>> FrontEnd::create(const Config& config, Engin
     compiled.emplace(std::move(*result));
   }
   SLUICE_TRY(auto tls, TlsContext::create(config));
-  std::unique_ptr<FrontEnd> made(
-      new FrontEnd(config, engine, std::move(compiled), std::move(tls)));
+  std::unique_ptr<FrontEnd> made(new FrontEnd(config, engine, std::move(compiled), std::move(tls)));
   SLUICE_TRY_VOID(made->authenticator.load());
   return made;
 }

@@ -13,15 +13,6 @@ namespace sluice {
 namespace {
 
 // Validates, then runs a Generation.
-// Of each prompt once.
-int64_t num_prompt_tokens(const GenerationRequest& request) {
-  int64_t sum = 0;
-  for (size_t i = 0; i < request.requests.size(); i += static_cast<size_t>(request.num_choices)) {
-    sum += static_cast<int64_t>(request.requests[i].prompt.front().token_ids.size());
-  }
-  return sum;
-}
-
 void start_generation(FrontEnd& front_end, Exchange exchange, Endpoint endpoint) {
   if (front_end.is_draining()) {
     return front_end.fail(exchange,

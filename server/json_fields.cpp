@@ -24,6 +24,13 @@ std::string show_value(const Json& value) {
   return text;
 }
 
+std::string show_text(std::string_view text) {
+  constexpr size_t kMaxShown = 128;
+  const Json shown = to_valid_utf8(text.substr(0, kMaxShown));
+  const std::string quoted = shown.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return quoted.substr(1, quoted.size() - 2);
+}
+
 Expected<bool> read_bool(const Json& body, std::string_view name, bool fallback) {
   const Json* value = find_field(body, name);
   if (value == nullptr) return fallback;

@@ -34,5 +34,7 @@ Expected<std::vector<TokenId>> to_token_ids(const nlohmann::ordered_json& array,
 
 // A value as an error message shows it: JSON, shortened.
 std::string show_value(const nlohmann::ordered_json& value);
+// A client's text inside of a sentence: one line of valid UTF-8, shortened.
+std::string show_text(std::string_view text);
 
 }  // namespace sluice

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/core/config.h"
+#include "server/json_fields.h"
 
 namespace sluice {
 namespace {
@@ -217,7 +218,7 @@ Expected<void> check_parameters(const Json& body, Endpoint endpoint) {
     const Parameter* parameter = find_parameter(name, endpoint);
     if (parameter == nullptr) {
       return make_error(ErrorCode::kInvalidArgument,
-                        "Unrecognized request argument: `" + name.substr(0, 64) + "`.",
+                        "Unrecognized request argument: `" + show_text(name) + "`.",
                         name.substr(0, 64));
     }
     if (parameter->disposition != Disposition::kNeutralOnly || value.is_null()) continue;

@@ -56,7 +56,7 @@ Expected<std::string> join_parts(const Json& parts, const std::string& place) {
     const auto& type = part["type"].get_ref<const std::string&>();
     if (type != "text") {
       return make_error(ErrorCode::kUnsupported,
-                        where + " has type '" + type.substr(0, 64) + "'; only 'text' is supported.",
+                        where + " has type '" + show_text(type) + "'; only 'text' is supported.",
                         "messages");
     }
     if (!part.contains("text") || !part["text"].is_string()) {
@@ -98,7 +98,7 @@ Expected<Json> check_message(const Json& given, const std::string& place, int32_
   const auto& role = given["role"].get_ref<const std::string&>();
   if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end()) {
     return invalid(place + ".role must be one of developer, system, user, assistant, tool, " +
-                       "function, got '" + role.substr(0, 64) + "'.",
+                       "function, got '" + show_text(role) + "'.",
                    "messages");
   }
   Json message = given;

@@ -130,7 +130,7 @@ Expected<void> read_stream_options(const Json& body, GenerationRequest& request)
     // none.
     const bool is_plain = name == "include_obfuscation" && (value.is_null() || value == false);
     if (name != "include_usage" && name != "continuous_usage_stats" && !is_plain) {
-      return invalid("`stream_options." + name.substr(0, 64) + "` is not supported; leave it out.",
+      return invalid("`stream_options." + show_text(name) + "` is not supported; leave it out.",
                      "stream_options");
     }
   }
@@ -263,6 +263,14 @@ Expected<void> add_requests(const ValidationContext& context,
 
 }  // namespace
 
+int64_t num_prompt_tokens(const GenerationRequest& request) {
+  int64_t sum = 0;
+  for (size_t i = 0; i < request.requests.size(); i += static_cast<size_t>(request.num_choices)) {
+    sum += static_cast<int64_t>(request.requests[i].prompt.front().token_ids.size());
+  }
+  return sum;
+}
+
 uint64_t choice_seed(uint64_t seed, uint64_t k) {
   if (k == 0) return seed;
   // SplitMix64 (Steele, Lea, Flood 2014): step k of the sequence that starts at `seed`.
@@ -282,7 +290,7 @@ Expected<std::string> resolve_model(const std::vector<std::string>& model_names,
   if (name.empty()) return model_names.front();
   if (std::find(model_names.begin(), model_names.end(), name) == model_names.end()) {
     return make_error(ErrorCode::kNotFound,
-                      "The model `" + name.substr(0, 256) + "` does not exist.",
+                      "The model `" + show_text(name) + "` does not exist.",
                       "model",
                       "model_not_found");
   }

@@ -67,6 +67,9 @@ Expected<GenerationRequest> validate_parameters(const ValidationContext& context
                                                 const nlohmann::ordered_json& parameters,
                                                 Endpoint endpoint);
 
+// Of each prompt once.
+int64_t num_prompt_tokens(const GenerationRequest& request);
+
 // The seed of choice k: the request's own for k = 0, a 64-bit mix of both for the others.
 uint64_t choice_seed(uint64_t seed, uint64_t k);
 

@@ -58,7 +58,7 @@ Expected<std::vector<LogitBias>> read_logit_bias(const ValidationContext& contex
     if (!id) {
       return invalid("logit_bias keys must be token ids in [0, " +
                          std::to_string(context.model.vocab_size - 1) + "], got \"" +
-                         key.substr(0, 64) + "\".",
+                         show_text(key) + "\".",
                      "logit_bias");
     }
     if (!value.is_number() || !(std::abs(value.get<double>()) <= kMaxBias)) {

@@ -26,7 +26,7 @@ Expected<Json> read_body(const FrontEnd& front_end,
   for (const auto& [name, value] : body.items()) {
     if (std::find(known.begin(), known.end(), name) == known.end()) {
       return make_error(ErrorCode::kInvalidArgument,
-                        "Unrecognized request argument: `" + name.substr(0, 64) + "`.",
+                        "Unrecognized request argument: `" + show_text(name) + "`.",
                         name.substr(0, 64));
     }
   }

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/core/log.h"
 #include "server/api_errors.h"
 #include "server/generation.h"
 #include "server/grpc/rpc_context.h"
@@ -24,12 +25,13 @@ GrpcCall::GrpcCall(FrontEnd& front_end,
                    IoWorker& call_worker,
                    size_t method,
                    grpc::CallbackServerContext& context,
-                   uint64_t tenant_salt)
+                   std::shared_ptr<Tenant> tenant)
     : front_end_(front_end),
       worker_(call_worker),
       method_(method),
-      tenant_salt_(tenant_salt),
-      context_(&context) {}
+      tenant_(std::move(tenant)),
+      context_(&context),
+      request_id_(metadata_value(context, "x-request-id")) {}
 
 void GrpcCall::begin() {
   front_end_.request_started();
@@ -69,8 +71,12 @@ void GrpcCall::run() {
   if (front_end_.is_draining()) {
     return fail(Error{ErrorCode::kUnavailable, "The server is draining.", {}, {}});
   }
-  auto request = decode(front_end_.validation_context(tenant_salt_, arrival_));
+  auto request = decode(front_end_.validation_context(tenant_->salt(), arrival_));
   if (!request) return fail(request.error());
+  prompt_tokens_ = num_prompt_tokens(*request);
+  const auto admitted = tenant_->admit(prompt_tokens_, Clock::now());
+  if (!admitted) return fail(admitted.error());
+  request->lease = std::make_shared<TenantLease>(tenant_);
   context_->AddInitialMetadata("x-sluice-seed",
                                std::to_string(static_cast<int64_t>(request->seed)));
   const auto generation =
@@ -96,6 +102,11 @@ void GrpcCall::flush() {
   cancel_generation();
 }
 
+void GrpcCall::tell(const ChoiceNews& news, const Usage& usage) {
+  output_tokens_ = usage.completion_tokens;
+  add_news(news);
+}
+
 void GrpcCall::finish(std::span<const size_t> returned, const Usage& usage) {
   complete(returned, usage);
   status_ = grpc::Status::OK;
@@ -119,7 +130,7 @@ void GrpcCall::set_status(const Error& error) {
   if (!error.param.empty() && is_printable(error.param)) {
     context_->AddTrailingMetadata("x-sluice-param", error.param);
   }
-  if (const int seconds = retry_after_s(error.code); seconds > 0) {
+  if (const int seconds = retry_after_s(error); seconds > 0) {
     // What gRPC's own retry policy waits.
     context_->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(1000 * seconds));
   }
@@ -136,9 +147,26 @@ void GrpcCall::pump() {
   finished_ = true;
   last_progress_ = Clock::now();
   front_end_.grpc_counters.count(method_, status_->error_code());
+  log();
   ended();
   const auto generation = std::move(generation_);  // may hold the last reference to this call
   finish_wire(*status_);
+}
+
+// The line of FrontEnd::log_request, with gRPC's words.
+void GrpcCall::log() const {
+  if (!front_end_.config.enable_log_requests) return;
+  const std::chrono::duration<double, std::milli> elapsed = Clock::now() - arrival_;
+  const GrpcMethod& method = kGrpcMethods[method_];
+  LogLine line(LogLevel::kInfo, "request");
+  line.add("id", is_printable(request_id_) ? request_id_ : std::string()).add("method", "gRPC");
+  line.add("path", "/" + std::string(method.service) + "/" + std::string(method.method));
+  line.add("status", GrpcCounters::kCodes[static_cast<size_t>(status_->error_code())]);
+  line.add("ms", elapsed.count()).add("key", tenant_->name());
+  if (prompt_tokens_ >= 0) {
+    line.add("prompt_tokens", prompt_tokens_).add("output_tokens", output_tokens_);
+  }
+  line.emit();
 }
 
 // A client that takes nothing is cut off; what it was sent waits in gRPC until then.

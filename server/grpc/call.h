@@ -16,6 +16,7 @@
 #include "server/answer.h"
 #include "server/front_end.h"
 #include "server/request_validator.h"
+#include "server/tenant.h"
 
 namespace sluice {
 
@@ -36,7 +37,7 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
            IoWorker& call_worker,
            size_t method,
            grpc::CallbackServerContext& context,
-           uint64_t tenant_salt);
+           std::shared_ptr<Tenant> tenant);
 
   // gRPC's threads. The call, its reactor and posted work hold each other until on_done().
   void begin();
@@ -47,6 +48,8 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
   IoWorker& worker() final { return worker_; }
 
   void attach(std::shared_ptr<Generation>) final {}
+
+  void tell(const ChoiceNews& news, const Usage& usage) final;
 
   void flush() final;
   void finish(std::span<const size_t> returned, const Usage& usage) final;
@@ -61,6 +64,7 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
 
   virtual void ended() {}
 
+  virtual void add_news(const ChoiceNews& news) = 0;
   // The generation is complete: what is left to say becomes pending.
   virtual void complete(std::span<const size_t> returned, const Usage& usage) = 0;
   // Fills the writer's message and writes it; false: nothing is pending.
@@ -78,13 +82,14 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
   void pump();
   void cancel_generation();
   void set_status(const Error& error);
+  void log() const;
   void check_deadline();
   // Resets the stream. The only function besides on_done() that may meet the end of the context.
   void reset_stream();
 
   IoWorker& worker_;
   const size_t method_;
-  const uint64_t tenant_salt_;
+  const std::shared_ptr<Tenant> tenant_;  // shared with the keys, which may be read again
   const Clock::time_point arrival_ = Clock::now();
   std::mutex context_mutex_;  // a gRPC thread ends the context while the I/O thread may reset it
   grpc::CallbackServerContext* context_;  // null: done
@@ -93,6 +98,9 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
   std::optional<grpc::Status> status_;      // to be sent when nothing is pending
   bool writing_ = false;
   bool finished_ = false;
+  const std::string request_id_;  // for the log, like the next two
+  int64_t prompt_tokens_ = -1;
+  int64_t output_tokens_ = 0;
   Clock::time_point last_progress_;  // of a write, or of the status
 };
 

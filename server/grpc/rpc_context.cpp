@@ -7,7 +7,6 @@
 #include "server/api_errors.h"
 
 namespace sluice {
-namespace {
 
 std::string metadata_value(const grpc::CallbackServerContext& context, const char* key) {
   const auto found = context.client_metadata().find(key);
@@ -15,27 +14,26 @@ std::string metadata_value(const grpc::CallbackServerContext& context, const cha
   return std::string(found->second.data(), found->second.size());
 }
 
-}  // namespace
-
 RpcContext::RpcContext(FrontEnd& shared_front_end, std::vector<IoWorker*> io_workers)
     : front_end(shared_front_end), workers(std::move(io_workers)), named(workers.size()) {}
 
-Expected<uint64_t> RpcContext::authenticate(const grpc::CallbackServerContext& context) const {
+Expected<std::shared_ptr<Tenant>> RpcContext::authenticate(
+    const grpc::CallbackServerContext& context) const {
   HttpRequest credentials;
   credentials.authorization = metadata_value(context, "authorization");
   credentials.api_key = metadata_value(context, "x-api-key");
-  const auto salt = front_end.authenticator.authenticate(credentials);
-  if (!salt) return make_error(ErrorCode::kUnauthenticated, "Invalid API key.");
-  return *salt;
+  auto tenant = front_end.authenticator.find_tenant(credentials);
+  if (tenant == nullptr) return make_error(ErrorCode::kUnauthenticated, "Invalid API key.");
+  return tenant;
 }
 
-Expected<uint64_t> RpcContext::admit(const grpc::CallbackServerContext& context) {
-  SLUICE_TRY(const uint64_t salt, authenticate(context));
+Expected<std::shared_ptr<Tenant>> RpcContext::admit(const grpc::CallbackServerContext& context) {
+  SLUICE_TRY(auto tenant, authenticate(context));
   if (!front_end.connection_opened()) {
     return make_error(ErrorCode::kResourceExhausted,
                       "There are more open connections and calls than --max-connections.");
   }
-  return salt;
+  return tenant;
 }
 
 size_t RpcContext::worker_idx(const std::string& name) {

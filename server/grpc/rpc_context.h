@@ -20,10 +20,14 @@ namespace sluice {
 
 class Generation;
 class IoWorker;
+class Tenant;
 
 // The running generations that clients gave a name to; those of one I/O thread, used on it only.
 // Tenants do not see each other's.
 using NamedGenerations = std::map<std::pair<uint64_t, std::string>, std::weak_ptr<Generation>>;
+
+// "" without one.
+std::string metadata_value(const grpc::CallbackServerContext& context, const char* key);
 
 // The status that tells of `error`.
 grpc::Status to_status(const Error& error);
@@ -32,10 +36,11 @@ class RpcContext {
  public:
   RpcContext(FrontEnd& shared_front_end, std::vector<IoWorker*> workers);
 
-  // gRPC's threads. The tenant's salt, or kUnauthenticated.
-  [[nodiscard]] Expected<uint64_t> authenticate(const grpc::CallbackServerContext& context) const;
+  // gRPC's threads. Whose key the call brings, or kUnauthenticated.
+  [[nodiscard]] Expected<std::shared_ptr<Tenant>> authenticate(
+      const grpc::CallbackServerContext& context) const;
   // The same for a call that generates: also counts it, to be uncounted by its end.
-  [[nodiscard]] Expected<uint64_t> admit(const grpc::CallbackServerContext& context);
+  [[nodiscard]] Expected<std::shared_ptr<Tenant>> admit(const grpc::CallbackServerContext& context);
 
   // A request of the same name comes to the same thread; "" to any.
   [[nodiscard]] size_t worker_idx(const std::string& name);

@@ -32,11 +32,12 @@ class SluiceCall final : public GrpcCall {
   SluiceCall(RpcContext& rpc,
              size_t method,
              grpc::CallbackServerContext& context,
-             uint64_t tenant_salt,
+             std::shared_ptr<Tenant> tenant,
              const Request& request,
              bool stream,
              MessageWriter<v1::GenerationResponse>& writer)
-      : GrpcCall(rpc.front_end, *rpc.workers[rpc.worker_idx({})], method, context, tenant_salt),
+      : GrpcCall(
+            rpc.front_end, *rpc.workers[rpc.worker_idx({})], method, context, std::move(tenant)),
         tokenizer_(rpc.front_end.engine.tokenizer()),
         message_(request),
         stream_(stream),
@@ -80,7 +81,7 @@ class SluiceCall final : public GrpcCall {
     grow(choice_idx, kBytesOfLogprob * (1 + output.top_logprobs.size()));
   }
 
-  void tell(const ChoiceNews& news, const Usage&) override {
+  void add_news(const ChoiceNews& news) override {
     v1::Choice& choice = choices_[news.choice_idx];
     if (!news.text.empty()) {
       choice.mutable_text()->append(news.text);
@@ -218,8 +219,8 @@ class SluiceService final : public v1::Sluice::CallbackService {
                                        const v1::ListModelsRequest*,
                                        v1::ListModelsResponse* response) override {
     constexpr size_t kMethod = grpc_method(kSluiceService, "ListModels");
-    const auto salt = rpc_.authenticate(*context);
-    if (!salt) return rpc_.finish(*context, kMethod, salt.error());
+    const auto tenant = rpc_.authenticate(*context);
+    if (!tenant) return rpc_.finish(*context, kMethod, tenant.error());
     const FrontEnd& front_end = rpc_.front_end;
     for (const std::string& name : front_end.model_names) {
       v1::Model& model = *response->add_models();
@@ -239,13 +240,13 @@ class SluiceService final : public v1::Sluice::CallbackService {
                const Request& request,
                Reactor* reactor) {
     constexpr bool kStream = std::is_same_v<Reactor, StreamReactor<v1::GenerationResponse>>;
-    const auto salt = rpc_.admit(context);
-    if (!salt) {
-      rpc_.refuse(*reactor, method, salt.error());
+    const auto tenant = rpc_.admit(context);
+    if (!tenant) {
+      rpc_.refuse(*reactor, method, tenant.error());
       return reactor;
     }
     reactor->begin(std::make_shared<SluiceCall<Request>>(
-        rpc_, method, context, *salt, request, kStream, *reactor));
+        rpc_, method, context, *tenant, request, kStream, *reactor));
     return reactor;
   }
 

@@ -17,6 +17,7 @@
 #include "server/grpc/request_decoder.h"
 #include "server/grpc/rpc_context.h"
 #include "server/io_worker.h"
+#include "server/json_fields.h"
 
 namespace sluice {
 namespace {
@@ -42,16 +43,16 @@ class VllmCall final : public GrpcCall {
   VllmCall(RpcContext& rpc,
            size_t worker_idx,
            grpc::CallbackServerContext& context,
-           uint64_t tenant_salt,
+           std::shared_ptr<Tenant> tenant,
            const engine::GenerateRequest& request,
            MessageWriter<engine::GenerateResponse>& writer)
       : GrpcCall(rpc.front_end,
                  *rpc.workers[worker_idx],
                  grpc_method(kVllmService, "Generate"),
                  context,
-                 tenant_salt),
+                 tenant),
         named_(rpc.named[worker_idx]),
-        name_(tenant_salt, request.request_id()),
+        name_(tenant->salt(), request.request_id()),
         message_(request),
         writer_(writer) {}
 
@@ -89,7 +90,7 @@ class VllmCall final : public GrpcCall {
     if (request_->stream) pending_bytes_ += 2 * sizeof(float) * (1 + output.top_logprobs.size());
   }
 
-  void tell(const ChoiceNews& news, const Usage&) override {
+  void add_news(const ChoiceNews& news) override {
     Choice& choice = choices_[news.choice_idx];
     choice.num_tokens = static_cast<uint32_t>(news.num_tokens);
     choice.num_cached = static_cast<uint32_t>(news.num_cached);
@@ -126,7 +127,7 @@ class VllmCall final : public GrpcCall {
     if (name_.second.empty()) return {};
     if (!named_.emplace(name_, generation).second) {
       return make_error(ErrorCode::kInvalidArgument,
-                        "request_id '" + name_.second + "' is already running.",
+                        "request_id '" + show_text(name_.second) + "' is already running.",
                         "request_id");
     }
     is_named_ = true;
@@ -238,13 +239,13 @@ class VllmService final : public engine::VllmEngine::CallbackService {
       grpc::CallbackServerContext* context, const engine::GenerateRequest* request) override {
     last_receive_ = static_cast<int64_t>(std::time(nullptr));
     auto* reactor = new StreamReactor<engine::GenerateResponse>;  // deletes itself
-    const auto salt = rpc_.admit(*context);
-    if (!salt) {
-      rpc_.refuse(*reactor, grpc_method(kVllmService, "Generate"), salt.error());
+    const auto tenant = rpc_.admit(*context);
+    if (!tenant) {
+      rpc_.refuse(*reactor, grpc_method(kVllmService, "Generate"), tenant.error());
       return reactor;
     }
     reactor->begin(std::make_shared<VllmCall>(
-        rpc_, rpc_.worker_idx(request->request_id()), *context, *salt, *request, *reactor));
+        rpc_, rpc_.worker_idx(request->request_id()), *context, *tenant, *request, *reactor));
     return reactor;
   }
 
@@ -270,12 +271,12 @@ class VllmService final : public engine::VllmEngine::CallbackService {
                                   const engine::AbortRequest* request,
                                   engine::AbortResponse*) override {
     constexpr size_t kMethod = grpc_method(kVllmService, "Abort");
-    const auto salt = rpc_.authenticate(*context);
-    if (!salt) return rpc_.finish(*context, kMethod, salt.error());
+    const auto tenant = rpc_.authenticate(*context);
+    if (!tenant) return rpc_.finish(*context, kMethod, tenant.error());
     for (const std::string& id : request->request_ids()) {
       if (id.empty() || id.size() > kMaxRequestIdBytes) continue;
       const size_t idx = rpc_.worker_idx(id);
-      rpc_.workers[idx]->post([&named = rpc_.named[idx], name = std::pair(*salt, id)] {
+      rpc_.workers[idx]->post([&named = rpc_.named[idx], name = std::pair((*tenant)->salt(), id)] {
         const auto found = named.find(name);
         const auto generation = found == named.end() ? nullptr : found->second.lock();
         if (generation != nullptr) generation->abort();
@@ -288,8 +289,8 @@ class VllmService final : public engine::VllmEngine::CallbackService {
                                          const engine::GetModelInfoRequest*,
                                          engine::GetModelInfoResponse* response) override {
     constexpr size_t kMethod = grpc_method(kVllmService, "GetModelInfo");
-    const auto salt = rpc_.authenticate(*context);
-    if (!salt) return rpc_.finish(*context, kMethod, salt.error());
+    const auto tenant = rpc_.authenticate(*context);
+    if (!tenant) return rpc_.finish(*context, kMethod, tenant.error());
     const Engine& served = rpc_.front_end.engine;
     const ModelInfo& model = served.model();
     response->set_model_path(model.path);

@@ -33,7 +33,7 @@ std::unique_ptr<engine::VllmEngine::Stub> narrow_stub(uint16_t port) {
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4096);
   return engine::VllmEngine::NewStub(grpc::CreateCustomChannel(
-      "localhost:" + std::to_string(port), grpc::InsecureChannelCredentials(), arguments));
+      "127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials(), arguments));
 }
 
 TEST(GrpcCancel, AbortsTheRequestWithinAStep) {

@@ -473,6 +473,34 @@ TEST(Grpc, KeysAreAskedForWhereHttpAsksForThem) {
   EXPECT_TRUE(health.healthy());
 }
 
+TEST(Grpc, LimitsOfAKeyCountOverBothProtocols) {
+  FakeEngine engine(FakeEngine::Stepping::kManual);
+  Config config = grpc_config();
+  config.api_key = {"secret"};
+  config.max_requests_per_key = 1;
+  RunningServer server(engine, config);
+  GrpcClient client(server->grpc_port());
+  HttpClient http(server.port());
+  http.request("POST", kCompletionPath, R"({"prompt":"x"})", "Authorization: Bearer secret\r\n");
+  ASSERT_TRUE(eventually([&] { return engine.num_running() == 1; }));
+  const auto refused = client.generate(token_request(), "secret");
+  EXPECT_EQ(refused.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_NE(refused.retry_ms, "");
+  for (int i = 0; i < 6; ++i) engine.step();
+  EXPECT_EQ(http.read_reply().status, 200);
+  grpc::ClientContext context;
+  context.AddMetadata("authorization", "Bearer secret");
+  auto reader = client.vllm->Generate(&context, token_request());
+  ASSERT_TRUE(eventually([&] { return engine.num_running() == 1; }));
+  http.request("POST", kCompletionPath, R"({"prompt":"x"})", "Authorization: Bearer secret\r\n");
+  EXPECT_EQ(http.read_reply().status, 429);
+  for (int i = 0; i < 6; ++i) engine.step();
+  engine::GenerateResponse response;
+  while (reader->Read(&response)) {
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+}
+
 TEST(Grpc, ScarcityAndFailureHaveTheirCodes) {
   FakeEngine engine;
   RunningServer server(engine, grpc_config());

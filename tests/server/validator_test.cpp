@@ -9,6 +9,7 @@
 
 #include "engine/core/config.h"
 #include "server/api_errors.h"
+#include "server/json_writer.h"
 #include "server/parameters.h"
 #include "server/request_validator.h"
 #include "tests/support/byte_tokenizer.h"
@@ -144,6 +145,25 @@ TEST_F(Validator, RefusesWhatBreaksARuleAndNamesTheParameter) {
       EXPECT_NE(result.error().message.find(row.param), std::string::npos)
           << result.error().message;
     }
+  }
+}
+
+TEST_F(Validator, MessagesAreOneLineOfUtf8WhateverTheClientWrote) {
+  const std::string text = R"(a\nb\u0001)" + std::string(127, 'x') + "\xc3\xa9";
+  for (const std::string& body :
+       {R"({"messages":[{"role":")" + text + R"(","content":"x"}]})",
+        R"({"messages":[{"role":"user","content":[{"type":")" + text + R"("}]}]})",
+        R"({"messages":[{"role":"user","content":"x"}],")" + text + R"(":1})",
+        R"({"messages":[{"role":"user","content":"x"}],"model":")" + text + R"("})",
+        R"({"messages":[{"role":"user","content":"x"}],"logit_bias":{")" + text + R"(":1}})",
+        R"({"messages":[{"role":"user","content":"x"}],"stream":true,"stream_options":{")" + text +
+            R"(":1}})"}) {
+    const auto result = validate(body, Endpoint::kChat);
+    ASSERT_FALSE(result.has_value()) << body;
+    const std::string& message = result.error().message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    EXPECT_NE(message.find("a\\nb\\u0001x"), std::string::npos) << message;
+    EXPECT_EQ(to_valid_utf8(message), message);
   }
 }
 
