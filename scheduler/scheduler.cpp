@@ -141,7 +141,7 @@ struct Scheduler::Impl {
   [[nodiscard]] int64_t total_available() const;
   [[nodiscard]] bool head_still_blocked(const Entry& head) const;
   bool admit(int32_t index);
-  [[nodiscard]] int32_t shared_tokens(const Request& a, const Request& b) const;
+  [[nodiscard]] int32_t shared_tokens(const Request& a, std::span<const TokenId> b) const;
   bool follow(int32_t index);
   void release_followers();
   void admit_waiting();
@@ -443,11 +443,12 @@ bool Scheduler::Impl::admit(int32_t index) {
   return true;
 }
 
-// Whole blocks of the tokens that both begin with, one token of `b` left to compute.
-int32_t Scheduler::Impl::shared_tokens(const Request& a, const Request& b) const {
-  const auto longest = static_cast<ptrdiff_t>(std::min(a.num_tokens(), b.num_tokens() - 1));
-  const auto end = std::mismatch(a.tokens.begin(), a.tokens.begin() + longest, b.tokens.begin());
-  const auto shared = static_cast<int32_t>(end.first - a.tokens.begin());
+// Whole blocks of the tokens that both begin with, as far as `b` could take them from the cache.
+int32_t Scheduler::Impl::shared_tokens(const Request& a, std::span<const TokenId> b) const {
+  const size_t longest = std::min(a.tokens.size(), b.size() - 1);
+  const auto end = std::mismatch(
+      b.begin(), b.begin() + static_cast<ptrdiff_t>(longest), a.tokens.begin(), a.tokens.end());
+  const auto shared = static_cast<int32_t>(end.first - b.begin());
   return shared - shared % kv.block_size();
 }
 
@@ -456,14 +457,15 @@ int32_t Scheduler::Impl::shared_tokens(const Request& a, const Request& b) const
 bool Scheduler::Impl::follow(int32_t index) {
   if (!kv.caches_prefixes()) return false;
   Entry& e = entry(index);
+  const std::span<const TokenId> wanted = e.cacheable_tokens();
   e.num_shared_tokens = 0;
   for (const int32_t other : running) {
     const Entry& leader = entry(other);
     const Request& r = leader.request;
     if (leader.draining() || r.extras != e.request.extras) continue;
-    const int32_t longest = std::min(r.num_tokens(), e.request.num_tokens() - 1);
-    if (longest - r.num_computed_tokens < kv.block_size()) continue;
-    const int32_t shared = shared_tokens(r, e.request);
+    const int32_t longest = std::min(r.num_tokens(), static_cast<int32_t>(wanted.size()) - 1);
+    if (longest - r.num_computed_tokens < 1) continue;
+    const int32_t shared = shared_tokens(r, wanted);
     if (shared <= std::max(r.num_computed_tokens, e.num_shared_tokens)) continue;
     e.leader = r.id;
     e.num_shared_tokens = shared;

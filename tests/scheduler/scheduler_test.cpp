@@ -151,6 +151,20 @@ TEST_F(SchedulerTest, WhoWaitsForAPrefixGoesOnAloneWhenItsLeaderLeaves) {
   EXPECT_FALSE(scheduler_->abort(RequestId{7}));
 }
 
+TEST_F(SchedulerTest, APromptThatIsScoredWaitsForNobody) {
+  SchedulerOptions chunked = options();
+  chunked.max_num_batched_tokens = 60;
+  build(64, chunked);
+  ASSERT_TRUE(add(7, 40, 4));
+  ASSERT_TRUE(scheduler_->add({.id = RequestId{8},
+                               .prompt = std::vector<TokenId>(40, 7),
+                               .max_tokens = 4,
+                               .priority = 0,
+                               .extras = {},
+                               .scores_prompt = true}));
+  EXPECT_EQ(tokens_of(step(), 8), 20);  // each of its rows has to be computed
+}
+
 TEST_F(SchedulerTest, WhoWaitsForAPrefixCanBeAborted) {
   build(64, options());
   ASSERT_TRUE(add(7, 40, 4));
