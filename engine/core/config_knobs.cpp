@@ -225,44 +225,24 @@ Knob integer(Text name, Text group, Text unit, Range range, Text help) {
 
 template <auto M>
 Knob integer_or_auto(Text name, Text group, Text unit, Range range, Text help) {
-  return {name,
-          group,
-          KnobKind::kInteger,
-          unit,
-          range.min,
-          range.max,
-          "",
-          help,
-          set_integer_or_auto<M>,
-          get_integer_or_auto<M>};
+  Knob knob = integer<M>(name, group, unit, range, help);
+  knob.set = set_integer_or_auto<M>;
+  knob.get = get_integer_or_auto<M>;
+  return knob;
 }
 
 template <auto M>
 Knob bytes(Text name, Text group, Range range, Text help) {
-  return {name,
-          group,
-          KnobKind::kBytes,
-          "bytes",
-          range.min,
-          range.max,
-          "",
-          help,
-          set_integer<M>,
-          get_integer<M>};
+  Knob knob = integer<M>(name, group, "bytes", range, help);
+  knob.kind = KnobKind::kBytes;
+  return knob;
 }
 
 template <auto M>
 Knob bytes_or_auto(Text name, Text group, Range range, Text help) {
-  return {name,
-          group,
-          KnobKind::kBytes,
-          "bytes",
-          range.min,
-          range.max,
-          "",
-          help,
-          set_integer_or_auto<M>,
-          get_integer_or_auto<M>};
+  Knob knob = integer_or_auto<M>(name, group, "bytes", range, help);
+  knob.kind = KnobKind::kBytes;
+  return knob;
 }
 
 template <auto M>
@@ -296,8 +276,7 @@ std::vector<Knob> make_model_knobs() {
                              "model",
                              "GGUF file, model directory, or name on the hub (org/name, "
                              "org/name:QUANT); also the argument MODEL."),
-      string<&Config::revision>(
-          "revision", "model", "Branch, tag or commit of a model by name."),
+      string<&Config::revision>("revision", "model", "Branch, tag or commit of a model by name."),
       string<&Config::download_dir>(
           "download-dir", "model", "Cache of models by name. Default: HF_HUB_CACHE, HF_HOME/hub."),
       string<&Config::hub_url>("hub-url",
@@ -502,8 +481,11 @@ std::vector<Knob> make_limit_knobs() {
           {0, 1 << 28},
           "Log-probabilities of prompt tokens in one answer at most, alternatives included."),
       integer<&Config::max_n>("max-n", "server", "", {1, 256}, "Choices of one request at most."),
-      integer<&Config::max_connections>(
-          "max-connections", "server", "", {1, 1000000}, "Open connections and gRPC calls at most."),
+      integer<&Config::max_connections>("max-connections",
+                                        "server",
+                                        "",
+                                        {1, 1000000},
+                                        "Open connections and gRPC calls at most."),
       integer<&Config::idle_timeout_s>("idle-timeout-s",
                                        "server",
                                        "seconds",

@@ -9,186 +9,211 @@ namespace {
 const auto kPositive = CLI::Range(1, 1 << 24);
 const auto kSeconds = CLI::Range(0.0, 1e9);
 
+// The options of one heading of --help.
+class Group {
+ public:
+  Group(CLI::App& app, const char* heading) : app_(app), heading_(heading) {}
+
+  template <typename T>
+  CLI::Option* option(const char* name, T& value, const char* help, const char* type) {
+    return app_.add_option(name, value, help)->type_name(type)->group(heading_);
+  }
+
+  void flag(const char* name, bool& value, const char* help) {
+    app_.add_flag(name, value, help)->group(heading_);
+  }
+
+ private:
+  CLI::App& app_;
+  const char* heading_;
+};
+
 void add_server_flags(CLI::App& app, BenchServeOptions& options) {
   auto& request = options.request;
-  const auto add = [&app](const char* name, auto& value, const char* help, const char* type) {
-    return app.add_option(name, value, help)->type_name(type)->group("Server");
-  };
-  add("--backend", options.backend, "API to speak [openai]", "NAME")
+  Group group(app, "Server");
+  group.option("--backend", options.backend, "API to speak [openai]", "NAME")
       ->check(CLI::IsMember({"openai", "vllm", "sluice", "openai-chat"}));
-  add("--base-url", options.base_url, "Server, instead of --host and --port", "URL");
-  add("--host", options.host, "Server's address [127.0.0.1]", "TEXT");
-  add("--port", options.port, "Server's port [8000]", "N")->check(CLI::Range(1, 65535));
-  add("--endpoint",
-      options.endpoint,
-      "Path [/v1/completions; openai-chat: /v1/chat/completions]",
-      "PATH");
-  add("--model", request.model, "Model to ask for [the server's first]", "NAME");
-  add("--served-model-name", request.model, "The same as --model", "NAME");
-  add("--tokenizer", options.tokenizer, "Name for the result; lengths are the server's", "NAME");
-  add("--header", options.headers, "More headers of each request", "NAME=VALUE...");
-  add("--ready-check-timeout-sec", options.ready_timeout_s, "Wait so long for the server [0]", "s")
+  group.option("--base-url", options.base_url, "Server, instead of --host and --port", "URL");
+  group.option("--host", options.host, "Server's address [127.0.0.1]", "TEXT");
+  group.option("--port", options.port, "Server's port [8000]", "N")->check(CLI::Range(1, 65535));
+  group.option("--endpoint",
+               options.endpoint,
+               "Path [/v1/completions; openai-chat: /v1/chat/completions]",
+               "PATH");
+  group.option("--model", request.model, "Model to ask for [the server's first]", "NAME");
+  group.option("--served-model-name", request.model, "The same as --model", "NAME");
+  group.option(
+      "--tokenizer", options.tokenizer, "Name for the result; lengths are the server's", "NAME");
+  group.option("--header", options.headers, "More headers of each request", "NAME=VALUE...");
+  group
+      .option("--ready-check-timeout-sec",
+              options.ready_timeout_s,
+              "Wait so long for the server [0]",
+              "s")
       ->check(kSeconds);
-  add("--timeout-s",
-      options.timeout_s,
-      "A request without a byte for so long has failed [600]",
-      "s")
+  group
+      .option("--timeout-s",
+              options.timeout_s,
+              "A request without a byte for so long has failed [600]",
+              "s")
       ->check(CLI::Range(0.1, 1e9));
-  app.add_flag("--insecure", options.insecure, "Do not verify the server's certificate")
-      ->group("Server");
+  group.flag("--insecure", options.insecure, "Do not verify the server's certificate");
 }
 
 // What an engine in this process can be asked as well as a server.
 void add_data_flags(CLI::App& app, BenchDataOptions& options) {
   auto& data = options.dataset;
-  const auto add = [&app](const char* name, auto& value, const char* help, const char* type) {
-    return app.add_option(name, value, help)->type_name(type)->group("Data");
-  };
+  Group group(app, "Data");
   std::vector<std::string> names(std::begin(load::kDatasetNames), std::end(load::kDatasetNames));
-  add("--dataset-name", data.name, "What to ask [random]", "NAME")->check(CLI::IsMember(names));
-  add("--dataset-path", data.path, "File of the data set", "FILE");
-  add("--num-prompts", data.num_prompts, "Requests, or conversations [1000]", "N")
+  group.option("--dataset-name", data.name, "What to ask [random]", "NAME")
+      ->check(CLI::IsMember(names));
+  group.option("--dataset-path", data.path, "File of the data set", "FILE");
+  group.option("--num-prompts", data.num_prompts, "Requests, or conversations [1000]", "N")
       ->check(kPositive);
-  add("--input-len", options.input_len, "Prompt tokens, whatever the data set", "N")
+  group.option("--input-len", options.input_len, "Prompt tokens, whatever the data set", "N")
       ->check(kPositive);
-  add("--output-len", options.output_len, "Answer tokens, whatever the data set", "N")
+  group.option("--output-len", options.output_len, "Answer tokens, whatever the data set", "N")
       ->check(kPositive);
-  add("--random-input-len", data.input_len, "Prompt tokens [1024]", "N")->check(kPositive);
-  add("--random-output-len", data.output_len, "Answer tokens [128]", "N")->check(kPositive);
-  add("--random-range-ratio", data.range_ratio, "Lengths vary by so much [0]", "0..1")
+  group.option("--random-input-len", data.input_len, "Prompt tokens [1024]", "N")->check(kPositive);
+  group.option("--random-output-len", data.output_len, "Answer tokens [128]", "N")
+      ->check(kPositive);
+  group.option("--random-range-ratio", data.range_ratio, "Lengths vary by so much [0]", "0..1")
       ->check(CLI::Range(0.0, 1.0));
-  add("--random-prefix-len", data.prefix_len, "Tokens that all prompts share [0]", "N")
+  group.option("--random-prefix-len", data.prefix_len, "Tokens that all prompts share [0]", "N")
       ->check(CLI::Range(0, 1 << 24));
-  add("--prefix-repetition-prefix-len", data.repetition_prefix_len, "Of a prefix [256]", "N")
+  group
+      .option(
+          "--prefix-repetition-prefix-len", data.repetition_prefix_len, "Of a prefix [256]", "N")
       ->check(kPositive);
-  add("--prefix-repetition-suffix-len", data.repetition_suffix_len, "Of a suffix [256]", "N")
+  group
+      .option(
+          "--prefix-repetition-suffix-len", data.repetition_suffix_len, "Of a suffix [256]", "N")
       ->check(kPositive);
-  add("--prefix-repetition-num-prefixes", data.repetition_num_prefixes, "Prefixes [10]", "N")
+  group
+      .option(
+          "--prefix-repetition-num-prefixes", data.repetition_num_prefixes, "Prefixes [10]", "N")
       ->check(kPositive);
-  add("--prefix-repetition-output-len", data.repetition_output_len, "Answer tokens [128]", "N")
+  group
+      .option(
+          "--prefix-repetition-output-len", data.repetition_output_len, "Answer tokens [128]", "N")
       ->check(kPositive);
-  add("--sharegpt-output-len", options.file_output_len, "Answer tokens [the file's]", "N")
+  group.option("--sharegpt-output-len", options.file_output_len, "Answer tokens [the file's]", "N")
       ->check(kPositive);
-  add("--custom-output-len", options.file_output_len, "Answer tokens [the file's, or 256]", "N")
+  group
+      .option(
+          "--custom-output-len", options.file_output_len, "Answer tokens [the file's, or 256]", "N")
       ->check(kPositive);
-  add("--multi-turn-num-turns", data.num_turns, "Turns of a conversation [4]", "N")
+  group.option("--multi-turn-num-turns", data.num_turns, "Turns of a conversation [4]", "N")
       ->check(kPositive);
-  add("--vocab-size", options.vocab_size, "Random ids are below it [ids of common words]", "N")
+  group
+      .option(
+          "--vocab-size", options.vocab_size, "Random ids are below it [ids of common words]", "N")
       ->check(kPositive);
 }
 
 void add_load_flags(CLI::App& app, BenchServeOptions& options) {
-  const auto add = [&app](const char* name, auto& value, const char* help, const char* type) {
-    return app.add_option(name, value, help)->type_name(type)->group("Load");
-  };
+  Group group(app, "Load");
   auto& data = options.data.dataset;
-  add("--seed", data.seed, "Fixes prompts, lengths and arrivals [0]", "N");
-  add("--multi-turn-delay-s", data.turn_delay_s, "Between an answer and the next turn [0]", "s")
+  group.option("--seed", data.seed, "Fixes prompts, lengths and arrivals [0]", "N");
+  group
+      .option(
+          "--multi-turn-delay-s", data.turn_delay_s, "Between an answer and the next turn [0]", "s")
       ->check(kSeconds);
-  add("--trace-speedup", data.trace_speedup, "Plays a trace so many times faster [1]", "X")
+  group
+      .option("--trace-speedup", data.trace_speedup, "Plays a trace so many times faster [1]", "X")
       ->check(CLI::Range(1e-6, 1e6));
-  add("--request-rate", options.request_rate, "Arrivals per second; inf: all at once [inf]", "X")
+  group
+      .option("--request-rate",
+              options.request_rate,
+              "Arrivals per second; inf: all at once [inf]",
+              "X")
       ->check(CLI::Range(1e-9, std::numeric_limits<double>::infinity()))
       ->each([&options](const std::string&) { options.has_request_rate = true; });
-  add("--burstiness", options.burstiness, "Shape of the gamma gaps; 1: Poisson [1]", "X")
+  group.option("--burstiness", options.burstiness, "Shape of the gamma gaps; 1: Poisson [1]", "X")
       ->check(CLI::Range(1e-9, std::numeric_limits<double>::infinity()));
-  add("--max-concurrency", options.max_concurrency, "Requests under way at most", "N")
+  group.option("--max-concurrency", options.max_concurrency, "Requests under way at most", "N")
       ->check(kPositive);
-  add("--ramp-up-strategy", options.ramp_strategy, "The rate grows", "linear|exponential")
+  group.option("--ramp-up-strategy", options.ramp_strategy, "The rate grows", "linear|exponential")
       ->check(CLI::IsMember({"linear", "exponential"}));
-  add("--ramp-up-start-rps", options.ramp_start, "Rate of the first requests", "X")
+  group.option("--ramp-up-start-rps", options.ramp_start, "Rate of the first requests", "X")
       ->check(CLI::Range(1e-9, 1e9));
-  add("--ramp-up-end-rps", options.ramp_end, "Rate of the last ones", "X")
+  group.option("--ramp-up-end-rps", options.ramp_end, "Rate of the last ones", "X")
       ->check(CLI::Range(1e-9, 1e9));
-  add("--num-warmups", options.num_warmups, "Requests before the measurement [0]", "N")
+  group.option("--num-warmups", options.num_warmups, "Requests before the measurement [0]", "N")
       ->check(CLI::Range(0, 1 << 24));
-  add("--warmup-time-s", options.warmup_s, "Starts left out at the beginning [0]", "s")
+  group.option("--warmup-time-s", options.warmup_s, "Starts left out at the beginning [0]", "s")
       ->check(kSeconds);
-  add("--cooldown-time-s", options.cooldown_s, "Left out before the last start [0]", "s")
+  group.option("--cooldown-time-s", options.cooldown_s, "Left out before the last start [0]", "s")
       ->check(kSeconds);
-  add("--sweep", options.sweep, "Finds the highest rate kept up with, by so many [0: no]", "N")
+  group
+      .option(
+          "--sweep", options.sweep, "Finds the highest rate kept up with, by so many [0: no]", "N")
       ->check(CLI::Range(2, 64));
 }
 
 void add_sampling_flags(CLI::App& app, load::RequestOptions& request) {
-  const auto add = [&app](const char* name, auto& value, const char* help) {
-    app.add_option(name, value, help)->type_name("X")->group("Request");
-  };
-  app.add_flag("--ignore-eos", request.ignore_eos, "Answers have their full length")
-      ->group("Request");
-  add("--temperature", request.temperature, "[the server's]");
-  add("--top-p", request.top_p, "[the server's]");
-  add("--top-k", request.top_k, "[the server's]");
-  add("--min-p", request.min_p, "[the server's]");
-  add("--repetition-penalty", request.repetition_penalty, "[the server's]");
-  add("--presence-penalty", request.presence_penalty, "[the server's]");
-  add("--frequency-penalty", request.frequency_penalty, "[the server's]");
-  add("--logprobs", request.logprobs, "Alternatives with each token [none]");
-  app.add_option("--extra-body", request.extra_body, "More members of each request")
-      ->type_name("JSON")
-      ->group("Request");
+  Group group(app, "Request");
+  group.flag("--ignore-eos", request.ignore_eos, "Answers have their full length");
+  group.option("--temperature", request.temperature, "[the server's]", "X");
+  group.option("--top-p", request.top_p, "[the server's]", "X");
+  group.option("--top-k", request.top_k, "[the server's]", "X");
+  group.option("--min-p", request.min_p, "[the server's]", "X");
+  group.option("--repetition-penalty", request.repetition_penalty, "[the server's]", "X");
+  group.option("--presence-penalty", request.presence_penalty, "[the server's]", "X");
+  group.option("--frequency-penalty", request.frequency_penalty, "[the server's]", "X");
+  group.option("--logprobs", request.logprobs, "Alternatives with each token [none]", "X");
+  group.option("--extra-body", request.extra_body, "More members of each request", "JSON");
 }
 
 void add_result_flags(CLI::App& app, BenchResultOptions& options) {
-  const auto add = [&app](const char* name, auto& value, const char* help, const char* type) {
-    return app.add_option(name, value, help)->type_name(type)->group("Result");
-  };
-  add("--percentile-metrics", options.percentile_metrics, "Shown [ttft,tpot,itl]", "NAME,...")
+  Group group(app, "Result");
+  group
+      .option(
+          "--percentile-metrics", options.percentile_metrics, "Shown [ttft,tpot,itl]", "NAME,...")
       ->delimiter(',');
-  add("--metric-percentiles", options.metric_percentiles, "[99]", "P,...")
+  group.option("--metric-percentiles", options.metric_percentiles, "[99]", "P,...")
       ->delimiter(',')
       ->check(CLI::Range(0.0, 100.0));
-  add("--goodput", options.goodput, "Limits in ms of ttft, tpot, e2el", "NAME:MS...");
-  add("--label", options.label, "Name of the run", "TEXT");
-  add("--metadata", options.metadata, "More members of the JSON", "NAME=VALUE...");
-  add("--html", options.html, "Write a report to look at", "FILE");
-  app.add_flag("--save-detailed", options.save_detailed, "Save each request's own figures too")
-      ->group("Result");
-  app.add_flag("--disable-tqdm", options.disable_progress, "No progress on standard error")
-      ->group("Result");
+  group.option("--goodput", options.goodput, "Limits in ms of ttft, tpot, e2el", "NAME:MS...");
+  group.option("--label", options.label, "Name of the run", "TEXT");
+  group.option("--metadata", options.metadata, "More members of the JSON", "NAME=VALUE...");
+  group.option("--html", options.html, "Write a report to look at", "FILE");
+  group.flag("--save-detailed", options.save_detailed, "Save each request's own figures too");
+  group.flag("--disable-tqdm", options.disable_progress, "No progress on standard error");
 }
 
 void add_result_file_flags(CLI::App& app, BenchResultOptions& options) {
-  const auto flag = [&app](const char* name, bool& value, const char* help) {
-    app.add_flag(name, value, help)->group("Result");
-  };
-  const auto add = [&app](const char* name, auto& value, const char* help, const char* type) {
-    app.add_option(name, value, help)->type_name(type)->group("Result");
-  };
-  flag("--save-result", options.save_result, "Write the figures to a JSON file");
-  flag("--append-result", options.append_result, "Add them to the file as one more line");
-  add("--result-dir", options.result_dir, "Folder of that file", "DIR");
-  add("--result-filename", options.result_filename, "Name of that file", "FILE");
+  Group group(app, "Result");
+  group.flag("--save-result", options.save_result, "Write the figures to a JSON file");
+  group.flag("--append-result", options.append_result, "Add them to the file as one more line");
+  group.option("--result-dir", options.result_dir, "Folder of that file", "DIR");
+  group.option("--result-filename", options.result_filename, "Name of that file", "FILE");
 }
 
-void add_output_json_flag(CLI::App& app, BenchResultOptions& options) {
-  app.add_option("--output-json", options.result_filename, "Write the figures to this file")
-      ->type_name("FILE")
-      ->group("Result");
+void add_offline_result_flags(CLI::App& app, BenchResultOptions& options) {
+  add_result_flags(app, options);
+  Group(app, "Result")
+      .option("--output-json", options.result_filename, "Write the figures to this file", "FILE");
 }
 
 }  // namespace
 
 void add_bench_flags(CLI::App& app, BenchOptions& bench) {
-  app.add_option("--prefill", bench.prefill_lens, "Prompt lengths to prefill [128,512]")
+  Group group(app, "Options");
+  group.option("--prefill", bench.prefill_lens, "Prompt lengths to prefill [128,512]", "N,...")
       ->delimiter(',')
-      ->check(kPositive)
-      ->type_name("N,...");
-  app.add_option("--concurrency", bench.concurrencies, "Requests decoded together [1,2,4,8]")
+      ->check(kPositive);
+  group
+      .option("--concurrency", bench.concurrencies, "Requests decoded together [1,2,4,8]", "N,...")
       ->delimiter(',')
-      ->check(kPositive)
-      ->type_name("N,...");
-  app.add_option("--prompt-len", bench.prompt_len, "Prompt of a decode request [32]")
-      ->check(kPositive)
-      ->type_name("tokens");
-  app.add_option("--output-len", bench.output_len, "Tokens it generates [64]")
-      ->check(CLI::Range(2, 1 << 24))
-      ->type_name("tokens");
-  app.add_option("--rounds", bench.rounds, "Measured rounds; medians are shown [5]")
-      ->check(CLI::Range(1, 1000))
-      ->type_name("N");
-  app.add_option("--json", bench.json_path, "Also write the figures to this file")
-      ->type_name("FILE");
+      ->check(kPositive);
+  group.option("--prompt-len", bench.prompt_len, "Prompt of a decode request [32]", "tokens")
+      ->check(kPositive);
+  group.option("--output-len", bench.output_len, "Tokens it generates [64]", "tokens")
+      ->check(CLI::Range(2, 1 << 24));
+  group.option("--rounds", bench.rounds, "Measured rounds; medians are shown [5]", "N")
+      ->check(CLI::Range(1, 1000));
+  group.option("--json", bench.json_path, "Also write the figures to this file", "FILE");
 }
 
 void add_bench_serve_flags(CLI::App& app, BenchServeOptions& options) {
@@ -203,52 +228,51 @@ void add_bench_serve_flags(CLI::App& app, BenchServeOptions& options) {
 
 void add_bench_throughput_flags(CLI::App& app, BenchOfflineOptions& options) {
   add_data_flags(app, options.data);
-  add_result_flags(app, options.result);
-  add_output_json_flag(app, options.result);
-  app.add_option("--n", options.num_choices, "Answers to each prompt [1]")
-      ->check(kPositive)
-      ->type_name("N")
-      ->group("Load");
-  app.add_option("--max-concurrency", options.max_concurrency, "Requests under way [all]")
-      ->check(kPositive)
-      ->type_name("N")
-      ->group("Load");
+  Group group(app, "Load");
+  group.option("--n", options.num_choices, "Answers to each prompt [1]", "N")->check(kPositive);
+  group.option("--max-concurrency", options.max_concurrency, "Requests under way [all]", "N")
+      ->check(kPositive);
+  add_offline_result_flags(app, options.result);
 }
 
 void add_bench_latency_flags(CLI::App& app, BenchOfflineOptions& options) {
-  const auto add = [&app](const char* name, auto& value, const char* help, const char* type) {
-    return app.add_option(name, value, help)->type_name(type)->group("Load");
-  };
-  add("--input-len", options.input_len, "Tokens of each prompt [32]", "N")->check(kPositive);
-  add("--output-len", options.output_len, "Tokens of each answer [128]", "N")->check(kPositive);
-  add("--batch-size", options.batch_size, "Prompts together [8]", "N")->check(kPositive);
-  add("--n", options.num_choices, "Answers to each prompt [1]", "N")->check(kPositive);
-  add("--num-iters-warmup", options.num_warmups, "Batches before the measurement [10]", "N")
+  Group group(app, "Load");
+  group.option("--input-len", options.input_len, "Tokens of each prompt [32]", "N")
+      ->check(kPositive);
+  group.option("--output-len", options.output_len, "Tokens of each answer [128]", "N")
+      ->check(kPositive);
+  group.option("--batch-size", options.batch_size, "Prompts together [8]", "N")->check(kPositive);
+  group.option("--n", options.num_choices, "Answers to each prompt [1]", "N")->check(kPositive);
+  group
+      .option("--num-iters-warmup", options.num_warmups, "Batches before the measurement [10]", "N")
       ->check(CLI::Range(0, 1 << 24));
-  add("--num-iters", options.num_iterations, "Batches measured [30]", "N")->check(kPositive);
-  add_result_flags(app, options.result);
-  add_output_json_flag(app, options.result);
+  group.option("--num-iters", options.num_iterations, "Batches measured [30]", "N")
+      ->check(kPositive);
+  add_offline_result_flags(app, options.result);
 }
 
 void add_bench_mock_flags(CLI::App& app, BenchMockOptions& options) {
   load::MockScript& script = options.script;
-  const auto add = [&app](const char* name, auto& value, const char* help, const char* type) {
-    return app.add_option(name, value, help)->type_name(type);
-  };
-  add("--host", options.host, "Address to listen on [127.0.0.1]", "TEXT");
-  add("--port", options.port, "0 takes a free one [8000]", "N")->check(CLI::Range(0, 65535));
-  add("--ttft-ms", options.ttft_ms, "Until a request's first event [0]", "ms")->check(kSeconds);
-  add("--itl-ms", options.itl_ms, "Between two events; 0: as fast as it goes [0]", "ms")
+  Group group(app, "Options");
+  group.option("--host", options.host, "Address to listen on [127.0.0.1]", "TEXT");
+  group.option("--port", options.port, "0 takes a free one [8000]", "N")
+      ->check(CLI::Range(0, 65535));
+  group.option("--ttft-ms", options.ttft_ms, "Until a request's first event [0]", "ms")
       ->check(kSeconds);
-  add("--tokens-per-event", script.tokens_per_event, "[1]", "N")->check(kPositive);
-  add("--events-per-write", script.events_per_write, "Sent together [1]", "N")
+  group.option("--itl-ms", options.itl_ms, "Between two events; 0: as fast as it goes [0]", "ms")
+      ->check(kSeconds);
+  group.option("--tokens-per-event", script.tokens_per_event, "[1]", "N")->check(kPositive);
+  group.option("--events-per-write", script.events_per_write, "Sent together [1]", "N")
       ->check(CLI::Range(1, 4096));
-  add("--slots", script.slots, "Requests served at a time; 0: all [0]", "N")
+  group.option("--slots", script.slots, "Requests served at a time; 0: all [0]", "N")
       ->check(CLI::Range(0, 1 << 24));
-  add("--stall-at-s", script.stall_at_s, "From the first request on [0]", "s")->check(kSeconds);
-  add("--stall-for-s", script.stall_for_s, "Nothing is sent for so long [0]", "s")->check(kSeconds);
-  add("--fault", options.fault, "How requests fail; a wrong name lists all [none]", "NAME");
-  add("--fault-every", script.fault_every, "Every so many-th request does [1]", "N")
+  group.option("--stall-at-s", script.stall_at_s, "From the first request on [0]", "s")
+      ->check(kSeconds);
+  group.option("--stall-for-s", script.stall_for_s, "Nothing is sent for so long [0]", "s")
+      ->check(kSeconds);
+  group.option(
+      "--fault", options.fault, "How requests fail; a wrong name lists all [none]", "NAME");
+  group.option("--fault-every", script.fault_every, "Every so many-th request does [1]", "N")
       ->check(kPositive);
 }
 

@@ -237,19 +237,22 @@ Expected<void> run_bench_latency(const Invocation& invocation) {
   SLUICE_TRY(OfflineLoad offline, OfflineLoad::create(*engine, invocation, data));
   load::Result result = make_result(report, *engine, "Offline Latency Result");
   const size_t batch = offline.num_conversations() / num_batches;
+  OfflineOptions how;
+  how.on_progress = report.progress();
   std::optional<Time> epoch;
   std::vector<double> latencies;
   for (size_t i = 0; i < num_batches; ++i) {
     const bool is_measured = i >= static_cast<size_t>(options.num_warmups);
     const Time begin = std::chrono::steady_clock::now();
     if (is_measured && !epoch) epoch = begin;
-    SLUICE_TRY(const auto records, offline.run(i * batch, batch, epoch.value_or(begin), {}));
+    SLUICE_TRY(const auto records, offline.run(i * batch, batch, epoch.value_or(begin), how));
     if (!is_measured) continue;
     const Time end = std::chrono::steady_clock::now();
     latencies.push_back(seconds(begin, end));
     result.run.duration_s = seconds(*epoch, end);
     result.run.records.insert(result.run.records.end(), records.begin(), records.end());
   }
+  BenchReport::clear_progress();
   result.summary = load::summarize(result.run.records, result.run.duration_s, result.options);
   return show_latency(report, result, latencies);
 }

@@ -41,6 +41,16 @@ class SchedulerTest : public testing::Test {
                             .extras = {}});
   }
 
+  // Prompts of forty times the same token.
+  Expected<void> add_sevens(uint64_t id, bool scores_prompt = false) {
+    return scheduler_->add({.id = RequestId{id},
+                            .prompt = std::vector<TokenId>(40, 7),
+                            .max_tokens = 4,
+                            .priority = 0,
+                            .extras = {},
+                            .scores_prompt = scores_prompt});
+  }
+
   SchedulerOutput schedule() {
     SchedulerOutput output = scheduler_->schedule();
     EXPECT_EQ(scheduler_->check_integrity(), "");
@@ -113,14 +123,8 @@ TEST_F(SchedulerTest, ASharedPromptIsComputedOnceAndOthersPassWhoWaitForIt) {
   SchedulerOptions chunked = options();
   chunked.max_num_batched_tokens = 24;
   build(64, chunked);
-  ASSERT_TRUE(add(7, 40, 4));
-  for (uint64_t id = 8; id <= 9; ++id) {  // the same tokens
-    ASSERT_TRUE(scheduler_->add({.id = RequestId{id},
-                                 .prompt = std::vector<TokenId>(40, 7),
-                                 .max_tokens = 4,
-                                 .priority = 0,
-                                 .extras = {}}));
-  }
+  ASSERT_TRUE(add_sevens(7));
+  for (uint64_t id = 8; id <= 9; ++id) ASSERT_TRUE(add_sevens(id));
   ASSERT_TRUE(add(10, 6, 4));
   SchedulerOutput output = step();
   EXPECT_EQ(tokens_of(output, 7), 24);
@@ -137,12 +141,8 @@ TEST_F(SchedulerTest, WhoWaitsForAPrefixGoesOnAloneWhenItsLeaderLeaves) {
   SchedulerOptions chunked = options();
   chunked.max_num_batched_tokens = 16;
   build(64, chunked);
-  ASSERT_TRUE(add(7, 40, 4));
-  ASSERT_TRUE(scheduler_->add({.id = RequestId{8},
-                               .prompt = std::vector<TokenId>(40, 7),
-                               .max_tokens = 4,
-                               .priority = 0,
-                               .extras = {}}));
+  ASSERT_TRUE(add_sevens(7));
+  ASSERT_TRUE(add_sevens(8));
   EXPECT_EQ(tokens_of(step(), 7), 16);
   EXPECT_EQ(scheduler_->num_waiting(), 1);
   ASSERT_TRUE(scheduler_->abort(RequestId{7}));
@@ -155,24 +155,15 @@ TEST_F(SchedulerTest, APromptThatIsScoredWaitsForNobody) {
   SchedulerOptions chunked = options();
   chunked.max_num_batched_tokens = 60;
   build(64, chunked);
-  ASSERT_TRUE(add(7, 40, 4));
-  ASSERT_TRUE(scheduler_->add({.id = RequestId{8},
-                               .prompt = std::vector<TokenId>(40, 7),
-                               .max_tokens = 4,
-                               .priority = 0,
-                               .extras = {},
-                               .scores_prompt = true}));
+  ASSERT_TRUE(add_sevens(7));
+  ASSERT_TRUE(add_sevens(8, /*scores_prompt=*/true));
   EXPECT_EQ(tokens_of(step(), 8), 20);  // each of its rows has to be computed
 }
 
 TEST_F(SchedulerTest, WhoWaitsForAPrefixCanBeAborted) {
   build(64, options());
-  ASSERT_TRUE(add(7, 40, 4));
-  ASSERT_TRUE(scheduler_->add({.id = RequestId{8},
-                               .prompt = std::vector<TokenId>(40, 7),
-                               .max_tokens = 4,
-                               .priority = 0,
-                               .extras = {}}));
+  ASSERT_TRUE(add_sevens(7));
+  ASSERT_TRUE(add_sevens(8));
   const SchedulerOutput output = schedule();
   EXPECT_EQ(output.scheduled.size(), 1U);
   EXPECT_TRUE(scheduler_->abort(RequestId{8}));

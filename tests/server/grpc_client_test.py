@@ -17,18 +17,13 @@ import sys
 import threading
 import time
 
-try:
-    import grpc
-    from google.protobuf import descriptor_pool, message_factory
-    from grpc_reflection.v1alpha import proto_reflection_descriptor_database as reflection
-except ImportError:
-    other = os.environ.get("SLUICE_TEST_PYTHON")
-    if other and os.path.abspath(other) != os.path.abspath(sys.executable):
-        os.execv(other, [other, *sys.argv])
-    print("skipped: this Python has no grpcio and grpcio-reflection")
-    sys.exit(77)
+from server_process import Server, needs, run_checks, wait_until
 
-from serving_test import Server, wait_until
+needs("grpc", "grpc_reflection")
+
+import grpc
+from google.protobuf import descriptor_pool, message_factory
+from grpc_reflection.v1alpha import proto_reflection_descriptor_database as reflection
 
 VLLM = "vllm.grpc.engine.VllmEngine"
 SLUICE = "sluice.v1.Sluice"
@@ -283,14 +278,7 @@ def main():
         ("drain", lambda: check_drain(binary, model)),
         ("cut", lambda: check_cut(binary, model)),
     )
-    try:
-        for name, check in checks:
-            started = time.monotonic()
-            check()
-            print(f"ok {name} ({time.monotonic() - started:.1f} s)", flush=True)
-        assert server.stop() == 0
-    finally:
-        server.process.kill()
+    run_checks(server, checks)
 
 
 if __name__ == "__main__":

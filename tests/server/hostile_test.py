@@ -13,27 +13,21 @@ import http.client
 import json
 import random
 import socket
-import subprocess
 import sys
 import threading
 import time
+
+from server_process import Server
 
 COMPLETION = "/v1/completions"
 CHAT = "/v1/chat/completions"
 CLOSED = 0  # instead of a status: the connection ends without an answer
 
 
-class Server:
+class Target(Server):
     def __init__(self, binary, model):
-        self.process = subprocess.Popen(
-            [binary, "serve", model, "--port", "0", "--request-timeout-s", "2", "--threads", "1",
-             "--max-body-bytes", "1M", "--max-connections", "600"],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        for line in self.process.stdout:
-            if line.startswith("serving "):
-                self.port = int(line.split("http://127.0.0.1:")[1].split()[0])
-                return
-        raise AssertionError("no server")
+        super().__init__(binary, model, "--request-timeout-s", "2", "--threads", "1",
+                         "--max-body-bytes", "1M", "--max-connections", "600")
 
     def connect(self):
         return socket.create_connection(("127.0.0.1", self.port), timeout=20)
@@ -51,15 +45,6 @@ class Server:
              "return_token_ids": True}))
         assert status == 200, body
         return json.loads(body)["choices"][0]["token_ids"]
-
-    def metric(self, name):
-        lines = self.request("GET", "/metrics")[1].decode().splitlines()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name + "{"))
-
-    def resident_bytes(self):
-        with open(f"/proc/{self.process.pid}/status") as status:
-            fields = dict(line.split(":", 1) for line in status)
-        return int(fields["RssAnon"].split()[0]) * 1024
 
 
 def read_answer(connection):
@@ -388,20 +373,20 @@ def wait_until_idle(server):
 
 
 def main():
-    server = Server(sys.argv[1], sys.argv[2])
+    server = Target(sys.argv[1], sys.argv[2])
     try:
         report = Report(server)
         before = server.greedy()
         check_framing(server, report)
         check_bodies(server, report)
-        warm = server.resident_bytes()
+        warm = server.rss()
         check_smuggled_request_is_not_served(server, report)
         check_connections(server, report)
         check_neighbours(server, report)
         check_bodies(server, report)
         report.check("greedy tokens are those of the beginning", server.greedy() == before)
         report.check("nothing runs and no block is held", wait_until_idle(server))
-        grown = server.resident_bytes() - warm
+        grown = server.rss() - warm
         report.check("memory is flat", grown < 32 << 20, f"grew by {grown >> 20} MiB")
         report.check("the server lives", server.process.poll() is None)
         print(f"{report.cases} cases, {len(report.failures)} failures")

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 
-from serving_test import Server
+from server_process import Server, run_checks
 
 CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conformance",
           "response_headers_conformance", "response_schema_conformance")
@@ -64,13 +64,9 @@ def main():
     parser.add_argument("--seconds", type=int, default=600 if os.environ.get("SLUICE_FULL") else 20)
     args = parser.parse_args()
     server = Server(args.binary, args.model)
-    try:
-        check_metrics(server)
-        check_schema(server, args.seconds)
-        check_metrics(server)
-        assert server.stop() == 0
-    finally:
-        server.process.kill()
+    run_checks(server, (("metrics", lambda: check_metrics(server)),
+                        ("schema", lambda: check_schema(server, args.seconds)),
+                        ("metrics afterwards", lambda: check_metrics(server))))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests that drive the binary from outside share: a running server, waiting, their loop."""
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+SKIPPED = 77
+
+
+def needs(*modules):
+    """Goes on in the Python that SLUICE_TEST_PYTHON names where this one lacks a module; ends with
+    SKIPPED where that lacks it too."""
+    for module in modules:
+        try:
+            __import__(module)
+        except ImportError:
+            other = os.environ.get("SLUICE_TEST_PYTHON")
+            if other and os.path.abspath(other) != os.path.abspath(sys.executable):
+                os.execv(other, [other, *sys.argv])
+            print(f"skipped: this Python has no {module}")
+            sys.exit(SKIPPED)
+
+
+class Server:
+    def __init__(self, binary, model, *flags):
+        self.process = subprocess.Popen(
+            [binary, "serve", model, "--port", "0", *flags],
+            stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.log = []
+        for line in self.process.stdout:
+            self.log.append(line)
+            if line.startswith("serving "):
+                self.port = int(line.split("http://127.0.0.1:")[1].split()[0])
+                break
+        else:
+            raise AssertionError(f"no server: {self.log} {self.process.stderr.read()}")
+        # Whoever leaves a pipe unread stops the writer.
+        for pipe in (self.process.stdout, self.process.stderr):
+            threading.Thread(target=self.log.extend, args=(pipe,), daemon=True).start()
+        model_card = json.loads(self.get("/v1/models"))["data"][0]
+        self.model = model_card["id"]
+        self.max_len = model_card["max_model_len"]
+
+    def get(self, path):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("GET", path)
+        with contextlib.closing(connection):
+            return connection.getresponse().read()
+
+    def metric(self, name):
+        lines = self.get("/metrics").decode().splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name + "{"))
+
+    def rss(self):
+        """Resident bytes that are the process's own, without mapped files."""
+        with open(f"/proc/{self.process.pid}/status") as status:
+            fields = dict(line.split(":", 1) for line in status)
+        return int(fields["RssAnon"].split()[0]) * 1024
+
+    def post(self, body, path="/v1/completions"):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        connection.request("POST", path, json.dumps({"model": self.model, **body}),
+                           {"Content-Type": "application/json"})
+        return connection, connection.getresponse()
+
+    def stream(self, body, on_event=lambda: None):
+        """Text and log-probabilities; raises where the stream is not whole."""
+        connection, response = self.post({**body, "stream": True, "logprobs": 0})
+        with contextlib.closing(connection):
+            assert response.status == 200, response.read()
+            text, logprobs, reason, done = "", [], None, False
+            for raw in response:
+                line = raw.decode().rstrip("\n")
+                if line == "data: [DONE]":
+                    done = True
+                elif line.startswith("data: "):
+                    event = json.loads(line[6:])
+                    assert "error" not in event, event
+                    on_event()
+                    for choice in event["choices"]:
+                        assert reason is None, "an event after the last"
+                        text += choice["text"]
+                        logprobs += (choice["logprobs"] or {}).get("token_logprobs", [])
+                        reason = choice["finish_reason"]
+            assert done and reason in ("stop", "length"), (done, reason)
+            return text, logprobs
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=60)
+
+
+def wait_until(what, condition, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def run_checks(server, checks):
+    """Each (name, check) in turn; then the server must end in order."""
+    try:
+        for name, check in checks:
+            started = time.monotonic()
+            check()
+            print(f"ok {name} ({time.monotonic() - started:.1f} s)", flush=True)
+        assert server.stop() == 0
+    finally:
+        server.process.kill()
