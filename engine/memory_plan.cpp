@@ -96,10 +96,12 @@ Expected<DType> parse_kv_dtype(const std::string& name) {
   if (name == "auto" || name == "bfloat16") return DType::kBF16;
   if (name == "float16") return DType::kF16;
   if (name == "float32") return DType::kF32;
-  return make_error(
-      ErrorCode::kInvalidArgument,
-      "--kv-cache-dtype: found " + name + ", expected auto, bfloat16, float16 or float32",
-      "kv-cache-dtype");
+  if (name == "int8" || name == "int8_per_token_head") return DType::kI8;
+  if (name == "fp8" || name == "fp8_e4m3") return DType::kF8E4M3;
+  return make_error(ErrorCode::kInvalidArgument,
+                    "--kv-cache-dtype: found " + name +
+                        ", expected auto, bfloat16, float16, float32, int8 or fp8",
+                    "kv-cache-dtype");
 }
 
 int64_t MemoryPlan::kv_tokens() const {
@@ -135,7 +137,8 @@ std::string MemoryPlan::describe() const {
   row("KV cache",
       kv_bytes,
       std::to_string(kv_tokens()) + " tokens of " + std::string(to_string(kv_dtype)) +
-          ", blocks of " + std::to_string(block_size) + windows);
+          (kernels::has_kv_scales(kv_dtype) ? " with scales" : "") + ", blocks of " +
+          std::to_string(block_size) + windows);
   row("total", total_bytes(), "of " + mib(available_bytes) + " available");
   row("model file", file_bytes, "mapped, shared with the page cache");
   text += "  max model len          " + std::to_string(max_model_len) + " tokens\n";

@@ -13,6 +13,11 @@
 // out. A sink logit s joins last: m' = max(m, s), l = l * exp(m - m') + exp(s - m'),
 // o[d] = o[d] * exp(m - m'). Output o[d] / l. exp and tanh are this library's
 // (kernels/cpu/math16.h). Cost is linear in the visible keys.
+//
+// In int8 and fp8 caches k_j[d] and v_j[d] are codes, those of fp8 taken / 256, and every key has a
+// scale for K and one for V, those of fp8 taken * 256 (both exact). The chain's result is
+// multiplied by K's scale before anything else, and p_j by V's where it weighs v_j (not in the
+// sum).
 #pragma once
 
 #include <cstddef>
@@ -30,14 +35,25 @@ inline constexpr int32_t kAttentionTile = 64;
 // Elements that a cached head takes: whole vectors, zeros after head_dim.
 constexpr int64_t cached_head_dim(int64_t head_dim) { return align_up(head_dim, 16); }
 
+// Whether a cache of this type holds codes, with a scale for each token and head.
+constexpr bool has_kv_scales(DType dtype) { return dtype == DType::kI8 || dtype == DType::kF8E4M3; }
+
+// K or V of one head in one block, the block's scales included.
+constexpr int64_t kv_head_bytes(DType dtype, int64_t head_dim, int64_t block_size) {
+  const int64_t scales = has_kv_scales(dtype) ? block_size * int64_t{sizeof(float)} : 0;
+  return cached_head_dim(head_dim) * block_size * static_cast<int64_t>(dtype_bytes(dtype)) + scales;
+}
+
 // One layer's cache of one KV group. K is stored transposed inside a block so that a vector lane is
 // a key: K [num_blocks][num_kv_heads][cached_head_dim][block_size], V [num_blocks][num_kv_heads]
-// [block_size][cached_head_dim]. Slots never written hold zeros; attention itself uses no slot past
-// a row's own position and no block outside its window, whatever they hold.
+// [block_size][cached_head_dim]. Where there are scales, [block_size] floats follow each head's
+// codes in the block, so that a block is all there is to copy. Codes and scales are a function of
+// the one row written (quant/kv_code.h). Slots never written hold zeros; attention itself uses no
+// slot past a row's own position and no block outside its window, whatever they hold.
 struct KvLayerView {
   std::byte* k = nullptr;
   std::byte* v = nullptr;
-  DType dtype = DType::kBF16;  // kF32, kF16 or kBF16; rounded to nearest even on write
+  DType dtype = DType::kBF16;  // kF32, kF16, kBF16, kI8, kF8E4M3; to nearest even on write
   int32_t num_blocks = 0;
   int32_t block_size = 16;  // divides kAttentionTile; below 16 is correct but slow
   int32_t num_kv_heads = 0;

@@ -13,8 +13,7 @@ namespace {
 
 // K or V of one block in one layer.
 int64_t half_block_bytes(const KvStorageGroup& group, DType dtype, int32_t block_size) {
-  return group.num_kv_heads * kernels::cached_head_dim(group.head_dim) * block_size *
-         static_cast<int64_t>(dtype_bytes(dtype));
+  return group.num_kv_heads * kernels::kv_head_bytes(dtype, group.head_dim, block_size);
 }
 
 int64_t half_layer_bytes(const KvStorageGroup& group, DType dtype, int32_t block_size) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bytes of the KV cache: one allocation, carved into K and V arrays per layer. Block ids are
-// the manager's; layout and dtype are stated in kernels/attention.h.
+// the manager's. Layer by layer K [block][head], then V [block][head]; a head's part of a block is
+// its codes or floats and, where the dtype has them, the block's scales behind them, each layer's K
+// and V padded to 64 bytes. Inside a head: kernels/attention.h, KvLayerView.
 #pragma once
 
 #include <atomic>
@@ -25,7 +27,7 @@ struct KvStorageGroup {
   int32_t num_blocks = 0;
 };
 
-// Bytes of one block in one group, all its layers, K and V.
+// Bytes of one block in one group, all its layers, K and V, scales included.
 int64_t kv_block_bytes(const KvStorageGroup& group, DType dtype, int32_t block_size);
 
 class KvStorage {

@@ -26,7 +26,7 @@ struct Config {
   std::string override_generation_config;  // JSON, put over it
   std::string chat_template;               // file; empty: the model's own
   int64_t max_model_len = 0;               // tokens; 0: the model's, as far as memory allows
-  std::string kv_cache_dtype = "auto";     // auto (bfloat16), bfloat16, float16, float32
+  std::string kv_cache_dtype = "auto";     // auto (bfloat16), bfloat16, float16, float32, int8, fp8
   int32_t activation_bits = 8;             // 8, 16 or 32
   uint64_t seed = 0;                       // makes the seeds of unseeded requests
 

@@ -312,8 +312,10 @@ std::vector<Knob> make_model_knobs() {
       choice<&Config::kv_cache_dtype>("kv-cache-dtype",
                                       "model",
                                       "",
-                                      "auto|bfloat16|float16|float32",
-                                      "Number format of cached keys and values; auto: bfloat16."),
+                                      "auto|bfloat16|float16|float32|int8|int8_per_token_head|"
+                                      "fp8|fp8_e4m3",
+                                      "Number format of cached keys and values; auto: bfloat16. "
+                                      "int8 and fp8: with a scale for each token and head."),
       choice<&Config::activation_bits>(
           "activation-bits",
           "model",

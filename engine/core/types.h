@@ -28,14 +28,16 @@ using TokenId = int32_t;                                    // index into the vo
 inline constexpr TokenId kInvalidToken = -1;
 inline constexpr BlockId kNullBlock{-1};  // a slot whose contents are not kept (window groups)
 
-enum class DType : uint8_t { kF32, kF16, kBF16, kI8, kI32 };
+enum class DType : uint8_t { kF32, kF16, kBF16, kI8, kI32, kF8E4M3 };
 constexpr size_t dtype_bytes(DType dtype) {
   switch (dtype) {
     case DType::kF32:
     case DType::kI32: return 4;
     case DType::kF16:
     case DType::kBF16: return 2;
-    case DType::kI8: return 1;
+    case DType::kI8:
+    case DType::kF8E4M3:
+      return 1;
   }
   return 0;
 }
@@ -46,6 +48,8 @@ constexpr std::string_view to_string(DType dtype) {
     case DType::kBF16: return "bfloat16";
     case DType::kI8: return "int8";
     case DType::kI32: return "int32";
+    case DType::kF8E4M3:
+      return "fp8_e4m3";
   }
   return "unknown";
 }

@@ -152,8 +152,7 @@ class AttentionCall {
     const int64_t req = &plan - plans_;
     const int64_t rows = int64_t{num_tokens(req)} * group_;
     const int64_t first_head = int64_t{kv_head} * group_ * kv.head_dim;
-    const int64_t head_bytes =
-        int64_t{kv.block_size} * head_dim_ * static_cast<int64_t>(dtype_bytes(kv.dtype));
+    const int64_t head_bytes = kv_head_bytes(kv.dtype, kv.head_dim, kv.block_size);
     float* partials = nullptr;
     if (plan.partials >= 0) {
       partials = partials_ + plan.partials + kv_head * rows * plan.num_partitions * (head_dim_ + 2);

@@ -16,23 +16,42 @@ constexpr int32_t kPartition = 512;
 constexpr int32_t kRowsTogether = 4;
 constexpr float kLowest = -3.40282347e+38F;
 
-// How the elements of a cache are read.
+// How the elements of a cache are read, and what its scales are multiplied with, if it has any.
 struct LoadF32 {
   using Element = float;
+  static constexpr bool kScaled = false;
 
   SLUICE_INLINE static V16 load16(const float* p) { return load(p); }
 };
 
 struct LoadF16 {
   using Element = uint16_t;
+  static constexpr bool kScaled = false;
 
   SLUICE_INLINE static V16 load16(const uint16_t* p) { return load_half(p); }
 };
 
 struct LoadBF16 {
   using Element = uint16_t;
+  static constexpr bool kScaled = false;
 
   SLUICE_INLINE static V16 load16(const uint16_t* p) { return load_bf16(p); }
+};
+
+struct LoadI8 {
+  using Element = int8_t;
+  static constexpr bool kScaled = true;
+  static constexpr float kScaleUnit = 1.0F;
+
+  SLUICE_INLINE static V16 load16(const int8_t* p) { return to_float(load_narrow(p)); }
+};
+
+struct LoadE4M3 {
+  using Element = uint8_t;
+  static constexpr bool kScaled = true;
+  static constexpr float kScaleUnit = 256.0F;  // load_e4m3 gives values / 256
+
+  SLUICE_INLINE static V16 load16(const uint8_t* p) { return load_e4m3(p); }
 };
 
 // One tile as the inner loops read it: element d of the keys [16 v, 16 v + 16) starts at
@@ -42,6 +61,12 @@ struct TileView {
   const Element* k[kTileVectors];
   const Element* v[kTileVectors];
   int64_t k_stride;
+};
+
+// Of the keys of one tile.
+struct TileScales {
+  alignas(64) float k[kTile];
+  alignas(64) float v[kTile];
 };
 
 // The keys of a tile that a row sees: [begin, end).
@@ -251,10 +276,14 @@ SLUICE_INLINE void reset(RowStates& states, int32_t rows, int32_t head_dim) {
   for (int32_t i = 0; i < rows * head_dim; i += 16) store(states.o + i, zero());
 }
 
-// Turns the scores of one row into weights exp(s - m'), zero outside `range`; returns m' and adds
-// up the weights.
-SLUICE_INLINE float softmax_tile(
-    const AttentionBlock& block, KeyRange range, float m, float* scores, float* sum) {
+// Turns the scores of one row into weights exp(s - m') of V, unspecified outside `range`; returns
+// m' and adds up the weights before V's scales. `scales` is null for a cache without.
+SLUICE_INLINE float softmax_tile(const AttentionBlock& block,
+                                 const TileScales* scales,
+                                 KeyRange range,
+                                 float m,
+                                 float* scores,
+                                 float* sum) {
   V16 s[kTileVectors];
   V16 top = broadcast(m);
   for (int v = 0; v < kTileVectors; ++v) {
@@ -263,7 +292,9 @@ SLUICE_INLINE float softmax_tile(
       s[v] = broadcast(kLowest);
       continue;
     }
-    s[v] = mul(load(scores + 16 * v), broadcast(block.scale));
+    s[v] = load(scores + 16 * v);
+    if (scales != nullptr) s[v] = mul(s[v], load(scales->k + 16 * v));
+    s[v] = mul(s[v], broadcast(block.scale));
     if (block.soft_cap != 0) {
       const V16 cap = broadcast(block.soft_cap);
       s[v] = mul(cap, tanh(div(s[v], cap)));
@@ -292,8 +323,9 @@ SLUICE_INLINE float softmax_tile(
       const Mask16 inside = less(lane, broadcast(range.end - 16 * v));
       p = select(before, zero(), select(inside, p, zero()));
     }
-    store(scores + 16 * v, p);
     total = add(total, p);
+    if (scales != nullptr) p = mul(p, load(scales->v + 16 * v));
+    store(scores + 16 * v, p);
   }
   *sum = fold_by_halves(total);
   return m_new;
@@ -432,11 +464,46 @@ template <typename Load>
   }
 }
 
+// Scales of the keys of a tile that some row sees.
+template <typename Load>
+SLUICE_INLINE void load_scales(const AttentionBlock& block,
+                               int32_t tile_begin,
+                               KeyRange keys,
+                               TileScales* scales) {
+  const int64_t codes = int64_t{block.block_size} * block.head_dim;  // bytes, before the scales
+  const V16 unit = broadcast(Load::kScaleUnit);
+  for (int32_t v = keys.begin / 16; 16 * v < keys.end; ++v) {
+    float* k_out = scales->k + 16 * v;
+    float* v_out = scales->v + 16 * v;
+    if (block.block_size < 16) {
+      store(k_out, zero());
+      store(v_out, zero());
+      for (int32_t j = 0; j < 16; ++j) {
+        if (16 * v + j < keys.begin || 16 * v + j >= keys.end) continue;
+        const int32_t key = tile_begin + 16 * v + j;
+        const int64_t at = block.block_table[key / block.block_size] * block.block_bytes + codes;
+        const int32_t slot = key % block.block_size;
+        k_out[j] = reinterpret_cast<const float*>(block.k + at)[slot];
+        v_out[j] = reinterpret_cast<const float*>(block.v + at)[slot];
+      }
+      store(k_out, mul(load(k_out), unit));
+      store(v_out, mul(load(v_out), unit));
+      continue;
+    }
+    const int32_t key = tile_begin + 16 * v;
+    const int64_t at = block.block_table[key / block.block_size] * block.block_bytes + codes;
+    const int32_t slot = key % block.block_size;
+    store(k_out, mul(load(reinterpret_cast<const float*>(block.k + at) + slot), unit));
+    store(v_out, mul(load(reinterpret_cast<const float*>(block.v + at) + slot), unit));
+  }
+}
+
 // One tile for every row that sees a key of it.
 template <typename Load>
 SLUICE_INLINE void attend_tile(const AttentionBlock& block,
                                const BlockRows& rows,
                                const TileView<typename Load::Element>& tile,
+                               const TileScales* scales,
                                int32_t tile_begin,
                                KeyRange keys,
                                RowStates& states) {
@@ -464,7 +531,7 @@ SLUICE_INLINE void attend_tile(const AttentionBlock& block,
       ranges[r] = {0, 0};
       continue;
     }
-    states.m[r] = softmax_tile(block, ranges[r], m_old[r], scores + r * kTile, &sums[r]);
+    states.m[r] = softmax_tile(block, scales, ranges[r], m_old[r], scores + r * kTile, &sums[r]);
   }
   for (int32_t base = 0; base < block.num_rows; base += 16) {
     alignas(64) float keep[16];
@@ -505,14 +572,20 @@ SLUICE_INLINE void attend_partition(const AttentionBlock& block,
     const int32_t end = rows.last_key - tile_begin;
     const KeyRange keys = {begin < 0 ? 0 : begin, end > kTile ? kTile : end};
     if (keys.begin >= keys.end) continue;
+    TileScales own_scales;
+    const TileScales* scales = nullptr;
+    if constexpr (Load::kScaled) {
+      load_scales<Load>(block, tile_begin, keys, &own_scales);
+      scales = &own_scales;
+    }
     if (convert) {
       TileView<float> tile;
       convert_tile<Load>(block, tile_begin, keys, k_floats, v_floats, &tile);
-      attend_tile<LoadF32>(block, rows, tile, tile_begin, keys, states);
+      attend_tile<LoadF32>(block, rows, tile, scales, tile_begin, keys, states);
     } else {
       TileView<typename Load::Element> tile;
       view_tile<Load>(block, tile_begin, keys.begin / 16, (keys.end + 15) / 16, &tile);
-      attend_tile<Load>(block, rows, tile, tile_begin, keys, states);
+      attend_tile<Load>(block, rows, tile, scales, tile_begin, keys, states);
     }
   }
 }
@@ -578,6 +651,10 @@ static void attention_block(const AttentionBlock& block) {
       return attend<LoadF32>(block);
     case DType::kF16:
       return attend<LoadF16>(block);
+    case DType::kI8:
+      return attend<LoadI8>(block);
+    case DType::kF8E4M3:
+      return attend<LoadE4M3>(block);
     default:
       return attend<LoadBF16>(block);
   }

@@ -61,7 +61,8 @@ void rope_write_kv(const ExecContext& ctx, const RopeWriteKvArgs& args) {
   const KvLayerView& kv = args.kv;
   const auto element = static_cast<int64_t>(dtype_bytes(kv.dtype));
   const int64_t head_dim = cached_head_dim(kv.head_dim);
-  const int64_t block_bytes = kv.num_kv_heads * head_dim * kv.block_size * element;
+  const int64_t head_bytes = kv_head_bytes(kv.dtype, kv.head_dim, kv.block_size);
+  const int64_t block_bytes = kv.num_kv_heads * head_bytes;
   DCHECK(args.positions.size() == args.slot_mapping.size());
   DCHECK(args.table == nullptr || 2 * args.table->num_pairs() <= kv.head_dim);
   constexpr int64_t kTokensPerClaim = 4;
@@ -87,10 +88,15 @@ void rope_write_kv(const ExecContext& ctx, const RopeWriteKvArgs& args) {
       const int64_t slot = args.slot_mapping[static_cast<size_t>(token)];
       const int64_t at = slot / kv.block_size * block_bytes;
       const int64_t offset = slot % kv.block_size;
+      const bool scaled = has_kv_scales(kv.dtype);
+      const int64_t scale_at = at + head_dim * kv.block_size + offset * int64_t{sizeof(float)};
       simd.kv_row({.k = k,
                    .v = args.v + token * args.v_stride,
                    .k_slot = kv.k + at + offset * element,
                    .v_slot = kv.v + at + offset * head_dim * element,
+                   .k_scale = scaled ? reinterpret_cast<float*>(kv.k + scale_at) : nullptr,
+                   .v_scale = scaled ? reinterpret_cast<float*>(kv.v + scale_at) : nullptr,
+                   .head_bytes = head_bytes,
                    .dtype = kv.dtype,
                    .num_kv_heads = kv.num_kv_heads,
                    .width = kv.head_dim,

@@ -27,6 +27,9 @@ struct KvRow {
   const float* v;
   std::byte* k_slot;  // element (d, slot) of head 0: the next d is block_size elements on
   std::byte* v_slot;  // row `slot` of head 0
+  float* k_scale;     // of head 0 and the slot; null: the cache has no scales
+  float* v_scale;
+  int64_t head_bytes;  // from one head to the next
   DType dtype;
   int32_t num_kv_heads;
   int32_t width;     // of a head in k and v

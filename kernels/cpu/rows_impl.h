@@ -24,6 +24,22 @@ SLUICE_INLINE void store_bf16(uint16_t* p, V16 a) {
   std::memcpy(p, narrow, sizeof(narrow));
 }
 
+// To nearest, ties to even; magnitudes that round to at most 448.
+SLUICE_INLINE void store_e4m3(int8_t* p, V16 a) {
+  const I16 bits = bits_of(a);
+  const I16 magnitude = bit_and(bits, broadcast(INT32_MAX));
+  // From 2^-6 on the exponent moves to its new bias and 20 bits of mantissa are rounded off; below,
+  // adding 2^14 leaves multiples of 2^-9 in the low bits.
+  const I16 odd = bit_and(shift_right_logical(magnitude, 20), broadcast(int32_t{1}));
+  const I16 rebased = sub(magnitude, broadcast(int32_t{0x3C000000}));
+  const I16 normal = shift_right_logical(add(rebased, add(odd, broadcast(int32_t{0x7FFFF}))), 20);
+  const V16 shifted = add(abs(a), broadcast(16384.0F));
+  const I16 subnormal = sub(bits_of(shifted), broadcast(int32_t{0x46800000}));
+  const I16 code = select(less(abs(a), broadcast(0x1p-6F)), subnormal, normal);
+  const I16 sign = bit_and(shift_right_arithmetic(bits, 31), broadcast(int32_t{-128}));
+  store_narrow(p, bit_or(code, sign));
+}
+
 SLUICE_INLINE void rotate_pair(float* x, float* y, float cos, float sin) {
   const float a = *x;
   const float b = *y;
@@ -76,12 +92,69 @@ SLUICE_INLINE void write_kv(const KvRow& row, Store store16) {
   }
 }
 
+struct CodesI8 {
+  static constexpr float kLargest = 127.0F;
+
+  SLUICE_INLINE static void store16(int8_t* p, V16 a) { store_narrow(p, round_to_int(a)); }
+};
+
+struct CodesE4M3 {
+  static constexpr float kLargest = 448.0F;
+
+  SLUICE_INLINE static void store16(int8_t* p, V16 a) { store_e4m3(p, a); }
+};
+
+// What a row of one head is multiplied with before it is rounded; 0: all codes are 0.
+template <typename Codes>
+SLUICE_INLINE float code_factor(const float* x, int32_t width, float* scale) {
+  I16 top = broadcast(int32_t{0});
+  for (int32_t d = 0; d < width; d += 16) top = max(top, bits_of(abs(load_up_to(x, d, width))));
+  // Bit patterns of magnitudes order like their values, infinities and NaN above all of them.
+  const int32_t largest_bits = max_lane(top);
+  float largest;
+  std::memcpy(&largest, &largest_bits, sizeof(largest));
+  const float wanted = largest / Codes::kLargest;
+  const float inverse = 1.0F / wanted;
+  *scale = largest_bits < kInfinityBits ? 0.0F : __builtin_nanf("");
+  if (largest_bits >= kInfinityBits || !(inverse <= kLargestFloat)) return 0;
+  *scale = wanted;
+  return inverse;
+}
+
+SLUICE_INLINE V16 times_factor(const float* x, int32_t d, int32_t width, float factor) {
+  return factor == 0 ? zero() : mul(load_up_to(x, d, width), broadcast(factor));
+}
+
+// The definition is quant/kv_code.h's.
+template <typename Codes>
+SLUICE_INLINE void write_kv_codes(const KvRow& row) {
+  for (int32_t head = 0; head < row.num_kv_heads; ++head) {
+    const float* const k = row.k + int64_t{head} * row.width;
+    const float* const v = row.v + int64_t{head} * row.width;
+    const int64_t at = head * row.head_bytes;
+    auto* const k_slot = reinterpret_cast<int8_t*>(row.k_slot + at);
+    auto* const v_slot = reinterpret_cast<int8_t*>(row.v_slot + at);
+    const float k_factor = code_factor<Codes>(k, row.width, at_offset(row.k_scale, at));
+    const float v_factor = code_factor<Codes>(v, row.width, at_offset(row.v_scale, at));
+    for (int32_t d = 0; d < row.width; d += 16) {
+      int8_t column[16];
+      Codes::store16(column, times_factor(k, d, row.width, k_factor));
+      for (int32_t i = 0; i < 16; ++i) k_slot[(d + i) * int64_t{row.block_size}] = column[i];
+      Codes::store16(v_slot + d, times_factor(v, d, row.width, v_factor));
+    }
+  }
+}
+
 static void kv_row(const KvRow& row) {
   switch (row.dtype) {
     case DType::kF32:
       return write_kv<float>(row, [](float* p, V16 a) { store(p, a); });
     case DType::kF16:
       return write_kv<uint16_t>(row, [](uint16_t* p, V16 a) { store_half(p, a); });
+    case DType::kI8:
+      return write_kv_codes<CodesI8>(row);
+    case DType::kF8E4M3:
+      return write_kv_codes<CodesE4M3>(row);
     default:
       return write_kv<uint16_t>(row, [](uint16_t* p, V16 a) { store_bf16(p, a); });
   }

@@ -103,6 +103,16 @@ SLUICE_INLINE __m256 widen_bf16(const uint16_t* p) {
 
 SLUICE_INLINE V16 load_bf16(const uint16_t* p) { return {widen_bf16(p), widen_bf16(p + 8)}; }
 
+// value / 256 of an e4m3 code, exact: the code's bits are those of the fp16 whose exponent is 8
+// lower. 0x7F, its NaN, reads as 480 / 256.
+SLUICE_INLINE V16 load_e4m3(const uint8_t* p) {
+  const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m256i kept = _mm256_set1_epi16(static_cast<int16_t>(0xBFFF));
+  const __m256i half = _mm256_and_si256(_mm256_slli_epi16(wide, 7), kept);
+  return {_mm256_cvtph_ps(_mm256_castsi256_si128(half)),
+          _mm256_cvtph_ps(_mm256_extracti128_si256(half, 1))};
+}
+
 SLUICE_INLINE void store_half(uint16_t* p, V16 a) {
   constexpr int kRound = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a.lo, kRound));

@@ -64,6 +64,14 @@ SLUICE_INLINE V16 load_bf16(const uint16_t* p) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16))};
 }
 
+// value / 256 of an e4m3 code, exact: the code's bits are those of the fp16 whose exponent is 8
+// lower. 0x7F, its NaN, reads as 480 / 256.
+SLUICE_INLINE V16 load_e4m3(const uint8_t* p) {
+  const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m256i kept = _mm256_set1_epi16(static_cast<int16_t>(0xBFFF));
+  return {_mm512_cvtph_ps(_mm256_and_si256(_mm256_slli_epi16(wide, 7), kept))};
+}
+
 SLUICE_INLINE void store_half(uint16_t* p, V16 a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                       _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));

@@ -147,6 +147,14 @@ SLUICE_INLINE V16 load_half(const uint16_t* p) {
   return map_lanes<V16>([p](int i) { return widen_half(p[i]); });
 }
 
+// value / 256 of an e4m3 code, exact: the code's bits are those of the fp16 whose exponent is 8
+// lower. 0x7F, its NaN, reads as 480 / 256.
+SLUICE_INLINE V16 load_e4m3(const uint8_t* p) {
+  return map_lanes<V16>([p](int i) {
+    return widen_half(static_cast<uint16_t>((p[i] & 0x80U) << 8 | (p[i] & 0x7FU) << 7));
+  });
+}
+
 SLUICE_INLINE V16 load_bf16(const uint16_t* p) {
   return map_lanes<V16>([p](int i) { return float_from_bits(uint32_t{p[i]} << 16); });
 }

@@ -45,13 +45,19 @@ double mean_kl(const std::vector<double>& expected, const std::vector<float>& ac
   return total / static_cast<double>(rows);
 }
 
-// Bounds of --activation-bits 8, 16 and 32 with a float32 cache.
+// Bounds of --activation-bits 8, 16 and 32 with a float32 cache, and of caches with exact products.
 struct Bound {
   int32_t bits;
+  DType kv_dtype;
   double mean_kl;
 };
 
-constexpr Bound kBounds[] = {{8, 6e-3}, {16, 1e-5}, {32, 1e-6}};
+constexpr Bound kBounds[] = {{8, DType::kF32, 6e-3},
+                             {16, DType::kF32, 1e-5},
+                             {32, DType::kF32, 1e-6},
+                             {32, DType::kBF16, 2e-4},
+                             {32, DType::kI8, 3e-3},
+                             {32, DType::kF8E4M3, 5e-2}};
 
 // Of every `stride`-th position.
 void expect_within_bounds(const std::string& path,
@@ -62,16 +68,21 @@ void expect_within_bounds(const std::string& path,
   const OracleF64 oracle(**file);
   const std::vector<double> expected = oracle.forward(tokens, stride);
   for (const Bound& bound : kBounds) {
-    auto harness = ModelHarness::create(path, bound.bits, DType::kF32,
-                                        static_cast<int32_t>(tokens.size()));
+    auto harness =
+        ModelHarness::create(path, bound.bits, bound.kv_dtype, static_cast<int32_t>(tokens.size()));
     ASSERT_TRUE(harness.has_value()) << harness.error().message;
     std::vector<int32_t> wanted;
     for (size_t t = 0; t < tokens.size(); t += stride) wanted.push_back(static_cast<int32_t>(t));
     const double kl =
         mean_kl(expected, (*harness)->forward(tokens, 0, wanted), oracle.vocab_size());
-    EXPECT_LE(kl, bound.mean_kl) << "activation bits " << bound.bits;
-    ::testing::Test::RecordProperty("mean_kl_" + std::to_string(bound.bits), std::to_string(kl));
-    std::printf("mean KL over %zu tokens, activation bits %d: %.3g\n", tokens.size(), bound.bits,
+    const std::string cache(to_string(bound.kv_dtype));
+    EXPECT_LE(kl, bound.mean_kl) << "activation bits " << bound.bits << ", cache " << cache;
+    ::testing::Test::RecordProperty("mean_kl_" + std::to_string(bound.bits) + "_" + cache,
+                                    std::to_string(kl));
+    std::printf("mean KL over %zu tokens, activation bits %d, %s cache: %.3g\n",
+                tokens.size(),
+                bound.bits,
+                cache.c_str(),
                 kl);
   }
 }

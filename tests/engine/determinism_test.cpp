@@ -314,6 +314,41 @@ TEST(Determinism, HoldsForWindowsAndExperts) {
   }
 }
 
+// Caches that round more: their codes and scales are a function of the token's row alone.
+TEST(Determinism, HoldsForQuantizedCaches) {
+  for (const char* dtype : {"int8", "fp8"}) {
+    Config base = base_config();
+    base.kv_cache_dtype = dtype;
+    base.threads = 1;
+    std::vector<ValidRequest> requests;
+    std::vector<Collected> expected;
+    {
+      const std::unique_ptr<Engine> engine = start(base);
+      ASSERT_NE(engine, nullptr);
+      requests = make_requests(engine->model().vocab_size, std::min<size_t>(24, num_requests()));
+      expected = run_alone(*engine, requests);
+    }
+    for (const std::string& isa : usable_isas()) {
+      const std::vector<size_t> chosen = chosen_requests(isa, requests);
+      for (const Setting& setting : {Setting{2, 512, true, 0}, Setting{1, 16, true, 3}}) {
+        Config config = base;
+        config.isa = isa;
+        config.threads = setting.threads;
+        config.max_num_batched_tokens = setting.budget;
+        config.max_num_seqs = 16;
+        config.block_size = setting.preempt == 0 ? 32 : 8;
+        config.debug_preempt_every = setting.preempt;
+        const std::unique_ptr<Engine> engine = start(config);
+        ASSERT_NE(engine, nullptr);
+        expect_same(pick(expected, chosen),
+                    run_mixed(*engine, pick(requests, chosen)),
+                    std::string(dtype) + ", " + isa + ", " + setting.name());
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
 TEST(Determinism, ScarceMemoryPreemptsAndChangesNothing) {
   Config config = base_config();
   config.threads = 2;

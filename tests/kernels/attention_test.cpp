@@ -16,6 +16,7 @@
 #include "kernels/cpu/simd.h"
 #include "kernels/rope.h"
 #include "quant/format.h"
+#include "quant/kv_code.h"
 #include "tests/kernels/devices.h"
 
 namespace sluice::kernels {
@@ -63,6 +64,8 @@ class Sequences {
     k_ = random.normals(tokens * static_cast<size_t>(kv_width()), 1.5F);
     v_ = random.normals(tokens * static_cast<size_t>(kv_width()));
     sinks_ = random.normals(static_cast<size_t>(shape.num_heads), 2);
+    cached_k_ = as_cached(k_);
+    cached_v_ = as_cached(v_);
     // Blocks in random order, so that nothing depends on neighbours.
     const int32_t longest = *std::max_element(lengths_.begin(), lengths_.end());
     table_stride_ = static_cast<int32_t>(ceil_div(longest, shape.block_size));
@@ -92,10 +95,9 @@ class Sequences {
   // Cache and output start as NaN.
   Result run(const Device& device, const std::vector<Step>& steps, int32_t workspace_seq_len = 0) {
     Result result;
-    const size_t cache_bytes = static_cast<size_t>(num_blocks_) *
-                               static_cast<size_t>(shape_.block_size * shape_.num_kv_heads *
-                                                   cached_head_dim(shape_.head_dim)) *
-                               dtype_bytes(shape_.dtype);
+    const size_t cache_bytes =
+        static_cast<size_t>(num_blocks_) * static_cast<size_t>(shape_.num_kv_heads) *
+        static_cast<size_t>(kv_head_bytes(shape_.dtype, shape_.head_dim, shape_.block_size));
     result.k.assign(cache_bytes, std::byte{0xFF});
     result.v.assign(cache_bytes, std::byte{0xFF});
     result.out.assign(static_cast<size_t>(num_tokens_) * static_cast<size_t>(q_width()),
@@ -106,8 +108,21 @@ class Sequences {
     return result;
   }
 
-  // The fp64 output of one row, from the values as the cache holds them.
-  [[nodiscard]] std::vector<double> oracle(int32_t req, int32_t position, int32_t head) const {
+  // The fp64 output of one row, from the values as the cache holds them or as they were written.
+  [[nodiscard]] std::vector<double> oracle(int32_t req,
+                                           int32_t position,
+                                           int32_t head,
+                                           bool from_cache = true) const {
+    const auto element = [&](const std::vector<float>& rows,
+                             const Cached& cached,
+                             int32_t j,
+                             int32_t kv_head,
+                             int32_t d) {
+      const size_t at = index(req, j, kv_head);
+      const auto i = at * static_cast<size_t>(shape_.head_dim) + static_cast<size_t>(d);
+      if (!from_cache) return static_cast<double>(rows[i]);
+      return static_cast<double>(cached.codes[i]) * static_cast<double>(cached.scales[at]);
+    };
     const int32_t kv_head = head / (shape_.num_heads / shape_.num_kv_heads);
     const float* q = q_.data() + int64_t{first_[static_cast<size_t>(req)] + position} * q_width() +
                      head * shape_.head_dim;
@@ -115,9 +130,10 @@ class Sequences {
     std::vector<double> scores;
     double top = -std::numeric_limits<double>::infinity();
     for (int32_t j = begin; j <= position; ++j) {
-      const float* k = row(k_, req, j, kv_head);
       double score = 0;
-      for (int32_t d = 0; d < shape_.head_dim; ++d) score += double{q[d]} * rounded(k[d]);
+      for (int32_t d = 0; d < shape_.head_dim; ++d) {
+        score += double{q[d]} * element(k_, cached_k_, j, kv_head, d);
+      }
       score *= static_cast<double>(scale());
       if (shape_.soft_cap != 0) {
         const auto cap = static_cast<double>(shape_.soft_cap);
@@ -133,8 +149,9 @@ class Sequences {
     for (int32_t j = begin; j <= position; ++j) {
       const double p = std::exp(scores[static_cast<size_t>(j - begin)] - top);
       total += p;
-      const float* v = row(v_, req, j, kv_head);
-      for (size_t d = 0; d < out.size(); ++d) out[d] += p * rounded(v[d]);
+      for (size_t d = 0; d < out.size(); ++d) {
+        out[d] += p * element(v_, cached_v_, j, kv_head, static_cast<int32_t>(d));
+      }
     }
     for (double& value : out) value /= total;
     return out;
@@ -162,12 +179,12 @@ class Sequences {
         std::vector<float> s(kAttentionTile);
         float m = state.m;
         for (int32_t j = from; j < to; ++j) {
-          const float* k = row(k_, req, j, kv_head);
+          const size_t at = index(req, j, kv_head);
           float acc = 0;
           for (size_t d = 0; d < dim; ++d) {
-            acc = std::fmaf(q[d], static_cast<float>(rounded(k[d])), acc);
+            acc = std::fmaf(q[d], cached_k_.codes[at * dim + d], acc);
           }
-          s[static_cast<size_t>(j - tile)] = acc * scale();
+          s[static_cast<size_t>(j - tile)] = acc * cached_k_.scales[at] * scale();
           m = std::max(m, s[static_cast<size_t>(j - tile)]);
         }
         float lanes[16] = {};
@@ -176,9 +193,10 @@ class Sequences {
         for (int32_t j = from; j < to; ++j) {
           const float p = own_exp(s[static_cast<size_t>(j - tile)] - m);
           lanes[j % 16] += p;
-          const float* v = row(v_, req, j, kv_head);
+          const size_t at = index(req, j, kv_head);
+          const float weight = p * cached_v_.scales[at];
           for (size_t d = 0; d < dim; ++d) {
-            state.o[d] = std::fmaf(p, static_cast<float>(rounded(v[d])), state.o[d]);
+            state.o[d] = std::fmaf(weight, cached_v_.codes[at * dim + d], state.o[d]);
           }
         }
         for (int half = 8; half > 0; half /= 2) {
@@ -223,6 +241,12 @@ class Sequences {
     std::vector<float> o;
   };
 
+  // What the header multiplies: codes and the scale of each row of a head; 1 where there is none.
+  struct Cached {
+    std::vector<float> codes;
+    std::vector<float> scales;
+  };
+
   static float own_exp(float x) {
     float in[16] = {};
     float out[16];
@@ -246,12 +270,29 @@ class Sequences {
     }
   }
 
-  [[nodiscard]] const float* row(const std::vector<float>& rows,
-                                 int32_t req,
-                                 int32_t position,
-                                 int32_t kv_head) const {
-    return rows.data() + int64_t{first_[static_cast<size_t>(req)] + position} * kv_width() +
-           kv_head * shape_.head_dim;
+  [[nodiscard]] Cached as_cached(const std::vector<float>& rows) const {
+    const auto dim = static_cast<size_t>(shape_.head_dim);
+    Cached cached{.codes = rows, .scales = std::vector<float>(rows.size() / dim, 1.0F)};
+    if (!has_kv_scales(shape_.dtype)) {
+      for (float& x : cached.codes) x = static_cast<float>(rounded(x));
+      return cached;
+    }
+    const float unit = shape_.dtype == DType::kF8E4M3 ? 256.0F : 1.0F;
+    std::vector<uint8_t> codes(dim);
+    for (size_t i = 0; i < cached.scales.size(); ++i) {
+      cached.scales[i] =
+          unit * encode_kv_row(shape_.dtype, std::span(rows).subspan(i * dim, dim), codes.data());
+      for (size_t d = 0; d < dim; ++d) {
+        cached.codes[i * dim + d] = kv_code_value(shape_.dtype, codes[d]) / unit;
+      }
+    }
+    return cached;
+  }
+
+  // Of a row of one head in K and V.
+  [[nodiscard]] size_t index(int32_t req, int32_t position, int32_t kv_head) const {
+    return static_cast<size_t>(
+        int64_t{first_[static_cast<size_t>(req)] + position} * shape_.num_kv_heads + kv_head);
   }
 
   void run_step(const Device& device,
@@ -350,6 +391,7 @@ class Sequences {
   std::vector<int32_t> first_;
   int32_t num_tokens_ = 0;
   std::vector<float> q_, k_, v_, sinks_;
+  Cached cached_k_, cached_v_;
   std::vector<int32_t> table_;
   int32_t table_stride_ = 0;
   int32_t num_blocks_ = 0;
@@ -398,7 +440,10 @@ std::vector<Step> mixed(std::vector<int32_t> left, uint64_t seed) {
   return steps;
 }
 
-void expect_oracle(const Shape& shape, const std::vector<int32_t>& lengths, double bound) {
+void expect_oracle(const Shape& shape,
+                   const std::vector<int32_t>& lengths,
+                   double bound,
+                   bool from_cache = true) {
   SCOPED_TRACE(shape.name());
   Sequences sequences(shape, lengths, 11);
   const auto device = test::make_device("auto", 2);
@@ -410,7 +455,7 @@ void expect_oracle(const Shape& shape, const std::vector<int32_t>& lengths, doub
       const float* got = sequences.row_of(result, static_cast<int32_t>(req), position);
       for (int32_t head = 0; head < shape.num_heads; ++head) {
         const std::vector<double> wanted =
-            sequences.oracle(static_cast<int32_t>(req), position, head);
+            sequences.oracle(static_cast<int32_t>(req), position, head, from_cache);
         for (int32_t d = 0; d < shape.head_dim; ++d) {
           ASSERT_NEAR(static_cast<double>(got[head * shape.head_dim + d]),
                       wanted[static_cast<size_t>(d)],
@@ -438,8 +483,13 @@ TEST(Attention, MatchesAnFp64SoftmaxForEveryShape) {
   expect_oracle({.num_heads = 8, .num_kv_heads = 2, .head_dim = 80}, lengths, kBound);
   expect_oracle({.num_heads = 8, .num_kv_heads = 1, .head_dim = 128}, lengths, kBound);
   expect_oracle({.num_heads = 40, .num_kv_heads = 1, .head_dim = 16}, lengths, kBound);
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8, DType::kF8E4M3}) {
     expect_oracle({.dtype = dtype}, lengths, kBound);
+  }
+  for (const DType dtype : {DType::kI8, DType::kF8E4M3}) {
+    for (const int32_t block_size : {1, 8, 32, 64}) {
+      expect_oracle({.head_dim = 20, .dtype = dtype, .block_size = block_size}, lengths, kBound);
+    }
   }
   for (const int32_t head_dim : {1, 8, 20, 24, 40, 72, 96, 100, 120}) {
     expect_oracle({.head_dim = head_dim}, lengths, kBound);
@@ -462,13 +512,24 @@ TEST(Attention, HonoursWindowSoftCapAndSinks) {
   expect_oracle({.block_size = 8, .window = 70, .soft_cap = 20, .sinks = true}, lengths, kBound);
 }
 
+// Scores of normal K and Q have a deviation of 2, values one of 1: half a step of int8 moves an
+// output by some hundredths, one of e4m3's 3 bits of mantissa by tenths at most.
+TEST(Attention, QuantizedCachesStayNearWhatWasWritten) {
+  expect_oracle({.dtype = DType::kI8}, {1, 130, 600}, 0.1, /*from_cache=*/false);
+  expect_oracle({.dtype = DType::kF8E4M3}, {1, 130, 600}, 0.5, /*from_cache=*/false);
+}
+
 TEST(Attention, EveryBitIsThatOfTheTreeTheHeaderStates) {
   const std::vector<int32_t> lengths = {1, 70, 1100};
   for (const Shape& shape : {Shape{},
                              Shape{.head_dim = 80, .dtype = DType::kF32, .window = 600},
                              Shape{.head_dim = 20, .dtype = DType::kBF16},
                              Shape{.head_dim = 100, .dtype = DType::kF16, .window = 90},
-                             Shape{.dtype = DType::kF16, .window = 40, .sinks = true}}) {
+                             Shape{.dtype = DType::kF16, .window = 40, .sinks = true},
+                             Shape{.dtype = DType::kI8},
+                             Shape{.head_dim = 20, .dtype = DType::kI8, .block_size = 8},
+                             Shape{.head_dim = 80, .dtype = DType::kF8E4M3, .window = 600},
+                             Shape{.dtype = DType::kF8E4M3, .block_size = 64, .sinks = true}}) {
     SCOPED_TRACE(shape.name());
     Sequences sequences(shape, lengths, 14);
     const auto device = test::make_device("auto", 2);
@@ -511,6 +572,11 @@ TEST(Attention, BitsDoNotDependOnInstructionSetThreadsChunkingOrBatch) {
   expect_same_bits({.num_heads = 8, .num_kv_heads = 1, .head_dim = 32, .dtype = DType::kF32},
                    {70, 130});
   expect_same_bits({.num_heads = 4, .num_kv_heads = 2, .head_dim = 20}, {97, 40});
+  expect_same_bits({.num_heads = 4, .num_kv_heads = 2, .dtype = DType::kI8}, {97, 40});
+  expect_same_bits({.num_heads = 4, .num_kv_heads = 2, .head_dim = 20, .dtype = DType::kF8E4M3},
+                   {97, 40});
+  expect_same_bits({.num_heads = 2, .dtype = DType::kF8E4M3, .block_size = 8, .window = 50},
+                   {97, 40});
   expect_same_bits({.num_heads = 2, .num_kv_heads = 1, .head_dim = 100, .block_size = 8}, {70, 9});
   expect_same_bits({.num_heads = 2,
                     .num_kv_heads = 2,
@@ -523,7 +589,11 @@ TEST(Attention, BitsDoNotDependOnInstructionSetThreadsChunkingOrBatch) {
 
 // Few rows over several partitions are what gets split over threads.
 TEST(Attention, LongContextsHaveTheSameBitsSplitOverThreadsOrNot) {
-  for (const Shape& shape : {Shape{}, Shape{.window = 700, .sinks = true}, Shape{.head_dim = 24}}) {
+  for (const Shape& shape : {Shape{},
+                             Shape{.window = 700, .sinks = true},
+                             Shape{.head_dim = 24},
+                             Shape{.num_heads = 1, .head_dim = 16, .dtype = DType::kI8},
+                             Shape{.num_heads = 1, .head_dim = 16, .dtype = DType::kF8E4M3}}) {
     SCOPED_TRACE(shape.name());
     const std::vector<int32_t> lengths = {1300, 530};
     Sequences sequences(shape, lengths, 12);

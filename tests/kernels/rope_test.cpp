@@ -3,13 +3,17 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "kernels/rope_scaling.h"
 #include "quant/format.h"
+#include "quant/kv_code.h"
 #include "tests/kernels/devices.h"
 
 namespace sluice::kernels {
@@ -133,16 +137,27 @@ Inputs make_inputs(const Layout& layout) {
   in.v[3] = -1e-30F;
   in.v[4] = 65519.0F;  // the largest that fp16 rounds down
   in.v[5] = 65520.0F;
+  // Rows of their own: infinite, zero, and too small for a scale.
+  in.v[2 * width] = std::numeric_limits<float>::infinity();
+  std::fill_n(in.v.begin() + static_cast<ptrdiff_t>(3 * width), width, -0.0F);
+  std::fill_n(in.v.begin() + static_cast<ptrdiff_t>(4 * width), width, 1e-44F);
   return in;
 }
 
+size_t head_bytes(const Layout& layout) {
+  return static_cast<size_t>(kv_head_bytes(layout.dtype, layout.head_dim, layout.block_size));
+}
+
+Written untouched(const Layout& layout, const Inputs& in) {
+  const size_t bytes = 64 / static_cast<size_t>(layout.block_size) * kKvHeads * head_bytes(layout);
+  return {.q = in.q,
+          .k = in.k,
+          .k_cache = std::vector<std::byte>(bytes, std::byte{0xAB}),
+          .v_cache = std::vector<std::byte>(bytes, std::byte{0xAB})};
+}
+
 Written run(const Device& device, const Layout& layout, const RopeTable& table, const Inputs& in) {
-  const size_t bytes = 64 * kKvHeads * static_cast<size_t>(cached_head_dim(layout.head_dim)) *
-                       dtype_bytes(layout.dtype);
-  Written w{.q = in.q,
-            .k = in.k,
-            .k_cache = std::vector<std::byte>(bytes, std::byte{0xAB}),
-            .v_cache = std::vector<std::byte>(bytes, std::byte{0xAB})};
+  Written w = untouched(layout, in);
   rope_write_kv(device.context(),
                 {.q = w.q.data(),
                  .q_stride = kHeads * layout.head_dim,
@@ -180,6 +195,21 @@ void rotate(const Layout& layout, const RopeTable& table, int32_t position, floa
   }
 }
 
+// The codes of one head's row, `step` apart from `first` on, and its scale behind the head's codes.
+void put_codes(const Layout& layout,
+               std::span<const float> row,
+               size_t step,
+               size_t slot,
+               std::byte* head,
+               std::byte* first) {
+  const auto dim = static_cast<size_t>(cached_head_dim(layout.head_dim));
+  std::vector<uint8_t> codes(dim, 0);
+  const float scale = encode_kv_row(layout.dtype, row, codes.data());
+  for (size_t d = 0; d < dim; ++d) first[d * step] = std::byte{codes[d]};
+  const size_t at = dim * static_cast<size_t>(layout.block_size) + slot * sizeof(float);
+  std::memcpy(head + at, &scale, sizeof(float));
+}
+
 void put(std::vector<std::byte>& cache, DType dtype, size_t element, float value) {
   if (dtype == DType::kF32) {
     std::memcpy(cache.data() + element * 4, &value, 4);
@@ -190,12 +220,7 @@ void put(std::vector<std::byte>& cache, DType dtype, size_t element, float value
 }
 
 Written expected(const Layout& layout, const RopeTable& table, const Inputs& in) {
-  const size_t bytes = 64 * kKvHeads * static_cast<size_t>(cached_head_dim(layout.head_dim)) *
-                       dtype_bytes(layout.dtype);
-  Written w{.q = in.q,
-            .k = in.k,
-            .k_cache = std::vector<std::byte>(bytes, std::byte{0xAB}),
-            .v_cache = std::vector<std::byte>(bytes, std::byte{0xAB})};
+  Written w = untouched(layout, in);
   for (int32_t token = 0; token < kTokens; ++token) {
     const int32_t position = in.positions[static_cast<size_t>(token)];
     for (int32_t h = 0; h < kHeads; ++h) {
@@ -210,6 +235,14 @@ Written expected(const Layout& layout, const RopeTable& table, const Inputs& in)
       const auto offset = static_cast<size_t>(slot % layout.block_size);
       const auto dim = static_cast<size_t>(cached_head_dim(layout.head_dim));
       const auto block_size = static_cast<size_t>(layout.block_size);
+      if (has_kv_scales(layout.dtype)) {
+        const auto width = static_cast<size_t>(layout.head_dim);
+        std::byte* k_head = w.k_cache.data() + block * head_bytes(layout);
+        std::byte* v_head = w.v_cache.data() + block * head_bytes(layout);
+        put_codes(layout, {k, width}, block_size, offset, k_head, k_head + offset);
+        put_codes(layout, {v, width}, 1, offset, v_head, v_head + offset * dim);
+        continue;
+      }
       for (size_t d = 0; d < dim; ++d) {
         const bool inside = d < static_cast<size_t>(layout.head_dim);
         put(w.k_cache, layout.dtype, (block * dim + d) * block_size + offset, inside ? k[d] : 0.0F);
@@ -228,7 +261,11 @@ TEST(RopeWriteKv, RotatesBothStylesAndWritesEveryDtypeAsTheHeaderSays) {
                                Layout{RopeStyle::kHalves, DType::kF32, 32, 20, 64},
                                Layout{RopeStyle::kHalves, DType::kBF16, 20, 20, 16},
                                Layout{RopeStyle::kInterleaved, DType::kF16, 100, 100, 16},
-                               Layout{RopeStyle::kHalves, DType::kF32, 40, 24, 4}}) {
+                               Layout{RopeStyle::kHalves, DType::kF32, 40, 24, 4},
+                               Layout{RopeStyle::kHalves, DType::kI8, 64, 64, 16},
+                               Layout{RopeStyle::kHalves, DType::kF8E4M3, 64, 64, 16},
+                               Layout{RopeStyle::kInterleaved, DType::kI8, 20, 20, 8},
+                               Layout{RopeStyle::kHalves, DType::kF8E4M3, 100, 40, 64}}) {
     RopeTable table({.rotary_dim = layout.rotary_dim, .style = layout.style}, 500);
     table.prepare(500);
     const Inputs in = make_inputs(layout);
