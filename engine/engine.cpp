@@ -17,6 +17,7 @@
 #include "engine/core/queue.h"
 #include "engine/kv_event_publisher.h"
 #include "engine/model_runner.h"
+#include "engine/prefix_store.h"
 #include "engine/request_table.h"
 #include "engine/sampling/sampler.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -41,7 +42,9 @@ struct AbortCommand {
 
 struct StopCommand {};
 
-using Command = std::variant<SubmitCommand, AbortCommand, StopCommand>;
+struct WakeCommand {};  // something has come back from another tier
+
+using Command = std::variant<SubmitCommand, AbortCommand, StopCommand, WakeCommand>;
 
 class LocalEngine final : public Engine {
  public:
@@ -68,6 +71,8 @@ class LocalEngine final : public Engine {
     Scheduler scheduler;
     Sampler sampler;
     RequestTable requests;
+    std::unique_ptr<PrefixStore> store;  // null: no tier below the cache
+    std::vector<NewRequest> ready;       // scratch: those that the store held
     std::vector<SamplerInput> sampler_inputs;
     std::vector<ScoreInput> score_inputs;
     std::vector<int32_t> score_rows;
@@ -87,6 +92,11 @@ class LocalEngine final : public Engine {
   void handle(SubmitCommand& command);
   void handle(const AbortCommand& command);
   void handle(const StopCommand& command);
+
+  void handle(const WakeCommand&) {}
+
+  void add_to_scheduler(NewRequest request);
+  void take_restored();
   void step();
   void score_prompts();
   void add_scores(std::span<const PromptRow> rows, std::span<const ScoreResult> results);
@@ -132,7 +142,7 @@ LocalEngine::Core::Core(const Config& config,
     : runner(std::move(model_runner)),
       kv({.block_size = config.block_size,
           .enable_prefix_caching = config.enable_prefix_caching,
-          .max_num_seqs = config.max_num_seqs,
+          .max_num_seqs = config.max_num_seqs + 1,  // one for what comes from another tier
           .max_model_len = runner->plan().max_model_len},
          runner->kv_groups()),
       scheduler({.max_num_seqs = config.max_num_seqs,
@@ -203,6 +213,14 @@ Expected<void> LocalEngine::load() {
         core_->events,
         KvEventPublisher::create(events, config_.block_size, core_->runner->kv_groups()));
     core_->kv.set_event_sink(*core_->events);
+  }
+  if (!config_.kv_disk_path.empty() || config_.kv_offloading_size > 0) {
+    SLUICE_TRY(
+        core_->store,
+        PrefixStore::create(
+            config_, info_.system_fingerprint, core_->runner->kv_storage(), core_->kv, [this] {
+              inbox_.push_urgent(WakeCommand{});
+            }));
   }
   last_progress_ns_ = now_ns();
   publish_stats();
@@ -286,6 +304,7 @@ void LocalEngine::run() {
   while (!stopping_) {
     drain_inbox();
     if (stopping_) break;
+    take_restored();
     if (core_->scheduler.has_work()) {
       step();
     } else {
@@ -320,12 +339,19 @@ void LocalEngine::handle(SubmitCommand& command) {
   added.priority = command.request.priority;
   added.extras = {.tenant_salt = command.request.tenant_salt,
                   .adapter_id = command.request.adapter_id};
-  const auto num_prompt_tokens = static_cast<int64_t>(added.prompt.size());
   core_->requests.add(command.id, std::move(command.request), *command.sink);
-  const Expected<void> status = core_->scheduler.add(std::move(added));
+  if (core_->store && core_->store->hold(added, Clock::now())) return;
+  add_to_scheduler(std::move(added));
+}
+
+void LocalEngine::add_to_scheduler(NewRequest request) {
+  const auto num_prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  const RequestId id = request.id;
+  const Expected<void> status = core_->scheduler.add(std::move(request));
   if (!status) {
     leave_queue(num_prompt_tokens);
-    core_->requests.finish(command.id, FinishReason::kError, status.error().message, counters_);
+    if (core_->store) core_->store->forget(id);
+    core_->requests.finish(id, FinishReason::kError, status.error().message, counters_);
     return;
   }
   counters_.prompt_length.observe(kLengthBounds, static_cast<double>(num_prompt_tokens));
@@ -334,18 +360,31 @@ void LocalEngine::handle(SubmitCommand& command) {
 void LocalEngine::handle(const AbortCommand& command) {
   const RequestState* state = core_->requests.find(command.id);
   if (state == nullptr) return;
-  if (!core_->scheduler.abort(command.id)) return;  // in flight: update() reports it
+  const bool was_held = core_->store && core_->store->abort(command.id);
+  // In flight: update() reports it.
+  if (!was_held && !core_->scheduler.abort(command.id)) return;
+  if (core_->store) core_->store->forget(command.id);
   if (!state->scheduled) leave_queue(state->num_prompt_tokens);
   core_->requests.finish(command.id, FinishReason::kAbort, "", counters_);
 }
 
 void LocalEngine::handle(const StopCommand&) { stopping_ = true; }
 
+// Requests whose prefixes have come back from another tier.
+void LocalEngine::take_restored() {
+  if (!core_->store) return;
+  core_->ready.clear();
+  core_->store->advance(Clock::now(), core_->ready);
+  for (NewRequest& request : core_->ready) add_to_scheduler(std::move(request));
+  core_->requests.flush();
+}
+
 void LocalEngine::step() {
   const SchedulerOutput& output = core_->scheduler.schedule();
   for (const RequestFailure& failure : output.failed) {
     const RequestState& state = *core_->requests.find(failure.id);
     if (!state.scheduled) leave_queue(state.num_prompt_tokens);
+    if (core_->store) core_->store->forget(failure.id);
     core_->requests.finish(failure.id, FinishReason::kError, failure.reason, counters_);
   }
   if (!output.scheduled.empty()) {
@@ -448,6 +487,9 @@ void LocalEngine::commit(const SchedulerOutput& output,
     core_->requests.add_token(ids[i], result, now, counters_);
   }
   core_->aborted.clear();
+  if (core_->store) {
+    core_->store->save(output, core_->scheduler, core_->sampled, core_->failed);
+  }
   core_->scheduler.update(output, core_->sampled, 1e3 * seconds_between(started, now),
                           core_->aborted);
   for (const RequestId id : core_->aborted) {
@@ -457,6 +499,9 @@ void LocalEngine::commit(const SchedulerOutput& output,
     if (core_->scheduler.abort(id)) {
       core_->requests.finish(id, FinishReason::kError, kNotFinite, counters_);
     }
+  }
+  if (core_->store) {
+    core_->store->end_step(output, core_->scheduler, seconds_between(started, now));
   }
   ++counters_.num_steps;
   counters_.num_preemptions += output.preempted.size();
@@ -474,6 +519,7 @@ void LocalEngine::publish_stats() {
   counters_.block_size = core_->kv.block_size();
   counters_.prefix_cache_queries = usage.prefix_queries;
   counters_.prefix_cache_hits = usage.prefix_hits;
+  if (core_->store) core_->store->add_stats(counters_);
   published_ = counters_;
 }
 

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "engine/core/cgroup.h"
+#include "kvcache/kv_tier.h"
 
 namespace sluice {
 namespace {
@@ -139,6 +140,7 @@ std::string MemoryPlan::describe() const {
       std::to_string(kv_tokens()) + " tokens of " + std::string(to_string(kv_dtype)) +
           (kernels::has_kv_scales(kv_dtype) ? " with scales" : "") + ", blocks of " +
           std::to_string(block_size) + windows);
+  if (kv_tier_bytes > 0) row("KV below the cache", kv_tier_bytes, "");
   row("total", total_bytes(), "of " + mib(available_bytes) + " available");
   row("model file", file_bytes, "mapped, shared with the page cache");
   text += "  max model len          " + std::to_string(max_model_len) + " tokens\n";
@@ -173,9 +175,17 @@ Expected<MemoryPlan> plan_memory(const Config& config,
     bytes_per_block += kv_block_bytes(plan.kv_groups.back(), plan.kv_dtype, config.block_size);
   }
 
+  const int64_t host_bytes = config.kv_offloading_size << 30;
+  const int64_t buffer_bytes = kv_tier_buffer_bytes(
+      {.max_bytes = 0, .block_size = config.block_size, .payload_bytes = bytes_per_block});
+  if (host_bytes > 0) plan.kv_tier_bytes += host_bytes + buffer_bytes;
+  if (!config.kv_disk_path.empty()) plan.kv_tier_bytes += buffer_bytes;
+
   // KV of one request at full length must fit; the context shrinks to that unless it was asked for.
-  const int64_t left = std::max<int64_t>(
-      0, plan.available_bytes - plan.weight_bytes - plan.arena_bytes - plan.logits_bytes);
+  const int64_t left =
+      std::max<int64_t>(0,
+                        plan.available_bytes - plan.weight_bytes - plan.arena_bytes -
+                            plan.logits_bytes - plan.kv_tier_bytes);
   const int64_t budget = config.kv_cache_memory > 0 ? config.kv_cache_memory : left / 2;
   const int64_t wanted_len = config.max_model_len > 0 ? config.max_model_len : model.context_len;
   const int64_t affordable_len =

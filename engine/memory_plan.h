@@ -22,6 +22,7 @@ struct MemoryPlan {
   int64_t arena_bytes = 0;   // activations and workspaces
   int64_t logits_bytes = 0;  // logits and sampling
   int64_t kv_bytes = 0;
+  int64_t kv_tier_bytes = 0;    // host memory below the cache, and buffers on the way
   int64_t available_bytes = 0;  // min(machine, cgroup) when planned
   int32_t max_model_len = 0;
   int32_t block_size = 0;
@@ -30,7 +31,7 @@ struct MemoryPlan {
   std::vector<int64_t> window_tokens;     // of each group of windowed layers
 
   [[nodiscard]] int64_t total_bytes() const {
-    return weight_bytes + rope_bytes + arena_bytes + logits_bytes + kv_bytes;
+    return weight_bytes + rope_bytes + arena_bytes + logits_bytes + kv_bytes + kv_tier_bytes;
   }
 
   [[nodiscard]] int64_t kv_tokens() const;  // of the layers that keep every token

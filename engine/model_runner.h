@@ -64,6 +64,8 @@ class ModelRunner {
   [[nodiscard]] const MemoryPlan& plan() const { return plan_; }
   [[nodiscard]] const ModelConfig& model() const { return model_->config(); }
   [[nodiscard]] std::vector<KvGroupSpec> kv_groups() const;
+
+  [[nodiscard]] KvStorage& kv_storage() { return kv_storage_; }
   // Hash of the determinism key: model file, build, backend class, activation and KV dtypes.
   [[nodiscard]] const std::string& fingerprint() const { return fingerprint_; }
   [[nodiscard]] int64_t num_parameters() const { return weights_->num_parameters(); }

@@ -243,7 +243,8 @@ void KvCacheManager::Impl::share_hit(int32_t slot, int32_t num_hit_blocks) {
 
 int32_t KvCacheManager::acquire_prefix(RequestId id,
                                        std::span<const TokenId> tokens,
-                                       const PrefixExtras& extras) {
+                                       const PrefixExtras& extras,
+                                       PrefixUse use) {
   Impl& m = *impl_;
   CHECK_EQ(m.slot_of.find(id), IdMap::kAbsent);
   CHECK(!tokens.empty());
@@ -254,8 +255,10 @@ int32_t KvCacheManager::acquire_prefix(RequestId id,
   if (!m.options.enable_prefix_caching) return 0;
   const int32_t num_hit_blocks = m.longest_hit(tokens, extras);
   const int32_t num_found = num_hit_blocks * m.options.block_size;
-  slot.num_queried = static_cast<int32_t>(tokens.size());
-  slot.num_found = num_found;
+  if (use == PrefixUse::kAdmission) {
+    slot.num_queried = static_cast<int32_t>(tokens.size());
+    slot.num_found = num_found;
+  }
   if (num_hit_blocks == 0) return 0;
   m.share_hit(slot_index, num_hit_blocks);
   slot.num_indexed = num_hit_blocks;

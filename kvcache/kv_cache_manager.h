@@ -58,6 +58,9 @@ struct KvUsage {
   uint64_t prefix_hits = 0;     // tokens found
 };
 
+// What a lookup is for: admissions are counted, transfers from another tier are not.
+enum class PrefixUse : uint8_t { kAdmission, kTransfer };
+
 class KvEventSink;
 
 class KvCacheManager {
@@ -71,7 +74,10 @@ class KvCacheManager {
   // so that one is left to compute), compares ids and extras, takes a reference on its blocks and
   // makes them the start of the request's block table. The request must hold nothing. Returns the
   // number of tokens found.
-  int32_t acquire_prefix(RequestId id, std::span<const TokenId> tokens, const PrefixExtras& extras);
+  int32_t acquire_prefix(RequestId id,
+                         std::span<const TokenId> tokens,
+                         const PrefixExtras& extras,
+                         PrefixUse use = PrefixUse::kAdmission);
 
   // Makes room for KV up to `num_tokens` tokens in every group, evicting cached blocks (least
   // recently used first) as needed. All or nothing: false leaves the request as it was.

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace sluice {
 namespace {
@@ -54,6 +55,45 @@ kernels::KvLayerView KvStorage::layer_view(int32_t group, int32_t layer) const {
           .block_size = block_size_,
           .num_kv_heads = shape.num_kv_heads,
           .head_dim = shape.head_dim};
+}
+
+int64_t KvStorage::block_bytes() const {
+  int64_t total = 0;
+  for (const KvStorageGroup& group : groups_) total += kv_block_bytes(group, dtype_, block_size_);
+  return total;
+}
+
+// Halves of a group: K of its first layer, V of it, K of the second, ...
+std::span<std::byte> KvStorage::half_block(size_t group, int32_t half, BlockId block) const {
+  const int64_t bytes = half_block_bytes(groups_[group], dtype_, block_size_);
+  const int64_t at = group_offsets_[group] +
+                     half * half_layer_bytes(groups_[group], dtype_, block_size_) +
+                     block.value * bytes;
+  return buffer_.span().subspan(static_cast<size_t>(at), static_cast<size_t>(bytes));
+}
+
+void KvStorage::copy_out(std::span<const BlockId> blocks, std::span<std::byte> out) const {
+  CHECK_EQ(blocks.size(), groups_.size());
+  CHECK_EQ(static_cast<int64_t>(out.size()), block_bytes());
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    for (int32_t half = 0; half < 2 * groups_[group].num_layers; ++half) {
+      const std::span<const std::byte> from = half_block(group, half, blocks[group]);
+      std::memcpy(out.data(), from.data(), from.size());
+      out = out.subspan(from.size());
+    }
+  }
+}
+
+void KvStorage::copy_in(std::span<const BlockId> blocks, std::span<const std::byte> bytes) {
+  CHECK_EQ(blocks.size(), groups_.size());
+  CHECK_EQ(static_cast<int64_t>(bytes.size()), block_bytes());
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    for (int32_t half = 0; half < 2 * groups_[group].num_layers; ++half) {
+      const std::span<std::byte> to = half_block(group, half, blocks[group]);
+      std::memcpy(to.data(), bytes.data(), to.size());
+      bytes = bytes.subspan(to.size());
+    }
+  }
 }
 
 Prefault::Prefault(std::span<std::byte> bytes) {

@@ -42,8 +42,16 @@ class KvStorage {
   [[nodiscard]] kernels::KvLayerView layer_view(int32_t group, int32_t layer) const;
   [[nodiscard]] std::span<std::byte> bytes() const { return buffer_.span(); }
 
+  // The bytes of one block in all groups, block_bytes() of them: blocks[i] is group i's.
+  [[nodiscard]] int64_t block_bytes() const;
+  void copy_out(std::span<const BlockId> blocks, std::span<std::byte> out) const;
+  void copy_in(std::span<const BlockId> blocks, std::span<const std::byte> bytes);
+
  private:
   KvStorage() = default;
+
+  // K or V of a block in one layer.
+  [[nodiscard]] std::span<std::byte> half_block(size_t group, int32_t half, BlockId block) const;
 
   std::vector<KvStorageGroup> groups_;
   std::vector<int64_t> group_offsets_;  // bytes

@@ -102,6 +102,13 @@ void add_counters(Families& out, const EngineStats& stats, const FinishCounters&
   out.counter("vllm:prefix_cache_hits_total",
               "Prompt tokens found in the prefix cache.",
               stats.prefix_cache_hits);
+  out.counter("vllm:external_prefix_cache_queries_total",
+              "Prompt tokens looked up in the tier below the prefix cache.",
+              stats.kv_tier_queries);
+  out.counter("vllm:external_prefix_cache_hits_total",
+              "Prompt tokens brought back from there.",
+              stats.kv_tier_hits);
+  out.counter("sluice_kv_tier_stored_blocks_total", "Blocks written there.", stats.kv_tier_stored);
   out.counter("vllm:num_preemptions_total", "Preempted requests.", stats.num_preemptions);
   out.counter("vllm:prompt_tokens_total", "Prompt tokens processed.", stats.prompt_tokens);
   out.counter("vllm:generation_tokens_total", "Tokens generated.", stats.generation_tokens);

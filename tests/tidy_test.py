@@ -29,7 +29,7 @@ ALLOWED = {
     "server/": ("server/", "engine/engine.h", "engine/inspect.h", "engine/tokenizer/", CORE),
 }
 # The half of kvcache/ that holds bytes may also use the kernels, and the scheduler may not see it.
-KV_BYTES = re.compile(r"kvcache/(kv_storage|transport)\w*\.(h|cpp)$")
+KV_BYTES = re.compile(r"kvcache/(kv_storage|kv_disk_tier|kv_file|transport)\w*\.(h|cpp)$")
 HEAVY = re.compile(r"<(iostream|regex|ranges|nlohmann/json\.hpp|CLI/\S*|spdlog/\S*)>")
 PRINTS = re.compile(r"std::(cout|cerr|clog)\b|(?<![\w.>])(std::)?(v?f?printf|puts|putchar)\s*\(")
 MAY_PRINT = ("server/cli/", "server/main.cpp", "engine/core/status.cpp")

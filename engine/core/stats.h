@@ -56,6 +56,9 @@ struct EngineStats {
   uint64_t generation_tokens = 0;
   uint64_t prefix_cache_queries = 0;  // tokens
   uint64_t prefix_cache_hits = 0;     // tokens
+  uint64_t kv_tier_queries = 0;       // tokens not in the prefix cache, looked up in the tier below
+  uint64_t kv_tier_hits = 0;          // tokens brought back from there
+  uint64_t kv_tier_stored = 0;        // blocks written there
   std::array<uint64_t, 5> requests_finished{};  // by FinishReason
 
   // Health: a step is outstanding since this time (steady clock, ns), or 0; the last completed.

@@ -71,7 +71,7 @@ constexpr FlagRow kFlags[] = {
     {"num-gpu-blocks-override", Values::kOne, Fate::kIgnored},
     {"swap-space", Values::kOne, Fate::kIgnored},
     {"cpu-offload-gb", Values::kOne, Fate::kIgnored},
-    {"kv-offloading-size", Values::kOne, Fate::kIgnored},
+    {"kv-offloading-size", Values::kOne, Fate::kSame},
     {"kv-offloading-backend", Values::kOne, Fate::kIgnored},
     {"prefix-caching-hash-algo", Values::kOne, Fate::kIgnored},
     {"enforce-eager", Values::kNone, Fate::kIgnored},

@@ -5,10 +5,12 @@
 // hundred times slower than the others, run every pair of settings instead of every combination
 // (unless SLUICE_FULL is set), and of a named model only the shortest four requests.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -375,6 +377,47 @@ TEST(Determinism, ScarceMemoryPreemptsAndChangesNothing) {
   ASSERT_NE(tight, nullptr);
   expect_same(expected, run_mixed(*tight, requests), "scarce memory");
   EXPECT_GT(tight->stats().num_preemptions, 0U);
+}
+
+// Too little memory to keep prefixes, a disk that does, and a restart in between.
+TEST(Determinism, HoldsWithTiersBelowTheCache) {
+  const std::string folder =
+      ::testing::TempDir() + "determinism_disk_" + std::to_string(::getpid());
+  for (const char* dtype : {"auto", "int8"}) {
+    std::filesystem::remove_all(folder);
+    Config config = base_config();
+    config.kv_cache_dtype = dtype;
+    config.threads = 2;
+    config.max_num_batched_tokens = 128;
+    std::vector<ValidRequest> requests;
+    std::vector<Collected> expected;
+    {
+      const std::unique_ptr<Engine> engine = start(config);
+      ASSERT_NE(engine, nullptr);
+      requests = make_requests(engine->model().vocab_size, std::min<size_t>(60, num_requests()));
+      expected = run_mixed(*engine, requests);
+      const int64_t bytes_per_block = config.kv_cache_memory / engine->stats().num_blocks_total;
+      config.kv_cache_memory = bytes_per_block * 2 * config.max_model_len / config.block_size;
+    }
+    uint64_t num_restored = 0;
+    for (const int32_t preempt : {0, 5}) {
+      config.kv_disk_path = folder;
+      config.kv_offloading_size = preempt == 0 ? 0 : 1;
+      config.debug_preempt_every = preempt;
+      const std::unique_ptr<Engine> engine = start(config);
+      ASSERT_NE(engine, nullptr);
+      for (const char* round : {"first", "second"}) {
+        expect_same(expected,
+                    run_mixed(*engine, requests),
+                    std::string("disk tier, ") + dtype + ", preempt " + std::to_string(preempt) +
+                        ", " + round + " round");
+        if (HasFatalFailure()) return;
+      }
+      num_restored += engine->stats().kv_tier_hits;
+    }
+    EXPECT_GT(num_restored, 0U) << dtype;
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Determinism, PrefixHitGivesTheSameBitsAndIsReported) {

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/prefix_store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kvcache/kv_disk_tier.h"
+#include "kvcache/kv_host_tier.h"
+
+namespace sluice {
+namespace {
+
+// Buffers that saving leaves to reading, which somebody waits for.
+constexpr size_t kReadBuffers = 4;
+// Blocks copied at once: a group of windowed layers has no room for a long prefix.
+constexpr size_t kCopyBlocks = 8;
+// Without any block for so long, a request is computed instead.
+constexpr std::chrono::seconds kPatience{1};
+
+}  // namespace
+
+PrefixStore::PrefixStore(
+    int32_t block_size, std::string space, size_t num_tiers, KvStorage& storage, KvCacheManager& kv)
+    : block_size_(block_size),
+      space_(std::move(space)),
+      storage_(storage),
+      kv_(kv),
+      cost_(num_tiers) {
+  blocks_.resize(static_cast<size_t>(kv.num_groups()));
+}
+
+Expected<std::unique_ptr<PrefixStore>> PrefixStore::create(const Config& config,
+                                                           const std::string& fingerprint,
+                                                           KvStorage& storage,
+                                                           KvCacheManager& kv,
+                                                           std::function<void()> wake) {
+  const bool has_host = config.kv_offloading_size > 0;
+  const bool has_disk = !config.kv_disk_path.empty();
+  if (!config.enable_prefix_caching) {
+    const std::string knob = has_disk ? "kv-disk-path" : "kv-offloading-size";
+    return make_error(
+        ErrorCode::kInvalidArgument, "--" + knob + " needs --enable-prefix-caching", knob);
+  }
+  // The fingerprint does not say how a block is laid out.
+  const std::string space = fingerprint + "-b" + std::to_string(config.block_size);
+  std::unique_ptr<PrefixStore> store(new PrefixStore(
+      config.block_size, space, (has_host ? 1U : 0U) + (has_disk ? 1U : 0U), storage, kv));
+  KvTierOptions options = {.max_bytes = config.kv_offloading_size << 30,
+                           .block_size = config.block_size,
+                           .payload_bytes = storage.block_bytes()};
+  if (has_host) {
+    SLUICE_TRY(auto host, create_kv_host_tier(options, wake));
+    store->tiers_.push_back(std::move(host));
+  }
+  options.max_bytes = config.kv_disk_size;
+  if (has_disk) {
+    SLUICE_TRY(auto disk,
+               create_kv_disk_tier(options, config.kv_disk_path + "/" + space, std::move(wake)));
+    store->tiers_.push_back(std::move(disk));
+  }
+  return store;
+}
+
+PrefixStore::Chain PrefixStore::new_chain(const PrefixExtras& extras) const {
+  Chain chain;
+  chain.root = kv_root_key(space_, extras);
+  return chain;
+}
+
+KvFileName PrefixStore::name_of(Chain& chain,
+                                std::span<const TokenId> tokens,
+                                int32_t block) const {
+  const auto size = static_cast<size_t>(block_size_);
+  const auto index = static_cast<size_t>(block);
+  while (chain.keys.size() <= index) {
+    const KvKey& parent = chain.keys.empty() ? chain.root : chain.keys.back();
+    chain.keys.push_back(kv_next_key(parent, tokens.subspan(chain.keys.size() * size, size)));
+  }
+  return {chain.keys[index],
+          index == 0 ? chain.root : chain.keys[index - 1],
+          tokens.subspan(index * size, size)};
+}
+
+// --- Bringing back ---------------------------------------------------------------------------
+
+bool PrefixStore::hold(NewRequest& request, Clock::time_point now) {
+  const std::span<const TokenId> tokens = request.prompt;
+  const auto num_tokens = static_cast<int64_t>(tokens.size());
+  // The rows of a prompt that is scored have to be computed; what cannot run is refused elsewhere.
+  if (request.scores_prompt || num_tokens <= block_size_) return false;
+  if (num_tokens + request.max_tokens > INT32_MAX ||
+      !kv_.fits_alone(static_cast<int32_t>(num_tokens) + request.max_tokens - 1)) {
+    return false;
+  }
+  const int32_t num_cached =
+      kv_.acquire_prefix(request.id, tokens, request.extras, PrefixUse::kTransfer);
+  kv_.free(request.id);
+  num_queried_ += static_cast<uint64_t>(num_tokens - num_cached);
+  Held held;
+  held.chain = new_chain(request.extras);
+  held.next_copied = num_cached / block_size_;
+  held.next_asked = held.next_copied;
+  held.tier_of.resize(static_cast<size_t>(held.next_copied), 0);
+  std::array<int64_t, kMaxTiers> num_blocks{};
+  const auto max_blocks = static_cast<int32_t>((num_tokens - 1) / block_size_);
+  for (held.end = held.next_copied; held.end < max_blocks; ++held.end) {
+    const KvKey key = name_of(held.chain, tokens, held.end).key;
+    const auto tier = std::ranges::find_if(
+        tiers_, [&key](const std::unique_ptr<KvTier>& t) { return t->contains(key); });
+    if (tier == tiers_.end()) break;
+    held.tier_of.push_back(static_cast<uint8_t>(tier - tiers_.begin()));
+    ++num_blocks[held.tier_of.back()];
+  }
+  const int64_t num_found = held.end - held.next_copied;
+  if (num_found == 0 ||
+      !cost_.is_worth(std::span(num_blocks).first(tiers_.size()), num_found * block_size_)) {
+    return false;
+  }
+  held.request = std::move(request);
+  held.ticket = next_ticket_;
+  held.num_tickets = held.end;
+  held.last_progress = now;
+  next_ticket_ += static_cast<uint64_t>(held.end);
+  ask(held_.emplace_back(std::move(held)));
+  return true;
+}
+
+bool PrefixStore::abort(RequestId id) {
+  const auto it = std::ranges::find(held_, id, [](const Held& held) { return held.request.id; });
+  if (it == held_.end()) return false;
+  for (const Arrival& arrival : it->arrived) arrival.tier->give_back(arrival.buffer);
+  held_.erase(it);
+  return true;
+}
+
+void PrefixStore::ask(Held& held) {
+  for (; held.next_asked < held.end; ++held.next_asked) {
+    KvTier& tier = *tiers_[held.tier_of[static_cast<size_t>(held.next_asked)]];
+    const int32_t buffer = tier.take_buffer();
+    if (buffer == KvTier::kNone) return;
+    tier.load(name_of(held.chain, held.request.prompt, held.next_asked),
+              buffer,
+              held.ticket + static_cast<uint64_t>(held.next_asked));
+    ++held.num_outstanding;
+  }
+}
+
+void PrefixStore::receive(Clock::time_point now) {
+  for (size_t i = 0; i < tiers_.size(); ++i) {
+    loaded_.clear();
+    tiers_[i]->collect(loaded_);
+    for (const KvTier::Loaded& loaded : loaded_) {
+      if (loaded.ok) cost_.observe_read(i, loaded.seconds);
+      take_in(loaded, *tiers_[i], now);
+    }
+  }
+}
+
+void PrefixStore::take_in(const KvTier::Loaded& loaded, KvTier& tier, Clock::time_point now) {
+  const auto it = std::ranges::find_if(held_, [&](const Held& held) {
+    return loaded.ticket >= held.ticket &&
+           loaded.ticket - held.ticket < static_cast<uint64_t>(held.num_tickets);
+  });
+  if (it == held_.end()) {  // aborted, or computed meanwhile
+    tier.give_back(loaded.buffer);
+    return;
+  }
+  const auto block = static_cast<int32_t>(loaded.ticket - it->ticket);
+  --it->num_outstanding;
+  if (!loaded.ok) it->end = std::min(it->end, block);
+  it->last_progress = now;
+  it->arrived.push_back({block, loaded.buffer, &tier});
+}
+
+bool PrefixStore::find_blocks(RequestId id, int32_t block) {
+  for (size_t group = 0; group < blocks_.size(); ++group) {
+    const std::span<const BlockId> table = kv_.block_table(id, static_cast<int32_t>(group));
+    if (static_cast<size_t>(block) >= table.size()) return false;
+    blocks_[group] = table[static_cast<size_t>(block)];
+    if (blocks_[group] == kNullBlock) return false;
+  }
+  return true;
+}
+
+// As a request that holds its blocks for the time of the copy only. False: they were evicted
+// meanwhile, or all blocks are in use.
+bool PrefixStore::copy(Held& held, std::span<const Arrival> piece) {
+  const NewRequest& request = held.request;
+  const std::span<const TokenId> tokens = request.prompt;
+  const int32_t num_before = held.next_copied * block_size_;
+  const int32_t num_after = (piece.back().block + 1) * block_size_;
+  const int32_t num_found = kv_.acquire_prefix(request.id,
+                                               tokens.first(static_cast<size_t>(num_before) + 1),
+                                               request.extras,
+                                               PrefixUse::kTransfer);
+  const bool has_room = num_found == num_before && kv_.allocate_slots(request.id, num_after);
+  if (has_room) {
+    for (const Arrival& arrival : piece) {
+      CHECK(find_blocks(request.id, arrival.block));
+      storage_.copy_in(blocks_, arrival.tier->payload(arrival.buffer));
+    }
+    kv_.cache_blocks(request.id, tokens, num_after);
+    num_restored_ += static_cast<uint64_t>(num_after - num_before);
+    held.next_copied = num_after / block_size_;
+  }
+  kv_.free(request.id);
+  return has_room;
+}
+
+void PrefixStore::copy_arrived(Held& held) {
+  std::ranges::sort(held.arrived, {}, &Arrival::block);
+  size_t num_done = 0;
+  while (held.next_copied < held.end) {
+    size_t count = 0;
+    const std::span<const Arrival> rest = std::span(held.arrived).subspan(num_done);
+    while (count < std::min(rest.size(), kCopyBlocks) &&
+           rest[count].block == held.next_copied + static_cast<int32_t>(count) &&
+           rest[count].block < held.end) {
+      ++count;
+    }
+    if (count == 0) break;
+    if (!copy(held, rest.first(count))) held.end = held.next_copied;  // the rest is computed
+    num_done += count;
+  }
+  if (held.next_copied >= held.end) num_done = held.arrived.size();
+  for (const Arrival& arrival : std::span(held.arrived).first(num_done)) {
+    arrival.tier->give_back(arrival.buffer);
+  }
+  held.arrived.erase(held.arrived.begin(), held.arrived.begin() + static_cast<ptrdiff_t>(num_done));
+}
+
+void PrefixStore::advance(Clock::time_point now, std::vector<NewRequest>& ready) {
+  receive(now);
+  for (Held& held : held_) {
+    const bool waits_too_long = now - held.last_progress > kPatience;
+    if (waits_too_long) held.end = held.next_copied;
+    copy_arrived(held);
+    if (held.next_copied < held.end) ask(held);
+    // What is broken is known to be before the request computes it, which writes it again.
+    if (held.next_copied < held.end || (held.num_outstanding > 0 && !waits_too_long)) continue;
+    held.is_released = true;
+    savings_[held.request.id].chain = std::move(held.chain);
+    ready.push_back(std::move(held.request));
+  }
+  std::erase_if(held_, [](const Held& held) { return held.is_released; });
+}
+
+// --- Saving ----------------------------------------------------------------------------------
+
+void PrefixStore::save(const SchedulerOutput& output,
+                       const Scheduler& scheduler,
+                       std::span<const SampledToken> sampled,
+                       std::span<const RequestId> failed) {
+  size_t next = 0;
+  for (const ScheduledRequest& row : output.scheduled) {
+    const bool is_good = !row.samples || sampled[next++].token != kInvalidToken;
+    const int32_t end = row.num_computed_tokens + row.num_scheduled_tokens;
+    if (end / block_size_ == row.num_computed_tokens / block_size_) continue;
+    if (!is_good || std::ranges::find(failed, row.id) != failed.end()) continue;
+    save_blocks(*scheduler.find(row.id), end / block_size_);
+  }
+}
+
+void PrefixStore::save_blocks(const Request& request, int32_t num_full) {
+  const auto [it, added] = savings_.try_emplace(request.id);
+  Saving& saving = it->second;
+  if (added) saving.chain = new_chain(request.extras);
+  for (size_t i = 0; i < tiers_.size(); ++i) {
+    Progress& progress = saving.by_tier[i];
+    while (!progress.is_broken && progress.num_saved < num_full) {
+      if (!save_block(*tiers_[i], request, saving.chain, progress)) break;
+      ++progress.num_saved;
+    }
+  }
+}
+
+// The next block of the request. False: not now, or never.
+bool PrefixStore::save_block(KvTier& tier,
+                             const Request& request,
+                             Chain& chain,
+                             Progress& progress) {
+  const KvFileName name = name_of(chain, request.tokens, progress.num_saved);
+  if (tier.contains(name.key)) {
+    tier.touch(name.key);
+    return true;
+  }
+  if (tier.num_free_buffers() <= kReadBuffers) return false;          // with a later block
+  progress.is_broken = !find_blocks(request.id, progress.num_saved);  // a window went on
+  if (progress.is_broken) return false;
+  const int32_t buffer = tier.take_buffer();
+  storage_.copy_out(blocks_, tier.payload(buffer));
+  progress.is_broken = !tier.save(name, buffer);
+  return !progress.is_broken;
+}
+
+void PrefixStore::end_step(const SchedulerOutput& output,
+                           const Scheduler& scheduler,
+                           double seconds) {
+  if (2 * output.num_prefill_tokens > output.total_tokens) {
+    cost_.observe_compute(output.total_tokens, seconds);
+  }
+  for (const ScheduledRequest& row : output.scheduled) {
+    if (scheduler.find(row.id) == nullptr) forget(row.id);
+  }
+}
+
+void PrefixStore::add_stats(EngineStats& stats) const {
+  stats.kv_tier_queries = num_queried_;
+  stats.kv_tier_hits = num_restored_;
+  stats.kv_tier_stored = 0;
+  for (const std::unique_ptr<KvTier>& tier : tiers_) stats.kv_tier_stored += tier->num_written();
+}
+
+}  // namespace sluice

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/restore_cost.h"
+
+namespace sluice {
+namespace {
+
+constexpr double kShare = 0.1;  // of the last measurement in the mean
+// Two hand-overs between threads, and what is left of the step that a request then misses.
+constexpr double kFixedSeconds = 1e-3;
+
+void learn(double& mean, double value) {
+  mean = mean == 0 ? value : mean + kShare * (value - mean);
+}
+
+}  // namespace
+
+void RestoreCost::observe_compute(int64_t num_tokens, double seconds) {
+  if (num_tokens <= 0 || seconds <= 0) return;
+  learn(seconds_per_token_, seconds / static_cast<double>(num_tokens));
+}
+
+void RestoreCost::observe_read(size_t tier, double seconds) {
+  if (seconds > 0) learn(seconds_per_block_[tier], seconds);
+}
+
+bool RestoreCost::is_worth(std::span<const int64_t> num_blocks, int64_t num_tokens) const {
+  if (seconds_per_token_ == 0) return true;
+  bool is_known = true;
+  double seconds = kFixedSeconds;
+  for (size_t tier = 0; tier < num_blocks.size(); ++tier) {
+    seconds += static_cast<double>(num_blocks[tier]) * seconds_per_block_[tier];
+    is_known = is_known && (num_blocks[tier] == 0 || seconds_per_block_[tier] > 0);
+  }
+  return !is_known || seconds < static_cast<double>(num_tokens) * seconds_per_token_;
+}
+
+}  // namespace sluice

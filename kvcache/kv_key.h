@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The name of one block's KV outside of this process: a hash chain over everything that the block's
+// bytes are a function of. SHA-256 cut to 128 bits, because what lies on disk may have been
+// computed for somebody who would like a collision.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "engine/core/types.h"
+#include "kvcache/kv_cache_manager.h"
+
+namespace sluice {
+
+using KvKey = std::array<uint8_t, 16>;
+
+struct KvKeyHash {
+  size_t operator()(const KvKey& key) const {
+    size_t hash = 0;
+    std::memcpy(&hash, key.data(), sizeof(hash));
+    return hash;
+  }
+};
+
+// The parent of first blocks. `space` names who may share: model, build, dtypes and block layout.
+KvKey kv_root_key(std::string_view space, const PrefixExtras& extras);
+// The block of `token_ids` behind the prefix `parent`.
+KvKey kv_next_key(const KvKey& parent, std::span<const TokenId> token_ids);
+
+std::string to_hex(const KvKey& key);
+std::optional<KvKey> kv_key_from_hex(std::string_view text);
+
+}  // namespace sluice

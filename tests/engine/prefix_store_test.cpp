@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prefixes on disk: what a restarted engine, or one short of memory, finds there, and that nothing
+// it finds there changes an answer.
+#include "engine/prefix_store.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/engine.h"
+#include "tests/support/collecting_sink.h"
+
+namespace sluice {
+namespace {
+
+using testing::Collected;
+using testing::CollectingSink;
+
+TEST(RestoreCost, ReadsWhereThatIsFasterAndTriesWhatItDoesNotKnow) {
+  RestoreCost cost(2);
+  const auto is_worth = [&cost](int64_t from_first, int64_t from_second) {
+    const int64_t num_blocks[] = {from_first, from_second};
+    return cost.is_worth(num_blocks, 16 * (from_first + from_second));
+  };
+  EXPECT_TRUE(is_worth(1, 0));
+  cost.observe_read(0, 1e-3);
+  EXPECT_TRUE(is_worth(1, 0));
+  cost.observe_compute(100, 0.01);  // 1.6 ms a block
+  EXPECT_FALSE(is_worth(1, 0));
+  EXPECT_TRUE(is_worth(10, 0));
+  EXPECT_TRUE(is_worth(0, 1));
+  for (int i = 0; i < 100; ++i) cost.observe_read(1, 10e-3);  // a slow disk
+  EXPECT_FALSE(is_worth(0, 1000));
+  EXPECT_FALSE(is_worth(100, 100));
+  EXPECT_TRUE(is_worth(100, 1));
+}
+
+class PrefixOnDisk : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = ::testing::TempDir() + "prefix_store_" + std::to_string(::getpid()) + "_" +
+              ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(folder_);
+    config_.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+    config_.max_model_len = 1024;
+    config_.kv_cache_memory = int64_t{16} << 20;
+    config_.kv_disk_path = folder_;
+  }
+
+  void TearDown() override {
+    engine_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+
+  void start() {
+    engine_.reset();
+    Expected<std::unique_ptr<Engine>> engine = create_engine(config_);
+    ASSERT_TRUE(engine) << engine.error().message;
+    engine_ = std::move(*engine);
+  }
+
+  static ValidRequest make_request(size_t num_tokens, TokenId first) {
+    ValidRequest request;
+    std::vector<TokenId> prompt(num_tokens);
+    for (size_t i = 0; i < num_tokens; ++i) {
+      prompt[i] = static_cast<TokenId>((static_cast<size_t>(first) + i * i * 31 + i * 7) % 250);
+    }
+    request.prompt.push_back({std::move(prompt)});
+    request.sampling.max_tokens = 40;
+    request.sampling.ignore_eos = true;
+    request.sampling.temperature = 0.7F;
+    request.sampling.seed = 11;
+    request.sampling.num_logprobs = 0;
+    return request;
+  }
+
+  Collected run(const ValidRequest& request) {
+    CollectingSink sink;
+    const Expected<RequestId> id = engine_->submit(request, sink);
+    EXPECT_TRUE(id) << id.error().message;
+    return sink.wait(*id);
+  }
+
+  static void expect_same(const Collected& a, const Collected& b) {
+    EXPECT_EQ(a.num_ends, 1);
+    EXPECT_EQ(b.num_ends, 1);
+    EXPECT_EQ(a.tokens, b.tokens);
+    ASSERT_EQ(a.logprobs.size(), b.logprobs.size());
+    EXPECT_EQ(std::memcmp(a.logprobs.data(), b.logprobs.data(), a.logprobs.size() * sizeof(float)),
+              0);
+  }
+
+  std::vector<std::filesystem::path> files() const {
+    std::vector<std::filesystem::path> found;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_)) {
+      if (entry.path().extension() == ".kv") found.push_back(entry.path());
+    }
+    return found;
+  }
+
+  std::string folder_;
+  Config config_;
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(PrefixOnDisk, ARestartedEngineFindsAConversationWithItsAnswer) {
+  start();
+  const ValidRequest first = make_request(300, 3);
+  const Collected cold = run(first);
+  EXPECT_EQ(cold.num_cached_tokens, 0);
+  ASSERT_EQ(cold.tokens.size(), 40U);
+  start();
+  const Collected warm = run(first);
+  expect_same(cold, warm);
+  EXPECT_EQ(warm.num_cached_tokens, 288);  // whole blocks of 16, one token left to compute
+  EXPECT_EQ(engine_->stats().kv_tier_hits, 288U);
+  // The next turn: prompt, answer, and more.
+  ValidRequest second = first;
+  std::vector<TokenId>& tokens = second.prompt[0].token_ids;
+  tokens.insert(tokens.end(), cold.tokens.begin(), cold.tokens.end());
+  for (TokenId i = 0; i < 20; ++i) tokens.push_back(i);
+  start();
+  const Collected continued = run(second);
+  EXPECT_EQ(continued.num_cached_tokens, 336);  // 339 tokens have KV: the last was never fed back
+  config_.kv_disk_path = "";
+  start();
+  expect_same(run(second), continued);
+}
+
+void truncate(const std::filesystem::path& file) { std::filesystem::resize_file(file, 100); }
+
+void corrupt(const std::filesystem::path& file) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(-5, std::ios::end);
+  const int byte = stream.get();
+  stream.seekp(-5, std::ios::end);
+  stream.put(static_cast<char>(byte ^ 0x40));
+}
+
+TEST_F(PrefixOnDisk, BrokenFilesAreComputedAgain) {
+  const ValidRequest request = make_request(200, 5);
+  start();
+  const Collected cold = run(request);
+  for (const auto harm : {truncate, corrupt}) {
+    engine_.reset();
+    ASSERT_EQ(files().size(), 14U);
+    size_t i = 0;
+    for (const std::filesystem::path& file : files()) {
+      if (i++ % 2 == 0) harm(file);
+    }
+    start();
+    const Collected again = run(request);
+    expect_same(cold, again);
+    EXPECT_LT(again.num_cached_tokens, 192);
+    // Written again meanwhile.
+    start();
+    const Collected whole = run(request);
+    expect_same(cold, whole);
+    EXPECT_EQ(whole.num_cached_tokens, 192);
+  }
+}
+
+TEST_F(PrefixOnDisk, OtherTenantsDtypesAndBlockSizesAreApart) {
+  start();
+  ValidRequest request = make_request(100, 9);
+  const Collected mine = run(request);
+  start();
+  request.tenant_salt = 4;
+  const Collected others = run(request);
+  EXPECT_EQ(others.num_cached_tokens, 0);
+  expect_same(mine, others);
+  request.tenant_salt = 0;
+  config_.block_size = 32;
+  start();
+  const Collected other_size = run(request);
+  EXPECT_EQ(other_size.num_cached_tokens, 0);
+  expect_same(mine, other_size);
+  config_.block_size = 16;
+  config_.kv_cache_dtype = "int8";
+  start();
+  EXPECT_EQ(run(request).num_cached_tokens, 0);
+}
+
+TEST_F(PrefixOnDisk, WhatMemoryHasLostComesBack) {
+  start();
+  const int64_t bytes_per_block = config_.kv_cache_memory / engine_->stats().num_blocks_total;
+  config_.kv_cache_memory = bytes_per_block * config_.max_model_len / config_.block_size;
+  start();
+  const ValidRequest request = make_request(400, 1);
+  const Collected cold = run(request);
+  for (TokenId other = 100; other < 103; ++other) run(make_request(800, other));
+  const Collected warm = run(request);
+  expect_same(cold, warm);
+  EXPECT_EQ(warm.num_cached_tokens, 384);
+  EXPECT_EQ(engine_->stats().kv_tier_hits, 384U);
+}
+
+TEST_F(PrefixOnDisk, MemoryOfTheHostServesWithoutADisk) {
+  config_.kv_disk_path = "";
+  config_.kv_offloading_size = 1;
+  start();
+  const int64_t bytes_per_block = config_.kv_cache_memory / engine_->stats().num_blocks_total;
+  config_.kv_cache_memory = bytes_per_block * config_.max_model_len / config_.block_size;
+  start();
+  const ValidRequest request = make_request(400, 1);
+  const Collected cold = run(request);
+  for (TokenId other = 100; other < 103; ++other) run(make_request(800, other));
+  const Collected warm = run(request);
+  expect_same(cold, warm);
+  EXPECT_EQ(warm.num_cached_tokens, 384);
+}
+
+TEST_F(PrefixOnDisk, AbortedRequestsEndOnceWhereverTheyAre) {
+  start();
+  const ValidRequest request = make_request(900, 2);
+  run(request);
+  for (int i = 0; i < 5; ++i) {
+    start();
+    CollectingSink sink;
+    std::vector<RequestId> ids;
+    for (int k = 0; k < 4; ++k) ids.push_back(*engine_->submit(request, sink));
+    for (const RequestId id : ids) engine_->abort(id);
+    if (i % 2 == 0) engine_->stop();
+    for (const RequestId id : ids) EXPECT_EQ(sink.wait(id).num_ends, 1);
+  }
+}
+
+TEST_F(PrefixOnDisk, SettingsThatCannotWorkAreRefusedByName) {
+  config_.enable_prefix_caching = false;
+  const auto uncached = create_engine(config_);
+  ASSERT_FALSE(uncached);
+  EXPECT_EQ(uncached.error().param, "kv-disk-path");
+  config_.kv_disk_path = "";
+  config_.kv_offloading_size = 1;
+  const auto no_prefixes = create_engine(config_);
+  ASSERT_FALSE(no_prefixes);
+  EXPECT_EQ(no_prefixes.error().param, "kv-offloading-size");
+  config_.enable_prefix_caching = true;
+  config_.kv_offloading_size = 0;
+  config_.kv_disk_path = "/dev/null/nowhere";
+  const auto nowhere = create_engine(config_);
+  ASSERT_FALSE(nowhere);
+  EXPECT_EQ(nowhere.error().param, "kv-disk-path");
+}
+
+}  // namespace
+}  // namespace sluice

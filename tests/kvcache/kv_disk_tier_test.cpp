@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcache/kv_disk_tier.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "kvcache/kv_storage.h"
+
+namespace sluice {
+namespace {
+
+constexpr int32_t kBlockSize = 4;
+constexpr int64_t kPayload = 1000;
+
+TEST(KvFile, OnlyTheSealedBlockOfThisNameIsTaken) {
+  const std::vector<TokenId> tokens = {1, 2, 3, 4};
+  const KvKey parent = kv_root_key("test", {});
+  const KvFileName name{kv_next_key(parent, tokens), parent, tokens};
+  std::vector<std::byte> file(static_cast<size_t>(kv_file_header_bytes(kBlockSize)) + 100);
+  for (size_t i = 0; i < file.size(); ++i) file[i] = static_cast<std::byte>(i);
+  seal_kv_file(name, file);
+  EXPECT_TRUE(check_kv_file(name, file));
+  for (size_t i = 0; i < file.size(); ++i) {
+    for (const int bit : {0, 7}) {
+      std::vector<std::byte> broken = file;
+      broken[i] ^= static_cast<std::byte>(1 << bit);
+      EXPECT_FALSE(check_kv_file(name, broken)) << "byte " << i;
+    }
+  }
+  for (size_t size = 0; size < file.size(); ++size) {
+    EXPECT_FALSE(check_kv_file(name, std::span(file).first(size))) << size;
+  }
+  const std::vector<TokenId> others = {1, 2, 3, 5};
+  EXPECT_FALSE(check_kv_file({name.key, name.parent, others}, file));
+  EXPECT_FALSE(check_kv_file({name.parent, name.parent, tokens}, file));
+  EXPECT_FALSE(check_kv_file({name.key, name.key, tokens}, file));
+}
+
+TEST(KvStorage, ABlockComesBackWhereItIsPutAndNowhereElse) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8, DType::kF8E4M3}) {
+    auto storage =
+        KvStorage::create({{.num_layers = 3, .num_kv_heads = 2, .head_dim = 20, .num_blocks = 5},
+                           {.num_layers = 1, .num_kv_heads = 1, .head_dim = 16, .num_blocks = 3}},
+                          dtype,
+                          8);
+    ASSERT_TRUE(storage) << storage.error().message;
+    const std::span<std::byte> all = storage->bytes();
+    for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::byte>(i * 7 + i / 251);
+    const std::vector<std::byte> before(all.begin(), all.end());
+    std::vector<std::byte> kept(static_cast<size_t>(storage->block_bytes()));
+    const BlockId from[] = {BlockId(4), BlockId(0)};
+    const BlockId to[] = {BlockId(1), BlockId(2)};
+    storage->copy_out(from, kept);
+    EXPECT_TRUE(std::ranges::equal(all, before));
+    // What is copied in is what was copied out, and as many bytes change as a block has at most.
+    storage->copy_in(to, kept);
+    std::vector<std::byte> again(kept.size());
+    storage->copy_out(to, again);
+    EXPECT_EQ(again, kept);
+    storage->copy_out(from, again);
+    EXPECT_EQ(again, kept);
+    size_t changed = 0;
+    for (size_t i = 0; i < all.size(); ++i) changed += all[i] != before[i];
+    EXPECT_LE(changed, kept.size());
+    EXPECT_GT(changed, kept.size() / 2);
+    // K of block 1 in layer 2 of group 0, by the layout that the kernels read.
+    const kernels::KvLayerView view = storage->layer_view(0, 2);
+    const auto half = static_cast<size_t>(2 * kernels::kv_head_bytes(dtype, 20, 8));
+    EXPECT_EQ(std::memcmp(view.k + half, view.k + 4 * half, half), 0);
+    EXPECT_EQ(std::memcmp(view.v + half, view.v + 4 * half, half), 0);
+    EXPECT_EQ(std::memcmp(view.k + half, kept.data() + 4 * half, half), 0);
+  }
+}
+
+class KvDisk : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = ::testing::TempDir() + "kv_disk_" + std::to_string(::getpid()) + "_" +
+              ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(folder_);
+  }
+
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  void open(int64_t max_blocks = 1000) {
+    tier_.reset();
+    const KvTierOptions options = {.max_bytes = max_blocks * file_bytes(),
+                                   .block_size = kBlockSize,
+                                   .payload_bytes = kPayload};
+    auto tier = create_kv_disk_tier(options, folder_, [this] {
+      const std::scoped_lock lock(mutex_);
+      ++num_wakes_;
+      woken_.notify_all();
+    });
+    ASSERT_TRUE(tier) << tier.error().message;
+    tier_ = std::move(*tier);
+  }
+
+  static int64_t file_bytes() { return kv_file_header_bytes(kBlockSize) + kPayload; }
+
+  static std::vector<TokenId> tokens(int i) { return {i, i + 1, i + 2, i + 3}; }
+
+  // Block i of one chain.
+  static KvFileName name(int i, const std::vector<TokenId>& ids) {
+    KvKey parent = kv_root_key("test", {});
+    for (int before = 0; before < i; ++before) parent = kv_next_key(parent, tokens(before));
+    return {kv_next_key(parent, ids), parent, ids};
+  }
+
+  static KvKey key(int i) { return name(i, tokens(i)).key; }
+
+  std::string path(int i) const {
+    const std::vector<TokenId> ids = tokens(i);
+    const KvFileName n = name(i, ids);
+    return folder_ + "/" + to_hex(n.key) + "-" + to_hex(n.parent) + ".kv";
+  }
+
+  bool save(int i) {
+    const int32_t buffer = tier_->take_buffer();
+    if (buffer == KvTier::kNone) return false;
+    std::ranges::fill(tier_->payload(buffer), static_cast<std::byte>(i + 1));
+    const std::vector<TokenId> ids = tokens(i);
+    return tier_->save(name(i, ids), buffer);
+  }
+
+  // Whether the block came back as it was saved.
+  bool load(int i) {
+    const int32_t buffer = tier_->take_buffer();
+    EXPECT_NE(buffer, KvTier::kNone);
+    const std::vector<TokenId> ids = tokens(i);
+    tier_->load(name(i, ids), buffer, static_cast<uint64_t>(i));
+    std::vector<KvTier::Loaded> loaded;
+    while (loaded.empty()) {
+      {
+        std::unique_lock lock(mutex_);
+        woken_.wait(lock, [this] { return num_wakes_ > 0; });
+        num_wakes_ = 0;
+      }
+      tier_->collect(loaded);
+    }
+    EXPECT_EQ(loaded.size(), 1U);
+    EXPECT_EQ(loaded[0].ticket, static_cast<uint64_t>(i));
+    const std::span<const std::byte> payload = tier_->payload(buffer);
+    const bool same = std::ranges::all_of(
+        payload, [i](std::byte byte) { return byte == static_cast<std::byte>(i + 1); });
+    tier_->give_back(buffer);
+    EXPECT_TRUE(!loaded[0].ok || same);
+    return loaded[0].ok;
+  }
+
+  std::string folder_;
+  std::unique_ptr<KvTier> tier_;
+  std::mutex mutex_;
+  std::condition_variable woken_;
+  int num_wakes_ = 0;
+};
+
+TEST_F(KvDisk, BlocksComeBackAlsoAfterARestart) {
+  open();
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(save(i));
+  for (int i = 9; i >= 0; --i) EXPECT_TRUE(load(i)) << i;
+  EXPECT_FALSE(tier_->contains(key(10)));
+  EXPECT_FALSE(load(10));
+  open();
+  EXPECT_EQ(tier_->num_blocks(), 10);
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(load(i)) << i;
+}
+
+TEST_F(KvDisk, WhatIsTruncatedCorruptOrAnothersIsNotThere) {
+  open();
+  for (int i = 0; i < 6; ++i) ASSERT_TRUE(save(i));
+  ASSERT_TRUE(load(5));
+  open();
+  std::filesystem::resize_file(path(0), static_cast<uintmax_t>(file_bytes() - 1));
+  {
+    std::fstream file(path(1), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(file_bytes() - 10);
+    file.put('x');
+  }
+  std::filesystem::copy_file(path(3), path(2), std::filesystem::copy_options::overwrite_existing);
+  std::filesystem::remove(path(4));
+  for (const int i : {0, 1, 2, 4}) {
+    EXPECT_TRUE(tier_->contains(key(i)));
+    EXPECT_FALSE(load(i)) << i;
+    EXPECT_FALSE(tier_->contains(key(i)));
+  }
+  EXPECT_TRUE(load(3));
+  EXPECT_TRUE(load(5));
+  // Written again, they are there again; a wrong size is seen at the start already.
+  open();
+  EXPECT_FALSE(tier_->contains(key(0)));
+  for (const int i : {0, 1, 2, 4}) ASSERT_TRUE(save(i));
+  for (const int i : {0, 1, 2, 4}) EXPECT_TRUE(load(i)) << i;
+}
+
+TEST_F(KvDisk, StrangeNamesInTheFolderAreLeftAlone) {
+  std::filesystem::create_directories(folder_ + "/sub.kv");
+  std::ofstream(folder_ + "/notes.txt") << "mine";
+  std::ofstream(folder_ + "/" + std::string(32, '0') + "-" + std::string(32, '1') + ".kv")
+      << "short";
+  open();
+  EXPECT_EQ(tier_->num_blocks(), 0);
+  tier_.reset();
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/notes.txt"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/sub.kv"));
+}
+
+TEST_F(KvDisk, HoldsNoMoreThanItsSizeAndKeepsTheBeginning) {
+  open(5);
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(save(i), i < 5) << i;
+  EXPECT_EQ(tier_->num_blocks(), 5);
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(load(i)) << i;
+  // Another chain takes the place of what was used longest ago, from its end.
+  const std::vector<TokenId> other = {90, 91, 92, 93};
+  const KvKey root = kv_root_key("other", {});
+  EXPECT_TRUE(tier_->save({kv_next_key(root, other), root, other}, tier_->take_buffer()));
+  EXPECT_FALSE(tier_->contains(key(4)));
+  EXPECT_TRUE(load(3));  // and everything before it is written and removed
+  int64_t num_files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    num_files += entry.path().extension() == ".kv";
+  }
+  EXPECT_EQ(num_files, 5);
+  open(2);
+  EXPECT_EQ(tier_->num_blocks(), 2);
+}
+
+TEST_F(KvDisk, AFolderThatCannotBeUsedIsRefused) {
+  std::ofstream(folder_) << "a file";
+  const auto tier = create_kv_disk_tier(
+      {.max_bytes = 1 << 20, .block_size = kBlockSize, .payload_bytes = kPayload},
+      folder_ + "/sub",
+      [] {});
+  ASSERT_FALSE(tier);
+  EXPECT_EQ(tier.error().param, "kv-disk-path");
+  const auto small = create_kv_disk_tier(
+      {.max_bytes = 10, .block_size = kBlockSize, .payload_bytes = kPayload}, folder_, [] {});
+  ASSERT_FALSE(small);
+  EXPECT_EQ(small.error().param, "kv-disk-size");
+}
+
+}  // namespace
+}  // namespace sluice
