@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "kvcache/kv_host_tier.h"
 #include "kvcache/kv_storage.h"
 
 namespace sluice {
@@ -44,6 +45,14 @@ TEST(KvFile, OnlyTheSealedBlockOfThisNameIsTaken) {
   EXPECT_FALSE(check_kv_file({name.key, name.parent, others}, file));
   EXPECT_FALSE(check_kv_file({name.parent, name.parent, tokens}, file));
   EXPECT_FALSE(check_kv_file({name.key, name.key, tokens}, file));
+}
+
+TEST(KvStorage, ABlockIsAsLargeAsItsCodesAndScales) {
+  const KvStorageGroup group = {
+      .num_layers = 3, .num_kv_heads = 2, .head_dim = 64, .num_blocks = 1};
+  EXPECT_EQ(kv_block_bytes(group, DType::kBF16, 16), 3 * 2 * 2 * 16 * 64 * 2);
+  EXPECT_EQ(kv_block_bytes(group, DType::kI8, 16), 3 * 2 * 2 * 16 * (64 + 4));
+  EXPECT_EQ(kv_block_bytes(group, DType::kF8E4M3, 16), 3 * 2 * 2 * 16 * (64 + 4));
 }
 
 TEST(KvStorage, ABlockComesBackWhereItIsPutAndNowhereElse) {
@@ -97,13 +106,15 @@ class KvDisk : public ::testing::Test {
     const KvTierOptions options = {.max_bytes = max_blocks * file_bytes(),
                                    .block_size = kBlockSize,
                                    .payload_bytes = kPayload};
-    auto tier = create_kv_disk_tier(options, folder_, [this] {
-      const std::scoped_lock lock(mutex_);
-      ++num_wakes_;
-      woken_.notify_all();
-    });
+    auto tier = create_kv_disk_tier(options, folder_, [this] { wake(); });
     ASSERT_TRUE(tier) << tier.error().message;
     tier_ = std::move(*tier);
+  }
+
+  void wake() {
+    const std::scoped_lock lock(mutex_);
+    ++num_wakes_;
+    woken_.notify_all();
   }
 
   static int64_t file_bytes() { return kv_file_header_bytes(kBlockSize) + kPayload; }
@@ -233,6 +244,25 @@ TEST_F(KvDisk, HoldsNoMoreThanItsSizeAndKeepsTheBeginning) {
   EXPECT_EQ(num_files, 5);
   open(2);
   EXPECT_EQ(tier_->num_blocks(), 2);
+}
+
+TEST_F(KvDisk, MemoryOfTheHostDoesTheSameWithoutARestart) {
+  const KvTierOptions options = {
+      .max_bytes = 5 * file_bytes() + 100, .block_size = kBlockSize, .payload_bytes = kPayload};
+  auto tier = create_kv_host_tier(options, [this] { wake(); });
+  ASSERT_TRUE(tier) << tier.error().message;
+  tier_ = std::move(*tier);
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(save(i), i < 5) << i;
+  for (int i = 4; i >= 0; --i) EXPECT_TRUE(load(i)) << i;
+  EXPECT_FALSE(load(5));
+  for (int chain = 0; chain < 3; ++chain) {
+    const std::vector<TokenId> other = {90, 91, 92, chain};
+    const KvKey root = kv_root_key("other", {});
+    EXPECT_TRUE(tier_->save({kv_next_key(root, other), root, other}, tier_->take_buffer()));
+  }
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(load(i), i < 2) << i;
+  EXPECT_FALSE(create_kv_host_tier(
+      {.max_bytes = 10, .block_size = kBlockSize, .payload_bytes = kPayload}, [] {}));
 }
 
 TEST_F(KvDisk, AFolderThatCannotBeUsedIsRefused) {
