@@ -23,6 +23,7 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/weights/generation_defaults.h"
 #include "kvcache/kv_cache_manager.h"
+#include "scheduler/admission.h"
 #include "scheduler/scheduler.h"
 
 namespace sluice {
@@ -33,6 +34,7 @@ using Clock = std::chrono::steady_clock;
 struct SubmitCommand {
   RequestId id;
   ValidRequest request;
+  QueuedWork queued;
   OutputSink* sink;
 };
 
@@ -82,11 +84,17 @@ class LocalEngine final : public Engine {
   };
 
   explicit LocalEngine(const Config& config)
-      : config_(config), inbox_(static_cast<size_t>(config.max_num_queued_reqs) * 2 + 64) {}
+      : config_(config),
+        inbox_(static_cast<size_t>(config.max_num_queued_reqs) * 2 + 64),
+        admission_({.max_requests = config.max_num_queued_reqs,
+                    .max_tokens = config.max_num_queued_tokens,
+                    .max_wait_ms = int64_t{1000} * config.max_queue_wait_s}) {}
 
   Expected<void> load();
-  Expected<void> enter_queue(int64_t num_tokens);
-  void leave_queue(int64_t num_tokens);
+  Expected<QueuedWork> enter_queue(const ValidRequest& request);
+  void leave_queue(const QueuedWork& queued);
+  void expire_late(const SchedulerOutput& output);
+  void observe_queue(int64_t work_started, Clock::time_point started);
   void run();
   void drain_inbox();
   void handle(SubmitCommand& command);
@@ -113,9 +121,12 @@ class LocalEngine final : public Engine {
   ModelInfo info_;
   std::unique_ptr<Core> core_;
   std::atomic<uint64_t> next_id_ = 1;
-  std::atomic<int64_t> num_queued_ = 0;  // submitted, not yet scheduled for the first time
-  std::atomic<int64_t> num_queued_tokens_ = 0;  // of their prompts
-  std::atomic<double> tokens_per_s_ = 0;        // of late; 0: no step yet
+  mutable std::mutex admission_mutex_;  // taken as requests come, start and go; in no steady step
+  Admission admission_;                 // guarded by it: submitted, not yet scheduled
+  QueueSpeed queue_speed_;              // engine thread only; published in the next two
+  std::atomic<double> queued_work_per_s_ = 0;
+  std::atomic<double> mean_output_ = QueueSpeed().mean_output();
+  std::atomic<uint64_t> num_refused_ = 0;
   std::atomic<bool> draining_ = false;
   std::atomic<int64_t> step_started_ns_ = 0;
   std::atomic<int64_t> last_progress_ns_ = 0;
@@ -130,6 +141,10 @@ class LocalEngine final : public Engine {
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
       .count();
+}
+
+int64_t to_ms(Clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
 }
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
@@ -148,8 +163,11 @@ LocalEngine::Core::Core(const Config& config,
       scheduler({.max_num_seqs = config.max_num_seqs,
                  .max_num_batched_tokens = config.max_num_batched_tokens,
                  .step_target_ms = static_cast<double>(config.step_target_ms),
-                 .max_num_queued_reqs = config.max_num_queued_reqs,
+                 .max_num_queued_reqs =
+                     config.max_num_queued_reqs +
+                     static_cast<int32_t>(Admission::extra_requests(config.max_num_queued_reqs)),
                  .max_model_len = runner->plan().max_model_len,
+                 .priority_aging_ms = int64_t{1000} * config.priority_aging_s,
                  .preempt_every = config.debug_preempt_every},
                 kv),
       sampler(runner->model().vocab_size,
@@ -227,51 +245,43 @@ Expected<void> LocalEngine::load() {
   return {};
 }
 
-int64_t num_prompt_tokens(const ValidRequest& request) {
-  size_t sum = 0;
-  for (const PromptSpan& span : request.prompt) sum += span.token_ids.size();
-  return static_cast<int64_t>(sum);
+std::vector<TokenId> joined_prompt(const ValidRequest& request) {
+  std::vector<TokenId> tokens;
+  for (const PromptSpan& span : request.prompt) {
+    tokens.insert(tokens.end(), span.token_ids.begin(), span.token_ids.end());
+  }
+  return tokens;
 }
 
-// A prompt longer than the bound on tokens may wait alone.
-Expected<void> LocalEngine::enter_queue(int64_t num_tokens) {
-  const int64_t tokens_before = num_queued_tokens_.fetch_add(num_tokens);
-  const int64_t before = num_queued_.fetch_add(1);
-  const bool too_many = before >= config_.max_num_queued_reqs;
-  if (!too_many && (before == 0 || tokens_before + num_tokens <= config_.max_num_queued_tokens)) {
-    return {};
-  }
-  leave_queue(num_tokens);
-  Error error{ErrorCode::kResourceExhausted,
-              too_many ? "The queue is full: " + std::to_string(before) + " requests wait."
-                       : "The queue is full: " + std::to_string(tokens_before) +
-                             " tokens of prompts wait.",
-              {},
-              {}};
-  // Until what waits now has been computed, at the speed of late.
-  constexpr double kLongest = 60;
-  const double rate = tokens_per_s_;
-  if (rate > 0) {
-    error.retry_after_s = static_cast<int32_t>(
-        std::clamp(std::ceil(static_cast<double>(tokens_before) / rate), 1.0, kLongest));
-  }
-  return tl::unexpected(std::move(error));
+Expected<QueuedWork> LocalEngine::enter_queue(const ValidRequest& request) {
+  std::vector<TokenId> joined;
+  std::span<const TokenId> prompt = request.prompt.front().token_ids;
+  if (request.prompt.size() > 1) prompt = joined = joined_prompt(request);
+  const std::scoped_lock lock(admission_mutex_);
+  auto entered = admission_.enter({.tenant = request.tenant,
+                                   .prompt = prompt,
+                                   .max_tokens = request.sampling.max_tokens,
+                                   .max_wait_ms = request.max_queue_wait_ms},
+                                  queued_work_per_s_,
+                                  mean_output_,
+                                  to_ms(Clock::now()));
+  if (!entered) ++num_refused_;
+  return entered;
 }
 
-void LocalEngine::leave_queue(int64_t num_tokens) {
-  num_queued_tokens_.fetch_sub(num_tokens);
-  num_queued_.fetch_sub(1);
+void LocalEngine::leave_queue(const QueuedWork& queued) {
+  const std::scoped_lock lock(admission_mutex_);
+  admission_.leave(queued);
 }
 
 Expected<RequestId> LocalEngine::submit(ValidRequest request, OutputSink& sink) {
   if (draining_) {
     return make_error(ErrorCode::kUnavailable, "The server is draining and takes no new requests.");
   }
-  const int64_t num_tokens = num_prompt_tokens(request);
-  SLUICE_TRY_VOID(enter_queue(num_tokens));
+  SLUICE_TRY(const QueuedWork queued, enter_queue(request));
   const RequestId id(next_id_.fetch_add(1));
-  if (!inbox_.try_push(SubmitCommand{id, std::move(request), &sink})) {
-    leave_queue(num_tokens);
+  if (!inbox_.try_push(SubmitCommand{id, std::move(request), queued, &sink})) {
+    leave_queue(queued);
     return make_error(ErrorCode::kUnavailable, "The engine has stopped.");
   }
   return id;
@@ -286,8 +296,11 @@ EngineStats LocalEngine::stats() const {
   copy.step_started_ns = step_started_ns_;
   copy.last_progress_ns = last_progress_ns_;
   copy.draining = draining_;
+  copy.num_refused = num_refused_;
   // Those still in the inbox wait too, whether or not a step has seen them.
-  copy.num_requests_waiting = std::max<int64_t>(copy.num_requests_waiting, num_queued_);
+  const std::scoped_lock lock(admission_mutex_);
+  copy.num_requests_waiting =
+      std::max<int64_t>(copy.num_requests_waiting, admission_.num_requests());
   return copy;
 }
 
@@ -331,15 +344,20 @@ void LocalEngine::drain_inbox() {
 void LocalEngine::handle(SubmitCommand& command) {
   NewRequest added;
   added.id = command.id;
-  for (const PromptSpan& span : command.request.prompt) {
-    added.prompt.insert(added.prompt.end(), span.token_ids.begin(), span.token_ids.end());
-  }
+  added.prompt = joined_prompt(command.request);
   added.max_tokens = command.request.sampling.max_tokens;
   added.scores_prompt = command.request.sampling.num_prompt_logprobs >= 0;
   added.priority = command.request.priority;
+  added.tenant = command.request.tenant;
+  added.arrival_ms = to_ms(command.request.arrival);
+  int64_t max_wait_ms = int64_t{1000} * config_.max_queue_wait_s;
+  if (const int64_t own = command.request.max_queue_wait_ms; own > 0) {
+    max_wait_ms = max_wait_ms > 0 ? std::min(max_wait_ms, own) : own;
+  }
+  if (max_wait_ms > 0) added.deadline_ms = added.arrival_ms + max_wait_ms;
   added.extras = {.tenant_salt = command.request.tenant_salt,
                   .adapter_id = command.request.adapter_id};
-  core_->requests.add(command.id, std::move(command.request), *command.sink);
+  core_->requests.add(command.id, std::move(command.request), command.queued, *command.sink);
   if (core_->store && core_->store->hold(added, Clock::now())) return;
   add_to_scheduler(std::move(added));
 }
@@ -349,7 +367,7 @@ void LocalEngine::add_to_scheduler(NewRequest request) {
   const RequestId id = request.id;
   const Expected<void> status = core_->scheduler.add(std::move(request));
   if (!status) {
-    leave_queue(num_prompt_tokens);
+    leave_queue(core_->requests.find(id)->queued);
     if (core_->store) core_->store->forget(id);
     core_->requests.finish(id, FinishReason::kError, status.error().message, counters_);
     return;
@@ -364,7 +382,7 @@ void LocalEngine::handle(const AbortCommand& command) {
   // In flight: update() reports it.
   if (!was_held && !core_->scheduler.abort(command.id)) return;
   if (core_->store) core_->store->forget(command.id);
-  if (!state->scheduled) leave_queue(state->num_prompt_tokens);
+  if (!state->scheduled) leave_queue(state->queued);
   core_->requests.finish(command.id, FinishReason::kAbort, "", counters_);
 }
 
@@ -379,26 +397,54 @@ void LocalEngine::take_restored() {
   core_->requests.flush();
 }
 
+// When to come back is when the next one of this tenant would start.
+void LocalEngine::expire_late(const SchedulerOutput& output) {
+  for (const RequestId id : output.expired) {
+    const QueuedWork queued = core_->requests.find(id)->queued;
+    leave_queue(queued);
+    if (core_->store) core_->store->forget(id);
+    double wait_ms = 0;
+    {
+      const std::scoped_lock lock(admission_mutex_);
+      wait_ms = admission_.predict_wait_ms(queued.tenant, queued_work_per_s_);
+    }
+    const double seconds = std::clamp(std::ceil(wait_ms / 1000), 1.0, 3600.0);
+    core_->requests.expire(id, static_cast<int32_t>(seconds), counters_);
+  }
+}
+
+// A step at whose beginning somebody waited.
+void LocalEngine::observe_queue(int64_t work_started, Clock::time_point started) {
+  queue_speed_.observe(work_started, seconds_between(started, Clock::now()));
+  queued_work_per_s_ = queue_speed_.work_per_s();
+}
+
 void LocalEngine::step() {
-  const SchedulerOutput& output = core_->scheduler.schedule();
+  const bool anybody_waited = core_->scheduler.num_unstarted() > 0;
+  const SchedulerOutput& output = core_->scheduler.schedule(to_ms(Clock::now()));
+  expire_late(output);
   for (const RequestFailure& failure : output.failed) {
     const RequestState& state = *core_->requests.find(failure.id);
-    if (!state.scheduled) leave_queue(state.num_prompt_tokens);
+    if (!state.scheduled) leave_queue(state.queued);
     if (core_->store) core_->store->forget(failure.id);
     core_->requests.finish(failure.id, FinishReason::kError, failure.reason, counters_);
   }
   if (!output.scheduled.empty()) {
     const Clock::time_point started = Clock::now();
     step_started_ns_ = now_ns();
+    int64_t work_started = 0;
     for (const ScheduledRequest& item : output.scheduled) {
       const Request& request = *core_->scheduler.find(item.id);
       if (core_->requests.note_scheduled(item.id, request.num_cached_tokens, started, counters_)) {
-        leave_queue(request.num_prompt_tokens);
+        const QueuedWork& queued = core_->requests.find(item.id)->queued;
+        work_started += queued.work;
+        leave_queue(queued);
       }
     }
     core_->runner->execute(output, core_->scheduler, core_->kv);
     score_prompts();
     commit(output, sample(), started);
+    if (anybody_waited) observe_queue(work_started, started);
     step_started_ns_ = 0;
     last_progress_ns_ = now_ns();
   }
@@ -469,10 +515,6 @@ void LocalEngine::commit(const SchedulerOutput& output,
                          std::span<const SamplerResult> results,
                          Clock::time_point started) {
   const Clock::time_point now = Clock::now();
-  constexpr double kShare = 0.1;  // of the last step in the mean
-  const double rate = output.total_tokens / std::max(seconds_between(started, now), 1e-6);
-  const double before = tokens_per_s_;
-  tokens_per_s_ = before == 0 ? rate : before + kShare * (rate - before);
   const std::span<const RequestId> ids = core_->runner->sampling_requests();
   core_->sampled.clear();
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -485,6 +527,10 @@ void LocalEngine::commit(const SchedulerOutput& output,
                               .token = result.token,
                               .finished = result.finish_reason != FinishReason::kNone});
     core_->requests.add_token(ids[i], result, now, counters_);
+    if (result.finish_reason != FinishReason::kNone) {
+      queue_speed_.observe_output(core_->scheduler.find(ids[i])->num_generated() + 1);
+      mean_output_ = queue_speed_.mean_output();
+    }
   }
   core_->aborted.clear();
   if (core_->store) {

@@ -33,7 +33,9 @@ struct ValidRequest {
   SamplingParams sampling;         // max_tokens resolved, seed concrete
   int32_t adapter_id = 0;          // 0: the base model
   uint64_t tenant_salt = 0;        // from authentication; separates prefix caches
+  TenantId tenant;                 // from authentication; whose share of the engine it takes
   int32_t priority = 0;            // lower runs earlier
+  int32_t max_queue_wait_ms = 0;   // it has started by then or ends; 0: as configured
   std::chrono::steady_clock::time_point arrival;  // for queue and first-token times
 };
 
@@ -61,6 +63,8 @@ struct TokenOutput {
   TokenId stop_token = kInvalidToken;  // the end or stop token that finished it (also `token`)
   int32_t num_cached_tokens = 0;       // prompt tokens found in the prefix cache (first output)
   std::string error;                   // with kError: one line for the client
+  ErrorCode error_code = ErrorCode::kInternal;  // with kError
+  int32_t retry_after_s = 0;                    // with kError: when to come back; 0: not known
   // Of the prompt's next tokens, from its second token on; then `token` is kInvalidToken.
   std::vector<PromptLogprob> prompt_logprobs;
 };
@@ -97,8 +101,8 @@ class Engine {
   virtual ~Engine() = default;
 
   // Any thread. The sink must outlive the request. Every accepted request gets an output with a
-  // finish reason, exactly one, whatever happens. kResourceExhausted: the queue is full;
-  // kUnavailable: draining or stopped.
+  // finish reason, exactly one, whatever happens. kResourceExhausted: the queue is full, or
+  // the request would wait in it for longer than it may; kUnavailable: draining or stopped.
   [[nodiscard]] virtual Expected<RequestId> submit(ValidRequest request, OutputSink& sink) = 0;
 
   // Any thread. Takes effect at the next step border: the blocks return and one output with kAbort

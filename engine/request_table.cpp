@@ -13,8 +13,12 @@ double seconds_between(RequestTable::Clock::time_point from, RequestTable::Clock
 
 }  // namespace
 
-void RequestTable::add(RequestId id, ValidRequest request, OutputSink& sink) {
+void RequestTable::add(RequestId id,
+                       ValidRequest request,
+                       const QueuedWork& queued,
+                       OutputSink& sink) {
   RequestState state;
+  state.queued = queued;
   for (const PromptSpan& span : request.prompt) {
     state.num_prompt_tokens += static_cast<int32_t>(span.token_ids.size());
   }
@@ -94,12 +98,28 @@ void RequestTable::finish(RequestId id,
                           FinishReason reason,
                           const std::string& error,
                           EngineStats& stats) {
-  const auto it = states_.find(id);
-  if (it == states_.end()) return;
   TokenOutput output;
   output.request_id = id;
   output.finish_reason = reason;
   output.error = error;
+  end(std::move(output), stats);
+}
+
+void RequestTable::expire(RequestId id, int32_t retry_after_s, EngineStats& stats) {
+  TokenOutput output;
+  output.request_id = id;
+  output.finish_reason = FinishReason::kError;
+  output.error = "The request waited for its start until its deadline.";
+  output.error_code = ErrorCode::kDeadlineExceeded;
+  output.retry_after_s = retry_after_s;
+  end(std::move(output), stats);
+  ++stats.num_expired;
+}
+
+void RequestTable::end(TokenOutput output, EngineStats& stats) {
+  const auto it = states_.find(output.request_id);
+  if (it == states_.end()) return;
+  const FinishReason reason = output.finish_reason;
   output.num_cached_tokens = it->second.num_cached_tokens;
   queue(it->second.sink, std::move(output));
   count_end(it->second, reason, stats);

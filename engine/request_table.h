@@ -13,6 +13,7 @@
 #include "engine/core/types.h"
 #include "engine/engine.h"
 #include "engine/sampling/sampler.h"
+#include "scheduler/admission.h"
 
 namespace sluice {
 
@@ -23,6 +24,7 @@ struct RequestState {
 
   SamplingParams sampling;
   OutputSink* sink = nullptr;
+  QueuedWork queued;  // until it is scheduled
   Clock::time_point arrival;
   Clock::time_point first_scheduled;
   Clock::time_point first_token;
@@ -37,7 +39,7 @@ class RequestTable {
  public:
   using Clock = RequestState::Clock;
 
-  void add(RequestId id, ValidRequest request, OutputSink& sink);
+  void add(RequestId id, ValidRequest request, const QueuedWork& queued, OutputSink& sink);
   [[nodiscard]] const RequestState* find(RequestId id) const;
 
   // True the first time: the request has left the queue.
@@ -53,6 +55,8 @@ class RequestTable {
   void add_prompt_logprobs(RequestId id, std::vector<PromptLogprob> logprobs);
   // Queues an output without a token and removes the request. Unknown ids are ignored.
   void finish(RequestId id, FinishReason reason, const std::string& error, EngineStats& stats);
+  // The same of a request that waited too long, to come back after so many seconds.
+  void expire(RequestId id, int32_t retry_after_s, EngineStats& stats);
   void finish_all(FinishReason reason, const std::string& error, EngineStats& stats);
 
   // Hands each sink what was queued for it since the last call.
@@ -60,6 +64,7 @@ class RequestTable {
 
  private:
   void queue(OutputSink* sink, TokenOutput output);
+  void end(TokenOutput output, EngineStats& stats);
   static void count_end(const RequestState& state, FinishReason reason, EngineStats& stats);
 
   std::unordered_map<RequestId, RequestState> states_;

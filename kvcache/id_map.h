@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fixed-size map from request id to a small index: open addressing with linear probing, sized at
+// A fixed-size map from an id to a small index: open addressing with linear probing, sized at
 // construction, so that a lookup costs one or two cache lines and nothing is ever allocated later.
 #pragma once
 
@@ -12,19 +12,20 @@
 
 namespace sluice {
 
-class IdMap {
+template <typename Id>
+class IndexMap {
  public:
   static constexpr int32_t kAbsent = -1;
 
   // At most `max_entries` ids at once.
-  explicit IdMap(int32_t max_entries) {
+  explicit IndexMap(int32_t max_entries) {
     size_t capacity = 8;
     while (capacity < static_cast<size_t>(max_entries) * 2) capacity *= 2;
     cells_.resize(capacity);
     mask_ = capacity - 1;
   }
 
-  [[nodiscard]] int32_t find(RequestId id) const {
+  [[nodiscard]] int32_t find(Id id) const {
     for (size_t i = home(id);; i = (i + 1) & mask_) {
       if (cells_[i].index == kAbsent) return kAbsent;
       if (cells_[i].id == id) return cells_[i].index;
@@ -32,7 +33,7 @@ class IdMap {
   }
 
   // The id must be absent.
-  void insert(RequestId id, int32_t index) {
+  void insert(Id id, int32_t index) {
     CHECK_LT(size_ * 2, cells_.size() + 1);
     size_t i = home(id);
     while (cells_[i].index != kAbsent) i = (i + 1) & mask_;
@@ -41,7 +42,7 @@ class IdMap {
   }
 
   // The id must be present. Later members of the probe run move up, so no tombstones collect.
-  void erase(RequestId id) {
+  void erase(Id id) {
     size_t hole = home(id);
     while (cells_[hole].id != id || cells_[hole].index == kAbsent) {
       CHECK(cells_[hole].index != kAbsent);
@@ -61,12 +62,12 @@ class IdMap {
 
  private:
   struct Cell {
-    RequestId id;
+    Id id;
     int32_t index = kAbsent;
   };
 
   // Ids are mostly consecutive; the multiplication spreads them.
-  [[nodiscard]] size_t home(RequestId id) const {
+  [[nodiscard]] size_t home(Id id) const {
     return static_cast<size_t>((id.value * 0x9E3779B97F4A7C15ull) >> 20) & mask_;
   }
 
@@ -74,5 +75,7 @@ class IdMap {
   size_t mask_ = 0;
   size_t size_ = 0;
 };
+
+using IdMap = IndexMap<RequestId>;
 
 }  // namespace sluice

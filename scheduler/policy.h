@@ -1,54 +1,138 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who comes first: lower priority number, then earlier arrival; and the queue in that order.
+// Who comes first: the rank of a request, and a heap that knows where each of its members is.
 #pragma once
 
+#include <algorithm>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "engine/core/status.h"
 
 namespace sluice {
 
-// The place of a request among all others; a preemption does not change it.
+// The place of a request among all others; a preemption does not change it. A priority level is
+// worth `aging` milliseconds of waiting: who comes that much later than another of one level less
+// comes after it, so a stream of urgent requests cannot hold back the others for ever. And because
+// time adds the same to everybody, the order never changes.
 struct QueueKey {
-  int32_t priority = 0;
+  int64_t rank_ms = 0;  // arrival + aging * priority; a request is due when the clock reaches it
   uint64_t arrival_order = 0;
   friend auto operator<=>(const QueueKey&, const QueueKey&) = default;
 };
 
-// Entries by key: a binary heap that knows where each entry is, so that any can be removed.
-// `entry` is an index below the capacity given at construction; nothing is allocated later.
-class WaitingQueue {
+// Without aging a level is worth this: 24 days; the largest priority times it is in range.
+inline constexpr int64_t kNeverAgesMs = int64_t{1} << 31;
+
+inline int64_t rank_ms(int64_t arrival_ms, int32_t priority, int64_t aging_ms) {
+  return arrival_ms + (aging_ms > 0 ? aging_ms : kNeverAgesMs) * priority;
+}
+
+// Small ids by key, the least first; any can be removed. An id's position is kept in `positions`
+// (-1: absent), which several heaps may share if an id is in one of them at a time.
+template <typename Key>
+class IndexedHeap {
  public:
-  explicit WaitingQueue(int32_t max_entries);
+  explicit IndexedHeap(std::vector<int32_t>& positions) : positions_(&positions) {}
 
-  void push(QueueKey key, int32_t entry);
-  void remove(int32_t entry);  // must be there
-
-  [[nodiscard]] int32_t first() const { return heap_.front().entry; }
-
-  [[nodiscard]] bool contains(int32_t entry) const {
-    return positions_[static_cast<size_t>(entry)] >= 0;
+  // Room for so many, and soon for twice that.
+  void reserve(size_t size) {
+    if (size > items_.capacity()) items_.reserve(std::max(size, 2 * items_.capacity()));
   }
 
-  [[nodiscard]] bool empty() const { return heap_.empty(); }
+  void push(Key key, int32_t id) {
+    CHECK_LT(position(id), 0);
+    const Item item{key, id};
+    items_.push_back(item);
+    sift_up(items_.size() - 1, item);
+  }
 
-  [[nodiscard]] int32_t size() const { return static_cast<int32_t>(heap_.size()); }
+  // The id must be in this heap.
+  void remove(int32_t id) {
+    const auto hole = static_cast<size_t>(position(id));
+    CHECK_LT(hole, items_.size());
+    CHECK_EQ(items_[hole].id, id);
+    position(id) = -1;
+    const Item last = items_.back();
+    items_.pop_back();
+    if (hole == items_.size()) return;
+    if (hole > 0 && last.key < items_[(hole - 1) / 2].key) {
+      sift_up(hole, last);
+    } else {
+      sift_down(hole, last);
+    }
+  }
 
-  [[nodiscard]] std::string check_integrity() const;
+  // The first one's key grows.
+  void raise_first(Key key) { sift_down(0, {key, items_.front().id}); }
+
+  [[nodiscard]] int32_t first() const { return items_.front().id; }
+
+  [[nodiscard]] const Key& first_key() const { return items_.front().key; }
+
+  [[nodiscard]] bool contains(int32_t id) const {
+    const auto place = static_cast<size_t>((*positions_)[static_cast<size_t>(id)]);
+    return place < items_.size() && items_[place].id == id;
+  }
+
+  [[nodiscard]] const Key& key_of(int32_t id) const {
+    return items_[static_cast<size_t>((*positions_)[static_cast<size_t>(id)])].key;
+  }
+
+  [[nodiscard]] bool empty() const { return items_.empty(); }
+
+  [[nodiscard]] int32_t size() const { return static_cast<int32_t>(items_.size()); }
+
+  [[nodiscard]] std::string check_integrity() const {
+    for (size_t i = 0; i < items_.size(); ++i) {
+      if ((*positions_)[static_cast<size_t>(items_[i].id)] != static_cast<int32_t>(i)) {
+        return "a queue lost an entry's place";
+      }
+      if (i > 0 && items_[i].key < items_[(i - 1) / 2].key) return "a queue is out of order";
+    }
+    return {};
+  }
 
  private:
   struct Item {
-    QueueKey key;
-    int32_t entry = 0;
+    Key key;
+    int32_t id = 0;
   };
 
-  void place(size_t position, const Item& item);
-  void sift_up(size_t position, const Item& item);
-  void sift_down(size_t position, const Item& item);
+  int32_t& position(int32_t id) { return (*positions_)[static_cast<size_t>(id)]; }
 
-  std::vector<Item> heap_;
-  std::vector<int32_t> positions_;  // by entry; -1 when absent
+  void place(size_t at, const Item& item) {
+    items_[at] = item;
+    position(item.id) = static_cast<int32_t>(at);
+  }
+
+  void sift_up(size_t at, const Item& item) {
+    while (at > 0) {
+      const size_t parent = (at - 1) / 2;
+      if (!(item.key < items_[parent].key)) break;
+      place(at, items_[parent]);
+      at = parent;
+    }
+    place(at, item);
+  }
+
+  void sift_down(size_t at, const Item& item) {
+    for (;;) {
+      size_t child = 2 * at + 1;
+      if (child >= items_.size()) break;
+      if (child + 1 < items_.size() && items_[child + 1].key < items_[child].key) ++child;
+      if (!(items_[child].key < item.key)) break;
+      place(at, items_[child]);
+      at = child;
+    }
+    place(at, item);
+  }
+
+  std::vector<Item> items_;
+  std::vector<int32_t>* positions_;
 };
 
 }  // namespace sluice

@@ -10,6 +10,8 @@
 
 namespace sluice {
 
+inline constexpr int64_t kNoDeadline = INT64_MAX;
+
 enum class RequestStatus : uint8_t { kWaiting, kRunning, kPreempted, kFinished };
 
 // What Scheduler::add takes.
@@ -19,30 +21,35 @@ struct NewRequest {
   int32_t max_tokens = 1;       // to generate; prompt + max_tokens <= max_model_len
   int32_t priority = 0;         // lower first
   PrefixExtras extras;
-  bool scores_prompt = false;   // the logits of every prompt row are wanted
+  bool scores_prompt = false;         // the logits of every prompt row are wanted
+  TenantId tenant{};                  // whose share it takes
+  int64_t arrival_ms = 0;             // by the clock that schedule() is given
+  int64_t deadline_ms = kNoDeadline;  // not started by then: it ends
 };
 
 struct Request {
   RequestId id;
-  std::vector<TokenId> tokens;      // prompt, then generated; capacity reserved at add()
+  std::vector<TokenId> tokens;  // prompt, then generated; capacity reserved at add()
   int32_t num_prompt_tokens = 0;
   int32_t max_tokens = 0;
   int32_t priority = 0;
+  TenantId tenant;
   PrefixExtras extras;
-  uint64_t arrival_order = 0;       // set by add(); FCFS key, kept over preemptions
+  uint64_t arrival_order = 0;  // set by add(); FCFS key, kept over preemptions
   RequestStatus status = RequestStatus::kWaiting;
   // The three counters: KV valid; handed out by schedule() (= computed + in flight); submitted to a
   // step that has not retired.
   int32_t num_computed_tokens = 0;
   int32_t num_scheduled_tokens = 0;
   int32_t num_in_flight_tokens = 0;
-  int32_t num_cached_tokens = 0;    // prefix hit at first admission
+  int32_t num_cached_tokens = 0;  // prefix hit at first admission
   int32_t num_preemptions = 0;
   bool scores_prompt = false;
-  int32_t num_scored_tokens = 0;    // prompt rows whose logits retired steps have given
-  bool abort_pending = false;       // aborted while in flight: ends when the step retires
+  int32_t num_scored_tokens = 0;  // prompt rows whose logits retired steps have given
+  bool abort_pending = false;     // aborted while in flight: ends when the step retires
 
   [[nodiscard]] int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
+
   [[nodiscard]] int32_t num_generated() const { return num_tokens() - num_prompt_tokens; }
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who gets how many tokens this step. A pure state machine: ids and counts, no tensors, clocks or
-// threads, so that the engine and a simulator run the same code. Engine thread only.
+// Who gets how many tokens this step. A pure state machine: ids and counts, no tensors or threads,
+// and the time is what the caller says it is, so that the engine and a simulator run the same code.
+// Engine thread only.
 //
 // Step order: schedule() -> (the step runs) -> update(). With overlap, schedule() of step n + 1 may
 // come before update() of step n; the three counters of Request keep them apart.
@@ -22,8 +23,9 @@ struct SchedulerOptions {
   int32_t max_num_seqs = 64;             // running requests; at most the KV manager's
   int32_t max_num_batched_tokens = 512;  // tokens a step; no more requests than that run
   double step_target_ms = 50;            // predicted milliseconds a step; <= 0: no such budget
-  int32_t max_num_queued_reqs = 1024;
+  int32_t max_num_queued_reqs = 1024;    // that have not started
   int32_t max_model_len = 0;
+  int64_t priority_aging_ms = 10'000;  // of waiting are worth a priority level; 0: none are
   int32_t preempt_every = 0;  // test knob of the determinism matrix: a preemption each n steps
 };
 
@@ -42,12 +44,14 @@ class Scheduler {
   // blocks stay until then) or unknown.
   bool abort(RequestId id);
 
-  // Decides one step and takes the blocks it needs. Decodes come first; then running prefills, then
-  // waiting requests in order of (priority, arrival), in chunks under both budgets. When blocks run
-  // out the last-come running request is preempted (blocks freed, computed = 0, waits again). If
-  // nothing could be scheduled while requests wait and nothing is in flight, the oldest fails with a
-  // reason. The reference is valid until the next call.
-  const SchedulerOutput& schedule();
+  // Decides one step and takes the blocks it needs. Decodes come first; then running prefills and
+  // waiting requests, in chunks under both budgets: tenants by what they were given so far, each
+  // one's requests by priority and arrival. When blocks run out a running request is preempted
+  // (blocks freed, computed = 0, waits again). If nothing could be scheduled while requests wait
+  // and nothing is in flight, one fails with a reason. `now_ms` orders by age and ends requests
+  // that have waited past their deadlines; a clock that goes back stands still. The reference is
+  // valid until the next call.
+  const SchedulerOutput& schedule(int64_t now_ms);
 
   // The step retired: its tokens count as computed, blocks become cacheable, sampled tokens are
   // appended, finished and abort-pending requests leave. `measured_ms` feeds the cost model; not
@@ -61,8 +65,11 @@ class Scheduler {
   // Valid until the request leaves; null for unknown ids.
   [[nodiscard]] const Request* find(RequestId id) const;
   [[nodiscard]] int32_t num_running() const;
-  [[nodiscard]] int32_t num_waiting() const;   // preempted ones included
+  [[nodiscard]] int32_t num_waiting() const;    // preempted ones included
+  [[nodiscard]] int32_t num_unstarted() const;  // waiting and never preempted
   [[nodiscard]] bool has_work() const;
+  // Virtual tokens of a tenant, by which tenants take turns; 0 when nothing is known of it.
+  [[nodiscard]] int64_t num_virtual_tokens(TenantId tenant) const;
 
   // Invariants of the counters, queues and blocks; empty when right. Tests.
   [[nodiscard]] std::string check_integrity() const;

@@ -26,7 +26,8 @@ struct SchedulerOutput {
   std::vector<ScheduledRequest> scheduled;  // decodes first, then prefill chunks
   // By recompute; they wait again. Read before `scheduled`: with room one may be back at once.
   std::vector<RequestId> preempted;
-  std::vector<RequestFailure> failed;       // cannot ever run (forward progress rule); already gone
+  std::vector<RequestFailure> failed;  // cannot ever run (forward progress rule); already gone
+  std::vector<RequestId> expired;      // had not started at their deadline; already gone
   int32_t total_tokens = 0;
   int32_t num_prefill_tokens = 0;
   double predicted_ms = 0;
@@ -36,7 +37,7 @@ struct SchedulerOutput {
 struct SampledToken {
   RequestId id;
   TokenId token = kInvalidToken;  // kInvalidToken: the step failed for it; its KV is not cached
-  bool finished = false;  // the engine's verdict: end token, stop token, length or error
+  bool finished = false;          // the engine's verdict: end token, stop token, length or error
 };
 
 }  // namespace sluice

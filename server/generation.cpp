@@ -59,7 +59,9 @@ void Generation::accept(size_t choice_idx, const TokenOutput& output) {
   Choice& choice = choices_[choice_idx];
   if (done_ || choice.finish_reason != FinishReason::kNone) return;
   if (output.finish_reason == FinishReason::kError) {
-    return fail(Error{ErrorCode::kInternal, output.error, {}, {}});
+    Error error{output.error_code, output.error, {}, {}};
+    error.retry_after_s = output.retry_after_s;
+    return fail(error);
   }
   if (output.finish_reason == FinishReason::kAbort) {
     return fail(Error{ErrorCode::kUnavailable, "The server is shutting down.", {}, {}});

@@ -28,7 +28,7 @@ void start_generation(FrontEnd& front_end, Exchange exchange, Endpoint endpoint)
   const auto admitted =
       exchange.tenant->admit(exchange.prompt_tokens, std::chrono::steady_clock::now());
   if (!admitted) return front_end.fail(exchange, admitted.error());
-  request->lease = std::make_shared<TenantLease>(exchange.tenant);
+  lease_to(*request, exchange.tenant);
   auto answer =
       std::make_shared<HttpAnswer>(front_end, std::move(exchange), endpoint, request->model);
   std::make_shared<Generation>(front_end, std::move(answer), std::move(*request))->start();

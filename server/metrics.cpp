@@ -110,6 +110,12 @@ void add_counters(Families& out, const EngineStats& stats, const FinishCounters&
               stats.kv_tier_hits);
   out.counter("sluice_kv_tier_stored_blocks_total", "Blocks written there.", stats.kv_tier_stored);
   out.counter("vllm:num_preemptions_total", "Preempted requests.", stats.num_preemptions);
+  out.counter("vllm:admission_rejections_total",
+              "Requests that the queue had no room for.",
+              stats.num_refused);
+  out.counter("sluice_expired_requests_total",
+              "Requests that had not started at their deadline.",
+              stats.num_expired);
   out.counter("vllm:prompt_tokens_total", "Prompt tokens processed.", stats.prompt_tokens);
   out.counter("vllm:generation_tokens_total", "Tokens generated.", stats.generation_tokens);
   for (const FinishReason reason :

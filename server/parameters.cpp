@@ -149,6 +149,7 @@ constexpr std::array kParameters = {
     implemented("truncation_side", R"("enum":["left","right"])"),
     implemented("echo", kBool, Endpoint::kCompletion),
     implemented("priority", R"("type":"integer","minimum":-2147483648,"maximum":2147483647)"),
+    implemented("max_queue_wait_ms", kAtLeastOne),
 
     ignored("user"),
     ignored("safety_identifier"),

@@ -227,10 +227,25 @@ Expected<void> read_prompt_output(const ValidationContext& context,
   return {};
 }
 
+// What a request says of its place in the queue.
+struct Turn {
+  int32_t priority = 0;
+  int32_t max_wait_ms = 0;
+};
+
+Expected<Turn> read_turn(const Json& body) {
+  constexpr int64_t kMin = std::numeric_limits<int32_t>::min();
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  SLUICE_TRY(const auto priority, read_integer(body, "priority", kMin, kMax));
+  SLUICE_TRY(const auto max_wait, read_integer(body, "max_queue_wait_ms", 1, kMax));
+  return Turn{static_cast<int32_t>(priority.value_or(0)),
+              static_cast<int32_t>(max_wait.value_or(0))};
+}
+
 Expected<void> add_requests(const ValidationContext& context,
                             const SamplingParams& sampling,
                             std::optional<int32_t> limit,
-                            int32_t priority,
+                            const Turn& turn,
                             std::vector<std::vector<TokenId>> prompts,
                             GenerationRequest& out) {
   const int64_t total = static_cast<int64_t>(prompts.size()) * out.num_choices;
@@ -249,7 +264,8 @@ Expected<void> add_requests(const ValidationContext& context,
     SLUICE_TRY_VOID(validate(request.sampling));
     request.prompt.push_back(PromptSpan{prompt});
     request.tenant_salt = context.tenant_salt;
-    request.priority = priority;
+    request.priority = turn.priority;
+    request.max_queue_wait_ms = turn.max_wait_ms;
     request.arrival = context.arrival;
     for (int32_t k = 0; k < out.num_choices; ++k) {
       request.sampling.seed = choice_seed(sampling.seed, static_cast<uint64_t>(k));
@@ -262,6 +278,11 @@ Expected<void> add_requests(const ValidationContext& context,
 }
 
 }  // namespace
+
+void lease_to(GenerationRequest& request, const std::shared_ptr<Tenant>& tenant) {
+  request.lease = std::make_shared<TenantLease>(tenant);
+  for (ValidRequest& choice : request.requests) choice.tenant = tenant->id();
+}
 
 int64_t num_prompt_tokens(const GenerationRequest& request) {
   int64_t sum = 0;
@@ -319,11 +340,7 @@ Expected<GenerationRequest> validate_parameters(const ValidationContext& context
   SLUICE_TRY(out.skip_special_tokens, read_bool(body, "skip_special_tokens", true));
   SLUICE_TRY(out.return_token_ids, read_bool(body, "return_token_ids", false));
   SLUICE_TRY_VOID(read_num_choices(context, body, out));
-  SLUICE_TRY(const auto priority,
-             read_integer(body,
-                          "priority",
-                          std::numeric_limits<int32_t>::min(),
-                          std::numeric_limits<int32_t>::max()));
+  SLUICE_TRY(const Turn turn, read_turn(body));
   SLUICE_TRY(SamplingParams sampling, read_sampling(context, body));
   SLUICE_TRY_VOID(read_logprobs(context, body, endpoint, sampling));
   out.wants_logprobs = sampling.num_logprobs >= 0;
@@ -340,7 +357,7 @@ Expected<GenerationRequest> validate_parameters(const ValidationContext& context
   SLUICE_TRY_VOID(add_requests(context,
                                sampling,
                                limit,
-                               static_cast<int32_t>(priority.value_or(0)),
+                               turn,
                                std::move(prompts),
                                out));
   return out;

@@ -67,6 +67,9 @@ Expected<GenerationRequest> validate_parameters(const ValidationContext& context
                                                 const nlohmann::ordered_json& parameters,
                                                 Endpoint endpoint);
 
+// It is this tenant's: takes of its share, and of its limits till it ends.
+void lease_to(GenerationRequest& request, const std::shared_ptr<Tenant>& tenant);
+
 // Of each prompt once.
 int64_t num_prompt_tokens(const GenerationRequest& request);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <utility>
 
 namespace sluice {
@@ -30,6 +31,7 @@ tl::unexpected<Error> over_limit(const std::string& name,
 Tenant::Tenant(std::string name, uint64_t salt, const TenantLimits& limits)
     : name_(std::move(name)),
       salt_(salt),
+      id_(salt == 0 ? 0 : std::hash<std::string>()(name_) | 1),
       limits_(limits),
       requests_(limits.requests_per_minute),
       tokens_(limits.tokens_per_minute),

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "engine/core/status.h"
+#include "engine/core/types.h"
 
 namespace sluice {
 
@@ -30,6 +31,9 @@ class Tenant {
 
   [[nodiscard]] uint64_t salt() const { return salt_; }
 
+  // Whose share of the engine it takes; 0 where there are no keys. Keys of one name share.
+  [[nodiscard]] TenantId id() const { return id_; }
+
   // One more request: counts it and its prompt, or says with kResourceExhausted which limit it
   // passes and when it will not. Buckets hold a minute's worth and refill steadily; tokens are
   // owed, so a request runs as soon as there is one.
@@ -46,6 +50,7 @@ class Tenant {
 
   const std::string name_;
   const uint64_t salt_;
+  const TenantId id_;
   std::mutex mutex_;  // everything below
   TenantLimits limits_;
   int32_t num_running_ = 0;

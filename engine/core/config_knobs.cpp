@@ -382,6 +382,13 @@ std::vector<Knob> make_engine_knobs() {
                                             {0, 1000000},
                                             "Preempts a request each so many steps; 0: never. "
                                             "Answers do not change; for testing that."),
+      integer<&Config::priority_aging_s>(
+          "priority-aging-s",
+          "scheduler",
+          "s",
+          {0, 86400},
+          "Waiting that is worth one level of priority; 0: low priorities wait as long as there "
+          "are higher ones."),
       integer<&Config::max_num_queued_reqs>("max-num-queued-reqs",
                                             "scheduler",
                                             "requests",
@@ -393,6 +400,13 @@ std::vector<Knob> make_engine_knobs() {
           "tokens",
           {1, int64_t{1} << 40},
           "Tokens of waiting prompts at most; more get status 429."),
+      integer<&Config::max_queue_wait_s>(
+          "max-queue-wait-s",
+          "scheduler",
+          "s",
+          {0, 86400},
+          "Time until a request starts; longer is predicted: status 429, longer it takes: 504. "
+          "0: no limit."),
       integer_or_auto<&Config::threads>("threads",
                                         "compute",
                                         "threads",

@@ -52,6 +52,8 @@ struct EngineStats {
   // Counters, since start.
   uint64_t num_steps = 0;
   uint64_t num_preemptions = 0;
+  uint64_t num_refused = 0;  // requests that were not let in: the queue was full
+  uint64_t num_expired = 0;  // that had not started at their deadline
   uint64_t prompt_tokens = 0;
   uint64_t generation_tokens = 0;
   uint64_t prefix_cache_queries = 0;  // tokens

@@ -76,7 +76,7 @@ void GrpcCall::run() {
   prompt_tokens_ = num_prompt_tokens(*request);
   const auto admitted = tenant_->admit(prompt_tokens_, Clock::now());
   if (!admitted) return fail(admitted.error());
-  request->lease = std::make_shared<TenantLease>(tenant_);
+  lease_to(*request, tenant_);
   context_->AddInitialMetadata("x-sluice-seed",
                                std::to_string(static_cast<int64_t>(request->seed)));
   const auto generation =

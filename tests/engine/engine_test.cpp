@@ -202,6 +202,41 @@ TEST(Engine, FullQueueIsRefusedNotLost) {
   for (const RequestId id : accepted) EXPECT_EQ(sink.wait(id).tokens.size(), 50U);
 }
 
+TEST(Engine, WhoHasNotStartedAtTheDeadlineEndsAndIsToldWhenToComeBack) {
+  Config config = tiny_config();
+  config.max_num_seqs = 1;
+  const auto engine = start(config);
+  CollectingSink sink;
+  const RequestId running = *engine->submit(make_request({1, 2, 3}, 2000), sink);
+  ValidRequest impatient = make_request({4, 5}, 3);
+  impatient.max_queue_wait_ms = 1;
+  const RequestId late = *engine->submit(impatient, sink);
+  const Collected result = sink.wait(late);
+  EXPECT_EQ(result.finish_reason, FinishReason::kError);
+  EXPECT_EQ(result.error_code, ErrorCode::kDeadlineExceeded);
+  EXPECT_GE(result.retry_after_s, 1);
+  EXPECT_EQ(engine->stats().num_expired, 1U);
+  engine->abort(running);
+  EXPECT_EQ(sink.wait(running).num_ends, 1);
+  EXPECT_EQ(engine->stats().num_requests_waiting, 0);
+}
+
+TEST(Engine, ATenantOfOneRequestDoesNotWaitForAllOfAnother) {
+  Config config = tiny_config();
+  config.max_num_seqs = 1;
+  const auto engine = start(config);
+  CollectingSink sink;
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 6; ++i) {
+    ValidRequest request = make_request({1, 2, 3 + i}, i == 0 ? 1500 : 20);
+    request.tenant = TenantId(i < 5 ? 1 : 2);
+    ids.push_back(*engine->submit(request, sink));
+  }
+  for (const RequestId id : ids) EXPECT_EQ(sink.wait(id).num_ends, 1);
+  EXPECT_EQ(sink.ends(),
+            (std::vector<RequestId>{ids[0], ids[5], ids[1], ids[2], ids[3], ids[4]}));
+}
+
 TEST(Engine, ManyThreadsSubmitAndAbortAndEveryRequestEndsOnce) {
   const auto engine = start(tiny_config());
   CollectingSink sink;

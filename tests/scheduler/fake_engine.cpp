@@ -45,6 +45,7 @@ FakeEngine::FakeEngine(uint64_t seed) : seed_(seed), random_(mix(seed)) {
   options_.max_num_queued_reqs = between(1, 24);
   options_.max_model_len = kv_options_.max_model_len;
   options_.preempt_every = chance(0.3) ? between(1, 7) : 0;
+  options_.priority_aging_ms = chance(0.2) ? 0 : between(1, 300);
   vocab_size_ = between(2, 200);
   depth_ = between(1, 2);
   arrival_rate_ = 0.05 + 0.6 * static_cast<double>(draw(100)) / 100;
@@ -117,7 +118,8 @@ std::string FakeEngine::describe() const {
       << kv_options_.enable_prefix_caching << ", seqs " << options_.max_num_seqs << ", tokens "
       << options_.max_num_batched_tokens << ", target_ms " << options_.step_target_ms << ", queue "
       << options_.max_num_queued_reqs << ", model_len " << options_.max_model_len
-      << ", preempt_every " << options_.preempt_every << ", depth " << depth_ << ", groups";
+      << ", preempt_every " << options_.preempt_every << ", aging " << options_.priority_aging_ms
+      << ", depth " << depth_ << ", groups";
   for (const KvGroupSpec& group : groups_) {
     out << " (kind " << static_cast<int>(group.kind) << " window " << group.window << " interval "
         << group.interval << " blocks " << group.num_blocks << ")";
@@ -130,7 +132,7 @@ void FakeEngine::wrong(const std::string& what) {
 }
 
 bool FakeEngine::is_before(const Shadow& a, const Shadow& b) const {
-  return std::pair(a.priority, a.order) < std::pair(b.priority, b.order);
+  return std::pair(a.rank_ms, a.order) < std::pair(b.rank_ms, b.order);
 }
 
 void FakeEngine::append_token(Shadow& shadow, TokenId token) {
@@ -150,14 +152,17 @@ void FakeEngine::arrive(EpisodeStats& stats) {
   NewRequest request{.id = RequestId{shadows_.size() + 1},
                      .prompt = prompt,
                      .max_tokens = between(1, std::max(2, room + 1)),
-                     .priority = chance(0.3) ? between(-1, 1) : 0,
-                     .extras = {}};
+                     .priority = chance(0.3) ? between(-1, 3) : 0,
+                     .extras = {},
+                     .tenant = TenantId(chance(0.5) ? 0 : draw(4)),
+                     .arrival_ms = clock_ms_};
+  if (chance(0.1)) request.deadline_ms = clock_ms_ + between(-20, 400);
   if (chance(0.2)) request.extras.tenant_salt = draw(2);
   if (chance(0.2)) request.extras.adapter_id = between(0, 1);
   if (chance(0.2)) request.extras.media_hash = draw(2);
   const int32_t num_tokens = static_cast<int32_t>(prompt.size()) + request.max_tokens;
   const bool valid = num_tokens <= options_.max_model_len && kv_->fits_alone(num_tokens - 1);
-  const bool full = scheduler_->num_waiting() >= options_.max_num_queued_reqs;
+  const bool full = scheduler_->num_unstarted() >= options_.max_num_queued_reqs;
   Shadow shadow;
   shadow.id = request.id;
   shadow.prefix_hash.push_back(hash_extras(request.extras));
@@ -165,6 +170,10 @@ void FakeEngine::arrive(EpisodeStats& stats) {
   shadow.num_prompt_tokens = static_cast<int32_t>(prompt.size());
   shadow.max_tokens = request.max_tokens;
   shadow.priority = request.priority;
+  const int64_t level_ms = options_.priority_aging_ms > 0 ? options_.priority_aging_ms : 1LL << 31;
+  shadow.rank_ms = clock_ms_ + request.priority * level_ms;
+  shadow.deadline_ms = request.deadline_ms;
+  shadow.tenant = request.tenant;
   shadow.order = shadows_.size();
   const auto added = scheduler_->add(std::move(request));
   if (added.has_value() != (valid && !full)) return wrong("add() took or refused wrongly");
@@ -173,6 +182,10 @@ void FakeEngine::arrive(EpisodeStats& stats) {
     if (added.error().code != expected) wrong("add() refused for a wrong reason");
     ++stats.num_rejected;
     return;
+  }
+  Share& share = shares_[shadow.tenant];
+  if (share.num_unstarted++ == 0) {
+    share.counter = std::max(share.counter, served_ - options_.max_num_batched_tokens);
   }
   ++stats.num_requests;
   live_.push_back(shadows_.size());
@@ -192,8 +205,13 @@ void FakeEngine::abort_somebody(EpisodeStats& stats) {
     return;
   }
   ++(shadow.next_position < 0 ? stats.num_aborted_waiting : stats.num_aborted_idle);
-  shadow.ended = true;
   if (scheduler_->find(shadow.id) != nullptr) wrong("an aborted request can still be found");
+  forget(shadow);
+}
+
+void FakeEngine::forget(Shadow& shadow) {
+  shadow.ended = true;
+  if (!shadow.started) --shares_[shadow.tenant].num_unstarted;
   std::erase(live_, shadow_of(shadow.id));
 }
 
@@ -257,8 +275,24 @@ void FakeEngine::see_failed(const SchedulerOutput& output, EpisodeStats& stats) 
     ++stats.num_failed;
     if (transfers_.empty()) wrong("a request failed that could run");
     if (scheduler_->find(failure.id) != nullptr) wrong("a failed request can still be found");
-    shadows_[shadow_of(failure.id)].ended = true;
-    std::erase(live_, shadow_of(failure.id));
+    forget(shadows_[shadow_of(failure.id)]);
+  }
+}
+
+void FakeEngine::see_expired(const SchedulerOutput& output, EpisodeStats& stats) {
+  for (const RequestId id : output.expired) {
+    Shadow& shadow = shadows_[shadow_of(id)];
+    ++stats.num_expired;
+    if (shadow.started || shadow.ended || shadow.deadline_ms > now_ms_) {
+      wrong("a request expired that had started, or before its deadline");
+    }
+    if (scheduler_->find(id) != nullptr) wrong("an expired request can still be found");
+    forget(shadow);
+  }
+  for (const size_t i : live_) {
+    if (!shadows_[i].started && shadows_[i].deadline_ms <= now_ms_) {
+      wrong("a request waits past its deadline");
+    }
   }
 }
 
@@ -296,13 +330,62 @@ bool FakeEngine::may_follow(const Shadow& waiting) const {
   });
 }
 
-void FakeEngine::check_admission_order(const Shadow& admitted) {
-  for (const size_t i : live_) {
+bool FakeEngine::waits(const Shadow& shadow) const {
+  return shadow.next_position < 0 && !shadow.ended;
+}
+
+// Of two that have not started. Neither, where their tenants were given the same.
+bool FakeEngine::comes_before(const Shadow& a, const Shadow& b) const {
+  const bool a_due = a.rank_ms <= now_ms_;
+  const bool b_due = b.rank_ms <= now_ms_;
+  if (a_due != b_due) return a_due;
+  if (!a_due || a.tenant == b.tenant) return is_before(a, b);
+  return shares_.at(a.tenant).counter < shares_.at(b.tenant).counter;
+}
+
+// Whether somebody waits who should have come before.
+bool FakeEngine::is_passed_over(const Shadow& admitted) const {
+  return std::ranges::any_of(live_, [&](size_t i) {
     const Shadow& other = shadows_[i];
-    const bool waits = other.next_position < 0 && !other.ended && other.id != admitted.id;
-    if (waits && is_before(other, admitted) && !may_follow(other)) {
-      wrong("a request overtook one that came first");
-    }
+    if (!waits(other) || other.id == admitted.id || may_follow(other)) return false;
+    if (other.started != admitted.started) return other.started;
+    return admitted.started ? is_before(other, admitted) : comes_before(other, admitted);
+  });
+}
+
+// Whose turn has come keeps it until there is room.
+void FakeEngine::note_turns() {
+  for (const size_t i : live_) {
+    Shadow& shadow = shadows_[i];
+    if (waits(shadow) && !shadow.was_first) shadow.was_first = !is_passed_over(shadow);
+  }
+}
+
+void FakeEngine::check_admission_order(const Shadow& admitted) {
+  if (is_passed_over(admitted) && (admitted.started || !admitted.was_first)) {
+    wrong("a request overtook one that came first");
+  }
+}
+
+void FakeEngine::charge_start(Shadow& shadow, int32_t num_found) {
+  Share& share = shares_[shadow.tenant];
+  if (shadow.rank_ms <= now_ms_) served_ = std::max(served_, share.counter);
+  share.counter += shadow.num_prompt_tokens - num_found;
+  --share.num_unstarted;
+  shadow.started = true;
+}
+
+// With room for the longest requests everywhere, nobody waits who could start.
+void FakeEngine::check_no_room_is_idle(const SchedulerOutput& output) {
+  const int32_t num_running = scheduler_->num_running();
+  const bool full = num_running >= std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
+  const bool spent = output.total_tokens >= options_.max_num_batched_tokens ||
+                     (options_.step_target_ms > 0 && output.total_tokens > 0);
+  if (full || spent || options_.preempt_every > 0) return;
+  const int32_t longest = kv_->blocks_for(options_.max_model_len);
+  if (kv_->num_available_blocks() < (num_running + 1) * longest) return;
+  for (const size_t i : live_) {
+    if (waits(shadows_[i]) && !may_follow(shadows_[i])) wrong("room is idle while somebody waits");
   }
 }
 
@@ -344,8 +427,12 @@ void FakeEngine::check_oldest_progresses(const SchedulerOutput& output) {
     if (oldest == nullptr || is_before(shadow, *oldest)) oldest = &shadow;
   }
   if (oldest == nullptr) return;
-  const bool progressed = std::ranges::any_of(
-      output.scheduled, [&](const ScheduledRequest& row) { return row.id == oldest->id; });
+  // Prompts of other tenants, or of other priorities, may come before its own.
+  const bool progressed = std::ranges::any_of(output.scheduled, [&](const ScheduledRequest& row) {
+    const Shadow& other = shadows_[shadow_of(row.id)];
+    return row.id == oldest->id || other.tenant != oldest->tenant ||
+           other.priority != oldest->priority;
+  });
   if (progressed || oldest->id != oldest_ || !transfers_.empty()) oldest_waited_ = 0;
   oldest_ = oldest->id;
   if (++oldest_waited_ > 2 * options_.max_num_seqs + 8) wrong("the oldest request is starved");
@@ -357,7 +444,10 @@ void FakeEngine::see_row(const ScheduledRequest& scheduled, Step& step, EpisodeS
   const int32_t end = start + scheduled.num_scheduled_tokens;
   if (shadow.ended || shadow.aborting) return wrong("a request was scheduled after its end");
   if (shadow.next_position < 0) {
+    note_turns();
     check_admission_order(shadow);
+    stats.num_taken_turns += scheduler_->num_waiting() > 0;
+    if (!shadow.started) charge_start(shadow, start);
     if (start % kv_options_.block_size != 0) wrong("a prefix hit is not whole blocks");
     if (start > 0 && !kv_options_.enable_prefix_caching) wrong("a hit without a cache");
     stats.num_hit_tokens += static_cast<uint64_t>(start);
@@ -367,7 +457,10 @@ void FakeEngine::see_row(const ScheduledRequest& scheduled, Step& step, EpisodeS
   const int32_t known = shadow.num_tokens() + shadow.num_pending;
   if (scheduled.num_scheduled_tokens < 1 || end > known) return wrong("a row of unknown tokens");
   if (scheduled.samples != (end == known)) wrong("a row samples wrongly");
-  if (scheduled.samples) ++shadow.num_pending;
+  if (scheduled.samples) {
+    ++shadow.num_pending;
+    shares_[shadow.tenant].counter += 2;
+  }
   if (known - shadow.num_prompt_tokens >= shadow.max_tokens) wrong("a row after the last token");
   shadow.next_position = end;
   ++shadow.num_rows_in_flight;
@@ -390,14 +483,19 @@ void FakeEngine::see_row(const ScheduledRequest& scheduled, Step& step, EpisodeS
 
 void FakeEngine::submit(EpisodeStats& stats) {
   Step step;
-  step.output = scheduler_->schedule();
+  clock_ms_ += chance(0.02) ? between(-3000, 3000) : between(0, 20);
+  now_ms_ = std::max(now_ms_, clock_ms_);
+  step.output = scheduler_->schedule(clock_ms_);
   ++stats.num_steps;
+  see_expired(step.output, stats);
   see_preempted(step.output, stats);
   see_failed(step.output, stats);
   check_budgets(step.output);
   for (const ScheduledRequest& row : step.output.scheduled) {
     if (error_.empty()) see_row(row, step, stats);
   }
+  note_turns();
+  check_no_room_is_idle(step.output);
   check_oldest_progresses(step.output);
   if (!error_.empty() || step.output.scheduled.empty()) return;
   in_flight_.push_back(std::move(step));
@@ -535,6 +633,11 @@ void FakeEngine::check_everything() {
   if (std::string what = scheduler_->check_integrity(); !what.empty()) wrong("scheduler: " + what);
   for (const size_t i : live_) check_tokens(shadows_[i]);
   const auto known = static_cast<size_t>(scheduler_->num_running() + scheduler_->num_waiting());
+  for (const auto& [tenant, share] : shares_) {
+    if (scheduler_->num_virtual_tokens(tenant) != share.counter) {
+      wrong("a tenant was charged something else");
+    }
+  }
   if (known != live_.size()) wrong("the scheduler knows more or fewer requests than are live");
 }
 

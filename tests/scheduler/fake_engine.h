@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A scheduler and a KV manager driven by seeded chance, with a model whose next token is a hash of
 // the whole sequence and a storage that remembers which prefix wrote each slot. One object is one
-// episode: arrivals with shared prefixes, aborts in every phase, tiny pools, slow steps, transfers,
-// one or two steps in flight; then arrivals stop and everything has to end.
+// episode: arrivals of several tenants with shared prefixes, priorities and deadlines, aborts in
+// every phase, tiny pools, slow steps, a clock that jumps, transfers, one or two steps in flight;
+// then arrivals stop and everything has to end.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -26,6 +28,8 @@ struct EpisodeStats {
   uint64_t num_preempted = 0;
   uint64_t num_rejected = 0;
   uint64_t num_failed = 0;
+  uint64_t num_expired = 0;
+  uint64_t num_taken_turns = 0;  // admissions when others waited
   uint64_t num_hit_tokens = 0;
   uint64_t num_steps = 0;
 };
@@ -48,7 +52,12 @@ class FakeEngine {
     int32_t num_prompt_tokens = 0;
     int32_t max_tokens = 0;
     int32_t priority = 0;
+    int64_t rank_ms = 0;
+    int64_t deadline_ms = kNoDeadline;
+    TenantId tenant;
     uint64_t order = 0;
+    bool started = false;        // has been scheduled, once at least
+    bool was_first = false;      // was in turn once, and may have found no room
     int32_t next_position = -1;  // -1: not running
     int32_t num_pending = 0;     // samples in flight
     int32_t num_rows_in_flight = 0;
@@ -97,11 +106,19 @@ class FakeEngine {
   void turn(bool arrivals, EpisodeStats& stats);
 
   void see_preempted(const SchedulerOutput& output, EpisodeStats& stats);
+  void see_expired(const SchedulerOutput& output, EpisodeStats& stats);
   void see_failed(const SchedulerOutput& output, EpisodeStats& stats);
   void see_row(const ScheduledRequest& scheduled, Step& step, EpisodeStats& stats);
   void check_budgets(const SchedulerOutput& output);
   [[nodiscard]] bool may_follow(const Shadow& waiting) const;
+  [[nodiscard]] bool waits(const Shadow& shadow) const;
+  [[nodiscard]] bool comes_before(const Shadow& a, const Shadow& b) const;
+  [[nodiscard]] bool is_passed_over(const Shadow& admitted) const;
+  void note_turns();
   void check_admission_order(const Shadow& admitted);
+  void charge_start(Shadow& shadow, int32_t num_found);
+  void check_no_room_is_idle(const SchedulerOutput& output);
+  void forget(Shadow& shadow);
   void check_exclusive_writes(const Row& row);
   void check_oldest_progresses(const SchedulerOutput& output);
   void check_tokens(const Shadow& shadow);
@@ -127,6 +144,17 @@ class FakeEngine {
   double abort_rate_ = 0;
   double transfer_rate_ = 0;
   std::vector<std::vector<TokenId>> shared_prefixes_;
+
+  // Tenants as the scheduler should see them.
+  struct Share {
+    int64_t counter = 0;
+    int32_t num_unstarted = 0;
+  };
+
+  std::map<TenantId, Share> shares_;
+  int64_t served_ = 0;
+  int64_t clock_ms_ = 1000;  // as told
+  int64_t now_ms_ = INT64_MIN;  // as it counts: never back
   std::unique_ptr<KvCacheManager> kv_;
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<Shadow> shadows_;  // by id - 1

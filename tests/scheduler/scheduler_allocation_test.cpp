@@ -27,17 +27,20 @@ TEST(SchedulerAllocation, SteadyStepsAllocateNothing) {
     const auto added = scheduler.add({.id = RequestId{id},
                                       .prompt = std::move(prompt),
                                       .max_tokens = 60,
-                                      .priority = 0,
-                                      .extras = {}});
+                                      .priority = static_cast<int32_t>(id % 2),
+                                      .extras = {},
+                                      .tenant = TenantId(id % 3),
+                                      .deadline_ms = id == 40 ? 100 : kNoDeadline});
     ASSERT_TRUE(added.has_value());
   }
   std::vector<SampledToken> sampled;
   std::vector<RequestId> aborted;
   sampled.reserve(16);
   uint64_t num_preempted = 0;
+  int64_t now_ms = 0;
   reset_allocation_meter();
   while (scheduler.has_work()) {
-    const SchedulerOutput& output = scheduler.schedule();
+    const SchedulerOutput& output = scheduler.schedule(now_ms += 7);
     num_preempted += output.preempted.size();
     sampled.clear();
     for (const ScheduledRequest& row : output.scheduled) {

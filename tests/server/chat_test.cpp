@@ -426,6 +426,17 @@ TEST(Completions, StreamTextEvents) {
   EXPECT_EQ(engine.submitted().at(0).sampling.max_tokens, 16);
 }
 
+TEST(Completions, WhoWaitsPastTheDeadlineIsToldWhenToComeBack) {
+  FakeEngine engine;
+  engine.fail_at(0);
+  engine.fail_as(ErrorCode::kDeadlineExceeded, 7);
+  RunningServer server(engine);
+  const HttpReply reply = post(server, kCompletionPath, R"({"prompt":"x"})");
+  EXPECT_EQ(reply.status, 504);
+  EXPECT_EQ(reply.header("Retry-After"), "7");
+  EXPECT_EQ(Json::parse(reply.body)["error"]["type"], "timeout_error");
+}
+
 TEST(Completions, FullQueueSaysWhenToComeBack) {
   FakeEngine engine;
   engine.set_queue_limit(0);

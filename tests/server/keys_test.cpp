@@ -144,6 +144,24 @@ TEST_F(KeyFile, LimitsHoldPerKeyAndReloadKeepsWhatIsOwed) {
   EXPECT_EQ(ask("k3").status, 429);
 }
 
+TEST_F(KeyFile, EachNameHasAShareOfTheEngineWhateverItsKey) {
+  write("a k1\nb k2\n");
+  FakeEngine engine;
+  RunningServer server(engine, config_);
+  const auto tenant_of = [&](const std::string& key) {
+    HttpClient client(server.port());
+    client.post(kChatPath, chat_body(), "Authorization: Bearer " + key + "\r\n");
+    EXPECT_EQ(client.read_reply().status, 200);
+    return engine.submitted().back().tenant;
+  };
+  const TenantId first = tenant_of("k1");
+  EXPECT_NE(first, TenantId(0));
+  EXPECT_NE(tenant_of("k2"), first);
+  write("a k3\nb k2\n");
+  server->reload();
+  EXPECT_EQ(tenant_of("k3"), first);
+}
+
 TEST_F(KeyFile, ConcurrencyIsFreeAgainWhenTheAnswerHasCome) {
   write("a k1 concurrency=1\n");
   FakeEngine engine(FakeEngine::Stepping::kManual);

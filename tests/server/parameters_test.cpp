@@ -102,9 +102,12 @@ TEST_F(Parameters, StopAndSpecialTextIsShownOnRequest) {
   EXPECT_EQ(chat_text(shown), "Hello<|im_end|>H");
 }
 
-TEST_F(Parameters, PriorityAndSeedReachTheEngine) {
+TEST_F(Parameters, PriorityDeadlineAndSeedReachTheEngine) {
   const HttpReply reply = ask(Endpoint::kCompletion, {{"priority", -3}});
   EXPECT_EQ(engine_.submitted().back().priority, -3);
+  EXPECT_EQ(engine_.submitted().back().max_queue_wait_ms, 0);
+  ask(Endpoint::kCompletion, {{"max_queue_wait_ms", 700}});
+  EXPECT_EQ(engine_.submitted().back().max_queue_wait_ms, 700);
   // Who names no seed is told the one that was taken, and gets the same answer with it.
   const int64_t seed = std::stoll(reply.header("X-Sluice-Seed"));
   EXPECT_EQ(engine_.submitted().back().sampling.seed, static_cast<uint64_t>(seed));

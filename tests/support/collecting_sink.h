@@ -25,6 +25,8 @@ struct Collected {
   std::vector<PromptLogprob> prompt_logprobs;
   FinishReason finish_reason = FinishReason::kNone;
   std::string error;
+  ErrorCode error_code = ErrorCode::kInternal;
+  int32_t retry_after_s = 0;
   int32_t num_cached_tokens = 0;
   int num_ends = 0;
 };
@@ -47,10 +49,19 @@ class CollectingSink final : public OutputSink {
       if (output.finish_reason != FinishReason::kNone) {
         collected.finish_reason = output.finish_reason;
         collected.error = output.error;
+        collected.error_code = output.error_code;
+        collected.retry_after_s = output.retry_after_s;
+        ends_.push_back(output.request_id);
         ++collected.num_ends;
       }
     }
     changed_.notify_all();
+  }
+
+  // Requests in the order of their ends.
+  std::vector<RequestId> ends() {
+    const std::scoped_lock lock(mutex_);
+    return ends_;
   }
 
   // Waits for the end of one request. The bound only turns a hang into a failure.
@@ -76,6 +87,7 @@ class CollectingSink final : public OutputSink {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<RequestId, Collected> by_id_;
+  std::vector<RequestId> ends_;
 };
 
 }  // namespace sluice::testing

@@ -49,6 +49,11 @@ class FakeEngine final : public Engine {
 
   void fail_at(int32_t num_tokens) { fail_at_ = num_tokens; }
 
+  void fail_as(ErrorCode code, int32_t retry_after_s) {
+    fail_code_ = code;
+    fail_retry_s_ = retry_after_s;
+  }
+
   // Of the tokens of the id-th request, from 1; -0.5 otherwise.
   void set_logprob(uint64_t id, float logprob) {
     const std::scoped_lock lock(mutex_);
@@ -169,6 +174,8 @@ class FakeEngine final : public Engine {
     if (running.num_tokens == fail_at_) {
       output.finish_reason = FinishReason::kError;
       output.error = "The logits of this request are not finite.";
+      output.error_code = fail_code_;
+      output.retry_after_s = fail_retry_s_;
       return output;
     }
     const SamplingParams& sampling = running.request.sampling;
@@ -228,6 +235,8 @@ class FakeEngine final : public Engine {
   std::vector<TokenId> script_;
   std::map<RequestId, Running> running_;
   std::map<RequestId, float> logprobs_;
+  std::atomic<ErrorCode> fail_code_ = ErrorCode::kInternal;
+  std::atomic<int32_t> fail_retry_s_ = 0;
   std::vector<ValidRequest> submitted_;
   EngineStats stats_;
   uint64_t last_id_ = 0;

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+
+#include "scheduler/scheduler_impl.h"
+
+namespace sluice {
+
+void Scheduler::Impl::preempt(size_t position) {
+  const int32_t index = running[position];
+  stop_running(position);
+  Entry& e = entry(index);
+  e.preempt_pending = false;
+  e.num_allocated_tokens = 0;
+  e.request.status = RequestStatus::kPreempted;
+  e.request.num_computed_tokens = 0;
+  e.request.num_scheduled_tokens = 0;
+  ++e.request.num_preemptions;
+  queue(index);
+  output.preempted.push_back(e.request.id);
+}
+
+// Of those behind `position` the one that can best be spared: of the lowest priority, of the tenant
+// that was given most, last come. `position` itself when nobody is behind it.
+size_t Scheduler::Impl::victim_behind(size_t position) const {
+  size_t victim = position;
+  for (size_t i = position + 1; i < running.size(); ++i) {
+    if (victim == position || !goes_before(running[i], running[victim])) victim = i;
+  }
+  return victim;
+}
+
+// Preempts a request behind `position`. False when there is none, or when blocks will only come
+// back as a step in flight retires.
+bool Scheduler::Impl::preempt_later_than(size_t position) {
+  if (num_draining > 0) return false;
+  const size_t victim = victim_behind(position);
+  if (victim == position) return false;
+  Entry& e = running_entry(victim);
+  if (e.request.num_in_flight_tokens > 0) {
+    e.preempt_pending = true;
+    ++num_draining;
+    return false;
+  }
+  preempt(victim);
+  return true;
+}
+
+// Those whose step has retired since they were chosen.
+void Scheduler::Impl::preempt_drained() {
+  if (num_draining == 0) return;
+  for (size_t i = running.size(); i-- > 0;) {
+    const Entry& e = running_entry(i);
+    if (e.preempt_pending && e.request.num_in_flight_tokens == 0) {
+      preempt(i);
+      short_of_blocks = true;
+    }
+  }
+}
+
+// The test knob. At most once for each number of generated tokens, so that a request preempted
+// every step still gets to its end.
+void Scheduler::Impl::force_preemption() {
+  if (options.preempt_every <= 0) return;
+  if (output.step_id % static_cast<uint64_t>(options.preempt_every) != 0) return;
+  for (size_t i = running.size(); i-- > 0;) {
+    Entry& e = running_entry(i);
+    if (e.draining() || e.request.num_generated() <= e.forced_at_generated) continue;
+    e.forced_at_generated = e.request.num_generated();
+    if (e.request.num_in_flight_tokens > 0) {
+      e.preempt_pending = true;
+      ++num_draining;
+    } else {
+      preempt(i);
+    }
+    return;
+  }
+}
+
+}  // namespace sluice

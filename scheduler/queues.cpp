@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// Those that wait: their order, and who of them may start.
+#include <algorithm>
+#include <cstddef>
+
+#include "scheduler/scheduler_impl.h"
+
+namespace sluice {
+
+namespace {
+
+// A waiting head that did not fit is tried again when blocks came back, or after this many steps (a
+// running request may have computed a prefix that it shares).
+constexpr uint64_t kRetrySteps = 8;
+
+}  // namespace
+
+void Scheduler::Impl::queue(int32_t index) {
+  const Entry& e = entry(index);
+  if (e.was_admitted) {
+    preempted.push(e.key(), index);
+  } else {
+    waiting.push(e.tenant_slot, e.key(), index);
+  }
+}
+
+void Scheduler::Impl::unqueue(int32_t index) {
+  if (entry(index).was_admitted) {
+    preempted.remove(index);
+  } else {
+    waiting.remove(entry(index).tenant_slot, index);
+  }
+}
+
+bool Scheduler::Impl::is_queued(int32_t index) const {
+  return waiting.contains(index) || preempted.contains(index);
+}
+
+// Who waits and comes first; somebody does. Whose turn came when there was no room for it keeps the
+// turn: else others, smaller, could take what comes back for as long as they come.
+int32_t Scheduler::Impl::head() {
+  if (!preempted.empty()) return preempted.first();
+  const int32_t blocked = entry_of.find(blocked_head);
+  if (blocked != IdMap::kAbsent && waiting.contains(blocked)) {
+    if (waiting.is_due(entry(blocked).key()) || !waiting.has_due()) return blocked;
+  }
+  return waiting.first();
+}
+
+// Nobody waits for a start that comes too late.
+void Scheduler::Impl::expire() {
+  while (!deadlines.empty() && deadlines.first_key().deadline_ms <= now_ms) {
+    const int32_t index = deadlines.first();
+    output.expired.push_back(entry(index).request.id);
+    if (is_queued(index)) {
+      unqueue(index);
+    } else {
+      std::erase(followers, index);
+    }
+    leave(index);
+  }
+}
+
+// Whether `a` is rather given prompt tokens than `b`: of higher priority, unless it has waited that
+// off; of a tenant that was given less.
+bool Scheduler::Impl::goes_before(int32_t a, int32_t b) const {
+  const Entry& x = entry(a);
+  const Entry& y = entry(b);
+  const int32_t level_x = waiting.is_due(x.key()) ? 0 : x.request.priority;
+  const int32_t level_y = waiting.is_due(y.key()) ? 0 : y.request.priority;
+  if (level_x != level_y) return level_x < level_y;
+  return waiting.counter(x.tenant_slot) < waiting.counter(y.tenant_slot);
+}
+
+// Blocks that running requests will want: the rest of their known tokens, and one to go on with.
+int32_t Scheduler::Impl::spare_blocks() const {
+  int64_t num_blocks = 0;
+  for (const int32_t index : running) {
+    const Entry& e = entry(index);
+    const int32_t missing =
+        e.request.num_scheduled_tokens + e.num_remaining() - e.num_allocated_tokens;
+    num_blocks += std::max<int64_t>(1, ceil_div(std::max(missing, 0), kv.block_size()));
+  }
+  return static_cast<int32_t>(std::min<int64_t>(num_blocks, INT32_MAX));
+}
+
+int64_t Scheduler::Impl::total_available() const {
+  const KvUsage usage = kv.usage();
+  return usage.num_free + usage.num_cached;
+}
+
+bool Scheduler::Impl::head_still_blocked(const Entry& e) const {
+  return blocked_head == e.request.id && output.step_id < blocked_until_step &&
+         running.size() >= blocked_num_running && total_available() <= blocked_available;
+}
+
+bool Scheduler::Impl::admit(int32_t index) {
+  Entry& e = entry(index);
+  Request& r = e.request;
+  const bool alone = running.empty();
+  if (!alone && head_still_blocked(e)) return false;
+  if (prefill_limit(e, 0, r.num_tokens()) == 0) return false;
+  const int32_t num_found = kv.acquire_prefix(r.id, e.cacheable_tokens(), r.extras);
+  int32_t chunk = prefill_limit(e, num_found, r.num_tokens() - num_found);
+  if (chunk > 0 && !alone && !kv.has_room(r.id, r.num_tokens(), spare_blocks())) chunk = -1;
+  const bool affordable = chunk != 0;
+  while (chunk > 0 && !kv.allocate_slots(r.id, num_found + chunk)) chunk /= 2;
+  if (chunk <= 0) {
+    kv.free(r.id);
+    if (affordable) {
+      blocked_head = r.id;
+      blocked_available = total_available();
+      blocked_num_running = running.size();
+      blocked_until_step = output.step_id + kRetrySteps;
+    }
+    return false;
+  }
+  start_running(index);
+  r.num_computed_tokens = num_found;
+  r.num_scheduled_tokens = num_found;
+  if (!e.was_admitted) {
+    r.num_cached_tokens = num_found;
+    waiting.start(e.tenant_slot, e.key(), r.num_prompt_tokens - num_found);
+    --num_unstarted;
+    if (deadlines.contains(index)) deadlines.remove(index);
+  }
+  e.was_admitted = true;
+  e.num_allocated_tokens = static_cast<int32_t>(align_up(num_found + chunk, kv.block_size()));
+  record(e, chunk, /*decode=*/false);
+  return true;
+}
+
+// Whole blocks of the tokens that both begin with, as far as `b` could take them from the cache.
+int32_t Scheduler::Impl::shared_tokens(const Request& a, std::span<const TokenId> b) const {
+  const size_t longest = std::min(a.tokens.size(), b.size() - 1);
+  const auto end = std::mismatch(
+      b.begin(), b.begin() + static_cast<ptrdiff_t>(longest), a.tokens.begin(), a.tokens.end());
+  const auto shared = static_cast<int32_t>(end.first - b.begin());
+  return shared - shared % kv.block_size();
+}
+
+// Whether a running request is computing a prefix of this one: then it waits for that, and finds it
+// in the cache, instead of computing it beside the other. Those behind it do not wait for it.
+bool Scheduler::Impl::follow(int32_t index) {
+  if (!kv.caches_prefixes()) return false;
+  Entry& e = entry(index);
+  const std::span<const TokenId> wanted = e.cacheable_tokens();
+  e.num_shared_tokens = 0;
+  for (const int32_t other : running) {
+    const Entry& leader = entry(other);
+    const Request& r = leader.request;
+    if (leader.draining() || r.extras != e.request.extras) continue;
+    const int32_t longest = std::min(r.num_tokens(), static_cast<int32_t>(wanted.size()) - 1);
+    if (longest - r.num_computed_tokens < 1) continue;
+    const int32_t shared = shared_tokens(r, wanted);
+    if (shared <= std::max(r.num_computed_tokens, e.num_shared_tokens)) continue;
+    e.leader = r.id;
+    e.num_shared_tokens = shared;
+  }
+  if (e.num_shared_tokens == 0) return false;
+  unqueue(index);
+  followers.push_back(index);
+  return true;
+}
+
+// Back into the queue when the prefix is computed, or its leader does not run any more.
+void Scheduler::Impl::release_followers() {
+  std::erase_if(followers, [this](int32_t index) {
+    const Entry& e = entry(index);
+    const int32_t leader = entry_of.find(e.leader);
+    if (leader != IdMap::kAbsent) {
+      const Entry& other = entry(leader);
+      const bool runs = other.request.status == RequestStatus::kRunning && !other.draining();
+      if (runs && other.request.num_computed_tokens < e.num_shared_tokens) return false;
+    }
+    queue(index);
+    return true;
+  });
+}
+
+// Those that go before the running request `before`; all, where that is -1.
+void Scheduler::Impl::admit_waiting(int32_t before) {
+  while (anybody_queued() && num_tokens_left() > 0 &&
+         running.size() < static_cast<size_t>(max_num_running)) {
+    // Blocks that somebody running is short of are not for newcomers.
+    const bool nothing_else = output.scheduled.empty() && idle();
+    if (short_of_blocks && !nothing_else) return;
+    const int32_t index = head();
+    if (before >= 0 && !goes_before(index, before)) return;
+    if (follow(index)) continue;
+    if (!admit(index)) return;
+  }
+}
+
+// Nothing runs and nothing can: the oldest request would wait for ever.
+void Scheduler::Impl::fail_oldest() {
+  const int32_t index = running.empty() ? head() : running.front();
+  const RequestId id = entry(index).request.id;
+  if (running.empty()) {
+    unqueue(index);
+  } else {
+    stop_running(0);
+  }
+  leave(index);
+  output.failed.push_back({id, "no KV cache block can be had and nothing is running"});
+}
+
+}  // namespace sluice

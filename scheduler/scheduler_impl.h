@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// What scheduler.cpp, queues.cpp, preemption.cpp and scheduler_check.cpp share; nobody else.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvcache/id_map.h"
+#include "scheduler/cost_model.h"
+#include "scheduler/fair_queue.h"
+#include "scheduler/policy.h"
+#include "scheduler/scheduler.h"
+
+namespace sluice {
+
+struct Scheduler::Impl {
+  struct Entry {
+    Request request;
+    bool in_use = false;
+    bool preempt_pending = false;  // to be preempted when its step retires
+    bool was_admitted = false;
+    int32_t num_pending_samples = 0;   // tokens that steps in flight will append
+    int32_t num_allocated_tokens = 0;  // KV room, a multiple of the block size
+    int32_t forced_at_generated = -1;  // generated tokens at the last forced preemption
+    uint64_t last_step = 0;            // scheduled last in
+    int64_t rank_ms = 0;
+    int64_t deadline_ms = kNoDeadline;
+    int32_t tenant_slot = -1;
+    // While it follows: the running request that computes a prefix of its own, and how long that
+    // is.
+    RequestId leader{};
+    int32_t num_shared_tokens = 0;
+
+    [[nodiscard]] QueueKey key() const { return {rank_ms, request.arrival_order}; }
+
+    [[nodiscard]] bool draining() const {
+      return preempt_pending || request.abort_pending || request.status == RequestStatus::kFinished;
+    }
+
+    // Tokens that have or will have a value when the steps in flight retire, and no KV handed out.
+    [[nodiscard]] int32_t num_remaining() const {
+      return request.num_tokens() + num_pending_samples - request.num_scheduled_tokens;
+    }
+
+    [[nodiscard]] bool schedulable() const {
+      return !draining() && request.num_generated() + num_pending_samples < request.max_tokens;
+    }
+
+    // Where a cached prefix may be used: rows whose logits are wanted have to be computed.
+    [[nodiscard]] std::span<const TokenId> cacheable_tokens() const {
+      const std::span<const TokenId> tokens = request.tokens;
+      if (!request.scores_prompt || request.num_scored_tokens + 1 >= request.num_prompt_tokens) {
+        return tokens;
+      }
+      return tokens.first(static_cast<size_t>(request.num_scored_tokens) + 1);
+    }
+
+    // The only token left is one that was (or is being) sampled.
+    [[nodiscard]] bool decodes() const {
+      return num_remaining() == 1 && request.num_generated() + num_pending_samples > 0;
+    }
+  };
+
+  // Its order among those with deadlines.
+  struct DeadlineKey {
+    int64_t deadline_ms = 0;
+    uint64_t arrival_order = 0;
+    friend auto operator<=>(const DeadlineKey&, const DeadlineKey&) = default;
+  };
+
+  SchedulerOptions options;
+  KvCacheManager& kv;
+  std::vector<Entry> entries;
+  std::vector<int32_t> free_entries;
+  IdMap entry_of;
+  // Those that wait are in one of three: not started, preempted, or outside the queues for a prefix
+  // that is being computed.
+  FairQueue waiting;
+  std::vector<int32_t> preempted_positions;
+  IndexedHeap<QueueKey> preempted;
+  std::vector<int32_t> followers;
+  std::vector<int32_t> deadline_positions;
+  IndexedHeap<DeadlineKey> deadlines;  // of those not started
+  std::vector<int32_t> running;        // hold blocks; sorted by key
+  std::vector<int32_t> prefills;       // of `running`, this step
+  CostModel cost;
+  SchedulerOutput output;
+  StepShape shape;  // of `output`
+  int64_t now_ms = INT64_MIN;
+  uint64_t num_arrivals = 0;
+  int64_t num_tokens_in_flight = 0;
+  int32_t num_unstarted = 0;
+  int32_t max_num_running = 0;
+  int32_t num_draining = 0;      // of `running`
+  bool short_of_blocks = false;  // this step: somebody stalled or was preempted for blocks
+  // The waiting head that did not fit, and when to look again.
+  RequestId blocked_head{};
+  int64_t blocked_available = 0;
+  size_t blocked_num_running = 0;
+  uint64_t blocked_until_step = 0;
+
+  Impl(const SchedulerOptions& o, KvCacheManager& manager)
+      : options(o),
+        kv(manager),
+        entry_of(max_entries(o)),
+        waiting(max_entries(o), o.max_num_batched_tokens),
+        preempted_positions(static_cast<size_t>(max_entries(o)), -1),
+        preempted(preempted_positions),
+        deadline_positions(preempted_positions),
+        deadlines(deadline_positions) {
+    CHECK_GT(o.max_num_seqs, 0);
+    CHECK_GT(o.max_num_batched_tokens, 0);
+    CHECK_GE(o.max_num_queued_reqs, 0);
+    CHECK_GT(o.max_model_len, 0);
+    entries.resize(preempted_positions.size());
+    for (int32_t i = max_entries(o) - 1; i >= 0; --i) free_entries.push_back(i);
+    // Every running request may decode in one step.
+    max_num_running = std::min(o.max_num_seqs, o.max_num_batched_tokens);
+    const auto num_seqs = static_cast<size_t>(max_num_running);
+    running.reserve(num_seqs);
+    prefills.reserve(num_seqs);
+    followers.reserve(entries.size());
+    preempted.reserve(entries.size());
+    deadlines.reserve(entries.size());
+    output.scheduled.reserve(num_seqs);
+    output.preempted.reserve(num_seqs);
+    output.failed.reserve(1);
+    output.expired.reserve(entries.size());
+  }
+
+  // A preempted request that waits for a prefix lets another one start, so more than can run at a
+  // time may have.
+  static int32_t max_entries(const SchedulerOptions& o) {
+    return 2 * o.max_num_seqs + o.max_num_queued_reqs;
+  }
+
+  Entry& entry(int32_t i) { return entries[static_cast<size_t>(i)]; }
+
+  [[nodiscard]] const Entry& entry(int32_t i) const { return entries[static_cast<size_t>(i)]; }
+
+  Entry& running_entry(size_t position) { return entry(running[position]); }
+
+  [[nodiscard]] int32_t num_tokens_left() const {
+    return options.max_num_batched_tokens - output.total_tokens;
+  }
+
+  [[nodiscard]] bool idle() const { return num_tokens_in_flight == 0; }
+
+  [[nodiscard]] size_t position_in_running(const Entry& e) const;
+  void queue(int32_t index);
+  void unqueue(int32_t index);
+  [[nodiscard]] bool is_queued(int32_t index) const;
+
+  [[nodiscard]] bool anybody_queued() const { return !waiting.empty() || !preempted.empty(); }
+
+  int32_t head();
+  void expire();
+  void start_running(int32_t index);
+  void stop_running(size_t position);
+  void leave(int32_t index);
+  void record(Entry& e, int32_t num_tokens, bool decode);
+
+  [[nodiscard]] bool goes_before(int32_t a, int32_t b) const;
+  [[nodiscard]] size_t victim_behind(size_t position) const;
+  bool preempt_later_than(size_t position);
+  void preempt(size_t position);
+  void preempt_drained();
+  void force_preemption();
+  int32_t take_blocks(size_t position, int32_t num_tokens);
+  int32_t prefill_limit(const Entry& e, int32_t start, int32_t num_remaining) const;
+  void schedule_decodes();
+  void schedule_prefill(int32_t index);
+  void schedule_prefills();
+  [[nodiscard]] int32_t spare_blocks() const;
+  [[nodiscard]] int64_t total_available() const;
+  [[nodiscard]] bool head_still_blocked(const Entry& e) const;
+  bool admit(int32_t index);
+  [[nodiscard]] int32_t shared_tokens(const Request& a, std::span<const TokenId> b) const;
+  bool follow(int32_t index);
+  void release_followers();
+  void admit_waiting(int32_t before);
+  void fail_oldest();
+  void retire_row(const ScheduledRequest& row, std::span<const SampledToken> sampled, size_t& next);
+  [[nodiscard]] std::string check_entry(int32_t index) const;
+};
+
+}  // namespace sluice

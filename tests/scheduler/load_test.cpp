@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tenants get under load, on a clock that only counts.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "tests/scheduler/load_sim.h"
+
+namespace sluice {
+namespace {
+
+LoadOptions options() {
+  LoadOptions o;
+  o.scheduler = {
+      .max_num_seqs = 64,
+      .max_num_batched_tokens = 512,
+      .step_target_ms = 50,
+      .max_num_queued_reqs = 1024 + static_cast<int32_t>(Admission::extra_requests(1024)),
+      .max_model_len = 1024};
+  o.admission = {.max_requests = 1024};
+  return o;
+}
+
+TEST(Load, ATenantWithAHundredTimesTheRequestsDoesNotDoubleAnothersTimeToFirstToken) {
+  LoadOptions o = options();
+  o.seconds = 1200;
+  const LoadClient quiet{.tenant = TenantId(1), .requests_per_s = 0.5};
+  LoadClient loud = quiet;
+  loud.tenant = TenantId(2);
+  loud.requests_per_s = 50;
+  const LoadResult alone = run_load(o, {quiet})[0];
+  const auto both = run_load(o, {quiet, loud});
+  ASSERT_GT(alone.first_token_ms.size(), 500U);
+  EXPECT_EQ(both[0].num_refused, 0);
+  EXPECT_GT(both[1].num_refused, both[1].num_arrived / 2);  // far more than can be served
+  EXPECT_LT(both[0].percentile_ms(0.99), 2 * alone.percentile_ms(0.99))
+      << alone.percentile_ms(0.5) << " " << both[0].percentile_ms(0.5);
+  RecordProperty("alone_p99_ms", static_cast<int>(alone.percentile_ms(0.99)));
+  RecordProperty("both_p99_ms", static_cast<int>(both[0].percentile_ms(0.99)));
+}
+
+TEST(Load, TenantsWhoBothAskForMoreThanThereIsGetTheSame) {
+  LoadOptions o = options();
+  o.seconds = 300;
+  const LoadClient few{.tenant = TenantId(1), .requests_per_s = 20};
+  const LoadClient many{.tenant = TenantId(2), .requests_per_s = 100};
+  const auto results = run_load(o, {few, many});
+  EXPECT_NEAR(
+      static_cast<double>(results[0].num_finished) / static_cast<double>(results[1].num_finished),
+      1,
+      0.05);
+}
+
+TEST(Load, UnderTenTimesTheLoadNoWorkIsLostAndEveryRefusalsTimeHolds) {
+  LoadOptions o = options();
+  o.seconds = 300;
+  o.admission = {.max_requests = 64};
+  LoadClient client{.requests_per_s = 15};
+  const double saturation = static_cast<double>(run_load(o, {client})[0].num_finished);
+  client.requests_per_s = 120;
+  client.comes_back = true;
+  const LoadResult overload = run_load(o, {client})[0];
+  EXPECT_GT(static_cast<double>(overload.num_finished), 0.95 * saturation);
+  EXPECT_EQ(overload.num_broken, 0);
+  EXPECT_GT(overload.num_returned, 100);
+  // Those of the first moments: the speed of the queue was not known.
+  EXPECT_LT(overload.num_without_time, overload.num_refused / 20);
+}
+
+TEST(Load, WhoWouldWaitTooLongComesBackAndDoesNot) {
+  LoadOptions o = options();
+  o.seconds = 300;
+  o.admission.max_wait_ms = 3000;
+  const LoadClient client{.requests_per_s = 120, .comes_back = true};
+  const LoadResult result = run_load(o, {client})[0];
+  EXPECT_EQ(result.num_broken, 0);
+  EXPECT_GT(result.num_returned, 100);
+  EXPECT_LT(result.percentile_ms(0.5), 4000);
+  EXPECT_LT(result.percentile_ms(0.99), 8000);
+}
+
+}  // namespace
+}  // namespace sluice
