@@ -20,6 +20,7 @@
 #include "engine/prefix_store.h"
 #include "engine/request_table.h"
 #include "engine/sampling/sampler.h"
+#include "engine/step_log.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/weights/generation_defaults.h"
 #include "kvcache/kv_cache_manager.h"
@@ -42,11 +43,17 @@ struct AbortCommand {
   RequestId id;
 };
 
+struct StateCommand {
+  int32_t num_steps;
+  std::function<void(EngineState)> done;
+};
+
 struct StopCommand {};
 
 struct WakeCommand {};  // something has come back from another tier
 
-using Command = std::variant<SubmitCommand, AbortCommand, StopCommand, WakeCommand>;
+using Command =
+    std::variant<SubmitCommand, AbortCommand, StateCommand, StopCommand, WakeCommand>;
 
 class LocalEngine final : public Engine {
  public:
@@ -57,6 +64,7 @@ class LocalEngine final : public Engine {
   Expected<RequestId> submit(ValidRequest request, OutputSink& sink) override;
   void abort(RequestId id) override { inbox_.push_urgent(AbortCommand{id}); }
   [[nodiscard]] EngineStats stats() const override;
+  void report_state(int32_t num_steps, std::function<void(EngineState)> done) override;
   [[nodiscard]] const ModelInfo& model() const override { return info_; }
   [[nodiscard]] const Tokenizer& tokenizer() const override { return *tokenizer_; }
   void drain() override { draining_ = true; }
@@ -75,6 +83,7 @@ class LocalEngine final : public Engine {
     RequestTable requests;
     std::unique_ptr<PrefixStore> store;  // null: no tier below the cache
     std::vector<NewRequest> ready;       // scratch: those that the store held
+    StepLog steps;
     std::vector<SamplerInput> sampler_inputs;
     std::vector<ScoreInput> score_inputs;
     std::vector<int32_t> score_rows;
@@ -99,12 +108,14 @@ class LocalEngine final : public Engine {
   void drain_inbox();
   void handle(SubmitCommand& command);
   void handle(const AbortCommand& command);
+  void handle(const StateCommand& command);
   void handle(const StopCommand& command);
 
   void handle(const WakeCommand&) {}
 
   void add_to_scheduler(NewRequest request);
   void take_restored();
+  void record(const SchedulerOutput& output, StepRecord& step) const;
   void step();
   void score_prompts();
   void add_scores(std::span<const PromptRow> rows, std::span<const ScoreResult> results);
@@ -304,6 +315,13 @@ EngineStats LocalEngine::stats() const {
   return copy;
 }
 
+void LocalEngine::report_state(int32_t num_steps, std::function<void(EngineState)> done) {
+  if (inbox_.push_urgent(StateCommand{num_steps, done})) return;
+  EngineState state;
+  state.stats = stats();
+  done(std::move(state));
+}
+
 void LocalEngine::stop() {
   const std::scoped_lock lock(join_mutex_);
   if (!thread_.joinable()) return;
@@ -386,6 +404,40 @@ void LocalEngine::handle(const AbortCommand& command) {
   core_->requests.finish(command.id, FinishReason::kAbort, "", counters_);
 }
 
+void LocalEngine::handle(const StateCommand& command) {
+  EngineState state;
+  publish_stats();
+  state.stats = stats();
+  const KvUsage usage = core_->kv.usage();
+  state.num_blocks_free = usage.num_free;
+  state.num_blocks_cached = usage.num_cached;
+  const Clock::time_point now = Clock::now();
+  for (const auto& [id, known] : core_->requests.states()) {
+    RequestSummary& summary = state.requests.emplace_back();
+    summary.id = id;
+    summary.status = "restoring";
+    summary.age_ms = 1e3 * seconds_between(known.arrival, now);
+    summary.num_prompt_tokens = known.num_prompt_tokens;
+    summary.num_cached_tokens = known.num_cached_tokens;
+    summary.num_generated = known.num_generated;
+    summary.max_tokens = known.sampling.max_tokens;
+    summary.timings = RequestTable::timings(known);
+    const Request* request = core_->scheduler.find(id);
+    if (request == nullptr) continue;  // the store holds it
+    summary.status = to_string(request->status);
+    summary.priority = request->priority;
+    summary.num_computed_tokens = request->num_computed_tokens;
+    for (int32_t group = 0; group < core_->kv.num_groups(); ++group) {
+      const std::span<const BlockId> table = core_->kv.block_table(id, group);
+      summary.num_blocks += static_cast<int32_t>(
+          std::ranges::count_if(table, [](BlockId block) { return block != kNullBlock; }));
+    }
+  }
+  std::ranges::sort(state.requests, {}, &RequestSummary::id);
+  state.steps = core_->steps.last(static_cast<size_t>(command.num_steps));
+  command.done(std::move(state));
+}
+
 void LocalEngine::handle(const StopCommand&) { stopping_ = true; }
 
 // Requests whose prefixes have come back from another tier.
@@ -419,9 +471,25 @@ void LocalEngine::observe_queue(int64_t work_started, Clock::time_point started)
   queued_work_per_s_ = queue_speed_.work_per_s();
 }
 
+// What the scheduler has decided; the times come as the step goes on.
+void LocalEngine::record(const SchedulerOutput& output, StepRecord& step) const {
+  step.predicted_ms = output.predicted_ms;
+  step.num_tokens = output.total_tokens;
+  step.num_prefill_tokens = output.num_prefill_tokens;
+  step.num_preempted = static_cast<int32_t>(output.preempted.size());
+  for (const ScheduledRequest& item : output.scheduled) {
+    step.items.push_back({.id = item.id,
+                          .position = item.num_computed_tokens,
+                          .num_tokens = item.num_scheduled_tokens,
+                          .samples = item.samples});
+  }
+}
+
 void LocalEngine::step() {
+  const int64_t begin_ns = now_ns();
   const bool anybody_waited = core_->scheduler.num_unstarted() > 0;
   const SchedulerOutput& output = core_->scheduler.schedule(to_ms(Clock::now()));
+  for (const RequestId id : output.preempted) core_->requests.note_preempted(id);
   expire_late(output);
   for (const RequestFailure& failure : output.failed) {
     const RequestState& state = *core_->requests.find(failure.id);
@@ -431,8 +499,12 @@ void LocalEngine::step() {
   }
   if (!output.scheduled.empty()) {
     const Clock::time_point started = Clock::now();
-    step_started_ns_ = now_ns();
     int64_t work_started = 0;
+    StepRecord& step = core_->steps.begin();
+    step.begin_ns = begin_ns;
+    step.scheduled_ns = now_ns();
+    record(output, step);
+    step_started_ns_ = step.scheduled_ns;
     for (const ScheduledRequest& item : output.scheduled) {
       const Request& request = *core_->scheduler.find(item.id);
       if (core_->requests.note_scheduled(item.id, request.num_cached_tokens, started, counters_)) {
@@ -442,11 +514,17 @@ void LocalEngine::step() {
       }
     }
     core_->runner->execute(output, core_->scheduler, core_->kv);
+    step.executed_ns = now_ns();
     score_prompts();
-    commit(output, sample(), started);
+    const std::span<const SamplerResult> results = sample();
+    step.sampled_ns = now_ns();
+    commit(output, results, started);
+    step.num_running = core_->scheduler.num_running();
+    step.num_waiting = core_->scheduler.num_waiting();
+    step.end_ns = now_ns();
     if (anybody_waited) observe_queue(work_started, started);
     step_started_ns_ = 0;
-    last_progress_ns_ = now_ns();
+    last_progress_ns_ = step.end_ns;
   }
   if (core_->events) core_->events->end_step();
   // Who has seen a request's end finds it counted.

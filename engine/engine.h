@@ -5,11 +5,13 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "engine/core/engine_state.h"
 #include "engine/core/sampling_params.h"
 #include "engine/core/stats.h"
 #include "engine/core/status.h"
@@ -62,6 +64,7 @@ struct TokenOutput {
   FinishReason finish_reason = FinishReason::kNone;
   TokenId stop_token = kInvalidToken;  // the end or stop token that finished it (also `token`)
   int32_t num_cached_tokens = 0;       // prompt tokens found in the prefix cache (first output)
+  RequestTimings timings;
   std::string error;                   // with kError: one line for the client
   ErrorCode error_code = ErrorCode::kInternal;  // with kError
   int32_t retry_after_s = 0;                    // with kError: when to come back; 0: not known
@@ -111,6 +114,9 @@ class Engine {
 
   // Any thread, cheap, never waits for a step.
   [[nodiscard]] virtual EngineStats stats() const = 0;
+  // Any thread. `done` runs once, on the engine thread at the next step border: hand over and
+  // return. Once the engine has stopped it runs at once and is told the counters alone.
+  virtual void report_state(int32_t num_steps, std::function<void(EngineState)> done) = 0;
   [[nodiscard]] virtual const ModelInfo& model() const = 0;
   [[nodiscard]] virtual const Tokenizer& tokenizer() const = 0;
 

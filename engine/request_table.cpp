@@ -78,6 +78,7 @@ void RequestTable::add_token(RequestId id,
   output.finish_reason = result.finish_reason;
   output.stop_token = result.stopped_by_token ? result.token : kInvalidToken;
   output.num_cached_tokens = state.num_cached_tokens;
+  output.timings = timings(state);
   queue(state.sink, std::move(output));
   if (result.finish_reason != FinishReason::kNone) {
     count_end(state, result.finish_reason, stats);
@@ -121,6 +122,7 @@ void RequestTable::end(TokenOutput output, EngineStats& stats) {
   if (it == states_.end()) return;
   const FinishReason reason = output.finish_reason;
   output.num_cached_tokens = it->second.num_cached_tokens;
+  output.timings = timings(it->second);
   queue(it->second.sink, std::move(output));
   count_end(it->second, reason, stats);
   states_.erase(it);
@@ -128,6 +130,21 @@ void RequestTable::end(TokenOutput output, EngineStats& stats) {
 
 void RequestTable::finish_all(FinishReason reason, const std::string& error, EngineStats& stats) {
   while (!states_.empty()) finish(states_.begin()->first, reason, error, stats);
+}
+
+RequestTimings RequestTable::timings(const RequestState& state) {
+  RequestTimings timings;
+  timings.num_preemptions = state.num_preemptions;
+  const Clock::time_point now = Clock::now();
+  const auto ms = [](Clock::time_point from, Clock::time_point to) {
+    return 1e3 * seconds_between(from, to);
+  };
+  timings.queued_ms = ms(state.arrival, state.scheduled ? state.first_scheduled : now);
+  if (!state.scheduled) return timings;
+  const bool has_token = state.num_generated > 0;
+  timings.prefill_ms = ms(state.first_scheduled, has_token ? state.first_token : now);
+  if (has_token) timings.decode_ms = ms(state.first_token, state.last_token);
+  return timings;
 }
 
 void RequestTable::flush() {

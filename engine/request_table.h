@@ -32,6 +32,7 @@ struct RequestState {
   int32_t num_prompt_tokens = 0;
   int32_t num_cached_tokens = 0;
   int32_t num_generated = 0;
+  int32_t num_preemptions = 0;
   bool scheduled = false;
 };
 
@@ -47,6 +48,7 @@ class RequestTable {
                       int32_t num_cached_tokens,
                       Clock::time_point now,
                       EngineStats& stats);
+  void note_preempted(RequestId id) { ++states_.at(id).num_preemptions; }
   // Queues the output; the request leaves the table when the result carries a finish reason.
   void add_token(RequestId id,
                  const SamplerResult& result,
@@ -58,6 +60,11 @@ class RequestTable {
   // The same of a request that waited too long, to come back after so many seconds.
   void expire(RequestId id, int32_t retry_after_s, EngineStats& stats);
   void finish_all(FinishReason reason, const std::string& error, EngineStats& stats);
+
+  [[nodiscard]] static RequestTimings timings(const RequestState& state);
+  [[nodiscard]] const std::unordered_map<RequestId, RequestState>& states() const {
+    return states_;
+  }
 
   // Hands each sink what was queued for it since the last call.
   void flush();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "engine/core/types.h"
@@ -13,6 +14,20 @@ namespace sluice {
 inline constexpr int64_t kNoDeadline = INT64_MAX;
 
 enum class RequestStatus : uint8_t { kWaiting, kRunning, kPreempted, kFinished };
+
+constexpr std::string_view to_string(RequestStatus status) {
+  switch (status) {
+    case RequestStatus::kWaiting:
+      return "waiting";
+    case RequestStatus::kRunning:
+      return "running";
+    case RequestStatus::kPreempted:
+      return "preempted";
+    case RequestStatus::kFinished:
+      break;
+  }
+  return "finished";
+}
 
 // What Scheduler::add takes.
 struct NewRequest {

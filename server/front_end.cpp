@@ -131,10 +131,7 @@ void FrontEnd::log_request(const Exchange& exchange, int status) const {
   line.add("id", exchange.request.request_id).add("method", exchange.request.method);
   line.add("path", exchange.request.path).add("status", status).add("ms", elapsed.count());
   if (exchange.tenant != nullptr) line.add("key", exchange.tenant->name());
-  if (exchange.prompt_tokens >= 0) {
-    line.add("prompt_tokens", exchange.prompt_tokens);
-    line.add("output_tokens", exchange.output_tokens);
-  }
+  if (exchange.usage) log_usage(*exchange.usage, line);
   line.emit();
 }
 

@@ -21,6 +21,7 @@
 #include "server/http_message.h"
 #include "server/metrics.h"
 #include "server/tls.h"
+#include "server/usage.h"
 
 namespace sluice {
 
@@ -33,9 +34,7 @@ struct Exchange {
   size_t route_idx = 0;
   uint64_t tenant_salt = 0;
   std::shared_ptr<Tenant> tenant;  // null on routes that need no key
-  // For the log; -1: nothing was generated.
-  int64_t prompt_tokens = -1;
-  int64_t output_tokens = -1;
+  std::optional<Usage> usage;      // for the log
   std::chrono::steady_clock::time_point arrival;
 };
 
@@ -124,6 +123,8 @@ void handle_model(FrontEnd& front_end, Exchange exchange);
 void handle_health(FrontEnd& front_end, Exchange exchange);
 void handle_version(FrontEnd& front_end, Exchange exchange);
 void handle_metrics(FrontEnd& front_end, Exchange exchange);
+void handle_debug_state(FrontEnd& front_end, Exchange exchange);
+void handle_debug_trace(FrontEnd& front_end, Exchange exchange);
 void handle_load(FrontEnd& front_end, Exchange exchange);
 void handle_openapi(FrontEnd& front_end, Exchange exchange);
 void handle_tokenize(FrontEnd& front_end, Exchange exchange);

@@ -69,6 +69,7 @@ void Generation::accept(size_t choice_idx, const TokenOutput& output) {
   if (!output.prompt_logprobs.empty()) {
     return answer_->add_prompt(choice_idx, output.prompt_logprobs);
   }
+  choice.timings = output.timings;
   std::string text;
   if (output.token != kInvalidToken) append_token(choice_idx, output, text);
   if (choice.finish_reason == FinishReason::kNone && output.finish_reason != FinishReason::kNone) {
@@ -162,6 +163,11 @@ Usage Generation::usage() const {
   usage.prompt_tokens = prompt_tokens_;
   for (size_t i = 0; i < choices_.size(); ++i) {
     usage.completion_tokens += choices_[i].num_tokens;
+    const RequestTimings& timings = choices_[i].timings;
+    usage.timings.queued_ms = std::max(usage.timings.queued_ms, timings.queued_ms);
+    usage.timings.prefill_ms = std::max(usage.timings.prefill_ms, timings.prefill_ms);
+    usage.timings.decode_ms = std::max(usage.timings.decode_ms, timings.decode_ms);
+    usage.timings.num_preemptions += timings.num_preemptions;
     // The first choice of a prompt: the others find what it has just computed.
     if (i % static_cast<size_t>(request_.num_choices) == 0) {
       usage.cached_tokens += choices_[i].num_cached;

@@ -51,6 +51,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     int64_t num_tokens = 0;
     double sum_logprobs = 0;  // of its tokens, where they are known
     int64_t num_cached = 0;
+    RequestTimings timings;
   };
 
   void append_token(size_t choice_idx, const TokenOutput& output, std::string& text);

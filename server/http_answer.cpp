@@ -23,10 +23,9 @@ void start_generation(FrontEnd& front_end, Exchange exchange, Endpoint endpoint)
   auto request = validate_generation(context, exchange.request.body, endpoint);
   if (!request) return front_end.fail(exchange, request.error());
   std::string().swap(exchange.request.body);
-  exchange.prompt_tokens = num_prompt_tokens(*request);
-  exchange.output_tokens = 0;
-  const auto admitted =
-      exchange.tenant->admit(exchange.prompt_tokens, std::chrono::steady_clock::now());
+  const int64_t prompt_tokens = num_prompt_tokens(*request);
+  exchange.usage.emplace().prompt_tokens = prompt_tokens;
+  const auto admitted = exchange.tenant->admit(prompt_tokens, std::chrono::steady_clock::now());
   if (!admitted) return front_end.fail(exchange, admitted.error());
   lease_to(*request, exchange.tenant);
   auto answer =
@@ -152,7 +151,7 @@ void HttpAnswer::flush() {
 }
 
 void HttpAnswer::finish(std::span<const size_t> returned, const Usage& usage) {
-  exchange_.output_tokens = usage.completion_tokens;
+  exchange_.usage = usage;
   if (!request_->stream) return send_whole(returned, usage);
   begin_stream();
   // Usage and the end leave in one write: proxies read usage out of the last piece of body.

@@ -56,6 +56,16 @@ void IoWorker::watch(RequestId id, std::shared_ptr<Generation> generation, size_
   num_watched_.fetch_add(1);
 }
 
+void IoWorker::ask_state(int32_t num_steps, std::function<void(const EngineState&)> done) {
+  num_watched_.fetch_add(1);
+  front_end_.engine.report_state(num_steps, [this, done = std::move(done)](EngineState state) {
+    post([this, done, state = std::make_shared<const EngineState>(std::move(state))] {
+      done(*state);
+      num_watched_.fetch_sub(1);
+    });
+  });
+}
+
 void IoWorker::watch_deadlines(const void* key, std::function<void()> check) {
   deadline_checks_.emplace(key, std::move(check));
 }

@@ -53,6 +53,9 @@ class IoWorker final : public OutputSink {
   // Tokens of `id` go to choice `choice` of `generation` until its finish reason has come.
   void watch(RequestId id, std::shared_ptr<Generation> generation, size_t choice);
 
+  // What the engine says of itself, on this thread.
+  void ask_state(int32_t num_steps, std::function<void(const EngineState&)> done);
+
   // Calls `check` about every 100 ms until forget_deadlines(key).
   void watch_deadlines(const void* key, std::function<void()> check);
 
@@ -60,7 +63,7 @@ class IoWorker final : public OutputSink {
 
   std::span<char> scratch() { return scratch_; }
 
-  // Any thread: requests whose end the engine has not yet reported.
+  // Any thread: requests whose end, and questions whose answer, the engine has not yet reported.
   [[nodiscard]] int64_t num_watched() const { return num_watched_.load(); }
 
  private:

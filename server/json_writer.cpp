@@ -156,6 +156,15 @@ JsonWriter& JsonWriter::number(float value) {
   return *this;
 }
 
+JsonWriter& JsonWriter::decimal(double value) {
+  separate();
+  char buffer[64];
+  const auto result =
+      std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed, 3);
+  out_.append(buffer, result.ptr);
+  return *this;
+}
+
 JsonWriter& JsonWriter::raw(std::string_view json) {
   separate();
   out_ += json;

@@ -32,6 +32,7 @@ class JsonWriter {
   JsonWriter& string(std::string_view value);
   JsonWriter& integer(int64_t value);
   JsonWriter& number(float value);
+  JsonWriter& decimal(double value);  // three digits after the point
 
   JsonWriter& boolean(bool value) { return raw(value ? "true" : "false"); }
 

@@ -66,6 +66,8 @@ void write_usage(JsonWriter& json, const Usage& usage) {
   json.key("total_tokens").integer(usage.prompt_tokens + usage.completion_tokens);
   json.key("prompt_tokens_details").open_object();
   json.key("cached_tokens").integer(usage.cached_tokens).close_object();
+  json.key("timings");
+  write_timings(json, usage.timings);
   json.close_object();
 }
 

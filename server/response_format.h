@@ -10,14 +10,9 @@
 
 #include "engine/core/types.h"
 #include "server/parameters.h"
+#include "server/usage.h"
 
 namespace sluice {
-
-struct Usage {
-  int64_t prompt_tokens = 0;
-  int64_t completion_tokens = 0;
-  int64_t cached_tokens = 0;
-};
 
 // One choice, whole or the piece of an event.
 struct ChoiceText {

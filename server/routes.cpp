@@ -22,6 +22,8 @@ constexpr std::array kRoutes = {
     Route{"GET", "/version", handle_version, RouteAuth::kOpen},
     Route{"GET", "/metrics", handle_metrics, RouteAuth::kOpen},
     Route{"GET", "/load", handle_load, RouteAuth::kOpen},
+    Route{"GET", "/debug/state", handle_debug_state, RouteAuth::kKey},
+    Route{"GET", "/debug/trace", handle_debug_trace, RouteAuth::kKey},
     Route{"GET", "/openapi.json", handle_openapi, RouteAuth::kOpen},
     Route{"POST", "/tokenize", handle_tokenize, RouteAuth::kOpen},
     Route{"POST", "/detokenize", handle_detokenize, RouteAuth::kOpen},

@@ -73,8 +73,9 @@ void GrpcCall::run() {
   }
   auto request = decode(front_end_.validation_context(tenant_->salt(), arrival_));
   if (!request) return fail(request.error());
-  prompt_tokens_ = num_prompt_tokens(*request);
-  const auto admitted = tenant_->admit(prompt_tokens_, Clock::now());
+  const int64_t prompt_tokens = num_prompt_tokens(*request);
+  usage_.emplace().prompt_tokens = prompt_tokens;
+  const auto admitted = tenant_->admit(prompt_tokens, Clock::now());
   if (!admitted) return fail(admitted.error());
   lease_to(*request, tenant_);
   context_->AddInitialMetadata("x-sluice-seed",
@@ -103,7 +104,7 @@ void GrpcCall::flush() {
 }
 
 void GrpcCall::tell(const ChoiceNews& news, const Usage& usage) {
-  output_tokens_ = usage.completion_tokens;
+  usage_ = usage;
   add_news(news);
 }
 
@@ -163,9 +164,7 @@ void GrpcCall::log() const {
   line.add("path", "/" + std::string(method.service) + "/" + std::string(method.method));
   line.add("status", GrpcCounters::kCodes[static_cast<size_t>(status_->error_code())]);
   line.add("ms", elapsed.count()).add("key", tenant_->name());
-  if (prompt_tokens_ >= 0) {
-    line.add("prompt_tokens", prompt_tokens_).add("output_tokens", output_tokens_);
-  }
+  if (usage_) log_usage(*usage_, line);
   line.emit();
 }
 

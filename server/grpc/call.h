@@ -99,8 +99,7 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
   bool writing_ = false;
   bool finished_ = false;
   const std::string request_id_;  // for the log, like the next two
-  int64_t prompt_tokens_ = -1;
-  int64_t output_tokens_ = 0;
+  std::optional<Usage> usage_;  // for the log
   Clock::time_point last_progress_;  // of a write, or of the status
 };
 

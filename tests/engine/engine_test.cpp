@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -261,6 +262,86 @@ TEST(Engine, ManyThreadsSubmitAndAbortAndEveryRequestEndsOnce) {
   }
   engine->stop();
   EXPECT_EQ(engine->stats().num_blocks_used, 0);
+}
+
+EngineState ask_state(Engine& engine, int32_t num_steps) {
+  std::promise<EngineState> answer;
+  engine.report_state(num_steps, [&](EngineState state) { answer.set_value(std::move(state)); });
+  return answer.get_future().get();
+}
+
+TEST(Engine, StateShowsWhatRunsWhatWaitsAndTheLastSteps) {
+  Config config = tiny_config();
+  config.max_num_seqs = 1;
+  const auto engine = start(config);
+  CollectingSink sink;
+  const RequestId first = *engine->submit(make_request(std::vector<TokenId>(40, 7), 1000), sink);
+  const RequestId second = *engine->submit(make_request({1, 2, 3}, 5), sink);
+  sink.wait_tokens(first, 4);
+  const EngineState state = ask_state(*engine, 1000);
+  ASSERT_EQ(state.requests.size(), 2U);
+  const RequestSummary& running = state.requests[0];
+  EXPECT_EQ(running.id, first);
+  EXPECT_EQ(running.status, "running");
+  EXPECT_EQ(running.num_prompt_tokens, 40);
+  EXPECT_GE(running.num_generated, 4);
+  EXPECT_EQ(running.num_computed_tokens, 40 + running.num_generated - 1);
+  EXPECT_EQ(running.num_blocks, (running.num_computed_tokens + 15) / 16);
+  EXPECT_GT(running.timings.prefill_ms, 0);
+  const RequestSummary& waiting = state.requests[1];
+  EXPECT_EQ(waiting.id, second);
+  EXPECT_EQ(waiting.status, "waiting");
+  EXPECT_GT(waiting.timings.queued_ms, 0);
+  EXPECT_EQ(waiting.timings.prefill_ms, 0);
+  EXPECT_EQ(state.stats.num_requests_running, 1);
+  EXPECT_EQ(state.stats.num_blocks_used + state.num_blocks_free + state.num_blocks_cached,
+            state.stats.num_blocks_total);
+
+  // The steps are all there: the request's tokens, each once and in order.
+  ASSERT_EQ(state.steps.size(), state.stats.num_steps);
+  int32_t position = 0;
+  for (const StepRecord& step : state.steps) {
+    EXPECT_EQ(step.number, static_cast<uint64_t>(&step - state.steps.data()) + 1);
+    EXPECT_LE(step.begin_ns, step.scheduled_ns);
+    EXPECT_LT(step.scheduled_ns, step.executed_ns);
+    EXPECT_LE(step.executed_ns, step.sampled_ns);
+    EXPECT_LE(step.sampled_ns, step.end_ns);
+    ASSERT_EQ(step.items.size(), 1U);
+    EXPECT_EQ(step.items[0].id, first);
+    EXPECT_EQ(step.items[0].position, position);
+    EXPECT_EQ(step.items[0].num_tokens, step.num_tokens);
+    position += step.num_tokens;
+  }
+  EXPECT_EQ(position, running.num_computed_tokens);
+  EXPECT_EQ(ask_state(*engine, 2).steps.size(), 2U);
+}
+
+TEST(Engine, StateIsToldAfterTheEndToo) {
+  const auto engine = start(tiny_config());
+  CollectingSink sink;
+  sink.wait(*engine->submit(make_request({1, 2, 3}, 5), sink));
+  EXPECT_TRUE(ask_state(*engine, 10).requests.empty());
+  engine->stop();
+  const EngineState state = ask_state(*engine, 10);
+  EXPECT_EQ(state.stats.num_steps, 5U);
+  EXPECT_TRUE(state.steps.empty());
+}
+
+TEST(Engine, TimingsAddUpAndCountPreemptions) {
+  Config config = tiny_config();
+  config.debug_preempt_every = 4;
+  const auto engine = start(config);
+  CollectingSink sink;
+  const auto begin = std::chrono::steady_clock::now();
+  const Collected result = sink.wait(*engine->submit(make_request({1, 2, 3}, 40), sink));
+  const std::chrono::duration<double, std::milli> elapsed =
+      std::chrono::steady_clock::now() - begin;
+  const RequestTimings& timings = result.timings;
+  EXPECT_GT(timings.prefill_ms, 0);
+  EXPECT_GT(timings.decode_ms, 0);
+  EXPECT_LE(timings.queued_ms + timings.prefill_ms + timings.decode_ms, elapsed.count());
+  EXPECT_GT(timings.num_preemptions, 0);
+  EXPECT_EQ(static_cast<uint64_t>(timings.num_preemptions), engine->stats().num_preemptions);
 }
 
 TEST(Engine, UnreadableAndUnfittingModelsAreOneLine) {

@@ -65,6 +65,84 @@ TEST(Keys, GuardTheApiAndNothingElse) {
   EXPECT_EQ(status_with("/metrics", ""), 200);
 }
 
+// One request that runs, one that waits, and two steps.
+EngineState scripted_state() {
+  EngineState state;
+  state.num_blocks_free = 5;
+  state.requests.push_back({.id = RequestId(7),
+                            .status = "running",
+                            .num_prompt_tokens = 12,
+                            .num_computed_tokens = 13,
+                            .num_generated = 2,
+                            .timings = {.queued_ms = 0.25}});
+  state.requests.push_back({.id = RequestId(8), .status = "waiting"});
+  for (int64_t i = 1; i <= 2; ++i) {
+    StepRecord& step = state.steps.emplace_back();
+    step.number = static_cast<uint64_t>(i);
+    step.begin_ns = i * 10'000'000;
+    step.scheduled_ns = step.begin_ns + 1'000'000;
+    step.executed_ns = step.begin_ns + 4'000'000;
+    step.sampled_ns = step.begin_ns + 6'000'000;
+    step.end_ns = step.begin_ns + 6'500'000;
+    step.num_tokens = 12;
+    step.num_running = 1;
+    step.items.push_back({.id = RequestId(7), .position = 3, .num_tokens = 12, .samples = true});
+  }
+  return state;
+}
+
+TEST(Debug, StateListsRequestsAndSteps) {
+  FakeEngine engine;
+  engine.set_state(scripted_state());
+  RunningServer server(engine);
+  const Json state = Json::parse(get(server, "/debug/state").body);
+  EXPECT_EQ(state["kv_blocks"]["free"], 5);
+  ASSERT_EQ(state["requests"].size(), 2U);
+  EXPECT_EQ(state["requests"][0]["id"], 7);
+  EXPECT_EQ(state["requests"][0]["status"], "running");
+  EXPECT_EQ(state["requests"][0]["computed_tokens"], 13);
+  EXPECT_EQ(state["requests"][0]["timings"]["queued_ms"], 0.25);
+  EXPECT_EQ(state["requests"][1]["status"], "waiting");
+  ASSERT_EQ(state["steps"].size(), 2U);
+  EXPECT_EQ(state["steps"][1]["number"], 2);
+  EXPECT_EQ(state["steps"][1]["ms"], 6.5);
+  EXPECT_EQ(state["steps"][1]["execute_ms"], 3.0);
+  EXPECT_EQ(state["steps"][1]["requests"],
+            Json::parse(R"([{"id":7,"position":3,"tokens":12,"samples":true}])"));
+}
+
+TEST(Debug, TraceHoldsEachPhaseInsideItsStep) {
+  FakeEngine engine;
+  engine.set_state(scripted_state());
+  RunningServer server(engine);
+  const Json trace = Json::parse(get(server, "/debug/trace").body);
+  int num_phases = 0;
+  int num_items = 0;
+  Json step;
+  for (const Json& event : trace["traceEvents"]) {
+    if (event["ph"] != "X") continue;
+    const bool is_step = event["name"].get<std::string>().starts_with("step");
+    if (is_step) step = event;
+    EXPECT_GE(event["ts"], step["ts"]);
+    EXPECT_LE(event["ts"].get<double>() + event["dur"].get<double>(),
+              step["ts"].get<double>() + step["dur"].get<double>());
+    num_phases += event["pid"] == step["pid"] && !is_step;
+    num_items += event["tid"] == 7;
+  }
+  EXPECT_EQ(step["dur"], 6500.0);
+  EXPECT_EQ(num_phases, 2 * 4);
+  EXPECT_EQ(num_items, 2);
+}
+
+TEST(Debug, NeedsAKeyWhereThereAreKeys) {
+  FakeEngine engine;
+  Config config;
+  config.api_key = {"first"};
+  RunningServer server(engine, config);
+  EXPECT_EQ(get(server, "/debug/state").status, 401);
+  EXPECT_EQ(get(server, "/debug/trace").status, 401);
+}
+
 TEST(Keys, GiveEachTenantItsOwnPrefixCache) {
   FakeEngine engine;
   Config config;

@@ -63,7 +63,12 @@ TEST(Chat, AnswersWithOneMessageAndUsage) {
             (Json{{"prompt_tokens", 1 + 5 + 2 + 1 + 1 + 1 + 10},
                   {"completion_tokens", 6},
                   {"total_tokens", 27},
-                  {"prompt_tokens_details", {{"cached_tokens", 3}}}}));
+                  {"prompt_tokens_details", {{"cached_tokens", 3}}},
+                  {"timings",
+                   {{"queued_ms", 1.5},
+                    {"prefill_ms", 20.0},
+                    {"decode_ms", 6.0},
+                    {"preemptions", 2}}}}));
   EXPECT_EQ(static_cast<int64_t>(engine.submitted().at(0).sampling.seed), -7);
 }
 

@@ -28,6 +28,7 @@ struct Collected {
   ErrorCode error_code = ErrorCode::kInternal;
   int32_t retry_after_s = 0;
   int32_t num_cached_tokens = 0;
+  RequestTimings timings;  // of the last output
   int num_ends = 0;
 };
 
@@ -46,6 +47,7 @@ class CollectingSink final : public OutputSink {
             collected.top_logprobs.end(), output.top_logprobs.begin(), output.top_logprobs.end());
       }
       collected.num_cached_tokens = output.num_cached_tokens;
+      collected.timings = output.timings;
       if (output.finish_reason != FinishReason::kNone) {
         collected.finish_reason = output.finish_reason;
         collected.error = output.error;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -67,6 +68,11 @@ class FakeEngine final : public Engine {
     stats_ = stats;
   }
 
+  void set_state(EngineState state) {
+    const std::scoped_lock lock(mutex_);
+    state_ = std::move(state);
+  }
+
   void set_step_delay(std::chrono::microseconds delay) { step_delay_us_ = delay.count(); }
 
   // One token to every running request, one batch to every sink.
@@ -125,6 +131,18 @@ class FakeEngine final : public Engine {
     EngineStats stats = stats_;
     stats.draining = draining_;
     return stats;
+  }
+
+  void report_state(int32_t num_steps, std::function<void(EngineState)> done) override {
+    EngineState state;
+    {
+      const std::scoped_lock lock(mutex_);
+      state = state_;
+    }
+    state.stats = stats();
+    const auto surplus = static_cast<int64_t>(state.steps.size()) - num_steps;
+    if (surplus > 0) state.steps.erase(state.steps.begin(), state.steps.begin() + surplus);
+    done(std::move(state));
   }
 
   const ModelInfo& model() const override { return model_; }
@@ -188,6 +206,10 @@ class FakeEngine final : public Engine {
     }
     if (running.num_tokens == 0) output.num_cached_tokens = 3;
     ++running.num_tokens;
+    output.timings = {.queued_ms = 1.5,
+                      .prefill_ms = 20,
+                      .decode_ms = static_cast<double>(running.num_tokens),
+                      .num_preemptions = 2};
     const auto& stops = sampling.stop_token_ids;
     const bool is_end = output.token == ByteTokenizer::kTurnEnd && !sampling.ignore_eos;
     if (is_end || std::find(stops.begin(), stops.end(), output.token) != stops.end()) {
@@ -239,6 +261,7 @@ class FakeEngine final : public Engine {
   std::atomic<int32_t> fail_retry_s_ = 0;
   std::vector<ValidRequest> submitted_;
   EngineStats stats_;
+  EngineState state_;
   uint64_t last_id_ = 0;
   int num_aborted_ = 0;
   bool draining_ = false;

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// Endpoints that show what the engine is doing: its queues and last steps, and the same steps as a
+// trace for chrome://tracing or ui.perfetto.dev. They name requests by number and say nothing of
+// their contents.
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "server/front_end.h"
+#include "server/io_worker.h"
+#include "server/json_writer.h"
+#include "server/usage.h"
+
+namespace sluice {
+namespace {
+
+constexpr int32_t kShownSteps = 100;
+
+double ms_between(int64_t from_ns, int64_t to_ns) {
+  return static_cast<double>(to_ns - from_ns) / 1e6;
+}
+
+void write_request(JsonWriter& json, const RequestSummary& request) {
+  json.open_object().key("id").integer(static_cast<int64_t>(request.id.value));
+  json.key("status").string(request.status).key("priority").integer(request.priority);
+  json.key("age_ms").decimal(request.age_ms);
+  json.key("prompt_tokens").integer(request.num_prompt_tokens);
+  json.key("cached_tokens").integer(request.num_cached_tokens);
+  json.key("computed_tokens").integer(request.num_computed_tokens);
+  json.key("generated_tokens").integer(request.num_generated);
+  json.key("max_tokens").integer(request.max_tokens);
+  json.key("blocks").integer(request.num_blocks);
+  json.key("timings");
+  write_timings(json, request.timings);
+  json.close_object();
+}
+
+void write_step(JsonWriter& json, const StepRecord& step) {
+  json.open_object().key("number").integer(static_cast<int64_t>(step.number));
+  json.key("ms").decimal(ms_between(step.begin_ns, step.end_ns));
+  json.key("schedule_ms").decimal(ms_between(step.begin_ns, step.scheduled_ns));
+  json.key("execute_ms").decimal(ms_between(step.scheduled_ns, step.executed_ns));
+  json.key("sample_ms").decimal(ms_between(step.executed_ns, step.sampled_ns));
+  json.key("commit_ms").decimal(ms_between(step.sampled_ns, step.end_ns));
+  json.key("predicted_ms").decimal(step.predicted_ms);
+  json.key("tokens").integer(step.num_tokens);
+  json.key("prefill_tokens").integer(step.num_prefill_tokens);
+  json.key("preempted").integer(step.num_preempted);
+  json.key("running").integer(step.num_running).key("waiting").integer(step.num_waiting);
+  json.key("requests").open_array();
+  for (const StepItem& item : step.items) {
+    json.open_object().key("id").integer(static_cast<int64_t>(item.id.value));
+    json.key("position").integer(item.position).key("tokens").integer(item.num_tokens);
+    json.key("samples").boolean(item.samples).close_object();
+  }
+  json.close_array().close_object();
+}
+
+std::string state_json(const EngineState& state) {
+  const EngineStats& stats = state.stats;
+  std::string out;
+  JsonWriter json(out);
+  json.open_object().key("running").integer(stats.num_requests_running);
+  json.key("waiting").integer(stats.num_requests_waiting);
+  json.key("draining").boolean(stats.draining);
+  json.key("kv_blocks").open_object().key("total").integer(stats.num_blocks_total);
+  json.key("referenced").integer(stats.num_blocks_used);
+  json.key("cached").integer(state.num_blocks_cached);
+  json.key("free").integer(state.num_blocks_free);
+  json.key("block_size").integer(stats.block_size).close_object();
+  json.key("requests").open_array();
+  for (const RequestSummary& request : state.requests) write_request(json, request);
+  json.close_array().key("steps").open_array();
+  for (const StepRecord& step : state.steps) write_step(json, step);
+  json.close_array().close_object();
+  return out;
+}
+
+// The "Trace Event Format": complete events ("X") with microseconds; names by metadata ("M").
+class Trace {
+ public:
+  Trace() : json_(out_) {
+    json_.open_object().key("displayTimeUnit").string("ms").key("traceEvents").open_array();
+    name_process(kEngine, "engine");
+    name_process(kRequests, "requests");
+  }
+
+  void add(const StepRecord& step) {
+    open_slice("step " + std::to_string(step.number), kEngine, 0, step.begin_ns, step.end_ns);
+    json_.key("args").open_object().key("tokens").integer(step.num_tokens);
+    json_.key("prefill_tokens").integer(step.num_prefill_tokens);
+    json_.key("preempted").integer(step.num_preempted);
+    json_.key("predicted_ms").decimal(step.predicted_ms).close_object().close_object();
+    add_slice("schedule", kEngine, 0, step.begin_ns, step.scheduled_ns);
+    add_slice("execute", kEngine, 0, step.scheduled_ns, step.executed_ns);
+    add_slice("sample", kEngine, 0, step.executed_ns, step.sampled_ns);
+    add_slice("commit", kEngine, 0, step.sampled_ns, step.end_ns);
+    open_event("requests", "C", kEngine, 0).key("ts").decimal(us(step.end_ns));
+    json_.key("args").open_object().key("running").integer(step.num_running);
+    json_.key("waiting").integer(step.num_waiting).close_object().close_object();
+    for (const StepItem& item : step.items) {
+      const std::string what = std::to_string(item.num_tokens) + " from " +
+                               std::to_string(item.position) + (item.samples ? ", sampled" : "");
+      add_slice(
+          what, kRequests, static_cast<int64_t>(item.id.value), step.scheduled_ns, step.sampled_ns);
+    }
+  }
+
+  std::string take() {
+    json_.close_array().close_object();
+    return std::move(out_);
+  }
+
+ private:
+  static constexpr int64_t kEngine = 1;
+  static constexpr int64_t kRequests = 2;
+
+  static double us(int64_t ns) { return static_cast<double>(ns) / 1e3; }
+
+  JsonWriter& open_event(std::string_view name, std::string_view phase, int64_t pid, int64_t tid) {
+    json_.open_object().key("name").string(name).key("ph").string(phase);
+    return json_.key("pid").integer(pid).key("tid").integer(tid);
+  }
+
+  void open_slice(
+      std::string_view name, int64_t pid, int64_t tid, int64_t begin_ns, int64_t end_ns) {
+    open_event(name, "X", pid, tid).key("ts").decimal(us(begin_ns));
+    json_.key("dur").decimal(us(end_ns - begin_ns));
+  }
+
+  void add_slice(
+      std::string_view name, int64_t pid, int64_t tid, int64_t begin_ns, int64_t end_ns) {
+    open_slice(name, pid, tid, begin_ns, end_ns);
+    json_.close_object();
+  }
+
+  void name_process(int64_t pid, std::string_view name) {
+    open_event("process_name", "M", pid, 0).key("args").open_object().key("name").string(name);
+    json_.close_object().close_object();
+  }
+
+  std::string out_;
+  JsonWriter json_;
+};
+
+std::string trace_json(const EngineState& state) {
+  Trace trace;
+  for (const StepRecord& step : state.steps) trace.add(step);
+  return trace.take();
+}
+
+void answer(FrontEnd& front_end,
+            Exchange exchange,
+            int32_t num_steps,
+            std::string (*write)(const EngineState&)) {
+  IoWorker& worker = exchange.writer->worker();
+  worker.ask_state(num_steps,
+                   [&front_end, exchange = std::move(exchange), write](const EngineState& state) {
+                     HttpResponse response;
+                     response.body = write(state);
+                     front_end.respond(exchange, std::move(response));
+                   });
+}
+
+}  // namespace
+
+void handle_debug_state(FrontEnd& front_end, Exchange exchange) {
+  answer(front_end, std::move(exchange), kShownSteps, state_json);
+}
+
+void handle_debug_trace(FrontEnd& front_end, Exchange exchange) {
+  answer(front_end, std::move(exchange), kKeptSteps, trace_json);
+}
+
+}  // namespace sluice

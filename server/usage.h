@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a request has cost, as answers and the log tell it.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/core/engine_state.h"
+
+namespace sluice {
+
+class JsonWriter;
+class LogLine;
+
+struct Usage {
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+  int64_t cached_tokens = 0;
+  RequestTimings timings;  // the longest of any choice; preemptions of all
+};
+
+void write_timings(JsonWriter& json, const RequestTimings& timings);
+void log_usage(const Usage& usage, LogLine& line);
+
+}  // namespace sluice
