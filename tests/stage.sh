@@ -38,6 +38,7 @@ case "$stage" in
     threaded=(core_test runtime_test engine_test determinism_test kv_event_publisher_test
       server_http_test offline_run_test load_run_test load_tls_test)
     ninja -C build-tsan "${threaded[@]}"
+    export TSAN_OPTIONS="suppressions=$PWD/tests/tsan_suppressions.txt"
     run_tests build-tsan -R "^($(IFS='|' && echo "${threaded[*]}"))\$"
     ;;
   clang)

@@ -24,10 +24,9 @@ class OutputQueue final : public OutputSink {
   // Engine thread.
   void publish(OutputBatch batch) override {
     const auto now = std::chrono::steady_clock::now();
-    {
-      const std::scoped_lock lock(mutex_);
-      for (TokenOutput& output : batch.outputs) outputs_.push_back({std::move(output), now});
-    }
+    // Notified under the lock: with the last output its reader may destroy this queue.
+    const std::scoped_lock lock(mutex_);
+    for (TokenOutput& output : batch.outputs) outputs_.push_back({std::move(output), now});
     ready_.notify_one();
   }
 

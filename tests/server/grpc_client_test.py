@@ -58,12 +58,13 @@ class Client:
         request = b"\x0a" + bytes([len(name)]) + name if name else b""
         return self.channel.unary_unary(f"/{HEALTH}/Check")(request, timeout=10)[1]
 
-    def generate(self, prompt, stream=True, **sampling):
+    def generate(self, prompt, stream=True, on_message=lambda: None, **sampling):
         """Token ids and log-probabilities, checked for wholeness."""
         ids, logprobs, complete = [], [], None
         for response in self.call(VLLM, "Generate", tokenized={"input_ids": prompt}, stream=stream,
                                   sampling_params={"logprobs": 1, **sampling}):
             assert complete is None, "a message after the last"
+            on_message()
             if response.HasField("chunk"):
                 ids += response.chunk.token_ids
                 logprobs += response.chunk.output_logprobs.token_logprobs
@@ -217,18 +218,21 @@ def check_streams(server, client, seconds):
 
 
 def start_streams(client, count, max_tokens):
-    """Answers and error codes fill the lists that are returned."""
+    """Returns when all have begun; answers and error codes fill the lists that are returned."""
     answers, codes = [], []
 
-    def run():
+    def run(begun):
         try:
-            answers.append(client.generate([5] * 8, max_tokens=max_tokens, ignore_eos=True))
+            answers.append(client.generate([5] * 8, on_message=begun.set, max_tokens=max_tokens,
+                                           ignore_eos=True))
         except grpc.RpcError as error:
             codes.append(error.code())
 
-    threads = [threading.Thread(target=run) for _ in range(count)]
+    events = [threading.Event() for _ in range(count)]
+    threads = [threading.Thread(target=run, args=(event,)) for event in events]
     for thread in threads:
         thread.start()
+    assert all(event.wait(timeout=60) for event in events)
     return threads, answers, codes
 
 
@@ -238,15 +242,15 @@ def check_drain(binary, model):
     client = Client(server)
     assert client.health() == 1
     client.services()
-    threads, answers, codes = start_streams(client, 100, 400)
-    wait_until("running", lambda: server.metric("vllm:num_requests_running") == 100)
+    threads, answers, codes = start_streams(client, 100, 1000)
+    assert not answers, "the streams are meant to be long"
     server.process.send_signal(signal.SIGTERM)
     wait_until("not serving", lambda: client.health() == client.health(VLLM) == 2, 2)
     expect_code(grpc.StatusCode.UNAVAILABLE, lambda: client.generate([1]))
     for thread in threads:
         thread.join()
     assert not codes and len(answers) == 100, codes
-    assert all(len(ids) == 400 for ids, _ in answers)
+    assert all(len(ids) == 1000 for ids, _ in answers)
     assert server.process.wait(timeout=60) == 0
 
 
@@ -255,7 +259,6 @@ def check_cut(binary, model):
     server = Server(binary, model, "--grpc-port", "0", "--drain-timeout-s", "0")
     client = Client(server)
     threads, answers, codes = start_streams(client, 8, server.max_len - 16)
-    wait_until("running", lambda: server.metric("vllm:num_requests_running") == 8)
     server.process.send_signal(signal.SIGTERM)
     for thread in threads:
         thread.join()
