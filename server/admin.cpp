@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Endpoints that answer at once: models, health, version, load, metrics.
 #include <algorithm>
+#include <charconv>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "server/api_errors.h"
@@ -22,6 +25,23 @@ void write_model(JsonWriter& json, const FrontEnd& front_end, const std::string&
   json.close_object().close_object();
 }
 
+// "org%2Fname" as "org/name": clients that put a name into a path encode it.
+std::string percent_decoded(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    unsigned char byte = 0;
+    const char* const digits = text.data() + i + 1;
+    if (text[i] == '%' && i + 2 < text.size() &&
+        std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2) {
+      out += static_cast<char>(byte);
+      i += 2;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 void handle_models(FrontEnd& front_end, Exchange exchange) {
@@ -35,7 +55,8 @@ void handle_models(FrontEnd& front_end, Exchange exchange) {
 
 void handle_model(FrontEnd& front_end, Exchange exchange) {
   constexpr size_t kPrefixLength = sizeof "/v1/models/" - 1;
-  const std::string name = exchange.request.path.substr(kPrefixLength);
+  const std::string name =
+      percent_decoded(std::string_view(exchange.request.path).substr(kPrefixLength));
   const auto& names = front_end.model_names;
   if (std::find(names.begin(), names.end(), name) == names.end()) {
     return front_end.fail(exchange,

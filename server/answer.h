@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "engine/engine.h"
@@ -35,6 +36,9 @@ class Answer {
 
   // The thread of this answer, whose sink the engine is given.
   [[nodiscard]] virtual IoWorker& worker() = 0;
+
+  // What log lines call the request: its client's name for it, or the answer's own. Once prepared.
+  [[nodiscard]] virtual const std::string& request_id() const = 0;
 
   // Before anything else. `request` outlives the answer's other calls, its `requests` do not.
   virtual void prepare(const GenerationRequest& request) = 0;

@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,12 +30,11 @@ class Authenticator {
   // Any thread: reads the key file, again too. On error the old keys stay. Tenants are known by
   // their names: with a new key they keep what they owe.
   Expected<void> load();
+  // The same with what the file holds.
+  Expected<void> load_text(std::string_view text);
 
   // Any thread. Reads "Authorization: Bearer KEY" or "x-api-key: KEY". Null: not let in.
   [[nodiscard]] std::shared_ptr<Tenant> find_tenant(const HttpRequest& request) const;
-
-  // The tenant's salt for its prefix cache, 0 where no keys are configured; nothing: not let in.
-  [[nodiscard]] std::optional<uint64_t> authenticate(const HttpRequest& request) const;
 
  private:
   using Digest = std::array<unsigned char, 32>;

@@ -15,6 +15,7 @@
 #include "server/api_errors.h"
 #include "server/inflate.h"
 #include "server/io_worker.h"
+#include "server/request_id.h"
 
 namespace sluice {
 
@@ -28,15 +29,23 @@ namespace {
 constexpr size_t kMaxUnparsedBytes = 64 << 10;
 constexpr std::chrono::seconds kLingerTime{2};
 
-bool is_safe_request_id(std::string_view id) {
-  constexpr size_t kMaxLength = 128;
-  if (id.empty() || id.size() > kMaxLength) return false;
-  for (const char c : id) {
-    const bool is_alnum =
-        (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-    if (!is_alnum && c != '-' && c != '_' && c != '.' && c != ':') return false;
+// A target's path: of "/path?query", or of the absolute form that proxies are sent (RFC 9112, 3.2).
+std::string path_of(std::string_view target) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!boost::beast::iequals(target.substr(0, scheme.size()), scheme)) continue;
+    target.remove_prefix(scheme.size());
+    target.remove_prefix(std::min(target.find_first_of("/?"), target.size()));
+    if (!target.starts_with('/')) return "/";
+    break;
   }
-  return true;
+  return std::string(target.substr(0, target.find('?')));
+}
+
+// The library takes line ends inside of a quoted extension, where a proxy may see the chunk begin.
+void check_extension(std::uint64_t, boost::beast::string_view extension, error_code& error) {
+  const bool is_one_line = std::ranges::all_of(
+      extension, [](char c) { return static_cast<unsigned char>(c) >= 0x20 || c == '\t'; });
+  if (!is_one_line) error = http::error::bad_chunk_extension;
 }
 
 }  // namespace
@@ -53,10 +62,16 @@ ConnectionLimits::ConnectionLimits(const Config& config)
       ping_interval(config.ping_interval_s) {}
 
 struct Connection::Parser {
+  Parser() { beast.on_chunk_header(check_extension); }
+
   http::request_parser<http::string_body> beast;
   size_t header_bytes = 0;  // parsed so far
   bool header_checked = false;
   bool is_gzip = false;
+  // From the header alone: the library puts trailers among its fields, and a trailer must not say
+  // who asks or what becomes of the connection (RFC 9110, 6.5.1).
+  HttpRequest request;
+  bool keep_alive = false;
 };
 
 Connection::Connection(StreamSocket socket,
@@ -78,10 +93,6 @@ void Connection::start() {
   socket_.non_blocking(true, ignored);
   socket_.set_option(boost::asio::ip::tcp::no_delay(true), ignored);
   wait_readable();
-}
-
-bool Connection::is_idle() const {
-  return state_ == State::kReading && input_.empty() && parser_ == nullptr && !writing_;
 }
 
 void Connection::wait_readable() {
@@ -157,6 +168,7 @@ bool Connection::parse_some() {
     if (beast.is_header_done() && !parser_->header_checked) {
       parser_->header_checked = true;
       if (!check_header()) return false;
+      read_header();
       beast.eager(true);
     }
   }
@@ -228,32 +240,33 @@ bool Connection::check_header() {
   return true;
 }
 
-void Connection::dispatch() {
-  auto& message = parser_->beast.get();
-  HttpRequest request;
-  request.method.assign(message.method_string().data(), message.method_string().size());
-  request.path.assign(message.target().data(), message.target().size());
-  if (const size_t query = request.path.find('?'); query != std::string::npos) {
-    request.path.resize(query);
-  }
+void Connection::read_header() {
+  const auto& message = parser_->beast.get();
   const auto header = [&message](auto name) {
     const auto value = message[name];
     return std::string(value.data(), value.size());
   };
+  HttpRequest& request = parser_->request;
+  request.method.assign(message.method_string().data(), message.method_string().size());
+  request.path = path_of({message.target().data(), message.target().size()});
   request.authorization = header(http::field::authorization);
   request.api_key = header("x-api-key");
-  request.request_id = header("x-request-id");
-  if (!is_safe_request_id(request.request_id)) request.request_id.clear();
+  request.request_id = safe_request_id(header("x-request-id"));
   request.origin = header(http::field::origin);
   request.wanted_headers = header(http::field::access_control_request_headers);
+  parser_->keep_alive = message.keep_alive();
+}
+
+void Connection::dispatch() {
+  auto& message = parser_->beast.get();
+  HttpRequest request = std::move(parser_->request);
   request.body = std::move(message.body());
   if (parser_->is_gzip && !inflate_body(request.body)) return;
-  keep_alive_ = message.keep_alive();
+  keep_alive_ = parser_->keep_alive;
   use_chunks_ = message.version() >= 11;
   is_head_ = request.method == "HEAD";
   request_id_ = request.request_id;
   cors_lines_ = limits_.cors.header_lines(request.origin);
-  streaming_ = false;
   response_complete_ = false;
   parser_.reset();
   state_ = State::kHandling;
@@ -280,7 +293,6 @@ void Connection::fail_request(int status, const std::string& message) {
   is_head_ = false;
   request_id_.clear();
   cors_lines_ = limits_.cors.header_lines({});
-  streaming_ = false;
   response_complete_ = false;
   state_ = State::kHandling;
   worker_.request_started();
@@ -317,7 +329,6 @@ void Connection::send(HttpResponse response) {
 
 void Connection::start_stream(const HttpHeaders& headers) {
   if (state_ != State::kHandling) return;
-  streaming_ = true;
   if (!use_chunks_) keep_alive_ = false;
   std::string framing =
       "Content-Type: text/event-stream; charset=utf-8\r\n"

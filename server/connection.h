@@ -55,8 +55,6 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   void check_deadlines(Clock::time_point now);
   // Ends it at once; the handler of an open request hears of the disconnect.
   void close();
-  // No request is being read or answered.
-  [[nodiscard]] bool is_idle() const;
 
   // ResponseWriter.
   void send(HttpResponse response) override;
@@ -80,6 +78,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   void process_input();
   bool parse_some();
   bool check_header();
+  void read_header();
   void dispatch();
   void fail_request(int status, const std::string& message);
   void append_head(int status, const HttpHeaders& headers, std::string_view framing);
@@ -110,7 +109,6 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   bool keep_alive_ = true;
   bool is_head_ = false;
   bool use_chunks_ = true;  // HTTP/1.0 streams end with the connection
-  bool streaming_ = false;
   bool response_complete_ = false;
   std::string request_id_;
   std::string cors_lines_;

@@ -4,10 +4,13 @@
 #include <algorithm>
 #include <ctime>
 #include <fstream>
+#include <limits>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "engine/core/log.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "server/api_errors.h"
 #include "server/request_validator.h"
 #include "server/routes.h"
@@ -37,6 +40,14 @@ std::vector<std::string> names_of(const Config& config, const Engine& engine) {
   }
   if (name.ends_with(".gguf")) name.resize(name.size() - 5);
   return {name};
+}
+
+// Not more than `most` bytes, and none of a character that does not fit.
+std::string_view first_characters(std::string_view text, size_t most) {
+  if (text.size() <= most) return text;
+  const auto continues = [&](size_t at) { return (text[at] & 0xC0) == 0x80; };
+  while (most > 0 && continues(most)) --most;
+  return text.substr(0, most);
 }
 
 }  // namespace
@@ -133,6 +144,28 @@ void FrontEnd::log_request(const Exchange& exchange, int status) const {
   if (exchange.tenant != nullptr) line.add("key", exchange.tenant->name());
   if (exchange.usage) log_usage(*exchange.usage, line);
   line.emit();
+}
+
+void FrontEnd::log_prompts(const std::string& request_id, const GenerationRequest& request) const {
+  if (!config.enable_log_prompts) return;
+  const auto most = config.max_log_len > 0 ? static_cast<size_t>(config.max_log_len)
+                                           : std::numeric_limits<size_t>::max();
+  const Tokenizer& tokenizer = engine.tokenizer();
+  for (size_t i = 0; i < request.requests.size(); i += static_cast<size_t>(request.num_choices)) {
+    const std::vector<TokenId>& ids = request.requests[i].prompt.front().token_ids;
+    std::string text;
+    for (size_t k = 0; k < ids.size() && text.size() <= most; ++k) {
+      text += tokenizer.token_bytes(ids[k]);
+    }
+    log_event(LogLevel::kInfo,
+              "prompt",
+              "id",
+              request_id,
+              "tokens",
+              ids.size(),
+              "text",
+              first_characters(text, most));
+  }
 }
 
 void FrontEnd::respond(const Exchange& exchange, HttpResponse response) {

@@ -25,6 +25,7 @@
 
 namespace sluice {
 
+struct GenerationRequest;
 struct ValidationContext;
 
 // What a handler gets beside the shared state.
@@ -49,6 +50,8 @@ class FrontEnd {
   void fail(const Exchange& exchange, const Error& error);
   // One line, where that is asked for. respond() does it for what it sends.
   void log_request(const Exchange& exchange, int status) const;
+  // A line for each prompt with its text, where that is asked for. Any thread.
+  void log_prompts(const std::string& request_id, const GenerationRequest& request) const;
 
   // What one request is checked against; takes a seed for it. Any thread.
   ValidationContext validation_context(uint64_t tenant_salt,

@@ -44,6 +44,7 @@ Generation::~Generation() = default;
 
 void Generation::start() {
   IoWorker& worker = answer_->worker();
+  front_end_.log_prompts(answer_->request_id(), request_);
   for (size_t i = 0; i < choices_.size(); ++i) {
     auto id = front_end_.engine.submit(std::move(request_.requests[i]), worker);
     if (!id) return fail(id.error());

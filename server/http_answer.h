@@ -20,6 +20,11 @@ class HttpAnswer final : public Answer {
   HttpAnswer(FrontEnd& front_end, Exchange exchange, Endpoint endpoint, std::string_view model);
 
   IoWorker& worker() override;
+
+  [[nodiscard]] const std::string& request_id() const override {
+    return exchange_.request.request_id;
+  }
+
   void prepare(const GenerationRequest& request) override;
   void attach(std::shared_ptr<Generation> generation) override;
   void add_prompt(size_t choice_idx, std::span<const PromptLogprob> scored) override;

@@ -48,10 +48,10 @@ struct HttpServer::Impl {
 
   ~Impl() { waiter->release(); }  // the listener closes it
 
-  Expected<void> bind_grpc();
+  Expected<void> bind_grpc(bool joins);
   void accept();
   void accept_later();
-  void hand_over(int descriptor);
+  void adopt(int descriptor);
   void stop_accepting();
   void wait_for_end();
   void end_requests();
@@ -88,7 +88,7 @@ void HttpServer::Impl::accept() {
     for (int i = 0; i < kMostAtOnce; ++i) {
       const int descriptor = listener->accept();
       if (descriptor >= 0) {
-        hand_over(descriptor);
+        adopt(descriptor);
       } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
         break;
       } else if (errno != ECONNABORTED && errno != EINTR) {
@@ -99,11 +99,11 @@ void HttpServer::Impl::accept() {
   });
 }
 
-Expected<void> HttpServer::Impl::bind_grpc() {
+Expected<void> HttpServer::Impl::bind_grpc(bool joins) {
   if (config.grpc_port < 0) return {};
   std::vector<IoWorker*> all;
   for (const auto& worker : workers) all.push_back(worker.get());
-  SLUICE_TRY(grpc, GrpcServer::create(*front_end, std::move(all)));
+  SLUICE_TRY(grpc, GrpcServer::create(*front_end, std::move(all), joins));
   workers.front()->watch_deadlines(grpc.get(), [this] { grpc->refresh_health(); });
   return {};
 }
@@ -118,7 +118,8 @@ void HttpServer::Impl::accept_later() {
   });
 }
 
-void HttpServer::Impl::hand_over(int descriptor) {
+// Gives a connection to the next worker.
+void HttpServer::Impl::adopt(int descriptor) {
   IoWorker& worker = *workers[next_worker];
   const auto socket = std::make_shared<StreamSocket>(worker.context());
   error_code error;
@@ -191,7 +192,7 @@ Expected<std::unique_ptr<HttpServer>> HttpServer::create(const Config& config,
   SLUICE_TRY(auto listener,
              inherited >= 0 ? Listener::adopt(config, inherited) : Listener::create(config));
   auto impl = std::make_unique<Impl>(config, engine, std::move(front_end), std::move(listener));
-  SLUICE_TRY_VOID(impl->bind_grpc());
+  SLUICE_TRY_VOID(impl->bind_grpc(/*joins=*/inherited >= 0));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }
 

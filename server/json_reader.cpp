@@ -2,8 +2,8 @@
 #include "server/json_reader.h"
 
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -70,7 +70,7 @@ class TreeBuilder {
   struct Level {
     Json* node;
     std::string key;
-    std::unordered_set<std::string> keys;
+    std::set<std::string> keys;  // ordered: hashes could be made to collide
   };
 
   static std::string shorten(std::string_view text) {

@@ -22,8 +22,25 @@ inline constexpr size_t kUnroutedHandler = kMaxRoutes - 1;  // no route, or not 
 // Responses by handler and status. Any thread.
 class HttpCounters {
  public:
-  static constexpr std::array kStatuses = {
-      200, 204, 400, 401, 403, 404, 405, 408, 413, 417, 429, 431, 499, 500, 501, 503, 504, 505};
+  static constexpr std::array kStatuses = {200,
+                                           204,
+                                           400,
+                                           401,
+                                           403,
+                                           404,
+                                           405,
+                                           408,
+                                           413,
+                                           415,
+                                           417,
+                                           429,
+                                           431,
+                                           499,
+                                           500,
+                                           501,
+                                           503,
+                                           504,
+                                           505};
 
   void count(size_t handler, int status);
 

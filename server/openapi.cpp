@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // GET /openapi.json: OpenAPI 3.1, made from the route table, the parameter table and the ranges of
-// the sampling parameters, so that it says what the validator does.
+// the sampling parameters, so that it says what the validator does; defaults are the model's.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -48,7 +48,23 @@ void write_sampling_schema(JsonWriter& json, const SamplingField& field) {
   json.key("maximum").raw(format_number(field.max));
 }
 
-void write_parameter(JsonWriter& json, const Parameter& parameter, const Config& config) {
+// What a request without this field gets: the model's own default, of its generation_config. Seed
+// and length are chosen for each request.
+void write_default(JsonWriter& json, const SamplingField& field, const SamplingParams& defaults) {
+  if (field.name == "seed" || field.name == "max_tokens") return;
+  const double value = field.get(defaults);
+  json.key("default");
+  if (field.kind == ParamKind::kBoolean) {
+    json.boolean(value != 0);
+  } else {
+    json.raw(format_number(value));
+  }
+}
+
+void write_parameter(JsonWriter& json,
+                     const Parameter& parameter,
+                     const Config& config,
+                     const SamplingParams& defaults) {
   json.key(parameter.name).open_object();
   if (parameter.disposition == Disposition::kIgnored) {
     json.key("description").string("Without effect here.").close_object();
@@ -70,17 +86,22 @@ void write_parameter(JsonWriter& json, const Parameter& parameter, const Config&
   if (!members.empty()) json.raw(members);
   json.close_object();
   json.open_object().key("type").string("null").close_object();
-  json.close_array().close_object();
+  json.close_array();
+  if (field != nullptr) write_default(json, *field, defaults);
+  json.close_object();
 }
 
-void write_request_schema(JsonWriter& json, Endpoint endpoint, const Config& config) {
+void write_request_schema(JsonWriter& json,
+                          Endpoint endpoint,
+                          const Config& config,
+                          const SamplingParams& defaults) {
   json.open_object().key("type").string("object");
   json.key("required").open_array();
   json.string(endpoint == Endpoint::kChat ? "messages" : "prompt").close_array();
   json.key("additionalProperties").boolean(false);
   json.key("properties").open_object();
   for (const Parameter& parameter : request_parameters()) {
-    if (is_offered(parameter, endpoint)) write_parameter(json, parameter, config);
+    if (is_offered(parameter, endpoint)) write_parameter(json, parameter, config, defaults);
   }
   json.close_object().close_object();
 }
@@ -97,12 +118,14 @@ void write_response_schema(JsonWriter& json, std::string_view object) {
   json.close_object().close_object();
 }
 
-void write_component_schemas(JsonWriter& json, const Config& config) {
+void write_component_schemas(JsonWriter& json,
+                             const Config& config,
+                             const SamplingParams& defaults) {
   json.open_object();
   json.key("ChatCompletionRequest");
-  write_request_schema(json, Endpoint::kChat, config);
+  write_request_schema(json, Endpoint::kChat, config, defaults);
   json.key("CompletionRequest");
-  write_request_schema(json, Endpoint::kCompletion, config);
+  write_request_schema(json, Endpoint::kCompletion, config, defaults);
   json.key("ChatCompletion");
   write_response_schema(json, "chat.completion");
   json.key("Completion");
@@ -177,7 +200,7 @@ void write_operation(JsonWriter& json, const Route& route) {
   json.close_object().close_object();
 }
 
-std::string openapi_json(const Config& config) {
+std::string openapi_json(const Config& config, const SamplingParams& defaults) {
   std::string out;
   JsonWriter json(out);
   json.open_object().key("openapi").string("3.1.0");
@@ -202,7 +225,7 @@ std::string openapi_json(const Config& config) {
   json.key("components").open_object().key("securitySchemes");
   json.raw(R"({"key":{"type":"http","scheme":"bearer"}})");
   json.key("schemas");
-  write_component_schemas(json, config);
+  write_component_schemas(json, config, defaults);
   json.close_object().close_object();
   return out;
 }
@@ -211,7 +234,7 @@ std::string openapi_json(const Config& config) {
 
 void handle_openapi(FrontEnd& front_end, Exchange exchange) {
   HttpResponse response;
-  response.body = openapi_json(front_end.config);
+  response.body = openapi_json(front_end.config, front_end.engine.model().sampling);
   front_end.respond(exchange, std::move(response));
 }
 

@@ -177,21 +177,6 @@ Expected<void> cut_behind_last_message(const Json& messages, std::vector<Rendere
       "continue_final_message");
 }
 
-// The text is tokenized as one: pieces may span the border between template and message.
-void encode_spans(const Tokenizer& tokenizer,
-                  const std::vector<RenderedSpan>& spans,
-                  std::vector<TokenId>& out) {
-  std::string text;
-  std::vector<TextRange> literal;
-  for (const RenderedSpan& span : spans) {
-    const size_t begin = text.size();
-    text += span.text;
-    if (span.from_template || span.text.empty()) continue;
-    literal.push_back(TextRange{begin, text.size()});
-  }
-  tokenizer.encode_marked(text, literal, out);
-}
-
 void append_suffix(const Tokenizer& tokenizer, std::vector<TokenId>& ids) {
   const std::vector<TokenId> suffix = tokenizer.suffix_tokens();
   ids.insert(ids.end(), suffix.begin(), suffix.end());
@@ -252,6 +237,20 @@ Expected<void> truncate_prompts(const ValidationContext& context,
     prompt.resize(most);
   }
   return {};
+}
+
+void encode_spans(const Tokenizer& tokenizer,
+                  const std::vector<RenderedSpan>& spans,
+                  std::vector<TokenId>& out) {
+  std::string text;
+  std::vector<TextRange> literal;
+  for (const RenderedSpan& span : spans) {
+    const size_t begin = text.size();
+    text += span.text;
+    if (span.from_template || span.text.empty()) continue;
+    literal.push_back(TextRange{begin, text.size()});
+  }
+  tokenizer.encode_marked(text, literal, out);
 }
 
 bool is_hidden_bos(const Tokenizer& tokenizer, TokenId first) {

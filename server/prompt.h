@@ -28,6 +28,11 @@ Expected<void> truncate_prompts(const ValidationContext& context,
                                 int32_t reserved,
                                 std::vector<std::vector<TokenId>>& prompts);
 
+// Tokenizes a rendered chat as one text: pieces may span the border between template and message.
+void encode_spans(const Tokenizer& tokenizer,
+                  const std::vector<RenderedSpan>& spans,
+                  std::vector<TokenId>& out);
+
 // A beginning-of-text token that was added to a prompt, and is no part of its text.
 bool is_hidden_bos(const Tokenizer& tokenizer, TokenId first);
 

@@ -93,6 +93,8 @@ struct Config {
   std::string log_level = "info";             // trace, debug, info, warning, error
   std::string log_format = "text";            // text, json
   bool enable_log_requests = false;           // a line for each answer, without its text
+  bool enable_log_prompts = false;            // a line for each prompt, with its text
+  int32_t max_log_len = 4096;                 // bytes of it; 0: all
 };
 
 enum class KnobKind : uint8_t { kInteger, kBytes, kBoolean, kString, kStringList, kChoice };

@@ -557,6 +557,10 @@ std::vector<Knob> make_limit_knobs() {
           "log-format", "log", "", "text|json", "Form of log lines: key=value, or JSON objects."),
       boolean<&Config::enable_log_requests>(
           "enable-log-requests", "log", "A line for each answer; never prompts or their answers."),
+      boolean<&Config::enable_log_prompts>(
+          "enable-log-prompts", "log", "A line for each prompt, with its text and request id."),
+      integer<&Config::max_log_len>(
+          "max-log-len", "log", "bytes", {0, 1 << 30}, "Of a prompt in the log; 0: all of it."),
   };
 }
 

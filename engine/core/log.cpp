@@ -116,7 +116,9 @@ LogLine& LogLine::add(std::string_view key, std::string_view value) {
     return *this;
   }
   text_.append(" ").append(key).append("=");
-  const bool quote = value.empty() || value.find_first_of(" \"=\n\t") != std::string_view::npos;
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; };
+  const bool quote = value.empty() || value.find_first_of(" \"=") != std::string_view::npos ||
+                     std::ranges::any_of(value, is_control);
   if (!quote) {
     text_.append(value);
     return *this;
@@ -126,7 +128,7 @@ LogLine& LogLine::add(std::string_view key, std::string_view value) {
     if (c == '"' || c == '\\') {
       text_.push_back('\\');
       text_.push_back(c);
-    } else if (static_cast<unsigned char>(c) < 0x20) {
+    } else if (is_control(c)) {
       text_.push_back(' ');  // one event stays one line
     } else {
       text_.push_back(c);

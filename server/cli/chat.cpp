@@ -16,6 +16,7 @@
 #include "server/chat_template.h"
 #include "server/cli/command.h"
 #include "server/cli/output_queue.h"
+#include "server/prompt.h"
 
 namespace sluice {
 namespace {
@@ -78,14 +79,8 @@ class Conversation {
                                               {"bos_token", tokenizer.bos_text()},
                                               {"eos_token", tokenizer.eos_text()}};
     SLUICE_TRY(const auto spans, template_.render(variables));
-    std::string text;
-    std::vector<TextRange> literals;  // what the user wrote never becomes a control token
-    for (const RenderedSpan& span : spans) {
-      if (!span.from_template) literals.push_back({text.size(), text.size() + span.text.size()});
-      text += span.text;
-    }
     std::vector<TokenId> ids;
-    tokenizer.encode_marked(text, literals, ids);
+    encode_spans(tokenizer, spans, ids);
     return ids;
   }
 

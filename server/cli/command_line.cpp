@@ -113,8 +113,9 @@ void add_knob(Subcommand& sub, const Knob& knob) {
 void add_knobs(Subcommand& sub) {
   if (!sub.row->engine_knobs) return;
   if (sub.row->model_argument) {
-    sub.model_argument =
-        sub.app->add_option("MODEL")->description("GGUF file, model directory or org/name")->type_name("");
+    sub.model_argument = sub.app->add_option("MODEL")
+                             ->description("GGUF file, model directory or org/name")
+                             ->type_name("");
   }
   sub.config_file =
       sub.app->add_option("--config")->description("YAML file of knobs")->type_name("FILE");
@@ -235,6 +236,16 @@ std::vector<std::string> normalized(int argc, const char* const* argv) {
   return arguments;
 }
 
+// "--name=" becomes "--name" and an empty argument: the parser would take the next one as its value.
+void split_empty_values(std::vector<std::string>& arguments) {
+  for (size_t i = 0; i < arguments.size() && arguments[i] != "--"; ++i) {
+    std::string& argument = arguments[i];
+    if (!argument.starts_with("--") || argument.find('=') != argument.size() - 1) continue;
+    argument.pop_back();
+    arguments.insert(arguments.begin() + static_cast<ptrdiff_t>(i) + 1, std::string());
+  }
+}
+
 ParsedCommandLine usage_error(const Subcommand* sub, const std::string& message) {
   const std::string command = sub == nullptr ? "sluice" : std::string("sluice ") + sub->row->name;
   std::fprintf(stderr,
@@ -286,6 +297,12 @@ Expected<void> apply_knobs(const Subcommand& sub, Config& config) {
         entry.knob->set(config, *entry.knob, is_list ? joined(results) : results.back());
     if (!applied) {
       return make_error(applied.error().code, "--" + applied.error().message, entry.knob->name);
+    }
+    // A shell variable that is not set must not open the server.
+    if (std::string_view(entry.knob->name) == "api-key" && config.api_key.empty()) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "--api-key is empty; leave it out for a server without keys",
+                        entry.knob->name);
     }
   }
   if (sub.model_argument != nullptr && sub.model_argument->count() > 0) {
@@ -381,6 +398,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
     subcommands.push_back(std::move(sub));
   }
 
+  split_empty_values(arguments);
   std::reverse(arguments.begin(), arguments.end());  // the order in which the parser takes them
   const Subcommand* chosen = nullptr;
   const auto find_chosen = [&] {

@@ -13,48 +13,34 @@
 #include <span>
 
 #include "server/cli/command.h"
+#include "server/load/transport.h"
 
 namespace sluice {
 namespace {
 
 constexpr int kTimeoutSeconds = 5;
 
-struct HttpAddress {
-  bool tls = false;
-  std::string uds;  // instead of host and port
-  std::string host = "localhost";
-  std::string port;
+struct Place {
+  std::string uds;  // instead of the address
+  load::ServerAddress address;
 };
 
-Expected<HttpAddress> parse_url(const std::string& url) {
+Expected<Place> parse_url(const std::string& url) {
   static constexpr std::string_view kUnix = "unix:";
   const auto fail = [&url] {
     return make_error(ErrorCode::kInvalidArgument,
                       "--url must look like http://127.0.0.1:8000, got \"" + url + "\"");
   };
-  HttpAddress address;
+  Place place;
   if (url.starts_with(kUnix)) {
-    address.uds = url.substr(kUnix.size());
-    if (address.uds.empty() || address.uds.size() >= sizeof(sockaddr_un::sun_path)) return fail();
-    return address;
+    place.uds = url.substr(kUnix.size());
+    if (place.uds.empty() || place.uds.size() >= sizeof(sockaddr_un::sun_path)) return fail();
+    return place;
   }
-  address.tls = url.starts_with("https://");
-  if (!address.tls && !url.starts_with("http://")) return fail();
-  std::string authority = url.substr(url.find("//") + 2);
-  authority = authority.substr(0, authority.find('/'));
-  size_t colon = authority.rfind(':');
-  if (authority.starts_with('[')) {  // IPv6
-    const size_t end = authority.find(']');
-    if (end == std::string::npos) return fail();
-    address.host = authority.substr(1, end - 1);
-    if (colon < end) colon = std::string::npos;
-  } else {
-    address.host = authority.substr(0, colon);
-  }
-  const char* const usual = address.tls ? "443" : "80";
-  address.port = colon == std::string::npos ? usual : authority.substr(colon + 1);
-  if (address.host.empty() || address.port.empty()) return fail();
-  return address;
+  auto address = load::parse_base_url(url);
+  if (!address) return fail();
+  place.address = std::move(*address);
+  return place;
 }
 
 class Socket {
@@ -154,7 +140,7 @@ std::string first_line_over_unix(const std::string& path, const std::string& req
   return first_line(address, /*tls=*/false, request);
 }
 
-Expected<std::string> first_line_over_tcp(const HttpAddress& target,
+Expected<std::string> first_line_over_tcp(const load::ServerAddress& target,
                                           const std::string& url,
                                           const std::string& request) {
   addrinfo hints = {};
@@ -179,14 +165,15 @@ Expected<void> run_health(const Invocation& invocation) {
   if (url.empty()) {
     SLUICE_TRY(url, url_from_environment());
   }
-  SLUICE_TRY(const HttpAddress target, parse_url(url));
+  SLUICE_TRY(const Place place, parse_url(url));
+  const std::string host = place.uds.empty() ? place.address.authority() : "localhost";
   const std::string request =
-      "GET /health HTTP/1.1\r\nHost: " + target.host + "\r\nConnection: close\r\n\r\n";
+      "GET /health HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n";
   std::string line;
-  if (target.uds.empty()) {
-    SLUICE_TRY(line, first_line_over_tcp(target, url, request));
+  if (place.uds.empty()) {
+    SLUICE_TRY(line, first_line_over_tcp(place.address, url, request));
   } else {
-    line = first_line_over_unix(target.uds, request);
+    line = first_line_over_unix(place.uds, request);
   }
   if (line.empty()) return make_error(ErrorCode::kUnavailable, url + ": no reply");
   if (!line.starts_with("HTTP/1.1 200")) {

@@ -16,6 +16,7 @@ enum class Fate : uint8_t {
   kRenamed,  // a knob under another name
   kIgnored,  // cannot change an answer: a warning, unless the value is `neutral`
   kNeutral,  // an error unless the value is one of `neutral`
+  kApart,    // translate_serve() sees to it
   kRefused,
 };
 
@@ -30,7 +31,8 @@ struct FlagRow {
 
 // clang-format off
 constexpr FlagRow kFlags[] = {
-    {"model", Values::kOne, Fate::kSame},
+    {"model", Values::kOne, Fate::kApart},
+    {"grpc", Values::kNone, Fate::kApart},
     {"config", Values::kOne, Fate::kRefused},
     {"host", Values::kOne, Fate::kSame},
     {"port", Values::kOne, Fate::kSame},
@@ -94,8 +96,8 @@ constexpr FlagRow kFlags[] = {
     {"disable-log-stats", Values::kNone, Fate::kIgnored},
     {"disable-log-requests", Values::kNone, Fate::kIgnored},
     {"enable-log-requests", Values::kNone, Fate::kSame},
+    {"max-log-len", Values::kOne, Fate::kSame},
     {"enable-log-outputs", Values::kNone, Fate::kIgnored},
-    {"max-log-len", Values::kOne, Fate::kIgnored},
     {"disable-access-log-for-endpoints", Values::kSome, Fate::kIgnored},
     {"disable-uvicorn-access-log", Values::kNone, Fate::kIgnored},
     {"otlp-traces-endpoint", Values::kOne, Fate::kIgnored},
@@ -193,6 +195,7 @@ Expected<void> apply(const Given& given, const FlagRow& row, TranslatedCommandLi
                     "must be " +
                         (row.other.empty() ? std::string("empty") : std::string(row.other)) +
                         ", got \"" + value + "\"");
+    case Fate::kApart:
     case Fate::kRefused:
       break;
   }
@@ -260,7 +263,9 @@ Expected<TranslatedCommandLine> translate_serve(const std::vector<std::string>& 
   TranslatedCommandLine out;
   out.arguments = {"serve"};
   std::optional<std::string> model;
-  bool has_host = false;
+  std::string host = "0.0.0.0";  // what vLLM does without the flag, as with the next
+  std::string port = "8000";
+  bool grpc = false;
   bool has_key = false;
   for (size_t at = 1; at < arguments.size();) {
     if (arguments[at] == "--help" || arguments[at] == "-h") {
@@ -280,7 +285,12 @@ Expected<TranslatedCommandLine> translate_serve(const std::vector<std::string>& 
       model = given.values.front();
       continue;
     }
-    has_host = has_host || given.name == "host";
+    if (given.name == "grpc") {
+      grpc = !given.negated;
+      continue;
+    }
+    if (given.name == "host") host = given.values.front();
+    if (given.name == "port") port = given.values.front();
     has_key = has_key || given.name == "api-key";
     SLUICE_TRY_VOID(apply(given, *find_flag(given.name), out));
   }
@@ -288,8 +298,16 @@ Expected<TranslatedCommandLine> translate_serve(const std::vector<std::string>& 
     SLUICE_TRY(const std::string file, model_file(*model));
     out.arguments.push_back("--model=" + file);
   }
-  // What vLLM does without these flags: it listens everywhere and takes the key from here.
-  if (!has_host) out.arguments.emplace_back("--host=0.0.0.0");
+  if (grpc) {
+    // vLLM then speaks gRPC instead of HTTP; here HTTP, with its metrics, moves out of the way.
+    out.arguments.insert(
+        out.arguments.end(),
+        {"--grpc-host=" + host, "--grpc-port=" + port, "--host=127.0.0.1", "--port=0"});
+    out.warnings.emplace_back("--grpc: HTTP listens as well, on a free port of 127.0.0.1");
+  } else {
+    out.arguments.push_back("--host=" + host);
+  }
+  // vLLM takes a key from here too.
   const char* key = std::getenv("VLLM_API_KEY");
   if (!has_key && key != nullptr && *key != '\0') {
     out.arguments.push_back(std::string("--api-key=") + key);
@@ -308,8 +326,9 @@ Expected<TranslatedCommandLine> translate_vllm(const std::vector<std::string>& a
   }
   if (arguments[0] == "serve") return translate_serve(arguments);
   if (arguments[0] == "bench") return TranslatedCommandLine{arguments, {}};  // the same flags
-  return make_error(ErrorCode::kInvalidArgument,
-                    "offers only \"serve\", \"bench\" and \"--version\", got \"" + arguments[0] + "\"");
+  return make_error(
+      ErrorCode::kInvalidArgument,
+      "offers only \"serve\", \"bench\" and \"--version\", got \"" + arguments[0] + "\"");
 }
 
 }  // namespace sluice

@@ -10,6 +10,7 @@
 #include "server/generation.h"
 #include "server/grpc/rpc_context.h"
 #include "server/io_worker.h"
+#include "server/request_id.h"
 
 namespace sluice {
 namespace {
@@ -25,13 +26,16 @@ GrpcCall::GrpcCall(FrontEnd& front_end,
                    IoWorker& call_worker,
                    size_t method,
                    grpc::CallbackServerContext& context,
-                   std::shared_ptr<Tenant> tenant)
+                   std::shared_ptr<Tenant> tenant,
+                   const std::string& name)
     : front_end_(front_end),
+      request_id_(request_id_of(context)),
       worker_(call_worker),
       method_(method),
       tenant_(std::move(tenant)),
-      context_(&context),
-      request_id_(metadata_value(context, "x-request-id")) {}
+      context_(&context) {
+  if (request_id_.empty()) request_id_ = safe_request_id(name);
+}
 
 void GrpcCall::begin() {
   front_end_.request_started();
@@ -160,7 +164,7 @@ void GrpcCall::log() const {
   const std::chrono::duration<double, std::milli> elapsed = Clock::now() - arrival_;
   const GrpcMethod& method = kGrpcMethods[method_];
   LogLine line(LogLevel::kInfo, "request");
-  line.add("id", is_printable(request_id_) ? request_id_ : std::string()).add("method", "gRPC");
+  line.add("id", request_id_).add("method", "gRPC");
   line.add("path", "/" + std::string(method.service) + "/" + std::string(method.method));
   line.add("status", GrpcCounters::kCodes[static_cast<size_t>(status_->error_code())]);
   line.add("ms", elapsed.count()).add("key", tenant_->name());

@@ -32,12 +32,14 @@ class MessageWriter {
 
 class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
  public:
-  // The context lives until on_done().
+  // The context lives until on_done(). `name`: the message's for the request, where the call has no
+  // x-request-id.
   GrpcCall(FrontEnd& front_end,
            IoWorker& call_worker,
            size_t method,
            grpc::CallbackServerContext& context,
-           std::shared_ptr<Tenant> tenant);
+           std::shared_ptr<Tenant> tenant,
+           const std::string& name = {});
 
   // gRPC's threads. The call, its reactor and posted work hold each other until on_done().
   void begin();
@@ -46,6 +48,8 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
   void on_done();
 
   IoWorker& worker() final { return worker_; }
+
+  [[nodiscard]] const std::string& request_id() const final { return request_id_; }
 
   void attach(std::shared_ptr<Generation>) final {}
 
@@ -74,6 +78,7 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
 
   FrontEnd& front_end_;
   size_t pending_bytes_ = 0;  // the derived class counts
+  std::string request_id_;    // not empty once prepared
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -98,7 +103,6 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
   std::optional<grpc::Status> status_;      // to be sent when nothing is pending
   bool writing_ = false;
   bool finished_ = false;
-  const std::string request_id_;  // for the log, like the next two
   std::optional<Usage> usage_;  // for the log
   Clock::time_point last_progress_;  // of a write, or of the status
 };

@@ -21,6 +21,7 @@
 #include "server/grpc/rpc_context.h"
 #include "server/grpc/sluice_service.h"
 #include "server/grpc/vllm_service.h"
+#include "server/listener.h"
 
 namespace sluice {
 namespace {
@@ -86,12 +87,27 @@ void set_limits(grpc::ServerBuilder& builder, const Config& config) {
     builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
   }
   builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
-  // A second server on the port is an error, not a partner.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Connections that say nothing are not kept either.
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, config.request_timeout_s * kMs);
+  // For the next process of a hot restart; is_free() keeps others off.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 1);
+}
+
+const std::string& host_of(const Config& config) {
+  return config.grpc_host.empty() ? config.host : config.grpc_host;
+}
+
+// Whether a socket that shares its port with nobody can be bound there.
+bool is_free(const Config& config) {
+  if (config.grpc_port == 0) return true;
+  Config alone;
+  alone.host = host_of(config);
+  alone.port = config.grpc_port;
+  return Listener::create(alone).has_value();
 }
 
 std::string address_of(const Config& config) {
-  const std::string& host = config.grpc_host.empty() ? config.host : config.grpc_host;
+  const std::string& host = host_of(config);
   const bool is_ipv6 = host.find(':') != std::string::npos && host.front() != '[';
   return (is_ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(config.grpc_port);
 }
@@ -117,7 +133,8 @@ GrpcServer::~GrpcServer() {
 }
 
 Expected<std::unique_ptr<GrpcServer>> GrpcServer::create(FrontEnd& front_end,
-                                                         std::vector<IoWorker*> workers) {
+                                                         std::vector<IoWorker*> workers,
+                                                         bool joins) {
   set_up_library();
   auto impl = std::make_unique<Impl>(front_end, std::move(workers));
   const Config& config = front_end.config;
@@ -127,7 +144,7 @@ Expected<std::unique_ptr<GrpcServer>> GrpcServer::create(FrontEnd& front_end,
   builder.AddListeningPort(address, make_credentials(config), &impl->port);
   builder.RegisterService(impl->vllm.get());
   builder.RegisterService(impl->sluice.get());
-  impl->server = builder.BuildAndStart();
+  if (joins || is_free(config)) impl->server = builder.BuildAndStart();
   if (impl->server == nullptr || impl->port == 0) {
     return make_error(ErrorCode::kUnavailable,
                       "Cannot serve gRPC on " + address +

@@ -17,8 +17,10 @@ class IoWorker;
 class GrpcServer {
  public:
   // Listens and answers from here on; calls wait until the workers run. All outlive the server.
+  // `joins`: another process of ours has the port and is about to end (a hot restart).
   static Expected<std::unique_ptr<GrpcServer>> create(FrontEnd& front_end,
-                                                      std::vector<IoWorker*> workers);
+                                                      std::vector<IoWorker*> workers,
+                                                      bool joins);
   ~GrpcServer();
   GrpcServer(const GrpcServer&) = delete;
   GrpcServer& operator=(const GrpcServer&) = delete;

@@ -5,13 +5,26 @@
 #include <string_view>
 
 #include "server/api_errors.h"
+#include "server/request_id.h"
 
 namespace sluice {
+namespace {
+
+void echo_request_id(grpc::CallbackServerContext& context) {
+  const std::string id = request_id_of(context);
+  if (!id.empty()) context.AddInitialMetadata("x-request-id", id);
+}
+
+}  // namespace
 
 std::string metadata_value(const grpc::CallbackServerContext& context, const char* key) {
   const auto found = context.client_metadata().find(key);
   if (found == context.client_metadata().end()) return {};
   return std::string(found->second.data(), found->second.size());
+}
+
+std::string request_id_of(const grpc::CallbackServerContext& context) {
+  return safe_request_id(metadata_value(context, "x-request-id"));
 }
 
 RpcContext::RpcContext(FrontEnd& shared_front_end, std::vector<IoWorker*> io_workers)
@@ -27,7 +40,8 @@ Expected<std::shared_ptr<Tenant>> RpcContext::authenticate(
   return tenant;
 }
 
-Expected<std::shared_ptr<Tenant>> RpcContext::admit(const grpc::CallbackServerContext& context) {
+Expected<std::shared_ptr<Tenant>> RpcContext::admit(grpc::CallbackServerContext& context) {
+  echo_request_id(context);
   SLUICE_TRY(auto tenant, authenticate(context));
   if (!front_end.connection_opened()) {
     return make_error(ErrorCode::kResourceExhausted,
@@ -45,6 +59,7 @@ size_t RpcContext::worker_idx(const std::string& name) {
 grpc::ServerUnaryReactor* RpcContext::finish(grpc::CallbackServerContext& context,
                                              size_t method,
                                              const grpc::Status& status) {
+  echo_request_id(context);
   front_end.grpc_counters.count(method, status.error_code());
   grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
   reactor->Finish(status);

@@ -29,6 +29,9 @@ using NamedGenerations = std::map<std::pair<uint64_t, std::string>, std::weak_pt
 // "" without one.
 std::string metadata_value(const grpc::CallbackServerContext& context, const char* key);
 
+// What the client calls its request, in x-request-id; "" without one.
+std::string request_id_of(const grpc::CallbackServerContext& context);
+
 // The status that tells of `error`.
 grpc::Status to_status(const Error& error);
 
@@ -39,8 +42,9 @@ class RpcContext {
   // gRPC's threads. Whose key the call brings, or kUnauthenticated.
   [[nodiscard]] Expected<std::shared_ptr<Tenant>> authenticate(
       const grpc::CallbackServerContext& context) const;
-  // The same for a call that generates: also counts it, to be uncounted by its end.
-  [[nodiscard]] Expected<std::shared_ptr<Tenant>> admit(const grpc::CallbackServerContext& context);
+  // The same for a call that generates: also counts it, to be uncounted by its end, and echoes its
+  // x-request-id, as finish() does.
+  [[nodiscard]] Expected<std::shared_ptr<Tenant>> admit(grpc::CallbackServerContext& context);
 
   // A request of the same name comes to the same thread; "" to any.
   [[nodiscard]] size_t worker_idx(const std::string& name);

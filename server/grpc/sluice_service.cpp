@@ -47,6 +47,7 @@ class SluiceCall final : public GrpcCall {
     request_ = &request;
     // The identity, the same in each message of a stream.
     head_.set_id(response_id(request.endpoint));
+    if (request_id_.empty()) request_id_ = head_.id();
     head_.set_created(static_cast<int64_t>(std::time(nullptr)));
     head_.set_model(request.model);
     head_.set_system_fingerprint(front_end_.engine.model().system_fingerprint);

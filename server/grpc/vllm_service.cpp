@@ -18,6 +18,7 @@
 #include "server/grpc/rpc_context.h"
 #include "server/io_worker.h"
 #include "server/json_fields.h"
+#include "server/response_format.h"
 
 namespace sluice {
 namespace {
@@ -50,7 +51,8 @@ class VllmCall final : public GrpcCall {
                  *rpc.workers[worker_idx],
                  grpc_method(kVllmService, "Generate"),
                  context,
-                 tenant),
+                 tenant,
+                 request.request_id()),
         named_(rpc.named[worker_idx]),
         name_(tenant->salt(), request.request_id()),
         message_(request),
@@ -58,6 +60,7 @@ class VllmCall final : public GrpcCall {
 
   void prepare(const GenerationRequest& request) override {
     request_ = &request;
+    if (request_id_.empty()) request_id_ = response_id(request.endpoint);
     choices_.resize(request.requests.size());
     for (size_t i = 0; i < choices_.size(); ++i) {
       choices_[i].prompt_tokens =

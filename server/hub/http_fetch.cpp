@@ -242,8 +242,7 @@ std::string origin_of(const std::string& url) {
 
 std::string resolve_location(const std::string& url, std::string_view location) {
   const std::string text(location);
-  if (text.find("://") != std::string::npos) return origin_of(text).empty() ? "" : text;
-  if (!text.starts_with('/')) return {};
+  if (!text.starts_with('/')) return origin_of(text).empty() ? "" : text;
   const std::string scheme = url.substr(0, url.find("://"));
   if (text.starts_with("//")) return scheme + ":" + text;
   return origin_of(url) + text;

@@ -313,6 +313,23 @@ TEST(CommandLine, BenchLatencyTakesTheFlagsOfVllm) {
   EXPECT_EQ(options.num_iterations, 5);
 }
 
+TEST(CommandLine, AnEmptyKeyDoesNotOpenTheServer) {
+  EXPECT_NE(refusal({"serve", "m", "--api-key=", "--port", "1"}).find("--api-key is empty"),
+            std::string::npos);
+  EXPECT_NE(refusal({"serve", "m", "--api-key", ""}).find("--api-key is empty"),
+            std::string::npos);
+  EXPECT_NE(refusal({"vllm", "serve", "m", "--api-key=", "--port", "1"}).find("--api-key is empty"),
+            std::string::npos);
+}
+
+TEST(CommandLine, AnEmptyValueIsNotTheNextFlag) {
+  const auto parsed = parse({"serve", "m", "--uds=", "--port", "81", "--dry-run"});
+  ASSERT_TRUE(parsed.invocation);
+  EXPECT_EQ(parsed.invocation->config.uds, "");
+  EXPECT_EQ(parsed.invocation->config.port, 81);
+  EXPECT_TRUE(parsed.invocation->dry_run);
+}
+
 TEST(CommandLine, BenchServeRefusesWhatItDoesNotKnow) {
   EXPECT_NE(refusal({"bench", "serve", "--num-prompt", "1"}).find("--num-prompts"),
             std::string::npos);

@@ -67,6 +67,27 @@ TEST(VllmCommandLine, ProductionStacksVectorBecomesServe) {
             "vllm: --gpu-memory-utilization means nothing here and is left out\n");
 }
 
+TEST(VllmCommandLine, GrpcTakesThePlaceOfHttp) {
+  const auto [parsed, text] = run({"vllm", "serve", "m.gguf", "--port", "50051", "--grpc"});
+  ASSERT_TRUE(parsed.invocation) << text;
+  const Config& config = parsed.invocation->config;
+  EXPECT_EQ(config.grpc_host, "0.0.0.0");
+  EXPECT_EQ(config.grpc_port, 50051);
+  EXPECT_EQ(config.host, "127.0.0.1");
+  EXPECT_EQ(config.port, 0);
+  EXPECT_EQ(text, "vllm: --grpc: HTTP listens as well, on a free port of 127.0.0.1\n");
+  const auto [on_host, host_text] =
+      run({"vllm", "serve", "m.gguf", "--grpc", "--host", "::1", "--max-log-len", "100"});
+  ASSERT_TRUE(on_host.invocation) << host_text;
+  EXPECT_EQ(on_host.invocation->config.grpc_host, "::1");
+  EXPECT_EQ(on_host.invocation->config.grpc_port, 8000);
+  EXPECT_EQ(on_host.invocation->config.max_log_len, 100);
+  const auto [without, other_text] = run({"vllm", "serve", "m.gguf", "--no-grpc"});
+  ASSERT_TRUE(without.invocation) << other_text;
+  EXPECT_EQ(without.invocation->config.grpc_port, -1);
+  EXPECT_EQ(without.invocation->config.host, "0.0.0.0");
+}
+
 TEST(VllmCommandLine, KservesVectorHasSeveralNamesAndAFolder) {
   std::string folder = (std::filesystem::temp_directory_path() / "mnt_models_XXXXXX").string();
   ASSERT_NE(mkdtemp(folder.data()), nullptr);

@@ -33,6 +33,13 @@ TEST(Log, ValuesThatWouldBreakTheLineAreQuoted) {
       << text;
 }
 
+TEST(Log, NoControlCharacterReachesATerminal) {
+  LogLine line(LogLevel::kInfo, "prompt");
+  line.add("text", "a\r\x1b[2Jb\x7f");
+  const std::string text = logged(line);
+  EXPECT_NE(text.find("prompt text=\"a  [2Jb \"\n"), std::string::npos) << text;
+}
+
 TEST(Log, JsonLinesAreObjects) {
   init_log(LogLevel::kTrace, LogFormat::kJson);
   LogLine line(LogLevel::kWarning, "request");

@@ -39,6 +39,9 @@ TEST(Models, AreListedUnderEachServedName) {
   EXPECT_EQ(list["data"][0]["root"], "/models/fake.gguf");
   EXPECT_EQ(list["data"][0]["max_model_len"], 512);
   EXPECT_EQ(Json::parse(get(server, "/v1/models/alias").body)["id"], "alias");
+  EXPECT_EQ(Json::parse(get(server, "/v1/models/%61lia%73").body)["id"], "alias");
+  EXPECT_EQ(get(server, "/v1/models/alias%").status, 404);
+  EXPECT_EQ(get(server, "/v1/models/alias%2").status, 404);
   const HttpReply unknown = get(server, "/v1/models/other");
   EXPECT_EQ(unknown.status, 404);
   EXPECT_EQ(Json::parse(unknown.body)["error"]["code"], "model_not_found");
@@ -215,6 +218,15 @@ TEST(Metrics, CarryTheNamesDashboardsRead) {
   }
 }
 
+TEST(Metrics, CountEveryStatusThatIsSent) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  HttpClient client(server.port());
+  client.post(kChatPath, chat_body(), "Content-Encoding: br\r\n");
+  EXPECT_EQ(client.read_reply().status, 415);
+  EXPECT_NE(get(server, "/metrics").body.find(R"(status="415"} 1)"), std::string::npos);
+}
+
 TEST(Load, CountsOtherRequestsUnderWay) {
   FakeEngine engine(FakeEngine::Stepping::kManual);
   RunningServer server(engine);
@@ -253,6 +265,23 @@ TEST(OpenApi, DescribesEveryRouteAndEveryParameter) {
   EXPECT_EQ(chat["logprobs"]["anyOf"][0]["type"], "boolean");
   EXPECT_EQ(schemas["CompletionRequest"]["properties"]["logprobs"]["anyOf"][0]["type"], "integer");
   EXPECT_FALSE(chat.contains("prompt"));
+}
+
+TEST(OpenApi, DefaultsAreTheModels) {
+  FakeEngine engine;
+  engine.editable_model().sampling.temperature = 0.6F;
+  engine.editable_model().sampling.top_k = 20;
+  RunningServer server(engine);
+  const Json json = Json::parse(get(server, "/openapi.json").body);
+  for (const char* name : {"ChatCompletionRequest", "CompletionRequest"}) {
+    const Json& properties = json["components"]["schemas"][name]["properties"];
+    EXPECT_EQ(properties["temperature"]["default"], 0.6) << name;
+    EXPECT_EQ(properties["top_k"]["default"], 20) << name;
+    EXPECT_EQ(properties["top_p"]["default"], 1) << name;
+    EXPECT_EQ(properties["ignore_eos"]["default"], false) << name;
+    EXPECT_FALSE(properties["seed"].contains("default")) << name;
+    EXPECT_FALSE(properties["max_tokens"].contains("default")) << name;
+  }
 }
 
 // What the document says of a number is what the validator does.

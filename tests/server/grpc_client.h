@@ -36,6 +36,7 @@ class GrpcClient {
     std::string param;
     std::string retry_ms;
     std::string seed;
+    std::string request_id;
   };
 
   struct VllmReply : Reply {
@@ -64,9 +65,12 @@ class GrpcClient {
     }
   };
 
-  VllmReply generate(const engine::GenerateRequest& request, const std::string& key = {}) {
+  VllmReply generate(const engine::GenerateRequest& request,
+                     const std::string& key = {},
+                     const std::string& request_id = {}) {
     grpc::ClientContext context;
     if (!key.empty()) context.AddMetadata("authorization", "Bearer " + key);
+    if (!request_id.empty()) context.AddMetadata("x-request-id", request_id);
     VllmReply reply;
     auto reader = vllm->Generate(&context, request);
     for (engine::GenerateResponse response; reader->Read(&response);) {
@@ -78,12 +82,8 @@ class GrpcClient {
   }
 
   SluiceReply chat(const v1::ChatRequest& request) {
-    grpc::ClientContext context;
-    SluiceReply reply;
-    reply.messages.resize(1);
-    const grpc::Status status = sluice->Chat(&context, request, &reply.messages.front());
-    finish(reply, status, context);
-    return reply;
+    return ask(
+        [&](auto* context, auto* response) { return sluice->Chat(context, request, response); });
   }
 
   SluiceReply stream_chat(const v1::ChatRequest& request) {
@@ -92,12 +92,9 @@ class GrpcClient {
   }
 
   SluiceReply complete(const v1::CompletionRequest& request) {
-    grpc::ClientContext context;
-    SluiceReply reply;
-    reply.messages.resize(1);
-    const grpc::Status status = sluice->Complete(&context, request, &reply.messages.front());
-    finish(reply, status, context);
-    return reply;
+    return ask([&](auto* context, auto* response) {
+      return sluice->Complete(context, request, response);
+    });
   }
 
   SluiceReply stream_complete(const v1::CompletionRequest& request) {
@@ -130,8 +127,19 @@ class GrpcClient {
   static void finish(Reply& reply, const grpc::Status& status, grpc::ClientContext& context) {
     reply.status = status;
     reply.seed = value(context.GetServerInitialMetadata(), "x-sluice-seed");
+    reply.request_id = value(context.GetServerInitialMetadata(), "x-request-id");
     reply.param = value(context.GetServerTrailingMetadata(), "x-sluice-param");
     reply.retry_ms = value(context.GetServerTrailingMetadata(), "grpc-retry-pushback-ms");
+  }
+
+  // One message for one.
+  template <typename Call>
+  static SluiceReply ask(const Call& call) {
+    grpc::ClientContext context;
+    SluiceReply reply;
+    const grpc::Status status = call(&context, &reply.messages.emplace_back());
+    finish(reply, status, context);
+    return reply;
   }
 
   static SluiceReply drain(grpc::ClientReader<v1::GenerationResponse>& reader,

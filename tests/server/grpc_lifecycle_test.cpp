@@ -26,15 +26,21 @@ grpc::Status read_rest(Reader& reader, Response& last) {
   return reader.Finish();
 }
 
-// A connection that takes no more than a few kilobytes ahead of its reader.
-std::unique_ptr<engine::VllmEngine::Stub> narrow_stub(uint16_t port) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4096);
-  return engine::VllmEngine::NewStub(grpc::CreateCustomChannel(
-      "127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials(), arguments));
-}
+// A stream over a connection that takes no more than a few kilobytes ahead of its reader.
+struct EndlessStream {
+  explicit EndlessStream(uint16_t port) {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4096);
+    const auto stub = engine::VllmEngine::NewStub(grpc::CreateCustomChannel(
+        "127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials(), arguments));
+    reader = stub->Generate(&context, endless_request());
+  }
+
+  grpc::ClientContext context;
+  std::unique_ptr<grpc::ClientReader<engine::GenerateResponse>> reader;
+};
 
 TEST(GrpcCancel, AbortsTheRequestWithinAStep) {
   FakeEngine engine(FakeEngine::Stepping::kManual);
@@ -153,14 +159,12 @@ TEST(GrpcSlowReader, IsDroppedWhenTooMuchWaits) {
   Config config = grpc_config();
   config.max_stream_buffer_bytes = 4096;
   RunningServer server(engine, config);
-  auto stub = narrow_stub(server->grpc_port());
-  grpc::ClientContext context;
-  auto reader = stub->Generate(&context, endless_request());
+  const EndlessStream stream(server->grpc_port());
   engine::GenerateResponse last;
-  ASSERT_TRUE(reader->Read(&last));
+  ASSERT_TRUE(stream.reader->Read(&last));
   ASSERT_TRUE(eventually([&] { return engine.num_aborted() == 1; }));
   EXPECT_TRUE(eventually([&] { return engine.num_running() == 0; }));
-  const grpc::Status status = read_rest(*reader, last);
+  const grpc::Status status = read_rest(*stream.reader, last);
   EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
 }
 
@@ -173,15 +177,13 @@ TEST(GrpcSlowReader, WhoReadsNothingIsCutOffAndHoldsNothing) {
   config.max_stream_buffer_bytes = int64_t{1} << 40;
   config.max_connections = 1;
   RunningServer server(engine, config);
-  auto stub = narrow_stub(server->grpc_port());
-  grpc::ClientContext context;
-  auto reader = stub->Generate(&context, endless_request());
+  const EndlessStream stream(server->grpc_port());
   ASSERT_TRUE(eventually([&] { return engine.num_aborted() == 1; }));
   // Its call no longer counts.
   GrpcClient other(server->grpc_port());
   EXPECT_TRUE(eventually([&] { return other.generate(token_request()).status.ok(); }));
   engine::GenerateResponse last;
-  EXPECT_FALSE(read_rest(*reader, last).ok());
+  EXPECT_FALSE(read_rest(*stream.reader, last).ok());
 }
 
 TEST(GrpcDrain, LetsRunningStreamsEndAndRefusesNewOnes) {
@@ -232,14 +234,12 @@ TEST(GrpcDrain, DoesNotWaitForAClientThatDoesNotRead) {
   Config config = grpc_config();
   config.drain_timeout_s = 1;
   RunningServer server(engine, config);
-  auto stub = narrow_stub(server->grpc_port());
-  grpc::ClientContext context;
-  auto reader = stub->Generate(&context, endless_request());
+  const EndlessStream stream(server->grpc_port());
   engine::GenerateResponse last;
-  ASSERT_TRUE(reader->Read(&last));
+  ASSERT_TRUE(stream.reader->Read(&last));
   server->drain();
   server.wait();
-  EXPECT_FALSE(read_rest(*reader, last).ok());
+  EXPECT_FALSE(read_rest(*stream.reader, last).ok());
 }
 
 TEST(GrpcStop, EndsEverythingAtOnce) {

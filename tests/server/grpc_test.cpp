@@ -2,6 +2,7 @@
 // The gRPC services as their clients see them: tokens, text, errors, keys.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <limits>
 #include <list>
@@ -517,6 +518,53 @@ TEST(Grpc, ScarcityAndFailureHaveTheirCodes) {
   EXPECT_EQ(client.chat(chat_request()).status.error_code(), StatusCode::INTERNAL);
 }
 
+TEST(Grpc, RequestIdIsEchoedAndLogged) {
+  FakeEngine engine;
+  Config config = grpc_config();
+  config.enable_log_requests = true;
+  config.enable_log_prompts = true;
+  config.api_key = {"secret"};
+  RunningServer server(engine, config);
+  GrpcClient client(server->grpc_port());
+  testing::internal::CaptureStderr();
+  engine::GenerateRequest request = token_request();
+  EXPECT_EQ(client.generate(request, "secret", "call-1").request_id, "call-1");
+  EXPECT_EQ(client.generate(request, "other", "call-2").request_id, "call-2");
+  EXPECT_EQ(client.generate(request, "secret", "a b\"c").request_id, "");
+  request.set_request_id("named");
+  EXPECT_EQ(client.generate(request, "secret").request_id, "");
+  server.stop();
+  const std::string log = testing::internal::GetCapturedStderr();
+  for (const char* line :
+       {"prompt id=call-1 tokens=2 text=Hi\n",
+        "request id=call-1 method=gRPC path=/vllm.grpc.engine.VllmEngine/Generate",
+        "prompt id=cmpl-",
+        "request id=cmpl-",
+        "prompt id=named ",
+        "request id=named "}) {
+    EXPECT_NE(log.find(line), std::string::npos) << line << log;
+  }
+  EXPECT_EQ(log.find("a b"), std::string::npos) << log;
+}
+
+TEST(Grpc, RequestIdIsEchoedBesideAnError) {
+  FakeEngine engine;
+  RunningServer server(engine, grpc_config());
+  GrpcClient client(server->grpc_port());
+  engine::GenerateRequest request = token_request();
+  request.mutable_sampling_params()->set_temperature(-1);
+  const auto refused = client.generate(request, {}, "call-1");
+  EXPECT_EQ(refused.status.error_code(), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused.request_id, "call-1");
+  grpc::ClientContext context;
+  context.AddMetadata("x-request-id", "call-2");
+  v1::ListModelsResponse models;
+  EXPECT_TRUE(client.sluice->ListModels(&context, {}, &models).ok());
+  const auto& metadata = context.GetServerInitialMetadata();
+  ASSERT_EQ(metadata.count("x-request-id"), 1U);
+  EXPECT_EQ(metadata.find("x-request-id")->second, "call-2");
+}
+
 TEST(Grpc, MessagesBeyondTheLimitAreRefused) {
   FakeEngine engine;
   Config config = grpc_config();
@@ -564,6 +612,18 @@ TEST(Grpc, BytesThatAreNotHttp2DoNotDisturbOthers) {
     GrpcClient client(server->grpc_port());
     EXPECT_TRUE(client.generate(token_request()).status.ok());
   }
+}
+
+TEST(Grpc, SilentConnectionsEnd) {
+  FakeEngine engine;
+  Config config = grpc_config();
+  config.request_timeout_s = 1;
+  RunningServer server(engine, config);
+  HttpClient silent(server->grpc_port());
+  const auto begin = std::chrono::steady_clock::now();
+  while (silent.fill()) {
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(9)) << "not ended";
 }
 
 TEST(Grpc, CallsBeyondTheLimitAreRefused) {

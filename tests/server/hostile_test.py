@@ -124,7 +124,8 @@ FRAMING = [
     ("no line end behind a chunk", chunked(b"5\r\nhelloXX0\r\n\r\n"), {400}),
     ("endless chunk extension", chunked(b"5;" + b"a" * 200000), {400, 413, 431}),
     ("endless trailer", chunked(GOOD_CHUNK, b"0\r\n", b"X: y\r\n" * 40000), {400, 431, CLOSED}),
-    ("many chunks of one byte beyond the limit", chunked(b"1\r\n \r\n" * 1100000), {413, CLOSED}),
+    ("many chunks of one byte beyond the limit", chunked(b"1\r\n \r\n" * 1100000),
+     {408, 413, CLOSED}),  # 408: on a busy machine
     ("header bomb", head("X-Bomb: " + "a" * 100000), {431}),
     ("a thousand headers", head(*(f"X-{i}: {'b' * 80}" for i in range(1000))), {431}),
     ("long path", head(request="GET /" + "a" * 100000 + " HTTP/1.1"), {414, 431}),
@@ -338,29 +339,62 @@ def check_connections(server, report):
     report.check("more connections than the limit", True)
 
 
-def check_neighbours(server, report):
-    """Noise on other connections while a client works."""
+def make_noise(server, chance):
+    """A connection that means harm."""
+    with contextlib.suppress(OSError), contextlib.closing(server.connect()) as connection:
+        connection.settimeout(5)
+        data = chance.choice(FRAMING[:25])[1]
+        connection.sendall(data[:chance.randrange(len(data)) + 1])
+        if chance.random() < 0.5:
+            read_answer(connection)
+
+
+def be_good(server, _):
+    """A connection like any other."""
+    with contextlib.closing(server.connect()) as connection:
+        connection.sendall(with_body(GOOD))
+        assert read_answer(connection)[0] == 200
+
+
+@contextlib.contextmanager
+def neighbours(server, behave):
+    """Four threads that `behave(server, chance)` until the end of the block."""
     stop = threading.Event()
 
-    def noise(seed):
-        generator = random.Random(seed)
+    def run(seed):
+        chance = random.Random(seed)
         while not stop.is_set():
-            with contextlib.suppress(OSError), contextlib.closing(server.connect()) as connection:
-                connection.settimeout(5)
-                data = generator.choice(FRAMING[:25])[1]
-                cut = generator.randrange(len(data)) + 1
-                connection.sendall(data[:cut])
-                if generator.random() < 0.5:
-                    read_answer(connection)
+            behave(server, chance)
 
-    threads = [threading.Thread(target=noise, args=(seed,)) for seed in range(4)]
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(4)]
     for thread in threads:
         thread.start()
-    tokens = {tuple(server.greedy()) for _ in range(10)}
-    stop.set()
-    for thread in threads:
-        thread.join()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def check_neighbours(server, report):
+    """A client beside noise has its tokens, and waits no longer than beside good clients. The bound
+    is far off what is aimed at (1.2), as times on a machine that does other work are."""
+    with neighbours(server, make_noise):
+        tokens = {tuple(server.greedy()) for _ in range(10)}
     report.check("same tokens beside noise", len(tokens) == 1, str(tokens))
+
+    times = {make_noise: [], be_good: []}
+    for behave in (be_good, make_noise) * 3:
+        with neighbours(server, behave):
+            for _ in range(100):
+                begin = time.perf_counter()
+                be_good(server, None)
+                times[behave].append(time.perf_counter() - begin)
+    p99 = {behave: sorted(all_times)[-3] for behave, all_times in times.items()}
+    print(f"p99 beside noise {1000 * p99[make_noise]:.1f} ms, beside good clients "
+          f"{1000 * p99[be_good]:.1f} ms: {p99[make_noise] / p99[be_good]:.2f} times")
+    report.check("as quick beside noise", p99[make_noise] < 5 * p99[be_good], str(p99))
 
 
 def wait_until_idle(server):

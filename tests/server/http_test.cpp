@@ -79,6 +79,10 @@ TEST(Http, AmbiguousFramingIsRefusedAndTheConnectionEnds) {
       start + "Transfer-Encoding: chunked\r\n\r\n-2\r\nhello\r\n0\r\n\r\n",
       start + "Transfer-Encoding: chunked\r\n\r\n0x5\r\nhello\r\n0\r\n\r\n",
       start + "Transfer-Encoding: chunked\r\n\r\n10000000000000000\r\nhello\r\n0\r\n\r\n",
+      start + "Transfer-Encoding: chunked\r\n\r\n5;\nhello\r\n0\r\n\r\n",
+      start + "Transfer-Encoding: chunked\r\n\r\n5;a=\"\n\"\r\nhello\r\n0\r\n\r\n",
+      start + "Transfer-Encoding: chunked\r\n\r\n0;a=\"\n\"\r\n\r\n",
+      start + "Transfer-Encoding: chunked\r\n\r\n5\nhello\n0\n\n",
       start + "Content-Length : 5\r\n\r\nhello",
       "POST /v1/completions HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
       "GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
@@ -95,6 +99,39 @@ TEST(Http, AmbiguousFramingIsRefusedAndTheConnectionEnds) {
     EXPECT_TRUE(client.at_end()) << "answered twice: " << request;
   }
   EXPECT_TRUE(engine.submitted().empty());
+}
+
+TEST(Http, TrailersDoNotSayWhoAsks) {
+  FakeEngine engine;
+  Config config;
+  config.api_key = {"secret"};
+  RunningServer server(engine, config);
+  const std::string head =
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n";
+  const std::string body = "e\r\n{\"prompt\":\"x\"}\r\n0\r\n";
+  HttpClient client(server.port());
+  client.send(head + "\r\n" + body + "Authorization: Bearer secret\r\nX-Request-Id: a\r\n\r\n");
+  HttpReply reply = client.read_reply();
+  EXPECT_EQ(reply.status, 401);
+  EXPECT_EQ(reply.header("X-Request-Id"), "");
+  client.send(head + "Authorization: Bearer secret\r\n\r\n" + body + "Connection: close\r\n\r\n");
+  reply = client.read_reply();
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.header("Connection"), "keep-alive");
+}
+
+TEST(Http, TargetsMayNameTheServerToo) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  const auto status_of = [&](const std::string& target) {
+    return reply_to(server, "GET " + target + " HTTP/1.1\r\nHost: x\r\n\r\n").status;
+  };
+  EXPECT_EQ(status_of("http://x/health"), 200);
+  EXPECT_EQ(status_of("HTTP://x:80/health?a=/b"), 200);
+  EXPECT_EQ(status_of("/health?url=http://y/version"), 200);
+  EXPECT_EQ(status_of("http://x?/health"), 404);
+  EXPECT_EQ(status_of("http://x"), 404);
+  EXPECT_EQ(status_of("ftp://x/health"), 404);
 }
 
 TEST(Http, LimitsHaveTheirOwnStatus) {

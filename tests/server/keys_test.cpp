@@ -100,6 +100,15 @@ TEST_F(KeyFile, NamesKeysPlainAndHashed) {
   EXPECT_EQ(authenticator.find_tenant(other_header)->name(), "team-a");
 }
 
+TEST_F(KeyFile, TheDigestOfNothingLetsNobodyIn) {
+  // printf '' | sha256sum
+  write("a sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\n");
+  Authenticator authenticator(config_);
+  ASSERT_TRUE(authenticator.load().has_value());
+  EXPECT_EQ(authenticator.find_tenant(HttpRequest()), nullptr);
+  EXPECT_EQ(authenticator.find_tenant(with_key("")), nullptr);
+}
+
 TEST_F(KeyFile, MistakesNameTheLineAndNeverTheKey) {
   const std::string at = "--api-key-file: '" + path_ + "' line ";
   EXPECT_EQ(error("a k1\nb\n"), at + "2: 'b' has no key.");

@@ -103,6 +103,9 @@ TEST(Url, HasAnOriginWhereverItLeads) {
   EXPECT_EQ(resolve_location("https://h/a/b", "/c?d"), "https://h/c?d");
   EXPECT_EQ(resolve_location("https://h/a/b", "//other/c"), "https://other/c");
   EXPECT_EQ(resolve_location("https://h/a", "http://other/c/"), "http://other/c/");
+  EXPECT_EQ(resolve_location("https://h/a", "/login?next=https://h/a"),
+            "https://h/login?next=https://h/a");
+  EXPECT_EQ(resolve_location("https://h/a", "//h/c?to=https://h/d"), "https://h/c?to=https://h/d");
   EXPECT_EQ(resolve_location("https://h/a", "javascript:x"), "");
   EXPECT_EQ(resolve_location("https://h/a", ""), "");
 }

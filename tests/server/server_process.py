@@ -72,7 +72,7 @@ class Server:
     def stream(self, body, on_event=lambda: None):
         """Text and log-probabilities; raises where the stream is not whole."""
         connection, response = self.post({**body, "stream": True, "logprobs": 0})
-        with contextlib.closing(connection):
+        with contextlib.closing(connection), contextlib.closing(response):
             assert response.status == 200, response.read()
             text, logprobs, reason, done = "", [], None, False
             for raw in response:
