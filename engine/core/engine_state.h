@@ -34,7 +34,7 @@ struct RequestSummary {
   int32_t num_generated = 0;
   int32_t max_tokens = 0;
   int32_t num_blocks = 0;  // it holds, all groups
-  RequestTimings timings;
+  RequestTimings timings = {};
 };
 
 // A request's part of a step.
