@@ -15,7 +15,7 @@ constexpr size_t kReadBuffers = 4;
 // Blocks copied at once: a group of windowed layers has no room for a long prefix.
 constexpr size_t kCopyBlocks = 8;
 // Without any block for so long, a request is computed instead.
-constexpr std::chrono::seconds kPatience{1};
+constexpr std::chrono::seconds kPatience{5};
 
 }  // namespace
 
@@ -88,6 +88,8 @@ bool PrefixStore::hold(NewRequest& request, Clock::time_point now) {
   const auto num_tokens = static_cast<int64_t>(tokens.size());
   // The rows of a prompt that is scored have to be computed; what cannot run is refused elsewhere.
   if (request.scores_prompt || num_tokens <= block_size_) return false;
+  const bool is_stuck = num_outstanding_ > 0 && now - last_load_ > kPatience;
+  if (is_stuck) return false;
   if (num_tokens + request.max_tokens > INT32_MAX ||
       !kv_.fits_alone(static_cast<int32_t>(num_tokens) + request.max_tokens - 1)) {
     return false;
@@ -121,7 +123,7 @@ bool PrefixStore::hold(NewRequest& request, Clock::time_point now) {
   held.num_tickets = held.end;
   held.last_progress = now;
   next_ticket_ += static_cast<uint64_t>(held.end);
-  ask(held_.emplace_back(std::move(held)));
+  ask(held_.emplace_back(std::move(held)), now);
   return true;
 }
 
@@ -133,7 +135,7 @@ bool PrefixStore::abort(RequestId id) {
   return true;
 }
 
-void PrefixStore::ask(Held& held) {
+void PrefixStore::ask(Held& held, Clock::time_point now) {
   for (; held.next_asked < held.end; ++held.next_asked) {
     KvTier& tier = *tiers_[held.tier_of[static_cast<size_t>(held.next_asked)]];
     const int32_t buffer = tier.take_buffer();
@@ -142,6 +144,7 @@ void PrefixStore::ask(Held& held) {
               buffer,
               held.ticket + static_cast<uint64_t>(held.next_asked));
     ++held.num_outstanding;
+    if (num_outstanding_++ == 0) last_load_ = now;
   }
 }
 
@@ -151,6 +154,8 @@ void PrefixStore::receive(Clock::time_point now) {
     tiers_[i]->collect(loaded_);
     for (const KvTier::Loaded& loaded : loaded_) {
       if (loaded.ok) cost_.observe_read(i, loaded.seconds);
+      --num_outstanding_;
+      last_load_ = now;
       take_in(loaded, *tiers_[i], now);
     }
   }
@@ -235,7 +240,7 @@ void PrefixStore::advance(Clock::time_point now, std::vector<NewRequest>& ready)
     const bool waits_too_long = now - held.last_progress > kPatience;
     if (waits_too_long) held.end = held.next_copied;
     copy_arrived(held);
-    if (held.next_copied < held.end) ask(held);
+    if (held.next_copied < held.end) ask(held, now);
     // What is broken is known to be before the request computes it, which writes it again.
     if (held.next_copied < held.end || (held.num_outstanding > 0 && !waits_too_long)) continue;
     held.is_released = true;

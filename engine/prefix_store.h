@@ -122,7 +122,7 @@ class PrefixStore {
   void take_in(const KvTier::Loaded& loaded, KvTier& tier, Clock::time_point now);
   bool copy(Held& held, std::span<const Arrival> piece);
   void copy_arrived(Held& held);
-  void ask(Held& held);
+  void ask(Held& held, Clock::time_point now);
 
   const int32_t block_size_;
   const std::string space_;
@@ -133,6 +133,8 @@ class PrefixStore {
   std::unordered_map<RequestId, Saving> savings_;  // of requests that the scheduler has
   std::vector<Held> held_;                         // in order of arrival
   uint64_t next_ticket_ = 0;
+  int32_t num_outstanding_ = 0;         // loads of anybody
+  Clock::time_point last_load_;         // came back, or was asked for when there were none
   std::vector<KvTier::Loaded> loaded_;  // scratch
   std::vector<BlockId> blocks_;         // scratch, by group
   uint64_t num_queried_ = 0;            // tokens
