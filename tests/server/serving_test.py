@@ -83,7 +83,7 @@ def check_streams(server, clients, seconds):
     for thread in threads:
         thread.join()
     assert not failures, failures[:3]
-    assert min(counts) > 0, "a client got no answer"
+    assert all(map(sum, zip(counts, left))), "a client had no stream"
     quarter = max(1, len(sizes) // 4)
     grown = max(sizes[-quarter:]) - max(sizes[:2 * quarter])
     assert grown < 8 << 20, f"memory grew by {grown} bytes under steady load"
