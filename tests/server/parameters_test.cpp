@@ -106,14 +106,14 @@ TEST_F(Parameters, PriorityDeadlineAndSeedReachTheEngine) {
   const HttpReply reply = ask(Endpoint::kCompletion, {{"priority", -3}});
   EXPECT_EQ(engine_.submitted().back().priority, -3);
   EXPECT_EQ(engine_.submitted().back().max_queue_wait_ms, 0);
-  ask(Endpoint::kCompletion, {{"max_queue_wait_ms", 700}});
-  EXPECT_EQ(engine_.submitted().back().max_queue_wait_ms, 700);
   // Who names no seed is told the one that was taken, and gets the same answer with it.
   const int64_t seed = std::stoll(reply.header("X-Sluice-Seed"));
   EXPECT_EQ(engine_.submitted().back().sampling.seed, static_cast<uint64_t>(seed));
   const HttpReply again = ask(Endpoint::kCompletion, {{"seed", seed}});
   EXPECT_EQ(again.header("X-Sluice-Seed"), reply.header("X-Sluice-Seed"));
   EXPECT_EQ(engine_.submitted().back().sampling.seed, static_cast<uint64_t>(seed));
+  ask(Endpoint::kCompletion, {{"max_queue_wait_ms", 700}});
+  EXPECT_EQ(engine_.submitted().back().max_queue_wait_ms, 700);
 }
 
 TEST_F(Parameters, ContinuousUsageIsOnEveryEvent) {

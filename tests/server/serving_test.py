@@ -163,7 +163,7 @@ def begin_streams(server, count, read):
 def check_drain(binary, model):
     """SIGTERM: a hundred running streams end whole, new connections find nobody; exit code 0."""
     server = Server(binary, model, "--max-num-seqs", "128")
-    answers, tokens = [], 80
+    answers, tokens = [], 600
     body = {"prompt": [5] * 8, "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
     threads = begin_streams(server, 100,
                             lambda begun: answers.append(server.stream(body, begun.set)))
