@@ -314,6 +314,7 @@ TEST(Engine, StateShowsWhatRunsWhatWaitsAndTheLastSteps) {
   }
   EXPECT_EQ(position, running.num_computed_tokens);
   EXPECT_EQ(ask_state(*engine, 2).steps.size(), 2U);
+  engine->stop();  // before the sink goes
 }
 
 TEST(Engine, StateIsToldAfterTheEndToo) {
