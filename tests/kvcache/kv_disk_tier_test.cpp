@@ -99,7 +99,10 @@ class KvDisk : public ::testing::Test {
     std::filesystem::remove_all(folder_);
   }
 
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void TearDown() override {
+    tier_.reset();  // its thread may still remove files
+    std::filesystem::remove_all(folder_);
+  }
 
   void open(int64_t max_blocks = 1000) {
     tier_.reset();
