@@ -15,8 +15,6 @@ namespace {
 
 // A prompt chunk that is always granted when tokens are left, whatever the milliseconds say.
 constexpr int32_t kMinChunkTokens = 16;
-// What a generated token is charged to its tenant; one of the prompt costs 1.
-constexpr int64_t kGeneratedCost = 2;
 
 }  // namespace
 
