@@ -72,6 +72,8 @@ void linear(const ExecContext& ctx, const LinearArgs& args) {
     CHECK_EQ(group.weight->k, args.x.k);
     CHECK(args.x.format == ActivationFormat::kFloat ||
           format_info(group.weight->format).is_integer);
+    CHECK_EQ(group.weight->format == WeightFormat::kInt8Channel,
+             args.x.format == ActivationFormat::kInt8Token);
     pieces += ceil_div(num_tiles(group), cut.tiles_per_piece);
   }
   const SimdTable& simd = simd_table(ctx.isa);
