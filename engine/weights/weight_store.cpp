@@ -97,6 +97,20 @@ Expected<const CheckpointTensor*> WeightStore::take(const std::string& name) {
   return tensor;
 }
 
+Expected<std::vector<float>> WeightStore::row_scales(const CheckpointTensor& tensor,
+                                                     int64_t first,
+                                                     int64_t n) {
+  if (tensor.format != WeightFormat::kInt8Channel) return std::vector<float>();
+  const std::string name = tensor.name + "_scale";
+  SLUICE_TRY(DecodedRow row,
+             decode_checked(checkpoint_.path() + ": tensor " + name,
+                            tensor.scale_format,
+                            tensor.scales.data() + row_bytes(tensor.scale_format, first),
+                            n));
+  note_content(name, row.hash);
+  return std::move(row.values);
+}
+
 Expected<PackedWeight> WeightStore::matrix(const std::string& name,
                                            int64_t n,
                                            int64_t k,
@@ -127,10 +141,15 @@ Expected<PackedWeight> WeightStore::matrix(const std::string& name,
   // The file is read once, in the order of the layers: one as large as the memory does not push out
   // what is still to be read.
   advise_needed(source);
-  SLUICE_TRY(
-      const uint64_t hash,
-      pack_checked(
-          checkpoint_.path() + ": tensor " + name, tensor->format, source.data(), n, k, dst));
+  SLUICE_TRY(const std::vector<float> scales, row_scales(*tensor, slice.first, n));
+  SLUICE_TRY(const uint64_t hash,
+             pack_checked(checkpoint_.path() + ": tensor " + name,
+                          tensor->format,
+                          source.data(),
+                          n,
+                          k,
+                          dst,
+                          scales));
   advise_read(source);
   note_content(name, hash);
   report_progress();
@@ -145,7 +164,8 @@ Expected<std::vector<float>> WeightStore::vector(const std::string& name,
   SLUICE_TRY(const CheckpointTensor* tensor, take(name));
   const int64_t wanted = slice.total == 0 ? n : slice.total * n;
   const int64_t found = num_rows(*tensor) * static_cast<int64_t>(tensor->dims[0]);
-  const bool is_row = slice.total != 0 || tensor->num_dims == 1;
+  const bool is_row =
+      (slice.total != 0 || tensor->num_dims == 1) && tensor->format != WeightFormat::kInt8Channel;
   if (!is_row || found != wanted || static_cast<int64_t>(tensor->dims[0]) != n) {
     return make_error(
         ErrorCode::kDataLoss,
