@@ -265,7 +265,7 @@ Result Evaluator::evaluate_filter(const Expr& expr) {
   SLUICE_TRY(const CallArgs args, evaluate_arguments(expr.arguments));
   runtime_.line = expr.line;
   const NativeFunction filter = find_filter(expr.text);
-  if (filter == nullptr) return runtime_.fail("no filter named '" + expr.text + "'");
+  if (filter == nullptr) return runtime_.fail("No filter named '" + expr.text + "' found.");
   return filter(runtime_, input, args);
 }
 
@@ -274,7 +274,7 @@ Result Evaluator::evaluate_test(const Expr& expr) {
   SLUICE_TRY(const CallArgs args, evaluate_arguments(expr.arguments));
   runtime_.line = expr.line;
   const TestFunction test = find_test(expr.text);
-  if (test == nullptr) return runtime_.fail("no test named '" + expr.text + "'");
+  if (test == nullptr) return runtime_.fail("No test named '" + expr.text + "' found.");
   SLUICE_TRY(const bool verdict, test(runtime_, subject, args));
   return Value(verdict);
 }
