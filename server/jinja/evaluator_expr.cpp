@@ -147,6 +147,7 @@ Expected<CallArgs> Evaluator::evaluate_arguments(const Arguments& arguments) {
   }
   if (arguments.double_star != nullptr) {
     SLUICE_TRY(const Value dict, evaluate(*arguments.double_star));
+    if (dict.is(Kind::kUndefined)) return undefined_error(runtime_, dict);
     if (!dict.is(Kind::kDict)) return runtime_.fail("argument after ** must be a mapping");
     for (const auto& [key, value] : dict.as<Dict>().entries) {
       if (!key.is(Kind::kString)) return runtime_.fail("keywords must be strings");
