@@ -141,6 +141,24 @@ struct KvCacheManager::Impl {
 
   [[nodiscard]] int32_t num_holders() const { return static_cast<int32_t>(slot_of.size()); }
 
+  // Blocks of block_size tokens, of several requests, in entries of this group.
+  [[nodiscard]] int64_t as_entries(const Group& group, int64_t num_blocks) const {
+    if (group.tokens_per_entry == options.block_size) return num_blocks;
+    const int64_t whole = ceil_div(num_blocks * options.block_size, group.tokens_per_entry);
+    return std::min(num_blocks, whole + num_holders());
+  }
+
+  // What all holders can want beyond what they have: a block behind a window goes only when the
+  // step that moved the window retires, so one more each.
+  [[nodiscard]] int64_t most_wanted(const Group& group) const {
+    int64_t count = 0;
+    for (int32_t slot = 0; slot < options.max_num_seqs; ++slot) {
+      if (!slots[static_cast<size_t>(slot)].in_use) continue;
+      count += std::max(1, group.max_held + 1 - (group.count(slot) - group.kept_from(slot)));
+    }
+    return count;
+  }
+
   // Whether node `i` of a chain ends where a state group has a snapshot.
   [[nodiscard]] bool ends_entry(const Group& group, int32_t i) const {
     return (i + 1) * options.block_size % group.tokens_per_entry == 0;
@@ -273,8 +291,7 @@ bool KvCacheManager::has_room(RequestId id, int32_t num_tokens, int32_t num_spar
   for (const Group& group : m.groups) {
     const int32_t held = slot == IdMap::kAbsent ? 0 : group.count(slot) - group.kept_from(slot);
     const int32_t needed = std::max(0, group.max_held_for(num_tokens) - held);
-    const int64_t spare =
-        std::min<int64_t>(num_spare_blocks, int64_t{m.num_holders()} * group.max_held);
+    const int64_t spare = std::min(m.as_entries(group, num_spare_blocks), m.most_wanted(group));
     if (needed + spare > group.pool.num_available()) return false;
   }
   return true;

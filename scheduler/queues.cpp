@@ -2,6 +2,7 @@
 // Those that wait: their order, and who of them may start.
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "scheduler/scheduler_impl.h"
 
@@ -84,6 +85,35 @@ int32_t Scheduler::Impl::spare_blocks() const {
   return static_cast<int32_t>(std::min<int64_t>(num_blocks, INT32_MAX));
 }
 
+// Tokens with KV that it will probably get beyond those known. The last one is never fed back.
+int32_t Scheduler::Impl::expected_more(const Entry& e) const {
+  const int32_t generated = e.request.num_generated() + e.num_pending_samples;
+  const int32_t left = std::max(e.request.max_tokens - generated - 1, 0);
+  return std::min(answer_lengths.expected_more(generated), left);
+}
+
+// Blocks to keep beside those of the newcomer's known tokens, so that at no moment to come more are
+// probably wanted than there are. A prefix that was found in the cache counts for nobody: others
+// may have it too.
+int32_t Scheduler::Impl::spare_blocks_to_come(const Entry& newcomer, int32_t num_found) {
+  const int32_t block_size = kv.block_size();
+  int64_t num_held = 0;
+  const bool anew = std::exchange(forecast_step, output.step_id) != output.step_id;
+  if (anew) forecast.clear();
+  for (const int32_t index : running) {
+    const Entry& e = entry(index);
+    num_held += (e.num_allocated_tokens - e.num_found_tokens) / block_size;
+    if (anew) {
+      const int32_t known = e.request.num_tokens() + e.num_pending_samples;
+      forecast.add(known - e.num_found_tokens, expected_more(e));
+    }
+  }
+  const int32_t own = newcomer.request.num_tokens() - num_found;
+  const int64_t peak = forecast.peak_with(own, expected_more(newcomer), block_size);
+  return static_cast<int32_t>(
+      std::clamp<int64_t>(peak - num_held - ceil_div(own, block_size), 0, INT32_MAX));
+}
+
 int64_t Scheduler::Impl::total_available() const {
   const KvUsage usage = kv.usage();
   return usage.num_free + usage.num_cached;
@@ -102,7 +132,13 @@ bool Scheduler::Impl::admit(int32_t index) {
   if (prefill_limit(e, 0, r.num_tokens()) == 0) return false;
   const int32_t num_found = kv.acquire_prefix(r.id, e.cacheable_tokens(), r.extras);
   int32_t chunk = prefill_limit(e, num_found, r.num_tokens() - num_found);
-  if (chunk > 0 && !alone && !kv.has_room(r.id, r.num_tokens(), spare_blocks())) chunk = -1;
+  if (chunk > 0 && !alone) {
+    int32_t spare = spare_blocks();
+    if (options.leave_room_for_answers) {
+      spare = std::max(spare, spare_blocks_to_come(e, num_found));
+    }
+    if (!kv.has_room(r.id, r.num_tokens(), spare)) chunk = -1;
+  }
   const bool affordable = chunk != 0;
   while (chunk > 0 && !kv.allocate_slots(r.id, num_found + chunk)) chunk /= 2;
   if (chunk <= 0) {
@@ -116,6 +152,10 @@ bool Scheduler::Impl::admit(int32_t index) {
     return false;
   }
   start_running(index);
+  e.num_found_tokens = num_found;
+  if (forecast_step == output.step_id) {
+    forecast.add(r.num_tokens() - num_found, expected_more(e));
+  }
   r.num_computed_tokens = num_found;
   r.num_scheduled_tokens = num_found;
   if (!e.was_admitted) {

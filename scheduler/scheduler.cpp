@@ -277,6 +277,7 @@ void Scheduler::Impl::retire_row(const ScheduledRequest& row,
       if (!dead && (sample.finished || r.num_generated() == r.max_tokens)) {
         if (!e.draining()) ++num_draining;
         r.status = RequestStatus::kFinished;
+        answer_lengths.observe(r.num_generated());
       }
     }
   }
