@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 #include <utility>
 
 #include "engine/core/status.h"
@@ -23,6 +24,7 @@ struct Group {
   int32_t max_entries = 0;
   // Entries that a request computed one token at a time holds at most.
   int32_t max_held = 0;
+  int64_t num_held = 0;              // entries of all slots
   std::vector<BlockId> tables;       // [slot][max_entries]
   std::vector<int32_t> num_entries;  // [slot]
   std::vector<int32_t> first_kept;   // [slot]; entries before it are kNullBlock
@@ -151,12 +153,8 @@ struct KvCacheManager::Impl {
   // What all holders can want beyond what they have: a block behind a window goes only when the
   // step that moved the window retires, so one more each.
   [[nodiscard]] int64_t most_wanted(const Group& group) const {
-    int64_t count = 0;
-    for (int32_t slot = 0; slot < options.max_num_seqs; ++slot) {
-      if (!slots[static_cast<size_t>(slot)].in_use) continue;
-      count += std::max(1, group.max_held + 1 - (group.count(slot) - group.kept_from(slot)));
-    }
-    return count;
+    const int64_t most = int64_t{num_holders()} * (group.max_held + 1);
+    return std::max<int64_t>(num_holders(), most - group.num_held);
   }
 
   // Whether node `i` of a chain ends where a state group has a snapshot.
@@ -256,6 +254,7 @@ void KvCacheManager::Impl::share_hit(int32_t slot, int32_t num_hit_blocks) {
     }
     group.num_entries[static_cast<size_t>(slot)] = count;
     group.first_kept[static_cast<size_t>(slot)] = first;
+    group.num_held += count - first;
   }
 }
 
@@ -314,6 +313,7 @@ bool KvCacheManager::allocate_slots(RequestId id, int32_t num_tokens) {
       const BlockPool::Taken taken = group.pool.take();
       m.give_back_evicted(static_cast<int32_t>(g), taken.evicted_tag);
       group.entry(slot, count) = taken.block;
+      ++group.num_held;
     }
   }
   Slot& holder = m.slots[static_cast<size_t>(slot)];
@@ -355,6 +355,7 @@ void KvCacheManager::Impl::let_go(Group& group, int32_t slot, int32_t first_need
   int32_t& first = group.first_kept[static_cast<size_t>(slot)];
   for (; first < std::min(first_needed, group.count(slot)); ++first) {
     group.pool.release(std::exchange(group.entry(slot, first), kNullBlock));
+    --group.num_held;
   }
 }
 
@@ -384,6 +385,7 @@ void KvCacheManager::free(RequestId id) {
       group.pool.release(group.entry(slot, i));
       group.entry(slot, i) = kNullBlock;
     }
+    group.num_held -= group.count(slot) - group.kept_from(slot);
     group.num_entries[static_cast<size_t>(slot)] = 0;
     group.first_kept[static_cast<size_t>(slot)] = 0;
   }
@@ -484,6 +486,9 @@ std::string KvCacheManager::Impl::check_tables() const {
         if ((block != kNullBlock) != kept) return name + "a table entry is wrongly (un)set";
         if (kept) ++holders[static_cast<size_t>(block.value)];
       }
+    }
+    if (std::accumulate(holders.begin(), holders.end(), int64_t{0}) != group.num_held) {
+      return name + "entries held are miscounted";
     }
     for (int32_t b = 0; b < group.pool.num_blocks(); ++b) {
       const BlockId block{b};

@@ -54,13 +54,30 @@ KvForecast::KvForecast(int32_t max_requests) { lives_.reserve(static_cast<size_t
 
 void KvForecast::add(int32_t num_tokens, int32_t num_more) {
   CHECK_LT(lives_.size(), lives_.capacity());
-  lives_.push_back({num_tokens, num_more});
+  sum_ += num_tokens + num_more;
+  const Life added{num_tokens, num_more};
+  // Few come when they have been sorted, many before.
+  if (sorted_) {
+    lives_.insert(std::ranges::lower_bound(lives_, added, ends_later), added);
+  } else {
+    lives_.push_back(added);
+  }
+}
+
+void KvForecast::clear() {
+  lives_.clear();
+  sum_ = 0;
   sorted_ = false;
+}
+
+int64_t KvForecast::sum_with(int32_t num_tokens, int32_t num_more, int32_t block_size) const {
+  const auto count = static_cast<int64_t>(lives_.size()) + 1;
+  return ceil_div(sum_ + num_tokens + num_more + count * (block_size / 2), int64_t{block_size});
 }
 
 int64_t KvForecast::peak_with(int32_t num_tokens, int32_t num_more, int32_t block_size) {
   if (!sorted_) {
-    std::ranges::sort(lives_, [](const Life& a, const Life& b) { return a.num_more > b.num_more; });
+    std::ranges::sort(lives_, ends_later);
     sorted_ = true;
   }
   // The most is held when somebody is about to end: by it and by all who end later. In tokens, with

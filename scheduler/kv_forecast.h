@@ -37,10 +37,13 @@ class KvForecast {
  public:
   explicit KvForecast(int32_t max_requests);
 
-  void clear() { lives_.clear(); }
+  void clear();
 
   // A request that has `num_tokens` tokens and will get `num_more`.
   void add(int32_t num_tokens, int32_t num_more);
+
+  // Never less than peak_with(), and cheap: all at their ends.
+  [[nodiscard]] int64_t sum_with(int32_t num_tokens, int32_t num_more, int32_t block_size) const;
 
   // The most blocks of `block_size` tokens held at any moment, when one more request joins.
   [[nodiscard]] int64_t peak_with(int32_t num_tokens, int32_t num_more, int32_t block_size);
@@ -51,8 +54,11 @@ class KvForecast {
     int32_t num_more = 0;
   };
 
+  static bool ends_later(const Life& a, const Life& b) { return a.num_more > b.num_more; }
+
   std::vector<Life> lives_;  // who ends last comes first
-  bool sorted_ = true;
+  int64_t sum_ = 0;          // of tokens at their ends
+  bool sorted_ = false;
 };
 
 }  // namespace sluice

@@ -43,9 +43,12 @@ struct Scheduler::Impl {
       return preempt_pending || request.abort_pending || request.status == RequestStatus::kFinished;
     }
 
-    // Tokens that have or will have a value when the steps in flight retire, and no KV handed out.
+    // Tokens that have or will have a value when the steps in flight retire.
+    [[nodiscard]] int32_t num_known() const { return request.num_tokens() + num_pending_samples; }
+
+    // Of those, without KV handed out.
     [[nodiscard]] int32_t num_remaining() const {
-      return request.num_tokens() + num_pending_samples - request.num_scheduled_tokens;
+      return num_known() - request.num_scheduled_tokens;
     }
 
     [[nodiscard]] bool schedulable() const {
@@ -91,8 +94,16 @@ struct Scheduler::Impl {
   std::vector<int32_t> prefills;       // of `running`, this step
   CostModel cost;
   AnswerLengths answer_lengths;
-  KvForecast forecast;  // of `running`, as it is in step `forecast_step`
-  uint64_t forecast_step = 0;
+
+  // What running requests hold and want, for admission; of now while `is_current`.
+  struct Outlook {
+    KvForecast forecast;
+    int64_t num_held = 0;    // blocks, found prefixes left out
+    int64_t num_wanted = 0;  // blocks for the rest of known tokens, at least one each
+    bool is_current = false;
+  };
+
+  Outlook outlook;
   SchedulerOutput output;
   StepShape shape;  // of `output`
   int64_t now_ms = INT64_MIN;
@@ -117,7 +128,7 @@ struct Scheduler::Impl {
         preempted(preempted_positions),
         deadline_positions(preempted_positions),
         deadlines(deadline_positions),
-        forecast(std::min(o.max_num_seqs, o.max_num_batched_tokens)) {
+        outlook{.forecast = KvForecast(std::min(o.max_num_seqs, o.max_num_batched_tokens))} {
     CHECK_GT(o.max_num_seqs, 0);
     CHECK_GT(o.max_num_batched_tokens, 0);
     CHECK_GE(o.max_num_queued_reqs, 0);
@@ -182,8 +193,9 @@ struct Scheduler::Impl {
   void schedule_prefill(int32_t index);
   void schedule_prefills();
   [[nodiscard]] int32_t expected_more(const Entry& e) const;
-  [[nodiscard]] int32_t spare_blocks() const;
-  [[nodiscard]] int32_t spare_blocks_to_come(const Entry& newcomer, int32_t num_found);
+  void add_to_outlook(const Entry& e);
+  void look_ahead();
+  [[nodiscard]] bool has_room(const Entry& newcomer, int32_t num_found);
   [[nodiscard]] int64_t total_available() const;
   [[nodiscard]] bool head_still_blocked(const Entry& e) const;
   bool admit(int32_t index);
