@@ -67,6 +67,9 @@ class Checkpoint {
 
   [[nodiscard]] bool is_dummy() const { return is_dummy_; }
 
+  // Linear layers may be kInt8Channel; those of a dummy checkpoint are.
+  [[nodiscard]] bool has_int8_layers() const { return has_int8_layers_; }
+
   [[nodiscard]] const std::vector<CheckpointTensor>& tensors() const { return tensors_; }
 
   [[nodiscard]] const CheckpointTensor* find(std::string_view name) const;
@@ -97,6 +100,7 @@ class Checkpoint {
   std::string architecture_;
   Metadata metadata_;
   bool is_dummy_ = false;
+  bool has_int8_layers_ = false;
 
  private:
   std::vector<CheckpointTensor> tensors_;

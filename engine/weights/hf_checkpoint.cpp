@@ -181,11 +181,11 @@ class HfCheckpoint final : public Checkpoint {
                MappedFile config_file,
                LoadFormat format)
       : Checkpoint(directory, CheckpointKind::kHuggingFace, std::move(config.model_type)),
-        tied_embeddings_(config.tied_embeddings),
-        int8_channel_(config.int8_channel) {
+        tied_embeddings_(config.tied_embeddings) {
     metadata_ = std::move(config.metadata);
     metadata_.set("tied_embeddings", "tie_word_embeddings", config.tied_embeddings);
     is_dummy_ = format == LoadFormat::kDummy;
+    has_int8_layers_ = config.int8_channel;
     files_.push_back(std::move(config_file));
   }
 
@@ -219,7 +219,6 @@ class HfCheckpoint final : public Checkpoint {
   Expected<void> join_scales();
 
   bool tied_embeddings_;
-  bool int8_channel_;
   std::map<std::string, SetAside> codes_;                        // by their name in the file
   std::map<std::string, SetAside> scales_;                       // by that of the codes
   std::vector<MappedFile> files_;                                // config.json first
@@ -264,7 +263,7 @@ Expected<size_t> HfCheckpoint::read_shard(const std::string& name,
 Expected<bool> HfCheckpoint::set_aside(const SafetensorsTensor& tensor, const std::string& path) {
   const std::string_view name = tensor.name;
   if (tensor.format == WeightFormat::kInt8Channel) {
-    if (!int8_channel_) {
+    if (!has_int8_layers_) {
       return make_error(
           ErrorCode::kUnsupported,
           path + ": tensor " + quoted(name) + ": dtype: found \"I8\", expected F32, F16 or BF16");
@@ -276,7 +275,7 @@ Expected<bool> HfCheckpoint::set_aside(const SafetensorsTensor& tensor, const st
     codes_[tensor.name] = codes;
     return true;
   }
-  if (!int8_channel_ || tensor.is_bytes || !name.ends_with(".weight_scale")) return false;
+  if (!has_int8_layers_ || tensor.is_bytes || !name.ends_with(".weight_scale")) return false;
   scales_[std::string(name.substr(0, name.size() - kScaleSuffix.size()))] = {tensor, path};
   return true;
 }

@@ -58,6 +58,7 @@ class WeightStore {
   // Of kInt8Channel, rows [first, first + n); none for other formats.
   Expected<std::vector<float>> row_scales(const CheckpointTensor& tensor, int64_t first, int64_t n);
   PackedWeight random_matrix(const std::string& name, int64_t n, int64_t k);
+  static void fill_random(const std::string& name, const PackedWeight& weight, std::byte* dst);
   std::vector<float> random_vector(const std::string& name, int64_t n);
   void note_content(std::string_view name, uint64_t hash);
   void report_progress();
