@@ -111,6 +111,21 @@ TEST(W8A8, InspectionNamesTheType) {
   EXPECT_NE(text.find("output.weight  BF16 [40, 71]"), std::string::npos) << text;
 }
 
+TEST(W8A8, DummyLayersAreInt8AndTheRestIsNot) {
+  const auto checkpoint = Checkpoint::open(kFolder + "llama-w8a8", LoadFormat::kDummy);
+  ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+  WeightStore store(**checkpoint);
+  ASSERT_TRUE(store.allocate(1 << 16).has_value());
+  const auto q = store.matrix("blk.0.attn_q.weight", 64, 40);
+  ASSERT_TRUE(q.has_value());
+  EXPECT_EQ(q->format, WeightFormat::kInt8Channel);
+  float scale = 0;
+  std::memcpy(&scale, q->data, sizeof(scale));
+  EXPECT_NEAR(scale, std::sqrt(3.0 / 40) / 127, 1e-6);
+  EXPECT_EQ(store.matrix("token_embd.weight", 71, 40)->format, WeightFormat::kBF16);
+  EXPECT_EQ(store.matrix("blk.0.ffn_gate_inp.weight", 4, 40)->format, WeightFormat::kBF16);
+}
+
 // What the kernels read: a byte a weight, its padding, and a scale per output.
 TEST(W8A8, ThePlanCountsCodesAndScales) {
   const auto checkpoint = Checkpoint::open(kFolder + "llama-w8a8");
