@@ -4,8 +4,6 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "engine/weights/gguf_parse.h"
-
 namespace sluice {
 namespace {
 
@@ -69,6 +67,7 @@ constexpr Default kDefaults[] = {
     {"olmo2", "rms_norm_eps", "attention.layer_norm_rms_epsilon", 1e-5, false},
     {"granite", "max_position_embeddings", "context_length", 2048},
     {"granite", "rms_norm_eps", "attention.layer_norm_rms_epsilon", 1e-6, false},
+    {"granite", "attention_multiplier", "attention.scale", 1},
     {"gpt_oss", "num_attention_heads", "attention.head_count", 64},
     {"gpt_oss", "num_key_value_heads", "attention.head_count_kv", 8},
     {"gpt_oss", "head_dim", "attention.key_length", 64},
@@ -102,11 +101,12 @@ constexpr Required kRequired[] = {
      }},
 };
 
-// One line of JSON that a terminal can show.
+// Escaped to ASCII, so that a terminal can show it.
 std::string shown(const Json& value) {
   constexpr size_t kMaxShown = 80;
-  const std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
-  return quoted(text.size() > kMaxShown ? text.substr(0, kMaxShown) + "..." : text);
+  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  if (text.size() > kMaxShown) text = text.substr(0, kMaxShown) + "...";
+  return text;
 }
 
 const Json* object_at(const Json& parent, const char* key) {
