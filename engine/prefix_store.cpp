@@ -115,7 +115,7 @@ bool PrefixStore::hold(NewRequest& request, Clock::time_point now) {
   }
   const int64_t num_found = held.end - held.next_copied;
   if (num_found == 0 ||
-      !cost_.is_worth(std::span(num_blocks).first(tiers_.size()), num_found * block_size_)) {
+      !cost_.choose_read(std::span(num_blocks).first(tiers_.size()), num_found * block_size_)) {
     return false;
   }
   held.request = std::move(request);

@@ -4,7 +4,8 @@
 namespace sluice {
 namespace {
 
-constexpr double kShare = 0.1;  // of the last measurement in the mean
+constexpr double kShare = 0.1;   // of the last measurement in the mean
+constexpr double kDoubt = 0.99;  // of what was not read this time; halves in 69 times
 // Two hand-overs between threads, and what is left of the step that a request then misses.
 constexpr double kFixedSeconds = 1e-3;
 
@@ -23,7 +24,7 @@ void RestoreCost::observe_read(size_t tier, double seconds) {
   if (seconds > 0) learn(seconds_per_block_[tier], seconds);
 }
 
-bool RestoreCost::is_worth(std::span<const int64_t> num_blocks, int64_t num_tokens) const {
+bool RestoreCost::choose_read(std::span<const int64_t> num_blocks, int64_t num_tokens) {
   if (seconds_per_token_ == 0) return true;
   bool is_known = true;
   double seconds = kFixedSeconds;
@@ -31,7 +32,11 @@ bool RestoreCost::is_worth(std::span<const int64_t> num_blocks, int64_t num_toke
     seconds += static_cast<double>(num_blocks[tier]) * seconds_per_block_[tier];
     is_known = is_known && (num_blocks[tier] == 0 || seconds_per_block_[tier] > 0);
   }
-  return !is_known || seconds < static_cast<double>(num_tokens) * seconds_per_token_;
+  if (!is_known || seconds < static_cast<double>(num_tokens) * seconds_per_token_) return true;
+  for (size_t tier = 0; tier < num_blocks.size(); ++tier) {
+    if (num_blocks[tier] > 0) seconds_per_block_[tier] *= kDoubt;
+  }
+  return false;
 }
 
 }  // namespace sluice

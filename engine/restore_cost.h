@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whether reading KV back is expected to take less time than computing it: a fixed cost and a rate
 // for each tier, learned from what was measured. What is not known yet counts as free, so that it
-// is tried.
+// is tried; and what is not chosen seems cheaper each time, so that a tier which was slow once, or
+// long ago, is tried again.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +21,7 @@ class RestoreCost {
   void observe_read(size_t tier, double seconds);
 
   // Of `num_blocks[tier]` blocks from each tier, together `num_tokens` tokens.
-  [[nodiscard]] bool is_worth(std::span<const int64_t> num_blocks, int64_t num_tokens) const;
+  [[nodiscard]] bool choose_read(std::span<const int64_t> num_blocks, int64_t num_tokens);
 
  private:
   double seconds_per_token_ = 0;           // 0: not known

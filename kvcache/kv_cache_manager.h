@@ -28,10 +28,10 @@ enum class KvGroupKind : uint8_t {
 // that all groups can serve.
 struct KvGroupSpec {
   KvGroupKind kind = KvGroupKind::kFull;
-  int32_t window = 0;       // kWindow: tokens seen, the own one included
-  int32_t interval = 0;     // kState: tokens between snapshots, a multiple of the block size; block
-                            // i holds the state after (i + 1) * interval tokens
-  int32_t num_blocks = 0;   // capacity of the group's pool
+  int32_t window = 0;      // kWindow: tokens seen, the own one included
+  int32_t interval = 0;    // kState: tokens between snapshots, a multiple of the block size; block
+                           // i holds the state after (i + 1) * interval tokens
+  int32_t num_blocks = 0;  // capacity of the group's pool
 };
 
 // What makes equal tokens unequal for the prefix index.
@@ -45,14 +45,14 @@ struct PrefixExtras {
 struct KvManagerOptions {
   int32_t block_size = 16;
   bool enable_prefix_caching = true;
-  int32_t max_num_seqs = 64;       // requests that can hold blocks at once
-  int32_t max_model_len = 0;       // sizes the block tables
+  int32_t max_num_seqs = 64;  // requests that can hold blocks at once
+  int32_t max_model_len = 0;  // sizes the block tables
 };
 
 struct KvUsage {
-  int64_t num_blocks = 0;       // all groups
-  int64_t num_free = 0;         // never used or dropped
-  int64_t num_cached = 0;       // evictable, contents kept
+  int64_t num_blocks = 0;  // all groups
+  int64_t num_free = 0;    // never used or dropped
+  int64_t num_cached = 0;  // evictable, contents kept
   int64_t num_referenced = 0;
   uint64_t prefix_queries = 0;  // tokens asked for, once per admission
   uint64_t prefix_hits = 0;     // tokens found
@@ -84,8 +84,8 @@ class KvCacheManager {
   [[nodiscard]] bool allocate_slots(RequestId id, int32_t num_tokens);
 
   // Whether every group could take the request up to `num_tokens` tokens, computed in small steps,
-  // and keep `num_spare_blocks` available (in a group whose holders can never want that many: what
-  // they can). Admission asks this; allocate_slots() decides.
+  // and keep `num_spare_blocks` blocks of block_size tokens available (in a group whose holders can
+  // never want that many more: what they can). Admission asks this; allocate_slots() decides.
   [[nodiscard]] bool has_room(RequestId id, int32_t num_tokens, int32_t num_spare_blocks) const;
 
   // Full blocks among the first `num_computed_tokens` become findable, under the hash chain of
@@ -125,8 +125,9 @@ class KvCacheManager {
   [[nodiscard]] int32_t block_size() const;
   [[nodiscard]] bool caches_prefixes() const;
 
-  // Walks everything: conservation (free + cached + referenced + held by transfers = all), refcounts
-  // equal to the holders found, index entries valid. Empty when right, else what is wrong. Tests.
+  // Walks everything: conservation (free + cached + referenced + held by transfers = all),
+  // refcounts equal to the holders found, index entries valid. Empty when right, else what is
+  // wrong. Tests.
   [[nodiscard]] std::string check_integrity() const;
 
  private:

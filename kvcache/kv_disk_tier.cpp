@@ -14,6 +14,7 @@
 #include <system_error>
 #include <utility>
 
+#include "engine/core/hex.h"
 #include "engine/core/log.h"
 
 namespace sluice {
@@ -68,10 +69,13 @@ std::optional<TierIndex::Name> parse_file_name(std::string_view text) {
       !text.ends_with(kSuffix)) {
     return std::nullopt;
   }
-  const auto key = kv_key_from_hex(text.substr(0, kHex));
-  const auto parent = kv_key_from_hex(text.substr(kHex + 1, kHex));
-  if (!key || !parent) return std::nullopt;
-  return TierIndex::Name{*key, *parent};
+  const auto read = [&](size_t at, KvKey& key) {
+    const std::string_view digits = text.substr(at, kHex);
+    return is_hex(digits) && from_hex(digits, key);
+  };
+  TierIndex::Name name;
+  if (!read(0, name.key) || !read(kHex + 1, name.parent)) return std::nullopt;
+  return name;
 }
 
 class Folder final : public KvPlace {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/core/hex.h"
 #include "engine/core/log.h"
 
 namespace sluice {

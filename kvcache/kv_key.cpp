@@ -39,27 +39,4 @@ KvKey kv_next_key(const KvKey& parent, std::span<const TokenId> token_ids) {
   return digest_of(bytes);
 }
 
-std::string to_hex(const KvKey& key) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text;
-  for (const uint8_t byte : key) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
-}
-
-std::optional<KvKey> kv_key_from_hex(std::string_view text) {
-  KvKey key{};
-  if (text.size() != 2 * key.size()) return std::nullopt;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    const bool digit = c >= '0' && c <= '9';
-    if (!digit && (c < 'a' || c > 'f')) return std::nullopt;
-    const auto nibble = static_cast<uint8_t>(digit ? c - '0' : c - 'a' + 10);
-    key[i / 2] = static_cast<uint8_t>(key[i / 2] << 4 | nibble);
-  }
-  return key;
-}
-
 }  // namespace sluice

@@ -33,7 +33,4 @@ KvKey kv_root_key(std::string_view space, const PrefixExtras& extras);
 // The block of `token_ids` behind the prefix `parent`.
 KvKey kv_next_key(const KvKey& parent, std::span<const TokenId> token_ids);
 
-std::string to_hex(const KvKey& key);
-std::optional<KvKey> kv_key_from_hex(std::string_view text);
-
 }  // namespace sluice

@@ -8,8 +8,8 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kBufferBytes = int64_t{32}
-                                 << 20;  // of all buffers, as far as their number allows
+// Of all buffers, as far as their number allows.
+constexpr int64_t kBufferBytes = int64_t{32} << 20;
 constexpr int64_t kMinBuffers = 8;
 constexpr int64_t kMaxBuffers = 64;
 

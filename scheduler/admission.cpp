@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/admission.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cmath>
 #include <string>
+
+#include "scheduler/policy.h"
 
 namespace sluice {
 
 namespace {
 
-constexpr int64_t kGeneratedCost = 2;  // as tenants are charged
 constexpr int64_t kQueueShare = 8;
 constexpr double kFadeS = 20;    // of the queue's speed
 constexpr double kLeastS = 0.5;  // of waiting, before a speed is believed
@@ -25,18 +28,11 @@ constexpr double kGraceOfWait = 0.25;
 // The other choices of a request come with the first.
 constexpr int64_t kUseMs = 1000;
 
-uint64_t mix(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
-  return x ^ (x >> 31);
-}
-
 // Equal for a request that is sent again.
 uint64_t fingerprint(const AdmissionRequest& request) {
-  uint64_t hash = mix(request.tenant.value + 0x9E3779B97F4A7C15ULL);
-  hash = mix(hash ^ static_cast<uint64_t>(request.max_tokens));
-  for (const TokenId token : request.prompt) hash = mix(hash + static_cast<uint64_t>(token) + 1);
-  return hash;
+  const uint64_t whose[] = {request.tenant.value, static_cast<uint64_t>(request.max_tokens)};
+  return XXH3_64bits_withSeed(
+      request.prompt.data(), request.prompt.size_bytes(), XXH3_64bits(whose, sizeof whose));
 }
 
 int32_t whole_seconds(double ms) {

@@ -14,6 +14,9 @@
 
 namespace sluice {
 
+// What a tenant is charged for a generated token, in tokens of a prompt.
+inline constexpr int64_t kGeneratedCost = 2;
+
 // The place of a request among all others; a preemption does not change it. A priority level is
 // worth `aging` milliseconds of waiting: who comes that much later than another of one level less
 // comes after it, so a stream of urgent requests cannot hold back the others for ever. And because

@@ -11,6 +11,8 @@ void Scheduler::Impl::preempt(size_t position) {
   Entry& e = entry(index);
   e.preempt_pending = false;
   e.num_allocated_tokens = 0;
+  e.num_found_tokens = 0;
+  outlook.is_current = false;
   e.request.status = RequestStatus::kPreempted;
   e.request.num_computed_tokens = 0;
   e.request.num_scheduled_tokens = 0;

@@ -2,6 +2,7 @@
 // Those that wait: their order, and who of them may start.
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "scheduler/scheduler_impl.h"
 
@@ -72,16 +73,47 @@ bool Scheduler::Impl::goes_before(int32_t a, int32_t b) const {
   return waiting.counter(x.tenant_slot) < waiting.counter(y.tenant_slot);
 }
 
-// Blocks that running requests will want: the rest of their known tokens, and one to go on with.
-int32_t Scheduler::Impl::spare_blocks() const {
-  int64_t num_blocks = 0;
-  for (const int32_t index : running) {
-    const Entry& e = entry(index);
-    const int32_t missing =
-        e.request.num_scheduled_tokens + e.num_remaining() - e.num_allocated_tokens;
-    num_blocks += std::max<int64_t>(1, ceil_div(std::max(missing, 0), kv.block_size()));
+// Tokens with KV that it will probably get beyond those known. The last one is never fed back.
+int32_t Scheduler::Impl::expected_more(const Entry& e) const {
+  const int32_t generated = e.request.num_generated() + e.num_pending_samples;
+  const int32_t left = std::max(e.request.max_tokens - generated - 1, 0);
+  return std::min(answer_lengths.expected_more(generated), left);
+}
+
+// A prefix that was found in the cache counts for nobody: others may have it too.
+void Scheduler::Impl::add_to_outlook(const Entry& e) {
+  const int32_t missing = e.num_known() - e.num_allocated_tokens;
+  outlook.num_held += (e.num_allocated_tokens - e.num_found_tokens) / kv.block_size();
+  outlook.num_wanted += std::max<int64_t>(1, ceil_div(std::max(missing, 0), kv.block_size()));
+  if (options.leave_room_for_answers) {
+    outlook.forecast.add(e.num_known() - e.num_found_tokens, expected_more(e));
   }
-  return static_cast<int32_t>(std::min<int64_t>(num_blocks, INT32_MAX));
+}
+
+void Scheduler::Impl::look_ahead() {
+  if (std::exchange(outlook.is_current, true)) return;
+  outlook.num_held = 0;
+  outlook.num_wanted = 0;
+  outlook.forecast.clear();
+  for (const int32_t index : running) add_to_outlook(entry(index));
+}
+
+// Whether the newcomer's known tokens fit beside what running requests want now, and, as far as can
+// be foreseen, at any moment to come.
+bool Scheduler::Impl::has_room(const Entry& newcomer, int32_t num_found) {
+  look_ahead();
+  const Request& r = newcomer.request;
+  const auto fits = [&](int64_t num_spare) {
+    num_spare = std::clamp<int64_t>(num_spare, outlook.num_wanted, INT32_MAX);
+    return kv.has_room(r.id, r.num_tokens(), static_cast<int32_t>(num_spare));
+  };
+  if (!options.leave_room_for_answers) return fits(outlook.num_wanted);
+  const int32_t block_size = kv.block_size();
+  const int32_t own = r.num_tokens() - num_found;
+  const int32_t more = expected_more(newcomer);
+  const int64_t counted = outlook.num_held + ceil_div(own, block_size);
+  return fits(outlook.forecast.sum_with(own, more, block_size) - counted) ||
+         fits(outlook.forecast.peak_with(own, more, block_size) - counted);
 }
 
 int64_t Scheduler::Impl::total_available() const {
@@ -102,7 +134,7 @@ bool Scheduler::Impl::admit(int32_t index) {
   if (prefill_limit(e, 0, r.num_tokens()) == 0) return false;
   const int32_t num_found = kv.acquire_prefix(r.id, e.cacheable_tokens(), r.extras);
   int32_t chunk = prefill_limit(e, num_found, r.num_tokens() - num_found);
-  if (chunk > 0 && !alone && !kv.has_room(r.id, r.num_tokens(), spare_blocks())) chunk = -1;
+  if (chunk > 0 && !alone && !has_room(e, num_found)) chunk = -1;
   const bool affordable = chunk != 0;
   while (chunk > 0 && !kv.allocate_slots(r.id, num_found + chunk)) chunk /= 2;
   if (chunk <= 0) {
@@ -116,6 +148,7 @@ bool Scheduler::Impl::admit(int32_t index) {
     return false;
   }
   start_running(index);
+  e.num_found_tokens = num_found;
   r.num_computed_tokens = num_found;
   r.num_scheduled_tokens = num_found;
   if (!e.was_admitted) {
@@ -126,6 +159,7 @@ bool Scheduler::Impl::admit(int32_t index) {
   }
   e.was_admitted = true;
   e.num_allocated_tokens = static_cast<int32_t>(align_up(num_found + chunk, kv.block_size()));
+  if (outlook.is_current) add_to_outlook(e);
   record(e, chunk, /*decode=*/false);
   return true;
 }
@@ -151,7 +185,7 @@ bool Scheduler::Impl::follow(int32_t index) {
     const Request& r = leader.request;
     if (leader.draining() || r.extras != e.request.extras) continue;
     const int32_t longest = std::min(r.num_tokens(), static_cast<int32_t>(wanted.size()) - 1);
-    if (longest - r.num_computed_tokens < 1) continue;
+    if (longest - longest % kv.block_size() <= r.num_computed_tokens) continue;
     const int32_t shared = shared_tokens(r, wanted);
     if (shared <= std::max(r.num_computed_tokens, e.num_shared_tokens)) continue;
     e.leader = r.id;

@@ -15,8 +15,6 @@ namespace {
 
 // A prompt chunk that is always granted when tokens are left, whatever the milliseconds say.
 constexpr int32_t kMinChunkTokens = 16;
-// What a generated token is charged to its tenant; one of the prompt costs 1.
-constexpr int64_t kGeneratedCost = 2;
 
 }  // namespace
 
@@ -166,6 +164,7 @@ int32_t Scheduler::Impl::take_blocks(size_t position, int32_t num_tokens) {
   Entry& e = running_entry(position);
   const int32_t start = e.request.num_scheduled_tokens;
   if (start + num_tokens <= e.num_allocated_tokens) return num_tokens;
+  outlook.is_current = false;
   do {
     for (int32_t granted = num_tokens; granted > 0; granted /= 2) {
       if (!kv.allocate_slots(e.request.id, start + granted)) continue;
@@ -237,6 +236,7 @@ const SchedulerOutput& Scheduler::schedule(int64_t now_ms) {
   output.total_tokens = 0;
   output.num_prefill_tokens = 0;
   m.shape = {};
+  m.outlook.is_current = false;
   m.short_of_blocks = false;
   m.now_ms = std::max(m.now_ms, now_ms);
   m.waiting.advance(m.now_ms);
@@ -279,6 +279,7 @@ void Scheduler::Impl::retire_row(const ScheduledRequest& row,
       if (!dead && (sample.finished || r.num_generated() == r.max_tokens)) {
         if (!e.draining()) ++num_draining;
         r.status = RequestStatus::kFinished;
+        answer_lengths.observe(r.num_generated());
       }
     }
   }

@@ -26,6 +26,7 @@ struct SchedulerOptions {
   int32_t max_num_queued_reqs = 1024;    // that have not started
   int32_t max_model_len = 0;
   int64_t priority_aging_ms = 10'000;  // of waiting are worth a priority level; 0: none are
+  bool leave_room_for_answers = true;  // admission counts the KV of what will be generated
   int32_t preempt_every = 0;  // test knob of the determinism matrix: a preemption each n steps
 };
 

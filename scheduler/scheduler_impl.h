@@ -12,6 +12,7 @@
 #include "kvcache/id_map.h"
 #include "scheduler/cost_model.h"
 #include "scheduler/fair_queue.h"
+#include "scheduler/kv_forecast.h"
 #include "scheduler/policy.h"
 #include "scheduler/scheduler.h"
 
@@ -25,6 +26,7 @@ struct Scheduler::Impl {
     bool was_admitted = false;
     int32_t num_pending_samples = 0;   // tokens that steps in flight will append
     int32_t num_allocated_tokens = 0;  // KV room, a multiple of the block size
+    int32_t num_found_tokens = 0;      // of those, found in the cache when it was admitted
     int32_t forced_at_generated = -1;  // generated tokens at the last forced preemption
     uint64_t last_step = 0;            // scheduled last in
     int64_t rank_ms = 0;
@@ -41,9 +43,12 @@ struct Scheduler::Impl {
       return preempt_pending || request.abort_pending || request.status == RequestStatus::kFinished;
     }
 
-    // Tokens that have or will have a value when the steps in flight retire, and no KV handed out.
+    // Tokens that have or will have a value when the steps in flight retire.
+    [[nodiscard]] int32_t num_known() const { return request.num_tokens() + num_pending_samples; }
+
+    // Of those, without KV handed out.
     [[nodiscard]] int32_t num_remaining() const {
-      return request.num_tokens() + num_pending_samples - request.num_scheduled_tokens;
+      return num_known() - request.num_scheduled_tokens;
     }
 
     [[nodiscard]] bool schedulable() const {
@@ -88,6 +93,17 @@ struct Scheduler::Impl {
   std::vector<int32_t> running;        // hold blocks; sorted by key
   std::vector<int32_t> prefills;       // of `running`, this step
   CostModel cost;
+  AnswerLengths answer_lengths;
+
+  // What running requests hold and want, for admission; of now while `is_current`.
+  struct Outlook {
+    KvForecast forecast;
+    int64_t num_held = 0;    // blocks, found prefixes left out
+    int64_t num_wanted = 0;  // blocks for the rest of known tokens, at least one each
+    bool is_current = false;
+  };
+
+  Outlook outlook;
   SchedulerOutput output;
   StepShape shape;  // of `output`
   int64_t now_ms = INT64_MIN;
@@ -111,7 +127,8 @@ struct Scheduler::Impl {
         preempted_positions(static_cast<size_t>(max_entries(o)), -1),
         preempted(preempted_positions),
         deadline_positions(preempted_positions),
-        deadlines(deadline_positions) {
+        deadlines(deadline_positions),
+        outlook{.forecast = KvForecast(std::min(o.max_num_seqs, o.max_num_batched_tokens))} {
     CHECK_GT(o.max_num_seqs, 0);
     CHECK_GT(o.max_num_batched_tokens, 0);
     CHECK_GE(o.max_num_queued_reqs, 0);
@@ -175,7 +192,10 @@ struct Scheduler::Impl {
   void schedule_decodes();
   void schedule_prefill(int32_t index);
   void schedule_prefills();
-  [[nodiscard]] int32_t spare_blocks() const;
+  [[nodiscard]] int32_t expected_more(const Entry& e) const;
+  void add_to_outlook(const Entry& e);
+  void look_ahead();
+  [[nodiscard]] bool has_room(const Entry& newcomer, int32_t num_found);
   [[nodiscard]] int64_t total_available() const;
   [[nodiscard]] bool head_still_blocked(const Entry& e) const;
   bool admit(int32_t index);

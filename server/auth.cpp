@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "engine/core/config.h"
+#include "engine/core/hex.h"
 
 namespace sluice {
 namespace {
@@ -44,13 +45,7 @@ Expected<Digest> read_digest(std::string_view key) {
   if (!key.starts_with(kHashed)) return digest_of(key);
   key.remove_prefix(kHashed.size());
   Digest digest{};
-  if (key.size() != 2 * digest.size()) return invalid("a digest has 64 hex digits");
-  for (size_t i = 0; i < digest.size(); ++i) {
-    const char* const begin = key.data() + 2 * i;
-    if (std::from_chars(begin, begin + 2, digest[i], 16).ptr != begin + 2) {
-      return invalid("a digest has 64 hex digits");
-    }
-  }
+  if (!from_hex(key, digest)) return invalid("a digest has 64 hex digits");
   return digest;
 }
 

@@ -3,6 +3,7 @@
 
 #include <openssl/rand.h>
 
+#include "engine/core/hex.h"
 #include "engine/core/status.h"
 #include "server/json_writer.h"
 
@@ -86,15 +87,9 @@ void end_event(std::string& out, bool wants_usage, const Usage* usage) {
 }  // namespace
 
 std::string response_id(Endpoint endpoint) {
-  unsigned char bytes[16];
+  uint8_t bytes[16];
   CHECK_EQ(RAND_bytes(bytes, sizeof bytes), 1);
-  constexpr char kHex[] = "0123456789abcdef";
-  std::string id = endpoint == Endpoint::kChat ? "chatcmpl-" : "cmpl-";
-  for (const unsigned char byte : bytes) {
-    id += kHex[byte >> 4];
-    id += kHex[byte & 15];
-  }
-  return id;
+  return (endpoint == Endpoint::kChat ? "chatcmpl-" : "cmpl-") + to_hex(bytes);
 }
 
 ResponseFormat::ResponseFormat(Endpoint endpoint,

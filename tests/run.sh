@@ -9,8 +9,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 case "${1:-}" in
   "") stages="asan tsan fuzz" ;;
   --full)
-    stages="asan tsan fuzz clang image"
-    export SLUICE_FULL=1 SLUICE_SIM_STEPS="${SLUICE_SIM_STEPS:-1000000}"
+    stages="asan tsan fuzz clang image mutation"
+    export SLUICE_FULL=1 SLUICE_SIM_STEPS="${SLUICE_SIM_STEPS:-100000000}"
     export SLUICE_FUZZ_SECONDS="${SLUICE_FUZZ_SECONDS:-300}" SLUICE_FUZZ_SEED=0
     ;;
   *)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # One stage of tests/run.sh: asan, tsan, fuzz and clang in build folders of their own, image: the
-# container. Run by ctest; exit code 77 skips it, which is what happens unless SLUICE_STAGES names it.
+# container, mutation: whether the simulator sees bugs. Run by ctest; exit code 77 skips it, which is what happens unless SLUICE_STAGES names it.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -46,6 +46,9 @@ case "$stage" in
     configure clang
     ninja -C build-clang
     run_tests build-clang -L unit
+    ;;
+  mutation)
+    python3 tests/scheduler/mutations.py build
     ;;
   image)
     python3 deploy/image_test.py

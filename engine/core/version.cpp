@@ -6,12 +6,13 @@
 
 #include <cstring>
 
+#include "engine/core/hex.h"
+
 namespace sluice {
 namespace {
 
 // Called for the executable first; walks its notes for the build id.
 int find_build_id(dl_phdr_info* info, size_t /*size*/, void* result) {
-  constexpr char kHex[] = "0123456789abcdef";
   for (int i = 0; i < info->dlpi_phnum; ++i) {
     const ElfW(Phdr)& segment = info->dlpi_phdr[i];
     if (segment.p_type != PT_NOTE) continue;
@@ -23,12 +24,8 @@ int find_build_id(dl_phdr_info* info, size_t /*size*/, void* result) {
       const char* name = note + sizeof header;
       const char* description = name + ((header.n_namesz + 3U) & ~3U);
       if (header.n_type == NT_GNU_BUILD_ID) {
-        auto& text = *static_cast<std::string*>(result);
-        for (uint32_t byte = 0; byte < header.n_descsz; ++byte) {
-          const auto value = static_cast<unsigned char>(description[byte]);
-          text.push_back(kHex[value >> 4]);
-          text.push_back(kHex[value & 15]);
-        }
+        const auto* bytes = reinterpret_cast<const uint8_t*>(description);
+        *static_cast<std::string*>(result) = to_hex({bytes, header.n_descsz});
         return 1;
       }
       note = description + ((header.n_descsz + 3U) & ~3U);

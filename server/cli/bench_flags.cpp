@@ -232,6 +232,12 @@ void add_bench_throughput_flags(CLI::App& app, BenchOfflineOptions& options) {
   group.option("--n", options.num_choices, "Answers to each prompt [1]", "N")->check(kPositive);
   group.option("--max-concurrency", options.max_concurrency, "Requests under way [all]", "N")
       ->check(kPositive);
+  group
+      .option("--num-warmups",
+              options.num_warmup_requests,
+              "Requests, with other prompts, before the measurement [0]",
+              "N")
+      ->check(CLI::Range(0, 1 << 24));
   add_offline_result_flags(app, options.result);
 }
 

@@ -208,6 +208,14 @@ Expected<void> run_bench_throughput(const Invocation& invocation) {
   SLUICE_TRY(OfflineLoad offline, OfflineLoad::create(*engine, invocation, data));
   OfflineOptions how;
   how.max_concurrency = options.max_concurrency.value_or(0);
+  if (options.num_warmup_requests > 0) {
+    load::DatasetOptions others = data;
+    others.seed = ~data.seed;
+    others.num_prompts = static_cast<size_t>(options.num_warmup_requests);
+    SLUICE_TRY(OfflineLoad warm_up, OfflineLoad::create(*engine, invocation, others));
+    SLUICE_TRY_VOID(
+        warm_up.run(0, warm_up.num_conversations(), std::chrono::steady_clock::now(), how));
+  }
   how.on_progress = report.progress();
   load::Result result = make_result(report, *engine, "Offline Throughput Result");
   result.labels.max_concurrency = options.max_concurrency;

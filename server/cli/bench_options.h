@@ -83,6 +83,7 @@ struct BenchOfflineOptions {
   SamplingParams sampling;                // lengths and seeds are the data set's
   int32_t num_choices = 1;                // answers to each prompt
   std::optional<size_t> max_concurrency;  // throughput: requests under way; none: all
+  int32_t num_warmup_requests = 0;        // throughput: not measured
   int32_t input_len = 32;                 // latency: tokens
   int32_t output_len = 128;
   int32_t batch_size = 8;

@@ -103,7 +103,7 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
   std::optional<grpc::Status> status_;      // to be sent when nothing is pending
   bool writing_ = false;
   bool finished_ = false;
-  std::optional<Usage> usage_;  // for the log
+  std::optional<Usage> usage_;       // for the log
   Clock::time_point last_progress_;  // of a write, or of the status
 };
 

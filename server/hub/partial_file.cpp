@@ -11,16 +11,12 @@
 #include <cstring>
 #include <vector>
 
+#include "engine/core/hex.h"
+
 namespace sluice::hub {
 namespace {
 
 constexpr size_t kReadBytes = 1 << 20;
-
-bool is_hex(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-  });
-}
 
 }  // namespace
 
@@ -54,12 +50,7 @@ class PartialFile::Hash {
     unsigned char bytes[EVP_MAX_MD_SIZE];
     unsigned size = 0;
     CHECK(EVP_DigestFinal_ex(state_.get(), bytes, &size) == 1);
-    std::string text;
-    for (unsigned i = 0; i < size; ++i) {
-      text += "0123456789abcdef"[bytes[i] >> 4];
-      text += "0123456789abcdef"[bytes[i] & 15];
-    }
-    return text;
+    return to_hex({bytes, size});
   }
 
  private:

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "engine/core/hex.h"
+
 namespace sluice::hub {
 namespace {
 
@@ -197,11 +199,7 @@ bool is_safe_path(std::string_view path) {
   }
 }
 
-bool is_commit(std::string_view text) {
-  return text.size() == 40 && std::all_of(text.begin(), text.end(), [](char c) {
-           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-         });
-}
+bool is_commit(std::string_view text) { return text.size() == 40 && is_hex(text); }
 
 Expected<RepoInfo> parse_repo_info(std::string_view json) {
   const auto wrong = [](const std::string& field, const std::string& found, const char* expected) {

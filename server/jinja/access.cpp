@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attributes, subscripts, slices and iteration.
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
 
 #include "server/jinja/ast.h"
 #include "server/jinja/methods.h"
 #include "server/jinja/ops.h"
+#include "server/jinja/print.h"
 
 namespace sluice::jinja {
 namespace {
@@ -16,7 +20,8 @@ Result no_element(Runtime& runtime, const Value& value, std::string_view name) {
   return runtime.undefined(type + " has no attribute '" + std::string(name) + "'");
 }
 
-Result loop_neighbour(Runtime& runtime, const Loop& loop, int64_t index, const char* what) {
+Result loop_neighbour(Runtime& runtime, Loop& loop, int64_t index, const char* what) {
+  SLUICE_TRY_VOID(loop.fetch(static_cast<size_t>(index + 1)));
   if (index >= 0 && index < static_cast<int64_t>(loop.items.size())) {
     return loop.items[static_cast<size_t>(index)];
   }
@@ -41,7 +46,11 @@ Result loop_changed(Runtime& runtime, const Value& self, const CallArgs& args) {
 }
 
 Result loop_attribute(Runtime& runtime, const Value& value, std::string_view name) {
-  const Loop& loop = value.as<Loop>();
+  Loop& loop = value.as<Loop>();
+  if (name == "last") SLUICE_TRY_VOID(loop.fetch(static_cast<size_t>(loop.index) + 2));
+  if (name == "length" || name.starts_with("revindex")) {
+    SLUICE_TRY_VOID(loop.fetch(std::numeric_limits<size_t>::max()));
+  }
   const auto size = static_cast<int64_t>(loop.items.size());
   if (name == "index") return Value(loop.index + 1);
   if (name == "index0") return Value(loop.index);
@@ -74,6 +83,90 @@ Result macro_attribute(Runtime& runtime, const Value& value, std::string_view na
   return runtime.sequence(std::move(names), SequenceKind::kTuple);
 }
 
+Result is_integer(Runtime&, const Value& self, const CallArgs&) {
+  return Value(std::isfinite(self.real()) && self.real() == std::floor(self.real()));
+}
+
+Expected<std::optional<Value>> number_attribute(Runtime& runtime,
+                                                const Value& value,
+                                                std::string_view name) {
+  const bool integral = value.integral();
+  if (name == "real" || (integral && name == "numerator")) {
+    return std::optional<Value>(integral ? Value(value.integer()) : value);
+  }
+  if (name == "imag") {
+    return std::optional<Value>(integral ? Value(int64_t{0}) : Value(0.0));
+  }
+  if (integral && name == "denominator") return std::optional<Value>(Value(int64_t{1}));
+  if (integral || name != "is_integer") return std::optional<Value>();
+  SLUICE_TRY(Value method, runtime.function("is_integer", is_integer, value));
+  return std::optional<Value>(std::move(method));
+}
+
+bool escapes_arguments(std::string_view method) {
+  constexpr std::array<std::string_view, 16> kPlain = {"split",
+                                                       "rsplit",
+                                                       "splitlines",
+                                                       "partition",
+                                                       "rpartition",
+                                                       "removeprefix",
+                                                       "removesuffix",
+                                                       "find",
+                                                       "rfind",
+                                                       "index",
+                                                       "rindex",
+                                                       "count",
+                                                       "startswith",
+                                                       "endswith",
+                                                       "format_map",
+                                                       "join"};
+  return std::find(kPlain.begin(), kPlain.end(), method) == kPlain.end();
+}
+
+Result escaped_argument(Runtime& runtime, const Value& value, bool all) {
+  if (!all && !value.is(Kind::kString)) return value;
+  return escape_html(runtime, value);
+}
+
+// A method of a markup string: strings among its arguments are escaped, and what it returns is
+// markup again. `self` is the method bound to its string.
+Result call_markup_method(Runtime& runtime, const Value& self, const CallArgs& args) {
+  const auto& method = self.as<Function>();
+  CallArgs escaped = args;
+  if (method.name == "join" && args.positional.size() == 1) {
+    SLUICE_TRY(std::vector<Value> items, iterate(runtime, args.positional[0]));
+    for (Value& item : items) {
+      SLUICE_TRY(item, escaped_argument(runtime, item, /*all=*/true));
+    }
+    SLUICE_TRY(escaped.positional[0], runtime.sequence(std::move(items)));
+  } else if (escapes_arguments(method.name)) {
+    for (Value& value : escaped.positional) {
+      SLUICE_TRY(value, escaped_argument(runtime, value, /*all=*/false));
+    }
+    for (auto& [name, value] : escaped.named) {
+      SLUICE_TRY(value, escaped_argument(runtime, value, /*all=*/false));
+    }
+  }
+  SLUICE_TRY(Value result, method.function(runtime, method.self, escaped));
+  if (result.is(Kind::kString)) {
+    result.set_markup(true);
+  } else if (result.is(Kind::kSequence)) {
+    for (Value& item : result.as<Sequence>().items) item.set_markup(true);
+  }
+  return result;
+}
+
+// What every Python object has and the sandbox hides.
+bool is_hidden(std::string_view name) {
+  constexpr std::array<std::string_view, 24> kHidden = {
+      "__class__",   "__delattr__", "__dir__",           "__doc__",         "__eq__",
+      "__format__",  "__ge__",      "__getattribute__",  "__getstate__",    "__gt__",
+      "__hash__",    "__init__",    "__init_subclass__", "__le__",          "__lt__",
+      "__ne__",      "__new__",     "__reduce__",        "__reduce_ex__",   "__repr__",
+      "__setattr__", "__sizeof__",  "__str__",           "__subclasshook__"};
+  return name.starts_with("__") && std::find(kHidden.begin(), kHidden.end(), name) != kHidden.end();
+}
+
 // Attributes proper, without the elements; an empty optional when there is none.
 Expected<std::optional<Value>> own_attribute(Runtime& runtime,
                                              const Value& value,
@@ -90,9 +183,11 @@ Expected<std::optional<Value>> own_attribute(Runtime& runtime,
                                      : macro_attribute(runtime, value, name));
     return std::optional<Value>(std::move(found));
   }
+  if (value.is(Kind::kFunction)) return function_attribute(runtime, value, name);
+  if (value.number() && !is_hidden(name)) return number_attribute(runtime, value, name);
   const MethodEntry* method = find_method(value, name);
-  if (method == nullptr) return std::optional<Value>();
-  if (method->function == nullptr) {
+  if (method == nullptr && !is_hidden(name)) return std::optional<Value>();
+  if (method == nullptr || method->function == nullptr) {
     SLUICE_TRY(Value hidden,
                runtime.undefined("access to attribute '" + std::string(name) + "' of '" +
                                      std::string(type_name(value)) + "' object is unsafe.",
@@ -100,6 +195,9 @@ Expected<std::optional<Value>> own_attribute(Runtime& runtime,
     return std::optional<Value>(std::move(hidden));
   }
   SLUICE_TRY(Value bound, runtime.function(method->name, method->function, value));
+  if (value.markup()) {
+    SLUICE_TRY(bound, runtime.function(method->name, call_markup_method, bound));
+  }
   return std::optional<Value>(std::move(bound));
 }
 
@@ -112,7 +210,9 @@ Result get_slice(Runtime& runtime, const Value& value, const Slice& slice) {
     if (range.step == 1) {
       const size_t begin = byte_offset(text.view(), static_cast<size_t>(range.start));
       const size_t bytes = byte_offset(text.view().substr(begin), static_cast<size_t>(range.count));
-      return runtime.text(text.substr(begin, begin + bytes));
+      SLUICE_TRY(Value piece, runtime.text(text.substr(begin, begin + bytes)));
+      piece.set_markup(value.markup());
+      return piece;
     }
     std::vector<size_t> offsets;
     SLUICE_TRY_VOID(runtime.reserve(size * static_cast<int64_t>(sizeof(size_t))));
@@ -125,12 +225,23 @@ Result get_slice(Runtime& runtime, const Value& value, const Slice& slice) {
       const auto at = static_cast<size_t>(range.start + i * range.step);
       out.append(text, offsets[at], offsets[at + 1]);
     }
-    return out.finish();
+    SLUICE_TRY(Value piece, out.finish());
+    piece.set_markup(value.markup());
+    return piece;
   }
   const Sequence& sequence = value.as<Sequence>();
   std::vector<Value> items;
   for (int64_t i = 0; i < range.count; ++i) {
     items.push_back(sequence.items[static_cast<size_t>(range.start + i * range.step)]);
+  }
+  if (sequence.kind == SequenceKind::kRange) {
+    SLUICE_TRY(Value part, runtime.sequence(std::move(items), SequenceKind::kRange));
+    const auto& [first, last, stride] = sequence.range;
+    int64_t(&bounds)[3] = part.as<Sequence>().range;
+    bounds[0] = first + range.start * stride;
+    bounds[1] = first + range.stop * stride;
+    bounds[2] = range.step * stride;
+    return part;
   }
   const SequenceKind kind =
       sequence.kind == SequenceKind::kTuple ? SequenceKind::kTuple : SequenceKind::kList;
@@ -155,7 +266,10 @@ Result get_index(Runtime& runtime, const Value& value, int64_t index) {
   if (!value.is(Kind::kString)) return value.as<Sequence>().items[static_cast<size_t>(at)];
   SLUICE_TRY_VOID(runtime.charge(1 + at / 16));
   const size_t begin = byte_offset(value.view(), static_cast<size_t>(at));
-  return runtime.text(value.text().substr(begin, begin + decode_at(value.view(), begin).size));
+  SLUICE_TRY(Value character,
+             runtime.text(value.text().substr(begin, begin + decode_at(value.view(), begin).size)));
+  character.set_markup(value.markup());
+  return character;
 }
 
 }  // namespace
@@ -176,18 +290,33 @@ Expected<SliceRange> resolve_slice(const Runtime& runtime, const Slice& slice, i
     return std::clamp(index, forward ? int64_t{0} : int64_t{-1}, forward ? size : size - 1);
   };
   SLUICE_TRY(range.start, bound(slice.start, forward ? 0 : size - 1));
-  SLUICE_TRY(const int64_t stop, bound(slice.stop, forward ? size : -1));
-  const int64_t span = forward ? stop - range.start : range.start - stop;
+  SLUICE_TRY(range.stop, bound(slice.stop, forward ? size : -1));
+  const int64_t span = forward ? range.stop - range.start : range.start - range.stop;
   const int64_t stride = forward ? range.step : -range.step;
   range.count = span > 0 ? (span - 1) / stride + 1 : 0;
   return range;
 }
 
-Expected<Value*> find_key(Runtime& runtime, Dict& dict, const Value& key) {
-  if (key.is(Kind::kDict) ||
-      (key.is(Kind::kSequence) && key.as<Sequence>().kind == SequenceKind::kList)) {
-    return runtime.fail("unhashable type: '" + std::string(type_name(key)) + "'");
+Expected<void> check_hashable(const Runtime& runtime, const Value& key) {
+  bool hashable = !key.is(Kind::kDict);
+  if (key.is(Kind::kSequence)) {
+    const Sequence& sequence = key.as<Sequence>();
+    hashable = sequence.kind == SequenceKind::kTuple || sequence.kind == SequenceKind::kRange ||
+               sequence.kind == SequenceKind::kGenerator;
+    // What a tuple holds lives in the heap, whose depth evaluation bounds.
+    for (size_t i = 0; sequence.kind == SequenceKind::kTuple && i < sequence.items.size(); ++i) {
+      const Value& item = sequence.items[i];
+      const bool nested =
+          item.is(Kind::kSequence) && item.as<Sequence>().kind == SequenceKind::kTuple;
+      if (!nested) SLUICE_TRY_VOID(check_hashable(runtime, item));
+    }
   }
+  if (hashable) return {};
+  return runtime.fail("unhashable type: '" + std::string(type_name(key)) + "'");
+}
+
+Expected<Value*> find_key(Runtime& runtime, Dict& dict, const Value& key) {
+  SLUICE_TRY_VOID(check_hashable(runtime, key));
   const bool is_text = key.is(Kind::kString);
   SLUICE_TRY_VOID(runtime.charge(static_cast<int64_t>(dict.entries.size() / 4)));
   for (auto& [name, value] : dict.entries) {
@@ -217,7 +346,7 @@ Result get_item(Runtime& runtime, const Value& value, const Value& index) {
   if (value.is(Kind::kUndefined)) return undefined_error(runtime, value);
   if (index.is(Kind::kSlice)) {
     if (indexable(value)) return get_slice(runtime, value, index.as<Slice>());
-    return runtime.undefined(std::string(type_name(value)) + " object has no such slice");
+    return runtime.fail("'" + std::string(type_name(value)) + "' object cannot be sliced");
   }
   if (value.is(Kind::kDict) && !index.is(Kind::kDict)) {
     if (!index.is(Kind::kSequence)) {
@@ -232,7 +361,12 @@ Result get_item(Runtime& runtime, const Value& value, const Value& index) {
     if (own) return std::move(*own);
     return no_element(runtime, value, index.view());
   }
-  return runtime.undefined(std::string(type_name(value)) + " object has no such element");
+  TextBuilder what(runtime);
+  SLUICE_TRY_VOID(append_repr(runtime, index, what));
+  SLUICE_TRY(const Text shown, what.take());
+  return runtime.undefined(
+      (value.is(Kind::kNone) ? "None" : std::string(type_name(value)) + " object") +
+      " has no element " + std::string(shown.view()));
 }
 
 Expected<std::vector<Value>> iterate(Runtime& runtime, const Value& value) {
@@ -277,6 +411,7 @@ Expected<int64_t> length(Runtime& runtime, const Value& value) {
     case Kind::kDict:
       return static_cast<int64_t>(value.as<Dict>().entries.size());
     case Kind::kLoop:
+      SLUICE_TRY_VOID(value.as<Loop>().fetch(std::numeric_limits<size_t>::max()));
       return static_cast<int64_t>(value.as<Loop>().items.size());
     case Kind::kSequence:
       if (value.as<Sequence>().kind != SequenceKind::kGenerator) {

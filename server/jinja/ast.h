@@ -94,6 +94,8 @@ enum class StmtKind : uint8_t {
   kCallBlock,    // exprs[0] is the call; macro is the caller
   kFilterBlock,  // exprs[0] is the filter chain; blocks[0]
   kScope,        // blocks[0] in a scope of its own (generation)
+  kNamedBlock,   // text is its name; blocks[0], which sees the outermost scope unless scoped
+  kLoad,         // include, import, from, extends
   kBreak,
   kContinue,
 };
@@ -123,6 +125,7 @@ struct Stmt {
   StmtKind kind = StmtKind::kData;
   int32_t line = 0;
   bool recursive = false;  // for
+  bool scoped = false;     // block
   bool uses_loop = false;  // for: the body reads `loop`
   std::string text;
   std::vector<ExprPtr> exprs;

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Unicode's simple (one to one) case mappings.
+// Unicode's case mappings, as Python's str methods take them: one character may become three.
 #pragma once
+
+#include <cstdint>
+#include <string>
 
 namespace sluice::jinja {
 
-char32_t to_upper(char32_t value);
-char32_t to_lower(char32_t value);
+enum class LetterCase : uint8_t { kUpper, kLower, kTitle, kFold };
+
+// Appends `value` in that case as UTF-8. A sigma at the end of a word is the caller's business.
+void append_case(std::string& out, char32_t value, LetterCase to);
 
 }  // namespace sluice::jinja

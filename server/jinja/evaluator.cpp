@@ -108,6 +108,10 @@ Evaluator::FlowResult Evaluator::execute(const Stmt& stmt) {
       done = write(text);
       break;
     }
+    case StmtKind::kNamedBlock:
+      return execute_named_block(stmt);
+    case StmtKind::kLoad:
+      return runtime_.fail("no loader for this environment specified");
     case StmtKind::kBreak:
       return Flow::kBreak;
     case StmtKind::kContinue:
@@ -151,36 +155,48 @@ Evaluator::FlowResult Evaluator::execute_for(const Stmt& stmt) {
   return run_loop(stmt, iterable, 0);
 }
 
+Expected<Ref<Loop>> Evaluator::new_loop(const Stmt& stmt, std::vector<Value> items) {
+  SLUICE_TRY(Ref<Loop> loop,
+             runtime_.make<Loop>(static_cast<int64_t>(items.size() * sizeof(Value))));
+  if (stmt.exprs[1] == nullptr) {
+    loop->items = std::move(items);
+  } else {
+    loop->source = std::move(items);
+    loop->passes = [this, &stmt, outer = scope_](const Value& item) -> Expected<bool> {
+      const Enter enter(*this, outer);
+      return passes_filter(stmt, item);
+    };
+  }
+  if (stmt.recursive) {
+    loop->stmt = &stmt;
+    loop->scope = scope_;
+  }
+  return loop;
+}
+
 Evaluator::FlowResult Evaluator::run_loop(const Stmt& stmt, const Value& iterable, int64_t depth) {
   SLUICE_TRY(std::vector<Value> items, iterate(runtime_, iterable));
-  Ref<Loop> loop;
-  if (stmt.uses_loop) {
-    // `loop` counts what the filter lets through, so the filter runs first.
-    std::vector<Value> kept;
-    for (Value& item : items) {
-      SLUICE_TRY(const bool keep, passes_filter(stmt, item));
-      if (keep) kept.push_back(std::move(item));
-    }
-    items = kept;
-    SLUICE_TRY(loop, runtime_.make<Loop>(static_cast<int64_t>(items.size() * sizeof(Value))));
-    loop->items = std::move(kept);
-    loop->depth = depth;
-    if (stmt.recursive) {
-      loop->stmt = &stmt;
-      loop->scope = scope_;
-    }
-  }
   bool ran = false;
-  for (const Value& item : items) {
-    if (loop) {
-      loop->index += ran ? 1 : 0;
-    } else {
+  if (stmt.uses_loop) {
+    SLUICE_TRY(const Ref<Loop> loop, new_loop(stmt, std::move(items)));
+    loop->depth = depth;
+    for (size_t at = 0;; ++at) {
+      SLUICE_TRY_VOID(loop->fetch(at + 1));
+      if (at >= loop->items.size()) break;
+      loop->index = static_cast<int64_t>(at);
+      ran = true;
+      const Value item = loop->items[at];
+      SLUICE_TRY(const Flow flow, run_iteration(stmt, item, loop));
+      if (flow == Flow::kBreak) break;
+    }
+  } else {
+    for (const Value& item : items) {
       SLUICE_TRY(const bool keep, passes_filter(stmt, item));
       if (!keep) continue;
+      ran = true;
+      SLUICE_TRY(const Flow flow, run_iteration(stmt, item, Ref<Loop>()));
+      if (flow == Flow::kBreak) break;
     }
-    ran = true;
-    SLUICE_TRY(const Flow flow, run_iteration(stmt, item, loop));
-    if (flow == Flow::kBreak) break;
   }
   if (ran || stmt.blocks[1].empty()) return Flow::kNormal;
   SLUICE_TRY(Ref<Scope> scope, new_scope());
@@ -242,6 +258,12 @@ Evaluator::FlowResult Evaluator::execute_with(const Stmt& stmt) {
   for (size_t i = 0; i < values.size(); ++i) {
     SLUICE_TRY_VOID(assign(stmt.targets[i], std::move(values[i])));
   }
+  return execute(stmt.blocks[0]);
+}
+
+Evaluator::FlowResult Evaluator::execute_named_block(const Stmt& stmt) {
+  SLUICE_TRY(Ref<Scope> scope, runtime_.make<Scope>(0, stmt.scoped ? scope_ : outermost_));
+  const Enter enter(*this, std::move(scope));
   return execute(stmt.blocks[0]);
 }
 

@@ -17,7 +17,7 @@ class Evaluator {
  public:
   // `variables` is the outermost scope.
   Evaluator(Runtime& runtime, Ref<Scope> variables)
-      : runtime_(runtime), scope_(std::move(variables)) {}
+      : runtime_(runtime), scope_(std::move(variables)), outermost_(scope_) {}
 
   Expected<Text> render(const Block& block);
 
@@ -73,11 +73,13 @@ class Evaluator {
   FlowResult execute(const Stmt& stmt);
   FlowResult execute_if(const Stmt& stmt);
   FlowResult execute_for(const Stmt& stmt);
+  Expected<Ref<Loop>> new_loop(const Stmt& stmt, std::vector<Value> items);
   FlowResult run_loop(const Stmt& stmt, const Value& iterable, int64_t depth);
   FlowResult run_iteration(const Stmt& stmt, const Value& item, const Ref<Loop>& loop);
   Expected<bool> passes_filter(const Stmt& stmt, const Value& item);
   Expected<void> execute_set_block(const Stmt& stmt);
   FlowResult execute_with(const Stmt& stmt);
+  FlowResult execute_named_block(const Stmt& stmt);
   Expected<void> execute_macro(const Stmt& stmt);
   Expected<void> execute_call_block(const Stmt& stmt);
   Expected<void> execute_filter_block(const Stmt& stmt);
@@ -111,6 +113,7 @@ class Evaluator {
 
   Runtime& runtime_;
   Ref<Scope> scope_;
+  Ref<Scope> outermost_;
   Capture* out_ = nullptr;
   const Value* filter_input_ = nullptr;  // of the filter block being applied
   int32_t level_ = 0;

@@ -147,6 +147,7 @@ Expected<CallArgs> Evaluator::evaluate_arguments(const Arguments& arguments) {
   }
   if (arguments.double_star != nullptr) {
     SLUICE_TRY(const Value dict, evaluate(*arguments.double_star));
+    if (dict.is(Kind::kUndefined)) return undefined_error(runtime_, dict);
     if (!dict.is(Kind::kDict)) return runtime_.fail("argument after ** must be a mapping");
     for (const auto& [key, value] : dict.as<Dict>().entries) {
       if (!key.is(Kind::kString)) return runtime_.fail("keywords must be strings");
@@ -265,7 +266,7 @@ Result Evaluator::evaluate_filter(const Expr& expr) {
   SLUICE_TRY(const CallArgs args, evaluate_arguments(expr.arguments));
   runtime_.line = expr.line;
   const NativeFunction filter = find_filter(expr.text);
-  if (filter == nullptr) return runtime_.fail("no filter named '" + expr.text + "'");
+  if (filter == nullptr) return runtime_.fail("No filter named '" + expr.text + "' found.");
   return filter(runtime_, input, args);
 }
 
@@ -274,7 +275,7 @@ Result Evaluator::evaluate_test(const Expr& expr) {
   SLUICE_TRY(const CallArgs args, evaluate_arguments(expr.arguments));
   runtime_.line = expr.line;
   const TestFunction test = find_test(expr.text);
-  if (test == nullptr) return runtime_.fail("no test named '" + expr.text + "'");
+  if (test == nullptr) return runtime_.fail("No test named '" + expr.text + "' found.");
   SLUICE_TRY(const bool verdict, test(runtime_, subject, args));
   return Value(verdict);
 }

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Filters on single values: text, numbers, JSON. Those on sequences are in sequence_filters.cpp.
+// Filters on single values: conversions, numbers, JSON. Those that lay out text are in
+// text_filters.cpp, those on sequences in sequence_filters.cpp.
 #include "server/jinja/filters.h"
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <string>
 
-#include "server/jinja/case_map.h"
 #include "server/jinja/json_value.h"
 #include "server/jinja/methods.h"
 #include "server/jinja/ops.h"
@@ -63,26 +64,9 @@ template <CaseMap kMap>
 Result cased(Runtime& runtime, const Value& self, const CallArgs& args) {
   SLUICE_TRY_VOID(bind(runtime, "case", args, {}).map([](const Bound&) {}));
   SLUICE_TRY(const Value text, to_text(runtime, self));
-  return map_case(runtime, text.text(), kMap);
-}
-
-// Words start after white space and one of - ( { [ <, unlike str.title().
-Result title(Runtime& runtime, const Value& self, const CallArgs& args) {
-  SLUICE_TRY_VOID(bind(runtime, "title", args, {}).map([](const Bound&) {}));
-  SLUICE_TRY(const Value value, to_text(runtime, self));
-  const Text& text = value.text();
-  TextBuilder out(runtime);
-  bool start = true;
-  for (size_t pos = 0; pos < text.size();) {
-    const CodePoint point = decode_at(text.view(), pos);
-    std::string bytes;
-    append_utf8(bytes, start ? to_upper(point.value) : to_lower(point.value));
-    out.append(bytes, text.origin_at(pos));
-    constexpr std::u32string_view kOpen = U"-({[<";
-    start = is_space(point.value) || kOpen.find(point.value) != std::u32string_view::npos;
-    pos += point.size;
-  }
-  return out.finish();
+  SLUICE_TRY(Value mapped, map_case(runtime, text.text(), kMap));
+  mapped.set_markup(self.markup());
+  return mapped;
 }
 
 Result trim(Runtime& runtime, const Value& self, const CallArgs& args) {
@@ -152,7 +136,9 @@ Result indent(Runtime& runtime, const Value& self, const CallArgs& args) {
     if (end.begin == end.end) break;
     pos = end.end;
   }
-  return out.finish();
+  SLUICE_TRY(Value indented, out.finish());
+  indented.set_markup(self.markup());
+  return indented;
 }
 
 Expected<std::string_view> stripped(const Value& self) {
@@ -161,12 +147,56 @@ Expected<std::string_view> stripped(const Value& self) {
   return view.substr(begin, std::max(rstrip_end(view), begin) - begin);
 }
 
+// A number as Python reads it: underscores between digits do not count.
+std::string digits_of(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool between = i > 0 && i + 1 < text.size() && std::isalnum(text[i - 1]) != 0 &&
+                         std::isalnum(text[i + 1]) != 0;
+    if (text[i] != '_' || !between) out.push_back(text[i]);
+  }
+  return out;
+}
+
 std::optional<double> parse_float(std::string_view text) {
   if (text.starts_with('+')) text.remove_prefix(1);
+  if (text.starts_with('+') || text.starts_with("-+")) return std::nullopt;
   double value = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
   if (result.ec != std::errc{} || result.ptr != text.data() + text.size()) return std::nullopt;
   return value;
+}
+
+// int(text, base); none where Python would raise.
+Expected<std::optional<int64_t>> parse_int(Runtime& runtime, std::string_view text, int64_t base) {
+  const bool negative = text.starts_with('-');
+  if (negative || text.starts_with('+')) text.remove_prefix(1);
+
+  struct Prefix {
+    int64_t base;
+    char letter;
+  };
+
+  for (const Prefix prefix : {Prefix{16, 'x'}, Prefix{8, 'o'}, Prefix{2, 'b'}}) {
+    const bool named = text.size() > 2 && text[0] == '0' && (text[1] | 32) == prefix.letter;
+    if (!named || (base != 0 && base != prefix.base)) continue;
+    text.remove_prefix(2);
+    base = prefix.base;
+  }
+  // Python reads 012 in no base of its own.
+  if (base == 0 && text.starts_with('0') && text.find_first_not_of("0_") != text.npos) {
+    return std::optional<int64_t>();
+  }
+  if (base == 0) base = 10;
+  uint64_t value = 0;
+  const auto result =
+      std::from_chars(text.data(), text.data() + text.size(), value, static_cast<int>(base));
+  if (text.empty() || result.ptr != text.data() + text.size()) return std::optional<int64_t>();
+  if (result.ec != std::errc{} || value > uint64_t{1} << 63 ||
+      (value == uint64_t{1} << 63 && !negative)) {
+    return runtime.fail("integer overflow");
+  }
+  return std::optional<int64_t>(static_cast<int64_t>(negative ? 0 - value : value));
 }
 
 Result to_int(Runtime& runtime, const Value& self, const CallArgs& args) {
@@ -182,18 +212,13 @@ Result to_int(Runtime& runtime, const Value& self, const CallArgs& args) {
     if (bound.has(1)) {
       SLUICE_TRY(base, to_integer(runtime, bound[1], "base"));
     }
-    if (base < 2 || base > 36) return fallback;
-    SLUICE_TRY(std::string_view text, stripped(self));
-    real = parse_float(text);
-    if (text.starts_with('+')) text.remove_prefix(1);
-    if (base == 16 && (text.starts_with("0x") || text.starts_with("0X"))) text.remove_prefix(2);
-    int64_t value = 0;
-    const auto result =
-        std::from_chars(text.data(), text.data() + text.size(), value, static_cast<int>(base));
-    if (result.ptr == text.data() + text.size() && !text.empty()) {
-      if (result.ec == std::errc::result_out_of_range) return runtime.fail("integer overflow");
-      if (result.ec == std::errc{}) return Value(value);
+    SLUICE_TRY(const std::string_view text, stripped(self));
+    const std::string digits = digits_of(text);
+    if (base == 0 || (base >= 2 && base <= 36)) {
+      SLUICE_TRY(const std::optional<int64_t> value, parse_int(runtime, digits, base));
+      if (value) return Value(*value);
     }
+    real = parse_float(digits);
   }
   if (!real || !std::isfinite(*real)) return fallback;
   if (!(*real > -9.2e18 && *real < 9.2e18)) return runtime.fail("integer overflow");
@@ -206,7 +231,7 @@ Result to_float(Runtime& runtime, const Value& self, const CallArgs& args) {
   if (self.number()) return Value(self.as_double());
   if (self.is(Kind::kString)) {
     SLUICE_TRY(const std::string_view text, stripped(self));
-    if (const std::optional<double> value = parse_float(text)) return Value(*value);
+    if (const std::optional<double> value = parse_float(digits_of(text))) return Value(*value);
   }
   return bound.get(0, Value(0.0));
 }
@@ -267,88 +292,6 @@ Result format(Runtime& runtime, const Value& self, const CallArgs& args) {
   return percent_format(runtime, text.text(), Value(Kind::kDict, dict.get()));
 }
 
-Result wordcount(Runtime& runtime, const Value& self, const CallArgs& args) {
-  SLUICE_TRY_VOID(bind(runtime, "wordcount", args, {}).map([](const Bound&) {}));
-  SLUICE_TRY(const Value text, to_text(runtime, self));
-  int64_t words = 0;
-  bool inside = false;
-  for (const char c : text.view()) {
-    const bool word = (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || c == '_' ||
-                      static_cast<unsigned char>(c) >= 0x80;
-    words += word && !inside ? 1 : 0;
-    inside = word;
-  }
-  return Value(words);
-}
-
-Result center(Runtime& runtime, const Value& self, const CallArgs& args) {
-  SLUICE_TRY(const Bound bound, bind(runtime, "center", args, {"width"}));
-  SLUICE_TRY(const Value text, to_text(runtime, self));
-  const MethodEntry* method = find_method(text, "center");
-  return method->function(runtime, text, CallArgs{{bound.get(0, Value(int64_t{80}))}, {}});
-}
-
-Result truncate(Runtime& runtime, const Value& self, const CallArgs& args) {
-  SLUICE_TRY(const Bound bound,
-             bind(runtime, "truncate", args, {"length", "killwords", "end", "leeway"}));
-  int64_t limit = 255;
-  int64_t leeway = 5;
-  if (bound.has(0)) {
-    SLUICE_TRY(limit, to_integer(runtime, bound[0], "length"));
-  }
-  if (bound.has(3)) {
-    SLUICE_TRY(leeway, to_integer(runtime, bound[3], "leeway"));
-  }
-  SLUICE_TRY(const Value text, to_text(runtime, self));
-  SLUICE_TRY(const Value dots, runtime.text("...", Origin::kTemplate));
-  SLUICE_TRY(const Value end, to_text(runtime, bound.get(2, dots)));
-  const auto size = static_cast<int64_t>(count_characters(text.view()));
-  const auto end_size = static_cast<int64_t>(count_characters(end.view()));
-  if (limit < end_size) {
-    return runtime.fail("expected length >= " + std::to_string(end_size) + ", got " +
-                        std::to_string(limit));
-  }
-  if (leeway < 0) return runtime.fail("expected leeway >= 0, got " + std::to_string(leeway));
-  if (size - limit <= leeway) return text;
-  size_t cut = byte_offset(text.view(), static_cast<size_t>(limit - end_size));
-  if (!bound.flag(1, false)) cut = std::min(text.view().substr(0, cut).rfind(' '), cut);
-  TextBuilder out(runtime);
-  out.append(text.text(), 0, cut);
-  out.append(end.text());
-  return out.finish();
-}
-
-Result force_escape(Runtime& runtime, const Value& self, const CallArgs& args) {
-  SLUICE_TRY_VOID(bind(runtime, "forceescape", args, {}).map([](const Bound&) {}));
-  SLUICE_TRY(const Value text, to_text(runtime, self));
-  SLUICE_TRY(const Value plain, runtime.text(text.text()));
-  return escape_html(runtime, plain);
-}
-
-Result urlencode(Runtime& runtime, const Value& self, const CallArgs& args) {
-  SLUICE_TRY_VOID(bind(runtime, "urlencode", args, {}).map([](const Bound&) {}));
-  if (self.is(Kind::kDict) || self.is(Kind::kSequence)) {
-    return runtime.fail("urlencode takes a string");
-  }
-  SLUICE_TRY(const Value text, to_text(runtime, self));
-  constexpr std::string_view kPlain = "_.-~/";
-  constexpr std::string_view kDigits = "0123456789ABCDEF";
-  TextBuilder out(runtime);
-  for (size_t i = 0; i < text.view().size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text.view()[i]);
-    const bool is_plain = (byte >= '0' && byte <= '9') || (byte >= 'A' && byte <= 'Z') ||
-                          (byte >= 'a' && byte <= 'z') ||
-                          kPlain.find(static_cast<char>(byte)) != std::string_view::npos;
-    if (is_plain) {
-      out.append(text.text(), i, i + 1);
-    } else {
-      const char escaped[] = {'%', kDigits[byte >> 4], kDigits[byte & 15]};
-      out.append(std::string_view(escaped, 3), text.text().origin_at(i));
-    }
-  }
-  return out.finish();
-}
-
 Result attr(Runtime& runtime, const Value& self, const CallArgs& args) {
   SLUICE_TRY(const Bound bound, bind(runtime, "attr", args, {"name"}, 1));
   if (!bound[0].is(Kind::kString)) return runtime.fail("attr needs a name");
@@ -371,7 +314,6 @@ constexpr std::array kFilters = {
     Entry{"upper", cased<CaseMap::kUpper>},
     Entry{"lower", cased<CaseMap::kLower>},
     Entry{"capitalize", cased<CaseMap::kCapitalize>},
-    Entry{"title", title},
     Entry{"trim", trim},
     Entry{"string", string},
     Entry{"safe", safe},
@@ -386,11 +328,6 @@ constexpr std::array kFilters = {
     Entry{"default", default_value},
     Entry{"d", default_value},
     Entry{"format", format},
-    Entry{"wordcount", wordcount},
-    Entry{"center", center},
-    Entry{"truncate", truncate},
-    Entry{"forceescape", force_escape},
-    Entry{"urlencode", urlencode},
     Entry{"attr", attr},
 };
 
@@ -399,7 +336,9 @@ constexpr std::array kFilters = {
 NativeFunction find_filter(std::string_view name) {
   const auto found = std::find_if(
       kFilters.begin(), kFilters.end(), [&](const Entry& entry) { return entry.name == name; });
-  return found == kFilters.end() ? find_sequence_filter(name) : found->function;
+  if (found != kFilters.end()) return found->function;
+  const NativeFunction text_filter = find_text_filter(name);
+  return text_filter != nullptr ? text_filter : find_sequence_filter(name);
 }
 
 }  // namespace sluice::jinja

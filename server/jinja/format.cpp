@@ -22,6 +22,7 @@ struct Spec {
   int64_t width = 0;
   int64_t precision = -1;
   char type = '\0';
+  bool given = false;  // by a format field: only numbers and strings take one
 };
 
 Expected<int64_t> parse_count(Runtime& runtime, std::string_view text, size_t& pos, int64_t cap) {
@@ -100,7 +101,8 @@ Expected<std::string> format_number(Runtime& runtime, const Value& value, const 
 // The value under a spec, padded.
 Expected<void> append_formatted(Runtime& runtime, const Value& value, Spec spec, TextBuilder& out) {
   Text body;
-  if (value.number() && spec.type != 's' && !(value.is(Kind::kBool) && spec.type == '\0')) {
+  const bool plain_bool = value.is(Kind::kBool) && !spec.given && spec.type == '\0';
+  if (value.number() && spec.type != 's' && !plain_bool) {
     SLUICE_TRY(std::string digits, format_number(runtime, value, spec));
     body = Text(std::move(digits), value.origin());
     if (spec.align == '\0') spec.align = '>';
@@ -108,6 +110,10 @@ Expected<void> append_formatted(Runtime& runtime, const Value& value, Spec spec,
     if (spec.type != '\0' && spec.type != 's') {
       return runtime.fail("format code '" + std::string(1, spec.type) + "' needs a number, not " +
                           std::string(type_name(value)));
+    }
+    if (spec.given && !value.is(Kind::kString)) {
+      return runtime.fail("unsupported format string passed to " + std::string(type_name(value)) +
+                          ".__format__");
     }
     SLUICE_TRY(const Value text, to_text(runtime, value));
     body = text.text();
@@ -152,7 +158,10 @@ class PercentArguments {
 
   [[nodiscard]] bool all_used() const {
     if (is_tuple()) return used_ == values_.as<Sequence>().items.size();
-    return used_ > 0 || values_.is(Kind::kDict) || values_.is(Kind::kSequence);
+    if (used_ > 0 || values_.is(Kind::kDict) || values_.is(Kind::kUndefined)) return true;
+    if (!values_.is(Kind::kSequence)) return false;
+    const SequenceKind kind = values_.as<Sequence>().kind;
+    return kind == SequenceKind::kList || kind == SequenceKind::kRange;
   }
 
  private:
@@ -189,6 +198,18 @@ Expected<Spec> parse_percent_spec(Runtime& runtime, std::string_view view, size_
   return spec;
 }
 
+// %c: a code point or a string of one character.
+Result character_of(Runtime& runtime, const Value& value) {
+  if (value.is(Kind::kString) && count_characters(value.view()) == 1) return value;
+  const bool surrogate = value.integral() && value.integer() >= 0xD800 && value.integer() < 0xE000;
+  if (!value.integral() || value.integer() < 0 || value.integer() > 0x10FFFF || surrogate) {
+    return runtime.fail("%c requires int or char");
+  }
+  std::string bytes;
+  append_utf8(bytes, static_cast<char32_t>(value.integer()));
+  return runtime.text(std::move(bytes), value.origin());
+}
+
 Expected<void> append_conversion(Runtime& runtime, Value value, Spec spec, TextBuilder& out) {
   if (spec.type == 's' || spec.type == 'r' || spec.type == 'a') {
     if (spec.type != 's') {
@@ -198,6 +219,13 @@ Expected<void> append_conversion(Runtime& runtime, Value value, Spec spec, TextB
     }
     spec.type = 's';
     if (spec.align == '=') spec.fill = " ";
+    if (spec.align != '<') spec.align = '>';
+    return append_formatted(runtime, value, spec, out);
+  }
+  if (spec.type == 'c') {
+    SLUICE_TRY(value, character_of(runtime, value));
+    spec.type = 's';
+    spec.precision = -1;
     if (spec.align != '<') spec.align = '>';
     return append_formatted(runtime, value, spec, out);
   }
@@ -220,6 +248,7 @@ Expected<void> append_conversion(Runtime& runtime, Value value, Spec spec, TextB
 // {:[[fill]align][sign][#][0][width][,][.precision][type]}
 Expected<Spec> parse_brace_spec(Runtime& runtime, std::string_view view) {
   Spec spec;
+  spec.given = !view.empty();
   size_t pos = 0;
   const auto is_align = [&](size_t at) {
     return at < view.size() && std::string_view("<>^=").find(view[at]) != std::string_view::npos;
@@ -276,7 +305,7 @@ class BraceFormatter {
         pos = brace + 2;
         continue;
       }
-      const size_t close = view.find('}', brace);
+      const size_t close = closing_brace(view, brace);
       if (view[brace] == '}' || close == std::string_view::npos) {
         return runtime_.fail("unbalanced brace in format string");
       }
@@ -287,13 +316,42 @@ class BraceFormatter {
   }
 
  private:
-  Expected<void> field(std::string_view text) {
-    if (text.find('{') != std::string_view::npos) {
-      return runtime_.fail("nested format fields are not supported");
+  // The brace that ends the field at `open`; fields inside its spec have braces of their own.
+  static size_t closing_brace(std::string_view view, size_t open) {
+    int64_t depth = 0;
+    for (size_t pos = open; pos < view.size(); ++pos) {
+      depth += view[pos] == '{' ? 1 : view[pos] == '}' ? -1 : 0;
+      if (depth == 0) return pos;
     }
+    return std::string_view::npos;
+  }
+
+  // The spec with the values of the fields inside it.
+  Expected<std::string> expand_spec(std::string_view spec) {
+    std::string out;
+    for (size_t pos = 0; pos < spec.size();) {
+      const size_t open = std::min(spec.find('{', pos), spec.size());
+      out += spec.substr(pos, open - pos);
+      if (open == spec.size()) break;
+      const size_t close = std::min(spec.find('}', open), spec.size());
+      const std::string_view name = spec.substr(open + 1, close - open - 1);
+      if (name.find_first_of("{:!") != std::string_view::npos) {
+        return runtime_.fail("a field inside a format specifier is a plain name");
+      }
+      SLUICE_TRY(const Value value, resolve(name));
+      SLUICE_TRY(const Value text, to_text(runtime_, value));
+      out += text.view();
+      pos = close + 1;
+    }
+    return out;
+  }
+
+  Expected<void> field(std::string_view text) {
     const size_t colon = std::min(text.find(':'), text.size());
     std::string_view name = text.substr(0, colon);
-    const std::string_view spec_text = colon < text.size() ? text.substr(colon + 1) : "";
+    if (name.find('{') != std::string_view::npos) {
+      return runtime_.fail("unexpected '{' in field name");
+    }
     char conversion = '\0';
     if (const size_t bang = name.find('!'); bang != std::string_view::npos) {
       if (bang + 2 != name.size()) return runtime_.fail("invalid conversion in format string");
@@ -310,6 +368,8 @@ class BraceFormatter {
     } else if (conversion != '\0') {
       return runtime_.fail("unknown conversion in format string");
     }
+    SLUICE_TRY(const std::string spec_text,
+               expand_spec(colon < text.size() ? text.substr(colon + 1) : ""));
     SLUICE_TRY(const Spec spec, parse_brace_spec(runtime_, spec_text));
     return append_formatted(runtime_, value, spec, out_);
   }
@@ -332,7 +392,6 @@ class BraceFormatter {
       } else {
         SLUICE_TRY(value, get_attribute(runtime_, value, part));
       }
-      if (value.is(Kind::kUndefined)) return undefined_error(runtime_, value);
     }
     return value;
   }

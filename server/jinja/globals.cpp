@@ -55,6 +55,8 @@ Result make_dict(Runtime& runtime, const Value&, const CallArgs& args) {
       SLUICE_TRY_VOID(runtime.insert(*dict, key, value));
     }
   } else if (!args.positional.empty()) {
+    if (args.positional[0].is(Kind::kUndefined))
+      return undefined_error(runtime, args.positional[0]);
     SLUICE_TRY(const std::vector<Value> pairs, iterate(runtime, args.positional[0]));
     for (const Value& pair : pairs) {
       SLUICE_TRY(const std::vector<Value> parts, iterate(runtime, pair));
@@ -111,19 +113,17 @@ Result cycler_reset(Runtime&, const Value& self, const CallArgs&) {
   return {};
 }
 
-// cycler(...).next() with the methods as entries of a namespace, as templates use it.
+Result cycler_call(Runtime& runtime, const Value&, const CallArgs&) {
+  return runtime.fail("'Cycler' object is not callable");
+}
+
 Result make_cycler(Runtime& runtime, const Value&, const CallArgs& args) {
   if (args.positional.empty()) return runtime.fail("at least one item has to be provided");
-  SLUICE_TRY(const Value state, runtime.function("cycler", cycler_next, Value()));
+  SLUICE_TRY(Value cycler, runtime.function("cycler", cycler_call, Value()));
   SLUICE_TRY_VOID(
-      runtime.grow(*state.object(), static_cast<int64_t>(args.positional.size() * sizeof(Value))));
-  state.as<Function>().state = args.positional;
-  SLUICE_TRY(Value next, runtime.function("next", cycler_next, state));
-  SLUICE_TRY(auto names, runtime.make<Namespace>(sizeof(Value)));
-  names->entries.emplace_back("next", std::move(next));
-  SLUICE_TRY(Value reset, runtime.function("reset", cycler_reset, state));
-  names->entries.emplace_back("reset", std::move(reset));
-  return Value(Kind::kNamespace, names.get());
+      runtime.grow(*cycler.object(), static_cast<int64_t>(args.positional.size() * sizeof(Value))));
+  cycler.as<Function>().state = args.positional;
+  return cycler;
 }
 
 // Empty on the first call, the separator after it.
@@ -157,6 +157,21 @@ constexpr std::array kGlobals = {
 };
 
 }  // namespace
+
+Expected<std::optional<Value>> function_attribute(Runtime& runtime,
+                                                  const Value& value,
+                                                  std::string_view name) {
+  const auto& function = value.as<Function>();
+  if (function.function != cycler_call) return std::optional<Value>();
+  if (name == "current") {
+    return std::optional<Value>(function.state[static_cast<size_t>(function.position)]);
+  }
+  if (name != "next" && name != "reset") return std::optional<Value>();
+  const bool next = name == "next";
+  SLUICE_TRY(Value method,
+             runtime.function(next ? "next" : "reset", next ? cycler_next : cycler_reset, value));
+  return std::optional<Value>(std::move(method));
+}
 
 tl::unexpected<Error> underscore_error(const Runtime& runtime, std::string_view name) {
   return runtime.fail(

@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes case_map.cpp: runs of code points that share one distance to their other case."""
+"""Writes case_map.cpp and char_class.cpp: what Python's str says of each code point."""
 import pathlib
 import unicodedata
+
+FLAGS = ["Alpha", "Decimal", "Digit", "Numeric", "Printable", "Cased", "Ignorable", "Upper",
+         "Lower", "Title", "Word"]
 
 
 def runs(mapping):
@@ -22,9 +25,7 @@ def runs(mapping):
     return found
 
 
-def table(name, mapping):
-    rows = runs(mapping)
-    cells = [f"{{0x{a:X}, 0x{b:X}, {s}, {d}}}" for a, b, s, d in rows]
+def fill(cells):
     lines = []
     line = "   "
     for cell in cells:
@@ -33,18 +34,38 @@ def table(name, mapping):
             line = "   "
         line += f" {cell},"
     lines.append(line)
-    body = "\n".join(lines)
-    return f"constexpr std::array<Run, {len(rows)}> {name} = {{{{\n{body}\n}}}};\n"
+    return "\n".join(lines)
 
 
-def main():
-    text = f"""// SPDX-License-Identifier: Apache-2.0
+def table(name, mapping):
+    cells = [f"{{0x{a:X}, 0x{b:X}, {s}, {d}}}" for a, b, s, d in runs(mapping)]
+    return f"constexpr std::array<Run, {len(cells)}> {name} = {{{{\n{fill(cells)}\n}}}};\n"
+
+
+def expansions(name, mapping):
+    cells = []
+    for code in range(0x110000):
+        mapped = mapping(chr(code))
+        if len(mapped) > 1:
+            points = ", ".join(f"0x{ord(c):X}" for c in mapped)
+            cells.append(f"{{0x{code:X}, {{{points}}}}}")
+    return f"constexpr std::array<Expansion, {len(cells)}> {name} = {{{{\n{fill(cells)}\n}}}};\n"
+
+
+def case_map():
+    mappings = {"Upper": str.upper, "Lower": str.lower, "Title": str.title,
+                "Fold": str.casefold}
+    tables = "\n".join(table(f"k{name}", mapping) + expansions(f"k{name}Long", mapping)
+                       for name, mapping in mappings.items())
+    return f"""// SPDX-License-Identifier: Apache-2.0
 // Written by make_case_map.py from Unicode {unicodedata.unidata_version}.
 #include "server/jinja/case_map.h"
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
+
+#include "server/jinja/text.h"
 
 namespace sluice::jinja {{
 namespace {{
@@ -57,29 +78,134 @@ struct Run {{
   int32_t delta;
 }};
 
-// clang-format off
-{table("kUpper", str.upper)}
-{table("kLower", str.lower)}// clang-format on
+// A code point that becomes several; zeros fill up.
+struct Expansion {{
+  char32_t from;
+  char32_t to[3];
+}};
 
-template <size_t N>
-char32_t map(const std::array<Run, N>& runs, char32_t value) {{
+// clang-format off
+{tables}// clang-format on
+
+template <size_t N, size_t M>
+void map(const std::array<Run, N>& runs,
+         const std::array<Expansion, M>& expansions,
+         char32_t value,
+         std::string& out) {{
+  const auto expansion = std::lower_bound(
+      expansions.begin(), expansions.end(), value, [](const Expansion& e, char32_t v) {{
+        return e.from < v;
+      }});
+  if (expansion != expansions.end() && expansion->from == value) {{
+    for (const char32_t c : expansion->to) {{
+      if (c != 0) append_utf8(out, c);
+    }}
+    return;
+  }}
   const auto run = std::lower_bound(
       runs.begin(), runs.end(), value, [](const Run& r, char32_t v) {{ return r.last < v; }});
-  if (run == runs.end() || value < run->first || (value - run->first) % run->stride != 0) {{
-    return value;
-  }}
-  return static_cast<char32_t>(static_cast<int32_t>(value) + run->delta);
+  const bool mapped =
+      run != runs.end() && value >= run->first && (value - run->first) % run->stride == 0;
+  append_utf8(out,
+              mapped ? static_cast<char32_t>(static_cast<int32_t>(value) + run->delta) : value);
 }}
 
 }}  // namespace
 
-char32_t to_upper(char32_t value) {{ return map(kUpper, value); }}
-
-char32_t to_lower(char32_t value) {{ return map(kLower, value); }}
+void append_case(std::string& out, char32_t value, LetterCase to) {{
+  switch (to) {{
+    case LetterCase::kUpper:
+      return map(kUpper, kUpperLong, value, out);
+    case LetterCase::kLower:
+      return map(kLower, kLowerLong, value, out);
+    case LetterCase::kTitle:
+      return map(kTitle, kTitleLong, value, out);
+    case LetterCase::kFold:
+      return map(kFold, kFoldLong, value, out);
+  }}
+}}
 
 }}  // namespace sluice::jinja
 """
-    pathlib.Path(__file__).with_name("case_map.cpp").write_text(text)
+
+
+def classes(char):
+    # str.lower() writes a final sigma after a cased character, ignorable ones between them or not.
+    cased = (char + "Σ").lower().endswith("ς")
+    ignorable = not cased and ("A" + char + "Σ").lower().endswith("ς")
+    tests = [char.isalpha(), char.isdecimal(), char.isdigit(), char.isnumeric(),
+             char.isprintable(), cased, ignorable, char.isupper(), char.islower(),
+             char.istitle() and not char.isupper(), char.isalnum() or char == "_"]
+    return sum(1 << bit for bit, test in enumerate(tests) if test)
+
+
+def char_class():
+    cells = []
+    last = None
+    for code in range(0x110000):
+        flags = 0 if 0xD800 <= code < 0xE000 else classes(chr(code))
+        if flags != last:
+            cells.append(f"{{0x{code:X}, {flags}}}")
+            last = flags
+    return f"""// SPDX-License-Identifier: Apache-2.0
+// Written by make_case_map.py from Unicode {unicodedata.unidata_version}.
+#include "server/jinja/char_class.h"
+
+#include <algorithm>
+#include <array>
+
+namespace sluice::jinja {{
+namespace {{
+
+// From this code point on, up to the next row.
+struct Row {{
+  char32_t first;
+  uint16_t classes;
+}};
+
+// clang-format off
+constexpr std::array<Row, {len(cells)}> kRows = {{{{
+{fill(cells)}
+}}}};
+// clang-format on
+
+}}  // namespace
+
+bool in_class(char32_t value, CharClass which) {{
+  const auto after = std::upper_bound(
+      kRows.begin(), kRows.end(), value, [](char32_t v, const Row& row) {{ return v < row.first; }});
+  return ((after - 1)->classes & static_cast<uint16_t>(which)) != 0;
+}}
+
+}}  // namespace sluice::jinja
+"""
+
+
+def header():
+    rows = "\n".join(f"  k{name} = 1U << {bit}," for bit, name in enumerate(FLAGS))
+    return f"""// SPDX-License-Identifier: Apache-2.0
+// Written by make_case_map.py: the classes of characters that Python's str methods ask for.
+#pragma once
+
+#include <cstdint>
+
+namespace sluice::jinja {{
+
+enum class CharClass : uint16_t {{
+{rows}
+}};
+
+bool in_class(char32_t value, CharClass which);
+
+}}  // namespace sluice::jinja
+"""
+
+
+def main():
+    here = pathlib.Path(__file__)
+    here.with_name("case_map.cpp").write_text(case_map())
+    here.with_name("char_class.cpp").write_text(char_class())
+    here.with_name("char_class.h").write_text(header())
 
 
 main()

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 
-#include "server/jinja/case_map.h"
+#include "server/jinja/char_class.h"
 #include "server/jinja/ops.h"
 #include "server/jinja/print.h"
 #include "server/jinja/runtime.h"
@@ -66,6 +66,7 @@ Result rsplit_words(Runtime& runtime, const Text& text, int64_t limit) {
   std::vector<Value> parts;
   while (!words.empty()) {
     const bool is_rest = static_cast<int64_t>(parts.size()) == limit;
+    // What is left keeps the white space at its start.
     SLUICE_TRY(Value part,
                runtime.text(text.substr(is_rest ? 0 : words.back().begin, words.back().end)));
     parts.push_back(std::move(part));
@@ -271,17 +272,12 @@ Result justify(Runtime& runtime, const Value& self, const CallArgs& args) {
   return out.finish();
 }
 
-bool is_cased(char32_t c) { return to_upper(c) != to_lower(c); }
-
-bool is_digit(char32_t c) { return c >= '0' && c <= '9'; }
-
-// Letters beyond ASCII: everything that is no space, control or punctuation block.
-bool is_alpha(char32_t c) {
-  return is_cased(c) || c == 0xDF || (c > 0xBF && c < 0x2000 && c != 0xD7 && c != 0xF7) ||
-         (c >= 0x3040 && c < 0xD7A4);
+template <CharClass kClass>
+bool is_a(char32_t c) {
+  return in_class(c, kClass);
 }
 
-bool is_alnum(char32_t c) { return is_alpha(c) || is_digit(c); }
+bool is_alnum(char32_t c) { return is_a<CharClass::kAlpha>(c) || is_a<CharClass::kNumeric>(c); }
 
 template <bool (*kPredicate)(char32_t)>
 Result all_are(Runtime& runtime, const Value& self, const CallArgs& args) {
@@ -296,15 +292,66 @@ Result all_are(Runtime& runtime, const Value& self, const CallArgs& args) {
 template <bool kUpper>
 Result is_case(Runtime& runtime, const Value& self, const CallArgs& args) {
   SLUICE_TRY_VOID(bind(runtime, "predicate", args, {}).map([](const Bound&) {}));
+  return Value(is_all_case(self.view(), kUpper));
+}
+
+Result is_title(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY_VOID(bind(runtime, "predicate", args, {}).map([](const Bound&) {}));
   bool any = false;
+  bool inside_word = false;
   const std::string_view view = self.view();
   for (size_t pos = 0; pos < view.size(); pos += decode_at(view, pos).size) {
     const char32_t c = decode_at(view, pos).value;
-    if (!is_cased(c)) continue;
-    if (c != (kUpper ? to_upper(c) : to_lower(c))) return Value(false);
-    any = true;
+    const bool raised = in_class(c, CharClass::kUpper) || in_class(c, CharClass::kTitle);
+    const bool lower = in_class(c, CharClass::kLower);
+    if ((raised && inside_word) || (lower && !inside_word)) return Value(false);
+    inside_word = raised || lower;
+    any = any || inside_word;
   }
   return Value(any);
+}
+
+// True of the empty string too.
+template <bool kAscii>
+Result all_plain(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY_VOID(bind(runtime, "predicate", args, {}).map([](const Bound&) {}));
+  const std::string_view view = self.view();
+  for (size_t pos = 0; pos < view.size(); pos += decode_at(view, pos).size) {
+    const char32_t c = decode_at(view, pos).value;
+    if (kAscii ? c >= 0x80 : !in_class(c, CharClass::kPrintable)) return Value(false);
+  }
+  return Value(true);
+}
+
+Result expand_tabs(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY(const Bound bound, bind(runtime, "expandtabs", args, {"tabsize"}));
+  SLUICE_TRY(const int64_t tab, optional_int(runtime, bound, 0, 8));
+  const Text& text = self.text();
+  TextBuilder out(runtime);
+  int64_t column = 0;
+  for (size_t pos = 0; pos < text.size() && !out.overflowed();) {
+    const CodePoint point = decode_at(text.view(), pos);
+    if (point.value == '\t') {
+      const int64_t spaces = tab > 0 ? tab - column % tab : 0;
+      out.fill(" ", text.origin_at(pos), spaces);
+      column += spaces;
+    } else {
+      out.append(text, pos, pos + point.size);
+      column = point.value == '\n' || point.value == '\r' ? 0 : column + 1;
+    }
+    pos += point.size;
+  }
+  return out.finish();
+}
+
+Result format_map(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY(const Bound bound, bind(runtime, "format_map", args, {"mapping"}, 1));
+  if (!bound[0].is(Kind::kDict)) return runtime.fail("format_map() needs a mapping");
+  CallArgs named;
+  for (const auto& [key, value] : bound[0].as<Dict>().entries) {
+    if (key.is(Kind::kString)) named.named.emplace_back(std::string(key.view()), value);
+  }
+  return brace_format(runtime, self.text(), named);
 }
 
 // keys, values, items.
@@ -380,7 +427,7 @@ constexpr std::array kStringMethods = {
     MethodEntry{"replace", replace},
     MethodEntry{"upper", cased<CaseMap::kUpper>},
     MethodEntry{"lower", cased<CaseMap::kLower>},
-    MethodEntry{"casefold", cased<CaseMap::kLower>},
+    MethodEntry{"casefold", cased<CaseMap::kFold>},
     MethodEntry{"title", cased<CaseMap::kTitle>},
     MethodEntry{"capitalize", cased<CaseMap::kCapitalize>},
     MethodEntry{"swapcase", cased<CaseMap::kSwap>},
@@ -397,14 +444,19 @@ constexpr std::array kStringMethods = {
     MethodEntry{"rjust", justify<Justify::kRight>},
     MethodEntry{"center", justify<Justify::kCenter>},
     MethodEntry{"zfill", justify<Justify::kZero>},
-    MethodEntry{"isdigit", all_are<is_digit>},
-    MethodEntry{"isdecimal", all_are<is_digit>},
-    MethodEntry{"isnumeric", all_are<is_digit>},
-    MethodEntry{"isalpha", all_are<is_alpha>},
+    MethodEntry{"isdigit", all_are<is_a<CharClass::kDigit>>},
+    MethodEntry{"isdecimal", all_are<is_a<CharClass::kDecimal>>},
+    MethodEntry{"isnumeric", all_are<is_a<CharClass::kNumeric>>},
+    MethodEntry{"isalpha", all_are<is_a<CharClass::kAlpha>>},
     MethodEntry{"isalnum", all_are<is_alnum>},
     MethodEntry{"isspace", all_are<is_space>},
     MethodEntry{"isupper", is_case<true>},
     MethodEntry{"islower", is_case<false>},
+    MethodEntry{"istitle", is_title},
+    MethodEntry{"isascii", all_plain<true>},
+    MethodEntry{"isprintable", all_plain<false>},
+    MethodEntry{"expandtabs", expand_tabs},
+    MethodEntry{"format_map", format_map},
 };
 
 constexpr std::array kDictMethods = {

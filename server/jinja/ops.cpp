@@ -94,6 +94,18 @@ Result integer_arithmetic(Runtime& runtime, Op op, int64_t a, int64_t b) {
   return Value(result);
 }
 
+Result float_power(Runtime& runtime, double a, double b) {
+  if (a < 0 && std::isfinite(b) && b != std::floor(b)) {
+    return runtime.fail("the power is a complex number");
+  }
+  if (a == 0 && b < 0) return runtime.fail("0.0 cannot be raised to a negative power");
+  const double power = std::pow(a, b);
+  if (std::isinf(power) && std::isfinite(a) && std::isfinite(b)) {
+    return runtime.fail("the power is out of range");
+  }
+  return Value(power);
+}
+
 Result float_arithmetic(Runtime& runtime, Op op, double a, double b) {
   switch (op) {
     case Op::kAdd:
@@ -103,7 +115,7 @@ Result float_arithmetic(Runtime& runtime, Op op, double a, double b) {
     case Op::kMul:
       return Value(a * b);
     case Op::kPow:
-      return Value(std::pow(a, b));
+      return float_power(runtime, a, b);
     default:
       break;
   }
@@ -111,7 +123,10 @@ Result float_arithmetic(Runtime& runtime, Op op, double a, double b) {
   if (op == Op::kDiv) return Value(a / b);
   double remainder = std::fmod(a, b);
   if (remainder != 0 && (remainder < 0) != (b < 0)) remainder += b;
-  return op == Op::kMod ? Value(remainder) : Value(std::floor((a - remainder) / b + 0.5));
+  if (remainder == 0) remainder = std::copysign(0.0, b);
+  if (op == Op::kMod) return Value(remainder);
+  const double quotient = (a - remainder) / b;
+  return Value(quotient == 0 ? std::copysign(0.0, a / b) : std::floor(quotient + 0.5));
 }
 
 Result repeat(Runtime& runtime, const Value& value, int64_t times) {
@@ -123,7 +138,9 @@ Result repeat(Runtime& runtime, const Value& value, int64_t times) {
       SLUICE_TRY_VOID(runtime.charge(1));
       out.append(value.text());
     }
-    return out.finish();
+    SLUICE_TRY(Value repeated, out.finish());
+    repeated.set_markup(value.markup());
+    return repeated;
   }
   const auto& items = value.as<Sequence>().items;
   const auto size = static_cast<int64_t>(items.size() * sizeof(Value));
@@ -285,6 +302,9 @@ Expected<bool> contains(Runtime& runtime, const Value& container, const Value& i
       return found != nullptr;
     }
     case Kind::kSequence: {
+      if (container.as<Sequence>().kind == SequenceKind::kDictKeys) {
+        SLUICE_TRY_VOID(check_hashable(runtime, item));
+      }
       SLUICE_TRY(const std::vector<Value> items, iterate(runtime, container));
       for (const Value& candidate : items) {
         SLUICE_TRY(const bool same, equals(runtime, candidate, item));
@@ -311,8 +331,34 @@ Expected<bool> compare(Runtime& runtime, Op op, const Value& a, const Value& b) 
   return op == Op::kGt ? result > 0 : result >= 0;
 }
 
+// What a markup string formats: everything but numbers is escaped.
+Result escaped_values(Runtime& runtime, const Value& values) {
+  if (values.number() || values.is(Kind::kUndefined)) return values;
+  if (values.is(Kind::kSequence) && values.as<Sequence>().kind == SequenceKind::kTuple) {
+    std::vector<Value> items = values.as<Sequence>().items;
+    for (Value& item : items) {
+      if (item.number()) continue;
+      SLUICE_TRY(item, escape_html(runtime, item));
+    }
+    return runtime.sequence(std::move(items), SequenceKind::kTuple);
+  }
+  if (!values.is(Kind::kDict)) return escape_html(runtime, values);
+  SLUICE_TRY(auto escaped, runtime.dict(values.as<Dict>().origin));
+  for (const auto& [key, value] : values.as<Dict>().entries) {
+    SLUICE_TRY(Value text, value.number() ? Result(value) : escape_html(runtime, value));
+    SLUICE_TRY_VOID(runtime.insert(*escaped, key, std::move(text)));
+  }
+  return Value(Kind::kDict, escaped.get());
+}
+
 Result arithmetic(Runtime& runtime, Op op, const Value& a, const Value& b) {
-  if (op == Op::kMod && a.is(Kind::kString)) return percent_format(runtime, a.text(), b);
+  if (op == Op::kMod && a.is(Kind::kString)) {
+    if (!a.markup()) return percent_format(runtime, a.text(), b);
+    SLUICE_TRY(const Value values, escaped_values(runtime, b));
+    SLUICE_TRY(Value formatted, percent_format(runtime, a.text(), values));
+    formatted.set_markup(true);
+    return formatted;
+  }
   if (a.is(Kind::kUndefined)) return undefined_error(runtime, a);
   if (b.is(Kind::kUndefined)) return undefined_error(runtime, b);
   if (a.integral() && b.integral()) {

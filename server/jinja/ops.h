@@ -33,6 +33,8 @@ Result escape_html(Runtime& runtime, const Value& value);
 Result get_attribute(Runtime& runtime, const Value& value, std::string_view name);
 Result get_item(Runtime& runtime, const Value& value, const Value& index);
 // Null when the dict has no such key.
+// What Python can hash may be a key or be looked for.
+Expected<void> check_hashable(const Runtime& runtime, const Value& key);
 Expected<Value*> find_key(Runtime& runtime, Dict& dict, const Value& key);
 
 // The elements a `for` sees; a generator is used up by it.
@@ -46,6 +48,7 @@ tl::unexpected<Error> undefined_error(const Runtime& runtime, const Value& value
 // The index range of a Python slice over `size` elements: `count` of them from `start` by `step`.
 struct SliceRange {
   int64_t start = 0;
+  int64_t stop = 0;
   int64_t step = 1;
   int64_t count = 0;
 };

@@ -8,6 +8,13 @@
 #include "server/jinja/parser_impl.h"
 
 namespace sluice::jinja {
+namespace {
+
+bool names_loop(const Target& target) {
+  return target.name == "loop" || std::any_of(target.parts.begin(), target.parts.end(), names_loop);
+}
+
+}  // namespace
 
 bool Parser::take_op(std::string_view text) {
   if (!is_op(text)) return false;
@@ -127,6 +134,10 @@ Parser::StmtResult Parser::parse_statement() {
   if (name == "call") return parse_call_block();
   if (name == "filter") return parse_filter_block();
   if (name == "generation") return parse_generation();
+  if (name == "block") return parse_named_block();
+  if (name == "include" || name == "import" || name == "from" || name == "extends") {
+    return parse_load();
+  }
   if (name == "break") return parse_loop_control(StmtKind::kBreak);
   if (name == "continue") return parse_loop_control(StmtKind::kContinue);
   return error("unknown tag '" + name + "'");
@@ -158,6 +169,7 @@ Parser::StmtResult Parser::parse_if() {
 Parser::StmtResult Parser::parse_for() {
   auto stmt = make_stmt(StmtKind::kFor);
   SLUICE_TRY(Target target, parse_target(/*with_attribute=*/false));
+  if (names_loop(target)) return error("cannot assign to the special loop variable");
   stmt->targets.push_back(std::move(target));
   if (!take_name("in")) return error("expected 'in', found '" + current().text + "'");
   SLUICE_TRY(ExprPtr iterable,
@@ -191,6 +203,7 @@ Parser::StmtResult Parser::parse_set() {
   auto stmt = make_stmt(StmtKind::kSet);
   SLUICE_TRY(Target target, parse_target(/*with_attribute=*/true));
   stmt->targets.push_back(std::move(target));
+  if (is_op("=") && stmt->targets[0].parts.size() == 1) return error_unexpected();
   if (take_op("=")) {
     SLUICE_TRY(ExprPtr value, parse_tuple(/*with_condition=*/true, /*explicit_parentheses=*/false));
     stmt->exprs.push_back(std::move(value));
@@ -229,6 +242,13 @@ Expected<void> Parser::parse_signature(MacroDef& macro) {
   while (!is_op(")")) {
     if (!macro.parameters.empty()) SLUICE_TRY_VOID(expect_op(","));
     SLUICE_TRY(std::string name, expect_name());
+    if (std::find(macro.parameters.begin(), macro.parameters.end(), name) !=
+        macro.parameters.end()) {
+      return error("duplicate parameter '" + name + "'");
+    }
+    if (name == "caller" && !is_op("=")) {
+      return error("the special 'caller' argument must be omitted or be given a default");
+    }
     macro.parameters.push_back(std::move(name));
     if (take_op("=")) {
       SLUICE_TRY(ExprPtr value, parse_expression());
@@ -292,6 +312,41 @@ Parser::StmtResult Parser::parse_generation() {
   SLUICE_TRY(Block body, parse_body("endgeneration"));
   loop_depth_ = loops;
   stmt->blocks.push_back(std::move(body));
+  return stmt;
+}
+
+Parser::StmtResult Parser::parse_named_block() {
+  auto stmt = make_stmt(StmtKind::kNamedBlock);
+  SLUICE_TRY(stmt->text, expect_name());
+  if (std::find(block_names_.begin(), block_names_.end(), stmt->text) != block_names_.end()) {
+    return error("block '" + stmt->text + "' defined twice");
+  }
+  block_names_.push_back(stmt->text);
+  stmt->scoped = take_name("scoped");
+  if (is_name("required")) {
+    return error("Required block '" + stmt->text + "' not found");
+  }
+  const int32_t loops = std::exchange(loop_depth_, 0);
+  SLUICE_TRY_VOID(expect_block_end());
+  SLUICE_TRY(Block body, parse_block({"endblock"}));
+  next();
+  take_name(stmt->text);
+  SLUICE_TRY_VOID(expect_block_end());
+  loop_depth_ = loops;
+  stmt->blocks.push_back(std::move(body));
+  return stmt;
+}
+
+// A chat template is alone: what loads another one fails when it is reached.
+Parser::StmtResult Parser::parse_load() {
+  auto stmt = make_stmt(StmtKind::kLoad);
+  SLUICE_TRY(ExprPtr name, parse_expression());
+  stmt->exprs.push_back(std::move(name));
+  while (!is(TokenKind::kBlockEnd)) {
+    if (!is(TokenKind::kName) && !is_op(",")) return error_unexpected();
+    next();
+  }
+  next();
   return stmt;
 }
 

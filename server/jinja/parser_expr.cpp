@@ -426,7 +426,7 @@ Parser::ExprResult Parser::parse_filter_chain(ExprPtr base, bool start_inline) {
     ExprPtr node = make_expr(ExprKind::kFilter);
     SLUICE_TRY(node->text, expect_name());
     if (soft_depth_ == 0 && find_filter(node->text) == nullptr) {
-      return error("no filter named '" + node->text + "'");
+      return error("No filter named '" + node->text + "'.");
     }
     if (is_op("(")) {
       SLUICE_TRY(node->arguments, parse_arguments());
@@ -443,7 +443,7 @@ Parser::ExprResult Parser::parse_test(ExprPtr base) {
   const bool negated = take_name("not");
   SLUICE_TRY(node->text, expect_name());
   if (soft_depth_ == 0 && find_test(node->text) == nullptr) {
-    return error("no test named '" + node->text + "'");
+    return error("No test named '" + node->text + "'.");
   }
   const bool is_word = is(TokenKind::kName);
   if (is_op("(")) {

@@ -96,6 +96,8 @@ class Parser {
   StmtResult parse_call_block();
   StmtResult parse_filter_block();
   StmtResult parse_generation();
+  StmtResult parse_named_block();
+  StmtResult parse_load();
   StmtResult parse_loop_control(StmtKind kind);
   Expected<void> parse_signature(MacroDef& macro);
   Expected<void> parse_macro_body(MacroDef& macro, std::string_view end);
@@ -136,6 +138,7 @@ class Parser {
   int32_t loop_depth_ = 0;
   int32_t soft_depth_ = 0;  // inside if: an unknown filter is an error only when it is reached
   Reads reads_;
+  std::vector<std::string> block_names_;
 };
 
 }  // namespace sluice::jinja

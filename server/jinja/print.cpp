@@ -6,6 +6,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "server/jinja/ast.h"
+#include "server/jinja/char_class.h"
 #include "server/jinja/ops.h"
 
 namespace sluice::jinja {
@@ -16,16 +18,6 @@ std::string hex(char32_t value, size_t width) {
   std::string out(width, '0');
   for (size_t i = width; i > 0; --i, value >>= 4) out[i - 1] = kDigits[value & 15];
   return out;
-}
-
-// What repr() escapes beyond ASCII: controls, odd spaces, format characters, private use.
-bool printable(char32_t value) {
-  if (value < 0x20 || value == 0x7F) return false;
-  if (value < 0x80) return true;
-  return !(value <= 0xA0 || value == 0xAD || is_space(value) ||
-           (value >= 0x200B && value <= 0x200F) || (value >= 0x202A && value <= 0x202E) ||
-           (value >= 0x2060 && value <= 0x206F) || value == 0xFEFF ||
-           (value >= 0xE000 && value <= 0xF8FF) || value >= 0xE0000);
 }
 
 void append_quoted(const Text& text, TextBuilder& out) {
@@ -43,7 +35,7 @@ void append_quoted(const Text& text, TextBuilder& out) {
       escaped = {'\\', static_cast<char>(c)};
     } else if (c == '\n' || c == '\r' || c == '\t') {
       escaped = c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t";
-    } else if (!printable(c)) {
+    } else if (!in_class(c, CharClass::kPrintable)) {
       escaped = c < 0x100 ? "\\x" + hex(c, 2) : c < 0x10000 ? "\\u" + hex(c, 4) : "\\U" + hex(c, 8);
     }
     if (!escaped.empty()) {
@@ -113,6 +105,20 @@ Expected<void> repr_dict(Runtime& runtime, const Dict& dict, TextBuilder& out) {
     SLUICE_TRY_VOID(append_repr(runtime, value, out));
   }
   out.append("}", dict.origin);
+  return {};
+}
+
+Expected<void> repr_namespace(Runtime& runtime, const Namespace& names, TextBuilder& out) {
+  out.append("<Namespace {", Origin::kTemplate);
+  bool first = true;
+  for (const auto& [name, value] : names.entries) {
+    if (!first) out.append(", ", Origin::kTemplate);
+    first = false;
+    append_quoted(Text(name, Origin::kTemplate), out);
+    out.append(": ", Origin::kTemplate);
+    SLUICE_TRY_VOID(append_repr(runtime, value, out));
+  }
+  out.append("}>", Origin::kTemplate);
   return {};
 }
 
@@ -319,6 +325,20 @@ Expected<void> append_repr(Runtime& runtime, const Value& value, TextBuilder& ou
       return repr_sequence(runtime, value.as<Sequence>(), out);
     case Kind::kDict:
       return repr_dict(runtime, value.as<Dict>(), out);
+    case Kind::kNamespace:
+      return repr_namespace(runtime, value.as<Namespace>(), out);
+    case Kind::kMacro:
+      out.append("<Macro ", Origin::kTemplate);
+      append_quoted(Text(value.as<Macro>().def->name, Origin::kTemplate), out);
+      out.append(">", Origin::kTemplate);
+      return {};
+    case Kind::kLoop: {
+      SLUICE_TRY(const int64_t size, length(runtime, value));
+      out.append("<LoopContext " + std::to_string(value.as<Loop>().index + 1) + "/" +
+                     std::to_string(size) + ">",
+                 Origin::kTemplate);
+      return {};
+    }
     default:
       break;
   }

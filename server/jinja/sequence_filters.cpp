@@ -112,9 +112,11 @@ Result sort(Runtime& runtime, const Value& self, const CallArgs& args) {
       bound.has(2) && bound[2].is(Kind::kString) && bound[2].view().find(',') != std::string::npos;
   SLUICE_TRY(auto items,
              keyed(runtime, self, by_several ? Value() : bound.get(2), bound.flag(1, false)));
-  for (size_t i = 0; by_several && i < items.size(); ++i) {
+  // By attributes: lists are compared, whose undefined items are equal to each other.
+  for (size_t i = 0; bound.has(2) && i < items.size(); ++i) {
     SLUICE_TRY(items[i].key,
-               sort_keys(runtime, items[i].item, bound[2].text(), bound.flag(1, false)));
+               by_several ? sort_keys(runtime, items[i].item, bound[2].text(), bound.flag(1, false))
+                          : runtime.sequence({items[i].key}));
   }
   SLUICE_TRY_VOID(sort_keyed(runtime, items, bound.flag(0, false)));
   return values_of(runtime, items, SequenceKind::kList, origin_of(self));
@@ -125,6 +127,7 @@ Result unique(Runtime& runtime, const Value& self, const CallArgs& args) {
   SLUICE_TRY(const auto items, keyed(runtime, self, bound.get(1), bound.flag(0, false)));
   std::vector<Keyed> kept;
   for (const Keyed& entry : items) {
+    SLUICE_TRY_VOID(check_hashable(runtime, entry.key));
     bool seen = false;
     for (size_t i = 0; !seen && i < kept.size(); ++i) {
       SLUICE_TRY(seen, equals(runtime, kept[i].key, entry.key));
@@ -140,9 +143,9 @@ Result extreme(Runtime& runtime, const Value& self, const CallArgs& args) {
   SLUICE_TRY(const auto items, keyed(runtime, self, bound.get(1), bound.flag(0, false)));
   if (items.empty()) return runtime.undefined("No aggregated item, sequence was empty.");
   const Keyed* best = &items[0];
-  for (const Keyed& entry : items) {
-    SLUICE_TRY(const auto result, order(runtime, entry.key, best->key));
-    if (kMax ? result > 0 : result < 0) best = &entry;
+  for (size_t i = 1; i < items.size(); ++i) {
+    SLUICE_TRY(const auto result, order(runtime, items[i].key, best->key));
+    if (kMax ? result > 0 : result < 0) best = &items[i];
   }
   return best->item;
 }
@@ -274,9 +277,25 @@ Result reverse(Runtime& runtime, const Value& self, const CallArgs& args) {
     }());
     return get_item(runtime, self, slice);
   }
+  // What cannot be read backwards becomes a list first.
+  const bool once =
+      self.is(Kind::kSequence) && self.as<Sequence>().kind == SequenceKind::kGenerator;
   SLUICE_TRY(std::vector<Value> all, iterate(runtime, self));
   std::reverse(all.begin(), all.end());
-  return runtime.sequence(std::move(all), SequenceKind::kGenerator, origin_of(self));
+  return runtime.sequence(
+      std::move(all), once ? SequenceKind::kList : SequenceKind::kGenerator, origin_of(self));
+}
+
+// Any item will do where a request repeated must give the same prompt: the choice depends on the
+// number of items alone.
+Result random(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY_VOID(bind(runtime, "random", args, {}).map([](const Bound&) {}));
+  if (self.is(Kind::kUndefined)) return undefined_error(runtime, self);
+  SLUICE_TRY(const int64_t size, length(runtime, self));
+  if (size == 0) return runtime.undefined("No random item, sequence was empty.");
+  constexpr uint64_t kMultiplier = 0x9E3779B97F4A7C15;
+  const uint64_t mixed = (static_cast<uint64_t>(size) * kMultiplier) >> 32;
+  return get_item(runtime, self, Value(static_cast<int64_t>(mixed % static_cast<uint64_t>(size))));
 }
 
 Result batch(Runtime& runtime, const Value& self, const CallArgs& args) {
@@ -316,6 +335,11 @@ Result slice(Runtime& runtime, const Value& self, const CallArgs& args) {
   return runtime.sequence(std::move(columns), SequenceKind::kGenerator);
 }
 
+tl::unexpected<Error> no_such(const Runtime& runtime, const char* what, const Value& name) {
+  return runtime.fail("No " + std::string(what) + " named '" +
+                      std::string(name.is(Kind::kString) ? name.view() : type_name(name)) + "'.");
+}
+
 Result map(Runtime& runtime, const Value& self, const CallArgs& args) {
   SLUICE_TRY(const std::vector<Value> all, iterate_if_true(runtime, self));
   std::vector<Value> out;
@@ -329,7 +353,7 @@ Result map(Runtime& runtime, const Value& self, const CallArgs& args) {
   }
   const Value& name = args.positional[0];
   const NativeFunction filter = name.is(Kind::kString) ? find_filter(name.view()) : nullptr;
-  if (filter == nullptr) return runtime.fail("map: no such filter");
+  if (filter == nullptr) return no_such(runtime, "filter", name);
   const CallArgs rest{{args.positional.begin() + 1, args.positional.end()}, args.named};
   const Runtime::Depth depth(runtime);
   if (depth.exceeded()) return runtime.exhausted("filters are nested too deeply");
@@ -350,7 +374,7 @@ Result select(Runtime& runtime, const Value& self, const CallArgs& args) {
   if (args.positional.size() > offset) {
     const Value& name = args.positional[offset];
     test = name.is(Kind::kString) ? find_test(name.view()) : nullptr;
-    if (test == nullptr) return runtime.fail("select: no such test");
+    if (test == nullptr) return no_such(runtime, "test", name);
     rest.positional.assign(args.positional.begin() + static_cast<int64_t>(offset) + 1,
                            args.positional.end());
     rest.named = args.named;
@@ -390,6 +414,7 @@ constexpr std::array kFilters = {
     Entry{"sum", sum},
     Entry{"groupby", groupby},
     Entry{"reverse", reverse},
+    Entry{"random", random},
     Entry{"batch", batch},
     Entry{"slice", slice},
     Entry{"map", map},

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "server/jinja/case_map.h"
+#include "server/jinja/char_class.h"
 #include "server/jinja/methods.h"
 #include "server/jinja/runtime.h"
 
@@ -22,7 +23,7 @@ Result split_space(Runtime& runtime, const Text& text, int64_t max_splits) {
   size_t pos = skip_space(view, 0);
   while (pos < view.size()) {
     if (max_splits >= 0 && static_cast<int64_t>(out.size()) == max_splits) {
-      SLUICE_TRY_VOID(push_piece(runtime, out, text, pos, rstrip_end(view)));
+      SLUICE_TRY_VOID(push_piece(runtime, out, text, pos, view.size()));
       break;
     }
     size_t end = pos;
@@ -33,6 +34,42 @@ Result split_space(Runtime& runtime, const Text& text, int64_t max_splits) {
     pos = skip_space(view, end);
   }
   return runtime.sequence(std::move(out));
+}
+
+// A sigma that ends a word: after a cased character, before none; ignorable ones do not count.
+bool is_final_sigma(std::string_view view, size_t pos) {
+  bool after = false;
+  for (size_t at = pos; at > 0 && !after;) {
+    do --at;
+    while (at > 0 && (static_cast<unsigned char>(view[at]) & 0xC0) == 0x80);
+    const char32_t c = decode_at(view, at).value;
+    after = in_class(c, CharClass::kCased);
+    if (!after && !in_class(c, CharClass::kIgnorable)) return false;
+  }
+  for (size_t at = pos + 2; at < view.size(); at += decode_at(view, at).size) {
+    const char32_t c = decode_at(view, at).value;
+    if (in_class(c, CharClass::kCased)) return false;
+    if (!in_class(c, CharClass::kIgnorable)) break;
+  }
+  return after;
+}
+
+LetterCase letter_case(CaseMap map, char32_t c, bool first, bool inside_word) {
+  switch (map) {
+    case CaseMap::kUpper:
+      return LetterCase::kUpper;
+    case CaseMap::kLower:
+      return LetterCase::kLower;
+    case CaseMap::kFold:
+      return LetterCase::kFold;
+    case CaseMap::kTitle:
+      return inside_word ? LetterCase::kLower : LetterCase::kTitle;
+    case CaseMap::kCapitalize:
+      return first ? LetterCase::kTitle : LetterCase::kLower;
+    case CaseMap::kSwap:
+      return in_class(c, CharClass::kUpper) ? LetterCase::kLower : LetterCase::kUpper;
+  }
+  return LetterCase::kLower;
 }
 
 }  // namespace
@@ -112,24 +149,42 @@ Result replace_text(
   return out.finish();
 }
 
+bool is_all_case(std::string_view text, bool upper) {
+  bool any = false;
+  for (size_t pos = 0; pos < text.size(); pos += decode_at(text, pos).size) {
+    const char32_t c = decode_at(text, pos).value;
+    const bool wanted = in_class(c, upper ? CharClass::kUpper : CharClass::kLower);
+    const bool other = in_class(c, upper ? CharClass::kLower : CharClass::kUpper) ||
+                       in_class(c, CharClass::kTitle);
+    if (other) return false;
+    any = any || wanted;
+  }
+  return any;
+}
+
 Result map_case(Runtime& runtime, const Text& text, CaseMap map) {
   TextBuilder out(runtime);
   const std::string_view view = text.view();
   bool inside_word = false;
+  constexpr char32_t kSigma = 0x3A3;
   for (size_t pos = 0; pos < view.size() && !out.overflowed();) {
     const CodePoint point = decode_at(view, pos);
-    const char32_t upper = to_upper(point.value);
-    const char32_t lower = to_lower(point.value);
-    const bool raise = map == CaseMap::kUpper || (map == CaseMap::kCapitalize && pos == 0) ||
-                       (map == CaseMap::kTitle && !inside_word) ||
-                       (map == CaseMap::kSwap && point.value != upper);
-    inside_word = upper != lower;
-    const char32_t mapped = raise ? upper : lower;
-    if (mapped == point.value) {
+    std::string bytes;
+    const LetterCase to = letter_case(map, point.value, pos == 0, inside_word);
+    constexpr char32_t kMalformed = 0xFFFD;
+    const bool other_case =
+        in_class(point.value, CharClass::kUpper) || in_class(point.value, CharClass::kLower);
+    if (point.value == kMalformed || (map == CaseMap::kSwap && !other_case)) {
+      bytes = view.substr(pos, point.size);
+    } else if (point.value == kSigma && to == LetterCase::kLower && is_final_sigma(view, pos)) {
+      bytes = "\xCF\x82";
+    } else {
+      append_case(bytes, point.value, to);
+    }
+    inside_word = in_class(point.value, CharClass::kCased);
+    if (bytes == view.substr(pos, point.size)) {
       out.append(text, pos, pos + point.size);
     } else {
-      std::string bytes;
-      append_utf8(bytes, mapped);
       out.append(bytes, text.origin_at(pos));
     }
     pos += point.size;

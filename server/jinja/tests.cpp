@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <array>
 
-#include "server/jinja/case_map.h"
 #include "server/jinja/filters.h"
+#include "server/jinja/methods.h"
 #include "server/jinja/ops.h"
 #include "server/jinja/print.h"
 #include "server/jinja/runtime.h"
@@ -17,6 +17,13 @@ struct Entry {
   std::string_view name;
   TestFunction function;
 };
+
+// A test that takes no argument.
+template <TestFunction kTest>
+Expected<bool> alone(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY_VOID(bind(runtime, "test", args, {}).map([](const Bound&) {}));
+  return kTest(runtime, self, args);
+}
 
 Expected<Value> single(Runtime& runtime, const CallArgs& args) {
   SLUICE_TRY(const Bound bound, bind(runtime, "test", args, {"other"}, 1));
@@ -84,15 +91,7 @@ Expected<bool> divisible(Runtime& runtime, const Value& self, const CallArgs& ar
 template <bool kUpper>
 Expected<bool> is_case(Runtime& runtime, const Value& self, const CallArgs&) {
   SLUICE_TRY(const Value text, to_text(runtime, self));
-  bool any = false;
-  const std::string_view view = text.view();
-  for (size_t pos = 0; pos < view.size(); pos += decode_at(view, pos).size) {
-    const char32_t c = decode_at(view, pos).value;
-    if (to_upper(c) == to_lower(c)) continue;
-    if (c != (kUpper ? to_upper(c) : to_lower(c))) return false;
-    any = true;
-  }
-  return any;
+  return is_all_case(text.view(), kUpper);
 }
 
 Expected<bool> same_as(Runtime& runtime, const Value& self, const CallArgs& args) {
@@ -102,40 +101,42 @@ Expected<bool> same_as(Runtime& runtime, const Value& self, const CallArgs& args
   return equals(runtime, self, other);
 }
 
-Expected<bool> is_filter(Runtime&, const Value& self, const CallArgs&) {
+Expected<bool> is_filter(Runtime& runtime, const Value& self, const CallArgs&) {
+  SLUICE_TRY_VOID(check_hashable(runtime, self));
   return self.is(Kind::kString) && find_filter(self.view()) != nullptr;
 }
 
-Expected<bool> is_test(Runtime&, const Value& self, const CallArgs&) {
+Expected<bool> is_test(Runtime& runtime, const Value& self, const CallArgs&) {
+  SLUICE_TRY_VOID(check_hashable(runtime, self));
   return self.is(Kind::kString) && find_test(self.view()) != nullptr;
 }
 
 Expected<bool> is_escaped(Runtime&, const Value& self, const CallArgs&) { return self.markup(); }
 
 constexpr std::array kTests = {
-    Entry{"defined", is_defined<true>},
-    Entry{"undefined", is_defined<false>},
-    Entry{"none", is_kind<Kind::kNone>},
-    Entry{"string", is_kind<Kind::kString>},
-    Entry{"boolean", is_kind<Kind::kBool>},
-    Entry{"integer", is_kind<Kind::kInt>},
-    Entry{"float", is_kind<Kind::kFloat>},
-    Entry{"number", is_number},
-    Entry{"true", is_exactly<true>},
-    Entry{"false", is_exactly<false>},
-    Entry{"mapping", is_mapping},
-    Entry{"sequence", is_sequence},
-    Entry{"iterable", is_iterable},
-    Entry{"callable", is_callable},
-    Entry{"escaped", is_escaped},
+    Entry{"defined", alone<is_defined<true>>},
+    Entry{"undefined", alone<is_defined<false>>},
+    Entry{"none", alone<is_kind<Kind::kNone>>},
+    Entry{"string", alone<is_kind<Kind::kString>>},
+    Entry{"boolean", alone<is_kind<Kind::kBool>>},
+    Entry{"integer", alone<is_kind<Kind::kInt>>},
+    Entry{"float", alone<is_kind<Kind::kFloat>>},
+    Entry{"number", alone<is_number>},
+    Entry{"true", alone<is_exactly<true>>},
+    Entry{"false", alone<is_exactly<false>>},
+    Entry{"mapping", alone<is_mapping>},
+    Entry{"sequence", alone<is_sequence>},
+    Entry{"iterable", alone<is_iterable>},
+    Entry{"callable", alone<is_callable>},
+    Entry{"escaped", alone<is_escaped>},
     Entry{"sameas", same_as},
-    Entry{"filter", is_filter},
-    Entry{"test", is_test},
-    Entry{"odd", parity<1>},
-    Entry{"even", parity<0>},
+    Entry{"filter", alone<is_filter>},
+    Entry{"test", alone<is_test>},
+    Entry{"odd", alone<parity<1>>},
+    Entry{"even", alone<parity<0>>},
     Entry{"divisibleby", divisible},
-    Entry{"lower", is_case<false>},
-    Entry{"upper", is_case<true>},
+    Entry{"lower", alone<is_case<false>>},
+    Entry{"upper", alone<is_case<true>>},
     Entry{"in", compares<Op::kIn>},
     Entry{"eq", compares<Op::kEq>},
     Entry{"equalto", compares<Op::kEq>},

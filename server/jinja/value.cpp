@@ -130,4 +130,13 @@ bool truthy(const Value& value) {
   }
 }
 
+Expected<void> Loop::fetch(size_t count) {
+  while (items.size() < count && taken < source.size()) {
+    const Value item = source[taken++];
+    SLUICE_TRY(const bool keep, passes(item));
+    if (keep) items.push_back(item);
+  }
+  return {};
+}
+
 }  // namespace sluice::jinja

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -296,11 +297,20 @@ struct Stmt;
 struct Loop : Object {
   void drop_references() override {
     items.clear();
+    source.clear();
+    passes = nullptr;
     changed.clear();
     scope = Ref<Scope>();
   }
 
+  // Makes sure that items has `count` of them, unless there are no more. A filtered loop asks its
+  // filter as late as jinja2 does: the body may change what the filter reads.
+  Expected<void> fetch(size_t count);
+
   std::vector<Value> items;
+  std::vector<Value> source;  // what waits for the filter, from `taken` on
+  size_t taken = 0;
+  std::function<Expected<bool>(const Value&)> passes;
   int64_t index = 0;
   int64_t depth = 0;           // 0: outermost of a recursive loop
   const Stmt* stmt = nullptr;  // set when recursive

@@ -27,7 +27,7 @@ TEST(RestoreCost, ReadsWhereThatIsFasterAndTriesWhatItDoesNotKnow) {
   RestoreCost cost(2);
   const auto is_worth = [&cost](int64_t from_first, int64_t from_second) {
     const int64_t num_blocks[] = {from_first, from_second};
-    return cost.is_worth(num_blocks, 16 * (from_first + from_second));
+    return cost.choose_read(num_blocks, 16 * (from_first + from_second));
   };
   EXPECT_TRUE(is_worth(1, 0));
   cost.observe_read(0, 1e-3);
@@ -40,6 +40,18 @@ TEST(RestoreCost, ReadsWhereThatIsFasterAndTriesWhatItDoesNotKnow) {
   EXPECT_FALSE(is_worth(0, 1000));
   EXPECT_FALSE(is_worth(100, 100));
   EXPECT_TRUE(is_worth(100, 1));
+}
+
+TEST(RestoreCost, TriesAgainWhatWasSlowOnce) {
+  RestoreCost cost(1);
+  cost.observe_compute(100, 0.01);  // 1.6 ms a block
+  for (int i = 0; i < 100; ++i) cost.observe_read(0, 16e-3);
+  const int64_t num_blocks[] = {1000};
+  int refused = 0;
+  while (!cost.choose_read(num_blocks, 16'000)) ASSERT_LT(++refused, 1000);
+  EXPECT_GT(refused, 100);
+  for (int i = 0; i < 20; ++i) cost.observe_read(0, 16e-3);  // still slow
+  EXPECT_FALSE(cost.choose_read(num_blocks, 16'000));
 }
 
 class PrefixOnDisk : public ::testing::Test {
@@ -64,6 +76,14 @@ class PrefixOnDisk : public ::testing::Test {
     Expected<std::unique_ptr<Engine>> engine = create_engine(config_);
     ASSERT_TRUE(engine) << engine.error().message;
     engine_ = std::move(*engine);
+  }
+
+  // The cache has room for the longest request, and no more.
+  void start_with_one_request_of_memory() {
+    start();
+    const int64_t bytes_per_block = config_.kv_cache_memory / engine_->stats().num_blocks_total;
+    config_.kv_cache_memory = bytes_per_block * config_.max_model_len / config_.block_size;
+    start();
   }
 
   static ValidRequest make_request(size_t num_tokens, TokenId first) {
@@ -189,10 +209,7 @@ TEST_F(PrefixOnDisk, OtherTenantsDtypesAndBlockSizesAreApart) {
 }
 
 TEST_F(PrefixOnDisk, WhatMemoryHasLostComesBack) {
-  start();
-  const int64_t bytes_per_block = config_.kv_cache_memory / engine_->stats().num_blocks_total;
-  config_.kv_cache_memory = bytes_per_block * config_.max_model_len / config_.block_size;
-  start();
+  start_with_one_request_of_memory();
   const ValidRequest request = make_request(400, 1);
   const Collected cold = run(request);
   for (TokenId other = 100; other < 103; ++other) run(make_request(800, other));
@@ -205,10 +222,7 @@ TEST_F(PrefixOnDisk, WhatMemoryHasLostComesBack) {
 TEST_F(PrefixOnDisk, MemoryOfTheHostServesWithoutADisk) {
   config_.kv_disk_path = "";
   config_.kv_offloading_size = 1;
-  start();
-  const int64_t bytes_per_block = config_.kv_cache_memory / engine_->stats().num_blocks_total;
-  config_.kv_cache_memory = bytes_per_block * config_.max_model_len / config_.block_size;
-  start();
+  start_with_one_request_of_memory();
   const ValidRequest request = make_request(400, 1);
   const Collected cold = run(request);
   for (TokenId other = 100; other < 103; ++other) run(make_request(800, other));

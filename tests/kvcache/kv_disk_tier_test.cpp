@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/core/hex.h"
 #include "kvcache/kv_host_tier.h"
 #include "kvcache/kv_storage.h"
 

@@ -45,6 +45,7 @@ FakeEngine::FakeEngine(uint64_t seed) : seed_(seed), random_(mix(seed)) {
   options_.max_num_queued_reqs = between(1, 24);
   options_.max_model_len = kv_options_.max_model_len;
   options_.preempt_every = chance(0.3) ? between(1, 7) : 0;
+  options_.leave_room_for_answers = chance(0.7);
   options_.priority_aging_ms = chance(0.2) ? 0 : between(1, 300);
   vocab_size_ = between(2, 200);
   depth_ = between(1, 2);

@@ -153,7 +153,7 @@ class FakeEngine {
 
   std::map<TenantId, Share> shares_;
   int64_t served_ = 0;
-  int64_t clock_ms_ = 1000;  // as told
+  int64_t clock_ms_ = 1000;     // as told
   int64_t now_ms_ = INT64_MIN;  // as it counts: never back
   std::unique_ptr<KvCacheManager> kv_;
   std::unique_ptr<Scheduler> scheduler_;

@@ -28,7 +28,9 @@ struct Running {
   double arrived_ms = 0;
   QueuedWork queued;
   bool started = false;
+  int32_t num_answer = 0;  // tokens that it will get
   int32_t num_generated = 0;
+  int32_t num_computed = 0;
 };
 
 class LoadSim {
@@ -40,8 +42,9 @@ class LoadSim {
              .max_num_seqs = options.scheduler.max_num_seqs,
              .max_model_len = options.scheduler.max_model_len},
             {{.kind = KvGroupKind::kFull,
-              .num_blocks =
-                  options.scheduler.max_num_seqs * options.scheduler.max_model_len / 16}}),
+              .num_blocks = options.num_blocks > 0 ? options.num_blocks
+                                                   : options.scheduler.max_num_seqs *
+                                                         options.scheduler.max_model_len / 16}}),
         scheduler_(options.scheduler, kv_),
         admission_(options.admission),
         results_(clients.size()) {
@@ -106,7 +109,10 @@ class LoadSim {
       return;
     }
     result.num_returned += arrival.again;
-    running_[arrival.id] = {arrival.client, arrival.at_ms, *entered};
+    running_[arrival.id] = {.client = arrival.client,
+                            .arrived_ms = arrival.at_ms,
+                            .queued = *entered,
+                            .num_answer = answer_of(client, arrival.id)};
     const auto added = scheduler_.add({.id = RequestId(arrival.id),
                                        .prompt = std::move(prompt),
                                        .max_tokens = client.num_output,
@@ -117,12 +123,24 @@ class LoadSim {
     CHECK(added.has_value());
   }
 
+  static int32_t answer_of(const LoadClient& client, uint64_t id) {
+    if (client.mean_answer <= 0) return client.num_output;
+    const double uniform = (static_cast<double>(std::mt19937_64(id)() >> 11) + 0.5) * 0x1p-53;
+    const auto drawn = static_cast<int32_t>(-std::log(uniform) * client.mean_answer);
+    return std::clamp(drawn, 1, client.num_output);
+  }
+
   void step() {
     const bool anybody_waited = scheduler_.num_unstarted() > 0;
     const SchedulerOutput& output = scheduler_.schedule(static_cast<int64_t>(now_ms_));
     const double ms = options_.step_ms + options_.prompt_token_ms * output.num_prefill_tokens +
                       options_.decode_ms * (output.total_tokens - output.num_prefill_tokens);
     now_ms_ += ms;
+    for (const RequestId id : output.preempted) {
+      Running& request = running_.at(id.value);
+      ++results_[request.client].num_preempted;
+      results_[request.client].num_lost_tokens += std::exchange(request.num_computed, 0);
+    }
     int64_t work_started = 0;
     sampled_.clear();
     for (const ScheduledRequest& row : output.scheduled) {
@@ -132,7 +150,10 @@ class LoadSim {
         work_started += request.queued.work;
         admission_.leave(request.queued);
       }
-      if (row.samples) sampled_.push_back({row.id, 1, false});
+      request.num_computed = row.num_computed_tokens + row.num_scheduled_tokens;
+      if (row.samples) {
+        sampled_.push_back({row.id, 1, request.num_generated + 1 == request.num_answer});
+      }
     }
     scheduler_.update(output, sampled_, ms, aborted_);
     if (anybody_waited) speed_.observe(work_started, ms / 1000);
@@ -146,7 +167,8 @@ class LoadSim {
     if (request.num_generated++ == 0) {
       result.first_token_ms.push_back(now_ms_ - request.arrived_ms);
     }
-    if (request.num_generated < clients_[request.client].num_output) return;
+    ++result.num_generated;
+    if (request.num_generated < request.num_answer) return;
     speed_.observe_output(request.num_generated);
     ++result.num_finished;
     running_.erase(it);

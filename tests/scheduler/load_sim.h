@@ -16,13 +16,15 @@ struct LoadClient {
   TenantId tenant{};
   double requests_per_s = 1;
   int32_t num_prompt = 256;
-  int32_t num_output = 32;
+  int32_t num_output = 32;  // max_tokens
+  double mean_answer = 0;   // exponential, at most num_output; 0: all of them
   bool comes_back = false;  // when it was told to
 };
 
 struct LoadOptions {
   SchedulerOptions scheduler;
   AdmissionOptions admission;
+  int32_t num_blocks = 0;  // of 16 tokens; 0: enough for all that can run
   double step_ms = 2;
   double prompt_token_ms = 0.25;
   double decode_ms = 0.3;
@@ -38,6 +40,9 @@ struct LoadResult {
   int64_t num_broken = 0;        // came back as told and were refused
   int64_t num_returned = 0;      // came back as told and were let in
   int64_t num_finished = 0;      // within the time
+  int64_t num_generated = 0;     // tokens
+  int64_t num_preempted = 0;     // times
+  int64_t num_lost_tokens = 0;   // computed, and lost by preemption
 
   [[nodiscard]] double percentile_ms(double share) const;
 };

@@ -68,6 +68,34 @@ TEST(Load, UnderTenTimesTheLoadNoWorkIsLostAndEveryRefusalsTimeHolds) {
   EXPECT_LT(overload.num_without_time, overload.num_refused / 20);
 }
 
+struct AnswersCase {
+  const char* name;
+  double mean_answer;  // 0: all of max_tokens
+  int32_t max_tokens;
+};
+
+// A cache for twenty whole requests, or for all the prompts that may run.
+TEST(Load, AdmissionLeavesRoomForTheAnswersToComeAndWastesNone) {
+  for (const AnswersCase& c : {AnswersCase{"fixed", 0, 256}, AnswersCase{"open", 200, 900}}) {
+    LoadOptions o = options();
+    o.num_blocks = 400;
+    o.seconds = 600;
+    const LoadClient client{.requests_per_s = 40,
+                            .num_prompt = 64,
+                            .num_output = c.max_tokens,
+                            .mean_answer = c.mean_answer};
+    const LoadResult ahead = run_load(o, {client})[0];
+    o.scheduler.leave_room_for_answers = false;
+    const LoadResult blind = run_load(o, {client})[0];
+    SCOPED_TRACE(c.name);
+    EXPECT_GT(blind.num_preempted, 1000);
+    EXPECT_LT(ahead.num_preempted, blind.num_preempted / 20);
+    EXPECT_LT(ahead.num_lost_tokens, blind.num_lost_tokens / 20);
+    EXPECT_GT(static_cast<double>(ahead.num_generated),
+              0.98 * static_cast<double>(blind.num_generated));
+  }
+}
+
 TEST(Load, WhoWouldWaitTooLongComesBackAndDoesNot) {
   LoadOptions o = options();
   o.seconds = 300;

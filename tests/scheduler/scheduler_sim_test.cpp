@@ -21,7 +21,7 @@ uint64_t from_environment(const char* name, uint64_t otherwise) {
 
 TEST(SchedulerSim, EveryRequestEndsWithItsOwnTokensWhateverHappens) {
   const uint64_t only_seed = from_environment("SLUICE_SIM_SEED", 0);
-  const uint64_t num_steps = from_environment("SLUICE_SIM_STEPS", 100'000);
+  const uint64_t num_steps = from_environment("SLUICE_SIM_STEPS", 1'000'000);
   EpisodeStats stats;
   int num_failures = 0;
   for (uint64_t seed = 1; stats.num_steps < num_steps && num_failures < 3; ++seed) {

@@ -3,11 +3,13 @@
 """Renders templates with jinja2 under Hugging Face's settings and records the results.
 
 Needs jinja2 and transformers (for its compiled environment). Without arguments it writes
-goldens.json beside itself from features.json and adversarial.json. With --templates DIR it renders every *.jinja of DIR
+goldens.json beside itself from features.json, adversarial.json, statements.json and
+expressions.json (a sample of every filter, test, method and operator over values of every type). With --templates DIR it renders every *.jinja of DIR
 over the conversations instead, into --out FILE; run chat_template_test with
 SLUICE_TEMPLATE_GOLDENS=FILE to compare those.
 """
 import argparse
+import copy
 import datetime
 import json
 import pathlib
@@ -38,6 +40,8 @@ def render(source, variables):
         return {"error": str(error), "kind": "undefined"}
     except jinja2.exceptions.SecurityError as error:
         return {"error": str(error), "kind": "security"}
+    except jinja2.exceptions.FilterArgumentError as error:
+        return {"error": str(error), "kind": "argument"}
     except jinja2.exceptions.TemplateError as error:
         return {"error": str(error), "kind": "raised"}
     except Exception as error:  # a Python error inside the template
@@ -61,8 +65,11 @@ def main():
                 rows.append({"name": f"{path.stem}/{name}", "template": source,
                              "variables": variables, **render(source, variables)})
     else:
+        for name in ("statements", "expressions"):
+            for i, source in enumerate(json.loads((HERE / f"{name}.json").read_text())):
+                features[f"{name}/{i}"] = source
         for name, source in features.items():
-            variables = conversations["features"]
+            variables = copy.deepcopy(conversations["features"])  # sum() adds to a list in place
             rows.append({"name": name, "template": source, "input": "features",
                          **render(source, variables)})
         chatml = (HERE / "chatml.jinja").read_text()

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes as lower-case hexadecimal digits, the high half of each byte first, and back.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace sluice {
+
+std::string to_hex(std::span<const uint8_t> bytes);
+
+// Only lower-case digits; true of the empty text.
+bool is_hex(std::string_view text);
+
+// False, with `bytes` in any state, unless the text is two hexadecimal digits, of either case, for
+// each byte.
+bool from_hex(std::string_view text, std::span<uint8_t> bytes);
+
+}  // namespace sluice
