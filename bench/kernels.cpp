@@ -40,6 +40,9 @@ constexpr auto kQ4 = WeightFormat::kQ4_1;
 constexpr auto kQ8 = WeightFormat::kQ8_0;
 constexpr auto kInt8 = ActivationFormat::kInt8;
 
+constexpr auto kW8 = WeightFormat::kInt8Channel;
+constexpr auto kToken = ActivationFormat::kInt8Token;
+
 constexpr Shape kShapes[] = {
     {"135M qkv", kQ4, kInt8, 960, 576},
     {"135M o", kQ4, kInt8, 576, 576},
@@ -63,6 +66,9 @@ constexpr Shape kShapes[] = {
     {"1B o Q3_K", WeightFormat::kQ3_K, kInt8, 2048, 2048},
     {"1B o IQ4_XS", WeightFormat::kIQ4_XS, kInt8, 2048, 2048},
     {"1B o MXFP4", WeightFormat::kMXFP4, kInt8, 2048, 2048},
+    {"1B o W8A8", kW8, kToken, 2048, 2048},
+    {"1B gate/up W8A8", kW8, kToken, 16384, 2048},
+    {"1B down W8A8", kW8, kToken, 2048, 8192},
 };
 
 struct FreeAligned {

@@ -19,6 +19,10 @@
 // would need more than 32 bits with int16 activations and more than 24 with int8 ones, which the
 // conversion to float would round.
 // The 8 segment values fold as ((s0+s1)+(s2+s3))+((s4+s5)+(s6+s7)). Then bias is added, if any.
+//
+// INT8 weights with a scale per output (kInt8Channel) and their own activations, int8 with a scale
+// per row (kInt8Token): isum = the exact int32 dot product over all of K, at most kMaxChannelK, and
+// y = (float(isum) * s_a) * s_w. An exact sum has no order, so segments need not be named.
 #pragma once
 
 #include <cstddef>
@@ -30,19 +34,21 @@
 
 namespace sluice::kernels {
 
-enum class ActivationFormat : uint8_t { kInt8, kInt16, kFloat };
+enum class ActivationFormat : uint8_t { kInt8, kInt16, kFloat, kInt8Token };
 
 // Rows of activations as a linear layer reads them. Quantization per (row, group of 32):
 // s = maxabs / 127 (int16: 32767), code = round-to-nearest-even(x / s) computed as x * (1 / s) with
-// one division per group; where 1 / s overflows, s and the codes are 0; where a value is infinite or
-// NaN, s is NaN and the codes are 0, so that the row's outputs are NaN. Columns past k up to a
-// multiple of 32 hold zeros.
+// one division per group; where 1 / s overflows, s and the codes are 0; where a value is infinite
+// or NaN, s is NaN and the codes are 0, so that the row's outputs are NaN. Columns past k up to a
+// multiple of 32 hold zeros. kInt8Token is the same as int8 with the whole row as the group.
 //
 // Layout. kFloat: plain rows, [num_rows][align_up(k, 32)]. Integer formats: blocks of 8 rows, each
 // [groups] records of activation_record_bytes: codes [8 rows][32], then scales [8] float, sums [8]
 // float (t_a above: float(sum of codes) * scale), code_sums [8] int32 (sum of codes),
-// half_sums [8] int32 (of the first 16 codes), so that a kernel finds all of a group's rows at fixed
-// distances. Rows past num_rows are never read.
+// half_sums [8] int32 (of the first 16 codes), so that a kernel finds all of a group's rows at
+// fixed distances. kInt8Token: blocks of 8 rows as well, each a head of kTokenHeadBytes (scales [8]
+// float, code_sums [8] int32) and [groups] records of codes [8 rows][32]. Rows past num_rows are
+// never read, or change nothing that is.
 struct Activations {
   ActivationFormat format = ActivationFormat::kFloat;
   int32_t num_rows = 0;
@@ -51,11 +57,24 @@ struct Activations {
 };
 
 inline constexpr int32_t kActivationRows = 8;  // rows of a block of integer activations
+
 constexpr int64_t activation_record_bytes(ActivationFormat format) {
-  return format == ActivationFormat::kInt8 ? 384 : 640;
+  switch (format) {
+    case ActivationFormat::kInt8:
+      return 384;
+    case ActivationFormat::kInt16:
+      return 640;
+    case ActivationFormat::kInt8Token:
+      return 256;
+    case ActivationFormat::kFloat:
+      return 0;  // has no records
+  }
+  return 0;
 }
 
-// One row's part of one record.
+inline constexpr int64_t kTokenHeadBytes = 64;
+
+// One row's part of one record; kInt8Token's scale and code sum are the row's, the others null.
 struct ActivationGroup {
   void* codes;  // [32] int8 or int16
   float* scale;
@@ -63,16 +82,21 @@ struct ActivationGroup {
   int32_t* code_sum;
   int32_t* half_sum;
 };
+
 ActivationGroup activation_group(const Activations& activations, int64_t row, int64_t group);
 
 // Bytes that an Activations of this size needs, and an Activations over such a buffer.
 int64_t activation_bytes(ActivationFormat format, int64_t num_rows, int64_t k);
-Activations carve_activations(ActivationFormat format, int64_t num_rows, int64_t k, std::byte* buffer);
+Activations carve_activations(ActivationFormat format,
+                              int64_t num_rows,
+                              int64_t k,
+                              std::byte* buffer);
 
 // `num_rows` of its rows from `first_row` on, which is the first of a block.
 Activations activation_rows(const Activations& activations, int64_t first_row, int32_t num_rows);
 
-// The format that a weight's activations take: float for float weights, else by --activation-bits.
+// The format that a weight's activations take: float for float weights, kInt8Token for
+// kInt8Channel, whose checkpoint says so, else by --activation-bits.
 ActivationFormat activation_format(WeightFormat weight, int32_t activation_bits);
 
 // x: [num_rows, k] with a row stride in elements. With `rows`, row i / repeat of x goes to row
@@ -84,14 +108,15 @@ struct QuantizeArgs {
   std::span<const int32_t> rows = {};
   int32_t repeat = 1;
 };
+
 void quantize_activations(const ExecContext& ctx, const QuantizeArgs& args);
 
 // One weight matrix of a layer that shares its input with others (q, k, v; gate, up).
 struct RowGroup {
   const PackedWeight* weight;
-  float* out;               // [num_rows, n]
-  int64_t out_stride;       // elements
-  const float* bias;        // [n] or null
+  float* out;          // [num_rows, n]
+  int64_t out_stride;  // elements
+  const float* bias;   // [n] or null
 };
 
 enum class Epilogue : uint8_t {
@@ -104,6 +129,7 @@ struct LinearArgs {
   std::span<const RowGroup> groups;  // all with the same k
   Epilogue epilogue = Epilogue::kStore;
 };
+
 void linear(const ExecContext& ctx, const LinearArgs& args);
 
 }  // namespace sluice::kernels

@@ -11,7 +11,7 @@ namespace {
 
 // In the order of WeightFormat, so that format_info() is an index.
 // clang-format off
-constexpr std::array<FormatInfo, 16> kFormats = {{
+constexpr std::array<FormatInfo, 17> kFormats = {{
     // format, name, ggml type, block elements and bytes, integer, zero point, codebook, minimum,
     // offset and number of fp16 scales
     {WeightFormat::kF32,    "F32",    0,  1,   4,   false, 0,   nullptr,        false, 0,   0},
@@ -30,6 +30,7 @@ constexpr std::array<FormatInfo, 16> kFormats = {{
     {WeightFormat::kIQ4_NL, "IQ4_NL", 20, 32,  18,  true,  0,   kIq4Codebook,   false, 0,   1},
     {WeightFormat::kIQ4_XS, "IQ4_XS", 23, 256, 136, true,  0,   kIq4Codebook,   false, 0,   1},
     {WeightFormat::kMXFP4,  "MXFP4",  39, 32,  17,  true,  0,   kMxfp4Codebook, false, 0,   0},
+    {WeightFormat::kInt8Channel, "INT8", kNoGgmlType, 1, 1, true, 128, nullptr,     false, 0,   0},
 }};
 // clang-format on
 
@@ -48,7 +49,9 @@ constexpr uint32_t kFloatQuietBit = 0x00400000U;
 
 }  // namespace
 
-std::span<const FormatInfo> format_table() { return kFormats; }
+std::span<const FormatInfo> format_table() {
+  return std::span(kFormats).first(static_cast<size_t>(WeightFormat::kInt8Channel));
+}
 
 const FormatInfo& format_info(WeightFormat format) {
   const auto row = static_cast<size_t>(format);
@@ -57,7 +60,7 @@ const FormatInfo& format_info(WeightFormat format) {
 }
 
 std::optional<WeightFormat> format_from_ggml_type(uint32_t ggml_type) {
-  for (const FormatInfo& info : kFormats) {
+  for (const FormatInfo& info : format_table()) {
     if (info.ggml_type == ggml_type) return info.format;
   }
   return std::nullopt;

@@ -27,13 +27,18 @@ enum class WeightFormat : uint8_t {
   kQ6_K,
   kIQ4_NL,
   kIQ4_XS,
-  kMXFP4
+  kMXFP4,
+  // int8 codes with one fp32 scale per row (output channel), which lie apart from the codes: its
+  // rows are no blocks. What decodes blocks does not take it, pack_int8_channel does.
+  kInt8Channel
 };
+
+inline constexpr uint32_t kNoGgmlType = UINT32_MAX;
 
 struct FormatInfo {
   WeightFormat format;
   std::string_view name;   // as GGUF tools print it: "Q4_1"
-  uint32_t ggml_type;      // type id in GGUF tensor infos
+  uint32_t ggml_type;      // type id in GGUF tensor infos; kNoGgmlType: GGUF has none
   int32_t block_elements;  // weights per block along K
   int32_t block_bytes;
   // Integer codes a kernel multiplies; false: floats, which take float activations only.
@@ -45,6 +50,7 @@ struct FormatInfo {
   int32_t num_scales;      // fp16; 0 for floats and for MXFP4, whose scale is a power of two
 };
 
+// The formats whose rows are blocks, scales included: all but kInt8Channel.
 std::span<const FormatInfo> format_table();
 const FormatInfo& format_info(WeightFormat format);
 std::optional<WeightFormat> format_from_ggml_type(uint32_t ggml_type);

@@ -220,7 +220,7 @@ void encode_q8_0(const float* values, std::byte* block) {
 
 QuantizedGroup read_group(WeightFormat format, const std::byte* row, int64_t group) {
   const FormatInfo& info = format_info(format);
-  DCHECK(info.is_integer);
+  DCHECK(info.is_integer && format != WeightFormat::kInt8Channel);
   const int64_t per_block = info.block_elements / kQuantGroup;
   const auto* block = reinterpret_cast<const uint8_t*>(row) + group / per_block * info.block_bytes;
   QuantizedGroup out{};

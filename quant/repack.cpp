@@ -92,6 +92,7 @@ void pack_scales(ScaleLayout layout,
                  std::byte* super) {
   switch (layout) {
     case ScaleLayout::kNone:
+    case ScaleLayout::kChannel:
       return;
     case ScaleLayout::kHalf:
       return put_half(group.scale_bits, r, scales);
@@ -206,13 +207,14 @@ void pack_integer_block(WeightFormat format,
 }  // namespace
 
 const PackedLayout& packed_layout(WeightFormat format) {
-  static_assert(std::size(kPackedLayouts) == static_cast<size_t>(WeightFormat::kMXFP4) + 1);
+  static_assert(std::size(kPackedLayouts) == static_cast<size_t>(WeightFormat::kInt8Channel) + 1);
   return kPackedLayouts[static_cast<size_t>(format)];
 }
 
 int64_t packed_tile_bytes(WeightFormat format, int64_t k) {
   const PackedLayout& layout = packed_layout(format);
-  return ceil_div(ceil_div(k, kQuantGroup), layout.groups_per_block) * layout.block_bytes();
+  return layout.tile_head_bytes() +
+         ceil_div(ceil_div(k, kQuantGroup), layout.groups_per_block) * layout.block_bytes();
 }
 
 int64_t packed_bytes(WeightFormat format, int64_t n, int64_t k) {
@@ -226,6 +228,7 @@ void pack_weight(WeightFormat format,
                  int64_t tile_begin,
                  int64_t tile_end,
                  std::byte* dst) {
+  CHECK(format != WeightFormat::kInt8Channel);
   CHECK_LE(0, tile_begin);
   CHECK_LE(tile_end, ceil_div(n, kRowTile));
   const PackedLayout& layout = packed_layout(format);
@@ -255,6 +258,39 @@ void pack_weight(WeightFormat format,
         }
       }
       out += layout.block_bytes();
+    }
+  }
+}
+
+void pack_int8_channel(const int8_t* codes,
+                       const float* scales,
+                       int64_t n,
+                       int64_t k,
+                       int64_t tile_begin,
+                       int64_t tile_end,
+                       std::byte* dst) {
+  CHECK_LE(0, tile_begin);
+  CHECK_LE(tile_end, ceil_div(n, kRowTile));
+  constexpr WeightFormat kFormat = WeightFormat::kInt8Channel;
+  constexpr uint32_t kFlip = 0x80808080U;  // signed codes to unsigned ones, 128 too high
+  const int64_t head_bytes = packed_layout(kFormat).tile_head_bytes();
+  const int64_t tile_bytes = packed_tile_bytes(kFormat, k);
+  for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
+    std::byte* const out = dst + tile * tile_bytes;
+    std::byte* const registers = out + head_bytes;
+    std::memset(out, 0, static_cast<size_t>(head_bytes));
+    std::memset(registers, 0x80, static_cast<size_t>(tile_bytes - head_bytes));
+    const int64_t rows = std::min<int64_t>(kRowTile, n - tile * kRowTile);
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t row = tile * kRowTile + r;
+      std::memcpy(out + 4 * r, scales + row, sizeof(float));
+      const int8_t* const from = codes + row * k;
+      for (int64_t first = 0; first < k; first += 4) {
+        uint32_t dword = 0;
+        std::memcpy(&dword, from + first, static_cast<size_t>(std::min<int64_t>(4, k - first)));
+        dword ^= kFlip;
+        std::memcpy(registers + (first / 4 * kRowTile + r) * 4, &dword, sizeof(dword));
+      }
     }
   }
 }

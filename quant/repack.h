@@ -23,10 +23,12 @@ enum class ScaleLayout : uint8_t {
   kSub16Min,  // as kSub16, bytes with the sub-scale in the low nibble, the sub-minimum in the high
               // one; super: scales, minima [16] fp16 each
   kExponent,  // exponents [16] uint8: the scale is 2^(e - 128)
+  kChannel,   // none; the tile begins with scales [16] fp32, one for all of K
 };
 
-// A tile (16 rows, all of K) is a sequence of blocks of `groups_per_block` groups; a block holds
-// its groups' codes, one group after the other, then their scales, then the super-block's scales.
+// A tile (16 rows, all of K) is tile_head_bytes, then a sequence of blocks of `groups_per_block`
+// groups; a block holds its groups' codes, one group after the other, then their scales, then the
+// super-block's scales.
 //
 // Codes of a group: 8 chunks c of 4 consecutive k. Every plane is rows of dwords, [16 rows][4
 // bytes], byte j for k = 4 c + j, so that a 64-byte register is 4 k of 16 outputs.
@@ -46,6 +48,7 @@ struct PackedLayout {
   [[nodiscard]] constexpr int32_t scale_bytes() const {  // of one group
     switch (scales) {
       case ScaleLayout::kNone:
+      case ScaleLayout::kChannel:
         return 0;
       case ScaleLayout::kSub32:
       case ScaleLayout::kExponent:
@@ -59,6 +62,10 @@ struct PackedLayout {
         return 4 * kRowTile;
     }
     return 0;
+  }
+
+  [[nodiscard]] constexpr int32_t tile_head_bytes() const {
+    return scales == ScaleLayout::kChannel ? 4 * kRowTile : 0;
   }
 
   [[nodiscard]] constexpr int32_t super_bytes() const {
@@ -88,6 +95,7 @@ inline constexpr PackedLayout kPackedLayouts[] = {
     {4, 0, 2, ScaleLayout::kHalf},      // IQ4_NL
     {4, 0, 8, ScaleLayout::kSub32},     // IQ4_XS
     {4, 0, 4, ScaleLayout::kExponent},  // MXFP4
+    {8, 0, 1, ScaleLayout::kChannel},   // INT8
 };
 
 // A weight matrix W[n, k] in kernel layout: ceil(n / 16) tiles. Rows past n and float columns past
@@ -112,5 +120,17 @@ void pack_weight(WeightFormat format,
                  int64_t tile_begin,
                  int64_t tile_end,
                  std::byte* dst);
+
+// The largest k whose sums of int8 products fit 32 bits, whatever the codes: 128 * 127 * k < 2^31.
+inline constexpr int64_t kMaxChannelK = 131072;
+
+// The same for kInt8Channel: codes [n][k], scales [n]. Columns past k hold the code of weight 0.
+void pack_int8_channel(const int8_t* codes,
+                       const float* scales,
+                       int64_t n,
+                       int64_t k,
+                       int64_t tile_begin,
+                       int64_t tile_end,
+                       std::byte* dst);
 
 }  // namespace sluice

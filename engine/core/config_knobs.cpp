@@ -321,7 +321,8 @@ std::vector<Knob> make_model_knobs() {
           "model",
           "bits",
           "8|16|32",
-          "Width of activations in matrix products: 8 is fastest, 32 most exact."),
+          "Width of activations in matrix products: 8 is fastest, 32 most exact. Checkpoints that "
+          "say it themselves (INT8 W8A8) ignore this."),
       integer<&Config::seed>("seed",
                              "model",
                              "",

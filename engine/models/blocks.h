@@ -41,7 +41,7 @@ class Arena {
   int64_t used_ = 0;
 };
 
-inline constexpr int kNumActivationFormats = 3;
+inline constexpr int kNumActivationFormats = 4;
 
 // Several weight matrices over the same input: q, k and v; gate and up; or just one.
 class Projection {

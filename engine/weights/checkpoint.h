@@ -24,6 +24,9 @@ struct CheckpointTensor {
   uint64_t dims[4] = {1, 1, 1, 1};  // fastest first: dims[0] = K
   WeightFormat format = WeightFormat::kF32;
   std::span<const std::byte> data;  // mapped
+  // Of kInt8Channel: one for each row, floats.
+  std::span<const std::byte> scales = {};
+  WeightFormat scale_format = WeightFormat::kF32;
 };
 
 // A file of the checkpoint, mapped.
@@ -45,8 +48,8 @@ enum class CheckpointKind : uint8_t { kGguf, kHuggingFace };
 
 class Checkpoint {
  public:
-  // `path`: a GGUF file, any part of one that is split, or a directory with config.json and safetensors. kUnsupported or kDataLoss
-  // with one line "file: field: found X, expected Y".
+  // `path`: a GGUF file, any part of one that is split, or a directory with config.json and
+  // safetensors. kUnsupported or kDataLoss with one line "file: field: found X, expected Y".
   static Expected<std::unique_ptr<Checkpoint>> open(const std::string& path,
                                                     LoadFormat format = LoadFormat::kAuto);
   virtual ~Checkpoint() = default;
@@ -63,6 +66,9 @@ class Checkpoint {
   [[nodiscard]] const Metadata& metadata() const { return metadata_; }
 
   [[nodiscard]] bool is_dummy() const { return is_dummy_; }
+
+  // Linear layers may be kInt8Channel; those of a dummy checkpoint are.
+  [[nodiscard]] bool has_int8_layers() const { return has_int8_layers_; }
 
   [[nodiscard]] const std::vector<CheckpointTensor>& tensors() const { return tensors_; }
 
@@ -94,6 +100,7 @@ class Checkpoint {
   std::string architecture_;
   Metadata metadata_;
   bool is_dummy_ = false;
+  bool has_int8_layers_ = false;
 
  private:
   std::vector<CheckpointTensor> tensors_;

@@ -15,6 +15,7 @@
 #include "engine/weights/hf_config.h"
 #include "engine/weights/mapped_file.h"
 #include "engine/weights/safetensors.h"
+#include "quant/repack.h"
 
 namespace sluice {
 namespace {
@@ -136,7 +137,7 @@ std::string take_fused_layer(std::string& name) {
 }
 
 bool is_ignored(std::string_view stored, bool tied_embeddings) {
-  if (tied_embeddings && without_prefix(stored) == "lm_head.weight") return true;
+  if (tied_embeddings && without_prefix(stored).starts_with("lm_head.weight")) return true;
   if (stored.ends_with(".rotary_emb.inv_freq")) return true;
   return std::any_of(std::begin(kIgnored), std::end(kIgnored), [&](std::string_view prefix) {
     return stored.starts_with(prefix);
@@ -146,6 +147,31 @@ bool is_ignored(std::string_view stored, bool tied_embeddings) {
 bool exists(const std::string& path) {
   struct stat status{};
   return stat(path.c_str(), &status) == 0;
+}
+
+constexpr std::string_view kScaleSuffix = "_scale";
+
+struct SetAside {
+  SafetensorsTensor tensor;
+  std::string path;  // of the file
+};
+
+CheckpointTensor make_entry(const SafetensorsTensor& tensor) {
+  CheckpointTensor entry;
+  entry.name = gguf_name(tensor.name);
+  entry.num_dims = static_cast<uint32_t>(tensor.shape.size());
+  std::reverse_copy(tensor.shape.begin(), tensor.shape.end(), std::begin(entry.dims));
+  entry.format = tensor.format;
+  entry.data = tensor.data;
+  return entry;
+}
+
+tl::unexpected<Error> wrong_tensor(const SetAside& at,
+                                   const std::string& found,
+                                   const std::string& expected) {
+  return make_error(ErrorCode::kDataLoss,
+                    at.path + ": tensor " + quoted(at.tensor.name) + ": found " + found +
+                        ", expected " + expected);
 }
 
 class HfCheckpoint final : public Checkpoint {
@@ -159,6 +185,7 @@ class HfCheckpoint final : public Checkpoint {
     metadata_ = std::move(config.metadata);
     metadata_.set("tied_embeddings", "tie_word_embeddings", config.tied_embeddings);
     is_dummy_ = format == LoadFormat::kDummy;
+    has_int8_layers_ = config.int8_channel;
     files_.push_back(std::move(config_file));
   }
 
@@ -185,9 +212,15 @@ class HfCheckpoint final : public Checkpoint {
   // The number of tensors in it.
   Expected<size_t> read_shard(const std::string& name,
                               const std::map<std::string, std::string>* index);
-  Expected<void> split_experts();
+  // What needs the tensors of all files: experts, scales.
+  Expected<void> finish();
+  // INT8 weights and their scales may lie in different files: both are set aside, then joined.
+  Expected<bool> set_aside(const SafetensorsTensor& tensor, const std::string& path);
+  Expected<void> join_scales();
 
   bool tied_embeddings_;
+  std::map<std::string, SetAside> codes_;                        // by their name in the file
+  std::map<std::string, SetAside> scales_;                       // by that of the codes
   std::vector<MappedFile> files_;                                // config.json first
   std::map<std::string, std::vector<SafetensorsTensor>> fused_;  // experts, by "blk.0."
   std::vector<std::vector<std::byte>> memory_;                   // of tensors that were rearranged
@@ -210,6 +243,8 @@ Expected<size_t> HfCheckpoint::read_shard(const std::string& name,
       }
     }
     if (is_ignored(tensor.name, tied_embeddings_)) continue;
+    SLUICE_TRY(const bool is_aside, set_aside(tensor, path));
+    if (is_aside) continue;
     if (const std::string layer = take_fused_layer(tensor.name); !layer.empty()) {
       fused_[layer].push_back(std::move(tensor));
       continue;
@@ -219,19 +254,66 @@ Expected<size_t> HfCheckpoint::read_shard(const std::string& name,
                         path + ": tensor " + quoted(tensor.name) +
                             ": dtype: found \"U8\", expected F32, F16 or BF16");
     }
-    CheckpointTensor entry;
-    entry.name = gguf_name(tensor.name);
-    entry.num_dims = static_cast<uint32_t>(tensor.shape.size());
-    std::reverse_copy(tensor.shape.begin(), tensor.shape.end(), std::begin(entry.dims));
-    entry.format = tensor.format;
-    entry.data = tensor.data;
-    add_tensor(std::move(entry));
+    add_tensor(make_entry(tensor));
   }
   files_.push_back(std::move(file));
   return num_tensors;
 }
 
-Expected<void> HfCheckpoint::split_experts() {
+Expected<bool> HfCheckpoint::set_aside(const SafetensorsTensor& tensor, const std::string& path) {
+  const std::string_view name = tensor.name;
+  if (tensor.format == WeightFormat::kInt8Channel) {
+    if (!has_int8_layers_) {
+      return make_error(
+          ErrorCode::kUnsupported,
+          path + ": tensor " + quoted(name) + ": dtype: found \"I8\", expected F32, F16 or BF16");
+    }
+    const SetAside codes{tensor, path};
+    if (tensor.shape.size() != 2 || !name.ends_with(".weight")) {
+      return wrong_tensor(codes, "type I8", "it for the weight of a linear layer only");
+    }
+    codes_[tensor.name] = codes;
+    return true;
+  }
+  if (!has_int8_layers_ || tensor.is_bytes || !name.ends_with(".weight_scale")) return false;
+  scales_[std::string(name.substr(0, name.size() - kScaleSuffix.size()))] = {tensor, path};
+  return true;
+}
+
+Expected<void> HfCheckpoint::join_scales() {
+  for (const auto& [name, codes] : codes_) {
+    const std::vector<uint64_t>& shape = codes.tensor.shape;
+    if (shape[1] > static_cast<uint64_t>(kMaxChannelK)) {
+      return wrong_tensor(
+          codes, std::to_string(shape[1]) + " columns", "at most " + std::to_string(kMaxChannelK));
+    }
+    const auto found = scales_.find(name);
+    if (found == scales_.end()) {
+      return wrong_tensor(codes, "no tensor " + quoted(name + std::string(kScaleSuffix)), "one");
+    }
+    const std::vector<uint64_t>& scales = found->second.tensor.shape;
+    const bool one_per_row =
+        scales[0] == shape[0] && (scales.size() == 1 || (scales.size() == 2 && scales[1] == 1));
+    if (!one_per_row) {
+      return wrong_tensor(found->second,
+                          "another shape",
+                          "[" + std::to_string(shape[0]) + ", 1], one scale per row");
+    }
+    CheckpointTensor entry = make_entry(codes.tensor);
+    entry.scales = found->second.tensor.data;
+    entry.scale_format = found->second.tensor.format;
+    add_tensor(std::move(entry));
+    scales_.erase(found);
+  }
+  if (!scales_.empty()) {
+    return wrong_tensor(scales_.begin()->second, "scales of no tensor", "an I8 one beside them");
+  }
+  codes_.clear();
+  return {};
+}
+
+Expected<void> HfCheckpoint::finish() {
+  SLUICE_TRY_VOID(join_scales());
   for (const auto& [layer, parts] : fused_) {
     SLUICE_TRY(FusedExperts experts, split_fused_experts(parts, layer, path_));
     for (CheckpointTensor& tensor : experts.tensors) add_tensor(std::move(tensor));
@@ -246,7 +328,7 @@ Expected<void> HfCheckpoint::read_tensors() {
   const std::string index_path = path_ + "/model.safetensors.index.json";
   if (!exists(index_path)) {
     SLUICE_TRY_VOID(read_shard("model.safetensors", nullptr));
-    return split_experts();
+    return finish();
   }
   SLUICE_TRY(const MappedFile index_file, MappedFile::open(index_path));
   SLUICE_TRY(const auto index, parse_safetensors_index(index_file.bytes(), index_path));
@@ -263,7 +345,7 @@ Expected<void> HfCheckpoint::read_tensors() {
                           " tensors, expected the " + std::to_string(num_found) +
                           " that the files hold");
   }
-  return split_experts();
+  return finish();
 }
 
 std::string HfCheckpoint::describe(bool all_tensors) const {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "engine/weights/compressed_tensors.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/hf_defaults.h"
 
@@ -199,6 +200,22 @@ Expected<void> take_derived(const Json& config, Metadata& metadata) {
   return {};
 }
 
+// Whether it is INT8 W8A8; false: MXFP4 experts.
+Expected<bool> read_quantization(const Json& quantization, const std::string& place) {
+  const Json* method = quantization.is_object() ? member(quantization, "quant_method") : nullptr;
+  if (method != nullptr && *method == "mxfp4") return false;
+  if (method == nullptr || *method != "compressed-tensors") {
+    return make_error(ErrorCode::kUnsupported,
+                      place + ".quant_method: found " +
+                          (method != nullptr && method->is_string()
+                               ? sluice::quoted(method->get_ref<const std::string&>())
+                               : "another") +
+                          ", expected compressed-tensors, mxfp4 or no quantization");
+  }
+  SLUICE_TRY_VOID(check_compressed_tensors(quantization, place));
+  return true;
+}
+
 }  // namespace
 
 Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::string& file_name) {
@@ -233,17 +250,12 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
   result.tied_embeddings = result.model_type.starts_with("gemma") || result.model_type == "smollm3";
   SLUICE_TRY_VOID(check_unsupported(config, result.model_type, file_name));
   for (const Json* object : {&root, &config}) {
-    const Json* quantization = member(*object, "quantization_config");
-    const Json* method = quantization != nullptr && quantization->is_object()
-                             ? member(*quantization, "quant_method")
-                             : nullptr;
-    if (quantization != nullptr && (method == nullptr || *method != "mxfp4")) {
-      return make_error(ErrorCode::kUnsupported,
-                        file_name + ": quantization_config.quant_method: found " +
-                            (method != nullptr && method->is_string()
-                                 ? sluice::quoted(method->get_ref<const std::string&>())
-                                 : "another") +
-                            ", expected mxfp4 or no quantization");
+    // compression_config is the older name.
+    for (const char* key : {"quantization_config", "compression_config"}) {
+      const Json* quantization = member(*object, key);
+      if (quantization == nullptr) continue;
+      SLUICE_TRY(const bool is_int8, read_quantization(*quantization, file_name + ": " + key));
+      result.int8_channel = result.int8_channel || is_int8;
     }
     if (const Json* tied = member(*object, "tie_word_embeddings"); tied && tied->is_boolean()) {
       result.tied_embeddings = tied->get<bool>();

@@ -15,6 +15,7 @@ namespace sluice {
 struct HfConfig {
   std::string model_type;  // of the text model
   bool tied_embeddings = false;
+  bool int8_channel = false;  // compressed-tensors, INT8 W8A8: tensors may be of type I8
   Metadata metadata;
 };
 

@@ -50,13 +50,14 @@ PackedTiles pack_tiles(WeightFormat format,
                        int64_t k,
                        int64_t tile_begin,
                        int64_t tile_end,
-                       std::byte* dst) {
+                       std::byte* dst,
+                       std::span<const float> row_scales) {
   const int64_t bytes = row_bytes(format, k);
   PackedTiles result;
   for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
     const int64_t first = tile * kRowTile;
     const int64_t end = std::min(n, first + kRowTile);
-    for (int64_t row = first; row < end; ++row) {
+    for (int64_t row = first; row < end && row_scales.empty(); ++row) {
       const auto bad = find_non_finite(format, src + row * bytes, k);
       if (!bad) continue;
       result.bad = BadRow{.row = row, .value = *bad};
@@ -65,7 +66,12 @@ PackedTiles pack_tiles(WeightFormat format,
     result.hash += XXH3_64bits_withSeed(src + first * bytes,
                                         static_cast<size_t>((end - first) * bytes),
                                         static_cast<uint64_t>(tile));
-    pack_weight(format, src, n, k, tile, tile + 1, dst);
+    if (format == WeightFormat::kInt8Channel) {
+      const auto* codes = reinterpret_cast<const int8_t*>(src);
+      pack_int8_channel(codes, row_scales.data(), n, k, tile, tile + 1, dst);
+    } else {
+      pack_weight(format, src, n, k, tile, tile + 1, dst);
+    }
   }
   return result;
 }
@@ -77,15 +83,23 @@ Expected<uint64_t> pack_checked(const std::string& where,
                                 const std::byte* src,
                                 int64_t n,
                                 int64_t k,
-                                std::byte* dst) {
+                                std::byte* dst,
+                                std::span<const float> row_scales) {
+  CHECK_EQ(static_cast<int64_t>(row_scales.size()), format == WeightFormat::kInt8Channel ? n : 0);
   const int64_t num_tiles = ceil_div(n, kRowTile);
   const bool parallel = packed_bytes(format, n, k) >= kMinParallelBytes;
   const auto num_workers = static_cast<int64_t>(
       parallel ? std::clamp(std::thread::hardware_concurrency(), 1U, kMaxWorkers) : 1U);
   std::vector<PackedTiles> parts(static_cast<size_t>(num_workers));
   const auto work = [&](int64_t i) {
-    parts[static_cast<size_t>(i)] = pack_tiles(
-        format, src, n, k, num_tiles * i / num_workers, num_tiles * (i + 1) / num_workers, dst);
+    parts[static_cast<size_t>(i)] = pack_tiles(format,
+                                               src,
+                                               n,
+                                               k,
+                                               num_tiles * i / num_workers,
+                                               num_tiles * (i + 1) / num_workers,
+                                               dst,
+                                               row_scales);
   };
   std::vector<std::thread> workers;
   for (int64_t i = 1; i < num_workers; ++i) workers.emplace_back(work, i);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,13 +16,15 @@ namespace sluice {
 // Packs n rows of k weights over a few short-lived threads; repacking is the largest part of a
 // start and touches every byte once. kDataLoss where a scale or a float weight is infinite or NaN:
 // the first of them, as "<where>: row 3 block 7: found scale nan, expected finite scales". Returns
-// a hash of the rows' bytes: what the model computes depends on them.
+// a hash of the rows' bytes: what the model computes depends on them. `row_scales`: those of
+// kInt8Channel, one per row, which the caller has checked and hashed.
 Expected<uint64_t> pack_checked(const std::string& where,
                                 WeightFormat format,
                                 const std::byte* src,
                                 int64_t n,
                                 int64_t k,
-                                std::byte* dst);
+                                std::byte* dst,
+                                std::span<const float> row_scales = {});
 
 struct DecodedRow {
   std::vector<float> values;

@@ -143,6 +143,7 @@ class HeaderReader {
 };
 
 std::optional<WeightFormat> format_of(const std::string& dtype) {
+  if (dtype == "I8") return WeightFormat::kInt8Channel;
   for (const FormatInfo& info : format_table()) {
     if (!info.is_integer && info.block_elements == 1 && info.name == dtype) return info.format;
   }

@@ -18,7 +18,7 @@ namespace sluice {
 
 struct SafetensorsTensor {
   std::string name;
-  WeightFormat format = WeightFormat::kF32;
+  WeightFormat format = WeightFormat::kF32;  // I8: kInt8Channel, whose scales are another tensor
   bool is_bytes = false;            // U8: codes of a quantized tensor; no format of its own
   std::vector<uint64_t> shape;      // as stored: the last dimension is contiguous
   std::span<const std::byte> data;  // inside the file

@@ -45,32 +45,47 @@ class NamedRandom {
 
 }  // namespace
 
-// Uniform with the variance 1 / k, as BF16.
+// Uniform with the variance 1 / k.
+void WeightStore::fill_random(const std::string& name, const PackedWeight& weight, std::byte* dst) {
+  const int64_t n = weight.n;
+  const int64_t k = weight.k;
+  const NamedRandom random(name);
+  const float limit = std::sqrt(3.0F / static_cast<float>(k));
+  const std::vector<float> scales(kRowTile, limit / 127.0F);
+  std::vector<uint16_t> floats(static_cast<size_t>(kRowTile * k));
+  std::vector<int8_t> codes(static_cast<size_t>(kRowTile * k));
+  for (int64_t tile = 0; tile * kRowTile < n; ++tile) {
+    const int64_t count = std::min<int64_t>(kRowTile, n - tile * kRowTile);
+    std::byte* const out = dst + tile * packed_tile_bytes(weight.format, k);
+    for (int64_t i = 0; i < count * k; ++i) {
+      const float value = random.at(tile * kRowTile * k + i);
+      floats[static_cast<size_t>(i)] = float_to_bf16(limit * value);
+      codes[static_cast<size_t>(i)] = static_cast<int8_t>(127.0F * value);
+    }
+    if (weight.format == WeightFormat::kInt8Channel) {
+      pack_int8_channel(codes.data(), scales.data(), count, k, 0, 1, out);
+    } else {
+      pack_weight(
+          weight.format, reinterpret_cast<const std::byte*>(floats.data()), count, k, 0, 1, out);
+    }
+  }
+}
+
+// BF16, or INT8 for the layers' matrices where the configuration says so; routers stay floats.
 PackedWeight WeightStore::random_matrix(const std::string& name, int64_t n, int64_t k) {
-  constexpr WeightFormat kFormat = WeightFormat::kBF16;
-  PackedWeight weight{kFormat, static_cast<int32_t>(n), static_cast<int32_t>(k), nullptr};
+  const bool int8 = checkpoint_.has_int8_layers() && name.starts_with("blk.") &&
+                    name.find(".ffn_gate_inp.") == std::string::npos;
+  PackedWeight weight{int8 ? WeightFormat::kInt8Channel : WeightFormat::kBF16,
+                      static_cast<int32_t>(n),
+                      static_cast<int32_t>(k),
+                      nullptr};
   const int64_t begin = packed_bytes_;
-  packed_bytes_ += align_up(sluice::packed_bytes(kFormat, n, k), 64);
+  packed_bytes_ += align_up(sluice::packed_bytes(weight.format, n, k), 64);
   num_random_ += n * k;
   if (arena_.data() == nullptr) return weight;
   CHECK_LE(packed_bytes_, static_cast<int64_t>(arena_.span().size()));
   std::byte* dst = arena_.data() + begin;
-  const NamedRandom random(name);
-  const float scale = std::sqrt(3.0F / static_cast<float>(k));
-  std::vector<uint16_t> rows(static_cast<size_t>(kRowTile * k));
-  for (int64_t tile = 0; tile * kRowTile < n; ++tile) {
-    const int64_t count = std::min<int64_t>(kRowTile, n - tile * kRowTile);
-    for (int64_t i = 0; i < count * k; ++i) {
-      rows[static_cast<size_t>(i)] = float_to_bf16(scale * random.at(tile * kRowTile * k + i));
-    }
-    pack_weight(kFormat,
-                reinterpret_cast<const std::byte*>(rows.data()),
-                count,
-                k,
-                0,
-                1,
-                dst + tile * sluice::packed_bytes(kFormat, kRowTile, k));
-  }
+  fill_random(name, weight, dst);
   weight.data = dst;
   return weight;
 }
@@ -98,6 +113,20 @@ Expected<const CheckpointTensor*> WeightStore::take(const std::string& name) {
   }
   taken_.insert(tensor->name);
   return tensor;
+}
+
+Expected<std::vector<float>> WeightStore::row_scales(const CheckpointTensor& tensor,
+                                                     int64_t first,
+                                                     int64_t n) {
+  if (tensor.format != WeightFormat::kInt8Channel) return std::vector<float>();
+  const std::string name = tensor.name + "_scale";
+  SLUICE_TRY(DecodedRow row,
+             decode_checked(checkpoint_.path() + ": tensor " + name,
+                            tensor.scale_format,
+                            tensor.scales.data() + row_bytes(tensor.scale_format, first),
+                            n));
+  note_content(name, row.hash);
+  return std::move(row.values);
 }
 
 Expected<PackedWeight> WeightStore::matrix(const std::string& name,
@@ -130,10 +159,15 @@ Expected<PackedWeight> WeightStore::matrix(const std::string& name,
   // The file is read once, in the order of the layers: one as large as the memory does not push out
   // what is still to be read.
   advise_needed(source);
-  SLUICE_TRY(
-      const uint64_t hash,
-      pack_checked(
-          checkpoint_.path() + ": tensor " + name, tensor->format, source.data(), n, k, dst));
+  SLUICE_TRY(const std::vector<float> scales, row_scales(*tensor, slice.first, n));
+  SLUICE_TRY(const uint64_t hash,
+             pack_checked(checkpoint_.path() + ": tensor " + name,
+                          tensor->format,
+                          source.data(),
+                          n,
+                          k,
+                          dst,
+                          scales));
   if (checkpoint_.file_bytes() >= kLarge) advise_read(source);
   note_content(name, hash);
   report_progress();
@@ -148,7 +182,8 @@ Expected<std::vector<float>> WeightStore::vector(const std::string& name,
   SLUICE_TRY(const CheckpointTensor* tensor, take(name));
   const int64_t wanted = slice.total == 0 ? n : slice.total * n;
   const int64_t found = num_rows(*tensor) * static_cast<int64_t>(tensor->dims[0]);
-  const bool is_row = slice.total != 0 || tensor->num_dims == 1;
+  const bool is_row =
+      (slice.total != 0 || tensor->num_dims == 1) && tensor->format != WeightFormat::kInt8Channel;
   if (!is_row || found != wanted || static_cast<int64_t>(tensor->dims[0]) != n) {
     return make_error(
         ErrorCode::kDataLoss,

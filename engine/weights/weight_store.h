@@ -55,7 +55,10 @@ class WeightStore {
 
  private:
   Expected<const CheckpointTensor*> take(const std::string& name);
+  // Of kInt8Channel, rows [first, first + n); none for other formats.
+  Expected<std::vector<float>> row_scales(const CheckpointTensor& tensor, int64_t first, int64_t n);
   PackedWeight random_matrix(const std::string& name, int64_t n, int64_t k);
+  static void fill_random(const std::string& name, const PackedWeight& weight, std::byte* dst);
   std::vector<float> random_vector(const std::string& name, int64_t n);
   void note_content(std::string_view name, uint64_t hash);
   void report_progress();
@@ -64,7 +67,7 @@ class WeightStore {
   int64_t packed_bytes_ = 0;
   uint64_t content_hash_ = 0;
   int64_t next_report_ = 0;  // packed bytes
-  int64_t num_random_ = 0;  // parameters made up for a dummy checkpoint
+  int64_t num_random_ = 0;   // parameters made up for a dummy checkpoint
   AlignedBuffer arena_;
   std::unordered_set<std::string_view> taken_;
 };

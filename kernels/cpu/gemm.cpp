@@ -73,6 +73,8 @@ void run_jobs(const ExecContext& ctx, int64_t num_jobs, const JobAt& job_at) {
     CHECK_EQ(job.group.weight->k, job.x.k);
     CHECK(job.x.format == ActivationFormat::kFloat ||
           format_info(job.group.weight->format).is_integer);
+    CHECK_EQ(job.group.weight->format == WeightFormat::kInt8Channel,
+             job.x.format == ActivationFormat::kInt8Token);
     work += job.num_tiles() * job.row_blocks();
   }
   const int64_t tiles_per_piece = std::max<int64_t>(1, work / (kPiecesPerThread * threads));

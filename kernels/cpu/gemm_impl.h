@@ -260,7 +260,8 @@ static void linear_integer(const LinearBlock& block) {
     case WeightFormat::kF32:
     case WeightFormat::kF16:
     case WeightFormat::kBF16:
-      return;  // float weights take float activations only; the caller checks
+    case WeightFormat::kInt8Channel:
+      return;  // these take activations of their own; the caller checks
     case WeightFormat::kQ4_0:
       return linear_tiles<IntegerRows<WeightFormat::kQ4_0, kActivation, Code>>(block);
     case WeightFormat::kQ4_1:

@@ -19,6 +19,8 @@ void linear_block(const LinearBlock& block) {
       return linear_int16(block);
     case ActivationFormat::kFloat:
       return linear_float(block);
+    case ActivationFormat::kInt8Token:
+      return linear_channel(block);
   }
 }
 

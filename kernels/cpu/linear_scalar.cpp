@@ -5,11 +5,14 @@
 
 #include "kernels/cpu/vec16.h"
 // vec16.h comes first: it names the namespace that the kernels live in.
+#include "kernels/cpu/channel_impl.h"
 #include "kernels/cpu/gemm_float_impl.h"
 #include "kernels/cpu/gemm_impl.h"
 #include "kernels/cpu/linear_simd.h"
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
+
+void linear_channel(const LinearBlock& block) { channel_tiles(block); }
 
 void linear_block(const LinearBlock& block) {
   switch (block.activation) {
@@ -19,6 +22,8 @@ void linear_block(const LinearBlock& block) {
       return linear_integer<ActivationFormat::kInt16, int16_t>(block);
     case ActivationFormat::kFloat:
       return linear_float(block);
+    case ActivationFormat::kInt8Token:
+      return linear_channel(block);
   }
 }
 

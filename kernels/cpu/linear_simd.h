@@ -15,4 +15,7 @@ void embedding_row(const EmbeddingRow& row);
 // linear16_<isa>.cpp: the int16 activations of linear_block; the scalar set needs no file for them.
 void linear_int16(const LinearBlock& block);
 
+// channel_<isa>.cpp: INT8 weights with a scale per output.
+void linear_channel(const LinearBlock& block);
+
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

@@ -10,6 +10,14 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 
+int64_t head_bytes(ActivationFormat format) {
+  return format == ActivationFormat::kInt8Token ? kTokenHeadBytes : 0;
+}
+
+int64_t block_bytes(ActivationFormat format, int64_t groups) {
+  return head_bytes(format) + groups * activation_record_bytes(format);
+}
+
 }  // namespace
 
 int64_t activation_bytes(ActivationFormat format, int64_t num_rows, int64_t k) {
@@ -17,7 +25,7 @@ int64_t activation_bytes(ActivationFormat format, int64_t num_rows, int64_t k) {
   if (format == ActivationFormat::kFloat) {
     return num_rows * groups * kQuantGroup * static_cast<int64_t>(sizeof(float));
   }
-  return ceil_div(num_rows, kActivationRows) * groups * activation_record_bytes(format);
+  return ceil_div(num_rows, kActivationRows) * block_bytes(format, groups);
 }
 
 Activations carve_activations(ActivationFormat format,
@@ -34,11 +42,19 @@ Activations carve_activations(ActivationFormat format,
 ActivationGroup activation_group(const Activations& activations, int64_t row, int64_t group) {
   DCHECK(activations.format != ActivationFormat::kFloat);
   const int64_t groups = ceil_div(activations.k, kQuantGroup);
-  const int64_t code_bytes = activations.format == ActivationFormat::kInt8 ? 1 : 2;
-  std::byte* const record =
-      static_cast<std::byte*>(activations.data) +
-      (row / kActivationRows * groups + group) * activation_record_bytes(activations.format);
+  const ActivationFormat format = activations.format;
+  const int64_t code_bytes = format == ActivationFormat::kInt16 ? 2 : 1;
+  std::byte* const block = static_cast<std::byte*>(activations.data) +
+                           row / kActivationRows * block_bytes(format, groups);
+  std::byte* const record = block + head_bytes(format) + group * activation_record_bytes(format);
   const int64_t lane = row % kActivationRows;
+  if (format == ActivationFormat::kInt8Token) {
+    return {.codes = record + lane * kQuantGroup,
+            .scale = reinterpret_cast<float*>(block) + lane,
+            .sum = nullptr,
+            .code_sum = reinterpret_cast<int32_t*>(block) + kActivationRows + lane,
+            .half_sum = nullptr};
+  }
   std::byte* const tail = record + kActivationRows * kQuantGroup * code_bytes;
   return {.codes = record + lane * kQuantGroup * code_bytes,
           .scale = reinterpret_cast<float*>(tail) + lane,
@@ -57,6 +73,7 @@ Activations activation_rows(const Activations& activations, int64_t first_row, i
 }
 
 ActivationFormat activation_format(WeightFormat weight, int32_t activation_bits) {
+  if (weight == WeightFormat::kInt8Channel) return ActivationFormat::kInt8Token;
   if (!format_info(weight).is_integer) return ActivationFormat::kFloat;
   switch (activation_bits) {
     case 8:

@@ -15,8 +15,7 @@ SLUICE_INLINE T* at_offset(T* p, int64_t bytes) {
   return reinterpret_cast<T*>(reinterpret_cast<std::byte*>(p) + bytes);
 }
 
-// Writes one group of 32 values in the row's format; whoever produces a row (norm, silu) calls this
-// while the values are in registers.
+// Writes one group of 32 values in the row's format, one of those with a scale per group.
 SLUICE_INLINE void write_group(const QuantizedRow& out, int32_t group, V16 a, V16 b) {
   const int64_t offset = group * out.group_bytes;
   if (out.format == ActivationFormat::kFloat) {
@@ -58,6 +57,55 @@ SLUICE_INLINE void write_group(const QuantizedRow& out, int32_t group, V16 a, V1
   *at_offset(out.half_sum, offset) = half_sum;
 }
 
+struct Group32 {
+  V16 a, b;
+};
+
+// The row of kInt8Token: values(group) is asked for each group twice, as its scale comes first.
+template <typename Values>
+SLUICE_INLINE void write_token_row(const QuantizedRow& out, int32_t groups, Values values) {
+  I16 top = broadcast(int32_t{0});
+  for (int32_t group = 0; group < groups; ++group) {
+    const Group32 x = values(group);
+    top = max(top, max(bits_of(abs(x.a)), bits_of(abs(x.b))));
+  }
+  const int32_t largest_bits = max_lane(top);
+  float largest;
+  std::memcpy(&largest, &largest_bits, sizeof(largest));
+  const float scale = largest / 127.0F;
+  const float inverse = 1.0F / scale;
+  const bool finite = largest_bits < kInfinityBits;
+  const bool coded = finite && inverse <= kLargestFloat;
+  I16 sum = broadcast(int32_t{0});
+  for (int32_t group = 0; group < groups; ++group) {
+    I16 code_a = broadcast(int32_t{0});
+    I16 code_b = code_a;
+    if (coded) {
+      const Group32 x = values(group);
+      code_a = round_to_int(mul(x.a, broadcast(inverse)));
+      code_b = round_to_int(mul(x.b, broadcast(inverse)));
+    }
+    auto* const codes = reinterpret_cast<int8_t*>(out.codes + group * out.group_bytes);
+    store_narrow(codes, code_a);
+    store_narrow(codes + 16, code_b);
+    sum = add(sum, add(code_a, code_b));
+  }
+  *out.scale = coded ? scale : finite ? 0.0F : __builtin_nanf("");
+  *out.code_sum = sum_lanes(sum);
+}
+
+// Writes a row in its format. values(group) gives the group's 32 values, zeros past the row's end;
+// whoever produces a row (norm, gate) computes them there, so that they need no memory.
+template <typename Values>
+SLUICE_INLINE void write_row(const QuantizedRow& out, Values values) {
+  const int32_t groups = (out.k + kQuantGroup - 1) / kQuantGroup;
+  if (out.format == ActivationFormat::kInt8Token) return write_token_row(out, groups, values);
+  for (int32_t group = 0; group < groups; ++group) {
+    const Group32 x = values(group);
+    write_group(out, group, x.a, x.b);
+  }
+}
+
 // Lanes [begin, begin + 16) of a row of n floats, zeros past its end.
 SLUICE_INLINE V16 load_up_to(const float* x, int32_t begin, int32_t n) {
   const int32_t left = n - begin;
@@ -66,11 +114,10 @@ SLUICE_INLINE V16 load_up_to(const float* x, int32_t begin, int32_t n) {
 }
 
 static void quantize_row(const float* x, const QuantizedRow& out) {
-  const int32_t groups = (out.k + kQuantGroup - 1) / kQuantGroup;
-  for (int32_t group = 0; group < groups; ++group) {
+  write_row(out, [&](int32_t group) __attribute__((always_inline)) {
     const int32_t begin = group * kQuantGroup;
-    write_group(out, group, load_up_to(x, begin, out.k), load_up_to(x, begin + 16, out.k));
-  }
+    return Group32{load_up_to(x, begin, out.k), load_up_to(x, begin + 16, out.k)};
+  });
 }
 
 // 1 / sqrt(mean(x^2) + eps).
@@ -102,15 +149,12 @@ static void norm_in_place(float* x, const float* weight, float eps, int32_t n) {
 static void rms_norm_row(const float* x, const float* weight, float eps, const QuantizedRow& out) {
   const int32_t n = out.k;
   const V16 r = broadcast(inverse_rms(x, n, eps));
-  const int32_t groups = (n + kQuantGroup - 1) / kQuantGroup;
-  for (int32_t group = 0; group < groups; ++group) {
+  write_row(out, [&](int32_t group) __attribute__((always_inline)) {
     const int32_t a = group * kQuantGroup;
     const int32_t b = a + 16;
-    write_group(out,
-                group,
-                mul(mul(load_up_to(x, a, n), r), load_up_to(weight, a, n)),
-                mul(mul(load_up_to(x, b, n), r), load_up_to(weight, b, n)));
-  }
+    return Group32{mul(mul(load_up_to(x, a, n), r), load_up_to(weight, a, n)),
+                   mul(mul(load_up_to(x, b, n), r), load_up_to(weight, b, n))};
+  });
 }
 
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

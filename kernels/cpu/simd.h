@@ -26,22 +26,24 @@ struct LinearBlock {
   int32_t num_groups;       // ceil(k / 32)
   const std::byte* weight;  // first tile
   int64_t tile_bytes;
-  const void* x;      // first row, the first of an activation block
+  const void* x;      // codes of the first row, the first of an activation block
   const float* bias;  // of the first column, or null
   float* out;         // first row and column
   int64_t out_stride;
 };
 
-// One row of an Activations. Kernels write it group by group with write_group (quantize_impl.h).
+// One row of an Activations. Kernels write it with write_row (quantize_impl.h).
 struct QuantizedRow {
   ActivationFormat format;
   int32_t k;
-  std::byte* codes;  // of the first group; the four below as well, integer formats only
+  // Of the first group, as are the four below; those integer formats only. kInt8Token: scale and
+  // code_sum are the row's, the other two null.
+  std::byte* codes;
   float* scale;
   float* sum;
   int32_t* code_sum;
   int32_t* half_sum;
-  int64_t group_bytes;  // from one group to the next, of all of them
+  int64_t group_bytes;  // from one group to the next
 };
 
 enum class MathFunction : uint8_t { kExp, kLog, kTanh, kSilu };

@@ -39,6 +39,7 @@ consteval int zero_point_shift(WeightFormat format) {
     case WeightFormat::kQ6_K:
       return 5;
     case WeightFormat::kQ8_0:
+    case WeightFormat::kInt8Channel:
     case WeightFormat::kIQ4_NL:
     case WeightFormat::kIQ4_XS:
       return 7;
@@ -86,6 +87,9 @@ SLUICE_INLINE GroupAt group_at(const std::byte* tile, int32_t group) {
   constexpr int64_t kBlockBytes = kLayout.block_bytes();
   constexpr int64_t kCodeBytes = kLayout.code_bytes();
   constexpr int64_t kScaleBytes = kLayout.scale_bytes();
+  if constexpr (kLayout.scales == ScaleLayout::kChannel) {
+    return {tile + kLayout.tile_head_bytes() + group * kCodeBytes, tile, tile};
+  }
   const uint32_t in_block = static_cast<uint32_t>(group) % kSpan;
   const std::byte* const block = tile + static_cast<uint32_t>(group) / kSpan * kBlockBytes;
   const std::byte* const scales = block + kSpan * kCodeBytes;
@@ -126,6 +130,8 @@ SLUICE_INLINE GroupScales load_scales(const GroupAt& at) {
     const I16 normal = shift_left(sub(e, broadcast(1)), 23);
     const I16 subnormal = shift_left(add(e, broadcast(1)), 21);
     s.scale[0] = float_of_bits(select(less(e, broadcast(2)), subnormal, normal));
+  } else if constexpr (kScales == ScaleLayout::kChannel) {
+    s.scale[0] = load(reinterpret_cast<const float*>(at.scales));
   } else {
     const V16 d = load_half(halves_at(at.super));
     if constexpr (kScales == ScaleLayout::kSub32) {

@@ -60,6 +60,8 @@ static WidenFn widen_of(WeightFormat format) {
       return widen_group<WeightFormat::kIQ4_XS>;
     case WeightFormat::kMXFP4:
       return widen_group<WeightFormat::kMXFP4>;
+    case WeightFormat::kInt8Channel:
+      return widen_group<WeightFormat::kInt8Channel>;
   }
   return nullptr;
 }

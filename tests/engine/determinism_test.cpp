@@ -359,6 +359,47 @@ TEST(Determinism, HoldsForQuantizedCaches) {
   }
 }
 
+// INT8 weights and activations with a scale per token: a token's codes are a function of its row.
+TEST(Determinism, HoldsForInt8Checkpoints) {
+  const std::string data = SLUICE_TEST_DATA;
+  const std::string folder =
+      ::testing::TempDir() + "determinism_w8a8_" + std::to_string(::getpid());
+  std::filesystem::remove_all(folder);
+  std::filesystem::copy(data + "/w8a8/engine-w8a8", folder);
+  std::filesystem::copy_file(data + "/tokenizer/json/qwen.json", folder + "/tokenizer.json");
+  Config base = base_config();
+  base.model = folder;
+  base.threads = 1;
+  std::vector<ValidRequest> requests;
+  std::vector<Collected> expected;
+  {
+    const std::unique_ptr<Engine> engine = start(base);
+    ASSERT_NE(engine, nullptr);
+    requests = make_requests(engine->model().vocab_size, std::min<size_t>(40, num_requests()));
+    expected = run_alone(*engine, requests);
+  }
+  for (const std::string& isa : usable_isas()) {
+    const std::vector<size_t> chosen = chosen_requests(isa, requests);
+    for (const Setting& setting :
+         {Setting{2, 512, true, 0}, Setting{1, 16, true, 3}, Setting{2, 128, false, 5}}) {
+      Config config = base;
+      config.isa = isa;
+      config.threads = setting.threads;
+      config.max_num_batched_tokens = setting.budget;
+      config.max_num_seqs = 16;
+      config.enable_prefix_caching = setting.prefix;
+      config.debug_preempt_every = setting.preempt;
+      const std::unique_ptr<Engine> engine = start(config);
+      ASSERT_NE(engine, nullptr);
+      expect_same(pick(expected, chosen),
+                  run_mixed(*engine, pick(requests, chosen)),
+                  isa + ", INT8, " + setting.name());
+      if (HasFatalFailure()) return;
+    }
+  }
+  std::filesystem::remove_all(folder);
+}
+
 TEST(Determinism, ScarceMemoryPreemptsAndChangesNothing) {
   Config config = base_config();
   config.threads = 2;

@@ -69,7 +69,7 @@ TEST(GateMul, MatchesLibmAndQuantizesLikeTheStandaloneOperator) {
   gate[1] = 100;
   gate[2] = 0;
   std::vector<float> reference;
-  std::vector<std::byte> reference_codes[3];
+  std::vector<std::byte> reference_codes[4];
   for (const auto& device : test::devices({1, 3})) {
     const ExecContext& ctx = device.device->context();
     AlignedBytes plain(activation_bytes(ActivationFormat::kFloat, kRows, kWidth));
@@ -94,7 +94,8 @@ TEST(GateMul, MatchesLibmAndQuantizesLikeTheStandaloneOperator) {
     if (reference.empty()) reference = values;
     EXPECT_EQ(std::memcmp(values.data(), reference.data(), values.size() * 4), 0) << device.name;
 
-    for (const ActivationFormat format : {ActivationFormat::kInt8, ActivationFormat::kInt16}) {
+    for (const ActivationFormat format :
+         {ActivationFormat::kInt8, ActivationFormat::kInt16, ActivationFormat::kInt8Token}) {
       const int64_t bytes = activation_bytes(format, kRows, kWidth);
       AlignedBytes fused(bytes);
       AlignedBytes apart(bytes);

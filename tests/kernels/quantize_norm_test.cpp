@@ -54,6 +54,29 @@ ReferenceRow quantize_reference(const std::vector<float>& x, int32_t limit) {
   return row;
 }
 
+// Codes, scale and code sum of a row with one scale.
+void expect_token_row(const Activations& out,
+                      int64_t row,
+                      const std::vector<float>& values,
+                      const std::string& where) {
+  float largest = 0;
+  for (const float x : values) largest = std::max(largest, std::abs(x));
+  float scale = largest / 127.0F;
+  const float inverse = 1.0F / scale;
+  if (std::isinf(inverse)) scale = 0;
+  int32_t sum = 0;
+  for (int64_t i = 0; i < align_up(out.k, 32); ++i) {
+    const bool zero = i >= out.k || scale == 0;
+    const float x = zero ? 0.0F : values[static_cast<size_t>(i)] * inverse;
+    const auto code = static_cast<int32_t>(std::nearbyint(x));
+    sum += code;
+    const ActivationGroup group = activation_group(out, row, i / 32);
+    ASSERT_EQ(static_cast<const int8_t*>(group.codes)[i % 32], code) << where << " column " << i;
+    ASSERT_EQ(std::memcmp(group.scale, &scale, sizeof(scale)), 0) << where;
+  }
+  ASSERT_EQ(*activation_group(out, row, 0).code_sum, sum) << where;
+}
+
 std::vector<float> norm_reference(const std::vector<float>& x,
                                   const std::vector<float>& weight,
                                   float eps) {
@@ -73,6 +96,7 @@ void expect_row(const Activations& out,
                 const std::vector<float>& values,
                 const std::string& where) {
   const int64_t groups = ceil_div(out.k, 32);
+  if (out.format == ActivationFormat::kInt8Token) return expect_token_row(out, row, values, where);
   if (out.format == ActivationFormat::kFloat) {
     const float* data = static_cast<const float*>(out.data) + row * groups * 32;
     for (size_t i = 0; i < static_cast<size_t>(groups * 32); ++i) {
@@ -99,8 +123,10 @@ void expect_row(const Activations& out,
   }
 }
 
-constexpr std::array kFormats = {
-    ActivationFormat::kInt8, ActivationFormat::kInt16, ActivationFormat::kFloat};
+constexpr std::array kFormats = {ActivationFormat::kInt8,
+                                 ActivationFormat::kInt16,
+                                 ActivationFormat::kFloat,
+                                 ActivationFormat::kInt8Token};
 
 // Rows of ordinary values and of the awkward ones: ties, zeros, subnormals, the largest floats.
 std::vector<std::vector<float>> make_rows(size_t n, std::mt19937& rng) {
@@ -161,6 +187,30 @@ TEST(Quantize, ANonFiniteValueMakesItsGroupsScaleNan) {
         EXPECT_EQ(*hit.code_sum, 0);
         EXPECT_EQ(static_cast<const int8_t*>(hit.codes)[8], 0);
         EXPECT_EQ(*activation_group(out, 0, 2).scale, 1.0F / 127.0F);
+      }
+    }
+  }
+}
+
+TEST(Quantize, ANonFiniteValueMakesItsTokensScaleNanAndNoOther) {
+  constexpr int32_t kWidth = 96;
+  for (const auto& device : all_devices()) {
+    for (const float bad : {std::numeric_limits<float>::infinity(),
+                            -std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::quiet_NaN()}) {
+      std::vector<float> x(size_t{3} * kWidth, -2.0F);
+      x[kWidth + 50] = bad;
+      const AlignedBuffer buffer(activation_bytes(ActivationFormat::kInt8Token, 3, kWidth));
+      const Activations out =
+          carve_activations(ActivationFormat::kInt8Token, 3, kWidth, buffer.data());
+      quantize_activations(device->context(), {.x = x.data(), .x_stride = kWidth, .out = out});
+      const ActivationGroup hit = activation_group(out, 1, 0);
+      EXPECT_TRUE(std::isnan(*hit.scale)) << device->name();
+      EXPECT_EQ(*hit.code_sum, 0);
+      EXPECT_EQ(static_cast<const int8_t*>(hit.codes)[8], 0);
+      for (const int64_t row : {0, 2}) {
+        EXPECT_EQ(*activation_group(out, row, 0).scale, 2.0F / 127.0F);
+        EXPECT_EQ(*activation_group(out, row, 0).code_sum, -127 * kWidth);
       }
     }
   }
@@ -247,7 +297,8 @@ TEST(HeadNorm, EqualsTheNormOfEachPartAndTouchesNothingElse) {
           }
           const float* part = x.data() + row * kStride + i / width * width;
           double squares = 0;
-          for (int32_t j = 0; j < width; ++j) squares += static_cast<double>(part[j]) * static_cast<double>(part[j]);
+          for (int32_t j = 0; j < width; ++j)
+            squares += static_cast<double>(part[j]) * static_cast<double>(part[j]);
           const double wanted = static_cast<double>(x[at]) / std::sqrt(squares / width + 1e-6) *
                                 static_cast<double>(weight[static_cast<size_t>(i % width)]);
           ASSERT_NEAR(static_cast<double>(out[at]), wanted, 1e-6 * (1 + std::fabs(wanted)))
@@ -266,6 +317,9 @@ TEST(ActivationFormatOf, FollowsTheWeightAndTheBits) {
   EXPECT_EQ(activation_format(WeightFormat::kQ4_1, 8), ActivationFormat::kInt8);
   EXPECT_EQ(activation_format(WeightFormat::kQ8_0, 16), ActivationFormat::kInt16);
   EXPECT_EQ(activation_format(WeightFormat::kQ8_0, 32), ActivationFormat::kFloat);
+  for (const int32_t bits : {8, 16, 32}) {
+    EXPECT_EQ(activation_format(WeightFormat::kInt8Channel, bits), ActivationFormat::kInt8Token);
+  }
 }
 
 }  // namespace

@@ -297,6 +297,97 @@ TEST(HfConfig, EveryCorruptConfigGetsItsLine) {
   }
 }
 
+const char* const kW8A8 =
+    R"({"quant_method":"compressed-tensors","format":"int-quantized",
+        "quantization_status":"compressed","ignore":["lm_head"],"kv_cache_scheme":null,
+        "global_compression_ratio":1.2,"version":"0.8",
+        "config_groups":{"group_0":{"targets":["Linear"],"output_activations":null,
+          "weights":{"num_bits":8,"type":"int","strategy":"channel","symmetric":true,
+                     "dynamic":false,"group_size":null,"observer":"minmax","observer_kwargs":{}},
+          "input_activations":{"num_bits":8,"type":"int","strategy":"token","symmetric":true,
+                     "dynamic":true,"group_size":null,"observer":null}}}})";
+
+std::string with_quantization(const std::string& key, const std::string& value) {
+  return R"({"model_type":"llama",")" + key + "\":" + value + "}";
+}
+
+TEST(HfConfig, TakesInt8W8A8UnderBothOfItsKeysAndNothingElseOfCompressedTensors) {
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    const auto config = parse_hf_config(bytes_of(with_quantization(key, kW8A8)), "config.json");
+    ASSERT_TRUE(config.has_value()) << config.error().message;
+    EXPECT_TRUE(config->int8_channel);
+  }
+
+  struct Change {
+    const char* from;
+    const char* to;
+    const char* message;
+  };
+
+  const std::string group = "quantization_config.config_groups.\"group_0\".";
+  const Change changes[] = {
+      {"compressed-tensors", "awq", "quant_method: found \"awq\", expected compressed-tensors"},
+      {"int-quantized", "pack-quantized", "format: found \"pack-quantized\""},
+      {R"("format":"int-quantized",)", "", "format: found nothing, expected \"int-quantized\""},
+      {R"("compressed",)", R"("calibration",)", "quantization_status: found \"calibration\""},
+      {R"(["lm_head"])", R"("lm_head")", "ignore: found \"lm_head\", expected a list of names"},
+      {R"(["lm_head"])", "[3]", "ignore: found [3]"},
+      {R"("kv_cache_scheme":null)",
+       R"("kv_cache_scheme":{"num_bits":8})",
+       "kv_cache_scheme: found {"},
+      {R"("version":"0.8")",
+       R"("sparsity_config":{"format":"sparse-bitmask"})",
+       "sparsity_config: found"},
+      {R"("version":"0.8")", R"("transform_config":{"r":1})", "transform_config: found"},
+      {R"("version":"0.8")", R"("rotation":1)", "found field \"rotation\""},
+      {R"("targets":["Linear"],)", R"("targets":"Linear",)", "targets: found \"Linear\""},
+      {R"("output_activations":null)",
+       R"("output_activations":{})",
+       "output_activations: found {}"},
+      {R"({"num_bits":8,"type":"int","strategy":"channel")",
+       R"({"num_bits":4,"type":"int","strategy":"channel")",
+       "weights.num_bits: found 4, expected 8"},
+      {R"("type":"int","strategy":"channel")",
+       R"("type":"float","strategy":"channel")",
+       "weights.type: found \"float\", expected \"int\""},
+      {R"("strategy":"channel")", R"("strategy":"group")", "weights.strategy: found \"group\""},
+      {R"("symmetric":true,
+                     "dynamic":false)",
+       R"("symmetric":false,"dynamic":false)",
+       "weights.symmetric: found false"},
+      {R"("group_size":null,"observer":"minmax")",
+       R"("group_size":128)",
+       "weights.group_size: found 128"},
+      {R"("observer_kwargs":{})", R"("bits":8)", "weights: found field \"bits\""},
+      {R"("strategy":"token")",
+       R"("strategy":"tensor")",
+       "input_activations.strategy: found \"tensor\""},
+      {R"("dynamic":true)",
+       R"("dynamic":false)",
+       "input_activations.dynamic: found false, expected true"},
+      {R"("strategy":"token","symmetric":true)",
+       R"("strategy":"token","symmetric":false)",
+       "input_activations.symmetric: found false"},
+      {R"("input_activations":{)",
+       R"("input_activations":null,"x":{)",
+       "input_activations: found null"},
+      {R"({"group_0":{)", R"({"group_0":3,"b":{)", "config_groups.\"group_0\": found 3"},
+  };
+  for (const Change& change : changes) {
+    std::string text = kW8A8;
+    const size_t at = text.find(change.from);
+    ASSERT_NE(at, std::string::npos) << change.from;
+    text.replace(at, std::string(change.from).size(), change.to);
+    const std::string file = with_quantization("quantization_config", text);
+    CorruptFile corrupt(std::string("w8a8 ") + change.message, file.size());
+    const auto parsed = parse_hf_config(bytes_of(file), "config.json");
+    ASSERT_FALSE(parsed.has_value()) << change.from;
+    EXPECT_EQ(parsed.error().code, ErrorCode::kUnsupported);
+    corrupt.refused(parsed.error(), "config.json", change.message);
+    EXPECT_NE(parsed.error().message.find("expected"), std::string::npos);
+  }
+}
+
 class HfDirectory : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -358,6 +449,61 @@ TEST_F(HfDirectory, TranslatesNamesAndSkipsWhatIsNotText) {
   EXPECT_TRUE((*opened)->has("blk.3.attn_q.weight"));
   EXPECT_TRUE((*opened)->has("blk.0.ffn_up_exps.7.weight"));
   EXPECT_TRUE((*opened)->has("unheard.of"));
+}
+
+TEST_F(HfDirectory, Int8WeightsAreJoinedWithTheirScales) {
+  const std::string q = "model.layers.0.self_attn.q_proj.weight";
+  const std::string codes = R"("dtype":"I8","shape":[4,2],"data_offsets":[0,8])";
+  const auto scales = [](const std::string& shape, int bytes) {
+    return R"("dtype":"BF16","shape":)" + shape + R"(,"data_offsets":[8,)" +
+           std::to_string(8 + bytes) + "]";
+  };
+  const auto write_pair = [&](const std::string& first, const std::string& second) {
+    const std::string comma = first.empty() || second.empty() ? "" : ",";
+    write("model.safetensors", safetensors("{" + first + comma + second + "}", 24));
+  };
+  write_pair(tensor(q, codes), tensor(q + "_scale", scales("[4,1]", 8)));
+  EXPECT_NE(error().find("dtype: found \"I8\", expected F32, F16 or BF16"), std::string::npos);
+  write("config.json", with_quantization("quantization_config", kW8A8));
+  for (const char* shape : {"[4,1]", "[4]"}) {
+    write_pair(tensor(q, codes), tensor(q + "_scale", scales(shape, 8)));
+    const auto opened = Checkpoint::open(folder_);
+    ASSERT_TRUE(opened.has_value()) << opened.error().message;
+    const CheckpointTensor* weight = (*opened)->find("blk.0.attn_q.weight");
+    ASSERT_NE(weight, nullptr);
+    EXPECT_EQ((*opened)->tensors().size(), 1U);
+    EXPECT_EQ(weight->format, WeightFormat::kInt8Channel);
+    EXPECT_EQ(weight->scale_format, WeightFormat::kBF16);
+    EXPECT_EQ(weight->scales.size(), 8U);
+  }
+  const std::string wide = R"("dtype":"I8","shape":[1,131073],"data_offsets":[0,131073])";
+
+  struct Wrong {
+    std::string codes, scales;
+    const char* message;
+  };
+
+  const Wrong wrongs[] = {
+      {tensor(q, codes), "", "found no tensor \"model.layers.0.self_attn.q_proj.weight_scale\""},
+      {"", tensor(q + "_scale", scales("[4,1]", 8)), "found scales of no tensor"},
+      {tensor(q, codes), tensor(q + "_scale", scales("[1,4]", 8)), "expected [4, 1]"},
+      {tensor(q, codes), tensor(q + "_scale", scales("[2,2]", 8)), "expected [4, 1]"},
+      {tensor(q, codes), tensor(q + "_scale", scales("[1]", 2)), "expected [4, 1]"},
+      {tensor(q, R"("dtype":"I8","shape":[8],"data_offsets":[0,8])"), "", "found type I8"},
+      {tensor("model.layers.0.self_attn.q_proj.bias", codes), "", "found type I8"},
+      {tensor(q, codes),
+       tensor(q + "_scale", R"("dtype":"I8","shape":[4,1],"data_offsets":[8,12])"),
+       "found type I8"},
+  };
+  for (const Wrong& wrong : wrongs) {
+    write_pair(wrong.codes, wrong.scales);
+    CorruptFile corrupt("w8a8 tensors " + wrong.codes + wrong.scales, 24);
+    const auto opened = Checkpoint::open(folder_);
+    ASSERT_FALSE(opened.has_value()) << wrong.message;
+    corrupt.refused(opened.error(), folder_ + "/model.safetensors", wrong.message);
+  }
+  write("model.safetensors", safetensors("{" + tensor(q, wide) + "}", 131073));
+  EXPECT_NE(error().find("found 131073 columns, expected at most 131072"), std::string::npos);
 }
 
 }  // namespace

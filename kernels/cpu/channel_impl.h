@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// INT8 weights with a scale per output times int8 rows with a scale each, for channel_<isa>.cpp and
+// linear_scalar.cpp. No scale lies inside K, so the sums stay integers to the end: several weight
+// tiles times several rows are held in registers for all of K, and the order does not matter.
+#pragma once
+
+#include "kernels/cpu/gemm_impl.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/vec16.h"
+
+namespace sluice::kernels::cpu::SLUICE_ISA {
+
+inline constexpr int32_t kTokenRecordBytes =
+    static_cast<int32_t>(activation_record_bytes(ActivationFormat::kInt8Token));
+inline constexpr int32_t kChannelGroupBytes = kLayoutOf<WeightFormat::kInt8Channel>.code_bytes();
+inline constexpr int32_t kChannelHeadBytes =
+    kLayoutOf<WeightFormat::kInt8Channel>.tile_head_bytes();
+
+// Operands of the sums over K: the first group of the first tile and of the first row.
+struct ChannelOperands {
+  const std::byte* codes;
+  int64_t tile_bytes;
+  const int8_t* x;
+  int32_t num_groups;
+};
+
+}  // namespace sluice::kernels::cpu::SLUICE_ISA
+
+#if defined(SLUICE_ISA_AVX512)
+#include "kernels/cpu/channel_avx512.h"
+#elif defined(SLUICE_ISA_AVX2)
+#include "kernels/cpu/channel_avx2.h"
+#else
+#include "kernels/cpu/channel_scalar.h"
+#endif
+
+namespace sluice::kernels::cpu::SLUICE_ISA {
+
+// kTiles tiles from `tile` on times kRows rows from `row` on, all of one activation block.
+template <int kRows, int kTiles>
+static void channel_rows(const LinearBlock& block, int32_t tile, int64_t row) {
+  const int64_t block_bytes = kTokenHeadBytes + int64_t{block.num_groups} * kTokenRecordBytes;
+  const std::byte* const records =
+      static_cast<const std::byte*>(block.x) + row / kActivationRows * block_bytes;
+  const std::byte* const head = records - kTokenHeadBytes;
+  const auto first = static_cast<int>(row % kActivationRows);
+  const float* const row_scales = reinterpret_cast<const float*>(head) + first;
+  const std::byte* const weight = block.weight + tile * block.tile_bytes;
+  I16 sum[kTiles][kRows];
+  channel_dots({.codes = weight + kChannelHeadBytes,
+                .tile_bytes = block.tile_bytes,
+                .x = reinterpret_cast<const int8_t*>(records) + first * kQuantGroup,
+                .num_groups = block.num_groups},
+               sum);
+#pragma GCC unroll 4
+  for (int t = 0; t < kTiles; ++t) {
+    const V16 scale = load(reinterpret_cast<const float*>(weight + t * block.tile_bytes));
+    V16 y[kRows];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      I16 isum = sum[t][r];
+      if constexpr (kCodesTooHigh) {
+        const auto* const code_sums =
+            reinterpret_cast<const int32_t*>(row_scales) + kActivationRows;
+        isum = sub(isum, shift_left(broadcast(code_sums[r]), 7));
+      }
+      y[r] = mul(mul(to_float(isum), broadcast(row_scales[r])), scale);
+    }
+    write_outputs<kRows>(block, tile + t, row, y);
+  }
+}
+
+template <int kTiles>
+static void channel_columns(const LinearBlock& block, int32_t tile) {
+  static constexpr RowsFn kByRows[8] = {
+      channel_rows<1, kTiles>,
+      channel_rows<2, kTiles>,
+      channel_rows<3, kTiles>,
+      channel_rows<4, kTiles>,
+#if defined(SLUICE_ISA_AVX512)
+      channel_rows<5, kTiles>,
+      channel_rows<6, kTiles>,
+      channel_rows<7, kTiles>,
+      channel_rows<8, kTiles>,
+#endif
+  };
+  for (int64_t row = 0; row < block.num_rows; row += kRowsAtOnce) {
+    const int64_t left = block.num_rows - row;
+    kByRows[(left < kRowsAtOnce ? left : kRowsAtOnce) - 1](block, tile, row);
+  }
+}
+
+static void channel_tiles(const LinearBlock& block) {
+  int32_t tile = 0;
+  for (; tile + kTilesAtOnce <= block.num_tiles; tile += kTilesAtOnce) {
+    channel_columns<kTilesAtOnce>(block, tile);
+  }
+  for (; tile < block.num_tiles; ++tile) channel_columns<1>(block, tile);
+}
+
+}  // namespace sluice::kernels::cpu::SLUICE_ISA
