@@ -2,15 +2,22 @@
 // Throughput of a tokenizer, and its ids for comparison with other implementations:
 //   bench_tokenizer VOCABULARY TEXT_FILE   load time, MB/s of one core, number of ids
 //   bench_tokenizer VOCABULARY             reads lines "mode hex" (t: text, p: parse), prints ids
+//   bench_tokenizer VOCABULARY TEXT_FILE BYTES
+//                                          the text as documents of about BYTES: for each line
+//                                          read, encodes all and prints seconds; "ids": prints ids
 // VOCABULARY is a vocabulary file, a tokenizer.json or a model directory with one.
-// tests/golden/tokenizer/check_models.py writes the vocabulary files and drives both.
+// tests/golden/tokenizer/check_models.py writes the vocabulary files and drives the first two;
+// bench/tokenizer_peers.py drives the third.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/tokenizer/hf_tokenizer.h"
@@ -26,10 +33,50 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-void measure(const Tokenizer& tokenizer, const std::string& path) {
+std::string read_file(const std::string& path) {
   std::ostringstream content;
   content << std::ifstream(path, std::ios::binary).rdbuf();
-  const std::string text = content.str();
+  return content.str();
+}
+
+// Documents end behind a newline.
+std::vector<std::string_view> documents_of(std::string_view text, size_t bytes) {
+  std::vector<std::string_view> documents;
+  while (!text.empty()) {
+    const size_t newline = text.find('\n', std::min(bytes, text.size()) - 1);
+    const size_t size = std::min(newline, text.size() - 1) + 1;
+    documents.push_back(text.substr(0, size));
+    text.remove_prefix(size);
+  }
+  return documents;
+}
+
+void serve_rounds(const Tokenizer& tokenizer, const std::string& path, size_t bytes) {
+  const std::string text = read_file(path);
+  const std::vector<std::string_view> documents = documents_of(text, bytes);
+  std::vector<TokenId> ids;
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    size_t count = 0;
+    const auto start = Clock::now();
+    for (const std::string_view document : documents) {
+      ids.clear();
+      tokenizer.encode(document, SpecialText::kText, ids);
+      count += ids.size();
+      if (line != "ids") continue;
+      for (const TokenId id : ids) std::printf("%d ", id);
+    }
+    if (line == "ids") {
+      std::printf("\n");
+    } else {
+      std::printf("%.6f %zu\n", seconds_since(start), count);
+    }
+    std::fflush(stdout);
+  }
+}
+
+void measure(const Tokenizer& tokenizer, const std::string& path) {
+  const std::string text = read_file(path);
   std::vector<TokenId> ids;
   double best = 1e30;
   for (int run = 0; run < 3; ++run) {
@@ -70,10 +117,8 @@ Expected<std::unique_ptr<Tokenizer>> load(const std::string& path) {
     return std::move(text.tokenizer);
   }
   if (path.ends_with(".json")) {
-    std::ostringstream content;
-    content << std::ifstream(path, std::ios::binary).rdbuf();
     HfTokenizerFiles files;
-    files.tokenizer_json = content.str();
+    files.tokenizer_json = read_file(path);
     return create_hf_tokenizer(files);
   }
   SLUICE_TRY(Vocabulary vocabulary, testing::read_vocabulary_file(path));
@@ -81,8 +126,8 @@ Expected<std::unique_ptr<Tokenizer>> load(const std::string& path) {
 }
 
 int run(int argc, char** argv) {
-  if (argc < 2 || argc > 3) {
-    std::fprintf(stderr, "usage: bench_tokenizer VOCABULARY [TEXT_FILE]\n");
+  if (argc < 2 || argc > 4) {
+    std::fprintf(stderr, "usage: bench_tokenizer VOCABULARY [TEXT_FILE [BYTES]]\n");
     return 2;
   }
   const auto start = Clock::now();
@@ -91,7 +136,9 @@ int run(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", tokenizer.error().message.c_str());
     return 1;
   }
-  if (argc == 3) {
+  if (argc == 4) {
+    serve_rounds(**tokenizer, argv[2], std::max(std::strtoull(argv[3], nullptr, 10), 1ULL));
+  } else if (argc == 3) {
     std::printf("created in %.1f ms\n", seconds_since(start) * 1e3);
     measure(**tokenizer, argv[2]);
   } else {

@@ -162,7 +162,11 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config)
   SLUICE_TRY(runner->arena_, AlignedBuffer::allocate(plan.arena_bytes, "activations"));
   runner->model_->bind(planned.bounds, runner->arena_.span());
   runner->max_rows_ = static_cast<size_t>(planned.bounds.max_logits);
-  runner->logits_.resize(runner->max_rows_ * static_cast<size_t>(planned.model.vocab_size));
+  SLUICE_TRY(runner->logits_,
+             AlignedBuffer::allocate(planned.bounds.max_logits * int64_t{planned.model.vocab_size} *
+                                         static_cast<int64_t>(sizeof(float)),
+                                     "logits",
+                                     AlignedBuffer::Pages::kSmall));
   runner->caches_ = layer_caches(*runner->model_, runner->kv_storage_);
   runner->prefault_ = std::make_unique<Prefault>(runner->kv_storage_.bytes());
   return runner;
@@ -179,12 +183,13 @@ std::span<float> ModelRunner::sampling_logits() { return logits(batch_.view().lo
 
 std::span<float> ModelRunner::logits(std::span<const int32_t> rows) {
   CHECK_LE(rows.size(), max_rows_);
+  auto* const floats = reinterpret_cast<float*>(logits_.data());
   if (!rows.empty()) {
     model_->logits({.exec = device_->context(), .batch = batch_.view(), .caches = caches_},
                    rows,
-                   logits_.data());
+                   floats);
   }
-  return std::span(logits_).first(rows.size() * static_cast<size_t>(model_->config().vocab_size));
+  return {floats, rows.size() * static_cast<size_t>(model_->config().vocab_size)};
 }
 
 std::vector<KvGroupSpec> ModelRunner::kv_groups() const { return group_specs(*model_, plan_); }

@@ -85,7 +85,7 @@ class ModelRunner {
   std::unique_ptr<Prefault> prefault_;
   AlignedBuffer arena_;
   size_t max_rows_ = 0;
-  std::vector<float> logits_;  // [max_rows_][vocab]
+  AlignedBuffer logits_;  // floats [max_rows_][vocab]
   std::vector<LayerCache> caches_;
   std::string fingerprint_;
 };

@@ -40,6 +40,7 @@ SLUICE_OPERATOR(add_rows, AddRowsArgs)
 SLUICE_OPERATOR(scale_rows, ScaleRowsArgs)
 SLUICE_OPERATOR(gather_rows, GatherRowsArgs)
 SLUICE_OPERATOR(moe_route, MoeRouteArgs)
+SLUICE_OPERATOR(linear_experts, LinearExpertsArgs)
 SLUICE_OPERATOR(moe_combine, MoeCombineArgs)
 SLUICE_OPERATOR(sample, SampleArgs)
 

@@ -27,13 +27,15 @@ enum class GateFunction : uint8_t {
   kClampedSwiglu,  // g = min(g, 7), u in [-7, 7]: g / (1 + exp(-1.702 g)) * (u + 1)
 };
 
-// out = function(gate, up) with this library's exp and tanh; quantized as `out` asks.
+// out = function(gate, up) with this library's exp and tanh; quantized as `out` asks. With `rows`,
+// of these rows alone.
 struct GateMulArgs {
   const float* gate;  // [num_rows, n]
   const float* up;    // [num_rows, n]
   int64_t stride;     // elements, of both
   GateFunction function = GateFunction::kSilu;
   Activations out;  // k = n
+  std::span<const int32_t> rows = {};
 };
 
 void gate_mul(const ExecContext& ctx, const GateMulArgs& args);

@@ -92,15 +92,21 @@ Activations carve_activations(ActivationFormat format,
                               int64_t k,
                               std::byte* buffer);
 
+// `num_rows` of its rows from `first_row` on, which is the first of a block.
+Activations activation_rows(const Activations& activations, int64_t first_row, int32_t num_rows);
+
 // The format that a weight's activations take: float for float weights, kInt8Token for
 // kInt8Channel, whose checkpoint says so, else by --activation-bits.
 ActivationFormat activation_format(WeightFormat weight, int32_t activation_bits);
 
-// x: [num_rows, k] with a row stride in elements.
+// x: [num_rows, k] with a row stride in elements. With `rows`, row i / repeat of x goes to row
+// rows[i] of out, and no others of out change.
 struct QuantizeArgs {
   const float* x;
   int64_t x_stride;
   Activations out;
+  std::span<const int32_t> rows = {};
+  int32_t repeat = 1;
 };
 
 void quantize_activations(const ExecContext& ctx, const QuantizeArgs& args);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixture-of-experts routing: which experts a token goes to, and how their outputs join.
+// Mixture of experts: which experts a token goes to, their matrices over the rows each of them got,
+// and how their outputs join.
 #pragma once
 
 #include <cstdint>
+#include <span>
 
-#include "kernels/device.h"
+#include "kernels/gemm.h"
 
 namespace sluice::kernels {
 
@@ -24,6 +26,29 @@ struct MoeRouteArgs {
 inline constexpr int32_t kMaxExperts = 1024;
 
 void moe_route(const ExecContext& ctx, const MoeRouteArgs& args);
+
+// One matrix of one expert.
+struct ExpertMatrix {
+  const PackedWeight* weight;
+  const float* bias;  // [n] or null
+  int64_t column;     // of the output, where its own begin
+};
+
+// out[row, column + n] = sum_k x[row, k] * W[n, k] (+ bias[n]) for each matrix of each expert over
+// that expert's rows, in one fork and join; the tree of an element is that of gemm.h, so that the
+// rows an expert happens to have do not show. Rows of no expert are left as they are.
+struct LinearExpertsArgs {
+  Activations x;                           // rows of all experts
+  std::span<const ExpertMatrix> matrices;  // [all experts, matrices of each], all with x's k
+  int32_t matrices_per_expert;
+  std::span<const int32_t> experts;  // those with rows, each once
+  const int32_t* first;  // [all experts] an expert's first row, the first of an activation block
+  const int32_t* count;  // [all experts] its rows
+  float* out;
+  int64_t out_stride;
+};
+
+void linear_experts(const ExecContext& ctx, const LinearExpertsArgs& args);
 
 // x[i, :] = fma(y[rows[i, j], :], scale * weights[i, j], x[i, :]) for j in order: by expert id.
 struct MoeCombineArgs {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <numeric>
 #include <utility>
 
 #include "engine/core/status.h"
@@ -24,7 +23,6 @@ struct Group {
   int32_t max_entries = 0;
   // Entries that a request computed one token at a time holds at most.
   int32_t max_held = 0;
-  int64_t num_held = 0;              // entries of all slots
   std::vector<BlockId> tables;       // [slot][max_entries]
   std::vector<int32_t> num_entries;  // [slot]
   std::vector<int32_t> first_kept;   // [slot]; entries before it are kNullBlock
@@ -143,20 +141,6 @@ struct KvCacheManager::Impl {
 
   [[nodiscard]] int32_t num_holders() const { return static_cast<int32_t>(slot_of.size()); }
 
-  // Blocks of block_size tokens, of several requests, in entries of this group.
-  [[nodiscard]] int64_t as_entries(const Group& group, int64_t num_blocks) const {
-    if (group.tokens_per_entry == options.block_size) return num_blocks;
-    const int64_t whole = ceil_div(num_blocks * options.block_size, group.tokens_per_entry);
-    return std::min(num_blocks, whole + num_holders());
-  }
-
-  // What all holders can want beyond what they have: a block behind a window goes only when the
-  // step that moved the window retires, so one more each.
-  [[nodiscard]] int64_t most_wanted(const Group& group) const {
-    const int64_t most = int64_t{num_holders()} * (group.max_held + 1);
-    return std::max<int64_t>(num_holders(), most - group.num_held);
-  }
-
   // Whether node `i` of a chain ends where a state group has a snapshot.
   [[nodiscard]] bool ends_entry(const Group& group, int32_t i) const {
     return (i + 1) * options.block_size % group.tokens_per_entry == 0;
@@ -254,7 +238,6 @@ void KvCacheManager::Impl::share_hit(int32_t slot, int32_t num_hit_blocks) {
     }
     group.num_entries[static_cast<size_t>(slot)] = count;
     group.first_kept[static_cast<size_t>(slot)] = first;
-    group.num_held += count - first;
   }
 }
 
@@ -284,14 +267,21 @@ int32_t KvCacheManager::acquire_prefix(RequestId id,
   return num_found;
 }
 
-bool KvCacheManager::has_room(RequestId id, int32_t num_tokens, int32_t num_spare_blocks) const {
+bool KvCacheManager::has_room(RequestId id,
+                              int32_t num_tokens,
+                              int32_t num_spare_blocks,
+                              int32_t num_growing_blocks) const {
   const Impl& m = *impl_;
   const int32_t slot = m.slot_of.find(id);
   for (const Group& group : m.groups) {
     const int32_t held = slot == IdMap::kAbsent ? 0 : group.count(slot) - group.kept_from(slot);
     const int32_t needed = std::max(0, group.max_held_for(num_tokens) - held);
-    const int64_t spare = std::min(m.as_entries(group, num_spare_blocks), m.most_wanted(group));
-    if (needed + spare > group.pool.num_available()) return false;
+    const int64_t spare =
+        std::min<int64_t>(num_spare_blocks, int64_t{m.num_holders()} * group.max_held);
+    const bool grows =
+        group.spec.kind == KvGroupKind::kFull || group.spec.kind == KvGroupKind::kLatent;
+    const int64_t kept = grows ? std::max<int64_t>(spare, num_growing_blocks) : spare;
+    if (needed + kept > group.pool.num_available()) return false;
   }
   return true;
 }
@@ -313,7 +303,6 @@ bool KvCacheManager::allocate_slots(RequestId id, int32_t num_tokens) {
       const BlockPool::Taken taken = group.pool.take();
       m.give_back_evicted(static_cast<int32_t>(g), taken.evicted_tag);
       group.entry(slot, count) = taken.block;
-      ++group.num_held;
     }
   }
   Slot& holder = m.slots[static_cast<size_t>(slot)];
@@ -355,7 +344,6 @@ void KvCacheManager::Impl::let_go(Group& group, int32_t slot, int32_t first_need
   int32_t& first = group.first_kept[static_cast<size_t>(slot)];
   for (; first < std::min(first_needed, group.count(slot)); ++first) {
     group.pool.release(std::exchange(group.entry(slot, first), kNullBlock));
-    --group.num_held;
   }
 }
 
@@ -385,7 +373,6 @@ void KvCacheManager::free(RequestId id) {
       group.pool.release(group.entry(slot, i));
       group.entry(slot, i) = kNullBlock;
     }
-    group.num_held -= group.count(slot) - group.kept_from(slot);
     group.num_entries[static_cast<size_t>(slot)] = 0;
     group.first_kept[static_cast<size_t>(slot)] = 0;
   }
@@ -486,9 +473,6 @@ std::string KvCacheManager::Impl::check_tables() const {
         if ((block != kNullBlock) != kept) return name + "a table entry is wrongly (un)set";
         if (kept) ++holders[static_cast<size_t>(block.value)];
       }
-    }
-    if (std::accumulate(holders.begin(), holders.end(), int64_t{0}) != group.num_held) {
-      return name + "entries held are miscounted";
     }
     for (int32_t b = 0; b < group.pool.num_blocks(); ++b) {
       const BlockId block{b};

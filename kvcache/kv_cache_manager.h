@@ -84,9 +84,13 @@ class KvCacheManager {
   [[nodiscard]] bool allocate_slots(RequestId id, int32_t num_tokens);
 
   // Whether every group could take the request up to `num_tokens` tokens, computed in small steps,
-  // and keep `num_spare_blocks` blocks of block_size tokens available (in a group whose holders can
-  // never want that many more: what they can). Admission asks this; allocate_slots() decides.
-  [[nodiscard]] bool has_room(RequestId id, int32_t num_tokens, int32_t num_spare_blocks) const;
+  // and keep `num_spare_blocks` available (in a group whose holders can never want that many: what
+  // they can), or `num_growing_blocks` in groups that keep every token. Admission asks this;
+  // allocate_slots() decides.
+  [[nodiscard]] bool has_room(RequestId id,
+                              int32_t num_tokens,
+                              int32_t num_spare_blocks,
+                              int32_t num_growing_blocks = 0) const;
 
   // Full blocks among the first `num_computed_tokens` become findable, under the hash chain of
   // `tokens` and the extras given to acquire_prefix(). Window groups let go of blocks that no query

@@ -39,7 +39,7 @@ Expected<KvStorage> KvStorage::create(std::vector<KvStorageGroup> groups,
     total += 2 * half_layer_bytes(group, dtype, block_size) * group.num_layers;
   }
   storage.groups_ = std::move(groups);
-  SLUICE_TRY(storage.buffer_, AlignedBuffer::allocate(total, "KV cache"));
+  SLUICE_TRY(storage.buffer_, AlignedBuffer::allocate(total, "KV cache", AlignedBuffer::Pages::kSmall));
   return storage;
 }
 
@@ -96,14 +96,23 @@ void KvStorage::copy_in(std::span<const BlockId> blocks, std::span<const std::by
   }
 }
 
+// The first tokens write a few lines of each layer while this runs: they find small pages, which cost
+// the system little to clear, and get huge ones here, with their contents.
 Prefault::Prefault(std::span<std::byte> bytes) {
   thread_ = std::thread([this, bytes] {
-    constexpr size_t kPiece = size_t{8} << 20;
-    setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 10);
-    for (size_t offset = 0; offset < bytes.size() && !stop_; offset += kPiece) {
-      const size_t length = std::min(kPiece, bytes.size() - offset);
+    constexpr size_t kPiece = size_t{8} << 20;  // whole huge pages
+    constexpr int kCollapse = 25;               // MADV_COLLAPSE, newer than the headers
+    setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 19);
+    const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
+    const uintptr_t end = begin + bytes.size();
+    for (uintptr_t at = begin; at < end && !stop_;) {
+      const uintptr_t next = std::min(end, (at / kPiece + 1) * kPiece);
+      auto* const piece = reinterpret_cast<void*>(at);
+      madvise(piece, next - at, MADV_HUGEPAGE);
       // Older kernels do not know the advice: pages then come on first use.
-      if (madvise(bytes.data() + offset, length, MADV_POPULATE_WRITE) != 0) return;
+      if (madvise(piece, next - at, MADV_POPULATE_WRITE) != 0) return;
+      madvise(piece, next - at, kCollapse);
+      at = next;
     }
   });
 }

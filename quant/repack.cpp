@@ -125,6 +125,68 @@ void pack_scales(ScaleLayout layout,
   put_half(group.min_bits, r, super + 2 * kRowTile);
 }
 
+// Formats whose blocks have their codes as the layout has them: nibbles j and j + 16 in one byte, or
+// whole bytes, signed ones to be made stored ones. Then a row's dwords are copied.
+struct PlainCodes {
+  int32_t offset = -1;  // of the codes in a block; -1: they are arranged otherwise
+  uint32_t flip = 0;
+};
+
+constexpr PlainCodes plain_codes(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kQ4_0:
+    case WeightFormat::kIQ4_NL:
+      return {.offset = 2};
+    case WeightFormat::kQ4_1:
+      return {.offset = 4};
+    case WeightFormat::kMXFP4:
+      return {.offset = 1};
+    case WeightFormat::kQ8_0:
+      return {.offset = 2, .flip = 0x80808080U};
+    default:
+      return {};
+  }
+}
+
+template <int kDwords>
+void pack_plain_codes(const std::byte* codes, uint32_t flip, int32_t r, std::byte* dst) {
+  std::array<uint32_t, kDwords> dwords;
+  std::memcpy(dwords.data(), codes, sizeof(dwords));
+  for (size_t i = 0; i < kDwords; ++i) {
+    const uint32_t dword = dwords[i] ^ flip;
+    std::memcpy(dst + (i * kRowTile + static_cast<size_t>(r)) * 4, &dword, sizeof(dword));
+  }
+}
+
+// Blocks of one group, their scales before the codes as the layout has them too.
+template <int kDwords>
+void pack_plain_block(WeightFormat format,
+                      const TileRows& rows,
+                      int64_t first_group,
+                      int64_t num_groups,
+                      std::byte* dst) {
+  const PackedLayout& layout = packed_layout(format);
+  const PlainCodes plain = plain_codes(format);
+  const int64_t block_bytes = format_info(format).block_bytes;
+  std::byte* const scales = dst + layout.groups_per_block * layout.code_bytes();
+  for (int32_t r = 0; r < rows.count; ++r) {
+    const std::byte* block = rows.row(r) + first_group * block_bytes;
+    for (int64_t g = 0; g < num_groups; ++g, block += block_bytes) {
+      pack_plain_codes<kDwords>(
+          block + plain.offset, plain.flip, r, dst + g * layout.code_bytes());
+      std::byte* const scale = scales + g * layout.scale_bytes();
+      if (layout.scales == ScaleLayout::kExponent) {
+        scale[r] = block[0];
+        continue;
+      }
+      std::memcpy(scale + r * 2, block, 2);
+      if (layout.scales == ScaleLayout::kHalfMin) {
+        std::memcpy(scale + (kRowTile + r) * 2, block + 2, 2);
+      }
+    }
+  }
+}
+
 void pack_integer_block(WeightFormat format,
                         const TileRows& rows,
                         int64_t first_group,
@@ -187,7 +249,13 @@ void pack_weight(WeightFormat format,
         pack_float_group<uint16_t>(rows, group, k, out);
       } else {
         const int64_t here = std::min<int64_t>(layout.groups_per_block, num_groups - group);
-        pack_integer_block(format, rows, group, here, out);
+        if (plain_codes(format).offset < 0) {
+          pack_integer_block(format, rows, group, here, out);
+        } else if (layout.low_bits == 4) {
+          pack_plain_block<4>(format, rows, group, here, out);
+        } else {
+          pack_plain_block<8>(format, rows, group, here, out);
+        }
       }
       out += layout.block_bytes();
     }

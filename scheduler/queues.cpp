@@ -103,11 +103,13 @@ void Scheduler::Impl::look_ahead() {
 bool Scheduler::Impl::has_room(const Entry& newcomer, int32_t num_found) {
   look_ahead();
   const Request& r = newcomer.request;
-  const auto fits = [&](int64_t num_spare) {
-    num_spare = std::clamp<int64_t>(num_spare, outlook.num_wanted, INT32_MAX);
-    return kv.has_room(r.id, r.num_tokens(), static_cast<int32_t>(num_spare));
+  const auto fits = [&](int64_t num_growing) {
+    return kv.has_room(r.id,
+                       r.num_tokens(),
+                       static_cast<int32_t>(std::min<int64_t>(outlook.num_wanted, INT32_MAX)),
+                       static_cast<int32_t>(std::clamp<int64_t>(num_growing, 0, INT32_MAX)));
   };
-  if (!options.leave_room_for_answers) return fits(outlook.num_wanted);
+  if (!options.leave_room_for_answers) return fits(0);
   const int32_t block_size = kv.block_size();
   const int32_t own = r.num_tokens() - num_found;
   const int32_t more = expected_more(newcomer);

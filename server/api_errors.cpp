@@ -25,7 +25,8 @@ constexpr std::array kRows = {
     Row{ErrorCode::kPermissionDenied, 403, 7, 0},
     Row{ErrorCode::kResourceExhausted, 429, 8, 1},
     Row{ErrorCode::kUnavailable, 503, 14, 5},
-    Row{ErrorCode::kDeadlineExceeded, 504, 4, 0},
+    // Waited too long in the queue: like those whose wait was foreseen.
+    Row{ErrorCode::kDeadlineExceeded, 429, 4, 1},
     Row{ErrorCode::kDataLoss, 500, 15, 0},
     Row{ErrorCode::kInternal, 500, 13, 0},
 };
@@ -54,8 +55,6 @@ std::string_view error_type(int status) {
       return "not_supported_error";
     case 503:
       return "unavailable_error";
-    case 504:
-      return "timeout_error";
     default:
       return "invalid_request_error";
   }

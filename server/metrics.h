@@ -39,7 +39,6 @@ class HttpCounters {
                                            500,
                                            501,
                                            503,
-                                           504,
                                            505};
 
   void count(size_t handler, int status);

@@ -190,7 +190,10 @@ void write_operation(JsonWriter& json, const Route& route) {
   }
   json.close_object();
   if (has_body && body->streams) {
-    json.key("text/event-stream").raw(R"({"schema":{"type":"string"}})");
+    // Of each event, as OpenAPI 3.2 has it.
+    json.key("text/event-stream");
+    json.raw(R"({"itemSchema":{"type":"object","required":["data"],)"
+             R"("properties":{"data":{"type":"string"}}}})");
   }
   json.close_object().close_object();
   json.key("default").open_object().key("description").string("Refused; the error says why.");

@@ -28,8 +28,14 @@ class AlignedBuffer {
     if (data_ != nullptr) munmap(data_, bytes_);
   }
 
-  // kResourceExhausted: the system has not that much. Huge pages are asked for, not required.
-  static Expected<AlignedBuffer> allocate(int64_t bytes, const char* purpose) {
+  // kHuge is asked for, not required. kSmall: for memory of which the first use takes a little here
+  // and there; who backs the rest later asks for huge pages then.
+  enum class Pages : uint8_t { kHuge, kSmall };
+
+  // kResourceExhausted: the system has not that much.
+  static Expected<AlignedBuffer> allocate(int64_t bytes,
+                                          const char* purpose,
+                                          Pages pages = Pages::kHuge) {
     AlignedBuffer buffer;
     if (bytes <= 0) return buffer;
     void* data = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
@@ -39,7 +45,8 @@ class AlignedBuffer {
                         std::string(purpose) + ": cannot get " + std::to_string(bytes) +
                             " bytes from the system");
     }
-    madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+    const int advice = pages == Pages::kHuge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE;
+    madvise(data, static_cast<size_t>(bytes), advice);
     buffer.data_ = static_cast<std::byte*>(data);
     buffer.bytes_ = static_cast<size_t>(bytes);
     return buffer;

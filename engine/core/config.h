@@ -44,7 +44,7 @@ struct Config {
   int32_t priority_aging_s = 10;           // of waiting that are worth a priority level; 0: none
   int32_t max_num_queued_reqs = 1024;      // waiting requests; more get 429
   int64_t max_num_queued_tokens = 4 << 20;  // of their prompts; the same
-  int32_t max_queue_wait_s = 0;  // who would wait longer gets 429, who does 504; 0: as long as it takes
+  int32_t max_queue_wait_s = 0;  // who would wait longer, or does, gets 429; 0: no limit
 
   int32_t debug_preempt_every = 0;  // steps; 0: never. Makes preemption testable
 

@@ -406,7 +406,7 @@ std::vector<Knob> make_engine_knobs() {
           "scheduler",
           "s",
           {0, 86400},
-          "Time until a request starts; longer is predicted: status 429, longer it takes: 504. "
+          "Time until a request starts; where longer is predicted or it takes longer: status 429. "
           "0: no limit."),
       integer_or_auto<&Config::threads>("threads",
                                         "compute",

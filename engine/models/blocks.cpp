@@ -49,18 +49,6 @@ LinearInput::LinearInput(std::span<const Projection* const> projections,
   }
 }
 
-LinearInput LinearInput::rows(int32_t first_row, int32_t num_rows) const {
-  DCHECK(first_row % kernels::kActivationRows == 0);
-  LinearInput part = *this;
-  for (kernels::Activations& rows : part.by_format_) {
-    if (rows.data == nullptr) continue;
-    rows.data = static_cast<std::byte*>(rows.data) +
-                kernels::activation_bytes(rows.format, first_row, rows.k);
-    rows.num_rows = num_rows;
-  }
-  return part;
-}
-
 void LinearInput::quantize(const kernels::ExecContext& exec,
                            const Projection& projection,
                            const float* x,

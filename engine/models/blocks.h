@@ -109,8 +109,6 @@ class LinearInput {
     return by_format_[static_cast<size_t>(format)];
   }
 
-  // `num_rows` rows from `first_row` on, the first of an activation block.
-  [[nodiscard]] LinearInput rows(int32_t first_row, int32_t num_rows) const;
   // Quantizes rows of floats for `projection`.
   void quantize(const kernels::ExecContext& exec,
                 const Projection& projection,

@@ -59,9 +59,11 @@ Expected<void> read_shape(const Checkpoint& checkpoint, ModelConfig& config) {
 
 // Factors outside would leave the range of the tables' functions.
 Expected<double> read_factor(const Metadata& metadata) {
-  SLUICE_TRY(const double factor, metadata.get_positive_or("rope.scaling.factor", 1));
+  const bool old = metadata.has("rope.scale_linear") && !metadata.has("rope.scaling.factor");
+  const char* key = old ? "rope.scale_linear" : "rope.scaling.factor";
+  SLUICE_TRY(const double factor, metadata.get_positive_or(key, 1));
   if (factor < 0.01 || factor > 1e5) {
-    return metadata.wrong("rope.scaling.factor", std::to_string(factor), "0.01 to 100000");
+    return metadata.wrong(key, std::to_string(factor), "0.01 to 100000");
   }
   return factor;
 }
@@ -85,6 +87,21 @@ Expected<void> read_long_factors(const Metadata& metadata,
   return {};
 }
 
+// Two scales of its logarithm divide each other, where both are there and not 0.
+Expected<double> usual_yarn_attention(const Metadata& metadata, double factor) {
+  SLUICE_TRY(const double all_dim, metadata.get_float_or("rope.scaling.mscale_all_dim", 0));
+  SLUICE_TRY(const double mscale, metadata.get_float_or("rope.scaling.mscale", 0));
+  const bool both = all_dim != 0 && mscale != 0;
+  const auto above = static_cast<double>(kernels::yarn_attention_factor(factor, both ? mscale : 1));
+  const double below =
+      both ? static_cast<double>(kernels::yarn_attention_factor(factor, all_dim)) : 1;
+  const double usual = above / below;
+  if (!(usual > 1e-3 && usual < 1e3)) {
+    return metadata.wrong("rope.scaling.mscale_all_dim", std::to_string(all_dim), "a usual scale");
+  }
+  return usual;
+}
+
 Expected<void> read_scaling(const Metadata& metadata,
                             const std::string& type,
                             kernels::RopeParams& rope,
@@ -93,6 +110,7 @@ Expected<void> read_scaling(const Metadata& metadata,
   const auto context = static_cast<double>(config.context_len);
   SLUICE_TRY(const double original,
              metadata.get_positive_or("rope.scaling.original_context_length", context));
+  const double stretch = metadata.has("rope.scaling.factor") ? factor : context / original;
   if (type == "linear") {
     rope.freq_scale = static_cast<float>(1 / factor);
   } else if (type == "llama3") {
@@ -108,15 +126,14 @@ Expected<void> read_scaling(const Metadata& metadata,
     SLUICE_TRY(const double fast, metadata.get_positive_or("rope.scaling.yarn_beta_fast", 32));
     SLUICE_TRY(const double slow, metadata.get_positive_or("rope.scaling.yarn_beta_slow", 1));
     SLUICE_TRY(const bool truncate, metadata.get_bool_or("rope.scaling.truncate", true));
-    rope.freq_factors = kernels::yarn_freq_factors(rope, {factor, fast, slow, original, truncate});
-    const double usual = static_cast<double>(kernels::yarn_attention_factor(factor, 1));
+    rope.freq_factors = kernels::yarn_freq_factors(rope, {stretch, fast, slow, original, truncate});
+    SLUICE_TRY(const double usual, usual_yarn_attention(metadata, stretch));
     SLUICE_TRY(const double attention,
                metadata.get_positive_or("rope.scaling.attention_factor", usual));
     rope.attention_factor = static_cast<float>(attention);
   } else if (type == "longrope") {
     SLUICE_TRY(config.long_rope.original_context,
                metadata.get_count("rope.scaling.original_context_length", kMaxContext));
-    const double stretch = metadata.has("rope.scaling.factor") ? factor : context / original;
     const double usual = static_cast<double>(kernels::longrope_attention_factor(stretch, original));
     SLUICE_TRY(const double attention, metadata.get_positive_or("rope.scaling.attn_factor", usual));
     rope.attention_factor = static_cast<float>(attention);
@@ -149,6 +166,7 @@ Expected<void> read_rope(const Checkpoint& checkpoint, ModelConfig& config) {
   rope.freq_base = static_cast<float>(freq_base);
   rope.style = kernels::RopeStyle::kHalves;
   std::string type = checkpoint.has("rope_factors_long.weight") ? "longrope" : "none";
+  if (metadata.has("rope.scale_linear")) type = "linear";  // of GGUF files before 2024
   if (metadata.has("rope.scaling.type")) {
     SLUICE_TRY(type, metadata.get_string("rope.scaling.type"));
   }
@@ -211,6 +229,11 @@ Expected<double> read_freq_base(const Metadata& metadata, const char* key) {
     return metadata.wrong(key, std::to_string(base), "more than 1, at most 1e12");
   }
   return base;
+}
+
+Expected<double> read_soft_cap(const Metadata& metadata, const char* key, double absent) {
+  if (!metadata.has(key)) return absent;
+  return metadata.get_positive_or(key, absent);
 }
 
 Expected<float> read_attention_scale(const Metadata& metadata,

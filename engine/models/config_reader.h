@@ -10,6 +10,9 @@ namespace sluice {
 // The base of rotary frequencies; 10000 where the key is absent.
 Expected<double> read_freq_base(const Metadata& metadata, const char* key);
 
+// A cap of logits or scores; what is absent has the given one, 0: none.
+Expected<double> read_soft_cap(const Metadata& metadata, const char* key, double absent);
+
 // Gemma's scale of attention: that of the query's nominal width, which GGUF files know by the
 // number of layers of the largest model.
 Expected<float> read_attention_scale(const Metadata& metadata,

@@ -16,8 +16,12 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
   config.gate_function = kernels::GateFunction::kGeluTanh;
   config.embedding_scale = std::sqrt(static_cast<float>(config.hidden));
   SLUICE_TRY(config.attention_scale, read_attention_scale(metadata, 46, config));
-  SLUICE_TRY(const double score_cap, metadata.get_positive_or("attn_logit_softcapping", 50));
-  SLUICE_TRY(const double logit_cap, metadata.get_positive_or("final_logit_softcapping", 30));
+  // In config.json, nothing is no cap: the reader knows what an absent key means.
+  const bool gguf = checkpoint.kind() == CheckpointKind::kGguf;
+  SLUICE_TRY(const double score_cap,
+             read_soft_cap(metadata, "attn_logit_softcapping", gguf ? 50 : 0));
+  SLUICE_TRY(const double logit_cap,
+             read_soft_cap(metadata, "final_logit_softcapping", gguf ? 30 : 0));
   config.attention_soft_cap = static_cast<float>(score_cap);
   config.logit_soft_cap = static_cast<float>(logit_cap);
   return read_window_pattern(checkpoint, 2, config);

@@ -17,10 +17,8 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
   config.gate_function = kernels::GateFunction::kGeluTanh;
   config.embedding_scale = std::sqrt(static_cast<float>(config.hidden));
   SLUICE_TRY(config.attention_scale, read_attention_scale(metadata, 62, config));
-  if (metadata.has("final_logit_softcapping")) {
-    SLUICE_TRY(const double cap, metadata.get_positive_or("final_logit_softcapping", 30));
-    config.logit_soft_cap = static_cast<float>(cap);
-  }
+  SLUICE_TRY(const double cap, read_soft_cap(metadata, "final_logit_softcapping", 0));
+  config.logit_soft_cap = static_cast<float>(cap);
   SLUICE_TRY(const double local_base, read_freq_base(metadata, "rope.freq_base_swa"));
   kernels::RopeParams local;
   local.rotary_dim = config.ropes.front().rotary_dim;

@@ -23,26 +23,24 @@ int32_t max_expert_rows(const ModelConfig& config, int32_t tokens) {
   return pairs + std::min(pairs, config.moe.num_experts) * (kernels::kActivationRows - 1);
 }
 
-// Where each (token, choice) pair's row is, and which token each row is of; experts in order of id.
-// Returns the number of rows.
+// Where each (token, choice) pair's row is; experts in order of id. Returns how many have rows.
 int32_t place_rows(const MoeConfig& moe, int32_t num_tokens, const MlpBuffers& buffers) {
   std::fill_n(buffers.count, moe.num_experts, 0);
   const int32_t pairs = num_tokens * moe.top_k;
   for (int32_t i = 0; i < pairs; ++i) ++buffers.count[buffers.ids[i]];
   int32_t num_rows = 0;
+  int32_t num_chosen = 0;
   for (int32_t e = 0; e < moe.num_experts; ++e) {
     buffers.first[e] = num_rows;
+    if (buffers.count[e] > 0) buffers.chosen[num_chosen++] = e;
     num_rows += static_cast<int32_t>(align_up(buffers.count[e], kernels::kActivationRows));
     buffers.count[e] = 0;
   }
-  std::fill_n(buffers.source, num_rows, 0);  // padding rows repeat token 0 and are never read
   for (int32_t i = 0; i < pairs; ++i) {
     const int32_t expert = buffers.ids[i];
-    const int32_t row = buffers.first[expert] + buffers.count[expert]++;
-    buffers.rows[i] = row;
-    buffers.source[row] = i / moe.top_k;
+    buffers.rows[i] = buffers.first[expert] + buffers.count[expert]++;
   }
-  return num_rows;
+  return num_chosen;
 }
 
 }  // namespace
@@ -85,7 +83,30 @@ Expected<MlpBlock> MlpBlock::load(const ModelConfig& config,
     SLUICE_TRY_VOID(add({{part("ffn_gate_exps", ffn), part("ffn_up_exps", ffn)}},
                         {{part("ffn_down_exps", hidden)}}));
   }
+  block.grouped_gate_up_ = group_experts(block.experts_, &Pair::gate_up, ffn);
+  block.grouped_down_ = group_experts(block.experts_, &Pair::down, hidden);
   return block;
+}
+
+MlpBlock::GroupedByFormat MlpBlock::group_experts(const std::vector<Pair>& experts,
+                                                  Projection Pair::* projection,
+                                                  int64_t part_width) {
+  GroupedByFormat grouped;
+  for (const Pair& pair : experts) {
+    const Projection& matrices = pair.*projection;
+    for (size_t i = 0; i < matrices.weights().size(); ++i) {
+      grouped[static_cast<size_t>(matrices.format(i))].matrices.push_back(
+          {.weight = &matrices.weight(i),
+           .bias = matrices.bias(i),
+           .column = static_cast<int64_t>(i) * part_width});
+    }
+  }
+  for (Grouped& group : grouped) {
+    // A checkpoint has the experts of a layer in one tensor, or all of them as floats.
+    CHECK_EQ(group.matrices.size() % experts.size(), 0U);
+    group.per_expert = static_cast<int32_t>(group.matrices.size() / experts.size());
+  }
+  return grouped;
 }
 
 MlpBuffers MlpBlock::layout(const ModelConfig& config,
@@ -118,10 +139,9 @@ MlpBuffers MlpBlock::layout(const ModelConfig& config,
   buffers.weights = arena.take_floats(pairs);
   buffers.ids = take_ints(pairs);
   buffers.rows = take_ints(pairs);
-  buffers.source = take_ints(buffers.max_rows);
   buffers.first = take_ints(config.moe.num_experts);
   buffers.count = take_ints(config.moe.num_experts);
-  buffers.gathered = arena.take_floats(int64_t{buffers.max_rows} * config.hidden);
+  buffers.chosen = take_ints(config.moe.num_experts);
   buffers.output = arena.take_floats(int64_t{buffers.max_rows} * config.hidden);
   buffers.router_in = LinearInput(routers, tokens, arena);
   buffers.expert_in = LinearInput(gate_up, buffers.max_rows, arena);
@@ -174,17 +194,26 @@ void MlpBlock::forward_experts(const ForwardContext& context,
                       .normalize = moe.normalize,
                       .ids = buffers.ids,
                       .weights = buffers.weights});
-  const int32_t num_rows = place_rows(moe, num_tokens, buffers);
-  kernels::gather_rows(exec,
-                       {.x = x,
-                        .x_stride = x_stride,
-                        .n = config.hidden,
-                        .indices = {buffers.source, static_cast<size_t>(num_rows)},
-                        .out = buffers.gathered,
-                        .out_stride = hidden});
-  for (size_t e = 0; e < experts_.size(); ++e) {
-    if (buffers.count[e] > 0) forward_expert(context, config, e, buffers);
-  }
+  const int32_t num_chosen = place_rows(moe, num_tokens, buffers);
+  const std::span<const int32_t> rows(
+      buffers.rows, static_cast<size_t>(num_tokens) * static_cast<size_t>(moe.top_k));
+  buffers.expert_in.fill_for(experts_.front().gate_up, [&](const kernels::Activations& in) {
+    kernels::quantize_activations(
+        exec, {.x = x, .x_stride = x_stride, .out = in, .rows = rows, .repeat = moe.top_k});
+  });
+  const int64_t ffn = moe.ffn_hidden;
+  run_experts(
+      exec, grouped_gate_up_, buffers.expert_in, buffers, num_chosen, {buffers.gate_up, 2 * ffn});
+  buffers.down_in.fill_for(experts_.front().down, [&](const kernels::Activations& in) {
+    kernels::gate_mul(exec,
+                      {.gate = buffers.gate_up,
+                       .up = buffers.gate_up + ffn,
+                       .stride = 2 * ffn,
+                       .function = config.gate_function,
+                       .out = in,
+                       .rows = rows});
+  });
+  run_experts(exec, grouped_down_, buffers.down_in, buffers, num_chosen, {buffers.output, hidden});
   kernels::moe_combine(exec,
                        {.y = buffers.output,
                         .y_stride = hidden,
@@ -198,30 +227,24 @@ void MlpBlock::forward_experts(const ForwardContext& context,
                         .x_stride = out.stride});
 }
 
-// One expert over its rows.
-void MlpBlock::forward_expert(const ForwardContext& context,
-                              const ModelConfig& config,
-                              size_t expert,
-                              const MlpBuffers& buffers) const {
-  const kernels::ExecContext& exec = context.exec;
-  const Pair& pair = experts_[expert];
-  const int64_t ffn = config.moe.ffn_hidden;
-  const int32_t first = buffers.first[expert];
-  const int32_t count = buffers.count[expert];
-  const LinearInput in = buffers.expert_in.rows(first, count);
-  in.quantize(exec, pair.gate_up, buffers.gathered + first * int64_t{config.hidden}, config.hidden);
-  float* gate = buffers.gate_up + first * 2 * ffn;
-  float* up = gate + ffn;
-  const std::array<ProjectionOutput, 2> gate_up_out = {{{gate, 2 * ffn}, {up, 2 * ffn}}};
-  project(exec, pair.gate_up, in, gate_up_out, kernels::Epilogue::kStore);
-  const LinearInput down_in = buffers.down_in.rows(first, count);
-  down_in.fill_for(pair.down, [&](const kernels::Activations& rows) {
-    kernels::gate_mul(
-        exec,
-        {.gate = gate, .up = up, .stride = 2 * ffn, .function = config.gate_function, .out = rows});
-  });
-  const ProjectionOutput out = {buffers.output + first * int64_t{config.hidden}, config.hidden};
-  project(exec, pair.down, down_in, {&out, 1}, kernels::Epilogue::kStore);
+void MlpBlock::run_experts(const kernels::ExecContext& exec,
+                           const GroupedByFormat& grouped,
+                           const LinearInput& in,
+                           const MlpBuffers& buffers,
+                           int32_t num_chosen,
+                           ProjectionOutput out) {
+  for (size_t i = 0; i < grouped.size(); ++i) {
+    if (grouped[i].matrices.empty()) continue;
+    kernels::linear_experts(exec,
+                            {.x = in.in(static_cast<kernels::ActivationFormat>(i)),
+                             .matrices = grouped[i].matrices,
+                             .matrices_per_expert = grouped[i].per_expert,
+                             .experts = {buffers.chosen, static_cast<size_t>(num_chosen)},
+                             .first = buffers.first,
+                             .count = buffers.count,
+                             .out = out.data,
+                             .out_stride = out.stride});
+  }
 }
 
 }  // namespace sluice

@@ -3,12 +3,14 @@
 // them such a pair.
 #pragma once
 
+#include <array>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "engine/models/blocks.h"
 #include "engine/models/model.h"
+#include "kernels/moe.h"
 
 namespace sluice {
 
@@ -22,10 +24,9 @@ struct MlpBuffers {
   float* weights = nullptr;   // [tokens, top_k]
   int32_t* ids = nullptr;     // [tokens, top_k]
   int32_t* rows = nullptr;    // [tokens, top_k]
-  int32_t* source = nullptr;  // [rows] token
   int32_t* first = nullptr;   // [experts] row
   int32_t* count = nullptr;   // [experts] rows
-  float* gathered = nullptr;  // [rows, hidden]
+  int32_t* chosen = nullptr;  // [experts] those with rows, ascending
   float* output = nullptr;    // [rows, hidden]
   LinearInput router_in;
   LinearInput expert_in;
@@ -33,6 +34,11 @@ struct MlpBuffers {
 
 class MlpBlock {
  public:
+  // Moves alone: the groups below point into the experts.
+  MlpBlock() = default;
+  MlpBlock(MlpBlock&&) noexcept = default;
+  MlpBlock& operator=(MlpBlock&&) noexcept = default;
+
   static Expected<MlpBlock> load(const ModelConfig& config,
                                  int32_t layer,
                                  int32_t activation_bits,
@@ -69,13 +75,28 @@ class MlpBlock {
     Projection down;
   };
 
-  void forward_expert(const ForwardContext& context,
-                      const ModelConfig& config,
-                      size_t expert,
-                      const MlpBuffers& buffers) const;
+  // One kind of matrix of all experts, by the activations it takes: [experts, of each].
+  struct Grouped {
+    std::vector<kernels::ExpertMatrix> matrices;
+    int32_t per_expert = 0;
+  };
+  using GroupedByFormat = std::array<Grouped, kNumActivationFormats>;
+
+  static GroupedByFormat group_experts(const std::vector<Pair>& experts,
+                                       Projection Pair::* projection,
+                                       int64_t part_width);
+  // The chosen experts' matrices over their rows.
+  static void run_experts(const kernels::ExecContext& exec,
+                          const GroupedByFormat& grouped,
+                          const LinearInput& in,
+                          const MlpBuffers& buffers,
+                          int32_t num_chosen,
+                          ProjectionOutput out);
 
   Projection router_;
   std::vector<Pair> experts_;  // exactly one in a dense block
+  GroupedByFormat grouped_gate_up_;
+  GroupedByFormat grouped_down_;
 };
 
 }  // namespace sluice

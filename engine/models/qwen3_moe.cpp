@@ -18,7 +18,11 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
                           std::to_string(every != 1 ? every : 0),
                           "experts in every layer");
   }
-  return read_optional_window(checkpoint, config);
+  SLUICE_TRY(const bool windowed, metadata.get_bool_or("use_sliding_window", false));
+  if (!windowed) return {};
+  SLUICE_TRY(const int32_t window, metadata.get_count("attention.sliding_window", 1 << 27));
+  for (LayerConfig& layer : config.layers) layer.window = window;  // all of them, unlike Qwen3
+  return {};
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
         rotated.empty() ? (i + 1) % static_cast<size_t>(period) != 0 : rotated[i] != 0;
     if (!rotates) config.layers[i].rope = -1;
   }
-  return {};
+  return read_optional_window(checkpoint, config);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "engine/weights/compressed_tensors.h"
 #include "engine/weights/gguf_parse.h"
+#include "engine/weights/hf_defaults.h"
 
 namespace sluice {
 namespace {
@@ -64,6 +65,8 @@ constexpr Row kRopeRows[] = {
     {"rope.scaling.original_context_length", {"original_max_position_embeddings", nullptr}},
     {"rope.scaling.yarn_beta_fast", {"beta_fast", nullptr}},
     {"rope.scaling.yarn_beta_slow", {"beta_slow", nullptr}},
+    {"rope.scaling.mscale", {"mscale", nullptr}},
+    {"rope.scaling.mscale_all_dim", {"mscale_all_dim", nullptr}},
     {"rope.scaling.truncate", {"truncate", nullptr}},
     {"rope.scaling.attention_factor", {"attention_factor", nullptr}},
     {"rope.scaling.attn_factor", {"attention_factor", nullptr}},
@@ -133,6 +136,13 @@ void take_layer_types(const Json& config, Metadata& metadata) {
     sliding.push_back(i >= first->get<uint64_t>() ? 1 : 0);
   }
   metadata.set("attention.sliding_layers", "max_window_layers", std::move(sliding));
+}
+
+// Early Phi-3 files have other names for LongRoPE.
+void rename_early_longrope(const std::string& model_type, Metadata& metadata) {
+  const Expected<std::string> type = metadata.get_string("rope.scaling.type");
+  if (model_type != "phi3" || !type || (*type != "su" && *type != "yarn")) return;
+  metadata.set("rope.scaling.type", "rope_scaling.type", std::string("longrope"));
 }
 
 void take_rope(const Json& config, Metadata& metadata) {
@@ -236,6 +246,9 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
   result.model_type = type->get<std::string>();
   if (result.model_type.size() > 100)
     return fail("model_type", sluice::quoted(result.model_type), "a name");
+  // Gemma and SmolLM3 share the embedding where nothing is said.
+  result.tied_embeddings = result.model_type.starts_with("gemma") || result.model_type == "smollm3";
+  SLUICE_TRY_VOID(check_unsupported(config, result.model_type, file_name));
   for (const Json* object : {&root, &config}) {
     // compression_config is the older name.
     for (const char* key : {"quantization_config", "compression_config"}) {
@@ -251,6 +264,8 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
   take_rows(config, kRows, "", result.metadata);
   take_layer_types(config, result.metadata);
   take_rope(config, result.metadata);
+  rename_early_longrope(result.model_type, result.metadata);
+  take_defaults(result.model_type, config, result.metadata);
   SLUICE_TRY_VOID(take_derived(config, result.metadata));
   return result;
 }

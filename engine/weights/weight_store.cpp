@@ -13,6 +13,9 @@
 namespace sluice {
 namespace {
 
+// Files that take seconds, and a part of the memory that matters.
+constexpr int64_t kLarge = 512 << 20;
+
 // Rows of the last dimension, whatever dimensions are above it.
 int64_t num_rows(const CheckpointTensor& tensor) {
   return static_cast<int64_t>(tensor.dims[1] * tensor.dims[2] * tensor.dims[3]);
@@ -165,7 +168,7 @@ Expected<PackedWeight> WeightStore::matrix(const std::string& name,
                           k,
                           dst,
                           scales));
-  advise_read(source);
+  if (checkpoint_.file_bytes() >= kLarge) advise_read(source);
   note_content(name, hash);
   report_progress();
   weight.data = dst;
@@ -201,9 +204,8 @@ void WeightStore::note_content(std::string_view name, uint64_t hash) {
   content_hash_ = XXH3_64bits_withSeed(name.data(), name.size(), content_hash_ ^ hash);
 }
 
-// Every tenth of a model that takes seconds.
+// Every tenth of a large model.
 void WeightStore::report_progress() {
-  constexpr int64_t kLarge = 512 << 20;
   const auto total = static_cast<int64_t>(arena_.span().size());
   if (total < kLarge || packed_bytes_ < next_report_) return;
   next_report_ = packed_bytes_ + total / 10;

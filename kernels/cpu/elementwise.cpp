@@ -28,7 +28,10 @@ void embedding(const ExecContext& ctx, const EmbeddingArgs& args) {
 void gate_mul(const ExecContext& ctx, const GateMulArgs& args) {
   DCHECK(args.out.k >= 1 && args.stride >= args.out.k);
   const SimdTable& simd = simd_table(ctx.isa);
-  ctx.pool->parallel_for(args.out.num_rows, [&](int64_t row, int32_t) {
+  const bool all = args.rows.data() == nullptr;
+  const int64_t count = all ? args.out.num_rows : static_cast<int64_t>(args.rows.size());
+  ctx.pool->parallel_for(count, [&](int64_t i, int32_t) {
+    const int64_t row = all ? i : args.rows[static_cast<size_t>(i)];
     simd.gate_mul_row(args.function,
                       args.gate + row * args.stride,
                       args.up + row * args.stride,

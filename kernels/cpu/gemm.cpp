@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts a linear layer into tiles for the pool. How it is cut never shows in the results.
+// Cuts linear layers into tiles for the pool. How they are cut never shows in the results.
 #include "kernels/gemm.h"
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/runtime.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/moe.h"
 
 namespace sluice::kernels::cpu {
 namespace {
@@ -15,79 +16,106 @@ namespace {
 // Rows of activations per tile of work: their codes and scales fit L2 beside a weight tile.
 constexpr int32_t kRowBlock = 64;
 static_assert(kRowBlock % kActivationRows == 0);
-// Pieces per thread and weight that the work is cut into, so that a worker which loses its core
-// for a while holds back little.
+// Pieces per thread that the work is cut into, so that a worker which loses its core for a while
+// holds back little. Matrices that are many pieces by themselves are claimed several at a time.
 constexpr int64_t kPiecesPerThread = 4;
+constexpr int64_t kClaimsPerThread = 16;
 
-struct Cut {
-  int64_t row_blocks;
-  int64_t tiles_per_piece;
+// One matrix over its rows.
+struct Job {
+  Activations x;
+  RowGroup group;
+  Epilogue epilogue;
+
+  [[nodiscard]] int64_t num_tiles() const { return ceil_div(group.weight->n, kRowTile); }
+
+  [[nodiscard]] int64_t row_blocks() const { return ceil_div(x.num_rows, kRowBlock); }
+
+  // Pieces of so many tiles, each for every row block.
+  [[nodiscard]] int64_t num_items(int64_t tiles_per_piece) const {
+    return ceil_div(num_tiles(), tiles_per_piece) * row_blocks();
+  }
 };
 
-int64_t num_tiles(const RowGroup& group) { return ceil_div(group.weight->n, kRowTile); }
-
-Cut cut_work(const LinearArgs& args, int32_t num_threads) {
-  int64_t tiles = 0;
-  for (const RowGroup& group : args.groups) tiles += num_tiles(group);
-  const int64_t row_blocks = ceil_div(args.x.num_rows, kRowBlock);
-  const int64_t pieces = std::max<int64_t>(1, kPiecesPerThread * num_threads / row_blocks);
-  return {.row_blocks = row_blocks, .tiles_per_piece = std::max<int64_t>(1, tiles / pieces)};
-}
-
-LinearBlock make_block(const LinearArgs& args,
-                       const RowGroup& group,
-                       int64_t piece,
-                       int64_t row_block,
-                       const Cut& cut) {
+// Row blocks vary fastest: a weight piece is read from memory once.
+LinearBlock make_block(const Job& job, int64_t item, int64_t tiles_per_piece) {
+  const RowGroup& group = job.group;
   const PackedWeight& weight = *group.weight;
   const int64_t groups = ceil_div(weight.k, kQuantGroup);
   const int64_t tile_bytes = packed_tile_bytes(weight.format, weight.k);
-  const int64_t tile = piece * cut.tiles_per_piece;
-  const int64_t tiles = std::min(cut.tiles_per_piece, num_tiles(group) - tile);
+  const int64_t tile = item / job.row_blocks() * tiles_per_piece;
+  const int64_t tiles = std::min(tiles_per_piece, job.num_tiles() - tile);
   const int64_t column = tile * kRowTile;
-  const int64_t row = row_block * kRowBlock;
+  const int64_t row = item % job.row_blocks() * kRowBlock;
   return {
       .format = weight.format,
-      .activation = args.x.format,
-      .add = args.epilogue == Epilogue::kAdd,
+      .activation = job.x.format,
+      .add = job.epilogue == Epilogue::kAdd,
       .num_tiles = static_cast<int32_t>(tiles),
       .num_columns = static_cast<int32_t>(std::min<int64_t>(tiles * kRowTile, weight.n - column)),
-      .num_rows = static_cast<int32_t>(std::min<int64_t>(kRowBlock, args.x.num_rows - row)),
+      .num_rows = static_cast<int32_t>(std::min<int64_t>(kRowBlock, job.x.num_rows - row)),
       .num_groups = static_cast<int32_t>(groups),
       .weight = weight.data + tile * tile_bytes,
       .tile_bytes = tile_bytes,
-      .x = quantized_row(args.x, row).codes,
+      .x = quantized_row(job.x, row).codes,
       .bias = group.bias == nullptr ? nullptr : group.bias + column,
       .out = group.out + row * group.out_stride + column,
       .out_stride = group.out_stride};
 }
 
+// Runs job_at(0), job_at(1), ... to num_jobs, which may share inputs but no outputs.
+template <typename JobAt>
+void run_jobs(const ExecContext& ctx, int64_t num_jobs, const JobAt& job_at) {
+  const int64_t threads = ctx.pool->num_threads();
+  int64_t work = 0;  // tiles times row blocks
+  for (int64_t i = 0; i < num_jobs; ++i) {
+    const Job job = job_at(i);
+    CHECK_EQ(job.group.weight->k, job.x.k);
+    CHECK(job.x.format == ActivationFormat::kFloat ||
+          format_info(job.group.weight->format).is_integer);
+    CHECK_EQ(job.group.weight->format == WeightFormat::kInt8Channel,
+             job.x.format == ActivationFormat::kInt8Token);
+    work += job.num_tiles() * job.row_blocks();
+  }
+  const int64_t tiles_per_piece = std::max<int64_t>(1, work / (kPiecesPerThread * threads));
+  int64_t num_items = 0;
+  for (int64_t i = 0; i < num_jobs; ++i) num_items += job_at(i).num_items(tiles_per_piece);
+  const int64_t chunk = std::max<int64_t>(1, num_items / (kClaimsPerThread * threads));
+  const SimdTable& simd = simd_table(ctx.isa);
+  ctx.pool->parallel_for_chunked(num_items, chunk, [&](int64_t begin, int64_t end, int32_t) {
+    int64_t first = 0;  // of job i's items
+    for (int64_t i = 0; i < num_jobs && first < end; ++i) {
+      const Job job = job_at(i);
+      const int64_t next = first + job.num_items(tiles_per_piece);
+      for (int64_t item = std::max(begin, first); item < std::min(end, next); ++item) {
+        simd.linear(make_block(job, item - first, tiles_per_piece));
+      }
+      first = next;
+    }
+  });
+}
+
 }  // namespace
 
 void linear(const ExecContext& ctx, const LinearArgs& args) {
-  if (args.x.num_rows == 0) return;
-  const Cut cut = cut_work(args, ctx.pool->num_threads());
-  int64_t pieces = 0;
-  for (const RowGroup& group : args.groups) {
-    CHECK_EQ(group.weight->k, args.x.k);
-    CHECK(args.x.format == ActivationFormat::kFloat ||
-          format_info(group.weight->format).is_integer);
-    CHECK_EQ(group.weight->format == WeightFormat::kInt8Channel,
-             args.x.format == ActivationFormat::kInt8Token);
-    pieces += ceil_div(num_tiles(group), cut.tiles_per_piece);
-  }
-  const SimdTable& simd = simd_table(ctx.isa);
-  // Row blocks vary fastest: a weight piece is read from memory once.
-  ctx.pool->parallel_for(pieces * cut.row_blocks, [&](int64_t index, int32_t) {
-    int64_t piece = index / cut.row_blocks;
-    for (const RowGroup& group : args.groups) {
-      const int64_t here = ceil_div(num_tiles(group), cut.tiles_per_piece);
-      if (piece < here) {
-        simd.linear(make_block(args, group, piece, index % cut.row_blocks, cut));
-        return;
-      }
-      piece -= here;
-    }
+  run_jobs(ctx, static_cast<int64_t>(args.groups.size()), [&](int64_t i) {
+    return Job{
+        .x = args.x, .group = args.groups[static_cast<size_t>(i)], .epilogue = args.epilogue};
+  });
+}
+
+void linear_experts(const ExecContext& ctx, const LinearExpertsArgs& args) {
+  const int64_t each = args.matrices_per_expert;
+  run_jobs(ctx, static_cast<int64_t>(args.experts.size()) * each, [&](int64_t i) {
+    const int32_t expert = args.experts[static_cast<size_t>(i / each)];
+    const ExpertMatrix& matrix = args.matrices[static_cast<size_t>(expert * each + i % each)];
+    const int32_t first = args.first[expert];
+    return Job{.x = activation_rows(args.x, first, args.count[expert]),
+               .group = {.weight = matrix.weight,
+                         .out = args.out + first * args.out_stride + matrix.column,
+                         .out_stride = args.out_stride,
+                         .bias = matrix.bias},
+               .epilogue = Epilogue::kStore};
   });
 }
 

@@ -63,6 +63,15 @@ ActivationGroup activation_group(const Activations& activations, int64_t row, in
           .half_sum = reinterpret_cast<int32_t*>(tail) + 3 * kActivationRows + lane};
 }
 
+Activations activation_rows(const Activations& activations, int64_t first_row, int32_t num_rows) {
+  DCHECK(first_row % kActivationRows == 0);
+  Activations part = activations;
+  part.num_rows = num_rows;
+  part.data = static_cast<std::byte*>(part.data) +
+              activation_bytes(activations.format, first_row, activations.k);
+  return part;
+}
+
 ActivationFormat activation_format(WeightFormat weight, int32_t activation_bits) {
   if (weight == WeightFormat::kInt8Channel) return ActivationFormat::kInt8Token;
   if (!format_info(weight).is_integer) return ActivationFormat::kFloat;
@@ -109,12 +118,16 @@ int64_t rows_per_claim(int64_t num_rows) {
 void quantize_activations(const ExecContext& ctx, const QuantizeArgs& args) {
   DCHECK(args.out.k >= 1 && args.x_stride >= args.out.k);
   const SimdTable& simd = simd_table(ctx.isa);
+  const bool all = args.rows.data() == nullptr;
+  const int64_t count = all ? args.out.num_rows : static_cast<int64_t>(args.rows.size());
   const auto rows = [&](int64_t begin, int64_t end, int32_t) {
-    for (int64_t row = begin; row < end; ++row) {
-      simd.quantize_row(args.x + row * args.x_stride, quantized_row(args.out, row));
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t from = all ? i : i / args.repeat;
+      const int64_t to = all ? i : args.rows[static_cast<size_t>(i)];
+      simd.quantize_row(args.x + from * args.x_stride, quantized_row(args.out, to));
     }
   };
-  ctx.pool->parallel_for_chunked(args.out.num_rows, rows_per_claim(args.out.num_rows), rows);
+  ctx.pool->parallel_for_chunked(count, rows_per_claim(count), rows);
 }
 
 }  // namespace cpu

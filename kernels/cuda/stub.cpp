@@ -26,6 +26,9 @@ void add_rows(const ExecContext&, const AddRowsArgs&) { not_built("cuda add_rows
 void scale_rows(const ExecContext&, const ScaleRowsArgs&) { not_built("cuda scale_rows: not built"); }
 void head_norm(const ExecContext&, const HeadNormArgs&) { not_built("cuda head_norm: not built"); }
 void moe_route(const ExecContext&, const MoeRouteArgs&) { not_built("cuda moe_route: not built"); }
+void linear_experts(const ExecContext&, const LinearExpertsArgs&) {
+  not_built("cuda linear_experts: not built");
+}
 void moe_combine(const ExecContext&, const MoeCombineArgs&) { not_built("cuda moe_combine: not built"); }
 void gather_rows(const ExecContext&, const GatherRowsArgs&) { not_built("cuda gather_rows: not built"); }
 void sample(const ExecContext&, const SampleArgs&) { not_built("cuda sample: not built"); }

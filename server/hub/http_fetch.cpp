@@ -7,10 +7,12 @@
 #include <boost/beast/http/basic_parser.hpp>
 #include <boost/beast/http/error.hpp>
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <span>
 
+#include "server/hub/proxy.h"
 #include "server/load/transport.h"
 
 namespace sluice::hub {
@@ -186,10 +188,18 @@ class Exchange final : load::TransportEvents {
   std::optional<std::string> failure_;
 };
 
-std::string request_text(const HttpRequest& request, const Target& target) {
-  std::string text = request.method + " " + target.path +
+// Without TLS, a proxy is asked for the whole URL and given its own authorization.
+std::string request_text(const HttpRequest& request,
+                         const Target& target,
+                         const std::optional<load::Proxy>& proxy) {
+  const bool asks_proxy = proxy && !target.address.tls;
+  std::string text = request.method + " " +
+                     (asks_proxy ? "http://" + target.address.authority() : "") + target.path +
                      " HTTP/1.1\r\nHost: " + target.address.authority() +
                      "\r\nUser-Agent: sluice\r\nAccept-Encoding: identity\r\nConnection: close\r\n";
+  if (asks_proxy && !proxy->authorization.empty()) {
+    text += "Proxy-Authorization: " + proxy->authorization + "\r\n";
+  }
   for (const auto& [name, value] : request.headers) text += name + ": " + value + "\r\n";
   return text + "\r\n";
 }
@@ -207,22 +217,29 @@ Expected<HttpHead> http_fetch(const HttpRequest& request, HttpSink& sink) {
     return make_error(ErrorCode::kInvalidArgument,
                       request.url + ": must look like https://host/path");
   }
+  const auto proxy = proxy_for(target->address, [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  });
+  if (!proxy) return tl::unexpected(proxy.error());
   boost::asio::io_context loop;
-  auto factory =
-      load::create_transport_factory(loop, target->address, load::Verification::kCertificate);
+  auto factory = load::create_transport_factory(
+      loop, target->address, load::Verification::kCertificate, *proxy);
+  const std::string way =
+      *proxy ? " (by the proxy " + (*proxy)->host + ":" + (*proxy)->port + ")" : "";
   if (!factory) {
-    return make_error(ErrorCode::kUnavailable, request.url + ": " + factory.error().message);
+    return make_error(ErrorCode::kUnavailable, request.url + ": " + factory.error().message + way);
   }
   AnswerParser parser(sink, request.method == "HEAD");
   std::optional<std::string> failure;
   {
-    Exchange exchange(loop, **factory, request_text(request, *target), parser);
+    Exchange exchange(loop, **factory, request_text(request, *target, *proxy), parser);
     exchange.start();
     loop.run();
     failure = exchange.failure();
   }
   if (parser.refusal) return tl::unexpected(std::move(*parser.refusal));
-  if (failure) return make_error(ErrorCode::kUnavailable, request.url + ": " + *failure);
+  if (failure) return make_error(ErrorCode::kUnavailable, request.url + ": " + *failure + way);
   return std::move(parser.head);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One HTTP/1.1 request and its answer, on the calling thread: a download has nothing else to do.
-// Plain or TLS; a connection serves one request.
+// Plain or TLS, through the proxy that the environment names; a connection serves one request.
 #pragma once
 
 #include <chrono>

@@ -71,6 +71,16 @@ class PlainFactory final : public TransportFactory {
   Endpoints endpoints_;
 };
 
+std::string tunnel_request(const ServerAddress& server, const Proxy& proxy) {
+  const bool is_v6 = server.host.find(':') != std::string::npos;
+  const std::string place = (is_v6 ? "[" + server.host + "]" : server.host) + ":" + server.port;
+  std::string text = "CONNECT " + place + " HTTP/1.1\r\nHost: " + place + "\r\n";
+  if (!proxy.authorization.empty()) {
+    text += "Proxy-Authorization: " + proxy.authorization + "\r\n";
+  }
+  return text + "\r\n";
+}
+
 }  // namespace
 
 std::unique_ptr<TransportFactory> create_plain_factory(boost::asio::io_context& loop,
@@ -121,20 +131,28 @@ Expected<ServerAddress> parse_base_url(const std::string& url) {
   return address;
 }
 
-Expected<std::unique_ptr<TransportFactory>> create_transport_factory(boost::asio::io_context& loop,
-                                                                     const ServerAddress& address,
-                                                                     Verification verification) {
+Expected<std::unique_ptr<TransportFactory>> create_transport_factory(
+    boost::asio::io_context& loop,
+    const ServerAddress& address,
+    Verification verification,
+    const std::optional<Proxy>& proxy) {
   error_code error;
   tcp::resolver resolver(loop);
-  const auto found = resolver.resolve(address.host, address.port, error);
+  const std::string& host = proxy ? proxy->host : address.host;
+  const auto found = resolver.resolve(host, proxy ? proxy->port : address.port, error);
   if (error || found.empty()) {
     return make_error(ErrorCode::kUnavailable,
-                      "the server's name " + address.host + " has no address: " + error.message());
+                      std::string(proxy ? "the proxy's name " : "the server's name ") + host +
+                          " has no address: " + error.message());
   }
   Endpoints endpoints;
   for (const auto& entry : found) endpoints.push_back(entry.endpoint());
   if (address.tls) {
-    return create_tls_factory(loop, std::move(endpoints), address.host, verification);
+    return create_tls_factory(loop,
+                              std::move(endpoints),
+                              address.host,
+                              verification,
+                              proxy ? tunnel_request(address, *proxy) : std::string());
   }
   return create_plain_factory(loop, std::move(endpoints));
 }

@@ -6,6 +6,7 @@
 #include <boost/system/error_code.hpp>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -65,6 +66,13 @@ struct ServerAddress {
 // http://host:port/path or https://...
 Expected<ServerAddress> parse_base_url(const std::string& url);
 
+// An HTTP proxy: TLS goes through a tunnel that CONNECT opens.
+struct Proxy {
+  std::string host;
+  std::string port;
+  std::string authorization;  // of Proxy-Authorization; empty: none
+};
+
 // Makes transports to one server, whose name was looked up once.
 class TransportFactory {
  public:
@@ -74,9 +82,12 @@ class TransportFactory {
 
 enum class Verification : uint8_t { kCertificate, kNone };
 
-// kUnavailable: the host has no address. The loop outlives the factory.
-Expected<std::unique_ptr<TransportFactory>> create_transport_factory(boost::asio::io_context& loop,
-                                                                     const ServerAddress& address,
-                                                                     Verification verification);
+// kUnavailable: the host (or the proxy) has no address. The loop outlives the factory. Through a
+// proxy, a plain transport speaks to the proxy itself: what is written names the whole URL.
+Expected<std::unique_ptr<TransportFactory>> create_transport_factory(
+    boost::asio::io_context& loop,
+    const ServerAddress& address,
+    Verification verification,
+    const std::optional<Proxy>& proxy = std::nullopt);
 
 }  // namespace sluice::load

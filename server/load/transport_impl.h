@@ -15,9 +15,11 @@ using Endpoints = std::vector<boost::asio::ip::tcp::endpoint>;
 
 std::unique_ptr<TransportFactory> create_plain_factory(boost::asio::io_context& loop,
                                                        Endpoints endpoints);
+// `tunnel_request`: for a proxy at the endpoints, before the handshake; empty: none.
 Expected<std::unique_ptr<TransportFactory>> create_tls_factory(boost::asio::io_context& loop,
                                                                Endpoints endpoints,
                                                                const std::string& host,
-                                                               Verification verification);
+                                                               Verification verification,
+                                                               std::string tunnel_request);
 
 }  // namespace sluice::load

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // TLS, and the one place where Asio's non-template TLS code is compiled.
+#include <algorithm>
+#include <array>
 #include <boost/asio/ssl/host_name_verification.hpp>
 #include <boost/asio/ssl/impl/src.hpp>
 #include <boost/asio/ssl/stream.hpp>
@@ -22,7 +24,11 @@ struct TlsTarget {
   Endpoints endpoints;
   std::string host;
   Verification verification = Verification::kCertificate;
+  std::string tunnel_request;  // for a proxy; empty: none
 };
+
+// More than a proxy has to say before the tunnel stands.
+constexpr size_t kMaxTunnelAnswer = 16 << 10;
 
 class TlsTransport final : public Transport {
  public:
@@ -39,7 +45,8 @@ class TlsTransport final : public Transport {
                                                                      /*in_handshake=*/false);
                                  error_code ignored;
                                  stream_.lowest_layer().set_option(tcp::no_delay(true), ignored);
-                                 handshake();
+                                 if (target_.tunnel_request.empty()) return handshake();
+                                 open_tunnel();
                                });
   }
 
@@ -66,6 +73,44 @@ class TlsTransport final : public Transport {
  private:
   std::shared_ptr<TlsTransport> shared() {
     return std::static_pointer_cast<TlsTransport>(shared_from_this());
+  }
+
+  void open_tunnel() {
+    boost::asio::async_write(stream_.next_layer(),
+                             boost::asio::buffer(target_.tunnel_request),
+                             [self = shared(), this](error_code error, size_t) {
+                               if (events_ == nullptr) return;
+                               if (error) return tunnel_failed(error.message());
+                               read_tunnel_answer();
+                             });
+  }
+
+  // The server says nothing before the handshake, so what comes is the proxy's answer alone.
+  void read_tunnel_answer() {
+    stream_.next_layer().async_read_some(boost::asio::buffer(tunnel_buffer_),
+                                         [self = shared(), this](error_code error, size_t size) {
+                                           if (events_ == nullptr) return;
+                                           if (error) return tunnel_failed(error.message());
+                                           tunnel_answer_.append(tunnel_buffer_.data(), size);
+                                           if (tunnel_answer_.find("\r\n\r\n") != std::string::npos)
+                                             return check_tunnel_answer();
+                                           if (tunnel_answer_.size() > kMaxTunnelAnswer)
+                                             return tunnel_failed("too long an answer");
+                                           read_tunnel_answer();
+                                         });
+  }
+
+  // "HTTP/1.1 200 Connection established", or any other 2xx.
+  void check_tunnel_answer() {
+    constexpr size_t kStatus = 9;
+    if (tunnel_answer_.starts_with("HTTP/1.") && tunnel_answer_[kStatus] == '2') return handshake();
+    std::string line = tunnel_answer_.substr(0, std::min<size_t>(tunnel_answer_.find("\r\n"), 160));
+    for (char& c : line) c = c >= ' ' && c <= '~' ? c : ' ';
+    tunnel_failed(line);
+  }
+
+  void tunnel_failed(const std::string& reason) {
+    events_->on_connect_failed("the proxy opened no tunnel: " + reason, /*in_handshake=*/false);
   }
 
   void handshake() {
@@ -95,6 +140,8 @@ class TlsTransport final : public Transport {
 
   ssl::stream<tcp::socket> stream_;
   TlsTarget& target_;
+  std::array<char, 1024> tunnel_buffer_{};
+  std::string tunnel_answer_;
 };
 
 class TlsFactory final : public TransportFactory {
@@ -116,7 +163,8 @@ class TlsFactory final : public TransportFactory {
 Expected<std::unique_ptr<TransportFactory>> create_tls_factory(boost::asio::io_context& loop,
                                                                Endpoints endpoints,
                                                                const std::string& host,
-                                                               Verification verification) {
+                                                               Verification verification,
+                                                               std::string tunnel_request) {
   auto target = std::make_unique<TlsTarget>(ssl::context(ssl::context::tls_client));
   error_code error;
   if (verification == Verification::kCertificate) {
@@ -129,6 +177,7 @@ Expected<std::unique_ptr<TransportFactory>> create_tls_factory(boost::asio::io_c
   target->endpoints = std::move(endpoints);
   target->host = host;
   target->verification = verification;
+  target->tunnel_request = std::move(tunnel_request);
   return std::make_unique<TlsFactory>(loop, std::move(target));
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -23,7 +24,11 @@ namespace {
 
 using testing::ModelHarness;
 
-const std::string kFolder = std::string(SLUICE_TEST_DATA) + "/models/";
+// SLUICE_GOLDEN_MODELS: another folder of the same layout.
+const std::string kFolder = [] {
+  const char* other = std::getenv("SLUICE_GOLDEN_MODELS");
+  return other != nullptr ? std::string(other) + "/" : std::string(SLUICE_TEST_DATA) + "/models/";
+}();
 constexpr double kBound = 1e-4;  // of the logits' range
 
 std::string read_file(const std::string& path) {
@@ -75,7 +80,8 @@ TEST(Models, PrefillEqualsTransformers) {
   for (const Row& row : rows()) {
     auto harness =
         ModelHarness::create(row.path, 32, DType::kF32, static_cast<int32_t>(row.tokens.size()));
-    ASSERT_TRUE(harness.has_value()) << row.name << ": " << harness.error().message;
+    EXPECT_TRUE(harness.has_value()) << row.name << ": " << harness.error().message;
+    if (!harness) continue;
     const double error = largest_error(row.logits, (*harness)->forward(row.tokens));
     EXPECT_LE(error, kBound) << row.name;
     std::printf("%-36s %.2g\n", row.name.c_str(), error);

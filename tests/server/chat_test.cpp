@@ -473,9 +473,9 @@ TEST(Completions, WhoWaitsPastTheDeadlineIsToldWhenToComeBack) {
   engine.fail_as(ErrorCode::kDeadlineExceeded, 7);
   RunningServer server(engine);
   const HttpReply reply = post(server, kCompletionPath, R"({"prompt":"x"})");
-  EXPECT_EQ(reply.status, 504);
+  EXPECT_EQ(reply.status, 429);
   EXPECT_EQ(reply.header("Retry-After"), "7");
-  EXPECT_EQ(Json::parse(reply.body)["error"]["type"], "timeout_error");
+  EXPECT_EQ(Json::parse(reply.body)["error"]["type"], "rate_limit_error");
 }
 
 TEST(Completions, FullQueueSaysWhenToComeBack) {

@@ -6,6 +6,7 @@ A mock hub answers as the real one does: the API names a commit and its files, H
 size, large files redirect to a second host. Each case makes one thing go wrong. Needs the standard
 library only; the case over TLS needs the openssl program and is skipped without it.
 """
+import base64
 import contextlib
 import fcntl
 import hashlib
@@ -13,6 +14,7 @@ import http.server
 import json
 import os
 import shutil
+import socket
 import ssl
 import subprocess
 import sys
@@ -434,19 +436,155 @@ def tls_certificates_are_checked(binary, _):
         print("skipped: there is no openssl program")
         return
     with tempfile.TemporaryDirectory() as folder:
-        certificate = os.path.join(folder, "both.pem")
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
-                        "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
-                        "-keyout", certificate, "-out", certificate + ".crt"],
-                       check=True, capture_output=True)
-        with open(certificate + ".crt") as public, open(certificate, "a") as both:
-            both.write(public.read())
+        certificate = self_signed(folder, "localhost")
         with Case(binary, certificate=certificate) as case:
             case.refused("TLS: ")
             case.check_snapshot(case.fetch(SSL_CERT_FILE=certificate + ".crt"))
             shutil.rmtree(case.cache)
             case.hub.redirect = "http://localhost:9/x"
             case.refused("expected a URL of https", SSL_CERT_FILE=certificate + ".crt")
+
+
+class Proxy:
+    """Forwards plain requests and tunnels for CONNECT; knows the address of every name."""
+
+    def __init__(self, *ports):
+        self.ports = {str(port): port for port in ports}  # by the port that was asked for
+        self.wanted = None  # Proxy-Authorization
+        self.log = []  # (method, target, Proxy-Authorization, Authorization)
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.place = f"127.0.0.1:{self.socket.getsockname()[1]}"
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self.socket.accept()
+                threading.Thread(target=self.serve, args=(client,), daemon=True).start()
+
+    def serve(self, client):
+        with contextlib.suppress(OSError), client:
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += client.recv(1)
+            lines = head.decode().split("\r\n")
+            method, target, _ = lines[0].split(" ")
+            fields = {k.lower(): v for k, v in (line.split(": ", 1) for line in lines[1:] if line)}
+            self.log.append((method, target, fields.get("proxy-authorization"),
+                             fields.get("authorization")))
+            if self.wanted and fields.get("proxy-authorization") != self.wanted:
+                client.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\n"
+                               b"Content-Length: 0\r\nConnection: close\r\n\r\n")
+                return
+            url = urllib.parse.urlsplit(target if method != "CONNECT" else "//" + target)
+            with socket.create_connection(("127.0.0.1", self.ports[str(url.port)])) as server:
+                if method == "CONNECT":
+                    client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                else:
+                    lines[0] = f"{method} {url.path}?{url.query} HTTP/1.1"
+                    server.sendall("\r\n".join(
+                        line for line in lines if not line.startswith("Proxy-")).encode())
+                back = threading.Thread(target=self.copy, args=(server, client), daemon=True)
+                back.start()
+                self.copy(client, server)
+                back.join()
+
+    @staticmethod
+    def copy(source, target):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def close(self):
+        self.socket.close()
+
+
+def self_signed(folder, *names):
+    certificate = os.path.join(folder, "both.pem")
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+                    "-subj", "/CN=localhost", "-addext",
+                    "subjectAltName=" + ",".join("DNS:" + name for name in names),
+                    "-keyout", certificate, "-out", certificate + ".crt"],
+                   check=True, capture_output=True)
+    with open(certificate + ".crt") as public, open(certificate, "a") as both:
+        both.write(public.read())
+    return certificate
+
+
+@contextlib.contextmanager
+def behind_a_proxy(binary, certificate=None):
+    """The hub and its storage have names that only the proxy knows."""
+    with Case(binary, certificate=certificate) as case:
+        hub = case.hub
+        ports = [hub.hub.server_address[1], hub.storage.server_address[1]]
+        scheme = "https" if certificate else "http"
+        hub.url = f"{scheme}://hub.invalid:{ports[0]}"
+        hub.storage_url = f"{scheme}://storage.invalid:{ports[1]}"
+        case.environment["HF_ENDPOINT"] = hub.url
+        proxy = Proxy(*ports)
+        try:
+            yield case, proxy
+        finally:
+            proxy.close()
+
+
+BASIC = "Basic " + base64.b64encode(b"us:er p@ss").decode()
+CREDENTIALS = "us:er%20p%40ss@"
+
+
+def plain_requests_go_through_the_proxy(binary, _):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        with behind_a_proxy(binary) as (case, proxy):
+            proxy.wanted = BASIC
+            case.hub.token = "secret"
+            case.hub.cut_after = [100_000]
+            environment = {name: f"http://{CREDENTIALS}{proxy.place}/", "HF_TOKEN": "secret"}
+            case.check_snapshot(case.fetch(**environment))
+            assert all(way[1].startswith("http://") for way in proxy.log), proxy.log
+            assert len(proxy.log) == len(case.hub.log)
+            for _, target, _, token in proxy.log:
+                assert (token is None) == ("storage.invalid" in target), target
+
+
+def tls_goes_through_a_tunnel_that_sees_no_token(binary, _):
+    if shutil.which("openssl") is None:
+        print("skipped: there is no openssl program")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        certificate = self_signed(folder, "hub.invalid", "storage.invalid")
+        for name in ("https_proxy", "HTTPS_PROXY", "all_proxy"):
+            with behind_a_proxy(binary, certificate) as (case, proxy):
+                proxy.wanted = BASIC
+                case.hub.token = "secret"
+                environment = {"SSL_CERT_FILE": certificate + ".crt", "HF_TOKEN": "secret",
+                               "http_proxy": "http://127.0.0.1:9"}
+                environment[name] = CREDENTIALS + proxy.place  # http:// may be left out
+                case.check_snapshot(case.fetch(**environment))
+                hosts = {way[1].split(":")[0] for way in proxy.log}
+                assert hosts == {"hub.invalid", "storage.invalid"}, hosts
+                assert all(way[0] == "CONNECT" and way[3] is None for way in proxy.log), proxy.log
+                for server, _, path, token, _ in case.hub.log:
+                    assert server == "hub" or token is None, path
+                shutil.rmtree(case.cache)
+                environment[name] = "http://" + proxy.place
+                case.refused("opened no tunnel: HTTP/1.1 407", proxy.place, **environment)
+
+
+def some_hosts_need_no_proxy(binary, _):
+    with Case(binary) as case:
+        nowhere = {"http_proxy": "http://us:secret@127.0.0.1:9"}
+        for name, hosts in (("no_proxy", "localhost"), ("NO_PROXY", "*"),
+                            ("no_proxy", "example.org, localhost")):
+            case.check_snapshot(case.fetch(**nowhere, **{name: hosts}))
+            shutil.rmtree(case.cache)
+        case.check_snapshot(case.fetch(https_proxy="http://127.0.0.1:9"))
+        assert all(request[3] is None for request in case.hub.log)
+        shutil.rmtree(case.cache)
+        case.refused("by the proxy 127.0.0.1:9", **nowhere, no_proxy="example.org")
+        assert "secret" not in case.err
+        case.refused("http_proxy: found \"socks5://127.0.0.1:9\", expected a proxy as http://",
+                     http_proxy="socks5://us:secret@127.0.0.1:9")
 
 
 CASES = [
@@ -467,6 +605,9 @@ CASES = [
     gguf_files_are_chosen_by_quantization,
     dummy_weights_need_no_weights,
     tls_certificates_are_checked,
+    plain_requests_go_through_the_proxy,
+    tls_goes_through_a_tunnel_that_sees_no_token,
+    some_hosts_need_no_proxy,
 ]
 
 

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 
 from server_process import Server, run_checks
 
@@ -25,24 +26,56 @@ VLLM_NAMES = ("vllm:[a-z0-9_]+ metric names should not contain ':'",
               'vllm:iteration_tokens_total non-counter metrics should not have "_total" suffix')
 
 
-def check_schema(server, seconds):
+def schemathesis_python():
     python = os.environ.get("SLUICE_TEST_PYTHON")
     found = python and subprocess.run([python, "-c", "import schemathesis"], check=False,
                                       stderr=subprocess.DEVNULL).returncode == 0
     if not found:
         print("   skipped: SLUICE_TEST_PYTHON has no schemathesis")
+    return python if found else None
+
+
+def check_schema(server, seconds):
+    python = schemathesis_python()
+    if not python:
         return
-    result = subprocess.run(
-        [python, "-m", "schemathesis.cli", "run",
-         f"http://127.0.0.1:{server.port}/openapi.json", "--max-time", str(seconds),
-         "--checks", ",".join(CHECKS), "--continue-on-failure", "--no-shrink", "--no-color",
-         "--warnings", "off", "--seed", "20261121"],
-        check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        timeout=seconds * 3 + 120)
+    with tempfile.TemporaryDirectory() as folder:  # schemathesis keeps what it finds where it runs
+        result = subprocess.run(
+            [python, "-m", "schemathesis.cli", "run",
+             f"http://127.0.0.1:{server.port}/openapi.json", "--max-time", str(seconds),
+             "--checks", ",".join(CHECKS), "--continue-on-failure", "--no-shrink", "--no-color",
+             "--warnings", "off", "--seed", "20261121"],
+            check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            timeout=seconds * 3 + 120, cwd=folder)
     assert result.returncode == 0, result.stdout[-8000:]
     generated = [line for line in result.stdout.splitlines() if " generated, " in line]
     assert generated and int(generated[0].split()[0]) > 20, result.stdout[-8000:]
     print("  " + generated[0])
+
+
+# Random requests seldom stream.
+STREAMS = """
+import sys
+import schemathesis
+schema = schemathesis.openapi.from_url(sys.argv[1] + "/openapi.json")
+messages = [{"role": "user", "content": "x"}]
+for path, prompt in (("/v1/completions", {"prompt": "x"}),
+                     ("/v1/chat/completions", {"messages": messages, "max_tokens": 4})):
+    body = {**prompt, "stream": True, "stream_options": {"include_usage": True}}
+    case = schema[path]["POST"].Case(body=body, media_type="application/json")
+    response = case.call(base_url=sys.argv[1])
+    assert response.status_code == 200 and response.text.count("data: ") > 3, response.text
+    case.validate_response(response)
+"""
+
+
+def check_streams(server):
+    python = schemathesis_python()
+    if not python:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([python, "-c", STREAMS, f"http://127.0.0.1:{server.port}"], check=True,
+                       cwd=folder)
 
 
 def check_metrics(server):
@@ -65,6 +98,7 @@ def main():
     args = parser.parse_args()
     server = Server(args.binary, args.model)
     run_checks(server, (("metrics", lambda: check_metrics(server)),
+                        ("streams", lambda: check_streams(server)),
                         ("schema", lambda: check_schema(server, args.seconds)),
                         ("metrics afterwards", lambda: check_metrics(server))))
 

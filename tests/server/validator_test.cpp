@@ -396,7 +396,7 @@ TEST(ApiErrors, EveryCodeHasItsStatusAndAllFourKeys) {
   EXPECT_EQ(http_status(ErrorCode::kInternal), 500);
   EXPECT_EQ(http_status(ErrorCode::kDataLoss), 500);
   EXPECT_EQ(http_status(ErrorCode::kUnavailable), 503);
-  EXPECT_EQ(http_status(ErrorCode::kDeadlineExceeded), 504);
+  EXPECT_EQ(http_status(ErrorCode::kDeadlineExceeded), 429);
   EXPECT_EQ(error_json(Error{ErrorCode::kInvalidArgument, "a\xff\"", "p", ""}),
             "{\"error\":{\"message\":\"a\xEF\xBF\xBD\\\"\",\"type\":\"invalid_request_error\","
             "\"param\":\"p\",\"code\":400}}");

@@ -206,6 +206,44 @@ TEST(HfConfig, ReadsOldAndNewSpellingsAlike) {
   }
 }
 
+// What transformers' classes have where a file says nothing; null says "none".
+TEST(HfConfig, LeavesOutWhatEveryoneKnows) {
+  const auto read = [](const std::string& text) {
+    auto config = parse_hf_config(bytes_of(text), "config.json");
+    EXPECT_TRUE(config.has_value()) << config.error().message;
+    return std::move(*config);
+  };
+  const HfConfig gemma = read(R"({"model_type":"gemma3","text_config":{"model_type":"gemma3_text",
+      "hidden_size":2560,"intermediate_size":10240,"num_hidden_layers":34,"sliding_window":1024,
+      "rope_scaling":{"factor":8.0,"rope_type":"linear"}}})");
+  EXPECT_EQ(*gemma.metadata.get_uint("attention.head_count"), 8U);
+  EXPECT_EQ(*gemma.metadata.get_uint("attention.head_count_kv"), 4U);
+  EXPECT_EQ(*gemma.metadata.get_uint("attention.key_length"), 256U);
+  EXPECT_EQ(*gemma.metadata.get_uint("context_length"), 131072U);
+  EXPECT_EQ(*gemma.metadata.get_uint("attention.sliding_window"), 1024U);
+  EXPECT_EQ(*gemma.metadata.get_float("rope.freq_base"), 1e6);
+  EXPECT_EQ(*gemma.metadata.get_float("rope.scaling.factor"), 8.0);
+  EXPECT_EQ(*gemma.metadata.get_float("attention.layer_norm_rms_epsilon"), 1e-6);
+  EXPECT_TRUE(gemma.tied_embeddings);
+
+  const HfConfig capped = read(R"({"model_type":"gemma2","final_logit_softcapping":null})");
+  EXPECT_EQ(*capped.metadata.get_float("attn_logit_softcapping"), 50.0);
+  EXPECT_FALSE(capped.metadata.has("final_logit_softcapping"));
+  EXPECT_FALSE(read(R"({"model_type":"mistral","sliding_window":null})")
+                   .metadata.has("attention.sliding_window"));
+  EXPECT_FALSE(read(R"({"model_type":"llama"})").tied_embeddings);
+  EXPECT_FALSE(read(R"({"model_type":"gemma2","tie_word_embeddings":false})").tied_embeddings);
+
+  EXPECT_EQ(*read(R"({"model_type":"gpt_oss"})").metadata.get_string("rope.scaling.type"), "yarn");
+  EXPECT_FALSE(
+      read(R"({"model_type":"gpt_oss","rope_scaling":null})").metadata.has("rope.scaling.type"));
+  for (const char* early : {"su", "yarn"}) {
+    const HfConfig phi =
+        read(R"({"model_type":"phi3","rope_scaling":{"type":")" + std::string(early) + R"("}})");
+    EXPECT_EQ(*phi.metadata.get_string("rope.scaling.type"), "longrope");
+  }
+}
+
 TEST(HfConfig, EveryCorruptConfigGetsItsLine) {
   std::string deep = R"({"model_type":"llama","a":)";
   for (int i = 0; i < 30; ++i) deep += "[";
@@ -224,6 +262,32 @@ TEST(HfConfig, EveryCorruptConfigGetsItsLine) {
       {"rotary part of no width",
        R"({"model_type":"phi3","partial_rotary_factor":0.5})",
        "embedding_length: found nothing"},
+      {"both directions",
+       R"({"model_type":"gemma3_text","use_bidirectional_attention":true})",
+       "use_bidirectional_attention: found true, expected false"},
+      {"both directions, nested",
+       R"({"model_type":"x","text_config":{"model_type":"gemma3_text",
+           "use_bidirectional_attention":"all"}})",
+       "use_bidirectional_attention: found \"all\", expected false"},
+      {"dense layers",
+       R"({"model_type":"qwen3_moe","mlp_only_layers":[0,3]})",
+       "mlp_only_layers: found [0,3], expected no layers"},
+      {"other clamp",
+       R"({"model_type":"gpt_oss","swiglu_limit":5.5})",
+       "swiglu_limit: found 5.5, expected 7"},
+      {"unknown layer type",
+       R"({"model_type":"llama","layer_types":["full_attention","chunked_attention\u001b\u007f"]})",
+       R"(layer_types: found ["full_attention","chunked_attention\u001b\u007f"], expected full_attention)"},
+      {"layer types no list",
+       R"({"model_type":"llama","layer_types":{"0":"full_attention"}})",
+       "layer_types: found {\"0\":\"full_attention\"}, expected full_attention"},
+      {"long layer types",
+       R"({"model_type":"llama","layer_types":")" + std::string(500, 'x') + "\"}",
+       "xxx..., expected full_attention"},
+      {"scaled local rope",
+       R"({"model_type":"gemma3_text","rope_parameters":{"sliding_attention":
+           {"rope_type":"linear","factor":2,"rope_theta":10000}}})",
+       "rope_parameters.sliding_attention.rope_type: found \"linear\", expected default"},
   };
   for (const Case& c : cases) {
     CorruptFile corrupt("config " + c.what, c.text.size());
