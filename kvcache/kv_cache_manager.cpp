@@ -273,11 +273,12 @@ bool KvCacheManager::has_room(RequestId id,
                               int32_t num_growing_blocks) const {
   const Impl& m = *impl_;
   const int32_t slot = m.slot_of.find(id);
-  const int64_t num_others = m.num_holders() - (slot != IdMap::kAbsent);
   for (const Group& group : m.groups) {
     const int32_t held = slot == IdMap::kAbsent ? 0 : group.count(slot) - group.kept_from(slot);
     const int32_t needed = std::max(0, group.max_held_for(num_tokens) - held);
-    const int64_t spare = std::min<int64_t>(num_spare_blocks, num_others * group.max_held);
+    // The newcomer counts as a holder too: it will want its next block, like the others.
+    const int64_t spare =
+        std::min<int64_t>(num_spare_blocks, int64_t{m.num_holders()} * group.max_held);
     const bool grows =
         group.spec.kind == KvGroupKind::kFull || group.spec.kind == KvGroupKind::kLatent;
     const int64_t kept = grows ? std::max<int64_t>(spare, num_growing_blocks) : spare;

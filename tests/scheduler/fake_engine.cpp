@@ -383,8 +383,8 @@ void FakeEngine::check_no_room_is_idle(const SchedulerOutput& output) {
   const bool spent = output.total_tokens >= options_.max_num_batched_tokens ||
                      (options_.step_target_ms > 0 && output.total_tokens > 0);
   if (full || spent || options_.preempt_every > 0) return;
-  // A chunk touches more than what a window keeps, and whoever gets a shorter one for want of blocks
-  // lets nobody in.
+  // A chunk touches more than what a window keeps, and whoever gets a shorter one for want of
+  // blocks lets nobody in.
   const auto longest =
       static_cast<int32_t>(ceil_div(options_.max_model_len, kv_options_.block_size));
   if (kv_->num_available_blocks() < (num_running + 1) * longest) return;
@@ -463,7 +463,7 @@ void FakeEngine::see_row(const ScheduledRequest& scheduled, Step& step, EpisodeS
   if (scheduled.samples != (end == known)) wrong("a row samples wrongly");
   if (scheduled.samples) {
     // Before each prompt that runs the scheduler looks who comes first, and then charges it.
-    if (known == shadow.num_prompt_tokens) note_turns();
+    if (known - start > 1 || known == shadow.num_prompt_tokens) note_turns();
     ++shadow.num_pending;
     shares_[shadow.tenant].counter += 2;
   }
