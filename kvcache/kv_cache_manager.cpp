@@ -276,6 +276,7 @@ bool KvCacheManager::has_room(RequestId id,
   for (const Group& group : m.groups) {
     const int32_t held = slot == IdMap::kAbsent ? 0 : group.count(slot) - group.kept_from(slot);
     const int32_t needed = std::max(0, group.max_held_for(num_tokens) - held);
+    // The newcomer counts as a holder too: it will want its next block, like the others.
     const int64_t spare =
         std::min<int64_t>(num_spare_blocks, int64_t{m.num_holders()} * group.max_held);
     const bool grows =

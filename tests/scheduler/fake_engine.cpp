@@ -383,7 +383,10 @@ void FakeEngine::check_no_room_is_idle(const SchedulerOutput& output) {
   const bool spent = output.total_tokens >= options_.max_num_batched_tokens ||
                      (options_.step_target_ms > 0 && output.total_tokens > 0);
   if (full || spent || options_.preempt_every > 0) return;
-  const int32_t longest = kv_->blocks_for(options_.max_model_len);
+  // A chunk touches more than what a window keeps, and whoever gets a shorter one for want of
+  // blocks lets nobody in.
+  const auto longest =
+      static_cast<int32_t>(ceil_div(options_.max_model_len, kv_options_.block_size));
   if (kv_->num_available_blocks() < (num_running + 1) * longest) return;
   for (const size_t i : live_) {
     if (waits(shadows_[i]) && !may_follow(shadows_[i])) wrong("room is idle while somebody waits");
@@ -459,6 +462,8 @@ void FakeEngine::see_row(const ScheduledRequest& scheduled, Step& step, EpisodeS
   if (scheduled.num_scheduled_tokens < 1 || end > known) return wrong("a row of unknown tokens");
   if (scheduled.samples != (end == known)) wrong("a row samples wrongly");
   if (scheduled.samples) {
+    // Before each prompt that runs the scheduler looks who comes first, and then charges it.
+    if (known - start > 1 || known == shadow.num_prompt_tokens) note_turns();
     ++shadow.num_pending;
     shares_[shadow.tenant].counter += 2;
   }
