@@ -112,9 +112,41 @@ MODELS = {
     "qwen3-yarn": ("Qwen3", None, dict(rope_parameters=dict(YARN, attention_factor=0.9)), "F16"),
     "llama-longrope": ("Llama", None, dict(max_position_embeddings=64, rope_parameters=dict(
         LONGROPE, original_max_position_embeddings=16, factor=4.0)), "F16"),
+    # Keys that change a result and that few files have.
+    "llama-mscale": ("Llama", None, dict(rope_parameters=dict(YARN, mscale=0.8, mscale_all_dim=1.3)),
+                     "F16"),
+    "smollm3-window": ("SmolLM3", None, dict(
+        num_hidden_layers=4, use_sliding_window=True, sliding_window=7, no_rope_layer_interval=2,
+        no_rope_layers=None), "F16"),
+    "qwen3-moe-window": ("Qwen3Moe", None, dict(
+        num_experts=6, num_experts_per_tok=3, moe_intermediate_size=16, use_sliding_window=True,
+        sliding_window=5, max_window_layers=1), "BF16"),
+    "gemma2-uncapped": ("Gemma2", None, dict(
+        tie_word_embeddings=True, sliding_window=8, query_pre_attn_scalar=50,
+        attn_logit_softcapping=None, final_logit_softcapping=None), "F16"),
+    "gemma3-soft-caps": ("Gemma3Text", None, dict(GEMMA3, attn_logit_softcapping=2.0,
+                                                  final_logit_softcapping=4.0), "F16"),
+    "granite-defaults": ("Granite", None, dict(), "F16"),
+    "smollm3-defaults": ("SmolLM3", None, dict(num_hidden_layers=4, tie_word_embeddings=True,
+                                               rope_parameters=None, no_rope_layers=None), "F16"),
+    "gpt-oss-defaults": ("GptOss", None, dict(
+        num_local_experts=4, num_experts_per_tok=2, intermediate_size=32, sliding_window=128,
+        rope_parameters=None, max_position_embeddings=131072), "F16"),
+    "phi3-su": ("Phi3", None, dict(PHI3, rope_parameters=LONGROPE, original_max_position_embeddings=16,
+                                   sliding_window=None), "F16"),
+}
+# Keys left out of config.json: transformers' class has the same values.
+LEFT_OUT = {
+    "granite-defaults": ("attention_multiplier", "embedding_multiplier", "residual_multiplier",
+                         "logits_scaling", "rms_norm_eps"),
+    "smollm3-defaults": ("rope_parameters", "rms_norm_eps", "no_rope_layers", "layer_types",
+                         "no_rope_layer_interval", "tie_word_embeddings"),
+    "gpt-oss-defaults": ("rope_parameters", "rms_norm_eps", "sliding_window", "layer_types",
+                         "max_position_embeddings"),
 }
 # Checkpoints whose config.json is rewritten as older files spell it.
-OLD_SPELLING = {"qwen2-dynamic-rope", "qwen3-yarn", "llama3-rope", "llama-linear-rope", "gemma3-six", "phi3-long", "qwen2"}
+OLD_SPELLING = {"qwen2-dynamic-rope", "qwen3-yarn", "llama3-rope", "llama-linear-rope", "gemma3-six", "phi3-long",
+                "qwen2", "phi3-su"}
 SHARDED = {"qwen3", "llama-mqa-bias"}
 TORCH_TYPE = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
@@ -201,6 +233,11 @@ def save(name, model, kind):
     config = json.loads(path.read_text())
     if name in OLD_SPELLING:
         config = respell(config)
+    if name == "phi3-su":
+        config["rope_scaling"]["type"] = "su"
+        config["original_max_position_embeddings"] = 16
+    for key in LEFT_OUT.get(name, ()):
+        config.pop(key, None)
     path.write_text(json.dumps(config, indent=1) + "\n")
     tensors = {}
     for file in sorted(folder.glob("*.safetensors")):
