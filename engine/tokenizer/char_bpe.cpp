@@ -83,9 +83,13 @@ bool CharBpe::may_join(uint32_t left, uint32_t right) const {
   const bool are_neighbours = left_index != kCommon && right_index != kCommon
                                   ? common_pairs_.test(left_index * kCommon + right_index)
                                   : pairs_.find(pair_key(left, right)) != PairMap::kAbsent;
-  // Unknown characters join others of their kind.
-  return are_neighbours || (options_.fuse_unknown && symbol_of(left) == kInvalidToken &&
-                            symbol_of(right) == kInvalidToken);
+  if (are_neighbours) return true;
+  const bool left_unknown = symbol_of(left) == kInvalidToken;
+  const bool right_unknown = symbol_of(right) == kInvalidToken;
+  // Unknown characters join others of their kind, and without a token of their own they vanish:
+  // what stands around them may merge.
+  return (options_.fuse_unknown && left_unknown && right_unknown) ||
+         (options_.unknown == kInvalidToken && (left_unknown || right_unknown));
 }
 
 size_t CharBpe::first_word(std::string_view text) const {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/tokenizer/bpe_tables.h"
+#include "engine/tokenizer/byte_level.h"
 #include "engine/tokenizer/json_parts.h"
 #include "engine/tokenizer/token_pipeline.h"
 #include "engine/tokenizer/unigram.h"
@@ -82,6 +83,7 @@ class HfReader {
   Expected<void> read_added_token(const Json& item);
   void normalize_names();
   Expected<void> read_decoder();
+  [[nodiscard]] Expected<void> check_byte_spellings(const TokenTable& tokens) const;
   Expected<void> read_bpe(bool is_byte_level);
   Expected<MergeList> merge_list() const;
   Expected<void> read_unigram(bool is_byte_level);
@@ -249,6 +251,19 @@ Expected<MergeList> HfReader::merge_list() const {
   return merges;
 }
 
+// Bytes are spelled before the model sees them: those without a token would fall back to the tokens
+// of their spellings' bytes, which no model means.
+Expected<void> HfReader::check_byte_spellings(const TokenTable& tokens) const {
+  for (int byte = 0; byte < 256; ++byte) {
+    const bool in_utf8 = byte != 0xC0 && byte != 0xC1 && byte < 0xF5;
+    if (!in_utf8 || tokens.find(spell_byte(static_cast<uint8_t>(byte))) != kInvalidToken) continue;
+    return json_unsupported("model BPE",
+                            "byte_fallback of a ByteLevel vocabulary that lacks bytes",
+                            "byte_fallback false");
+  }
+  return {};
+}
+
 Expected<void> HfReader::read_bpe(bool is_byte_level) {
   constexpr std::string_view kWhere = "model BPE";
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
@@ -268,6 +283,7 @@ Expected<void> HfReader::read_bpe(bool is_byte_level) {
   SLUICE_TRY(const MergeList list, merge_list());
   SLUICE_TRY(BpeMerges merges, read_merges(list, tokens));
   const TokenId unknown = unknown_name.empty() ? kInvalidToken : tokens.find(unknown_name);
+  if (is_byte_level && byte_fallback) SLUICE_TRY_VOID(check_byte_spellings(tokens));
   if (is_byte_level) {
     parts_.model = make_byte_bpe(
         std::move(merges), tokens, parts_.bytes, in_model(), whole_first, unknown, fuse);
@@ -298,7 +314,7 @@ Expected<void> HfReader::read_unigram(bool is_byte_level) {
     return json_error(kWhere, "\"unk_id\" is outside the vocabulary");
   }
   double lowest = std::numeric_limits<double>::infinity();
-  for (const Json& item : vocab) lowest = std::min(lowest, item[1].get<double>());
+  for (const Json& item : vocab) lowest = std::min(lowest, score_as_written(item[1].get<double>()));
   if (!std::isfinite(lowest)) return json_error(kWhere, "a score is not finite");
   auto model = std::make_unique<Unigram>(Unigram::Options{
       unknown < 0 ? kInvalidToken : static_cast<TokenId>(unknown), lowest - kUnknownPenalty});
@@ -309,7 +325,9 @@ Expected<void> HfReader::read_unigram(bool is_byte_level) {
     if (!tokens.insert(parts_.names[id], token)) {
       return json_error(kWhere, "token \"" + parts_.names[id] + "\" is there twice");
     }
-    if (in_model()(token)) model->add_token(parts_.names[id], token, vocab[id][1].get<double>());
+    if (in_model()(token)) {
+      model->add_token(parts_.names[id], token, score_as_written(vocab[id][1].get<double>()));
+    }
   }
   for (int byte = 0; byte_fallback && byte < 256; ++byte) {
     model->set_byte_token(static_cast<uint8_t>(byte),

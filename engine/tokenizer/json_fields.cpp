@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -69,6 +75,39 @@ Expected<int64_t> json_integer_or(const Json& object,
     return json_error(where, "\"" + std::string(key) + "\" has to be an integer");
   }
   return field->get<int64_t>();
+}
+
+double score_as_written(double score) {
+  constexpr int kMaxPower = 308;  // of ten, in a double
+  std::array<char, 64> buffer{};
+  const auto end = std::to_chars(buffer.data(),
+                                 buffer.data() + buffer.size(),
+                                 std::fabs(score),
+                                 std::chars_format::scientific);
+  if (end.ec != std::errc{} || !std::isfinite(score)) return score;
+  uint64_t significand = 0;
+  int exponent = 0;
+  const char* at = buffer.data();
+  for (bool fraction = false; at != end.ptr && *at != 'e'; ++at) {
+    if (*at == '.') {
+      fraction = true;
+      continue;
+    }
+    significand = significand * 10 + static_cast<uint64_t>(*at - '0');
+    exponent -= fraction ? 1 : 0;
+  }
+  int written = 0;
+  const bool plus = at != end.ptr && at + 1 != end.ptr && at[1] == '+';
+  std::from_chars(at + (plus ? 2 : 1), end.ptr, written);
+  exponent += written;
+  if (std::abs(exponent) > kMaxPower) return score;
+  // A power of ten below 309, correctly rounded.
+  std::array<char, 8> power_text{};
+  std::snprintf(power_text.data(), power_text.size(), "1e%d", std::abs(exponent));
+  double power = 1;
+  std::from_chars(power_text.data(), power_text.data() + std::strlen(power_text.data()), power);
+  const auto digits = static_cast<double>(significand);
+  return std::copysign(exponent < 0 ? digits / power : digits * power, score);
 }
 
 }  // namespace sluice

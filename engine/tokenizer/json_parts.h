@@ -87,4 +87,10 @@ struct PostProcessor {
 
 Expected<PostProcessor> read_post_processor(const nlohmann::json& section, size_t num_tokens);
 
+// The number that `tokenizers` makes of a score in a file: its reader rounds the digits and their
+// division by a power of ten one after the other, and is often one unit off. Sums of such scores
+// decide between segmentations that are otherwise equal. The digits are the shortest that give
+// `score`, as files have them.
+double score_as_written(double score);
+
 }  // namespace sluice

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "engine/tokenizer/detokenizer.h"
+#include "engine/tokenizer/json_parts.h"
 #include "tests/engine/token_cases.h"
 
 namespace sluice {
@@ -191,9 +192,9 @@ TEST(HfTokenizer, SpecialTokensWithoutARowInTheEmbeddingAreLeftOut) {
     return create_hf_tokenizer(files);
   };
   const std::string text = "a<image_soft_token>b";
-  for (const std::string& config : {"{\"vocab_size\":" + std::to_string(rows) + "}",
-                                    R"({"vocab_size":1,"text_config":{"vocab_size":)" +
-                                        std::to_string(rows) + "}}"}) {
+  for (const std::string& config :
+       {"{\"vocab_size\":" + std::to_string(rows) + "}",
+        R"({"vocab_size":1,"text_config":{"vocab_size":)" + std::to_string(rows) + "}}"}) {
     const auto smaller = with_config(config);
     ASSERT_TRUE(smaller.has_value());
     EXPECT_EQ((*smaller)->vocab_size(), rows);
@@ -233,6 +234,15 @@ struct BadCase {
   const char* mentioned;
 };
 
+// The right column is what the tokenizers package writes back for a file with the left one.
+TEST(HfTokenizer, ScoresAreReadAsThePackageReadsThem) {
+  EXPECT_EQ(score_as_written(-3.7818859894594077), -3.781885989459408);
+  EXPECT_EQ(score_as_written(-7.2555110232847815), -7.255511023284781);
+  for (const double plain : {0.0, -9.0, -2.5, 1e-5, -1e300}) {
+    EXPECT_EQ(score_as_written(plain), plain);
+  }
+}
+
 TEST(HfTokenizer, WhatIsNotKnownIsRefusedByName) {
   const auto unsupported = ErrorCode::kUnsupported;
   const auto data_loss = ErrorCode::kDataLoss;
@@ -252,6 +262,10 @@ TEST(HfTokenizer, WhatIsNotKnownIsRefusedByName) {
        unsupported,
        "Mystery"},
       {"qwen", [](Json& j) { j["model"]["dropout"] = 0.1; }, unsupported, "dropout"},
+      {"llama2",
+       [](Json& j) { j["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", false}}; },
+       unsupported,
+       "byte_fallback"},
       {"qwen", [](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }, unsupported, "</w>"},
       {"qwen",
        [](Json& j) { j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "[a[b]]"; },

@@ -63,7 +63,7 @@ def byte_level(size=420, **options):
     return tokenizer
 
 
-def unigram(size=400, **options):
+def unigram(size=400, exact=False, **options):
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre.Metaspace()
     special = ["<unk>", "<s>", "</s>"] + (BYTES if options.get("byte_fallback") else [])
@@ -75,7 +75,8 @@ def unigram(size=400, **options):
     content["added_tokens"] = []
     content["model"].update(options)
     # Scores of binary fractions sum alike in any order.
-    content["model"]["vocab"] = [[t, round(s * 64) / 64] for t, s in content["model"]["vocab"]]
+    if not exact:
+        content["model"]["vocab"] = [[t, round(s * 64) / 64] for t, s in content["model"]["vocab"]]
     fresh = Tokenizer.from_str(json.dumps(content))
     fresh.decoder = decoders.Metaspace()
     fresh.add_special_tokens([AddedToken(t, normalized=False) for t in ["<unk>"] + CONTROL])
@@ -263,6 +264,18 @@ def words():
     return tokenizer
 
 
+def vanishing():
+    """Characters without a token are left out, and what stood around them merges."""
+    content = json.loads(bpe(600, True).to_str())
+    content["model"]["unk_token"] = None
+    return Tokenizer.from_str(json.dumps(content))
+
+
+def scores():
+    """Scores with all their digits: the order of addition decides between equal segmentations."""
+    return unigram(exact=True)
+
+
 KINDS = {
     "llama2": llama2,
     "gemma": gemma,
@@ -280,6 +293,8 @@ KINDS = {
     "flags": flags,
     "behaviors": behaviors,
     "words": words,
+    "vanishing": vanishing,
+    "scores": scores,
 }
 
 
