@@ -15,9 +15,9 @@ configure() { # preset
   cmake --preset "$1" >/dev/null
 }
 
-# Sanitizers slow the determinism matrix tenfold; fewer requests cover the same paths, and tiny
-# models those of real ones.
-export SLUICE_DETERMINISM_REQUESTS=8
+# Sanitizers slow the determinism matrix and the simulator tenfold; fewer requests and steps cover the
+# same paths, and tiny models those of real ones.
+export SLUICE_DETERMINISM_REQUESTS=8 SLUICE_SIM_STEPS=100000
 unset SLUICE_SMOLLM2 SLUICE_GEMMA3
 
 run_tests() { # build folder, more arguments of ctest
