@@ -120,16 +120,31 @@ class WakeUpProbe {
   std::thread thread_;
 };
 
+constexpr double kOnTimeMs = 0.25;
+
+// A sanitizer makes client and mock several times slower, and the one-slot queue adds up what each
+// request loses: such a build runs the code but gives no verdict on times.
+#ifdef SLUICE_SANITIZED
+constexpr bool kMayJudgeTimes = false;
+#else
+constexpr bool kMayJudgeTimes = true;
+#endif
+
 // Times are measured, so a machine that is busy with something else gets more attempts, and in the
 // end no verdict. A machine that wakes its threads in time gets one attempt.
 template <typename Attempt>
 void expect_on_a_quiet_machine(const Attempt& attempt) {
+  if (!kMayJudgeTimes) {
+    const testing::AssertionResult unjudged = attempt();
+    GTEST_SKIP() << "times are not judged under a sanitizer" << (unjudged ? "" : ": ")
+                 << unjudged.message();
+  }
   for (int i = 0; i < 4; ++i) {
     WakeUpProbe probe;
     const testing::AssertionResult result = attempt();
     const double lateness_ms = probe.stop();
     if (result) return;
-    if (lateness_ms < 0.5) {
+    if (lateness_ms < kOnTimeMs) {
       ADD_FAILURE() << result.message();
       return;
     }
@@ -227,17 +242,34 @@ TEST(LoadRun, LatencyThroughAStallIsTheSchedulesTruth) {
   });
 }
 
+// Mean latency of a queue that serves one request at a time, each for as long as it took.
+double mean_latency_of_one_at_a_time(const std::vector<Record>& records) {
+  double free_at = 0;
+  double sum = 0;
+  for (const Record& record : records) {
+    free_at = std::max(record.intended, free_at) + (record.end - record.sent);
+    sum += free_at - record.intended;
+  }
+  return sum / static_cast<double>(records.size());
+}
+
 // A client that sends only when an answer has come leaves out what the stall did to the others.
 // With one request at a time the figure from the send is that client's; the other one is the truth.
+// Every request that waits inherits what the machine added to those before it, so the truth is
+// worked out from the times they took, and is never below the schedule's.
 TEST(LoadRun, LatencyFromTheIntendedStartOmitsNothingWhereTheNaiveOneDoes) {
   const Load load = stalling_load(/*max_concurrency=*/1);
-  const double truth_ms = 1e3 * truth_of(load);
+  const double schedule_ms = 1e3 * truth_of(load);
   expect_on_a_quiet_machine([&] {
     const RunningMock mock(stalling_script());
-    const Summary s = summary_of(run(server_at(mock.port()), load), load.rate);
+    const RunResult result = run(server_at(mock.port()), load);
+    const Summary s = summary_of(result, load.rate);
     EXPECT_EQ(s.max_concurrent_requests, 1U);
-    EXPECT_LT(s.find("e2el")->ms.mean, 0.5 * truth_ms);
-    return is_near(s.find("e2el_including_client_queue")->ms.mean, truth_ms, 0.02 * truth_ms);
+    EXPECT_LT(s.find("e2el")->ms.mean, 0.5 * schedule_ms);
+    const double reported_ms = s.find("e2el_including_client_queue")->ms.mean;
+    EXPECT_GE(reported_ms, 0.98 * schedule_ms);
+    const double truth_ms = 1e3 * mean_latency_of_one_at_a_time(result.records);
+    return is_near(reported_ms, truth_ms, 0.02 * truth_ms);
   });
 }
 
