@@ -100,7 +100,7 @@ void Scheduler::Impl::look_ahead() {
 
 // Whether the newcomer's known tokens fit beside what running requests want now, and, as far as can
 // be foreseen, at any moment to come.
-bool Scheduler::Impl::has_room(const Entry& newcomer, int32_t num_found) {
+bool Scheduler::Impl::has_room(const Entry& newcomer, int32_t num_shared) {
   look_ahead();
   const Request& r = newcomer.request;
   const auto fits = [&](int64_t num_growing) {
@@ -111,7 +111,7 @@ bool Scheduler::Impl::has_room(const Entry& newcomer, int32_t num_found) {
   };
   if (!options.leave_room_for_answers) return fits(0);
   const int32_t block_size = kv.block_size();
-  const int32_t own = r.num_tokens() - num_found;
+  const int32_t own = r.num_tokens() - num_shared;
   const int32_t more = expected_more(newcomer);
   const int64_t counted = outlook.num_held + ceil_div(own, block_size);
   return fits(outlook.forecast.sum_with(own, more, block_size) - counted) ||
@@ -136,7 +136,8 @@ bool Scheduler::Impl::admit(int32_t index) {
   if (prefill_limit(e, 0, r.num_tokens()) == 0) return false;
   const int32_t num_found = kv.acquire_prefix(r.id, e.cacheable_tokens(), r.extras);
   int32_t chunk = prefill_limit(e, num_found, r.num_tokens() - num_found);
-  if (chunk > 0 && !alone && !has_room(e, num_found)) chunk = -1;
+  const int32_t num_shared = num_found - num_found % kv.block_size();  // the rest is a copy
+  if (chunk > 0 && !alone && !has_room(e, num_shared)) chunk = -1;
   const bool affordable = chunk != 0;
   while (chunk > 0 && !kv.allocate_slots(r.id, num_found + chunk)) chunk /= 2;
   if (chunk <= 0) {
@@ -150,7 +151,7 @@ bool Scheduler::Impl::admit(int32_t index) {
     return false;
   }
   start_running(index);
-  e.num_found_tokens = num_found;
+  e.num_found_tokens = num_shared;
   r.num_computed_tokens = num_found;
   r.num_scheduled_tokens = num_found;
   if (!e.was_admitted) {

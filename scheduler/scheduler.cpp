@@ -125,7 +125,11 @@ void Scheduler::Impl::stop_running(size_t position) {
   const Entry& e = running_entry(position);
   CHECK_EQ(e.request.num_in_flight_tokens, 0);
   if (e.draining()) --num_draining;
-  kv.free(e.request.id);
+  const Request& r = e.request;
+  if (!e.is_kv_bad) {
+    kv.cache_tail(r.id, r.tokens, std::min(r.num_computed_tokens, r.num_tokens()));
+  }
+  kv.free(r.id);
   running.erase(running.begin() + static_cast<ptrdiff_t>(position));
 }
 
@@ -233,6 +237,7 @@ const SchedulerOutput& Scheduler::schedule(int64_t now_ms) {
   output.preempted.clear();
   output.failed.clear();
   output.expired.clear();
+  output.copies.clear();
   output.total_tokens = 0;
   output.num_prefill_tokens = 0;
   m.shape = {};
@@ -247,6 +252,7 @@ const SchedulerOutput& Scheduler::schedule(int64_t now_ms) {
   m.schedule_decodes();
   m.schedule_prefills();
   m.admit_waiting(/*before=*/-1);
+  m.kv.take_copies(output.copies);
   output.predicted_ms = m.cost.predict_ms(m.shape);
   if (output.scheduled.empty() && m.idle() && has_work()) m.fail_oldest();
   return output;
@@ -285,6 +291,7 @@ void Scheduler::Impl::retire_row(const ScheduledRequest& row,
   }
   // The KV of a step that failed is not worth finding again. An aborted request may have fed back a
   // token that it never learned.
+  e.is_kv_bad = e.is_kv_bad || failed;
   if (failed) return;
   kv.cache_blocks(r.id, r.tokens, std::min(r.num_computed_tokens, r.num_tokens()));
 }

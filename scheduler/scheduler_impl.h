@@ -24,6 +24,7 @@ struct Scheduler::Impl {
     bool in_use = false;
     bool preempt_pending = false;  // to be preempted when its step retires
     bool was_admitted = false;
+    bool is_kv_bad = false;            // of a step that failed: not to be found again
     int32_t num_pending_samples = 0;   // tokens that steps in flight will append
     int32_t num_allocated_tokens = 0;  // KV room, a multiple of the block size
     int32_t num_found_tokens = 0;      // of those, found in the cache when it was admitted
@@ -147,6 +148,7 @@ struct Scheduler::Impl {
     output.preempted.reserve(num_seqs);
     output.failed.reserve(1);
     output.expired.reserve(entries.size());
+    output.copies.reserve(num_seqs * static_cast<size_t>(manager.num_groups()));
   }
 
   // A preempted request that waits for a prefix lets another one start, so more than can run at a
@@ -195,7 +197,7 @@ struct Scheduler::Impl {
   [[nodiscard]] int32_t expected_more(const Entry& e) const;
   void add_to_outlook(const Entry& e);
   void look_ahead();
-  [[nodiscard]] bool has_room(const Entry& newcomer, int32_t num_found);
+  [[nodiscard]] bool has_room(const Entry& newcomer, int32_t num_shared);
   [[nodiscard]] int64_t total_available() const;
   [[nodiscard]] bool head_still_blocked(const Entry& e) const;
   bool admit(int32_t index);

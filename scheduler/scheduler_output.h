@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/core/types.h"
+#include "kvcache/kv_cache_manager.h"
 
 namespace sluice {
 
@@ -28,6 +29,7 @@ struct SchedulerOutput {
   std::vector<RequestId> preempted;
   std::vector<RequestFailure> failed;  // cannot ever run (forward progress rule); already gone
   std::vector<RequestId> expired;      // had not started at their deadline; already gone
+  std::vector<KvBlockCopy> copies;     // before the step runs, in order
   int32_t total_tokens = 0;
   int32_t num_prefill_tokens = 0;
   double predicted_ms = 0;

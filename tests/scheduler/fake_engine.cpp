@@ -452,7 +452,13 @@ void FakeEngine::see_row(const ScheduledRequest& scheduled, Step& step, EpisodeS
     check_admission_order(shadow);
     stats.num_taken_turns += scheduler_->num_waiting() > 0;
     if (!shadow.started) charge_start(shadow, start);
-    if (start % kv_options_.block_size != 0) wrong("a prefix hit is not whole blocks");
+    const bool has_copy = std::ranges::any_of(step.output.copies, [&](const KvBlockCopy& copy) {
+      const auto table = kv_->block_table(scheduled.id, copy.group);
+      const auto entry = static_cast<size_t>(start / kv_options_.block_size);
+      return entry < table.size() && table[entry] == copy.to;
+    });
+    stats.num_copied_tokens +=
+        has_copy ? static_cast<uint64_t>(start % kv_options_.block_size) : uint64_t{0};
     if (start > 0 && !kv_options_.enable_prefix_caching) wrong("a hit without a cache");
     stats.num_hit_tokens += static_cast<uint64_t>(start);
   } else if (start != shadow.next_position) {
@@ -564,10 +570,17 @@ void FakeEngine::write_row(const Row& row) {
   }
 }
 
+void FakeEngine::run_copy(const KvBlockCopy& copy) {
+  const auto size = static_cast<ptrdiff_t>(kv_options_.block_size);
+  const auto begin = storage_[static_cast<size_t>(copy.group)].begin();
+  std::copy_n(begin + copy.from.value * size, size, begin + copy.to.value * size);
+}
+
 // Runs the oldest step in flight, as late as it can be, and hands its samples back.
 void FakeEngine::retire(EpisodeStats& stats) {
   Step step = std::move(in_flight_.front());
   in_flight_.pop_front();
+  for (const KvBlockCopy& copy : step.output.copies) run_copy(copy);
   for (const Row& row : step.rows) {
     check_reads(row, row.scheduled.num_computed_tokens, "before the step");
     for (size_t g = 0; g < groups_.size(); ++g) {

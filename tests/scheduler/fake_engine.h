@@ -31,6 +31,7 @@ struct EpisodeStats {
   uint64_t num_expired = 0;
   uint64_t num_taken_turns = 0;  // admissions when others waited
   uint64_t num_hit_tokens = 0;
+  uint64_t num_copied_tokens = 0;  // of those, in blocks that were copied
   uint64_t num_steps = 0;
 };
 
@@ -126,6 +127,7 @@ class FakeEngine {
   void check_reads(const Row& row, int32_t end, const char* when);
   void check_state_read(const Row& row, size_t group);
   void write_row(const Row& row);
+  void run_copy(const KvBlockCopy& copy);
   void append_token(Shadow& shadow, TokenId token);
 
   [[nodiscard]] size_t shadow_of(RequestId id) const { return static_cast<size_t>(id.value - 1); }

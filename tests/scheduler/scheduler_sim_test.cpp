@@ -35,6 +35,7 @@ TEST(SchedulerSim, EveryRequestEndsWithItsOwnTokensWhateverHappens) {
   EXPECT_GT(stats.num_finished, num_steps / 100);
   EXPECT_GT(stats.num_preempted, num_steps / 1000);
   EXPECT_GT(stats.num_hit_tokens, num_steps / 100);
+  EXPECT_GT(stats.num_copied_tokens, num_steps / 1000);
   EXPECT_GT(stats.num_aborted_waiting, num_steps / 10'000);
   EXPECT_GT(stats.num_aborted_idle, num_steps / 100'000);
   EXPECT_GT(stats.num_aborted_in_flight, num_steps / 10'000);
