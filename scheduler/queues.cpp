@@ -96,6 +96,7 @@ void Scheduler::Impl::look_ahead() {
   outlook.num_wanted = 0;
   outlook.forecast.clear();
   for (const int32_t index : running) add_to_outlook(entry(index));
+  for (const int32_t index : restoring) add_to_outlook(entry(index));
 }
 
 // Whether the newcomer's known tokens fit beside what running requests want now, and, as far as can
@@ -131,13 +132,18 @@ bool Scheduler::Impl::head_still_blocked(const Entry& e) const {
 bool Scheduler::Impl::admit(int32_t index) {
   Entry& e = entry(index);
   Request& r = e.request;
-  const bool alone = running.empty();
+  const bool alone = running.empty() && restoring.empty();
   if (!alone && head_still_blocked(e)) return false;
   if (prefill_limit(e, 0, r.num_tokens()) == 0) return false;
   const int32_t num_found = kv.acquire_prefix(r.id, e.cacheable_tokens(), r.extras);
   int32_t chunk = prefill_limit(e, num_found, r.num_tokens() - num_found);
   const int32_t num_shared = num_found - num_found % kv.block_size();  // the rest is a copy
   if (chunk > 0 && !alone && !has_room(e, num_shared)) chunk = -1;
+  if (chunk > 0 && e.wants_restoring() && options.restores_preempted) {
+    kv.free(r.id);
+    restore(index);
+    return true;
+  }
   const bool affordable = chunk != 0;
   while (chunk > 0 && !kv.allocate_slots(r.id, num_found + chunk)) chunk /= 2;
   if (chunk <= 0) {
@@ -215,10 +221,20 @@ void Scheduler::Impl::release_followers() {
   });
 }
 
+// There is room for it: until it comes back it counts as one that runs and has got nothing yet.
+void Scheduler::Impl::restore(int32_t index) {
+  Entry& e = entry(index);
+  e.was_restored = true;
+  unqueue(index);
+  restoring.push_back(index);
+  if (outlook.is_current) add_to_outlook(e);
+  output.restoring.push_back(e.request.id);
+}
+
 // Those that go before the running request `before`; all, where that is -1.
 void Scheduler::Impl::admit_waiting(int32_t before) {
   while (anybody_queued() && num_tokens_left() > 0 &&
-         running.size() < static_cast<size_t>(max_num_running)) {
+         running.size() + restoring.size() < static_cast<size_t>(max_num_running)) {
     // Blocks that somebody running is short of are not for newcomers.
     const bool nothing_else = output.scheduled.empty() && idle();
     if (short_of_blocks && !nothing_else) return;

@@ -42,7 +42,7 @@ Values all_values() {
   values[kBatch] = {"1", "8", "64"};
   values[kChunk] = {"16", "128", "2048"};
   values[kPrefix] = {"off", "cold", "hit", "partial"};
-  values[kPreempt] = {"no", "recompute"};
+  values[kPreempt] = {"no", "recompute", "swap"};
   values[kTier] = {"none", "host", "disk"};
   values[kThreads] = {"1", "2"};
   values[kIsa] = testing::usable_isas();
@@ -160,7 +160,7 @@ class Matrix : public ::testing::Test {
     config.max_num_seqs = std::stoi(value(kBatch));
     config.max_num_batched_tokens = std::stoi(value(kChunk));
     config.enable_prefix_caching = value(kPrefix) != "off";
-    config.debug_preempt_every = value(kPreempt) == "no" ? 0 : 3;
+    if (value(kPreempt) != "no") config.debug_preempt_every = 3;
     config.threads = std::stoi(value(kThreads));
     config.isa = value(kIsa);
     config.kv_cache_dtype = value(kDtype);
@@ -169,6 +169,7 @@ class Matrix : public ::testing::Test {
       // One request of full length: prefixes that the cache loses come back from the tier.
       config.kv_cache_memory =
           bytes_per_block_.at(value(kDtype)) * config.max_model_len / config.block_size;
+      if (value(kPreempt) != "no") config.preemption_mode = value(kPreempt);
       if (value(kTier) == "host") config.kv_offloading_size = 1;
       if (value(kTier) == "disk") config.kv_disk_path = folder_ + "/" + std::to_string(number);
     }

@@ -114,6 +114,11 @@ MUTATIONS = [
     ("the tail of a request is kept before it is computed", "scheduler/scheduler.cpp",
      "kv.cache_tail(r.id, r.tokens, std::min(r.num_computed_tokens, r.num_tokens()));",
      "kv.cache_tail(r.id, r.tokens, r.num_tokens());"),
+    ("who waits for what is being brought back fails", "scheduler/scheduler.cpp",
+     "output.scheduled.empty() && m.restoring.empty() && m.idle()",
+     "output.scheduled.empty() && m.idle()"),
+    ("a request is brought back again and again", "scheduler/queues.cpp",
+     "  e.was_restored = true;\n", ""),
 ]
 
 

@@ -41,6 +41,8 @@ TEST(SchedulerSim, EveryRequestEndsWithItsOwnTokensWhateverHappens) {
   EXPECT_GT(stats.num_aborted_in_flight, num_steps / 10'000);
   EXPECT_GT(stats.num_rejected, num_steps / 1000);
   EXPECT_GT(stats.num_expired, num_steps / 10'000);
+  EXPECT_GT(stats.num_resumed, num_steps / 1000);
+  EXPECT_GT(stats.num_restored, num_steps / 1000);
   EXPECT_GT(stats.num_taken_turns, num_steps / 1000);
   RecordProperty("requests", std::to_string(stats.num_requests));
   RecordProperty("finished", std::to_string(stats.num_finished));
