@@ -51,14 +51,5 @@ TEST(SchedulerSim, EveryRequestEndsWithItsOwnTokensWhateverHappens) {
   RecordProperty("expired", std::to_string(stats.num_expired));
 }
 
-// A newcomer of a tenant who had got less took the blocks that a running request was short of, was
-// preempted for it, and took them again. Seldom enough to be missed by the steps above.
-TEST(SchedulerSim, NewcomersDoNotTakeForEverWhatARunningRequestIsShortOf) {
-  for (const uint64_t seed : {12718U, 14478U}) {
-    EpisodeStats stats;
-    EXPECT_EQ(FakeEngine(seed).run(kStepsPerEpisode, stats), "") << seed;
-  }
-}
-
 }  // namespace
 }  // namespace sluice
