@@ -331,7 +331,7 @@ std::vector<Knob> make_model_knobs() {
   };
 }
 
-std::vector<Knob> make_engine_knobs() {
+std::vector<Knob> make_cache_knobs() {
   return {
       choice<&Config::block_size>("block-size",
                                   "cache",
@@ -368,6 +368,11 @@ std::vector<Knob> make_engine_knobs() {
                                    "cache",
                                    {kMiB, 65536 * kGiB},
                                    "Size of that folder for one model and build."),
+  };
+}
+
+std::vector<Knob> make_engine_knobs() {
+  return {
       integer<&Config::max_num_seqs>("max-num-seqs",
                                      "scheduler",
                                      "requests",
@@ -579,7 +584,7 @@ std::vector<Knob> make_limit_knobs() {
 
 std::vector<Knob> make_knobs() {
   std::vector<Knob> knobs = make_model_knobs();
-  for (auto make : {make_engine_knobs, make_server_knobs, make_limit_knobs}) {
+  for (auto make : {make_cache_knobs, make_engine_knobs, make_server_knobs, make_limit_knobs}) {
     std::vector<Knob> more = make();
     knobs.insert(knobs.end(), more.begin(), more.end());
   }
