@@ -151,6 +151,14 @@ Expected<void> read_scaling(const Metadata& metadata,
   return {};
 }
 
+Expected<double> read_freq_base(const Metadata& metadata, const char* key, double absent) {
+  SLUICE_TRY(const double base, metadata.get_positive_or(key, absent));
+  if (base < 1.01 || base > 1e12) {
+    return metadata.wrong(key, std::to_string(base), "more than 1, at most 1e12");
+  }
+  return base;
+}
+
 Expected<void> read_rope(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   const auto head_dim = static_cast<uint64_t>(config.head_dim);
@@ -161,16 +169,23 @@ Expected<void> read_rope(const Checkpoint& checkpoint, ModelConfig& config) {
                           std::to_string(rotary_dim),
                           "an even number up to " + std::to_string(head_dim));
   }
-  SLUICE_TRY(const double freq_base, read_freq_base(metadata, "rope.freq_base"));
+  SLUICE_TRY(const double freq_base, read_freq_base(metadata, "rope.freq_base", 10000));
   rope.rotary_dim = static_cast<int32_t>(rotary_dim);
   rope.freq_base = static_cast<float>(freq_base);
   rope.style = kernels::RopeStyle::kHalves;
   std::string type = checkpoint.has("rope_factors_long.weight") ? "longrope" : "none";
-  if (metadata.has("rope.scale_linear")) type = "linear";  // of GGUF files before 2024
+  const bool gguf = checkpoint.kind() == CheckpointKind::kGguf;
+  // A file before 2024 has a factor under another name; one without a type is linear.
+  const bool has_factor = metadata.has("rope.scale_linear") || metadata.has("rope.scaling.factor");
+  if (gguf && has_factor && type == "none") type = "linear";
   if (metadata.has("rope.scaling.type")) {
     SLUICE_TRY(type, metadata.get_string("rope.scaling.type"));
   }
   SLUICE_TRY_VOID(read_scaling(metadata, type, rope, config));
+  if (gguf && type != "longrope") {  // one more factor, whatever the type
+    SLUICE_TRY(const double more, metadata.get_positive_or("rope.scaling.attn_factor", 1));
+    rope.attention_factor *= static_cast<float>(more);
+  }
   config.ropes = {rope};
   return {};
 }
@@ -191,7 +206,7 @@ Expected<void> read_experts(const Metadata& metadata, ModelConfig& config) {
 Expected<void> read_gate_function(const Metadata& metadata, ModelConfig& config) {
   if (!metadata.has("hidden_act")) return {};
   SLUICE_TRY(const std::string name, metadata.get_string("hidden_act"));
-  if (name == "silu") {
+  if (name == "silu" || name == "swish") {
     config.gate_function = kernels::GateFunction::kSilu;
   } else if (name == "gelu_pytorch_tanh") {
     config.gate_function = kernels::GateFunction::kGeluTanh;
@@ -202,7 +217,7 @@ Expected<void> read_gate_function(const Metadata& metadata, ModelConfig& config)
 }
 
 // Which tensors there are: seen in the checkpoint, or as its configuration says where there is
-// nothing else.
+// nothing else. Those that it promises must be there.
 Expected<void> read_tensor_kinds(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   if (checkpoint.is_dummy()) {
@@ -213,22 +228,59 @@ Expected<void> read_tensor_kinds(const Checkpoint& checkpoint, ModelConfig& conf
     return {};
   }
   config.tied_embeddings = !checkpoint.has("output.weight");
-  config.qkv_bias = checkpoint.has("blk.0.attn_q.bias");
+  SLUICE_TRY(const bool may_tie, metadata.get_bool_or("tied_embeddings", true));
+  if (config.tied_embeddings && !may_tie) {
+    return metadata.wrong("tied_embeddings", "false and no tensor lm_head.weight", "either");
+  }
+  SLUICE_TRY(const bool qkv_bias, metadata.get_bool_or("attention_bias", false));
+  SLUICE_TRY(const bool mlp_bias, metadata.get_bool_or("mlp_bias", false));
+  config.qkv_bias = qkv_bias || checkpoint.has("blk.0.attn_q.bias");
   config.attention_out_bias = checkpoint.has("blk.0.attn_output.bias");
-  config.mlp_bias = checkpoint.has("blk.0.ffn_down.bias");
+  config.mlp_bias = mlp_bias || checkpoint.has("blk.0.ffn_down.bias");
   config.fused_qkv = checkpoint.has("blk.0.attn_qkv.weight");
   config.fused_gate_up = config.moe.num_experts == 0 && !checkpoint.has("blk.0.ffn_gate.weight");
   return {};
 }
 
+// Keys of GGUF that would change what is computed, and the values that do not. Other keys of an
+// architecture that no spec reads have no effect in the program that defines them either.
+Expected<void> check_fixed_keys(const Metadata& metadata) {
+  constexpr std::pair<const char*, double> kFixed[] = {
+      {"attention.causal", 1},
+      {"attention.clamp_kqv", 0},
+      {"attention.max_alibi_bias", 0},
+      {"attention.temperature_scale", 0},
+      {"expert_shared_count", 0},
+      {"expert_group_count", 0},
+      {"rope.scaling.yarn_ext_factor", 1},
+      {"use_parallel_residual", 0},
+  };
+  for (const auto& [key, usual] : kFixed) {
+    if (!metadata.has(key)) continue;
+    const Expected<bool> flag = metadata.get_bool_or(key, false);
+    const Expected<double> number = metadata.get_float(key);
+    const bool is_usual = flag ? *flag == (usual != 0) : number.has_value() && *number == usual;
+    if (is_usual) continue;
+    return metadata.wrong(key,
+                          flag     ? (*flag ? "true" : "false")
+                          : number ? std::to_string(*number)
+                                   : "no number",
+                          flag ? (usual != 0 ? "true" : "false") : std::to_string(usual));
+  }
+  return {};
+}
+
 }  // namespace
 
-Expected<double> read_freq_base(const Metadata& metadata, const char* key) {
-  SLUICE_TRY(const double base, metadata.get_positive_or(key, 10000.0));
-  if (base < 1.01 || base > 1e12) {
-    return metadata.wrong(key, std::to_string(base), "more than 1, at most 1e12");
-  }
-  return base;
+Expected<void> use_local_rope(const Metadata& metadata, double absent_base, ModelConfig& config) {
+  SLUICE_TRY(const double base, read_freq_base(metadata, "rope.freq_base_swa", absent_base));
+  kernels::RopeParams local;
+  local.rotary_dim = config.ropes.front().rotary_dim;
+  local.style = config.ropes.front().style;
+  local.freq_base = static_cast<float>(base);
+  config.ropes.push_back(local);
+  for (LayerConfig& layer : config.layers) layer.rope = layer.window > 0 ? 1 : 0;
+  return {};
 }
 
 Expected<double> read_soft_cap(const Metadata& metadata, const char* key, double absent) {
@@ -292,6 +344,7 @@ Expected<void> read_optional_window(const Checkpoint& checkpoint, ModelConfig& c
 Expected<ModelConfig> read_model_config(const ModelSpec& spec, const Checkpoint& checkpoint) {
   ModelConfig config;
   config.architecture = checkpoint.architecture();
+  SLUICE_TRY_VOID(check_fixed_keys(checkpoint.metadata()));
   SLUICE_TRY_VOID(read_shape(checkpoint, config));
   SLUICE_TRY_VOID(read_rope(checkpoint, config));
   SLUICE_TRY_VOID(read_experts(checkpoint.metadata(), config));

@@ -7,8 +7,9 @@
 
 namespace sluice {
 
-// The base of rotary frequencies; 10000 where the key is absent.
-Expected<double> read_freq_base(const Metadata& metadata, const char* key);
+// Windowed layers rotate by a base of their own, `absent_base` where the checkpoint has none,
+// without the scaling of the others. After the windows are read.
+Expected<void> use_local_rope(const Metadata& metadata, double absent_base, ModelConfig& config);
 
 // A cap of logits or scores; what is absent has the given one, 0: none.
 Expected<double> read_soft_cap(const Metadata& metadata, const char* key, double absent);

@@ -119,17 +119,20 @@ void take_rows(const Json& object,
 }
 
 // Which layers are windowed, from their types, or from where windows begin.
-void take_layer_types(const Json& config, Metadata& metadata) {
+void take_layer_types(const Json& config, const std::string& model_type, Metadata& metadata) {
   std::vector<double> sliding;
   if (const Json* types = member(config, "layer_types"); types != nullptr && types->is_array()) {
     for (const Json& type : *types) sliding.push_back(type == "sliding_attention" ? 1 : 0);
     metadata.set("attention.sliding_layers", "layer_types", std::move(sliding));
     return;
   }
-  const Json* first = member(config, "max_window_layers");
+  const bool is_qwen = model_type == "qwen2" || model_type == "qwen3";
+  const Json usual_first = is_qwen ? Json(28U) : Json(nullptr);
+  const auto stated = config.find("max_window_layers");
+  const Json* first = stated == config.end() ? &usual_first : &*stated;
   const Json* layers = member(config, "num_hidden_layers");
-  if (first == nullptr || layers == nullptr || !first->is_number_unsigned() ||
-      !layers->is_number_unsigned() || layers->get<uint64_t>() > kMaxArray) {
+  if (layers == nullptr || !first->is_number_unsigned() || !layers->is_number_unsigned() ||
+      layers->get<uint64_t>() > kMaxArray) {
     return;
   }
   for (uint64_t i = 0; i < layers->get<uint64_t>(); ++i) {
@@ -172,9 +175,13 @@ void take_rope(const Json& config, Metadata& metadata) {
 }
 
 // Sizes that follow from two keys.
-Expected<void> take_derived(const Json& config, Metadata& metadata) {
+Expected<void> take_derived(const Json& config, const std::string& model_type, Metadata& metadata) {
   if (metadata.has("partial_rotary_factor")) {
     SLUICE_TRY(const double part, metadata.get_positive_or("partial_rotary_factor", 1));
+    if (part != 1 && model_type != "phi3") {
+      return metadata.wrong(
+          "partial_rotary_factor", std::to_string(part), "1 in a model of type " + model_type);
+    }
     SLUICE_TRY(const int32_t hidden, metadata.get_count("embedding_length", 1 << 20));
     SLUICE_TRY(const int32_t heads, metadata.get_count("attention.head_count", 1024));
     SLUICE_TRY(const int32_t width,
@@ -262,11 +269,11 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
     }
   }
   take_rows(config, kRows, "", result.metadata);
-  take_layer_types(config, result.metadata);
+  take_layer_types(config, result.model_type, result.metadata);
   take_rope(config, result.metadata);
   rename_early_longrope(result.model_type, result.metadata);
   take_defaults(result.model_type, config, result.metadata);
-  SLUICE_TRY_VOID(take_derived(config, result.metadata));
+  SLUICE_TRY_VOID(take_derived(config, result.model_type, result.metadata));
   return result;
 }
 

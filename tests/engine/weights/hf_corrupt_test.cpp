@@ -3,6 +3,7 @@
 // the field, what was found and what was expected.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -237,6 +238,11 @@ TEST(HfConfig, LeavesOutWhatEveryoneKnows) {
   EXPECT_EQ(*read(R"({"model_type":"gpt_oss"})").metadata.get_string("rope.scaling.type"), "yarn");
   EXPECT_FALSE(
       read(R"({"model_type":"gpt_oss","rope_scaling":null})").metadata.has("rope.scaling.type"));
+  const HfConfig qwen = read(R"({"model_type":"qwen2","num_hidden_layers":30})");
+  const auto windows = qwen.metadata.get_numbers("attention.sliding_layers");
+  ASSERT_TRUE(windows.has_value()) << windows.error().message;
+  EXPECT_EQ(std::count(windows->begin(), windows->end(), 1.0), 2);
+  EXPECT_EQ(windows->at(27), 0);
   for (const char* early : {"su", "yarn"}) {
     const HfConfig phi =
         read(R"({"model_type":"phi3","rope_scaling":{"type":")" + std::string(early) + R"("}})");
@@ -275,6 +281,19 @@ TEST(HfConfig, EveryCorruptConfigGetsItsLine) {
       {"other clamp",
        R"({"model_type":"gpt_oss","swiglu_limit":5.5})",
        "swiglu_limit: found 5.5, expected 7"},
+      {"other slope of the clamp",
+       R"({"model_type":"gpt_oss","swiglu_alpha":1.5})",
+       "swiglu_alpha: found 1.5, expected 1.702"},
+      {"a part of the rotation where none is",
+       R"({"model_type":"llama","partial_rotary_factor":0.5})",
+       "partial_rotary_factor: found 0.500000, expected 1 in a model of type llama"},
+      {"windows where none are",
+       R"({"model_type":"llama","layer_types":["full_attention","sliding_attention"]})",
+       "layer_types: found [\"full_attention\",\"sliding_attention\"], expected full_attention for "
+       "each"},
+      {"layers without the window of all",
+       R"({"model_type":"mistral","layer_types":["full_attention","sliding_attention"]})",
+       "expected sliding_attention for each layer of mistral"},
       {"unknown layer type",
        R"({"model_type":"llama","layer_types":["full_attention","chunked_attention\u001b\u007f"]})",
        R"(layer_types: found ["full_attention","chunked_attention\u001b\u007f"], expected full_attention)"},
@@ -449,6 +468,18 @@ TEST_F(HfDirectory, TranslatesNamesAndSkipsWhatIsNotText) {
   EXPECT_TRUE((*opened)->has("blk.3.attn_q.weight"));
   EXPECT_TRUE((*opened)->has("blk.0.ffn_up_exps.7.weight"));
   EXPECT_TRUE((*opened)->has("unheard.of"));
+}
+
+TEST_F(HfDirectory, OneTensorHasOneName) {
+  const std::string other = R"("dtype":"F32","shape":[2,2],"data_offsets":[16,32])";
+  const std::string file = safetensors("{" + tensor("model.norm.weight", kGood) + "," +
+                                           tensor("language_model.model.norm.weight", other) + "}",
+                                       32);
+  write("model.safetensors", file);
+  CorruptFile corrupt("a tensor under two names", file.size());
+  const auto opened = Checkpoint::open(folder_);
+  ASSERT_FALSE(opened.has_value());
+  corrupt.refused(opened.error(), folder_, "output_norm.weight\": found under two names");
 }
 
 TEST_F(HfDirectory, Int8WeightsAreJoinedWithTheirScales) {
