@@ -360,12 +360,12 @@ TEST(Determinism, HoldsForQuantizedCaches) {
 }
 
 // INT8 weights and activations with a scale per token: a token's codes are a function of its row.
-TEST(Determinism, HoldsForInt8Checkpoints) {
+void expect_int8_holds(const std::string& name) {
   const std::string data = SLUICE_TEST_DATA;
   const std::string folder =
       ::testing::TempDir() + "determinism_w8a8_" + std::to_string(::getpid());
   std::filesystem::remove_all(folder);
-  std::filesystem::copy(data + "/w8a8/engine-w8a8", folder);
+  std::filesystem::copy(data + "/w8a8/" + name, folder);
   std::filesystem::copy_file(data + "/tokenizer/json/qwen.json", folder + "/tokenizer.json");
   Config base = base_config();
   base.model = folder;
@@ -393,12 +393,16 @@ TEST(Determinism, HoldsForInt8Checkpoints) {
       ASSERT_NE(engine, nullptr);
       expect_same(pick(expected, chosen),
                   run_mixed(*engine, pick(requests, chosen)),
-                  isa + ", INT8, " + setting.name());
-      if (HasFatalFailure()) return;
+                  name + ", " + isa + ", " + setting.name());
+      if (::testing::Test::HasFatalFailure()) return;
     }
   }
   std::filesystem::remove_all(folder);
 }
+
+TEST(Determinism, HoldsForInt8Checkpoints) { expect_int8_holds("engine-w8a8"); }
+
+TEST(Determinism, HoldsForInt8Experts) { expect_int8_holds("engine-experts-w8a8"); }
 
 TEST(Determinism, ScarceMemoryPreemptsAndChangesNothing) {
   Config config = base_config();
