@@ -41,6 +41,9 @@ Expected<void> read_shape(const Checkpoint& checkpoint, ModelConfig& config) {
                           " for values, expected one size for both");
   }
   SLUICE_TRY(const double eps, metadata.get_positive_or("attention.layer_norm_rms_epsilon", 1e-5));
+  if (eps < 1e-12 || eps > 1) {
+    return metadata.wrong("attention.layer_norm_rms_epsilon", std::to_string(eps), "1e-12 to 1");
+  }
   config.norm_eps = static_cast<float>(eps);
   if (checkpoint.is_dummy()) {
     SLUICE_TRY(config.vocab_size, metadata.get_count("vocab_size", 1 << 24));
@@ -54,6 +57,13 @@ Expected<void> read_shape(const Checkpoint& checkpoint, ModelConfig& config) {
                           ", expected [vocabulary, hidden]");
   }
   config.vocab_size = static_cast<int32_t>(embedding->dims[1]);
+  if (checkpoint.kind() == CheckpointKind::kGguf) return {};
+  SLUICE_TRY(const int32_t stated, metadata.get_count_or("vocab_size", 1 << 24, config.vocab_size));
+  if (stated != config.vocab_size) {
+    return metadata.wrong("vocab_size",
+                          std::to_string(stated),
+                          std::to_string(config.vocab_size) + ", the rows of the embedding");
+  }
   return {};
 }
 
@@ -180,6 +190,10 @@ Expected<void> read_rope(const Checkpoint& checkpoint, ModelConfig& config) {
   if (gguf && has_factor && type == "none") type = "linear";
   if (metadata.has("rope.scaling.type")) {
     SLUICE_TRY(type, metadata.get_string("rope.scaling.type"));
+  }
+  const bool needs_factor = type == "linear" || type == "dynamic" || type == "llama3";
+  if (needs_factor && !gguf && !metadata.has("rope.scaling.factor")) {
+    return metadata.wrong("rope.scaling.factor", "nothing", "a number for rope_type " + type);
   }
   SLUICE_TRY_VOID(read_scaling(metadata, type, rope, config));
   if (gguf && type != "longrope") {  // one more factor, whatever the type

@@ -2,7 +2,6 @@
 #include "engine/weights/hf_config.h"
 
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "engine/weights/compressed_tensors.h"
 #include "engine/weights/gguf_parse.h"
@@ -75,14 +74,18 @@ constexpr Row kRopeRows[] = {
     {"partial_rotary_factor", {"partial_rotary_factor", nullptr}},
 };
 
-// Scalars, strings and arrays of numbers or booleans; nothing for the rest.
-std::optional<MetadataValue> value_of(const Json& json) {
+// Scalars, strings and arrays of numbers or booleans; of the rest its text, which no key takes.
+MetadataValue value_of(const Json& json) {
+  constexpr size_t kMaxText = 100;
+  const auto text_of = [&json] {
+    return json.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, kMaxText);
+  };
   if (json.is_number_unsigned()) return json.get<uint64_t>();
   if (json.is_number_integer()) return json.get<int64_t>();
   if (json.is_number_float()) return json.get<double>();
   if (json.is_boolean()) return json.get<bool>();
   if (json.is_string()) return json.get<std::string>();
-  if (!json.is_array() || json.size() > kMaxArray) return std::nullopt;
+  if (!json.is_array() || json.size() > kMaxArray) return text_of();
   std::vector<double> numbers;
   for (const Json& item : json) {
     if (item.is_boolean()) {
@@ -90,7 +93,7 @@ std::optional<MetadataValue> value_of(const Json& json) {
     } else if (item.is_number()) {
       numbers.push_back(item.get<double>());
     } else {
-      return std::nullopt;
+      return text_of();
     }
   }
   return numbers;
@@ -110,10 +113,8 @@ void take_rows(const Json& object,
     for (const char* spelling : row.spellings) {
       const Json* found = spelling == nullptr ? nullptr : member(object, spelling);
       if (found == nullptr) continue;
-      if (std::optional<MetadataValue> value = value_of(*found)) {
-        metadata.set(row.key, place + spelling, std::move(*value));
-        break;
-      }
+      metadata.set(row.key, place + spelling, value_of(*found));
+      break;
     }
   }
 }
@@ -151,9 +152,7 @@ void rename_early_longrope(const std::string& model_type, Metadata& metadata) {
 void take_rope(const Json& config, Metadata& metadata) {
   take_rows(config, kRopeRows, "", metadata);  // the old spelling: partly at the top level
   if (const Json* local = member(config, "rope_local_base_freq"); local != nullptr) {
-    if (auto value = value_of(*local)) {
-      metadata.set("rope.freq_base_swa", "rope_local_base_freq", std::move(*value));
-    }
+    metadata.set("rope.freq_base_swa", "rope_local_base_freq", value_of(*local));
   }
   for (const char* name : {"rope_scaling", "rope_parameters"}) {
     const Json* rope = member(config, name);
@@ -166,10 +165,7 @@ void take_rope(const Json& config, Metadata& metadata) {
     const Json* sliding = member(*rope, "sliding_attention");
     const Json* base = sliding && sliding->is_object() ? member(*sliding, "rope_theta") : nullptr;
     if (base != nullptr) {
-      if (auto value = value_of(*base)) {
-        metadata.set(
-            "rope.freq_base_swa", place + "sliding_attention.rope_theta", std::move(*value));
-      }
+      metadata.set("rope.freq_base_swa", place + "sliding_attention.rope_theta", value_of(*base));
     }
   }
 }

@@ -97,9 +97,14 @@ struct Required {
 
 bool is_false(const Json& value) { return value == false; }
 
+bool is_object(const Json& value) { return value.is_object(); }
+
 constexpr Required kRequired[] = {
     {"use_bidirectional_attention", "false", is_false},
     {"mlp_only_layers", "no layers", [](const Json& value) { return value.empty(); }},
+    {"rope_parameters", "an object", is_object},
+    {"rope_scaling", "an object", is_object},
+    {"tie_word_embeddings", "true or false", [](const Json& value) { return value.is_boolean(); }},
     {"swiglu_limit", "7", [](const Json& value) { return value == 7; }},
     {"swiglu_alpha", "1.702", [](const Json& value) { return value == 1.702; }},
     {"layer_types",
@@ -185,6 +190,10 @@ Expected<void> check_unsupported(const Json& config,
   const char* layer_type = layer_type_of(config, model_type);
   if (const auto types = config.find("layer_types");
       layer_type != nullptr && types != config.end() && types->is_array()) {
+    const auto layers = config.find("num_hidden_layers");
+    if (layers != config.end() && *layers != types->size()) {
+      return refuse("layer_types", *types, "one for each of num_hidden_layers");
+    }
     for (const Json& type : *types) {
       if (type == layer_type) continue;
       const std::string expected = std::string(layer_type) + " for each layer of " + model_type;

@@ -197,9 +197,31 @@ TEST(HfKeys, TensorsThatTheConfigurationPromisesMustBeThere) {
   EXPECT_EQ(refusal("llama", "attention_bias", false), "");
 }
 
+TEST(HfKeys, NumbersThatContradictTheFileAreRefused) {
+  EXPECT_NE(refusal("llama", "vocab_size", 72)
+                .find("config.json: vocab_size: found 72, expected 71, the rows of the embedding"),
+            std::string::npos);
+  EXPECT_NE(refusal("llama", "rms_norm_eps", 1e30).find("rms_norm_eps: found 1"),
+            std::string::npos);
+  EXPECT_NE(refusal("llama", "layer_types", {"full_attention"})
+                .find("layer_types: found [\"full_attention\"], expected one for each"),
+            std::string::npos);
+}
+
+TEST(HfKeys, ScalingNeedsItsFactor) {
+  for (const char* type : {"linear", "dynamic", "llama3"}) {
+    EXPECT_NE(refusal("llama", "rope_parameters", {{"rope_type", type}}).find("found nothing"),
+              std::string::npos)
+        << type;
+  }
+}
+
 TEST(HfKeys, AGateOfAnotherNameIsReadOrRefused) {
   EXPECT_EQ(refusal("llama", "hidden_act", "swish"), "");
   EXPECT_NE(refusal("llama", "hidden_act", "relu").find("hidden_act: found \"relu\""),
+            std::string::npos);
+  EXPECT_NE(refusal("llama", "hidden_act", nlohmann::json::array({"silu"}))
+                .find("hidden_act: found \"[\"silu\"]\", expected silu"),
             std::string::npos);
   EXPECT_NE(refusal("gemma2", "hidden_activation", "gelu").find("hidden_activation: found"),
             std::string::npos);

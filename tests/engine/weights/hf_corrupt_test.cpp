@@ -113,6 +113,17 @@ std::vector<Case> corrupt_headers() {
        "{" + tensor("a", R"("dtype":"F32","shape":[2],"data_offsets":[0,8])") + "," +
            tensor("b", R"("dtype":"F32","shape":[2],"data_offsets":[4,12])") + "}",
        "expected bytes of its own"},
+      {"a hole",
+       "{" + tensor("a", R"("dtype":"F32","shape":[1],"data_offsets":[0,4])") + "," +
+           tensor("b", R"("dtype":"F32","shape":[2],"data_offsets":[8,16])") + "}",
+       "\"b\": data_offsets: found 4 bytes of no tensor before, expected none"},
+      {"a hole at the beginning",
+       one(R"("dtype":"F32","shape":[2],"data_offsets":[8,16])"),
+       "found 8 bytes of no tensor before"},
+      {"bytes behind",
+       one(R"("dtype":"F32","shape":[3],"data_offsets":[0,12])"),
+       "data: found 4 bytes after the last tensor, expected none"},
+      {"bytes of no tensor at all", "{}", "found 16 bytes after the last tensor"},
       {"same bytes",
        "{" + tensor("a", kGood) + "," + tensor("b", kGood) + "}",
        "expected bytes of its own"},
@@ -281,6 +292,15 @@ TEST(HfConfig, EveryCorruptConfigGetsItsLine) {
       {"other clamp",
        R"({"model_type":"gpt_oss","swiglu_limit":5.5})",
        "swiglu_limit: found 5.5, expected 7"},
+      {"rotation as a list",
+       R"({"model_type":"llama","rope_parameters":[1]})",
+       "rope_parameters: found [1], expected an object"},
+      {"scaling as a name",
+       R"({"model_type":"llama","rope_scaling":"yarn"})",
+       "rope_scaling: found \"yarn\", expected an object"},
+      {"tied perhaps",
+       R"({"model_type":"llama","tie_word_embeddings":"yes"})",
+       "tie_word_embeddings: found \"yes\", expected true or false"},
       {"other slope of the clamp",
        R"({"model_type":"gpt_oss","swiglu_alpha":1.5})",
        "swiglu_alpha: found 1.5, expected 1.702"},
@@ -491,7 +511,9 @@ TEST_F(HfDirectory, Int8WeightsAreJoinedWithTheirScales) {
   };
   const auto write_pair = [&](const std::string& first, const std::string& second) {
     const std::string comma = first.empty() || second.empty() ? "" : ",";
-    write("model.safetensors", safetensors("{" + first + comma + second + "}", 24));
+    const std::string all = first + comma + second;
+    const auto end = static_cast<size_t>(std::stoi(all.substr(all.rfind(',') + 1)));
+    write("model.safetensors", safetensors("{" + all + "}", end));
   };
   write_pair(tensor(q, codes), tensor(q + "_scale", scales("[4,1]", 8)));
   EXPECT_NE(error().find("dtype: found \"I8\", expected F32, F16 or BF16"), std::string::npos);
@@ -516,7 +538,9 @@ TEST_F(HfDirectory, Int8WeightsAreJoinedWithTheirScales) {
 
   const Wrong wrongs[] = {
       {tensor(q, codes), "", "found no tensor \"model.layers.0.self_attn.q_proj.weight_scale\""},
-      {"", tensor(q + "_scale", scales("[4,1]", 8)), "found scales of no tensor"},
+      {"",
+       tensor(q + "_scale", R"("dtype":"BF16","shape":[4,1],"data_offsets":[0,8])"),
+       "found scales of no tensor"},
       {tensor(q, codes), tensor(q + "_scale", scales("[1,4]", 8)), "expected [4, 1]"},
       {tensor(q, codes), tensor(q + "_scale", scales("[2,2]", 8)), "expected [4, 1]"},
       {tensor(q, codes), tensor(q + "_scale", scales("[1]", 2)), "expected [4, 1]"},
