@@ -92,7 +92,7 @@ bool Scheduler::abort(RequestId id) {
     m.leave(index);
     return true;
   }
-  if (std::erase(m.followers, index) > 0) {
+  if (std::erase(m.followers, index) > 0 || std::erase(m.restoring, index) > 0) {
     m.leave(index);
     return true;
   }
@@ -105,6 +105,14 @@ bool Scheduler::abort(RequestId id) {
   m.stop_running(m.position_in_running(e));
   m.leave(index);
   return true;
+}
+
+void Scheduler::resume(RequestId id) {
+  Impl& m = *impl_;
+  const int32_t index = m.entry_of.find(id);
+  CHECK_NE(index, IdMap::kAbsent);
+  CHECK_EQ(std::erase(m.restoring, index), 1U);
+  m.queue(index);
 }
 
 size_t Scheduler::Impl::position_in_running(const Entry& e) const {
@@ -125,7 +133,11 @@ void Scheduler::Impl::stop_running(size_t position) {
   const Entry& e = running_entry(position);
   CHECK_EQ(e.request.num_in_flight_tokens, 0);
   if (e.draining()) --num_draining;
-  kv.free(e.request.id);
+  const Request& r = e.request;
+  if (!e.is_kv_bad) {
+    kv.cache_tail(r.id, r.tokens, std::min(r.num_computed_tokens, r.num_tokens()));
+  }
+  kv.free(r.id);
   running.erase(running.begin() + static_cast<ptrdiff_t>(position));
 }
 
@@ -231,8 +243,10 @@ const SchedulerOutput& Scheduler::schedule(int64_t now_ms) {
   ++output.step_id;
   output.scheduled.clear();
   output.preempted.clear();
+  output.restoring.clear();
   output.failed.clear();
   output.expired.clear();
+  output.copies.clear();
   output.total_tokens = 0;
   output.num_prefill_tokens = 0;
   m.shape = {};
@@ -247,8 +261,9 @@ const SchedulerOutput& Scheduler::schedule(int64_t now_ms) {
   m.schedule_decodes();
   m.schedule_prefills();
   m.admit_waiting(/*before=*/-1);
+  m.kv.take_copies(output.copies);
   output.predicted_ms = m.cost.predict_ms(m.shape);
-  if (output.scheduled.empty() && m.idle() && has_work()) m.fail_oldest();
+  if (output.scheduled.empty() && m.restoring.empty() && m.idle() && has_work()) m.fail_oldest();
   return output;
 }
 
@@ -285,6 +300,7 @@ void Scheduler::Impl::retire_row(const ScheduledRequest& row,
   }
   // The KV of a step that failed is not worth finding again. An aborted request may have fed back a
   // token that it never learned.
+  e.is_kv_bad = e.is_kv_bad || failed;
   if (failed) return;
   kv.cache_blocks(r.id, r.tokens, std::min(r.num_computed_tokens, r.num_tokens()));
 }
@@ -327,12 +343,15 @@ int32_t Scheduler::num_running() const { return static_cast<int32_t>(impl_->runn
 
 int32_t Scheduler::num_waiting() const {
   const Impl& m = *impl_;
-  return m.waiting.size() + m.preempted.size() + static_cast<int32_t>(m.followers.size());
+  return m.waiting.size() + m.preempted.size() + static_cast<int32_t>(m.followers.size()) +
+         num_restoring();
 }
 
 int32_t Scheduler::num_unstarted() const { return impl_->num_unstarted; }
 
-bool Scheduler::has_work() const { return num_running() + num_waiting() > 0; }
+int32_t Scheduler::num_restoring() const { return static_cast<int32_t>(impl_->restoring.size()); }
+
+bool Scheduler::has_work() const { return num_running() + num_waiting() > num_restoring(); }
 
 int64_t Scheduler::num_virtual_tokens(TenantId tenant) const {
   return impl_->waiting.counter_of(tenant);

@@ -358,6 +358,12 @@ std::vector<Knob> make_engine_knobs() {
                                     "cache",
                                     "Folder that keeps computed prefixes, for when the cache has "
                                     "lost them or after a restart."),
+      choice<&Config::preemption_mode>("preemption-mode",
+                                       "cache",
+                                       "",
+                                       "auto|recompute|swap",
+                                       "How a preempted request goes on where prefixes are kept: "
+                                       "computed again, brought back, or what is faster."),
       bytes<&Config::kv_disk_size>("kv-disk-size",
                                    "cache",
                                    {kMiB, 65536 * kGiB},

@@ -40,8 +40,8 @@ Expected<void> read_shape(const Checkpoint& checkpoint, ModelConfig& config) {
                           " for keys and " + std::to_string(value_dim) +
                           " for values, expected one size for both");
   }
-  SLUICE_TRY(const double eps, metadata.get_positive_or("attention.layer_norm_rms_epsilon", 1e-5));
-  if (eps < 1e-12 || eps > 1) {
+  SLUICE_TRY(const double eps, metadata.get_float("attention.layer_norm_rms_epsilon"));
+  if (!(eps >= 1e-12 && eps <= 1)) {
     return metadata.wrong("attention.layer_norm_rms_epsilon", std::to_string(eps), "1e-12 to 1");
   }
   config.norm_eps = static_cast<float>(eps);

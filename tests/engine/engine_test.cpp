@@ -234,8 +234,7 @@ TEST(Engine, ATenantOfOneRequestDoesNotWaitForAllOfAnother) {
     ids.push_back(*engine->submit(request, sink));
   }
   for (const RequestId id : ids) EXPECT_EQ(sink.wait(id).num_ends, 1);
-  EXPECT_EQ(sink.ends(),
-            (std::vector<RequestId>{ids[0], ids[5], ids[1], ids[2], ids[3], ids[4]}));
+  EXPECT_EQ(sink.ends(), (std::vector<RequestId>{ids[0], ids[5], ids[1], ids[2], ids[3], ids[4]}));
 }
 
 TEST(Engine, ManyThreadsSubmitAndAbortAndEveryRequestEndsOnce) {
@@ -247,8 +246,7 @@ TEST(Engine, ManyThreadsSubmitAndAbortAndEveryRequestEndsOnce) {
     clients.emplace_back([&, t] {
       for (int i = 0; i < 40; ++i) {
         const auto prompt_token = static_cast<TokenId>(t * 40 + static_cast<size_t>(i)) % 200;
-        const RequestId id =
-            *engine->submit(make_request({prompt_token, 9, 8}, 5 + i % 20), sink);
+        const RequestId id = *engine->submit(make_request({prompt_token, 9, 8}, 5 + i % 20), sink);
         ids[t].push_back(id);
         if (i % 3 == 0) engine->abort(id);
         const EngineStats stats = engine->stats();

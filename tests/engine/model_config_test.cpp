@@ -30,6 +30,7 @@ class TinyGguf {
                                      std::pair("attention.head_count", 2U)}) {
       set(key, uint32_t{value});
     }
+    set("attention.layer_norm_rms_epsilon", 1e-5F);
     add("token_embd.weight", {32, 64});
     add("output_norm.weight", {32});
     for (const char* name : {"attn_norm", "ffn_norm"}) add(layer(name), {32});

@@ -311,9 +311,10 @@ TEST_F(SchedulerTest, ASharedPromptIsComputedOnceAndOthersPassWhoWaitForIt) {
   EXPECT_EQ(tokens_of(output, 7), 16);
   EXPECT_EQ(tokens_of(output, 10), 6);  // came last, and passed
   output = step();
-  EXPECT_EQ(tokens_of(output, 8), 4);  // 36 of 40 were found
-  EXPECT_EQ(tokens_of(output, 9), 4);
-  EXPECT_EQ(scheduler_->find(RequestId{9})->num_cached_tokens, 36);
+  EXPECT_EQ(tokens_of(output, 8), 1);  // 36 of 40 were found, and 3 are copied
+  EXPECT_EQ(tokens_of(output, 9), 1);
+  EXPECT_EQ(output.copies.size(), 2U);
+  EXPECT_EQ(scheduler_->find(RequestId{9})->num_cached_tokens, 39);
 }
 
 TEST_F(SchedulerTest, WhoWaitsForAPrefixGoesOnAloneWhenItsLeaderLeaves) {
