@@ -20,7 +20,7 @@ Expected<std::string> inspect_model(const Config& config, bool all_tensors) {
   std::string text = checkpoint->describe(all_tensors);
   const Expected<PlannedModel> planned = plan_model(config, planned_threads(config));
   text += "\n";
-  text += planned ? planned->plan.describe() : "memory plan: " + planned.error().message + "\n";
+  text += planned ? planned->plan.describe() : planned.error().message + "\n";
   return text;
 }
 
