@@ -316,12 +316,21 @@ void use_stored_pairs(const Checkpoint& checkpoint, ModelConfig& config) {
   for (kernels::RopeParams& rope : config.ropes) rope.style = kernels::RopeStyle::kInterleaved;
 }
 
+Expected<int32_t> read_window(const Metadata& metadata) {
+  SLUICE_TRY(const uint64_t window, metadata.get_uint_or("attention.sliding_window", 0));
+  if (window > kMaxContext) {
+    return metadata.wrong("attention.sliding_window",
+                          std::to_string(window),
+                          "at most " + std::to_string(kMaxContext));
+  }
+  return static_cast<int32_t>(window);
+}
+
 Expected<void> read_window_pattern(const Checkpoint& checkpoint,
                                    int32_t usual_period,
                                    ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
-  SLUICE_TRY(const int32_t window,
-             metadata.get_count_or("attention.sliding_window", kMaxContext, 0));
+  SLUICE_TRY(const int32_t window, read_window(metadata));
   const char* listed = metadata.has("attention.sliding_layers")
                            ? "attention.sliding_layers"
                            : "attention.sliding_window_pattern";

@@ -23,6 +23,9 @@ Expected<float> read_attention_scale(const Metadata& metadata,
 // For architectures whose q and k rows GGUF permutes, so that rotation pairs neighbours.
 void use_stored_pairs(const Checkpoint& checkpoint, ModelConfig& config);
 
+// Tokens that a windowed layer sees; 0, which files of Phi-4 state: all.
+Expected<int32_t> read_window(const Metadata& metadata);
+
 // Which layers see only attention.sliding_window tokens: as listed by the checkpoint, else all but
 // each `usual_period`-th; 1: none.
 Expected<void> read_window_pattern(const Checkpoint& checkpoint,

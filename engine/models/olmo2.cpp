@@ -21,9 +21,8 @@ Expected<void> configure_olmo3(const Checkpoint& checkpoint, ModelConfig& config
 }
 
 Expected<void> configure_gguf(const Checkpoint& checkpoint, ModelConfig& config) {
-  return checkpoint.metadata().has("attention.sliding_window")
-             ? configure_olmo3(checkpoint, config)
-             : configure_olmo2(checkpoint, config);
+  SLUICE_TRY(const int32_t window, read_window(checkpoint.metadata()));
+  return window > 0 ? configure_olmo3(checkpoint, config) : configure_olmo2(checkpoint, config);
 }
 
 }  // namespace

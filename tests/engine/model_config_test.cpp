@@ -21,7 +21,8 @@ constexpr uint32_t kQ8 = 8;
 // One layer of 32 values whose tensors are all zero.
 class TinyGguf {
  public:
-  explicit TinyGguf(std::string architecture) : architecture_(std::move(architecture)) {
+  explicit TinyGguf(std::string architecture, bool with_attention = true)
+      : architecture_(std::move(architecture)) {
     image_.set_string("general.architecture", architecture_);
     for (const auto& [key, value] : {std::pair("block_count", 1U),
                                      std::pair("context_length", 256U),
@@ -34,6 +35,7 @@ class TinyGguf {
     add("token_embd.weight", {32, 64});
     add("output_norm.weight", {32});
     for (const char* name : {"attn_norm", "ffn_norm"}) add(layer(name), {32});
+    if (!with_attention) return;
     for (const char* name : {"attn_q", "attn_k", "attn_v", "attn_output"})
       add(layer(name), {32, 32});
   }
@@ -125,6 +127,24 @@ TEST(GgufKeys, GraniteMayHaveNoPositions) {
   EXPECT_EQ(file.plan()->model.layers.front().rope, 0);
   file.set("rope.scaling.finetuned", false);
   EXPECT_EQ(file.plan()->model.layers.front().rope, -1);
+}
+
+TEST(GgufKeys, AWindowOfNothingIsNone) {
+  TinyGguf file("llama");
+  file.add_dense();
+  file.set("attention.sliding_window", 0U);
+  EXPECT_EQ(file.plan()->model.layers.front().window, 0);
+  for (const uint32_t window : {0U, 7U}) {
+    TinyGguf phi("phi3", /*with_attention=*/false);
+    phi.add("blk.0.attn_qkv.weight", {32, 96});
+    phi.add("blk.0.attn_output.weight", {32, 32});
+    phi.add("blk.0.ffn_up.weight", {32, 64});
+    phi.add("blk.0.ffn_down.weight", {32, 32});
+    phi.set("attention.sliding_window", window);
+    const auto planned = phi.plan();
+    ASSERT_TRUE(planned.has_value()) << planned.error().message;
+    EXPECT_EQ(planned->model.layers.front().window, static_cast<int32_t>(window));
+  }
 }
 
 TEST(GgufKeys, WhatNoModelHereDoesIsRefusedByName) {
