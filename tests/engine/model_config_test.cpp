@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a checkpoint's keys make of a model, and the one line that refuses what no model here does.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -17,6 +18,11 @@ namespace {
 
 constexpr uint32_t kF32 = 0;
 constexpr uint32_t kQ8 = 8;
+
+// Other runs of this program may go on beside this one.
+std::string scratch(const std::string& name) {
+  return ::testing::TempDir() + std::to_string(::getpid()) + "-" + name;
+}
 
 // One layer of 32 values whose tensors are all zero.
 class TinyGguf {
@@ -66,14 +72,16 @@ class TinyGguf {
   }
 
   [[nodiscard]] Expected<PlannedModel> plan() const {
-    const std::string path = ::testing::TempDir() + "tiny-keys.gguf";
+    const std::string path = scratch("tiny.gguf");
     std::string bytes = image_.header();
     bytes.resize((bytes.size() + 31) / 32 * 32 + image_.data_bytes);
     std::ofstream(path, std::ios::binary) << bytes;
     Config config;
     config.model = path;
     config.kv_cache_memory = 1 << 20;
-    return plan_model(config, 1);
+    auto planned = plan_model(config, 1);
+    std::filesystem::remove(path);
+    return planned;
   }
 
   [[nodiscard]] std::string error() const {
@@ -154,7 +162,7 @@ TEST(GgufKeys, WhatNoModelHereDoesIsRefusedByName) {
     file.set(key, value);
     return file.error();
   };
-  const std::string start = ::testing::TempDir() + "tiny-keys.gguf: llama.";
+  const std::string start = scratch("tiny.gguf: llama.");
   EXPECT_EQ(refusal("attention.causal", false),
             start + "attention.causal: found false, expected true");
   EXPECT_EQ(refusal("attention.causal", true), "");
@@ -185,15 +193,14 @@ TEST(GgufKeys, ExpertsOfOneLayerAreOfOneType) {
     }
   }
   EXPECT_EQ(file.error(),
-            ::testing::TempDir() +
-                "tiny-keys.gguf: tensor blk.0.ffn_up_exps.1.weight: found type Q8_0, expected F32, "
-                "that of the layer's first expert");
+            scratch("tiny.gguf: tensor blk.0.ffn_up_exps.1.weight: found type Q8_0, expected F32, "
+                    "that of the layer's first expert"));
 }
 
 // A copy of a golden directory whose config.json was edited.
 std::string refusal(const std::string& name, const char* key, const nlohmann::json& value) {
   const std::string source = std::string(SLUICE_TEST_DATA) + "/models/" + name;
-  const std::string folder = ::testing::TempDir() + "edited-" + name;
+  const std::string folder = scratch("edited-" + name);
   std::filesystem::remove_all(folder);
   std::filesystem::copy(source, folder);
   std::ifstream in(source + "/config.json");
@@ -204,6 +211,7 @@ std::string refusal(const std::string& name, const char* key, const nlohmann::js
   options.model = folder;
   options.kv_cache_memory = 1 << 20;
   const auto planned = plan_model(options, 1);
+  std::filesystem::remove_all(folder);
   return planned ? "" : planned.error().message;
 }
 
