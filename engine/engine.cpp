@@ -181,6 +181,7 @@ LocalEngine::Core::Core(const Config& config,
       scheduler({.max_num_seqs = config.max_num_seqs,
                  .max_num_batched_tokens = config.max_num_batched_tokens,
                  .step_target_ms = static_cast<double>(config.step_target_ms),
+                 .long_prefill_token_threshold = config.long_prefill_token_threshold,
                  .max_num_queued_reqs =
                      config.max_num_queued_reqs +
                      static_cast<int32_t>(Admission::extra_requests(config.max_num_queued_reqs)),

@@ -235,8 +235,9 @@ void Scheduler::Impl::restore(int32_t index) {
 void Scheduler::Impl::admit_waiting(int32_t before) {
   while (anybody_queued() && num_tokens_left() > 0 &&
          running.size() + restoring.size() < static_cast<size_t>(max_num_running)) {
-    // Blocks that somebody running is short of are not for newcomers.
-    const bool nothing_else = output.scheduled.empty() && idle();
+    // Blocks that somebody running is short of are not for newcomers, who would take them in turn
+    // for ever: not until all who run have been asked, and none of them can go on.
+    const bool nothing_else = before < 0 && output.scheduled.empty() && idle();
     if (short_of_blocks && !nothing_else) return;
     const int32_t index = head();
     if (before >= 0 && !goes_before(index, before)) return;

@@ -13,8 +13,13 @@ namespace sluice {
 
 namespace {
 
-// A prompt chunk that is always granted when tokens are left, whatever the milliseconds say.
+// A prompt chunk that is always granted when tokens are left, whatever the milliseconds say: alone,
+// and beside decodes.
 constexpr int32_t kMinChunkTokens = 16;
+constexpr int32_t kMinChunkBesideDecodes = 4;
+// How much longer a step of decodes may take for the sake of prompts. Half of the time goes to
+// these then, so that neither waits more than about twice as long as alone.
+constexpr double kMaxDecodeStretch = 1.9;
 
 }  // namespace
 
@@ -196,16 +201,24 @@ void Scheduler::Impl::schedule_decodes() {
     if (!e.schedulable() || !e.decodes()) continue;
     if (take_blocks(i, 1) == 1) record(e, 1, /*decode=*/true);
   }
+  target_ms = options.step_target_ms;
+  if (target_ms > 0 && shape.num_decode_tokens > 0) {
+    target_ms = std::min(target_ms, kMaxDecodeStretch * cost.predict_ms(shape));
+  }
 }
 
 // Tokens of a prompt chunk that both budgets allow.
 int32_t Scheduler::Impl::prefill_limit(const Entry& e, int32_t start, int32_t num_remaining) const {
-  const int32_t limit = std::min(num_remaining, num_tokens_left());
-  if (options.step_target_ms <= 0 || limit == 0) return limit;
-  const int32_t affordable = cost.max_prefill_tokens(shape, start, options.step_target_ms);
+  int32_t limit = std::min(num_remaining, num_tokens_left());
+  if (options.long_prefill_token_threshold > 0) {
+    limit = std::min(limit, options.long_prefill_token_threshold);
+  }
+  if (target_ms <= 0 || limit == 0) return limit;
+  const int32_t affordable = cost.max_prefill_tokens(shape, start, target_ms);
   if (affordable >= limit) return limit;
-  if (output.num_prefill_tokens == 0) return std::min(limit, std::max(affordable, kMinChunkTokens));
-  return affordable < std::min(kMinChunkTokens, e.num_remaining()) ? 0 : affordable;
+  const int32_t least = shape.num_decode_tokens > 0 ? kMinChunkBesideDecodes : kMinChunkTokens;
+  if (output.num_prefill_tokens == 0) return std::min(limit, std::max(affordable, least));
+  return affordable < std::min(least, e.num_remaining()) ? 0 : affordable;
 }
 
 void Scheduler::Impl::schedule_prefill(int32_t index) {

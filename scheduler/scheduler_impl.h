@@ -112,7 +112,8 @@ struct Scheduler::Impl {
 
   Outlook outlook;
   SchedulerOutput output;
-  StepShape shape;  // of `output`
+  StepShape shape;       // of `output`
+  double target_ms = 0;  // of this step, once its decodes are known; <= 0: none
   int64_t now_ms = INT64_MIN;
   uint64_t num_arrivals = 0;
   int64_t num_tokens_in_flight = 0;

@@ -383,6 +383,12 @@ std::vector<Knob> make_engine_knobs() {
                                        "ms",
                                        {1, 10000},
                                        "Predicted time that one step may take."),
+      integer<&Config::long_prefill_token_threshold>(
+          "long-prefill-token-threshold",
+          "scheduler",
+          "tokens",
+          {0, 1 << 20},
+          "Most tokens of one prompt in a step, so that others have room beside it; 0: no limit."),
       integer<&Config::debug_preempt_every>("debug-preempt-every",
                                             "scheduler",
                                             "steps",

@@ -268,6 +268,30 @@ EngineState ask_state(Engine& engine, int32_t num_steps) {
   return answer.get_future().get();
 }
 
+// Every turn of a conversation computes the last token of the answer before, which was never fed
+// back, and what is new; prompts with a common beginning compute from where they part.
+TEST(Engine, WhatWasComputedBeforeIsFoundToTheToken) {
+  const auto engine = start(tiny_config());
+  ASSERT_NE(engine, nullptr);
+  CollectingSink sink;
+  std::vector<TokenId> tokens;
+  size_t num_known = 0;  // tokens that have KV
+  for (TokenId turn = 0; turn < 12; ++turn) {
+    for (TokenId i = 0; i < 7 + turn * 3; ++i) tokens.push_back((turn * 31 + i * 7) % 250);
+    const Collected answer = sink.wait(*engine->submit(make_request(tokens, 5 + turn), sink));
+    EXPECT_EQ(answer.num_cached_tokens, static_cast<int32_t>(num_known)) << "turn " << turn;
+    tokens.insert(tokens.end(), answer.tokens.begin(), answer.tokens.end());
+    num_known = tokens.size() - 1;
+  }
+  for (size_t shared = 17; shared < 90; shared += 9) {
+    std::vector<TokenId> other(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(shared));
+    other.push_back((tokens[shared] + 1) % 250);
+    for (TokenId i = 0; i < 20; ++i) other.push_back((i * 13 + static_cast<TokenId>(shared)) % 250);
+    const Collected answer = sink.wait(*engine->submit(make_request(other, 3), sink));
+    EXPECT_EQ(answer.num_cached_tokens, static_cast<int32_t>(shared));
+  }
+}
+
 TEST(Engine, StateShowsWhatRunsWhatWaitsAndTheLastSteps) {
   Config config = tiny_config();
   config.max_num_seqs = 1;

@@ -42,6 +42,7 @@ FakeEngine::FakeEngine(uint64_t seed) : seed_(seed), random_(mix(seed)) {
   options_.max_num_seqs = kv_options_.max_num_seqs;
   options_.max_num_batched_tokens = chance(0.3) ? between(1, 6) : between(4, 80);
   options_.step_target_ms = chance(0.3) ? 0 : between(1, 40);
+  options_.long_prefill_token_threshold = chance(0.2) ? between(1, 20) : 0;
   options_.max_num_queued_reqs = between(1, 24);
   options_.max_model_len = kv_options_.max_model_len;
   options_.preempt_every = chance(0.3) ? between(1, 7) : 0;
