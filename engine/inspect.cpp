@@ -20,8 +20,9 @@ Expected<std::string> inspect_model(const Config& config, bool all_tensors) {
   std::string text = checkpoint->describe(all_tensors);
   const Expected<PlannedModel> planned = plan_model(config, planned_threads(config));
   text += "\n";
-  text += planned ? planned->plan.describe() : "memory plan: " + planned.error().message + "\n";
-  return text;
+  if (planned) return text + planned->plan.describe();
+  const std::string& why = planned.error().message;
+  return text + (why.starts_with("memory plan: ") ? "" : "memory plan: ") + why + "\n";
 }
 
 Expected<std::string> plan_text(const Config& config) {

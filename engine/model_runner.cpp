@@ -10,6 +10,7 @@
 #include "engine/core/log.h"
 #include "engine/core/version.h"
 #include "engine/sampling/sampler.h"
+#include "engine/weights/gguf_parse.h"
 
 namespace sluice {
 namespace {
@@ -103,9 +104,10 @@ Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads) {
   const std::vector<std::string> unused = names_and_shapes.unused();
   if (!unused.empty()) {
     return make_error(ErrorCode::kUnsupported,
-                      config.model + ": tensor " + unused.front() + " and " +
-                          std::to_string(unused.size() - 1) + " more have no place in architecture " +
-                          planned.model.architecture);
+                      config.model + ": tensor " + quoted(unused.front()) + ": found it and " +
+                          std::to_string(unused.size() - 1) +
+                          " more that have no place in architecture " + planned.model.architecture +
+                          ", expected none");
   }
   const int64_t vocab = planned.model.vocab_size;
   SLUICE_TRY(planned.plan,

@@ -73,7 +73,8 @@ Expected<std::unique_ptr<FrontEnd>> FrontEnd::create(const Config& config, Engin
     auto result = ChatTemplate::compile(source);
     if (!result) {
       return make_error(result.error().code,
-                        "The chat template does not compile: " + result.error().message,
+                        config.model + ": chat template: found " + result.error().message +
+                            ", expected one that compiles",
                         "chat-template");
     }
     compiled.emplace(std::move(*result));

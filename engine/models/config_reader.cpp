@@ -40,7 +40,10 @@ Expected<void> read_shape(const Checkpoint& checkpoint, ModelConfig& config) {
                           " for keys and " + std::to_string(value_dim) +
                           " for values, expected one size for both");
   }
-  SLUICE_TRY(const double eps, metadata.get_positive_or("attention.layer_norm_rms_epsilon", 1e-5));
+  SLUICE_TRY(const double eps, metadata.get_float("attention.layer_norm_rms_epsilon"));
+  if (!(eps >= 1e-12 && eps <= 1)) {
+    return metadata.wrong("attention.layer_norm_rms_epsilon", std::to_string(eps), "1e-12 to 1");
+  }
   config.norm_eps = static_cast<float>(eps);
   if (checkpoint.is_dummy()) {
     SLUICE_TRY(config.vocab_size, metadata.get_count("vocab_size", 1 << 24));
@@ -54,6 +57,13 @@ Expected<void> read_shape(const Checkpoint& checkpoint, ModelConfig& config) {
                           ", expected [vocabulary, hidden]");
   }
   config.vocab_size = static_cast<int32_t>(embedding->dims[1]);
+  if (checkpoint.kind() == CheckpointKind::kGguf) return {};
+  SLUICE_TRY(const int32_t stated, metadata.get_count_or("vocab_size", 1 << 24, config.vocab_size));
+  if (stated != config.vocab_size) {
+    return metadata.wrong("vocab_size",
+                          std::to_string(stated),
+                          std::to_string(config.vocab_size) + ", the rows of the embedding");
+  }
   return {};
 }
 
@@ -151,6 +161,14 @@ Expected<void> read_scaling(const Metadata& metadata,
   return {};
 }
 
+Expected<double> read_freq_base(const Metadata& metadata, const char* key, double absent) {
+  SLUICE_TRY(const double base, metadata.get_positive_or(key, absent));
+  if (base < 1.01 || base > 1e12) {
+    return metadata.wrong(key, std::to_string(base), "more than 1, at most 1e12");
+  }
+  return base;
+}
+
 Expected<void> read_rope(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   const auto head_dim = static_cast<uint64_t>(config.head_dim);
@@ -161,16 +179,27 @@ Expected<void> read_rope(const Checkpoint& checkpoint, ModelConfig& config) {
                           std::to_string(rotary_dim),
                           "an even number up to " + std::to_string(head_dim));
   }
-  SLUICE_TRY(const double freq_base, read_freq_base(metadata, "rope.freq_base"));
+  SLUICE_TRY(const double freq_base, read_freq_base(metadata, "rope.freq_base", 10000));
   rope.rotary_dim = static_cast<int32_t>(rotary_dim);
   rope.freq_base = static_cast<float>(freq_base);
   rope.style = kernels::RopeStyle::kHalves;
   std::string type = checkpoint.has("rope_factors_long.weight") ? "longrope" : "none";
-  if (metadata.has("rope.scale_linear")) type = "linear";  // of GGUF files before 2024
+  const bool gguf = checkpoint.kind() == CheckpointKind::kGguf;
+  // A file before 2024 has a factor under another name; one without a type is linear.
+  const bool has_factor = metadata.has("rope.scale_linear") || metadata.has("rope.scaling.factor");
+  if (gguf && has_factor && type == "none") type = "linear";
   if (metadata.has("rope.scaling.type")) {
     SLUICE_TRY(type, metadata.get_string("rope.scaling.type"));
   }
+  const bool needs_factor = type == "linear" || type == "dynamic" || type == "llama3";
+  if (needs_factor && !gguf && !metadata.has("rope.scaling.factor")) {
+    return metadata.wrong("rope.scaling.factor", "nothing", "a number for rope_type " + type);
+  }
   SLUICE_TRY_VOID(read_scaling(metadata, type, rope, config));
+  if (gguf && type != "longrope") {  // one more factor, whatever the type
+    SLUICE_TRY(const double more, metadata.get_positive_or("rope.scaling.attn_factor", 1));
+    rope.attention_factor *= static_cast<float>(more);
+  }
   config.ropes = {rope};
   return {};
 }
@@ -191,7 +220,7 @@ Expected<void> read_experts(const Metadata& metadata, ModelConfig& config) {
 Expected<void> read_gate_function(const Metadata& metadata, ModelConfig& config) {
   if (!metadata.has("hidden_act")) return {};
   SLUICE_TRY(const std::string name, metadata.get_string("hidden_act"));
-  if (name == "silu") {
+  if (name == "silu" || name == "swish") {
     config.gate_function = kernels::GateFunction::kSilu;
   } else if (name == "gelu_pytorch_tanh") {
     config.gate_function = kernels::GateFunction::kGeluTanh;
@@ -202,7 +231,7 @@ Expected<void> read_gate_function(const Metadata& metadata, ModelConfig& config)
 }
 
 // Which tensors there are: seen in the checkpoint, or as its configuration says where there is
-// nothing else.
+// nothing else. Those that it promises must be there.
 Expected<void> read_tensor_kinds(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   if (checkpoint.is_dummy()) {
@@ -213,22 +242,59 @@ Expected<void> read_tensor_kinds(const Checkpoint& checkpoint, ModelConfig& conf
     return {};
   }
   config.tied_embeddings = !checkpoint.has("output.weight");
-  config.qkv_bias = checkpoint.has("blk.0.attn_q.bias");
+  SLUICE_TRY(const bool may_tie, metadata.get_bool_or("tied_embeddings", true));
+  if (config.tied_embeddings && !may_tie) {
+    return metadata.wrong("tied_embeddings", "false and no tensor lm_head.weight", "either");
+  }
+  SLUICE_TRY(const bool qkv_bias, metadata.get_bool_or("attention_bias", false));
+  SLUICE_TRY(const bool mlp_bias, metadata.get_bool_or("mlp_bias", false));
+  config.qkv_bias = qkv_bias || checkpoint.has("blk.0.attn_q.bias");
   config.attention_out_bias = checkpoint.has("blk.0.attn_output.bias");
-  config.mlp_bias = checkpoint.has("blk.0.ffn_down.bias");
+  config.mlp_bias = mlp_bias || checkpoint.has("blk.0.ffn_down.bias");
   config.fused_qkv = checkpoint.has("blk.0.attn_qkv.weight");
   config.fused_gate_up = config.moe.num_experts == 0 && !checkpoint.has("blk.0.ffn_gate.weight");
   return {};
 }
 
+// Keys of GGUF that would change what is computed, and the values that do not. Other keys of an
+// architecture that no spec reads have no effect in the program that defines them either.
+Expected<void> check_fixed_keys(const Metadata& metadata) {
+  constexpr std::pair<const char*, double> kFixed[] = {
+      {"attention.causal", 1},
+      {"attention.clamp_kqv", 0},
+      {"attention.max_alibi_bias", 0},
+      {"attention.temperature_scale", 0},
+      {"expert_shared_count", 0},
+      {"expert_group_count", 0},
+      {"rope.scaling.yarn_ext_factor", 1},
+      {"use_parallel_residual", 0},
+  };
+  for (const auto& [key, usual] : kFixed) {
+    if (!metadata.has(key)) continue;
+    const Expected<bool> flag = metadata.get_bool_or(key, false);
+    const Expected<double> number = metadata.get_float(key);
+    const bool is_usual = flag ? *flag == (usual != 0) : number.has_value() && *number == usual;
+    if (is_usual) continue;
+    return metadata.wrong(key,
+                          flag     ? (*flag ? "true" : "false")
+                          : number ? std::to_string(*number)
+                                   : "no number",
+                          flag ? (usual != 0 ? "true" : "false") : std::to_string(usual));
+  }
+  return {};
+}
+
 }  // namespace
 
-Expected<double> read_freq_base(const Metadata& metadata, const char* key) {
-  SLUICE_TRY(const double base, metadata.get_positive_or(key, 10000.0));
-  if (base < 1.01 || base > 1e12) {
-    return metadata.wrong(key, std::to_string(base), "more than 1, at most 1e12");
-  }
-  return base;
+Expected<void> use_local_rope(const Metadata& metadata, double absent_base, ModelConfig& config) {
+  SLUICE_TRY(const double base, read_freq_base(metadata, "rope.freq_base_swa", absent_base));
+  kernels::RopeParams local;
+  local.rotary_dim = config.ropes.front().rotary_dim;
+  local.style = config.ropes.front().style;
+  local.freq_base = static_cast<float>(base);
+  config.ropes.push_back(local);
+  for (LayerConfig& layer : config.layers) layer.rope = layer.window > 0 ? 1 : 0;
+  return {};
 }
 
 Expected<double> read_soft_cap(const Metadata& metadata, const char* key, double absent) {
@@ -250,12 +316,21 @@ void use_stored_pairs(const Checkpoint& checkpoint, ModelConfig& config) {
   for (kernels::RopeParams& rope : config.ropes) rope.style = kernels::RopeStyle::kInterleaved;
 }
 
+Expected<int32_t> read_window(const Metadata& metadata) {
+  SLUICE_TRY(const uint64_t window, metadata.get_uint_or("attention.sliding_window", 0));
+  if (window > kMaxContext) {
+    return metadata.wrong("attention.sliding_window",
+                          std::to_string(window),
+                          "at most " + std::to_string(kMaxContext));
+  }
+  return static_cast<int32_t>(window);
+}
+
 Expected<void> read_window_pattern(const Checkpoint& checkpoint,
                                    int32_t usual_period,
                                    ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
-  SLUICE_TRY(const int32_t window,
-             metadata.get_count_or("attention.sliding_window", kMaxContext, 0));
+  SLUICE_TRY(const int32_t window, read_window(metadata));
   const char* listed = metadata.has("attention.sliding_layers")
                            ? "attention.sliding_layers"
                            : "attention.sliding_window_pattern";
@@ -292,6 +367,7 @@ Expected<void> read_optional_window(const Checkpoint& checkpoint, ModelConfig& c
 Expected<ModelConfig> read_model_config(const ModelSpec& spec, const Checkpoint& checkpoint) {
   ModelConfig config;
   config.architecture = checkpoint.architecture();
+  SLUICE_TRY_VOID(check_fixed_keys(checkpoint.metadata()));
   SLUICE_TRY_VOID(read_shape(checkpoint, config));
   SLUICE_TRY_VOID(read_rope(checkpoint, config));
   SLUICE_TRY_VOID(read_experts(checkpoint.metadata(), config));

@@ -7,8 +7,9 @@
 
 namespace sluice {
 
-// The base of rotary frequencies; 10000 where the key is absent.
-Expected<double> read_freq_base(const Metadata& metadata, const char* key);
+// Windowed layers rotate by a base of their own, `absent_base` where the checkpoint has none,
+// without the scaling of the others. After the windows are read.
+Expected<void> use_local_rope(const Metadata& metadata, double absent_base, ModelConfig& config);
 
 // A cap of logits or scores; what is absent has the given one, 0: none.
 Expected<double> read_soft_cap(const Metadata& metadata, const char* key, double absent);
@@ -21,6 +22,9 @@ Expected<float> read_attention_scale(const Metadata& metadata,
 
 // For architectures whose q and k rows GGUF permutes, so that rotation pairs neighbours.
 void use_stored_pairs(const Checkpoint& checkpoint, ModelConfig& config);
+
+// Tokens that a windowed layer sees; 0, which files of Phi-4 state: all.
+Expected<int32_t> read_window(const Metadata& metadata);
 
 // Which layers see only attention.sliding_window tokens: as listed by the checkpoint, else all but
 // each `usual_period`-th; 1: none.

@@ -13,7 +13,7 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   config.norm_placement = NormPlacement::kAround;
   config.norm_offset = checkpoint.kind() == CheckpointKind::kGguf ? 0.0F : 1.0F;
-  config.gate_function = kernels::GateFunction::kGeluTanh;
+  if (!metadata.has("hidden_act")) config.gate_function = kernels::GateFunction::kGeluTanh;
   config.embedding_scale = std::sqrt(static_cast<float>(config.hidden));
   SLUICE_TRY(config.attention_scale, read_attention_scale(metadata, 46, config));
   // In config.json, nothing is no cap: the reader knows what an absent key means.

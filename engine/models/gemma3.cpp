@@ -14,20 +14,13 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
   config.norm_placement = NormPlacement::kAround;
   config.norm_offset = checkpoint.kind() == CheckpointKind::kGguf ? 0.0F : 1.0F;
   config.qk_norm = QkNorm::kHead;
-  config.gate_function = kernels::GateFunction::kGeluTanh;
+  if (!metadata.has("hidden_act")) config.gate_function = kernels::GateFunction::kGeluTanh;
   config.embedding_scale = std::sqrt(static_cast<float>(config.hidden));
   SLUICE_TRY(config.attention_scale, read_attention_scale(metadata, 62, config));
   SLUICE_TRY(const double cap, read_soft_cap(metadata, "final_logit_softcapping", 0));
   config.logit_soft_cap = static_cast<float>(cap);
-  SLUICE_TRY(const double local_base, read_freq_base(metadata, "rope.freq_base_swa"));
-  kernels::RopeParams local;
-  local.rotary_dim = config.ropes.front().rotary_dim;
-  local.style = config.ropes.front().style;
-  local.freq_base = static_cast<float>(local_base);
-  config.ropes.push_back(local);
   SLUICE_TRY_VOID(read_window_pattern(checkpoint, 6, config));
-  for (LayerConfig& layer : config.layers) layer.rope = layer.window > 0 ? 1 : 0;
-  return {};
+  return use_local_rope(metadata, 10000, config);
 }
 
 }  // namespace

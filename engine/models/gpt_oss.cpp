@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpt-oss: attention sinks, biases everywhere, clamped gates in a mixture of experts, every second
-// layer windowed.
+// gpt-oss: attention sinks, biases (those of attention may be absent), clamped gates in a mixture
+// of experts, every second layer windowed.
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
 #include "kernels/rope_scaling.h"
@@ -22,8 +22,8 @@ Expected<void> use_exact_ramp(const Metadata& metadata, ModelConfig& config) {
 Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   config.attention_sinks = true;
-  config.qkv_bias = true;
-  config.attention_out_bias = true;
+  SLUICE_TRY(config.qkv_bias, metadata.get_bool_or("attention_bias", true));
+  config.attention_out_bias = config.qkv_bias;
   config.moe.bias = true;
   config.gate_function = kernels::GateFunction::kClampedSwiglu;
   if (config.moe.num_experts == 0) {

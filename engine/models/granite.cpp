@@ -19,6 +19,9 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
     SLUICE_TRY(const double scale, metadata.get_positive_or("attention.scale", 1));
     config.attention_scale = static_cast<float>(scale);
   }
+  // What GGUF calls so here says whether there are positions at all.
+  SLUICE_TRY(const bool rotates, metadata.get_bool_or("rope.scaling.finetuned", true));
+  for (LayerConfig& layer : config.layers) layer.rope = rotates ? 0 : -1;
   return {};
 }
 

@@ -82,10 +82,34 @@ Expected<MlpBlock> MlpBlock::load(const ModelConfig& config,
     };
     SLUICE_TRY_VOID(add({{part("ffn_gate_exps", ffn), part("ffn_up_exps", ffn)}},
                         {{part("ffn_down_exps", hidden)}}));
+    SLUICE_TRY_VOID(check_like_first(block.experts_, weights.path() + ": tensor " + prefix));
   }
   block.grouped_gate_up_ = group_experts(block.experts_, &Pair::gate_up, ffn);
   block.grouped_down_ = group_experts(block.experts_, &Pair::down, hidden);
   return block;
+}
+
+// The experts of a layer run as one product, on one input.
+Expected<void> MlpBlock::check_like_first(const std::vector<Pair>& experts,
+                                          const std::string& place) {
+  const Pair& first = experts.front();
+  const Pair& last = experts.back();
+  const auto check = [&](const char* stem,
+                         const Projection& one,
+                         const Projection& other,
+                         size_t i) -> Expected<void> {
+    if (one.format(i) == other.format(i)) return {};
+    const auto name = [i](const Projection& matrices) {
+      return std::string(format_info(matrices.weight(i).format).name);
+    };
+    return make_error(ErrorCode::kUnsupported,
+                      place + stem + "." + std::to_string(experts.size() - 1) +
+                          ".weight: found type " + name(other) + ", expected " + name(one) +
+                          ", that of the layer's first expert");
+  };
+  SLUICE_TRY_VOID(check("ffn_gate_exps", first.gate_up, last.gate_up, 0));
+  SLUICE_TRY_VOID(check("ffn_up_exps", first.gate_up, last.gate_up, 1));
+  return check("ffn_down_exps", first.down, last.down, 0);
 }
 
 MlpBlock::GroupedByFormat MlpBlock::group_experts(const std::vector<Pair>& experts,
@@ -102,7 +126,7 @@ MlpBlock::GroupedByFormat MlpBlock::group_experts(const std::vector<Pair>& exper
     }
   }
   for (Grouped& group : grouped) {
-    // A checkpoint has the experts of a layer in one tensor, or all of them as floats.
+    // check_like_first(): as many of each expert.
     CHECK_EQ(group.matrices.size() % experts.size(), 0U);
     group.per_expert = static_cast<int32_t>(group.matrices.size() / experts.size());
   }

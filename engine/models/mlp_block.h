@@ -80,8 +80,12 @@ class MlpBlock {
     std::vector<kernels::ExpertMatrix> matrices;
     int32_t per_expert = 0;
   };
+
   using GroupedByFormat = std::array<Grouped, kNumActivationFormats>;
 
+  // Of the last one.
+  static Expected<void> check_like_first(const std::vector<Pair>& experts,
+                                         const std::string& place);
   static GroupedByFormat group_experts(const std::vector<Pair>& experts,
                                        Projection Pair::* projection,
                                        int64_t part_width);

@@ -20,7 +20,7 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
   }
   SLUICE_TRY(const bool windowed, metadata.get_bool_or("use_sliding_window", false));
   if (!windowed) return {};
-  SLUICE_TRY(const int32_t window, metadata.get_count("attention.sliding_window", 1 << 27));
+  SLUICE_TRY(const int32_t window, read_window(metadata));
   for (LayerConfig& layer : config.layers) layer.window = window;  // all of them, unlike Qwen3
   return {};
 }

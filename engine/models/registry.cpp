@@ -12,7 +12,10 @@ extern const ModelSpec kGptOssSpec;
 extern const ModelSpec kGraniteSpec;
 extern const ModelSpec kLlamaSpec;
 extern const ModelSpec kMistralSpec;
+extern const ModelSpec kMixtralSpec;
+extern const ModelSpec kOlmo2GgufSpec;
 extern const ModelSpec kOlmo2Spec;
+extern const ModelSpec kOlmo3Spec;
 extern const ModelSpec kPhi3Spec;
 extern const ModelSpec kQwen2Spec;
 extern const ModelSpec kQwen3Spec;
@@ -27,7 +30,10 @@ constexpr std::array kSpecs = {&kGemma2Spec,
                                &kGraniteSpec,
                                &kLlamaSpec,
                                &kMistralSpec,
+                               &kMixtralSpec,
+                               &kOlmo2GgufSpec,
                                &kOlmo2Spec,
+                               &kOlmo3Spec,
                                &kPhi3Spec,
                                &kQwen2Spec,
                                &kQwen3Spec,

@@ -15,11 +15,16 @@ using Json = nlohmann::json;
 
 constexpr uintmax_t kMaxFileBytes = uintmax_t{256} << 20;
 
-// Empty: the file is not there.
+// Empty: the file is not there. What is no file is not waited for.
 Expected<std::string> read_file(const std::string& directory, const char* name) {
   const std::filesystem::path path = std::filesystem::path(directory) / name;
   std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) return std::string();
+  if (!std::filesystem::exists(path, error)) return std::string();
+  if (!std::filesystem::is_regular_file(path, error)) {
+    return make_error(
+        ErrorCode::kDataLoss,
+        path.string() + ": file: found a directory or device, expected a regular file");
+  }
   const uintmax_t size = std::filesystem::file_size(path, error);
   if (error || size > kMaxFileBytes) {
     return make_error(ErrorCode::kDataLoss,
@@ -57,7 +62,8 @@ Expected<HfText> load_hf_text(const std::string& directory) {
   HfTokenizerFiles files;
   SLUICE_TRY(files.tokenizer_json, read_file(directory, "tokenizer.json"));
   if (files.tokenizer_json.empty()) {
-    return make_error(ErrorCode::kNotFound, directory + ": there is no tokenizer.json");
+    return make_error(ErrorCode::kNotFound,
+                      directory + "/tokenizer.json: file: found nothing, expected a tokenizer");
   }
   SLUICE_TRY(files.tokenizer_config, read_file(directory, "tokenizer_config.json"));
   SLUICE_TRY(files.config, read_file(directory, "config.json"));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "engine/weights/gguf_parse.h"
 #include "engine/weights/gguf_split.h"
 #include "engine/weights/inspect.h"
 
@@ -32,7 +33,8 @@ class GgufCheckpoint final : public Checkpoint {
                     .data = tensor.data});
       }
     }
-    index_tensors();
+    // Names within a file are unique, and across parts: check_gguf_parts().
+    CHECK(index_tensors().has_value());
   }
 
   [[nodiscard]] std::vector<CheckpointFile> files() const override {
@@ -120,8 +122,14 @@ Expected<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(const std::string& pa
 
 void Checkpoint::add_tensor(CheckpointTensor tensor) { tensors_.push_back(std::move(tensor)); }
 
-void Checkpoint::index_tensors() {
-  for (size_t i = 0; i < tensors_.size(); ++i) by_name_.emplace(tensors_[i].name, i);
+Expected<void> Checkpoint::index_tensors() {
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (by_name_.emplace(tensors_[i].name, i).second) continue;
+    return make_error(
+        ErrorCode::kDataLoss,
+        path_ + ": tensor " + quoted(tensors_[i].name) + ": found under two names, expected one");
+  }
+  return {};
 }
 
 const CheckpointTensor* Checkpoint::find(std::string_view name) const {

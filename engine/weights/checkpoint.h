@@ -92,8 +92,8 @@ class Checkpoint {
         metadata_(path_) {}
 
   void add_tensor(CheckpointTensor tensor);
-  // Once all are added.
-  void index_tensors();
+  // Once all are added. kDataLoss: two of one name, which several names in a file may mean.
+  Expected<void> index_tensors();
 
   std::string path_;
   CheckpointKind kind_;

@@ -59,28 +59,22 @@ bool is_no_sparsity(const Json& value) {
   return value.is_object() && value.contains("format") && value["format"] == "dense";
 }
 
-// How codes and scales came to be, and the type that the scales' tensor names anyway: is_any.
 constexpr Field kWeights[] = {
-    {"num_bits", "8", is_eight},
-    {"type", "\"int\"", is_int},
     {"strategy", "\"channel\"", is_channel},
-    {"symmetric", "true", is_not_false},
     {"dynamic", "false", is_not_true},
-    {"group_size", "null", is_null},
-    {"block_structure", "null", is_null},
-    {"actorder", "null", is_null},
-    {"observer", "", is_any},
-    {"observer_kwargs", "", is_any},
-    {"scale_dtype", "", is_any},
-    {"zp_dtype", "", is_any},
 };
 
 constexpr Field kInput[] = {
+    {"strategy", "\"token\"", is_token},
+    {"dynamic", "true", is_true},
+};
+
+// Of both. How codes and scales came to be, and the type that the scales' tensor names anyway:
+// is_any.
+constexpr Field kCodes[] = {
     {"num_bits", "8", is_eight},
     {"type", "\"int\"", is_int},
-    {"strategy", "\"token\"", is_token},
     {"symmetric", "true", is_not_false},
-    {"dynamic", "true", is_true},
     {"group_size", "null", is_null},
     {"block_structure", "null", is_null},
     {"actorder", "null", is_null},
@@ -121,7 +115,7 @@ std::string shown(const Json& value) {
   return text;
 }
 
-Expected<void> check_fields(const Json& object,
+Expected<void> check_values(const Json& object,
                             std::span<const Field> fields,
                             const std::string& place) {
   for (const Field& field : fields) {
@@ -133,9 +127,20 @@ Expected<void> check_fields(const Json& object,
                           (found == object.end() ? "nothing" : shown(value)) + ", expected " +
                           field.expected);
   }
+  return {};
+}
+
+// Each field of both lists is right, and there is no other.
+Expected<void> check_fields(const Json& object,
+                            std::span<const Field> fields,
+                            const std::string& place,
+                            std::span<const Field> more = {}) {
+  SLUICE_TRY_VOID(check_values(object, fields, place));
+  SLUICE_TRY_VOID(check_values(object, more, place));
   for (const auto& [name, value] : object.items()) {
     const auto is_this = [&name](const Field& field) { return name == field.name; };
     if (std::any_of(fields.begin(), fields.end(), is_this)) continue;
+    if (std::any_of(more.begin(), more.end(), is_this)) continue;
     return make_error(ErrorCode::kUnsupported,
                       place + ": found field " + shown(name) + ", expected none of that name");
   }
@@ -153,8 +158,9 @@ Expected<void> check_compressed_tensors(const Json& config, const std::string& p
                         at + ": found " + shown(group) + ", expected an object");
     }
     SLUICE_TRY_VOID(check_fields(group, kGroup, at));
-    SLUICE_TRY_VOID(check_fields(group["weights"], kWeights, at + ".weights"));
-    SLUICE_TRY_VOID(check_fields(group["input_activations"], kInput, at + ".input_activations"));
+    SLUICE_TRY_VOID(check_fields(group["weights"], kWeights, at + ".weights", kCodes));
+    SLUICE_TRY_VOID(
+        check_fields(group["input_activations"], kInput, at + ".input_activations", kCodes));
   }
   return {};
 }

@@ -50,12 +50,16 @@ constexpr NamePair kLayerNames[] = {
     {"mlp.down_proj", "ffn_down"},
     {"mlp.gate", "ffn_gate_inp"},
     {"mlp.router", "ffn_gate_inp"},
+    {"block_sparse_moe.gate", "ffn_gate_inp"},
 };
 
 constexpr NamePair kExpertNames[] = {
     {"gate_proj", "ffn_gate_exps"},
     {"up_proj", "ffn_up_exps"},
     {"down_proj", "ffn_down_exps"},
+    {"w1", "ffn_gate_exps"},
+    {"w3", "ffn_up_exps"},
+    {"w2", "ffn_down_exps"},
 };
 
 // Tensors that are no part of the text model, or that follow from the configuration.
@@ -111,9 +115,10 @@ std::string gguf_name(std::string_view stored) {
   if (dot == std::string_view::npos) return std::string(stored);
   const std::string suffix(rest.substr(dot));
   rest = rest.substr(0, dot);
-  constexpr std::string_view kExperts = "mlp.experts.";
-  if (rest.starts_with(kExperts)) {
-    rest.remove_prefix(kExperts.size());
+  for (const std::string_view experts :
+       {std::string_view("mlp.experts."), std::string_view("block_sparse_moe.experts.")}) {
+    if (!rest.starts_with(experts)) continue;
+    rest.remove_prefix(experts.size());
     const std::optional<std::string> expert = take_number(rest);
     const std::string_view found = translate(kExpertNames, rest);
     if (!expert || found.empty()) return std::string(stored);
@@ -320,8 +325,7 @@ Expected<void> HfCheckpoint::finish() {
     for (auto& piece : experts.memory) memory_.push_back(std::move(piece));
   }
   fused_.clear();
-  index_tensors();
-  return {};
+  return index_tensors();
 }
 
 Expected<void> HfCheckpoint::read_tensors() {

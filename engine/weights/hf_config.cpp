@@ -2,7 +2,6 @@
 #include "engine/weights/hf_config.h"
 
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "engine/weights/compressed_tensors.h"
 #include "engine/weights/gguf_parse.h"
@@ -75,14 +74,18 @@ constexpr Row kRopeRows[] = {
     {"partial_rotary_factor", {"partial_rotary_factor", nullptr}},
 };
 
-// Scalars, strings and arrays of numbers or booleans; nothing for the rest.
-std::optional<MetadataValue> value_of(const Json& json) {
+// Scalars, strings and arrays of numbers or booleans; of the rest its text, which no key takes.
+MetadataValue value_of(const Json& json) {
+  constexpr size_t kMaxText = 100;
+  const auto text_of = [&json] {
+    return json.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, kMaxText);
+  };
   if (json.is_number_unsigned()) return json.get<uint64_t>();
   if (json.is_number_integer()) return json.get<int64_t>();
   if (json.is_number_float()) return json.get<double>();
   if (json.is_boolean()) return json.get<bool>();
   if (json.is_string()) return json.get<std::string>();
-  if (!json.is_array() || json.size() > kMaxArray) return std::nullopt;
+  if (!json.is_array() || json.size() > kMaxArray) return text_of();
   std::vector<double> numbers;
   for (const Json& item : json) {
     if (item.is_boolean()) {
@@ -90,7 +93,7 @@ std::optional<MetadataValue> value_of(const Json& json) {
     } else if (item.is_number()) {
       numbers.push_back(item.get<double>());
     } else {
-      return std::nullopt;
+      return text_of();
     }
   }
   return numbers;
@@ -110,26 +113,27 @@ void take_rows(const Json& object,
     for (const char* spelling : row.spellings) {
       const Json* found = spelling == nullptr ? nullptr : member(object, spelling);
       if (found == nullptr) continue;
-      if (std::optional<MetadataValue> value = value_of(*found)) {
-        metadata.set(row.key, place + spelling, std::move(*value));
-        break;
-      }
+      metadata.set(row.key, place + spelling, value_of(*found));
+      break;
     }
   }
 }
 
 // Which layers are windowed, from their types, or from where windows begin.
-void take_layer_types(const Json& config, Metadata& metadata) {
+void take_layer_types(const Json& config, const std::string& model_type, Metadata& metadata) {
   std::vector<double> sliding;
   if (const Json* types = member(config, "layer_types"); types != nullptr && types->is_array()) {
     for (const Json& type : *types) sliding.push_back(type == "sliding_attention" ? 1 : 0);
     metadata.set("attention.sliding_layers", "layer_types", std::move(sliding));
     return;
   }
-  const Json* first = member(config, "max_window_layers");
+  const bool is_qwen = model_type == "qwen2" || model_type == "qwen3";
+  const Json usual_first = is_qwen ? Json(28U) : Json(nullptr);
+  const auto stated = config.find("max_window_layers");
+  const Json* first = stated == config.end() ? &usual_first : &*stated;
   const Json* layers = member(config, "num_hidden_layers");
-  if (first == nullptr || layers == nullptr || !first->is_number_unsigned() ||
-      !layers->is_number_unsigned() || layers->get<uint64_t>() > kMaxArray) {
+  if (layers == nullptr || !first->is_number_unsigned() || !layers->is_number_unsigned() ||
+      layers->get<uint64_t>() > kMaxArray) {
     return;
   }
   for (uint64_t i = 0; i < layers->get<uint64_t>(); ++i) {
@@ -148,9 +152,7 @@ void rename_early_longrope(const std::string& model_type, Metadata& metadata) {
 void take_rope(const Json& config, Metadata& metadata) {
   take_rows(config, kRopeRows, "", metadata);  // the old spelling: partly at the top level
   if (const Json* local = member(config, "rope_local_base_freq"); local != nullptr) {
-    if (auto value = value_of(*local)) {
-      metadata.set("rope.freq_base_swa", "rope_local_base_freq", std::move(*value));
-    }
+    metadata.set("rope.freq_base_swa", "rope_local_base_freq", value_of(*local));
   }
   for (const char* name : {"rope_scaling", "rope_parameters"}) {
     const Json* rope = member(config, name);
@@ -163,18 +165,19 @@ void take_rope(const Json& config, Metadata& metadata) {
     const Json* sliding = member(*rope, "sliding_attention");
     const Json* base = sliding && sliding->is_object() ? member(*sliding, "rope_theta") : nullptr;
     if (base != nullptr) {
-      if (auto value = value_of(*base)) {
-        metadata.set(
-            "rope.freq_base_swa", place + "sliding_attention.rope_theta", std::move(*value));
-      }
+      metadata.set("rope.freq_base_swa", place + "sliding_attention.rope_theta", value_of(*base));
     }
   }
 }
 
 // Sizes that follow from two keys.
-Expected<void> take_derived(const Json& config, Metadata& metadata) {
+Expected<void> take_derived(const Json& config, const std::string& model_type, Metadata& metadata) {
   if (metadata.has("partial_rotary_factor")) {
     SLUICE_TRY(const double part, metadata.get_positive_or("partial_rotary_factor", 1));
+    if (part != 1 && model_type != "phi3") {
+      return metadata.wrong(
+          "partial_rotary_factor", std::to_string(part), "1 in a model of type " + model_type);
+    }
     SLUICE_TRY(const int32_t hidden, metadata.get_count("embedding_length", 1 << 20));
     SLUICE_TRY(const int32_t heads, metadata.get_count("attention.head_count", 1024));
     SLUICE_TRY(const int32_t width,
@@ -262,11 +265,11 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
     }
   }
   take_rows(config, kRows, "", result.metadata);
-  take_layer_types(config, result.metadata);
+  take_layer_types(config, result.model_type, result.metadata);
   take_rope(config, result.metadata);
   rename_early_longrope(result.model_type, result.metadata);
   take_defaults(result.model_type, config, result.metadata);
-  SLUICE_TRY_VOID(take_derived(config, result.metadata));
+  SLUICE_TRY_VOID(take_derived(config, result.model_type, result.metadata));
   return result;
 }
 

@@ -24,6 +24,11 @@ constexpr Default kDefaults[] = {
     {"mistral", "max_position_embeddings", "context_length", 131072},
     {"mistral", "rms_norm_eps", "attention.layer_norm_rms_epsilon", 1e-6, false},
     {"mistral", "sliding_window", "attention.sliding_window", 4096},
+    {"mixtral", "num_key_value_heads", "attention.head_count_kv", 8},
+    {"mixtral", "max_position_embeddings", "context_length", 131072},
+    {"mixtral", "rms_norm_eps", "attention.layer_norm_rms_epsilon", 1e-5, false},
+    {"mixtral", "num_local_experts", "expert_count", 8},
+    {"mixtral", "num_experts_per_tok", "expert_used_count", 2},
     {"smollm3", "num_attention_heads", "attention.head_count", 16},
     {"smollm3", "num_key_value_heads", "attention.head_count_kv", 4},
     {"smollm3", "max_position_embeddings", "context_length", 32768},
@@ -42,6 +47,7 @@ constexpr Default kDefaults[] = {
     {"qwen3_moe", "max_position_embeddings", "context_length", 32768},
     {"qwen3_moe", "rms_norm_eps", "attention.layer_norm_rms_epsilon", 1e-6, false},
     {"qwen3_moe", "sliding_window", "attention.sliding_window", 4096},
+    {"qwen3_moe", "num_experts", "expert_count", 128},
     {"qwen3_moe", "num_experts_per_tok", "expert_used_count", 8},
     {"qwen3_moe", "moe_intermediate_size", "expert_feed_forward_length", 768},
     {"gemma2", "num_attention_heads", "attention.head_count", 8},
@@ -65,9 +71,14 @@ constexpr Default kDefaults[] = {
     {"phi3", "rms_norm_eps", "attention.layer_norm_rms_epsilon", 1e-5, false},
     {"olmo2", "max_position_embeddings", "context_length", 2048},
     {"olmo2", "rms_norm_eps", "attention.layer_norm_rms_epsilon", 1e-5, false},
+    {"olmo3", "max_position_embeddings", "context_length", 2048},
+    {"olmo3", "rms_norm_eps", "attention.layer_norm_rms_epsilon", 1e-5, false},
+    {"olmo3", "sliding_window", "attention.sliding_window", 4096},
     {"granite", "max_position_embeddings", "context_length", 2048},
     {"granite", "rms_norm_eps", "attention.layer_norm_rms_epsilon", 1e-6, false},
     {"granite", "attention_multiplier", "attention.scale", 1},
+    {"gpt_oss", "num_local_experts", "expert_count", 128},
+    {"gpt_oss", "num_experts_per_tok", "expert_used_count", 4},
     {"gpt_oss", "num_attention_heads", "attention.head_count", 64},
     {"gpt_oss", "num_key_value_heads", "attention.head_count_kv", 8},
     {"gpt_oss", "head_dim", "attention.key_length", 64},
@@ -86,10 +97,16 @@ struct Required {
 
 bool is_false(const Json& value) { return value == false; }
 
+bool is_object(const Json& value) { return value.is_object(); }
+
 constexpr Required kRequired[] = {
     {"use_bidirectional_attention", "false", is_false},
     {"mlp_only_layers", "no layers", [](const Json& value) { return value.empty(); }},
+    {"rope_parameters", "an object", is_object},
+    {"rope_scaling", "an object", is_object},
+    {"tie_word_embeddings", "true or false", [](const Json& value) { return value.is_boolean(); }},
     {"swiglu_limit", "7", [](const Json& value) { return value == 7; }},
+    {"swiglu_alpha", "1.702", [](const Json& value) { return value == 1.702; }},
     {"layer_types",
      "full_attention or sliding_attention for each layer",
      [](const Json& value) {
@@ -114,7 +131,19 @@ const Json* object_at(const Json& parent, const char* key) {
   return found != parent.end() && found->is_object() ? &*found : nullptr;
 }
 
-// Windowed layers of Gemma 3 rotate by a base alone.
+// Layers that a transformers class treats alike whatever their types: what each must be called.
+const char* layer_type_of(const Json& config, const std::string& model_type) {
+  if (model_type == "llama" || model_type == "granite" || model_type == "olmo2") {
+    return "full_attention";
+  }
+  const bool mistral = model_type == "mistral";
+  if (!mistral && model_type != "phi3" && model_type != "mixtral") return nullptr;
+  const auto window = config.find("sliding_window");
+  const bool has_window = window == config.end() ? mistral : !window->is_null();
+  return has_window ? "sliding_attention" : nullptr;
+}
+
+// Windowed layers of Gemma 3 and OLMo 3 rotate by a base alone.
 const Json* local_rope_type(const Json& config) {
   const Json* rope = object_at(config, "rope_parameters");
   const Json* local = rope == nullptr ? nullptr : object_at(*rope, "sliding_attention");
@@ -158,8 +187,22 @@ Expected<void> check_unsupported(const Json& config,
       return refuse(row.key, *value, row.expected);
     }
   }
+  const char* layer_type = layer_type_of(config, model_type);
+  if (const auto types = config.find("layer_types");
+      layer_type != nullptr && types != config.end() && types->is_array()) {
+    const auto layers = config.find("num_hidden_layers");
+    if (layers != config.end() && *layers != types->size()) {
+      return refuse("layer_types", *types, "one for each of num_hidden_layers");
+    }
+    for (const Json& type : *types) {
+      if (type == layer_type) continue;
+      const std::string expected = std::string(layer_type) + " for each layer of " + model_type;
+      return refuse("layer_types", *types, expected.c_str());
+    }
+  }
   const Json* local = local_rope_type(config);
-  if (model_type == "gemma3_text" && local != nullptr && *local != "default") {
+  if ((model_type == "gemma3_text" || model_type == "olmo3") && local != nullptr &&
+      *local != "default") {
     return refuse("rope_parameters.sliding_attention.rope_type", *local, "default");
   }
   return {};

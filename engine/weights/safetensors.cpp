@@ -193,8 +193,10 @@ Expected<SafetensorsTensor> check_entry(Entry& entry,
                            .data = data.subspan(entry.offsets[0], *bytes)};
 }
 
-Expected<void> check_disjoint(const std::vector<SafetensorsTensor>& tensors,
-                              const std::string& file) {
+// Each byte of the data is one tensor's, as the format wants it.
+Expected<void> check_places(const std::vector<SafetensorsTensor>& tensors,
+                            std::span<const std::byte> data,
+                            const std::string& file) {
   std::vector<const SafetensorsTensor*> order;
   for (const SafetensorsTensor& tensor : tensors) order.push_back(&tensor);
   const auto by_name = [](const auto* a, const auto* b) { return a->name < b->name; };
@@ -209,13 +211,21 @@ Expected<void> check_disjoint(const std::vector<SafetensorsTensor>& tensors,
     }
   }
   std::sort(order.begin(), order.end(), by_place);
-  for (size_t i = 1; i < order.size(); ++i) {
-    if (order[i - 1]->data.data() + order[i - 1]->data.size() > order[i]->data.data()) {
-      return wrong(file,
-                   "tensor " + sluice::quoted(order[i]->name) + ": data_offsets",
-                   "bytes of tensor " + sluice::quoted(order[i - 1]->name),
-                   "bytes of its own");
+  const std::byte* end = data.data();  // of those before
+  for (size_t i = 0; i < order.size(); ++i) {
+    const std::string field = "tensor " + sluice::quoted(order[i]->name) + ": data_offsets";
+    const std::byte* begin = order[i]->data.data();
+    if (begin < end) {
+      return wrong(
+          file, field, "bytes of tensor " + sluice::quoted(order[i - 1]->name), "bytes of its own");
     }
+    if (begin > end) {
+      return wrong(file, field, std::to_string(begin - end) + " bytes of no tensor before", "none");
+    }
+    end = begin + order[i]->data.size();
+  }
+  if (const auto left = data.data() + data.size() - end; left != 0) {
+    return wrong(file, "data", std::to_string(left) + " bytes after the last tensor", "none");
   }
   return {};
 }
@@ -332,7 +342,7 @@ Expected<std::vector<SafetensorsTensor>> parse_safetensors(std::span<const std::
     SLUICE_TRY(SafetensorsTensor tensor, check_entry(entry, data, file_name));
     tensors.push_back(std::move(tensor));
   }
-  SLUICE_TRY_VOID(check_disjoint(tensors, file_name));
+  SLUICE_TRY_VOID(check_places(tensors, data, file_name));
   return tensors;
 }
 

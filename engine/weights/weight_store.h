@@ -39,6 +39,8 @@ class WeightStore {
   // Room for the matrices taken from now on.
   Expected<void> allocate(int64_t bytes);
 
+  [[nodiscard]] const std::string& path() const { return checkpoint_.path(); }
+
   [[nodiscard]] bool has(std::string_view name) const { return checkpoint_.has(name); }
 
   // W[n, k], repacked. kDataLoss: missing, or another shape; the message has both.

@@ -38,14 +38,15 @@ std::string read_file(const std::string& path) {
 
 double mean_kl(const std::vector<double>& expected,
                const std::vector<float>& actual,
-               int64_t vocab) {
+               int64_t vocab,
+               size_t first_row) {
   const size_t rows = expected.size() / static_cast<size_t>(vocab);
   double total = 0;
-  for (size_t row = 0; row < rows; ++row) {
+  for (size_t row = first_row; row < rows; ++row) {
     const size_t offset = row * static_cast<size_t>(vocab);
     total += testing::kl_divergence(expected.data() + offset, actual.data() + offset, vocab);
   }
-  return total / static_cast<double>(rows);
+  return total / static_cast<double>(rows - first_row);
 }
 
 // Bounds of --activation-bits 8, 16 and 32 with a float32 cache, and of caches with exact products.
@@ -55,17 +56,20 @@ struct Bound {
   double mean_kl;
 };
 
+// int8 caches: 0.7e-3 in SmolLM2, 5e-3 in Gemma 3, whose keys have a few large values among 256.
 constexpr Bound kBounds[] = {{8, DType::kF32, 6e-3},
+                             {8, DType::kBF16, 6e-3},
                              {16, DType::kF32, 1e-5},
                              {32, DType::kF32, 1e-6},
                              {32, DType::kBF16, 2e-4},
-                             {32, DType::kI8, 3e-3},
+                             {32, DType::kI8, 6e-3},
                              {32, DType::kF8E4M3, 5e-2}};
 
-// Of every `stride`-th position.
+// Of every `stride`-th position, and again of those from `late` on.
 void expect_within_bounds(const std::string& path,
                           const std::vector<TokenId>& tokens,
-                          size_t stride = 1) {
+                          size_t stride = 1,
+                          size_t late = 0) {
   const auto file = GgufFile::open(path);
   ASSERT_TRUE(file.has_value()) << file.error().message;
   const OracleF64 oracle(**file);
@@ -76,17 +80,22 @@ void expect_within_bounds(const std::string& path,
     ASSERT_TRUE(harness.has_value()) << harness.error().message;
     std::vector<int32_t> wanted;
     for (size_t t = 0; t < tokens.size(); t += stride) wanted.push_back(static_cast<int32_t>(t));
-    const double kl =
-        mean_kl(expected, (*harness)->forward(tokens, 0, wanted), oracle.vocab_size());
+    const std::vector<float> actual = (*harness)->forward(tokens, 0, wanted);
+    const double kl = mean_kl(expected, actual, oracle.vocab_size(), 0);
+    const double late_kl = mean_kl(expected, actual, oracle.vocab_size(), late / stride);
     const std::string cache(to_string(bound.kv_dtype));
-    EXPECT_LE(kl, bound.mean_kl) << "activation bits " << bound.bits << ", cache " << cache;
+    EXPECT_LE(std::max(kl, late_kl), bound.mean_kl)
+        << "activation bits " << bound.bits << ", cache " << cache;
     ::testing::Test::RecordProperty("mean_kl_" + std::to_string(bound.bits) + "_" + cache,
                                     std::to_string(kl));
-    std::printf("mean KL over %zu tokens, activation bits %d, %s cache: %.3g\n",
-                tokens.size(),
-                bound.bits,
-                cache.c_str(),
-                kl);
+    std::printf(
+        "mean KL over %zu tokens, activation bits %d, %s cache: %.3g, from token %zu: %.3g\n",
+        tokens.size(),
+        bound.bits,
+        cache.c_str(),
+        kl,
+        late,
+        late_kl);
   }
 }
 
@@ -188,7 +197,7 @@ TEST(Gemma3, IsWithinBoundsOnRealText) {
   (*tokenizer)->encode(read_file(kData + "/text.txt"), SpecialText::kText, tokens);
   ASSERT_GE(tokens.size(), 800U);
   tokens.resize(800);
-  expect_within_bounds(path, tokens, 8);
+  expect_within_bounds(path, tokens, 8, 512);
 }
 
 class SmolLm2 : public ::testing::Test {

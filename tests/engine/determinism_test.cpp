@@ -252,12 +252,12 @@ TEST(Determinism, HoldsForWindowsAndExperts) {
 }
 
 // INT8 weights and activations with a scale per token: a token's codes are a function of its row.
-TEST(Determinism, HoldsForInt8Checkpoints) {
+void expect_int8_holds(const std::string& name) {
   const std::string data = SLUICE_TEST_DATA;
   const std::string folder =
       ::testing::TempDir() + "determinism_w8a8_" + std::to_string(::getpid());
   std::filesystem::remove_all(folder);
-  std::filesystem::copy(data + "/w8a8/engine-w8a8", folder);
+  std::filesystem::copy(data + "/w8a8/" + name, folder);
   std::filesystem::copy_file(data + "/tokenizer/json/qwen.json", folder + "/tokenizer.json");
   Config config = base_config();
   config.model = folder;
@@ -265,10 +265,14 @@ TEST(Determinism, HoldsForInt8Checkpoints) {
   expect_holds(config,
                run_alone(config, std::min<size_t>(40, num_requests())),
                always({{2, 512, true, 0}, {1, 16, true, 3}, {2, 128, false, 5}}),
-               "INT8",
+               name,
                stats);
   std::filesystem::remove_all(folder);
 }
+
+TEST(Determinism, HoldsForInt8Checkpoints) { expect_int8_holds("engine-w8a8"); }
+
+TEST(Determinism, HoldsForInt8Experts) { expect_int8_holds("engine-experts-w8a8"); }
 
 TEST(Determinism, ScarceMemoryPreemptsAndChangesNothing) {
   Config config = base_config();

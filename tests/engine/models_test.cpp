@@ -6,10 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -17,12 +15,16 @@
 #include "engine/core/config.h"
 #include "engine/engine.h"
 #include "tests/support/collecting_sink.h"
+#include "tests/support/golden_models.h"
 #include "tests/support/model_harness.h"
 
 namespace sluice {
 namespace {
 
+using testing::expect_same_bits_everywhere;
+using testing::GoldenModel;
 using testing::ModelHarness;
+using testing::read_whole_file;
 
 // SLUICE_GOLDEN_MODELS: another folder of the same layout.
 const std::string kFolder = [] {
@@ -31,37 +33,7 @@ const std::string kFolder = [] {
 }();
 constexpr double kBound = 1e-4;  // of the logits' range
 
-std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-struct Row {
-  std::string name;
-  std::string path;
-  std::vector<TokenId> tokens;
-  std::vector<float> logits;
-};
-
-std::vector<Row> rows() {
-  std::vector<Row> result;
-  const nlohmann::json document = nlohmann::json::parse(read_file(kFolder + "models.json"));
-  for (const nlohmann::json& entry : document["models"]) {
-    const auto name = entry["name"].get<std::string>();
-    const std::string raw = read_file(kFolder + name + ".logits.f32");
-    Row row;
-    row.tokens = entry["tokens"].get<std::vector<TokenId>>();
-    row.logits.resize(raw.size() / sizeof(float));
-    std::memcpy(row.logits.data(), raw.data(), raw.size());
-    for (const char* layout : {"directory", "gguf"}) {
-      if (!entry.contains(layout)) continue;
-      row.name = name + ", " + layout;
-      row.path = kFolder + entry[layout].get<std::string>();
-      result.push_back(row);
-    }
-  }
-  return result;
-}
+std::vector<GoldenModel> rows() { return testing::read_golden_models(kFolder, "models.json"); }
 
 // Largest error, as a part of the expected logits' range.
 double largest_error(const std::vector<float>& expected, const std::vector<float>& actual) {
@@ -76,55 +48,43 @@ double largest_error(const std::vector<float>& expected, const std::vector<float
   return worst / (static_cast<double>(*high) - static_cast<double>(*low));
 }
 
-TEST(Models, PrefillEqualsTransformers) {
-  for (const Row& row : rows()) {
-    auto harness =
-        ModelHarness::create(row.path, 32, DType::kF32, static_cast<int32_t>(row.tokens.size()));
-    EXPECT_TRUE(harness.has_value()) << row.name << ": " << harness.error().message;
-    if (!harness) continue;
-    const double error = largest_error(row.logits, (*harness)->forward(row.tokens));
-    EXPECT_LE(error, kBound) << row.name;
-    std::printf("%-36s %.2g\n", row.name.c_str(), error);
+TEST(Models, PrefillAndStepByStepEqualTransformers) {
+  double worst = 0;
+  for (const GoldenModel& model : rows()) {
+    const auto num_tokens = static_cast<int32_t>(model.tokens.size());
+    double errors[2] = {};
+    for (const int32_t piece : {num_tokens, 1}) {
+      auto harness = ModelHarness::create(model.path, 32, DType::kF32, num_tokens);
+      EXPECT_TRUE(harness.has_value()) << model.name << ": " << harness.error().message;
+      if (!harness) continue;
+      double& error = errors[piece == 1 ? 1 : 0];
+      error = largest_error(model.logits, (*harness)->forward_in_pieces(model.tokens, piece));
+      EXPECT_LE(error, kBound) << model.name << ", pieces of " << piece;
+      worst = std::max(worst, error);
+    }
+    std::printf("%-36s %.2g %.2g\n", model.name.c_str(), errors[0], errors[1]);
   }
+  std::printf("%-36s %.2g\n", "the worst, of the logits' range", worst);
 }
 
 TEST(Models, StepByStepAndInstructionSetsGiveThePrefillsBits) {
-  for (const Row& row : rows()) {
-    const auto num_tokens = static_cast<int32_t>(row.tokens.size());
-    std::vector<float> expected;
-    for (const char* isa : {"scalar", "avx2", "avx512"}) {
-      if (!kernels::Device::create({.isa = isa, .threads = 1})) continue;
-      for (const int32_t piece : {num_tokens, 1, 7}) {
-        auto harness = ModelHarness::create(row.path, 8, DType::kBF16, num_tokens, isa);
-        ASSERT_TRUE(harness.has_value()) << row.name << ": " << harness.error().message;
-        std::vector<float> logits;
-        for (int32_t begin = 0; begin < num_tokens; begin += piece) {
-          const int32_t end = std::min(num_tokens, begin + piece);
-          const std::vector<TokenId> part(row.tokens.begin() + begin, row.tokens.begin() + end);
-          const std::vector<float> some = (*harness)->forward(part, begin);
-          logits.insert(logits.end(), some.begin(), some.end());
-        }
-        if (expected.empty()) expected = logits;
-        ASSERT_EQ(logits.size(), expected.size());
-        EXPECT_EQ(std::memcmp(logits.data(), expected.data(), logits.size() * sizeof(float)), 0)
-            << row.name << ", " << isa << ", pieces of " << piece;
-      }
-    }
+  for (const GoldenModel& model : rows()) {
+    expect_same_bits_everywhere(model, [](int32_t) { return 8; });
   }
 }
 
 // A directory with configuration and tokenizer only: weights are made up, the same each time.
 TEST(Models, DummyWeightsComeFromTheConfigurationAlone) {
-  const nlohmann::json document = nlohmann::json::parse(read_file(kFolder + "models.json"));
+  const nlohmann::json document = nlohmann::json::parse(read_whole_file(kFolder + "models.json"));
   for (const nlohmann::json& entry : document["models"]) {
     const auto name = entry["name"].get<std::string>();
     const std::string folder = ::testing::TempDir() + "dummy-" + name;
     std::filesystem::create_directories(folder);
-    nlohmann::json config = nlohmann::json::parse(read_file(kFolder + name + "/config.json"));
+    nlohmann::json config = nlohmann::json::parse(read_whole_file(kFolder + name + "/config.json"));
     config["vocab_size"] = 440;
     std::ofstream(folder + "/config.json") << config.dump();
     std::ofstream(folder + "/tokenizer.json")
-        << read_file(std::string(SLUICE_TEST_DATA) + "/tokenizer/json/qwen.json");
+        << read_whole_file(std::string(SLUICE_TEST_DATA) + "/tokenizer/json/qwen.json");
     std::vector<std::vector<TokenId>> answers;
     for (int run = 0; run < 2; ++run) {
       Config options;

@@ -61,6 +61,26 @@ struct Case {
 
 class LinearExperts : public ::testing::TestWithParam<Case> {};
 
+TestWeight make_any_weight(WeightFormat format, int64_t n, std::mt19937& rng) {
+  if (format != WeightFormat::kInt8Channel) {
+    return make_weight(format, n, kWidth, Values::kOrdinary, rng);
+  }
+  TestWeight w{.format = format,
+               .n = n,
+               .k = kWidth,
+               .checkpoint = {},
+               .packed = AlignedBuffer(packed_bytes(format, n, kWidth)),
+               .view = {format, static_cast<int32_t>(n), kWidth, nullptr}};
+  std::vector<int8_t> codes(static_cast<size_t>(n * kWidth));
+  for (int8_t& code : codes) code = static_cast<int8_t>(rng());
+  std::vector<float> scales(static_cast<size_t>(n));
+  for (float& scale : scales) scale = std::uniform_real_distribution<float>(0.0F, 0.01F)(rng);
+  pack_int8_channel(
+      codes.data(), scales.data(), n, kWidth, 0, ceil_div(n, kRowTile), w.packed.data());
+  w.view.data = w.packed.data();
+  return w;
+}
+
 // A row of x through one matrix, alone.
 std::vector<float> alone(const ExecContext& ctx,
                          ActivationFormat format,
@@ -82,7 +102,7 @@ TEST_P(LinearExperts, GivesEachRowTheBitsItHasAlone) {
   std::mt19937 rng(20);
   std::vector<TestWeight> weights;
   for (size_t i = 0; i < kExperts * kMatrices; ++i) {
-    weights.push_back(make_weight(format, kOutputs[i % kMatrices], kWidth, Values::kOrdinary, rng));
+    weights.push_back(make_any_weight(format, kOutputs[i % kMatrices], rng));
   }
   test::Random random(21);
   const std::vector<float> x = random.normals(static_cast<size_t>(kTokens * kWidth));
@@ -142,16 +162,16 @@ TEST_P(LinearExperts, GivesEachRowTheBitsItHasAlone) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats,
-                         LinearExperts,
-                         ::testing::Values(Case{WeightFormat::kQ4_K, ActivationFormat::kInt8},
-                                           Case{WeightFormat::kQ6_K, ActivationFormat::kInt16},
-                                           Case{WeightFormat::kMXFP4, ActivationFormat::kInt8},
-                                           Case{WeightFormat::kQ8_0, ActivationFormat::kFloat},
-                                           Case{WeightFormat::kBF16, ActivationFormat::kFloat}),
-                         [](const auto& row) {
-                           return std::string(format_info(row.param.weight).name);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Formats,
+    LinearExperts,
+    ::testing::Values(Case{WeightFormat::kQ4_K, ActivationFormat::kInt8},
+                      Case{WeightFormat::kQ6_K, ActivationFormat::kInt16},
+                      Case{WeightFormat::kMXFP4, ActivationFormat::kInt8},
+                      Case{WeightFormat::kQ8_0, ActivationFormat::kFloat},
+                      Case{WeightFormat::kBF16, ActivationFormat::kFloat},
+                      Case{WeightFormat::kInt8Channel, ActivationFormat::kInt8Token}),
+    [](const auto& row) { return std::string(format_info(row.param.weight).name); });
 
 TEST(GateMul, OfSomeRowsLeavesTheOthers) {
   constexpr int64_t kColumns = 40;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/model_harness.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace sluice::testing {
@@ -95,6 +96,18 @@ std::vector<float> ModelHarness::forward(const std::vector<TokenId>& tokens,
   const ForwardContext context{.exec = exec, .batch = batch, .caches = caches_};
   model_->forward(context);
   model_->logits(context, wanted, logits.data());
+  return logits;
+}
+
+std::vector<float> ModelHarness::forward_in_pieces(const std::vector<TokenId>& tokens,
+                                                   int32_t piece) {
+  const auto num_tokens = static_cast<int32_t>(tokens.size());
+  std::vector<float> logits;
+  for (int32_t begin = 0; begin < num_tokens; begin += piece) {
+    const int32_t end = std::min(num_tokens, begin + piece);
+    const std::vector<float> some = forward({tokens.begin() + begin, tokens.begin() + end}, begin);
+    logits.insert(logits.end(), some.begin(), some.end());
+  }
   return logits;
 }
 

@@ -34,6 +34,9 @@ class ModelHarness {
                              int32_t begin,
                              std::vector<int32_t> wanted = {});
 
+  // All tokens from the first, `piece` at a time: [tokens.size()][vocab].
+  std::vector<float> forward_in_pieces(const std::vector<TokenId>& tokens, int32_t piece);
+
   [[nodiscard]] const ModelConfig& config() const { return model_->config(); }
 
   [[nodiscard]] int64_t vocab_size() const { return model_->config().vocab_size; }

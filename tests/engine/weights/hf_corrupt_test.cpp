@@ -3,6 +3,7 @@
 // the field, what was found and what was expected.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -112,6 +113,17 @@ std::vector<Case> corrupt_headers() {
        "{" + tensor("a", R"("dtype":"F32","shape":[2],"data_offsets":[0,8])") + "," +
            tensor("b", R"("dtype":"F32","shape":[2],"data_offsets":[4,12])") + "}",
        "expected bytes of its own"},
+      {"a hole",
+       "{" + tensor("a", R"("dtype":"F32","shape":[1],"data_offsets":[0,4])") + "," +
+           tensor("b", R"("dtype":"F32","shape":[2],"data_offsets":[8,16])") + "}",
+       "\"b\": data_offsets: found 4 bytes of no tensor before, expected none"},
+      {"a hole at the beginning",
+       one(R"("dtype":"F32","shape":[2],"data_offsets":[8,16])"),
+       "found 8 bytes of no tensor before"},
+      {"bytes behind",
+       one(R"("dtype":"F32","shape":[3],"data_offsets":[0,12])"),
+       "data: found 4 bytes after the last tensor, expected none"},
+      {"bytes of no tensor at all", "{}", "found 16 bytes after the last tensor"},
       {"same bytes",
        "{" + tensor("a", kGood) + "," + tensor("b", kGood) + "}",
        "expected bytes of its own"},
@@ -237,6 +249,11 @@ TEST(HfConfig, LeavesOutWhatEveryoneKnows) {
   EXPECT_EQ(*read(R"({"model_type":"gpt_oss"})").metadata.get_string("rope.scaling.type"), "yarn");
   EXPECT_FALSE(
       read(R"({"model_type":"gpt_oss","rope_scaling":null})").metadata.has("rope.scaling.type"));
+  const HfConfig qwen = read(R"({"model_type":"qwen2","num_hidden_layers":30})");
+  const auto windows = qwen.metadata.get_numbers("attention.sliding_layers");
+  ASSERT_TRUE(windows.has_value()) << windows.error().message;
+  EXPECT_EQ(std::count(windows->begin(), windows->end(), 1.0), 2);
+  EXPECT_EQ(windows->at(27), 0);
   for (const char* early : {"su", "yarn"}) {
     const HfConfig phi =
         read(R"({"model_type":"phi3","rope_scaling":{"type":")" + std::string(early) + R"("}})");
@@ -275,6 +292,28 @@ TEST(HfConfig, EveryCorruptConfigGetsItsLine) {
       {"other clamp",
        R"({"model_type":"gpt_oss","swiglu_limit":5.5})",
        "swiglu_limit: found 5.5, expected 7"},
+      {"rotation as a list",
+       R"({"model_type":"llama","rope_parameters":[1]})",
+       "rope_parameters: found [1], expected an object"},
+      {"scaling as a name",
+       R"({"model_type":"llama","rope_scaling":"yarn"})",
+       "rope_scaling: found \"yarn\", expected an object"},
+      {"tied perhaps",
+       R"({"model_type":"llama","tie_word_embeddings":"yes"})",
+       "tie_word_embeddings: found \"yes\", expected true or false"},
+      {"other slope of the clamp",
+       R"({"model_type":"gpt_oss","swiglu_alpha":1.5})",
+       "swiglu_alpha: found 1.5, expected 1.702"},
+      {"a part of the rotation where none is",
+       R"({"model_type":"llama","partial_rotary_factor":0.5})",
+       "partial_rotary_factor: found 0.500000, expected 1 in a model of type llama"},
+      {"windows where none are",
+       R"({"model_type":"llama","layer_types":["full_attention","sliding_attention"]})",
+       "layer_types: found [\"full_attention\",\"sliding_attention\"], expected full_attention for "
+       "each"},
+      {"layers without the window of all",
+       R"({"model_type":"mistral","layer_types":["full_attention","sliding_attention"]})",
+       "expected sliding_attention for each layer of mistral"},
       {"unknown layer type",
        R"({"model_type":"llama","layer_types":["full_attention","chunked_attention\u001b\u007f"]})",
        R"(layer_types: found ["full_attention","chunked_attention\u001b\u007f"], expected full_attention)"},
@@ -451,6 +490,18 @@ TEST_F(HfDirectory, TranslatesNamesAndSkipsWhatIsNotText) {
   EXPECT_TRUE((*opened)->has("unheard.of"));
 }
 
+TEST_F(HfDirectory, OneTensorHasOneName) {
+  const std::string other = R"("dtype":"F32","shape":[2,2],"data_offsets":[16,32])";
+  const std::string file = safetensors("{" + tensor("model.norm.weight", kGood) + "," +
+                                           tensor("language_model.model.norm.weight", other) + "}",
+                                       32);
+  write("model.safetensors", file);
+  CorruptFile corrupt("a tensor under two names", file.size());
+  const auto opened = Checkpoint::open(folder_);
+  ASSERT_FALSE(opened.has_value());
+  corrupt.refused(opened.error(), folder_, "output_norm.weight\": found under two names");
+}
+
 TEST_F(HfDirectory, Int8WeightsAreJoinedWithTheirScales) {
   const std::string q = "model.layers.0.self_attn.q_proj.weight";
   const std::string codes = R"("dtype":"I8","shape":[4,2],"data_offsets":[0,8])";
@@ -460,7 +511,9 @@ TEST_F(HfDirectory, Int8WeightsAreJoinedWithTheirScales) {
   };
   const auto write_pair = [&](const std::string& first, const std::string& second) {
     const std::string comma = first.empty() || second.empty() ? "" : ",";
-    write("model.safetensors", safetensors("{" + first + comma + second + "}", 24));
+    const std::string all = first + comma + second;
+    const auto end = static_cast<size_t>(std::stoi(all.substr(all.rfind(',') + 1)));
+    write("model.safetensors", safetensors("{" + all + "}", end));
   };
   write_pair(tensor(q, codes), tensor(q + "_scale", scales("[4,1]", 8)));
   EXPECT_NE(error().find("dtype: found \"I8\", expected F32, F16 or BF16"), std::string::npos);
@@ -485,7 +538,9 @@ TEST_F(HfDirectory, Int8WeightsAreJoinedWithTheirScales) {
 
   const Wrong wrongs[] = {
       {tensor(q, codes), "", "found no tensor \"model.layers.0.self_attn.q_proj.weight_scale\""},
-      {"", tensor(q + "_scale", scales("[4,1]", 8)), "found scales of no tensor"},
+      {"",
+       tensor(q + "_scale", R"("dtype":"BF16","shape":[4,1],"data_offsets":[0,8])"),
+       "found scales of no tensor"},
       {tensor(q, codes), tensor(q + "_scale", scales("[1,4]", 8)), "expected [4, 1]"},
       {tensor(q, codes), tensor(q + "_scale", scales("[2,2]", 8)), "expected [4, 1]"},
       {tensor(q, codes), tensor(q + "_scale", scales("[1]", 2)), "expected [4, 1]"},

@@ -85,13 +85,13 @@ MODELS = {
                                        sliding_window=None), "F16"),
     "phi3-short": ("Phi3", "phi3", dict(PHI3, rope_parameters=LONGROPE, original_max_position_embeddings=64,
                                         sliding_window=None), "F16"),
-    "phi3-partial": ("Phi3", None, dict(PHI3, sliding_window=None, rope_parameters={
+    "phi3-partial": ("Phi3", "phi3", dict(PHI3, sliding_window=None, rope_parameters={
         "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}), "F16"),
     "olmo2": ("Olmo2", "olmo2", dict(), "F16"),
     "granite": ("Granite", "granite", dict(embedding_multiplier=3.0, attention_multiplier=0.09,
                                            residual_multiplier=0.4, logits_scaling=2.0), "F16"),
     "gpt-oss": ("GptOss", "gpt-oss", GPT_OSS, "F16"),
-    "gpt-oss-mxfp4": ("GptOss", None, GPT_OSS, "BF16"),
+    "gpt-oss-mxfp4": ("GptOss", "gpt-oss", GPT_OSS, "BF16"),
     # Heads that are no whole vectors, and long contexts in the other architectures.
     "llama-head20": ("Llama", "llama", dict(head_dim=20, num_attention_heads=2, num_key_value_heads=1,
                                             tie_word_embeddings=True), "F16"),
@@ -134,6 +134,37 @@ MODELS = {
         rope_parameters=None, max_position_embeddings=131072), "F16"),
     "phi3-su": ("Phi3", None, dict(PHI3, rope_parameters=LONGROPE, original_max_position_embeddings=16,
                                    sliding_window=None), "F16"),
+    # Biases where an architecture may have them or not.
+    "qwen3-bias": ("Qwen3", None, dict(attention_bias=True), "F16"),
+    "qwen3-moe-bias": ("Qwen3Moe", None, dict(num_experts=3, num_experts_per_tok=2, attention_bias=True,
+                                              moe_intermediate_size=16), "F16"),
+    "olmo2-bias": ("Olmo2", None, dict(attention_bias=True, num_key_value_heads=4), "BF16"),
+    "smollm3-bias": ("SmolLM3", None, dict(attention_bias=True, mlp_bias=True), "F16"),
+    "granite-bias": ("Granite", None, dict(attention_bias=True, mlp_bias=True, tie_word_embeddings=True,
+                                           attention_multiplier=0.2, logits_scaling=4.0), "F16"),
+    "gemma2-bias": ("Gemma2", None, dict(tie_word_embeddings=True, attention_bias=True, sliding_window=12,
+                                         query_pre_attn_scalar=16, hidden_activation="silu"), "F16"),
+    "gemma3-bias": ("Gemma3Text", None, dict(GEMMA3, attention_bias=True, hidden_activation="silu"),
+                    "BF16"),
+    "gpt-oss-unbiased": ("GptOss", None, dict(GPT_OSS, attention_bias=False), "F16"),
+    # As GGUF files have them.
+    "mistral": ("Mistral", "llama", dict(sliding_window=None, head_dim=24), "F16"),
+    "mixtral": ("Mixtral", "llama", dict(num_local_experts=4, num_experts_per_tok=2), "F16"),
+    "llama-scale-linear": ("Llama", "llama", dict(rope_parameters={
+        "rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}), "F16"),
+    "llama-yarn-factor": ("Llama", "llama", dict(rope_parameters=dict(YARN, attention_factor=0.9)), "F16"),
+    "phi3-partial-long": ("Phi3", "phi3", dict(
+        PHI3, sliding_window=None, original_max_position_embeddings=16, tie_word_embeddings=True,
+        rope_parameters=dict(LONGROPE, partial_rotary_factor=0.5, short_factor=LONGROPE["short_factor"][:4],
+                             long_factor=LONGROPE["long_factor"][:4])), "F16"),
+    "gemma3-long": ("Gemma3Text", "gemma3", dict(
+        tie_word_embeddings=True, sliding_window=16, query_pre_attn_scalar=16, num_hidden_layers=6,
+        intermediate_size=16, num_attention_heads=2, num_key_value_heads=1, rope_parameters={
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            "full_attention": {"rope_type": "linear", "rope_theta": 1000000.0, "factor": 8.0}}), "F16"),
+    "olmo3": ("Olmo3", "olmo2", dict(num_hidden_layers=4, sliding_window=9, rope_parameters={
+        "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
+        "full_attention": dict(YARN, rope_theta=5000.0)}), "F16"),
 }
 # Keys left out of config.json: transformers' class has the same values.
 LEFT_OUT = {
@@ -147,6 +178,8 @@ LEFT_OUT = {
 # Checkpoints whose config.json is rewritten as older files spell it.
 OLD_SPELLING = {"qwen2-dynamic-rope", "qwen3-yarn", "llama3-rope", "llama-linear-rope", "gemma3-six", "phi3-long",
                 "qwen2", "phi3-su"}
+# GGUF files with the key that linear scaling had before 2024.
+OLD_GGUF = {"llama-scale-linear"}
 SHARDED = {"qwen3", "llama-mqa-bias"}
 TORCH_TYPE = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
@@ -250,17 +283,33 @@ def permute(rows, heads):
     return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
+def ggml_blocks(codes, scales):
+    """MXFP4 as GGUF stores it: the exponent, then byte i has elements i and i + 16."""
+    elements = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:-1], 32)
+    blocks = np.concatenate([scales[..., None], elements[..., :16] | elements[..., 16:] << 4], -1)
+    return np.ascontiguousarray(blocks.reshape(*blocks.shape[:2], -1))
+
+
 def gguf_tensors(architecture, config, tensors):
     """{gguf name: float32 array}; names from the gguf package."""
     kind = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == architecture)
     names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
     result, experts = {}, {}
     for name, tensor in tensors.items():
-        array = tensor.float().numpy()
+        array = tensor.numpy() if tensor.dtype == torch.uint8 else tensor.float().numpy()
         stem, _, suffix = name.rpartition(".")
         if architecture == "gpt-oss" and ".experts." in name:
             layer = "blk." + name.split(".")[2] + "."
-            if "gate_up_proj_bias" in name:
+            if name.endswith("_scales") or name + "_scales" in tensors:
+                continue  # with the blocks
+            if name.endswith("_blocks"):
+                array = ggml_blocks(array, tensors[name.removesuffix("blocks") + "scales"].numpy())
+                if "down_proj" in name:
+                    result[layer + "ffn_down_exps.weight"] = array
+                else:
+                    result[layer + "ffn_gate_exps.weight"] = array[:, 0::2]
+                    result[layer + "ffn_up_exps.weight"] = array[:, 1::2]
+            elif "gate_up_proj_bias" in name:
                 result[layer + "ffn_gate_exps.bias"] = array[:, 0::2]
                 result[layer + "ffn_up_exps.bias"] = array[:, 1::2]
             elif "gate_up_proj" in name:
@@ -332,15 +381,20 @@ def write_gguf(path, architecture, config, arrays, kind):
     if "full_attention" in rope:
         rope = rope["full_attention"]
     writer.add_rope_freq_base(rope["rope_theta"])
-    writer.add_rope_dimension_count(width)
+    writer.add_rope_dimension_count(int(width * rope.get("partial_rotary_factor", 1)))
     kind_of_rope = rope.get("rope_type", "default")
-    if kind_of_rope == "linear":
+    if path.stem in OLD_GGUF:
+        writer.add_float32(f"{architecture}.rope.scale_linear", rope["factor"])
+    elif kind_of_rope == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(rope["factor"])
     elif kind_of_rope == "yarn":
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        if "attention_factor" in rope:
+            usual = 1 + 0.1 * np.log(rope["factor"])
+            writer.add_rope_scaling_attn_factors(float(rope["attention_factor"] / usual))
     elif kind_of_rope == "llama3":
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
         scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")
@@ -363,12 +417,16 @@ def write_gguf(path, architecture, config, arrays, kind):
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_logit_scale(config.logits_scaling)
-    if architecture in ("qwen3moe", "gpt-oss"):
-        writer.add_expert_count(getattr(config, "num_local_experts", None) or config.num_experts)
+    experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
+    if experts:
+        writer.add_expert_count(experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
         writer.add_expert_feed_forward_length(
             config.moe_intermediate_size if architecture == "qwen3moe" else config.intermediate_size)
     for name, array in arrays.items():
+        if array.dtype == np.uint8:
+            writer.add_tensor(name, array, raw_dtype=Kind.MXFP4)
+            continue
         array = np.ascontiguousarray(array, np.float32)
         if array.ndim >= 2 and kind == "F16" and not name.endswith(".bias"):
             array = array.astype(np.float16)
@@ -419,6 +477,7 @@ def main():
         tensors = save(name, model, kind)
         if packed:
             replace_experts(HERE / name, packed)
+            tensors.update(packed)
         row = {"name": name, "tokens": tokens.tolist(), "directory": name}
         if architecture:
             write_gguf(HERE / f"{name}.gguf", architecture, config,

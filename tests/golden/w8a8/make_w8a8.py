@@ -47,6 +47,10 @@ MODELS = {
     # With a tokenizer beside it, a model for tests of the whole engine.
     "engine-w8a8": ("Llama", dict(vocab_size=440, hidden_size=64, max_position_embeddings=2048,
                                   tie_word_embeddings=True), torch.bfloat16, "column", ["lm_head"], False),
+    "engine-experts-w8a8": ("Qwen3Moe", dict(
+        vocab_size=440, hidden_size=64, max_position_embeddings=2048, tie_word_embeddings=True,
+        num_experts=5, num_experts_per_tok=2, moe_intermediate_size=40, norm_topk_prob=True),
+        torch.bfloat16, "column", ["lm_head", "re:.*mlp.gate$"], False),
 }
 WEIGHTS = QuantizationArgs(num_bits=8, type="int", strategy="channel", symmetric=True, dynamic=False)
 INPUTS = QuantizationArgs(num_bits=8, type="int", strategy="token", symmetric=True, dynamic=True)
@@ -58,6 +62,40 @@ def round_inputs(_, inputs):
     scale = x.abs().amax(dim=-1, keepdim=True) / 127
     codes = torch.round(x * (1 / scale)).clamp(-127, 127)
     return (codes * scale,)
+
+
+def encode(rows, kind):
+    """Codes and scales [rows, 1] of a matrix."""
+    scale, zero = calculate_qparams(rows.amin(1, keepdim=True), rows.amax(1, keepdim=True), WEIGHTS)
+    scale = scale.to(kind)
+    return quantize(rows, scale.float(), zero, WEIGHTS, dtype=torch.int8).contiguous(), scale
+
+
+def quantize_experts(experts, key, kind, stored):
+    """Experts, which transformers has in one tensor: stored one by one, computed with rounded inputs."""
+    for name in ("gate_up_proj", "down_proj"):
+        stored.pop(f"{key}.{name}")
+        matrices = getattr(experts, name)
+        for i in range(experts.num_experts):
+            parts = zip(("gate_proj", "up_proj"), matrices[i].chunk(2)) if name == "gate_up_proj" else [
+                (name, matrices[i])]
+            for part, rows in parts:
+                codes, scale = encode(rows, kind)
+                stored[f"{key}.{i}.{part}.weight"] = codes
+                stored[f"{key}.{i}.{part}.weight_scale"] = scale
+                rows.copy_(codes.float() * scale.float())
+
+    def forward(x, chosen, weights):
+        (rounded,) = round_inputs(None, (x,))
+        out = torch.zeros_like(x)
+        for choice in range(chosen.shape[1]):
+            gate, up = torch.einsum("tk,tnk->tn", rounded, experts.gate_up_proj[chosen[:, choice]]).chunk(2, -1)
+            (inner,) = round_inputs(None, (experts.act_fn(gate) * up,))
+            out += weights[:, choice, None] * torch.einsum(
+                "tk,tnk->tn", inner, experts.down_proj[chosen[:, choice]])
+        return out
+
+    experts.forward = forward
 
 
 def quantization_config(ignore):
@@ -81,13 +119,12 @@ def make(name, seed):
             weight.copy_((offset + 0.2 * torch.randn_like(weight)).to(kind).float())
             stored[key] = weight.to(kind).clone()
         for key, module in model.named_modules():
+            if key.endswith(".experts"):
+                quantize_experts(module, key, kind, stored)
             if not isinstance(module, torch.nn.Linear) or key in ignore:
                 continue
-            rows = module.weight
-            scale, zero = calculate_qparams(rows.amin(1, keepdim=True), rows.amax(1, keepdim=True), WEIGHTS)
-            scale = scale.to(kind)
-            codes = quantize(rows, scale.float(), zero, WEIGHTS, dtype=torch.int8)
-            stored[key + ".weight"] = codes.contiguous()
+            codes, scale = encode(module.weight, kind)
+            stored[key + ".weight"] = codes
             stored[key + ".weight_scale"] = scale if shape == "column" else scale.reshape(-1)
             module.weight.copy_(codes.float() * scale.float())
             module.register_forward_pre_hook(round_inputs)
@@ -102,7 +139,8 @@ def make(name, seed):
     settings = json.loads(config.to_json_string(use_diff=False))
     settings = {k: v for k, v in settings.items() if k in COMMON or k in overrides or k in (
         "model_type", "architectures", "rms_norm_eps", "rope_parameters", "hidden_act",
-        "hidden_activation", "sliding_window", "attention_bias", "mlp_bias", "layer_types")}
+        "hidden_activation", "sliding_window", "attention_bias", "mlp_bias", "layer_types",
+        "num_local_experts")}
     key = "compression_config" if is_old else "quantization_config"
     settings[key] = quantization_config(ignore)
     if is_old:
@@ -110,7 +148,7 @@ def make(name, seed):
     (folder / "model.safetensors").chmod(0o644)
     (folder / "config.json").write_text(json.dumps(settings, indent=1) + "\n")
     logits.astype(np.float32).tofile(HERE / f"{name}.logits.f32")
-    return {"name": name, "tokens": tokens.tolist()}
+    return {"name": name, "directory": name, "tokens": tokens.tolist()}
 
 
 def main():

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a checkpoint's keys make of a model, and the one line that refuses what no model here does.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "engine/core/config.h"
+#include "engine/model_runner.h"
+#include "tests/engine/weights/gguf_builder.h"
+
+namespace sluice {
+namespace {
+
+constexpr uint32_t kF32 = 0;
+constexpr uint32_t kQ8 = 8;
+
+// Other runs of this program may go on beside this one.
+std::string scratch(const std::string& name) {
+  return ::testing::TempDir() + std::to_string(::getpid()) + "-" + name;
+}
+
+// One layer of 32 values whose tensors are all zero.
+class TinyGguf {
+ public:
+  explicit TinyGguf(std::string architecture, bool with_attention = true)
+      : architecture_(std::move(architecture)) {
+    image_.set_string("general.architecture", architecture_);
+    for (const auto& [key, value] : {std::pair("block_count", 1U),
+                                     std::pair("context_length", 256U),
+                                     std::pair("embedding_length", 32U),
+                                     std::pair("feed_forward_length", 32U),
+                                     std::pair("attention.head_count", 2U)}) {
+      set(key, uint32_t{value});
+    }
+    set("attention.layer_norm_rms_epsilon", 1e-5F);
+    add("token_embd.weight", {32, 64});
+    add("output_norm.weight", {32});
+    for (const char* name : {"attn_norm", "ffn_norm"}) add(layer(name), {32});
+    if (!with_attention) return;
+    for (const char* name : {"attn_q", "attn_k", "attn_v", "attn_output"})
+      add(layer(name), {32, 32});
+  }
+
+  void set(const std::string& key, uint32_t value) { put(key, GgufType::kUint32, raw(value)); }
+
+  void set(const std::string& key, float value) { put(key, GgufType::kFloat32, raw(value)); }
+
+  void set(const std::string& key, bool value) {
+    put(key, GgufType::kBool, std::string(1, static_cast<char>(value)));
+  }
+
+  void set(const std::string& key, const char* value) {
+    put(key, GgufType::kString, raw_string(value));
+  }
+
+  void add(const std::string& name, std::vector<uint64_t> dims, uint32_t type = kF32) {
+    uint64_t bytes = type == kF32 ? 4 : 1;
+    for (const uint64_t dim : dims) bytes *= dim;
+    if (type == kQ8) bytes = bytes / 32 * 34;
+    const auto count = static_cast<uint32_t>(dims.size());
+    image_.tensors.push_back({name, count, std::move(dims), type, image_.data_bytes});
+    image_.data_bytes += (bytes + 31) / 32 * 32;
+  }
+
+  void add_dense() {
+    for (const char* name : {"ffn_gate", "ffn_up", "ffn_down"}) add(layer(name), {32, 32});
+  }
+
+  [[nodiscard]] Expected<PlannedModel> plan() const {
+    const std::string path = scratch("tiny.gguf");
+    std::string bytes = image_.header();
+    bytes.resize((bytes.size() + 31) / 32 * 32 + image_.data_bytes);
+    std::ofstream(path, std::ios::binary) << bytes;
+    Config config;
+    config.model = path;
+    config.kv_cache_memory = 1 << 20;
+    auto planned = plan_model(config, 1);
+    std::filesystem::remove(path);
+    return planned;
+  }
+
+  [[nodiscard]] std::string error() const {
+    const auto planned = plan();
+    return planned ? "" : planned.error().message;
+  }
+
+ private:
+  static std::string layer(const std::string& stem) { return "blk.0." + stem + ".weight"; }
+
+  void put(const std::string& key, GgufType type, std::string value) {
+    image_.set(architecture_ + "." + key, type, std::move(value));
+  }
+
+  std::string architecture_;
+  GgufImage image_;
+};
+
+kernels::RopeParams rope_of(const TinyGguf& file) {
+  const auto planned = file.plan();
+  EXPECT_TRUE(planned.has_value()) << planned.error().message;
+  return planned ? planned->model.ropes.front() : kernels::RopeParams();
+}
+
+TEST(GgufKeys, LinearScalingIsOneOverTheFactorUnderEitherNameAndWithoutAType) {
+  for (const char* key : {"rope.scale_linear", "rope.scaling.factor"}) {
+    TinyGguf file("llama");
+    file.add_dense();
+    file.set(key, 4.0F);
+    EXPECT_EQ(rope_of(file).freq_scale, 0.25F) << key;
+    file.set("rope.scaling.type", "none");
+    EXPECT_EQ(rope_of(file).freq_scale, 1.0F) << key;
+  }
+}
+
+TEST(GgufKeys, AFactorOfAttentionAddsToThatOfEveryScaling) {
+  for (const char* type : {"none", "linear", "yarn"}) {
+    TinyGguf file("llama");
+    file.add_dense();
+    file.set("rope.scaling.type", type);
+    file.set("rope.scaling.factor", 4.0F);
+    const float usual = rope_of(file).attention_factor;
+    file.set("rope.scaling.attn_factor", 0.5F);
+    EXPECT_EQ(rope_of(file).attention_factor, usual * 0.5F) << type;
+  }
+}
+
+TEST(GgufKeys, GraniteMayHaveNoPositions) {
+  TinyGguf file("granite");
+  file.add_dense();
+  EXPECT_EQ(file.plan()->model.layers.front().rope, 0);
+  file.set("rope.scaling.finetuned", false);
+  EXPECT_EQ(file.plan()->model.layers.front().rope, -1);
+}
+
+TEST(GgufKeys, AWindowOfNothingIsNone) {
+  TinyGguf file("llama");
+  file.add_dense();
+  file.set("attention.sliding_window", 0U);
+  EXPECT_EQ(file.plan()->model.layers.front().window, 0);
+  for (const uint32_t window : {0U, 7U}) {
+    TinyGguf phi("phi3", /*with_attention=*/false);
+    phi.add("blk.0.attn_qkv.weight", {32, 96});
+    phi.add("blk.0.attn_output.weight", {32, 32});
+    phi.add("blk.0.ffn_up.weight", {32, 64});
+    phi.add("blk.0.ffn_down.weight", {32, 32});
+    phi.set("attention.sliding_window", window);
+    const auto planned = phi.plan();
+    ASSERT_TRUE(planned.has_value()) << planned.error().message;
+    EXPECT_EQ(planned->model.layers.front().window, static_cast<int32_t>(window));
+  }
+}
+
+TEST(GgufKeys, WhatNoModelHereDoesIsRefusedByName) {
+  const auto refusal = [](const char* key, auto value) {
+    TinyGguf file("llama");
+    file.add_dense();
+    file.set(key, value);
+    return file.error();
+  };
+  const std::string start = scratch("tiny.gguf: llama.");
+  EXPECT_EQ(refusal("attention.causal", false),
+            start + "attention.causal: found false, expected true");
+  EXPECT_EQ(refusal("attention.causal", true), "");
+  EXPECT_EQ(refusal("attention.clamp_kqv", 8.0F),
+            start + "attention.clamp_kqv: found 8.000000, expected 0.000000");
+  for (const char* key : {"attention.max_alibi_bias", "attention.temperature_scale"}) {
+    EXPECT_NE(refusal(key, 8.0F).find("found 8.000000"), std::string::npos) << key;
+    EXPECT_EQ(refusal(key, 0.0F), "") << key;
+  }
+  for (const char* key : {"expert_shared_count", "expert_group_count"}) {
+    EXPECT_NE(refusal(key, 2U).find("found 2.000000"), std::string::npos) << key;
+  }
+  EXPECT_NE(refusal("rope.scaling.yarn_ext_factor", "one").find("found no number"),
+            std::string::npos);
+  EXPECT_NE(refusal("use_parallel_residual", true).find("found true"), std::string::npos);
+}
+
+// One product runs the experts of a layer, on inputs of one kind.
+TEST(GgufKeys, ExpertsOfOneLayerAreOfOneType) {
+  TinyGguf file("llama");
+  file.set("expert_count", 2U);
+  file.set("expert_used_count", 1U);
+  file.add("blk.0.ffn_gate_inp.weight", {32, 2});
+  for (const char* stem : {"ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"}) {
+    for (const char* expert : {".0", ".1"}) {
+      const bool other = std::string(stem) + expert == "ffn_up_exps.1";
+      file.add(std::string("blk.0.") + stem + expert + ".weight", {32, 32}, other ? kQ8 : kF32);
+    }
+  }
+  EXPECT_EQ(file.error(),
+            scratch("tiny.gguf: tensor blk.0.ffn_up_exps.1.weight: found type Q8_0, expected F32, "
+                    "that of the layer's first expert"));
+}
+
+// A copy of a golden directory whose config.json was edited.
+std::string refusal(const std::string& name, const char* key, const nlohmann::json& value) {
+  const std::string source = std::string(SLUICE_TEST_DATA) + "/models/" + name;
+  const std::string folder = scratch("edited-" + name);
+  std::filesystem::remove_all(folder);
+  std::filesystem::copy(source, folder);
+  std::ifstream in(source + "/config.json");
+  nlohmann::json config = nlohmann::json::parse(in);
+  config[key] = value;
+  std::ofstream(folder + "/config.json") << config.dump();
+  Config options;
+  options.model = folder;
+  options.kv_cache_memory = 1 << 20;
+  const auto planned = plan_model(options, 1);
+  std::filesystem::remove_all(folder);
+  return planned ? "" : planned.error().message;
+}
+
+TEST(HfKeys, TensorsThatTheConfigurationPromisesMustBeThere) {
+  EXPECT_NE(refusal("llama-tied-mha", "tie_word_embeddings", false)
+                .find("config.json: tie_word_embeddings: found false and no tensor lm_head.weight"),
+            std::string::npos);
+  EXPECT_NE(refusal("llama", "attention_bias", true).find("tensor blk.0.attn_q.bias is missing"),
+            std::string::npos);
+  EXPECT_NE(refusal("llama", "mlp_bias", true).find("bias is missing"), std::string::npos);
+  EXPECT_NE(refusal("gpt-oss", "attention_bias", false).find("have no place"), std::string::npos);
+  EXPECT_EQ(refusal("llama", "attention_bias", false), "");
+}
+
+TEST(HfKeys, NumbersThatContradictTheFileAreRefused) {
+  EXPECT_NE(refusal("llama", "vocab_size", 72)
+                .find("config.json: vocab_size: found 72, expected 71, the rows of the embedding"),
+            std::string::npos);
+  EXPECT_NE(refusal("llama", "rms_norm_eps", 1e30).find("rms_norm_eps: found 1"),
+            std::string::npos);
+  EXPECT_NE(refusal("llama", "layer_types", {"full_attention"})
+                .find("layer_types: found [\"full_attention\"], expected one for each"),
+            std::string::npos);
+}
+
+TEST(HfKeys, ScalingNeedsItsFactor) {
+  for (const char* type : {"linear", "dynamic", "llama3"}) {
+    EXPECT_NE(refusal("llama", "rope_parameters", {{"rope_type", type}}).find("found nothing"),
+              std::string::npos)
+        << type;
+  }
+}
+
+TEST(HfKeys, AGateOfAnotherNameIsReadOrRefused) {
+  EXPECT_EQ(refusal("llama", "hidden_act", "swish"), "");
+  EXPECT_NE(refusal("llama", "hidden_act", "relu").find("hidden_act: found \"relu\""),
+            std::string::npos);
+  EXPECT_NE(refusal("llama", "hidden_act", nlohmann::json::array({"silu"}))
+                .find("hidden_act: found \"[\"silu\"]\", expected silu"),
+            std::string::npos);
+  EXPECT_NE(refusal("gemma2", "hidden_activation", "gelu").find("hidden_activation: found"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace sluice

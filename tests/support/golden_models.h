@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tiny checkpoints with the logits that another program computes for them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/core/types.h"
+
+namespace sluice::testing {
+
+struct GoldenModel {
+  std::string name;
+  std::string path;
+  std::vector<TokenId> tokens;
+  std::vector<float> logits;  // [tokens.size()][vocab]
+};
+
+std::string read_whole_file(const std::string& path);
+
+// Those that `list` in `folder` names, each in every layout it has.
+std::vector<GoldenModel> read_golden_models(const std::string& folder, const std::string& list);
+
+// Fails the test unless every instruction set and cut of the prompt give the same bits;
+// `bits_of(piece)`: the activation bits for pieces of that many tokens.
+void expect_same_bits_everywhere(const GoldenModel& model, int32_t (*bits_of)(int32_t piece));
+
+}  // namespace sluice::testing
