@@ -285,8 +285,11 @@ Expected<void> HfReader::read_bpe(bool is_byte_level) {
   const TokenId unknown = unknown_name.empty() ? kInvalidToken : tokens.find(unknown_name);
   if (is_byte_level && byte_fallback) SLUICE_TRY_VOID(check_byte_spellings(tokens));
   if (is_byte_level) {
+    for (const std::string& name : parts_.names) {
+      parts_.spelled.push_back(unspell_bytes(name).value_or(std::string()));
+    }
     parts_.model = make_byte_bpe(
-        std::move(merges), tokens, parts_.bytes, in_model(), whole_first, unknown, fuse);
+        std::move(merges), tokens, parts_.spelled, in_model(), whole_first, unknown, fuse);
     return {};
   }
   auto model = std::make_unique<CharBpe>(
@@ -329,6 +332,7 @@ Expected<void> HfReader::read_unigram(bool is_byte_level) {
       model->add_token(parts_.names[id], token, score_as_written(vocab[id][1].get<double>()));
     }
   }
+  model->build();
   for (int byte = 0; byte_fallback && byte < 256; ++byte) {
     model->set_byte_token(static_cast<uint8_t>(byte),
                           tokens.find(byte_token_name(static_cast<uint8_t>(byte))));

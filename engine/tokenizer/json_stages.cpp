@@ -87,7 +87,7 @@ Expected<void> add_normalizer(const Json& section, int level, std::vector<Normal
     steps.emplace_back(StripStep{left, right});
   } else if (type == "StripAccents") {
     SLUICE_TRY(Regex marks, Regex::compile("\\p{M}"));
-    steps.emplace_back(ReplaceStep{std::move(marks), ""});
+    steps.emplace_back(ReplaceStep{std::move(marks), "", /*spares_ascii=*/true});
   } else if (type == "Replace") {
     SLUICE_TRY(Pattern pattern, read_pattern(section, kWhere));
     SLUICE_TRY(std::string content, json_string(section, "content", kWhere));

@@ -22,6 +22,7 @@ struct PrependStep {
 struct ReplaceStep {
   std::variant<Regex, std::string> pattern;  // a string is matched as it is
   std::string content;
+  bool spares_ascii = false;  // the pattern matches nothing in ASCII text
 };
 
 struct UnicodeFormStep {
