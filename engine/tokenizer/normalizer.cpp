@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "engine/tokenizer/byte_level.h"
 #include "engine/tokenizer/utf8.h"
 
 namespace sluice {
@@ -51,6 +52,34 @@ bool apply(const ReplaceStep& step,
     }
     result += part.substr(position);
   });
+  return true;
+}
+
+bool apply(const SurroundStep& step,
+           std::string_view text,
+           Regex::Scanner& scanner,
+           std::string& out) {
+  if (is_ascii(text)) return false;
+  change_valid(text, out, [&](std::string_view part, std::string& result) {
+    Regex::Range found;
+    size_t position = 0;
+    while (position < part.size() && step.pattern.find(part, position, scanner, found)) {
+      result += part.substr(position, found.begin - position);
+      result += step.content;
+      result += part.substr(found.begin, found.end - found.begin);
+      result += step.content;
+      position = found.end;
+    }
+    result += part.substr(position);
+  });
+  return true;
+}
+
+bool apply(const SpellBytesStep& /*step*/,
+           std::string_view text,
+           Regex::Scanner&,
+           std::string& out) {
+  for (const char c : text) out += spell_byte(static_cast<uint8_t>(c));
   return true;
 }
 

@@ -157,7 +157,7 @@ void Pretokenizer::split(std::string_view text, bool at_start, Scratch& scratch)
     std::visit([&](const auto& kind) { apply(kind, scratch); }, stage);
     is_spelled |= std::holds_alternative<SpellBytesStage>(stage);
   }
-  if (is_spelled) unspell(scratch);
+  if (is_spelled && !stays_spelled_) unspell(scratch);
 }
 
 }  // namespace sluice

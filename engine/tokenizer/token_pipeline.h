@@ -32,6 +32,7 @@ struct TokenizerParts {
   std::vector<AddedToken> added;     // found in text by name
   Normalizer normalizer;
   std::vector<PretokenizerStage> stages;
+  bool sees_spelling = false;  // the model's pieces are spelled bytes; the last stage spells them
   // Made last, with views of their strings: the vectors may only be moved.
   std::unique_ptr<TokenModel> model;
   TokenId bos = kInvalidToken;
