@@ -83,6 +83,7 @@ class LocalEngine final : public Engine {
     RequestTable requests;
     std::unique_ptr<PrefixStore> store;  // null: no tier below the cache
     std::vector<NewRequest> ready;       // scratch: those that the store held
+    std::vector<RequestId> resumed;      // the same, of preempted ones
     StepLog steps;
     std::vector<SamplerInput> sampler_inputs;
     std::vector<ScoreInput> score_inputs;
@@ -116,7 +117,8 @@ class LocalEngine final : public Engine {
   void add_to_scheduler(NewRequest request);
   void take_restored();
   void record(const SchedulerOutput& output, StepRecord& step) const;
-  void step();
+  bool step();
+  void restore_preempted(const SchedulerOutput& output);
   void score_prompts();
   void add_scores(std::span<const PromptRow> rows, std::span<const ScoreResult> results);
   std::span<const SamplerResult> sample();
@@ -158,6 +160,11 @@ int64_t to_ms(Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
 }
 
+// Below the prefix cache.
+bool has_tiers(const Config& config) {
+  return !config.kv_disk_path.empty() || config.kv_offloading_size > 0;
+}
+
 double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
@@ -174,11 +181,13 @@ LocalEngine::Core::Core(const Config& config,
       scheduler({.max_num_seqs = config.max_num_seqs,
                  .max_num_batched_tokens = config.max_num_batched_tokens,
                  .step_target_ms = static_cast<double>(config.step_target_ms),
+                 .long_prefill_token_threshold = config.long_prefill_token_threshold,
                  .max_num_queued_reqs =
                      config.max_num_queued_reqs +
                      static_cast<int32_t>(Admission::extra_requests(config.max_num_queued_reqs)),
                  .max_model_len = runner->plan().max_model_len,
                  .priority_aging_ms = int64_t{1000} * config.priority_aging_s,
+                 .restores_preempted = has_tiers(config) && config.preemption_mode != "recompute",
                  .preempt_every = config.debug_preempt_every},
                 kv),
       sampler(runner->model().vocab_size,
@@ -243,13 +252,18 @@ Expected<void> LocalEngine::load() {
         KvEventPublisher::create(events, config_.block_size, core_->runner->kv_groups()));
     core_->kv.set_event_sink(*core_->events);
   }
-  if (!config_.kv_disk_path.empty() || config_.kv_offloading_size > 0) {
+  if (has_tiers(config_)) {
     SLUICE_TRY(
         core_->store,
         PrefixStore::create(
             config_, info_.system_fingerprint, core_->runner->kv_storage(), core_->kv, [this] {
               inbox_.push_urgent(WakeCommand{});
             }));
+  }
+  if (config_.preemption_mode == "swap" && !core_->store) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--preemption-mode swap needs --kv-offloading-size or --kv-disk-path",
+                      "preemption-mode");
   }
   last_progress_ns_ = now_ns();
   publish_stats();
@@ -332,12 +346,14 @@ void LocalEngine::stop() {
 
 void LocalEngine::run() {
   constexpr auto kIdleWait = std::chrono::milliseconds(500);
+  constexpr auto kRestoreWait = std::chrono::milliseconds(50);
   while (!stopping_) {
     drain_inbox();
     if (stopping_) break;
     take_restored();
     if (core_->scheduler.has_work()) {
-      step();
+      // Those that wait may all wait for the room of one that is being brought back.
+      if (!step() && core_->scheduler.num_restoring() > 0) inbox_.wait_for(kRestoreWait);
     } else {
       last_progress_ns_ = now_ns();
       publish_stats();
@@ -396,9 +412,10 @@ void LocalEngine::add_to_scheduler(NewRequest request) {
 void LocalEngine::handle(const AbortCommand& command) {
   const RequestState* state = core_->requests.find(command.id);
   if (state == nullptr) return;
+  // A preempted request that the store brings back is the scheduler's too.
   const bool was_held = core_->store && core_->store->abort(command.id);
-  // In flight: update() reports it.
-  if (!was_held && !core_->scheduler.abort(command.id)) return;
+  const bool is_gone = core_->scheduler.abort(command.id);
+  if (!was_held && !is_gone) return;  // in flight: update() reports it
   if (core_->store) core_->store->forget(command.id);
   if (!state->scheduled) leave_queue(state->queued);
   core_->requests.finish(command.id, FinishReason::kAbort, "", counters_);
@@ -444,8 +461,10 @@ void LocalEngine::handle(const StopCommand&) { stopping_ = true; }
 void LocalEngine::take_restored() {
   if (!core_->store) return;
   core_->ready.clear();
-  core_->store->advance(Clock::now(), core_->ready);
+  core_->resumed.clear();
+  core_->store->advance(Clock::now(), core_->ready, core_->resumed);
   for (NewRequest& request : core_->ready) add_to_scheduler(std::move(request));
+  for (const RequestId id : core_->resumed) core_->scheduler.resume(id);
   core_->requests.flush();
 }
 
@@ -485,12 +504,22 @@ void LocalEngine::record(const SchedulerOutput& output, StepRecord& step) const 
   }
 }
 
-void LocalEngine::step() {
+// By the store, where it has something worth reading.
+void LocalEngine::restore_preempted(const SchedulerOutput& output) {
+  for (const RequestId id : output.restoring) {
+    const Request& request = *core_->scheduler.find(id);
+    if (!core_->store->hold_preempted(request, Clock::now())) core_->scheduler.resume(id);
+  }
+}
+
+// Whether anything ran.
+bool LocalEngine::step() {
   const int64_t begin_ns = now_ns();
   const bool anybody_waited = core_->scheduler.num_unstarted() > 0;
   const SchedulerOutput& output = core_->scheduler.schedule(to_ms(Clock::now()));
   for (const RequestId id : output.preempted) core_->requests.note_preempted(id);
   expire_late(output);
+  restore_preempted(output);
   for (const RequestFailure& failure : output.failed) {
     const RequestState& state = *core_->requests.find(failure.id);
     if (!state.scheduled) leave_queue(state.queued);
@@ -530,6 +559,7 @@ void LocalEngine::step() {
   // Who has seen a request's end finds it counted.
   publish_stats();
   core_->requests.flush();
+  return !output.scheduled.empty();
 }
 
 // As many rows at once as there is room for logits; a row's bits do not depend on that.

@@ -175,6 +175,9 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config)
 void ModelRunner::execute(const SchedulerOutput& output,
                           const Scheduler& scheduler,
                           const KvCacheManager& kv) {
+  for (const KvBlockCopy& copy : output.copies) {
+    kv_storage_.copy_block(copy.group, copy.from, copy.to);
+  }
   batch_.build(output, scheduler, kv);
   model_->forward({.exec = device_->context(), .batch = batch_.view(), .caches = caches_});
 }

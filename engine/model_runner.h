@@ -42,7 +42,7 @@ class ModelRunner {
  public:
   static Expected<std::unique_ptr<ModelRunner>> create(const Config& config);
 
-  // Runs the layers of one step.
+  // Copies the blocks of one step, then runs its layers.
   void execute(const SchedulerOutput& output,
                const Scheduler& scheduler,
                const KvCacheManager& kv);

@@ -19,10 +19,15 @@ constexpr std::chrono::seconds kPatience{5};
 
 }  // namespace
 
-PrefixStore::PrefixStore(
-    int32_t block_size, std::string space, size_t num_tiers, KvStorage& storage, KvCacheManager& kv)
+PrefixStore::PrefixStore(int32_t block_size,
+                         std::string space,
+                         std::string preemption_mode,
+                         size_t num_tiers,
+                         KvStorage& storage,
+                         KvCacheManager& kv)
     : block_size_(block_size),
       space_(std::move(space)),
+      preemption_mode_(std::move(preemption_mode)),
       storage_(storage),
       kv_(kv),
       cost_(num_tiers) {
@@ -43,8 +48,12 @@ Expected<std::unique_ptr<PrefixStore>> PrefixStore::create(const Config& config,
   }
   // The fingerprint does not say how a block is laid out.
   const std::string space = fingerprint + "-b" + std::to_string(config.block_size);
-  std::unique_ptr<PrefixStore> store(new PrefixStore(
-      config.block_size, space, (has_host ? 1U : 0U) + (has_disk ? 1U : 0U), storage, kv));
+  std::unique_ptr<PrefixStore> store(new PrefixStore(config.block_size,
+                                                     space,
+                                                     config.preemption_mode,
+                                                     (has_host ? 1U : 0U) + (has_disk ? 1U : 0U),
+                                                     storage,
+                                                     kv));
   KvTierOptions options = {.max_bytes = config.kv_offloading_size << 30,
                            .block_size = config.block_size,
                            .payload_bytes = storage.block_bytes()};
@@ -84,12 +93,37 @@ KvFileName PrefixStore::name_of(Chain& chain,
 // --- Bringing back ---------------------------------------------------------------------------
 
 bool PrefixStore::hold(NewRequest& request, Clock::time_point now) {
+  // The rows of a prompt that is scored have to be computed.
+  if (request.scores_prompt) return false;
+  Held held;
+  held.request = std::move(request);
+  if (start(held, /*by_cost=*/true, now)) return true;
+  request = std::move(held.request);
+  return false;
+}
+
+bool PrefixStore::hold_preempted(const Request& request, Clock::time_point now) {
+  if (request.scores_prompt && request.num_scored_tokens + 1 < request.num_prompt_tokens) {
+    return false;
+  }
+  Held held;
+  held.is_preempted = true;
+  held.request.id = request.id;
+  held.request.prompt = request.tokens;
+  held.request.max_tokens = request.max_tokens - request.num_generated();
+  held.request.extras = request.extras;
+  return start(held, /*by_cost=*/preemption_mode_ == "auto", now);
+}
+
+// Asks for the blocks behind the cached ones. False, and `held` is as it was: there are none, or
+// computing them takes less time.
+bool PrefixStore::start(Held& held, bool by_cost, Clock::time_point now) {
+  const NewRequest& request = held.request;
   const std::span<const TokenId> tokens = request.prompt;
   const auto num_tokens = static_cast<int64_t>(tokens.size());
-  // The rows of a prompt that is scored have to be computed; what cannot run is refused elsewhere.
-  if (request.scores_prompt || num_tokens <= block_size_) return false;
   const bool is_stuck = num_outstanding_ > 0 && now - last_load_ > kPatience;
-  if (is_stuck) return false;
+  if (is_stuck || num_tokens <= block_size_) return false;
+  // What cannot run is refused elsewhere.
   if (num_tokens + request.max_tokens > INT32_MAX ||
       !kv_.fits_alone(static_cast<int32_t>(num_tokens) + request.max_tokens - 1)) {
     return false;
@@ -98,7 +132,6 @@ bool PrefixStore::hold(NewRequest& request, Clock::time_point now) {
       kv_.acquire_prefix(request.id, tokens, request.extras, PrefixUse::kTransfer);
   kv_.free(request.id);
   num_queried_ += static_cast<uint64_t>(num_tokens - num_cached);
-  Held held;
   held.chain = new_chain(request.extras);
   held.next_copied = num_cached / block_size_;
   held.next_asked = held.next_copied;
@@ -114,11 +147,9 @@ bool PrefixStore::hold(NewRequest& request, Clock::time_point now) {
     ++num_blocks[held.tier_of.back()];
   }
   const int64_t num_found = held.end - held.next_copied;
-  if (num_found == 0 ||
-      !cost_.choose_read(std::span(num_blocks).first(tiers_.size()), num_found * block_size_)) {
-    return false;
-  }
-  held.request = std::move(request);
+  if (num_found == 0) return false;
+  const auto blocks_by_tier = std::span(num_blocks).first(tiers_.size());
+  if (by_cost && !cost_.choose_read(blocks_by_tier, num_found * block_size_)) return false;
   held.ticket = next_ticket_;
   held.num_tickets = held.end;
   held.last_progress = now;
@@ -234,7 +265,9 @@ void PrefixStore::copy_arrived(Held& held) {
   held.arrived.erase(held.arrived.begin(), held.arrived.begin() + static_cast<ptrdiff_t>(num_done));
 }
 
-void PrefixStore::advance(Clock::time_point now, std::vector<NewRequest>& ready) {
+void PrefixStore::advance(Clock::time_point now,
+                          std::vector<NewRequest>& ready,
+                          std::vector<RequestId>& resumed) {
   receive(now);
   for (Held& held : held_) {
     const bool waits_too_long = now - held.last_progress > kPatience;
@@ -244,6 +277,10 @@ void PrefixStore::advance(Clock::time_point now, std::vector<NewRequest>& ready)
     // What is broken is known to be before the request computes it, which writes it again.
     if (held.next_copied < held.end || (held.num_outstanding > 0 && !waits_too_long)) continue;
     held.is_released = true;
+    if (held.is_preempted) {
+      resumed.push_back(held.request.id);
+      continue;
+    }
     savings_[held.request.id].chain = std::move(held.chain);
     ready.push_back(std::move(held.request));
   }

@@ -7,7 +7,9 @@
 // tiers' threads. Bringing back: a new request whose prompt goes on, in a tier, behind what is
 // cached is held outside of the scheduler while its blocks are read; those that arrived are copied
 // into the cache between two steps and are then found there as any cached prefix. A step never
-// waits for a tier: who waits too long is computed. Engine thread only.
+// waits for a tier: who waits too long is computed. A preempted request is brought back in the same
+// way when there is room for it again (swapping, whose way out is the saving), where that is
+// expected to take less time than computing. Engine thread only.
 #pragma once
 
 #include <array>
@@ -45,11 +47,15 @@ class PrefixStore {
 
   // True: blocks of its prompt are on their way, and it comes out of advance(); `request` is moved.
   bool hold(NewRequest& request, Clock::time_point now);
+  // True: blocks of a preempted request are on their way, and its id comes out of advance().
+  bool hold_preempted(const Request& request, Clock::time_point now);
   // True when it was held; it is gone.
   bool abort(RequestId id);
   // Between steps. Puts what has arrived into the cache; who waits for nothing more goes to
-  // `ready`.
-  void advance(Clock::time_point now, std::vector<NewRequest>& ready);
+  // `ready`, or to `resumed` if preempted.
+  void advance(Clock::time_point now,
+               std::vector<NewRequest>& ready,
+               std::vector<RequestId>& resumed);
 
   // Whole blocks of the rows of a step that has run and not yet retired. `sampled` has an entry for
   // each row that samples; what belongs to a failed one or to those of `failed` is not kept.
@@ -92,7 +98,8 @@ class PrefixStore {
   };
 
   struct Held {
-    NewRequest request;
+    NewRequest request;  // of a preempted one: its tokens are the prompt
+    bool is_preempted = false;
     Chain chain;
     uint64_t ticket = 0;  // of block i: ticket + i
     int32_t num_tickets = 0;
@@ -108,6 +115,7 @@ class PrefixStore {
 
   PrefixStore(int32_t block_size,
               std::string space,
+              std::string preemption_mode,
               size_t num_tiers,
               KvStorage& storage,
               KvCacheManager& kv);
@@ -118,6 +126,7 @@ class PrefixStore {
   bool find_blocks(RequestId id, int32_t block);
   void save_blocks(const Request& request, int32_t num_full);
   bool save_block(KvTier& tier, const Request& request, Chain& chain, Progress& progress);
+  bool start(Held& held, bool by_cost, Clock::time_point now);
   void receive(Clock::time_point now);
   void take_in(const KvTier::Loaded& loaded, KvTier& tier, Clock::time_point now);
   bool copy(Held& held, std::span<const Arrival> piece);
@@ -126,6 +135,7 @@ class PrefixStore {
 
   const int32_t block_size_;
   const std::string space_;
+  const std::string preemption_mode_;
   KvStorage& storage_;
   KvCacheManager& kv_;
   std::vector<std::unique_ptr<KvTier>> tiers_;  // fastest first, at most kMaxTiers

@@ -87,6 +87,7 @@ struct Slot {
   int32_t cursor = PrefixIndex::kRoot;  // node of the last of them, pinned
   int32_t num_queried = 0;              // tokens; counted when the first allocation succeeds
   int32_t num_found = 0;
+  int32_t partial_node = PrefixIndex::kAbsent;  // to be copied by the first allocation
 };
 
 }  // namespace
@@ -100,6 +101,8 @@ struct KvCacheManager::Impl {
   PrefixIndex index;
   std::vector<int32_t> chain;       // scratch: nodes of the prefix being looked up
   std::vector<int32_t> run_length;  // scratch, per group: blocks present in a row
+  std::vector<KvBlockCopy> copies;  // not taken yet
+  bool copies_blocks = true;        // false: a state is that of one length alone
   uint64_t prefix_queries = 0;
   uint64_t prefix_hits = 0;
   KvEventSink* events = nullptr;  // null: nobody listens
@@ -128,6 +131,10 @@ struct KvCacheManager::Impl {
     for (int32_t slot = o.max_num_seqs - 1; slot >= 0; --slot) free_slots.push_back(slot);
     chain.reserve(static_cast<size_t>(o.max_model_len / o.block_size + 1));
     run_length.resize(specs.size());
+    copies.reserve(static_cast<size_t>(o.max_num_seqs) * specs.size());
+    for (const KvGroupSpec& spec : specs) {
+      copies_blocks = copies_blocks && spec.kind != KvGroupKind::kState;
+    }
   }
 
   int32_t open_slot(RequestId id) {
@@ -152,18 +159,20 @@ struct KvCacheManager::Impl {
 
   int32_t longest_hit(std::span<const TokenId> tokens, const PrefixExtras& extras);
   void share_hit(int32_t slot, int32_t num_hit_blocks);
+  int32_t find_partial(Slot& slot, std::span<const TokenId> tokens, int32_t num_hit_blocks);
+  void copy_partial(Slot& slot, int32_t slot_index);
   void let_go(Group& group, int32_t slot, int32_t first_needed);
 
   void give_back_evicted(int32_t group, int32_t tag) {
     if (tag == BlockPool::kNoTag) return;
-    if (events != nullptr) events->removed(index.hash(tag), group);
+    if (events != nullptr && !index.is_tail(tag)) events->removed(index.hash(tag), group);
     index.detach(tag, group);
   }
 
   void make_findable(int32_t node, int32_t group, BlockId block) {
     groups[static_cast<size_t>(group)].pool.set_tag(block, node);
     index.attach(node, group, block);
-    if (events == nullptr) return;
+    if (events == nullptr || index.is_tail(node)) return;
     const int32_t parent = index.parent(node);
     events->stored({.hash = index.hash(node),
                     .parent_hash = parent == PrefixIndex::kRoot
@@ -254,17 +263,57 @@ int32_t KvCacheManager::acquire_prefix(RequestId id,
   slot.extras = extras;
   if (!m.options.enable_prefix_caching) return 0;
   const int32_t num_hit_blocks = m.longest_hit(tokens, extras);
-  const int32_t num_found = num_hit_blocks * m.options.block_size;
+  int32_t num_found = num_hit_blocks * m.options.block_size;
   if (use == PrefixUse::kAdmission) {
+    num_found += m.find_partial(slot, tokens, num_hit_blocks);
     slot.num_queried = static_cast<int32_t>(tokens.size());
     slot.num_found = num_found;
   }
-  if (num_hit_blocks == 0) return 0;
+  if (num_hit_blocks == 0) return num_found;
   m.share_hit(slot_index, num_hit_blocks);
   slot.num_indexed = num_hit_blocks;
   slot.cursor = m.chain[static_cast<size_t>(num_hit_blocks) - 1];
   m.index.pin(slot.cursor);
   return num_found;
+}
+
+// Tokens after the whole blocks that a cached block begins with.
+int32_t KvCacheManager::Impl::find_partial(Slot& slot,
+                                           std::span<const TokenId> tokens,
+                                           int32_t num_hit_blocks) {
+  if (!copies_blocks) return 0;
+  const auto block_size = static_cast<size_t>(options.block_size);
+  const size_t begin = static_cast<size_t>(num_hit_blocks) * block_size;
+  const int32_t parent =
+      num_hit_blocks == 0 ? PrefixIndex::kRoot : chain[static_cast<size_t>(num_hit_blocks) - 1];
+  const std::span<const TokenId> rest =
+      tokens.subspan(begin, std::min(block_size, tokens.size() - 1 - begin));
+  const PrefixIndex::PartialMatch match = index.find_partial(parent, rest, slot.extras);
+  slot.partial_node = match.node;
+  return match.num_tokens;
+}
+
+// The first block that is taken is the one to copy to. If it is the cached one itself, because
+// there is no other, its contents are where they should be.
+void KvCacheManager::Impl::copy_partial(Slot& slot, int32_t slot_index) {
+  const int32_t node = std::exchange(slot.partial_node, PrefixIndex::kAbsent);
+  if (node == PrefixIndex::kAbsent) return;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const BlockId from = index.block(node, static_cast<int32_t>(g));
+    CHECK_NE(from, kNullBlock);
+    groups[g].pool.share(from);  // and so the one used last
+    groups[g].pool.release(from);
+    copies.push_back({.group = static_cast<int32_t>(g), .from = from, .to = kNullBlock});
+  }
+  for (size_t g = 0; g < groups.size(); ++g) {
+    Group& group = groups[g];
+    int32_t& count = group.num_entries[static_cast<size_t>(slot_index)];
+    const BlockPool::Taken taken = group.pool.take();
+    give_back_evicted(static_cast<int32_t>(g), taken.evicted_tag);
+    group.entry(slot_index, count++) = taken.block;
+    copies[copies.size() - groups.size() + g].to = taken.block;
+  }
+  std::erase_if(copies, [](const KvBlockCopy& copy) { return copy.from == copy.to; });
 }
 
 bool KvCacheManager::has_room(RequestId id,
@@ -297,6 +346,7 @@ bool KvCacheManager::allocate_slots(RequestId id, int32_t num_tokens) {
   }
   if (slot == IdMap::kAbsent) slot = m.open_slot(id);
   if (slot == IdMap::kAbsent) return false;
+  m.copy_partial(m.slots[static_cast<size_t>(slot)], slot);
   for (size_t g = 0; g < m.groups.size(); ++g) {
     Group& group = m.groups[g];
     int32_t& count = group.num_entries[static_cast<size_t>(slot)];
@@ -362,6 +412,37 @@ void KvCacheManager::cache_blocks(RequestId id,
     }
   }
   for (Group& group : m.groups) m.let_go(group, slot, group.first_needed(num_computed_tokens));
+}
+
+void KvCacheManager::cache_tail(RequestId id,
+                                std::span<const TokenId> tokens,
+                                int32_t num_computed_tokens) {
+  Impl& m = *impl_;
+  const int32_t slot_index = m.slot_of.find(id);
+  if (slot_index == IdMap::kAbsent || !m.options.enable_prefix_caching || !m.copies_blocks) return;
+  const Slot& slot = m.slots[static_cast<size_t>(slot_index)];
+  const int32_t num_full = num_computed_tokens / m.options.block_size;
+  const auto num_left = static_cast<size_t>(num_computed_tokens % m.options.block_size);
+  if (num_left == 0 || slot.num_indexed != num_full) return;
+  const auto tail = tokens.subspan(
+      static_cast<size_t>(num_full) * static_cast<size_t>(m.options.block_size), num_left);
+  if (m.index.find_partial(slot.cursor, tail, slot.extras).num_tokens ==
+      static_cast<int32_t>(num_left)) {
+    return;
+  }
+  const int32_t node = m.index.find_or_insert_pinned(slot.cursor, tail, slot.extras);
+  if (node == PrefixIndex::kAbsent) return;
+  for (size_t g = 0; g < m.groups.size(); ++g) {
+    const BlockId block = m.groups[g].entry(slot_index, num_full);
+    const auto group = static_cast<int32_t>(g);
+    if (m.index.block(node, group) == kNullBlock) m.make_findable(node, group, block);
+  }
+  m.index.unpin(node);
+}
+
+void KvCacheManager::take_copies(std::vector<KvBlockCopy>& copies) {
+  copies.insert(copies.end(), impl_->copies.begin(), impl_->copies.end());
+  impl_->copies.clear();
 }
 
 void KvCacheManager::free(RequestId id) {

@@ -58,6 +58,15 @@ struct KvUsage {
   uint64_t prefix_hits = 0;     // tokens found
 };
 
+// The whole block `from` of a group is to be copied to `to`, before the step that was scheduled
+// with it runs, and after all that was scheduled before.
+struct KvBlockCopy {
+  int32_t group = 0;
+  BlockId from;
+  BlockId to;
+  friend bool operator==(const KvBlockCopy&, const KvBlockCopy&) = default;
+};
+
 // What a lookup is for: admissions are counted, transfers from another tier are not.
 enum class PrefixUse : uint8_t { kAdmission, kTransfer };
 
@@ -70,10 +79,12 @@ class KvCacheManager {
   KvCacheManager(const KvCacheManager&) = delete;
   KvCacheManager& operator=(const KvCacheManager&) = delete;
 
-  // Looks up the longest cached prefix of `tokens` (whole blocks, at most tokens.size() - 1 tokens,
-  // so that one is left to compute), compares ids and extras, takes a reference on its blocks and
-  // makes them the start of the request's block table. The request must hold nothing. Returns the
-  // number of tokens found.
+  // Looks up the longest cached prefix of `tokens` (at most tokens.size() - 1 tokens, so that one
+  // is left to compute), compares ids and extras, takes a reference on its whole blocks and makes
+  // them the start of the request's block table. An admission may find some tokens more, in a block
+  // that begins like the next one: allocate_slots() copies it, and nothing but has_room() and
+  // free() of this request may come between. The request must hold nothing. Returns the number of
+  // tokens found.
   int32_t acquire_prefix(RequestId id,
                          std::span<const TokenId> tokens,
                          const PrefixExtras& extras,
@@ -97,6 +108,13 @@ class KvCacheManager {
   // from position `num_computed_tokens` on reads: a step in flight starts there or later, and must
   // touch no block before its window. Idempotent. Call after the step that computed them retired.
   void cache_blocks(RequestId id, std::span<const TokenId> tokens, int32_t num_computed_tokens);
+
+  // For a request that is about to be freed: the rest of its first `num_computed_tokens`, less than
+  // a block, becomes findable too, for copies.
+  void cache_tail(RequestId id, std::span<const TokenId> tokens, int32_t num_computed_tokens);
+
+  // Copies that allocations have asked for since the last call, in order; appended.
+  void take_copies(std::vector<KvBlockCopy>& copies);
 
   // Drops every reference of the request; findable blocks stay cached, others become free. Unknown
   // ids are ignored. A block in transfer is kept until end_transfer().

@@ -39,7 +39,8 @@ Expected<KvStorage> KvStorage::create(std::vector<KvStorageGroup> groups,
     total += 2 * half_layer_bytes(group, dtype, block_size) * group.num_layers;
   }
   storage.groups_ = std::move(groups);
-  SLUICE_TRY(storage.buffer_, AlignedBuffer::allocate(total, "KV cache", AlignedBuffer::Pages::kSmall));
+  SLUICE_TRY(storage.buffer_,
+             AlignedBuffer::allocate(total, "KV cache", AlignedBuffer::Pages::kSmall));
   return storage;
 }
 
@@ -96,8 +97,16 @@ void KvStorage::copy_in(std::span<const BlockId> blocks, std::span<const std::by
   }
 }
 
-// The first tokens write a few lines of each layer while this runs: they find small pages, which cost
-// the system little to clear, and get huge ones here, with their contents.
+void KvStorage::copy_block(int32_t group, BlockId from, BlockId to) {
+  const auto g = static_cast<size_t>(group);
+  for (int32_t half = 0; half < 2 * groups_[g].num_layers; ++half) {
+    const std::span<const std::byte> source = half_block(g, half, from);
+    std::memcpy(half_block(g, half, to).data(), source.data(), source.size());
+  }
+}
+
+// The first tokens write a few lines of each layer while this runs: they find small pages, which
+// cost the system little to clear, and get huge ones here, with their contents.
 Prefault::Prefault(std::span<std::byte> bytes) {
   thread_ = std::thread([this, bytes] {
     constexpr size_t kPiece = size_t{8} << 20;  // whole huge pages

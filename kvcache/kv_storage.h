@@ -40,12 +40,16 @@ class KvStorage {
 
   // Layer `layer` of the group, counted inside it.
   [[nodiscard]] kernels::KvLayerView layer_view(int32_t group, int32_t layer) const;
+
   [[nodiscard]] std::span<std::byte> bytes() const { return buffer_.span(); }
 
   // The bytes of one block in all groups, block_bytes() of them: blocks[i] is group i's.
   [[nodiscard]] int64_t block_bytes() const;
   void copy_out(std::span<const BlockId> blocks, std::span<std::byte> out) const;
   void copy_in(std::span<const BlockId> blocks, std::span<const std::byte> bytes);
+
+  // All layers of one block of a group.
+  void copy_block(int32_t group, BlockId from, BlockId to);
 
  private:
   KvStorage() = default;

@@ -9,6 +9,12 @@
 #include "engine/core/status.h"
 
 namespace sluice {
+namespace {
+
+// Children looked at for a partial match: a lookup stays short however many prompts there are.
+constexpr int kMaxChildrenSeen = 16;
+
+}  // namespace
 
 PrefixIndex::PrefixIndex(int32_t max_nodes, int32_t block_size, int32_t num_groups)
     : block_size_(block_size), num_groups_(num_groups) {
@@ -27,8 +33,8 @@ PrefixIndex::PrefixIndex(int32_t max_nodes, int32_t block_size, int32_t num_grou
 }
 
 std::span<const TokenId> PrefixIndex::node_tokens(int32_t node) const {
-  const auto size = static_cast<size_t>(block_size_);
-  return std::span(tokens_).subspan(static_cast<size_t>(node) * size, size);
+  return std::span(tokens_).subspan(static_cast<size_t>(node) * static_cast<size_t>(block_size_),
+                                    static_cast<size_t>(at(node).num_tokens));
 }
 
 uint64_t PrefixIndex::hash_of(int32_t parent,
@@ -78,7 +84,13 @@ int32_t PrefixIndex::find_or_insert_pinned(int32_t parent,
   const int32_t added = free_head_;
   Node& node = nodes_[static_cast<size_t>(added)];
   free_head_ = node.parent;
-  node = Node{.hash = hash, .extras = extras, .parent = parent, .num_users = 1, .in_use = true};
+  node = Node{.hash = hash,
+              .extras = extras,
+              .parent = parent,
+              .num_users = 1,
+              .num_tokens = static_cast<int32_t>(token_ids.size()),
+              .in_use = true};
+  link_child(added);
   std::ranges::copy(token_ids, tokens_.begin() + static_cast<ptrdiff_t>(added) * block_size_);
   if (parent != kRoot) ++nodes_[static_cast<size_t>(parent)].num_users;
   size_t i = hash & mask_;
@@ -86,6 +98,44 @@ int32_t PrefixIndex::find_or_insert_pinned(int32_t parent,
   table_[i] = added;
   ++num_nodes_;
   return added;
+}
+
+PrefixIndex::PartialMatch PrefixIndex::find_partial(int32_t parent,
+                                                    std::span<const TokenId> token_ids,
+                                                    const PrefixExtras& extras) const {
+  PartialMatch best;
+  int32_t child = parent == kRoot ? root_child_ : at(parent).first_child;
+  for (int seen = 0; child != kAbsent && seen < kMaxChildrenSeen; ++seen) {
+    const std::span<const TokenId> own = node_tokens(child);
+    const auto limit = static_cast<ptrdiff_t>(std::min(own.size(), token_ids.size()));
+    if (limit > best.num_tokens && has_all_blocks(child) && at(child).extras == extras) {
+      const auto end = std::mismatch(own.begin(), own.begin() + limit, token_ids.begin()).first;
+      const auto num_tokens = static_cast<int32_t>(end - own.begin());
+      if (num_tokens > best.num_tokens) best = {child, num_tokens};
+    }
+    child = at(child).next_sibling;
+  }
+  return best;
+}
+
+void PrefixIndex::link_child(int32_t node) {
+  Node& added = nodes_[static_cast<size_t>(node)];
+  int32_t& first = first_child(added.parent);
+  added.next_sibling = first;
+  if (first != kAbsent) nodes_[static_cast<size_t>(first)].previous_sibling = node;
+  first = node;
+}
+
+void PrefixIndex::unlink_child(int32_t node) {
+  const Node& gone = at(node);
+  if (gone.next_sibling != kAbsent) {
+    nodes_[static_cast<size_t>(gone.next_sibling)].previous_sibling = gone.previous_sibling;
+  }
+  if (gone.previous_sibling != kAbsent) {
+    nodes_[static_cast<size_t>(gone.previous_sibling)].next_sibling = gone.next_sibling;
+  } else {
+    first_child(gone.parent) = gone.next_sibling;
+  }
 }
 
 void PrefixIndex::attach(int32_t node, int32_t group, BlockId block) {
@@ -121,6 +171,7 @@ void PrefixIndex::drop_if_unused(int32_t node) {
     Node& dropped = nodes_[static_cast<size_t>(node)];
     if (dropped.num_users != 0 || dropped.num_blocks != 0) return;
     erase_from_table(node);
+    unlink_child(node);
     const int32_t parent = dropped.parent;
     dropped.in_use = false;
     dropped.parent = free_head_;
@@ -151,15 +202,21 @@ std::string PrefixIndex::check_integrity(std::span<const int32_t> pins) const {
     if (node != kRoot) ++users[static_cast<size_t>(node)];
   }
   int32_t count = 0;
+  int32_t num_listed = 0;
   int64_t total_blocks = 0;
+  for (int32_t child = root_child_; child != kAbsent; child = at(child).next_sibling) ++num_listed;
   for (const Node& node : nodes_) {
     if (!node.in_use) continue;
     ++count;
+    for (int32_t child = node.first_child; child != kAbsent; child = at(child).next_sibling) {
+      ++num_listed;
+    }
     total_blocks += node.num_blocks;
     if (node.parent == kRoot) continue;
     if (!nodes_[static_cast<size_t>(node.parent)].in_use) return "a prefix node lost its parent";
     ++users[static_cast<size_t>(node.parent)];
   }
+  if (num_listed != num_nodes_) return "prefix nodes are not the children of their parents";
   if (count != num_nodes_ || total_blocks != num_blocks_) return "prefix nodes are miscounted";
   for (size_t i = 0; i < nodes_.size(); ++i) {
     const Node& node = nodes_[i];
@@ -175,6 +232,7 @@ std::string PrefixIndex::check_integrity(std::span<const int32_t> pins) const {
     if (node.num_users != users[i]) return name + " miscounts children and pins";
     if (node.num_blocks != num_blocks) return name + " miscounts blocks";
     if (users[i] == 0 && num_blocks == 0) return name + " should be gone";
+    if (is_tail(id) && node.first_child != kAbsent) return name + " is a tail and has children";
     if (find(node.parent, node_tokens(id), node.extras) != id) return name + " is not findable";
   }
   return {};

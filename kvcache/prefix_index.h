@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which prefixes are cached, and in which blocks. A tree of nodes, one for each block_size tokens
 // of a prefix; a node names the block that holds these tokens' KV in each group, where one does.
+// The tail of a prefix, less than a block, may have a node too: it has no children, and serves who
+// goes on in the same way with a copy.
 //
 // A node is found by a chained hash (xxHash64 family, seeded with the parent's hash) in an open-
 // addressing table, and then compared: parent node, token ids and extras must be equal, so a
@@ -34,9 +36,21 @@ class PrefixIndex {
                              std::span<const TokenId> token_ids,
                              const PrefixExtras& extras) const;
   // The existing node or a new one without blocks, pinned once; kAbsent when all nodes are in use.
+  // Here `token_ids` may be fewer, for a tail.
   [[nodiscard]] int32_t find_or_insert_pinned(int32_t parent,
                                               std::span<const TokenId> token_ids,
                                               const PrefixExtras& extras);
+
+  // A child of `parent` that begins with the most of `token_ids`, among those that came last and
+  // have a block in every group.
+  struct PartialMatch {
+    int32_t node = kAbsent;
+    int32_t num_tokens = 0;
+  };
+
+  [[nodiscard]] PartialMatch find_partial(int32_t parent,
+                                          std::span<const TokenId> token_ids,
+                                          const PrefixExtras& extras) const;
 
   [[nodiscard]] BlockId block(int32_t node, int32_t group) const {
     return blocks_[block_index(node, group)];
@@ -49,6 +63,8 @@ class PrefixIndex {
   [[nodiscard]] const PrefixExtras& extras(int32_t node) const { return at(node).extras; }
 
   [[nodiscard]] std::span<const TokenId> node_tokens(int32_t node) const;
+
+  [[nodiscard]] bool is_tail(int32_t node) const { return at(node).num_tokens < block_size_; }
 
   void attach(int32_t node, int32_t group, BlockId block);
   void detach(int32_t node, int32_t group);
@@ -71,6 +87,10 @@ class PrefixIndex {
     int32_t parent = kRoot;  // next free node while unused
     int32_t num_users = 0;   // children and pins
     int32_t num_blocks = 0;
+    int32_t num_tokens = 0;
+    int32_t first_child = kAbsent;   // the last to come
+    int32_t next_sibling = kAbsent;  // came before
+    int32_t previous_sibling = kAbsent;
     bool in_use = false;
   };
 
@@ -88,6 +108,17 @@ class PrefixIndex {
                                     int32_t parent,
                                     std::span<const TokenId> token_ids,
                                     const PrefixExtras& extras) const;
+
+  [[nodiscard]] int32_t& first_child(int32_t parent) {
+    return parent == kRoot ? root_child_ : nodes_[static_cast<size_t>(parent)].first_child;
+  }
+
+  [[nodiscard]] bool has_all_blocks(int32_t node) const {
+    return at(node).num_blocks == num_groups_;
+  }
+
+  void link_child(int32_t node);
+  void unlink_child(int32_t node);
   void drop_if_unused(int32_t node);
   void erase_from_table(int32_t node);
 
@@ -96,6 +127,7 @@ class PrefixIndex {
   int32_t num_nodes_ = 0;
   int64_t num_blocks_ = 0;
   int32_t free_head_ = kAbsent;
+  int32_t root_child_ = kAbsent;  // first_child of the root
   std::vector<Node> nodes_;
   std::vector<TokenId> tokens_;  // [node][block_size]
   std::vector<BlockId> blocks_;  // [node][group]

@@ -10,6 +10,7 @@ void Scheduler::Impl::preempt(size_t position) {
   stop_running(position);
   Entry& e = entry(index);
   e.preempt_pending = false;
+  e.was_restored = false;
   e.num_allocated_tokens = 0;
   e.num_found_tokens = 0;
   outlook.is_current = false;

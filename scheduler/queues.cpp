@@ -96,11 +96,12 @@ void Scheduler::Impl::look_ahead() {
   outlook.num_wanted = 0;
   outlook.forecast.clear();
   for (const int32_t index : running) add_to_outlook(entry(index));
+  for (const int32_t index : restoring) add_to_outlook(entry(index));
 }
 
 // Whether the newcomer's known tokens fit beside what running requests want now, and, as far as can
 // be foreseen, at any moment to come.
-bool Scheduler::Impl::has_room(const Entry& newcomer, int32_t num_found) {
+bool Scheduler::Impl::has_room(const Entry& newcomer, int32_t num_shared) {
   look_ahead();
   const Request& r = newcomer.request;
   const auto fits = [&](int64_t num_growing) {
@@ -111,7 +112,7 @@ bool Scheduler::Impl::has_room(const Entry& newcomer, int32_t num_found) {
   };
   if (!options.leave_room_for_answers) return fits(0);
   const int32_t block_size = kv.block_size();
-  const int32_t own = r.num_tokens() - num_found;
+  const int32_t own = r.num_tokens() - num_shared;
   const int32_t more = expected_more(newcomer);
   const int64_t counted = outlook.num_held + ceil_div(own, block_size);
   return fits(outlook.forecast.sum_with(own, more, block_size) - counted) ||
@@ -131,12 +132,18 @@ bool Scheduler::Impl::head_still_blocked(const Entry& e) const {
 bool Scheduler::Impl::admit(int32_t index) {
   Entry& e = entry(index);
   Request& r = e.request;
-  const bool alone = running.empty();
+  const bool alone = running.empty() && restoring.empty();
   if (!alone && head_still_blocked(e)) return false;
   if (prefill_limit(e, 0, r.num_tokens()) == 0) return false;
   const int32_t num_found = kv.acquire_prefix(r.id, e.cacheable_tokens(), r.extras);
   int32_t chunk = prefill_limit(e, num_found, r.num_tokens() - num_found);
-  if (chunk > 0 && !alone && !has_room(e, num_found)) chunk = -1;
+  const int32_t num_shared = num_found - num_found % kv.block_size();  // the rest is a copy
+  if (chunk > 0 && !alone && !has_room(e, num_shared)) chunk = -1;
+  if (chunk > 0 && e.wants_restoring() && options.restores_preempted) {
+    kv.free(r.id);
+    restore(index);
+    return true;
+  }
   const bool affordable = chunk != 0;
   while (chunk > 0 && !kv.allocate_slots(r.id, num_found + chunk)) chunk /= 2;
   if (chunk <= 0) {
@@ -150,7 +157,7 @@ bool Scheduler::Impl::admit(int32_t index) {
     return false;
   }
   start_running(index);
-  e.num_found_tokens = num_found;
+  e.num_found_tokens = num_shared;
   r.num_computed_tokens = num_found;
   r.num_scheduled_tokens = num_found;
   if (!e.was_admitted) {
@@ -214,12 +221,23 @@ void Scheduler::Impl::release_followers() {
   });
 }
 
+// There is room for it: until it comes back it counts as one that runs and has got nothing yet.
+void Scheduler::Impl::restore(int32_t index) {
+  Entry& e = entry(index);
+  e.was_restored = true;
+  unqueue(index);
+  restoring.push_back(index);
+  if (outlook.is_current) add_to_outlook(e);
+  output.restoring.push_back(e.request.id);
+}
+
 // Those that go before the running request `before`; all, where that is -1.
 void Scheduler::Impl::admit_waiting(int32_t before) {
   while (anybody_queued() && num_tokens_left() > 0 &&
-         running.size() < static_cast<size_t>(max_num_running)) {
-    // Blocks that somebody running is short of are not for newcomers.
-    const bool nothing_else = output.scheduled.empty() && idle();
+         running.size() + restoring.size() < static_cast<size_t>(max_num_running)) {
+    // Blocks that somebody running is short of are not for newcomers, who would take them in turn
+    // for ever: not until all who run have been asked, and none of them can go on.
+    const bool nothing_else = before < 0 && output.scheduled.empty() && idle();
     if (short_of_blocks && !nothing_else) return;
     const int32_t index = head();
     if (before >= 0 && !goes_before(index, before)) return;

@@ -13,8 +13,13 @@ namespace sluice {
 
 namespace {
 
-// A prompt chunk that is always granted when tokens are left, whatever the milliseconds say.
+// A prompt chunk that is always granted when tokens are left, whatever the milliseconds say: alone,
+// and beside decodes.
 constexpr int32_t kMinChunkTokens = 16;
+constexpr int32_t kMinChunkBesideDecodes = 4;
+// How much longer a step of decodes may take for the sake of prompts. Half of the time goes to
+// these then, so that neither waits more than about twice as long as alone.
+constexpr double kMaxDecodeStretch = 1.9;
 
 }  // namespace
 
@@ -92,7 +97,7 @@ bool Scheduler::abort(RequestId id) {
     m.leave(index);
     return true;
   }
-  if (std::erase(m.followers, index) > 0) {
+  if (std::erase(m.followers, index) > 0 || std::erase(m.restoring, index) > 0) {
     m.leave(index);
     return true;
   }
@@ -105,6 +110,14 @@ bool Scheduler::abort(RequestId id) {
   m.stop_running(m.position_in_running(e));
   m.leave(index);
   return true;
+}
+
+void Scheduler::resume(RequestId id) {
+  Impl& m = *impl_;
+  const int32_t index = m.entry_of.find(id);
+  CHECK_NE(index, IdMap::kAbsent);
+  CHECK_EQ(std::erase(m.restoring, index), 1U);
+  m.queue(index);
 }
 
 size_t Scheduler::Impl::position_in_running(const Entry& e) const {
@@ -125,7 +138,11 @@ void Scheduler::Impl::stop_running(size_t position) {
   const Entry& e = running_entry(position);
   CHECK_EQ(e.request.num_in_flight_tokens, 0);
   if (e.draining()) --num_draining;
-  kv.free(e.request.id);
+  const Request& r = e.request;
+  if (!e.is_kv_bad) {
+    kv.cache_tail(r.id, r.tokens, std::min(r.num_computed_tokens, r.num_tokens()));
+  }
+  kv.free(r.id);
   running.erase(running.begin() + static_cast<ptrdiff_t>(position));
 }
 
@@ -184,16 +201,24 @@ void Scheduler::Impl::schedule_decodes() {
     if (!e.schedulable() || !e.decodes()) continue;
     if (take_blocks(i, 1) == 1) record(e, 1, /*decode=*/true);
   }
+  target_ms = options.step_target_ms;
+  if (target_ms > 0 && shape.num_decode_tokens > 0) {
+    target_ms = std::min(target_ms, kMaxDecodeStretch * cost.predict_ms(shape));
+  }
 }
 
 // Tokens of a prompt chunk that both budgets allow.
 int32_t Scheduler::Impl::prefill_limit(const Entry& e, int32_t start, int32_t num_remaining) const {
-  const int32_t limit = std::min(num_remaining, num_tokens_left());
-  if (options.step_target_ms <= 0 || limit == 0) return limit;
-  const int32_t affordable = cost.max_prefill_tokens(shape, start, options.step_target_ms);
+  int32_t limit = std::min(num_remaining, num_tokens_left());
+  if (options.long_prefill_token_threshold > 0) {
+    limit = std::min(limit, options.long_prefill_token_threshold);
+  }
+  if (target_ms <= 0 || limit == 0) return limit;
+  const int32_t affordable = cost.max_prefill_tokens(shape, start, target_ms);
   if (affordable >= limit) return limit;
-  if (output.num_prefill_tokens == 0) return std::min(limit, std::max(affordable, kMinChunkTokens));
-  return affordable < std::min(kMinChunkTokens, e.num_remaining()) ? 0 : affordable;
+  const int32_t least = shape.num_decode_tokens > 0 ? kMinChunkBesideDecodes : kMinChunkTokens;
+  if (output.num_prefill_tokens == 0) return std::min(limit, std::max(affordable, least));
+  return affordable < std::min(least, e.num_remaining()) ? 0 : affordable;
 }
 
 void Scheduler::Impl::schedule_prefill(int32_t index) {
@@ -231,8 +256,10 @@ const SchedulerOutput& Scheduler::schedule(int64_t now_ms) {
   ++output.step_id;
   output.scheduled.clear();
   output.preempted.clear();
+  output.restoring.clear();
   output.failed.clear();
   output.expired.clear();
+  output.copies.clear();
   output.total_tokens = 0;
   output.num_prefill_tokens = 0;
   m.shape = {};
@@ -247,8 +274,9 @@ const SchedulerOutput& Scheduler::schedule(int64_t now_ms) {
   m.schedule_decodes();
   m.schedule_prefills();
   m.admit_waiting(/*before=*/-1);
+  m.kv.take_copies(output.copies);
   output.predicted_ms = m.cost.predict_ms(m.shape);
-  if (output.scheduled.empty() && m.idle() && has_work()) m.fail_oldest();
+  if (output.scheduled.empty() && m.restoring.empty() && m.idle() && has_work()) m.fail_oldest();
   return output;
 }
 
@@ -285,6 +313,7 @@ void Scheduler::Impl::retire_row(const ScheduledRequest& row,
   }
   // The KV of a step that failed is not worth finding again. An aborted request may have fed back a
   // token that it never learned.
+  e.is_kv_bad = e.is_kv_bad || failed;
   if (failed) return;
   kv.cache_blocks(r.id, r.tokens, std::min(r.num_computed_tokens, r.num_tokens()));
 }
@@ -327,12 +356,15 @@ int32_t Scheduler::num_running() const { return static_cast<int32_t>(impl_->runn
 
 int32_t Scheduler::num_waiting() const {
   const Impl& m = *impl_;
-  return m.waiting.size() + m.preempted.size() + static_cast<int32_t>(m.followers.size());
+  return m.waiting.size() + m.preempted.size() + static_cast<int32_t>(m.followers.size()) +
+         num_restoring();
 }
 
 int32_t Scheduler::num_unstarted() const { return impl_->num_unstarted; }
 
-bool Scheduler::has_work() const { return num_running() + num_waiting() > 0; }
+int32_t Scheduler::num_restoring() const { return static_cast<int32_t>(impl_->restoring.size()); }
+
+bool Scheduler::has_work() const { return num_running() + num_waiting() > num_restoring(); }
 
 int64_t Scheduler::num_virtual_tokens(TenantId tenant) const {
   return impl_->waiting.counter_of(tenant);

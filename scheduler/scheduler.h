@@ -20,13 +20,15 @@
 namespace sluice {
 
 struct SchedulerOptions {
-  int32_t max_num_seqs = 64;             // running requests; at most the KV manager's
-  int32_t max_num_batched_tokens = 512;  // tokens a step; no more requests than that run
-  double step_target_ms = 50;            // predicted milliseconds a step; <= 0: no such budget
-  int32_t max_num_queued_reqs = 1024;    // that have not started
+  int32_t max_num_seqs = 64;                 // running requests; at most the KV manager's
+  int32_t max_num_batched_tokens = 512;      // tokens a step; no more requests than that run
+  double step_target_ms = 50;                // predicted milliseconds a step; <= 0: no such budget
+  int32_t long_prefill_token_threshold = 0;  // tokens of one prompt a step; 0: no such limit
+  int32_t max_num_queued_reqs = 1024;        // that have not started
   int32_t max_model_len = 0;
   int64_t priority_aging_ms = 10'000;  // of waiting are worth a priority level; 0: none are
   bool leave_room_for_answers = true;  // admission counts the KV of what will be generated
+  bool restores_preempted = false;     // there is somebody who takes SchedulerOutput::restoring
   int32_t preempt_every = 0;  // test knob of the determinism matrix: a preemption each n steps
 };
 
@@ -44,6 +46,9 @@ class Scheduler {
   // True when the request is gone at once; false when it is in flight (it ends at update(), its
   // blocks stay until then) or unknown.
   bool abort(RequestId id);
+
+  // A request of SchedulerOutput::restoring waits in its place again, to take what is cached now.
+  void resume(RequestId id);
 
   // Decides one step and takes the blocks it needs. Decodes come first; then running prefills and
   // waiting requests, in chunks under both budgets: tenants by what they were given so far, each
@@ -66,9 +71,10 @@ class Scheduler {
   // Valid until the request leaves; null for unknown ids.
   [[nodiscard]] const Request* find(RequestId id) const;
   [[nodiscard]] int32_t num_running() const;
-  [[nodiscard]] int32_t num_waiting() const;    // preempted ones included
+  [[nodiscard]] int32_t num_waiting() const;  // preempted and restoring ones included
+  [[nodiscard]] int32_t num_restoring() const;
   [[nodiscard]] int32_t num_unstarted() const;  // waiting and never preempted
-  [[nodiscard]] bool has_work() const;
+  [[nodiscard]] bool has_work() const;          // who restores is not work
   // Virtual tokens of a tenant, by which tenants take turns; 0 when nothing is known of it.
   [[nodiscard]] int64_t num_virtual_tokens(TenantId tenant) const;
 

@@ -17,11 +17,12 @@ std::string Scheduler::Impl::check_entry(int32_t index) const {
     return name + ": scheduled is not computed + in flight";
   }
   if (r.num_generated() + e.num_pending_samples > r.max_tokens) return name + " generates too much";
-  const bool follows = std::ranges::count(followers, index) > 0;
+  const auto num_outside =
+      std::ranges::count(followers, index) + std::ranges::count(restoring, index);
   const bool has_deadline = e.deadline_ms != kNoDeadline && !e.was_admitted;
   if (deadlines.contains(index) != has_deadline) return name + " has another deadline";
-  if (is_queued(index) || follows) {
-    if (is_queued(index) && follows) return name + " waits twice";
+  if (is_queued(index) || num_outside > 0) {
+    if (is_queued(index) + num_outside > 1) return name + " waits twice";
     const bool empty = r.num_scheduled_tokens == 0 && e.num_allocated_tokens == 0 &&
                        e.num_pending_samples == 0 && kv.block_table(r.id, 0).empty();
     if (!empty || e.draining()) return name + " waits and holds something";

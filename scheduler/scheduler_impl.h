@@ -24,6 +24,8 @@ struct Scheduler::Impl {
     bool in_use = false;
     bool preempt_pending = false;  // to be preempted when its step retires
     bool was_admitted = false;
+    bool was_restored = false;         // since its preemption, or it was tried
+    bool is_kv_bad = false;            // of a step that failed: not to be found again
     int32_t num_pending_samples = 0;   // tokens that steps in flight will append
     int32_t num_allocated_tokens = 0;  // KV room, a multiple of the block size
     int32_t num_found_tokens = 0;      // of those, found in the cache when it was admitted
@@ -55,6 +57,10 @@ struct Scheduler::Impl {
       return !draining() && request.num_generated() + num_pending_samples < request.max_tokens;
     }
 
+    [[nodiscard]] bool wants_restoring() const {
+      return request.status == RequestStatus::kPreempted && !was_restored;
+    }
+
     // Where a cached prefix may be used: rows whose logits are wanted have to be computed.
     [[nodiscard]] std::span<const TokenId> cacheable_tokens() const {
       const std::span<const TokenId> tokens = request.tokens;
@@ -82,12 +88,13 @@ struct Scheduler::Impl {
   std::vector<Entry> entries;
   std::vector<int32_t> free_entries;
   IdMap entry_of;
-  // Those that wait are in one of three: not started, preempted, or outside the queues for a prefix
-  // that is being computed.
+  // Those that wait are in one of four: not started, preempted, or outside the queues for a prefix
+  // that is being computed or brought back.
   FairQueue waiting;
   std::vector<int32_t> preempted_positions;
   IndexedHeap<QueueKey> preempted;
   std::vector<int32_t> followers;
+  std::vector<int32_t> restoring;
   std::vector<int32_t> deadline_positions;
   IndexedHeap<DeadlineKey> deadlines;  // of those not started
   std::vector<int32_t> running;        // hold blocks; sorted by key
@@ -105,7 +112,8 @@ struct Scheduler::Impl {
 
   Outlook outlook;
   SchedulerOutput output;
-  StepShape shape;  // of `output`
+  StepShape shape;       // of `output`
+  double target_ms = 0;  // of this step, once its decodes are known; <= 0: none
   int64_t now_ms = INT64_MIN;
   uint64_t num_arrivals = 0;
   int64_t num_tokens_in_flight = 0;
@@ -141,12 +149,15 @@ struct Scheduler::Impl {
     running.reserve(num_seqs);
     prefills.reserve(num_seqs);
     followers.reserve(entries.size());
+    restoring.reserve(num_seqs);
     preempted.reserve(entries.size());
     deadlines.reserve(entries.size());
     output.scheduled.reserve(num_seqs);
     output.preempted.reserve(num_seqs);
+    output.restoring.reserve(num_seqs);
     output.failed.reserve(1);
     output.expired.reserve(entries.size());
+    output.copies.reserve(num_seqs * static_cast<size_t>(manager.num_groups()));
   }
 
   // A preempted request that waits for a prefix lets another one start, so more than can run at a
@@ -195,12 +206,13 @@ struct Scheduler::Impl {
   [[nodiscard]] int32_t expected_more(const Entry& e) const;
   void add_to_outlook(const Entry& e);
   void look_ahead();
-  [[nodiscard]] bool has_room(const Entry& newcomer, int32_t num_found);
+  [[nodiscard]] bool has_room(const Entry& newcomer, int32_t num_shared);
   [[nodiscard]] int64_t total_available() const;
   [[nodiscard]] bool head_still_blocked(const Entry& e) const;
   bool admit(int32_t index);
   [[nodiscard]] int32_t shared_tokens(const Request& a, std::span<const TokenId> b) const;
   bool follow(int32_t index);
+  void restore(int32_t index);
   void release_followers();
   void admit_waiting(int32_t before);
   void fail_oldest();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/core/types.h"
+#include "kvcache/kv_cache_manager.h"
 
 namespace sluice {
 
@@ -26,8 +27,12 @@ struct SchedulerOutput {
   std::vector<ScheduledRequest> scheduled;  // decodes first, then prefill chunks
   // By recompute; they wait again. Read before `scheduled`: with room one may be back at once.
   std::vector<RequestId> preempted;
+  // Preempted ones that there is room for again: whoever has kept their KV may bring it back into
+  // the prefix cache, and calls resume() in any case, now or later. Until then they hold nothing.
+  std::vector<RequestId> restoring;
   std::vector<RequestFailure> failed;  // cannot ever run (forward progress rule); already gone
   std::vector<RequestId> expired;      // had not started at their deadline; already gone
+  std::vector<KvBlockCopy> copies;     // before the step runs, in order
   int32_t total_tokens = 0;
   int32_t num_prefill_tokens = 0;
   double predicted_ms = 0;

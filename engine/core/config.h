@@ -41,11 +41,13 @@ struct Config {
   int32_t max_num_seqs = 64;
   int32_t max_num_batched_tokens = 512;
   int32_t step_target_ms = 50;             // predicted milliseconds a step may take
+  int32_t long_prefill_token_threshold = 0;  // of one prompt a step; 0: no such limit
   int32_t priority_aging_s = 10;           // of waiting that are worth a priority level; 0: none
   int32_t max_num_queued_reqs = 1024;      // waiting requests; more get 429
   int64_t max_num_queued_tokens = 4 << 20;  // of their prompts; the same
   int32_t max_queue_wait_s = 0;  // who would wait longer, or does, gets 429; 0: no limit
 
+  std::string preemption_mode = "auto";  // auto (by cost), recompute, swap; the latter need a KV tier
   int32_t debug_preempt_every = 0;  // steps; 0: never. Makes preemption testable
 
   // Compute.

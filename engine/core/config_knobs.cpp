@@ -358,6 +358,12 @@ std::vector<Knob> make_engine_knobs() {
                                     "cache",
                                     "Folder that keeps computed prefixes, for when the cache has "
                                     "lost them or after a restart."),
+      choice<&Config::preemption_mode>("preemption-mode",
+                                       "cache",
+                                       "",
+                                       "auto|recompute|swap",
+                                       "How a preempted request goes on where prefixes are kept: "
+                                       "computed again, brought back, or what is faster."),
       bytes<&Config::kv_disk_size>("kv-disk-size",
                                    "cache",
                                    {kMiB, 65536 * kGiB},
@@ -377,6 +383,12 @@ std::vector<Knob> make_engine_knobs() {
                                        "ms",
                                        {1, 10000},
                                        "Predicted time that one step may take."),
+      integer<&Config::long_prefill_token_threshold>(
+          "long-prefill-token-threshold",
+          "scheduler",
+          "tokens",
+          {0, 1 << 20},
+          "Most tokens of one prompt in a step, so that others have room beside it; 0: no limit."),
       integer<&Config::debug_preempt_every>("debug-preempt-every",
                                             "scheduler",
                                             "steps",

@@ -82,7 +82,6 @@ constexpr FlagRow kFlags[] = {
     {"async-scheduling", Values::kNone, Fate::kIgnored},
     {"enable-chunked-prefill", Values::kNone, Fate::kIgnored},
     {"max-num-partial-prefills", Values::kOne, Fate::kIgnored},
-    {"long-prefill-token-threshold", Values::kOne, Fate::kIgnored},
     {"max-seq-len-to-capture", Values::kOne, Fate::kIgnored},
     {"stream-interval", Values::kOne, Fate::kIgnored, "1"},
     {"disable-hybrid-kv-cache-manager", Values::kNone, Fate::kIgnored},

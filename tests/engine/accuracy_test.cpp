@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far the engine's logits are from double arithmetic on the same weights. The tiny model always;
-// SmolLM2-135M-Instruct where SLUICE_SMOLLM2 names the file (tests/run.sh sets it when it has one).
+// How far the engine's logits are from double arithmetic on the same weights. The tiny model
+// always; SmolLM2-135M-Instruct where SLUICE_SMOLLM2 names the file (tests/run.sh sets it when it
+// has one).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,7 +36,9 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-double mean_kl(const std::vector<double>& expected, const std::vector<float>& actual, int64_t vocab) {
+double mean_kl(const std::vector<double>& expected,
+               const std::vector<float>& actual,
+               int64_t vocab) {
   const size_t rows = expected.size() / static_cast<size_t>(vocab);
   double total = 0;
   for (size_t row = 0; row < rows; ++row) {
@@ -164,7 +167,8 @@ TEST(Accuracy, PromptLogprobsAreThoseOfDoubleArithmetic) {
     EXPECT_GT(got.rank, above);
     EXPECT_LE(got.rank, near);
     ASSERT_EQ(got.top_logprobs.size(), 3U);
-    EXPECT_NEAR(got.top_logprobs[0].logprob, *std::max_element(row, row + vocab) - std::log(sum), 1e-3);
+    EXPECT_NEAR(
+        got.top_logprobs[0].logprob, *std::max_element(row, row + vocab) - std::log(sum), 1e-3);
   }
 }
 
@@ -209,8 +213,7 @@ TEST_F(SmolLm2, IsWithinBoundsOnRealText) {
 }
 
 TEST_F(SmolLm2, ContinuesGreedilyAsTransformersDoes) {
-  const nlohmann::json golden =
-      nlohmann::json::parse(read_file(kData + "/smollm2/greedy.json"));
+  const nlohmann::json golden = nlohmann::json::parse(read_file(kData + "/smollm2/greedy.json"));
   Config config;
   config.model = path_;
   config.activation_bits = 32;

@@ -10,24 +10,27 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
-#include "kernels/device.h"
-#include "tests/support/collecting_sink.h"
+#include "tests/support/same_bits.h"
 
 namespace sluice {
 namespace {
 
 using testing::Collected;
-using testing::CollectingSink;
+using testing::expect_same;
+using testing::run_together;
+using testing::start_engine;
+using testing::usable_isas;
 
 bool names_model() { return std::getenv("SLUICE_DETERMINISM_MODEL") != nullptr; }
 
@@ -50,12 +53,6 @@ Config base_config() {
   config.max_num_seqs = 64;
   config.kv_cache_memory = int64_t{64} << 20;
   return config;
-}
-
-std::unique_ptr<Engine> start(const Config& config) {
-  Expected<std::unique_ptr<Engine>> engine = create_engine(config);
-  EXPECT_TRUE(engine.has_value()) << engine.error().message;
-  return engine ? std::move(*engine) : nullptr;
 }
 
 // Penalties, bias and masks, some of each.
@@ -113,68 +110,6 @@ std::vector<ValidRequest> make_requests(int32_t vocab_size, size_t count) {
   return requests;
 }
 
-std::vector<Collected> run_mixed(Engine& engine, const std::vector<ValidRequest>& requests) {
-  CollectingSink sink;
-  std::vector<RequestId> ids;
-  for (const ValidRequest& request : requests) {
-    const Expected<RequestId> id = engine.submit(request, sink);
-    EXPECT_TRUE(id.has_value()) << id.error().message;
-    ids.push_back(*id);
-  }
-  std::vector<Collected> results;
-  for (const RequestId id : ids) results.push_back(sink.wait(id));
-  return results;
-}
-
-std::vector<Collected> run_alone(Engine& engine, const std::vector<ValidRequest>& requests) {
-  std::vector<Collected> results;
-  for (const ValidRequest& request : requests) results.push_back(run_mixed(engine, {request})[0]);
-  return results;
-}
-
-bool same_bits(float a, float b) { return std::memcmp(&a, &b, sizeof a) == 0; }
-
-void expect_same_prompt_logprobs(const Collected& a, const Collected& b, const std::string& what) {
-  ASSERT_EQ(a.prompt_logprobs.size(), b.prompt_logprobs.size()) << what;
-  for (size_t i = 0; i < a.prompt_logprobs.size(); ++i) {
-    const PromptLogprob& left = a.prompt_logprobs[i];
-    const PromptLogprob& right = b.prompt_logprobs[i];
-    ASSERT_TRUE(left.token == right.token && left.rank == right.rank &&
-                same_bits(left.logprob, right.logprob))
-        << what << ", prompt token " << i + 1;
-    ASSERT_EQ(left.top_logprobs.size(), right.top_logprobs.size()) << what;
-    for (size_t k = 0; k < left.top_logprobs.size(); ++k) {
-      ASSERT_EQ(left.top_logprobs[k].token, right.top_logprobs[k].token) << what;
-      ASSERT_TRUE(same_bits(left.top_logprobs[k].logprob, right.top_logprobs[k].logprob)) << what;
-    }
-  }
-}
-
-// Bits, not values: memcmp of the log-probabilities.
-void expect_same(const std::vector<Collected>& expected,
-                 const std::vector<Collected>& actual,
-                 const std::string& what) {
-  ASSERT_EQ(expected.size(), actual.size());
-  for (size_t i = 0; i < expected.size(); ++i) {
-    const Collected& a = expected[i];
-    const Collected& b = actual[i];
-    ASSERT_EQ(b.num_ends, 1) << what << ", request " << i;
-    ASSERT_EQ(a.tokens, b.tokens) << what << ", request " << i;
-    ASSERT_EQ(a.finish_reason, b.finish_reason) << what << ", request " << i;
-    ASSERT_EQ(std::memcmp(a.logprobs.data(), b.logprobs.data(), a.logprobs.size() * sizeof(float)),
-              0)
-        << what << ", request " << i << ": log-probabilities differ in bits";
-    expect_same_prompt_logprobs(a, b, what + ", request " + std::to_string(i));
-    ASSERT_EQ(a.top_logprobs.size(), b.top_logprobs.size()) << what << ", request " << i;
-    for (size_t k = 0; k < a.top_logprobs.size(); ++k) {
-      ASSERT_EQ(a.top_logprobs[k].token, b.top_logprobs[k].token) << what << ", request " << i;
-      ASSERT_EQ(std::memcmp(&a.top_logprobs[k].logprob, &b.top_logprobs[k].logprob, sizeof(float)),
-                0)
-          << what << ", request " << i;
-    }
-  }
-}
-
 // Which requests an instruction set runs.
 std::vector<size_t> chosen_requests(const std::string& isa,
                                     const std::vector<ValidRequest>& requests) {
@@ -228,134 +163,91 @@ std::vector<Setting> make_settings(bool pairs_only) {
   return settings;
 }
 
-std::vector<std::string> usable_isas() {
-  std::vector<std::string> isas;
-  for (const char* isa : {"scalar", "avx2", "avx512"}) {
-    if (kernels::Device::create({.isa = isa, .threads = 1})) isas.emplace_back(isa);
-  }
-  return isas;
+// Requests and what each gets alone, on one thread, with nothing cached.
+struct Alone {
+  std::vector<ValidRequest> requests;
+  std::vector<Collected> results;
+};
+
+Alone run_alone(Config config, size_t count) {
+  config.threads = 1;
+  config.enable_prefix_caching = false;
+  const std::unique_ptr<Engine> engine = start_engine(config);
+  if (engine == nullptr) return {};
+  std::vector<ValidRequest> requests = make_requests(engine->model().vocab_size, count);
+  std::vector<Collected> results = testing::run_alone(*engine, requests);
+  return {std::move(requests), std::move(results)};
 }
 
-TEST(Determinism, TokensAndLogprobsDoNotDependOnHowARequestIsRun) {
-  std::vector<ValidRequest> requests;
-  std::vector<Collected> expected;
-  {
-    Config config = base_config();
-    config.threads = 1;
-    config.enable_prefix_caching = false;
-    const std::unique_ptr<Engine> engine = start(config);
-    ASSERT_NE(engine, nullptr);
-    requests = make_requests(engine->model().vocab_size, num_requests());
-    expected = run_alone(*engine, requests);
-  }
-  size_t num_tokens = 0;
-  size_t num_scored = 0;
-  for (const Collected& result : expected) {
-    num_tokens += result.tokens.size();
-    num_scored += result.prompt_logprobs.size();
-  }
-  ASSERT_GT(num_tokens, requests.size() * 5);
-  ASSERT_GT(num_scored, requests.size() * 5);
-
-  int64_t num_preemptions = 0;
-  int64_t num_cached = 0;
+// `config` but for the setting, on each instruction set. Adds to `stats` what the engines counted.
+void expect_holds(const Config& base,
+                  const Alone& alone,
+                  const std::function<std::vector<Setting>(const std::string& isa)>& settings_of,
+                  const std::string& what,
+                  EngineStats& stats) {
+  ASSERT_FALSE(alone.requests.empty());
   for (const std::string& isa : usable_isas()) {
-    const std::vector<size_t> chosen = chosen_requests(isa, requests);
-    const std::vector<ValidRequest> some = pick(requests, chosen);
-    const std::vector<Collected> expected_some = pick(expected, chosen);
-    const bool pairs_only = isa == "scalar" && std::getenv("SLUICE_FULL") == nullptr;
-    for (const Setting& setting : make_settings(pairs_only)) {
-      Config config = base_config();
+    const std::vector<size_t> chosen = chosen_requests(isa, alone.requests);
+    for (const Setting& setting : settings_of(isa)) {
+      Config config = base;
       config.isa = isa;
       config.threads = setting.threads;
       config.max_num_batched_tokens = setting.budget;
       config.max_num_seqs = setting.budget == 16 ? 16 : 64;
       config.enable_prefix_caching = setting.prefix;
       config.debug_preempt_every = setting.preempt;
-      const std::unique_ptr<Engine> engine = start(config);
+      const std::unique_ptr<Engine> engine = start_engine(config);
       ASSERT_NE(engine, nullptr);
-      expect_same(expected_some, run_mixed(*engine, some), isa + ", " + setting.name());
-      if (HasFatalFailure()) return;
-      if (names_model())
-        std::fprintf(stderr, "same: %s, %s\n", isa.c_str(), setting.name().c_str());
-      const EngineStats stats = engine->stats();
-      num_preemptions += static_cast<int64_t>(stats.num_preemptions);
-      num_cached += static_cast<int64_t>(stats.prefix_cache_hits);
+      const std::string name = what + ", " + isa + ", " + setting.name();
+      expect_same(
+          pick(alone.results, chosen), run_together(*engine, pick(alone.requests, chosen)), name);
+      if (::testing::Test::HasFatalFailure()) return;
+      if (names_model()) std::fprintf(stderr, "same: %s\n", name.c_str());
+      const EngineStats counted = engine->stats();
+      stats.num_preemptions += counted.num_preemptions;
+      stats.prefix_cache_hits += counted.prefix_cache_hits;
     }
   }
+}
+
+std::function<std::vector<Setting>(const std::string& isa)> always(std::vector<Setting> settings) {
+  return [settings = std::move(settings)](const std::string&) { return settings; };
+}
+
+TEST(Determinism, TokensAndLogprobsDoNotDependOnHowARequestIsRun) {
+  const Alone alone = run_alone(base_config(), num_requests());
+  size_t num_tokens = 0;
+  size_t num_scored = 0;
+  for (const Collected& result : alone.results) {
+    num_tokens += result.tokens.size();
+    num_scored += result.prompt_logprobs.size();
+  }
+  ASSERT_GT(num_tokens, alone.requests.size() * 5);
+  ASSERT_GT(num_scored, alone.requests.size() * 5);
+  EngineStats stats;
+  const auto settings_of = [](const std::string& isa) {
+    return make_settings(/*pairs_only=*/isa == "scalar" && std::getenv("SLUICE_FULL") == nullptr);
+  };
+  expect_holds(base_config(), alone, settings_of, "all", stats);
   // The matrix did what its axes say.
-  EXPECT_GT(num_preemptions, 0);
-  EXPECT_GT(num_cached, 0);
+  EXPECT_GT(stats.num_preemptions, 0U);
+  EXPECT_GT(stats.prefix_cache_hits, 0U);
 }
 
 // Windowed layers in a KV group of their own, and a mixture of experts.
 TEST(Determinism, HoldsForWindowsAndExperts) {
   for (const char* name : {"engine-windows", "engine-experts"}) {
-    Config base = base_config();
-    base.model = std::string(SLUICE_TEST_DATA) + "/models/" + name + ".gguf";
-    base.kv_cache_memory = int64_t{16} << 20;
-    std::vector<ValidRequest> requests;
-    std::vector<Collected> expected;
-    for (const std::string& isa : usable_isas()) {
-      for (const int32_t budget : {512, 16}) {
-        for (const int32_t preempt : {0, 3}) {
-          Config config = base;
-          config.isa = isa;
-          config.threads = budget == 16 ? 1 : 2;
-          config.max_num_batched_tokens = budget;
-          config.max_num_seqs = 16;
-          config.enable_prefix_caching = preempt != 0;
-          config.debug_preempt_every = preempt;
-          const std::unique_ptr<Engine> engine = start(config);
-          ASSERT_NE(engine, nullptr);
-          if (expected.empty()) {
-            requests =
-                make_requests(engine->model().vocab_size, std::max<size_t>(8, num_requests() / 5));
-            expected = run_alone(*engine, requests);
-          }
-          expect_same(expected,
-                      run_mixed(*engine, requests),
-                      std::string(name) + ", " + isa + ", budget " + std::to_string(budget) +
-                          ", preempt " + std::to_string(preempt));
-          if (HasFatalFailure()) return;
-        }
-      }
-    }
-  }
-}
-
-// Caches that round more: their codes and scales are a function of the token's row alone.
-TEST(Determinism, HoldsForQuantizedCaches) {
-  for (const char* dtype : {"int8", "fp8"}) {
-    Config base = base_config();
-    base.kv_cache_dtype = dtype;
-    base.threads = 1;
-    std::vector<ValidRequest> requests;
-    std::vector<Collected> expected;
-    {
-      const std::unique_ptr<Engine> engine = start(base);
-      ASSERT_NE(engine, nullptr);
-      requests = make_requests(engine->model().vocab_size, std::min<size_t>(24, num_requests()));
-      expected = run_alone(*engine, requests);
-    }
-    for (const std::string& isa : usable_isas()) {
-      const std::vector<size_t> chosen = chosen_requests(isa, requests);
-      for (const Setting& setting : {Setting{2, 512, true, 0}, Setting{1, 16, true, 3}}) {
-        Config config = base;
-        config.isa = isa;
-        config.threads = setting.threads;
-        config.max_num_batched_tokens = setting.budget;
-        config.max_num_seqs = 16;
-        config.block_size = setting.preempt == 0 ? 32 : 8;
-        config.debug_preempt_every = setting.preempt;
-        const std::unique_ptr<Engine> engine = start(config);
-        ASSERT_NE(engine, nullptr);
-        expect_same(pick(expected, chosen),
-                    run_mixed(*engine, pick(requests, chosen)),
-                    std::string(dtype) + ", " + isa + ", " + setting.name());
-        if (HasFatalFailure()) return;
-      }
-    }
+    Config config = base_config();
+    config.model = std::string(SLUICE_TEST_DATA) + "/models/" + name + ".gguf";
+    config.kv_cache_memory = int64_t{16} << 20;
+    EngineStats stats;
+    expect_holds(
+        config,
+        run_alone(config, std::max<size_t>(8, num_requests() / 5)),
+        always({{2, 512, false, 0}, {2, 512, true, 3}, {1, 16, false, 0}, {1, 16, true, 3}}),
+        name,
+        stats);
+    if (HasFatalFailure()) return;
   }
 }
 
@@ -367,43 +259,21 @@ TEST(Determinism, HoldsForInt8Checkpoints) {
   std::filesystem::remove_all(folder);
   std::filesystem::copy(data + "/w8a8/engine-w8a8", folder);
   std::filesystem::copy_file(data + "/tokenizer/json/qwen.json", folder + "/tokenizer.json");
-  Config base = base_config();
-  base.model = folder;
-  base.threads = 1;
-  std::vector<ValidRequest> requests;
-  std::vector<Collected> expected;
-  {
-    const std::unique_ptr<Engine> engine = start(base);
-    ASSERT_NE(engine, nullptr);
-    requests = make_requests(engine->model().vocab_size, std::min<size_t>(40, num_requests()));
-    expected = run_alone(*engine, requests);
-  }
-  for (const std::string& isa : usable_isas()) {
-    const std::vector<size_t> chosen = chosen_requests(isa, requests);
-    for (const Setting& setting :
-         {Setting{2, 512, true, 0}, Setting{1, 16, true, 3}, Setting{2, 128, false, 5}}) {
-      Config config = base;
-      config.isa = isa;
-      config.threads = setting.threads;
-      config.max_num_batched_tokens = setting.budget;
-      config.max_num_seqs = 16;
-      config.enable_prefix_caching = setting.prefix;
-      config.debug_preempt_every = setting.preempt;
-      const std::unique_ptr<Engine> engine = start(config);
-      ASSERT_NE(engine, nullptr);
-      expect_same(pick(expected, chosen),
-                  run_mixed(*engine, pick(requests, chosen)),
-                  isa + ", INT8, " + setting.name());
-      if (HasFatalFailure()) return;
-    }
-  }
+  Config config = base_config();
+  config.model = folder;
+  EngineStats stats;
+  expect_holds(config,
+               run_alone(config, std::min<size_t>(40, num_requests())),
+               always({{2, 512, true, 0}, {1, 16, true, 3}, {2, 128, false, 5}}),
+               "INT8",
+               stats);
   std::filesystem::remove_all(folder);
 }
 
 TEST(Determinism, ScarceMemoryPreemptsAndChangesNothing) {
   Config config = base_config();
   config.threads = 2;
-  const std::unique_ptr<Engine> roomy = start(config);
+  const std::unique_ptr<Engine> roomy = start_engine(config);
   ASSERT_NE(roomy, nullptr);
   // Short prompts are admitted together, and their long answers outgrow the cache.
   std::vector<ValidRequest> requests = make_requests(roomy->model().vocab_size, 24);
@@ -414,7 +284,7 @@ TEST(Determinism, ScarceMemoryPreemptsAndChangesNothing) {
     request.sampling.min_tokens = 0;
     request.sampling.ignore_eos = true;
   }
-  const std::vector<Collected> expected = run_mixed(*roomy, requests);
+  const std::vector<Collected> expected = run_together(*roomy, requests);
   config.kv_cache_memory = 1;  // the plan names what one request needs
   const Expected<std::unique_ptr<Engine>> refused = create_engine(config);
   ASSERT_FALSE(refused.has_value());
@@ -422,9 +292,9 @@ TEST(Determinism, ScarceMemoryPreemptsAndChangesNothing) {
   const EngineStats stats = roomy->stats();
   const int64_t bytes_per_block = base_config().kv_cache_memory / stats.num_blocks_total;
   config.kv_cache_memory = bytes_per_block * 2 * config.max_model_len / config.block_size;
-  const std::unique_ptr<Engine> tight = start(config);
+  const std::unique_ptr<Engine> tight = start_engine(config);
   ASSERT_NE(tight, nullptr);
-  expect_same(expected, run_mixed(*tight, requests), "scarce memory");
+  expect_same(expected, run_together(*tight, requests), "scarce memory");
   EXPECT_GT(tight->stats().num_preemptions, 0U);
 }
 
@@ -441,10 +311,10 @@ TEST(Determinism, HoldsWithTiersBelowTheCache) {
     std::vector<ValidRequest> requests;
     std::vector<Collected> expected;
     {
-      const std::unique_ptr<Engine> engine = start(config);
+      const std::unique_ptr<Engine> engine = start_engine(config);
       ASSERT_NE(engine, nullptr);
       requests = make_requests(engine->model().vocab_size, std::min<size_t>(60, num_requests()));
-      expected = run_mixed(*engine, requests);
+      expected = run_together(*engine, requests);
       const int64_t bytes_per_block = config.kv_cache_memory / engine->stats().num_blocks_total;
       config.kv_cache_memory = bytes_per_block * 2 * config.max_model_len / config.block_size;
     }
@@ -453,11 +323,11 @@ TEST(Determinism, HoldsWithTiersBelowTheCache) {
       config.kv_disk_path = folder;
       config.kv_offloading_size = preempt == 0 ? 0 : 1;
       config.debug_preempt_every = preempt;
-      const std::unique_ptr<Engine> engine = start(config);
+      const std::unique_ptr<Engine> engine = start_engine(config);
       ASSERT_NE(engine, nullptr);
       for (const char* round : {"first", "second"}) {
         expect_same(expected,
-                    run_mixed(*engine, requests),
+                    run_together(*engine, requests),
                     std::string("disk tier, ") + dtype + ", preempt " + std::to_string(preempt) +
                         ", " + round + " round");
         if (HasFatalFailure()) return;
@@ -471,18 +341,18 @@ TEST(Determinism, HoldsWithTiersBelowTheCache) {
 
 TEST(Determinism, PrefixHitGivesTheSameBitsAndIsReported) {
   Config config = base_config();
-  const std::unique_ptr<Engine> engine = start(config);
+  const std::unique_ptr<Engine> engine = start_engine(config);
   ASSERT_NE(engine, nullptr);
   std::vector<ValidRequest> requests = make_requests(engine->model().vocab_size, 1);
   requests[0].prompt[0].token_ids.resize(100, 7);
-  const std::vector<Collected> cold = run_alone(*engine, requests);
-  const std::vector<Collected> warm = run_alone(*engine, requests);
+  const std::vector<Collected> cold = testing::run_alone(*engine, requests);
+  const std::vector<Collected> warm = testing::run_alone(*engine, requests);
   expect_same(cold, warm, "prefix hit");
   EXPECT_EQ(cold[0].num_cached_tokens, 0);
-  EXPECT_EQ(warm[0].num_cached_tokens, 96);  // whole blocks of 16, one token left to compute
+  EXPECT_EQ(warm[0].num_cached_tokens, 99);  // one token is left to compute
   // Another tenant does not see it, and computes the same.
   requests[0].tenant_salt = 1;
-  const std::vector<Collected> other = run_alone(*engine, requests);
+  const std::vector<Collected> other = testing::run_alone(*engine, requests);
   expect_same(cold, other, "other tenant");
   EXPECT_EQ(other[0].num_cached_tokens, 0);
 }

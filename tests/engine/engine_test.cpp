@@ -234,8 +234,7 @@ TEST(Engine, ATenantOfOneRequestDoesNotWaitForAllOfAnother) {
     ids.push_back(*engine->submit(request, sink));
   }
   for (const RequestId id : ids) EXPECT_EQ(sink.wait(id).num_ends, 1);
-  EXPECT_EQ(sink.ends(),
-            (std::vector<RequestId>{ids[0], ids[5], ids[1], ids[2], ids[3], ids[4]}));
+  EXPECT_EQ(sink.ends(), (std::vector<RequestId>{ids[0], ids[5], ids[1], ids[2], ids[3], ids[4]}));
 }
 
 TEST(Engine, ManyThreadsSubmitAndAbortAndEveryRequestEndsOnce) {
@@ -247,8 +246,7 @@ TEST(Engine, ManyThreadsSubmitAndAbortAndEveryRequestEndsOnce) {
     clients.emplace_back([&, t] {
       for (int i = 0; i < 40; ++i) {
         const auto prompt_token = static_cast<TokenId>(t * 40 + static_cast<size_t>(i)) % 200;
-        const RequestId id =
-            *engine->submit(make_request({prompt_token, 9, 8}, 5 + i % 20), sink);
+        const RequestId id = *engine->submit(make_request({prompt_token, 9, 8}, 5 + i % 20), sink);
         ids[t].push_back(id);
         if (i % 3 == 0) engine->abort(id);
         const EngineStats stats = engine->stats();
@@ -268,6 +266,30 @@ EngineState ask_state(Engine& engine, int32_t num_steps) {
   std::promise<EngineState> answer;
   engine.report_state(num_steps, [&](EngineState state) { answer.set_value(std::move(state)); });
   return answer.get_future().get();
+}
+
+// Every turn of a conversation computes the last token of the answer before, which was never fed
+// back, and what is new; prompts with a common beginning compute from where they part.
+TEST(Engine, WhatWasComputedBeforeIsFoundToTheToken) {
+  const auto engine = start(tiny_config());
+  ASSERT_NE(engine, nullptr);
+  CollectingSink sink;
+  std::vector<TokenId> tokens;
+  size_t num_known = 0;  // tokens that have KV
+  for (TokenId turn = 0; turn < 12; ++turn) {
+    for (TokenId i = 0; i < 7 + turn * 3; ++i) tokens.push_back((turn * 31 + i * 7) % 250);
+    const Collected answer = sink.wait(*engine->submit(make_request(tokens, 5 + turn), sink));
+    EXPECT_EQ(answer.num_cached_tokens, static_cast<int32_t>(num_known)) << "turn " << turn;
+    tokens.insert(tokens.end(), answer.tokens.begin(), answer.tokens.end());
+    num_known = tokens.size() - 1;
+  }
+  for (size_t shared = 17; shared < 90; shared += 9) {
+    std::vector<TokenId> other(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(shared));
+    other.push_back((tokens[shared] + 1) % 250);
+    for (TokenId i = 0; i < 20; ++i) other.push_back((i * 13 + static_cast<TokenId>(shared)) % 250);
+    const Collected answer = sink.wait(*engine->submit(make_request(other, 3), sink));
+    EXPECT_EQ(answer.num_cached_tokens, static_cast<int32_t>(shared));
+  }
 }
 
 TEST(Engine, StateShowsWhatRunsWhatWaitsAndTheLastSteps) {

@@ -15,7 +15,7 @@
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
-#include "tests/support/collecting_sink.h"
+#include "tests/support/same_bits.h"
 
 namespace sluice {
 namespace {
@@ -262,6 +262,59 @@ TEST_F(PrefixOnDisk, SettingsThatCannotWorkAreRefusedByName) {
   const auto nowhere = create_engine(config_);
   ASSERT_FALSE(nowhere);
   EXPECT_EQ(nowhere.error().param, "kv-disk-path");
+  config_.kv_disk_path = "";
+  config_.preemption_mode = "swap";
+  const auto no_tier = create_engine(config_);
+  ASSERT_FALSE(no_tier);
+  EXPECT_EQ(no_tier.error().param, "preemption-mode");
+}
+
+// Answers outgrow a cache of two requests; of those that lose their blocks for it, each goes on
+// with what it had.
+TEST_F(PrefixOnDisk, PreemptedRequestsAreSwappedInOrComputedAsTheModeSays) {
+  std::vector<ValidRequest> requests;
+  for (TokenId first = 0; first < 12; ++first) {
+    requests.push_back(make_request(40, first * 17));
+    requests.back().sampling.max_tokens = 600;
+  }
+  config_.kv_disk_path = "";
+  start();
+  const std::vector<Collected> expected = testing::run_together(*engine_, requests);
+  const int64_t bytes_per_block = config_.kv_cache_memory / engine_->stats().num_blocks_total;
+  config_.kv_cache_memory = bytes_per_block * 2 * config_.max_model_len / config_.block_size;
+  config_.kv_offloading_size = 1;
+  for (const char* mode : {"swap", "recompute", "auto"}) {
+    config_.preemption_mode = mode;
+    start();
+    testing::expect_same(expected, testing::run_together(*engine_, requests), mode);
+    if (HasFatalFailure()) return;
+    const EngineStats stats = engine_->stats();
+    EXPECT_GT(stats.num_preemptions, 0U) << mode;
+    if (std::string(mode) == "swap") {
+      EXPECT_GT(stats.kv_tier_hits, 0U);
+    } else if (std::string(mode) == "recompute") {
+      EXPECT_EQ(stats.kv_tier_hits, 0U);
+    }
+  }
+}
+
+TEST_F(PrefixOnDisk, RequestsOfASlowTierAreAbortedWhileTheyAreSwappedIn) {
+  config_.kv_offloading_size = 1;
+  config_.preemption_mode = "swap";
+  start_with_one_request_of_memory();
+  for (int round = 0; round < 10; ++round) {
+    CollectingSink sink;
+    std::vector<RequestId> ids;
+    for (TokenId first = 0; first < 8; ++first) {
+      ValidRequest request = make_request(40, first * 17);
+      request.sampling.max_tokens = 900;
+      ids.push_back(*engine_->submit(request, sink));
+    }
+    sink.wait_tokens(ids[0], static_cast<size_t>(100 + 60 * round));
+    for (const RequestId id : ids) engine_->abort(id);
+    for (const RequestId id : ids) EXPECT_EQ(sink.wait(id).num_ends, 1);
+  }
+  EXPECT_GT(engine_->stats().num_preemptions, 0U);
 }
 
 }  // namespace

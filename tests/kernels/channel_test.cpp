@@ -10,6 +10,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 #include "tests/kernels/devices.h"
+#include "tests/kernels/linear_check.h"
 #include "tests/kernels/linear_reference.h"
 
 namespace sluice::kernels::testing {
@@ -96,34 +97,10 @@ std::vector<float> reference(const ChannelWeight& w, const TestActivations& x) {
   return out;
 }
 
-constexpr float kPoison = 1234.5F;
-
 void expect_equal_everywhere(const ChannelWeight& w,
                              const TestActivations& x,
                              const std::vector<int32_t>& row_counts) {
-  static const std::vector<test::NamedDevice> devices = test::devices({1, 3});
-  const std::vector<float> expected = reference(w, x);
-  const int64_t stride = w.n + 3;
-  for (const auto& device : devices) {
-    for (const int32_t rows : row_counts) {
-      std::vector<float> out(static_cast<size_t>(rows * stride), kPoison);
-      const RowGroup group{
-          .weight = &w.view, .out = out.data(), .out_stride = stride, .bias = nullptr};
-      LinearArgs args{.x = x.view, .groups = {&group, 1}};
-      args.x.num_rows = rows;
-      linear(device.device->context(), args);
-      for (int64_t m = 0; m < rows; ++m) {
-        ASSERT_EQ(std::memcmp(&out[static_cast<size_t>(m * stride)],
-                              &expected[static_cast<size_t>(m * w.n)],
-                              static_cast<size_t>(w.n) * sizeof(float)),
-                  0)
-            << device.name << " n " << w.n << " K " << w.k << " rows " << rows << " row " << m;
-        for (int64_t n = w.n; n < stride; ++n) {
-          ASSERT_EQ(out[static_cast<size_t>(m * stride + n)], kPoison) << "wrote past row " << m;
-        }
-      }
-    }
-  }
+  expect_linear_equals(w.view, x.view, reference(w, x), row_counts);
 }
 
 TEST(Channel, EqualsThePlainLoopForEveryRowCount) {

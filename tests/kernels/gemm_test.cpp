@@ -5,21 +5,11 @@
 #include <set>
 
 #include "kernels/device.h"
+#include "tests/kernels/linear_check.h"
 #include "tests/kernels/linear_reference.h"
 
 namespace sluice::kernels::testing {
 namespace {
-
-std::vector<std::unique_ptr<Device>> all_devices() {
-  std::vector<std::unique_ptr<Device>> devices;
-  for (const char* isa : {"scalar", "avx2", "avx512"}) {
-    for (const int32_t threads : {1, 2, 3}) {
-      auto device = Device::create({.isa = isa, .threads = threads});
-      if (device) devices.push_back(std::move(*device));
-    }
-  }
-  return devices;
-}
 
 struct Combination {
   WeightFormat weight;
@@ -64,36 +54,10 @@ class Linear : public ::testing::TestWithParam<Combination> {
     return out;
   }
 
-  static constexpr float kPoison = 1234.5F;
-
-  // Every device and each of `row_counts`, compared with the reference bit by bit.
   static void expect_equal_everywhere(const TestWeight& w,
                                       const TestActivations& x,
                                       std::span<const int32_t> row_counts) {
-    static const std::vector<std::unique_ptr<Device>> devices = all_devices();
-    const std::vector<float> expected = reference(w, x);
-    const int64_t stride = w.n + 3;
-    for (const auto& device : devices) {
-      for (const int32_t rows : row_counts) {
-        std::vector<float> out(static_cast<size_t>(rows * stride), kPoison);
-        const RowGroup group{
-            .weight = &w.view, .out = out.data(), .out_stride = stride, .bias = nullptr};
-        LinearArgs args{.x = x.view, .groups = {&group, 1}};
-        args.x.num_rows = rows;
-        linear(device->context(), args);
-        for (int64_t m = 0; m < rows; ++m) {
-          ASSERT_EQ(std::memcmp(&out[static_cast<size_t>(m * stride)],
-                                &expected[static_cast<size_t>(m * w.n)],
-                                static_cast<size_t>(w.n) * sizeof(float)),
-                    0)
-              << device->name() << " threads " << device->num_threads() << " K " << w.k << " rows "
-              << rows << " row " << m;
-          for (int64_t n = w.n; n < stride; ++n) {
-            ASSERT_EQ(out[static_cast<size_t>(m * stride + n)], kPoison) << "wrote past row " << m;
-          }
-        }
-      }
-    }
+    expect_linear_equals(w.view, x.view, reference(w, x), row_counts);
   }
 
   static int64_t whole_blocks(int64_t k) {
@@ -167,7 +131,7 @@ TEST_P(Linear, RowGroupsBiasAndResidualFollowTheTree) {
   for (float& v : bias) v = normal(rng);
   std::vector<float> residual(kRows * 48);
   for (float& v : residual) v = normal(rng);
-  for (const auto& device : all_devices()) {
+  for (const auto& [name, isa, threads, device] : test::devices({1, 2, 3})) {
     std::vector<float> out_a = residual;
     std::vector<float> out_b(kRows * 21, 0.25F);
     const std::array groups = {
@@ -175,10 +139,10 @@ TEST_P(Linear, RowGroupsBiasAndResidualFollowTheTree) {
         RowGroup{.weight = &b.view, .out = out_b.data(), .out_stride = 21, .bias = bias.data()}};
     linear(device->context(), {.x = x.view, .groups = groups, .epilogue = Epilogue::kAdd});
     for (size_t i = 0; i < out_a.size(); ++i) {
-      ASSERT_EQ(out_a[i], residual[i] + expected_a[i]) << device->name();
+      ASSERT_EQ(out_a[i], residual[i] + expected_a[i]) << name;
     }
     for (size_t i = 0; i < out_b.size(); ++i) {
-      ASSERT_EQ(out_b[i], 0.25F + (expected_b[i] + bias[i % 21])) << device->name();
+      ASSERT_EQ(out_b[i], 0.25F + (expected_b[i] + bias[i % 21])) << name;
     }
   }
 }

@@ -12,15 +12,6 @@
 namespace sluice::kernels::testing {
 namespace {
 
-std::vector<std::unique_ptr<Device>> all_devices() {
-  std::vector<std::unique_ptr<Device>> devices;
-  for (const char* isa : {"scalar", "avx2", "avx512"}) {
-    auto device = Device::create({.isa = isa, .threads = 2});
-    if (device) devices.push_back(std::move(*device));
-  }
-  return devices;
-}
-
 // A row quantized by the words of kernels/gemm.h.
 struct ReferenceRow {
   std::vector<int32_t> codes;
@@ -152,7 +143,7 @@ TEST(Quantize, EqualsThePlainLoopForEveryInstructionSet) {
     for (size_t r = 0; r < rows.size(); ++r) {
       std::copy(rows[r].begin(), rows[r].end(), x.begin() + static_cast<int64_t>(r) * stride);
     }
-    for (const auto& device : all_devices()) {
+    for (const auto& [name, isa, threads, device] : test::devices({2})) {
       for (const ActivationFormat format : kFormats) {
         const auto count = static_cast<int64_t>(rows.size());
         const AlignedBuffer buffer(activation_bytes(format, count, n));
@@ -162,7 +153,7 @@ TEST(Quantize, EqualsThePlainLoopForEveryInstructionSet) {
           expect_row(out,
                      r,
                      rows[static_cast<size_t>(r)],
-                     device->name() + " n " + std::to_string(n) + " row " + std::to_string(r));
+                     name + " n " + std::to_string(n) + " row " + std::to_string(r));
         }
       }
     }
@@ -170,7 +161,7 @@ TEST(Quantize, EqualsThePlainLoopForEveryInstructionSet) {
 }
 
 TEST(Quantize, ANonFiniteValueMakesItsGroupsScaleNan) {
-  for (const auto& device : all_devices()) {
+  for (const auto& [name, isa, threads, device] : test::devices({2})) {
     for (const float bad : {std::numeric_limits<float>::infinity(),
                             -std::numeric_limits<float>::infinity(),
                             std::numeric_limits<float>::quiet_NaN()}) {
@@ -182,8 +173,8 @@ TEST(Quantize, ANonFiniteValueMakesItsGroupsScaleNan) {
         quantize_activations(device->context(), {.x = x.data(), .x_stride = 96, .out = out});
         EXPECT_EQ(*activation_group(out, 0, 0).scale, 1.0F / 127.0F);
         const ActivationGroup hit = activation_group(out, 0, 1);
-        EXPECT_TRUE(std::isnan(*hit.scale)) << device->name();
-        EXPECT_TRUE(std::isnan(*hit.sum)) << device->name();
+        EXPECT_TRUE(std::isnan(*hit.scale)) << name;
+        EXPECT_TRUE(std::isnan(*hit.sum)) << name;
         EXPECT_EQ(*hit.code_sum, 0);
         EXPECT_EQ(static_cast<const int8_t*>(hit.codes)[8], 0);
         EXPECT_EQ(*activation_group(out, 0, 2).scale, 1.0F / 127.0F);
@@ -194,7 +185,7 @@ TEST(Quantize, ANonFiniteValueMakesItsGroupsScaleNan) {
 
 TEST(Quantize, ANonFiniteValueMakesItsTokensScaleNanAndNoOther) {
   constexpr int32_t kWidth = 96;
-  for (const auto& device : all_devices()) {
+  for (const auto& [name, isa, threads, device] : test::devices({2})) {
     for (const float bad : {std::numeric_limits<float>::infinity(),
                             -std::numeric_limits<float>::infinity(),
                             std::numeric_limits<float>::quiet_NaN()}) {
@@ -205,7 +196,7 @@ TEST(Quantize, ANonFiniteValueMakesItsTokensScaleNanAndNoOther) {
           carve_activations(ActivationFormat::kInt8Token, 3, kWidth, buffer.data());
       quantize_activations(device->context(), {.x = x.data(), .x_stride = kWidth, .out = out});
       const ActivationGroup hit = activation_group(out, 1, 0);
-      EXPECT_TRUE(std::isnan(*hit.scale)) << device->name();
+      EXPECT_TRUE(std::isnan(*hit.scale)) << name;
       EXPECT_EQ(*hit.code_sum, 0);
       EXPECT_EQ(static_cast<const int8_t*>(hit.codes)[8], 0);
       for (const int64_t row : {0, 2}) {
@@ -226,7 +217,7 @@ TEST(RmsNorm, EqualsThePlainLoopForEveryInstructionSet) {
     for (float& w : weight) w = normal(rng);
     std::vector<float> x;
     for (const auto& row : rows) x.insert(x.end(), row.begin(), row.end());
-    for (const auto& device : all_devices()) {
+    for (const auto& [name, isa, threads, device] : test::devices({2})) {
       for (const ActivationFormat format : kFormats) {
         const auto count = static_cast<int64_t>(rows.size());
         const AlignedBuffer buffer(activation_bytes(format, count, n));
@@ -237,7 +228,7 @@ TEST(RmsNorm, EqualsThePlainLoopForEveryInstructionSet) {
           expect_row(out,
                      r,
                      norm_reference(rows[static_cast<size_t>(r)], weight, 1e-5F),
-                     device->name() + " n " + std::to_string(n) + " row " + std::to_string(r));
+                     name + " n " + std::to_string(n) + " row " + std::to_string(r));
         }
       }
     }

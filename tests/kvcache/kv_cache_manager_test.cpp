@@ -49,14 +49,90 @@ void compute(KvCacheManager& kv,
   kv.free(id);
 }
 
-TEST(KvCacheManager, HitIsTheLongestWholeBlocksAndLeavesOneTokenToCompute) {
+TEST(KvCacheManager, HitIsTheLongestAndLeavesOneTokenToCompute) {
   KvCacheManager kv(kOptions, {full(16)});
   compute(kv, kA, iota(12));
-  EXPECT_EQ(kv.acquire_prefix(kB, iota(12), {}), 8);
+  EXPECT_EQ(kv.acquire_prefix(kB, iota(12), {}), 11);  // the last block is for a copy
   EXPECT_EQ(kv.acquire_prefix(kC, iota(15), {}), 12);
+  EXPECT_EQ(kv.block_table(kB, 0).size(), 2u);
   EXPECT_EQ(kv.block_table(kC, 0).size(), 3u);
   EXPECT_EQ(kv.block_table(kB, 0)[1], kv.block_table(kC, 0)[1]);
   EXPECT_EQ(kv.check_integrity(), "");
+}
+
+std::vector<KvBlockCopy> copies_of(KvCacheManager& kv) {
+  std::vector<KvBlockCopy> copies;
+  kv.take_copies(copies);
+  return copies;
+}
+
+TEST(KvCacheManager, ABlockThatBeginsLikeTheNextOneIsCopied) {
+  KvCacheManager kv(kOptions, {full(16), window(6, 16)});
+  std::vector<TokenId> tokens = iota(12);
+  kv.acquire_prefix(kA, tokens, {});
+  ASSERT_TRUE(kv.allocate_slots(kA, 12));
+  const BlockId last = kv.block_table(kA, 0)[2];
+  const BlockId last_of_window = kv.block_table(kA, 1)[2];
+  kv.cache_blocks(kA, tokens, 12);
+  EXPECT_TRUE(copies_of(kv).empty());
+  tokens[10] = 99;  // parts in the middle of the last block
+  EXPECT_EQ(kv.acquire_prefix(kB, tokens, {}), 10);
+  ASSERT_TRUE(kv.allocate_slots(kB, 12));
+  EXPECT_EQ(copies_of(kv),
+            (std::vector<KvBlockCopy>{{0, last, kv.block_table(kB, 0)[2]},
+                                      {1, last_of_window, kv.block_table(kB, 1)[2]}}));
+  EXPECT_NE(kv.block_table(kB, 0)[2], last);
+  EXPECT_EQ(kv.check_integrity(), "");
+  // Once only.
+  ASSERT_TRUE(kv.allocate_slots(kB, 16));
+  EXPECT_TRUE(copies_of(kv).empty());
+}
+
+TEST(KvCacheManager, TheTailOfAPrefixServesWhoGoesOn) {
+  KvCacheManager kv(kOptions, {full(16)});
+  const std::vector<TokenId> tokens = iota(11);
+  kv.acquire_prefix(kA, tokens, {});
+  ASSERT_TRUE(kv.allocate_slots(kA, 11));
+  kv.cache_blocks(kA, tokens, 11);
+  const BlockId tail = kv.block_table(kA, 0)[2];
+  kv.cache_tail(kA, tokens, 11);
+  kv.free(kA);
+  ASSERT_EQ(kv.check_integrity(), "");
+  EXPECT_EQ(kv.usage().num_cached, 3);
+  EXPECT_EQ(kv.acquire_prefix(kB, iota(20), {}), 11);
+  ASSERT_TRUE(kv.allocate_slots(kB, 20));
+  EXPECT_EQ(copies_of(kv), (std::vector<KvBlockCopy>{{0, tail, kv.block_table(kB, 0)[2]}}));
+  // Of another tenant it is another prefix.
+  EXPECT_EQ(kv.acquire_prefix(kC, iota(20), {.tenant_salt = 1}), 0);
+  kv.free(kC);
+  // A tail that begins what is known already is not kept a second time.
+  kv.cache_blocks(kB, iota(20), 20);
+  kv.free(kB);
+  const int64_t num_cached = kv.usage().num_cached;
+  kv.acquire_prefix(kC, iota(11), {});
+  ASSERT_TRUE(kv.allocate_slots(kC, 11));
+  kv.cache_tail(kC, iota(11), 11);
+  kv.free(kC);
+  EXPECT_EQ(kv.usage().num_cached, num_cached);
+  EXPECT_EQ(kv.check_integrity(), "");
+}
+
+TEST(KvCacheManager, TheOnlyBlockLeftIsTakenAsItIs) {
+  KvCacheManager kv(kOptions, {full(3)});
+  compute(kv, kA, iota(12));
+  const std::vector<TokenId> tokens = iota(11);
+  EXPECT_EQ(kv.acquire_prefix(kB, tokens, {}), 10);
+  ASSERT_TRUE(kv.allocate_slots(kB, 11));
+  EXPECT_TRUE(copies_of(kv).empty());
+  EXPECT_EQ(kv.num_available_blocks(), 0);
+  EXPECT_EQ(kv.check_integrity(), "");
+}
+
+TEST(KvCacheManager, AStateIsNotCopied) {
+  const KvGroupSpec state{.kind = KvGroupKind::kState, .interval = 4, .num_blocks = 16};
+  KvCacheManager kv(kOptions, {full(16), state});
+  compute(kv, kA, iota(12));
+  EXPECT_EQ(kv.acquire_prefix(kB, iota(11), {}), 8);
 }
 
 TEST(KvCacheManager, OtherExtrasAreAnotherPrefix) {
@@ -288,9 +364,22 @@ TEST(KvCacheManager, TellsWhichPrefixesBecomeAndCeaseToBeFindable) {
   const auto before = listener.known_;
   compute(kv, kA, iota(5, 100), {.tenant_salt = 1});  // in two blocks, one of them full
   EXPECT_EQ(listener.known_.size(), 3U);
-  EXPECT_TRUE(std::ranges::any_of(listener.known_, [&](const auto& block) {
-    return !before.contains(block.first);
-  }));
+  EXPECT_TRUE(std::ranges::any_of(
+      listener.known_, [&](const auto& block) { return !before.contains(block.first); }));
+}
+
+TEST(KvCacheManager, TellsNobodyOfTails) {
+  KvCacheManager kv(kOptions, {full(4)});
+  Listener listener;
+  kv.set_event_sink(listener);
+  kv.acquire_prefix(kA, iota(6), {});
+  ASSERT_TRUE(kv.allocate_slots(kA, 6));
+  kv.cache_blocks(kA, iota(6), 6);
+  kv.cache_tail(kA, iota(6), 6);
+  kv.free(kA);
+  EXPECT_EQ(listener.tokens_, iota(4));
+  compute(kv, kB, iota(16, 100));  // takes all blocks
+  EXPECT_EQ(listener.known_.size(), 4U);
 }
 
 TEST(KvCacheManager, AResetIsOneEventOrNamesWhatWasNotInUse) {

@@ -42,6 +42,7 @@ FakeEngine::FakeEngine(uint64_t seed) : seed_(seed), random_(mix(seed)) {
   options_.max_num_seqs = kv_options_.max_num_seqs;
   options_.max_num_batched_tokens = chance(0.3) ? between(1, 6) : between(4, 80);
   options_.step_target_ms = chance(0.3) ? 0 : between(1, 40);
+  options_.long_prefill_token_threshold = chance(0.2) ? between(1, 20) : 0;
   options_.max_num_queued_reqs = between(1, 24);
   options_.max_model_len = kv_options_.max_model_len;
   options_.preempt_every = chance(0.3) ? between(1, 7) : 0;
@@ -52,6 +53,14 @@ FakeEngine::FakeEngine(uint64_t seed) : seed_(seed), random_(mix(seed)) {
   arrival_rate_ = 0.05 + 0.6 * static_cast<double>(draw(100)) / 100;
   abort_rate_ = chance(0.5) ? 0.0 : 0.1;
   transfer_rate_ = chance(0.7) ? 0.0 : 0.1;
+  const bool has_state = std::ranges::any_of(
+      groups_, [](const KvGroupSpec& group) { return group.kind == KvGroupKind::kState; });
+  if (!has_state && kv_options_.enable_prefix_caching && chance(0.5)) {
+    tier_rate_ = chance(0.5) ? 1.0 : 0.6;
+    tier_fault_rate_ = chance(0.5) ? 0.0 : 0.2;
+    options_.restores_preempted = chance(0.8);
+    ++kv_options_.max_num_seqs;  // who brings back holds blocks for a moment
+  }
   const int32_t num_prefixes = between(1, 4);
   for (int32_t i = 0; i < num_prefixes; ++i) {
     std::vector<TokenId> prefix(static_cast<size_t>(between(1, kv_options_.max_model_len)));
@@ -176,6 +185,9 @@ void FakeEngine::arrive(EpisodeStats& stats) {
   shadow.deadline_ms = request.deadline_ms;
   shadow.tenant = request.tenant;
   shadow.order = shadows_.size();
+  if (tier_rate_ > 0 && valid && in_flight_.empty() && chance(0.3)) {
+    bring_back(request.id, shadow.tokens, shadow.prefix_hash, request.extras, stats);
+  }
   const auto added = scheduler_->add(std::move(request));
   if (added.has_value() != (valid && !full)) return wrong("add() took or refused wrongly");
   if (!added) {
@@ -349,6 +361,7 @@ bool FakeEngine::is_passed_over(const Shadow& admitted) const {
   return std::ranges::any_of(live_, [&](size_t i) {
     const Shadow& other = shadows_[i];
     if (!waits(other) || other.id == admitted.id || may_follow(other)) return false;
+    if (is_restoring(other)) return false;
     if (other.started != admitted.started) return other.started;
     return admitted.started ? is_before(other, admitted) : comes_before(other, admitted);
   });
@@ -378,7 +391,7 @@ void FakeEngine::charge_start(Shadow& shadow, int32_t num_found) {
 
 // With room for the longest requests everywhere, nobody waits who could start.
 void FakeEngine::check_no_room_is_idle(const SchedulerOutput& output) {
-  const int32_t num_running = scheduler_->num_running();
+  const int32_t num_running = scheduler_->num_running() + scheduler_->num_restoring();
   const bool full = num_running >= std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
   const bool spent = output.total_tokens >= options_.max_num_batched_tokens ||
                      (options_.step_target_ms > 0 && output.total_tokens > 0);
@@ -389,7 +402,8 @@ void FakeEngine::check_no_room_is_idle(const SchedulerOutput& output) {
       static_cast<int32_t>(ceil_div(options_.max_model_len, kv_options_.block_size));
   if (kv_->num_available_blocks() < (num_running + 1) * longest) return;
   for (const size_t i : live_) {
-    if (waits(shadows_[i]) && !may_follow(shadows_[i])) wrong("room is idle while somebody waits");
+    if (!waits(shadows_[i]) || may_follow(shadows_[i]) || is_restoring(shadows_[i])) continue;
+    wrong("room is idle while somebody waits");
   }
 }
 
@@ -452,7 +466,13 @@ void FakeEngine::see_row(const ScheduledRequest& scheduled, Step& step, EpisodeS
     check_admission_order(shadow);
     stats.num_taken_turns += scheduler_->num_waiting() > 0;
     if (!shadow.started) charge_start(shadow, start);
-    if (start % kv_options_.block_size != 0) wrong("a prefix hit is not whole blocks");
+    const bool has_copy = std::ranges::any_of(step.output.copies, [&](const KvBlockCopy& copy) {
+      const auto table = kv_->block_table(scheduled.id, copy.group);
+      const auto entry = static_cast<size_t>(start / kv_options_.block_size);
+      return entry < table.size() && table[entry] == copy.to;
+    });
+    stats.num_copied_tokens +=
+        has_copy ? static_cast<uint64_t>(start % kv_options_.block_size) : uint64_t{0};
     if (start > 0 && !kv_options_.enable_prefix_caching) wrong("a hit without a cache");
     stats.num_hit_tokens += static_cast<uint64_t>(start);
   } else if (start != shadow.next_position) {
@@ -496,6 +516,7 @@ void FakeEngine::submit(EpisodeStats& stats) {
   see_expired(step.output, stats);
   see_preempted(step.output, stats);
   see_failed(step.output, stats);
+  see_restoring(step.output, stats);
   check_budgets(step.output);
   for (const ScheduledRequest& row : step.output.scheduled) {
     if (error_.empty()) see_row(row, step, stats);
@@ -564,10 +585,17 @@ void FakeEngine::write_row(const Row& row) {
   }
 }
 
+void FakeEngine::run_copy(const KvBlockCopy& copy) {
+  const auto size = static_cast<ptrdiff_t>(kv_options_.block_size);
+  const auto begin = storage_[static_cast<size_t>(copy.group)].begin();
+  std::copy_n(begin + copy.from.value * size, size, begin + copy.to.value * size);
+}
+
 // Runs the oldest step in flight, as late as it can be, and hands its samples back.
 void FakeEngine::retire(EpisodeStats& stats) {
   Step step = std::move(in_flight_.front());
   in_flight_.pop_front();
+  for (const KvBlockCopy& copy : step.output.copies) run_copy(copy);
   for (const Row& row : step.rows) {
     check_reads(row, row.scheduled.num_computed_tokens, "before the step");
     for (size_t g = 0; g < groups_.size(); ++g) {
@@ -575,6 +603,7 @@ void FakeEngine::retire(EpisodeStats& stats) {
     }
   }
   for (const Row& row : step.rows) write_row(row);
+  for (const Row& row : step.rows) save_blocks(row);
   std::vector<SampledToken> sampled;
   std::vector<size_t> leaving;
   for (const Row& row : step.rows) {
@@ -655,6 +684,7 @@ void FakeEngine::turn(bool arrivals, EpisodeStats& stats) {
     if (chance(0.002)) kv_->reset_prefix_cache();
   }
   end_transfers(!arrivals);
+  end_restoring(stats);
   const auto depth = static_cast<size_t>(depth_);
   const size_t before = in_flight_.size();
   submit(stats);
@@ -677,9 +707,9 @@ std::string FakeEngine::run(int32_t num_steps, EpisodeStats& stats) {
   int64_t bound = 1000;
   for (const size_t i : live_) {
     const Shadow& shadow = shadows_[i];
-    bound += int64_t{4} * (shadow.max_tokens + 2) * (shadow.num_prompt_tokens + shadow.max_tokens);
+    bound += int64_t{8} * (shadow.max_tokens + 2) * (shadow.num_prompt_tokens + shadow.max_tokens);
   }
-  while (error_.empty() && (scheduler_->has_work() || !in_flight_.empty())) {
+  while (error_.empty() && (scheduler_->has_work() || !in_flight_.empty() || !restoring_.empty())) {
     if (bound-- == 0) wrong("no end in bounded steps");
     turn(/*arrivals=*/false, stats);
   }

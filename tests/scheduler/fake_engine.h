@@ -3,7 +3,8 @@
 // the whole sequence and a storage that remembers which prefix wrote each slot. One object is one
 // episode: arrivals of several tenants with shared prefixes, priorities and deadlines, aborts in
 // every phase, tiny pools, slow steps, a clock that jumps, transfers, one or two steps in flight;
-// then arrivals stop and everything has to end.
+// a tier below the cache that brings KV back late, in part or not at all; then arrivals stop and
+// everything has to end.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +30,11 @@ struct EpisodeStats {
   uint64_t num_rejected = 0;
   uint64_t num_failed = 0;
   uint64_t num_expired = 0;
+  uint64_t num_resumed = 0;      // preempted requests that a tier could be asked for
+  uint64_t num_restored = 0;     // blocks brought back from it
   uint64_t num_taken_turns = 0;  // admissions when others waited
   uint64_t num_hit_tokens = 0;
+  uint64_t num_copied_tokens = 0;  // of those, in blocks that were copied
   uint64_t num_steps = 0;
 };
 
@@ -85,6 +89,16 @@ class FakeEngine {
     int32_t steps_left = 0;
   };
 
+  // A block in the tier below: its contents in each group.
+  using Kept = std::vector<std::vector<uint64_t>>;
+
+  // A preempted request that the tier is asked for.
+  struct Restoring {
+    size_t shadow = 0;
+    int32_t turns_left = 0;
+    bool is_kept = false;  // else the tier has nothing, or the cost is too high
+  };
+
   // Chance.
   uint64_t draw(uint64_t bound) { return bound == 0 ? 0 : random_() % bound; }
 
@@ -104,6 +118,16 @@ class FakeEngine {
   void submit(EpisodeStats& stats);
   void retire(EpisodeStats& stats);
   void turn(bool arrivals, EpisodeStats& stats);
+
+  void save_blocks(const Row& row);
+  void bring_back(RequestId id,
+                  const std::vector<TokenId>& tokens,
+                  const std::vector<uint64_t>& prefix_hash,
+                  const PrefixExtras& extras,
+                  EpisodeStats& stats);
+  void end_restoring(EpisodeStats& stats);
+  void see_restoring(const SchedulerOutput& output, EpisodeStats& stats);
+  [[nodiscard]] bool is_restoring(const Shadow& shadow) const;
 
   void see_preempted(const SchedulerOutput& output, EpisodeStats& stats);
   void see_expired(const SchedulerOutput& output, EpisodeStats& stats);
@@ -126,6 +150,7 @@ class FakeEngine {
   void check_reads(const Row& row, int32_t end, const char* when);
   void check_state_read(const Row& row, size_t group);
   void write_row(const Row& row);
+  void run_copy(const KvBlockCopy& copy);
   void append_token(Shadow& shadow, TokenId token);
 
   [[nodiscard]] size_t shadow_of(RequestId id) const { return static_cast<size_t>(id.value - 1); }
@@ -143,6 +168,8 @@ class FakeEngine {
   double arrival_rate_ = 0;
   double abort_rate_ = 0;
   double transfer_rate_ = 0;
+  double tier_rate_ = 0;        // of the blocks that are kept; 0: there is no tier
+  double tier_fault_rate_ = 0;  // of the blocks that cannot be read
   std::vector<std::vector<TokenId>> shared_prefixes_;
 
   // Tenants as the scheduler should see them.
@@ -161,6 +188,8 @@ class FakeEngine {
   std::vector<size_t> live_;     // known to the scheduler
   std::deque<Step> in_flight_;
   std::vector<Transfer> transfers_;
+  std::map<uint64_t, Kept> tier_;  // by the hash of the prefix that the block ends
+  std::vector<Restoring> restoring_;
   std::vector<std::vector<uint64_t>> storage_;  // by group: [block][offset], or [block] for states
   std::vector<std::vector<int32_t>> readers_;   // by group: rows in flight that name the block
   RequestId oldest_{};

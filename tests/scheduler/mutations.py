@@ -38,7 +38,7 @@ MUTATIONS = [
     ("a generated token costs its tenant more", "scheduler/scheduler.cpp",
      "waiting.charge(e.tenant_slot, kGeneratedCost);", "waiting.charge(e.tenant_slot, 3);"),
     ("a request that has ended keeps its blocks", "scheduler/scheduler.cpp",
-     "  kv.free(e.request.id);\n", ""),
+     "  kv.free(r.id);\n  running.erase", "  running.erase"),
     ("prefills come before decodes", "scheduler/scheduler.cpp",
      "  m.schedule_decodes();\n  m.schedule_prefills();",
      "  m.schedule_prefills();\n  m.schedule_decodes();"),
@@ -102,6 +102,23 @@ MUTATIONS = [
      "  if (parent == kRoot) seed = 0;\n"
      "  return XXH3_64bits_withSeed(token_ids.data(), token_ids.size_bytes(), seed);\n",
      "node.parent == parent && node.extras == extras &&", "node.parent == parent &&"),
+    ("a copy goes the wrong way", "kvcache/kv_cache_manager.cpp",
+     ".from = from, .to = kNullBlock});", ".from = kNullBlock, .to = from});",
+     "copies[copies.size() - groups.size() + g].to = taken.block;",
+     "copies[copies.size() - groups.size() + g].from = taken.block;"),
+    ("what a copy brings counts a token too many", "kvcache/prefix_index.cpp",
+     "const auto num_tokens = static_cast<int32_t>(end - own.begin());",
+     "const auto num_tokens = std::min<int32_t>(limit, 1 + static_cast<int32_t>(end - own.begin()));"),
+    ("blocks are copied where a state belongs to them", "kvcache/kv_cache_manager.cpp",
+     "copies_blocks = copies_blocks && spec.kind != KvGroupKind::kState;", ""),
+    ("the tail of a request is kept before it is computed", "scheduler/scheduler.cpp",
+     "kv.cache_tail(r.id, r.tokens, std::min(r.num_computed_tokens, r.num_tokens()));",
+     "kv.cache_tail(r.id, r.tokens, r.num_tokens());"),
+    ("who waits for what is being brought back fails", "scheduler/scheduler.cpp",
+     "output.scheduled.empty() && m.restoring.empty() && m.idle()",
+     "output.scheduled.empty() && m.idle()"),
+    ("a request is brought back again and again", "scheduler/queues.cpp",
+     "  e.was_restored = true;\n", ""),
 ]
 
 

@@ -35,11 +35,14 @@ TEST(SchedulerSim, EveryRequestEndsWithItsOwnTokensWhateverHappens) {
   EXPECT_GT(stats.num_finished, num_steps / 100);
   EXPECT_GT(stats.num_preempted, num_steps / 1000);
   EXPECT_GT(stats.num_hit_tokens, num_steps / 100);
+  EXPECT_GT(stats.num_copied_tokens, num_steps / 1000);
   EXPECT_GT(stats.num_aborted_waiting, num_steps / 10'000);
   EXPECT_GT(stats.num_aborted_idle, num_steps / 100'000);
   EXPECT_GT(stats.num_aborted_in_flight, num_steps / 10'000);
   EXPECT_GT(stats.num_rejected, num_steps / 1000);
   EXPECT_GT(stats.num_expired, num_steps / 10'000);
+  EXPECT_GT(stats.num_resumed, num_steps / 1000);
+  EXPECT_GT(stats.num_restored, num_steps / 1000);
   EXPECT_GT(stats.num_taken_turns, num_steps / 1000);
   RecordProperty("requests", std::to_string(stats.num_requests));
   RecordProperty("finished", std::to_string(stats.num_finished));

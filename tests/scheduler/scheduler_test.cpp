@@ -311,9 +311,10 @@ TEST_F(SchedulerTest, ASharedPromptIsComputedOnceAndOthersPassWhoWaitForIt) {
   EXPECT_EQ(tokens_of(output, 7), 16);
   EXPECT_EQ(tokens_of(output, 10), 6);  // came last, and passed
   output = step();
-  EXPECT_EQ(tokens_of(output, 8), 4);  // 36 of 40 were found
-  EXPECT_EQ(tokens_of(output, 9), 4);
-  EXPECT_EQ(scheduler_->find(RequestId{9})->num_cached_tokens, 36);
+  EXPECT_EQ(tokens_of(output, 8), 1);  // 36 of 40 were found, and 3 are copied
+  EXPECT_EQ(tokens_of(output, 9), 1);
+  EXPECT_EQ(output.copies.size(), 2U);
+  EXPECT_EQ(scheduler_->find(RequestId{9})->num_cached_tokens, 39);
 }
 
 TEST_F(SchedulerTest, WhoWaitsForAPrefixGoesOnAloneWhenItsLeaderLeaves) {
@@ -557,6 +558,61 @@ TEST_F(SchedulerTest, FailedStepIsNotKeptAsAPrefix) {
   scheduler_->update(output, failed, 0, aborted);
   EXPECT_EQ(kv_->usage().num_cached, 0);
   EXPECT_FALSE(scheduler_->has_work());
+}
+
+// Of a windowed group a chunk needs more blocks than are kept of it: a newcomer whose tenant got
+// less could take them all, be preempted for the older one, and take them again.
+TEST_F(SchedulerTest, NewcomersDoNotTakeForEverWhatARunningRequestIsShortOf) {
+  SchedulerOptions chunked = options();
+  chunked.long_prefill_token_threshold = 24;  // six of seven blocks
+  kv_ = std::make_unique<KvCacheManager>(
+      KvManagerOptions{
+          .block_size = 4, .enable_prefix_caching = false, .max_num_seqs = 4, .max_model_len = 256},
+      std::vector<KvGroupSpec>{{.kind = KvGroupKind::kWindow, .window = 3, .num_blocks = 7}});
+  scheduler_ = std::make_unique<Scheduler>(chunked, *kv_);
+  ASSERT_TRUE(add_of(1, 1, 150));
+  step();
+  ++now_ms_;
+  ASSERT_TRUE(add_of(2, 2, 60));
+  int num_steps = 0;
+  for (; scheduler_->has_work() && num_steps < 100; ++num_steps) step();
+  EXPECT_LT(num_steps, 100);
+}
+
+TEST_F(SchedulerTest, PromptsStretchADecodeStepByLessThanTwo) {
+  SchedulerOptions timed = options();
+  timed.max_num_batched_tokens = 256;
+  timed.step_target_ms = 1000;
+  build(256, timed);
+  ASSERT_TRUE(add(1, 8, 200));
+  const auto milliseconds = [](const SchedulerOutput& output) {
+    return 10.0 + 1.0 * output.total_tokens;
+  };
+  for (int i = 0; i < 50; ++i) {
+    const SchedulerOutput output = schedule();
+    update(output, milliseconds(output));
+  }
+  ASSERT_TRUE(add(2, 200, 2));
+  int num_steps = 0;
+  for (; scheduler_->find(RequestId{2}) != nullptr && num_steps < 100; ++num_steps) {
+    const SchedulerOutput output = schedule();
+    if (num_steps > 3) {  // it has learned
+      EXPECT_LE(milliseconds(output), 2 * 11.0) << num_steps;
+    }
+    update(output, milliseconds(output));
+  }
+  EXPECT_LT(num_steps, 200 / 8);  // and half of the time is theirs
+}
+
+TEST_F(SchedulerTest, ALongPromptLeavesRoomInTheStepForShortOnes) {
+  SchedulerOptions limited = options();
+  limited.long_prefill_token_threshold = 40;
+  build(256, limited);
+  ASSERT_TRUE(add(1, 200, 1));
+  ASSERT_TRUE(add(2, 20, 1));
+  const SchedulerOutput output = step();
+  EXPECT_EQ(tokens_of(output, 1), 40);
+  EXPECT_EQ(tokens_of(output, 2), 20);
 }
 
 TEST_F(SchedulerTest, MillisecondBudgetShortensChunksAndNeverStopsThem) {

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// Same request, same bits, over all axes of how a request may be run at once: a covering array in
+// which any two values of different axes meet. Greedy and seeded, so a run can be repeated. With
+// SLUICE_FULL so many requests that a million tokens are compared.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/engine.h"
+#include "tests/support/same_bits.h"
+
+namespace sluice {
+namespace {
+
+using testing::Collected;
+using testing::run_together;
+using testing::start_engine;
+
+enum Axis : uint8_t { kBatch, kChunk, kPrefix, kPreempt, kTier, kThreads, kIsa, kDtype, kNumAxes };
+
+using Values = std::array<std::vector<std::string>, kNumAxes>;
+using Row = std::array<size_t, kNumAxes>;  // an index into the values of each axis
+
+Values all_values() {
+  Values values;
+  values[kBatch] = {"1", "8", "64"};
+  values[kChunk] = {"16", "128", "2048"};
+  values[kPrefix] = {"off", "cold", "hit", "partial"};
+  values[kPreempt] = {"no", "recompute", "swap"};
+  values[kTier] = {"none", "host", "disk"};
+  values[kThreads] = {"1", "2"};
+  values[kIsa] = testing::usable_isas();
+  values[kDtype] = {"bfloat16", "float16", "float32", "int8", "fp8"};
+  return values;
+}
+
+using Pair = std::tuple<size_t, size_t, size_t, size_t>;  // axis, value, later axis, value
+
+std::set<Pair> all_pairs(const Values& values) {
+  std::set<Pair> pairs;
+  for (size_t a = 0; a < kNumAxes; ++a) {
+    for (size_t b = a + 1; b < kNumAxes; ++b) {
+      for (size_t i = 0; i < values[a].size(); ++i) {
+        for (size_t j = 0; j < values[b].size(); ++j) pairs.insert({a, i, b, j});
+      }
+    }
+  }
+  return pairs;
+}
+
+std::vector<Pair> pairs_of(const Row& row) {
+  std::vector<Pair> pairs;
+  for (size_t a = 0; a < kNumAxes; ++a) {
+    for (size_t b = a + 1; b < kNumAxes; ++b) pairs.emplace_back(a, row[a], b, row[b]);
+  }
+  return pairs;
+}
+
+// Row after row, of some random ones that which covers the most pairs not covered yet.
+std::vector<Row> covering_array(const Values& values) {
+  std::mt19937_64 random(8);
+  std::set<Pair> missing = all_pairs(values);
+  std::vector<Row> rows;
+  while (!missing.empty()) {
+    Row best{};
+    int64_t most = -1;
+    for (int attempt = 0; attempt < 300; ++attempt) {
+      Row row{};
+      for (size_t a = 0; a < kNumAxes; ++a) row[a] = random() % values[a].size();
+      const auto& [a, i, b, j] = *missing.begin();
+      row[a] = i;
+      row[b] = j;
+      const auto pairs = pairs_of(row);
+      const int64_t count =
+          std::ranges::count_if(pairs, [&](const Pair& pair) { return missing.contains(pair); });
+      if (count <= most) continue;
+      most = count;
+      best = row;
+    }
+    for (const Pair& pair : pairs_of(best)) missing.erase(pair);
+    rows.push_back(best);
+  }
+  return rows;
+}
+
+// Prompts of which many begin alike.
+std::vector<ValidRequest> make_requests(int32_t vocab_size, size_t count) {
+  std::mt19937_64 random(20261122);
+  const auto tokens = [&](size_t length) {
+    std::vector<TokenId> ids(length);
+    for (TokenId& id : ids) id = static_cast<TokenId>(random() % static_cast<uint64_t>(vocab_size));
+    return ids;
+  };
+  const std::vector<std::vector<TokenId>> beginnings = {tokens(37), tokens(100), tokens(160)};
+  std::vector<ValidRequest> requests(count);
+  for (ValidRequest& request : requests) {
+    std::vector<TokenId> prompt;
+    if (random() % 2 == 0) prompt = beginnings[random() % beginnings.size()];
+    const std::vector<TokenId> own = tokens(1 + random() % 60);
+    prompt.insert(prompt.end(), own.begin(), own.end());
+    request.prompt.push_back({std::move(prompt)});
+    request.sampling.temperature = random() % 3 == 0 ? 0.0F : 0.9F;
+    request.sampling.top_p = random() % 2 == 0 ? 1.0F : 0.8F;
+    request.sampling.seed = random();
+    request.sampling.max_tokens = static_cast<int32_t>(8 + random() % 32);
+    request.sampling.ignore_eos = true;
+    request.sampling.num_logprobs = static_cast<int32_t>(random() % 4);
+    request.arrival = std::chrono::steady_clock::now();
+  }
+  return requests;
+}
+
+class Matrix : public ::testing::Test {
+ protected:
+  Matrix() { std::filesystem::remove_all(folder_); }
+
+  ~Matrix() override { std::filesystem::remove_all(folder_); }
+
+  static Config base_config() {
+    Config config;
+    config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+    config.max_model_len = 512;
+    config.kv_cache_memory = int64_t{16} << 20;
+    return config;
+  }
+
+  // One request after the other, one thread, nothing cached.
+  void expect_from_alone(const std::string& dtype, size_t num_requests) {
+    Config config = base_config();
+    config.kv_cache_dtype = dtype;
+    config.threads = 1;
+    config.max_num_seqs = 1;
+    config.enable_prefix_caching = false;
+    const std::unique_ptr<Engine> engine = start_engine(config);
+    ASSERT_NE(engine, nullptr);
+    if (requests_.empty()) requests_ = make_requests(engine->model().vocab_size, num_requests);
+    bytes_per_block_[dtype] = config.kv_cache_memory / engine->stats().num_blocks_total;
+    expected_[dtype] = testing::run_alone(*engine, requests_);
+  }
+
+  Config config_of(const Values& values, const Row& row, size_t number) const {
+    const auto value = [&](Axis axis) { return values[axis][row[axis]]; };
+    Config config = base_config();
+    config.max_num_seqs = std::stoi(value(kBatch));
+    config.max_num_batched_tokens = std::stoi(value(kChunk));
+    config.enable_prefix_caching = value(kPrefix) != "off";
+    if (value(kPreempt) != "no") config.debug_preempt_every = 3;
+    config.threads = std::stoi(value(kThreads));
+    config.isa = value(kIsa);
+    config.kv_cache_dtype = value(kDtype);
+    // Tiers keep what the prefix cache keeps.
+    if (value(kTier) != "none" && config.enable_prefix_caching) {
+      // One request of full length: prefixes that the cache loses come back from the tier.
+      config.kv_cache_memory =
+          bytes_per_block_.at(value(kDtype)) * config.max_model_len / config.block_size;
+      if (value(kPreempt) != "no") config.preemption_mode = value(kPreempt);
+      if (value(kTier) == "host") config.kv_offloading_size = 1;
+      if (value(kTier) == "disk") config.kv_disk_path = folder_ + "/" + std::to_string(number);
+    }
+    return config;
+  }
+
+  // What is in the cache before.
+  static void warm_up(Engine& engine,
+                      const std::string& prefix,
+                      std::vector<ValidRequest> requests) {
+    if (prefix != "hit" && prefix != "partial") return;
+    for (ValidRequest& request : requests) {
+      std::vector<TokenId>& prompt = request.prompt[0].token_ids;
+      if (prefix == "partial") prompt.resize(prompt.size() / 2 + 1);
+      request.sampling.max_tokens = 2;
+    }
+    run_together(engine, requests);
+  }
+
+  const std::string folder_ =
+      ::testing::TempDir() + "determinism_array_" + std::to_string(::getpid());
+  std::vector<ValidRequest> requests_;
+  std::map<std::string, int64_t> bytes_per_block_;  // by KV dtype
+  std::map<std::string, std::vector<Collected>> expected_;
+};
+
+TEST(CoveringArray, HoldsEveryPairOnceAtLeastAndIsFarSmallerThanAll) {
+  const Values values = all_values();
+  const std::vector<Row> rows = covering_array(values);
+  std::set<Pair> missing = all_pairs(values);
+  for (const Row& row : rows) {
+    for (const Pair& pair : pairs_of(row)) missing.erase(pair);
+  }
+  EXPECT_TRUE(missing.empty());
+  EXPECT_LE(rows.size(), 40U);
+}
+
+TEST_F(Matrix, AnyTwoWaysOfRunningARequestGiveItTheSameBits) {
+  const bool full = std::getenv("SLUICE_FULL") != nullptr;
+  const Values values = all_values();
+  const std::vector<Row> rows = covering_array(values);
+  // The scalar kernels are some hundred times slower: a few requests.
+  const size_t num_requests = full ? 3200 : 40;
+  const size_t num_scalar = full ? 60 : 3;
+  for (const std::string& dtype : values[kDtype]) {
+    expect_from_alone(dtype, num_requests);
+    if (HasFatalFailure()) return;
+  }
+  uint64_t num_tokens = 0;
+  uint64_t num_preemptions = 0;
+  uint64_t num_hits = 0;
+  uint64_t num_restored = 0;
+  for (size_t number = 0; number < rows.size(); ++number) {
+    const Row& row = rows[number];
+    std::string what;
+    for (size_t a = 0; a < kNumAxes; ++a) what += values[a][row[a]] + " ";
+    const std::unique_ptr<Engine> engine = start_engine(config_of(values, row, number));
+    ASSERT_NE(engine, nullptr) << what;
+    std::vector<ValidRequest> some = requests_;
+    if (values[kIsa][row[kIsa]] == "scalar") some.resize(num_scalar);
+    // In parts that the queue holds.
+    constexpr size_t kPart = 200;
+    for (size_t from = 0; from < some.size(); from += kPart) {
+      const std::vector<ValidRequest> part(
+          some.begin() + static_cast<ptrdiff_t>(from),
+          some.begin() + static_cast<ptrdiff_t>(std::min(from + kPart, some.size())));
+      warm_up(*engine, values[kPrefix][row[kPrefix]], part);
+      const std::vector<Collected> results = run_together(*engine, part);
+      const auto begin =
+          expected_[values[kDtype][row[kDtype]]].begin() + static_cast<ptrdiff_t>(from);
+      testing::expect_same({begin, begin + static_cast<ptrdiff_t>(part.size())}, results, what);
+      if (HasFatalFailure()) return;
+      for (const Collected& result : results) num_tokens += result.tokens.size();
+    }
+    const EngineStats stats = engine->stats();
+    num_preemptions += stats.num_preemptions;
+    num_hits += stats.prefix_cache_hits;
+    num_restored += stats.kv_tier_hits;
+  }
+  RecordProperty("tokens", std::to_string(num_tokens));
+  RecordProperty("settings", std::to_string(rows.size()));
+  std::printf("%zu settings, %llu tokens compared\n",
+              rows.size(),
+              static_cast<unsigned long long>(num_tokens));
+  EXPECT_GT(num_tokens, full ? 1'000'000U : 10'000U);
+  // The axes do what they say.
+  EXPECT_GT(num_preemptions, 0U);
+  EXPECT_GT(num_hits, 0U);
+  EXPECT_GT(num_restored, 0U);
+}
+
+}  // namespace
+}  // namespace sluice

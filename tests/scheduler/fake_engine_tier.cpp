@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tier below the cache: it may keep what a step has computed, and brings it back late, in part
+// or not at all.
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "tests/scheduler/fake_engine.h"
+
+namespace sluice {
+
+// What the row's step has completed.
+void FakeEngine::save_blocks(const Row& row) {
+  if (tier_rate_ == 0) return;
+  const int32_t size = kv_options_.block_size;
+  const int32_t start = row.scheduled.num_computed_tokens;
+  const int32_t end = start + row.scheduled.num_scheduled_tokens;
+  for (int32_t i = start / size; i < end / size; ++i) {
+    if (!chance(tier_rate_)) continue;
+    Kept kept;
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      const BlockId block = row.tables[g][static_cast<size_t>(i)];
+      if (block == kNullBlock) break;
+      const auto first = storage_[g].begin() + static_cast<ptrdiff_t>(block.value) * size;
+      kept.emplace_back(first, first + size);
+    }
+    if (kept.size() < groups_.size()) continue;
+    const std::vector<uint64_t>& hashes = shadows_[row.shadow].prefix_hash;
+    tier_[hashes[static_cast<size_t>((i + 1) * size)]] = std::move(kept);
+  }
+}
+
+// Block after block into the cache, as far as they are kept and can be read.
+void FakeEngine::bring_back(RequestId id,
+                            const std::vector<TokenId>& tokens,
+                            const std::vector<uint64_t>& prefix_hash,
+                            const PrefixExtras& extras,
+                            EpisodeStats& stats) {
+  const auto size = static_cast<size_t>(kv_options_.block_size);
+  const std::span<const TokenId> all = tokens;
+  auto next = static_cast<size_t>(kv_->acquire_prefix(id, all, extras, PrefixUse::kTransfer));
+  kv_->free(id);
+  for (next /= size; (next + 1) * size < all.size(); ++next) {
+    const auto kept = tier_.find(prefix_hash[(next + 1) * size]);
+    if (kept == tier_.end() || chance(tier_fault_rate_)) return;
+    const int32_t found =
+        kv_->acquire_prefix(id, all.first(next * size + 1), extras, PrefixUse::kTransfer);
+    const auto end = static_cast<int32_t>((next + 1) * size);
+    const bool has_room =
+        found == static_cast<int32_t>(next * size) && kv_->allocate_slots(id, end);
+    for (size_t g = 0; g < groups_.size() && has_room; ++g) {
+      const BlockId block = kv_->block_table(id, static_cast<int32_t>(g))[next];
+      std::ranges::copy(kept->second[g],
+                        storage_[g].begin() + block.value * static_cast<ptrdiff_t>(size));
+    }
+    if (has_room) kv_->cache_blocks(id, all, end);
+    kv_->free(id);
+    if (!has_room) return;
+    ++stats.num_restored;
+  }
+}
+
+bool FakeEngine::is_restoring(const Shadow& shadow) const {
+  return std::ranges::any_of(restoring_, [&](const Restoring& restoring) {
+    return &shadows_[restoring.shadow] == &shadow;
+  });
+}
+
+void FakeEngine::see_restoring(const SchedulerOutput& output, EpisodeStats& stats) {
+  for (const RequestId id : output.restoring) {
+    const Shadow& shadow = shadows_[shadow_of(id)];
+    if (!shadow.started || shadow.next_position >= 0 || shadow.ended || is_restoring(shadow)) {
+      wrong("a request is to be brought back that was not preempted");
+    }
+    for (int32_t g = 0; g < kv_->num_groups(); ++g) {
+      if (!kv_->block_table(id, g).empty()) wrong("a request that is brought back holds blocks");
+    }
+    ++stats.num_resumed;
+    // Half of them wait for nothing: nothing is kept, or it is read at once.
+    const int32_t turns = chance(0.5) ? 0 : chance(0.1) ? between(10, 40) : between(1, 4);
+    restoring_.push_back({shadow_of(id), turns, chance(0.8)});
+  }
+}
+
+void FakeEngine::end_restoring(EpisodeStats& stats) {
+  std::erase_if(restoring_, [this](const Restoring& r) { return shadows_[r.shadow].ended; });
+  for (size_t i = 0; i < restoring_.size();) {
+    if (restoring_[i].turns_left-- > 0) {
+      ++i;
+      continue;
+    }
+    while (!in_flight_.empty() && error_.empty()) retire(stats);
+    const Restoring restoring = restoring_[i];
+    const Shadow& shadow = shadows_[restoring.shadow];
+    restoring_.erase(restoring_.begin() + static_cast<ptrdiff_t>(i));
+    const PrefixExtras extras = scheduler_->find(shadow.id)->extras;
+    if (restoring.is_kept) {
+      bring_back(shadow.id, shadow.tokens, shadow.prefix_hash, extras, stats);
+    }
+    scheduler_->resume(shadow.id);
+  }
+}
+
+}  // namespace sluice

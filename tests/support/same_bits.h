@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Running the same requests in several ways, and asking whether each got the same bits.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/engine.h"
+#include "tests/support/collecting_sink.h"
+
+namespace sluice::testing {
+
+// Null, with a failure of the test, where the engine does not start.
+std::unique_ptr<Engine> start_engine(const Config& config);
+
+// "scalar", "avx2" and "avx512", as far as this machine has them.
+std::vector<std::string> usable_isas();
+
+// All at once, and one after the other; results in the order of the requests.
+std::vector<Collected> run_together(Engine& engine, const std::vector<ValidRequest>& requests);
+std::vector<Collected> run_alone(Engine& engine, const std::vector<ValidRequest>& requests);
+
+// Tokens, reasons and the bits of all log-probabilities, prompts' included. A difference is a fatal
+// failure of the test.
+void expect_same(const std::vector<Collected>& expected,
+                 const std::vector<Collected>& actual,
+                 const std::string& what);
+
+}  // namespace sluice::testing
