@@ -52,14 +52,17 @@ TokenTable index_names(std::span<const std::string> names,
   return table;
 }
 
-Expected<BpeMerges> read_merges(const MergeList& merges, const TokenTable& tokens) {
+Expected<BpeMerges> read_merges(const MergeList& merges,
+                                const TokenTable& tokens,
+                                std::string_view prefix) {
   BpeMerges result(merges.size());
   std::string joined;
   for (size_t rank = 0; rank < merges.size(); ++rank) {
     const auto& [left_name, right_name] = merges[rank];
     const TokenId left = tokens.find(left_name);
     const TokenId right = tokens.find(right_name);
-    joined.assign(left_name).append(right_name);
+    const bool is_prefixed = std::string_view(right_name).starts_with(prefix);
+    joined.assign(left_name).append(right_name.substr(is_prefixed ? prefix.size() : 0));
     const TokenId merged = tokens.find(joined);
     if (left == kInvalidToken || right == kInvalidToken || merged == kInvalidToken) {
       return bad_merge(rank, left_name, right_name, "names a token that the vocabulary lacks");

@@ -25,7 +25,10 @@ TokenTable index_names(std::span<const std::string> names,
 using MergeList = std::vector<std::pair<std::string_view, std::string_view>>;  // by rank
 
 // kDataLoss: a merge names a token that `tokens` lacks, or is there twice.
-Expected<BpeMerges> read_merges(const MergeList& merges, const TokenTable& tokens);
+// `prefix`: of right parts, left out of what merges make.
+Expected<BpeMerges> read_merges(const MergeList& merges,
+                                const TokenTable& tokens,
+                                std::string_view prefix = {});
 
 // Sets the byte tokens of a byte-level vocabulary and, for `whole_words_first`, the words: views
 // of `bytes`.

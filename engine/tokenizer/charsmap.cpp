@@ -39,6 +39,10 @@ Expected<Charsmap> Charsmap::parse(std::string_view blob) {
   map.units_.resize(trie_bytes / sizeof(uint32_t));
   if (trie_bytes != 0) std::memcpy(map.units_.data(), blob.data(), trie_bytes);
   map.pool_ = blob.substr(trie_bytes);
+  for (size_t byte = 1; byte < 256; ++byte) {
+    const char c = static_cast<char>(byte);
+    map.changes_[byte] = map.find({&c, 1}, /*longest=*/false).length != 0;
+  }
   return map;
 }
 

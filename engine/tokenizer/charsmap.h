@@ -3,6 +3,7 @@
 // string to an offset into a pool of NUL-terminated replacements.
 #pragma once
 
+#include <bitset>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -23,6 +24,9 @@ class Charsmap {
   // otherwise each of its characters: what the `tokenizers` package does.
   void append_grapheme(std::string_view grapheme, std::string& out) const;
 
+  // True: by itself this ASCII character stays what it is.
+  [[nodiscard]] bool keeps(char c) const { return !changes_[static_cast<uint8_t>(c)]; }
+
  private:
   struct Rule {
     size_t length = 0;  // bytes it replaces; 0: none
@@ -32,6 +36,7 @@ class Charsmap {
   [[nodiscard]] Rule find(std::string_view text, bool longest) const;
 
   std::vector<uint32_t> units_;
+  std::bitset<256> changes_;  // bytes that are a rule's string
   std::string pool_;
 };
 

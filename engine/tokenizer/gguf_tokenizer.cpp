@@ -284,6 +284,7 @@ Expected<std::unique_ptr<Tokenizer>> create_unigram_tokenizer(Vocabulary vocabul
     if (gguf.type_of(id) != TokenType::kNormal || gguf.parts_.names[id].empty()) continue;
     model->add_token(gguf.parts_.names[id], static_cast<TokenId>(id), gguf.vocabulary_.scores[id]);
   }
+  model->build();
   for (int byte = 0; byte < 256; ++byte) {
     model->set_byte_token(static_cast<uint8_t>(byte), gguf.byte_tokens_[byte]);
   }

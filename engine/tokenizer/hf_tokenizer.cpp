@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/tokenizer/affix_bpe.h"
 #include "engine/tokenizer/bpe_tables.h"
 #include "engine/tokenizer/byte_level.h"
 #include "engine/tokenizer/json_parts.h"
@@ -63,8 +64,7 @@ class HfReader {
     SLUICE_TRY(auto pretokenizer, read_pretokenizer(section_of(json_, "pre_tokenizer")));
     parts_.stages = std::move(pretokenizer.stages);
     SLUICE_TRY_VOID(read_decoder());
-    SLUICE_TRY_VOID(is_unigram_ ? read_unigram(pretokenizer.is_byte_level)
-                                : read_bpe(pretokenizer.is_byte_level));
+    SLUICE_TRY_VOID(is_unigram_ ? read_unigram(pretokenizer) : read_bpe(pretokenizer));
     SLUICE_TRY(auto post, read_post_processor(section_of(json_, "post_processor"), num_tokens()));
     parts_.prefix = std::move(post.prefix);
     parts_.suffix = std::move(post.suffix);
@@ -83,10 +83,13 @@ class HfReader {
   Expected<void> read_added_token(const Json& item);
   void normalize_names();
   Expected<void> read_decoder();
-  [[nodiscard]] Expected<void> check_byte_spellings(const TokenTable& tokens) const;
-  Expected<void> read_bpe(bool is_byte_level);
+  static bool has_all_bytes(const TokenTable& tokens);
+  void keep_spelling(const JsonPretokenizer& pretokenizer);
+  Expected<void> read_bpe(const JsonPretokenizer& pretokenizer);
+  template <typename Model>
+  void set_byte_tokens(const TokenTable& tokens, Model& model) const;
   Expected<MergeList> merge_list() const;
-  Expected<void> read_unigram(bool is_byte_level);
+  Expected<void> read_unigram(const JsonPretokenizer& pretokenizer);
   Expected<void> read_special_tokens(const HfTokenizerFiles& files);
   Expected<TokenId> special_token(const Json& config, std::string_view key) const;
   Expected<void> add_ends(const Json& config, const std::string& file);
@@ -251,62 +254,91 @@ Expected<MergeList> HfReader::merge_list() const {
   return merges;
 }
 
-// Bytes are spelled before the model sees them: those without a token would fall back to the tokens
-// of their spellings' bytes, which no model means.
-Expected<void> HfReader::check_byte_spellings(const TokenTable& tokens) const {
+// Bytes without a token fall back to the tokens of their spellings' bytes, as the package has it.
+bool HfReader::has_all_bytes(const TokenTable& tokens) {
   for (int byte = 0; byte < 256; ++byte) {
     const bool in_utf8 = byte != 0xC0 && byte != 0xC1 && byte < 0xF5;
-    if (!in_utf8 || tokens.find(spell_byte(static_cast<uint8_t>(byte))) != kInvalidToken) continue;
-    return json_unsupported("model BPE",
-                            "byte_fallback of a ByteLevel vocabulary that lacks bytes",
-                            "byte_fallback false");
+    if (in_utf8 && tokens.find(spell_byte(static_cast<uint8_t>(byte))) == kInvalidToken) {
+      return false;
+    }
   }
-  return {};
+  return true;
 }
 
-Expected<void> HfReader::read_bpe(bool is_byte_level) {
-  constexpr std::string_view kWhere = "model BPE";
-  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    SLUICE_TRY(const std::string text, json_string_or(model_, key, kWhere, ""));
-    if (!text.empty()) return json_unsupported(std::string(kWhere) + " " + key, text, "none");
+void HfReader::keep_spelling(const JsonPretokenizer& pretokenizer) {
+  parts_.sees_spelling = pretokenizer.is_byte_level;
+  if (pretokenizer.is_byte_level && !pretokenizer.is_spelled) {
+    parts_.stages.emplace_back(SpellBytesStage{});
   }
+}
+
+template <typename Model>
+void HfReader::set_byte_tokens(const TokenTable& tokens, Model& model) const {
+  for (int byte = 0; byte < 256; ++byte) {
+    model.set_byte_token(static_cast<uint8_t>(byte),
+                         tokens.find(byte_token_name(static_cast<uint8_t>(byte))));
+  }
+}
+
+Expected<void> HfReader::read_bpe(const JsonPretokenizer& pretokenizer) {
+  constexpr std::string_view kWhere = "model BPE";
   if (const Json* dropout = json_field(model_, "dropout");
       dropout != nullptr && !(dropout->is_number() && dropout->get<double>() == 0)) {
     return json_unsupported(kWhere, "dropout", "none");
   }
-  SLUICE_TRY(const bool whole_first, json_bool_or(model_, "ignore_merges", kWhere, false));
-  SLUICE_TRY(const bool fuse, json_bool_or(model_, "fuse_unk", kWhere, false));
+  AffixBpe::Options options;
+  SLUICE_TRY(options.prefix, json_string_or(model_, "continuing_subword_prefix", kWhere, ""));
+  SLUICE_TRY(options.suffix, json_string_or(model_, "end_of_word_suffix", kWhere, ""));
+  SLUICE_TRY(options.whole_pieces_first, json_bool_or(model_, "ignore_merges", kWhere, false));
+  SLUICE_TRY(options.fuse_unknown, json_bool_or(model_, "fuse_unk", kWhere, false));
   SLUICE_TRY(const bool byte_fallback, json_bool_or(model_, "byte_fallback", kWhere, false));
   SLUICE_TRY(const std::string unknown_name, json_string_or(model_, "unk_token", kWhere, ""));
-  const TokenTable tokens =
+  TokenTable tokens =
       index_names(parts_.names, [this](TokenId id) { return in_model_[static_cast<size_t>(id)]; });
   SLUICE_TRY(const MergeList list, merge_list());
-  SLUICE_TRY(BpeMerges merges, read_merges(list, tokens));
-  const TokenId unknown = unknown_name.empty() ? kInvalidToken : tokens.find(unknown_name);
-  if (is_byte_level && byte_fallback) SLUICE_TRY_VOID(check_byte_spellings(tokens));
-  if (is_byte_level) {
-    parts_.model = make_byte_bpe(
-        std::move(merges), tokens, parts_.bytes, in_model(), whole_first, unknown, fuse);
+  SLUICE_TRY(BpeMerges merges, read_merges(list, tokens, options.prefix));
+  if (!unknown_name.empty()) options.unknown = tokens.find(unknown_name);
+  if (!options.prefix.empty() || !options.suffix.empty()) {
+    keep_spelling(pretokenizer);
+    auto model = std::make_unique<AffixBpe>(
+        std::move(merges), index_names(parts_.names, in_model()), options);
+    if (byte_fallback) set_byte_tokens(tokens, *model);
+    parts_.model = std::move(model);
     return {};
   }
-  auto model = std::make_unique<CharBpe>(
-      std::move(merges),
-      CharBpe::Options{unknown, fuse, whole_first, static_cast<TokenId>(num_tokens())});
+  if (pretokenizer.is_byte_level && (!byte_fallback || has_all_bytes(tokens))) {
+    for (const std::string& name : parts_.names) {
+      parts_.spelled.push_back(unspell_bytes(name).value_or(std::string()));
+    }
+    parts_.model = make_byte_bpe(std::move(merges),
+                                 tokens,
+                                 parts_.spelled,
+                                 in_model(),
+                                 options.whole_pieces_first,
+                                 options.unknown,
+                                 options.fuse_unknown);
+    return {};
+  }
+  keep_spelling(pretokenizer);
+  auto model = std::make_unique<CharBpe>(std::move(merges),
+                                         CharBpe::Options{options.unknown,
+                                                          options.fuse_unknown,
+                                                          options.whole_pieces_first,
+                                                          static_cast<TokenId>(num_tokens())});
   for (size_t id = 0; id < num_tokens(); ++id) {
     if (in_model_[id]) model->add_token(parts_.names[id], static_cast<TokenId>(id));
   }
-  for (int byte = 0; byte_fallback && byte < 256; ++byte) {
-    model->set_byte_token(static_cast<uint8_t>(byte),
-                          tokens.find(byte_token_name(static_cast<uint8_t>(byte))));
+  if (byte_fallback) set_byte_tokens(tokens, *model);
+  if (options.whole_pieces_first) {
+    model->set_whole_pieces(index_names(parts_.names, in_model()));
   }
-  if (whole_first) model->set_whole_pieces(index_names(parts_.names, in_model()));
   parts_.model = std::move(model);
   return {};
 }
 
-Expected<void> HfReader::read_unigram(bool is_byte_level) {
+Expected<void> HfReader::read_unigram(const JsonPretokenizer& pretokenizer) {
   constexpr std::string_view kWhere = "model Unigram";
-  if (is_byte_level) return json_unsupported(kWhere, "ByteLevel", "other pre-tokenizers");
+  keep_spelling(pretokenizer);
   SLUICE_TRY(const bool byte_fallback, json_bool_or(model_, "byte_fallback", kWhere, false));
   SLUICE_TRY(const int64_t unknown, json_integer_or(model_, "unk_id", kWhere, -1));
   const Json& vocab = model_["vocab"];
@@ -329,10 +361,8 @@ Expected<void> HfReader::read_unigram(bool is_byte_level) {
       model->add_token(parts_.names[id], token, score_as_written(vocab[id][1].get<double>()));
     }
   }
-  for (int byte = 0; byte_fallback && byte < 256; ++byte) {
-    model->set_byte_token(static_cast<uint8_t>(byte),
-                          tokens.find(byte_token_name(static_cast<uint8_t>(byte))));
-  }
+  model->build();
+  if (byte_fallback) set_byte_tokens(tokens, *model);
   parts_.model = std::move(model);
   return {};
 }

@@ -14,9 +14,22 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::string_view kDecoders =
-    "Sequence, ByteLevel, ByteFallback, Fuse, Metaspace, Replace of a string, Strip behind Fuse";
+    "Sequence, ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip";
 constexpr std::string_view kPostProcessors =
     "Sequence, ByteLevel, TemplateProcessing, BertProcessing, RobertaProcessing";
+
+void strip(std::string_view content, size_t left, size_t right, std::string& text) {
+  size_t begin = 0;
+  for (; left > 0 && std::string_view(text).substr(begin).starts_with(content); --left) {
+    begin += content.size();
+  }
+  size_t end = text.size();
+  for (; right > 0 && std::string_view(text).substr(begin, end - begin).ends_with(content);
+       --right) {
+    end -= content.size();
+  }
+  text = text.substr(begin, end - begin);
+}
 
 Expected<TokenId> read_token_id(const Json& value, size_t num_tokens, std::string_view where) {
   if (!value.is_number_integer() || value.get<int64_t>() < 0 ||
@@ -136,27 +149,15 @@ Expected<void> TokenDecoder::add(const Json& section, int level) {
     }
     for (const Json& part : *list) SLUICE_TRY_VOID(add(part, level + 1));
   } else if (type == "ByteLevel") {
-    steps_.push_back({Kind::kByteLevel, {}, {}});
+    steps_.push_back({Kind::kByteLevel, std::string(), {}, 0, 0});
   } else if (type == "ByteFallback") {
-    steps_.push_back({Kind::kByteFallback, {}, {}});
+    steps_.push_back({Kind::kByteFallback, std::string(), {}, 0, 0});
   } else if (type == "Fuse") {
     is_fused_ = true;
   } else if (type == "Metaspace") {
-    SLUICE_TRY(std::string replacement, json_string(section, "replacement", kWhere));
-    SLUICE_TRY(const bool prefix, json_bool_or(section, "add_prefix_space", kWhere, true));
-    SLUICE_TRY(const std::string scheme,
-               json_string_or(section, "prepend_scheme", kWhere, prefix ? "always" : "never"));
-    if (replacement.empty()) return json_error(kWhere, "\"replacement\" is empty");
-    steps_.push_back({Kind::kReplace, std::move(replacement), " "});
-    strips_first_space_ |= scheme != "never";
+    SLUICE_TRY_VOID(add_metaspace(section));
   } else if (type == "Replace") {
-    const Json* pattern = json_field(section, "pattern");
-    if (pattern == nullptr || json_field(*pattern, "String") == nullptr) {
-      return json_unsupported(kWhere, "Replace of a Regex", kDecoders);
-    }
-    SLUICE_TRY(std::string text, json_string(*pattern, "String", kWhere));
-    SLUICE_TRY(std::string content, json_string(section, "content", kWhere));
-    if (!text.empty()) steps_.push_back({Kind::kReplace, std::move(text), std::move(content)});
+    SLUICE_TRY_VOID(add_replace(section));
   } else if (type == "Strip") {
     SLUICE_TRY_VOID(add_strip(section));
   } else {
@@ -165,17 +166,71 @@ Expected<void> TokenDecoder::add(const Json& section, int level) {
   return {};
 }
 
+Expected<void> TokenDecoder::add_metaspace(const Json& section) {
+  constexpr std::string_view kWhere = "decoder";
+  SLUICE_TRY(std::string replacement, json_string(section, "replacement", kWhere));
+  SLUICE_TRY(const bool prefix, json_bool_or(section, "add_prefix_space", kWhere, true));
+  SLUICE_TRY(const std::string scheme,
+             json_string_or(section, "prepend_scheme", kWhere, prefix ? "always" : "never"));
+  if (replacement.empty()) return json_error(kWhere, "\"replacement\" is empty");
+  steps_.push_back({Kind::kReplace, std::move(replacement), " ", 0, 0});
+  strips_first_space_ |= scheme != "never";
+  return {};
+}
+
+Expected<void> TokenDecoder::add_replace(const Json& section) {
+  constexpr std::string_view kWhere = "decoder";
+  SLUICE_TRY(JsonPattern pattern, read_pattern(section, kWhere));
+  SLUICE_TRY(std::string content, json_string(section, "content", kWhere));
+  const auto* text = std::get_if<std::string>(&pattern);
+  if (text != nullptr && text->empty()) return {};
+  // Behind Fuse a match may cross tokens.
+  const bool is_character = text != nullptr && next_utf8_part(*text, 0).length == text->size();
+  if (is_fused_ && !is_character) {
+    return json_unsupported(kWhere, "Replace", "behind Fuse, Replace of one character");
+  }
+  steps_.push_back({Kind::kReplace, std::move(pattern), std::move(content), 0, 0});
+  return {};
+}
+
 Expected<void> TokenDecoder::add_strip(const Json& section) {
   constexpr std::string_view kWhere = "decoder Strip";
-  SLUICE_TRY(const std::string content, json_string(section, "content", kWhere));
+  SLUICE_TRY(std::string content, json_string(section, "content", kWhere));
   SLUICE_TRY(const int64_t start, json_integer_or(section, "start", kWhere, 0));
   SLUICE_TRY(const int64_t stop, json_integer_or(section, "stop", kWhere, 0));
+  if (start < 0 || stop < 0 || content.empty()) {
+    return json_error(kWhere, "\"content\" is empty, or \"start\" or \"stop\" below 0");
+  }
   if (start == 0 && stop == 0) return {};
-  if (!is_fused_ || content != " " || start != 1 || stop != 0) {
-    return json_unsupported("decoder", "Strip", "Strip of one leading space behind Fuse");
+  if (!is_fused_) {
+    steps_.push_back({Kind::kStrip,
+                      std::string(),
+                      std::move(content),
+                      static_cast<size_t>(start),
+                      static_cast<size_t>(stop)});
+    return {};
+  }
+  if (content != " " || start != 1 || stop != 0) {
+    return json_unsupported("decoder", "Strip", "behind Fuse, Strip of one leading space");
   }
   strips_first_space_ = true;
   return {};
+}
+
+std::string TokenDecoder::replaced(const Step& step, const std::string& text) {
+  if (const auto* literal = std::get_if<std::string>(&step.pattern)) {
+    return replace_all(text, *literal, step.content);
+  }
+  const Regex& regex = std::get<Regex>(step.pattern);
+  Regex::Scanner scanner;
+  Regex::Range found;
+  std::string out;
+  size_t position = 0;
+  while (position < text.size() && regex.find(text, position, scanner, found)) {
+    out.append(text, position, found.begin - position).append(step.content);
+    position = found.end;
+  }
+  return out.append(text, position);
 }
 
 std::string TokenDecoder::decode(const std::string& token) const {
@@ -191,7 +246,10 @@ std::string TokenDecoder::decode(const std::string& token) const {
         }
         break;
       case Kind::kReplace:
-        text = replace_all(text, step.pattern, step.content);
+        text = replaced(step, text);
+        break;
+      case Kind::kStrip:
+        strip(step.content, step.left, step.right, text);
         break;
     }
   }
@@ -201,7 +259,8 @@ std::string TokenDecoder::decode(const std::string& token) const {
 std::string TokenDecoder::decode_added(const std::string& token) const {
   std::string text = joins_with_space_ ? " " + token : token;
   for (const Step& step : steps_) {
-    if (step.kind == Kind::kReplace) text = replace_all(text, step.pattern, step.content);
+    if (step.kind == Kind::kReplace) text = replaced(step, text);
+    if (step.kind == Kind::kStrip) strip(step.content, step.left, step.right, text);
   }
   return text;
 }

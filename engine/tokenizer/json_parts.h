@@ -6,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "engine/core/status.h"
@@ -41,11 +42,16 @@ tl::unexpected<Error> json_unsupported(std::string_view where,
                                        std::string_view found,
                                        std::string_view supported);
 
+// {"String": ".."} or {"Regex": ".."}
+using JsonPattern = std::variant<Regex, std::string>;
+Expected<JsonPattern> read_pattern(const nlohmann::json& object, std::string_view where);
+
 Expected<std::vector<NormalizerStep>> read_normalizer(const nlohmann::json& section);
 
 struct JsonPretokenizer {
   std::vector<PretokenizerStage> stages;
   bool is_byte_level = false;
+  bool is_spelled = false;  // a stage spells the bytes already
 };
 
 Expected<JsonPretokenizer> read_pretokenizer(const nlohmann::json& section);
@@ -63,16 +69,21 @@ class TokenDecoder {
   [[nodiscard]] bool strips_first_space() const { return strips_first_space_; }
 
  private:
-  enum class Kind : uint8_t { kByteLevel, kByteFallback, kReplace };
+  enum class Kind : uint8_t { kByteLevel, kByteFallback, kReplace, kStrip };
 
   struct Step {
     Kind kind = Kind::kByteLevel;
-    std::string pattern;
+    JsonPattern pattern = std::string();
     std::string content;
+    size_t left = 0;  // at most so many `content` go from a token's ends
+    size_t right = 0;
   };
 
   Expected<void> add(const nlohmann::json& section, int level);
+  Expected<void> add_metaspace(const nlohmann::json& section);
+  Expected<void> add_replace(const nlohmann::json& section);
   Expected<void> add_strip(const nlohmann::json& section);
+  static std::string replaced(const Step& step, const std::string& text);
 
   std::vector<Step> steps_;
   bool is_fused_ = false;

@@ -13,31 +13,15 @@ using Json = nlohmann::json;
 
 constexpr std::string_view kNormalizers =
     "Sequence, NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, "
-    "Precompiled, Nmt";
+    "Precompiled, Nmt, BertNormalizer, ByteLevel";
 constexpr std::string_view kPretokenizers =
     "Sequence, ByteLevel, Metaspace, Split, Digits, Punctuation, Whitespace, WhitespaceSplit, "
-    "CharDelimiterSplit, BertPreTokenizer";
+    "CharDelimiterSplit, FixedLength, BertPreTokenizer";
 constexpr std::string_view kBehaviors =
     "Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous";
 constexpr std::string_view kGpt2Words =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 constexpr std::string_view kPunctuation = "[\\p{P}$+<=>^`|~]";
-
-using Pattern = std::variant<Regex, std::string>;
-
-// {"String": ".."} or {"Regex": ".."}
-Expected<Pattern> read_pattern(const Json& object, std::string_view where) {
-  const Json* pattern = json_field(object, "pattern");
-  if (pattern == nullptr) return json_error(where, "\"pattern\" is missing");
-  if (pattern->is_string()) return Pattern(pattern->get<std::string>());
-  if (json_field(*pattern, "String") != nullptr) {
-    SLUICE_TRY(std::string text, json_string(*pattern, "String", where));
-    return Pattern(std::move(text));
-  }
-  SLUICE_TRY(const std::string text, json_string(*pattern, "Regex", where));
-  SLUICE_TRY(Regex regex, Regex::compile(text));
-  return Pattern(std::move(regex));
-}
 
 // What SentencePiece's nmt rules do to control characters and odd spaces.
 Expected<void> add_nmt(std::vector<NormalizerStep>& steps) {
@@ -58,6 +42,36 @@ Expected<void> add_precompiled(const Json& section, std::vector<NormalizerStep>&
   if (!blob) return json_error(kWhere, "\"precompiled_charsmap\" is no base64");
   SLUICE_TRY(Charsmap map, Charsmap::parse(*blob));
   steps.emplace_back(CharsmapStep{std::move(map), /*by_grapheme=*/true});
+  return {};
+}
+
+Expected<void> add_bert(const Json& section, std::vector<NormalizerStep>& steps) {
+  constexpr std::string_view kWhere = "normalizer BertNormalizer";
+  SLUICE_TRY(const bool clean, json_bool_or(section, "clean_text", kWhere, true));
+  SLUICE_TRY(const bool pad, json_bool_or(section, "handle_chinese_chars", kWhere, true));
+  SLUICE_TRY(const bool lowercase, json_bool_or(section, "lowercase", kWhere, true));
+  SLUICE_TRY(const bool strip, json_bool_or(section, "strip_accents", kWhere, lowercase));
+  if (clean) {
+    SLUICE_TRY(Regex removed,
+               Regex::compile("[\\x{0}-\\x{8}\\x{b}\\x{c}\\x{e}-\\x{1f}\\x{7f}-\\x{9f}\\x{fffd}"
+                              "\\p{Cf}\\p{Co}]"));
+    SLUICE_TRY(Regex spaces, Regex::compile("\\s"));
+    steps.emplace_back(ReplaceStep{std::move(removed), ""});
+    steps.emplace_back(ReplaceStep{std::move(spaces), " "});
+  }
+  if (pad) {
+    SLUICE_TRY(Regex ideographs,
+               Regex::compile("[\\x{3400}-\\x{4dbf}\\x{4e00}-\\x{9fff}\\x{f900}-\\x{faff}"
+                              "\\x{20000}-\\x{2a6df}\\x{2a700}-\\x{2b81f}"
+                              "\\x{2b920}-\\x{2ceaf}\\x{2f800}-\\x{2fa1f}]"));
+    steps.emplace_back(SurroundStep{std::move(ideographs), " "});
+  }
+  if (strip) {
+    SLUICE_TRY(Regex marks, Regex::compile("\\p{Mn}"));
+    steps.emplace_back(UnicodeFormStep{UnicodeForm::kNfd});
+    steps.emplace_back(ReplaceStep{std::move(marks), "", /*spares_ascii=*/true});
+  }
+  if (lowercase) steps.emplace_back(LowercaseStep{});
   return {};
 }
 
@@ -87,9 +101,9 @@ Expected<void> add_normalizer(const Json& section, int level, std::vector<Normal
     steps.emplace_back(StripStep{left, right});
   } else if (type == "StripAccents") {
     SLUICE_TRY(Regex marks, Regex::compile("\\p{M}"));
-    steps.emplace_back(ReplaceStep{std::move(marks), ""});
+    steps.emplace_back(ReplaceStep{std::move(marks), "", /*spares_ascii=*/true});
   } else if (type == "Replace") {
-    SLUICE_TRY(Pattern pattern, read_pattern(section, kWhere));
+    SLUICE_TRY(JsonPattern pattern, read_pattern(section, kWhere));
     SLUICE_TRY(std::string content, json_string(section, "content", kWhere));
     steps.emplace_back(ReplaceStep{std::move(pattern), std::move(content)});
   } else if (type == "Prepend") {
@@ -97,6 +111,10 @@ Expected<void> add_normalizer(const Json& section, int level, std::vector<Normal
     steps.emplace_back(PrependStep{std::move(text)});
   } else if (type == "Precompiled") {
     SLUICE_TRY_VOID(add_precompiled(section, steps));
+  } else if (type == "BertNormalizer") {
+    SLUICE_TRY_VOID(add_bert(section, steps));
+  } else if (type == "ByteLevel") {
+    steps.emplace_back(SpellBytesStep{});
   } else if (type == "Nmt") {
     SLUICE_TRY_VOID(add_nmt(steps));
   } else {
@@ -123,15 +141,15 @@ class PretokenizerReader {
     if (level > kMaxJsonLevels) return json_error(kWhere, "too many levels");
     SLUICE_TRY(const std::string type, json_string(section, "type", kWhere));
     if (type == "Sequence") return add_sequence(section, level);
-    if (result_.is_byte_level && !is_spelled_) {
+    if (result_.is_byte_level && !result_.is_spelled) {
       // What comes behind ByteLevel sees its spelling.
       result_.stages.emplace_back(SpellBytesStage{});
-      is_spelled_ = true;
+      result_.is_spelled = true;
     }
     if (type == "ByteLevel") return add_byte_level(section);
     if (type == "Metaspace") return add_metaspace(section);
     if (type == "Split") {
-      SLUICE_TRY(Pattern pattern, read_pattern(section, kWhere));
+      SLUICE_TRY(JsonPattern pattern, read_pattern(section, kWhere));
       SLUICE_TRY(const SplitBehavior behavior, read_behavior(section, SplitBehavior::kIsolated));
       SLUICE_TRY(const bool invert, json_bool_or(section, "invert", kWhere, false));
       result_.stages.emplace_back(SplitStage{std::move(pattern), behavior, invert});
@@ -149,6 +167,14 @@ class PretokenizerReader {
       const std::string word(kRustWordClass);
       return add_regex(
           "[" + word + "]+|[^" + word + "\\s]+", SplitBehavior::kRemoved, /*invert=*/true);
+    }
+    if (type == "FixedLength") {
+      SLUICE_TRY(const int64_t length, json_integer_or(section, "length", kWhere, 5));
+      // PCRE2's repeats end at 65535.
+      if (length < 1 || length > 65535) {
+        return json_unsupported("FixedLength length", std::to_string(length), "1 to 65535");
+      }
+      return add_regex("(?s:.){1," + std::to_string(length) + "}", SplitBehavior::kIsolated);
     }
     if (type == "WhitespaceSplit") return add_regex("\\s+", SplitBehavior::kRemoved);
     if (type == "BertPreTokenizer") {
@@ -216,10 +242,22 @@ class PretokenizerReader {
   }
 
   JsonPretokenizer result_;
-  bool is_spelled_ = false;
 };
 
 }  // namespace
+
+Expected<JsonPattern> read_pattern(const Json& object, std::string_view where) {
+  const Json* pattern = json_field(object, "pattern");
+  if (pattern == nullptr) return json_error(where, "\"pattern\" is missing");
+  if (pattern->is_string()) return JsonPattern(pattern->get<std::string>());
+  if (json_field(*pattern, "String") != nullptr) {
+    SLUICE_TRY(std::string text, json_string(*pattern, "String", where));
+    return JsonPattern(std::move(text));
+  }
+  SLUICE_TRY(const std::string text, json_string(*pattern, "Regex", where));
+  SLUICE_TRY(Regex regex, Regex::compile(text));
+  return JsonPattern(std::move(regex));
+}
 
 Expected<std::vector<NormalizerStep>> read_normalizer(const Json& section) {
   std::vector<NormalizerStep> steps;

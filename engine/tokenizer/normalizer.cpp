@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "engine/tokenizer/byte_level.h"
 #include "engine/tokenizer/utf8.h"
 
 namespace sluice {
@@ -17,6 +18,11 @@ void change_valid(std::string_view text, std::string& out, Change change) {
     position = skip_invalid_utf8(text, invalid);
     out += text.substr(invalid, position - invalid);
   }
+}
+
+bool is_ascii(std::string_view text) {
+  return std::all_of(
+      text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0x80; });
 }
 
 bool apply(const PrependStep& step, std::string_view text, Regex::Scanner&, std::string& out) {
@@ -35,6 +41,7 @@ bool apply(const ReplaceStep& step,
     return true;
   }
   const Regex& regex = std::get<Regex>(step.pattern);
+  if (step.spares_ascii && is_ascii(text)) return false;
   change_valid(text, out, [&](std::string_view part, std::string& result) {
     Regex::Range found;
     size_t position = 0;
@@ -45,6 +52,34 @@ bool apply(const ReplaceStep& step,
     }
     result += part.substr(position);
   });
+  return true;
+}
+
+bool apply(const SurroundStep& step,
+           std::string_view text,
+           Regex::Scanner& scanner,
+           std::string& out) {
+  if (is_ascii(text)) return false;
+  change_valid(text, out, [&](std::string_view part, std::string& result) {
+    Regex::Range found;
+    size_t position = 0;
+    while (position < part.size() && step.pattern.find(part, position, scanner, found)) {
+      result += part.substr(position, found.begin - position);
+      result += step.content;
+      result += part.substr(found.begin, found.end - found.begin);
+      result += step.content;
+      position = found.end;
+    }
+    result += part.substr(position);
+  });
+  return true;
+}
+
+bool apply(const SpellBytesStep& /*step*/,
+           std::string_view text,
+           Regex::Scanner&,
+           std::string& out) {
+  for (const char c : text) out += spell_byte(static_cast<uint8_t>(c));
   return true;
 }
 
@@ -72,17 +107,29 @@ bool apply(const StripStep& step, std::string_view text, Regex::Scanner&, std::s
   return text.size() != whole.size();
 }
 
+// Where the ASCII characters from `position` on end that are graphemes of their own and stay as
+// they are. What follows ASCII may belong to its last character's grapheme.
+size_t plain_end(const Charsmap& map, std::string_view text, size_t position) {
+  const auto is_ascii = [&](size_t i) { return static_cast<uint8_t>(text[i]) < 0x80; };
+  size_t end = position;
+  while (end < text.size() && is_ascii(end) && text[end] != '\r' && map.keeps(text[end])) ++end;
+  return end > position && end < text.size() && !is_ascii(end) ? end - 1 : end;
+}
+
 bool apply(const CharsmapStep& step,
            std::string_view text,
            Regex::Scanner& scanner,
            std::string& out) {
   static const Regex kGrapheme = Regex::grapheme();
+  out.reserve(text.size());
   change_valid(text, out, [&](std::string_view part, std::string& result) {
     if (!step.by_grapheme) return step.map.append_longest(part, result);
     Regex::Range found;
-    for (size_t position = 0;
-         position < part.size() && kGrapheme.find(part, position, scanner, found);
-         position = found.end) {
+    for (size_t position = 0; position < part.size(); position = found.end) {
+      const size_t end = plain_end(step.map, part, position);
+      result += part.substr(position, end - position);
+      position = end;
+      if (position == part.size() || !kGrapheme.find(part, position, scanner, found)) break;
       step.map.append_grapheme(part.substr(found.begin, found.end - found.begin), result);
     }
   });

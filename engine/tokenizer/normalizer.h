@@ -22,7 +22,17 @@ struct PrependStep {
 struct ReplaceStep {
   std::variant<Regex, std::string> pattern;  // a string is matched as it is
   std::string content;
+  bool spares_ascii = false;  // the pattern matches nothing in ASCII text
 };
+
+// `content` before and behind every match.
+struct SurroundStep {
+  Regex pattern;
+  std::string content;
+};
+
+// Bytes become their spelling (byte_level.h).
+struct SpellBytesStep {};
 
 struct UnicodeFormStep {
   UnicodeForm form = UnicodeForm::kNfc;
@@ -40,8 +50,14 @@ struct CharsmapStep {
   bool by_grapheme = false;  // as the `tokenizers` package does; otherwise SentencePiece's way
 };
 
-using NormalizerStep =
-    std::variant<PrependStep, ReplaceStep, UnicodeFormStep, LowercaseStep, StripStep, CharsmapStep>;
+using NormalizerStep = std::variant<PrependStep,
+                                    ReplaceStep,
+                                    SurroundStep,
+                                    SpellBytesStep,
+                                    UnicodeFormStep,
+                                    LowercaseStep,
+                                    StripStep,
+                                    CharsmapStep>;
 
 class Normalizer {
  public:

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/tokenizer/byte_level.h"
+#include "engine/tokenizer/utf8.h"
 
 namespace sluice {
 namespace {
@@ -104,15 +105,12 @@ void apply(const PrefixSpaceStage& /*stage*/, Scratch& scratch) {
 
 void apply(const MetaspaceStage& stage, Scratch& scratch) {
   const SplitStage at_replacement{stage.replacement, SplitBehavior::kMergedWithNext};
-  std::string text;
+  std::string replaced;
   for (size_t i = 0; i < scratch.coarse.size(); ++i) {
-    text.clear();
-    for (const char c : scratch.coarse[i]) {
-      if (c == ' ') {
-        text += stage.replacement;
-      } else {
-        text += c;
-      }
+    std::string_view text = scratch.coarse[i];
+    if (text.find(' ') != std::string_view::npos) {
+      replaced = replace_all(text, " ", stage.replacement);
+      text = replaced;
     }
     const bool prepends =
         stage.prepend == MetaspaceStage::Prepend::kAlways ||
@@ -159,7 +157,7 @@ void Pretokenizer::split(std::string_view text, bool at_start, Scratch& scratch)
     std::visit([&](const auto& kind) { apply(kind, scratch); }, stage);
     is_spelled |= std::holds_alternative<SpellBytesStage>(stage);
   }
-  if (is_spelled) unspell(scratch);
+  if (is_spelled && !stays_spelled_) unspell(scratch);
 }
 
 }  // namespace sluice

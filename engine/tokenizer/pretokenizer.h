@@ -43,7 +43,8 @@ struct MetaspaceStage {
   bool split = true;
 };
 
-// Bytes become their spelling (byte_level.h), for the sake of later stages; undone at the end.
+// Bytes become their spelling (byte_level.h), for the sake of later stages; undone at the end where
+// the model wants bytes.
 struct SpellBytesStage {};
 
 using PretokenizerStage =
@@ -51,7 +52,9 @@ using PretokenizerStage =
 
 class Pretokenizer {
  public:
-  explicit Pretokenizer(std::vector<PretokenizerStage> stages) : stages_(std::move(stages)) {}
+  // `stays_spelled`: what SpellBytesStage spelled is what the model gets.
+  explicit Pretokenizer(std::vector<PretokenizerStage> stages, bool stays_spelled = false)
+      : stages_(std::move(stages)), stays_spelled_(stays_spelled) {}
 
   // Working memory of split, reused from text to text by one thread. Pieces point into the text
   // that was split or into `arena`.
@@ -69,6 +72,7 @@ class Pretokenizer {
 
  private:
   std::vector<PretokenizerStage> stages_;
+  bool stays_spelled_;
 };
 
 }  // namespace sluice

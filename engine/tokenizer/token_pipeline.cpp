@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/tokenizer/byte_level.h"
 #include "engine/tokenizer/end_tokens.h"
 #include "engine/tokenizer/token_table.h"
 #include "engine/tokenizer/utf8.h"
@@ -17,7 +18,7 @@ class TokenPipeline final : public Tokenizer {
  public:
   explicit TokenPipeline(TokenizerParts parts)
       : parts_(std::move(parts)),
-        pretokenizer_(std::move(parts_.stages)),
+        pretokenizer_(std::move(parts_.stages), parts_.sees_spelling),
         names_(parts_.names.size()) {}
 
   // Fills the tables; call once, before anything else.
@@ -291,9 +292,14 @@ void TokenPipeline::encode_plain(std::string_view text, bool at_start, Job& job)
     }
     // A run of bytes that are no characters is one piece.
     position = skip_invalid_utf8(text, invalid);
-    if (position > invalid) {
-      parts_.model->encode_piece(text.substr(invalid, position - invalid), job.model, job.out);
+    if (position == invalid) continue;
+    std::string_view broken = text.substr(invalid, position - invalid);
+    if (parts_.sees_spelling) {
+      std::string spelled;
+      for (const char c : broken) spelled += spell_byte(static_cast<uint8_t>(c));
+      broken = job.pieces.arena.store(spelled);
     }
+    parts_.model->encode_piece(broken, job.model, job.out);
   }
 }
 

@@ -25,13 +25,15 @@ struct AddedToken {
 };
 
 struct TokenizerParts {
-  std::vector<std::string> names;  // by id, as files spell them; empty: no such token
-  std::vector<std::string> bytes;  // by id: what a token stands for
-  std::vector<bool> special;       // by id: hidden by skip_special_tokens
-  std::vector<AddedToken> added;   // found in text by name
+  std::vector<std::string> names;    // by id, as files spell them; empty: no such token
+  std::vector<std::string> bytes;    // by id: what a token stands for
+  std::vector<std::string> spelled;  // by id, only for models that ask: the bytes a name spells
+  std::vector<bool> special;         // by id: hidden by skip_special_tokens
+  std::vector<AddedToken> added;     // found in text by name
   Normalizer normalizer;
   std::vector<PretokenizerStage> stages;
-  // Made last, with views of the strings of `names` and `bytes`: the vectors may only be moved.
+  bool sees_spelling = false;  // the model's pieces are spelled bytes; the last stage spells them
+  // Made last, with views of their strings: the vectors may only be moved.
   std::unique_ptr<TokenModel> model;
   TokenId bos = kInvalidToken;
   TokenId eos = kInvalidToken;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace sluice {
 namespace {
@@ -11,6 +12,8 @@ namespace {
 constexpr std::string_view kSpaces =
     "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}"
     "\\x{3000}";
+
+constexpr std::string_view kHexDigits = "0-9A-Fa-f";  // Oniguruma's \\h
 
 struct LaterCharacters {
   std::string_view escape;
@@ -114,6 +117,22 @@ size_t escape_length(std::string_view pattern, size_t position) {
   return std::min<size_t>(2, pattern.size() - position);
 }
 
+// A set of Oniguruma's, which may hold sets and be the intersection of several, as something of
+// PCRE2's that matches one character.
+struct Set {
+  std::string members;              // of brackets
+  std::vector<std::string> others;  // each matches one more member
+
+  [[nodiscard]] std::string atom(bool negated = false) const {
+    if (others.empty()) return (negated ? "[^" : "[") + members + "]";
+    std::string any = "(?:";
+    if (!members.empty()) any += "[" + members + "]|";
+    for (const std::string& other : others) any += other + "|";
+    any.back() = ')';
+    return negated ? "(?:(?!" + any + ")(?s:.))" : any;
+  }
+};
+
 class Expansion {
  public:
   explicit Expansion(std::string_view pattern) : pattern_(pattern) {}
@@ -122,78 +141,127 @@ class Expansion {
     // Alone it would search a run of spaces that text follows once from each of them.
     if (pattern_ == "\\s+$")
       return std::string("(?<![" + std::string(kSpaces) + "])[" + std::string(kSpaces) + "]+$");
-    for (size_t i = 0; i < pattern_.size();) {
-      if (pattern_[i] == '\\') {
-        const std::string_view escape = pattern_.substr(i, escape_length(pattern_, i));
-        SLUICE_TRY_VOID(add_escape(escape));
-        i += escape.size();
-        continue;
+    while (at_ < pattern_.size()) {
+      if (pattern_[at_] == '\\') {
+        SLUICE_TRY(const std::string atom, read_escape());
+        out_ += atom;
+      } else if (pattern_[at_] == '[') {
+        SLUICE_TRY(const std::string atom, read_set(0));
+        out_ += atom;
+      } else if (pattern_.substr(at_).starts_with("(?m")) {
+        return refuse("(?m");
+      } else {
+        out_ += pattern_[at_++];
       }
-      SLUICE_TRY_VOID(add_plain(i));
-      ++i;
     }
     return std::move(out_);
   }
 
  private:
+  static constexpr int kMaxLevels = 16;
+
   [[nodiscard]] tl::unexpected<Error> refuse(const std::string& what) const {
     return make_error(ErrorCode::kUnsupported,
                       "regular expression \"" + std::string(pattern_.substr(0, 200)) +
                           "\": " + what + " is not supported");
   }
 
-  Expected<void> add_plain(size_t i) {
-    const char c = pattern_[i];
-    if (!in_brackets_) {
-      if (pattern_.substr(i).starts_with("(?m")) return refuse("(?m");
-      if (c == '[') {
-        in_brackets_ = true;
-        bracket_start_ = i + (pattern_.substr(i + 1).starts_with("^") ? 2 : 1);
-      }
-    } else if (c == '[') {
-      return refuse("a set inside a set");
-    } else if (c == '&' && pattern_.substr(i).starts_with("&&")) {
-      return refuse("an intersection of sets");
-    } else if (c == ']' && i > bracket_start_) {
-      in_brackets_ = false;
+  // The escape at at_, which moves behind it.
+  Expected<std::string_view> next_escape() {
+    const std::string_view escape = pattern_.substr(at_, escape_length(pattern_, at_));
+    for (const std::string_view unknown : {"\\R", "\\X", "\\K", "\\Q", "\\E", "\\C"}) {
+      if (escape == unknown) return refuse(std::string(escape));
     }
-    out_ += c;
-    return {};
+    at_ += escape.size();
+    return escape;
   }
 
-  Expected<void> add_escape(std::string_view escape) {
-    if (escape == "\\h" || escape == "\\H" || escape == "\\R" || escape == "\\X" ||
-        escape == "\\K" || escape == "\\Q" || escape == "\\E" || escape == "\\C") {
-      return refuse(std::string(escape));
-    }
-    if (escape.starts_with("\\u")) {
-      out_ += "\\x{" + std::string(escape.substr(2)) + "}";
-    } else if (!is_class(escape)) {
-      out_ += escape;
-    } else {
-      add_class(escape);
-    }
-    return {};
-  }
-
-  void add_class(std::string_view escape) {
+  // Outside of brackets.
+  Expected<std::string> read_escape() {
+    SLUICE_TRY(const std::string_view escape, next_escape());
+    if (escape == "\\h") return "[" + std::string(kHexDigits) + "]";
+    if (escape == "\\H") return "[^" + std::string(kHexDigits) + "]";
+    if (escape.starts_with("\\u")) return "\\x{" + std::string(escape.substr(2)) + "}";
+    if (!is_class(escape)) return std::string(escape);
     const std::string positive = positive_of(escape);
-    if (!in_brackets_) {
-      out_ += positive.empty() ? "[" : "[^";
-      append_members(positive.empty() ? escape : positive, out_);
-      out_ += ']';
-    } else if (positive.empty()) {
-      append_members(escape, out_);
+    std::string atom = positive.empty() ? "[" : "[^";
+    append_members(positive.empty() ? escape : positive, atom);
+    return atom + ']';
+  }
+
+  Expected<void> add_escape_to(Set& set) {
+    SLUICE_TRY(const std::string_view escape, next_escape());
+    if (escape == "\\h") {
+      set.members += kHexDigits;
+    } else if (escape == "\\H") {
+      set.others.push_back("[^" + std::string(kHexDigits) + "]");
+    } else if (escape.starts_with("\\u")) {
+      set.members += "\\x{" + std::string(escape.substr(2)) + "}";
+    } else if (is_class(escape) && positive_of(escape).empty()) {
+      append_members(escape, set.members);
     } else {
-      // A set cannot hold the complement of another; PCRE2's own is it but for new characters.
-      out_ += escape;
+      // Brackets cannot hold the complement of others; PCRE2's own is it but for new characters.
+      set.members += escape;
     }
+    return {};
+  }
+
+  // What stands in the brackets that open at at_.
+  Expected<Set> read_members(int level, bool& negated) {
+    if (level > kMaxLevels) return refuse("so deep a set");
+    ++at_;
+    negated = at_ < pattern_.size() && pattern_[at_] == '^';
+    if (negated) ++at_;
+    const size_t start = at_;  // a ] here is a member
+    std::vector<Set> operands(1);
+    while (true) {
+      if (at_ >= pattern_.size()) return refuse("a set without an end");
+      Set& set = operands.back();
+      const char c = pattern_[at_];
+      const std::string_view rest = pattern_.substr(at_);
+      if (c == ']' && at_ > start) break;
+      if (c == '\\') {
+        SLUICE_TRY_VOID(add_escape_to(set));
+      } else if (rest.starts_with("[:")) {
+        return refuse("a POSIX class");
+      } else if (c == '[') {
+        bool inner_negated = false;
+        SLUICE_TRY(const Set inner, read_members(level + 1, inner_negated));
+        if (inner_negated) {
+          set.others.push_back(inner.atom(true));
+        } else {
+          set.members += inner.members;
+          set.others.insert(set.others.end(), inner.others.begin(), inner.others.end());
+        }
+      } else if (rest.starts_with("&&")) {
+        operands.emplace_back();
+        at_ += 2;
+      } else {
+        set.members += c;
+        ++at_;
+      }
+    }
+    ++at_;
+    if (operands.size() == 1) return std::move(operands.front());
+    Set both;
+    std::string& atom = both.others.emplace_back("(?:");
+    for (const Set& operand : operands) {
+      if (operand.members.empty() && operand.others.empty()) return refuse("an empty set");
+      const bool is_last = &operand == &operands.back();
+      atom += is_last ? operand.atom() + ")" : "(?=" + operand.atom() + ")";
+    }
+    return both;
+  }
+
+  Expected<std::string> read_set(int level) {
+    bool negated = false;
+    SLUICE_TRY(const Set set, read_members(level, negated));
+    return set.atom(negated);
   }
 
   std::string_view pattern_;
+  size_t at_ = 0;
   std::string out_;
-  bool in_brackets_ = false;
-  size_t bracket_start_ = 0;  // a ] before it is a member
 };
 
 }  // namespace

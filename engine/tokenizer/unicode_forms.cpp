@@ -177,6 +177,18 @@ void compose(std::vector<Symbol>& symbols) {
   symbols.resize(kept);
 }
 
+bool is_ascii(char c) { return static_cast<uint8_t>(c) < 0x80; }
+
+size_t find_ascii(std::string_view text, size_t position) {
+  while (position < text.size() && !is_ascii(text[position])) ++position;
+  return position;
+}
+
+size_t find_other(std::string_view text, size_t position) {
+  while (position < text.size() && is_ascii(text[position])) ++position;
+  return position;
+}
+
 }  // namespace
 
 bool is_surely_in_form(std::string_view text, UnicodeForm form) {
@@ -188,16 +200,36 @@ bool is_surely_in_form(std::string_view text, UnicodeForm form) {
 
 void append_unicode_form(std::string_view text, UnicodeForm form, std::string& out) {
   std::vector<Symbol> symbols;
-  symbols.reserve(text.size());
-  decompose(text, form, symbols);
-  sort_marks(symbols);
-  if (is_composing(form)) compose(symbols);
-  for (const Symbol& symbol : symbols) append_utf8(symbol.code, out);
+  out.reserve(out.size() + text.size());
+  for (size_t position = 0; position < text.size();) {
+    // ASCII is itself, and nothing composes with it from the left: what other characters become
+    // depends on one ASCII character before them and on none behind them.
+    const size_t ascii_end = find_other(text, position);
+    if (ascii_end == text.size()) {
+      out += text.substr(position);
+      return;
+    }
+    const size_t begin = ascii_end > position ? ascii_end - 1 : ascii_end;
+    const size_t end = find_ascii(text, ascii_end);
+    out += text.substr(position, begin - position);
+    symbols.clear();
+    decompose(text.substr(begin, end - begin), form, symbols);
+    sort_marks(symbols);
+    if (is_composing(form)) compose(symbols);
+    for (const Symbol& symbol : symbols) append_utf8(symbol.code, out);
+    position = end;
+  }
 }
 
 void append_lowercase(std::string_view text, std::string& out) {
   static const Mapping kMapping(kLowercase);
+  out.reserve(out.size() + text.size());
   for (size_t position = 0; position < text.size();) {
+    if (is_ascii(text[position])) {
+      const char c = text[position++];
+      out += c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c;
+      continue;
+    }
     const size_t length = next_utf8_part(text, position).length;
     const uint32_t code = decode_utf8(text.substr(position, length));
     if (!kMapping.visit(code, [&](uint32_t lower) { append_utf8(lower, out); })) {

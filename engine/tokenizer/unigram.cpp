@@ -12,15 +12,12 @@ namespace {
 constexpr size_t kMaxPieceBytes = size_t{1} << 30;
 
 size_t character_length(std::string_view text, size_t position) {
+  if (static_cast<uint8_t>(text[position]) < 0x80) return 1;
   const Utf8Part part = next_utf8_part(text, position);
   return part.kind == Utf8Kind::kCharacter ? part.length : 1;
 }
 
 }  // namespace
-
-void Unigram::add_token(std::string_view name, TokenId token, double score) {
-  names_.at(name) = {score, token};
-}
 
 void Unigram::append_unknown(std::string_view run, std::vector<TokenId>& out) const {
   const bool has_bytes = std::all_of(run.begin(), run.end(), [&](char c) {
@@ -38,26 +35,28 @@ void Unigram::segment(std::string_view piece,
                       std::vector<TokenId>& out) const {
   auto& best = scratch.nodes;
   best.assign(piece.size() + 1, ModelScratch::Node{});
-  const auto offer = [&](size_t begin, size_t end, TokenId token, double score) {
-    ModelScratch::Node& node = best[end];
-    const double total = best[begin].score + score;
-    if (node.reached && total <= node.score) return;
-    node = {total, static_cast<uint32_t>(begin), token, true};
-  };
   for (size_t begin = 0; begin < piece.size();) {
+    const double base = best[begin].score;
+    const auto offer = [&](size_t end, TokenId token, double score) {
+      ModelScratch::Node& node = best[end];
+      const double total = base + score;
+      if (!node.reached || total > node.score) {
+        node = {total, static_cast<uint32_t>(begin), token, true};
+      }
+    };
     const size_t length = character_length(piece, begin);
     bool has_single = false;
-    uint64_t node = names_.kRoot;
+    uint32_t node = names_.kRoot;
     for (size_t end = begin; end < piece.size();) {
       node = names_.child(node, piece[end]);
       if (node == names_.kAbsent) break;
       ++end;
-      const Entry& entry = names_.value(node);
-      if (entry.token == kInvalidToken) continue;
-      offer(begin, end, entry.token, entry.score);
+      const Entry* entry = names_.value(node);
+      if (entry == nullptr) continue;
+      offer(end, entry->token, entry->score);
       has_single |= end - begin == length;
     }
-    if (!has_single) offer(begin, begin + length, kInvalidToken, options_.unknown_score);
+    if (!has_single) offer(begin + length, kInvalidToken, options_.unknown_score);
     begin += length;
   }
   // From the end: the segments in reverse, each as the position where it begins.

@@ -5,10 +5,11 @@
 
 #include <array>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/core/types.h"
-#include "engine/tokenizer/byte_trie.h"
+#include "engine/tokenizer/packed_trie.h"
 #include "engine/tokenizer/token_model.h"
 
 namespace sluice {
@@ -22,8 +23,13 @@ class Unigram final : public TokenModel {
 
   explicit Unigram(const Options& options) : options_(options) { byte_tokens_.fill(kInvalidToken); }
 
-  // `name` is not empty and not known yet.
-  void add_token(std::string_view name, TokenId token, double score);
+  // `name` is not empty, not known yet, and stays until `build`.
+  void add_token(std::string_view name, TokenId token, double score) {
+    added_.push_back({name, {score, token}});
+  }
+
+  // Call once, behind the last token.
+  void build() { names_.build(std::exchange(added_, {})); }
 
   void set_byte_token(uint8_t byte, TokenId token) { byte_tokens_[byte] = token; }
 
@@ -46,7 +52,8 @@ class Unigram final : public TokenModel {
   Options options_;
   bool fuse_unknown_ = true;
   std::array<TokenId, 256> byte_tokens_{};
-  ByteTrie<Entry> names_{1024};
+  std::vector<std::pair<std::string_view, Entry>> added_;
+  PackedTrie<Entry> names_;
 };
 
 }  // namespace sluice

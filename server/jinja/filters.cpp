@@ -266,8 +266,9 @@ Result round(Runtime& runtime, const Value& self, const CallArgs& args) {
     return Value(std::strtod(buffer.data(), nullptr));
   }
   const double scale = std::pow(10.0, static_cast<double>(precision));
-  if (method == "ceil") return Value(std::ceil(self.as_double() * scale) / scale);
-  if (method == "floor") return Value(std::floor(self.as_double() * scale) / scale);
+  // Python's ceil and floor are integers, which have no negative zero.
+  if (method == "ceil") return Value((std::ceil(self.as_double() * scale) + 0.0) / scale);
+  if (method == "floor") return Value((std::floor(self.as_double() * scale) + 0.0) / scale);
   return runtime.fail("method must be common, ceil or floor");
 }
 
@@ -303,40 +304,39 @@ Result attr(Runtime& runtime, const Value& self, const CallArgs& args) {
   return get_attribute(runtime, self, bound[0].view());
 }
 
-struct Entry {
-  std::string_view name;
-  NativeFunction function;
-};
-
 constexpr std::array kFilters = {
-    Entry{"tojson", tojson},
-    Entry{"from_json", from_json},
-    Entry{"upper", cased<CaseMap::kUpper>},
-    Entry{"lower", cased<CaseMap::kLower>},
-    Entry{"capitalize", cased<CaseMap::kCapitalize>},
-    Entry{"trim", trim},
-    Entry{"string", string},
-    Entry{"safe", safe},
-    Entry{"escape", escape},
-    Entry{"e", escape},
-    Entry{"replace", replace},
-    Entry{"indent", indent},
-    Entry{"int", to_int},
-    Entry{"float", to_float},
-    Entry{"abs", absolute},
-    Entry{"round", round},
-    Entry{"default", default_value},
-    Entry{"d", default_value},
-    Entry{"format", format},
-    Entry{"attr", attr},
+    FilterEntry{"tojson", tojson},
+    FilterEntry{"from_json", from_json},
+    FilterEntry{"upper", cased<CaseMap::kUpper>},
+    FilterEntry{"lower", cased<CaseMap::kLower>},
+    FilterEntry{"capitalize", cased<CaseMap::kCapitalize>},
+    FilterEntry{"trim", trim},
+    FilterEntry{"string", string},
+    FilterEntry{"safe", safe},
+    FilterEntry{"escape", escape},
+    FilterEntry{"e", escape},
+    FilterEntry{"replace", replace},
+    FilterEntry{"indent", indent},
+    FilterEntry{"int", to_int},
+    FilterEntry{"float", to_float},
+    FilterEntry{"abs", absolute},
+    FilterEntry{"round", round},
+    FilterEntry{"default", default_value},
+    FilterEntry{"d", default_value},
+    FilterEntry{"format", format},
+    FilterEntry{"attr", attr},
 };
 
 }  // namespace
 
-NativeFunction find_filter(std::string_view name) {
+NativeFunction find_entry(std::span<const FilterEntry> table, std::string_view name) {
   const auto found = std::find_if(
-      kFilters.begin(), kFilters.end(), [&](const Entry& entry) { return entry.name == name; });
-  if (found != kFilters.end()) return found->function;
+      table.begin(), table.end(), [&](const FilterEntry& entry) { return entry.name == name; });
+  return found == table.end() ? nullptr : found->function;
+}
+
+NativeFunction find_filter(std::string_view name) {
+  if (const NativeFunction found = find_entry(kFilters, name)) return found;
   const NativeFunction text_filter = find_text_filter(name);
   return text_filter != nullptr ? text_filter : find_sequence_filter(name);
 }

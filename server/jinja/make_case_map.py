@@ -42,11 +42,18 @@ def table(name, mapping):
     return f"constexpr std::array<Run, {len(cells)}> {name} = {{{{\n{fill(cells)}\n}}}};\n"
 
 
+def lower_all(text):
+    return "".join(char.lower() for char in text)
+
+
 def expansions(name, mapping):
     cells = []
     for code in range(0x110000):
         mapped = mapping(chr(code))
-        if len(mapped) > 1:
+        upper = chr(code).upper()
+        # What folds to several characters mostly folds to its upper case in lower case.
+        is_regular = mapping == str.casefold and len(upper) > 1 and mapped == lower_all(upper)
+        if not is_regular and (len(mapped) > 1 or mapping == str.casefold and len(upper) > 1):
             points = ", ".join(f"0x{ord(c):X}" for c in mapped)
             cells.append(f"{{0x{code:X}, {{{points}}}}}")
     return f"constexpr std::array<Expansion, {len(cells)}> {name} = {{{{\n{fill(cells)}\n}}}};\n"
@@ -87,27 +94,48 @@ struct Expansion {{
 // clang-format off
 {tables}// clang-format on
 
+template <size_t N>
+const Expansion* find_expansion(const std::array<Expansion, N>& expansions, char32_t value) {{
+  const auto found = std::lower_bound(
+      expansions.begin(), expansions.end(), value, [](const Expansion& e, char32_t v) {{
+        return e.from < v;
+      }});
+  return found != expansions.end() && found->from == value ? &*found : nullptr;
+}}
+
+template <size_t N>
+char32_t map_one(const std::array<Run, N>& runs, char32_t value) {{
+  const auto run = std::lower_bound(
+      runs.begin(), runs.end(), value, [](const Run& r, char32_t v) {{ return r.last < v; }});
+  const bool mapped =
+      run != runs.end() && value >= run->first && (value - run->first) % run->stride == 0;
+  return mapped ? static_cast<char32_t>(static_cast<int32_t>(value) + run->delta) : value;
+}}
+
 template <size_t N, size_t M>
 void map(const std::array<Run, N>& runs,
          const std::array<Expansion, M>& expansions,
          char32_t value,
          std::string& out) {{
-  const auto expansion = std::lower_bound(
-      expansions.begin(), expansions.end(), value, [](const Expansion& e, char32_t v) {{
-        return e.from < v;
-      }});
-  if (expansion != expansions.end() && expansion->from == value) {{
+  if (const Expansion* expansion = find_expansion(expansions, value)) {{
     for (const char32_t c : expansion->to) {{
       if (c != 0) append_utf8(out, c);
     }}
     return;
   }}
-  const auto run = std::lower_bound(
-      runs.begin(), runs.end(), value, [](const Run& r, char32_t v) {{ return r.last < v; }});
-  const bool mapped =
-      run != runs.end() && value >= run->first && (value - run->first) % run->stride == 0;
-  append_utf8(out,
-              mapped ? static_cast<char32_t>(static_cast<int32_t>(value) + run->delta) : value);
+  append_utf8(out, map_one(runs, value));
+}}
+
+// What the table of exceptions does not say: several characters fold to the lower case of the
+// upper case.
+void fold(char32_t value, std::string& out) {{
+  const Expansion* upper = find_expansion(kUpperLong, value);
+  if (upper == nullptr || find_expansion(kFoldLong, value) != nullptr) {{
+    return map(kFold, kFoldLong, value, out);
+  }}
+  for (const char32_t c : upper->to) {{
+    if (c != 0) append_utf8(out, map_one(kLower, c));
+  }}
 }}
 
 }}  // namespace
@@ -121,7 +149,7 @@ void append_case(std::string& out, char32_t value, LetterCase to) {{
     case LetterCase::kTitle:
       return map(kTitle, kTitleLong, value, out);
     case LetterCase::kFold:
-      return map(kFold, kFoldLong, value, out);
+      return fold(value, out);
   }}
 }}
 

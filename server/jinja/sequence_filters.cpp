@@ -393,43 +393,34 @@ Result select(Runtime& runtime, const Value& self, const CallArgs& args) {
   return runtime.sequence(std::move(kept), SequenceKind::kGenerator, origin_of(self));
 }
 
-struct Entry {
-  std::string_view name;
-  NativeFunction function;
-};
-
 constexpr std::array kFilters = {
-    Entry{"length", count},
-    Entry{"count", count},
-    Entry{"list", list},
-    Entry{"first", end_item<false>},
-    Entry{"last", end_item<true>},
-    Entry{"join", join},
-    Entry{"items", items},
-    Entry{"dictsort", dictsort},
-    Entry{"sort", sort},
-    Entry{"unique", unique},
-    Entry{"min", extreme<false>},
-    Entry{"max", extreme<true>},
-    Entry{"sum", sum},
-    Entry{"groupby", groupby},
-    Entry{"reverse", reverse},
-    Entry{"random", random},
-    Entry{"batch", batch},
-    Entry{"slice", slice},
-    Entry{"map", map},
-    Entry{"select", select<false, true>},
-    Entry{"reject", select<false, false>},
-    Entry{"selectattr", select<true, true>},
-    Entry{"rejectattr", select<true, false>},
+    FilterEntry{"length", count},
+    FilterEntry{"count", count},
+    FilterEntry{"list", list},
+    FilterEntry{"first", end_item<false>},
+    FilterEntry{"last", end_item<true>},
+    FilterEntry{"join", join},
+    FilterEntry{"items", items},
+    FilterEntry{"dictsort", dictsort},
+    FilterEntry{"sort", sort},
+    FilterEntry{"unique", unique},
+    FilterEntry{"min", extreme<false>},
+    FilterEntry{"max", extreme<true>},
+    FilterEntry{"sum", sum},
+    FilterEntry{"groupby", groupby},
+    FilterEntry{"reverse", reverse},
+    FilterEntry{"random", random},
+    FilterEntry{"batch", batch},
+    FilterEntry{"slice", slice},
+    FilterEntry{"map", map},
+    FilterEntry{"select", select<false, true>},
+    FilterEntry{"reject", select<false, false>},
+    FilterEntry{"selectattr", select<true, true>},
+    FilterEntry{"rejectattr", select<true, false>},
 };
 
 }  // namespace
 
-NativeFunction find_sequence_filter(std::string_view name) {
-  const auto found = std::find_if(
-      kFilters.begin(), kFilters.end(), [&](const Entry& entry) { return entry.name == name; });
-  return found == kFilters.end() ? nullptr : found->function;
-}
+NativeFunction find_sequence_filter(std::string_view name) { return find_entry(kFilters, name); }
 
 }  // namespace sluice::jinja

@@ -212,31 +212,22 @@ Result xml_attributes(Runtime& runtime, const Value& self, const CallArgs& args)
   return out.finish();
 }
 
-struct Entry {
-  std::string_view name;
-  NativeFunction function;
-};
-
 constexpr std::array kFilters = {
-    Entry{"title", title},
-    Entry{"wordcount", wordcount},
-    Entry{"center", center},
-    Entry{"truncate", truncate},
-    Entry{"forceescape", force_escape},
-    Entry{"urlencode", urlencode},
-    Entry{"filesizeformat", file_size},
-    Entry{"xmlattr", xml_attributes},
-    Entry{"wordwrap", word_wrap},
-    Entry{"striptags", strip_tags},
-    Entry{"pprint", pretty_print},
+    FilterEntry{"title", title},
+    FilterEntry{"wordcount", wordcount},
+    FilterEntry{"center", center},
+    FilterEntry{"truncate", truncate},
+    FilterEntry{"forceescape", force_escape},
+    FilterEntry{"urlencode", urlencode},
+    FilterEntry{"filesizeformat", file_size},
+    FilterEntry{"xmlattr", xml_attributes},
+    FilterEntry{"wordwrap", word_wrap},
+    FilterEntry{"striptags", strip_tags},
+    FilterEntry{"pprint", pretty_print},
 };
 
 }  // namespace
 
-NativeFunction find_text_filter(std::string_view name) {
-  const auto found = std::find_if(
-      kFilters.begin(), kFilters.end(), [&](const Entry& entry) { return entry.name == name; });
-  return found == kFilters.end() ? nullptr : found->function;
-}
+NativeFunction find_text_filter(std::string_view name) { return find_entry(kFilters, name); }
 
 }  // namespace sluice::jinja

@@ -171,6 +171,75 @@ TEST(ChatTemplate, StopsWhatGrowsTooLarge) {
             ErrorCode::kResourceExhausted);
 }
 
+// Arguments that ask filters and methods for gigabytes, or for endless work.
+TEST(ChatTemplate, HostileArgumentsEndWithinTheCaps) {
+  const char* sources[] = {
+      "{{ 'a' | center(10**9) }}",
+      "{{ 'a'.center(10**9) }}",
+      "{{ 'a'.ljust(10**9) }}",
+      "{{ 'a'.rjust(10**9, 'b') }}",
+      "{{ 'a'.zfill(10**9) }}",
+      "{{ 'a\tb'.expandtabs(10**9) }}",
+      "{{ 'a\nb' | indent(10**9) }}",
+      "{{ 'a\nb' | indent('x' * 10**6, true) | indent('y' * 10**6) | indent('z' * 10**9) }}",
+      "{{ '%1000000000d' % 1 }}",
+      "{{ '%.1000000000f' % 1.5 }}",
+      "{{ '%*d' % (10**9, 1) }}",
+      "{{ '%1000000000s' | format('x') }}",
+      "{{ '{:1000000000}'.format(1) }}",
+      "{{ '{:.1000000000f}'.format(1.5) }}",
+      "{{ '{:{}}'.format('x', 10**9) }}",
+      "{{ range(10**9) | list }}",
+      "{{ range(10**9) | join }}",
+      "{{ range(0, -10**9, -1) | sum }}",
+      "{{ [1] * 10**9 }}",
+      "{{ (1,) * 10**9 }}",
+      "{{ ('ab' * 10**6).replace('', 'c' * 10**6) }}",
+      "{{ ('ab' * 10**6) | replace('a', 'c' * 10**6) }}",
+      "{{ (range(10**5) | list) | join('x' * 10**6) }}",
+      "{{ ('x' * 10**6).join(range(10**5) | map('string')) }}",
+      "{{ ['a'] | batch(10**9, 'b') | list }}",
+      "{{ ['a'] | slice(10**9, 'b') | list }}",
+      "{{ ('a ' * 10**7) | wordwrap(1, true, 'x' * 10**6) }}",
+      "{{ ('a' * 10**7) | wordwrap(1, true, 'x' * 1000) }}",
+      "{{ ('&' * 10**8) | e }}",
+      "{{ ('\n' * 10**8) | urlencode }}",
+      "{{ ('<a>' * 10**7) | striptags * 10**3 }}",
+      "{{ ('a' * 10**9) | truncate(10) }}",
+      "{{ ('a,' * 10**8).split(',') }}",
+      "{{ ('a\n' * 10**8).splitlines() }}",
+      "{{ ('a' * 10**8) | list }}",
+      "{{ ('a' * 10**8) | tojson | tojson | tojson }}",
+      "{{ {'a': 'x' * 10**6} | tojson(indent=10**9) }}",
+      "{{ [[[1]]] | tojson(indent=10**8) }}",
+      "{{ ([[1] * 1000] * 1000 * 1000) | pprint }}",
+      "{{ ([1] * 10**6) | map('string') | map('center', 10**4) | join }}",
+      "{{ 10 ** (10 ** 9) }}",
+      "{{ 2 ** 100000 }}",
+      "{% set ns = namespace(l=[1]) %}{% for i in range(64) %}{% set ns.l = ns.l + ns.l %}{% "
+      "endfor %}",
+      "{% set ns = namespace(l=[]) %}{% set ns.l = [ns] %}{{ ns.l | tojson }}",
+      "{% set l = [] %}{% for i in range(10**9) %}{{ l.append(l) }}{% endfor %}",
+      "{% set l = [] %}{% set _ = l.append(l) %}{{ l | tojson }}",
+      "{% set l = [] %}{% set _ = l.append(l) %}{{ l | pprint }}{{ l == [l] }}",
+      "{% macro f(n) %}{{ f(n) ~ f(n) }}{% endmacro %}{{ f(1) }}",
+      "{% macro f(n) %}{{ caller() }}{% call f(n) %}{{ caller() }}{% endcall %}{% endmacro %}"
+      "{% call f(1) %}x{% endcall %}",
+      "{% for a in range(10**5) %}{% for b in range(10**5) %}{% endfor %}{% endfor %}",
+      "{{ (range(10**5) | list) | sort(attribute='x') | groupby('y') | list * 10**6 }}",
+      "{{ ((range(99999) | list) * 50) | unique | list }}",
+      "{% for i in range(10**5) %}{{ range(10**5) | sum }}{% endfor %}",
+      "{{ ('ab' * 10**7).count('ab' * 10**6 ~ 'c') ~ 'x' * 10**9 }}",
+      "{{ strftime_now('%Y' * 10**8) }}",
+      "{{ ('[' * 10**6) | from_json }}",
+  };
+  for (const char* source : sources) {
+    const auto code = error_of(source);
+    EXPECT_TRUE(code == ErrorCode::kResourceExhausted || code == ErrorCode::kInvalidArgument)
+        << source;
+  }
+}
+
 TEST(ChatTemplate, FreedValuesDoNotCountAgainstMemory) {
   const auto result =
       render("{% for i in range(2000) %}{% set s = ('x' * 100) * 1000 %}{% endfor %}ok",
