@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Long prompts beside streams that decode: how much each side slows the other down.
+"""A long prompt beside streams that decode: how much each side slows the other down.
 
-usage: bench/mixed.py --model FILE [--sluice build/sluice] [--streams 8] [--long 4096] [--rounds 3]
+usage: bench/mixed.py --model FILE [--sluice build/sluice] [--streams 8] [--tokens 1500]
+                      [--long 4096] [--rounds 3]
 
-A round: streams alone, long prompts alone, both at once. Ratios are of the same round: p99 of the
-time between tokens (mixed over alone), median time to the first token of a long prompt (the same).
+A round: streams alone, a long prompt alone, both at once. Ratios are of the same round: p99 of the
+time between tokens over the whole of the streams (mixed over alone), time to the first token of the
+long prompt (the same).
 """
 import argparse
 import json
@@ -16,8 +18,6 @@ import time
 
 from served import Server
 
-LONG_PROMPTS = 3  # one after the other
-
 
 def start(args, url, path, seed, words):
     return subprocess.Popen(
@@ -26,15 +26,15 @@ def start(args, url, path, seed, words):
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def streams(args, url, path, seed, tokens):
+def streams(args, url, path, seed):
     return start(args, url, path, seed,
                  ["--num-prompts", str(args.streams), "--random-input-len", "32",
-                  "--random-output-len", str(tokens), "--max-concurrency", str(args.streams)])
+                  "--random-output-len", str(args.tokens), "--max-concurrency", str(args.streams)])
 
 
-def long_prompts(args, url, path, seed):
+def long_prompt(args, url, path, seed):
     return start(args, url, path, seed,
-                 ["--num-prompts", str(LONG_PROMPTS), "--random-input-len", str(args.long),
+                 ["--num-prompts", "1", "--random-input-len", str(args.long),
                   "--random-output-len", "1", "--max-concurrency", "1"])
 
 
@@ -47,15 +47,13 @@ def result(process, path):
 
 def play_round(args, url, seed, folder):
     path, other = f"{folder}/streams.json", f"{folder}/long.json"
-    decode = result(streams(args, url, path, seed, 256), path)
-    alone = result(long_prompts(args, url, other, seed), other)
-    seconds = 3 * LONG_PROMPTS * alone["median_ttft_ms"] / 1e3
-    # Streams that outlast the prompts, even where these take four times as long.
-    process = streams(args, url, path, seed + 1, int(256 + seconds * 1e3 / decode["median_itl_ms"]))
+    decode = result(streams(args, url, path, seed), path)
+    alone = result(long_prompt(args, url, other, seed), other)
+    process = streams(args, url, path, seed + 1)
     time.sleep(1)
-    mixed = result(long_prompts(args, url, other, seed + 1), other)
+    mixed = result(long_prompt(args, url, other, seed + 1), other)
     if process.poll() is not None:
-        raise SystemExit("the streams ended before the prompts: more of them, or shorter prompts")
+        raise SystemExit("the streams ended before the prompt: longer ones, or a shorter prompt")
     return {"time between tokens, p99": result(process, path)["p99_itl_ms"] / decode["p99_itl_ms"],
             "time to first token": mixed["median_ttft_ms"] / alone["median_ttft_ms"]}
 
@@ -66,6 +64,7 @@ def main():
     parser.add_argument("--model", required=True)
     parser.add_argument("--sluice", default="build/sluice")
     parser.add_argument("--streams", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=1500, help="of each stream")
     parser.add_argument("--long", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()

@@ -10,9 +10,9 @@ namespace sluice {
 namespace {
 
 // Terms are scaled to be of order one in a usual step.
-constexpr std::array<double, 4> kScale = {1.0, 1.0 / 256, 1.0 / 16, 1.0 / 65536};
+constexpr std::array<double, 5> kScale = {1.0, 1.0 / 256, 1.0 / 16, 1.0 / 65536, 1.0 / 65536};
 // Before anything is measured: 1 ms a step, 0.25 ms a prompt token, 0.5 ms a decode.
-constexpr std::array<double, 4> kPrior = {1.0, 64.0, 8.0, 0.0};
+constexpr std::array<double, 5> kPrior = {1.0, 64.0, 8.0, 0.0, 0.0};
 constexpr double kPriorWeight = 0.05;  // of one observation
 constexpr double kDecay = 0.98;
 constexpr double kMaxSlowdown = 4;        // of the prediction: a longer step counts as this long
@@ -35,7 +35,8 @@ CostModel::Terms CostModel::terms_of(const StepShape& shape) {
   return {kScale[0],
           kScale[1] * static_cast<double>(shape.num_prefill_tokens),
           kScale[2] * static_cast<double>(shape.num_decode_tokens),
-          kScale[3] * static_cast<double>(shape.num_attention_pairs)};
+          kScale[3] * static_cast<double>(shape.num_prefill_pairs),
+          kScale[4] * static_cast<double>(shape.num_decode_pairs)};
 }
 
 double CostModel::predict_ms(const StepShape& shape) const {

@@ -16,10 +16,13 @@ namespace {
 // A prompt chunk that is always granted when tokens are left, whatever the milliseconds say: alone,
 // and beside decodes.
 constexpr int32_t kMinChunkTokens = 16;
-constexpr int32_t kMinChunkBesideDecodes = 4;
+constexpr int32_t kMinChunkBesideDecodes = 7;
 // How much longer a step of decodes may take for the sake of prompts. Half of the time goes to
 // these then, so that neither waits more than about twice as long as alone.
-constexpr double kMaxDecodeStretch = 1.9;
+constexpr double kMaxDecodeStretch = 2.1;
+// One step in so many has decodes alone, or what they take could not be told apart from what the
+// prompts beside them take.
+constexpr uint64_t kStepsPerProbe = 16;
 
 }  // namespace
 
@@ -201,9 +204,10 @@ void Scheduler::Impl::schedule_decodes() {
     if (!e.schedulable() || !e.decodes()) continue;
     if (take_blocks(i, 1) == 1) record(e, 1, /*decode=*/true);
   }
-  target_ms = options.step_target_ms;
-  if (target_ms > 0 && shape.num_decode_tokens > 0) {
-    target_ms = std::min(target_ms, kMaxDecodeStretch * cost.predict_ms(shape));
+  target_ms = options.step_target_ms > 0 ? options.step_target_ms : kNoTarget;
+  if (target_ms < kNoTarget && shape.num_decode_tokens > 0) {
+    const bool probes = output.step_id % kStepsPerProbe == 0;
+    target_ms = probes ? 0 : std::min(target_ms, kMaxDecodeStretch * cost.predict_ms(shape));
   }
 }
 
@@ -213,7 +217,8 @@ int32_t Scheduler::Impl::prefill_limit(const Entry& e, int32_t start, int32_t nu
   if (options.long_prefill_token_threshold > 0) {
     limit = std::min(limit, options.long_prefill_token_threshold);
   }
-  if (target_ms <= 0 || limit == 0) return limit;
+  if (target_ms == kNoTarget || limit == 0) return limit;
+  if (target_ms == 0) return 0;
   const int32_t affordable = cost.max_prefill_tokens(shape, start, target_ms);
   if (affordable >= limit) return limit;
   const int32_t least = shape.num_decode_tokens > 0 ? kMinChunkBesideDecodes : kMinChunkTokens;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -112,8 +113,10 @@ struct Scheduler::Impl {
 
   Outlook outlook;
   SchedulerOutput output;
-  StepShape shape;       // of `output`
-  double target_ms = 0;  // of this step, once its decodes are known; <= 0: none
+  StepShape shape;  // of `output`
+  // Of this step, once its decodes are known; 0: it is for them alone.
+  static constexpr double kNoTarget = std::numeric_limits<double>::infinity();
+  double target_ms = kNoTarget;
   int64_t now_ms = INT64_MIN;
   uint64_t num_arrivals = 0;
   int64_t num_tokens_in_flight = 0;

@@ -12,7 +12,8 @@ namespace {
 double truth(const StepShape& shape) {
   return 2 + 0.08 * static_cast<double>(shape.num_prefill_tokens) +
          0.6 * static_cast<double>(shape.num_decode_tokens) +
-         2e-5 * static_cast<double>(shape.num_attention_pairs);
+         2e-5 * static_cast<double>(shape.num_prefill_pairs) +
+         6e-5 * static_cast<double>(shape.num_decode_pairs);
 }
 
 StepShape random_shape(std::mt19937_64& random) {
