@@ -16,10 +16,10 @@ namespace {
 // A prompt chunk that is always granted when tokens are left, whatever the milliseconds say: alone,
 // and beside decodes.
 constexpr int32_t kMinChunkTokens = 16;
-constexpr int32_t kMinChunkBesideDecodes = 7;
-// How much longer a step of decodes may take for the sake of prompts. Half of the time goes to
-// these then, so that neither waits more than about twice as long as alone.
-constexpr double kMaxDecodeStretch = 2.1;
+constexpr int32_t kMinChunkBesideDecodes = 8;
+// How much longer a step of decodes may take for the sake of prompts. More than half
+// of the time goes to these then, so that either side is about twice as slow as alone.
+constexpr double kMaxDecodeStretch = 2.4;
 // One step in so many has decodes alone, or what they take could not be told apart from what the
 // prompts beside them take.
 constexpr uint64_t kStepsPerProbe = 16;
