@@ -90,7 +90,8 @@ def check_latency(sluice, model, folder):
     assert list(result["percentiles"]) == ["10", "25", "50", "75", "90", "99"]
     # A batch cannot be faster than the slowest of its requests.
     assert result["avg_latency"] * 1e3 >= result["mean_e2el_ms"]
-    assert result["total_cached_tokens"] == 0
+    # No more than the first token that random prompts of a small vocabulary share by chance.
+    assert result["total_cached_tokens"] <= result["completed"], result["total_cached_tokens"]
 
 
 def check_refusals(sluice, model):
