@@ -115,8 +115,8 @@ bool PrefixStore::hold_preempted(const Request& request, Clock::time_point now) 
   return start(held, /*by_cost=*/preemption_mode_ == "auto", now);
 }
 
-// Asks for the blocks behind the cached ones. False, and `held` is as it was: there are none, or
-// computing them takes less time.
+// Asks for the blocks behind the cached ones. False, with the request still in `held`: there are
+// none, or computing them takes less time.
 bool PrefixStore::start(Held& held, bool by_cost, Clock::time_point now) {
   const NewRequest& request = held.request;
   const std::span<const TokenId> tokens = request.prompt;

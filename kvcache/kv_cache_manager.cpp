@@ -160,7 +160,7 @@ struct KvCacheManager::Impl {
   int32_t longest_hit(std::span<const TokenId> tokens, const PrefixExtras& extras);
   void share_hit(int32_t slot, int32_t num_hit_blocks);
   int32_t find_partial(Slot& slot, std::span<const TokenId> tokens, int32_t num_hit_blocks);
-  void copy_partial(Slot& slot, int32_t slot_index);
+  void copy_partial(int32_t slot);
   void let_go(Group& group, int32_t slot, int32_t first_needed);
 
   void give_back_evicted(int32_t group, int32_t tag) {
@@ -295,8 +295,9 @@ int32_t KvCacheManager::Impl::find_partial(Slot& slot,
 
 // The first block that is taken is the one to copy to. If it is the cached one itself, because
 // there is no other, its contents are where they should be.
-void KvCacheManager::Impl::copy_partial(Slot& slot, int32_t slot_index) {
-  const int32_t node = std::exchange(slot.partial_node, PrefixIndex::kAbsent);
+void KvCacheManager::Impl::copy_partial(int32_t slot) {
+  Slot& holder = slots[static_cast<size_t>(slot)];
+  const int32_t node = std::exchange(holder.partial_node, PrefixIndex::kAbsent);
   if (node == PrefixIndex::kAbsent) return;
   for (size_t g = 0; g < groups.size(); ++g) {
     const BlockId from = index.block(node, static_cast<int32_t>(g));
@@ -307,10 +308,10 @@ void KvCacheManager::Impl::copy_partial(Slot& slot, int32_t slot_index) {
   }
   for (size_t g = 0; g < groups.size(); ++g) {
     Group& group = groups[g];
-    int32_t& count = group.num_entries[static_cast<size_t>(slot_index)];
+    int32_t& count = group.num_entries[static_cast<size_t>(slot)];
     const BlockPool::Taken taken = group.pool.take();
     give_back_evicted(static_cast<int32_t>(g), taken.evicted_tag);
-    group.entry(slot_index, count++) = taken.block;
+    group.entry(slot, count++) = taken.block;
     copies[copies.size() - groups.size() + g].to = taken.block;
   }
   std::erase_if(copies, [](const KvBlockCopy& copy) { return copy.from == copy.to; });
@@ -346,7 +347,7 @@ bool KvCacheManager::allocate_slots(RequestId id, int32_t num_tokens) {
   }
   if (slot == IdMap::kAbsent) slot = m.open_slot(id);
   if (slot == IdMap::kAbsent) return false;
-  m.copy_partial(m.slots[static_cast<size_t>(slot)], slot);
+  m.copy_partial(slot);
   for (size_t g = 0; g < m.groups.size(); ++g) {
     Group& group = m.groups[g];
     int32_t& count = group.num_entries[static_cast<size_t>(slot)];

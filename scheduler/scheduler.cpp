@@ -204,6 +204,10 @@ void Scheduler::Impl::schedule_decodes() {
     if (!e.schedulable() || !e.decodes()) continue;
     if (take_blocks(i, 1) == 1) record(e, 1, /*decode=*/true);
   }
+}
+
+// How long the step may get for the sake of prompts, beside the decodes that it has.
+void Scheduler::Impl::set_target() {
   target_ms = options.step_target_ms > 0 ? options.step_target_ms : kNoTarget;
   if (target_ms < kNoTarget && shape.num_decode_tokens > 0) {
     const bool probes = output.step_id % kStepsPerProbe == 0;
@@ -277,6 +281,7 @@ const SchedulerOutput& Scheduler::schedule(int64_t now_ms) {
   m.force_preemption();
   m.release_followers();
   m.schedule_decodes();
+  m.set_target();
   m.schedule_prefills();
   m.admit_waiting(/*before=*/-1);
   m.kv.take_copies(output.copies);

@@ -204,6 +204,7 @@ struct Scheduler::Impl {
   int32_t take_blocks(size_t position, int32_t num_tokens);
   int32_t prefill_limit(const Entry& e, int32_t start, int32_t num_remaining) const;
   void schedule_decodes();
+  void set_target();
   void schedule_prefill(int32_t index);
   void schedule_prefills();
   [[nodiscard]] int32_t expected_more(const Entry& e) const;

@@ -47,7 +47,7 @@ struct Config {
   int64_t max_num_queued_tokens = 4 << 20;  // of their prompts; the same
   int32_t max_queue_wait_s = 0;  // who would wait longer, or does, gets 429; 0: no limit
 
-  std::string preemption_mode = "auto";  // auto (by cost), recompute, swap; the latter need a KV tier
+  std::string preemption_mode = "auto";  // auto: by cost; recompute; swap: needs a KV tier
   int32_t debug_preempt_every = 0;  // steps; 0: never. Makes preemption testable
 
   // Compute.

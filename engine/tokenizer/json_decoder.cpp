@@ -221,16 +221,8 @@ std::string TokenDecoder::replaced(const Step& step, const std::string& text) {
   if (const auto* literal = std::get_if<std::string>(&step.pattern)) {
     return replace_all(text, *literal, step.content);
   }
-  const Regex& regex = std::get<Regex>(step.pattern);
   Regex::Scanner scanner;
-  Regex::Range found;
-  std::string out;
-  size_t position = 0;
-  while (position < text.size() && regex.find(text, position, scanner, found)) {
-    out.append(text, position, found.begin - position).append(step.content);
-    position = found.end;
-  }
-  return out.append(text, position);
+  return std::get<Regex>(step.pattern).replaced(text, step.content, /*keeps_match=*/false, scanner);
 }
 
 std::string TokenDecoder::decode(const std::string& token) const {

@@ -64,7 +64,7 @@ Expected<void> add_bert(const Json& section, std::vector<NormalizerStep>& steps)
                Regex::compile("[\\x{3400}-\\x{4dbf}\\x{4e00}-\\x{9fff}\\x{f900}-\\x{faff}"
                               "\\x{20000}-\\x{2a6df}\\x{2a700}-\\x{2b81f}"
                               "\\x{2b920}-\\x{2ceaf}\\x{2f800}-\\x{2fa1f}]"));
-    steps.emplace_back(SurroundStep{std::move(ideographs), " "});
+    steps.emplace_back(ReplaceStep{std::move(ideographs), " ", true, /*keeps_match=*/true});
   }
   if (strip) {
     SLUICE_TRY(Regex marks, Regex::compile("\\p{Mn}"));

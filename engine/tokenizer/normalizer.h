@@ -22,13 +22,8 @@ struct PrependStep {
 struct ReplaceStep {
   std::variant<Regex, std::string> pattern;  // a string is matched as it is
   std::string content;
-  bool spares_ascii = false;  // the pattern matches nothing in ASCII text
-};
-
-// `content` before and behind every match.
-struct SurroundStep {
-  Regex pattern;
-  std::string content;
+  bool spares_ascii = false;  // the pattern, an expression, matches nothing in ASCII text
+  bool keeps_match = false;   // `content` stands before and behind it, for expressions
 };
 
 // Bytes become their spelling (byte_level.h).
@@ -52,7 +47,6 @@ struct CharsmapStep {
 
 using NormalizerStep = std::variant<PrependStep,
                                     ReplaceStep,
-                                    SurroundStep,
                                     SpellBytesStep,
                                     UnicodeFormStep,
                                     LowercaseStep,

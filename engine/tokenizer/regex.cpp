@@ -139,4 +139,26 @@ bool Regex::find(std::string_view text, size_t from, Scanner& scanner, Range& fo
   return true;
 }
 
+std::string Regex::replaced(std::string_view text,
+                            std::string_view content,
+                            bool keeps_match,
+                            Scanner& scanner) const {
+  std::string out;
+  change_valid_utf8(text, out, [&](std::string_view part, std::string& result) {
+    Range found;
+    size_t position = 0;
+    while (position < part.size() && find(part, position, scanner, found)) {
+      result += part.substr(position, found.begin - position);
+      result += content;
+      if (keeps_match) {
+        result += part.substr(found.begin, found.end - found.begin);
+        result += content;
+      }
+      position = found.end;
+    }
+    result += part.substr(position);
+  });
+  return out;
+}
+
 }  // namespace sluice

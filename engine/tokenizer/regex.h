@@ -46,6 +46,13 @@ class Regex {
   // The first match in `text` (valid UTF-8) that begins at or after `from` and is not empty.
   bool find(std::string_view text, size_t from, Scanner& scanner, Range& found) const;
 
+  // `text` with `content` for each match, or before and behind it. What is not UTF-8 stays as it
+  // is.
+  [[nodiscard]] std::string replaced(std::string_view text,
+                                     std::string_view content,
+                                     bool keeps_match,
+                                     Scanner& scanner) const;
+
  private:
   struct Impl;
   explicit Regex(std::unique_ptr<Impl> impl);

@@ -177,8 +177,6 @@ void compose(std::vector<Symbol>& symbols) {
   symbols.resize(kept);
 }
 
-bool is_ascii(char c) { return static_cast<uint8_t>(c) < 0x80; }
-
 size_t find_ascii(std::string_view text, size_t position) {
   while (position < text.size() && !is_ascii(text[position])) ++position;
   return position;

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kMaxPieceBytes = size_t{1} << 30;
 
 size_t character_length(std::string_view text, size_t position) {
-  if (static_cast<uint8_t>(text[position]) < 0x80) return 1;
+  if (is_ascii(text[position])) return 1;
   const Utf8Part part = next_utf8_part(text, position);
   return part.kind == Utf8Kind::kCharacter ? part.length : 1;
 }

@@ -30,6 +30,19 @@ size_t find_invalid_utf8(std::string_view text, size_t position);
 // First position at or after `position` where a character begins; text.size(): none.
 size_t skip_invalid_utf8(std::string_view text, size_t position);
 
+// Runs `change(valid part, out)` on what is UTF-8 and copies the rest to `out`.
+template <typename Change>
+void change_valid_utf8(std::string_view text, std::string& out, Change change) {
+  for (size_t position = 0; position < text.size();) {
+    const size_t invalid = find_invalid_utf8(text, position);
+    if (invalid > position) change(text.substr(position, invalid - position), out);
+    position = skip_invalid_utf8(text, invalid);
+    out += text.substr(invalid, position - invalid);
+  }
+}
+
+constexpr bool is_ascii(char c) { return static_cast<uint8_t>(c) < 0x80; }
+
 // Bytes of the characters with the property White_Space that `text` begins or ends with.
 size_t leading_space_bytes(std::string_view text);
 size_t trailing_space_bytes(std::string_view text);

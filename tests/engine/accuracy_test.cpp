@@ -56,20 +56,20 @@ struct Bound {
   double mean_kl;
 };
 
-// int8 caches: 0.7e-3 in SmolLM2, 5e-3 in Gemma 3, whose keys have a few large values among 256.
 constexpr Bound kBounds[] = {{8, DType::kF32, 6e-3},
                              {8, DType::kBF16, 6e-3},
                              {16, DType::kF32, 1e-5},
                              {32, DType::kF32, 1e-6},
                              {32, DType::kBF16, 2e-4},
-                             {32, DType::kI8, 6e-3},
+                             {32, DType::kI8, 3e-3},
                              {32, DType::kF8E4M3, 5e-2}};
 
-// Of every `stride`-th position, and again of those from `late` on.
+// Of every `stride`-th position, and again of those from `late` on. `int8_cache_bound` 0: as above.
 void expect_within_bounds(const std::string& path,
                           const std::vector<TokenId>& tokens,
                           size_t stride = 1,
-                          size_t late = 0) {
+                          size_t late = 0,
+                          double int8_cache_bound = 0) {
   const auto file = GgufFile::open(path);
   ASSERT_TRUE(file.has_value()) << file.error().message;
   const OracleF64 oracle(**file);
@@ -84,7 +84,8 @@ void expect_within_bounds(const std::string& path,
     const double kl = mean_kl(expected, actual, oracle.vocab_size(), 0);
     const double late_kl = mean_kl(expected, actual, oracle.vocab_size(), late / stride);
     const std::string cache(to_string(bound.kv_dtype));
-    EXPECT_LE(std::max(kl, late_kl), bound.mean_kl)
+    const bool is_own = bound.kv_dtype == DType::kI8 && int8_cache_bound > 0;
+    EXPECT_LE(std::max(kl, late_kl), is_own ? int8_cache_bound : bound.mean_kl)
         << "activation bits " << bound.bits << ", cache " << cache;
     ::testing::Test::RecordProperty("mean_kl_" + std::to_string(bound.bits) + "_" + cache,
                                     std::to_string(kl));
@@ -197,7 +198,8 @@ TEST(Gemma3, IsWithinBoundsOnRealText) {
   (*tokenizer)->encode(read_file(kData + "/text.txt"), SpecialText::kText, tokens);
   ASSERT_GE(tokens.size(), 800U);
   tokens.resize(800);
-  expect_within_bounds(path, tokens, 8, 512);
+  // Its keys have a few large values among 256, which share a scale: 5e-3 where SmolLM2 has 0.7e-3.
+  expect_within_bounds(path, tokens, 8, 512, /*int8_cache_bound=*/6e-3);
 }
 
 class SmolLm2 : public ::testing::Test {

@@ -124,6 +124,28 @@ TEST(HfTokenizer, TextsOfByteFallbackModelsComeBack) {
   }
 }
 
+// A token may stand for a part of a character, which no expression may see.
+TEST(HfTokenizer, DecodersRewriteOnlyWhatIsUtf8) {
+  const auto plain = golden("qwen");
+  ASSERT_NE(plain, nullptr);
+  Json json = Json::parse(read_text(kGoldens + "qwen.json"));
+  json["decoder"] = {{"type", "Sequence"},
+                     {"decoders",
+                      {{{"type", "ByteLevel"}},
+                       {{"type", "Replace"}, {"pattern", {{"Regex", "."}}}, {"content", "x"}}}}};
+  const auto rewriting = create(json.dump());
+  ASSERT_TRUE(rewriting.has_value()) << rewriting.error().message;
+  int num_parts = 0;
+  for (TokenId id = 0; id < plain->vocab_size(); ++id) {
+    const std::string bytes = decode_tokens(*plain, std::span(&id, 1));
+    if (bytes.size() != 1 || static_cast<uint8_t>(bytes[0]) < 0x80) continue;
+    EXPECT_EQ(decode_tokens(**rewriting, std::span(&id, 1)), bytes) << id;
+    ++num_parts;
+  }
+  EXPECT_GT(num_parts, 100);
+  EXPECT_EQ(decode_tokens(**rewriting, encode(*plain, "ab")), "xx");
+}
+
 // Characters of several byte tokens, a stop string that begins inside one piece and ends in
 // another.
 TEST(HfTokenizer, StreamsOfByteFallbackTokensStopExactly) {

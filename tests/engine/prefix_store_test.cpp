@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -73,9 +72,8 @@ class PrefixOnDisk : public ::testing::Test {
 
   void start() {
     engine_.reset();
-    Expected<std::unique_ptr<Engine>> engine = create_engine(config_);
-    ASSERT_TRUE(engine) << engine.error().message;
-    engine_ = std::move(*engine);
+    engine_ = testing::start_engine(config_);
+    ASSERT_NE(engine_, nullptr);
   }
 
   // The cache has room for the longest request, and no more.
@@ -102,19 +100,11 @@ class PrefixOnDisk : public ::testing::Test {
   }
 
   Collected run(const ValidRequest& request) {
-    CollectingSink sink;
-    const Expected<RequestId> id = engine_->submit(request, sink);
-    EXPECT_TRUE(id) << id.error().message;
-    return sink.wait(*id);
+    return testing::run_together(*engine_, {request}).at(0);
   }
 
   static void expect_same(const Collected& a, const Collected& b) {
-    EXPECT_EQ(a.num_ends, 1);
-    EXPECT_EQ(b.num_ends, 1);
-    EXPECT_EQ(a.tokens, b.tokens);
-    ASSERT_EQ(a.logprobs.size(), b.logprobs.size());
-    EXPECT_EQ(std::memcmp(a.logprobs.data(), b.logprobs.data(), a.logprobs.size() * sizeof(float)),
-              0);
+    testing::expect_same({a}, {b}, "");
   }
 
   std::vector<std::filesystem::path> files() const {
@@ -298,7 +288,7 @@ TEST_F(PrefixOnDisk, PreemptedRequestsAreSwappedInOrComputedAsTheModeSays) {
   }
 }
 
-TEST_F(PrefixOnDisk, RequestsOfASlowTierAreAbortedWhileTheyAreSwappedIn) {
+TEST_F(PrefixOnDisk, AbortsEndRequestsOnceAmongPreemptionsAndSwaps) {
   config_.kv_offloading_size = 1;
   config_.preemption_mode = "swap";
   start_with_one_request_of_memory();
@@ -315,6 +305,7 @@ TEST_F(PrefixOnDisk, RequestsOfASlowTierAreAbortedWhileTheyAreSwappedIn) {
     for (const RequestId id : ids) EXPECT_EQ(sink.wait(id).num_ends, 1);
   }
   EXPECT_GT(engine_->stats().num_preemptions, 0U);
+  EXPECT_GT(engine_->stats().kv_tier_hits, 0U);
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ MUTATIONS = [
     ("a request that has ended keeps its blocks", "scheduler/scheduler.cpp",
      "  kv.free(r.id);\n  running.erase", "  running.erase"),
     ("prefills come before decodes", "scheduler/scheduler.cpp",
-     "  m.schedule_decodes();\n  m.schedule_prefills();",
+     "  m.schedule_decodes();\n  m.set_target();\n  m.schedule_prefills();",
      "  m.schedule_prefills();\n  m.schedule_decodes();"),
     ("a preempted request goes on where it was", "scheduler/preemption.cpp",
      "  e.request.num_computed_tokens = 0;\n  e.request.num_scheduled_tokens = 0;\n", ""),

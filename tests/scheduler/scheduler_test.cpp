@@ -15,11 +15,15 @@ namespace {
 class SchedulerTest : public testing::Test {
  protected:
   void build(int32_t num_blocks, const SchedulerOptions& options) {
-    kv_ = std::make_unique<KvCacheManager>(
-        KvManagerOptions{.block_size = 4,
-                         .max_num_seqs = options.max_num_seqs,
-                         .max_model_len = options.max_model_len},
-        std::vector<KvGroupSpec>{{.kind = KvGroupKind::kFull, .num_blocks = num_blocks}});
+    build({.kind = KvGroupKind::kFull, .num_blocks = num_blocks}, /*caches=*/true, options);
+  }
+
+  void build(const KvGroupSpec& group, bool caches, const SchedulerOptions& options) {
+    kv_ = std::make_unique<KvCacheManager>(KvManagerOptions{.block_size = 4,
+                                                            .enable_prefix_caching = caches,
+                                                            .max_num_seqs = options.max_num_seqs,
+                                                            .max_model_len = options.max_model_len},
+                                           std::vector<KvGroupSpec>{group});
     scheduler_ = std::make_unique<Scheduler>(options, *kv_);
   }
 
@@ -565,11 +569,7 @@ TEST_F(SchedulerTest, FailedStepIsNotKeptAsAPrefix) {
 TEST_F(SchedulerTest, NewcomersDoNotTakeForEverWhatARunningRequestIsShortOf) {
   SchedulerOptions chunked = options();
   chunked.long_prefill_token_threshold = 24;  // six of seven blocks
-  kv_ = std::make_unique<KvCacheManager>(
-      KvManagerOptions{
-          .block_size = 4, .enable_prefix_caching = false, .max_num_seqs = 4, .max_model_len = 256},
-      std::vector<KvGroupSpec>{{.kind = KvGroupKind::kWindow, .window = 3, .num_blocks = 7}});
-  scheduler_ = std::make_unique<Scheduler>(chunked, *kv_);
+  build({.kind = KvGroupKind::kWindow, .window = 3, .num_blocks = 7}, /*caches=*/false, chunked);
   ASSERT_TRUE(add_of(1, 1, 150));
   step();
   ++now_ms_;
