@@ -256,9 +256,12 @@ Expected<void> LocalEngine::load() {
     SLUICE_TRY(
         core_->store,
         PrefixStore::create(
-            config_, info_.system_fingerprint, core_->runner->kv_storage(), core_->kv, [this] {
-              inbox_.push_urgent(WakeCommand{});
-            }));
+            config_,
+            info_.system_fingerprint,
+            core_->runner->kv_storage(),
+            core_->kv,
+            core_->events.get(),
+            [this] { inbox_.push_urgent(WakeCommand{}); }));
   }
   if (config_.preemption_mode == "swap" && !core_->store) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -357,6 +360,7 @@ void LocalEngine::run() {
     } else {
       last_progress_ns_ = now_ns();
       publish_stats();
+      if (core_->events) core_->events->end_step();  // what tiers have written since
       inbox_.wait_for(kIdleWait);
     }
   }

@@ -159,6 +159,7 @@ bool Scheduler::Impl::admit(int32_t index) {
   start_running(index);
   e.num_found_tokens = num_shared;
   r.num_computed_tokens = num_found;
+  if (computes_blocks(e)) leaders.push_back(index);
   r.num_scheduled_tokens = num_found;
   if (!e.was_admitted) {
     r.num_cached_tokens = num_found;
@@ -171,6 +172,12 @@ bool Scheduler::Impl::admit(int32_t index) {
   if (outlook.is_current) add_to_outlook(e);
   record(e, chunk, /*decode=*/false);
   return true;
+}
+
+// Whether a whole block of its known tokens is not computed yet.
+bool Scheduler::Impl::computes_blocks(const Entry& e) const {
+  const int32_t num_tokens = e.request.num_tokens();
+  return num_tokens - num_tokens % kv.block_size() > e.request.num_computed_tokens;
 }
 
 // Whole blocks of the tokens that both begin with, as far as `b` could take them from the cache.
@@ -189,10 +196,11 @@ bool Scheduler::Impl::follow(int32_t index) {
   Entry& e = entry(index);
   const std::span<const TokenId> wanted = e.cacheable_tokens();
   e.num_shared_tokens = 0;
-  for (const int32_t other : running) {
+  for (const int32_t other : leaders) {
     const Entry& leader = entry(other);
     const Request& r = leader.request;
-    if (leader.draining() || r.extras != e.request.extras) continue;
+    if (r.status != RequestStatus::kRunning || leader.draining()) continue;
+    if (r.extras != e.request.extras) continue;
     const int32_t longest = std::min(r.num_tokens(), static_cast<int32_t>(wanted.size()) - 1);
     if (longest - longest % kv.block_size() <= r.num_computed_tokens) continue;
     const int32_t shared = shared_tokens(r, wanted);

@@ -100,6 +100,7 @@ struct Scheduler::Impl {
   IndexedHeap<DeadlineKey> deadlines;  // of those not started
   std::vector<int32_t> running;        // hold blocks; sorted by key
   std::vector<int32_t> prefills;       // of `running`, this step
+  std::vector<int32_t> leaders;        // that ran or run in this step and compute whole blocks
   CostModel cost;
   AnswerLengths answer_lengths;
 
@@ -151,6 +152,7 @@ struct Scheduler::Impl {
     const auto num_seqs = static_cast<size_t>(max_num_running);
     running.reserve(num_seqs);
     prefills.reserve(num_seqs);
+    leaders.reserve(2 * num_seqs);  // some may be preempted, and others start instead
     followers.reserve(entries.size());
     restoring.reserve(num_seqs);
     preempted.reserve(entries.size());
@@ -214,6 +216,7 @@ struct Scheduler::Impl {
   [[nodiscard]] int64_t total_available() const;
   [[nodiscard]] bool head_still_blocked(const Entry& e) const;
   bool admit(int32_t index);
+  [[nodiscard]] bool computes_blocks(const Entry& e) const;
   [[nodiscard]] int32_t shared_tokens(const Request& a, std::span<const TokenId> b) const;
   bool follow(int32_t index);
   void restore(int32_t index);

@@ -142,8 +142,8 @@ TEST(KvEventPublisher, AStepIsOneMessageInVllmsShape) {
   store(publisher, 0xFFFFFFFFFFFFFFF1U, std::nullopt, 10);
   store(publisher, 2, 0xFFFFFFFFFFFFFFF1U, 12);  // goes on: the same event
   store(publisher, 3, 2, 12, 1);                 // another group: another event
-  publisher.removed(7, 0);
-  publisher.removed(8, 0);
+  publisher.removed(7, 0, KvMedium::kDevice);
+  publisher.removed(8, 0, KvMedium::kDevice);
   publisher.end_step();
   publisher.end_step();  // nothing changed: no message
   publisher.cleared();
@@ -195,7 +195,7 @@ TEST(KvEventPublisher, TheOlderFormatIsPositional) {
   router.options.format = KvEventFormat::kArray;
   ASSERT_NO_FATAL_FAILURE(router.start());
   store(*router.publisher, 5, 4, 10, 0, {.tenant_salt = 9, .adapter_id = 3});
-  router.publisher->removed(5, 0);
+  router.publisher->removed(5, 0, KvMedium::kDevice);
   router.publisher->end_step();
   const std::vector<Message> messages = router.replay_of(2);
   EXPECT_EQ(messages[0].payload[1], Json::parse(R"([["AllBlocksCleared"]])"));
