@@ -182,6 +182,7 @@ LocalEngine::Core::Core(const Config& config,
                  .max_num_batched_tokens = config.max_num_batched_tokens,
                  .step_target_ms = static_cast<double>(config.step_target_ms),
                  .long_prefill_token_threshold = config.long_prefill_token_threshold,
+                 .max_num_partial_prefills = config.max_num_partial_prefills,
                  .max_num_queued_reqs =
                      config.max_num_queued_reqs +
                      static_cast<int32_t>(Admission::extra_requests(config.max_num_queued_reqs)),

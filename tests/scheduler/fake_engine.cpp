@@ -43,6 +43,7 @@ FakeEngine::FakeEngine(uint64_t seed) : seed_(seed), random_(mix(seed)) {
   options_.max_num_batched_tokens = chance(0.3) ? between(1, 6) : between(4, 80);
   options_.step_target_ms = chance(0.3) ? 0 : between(1, 40);
   options_.long_prefill_token_threshold = chance(0.2) ? between(1, 20) : 0;
+  options_.max_num_partial_prefills = chance(0.2) ? between(1, 3) : 0;
   options_.max_num_queued_reqs = between(1, 24);
   options_.max_model_len = kv_options_.max_model_len;
   options_.preempt_every = chance(0.3) ? between(1, 7) : 0;
@@ -126,7 +127,8 @@ std::string FakeEngine::describe() const {
   std::ostringstream out;
   out << "seed " << seed_ << ": block_size " << kv_options_.block_size << ", caching "
       << kv_options_.enable_prefix_caching << ", seqs " << options_.max_num_seqs << ", tokens "
-      << options_.max_num_batched_tokens << ", target_ms " << options_.step_target_ms << ", queue "
+      << options_.max_num_batched_tokens << ", target_ms " << options_.step_target_ms
+      << ", partial " << options_.max_num_partial_prefills << ", queue "
       << options_.max_num_queued_reqs << ", model_len " << options_.max_model_len
       << ", preempt_every " << options_.preempt_every << ", aging " << options_.priority_aging_ms
       << ", depth " << depth_ << ", groups";
@@ -309,6 +311,15 @@ void FakeEngine::see_expired(const SchedulerOutput& output, EpisodeStats& stats)
   }
 }
 
+// Requests that run and have more to compute than the token that was sampled last.
+int64_t FakeEngine::num_partial() const {
+  return std::ranges::count_if(live_, [this](size_t i) {
+    const Request* r = scheduler_->find(shadows_[i].id);
+    return r != nullptr && r->status == RequestStatus::kRunning &&
+           r->num_scheduled_tokens < r->num_tokens() - (r->num_generated() > 0 ? 1 : 0);
+  });
+}
+
 void FakeEngine::check_budgets(const SchedulerOutput& output) {
   int32_t total = 0;
   int32_t num_decodes = 0;
@@ -325,6 +336,9 @@ void FakeEngine::check_budgets(const SchedulerOutput& output) {
   if (scheduler_->num_running() >
       std::min(options_.max_num_seqs, options_.max_num_batched_tokens)) {
     wrong("too many requests run");
+  }
+  if (options_.max_num_partial_prefills > 0 && num_partial() > options_.max_num_partial_prefills) {
+    wrong("too many prompts are half computed");
   }
   if (options_.step_target_ms > 0 && output.num_prefill_tokens > 16 &&
       output.predicted_ms > options_.step_target_ms * (1 + 1e-9)) {
@@ -396,6 +410,9 @@ void FakeEngine::check_no_room_is_idle(const SchedulerOutput& output) {
   const bool spent = output.total_tokens >= options_.max_num_batched_tokens ||
                      (options_.step_target_ms > 0 && output.total_tokens > 0);
   if (full || spent || options_.preempt_every > 0) return;
+  if (options_.max_num_partial_prefills > 0 && num_partial() >= options_.max_num_partial_prefills) {
+    return;
+  }
   // A chunk touches more than what a window keeps, and whoever gets a shorter one for want of
   // blocks lets nobody in.
   const auto longest =

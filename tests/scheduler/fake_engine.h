@@ -133,6 +133,7 @@ class FakeEngine {
   void see_expired(const SchedulerOutput& output, EpisodeStats& stats);
   void see_failed(const SchedulerOutput& output, EpisodeStats& stats);
   void see_row(const ScheduledRequest& scheduled, Step& step, EpisodeStats& stats);
+  [[nodiscard]] int64_t num_partial() const;
   void check_budgets(const SchedulerOutput& output);
   [[nodiscard]] bool may_follow(const Shadow& waiting) const;
   [[nodiscard]] bool waits(const Shadow& shadow) const;
