@@ -282,6 +282,7 @@ void FakeEngine::see_preempted(const SchedulerOutput& output, EpisodeStats& stat
     });
     if (for_blocks && !has_older) wrong("the oldest request was preempted");
     shadow.next_position = -1;
+    shadow.preempted_step = output.step_id;
   }
 }
 
@@ -370,12 +371,14 @@ bool FakeEngine::comes_before(const Shadow& a, const Shadow& b) const {
   return shares_.at(a.tenant).counter < shares_.at(b.tenant).counter;
 }
 
-// Whether somebody waits who should have come before.
-bool FakeEngine::is_passed_over(const Shadow& admitted) const {
+// Whether somebody waits who should have come before; not who was preempted in step `step_id`,
+// which may have been later.
+bool FakeEngine::is_passed_over(const Shadow& admitted, uint64_t step_id) const {
   return std::ranges::any_of(live_, [&](size_t i) {
     const Shadow& other = shadows_[i];
     if (!waits(other) || other.id == admitted.id || may_follow(other)) return false;
     if (is_restoring(other)) return false;
+    if (step_id > 0 && other.preempted_step == step_id) return false;
     if (other.started != admitted.started) return other.started;
     return admitted.started ? is_before(other, admitted) : comes_before(other, admitted);
   });
@@ -389,8 +392,8 @@ void FakeEngine::note_turns() {
   }
 }
 
-void FakeEngine::check_admission_order(const Shadow& admitted) {
-  if (is_passed_over(admitted) && (admitted.started || !admitted.was_first)) {
+void FakeEngine::check_admission_order(const Shadow& admitted, uint64_t step_id) {
+  if (is_passed_over(admitted, step_id) && (admitted.started || !admitted.was_first)) {
     wrong("a request overtook one that came first");
   }
 }
@@ -480,7 +483,7 @@ void FakeEngine::see_row(const ScheduledRequest& scheduled, Step& step, EpisodeS
   if (shadow.ended || shadow.aborting) return wrong("a request was scheduled after its end");
   if (shadow.next_position < 0) {
     note_turns();
-    check_admission_order(shadow);
+    check_admission_order(shadow, step.output.step_id);
     stats.num_taken_turns += scheduler_->num_waiting() > 0;
     if (!shadow.started) charge_start(shadow, start);
     const bool has_copy = std::ranges::any_of(step.output.copies, [&](const KvBlockCopy& copy) {
