@@ -394,6 +394,10 @@ std::vector<Knob> make_engine_knobs() {
           "tokens",
           {0, 1 << 20},
           "Most tokens of one prompt in a step, so that others have room beside it; 0: no limit."),
+      boolean<&Config::overlap>("overlap",
+                                "scheduler",
+                                "Decides a step while the one before runs on a thread of its own; "
+                                "for devices that leave the CPU free."),
       integer<&Config::debug_preempt_every>("debug-preempt-every",
                                             "scheduler",
                                             "steps",
