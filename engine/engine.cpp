@@ -604,9 +604,9 @@ void LocalEngine::add_results(StepWork& work) {
   const Clock::time_point now = Clock::now();
   core_->failed.clear();
   for (ScoredPrompt& prompt : work.prompts) {
-    if (core_->requests.find(prompt.id) == nullptr) continue;
-    if (!prompt.is_finite) core_->failed.push_back(prompt.id);
-    core_->requests.add_prompt_logprobs(prompt.id, std::move(prompt.logprobs));
+    const bool is_over = core_->requests.find(prompt.id) == nullptr;  // an earlier chunk failed
+    if (is_over || !prompt.is_finite) core_->failed.push_back(prompt.id);
+    if (!is_over) core_->requests.add_prompt_logprobs(prompt.id, std::move(prompt.logprobs));
   }
   core_->sampled.clear();
   for (size_t i = 0; i < work.rows.size(); ++i) {
@@ -619,7 +619,7 @@ void LocalEngine::add_results(StepWork& work) {
     const bool ends = result.finish_reason != FinishReason::kNone;
     core_->sampled.push_back({.id = id, .token = result.token, .finished = ends});
     const Request& request = *core_->scheduler.find(id);
-    if (request.abort_pending || core_->requests.find(id) == nullptr) continue;
+    if (core_->requests.find(id) == nullptr) continue;
     core_->requests.add_token(id, result, now, counters_);
     if (!ends) continue;
     queue_speed_.observe_output(request.num_generated() + 1);

@@ -299,9 +299,9 @@ void PrefixStore::save(const SchedulerOutput& output,
     const int32_t end = row.num_computed_tokens + row.num_scheduled_tokens;
     if (end / block_size_ == row.num_computed_tokens / block_size_) continue;
     if (!is_good || std::ranges::find(failed, row.id) != failed.end()) continue;
-    // Of one that ended while this step was in flight, the KV may be bad or of unknown tokens.
     const Request& request = *scheduler.find(row.id);
-    if (request.status == RequestStatus::kFinished || end > request.num_tokens()) continue;
+    // The step before has failed, and this one went on behind a token that there is not.
+    if (end > request.num_tokens()) continue;
     save_blocks(request, end / block_size_);
   }
 }

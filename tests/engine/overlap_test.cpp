@@ -80,7 +80,8 @@ std::vector<StepRecord> steps_of(Engine& engine) {
   return promise.get_future().get().steps;
 }
 
-// Rows of requests that have ended are in flight for one step more; between two reports lies a step.
+// Rows of requests that have ended are in flight for one step more; between two reports lies a
+// step.
 void settle(Engine& engine) {
   steps_of(engine);
   steps_of(engine);
@@ -280,6 +281,39 @@ TEST_F(PoisonedModel, ARequestWithoutFiniteLogitsEndsAloneAndLeavesNothingBehind
     settle(*engine);
     EXPECT_EQ(engine->stats().num_blocks_used, 0);
   }
+}
+
+// The next chunk or token of such a request is in flight when the first one turns out bad.
+TEST_F(PoisonedModel, WhatFollowsABadStepIsNeitherToldNorKept) {
+  Config config = tiny_config(true);
+  config.model = path_;
+  config.max_num_batched_tokens = 16;
+  config.kv_offloading_size = 1;
+  const std::unique_ptr<Engine> engine = start_engine(config);
+  ASSERT_NE(engine, nullptr);
+  std::vector<ValidRequest> requests = make_requests(engine->model().vocab_size, 1);
+  ValidRequest& request = requests[0];
+  request.sampling = {};
+  request.sampling.max_tokens = 8;
+  request.prompt[0].token_ids.assign(80, 9);
+  request.prompt[0].token_ids[5] = kPoison;
+  request.sampling.num_prompt_logprobs = 0;
+  const Collected scored = run_alone(*engine, requests)[0];
+  EXPECT_EQ(scored.finish_reason, FinishReason::kError);
+  EXPECT_EQ(scored.num_ends, 1);
+  EXPECT_LT(scored.prompt_logprobs.size(), 80U);
+
+  // With the token that was never chosen the block would be whole.
+  request.prompt[0].token_ids.assign(15, 9);
+  request.prompt[0].token_ids.back() = kPoison;
+  request.sampling.num_prompt_logprobs = -1;
+  const Collected sampled = run_alone(*engine, requests)[0];
+  EXPECT_EQ(sampled.finish_reason, FinishReason::kError);
+  settle(*engine);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // for a write that must not come
+  settle(*engine);
+  EXPECT_EQ(engine->stats().kv_tier_stored, 0U);
+  EXPECT_EQ(engine->stats().num_blocks_used, 0);
 }
 
 }  // namespace
