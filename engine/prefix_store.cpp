@@ -333,7 +333,10 @@ void PrefixStore::save(const SchedulerOutput& output,
     const int32_t end = row.num_computed_tokens + row.num_scheduled_tokens;
     if (end / block_size_ == row.num_computed_tokens / block_size_) continue;
     if (!is_good || std::ranges::find(failed, row.id) != failed.end()) continue;
-    save_blocks(*scheduler.find(row.id), end / block_size_);
+    const Request& request = *scheduler.find(row.id);
+    // The step before has failed, and this one went on behind a token that there is not.
+    if (end > request.num_tokens()) continue;
+    save_blocks(request, end / block_size_);
   }
 }
 

@@ -164,7 +164,8 @@ void Scheduler::Impl::leave(int32_t index) {
 void Scheduler::Impl::record(Entry& e, int32_t num_tokens, bool decode) {
   Request& r = e.request;
   const bool samples = num_tokens == e.num_remaining();
-  output.scheduled.push_back({r.id, r.num_scheduled_tokens, num_tokens, samples});
+  const auto slot = static_cast<int32_t>(&e - entries.data());
+  output.scheduled.push_back({r.id, r.num_scheduled_tokens, num_tokens, samples, slot});
   output.total_tokens += num_tokens;
   if (!decode) output.num_prefill_tokens += num_tokens;
   shape.add(decode, r.num_scheduled_tokens, num_tokens);
@@ -326,7 +327,7 @@ void Scheduler::Impl::retire_row(const ScheduledRequest& row,
   // The KV of a step that failed is not worth finding again. An aborted request may have fed back a
   // token that it never learned.
   e.is_kv_bad = e.is_kv_bad || failed;
-  if (failed) return;
+  if (e.is_kv_bad) return;
   kv.cache_blocks(r.id, r.tokens, std::min(r.num_computed_tokens, r.num_tokens()));
 }
 
@@ -371,6 +372,8 @@ int32_t Scheduler::num_waiting() const {
   return m.waiting.size() + m.preempted.size() + static_cast<int32_t>(m.followers.size()) +
          num_restoring();
 }
+
+int32_t Scheduler::num_slots() const { return static_cast<int32_t>(impl_->entries.size()); }
 
 int32_t Scheduler::num_unstarted() const { return impl_->num_unstarted; }
 

@@ -4,7 +4,8 @@
 // Engine thread only.
 //
 // Step order: schedule() -> (the step runs) -> update(). With overlap, schedule() of step n + 1 may
-// come before update() of step n; the three counters of Request keep them apart.
+// come before update() of step n; the three counters of Request keep them apart. A row may then
+// begin at the token that step n is to choose: "the last one chosen in that slot".
 #pragma once
 
 #include <cstdint>
@@ -70,6 +71,8 @@ class Scheduler {
               double measured_ms,
               std::vector<RequestId>& aborted);
 
+  // Places that requests here can have, for what others keep of each: ScheduledRequest::slot.
+  [[nodiscard]] int32_t num_slots() const;
   // Valid until the request leaves; null for unknown ids.
   [[nodiscard]] const Request* find(RequestId id) const;
   [[nodiscard]] int32_t num_running() const;

@@ -400,6 +400,10 @@ std::vector<Knob> make_engine_knobs() {
           "requests",
           {0, 65536},
           "Prompts that are partly computed at the same time at most; 0: no limit."),
+      boolean<&Config::overlap>("overlap",
+                                "scheduler",
+                                "Decides a step while the one before runs on a thread of its own; "
+                                "for devices that leave the CPU free."),
       integer<&Config::debug_preempt_every>("debug-preempt-every",
                                             "scheduler",
                                             "steps",

@@ -564,6 +564,21 @@ TEST_F(SchedulerTest, FailedStepIsNotKeptAsAPrefix) {
   EXPECT_FALSE(scheduler_->has_work());
 }
 
+TEST_F(SchedulerTest, NeitherIsTheStepThatWasInFlightBehindOneThatFailed) {
+  build(64, options());
+  ASSERT_TRUE(add(1, 15, 4));
+  const SchedulerOutput first = schedule();
+  const SchedulerOutput second = schedule();
+  ASSERT_EQ(second.scheduled.size(), 1U);
+  std::vector<RequestId> aborted;
+  const std::vector<SampledToken> failed = {{RequestId{1}, kInvalidToken, true}};
+  scheduler_->update(first, failed, 0, aborted);
+  const std::vector<SampledToken> sampled = {{RequestId{1}, 5, false}};
+  scheduler_->update(second, sampled, 0, aborted);
+  EXPECT_EQ(kv_->usage().num_cached, 0);
+  EXPECT_FALSE(scheduler_->has_work());
+}
+
 // Of a windowed group a chunk needs more blocks than are kept of it: a newcomer whose tenant got
 // less could take them all, be preempted for the older one, and take them again.
 TEST_F(SchedulerTest, NewcomersDoNotTakeForEverWhatARunningRequestIsShortOf) {
