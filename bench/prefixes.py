@@ -6,9 +6,10 @@ on disk.
 usage: bench/prefixes.py hit --model FILE [--sluice build/sluice] [--rounds 7]
        bench/prefixes.py restore --model FILE [--sluice build/sluice] [--rounds 5]
 
-`hit`: times to the first token of P cached and R new tokens, beside R tokens alone, in turns. The
-engine's own record of each step tells what computing these tokens took, so that the last ratio is to R
-alone at P's position: R alone, and what attention over P keys adds to its step.
+`hit`: times to the first token of P cached and R new tokens, beside R tokens alone, in turns. R tokens
+behind P attend to P keys more, cached or not. So another prompt of P + R is computed as a whole, and
+the engine's own record tells what its step of the last R took: the last ratio is to R alone with that
+step in place of its own. Chunks have 512 tokens, of which P is a multiple.
 
 `restore`: prompts of 64 to 4096 tokens, computed by one server and then asked of another, started
 anew on the same --kv-disk-path; each round has prompts and a server of its own. The server decides by
@@ -27,7 +28,8 @@ import tempfile
 import time
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
-CASES = ((256, 32), (1024, 32), (1024, 128), (2048, 64), (2048, 256), (4096, 128))
+CASES = ((512, 32), (512, 128), (1024, 32), (1024, 256), (2048, 64), (4096, 128))
+CHUNK = 512
 FIRST_ID, LAST_ID = 1000, 40000
 
 
@@ -56,20 +58,15 @@ class Server:
         return self.answer("GET", path)
 
     def first_token(self, prompt):
-        """Milliseconds, tokens that were found, milliseconds that its steps took."""
+        """Milliseconds, tokens that were found, milliseconds that its last step took."""
         body = json.dumps({"model": self.model, "prompt": prompt, "max_tokens": 1, "temperature": 0})
         start = time.perf_counter()
         answer = self.answer("POST", "/v1/completions", body)
         passed = (time.perf_counter() - start) * 1e3
         details = answer["usage"].get("prompt_tokens_details") or {}
-        return passed, details.get("cached_tokens") or 0, self.last_steps_ms()
-
-    def last_steps_ms(self):
-        """Of the request that ran last, alone."""
-        steps = self.get("/debug/state")["steps"]
-        last = steps[-1]["requests"][0]["id"]
-        return sum(step["execute_ms"] + step["sample_ms"] for step in steps
-                   if step["requests"][0]["id"] == last)
+        last = self.get("/debug/state")["steps"][-1]
+        return (passed, details.get("cached_tokens") or 0, last["execute_ms"] + last["sample_ms"],
+                last["tokens"])
 
     def stop(self):
         self.connection.close()
@@ -97,16 +94,20 @@ def spread(values, form=".2f"):
 def hit_round(server, source, prefix_length, rest):
     prefix = tokens(source, prefix_length)
     server.first_token(prefix)
-    hit, found, hit_steps = server.first_token(prefix + tokens(source, rest))
-    alone, _, alone_steps = server.first_token(tokens(source, rest))
+    hit, found, _, _ = server.first_token(prefix + tokens(source, rest))
+    alone, _, alone_step, _ = server.first_token(tokens(source, rest))
+    _, _, step, count = server.first_token(tokens(source, prefix_length + rest))
+    if count != rest:
+        raise SystemExit(f"the last step had {count} tokens, not {rest}")
     return {"hit": hit, "alone": alone, "ratio": hit / alone, "found": found / prefix_length,
-            "corrected": hit / (alone + max(0.0, hit_steps - alone_steps))}
+            "corrected": hit / (alone - alone_step + step)}
 
 
 def measure_hits(args):
     source = random.Random(args.seed)
     print("cached + new     found  hit ms  alone ms  hit / alone          hit / alone with P keys")
-    with serving(args, "--max-model-len", "8192") as server:
+    with serving(args, "--max-model-len", "8192", "--max-num-batched-tokens", str(CHUNK),
+                 "--step-target-ms", "10000") as server:
         for _ in range(5):
             server.first_token(tokens(source, 512))  # the cost model learns
         for prefix_length, rest in CASES:
@@ -145,7 +146,7 @@ def measure_restores(args):
                 for prompt in (tokens(source, 512), known):  # what computing and reading take
                     server.first_token(prompt)
                 for length in LENGTHS:
-                    passed, found, _ = server.first_token(prompts[length])
+                    passed, found, *_ = server.first_token(prompts[length])
                     again[length].append(passed)
                     chosen[length].append(found > 0)
     print("tokens  computed ms             after a restart ms      computed / restarted  read")
