@@ -11,7 +11,7 @@ behind P attend to P keys more, cached or not. So another prompt of P + R is com
 the engine's own record tells what its step of the last R took: the last ratio is to R alone with that
 step in place of its own. Chunks have 512 tokens, of which P is a multiple.
 
-`restore`: prompts of 64 to 4096 tokens, computed by one server and then asked of another, started
+`restore`: prompts of 17 to 4096 tokens, computed by one server and then asked of another, started
 anew on the same --kv-disk-path; each round has prompts and a server of its own. The server decides by
 itself which it reads and which it computes; the files lie in the page cache.
 """
@@ -27,7 +27,7 @@ import subprocess
 import tempfile
 import time
 
-LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
+LENGTHS = (17, 33, 64, 128, 256, 512, 1024, 2048, 4096)
 CASES = ((512, 32), (512, 128), (1024, 32), (1024, 256), (2048, 64), (4096, 128))
 CHUNK = 512
 FIRST_ID, LAST_ID = 1000, 40000
