@@ -372,7 +372,7 @@ bool KvCacheManager::Impl::index_next_block(int32_t slot, std::span<const TokenI
   int32_t node = index.find_or_insert_pinned(holder.cursor, ids, holder.extras);
   if (node == PrefixIndex::kAbsent) {
     for (size_t g = 0; g < groups.size(); ++g) {
-      give_back_evicted(static_cast<int32_t>(g), groups[g].pool.evict_oldest());
+      give_back_evicted(static_cast<int32_t>(g), groups[g].pool.evict());
     }
     node = index.find_or_insert_pinned(holder.cursor, ids, holder.extras);
     if (node == PrefixIndex::kAbsent) return false;
@@ -515,7 +515,7 @@ void KvCacheManager::reset_prefix_cache() {
   if (clears) m.events = nullptr;
   for (size_t g = 0; g < m.groups.size(); ++g) {
     while (m.groups[g].pool.num_cached() > 0) {
-      m.give_back_evicted(static_cast<int32_t>(g), m.groups[g].pool.evict_oldest());
+      m.give_back_evicted(static_cast<int32_t>(g), m.groups[g].pool.evict());
     }
   }
   m.events = events;
