@@ -196,6 +196,7 @@ LocalEngine::Core::Core(const Config& config,
                  .max_num_batched_tokens = config.max_num_batched_tokens,
                  .step_target_ms = static_cast<double>(config.step_target_ms),
                  .long_prefill_token_threshold = config.long_prefill_token_threshold,
+                 .max_num_partial_prefills = config.max_num_partial_prefills,
                  .max_num_queued_reqs =
                      config.max_num_queued_reqs +
                      static_cast<int32_t>(Admission::extra_requests(config.max_num_queued_reqs)),
@@ -267,9 +268,12 @@ Expected<void> LocalEngine::load() {
     SLUICE_TRY(
         core_->store,
         PrefixStore::create(
-            config_, info_.system_fingerprint, core_->runner->kv_storage(), core_->kv, [this] {
-              inbox_.push_urgent(WakeCommand{});
-            }));
+            config_,
+            info_.system_fingerprint,
+            core_->runner->kv_storage(),
+            core_->kv,
+            core_->events.get(),
+            [this] { inbox_.push_urgent(WakeCommand{}); }));
   }
   if (config_.preemption_mode == "swap" && !core_->store) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -368,6 +372,7 @@ void LocalEngine::run() {
     } else {
       last_progress_ns_ = now_ns();
       publish_stats();
+      if (core_->events) core_->events->end_step();  // what tiers have written since
       inbox_.wait_for(kIdleWait);
     }
   }

@@ -165,7 +165,9 @@ struct KvCacheManager::Impl {
 
   void give_back_evicted(int32_t group, int32_t tag) {
     if (tag == BlockPool::kNoTag) return;
-    if (events != nullptr && !index.is_tail(tag)) events->removed(index.hash(tag), group);
+    if (events != nullptr && !index.is_tail(tag)) {
+      events->removed(index.hash(tag), group, KvMedium::kDevice);
+    }
     index.detach(tag, group);
   }
 
@@ -198,16 +200,12 @@ KvCacheManager::~KvCacheManager() = default;
 int32_t KvCacheManager::Impl::longest_hit(std::span<const TokenId> tokens,
                                           const PrefixExtras& extras) {
   const auto block_size = static_cast<size_t>(options.block_size);
-  const auto max_blocks = static_cast<int32_t>((tokens.size() - 1) / block_size);
   chain.clear();
+  index.find_chain(tokens.first((tokens.size() - 1) / block_size * block_size), extras, chain);
   std::ranges::fill(run_length, 0);
   int32_t best = 0;
-  int32_t node = PrefixIndex::kRoot;
-  for (int32_t i = 0; i < max_blocks; ++i) {
-    node =
-        index.find(node, tokens.subspan(static_cast<size_t>(i) * block_size, block_size), extras);
-    if (node == PrefixIndex::kAbsent) break;
-    chain.push_back(node);
+  for (int32_t i = 0; i < static_cast<int32_t>(chain.size()); ++i) {
+    const int32_t node = chain[static_cast<size_t>(i)];
     const int32_t num_tokens = (i + 1) * options.block_size;
     bool usable = true;
     for (size_t g = 0; g < groups.size(); ++g) {

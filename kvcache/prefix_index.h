@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,6 +24,12 @@
 #include "kvcache/kv_cache_manager.h"
 
 namespace sluice {
+
+// Of the whole prefix that `token_ids` end; `parent` is that of the prefix before them. The same in
+// every process.
+uint64_t prefix_hash(std::optional<uint64_t> parent,
+                     std::span<const TokenId> token_ids,
+                     const PrefixExtras& extras);
 
 class PrefixIndex {
  public:
@@ -35,6 +42,10 @@ class PrefixIndex {
   [[nodiscard]] int32_t find(int32_t parent,
                              std::span<const TokenId> token_ids,
                              const PrefixExtras& extras) const;
+  // Appends the nodes of the blocks that `token_ids` begin with, as far as they are there.
+  void find_chain(std::span<const TokenId> token_ids,
+                  const PrefixExtras& extras,
+                  std::vector<int32_t>& chain) const;
   // The existing node or a new one without blocks, pinned once; kAbsent when all nodes are in use.
   // Here `token_ids` may be fewer, for a tail.
   [[nodiscard]] int32_t find_or_insert_pinned(int32_t parent,

@@ -199,9 +199,11 @@ int32_t Scheduler::Impl::take_blocks(size_t position, int32_t num_tokens) {
 
 // All of them: no more requests run than a step has tokens.
 void Scheduler::Impl::schedule_decodes() {
+  leaders.clear();
   // A preemption removes requests behind the current one only.
   for (size_t i = 0; i < running.size(); ++i) {
     Entry& e = running_entry(i);
+    if (computes_blocks(e)) leaders.push_back(running[i]);
     if (!e.schedulable() || !e.decodes()) continue;
     if (take_blocks(i, 1) == 1) record(e, 1, /*decode=*/true);
   }

@@ -327,7 +327,8 @@ class Listener final : public KvEventSink {
     tokens_.insert(tokens_.end(), block.token_ids.begin(), block.token_ids.end());
   }
 
-  void removed(uint64_t hash, int32_t group) override {
+  void removed(uint64_t hash, int32_t group, KvMedium medium) override {
+    EXPECT_EQ(medium, KvMedium::kDevice);
     EXPECT_EQ(known_.erase(std::pair(hash, group)), 1U);
   }
 

@@ -630,6 +630,29 @@ TEST_F(SchedulerTest, ALongPromptLeavesRoomInTheStepForShortOnes) {
   EXPECT_EQ(tokens_of(output, 2), 20);
 }
 
+TEST_F(SchedulerTest, APromptStartsWhenAnotherIsComputed) {
+  SchedulerOptions limited = options();
+  limited.long_prefill_token_threshold = 40;
+  limited.max_num_partial_prefills = 1;
+  limited.max_num_batched_tokens = 256;
+  build(256, limited);
+  ASSERT_TRUE(add(1, 100, 4));
+  ASSERT_TRUE(add(2, 30, 4));   // needs one step alone
+  ASSERT_TRUE(add(3, 100, 4));  // would be the second that is half computed
+  ASSERT_TRUE(add(4, 30, 4));   // comes after it
+  for (int i = 0; i < 2; ++i) {
+    const SchedulerOutput output = step();
+    EXPECT_EQ(tokens_of(output, 1), 40);
+    EXPECT_EQ(tokens_of(output, 3), 0);
+    EXPECT_EQ(tokens_of(output, 4), 0);
+    EXPECT_EQ(tokens_of(output, 2), i == 0 ? 30 : 1);
+  }
+  const SchedulerOutput output = step();
+  EXPECT_EQ(tokens_of(output, 1), 20);
+  EXPECT_EQ(tokens_of(output, 3), 40);
+  EXPECT_EQ(tokens_of(output, 4), 30);
+}
+
 TEST_F(SchedulerTest, MillisecondBudgetShortensChunksAndNeverStopsThem) {
   SchedulerOptions timed = options();
   timed.max_num_batched_tokens = 256;
