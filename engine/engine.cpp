@@ -398,6 +398,7 @@ void LocalEngine::handle(SubmitCommand& command) {
   added.prompt = joined_prompt(command.request);
   added.max_tokens = command.request.sampling.max_tokens;
   added.scores_prompt = command.request.sampling.num_prompt_logprobs >= 0;
+  added.keeps_prompt = command.request.keeps_prompt;
   added.priority = command.request.priority;
   added.tenant = command.request.tenant;
   added.arrival_ms = to_ms(command.request.arrival);

@@ -6,9 +6,11 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 
 #include "engine/core/status.h"
+#include "kvcache/block_pool.h"
 
 namespace sluice {
 namespace {
@@ -122,6 +124,15 @@ int32_t PrefixIndex::find_or_insert_pinned(int32_t parent,
   table_[i] = added;
   ++num_nodes_;
   return added;
+}
+
+// Computing a block again costs about the same for all; how often that would be is told by the
+// past.
+int32_t PrefixIndex::worth(int32_t node) const {
+  const Node& n = at(node);
+  if (n.is_kept) return BlockPool::kMaxWorth;
+  return std::min(static_cast<int32_t>(std::bit_width(n.num_hits + 1)) - 1,
+                  BlockPool::kMaxWorth - 1);
 }
 
 PrefixIndex::PartialMatch PrefixIndex::find_partial(int32_t parent,

@@ -80,6 +80,15 @@ class PrefixIndex {
   void attach(int32_t node, int32_t group, BlockId block);
   void detach(int32_t node, int32_t group);
 
+  // An admission has found the prefix. To be told of its ancestors too.
+  void count_hit(int32_t node) { ++nodes_[static_cast<size_t>(node)].num_hits; }
+
+  // Somebody has asked for the prefix to be kept long. Of its ancestors too.
+  void keep(int32_t node) { nodes_[static_cast<size_t>(node)].is_kept = true; }
+
+  // What its blocks are worth to the pool: 0 to BlockPool::kMaxWorth, never more than its parent's.
+  [[nodiscard]] int32_t worth(int32_t node) const;
+
   // A pinned node and its ancestors stay, with or without blocks. The root needs no pin.
   void pin(int32_t node);
   void unpin(int32_t node);
@@ -102,6 +111,8 @@ class PrefixIndex {
     int32_t first_child = kAbsent;   // the last to come
     int32_t next_sibling = kAbsent;  // came before
     int32_t previous_sibling = kAbsent;
+    uint32_t num_hits = 0;
+    bool is_kept = false;
     bool in_use = false;
   };
 

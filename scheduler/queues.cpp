@@ -170,6 +170,7 @@ bool Scheduler::Impl::admit(int32_t index) {
     }
     return false;
   }
+  if (r.keeps_prompt) kv.keep_prefix(r.id, r.num_prompt_tokens);
   start_running(index);
   e.num_found_tokens = num_shared;
   r.num_computed_tokens = num_found;

@@ -79,6 +79,7 @@ Expected<void> Scheduler::add(NewRequest request) {
   r.tenant = request.tenant;
   r.extras = request.extras;
   r.scores_prompt = request.scores_prompt;
+  r.keeps_prompt = request.keeps_prompt;
   r.arrival_order = m.num_arrivals++;
   e.rank_ms = rank_ms(request.arrival_ms, r.priority, m.options.priority_aging_ms);
   e.deadline_ms = request.deadline_ms;

@@ -166,6 +166,7 @@ void FakeEngine::arrive(EpisodeStats& stats) {
                      .max_tokens = between(1, std::max(2, room + 1)),
                      .priority = chance(0.3) ? between(-1, 3) : 0,
                      .extras = {},
+                     .keeps_prompt = chance(0.1),
                      .tenant = TenantId(chance(0.5) ? 0 : draw(4)),
                      .arrival_ms = clock_ms_};
   if (chance(0.1)) request.deadline_ms = clock_ms_ + between(-20, 400);
