@@ -189,9 +189,11 @@ bool Scheduler::Impl::admit(int32_t index) {
   return true;
 }
 
-// Whether a whole block of its known tokens is not computed yet.
+// Whether a whole block of its known tokens is not computed yet, by more than the token that was
+// sampled last: all decodes are asked in each step.
 bool Scheduler::Impl::computes_blocks(const Entry& e) const {
   const int32_t num_tokens = e.request.num_tokens();
+  if (num_tokens - e.request.num_computed_tokens <= 1) return false;
   return num_tokens - num_tokens % kv.block_size() > e.request.num_computed_tokens;
 }
 
