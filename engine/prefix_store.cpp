@@ -15,7 +15,8 @@ namespace {
 constexpr size_t kReadBuffers = 4;
 // Blocks copied at once: a group of windowed layers has no room for a long prefix.
 constexpr size_t kCopyBlocks = 8;
-// Without any block for so long, a request is computed instead.
+// Without any block for so long, a request is computed instead; and when all of them take so much
+// longer than computing would have taken.
 constexpr std::chrono::seconds kPatience{5};
 
 }  // namespace
@@ -187,6 +188,8 @@ bool PrefixStore::start(Held& held, bool by_cost, Clock::time_point now) {
   held.ticket = next_ticket_;
   held.num_tickets = held.end;
   held.last_progress = now;
+  const std::chrono::duration<double> computing(cost_.compute_seconds(num_found * block_size_));
+  held.deadline = now + kPatience + std::chrono::duration_cast<Clock::duration>(computing);
   next_ticket_ += static_cast<uint64_t>(held.end);
   ask(held_.emplace_back(std::move(held)), now);
   return true;
@@ -304,7 +307,7 @@ void PrefixStore::advance(Clock::time_point now,
                           std::vector<RequestId>& resumed) {
   receive(now);
   for (Held& held : held_) {
-    const bool waits_too_long = now - held.last_progress > kPatience;
+    const bool waits_too_long = now - held.last_progress > kPatience || now > held.deadline;
     if (waits_too_long) held.end = held.next_copied;
     copy_arrived(held);
     if (held.next_copied < held.end) ask(held, now);

@@ -115,6 +115,7 @@ class PrefixStore {
     int32_t num_outstanding = 0;  // loads
     bool is_released = false;
     Clock::time_point last_progress;
+    Clock::time_point deadline;    // however well it goes on
     std::vector<Arrival> arrived;  // those behind a gap wait
   };
 

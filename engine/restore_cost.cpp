@@ -32,7 +32,7 @@ bool RestoreCost::choose_read(std::span<const int64_t> num_blocks, int64_t num_t
     seconds += static_cast<double>(num_blocks[tier]) * seconds_per_block_[tier];
     is_known = is_known && (num_blocks[tier] == 0 || seconds_per_block_[tier] > 0);
   }
-  if (!is_known || seconds < static_cast<double>(num_tokens) * seconds_per_token_) return true;
+  if (!is_known || seconds < compute_seconds(num_tokens)) return true;
   for (size_t tier = 0; tier < num_blocks.size(); ++tier) {
     if (num_blocks[tier] > 0) seconds_per_block_[tier] *= kDoubt;
   }

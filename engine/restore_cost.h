@@ -20,6 +20,11 @@ class RestoreCost {
   void observe_compute(int64_t num_tokens, double seconds);
   void observe_read(size_t tier, double seconds);
 
+  // What computing so many tokens is expected to take; 0: not known.
+  [[nodiscard]] double compute_seconds(int64_t num_tokens) const {
+    return static_cast<double>(num_tokens) * seconds_per_token_;
+  }
+
   // Of `num_blocks[tier]` blocks from each tier, together `num_tokens` tokens.
   [[nodiscard]] bool choose_read(std::span<const int64_t> num_blocks, int64_t num_tokens);
 

@@ -13,6 +13,9 @@ namespace {
 // A waiting head that did not fit is tried again when blocks came back, or after this many steps (a
 // running request may have computed a prefix that it shares).
 constexpr uint64_t kRetrySteps = 8;
+// Who has got nothing for more steps than this is not waited for: it may be of a priority or tenant
+// that gives way for as long as others come. One step in 16 has no prompts at all.
+constexpr uint64_t kPatientSteps = 4;
 
 }  // namespace
 
@@ -186,10 +189,16 @@ bool Scheduler::Impl::admit(int32_t index) {
   return true;
 }
 
-// Whether a whole block of its known tokens is not computed yet.
+// Whether a whole block of its known tokens is not computed yet, by more than the token that was
+// sampled last: all decodes are asked in each step.
 bool Scheduler::Impl::computes_blocks(const Entry& e) const {
   const int32_t num_tokens = e.request.num_tokens();
+  if (num_tokens - e.request.num_computed_tokens <= 1) return false;
   return num_tokens - num_tokens % kv.block_size() > e.request.num_computed_tokens;
+}
+
+bool Scheduler::Impl::stalls(const Entry& leader) const {
+  return output.step_id - leader.last_step > kPatientSteps;
 }
 
 // Whole blocks of the tokens that both begin with, as far as `b` could take them from the cache.
@@ -211,7 +220,7 @@ bool Scheduler::Impl::follow(int32_t index) {
   for (const int32_t other : leaders) {
     const Entry& leader = entry(other);
     const Request& r = leader.request;
-    if (r.status != RequestStatus::kRunning || leader.draining()) continue;
+    if (r.status != RequestStatus::kRunning || leader.draining() || stalls(leader)) continue;
     if (r.extras != e.request.extras) continue;
     const int32_t longest = std::min(r.num_tokens(), static_cast<int32_t>(wanted.size()) - 1);
     if (longest - longest % kv.block_size() <= r.num_computed_tokens) continue;
@@ -226,7 +235,8 @@ bool Scheduler::Impl::follow(int32_t index) {
   return true;
 }
 
-// Back into the queue when the prefix is computed, or its leader does not run any more.
+// Back into the queue when the prefix is computed, or its leader does not run any more or gets
+// nothing.
 void Scheduler::Impl::release_followers() {
   std::erase_if(followers, [this](int32_t index) {
     const Entry& e = entry(index);
@@ -234,7 +244,8 @@ void Scheduler::Impl::release_followers() {
     if (leader != IdMap::kAbsent) {
       const Entry& other = entry(leader);
       const bool runs = other.request.status == RequestStatus::kRunning && !other.draining();
-      if (runs && other.request.num_computed_tokens < e.num_shared_tokens) return false;
+      const bool goes_on = runs && !stalls(other);
+      if (goes_on && other.request.num_computed_tokens < e.num_shared_tokens) return false;
     }
     queue(index);
     return true;

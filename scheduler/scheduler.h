@@ -25,9 +25,8 @@ struct SchedulerOptions {
   int32_t max_num_batched_tokens = 512;      // tokens a step; no more requests than that run
   double step_target_ms = 50;                // predicted milliseconds a step; <= 0: no such budget
   int32_t long_prefill_token_threshold = 0;  // tokens of one prompt a step; 0: no such limit
-  int32_t max_num_partial_prefills =
-      0;  // prompts of which some tokens are computed; 0: no such limit
-  int32_t max_num_queued_reqs = 1024;  // that have not started
+  int32_t max_num_partial_prefills = 0;      // prompts half computed; 0: no such limit
+  int32_t max_num_queued_reqs = 1024;        // that have not started
   int32_t max_model_len = 0;
   int64_t priority_aging_ms = 10'000;  // of waiting are worth a priority level; 0: none are
   bool leave_room_for_answers = true;  // admission counts the KV of what will be generated

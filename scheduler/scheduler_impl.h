@@ -223,6 +223,7 @@ struct Scheduler::Impl {
   [[nodiscard]] bool may_be_partial() const;
   bool admit(int32_t index);
   [[nodiscard]] bool computes_blocks(const Entry& e) const;
+  [[nodiscard]] bool stalls(const Entry& leader) const;
   [[nodiscard]] int32_t shared_tokens(const Request& a, std::span<const TokenId> b) const;
   bool follow(int32_t index);
   void restore(int32_t index);

@@ -29,9 +29,11 @@ TEST(RestoreCost, ReadsWhereThatIsFasterAndTriesWhatItDoesNotKnow) {
     return cost.choose_read(num_blocks, 16 * (from_first + from_second));
   };
   EXPECT_TRUE(is_worth(1, 0));
+  EXPECT_EQ(cost.compute_seconds(1000), 0);
   cost.observe_read(0, 1e-3);
   EXPECT_TRUE(is_worth(1, 0));
   cost.observe_compute(100, 0.01);  // 1.6 ms a block
+  EXPECT_NEAR(cost.compute_seconds(1000), 0.1, 1e-9);
   EXPECT_FALSE(is_worth(1, 0));
   EXPECT_TRUE(is_worth(10, 0));
   EXPECT_TRUE(is_worth(0, 1));

@@ -378,6 +378,7 @@ bool FakeEngine::is_passed_over(const Shadow& admitted, uint64_t step_id) const 
   return std::ranges::any_of(live_, [&](size_t i) {
     const Shadow& other = shadows_[i];
     if (!waits(other) || other.id == admitted.id || may_follow(other)) return false;
+    if (other.could_follow) return false;  // it went aside, whatever became of its leader since
     if (is_restoring(other)) return false;
     if (step_id > 0 && other.preempted_step == step_id) return false;
     if (other.started != admitted.started) return other.started;
@@ -414,6 +415,7 @@ void FakeEngine::check_no_room_is_idle(const SchedulerOutput& output) {
   const bool spent = output.total_tokens >= options_.max_num_batched_tokens ||
                      (options_.step_target_ms > 0 && output.total_tokens > 0);
   if (full || spent || options_.preempt_every > 0) return;
+  if (!output.preempted.empty()) return;  // blocks were short, and came back since
   if (options_.max_num_partial_prefills > 0 && num_partial() >= options_.max_num_partial_prefills) {
     return;
   }
@@ -532,6 +534,7 @@ void FakeEngine::submit(EpisodeStats& stats) {
   Step step;
   clock_ms_ += chance(0.02) ? between(-3000, 3000) : between(0, 20);
   now_ms_ = std::max(now_ms_, clock_ms_);
+  for (const size_t i : live_) shadows_[i].could_follow = may_follow(shadows_[i]);
   step.output = scheduler_->schedule(clock_ms_);
   ++stats.num_steps;
   see_expired(step.output, stats);

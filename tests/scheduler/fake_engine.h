@@ -63,6 +63,7 @@ class FakeEngine {
     bool started = false;         // has been scheduled, once at least
     bool was_first = false;       // was in turn once, and may have found no room
     uint64_t preempted_step = 0;  // the last one in which it was
+    bool could_follow = false;    // as the step began
     int32_t next_position = -1;   // -1: not running
     int32_t num_pending = 0;      // samples in flight
     int32_t num_rows_in_flight = 0;

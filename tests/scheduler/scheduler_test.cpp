@@ -344,6 +344,25 @@ TEST_F(SchedulerTest, APromptThatIsScoredWaitsForNobody) {
   EXPECT_EQ(tokens_of(step(), 8), 20);  // each of its rows has to be computed
 }
 
+TEST_F(SchedulerTest, NobodyWaitsForAPrefixThatGivesWayToOthers) {
+  SchedulerOptions levels = options();
+  levels.priority_aging_ms = 0;
+  build(256, levels);
+  ASSERT_TRUE(add(1, 200, 1, /*priority=*/1));
+  EXPECT_EQ(tokens_of(step(), 1), 64);
+  const std::vector<TokenId> same(200, 1);
+  ASSERT_TRUE(scheduler_->add(
+      {.id = RequestId{2}, .prompt = same, .max_tokens = 1, .priority = 0, .extras = {}}));
+  // Others of its own level take every token, so the one it would wait for gets none.
+  int32_t num_steps = 0;
+  for (uint64_t id = 3; num_steps < 50; ++id, ++num_steps) {
+    ASSERT_TRUE(add(id, 64, 1));
+    if (tokens_of(step(), 2) > 0) break;
+  }
+  EXPECT_LT(num_steps, 8);
+  EXPECT_EQ(scheduler_->find(RequestId{1})->num_computed_tokens, 64);
+}
+
 TEST_F(SchedulerTest, WhoWaitsForAPrefixCanBeAborted) {
   build(64, options());
   ASSERT_TRUE(add_sevens(7));
