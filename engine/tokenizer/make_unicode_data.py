@@ -76,6 +76,24 @@ def lowercase():
     return out
 
 
+def runs_of(normalizer):
+    """What the normalizer leaves nothing of."""
+    runs = []
+    for code in CODES:
+        if normalizer.normalize_str(chr(code)) != "":
+            continue
+        if runs and runs[-1][1] == code - 1:
+            runs[-1][1] = code
+        else:
+            runs.append([code, code])
+    return "".join(chr(a) + chr(b) for a, b in runs)
+
+
+def bert(**options):
+    default = {"clean_text": False, "handle_chinese_chars": False, "strip_accents": False, "lowercase": False}
+    return normalizers.BertNormalizer(**(default | options))
+
+
 def constant(name, text):
     data = base64.b64encode(text.encode()).decode()
     lines = [f'    "{data[i:i + 92]}"' for i in range(0, len(data), 92)]
@@ -88,6 +106,9 @@ def main():
         "kCombiningClasses": combining_classes(),
         "kCompositions": compositions(),
         "kLowercase": lowercase(),
+        "kMarks": runs_of(normalizers.StripAccents()),
+        "kBertMarks": runs_of(bert(strip_accents=True)),
+        "kBertControls": runs_of(bert(clean_text=True)),
     })
     write("unicode_compatibility.cpp", {
         "kCompatibilityDecompositions": decompositions("NFKD", "NFD"),

@@ -53,6 +53,17 @@ bool apply(const LowercaseStep& /*step*/,
   return true;
 }
 
+bool apply(const OmitStep& step, std::string_view text, Regex::Scanner&, std::string& out) {
+  // No mark is ASCII.
+  const bool may_hold =
+      step.characters == OmittedCharacters::kBertControls || !std::ranges::all_of(text, is_ascii);
+  if (!may_hold) return false;
+  change_valid_utf8(text, out, [&](std::string_view part, std::string& result) {
+    append_without(part, step.characters, result);
+  });
+  return true;
+}
+
 bool apply(const StripStep& step, std::string_view text, Regex::Scanner&, std::string& out) {
   const std::string_view whole = text;
   if (step.left) text.remove_prefix(leading_space_bytes(text));

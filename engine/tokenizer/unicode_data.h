@@ -14,5 +14,9 @@ extern const std::string_view kLowercase;
 extern const std::string_view kCombiningClasses;
 // Records of three characters: a pair, and what it becomes.
 extern const std::string_view kCompositions;
+// Records of two characters: first and last of a run that a normalizer leaves out.
+extern const std::string_view kMarks;         // StripAccents
+extern const std::string_view kBertMarks;     // BertNormalizer, strip_accents
+extern const std::string_view kBertControls;  // BertNormalizer, clean_text
 
 }  // namespace sluice

@@ -240,7 +240,9 @@ Result get_slice(Runtime& runtime, const Value& value, const Slice& slice) {
     int64_t(&bounds)[3] = part.as<Sequence>().range;
     bounds[0] = first + range.start * stride;
     bounds[1] = first + range.stop * stride;
-    bounds[2] = range.step * stride;
+    if (__builtin_mul_overflow(range.written_step, stride, &bounds[2])) {
+      return runtime.fail("integer overflow");
+    }
     return part;
   }
   const SequenceKind kind =
@@ -280,6 +282,7 @@ Expected<SliceRange> resolve_slice(const Runtime& runtime, const Slice& slice, i
     SLUICE_TRY(range.step, to_integer(runtime, slice.step, "slice step"));
   }
   if (range.step == 0) return runtime.fail("slice step cannot be zero");
+  range.written_step = range.step;
   // A step beyond the size takes one element at most; the bound keeps the arithmetic in range.
   range.step = std::clamp(range.step, -size - 1, size + 1);
   const bool forward = range.step > 0;

@@ -32,6 +32,8 @@ TEXTS = [
     "\u0000\u0007\u200b\ufeffa\ufffdb\u00adc\u2028d  $5.00 (a|b) xxthxx thx ",
     "   ",
     "▁under▁ score __init__.py's don't I'LL def f(x):\n    return x[::-1]\n\n\n",
+    "ab \ufb01x \uff21\u2460\u00bd \u30ab\uff9e\u30ab\uff9e\u0301 e\u0301\u0323e\u0301 \ufdfa\u65e5\u672c \U0001f1e9\U0001f1ea\U0001f1e9\U0001f1ea\U0001f1e9 "
+    "x\r\n\u200babe\u0301" + "\u0301\u0334\u0345\u0323" * 12 + " \u08d3\U00010efe\U0001145e\U00013454\U00016f80",
     "the" * 7 + " " * 9 + "a" * 13 + "é" * 5 + "१२३ ก็ x",
 ]
 
@@ -51,6 +53,7 @@ def normalizers():
     found["accents"] = {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "StripAccents"}]}
     found["regex"] = {"type": "Replace", "pattern": pattern("\\s+"), "content": " "}
     found["string"] = {"type": "Replace", "pattern": {"String": "th"}, "content": "TH"}
+    found["Precompiled"] = {"type": "Precompiled", "precompiled_charsmap": CHARSMAP}
     found["Prepend"] = {"type": "Prepend", "prepend": "x "}
     found["mixed"] = {"type": "Sequence", "normalizers": [
         {"type": "Prepend", "prepend": "▁"}, {"type": "NFKC"},
@@ -59,6 +62,26 @@ def normalizers():
     return found
 
 
+# What sentencepiece 0.2.3 makes of --normalization_rule_tsv with ﬁ:fi, U+3000, U+00A0 and tab: a space,
+# e U+0301:é, カ U+FF9E:ガ, Ａ:A, ①:1, ½:1⁄2, CR LF:LF, ab:X, 日:Hi, 🇩🇪:DE, U+FDFA: three letters; U+200B,
+# U+0301 and x are left out.
+CHARSMAP = (
+    "AAQAAAAgAAAJDQAAAwAAgAodAAABAACADTAAAGIFAAAVAACAzAACAIENAAAaAACAAAAAgKA5AAAHAACAgRUAAJH0AgCLbQAA"
+    "vXEAAKAFAAAFAACAgAQCAIBdAACCqAIAq4ADAO/8AgC+dAIAngUAACQAAICXkAIApQkAAIAUAgASAACArAACAIENAAAXAACA"
+    "uh0AAB0AAIANAACAoQ0AAKn0AwCfGAIAh5wCAPB4AgCfAAIAh6QCAA8AAIAvAAAAqgkAALzcAgAwAAAAMwAAADIAAAA1AAAA"
+    "NAAAADcAAAA2AAAAOQAAADgAAAA7AAAAt4gCAD0AAAA8AAAAPwAAAD4AAABBAAAAQAAAAEMAAABCAAAARQAAAEQAAABHAAAA"
+    "RgAAAEkAAABIAAAASwAAAEoAAABNAAAATAAAAE8AAABOAAAAUQAAAFAAAABTAAAAUgAAAFUAAABUAAAAVwAAAFYAAABZAAAA"
+    "WAAAAFsAAABaAAAAXQAAAFwAAABfAAAAXgAAAGEAAABgAAAAYwAAAGIAAABlAAAAZAAAAGcAAABmAAAAaQAAAGE0AABrAAAA"
+    "agAAAG0AAABlpAIAbwAAAG4AAAB47QEAcAAAAHMAAAByAAAAdQAAAHQAAAB3AAAAdgAAAHkAAAB4AAAAewAAAHoAAAB9AAAA"
+    "fAAAAH8AAAB+AAAAgQAAAIAAAACDAAAAggAAAIUAAACEAAAAhwAAAIYAAACJAAAAiAAAAIsAAACKAAAAjQAAAIwAAACPAAAA"
+    "jgAAAJEAAACQAAAAkwAAAJIAAACVAAAAlAAAAJcAAACWAAAAmQAAAJgAAACbAAAAmgAAAJ0AAACcAAAAnwAAAJ4AAAChAAAA"
+    "oAAAAKMAAACiAAAApQAAAKQAAACnAAAApgAAAKkAAACoAAAAqwAAAKoAAACtAAAArAAAAK8AAACuAAAAsQAAALAAAACzAAAA"
+    "sgAAALUAAAC0AAAAtwAAALYAAAC5AAAAuAAAALsAAAC6AAAAvQAAALwAAAC/AAAAvgAAAMEAAADAAAAAwwAAAMIAAADMLAEA"
+    "xAAAAMcAAADGAAAAyQAAAMgAAADCmAEAygAAAM0AAADMAAAAzwAAAM4AAADRAAAA0AAAANMAAADSAAAA1QAAANQAAADXAAAA"
+    "1gAAANkAAADYAAAA2wAAANoAAADdAAAA3AAAAN8AAADeAAAA4QAAAOAAAADjAAAA4gAAAOUAAADkAAAA5wAAAO+sAQDpAAAA"
+    "6AAAAOLQAQDj/AEA7QAAAOwAAADmlAEA7gAAAPEAAADwAAAA8wAAAPIAAAD1AAAA9AAAAPcAAAD2AAAA8DwBAPgAAAD7AAAA"
+    "+gAAAP0AAAD8AAAA/wAAAP4AAAAACgAgADEAMeKBhDIAQQBERQBIaQBYAGZpAMOpANi12YTZiQDjgqwA"
+)
 LAST_BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 BEHAVIORS = ("Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous")
 # BLOOM's, Kimi's (abridged), and what Oniguruma makes of sets inside sets.
