@@ -5,6 +5,7 @@
 
 #include "engine/tokenizer/base64.h"
 #include "engine/tokenizer/json_parts.h"
+#include "engine/tokenizer/unicode_data.h"
 
 namespace sluice {
 namespace {
@@ -21,7 +22,6 @@ constexpr std::string_view kBehaviors =
     "Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous";
 constexpr std::string_view kGpt2Words =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-constexpr std::string_view kPunctuation = "[\\p{P}$+<=>^`|~]";
 
 // What SentencePiece's nmt rules do to control characters and odd spaces.
 Expected<void> add_nmt(std::vector<NormalizerStep>& steps) {
@@ -156,7 +156,7 @@ class PretokenizerReader {
     }
     if (type == "Punctuation") {
       SLUICE_TRY(const SplitBehavior behavior, read_behavior(section, SplitBehavior::kIsolated));
-      return add_regex(kPunctuation, behavior);
+      return add_regex("[" + std::string(kPunctuationMembers) + "]", behavior);
     }
     if (type == "Whitespace") {
       const std::string word(kRustWordClass);
@@ -174,7 +174,7 @@ class PretokenizerReader {
     if (type == "WhitespaceSplit") return add_regex("\\s+", SplitBehavior::kRemoved);
     if (type == "BertPreTokenizer") {
       SLUICE_TRY_VOID(add_regex("\\s+", SplitBehavior::kRemoved));
-      return add_regex(kPunctuation, SplitBehavior::kIsolated);
+      return add_regex("[" + std::string(kPunctuationMembers) + "]", SplitBehavior::kIsolated);
     }
     if (type == "CharDelimiterSplit") {
       SLUICE_TRY(std::string delimiter, json_string(section, "delimiter", kWhere));

@@ -244,6 +244,11 @@ Expected<void> Evaluator::execute_set_block(const Stmt& stmt) {
 Expected<void> Evaluator::execute_filter_block(const Stmt& stmt) {
   SLUICE_TRY(Value text, capture(stmt.blocks[0]));
   SLUICE_TRY(const Value value, apply_filters(stmt.exprs[0].get(), std::move(text)));
+  // It is a part of the output as it is, without a conversion.
+  if (!value.is(Kind::kString)) {
+    return runtime_.fail("sequence item: expected str instance, " + std::string(type_name(value)) +
+                         " found");
+  }
   return write(value);
 }
 

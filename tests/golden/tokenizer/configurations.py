@@ -33,7 +33,8 @@ TEXTS = [
     "   ",
     "▁under▁ score __init__.py's don't I'LL def f(x):\n    return x[::-1]\n\n\n",
     "ab \ufb01x \uff21\u2460\u00bd \u30ab\uff9e\u30ab\uff9e\u0301 e\u0301\u0323e\u0301 \ufdfa\u65e5\u672c \U0001f1e9\U0001f1ea\U0001f1e9\U0001f1ea\U0001f1e9 "
-    "x\r\n\u200babe\u0301" + "\u0301\u0334\u0345\u0323" * 12 + " \u08d3\U00010efe\U0001145e\U00013454\U00016f80",
+    "x\r\n\u200babe\u0301" + "\u0301\u0334\u0345\u0323" * 12 + " \u08d3\U00010efe\U0001145e\U00013454\U00016f80"
+    "\u6f22\uff0c\u5b57\u3002\u300c\u3006ok\u300d\u3042\u3001\u30fc \u24d0x\u00b2y\u2167z\u0968 \u166d\u09fd\u2e45",
     "the" * 7 + " " * 9 + "a" * 13 + "é" * 5 + "१२३ ก็ x",
 ]
 
