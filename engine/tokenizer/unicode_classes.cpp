@@ -123,6 +123,9 @@ constexpr std::string_view kMoreWordCharacters =
     "\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}"
     "\\x{1f170}-\\x{1f189}";
 
+// Of Latin-1 a \\w outside of brackets takes the numbers that are no digits, too.
+constexpr std::string_view kLatin1WordNumbers = "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
+
 // Scripts of which characters of others are "extensions", which PCRE2 takes for members unless it
 // is asked for the script itself.
 constexpr std::string_view kScripts[] = {
@@ -250,6 +253,7 @@ class Expansion {
     const std::string positive = positive_of(escape);
     std::string atom = positive.empty() ? "[" : "[^";
     append_members(positive.empty() ? escape : positive, atom);
+    if (escape == "\\w" || escape == "\\W") atom += kLatin1WordNumbers;
     return atom + ']';
   }
 

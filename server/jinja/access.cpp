@@ -23,7 +23,7 @@ std::string shown_type(const Value& value) {
     case Kind::kLoop:
       return "jinja2.runtime.LoopContext object";
     case Kind::kNamespace:
-      return "jinja2.utils.Namespace object";
+      return "transformers.utils.chat_template_utils.TemplateNamespace object";
     case Kind::kFunction: {
       const Value& self = value.as<Function>().self;
       const bool is_method = (self.is(Kind::kString) && !self.markup()) || self.is(Kind::kDict) ||

@@ -4,6 +4,10 @@
     python configurations.py                          writes json/configurations.json
     python configurations.py --check BENCH_TOKENIZER [--random 300] [--seed 1]
                                                       compares bench_tokenizer on random ones, too
+    python configurations.py --characters BENCH_TOKENIZER [PART...]
+                                                      compares each normalizer, pre-tokenizer and class
+                                                      of characters (those whose names hold a PART) on
+                                                      every assigned character; takes minutes
 
 They are models of json/ with other sections around them, so nothing is trained and the outcome is
 the same each time. Made with tokenizers 0.23.3. configurations.json: {"texts": [[mode, text]],
@@ -296,13 +300,50 @@ def check(binary, bases, count, seed):
     return wrong
 
 
+CLASSES = [f"\\p{{{name}}}" for name in (
+    "L N P S M Lu Ll Lt Lm Lo Nd No Mn Mc Zs Z Cf Sc Sm So Po Pd Han Hiragana Katakana Latin Cyrillic Arabic Greek "
+    "Hangul Thai Devanagari").split()] + ["\\s", "\\d", "\\w", "\\h", ".", "(?i)k", "(?i:[a-z])"]
+
+
+def characters(binary, bases, parts):
+    ranges = ((1, 0x20010), (0x2A6D0, 0x2A710), (0x2B730, 0x2B840), (0x2CEB0, 0x2CEC0), (0x2EBE0, 0x2EE60),
+              (0x2F800, 0x2FA20), (0x30000, 0x30010), (0x31340, 0x31360), (0x323A0, 0x323C0), (0xE0000, 0xE0200))
+    codes = [c for first, end in ranges for c in range(first, end) if not 0xD800 <= c < 0xE000]
+    texts = [f"a{chr(c)}1 {chr(c)}{chr(c)}b" for c in codes]
+    options = [(name, {"normalizer": part, "pre_tokenizer": LAST_BYTES}) for name, part in normalizers().items()]
+    split = {"type": "Split", "behavior": "Isolated", "invert": False}
+    options += [(name, {"pre_tokenizer": part if name.startswith("ByteLevel") else sequence_of(part, LAST_BYTES)})
+                for name, part in [*pre_tokenizers().items(),
+                                   *((name, split | {"pattern": pattern(name)}) for name in CLASSES)]]
+    wrong = 0
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "tokenizer.json")
+        for name, sections in options:
+            if parts and not any(part in name for part in parts):
+                continue
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(apply(bases["bytes"], sections), file, ensure_ascii=False)
+            tokenizer = Tokenizer.from_file(path)
+            tokenizer.encode_special_tokens = True
+            expected = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+            found = check_models.our_ids(binary, path, [(text, False) for text in texts])
+            bad = [f"{c:x}" for c, ours, theirs in zip(codes, found, expected) if ours != theirs.ids]
+            wrong += bool(bad)
+            print(f"{name}: {len(codes)} characters, {len(bad)} differ", *bad[:10], flush=True)
+    return wrong
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check")
+    parser.add_argument("--characters")
+    parser.add_argument("parts", nargs="*")
     parser.add_argument("--random", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     bases = read_bases()
+    if arguments.characters:
+        raise SystemExit(1 if characters(arguments.characters, bases, arguments.parts) else 0)
     if not arguments.check:
         return write(bases)
     raise SystemExit(1 if check(arguments.check, bases, arguments.random, arguments.seed) else 0)
