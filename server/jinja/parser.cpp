@@ -326,9 +326,13 @@ Parser::StmtResult Parser::parse_named_block() {
   if (is_name("required")) {
     return error("Required block '" + stmt->text + "' not found");
   }
+  // What a block reads is no matter of the macro or loop around it, but that it sees the loop.
+  const Reads before = reads_;
   const int32_t loops = std::exchange(loop_depth_, 0);
   SLUICE_TRY_VOID(expect_block_end());
   SLUICE_TRY(Block body, parse_block({"endblock"}));
+  reads_ = before;
+  if (stmt->scoped) ++reads_.loop;
   next();
   take_name(stmt->text);
   SLUICE_TRY_VOID(expect_block_end());
