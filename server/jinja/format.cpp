@@ -225,7 +225,7 @@ Expected<void> append_formatted(Runtime& runtime, const Value& value, Spec spec,
   if (spec.given && value.integral() && spec.type == 'c') {
     SLUICE_TRY(const Value character, character_of(runtime, value));
     body = character.text();
-    if (spec.align == '\0') spec.align = '>';
+    if (spec.align == '\0' || spec.align == '=') spec.align = '>';
   } else if (value.number() && spec.type != 's' && !plain_bool) {
     SLUICE_TRY(std::string digits, format_number(runtime, value, spec));
     body = Text(std::move(digits), value.origin());
@@ -387,6 +387,7 @@ Expected<void> append_conversion(Runtime& runtime, Value value, Spec spec, TextB
     SLUICE_TRY(value, character_of(runtime, value));
     spec.type = 's';
     spec.precision = -1;
+    if (spec.align == '=') spec.fill = " ";
     if (spec.align != '<') spec.align = '>';
     return append_formatted(runtime, value, spec, out);
   }
