@@ -344,7 +344,7 @@ TEST(HfTokenizer, WhatIsNotKnownIsRefusedByName) {
   const auto unsupported = ErrorCode::kUnsupported;
   const auto data_loss = ErrorCode::kDataLoss;
   const BadCase cases[] = {
-      {"qwen", [](Json& j) { j["model"]["type"] = "WordPiece"; }, unsupported, "WordPiece"},
+      {"qwen", [](Json& j) { j["model"]["type"] = "CharLevel"; }, unsupported, "CharLevel"},
       {"qwen", [](Json& j) { j["normalizer"] = {{"type", "Mystery"}}; }, unsupported, "Mystery"},
       {"qwen",
        [](Json& j) { j["pre_tokenizer"] = {{"type", "UnicodeScripts"}}; },

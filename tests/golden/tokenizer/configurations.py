@@ -147,6 +147,34 @@ def sequence_of(*parts):
     return {"type": "Sequence", "pretokenizers": list(parts)}
 
 
+def word_vocabulary():
+    letters = "abcdefghijklmnopqrstuvwxyzTHEIL0123éäå漢字."
+    names = ["[UNK]", "<unk>", "hello", "world", "the", "THE", "us", "user", "wor", "##ld", "##rld", "##er", "##ers", "'",
+             "!", ",", "##!", "x1", "##23", "s", "said", "sai", "co", "##e", "n't", "##\u0301", "do", "not", "##"]
+    names += list(letters) + ["##" + c for c in letters]
+    return {name: i for i, name in enumerate(dict.fromkeys(names))}
+
+
+def word_models():
+    vocab = word_vocabulary()
+    piece = {"type": "WordPiece", "vocab": vocab, "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+             "max_input_chars_per_word": 100}
+    level = {"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"}
+    bert = {"type": "BertPreTokenizer"}
+    decoder = {"type": "WordPiece", "prefix": "##", "cleanup": True}
+    yield "WordPiece", {"model": piece, "pre_tokenizer": bert, "decoder": decoder}
+    yield "WordPiece lower", {"model": piece, "pre_tokenizer": bert, "decoder": decoder | {"cleanup": False},
+                              "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True,
+                                             "strip_accents": None, "lowercase": True}}
+    yield "WordPiece short", {"model": piece | {"max_input_chars_per_word": 5}, "pre_tokenizer": bert}
+    yield "WordPiece whole", {"model": piece, "pre_tokenizer": None}
+    yield "WordPiece bare", {"model": piece | {"continuing_subword_prefix": ""}, "pre_tokenizer": {"type": "Whitespace"}}
+    yield "WordPiece bytes", {"model": piece, "pre_tokenizer": sequence_of({"type": "WhitespaceSplit"}, LAST_BYTES)}
+    yield "WordLevel", {"model": level, "pre_tokenizer": {"type": "Whitespace"}}
+    yield "WordLevel punctuation", {"model": level, "pre_tokenizer": bert}
+    yield "WordLevel whole", {"model": level, "pre_tokenizer": None}
+
+
 def added_tokens(base, flags):
     left, right, word, normalized = flags
     tokens = [
@@ -201,6 +229,9 @@ def configurations(bases):
         if base == "bytes":
             sections["normalizer"] = lower
         yield f"{base} added {flags}", base, sections
+    for name, sections in word_models():
+        plain = {"normalizer": None, "decoder": None, "post_processor": None, "added_tokens": []}
+        yield name, "bytes", plain | sections
     for base, (name, section) in itertools.product(BASES, decoders().items()):
         yield f"{base} decoder {name}", base, {"decoder": section}
 
