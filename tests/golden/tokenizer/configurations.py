@@ -229,6 +229,9 @@ def configurations(bases):
         if base == "bytes":
             sections["normalizer"] = lower
         yield f"{base} added {flags}", base, sections
+    stripping = {"added_tokens": added_tokens(bases["spaces"], (False, True, False, True))}
+    for name, section in (("none", None), ("Nmt", {"type": "Nmt"})):
+        yield f"spaces stripped twice {name}", "spaces", stripping | {"normalizer": section}
     for name, sections in word_models():
         plain = {"normalizer": None, "decoder": None, "post_processor": None, "added_tokens": []}
         yield name, "bytes", plain | sections
