@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The step loop: drain inbox -> schedule -> run -> sample -> commit -> publish, on one thread.
+// The step loop: drain inbox -> schedule -> run -> sample -> commit -> publish. All on one thread,
+// but for the two in the middle with --overlap: then a step runs while the next one is scheduled.
 #include "engine/engine.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <deque>
 #include <future>
 #include <mutex>
 #include <thread>
@@ -19,7 +21,7 @@
 #include "engine/model_runner.h"
 #include "engine/prefix_store.h"
 #include "engine/request_table.h"
-#include "engine/sampling/sampler.h"
+#include "engine/step_executor.h"
 #include "engine/step_log.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/weights/generation_defaults.h"
@@ -52,42 +54,55 @@ struct StopCommand {};
 
 struct WakeCommand {};  // something has come back from another tier
 
-using Command =
-    std::variant<SubmitCommand, AbortCommand, StateCommand, StopCommand, WakeCommand>;
+using Command = std::variant<SubmitCommand, AbortCommand, StateCommand, StopCommand, WakeCommand>;
 
 class LocalEngine final : public Engine {
  public:
   // Starts the engine thread, which loads the model; returns when it is ready or has failed.
   static Expected<std::unique_ptr<Engine>> create(const Config& config);
+
   ~LocalEngine() override { stop(); }
 
   Expected<RequestId> submit(ValidRequest request, OutputSink& sink) override;
+
   void abort(RequestId id) override { inbox_.push_urgent(AbortCommand{id}); }
+
   [[nodiscard]] EngineStats stats() const override;
   void report_state(int32_t num_steps, std::function<void(EngineState)> done) override;
+
   [[nodiscard]] const ModelInfo& model() const override { return info_; }
+
   [[nodiscard]] const Tokenizer& tokenizer() const override { return *tokenizer_; }
+
   void drain() override { draining_ = true; }
+
   void stop() override;
 
  private:
+  // What the engine itself remembers of a step in flight.
+  struct StepNote {
+    uint64_t number = 0;  // in the log
+    bool anybody_waited = false;
+    int64_t work_started = 0;  // of the queue
+  };
+
   // Everything below the inbox; made and used on the engine thread.
   struct Core {
-    Core(const Config& config, std::unique_ptr<ModelRunner> model_runner, const Tokenizer& tokenizer);
+    Core(const Config& config,
+         std::unique_ptr<ModelRunner> model_runner,
+         const Tokenizer& tokenizer);
 
     std::unique_ptr<ModelRunner> runner;
     std::unique_ptr<KvEventPublisher> events;  // null: nobody is told; outlives kv
     KvCacheManager kv;
     Scheduler scheduler;
-    Sampler sampler;
     RequestTable requests;
+    StepExecutor executor;
+    std::deque<StepNote> notes;          // of steps in flight, oldest first
     std::unique_ptr<PrefixStore> store;  // null: no tier below the cache
     std::vector<NewRequest> ready;       // scratch: those that the store held
     std::vector<RequestId> resumed;      // the same, of preempted ones
     StepLog steps;
-    std::vector<SamplerInput> sampler_inputs;
-    std::vector<ScoreInput> score_inputs;
-    std::vector<int32_t> score_rows;
     std::vector<RequestId> failed;  // this step: logits of their prompts are not finite
     std::vector<SampledToken> sampled;
     std::vector<RequestId> aborted;
@@ -118,13 +133,11 @@ class LocalEngine final : public Engine {
   void take_restored();
   void record(const SchedulerOutput& output, StepRecord& step) const;
   bool step();
+  bool launch();
+  void retire();
   void restore_preempted(const SchedulerOutput& output);
-  void score_prompts();
-  void add_scores(std::span<const PromptRow> rows, std::span<const ScoreResult> results);
-  std::span<const SamplerResult> sample();
-  void commit(const SchedulerOutput& output,
-              std::span<const SamplerResult> results,
-              Clock::time_point started);
+  void add_results(StepWork& work);
+  void commit(StepWork& work);
   void publish_stats();
 
   const Config config_;
@@ -143,18 +156,19 @@ class LocalEngine final : public Engine {
   std::atomic<bool> draining_ = false;
   std::atomic<int64_t> step_started_ns_ = 0;
   std::atomic<int64_t> last_progress_ns_ = 0;
-  bool stopping_ = false;  // engine thread only
-  EngineStats counters_;   // engine thread only
+  bool stopping_ = false;           // engine thread only
+  EngineStats counters_;            // engine thread only
   mutable std::mutex stats_mutex_;  // held for a copy; the engine thread only tries it
   EngineStats published_;           // guarded by stats_mutex_
   std::mutex join_mutex_;
   std::thread thread_;
 };
 
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
-      .count();
+int64_t to_ns(Clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
+
+int64_t now_ns() { return to_ns(Clock::now()); }
 
 int64_t to_ms(Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
@@ -182,6 +196,7 @@ LocalEngine::Core::Core(const Config& config,
                  .max_num_batched_tokens = config.max_num_batched_tokens,
                  .step_target_ms = static_cast<double>(config.step_target_ms),
                  .long_prefill_token_threshold = config.long_prefill_token_threshold,
+                 .max_num_partial_prefills = config.max_num_partial_prefills,
                  .max_num_queued_reqs =
                      config.max_num_queued_reqs +
                      static_cast<int32_t>(Admission::extra_requests(config.max_num_queued_reqs)),
@@ -190,15 +205,13 @@ LocalEngine::Core::Core(const Config& config,
                  .restores_preempted = has_tiers(config) && config.preemption_mode != "recompute",
                  .preempt_every = config.debug_preempt_every},
                 kv),
-      sampler(runner->model().vocab_size,
-              config.max_num_seqs,
-              config.max_logprobs,
-              runner->device().num_threads(),
-              tokenizer.end_tokens()) {
+      executor(*runner,
+               {.overlap = config.overlap,
+                .num_slots = scheduler.num_slots(),
+                .max_num_seqs = config.max_num_seqs,
+                .max_logprobs = config.max_logprobs,
+                .end_tokens = tokenizer.end_tokens()}) {
   const auto max_seqs = static_cast<size_t>(config.max_num_seqs);
-  sampler_inputs.reserve(max_seqs);
-  score_inputs.reserve(max_seqs);
-  score_rows.reserve(max_seqs);
   sampled.reserve(max_seqs);
   aborted.reserve(max_seqs);
 }
@@ -247,18 +260,20 @@ Expected<void> LocalEngine::load() {
   }
   core_ = std::make_unique<Core>(config_, std::move(runner), *tokenizer_);
   if (events.is_enabled) {
-    SLUICE_TRY(
-        core_->events,
-        KvEventPublisher::create(events, config_.block_size, core_->runner->kv_groups()));
+    SLUICE_TRY(core_->events,
+               KvEventPublisher::create(events, config_.block_size, core_->runner->kv_groups()));
     core_->kv.set_event_sink(*core_->events);
   }
   if (has_tiers(config_)) {
     SLUICE_TRY(
         core_->store,
         PrefixStore::create(
-            config_, info_.system_fingerprint, core_->runner->kv_storage(), core_->kv, [this] {
-              inbox_.push_urgent(WakeCommand{});
-            }));
+            config_,
+            info_.system_fingerprint,
+            core_->runner->kv_storage(),
+            core_->kv,
+            core_->events.get(),
+            [this] { inbox_.push_urgent(WakeCommand{}); }));
   }
   if (config_.preemption_mode == "swap" && !core_->store) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -357,10 +372,12 @@ void LocalEngine::run() {
     } else {
       last_progress_ns_ = now_ns();
       publish_stats();
+      if (core_->events) core_->events->end_step();  // what tiers have written since
       inbox_.wait_for(kIdleWait);
     }
   }
   inbox_.close();
+  while (core_->executor.num_in_flight() > 0) core_->executor.retire();
   drain_inbox();  // submissions that came after the stop get their reply too
   core_->requests.finish_all(FinishReason::kAbort, "The server has stopped.", counters_);
   publish_stats();
@@ -381,6 +398,7 @@ void LocalEngine::handle(SubmitCommand& command) {
   added.prompt = joined_prompt(command.request);
   added.max_tokens = command.request.sampling.max_tokens;
   added.scores_prompt = command.request.sampling.num_prompt_logprobs >= 0;
+  added.keeps_prompt = command.request.keeps_prompt;
   added.priority = command.request.priority;
   added.tenant = command.request.tenant;
   added.arrival_ms = to_ms(command.request.arrival);
@@ -437,7 +455,7 @@ void LocalEngine::handle(const StateCommand& command) {
     summary.num_prompt_tokens = known.num_prompt_tokens;
     summary.num_cached_tokens = known.num_cached_tokens;
     summary.num_generated = known.num_generated;
-    summary.max_tokens = known.sampling.max_tokens;
+    summary.max_tokens = known.sampling->max_tokens;
     summary.timings = RequestTable::timings(known);
     const Request* request = core_->scheduler.find(id);
     if (request == nullptr) continue;  // the store holds it
@@ -514,6 +532,19 @@ void LocalEngine::restore_preempted(const SchedulerOutput& output) {
 
 // Whether anything ran.
 bool LocalEngine::step() {
+  const bool is_launched = launch();
+  const int32_t may_run = is_launched ? core_->executor.depth() : 0;
+  const bool retires = core_->executor.num_in_flight() > may_run;
+  while (core_->executor.num_in_flight() > may_run) retire();
+  if (core_->events) core_->events->end_step();
+  // Who has seen a request's end finds it counted.
+  publish_stats();
+  core_->requests.flush();
+  return is_launched || retires;
+}
+
+// Decides a step and hands it over; false: there was nothing to run.
+bool LocalEngine::launch() {
   const int64_t begin_ns = now_ns();
   const bool anybody_waited = core_->scheduler.num_unstarted() > 0;
   const SchedulerOutput& output = core_->scheduler.schedule(to_ms(Clock::now()));
@@ -526,137 +557,98 @@ bool LocalEngine::step() {
     if (core_->store) core_->store->forget(failure.id);
     core_->requests.finish(failure.id, FinishReason::kError, failure.reason, counters_);
   }
-  if (!output.scheduled.empty()) {
-    const Clock::time_point started = Clock::now();
-    int64_t work_started = 0;
-    StepRecord& step = core_->steps.begin();
-    step.begin_ns = begin_ns;
-    step.scheduled_ns = now_ns();
-    record(output, step);
-    step_started_ns_ = step.scheduled_ns;
-    for (const ScheduledRequest& item : output.scheduled) {
-      const Request& request = *core_->scheduler.find(item.id);
-      if (core_->requests.note_scheduled(item.id, request.num_cached_tokens, started, counters_)) {
-        const QueuedWork& queued = core_->requests.find(item.id)->queued;
-        work_started += queued.work;
-        leave_queue(queued);
-      }
+  if (output.scheduled.empty()) return false;
+  const Clock::time_point started = Clock::now();
+  StepNote& note = core_->notes.emplace_back();
+  note.anybody_waited = anybody_waited;
+  StepRecord& step = core_->steps.begin();
+  note.number = step.number;
+  step.begin_ns = begin_ns;
+  step.scheduled_ns = now_ns();
+  step.num_in_flight = core_->executor.num_in_flight();
+  record(output, step);
+  if (step.num_in_flight == 0) step_started_ns_ = step.scheduled_ns;
+  for (const ScheduledRequest& item : output.scheduled) {
+    const Request& request = *core_->scheduler.find(item.id);
+    if (core_->requests.note_scheduled(item.id, request.num_cached_tokens, started, counters_)) {
+      const QueuedWork& queued = core_->requests.find(item.id)->queued;
+      note.work_started += queued.work;
+      leave_queue(queued);
     }
-    core_->runner->execute(output, core_->scheduler, core_->kv);
-    step.executed_ns = now_ns();
-    score_prompts();
-    const std::span<const SamplerResult> results = sample();
-    step.sampled_ns = now_ns();
-    commit(output, results, started);
-    step.num_running = core_->scheduler.num_running();
-    step.num_waiting = core_->scheduler.num_waiting();
-    step.end_ns = now_ns();
-    if (anybody_waited) observe_queue(work_started, started);
-    step_started_ns_ = 0;
-    last_progress_ns_ = step.end_ns;
   }
-  if (core_->events) core_->events->end_step();
-  // Who has seen a request's end finds it counted.
-  publish_stats();
-  core_->requests.flush();
-  return !output.scheduled.empty();
+  // What a prefix comes back from another tier into must not be what is still to be copied.
+  for (const KvBlockCopy& copy : output.copies) core_->kv.begin_transfer(copy.group, copy.from);
+  core_->executor.submit(output, core_->scheduler, core_->kv, core_->requests);
+  return true;
 }
 
-// As many rows at once as there is room for logits; a row's bits do not depend on that.
-void LocalEngine::score_prompts() {
-  core_->failed.clear();
-  std::span<const PromptRow> rest = core_->runner->prompt_rows();
-  const auto vocab = static_cast<size_t>(core_->runner->model().vocab_size);
-  while (!rest.empty()) {
-    const std::span<const PromptRow> rows =
-        rest.first(std::min(rest.size(), core_->runner->max_rows()));
-    rest = rest.subspan(rows.size());
-    core_->score_rows.clear();
-    for (const PromptRow& row : rows) core_->score_rows.push_back(row.row);
-    const std::span<const float> logits = core_->runner->logits(core_->score_rows);
-    core_->score_inputs.clear();
-    for (size_t i = 0; i < rows.size(); ++i) {
-      core_->score_inputs.push_back(
-          {.logits = logits.data() + i * vocab,
-           .token = rows[i].next,
-           .num_logprobs = core_->requests.find(rows[i].id)->sampling.num_prompt_logprobs});
-    }
-    add_scores(rows, core_->sampler.score(core_->runner->device().context(), core_->score_inputs));
+// The oldest step in flight.
+void LocalEngine::retire() {
+  StepWork& work = core_->executor.retire();
+  const StepNote note = core_->notes.front();
+  core_->notes.pop_front();
+  StepRecord& step = core_->steps.of(note.number);
+  step.started_ns = to_ns(work.started);
+  step.executed_ns = to_ns(work.executed);
+  step.sampled_ns = to_ns(work.sampled);
+  step.retired_ns = now_ns();
+  for (const KvBlockCopy& copy : work.decision.copies) {
+    core_->kv.end_transfer(copy.group, copy.from);
   }
+  add_results(work);
+  commit(work);
+  step.num_running = core_->scheduler.num_running();
+  step.num_waiting = core_->scheduler.num_waiting();
+  step.end_ns = now_ns();
+  if (note.anybody_waited) observe_queue(note.work_started, work.started);
+  step_started_ns_ = core_->executor.num_in_flight() > 0 ? step.end_ns : 0;
+  last_progress_ns_ = step.end_ns;
 }
 
-void LocalEngine::add_scores(std::span<const PromptRow> rows,
-                             std::span<const ScoreResult> results) {
-  std::vector<PromptLogprob> logprobs;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (!results[i].finite) core_->failed.push_back(rows[i].id);
-    PromptLogprob& added = logprobs.emplace_back();
-    added.token = rows[i].next;
-    added.logprob = results[i].logprob;
-    added.rank = results[i].rank;
-    for (const kernels::TokenScore& top : results[i].top_logprobs) {
-      added.top_logprobs.push_back({.token = top.token, .logprob = top.logprob});
-    }
-    if (i + 1 < rows.size() && rows[i + 1].id == rows[i].id) continue;
-    core_->requests.add_prompt_logprobs(rows[i].id, std::move(logprobs));
-    logprobs.clear();
-  }
-}
-
-std::span<const SamplerResult> LocalEngine::sample() {
-  const std::span<float> logits = core_->runner->sampling_logits();
-  core_->sampler_inputs.clear();
-  const auto vocab = static_cast<size_t>(core_->runner->model().vocab_size);
-  size_t row = 0;
-  for (const RequestId id : core_->runner->sampling_requests()) {
-    const Request& request = *core_->scheduler.find(id);
-    core_->sampler_inputs.push_back({.params = &core_->requests.find(id)->sampling,
-                                     .logits = logits.data() + row * vocab,
-                                     .tokens = request.tokens,
-                                     .num_prompt_tokens = request.num_prompt_tokens});
-    ++row;
-  }
-  return core_->sampler.sample(core_->runner->device().context(), core_->sampler_inputs);
-}
-
-void LocalEngine::commit(const SchedulerOutput& output,
-                         std::span<const SamplerResult> results,
-                         Clock::time_point started) {
+// Of requests that have not ended while the step was in flight.
+void LocalEngine::add_results(StepWork& work) {
   const Clock::time_point now = Clock::now();
-  const std::span<const RequestId> ids = core_->runner->sampling_requests();
+  core_->failed.clear();
+  for (ScoredPrompt& prompt : work.prompts) {
+    const bool is_over = core_->requests.find(prompt.id) == nullptr;  // an earlier chunk failed
+    if (is_over || !prompt.is_finite) core_->failed.push_back(prompt.id);
+    if (!is_over) core_->requests.add_prompt_logprobs(prompt.id, std::move(prompt.logprobs));
+  }
   core_->sampled.clear();
-  for (size_t i = 0; i < ids.size(); ++i) {
-    SamplerResult result = results[i];
-    if (std::ranges::find(core_->failed, ids[i]) != core_->failed.end()) {
+  for (size_t i = 0; i < work.rows.size(); ++i) {
+    const RequestId id = work.rows[i].id;
+    SamplerResult result = work.results[i];
+    if (std::ranges::find(core_->failed, id) != core_->failed.end()) {
       result = SamplerResult();
       result.finish_reason = FinishReason::kError;
     }
-    core_->sampled.push_back({.id = ids[i],
-                              .token = result.token,
-                              .finished = result.finish_reason != FinishReason::kNone});
-    core_->requests.add_token(ids[i], result, now, counters_);
-    if (result.finish_reason != FinishReason::kNone) {
-      queue_speed_.observe_output(core_->scheduler.find(ids[i])->num_generated() + 1);
-      mean_output_ = queue_speed_.mean_output();
-    }
+    const bool ends = result.finish_reason != FinishReason::kNone;
+    core_->sampled.push_back({.id = id, .token = result.token, .finished = ends});
+    const Request& request = *core_->scheduler.find(id);
+    if (core_->requests.find(id) == nullptr) continue;
+    core_->requests.add_token(id, result, now, counters_);
+    if (!ends) continue;
+    queue_speed_.observe_output(request.num_generated() + 1);
+    mean_output_ = queue_speed_.mean_output();
   }
+}
+
+void LocalEngine::commit(StepWork& work) {
+  const SchedulerOutput& output = work.decision;
+  const double seconds = seconds_between(work.started, work.sampled);
   core_->aborted.clear();
   if (core_->store) {
     core_->store->save(output, core_->scheduler, core_->sampled, core_->failed);
   }
-  core_->scheduler.update(output, core_->sampled, 1e3 * seconds_between(started, now),
-                          core_->aborted);
+  core_->scheduler.update(output, core_->sampled, 1e3 * seconds, core_->aborted);
   for (const RequestId id : core_->aborted) {
     core_->requests.finish(id, FinishReason::kAbort, "", counters_);
   }
-  for (const RequestId id : core_->failed) {  // those that were not sampling, once
-    if (core_->scheduler.abort(id)) {
-      core_->requests.finish(id, FinishReason::kError, kNotFinite, counters_);
-    }
+  for (const RequestId id : core_->failed) {  // those that were not sampling
+    core_->scheduler.abort(id);
+    core_->requests.finish(id, FinishReason::kError, kNotFinite, counters_);
   }
-  if (core_->store) {
-    core_->store->end_step(output, core_->scheduler, seconds_between(started, now));
-  }
+  if (core_->store) core_->store->end_step(output, core_->scheduler, seconds);
   ++counters_.num_steps;
   counters_.num_preemptions += output.preempted.size();
   counters_.iteration_tokens.observe(kIterationBounds, output.total_tokens);

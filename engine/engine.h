@@ -38,6 +38,7 @@ struct ValidRequest {
   TenantId tenant;                 // from authentication; whose share of the engine it takes
   int32_t priority = 0;            // lower runs earlier
   int32_t max_queue_wait_ms = 0;   // it has started by then or ends; 0: as configured
+  bool keeps_prompt = false;       // its KV should stay cached longer than that of others
   std::chrono::steady_clock::time_point arrival;  // for queue and first-token times
 };
 

@@ -16,13 +16,12 @@ InputBatch::InputBatch(const Bounds& bounds) : bounds_(bounds) {
   query_start_loc_.reserve(max_seqs + 1);
   seq_lens_.reserve(max_seqs);
   logits_indices_.reserve(max_seqs);
-  sampling_requests_.reserve(max_seqs);
+  open_tokens_.reserve(max_seqs);
   prompt_rows_.reserve(max_tokens);
   slot_mapping_.resize(num_groups);
   for (auto& slots : slot_mapping_) slots.reserve(max_tokens);
   block_tables_.assign(
-      num_groups,
-      std::vector<int32_t>(max_seqs * static_cast<size_t>(bounds.max_blocks_per_seq)));
+      num_groups, std::vector<int32_t>(max_seqs * static_cast<size_t>(bounds.max_blocks_per_seq)));
   slot_mapping_views_.resize(num_groups);
   block_table_views_.resize(num_groups);
 }
@@ -35,7 +34,7 @@ void InputBatch::build(const SchedulerOutput& output,
   query_start_loc_.assign(1, 0);
   seq_lens_.clear();
   logits_indices_.clear();
-  sampling_requests_.clear();
+  open_tokens_.clear();
   prompt_rows_.clear();
   for (auto& slots : slot_mapping_) slots.clear();
 
@@ -45,36 +44,40 @@ void InputBatch::build(const SchedulerOutput& output,
     CHECK(request != nullptr);
     const int32_t begin = item.num_computed_tokens;
     const int32_t end = begin + item.num_scheduled_tokens;
-    CHECK_LE(end, request->num_tokens());
+    const int32_t num_known = request->num_tokens();
+    CHECK_LE(end, num_known + 1);
     add_prompt_rows(*request, begin, end);
     for (int32_t position = begin; position < end; ++position) {
-      token_ids_.push_back(request->tokens[static_cast<size_t>(position)]);
+      const bool is_open = position == num_known;
+      if (is_open) open_tokens_.push_back({token_ids_.size(), item.slot});
+      token_ids_.push_back(is_open ? 0 : request->tokens[static_cast<size_t>(position)]);
       positions_.push_back(position);
     }
     const size_t row = seq_lens_.size();
     for (size_t group = 0; group < block_tables_.size(); ++group) {
-      const std::span<const BlockId> blocks =
-          kv.block_table(item.id, static_cast<int32_t>(group));
+      const std::span<const BlockId> blocks = kv.block_table(item.id, static_cast<int32_t>(group));
       int32_t* table = block_tables_[group].data() + row * stride;
       const auto num_blocks = static_cast<size_t>(ceil_div(end, bounds_.block_size));
       CHECK_LE(num_blocks, blocks.size());
       for (size_t i = 0; i < num_blocks; ++i) table[i] = blocks[i].value;
       for (int32_t position = begin; position < end; ++position) {
         const int64_t block = table[position / bounds_.block_size];
-        slot_mapping_[group].push_back(block * bounds_.block_size +
-                                       position % bounds_.block_size);
+        slot_mapping_[group].push_back(block * bounds_.block_size + position % bounds_.block_size);
       }
     }
     query_start_loc_.push_back(static_cast<int32_t>(token_ids_.size()));
     seq_lens_.push_back(end);
-    if (item.samples) {
-      logits_indices_.push_back(static_cast<int32_t>(token_ids_.size()) - 1);
-      sampling_requests_.push_back(item.id);
-    }
+    if (item.samples) logits_indices_.push_back(static_cast<int32_t>(token_ids_.size()) - 1);
   }
   for (size_t group = 0; group < block_tables_.size(); ++group) {
     slot_mapping_views_[group] = slot_mapping_[group];
     block_table_views_[group] = std::span(block_tables_[group]).first(seq_lens_.size() * stride);
+  }
+}
+
+void InputBatch::resolve(std::span<const TokenId> chosen) {
+  for (const OpenToken& open : open_tokens_) {
+    token_ids_[open.row] = chosen[static_cast<size_t>(open.slot)];
   }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step's decision as flat arrays that kernels read. Sized once; filled by the engine thread.
+// A step's decision as flat arrays that kernels read. Sized once; filled by the engine thread, then
+// read and resolved by the one that runs the step.
 #pragma once
 
 #include <cstdint>
@@ -32,29 +33,38 @@ class InputBatch {
 
   explicit InputBatch(const Bounds& bounds);
 
-  // Reads tokens from the scheduler's requests and block ids from the manager.
+  // Reads tokens from the scheduler's requests and block ids from the manager. A token that a step
+  // in flight has yet to choose is left open.
   void build(const SchedulerOutput& output, const Scheduler& scheduler, const KvCacheManager& kv);
+  // Puts the tokens in that were left open: the last one chosen, by slot.
+  void resolve(std::span<const TokenId> chosen);
 
   [[nodiscard]] ForwardBatch view() const;
-  // Requests of this step that sample, in the order of logits rows.
-  [[nodiscard]] std::span<const RequestId> sampling_requests() const { return sampling_requests_; }
-  // Rows of requests that score their prompts, which no earlier step has given: by request, in order.
+
+  // Rows of requests that score their prompts, which no earlier step has given: by request, in
+  // order.
   [[nodiscard]] std::span<const PromptRow> prompt_rows() const { return prompt_rows_; }
 
  private:
   void add_prompt_rows(const Request& request, int32_t begin, int32_t end);
 
   Bounds bounds_;
+
+  struct OpenToken {
+    size_t row;
+    int32_t slot;
+  };
+
   std::vector<TokenId> token_ids_;
+  std::vector<OpenToken> open_tokens_;
   std::vector<int32_t> positions_;
   std::vector<int32_t> query_start_loc_;
   std::vector<int32_t> seq_lens_;
   std::vector<int32_t> logits_indices_;
-  std::vector<std::vector<int64_t>> slot_mapping_;   // [group][token]
-  std::vector<std::vector<int32_t>> block_tables_;   // [group][request * stride + block]
+  std::vector<std::vector<int64_t>> slot_mapping_;  // [group][token]
+  std::vector<std::vector<int32_t>> block_tables_;  // [group][request * stride + block]
   std::vector<std::span<const int64_t>> slot_mapping_views_;
   std::vector<std::span<const int32_t>> block_table_views_;
-  std::vector<RequestId> sampling_requests_;
   std::vector<PromptRow> prompt_rows_;
 };
 

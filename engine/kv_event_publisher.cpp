@@ -24,9 +24,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kEndOfReplay = -1;
 constexpr int kLingerMs = 1000;
-// What a router calls the memory that attention reads, whatever the machine.
-constexpr const char* kMedium = "GPU";
-
 enum class EventKind : uint8_t { kStored, kRemoved, kCleared };
 
 // Successive blocks of one prefix are one event.
@@ -37,6 +34,7 @@ struct Event {
   std::vector<TokenId> token_ids;
   PrefixExtras extras;
   int32_t group = 0;
+  KvMedium medium = KvMedium::kDevice;
 };
 
 struct Batch {
@@ -62,6 +60,19 @@ const char* kind_name(KvGroupKind kind) {
       return "mla_attention";
     case KvGroupKind::kState:
       return "mamba";
+  }
+  return "";
+}
+
+// In vLLM's names. What attention reads is the GPU's, whatever the machine.
+const char* medium_name(KvMedium medium) {
+  switch (medium) {
+    case KvMedium::kDevice:
+      return "GPU";
+    case KvMedium::kHost:
+      return "CPU";
+    case KvMedium::kDisk:
+      return "STORAGE";
   }
   return "";
 }
@@ -92,7 +103,7 @@ class Encoder {
     if (event.kind == EventKind::kRemoved) {
       return {{"type", "BlockRemoved"},
               {"block_hashes", event.hashes},
-              {"medium", kMedium},
+              {"medium", medium_name(event.medium)},
               {"group_idx", event.group}};
     }
     const KvGroupSpec& group = groups_[static_cast<size_t>(event.group)];
@@ -102,7 +113,7 @@ class Encoder {
             {"token_ids", event.token_ids},
             {"block_size", block_size_},
             {"lora_id", adapter(event)},
-            {"medium", kMedium},
+            {"medium", medium_name(event.medium)},
             {"lora_name", nullptr},
             {"extra_keys", extra_keys(event)},
             {"group_idx", event.group},
@@ -114,7 +125,7 @@ class Encoder {
   [[nodiscard]] Json as_array(const Event& event) const {
     if (event.kind == EventKind::kCleared) return Json::array({"AllBlocksCleared"});
     if (event.kind == EventKind::kRemoved) {
-      return Json::array({"BlockRemoved", event.hashes, kMedium});
+      return Json::array({"BlockRemoved", event.hashes, medium_name(event.medium)});
     }
     return Json::array({"BlockStored",
                         event.hashes,
@@ -122,7 +133,7 @@ class Encoder {
                         event.token_ids,
                         block_size_,
                         adapter(event),
-                        kMedium,
+                        medium_name(event.medium),
                         nullptr,
                         extra_keys(event)});
   }
@@ -216,21 +227,24 @@ class ZmqPublisher final : public KvEventPublisher {
                        .parent_hash = block.parent_hash,
                        .token_ids = {},
                        .extras = block.extras,
-                       .group = block.group});
+                       .group = block.group,
+                       .medium = block.medium});
     }
     Event& event = step_.back();
     event.hashes.push_back(block.hash);
     event.token_ids.insert(event.token_ids.end(), block.token_ids.begin(), block.token_ids.end());
   }
 
-  void removed(uint64_t hash, int32_t group) override {
-    if (step_.empty() || step_.back().kind != EventKind::kRemoved || step_.back().group != group) {
+  void removed(uint64_t hash, int32_t group, KvMedium medium) override {
+    if (step_.empty() || step_.back().kind != EventKind::kRemoved || step_.back().group != group ||
+        step_.back().medium != medium) {
       step_.push_back({.kind = EventKind::kRemoved,
                        .hashes = {},
                        .parent_hash = {},
                        .token_ids = {},
                        .extras = {},
-                       .group = group});
+                       .group = group,
+                       .medium = medium});
     }
     step_.back().hashes.push_back(hash);
   }
@@ -255,7 +269,8 @@ class ZmqPublisher final : public KvEventPublisher {
  private:
   static bool continues(const Event& event, const StoredBlock& block) {
     return event.kind == EventKind::kStored && event.group == block.group &&
-           event.extras == block.extras && block.parent_hash == event.hashes.back();
+           event.medium == block.medium && event.extras == block.extras &&
+           block.parent_hash == event.hashes.back();
   }
 
   void wake() const {

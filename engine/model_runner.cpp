@@ -56,7 +56,9 @@ std::string fingerprint_of(uint64_t file_hash,
                           std::string(to_string(plan.kv_dtype)) + "|" + std::to_string(file_hash) +
                           rope_variant(model, plan);
   char text[24];
-  std::snprintf(text, sizeof text, "fp_%016llx",
+  std::snprintf(text,
+                sizeof text,
+                "fp_%016llx",
                 static_cast<unsigned long long>(XXH3_64bits(key.data(), key.size())));
   return text;
 }
@@ -111,15 +113,19 @@ Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads) {
   }
   const int64_t vocab = planned.model.vocab_size;
   SLUICE_TRY(planned.plan,
-             plan_memory(config, planned.model, shape->kv_layouts(),
+             plan_memory(config,
+                         planned.model,
+                         shape->kv_layouts(),
                          {.file_bytes = planned.checkpoint->file_bytes(),
                           .weight_bytes = names_and_shapes.packed_bytes(),
                           .rope_bytes_per_token = planned.model.rope_bytes(1),
                           .arena_bytes = shape->arena_bytes(planned.bounds),
                           .logits_bytes =
                               vocab * config.max_num_seqs * static_cast<int64_t>(sizeof(float)) +
-                              Sampler::buffer_bytes(planned.model.vocab_size, config.max_num_seqs,
-                                                    config.max_logprobs, num_threads)}));
+                              Sampler::buffer_bytes(planned.model.vocab_size,
+                                                    config.max_num_seqs,
+                                                    config.max_logprobs,
+                                                    num_threads)}));
   return planned;
 }
 
@@ -174,25 +180,17 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config)
   return runner;
 }
 
-void ModelRunner::execute(const SchedulerOutput& output,
-                          const Scheduler& scheduler,
-                          const KvCacheManager& kv) {
-  for (const KvBlockCopy& copy : output.copies) {
-    kv_storage_.copy_block(copy.group, copy.from, copy.to);
-  }
-  batch_.build(output, scheduler, kv);
-  model_->forward({.exec = device_->context(), .batch = batch_.view(), .caches = caches_});
+void ModelRunner::execute(std::span<const KvBlockCopy> copies, const InputBatch& batch) {
+  for (const KvBlockCopy& copy : copies) kv_storage_.copy_block(copy.group, copy.from, copy.to);
+  model_->forward({.exec = device_->context(), .batch = batch.view(), .caches = caches_});
 }
 
-std::span<float> ModelRunner::sampling_logits() { return logits(batch_.view().logits_indices); }
-
-std::span<float> ModelRunner::logits(std::span<const int32_t> rows) {
+std::span<float> ModelRunner::logits(const InputBatch& batch, std::span<const int32_t> rows) {
   CHECK_LE(rows.size(), max_rows_);
   auto* const floats = reinterpret_cast<float*>(logits_.data());
   if (!rows.empty()) {
-    model_->logits({.exec = device_->context(), .batch = batch_.view(), .caches = caches_},
-                   rows,
-                   floats);
+    model_->logits(
+        {.exec = device_->context(), .batch = batch.view(), .caches = caches_}, rows, floats);
   }
   return {floats, rows.size() * static_cast<size_t>(model_->config().vocab_size)};
 }

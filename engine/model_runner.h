@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs steps: owns the device, the model, the bytes of the KV cache and every buffer, all sized and
-// allocated at creation. Engine thread only, creation included (the creating thread is worker 0).
+// allocated at creation. execute() and logits() on one thread, which runs the steps and is worker 0
+// of the compute pool; the rest on the engine thread.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +24,8 @@
 
 namespace sluice {
 
-// A model file read and planned, nothing of size allocated yet; `serve --dry-run` and `inspect` stop
-// here.
+// A model file read and planned, nothing of size allocated yet; `serve --dry-run` and `inspect`
+// stop here.
 struct PlannedModel {
   std::unique_ptr<Checkpoint> checkpoint;
   const ModelSpec* spec = nullptr;
@@ -43,36 +44,39 @@ class ModelRunner {
   static Expected<std::unique_ptr<ModelRunner>> create(const Config& config);
 
   // Copies the blocks of one step, then runs its layers.
-  void execute(const SchedulerOutput& output,
-               const Scheduler& scheduler,
-               const KvCacheManager& kv);
-  [[nodiscard]] std::span<const RequestId> sampling_requests() const {
-    return batch_.sampling_requests();
-  }
-  [[nodiscard]] std::span<const PromptRow> prompt_rows() const { return batch_.prompt_rows(); }
+  void execute(std::span<const KvBlockCopy> copies, const InputBatch& batch);
+  // Logits of at most max_rows() rows of that step, [rows][vocab]. The caller's to change until the
+  // next call.
+  std::span<float> logits(const InputBatch& batch, std::span<const int32_t> rows);
 
-  // Logits of rows of that step, [rows][vocab]: those that sample, in the order of
-  // sampling_requests(), or at most max_rows() of any. The caller's to change until the next call.
-  std::span<float> sampling_logits();
-  std::span<float> logits(std::span<const int32_t> rows);
   [[nodiscard]] size_t max_rows() const { return max_rows_; }
 
+  // Of any step's batch.
+  [[nodiscard]] const InputBatch::Bounds& batch_bounds() const { return batch_bounds_; }
+
   [[nodiscard]] const kernels::Device& device() const { return *device_; }
+
   [[nodiscard]] const Checkpoint& checkpoint() const { return *checkpoint_; }
+
   // Tokenizer and template, read beside the weights; once.
   [[nodiscard]] CheckpointText take_text() { return std::move(text_); }
+
   [[nodiscard]] const MemoryPlan& plan() const { return plan_; }
+
   [[nodiscard]] const ModelConfig& model() const { return model_->config(); }
+
   [[nodiscard]] std::vector<KvGroupSpec> kv_groups() const;
 
   [[nodiscard]] KvStorage& kv_storage() { return kv_storage_; }
+
   // Hash of the determinism key: model file, build, backend class, activation and KV dtypes.
   [[nodiscard]] const std::string& fingerprint() const { return fingerprint_; }
+
   [[nodiscard]] int64_t num_parameters() const { return weights_->num_parameters(); }
 
  private:
   ModelRunner(const InputBatch::Bounds& bounds, KvStorage storage)
-      : batch_(bounds), kv_storage_(std::move(storage)) {}
+      : batch_bounds_(bounds), kv_storage_(std::move(storage)) {}
 
   std::unique_ptr<kernels::Device> device_;
   std::unique_ptr<Checkpoint> checkpoint_;
@@ -80,7 +84,7 @@ class ModelRunner {
   std::unique_ptr<WeightStore> weights_;
   std::unique_ptr<Model> model_;
   MemoryPlan plan_;
-  InputBatch batch_;
+  InputBatch::Bounds batch_bounds_;
   KvStorage kv_storage_;
   std::unique_ptr<Prefault> prefault_;
   AlignedBuffer arena_;

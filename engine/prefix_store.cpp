@@ -6,6 +6,7 @@
 
 #include "kvcache/kv_disk_tier.h"
 #include "kvcache/kv_host_tier.h"
+#include "kvcache/prefix_index.h"
 
 namespace sluice {
 namespace {
@@ -22,15 +23,17 @@ constexpr std::chrono::seconds kPatience{5};
 PrefixStore::PrefixStore(int32_t block_size,
                          std::string space,
                          std::string preemption_mode,
-                         size_t num_tiers,
+                         std::vector<KvMedium> media,
                          KvStorage& storage,
-                         KvCacheManager& kv)
+                         KvCacheManager& kv,
+                         KvEventSink* events)
     : block_size_(block_size),
       space_(std::move(space)),
       preemption_mode_(std::move(preemption_mode)),
       storage_(storage),
       kv_(kv),
-      cost_(num_tiers) {
+      cost_(media.size()),
+      events_(events, std::move(media), kv.num_groups()) {
   blocks_.resize(static_cast<size_t>(kv.num_groups()));
 }
 
@@ -38,6 +41,7 @@ Expected<std::unique_ptr<PrefixStore>> PrefixStore::create(const Config& config,
                                                            const std::string& fingerprint,
                                                            KvStorage& storage,
                                                            KvCacheManager& kv,
+                                                           KvEventSink* events,
                                                            std::function<void()> wake) {
   const bool has_host = config.kv_offloading_size > 0;
   const bool has_disk = !config.kv_disk_path.empty();
@@ -48,30 +52,39 @@ Expected<std::unique_ptr<PrefixStore>> PrefixStore::create(const Config& config,
   }
   // The fingerprint does not say how a block is laid out.
   const std::string space = fingerprint + "-b" + std::to_string(config.block_size);
-  std::unique_ptr<PrefixStore> store(new PrefixStore(config.block_size,
-                                                     space,
-                                                     config.preemption_mode,
-                                                     (has_host ? 1U : 0U) + (has_disk ? 1U : 0U),
-                                                     storage,
-                                                     kv));
+  std::vector<KvMedium> media;
+  if (has_host) media.push_back(KvMedium::kHost);
+  if (has_disk) media.push_back(KvMedium::kDisk);
+  std::unique_ptr<PrefixStore> store(new PrefixStore(
+      config.block_size, space, config.preemption_mode, std::move(media), storage, kv, events));
   KvTierOptions options = {.max_bytes = config.kv_offloading_size << 30,
                            .block_size = config.block_size,
                            .payload_bytes = storage.block_bytes()};
   if (has_host) {
     SLUICE_TRY(auto host, create_kv_host_tier(options, wake));
-    store->tiers_.push_back(std::move(host));
+    store->add_tier(std::move(host));
   }
   options.max_bytes = config.kv_disk_size;
   if (has_disk) {
     SLUICE_TRY(auto disk,
                create_kv_disk_tier(options, config.kv_disk_path + "/" + space, std::move(wake)));
-    store->tiers_.push_back(std::move(disk));
+    store->add_tier(std::move(disk));
   }
   return store;
 }
 
+void PrefixStore::add_tier(std::unique_ptr<KvTier> tier) {
+  if (events_.has_listener()) {
+    tier->set_listener([this, index = tiers_.size()](const KvKey& key, bool is_there) {
+      events_.note(index, key, is_there);
+    });
+  }
+  tiers_.push_back(std::move(tier));
+}
+
 PrefixStore::Chain PrefixStore::new_chain(const PrefixExtras& extras) const {
   Chain chain;
+  chain.extras = extras;
   chain.root = kv_root_key(space_, extras);
   return chain;
 }
@@ -88,6 +101,22 @@ KvFileName PrefixStore::name_of(Chain& chain,
   return {chain.keys[index],
           index == 0 ? chain.root : chain.keys[index - 1],
           tokens.subspan(index * size, size)};
+}
+
+TierEvents::Block PrefixStore::event_block(Chain& chain,
+                                           std::span<const TokenId> tokens,
+                                           int32_t block) const {
+  const KvFileName name = name_of(chain, tokens, block);
+  const auto size = static_cast<size_t>(block_size_);
+  const auto hash_before = [&chain](size_t i) {
+    return i == 0 ? std::nullopt : std::optional<uint64_t>(chain.hashes[i - 1]);
+  };
+  const auto index = static_cast<size_t>(block);
+  for (size_t i = chain.hashes.size(); i <= index; ++i) {
+    chain.hashes.push_back(
+        prefix_hash(hash_before(i), tokens.subspan(i * size, size), chain.extras));
+  }
+  return {name.key, chain.hashes[index], hash_before(index), name.token_ids, chain.extras};
 }
 
 // --- Bringing back ---------------------------------------------------------------------------
@@ -145,6 +174,11 @@ bool PrefixStore::start(Held& held, bool by_cost, Clock::time_point now) {
     if (tier == tiers_.end()) break;
     held.tier_of.push_back(static_cast<uint8_t>(tier - tiers_.begin()));
     ++num_blocks[held.tier_of.back()];
+    if (!events_.has_listener()) continue;
+    for (size_t i = 0; i < tiers_.size(); ++i) {
+      if (!tiers_[i]->contains(key)) continue;
+      events_.meet(i, event_block(held.chain, tokens, held.end));
+    }
   }
   const int64_t num_found = held.end - held.next_copied;
   if (num_found == 0) return false;
@@ -299,7 +333,10 @@ void PrefixStore::save(const SchedulerOutput& output,
     const int32_t end = row.num_computed_tokens + row.num_scheduled_tokens;
     if (end / block_size_ == row.num_computed_tokens / block_size_) continue;
     if (!is_good || std::ranges::find(failed, row.id) != failed.end()) continue;
-    save_blocks(*scheduler.find(row.id), end / block_size_);
+    const Request& request = *scheduler.find(row.id);
+    // The step before has failed, and this one went on behind a token that there is not.
+    if (end > request.num_tokens()) continue;
+    save_blocks(request, end / block_size_);
   }
 }
 
@@ -310,20 +347,24 @@ void PrefixStore::save_blocks(const Request& request, int32_t num_full) {
   for (size_t i = 0; i < tiers_.size(); ++i) {
     Progress& progress = saving.by_tier[i];
     while (!progress.is_broken && progress.num_saved < num_full) {
-      if (!save_block(*tiers_[i], request, saving.chain, progress)) break;
+      if (!save_block(i, request, saving.chain, progress)) break;
       ++progress.num_saved;
     }
   }
 }
 
 // The next block of the request. False: not now, or never.
-bool PrefixStore::save_block(KvTier& tier,
+bool PrefixStore::save_block(size_t index,
                              const Request& request,
                              Chain& chain,
                              Progress& progress) {
+  KvTier& tier = *tiers_[index];
   const KvFileName name = name_of(chain, request.tokens, progress.num_saved);
   if (tier.contains(name.key)) {
     tier.touch(name.key);
+    if (events_.has_listener()) {
+      events_.meet(index, event_block(chain, request.tokens, progress.num_saved));
+    }
     return true;
   }
   if (tier.num_free_buffers() <= kReadBuffers) return false;          // with a later block
@@ -332,6 +373,9 @@ bool PrefixStore::save_block(KvTier& tier,
   const int32_t buffer = tier.take_buffer();
   storage_.copy_out(blocks_, tier.payload(buffer));
   progress.is_broken = !tier.save(name, buffer);
+  if (!progress.is_broken && events_.has_listener()) {
+    events_.expect(index, event_block(chain, request.tokens, progress.num_saved));
+  }
   return !progress.is_broken;
 }
 

@@ -26,6 +26,7 @@
 #include "engine/core/stats.h"
 #include "engine/core/status.h"
 #include "engine/restore_cost.h"
+#include "engine/tier_events.h"
 #include "kvcache/kv_cache_manager.h"
 #include "kvcache/kv_storage.h"
 #include "kvcache/kv_tier.h"
@@ -37,12 +38,14 @@ class PrefixStore {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `fingerprint` names model, build and dtypes. Storage and manager must outlive the store; `wake`
-  // is called on other threads when advance() has something to do.
+  // `fingerprint` names model, build and dtypes. Storage, manager and `events`, which is told of
+  // the tiers' blocks and may be null, must outlive the store; `wake` is called on other threads
+  // when advance() has something to do.
   static Expected<std::unique_ptr<PrefixStore>> create(const Config& config,
                                                        const std::string& fingerprint,
                                                        KvStorage& storage,
                                                        KvCacheManager& kv,
+                                                       KvEventSink* events,
                                                        std::function<void()> wake);
 
   // True: blocks of its prompt are on their way, and it comes out of advance(); `request` is moved.
@@ -78,6 +81,8 @@ class PrefixStore {
   struct Chain {
     KvKey root{};
     std::vector<KvKey> keys;
+    PrefixExtras extras;
+    std::vector<uint64_t> hashes;  // as routers know them; empty when none listens
   };
 
   // How far a request's blocks have been saved in one tier.
@@ -116,16 +121,20 @@ class PrefixStore {
   PrefixStore(int32_t block_size,
               std::string space,
               std::string preemption_mode,
-              size_t num_tiers,
+              std::vector<KvMedium> media,
               KvStorage& storage,
-              KvCacheManager& kv);
+              KvCacheManager& kv,
+              KvEventSink* events);
 
   [[nodiscard]] Chain new_chain(const PrefixExtras& extras) const;
   // Of the block of these tokens' prefix; the chain grows up to it.
   KvFileName name_of(Chain& chain, std::span<const TokenId> tokens, int32_t block) const;
+  // The same block as routers know it.
+  TierEvents::Block event_block(Chain& chain, std::span<const TokenId> tokens, int32_t block) const;
+  void add_tier(std::unique_ptr<KvTier> tier);
   bool find_blocks(RequestId id, int32_t block);
   void save_blocks(const Request& request, int32_t num_full);
-  bool save_block(KvTier& tier, const Request& request, Chain& chain, Progress& progress);
+  bool save_block(size_t tier, const Request& request, Chain& chain, Progress& progress);
   bool start(Held& held, bool by_cost, Clock::time_point now);
   void receive(Clock::time_point now);
   void take_in(const KvTier::Loaded& loaded, KvTier& tier, Clock::time_point now);
@@ -140,6 +149,7 @@ class PrefixStore {
   KvCacheManager& kv_;
   std::vector<std::unique_ptr<KvTier>> tiers_;  // fastest first, at most kMaxTiers
   RestoreCost cost_;
+  TierEvents events_;
   std::unordered_map<RequestId, Saving> savings_;  // of requests that the scheduler has
   std::vector<Held> held_;                         // in order of arrival
   uint64_t next_ticket_ = 0;

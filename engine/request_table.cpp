@@ -2,6 +2,7 @@
 #include "engine/request_table.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 namespace sluice {
@@ -22,7 +23,7 @@ void RequestTable::add(RequestId id,
   for (const PromptSpan& span : request.prompt) {
     state.num_prompt_tokens += static_cast<int32_t>(span.token_ids.size());
   }
-  state.sampling = std::move(request.sampling);
+  state.sampling = std::make_shared<const SamplingParams>(std::move(request.sampling));
   state.sink = &sink;
   state.arrival = request.arrival;
   states_.emplace(id, std::move(state));

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -22,7 +23,7 @@ inline constexpr const char* kNotFinite = "The model produced logits that are no
 struct RequestState {
   using Clock = std::chrono::steady_clock;
 
-  SamplingParams sampling;
+  std::shared_ptr<const SamplingParams> sampling;  // shared with steps in flight
   OutputSink* sink = nullptr;
   QueuedWork queued;  // until it is scheduled
   Clock::time_point arrival;

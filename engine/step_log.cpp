@@ -18,13 +18,16 @@ StepRecord& StepLog::begin() {
   return record;
 }
 
+StepRecord& StepLog::of(uint64_t number) { return ring_[(number - 1) % kKeptSteps]; }
+
 std::vector<StepRecord> StepLog::last(size_t count) const {
-  count = std::min(count, ring_.size());
+  uint64_t end = num_steps_;
+  size_t num_kept = ring_.size();
+  for (; num_kept > 0 && ring_[(end - 1) % kKeptSteps].end_ns == 0; --end) --num_kept;
+  count = std::min(count, num_kept);
   std::vector<StepRecord> steps;
   steps.reserve(count);
-  for (uint64_t step = num_steps_ - count; step < num_steps_; ++step) {
-    steps.push_back(ring_[step % kKeptSteps]);
-  }
+  for (uint64_t step = end - count; step < end; ++step) steps.push_back(ring_[step % kKeptSteps]);
   return steps;
 }
 

@@ -11,10 +11,13 @@ namespace sluice {
 
 class StepLog {
  public:
-  // The record of the step that begins, in place of the oldest one. Valid until the next call.
+  // The record of the step that begins, in place of the oldest one, numbered. Valid until the next
+  // call.
   StepRecord& begin();
+  // Of one of the last kKeptSteps. Valid as long.
+  StepRecord& of(uint64_t number);
 
-  // At most `count` of the last ones, oldest first.
+  // At most `count` of the last ones that have ended, oldest first.
   [[nodiscard]] std::vector<StepRecord> last(size_t count) const;
 
  private:

@@ -26,8 +26,8 @@ struct ExecContext {
   cpu::ThreadPool* pool = nullptr;  // kCpu: not null
 };
 
-// The backend of one engine: owns the compute threads. The creating thread is worker 0 and the
-// only one that may call operators.
+// The backend of one engine: owns the compute threads. One thread at a time may call operators; it
+// is worker 0.
 class Device {
  public:
   struct Options {

@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcache/block_pool.h"
 
+#include <array>
 #include <cstddef>
 
 #include "engine/core/status.h"
 
 namespace sluice {
+
+namespace {
+
+// By worth: how many releases later the block counts as released, in pools of blocks.
+constexpr std::array<int32_t, BlockPool::kMaxWorth + 1> kCredits = {0, 1, 2, 3, 16};
+
+}  // namespace
 
 BlockPool::BlockPool(int32_t num_blocks) : num_blocks_(num_blocks) {
   CHECK_GE(num_blocks, 0);
@@ -33,24 +41,32 @@ void BlockPool::unlink(ListId list_id, int32_t block) {
   --list.size;
 }
 
+BlockPool::ListId BlockPool::list_of(const Block& block) {
+  return block.tag == kNoTag ? kFreeList : static_cast<ListId>(kCachedLists + block.worth);
+}
+
 // Takes a block that is about to gain an owner or a transfer off its list.
 void BlockPool::unlink_if_idle(int32_t block) {
   const Block& b = blocks_[static_cast<size_t>(block)];
   if (b.refcount != 0 || b.num_transfers != 0) return;
-  CHECK(b.tag != kNoTag);  // a free block has contents for nobody
-  unlink(kCachedList, block);
+  if (b.tag != kNoTag) --num_cached_;
+  unlink(list_of(b), block);
 }
 
 void BlockPool::append_if_idle(int32_t block) {
-  const Block& b = blocks_[static_cast<size_t>(block)];
+  Block& b = blocks_[static_cast<size_t>(block)];
   if (b.refcount != 0 || b.num_transfers != 0) return;
-  append(b.tag == kNoTag ? kFreeList : kCachedList, block);
+  if (b.tag != kNoTag) {
+    ++num_cached_;
+    b.released = ++num_releases_;
+  }
+  append(list_of(b), block);
 }
 
 BlockPool::Taken BlockPool::take() {
   Taken taken;
   if (lists_[kFreeList].size == 0) {
-    taken.evicted_tag = evict_oldest();
+    taken.evicted_tag = evict();
     if (taken.evicted_tag == kNoTag) return taken;
   }
   const int32_t block = lists_[kFreeList].head;
@@ -62,15 +78,18 @@ BlockPool::Taken BlockPool::take() {
 }
 
 void BlockPool::share(BlockId block) {
-  unlink_if_idle(block.value);
   Block& b = blocks_[index(block)];
+  CHECK(b.refcount > 0 || b.num_transfers > 0 || b.tag != kNoTag);  // it has contents
+  unlink_if_idle(block.value);
   if (b.refcount == 0) ++num_referenced_;
   ++b.refcount;
 }
 
-void BlockPool::release(BlockId block) {
+void BlockPool::release(BlockId block, int32_t worth) {
   Block& b = blocks_[index(block)];
   CHECK_GT(b.refcount, 0);
+  CHECK_LE(worth, kMaxWorth);
+  b.worth = worth;
   --b.refcount;
   if (b.refcount == 0) --num_referenced_;
   append_if_idle(block.value);
@@ -83,11 +102,22 @@ void BlockPool::set_tag(BlockId block, int32_t tag) {
   b.tag = tag;
 }
 
-int32_t BlockPool::evict_oldest() {
-  const int32_t block = lists_[kCachedList].head;
+int32_t BlockPool::evict() {
+  int32_t block = kNone;
+  int64_t earliest = 0;
+  for (int32_t worth = 0; worth <= kMaxWorth; ++worth) {
+    const int32_t head = lists_[kCachedLists + worth].head;
+    if (head == kNone) continue;
+    const int64_t due = blocks_[static_cast<size_t>(head)].released +
+                        int64_t{kCredits[static_cast<size_t>(worth)]} * num_blocks_;
+    if (block != kNone && due >= earliest) continue;
+    block = head;
+    earliest = due;
+  }
   if (block == kNone) return kNoTag;
-  unlink(kCachedList, block);
   Block& b = blocks_[static_cast<size_t>(block)];
+  unlink(list_of(b), block);
+  --num_cached_;
   const int32_t tag = b.tag;
   b.tag = kNoTag;
   append(kFreeList, block);
@@ -122,15 +152,18 @@ std::string BlockPool::check_integrity() const {
     if (count != list.size || list.tail != previous) return "a block list miscounts";
   }
   int32_t num_referenced = 0;
+  int32_t num_cached = 0;
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const Block& b = blocks_[i];
     if (b.refcount < 0 || b.num_transfers < 0) return "negative count, block " + std::to_string(i);
     num_referenced += b.refcount > 0;
     const bool idle = b.refcount == 0 && b.num_transfers == 0;
-    const int32_t expected = !idle ? kNumLists : b.tag == kNoTag ? kFreeList : kCachedList;
+    const int32_t expected = idle ? list_of(b) : kNumLists;
     if (on_list[i] != expected) return "block " + std::to_string(i) + " is on the wrong list";
+    num_cached += idle && b.tag != kNoTag;
   }
   if (num_referenced != num_referenced_) return "referenced blocks are miscounted";
+  if (num_cached != num_cached_) return "cached blocks are miscounted";
   return {};
 }
 

@@ -3,10 +3,15 @@
 //
 // A block is in exactly one of four states:
 //   free        no owner, no transfer, contents meaningless: on the free list
-//   cached      no owner, no transfer, tagged with its prefix node: on the LRU list, evictable
+//   cached      no owner, no transfer, tagged with its prefix node: on the list of its worth,
+//               evictable
 //   referenced  one owner or more
 //   held        no owner, but another worker is still reading or writing it
 // Flat arrays and intrusive lists; nothing is allocated after construction.
+//
+// Cached blocks go in the order of their last release, where each level of worth counts as a later
+// one: least recently used, with a credit for what it would cost to lose it (the GreedyDual idea of
+// Young, with few levels and so in constant time). A credit ages as others are released.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +25,7 @@ namespace sluice {
 class BlockPool {
  public:
   static constexpr int32_t kNoTag = -1;
+  static constexpr int32_t kMaxWorth = 4;
 
   struct Taken {
     BlockId block = kNullBlock;    // kNullBlock: nothing available
@@ -28,20 +34,22 @@ class BlockPool {
 
   explicit BlockPool(int32_t num_blocks);
 
-  // A block with one owner and no tag: a free one, else the least recently released cached one.
+  // A block with one owner and no tag: a free one, else the one that evict() gives up.
   [[nodiscard]] Taken take();
   // One more owner of a referenced, cached or held block.
   void share(BlockId block);
-  // One owner less. The last one leaves a tagged block cached and any other free.
-  void release(BlockId block);
+  // One owner less. The last one leaves a tagged block cached and any other free. `worth`, 0 to
+  // kMaxWorth, is what the contents are worth from now on.
+  void release(BlockId block, int32_t worth = 0);
 
-  // Marks the contents as worth keeping; `tag` comes back from take() or evict_oldest() when they
+  // Marks the contents as worth keeping; `tag` comes back from take() or evict() when they
   // are lost. The block must be referenced and have no tag.
   void set_tag(BlockId block, int32_t tag);
-  // Gives up the least recently released cached block; its tag, or kNoTag when there is none.
-  int32_t evict_oldest();
+  // Gives up a cached block; its tag, or kNoTag when there is none.
+  int32_t evict();
 
   // Transfers are counted apart from owners: the block returns to a list only when both are zero.
+  // Any block: a step in flight may read one that has been given up since.
   void begin_transfer(BlockId block);
   void end_transfer(BlockId block);
 
@@ -53,7 +61,7 @@ class BlockPool {
 
   [[nodiscard]] int32_t num_free() const { return lists_[kFreeList].size; }
 
-  [[nodiscard]] int32_t num_cached() const { return lists_[kCachedList].size; }
+  [[nodiscard]] int32_t num_cached() const { return num_cached_; }
 
   [[nodiscard]] int32_t num_available() const { return num_free() + num_cached(); }
 
@@ -65,12 +73,14 @@ class BlockPool {
  private:
   static constexpr int32_t kNone = -1;
 
-  enum ListId : uint8_t { kFreeList, kCachedList, kNumLists };
+  enum ListId : uint8_t { kFreeList, kCachedLists, kNumLists = kCachedLists + kMaxWorth + 1 };
 
   struct Block {
     int32_t refcount = 0;
     int32_t num_transfers = 0;
     int32_t tag = kNoTag;
+    int32_t worth = 0;
+    int64_t released = 0;  // number of the release that left it cached
     int32_t previous = kNone;
     int32_t next = kNone;
   };
@@ -83,6 +93,7 @@ class BlockPool {
 
   static size_t index(BlockId block) { return static_cast<size_t>(block.value); }
 
+  [[nodiscard]] static ListId list_of(const Block& block);  // of an idle one
   void append(ListId list, int32_t block);
   void unlink(ListId list, int32_t block);
   void unlink_if_idle(int32_t block);
@@ -92,6 +103,8 @@ class BlockPool {
   List lists_[kNumLists];
   int32_t num_blocks_ = 0;
   int32_t num_referenced_ = 0;
+  int32_t num_cached_ = 0;
+  int64_t num_releases_ = 0;
 };
 
 }  // namespace sluice

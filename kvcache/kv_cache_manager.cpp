@@ -88,6 +88,7 @@ struct Slot {
   int32_t num_queried = 0;              // tokens; counted when the first allocation succeeds
   int32_t num_found = 0;
   int32_t partial_node = PrefixIndex::kAbsent;  // to be copied by the first allocation
+  int32_t num_kept_tokens = 0;                  // leading ones, that stay longer
 };
 
 }  // namespace
@@ -165,8 +166,15 @@ struct KvCacheManager::Impl {
 
   void give_back_evicted(int32_t group, int32_t tag) {
     if (tag == BlockPool::kNoTag) return;
-    if (events != nullptr && !index.is_tail(tag)) events->removed(index.hash(tag), group);
+    if (events != nullptr && !index.is_tail(tag)) {
+      events->removed(index.hash(tag), group, KvMedium::kDevice);
+    }
     index.detach(tag, group);
+  }
+
+  void release(Group& group, BlockId block) const {
+    const int32_t tag = group.pool.tag(block);
+    group.pool.release(block, tag == BlockPool::kNoTag ? 0 : index.worth(tag));
   }
 
   void make_findable(int32_t node, int32_t group, BlockId block) {
@@ -198,16 +206,12 @@ KvCacheManager::~KvCacheManager() = default;
 int32_t KvCacheManager::Impl::longest_hit(std::span<const TokenId> tokens,
                                           const PrefixExtras& extras) {
   const auto block_size = static_cast<size_t>(options.block_size);
-  const auto max_blocks = static_cast<int32_t>((tokens.size() - 1) / block_size);
   chain.clear();
+  index.find_chain(tokens.first((tokens.size() - 1) / block_size * block_size), extras, chain);
   std::ranges::fill(run_length, 0);
   int32_t best = 0;
-  int32_t node = PrefixIndex::kRoot;
-  for (int32_t i = 0; i < max_blocks; ++i) {
-    node =
-        index.find(node, tokens.subspan(static_cast<size_t>(i) * block_size, block_size), extras);
-    if (node == PrefixIndex::kAbsent) break;
-    chain.push_back(node);
+  for (int32_t i = 0; i < static_cast<int32_t>(chain.size()); ++i) {
+    const int32_t node = chain[static_cast<size_t>(i)];
     const int32_t num_tokens = (i + 1) * options.block_size;
     bool usable = true;
     for (size_t g = 0; g < groups.size(); ++g) {
@@ -303,7 +307,7 @@ void KvCacheManager::Impl::copy_partial(int32_t slot) {
     const BlockId from = index.block(node, static_cast<int32_t>(g));
     CHECK_NE(from, kNullBlock);
     groups[g].pool.share(from);  // and so the one used last
-    groups[g].pool.release(from);
+    release(groups[g], from);
     copies.push_back({.group = static_cast<int32_t>(g), .from = from, .to = kNullBlock});
   }
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -358,6 +362,11 @@ bool KvCacheManager::allocate_slots(RequestId id, int32_t num_tokens) {
     }
   }
   Slot& holder = m.slots[static_cast<size_t>(slot)];
+  if (holder.num_queried > 0) {
+    for (int32_t node = holder.cursor; node != PrefixIndex::kRoot; node = m.index.parent(node)) {
+      m.index.count_hit(node);
+    }
+  }
   m.prefix_queries += static_cast<uint64_t>(std::exchange(holder.num_queried, 0));
   m.prefix_hits += static_cast<uint64_t>(std::exchange(holder.num_found, 0));
   return true;
@@ -372,7 +381,7 @@ bool KvCacheManager::Impl::index_next_block(int32_t slot, std::span<const TokenI
   int32_t node = index.find_or_insert_pinned(holder.cursor, ids, holder.extras);
   if (node == PrefixIndex::kAbsent) {
     for (size_t g = 0; g < groups.size(); ++g) {
-      give_back_evicted(static_cast<int32_t>(g), groups[g].pool.evict_oldest());
+      give_back_evicted(static_cast<int32_t>(g), groups[g].pool.evict());
     }
     node = index.find_or_insert_pinned(holder.cursor, ids, holder.extras);
     if (node == PrefixIndex::kAbsent) return false;
@@ -389,13 +398,14 @@ bool KvCacheManager::Impl::index_next_block(int32_t slot, std::span<const TokenI
   index.unpin(holder.cursor);
   holder.cursor = node;
   holder.num_indexed = i + 1;
+  if (holder.num_indexed * options.block_size <= holder.num_kept_tokens) index.keep(node);
   return true;
 }
 
 void KvCacheManager::Impl::let_go(Group& group, int32_t slot, int32_t first_needed) {
   int32_t& first = group.first_kept[static_cast<size_t>(slot)];
   for (; first < std::min(first_needed, group.count(slot)); ++first) {
-    group.pool.release(std::exchange(group.entry(slot, first), kNullBlock));
+    release(group, std::exchange(group.entry(slot, first), kNullBlock));
   }
 }
 
@@ -413,6 +423,18 @@ void KvCacheManager::cache_blocks(RequestId id,
     }
   }
   for (Group& group : m.groups) m.let_go(group, slot, group.first_needed(num_computed_tokens));
+}
+
+void KvCacheManager::keep_prefix(RequestId id, int32_t num_tokens) {
+  Impl& m = *impl_;
+  const int32_t slot_index = m.slot_of.find(id);
+  CHECK_NE(slot_index, IdMap::kAbsent);
+  Slot& slot = m.slots[static_cast<size_t>(slot_index)];
+  slot.num_kept_tokens = num_tokens;
+  int32_t num_indexed = slot.num_indexed;
+  for (int32_t node = slot.cursor; node != PrefixIndex::kRoot; node = m.index.parent(node)) {
+    if (num_indexed-- * m.options.block_size <= num_tokens) m.index.keep(node);
+  }
 }
 
 void KvCacheManager::cache_tail(RequestId id,
@@ -453,7 +475,7 @@ void KvCacheManager::free(RequestId id) {
   for (Group& group : m.groups) {
     // Last block first, so that a prefix is evicted from its end.
     for (int32_t i = group.count(slot) - 1; i >= group.kept_from(slot); --i) {
-      group.pool.release(group.entry(slot, i));
+      m.release(group, group.entry(slot, i));
       group.entry(slot, i) = kNullBlock;
     }
     group.num_entries[static_cast<size_t>(slot)] = 0;
@@ -515,7 +537,7 @@ void KvCacheManager::reset_prefix_cache() {
   if (clears) m.events = nullptr;
   for (size_t g = 0; g < m.groups.size(); ++g) {
     while (m.groups[g].pool.num_cached() > 0) {
-      m.give_back_evicted(static_cast<int32_t>(g), m.groups[g].pool.evict_oldest());
+      m.give_back_evicted(static_cast<int32_t>(g), m.groups[g].pool.evict());
     }
   }
   m.events = events;

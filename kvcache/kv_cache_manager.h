@@ -91,7 +91,8 @@ class KvCacheManager {
                          PrefixUse use = PrefixUse::kAdmission);
 
   // Makes room for KV up to `num_tokens` tokens in every group, evicting cached blocks (least
-  // recently used first) as needed. All or nothing: false leaves the request as it was.
+  // recently used first, with a credit for those that were found often) as needed. All or nothing:
+  // false leaves the request as it was.
   [[nodiscard]] bool allocate_slots(RequestId id, int32_t num_tokens);
 
   // Whether every group could take the request up to `num_tokens` tokens, computed in small steps,
@@ -108,6 +109,10 @@ class KvCacheManager {
   // from position `num_computed_tokens` on reads: a step in flight starts there or later, and must
   // touch no block before its window. Idempotent. Call after the step that computed them retired.
   void cache_blocks(RequestId id, std::span<const TokenId> tokens, int32_t num_computed_tokens);
+
+  // The first `num_tokens` tokens of a request that holds blocks are to be kept longer than others
+  // once they are cached, until they have not been used for many turns of the cache.
+  void keep_prefix(RequestId id, int32_t num_tokens);
 
   // For a request that is about to be freed: the rest of its first `num_computed_tokens`, less than
   // a block, becomes findable too, for copies.

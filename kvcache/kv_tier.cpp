@@ -98,8 +98,13 @@ void KvTier::queue(Kind kind, const KvFileName& name, int32_t buffer, uint64_t t
 // The one that is wanted has not been written yet.
 void KvTier::evict_but(const KvKey& wanted) {
   while (const auto name = index_.evict()) {
+    tell(name->key, false);
     if (name->key != wanted) queue(Kind::kRemove, {name->key, name->parent, {}}, kNone, 0);
   }
+}
+
+void KvTier::tell(const KvKey& key, bool is_there) const {
+  if (listener_) listener_(key, is_there);
 }
 
 bool KvTier::save(const KvFileName& name, int32_t buffer) {
@@ -127,7 +132,15 @@ void KvTier::collect(std::vector<Loaded>& loaded) {
     collected_.swap(done_);
   }
   for (const Done& done : collected_) {
-    if (!done.ok) index_.erase(done.job.name.key);
+    const TierIndex::Name& name = done.job.name;
+    if (done.ok) {
+      if (done.job.kind == Kind::kSave && index_.contains(name.key)) tell(name.key, true);
+    } else if (index_.contains(name.key)) {
+      // Whatever is there, broken or written meanwhile, would take room that nobody counts.
+      index_.erase(name.key);
+      tell(name.key, false);
+      queue(Kind::kRemove, {name.key, name.parent, {}}, kNone, 0);
+    }
     if (done.job.kind == Kind::kLoad) {
       loaded.push_back({done.job.ticket, done.job.buffer, done.ok, done.seconds});
       continue;

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/core/aligned_buffer.h"
@@ -58,6 +59,12 @@ class KvTier {
   ~KvTier();  // after everything handed over is written
   KvTier(const KvTier&) = delete;
   KvTier& operator=(const KvTier&) = delete;
+
+  // Called with each block that now lies in the tier, and with each that does not any more or will
+  // not: on the owner's thread, in the order of the changes. Before the first save.
+  using Listener = std::function<void(const KvKey& key, bool is_there)>;
+
+  void set_listener(Listener listener) { listener_ = std::move(listener); }
 
   // What the place has already, in the order of last use. Before anything else.
   void add_found(std::span<const TierIndex::Name> names);
@@ -119,6 +126,7 @@ class KvTier {
   [[nodiscard]] std::span<std::byte> block_bytes(int32_t buffer) const;
   [[nodiscard]] KvFileName file_name(const Job& job) const;
   void queue(Kind kind, const KvFileName& name, int32_t buffer, uint64_t ticket);
+  void tell(const KvKey& key, bool is_there) const;
   void evict_but(const KvKey& wanted);
   void run();
   void do_job(const Job& job);
@@ -127,6 +135,7 @@ class KvTier {
   const std::unique_ptr<KvPlace> place_;
   const std::function<void()> wake_;
   // Owner's thread.
+  Listener listener_;  // empty: nobody
   TierIndex index_;
   std::vector<int32_t> free_buffers_;
   std::vector<Done> collected_;  // scratch

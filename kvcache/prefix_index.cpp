@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcache/prefix_index.h"
 
+// A lookup hashes every block of a prompt: calls into the library would be a third of it.
+#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 
 #include "engine/core/status.h"
+#include "kvcache/block_pool.h"
 
 namespace sluice {
 namespace {
@@ -15,6 +19,20 @@ namespace {
 constexpr int kMaxChildrenSeen = 16;
 
 }  // namespace
+
+uint64_t prefix_hash(std::optional<uint64_t> parent,
+                     std::span<const TokenId> token_ids,
+                     const PrefixExtras& extras) {
+  uint64_t seed = 0;
+  if (parent) {
+    seed = *parent;
+  } else {
+    const uint64_t fields[] = {
+        extras.tenant_salt, static_cast<uint64_t>(extras.adapter_id), extras.media_hash};
+    seed = XXH3_64bits(fields, sizeof(fields));
+  }
+  return XXH3_64bits_withSeed(token_ids.data(), token_ids.size_bytes(), seed);
+}
 
 PrefixIndex::PrefixIndex(int32_t max_nodes, int32_t block_size, int32_t num_groups)
     : block_size_(block_size), num_groups_(num_groups) {
@@ -40,15 +58,8 @@ std::span<const TokenId> PrefixIndex::node_tokens(int32_t node) const {
 uint64_t PrefixIndex::hash_of(int32_t parent,
                               std::span<const TokenId> token_ids,
                               const PrefixExtras& extras) const {
-  uint64_t seed = 0;
-  if (parent == kRoot) {
-    const uint64_t fields[] = {
-        extras.tenant_salt, static_cast<uint64_t>(extras.adapter_id), extras.media_hash};
-    seed = XXH3_64bits(fields, sizeof(fields));
-  } else {
-    seed = nodes_[static_cast<size_t>(parent)].hash;
-  }
-  return XXH3_64bits_withSeed(token_ids.data(), token_ids.size_bytes(), seed);
+  if (parent == kRoot) return prefix_hash(std::nullopt, token_ids, extras);
+  return prefix_hash(at(parent).hash, token_ids, extras);
 }
 
 int32_t PrefixIndex::find_hashed(uint64_t hash,
@@ -69,6 +80,21 @@ int32_t PrefixIndex::find(int32_t parent,
                           std::span<const TokenId> token_ids,
                           const PrefixExtras& extras) const {
   return find_hashed(hash_of(parent, token_ids, extras), parent, token_ids, extras);
+}
+
+void PrefixIndex::find_chain(std::span<const TokenId> token_ids,
+                             const PrefixExtras& extras,
+                             std::vector<int32_t>& chain) const {
+  const auto block_size = static_cast<size_t>(block_size_);
+  int32_t parent = kRoot;
+  std::optional<uint64_t> hash;  // not the parent's: the next one need not wait for its node
+  for (size_t end = block_size; end <= token_ids.size(); end += block_size) {
+    const std::span<const TokenId> own = token_ids.subspan(end - block_size, block_size);
+    hash = prefix_hash(hash, own, extras);
+    parent = find_hashed(*hash, parent, own, extras);
+    if (parent == kAbsent) return;
+    chain.push_back(parent);
+  }
 }
 
 int32_t PrefixIndex::find_or_insert_pinned(int32_t parent,
@@ -98,6 +124,15 @@ int32_t PrefixIndex::find_or_insert_pinned(int32_t parent,
   table_[i] = added;
   ++num_nodes_;
   return added;
+}
+
+// Computing a block again costs about the same for all; how often that would be is told by the
+// past.
+int32_t PrefixIndex::worth(int32_t node) const {
+  const Node& n = at(node);
+  if (n.is_kept) return BlockPool::kMaxWorth;
+  return std::min(static_cast<int32_t>(std::bit_width(n.num_hits + 1)) - 1,
+                  BlockPool::kMaxWorth - 1);
 }
 
 PrefixIndex::PartialMatch PrefixIndex::find_partial(int32_t parent,

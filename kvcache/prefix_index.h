@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,6 +24,12 @@
 #include "kvcache/kv_cache_manager.h"
 
 namespace sluice {
+
+// Of the whole prefix that `token_ids` end; `parent` is that of the prefix before them. The same in
+// every process.
+uint64_t prefix_hash(std::optional<uint64_t> parent,
+                     std::span<const TokenId> token_ids,
+                     const PrefixExtras& extras);
 
 class PrefixIndex {
  public:
@@ -35,6 +42,10 @@ class PrefixIndex {
   [[nodiscard]] int32_t find(int32_t parent,
                              std::span<const TokenId> token_ids,
                              const PrefixExtras& extras) const;
+  // Appends the nodes of the blocks that `token_ids` begin with, as far as they are there.
+  void find_chain(std::span<const TokenId> token_ids,
+                  const PrefixExtras& extras,
+                  std::vector<int32_t>& chain) const;
   // The existing node or a new one without blocks, pinned once; kAbsent when all nodes are in use.
   // Here `token_ids` may be fewer, for a tail.
   [[nodiscard]] int32_t find_or_insert_pinned(int32_t parent,
@@ -69,6 +80,15 @@ class PrefixIndex {
   void attach(int32_t node, int32_t group, BlockId block);
   void detach(int32_t node, int32_t group);
 
+  // An admission has found the prefix. To be told of its ancestors too.
+  void count_hit(int32_t node) { ++nodes_[static_cast<size_t>(node)].num_hits; }
+
+  // Somebody has asked for the prefix to be kept long. Of its ancestors too.
+  void keep(int32_t node) { nodes_[static_cast<size_t>(node)].is_kept = true; }
+
+  // What its blocks are worth to the pool: 0 to BlockPool::kMaxWorth, never more than its parent's.
+  [[nodiscard]] int32_t worth(int32_t node) const;
+
   // A pinned node and its ancestors stay, with or without blocks. The root needs no pin.
   void pin(int32_t node);
   void unpin(int32_t node);
@@ -91,6 +111,8 @@ class PrefixIndex {
     int32_t first_child = kAbsent;   // the last to come
     int32_t next_sibling = kAbsent;  // came before
     int32_t previous_sibling = kAbsent;
+    uint32_t num_hits = 0;
+    bool is_kept = false;
     bool in_use = false;
   };
 

@@ -129,6 +129,14 @@ bool Scheduler::Impl::head_still_blocked(const Entry& e) const {
          running.size() >= blocked_num_running && total_available() <= blocked_available;
 }
 
+// Whether one more prompt may be left half computed by this step.
+bool Scheduler::Impl::may_be_partial() const {
+  if (options.max_num_partial_prefills <= 0) return true;
+  const auto num_partial =
+      std::ranges::count_if(running, [this](int32_t index) { return entry(index).is_partial(); });
+  return num_partial < options.max_num_partial_prefills;
+}
+
 bool Scheduler::Impl::admit(int32_t index) {
   Entry& e = entry(index);
   Request& r = e.request;
@@ -136,7 +144,10 @@ bool Scheduler::Impl::admit(int32_t index) {
   if (!alone && head_still_blocked(e)) return false;
   if (prefill_limit(e, 0, r.num_tokens()) == 0) return false;
   const int32_t num_found = kv.acquire_prefix(r.id, e.cacheable_tokens(), r.extras);
-  int32_t chunk = prefill_limit(e, num_found, r.num_tokens() - num_found);
+  const int32_t rest = r.num_tokens() - num_found;
+  int32_t chunk = prefill_limit(e, num_found, rest);
+  const int32_t least = may_be_partial() ? 1 : rest;
+  if (chunk < least) chunk = 0;
   const int32_t num_shared = num_found - num_found % kv.block_size();  // the rest is a copy
   if (chunk > 0 && !alone && !has_room(e, num_shared)) chunk = -1;
   if (chunk > 0 && e.wants_restoring() && options.restores_preempted) {
@@ -145,8 +156,8 @@ bool Scheduler::Impl::admit(int32_t index) {
     return true;
   }
   const bool affordable = chunk != 0;
-  while (chunk > 0 && !kv.allocate_slots(r.id, num_found + chunk)) chunk /= 2;
-  if (chunk <= 0) {
+  while (chunk >= least && !kv.allocate_slots(r.id, num_found + chunk)) chunk /= 2;
+  if (chunk < least) {
     kv.free(r.id);
     if (affordable) {
       blocked_head = r.id;
@@ -156,9 +167,11 @@ bool Scheduler::Impl::admit(int32_t index) {
     }
     return false;
   }
+  if (r.keeps_prompt) kv.keep_prefix(r.id, r.num_prompt_tokens);
   start_running(index);
   e.num_found_tokens = num_shared;
   r.num_computed_tokens = num_found;
+  if (computes_blocks(e)) leaders.push_back(index);
   r.num_scheduled_tokens = num_found;
   if (!e.was_admitted) {
     r.num_cached_tokens = num_found;
@@ -171,6 +184,12 @@ bool Scheduler::Impl::admit(int32_t index) {
   if (outlook.is_current) add_to_outlook(e);
   record(e, chunk, /*decode=*/false);
   return true;
+}
+
+// Whether a whole block of its known tokens is not computed yet.
+bool Scheduler::Impl::computes_blocks(const Entry& e) const {
+  const int32_t num_tokens = e.request.num_tokens();
+  return num_tokens - num_tokens % kv.block_size() > e.request.num_computed_tokens;
 }
 
 // Whole blocks of the tokens that both begin with, as far as `b` could take them from the cache.
@@ -189,10 +208,11 @@ bool Scheduler::Impl::follow(int32_t index) {
   Entry& e = entry(index);
   const std::span<const TokenId> wanted = e.cacheable_tokens();
   e.num_shared_tokens = 0;
-  for (const int32_t other : running) {
+  for (const int32_t other : leaders) {
     const Entry& leader = entry(other);
     const Request& r = leader.request;
-    if (leader.draining() || r.extras != e.request.extras) continue;
+    if (r.status != RequestStatus::kRunning || leader.draining()) continue;
+    if (r.extras != e.request.extras) continue;
     const int32_t longest = std::min(r.num_tokens(), static_cast<int32_t>(wanted.size()) - 1);
     if (longest - longest % kv.block_size() <= r.num_computed_tokens) continue;
     const int32_t shared = shared_tokens(r, wanted);

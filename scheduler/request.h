@@ -37,6 +37,7 @@ struct NewRequest {
   int32_t priority = 0;         // lower first
   PrefixExtras extras;
   bool scores_prompt = false;         // the logits of every prompt row are wanted
+  bool keeps_prompt = false;          // its KV should stay cached longer than that of others
   TenantId tenant{};                  // whose share it takes
   int64_t arrival_ms = 0;             // by the clock that schedule() is given
   int64_t deadline_ms = kNoDeadline;  // not started by then: it ends
@@ -59,6 +60,7 @@ struct Request {
   int32_t num_in_flight_tokens = 0;
   int32_t num_cached_tokens = 0;  // prefix hit at first admission
   int32_t num_preemptions = 0;
+  bool keeps_prompt = false;
   bool scores_prompt = false;
   int32_t num_scored_tokens = 0;  // prompt rows whose logits retired steps have given
   bool abort_pending = false;     // aborted while in flight: ends when the step retires

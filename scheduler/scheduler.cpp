@@ -79,6 +79,7 @@ Expected<void> Scheduler::add(NewRequest request) {
   r.tenant = request.tenant;
   r.extras = request.extras;
   r.scores_prompt = request.scores_prompt;
+  r.keeps_prompt = request.keeps_prompt;
   r.arrival_order = m.num_arrivals++;
   e.rank_ms = rank_ms(request.arrival_ms, r.priority, m.options.priority_aging_ms);
   e.deadline_ms = request.deadline_ms;
@@ -164,7 +165,8 @@ void Scheduler::Impl::leave(int32_t index) {
 void Scheduler::Impl::record(Entry& e, int32_t num_tokens, bool decode) {
   Request& r = e.request;
   const bool samples = num_tokens == e.num_remaining();
-  output.scheduled.push_back({r.id, r.num_scheduled_tokens, num_tokens, samples});
+  const auto slot = static_cast<int32_t>(&e - entries.data());
+  output.scheduled.push_back({r.id, r.num_scheduled_tokens, num_tokens, samples, slot});
   output.total_tokens += num_tokens;
   if (!decode) output.num_prefill_tokens += num_tokens;
   shape.add(decode, r.num_scheduled_tokens, num_tokens);
@@ -198,9 +200,11 @@ int32_t Scheduler::Impl::take_blocks(size_t position, int32_t num_tokens) {
 
 // All of them: no more requests run than a step has tokens.
 void Scheduler::Impl::schedule_decodes() {
+  leaders.clear();
   // A preemption removes requests behind the current one only.
   for (size_t i = 0; i < running.size(); ++i) {
     Entry& e = running_entry(i);
+    if (computes_blocks(e)) leaders.push_back(running[i]);
     if (!e.schedulable() || !e.decodes()) continue;
     if (take_blocks(i, 1) == 1) record(e, 1, /*decode=*/true);
   }
@@ -324,7 +328,7 @@ void Scheduler::Impl::retire_row(const ScheduledRequest& row,
   // The KV of a step that failed is not worth finding again. An aborted request may have fed back a
   // token that it never learned.
   e.is_kv_bad = e.is_kv_bad || failed;
-  if (failed) return;
+  if (e.is_kv_bad) return;
   kv.cache_blocks(r.id, r.tokens, std::min(r.num_computed_tokens, r.num_tokens()));
 }
 
@@ -369,6 +373,8 @@ int32_t Scheduler::num_waiting() const {
   return m.waiting.size() + m.preempted.size() + static_cast<int32_t>(m.followers.size()) +
          num_restoring();
 }
+
+int32_t Scheduler::num_slots() const { return static_cast<int32_t>(impl_->entries.size()); }
 
 int32_t Scheduler::num_unstarted() const { return impl_->num_unstarted; }
 

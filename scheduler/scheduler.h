@@ -4,7 +4,8 @@
 // Engine thread only.
 //
 // Step order: schedule() -> (the step runs) -> update(). With overlap, schedule() of step n + 1 may
-// come before update() of step n; the three counters of Request keep them apart.
+// come before update() of step n; the three counters of Request keep them apart. A row may then
+// begin at the token that step n is to choose: "the last one chosen in that slot".
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,9 @@ struct SchedulerOptions {
   int32_t max_num_batched_tokens = 512;      // tokens a step; no more requests than that run
   double step_target_ms = 50;                // predicted milliseconds a step; <= 0: no such budget
   int32_t long_prefill_token_threshold = 0;  // tokens of one prompt a step; 0: no such limit
-  int32_t max_num_queued_reqs = 1024;        // that have not started
+  int32_t max_num_partial_prefills =
+      0;  // prompts of which some tokens are computed; 0: no such limit
+  int32_t max_num_queued_reqs = 1024;  // that have not started
   int32_t max_model_len = 0;
   int64_t priority_aging_ms = 10'000;  // of waiting are worth a priority level; 0: none are
   bool leave_room_for_answers = true;  // admission counts the KV of what will be generated
@@ -68,6 +71,8 @@ class Scheduler {
               double measured_ms,
               std::vector<RequestId>& aborted);
 
+  // Places that requests here can have, for what others keep of each: ScheduledRequest::slot.
+  [[nodiscard]] int32_t num_slots() const;
   // Valid until the request leaves; null for unknown ids.
   [[nodiscard]] const Request* find(RequestId id) const;
   [[nodiscard]] int32_t num_running() const;

@@ -71,6 +71,11 @@ struct Scheduler::Impl {
       return tokens.first(static_cast<size_t>(request.num_scored_tokens) + 1);
     }
 
+    // It runs and has KV for some of its known tokens, with others to come before it decodes.
+    [[nodiscard]] bool is_partial() const {
+      return request.status == RequestStatus::kRunning && num_remaining() > 0 && !decodes();
+    }
+
     // The only token left is one that was (or is being) sampled.
     [[nodiscard]] bool decodes() const {
       return num_remaining() == 1 && request.num_generated() + num_pending_samples > 0;
@@ -100,6 +105,7 @@ struct Scheduler::Impl {
   IndexedHeap<DeadlineKey> deadlines;  // of those not started
   std::vector<int32_t> running;        // hold blocks; sorted by key
   std::vector<int32_t> prefills;       // of `running`, this step
+  std::vector<int32_t> leaders;        // that ran or run in this step and compute whole blocks
   CostModel cost;
   AnswerLengths answer_lengths;
 
@@ -151,6 +157,7 @@ struct Scheduler::Impl {
     const auto num_seqs = static_cast<size_t>(max_num_running);
     running.reserve(num_seqs);
     prefills.reserve(num_seqs);
+    leaders.reserve(2 * num_seqs);  // some may be preempted, and others start instead
     followers.reserve(entries.size());
     restoring.reserve(num_seqs);
     preempted.reserve(entries.size());
@@ -213,7 +220,9 @@ struct Scheduler::Impl {
   [[nodiscard]] bool has_room(const Entry& newcomer, int32_t num_shared);
   [[nodiscard]] int64_t total_available() const;
   [[nodiscard]] bool head_still_blocked(const Entry& e) const;
+  [[nodiscard]] bool may_be_partial() const;
   bool admit(int32_t index);
+  [[nodiscard]] bool computes_blocks(const Entry& e) const;
   [[nodiscard]] int32_t shared_tokens(const Request& a, std::span<const TokenId> b) const;
   bool follow(int32_t index);
   void restore(int32_t index);

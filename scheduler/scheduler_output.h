@@ -15,6 +15,7 @@ struct ScheduledRequest {
   int32_t num_computed_tokens = 0;   // position of the first token of this step
   int32_t num_scheduled_tokens = 0;  // tokens this step, >= 1
   bool samples = false;              // the last known token is among them: a new one is chosen
+  int32_t slot = 0;                  // its own while it is here, below Scheduler::num_slots()
 };
 
 struct RequestFailure {

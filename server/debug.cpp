@@ -40,13 +40,15 @@ void write_step(JsonWriter& json, const StepRecord& step) {
   json.open_object().key("number").integer(static_cast<int64_t>(step.number));
   json.key("ms").decimal(ms_between(step.begin_ns, step.end_ns));
   json.key("schedule_ms").decimal(ms_between(step.begin_ns, step.scheduled_ns));
-  json.key("execute_ms").decimal(ms_between(step.scheduled_ns, step.executed_ns));
+  json.key("wait_ms").decimal(ms_between(step.scheduled_ns, step.started_ns));
+  json.key("execute_ms").decimal(ms_between(step.started_ns, step.executed_ns));
   json.key("sample_ms").decimal(ms_between(step.executed_ns, step.sampled_ns));
-  json.key("commit_ms").decimal(ms_between(step.sampled_ns, step.end_ns));
+  json.key("commit_ms").decimal(ms_between(step.retired_ns, step.end_ns));
   json.key("predicted_ms").decimal(step.predicted_ms);
   json.key("tokens").integer(step.num_tokens);
   json.key("prefill_tokens").integer(step.num_prefill_tokens);
   json.key("preempted").integer(step.num_preempted);
+  json.key("in_flight").integer(step.num_in_flight);
   json.key("running").integer(step.num_running).key("waiting").integer(step.num_waiting);
   json.key("requests").open_array();
   for (const StepItem& item : step.items) {
@@ -82,20 +84,23 @@ class Trace {
  public:
   Trace() : json_(out_) {
     json_.open_object().key("displayTimeUnit").string("ms").key("traceEvents").open_array();
-    name_process(kEngine, "engine");
-    name_process(kRequests, "requests");
+    name("process_name", kEngine, 0, "engine");
+    name("process_name", kRequests, 0, "requests");
+    name("thread_name", kEngine, kHost, "host");
+    name("thread_name", kEngine, kDevice, "device");
   }
 
   void add(const StepRecord& step) {
-    open_slice("step " + std::to_string(step.number), kEngine, 0, step.begin_ns, step.end_ns);
+    const std::string number = std::to_string(step.number);
+    open_slice("step " + number, kEngine, kDevice, step.started_ns, step.sampled_ns);
     json_.key("args").open_object().key("tokens").integer(step.num_tokens);
     json_.key("prefill_tokens").integer(step.num_prefill_tokens);
     json_.key("preempted").integer(step.num_preempted);
     json_.key("predicted_ms").decimal(step.predicted_ms).close_object().close_object();
-    add_slice("schedule", kEngine, 0, step.begin_ns, step.scheduled_ns);
-    add_slice("execute", kEngine, 0, step.scheduled_ns, step.executed_ns);
-    add_slice("sample", kEngine, 0, step.executed_ns, step.sampled_ns);
-    add_slice("commit", kEngine, 0, step.sampled_ns, step.end_ns);
+    add_slice("execute", kEngine, kDevice, step.started_ns, step.executed_ns);
+    add_slice("sample", kEngine, kDevice, step.executed_ns, step.sampled_ns);
+    add_slice("schedule " + number, kEngine, kHost, step.begin_ns, step.scheduled_ns);
+    add_slice("commit " + number, kEngine, kHost, step.retired_ns, step.end_ns);
     open_event("requests", "C", kEngine, 0).key("ts").decimal(us(step.end_ns));
     json_.key("args").open_object().key("running").integer(step.num_running);
     json_.key("waiting").integer(step.num_waiting).close_object().close_object();
@@ -103,7 +108,7 @@ class Trace {
       const std::string what = std::to_string(item.num_tokens) + " from " +
                                std::to_string(item.position) + (item.samples ? ", sampled" : "");
       add_slice(
-          what, kRequests, static_cast<int64_t>(item.id.value), step.scheduled_ns, step.sampled_ns);
+          what, kRequests, static_cast<int64_t>(item.id.value), step.started_ns, step.sampled_ns);
     }
   }
 
@@ -115,6 +120,9 @@ class Trace {
  private:
   static constexpr int64_t kEngine = 1;
   static constexpr int64_t kRequests = 2;
+  // Threads of the engine: steps may overlap with the work of the host for others.
+  static constexpr int64_t kHost = 0;
+  static constexpr int64_t kDevice = 1;
 
   static double us(int64_t ns) { return static_cast<double>(ns) / 1e3; }
 
@@ -135,8 +143,8 @@ class Trace {
     json_.close_object();
   }
 
-  void name_process(int64_t pid, std::string_view name) {
-    open_event("process_name", "M", pid, 0).key("args").open_object().key("name").string(name);
+  void name(std::string_view what, int64_t pid, int64_t tid, std::string_view name) {
+    open_event(what, "M", pid, tid).key("args").open_object().key("name").string(name);
     json_.close_object().close_object();
   }
 

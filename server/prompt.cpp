@@ -133,6 +133,17 @@ Expected<Json> read_messages(const ValidationContext& context, const Json& body)
   return messages;
 }
 
+// What a template may quote; null where there are none.
+Expected<Json> read_documents(const Json& body) {
+  const Json* documents = find_field(body, "documents");
+  if (documents == nullptr) return Json(nullptr);
+  const bool are_objects =
+      documents->is_array() &&
+      std::ranges::all_of(*documents, [](const Json& document) { return document.is_object(); });
+  if (!are_objects) return invalid("documents must be an array of objects.", "documents");
+  return *documents;
+}
+
 Expected<void> add_kwargs(const Json& body, Json& variables) {
   if (const Json* effort = find_field(body, "reasoning_effort")) {
     if (!effort->is_string()) {
@@ -287,7 +298,7 @@ Expected<Prompts> chat_prompt(const ValidationContext& context, const Json& body
   Json variables = Json::object();
   variables["messages"] = messages;
   variables["tools"] = nullptr;
-  variables["documents"] = nullptr;
+  SLUICE_TRY(variables["documents"], read_documents(body));
   variables["add_generation_prompt"] = add_prompt;
   variables["bos_token"] = std::string(context.tokenizer.bos_text());
   variables["eos_token"] = std::string(context.tokenizer.eos_text());

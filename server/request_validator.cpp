@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/request_validator.h"
 
+#include <openssl/sha.h>
+
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "engine/core/config.h"
@@ -242,10 +248,55 @@ Expected<Turn> read_turn(const Json& body) {
               static_cast<int32_t>(max_wait.value_or(0))};
 }
 
+// What a request says of how its KV is cached.
+struct Caching {
+  uint64_t salt = 0;
+  bool keeps_prompt = false;
+};
+
+// `cache_salt` sets requests apart from others of the same tenant: a digest, so that no salt leads
+// to what another tenant has.
+uint64_t narrowed_salt(uint64_t tenant_salt, const std::string& salt) {
+  std::string bytes(reinterpret_cast<const char*>(&tenant_salt), sizeof tenant_salt);
+  bytes += salt;
+  std::array<unsigned char, SHA256_DIGEST_LENGTH> digest;
+  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), digest.data());
+  uint64_t narrowed = 0;
+  std::memcpy(&narrowed, digest.data(), sizeof narrowed);
+  return narrowed;
+}
+
+Expected<Caching> read_caching(const ValidationContext& context, const Json& body) {
+  constexpr size_t kMaxSaltBytes = 128;
+  Caching caching;
+  caching.salt = context.tenant_salt;
+  if (const Json* salt = find_field(body, "cache_salt")) {
+    const std::string text = salt->is_string() ? salt->get<std::string>() : "";
+    const bool is_plain = text.find_first_of(std::string_view("@/\\\0", 4)) == std::string::npos;
+    if (text.empty() || text.size() > kMaxSaltBytes || !is_plain) {
+      return invalid(
+          "cache_salt must be a string of 1 to 128 bytes without @, /, \\ and NUL, got " +
+              show_value(*salt) + ".",
+          "cache_salt");
+    }
+    caching.salt = narrowed_salt(context.tenant_salt, text);
+  }
+  if (const Json* retention = find_field(body, "prompt_cache_retention")) {
+    if (*retention != "in_memory" && *retention != "in-memory" && *retention != "24h") {
+      return invalid("prompt_cache_retention must be one of in_memory, 24h, got " +
+                         show_value(*retention) + ".",
+                     "prompt_cache_retention");
+    }
+    caching.keeps_prompt = *retention == "24h";
+  }
+  return caching;
+}
+
 Expected<void> add_requests(const ValidationContext& context,
                             const SamplingParams& sampling,
                             std::optional<int32_t> limit,
                             const Turn& turn,
+                            const Caching& caching,
                             std::vector<std::vector<TokenId>> prompts,
                             GenerationRequest& out) {
   const int64_t total = static_cast<int64_t>(prompts.size()) * out.num_choices;
@@ -263,7 +314,8 @@ Expected<void> add_requests(const ValidationContext& context,
         resolve_max_tokens(context, limit, out.endpoint, static_cast<int64_t>(prompt.size())));
     SLUICE_TRY_VOID(validate(request.sampling));
     request.prompt.push_back(PromptSpan{prompt});
-    request.tenant_salt = context.tenant_salt;
+    request.tenant_salt = caching.salt;
+    request.keeps_prompt = caching.keeps_prompt;
     request.priority = turn.priority;
     request.max_queue_wait_ms = turn.max_wait_ms;
     request.arrival = context.arrival;
@@ -341,6 +393,7 @@ Expected<GenerationRequest> validate_parameters(const ValidationContext& context
   SLUICE_TRY(out.return_token_ids, read_bool(body, "return_token_ids", false));
   SLUICE_TRY_VOID(read_num_choices(context, body, out));
   SLUICE_TRY(const Turn turn, read_turn(body));
+  SLUICE_TRY(const Caching caching, read_caching(context, body));
   SLUICE_TRY(SamplingParams sampling, read_sampling(context, body));
   SLUICE_TRY_VOID(read_logprobs(context, body, endpoint, sampling));
   out.wants_logprobs = sampling.num_logprobs >= 0;
@@ -354,12 +407,7 @@ Expected<GenerationRequest> validate_parameters(const ValidationContext& context
       endpoint == Endpoint::kChat ? chat_prompt(context, body) : completion_prompts(context, body));
   SLUICE_TRY_VOID(truncate_prompts(context, body, limit.value_or(1), prompts));
   SLUICE_TRY_VOID(read_prompt_output(context, body, prompts, sampling, out));
-  SLUICE_TRY_VOID(add_requests(context,
-                               sampling,
-                               limit,
-                               turn,
-                               std::move(prompts),
-                               out));
+  SLUICE_TRY_VOID(add_requests(context, sampling, limit, turn, caching, std::move(prompts), out));
   return out;
 }
 

@@ -394,6 +394,16 @@ std::vector<Knob> make_engine_knobs() {
           "tokens",
           {0, 1 << 20},
           "Most tokens of one prompt in a step, so that others have room beside it; 0: no limit."),
+      integer<&Config::max_num_partial_prefills>(
+          "max-num-partial-prefills",
+          "scheduler",
+          "requests",
+          {0, 65536},
+          "Prompts that are partly computed at the same time at most; 0: no limit."),
+      boolean<&Config::overlap>("overlap",
+                                "scheduler",
+                                "Decides a step while the one before runs on a thread of its own; "
+                                "for devices that leave the CPU free."),
       integer<&Config::debug_preempt_every>("debug-preempt-every",
                                             "scheduler",
                                             "steps",

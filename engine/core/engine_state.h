@@ -23,8 +23,8 @@ struct RequestTimings {
 // A request that waits or runs.
 struct RequestSummary {
   RequestId id;
-  // "restoring" (its prefix is read from a tier below the cache), "waiting", "running", "preempted";
-  // static.
+  // "restoring" (its prefix is read from a tier below the cache), "waiting", "running",
+  // "preempted"; static.
   std::string_view status;
   int32_t priority = 0;
   double age_ms = 0;
@@ -50,14 +50,17 @@ struct StepRecord {
   uint64_t number = 0;  // the first step is 1
   int64_t begin_ns = 0;
   int64_t scheduled_ns = 0;  // the scheduler has decided
+  int64_t started_ns = 0;    // the device has begun with it
   int64_t executed_ns = 0;   // the layers have run
   int64_t sampled_ns = 0;    // logits, sampling
+  int64_t retired_ns = 0;    // the engine thread has it back
   int64_t end_ns = 0;        // counted, queued for the front end
   double predicted_ms = 0;   // by the cost model, of execution and sampling; 0: not yet known
   int32_t num_tokens = 0;
   int32_t num_prefill_tokens = 0;
   int32_t num_preempted = 0;
-  int32_t num_running = 0;  // after it
+  int32_t num_in_flight = 0;  // steps that had not ended when it was submitted
+  int32_t num_running = 0;    // after it
   int32_t num_waiting = 0;
   std::vector<StepItem> items;
 };

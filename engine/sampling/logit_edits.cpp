@@ -10,11 +10,6 @@ namespace {
 constexpr size_t kMostChangesPerToken = 2;
 constexpr size_t kRowsNoted = 2;
 
-bool wants_penalties(const SamplingParams& params) {
-  return params.presence_penalty != 0 || params.frequency_penalty != 0 ||
-         params.repetition_penalty != 1;
-}
-
 }  // namespace
 
 LogitEdits::LogitEdits(int32_t vocab_size)
@@ -29,15 +24,20 @@ int64_t LogitEdits::buffer_bytes(int32_t vocab_size) {
                               sizeof(TokenId));
 }
 
+bool LogitEdits::has_penalties(const SamplingParams& params) {
+  return params.presence_penalty != 0 || params.frequency_penalty != 0 ||
+         params.repetition_penalty != 1;
+}
+
 bool LogitEdits::wanted(const SamplingParams& params) {
-  return !params.logit_bias.empty() || wants_penalties(params);
+  return !params.logit_bias.empty() || has_penalties(params);
 }
 
 size_t LogitEdits::most_changes(const SamplingParams& params,
                                 size_t num_tokens,
                                 int32_t vocab_size) {
   const size_t penalized =
-      wants_penalties(params) ? std::min(num_tokens, static_cast<size_t>(vocab_size)) : 0;
+      has_penalties(params) ? std::min(num_tokens, static_cast<size_t>(vocab_size)) : 0;
   return penalized + params.logit_bias.size();
 }
 
@@ -54,7 +54,7 @@ void LogitEdits::apply(const SamplingParams& params,
     note(undoable, logits + entry.token);
     logits[entry.token] += entry.bias;
   }
-  if (wants_penalties(params)) penalize(params, tokens, num_prompt_tokens, undoable, logits);
+  if (has_penalties(params)) penalize(params, tokens, num_prompt_tokens, undoable, logits);
 }
 
 void LogitEdits::penalize(const SamplingParams& params,

@@ -24,6 +24,8 @@ class LogitEdits {
   static int64_t buffer_bytes(int32_t vocab_size);
 
   [[nodiscard]] static bool wanted(const SamplingParams& params);
+  // Changes that depend on the tokens so far.
+  [[nodiscard]] static bool has_penalties(const SamplingParams& params);
 
   // Changes of a row with so many tokens at most, and how many undoable ones there is room for: any
   // one row's at least.

@@ -25,6 +25,10 @@ int32_t rank_of(std::span<const float> logits, TokenId token) {
 
 }  // namespace
 
+bool reads_tokens(const SamplingParams& params) {
+  return LogitEdits::has_penalties(params) || !params.bad_words.empty();
+}
+
 Sampler::Sampler(int32_t vocab_size,
                  int32_t max_rows,
                  int32_t max_logprobs,
@@ -57,12 +61,12 @@ int64_t Sampler::buffer_bytes(int32_t vocab_size,
 const uint32_t* Sampler::mask_for(const SamplerInput& input, size_t row) {
   const size_t words = token_mask_words(vocab_size_);
   const std::span<uint32_t> mask = std::span(masks_).subspan(row * words, words);
-  const bool written =
-      write_token_mask(*input.params,
-                       input.tokens.subspan(static_cast<size_t>(input.num_prompt_tokens)),
-                       end_tokens_,
-                       vocab_size_,
-                       mask);
+  std::span<const TokenId> generated;
+  if (!input.tokens.empty()) {
+    generated = input.tokens.subspan(static_cast<size_t>(input.num_prompt_tokens));
+  }
+  const bool written = write_token_mask(
+      *input.params, input.num_generated, generated, end_tokens_, vocab_size_, mask);
   return written ? mask.data() : nullptr;
 }
 
@@ -73,7 +77,7 @@ FinishReason Sampler::verdict(const SamplerInput& input, TokenId token, bool& by
   by_token =
       is_end || std::ranges::find(params.stop_token_ids, token) != params.stop_token_ids.end();
   if (by_token) return FinishReason::kStop;
-  if (input.num_generated() + 1 >= params.max_tokens) return FinishReason::kLength;
+  if (input.num_generated + 1 >= params.max_tokens) return FinishReason::kLength;
   return FinishReason::kNone;
 }
 
@@ -88,7 +92,7 @@ kernels::SampleRow Sampler::prepare(const SamplerInput& input, size_t index, boo
   row.min_p = params.min_p;
   row.top_k = params.top_k;
   row.seed = params.seed;
-  row.position = static_cast<int64_t>(input.tokens.size());
+  row.position = input.num_tokens();
   row.num_logprobs = params.num_logprobs < 0 || logprobs_later ? -1 : num_top;
   row.top_logprobs = std::span(scores_).subspan(index * static_cast<size_t>(max_logprobs_),
                                                 static_cast<size_t>(num_top));
@@ -177,7 +181,8 @@ std::span<const SamplerResult> Sampler::sample(const kernels::ExecContext& exec,
     for (; count < rest.size(); ++count) {
       const SamplerInput& input = rest[count];
       if (!has_logprobs_of_edited_row(*input.params)) continue;
-      num_changes += LogitEdits::most_changes(*input.params, input.tokens.size(), vocab_size_);
+      num_changes += LogitEdits::most_changes(
+          *input.params, static_cast<size_t>(input.num_tokens()), vocab_size_);
       if (count > 0 && num_changes > edits_.capacity()) break;
     }
     sample_some(exec, rest.first(count));

@@ -23,14 +23,17 @@ namespace sluice {
 // One row: whose it is and where it stands.
 struct SamplerInput {
   const SamplingParams* params;
-  float* logits;                    // [vocab]; changed where nobody needs them afterwards
-  std::span<const TokenId> tokens;  // prompt, then output; the next one is chosen
+  float* logits;  // [vocab]; changed where nobody needs them afterwards
+  // Prompt, then output; the next one is chosen. May be empty unless reads_tokens(*params).
+  std::span<const TokenId> tokens;
   int32_t num_prompt_tokens;
+  int32_t num_generated;
 
-  [[nodiscard]] int32_t num_generated() const {
-    return static_cast<int32_t>(tokens.size()) - num_prompt_tokens;
-  }
+  [[nodiscard]] int32_t num_tokens() const { return num_prompt_tokens + num_generated; }
 };
+
+// Whether the choice depends on which tokens came before, other than through the logits.
+bool reads_tokens(const SamplingParams& params);
 
 struct SamplerResult {
   TokenId token = kInvalidToken;

@@ -36,11 +36,12 @@ bool is_due(const std::vector<TokenId>& word, std::span<const TokenId> generated
 }  // namespace
 
 bool write_token_mask(const SamplingParams& params,
+                      int32_t num_generated,
                       std::span<const TokenId> generated,
                       std::span<const TokenId> end_tokens,
                       int32_t vocab_size,
                       std::span<uint32_t> mask_words) {
-  const bool holds_end = static_cast<int64_t>(generated.size()) < params.min_tokens;
+  const bool holds_end = num_generated < params.min_tokens;
   const bool has_due_word = std::ranges::any_of(
       params.bad_words, [&](const auto& word) { return is_due(word, generated); });
   if (params.allowed_token_ids.empty() && !holds_end && !has_due_word) return false;

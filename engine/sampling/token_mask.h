@@ -17,8 +17,10 @@ namespace sluice {
 }
 
 // Writes the mask (bit i: token i may be chosen) and returns true, or returns false: all may.
-// `generated`: the output so far; `end_tokens`: the model's own.
+// `generated`: the output so far, of so many tokens; may be empty without bad_words. `end_tokens`:
+// the model's own.
 bool write_token_mask(const SamplingParams& params,
+                      int32_t num_generated,
                       std::span<const TokenId> generated,
                       std::span<const TokenId> end_tokens,
                       int32_t vocab_size,

@@ -13,8 +13,8 @@ namespace sluice::kernels::cpu {
 
 inline constexpr int32_t kMaxThreads = 1024;
 
-// A fork-join pool. The thread that creates it is worker 0 and the only one that may call
-// parallel_for, which does not nest. Tiles are claimed from one counter, so a worker whose core is
+// A fork-join pool. Worker 0 is the thread that calls parallel_for: one at a time, and not from
+// inside. Tiles are claimed from one counter, so a worker whose core is
 // taken away leaves its share to the others; nothing is allocated or locked per call. Waiting spins
 // for at most about 20 us, then parks in the kernel. Workers other than 0 run 5 nice levels below
 // their creator, so that I/O threads preempt them.

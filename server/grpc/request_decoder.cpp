@@ -173,6 +173,13 @@ Expected<GenerationRequest> decode(const ValidationContext& context,
                parse_object(
                    text.get<std::string>(), "chat_template_kwargs", context.config.max_json_depth));
   }
+  if (const auto documents = request.find("documents"); documents != request.end()) {
+    for (Json& document : *documents) {
+      SLUICE_TRY(
+          document,
+          parse_object(document.get<std::string>(), "documents", context.config.max_json_depth));
+    }
+  }
   return validate_parameters(context, request, Endpoint::kChat);
 }
 

@@ -32,7 +32,18 @@ using testing::Collected;
 using testing::run_together;
 using testing::start_engine;
 
-enum Axis : uint8_t { kBatch, kChunk, kPrefix, kPreempt, kTier, kThreads, kIsa, kDtype, kNumAxes };
+enum Axis : uint8_t {
+  kBatch,
+  kChunk,
+  kPrefix,
+  kPreempt,
+  kTier,
+  kOverlap,
+  kThreads,
+  kIsa,
+  kDtype,
+  kNumAxes
+};
 
 using Values = std::array<std::vector<std::string>, kNumAxes>;
 using Row = std::array<size_t, kNumAxes>;  // an index into the values of each axis
@@ -44,6 +55,7 @@ Values all_values() {
   values[kPrefix] = {"off", "cold", "hit", "partial"};
   values[kPreempt] = {"no", "recompute", "swap"};
   values[kTier] = {"none", "host", "disk"};
+  values[kOverlap] = {"off", "on"};
   values[kThreads] = {"1", "2"};
   values[kIsa] = testing::usable_isas();
   values[kDtype] = {"bfloat16", "float16", "float32", "int8", "fp8"};
@@ -161,6 +173,7 @@ class Matrix : public ::testing::Test {
     config.max_num_batched_tokens = std::stoi(value(kChunk));
     config.enable_prefix_caching = value(kPrefix) != "off";
     if (value(kPreempt) != "no") config.debug_preempt_every = 3;
+    config.overlap = value(kOverlap) == "on";
     config.threads = std::stoi(value(kThreads));
     config.isa = value(kIsa);
     config.kv_cache_dtype = value(kDtype);

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/tier_events.h"
+
 namespace sluice {
 namespace {
 
@@ -142,8 +144,8 @@ TEST(KvEventPublisher, AStepIsOneMessageInVllmsShape) {
   store(publisher, 0xFFFFFFFFFFFFFFF1U, std::nullopt, 10);
   store(publisher, 2, 0xFFFFFFFFFFFFFFF1U, 12);  // goes on: the same event
   store(publisher, 3, 2, 12, 1);                 // another group: another event
-  publisher.removed(7, 0);
-  publisher.removed(8, 0);
+  publisher.removed(7, 0, KvMedium::kDevice);
+  publisher.removed(8, 0, KvMedium::kDevice);
   publisher.end_step();
   publisher.end_step();  // nothing changed: no message
   publisher.cleared();
@@ -195,13 +197,86 @@ TEST(KvEventPublisher, TheOlderFormatIsPositional) {
   router.options.format = KvEventFormat::kArray;
   ASSERT_NO_FATAL_FAILURE(router.start());
   store(*router.publisher, 5, 4, 10, 0, {.tenant_salt = 9, .adapter_id = 3});
-  router.publisher->removed(5, 0);
+  router.publisher->removed(5, 0, KvMedium::kDevice);
   router.publisher->end_step();
   const std::vector<Message> messages = router.replay_of(2);
   EXPECT_EQ(messages[0].payload[1], Json::parse(R"([["AllBlocksCleared"]])"));
   EXPECT_EQ(messages[1].payload[1], Json::parse(R"([
       ["BlockStored", [5], 4, [10, 11], 2, 3, "GPU", null, [[9, 3, 0]]],
       ["BlockRemoved", [5], "GPU"]])"));
+}
+
+TEST(KvEventPublisher, BlocksOfTiersAreToldApart) {
+  Router router;
+  ASSERT_NO_FATAL_FAILURE(router.start());
+  const std::vector<TokenId> tokens = {10, 11};
+  for (const KvMedium medium : {KvMedium::kDevice, KvMedium::kHost, KvMedium::kDisk}) {
+    router.publisher->stored({.hash = 5,
+                              .parent_hash = std::nullopt,
+                              .token_ids = tokens,
+                              .extras = {},
+                              .group = 0,
+                              .medium = medium});
+  }
+  for (const KvMedium medium : {KvMedium::kHost, KvMedium::kDisk, KvMedium::kDisk}) {
+    router.publisher->removed(5, 0, medium);
+  }
+  router.publisher->end_step();
+  const Json events = router.replay_of(2)[1].payload[1];
+  ASSERT_EQ(events.size(), 5U);
+  const std::vector<std::string> media = {"GPU", "CPU", "STORAGE", "CPU", "STORAGE"};
+  for (size_t i = 0; i < media.size(); ++i) {
+    EXPECT_EQ(events[i]["type"], i < 3 ? "BlockStored" : "BlockRemoved");
+    EXPECT_EQ(events[i]["medium"], media[i]);
+  }
+  EXPECT_EQ(events[4]["block_hashes"], Json::parse("[5, 5]"));
+}
+
+TEST(TierEvents, EachBlockIsToldOnceWhileItIsThere) {
+  class Sink final : public KvEventSink {
+   public:
+    void stored(const StoredBlock& block) override {
+      const TokenId first = block.token_ids.front();
+      told.push_back("+" + std::to_string(block.hash) + ":" + std::to_string(first) + "/" +
+                     std::to_string(block.group));
+    }
+
+    void removed(uint64_t hash, int32_t group, KvMedium medium) override {
+      EXPECT_EQ(medium, KvMedium::kDisk);
+      told.push_back("-" + std::to_string(hash) + "/" + std::to_string(group));
+    }
+
+    void cleared() override {}
+
+    std::vector<std::string> take() { return std::exchange(told, {}); }
+
+    std::vector<std::string> told;
+  };
+
+  using Told = std::vector<std::string>;
+  Sink sink;
+  TierEvents events(&sink, {KvMedium::kHost, KvMedium::kDisk}, 2);
+  std::vector<TokenId> tokens = {7, 8};
+  const TierEvents::Block block = {
+      .key = {1}, .hash = 9, .parent_hash = std::nullopt, .token_ids = tokens, .extras = {}};
+  events.expect(1, block);
+  events.meet(1, block);  // not before it is written
+  EXPECT_EQ(sink.take(), Told{});
+  tokens[0] = 0;  // the request's tokens are gone by then
+  events.note(1, block.key, true);
+  EXPECT_EQ(sink.take(), (Told{"+9:7/0", "+9:7/1"}));
+  events.note(1, block.key, true);
+  events.meet(1, block);
+  EXPECT_EQ(sink.take(), Told{});
+  events.note(1, block.key, false);
+  events.note(1, block.key, false);
+  EXPECT_EQ(sink.take(), (Told{"-9/0", "-9/1"}));
+  events.expect(1, block);  // evicted before it was written: nobody knew of it
+  events.note(1, block.key, false);
+  events.note(1, block.key, true);
+  EXPECT_EQ(sink.take(), Told{});
+  events.meet(1, block);  // found there
+  EXPECT_EQ(sink.take().size(), 2U);
 }
 
 TEST(KvEventPublisher, KeepsAsManyMessagesForReplayAsItWasTold) {

@@ -38,7 +38,8 @@ class SamplerTest : public ::testing::Test {
     const SamplerInput input = {.params = &params,
                                 .logits = logits.data(),
                                 .tokens = tokens,
-                                .num_prompt_tokens = num_prompt};
+                                .num_prompt_tokens = num_prompt,
+                                .num_generated = static_cast<int32_t>(tokens.size()) - num_prompt};
     return sampler_.sample(device_->context(), std::span(&input, 1))[0];
   }
 
@@ -131,7 +132,8 @@ TEST_F(SamplerTest, RowsOfABatchDoNotSeeEachOther) {
   }
   std::vector<SamplerInput> inputs;
   for (size_t i = 0; i < kRows; ++i) {
-    inputs.push_back({&params[i], logits[i].data(), tokens[i], 10});
+    inputs.push_back(
+        {&params[i], logits[i].data(), tokens[i], 10, static_cast<int32_t>(tokens[i].size()) - 10});
   }
   const auto together = sampler_.sample(device_->context(), inputs);
   for (size_t i = 0; i < kRows; ++i) {
@@ -152,7 +154,8 @@ class TokenMask : public ::testing::Test {
     std::vector<uint32_t> words(token_mask_words(kVocab), 0xDEADBEEF);
     std::set<TokenId> tokens;
     const std::vector<TokenId> ends = {kEnd};
-    if (!write_token_mask(params_, generated, ends, kVocab, words)) return tokens;
+    const auto num_generated = static_cast<int32_t>(generated.size());
+    if (!write_token_mask(params_, num_generated, generated, ends, kVocab, words)) return tokens;
     for (TokenId token = 0; token < static_cast<TokenId>(words.size() * 32); ++token) {
       if ((words[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0) tokens.insert(token);
     }

@@ -45,6 +45,27 @@ TEST(BlockPool, LeastRecentlyReleasedCachedBlockIsEvictedFirst) {
   EXPECT_EQ(pool.take().evicted_tag, 0);
 }
 
+TEST(BlockPool, AWorthierBlockGoesLaterAndNotNever) {
+  BlockPool pool(4);
+  std::vector<BlockId> blocks;
+  for (int32_t i = 0; i < 4; ++i) {
+    blocks.push_back(pool.take().block);
+    pool.set_tag(blocks.back(), i);
+  }
+  pool.release(blocks[0], /*worth=*/1);
+  for (size_t i = 1; i < 4; ++i) pool.release(blocks[i]);
+  int32_t num_turns = 0;
+  while (true) {
+    const BlockPool::Taken taken = pool.take();
+    if (taken.block == blocks[0]) break;
+    pool.set_tag(taken.block, 100 + num_turns++);
+    pool.release(taken.block);
+    ASSERT_LT(num_turns, 100);
+  }
+  // As if released four releases later.
+  EXPECT_EQ(num_turns, 4);
+}
+
 TEST(BlockPool, BlockInTransferIsNotReusedUntilTheTransferEnds) {
   BlockPool pool(1);
   const BlockId block = pool.take().block;
@@ -65,11 +86,14 @@ struct Reference {
     int32_t owners = 0;
     int32_t transfers = 0;
     int32_t tag = BlockPool::kNoTag;
+    int64_t credit = 0;
+    int64_t due = 0;  // when, in releases
   };
 
   std::map<int32_t, State> blocks;
   std::deque<int32_t> free;
-  std::deque<int32_t> cached;
+  std::vector<int32_t> cached;
+  int64_t num_releases = 0;
 
   explicit Reference(int32_t num_blocks) {
     for (int32_t i = 0; i < num_blocks; ++i) {
@@ -81,13 +105,24 @@ struct Reference {
   bool idle(int32_t b) { return blocks[b].owners == 0 && blocks[b].transfers == 0; }
 
   void settle(int32_t b) {
-    if (idle(b)) (blocks[b].tag == BlockPool::kNoTag ? free : cached).push_back(b);
+    if (!idle(b)) return;
+    if (blocks[b].tag == BlockPool::kNoTag) {
+      free.push_back(b);
+      return;
+    }
+    const auto num_blocks = static_cast<int64_t>(blocks.size());
+    blocks[b].due = ++num_releases + blocks[b].credit * num_blocks;
+    cached.push_back(b);
   }
 
   int32_t evict() {
     if (cached.empty()) return BlockPool::kNoTag;
-    const int32_t b = cached.front();
-    cached.pop_front();
+    const auto first = std::ranges::min_element(cached, [this](int32_t a, int32_t b) {
+      return std::pair(blocks[a].due, blocks[a].credit) <
+             std::pair(blocks[b].due, blocks[b].credit);
+    });
+    const int32_t b = *first;
+    cached.erase(first);
     free.push_back(b);
     return std::exchange(blocks[b].tag, BlockPool::kNoTag);
   }
@@ -103,7 +138,17 @@ struct Reference {
   }
 };
 
-enum Operation : uint8_t { kTake, kEvict, kShare, kRelease, kTag, kBegin, kEnd, kNumOperations };
+enum Operation : uint8_t {
+  kTake,
+  kEvict,
+  kShare,
+  kRelease,
+  kReleaseDear,
+  kTag,
+  kBegin,
+  kEnd,
+  kNumOperations
+};
 
 // Applies one operation to both where it is allowed; false where it is not.
 bool apply(Operation operation, int32_t b, BlockPool& pool, Reference& reference, int32_t& tag) {
@@ -121,7 +166,7 @@ bool apply(Operation operation, int32_t b, BlockPool& pool, Reference& reference
     }
     case kEvict:
       if (b != 0) return false;
-      EXPECT_EQ(pool.evict_oldest(), reference.evict());
+      EXPECT_EQ(pool.evict(), reference.evict());
       return true;
     case kShare:
       if (!has_contents) return false;
@@ -130,10 +175,12 @@ bool apply(Operation operation, int32_t b, BlockPool& pool, Reference& reference
       pool.share(block);
       return true;
     case kRelease:
+    case kReleaseDear:
       if (state.owners == 0) return false;
       --state.owners;
+      state.credit = operation == kReleaseDear ? 2 : 0;
       reference.settle(b);
-      pool.release(block);
+      pool.release(block, operation == kReleaseDear ? 2 : 0);
       return true;
     case kTag:
       if (state.owners == 0 || state.tag != BlockPool::kNoTag) return false;
@@ -141,8 +188,8 @@ bool apply(Operation operation, int32_t b, BlockPool& pool, Reference& reference
       pool.set_tag(block, tag++);
       return true;
     case kBegin:
-      if (!has_contents) return false;
       std::erase(reference.cached, b);
+      std::erase(reference.free, b);
       ++state.transfers;
       pool.begin_transfer(block);
       return true;

@@ -184,6 +184,50 @@ TEST(KvCacheManager, EvictionTakesAPrefixFromItsEnd) {
   EXPECT_EQ(kv.acquire_prefix(kC, iota(16), {}), 8);
 }
 
+// So many requests over 16 tokens each that nobody asks for again.
+void flood(KvCacheManager& kv, int32_t num_requests) {
+  static TokenId next = 1'000;
+  for (int32_t i = 0; i < num_requests; ++i, next += 16) compute(kv, kC, iota(16, next));
+}
+
+TEST(KvCacheManager, WhatWasFoundOftenOutlivesAFloodOfWhatWasNot) {
+  KvCacheManager kv(kOptions, {full(32)});
+  const auto turn = [](TokenId own) {
+    std::vector<TokenId> tokens = iota(12);
+    tokens.resize(16, own);
+    return tokens;
+  };
+  compute(kv, kA, iota(16, 500));
+  for (TokenId own = 100; own < 104; ++own) compute(kv, kA, turn(own));  // found three times
+  flood(kv, 8);                                                          // the whole cache
+  EXPECT_EQ(kv.acquire_prefix(kA, iota(17, 500), {}), 0);
+  kv.free(kA);
+  EXPECT_EQ(kv.acquire_prefix(kA, turn(200), {}), 12);
+  kv.free(kA);
+  EXPECT_EQ(kv.acquire_prefix(kA, turn(100), {}), 12);  // the own part was not
+  kv.free(kA);
+  flood(kv, 32);  // and not for ever
+  EXPECT_EQ(kv.acquire_prefix(kA, turn(200), {}), 0);
+  EXPECT_EQ(kv.check_integrity(), "");
+}
+
+TEST(KvCacheManager, AKeptPromptStaysForManyTurnsOfTheCacheAndItsAnswerDoesNot) {
+  KvCacheManager kv(kOptions, {full(32)});
+  const std::vector<TokenId> tokens = iota(24);
+  kv.acquire_prefix(kA, tokens, {});
+  ASSERT_TRUE(kv.allocate_slots(kA, 24));
+  kv.cache_blocks(kA, tokens, 8);
+  kv.keep_prefix(kA, 18);  // blocks that are cached already, and such as will be
+  kv.cache_blocks(kA, tokens, 24);
+  kv.free(kA);
+  flood(kv, 8 * 12);
+  EXPECT_EQ(kv.acquire_prefix(kA, tokens, {}), 16);
+  kv.free(kA);
+  flood(kv, 8 * 20);
+  EXPECT_EQ(kv.acquire_prefix(kA, tokens, {}), 0);
+  EXPECT_EQ(kv.check_integrity(), "");
+}
+
 TEST(KvCacheManager, AllocationIsAllOrNothingOverGroups) {
   KvCacheManager kv(kOptions, {full(8), window(64, 2)});
   ASSERT_TRUE(kv.allocate_slots(kA, 4));
@@ -327,7 +371,8 @@ class Listener final : public KvEventSink {
     tokens_.insert(tokens_.end(), block.token_ids.begin(), block.token_ids.end());
   }
 
-  void removed(uint64_t hash, int32_t group) override {
+  void removed(uint64_t hash, int32_t group, KvMedium medium) override {
+    EXPECT_EQ(medium, KvMedium::kDevice);
     EXPECT_EQ(known_.erase(std::pair(hash, group)), 1U);
   }
 

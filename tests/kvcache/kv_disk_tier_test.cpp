@@ -269,6 +269,44 @@ TEST_F(KvDisk, MemoryOfTheHostDoesTheSameWithoutARestart) {
       {.max_bytes = 10, .block_size = kBlockSize, .payload_bytes = kPayload}, [] {}));
 }
 
+TEST_F(KvDisk, TellsWhatHasBeenWrittenAndWhatIsGone) {
+  open(5);
+  std::vector<std::pair<KvKey, bool>> told;
+  tier_->set_listener(
+      [&told](const KvKey& changed, bool is_there) { told.emplace_back(changed, is_there); });
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(save(i));
+  EXPECT_TRUE(told.empty());  // not written yet, or not known to be
+  ASSERT_TRUE(load(0));       // after all of them
+  ASSERT_EQ(told.size(), 5U);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(told[static_cast<size_t>(i)], std::pair(key(i), true));
+  }
+  told.clear();
+  const std::vector<TokenId> other = {90, 91, 92, 93};
+  const KvKey root = kv_root_key("other", {});
+  ASSERT_TRUE(tier_->save({kv_next_key(root, other), root, other}, tier_->take_buffer()));
+  ASSERT_TRUE(load(3));
+  ASSERT_EQ(told.size(), 2U);
+  EXPECT_EQ(told[0], std::pair(key(4), false));
+  EXPECT_EQ(told[1], std::pair(kv_next_key(root, other), true));
+  told.clear();
+  std::filesystem::resize_file(path(3), 10);
+  EXPECT_FALSE(load(3));
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0], std::pair(key(3), false));
+}
+
+TEST_F(KvDisk, WhatIsBrokenTakesNoRoom) {
+  open();
+  ASSERT_TRUE(save(0));
+  ASSERT_TRUE(save(1));
+  ASSERT_TRUE(load(1));
+  std::filesystem::resize_file(path(1), static_cast<uintmax_t>(file_bytes() - 1));
+  EXPECT_FALSE(load(1));
+  EXPECT_TRUE(load(0));  // and everything before it is done
+  EXPECT_FALSE(std::filesystem::exists(path(1)));
+}
+
 TEST_F(KvDisk, AFolderThatCannotBeUsedIsRefused) {
   std::ofstream(folder_) << "a file";
   const auto tier = create_kv_disk_tier(

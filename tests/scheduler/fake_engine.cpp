@@ -43,6 +43,7 @@ FakeEngine::FakeEngine(uint64_t seed) : seed_(seed), random_(mix(seed)) {
   options_.max_num_batched_tokens = chance(0.3) ? between(1, 6) : between(4, 80);
   options_.step_target_ms = chance(0.3) ? 0 : between(1, 40);
   options_.long_prefill_token_threshold = chance(0.2) ? between(1, 20) : 0;
+  options_.max_num_partial_prefills = chance(0.2) ? between(1, 3) : 0;
   options_.max_num_queued_reqs = between(1, 24);
   options_.max_model_len = kv_options_.max_model_len;
   options_.preempt_every = chance(0.3) ? between(1, 7) : 0;
@@ -126,7 +127,8 @@ std::string FakeEngine::describe() const {
   std::ostringstream out;
   out << "seed " << seed_ << ": block_size " << kv_options_.block_size << ", caching "
       << kv_options_.enable_prefix_caching << ", seqs " << options_.max_num_seqs << ", tokens "
-      << options_.max_num_batched_tokens << ", target_ms " << options_.step_target_ms << ", queue "
+      << options_.max_num_batched_tokens << ", target_ms " << options_.step_target_ms
+      << ", partial " << options_.max_num_partial_prefills << ", queue "
       << options_.max_num_queued_reqs << ", model_len " << options_.max_model_len
       << ", preempt_every " << options_.preempt_every << ", aging " << options_.priority_aging_ms
       << ", depth " << depth_ << ", groups";
@@ -164,6 +166,7 @@ void FakeEngine::arrive(EpisodeStats& stats) {
                      .max_tokens = between(1, std::max(2, room + 1)),
                      .priority = chance(0.3) ? between(-1, 3) : 0,
                      .extras = {},
+                     .keeps_prompt = chance(0.1),
                      .tenant = TenantId(chance(0.5) ? 0 : draw(4)),
                      .arrival_ms = clock_ms_};
   if (chance(0.1)) request.deadline_ms = clock_ms_ + between(-20, 400);
@@ -280,6 +283,7 @@ void FakeEngine::see_preempted(const SchedulerOutput& output, EpisodeStats& stat
     });
     if (for_blocks && !has_older) wrong("the oldest request was preempted");
     shadow.next_position = -1;
+    shadow.preempted_step = output.step_id;
   }
 }
 
@@ -309,6 +313,15 @@ void FakeEngine::see_expired(const SchedulerOutput& output, EpisodeStats& stats)
   }
 }
 
+// Requests that run and have more to compute than the token that was sampled last.
+int64_t FakeEngine::num_partial() const {
+  return std::ranges::count_if(live_, [this](size_t i) {
+    const Request* r = scheduler_->find(shadows_[i].id);
+    return r != nullptr && r->status == RequestStatus::kRunning &&
+           r->num_scheduled_tokens < r->num_tokens() - (r->num_generated() > 0 ? 1 : 0);
+  });
+}
+
 void FakeEngine::check_budgets(const SchedulerOutput& output) {
   int32_t total = 0;
   int32_t num_decodes = 0;
@@ -325,6 +338,9 @@ void FakeEngine::check_budgets(const SchedulerOutput& output) {
   if (scheduler_->num_running() >
       std::min(options_.max_num_seqs, options_.max_num_batched_tokens)) {
     wrong("too many requests run");
+  }
+  if (options_.max_num_partial_prefills > 0 && num_partial() > options_.max_num_partial_prefills) {
+    wrong("too many prompts are half computed");
   }
   if (options_.step_target_ms > 0 && output.num_prefill_tokens > 16 &&
       output.predicted_ms > options_.step_target_ms * (1 + 1e-9)) {
@@ -356,12 +372,14 @@ bool FakeEngine::comes_before(const Shadow& a, const Shadow& b) const {
   return shares_.at(a.tenant).counter < shares_.at(b.tenant).counter;
 }
 
-// Whether somebody waits who should have come before.
-bool FakeEngine::is_passed_over(const Shadow& admitted) const {
+// Whether somebody waits who should have come before; not who was preempted in step `step_id`,
+// which may have been later.
+bool FakeEngine::is_passed_over(const Shadow& admitted, uint64_t step_id) const {
   return std::ranges::any_of(live_, [&](size_t i) {
     const Shadow& other = shadows_[i];
     if (!waits(other) || other.id == admitted.id || may_follow(other)) return false;
     if (is_restoring(other)) return false;
+    if (step_id > 0 && other.preempted_step == step_id) return false;
     if (other.started != admitted.started) return other.started;
     return admitted.started ? is_before(other, admitted) : comes_before(other, admitted);
   });
@@ -375,8 +393,8 @@ void FakeEngine::note_turns() {
   }
 }
 
-void FakeEngine::check_admission_order(const Shadow& admitted) {
-  if (is_passed_over(admitted) && (admitted.started || !admitted.was_first)) {
+void FakeEngine::check_admission_order(const Shadow& admitted, uint64_t step_id) {
+  if (is_passed_over(admitted, step_id) && (admitted.started || !admitted.was_first)) {
     wrong("a request overtook one that came first");
   }
 }
@@ -396,6 +414,9 @@ void FakeEngine::check_no_room_is_idle(const SchedulerOutput& output) {
   const bool spent = output.total_tokens >= options_.max_num_batched_tokens ||
                      (options_.step_target_ms > 0 && output.total_tokens > 0);
   if (full || spent || options_.preempt_every > 0) return;
+  if (options_.max_num_partial_prefills > 0 && num_partial() >= options_.max_num_partial_prefills) {
+    return;
+  }
   // A chunk touches more than what a window keeps, and whoever gets a shorter one for want of
   // blocks lets nobody in.
   const auto longest =
@@ -463,7 +484,7 @@ void FakeEngine::see_row(const ScheduledRequest& scheduled, Step& step, EpisodeS
   if (shadow.ended || shadow.aborting) return wrong("a request was scheduled after its end");
   if (shadow.next_position < 0) {
     note_turns();
-    check_admission_order(shadow);
+    check_admission_order(shadow, step.output.step_id);
     stats.num_taken_turns += scheduler_->num_waiting() > 0;
     if (!shadow.started) charge_start(shadow, start);
     const bool has_copy = std::ranges::any_of(step.output.copies, [&](const KvBlockCopy& copy) {

@@ -60,10 +60,11 @@ class FakeEngine {
     int64_t deadline_ms = kNoDeadline;
     TenantId tenant;
     uint64_t order = 0;
-    bool started = false;        // has been scheduled, once at least
-    bool was_first = false;      // was in turn once, and may have found no room
-    int32_t next_position = -1;  // -1: not running
-    int32_t num_pending = 0;     // samples in flight
+    bool started = false;         // has been scheduled, once at least
+    bool was_first = false;       // was in turn once, and may have found no room
+    uint64_t preempted_step = 0;  // the last one in which it was
+    int32_t next_position = -1;   // -1: not running
+    int32_t num_pending = 0;      // samples in flight
     int32_t num_rows_in_flight = 0;
     bool ended = false;     // finished, failed or aborted, for the client
     bool aborting = false;  // aborted while in flight
@@ -133,13 +134,14 @@ class FakeEngine {
   void see_expired(const SchedulerOutput& output, EpisodeStats& stats);
   void see_failed(const SchedulerOutput& output, EpisodeStats& stats);
   void see_row(const ScheduledRequest& scheduled, Step& step, EpisodeStats& stats);
+  [[nodiscard]] int64_t num_partial() const;
   void check_budgets(const SchedulerOutput& output);
   [[nodiscard]] bool may_follow(const Shadow& waiting) const;
   [[nodiscard]] bool waits(const Shadow& shadow) const;
   [[nodiscard]] bool comes_before(const Shadow& a, const Shadow& b) const;
-  [[nodiscard]] bool is_passed_over(const Shadow& admitted) const;
+  [[nodiscard]] bool is_passed_over(const Shadow& admitted, uint64_t step_id = 0) const;
   void note_turns();
-  void check_admission_order(const Shadow& admitted);
+  void check_admission_order(const Shadow& admitted, uint64_t step_id);
   void charge_start(Shadow& shadow, int32_t num_found);
   void check_no_room_is_idle(const SchedulerOutput& output);
   void forget(Shadow& shadow);

@@ -74,8 +74,8 @@ MUTATIONS = [
     ("a hit takes no reference", "kvcache/kv_cache_manager.cpp",
      "      group.pool.share(block);\n", ""),
     ("a hit leaves nothing to compute", "kvcache/kv_cache_manager.cpp",
-     "static_cast<int32_t>((tokens.size() - 1) / block_size);",
-     "static_cast<int32_t>(tokens.size() / block_size);"),
+     "tokens.first((tokens.size() - 1) / block_size * block_size)",
+     "tokens.first(tokens.size() / block_size * block_size)"),
     ("a block that is not full becomes findable", "kvcache/kv_cache_manager.cpp",
      "const int32_t num_full = num_computed_tokens / m.options.block_size;",
      "const int32_t num_full = static_cast<int32_t>(std::min<int64_t>(ceil_div(num_computed_tokens, "
@@ -99,7 +99,7 @@ MUTATIONS = [
      "  b.tag = kNoTag;\n  append(kFreeList, block);", "  append(kFreeList, block);"),
     ("extras make no difference", "kvcache/prefix_index.cpp",
      "  return XXH3_64bits_withSeed(token_ids.data(), token_ids.size_bytes(), seed);\n",
-     "  if (parent == kRoot) seed = 0;\n"
+     "  if (!parent) seed = 0;\n"
      "  return XXH3_64bits_withSeed(token_ids.data(), token_ids.size_bytes(), seed);\n",
      "node.parent == parent && node.extras == extras &&", "node.parent == parent &&"),
     ("a copy goes the wrong way", "kvcache/kv_cache_manager.cpp",
@@ -117,6 +117,13 @@ MUTATIONS = [
     ("who waits for what is being brought back fails", "scheduler/scheduler.cpp",
      "output.scheduled.empty() && m.restoring.empty() && m.idle()",
      "output.scheduled.empty() && m.idle()"),
+    ("prompts are half computed without a limit", "scheduler/queues.cpp",
+     "  const int32_t least = may_be_partial() ? 1 : rest;\n", "  const int32_t least = 1;\n"),
+    ("a prompt that may not be half computed is shortened for want of blocks",
+     "scheduler/queues.cpp", "  if (chunk < least) {", "  if (chunk <= 0) {",
+     "while (chunk >= least && !kv", "while (chunk > 0 && !kv"),
+    ("who computes a prefix is not known when it starts", "scheduler/queues.cpp",
+     "  if (computes_blocks(e)) leaders.push_back(index);\n", ""),
     ("a request is brought back again and again", "scheduler/queues.cpp",
      "  e.was_restored = true;\n", ""),
 ]

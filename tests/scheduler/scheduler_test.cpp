@@ -564,6 +564,21 @@ TEST_F(SchedulerTest, FailedStepIsNotKeptAsAPrefix) {
   EXPECT_FALSE(scheduler_->has_work());
 }
 
+TEST_F(SchedulerTest, NeitherIsTheStepThatWasInFlightBehindOneThatFailed) {
+  build(64, options());
+  ASSERT_TRUE(add(1, 15, 4));
+  const SchedulerOutput first = schedule();
+  const SchedulerOutput second = schedule();
+  ASSERT_EQ(second.scheduled.size(), 1U);
+  std::vector<RequestId> aborted;
+  const std::vector<SampledToken> failed = {{RequestId{1}, kInvalidToken, true}};
+  scheduler_->update(first, failed, 0, aborted);
+  const std::vector<SampledToken> sampled = {{RequestId{1}, 5, false}};
+  scheduler_->update(second, sampled, 0, aborted);
+  EXPECT_EQ(kv_->usage().num_cached, 0);
+  EXPECT_FALSE(scheduler_->has_work());
+}
+
 // Of a windowed group a chunk needs more blocks than are kept of it: a newcomer whose tenant got
 // less could take them all, be preempted for the older one, and take them again.
 TEST_F(SchedulerTest, NewcomersDoNotTakeForEverWhatARunningRequestIsShortOf) {
@@ -613,6 +628,29 @@ TEST_F(SchedulerTest, ALongPromptLeavesRoomInTheStepForShortOnes) {
   const SchedulerOutput output = step();
   EXPECT_EQ(tokens_of(output, 1), 40);
   EXPECT_EQ(tokens_of(output, 2), 20);
+}
+
+TEST_F(SchedulerTest, APromptStartsWhenAnotherIsComputed) {
+  SchedulerOptions limited = options();
+  limited.long_prefill_token_threshold = 40;
+  limited.max_num_partial_prefills = 1;
+  limited.max_num_batched_tokens = 256;
+  build(256, limited);
+  ASSERT_TRUE(add(1, 100, 4));
+  ASSERT_TRUE(add(2, 30, 4));   // needs one step alone
+  ASSERT_TRUE(add(3, 100, 4));  // would be the second that is half computed
+  ASSERT_TRUE(add(4, 30, 4));   // comes after it
+  for (int i = 0; i < 2; ++i) {
+    const SchedulerOutput output = step();
+    EXPECT_EQ(tokens_of(output, 1), 40);
+    EXPECT_EQ(tokens_of(output, 3), 0);
+    EXPECT_EQ(tokens_of(output, 4), 0);
+    EXPECT_EQ(tokens_of(output, 2), i == 0 ? 30 : 1);
+  }
+  const SchedulerOutput output = step();
+  EXPECT_EQ(tokens_of(output, 1), 20);
+  EXPECT_EQ(tokens_of(output, 3), 40);
+  EXPECT_EQ(tokens_of(output, 4), 30);
 }
 
 TEST_F(SchedulerTest, MillisecondBudgetShortensChunksAndNeverStopsThem) {

@@ -84,8 +84,10 @@ EngineState scripted_state() {
     step.number = static_cast<uint64_t>(i);
     step.begin_ns = i * 10'000'000;
     step.scheduled_ns = step.begin_ns + 1'000'000;
-    step.executed_ns = step.begin_ns + 4'000'000;
+    step.started_ns = step.begin_ns + 1'250'000;
+    step.executed_ns = step.begin_ns + 4'250'000;
     step.sampled_ns = step.begin_ns + 6'000'000;
+    step.retired_ns = step.begin_ns + 6'125'000;
     step.end_ns = step.begin_ns + 6'500'000;
     step.num_tokens = 12;
     step.num_running = 1;
@@ -109,12 +111,14 @@ TEST(Debug, StateListsRequestsAndSteps) {
   ASSERT_EQ(state["steps"].size(), 2U);
   EXPECT_EQ(state["steps"][1]["number"], 2);
   EXPECT_EQ(state["steps"][1]["ms"], 6.5);
+  EXPECT_EQ(state["steps"][1]["wait_ms"], 0.25);
   EXPECT_EQ(state["steps"][1]["execute_ms"], 3.0);
+  EXPECT_EQ(state["steps"][1]["commit_ms"], 0.375);
   EXPECT_EQ(state["steps"][1]["requests"],
             Json::parse(R"([{"id":7,"position":3,"tokens":12,"samples":true}])"));
 }
 
-TEST(Debug, TraceHoldsEachPhaseInsideItsStep) {
+TEST(Debug, TraceHasTheDevicesPhasesInsideTheirStepAndTheHostsAroundIt) {
   FakeEngine engine;
   engine.set_state(scripted_state());
   RunningServer server(engine);
@@ -122,17 +126,28 @@ TEST(Debug, TraceHoldsEachPhaseInsideItsStep) {
   int num_phases = 0;
   int num_items = 0;
   Json step;
+  const auto end_of = [](const Json& event) {
+    return event["ts"].get<double>() + event["dur"].get<double>();
+  };
   for (const Json& event : trace["traceEvents"]) {
     if (event["ph"] != "X") continue;
-    const bool is_step = event["name"].get<std::string>().starts_with("step");
-    if (is_step) step = event;
-    EXPECT_GE(event["ts"], step["ts"]);
-    EXPECT_LE(event["ts"].get<double>() + event["dur"].get<double>(),
-              step["ts"].get<double>() + step["dur"].get<double>());
-    num_phases += event["pid"] == step["pid"] && !is_step;
+    const auto name = event["name"].get<std::string>();
+    if (name.starts_with("step")) {
+      step = event;
+    } else if (name.starts_with("schedule")) {
+      EXPECT_NE(event["tid"], step["tid"]);
+      EXPECT_LE(end_of(event), step["ts"].get<double>());
+    } else if (name.starts_with("commit")) {
+      EXPECT_NE(event["tid"], step["tid"]);
+      EXPECT_GE(event["ts"].get<double>(), end_of(step));
+    } else {
+      EXPECT_GE(event["ts"], step["ts"]);
+      EXPECT_LE(end_of(event), end_of(step));
+    }
+    num_phases += event["pid"] == step["pid"] && event["name"] != step["name"];
     num_items += event["tid"] == 7;
   }
-  EXPECT_EQ(step["dur"], 6500.0);
+  EXPECT_EQ(step["dur"], 4750.0);
   EXPECT_EQ(num_phases, 2 * 4);
   EXPECT_EQ(num_items, 2);
 }

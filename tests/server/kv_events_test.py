@@ -22,6 +22,7 @@ import msgpack
 import zmq
 
 BLOCK = 16
+NUM_PROMPTS = 6  # of 40 blocks; the disk has room for 160 or so
 
 
 def complete(server, prompt):
@@ -43,6 +44,23 @@ def replay(client):
             assert int.from_bytes(number, "big", signed=True) == -1
             return messages
         messages.append((int.from_bytes(number, "big"), msgpack.unpackb(payload)))
+
+
+def told(events, medium):
+    """Hashes of the blocks that lie there, by what the events say, and of all that ever did."""
+    there, ever = set(), set()
+    for event in events:
+        if event.get("medium") != medium:
+            continue
+        hashes = event["block_hashes"]
+        if event["type"] == "BlockStored":
+            assert not there.intersection(hashes), "stored twice"
+            there.update(hashes)
+            ever.update(hashes)
+        else:
+            assert event["type"] == "BlockRemoved" and there.issuperset(hashes), event
+            there.difference_update(hashes)
+    return there, ever
 
 
 def events_of(messages):
@@ -73,17 +91,68 @@ def check_events(server, client):
     assert sorted(chains.values()) == sorted([shared[:BLOCK], shared, first, second]), chains
 
 
+def prompt(first):
+    return [10 + (first + i * i) % 50 for i in range(40 * BLOCK + 1)]
+
+
+def check_tiers(server, client, folder):
+    """What is computed is told of in memory and on disk, under the hashes of the cache, and what
+    does not fit on disk any more is told too."""
+    for first in range(NUM_PROMPTS):
+        complete(server, prompt(first))
+
+    def settled():
+        events = events_of(replay(client))
+        on_disk, ever_on_disk = told(events, "STORAGE")
+        in_memory, _ = told(events, "CPU")
+        cached, _ = told(events, "GPU")
+        return (len(cached) == 40 * NUM_PROMPTS and in_memory == cached and ever_on_disk <= cached and
+                len(on_disk) == len(kv_files(folder)) < len(ever_on_disk))
+    wait_until("tiers are told", settled)
+
+
+def kv_files(folder):
+    return [name for _, _, names in os.walk(folder) for name in names if name.endswith(".kv")]
+
+
+def check_restart(server, client, num_files):
+    """After a restart nothing is said of the disk before somebody asks for it."""
+    events = events_of(replay(client))
+    assert events == [{"type": "AllBlocksCleared"}], events
+    for first in range(NUM_PROMPTS):
+        complete(server, prompt(first))
+    wait_until("the disk is told", lambda: len(told(events_of(replay(client)), "GPU")[0]) == 40 * NUM_PROMPTS)
+    events = events_of(replay(client))
+    on_disk, _ = told(events, "STORAGE")
+    assert 0 < len(on_disk) <= num_files, len(on_disk)
+    assert on_disk <= told(events, "GPU")[0]
+    first = next(event for event in events if event.get("medium") == "STORAGE")
+    assert first["parent_block_hash"] is None and first["token_ids"][:BLOCK] == prompt(0)[:BLOCK]
+
+
 def main():
     binary, model = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder, zmq.Context() as context:
         place = "ipc://" + os.path.join(folder, "events")
         config = {"enable_kv_cache_events": True, "publisher": "zmq", "topic": "kv@test@m",
                   "endpoint": place, "replay_endpoint": place + "-replay"}
-        server = Server(binary, model, "--kv-events-config", json.dumps(config))
-        with context.socket(zmq.DEALER) as client:
-            client.linger = 0
-            client.connect(config["replay_endpoint"])
-            run_checks(server, [("events", lambda: check_events(server, client))])
+        words = ["--kv-events-config", json.dumps(config)]
+        disk = os.path.join(folder, "disk")
+        on_disk = ["--kv-disk-path", disk, "--kv-disk-size", "1MiB"]
+
+        def run(words, name, check):
+            server = Server(binary, model, *words)
+            with context.socket(zmq.DEALER) as client:
+                client.linger = 0
+                client.connect(config["replay_endpoint"])
+                run_checks(server, [(name, lambda: check(server, client))])
+
+        run(words, "events", check_events)
+        run([*words, *on_disk, "--kv-offloading-size", "1"], "tiers",
+            lambda server, client: check_tiers(server, client, disk))
+        num_files = len(kv_files(disk))
+        run([*words, *on_disk], "restart",
+            lambda server, client: check_restart(server, client, num_files))
 
 
 if __name__ == "__main__":

@@ -116,6 +116,32 @@ TEST_F(Parameters, PriorityDeadlineAndSeedReachTheEngine) {
   EXPECT_EQ(engine_.submitted().back().max_queue_wait_ms, 700);
 }
 
+TEST_F(Parameters, CacheSaltAndRetentionReachTheEngine) {
+  const auto submitted = [this](const Json& fields) {
+    EXPECT_EQ(ask(Endpoint::kCompletion, fields).status, 200) << fields;
+    return engine_.submitted().back();
+  };
+  const uint64_t plain = submitted(Json::object()).tenant_salt;
+  const uint64_t salted = submitted({{"cache_salt", "a"}}).tenant_salt;
+  EXPECT_NE(salted, plain);
+  EXPECT_EQ(submitted({{"cache_salt", "a"}}).tenant_salt, salted);
+  EXPECT_NE(submitted({{"cache_salt", "b"}}).tenant_salt, salted);
+  EXPECT_EQ(submitted({{"cache_salt", nullptr}}).tenant_salt, plain);
+  for (const Json& wrong : {Json(""),
+                            Json("a/b"),
+                            Json("a@b"),
+                            Json("a\\b"),
+                            Json(7),
+                            Json(std::string(1, '\0')),
+                            Json(std::string(129, 'x'))}) {
+    EXPECT_EQ(ask(Endpoint::kCompletion, {{"cache_salt", wrong}}).status, 400) << wrong;
+  }
+  EXPECT_FALSE(submitted(Json::object()).keeps_prompt);
+  EXPECT_TRUE(submitted({{"prompt_cache_retention", "24h"}}).keeps_prompt);
+  EXPECT_FALSE(submitted({{"prompt_cache_retention", "in_memory"}}).keeps_prompt);
+  EXPECT_EQ(ask(Endpoint::kCompletion, {{"prompt_cache_retention", "1h"}}).status, 400);
+}
+
 TEST_F(Parameters, ContinuousUsageIsOnEveryEvent) {
   const HttpReply reply =
       ask(Endpoint::kChat,
@@ -133,6 +159,25 @@ TEST_F(Parameters, ContinuousUsageIsOnEveryEvent) {
   EXPECT_EQ(counts[1], 1);
   EXPECT_EQ(counts.back(), 6);
   EXPECT_TRUE(std::is_sorted(counts.begin(), counts.end()));
+}
+
+TEST(TemplateVariables, DocumentsAreWhatWasGiven) {
+  FakeEngine engine;
+  engine.editable_model().chat_template =
+      "{% if documents %}{% for d in documents %}[{{ d.title }}: {{ d.text }}]{% endfor %}"
+      "{% else %}none{% endif %}";
+  RunningServer server(engine);
+  HttpClient client(server.port());
+  const auto status_of = [&](const char* fields) {
+    client.post(kChatPath, chat_body(fields));
+    return client.read_reply().status;
+  };
+  EXPECT_EQ(status_of(""), 200);
+  EXPECT_EQ(prompt_text(engine), "none");
+  EXPECT_EQ(status_of(R"(,"documents":[{"title":"A","text":"b"},{"title":"C","text":"d"}])"), 200);
+  EXPECT_EQ(prompt_text(engine), "[A: b][C: d]");
+  EXPECT_EQ(status_of(R"(,"documents":["text"])"), 400);
+  EXPECT_EQ(status_of(R"(,"documents":{})"), 400);
 }
 
 TEST(TemplateVariables, ComeFromKwargsAndReasoningEffort) {

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/step_executor.h"
+
+#include <algorithm>
+
+#include "engine/core/status.h"
+
+namespace sluice {
+
+StepExecutor::StepExecutor(ModelRunner& runner, const Options& options)
+    : runner_(runner),
+      is_threaded_(options.overlap),
+      sampler_(runner.model().vocab_size,
+               options.max_num_seqs,
+               options.max_logprobs,
+               runner.device().num_threads(),
+               options.end_tokens),
+      chosen_(static_cast<size_t>(options.num_slots)) {
+  const auto max_seqs = static_cast<size_t>(options.max_num_seqs);
+  const auto max_logprobs = static_cast<size_t>(options.max_logprobs);
+  works_.reserve(static_cast<size_t>(depth()) + 1);
+  for (int32_t i = 0; i <= depth(); ++i) {
+    StepWork& added = works_.emplace_back(runner.batch_bounds());
+    added.rows.reserve(max_seqs);
+    added.prompts.reserve(max_seqs);
+    added.results.reserve(max_seqs);
+    added.top_logprobs.reserve(max_seqs * max_logprobs);
+  }
+  sampler_inputs_.reserve(max_seqs);
+  score_inputs_.reserve(max_seqs);
+  score_rows_.reserve(max_seqs);
+  if (is_threaded_) thread_ = std::thread([this] { thread_main(); });
+}
+
+StepExecutor::~StepExecutor() {
+  if (!is_threaded_) return;
+  {
+    const std::scoped_lock lock(mutex_);
+    is_ending_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+// --- Engine thread ---------------------------------------------------------------------------
+
+void StepExecutor::submit(const SchedulerOutput& decision,
+                          const Scheduler& scheduler,
+                          const KvCacheManager& kv,
+                          const RequestTable& requests) {
+  CHECK_LE(num_in_flight(), depth());
+  StepWork& next = work(num_submitted_);
+  next.decision = decision;
+  next.batch.build(decision, scheduler, kv);
+  fill(next, scheduler, requests);
+  if (!is_threaded_) {
+    ++num_submitted_;
+    run(next);
+    return;
+  }
+  {
+    const std::scoped_lock lock(mutex_);
+    ++num_submitted_;
+  }
+  changed_.notify_all();
+}
+
+void StepExecutor::fill(StepWork& work,
+                        const Scheduler& scheduler,
+                        const RequestTable& requests) const {
+  work.rows.clear();
+  for (const ScheduledRequest& item : work.decision.scheduled) {
+    if (!item.samples) continue;
+    const Request& request = *scheduler.find(item.id);
+    SampledRow& row = work.rows.emplace_back();
+    row.id = item.id;
+    row.slot = item.slot;
+    row.params = requests.find(item.id)->sampling;
+    row.tokens = request.tokens;
+    row.num_prompt_tokens = request.num_prompt_tokens;
+    const int32_t num_tokens = item.num_computed_tokens + item.num_scheduled_tokens;
+    row.num_generated = num_tokens - request.num_prompt_tokens;
+    if (num_tokens > request.num_tokens() && reads_tokens(*row.params)) {
+      row.history.reserve(static_cast<size_t>(num_tokens));
+      row.history = request.tokens;
+      row.history.push_back(kInvalidToken);
+    }
+  }
+  work.prompts.clear();
+  for (const PromptRow& row : work.batch.prompt_rows()) {
+    if (work.prompts.empty() || work.prompts.back().id != row.id) {
+      ScoredPrompt& added = work.prompts.emplace_back();
+      added.id = row.id;
+      added.num_logprobs = requests.find(row.id)->sampling->num_prompt_logprobs;
+    }
+    ++work.prompts.back().num_rows;
+  }
+}
+
+StepWork& StepExecutor::retire() {
+  CHECK_GT(num_in_flight(), 0);
+  if (is_threaded_) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return num_run_ > num_retired_; });
+  }
+  return work(num_retired_++);
+}
+
+// --- Whoever runs the steps ------------------------------------------------------------------
+
+void StepExecutor::thread_main() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return num_run_ < num_submitted_ || is_ending_; });
+    if (num_run_ == num_submitted_) return;
+    StepWork& next = work(num_run_);
+    lock.unlock();
+    run(next);
+    lock.lock();
+    ++num_run_;
+    changed_.notify_all();
+  }
+}
+
+void StepExecutor::run(StepWork& work) {
+  work.started = Clock::now();
+  work.batch.resolve(chosen_);
+  runner_.execute(work.decision.copies, work.batch);
+  work.executed = Clock::now();
+  score(work);
+  sample(work);
+  work.sampled = Clock::now();
+}
+
+// As many rows at once as there is room for logits; a row's bits do not depend on that.
+void StepExecutor::score(StepWork& work) {
+  const auto vocab = static_cast<size_t>(runner_.model().vocab_size);
+  const std::span<const PromptRow> all = work.batch.prompt_rows();
+  size_t begin = 0;
+  for (ScoredPrompt& prompt : work.prompts) {
+    std::span<const PromptRow> rest = all.subspan(begin, prompt.num_rows);
+    begin += prompt.num_rows;
+    prompt.logprobs.reserve(prompt.num_rows);
+    while (!rest.empty()) {
+      const std::span<const PromptRow> rows = rest.first(std::min(rest.size(), runner_.max_rows()));
+      rest = rest.subspan(rows.size());
+      score_rows_.clear();
+      for (const PromptRow& row : rows) score_rows_.push_back(row.row);
+      const std::span<const float> logits = runner_.logits(work.batch, score_rows_);
+      score_inputs_.clear();
+      for (size_t i = 0; i < rows.size(); ++i) {
+        score_inputs_.push_back({.logits = logits.data() + i * vocab,
+                                 .token = rows[i].next,
+                                 .num_logprobs = prompt.num_logprobs});
+      }
+      const std::span<const ScoreResult> results =
+          sampler_.score(runner_.device().context(), score_inputs_);
+      for (size_t i = 0; i < rows.size(); ++i) {
+        prompt.is_finite = prompt.is_finite && results[i].finite;
+        PromptLogprob& added = prompt.logprobs.emplace_back();
+        added.token = rows[i].next;
+        added.logprob = results[i].logprob;
+        added.rank = results[i].rank;
+        for (const kernels::TokenScore& top : results[i].top_logprobs) {
+          added.top_logprobs.push_back({.token = top.token, .logprob = top.logprob});
+        }
+      }
+    }
+  }
+}
+
+void StepExecutor::sample(StepWork& work) {
+  const auto vocab = static_cast<size_t>(runner_.model().vocab_size);
+  const std::span<float> logits = runner_.logits(work.batch, work.batch.view().logits_indices);
+  sampler_inputs_.clear();
+  for (SampledRow& row : work.rows) {
+    if (!row.history.empty()) row.history.back() = chosen_[static_cast<size_t>(row.slot)];
+    sampler_inputs_.push_back({.params = row.params.get(),
+                               .logits = logits.data() + sampler_inputs_.size() * vocab,
+                               .tokens = row.history.empty() ? row.tokens : row.history,
+                               .num_prompt_tokens = row.num_prompt_tokens,
+                               .num_generated = row.num_generated});
+  }
+  const std::span<const SamplerResult> results =
+      sampler_.sample(runner_.device().context(), sampler_inputs_);
+  work.results.assign(results.begin(), results.end());
+  work.top_logprobs.clear();
+  for (size_t i = 0; i < work.results.size(); ++i) {
+    SamplerResult& result = work.results[i];
+    const size_t begin = work.top_logprobs.size();
+    work.top_logprobs.insert(
+        work.top_logprobs.end(), result.top_logprobs.begin(), result.top_logprobs.end());
+    result.top_logprobs = std::span(work.top_logprobs).subspan(begin);
+    // The next step may already have a row that goes on behind one that failed.
+    chosen_[static_cast<size_t>(work.rows[i].slot)] = std::max(result.token, TokenId{0});
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs steps and chooses their tokens: copies of blocks, layers, logits, sampling. A step is handed
+// over as a value with all that running it takes, and comes back with what came out of it.
+//
+// Without overlap submit() runs the step. With overlap a thread of its own does, in the place of an
+// accelerator's queue, and the next step may be decided and submitted meanwhile: of a token that
+// the step before has yet to choose the slot is known, and the thread puts it in. Nothing of a step
+// in flight is shared with the engine thread but the KV bytes of its own blocks.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "engine/core/sampling_params.h"
+#include "engine/core/types.h"
+#include "engine/engine.h"
+#include "engine/input_batch.h"
+#include "engine/model_runner.h"
+#include "engine/request_table.h"
+#include "engine/sampling/sampler.h"
+#include "kernels/sampling.h"
+#include "kvcache/kv_cache_manager.h"
+#include "scheduler/scheduler.h"
+
+namespace sluice {
+
+// A row that chooses a token.
+struct SampledRow {
+  RequestId id;
+  int32_t slot = 0;
+  std::shared_ptr<const SamplingParams> params;
+  std::span<const TokenId> tokens;  // known ones, in the scheduler's request
+  int32_t num_prompt_tokens = 0;
+  int32_t num_generated = 0;     // the open one included
+  std::vector<TokenId> history;  // in place of `tokens` where one is open and all are read
+};
+
+// Consecutive rows of one prompt that is scored.
+struct ScoredPrompt {
+  RequestId id;
+  size_t num_rows = 0;
+  int32_t num_logprobs = 0;
+  std::vector<PromptLogprob> logprobs;  // of `num_rows` tokens, once it has run
+  bool is_finite = true;
+};
+
+struct StepWork {
+  using Clock = std::chrono::steady_clock;
+
+  explicit StepWork(const InputBatch::Bounds& bounds) : batch(bounds) {}
+
+  SchedulerOutput decision;
+  InputBatch batch;
+  std::vector<SampledRow> rows;       // in the order of the decision
+  std::vector<ScoredPrompt> prompts;  // the same
+
+  // Once it has run.
+  std::vector<SamplerResult> results;             // of `rows`
+  std::vector<kernels::TokenScore> top_logprobs;  // what they point to
+  Clock::time_point started;
+  Clock::time_point executed;
+  Clock::time_point sampled;
+};
+
+// Engine thread only.
+class StepExecutor {
+ public:
+  struct Options {
+    bool overlap = false;
+    int32_t num_slots = 0;  // of the scheduler
+    int32_t max_num_seqs = 0;
+    int32_t max_logprobs = 0;
+    std::vector<TokenId> end_tokens;  // the model's own, ascending
+  };
+
+  // `runner` must outlive the executor; nobody else calls its execute() and logits().
+  StepExecutor(ModelRunner& runner, const Options& options);
+  ~StepExecutor();  // waits for what is in flight
+  StepExecutor(const StepExecutor&) = delete;
+  StepExecutor& operator=(const StepExecutor&) = delete;
+
+  // Steps that may be in flight while another one is decided.
+  [[nodiscard]] int32_t depth() const { return is_threaded_ ? 1 : 0; }
+
+  // At most depth() are in flight before. The requests' tokens stay where they are until retire().
+  void submit(const SchedulerOutput& decision,
+              const Scheduler& scheduler,
+              const KvCacheManager& kv,
+              const RequestTable& requests);
+
+  [[nodiscard]] int32_t num_in_flight() const {
+    return static_cast<int32_t>(num_submitted_ - num_retired_);
+  }
+
+  // Waits for the oldest one in flight. Valid until the next submit().
+  StepWork& retire();
+
+ private:
+  using Clock = StepWork::Clock;
+
+  StepWork& work(uint64_t number) { return works_[number % works_.size()]; }
+
+  void fill(StepWork& work, const Scheduler& scheduler, const RequestTable& requests) const;
+  void thread_main();
+  void run(StepWork& work);
+  void score(StepWork& work);
+  void sample(StepWork& work);
+
+  ModelRunner& runner_;
+  const bool is_threaded_;
+  std::vector<StepWork> works_;  // step n's is at n % size
+  uint64_t num_submitted_ = 0;   // written under mutex_
+  uint64_t num_retired_ = 0;     // engine thread only
+
+  // Of whoever runs the steps.
+  Sampler sampler_;
+  std::vector<TokenId> chosen_;  // by slot, the last one
+  std::vector<SamplerInput> sampler_inputs_;
+  std::vector<ScoreInput> score_inputs_;
+  std::vector<int32_t> score_rows_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t num_run_ = 0;    // guarded by mutex_
+  bool is_ending_ = false;  // the same
+  std::thread thread_;
+};
+
+}  // namespace sluice

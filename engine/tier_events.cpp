@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/tier_events.h"
+
+#include <utility>
+
+namespace sluice {
+
+TierEvents::TierEvents(KvEventSink* sink, std::vector<KvMedium> media, int32_t num_groups)
+    : sink_(sink), num_groups_(num_groups) {
+  for (const KvMedium medium : media) {
+    tiers_.push_back({.medium = medium, .expected = {}, .told = {}});
+  }
+}
+
+void TierEvents::expect(size_t tier, const Block& block) {
+  if (sink_ == nullptr) return;
+  tiers_[tier].expected[block.key] = {
+      .hash = block.hash,
+      .parent_hash = block.parent_hash,
+      .token_ids = std::vector(block.token_ids.begin(), block.token_ids.end()),
+      .extras = block.extras};
+}
+
+void TierEvents::meet(size_t tier, const Block& block) {
+  if (sink_ == nullptr || tiers_[tier].expected.contains(block.key)) return;
+  tell(tiers_[tier], block);
+}
+
+void TierEvents::note(size_t tier, const KvKey& key, bool is_there) {
+  if (sink_ == nullptr) return;
+  Tier& place = tiers_[tier];
+  const auto expected = place.expected.extract(key);
+  if (is_there) {
+    if (expected.empty()) return;
+    const Expected& block = expected.mapped();
+    tell(place, {key, block.hash, block.parent_hash, block.token_ids, block.extras});
+    return;
+  }
+  const auto told = place.told.extract(key);
+  if (told.empty()) return;
+  for (int32_t group = 0; group < num_groups_; ++group) {
+    sink_->removed(told.mapped(), group, place.medium);
+  }
+}
+
+void TierEvents::tell(Tier& tier, const Block& block) {
+  if (!tier.told.try_emplace(block.key, block.hash).second) return;
+  for (int32_t group = 0; group < num_groups_; ++group) {
+    sink_->stored({.hash = block.hash,
+                   .parent_hash = block.parent_hash,
+                   .token_ids = block.token_ids,
+                   .extras = block.extras,
+                   .group = group,
+                   .medium = tier.medium});
+  }
+}
+
+}  // namespace sluice
