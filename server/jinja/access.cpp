@@ -96,6 +96,7 @@ Result loop_attribute(Runtime& runtime, const Value& value, std::string_view nam
 
 Result macro_attribute(Runtime& runtime, const Value& value, std::string_view name) {
   const MacroDef& def = *value.as<Macro>().def;
+  if (name == "name" && def.name.empty()) return Value();  // a call block
   if (name == "name") return runtime.text(def.name, Origin::kTemplate);
   if (name == "caller") return Value(def.uses_caller);
   if (name == "catch_varargs") return Value(def.uses_varargs);

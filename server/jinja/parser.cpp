@@ -288,7 +288,6 @@ Parser::StmtResult Parser::parse_macro() {
 Parser::StmtResult Parser::parse_call_block() {
   auto stmt = make_stmt(StmtKind::kCallBlock);
   stmt->macro = std::make_unique<MacroDef>();
-  stmt->macro->name = "caller";
   if (is_op("(")) SLUICE_TRY_VOID(parse_signature(*stmt->macro));
   SLUICE_TRY(ExprPtr call, parse_expression());
   if (call->kind != ExprKind::kCall) return error("expected a call");
