@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Throughput of a tokenizer, and its ids for comparison with other implementations:
 //   bench_tokenizer VOCABULARY TEXT_FILE   load time, MB/s of one core, number of ids
-//   bench_tokenizer VOCABULARY             reads lines "mode hex" (t: text, p: parse), prints ids
+//   bench_tokenizer VOCABULARY             reads lines "mode hex" (t: text, p: parse), prints ids,
+//                                          or (d: decode) the text of the text's ids, in hex
 //   bench_tokenizer VOCABULARY TEXT_FILE BYTES
 //                                          the text as documents of about BYTES: for each line
 //                                          read, encodes all and prints seconds; "ids": prints ids
@@ -20,6 +21,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/tokenizer/detokenizer.h"
 #include "engine/tokenizer/hf_tokenizer.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "tests/engine/vocabulary_file.h"
@@ -106,7 +108,11 @@ void print_ids(const Tokenizer& tokenizer) {
     }
     std::vector<TokenId> ids;
     tokenizer.encode(text, mode == "p" ? SpecialText::kParse : SpecialText::kText, ids);
-    for (const TokenId id : ids) std::printf("%d ", id);
+    if (mode == "d") {
+      for (const char c : decode_tokens(tokenizer, ids)) std::printf("%02x", c & 0xFF);
+    } else {
+      for (const TokenId id : ids) std::printf("%d ", id);
+    }
     std::printf("\n");
   }
 }

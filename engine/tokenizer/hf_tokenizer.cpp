@@ -16,6 +16,7 @@
 #include "engine/tokenizer/token_pipeline.h"
 #include "engine/tokenizer/unigram.h"
 #include "engine/tokenizer/utf8.h"
+#include "engine/tokenizer/word_models.h"
 
 namespace sluice {
 namespace {
@@ -64,7 +65,7 @@ class HfReader {
     SLUICE_TRY(auto pretokenizer, read_pretokenizer(section_of(json_, "pre_tokenizer")));
     parts_.stages = std::move(pretokenizer.stages);
     SLUICE_TRY_VOID(read_decoder());
-    SLUICE_TRY_VOID(is_unigram_ ? read_unigram(pretokenizer) : read_bpe(pretokenizer));
+    SLUICE_TRY_VOID(read_model(pretokenizer));
     SLUICE_TRY(auto post, read_post_processor(section_of(json_, "post_processor"), num_tokens()));
     parts_.prefix = std::move(post.prefix);
     parts_.suffix = std::move(post.suffix);
@@ -90,6 +91,8 @@ class HfReader {
   void set_byte_tokens(const TokenTable& tokens, Model& model) const;
   Expected<MergeList> merge_list() const;
   Expected<void> read_unigram(const JsonPretokenizer& pretokenizer);
+  Expected<void> read_words(const JsonPretokenizer& pretokenizer);
+  Expected<void> read_model(const JsonPretokenizer& pretokenizer);
   Expected<void> read_special_tokens(const HfTokenizerFiles& files);
   Expected<TokenId> special_token(const Json& config, std::string_view key) const;
   Expected<void> add_ends(const Json& config, const std::string& file);
@@ -104,7 +107,7 @@ class HfReader {
 
   Json json_;
   Json model_;
-  bool is_unigram_ = false;
+  std::string type_;            // of the model
   int64_t num_rows_ = 0;        // of the model's embedding; 0: not known
   std::vector<bool> in_model_;  // by id
   std::vector<bool> is_added_;  // by id
@@ -138,18 +141,19 @@ Expected<void> HfReader::read_vocabulary() {
   const Json* vocab = json_field(model_, "vocab");
   // Old files leave the type out.
   const bool is_list = vocab != nullptr && vocab->is_array();
-  SLUICE_TRY(const std::string type,
-             json_string_or(model_, "type", kWhere, is_list ? "Unigram" : "BPE"));
-  if (type != "BPE" && type != "Unigram") return json_unsupported(kWhere, type, "BPE, Unigram");
-  is_unigram_ = type == "Unigram";
-  if (vocab == nullptr || vocab->is_array() != is_unigram_ || vocab->empty() ||
-      (!is_unigram_ && !vocab->is_object())) {
+  SLUICE_TRY(type_, json_string_or(model_, "type", kWhere, is_list ? "Unigram" : "BPE"));
+  const bool is_unigram = type_ == "Unigram";
+  if (!is_unigram && type_ != "BPE" && type_ != "WordPiece" && type_ != "WordLevel") {
+    return json_unsupported(kWhere, type_, "BPE, Unigram, WordPiece, WordLevel");
+  }
+  if (vocab == nullptr || vocab->is_array() != is_unigram || vocab->empty() ||
+      (!is_unigram && !vocab->is_object())) {
     return json_error(kWhere, "\"vocab\" is missing or of the wrong kind");
   }
   if (static_cast<int64_t>(vocab->size()) > kMaxTokens) {
     return json_error(kWhere, "\"vocab\" is too large");
   }
-  if (is_unigram_) {
+  if (is_unigram) {
     for (const Json& item : *vocab) {
       if (!item.is_array() || item.size() != 2 || !item[0].is_string() || !item[1].is_number()) {
         return json_error(kWhere, "an item of \"vocab\" is no pair of a token and a score");
@@ -365,6 +369,44 @@ Expected<void> HfReader::read_unigram(const JsonPretokenizer& pretokenizer) {
   if (byte_fallback) set_byte_tokens(tokens, *model);
   parts_.model = std::move(model);
   return {};
+}
+
+Expected<void> HfReader::read_words(const JsonPretokenizer& pretokenizer) {
+  const std::string where = "model " + type_;
+  const bool is_level = type_ == "WordLevel";
+  keep_spelling(pretokenizer);
+  SLUICE_TRY(const std::string unknown_name,
+             json_string_or(model_, "unk_token", where, is_level ? "<unk>" : "[UNK]"));
+  const TokenId unknown = index_names(parts_.names, [this](TokenId id) {
+                            return in_model_[static_cast<size_t>(id)];
+                          }).find(unknown_name);
+  // The package fails at the first such word instead.
+  if (unknown == kInvalidToken) {
+    return json_error(where, "unk_token \"" + unknown_name + "\" is not in the vocabulary");
+  }
+  if (is_level) {
+    parts_.model = std::make_unique<WordLevel>(index_names(parts_.names, in_model()), unknown);
+    return {};
+  }
+  WordPiece::Options options{.prefix = "##", .unknown = unknown};
+  SLUICE_TRY(options.prefix,
+             json_string_or(model_, "continuing_subword_prefix", where, options.prefix));
+  SLUICE_TRY(const int64_t max_characters,
+             json_integer_or(model_, "max_input_chars_per_word", where, 100));
+  options.max_characters = static_cast<size_t>(std::max<int64_t>(max_characters, 0));
+  auto model = std::make_unique<WordPiece>(options);
+  for (size_t id = 0; id < num_tokens(); ++id) {
+    const auto token = static_cast<TokenId>(id);
+    if (!parts_.names[id].empty() && in_model()(token)) model->add_token(parts_.names[id], token);
+  }
+  model->build();
+  parts_.model = std::move(model);
+  return {};
+}
+
+Expected<void> HfReader::read_model(const JsonPretokenizer& pretokenizer) {
+  if (type_ == "BPE") return read_bpe(pretokenizer);
+  return type_ == "Unigram" ? read_unigram(pretokenizer) : read_words(pretokenizer);
 }
 
 TokenId HfReader::find_name(std::string_view name) const {

@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::string_view kDecoders =
-    "Sequence, ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip";
+    "Sequence, ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip, WordPiece";
 constexpr std::string_view kPostProcessors =
     "Sequence, ByteLevel, TemplateProcessing, BertProcessing, RobertaProcessing";
 
@@ -125,6 +125,25 @@ class PostProcessorReader {
   PostProcessor result_;
 };
 
+// A token of WordPiece's as it stands behind another: continued, or a word with a space before it.
+std::string word_of(const std::string& prefix, bool cleans_up, const std::string& token) {
+  std::string text = token.starts_with(prefix) ? token.substr(prefix.size()) : " " + token;
+  if (!cleans_up) return text;
+  constexpr std::pair<std::string_view, std::string_view> kContractions[] = {{" .", "."},
+                                                                             {" ?", "?"},
+                                                                             {" !", "!"},
+                                                                             {" ,", ","},
+                                                                             {" ' ", "'"},
+                                                                             {" n't", "n't"},
+                                                                             {" 'm", "'m"},
+                                                                             {" do not", " don't"},
+                                                                             {" 's", "'s"},
+                                                                             {" 've", "'ve"},
+                                                                             {" 're", "'re"}};
+  for (const auto& [apart, together] : kContractions) text = replace_all(text, apart, together);
+  return text;
+}
+
 }  // namespace
 
 Expected<TokenDecoder> TokenDecoder::read(const Json& section) {
@@ -160,6 +179,8 @@ Expected<void> TokenDecoder::add(const Json& section, int level) {
     SLUICE_TRY_VOID(add_replace(section));
   } else if (type == "Strip") {
     SLUICE_TRY_VOID(add_strip(section));
+  } else if (type == "WordPiece") {
+    SLUICE_TRY_VOID(add_word_piece(section));
   } else {
     return json_unsupported(kWhere, type, kDecoders);
   }
@@ -217,6 +238,17 @@ Expected<void> TokenDecoder::add_strip(const Json& section) {
   return {};
 }
 
+Expected<void> TokenDecoder::add_word_piece(const Json& section) {
+  constexpr std::string_view kWhere = "decoder WordPiece";
+  if (!steps_.empty() || is_fused_) return json_unsupported("decoder", "WordPiece", "it alone");
+  Step step{Kind::kWordPiece, std::string(), {}, 0, 0};
+  SLUICE_TRY(step.content, json_string_or(section, "prefix", kWhere, "##"));
+  SLUICE_TRY(step.cleans_up, json_bool_or(section, "cleanup", kWhere, true));
+  steps_.push_back(std::move(step));
+  strips_first_space_ = true;
+  return {};
+}
+
 std::string TokenDecoder::replaced(const Step& step, const std::string& text) {
   if (const auto* literal = std::get_if<std::string>(&step.pattern)) {
     return replace_all(text, *literal, step.content);
@@ -243,6 +275,9 @@ std::string TokenDecoder::decode(const std::string& token) const {
       case Kind::kStrip:
         strip(step.content, step.left, step.right, text);
         break;
+      case Kind::kWordPiece:
+        text = word_of(step.content, step.cleans_up, text);
+        break;
     }
   }
   return text;
@@ -253,6 +288,7 @@ std::string TokenDecoder::decode_added(const std::string& token) const {
   for (const Step& step : steps_) {
     if (step.kind == Kind::kReplace) text = replaced(step, text);
     if (step.kind == Kind::kStrip) strip(step.content, step.left, step.right, text);
+    if (step.kind == Kind::kWordPiece) text = word_of(step.content, step.cleans_up, text);
   }
   return text;
 }

@@ -69,7 +69,7 @@ class TokenDecoder {
   [[nodiscard]] bool strips_first_space() const { return strips_first_space_; }
 
  private:
-  enum class Kind : uint8_t { kByteLevel, kByteFallback, kReplace, kStrip };
+  enum class Kind : uint8_t { kByteLevel, kByteFallback, kReplace, kStrip, kWordPiece };
 
   struct Step {
     Kind kind = Kind::kByteLevel;
@@ -77,12 +77,14 @@ class TokenDecoder {
     std::string content;
     size_t left = 0;  // at most so many `content` go from a token's ends
     size_t right = 0;
+    bool cleans_up = false;
   };
 
   Expected<void> add(const nlohmann::json& section, int level);
   Expected<void> add_metaspace(const nlohmann::json& section);
   Expected<void> add_replace(const nlohmann::json& section);
   Expected<void> add_strip(const nlohmann::json& section);
+  Expected<void> add_word_piece(const nlohmann::json& section);
   static std::string replaced(const Step& step, const std::string& text);
 
   std::vector<Step> steps_;

@@ -5,6 +5,7 @@
 
 #include "engine/tokenizer/base64.h"
 #include "engine/tokenizer/json_parts.h"
+#include "engine/tokenizer/unicode_data.h"
 
 namespace sluice {
 namespace {
@@ -21,7 +22,6 @@ constexpr std::string_view kBehaviors =
     "Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous";
 constexpr std::string_view kGpt2Words =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-constexpr std::string_view kPunctuation = "[\\p{P}$+<=>^`|~]";
 
 // What SentencePiece's nmt rules do to control characters and odd spaces.
 Expected<void> add_nmt(std::vector<NormalizerStep>& steps) {
@@ -52,11 +52,8 @@ Expected<void> add_bert(const Json& section, std::vector<NormalizerStep>& steps)
   SLUICE_TRY(const bool lowercase, json_bool_or(section, "lowercase", kWhere, true));
   SLUICE_TRY(const bool strip, json_bool_or(section, "strip_accents", kWhere, lowercase));
   if (clean) {
-    SLUICE_TRY(Regex removed,
-               Regex::compile("[\\x{0}-\\x{8}\\x{b}\\x{c}\\x{e}-\\x{1f}\\x{7f}-\\x{9f}\\x{fffd}"
-                              "\\p{Cf}\\p{Co}]"));
     SLUICE_TRY(Regex spaces, Regex::compile("\\s"));
-    steps.emplace_back(ReplaceStep{std::move(removed), ""});
+    steps.emplace_back(OmitStep{OmittedCharacters::kBertControls});
     steps.emplace_back(ReplaceStep{std::move(spaces), " "});
   }
   if (pad) {
@@ -67,9 +64,8 @@ Expected<void> add_bert(const Json& section, std::vector<NormalizerStep>& steps)
     steps.emplace_back(ReplaceStep{std::move(ideographs), " ", true, /*keeps_match=*/true});
   }
   if (strip) {
-    SLUICE_TRY(Regex marks, Regex::compile("\\p{Mn}"));
     steps.emplace_back(UnicodeFormStep{UnicodeForm::kNfd});
-    steps.emplace_back(ReplaceStep{std::move(marks), "", /*spares_ascii=*/true});
+    steps.emplace_back(OmitStep{OmittedCharacters::kBertMarks});
   }
   if (lowercase) steps.emplace_back(LowercaseStep{});
   return {};
@@ -100,8 +96,7 @@ Expected<void> add_normalizer(const Json& section, int level, std::vector<Normal
     SLUICE_TRY(const bool right, json_bool_or(section, "strip_right", kWhere, true));
     steps.emplace_back(StripStep{left, right});
   } else if (type == "StripAccents") {
-    SLUICE_TRY(Regex marks, Regex::compile("\\p{M}"));
-    steps.emplace_back(ReplaceStep{std::move(marks), "", /*spares_ascii=*/true});
+    steps.emplace_back(OmitStep{OmittedCharacters::kMarks});
   } else if (type == "Replace") {
     SLUICE_TRY(JsonPattern pattern, read_pattern(section, kWhere));
     SLUICE_TRY(std::string content, json_string(section, "content", kWhere));
@@ -161,7 +156,7 @@ class PretokenizerReader {
     }
     if (type == "Punctuation") {
       SLUICE_TRY(const SplitBehavior behavior, read_behavior(section, SplitBehavior::kIsolated));
-      return add_regex(kPunctuation, behavior);
+      return add_regex("[" + std::string(kPunctuationMembers) + "]", behavior);
     }
     if (type == "Whitespace") {
       const std::string word(kRustWordClass);
@@ -179,7 +174,7 @@ class PretokenizerReader {
     if (type == "WhitespaceSplit") return add_regex("\\s+", SplitBehavior::kRemoved);
     if (type == "BertPreTokenizer") {
       SLUICE_TRY_VOID(add_regex("\\s+", SplitBehavior::kRemoved));
-      return add_regex(kPunctuation, SplitBehavior::kIsolated);
+      return add_regex("[" + std::string(kPunctuationMembers) + "]", SplitBehavior::kIsolated);
     }
     if (type == "CharDelimiterSplit") {
       SLUICE_TRY(std::string delimiter, json_string(section, "delimiter", kWhere));

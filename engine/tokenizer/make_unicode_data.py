@@ -11,9 +11,10 @@ Made with tokenizers 0.23.3 and Unicode 14.
 """
 import base64
 import pathlib
+import textwrap
 import unicodedata
 
-from tokenizers import normalizers
+from tokenizers import normalizers, pre_tokenizers
 
 CODES = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 HANGUL = range(0xAC00, 0xAC00 + 11172)
@@ -76,7 +77,43 @@ def lowercase():
     return out
 
 
+def runs_of(normalizer):
+    """What the normalizer leaves nothing of."""
+    runs = []
+    for code in CODES:
+        if normalizer.normalize_str(chr(code)) != "":
+            continue
+        if runs and runs[-1][1] == code - 1:
+            runs[-1][1] = code
+        else:
+            runs.append([code, code])
+    return "".join(chr(a) + chr(b) for a, b in runs)
+
+
+def punctuation():
+    """As members of a set in a regular expression."""
+    split = pre_tokenizers.Punctuation("isolated")
+    runs = []
+    for code in CODES:
+        if len(split.pre_tokenize_str("a" + chr(code) + "a")) != 3:
+            continue
+        if runs and runs[-1][1] == code - 1:
+            runs[-1][1] = code
+        else:
+            runs.append([code, code])
+    return "".join(f"\\x{{{a:x}}}" + (f"-\\x{{{b:x}}}" if b > a else "") for a, b in runs)
+
+
+def bert(**options):
+    default = {"clean_text": False, "handle_chinese_chars": False, "strip_accents": False, "lowercase": False}
+    return normalizers.BertNormalizer(**(default | options))
+
+
 def constant(name, text):
+    if name == "kPunctuationMembers":
+        data = text.replace("\\", "\\\\")
+        runs = [f'    "{row}"' for row in textwrap.wrap(data.replace("}\\", "} \\"), 90)]
+        return f"const std::string_view {name} =\n" + "\n".join(runs).replace(" \\", "\\") + ";\n"
     data = base64.b64encode(text.encode()).decode()
     lines = [f'    "{data[i:i + 92]}"' for i in range(0, len(data), 92)]
     return f"const std::string_view {name} =\n" + "\n".join(lines) + ";\n"
@@ -88,6 +125,10 @@ def main():
         "kCombiningClasses": combining_classes(),
         "kCompositions": compositions(),
         "kLowercase": lowercase(),
+        "kMarks": runs_of(normalizers.StripAccents()),
+        "kBertMarks": runs_of(bert(strip_accents=True)),
+        "kBertControls": runs_of(bert(clean_text=True)),
+        "kPunctuationMembers": punctuation(),
     })
     write("unicode_compatibility.cpp", {
         "kCompatibilityDecompositions": decompositions("NFKD", "NFD"),

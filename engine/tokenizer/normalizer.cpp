@@ -53,6 +53,17 @@ bool apply(const LowercaseStep& /*step*/,
   return true;
 }
 
+bool apply(const OmitStep& step, std::string_view text, Regex::Scanner&, std::string& out) {
+  // No mark is ASCII.
+  const bool may_hold =
+      step.characters == OmittedCharacters::kBertControls || !std::ranges::all_of(text, is_ascii);
+  if (!may_hold) return false;
+  change_valid_utf8(text, out, [&](std::string_view part, std::string& result) {
+    append_without(part, step.characters, result);
+  });
+  return true;
+}
+
 bool apply(const StripStep& step, std::string_view text, Regex::Scanner&, std::string& out) {
   const std::string_view whole = text;
   if (step.left) text.remove_prefix(leading_space_bytes(text));
@@ -61,13 +72,13 @@ bool apply(const StripStep& step, std::string_view text, Regex::Scanner&, std::s
   return text.size() != whole.size();
 }
 
-// Where the ASCII characters from `position` on end that are graphemes of their own and stay as
-// they are. What follows ASCII may belong to its last character's grapheme.
-size_t plain_end(const Charsmap& map, std::string_view text, size_t position) {
-  size_t end = position;
+// The end of the ASCII characters at the beginning that are graphemes of their own and stay as they
+// are. What follows ASCII may belong to its last character's grapheme.
+size_t plain_end(const Charsmap& map, std::string_view text) {
+  size_t end = 0;
   while (end < text.size() && is_ascii(text[end]) && text[end] != '\r' && map.keeps(text[end]))
     ++end;
-  return end > position && end < text.size() && !is_ascii(text[end]) ? end - 1 : end;
+  return end > 0 && end < text.size() && !is_ascii(text[end]) ? end - 1 : end;
 }
 
 bool apply(const CharsmapStep& step,
@@ -79,12 +90,14 @@ bool apply(const CharsmapStep& step,
   change_valid_utf8(text, out, [&](std::string_view part, std::string& result) {
     if (!step.by_grapheme) return step.map.append_longest(part, result);
     Regex::Range found;
-    for (size_t position = 0; position < part.size(); position = found.end) {
-      const size_t end = plain_end(step.map, part, position);
-      result += part.substr(position, end - position);
-      position = end;
-      if (position == part.size() || !kGrapheme.find(part, position, scanner, found)) break;
-      step.map.append_grapheme(part.substr(found.begin, found.end - found.begin), result);
+    while (!part.empty()) {
+      const size_t plain = plain_end(step.map, part);
+      result += part.substr(0, plain);
+      part.remove_prefix(plain);
+      // The text begins at the grapheme: PCRE2 counts regional indicators back to its beginning.
+      if (part.empty() || !kGrapheme.find(part, 0, scanner, found)) break;
+      step.map.append_grapheme(part.substr(0, found.end), result);
+      part.remove_prefix(found.end);
     }
   });
   return true;

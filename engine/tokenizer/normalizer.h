@@ -35,6 +35,10 @@ struct UnicodeFormStep {
 
 struct LowercaseStep {};
 
+struct OmitStep {
+  OmittedCharacters characters = OmittedCharacters::kMarks;
+};
+
 struct StripStep {
   bool left = true;
   bool right = true;
@@ -50,6 +54,7 @@ using NormalizerStep = std::variant<PrependStep,
                                     SpellBytesStep,
                                     UnicodeFormStep,
                                     LowercaseStep,
+                                    OmitStep,
                                     StripStep,
                                     CharsmapStep>;
 

@@ -14,20 +14,13 @@ namespace sluice {
 
 // Working memory of one call of Tokenizer::encode. Pieces point into text that outlives it.
 struct ModelScratch {
-  // Best segmentation that ends at a byte (unigram models).
-  struct Node {
-    double score = 0;
-    uint32_t begin = 0;  // of its last token
-    TokenId token = kInvalidToken;
-    bool reached = false;
-  };
-
   explicit ModelScratch(size_t text_bytes) : cache(text_bytes) {}
 
   WordCache cache;
   std::vector<TokenId> symbols;
   BpeMerges::Scratch merging;
-  std::vector<Node> nodes;
+  std::vector<TokenId> last_tokens;  // these three: unigram models
+  std::vector<double> scores;
   std::vector<TokenId> reversed;
 };
 

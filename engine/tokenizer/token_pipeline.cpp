@@ -173,6 +173,7 @@ void find_tokens(const SpecialTokens& tokens,
                  OnText on_text,
                  OnToken on_token) {
   size_t plain_begin = 0;
+  size_t spaces_end = 0;  // of the spaces that were stripped last, so that each is looked at once
   size_t range_idx = 0;
   for (size_t position = tokens.next_candidate(text, 0); position < text.size();
        position = tokens.next_candidate(text, position)) {
@@ -196,13 +197,20 @@ void find_tokens(const SpecialTokens& tokens,
       position = match.end;
       continue;
     }
-    if (match.flags.strips_left) {
+    // Tokens made of spaces are found among those that one before them has stripped, too.
+    position = match.end;
+    if (match.flags.strips_left && match.begin > plain_begin) {
       match.begin -= trailing_space_bytes(text.substr(plain_begin, match.begin - plain_begin));
     }
-    if (match.flags.strips_right) match.end += leading_space_bytes(text.substr(match.end));
+    if (match.flags.strips_right) {
+      if (match.end >= spaces_end) {
+        spaces_end = match.end + leading_space_bytes(text.substr(match.end));
+      }
+      match.end = spaces_end;
+    }
     if (match.begin > plain_begin) on_text(plain_begin, match.begin);
     on_token(match.token);
-    position = plain_begin = match.end;
+    plain_begin = match.end;
   }
   if (plain_begin < text.size()) on_text(plain_begin, text.size());
 }

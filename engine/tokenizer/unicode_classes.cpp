@@ -66,6 +66,48 @@ constexpr LaterCharacters kLaterCharacters[] = {
      "\\x{16100}-\\x{1611d}\\x{16d43}-\\x{16d6a}\\x{18cff}\\x{1b132}\\x{1b155}"
      "\\x{1e4d0}-\\x{1e4ea}\\x{1e5d0}-\\x{1e5ed}\\x{1e5f0}\\x{2b739}\\x{2ebf0}-\\x{2ee5d}"
      "\\x{31350}-\\x{323af}"},
+    {"\\p{Nd}",
+     "\\x{10d40}-\\x{10d49}\\x{116d0}-\\x{116e3}\\x{11bf0}-\\x{11bf9}\\x{11f50}-\\x{11f59}"
+     "\\x{16130}-\\x{16139}\\x{16d70}-\\x{16d79}\\x{1ccf0}-\\x{1ccf9}\\x{1e4f0}-\\x{1e4f9}"
+     "\\x{1e5f1}-\\x{1e5fa}"},
+    {"\\p{No}", "\\x{1d2c0}-\\x{1d2d3}"},
+    {"\\p{Mn}",
+     "\\x{897}\\x{ece}\\x{10d69}-\\x{10d6d}\\x{10efc}-\\x{10eff}\\x{11241}"
+     "\\x{113bb}-\\x{113c0}\\x{113ce}\\x{113d0}\\x{113d2}\\x{113e1}-\\x{113e2}"
+     "\\x{11f00}-\\x{11f01}\\x{11f36}-\\x{11f3a}\\x{11f40}\\x{11f42}\\x{11f5a}\\x{13440}"
+     "\\x{13447}-\\x{13455}\\x{1611e}-\\x{16129}\\x{1612d}-\\x{1612f}\\x{1e08f}"
+     "\\x{1e4ec}-\\x{1e4ef}\\x{1e5ee}-\\x{1e5ef}"},
+    {"\\p{Mc}",
+     "\\x{cf3}\\x{113b8}-\\x{113ba}\\x{113c2}\\x{113c5}\\x{113c7}-\\x{113ca}"
+     "\\x{113cc}-\\x{113cd}\\x{113cf}\\x{1171e}\\x{11f03}\\x{11f34}-\\x{11f35}"
+     "\\x{11f3e}-\\x{11f3f}\\x{11f41}\\x{1612a}-\\x{1612c}"},
+    {"\\p{Po}",
+     "\\x{1b4e}-\\x{1b4f}\\x{1b7f}\\x{113d4}-\\x{113d5}\\x{113d7}-\\x{113d8}"
+     "\\x{11b00}-\\x{11b09}\\x{11be1}\\x{11f43}-\\x{11f4f}\\x{16d6d}-\\x{16d6f}\\x{1e5ff}"},
+    {"\\p{Pd}", "\\x{10d6e}"},
+    {"\\p{Sm}", "\\x{10d8e}-\\x{10d8f}"},
+    {"\\p{So}",
+     "\\x{2427}-\\x{2429}\\x{2ffc}-\\x{2fff}\\x{31e4}-\\x{31e5}\\x{31ef}"
+     "\\x{1cc00}-\\x{1ccef}\\x{1cd00}-\\x{1ceb3}\\x{1f6dc}\\x{1f774}-\\x{1f776}"
+     "\\x{1f77b}-\\x{1f77f}\\x{1f7d9}\\x{1f8b2}-\\x{1f8bb}\\x{1f8c0}-\\x{1f8c1}"
+     "\\x{1fa75}-\\x{1fa77}\\x{1fa87}-\\x{1fa89}\\x{1fa8f}\\x{1faad}-\\x{1faaf}"
+     "\\x{1fabb}-\\x{1fabf}\\x{1fac6}\\x{1face}-\\x{1facf}\\x{1fada}-\\x{1fadc}\\x{1fadf}"
+     "\\x{1fae8}-\\x{1fae9}\\x{1faf7}-\\x{1faf8}\\x{1fbcb}-\\x{1fbef}"},
+    {"\\p{Cf}", "\\x{13439}-\\x{1343f}"},
+    {"\\p{sc:Han}", "\\x{2b739}\\x{2ebf0}-\\x{2ee5d}\\x{31350}-\\x{323af}"},
+    {"\\p{sc:Hiragana}", "\\x{1b132}"},
+    {"\\p{sc:Katakana}", "\\x{1b155}"},
+    {"\\p{sc:Latin}", "\\x{a7cb}-\\x{a7cd}\\x{a7da}-\\x{a7dc}\\x{1df25}-\\x{1df2a}"},
+    {"\\p{sc:Cyrillic}", "\\x{1c89}-\\x{1c8a}\\x{1e030}-\\x{1e06d}\\x{1e08f}"},
+    {"\\p{sc:Arabic}", "\\x{897}\\x{10ec2}-\\x{10ec4}\\x{10efc}-\\x{10eff}"},
+    {"\\p{sc:Common}",
+     "\\x{2427}-\\x{2429}\\x{2ffc}-\\x{2fff}\\x{31e4}-\\x{31e5}\\x{31ef}"
+     "\\x{1cc00}-\\x{1ccf9}\\x{1cd00}-\\x{1ceb3}\\x{1d2c0}-\\x{1d2d3}\\x{1f6dc}"
+     "\\x{1f774}-\\x{1f776}\\x{1f77b}-\\x{1f77f}\\x{1f7d9}\\x{1f8b2}-\\x{1f8bb}"
+     "\\x{1f8c0}-\\x{1f8c1}\\x{1fa75}-\\x{1fa77}\\x{1fa87}-\\x{1fa89}\\x{1fa8f}"
+     "\\x{1faad}-\\x{1faaf}\\x{1fabb}-\\x{1fabf}\\x{1fac6}\\x{1face}-\\x{1facf}"
+     "\\x{1fada}-\\x{1fadc}\\x{1fadf}\\x{1fae8}-\\x{1fae9}\\x{1faf7}-\\x{1faf8}"
+     "\\x{1fbcb}-\\x{1fbef}"},
 };
 
 std::string_view later_characters(std::string_view escape) {
@@ -75,8 +117,32 @@ std::string_view later_characters(std::string_view escape) {
   return {};
 }
 
-// A word character is a letter, mark, number or connector.
-constexpr std::string_view kWordClasses[] = {"\\p{L}", "\\p{M}", "\\p{N}"};
+// What \\w is a member of, and letters by another property that are symbols by category.
+constexpr std::string_view kWordClasses[] = {"\\p{L}", "\\p{M}", "\\p{Nd}"};
+constexpr std::string_view kMoreWordCharacters =
+    "\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}"
+    "\\x{1f170}-\\x{1f189}";
+
+// Of Latin-1 a \\w outside of brackets takes the numbers that are no digits, too.
+constexpr std::string_view kLatin1WordNumbers = "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
+
+// Scripts of which characters of others are "extensions", which PCRE2 takes for members unless it
+// is asked for the script itself.
+constexpr std::string_view kScripts[] = {
+    "Arabic",     "Armenian", "Bengali",   "Bopomofo",  "Cherokee", "Common",   "Cyrillic",
+    "Devanagari", "Ethiopic", "Georgian",  "Greek",     "Gujarati", "Gurmukhi", "Han",
+    "Hangul",     "Hebrew",   "Hiragana",  "Inherited", "Kannada",  "Katakana", "Khmer",
+    "Lao",        "Latin",    "Malayalam", "Mongolian", "Myanmar",  "Oriya",    "Sinhala",
+    "Syriac",     "Tamil",    "Telugu",    "Thaana",    "Thai",     "Tibetan"};
+
+// \p{Han} as \p{sc:Han}, and so with \P; other escapes as they are.
+std::string with_script(std::string_view escape) {
+  for (const std::string_view name : kScripts) {
+    if (escape.size() < 4 || escape.substr(3) != std::string(name) + "}") continue;
+    return std::string(escape.substr(0, 3)) + "sc:" + std::string(escape.substr(3));
+  }
+  return std::string(escape);
+}
 
 // Appends the members a positive `escape` has inside brackets.
 void append_members(std::string_view escape, std::string& out) {
@@ -86,11 +152,12 @@ void append_members(std::string_view escape, std::string& out) {
   }
   if (escape == "\\w") {
     for (const std::string_view part : kWordClasses) append_members(part, out);
-    out += "\\p{Pc}";
+    out += kMoreWordCharacters;
     return;
   }
-  out += escape;
-  out += later_characters(escape);
+  const std::string exact = with_script(escape);
+  out += exact;
+  out += later_characters(exact);
 }
 
 // The escape of which a negated one is the complement; empty: `escape` is not negated.
@@ -186,6 +253,7 @@ class Expansion {
     const std::string positive = positive_of(escape);
     std::string atom = positive.empty() ? "[" : "[^";
     append_members(positive.empty() ? escape : positive, atom);
+    if (escape == "\\w" || escape == "\\W") atom += kLatin1WordNumbers;
     return atom + ']';
   }
 
@@ -201,7 +269,7 @@ class Expansion {
       append_members(escape, set.members);
     } else {
       // Brackets cannot hold the complement of others; PCRE2's own is it but for new characters.
-      set.members += escape;
+      set.members += with_script(escape);
     }
     return {};
   }

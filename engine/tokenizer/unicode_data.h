@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Unicode's tables as base64 of UTF-8, see unicode_forms.cpp.
+// Unicode's tables, as base64 of UTF-8 where nothing else is said, see unicode_forms.cpp.
 #pragma once
 
 #include <string_view>
@@ -14,5 +14,11 @@ extern const std::string_view kLowercase;
 extern const std::string_view kCombiningClasses;
 // Records of three characters: a pair, and what it becomes.
 extern const std::string_view kCompositions;
+// Records of two characters: first and last of a run that a normalizer leaves out.
+extern const std::string_view kMarks;         // StripAccents
+extern const std::string_view kBertMarks;     // BertNormalizer, strip_accents
+extern const std::string_view kBertControls;  // BertNormalizer, clean_text
+// What the pre-tokenizer Punctuation takes for it, as members of a set in a regular expression.
+extern const std::string_view kPunctuationMembers;
 
 }  // namespace sluice

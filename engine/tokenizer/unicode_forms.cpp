@@ -2,6 +2,9 @@
 #include "engine/tokenizer/unicode_forms.h"
 
 #include <algorithm>
+#include <array>
+#include <numeric>
+#include <span>
 #include <vector>
 
 #include "engine/core/status.h"
@@ -57,6 +60,27 @@ class Mapping {
   std::vector<uint32_t> codes_;
   PairMap index_{4096};  // code -> begin << 32 | end
 };
+
+// Records of kMarks and its like.
+class CharacterSet {
+ public:
+  explicit CharacterSet(std::string_view base64) : borders_(decode_codes(base64)) {}
+
+  [[nodiscard]] bool contains(uint32_t code) const {
+    // Runs are [even, odd]: an odd number of borders before `code`, or a last one that is `code`.
+    const auto after = std::lower_bound(borders_.begin(), borders_.end(), code);
+    return (after - borders_.begin()) % 2 == 1 || (after != borders_.end() && *after == code);
+  }
+
+ private:
+  std::vector<uint32_t> borders_;  // first and last character of each run
+};
+
+const CharacterSet& characters(OmittedCharacters which) {
+  static const CharacterSet kSets[] = {
+      CharacterSet(kMarks), CharacterSet(kBertMarks), CharacterSet(kBertControls)};
+  return kSets[static_cast<size_t>(which)];
+}
 
 struct Tables {
   Tables() {
@@ -128,14 +152,35 @@ void decompose(std::string_view text, UnicodeForm form, std::vector<Symbol>& out
   }
 }
 
+// By class, equal ones in the order they have (UAX #15's canonical ordering).
+void sort_run(std::span<Symbol> run, std::vector<Symbol>& scratch) {
+  constexpr size_t kShortRun = 32;
+  constexpr size_t kNumClasses = 256;
+  if (run.size() <= kShortRun) {
+    for (size_t i = 1; i < run.size(); ++i) {
+      const Symbol symbol = run[i];
+      size_t hole = i;
+      for (; hole > 0 && run[hole - 1].combining_class > symbol.combining_class; --hole) {
+        run[hole] = run[hole - 1];
+      }
+      run[hole] = symbol;
+    }
+    return;
+  }
+  std::array<size_t, kNumClasses + 1> begins{};
+  for (const Symbol& symbol : run) ++begins[symbol.combining_class + 1];
+  std::partial_sum(begins.begin(), begins.end(), begins.begin());
+  scratch.assign(run.begin(), run.end());
+  for (const Symbol& symbol : scratch) run[begins[symbol.combining_class]++] = symbol;
+}
+
 void sort_marks(std::vector<Symbol>& symbols) {
+  std::vector<Symbol> scratch;
   const auto is_mark = [](const Symbol& symbol) { return symbol.combining_class != 0; };
   for (auto begin = symbols.begin(); begin != symbols.end();) {
     begin = std::find_if(begin, symbols.end(), is_mark);
     const auto end = std::find_if_not(begin, symbols.end(), is_mark);
-    std::stable_sort(begin, end, [](const Symbol& a, const Symbol& b) {
-      return a.combining_class < b.combining_class;
-    });
+    sort_run({begin, end}, scratch);
     begin = end;
   }
 }
@@ -216,6 +261,16 @@ void append_unicode_form(std::string_view text, UnicodeForm form, std::string& o
     if (is_composing(form)) compose(symbols);
     for (const Symbol& symbol : symbols) append_utf8(symbol.code, out);
     position = end;
+  }
+}
+
+void append_without(std::string_view text, OmittedCharacters omitted, std::string& out) {
+  const CharacterSet& set = characters(omitted);
+  for (size_t position = 0; position < text.size();) {
+    const size_t length = next_utf8_part(text, position).length;
+    const std::string_view character = text.substr(position, length);
+    if (!set.contains(decode_utf8(character))) out += character;
+    position += length;
   }
 }
 

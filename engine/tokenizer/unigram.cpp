@@ -2,14 +2,21 @@
 #include "engine/tokenizer/unigram.h"
 
 #include <algorithm>
+#include <bit>
+#include <limits>
 
 #include "engine/tokenizer/utf8.h"
 
 namespace sluice {
 namespace {
 
-// Byte positions are kept in 32 bits; a longer piece is cut, which only one of gigabytes meets.
+// A longer piece is cut: its working memory is four times its size.
 constexpr size_t kMaxPieceBytes = size_t{1} << 30;
+constexpr size_t kMaxCharacterBytes = 4;
+constexpr TokenId kUnreached = std::numeric_limits<TokenId>::min();
+
+// A character that no token covers: minus its length.
+TokenId unknown_of(size_t length) { return -static_cast<TokenId>(length); }
 
 size_t character_length(std::string_view text, size_t position) {
   if (is_ascii(text[position])) return 1;
@@ -30,19 +37,33 @@ void Unigram::append_unknown(std::string_view run, std::vector<TokenId>& out) co
   }
 }
 
-void Unigram::segment(std::string_view piece,
-                      ModelScratch& scratch,
-                      std::vector<TokenId>& out) const {
-  auto& best = scratch.nodes;
-  best.assign(piece.size() + 1, ModelScratch::Node{});
+void Unigram::build() {
+  size_t longest = kMaxCharacterBytes;
+  for (const auto& [name, entry] : added_) {
+    longest = std::max(longest, name.size());
+    const auto token = static_cast<size_t>(entry.token);
+    if (token >= lengths_.size()) lengths_.resize(token + 1);
+    lengths_[token] = static_cast<uint32_t>(name.size());
+  }
+  longest_ = longest;
+  names_.build(std::exchange(added_, {}));
+}
+
+// Fills scratch.last_tokens: of the best segmentation of the piece up to each byte, the last token.
+void Unigram::find_best(std::string_view piece, ModelScratch& scratch) const {
+  std::vector<TokenId>& last_tokens = scratch.last_tokens;
+  last_tokens.assign(piece.size() + 1, kUnreached);
+  // Scores of the segmentations that a token can still be put behind.
+  const size_t mask = std::bit_ceil(std::min(longest_, piece.size()) + 1) - 1;
+  std::vector<double>& scores = scratch.scores;
+  scores.assign(mask + 1, 0);
   for (size_t begin = 0; begin < piece.size();) {
-    const double base = best[begin].score;
+    const double base = scores[begin & mask];
     const auto offer = [&](size_t end, TokenId token, double score) {
-      ModelScratch::Node& node = best[end];
       const double total = base + score;
-      if (!node.reached || total > node.score) {
-        node = {total, static_cast<uint32_t>(begin), token, true};
-      }
+      if (last_tokens[end] != kUnreached && !(total > scores[end & mask])) return;
+      scores[end & mask] = total;
+      last_tokens[end] = token;
     };
     const size_t length = character_length(piece, begin);
     bool has_single = false;
@@ -56,38 +77,40 @@ void Unigram::segment(std::string_view piece,
       offer(end, entry->token, entry->score);
       has_single |= end - begin == length;
     }
-    if (!has_single) offer(begin + length, kInvalidToken, options_.unknown_score);
+    if (!has_single) offer(begin + length, unknown_of(length), options_.unknown_score);
     begin += length;
   }
-  // From the end: the segments in reverse, each as the position where it begins.
-  auto& begins = scratch.reversed;
-  begins.clear();
-  for (size_t end = piece.size(); end > 0; end = best[end].begin) {
-    begins.push_back(static_cast<TokenId>(end));
+}
+
+void Unigram::segment(std::string_view piece,
+                      ModelScratch& scratch,
+                      std::vector<TokenId>& out) const {
+  find_best(piece, scratch);
+  // From the end: the tokens in reverse.
+  auto& tokens = scratch.reversed;
+  tokens.clear();
+  for (size_t end = piece.size(); end > 0; end -= length_of(tokens.back())) {
+    tokens.push_back(scratch.last_tokens[end]);
   }
-  size_t unknown_begin = 0;
-  size_t unknown_end = 0;
-  for (size_t i = begins.size(); i-- > 0;) {
-    const auto end = static_cast<size_t>(begins[i]);
-    const ModelScratch::Node& node = best[end];
-    if (node.token == kInvalidToken && fuse_unknown_) {
-      if (unknown_end == unknown_begin) unknown_begin = node.begin;
-      unknown_end = end;
-      continue;
-    }
-    if (unknown_end > unknown_begin) {
-      append_unknown(piece.substr(unknown_begin, unknown_end - unknown_begin), out);
-    }
-    unknown_begin = unknown_end = 0;
-    if (node.token == kInvalidToken) {
-      append_unknown(piece.substr(node.begin, end - node.begin), out);
+  size_t unknown_bytes = 0;  // before `position`
+  size_t position = 0;
+  const auto end_unknown = [&] {
+    if (unknown_bytes == 0) return;
+    append_unknown(piece.substr(position - unknown_bytes, unknown_bytes), out);
+    unknown_bytes = 0;
+  };
+  for (size_t i = tokens.size(); i-- > 0;) {
+    const TokenId token = tokens[i];
+    const bool is_unknown = token < 0;
+    if (!is_unknown || !fuse_unknown_) end_unknown();
+    if (is_unknown) {
+      unknown_bytes += length_of(token);
     } else {
-      out.push_back(node.token);
+      out.push_back(token);
     }
+    position += length_of(token);
   }
-  if (unknown_end > unknown_begin) {
-    append_unknown(piece.substr(unknown_begin, unknown_end - unknown_begin), out);
-  }
+  end_unknown();
 }
 
 void Unigram::encode_piece(std::string_view piece,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -29,7 +30,7 @@ class Unigram final : public TokenModel {
   }
 
   // Call once, behind the last token.
-  void build() { names_.build(std::exchange(added_, {})); }
+  void build();
 
   void set_byte_token(uint8_t byte, TokenId token) { byte_tokens_[byte] = token; }
 
@@ -46,6 +47,11 @@ class Unigram final : public TokenModel {
     TokenId token = kInvalidToken;
   };
 
+  [[nodiscard]] size_t length_of(TokenId token) const {
+    return token < 0 ? static_cast<size_t>(-token) : lengths_[static_cast<size_t>(token)];
+  }
+
+  void find_best(std::string_view piece, ModelScratch& scratch) const;
   void segment(std::string_view piece, ModelScratch& scratch, std::vector<TokenId>& out) const;
   void append_unknown(std::string_view run, std::vector<TokenId>& out) const;
 
@@ -54,6 +60,8 @@ class Unigram final : public TokenModel {
   std::array<TokenId, 256> byte_tokens_{};
   std::vector<std::pair<std::string_view, Entry>> added_;
   PackedTrie<Entry> names_;
+  std::vector<uint32_t> lengths_;  // by token, bytes of its name
+  size_t longest_ = 0;
 };
 
 }  // namespace sluice

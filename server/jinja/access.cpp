@@ -13,11 +13,37 @@
 namespace sluice::jinja {
 namespace {
 
+// The type as messages about missing attributes and elements name it.
+std::string shown_type(const Value& value) {
+  switch (value.kind()) {
+    case Kind::kNone:
+      return "None";
+    case Kind::kMacro:
+      return "jinja2.runtime.Macro object";
+    case Kind::kLoop:
+      return "jinja2.runtime.LoopContext object";
+    case Kind::kNamespace:
+      return "transformers.utils.chat_template_utils.TemplateNamespace object";
+    case Kind::kFunction: {
+      const Value& self = value.as<Function>().self;
+      const bool is_method = (self.is(Kind::kString) && !self.markup()) || self.is(Kind::kDict) ||
+                             self.is(Kind::kSequence);
+      return is_method ? "builtin_function_or_method object" : "function object";
+    }
+    default:
+      break;
+  }
+  if (value.markup()) return "markupsafe.Markup object";
+  if (value.is(Kind::kSequence) && value.as<Sequence>().is_group) {
+    return "jinja2.filters._GroupTuple object";
+  }
+  return std::string(type_name(value)) + " object";
+}
+
 Result no_element(Runtime& runtime, const Value& value, std::string_view name) {
   if (value.is(Kind::kUndefined)) return undefined_error(runtime, value);
-  const std::string type =
-      value.is(Kind::kNone) ? "'None'" : "'" + std::string(type_name(value)) + " object'";
-  return runtime.undefined(type + " has no attribute '" + std::string(name) + "'");
+  return runtime.undefined("'" + shown_type(value) + "' has no attribute '" + std::string(name) +
+                           "'");
 }
 
 Result loop_neighbour(Runtime& runtime, Loop& loop, int64_t index, const char* what) {
@@ -70,6 +96,7 @@ Result loop_attribute(Runtime& runtime, const Value& value, std::string_view nam
 
 Result macro_attribute(Runtime& runtime, const Value& value, std::string_view name) {
   const MacroDef& def = *value.as<Macro>().def;
+  if (name == "name" && def.name.empty()) return Value();  // a call block
   if (name == "name") return runtime.text(def.name, Origin::kTemplate);
   if (name == "caller") return Value(def.uses_caller);
   if (name == "catch_varargs") return Value(def.uses_varargs);
@@ -185,6 +212,10 @@ Expected<std::optional<Value>> own_attribute(Runtime& runtime,
   }
   if (value.is(Kind::kFunction)) return function_attribute(runtime, value, name);
   if (value.number() && !is_hidden(name)) return number_attribute(runtime, value, name);
+  if (value.is(Kind::kSequence) && value.as<Sequence>().is_group) {
+    if (name == "grouper") return std::optional<Value>(value.as<Sequence>().items[0]);
+    if (name == "list") return std::optional<Value>(value.as<Sequence>().items[1]);
+  }
   const MethodEntry* method = find_method(value, name);
   if (method == nullptr && !is_hidden(name)) return std::optional<Value>();
   if (method == nullptr || method->function == nullptr) {
@@ -240,7 +271,9 @@ Result get_slice(Runtime& runtime, const Value& value, const Slice& slice) {
     int64_t(&bounds)[3] = part.as<Sequence>().range;
     bounds[0] = first + range.start * stride;
     bounds[1] = first + range.stop * stride;
-    bounds[2] = range.step * stride;
+    if (__builtin_mul_overflow(range.written_step, stride, &bounds[2])) {
+      return runtime.fail("integer overflow");
+    }
     return part;
   }
   const SequenceKind kind =
@@ -260,8 +293,7 @@ Result get_index(Runtime& runtime, const Value& value, int64_t index) {
   SLUICE_TRY(const int64_t size, length(runtime, value));
   const int64_t at = index < 0 ? index + size : index;
   if (at < 0 || at >= size) {
-    return runtime.undefined(std::string(type_name(value)) + " object has no element " +
-                             std::to_string(index));
+    return runtime.undefined(shown_type(value) + " has no element " + std::to_string(index));
   }
   if (!value.is(Kind::kString)) return value.as<Sequence>().items[static_cast<size_t>(at)];
   SLUICE_TRY_VOID(runtime.charge(1 + at / 16));
@@ -280,6 +312,7 @@ Expected<SliceRange> resolve_slice(const Runtime& runtime, const Slice& slice, i
     SLUICE_TRY(range.step, to_integer(runtime, slice.step, "slice step"));
   }
   if (range.step == 0) return runtime.fail("slice step cannot be zero");
+  range.written_step = range.step;
   // A step beyond the size takes one element at most; the bound keeps the arithmetic in range.
   range.step = std::clamp(range.step, -size - 1, size + 1);
   const bool forward = range.step > 0;
@@ -348,8 +381,9 @@ Result get_item(Runtime& runtime, const Value& value, const Value& index) {
     if (indexable(value)) return get_slice(runtime, value, index.as<Slice>());
     return runtime.fail("'" + std::string(type_name(value)) + "' object cannot be sliced");
   }
-  if (value.is(Kind::kDict) && !index.is(Kind::kDict)) {
-    if (!index.is(Kind::kSequence)) {
+  if (value.is(Kind::kDict)) {
+    // What cannot be a key is not there.
+    if (check_hashable(runtime, index)) {
       SLUICE_TRY(const Value* found, find_key(runtime, value.as<Dict>(), index));
       if (found != nullptr) return *found;
     }
@@ -364,9 +398,7 @@ Result get_item(Runtime& runtime, const Value& value, const Value& index) {
   TextBuilder what(runtime);
   SLUICE_TRY_VOID(append_repr(runtime, index, what));
   SLUICE_TRY(const Text shown, what.take());
-  return runtime.undefined(
-      (value.is(Kind::kNone) ? "None" : std::string(type_name(value)) + " object") +
-      " has no element " + std::string(shown.view()));
+  return runtime.undefined(shown_type(value) + " has no element " + std::string(shown.view()));
 }
 
 Expected<std::vector<Value>> iterate(Runtime& runtime, const Value& value) {

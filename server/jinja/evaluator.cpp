@@ -176,7 +176,8 @@ Expected<Ref<Loop>> Evaluator::new_loop(const Stmt& stmt, std::vector<Value> ite
 
 Evaluator::FlowResult Evaluator::run_loop(const Stmt& stmt, const Value& iterable, int64_t depth) {
   SLUICE_TRY(std::vector<Value> items, iterate(runtime_, iterable));
-  bool ran = false;
+  // jinja2 takes a loop for empty as long as no round came to the end of its body.
+  bool completed = false;
   if (stmt.uses_loop) {
     SLUICE_TRY(const Ref<Loop> loop, new_loop(stmt, std::move(items)));
     loop->depth = depth;
@@ -184,21 +185,21 @@ Evaluator::FlowResult Evaluator::run_loop(const Stmt& stmt, const Value& iterabl
       SLUICE_TRY_VOID(loop->fetch(at + 1));
       if (at >= loop->items.size()) break;
       loop->index = static_cast<int64_t>(at);
-      ran = true;
       const Value item = loop->items[at];
       SLUICE_TRY(const Flow flow, run_iteration(stmt, item, loop));
+      completed = completed || flow == Flow::kNormal;
       if (flow == Flow::kBreak) break;
     }
   } else {
     for (const Value& item : items) {
       SLUICE_TRY(const bool keep, passes_filter(stmt, item));
       if (!keep) continue;
-      ran = true;
       SLUICE_TRY(const Flow flow, run_iteration(stmt, item, Ref<Loop>()));
+      completed = completed || flow == Flow::kNormal;
       if (flow == Flow::kBreak) break;
     }
   }
-  if (ran || stmt.blocks[1].empty()) return Flow::kNormal;
+  if (completed || stmt.blocks[1].empty()) return Flow::kNormal;
   SLUICE_TRY(Ref<Scope> scope, new_scope());
   const Enter enter(*this, std::move(scope));
   return execute(stmt.blocks[1]);
@@ -244,6 +245,11 @@ Expected<void> Evaluator::execute_set_block(const Stmt& stmt) {
 Expected<void> Evaluator::execute_filter_block(const Stmt& stmt) {
   SLUICE_TRY(Value text, capture(stmt.blocks[0]));
   SLUICE_TRY(const Value value, apply_filters(stmt.exprs[0].get(), std::move(text)));
+  // It is a part of the output as it is, without a conversion.
+  if (!value.is(Kind::kString)) {
+    return runtime_.fail("sequence item: expected str instance, " + std::string(type_name(value)) +
+                         " found");
+  }
   return write(value);
 }
 

@@ -209,11 +209,9 @@ Expected<void> Evaluator::bind_macro(const Macro& macro, CallArgs args) {
     return std::nullopt;
   };
   for (size_t i = 0; i < count; ++i) {
-    std::optional<Value> given = take_named(def.parameters[i]);
-    if (i < args.positional.size()) {
-      if (given) return runtime_.fail("macro got '" + def.parameters[i] + "' twice");
-      given = args.positional[i];
-    }
+    // A name given twice stays among the keywords, which the macro may take or not.
+    std::optional<Value> given = i < args.positional.size() ? std::optional(args.positional[i])
+                                                            : take_named(def.parameters[i]);
     if (!given && i >= first_default) {
       SLUICE_TRY(given, evaluate(*def.defaults[i - first_default]));
     }

@@ -245,15 +245,23 @@ Result absolute(Runtime& runtime, const Value& self, const CallArgs& args) {
 
 Result round(Runtime& runtime, const Value& self, const CallArgs& args) {
   SLUICE_TRY(const Bound bound, bind(runtime, "round", args, {"precision", "method"}));
+  if (self.is(Kind::kUndefined)) return undefined_error(runtime, self);
   if (!self.number()) return runtime.fail("round needs a number");
   int64_t precision = 0;
-  if (bound.has(0)) {
+  const bool to_integral = bound.has(0) && bound[0].is(Kind::kNone);  // Python's round(x, None)
+  if (bound.has(0) && !to_integral) {
     SLUICE_TRY(precision, to_integer(runtime, bound[0], "precision"));
   }
   if (precision < -300 || precision > 300) return runtime.fail("precision is out of range");
   const std::string_view method =
       bound.has(1) && bound[1].is(Kind::kString) ? bound[1].view() : "common";
+  if (to_integral && method != "common") return runtime.fail("precision must be an integer");
   if (method == "common") {
+    if (to_integral && self.is(Kind::kFloat)) {
+      const double rounded = std::nearbyint(self.real());
+      if (!(std::fabs(rounded) < 9e18)) return runtime.fail("integer overflow");
+      return Value(static_cast<int64_t>(rounded));
+    }
     if (self.integral() && precision >= 0) return Value(self.integer());
     const double scale = std::pow(10.0, static_cast<double>(precision));
     const double rounded = std::nearbyint(self.as_double() * scale) / scale;

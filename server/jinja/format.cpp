@@ -2,7 +2,10 @@
 // Python's two format languages: '%s' % values and '{}'.format(values).
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <utility>
 
 #include "server/jinja/ops.h"
 #include "server/jinja/print.h"
@@ -16,11 +19,12 @@ constexpr int64_t kMaxPrecision = 300;
 struct Spec {
   std::string fill = " ";
   char align = '\0';  // < > ^ =
-  char sign = '-';
+  char sign = '\0';
   bool alternate = false;
-  bool comma = false;
+  char grouping = '\0';  // , or _
   int64_t width = 0;
   int64_t precision = -1;
+  int64_t min_digits = 0;  // of an integer
   char type = '\0';
   bool given = false;  // by a format field: only numbers and strings take one
 };
@@ -43,73 +47,193 @@ std::string radix_digits(uint64_t value, unsigned base) {
   return out;
 }
 
-void group_thousands(std::string& digits) {
-  const size_t end = std::min(digits.find('.'), digits.size());
-  for (size_t at = end; at > 3; at -= 3) digits.insert(at - 3, ",");
+bool is_one_of(char c, std::string_view set) { return set.find(c) != std::string_view::npos; }
+
+size_t count_digits(std::string_view text, bool hexadecimal) {
+  return std::min(text.find_first_not_of(hexadecimal ? "0123456789abcdefABCDEF" : "0123456789"),
+                  text.size());
 }
 
-// Digits of |value| as the type asks; empty for an unknown type.
-std::string magnitude(const Value& value, const Spec& spec) {
-  const char type = spec.type;
-  if (value.integral() &&
-      (type == '\0' || type == 'd' || type == 'i' || type == 'u' || type == 'n')) {
-    const int64_t v = value.integer();
-    return std::to_string(v < 0 ? 0 - static_cast<uint64_t>(v) : static_cast<uint64_t>(v));
+std::string grouped(std::string digits, size_t integer_digits, char separator, size_t group) {
+  for (size_t at = integer_digits; at > group; at -= group) digits.insert(at - group, 1, separator);
+  return digits;
+}
+
+std::string printed(const Spec& spec, char conversion, int64_t precision, double real) {
+  const std::string pattern = std::string(spec.alternate ? "%#.*" : "%.*") + conversion;
+  std::array<char, 700> buffer{};
+  const int size = std::snprintf(
+      buffer.data(), buffer.size(), pattern.c_str(), static_cast<int>(precision), real);
+  return {buffer.data(), static_cast<size_t>(std::clamp(size, 0, 699))};
+}
+
+// As 'g', but with a digit behind the point, and an exponent one digit earlier.
+std::string general_with_point(double real, const Spec& spec) {
+  const int64_t digits = std::max<int64_t>(spec.precision, 1);
+  std::string text = printed(spec, 'e', digits - 1, real);
+  const size_t exponent_at = text.find('e');
+  if (exponent_at == std::string::npos) return text;  // not finite
+  const int64_t exponent = std::strtol(text.c_str() + exponent_at + 1, nullptr, 10);
+  const bool fixed = exponent + 1 > -4 && exponent + 1 <= digits - 1;
+  std::string tail;
+  if (fixed) {
+    text = printed(spec, 'f', digits - 1 - exponent, real);
+  } else {
+    tail = text.substr(exponent_at);
+    text.resize(exponent_at);
   }
-  if (value.integral() && (type == 'x' || type == 'X' || type == 'o' || type == 'b')) {
-    const int64_t v = value.integer();
-    const uint64_t absolute = v < 0 ? 0 - static_cast<uint64_t>(v) : static_cast<uint64_t>(v);
-    std::string out = radix_digits(absolute, type == 'o' ? 8 : type == 'b' ? 2 : 16);
-    if (spec.alternate) out = std::string("0") + type + out;
-    if (type == 'X')
-      std::transform(out.begin(), out.end(), out.begin(), [](char c) {
-        return c >= 'a' && c <= 'f' ? static_cast<char>(c - 32) : c;
-      });
+  if (!spec.alternate && text.find('.') != std::string::npos) {
+    text.resize(text.find_last_not_of('0') + 1);
+    if (text.back() == '.') text += '0';
+    if (!fixed && text.ends_with(".0")) text.resize(text.size() - 2);
+  }
+  return text + tail;
+}
+
+struct Number {
+  std::string sign;
+  std::string prefix;  // 0x
+  std::string digits;
+};
+
+std::string float_digits(const Value& value, const Spec& spec) {
+  const double real = std::fabs(value.as_double());
+  const bool is_float = value.is(Kind::kFloat);
+  if (spec.type == '\0') {
+    return spec.precision < 0 ? float_repr(real) : general_with_point(real, spec);
+  }
+  const int64_t precision = spec.precision < 0 ? 6 : spec.precision;
+  if (spec.type == '%') return printed(spec, 'f', precision, real * 100) + "%";
+  const char conversion = spec.type == 'n' && is_float ? 'g' : spec.type;
+  return is_one_of(conversion, "eEfFgG") ? printed(spec, conversion, precision, real) : "";
+}
+
+// Empty digits: an unknown type.
+Number split_number(const Value& value, const Spec& spec) {
+  Number out;
+  const bool negative = value.integral()
+                            ? value.integer() < 0
+                            : std::signbit(value.real()) && value.real() == value.real();
+  out.sign = negative ? "-" : spec.sign == '+' || spec.sign == ' ' ? std::string(1, spec.sign) : "";
+  const bool is_radix = is_one_of(spec.type, "xXob");
+  const bool is_decimal = is_one_of(spec.type, std::string_view("diun\0", 5));
+  if (!value.integral() || !(is_radix || is_decimal)) {
+    out.digits = float_digits(value, spec);
     return out;
   }
-  double real = value.as_double();
-  if (real < 0) real = -real;
-  if (type == '\0' && spec.precision < 0) return float_repr(real);
-  const bool percent = type == '%';
-  const char conversion = percent ? 'f' : type == '\0' ? 'g' : type;
-  if (std::string_view("eEfFgG").find(conversion) == std::string_view::npos) return {};
-  const std::array<char, 5> pattern = {'%', '.', '*', conversion, '\0'};
-  std::array<char, 700> buffer{};
-  const int precision = spec.precision < 0 ? 6 : static_cast<int>(spec.precision);
-  const int size = std::snprintf(
-      buffer.data(), buffer.size(), pattern.data(), precision, percent ? real * 100 : real);
-  return std::string(buffer.data(), static_cast<size_t>(std::clamp(size, 0, 699))) +
-         (percent ? "%" : "");
+  const int64_t signed_value = value.integer();
+  const uint64_t magnitude = signed_value < 0 ? 0 - static_cast<uint64_t>(signed_value)
+                                              : static_cast<uint64_t>(signed_value);
+  out.digits = radix_digits(magnitude,
+                            is_decimal         ? 10
+                            : spec.type == 'o' ? 8
+                            : spec.type == 'b' ? 2
+                                               : 16);
+  if (spec.type == 'X') {
+    for (char& c : out.digits) c = c >= 'a' ? static_cast<char>(c - 32) : c;
+  }
+  if (is_radix && spec.alternate) out.prefix = std::string("0") + spec.type;
+  const auto min_digits = static_cast<size_t>(spec.min_digits);
+  if (out.digits.size() < min_digits) out.digits.insert(0, min_digits - out.digits.size(), '0');
+  return out;
 }
 
 Expected<std::string> format_number(Runtime& runtime, const Value& value, const Spec& spec) {
-  std::string digits = magnitude(value, spec);
-  if (digits.empty())
-    return runtime.fail("unknown format code '" + std::string(1, spec.type) + "'");
-  if (spec.comma) group_thousands(digits);
-  const bool negative = value.is(Kind::kFloat) ? value.real() < 0 : value.integer() < 0;
-  std::string sign = negative ? "-" : spec.sign == '-' ? "" : std::string(1, spec.sign);
-  const auto used = static_cast<int64_t>(sign.size() + digits.size());
-  if (spec.align == '=' && used < spec.width) {
-    std::string padding;
-    for (int64_t i = used; i < spec.width; ++i) padding += spec.fill;
-    return sign + padding + digits;
+  Number number = split_number(value, spec);
+  if (number.digits.empty()) {
+    return runtime.fail("Unknown format code '" + std::string(1, spec.type) +
+                        "' for object of type '" + std::string(type_name(value)) + "'");
   }
-  return sign + digits;
+  const std::string head = number.sign + number.prefix;
+  const auto width = static_cast<size_t>(spec.width);
+  const bool zeros = spec.align == '=' && spec.fill == "0";
+  if (spec.grouping != '\0') {
+    const bool is_radix = is_one_of(spec.type, "xXob");
+    const size_t integer_digits = count_digits(number.digits, is_radix);
+    const size_t group = is_radix ? 4 : 3;
+    // The zeros of the padding are grouped, too.
+    for (size_t more = 0;; ++more) {
+      std::string digits = grouped(
+          std::string(more, '0') + number.digits, integer_digits + more, spec.grouping, group);
+      if (zeros && integer_digits > 0 && head.size() + digits.size() < width) {
+        // At most so many zeros are too few, whatever separators come between them.
+        more += (width - head.size() - digits.size() - 1) / 2;
+        continue;
+      }
+      number.digits = std::move(digits);
+      break;
+    }
+  }
+  std::string padding;
+  const size_t used = head.size() + number.digits.size();
+  for (size_t i = used; spec.align == '=' && i < width; ++i) padding += spec.fill;
+  return head + padding + number.digits;
+}
+
+// What a spec of a format field may not ask for.
+Expected<void> check_spec(Runtime& runtime, const Value& value, const Spec& spec) {
+  const bool is_text = value.is(Kind::kString);
+  const bool is_integer =
+      value.integral() && is_one_of(spec.type, std::string_view("dxXobcn\0", 8));
+  const char* kind = is_text ? "string" : "integer";
+  if (is_text || (is_integer && spec.type == 'c')) {
+    if (spec.sign != '\0') {
+      return runtime.fail(std::string(spec.sign == ' ' ? "Space" : "Sign") + " not allowed in " +
+                          kind + " format specifier");
+    }
+    if (spec.alternate) {
+      return runtime.fail(std::string("Alternate form (#) not allowed in ") + kind +
+                          " format specifier");
+    }
+  }
+  if (is_one_of(spec.type, "iu")) {
+    return runtime.fail("Unknown format code '" + std::string(1, spec.type) +
+                        "' for object of type '" + std::string(type_name(value)) + "'");
+  }
+  if (is_text && spec.align == '=') {
+    return runtime.fail("'=' alignment not allowed in string format specifier");
+  }
+  if (is_integer && spec.precision >= 0) {
+    return runtime.fail("Precision not allowed in integer format specifier");
+  }
+  const std::string_view takes_groups(spec.grouping == '_' ? "deEfFgG%xXob\0" : "deEfFgG%\0",
+                                      spec.grouping == '_' ? 13 : 9);
+  const char type = is_text && spec.type == '\0' ? 's' : spec.type;
+  if (spec.grouping != '\0' && !is_one_of(type, takes_groups)) {
+    return runtime.fail(std::string("Cannot specify '") + spec.grouping + "' with '" + type + "'.");
+  }
+  return {};
+}
+
+// A code point as a string of one character.
+Result character_of(Runtime& runtime, const Value& value) {
+  if (value.is(Kind::kString) && count_characters(value.view()) == 1) return value;
+  const bool surrogate = value.integral() && value.integer() >= 0xD800 && value.integer() < 0xE000;
+  if (!value.integral() || value.integer() < 0 || value.integer() > 0x10FFFF || surrogate) {
+    return runtime.fail("%c requires int or char");
+  }
+  std::string bytes;
+  append_utf8(bytes, static_cast<char32_t>(value.integer()));
+  return runtime.text(std::move(bytes), value.origin());
 }
 
 // The value under a spec, padded.
 Expected<void> append_formatted(Runtime& runtime, const Value& value, Spec spec, TextBuilder& out) {
   Text body;
+  if (spec.given) SLUICE_TRY_VOID(check_spec(runtime, value, spec));
   const bool plain_bool = value.is(Kind::kBool) && !spec.given && spec.type == '\0';
-  if (value.number() && spec.type != 's' && !plain_bool) {
+  if (spec.given && value.integral() && spec.type == 'c') {
+    SLUICE_TRY(const Value character, character_of(runtime, value));
+    body = character.text();
+    if (spec.align == '\0' || spec.align == '=') spec.align = '>';
+  } else if (value.number() && spec.type != 's' && !plain_bool) {
     SLUICE_TRY(std::string digits, format_number(runtime, value, spec));
     body = Text(std::move(digits), value.origin());
     if (spec.align == '\0') spec.align = '>';
   } else {
     if (spec.type != '\0' && spec.type != 's') {
-      return runtime.fail("format code '" + std::string(1, spec.type) + "' needs a number, not " +
-                          std::string(type_name(value)));
+      return runtime.fail("Unknown format code '" + std::string(1, spec.type) +
+                          "' for object of type '" + std::string(type_name(value)) + "'");
     }
     if (spec.given && !value.is(Kind::kString)) {
       return runtime.fail("unsupported format string passed to " + std::string(type_name(value)) +
@@ -130,6 +254,32 @@ Expected<void> append_formatted(Runtime& runtime, const Value& value, Spec spec,
   out.append(body);
   out.fill(spec.fill, Origin::kTemplate, padding - left);
   return {};
+}
+
+// repr() with escapes for what is not ASCII.
+Result ascii_repr(Runtime& runtime, const Value& value) {
+  TextBuilder repr(runtime);
+  SLUICE_TRY_VOID(append_repr(runtime, value, repr));
+  SLUICE_TRY(const Text text, repr.take());
+  const std::string_view view = text.view();
+  TextBuilder out(runtime);
+  for (size_t pos = 0; pos < view.size();) {
+    const auto [code, size] = decode_at(view, pos);
+    if (code < 0x80) {
+      out.append(text, pos, pos + size);
+    } else {
+      std::array<char, 16> escape{};
+      std::snprintf(escape.data(),
+                    escape.size(),
+                    code < 0x100     ? "\\x%02x"
+                    : code < 0x10000 ? "\\u%04x"
+                                     : "\\U%08x",
+                    static_cast<unsigned>(code));
+      out.append(escape.data(), text.origin_at(pos));
+    }
+    pos += size;
+  }
+  return out.finish();
 }
 
 // Walks the values of a % format: positions of a tuple, or keys of a dict.
@@ -174,7 +324,21 @@ class PercentArguments {
   size_t used_ = 0;
 };
 
-Expected<Spec> parse_percent_spec(Runtime& runtime, std::string_view view, size_t& pos) {
+Expected<Spec> parse_percent_spec(Runtime& runtime,
+                                  std::string_view view,
+                                  size_t& pos,
+                                  PercentArguments& arguments) {
+  // A number, or a star for the next argument.
+  const auto count = [&](int64_t cap) -> Expected<int64_t> {
+    if (pos >= view.size() || view[pos] != '*') return parse_count(runtime, view, pos, cap);
+    ++pos;
+    SLUICE_TRY(const Value value, arguments.next());
+    if (!value.integral()) return runtime.fail("* wants int");
+    if (std::abs(value.integer()) > cap) {
+      return runtime.fail("format width or precision is too large");
+    }
+    return value.integer();
+  };
   Spec spec;
   for (; pos < view.size() && std::string_view("-+ 0#").find(view[pos]) != std::string_view::npos;
        ++pos) {
@@ -187,32 +351,29 @@ Expected<Spec> parse_percent_spec(Runtime& runtime, std::string_view view, size_
       spec.align = '=';
     }
   }
+  SLUICE_TRY(spec.width, count(kMaxWidth));
+  if (spec.width < 0) {
+    spec.width = -spec.width;
+    spec.align = '<';
+  }
   if (spec.align == '<') spec.fill = " ";
-  SLUICE_TRY(spec.width, parse_count(runtime, view, pos, kMaxWidth));
   if (pos < view.size() && view[pos] == '.') {
     ++pos;
-    SLUICE_TRY(spec.precision, parse_count(runtime, view, pos, kMaxPrecision));
+    SLUICE_TRY(const int64_t precision, count(kMaxPrecision));
+    spec.precision = std::max<int64_t>(precision, 0);
   }
+  // C's length modifiers mean nothing.
+  if (pos < view.size() && is_one_of(view[pos], "hlL")) ++pos;
   if (pos >= view.size()) return runtime.fail("incomplete format");
   spec.type = view[pos++];
   return spec;
 }
 
-// %c: a code point or a string of one character.
-Result character_of(Runtime& runtime, const Value& value) {
-  if (value.is(Kind::kString) && count_characters(value.view()) == 1) return value;
-  const bool surrogate = value.integral() && value.integer() >= 0xD800 && value.integer() < 0xE000;
-  if (!value.integral() || value.integer() < 0 || value.integer() > 0x10FFFF || surrogate) {
-    return runtime.fail("%c requires int or char");
-  }
-  std::string bytes;
-  append_utf8(bytes, static_cast<char32_t>(value.integer()));
-  return runtime.text(std::move(bytes), value.origin());
-}
-
 Expected<void> append_conversion(Runtime& runtime, Value value, Spec spec, TextBuilder& out) {
   if (spec.type == 's' || spec.type == 'r' || spec.type == 'a') {
-    if (spec.type != 's') {
+    if (spec.type == 'a') {
+      SLUICE_TRY(value, ascii_repr(runtime, value));
+    } else if (spec.type == 'r') {
       TextBuilder repr(runtime);
       SLUICE_TRY_VOID(append_repr(runtime, value, repr));
       SLUICE_TRY(value, repr.finish());
@@ -226,29 +387,37 @@ Expected<void> append_conversion(Runtime& runtime, Value value, Spec spec, TextB
     SLUICE_TRY(value, character_of(runtime, value));
     spec.type = 's';
     spec.precision = -1;
+    if (spec.align == '=') spec.fill = " ";
     if (spec.align != '<') spec.align = '>';
     return append_formatted(runtime, value, spec, out);
   }
   if (std::string_view("diuxXoeEfFgG").find(spec.type) == std::string_view::npos) {
     return runtime.fail("unsupported format character '" + std::string(1, spec.type) + "'");
   }
-  if (!value.number()) {
-    return runtime.fail("%" + std::string(1, spec.type) + " format: a number is required, not " +
-                        std::string(type_name(value)));
+  const bool truncates = is_one_of(spec.type, "diu");
+  const bool integer = truncates || is_one_of(spec.type, "xXo");
+  // Python asks an undefined value for a number, which raises; for the bases it does not ask.
+  if (value.is(Kind::kUndefined) && (truncates || !integer)) return undefined_error(runtime, value);
+  if (!value.number() || (integer && !truncates && value.is(Kind::kFloat))) {
+    return runtime.fail("%" + std::string(1, spec.type) +
+                        " format: " + (integer && !truncates ? "an integer" : "a real number") +
+                        " is required, not " + std::string(type_name(value)));
   }
-  const bool integer = std::string_view("diuxXo").find(spec.type) != std::string_view::npos;
   if (integer && value.is(Kind::kFloat)) {
     if (!(value.real() > -9e18 && value.real() < 9e18)) return runtime.fail("integer overflow");
     value = Value(static_cast<int64_t>(value.real()));
   }
   if (!integer && !value.is(Kind::kFloat)) value = Value(value.as_double());
+  if (integer) spec.min_digits = std::exchange(spec.precision, -1);
+  spec.min_digits = std::max<int64_t>(spec.min_digits, 0);
   return append_formatted(runtime, value, spec, out);
 }
 
-// {:[[fill]align][sign][#][0][width][,][.precision][type]}
-Expected<Spec> parse_brace_spec(Runtime& runtime, std::string_view view) {
+// {:[[fill]align][sign][#][0][width][, or _][.precision][type]}, for a number or for text.
+Expected<Spec> parse_brace_spec(Runtime& runtime, std::string_view view, bool is_number) {
   Spec spec;
   spec.given = !view.empty();
+  bool has_fill = false;
   size_t pos = 0;
   const auto is_align = [&](size_t at) {
     return at < view.size() && std::string_view("<>^=").find(view[at]) != std::string_view::npos;
@@ -258,6 +427,7 @@ Expected<Spec> parse_brace_spec(Runtime& runtime, std::string_view view) {
     if (is_align(first)) {
       spec.fill = view.substr(0, first);
       pos = first;
+      has_fill = true;
     }
   }
   if (is_align(pos)) spec.align = view[pos++];
@@ -268,21 +438,17 @@ Expected<Spec> parse_brace_spec(Runtime& runtime, std::string_view view) {
     spec.alternate = true;
     ++pos;
   }
-  if (pos < view.size() && view[pos] == '0') {
-    if (spec.align == '\0') {
-      spec.fill = "0";
-      spec.align = '=';
-    }
+  if (!has_fill && pos < view.size() && view[pos] == '0') {
+    spec.fill = "0";
+    if (spec.align == '\0' && is_number) spec.align = '=';
     ++pos;
   }
   SLUICE_TRY(spec.width, parse_count(runtime, view, pos, kMaxWidth));
-  if (pos < view.size() && view[pos] == ',') {
-    spec.comma = true;
-    ++pos;
-  }
+  if (pos < view.size() && is_one_of(view[pos], ",_")) spec.grouping = view[pos++];
   if (pos < view.size() && view[pos] == '.') {
-    ++pos;
+    const size_t begin = ++pos;
     SLUICE_TRY(spec.precision, parse_count(runtime, view, pos, kMaxPrecision));
+    if (pos == begin) return runtime.fail("Format specifier missing precision");
   }
   if (pos < view.size()) spec.type = view[pos++];
   if (pos != view.size()) return runtime.fail("invalid format specifier");
@@ -363,6 +529,8 @@ class BraceFormatter {
       TextBuilder repr(runtime_);
       SLUICE_TRY_VOID(append_repr(runtime_, value, repr));
       SLUICE_TRY(value, repr.finish());
+    } else if (conversion == 'a') {
+      SLUICE_TRY(value, ascii_repr(runtime_, value));
     } else if (conversion == 's') {
       SLUICE_TRY(value, to_text(runtime_, value));
     } else if (conversion != '\0') {
@@ -370,7 +538,7 @@ class BraceFormatter {
     }
     SLUICE_TRY(const std::string spec_text,
                expand_spec(colon < text.size() ? text.substr(colon + 1) : ""));
-    SLUICE_TRY(const Spec spec, parse_brace_spec(runtime_, spec_text));
+    SLUICE_TRY(const Spec spec, parse_brace_spec(runtime_, spec_text, value.number()));
     return append_formatted(runtime_, value, spec, out_);
   }
 
@@ -448,7 +616,7 @@ Result percent_format(Runtime& runtime, const Text& format, const Value& values)
       key = format.substr(pos + 1, close);
       pos = close + 1;
     }
-    SLUICE_TRY(const Spec spec, parse_percent_spec(runtime, view, pos));
+    SLUICE_TRY(const Spec spec, parse_percent_spec(runtime, view, pos, arguments));
     SLUICE_TRY(Value value, key ? arguments.named(*key) : arguments.next());
     SLUICE_TRY_VOID(append_conversion(runtime, std::move(value), spec, out));
   }

@@ -413,6 +413,20 @@ Result list_count(Runtime& runtime, const Value& self, const CallArgs& args) {
   return Value(count);
 }
 
+// Letters and underscores, and behind the first digits and marks.
+Result is_identifier(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY_VOID(bind(runtime, "isidentifier", args, {}).map([](const Bound&) {}));
+  const std::string_view view = self.view();
+  for (size_t pos = 0; pos < view.size();) {
+    const auto [value, size] = decode_at(view, pos);
+    const bool fits = value == U'_' || in_class(value, CharClass::kAlpha) ||
+                      (pos > 0 && in_class(value, CharClass::kWord));
+    if (!fits) return Value(false);
+    pos += size;
+  }
+  return Value(!view.empty());
+}
+
 constexpr std::array kStringMethods = {
     MethodEntry{"split", split},
     MethodEntry{"rsplit", rsplit},
@@ -453,6 +467,7 @@ constexpr std::array kStringMethods = {
     MethodEntry{"isupper", is_case<true>},
     MethodEntry{"islower", is_case<false>},
     MethodEntry{"istitle", is_title},
+    MethodEntry{"isidentifier", is_identifier},
     MethodEntry{"isascii", all_plain<true>},
     MethodEntry{"isprintable", all_plain<false>},
     MethodEntry{"expandtabs", expand_tabs},

@@ -49,8 +49,9 @@ tl::unexpected<Error> undefined_error(const Runtime& runtime, const Value& value
 struct SliceRange {
   int64_t start = 0;
   int64_t stop = 0;
-  int64_t step = 1;
+  int64_t step = 1;  // at most the size and one
   int64_t count = 0;
+  int64_t written_step = 1;
 };
 
 Expected<SliceRange> resolve_slice(const Runtime& runtime, const Slice& slice, int64_t size);

@@ -288,7 +288,6 @@ Parser::StmtResult Parser::parse_macro() {
 Parser::StmtResult Parser::parse_call_block() {
   auto stmt = make_stmt(StmtKind::kCallBlock);
   stmt->macro = std::make_unique<MacroDef>();
-  stmt->macro->name = "caller";
   if (is_op("(")) SLUICE_TRY_VOID(parse_signature(*stmt->macro));
   SLUICE_TRY(ExprPtr call, parse_expression());
   if (call->kind != ExprKind::kCall) return error("expected a call");
@@ -326,9 +325,13 @@ Parser::StmtResult Parser::parse_named_block() {
   if (is_name("required")) {
     return error("Required block '" + stmt->text + "' not found");
   }
+  // What a block reads is no matter of the macro or loop around it, but that it sees the loop.
+  const Reads before = reads_;
   const int32_t loops = std::exchange(loop_depth_, 0);
   SLUICE_TRY_VOID(expect_block_end());
   SLUICE_TRY(Block body, parse_block({"endblock"}));
+  reads_ = before;
+  if (stmt->scoped) ++reads_.loop;
   next();
   take_name(stmt->text);
   SLUICE_TRY_VOID(expect_block_end());

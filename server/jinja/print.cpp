@@ -328,6 +328,10 @@ Expected<void> append_repr(Runtime& runtime, const Value& value, TextBuilder& ou
     case Kind::kNamespace:
       return repr_namespace(runtime, value.as<Namespace>(), out);
     case Kind::kMacro:
+      if (value.as<Macro>().def->name.empty()) {  // a call block
+        out.append("<Macro anonymous>", Origin::kTemplate);
+        return {};
+      }
       out.append("<Macro ", Origin::kTemplate);
       append_quoted(Text(value.as<Macro>().def->name, Origin::kTemplate), out);
       out.append(">", Origin::kTemplate);

@@ -2,6 +2,7 @@
 // Filters on sequences and mappings.
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "server/jinja/filters.h"
 #include "server/jinja/methods.h"
@@ -16,12 +17,6 @@ Origin origin_of(const Value& value) {
   if (value.is(Kind::kSequence)) return value.as<Sequence>().origin;
   if (value.is(Kind::kDict)) return value.as<Dict>().origin;
   return value.is(Kind::kString) ? value.text().overall() : Origin::kTemplate;
-}
-
-// For the filters that give nothing for any false value, None among them.
-Expected<std::vector<Value>> iterate_if_true(Runtime& runtime, const Value& value) {
-  if (!truthy(value)) return std::vector<Value>();
-  return iterate(runtime, value);
 }
 
 // item[a][b] for an attribute "a.b" or an index.
@@ -99,6 +94,15 @@ Expected<void> sort_keyed(Runtime& runtime, std::vector<Keyed>& items, bool reve
   return {};
 }
 
+// The argument `reverse` of Python's sorted().
+Expected<bool> reversed(const Runtime& runtime, const Bound& bound, size_t i) {
+  if (!bound.has(i)) return false;
+  if (bound[i].integral()) return truthy(bound[i]);
+  if (bound[i].is(Kind::kUndefined)) return undefined_error(runtime, bound[i]);
+  return runtime.fail("'" + std::string(type_name(bound[i])) +
+                      "' object cannot be interpreted as an integer");
+}
+
 Result values_of(Runtime& runtime, const std::vector<Keyed>& items, SequenceKind kind, Origin o) {
   std::vector<Value> out;
   for (const Keyed& entry : items) out.push_back(entry.item);
@@ -108,6 +112,7 @@ Result values_of(Runtime& runtime, const std::vector<Keyed>& items, SequenceKind
 Result sort(Runtime& runtime, const Value& self, const CallArgs& args) {
   SLUICE_TRY(const Bound bound,
              bind(runtime, "sort", args, {"reverse", "case_sensitive", "attribute"}));
+  SLUICE_TRY(const bool reverse, reversed(runtime, bound, 0));
   const bool by_several =
       bound.has(2) && bound[2].is(Kind::kString) && bound[2].view().find(',') != std::string::npos;
   SLUICE_TRY(auto items,
@@ -118,7 +123,7 @@ Result sort(Runtime& runtime, const Value& self, const CallArgs& args) {
                by_several ? sort_keys(runtime, items[i].item, bound[2].text(), bound.flag(1, false))
                           : runtime.sequence({items[i].key}));
   }
-  SLUICE_TRY_VOID(sort_keyed(runtime, items, bound.flag(0, false)));
+  SLUICE_TRY_VOID(sort_keyed(runtime, items, reverse));
   return values_of(runtime, items, SequenceKind::kList, origin_of(self));
 }
 
@@ -194,6 +199,7 @@ Result groupby(Runtime& runtime, const Value& self, const CallArgs& args) {
     }
     SLUICE_TRY(Value list, runtime.sequence(std::move(group)));
     SLUICE_TRY(Value pair, runtime.sequence({shown, std::move(list)}, SequenceKind::kTuple));
+    pair.as<Sequence>().is_group = true;
     groups.push_back(std::move(pair));
   }
   return runtime.sequence(std::move(groups));
@@ -264,7 +270,8 @@ Result dictsort(Runtime& runtime, const Value& self, const CallArgs& args) {
   }
   SLUICE_TRY(const Value pairs, find_method(self, "items")->function(runtime, self, {}));
   SLUICE_TRY(auto sorted, keyed(runtime, pairs, Value(by), bound.flag(0, false)));
-  SLUICE_TRY_VOID(sort_keyed(runtime, sorted, bound.flag(2, false)));
+  SLUICE_TRY(const bool reverse, reversed(runtime, bound, 2));
+  SLUICE_TRY_VOID(sort_keyed(runtime, sorted, reverse));
   return values_of(runtime, sorted, SequenceKind::kList, self.as<Dict>().origin);
 }
 
@@ -300,15 +307,24 @@ Result random(Runtime& runtime, const Value& self, const CallArgs& args) {
 
 Result batch(Runtime& runtime, const Value& self, const CallArgs& args) {
   SLUICE_TRY(const Bound bound, bind(runtime, "batch", args, {"linecount", "fill_with"}, 1));
-  SLUICE_TRY(const int64_t size, to_integer(runtime, bound[0], "linecount"));
-  if (size < 1 || size > kMaxRange) return runtime.fail("batch: linecount is out of range");
   SLUICE_TRY(const std::vector<Value> all, iterate(runtime, self));
   std::vector<Value> rows;
-  for (size_t at = 0; at < all.size(); at += static_cast<size_t>(size)) {
-    const size_t end = std::min(at + static_cast<size_t>(size), all.size());
-    std::vector<Value> row(all.begin() + static_cast<int64_t>(at),
-                           all.begin() + static_cast<int64_t>(end));
-    if (bound.has(1) && !bound[1].is(Kind::kNone)) row.resize(static_cast<size_t>(size), bound[1]);
+  std::vector<Value> row;
+  for (const Value& item : all) {
+    // Whatever equals no length never ends a row; 0 ends one before the first item.
+    SLUICE_TRY(const bool full, equals(runtime, Value(static_cast<int64_t>(row.size())), bound[0]));
+    if (full) {
+      SLUICE_TRY(Value list, runtime.sequence(std::exchange(row, {})));
+      rows.push_back(std::move(list));
+    }
+    row.push_back(item);
+  }
+  if (!row.empty()) {
+    if (bound.has(1) && !bound[1].is(Kind::kNone)) {
+      SLUICE_TRY(const int64_t size, to_integer(runtime, bound[0], "linecount"));
+      if (size > kMaxRange) return runtime.fail("batch: linecount is out of range");
+      row.resize(std::max(row.size(), static_cast<size_t>(std::max<int64_t>(size, 0))), bound[1]);
+    }
     SLUICE_TRY(Value list, runtime.sequence(std::move(row)));
     rows.push_back(std::move(list));
   }
@@ -318,7 +334,8 @@ Result batch(Runtime& runtime, const Value& self, const CallArgs& args) {
 Result slice(Runtime& runtime, const Value& self, const CallArgs& args) {
   SLUICE_TRY(const Bound bound, bind(runtime, "slice", args, {"slices", "fill_with"}, 1));
   SLUICE_TRY(const int64_t slices, to_integer(runtime, bound[0], "slices"));
-  if (slices < 1 || slices > kMaxRange) return runtime.fail("slice: slices is out of range");
+  if (slices == 0) return runtime.fail("integer division or modulo by zero");
+  if (slices > kMaxRange) return runtime.fail("slice: slices is out of range");
   SLUICE_TRY(const std::vector<Value> all, iterate(runtime, self));
   const auto size = static_cast<int64_t>(all.size());
   std::vector<Value> columns;
@@ -341,8 +358,9 @@ tl::unexpected<Error> no_such(const Runtime& runtime, const char* what, const Va
 }
 
 Result map(Runtime& runtime, const Value& self, const CallArgs& args) {
-  SLUICE_TRY(const std::vector<Value> all, iterate_if_true(runtime, self));
   std::vector<Value> out;
+  if (!truthy(self)) return runtime.sequence(std::move(out), SequenceKind::kGenerator);
+  SLUICE_TRY(const std::vector<Value> all, iterate(runtime, self));
   if (args.positional.empty()) {
     SLUICE_TRY(const Bound bound, bind(runtime, "map", args, {"attribute", "default"}, 1));
     for (const Value& item : all) {
@@ -367,6 +385,7 @@ Result map(Runtime& runtime, const Value& self, const CallArgs& args) {
 // select, reject, selectattr, rejectattr.
 template <bool kAttribute, bool kKeep>
 Result select(Runtime& runtime, const Value& self, const CallArgs& args) {
+  if (!truthy(self)) return runtime.sequence({}, SequenceKind::kGenerator);
   const size_t offset = kAttribute ? 1 : 0;
   if (args.positional.size() < offset) return runtime.fail("missing parameter for attribute name");
   TestFunction test = nullptr;
@@ -379,7 +398,7 @@ Result select(Runtime& runtime, const Value& self, const CallArgs& args) {
                            args.positional.end());
     rest.named = args.named;
   }
-  SLUICE_TRY(const std::vector<Value> all, iterate_if_true(runtime, self));
+  SLUICE_TRY(const std::vector<Value> all, iterate(runtime, self));
   std::vector<Value> kept;
   for (const Value& item : all) {
     SLUICE_TRY(const Value subject,

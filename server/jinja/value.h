@@ -218,6 +218,7 @@ struct Sequence : Object {
   Origin origin;  // who wrote the brackets and commas
   std::vector<Value> items;
   int64_t range[3] = {0, 0, 1};  // start, stop, step
+  bool is_group = false;         // a pair of groupby's, which has names for its items
 };
 
 struct Dict : Object {

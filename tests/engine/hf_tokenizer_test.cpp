@@ -190,13 +190,37 @@ TEST(HfTokenizer, LongRunsOfEqualCharactersTakeLinearTime) {
                            "deepseek"}) {
     const auto tokenizer = golden(name);
     ASSERT_NE(tokenizer, nullptr);
-    for (const char* unit : {"a", " ", "\n", "\xE4\xB8\xAD", "\xFF", "a\xCC\x81\xCC\xA3", "<"}) {
-      std::string text;
-      while (text.size() < (1 << 17)) text += unit;
+    for (const char* unit : {"a",
+                             " ",
+                             "\n",
+                             "\xE4\xB8\xAD",
+                             "\xFF",
+                             "a\xCC\x81\xCC\xA3",
+                             "<",
+                             "\xCC\x81",
+                             "\xE2\x80\x8D"}) {
+      std::string text = "a";
+      while (text.size() < (1 << 18)) text += unit;
       text += "\xE4\xB8\xAD";
       encode(*tokenizer, text, SpecialText::kParse);
     }
   }
+}
+
+// PCRE2 counts regional indicators back to where its text begins: an hour, were that the whole one.
+TEST(HfTokenizer, FlagsTakeLinearTimeWhereGraphemesAreLookedUp) {
+  Json content = Json::parse(read_text(kGoldens + "unigram_bytes.json"));
+  const Json goldens = Json::parse(read_text(kGoldens + "configurations.json"));
+  for (const Json& golden_case : goldens["cases"]) {
+    if (golden_case["name"] != "unigram Precompiled") continue;
+    content = with_sections(std::move(content), golden_case["sections"]);
+  }
+  ASSERT_EQ(content["normalizer"]["type"], "Precompiled");
+  const auto tokenizer = create(content.dump());
+  ASSERT_TRUE(tokenizer.has_value());
+  std::string text;
+  while (text.size() < (1 << 22)) text += "\xF0\x9F\x87\xA9";
+  EXPECT_FALSE(encode(**tokenizer, text, SpecialText::kText).empty());
 }
 
 TEST(HfTokenizer, SpecialTokensAroundATextAreTheTemplates) {
@@ -320,7 +344,7 @@ TEST(HfTokenizer, WhatIsNotKnownIsRefusedByName) {
   const auto unsupported = ErrorCode::kUnsupported;
   const auto data_loss = ErrorCode::kDataLoss;
   const BadCase cases[] = {
-      {"qwen", [](Json& j) { j["model"]["type"] = "WordPiece"; }, unsupported, "WordPiece"},
+      {"qwen", [](Json& j) { j["model"]["type"] = "CharLevel"; }, unsupported, "CharLevel"},
       {"qwen", [](Json& j) { j["normalizer"] = {{"type", "Mystery"}}; }, unsupported, "Mystery"},
       {"qwen",
        [](Json& j) { j["pre_tokenizer"] = {{"type", "UnicodeScripts"}}; },

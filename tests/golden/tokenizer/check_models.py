@@ -73,10 +73,49 @@ def our_ids(binary, vocabulary_path, cases):
     return [[int(i) for i in line.split()] for line in run.stdout.split("\n")[:-1]]
 
 
+def breaks(rng, text):
+    """Bytes that are mostly no UTF-8: cut, overlong, surrogates, random."""
+    data = bytearray(text.encode())
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randint(0, len(data))
+        piece = rng.choice([b"\xed\xa0\x80", b"\xed\xb0\x80", b"\xc0\x80", b"\xf5\x80\x80\x80", b"\xff\xfe",
+                            bytes([rng.randrange(256)]), bytes(rng.randrange(128, 256) for _ in range(9))])
+        data[at : at + rng.randint(0, 3)] = piece
+    return bytes(data)
+
+
+def keeper(vocabulary):
+    """What a vocabulary can give back: byte-level ones may lack tokens of bytes, SentencePiece's U+2581 is a space."""
+    if vocabulary.get("model", "gpt2") != "gpt2":
+        return lambda data: data.replace("▁".encode(), b" ")
+    known = {token for token, kind in zip(vocabulary["tokens"], vocabulary["types"]) if kind == 1}
+    spelled = list(range(0x21, 0x7F)) + list(range(0xA1, 0xAD)) + list(range(0xAE, 0x100))
+    others = [byte for byte in range(256) if byte not in spelled]
+    spelling = {byte: chr(byte) for byte in spelled} | {byte: chr(0x100 + i) for i, byte in enumerate(others)}
+    missing = bytes(byte for byte in range(256) if spelling[byte] not in known)
+    return lambda data: data.translate(None, missing)
+
+
+def round_trip(binary, path, name, texts, normalize, keep):
+    """decode(encode(x)) is x, byte by byte; what is normalized first is x in that form."""
+    rng = random.Random(4)
+    cases = [text.encode() for text in texts]
+    expected = [normalize(text).encode() for text in texts]
+    if normalize("e\u0301") == "e\u0301":
+        broken = [breaks(rng, text) for text in texts]
+        cases += broken
+        expected += broken
+    lines = "".join(f"d {case.hex()}\n" for case in cases)
+    run = subprocess.run([binary, path], input=lines, capture_output=True, text=True)
+    expected = [keep(data) for data in expected]
+    found = [bytes.fromhex(line) for line in run.stdout.split("\n")[:-1]]
+    return report(f"{name} there and back", cases, found, expected)
+
+
 def report(name, cases, found, expected):
     assert len(found) == len(expected), (len(found), len(expected))
     wrong = [i for i in range(len(cases)) if found[i] != expected[i]]
-    print(f"{name}: {len(cases)} texts, {sum(map(len, expected))} ids, {len(wrong)} mismatches")
+    print(f"{name}: {len(cases)} texts, {sum(map(len, expected))} ids or bytes, {len(wrong)} mismatches", flush=True)
     for i in wrong[:5]:
         print("  text", ascii(cases[i]), "\n  found", found[i], "\n  expected", expected[i])
     return len(wrong)
@@ -101,6 +140,9 @@ def check(binary, argument, arguments):
         expected = [reference.encode(oracle, text, parse) for text, parse in cases]
         name = f"{os.path.basename(path)} ({vocabulary['pre']})"
         wrong += report(name, cases, our_ids(binary, vocabulary_path, cases), expected)
+        form = getattr(oracle, "normalizer", None)
+        normalize = form.normalize_str if form is not None else str
+        wrong += round_trip(binary, vocabulary_path, name, texts, normalize, keeper(vocabulary))
         if os.path.exists(path + ".inp"):
             with open(path + ".inp", encoding="utf-8", newline="") as file:
                 cases = [(text, False) for text in file.read().split(SEPARATOR)]

@@ -4,6 +4,10 @@
     python configurations.py                          writes json/configurations.json
     python configurations.py --check BENCH_TOKENIZER [--random 300] [--seed 1]
                                                       compares bench_tokenizer on random ones, too
+    python configurations.py --characters BENCH_TOKENIZER [PART...]
+                                                      compares each normalizer, pre-tokenizer and class
+                                                      of characters (those whose names hold a PART) on
+                                                      every assigned character; takes minutes
 
 They are models of json/ with other sections around them, so nothing is trained and the outcome is
 the same each time. Made with tokenizers 0.23.3. configurations.json: {"texts": [[mode, text]],
@@ -32,6 +36,9 @@ TEXTS = [
     "\u0000\u0007\u200b\ufeffa\ufffdb\u00adc\u2028d  $5.00 (a|b) xxthxx thx ",
     "   ",
     "▁under▁ score __init__.py's don't I'LL def f(x):\n    return x[::-1]\n\n\n",
+    "ab \ufb01x \uff21\u2460\u00bd \u30ab\uff9e\u30ab\uff9e\u0301 e\u0301\u0323e\u0301 \ufdfa\u65e5\u672c \U0001f1e9\U0001f1ea\U0001f1e9\U0001f1ea\U0001f1e9 "
+    "x\r\n\u200babe\u0301" + "\u0301\u0334\u0345\u0323" * 12 + " \u08d3\U00010efe\U0001145e\U00013454\U00016f80"
+    "\u6f22\uff0c\u5b57\u3002\u300c\u3006ok\u300d\u3042\u3001\u30fc \u24d0x\u00b2y\u2167z\u0968 \u166d\u09fd\u2e45",
     "the" * 7 + " " * 9 + "a" * 13 + "é" * 5 + "१२३ ก็ x",
 ]
 
@@ -51,6 +58,7 @@ def normalizers():
     found["accents"] = {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "StripAccents"}]}
     found["regex"] = {"type": "Replace", "pattern": pattern("\\s+"), "content": " "}
     found["string"] = {"type": "Replace", "pattern": {"String": "th"}, "content": "TH"}
+    found["Precompiled"] = {"type": "Precompiled", "precompiled_charsmap": CHARSMAP}
     found["Prepend"] = {"type": "Prepend", "prepend": "x "}
     found["mixed"] = {"type": "Sequence", "normalizers": [
         {"type": "Prepend", "prepend": "▁"}, {"type": "NFKC"},
@@ -59,6 +67,26 @@ def normalizers():
     return found
 
 
+# What sentencepiece 0.2.3 makes of --normalization_rule_tsv with ﬁ:fi, U+3000, U+00A0 and tab: a space,
+# e U+0301:é, カ U+FF9E:ガ, Ａ:A, ①:1, ½:1⁄2, CR LF:LF, ab:X, 日:Hi, 🇩🇪:DE, U+FDFA: three letters; U+200B,
+# U+0301 and x are left out.
+CHARSMAP = (
+    "AAQAAAAgAAAJDQAAAwAAgAodAAABAACADTAAAGIFAAAVAACAzAACAIENAAAaAACAAAAAgKA5AAAHAACAgRUAAJH0AgCLbQAA"
+    "vXEAAKAFAAAFAACAgAQCAIBdAACCqAIAq4ADAO/8AgC+dAIAngUAACQAAICXkAIApQkAAIAUAgASAACArAACAIENAAAXAACA"
+    "uh0AAB0AAIANAACAoQ0AAKn0AwCfGAIAh5wCAPB4AgCfAAIAh6QCAA8AAIAvAAAAqgkAALzcAgAwAAAAMwAAADIAAAA1AAAA"
+    "NAAAADcAAAA2AAAAOQAAADgAAAA7AAAAt4gCAD0AAAA8AAAAPwAAAD4AAABBAAAAQAAAAEMAAABCAAAARQAAAEQAAABHAAAA"
+    "RgAAAEkAAABIAAAASwAAAEoAAABNAAAATAAAAE8AAABOAAAAUQAAAFAAAABTAAAAUgAAAFUAAABUAAAAVwAAAFYAAABZAAAA"
+    "WAAAAFsAAABaAAAAXQAAAFwAAABfAAAAXgAAAGEAAABgAAAAYwAAAGIAAABlAAAAZAAAAGcAAABmAAAAaQAAAGE0AABrAAAA"
+    "agAAAG0AAABlpAIAbwAAAG4AAAB47QEAcAAAAHMAAAByAAAAdQAAAHQAAAB3AAAAdgAAAHkAAAB4AAAAewAAAHoAAAB9AAAA"
+    "fAAAAH8AAAB+AAAAgQAAAIAAAACDAAAAggAAAIUAAACEAAAAhwAAAIYAAACJAAAAiAAAAIsAAACKAAAAjQAAAIwAAACPAAAA"
+    "jgAAAJEAAACQAAAAkwAAAJIAAACVAAAAlAAAAJcAAACWAAAAmQAAAJgAAACbAAAAmgAAAJ0AAACcAAAAnwAAAJ4AAAChAAAA"
+    "oAAAAKMAAACiAAAApQAAAKQAAACnAAAApgAAAKkAAACoAAAAqwAAAKoAAACtAAAArAAAAK8AAACuAAAAsQAAALAAAACzAAAA"
+    "sgAAALUAAAC0AAAAtwAAALYAAAC5AAAAuAAAALsAAAC6AAAAvQAAALwAAAC/AAAAvgAAAMEAAADAAAAAwwAAAMIAAADMLAEA"
+    "xAAAAMcAAADGAAAAyQAAAMgAAADCmAEAygAAAM0AAADMAAAAzwAAAM4AAADRAAAA0AAAANMAAADSAAAA1QAAANQAAADXAAAA"
+    "1gAAANkAAADYAAAA2wAAANoAAADdAAAA3AAAAN8AAADeAAAA4QAAAOAAAADjAAAA4gAAAOUAAADkAAAA5wAAAO+sAQDpAAAA"
+    "6AAAAOLQAQDj/AEA7QAAAOwAAADmlAEA7gAAAPEAAADwAAAA8wAAAPIAAAD1AAAA9AAAAPcAAAD2AAAA8DwBAPgAAAD7AAAA"
+    "+gAAAP0AAAD8AAAA/wAAAP4AAAAACgAgADEAMeKBhDIAQQBERQBIaQBYAGZpAMOpANi12YTZiQDjgqwA"
+)
 LAST_BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 BEHAVIORS = ("Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous")
 # BLOOM's, Kimi's (abridged), and what Oniguruma makes of sets inside sets.
@@ -119,6 +147,34 @@ def sequence_of(*parts):
     return {"type": "Sequence", "pretokenizers": list(parts)}
 
 
+def word_vocabulary():
+    letters = "abcdefghijklmnopqrstuvwxyzTHEIL0123éäå漢字."
+    names = ["[UNK]", "<unk>", "hello", "world", "the", "THE", "us", "user", "wor", "##ld", "##rld", "##er", "##ers", "'",
+             "!", ",", "##!", "x1", "##23", "s", "said", "sai", "co", "##e", "n't", "##\u0301", "do", "not", "##"]
+    names += list(letters) + ["##" + c for c in letters]
+    return {name: i for i, name in enumerate(dict.fromkeys(names))}
+
+
+def word_models():
+    vocab = word_vocabulary()
+    piece = {"type": "WordPiece", "vocab": vocab, "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+             "max_input_chars_per_word": 100}
+    level = {"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"}
+    bert = {"type": "BertPreTokenizer"}
+    decoder = {"type": "WordPiece", "prefix": "##", "cleanup": True}
+    yield "WordPiece", {"model": piece, "pre_tokenizer": bert, "decoder": decoder}
+    yield "WordPiece lower", {"model": piece, "pre_tokenizer": bert, "decoder": decoder | {"cleanup": False},
+                              "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True,
+                                             "strip_accents": None, "lowercase": True}}
+    yield "WordPiece short", {"model": piece | {"max_input_chars_per_word": 5}, "pre_tokenizer": bert}
+    yield "WordPiece whole", {"model": piece, "pre_tokenizer": None}
+    yield "WordPiece bare", {"model": piece | {"continuing_subword_prefix": ""}, "pre_tokenizer": {"type": "Whitespace"}}
+    yield "WordPiece bytes", {"model": piece, "pre_tokenizer": sequence_of({"type": "WhitespaceSplit"}, LAST_BYTES)}
+    yield "WordLevel", {"model": level, "pre_tokenizer": {"type": "Whitespace"}}
+    yield "WordLevel punctuation", {"model": level, "pre_tokenizer": bert}
+    yield "WordLevel whole", {"model": level, "pre_tokenizer": None}
+
+
 def added_tokens(base, flags):
     left, right, word, normalized = flags
     tokens = [
@@ -173,6 +229,12 @@ def configurations(bases):
         if base == "bytes":
             sections["normalizer"] = lower
         yield f"{base} added {flags}", base, sections
+    stripping = {"added_tokens": added_tokens(bases["spaces"], (False, True, False, True))}
+    for name, section in (("none", None), ("Nmt", {"type": "Nmt"})):
+        yield f"spaces stripped twice {name}", "spaces", stripping | {"normalizer": section}
+    for name, sections in word_models():
+        plain = {"normalizer": None, "decoder": None, "post_processor": None, "added_tokens": []}
+        yield name, "bytes", plain | sections
     for base, (name, section) in itertools.product(BASES, decoders().items()):
         yield f"{base} decoder {name}", base, {"decoder": section}
 
@@ -272,13 +334,50 @@ def check(binary, bases, count, seed):
     return wrong
 
 
+CLASSES = [f"\\p{{{name}}}" for name in (
+    "L N P S M Lu Ll Lt Lm Lo Nd No Mn Mc Zs Z Cf Sc Sm So Po Pd Han Hiragana Katakana Latin Cyrillic Arabic Greek "
+    "Hangul Thai Devanagari").split()] + ["\\s", "\\d", "\\w", "\\h", ".", "(?i)k", "(?i:[a-z])"]
+
+
+def characters(binary, bases, parts):
+    ranges = ((1, 0x20010), (0x2A6D0, 0x2A710), (0x2B730, 0x2B840), (0x2CEB0, 0x2CEC0), (0x2EBE0, 0x2EE60),
+              (0x2F800, 0x2FA20), (0x30000, 0x30010), (0x31340, 0x31360), (0x323A0, 0x323C0), (0xE0000, 0xE0200))
+    codes = [c for first, end in ranges for c in range(first, end) if not 0xD800 <= c < 0xE000]
+    texts = [f"a{chr(c)}1 {chr(c)}{chr(c)}b" for c in codes]
+    options = [(name, {"normalizer": part, "pre_tokenizer": LAST_BYTES}) for name, part in normalizers().items()]
+    split = {"type": "Split", "behavior": "Isolated", "invert": False}
+    options += [(name, {"pre_tokenizer": part if name.startswith("ByteLevel") else sequence_of(part, LAST_BYTES)})
+                for name, part in [*pre_tokenizers().items(),
+                                   *((name, split | {"pattern": pattern(name)}) for name in CLASSES)]]
+    wrong = 0
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "tokenizer.json")
+        for name, sections in options:
+            if parts and not any(part in name for part in parts):
+                continue
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(apply(bases["bytes"], sections), file, ensure_ascii=False)
+            tokenizer = Tokenizer.from_file(path)
+            tokenizer.encode_special_tokens = True
+            expected = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+            found = check_models.our_ids(binary, path, [(text, False) for text in texts])
+            bad = [f"{c:x}" for c, ours, theirs in zip(codes, found, expected) if ours != theirs.ids]
+            wrong += bool(bad)
+            print(f"{name}: {len(codes)} characters, {len(bad)} differ", *bad[:10], flush=True)
+    return wrong
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check")
+    parser.add_argument("--characters")
+    parser.add_argument("parts", nargs="*")
     parser.add_argument("--random", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     bases = read_bases()
+    if arguments.characters:
+        raise SystemExit(1 if characters(arguments.characters, bases, arguments.parts) else 0)
     if not arguments.check:
         return write(bases)
     raise SystemExit(1 if check(arguments.check, bases, arguments.random, arguments.seed) else 0)
