@@ -129,7 +129,8 @@ int64_t Scheduler::Impl::total_available() const {
 
 bool Scheduler::Impl::head_still_blocked(const Entry& e) const {
   return blocked_head == e.request.id && output.step_id < blocked_until_step &&
-         running.size() >= blocked_num_running && total_available() <= blocked_available;
+         running.size() + restoring.size() >= blocked_num_running &&
+         total_available() <= blocked_available;
 }
 
 // Whether one more prompt may be left half computed by this step.
@@ -165,7 +166,7 @@ bool Scheduler::Impl::admit(int32_t index) {
     if (affordable) {
       blocked_head = r.id;
       blocked_available = total_available();
-      blocked_num_running = running.size();
+      blocked_num_running = running.size() + restoring.size();
       blocked_until_step = output.step_id + kRetrySteps;
     }
     return false;

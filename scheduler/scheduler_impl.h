@@ -133,7 +133,7 @@ struct Scheduler::Impl {
   // The waiting head that did not fit, and when to look again.
   RequestId blocked_head{};
   int64_t blocked_available = 0;
-  size_t blocked_num_running = 0;
+  size_t blocked_num_running = 0;  // or being restored
   uint64_t blocked_until_step = 0;
 
   Impl(const SchedulerOptions& o, KvCacheManager& manager)

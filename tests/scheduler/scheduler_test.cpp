@@ -583,6 +583,22 @@ TEST_F(SchedulerTest, FailedStepIsNotKeptAsAPrefix) {
   EXPECT_FALSE(scheduler_->has_work());
 }
 
+// Who is being restored holds nothing, so that no block comes back when it goes.
+TEST_F(SchedulerTest, WhoDidNotFitIsTriedAgainWhenOneThatWasBeingRestoredHasLeft) {
+  SchedulerOptions forced = options();
+  forced.preempt_every = 1;
+  forced.restores_preempted = true;
+  build(20, forced);
+  ASSERT_TRUE(add(1, 8, 8));
+  ASSERT_TRUE(add(2, 40, 8));
+  for (int i = 0; i < 10 && scheduler_->num_restoring() < 2; ++i) step();
+  ASSERT_EQ(scheduler_->num_restoring(), 2);
+  ASSERT_TRUE(add(3, 24, 4));
+  ASSERT_TRUE(step().scheduled.empty());
+  ASSERT_TRUE(scheduler_->abort(RequestId{2}));
+  EXPECT_EQ(tokens_of(step(), 3), 24);
+}
+
 TEST_F(SchedulerTest, NeitherIsTheStepThatWasInFlightBehindOneThatFailed) {
   build(64, options());
   ASSERT_TRUE(add(1, 15, 4));
