@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <deque>
 #include <future>
 #include <mutex>
 #include <thread>
@@ -98,7 +97,7 @@ class LocalEngine final : public Engine {
     Scheduler scheduler;
     RequestTable requests;
     StepExecutor executor;
-    std::deque<StepNote> notes;          // of steps in flight, oldest first
+    std::vector<StepNote> notes;         // of steps in flight, oldest first
     std::unique_ptr<PrefixStore> store;  // null: no tier below the cache
     std::vector<NewRequest> ready;       // scratch: those that the store held
     std::vector<RequestId> resumed;      // the same, of preempted ones
@@ -212,6 +211,7 @@ LocalEngine::Core::Core(const Config& config,
                 .max_logprobs = config.max_logprobs,
                 .end_tokens = tokenizer.end_tokens()}) {
   const auto max_seqs = static_cast<size_t>(config.max_num_seqs);
+  notes.reserve(static_cast<size_t>(executor.depth()) + 1);
   sampled.reserve(max_seqs);
   aborted.reserve(max_seqs);
 }
@@ -265,15 +265,13 @@ Expected<void> LocalEngine::load() {
     core_->kv.set_event_sink(*core_->events);
   }
   if (has_tiers(config_)) {
-    SLUICE_TRY(
-        core_->store,
-        PrefixStore::create(
-            config_,
-            info_.system_fingerprint,
-            core_->runner->kv_storage(),
-            core_->kv,
-            core_->events.get(),
-            [this] { inbox_.push_urgent(WakeCommand{}); }));
+    SLUICE_TRY(core_->store,
+               PrefixStore::create(config_,
+                                   info_.system_fingerprint,
+                                   core_->runner->kv_storage(),
+                                   core_->kv,
+                                   core_->events.get(),
+                                   [this] { inbox_.push_urgent(WakeCommand{}); }));
   }
   if (config_.preemption_mode == "swap" && !core_->store) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -576,8 +574,6 @@ bool LocalEngine::launch() {
       leave_queue(queued);
     }
   }
-  // What a prefix comes back from another tier into must not be what is still to be copied.
-  for (const KvBlockCopy& copy : output.copies) core_->kv.begin_transfer(copy.group, copy.from);
   core_->executor.submit(output, core_->scheduler, core_->kv, core_->requests);
   return true;
 }
@@ -586,15 +582,12 @@ bool LocalEngine::launch() {
 void LocalEngine::retire() {
   StepWork& work = core_->executor.retire();
   const StepNote note = core_->notes.front();
-  core_->notes.pop_front();
+  core_->notes.erase(core_->notes.begin());
   StepRecord& step = core_->steps.of(note.number);
   step.started_ns = to_ns(work.started);
   step.executed_ns = to_ns(work.executed);
   step.sampled_ns = to_ns(work.sampled);
   step.retired_ns = now_ns();
-  for (const KvBlockCopy& copy : work.decision.copies) {
-    core_->kv.end_transfer(copy.group, copy.from);
-  }
   add_results(work);
   commit(work);
   step.num_running = core_->scheduler.num_running();

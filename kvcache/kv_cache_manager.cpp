@@ -464,8 +464,13 @@ void KvCacheManager::cache_tail(RequestId id,
 }
 
 void KvCacheManager::take_copies(std::vector<KvBlockCopy>& copies) {
+  for (const KvBlockCopy& copy : impl_->copies) begin_transfer(copy.group, copy.from);
   copies.insert(copies.end(), impl_->copies.begin(), impl_->copies.end());
   impl_->copies.clear();
+}
+
+void KvCacheManager::end_copies(std::span<const KvBlockCopy> copies) {
+  for (const KvBlockCopy& copy : copies) end_transfer(copy.group, copy.from);
 }
 
 void KvCacheManager::free(RequestId id) {

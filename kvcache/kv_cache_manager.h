@@ -118,8 +118,10 @@ class KvCacheManager {
   // a block, becomes findable too, for copies.
   void cache_tail(RequestId id, std::span<const TokenId> tokens, int32_t num_computed_tokens);
 
-  // Copies that allocations have asked for since the last call, in order; appended.
+  // Copies that allocations have asked for since the last call, in order; appended. The blocks that
+  // they read are nobody else's to write until end_copies(), once they are made or dropped.
   void take_copies(std::vector<KvBlockCopy>& copies);
+  void end_copies(std::span<const KvBlockCopy> copies);
 
   // Drops every reference of the request; findable blocks stay cached, others become free. Unknown
   // ids are ignored. A block in transfer is kept until end_transfer().

@@ -76,12 +76,6 @@ int32_t PrefixIndex::find_hashed(uint64_t hash,
   return kAbsent;
 }
 
-int32_t PrefixIndex::find(int32_t parent,
-                          std::span<const TokenId> token_ids,
-                          const PrefixExtras& extras) const {
-  return find_hashed(hash_of(parent, token_ids, extras), parent, token_ids, extras);
-}
-
 void PrefixIndex::find_chain(std::span<const TokenId> token_ids,
                              const PrefixExtras& extras,
                              std::vector<int32_t>& chain) const {
@@ -268,7 +262,10 @@ std::string PrefixIndex::check_integrity(std::span<const int32_t> pins) const {
     if (node.num_blocks != num_blocks) return name + " miscounts blocks";
     if (users[i] == 0 && num_blocks == 0) return name + " should be gone";
     if (is_tail(id) && node.first_child != kAbsent) return name + " is a tail and has children";
-    if (find(node.parent, node_tokens(id), node.extras) != id) return name + " is not findable";
+    const std::span<const TokenId> ids = node_tokens(id);
+    if (find_hashed(hash_of(node.parent, ids, node.extras), node.parent, ids, node.extras) != id) {
+      return name + " is not findable";
+    }
   }
   return {};
 }

@@ -38,10 +38,6 @@ class PrefixIndex {
 
   PrefixIndex(int32_t max_nodes, int32_t block_size, int32_t num_groups);
 
-  // `token_ids` are exactly block_size ids that follow the prefix `parent`.
-  [[nodiscard]] int32_t find(int32_t parent,
-                             std::span<const TokenId> token_ids,
-                             const PrefixExtras& extras) const;
   // Appends the nodes of the blocks that `token_ids` begin with, as far as they are there.
   void find_chain(std::span<const TokenId> token_ids,
                   const PrefixExtras& extras,

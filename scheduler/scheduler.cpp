@@ -289,6 +289,10 @@ const SchedulerOutput& Scheduler::schedule(int64_t now_ms) {
   m.schedule_prefills();
   m.admit_waiting(/*before=*/-1);
   m.kv.take_copies(output.copies);
+  if (output.scheduled.empty()) {  // whoever wanted them was preempted
+    m.kv.end_copies(output.copies);
+    output.copies.clear();
+  }
   output.predicted_ms = m.cost.predict_ms(m.shape);
   if (output.scheduled.empty() && m.restoring.empty() && m.idle() && has_work()) m.fail_oldest();
   return output;
@@ -345,6 +349,7 @@ void Scheduler::update(const SchedulerOutput& output,
     m.retire_row(row, sampled, next);
   }
   CHECK_EQ(next, sampled.size());
+  m.kv.end_copies(output.copies);
   if (m.num_draining > 0) {
     for (const ScheduledRequest& row : output.scheduled) {
       const int32_t index = m.entry_of.find(row.id);

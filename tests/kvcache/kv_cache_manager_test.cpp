@@ -66,6 +66,22 @@ std::vector<KvBlockCopy> copies_of(KvCacheManager& kv) {
   return copies;
 }
 
+TEST(KvCacheManager, WhatACopyReadsIsNobodyElsesUntilItIsMade) {
+  KvCacheManager kv(kOptions, {full(4)});
+  compute(kv, kA, iota(4));
+  std::vector<TokenId> tokens = iota(3);
+  tokens.push_back(99);
+  EXPECT_EQ(kv.acquire_prefix(kB, tokens, {}), 3);
+  ASSERT_TRUE(kv.allocate_slots(kB, 4));
+  const std::vector<KvBlockCopy> copies = copies_of(kv);
+  ASSERT_EQ(copies.size(), 1U);
+  EXPECT_EQ(kv.num_available_blocks(), 2);
+  EXPECT_FALSE(kv.allocate_slots(kC, 12));
+  kv.end_copies(copies);
+  EXPECT_TRUE(kv.allocate_slots(kC, 12));
+  EXPECT_EQ(kv.check_integrity(), "");
+}
+
 TEST(KvCacheManager, ABlockThatBeginsLikeTheNextOneIsCopied) {
   KvCacheManager kv(kOptions, {full(16), window(6, 16)});
   std::vector<TokenId> tokens = iota(12);
@@ -356,8 +372,11 @@ TEST(PrefixIndex, FullIndexRefusesAndRecoversWhenANodeGoes) {
   index.attach(child, 0, BlockId{0});
   index.unpin(child);
   index.unpin(parent);
-  EXPECT_EQ(index.find(PrefixIndex::kRoot, first, {}), parent);  // kept by its child
-  EXPECT_EQ(index.find(PrefixIndex::kRoot, second, {}), PrefixIndex::kAbsent);
+  std::vector<int32_t> chain;
+  index.find_chain(second, {}, chain);
+  EXPECT_TRUE(chain.empty());
+  index.find_chain(ids, {}, chain);
+  EXPECT_EQ(chain, (std::vector<int32_t>{parent, child}));  // the parent is kept by its child
   index.detach(child, 0);
   EXPECT_EQ(index.num_nodes(), 0);
   EXPECT_EQ(index.check_integrity({}), "");

@@ -89,7 +89,6 @@ void FakeEngine::end_restoring(EpisodeStats& stats) {
       ++i;
       continue;
     }
-    while (!in_flight_.empty() && error_.empty()) retire(stats);
     const Restoring restoring = restoring_[i];
     const Shadow& shadow = shadows_[restoring.shadow];
     restoring_.erase(restoring_.begin() + static_cast<ptrdiff_t>(i));
