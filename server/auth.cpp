@@ -2,7 +2,6 @@
 #include "server/auth.h"
 
 #include <openssl/crypto.h>
-#include <openssl/sha.h>
 #include <strings.h>
 
 #include <algorithm>
@@ -19,16 +18,8 @@
 namespace sluice {
 namespace {
 
-using Digest = std::array<unsigned char, 32>;
-
 constexpr size_t kMaxFileBytes = size_t{8} << 20;
 constexpr std::string_view kHashed = "sha256:";
-
-Digest digest_of(std::string_view key) {
-  Digest digest{};
-  SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(), digest.data());
-  return digest;
-}
 
 tl::unexpected<Error> invalid(const std::string& message) {
   return make_error(ErrorCode::kInvalidArgument, message, "api-key-file");
@@ -109,9 +100,7 @@ Expected<void> Authenticator::add_key(const std::string& name,
       return {};
     }
   }
-  uint64_t salt = 0;
-  std::memcpy(&salt, digest.data(), sizeof salt);
-  keys.push_back({digest, std::make_shared<Tenant>(name, salt, limits), limits});
+  keys.push_back({digest, std::make_shared<Tenant>(name, salt_of(digest), limits), limits});
   return {};
 }
 

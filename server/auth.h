@@ -7,7 +7,6 @@
 //   team-b  sha256:9f86d08...   concurrency=4 requests-per-minute=600
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -15,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "server/digest.h"
 #include "server/http_message.h"
 #include "server/tenant.h"
 
@@ -37,8 +37,6 @@ class Authenticator {
   [[nodiscard]] std::shared_ptr<Tenant> find_tenant(const HttpRequest& request) const;
 
  private:
-  using Digest = std::array<unsigned char, 32>;
-
   struct Key {
     Digest digest;
     std::shared_ptr<Tenant> tenant;

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/request_validator.h"
 
-#include <openssl/sha.h>
-
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -14,6 +10,7 @@
 #include <utility>
 
 #include "engine/core/config.h"
+#include "server/digest.h"
 #include "server/json_fields.h"
 #include "server/json_reader.h"
 #include "server/prompt.h"
@@ -259,11 +256,7 @@ struct Caching {
 uint64_t narrowed_salt(uint64_t tenant_salt, const std::string& salt) {
   std::string bytes(reinterpret_cast<const char*>(&tenant_salt), sizeof tenant_salt);
   bytes += salt;
-  std::array<unsigned char, SHA256_DIGEST_LENGTH> digest;
-  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), digest.data());
-  uint64_t narrowed = 0;
-  std::memcpy(&narrowed, digest.data(), sizeof narrowed);
-  return narrowed;
+  return salt_of(digest_of(bytes));
 }
 
 Expected<Caching> read_caching(const ValidationContext& context, const Json& body) {
