@@ -16,10 +16,11 @@ namespace {
 // Rows of activations per tile of work: their codes and scales fit L2 beside a weight tile.
 constexpr int32_t kRowBlock = 64;
 static_assert(kRowBlock % kActivationRows == 0);
-// Pieces per thread that the work is cut into, so that a worker which loses its core for a while
-// holds back little. Matrices that are many pieces by themselves are claimed several at a time.
-constexpr int64_t kPiecesPerThread = 4;
-constexpr int64_t kClaimsPerThread = 16;
+// Tiles of a piece of work: what the widest kernel takes at once (channel_avx512.h).
+constexpr int64_t kPieceTiles = 2;
+// A claim takes this share of a thread's part, so that a worker which loses its core for a while
+// holds back little.
+constexpr int64_t kClaimsPerThread = 4;
 
 // One matrix over its rows.
 struct Job {
@@ -31,20 +32,21 @@ struct Job {
 
   [[nodiscard]] int64_t row_blocks() const { return ceil_div(x.num_rows, kRowBlock); }
 
-  // Pieces of so many tiles, each for every row block.
-  [[nodiscard]] int64_t num_items(int64_t tiles_per_piece) const {
-    return ceil_div(num_tiles(), tiles_per_piece) * row_blocks();
+  // Pieces, each for every row block.
+  [[nodiscard]] int64_t num_items() const {
+    return ceil_div(num_tiles(), kPieceTiles) * row_blocks();
   }
 };
 
-// Row blocks vary fastest: a weight piece is read from memory once.
-LinearBlock make_block(const Job& job, int64_t item, int64_t tiles_per_piece) {
+// `pieces` pieces from that of `item` on, of its row block. Row blocks vary fastest: a piece of
+// weights is read from memory once.
+LinearBlock make_block(const Job& job, int64_t item, int64_t pieces) {
   const RowGroup& group = job.group;
   const PackedWeight& weight = *group.weight;
   const int64_t groups = ceil_div(weight.k, kQuantGroup);
   const int64_t tile_bytes = packed_tile_bytes(weight.format, weight.k);
-  const int64_t tile = item / job.row_blocks() * tiles_per_piece;
-  const int64_t tiles = std::min(tiles_per_piece, job.num_tiles() - tile);
+  const int64_t tile = item / job.row_blocks() * kPieceTiles;
+  const int64_t tiles = std::min(pieces * kPieceTiles, job.num_tiles() - tile);
   const int64_t column = tile * kRowTile;
   const int64_t row = item % job.row_blocks() * kRowBlock;
   return {
@@ -66,8 +68,7 @@ LinearBlock make_block(const Job& job, int64_t item, int64_t tiles_per_piece) {
 // Runs job_at(0), job_at(1), ... to num_jobs, which may share inputs but no outputs.
 template <typename JobAt>
 void run_jobs(const ExecContext& ctx, int64_t num_jobs, const JobAt& job_at) {
-  const int64_t threads = ctx.pool->num_threads();
-  int64_t work = 0;  // tiles times row blocks
+  int64_t num_items = 0;
   for (int64_t i = 0; i < num_jobs; ++i) {
     const Job job = job_at(i);
     CHECK_EQ(job.group.weight->k, job.x.k);
@@ -75,24 +76,25 @@ void run_jobs(const ExecContext& ctx, int64_t num_jobs, const JobAt& job_at) {
           format_info(job.group.weight->format).is_integer);
     CHECK_EQ(job.group.weight->format == WeightFormat::kInt8Channel,
              job.x.format == ActivationFormat::kInt8Token);
-    work += job.num_tiles() * job.row_blocks();
+    num_items += job.num_items();
   }
-  const int64_t tiles_per_piece = std::max<int64_t>(1, work / (kPiecesPerThread * threads));
-  int64_t num_items = 0;
-  for (int64_t i = 0; i < num_jobs; ++i) num_items += job_at(i).num_items(tiles_per_piece);
-  const int64_t chunk = std::max<int64_t>(1, num_items / (kClaimsPerThread * threads));
   const SimdTable& simd = simd_table(ctx.isa);
-  ctx.pool->parallel_for_chunked(num_items, chunk, [&](int64_t begin, int64_t end, int32_t) {
+  const auto items = [&](int64_t begin, int64_t end, int32_t) {
     int64_t first = 0;  // of job i's items
     for (int64_t i = 0; i < num_jobs && first < end; ++i) {
       const Job job = job_at(i);
-      const int64_t next = first + job.num_items(tiles_per_piece);
-      for (int64_t item = std::max(begin, first); item < std::min(end, next); ++item) {
-        simd.linear(make_block(job, item - first, tiles_per_piece));
+      const int64_t next = first + job.num_items();
+      const int64_t last = std::min(end, next);
+      // With one row block, items in a row are tiles in a row.
+      const int64_t step = job.row_blocks() == 1 ? last : 1;
+      for (int64_t item = std::max(begin, first); item < last; item += step) {
+        simd.linear(make_block(job, item - first, std::min(step, last - item)));
       }
       first = next;
     }
-  });
+  };
+  ctx.pool->parallel_for_chunked(
+      num_items, {.shares = kClaimsPerThread * ctx.pool->num_threads()}, items);
 }
 
 }  // namespace

@@ -17,7 +17,8 @@ void rms_norm(const ExecContext& ctx, const RmsNormArgs& args) {
           args.x + row * args.x_stride, args.weight, args.eps, quantized_row(args.out, row));
     }
   };
-  ctx.pool->parallel_for_chunked(args.out.num_rows, rows_per_claim(args.out.num_rows), rows);
+  ctx.pool->parallel_for_chunked(
+      args.out.num_rows, {.chunk = rows_per_claim(args.out.num_rows)}, rows);
 }
 
 void head_norm(const ExecContext& ctx, const HeadNormArgs& args) {

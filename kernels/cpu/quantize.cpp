@@ -127,7 +127,7 @@ void quantize_activations(const ExecContext& ctx, const QuantizeArgs& args) {
       simd.quantize_row(args.x + from * args.x_stride, quantized_row(args.out, to));
     }
   };
-  ctx.pool->parallel_for_chunked(count, rows_per_claim(count), rows);
+  ctx.pool->parallel_for_chunked(count, {.chunk = rows_per_claim(count)}, rows);
 }
 
 }  // namespace cpu

@@ -104,7 +104,7 @@ void rope_write_kv(const ExecContext& ctx, const RopeWriteKvArgs& args) {
                    .block_size = kv.block_size});
     }
   };
-  ctx.pool->parallel_for_chunked(num_tokens, kTokensPerClaim, tokens);
+  ctx.pool->parallel_for_chunked(num_tokens, {.chunk = kTokensPerClaim}, tokens);
 }
 
 }  // namespace cpu

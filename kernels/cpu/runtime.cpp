@@ -69,17 +69,18 @@ ThreadPool::~ThreadPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void ThreadPool::run(int64_t num_tiles, int64_t chunk, TileFn fn, void* context) {
+void ThreadPool::run(int64_t num_tiles, Claims claims, TileFn fn, void* context) {
   if (num_tiles <= 0) return;
-  DCHECK(num_tiles <= INT32_MAX && chunk >= 1);
-  if (threads_.empty() || num_tiles <= chunk) {
+  DCHECK(num_tiles <= INT32_MAX && claims.chunk >= 1 && claims.shares >= 0);
+  if (threads_.empty() || num_tiles <= claims.chunk) {
     fn(context, 0, num_tiles, 0);
     return;
   }
   fn_.store(fn, std::memory_order_relaxed);
   context_.store(context, std::memory_order_relaxed);
   num_tiles_.store(static_cast<uint32_t>(num_tiles), std::memory_order_relaxed);
-  chunk_.store(static_cast<uint32_t>(chunk), std::memory_order_relaxed);
+  chunk_.store(static_cast<uint32_t>(claims.chunk), std::memory_order_relaxed);
+  shares_.store(static_cast<uint32_t>(claims.shares), std::memory_order_relaxed);
   unfinished_.store(static_cast<uint32_t>(num_tiles), std::memory_order_relaxed);
   const uint32_t epoch = epoch_.load(std::memory_order_relaxed) + 1;
   const uint64_t state = uint64_t{epoch} << 32 | static_cast<uint64_t>(num_tiles);
@@ -100,8 +101,9 @@ void ThreadPool::work(uint64_t state, int32_t worker) {
     void* const context = context_.load(std::memory_order_relaxed);
     const uint32_t num_tiles = num_tiles_.load(std::memory_order_relaxed);
     const uint32_t chunk = chunk_.load(std::memory_order_relaxed);
+    const uint32_t shares = shares_.load(std::memory_order_relaxed);
     const auto left = static_cast<uint32_t>(state & kTilesMask);
-    const uint32_t take = std::min(chunk, left);
+    const uint32_t take = std::min(std::max(chunk, shares == 0 ? 0 : left / shares), left);
     if (!state_.compare_exchange_weak(
             state, state - take, std::memory_order_acq_rel, std::memory_order_acquire)) {
       continue;

@@ -30,17 +30,24 @@ class ThreadPool {
 
   [[nodiscard]] int32_t num_threads() const { return num_threads_; }
 
-  // Returns when every tile of [0, num_tiles) has run once; claims `chunk` tiles at a time.
-  // num_tiles < 2^31.
-  void run(int64_t num_tiles, int64_t chunk, TileFn fn, void* context);
+  // How many tiles a claim takes: at least `chunk`, and where `shares` is not 0 at least that share
+  // (1 / shares) of what is left, so that claims are long at first, which suits memory, and short
+  // at the end, where they would keep the others waiting.
+  struct Claims {
+    int64_t chunk = 1;
+    int64_t shares = 0;
+  };
+
+  // Returns when every tile of [0, num_tiles) has run once. num_tiles < 2^31.
+  void run(int64_t num_tiles, Claims claims, TileFn fn, void* context);
 
   // fn(begin, end, worker).
   template <typename Fn>
-  void parallel_for_chunked(int64_t num_tiles, int64_t chunk, Fn&& fn) {
+  void parallel_for_chunked(int64_t num_tiles, Claims claims, Fn&& fn) {
     using Body = std::remove_reference_t<Fn>;
     run(
         num_tiles,
-        chunk,
+        claims,
         [](void* context, int64_t begin, int64_t end, int32_t worker) {
           (*static_cast<Body*>(context))(begin, end, worker);
         },
@@ -50,7 +57,7 @@ class ThreadPool {
   // fn(tile, worker), one tile per claim.
   template <typename Fn>
   void parallel_for(int64_t num_tiles, Fn&& fn) {
-    parallel_for_chunked(num_tiles, 1, [&fn](int64_t begin, int64_t end, int32_t worker) {
+    parallel_for_chunked(num_tiles, {}, [&fn](int64_t begin, int64_t end, int32_t worker) {
       for (int64_t tile = begin; tile < end; ++tile) fn(tile, worker);
     });
   }
@@ -69,6 +76,7 @@ class ThreadPool {
   std::atomic<void*> context_{nullptr};
   std::atomic<uint32_t> num_tiles_{0};
   std::atomic<uint32_t> chunk_{1};
+  std::atomic<uint32_t> shares_{0};
 
   alignas(64) std::atomic<uint64_t> state_{0};       // epoch << 32 | tiles not yet claimed
   alignas(64) std::atomic<uint32_t> unfinished_{0};  // tiles of the job; futex of worker 0

@@ -23,9 +23,10 @@ TEST(ThreadPool, RunsEveryTileOnce) {
     ThreadPool pool(threads);
     EXPECT_EQ(pool.num_threads(), threads);
     for (const int64_t tiles : {0, 1, 2, 3, 7, 64, 1001}) {
-      for (const int64_t chunk : {1, 2, 5, 2000}) {
+      for (const ThreadPool::Claims claims :
+           {ThreadPool::Claims{1}, {2}, {5}, {2000}, {1, 4}, {2, 8}, {3, 1}}) {
         std::vector<std::atomic<int>> runs(static_cast<size_t>(tiles));
-        pool.parallel_for_chunked(tiles, chunk, [&](int64_t begin, int64_t end, int32_t worker) {
+        pool.parallel_for_chunked(tiles, claims, [&](int64_t begin, int64_t end, int32_t worker) {
           ASSERT_LT(begin, end);
           ASSERT_GE(worker, 0);
           ASSERT_LT(worker, threads);
