@@ -37,7 +37,7 @@ template <typename Weights, int kRows>
 SLUICE_INLINE void add_float_group(const Weights& weights,
                                    const float* x,
                                    int64_t stride,
-                                   V16 (&acc)[kRows]) {
+                                   V16* acc) {
 #pragma GCC unroll 4
   for (int k = 0; k < kQuantGroup; ++k) {
     const V16 w = weights.column(k);
@@ -48,16 +48,20 @@ SLUICE_INLINE void add_float_group(const Weights& weights,
 
 template <typename Weights>
 struct FloatRows {
-  template <int kRows>
+  template <int kTiles, int kRows>
   static void run(const LinearBlock& block, int32_t tile, int64_t row) {
     const std::byte* const weight = block.weight + tile * block.tile_bytes;
     const int64_t stride = int64_t{block.num_groups} * kQuantGroup;
     const float* const x = static_cast<const float*>(block.x) + row * stride;
-    const auto add = [&](int32_t group, V16(&acc)[kRows]) __attribute__((always_inline)) {
-      const Weights w(block, weight, group);
-      add_float_group<Weights, kRows>(w, x + int64_t{group} * kQuantGroup, stride, acc);
+    const auto add = [&](int32_t group, V16 * acc) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+      for (int t = 0; t < kTiles; ++t) {
+        const Weights w(block, weight + t * block.tile_bytes, group);
+        add_float_group<Weights, kRows>(
+            w, x + int64_t{group} * kQuantGroup, stride, acc + t * kRows);
+      }
     };
-    fold_segments<kRows>(block, tile, row, add);
+    fold_segments<kTiles, kRows>(block, tile, row, add);
   }
 };
 

@@ -19,11 +19,14 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 
 inline constexpr int32_t kSegments = 8;
 
-// With many rows, the hardware's prefetcher alone leaves the memory idle while a group is
-// multiplied; with few, it does better by itself. Prefetching past the end of the weights is
-// harmless, and across tiles the next tile's start is wanted.
+// With so few rows memory is the limit, and one stream of reads does not reach it: two tiles are
+// walked side by side. With more, the sums of two tiles no longer fit the registers.
+inline constexpr int32_t kFewRows = 4;
+inline constexpr int32_t kTilesTogether = 2;
+
+// Prefetching past the end of the weights is harmless, and across tiles the next tile's start is
+// wanted.
 inline constexpr int32_t kPrefetchBytes = 5120;
-inline constexpr int kPrefetchFromRows = 5;
 
 template <WeightFormat kFormat>
 SLUICE_INLINE void prefetch_ahead(const GroupAt& at) {
@@ -74,10 +77,7 @@ SLUICE_INLINE float half_term(const RecordRows<Code>& x, int r, int half) {
 // acc[r] += one group of codes times codes, as the tree says. `record`: the group's
 // activations of 8 rows, of which the kRows from `first` on are used.
 template <WeightFormat kFormat, typename Code, int kRows>
-SLUICE_INLINE void add_group(const GroupAt& at,
-                             const std::byte* record,
-                             int first,
-                             V16 (&acc)[kRows]) {
+SLUICE_INLINE void add_group(const GroupAt& at, const std::byte* record, int first, V16* acc) {
   const GroupScales w = load_scales<kFormat>(at);
   const RecordRows<Code> x = record_rows<Code>(record, first);
   constexpr unsigned kShift = zero_point_shift(kFormat);
@@ -115,7 +115,7 @@ template <typename Code, int kRows>
 SLUICE_INLINE void add_wide_group(const WideGroup& w,
                                   const std::byte* record,
                                   int first,
-                                  V16 (&acc)[kRows]) {
+                                  V16* acc) {
   const RecordRows<Code> x = record_rows<Code>(record, first);
   const auto use = [&](int r, I16 low, I16 high) __attribute__((always_inline)) {
     if (!w.halves) {
@@ -136,7 +136,7 @@ template <int kRows>
 SLUICE_INLINE void write_outputs(const LinearBlock& block,
                                  int32_t tile,
                                  int64_t row,
-                                 const V16 (&y)[kRows]) {
+                                 const V16* y) {
   const int32_t column = tile * kRowTile;
   const int32_t left = block.num_columns - column;
   const int32_t count = left < kRowTile ? left : kRowTile;
@@ -151,30 +151,34 @@ SLUICE_INLINE void write_outputs(const LinearBlock& block,
   }
 }
 
-// One row tile times kRows rows: add_group(group, acc) for every group in order. Segments fold as a
-// binary counter: pending[l] holds the sum of a finished subtree of 2^l segments.
-template <int kRows, typename AddGroup>
+// kTiles row tiles times kRows rows: add_group(group, acc) for every group in order, acc of tile t
+// and row r at [t * kRows + r]. Segments fold as a binary counter: pending[l] holds the sum of a
+// finished subtree of 2^l segments.
+template <int kTiles, int kRows, typename AddGroup>
 SLUICE_INLINE void fold_segments(const LinearBlock& block,
                                  int32_t tile,
                                  int64_t row,
                                  AddGroup add_group) {
-  V16 pending[4][kRows];
+  constexpr int kSums = kTiles * kRows;
+  V16 pending[4][kSums];
   int32_t group = 0;
   for (int32_t segment = 0; segment < kSegments; ++segment) {
     const auto end = static_cast<int32_t>(int64_t{segment + 1} * block.num_groups / kSegments);
-    V16 acc[kRows];
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) acc[r] = zero();
+    V16 acc[kSums];
+#pragma GCC unroll 16
+    for (int i = 0; i < kSums; ++i) acc[i] = zero();
     for (; group < end; ++group) add_group(group, acc);
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      V16 value = acc[r];
+#pragma GCC unroll 16
+    for (int i = 0; i < kSums; ++i) {
+      V16 value = acc[i];
       int level = 0;
-      for (; (segment >> level & 1) != 0; ++level) value = add(pending[level][r], value);
-      pending[level][r] = value;
+      for (; (segment >> level & 1) != 0; ++level) value = add(pending[level][i], value);
+      pending[level][i] = value;
     }
   }
-  write_outputs<kRows>(block, tile, row, pending[3]);
+  for (int t = 0; t < kTiles; ++t) {
+    write_outputs<kRows>(block, tile + t, row, pending[3] + t * kRows);
+  }
 }
 
 // The records that hold row `row`, first group.
@@ -192,7 +196,7 @@ SLUICE_INLINE int first_of(int64_t row) {
 #if defined(SLUICE_ISA_SCALAR)
 template <ActivationFormat kActivation, typename Code>
 struct WideRows {
-  template <int kRows>
+  template <int kTiles, int kRows>
   static void run(const LinearBlock& block, int32_t tile, int64_t row) {
     constexpr int64_t kBytes = activation_record_bytes(kActivation);
     const std::byte* const weight = block.weight + tile * block.tile_bytes;
@@ -200,54 +204,77 @@ struct WideRows {
     const int first = first_of<kRows>(row);
     const WidenFn widen = widen_of(block.format);
     WideGroup wide;
-    const auto add = [&](int32_t group, V16(&acc)[kRows]) __attribute__((always_inline)) {
-      widen(weight, group, wide);
-      add_wide_group<Code, kRows>(wide, x + group * kBytes, first, acc);
+    const auto add = [&](int32_t group, V16 * acc) __attribute__((always_inline)) {
+      for (int t = 0; t < kTiles; ++t) {
+        widen(weight + t * block.tile_bytes, group, wide);
+        add_wide_group<Code, kRows>(wide, x + group * kBytes, first, acc + t * kRows);
+      }
     };
-    fold_segments<kRows>(block, tile, row, add);
+    fold_segments<kTiles, kRows>(block, tile, row, add);
   }
 };
 #else
 template <WeightFormat kFormat, ActivationFormat kActivation, typename Code>
 struct IntegerRows {
-  template <int kRows>
+  template <int kTiles, int kRows>
   static void run(const LinearBlock& block, int32_t tile, int64_t row) {
     constexpr int64_t kBytes = activation_record_bytes(kActivation);
     const std::byte* const weight = block.weight + tile * block.tile_bytes;
     const std::byte* const x = records_of<kActivation>(block, row);
     const int first = first_of<kRows>(row);
-    const auto add = [&](int32_t group, V16(&acc)[kRows]) __attribute__((always_inline)) {
-      const GroupAt at = group_at<kFormat>(weight, group);
-      add_group<kFormat, Code, kRows>(at, x + group * kBytes, first, acc);
-      if constexpr (kRows >= kPrefetchFromRows) prefetch_ahead<kFormat>(at);
+    const auto add = [&](int32_t group, V16 * acc) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+      for (int t = 0; t < kTiles; ++t) {
+        const GroupAt at = group_at<kFormat>(weight + t * block.tile_bytes, group);
+        add_group<kFormat, Code, kRows>(at, x + group * kBytes, first, acc + t * kRows);
+        if (kRows > kFewRows || block.prefetch) prefetch_ahead<kFormat>(at);
+      }
     };
-    fold_segments<kRows>(block, tile, row, add);
+    fold_segments<kTiles, kRows>(block, tile, row, add);
   }
 };
 #endif
 
 using RowsFn = void (*)(const LinearBlock& block, int32_t tile, int64_t row);
 
+// One tile for every row.
 template <typename Rows>
-static void linear_tiles(const LinearBlock& block) {
+static void one_tile(const LinearBlock& block, int32_t tile) {
   static constexpr RowsFn kByRows[8] = {
-      Rows::template run<1>,
-      Rows::template run<2>,
-      Rows::template run<3>,
-      Rows::template run<4>,
+    Rows::template run<1, 1>,
+    Rows::template run<1, 2>,
+    Rows::template run<1, 3>,
+    Rows::template run<1, 4>,
 #if defined(SLUICE_ISA_AVX512)
-      Rows::template run<5>,
-      Rows::template run<6>,
-      Rows::template run<7>,
-      Rows::template run<8>,
+    Rows::template run<1, 5>,
+    Rows::template run<1, 6>,
+    Rows::template run<1, 7>,
+    Rows::template run<1, 8>,
 #endif
   };
-  for (int32_t tile = 0; tile < block.num_tiles; ++tile) {
-    for (int64_t row = 0; row < block.num_rows; row += kRowsAtOnce) {
-      const int64_t left = block.num_rows - row;
-      kByRows[(left < kRowsAtOnce ? left : kRowsAtOnce) - 1](block, tile, row);
+  for (int64_t row = 0; row < block.num_rows; row += kRowsAtOnce) {
+    const int64_t left = block.num_rows - row;
+    kByRows[(left < kRowsAtOnce ? left : kRowsAtOnce) - 1](block, tile, row);
+  }
+}
+
+template <typename Rows>
+static void linear_tiles(const LinearBlock& block) {
+  int32_t tile = 0;
+#if defined(SLUICE_ISA_AVX512)
+  static constexpr RowsFn kByRows[kFewRows] = {
+      Rows::template run<kTilesTogether, 1>,
+      Rows::template run<kTilesTogether, 2>,
+      Rows::template run<kTilesTogether, 3>,
+      Rows::template run<kTilesTogether, 4>,
+  };
+  if (block.num_rows <= kFewRows) {
+    for (; tile + kTilesTogether <= block.num_tiles; tile += kTilesTogether) {
+      kByRows[block.num_rows - 1](block, tile, 0);
     }
   }
+#endif
+  for (; tile < block.num_tiles; ++tile) one_tile<Rows>(block, tile);
 }
 
 // Integer weights with int8 or int16 activations.
