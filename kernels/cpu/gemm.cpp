@@ -16,8 +16,11 @@ namespace {
 // Rows of activations per tile of work: their codes and scales fit L2 beside a weight tile.
 constexpr int32_t kRowBlock = 64;
 static_assert(kRowBlock % kActivationRows == 0);
-// Tiles of a piece of work: what the widest kernel takes at once (channel_avx512.h).
-constexpr int64_t kPieceTiles = 2;
+// Tiles of a piece of work. At least what the widest kernel takes at once (channel_avx512.h); more
+// where several row blocks pass over the same weights, so that a block's activations stay close.
+constexpr int64_t kMinPieceTiles = 2;
+constexpr int64_t kMaxPieceTiles = 16;
+constexpr int64_t kPiecesPerThread = 16;
 // A claim takes this share of a thread's part, so that a worker which loses its core for a while
 // holds back little.
 constexpr int64_t kClaimsPerThread = 4;
@@ -42,21 +45,27 @@ struct Job {
 
   [[nodiscard]] int64_t row_blocks() const { return ceil_div(x.num_rows, kRowBlock); }
 
+  [[nodiscard]] int64_t piece_tiles(int64_t threads) const {
+    if (row_blocks() == 1) return kMinPieceTiles;
+    const int64_t even = num_tiles() * row_blocks() / (kPiecesPerThread * threads) / 2 * 2;
+    return std::clamp(even, kMinPieceTiles, kMaxPieceTiles);
+  }
+
   // Pieces, each for every row block.
-  [[nodiscard]] int64_t num_items() const {
-    return ceil_div(num_tiles(), kPieceTiles) * row_blocks();
+  [[nodiscard]] int64_t num_items(int64_t threads) const {
+    return ceil_div(num_tiles(), piece_tiles(threads)) * row_blocks();
   }
 };
 
 // `pieces` pieces from that of `item` on, of its row block. Row blocks vary fastest: a piece of
 // weights is read from memory once.
-LinearBlock make_block(const Job& job, int64_t item, int64_t pieces) {
+LinearBlock make_block(const Job& job, int64_t item, int64_t pieces, int64_t piece_tiles) {
   const RowGroup& group = job.group;
   const PackedWeight& weight = *group.weight;
   const int64_t groups = ceil_div(weight.k, kQuantGroup);
   const int64_t tile_bytes = packed_tile_bytes(weight.format, weight.k);
-  const int64_t tile = item / job.row_blocks() * kPieceTiles;
-  const int64_t tiles = std::min(pieces * kPieceTiles, job.num_tiles() - tile);
+  const int64_t tile = item / job.row_blocks() * piece_tiles;
+  const int64_t tiles = std::min(pieces * piece_tiles, job.num_tiles() - tile);
   const int64_t column = tile * kRowTile;
   const int64_t row = item % job.row_blocks() * kRowBlock;
   return {
@@ -79,6 +88,7 @@ LinearBlock make_block(const Job& job, int64_t item, int64_t pieces) {
 // Runs job_at(0), job_at(1), ... to num_jobs, which may share inputs but no outputs.
 template <typename JobAt>
 void run_jobs(const ExecContext& ctx, int64_t num_jobs, const JobAt& job_at) {
+  const int64_t threads = ctx.pool->num_threads();
   int64_t num_items = 0;
   for (int64_t i = 0; i < num_jobs; ++i) {
     const Job job = job_at(i);
@@ -87,25 +97,25 @@ void run_jobs(const ExecContext& ctx, int64_t num_jobs, const JobAt& job_at) {
           format_info(job.group.weight->format).is_integer);
     CHECK_EQ(job.group.weight->format == WeightFormat::kInt8Channel,
              job.x.format == ActivationFormat::kInt8Token);
-    num_items += job.num_items();
+    num_items += job.num_items(threads);
   }
   const SimdTable& simd = simd_table(ctx.isa);
   const auto items = [&](int64_t begin, int64_t end, int32_t) {
     int64_t first = 0;  // of job i's items
     for (int64_t i = 0; i < num_jobs && first < end; ++i) {
       const Job job = job_at(i);
-      const int64_t next = first + job.num_items();
+      const int64_t next = first + job.num_items(threads);
+      const int64_t piece_tiles = job.piece_tiles(threads);
       const int64_t last = std::min(end, next);
       // With one row block, items in a row are tiles in a row.
       const int64_t step = job.row_blocks() == 1 ? last : 1;
       for (int64_t item = std::max(begin, first); item < last; item += step) {
-        simd.linear(make_block(job, item - first, std::min(step, last - item)));
+        simd.linear(make_block(job, item - first, std::min(step, last - item), piece_tiles));
       }
       first = next;
     }
   };
-  ctx.pool->parallel_for_chunked(
-      num_items, {.shares = kClaimsPerThread * ctx.pool->num_threads()}, items);
+  ctx.pool->parallel_for_chunked(num_items, {.shares = kClaimsPerThread * threads}, items);
 }
 
 }  // namespace
