@@ -60,8 +60,11 @@ struct KvLayerView {
   int32_t head_dim = 0;
 };
 
+class RowSteps;  // row_steps.h
+
 // The largest call that a workspace must serve.
 struct AttentionLimits {
+  int32_t num_tokens;
   int32_t num_reqs;
   int32_t seq_len;
   int32_t num_heads;
@@ -90,6 +93,7 @@ struct AttentionArgs {
   float* out;                    // [num_tokens, num_heads * head_dim]
   int64_t out_stride;
   std::span<std::byte> workspace;  // attention_workspace_bytes; 64-byte aligned
+  const RowSteps* then = nullptr;  // for each token when all heads have it; null: nothing
 };
 
 void attention(const ExecContext& ctx, const AttentionArgs& args);

@@ -3,6 +3,7 @@
 #include "engine/core/status.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/row_steps.h"
 
 namespace sluice::kernels {
 namespace {
@@ -45,5 +46,27 @@ SLUICE_OPERATOR(moe_combine, MoeCombineArgs)
 SLUICE_OPERATOR(sample, SampleArgs)
 
 #undef SLUICE_OPERATOR
+
+namespace {
+
+void run_step(const ExecContext& ctx, const HeadNormArgs& args) { head_norm(ctx, args); }
+
+void run_step(const ExecContext& ctx, const AddRowsArgs& args) { add_rows(ctx, args); }
+
+void run_step(const ExecContext& ctx, const RmsNormArgs& args) { rms_norm(ctx, args); }
+
+void run_step(const ExecContext& ctx, const QuantizeArgs& args) { quantize_activations(ctx, args); }
+
+void run_step(const ExecContext& ctx, const GateMulArgs& args) { gate_mul(ctx, args); }
+
+void run_step(const ExecContext& ctx, const RopeWriteKvArgs& args) { rope_write_kv(ctx, args); }
+
+}  // namespace
+
+void run_row_steps(const ExecContext& ctx, const RowSteps& steps) {
+  for (const RowStep& step : steps.all()) {
+    std::visit([&](const auto& args) { run_step(ctx, args); }, step);
+  }
+}
 
 }  // namespace sluice::kernels

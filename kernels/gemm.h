@@ -7,8 +7,8 @@
 //   int8, int16 activations:  acc = fma(float(isum), d_w * s_a, acc), isum the exact int32 dot
 //                             product of codes (zero point taken off, codebook entries looked up),
 //                             d_w the weight's scale, s_a the activation's, both fp32;
-//                             where the format has a minimum m_w: acc = fma(m_w, t_a, acc) after it,
-//                             t_a = float(sum of the activation's codes in the group) * s_a;
+//                             where the format has a minimum m_w: acc = fma(m_w, t_a, acc) after
+//                             it, t_a = float(sum of the activation's codes in the group) * s_a;
 //                             formats with a scale per 16 (Q2_K, Q3_K, Q6_K) do the same for the
 //                             first 16 k, then for the second 16;
 //   float activations:        for k in order: acc = fma(w, x, acc), w = the fp32 weight, which is
@@ -124,10 +124,13 @@ enum class Epilogue : uint8_t {
   kAdd,    // out = out + y: the residual
 };
 
+class RowSteps;  // row_steps.h
+
 struct LinearArgs {
   Activations x;
   std::span<const RowGroup> groups;  // all with the same k
   Epilogue epilogue = Epilogue::kStore;
+  const RowSteps* then = nullptr;  // for each row when all groups have it; null: nothing
 };
 
 void linear(const ExecContext& ctx, const LinearArgs& args);

@@ -75,7 +75,8 @@ AttentionBuffers AttentionBlock::layout(const ModelConfig& config,
   std::vector<const Projection*> outputs;
   for (const AttentionBlock& block : blocks) outputs.push_back(&block.out_);
   buffers.out_in = LinearInput(outputs, bounds.max_tokens, arena);
-  const int64_t bytes = kernels::attention_workspace_bytes({.num_reqs = bounds.max_seqs,
+  const int64_t bytes = kernels::attention_workspace_bytes({.num_tokens = bounds.max_tokens,
+                                                            .num_reqs = bounds.max_seqs,
                                                             .seq_len = bounds.max_seq_len,
                                                             .num_heads = config.num_heads,
                                                             .num_kv_heads = config.num_kv_heads,
@@ -85,24 +86,25 @@ AttentionBuffers AttentionBlock::layout(const ModelConfig& config,
   return buffers;
 }
 
-void AttentionBlock::normalize(const ForwardContext& context,
+void AttentionBlock::add_norms(const ForwardContext& context,
                                const ModelConfig& config,
-                               float* qkv) const {
+                               float* qkv,
+                               kernels::RowSteps& steps) const {
+  if (config.qk_norm == QkNorm::kNone) return;
   const int64_t stride = q_width(config) + 2 * kv_width(config);
   const auto num_rows = static_cast<int32_t>(context.batch.token_ids.size());
   const bool by_head = config.qk_norm == QkNorm::kHead;
-  const auto norm = [&](float* x, int32_t num_heads, const std::vector<float>& weight) {
-    kernels::head_norm(context.exec,
-                       {.x = x,
-                        .x_stride = stride,
-                        .num_rows = num_rows,
-                        .num_heads = by_head ? num_heads : 1,
-                        .n = static_cast<int32_t>(weight.size()),
-                        .weight = weight.data(),
-                        .eps = config.norm_eps});
+  const auto add = [&](float* x, int32_t num_heads, const std::vector<float>& weight) {
+    steps.add(kernels::HeadNormArgs{.x = x,
+                                    .x_stride = stride,
+                                    .num_rows = num_rows,
+                                    .num_heads = by_head ? num_heads : 1,
+                                    .n = static_cast<int32_t>(weight.size()),
+                                    .weight = weight.data(),
+                                    .eps = config.norm_eps});
   };
-  norm(qkv, config.num_heads, q_norm_);
-  norm(qkv + q_width(config), config.num_kv_heads, k_norm_);
+  add(qkv, config.num_heads, q_norm_);
+  add(qkv + q_width(config), config.num_kv_heads, k_norm_);
 }
 
 void AttentionBlock::forward(const ForwardContext& context,
@@ -112,28 +114,33 @@ void AttentionBlock::forward(const ForwardContext& context,
                              const LinearInput& in,
                              const AttentionBuffers& buffers,
                              ProjectionOutput out,
-                             kernels::Epilogue epilogue) const {
+                             kernels::Epilogue epilogue,
+                             const kernels::RowSteps& then) const {
   const ForwardBatch& batch = context.batch;
   const int64_t stride = q_width(config) + 2 * kv_width(config);
   float* q = buffers.qkv;
   float* k = q + q_width(config);
   float* v = k + kv_width(config);
-  const std::array<ProjectionOutput, 3> qkv_out = {{{q, stride}, {k, stride}, {v, stride}}};
-  project(context.exec, qkv_, in, qkv_out, kernels::Epilogue::kStore);
-  if (config.qk_norm != QkNorm::kNone) normalize(context, config, q);
   const auto group = static_cast<size_t>(cache.group);
-  kernels::rope_write_kv(context.exec,
-                         {.q = q,
-                          .q_stride = stride,
-                          .k = k,
-                          .k_stride = stride,
-                          .v = v,
-                          .v_stride = stride,
-                          .num_heads = config.num_heads,
-                          .table = rope,
-                          .positions = batch.positions,
-                          .slot_mapping = batch.slot_mapping[group],
-                          .kv = cache.view});
+  kernels::RowSteps after_qkv;
+  add_norms(context, config, q, after_qkv);
+  after_qkv.add(kernels::RopeWriteKvArgs{.q = q,
+                                         .q_stride = stride,
+                                         .k = k,
+                                         .k_stride = stride,
+                                         .v = v,
+                                         .v_stride = stride,
+                                         .num_heads = config.num_heads,
+                                         .table = rope,
+                                         .positions = batch.positions,
+                                         .slot_mapping = batch.slot_mapping[group],
+                                         .kv = cache.view});
+  const std::array<ProjectionOutput, 3> qkv_out = {{{q, stride}, {k, stride}, {v, stride}}};
+  project(context.exec, qkv_, in, qkv_out, kernels::Epilogue::kStore, &after_qkv);
+  LinearInput out_in = buffers.out_in;
+  out_in.set_num_rows(static_cast<int32_t>(batch.token_ids.size()));
+  kernels::RowSteps after_attention;
+  out_in.add_quantize_steps(out_, buffers.attention, q_width(config), after_attention);
   const float usual_scale = 1.0F / std::sqrt(static_cast<float>(config.head_dim));
   kernels::attention(context.exec,
                      {.q = q,
@@ -150,11 +157,9 @@ void AttentionBlock::forward(const ForwardContext& context,
                       .sinks = sinks_.empty() ? nullptr : sinks_.data(),
                       .out = buffers.attention,
                       .out_stride = q_width(config),
-                      .workspace = buffers.workspace});
-  LinearInput out_in = buffers.out_in;
-  out_in.set_num_rows(static_cast<int32_t>(batch.token_ids.size()));
-  out_in.quantize(context.exec, out_, buffers.attention, q_width(config));
-  project(context.exec, out_, out_in, {&out, 1}, epilogue);
+                      .workspace = buffers.workspace,
+                      .then = &after_attention});
+  project(context.exec, out_, out_in, {&out, 1}, epilogue, &then);
 }
 
 }  // namespace sluice

@@ -32,7 +32,7 @@ class AttentionBlock {
 
   [[nodiscard]] const Projection& input() const { return qkv_; }
 
-  // out (+)= attention(input rows).
+  // out (+)= attention(input rows), then `then` for each row.
   void forward(const ForwardContext& context,
                const ModelConfig& config,
                const LayerCache& cache,
@@ -40,10 +40,15 @@ class AttentionBlock {
                const LinearInput& in,
                const AttentionBuffers& buffers,
                ProjectionOutput out,
-               kernels::Epilogue epilogue) const;
+               kernels::Epilogue epilogue,
+               const kernels::RowSteps& then) const;
 
  private:
-  void normalize(const ForwardContext& context, const ModelConfig& config, float* qkv) const;
+  // The norms of q and k, where there are any.
+  void add_norms(const ForwardContext& context,
+                 const ModelConfig& config,
+                 float* qkv,
+                 kernels::RowSteps& steps) const;
 
   int32_t window_ = 0;
   Projection qkv_;

@@ -53,8 +53,17 @@ void LinearInput::quantize(const kernels::ExecContext& exec,
                            const Projection& projection,
                            const float* x,
                            int64_t x_stride) const {
+  kernels::RowSteps steps;
+  add_quantize_steps(projection, x, x_stride, steps);
+  kernels::run_row_steps(exec, steps);
+}
+
+void LinearInput::add_quantize_steps(const Projection& projection,
+                                     const float* x,
+                                     int64_t x_stride,
+                                     kernels::RowSteps& steps) const {
   fill_for(projection, [&](const kernels::Activations& out) {
-    kernels::quantize_activations(exec, {.x = x, .x_stride = x_stride, .out = out});
+    steps.add(kernels::QuantizeArgs{.x = x, .x_stride = x_stride, .out = out});
   });
 }
 
@@ -62,11 +71,14 @@ void project(const kernels::ExecContext& exec,
              const Projection& projection,
              const LinearInput& input,
              std::span<const ProjectionOutput> outputs,
-             kernels::Epilogue epilogue) {
+             kernels::Epilogue epilogue,
+             const kernels::RowSteps* then) {
   constexpr size_t kMaxParts = 4;
   const std::span<const PackedWeight> weights = projection.weights();
   DCHECK(weights.size() == outputs.size() && weights.size() <= kMaxParts);
-  for (int f = 0; f < kNumActivationFormats; ++f) {
+  int last = kNumActivationFormats - 1;  // the format that is multiplied last
+  while (!projection.needs(static_cast<kernels::ActivationFormat>(last))) --last;
+  for (int f = 0; f <= last; ++f) {
     const auto format = static_cast<kernels::ActivationFormat>(f);
     if (!projection.needs(format)) continue;
     std::array<kernels::RowGroup, kMaxParts> groups;
@@ -81,7 +93,8 @@ void project(const kernels::ExecContext& exec,
     kernels::linear(exec,
                     {.x = input.in(format),
                      .groups = std::span(groups).first(num_groups),
-                     .epilogue = epilogue});
+                     .epilogue = epilogue,
+                     .then = f == last ? then : nullptr});
   }
 }
 

@@ -14,6 +14,7 @@
 #include "engine/core/types.h"
 #include "engine/weights/weight_store.h"
 #include "kernels/gemm.h"
+#include "kernels/row_steps.h"
 #include "quant/repack.h"
 
 namespace sluice {
@@ -109,11 +110,15 @@ class LinearInput {
     return by_format_[static_cast<size_t>(format)];
   }
 
-  // Quantizes rows of floats for `projection`.
+  // Quantizes rows of floats for `projection`, at once or as steps.
   void quantize(const kernels::ExecContext& exec,
                 const Projection& projection,
                 const float* x,
                 int64_t x_stride) const;
+  void add_quantize_steps(const Projection& projection,
+                          const float* x,
+                          int64_t x_stride,
+                          kernels::RowSteps& steps) const;
 
  private:
   std::array<kernels::Activations, kNumActivationFormats> by_format_{};
@@ -124,11 +129,12 @@ struct ProjectionOutput {
   int64_t stride;
 };
 
-// out[i] (+)= x * W_i^T for each part of the projection.
+// out[i] (+)= x * W_i^T for each part of the projection, then `then` for each row.
 void project(const kernels::ExecContext& exec,
              const Projection& projection,
              const LinearInput& input,
              std::span<const ProjectionOutput> outputs,
-             kernels::Epilogue epilogue);
+             kernels::Epilogue epilogue,
+             const kernels::RowSteps* then = nullptr);
 
 }  // namespace sluice

@@ -69,12 +69,18 @@ class DecoderModel final : public Model {
 
   [[nodiscard]] int64_t padded_hidden() const { return align_up(config_.hidden, kQuantGroup); }
 
-  void fill_input(const ForwardContext& context,
-                  const std::vector<float>& norm,
-                  const Projection& next,
-                  const float* x,
-                  const LinearInput& out) const;
-  void add_half(const ForwardContext& context, const std::vector<float>& norm) const;
+  void add_input_steps(const std::vector<float>& norm,
+                       const Projection& next,
+                       const float* x,
+                       const LinearInput& out,
+                       kernels::RowSteps& steps) const;
+  void add_half_steps(const ForwardContext& context,
+                      const std::vector<float>& norm,
+                      kernels::RowSteps& steps) const;
+  void add_attention_input_steps(size_t index, kernels::RowSteps& steps) const;
+  void add_ffn_input_steps(const ForwardContext& context,
+                           size_t index,
+                           kernels::RowSteps& steps) const;
   void attention_half(const ForwardContext& context, size_t index) const;
   void ffn_half(const ForwardContext& context, size_t index) const;
 
@@ -194,78 +200,96 @@ DecoderBuffers DecoderModel::layout(const StepBounds& bounds, Arena& arena) cons
 }
 
 // The rows of x, normalized unless this model has no norm there, as `next` reads them.
-void DecoderModel::fill_input(const ForwardContext& context,
-                              const std::vector<float>& norm,
-                              const Projection& next,
-                              const float* x,
-                              const LinearInput& out) const {
-  if (norm.empty()) {
-    out.quantize(context.exec, next, x, config_.hidden);
-    return;
-  }
+void DecoderModel::add_input_steps(const std::vector<float>& norm,
+                                   const Projection& next,
+                                   const float* x,
+                                   const LinearInput& out,
+                                   kernels::RowSteps& steps) const {
+  if (norm.empty()) return out.add_quantize_steps(next, x, config_.hidden, steps);
   out.fill_for(next, [&](const kernels::Activations& rows) {
-    kernels::rms_norm(context.exec,
-                      {.x = x,
-                       .x_stride = config_.hidden,
-                       .weight = norm.data(),
-                       .eps = config_.norm_eps,
-                       .out = rows});
+    steps.add(kernels::RmsNormArgs{.x = x,
+                                   .x_stride = config_.hidden,
+                                   .weight = norm.data(),
+                                   .eps = config_.norm_eps,
+                                   .out = rows});
   });
 }
 
 // The residual stream takes a half's output, normalized where there is a norm.
-void DecoderModel::add_half(const ForwardContext& context, const std::vector<float>& norm) const {
+void DecoderModel::add_half_steps(const ForwardContext& context,
+                                  const std::vector<float>& norm,
+                                  kernels::RowSteps& steps) const {
   const auto num_tokens = static_cast<int32_t>(context.batch.token_ids.size());
   if (!norm.empty()) {
-    kernels::head_norm(context.exec,
-                       {.x = buffers_.half,
-                        .x_stride = config_.hidden,
-                        .num_rows = num_tokens,
-                        .num_heads = 1,
-                        .n = config_.hidden,
-                        .weight = norm.data(),
-                        .eps = config_.norm_eps});
+    steps.add(kernels::HeadNormArgs{.x = buffers_.half,
+                                    .x_stride = config_.hidden,
+                                    .num_rows = num_tokens,
+                                    .num_heads = 1,
+                                    .n = config_.hidden,
+                                    .weight = norm.data(),
+                                    .eps = config_.norm_eps});
   }
-  kernels::add_rows(context.exec,
-                    {.x = buffers_.x,
-                     .x_stride = config_.hidden,
-                     .y = buffers_.half,
-                     .y_stride = config_.hidden,
-                     .num_rows = num_tokens,
-                     .n = config_.hidden,
-                     .scale = config_.residual_scale});
+  steps.add(kernels::AddRowsArgs{.x = buffers_.x,
+                                 .x_stride = config_.hidden,
+                                 .y = buffers_.half,
+                                 .y_stride = config_.hidden,
+                                 .num_rows = num_tokens,
+                                 .n = config_.hidden,
+                                 .scale = config_.residual_scale});
 }
 
+// What the attention half of layer `index` reads; nothing after the last layer.
+void DecoderModel::add_attention_input_steps(size_t index, kernels::RowSteps& steps) const {
+  if (index == attention_.size()) return;
+  add_input_steps(norms_[index].before_attention,
+                  attention_[index].input(),
+                  buffers_.x,
+                  buffers_.hidden_in,
+                  steps);
+}
+
+void DecoderModel::add_ffn_input_steps(const ForwardContext& context,
+                                       size_t index,
+                                       kernels::RowSteps& steps) const {
+  const std::vector<float>& norm = norms_[index].before_ffn;
+  if (mlp_[index].is_dense()) {
+    add_input_steps(norm, mlp_[index].input(), buffers_.x, buffers_.hidden_in, steps);
+    return;
+  }
+  steps.add(
+      kernels::RmsNormArgs{.x = buffers_.x,
+                           .x_stride = config_.hidden,
+                           .weight = norm.data(),
+                           .eps = config_.norm_eps,
+                           .out = {.format = kernels::ActivationFormat::kFloat,
+                                   .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
+                                   .k = config_.hidden,
+                                   .data = buffers_.normed}});
+}
+
+// Reads hidden_in, leaves what the other half reads.
 void DecoderModel::attention_half(const ForwardContext& context, size_t index) const {
-  const AttentionBlock& block = attention_[index];
-  const LayerNorms& norms = norms_[index];
   const int32_t rope = config_.layers[index].rope;
-  fill_input(context, norms.before_attention, block.input(), buffers_.x, buffers_.hidden_in);
   const bool direct = adds_directly();
-  block.forward(context,
-                config_,
-                context.caches[index],
-                rope < 0 ? nullptr : &ropes_[static_cast<size_t>(rope)],
-                buffers_.hidden_in,
-                buffers_.attention,
-                {direct ? buffers_.x : buffers_.half, config_.hidden},
-                direct ? kernels::Epilogue::kAdd : kernels::Epilogue::kStore);
-  if (!direct) add_half(context, norms.after_attention);
+  kernels::RowSteps then;
+  if (!direct) add_half_steps(context, norms_[index].after_attention, then);
+  add_ffn_input_steps(context, index, then);
+  attention_[index].forward(context,
+                            config_,
+                            context.caches[index],
+                            rope < 0 ? nullptr : &ropes_[static_cast<size_t>(rope)],
+                            buffers_.hidden_in,
+                            buffers_.attention,
+                            {direct ? buffers_.x : buffers_.half, config_.hidden},
+                            direct ? kernels::Epilogue::kAdd : kernels::Epilogue::kStore,
+                            then);
 }
 
+// As above, for the next layer.
 void DecoderModel::ffn_half(const ForwardContext& context, size_t index) const {
   const MlpBlock& block = mlp_[index];
-  const LayerNorms& norms = norms_[index];
+  kernels::RowSteps then;
   if (!block.is_dense()) {
-    kernels::rms_norm(context.exec,
-                      {.x = buffers_.x,
-                       .x_stride = config_.hidden,
-                       .weight = norms.before_ffn.data(),
-                       .eps = config_.norm_eps,
-                       .out = {.format = kernels::ActivationFormat::kFloat,
-                               .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
-                               .k = config_.hidden,
-                               .data = buffers_.normed}});
     block.forward_experts(context,
                           config_,
                           buffers_.normed,
@@ -273,17 +297,20 @@ void DecoderModel::ffn_half(const ForwardContext& context, size_t index) const {
                           buffers_.mlp,
                           config_.residual_scale,
                           {buffers_.x, config_.hidden});
+    add_attention_input_steps(index + 1, then);
+    kernels::run_row_steps(context.exec, then);
     return;
   }
-  fill_input(context, norms.before_ffn, block.input(), buffers_.x, buffers_.hidden_in);
   const bool direct = adds_directly();
+  if (!direct) add_half_steps(context, norms_[index].after_ffn, then);
+  add_attention_input_steps(index + 1, then);
   block.forward(context,
                 config_,
                 buffers_.hidden_in,
                 buffers_.mlp,
                 {direct ? buffers_.x : buffers_.half, config_.hidden},
-                direct ? kernels::Epilogue::kAdd : kernels::Epilogue::kStore);
-  if (!direct) add_half(context, norms.after_ffn);
+                direct ? kernels::Epilogue::kAdd : kernels::Epilogue::kStore,
+                then);
 }
 
 void DecoderModel::logits(const ForwardContext& context,
@@ -298,7 +325,9 @@ void DecoderModel::logits(const ForwardContext& context,
                         .indices = rows,
                         .out = buffers_.last,
                         .out_stride = config_.hidden});
-  fill_input(context, output_norm_, head_, buffers_.last, buffers_.logits_in);
+  kernels::RowSteps norm;
+  add_input_steps(output_norm_, head_, buffers_.last, buffers_.logits_in, norm);
+  kernels::run_row_steps(context.exec, norm);
   const ProjectionOutput output = {out, config_.vocab_size};
   project(context.exec, head_, buffers_.logits_in, {&output, 1}, kernels::Epilogue::kStore);
   if (config_.logit_scale == 1 && config_.logit_soft_cap == 0) return;
@@ -330,6 +359,9 @@ void DecoderModel::forward(const ForwardContext& context) {
                          .n = config_.hidden,
                          .scale = config_.embedding_scale});
   }
+  kernels::RowSteps first;
+  add_attention_input_steps(0, first);
+  kernels::run_row_steps(context.exec, first);
   for (size_t i = 0; i < attention_.size(); ++i) {
     attention_half(context, i);
     ffn_half(context, i);

@@ -113,7 +113,7 @@ Expected<void> MlpBlock::check_like_first(const std::vector<Pair>& experts,
 }
 
 MlpBlock::GroupedByFormat MlpBlock::group_experts(const std::vector<Pair>& experts,
-                                                  Projection Pair::* projection,
+                                                  Projection Pair::*projection,
                                                   int64_t part_width) {
   GroupedByFormat grouped;
   for (const Pair& pair : experts) {
@@ -177,21 +177,22 @@ void MlpBlock::forward(const ForwardContext& context,
                        const LinearInput& in,
                        const MlpBuffers& buffers,
                        ProjectionOutput out,
-                       kernels::Epilogue epilogue) const {
+                       kernels::Epilogue epilogue,
+                       const kernels::RowSteps& then) const {
   const int64_t ffn = config.ffn_hidden;
   const Pair& pair = experts_.front();
   float* gate = buffers.gate_up;
   float* up = gate + ffn;
   const std::array<ProjectionOutput, 2> gate_up_out = {{{gate, 2 * ffn}, {up, 2 * ffn}}};
-  project(context.exec, pair.gate_up, in, gate_up_out, kernels::Epilogue::kStore);
   LinearInput down_in = buffers.down_in;
   down_in.set_num_rows(static_cast<int32_t>(context.batch.token_ids.size()));
+  kernels::RowSteps after_gate_up;
   down_in.fill_for(pair.down, [&](const kernels::Activations& rows) {
-    kernels::gate_mul(
-        context.exec,
-        {.gate = gate, .up = up, .stride = 2 * ffn, .function = config.gate_function, .out = rows});
+    after_gate_up.add(kernels::GateMulArgs{
+        .gate = gate, .up = up, .stride = 2 * ffn, .function = config.gate_function, .out = rows});
   });
-  project(context.exec, pair.down, down_in, {&out, 1}, epilogue);
+  project(context.exec, pair.gate_up, in, gate_up_out, kernels::Epilogue::kStore, &after_gate_up);
+  project(context.exec, pair.down, down_in, {&out, 1}, epilogue, &then);
 }
 
 void MlpBlock::forward_experts(const ForwardContext& context,

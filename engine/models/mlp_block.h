@@ -53,13 +53,14 @@ class MlpBlock {
 
   [[nodiscard]] const Projection& input() const { return experts_.front().gate_up; }
 
-  // out (+)= mlp(input rows).
+  // out (+)= mlp(input rows), then `then` for each row.
   void forward(const ForwardContext& context,
                const ModelConfig& config,
                const LinearInput& in,
                const MlpBuffers& buffers,
                ProjectionOutput out,
-               kernels::Epilogue epilogue) const;
+               kernels::Epilogue epilogue,
+               const kernels::RowSteps& then) const;
   // out += scale * (the chosen experts' outputs, weighted), for rows x [tokens, x_stride].
   void forward_experts(const ForwardContext& context,
                        const ModelConfig& config,
@@ -87,7 +88,7 @@ class MlpBlock {
   static Expected<void> check_like_first(const std::vector<Pair>& experts,
                                          const std::string& place);
   static GroupedByFormat group_experts(const std::vector<Pair>& experts,
-                                       Projection Pair::* projection,
+                                       Projection Pair::*projection,
                                        int64_t part_width);
   // The chosen experts' matrices over their rows.
   static void run_experts(const kernels::ExecContext& exec,

@@ -2,10 +2,12 @@
 #include "kernels/attention.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "engine/core/status.h"
 #include "kernels/cpu/attention_block.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/row_steps.h"
 #include "kernels/cpu/runtime.h"
 #include "kernels/cpu/simd.h"
 
@@ -35,10 +37,18 @@ int64_t plan_bytes(int64_t num_reqs) {
   return align_up(num_reqs * static_cast<int64_t>(sizeof(RequestPlan)), kAlignment);
 }
 
+// Of each token, how many blocks have yet to write a part of it.
+using PartsLeft = std::atomic<int32_t>;
+
+int64_t parts_bytes(int64_t num_tokens) {
+  return align_up(num_tokens * static_cast<int64_t>(sizeof(PartsLeft)), kAlignment);
+}
+
 }  // namespace
 
 int64_t attention_workspace_bytes(const AttentionLimits& limits) {
-  int64_t bytes = limits.num_threads * scratch_bytes(limits.head_dim) + plan_bytes(limits.num_reqs);
+  int64_t bytes = limits.num_threads * scratch_bytes(limits.head_dim) +
+                  plan_bytes(limits.num_reqs) + parts_bytes(limits.num_tokens);
   if (limits.num_threads == 1) return bytes;
   const int64_t group = limits.num_heads / limits.num_kv_heads;
   const int64_t rows = kTilesPerThread * limits.num_threads * group;
@@ -59,11 +69,15 @@ class AttentionCall {
         head_dim_(cached_head_dim(args.kv.head_dim)),
         plans_(reinterpret_cast<RequestPlan*>(args.workspace.data())) {
     const int64_t threads = ctx.pool->num_threads();
-    const int64_t fixed = plan_bytes(num_reqs_) + threads * scratch_bytes(args.kv.head_dim);
+    const int64_t plans = plan_bytes(num_reqs_);
+    const int64_t parts = parts_bytes(args.query_start_loc[num_reqs_]);
+    const int64_t fixed = plans + parts + threads * scratch_bytes(args.kv.head_dim);
     CHECK_LE(fixed, static_cast<int64_t>(args.workspace.size()));
-    scratch_ = args.workspace.data() + plan_bytes(num_reqs_);
+    parts_left_ = reinterpret_cast<PartsLeft*>(args.workspace.data() + plans);
+    scratch_ = args.workspace.data() + plans + parts;
     partials_ = reinterpret_cast<float*>(args.workspace.data() + fixed);
     plan(threads, (static_cast<int64_t>(args.workspace.size()) - fixed) / 4);
+    if (args.then != nullptr) count_parts();
   }
 
   [[nodiscard]] int64_t num_tiles() const { return num_tiles_; }
@@ -94,13 +108,37 @@ class AttentionCall {
     return block_of(plan, kv_head, rest / args_.kv.num_kv_heads, worker);
   }
 
+  // `block`, a tile that is not split or a merge, is written. Who wrote the last part of a token
+  // runs the steps that follow, on its row.
+  void finish(const SimdTable& simd, const AttentionBlock& block) const {
+    if (args_.then == nullptr) return;
+    const int32_t first = block.first_token + block.row_begin / group_;
+    const int32_t last = block.first_token + (block.row_begin + block.num_rows - 1) / group_;
+    for (int32_t token = first; token <= last; ++token) {
+      if (parts_left_[token].fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        run_rows(simd, *args_.then, token, token + 1);
+      }
+    }
+  }
+
  private:
+  void count_parts() {
+    for (int32_t req = 0; req < num_reqs_; ++req) {
+      for (int32_t i = 0; i < num_tokens(req); ++i) {
+        const int32_t blocks =
+            ((i + 1) * group_ - 1) / kAttentionMaxRows - i * group_ / kAttentionMaxRows + 1;
+        new (&parts_left_[args_.query_start_loc[req] + i])
+            PartsLeft(blocks * args_.kv.num_kv_heads);
+      }
+    }
+  }
+
   [[nodiscard]] int32_t num_tokens(int64_t req) const {
     return args_.query_start_loc[req + 1] - args_.query_start_loc[req];
   }
 
   // The last request whose numbers start at or before `index`: empty ones share their successor's.
-  [[nodiscard]] const RequestPlan& plan_of(int64_t index, int32_t RequestPlan::* begin) const {
+  [[nodiscard]] const RequestPlan& plan_of(int64_t index, int32_t RequestPlan::*begin) const {
     RequestPlan* const end = plans_ + num_reqs_;
     return *(
         std::upper_bound(plans_,
@@ -174,6 +212,7 @@ class AttentionCall {
         .block_size = kv.block_size,
         .width = kv.head_dim,
         .head_dim = static_cast<int32_t>(head_dim_),
+        .first_token = args_.query_start_loc[req],
         .group = group_,
         .row_begin = row_begin,
         .num_rows = static_cast<int32_t>(std::min<int64_t>(kAttentionMaxRows, rows - row_begin)),
@@ -193,6 +232,7 @@ class AttentionCall {
   const int32_t group_;
   const int64_t head_dim_;  // as cached
   RequestPlan* const plans_;
+  PartsLeft* parts_left_ = nullptr;
   std::byte* scratch_ = nullptr;
   float* partials_ = nullptr;
   int64_t num_tiles_ = 0;
@@ -208,11 +248,15 @@ void attention(const ExecContext& ctx, const AttentionArgs& args) {
   const SimdTable& simd = simd_table(ctx.isa);
   const AttentionCall call(ctx, args);
   ctx.pool->parallel_for(call.num_tiles(), [&](int64_t tile, int32_t worker) {
-    simd.attention_block(call.tile(tile, worker));
+    const AttentionBlock block = call.tile(tile, worker);
+    simd.attention_block(block);
+    if (block.partials == nullptr) call.finish(simd, block);
   });
   if (call.num_merges() == 0) return;
   ctx.pool->parallel_for(call.num_merges(), [&](int64_t merge, int32_t worker) {
-    simd.attention_merge(call.merge(merge, worker));
+    const AttentionBlock block = call.merge(merge, worker);
+    simd.attention_merge(block);
+    call.finish(simd, block);
   });
 }
 

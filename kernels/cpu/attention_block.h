@@ -28,8 +28,9 @@ struct AttentionBlock {
   float* partials;  // [partition - partition_base][row][head_dim + 2], or null: rows are finished
   DType dtype;
   int32_t block_size;
-  int32_t width;     // of a head in q and out
-  int32_t head_dim;  // of a head everywhere else: cached_head_dim(width)
+  int32_t width;        // of a head in q and out
+  int32_t head_dim;     // of a head everywhere else: cached_head_dim(width)
+  int32_t first_token;  // of the request, in the call
   int32_t group;
   int32_t row_begin;
   int32_t num_rows;        // <= kAttentionMaxRows

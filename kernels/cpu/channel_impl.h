@@ -73,19 +73,19 @@ static void channel_rows(const LinearBlock& block, int32_t tile, int64_t row) {
 template <int kTiles>
 static void channel_columns(const LinearBlock& block, int32_t tile) {
   static constexpr RowsFn kByRows[8] = {
-      channel_rows<1, kTiles>,
-      channel_rows<2, kTiles>,
-      channel_rows<3, kTiles>,
-      channel_rows<4, kTiles>,
+    channel_rows<1, kTiles>,
+    channel_rows<2, kTiles>,
+    channel_rows<3, kTiles>,
+    channel_rows<4, kTiles>,
 #if defined(SLUICE_ISA_AVX512)
-      channel_rows<5, kTiles>,
-      channel_rows<6, kTiles>,
-      channel_rows<7, kTiles>,
-      channel_rows<8, kTiles>,
+    channel_rows<5, kTiles>,
+    channel_rows<6, kTiles>,
+    channel_rows<7, kTiles>,
+    channel_rows<8, kTiles>,
 #endif
   };
-  for (int64_t row = 0; row < block.num_rows; row += kRowsAtOnce) {
-    const int64_t left = block.num_rows - row;
+  for (int64_t row = block.first_row; row < block.end_row; row += kRowsAtOnce) {
+    const int64_t left = block.end_row - row;
     kByRows[(left < kRowsAtOnce ? left : kRowsAtOnce) - 1](block, tile, row);
   }
 }

@@ -5,6 +5,7 @@
 
 #include "engine/core/status.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/row_steps.h"
 #include "kernels/cpu/runtime.h"
 #include "kernels/cpu/simd.h"
 
@@ -25,25 +26,35 @@ void embedding(const ExecContext& ctx, const EmbeddingArgs& args) {
   });
 }
 
-void gate_mul(const ExecContext& ctx, const GateMulArgs& args) {
+void run_rows(const SimdTable& simd, const GateMulArgs& args, int64_t begin, int64_t end) {
   DCHECK(args.out.k >= 1 && args.stride >= args.out.k);
-  const SimdTable& simd = simd_table(ctx.isa);
   const bool all = args.rows.data() == nullptr;
-  const int64_t count = all ? args.out.num_rows : static_cast<int64_t>(args.rows.size());
-  ctx.pool->parallel_for(count, [&](int64_t i, int32_t) {
+  for (int64_t i = begin; i < end; ++i) {
     const int64_t row = all ? i : args.rows[static_cast<size_t>(i)];
     simd.gate_mul_row(args.function,
                       args.gate + row * args.stride,
                       args.up + row * args.stride,
                       quantized_row(args.out, row));
-  });
+  }
+}
+
+void run_rows(const SimdTable& simd, const AddRowsArgs& args, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row) {
+    simd.add_row(args.x + row * args.x_stride, args.y + row * args.y_stride, args.scale, args.n);
+  }
+}
+
+void gate_mul(const ExecContext& ctx, const GateMulArgs& args) {
+  const SimdTable& simd = simd_table(ctx.isa);
+  const bool all = args.rows.data() == nullptr;
+  const int64_t count = all ? args.out.num_rows : static_cast<int64_t>(args.rows.size());
+  ctx.pool->parallel_for(count, [&](int64_t i, int32_t) { run_rows(simd, args, i, i + 1); });
 }
 
 void add_rows(const ExecContext& ctx, const AddRowsArgs& args) {
   const SimdTable& simd = simd_table(ctx.isa);
-  ctx.pool->parallel_for(args.num_rows, [&](int64_t row, int32_t) {
-    simd.add_row(args.x + row * args.x_stride, args.y + row * args.y_stride, args.scale, args.n);
-  });
+  ctx.pool->parallel_for(args.num_rows,
+                         [&](int64_t row, int32_t) { run_rows(simd, args, row, row + 1); });
 }
 
 void scale_rows(const ExecContext& ctx, const ScaleRowsArgs& args) {

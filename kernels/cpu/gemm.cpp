@@ -3,9 +3,12 @@
 #include "kernels/gemm.h"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 
 #include "engine/core/status.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/row_steps.h"
 #include "kernels/cpu/runtime.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/moe.h"
@@ -16,6 +19,16 @@ namespace {
 // Rows of activations per tile of work: their codes and scales fit L2 beside a weight tile.
 constexpr int32_t kRowBlock = 64;
 static_assert(kRowBlock % kActivationRows == 0);
+
+// So few rows are finished by the caller: to move them to the core that ended last takes longer.
+constexpr int32_t kRowsOfCaller = 2;
+
+// Where steps follow, few rows are cut so that every thread has some to finish.
+int32_t row_block_for_steps(int32_t num_rows, int32_t threads) {
+  const int64_t rows = align_up(ceil_div(num_rows, threads), kActivationRows);
+  return static_cast<int32_t>(std::min<int64_t>(rows, kRowBlock));
+}
+
 // Tiles of a piece of work. At least what the widest kernel takes at once (channel_avx512.h); more
 // where several row blocks pass over the same weights, so that a block's activations stay close.
 constexpr int64_t kMinPieceTiles = 2;
@@ -40,10 +53,11 @@ struct Job {
   Activations x;
   RowGroup group;
   Epilogue epilogue;
+  int32_t row_block = kRowBlock;
 
   [[nodiscard]] int64_t num_tiles() const { return ceil_div(group.weight->n, kRowTile); }
 
-  [[nodiscard]] int64_t row_blocks() const { return ceil_div(x.num_rows, kRowBlock); }
+  [[nodiscard]] int64_t row_blocks() const { return ceil_div(x.num_rows, row_block); }
 
   [[nodiscard]] int64_t piece_tiles(int64_t threads) const {
     if (row_blocks() == 1) return kMinPieceTiles;
@@ -67,7 +81,9 @@ LinearBlock make_block(const Job& job, int64_t item, int64_t pieces, int64_t pie
   const int64_t tile = item / job.row_blocks() * piece_tiles;
   const int64_t tiles = std::min(pieces * piece_tiles, job.num_tiles() - tile);
   const int64_t column = tile * kRowTile;
-  const int64_t row = item % job.row_blocks() * kRowBlock;
+  const int64_t begin = item % job.row_blocks() * job.row_block;
+  const int64_t end = std::min<int64_t>(begin + job.row_block, job.x.num_rows);
+  const int64_t base = begin / kActivationRows * kActivationRows;
   return {
       .format = weight.format,
       .activation = job.x.format,
@@ -75,19 +91,55 @@ LinearBlock make_block(const Job& job, int64_t item, int64_t pieces, int64_t pie
       .prefetch = prefetch_pays(job.x.num_rows),
       .num_tiles = static_cast<int32_t>(tiles),
       .num_columns = static_cast<int32_t>(std::min<int64_t>(tiles * kRowTile, weight.n - column)),
-      .num_rows = static_cast<int32_t>(std::min<int64_t>(kRowBlock, job.x.num_rows - row)),
+      .first_row = static_cast<int32_t>(begin - base),
+      .end_row = static_cast<int32_t>(end - base),
       .num_groups = static_cast<int32_t>(groups),
       .weight = weight.data + tile * tile_bytes,
       .tile_bytes = tile_bytes,
-      .x = quantized_row(job.x, row).codes,
+      .x = quantized_row(job.x, base).codes,
       .bias = group.bias == nullptr ? nullptr : group.bias + column,
-      .out = group.out + row * group.out_stride + column,
+      .out = group.out + base * group.out_stride + column,
       .out_stride = group.out_stride};
 }
 
-// Runs job_at(0), job_at(1), ... to num_jobs, which may share inputs but no outputs.
+// Who ran the last piece of a row block runs the steps that follow, on its rows.
+class StepsAfter {
+ public:
+  StepsAfter(const SimdTable& simd, const RowSteps* steps) : simd_(simd), steps_(steps) {}
+
+  // Before any is done: so many pieces of each row block.
+  void expect(int64_t row_blocks, int64_t pieces) {
+    if (steps_ == nullptr) return;
+    CHECK_LE(row_blocks, static_cast<int64_t>(left_.size()));
+    std::fill_n(left_.begin(), row_blocks, static_cast<int32_t>(pieces));
+  }
+
+  void done(const Job& job, int64_t row_block, int64_t pieces) {
+    if (steps_ == nullptr) return;
+    const auto count = static_cast<int32_t>(pieces);
+    const std::atomic_ref<int32_t> left(left_[static_cast<size_t>(row_block)]);
+    if (left.fetch_sub(count, std::memory_order_acq_rel) != count) return;
+    const int64_t begin = row_block * job.row_block;
+    run_rows(simd_, *steps_, begin, std::min<int64_t>(begin + job.row_block, job.x.num_rows));
+  }
+
+ private:
+  static constexpr size_t kMaxRowBlocks = 1024;
+
+  const SimdTable& simd_;
+  const RowSteps* steps_;
+  std::array<int32_t, kMaxRowBlocks> left_;
+};
+
+// Runs job_at(0), job_at(1), ... to num_jobs, which may share inputs but no outputs. With `steps`,
+// all have the same rows.
 template <typename JobAt>
-void run_jobs(const ExecContext& ctx, int64_t num_jobs, const JobAt& job_at) {
+void run_jobs(const ExecContext& ctx,
+              int64_t num_jobs,
+              const JobAt& job_at,
+              const RowSteps* steps = nullptr) {
+  const SimdTable& simd = simd_table(ctx.isa);
+  StepsAfter after(simd, steps);
   const int64_t threads = ctx.pool->num_threads();
   int64_t num_items = 0;
   for (int64_t i = 0; i < num_jobs; ++i) {
@@ -99,7 +151,7 @@ void run_jobs(const ExecContext& ctx, int64_t num_jobs, const JobAt& job_at) {
              job.x.format == ActivationFormat::kInt8Token);
     num_items += job.num_items(threads);
   }
-  const SimdTable& simd = simd_table(ctx.isa);
+  if (num_items > 0) after.expect(job_at(0).row_blocks(), num_items / job_at(0).row_blocks());
   const auto items = [&](int64_t begin, int64_t end, int32_t) {
     int64_t first = 0;  // of job i's items
     for (int64_t i = 0; i < num_jobs && first < end; ++i) {
@@ -110,7 +162,9 @@ void run_jobs(const ExecContext& ctx, int64_t num_jobs, const JobAt& job_at) {
       // With one row block, items in a row are tiles in a row.
       const int64_t step = job.row_blocks() == 1 ? last : 1;
       for (int64_t item = std::max(begin, first); item < last; item += step) {
-        simd.linear(make_block(job, item - first, std::min(step, last - item), piece_tiles));
+        const int64_t pieces = std::min(step, last - item);
+        simd.linear(make_block(job, item - first, pieces, piece_tiles));
+        after.done(job, (item - first) % job.row_blocks(), pieces);
       }
       first = next;
     }
@@ -121,10 +175,18 @@ void run_jobs(const ExecContext& ctx, int64_t num_jobs, const JobAt& job_at) {
 }  // namespace
 
 void linear(const ExecContext& ctx, const LinearArgs& args) {
-  run_jobs(ctx, static_cast<int64_t>(args.groups.size()), [&](int64_t i) {
-    return Job{
-        .x = args.x, .group = args.groups[static_cast<size_t>(i)], .epilogue = args.epilogue};
-  });
+  const int32_t row_block = args.then == nullptr
+                                ? kRowBlock
+                                : row_block_for_steps(args.x.num_rows, ctx.pool->num_threads());
+  const auto job_at = [&](int64_t i) {
+    return Job{.x = args.x,
+               .group = args.groups[static_cast<size_t>(i)],
+               .epilogue = args.epilogue,
+               .row_block = row_block};
+  };
+  const bool by_caller = args.then != nullptr && args.x.num_rows <= kRowsOfCaller;
+  run_jobs(ctx, static_cast<int64_t>(args.groups.size()), job_at, by_caller ? nullptr : args.then);
+  if (by_caller) run_rows(simd_table(ctx.isa), *args.then, 0, args.x.num_rows);
 }
 
 void linear_experts(const ExecContext& ctx, const LinearExpertsArgs& args) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/core/status.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/row_steps.h"
 #include "kernels/cpu/runtime.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/gemm.h"
@@ -115,18 +116,21 @@ int64_t rows_per_claim(int64_t num_rows) {
   return num_rows > kActivationRows ? kActivationRows : kActivationRows / 2;
 }
 
-void quantize_activations(const ExecContext& ctx, const QuantizeArgs& args) {
+void run_rows(const SimdTable& simd, const QuantizeArgs& args, int64_t begin, int64_t end) {
   DCHECK(args.out.k >= 1 && args.x_stride >= args.out.k);
+  const bool all = args.rows.data() == nullptr;
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t from = all ? i : i / args.repeat;
+    const int64_t to = all ? i : args.rows[static_cast<size_t>(i)];
+    simd.quantize_row(args.x + from * args.x_stride, quantized_row(args.out, to));
+  }
+}
+
+void quantize_activations(const ExecContext& ctx, const QuantizeArgs& args) {
   const SimdTable& simd = simd_table(ctx.isa);
   const bool all = args.rows.data() == nullptr;
   const int64_t count = all ? args.out.num_rows : static_cast<int64_t>(args.rows.size());
-  const auto rows = [&](int64_t begin, int64_t end, int32_t) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t from = all ? i : i / args.repeat;
-      const int64_t to = all ? i : args.rows[static_cast<size_t>(i)];
-      simd.quantize_row(args.x + from * args.x_stride, quantized_row(args.out, to));
-    }
-  };
+  const auto rows = [&](int64_t begin, int64_t end, int32_t) { run_rows(simd, args, begin, end); };
   ctx.pool->parallel_for_chunked(count, {.chunk = rows_per_claim(count)}, rows);
 }
 

@@ -114,10 +114,11 @@ SLUICE_INLINE V16 load_up_to(const float* x, int32_t begin, int32_t n) {
 }
 
 static void quantize_row(const float* x, const QuantizedRow& out) {
-  write_row(out, [&](int32_t group) __attribute__((always_inline)) {
-    const int32_t begin = group * kQuantGroup;
-    return Group32{load_up_to(x, begin, out.k), load_up_to(x, begin + 16, out.k)};
-  });
+  write_row(
+      out, [&](int32_t group) __attribute__((always_inline)) {
+        const int32_t begin = group * kQuantGroup;
+        return Group32{load_up_to(x, begin, out.k), load_up_to(x, begin + 16, out.k)};
+      });
 }
 
 // 1 / sqrt(mean(x^2) + eps).
@@ -149,12 +150,13 @@ static void norm_in_place(float* x, const float* weight, float eps, int32_t n) {
 static void rms_norm_row(const float* x, const float* weight, float eps, const QuantizedRow& out) {
   const int32_t n = out.k;
   const V16 r = broadcast(inverse_rms(x, n, eps));
-  write_row(out, [&](int32_t group) __attribute__((always_inline)) {
-    const int32_t a = group * kQuantGroup;
-    const int32_t b = a + 16;
-    return Group32{mul(mul(load_up_to(x, a, n), r), load_up_to(weight, a, n)),
-                   mul(mul(load_up_to(x, b, n), r), load_up_to(weight, b, n))};
-  });
+  write_row(
+      out, [&](int32_t group) __attribute__((always_inline)) {
+        const int32_t a = group * kQuantGroup;
+        const int32_t b = a + 16;
+        return Group32{mul(mul(load_up_to(x, a, n), r), load_up_to(weight, a, n)),
+                       mul(mul(load_up_to(x, b, n), r), load_up_to(weight, b, n))};
+      });
 }
 
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

@@ -6,6 +6,7 @@
 #include "engine/core/status.h"
 #include "kernels/cpu/math64.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/row_steps.h"
 #include "kernels/cpu/runtime.h"
 #include "kernels/cpu/simd.h"
 
@@ -56,8 +57,7 @@ int64_t RopeTable::bytes(const RopeParams& params, int64_t num_positions) {
 
 namespace cpu {
 
-void rope_write_kv(const ExecContext& ctx, const RopeWriteKvArgs& args) {
-  const SimdTable& simd = simd_table(ctx.isa);
+void run_rows(const SimdTable& simd, const RopeWriteKvArgs& args, int64_t begin, int64_t end) {
   const KvLayerView& kv = args.kv;
   const auto element = static_cast<int64_t>(dtype_bytes(kv.dtype));
   const int64_t head_dim = cached_head_dim(kv.head_dim);
@@ -65,46 +65,50 @@ void rope_write_kv(const ExecContext& ctx, const RopeWriteKvArgs& args) {
   const int64_t block_bytes = kv.num_kv_heads * head_bytes;
   DCHECK(args.positions.size() == args.slot_mapping.size());
   DCHECK(args.table == nullptr || 2 * args.table->num_pairs() <= kv.head_dim);
-  constexpr int64_t kTokensPerClaim = 4;
-  const auto num_tokens = static_cast<int64_t>(args.positions.size());
-  const auto tokens = [&](int64_t begin, int64_t end, int32_t) {
-    for (int64_t token = begin; token < end; ++token) {
-      float* const q = args.q + token * args.q_stride;
-      float* const k = args.k + token * args.k_stride;
-      if (args.table != nullptr) {
-        const int32_t position = args.positions[static_cast<size_t>(token)];
-        RopeRow row{.x = q,
-                    .cos = args.table->cos_row(position),
-                    .sin = args.table->sin_row(position),
-                    .num_heads = args.num_heads,
-                    .head_dim = kv.head_dim,
-                    .num_pairs = args.table->num_pairs(),
-                    .halves = args.table->style() == RopeStyle::kHalves};
-        simd.rope_row(row);
-        row.x = k;
-        row.num_heads = kv.num_kv_heads;
-        simd.rope_row(row);
-      }
-      const int64_t slot = args.slot_mapping[static_cast<size_t>(token)];
-      const int64_t at = slot / kv.block_size * block_bytes;
-      const int64_t offset = slot % kv.block_size;
-      const bool scaled = has_kv_scales(kv.dtype);
-      const int64_t scale_at = at + head_dim * kv.block_size + offset * int64_t{sizeof(float)};
-      simd.kv_row({.k = k,
-                   .v = args.v + token * args.v_stride,
-                   .k_slot = kv.k + at + offset * element,
-                   .v_slot = kv.v + at + offset * head_dim * element,
-                   .k_scale = scaled ? reinterpret_cast<float*>(kv.k + scale_at) : nullptr,
-                   .v_scale = scaled ? reinterpret_cast<float*>(kv.v + scale_at) : nullptr,
-                   .head_bytes = head_bytes,
-                   .dtype = kv.dtype,
-                   .num_kv_heads = kv.num_kv_heads,
-                   .width = kv.head_dim,
-                   .head_dim = static_cast<int32_t>(head_dim),
-                   .block_size = kv.block_size});
+  for (int64_t token = begin; token < end; ++token) {
+    float* const q = args.q + token * args.q_stride;
+    float* const k = args.k + token * args.k_stride;
+    if (args.table != nullptr) {
+      const int32_t position = args.positions[static_cast<size_t>(token)];
+      RopeRow row{.x = q,
+                  .cos = args.table->cos_row(position),
+                  .sin = args.table->sin_row(position),
+                  .num_heads = args.num_heads,
+                  .head_dim = kv.head_dim,
+                  .num_pairs = args.table->num_pairs(),
+                  .halves = args.table->style() == RopeStyle::kHalves};
+      simd.rope_row(row);
+      row.x = k;
+      row.num_heads = kv.num_kv_heads;
+      simd.rope_row(row);
     }
-  };
-  ctx.pool->parallel_for_chunked(num_tokens, {.chunk = kTokensPerClaim}, tokens);
+    const int64_t slot = args.slot_mapping[static_cast<size_t>(token)];
+    const int64_t at = slot / kv.block_size * block_bytes;
+    const int64_t offset = slot % kv.block_size;
+    const bool scaled = has_kv_scales(kv.dtype);
+    const int64_t scale_at = at + head_dim * kv.block_size + offset * int64_t{sizeof(float)};
+    simd.kv_row({.k = k,
+                 .v = args.v + token * args.v_stride,
+                 .k_slot = kv.k + at + offset * element,
+                 .v_slot = kv.v + at + offset * head_dim * element,
+                 .k_scale = scaled ? reinterpret_cast<float*>(kv.k + scale_at) : nullptr,
+                 .v_scale = scaled ? reinterpret_cast<float*>(kv.v + scale_at) : nullptr,
+                 .head_bytes = head_bytes,
+                 .dtype = kv.dtype,
+                 .num_kv_heads = kv.num_kv_heads,
+                 .width = kv.head_dim,
+                 .head_dim = static_cast<int32_t>(head_dim),
+                 .block_size = kv.block_size});
+  }
+}
+
+void rope_write_kv(const ExecContext& ctx, const RopeWriteKvArgs& args) {
+  constexpr int64_t kTokensPerClaim = 4;
+  const SimdTable& simd = simd_table(ctx.isa);
+  ctx.pool->parallel_for_chunked(
+      static_cast<int64_t>(args.positions.size()),
+      {.chunk = kTokensPerClaim},
+      [&](int64_t begin, int64_t end, int32_t) { run_rows(simd, args, begin, end); });
 }
 
 }  // namespace cpu

@@ -165,12 +165,13 @@ SLUICE_INLINE void gate_mul_with(const float* gate,
                                  const float* up,
                                  const QuantizedRow& out,
                                  Gate function) {
-  write_row(out, [&](int32_t group) __attribute__((always_inline)) {
-    const int32_t a = group * kQuantGroup;
-    const int32_t b = a + 16;
-    return Group32{function(load_up_to(gate, a, out.k), load_up_to(up, a, out.k)),
-                   function(load_up_to(gate, b, out.k), load_up_to(up, b, out.k))};
-  });
+  write_row(
+      out, [&](int32_t group) __attribute__((always_inline)) {
+        const int32_t a = group * kQuantGroup;
+        const int32_t b = a + 16;
+        return Group32{function(load_up_to(gate, a, out.k), load_up_to(up, a, out.k)),
+                       function(load_up_to(gate, b, out.k), load_up_to(up, b, out.k))};
+      });
 }
 
 // Zero lanes past the row's end stay zero in each function: all of them are 0 at gate 0.

@@ -2,6 +2,7 @@
 // Attention against a plain fp64 softmax, and its bits across instruction sets, threads, chunkings
 // and batch compositions.
 #include "kernels/attention.h"
+#include "kernels/row_steps.h"
 
 #include <gtest/gtest.h>
 
@@ -353,7 +354,8 @@ class Sequences {
                    .kv = kv});
     const int32_t longest = *std::max_element(seq_lens.begin(), seq_lens.end());
     const int64_t bytes =
-        attention_workspace_bytes({.num_reqs = static_cast<int32_t>(seq_lens.size()),
+        attention_workspace_bytes({.num_tokens = query_start_loc.back(),
+                                   .num_reqs = static_cast<int32_t>(seq_lens.size()),
                                    .seq_len = workspace_seq_len > 0 ? workspace_seq_len : longest,
                                    .num_heads = shape_.num_heads,
                                    .num_kv_heads = shape_.num_kv_heads,
@@ -361,6 +363,15 @@ class Sequences {
                                    .num_threads = device.num_threads()});
     std::vector<float> workspace(static_cast<size_t>(bytes) / sizeof(float), std::nanf(""));
     std::vector<float> out(q.size(), std::nanf(""));
+    // A step that follows sees each token once, and whole.
+    std::vector<float> followed(q.size(), 0);
+    RowSteps then;
+    then.add(AddRowsArgs{.x = followed.data(),
+                         .x_stride = q_width(),
+                         .y = out.data(),
+                         .y_stride = q_width(),
+                         .num_rows = query_start_loc.back(),
+                         .n = static_cast<int32_t>(q_width())});
     attention(device.context(),
               {.q = q.data(),
                .q_stride = q_width(),
@@ -376,7 +387,9 @@ class Sequences {
                .sinks = shape_.sinks ? sinks_.data() : nullptr,
                .out = out.data(),
                .out_stride = q_width(),
-               .workspace = std::as_writable_bytes(std::span(workspace))});
+               .workspace = std::as_writable_bytes(std::span(workspace)),
+               .then = &then});
+    ASSERT_EQ(followed, out) << device.name();
     for (size_t i = 0; i < step.size(); ++i) {
       const auto req = static_cast<size_t>(step[i].req);
       const int64_t token = first_[req] + done[req] - step[i].num_tokens;

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Row-wise operators that follow a linear layer or attention. A backend may run them row by row, as
+// soon as a row of what comes before is whole, instead of one after the other over all rows: no row
+// depends on another, so that the bits are those of the operators run by themselves.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <variant>
+
+#include "engine/core/status.h"
+#include "kernels/elementwise.h"
+#include "kernels/gemm.h"
+#include "kernels/norm.h"
+#include "kernels/rope.h"
+
+namespace sluice::kernels {
+
+using RowStep = std::
+    variant<HeadNormArgs, AddRowsArgs, RmsNormArgs, QuantizeArgs, GateMulArgs, RopeWriteKvArgs>;
+
+// In order: a step of a row runs after those before it of the same row. Row i of every step belongs
+// to row i of the operator that they follow; none has `rows` of its own.
+class RowSteps {
+ public:
+  void add(const RowStep& step) {
+    CHECK_LT(count_, steps_.size());
+    steps_[count_++] = step;
+  }
+
+  [[nodiscard]] std::span<const RowStep> all() const { return std::span(steps_).first(count_); }
+
+ private:
+  std::array<RowStep, 10> steps_;
+  size_t count_ = 0;
+};
+
+// The steps as operators of their own.
+void run_row_steps(const ExecContext& ctx, const RowSteps& steps);
+
+}  // namespace sluice::kernels

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps that follow a linear layer leave what the operators leave that are run by themselves.
+#include "kernels/row_steps.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "quant/repack.h"
+#include "tests/kernels/devices.h"
+#include "tests/kernels/linear_reference.h"
+
+namespace sluice::kernels::testing {
+namespace {
+
+constexpr int32_t kIn = 96;
+constexpr int32_t kOut = 80;
+
+std::vector<float> random_floats(size_t count, uint64_t seed) {
+  test::Random random(seed);
+  std::vector<float> values(count);
+  for (float& value : values) value = random.uniform() - 0.5F;
+  return values;
+}
+
+// Two matrices over the same rows into `half`, as gate and up are; what follows is a half of a
+// layer with a norm after it: norm, residual, norm and quantization for the next.
+struct Layer {
+  explicit Layer(int32_t rows)
+      : num_rows(rows),
+        x(int64_t{rows} * kIn * int64_t{sizeof(float)}),
+        residual(random_floats(static_cast<size_t>(rows) * 2 * kOut, 2)),
+        half(residual.size()),
+        next_bytes(activation_bytes(ActivationFormat::kInt8, rows, int64_t{2} * kOut)),
+        next(next_bytes) {
+    const std::vector<float> values = random_floats(static_cast<size_t>(rows) * kIn, 1);
+    std::memcpy(x.data(), values.data(), values.size() * sizeof(float));
+  }
+
+  RowSteps steps() {
+    RowSteps steps;
+    steps.add(HeadNormArgs{.x = half.data(),
+                           .x_stride = 2 * kOut,
+                           .num_rows = num_rows,
+                           .num_heads = 2,
+                           .n = kOut,
+                           .weight = norm.data(),
+                           .eps = 1e-5F});
+    steps.add(AddRowsArgs{.x = residual.data(),
+                          .x_stride = 2 * kOut,
+                          .y = half.data(),
+                          .y_stride = 2 * kOut,
+                          .num_rows = num_rows,
+                          .n = 2 * kOut});
+    steps.add(RmsNormArgs{.x = residual.data(),
+                          .x_stride = 2 * kOut,
+                          .weight = norm.data(),
+                          .eps = 1e-5F,
+                          .out = carve_activations(
+                              ActivationFormat::kInt8, num_rows, int64_t{2} * kOut, next.data())});
+    return steps;
+  }
+
+  void run(const ExecContext& ctx, const std::vector<PackedWeight>& weights, bool as_steps) {
+    const Activations in = carve_activations(ActivationFormat::kFloat, num_rows, kIn, x.data());
+    const RowGroup groups[] = {
+        {.weight = weights.data(), .out = half.data(), .out_stride = 2 * kOut, .bias = nullptr},
+        {.weight = &weights[1],
+         .out = half.data() + kOut,
+         .out_stride = 2 * kOut,
+         .bias = nullptr}};
+    const RowSteps then = steps();
+    linear(ctx, {.x = in, .groups = groups, .then = as_steps ? &then : nullptr});
+    if (!as_steps) run_row_steps(ctx, then);
+  }
+
+  int32_t num_rows;
+  AlignedBuffer x;
+  std::vector<float> residual;
+  std::vector<float> half;
+  std::vector<float> norm = random_floats(2 * kOut, 3);
+  int64_t next_bytes;
+  AlignedBuffer next;
+};
+
+TEST(RowSteps, OfALinearLayerEqualTheOperators) {
+  const std::vector<float> values = random_floats(size_t{2} * kOut * kIn, 4);
+  std::vector<AlignedBuffer> packed;
+  std::vector<PackedWeight> weights;
+  for (int i = 0; i < 2; ++i) {
+    AlignedBuffer& bytes = packed.emplace_back(packed_bytes(WeightFormat::kF32, kOut, kIn));
+    pack_weight(
+        WeightFormat::kF32,
+        reinterpret_cast<const std::byte*>(values.data() + static_cast<size_t>(i) * kOut * kIn),
+        kOut,
+        kIn,
+        0,
+        ceil_div(kOut, kRowTile),
+        bytes.data());
+    weights.push_back({.format = WeightFormat::kF32, .n = kOut, .k = kIn, .data = bytes.data()});
+  }
+  const std::vector<test::NamedDevice> devices = test::devices({1, 2, 3, 8});
+  for (const int32_t rows : {1, 2, 3, 8, 9, 16, 33, 64, 130, 200}) {
+    Layer expected(rows);
+    expected.run(devices.front().device->context(), weights, false);
+    for (const test::NamedDevice& device : devices) {
+      for (int repeat = 0; repeat < 3; ++repeat) {
+        Layer layer(rows);
+        layer.run(device.device->context(), weights, true);
+        ASSERT_EQ(layer.residual, expected.residual) << device.name << " rows " << rows;
+        ASSERT_EQ(
+            std::memcmp(
+                layer.next.data(), expected.next.data(), static_cast<size_t>(layer.next_bytes)),
+            0)
+            << device.name << " rows " << rows;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice::kernels::testing
