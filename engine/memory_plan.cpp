@@ -131,7 +131,9 @@ std::string MemoryPlan::describe() const {
   for (const int64_t tokens : window_tokens) {
     windows += "; " + std::to_string(tokens) + " in windowed layers";
   }
-  row("weights, repacked", weight_bytes, "");
+  row("weights, repacked",
+      weight_bytes,
+      weights_mapped ? "mapped from the packed weights cache, shared" : "");
   row("rope tables", rope_bytes, "");
   row("activations", arena_bytes, "");
   row("logits and sampling", logits_bytes, "");

@@ -18,6 +18,7 @@ namespace sluice {
 struct MemoryPlan {
   int64_t file_bytes = 0;    // mapped, shared with the page cache
   int64_t weight_bytes = 0;  // repacked
+  bool weights_mapped = false;  // from a file that has them packed
   int64_t rope_bytes = 0;
   int64_t arena_bytes = 0;   // activations and workspaces
   int64_t logits_bytes = 0;  // logits and sampling

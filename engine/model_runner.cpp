@@ -111,6 +111,10 @@ Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads) {
                           " more that have no place in architecture " + planned.model.architecture +
                           ", expected none");
   }
+  if (!config.packed_weights_cache.empty() && !planned.checkpoint->is_dummy()) {
+    planned.packed =
+        PackedPlace(config.packed_weights_cache, *planned.checkpoint, names_and_shapes.layout());
+  }
   const int64_t vocab = planned.model.vocab_size;
   SLUICE_TRY(planned.plan,
              plan_memory(config,
@@ -126,6 +130,7 @@ Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads) {
                                                     config.max_num_seqs,
                                                     config.max_logprobs,
                                                     num_threads)}));
+  planned.plan.weights_mapped = planned.packed.has_file();
   return planned;
 }
 
@@ -153,7 +158,13 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config)
   std::thread text_reader([&] { text = runner->checkpoint_->text(); });
   runner->weights_ = std::make_unique<WeightStore>(*runner->checkpoint_);
   Expected<std::unique_ptr<Model>> model = [&]() -> Expected<std::unique_ptr<Model>> {
-    SLUICE_TRY_VOID(runner->weights_->allocate(plan.weight_bytes));
+    auto cache = planned.packed.open();
+    runner->plan_.weights_mapped = cache.has_value();
+    if (cache) {
+      runner->weights_->use(std::move(*cache));
+    } else {
+      SLUICE_TRY_VOID(runner->weights_->allocate(plan.weight_bytes));
+    }
     return planned.spec->build(
         planned.model,
         {.activation_bits = config.activation_bits, .max_model_len = plan.max_model_len},
@@ -162,6 +173,8 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config)
   text_reader.join();
   if (!model) return tl::unexpected(std::move(model).error());
   if (!text) return tl::unexpected(std::move(text).error());
+  runner->cache_writer_ =
+      planned.packed.write(runner->weights_->arena(), runner->weights_->matrix_hashes());
   runner->text_ = std::move(*text);
   runner->model_ = std::move(*model);
   const uint64_t content = content_hash(*runner->checkpoint_, *runner->weights_);

@@ -18,6 +18,7 @@
 #include "engine/memory_plan.h"
 #include "engine/models/model.h"
 #include "engine/weights/checkpoint.h"
+#include "engine/weights/packed_cache.h"
 #include "engine/weights/weight_store.h"
 #include "kernels/device.h"
 #include "kvcache/kv_storage.h"
@@ -31,6 +32,7 @@ struct PlannedModel {
   const ModelSpec* spec = nullptr;
   ModelConfig model;
   StepBounds bounds;
+  PackedPlace packed;
   MemoryPlan plan;
 };
 
@@ -82,6 +84,7 @@ class ModelRunner {
   std::unique_ptr<Checkpoint> checkpoint_;
   CheckpointText text_;
   std::unique_ptr<WeightStore> weights_;
+  std::unique_ptr<PackedCacheWriter> cache_writer_;
   std::unique_ptr<Model> model_;
   MemoryPlan plan_;
   InputBatch::Bounds batch_bounds_;

@@ -28,6 +28,7 @@ struct Config {
   int64_t max_model_len = 0;               // tokens; 0: the model's, as far as memory allows
   std::string kv_cache_dtype = "auto";     // auto (bfloat16), bfloat16, float16, float32, int8, fp8
   int32_t activation_bits = 8;             // 8, 16 or 32
+  std::string packed_weights_cache;        // folder; empty: weights are repacked at each start
   uint64_t seed = 0;                       // makes the seeds of unseeded requests
 
   // Cache and scheduler.

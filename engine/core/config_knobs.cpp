@@ -323,6 +323,11 @@ std::vector<Knob> make_model_knobs() {
           "8|16|32",
           "Width of activations in matrix products: 8 is fastest, 32 most exact. Checkpoints that "
           "say it themselves (INT8 W8A8) ignore this."),
+      string<&Config::packed_weights_cache>(
+          "packed-weights-cache",
+          "model",
+          "Folder that keeps weights as the kernels read them; the next start maps them, and "
+          "processes share them. Empty: none."),
       integer<&Config::seed>("seed",
                              "model",
                              "",
