@@ -224,7 +224,10 @@ Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config) {
     Expected<void> status = self->load();
     const bool ready = status.has_value();
     loaded.set_value(std::move(status));
-    if (ready) self->run();
+    if (ready) {
+      if (!self->config_.overlap) self->core_->runner->device().enter();
+      self->run();
+    }
     self->core_.reset();
   });
   SLUICE_TRY_VOID(result.get());

@@ -145,6 +145,7 @@ std::string MemoryPlan::describe() const {
   if (kv_tier_bytes > 0) row("KV below the cache", kv_tier_bytes, "");
   row("total", total_bytes(), "of " + mib(available_bytes) + " available");
   row("model file", file_bytes, "mapped, shared with the page cache");
+  text += "  placed                 " + placement + "\n";
   text += "  max model len          " + std::to_string(max_model_len) + " tokens\n";
   return text;
 }

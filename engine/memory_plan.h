@@ -25,6 +25,7 @@ struct MemoryPlan {
   int64_t kv_bytes = 0;
   int64_t kv_tier_bytes = 0;    // host memory below the cache, and buffers on the way
   int64_t available_bytes = 0;  // min(machine, cgroup) when planned
+  std::string placement;        // of memory and threads on the machine, for people
   int32_t max_model_len = 0;
   int32_t block_size = 0;
   DType kv_dtype = DType::kBF16;

@@ -12,6 +12,7 @@
 
 #include "engine/core/aligned_buffer.h"
 #include "engine/core/config.h"
+#include "engine/core/numa.h"
 #include "engine/core/status.h"
 #include "engine/engine.h"
 #include "engine/input_batch.h"
@@ -38,6 +39,9 @@ struct PlannedModel {
 
 // --load-format.
 LoadFormat load_format(const Config& config);
+
+// --numa and --cpu-strict on this machine, for the calling thread.
+Placement placement_of(const Config& config);
 
 Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads);
 

@@ -56,6 +56,9 @@ struct Config {
   // Compute.
   int32_t threads = 0;                     // 0: min(affinity, cgroup quota)
   std::string isa = "auto";                // auto, scalar, avx2, avx512
+  bool cpu_strict = false;                 // each compute thread on a core of its own
+  std::string numa = "off";                // off, distribute, isolate
+  std::string huge_pages = "transparent";  // off, transparent, explicit
 
   // Server.
   std::string host = "127.0.0.1";

@@ -100,9 +100,9 @@ std::vector<float> WeightStore::random_vector(const std::string& name, int64_t n
   return values;
 }
 
-Expected<void> WeightStore::allocate(int64_t bytes) {
-  SLUICE_TRY(arena_, AlignedBuffer::allocate(bytes, "packed weights"));
-  return {};
+Expected<std::span<std::byte>> WeightStore::allocate(int64_t bytes, AlignedBuffer::Pages pages) {
+  SLUICE_TRY(arena_, AlignedBuffer::allocate(bytes, "packed weights", pages));
+  return arena_.span();
 }
 
 Expected<const CheckpointTensor*> WeightStore::take(const std::string& name) {

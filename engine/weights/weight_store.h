@@ -41,8 +41,9 @@ class WeightStore {
   // Of the same matrices; a dummy checkpoint has no layout.
   [[nodiscard]] ArenaLayout layout() const;
 
-  // Room for the matrices taken from now on.
-  Expected<void> allocate(int64_t bytes);
+  // Room for the matrices taken from now on: zeros that nothing has touched.
+  Expected<std::span<std::byte>> allocate(int64_t bytes,
+                                          AlignedBuffer::Pages pages = AlignedBuffer::Pages::kHuge);
 
   // In place of allocate(): the matrices taken from now on, packed before.
   void use(PackedCache cache) { cache_ = std::move(cache); }
