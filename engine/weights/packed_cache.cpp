@@ -34,7 +34,8 @@ constexpr size_t kNumMatricesAt = 32;
 constexpr size_t kArenaBytesAt = 40;
 constexpr size_t kHeaderSumAt = 56;
 constexpr size_t kHashesAt = 64;
-constexpr uint64_t kArenaAlignment = 4096;
+constexpr uint64_t kPageBytes = 4096;
+constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
 constexpr uint64_t kSectionBytes = uint64_t{8} << 20;
 constexpr unsigned kMaxWorkers = 8;
 constexpr int64_t kClockStepNs = 2'000'000'000;
@@ -57,7 +58,7 @@ uint64_t hash_of(std::string_view text, uint64_t seed = 0) {
   return XXH3_64bits_withSeed(text.data(), text.size(), seed);
 }
 
-// `header`: all up to the arena.
+// `header`: all up to the end of its tables.
 uint64_t header_sum(std::span<const std::byte> header) {
   return hash_of(header.subspan(kHashesAt), hash_of(header.first(kHeaderSumAt)));
 }
@@ -71,12 +72,23 @@ std::span<const std::byte> section(std::span<const std::byte> arena, uint64_t in
   return arena.subspan(begin, std::min(kSectionBytes, arena.size() - begin));
 }
 
-// Of everything before the arena.
-std::optional<uint64_t> header_bytes(const ArenaLayout& layout) {
+// Where the parts of a file end.
+struct FileSizes {
+  uint64_t header = 0;  // with its tables
+  uint64_t arena_at = 0;
+  uint64_t file = 0;
+};
+
+// Nullopt: no file is so large.
+std::optional<FileSizes> file_sizes(const ArenaLayout& layout) {
   const auto numbers = checked_add(layout.num_matrices, num_sections(layout.bytes));
   const auto tables = numbers ? checked_mul(*numbers, sizeof(uint64_t)) : std::nullopt;
-  const auto end = tables ? checked_add(*tables, kHashesAt) : std::nullopt;
-  return end ? checked_align(*end, kArenaAlignment) : std::nullopt;
+  const auto header = tables ? checked_add(*tables, kHashesAt) : std::nullopt;
+  const uint64_t alignment = layout.bytes < kSectionBytes ? kPageBytes : kHugePageBytes;
+  const auto arena_at = header ? checked_align(*header, alignment) : std::nullopt;
+  const auto file = arena_at ? checked_add(*arena_at, layout.bytes) : std::nullopt;
+  if (!file) return std::nullopt;
+  return FileSizes{.header = *header, .arena_at = *arena_at, .file = *file};
 }
 
 tl::unexpected<Error> refuse(const std::string& what) {
@@ -97,6 +109,8 @@ bool section_is_right(const PackedParts& parts, uint64_t index) {
 // The first section that is not what was written.
 std::optional<uint64_t> find_damage(const PackedParts& parts) {
   const uint64_t sections = num_sections(parts.arena.size());
+  // Read in huge pages where the file system has them.
+  madvise(const_cast<std::byte*>(parts.arena.data()), parts.arena.size(), MADV_HUGEPAGE);
   std::atomic<uint64_t> next = 0;
   std::atomic<uint64_t> damaged = sections;
   const auto work = [&] {
@@ -233,8 +247,7 @@ bool is_settled(const Checkpoint& checkpoint) {
 }
 
 Expected<PackedParts> parse_packed_cache(std::span<const std::byte> file, const PackedKey& key) {
-  const auto begin = header_bytes(key.layout);
-  const auto end = begin ? checked_add(*begin, key.layout.bytes) : std::nullopt;
+  const std::optional<FileSizes> sizes = file_sizes(key.layout);
   if (file.size() < kHashesAt) return refuse("shorter than its header");
   if (std::memcmp(file.data(), kMagic.data(), kMagic.size()) != 0) {
     return refuse("another format or version of it");
@@ -246,8 +259,8 @@ Expected<PackedParts> parse_packed_cache(std::span<const std::byte> file, const 
     return refuse("another layout");
   }
   if (get(file, kSourceAt) != key.source) return refuse("the model's files have changed");
-  if (!end || file.size() != *end) return refuse("another size than its header says");
-  const std::span<const std::byte> header = file.first(*begin);
+  if (!sizes || file.size() != sizes->file) return refuse("another size than its header says");
+  const std::span<const std::byte> header = file.first(sizes->header);
   if (get(file, kHeaderSumAt) != header_sum(header)) {
     return refuse("the header's checksum is wrong");
   }
@@ -255,7 +268,7 @@ Expected<PackedParts> parse_packed_cache(std::span<const std::byte> file, const 
   const uint64_t checksums = num_sections(key.layout.bytes) * sizeof(uint64_t);
   return PackedParts{.hashes = header.subspan(kHashesAt, hashes),
                      .checksums = header.subspan(kHashesAt + hashes, checksums),
-                     .arena = file.subspan(*begin)};
+                     .arena = file.subspan(sizes->arena_at)};
 }
 
 Expected<PackedCache> PackedCache::open(const std::string& path, const PackedKey& key) {
@@ -286,11 +299,11 @@ Expected<void> write_packed_cache(const std::string& path,
     return make_error(ErrorCode::kInternal, "cannot make " + folder + ": " + error.message());
   }
   SLUICE_TRY(Draft draft, Draft::open(path + ".partial"));
-  const std::optional<uint64_t> begin = header_bytes(key.layout);
-  CHECK(begin.has_value());
-  SLUICE_TRY_VOID(draft.reserve(*begin + arena.size()));
+  const std::optional<FileSizes> sizes = file_sizes(key.layout);
+  CHECK(sizes.has_value());
+  SLUICE_TRY_VOID(draft.reserve(sizes->file));
 
-  std::vector<std::byte> header(*begin);
+  std::vector<std::byte> header(sizes->header);
   std::memcpy(header.data(), kMagic.data(), kMagic.size());
   put(header, kBuildAt, key.build);
   put(header, kSourceAt, key.source);
@@ -307,7 +320,7 @@ Expected<void> write_packed_cache(const std::string& path,
     const std::span<const std::byte> bytes = section(arena, i);
     put(header, at, hash_of(bytes));
     at += sizeof(uint64_t);
-    SLUICE_TRY_VOID(draft.write(*begin + i * kSectionBytes, bytes));
+    SLUICE_TRY_VOID(draft.write(sizes->arena_at + i * kSectionBytes, bytes));
   }
   put(header, kHeaderSumAt, header_sum(header));
   SLUICE_TRY_VOID(draft.write(0, header));

@@ -12,18 +12,19 @@
 // of the checkpoint.
 //
 // The file keeps the hash of each matrix as the checkpoint has it (pack.h), from which the content
-// hash of the model is made as if it had been packed. Each of its own bytes is under a checksum
-// that is compared before the file is used, at the speed of reading it, which the first step needs
-// anyway. Anything else than the expected file is refused, and replaced. The folder is trusted as
-// the model is: who can write there can put other weights into it.
+// hash of the model is made as if it had been packed. Each byte that is used is under a checksum,
+// compared at the speed of reading the file, which the first step needs anyway. Anything else than
+// the expected file is refused, and replaced. The folder is trusted as the model is: who can write
+// there can put other weights into it.
 //
 // Little-endian, fields of 8 bytes:
 //    0  magic and version                 32  matrices, how many
 //    8  build                             40  bytes of the arena
 //   16  source                            48  0
-//   24  layout                            56  checksum of all else up to the arena
-//   64  hashes of the matrices, then checksums of the arena's sections, zeros up to a multiple of
-//       4096, then the arena. Hashes and checksums are XXH3.
+//   24  layout                            56  checksum of all else before the arena
+//   64  hashes of the matrices, then checksums of the arena's sections of 8 MiB
+// The arena begins at the next multiple of 4096; of 2 MiB where it fills a section, so that file
+// systems that can keep it in huge pages. Hashes and checksums are XXH3.
 #pragma once
 
 #include <atomic>
