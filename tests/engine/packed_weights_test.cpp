@@ -51,7 +51,7 @@ class PackedWeights : public ::testing::Test {
   std::vector<fs::path> files() const {
     std::vector<fs::path> found;
     std::error_code error;
-    for (const auto& entry : fs::directory_iterator(folder_, error)) {
+    for (const auto& entry : fs::recursive_directory_iterator(folder_, error)) {
       if (entry.path().extension() == ".packed") found.push_back(entry.path());
     }
     return found;
@@ -97,7 +97,6 @@ TEST_F(PackedWeights, AreTheSameBitsUnderTheSameFingerprint) {
   const std::string fingerprint = engine->model().system_fingerprint;
   const std::vector<Collected> expected = testing::run_together(*engine, requests());
   config_.packed_weights_cache = folder_ + "/new/folder";
-  folder_ = config_.packed_weights_cache;
   start_and_wait_for_the_file();
   for (const std::string& isa : testing::usable_isas()) {
     config_.isa = isa;
