@@ -3,6 +3,8 @@
 // but for the two in the middle with --overlap: then a step runs while the next one is scheduled.
 #include "engine/engine.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -224,7 +226,10 @@ Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config) {
     Expected<void> status = self->load();
     const bool ready = status.has_value();
     loaded.set_value(std::move(status));
-    if (ready) self->run();
+    if (ready) {
+      if (!self->config_.overlap) self->core_->runner->device().enter();
+      self->run();
+    }
     self->core_.reset();
   });
   SLUICE_TRY_VOID(result.get());
@@ -278,6 +283,8 @@ Expected<void> LocalEngine::load() {
                       "--preemption-mode swap needs --kv-offloading-size or --kv-disk-path",
                       "preemption-mode");
   }
+  // What loading needed for a while goes back to the system: as much as a tokenizer takes.
+  malloc_trim(0);
   last_progress_ns_ = now_ns();
   publish_stats();
   return {};

@@ -10,7 +10,7 @@ namespace sluice {
 namespace {
 
 int32_t planned_threads(const Config& config) {
-  return config.threads > 0 ? config.threads : kernels::default_num_threads();
+  return config.threads > 0 ? config.threads : kernels::default_num_threads(placement_of(config));
 }
 
 }  // namespace

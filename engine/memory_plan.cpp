@@ -131,7 +131,9 @@ std::string MemoryPlan::describe() const {
   for (const int64_t tokens : window_tokens) {
     windows += "; " + std::to_string(tokens) + " in windowed layers";
   }
-  row("weights, repacked", weight_bytes, "");
+  row("weights, repacked",
+      weight_bytes,
+      weights_mapped ? "mapped from the packed weights cache, shared" : "");
   row("rope tables", rope_bytes, "");
   row("activations", arena_bytes, "");
   row("logits and sampling", logits_bytes, "");
@@ -143,6 +145,7 @@ std::string MemoryPlan::describe() const {
   if (kv_tier_bytes > 0) row("KV below the cache", kv_tier_bytes, "");
   row("total", total_bytes(), "of " + mib(available_bytes) + " available");
   row("model file", file_bytes, "mapped, shared with the page cache");
+  text += "  placed                 " + placement + "\n";
   text += "  max model len          " + std::to_string(max_model_len) + " tokens\n";
   return text;
 }

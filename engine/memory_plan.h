@@ -18,12 +18,14 @@ namespace sluice {
 struct MemoryPlan {
   int64_t file_bytes = 0;    // mapped, shared with the page cache
   int64_t weight_bytes = 0;  // repacked
+  bool weights_mapped = false;  // from a file that has them packed
   int64_t rope_bytes = 0;
   int64_t arena_bytes = 0;   // activations and workspaces
   int64_t logits_bytes = 0;  // logits and sampling
   int64_t kv_bytes = 0;
   int64_t kv_tier_bytes = 0;    // host memory below the cache, and buffers on the way
   int64_t available_bytes = 0;  // min(machine, cgroup) when planned
+  std::string placement;        // of memory and threads on the machine, for people
   int32_t max_model_len = 0;
   int32_t block_size = 0;
   DType kv_dtype = DType::kBF16;

@@ -4,7 +4,9 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <system_error>
 #include <thread>
 
 #include "engine/core/log.h"
@@ -77,7 +79,41 @@ std::vector<LayerCache> layer_caches(const Model& model, const KvStorage& storag
   return caches;
 }
 
+using Pages = AlignedBuffer::Pages;
+
+// --huge-pages. `transparent`: what the buffer asks for itself.
+Pages pages_of(const Config& config, Pages transparent) {
+  if (config.huge_pages == "explicit") return Pages::kReserved;
+  return config.huge_pages == "off" ? Pages::kSmall : transparent;
+}
+
+// Where the system refuses, memory lies where it is first touched, which is slower and no error.
+void place(std::span<std::byte> bytes, const Placement& placement) {
+  if (bind_memory(bytes, placement)) return;
+  log_event(LogLevel::kWarning,
+            "memory_not_placed",
+            "reason",
+            "mbind: " + std::generic_category().message(errno));
+}
+
+std::string placement_text(const Config& config, const MemoryPlan& plan) {
+  std::string pages = "huge pages " + config.huge_pages;
+  if (config.huge_pages == "explicit") {
+    int64_t count = 0;
+    for (const int64_t bytes :
+         {plan.weights_mapped ? 0 : plan.weight_bytes, plan.kv_bytes, plan.arena_bytes}) {
+      count += ceil_div(bytes, AlignedBuffer::kHugePageBytes);
+    }
+    pages += ", " + std::to_string(count) + " of 2 MiB";
+  }
+  return placement_of(config).describe() + "; " + pages;
+}
+
 }  // namespace
+
+Placement placement_of(const Config& config) {
+  return make_placement(parse_numa_mode(config.numa), config.cpu_strict);
+}
 
 LoadFormat load_format(const Config& config) {
   return config.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
@@ -111,6 +147,10 @@ Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads) {
                           " more that have no place in architecture " + planned.model.architecture +
                           ", expected none");
   }
+  if (!config.packed_weights_cache.empty() && !planned.checkpoint->is_dummy()) {
+    planned.packed =
+        PackedPlace(config.packed_weights_cache, *planned.checkpoint, names_and_shapes.layout());
+  }
   const int64_t vocab = planned.model.vocab_size;
   SLUICE_TRY(planned.plan,
              plan_memory(config,
@@ -126,16 +166,24 @@ Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads) {
                                                     config.max_num_seqs,
                                                     config.max_logprobs,
                                                     num_threads)}));
+  planned.plan.weights_mapped = planned.packed.has_file();
+  planned.plan.placement = placement_text(config, planned.plan);
   return planned;
 }
 
 Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config) {
+  const Placement placement = placement_of(config);
   SLUICE_TRY(auto device,
-             kernels::Device::create(
-                 {.type = DeviceType::kCpu, .isa = config.isa, .threads = config.threads}));
+             kernels::Device::create({.type = DeviceType::kCpu,
+                                      .isa = config.isa,
+                                      .threads = config.threads,
+                                      .placement = placement}));
   SLUICE_TRY(PlannedModel planned, plan_model(config, device->num_threads()));
   const MemoryPlan& plan = planned.plan;
-  SLUICE_TRY(KvStorage storage, KvStorage::create(plan.kv_groups, plan.kv_dtype, plan.block_size));
+  SLUICE_TRY(KvStorage storage,
+             KvStorage::create(
+                 plan.kv_groups, plan.kv_dtype, plan.block_size, pages_of(config, Pages::kSmall)));
+  place(storage.bytes(), placement);
 
   const InputBatch::Bounds batch_bounds = {
       .max_tokens = planned.bounds.max_tokens,
@@ -153,7 +201,15 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config)
   std::thread text_reader([&] { text = runner->checkpoint_->text(); });
   runner->weights_ = std::make_unique<WeightStore>(*runner->checkpoint_);
   Expected<std::unique_ptr<Model>> model = [&]() -> Expected<std::unique_ptr<Model>> {
-    SLUICE_TRY_VOID(runner->weights_->allocate(plan.weight_bytes));
+    auto cache = planned.packed.open();
+    runner->plan_.weights_mapped = cache.has_value();
+    if (cache) {
+      runner->weights_->use(std::move(*cache));
+    } else {
+      SLUICE_TRY(const auto arena,
+                 runner->weights_->allocate(plan.weight_bytes, pages_of(config, Pages::kHuge)));
+      place(arena, placement);
+    }
     return planned.spec->build(
         planned.model,
         {.activation_bits = config.activation_bits, .max_model_len = plan.max_model_len},
@@ -162,12 +218,17 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config)
   text_reader.join();
   if (!model) return tl::unexpected(std::move(model).error());
   if (!text) return tl::unexpected(std::move(text).error());
+  runner->cache_writer_ =
+      planned.packed.write(runner->weights_->arena(), runner->weights_->matrix_hashes());
   runner->text_ = std::move(*text);
   runner->model_ = std::move(*model);
   const uint64_t content = content_hash(*runner->checkpoint_, *runner->weights_);
   runner->fingerprint_ = fingerprint_of(content, config, planned.model, plan);
 
-  SLUICE_TRY(runner->arena_, AlignedBuffer::allocate(plan.arena_bytes, "activations"));
+  SLUICE_TRY(
+      runner->arena_,
+      AlignedBuffer::allocate(plan.arena_bytes, "activations", pages_of(config, Pages::kHuge)));
+  place(runner->arena_.span(), placement);
   runner->model_->bind(planned.bounds, runner->arena_.span());
   runner->max_rows_ = static_cast<size_t>(planned.bounds.max_logits);
   SLUICE_TRY(runner->logits_,
@@ -176,7 +237,8 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config)
                                      "logits",
                                      AlignedBuffer::Pages::kSmall));
   runner->caches_ = layer_caches(*runner->model_, runner->kv_storage_);
-  runner->prefault_ = std::make_unique<Prefault>(runner->kv_storage_.bytes());
+  runner->prefault_ =
+      std::make_unique<Prefault>(runner->kv_storage_.bytes(), config.huge_pages == "transparent");
   return runner;
 }
 

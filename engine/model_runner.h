@@ -12,12 +12,14 @@
 
 #include "engine/core/aligned_buffer.h"
 #include "engine/core/config.h"
+#include "engine/core/numa.h"
 #include "engine/core/status.h"
 #include "engine/engine.h"
 #include "engine/input_batch.h"
 #include "engine/memory_plan.h"
 #include "engine/models/model.h"
 #include "engine/weights/checkpoint.h"
+#include "engine/weights/packed_cache.h"
 #include "engine/weights/weight_store.h"
 #include "kernels/device.h"
 #include "kvcache/kv_storage.h"
@@ -31,11 +33,15 @@ struct PlannedModel {
   const ModelSpec* spec = nullptr;
   ModelConfig model;
   StepBounds bounds;
+  PackedPlace packed;
   MemoryPlan plan;
 };
 
 // --load-format.
 LoadFormat load_format(const Config& config);
+
+// --numa and --cpu-strict on this machine, for the calling thread.
+Placement placement_of(const Config& config);
 
 Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads);
 
@@ -82,6 +88,7 @@ class ModelRunner {
   std::unique_ptr<Checkpoint> checkpoint_;
   CheckpointText text_;
   std::unique_ptr<WeightStore> weights_;
+  std::unique_ptr<PackedCacheWriter> cache_writer_;
   std::unique_ptr<Model> model_;
   MemoryPlan plan_;
   InputBatch::Bounds batch_bounds_;

@@ -109,6 +109,7 @@ StepWork& StepExecutor::retire() {
 // --- Whoever runs the steps ------------------------------------------------------------------
 
 void StepExecutor::thread_main() {
+  runner_.device().enter();
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return num_run_ < num_submitted_ || is_ending_; });

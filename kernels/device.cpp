@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/device.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <array>
 #include <string>
-#include <thread>
 
 #include "engine/core/cgroup.h"
 #include "kernels/cpu/runtime.h"
@@ -61,11 +58,8 @@ const char* to_string(Isa isa) {
   return "unknown";
 }
 
-int32_t default_num_threads() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  int32_t threads = static_cast<int32_t>(std::thread::hardware_concurrency());
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) threads = CPU_COUNT(&set);
+int32_t default_num_threads(const Placement& placement) {
+  int32_t threads = placement.num_cpus();
   const int32_t quota = cgroup_cpus();
   if (quota > 0) threads = std::min(threads, quota);
   return std::max(threads, 1);
@@ -85,13 +79,16 @@ Expected<std::unique_ptr<Device>> Device::create(const Options& options) {
   }
   SLUICE_TRY(const Isa isa, choose_isa(options.isa));
   std::unique_ptr<Device> device(new Device());
-  const int32_t threads = options.threads > 0 ? options.threads : default_num_threads();
-  device->pool_ = std::make_unique<cpu::ThreadPool>(threads);
+  const int32_t threads =
+      options.threads > 0 ? options.threads : default_num_threads(options.placement);
+  device->pool_ = std::make_unique<cpu::ThreadPool>(threads, options.placement);
   device->context_ = {.device = options.type, .isa = isa, .pool = device->pool_.get()};
   return device;
 }
 
 int32_t Device::num_threads() const { return pool_->num_threads(); }
+
+void Device::enter() const { pool_->enter(); }
 
 std::string Device::name() const { return std::string("cpu:") + to_string(context_.isa); }
 

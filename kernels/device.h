@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/core/numa.h"
 #include "engine/core/status.h"
 #include "engine/core/types.h"
 
@@ -33,7 +34,8 @@ class Device {
   struct Options {
     DeviceType type = DeviceType::kCpu;
     std::string isa = "auto";  // auto, scalar, avx2, avx512
-    int32_t threads = 0;       // 0: min(affinity, cgroup quota)
+    int32_t threads = 0;       // 0: default_num_threads()
+    Placement placement = make_placement(NumaMode::kOff, false);
   };
 
   // kUnsupported names what was asked for and what this machine has.
@@ -41,7 +43,13 @@ class Device {
   ~Device();
 
   [[nodiscard]] const ExecContext& context() const { return context_; }
+
   [[nodiscard]] int32_t num_threads() const;
+
+  // By the thread that calls operators, once, before it does: it takes its place on the machine.
+  // Threads that it makes afterwards have the same place.
+  void enter() const;
+
   [[nodiscard]] std::string name() const;  // "cpu:avx512"
 
  private:
@@ -50,7 +58,7 @@ class Device {
   ExecContext context_;
 };
 
-// Threads worth starting: min(affinity mask, cgroup CPU quota rounded up), at least 1.
-int32_t default_num_threads();
+// Threads worth starting: min(the placement's CPUs, cgroup CPU quota rounded up), at least 1.
+int32_t default_num_threads(const Placement& placement);
 
 }  // namespace sluice::kernels

@@ -29,7 +29,8 @@ int64_t kv_block_bytes(const KvStorageGroup& group, DType dtype, int32_t block_s
 
 Expected<KvStorage> KvStorage::create(std::vector<KvStorageGroup> groups,
                                       DType dtype,
-                                      int32_t block_size) {
+                                      int32_t block_size,
+                                      AlignedBuffer::Pages pages) {
   KvStorage storage;
   storage.dtype_ = dtype;
   storage.block_size_ = block_size;
@@ -39,8 +40,7 @@ Expected<KvStorage> KvStorage::create(std::vector<KvStorageGroup> groups,
     total += 2 * half_layer_bytes(group, dtype, block_size) * group.num_layers;
   }
   storage.groups_ = std::move(groups);
-  SLUICE_TRY(storage.buffer_,
-             AlignedBuffer::allocate(total, "KV cache", AlignedBuffer::Pages::kSmall));
+  SLUICE_TRY(storage.buffer_, AlignedBuffer::allocate(total, "KV cache", pages));
   return storage;
 }
 
@@ -107,8 +107,8 @@ void KvStorage::copy_block(int32_t group, BlockId from, BlockId to) {
 
 // The first tokens write a few lines of each layer while this runs: they find small pages, which
 // cost the system little to clear, and get huge ones here, with their contents.
-Prefault::Prefault(std::span<std::byte> bytes) {
-  thread_ = std::thread([this, bytes] {
+Prefault::Prefault(std::span<std::byte> bytes, bool huge) {
+  thread_ = std::thread([this, bytes, huge] {
     constexpr size_t kPiece = size_t{8} << 20;  // whole huge pages
     constexpr int kCollapse = 25;               // MADV_COLLAPSE, newer than the headers
     setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 19);
@@ -117,10 +117,10 @@ Prefault::Prefault(std::span<std::byte> bytes) {
     for (uintptr_t at = begin; at < end && !stop_;) {
       const uintptr_t next = std::min(end, (at / kPiece + 1) * kPiece);
       auto* const piece = reinterpret_cast<void*>(at);
-      madvise(piece, next - at, MADV_HUGEPAGE);
+      if (huge) madvise(piece, next - at, MADV_HUGEPAGE);
       // Older kernels do not know the advice: pages then come on first use.
       if (madvise(piece, next - at, MADV_POPULATE_WRITE) != 0) return;
-      madvise(piece, next - at, kCollapse);
+      if (huge) madvise(piece, next - at, kCollapse);
       at = next;
     }
   });

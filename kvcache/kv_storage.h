@@ -34,7 +34,8 @@ class KvStorage {
  public:
   static Expected<KvStorage> create(std::vector<KvStorageGroup> groups,
                                     DType dtype,
-                                    int32_t block_size);
+                                    int32_t block_size,
+                                    AlignedBuffer::Pages pages = AlignedBuffer::Pages::kSmall);
   KvStorage(KvStorage&&) noexcept = default;
   KvStorage& operator=(KvStorage&&) noexcept = default;
 
@@ -66,9 +67,10 @@ class KvStorage {
 
 // Has the system back planned memory with pages from a thread of its own, so that memory use stays
 // where the plan put it and the first requests do not wait for page faults. Contents are untouched.
+// `huge`: with huge pages where there are some.
 class Prefault {
  public:
-  explicit Prefault(std::span<std::byte> bytes);
+  Prefault(std::span<std::byte> bytes, bool huge);
   ~Prefault();  // stops early
   Prefault(const Prefault&) = delete;
   Prefault& operator=(const Prefault&) = delete;

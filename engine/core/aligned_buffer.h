@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "engine/core/status.h"
+#include "engine/core/types.h"
 
 namespace sluice {
 
@@ -18,19 +19,25 @@ class AlignedBuffer {
  public:
   AlignedBuffer() = default;
   AlignedBuffer(AlignedBuffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        mapped_bytes_(std::exchange(other.mapped_bytes_, 0)) {}
   AlignedBuffer& operator=(AlignedBuffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
+    std::swap(mapped_bytes_, other.mapped_bytes_);
     return *this;
   }
   ~AlignedBuffer() {
-    if (data_ != nullptr) munmap(data_, bytes_);
+    if (data_ != nullptr) munmap(data_, mapped_bytes_);
   }
 
   // kHuge is asked for, not required. kSmall: for memory of which the first use takes a little here
-  // and there; who backs the rest later asks for huge pages then.
-  enum class Pages : uint8_t { kHuge, kSmall };
+  // and there; who backs the rest later asks for huge pages then. kReserved: huge pages that the
+  // system has set aside (vm.nr_hugepages), all of them taken here.
+  enum class Pages : uint8_t { kHuge, kSmall, kReserved };
+
+  static constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
   // kResourceExhausted: the system has not that much.
   static Expected<AlignedBuffer> allocate(int64_t bytes,
@@ -38,17 +45,23 @@ class AlignedBuffer {
                                           Pages pages = Pages::kHuge) {
     AlignedBuffer buffer;
     if (bytes <= 0) return buffer;
-    void* data = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    const bool is_reserved = pages == Pages::kReserved;
+    const auto mapped = static_cast<size_t>(is_reserved ? align_up(bytes, kHugePageBytes) : bytes);
+    const int kind = is_reserved ? MAP_HUGETLB | 21 << MAP_HUGE_SHIFT : MAP_NORESERVE;
+    void* data =
+        mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | kind, -1, 0);
     if (data == MAP_FAILED) {
       return make_error(ErrorCode::kResourceExhausted,
                         std::string(purpose) + ": cannot get " + std::to_string(bytes) +
-                            " bytes from the system");
+                            " bytes from the system" +
+                            (is_reserved ? " in reserved huge pages; raise vm.nr_hugepages" : ""));
     }
-    const int advice = pages == Pages::kHuge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE;
-    madvise(data, static_cast<size_t>(bytes), advice);
+    if (!is_reserved) {
+      madvise(data, mapped, pages == Pages::kHuge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    }
     buffer.data_ = static_cast<std::byte*>(data);
     buffer.bytes_ = static_cast<size_t>(bytes);
+    buffer.mapped_bytes_ = mapped;
     return buffer;
   }
 
@@ -59,6 +72,7 @@ class AlignedBuffer {
  private:
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
+  size_t mapped_bytes_ = 0;
 };
 
 }  // namespace sluice

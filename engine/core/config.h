@@ -28,6 +28,7 @@ struct Config {
   int64_t max_model_len = 0;               // tokens; 0: the model's, as far as memory allows
   std::string kv_cache_dtype = "auto";     // auto (bfloat16), bfloat16, float16, float32, int8, fp8
   int32_t activation_bits = 8;             // 8, 16 or 32
+  std::string packed_weights_cache;        // folder; empty: weights are repacked at each start
   uint64_t seed = 0;                       // makes the seeds of unseeded requests
 
   // Cache and scheduler.
@@ -55,6 +56,9 @@ struct Config {
   // Compute.
   int32_t threads = 0;                     // 0: min(affinity, cgroup quota)
   std::string isa = "auto";                // auto, scalar, avx2, avx512
+  bool cpu_strict = false;                 // each compute thread on a core of its own
+  std::string numa = "off";                // off, distribute, isolate
+  std::string huge_pages = "transparent";  // off, transparent, explicit
 
   // Server.
   std::string host = "127.0.0.1";

@@ -323,6 +323,11 @@ std::vector<Knob> make_model_knobs() {
           "8|16|32",
           "Width of activations in matrix products: 8 is fastest, 32 most exact. Checkpoints that "
           "say it themselves (INT8 W8A8) ignore this."),
+      string<&Config::packed_weights_cache>(
+          "packed-weights-cache",
+          "model",
+          "Folder that keeps weights as the kernels read them; the next start maps them, and "
+          "processes share them. Empty: none."),
       integer<&Config::seed>("seed",
                              "model",
                              "",
@@ -445,6 +450,22 @@ std::vector<Knob> make_engine_knobs() {
                            "",
                            "auto|scalar|avx2|avx512",
                            "Instruction set of the kernels; the results are the same."),
+      boolean<&Config::cpu_strict>("cpu-strict",
+                                   "compute",
+                                   "Pins each compute thread to a core of the affinity mask; "
+                                   "processes that do so on one machine need masks of their own."),
+      choice<&Config::numa>("numa",
+                            "compute",
+                            "",
+                            "off|distribute|isolate",
+                            "distribute: memory and threads evenly over the NUMA nodes; isolate: "
+                            "both on the node of the start; off: as the system does."),
+      choice<&Config::huge_pages>("huge-pages",
+                                  "compute",
+                                  "",
+                                  "off|transparent|explicit",
+                                  "Pages of weights, KV cache and activations; explicit: from what "
+                                  "vm.nr_hugepages reserves."),
   };
 }
 

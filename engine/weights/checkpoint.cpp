@@ -45,7 +45,8 @@ class GgufCheckpoint final : public Checkpoint {
         header_end = std::min(header_end, tensor.data.data());
       }
       files.push_back({.bytes = part->bytes(),
-                       .header_bytes = static_cast<size_t>(header_end - part->bytes().data())});
+                       .header_bytes = static_cast<size_t>(header_end - part->bytes().data()),
+                       .identity = part->identity()});
     }
     return files;
   }
@@ -100,7 +101,8 @@ class GgufCheckpoint final : public Checkpoint {
 }  // namespace
 
 Expected<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& path, LoadFormat format) {
-  struct stat status{};
+  struct stat status {};
+
   if (stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode))
     return open_hf_checkpoint(path, format);
   if (format == LoadFormat::kDummy) {

@@ -13,6 +13,7 @@
 
 #include "engine/core/status.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/weights/mapped_file.h"
 #include "engine/weights/metadata.h"
 #include "quant/format.h"
 
@@ -33,6 +34,7 @@ struct CheckpointTensor {
 struct CheckpointFile {
   std::span<const std::byte> bytes;
   size_t header_bytes = 0;  // at its beginning: what is no tensor's
+  FileIdentity identity;
 };
 
 struct CheckpointText {

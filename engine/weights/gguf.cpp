@@ -153,6 +153,10 @@ uint64_t GgufFile::alignment() const { return impl_->contents.alignment; }
 
 std::span<const std::byte> GgufFile::bytes() const { return impl_->bytes; }
 
+FileIdentity GgufFile::identity() const {
+  return impl_->mapping ? impl_->mapping->identity() : FileIdentity{};
+}
+
 int64_t GgufFile::file_bytes() const { return static_cast<int64_t>(impl_->bytes.size()); }
 
 const std::vector<std::pair<std::string_view, GgufValue>>& GgufFile::metadata() const {

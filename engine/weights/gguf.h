@@ -16,6 +16,7 @@
 
 #include "engine/core/status.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/weights/mapped_file.h"
 #include "quant/format.h"
 
 namespace sluice {
@@ -82,6 +83,7 @@ class GgufFile {
   [[nodiscard]] uint64_t alignment() const;
   [[nodiscard]] int64_t file_bytes() const;
   [[nodiscard]] std::span<const std::byte> bytes() const;  // the whole file
+  [[nodiscard]] FileIdentity identity() const;             // zeros when parsed from memory
   [[nodiscard]] const std::vector<std::pair<std::string_view, GgufValue>>& metadata() const;
   [[nodiscard]] const std::vector<GgufTensor>& tensors() const;
   [[nodiscard]] const GgufTensor* find_tensor(std::string_view name) const;

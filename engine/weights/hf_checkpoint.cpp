@@ -150,7 +150,8 @@ bool is_ignored(std::string_view stored, bool tied_embeddings) {
 }
 
 bool exists(const std::string& path) {
-  struct stat status{};
+  struct stat status {};
+
   return stat(path.c_str(), &status) == 0;
 }
 
@@ -201,7 +202,8 @@ class HfCheckpoint final : public Checkpoint {
     for (size_t i = 0; i < files_.size(); ++i) {
       const auto bytes = files_[i].bytes();
       files.push_back({.bytes = bytes,
-                       .header_bytes = i == 0 ? bytes.size() : safetensors_header_bytes(bytes)});
+                       .header_bytes = i == 0 ? bytes.size() : safetensors_header_bytes(bytes),
+                       .identity = files_[i].identity()});
     }
     return files;
   }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <ctime>
 #include <system_error>
 
 namespace sluice {
@@ -21,6 +22,8 @@ tl::unexpected<Error> system_error(const std::string& path, const char* call) {
                     path + ": " + call + ": found \"" + std::generic_category().message(number) +
                         "\", expected a readable file");
 }
+
+int64_t nanoseconds(const timespec& time) { return time.tv_sec * 1'000'000'000 + time.tv_nsec; }
 
 // Whole pages: those that the bytes touch, or those that they fill.
 void advise(std::span<const std::byte> bytes, int advice, bool touched) {
@@ -51,7 +54,9 @@ Expected<MappedFile> MappedFile::open(const std::string& path) {
   // Non-blocking, so that a pipe in place of the file is an error instead of a wait.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return system_error(path, "open");
-  struct stat status{};
+
+  struct stat status {};
+
   const bool known = fstat(fd, &status) == 0;
   if (!known || !S_ISREG(status.st_mode) || status.st_size == 0) {
     auto error =
@@ -68,7 +73,13 @@ Expected<MappedFile> MappedFile::open(const std::string& path) {
   auto error = system_error(path, "mmap");
   close(fd);  // the mapping keeps the file
   if (address == MAP_FAILED) return error;
-  return MappedFile({static_cast<const std::byte*>(address), size});
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return MappedFile({static_cast<const std::byte*>(address), size},
+                    {.inode = status.st_ino,
+                     .modified_ns = nanoseconds(status.st_mtim),
+                     .changed_ns = nanoseconds(status.st_ctim),
+                     .opened_ns = nanoseconds(now)});
 }
 
 }  // namespace sluice

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <utility>
@@ -11,16 +12,26 @@
 
 namespace sluice {
 
+// What the file system knows of a file that was opened, in its own clock's nanoseconds.
+struct FileIdentity {
+  uint64_t inode = 0;
+  int64_t modified_ns = 0;  // mtime
+  int64_t changed_ns = 0;   // ctime
+  int64_t opened_ns = 0;    // by the clock of this machine
+};
+
 class MappedFile {
  public:
   // kNotFound, kPermissionDenied or kDataLoss (not a regular file, or empty), in one line. The file
   // must not shrink while it is mapped: reading past its end is a SIGBUS.
   static Expected<MappedFile> open(const std::string& path);
 
-  MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+  MappedFile(MappedFile&& other) noexcept
+      : bytes_(std::exchange(other.bytes_, {})), identity_(other.identity_) {}
 
   MappedFile& operator=(MappedFile&& other) noexcept {
     std::swap(bytes_, other.bytes_);
+    std::swap(identity_, other.identity_);
     return *this;
   }
 
@@ -28,10 +39,14 @@ class MappedFile {
 
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
 
+  [[nodiscard]] const FileIdentity& identity() const { return identity_; }
+
  private:
-  explicit MappedFile(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  MappedFile(std::span<const std::byte> bytes, const FileIdentity& identity)
+      : bytes_(bytes), identity_(identity) {}
 
   std::span<const std::byte> bytes_;
+  FileIdentity identity_;
 };
 
 // Advice on memory, usually a part of a mapping: that it will be read soon, and that it has been

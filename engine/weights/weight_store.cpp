@@ -100,9 +100,9 @@ std::vector<float> WeightStore::random_vector(const std::string& name, int64_t n
   return values;
 }
 
-Expected<void> WeightStore::allocate(int64_t bytes) {
-  SLUICE_TRY(arena_, AlignedBuffer::allocate(bytes, "packed weights"));
-  return {};
+Expected<std::span<std::byte>> WeightStore::allocate(int64_t bytes, AlignedBuffer::Pages pages) {
+  SLUICE_TRY(arena_, AlignedBuffer::allocate(bytes, "packed weights", pages));
+  return arena_.span();
 }
 
 Expected<const CheckpointTensor*> WeightStore::take(const std::string& name) {
@@ -150,29 +150,47 @@ Expected<PackedWeight> WeightStore::matrix(const std::string& name,
   PackedWeight weight{tensor->format, static_cast<int32_t>(n), static_cast<int32_t>(k), nullptr};
   const int64_t begin = packed_bytes_;
   packed_bytes_ += align_up(sluice::packed_bytes(tensor->format, n, k), 64);
+  note_layout(name, weight, slice);
+  if (cache_) {
+    CHECK_LE(packed_bytes_, static_cast<int64_t>(cache_->arena().size()));
+    // The scales are read again for their hash; packed, they are beside the codes.
+    SLUICE_TRY_VOID(row_scales(*tensor, slice.first, n));
+    note_content(name, cache_->content_hash(num_matrices_ - 1));
+    weight.data = cache_->arena().data() + begin;
+    return weight;
+  }
   if (arena_.data() == nullptr) return weight;
   CHECK_LE(packed_bytes_, static_cast<int64_t>(arena_.span().size()));
   std::byte* dst = arena_.data() + begin;
-  const auto source =
-      tensor->data.subspan(static_cast<size_t>(slice.first * row_bytes(tensor->format, k)),
-                           static_cast<size_t>(n * row_bytes(tensor->format, k)));
-  // The file is read once, in the order of the layers: one as large as the memory does not push out
-  // what is still to be read.
-  advise_needed(source);
-  SLUICE_TRY(const std::vector<float> scales, row_scales(*tensor, slice.first, n));
-  SLUICE_TRY(const uint64_t hash,
-             pack_checked(checkpoint_.path() + ": tensor " + name,
-                          tensor->format,
-                          source.data(),
-                          n,
-                          k,
-                          dst,
-                          scales));
-  if (checkpoint_.file_bytes() >= kLarge) advise_read(source);
+  SLUICE_TRY(const uint64_t hash, pack(*tensor, weight, slice, dst));
   note_content(name, hash);
+  matrix_hashes_.push_back(hash);
   report_progress();
   weight.data = dst;
   return weight;
+}
+
+Expected<uint64_t> WeightStore::pack(const CheckpointTensor& tensor,
+                                     const PackedWeight& weight,
+                                     RowSlice slice,
+                                     std::byte* dst) {
+  const int64_t bytes = row_bytes(tensor.format, weight.k);
+  const auto source = tensor.data.subspan(static_cast<size_t>(slice.first * bytes),
+                                          static_cast<size_t>(weight.n * bytes));
+  // The file is read once, in the order of the layers: one as large as the memory does not push out
+  // what is still to be read.
+  advise_needed(source);
+  SLUICE_TRY(const std::vector<float> scales, row_scales(tensor, slice.first, weight.n));
+  SLUICE_TRY(const uint64_t hash,
+             pack_checked(checkpoint_.path() + ": tensor " + tensor.name,
+                          tensor.format,
+                          source.data(),
+                          weight.n,
+                          weight.k,
+                          dst,
+                          scales));
+  if (checkpoint_.file_bytes() >= kLarge) advise_read(source);
+  return hash;
 }
 
 Expected<std::vector<float>> WeightStore::vector(const std::string& name,
@@ -198,6 +216,20 @@ Expected<std::vector<float>> WeightStore::vector(const std::string& name,
                             n));
   note_content(name, row.hash);
   return std::move(row.values);
+}
+
+void WeightStore::note_layout(std::string_view name, const PackedWeight& weight, RowSlice slice) {
+  const int64_t numbers[] = {
+      static_cast<int64_t>(weight.format), weight.n, weight.k, slice.first, slice.total};
+  layout_hash_ = XXH3_64bits_withSeed(name.data(), name.size(), layout_hash_);
+  layout_hash_ = XXH3_64bits_withSeed(numbers, sizeof(numbers), layout_hash_);
+  ++num_matrices_;
+}
+
+ArenaLayout WeightStore::layout() const {
+  return {.hash = layout_hash_,
+          .num_matrices = num_matrices_,
+          .bytes = static_cast<uint64_t>(packed_bytes_)};
 }
 
 void WeightStore::note_content(std::string_view name, uint64_t hash) {

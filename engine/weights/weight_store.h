@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint's tensors in the form kernels read: matrices repacked once into one arena, norms as
-// floats. Built at load, immutable afterwards.
+// A checkpoint's tensors in the form kernels read: matrices repacked once into one arena, or taken
+// from a file that has them packed, norms as floats. Built at load, immutable afterwards.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 #include "engine/core/aligned_buffer.h"
 #include "engine/core/status.h"
 #include "engine/weights/checkpoint.h"
+#include "engine/weights/packed_cache.h"
 #include "quant/repack.h"
 
 namespace sluice {
@@ -36,8 +38,21 @@ class WeightStore {
   // taking everything from it once plans memory and checks names and shapes.
   [[nodiscard]] int64_t packed_bytes() const { return packed_bytes_; }
 
-  // Room for the matrices taken from now on.
-  Expected<void> allocate(int64_t bytes);
+  // Of the same matrices; a dummy checkpoint has no layout.
+  [[nodiscard]] ArenaLayout layout() const;
+
+  // Room for the matrices taken from now on: zeros that nothing has touched.
+  Expected<std::span<std::byte>> allocate(int64_t bytes,
+                                          AlignedBuffer::Pages pages = AlignedBuffer::Pages::kHuge);
+
+  // In place of allocate(): the matrices taken from now on, packed before.
+  void use(PackedCache cache) { cache_ = std::move(cache); }
+
+  // The matrices taken so far; nothing without allocate().
+  [[nodiscard]] std::span<const std::byte> arena() const { return arena_.span(); }
+
+  // Their hashes in the checkpoint.
+  [[nodiscard]] const std::vector<uint64_t>& matrix_hashes() const { return matrix_hashes_; }
 
   [[nodiscard]] const std::string& path() const { return checkpoint_.path(); }
 
@@ -62,15 +77,24 @@ class WeightStore {
   PackedWeight random_matrix(const std::string& name, int64_t n, int64_t k);
   static void fill_random(const std::string& name, const PackedWeight& weight, std::byte* dst);
   std::vector<float> random_vector(const std::string& name, int64_t n);
+  void note_layout(std::string_view name, const PackedWeight& weight, RowSlice slice);
+  Expected<uint64_t> pack(const CheckpointTensor& tensor,
+                          const PackedWeight& weight,
+                          RowSlice slice,
+                          std::byte* dst);
   void note_content(std::string_view name, uint64_t hash);
   void report_progress();
 
   const Checkpoint& checkpoint_;
   int64_t packed_bytes_ = 0;
   uint64_t content_hash_ = 0;
+  uint64_t layout_hash_ = 0;
+  uint64_t num_matrices_ = 0;
+  std::vector<uint64_t> matrix_hashes_;
   int64_t next_report_ = 0;  // packed bytes
   int64_t num_random_ = 0;   // parameters made up for a dummy checkpoint
   AlignedBuffer arena_;
+  std::optional<PackedCache> cache_;
   std::unordered_set<std::string_view> taken_;
 };
 

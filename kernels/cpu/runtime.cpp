@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <utility>
 
 #include "engine/core/status.h"
 
@@ -53,7 +54,8 @@ void lower_own_priority() {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int32_t num_threads) : num_threads_(num_threads) {
+ThreadPool::ThreadPool(int32_t num_threads, Placement placement)
+    : num_threads_(num_threads), placement_(std::move(placement)) {
   CHECK_GE(num_threads, 1);
   CHECK_LE(num_threads, kMaxThreads);
   threads_.reserve(static_cast<size_t>(num_threads - 1));
@@ -61,6 +63,9 @@ ThreadPool::ThreadPool(int32_t num_threads) : num_threads_(num_threads) {
     threads_.emplace_back([this, worker] { worker_main(worker); });
   }
 }
+
+// Best effort, as the others': the bits are the same wherever a thread runs.
+void ThreadPool::enter() const { bind_thread(placement_.cpus_of(0)); }
 
 ThreadPool::~ThreadPool() {
   stop_.store(true);
@@ -129,6 +134,7 @@ void ThreadPool::wait_until_done() {
 
 void ThreadPool::worker_main(int32_t worker) {
   lower_own_priority();
+  bind_thread(placement_.cpus_of(worker));
   uint32_t seen = 0;
   while (true) {
     const auto changed = [this, seen] { return epoch_.load(std::memory_order_acquire) != seen; };

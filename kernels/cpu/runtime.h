@@ -9,6 +9,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "engine/core/numa.h"
+
 namespace sluice::kernels::cpu {
 
 inline constexpr int32_t kMaxThreads = 1024;
@@ -23,12 +25,16 @@ class ThreadPool {
   // Runs the tiles [begin, end); `worker` in [0, num_threads) names per-worker scratch.
   using TileFn = void (*)(void* context, int64_t begin, int64_t end, int32_t worker);
 
-  explicit ThreadPool(int32_t num_threads);  // including the creator
+  // `num_threads` includes worker 0. The others start on the CPUs that the placement gives them.
+  explicit ThreadPool(int32_t num_threads, Placement placement = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   [[nodiscard]] int32_t num_threads() const { return num_threads_; }
+
+  // The calling thread is worker 0 from now on: it takes that worker's CPUs.
+  void enter() const;
 
   // How many tiles a claim takes: at least `chunk`, and where `shares` is not 0 at least that share
   // (1 / shares) of what is left, so that claims are long at first, which suits memory, and short
@@ -68,6 +74,7 @@ class ThreadPool {
   void wait_until_done();
 
   const int32_t num_threads_;
+  const Placement placement_;
   std::vector<std::thread> threads_;
 
   // The job. Written by worker 0 before state_ names its epoch; claims are compare-and-swaps on

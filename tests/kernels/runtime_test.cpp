@@ -2,6 +2,7 @@
 #include "kernels/cpu/runtime.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "kernels/device.h"
@@ -105,6 +107,38 @@ TEST(ThreadPool, OtherWorkersRunBelowTheirCreator) {
   EXPECT_EQ(nice.load(), std::min(own + 5, 19));
 }
 
+// CPUs that the calling thread may run on; -1: several.
+int only_cpu() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0 || CPU_COUNT(&set) != 1) return -1;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(static_cast<size_t>(cpu), &set)) return cpu;
+  }
+  return -1;
+}
+
+TEST(ThreadPool, WorkersAreWhereThePlacementPutsThem) {
+  const Placement placement = make_placement(NumaMode::kOff, true);
+  std::thread([&placement] {  // a thread that may be pinned
+    ThreadPool pool(3, placement);
+    EXPECT_EQ(only_cpu() >= 0, placement.num_cpus() == 1);
+    pool.enter();
+    std::array<std::atomic<int>, 3> cpus = {-1, -1, -1};
+    std::atomic<int> arrived = 0;
+    pool.parallel_for(3, [&](int64_t, int32_t worker) {  // a tile for each
+      cpus[static_cast<size_t>(worker)] = only_cpu();
+      ++arrived;
+      while (arrived < 3) usleep(50);
+    });
+    for (int32_t worker = 0; worker < 3; ++worker) {
+      EXPECT_EQ(cpus[static_cast<size_t>(worker)].load(), placement.cpus_of(worker).at(0))
+          << worker;
+    }
+  })
+      .join();
+}
+
 TEST(Device, RefusesWhatTheMachineHasNot) {
   const auto unknown = Device::create({.isa = "mmx"});
   ASSERT_FALSE(unknown.has_value());
@@ -119,7 +153,7 @@ TEST(Device, RefusesWhatTheMachineHasNot) {
 TEST(Device, AutoTakesTheBestInstructionSet) {
   const auto device = Device::create({});
   ASSERT_TRUE(device.has_value());
-  EXPECT_EQ((*device)->num_threads(), default_num_threads());
+  EXPECT_EQ((*device)->num_threads(), default_num_threads(make_placement(NumaMode::kOff, false)));
   const auto best = Device::create({.isa = "avx512"});
   EXPECT_EQ((*device)->name() == "cpu:avx512", best.has_value());
 }

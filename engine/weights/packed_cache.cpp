@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/weights/packed_cache.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "engine/core/checked.h"
+#include "engine/core/hex.h"
+#include "engine/core/log.h"
+#include "engine/core/types.h"
+#include "engine/core/version.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::string_view kMagic = "SLUIPW01";
+constexpr size_t kBuildAt = 8;
+constexpr size_t kSourceAt = 16;
+constexpr size_t kLayoutAt = 24;
+constexpr size_t kNumMatricesAt = 32;
+constexpr size_t kArenaBytesAt = 40;
+constexpr size_t kHeaderSumAt = 56;
+constexpr size_t kHashesAt = 64;
+constexpr uint64_t kPageBytes = 4096;
+constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
+constexpr uint64_t kSectionBytes = uint64_t{8} << 20;
+constexpr unsigned kMaxWorkers = 8;
+constexpr int64_t kClockStepNs = 2'000'000'000;
+
+void put(std::span<std::byte> file, size_t at, uint64_t value) {
+  std::memcpy(file.data() + at, &value, sizeof(value));
+}
+
+uint64_t get(std::span<const std::byte> file, size_t at) {
+  uint64_t value = 0;
+  std::memcpy(&value, file.data() + at, sizeof(value));
+  return value;
+}
+
+uint64_t hash_of(std::span<const std::byte> bytes, uint64_t seed = 0) {
+  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
+}
+
+uint64_t hash_of(std::string_view text, uint64_t seed = 0) {
+  return XXH3_64bits_withSeed(text.data(), text.size(), seed);
+}
+
+// `header`: all up to the end of its tables.
+uint64_t header_sum(std::span<const std::byte> header) {
+  return hash_of(header.subspan(kHashesAt), hash_of(header.first(kHeaderSumAt)));
+}
+
+uint64_t num_sections(uint64_t arena_bytes) {
+  return arena_bytes / kSectionBytes + (arena_bytes % kSectionBytes == 0 ? 0 : 1);
+}
+
+std::span<const std::byte> section(std::span<const std::byte> arena, uint64_t index) {
+  const uint64_t begin = index * kSectionBytes;
+  return arena.subspan(begin, std::min(kSectionBytes, arena.size() - begin));
+}
+
+// Where the parts of a file end.
+struct FileSizes {
+  uint64_t header = 0;  // with its tables
+  uint64_t arena_at = 0;
+  uint64_t file = 0;
+};
+
+// Nullopt: no file is so large.
+std::optional<FileSizes> file_sizes(const ArenaLayout& layout) {
+  const auto numbers = checked_add(layout.num_matrices, num_sections(layout.bytes));
+  const auto tables = numbers ? checked_mul(*numbers, sizeof(uint64_t)) : std::nullopt;
+  const auto header = tables ? checked_add(*tables, kHashesAt) : std::nullopt;
+  const uint64_t alignment = layout.bytes < kSectionBytes ? kPageBytes : kHugePageBytes;
+  const auto arena_at = header ? checked_align(*header, alignment) : std::nullopt;
+  const auto file = arena_at ? checked_add(*arena_at, layout.bytes) : std::nullopt;
+  if (!file) return std::nullopt;
+  return FileSizes{.header = *header, .arena_at = *arena_at, .file = *file};
+}
+
+tl::unexpected<Error> refuse(const std::string& what) {
+  return make_error(ErrorCode::kDataLoss, what);
+}
+
+std::string system_text(int error) { return std::generic_category().message(error); }
+
+// The pages come first, so that a disk that cannot read them is an error here, and no signal.
+bool section_is_right(const PackedParts& parts, uint64_t index) {
+  const std::span<const std::byte> bytes = section(parts.arena, index);
+  auto* const begin = const_cast<std::byte*>(bytes.data());
+  // Where the kernel does not know the advice, pages come on the way.
+  if (madvise(begin, bytes.size(), MADV_POPULATE_READ) != 0 && errno == EFAULT) return false;
+  return hash_of(bytes) == get(parts.checksums, index * sizeof(uint64_t));
+}
+
+// The first section that is not what was written.
+std::optional<uint64_t> find_damage(const PackedParts& parts) {
+  const uint64_t sections = num_sections(parts.arena.size());
+  // Read in huge pages where the file system has them.
+  madvise(const_cast<std::byte*>(parts.arena.data()), parts.arena.size(), MADV_HUGEPAGE);
+  std::atomic<uint64_t> next = 0;
+  std::atomic<uint64_t> damaged = sections;
+  const auto work = [&] {
+    for (uint64_t i = next++; i < sections && damaged == sections; i = next++) {
+      if (!section_is_right(parts, i)) damaged = i;
+    }
+  };
+  const uint64_t most = std::clamp(std::thread::hardware_concurrency(), 1U, kMaxWorkers);
+  std::vector<std::thread> workers;
+  for (uint64_t i = 1; i < std::min(most, sections); ++i) workers.emplace_back(work);
+  work();
+  for (std::thread& worker : workers) worker.join();
+  return damaged == sections ? std::nullopt : std::optional<uint64_t>(damaged);
+}
+
+// A file that is written under another name. One writer at a time: it holds a lock, which ends with
+// its process, so that what a dead one left is simply written over.
+class Draft {
+ public:
+  static Expected<Draft> open(const std::string& path) {
+    const int fd =
+        ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+    if (fd < 0) return failure("cannot make", path);
+    Draft draft(path, fd);
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK) return failure("cannot lock", path);
+      return make_error(ErrorCode::kUnavailable, path + ": another process writes it");
+    }
+
+    // The one that had the lock before may have renamed the file; then this is the finished one.
+    struct stat opened {};
+
+    struct stat named {};
+
+    if (fstat(fd, &opened) != 0) return failure("cannot read", path);
+    if (::stat(path.c_str(), &named) != 0 || named.st_ino != opened.st_ino ||
+        named.st_dev != opened.st_dev) {
+      return make_error(ErrorCode::kUnavailable, path + ": another process has written it");
+    }
+    draft.is_ours_ = true;
+    if (!S_ISREG(opened.st_mode) || ftruncate(fd, 0) != 0) return failure("cannot empty", path);
+    return draft;
+  }
+
+  Draft(Draft&& other) noexcept
+      : path_(std::move(other.path_)),
+        fd_(std::exchange(other.fd_, -1)),
+        is_ours_(std::exchange(other.is_ours_, false)) {}
+
+  Draft& operator=(Draft&&) = delete;
+
+  ~Draft() {
+    if (is_ours_) ::unlink(path_.c_str());
+    if (fd_ >= 0) ::close(fd_);
+  }
+
+  // So that a full disk shows before anything is written. Not every file system can.
+  Expected<void> reserve(uint64_t bytes) {
+    if (fallocate(fd_, 0, 0, static_cast<off_t>(bytes)) == 0 || errno == EOPNOTSUPP) return {};
+    return failure("cannot make room in", path_);
+  }
+
+  Expected<void> write(uint64_t at, std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const ssize_t count = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(at));
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) return failure("cannot write", path_);
+      at += static_cast<uint64_t>(count);
+      bytes = bytes.subspan(static_cast<size_t>(count));
+    }
+    return {};
+  }
+
+  // Its name promises its bytes, also after a power cut.
+  Expected<void> publish(const std::string& path) {
+    if (fsync(fd_) != 0) return failure("cannot write", path_);
+    if (std::rename(path_.c_str(), path.c_str()) != 0) return failure("cannot rename", path_);
+    is_ours_ = false;
+    return {};
+  }
+
+ private:
+  Draft(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+
+  static tl::unexpected<Error> failure(const char* what, const std::string& path) {
+    const int error = errno;
+    return make_error(ErrorCode::kInternal,
+                      std::string(what) + " " + path + ": " + system_text(error));
+  }
+
+  std::string path_;
+  int fd_;
+  bool is_ours_ = false;
+};
+
+}  // namespace
+
+PackedKey packed_key(const Checkpoint& checkpoint, const ArenaLayout& layout) {
+  PackedKey key{.layout = layout};
+  key.build = hash_of(build_id(), hash_of(version()));
+  for (const CheckpointFile& file : checkpoint.files()) {
+    const FileIdentity& identity = file.identity;
+    const int64_t numbers[] = {static_cast<int64_t>(identity.inode),
+                               static_cast<int64_t>(file.bytes.size()),
+                               identity.modified_ns,
+                               identity.changed_ns};
+    key.source = hash_of(std::as_bytes(std::span(numbers)), key.source);
+    key.source = hash_of(file.bytes.first(file.header_bytes), key.source);
+  }
+  return key;
+}
+
+std::string packed_cache_path(const std::string& folder,
+                              const Checkpoint& checkpoint,
+                              const ArenaLayout& layout) {
+  constexpr size_t kMaxStem = 100;  // of a file name's 255 bytes
+  std::error_code error;
+  std::filesystem::path model = std::filesystem::canonical(checkpoint.path(), error);
+  if (error) model = checkpoint.path();
+  uint64_t hash = hash_of(model.native(), layout.hash);
+  for (const CheckpointFile& file : checkpoint.files()) {
+    hash = hash_of(file.bytes.first(file.header_bytes), hash);
+  }
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(&hash);
+  return folder + "/" + model.filename().native().substr(0, kMaxStem) + "-" +
+         to_hex({bytes, sizeof(hash)}) + ".packed";
+}
+
+bool is_settled(const Checkpoint& checkpoint) {
+  return std::ranges::all_of(checkpoint.files(), [](const CheckpointFile& file) {
+    const FileIdentity& identity = file.identity;
+    return identity.opened_ns - std::max(identity.changed_ns, identity.modified_ns) >= kClockStepNs;
+  });
+}
+
+Expected<PackedParts> parse_packed_cache(std::span<const std::byte> file, const PackedKey& key) {
+  const std::optional<FileSizes> sizes = file_sizes(key.layout);
+  if (file.size() < kHashesAt) return refuse("shorter than its header");
+  if (std::memcmp(file.data(), kMagic.data(), kMagic.size()) != 0) {
+    return refuse("another format or version of it");
+  }
+  if (get(file, kBuildAt) != key.build) return refuse("written by another build");
+  if (get(file, kLayoutAt) != key.layout.hash ||
+      get(file, kNumMatricesAt) != key.layout.num_matrices ||
+      get(file, kArenaBytesAt) != key.layout.bytes) {
+    return refuse("another layout");
+  }
+  if (get(file, kSourceAt) != key.source) return refuse("the model's files have changed");
+  if (!sizes || file.size() != sizes->file) return refuse("another size than its header says");
+  const std::span<const std::byte> header = file.first(sizes->header);
+  if (get(file, kHeaderSumAt) != header_sum(header)) {
+    return refuse("the header's checksum is wrong");
+  }
+  const uint64_t hashes = key.layout.num_matrices * sizeof(uint64_t);
+  const uint64_t checksums = num_sections(key.layout.bytes) * sizeof(uint64_t);
+  return PackedParts{.hashes = header.subspan(kHashesAt, hashes),
+                     .checksums = header.subspan(kHashesAt + hashes, checksums),
+                     .arena = file.subspan(sizes->arena_at)};
+}
+
+Expected<PackedCache> PackedCache::open(const std::string& path, const PackedKey& key) {
+  SLUICE_TRY(MappedFile file, MappedFile::open(path));
+  SLUICE_TRY(const PackedParts parts, parse_packed_cache(file.bytes(), key));
+  if (const auto damaged = find_damage(parts)) {
+    return refuse("the checksum of section " + std::to_string(*damaged) + " is wrong");
+  }
+  return PackedCache(std::move(file), parts);
+}
+
+uint64_t PackedCache::content_hash(size_t index) const {
+  CHECK_LT(index, parts_.hashes.size() / sizeof(uint64_t));
+  return get(parts_.hashes, index * sizeof(uint64_t));
+}
+
+Expected<void> write_packed_cache(const std::string& path,
+                                  const PackedContents& contents,
+                                  const std::atomic<bool>& stop) {
+  const PackedKey& key = contents.key;
+  const std::span<const std::byte> arena = contents.arena;
+  CHECK_EQ(key.layout.num_matrices, contents.content_hashes.size());
+  CHECK_EQ(key.layout.bytes, arena.size());
+  const std::string folder = std::filesystem::path(path).parent_path().native();
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    return make_error(ErrorCode::kInternal, "cannot make " + folder + ": " + error.message());
+  }
+  SLUICE_TRY(Draft draft, Draft::open(path + ".partial"));
+  const std::optional<FileSizes> sizes = file_sizes(key.layout);
+  CHECK(sizes.has_value());
+  SLUICE_TRY_VOID(draft.reserve(sizes->file));
+
+  std::vector<std::byte> header(sizes->header);
+  std::memcpy(header.data(), kMagic.data(), kMagic.size());
+  put(header, kBuildAt, key.build);
+  put(header, kSourceAt, key.source);
+  put(header, kLayoutAt, key.layout.hash);
+  put(header, kNumMatricesAt, key.layout.num_matrices);
+  put(header, kArenaBytesAt, key.layout.bytes);
+  size_t at = kHashesAt;
+  for (const uint64_t hash : contents.content_hashes) {
+    put(header, at, hash);
+    at += sizeof(hash);
+  }
+  for (uint64_t i = 0; i < num_sections(arena.size()); ++i) {
+    if (stop) return make_error(ErrorCode::kUnavailable, path + ": the engine stops");
+    const std::span<const std::byte> bytes = section(arena, i);
+    put(header, at, hash_of(bytes));
+    at += sizeof(uint64_t);
+    SLUICE_TRY_VOID(draft.write(sizes->arena_at + i * kSectionBytes, bytes));
+  }
+  put(header, kHeaderSumAt, header_sum(header));
+  SLUICE_TRY_VOID(draft.write(0, header));
+  return draft.publish(path);
+}
+
+PackedCacheWriter::PackedCacheWriter(std::string path, PackedContents contents) {
+  thread_ = std::thread([this, path = std::move(path), contents = std::move(contents)] {
+    const Expected<void> written = write_packed_cache(path, contents, stop_);
+    if (written) {
+      log_event(
+          LogLevel::kInfo, "packed_weights_written", "path", path, "bytes", contents.arena.size());
+      return;
+    }
+    const bool expected = written.error().code == ErrorCode::kUnavailable;
+    log_event(expected ? LogLevel::kInfo : LogLevel::kWarning,
+              "packed_weights_not_written",
+              "reason",
+              written.error().message);
+  });
+}
+
+PackedCacheWriter::~PackedCacheWriter() {
+  stop_ = true;
+  thread_.join();
+}
+
+PackedPlace::PackedPlace(const std::string& folder,
+                         const Checkpoint& checkpoint,
+                         const ArenaLayout& layout)
+    : path_(packed_cache_path(folder, checkpoint, layout)),
+      key_(packed_key(checkpoint, layout)),
+      is_settled_(is_settled(checkpoint)) {}
+
+bool PackedPlace::has_file() const {
+  if (path_.empty()) return false;
+  const Expected<MappedFile> file = MappedFile::open(path_);
+  return file && parse_packed_cache(file->bytes(), key_);
+}
+
+std::optional<PackedCache> PackedPlace::open() {
+  if (path_.empty()) return std::nullopt;
+  Expected<PackedCache> cache = PackedCache::open(path_, key_);
+  if (cache) return std::move(*cache);
+  is_missing_ = true;
+  if (cache.error().code != ErrorCode::kNotFound) {
+    log_event(LogLevel::kWarning,
+              "packed_weights_ignored",
+              "path",
+              path_,
+              "reason",
+              cache.error().message);
+  }
+  return std::nullopt;
+}
+
+std::unique_ptr<PackedCacheWriter> PackedPlace::write(
+    std::span<const std::byte> arena, const std::vector<uint64_t>& content_hashes) const {
+  if (!is_missing_) return nullptr;
+  if (!is_settled_) {
+    log_event(LogLevel::kInfo,
+              "packed_weights_not_written",
+              "reason",
+              "the model's files changed less than 2 s before the start");
+    return nullptr;
+  }
+  return std::make_unique<PackedCacheWriter>(
+      path_,
+      PackedContents{
+          .key = key_, .content_hashes = content_hashes, .arena = arena.first(key_.layout.bytes)});
+}
+
+}  // namespace sluice

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engines that map packed weights from a file answer as those that pack them, bit for bit and under
+// the same fingerprint, and never from a file that is not of their model.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/engine.h"
+#include "engine/models/model.h"
+#include "engine/weights/weight_store.h"
+#include "tests/support/golden_models.h"
+#include "tests/support/same_bits.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Collected;
+
+// The changes of a file younger than this are not told from later ones.
+constexpr auto kSettled = std::chrono::milliseconds(2100);
+
+bool is_mapped(const Engine& engine) {
+  return engine.model().memory_plan.find("mapped from the packed weights cache") !=
+         std::string::npos;
+}
+
+class PackedWeights : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = ::testing::TempDir() + "packed_weights_" + std::to_string(::getpid()) + "_" +
+              ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    fs::remove_all(folder_);
+    config_.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+    config_.max_model_len = 512;
+    config_.kv_cache_memory = int64_t{8} << 20;
+  }
+
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::vector<fs::path> files() const {
+    std::vector<fs::path> found;
+    std::error_code error;
+    for (const auto& entry : fs::recursive_directory_iterator(folder_, error)) {
+      if (entry.path().extension() == ".packed") found.push_back(entry.path());
+    }
+    return found;
+  }
+
+  // The writer is a thread of the engine; it has a moment to finish.
+  void start_and_wait_for_the_file() {
+    const std::unique_ptr<Engine> engine = testing::start_engine(config_);
+    ASSERT_NE(engine, nullptr);
+    EXPECT_FALSE(is_mapped(*engine));
+    for (int i = 0; files().empty() && i < 1000; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ASSERT_EQ(files().size(), 1U);
+  }
+
+  static std::vector<ValidRequest> requests() {
+    std::vector<ValidRequest> list;
+    for (int32_t seed = 0; seed < 3; ++seed) {
+      ValidRequest request;
+      std::vector<TokenId> prompt(static_cast<size_t>(20 + 30 * seed));
+      for (size_t i = 0; i < prompt.size(); ++i) {
+        prompt[i] = static_cast<TokenId>((i * i * 31 + i * 7 + static_cast<size_t>(seed)) % 250);
+      }
+      request.prompt.push_back({std::move(prompt)});
+      request.sampling.max_tokens = 24;
+      request.sampling.ignore_eos = true;
+      request.sampling.temperature = seed == 0 ? 0.0F : 0.8F;
+      request.sampling.seed = static_cast<uint64_t>(seed);
+      request.sampling.num_logprobs = 0;
+      list.push_back(std::move(request));
+    }
+    return list;
+  }
+
+  std::string folder_;
+  Config config_;
+};
+
+TEST_F(PackedWeights, AreTheSameBitsUnderTheSameFingerprint) {
+  std::unique_ptr<Engine> engine = testing::start_engine(config_);
+  ASSERT_NE(engine, nullptr);
+  const std::string fingerprint = engine->model().system_fingerprint;
+  const std::vector<Collected> expected = testing::run_together(*engine, requests());
+  config_.packed_weights_cache = folder_ + "/new/folder";
+  start_and_wait_for_the_file();
+  for (const std::string& isa : testing::usable_isas()) {
+    config_.isa = isa;
+    engine = testing::start_engine(config_);
+    ASSERT_NE(engine, nullptr);
+    EXPECT_TRUE(is_mapped(*engine));
+    EXPECT_EQ(engine->model().system_fingerprint, fingerprint);
+    testing::expect_same(expected, testing::run_together(*engine, requests()), isa);
+  }
+}
+
+TEST_F(PackedWeights, ADamagedFileIsReplaced) {
+  config_.packed_weights_cache = folder_;
+  start_and_wait_for_the_file();
+  const fs::path file = files().front();
+  {
+    std::fstream out(file, std::ios::in | std::ios::out | std::ios::binary);
+    out.seekp(-1000, std::ios::end);
+    out.put('x').put('y');
+  }
+
+  struct stat damaged {};
+
+  ASSERT_EQ(::stat(file.c_str(), &damaged), 0);
+  {
+    const std::unique_ptr<Engine> engine = testing::start_engine(config_);
+    ASSERT_NE(engine, nullptr);
+    EXPECT_FALSE(is_mapped(*engine));
+    struct stat now = damaged;
+    for (int i = 0; now.st_ino == damaged.st_ino && i < 1000; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      ASSERT_EQ(::stat(file.c_str(), &now), 0);
+    }
+    EXPECT_NE(now.st_ino, damaged.st_ino);
+  }
+  const std::unique_ptr<Engine> engine = testing::start_engine(config_);
+  ASSERT_NE(engine, nullptr);
+  EXPECT_TRUE(is_mapped(*engine));
+}
+
+// One weight is changed in place and the time of modification put back: only ctime tells.
+TEST_F(PackedWeights, AChangedModelIsPackedAgain) {
+  fs::create_directories(folder_);
+  const std::string copy = folder_ + "/model.gguf";
+  fs::copy_file(config_.model, copy);
+  config_.model = copy;
+  config_.packed_weights_cache = folder_;
+  std::this_thread::sleep_for(kSettled);
+  start_and_wait_for_the_file();
+  std::unique_ptr<Engine> engine = testing::start_engine(config_);
+  ASSERT_NE(engine, nullptr);
+  ASSERT_TRUE(is_mapped(*engine));
+  const std::string fingerprint = engine->model().system_fingerprint;
+  engine.reset();
+
+  struct stat before {};
+
+  ASSERT_EQ(::stat(copy.c_str(), &before), 0);
+  {
+    std::fstream out(copy, std::ios::in | std::ios::out | std::ios::binary);
+    out.seekg(-3, std::ios::end);
+    const int byte = out.peek();
+    out.seekp(-3, std::ios::end);
+    out.put(static_cast<char>(byte ^ 1));
+  }
+  const timespec times[] = {before.st_atim, before.st_mtim};
+  ASSERT_EQ(utimensat(AT_FDCWD, copy.c_str(), times, 0), 0);
+  engine = testing::start_engine(config_);
+  ASSERT_NE(engine, nullptr);
+  EXPECT_FALSE(is_mapped(*engine));
+  EXPECT_NE(engine->model().system_fingerprint, fingerprint);
+}
+
+TEST_F(PackedWeights, AModelThatJustChangedIsNotWritten) {
+  fs::create_directories(folder_);
+  const std::string copy = folder_ + "/model.gguf";
+  config_.packed_weights_cache = folder_;
+  fs::copy_file(config_.model, copy);
+  config_.model = copy;
+  const std::unique_ptr<Engine> engine = testing::start_engine(config_);
+  ASSERT_NE(engine, nullptr);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_TRUE(files().empty());
+}
+
+TEST_F(PackedWeights, WithoutAPlaceForThemTheEngineServes) {
+  fs::create_directories(folder_);
+  std::ofstream(folder_ + "/file") << "no folder";
+  config_.packed_weights_cache = folder_ + "/file/below";
+  const std::unique_ptr<Engine> engine = testing::start_engine(config_);
+  ASSERT_NE(engine, nullptr);
+  EXPECT_EQ(testing::run_together(*engine, requests()).size(), 3U);
+}
+
+// Every architecture, layout and format of the goldens: the bytes, and the hash of the content.
+TEST_F(PackedWeights, OfEveryGoldenModelAreWhatPackingGives) {
+  const std::string data = SLUICE_TEST_DATA;
+  std::vector<testing::GoldenModel> models =
+      testing::read_golden_models(data + "/models/", "models.json");
+  for (auto& model : testing::read_golden_models(data + "/w8a8/", "w8a8.json")) {
+    models.push_back(std::move(model));
+  }
+  ASSERT_GT(models.size(), 50U);
+  const ModelOptions options{.activation_bits = 8, .max_model_len = 64};
+  for (const testing::GoldenModel& model : models) {
+    SCOPED_TRACE(model.path);
+    const auto checkpoint = Checkpoint::open(model.path);
+    ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+    const auto spec = find_model_spec(**checkpoint);
+    ASSERT_TRUE(spec.has_value());
+    const auto config = read_model_config(**spec, **checkpoint);
+    ASSERT_TRUE(config.has_value());
+    WeightStore sizes(**checkpoint);
+    ASSERT_TRUE((*spec)->build(*config, options, sizes).has_value());
+    WeightStore packed(**checkpoint);
+    ASSERT_TRUE(packed.allocate(sizes.packed_bytes()).has_value());
+    ASSERT_TRUE((*spec)->build(*config, options, packed).has_value());
+
+    const PackedKey key = packed_key(**checkpoint, sizes.layout());
+    const std::string path = packed_cache_path(folder_, **checkpoint, sizes.layout());
+    const auto arena = packed.arena().first(key.layout.bytes);
+    const std::atomic<bool> stop = false;
+    const auto written = write_packed_cache(
+        path, {.key = key, .content_hashes = packed.matrix_hashes(), .arena = arena}, stop);
+    ASSERT_TRUE(written.has_value()) << written.error().message;
+    auto cache = PackedCache::open(path, key);
+    ASSERT_TRUE(cache.has_value()) << cache.error().message;
+    EXPECT_TRUE(std::ranges::equal(cache->arena(), arena));
+    WeightStore mapped(**checkpoint);
+    mapped.use(std::move(*cache));
+    ASSERT_TRUE((*spec)->build(*config, options, mapped).has_value());
+    EXPECT_EQ(mapped.content_hash(), packed.content_hash());
+    EXPECT_EQ(mapped.packed_bytes(), packed.packed_bytes());
+    EXPECT_EQ(mapped.unused(), packed.unused());
+  }
+  EXPECT_EQ(files().size(), models.size());
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where threads and memory lie changes no answer, and the plan says where.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/engine.h"
+#include "tests/support/same_bits.h"
+
+namespace sluice {
+namespace {
+
+using testing::Collected;
+
+std::vector<ValidRequest> requests() {
+  std::vector<ValidRequest> list;
+  for (int32_t seed = 0; seed < 4; ++seed) {
+    ValidRequest request;
+    std::vector<TokenId> prompt(static_cast<size_t>(20 + 30 * seed));
+    for (size_t i = 0; i < prompt.size(); ++i) {
+      prompt[i] = static_cast<TokenId>((i * i * 31 + i * 7 + static_cast<size_t>(seed)) % 250);
+    }
+    request.prompt.push_back({std::move(prompt)});
+    request.sampling.max_tokens = 24;
+    request.sampling.ignore_eos = true;
+    request.sampling.temperature = 0.8F;
+    request.sampling.seed = static_cast<uint64_t>(seed);
+    request.sampling.num_logprobs = 0;
+    list.push_back(std::move(request));
+  }
+  return list;
+}
+
+struct Setting {
+  bool cpu_strict = false;
+  const char* numa = "off";
+  const char* huge_pages = "transparent";
+  int32_t threads = 0;
+  bool overlap = false;
+  const char* placed;  // in the plan
+};
+
+TEST(PlacementOfAnEngine, ChangesNoBitAndIsInThePlan) {
+  Config config;
+  config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  config.max_model_len = 512;
+  config.kv_cache_memory = int64_t{8} << 20;
+  std::unique_ptr<Engine> engine = testing::start_engine(config);
+  ASSERT_NE(engine, nullptr);
+  EXPECT_NE(engine->model().memory_plan.find("huge pages transparent"), std::string::npos);
+  const std::string fingerprint = engine->model().system_fingerprint;
+  const std::vector<Collected> expected = testing::run_together(*engine, requests());
+  const Setting settings[] = {
+      {.cpu_strict = true, .placed = ", threads pinned; huge pages transparent"},
+      {.cpu_strict = true, .threads = 5, .placed = ", threads pinned"},
+      {.cpu_strict = true, .overlap = true, .placed = ", threads pinned"},
+      {.numa = "distribute", .placed = "distributed over "},
+      {.cpu_strict = true, .numa = "distribute", .placed = "distributed over "},
+      {.numa = "isolate", .placed = "on NUMA node "},
+      {.huge_pages = "off", .placed = "; huge pages off"},
+  };
+  for (const Setting& setting : settings) {
+    config.cpu_strict = setting.cpu_strict;
+    config.numa = setting.numa;
+    config.huge_pages = setting.huge_pages;
+    config.threads = setting.threads;
+    config.overlap = setting.overlap;
+    engine = testing::start_engine(config);
+    ASSERT_NE(engine, nullptr);
+    EXPECT_NE(engine->model().memory_plan.find(setting.placed), std::string::npos)
+        << engine->model().memory_plan;
+    EXPECT_EQ(engine->model().system_fingerprint, fingerprint);
+    testing::expect_same(expected, testing::run_together(*engine, requests()), setting.placed);
+  }
+}
+
+TEST(PlacementOfAnEngine, ReservedPagesThatThereAreNotAreAnErrorThatSaysWhatToRaise) {
+  Config config;
+  config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  config.max_model_len = 512;
+  config.kv_cache_memory = int64_t{8} << 20;
+  config.huge_pages = "explicit";
+  const Expected<std::unique_ptr<Engine>> engine = create_engine(config);
+  if (engine) {
+    const std::string& plan = (*engine)->model().memory_plan;
+    EXPECT_NE(plan.find("huge pages explicit, "), std::string::npos) << plan;
+    EXPECT_EQ(testing::run_together(**engine, requests()).size(), 4U);
+  } else {
+    EXPECT_EQ(engine.error().code, ErrorCode::kResourceExhausted);
+    EXPECT_NE(engine.error().message.find("vm.nr_hugepages"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a serving process has resident beyond its memory plan: code, tokenizer, tables, stacks.
+
+usage: memory_test.py SLUICE MODEL     with SLUICE_SMOLLM2: that model too
+
+The buffers of the plan are the anonymous mappings that reserve nothing and have advice on huge pages,
+which tells them from stacks and heaps in smaps: their size must be in the plan, so that nothing
+unplanned hides among them. The rest of the plan (frequencies, the sampler's tables) lies on the heap
+and is taken off as planned.
+"""
+import os
+import re
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from server_process import Server, wait_until
+
+MOST = 30 << 20
+PAGE = 4096
+
+
+def mappings(pid):
+    """(name, size, resident, flags) of each, in bytes."""
+    found = []
+    with open(f"/proc/{pid}/smaps") as file:
+        for line in file:
+            head = re.match(r"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \S+ *(.*)$", line)
+            if head:
+                found.append([head.group(3), int(head.group(2), 16) - int(head.group(1), 16), 0, []])
+            elif line.startswith("Rss:"):
+                found[-1][2] = 1024 * int(line.split()[1])
+            elif line.startswith("VmFlags:"):
+                found[-1][3] = line.split()[1:]
+    return found
+
+
+def planned(server, row):
+    text = "".join(server.log)
+    return int(re.search(rf"^ +{row} +(\d+) bytes", text, re.MULTILINE).group(1))
+
+
+def beyond_the_plan(server, model):
+    files, buffers, buffer_bytes, rest = 0, 0, 0, 0
+    for name, size, resident, flags in mappings(server.process.pid):
+        if name == os.path.realpath(model) or name.endswith(".packed"):
+            files += resident
+        elif not name and "nr" in flags and ("hg" in flags or "nh" in flags):
+            buffers += resident
+            buffer_bytes += size
+        else:
+            rest += resident
+    total = planned(server, "total")
+    on_heap = total - buffer_bytes
+    mapped = "mapped from the packed weights cache" in "".join(server.log)
+    if mapped:
+        on_heap -= planned(server, "weights, repacked")
+    # Mappings end at whole pages.
+    assert -5 * PAGE < on_heap < planned(server, "rope tables") + planned(
+        server, "logits and sampling"), f"{buffer_bytes} bytes of buffers, {total} planned"
+    print(f"{os.path.basename(model)}{', mapped' if mapped else ''}: {rest - on_heap} bytes beyond "
+          f"the plan; resident: buffers {buffers} of {buffer_bytes}, model {files}, rest {rest}")
+    return rest - on_heap
+
+
+def check(binary, model, *flags):
+    server = Server(binary, model, "--kv-cache-memory", "64M", *flags)
+    try:
+        _, response = server.post({"prompt": "Once upon a time", "max_tokens": 8})
+        assert response.status == 200, response.read()
+        response.read()
+        assert beyond_the_plan(server, model) <= MOST
+        # What requests need is in the plan, too.
+        for _ in range(20):
+            _, response = server.post({"prompt": "One two three " * 8, "max_tokens": 16,
+                                       "ignore_eos": True, "n": 8})
+            assert response.status == 200, response.read()
+            response.read()
+        assert beyond_the_plan(server, model) <= MOST
+        assert server.stop() == 0
+    finally:
+        server.process.kill()
+
+
+def has_file(folder):
+    return any(name.endswith(".packed") for name in os.listdir(folder))
+
+
+def main():
+    binary, *models = sys.argv[1:]
+    if os.environ.get("SLUICE_SMOLLM2"):
+        models.append(os.environ["SLUICE_SMOLLM2"])
+    for model in models:
+        check(binary, model)
+        with tempfile.TemporaryDirectory() as folder:
+            flags = ["--packed-weights-cache", folder]
+            writer = Server(binary, model, *flags)
+            try:
+                wait_until("the packed weights are written", lambda: has_file(folder), 60)
+            finally:
+                writer.stop()
+            check(binary, model, *flags)
+
+
+if __name__ == "__main__":
+    main()
