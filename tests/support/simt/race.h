@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which accesses to shared memory are ordered by something. Vector clocks: each agent (a CUDA
+// thread, the wgmma unit of a warp, the copies that complete on one mbarrier) knows up to which of
+// every other agent's events it has seen. A second clock says which generic writes a proxy fence has
+// made visible to the asynchronous agents.
+//
+// Kernels are compiled with -fsanitize=thread and linked with our __tsan_* functions, which come
+// here; libtsan is not linked.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace sluice::simt {
+
+class Block;
+
+struct Clock {
+  std::vector<uint32_t> seen;     // by agent
+  std::vector<uint32_t> visible;  // the same, of generic writes as asynchronous reads see them
+
+  void join(const Clock& other);
+};
+
+class RaceDetector {
+ public:
+  static constexpr int kMaxMbarriers = 32;
+
+  RaceDetector(Block& block, int num_threads, std::byte* arena, int64_t arena_bytes);
+
+  [[nodiscard]] int warp_unit(int warp) const { return num_threads_ + warp; }
+  [[nodiscard]] int mbarrier_unit(int index) const { return num_threads_ + num_warps_ + index; }
+
+  // All of `threads` have met: each knows what any of them knew.
+  void meet(const std::vector<int>& threads);
+  // What `agent` did so far goes into `clock`, and later events are told apart from it.
+  void release(int agent, Clock& clock);
+  void acquire(int agent, const Clock& clock);
+  // Only what the agent itself has written.
+  void proxy_fence(int agent);
+  // The agent begins an operation that knows what `clock` says and nothing else.
+  void begin(int agent, const Clock& clock);
+  [[nodiscard]] Clock empty_clock() const;
+
+  enum class Proxy : uint8_t { kGeneric, kAsync };
+  void read(int agent, Proxy proxy, const void* p, int64_t bytes, const void* pc);
+  void write(int agent, Proxy proxy, const void* p, int64_t bytes, const void* pc);
+
+  // An access of the running thread, wherever it points.
+  void on_access(const void* p, int64_t bytes, bool is_write, const void* pc);
+  // [offset, offset + bytes) of the arena may be used from now on.
+  void open(int64_t offset, int64_t bytes);
+
+ private:
+  struct Cell {
+    uint32_t write_time = 0;  // 0: nobody wrote it yet
+    uint32_t read_time = 0;   // 0: nobody read it since
+    int16_t writer = 0;
+    int16_t reader = 0;       // kMany: read_set
+    int32_t read_set = -1;
+    bool open = false;
+    bool async_write = false;
+  };
+
+  static constexpr int16_t kMany = -1;
+
+  void note_read(Cell& cell, int agent);
+  void check_reads(const Cell& cell, int agent, int64_t offset, const void* pc);
+  void report(const char* what, int agent, int other, int64_t offset, const void* pc);
+  [[nodiscard]] std::string name(int agent) const;
+
+  Block& block_;
+  int num_threads_;
+  int num_warps_;
+  int num_agents_;
+  std::byte* arena_;
+  int64_t arena_bytes_;
+  std::vector<Clock> clocks_;  // by agent
+  std::vector<Cell> cells_;    // by byte of the arena
+  std::vector<std::vector<uint32_t>> read_sets_;
+  std::set<std::string> told_;  // a race is reported once, whatever its bytes
+};
+
+}  // namespace sluice::simt
