@@ -35,4 +35,10 @@ inline constexpr float kTanh7 = -0x1.b82692p-5F;
 inline constexpr float kTanh5 = 0x1.110692p-3F;
 inline constexpr float kTanh3 = -0x1.555530p-2F;
 
+// Of GateFunction (kernels/elementwise.h).
+inline constexpr float kGeluCubic = 0.044715F;
+inline constexpr float kGeluFactor = 0.7978845608F;  // sqrt(2 / pi)
+inline constexpr float kSwigluLimit = 7.0F;
+inline constexpr float kSwigluSlope = -1.702F;
+
 }  // namespace sluice::kernels

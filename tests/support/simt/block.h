@@ -67,7 +67,7 @@ class Random64 {
 
 class Block {
  public:
-  Block(const LaunchShape& shape, Dim3 index, uint64_t seed, Mode mode);
+  Block(const LaunchShape& shape, Dim3 index, uint64_t seed, Mode mode, GlobalShadow& global);
   ~Block();
 
   // To the end of every thread, or of the first error.
@@ -98,6 +98,9 @@ class Block {
   // The part of shared memory that [p, p + bytes) lies in; else the error is this thread's.
   int64_t shared_offset(const void* p, int64_t bytes, const char* who);
   [[nodiscard]] std::string place(int64_t offset) const;
+
+  // Whether it is the running thread's own, which nobody else knows.
+  [[nodiscard]] bool on_stack(const std::byte* p);
 
   // Null in plain mode.
   RaceDetector* race() { return race_.get(); }

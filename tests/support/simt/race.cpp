@@ -17,13 +17,29 @@ void Clock::join(const Clock& other) {
   }
 }
 
-RaceDetector::RaceDetector(Block& block, int num_threads, std::byte* arena, int64_t arena_bytes)
+GlobalShadow::Byte& GlobalShadow::at(const void* p) {
+  const auto address = reinterpret_cast<uintptr_t>(p);
+  if (last_ == nullptr || address / kPage != last_page_) {
+    last_page_ = address / kPage;
+    std::unique_ptr<Byte[]>& page = pages_[last_page_];
+    if (page == nullptr) page = std::make_unique<Byte[]>(kPage);
+    last_ = page.get();
+  }
+  return last_[address % kPage];
+}
+
+RaceDetector::RaceDetector(Block& block,
+                           int num_threads,
+                           std::byte* arena,
+                           int64_t arena_bytes,
+                           GlobalShadow& global)
     : block_(block),
       num_threads_(num_threads),
       num_warps_((num_threads + 31) / 32),
       num_agents_(num_threads + num_warps_ + kMaxMbarriers),
       arena_(arena),
       arena_bytes_(arena_bytes),
+      global_(global),
       clocks_(static_cast<size_t>(num_agents_), empty_clock()) {
   for (size_t agent = 0; agent < clocks_.size(); ++agent) clocks_[agent].seen[agent] = 1;
 }
@@ -89,7 +105,7 @@ void RaceDetector::report(
     std::snprintf(text, sizeof(text), " at 0x%tx", distance);
     where = text;
   }
-  const std::string place = block_.place(offset);
+  const std::string place = offset == kGlobal ? "global memory" : block_.place(offset);
   if (!told_.insert(what + place.substr(0, place.find(" + ")) + where).second) return;
   add_report(std::string("race: ") + what + ": " + name(agent) +
              (other >= 0 ? " and " + name(other) : "") + ", " + place + where);
@@ -98,7 +114,7 @@ void RaceDetector::report(
 void RaceDetector::check_reads(const Cell& cell, int agent, int64_t offset, const void* pc) {
   const std::vector<uint32_t>& seen = clocks_[static_cast<size_t>(agent)].seen;
   if (cell.read_time == 0) return;
-  if (cell.reader != kMany) {
+  if (cell.reader != kManyReaders) {
     if (cell.read_time > seen[static_cast<size_t>(cell.reader)] && cell.reader != agent) {
       report("a write that a read may overtake", agent, cell.reader, offset, pc);
     }
@@ -119,13 +135,13 @@ void RaceDetector::note_read(Cell& cell, int agent) {
   const uint32_t now = seen[static_cast<size_t>(agent)];
   const auto reader = static_cast<int16_t>(agent);
   if (cell.read_time == 0 ||
-      (cell.reader != kMany &&
+      (cell.reader != kManyReaders &&
        (cell.reader == reader || cell.read_time <= seen[static_cast<size_t>(cell.reader)]))) {
     cell.reader = reader;
     cell.read_time = now;
     return;
   }
-  if (cell.reader != kMany) {
+  if (cell.reader != kManyReaders) {
     if (cell.read_set < 0) {
       cell.read_set = static_cast<int32_t>(read_sets_.size());
       read_sets_.emplace_back(static_cast<size_t>(num_agents_));
@@ -133,73 +149,109 @@ void RaceDetector::note_read(Cell& cell, int agent) {
     std::vector<uint32_t>& reads = read_sets_[static_cast<size_t>(cell.read_set)];
     std::fill(reads.begin(), reads.end(), 0U);
     reads[static_cast<size_t>(cell.reader)] = cell.read_time;
-    cell.reader = kMany;
+    cell.reader = kManyReaders;
   }
   read_sets_[static_cast<size_t>(cell.read_set)][static_cast<size_t>(agent)] = now;
 }
 
+void RaceDetector::read_cell(
+    Cell& cell, int agent, Proxy proxy, int64_t offset, const void* pc) {
+  const Clock& clock = clocks_[static_cast<size_t>(agent)];
+  const auto writer = static_cast<size_t>(cell.writer);
+  if (cell.write_time == 0) {
+    if (offset != kGlobal) report("a read of what nobody wrote", agent, -1, offset, pc);
+  } else if (cell.writer != agent && cell.write_time > clock.seen[writer]) {
+    report("a read of what is being written", agent, cell.writer, offset, pc);
+  } else if (proxy == Proxy::kAsync && !cell.async_write &&
+             cell.write_time > clock.visible[writer]) {
+    report("an asynchronous read without fence_proxy_async by the writer",
+           agent,
+           cell.writer,
+           offset,
+           pc);
+  }
+  note_read(cell, agent);
+}
+
+void RaceDetector::write_cell(
+    Cell& cell, int agent, Proxy proxy, int64_t offset, const void* pc) {
+  const Clock& clock = clocks_[static_cast<size_t>(agent)];
+  const auto writer = static_cast<size_t>(cell.writer);
+  if (cell.write_time != 0 && cell.writer != agent && cell.write_time > clock.seen[writer]) {
+    report("two writes", agent, cell.writer, offset, pc);
+  } else if (proxy == Proxy::kAsync && cell.write_time != 0 && !cell.async_write &&
+             cell.write_time > clock.visible[writer]) {
+    report("an asynchronous write without fence_proxy_async by the earlier writer",
+           agent,
+           cell.writer,
+           offset,
+           pc);
+  }
+  check_reads(cell, agent, offset, pc);
+  cell.writer = static_cast<int16_t>(agent);
+  cell.write_time = clock.seen[static_cast<size_t>(agent)];
+  cell.async_write = proxy == Proxy::kAsync;
+  cell.read_time = 0;
+  cell.reader = 0;
+}
+
+bool RaceDetector::check_open(int64_t offset, bool is_write, int agent, const void* pc) {
+  if (offset < static_cast<int64_t>(cells_.size()) && cells_[static_cast<size_t>(offset)].open) {
+    return true;
+  }
+  report(is_write ? "a write out of bounds" : "a read out of bounds", agent, -1, offset, pc);
+  return false;
+}
+
 void RaceDetector::read(int agent, Proxy proxy, const void* p, int64_t bytes, const void* pc) {
   const int64_t begin = static_cast<const std::byte*>(p) - arena_;
-  const Clock& clock = clocks_[static_cast<size_t>(agent)];
-  for (int64_t offset = begin; offset < begin + bytes; ++offset) {
-    if (offset >= static_cast<int64_t>(cells_.size()) ||
-        !cells_[static_cast<size_t>(offset)].open) {
-      report("a read out of bounds", agent, -1, offset, pc);
-      return;
-    }
-    Cell& cell = cells_[static_cast<size_t>(offset)];
-    if (cell.write_time == 0) {
-      report("a read of what nobody wrote", agent, -1, offset, pc);
-      return;
-    }
-    const auto writer = static_cast<size_t>(cell.writer);
-    if (cell.writer != agent && cell.write_time > clock.seen[writer]) {
-      report("a read of what is being written", agent, cell.writer, offset, pc);
-    } else if (proxy == Proxy::kAsync && !cell.async_write &&
-               cell.write_time > clock.visible[writer]) {
-      report("an asynchronous read without fence_proxy_async by the writer",
-             agent,
-             cell.writer,
-             offset,
-             pc);
-    }
-    note_read(cell, agent);
+  for (int64_t at = begin; at < begin + bytes && check_open(at, false, agent, pc); ++at) {
+    read_cell(cells_[static_cast<size_t>(at)], agent, proxy, at, pc);
   }
 }
 
 void RaceDetector::write(int agent, Proxy proxy, const void* p, int64_t bytes, const void* pc) {
   const int64_t begin = static_cast<const std::byte*>(p) - arena_;
-  const Clock& clock = clocks_[static_cast<size_t>(agent)];
-  for (int64_t offset = begin; offset < begin + bytes; ++offset) {
-    if (offset >= static_cast<int64_t>(cells_.size()) ||
-        !cells_[static_cast<size_t>(offset)].open) {
-      report("a write out of bounds", agent, -1, offset, pc);
-      return;
-    }
-    Cell& cell = cells_[static_cast<size_t>(offset)];
-    const auto writer = static_cast<size_t>(cell.writer);
-    if (cell.write_time != 0 && cell.writer != agent && cell.write_time > clock.seen[writer]) {
-      report("two writes", agent, cell.writer, offset, pc);
-    } else if (proxy == Proxy::kAsync && cell.write_time != 0 && !cell.async_write &&
-               cell.write_time > clock.visible[writer]) {
-      report("an asynchronous write without fence_proxy_async by the earlier writer",
-             agent,
-             cell.writer,
-             offset,
-             pc);
-    }
-    check_reads(cell, agent, offset, pc);
-    cell.writer = static_cast<int16_t>(agent);
-    cell.write_time = clock.seen[static_cast<size_t>(agent)];
-    cell.async_write = proxy == Proxy::kAsync;
-    cell.read_time = 0;
-    cell.reader = 0;
+  for (int64_t at = begin; at < begin + bytes && check_open(at, true, agent, pc); ++at) {
+    write_cell(cells_[static_cast<size_t>(at)], agent, proxy, at, pc);
   }
 }
 
-void RaceDetector::on_access(const void* p, int64_t bytes, bool is_write, const void* pc) {
-  const auto* const at = static_cast<const std::byte*>(p);
-  if (at < arena_ || at >= arena_ + arena_bytes_) return;
+void RaceDetector::global_access(std::byte* p, int64_t bytes, bool is_write, const void* pc) {
+  const Thread& thread = block_.self();
+  const auto block =
+      static_cast<int32_t>(thread.block_idx.y * thread.grid_dim.x + thread.block_idx.x);
+  for (std::byte* at = p; at < p + bytes; ++at) {
+    GlobalShadow::Byte& byte = global_.at(at);
+    const bool written_elsewhere = byte.writer >= 0 && byte.writer != block;
+    const bool read_elsewhere = byte.many_readers || (byte.reader >= 0 && byte.reader != block);
+    if (written_elsewhere) {
+      report(is_write ? "writes of two blocks" : "a read of what another block writes",
+             thread.index,
+             -1,
+             kGlobal,
+             pc);
+    }
+    if (is_write && read_elsewhere) {
+      report("a write of what another block reads", thread.index, -1, kGlobal, pc);
+    }
+    if (byte.block != block) byte.cell = {};
+    byte.block = block;
+    if (is_write) {
+      byte.writer = block;
+      write_cell(byte.cell, thread.index, Proxy::kGeneric, kGlobal, pc);
+    } else {
+      byte.many_readers = byte.many_readers || (byte.reader >= 0 && byte.reader != block);
+      byte.reader = block;
+      read_cell(byte.cell, thread.index, Proxy::kGeneric, kGlobal, pc);
+    }
+  }
+}
+
+void RaceDetector::on_access(void* p, int64_t bytes, bool is_write, const void* pc) {
+  auto* const at = static_cast<std::byte*>(p);
+  if (block_.on_stack(at)) return;
+  if (at < arena_ || at >= arena_ + arena_bytes_) return global_access(at, bytes, is_write, pc);
   const int agent = block_.self().index;
   if (is_write) {
     write(agent, Proxy::kGeneric, p, bytes, pc);
@@ -212,7 +264,7 @@ void RaceDetector::on_access(const void* p, int64_t bytes, bool is_write, const 
 
 namespace {
 
-inline void access(const void* p, int64_t bytes, bool is_write, const void* pc) {
+inline void access(void* p, int64_t bytes, bool is_write, const void* pc) {
   using sluice::simt::current_block;
   if (sluice::simt::current_thread == nullptr || current_block().race() == nullptr) return;
   current_block().race()->on_access(p, bytes, is_write, pc);

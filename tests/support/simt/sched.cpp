@@ -184,10 +184,11 @@ void run_grid(const LaunchShape& shape, const std::function<void()>& body) {
     return;
   }
   const size_t reports = run_state.reports.size();
+  GlobalShadow global;
   for (unsigned y = 0; y < shape.grid.y; ++y) {
     for (unsigned x = 0; x < shape.grid.x; ++x) {
       const uint64_t number = (launch << 32) + static_cast<uint64_t>(y) * shape.grid.x + x;
-      Block block(shape, {x, y, 0}, run_state.seed + (number << 8), run_state.mode);
+      Block block(shape, {x, y, 0}, run_state.seed + (number << 8), run_state.mode, global);
       block_now = &block;
       block.run(body);
       block_now = nullptr;
@@ -196,7 +197,8 @@ void run_grid(const LaunchShape& shape, const std::function<void()>& body) {
   }
 }
 
-Block::Block(const LaunchShape& shape, Dim3 index, uint64_t seed, Mode mode)
+Block::Block(
+    const LaunchShape& shape, Dim3 index, uint64_t seed, Mode mode, GlobalShadow& global)
     : shape_(shape),
       random_(seed),
       policy_(seed % 256 == 0     ? Policy::kLatestFirst
@@ -219,7 +221,7 @@ Block::Block(const LaunchShape& shape, Dim3 index, uint64_t seed, Mode mode)
   }
   forbid(arena_, kArenaBytes);
   if (mode == Mode::kRace) {
-    race_ = std::make_unique<RaceDetector>(*this, shape.threads, arena_, kArenaBytes);
+    race_ = std::make_unique<RaceDetector>(*this, shape.threads, arena_, kArenaBytes, global);
   }
   if (shape.shared_bytes > 0) add_region(nullptr, shape.shared_bytes, 1024, "dynamic shared memory");
 }
@@ -469,6 +471,11 @@ void* Block::dynamic_shared(int64_t bytes, const char* name) {
          std::to_string(shape_.shared_bytes) + " at the launch");
   }
   return arena_ + regions_[0].begin;
+}
+
+bool Block::on_stack(const std::byte* p) {
+  const std::byte* const stack = self().stack;
+  return p >= stack && p < stack + kStackBytes;
 }
 
 int64_t Block::shared_offset(const void* p, int64_t bytes, const char* who) {
