@@ -39,4 +39,40 @@ struct RopeRows {
 // `rows` takes the place of args.table, which is not read.
 void launch_rope_write_kv(Stream stream, const RopeWriteKvArgs& args, const RopeRows& rows);
 
+// y = x W^T on tensor cores, for rows of any number with the same bits. K is cut into chunks of 64;
+// the G = ceil(k / 64) chunks into 8 segments, segment s holding [s * G / 8, (s + 1) * G / 8). A
+// segment is the tensor core's chain over its k in steps of 16 from 0 (what a step is:
+// tests/support/simt/tensorcore.h); segments fold as ((s0+s1)+(s2+s3))+((s4+s5)+(s6+s7)), then bias
+// is added, if any. These are not the CPU's bits: its chain is one fma a k.
+struct LinearBf16Args {
+  const uint16_t* x;  // [num_rows, k]; both matrices 16-byte aligned, rows too
+  int64_t x_stride;   // elements, a multiple of 8
+  const uint16_t* weight;  // [n, k]
+  int64_t weight_stride;   // elements, a multiple of 8
+  int32_t num_rows;
+  int32_t n;
+  int32_t k;
+  const float* bias = nullptr;  // [n]
+  Epilogue epilogue = Epilogue::kStore;
+  float* out;  // [num_rows, n]
+  int64_t out_stride;
+};
+
+void launch_linear_bf16(Stream stream, const LinearBf16Args& args);
+
+// The INT8 layers of kernels/gemm.h (kInt8Channel times kInt8Token), with the CPU's bits.
+struct LinearInt8Args {
+  Activations x;         // kInt8Token
+  const int8_t* weight;  // [n, k], 16-byte aligned, rows too: not the CPU's tiles
+  int64_t weight_stride;      // bytes, a multiple of 16
+  const float* weight_scale;  // [n]
+  int32_t n;
+  const float* bias = nullptr;  // [n]
+  Epilogue epilogue = Epilogue::kStore;
+  float* out;  // [x.num_rows, n]
+  int64_t out_stride;
+};
+
+void launch_linear_int8(Stream stream, const LinearInt8Args& args);
+
 }  // namespace sluice::kernels::cuda

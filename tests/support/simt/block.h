@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/simt/async.h"
 #include "tests/support/simt/race.h"
 #include "tests/support/simt/simt.h"
 
@@ -104,6 +105,8 @@ class Block {
 
   // Null in plain mode.
   RaceDetector* race() { return race_.get(); }
+  AsyncState& async() { return async_; }
+  std::byte* arena() { return arena_; }
 
  private:
   friend class RaceDetector;
@@ -135,6 +138,7 @@ class Block {
   int64_t arena_used_ = 0;
   std::vector<SharedRegion> regions_;
   std::unique_ptr<RaceDetector> race_;
+  AsyncState async_;
 };
 
 // Of the block that runs; never null inside a kernel.

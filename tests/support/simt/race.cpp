@@ -69,6 +69,19 @@ void RaceDetector::acquire(int agent, const Clock& clock) {
   clocks_[static_cast<size_t>(agent)].join(clock);
 }
 
+void RaceDetector::add_to(Clock& clock, int agent) const {
+  clock.join(clocks_[static_cast<size_t>(agent)]);
+}
+
+uint32_t RaceDetector::now(int agent) const {
+  return clocks_[static_cast<size_t>(agent)].seen[static_cast<size_t>(agent)];
+}
+
+void RaceDetector::learn(int agent, int other, uint32_t time) {
+  uint32_t& seen = clocks_[static_cast<size_t>(agent)].seen[static_cast<size_t>(other)];
+  seen = std::max(seen, time);
+}
+
 void RaceDetector::proxy_fence(int agent) {
   const auto at = static_cast<size_t>(agent);
   clocks_[at].visible[at] = clocks_[at].seen[at];

@@ -79,6 +79,11 @@ class RaceDetector {
   // What `agent` did so far goes into `clock`, and later events are told apart from it.
   void release(int agent, Clock& clock);
   void acquire(int agent, const Clock& clock);
+  // What `agent` knows goes into `clock`.
+  void add_to(Clock& clock, int agent) const;
+  [[nodiscard]] uint32_t now(int agent) const;
+  // `agent` has seen the other's events up to `time`.
+  void learn(int agent, int other, uint32_t time);
   // Only what the agent itself has written.
   void proxy_fence(int agent);
   // The agent begins an operation that knows what `clock` says and nothing else.

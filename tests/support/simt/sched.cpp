@@ -119,7 +119,7 @@ struct GivenStack {
   }
 };
 
-std::byte* arena() {
+std::byte* shared_arena() {
   struct Free {
     void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{1024}); }
   };
@@ -206,7 +206,8 @@ Block::Block(
                                     : Policy::kRandom),
       threads_(static_cast<size_t>(shape.threads)),
       meetings_(static_cast<size_t>((shape.threads + 31) / 32)),
-      arena_(arena()) {
+      arena_(shared_arena()),
+      async_(shape.threads) {
   for (int i = 0; i < shape.threads; ++i) {
     Thread& thread = threads_[static_cast<size_t>(i)];
     thread.index = i;
