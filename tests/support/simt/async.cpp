@@ -237,6 +237,7 @@ void complete_issue(void* const operands[32], uint32_t mask) {
     if (block.race() != nullptr) block.race()->add_to(product.clock, warp * 32 + lane);
   }
   ++shadow.pending;
+  shadow.group = product.group;
   unit.queue.push_back(std::move(product));
   block.start_async([warp] { run_front(warp); });
 }
@@ -251,7 +252,7 @@ void complete_wait(void* const operands[32], uint32_t mask) {
   while (!unit.queue.empty() && unit.queue.front().group <= last) run_front(warp);
   for (auto it = unit.accumulators.begin(); it != unit.accumulators.end();) {
     Accumulators& done = it->second;
-    if (done.pending != 0 || done.words.empty()) {
+    if (done.pending != 0 || done.group > last) {
       ++it;
       continue;
     }
@@ -276,6 +277,14 @@ void complete_wait(void* const operands[32], uint32_t mask) {
 AsyncState::AsyncState(int num_threads)
     : units(static_cast<size_t>((num_threads + 31) / 32)),
       ordered(static_cast<size_t>(num_threads)) {}
+
+void AsyncState::check_end() const {
+  for (size_t warp = 0; warp < units.size(); ++warp) {
+    if (units[warp].accumulators.empty()) continue;
+    add_report("wgmma of warp " + std::to_string(warp) + ": the kernel ended before wgmma_wait");
+    return;
+  }
+}
 
 void issue_matrix(MatrixOperand operand, Site site) {
   AsyncState& async = state();

@@ -38,7 +38,8 @@ struct Product {
 struct Accumulators {
   std::vector<uint32_t> words;  // [32 lanes][columns / 2]
   uint32_t* registers[32] = {};
-  int pending = 0;  // products that have not run
+  int pending = 0;     // products that have not run
+  int64_t group = -1;  // of the latest product
 };
 
 struct WarpUnit {
@@ -50,6 +51,9 @@ struct WarpUnit {
 
 struct AsyncState {
   explicit AsyncState(int num_threads);
+
+  // Called when every thread has ended.
+  void check_end() const;
 
   std::vector<MbarrierState> barriers;
   std::vector<WarpUnit> units;  // by warp

@@ -248,7 +248,12 @@ void Block::run(const std::function<void()>& body) {
   } catch (const LaunchFailed&) {  // in an asynchronous operation
     failed_ = true;
   }
-  if (!failed_ && num_ended_ != num_threads()) add_report("deadlock: " + who_waits());
+  if (failed_) return;
+  if (num_ended_ != num_threads()) {
+    add_report("deadlock: " + who_waits());
+  } else {
+    async_.check_end();
+  }
 }
 
 // The index in ready_ of who runs next, which is moved to its end.
