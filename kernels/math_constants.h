@@ -11,8 +11,8 @@ inline constexpr float kLn2Lo = 0x1.0bfbe8p-15F;
 inline constexpr float kLog2E = 0x1.715476p+0F;
 inline constexpr float kRoundMagic = 0x1.8p23F;  // added and taken off again: rounds to an integer
 
-inline constexpr float kExpTop = 88.37F;      // exp of what is above is that of this
-inline constexpr float kExpBottom = -87.3F;   // exp of what is below is 0
+inline constexpr float kExpTop = 88.37F;     // exp of what is above is that of this
+inline constexpr float kExpBottom = -87.3F;  // exp of what is below is 0
 inline constexpr float kExp6 = 0x1.6a2350p-10F;
 inline constexpr float kExp5 = 0x1.123a6cp-7F;
 inline constexpr float kExp4 = 0x1.5558f4p-5F;

@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   const float inverse = __fdiv_rn(1.0F, args.soft_cap);
   for_elements(args.n, [&](int32_t i) {
     const float scaled = __fmul_rn(x[i], args.scale);
-    x[i] = args.soft_cap == 0 ? scaled
-                              : __fmul_rn(args.soft_cap, tanh_of(__fmul_rn(scaled, inverse)));
+    x[i] =
+        args.soft_cap == 0 ? scaled : __fmul_rn(args.soft_cap, tanh_of(__fmul_rn(scaled, inverse)));
   });
 }
 

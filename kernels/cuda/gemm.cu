@@ -117,8 +117,8 @@ struct Int8 {
                                                 int32_t sum,
                                                 int32_t output,
                                                 int32_t token) {
-    const auto* const scales = reinterpret_cast<const float*>(
-        work.heads + token / kActivationRows * work.block_bytes);
+    const auto* const scales =
+        reinterpret_cast<const float*>(work.heads + token / kActivationRows * work.block_bytes);
     const float scaled = __fmul_rn(__int2float_rn(sum), scales[token % kActivationRows]);
     return __fmul_rn(scaled, work.weight_scale[output]);
   }
@@ -245,7 +245,8 @@ __global__ void __launch_bounds__(kThreads, 1) linear_kernel(const __grid_consta
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
       ptx::mbar_init(&ring.full[stage], 1);
-      ptx::mbar_init(&ring.empty[stage], kConsumers / 32);  // a warp each: no warp waits for another
+      ptx::mbar_init(&ring.empty[stage],
+                     kConsumers / 32);  // a warp each: no warp waits for another
     }
     ptx::fence_mbar_init();
   }
@@ -284,8 +285,12 @@ constexpr int tile_tokens(int32_t num_rows) {
   return num_rows <= kFewTokens ? kFewTokens : kManyTokens;
 }
 
-TensorMap matrix_map(
-    const void* data, int32_t element_bytes, int32_t columns, int32_t rows, int64_t stride, int box) {
+TensorMap matrix_map(const void* data,
+                     int32_t element_bytes,
+                     int32_t columns,
+                     int32_t rows,
+                     int64_t stride,
+                     int box) {
   return gpu::make_tensor_map({.data = data,
                                .element_bytes = element_bytes,
                                .rank = 2,
@@ -324,17 +329,14 @@ void launch_linear_int8(Stream stream, const LinearInt8Args& args) {
   auto* const data = static_cast<const std::byte*>(args.x.data);
   Work work{};
   work.weight = matrix_map(args.weight, 1, args.x.k, args.n, args.weight_stride, kOutputs);
-  work.x = gpu::make_tensor_map({.data = data + kTokenHeadBytes,
-                                 .element_bytes = 1,
-                                 .rank = 4,
-                                 .sizes = {kQuantGroup,
-                                           kActivationRows,
-                                           groups,
-                                           ceil_div(args.x.num_rows, kActivationRows)},
-                                 .strides = {0, kQuantGroup, record, block},
-                                 .box = {kQuantGroup, kActivationRows, kSteps,
-                                         tokens / kActivationRows},
-                                 .swizzle = Swizzle::k32});
+  work.x = gpu::make_tensor_map(
+      {.data = data + kTokenHeadBytes,
+       .element_bytes = 1,
+       .rank = 4,
+       .sizes = {kQuantGroup, kActivationRows, groups, ceil_div(args.x.num_rows, kActivationRows)},
+       .strides = {0, kQuantGroup, record, block},
+       .box = {kQuantGroup, kActivationRows, kSteps, tokens / kActivationRows},
+       .swizzle = Swizzle::k32});
   work.chunks = static_cast<int32_t>(ceil_div(args.x.k, kChunkBytes));
   work.n = args.n;
   work.num_rows = args.x.num_rows;

@@ -45,8 +45,8 @@ void launch_rope_write_kv(Stream stream, const RopeWriteKvArgs& args, const Rope
 // tests/support/simt/tensorcore.h); segments fold as ((s0+s1)+(s2+s3))+((s4+s5)+(s6+s7)), then bias
 // is added, if any. These are not the CPU's bits: its chain is one fma a k.
 struct LinearBf16Args {
-  const uint16_t* x;  // [num_rows, k]; both matrices 16-byte aligned, rows too
-  int64_t x_stride;   // elements, a multiple of 8
+  const uint16_t* x;       // [num_rows, k]; both matrices 16-byte aligned, rows too
+  int64_t x_stride;        // elements, a multiple of 8
   const uint16_t* weight;  // [n, k]
   int64_t weight_stride;   // elements, a multiple of 8
   int32_t num_rows;
@@ -62,8 +62,8 @@ void launch_linear_bf16(Stream stream, const LinearBf16Args& args);
 
 // The INT8 layers of kernels/gemm.h (kInt8Channel times kInt8Token), with the CPU's bits.
 struct LinearInt8Args {
-  Activations x;         // kInt8Token
-  const int8_t* weight;  // [n, k], 16-byte aligned, rows too: not the CPU's tiles
+  Activations x;              // kInt8Token
+  const int8_t* weight;       // [n, k], 16-byte aligned, rows too: not the CPU's tiles
   int64_t weight_stride;      // bytes, a multiple of 16
   const float* weight_scale;  // [n]
   int32_t n;

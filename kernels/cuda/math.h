@@ -12,6 +12,7 @@ namespace sluice::kernels::cuda {
 
 // NaN gives NaN in both, and `b` where either is NaN, as on the CPU.
 __device__ __forceinline__ float lower_of(float a, float b) { return a < b ? a : b; }
+
 __device__ __forceinline__ float higher_of(float a, float b) { return a > b ? a : b; }
 
 __device__ __forceinline__ float exp_of(float x) {

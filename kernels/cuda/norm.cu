@@ -36,9 +36,8 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   }
   __syncthreads();
   const float r = factor[0];
-  write_row(args.out, row, [&](int32_t i) {
-    return __fmul_rn(__fmul_rn(staged[i], r), args.weight[i]);
-  });
+  write_row(
+      args.out, row, [&](int32_t i) { return __fmul_rn(__fmul_rn(staged[i], r), args.weight[i]); });
 }
 
 constexpr int kHeadsPerBlock = 4;  // a warp each
@@ -48,8 +47,8 @@ __global__ void __launch_bounds__(32 * kHeadsPerBlock, 1)
   const int64_t index = int64_t{blockIdx.x} * kHeadsPerBlock + threadIdx.x / 32;
   if (index >= int64_t{args.num_rows} * args.num_heads) return;
   const int lane = static_cast<int>(threadIdx.x % 32);
-  float* const x = args.x + index / args.num_heads * args.x_stride +
-                   index % args.num_heads * args.n;
+  float* const x =
+      args.x + index / args.num_heads * args.x_stride + index % args.num_heads * args.n;
   GPU_SHARED(float, factors, kHeadsPerBlock);
   float& factor = factors[threadIdx.x / 32];
   if (lane < 16) {

@@ -14,10 +14,12 @@ namespace sluice::gpu::ptx {
 // A barrier in shared memory that counts arrivals and bytes; its phases have parities 0, 1, 0, ...
 using Mbarrier = uint64_t;
 
-// Where wgmma finds a matrix of rows of K in shared memory, 8 rows an atom: `row` bytes of K a row by
-// the swizzle, `atom_stride` bytes from 8 rows to the next 8. The start may lie inside an atom's
+// Where wgmma finds a matrix of rows of K in shared memory, 8 rows an atom: `row` bytes of K a row
+// by the swizzle, `atom_stride` bytes from 8 rows to the next 8. The start may lie inside an atom's
 // row, at a multiple of 32 bytes, to go along K.
-constexpr uint64_t matrix_descriptor(uint32_t shared_address, Swizzle swizzle, uint32_t atom_stride) {
+constexpr uint64_t matrix_descriptor(uint32_t shared_address,
+                                     Swizzle swizzle,
+                                     uint32_t atom_stride) {
   const uint64_t mode = swizzle == Swizzle::k128 ? 1 : swizzle == Swizzle::k64 ? 2 : 3;
   return uint64_t{(shared_address & 0x3FFFFU) >> 4} | uint64_t{1} << 16 |
          uint64_t{atom_stride >> 4} << 32 | mode << 62;
@@ -51,10 +53,10 @@ __device__ __forceinline__ void mbar_arrive(Mbarrier* barrier) {
 
 // Arrives, and makes the phase wait for that many bytes as well.
 __device__ __forceinline__ void mbar_arrive_expect_tx(Mbarrier* barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                   shared_address(barrier)),
-               "r"(bytes)
-               : "memory");
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
 }
 
 // Until the phase of this parity is complete; the phase before the first has parity 1.
@@ -144,7 +146,10 @@ __device__ __forceinline__ void wgmma_bf16(float (&d)[4], uint64_t a, uint64_t b
       : "memory");
 }
 
-__device__ __forceinline__ void wgmma_bf16(float (&d)[32], uint64_t a, uint64_t b, bool accumulate) {
+__device__ __forceinline__ void wgmma_bf16(float (&d)[32],
+                                           uint64_t a,
+                                           uint64_t b,
+                                           bool accumulate) {
   asm volatile(
       "{\n"
       ".reg .pred p;\n"
@@ -156,14 +161,38 @@ __device__ __forceinline__ void wgmma_bf16(float (&d)[32], uint64_t a, uint64_t 
       "%24, %25, %26, %27, %28, %29, %30, %31"
       "}, %32, %33, p, 1, 1, 0, 0;\n"
       "}\n"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]),
-        "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
-        "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]),
-        "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-        "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+      : "+f"(d[0]),
+        "+f"(d[1]),
+        "+f"(d[2]),
+        "+f"(d[3]),
+        "+f"(d[4]),
+        "+f"(d[5]),
+        "+f"(d[6]),
+        "+f"(d[7]),
+        "+f"(d[8]),
+        "+f"(d[9]),
+        "+f"(d[10]),
+        "+f"(d[11]),
+        "+f"(d[12]),
+        "+f"(d[13]),
+        "+f"(d[14]),
+        "+f"(d[15]),
+        "+f"(d[16]),
+        "+f"(d[17]),
+        "+f"(d[18]),
+        "+f"(d[19]),
+        "+f"(d[20]),
+        "+f"(d[21]),
+        "+f"(d[22]),
+        "+f"(d[23]),
+        "+f"(d[24]),
+        "+f"(d[25]),
+        "+f"(d[26]),
+        "+f"(d[27]),
+        "+f"(d[28]),
+        "+f"(d[29]),
+        "+f"(d[30]),
+        "+f"(d[31])
       : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))
       : "memory");
 }
@@ -182,7 +211,10 @@ __device__ __forceinline__ void wgmma_s8(int32_t (&d)[4], uint64_t a, uint64_t b
       : "memory");
 }
 
-__device__ __forceinline__ void wgmma_s8(int32_t (&d)[32], uint64_t a, uint64_t b, bool accumulate) {
+__device__ __forceinline__ void wgmma_s8(int32_t (&d)[32],
+                                         uint64_t a,
+                                         uint64_t b,
+                                         bool accumulate) {
   asm volatile(
       "{\n"
       ".reg .pred p;\n"
@@ -194,14 +226,38 @@ __device__ __forceinline__ void wgmma_s8(int32_t (&d)[32], uint64_t a, uint64_t 
       "%24, %25, %26, %27, %28, %29, %30, %31"
       "}, %32, %33, p;\n"
       "}\n"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]),
-        "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]),
-        "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]),
-        "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]),
-        "+r"(d[16]), "+r"(d[17]), "+r"(d[18]), "+r"(d[19]),
-        "+r"(d[20]), "+r"(d[21]), "+r"(d[22]), "+r"(d[23]),
-        "+r"(d[24]), "+r"(d[25]), "+r"(d[26]), "+r"(d[27]),
-        "+r"(d[28]), "+r"(d[29]), "+r"(d[30]), "+r"(d[31])
+      : "+r"(d[0]),
+        "+r"(d[1]),
+        "+r"(d[2]),
+        "+r"(d[3]),
+        "+r"(d[4]),
+        "+r"(d[5]),
+        "+r"(d[6]),
+        "+r"(d[7]),
+        "+r"(d[8]),
+        "+r"(d[9]),
+        "+r"(d[10]),
+        "+r"(d[11]),
+        "+r"(d[12]),
+        "+r"(d[13]),
+        "+r"(d[14]),
+        "+r"(d[15]),
+        "+r"(d[16]),
+        "+r"(d[17]),
+        "+r"(d[18]),
+        "+r"(d[19]),
+        "+r"(d[20]),
+        "+r"(d[21]),
+        "+r"(d[22]),
+        "+r"(d[23]),
+        "+r"(d[24]),
+        "+r"(d[25]),
+        "+r"(d[26]),
+        "+r"(d[27]),
+        "+r"(d[28]),
+        "+r"(d[29]),
+        "+r"(d[30]),
+        "+r"(d[31])
       : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))
       : "memory");
 }

@@ -31,9 +31,14 @@ TEST(CudaElementwise, QuantizeHasTheBytesOfTheCpu) {
     x[0] = 0x1p-140F;  // alone in its group for k = 1: 1 / scale overflows
     if (k > 1) x[3] = -std::numeric_limits<float>::infinity();
     if (k > 100) x[static_cast<size_t>(k) + 40] = 1e30F;
-    test::expect_rows_equal(kRows, k, [&](const Activations& out) {
-      return QuantizeArgs{.x = x.data(), .x_stride = k, .out = out};
-    }, quantize_activations, cuda::launch_quantize_activations);
+    test::expect_rows_equal(
+        kRows,
+        k,
+        [&](const Activations& out) {
+          return QuantizeArgs{.x = x.data(), .x_stride = k, .out = out};
+        },
+        quantize_activations,
+        cuda::launch_quantize_activations);
   }
 }
 
@@ -43,9 +48,14 @@ TEST(CudaElementwise, QuantizeScattersRepeatedRowsAndLeavesTheOthers) {
   Random random(22);
   const std::vector<float> x = random.normals(3 * kK);
   const std::vector<int32_t> rows = {8, 1, 0, 3, 7, 4};
-  test::expect_rows_equal(kRows, kK, [&](const Activations& out) {
-    return QuantizeArgs{.x = x.data(), .x_stride = kK, .out = out, .rows = rows, .repeat = 2};
-  }, quantize_activations, cuda::launch_quantize_activations);
+  test::expect_rows_equal(
+      kRows,
+      kK,
+      [&](const Activations& out) {
+        return QuantizeArgs{.x = x.data(), .x_stride = kK, .out = out, .rows = rows, .repeat = 2};
+      },
+      quantize_activations,
+      cuda::launch_quantize_activations);
 }
 
 TEST(CudaElementwise, EveryGateFunctionHasTheBitsOfTheCpu) {
@@ -59,21 +69,31 @@ TEST(CudaElementwise, EveryGateFunctionHasTheBitsOfTheCpu) {
       const std::vector<float> up = random.normals(static_cast<size_t>(kRows * stride), 6);
       const std::array<float, 6> edges = {0.0F, -0.0F, 100.0F, -100.0F, 88.5F, 0x1p-130F};
       std::copy(edges.begin(), edges.end(), gate.begin());
-      test::expect_rows_equal(kRows, n, [&](const Activations& out) {
-        return GateMulArgs{.gate = gate.data(),
-                           .up = up.data(),
-                           .stride = stride,
-                           .function = function,
-                           .out = out};
-      }, gate_mul, cuda::launch_gate_mul);
+      test::expect_rows_equal(
+          kRows,
+          n,
+          [&](const Activations& out) {
+            return GateMulArgs{.gate = gate.data(),
+                               .up = up.data(),
+                               .stride = stride,
+                               .function = function,
+                               .out = out};
+          },
+          gate_mul,
+          cuda::launch_gate_mul);
     }
   }
   const std::vector<int32_t> rows = {2, 0};
   const std::vector<float> gate = random.normals(3 * 64);
-  test::expect_rows_equal(3, 64, [&](const Activations& out) {
-    return GateMulArgs{
-        .gate = gate.data(), .up = gate.data(), .stride = 64, .out = out, .rows = rows};
-  }, gate_mul, cuda::launch_gate_mul);
+  test::expect_rows_equal(
+      3,
+      64,
+      [&](const Activations& out) {
+        return GateMulArgs{
+            .gate = gate.data(), .up = gate.data(), .stride = 64, .out = out, .rows = rows};
+      },
+      gate_mul,
+      cuda::launch_gate_mul);
 }
 
 TEST(CudaElementwise, AddRowsHasTheBitsOfTheCpuAndTouchesNothingBetweenRows) {

@@ -39,15 +39,16 @@ TEST(TensorCore, StepHasTheBitsThatAnH100Gave) {
     words >> c >> d;
     ASSERT_FALSE(words.fail()) << line;
     const auto type = kind == "bf16" ? simt::Half::kBF16 : simt::Half::kF16;
-    ASSERT_EQ(std::bit_cast<uint32_t>(
-                  simt::tensor_core_step(type, a, b, std::bit_cast<float>(c))),
+    ASSERT_EQ(std::bit_cast<uint32_t>(simt::tensor_core_step(type, a, b, std::bit_cast<float>(c))),
               d)
         << "line " << count;
   }
   EXPECT_EQ(count, 250);
 }
 
-uint16_t bf16_of(float value) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16); }
+uint16_t bf16_of(float value) {
+  return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
+}
 
 float float_of_bf16(uint16_t code) { return std::bit_cast<float>(uint32_t{code} << 16); }
 
@@ -106,8 +107,8 @@ std::vector<float> run(const Bf16Layer& layer, int32_t first_row, int32_t rows) 
   return out;
 }
 
-// 14 chunks of K go round a ring of 6 stages twice, and one of 4 three times; the last one, the last
-// outputs and the last tokens are not full.
+// 14 chunks of K go round a ring of 6 stages twice, and one of 4 three times; the last one, the
+// last outputs and the last tokens are not full.
 TEST(CudaLinearBf16, FewAndManyTokensHaveTheBitsOfTheDefinition) {
   for (const int32_t rows : {3, 9}) {
     SCOPED_TRACE("rows " + std::to_string(rows));
@@ -133,7 +134,8 @@ TEST(CudaLinearBf16, IsNearTheExactProduct) {
       double size = 0;
       for (int64_t i = 0; i < layer.k; ++i) {
         const double term =
-            static_cast<double>(float_of_bf16(layer.x[static_cast<size_t>(row * layer.stride + i)])) *
+            static_cast<double>(
+                float_of_bf16(layer.x[static_cast<size_t>(row * layer.stride + i)])) *
             static_cast<double>(
                 float_of_bf16(layer.weight[static_cast<size_t>(output * layer.stride + i)]));
         exact += term;
@@ -146,7 +148,8 @@ TEST(CudaLinearBf16, IsNearTheExactProduct) {
   }
 }
 
-// 70 rows are two tiles of 64 tokens; alone, a row takes a tile of 8. Short K leaves segments empty.
+// 70 rows are two tiles of 64 tokens; alone, a row takes a tile of 8. Short K leaves segments
+// empty.
 TEST(CudaLinearBf16, ARowHasTheSameBitsInEveryBatch) {
   for (const int32_t k : {8, 200, 840}) {
     const Bf16Layer layer = make_layer(70, 16, k, 43);
@@ -201,8 +204,7 @@ TEST(CudaLinearInt8, HasTheBitsOfTheCpuForFewAndManyRows) {
   std::vector<float> scales(kN);
   for (float& scale : scales) scale = random.uniform() * 0.01F;
   const testing::AlignedBuffer packed(packed_bytes(WeightFormat::kInt8Channel, kN, kK));
-  pack_int8_channel(
-      codes.data(), scales.data(), kN, kK, 0, ceil_div(kN, kRowTile), packed.data());
+  pack_int8_channel(codes.data(), scales.data(), kN, kK, 0, ceil_div(kN, kRowTile), packed.data());
   const PackedWeight weight{
       .format = WeightFormat::kInt8Channel, .n = kN, .k = kK, .data = packed.data()};
   const std::vector<float> bias = random.normals(kN);
@@ -210,13 +212,12 @@ TEST(CudaLinearInt8, HasTheBitsOfTheCpuForFewAndManyRows) {
     SCOPED_TRACE("rows " + std::to_string(rows));
     const std::vector<float> values = random.normals(static_cast<size_t>(rows) * kK);
     test::DeviceBytes bytes(activation_bytes(ActivationFormat::kInt8Token, rows, kK));
-    const Activations x =
-        carve_activations(ActivationFormat::kInt8Token, rows, kK, bytes.data());
+    const Activations x = carve_activations(ActivationFormat::kInt8Token, rows, kK, bytes.data());
     quantize_activations(cpu->context(), {.x = values.data(), .x_stride = kK, .out = x});
     for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd}) {
       std::vector<float> want(static_cast<size_t>(rows * kN), 0.5F);
       const RowGroup group{
-      .weight = &weight, .out = want.data(), .out_stride = kN, .bias = bias.data()};
+          .weight = &weight, .out = want.data(), .out_stride = kN, .bias = bias.data()};
       linear(cpu->context(), {.x = x, .groups = {&group, 1}, .epilogue = epilogue});
       test::on_schedules([&] {
         std::vector<float> out(want.size(), 0.5F);

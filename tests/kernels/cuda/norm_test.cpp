@@ -24,10 +24,15 @@ TEST(CudaNorm, RmsNormHasTheBitsOfTheCpuInEveryFormat) {
     std::vector<float> x = random.normals(static_cast<size_t>(kRows * stride), 3);
     const std::vector<float> weight = random.normals(static_cast<size_t>(n));
     for (int32_t i = 0; i < n; ++i) x[static_cast<size_t>(stride + i)] = 0;  // row 1
-    test::expect_rows_equal(kRows, n, [&](const Activations& out) {
-      return RmsNormArgs{
-          .x = x.data(), .x_stride = stride, .weight = weight.data(), .eps = 1e-5F, .out = out};
-    }, rms_norm, cuda::launch_rms_norm);
+    test::expect_rows_equal(
+        kRows,
+        n,
+        [&](const Activations& out) {
+          return RmsNormArgs{
+              .x = x.data(), .x_stride = stride, .weight = weight.data(), .eps = 1e-5F, .out = out};
+        },
+        rms_norm,
+        cuda::launch_rms_norm);
   }
 }
 
@@ -37,12 +42,10 @@ TEST(CudaNorm, AnInfiniteValueMakesItsRowsScalesNaN) {
   const std::vector<float> weight(kN, 1.0F);
   x[5] = std::numeric_limits<float>::infinity();
   test::DeviceBytes bytes(activation_bytes(ActivationFormat::kInt8Token, 2, kN));
-  const Activations out =
-      carve_activations(ActivationFormat::kInt8Token, 2, kN, bytes.data());
+  const Activations out = carve_activations(ActivationFormat::kInt8Token, 2, kN, bytes.data());
   test::on_schedules([&] {
     cuda::launch_rms_norm(
-        nullptr,
-        {.x = x.data(), .x_stride = kN, .weight = weight.data(), .eps = 0, .out = out});
+        nullptr, {.x = x.data(), .x_stride = kN, .weight = weight.data(), .eps = 0, .out = out});
     EXPECT_TRUE(std::isnan(*activation_group(out, 0, 0).scale));
     EXPECT_FLOAT_EQ(*activation_group(out, 1, 0).scale, 1.0F / 127);
   });

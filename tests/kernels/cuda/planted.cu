@@ -34,7 +34,8 @@ __device__ __forceinline__ float sum_of(ReduceBug bug, const float* row, int32_t
 }
 
 template <ReduceBug kBug>
-__global__ void __launch_bounds__(kThreads, 1) reduce_kernel(const float* x, int32_t n, float* out) {
+__global__ void __launch_bounds__(kThreads, 1)
+    reduce_kernel(const float* x, int32_t n, float* out) {
   GPU_DYN_SHARED_ARRAY(float, staged);
   GPU_SHARED(float, total, 1);
   GPU_SHARED(float, by_warp, kThreads / 32);
@@ -118,7 +119,10 @@ __device__ __forceinline__ void produce(Ring& ring,
 }
 
 template <PipelineBug kBug>
-__device__ __forceinline__ void consume_chunk(Ring& ring, int32_t chunk, bool first, float (&d)[4]) {
+__device__ __forceinline__ void consume_chunk(Ring& ring,
+                                              int32_t chunk,
+                                              bool first,
+                                              float (&d)[4]) {
   const int stage = chunk % kStages;
   if (kBug != PipelineBug::kNoFullWait) ptx::mbar_wait(&ring.full[stage], chunk / kStages % 2);
   const uint32_t w = ptx::shared_address(ring.w[stage]);
@@ -183,7 +187,10 @@ struct Tiles {
 };
 
 // Row by row with the swizzle of 128 bytes, by all 128 threads.
-__device__ __forceinline__ void store_tile(uint16_t* tile, const uint16_t* from, int rows, bool swizzle) {
+__device__ __forceinline__ void store_tile(uint16_t* tile,
+                                           const uint16_t* from,
+                                           int rows,
+                                           bool swizzle) {
   for (int i = static_cast<int>(threadIdx.x); i < rows * 64; i += 128) {
     const int row = i / 64;
     const int piece = i % 64 / 8;
@@ -193,7 +200,8 @@ __device__ __forceinline__ void store_tile(uint16_t* tile, const uint16_t* from,
 }
 
 template <StoreBug kBug>
-__global__ void __launch_bounds__(128, 1) stores_kernel(const uint16_t* x, const uint16_t* w, float* out) {
+__global__ void __launch_bounds__(128, 1)
+    stores_kernel(const uint16_t* x, const uint16_t* w, float* out) {
   GPU_DYN_SHARED(Tiles, tiles);
   store_tile(tiles.w, w, kOutputs, kBug != StoreBug::kWrongSwizzle);
   store_tile(tiles.x, x, kTokens, true);
@@ -243,7 +251,8 @@ void start(const TensorMap& x, const TensorMap& w, int32_t chunks, int32_t token
 
 template <StoreBug kBug>
 void start(const uint16_t* x, const uint16_t* w, float* out) {
-  gpu::launch(nullptr, {.threads = 128, .shared_bytes = sizeof(Tiles)}, stores_kernel<kBug>, x, w, out);
+  gpu::launch(
+      nullptr, {.threads = 128, .shared_bytes = sizeof(Tiles)}, stores_kernel<kBug>, x, w, out);
 }
 
 // table[bug](args...): one instance of `start` for each bug.
@@ -252,7 +261,8 @@ void start_one(Bug bug, Args... args) {
   (void)((bug == kBugs && (start<kBugs>(args...), true)) || ...);
 }
 
-TensorMap matrix(const std::vector<uint16_t>& data, int32_t rows, int32_t k, int32_t box, Swizzle swizzle) {
+TensorMap matrix(
+    const std::vector<uint16_t>& data, int32_t rows, int32_t k, int32_t box, Swizzle swizzle) {
   const int32_t columns = swizzle == Swizzle::k64 ? 32 : 64;
   return gpu::make_tensor_map({.data = data.data(),
                                .element_bytes = 2,
@@ -296,7 +306,8 @@ std::vector<float> run_pipeline(PipelineBug bug,
   std::vector<float> out(static_cast<size_t>(room) * kOutputs, -1.0F);
   const bool wrong_map = bug == PipelineBug::kMapSwizzle;
   const TensorMap x_map = matrix(x, tokens, k, kTokens, Swizzle::k128);
-  const TensorMap w_map = matrix(w, kOutputs, k, kOutputs, wrong_map ? Swizzle::k64 : Swizzle::k128);
+  const TensorMap w_map =
+      matrix(w, kOutputs, k, kOutputs, wrong_map ? Swizzle::k64 : Swizzle::k128);
   using enum PipelineBug;
   start_one<PipelineBug,
             kNone,

@@ -42,7 +42,11 @@ Caught catch_in(simt::Mode mode, int seeds, const std::function<bool()>& is_righ
 void expect_caught(const char* name, const char* words, const std::function<bool()>& is_right) {
   const Caught plain = catch_in(simt::Mode::kPlain, kPlainSeeds, is_right);
   const Caught race = catch_in(simt::Mode::kRace, kRaceSeeds, is_right);
-  std::printf("%-28s plain %2d of %d, race %d of %d\n", name, plain.caught, plain.seeds, race.caught,
+  std::printf("%-28s plain %2d of %d, race %d of %d\n",
+              name,
+              plain.caught,
+              plain.seeds,
+              race.caught,
               race.seeds);
   EXPECT_EQ(race.caught, race.seeds) << name << ": not caught in every schedule";
   EXPECT_NE((plain.text + race.text).find(words), std::string::npos)
@@ -86,7 +90,8 @@ TEST_F(Reduce, EveryPlantedBugIsCaught) {
   using enum ReduceBug;
   expect("no barrier after staging", "race: ", kNoBarrierAfterStaging);
   expect("no barrier before broadcast", "race: ", kNoBarrierBeforeBroadcast);
-  expect("no barrier before reuse", "race: a write that a read may overtake", kNoBarrierBeforeReuse);
+  expect(
+      "no barrier before reuse", "race: a write that a read may overtake", kNoBarrierBeforeReuse);
   expect("no __syncwarp", "race: ", kNoSyncwarp);
   expect("barrier in a branch", "__syncthreads at planted.cu", kBarrierInBranch);
   expect("named barrier count", "others wait in bar_sync", kNamedBarrierCount);
@@ -190,9 +195,10 @@ class Stores : public testing::Test {
     for (int32_t i = 0; i < 8 * 64; ++i) {
       float sum = 0;
       for (int32_t k = 0; k < 64; k += 16) {
-        sum = simt::tensor_core_step(
-            simt::Half::kBF16, &w_[static_cast<size_t>(i % 64 * 64 + k)],
-            &x_[static_cast<size_t>(i / 64 * 64 + k)], sum);
+        sum = simt::tensor_core_step(simt::Half::kBF16,
+                                     &w_[static_cast<size_t>(i % 64 * 64 + k)],
+                                     &x_[static_cast<size_t>(i / 64 * 64 + k)],
+                                     sum);
       }
       want_[static_cast<size_t>(i)] = sum;
     }

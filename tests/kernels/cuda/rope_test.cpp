@@ -42,10 +42,12 @@ void check(const Case& c) {
   table.prepare(64);
   const int64_t cache_bytes =
       int64_t{kBlocks} * kKvHeads * kv_head_bytes(c.dtype, c.head_dim, kBlockSize);
+
   struct Buffers {
     std::vector<float> q, k;
     test::DeviceBytes cache_k, cache_v;
   };
+
   const auto args = [&](Buffers& buffers) {
     return RopeWriteKvArgs{.q = buffers.q.data(),
                            .q_stride = q_stride,
@@ -85,17 +87,14 @@ void check(const Case& c) {
 }
 
 TEST(CudaRope, RotatesAndWritesEveryCacheTypeAsTheCpu) {
-  for (const DType dtype :
-       {DType::kF32, DType::kF16, DType::kBF16, DType::kI8, DType::kF8E4M3}) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8, DType::kF8E4M3}) {
     SCOPED_TRACE(to_string(dtype));
     check({dtype, RopeStyle::kHalves, 64, 64});
     check({dtype, RopeStyle::kInterleaved, 24, 8});  // padded to 32 in the cache
   }
 }
 
-TEST(CudaRope, WithoutATableItOnlyWrites) {
-  check({DType::kBF16, RopeStyle::kHalves, 32, 0});
-}
+TEST(CudaRope, WithoutATableItOnlyWrites) { check({DType::kBF16, RopeStyle::kHalves, 32, 0}); }
 
 }  // namespace
 }  // namespace sluice::kernels

@@ -45,22 +45,25 @@ inline void on_schedules(const std::function<void()>& body) {
   }
 }
 
-// 64-byte aligned memory of exactly `bytes`, so that the address sanitizer sees its end, filled with
-// a pattern that no kernel writes.
+// 64-byte aligned memory of exactly `bytes`, so that the address sanitizer sees its end, filled
+// with a pattern that no kernel writes.
 class DeviceBytes {
  public:
   explicit DeviceBytes(int64_t bytes)
       : bytes_(static_cast<size_t>(bytes)),
-        data_(static_cast<std::byte*>(::operator new(bytes_, std::align_val_t{64}))) {
+        data_(static_cast<std::byte*>(::operator new (bytes_, std::align_val_t{64}))) {
     poison();
   }
 
   DeviceBytes(const DeviceBytes&) = delete;
   DeviceBytes& operator=(const DeviceBytes&) = delete;
-  ~DeviceBytes() { ::operator delete(data_, std::align_val_t{64}); }
+
+  ~DeviceBytes() { ::operator delete (data_, std::align_val_t{64}); }
 
   void poison() { std::memset(data_, 0xA5, bytes_); }
+
   [[nodiscard]] std::byte* data() const { return data_; }
+
   [[nodiscard]] size_t size() const { return bytes_; }
 
   [[nodiscard]] std::vector<std::byte> copy() const { return {data_, data_ + bytes_}; }
@@ -73,7 +76,8 @@ class DeviceBytes {
 // The first difference, in words.
 inline void expect_same_bytes(const std::byte* got, const std::byte* want, size_t bytes) {
   for (size_t i = 0; i < bytes; ++i) {
-    ASSERT_EQ(static_cast<int>(got[i]), static_cast<int>(want[i])) << "byte " << i << " of " << bytes;
+    ASSERT_EQ(static_cast<int>(got[i]), static_cast<int>(want[i]))
+        << "byte " << i << " of " << bytes;
   }
 }
 

@@ -86,7 +86,8 @@ void warp_functions(std::vector<float>* out) {
   const float value = __shfl_xor_sync(0xFFFFFFFFU, static_cast<float>(lane), 5);
   const uint32_t largest = __reduce_max_sync(0xFFFFFFFFU, static_cast<uint32_t>(lane * 3));
   const int32_t sum = __reduce_add_sync(0xFFFFFFFFU, lane - 16);
-  (*out)[threadIdx.x] = value + 1000.0F * static_cast<float>(largest) + 0.25F * static_cast<float>(sum);
+  (*out)[threadIdx.x] =
+      value + 1000.0F * static_cast<float>(largest) + 0.25F * static_cast<float>(sum);
 }
 
 TEST(SimtWarp, ShufflesAndReductionsGiveWhatCudaSays) {
@@ -160,18 +161,22 @@ TEST(SimtErrors, ALaunchWithTooLittleDynamicMemoryIsNamed) {
     GPU_DYN_SHARED(Large, large);
     large.values[0] = 0;
   };
-  expect_report(report_of(kernel, 32, 396), "400 bytes of dynamic shared memory, 396 at the launch");
+  expect_report(report_of(kernel, 32, 396),
+                "400 bytes of dynamic shared memory, 396 at the launch");
   EXPECT_EQ(report_of(kernel, 32, 400), "");
 }
 
 TEST(SimtErrorsDeathTest, ALaunchNeedsARunAndReportsMustBeTaken) {
-  EXPECT_DEATH(gpu::launch(nullptr, {.threads = 1}, +[] {}), "a launch outside of any Run");
+  EXPECT_DEATH(gpu::launch(
+                   nullptr, {.threads = 1}, +[] {}),
+               "a launch outside of any Run");
   EXPECT_DEATH(
       {
         simt::Run run(0);
-        gpu::launch(nullptr, {.threads = 64}, +[] {
-          if (threadIdx.x == 0) __syncthreads();
-        });
+        gpu::launch(
+            nullptr, {.threads = 64}, +[] {
+              if (threadIdx.x == 0) __syncthreads();
+            });
       },
       "reports that nobody took");
 }
@@ -181,7 +186,8 @@ struct Box {
   ptx::Mbarrier full;
 };
 
-void copy_kernel(const gpu::TensorMap map, int32_t column, int32_t row, int32_t bytes, uint8_t* out) {
+void copy_kernel(
+    const gpu::TensorMap map, int32_t column, int32_t row, int32_t bytes, uint8_t* out) {
   GPU_DYN_SHARED(Box, box);
   if (threadIdx.x == 0) {
     ptx::mbar_init(&box.full, 1);
@@ -206,6 +212,7 @@ TEST(SimtCopies, ABoxIsSwizzledAndZeroOutsideOfTheTensor) {
     int32_t every;
     int32_t pieces;
   };
+
   constexpr int32_t kRows = 20;
   constexpr int32_t kColumns = 176;
   std::vector<uint8_t> tensor(kRows * kColumns + 16);

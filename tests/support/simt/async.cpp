@@ -17,7 +17,8 @@ using gpu::Swizzle;
 using gpu::TensorMap;
 using gpu::TensorMapShape;
 
-constexpr uint64_t kMbarrierMark = 0x51A0CE00'00000000U;  // with its number: the 64 bits it lives in
+constexpr uint64_t kMbarrierMark =
+    0x51A0CE00'00000000U;  // with its number: the 64 bits it lives in
 
 // Where the piece of 16 bytes at `address` of a tile really is.
 int64_t swizzled(int64_t address, Swizzle swizzle) {
@@ -113,7 +114,8 @@ void copy(std::byte* to, const TensorMapShape& shape, const int32_t (&at)[4]) {
       const int64_t column = index[0] + i;
       const int64_t offset = swizzled(base + row * inner + i * shape.element_bytes, shape.swizzle);
       if (inside && column >= 0 && column < shape.sizes[0]) {
-        std::memcpy(arena + offset, from + column * shape.element_bytes,
+        std::memcpy(arena + offset,
+                    from + column * shape.element_bytes,
                     static_cast<size_t>(shape.element_bytes));
       } else {
         std::memset(arena + offset, 0, static_cast<size_t>(shape.element_bytes));
@@ -321,9 +323,11 @@ void copy_box(
     clock = race->empty_clock();
     race->add_to(clock, block.self().index);
   }
+
   struct At {
     int32_t index[4];
   };
+
   const At where{{at[0], at[1], at[2], at[3]}};
   block.start_async([=] {
     MbarrierState& counter = state().barriers[static_cast<size_t>(index)];

@@ -75,7 +75,9 @@ class Block {
   void run(const std::function<void()>& body);
 
   Thread& self() { return threads_[static_cast<size_t>(running_)]; }
+
   [[nodiscard]] int num_threads() const { return static_cast<int>(threads_.size()); }
+
   Thread& thread(int index) { return threads_[static_cast<size_t>(index)]; }
 
   void warp_collective(uint32_t mask,
@@ -105,7 +107,9 @@ class Block {
 
   // Null in plain mode.
   RaceDetector* race() { return race_.get(); }
+
   AsyncState& async() { return async_; }
+
   std::byte* arena() { return arena_; }
 
  private:

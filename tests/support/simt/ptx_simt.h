@@ -22,7 +22,8 @@ struct MatrixOperand {
 };
 
 void issue_matrix(MatrixOperand operand, Site site);
-void copy_box(void* to, const gpu::TensorMap& map, const int32_t (&at)[4], uint64_t* barrier, Site site);
+void copy_box(
+    void* to, const gpu::TensorMap& map, const int32_t (&at)[4], uint64_t* barrier, Site site);
 void wait_matrix(int pending, Site site);
 
 }  // namespace sluice::simt
@@ -69,8 +70,7 @@ void wgmma_wait(simt::Site site = {}) {
 }
 
 template <int kWords>
-void wgmma_bf16(
-    float (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, simt::Site site = {}) {
+void wgmma_bf16(float (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, simt::Site site = {}) {
   static_assert(kWords == 4 || kWords == 32, "the widths that ptx.h has");
   simt::issue_matrix({.type = simt::MatrixType::kBF16,
                       .columns = 2 * kWords,
@@ -82,8 +82,7 @@ void wgmma_bf16(
 }
 
 template <int kWords>
-void wgmma_s8(
-    int32_t (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, simt::Site site = {}) {
+void wgmma_s8(int32_t (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, simt::Site site = {}) {
   static_assert(kWords == 4 || kWords == 32, "the widths that ptx.h has");
   simt::issue_matrix({.type = simt::MatrixType::kS8,
                       .columns = 2 * kWords,

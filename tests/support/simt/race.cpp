@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 
 #include "tests/support/simt/block.h"
 
@@ -28,11 +29,8 @@ GlobalShadow::Byte& GlobalShadow::at(const void* p) {
   return last_[address % kPage];
 }
 
-RaceDetector::RaceDetector(Block& block,
-                           int num_threads,
-                           std::byte* arena,
-                           int64_t arena_bytes,
-                           GlobalShadow& global)
+RaceDetector::RaceDetector(
+    Block& block, int num_threads, std::byte* arena, int64_t arena_bytes, GlobalShadow& global)
     : block_(block),
       num_threads_(num_threads),
       num_warps_((num_threads + 31) / 32),
@@ -108,8 +106,7 @@ std::string RaceDetector::name(int agent) const {
   return "copy to mbarrier " + std::to_string(agent - num_warps_);
 }
 
-void RaceDetector::report(
-    const char* what, int agent, int other, int64_t offset, const void* pc) {
+void RaceDetector::report(const char* what, int agent, int other, int64_t offset, const void* pc) {
   std::string where;
   Dl_info info;
   if (pc != nullptr && dladdr(pc, &info) != 0) {
@@ -167,8 +164,7 @@ void RaceDetector::note_read(Cell& cell, int agent) {
   read_sets_[static_cast<size_t>(cell.read_set)][static_cast<size_t>(agent)] = now;
 }
 
-void RaceDetector::read_cell(
-    Cell& cell, int agent, Proxy proxy, int64_t offset, const void* pc) {
+void RaceDetector::read_cell(Cell& cell, int agent, Proxy proxy, int64_t offset, const void* pc) {
   const Clock& clock = clocks_[static_cast<size_t>(agent)];
   const auto writer = static_cast<size_t>(cell.writer);
   if (cell.write_time == 0) {
@@ -186,8 +182,7 @@ void RaceDetector::read_cell(
   note_read(cell, agent);
 }
 
-void RaceDetector::write_cell(
-    Cell& cell, int agent, Proxy proxy, int64_t offset, const void* pc) {
+void RaceDetector::write_cell(Cell& cell, int agent, Proxy proxy, int64_t offset, const void* pc) {
   const Clock& clock = clocks_[static_cast<size_t>(agent)];
   const auto writer = static_cast<size_t>(cell.writer);
   if (cell.write_time != 0 && cell.writer != agent && cell.write_time > clock.seen[writer]) {
@@ -288,26 +283,39 @@ inline void access(void* p, int64_t bytes, bool is_write, const void* pc) {
 // What -fsanitize=thread calls.
 extern "C" {
 void __tsan_init() {}
+
 void __tsan_func_entry(void*) {}
+
 void __tsan_func_exit() {}
+
 void __tsan_vptr_update(void**, void*) {}
+
 void __tsan_vptr_read(void**) {}
 
-#define SIMT_ACCESS(n)                                                                 \
-  void __tsan_read##n(void* p) { access(p, n, false, __builtin_return_address(0)); }   \
-  void __tsan_write##n(void* p) { access(p, n, true, __builtin_return_address(0)); }   \
-  void __tsan_unaligned_read##n(void* p) {                                             \
-    access(p, n, false, __builtin_return_address(0));                                  \
-  }                                                                                    \
-  void __tsan_unaligned_write##n(void* p) {                                            \
-    access(p, n, true, __builtin_return_address(0));                                   \
-  }
+#define SIMT_ACCESS(n)                                                                         \
+  void __tsan_read##n(void* p) { access(p, n, false, __builtin_return_address(0)); }           \
+  void __tsan_write##n(void* p) { access(p, n, true, __builtin_return_address(0)); }           \
+  void __tsan_unaligned_read##n(void* p) { access(p, n, false, __builtin_return_address(0)); } \
+  void __tsan_unaligned_write##n(void* p) { access(p, n, true, __builtin_return_address(0)); }
 SIMT_ACCESS(1)
 SIMT_ACCESS(2)
 SIMT_ACCESS(4)
 SIMT_ACCESS(8)
 SIMT_ACCESS(16)
 #undef SIMT_ACCESS
+
+// Clang's; GCC inlines what kernels copy.
+void* __tsan_memcpy(void* to, const void* from, unsigned long bytes) {
+  void* const pc = __builtin_return_address(0);
+  access(const_cast<void*>(from), static_cast<int64_t>(bytes), false, pc);
+  access(to, static_cast<int64_t>(bytes), true, pc);
+  return std::memcpy(to, from, bytes);
+}
+
+void* __tsan_memset(void* to, int value, unsigned long bytes) {
+  access(to, static_cast<int64_t>(bytes), true, __builtin_return_address(0));
+  return std::memset(to, value, bytes);
+}
 
 void __tsan_read_range(void* p, unsigned long bytes) {
   access(p, static_cast<int64_t>(bytes), false, __builtin_return_address(0));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which accesses to memory are ordered by something. Vector clocks: each agent (a CUDA thread, the wgmma unit of a warp, the copies that complete on one mbarrier) knows up to which of
-// every other agent's events it has seen. A second clock says which generic writes a proxy fence has
-// made visible to the asynchronous agents.
+// Which accesses to memory are ordered by something. Vector clocks: each agent (a CUDA thread, the
+// wgmma unit of a warp, the copies that complete on one mbarrier) knows up to which of every other
+// agent's events it has seen. A second clock says which generic writes a proxy fence has made
+// visible to the asynchronous agents.
 //
 // Kernels are compiled with -fsanitize=thread and linked with our __tsan_* functions, which come
 // here; libtsan is not linked.
@@ -65,13 +66,11 @@ class RaceDetector {
  public:
   static constexpr int kMaxMbarriers = 32;
 
-  RaceDetector(Block& block,
-               int num_threads,
-               std::byte* arena,
-               int64_t arena_bytes,
-               GlobalShadow& global);
+  RaceDetector(
+      Block& block, int num_threads, std::byte* arena, int64_t arena_bytes, GlobalShadow& global);
 
   [[nodiscard]] int warp_unit(int warp) const { return num_threads_ + warp; }
+
   [[nodiscard]] int mbarrier_unit(int index) const { return num_threads_ + num_warps_ + index; }
 
   // All of `threads` have met: each knows what any of them knew.

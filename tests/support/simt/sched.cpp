@@ -52,6 +52,7 @@ struct OtherStack {
   const void* bottom = nullptr;
   size_t bytes = 0;
 };
+
 thread_local OtherStack scheduler_stack;
 
 void leave_for(void** saved, const void* bottom, size_t bytes) {
@@ -77,10 +78,15 @@ void allow(const void* p, int64_t bytes) {
 }
 #else
 void leave_for(void**, const void*, size_t) {}
+
 void arrived(void*) {}
+
 void arrived_from_scheduler(void*) {}
+
 void leave_for_scheduler(void**) {}
+
 void forbid(const void*, int64_t) {}
+
 void allow(const void*, int64_t) {}
 #endif
 
@@ -121,10 +127,11 @@ struct GivenStack {
 
 std::byte* shared_arena() {
   struct Free {
-    void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{1024}); }
+    void operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{1024}); }
   };
+
   thread_local const std::unique_ptr<std::byte, Free> memory(
-      static_cast<std::byte*>(::operator new(kArenaBytes, std::align_val_t{1024})));
+      static_cast<std::byte*>(::operator new (kArenaBytes, std::align_val_t{1024})));
   return memory.get();
 }
 
@@ -197,11 +204,10 @@ void run_grid(const LaunchShape& shape, const std::function<void()>& body) {
   }
 }
 
-Block::Block(
-    const LaunchShape& shape, Dim3 index, uint64_t seed, Mode mode, GlobalShadow& global)
+Block::Block(const LaunchShape& shape, Dim3 index, uint64_t seed, Mode mode, GlobalShadow& global)
     : shape_(shape),
       random_(seed),
-      policy_(seed % 256 == 0     ? Policy::kLatestFirst
+      policy_(seed % 256 == 0       ? Policy::kLatestFirst
               : seed % 256 % 4 == 1 ? Policy::kStarveOneWarp
                                     : Policy::kRandom),
       threads_(static_cast<size_t>(shape.threads)),
@@ -224,7 +230,8 @@ Block::Block(
   if (mode == Mode::kRace) {
     race_ = std::make_unique<RaceDetector>(*this, shape.threads, arena_, kArenaBytes, global);
   }
-  if (shape.shared_bytes > 0) add_region(nullptr, shape.shared_bytes, 1024, "dynamic shared memory");
+  if (shape.shared_bytes > 0)
+    add_region(nullptr, shape.shared_bytes, 1024, "dynamic shared memory");
 }
 
 Block::~Block() {
@@ -280,24 +287,23 @@ bool Block::step() {
 
 void Block::start_thread(Thread& thread, const std::function<void()>& body) {
   thread.stack = stack_pool.take();
-  thread.fiber = boost::context::fiber(
-      std::allocator_arg,
-      GivenStack{thread.stack},
-      [this, &thread, &body](boost::context::fiber&& scheduler) {
-        arrived_from_scheduler(nullptr);
-        struct Leave {
-          ~Leave() { leave_for_scheduler(nullptr); }
-        } leave;
-        scheduler_ = std::move(scheduler);
-        try {
-          body();
-        } catch (const LaunchFailed&) {
-          failed_ = true;
-        }
-        thread.ended = true;
-        ++num_ended_;
-        return std::move(scheduler_);
-      });
+  thread.fiber = boost::context::fiber(std::allocator_arg,
+                                       GivenStack{thread.stack},
+                                       [this, &thread, &body](boost::context::fiber&& scheduler) {
+                                         arrived_from_scheduler(nullptr);
+                                         struct Leave {
+                                           ~Leave() { leave_for_scheduler(nullptr); }
+                                         } leave;
+                                         scheduler_ = std::move(scheduler);
+                                         try {
+                                           body();
+                                         } catch (const LaunchFailed&) {
+                                           failed_ = true;
+                                         }
+                                         thread.ended = true;
+                                         ++num_ended_;
+                                         return std::move(scheduler_);
+                                       });
 }
 
 void Block::resume(Thread& thread) {
@@ -326,10 +332,13 @@ void Block::wait(const char* reason, Site site) {
   Thread& thread = self();
   thread.waits_for = reason;
   thread.waits_at = site;
+
   struct Arrive {
     void* saved = nullptr;
+
     ~Arrive() { arrived_from_scheduler(saved); }
   };
+
   {
     Arrive arrive;  // also when the fiber is unwound from here
     leave_for_scheduler(&arrive.saved);
@@ -344,9 +353,10 @@ std::string Block::who_waits() const {
   std::vector<std::pair<std::string, int>> groups;
   for (const Thread& thread : threads_) {
     const std::string what =
-        thread.ended ? "left the kernel"
-                     : "wait in " + std::string(thread.waits_for == nullptr ? "" : thread.waits_for) +
-                           " at " + describe(thread.waits_at);
+        thread.ended
+            ? "left the kernel"
+            : "wait in " + std::string(thread.waits_for == nullptr ? "" : thread.waits_for) +
+                  " at " + describe(thread.waits_at);
     const auto found = std::find_if(
         groups.begin(), groups.end(), [&](const auto& group) { return group.first == what; });
     if (found == groups.end()) {
@@ -527,7 +537,8 @@ void complete_nothing(void* const*, uint32_t) {}
 void complete_shuffle(void* const operands[32], uint32_t mask) {
   uint32_t values[32] = {};
   for (int lane = 0; lane < 32; ++lane) {
-    if (operands[lane] != nullptr) values[lane] = static_cast<ShuffleOperand*>(operands[lane])->value;
+    if (operands[lane] != nullptr)
+      values[lane] = static_cast<ShuffleOperand*>(operands[lane])->value;
   }
   for (uint32_t left = mask; left != 0; left &= left - 1) {
     auto& operand = *static_cast<ShuffleOperand*>(operands[lowest_lane(left)]);

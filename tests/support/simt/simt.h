@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA on the CPU: the names that kernels use, for .cu files compiled as C++. A launch runs its grid
-// block by block on the calling thread, every CUDA thread a fiber that runs until it waits. Included
-// through kernels/cuda/gpu.h only. What it sees and what it cannot see: tests/README.md.
+// CUDA on the CPU: the names that kernels use, for .cu files compiled as C++. A launch runs its
+// grid block by block on the calling thread, every CUDA thread a fiber that runs until it waits.
+// Included through kernels/cuda/gpu.h only. What it sees and what it cannot see: tests/README.md.
 #pragma once
 
 #include <cstddef>
@@ -69,9 +69,9 @@ struct Site {
 // Ends the launch with a report.
 [[noreturn]] void fail(const std::string& what);
 
-// An instruction that the lanes of `mask` execute together. The last to arrive calls `complete` with
-// every lane's operand (null: not in the mask); then all go on. Lanes that arrive with the same mask
-// at another instruction, and lanes that have left the kernel, are errors.
+// An instruction that the lanes of `mask` execute together. The last to arrive calls `complete`
+// with every lane's operand (null: not in the mask); then all go on. Lanes that arrive with the
+// same mask at another instruction, and lanes that have left the kernel, are errors.
 // `orders_memory`: whether what each lane wrote is then visible to the others, which a shuffle does
 // not promise.
 using Complete = void (*)(void* const operands[32], uint32_t mask);
@@ -121,9 +121,10 @@ inline int lane_id() { return static_cast<int>(current_thread->thread_idx.x % 32
 #define blockDim (::sluice::simt::current_thread->block_dim)
 #define gridDim (::sluice::simt::current_thread->grid_dim)
 
-#define GPU_SHARED(T, name, n)                                                    \
-  static const char name##_key = 0;                                               \
-  T(&name)[n] = *static_cast<T(*)[n]>(                                            \
+#define GPU_SHARED(T, name, n)      \
+  static const char name##_key = 0; \
+  T(&name)                          \
+  [n] = *static_cast<T(*)[n]>(      \
       ::sluice::simt::shared_memory(&name##_key, sizeof(T) * (n), alignof(T), #name))
 #define GPU_DYN_SHARED(T, name) \
   T& name = *static_cast<T*>(::sluice::simt::dynamic_shared_memory(sizeof(T), #name))
@@ -144,10 +145,7 @@ inline void __syncwarp(uint32_t mask = 0xFFFFFFFFU, sluice::simt::Site site = {}
       mask, "__syncwarp", &operand, sluice::simt::complete_nothing, true, site);
 }
 
-inline float __shfl_xor_sync(uint32_t mask,
-                             float value,
-                             int lanes,
-                             sluice::simt::Site site = {}) {
+inline float __shfl_xor_sync(uint32_t mask, float value, int lanes, sluice::simt::Site site = {}) {
   sluice::simt::ShuffleOperand operand{sluice::simt::bits_cast<uint32_t>(value),
                                        sluice::simt::lane_id() ^ lanes};
   sluice::simt::warp_collective(
@@ -168,14 +166,23 @@ inline int32_t __reduce_add_sync(uint32_t mask, int32_t value, sluice::simt::Sit
 }
 
 inline float __fadd_rn(float a, float b) { return a + b; }
+
 inline float __fsub_rn(float a, float b) { return a - b; }
+
 inline float __fmul_rn(float a, float b) { return a * b; }
+
 inline float __fdiv_rn(float a, float b) { return a / b; }
+
 inline float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+
 inline float __fsqrt_rn(float a) { return __builtin_sqrtf(a); }
+
 inline float __int2float_rn(int32_t a) { return static_cast<float>(a); }
+
 inline int32_t __float2int_rn(float a) { return static_cast<int32_t>(__builtin_rintf(a)); }
+
 inline float __int_as_float(int32_t bits) { return sluice::simt::bits_cast<float>(bits); }
+
 inline int32_t __float_as_int(float a) { return sluice::simt::bits_cast<int32_t>(a); }
 
 struct CUstream_st;  // as in CUDA's headers; streams are in order, so one is as good as another
@@ -193,7 +200,10 @@ struct LaunchShape {
 };
 
 template <typename... Parameters, typename... Arguments>
-void launch(Stream, const LaunchShape& shape, void (*kernel)(Parameters...), const Arguments&... args) {
+void launch(Stream,
+            const LaunchShape& shape,
+            void (*kernel)(Parameters...),
+            const Arguments&... args) {
   if (shape.blocks_x == 0 || shape.blocks_y == 0) return;
   const simt::Dim3 grid{static_cast<unsigned>(shape.blocks_x),
                         static_cast<unsigned>(shape.blocks_y)};

@@ -9,7 +9,8 @@
 namespace sluice::simt {
 namespace {
 
-// value = (negative ? -1 : 1) * significand * 2^(exponent - point), significand below 2^(point + 1).
+// value = (negative ? -1 : 1) * significand * 2^(exponent - point), significand below 2^(point +
+// 1).
 struct Parts {
   bool negative;
   bool special;  // infinite or NaN
@@ -54,12 +55,14 @@ float round_toward_zero(int64_t sum, int exponent) {
 float tensor_core_step(Half type, const uint16_t a[16], const uint16_t b[16], float c) {
   const int exponent_bits = type == Half::kBF16 ? 8 : 5;
   const int mantissa_bits = 15 - exponent_bits;
+
   struct Term {
     int64_t significand;  // with `point` bits after the point
     int point;
     int exponent;
     bool negative;
   };
+
   Term terms[17];
   int count = 0;
   bool nan = false;
