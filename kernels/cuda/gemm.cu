@@ -55,6 +55,7 @@ struct Work {
   bool add;
   float* out;
   int64_t out_stride;
+  void* workspace;  // of segments; null: a block takes all of K
   // INT8 alone.
   const float* weight_scale;
   const std::byte* heads;  // of the activations' blocks: the rows' scales
@@ -124,13 +125,29 @@ struct Int8 {
   }
 };
 
+template <int kTokens, int kStages>
+__device__ __forceinline__ void initialize(Ring<kTokens, kStages>& ring) {
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < kStages; ++stage) {
+      ptx::mbar_init(&ring.full[stage], 1);
+      // An arrival of each warp, so that no warp waits for another before it arrives.
+      ptx::mbar_init(&ring.empty[stage], kConsumers / 32);
+    }
+    ptx::fence_mbar_init();
+  }
+  __syncthreads();
+}
+
+// Chunks [begin, end) of K, by one thread.
 template <typename Format, int kTokens, int kStages>
 __device__ __forceinline__ void produce(Ring<kTokens, kStages>& ring,
                                         const Work& work,
                                         int32_t first_output,
-                                        int32_t first_token) {
+                                        int32_t first_token,
+                                        int32_t begin,
+                                        int32_t end) {
   Cursor<kStages> at;
-  for (int32_t chunk = 0; chunk < work.chunks; ++chunk, at.advance()) {
+  for (int32_t chunk = begin; chunk < end; ++chunk, at.advance()) {
     ptx::mbar_wait(&ring.empty[at.stage], at.parity ^ 1);
     ptx::Mbarrier* const full = &ring.full[at.stage];
     ptx::mbar_arrive_expect_tx(full, (kOutputs + kTokens) * kChunkBytes);
@@ -216,11 +233,22 @@ __device__ __forceinline__ void multiply_segments(Ring<kTokens, kStages>& ring,
   }
 }
 
-template <typename Format, int kWords>
-__device__ __forceinline__ void store(const Work& work,
-                                      const typename Format::Sum (&d)[kWords],
-                                      int32_t first_output,
-                                      int32_t first_token) {
+// From a sum over all of K to the output.
+template <typename Format>
+__device__ __forceinline__ void finish(const Work& work,
+                                       typename Format::Sum sum,
+                                       int32_t output,
+                                       int32_t token) {
+  float y = Format::value(work, sum, output, token);
+  if (work.bias != nullptr) y = __fadd_rn(y, work.bias[output]);
+  float* const out = work.out + token * work.out_stride + output;
+  *out = work.add ? __fadd_rn(*out, y) : y;
+}
+
+// f(output, token, sum) for this thread's accumulators that are inside of the matrix.
+template <typename Sum, int kWords, typename F>
+__device__ __forceinline__ void for_outputs(
+    const Work& work, const Sum (&d)[kWords], int32_t first_output, int32_t first_token, F f) {
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t row = first_output + thread / 32 * 16 + thread % 32 / 4;
   const int32_t column = first_token + thread % 4 * 2;
@@ -228,11 +256,7 @@ __device__ __forceinline__ void store(const Work& work,
   for (int i = 0; i < kWords; ++i) {
     const int32_t output = row + i % 4 / 2 * 8;
     const int32_t token = column + i / 4 * 8 + i % 2;
-    if (output >= work.n || token >= work.num_rows) continue;
-    float y = Format::value(work, d[i], output, token);
-    if (work.bias != nullptr) y = __fadd_rn(y, work.bias[output]);
-    float* const out = work.out + token * work.out_stride + output;
-    *out = work.add ? __fadd_rn(*out, y) : y;
+    if (output < work.n && token < work.num_rows) f(output, token, d[i]);
   }
 }
 
@@ -242,18 +266,10 @@ __global__ void __launch_bounds__(kThreads, 1) linear_kernel(const __grid_consta
   GPU_DYN_SHARED(Stages, ring);
   const auto first_output = static_cast<int32_t>(blockIdx.x) * kOutputs;
   const auto first_token = static_cast<int32_t>(blockIdx.y) * kTokens;
-  if (threadIdx.x == 0) {
-    for (int stage = 0; stage < kStages; ++stage) {
-      ptx::mbar_init(&ring.full[stage], 1);
-      ptx::mbar_init(&ring.empty[stage],
-                     kConsumers / 32);  // a warp each: no warp waits for another
-    }
-    ptx::fence_mbar_init();
-  }
-  __syncthreads();
+  initialize(ring);
   if (threadIdx.x >= kConsumers) {
     if (threadIdx.x == kConsumers) {
-      produce<Format>(ring, work, first_output, first_token);
+      produce<Format>(ring, work, first_output, first_token, 0, work.chunks);
     }
     return;
   }
@@ -264,22 +280,91 @@ __global__ void __launch_bounds__(kThreads, 1) linear_kernel(const __grid_consta
   } else {
     multiply_segments(ring, work.chunks, d);
   }
-  store<Format>(work, d, first_output, first_token);
+  for_outputs(work, d, first_output, first_token, [&](int32_t output, int32_t token, auto sum) {
+    finish<Format>(work, sum, output, token);
+  });
 }
 
+// One segment of K a block, into the workspace [segment][token][output].
 template <typename Format, int kTokens, int kStages>
-void start(Stream stream, const Work& work) {
-  gpu::launch(stream,
-              {.blocks_x = ceil_div(work.n, kOutputs),
-               .blocks_y = ceil_div(work.num_rows, kTokens),
-               .threads = kThreads,
-               .shared_bytes = sizeof(Ring<kTokens, kStages>)},
-              linear_kernel<Format, kTokens, kStages>,
-              work);
+__global__ void __launch_bounds__(kThreads, 1) segment_kernel(const __grid_constant__ Work work) {
+  using Stages = Ring<kTokens, kStages>;
+  GPU_DYN_SHARED(Stages, ring);
+  const auto first_output = static_cast<int32_t>(blockIdx.x) * kOutputs;
+  const auto segment = static_cast<int32_t>(blockIdx.y);
+  const int32_t begin = segment * work.chunks / kSegments;
+  const int32_t end = (segment + 1) * work.chunks / kSegments;
+  initialize(ring);
+  if (threadIdx.x >= kConsumers) {
+    if (threadIdx.x == kConsumers) produce<Format>(ring, work, first_output, 0, begin, end);
+    return;
+  }
+  using Sum = typename Format::Sum;
+  Sum d[kTokens / 2];
+  Cursor<kStages> at;
+  multiply_chunks<Format>(ring, at, end - begin, d);
+  auto* const partial =
+      static_cast<Sum*>(work.workspace) + int64_t{segment} * work.num_rows * work.n;
+  for_outputs(work, d, first_output, 0, [&](int32_t output, int32_t token, Sum sum) {
+    partial[int64_t{token} * work.n + output] = sum;
+  });
+}
+
+__device__ __forceinline__ float sum_of(float a, float b) { return __fadd_rn(a, b); }
+
+__device__ __forceinline__ int32_t sum_of(int32_t a, int32_t b) { return a + b; }
+
+constexpr int kFoldThreads = 128;
+
+// Blocks: outputs along x, tokens along y.
+template <typename Format>
+__global__ void __launch_bounds__(kFoldThreads, 1) fold_kernel(const __grid_constant__ Work work) {
+  const auto output = static_cast<int32_t>(blockIdx.x * kFoldThreads + threadIdx.x);
+  const auto token = static_cast<int32_t>(blockIdx.y);
+  if (output >= work.n) return;
+  using Sum = typename Format::Sum;
+  const Sum* const partial =
+      static_cast<const Sum*>(work.workspace) + int64_t{token} * work.n + output;
+  Sum s[kSegments];
+  for (int i = 0; i < kSegments; ++i) s[i] = partial[int64_t{i} * work.num_rows * work.n];
+  for (int width = 1; width < kSegments; width *= 2) {
+    for (int i = 0; i < kSegments; i += 2 * width) s[i] = sum_of(s[i], s[i + width]);
+  }
+  finish<Format>(work, s[0], output, token);
 }
 
 constexpr int kFewTokens = 8;
+constexpr int kFewStages = 6;
 constexpr int kManyTokens = 64;
+constexpr int kManyStages = 4;
+
+template <typename Format>
+void start(Stream stream, const Work& work) {
+  const int64_t tiles = ceil_div(work.n, kOutputs);
+  if (work.num_rows > kFewTokens) {
+    return gpu::launch(stream,
+                       {.blocks_x = tiles,
+                        .blocks_y = ceil_div(work.num_rows, kManyTokens),
+                        .threads = kThreads,
+                        .shared_bytes = sizeof(Ring<kManyTokens, kManyStages>)},
+                       linear_kernel<Format, kManyTokens, kManyStages>,
+                       work);
+  }
+  const bool split = work.workspace != nullptr;
+  const gpu::LaunchShape shape{.blocks_x = tiles,
+                               .blocks_y = split ? kSegments : 1,
+                               .threads = kThreads,
+                               .shared_bytes = sizeof(Ring<kFewTokens, kFewStages>)};
+  if (!split)
+    return gpu::launch(stream, shape, linear_kernel<Format, kFewTokens, kFewStages>, work);
+  gpu::launch(stream, shape, segment_kernel<Format, kFewTokens, kFewStages>, work);
+  gpu::launch(stream,
+              {.blocks_x = ceil_div(work.n, kFoldThreads),
+               .blocks_y = work.num_rows,
+               .threads = kFoldThreads},
+              fold_kernel<Format>,
+              work);
+}
 
 constexpr int tile_tokens(int32_t num_rows) {
   return num_rows <= kFewTokens ? kFewTokens : kManyTokens;
@@ -302,6 +387,11 @@ TensorMap matrix_map(const void* data,
 
 }  // namespace
 
+int64_t linear_workspace_bytes(int32_t num_rows, int32_t n) {
+  if (num_rows > kFewTokens) return 0;
+  return int64_t{kSegments} * num_rows * n * int64_t{sizeof(float)};
+}
+
 void launch_linear_bf16(Stream stream, const LinearBf16Args& args) {
   if (args.num_rows == 0) return;
   const int tokens = tile_tokens(args.num_rows);
@@ -315,8 +405,8 @@ void launch_linear_bf16(Stream stream, const LinearBf16Args& args) {
   work.add = args.epilogue == Epilogue::kAdd;
   work.out = args.out;
   work.out_stride = args.out_stride;
-  if (tokens == kFewTokens) return start<Bf16, kFewTokens, 6>(stream, work);
-  start<Bf16, kManyTokens, 4>(stream, work);
+  work.workspace = args.workspace;
+  start<Bf16>(stream, work);
 }
 
 void launch_linear_int8(Stream stream, const LinearInt8Args& args) {
@@ -347,8 +437,8 @@ void launch_linear_int8(Stream stream, const LinearInt8Args& args) {
   work.weight_scale = args.weight_scale;
   work.heads = data;
   work.block_bytes = block;
-  if (tokens == kFewTokens) return start<Int8, kFewTokens, 6>(stream, work);
-  start<Int8, kManyTokens, 4>(stream, work);
+  work.workspace = args.workspace;
+  start<Int8>(stream, work);
 }
 
 }  // namespace sluice::kernels::cuda

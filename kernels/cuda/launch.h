@@ -39,6 +39,10 @@ struct RopeRows {
 // `rows` takes the place of args.table, which is not read.
 void launch_rope_write_kv(Stream stream, const RopeWriteKvArgs& args, const RopeRows& rows);
 
+// Bytes of the workspace with which the segments of K run side by side, where there are few rows
+// and so few blocks; 0 where it is of no use. The bits are the same with and without.
+int64_t linear_workspace_bytes(int32_t num_rows, int32_t n);
+
 // y = x W^T on tensor cores, for rows of any number with the same bits. K is cut into chunks of 64;
 // the G = ceil(k / 64) chunks into 8 segments, segment s holding [s * G / 8, (s + 1) * G / 8). A
 // segment is the tensor core's chain over its k in steps of 16 from 0 (what a step is:
@@ -56,6 +60,7 @@ struct LinearBf16Args {
   Epilogue epilogue = Epilogue::kStore;
   float* out;  // [num_rows, n]
   int64_t out_stride;
+  void* workspace = nullptr;  // linear_workspace_bytes, or null
 };
 
 void launch_linear_bf16(Stream stream, const LinearBf16Args& args);
@@ -71,6 +76,7 @@ struct LinearInt8Args {
   Epilogue epilogue = Epilogue::kStore;
   float* out;  // [x.num_rows, n]
   int64_t out_stride;
+  void* workspace = nullptr;  // linear_workspace_bytes, or null
 };
 
 void launch_linear_int8(Stream stream, const LinearInt8Args& args);

@@ -92,8 +92,11 @@ float reference(const Bf16Layer& layer, int64_t row, int64_t output) {
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
-std::vector<float> run(const Bf16Layer& layer, int32_t first_row, int32_t rows) {
+enum class Split : uint8_t { kNo, kYes };
+
+std::vector<float> run(const Bf16Layer& layer, int32_t first_row, int32_t rows, Split split) {
   std::vector<float> out(static_cast<size_t>(rows * (layer.n + 1)), -1.0F);
+  const test::DeviceBytes workspace(cuda::linear_workspace_bytes(rows, layer.n));
   cuda::launch_linear_bf16(nullptr,
                            {.x = layer.x.data() + first_row * layer.stride,
                             .x_stride = layer.stride,
@@ -103,7 +106,8 @@ std::vector<float> run(const Bf16Layer& layer, int32_t first_row, int32_t rows) 
                             .n = layer.n,
                             .k = layer.k,
                             .out = out.data(),
-                            .out_stride = layer.n + 1});
+                            .out_stride = layer.n + 1,
+                            .workspace = split == Split::kYes ? workspace.data() : nullptr});
   return out;
 }
 
@@ -119,14 +123,16 @@ TEST(CudaLinearBf16, FewAndManyTokensHaveTheBitsOfTheDefinition) {
         want[static_cast<size_t>(row * (layer.n + 1) + output)] = reference(layer, row, output);
       }
     }
-    test::on_schedules([&] { test::expect_same_floats(run(layer, 0, rows), want); });
+    test::on_schedules([&] { test::expect_same_floats(run(layer, 0, rows, Split::kNo), want); });
+    if (cuda::linear_workspace_bytes(rows, layer.n) == 0) continue;
+    test::on_schedules([&] { test::expect_same_floats(run(layer, 0, rows, Split::kYes), want); });
   }
 }
 
 TEST(CudaLinearBf16, IsNearTheExactProduct) {
   const Bf16Layer layer = make_layer(2, 70, 520, 42);
   simt::Run schedule(7);
-  const std::vector<float> got = run(layer, 0, 2);
+  const std::vector<float> got = run(layer, 0, 2, Split::kNo);
   ASSERT_EQ(test::joined(schedule.take_reports()), "");
   for (int64_t row = 0; row < 2; ++row) {
     for (int64_t output = 0; output < layer.n; ++output) {
@@ -154,11 +160,12 @@ TEST(CudaLinearBf16, ARowHasTheSameBitsInEveryBatch) {
   for (const int32_t k : {8, 200, 840}) {
     const Bf16Layer layer = make_layer(70, 16, k, 43);
     simt::Run schedule(5);
-    const std::vector<float> all = run(layer, 0, 70);
+    const std::vector<float> all = run(layer, 0, 70, Split::kNo);
     for (const int32_t row : {0, 7, 63, 69}) {
-      const std::vector<float> alone = run(layer, row, 1);
       const auto begin = all.begin() + row * (layer.n + 1);
-      test::expect_same_floats(alone, {begin, begin + layer.n + 1});
+      const std::vector<float> want(begin, begin + layer.n + 1);
+      test::expect_same_floats(run(layer, row, 1, Split::kNo), want);
+      test::expect_same_floats(run(layer, row, 1, Split::kYes), want);
     }
     ASSERT_EQ(test::joined(schedule.take_reports()), "");
   }
@@ -219,7 +226,10 @@ TEST(CudaLinearInt8, HasTheBitsOfTheCpuForFewAndManyRows) {
       const RowGroup group{
           .weight = &weight, .out = want.data(), .out_stride = kN, .bias = bias.data()};
       linear(cpu->context(), {.x = x, .groups = {&group, 1}, .epilogue = epilogue});
+      const test::DeviceBytes workspace(cuda::linear_workspace_bytes(rows, kN));
+      bool split = false;  // every second schedule
       test::on_schedules([&] {
+        split = !split && workspace.size() > 0;
         std::vector<float> out(want.size(), 0.5F);
         cuda::launch_linear_int8(nullptr,
                                  {.x = x,
@@ -230,7 +240,8 @@ TEST(CudaLinearInt8, HasTheBitsOfTheCpuForFewAndManyRows) {
                                   .bias = bias.data(),
                                   .epilogue = epilogue,
                                   .out = out.data(),
-                                  .out_stride = kN});
+                                  .out_stride = kN,
+                                  .workspace = split ? workspace.data() : nullptr});
         test::expect_same_floats(out, want);
       });
     }
