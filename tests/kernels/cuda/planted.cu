@@ -102,7 +102,8 @@ __device__ __forceinline__ void produce(Ring& ring,
                                         const TensorMap& w,
                                         int32_t chunks) {
   constexpr int kRing = kBug == PipelineBug::kRingOneShort ? kStages - 1 : kStages;
-  for (int32_t chunk = 0; chunk < chunks; ++chunk) {
+  const int32_t end = kBug == PipelineBug::kCopyNobodyWaitsFor ? chunks + 1 : chunks;
+  for (int32_t chunk = 0; chunk < end; ++chunk) {
     const int stage = chunk % kRing;
     const int round = chunk / kRing % 2;
     if (kBug != PipelineBug::kNoEmptyWait) {
@@ -329,7 +330,8 @@ std::vector<float> run_pipeline(PipelineBug bug,
             kAtomStride,
             kRingOneShort,
             kSegmentOffByOne,
-            kUnmaskedTokens>(bug, x_map, w_map, (k + 63) / 64, tokens, out.data());
+            kUnmaskedTokens,
+            kCopyNobodyWaitsFor>(bug, x_map, w_map, (k + 63) / 64, tokens, out.data());
   return out;
 }
 

@@ -53,6 +53,7 @@ enum class PipelineBug : uint8_t {
   kRingOneShort,
   kSegmentOffByOne,
   kUnmaskedTokens,
+  kCopyNobodyWaitsFor,
 };
 
 // out[token][output] of bf16 x [tokens][k] and w [64][k]; out has room for `room` tokens.

@@ -173,7 +173,7 @@ TEST_F(Pipeline, EveryPlantedBugIsCaught) {
   expect("expect_tx too small", "race: ", kExpectTooFew);
   expect("expect_tx too large", "deadlock: ", kExpectTooMany);
   expect("no barrier after init", "an mbarrier that is not initialized", kNoBarrierAfterInit);
-  expect("no fence after init", "without fence_proxy_async", kNoFenceAfterInit);
+  expect("no fence after init", "no fence_mbar_init follows", kNoFenceAfterInit);
   expect("mbarriers not initialized", "an mbarrier that is not initialized", kNotInitialized);
   expect("arrive before wgmma_wait", "race: ", kArriveBeforeWgmmaWait);
   expect("every lane arrives", "race: ", kEveryLaneArrives);
@@ -186,6 +186,7 @@ TEST_F(Pipeline, EveryPlantedBugIsCaught) {
   expect("ring one short", "deadlock: ", kRingOneShort);
   expect("segment off by one", "wrong bits", kSegmentOffByOne);
   expect("unmasked tokens", "wrong bits", kUnmaskedTokens);
+  expect("copy nobody waits for", "nobody had waited for a copy", kCopyNobodyWaitsFor);
 }
 
 class Stores : public testing::Test {

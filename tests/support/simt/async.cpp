@@ -284,7 +284,15 @@ void AsyncState::check_end() const {
   for (size_t warp = 0; warp < units.size(); ++warp) {
     if (units[warp].accumulators.empty()) continue;
     add_report("wgmma of warp " + std::to_string(warp) + ": the kernel ended before wgmma_wait");
-    return;
+    break;
+  }
+  RaceDetector* const race = current_block().race();
+  if (race == nullptr) return;
+  for (size_t i = 0; i < barriers.size(); ++i) {
+    if (race->anyone_saw_all_of(race->mbarrier_unit(static_cast<int>(i)))) continue;
+    add_report("mbarrier " + std::to_string(i) +
+               ": the kernel ended and nobody had waited for a copy");
+    break;
   }
 }
 
@@ -310,6 +318,9 @@ void copy_box(
   const TensorMapShape shape = shape_of(map);
   Block& block = current_block();
   const int index = index_of(barrier, "tma_load", site);
+  if (!block.async().barriers[static_cast<size_t>(index)].published) {
+    fail(here + ": an mbarrier whose init no fence_mbar_init follows");
+  }
   int64_t bytes = shape.element_bytes;
   for (int i = 0; i < shape.rank; ++i) bytes *= shape.box[i];
   auto* const target = static_cast<std::byte*>(to);
@@ -319,7 +330,6 @@ void copy_box(
   Clock clock;
   RaceDetector* const race = block.race();
   if (race != nullptr) {
-    race->read(block.self().index, RaceDetector::Proxy::kAsync, barrier, sizeof(*barrier), nullptr);
     clock = race->empty_clock();
     race->add_to(clock, block.self().index);
   }
@@ -390,15 +400,22 @@ void mbar_init(uint64_t* barrier, int arrivals, simt::Site site) {
   *barrier = simt::kMbarrierMark + all.size();
   simt::MbarrierState& state = all.emplace_back();
   state.arrivals = arrivals;
+  state.owner = block.self().index;
   state.pending = arrivals;
   if (race == nullptr) return;
   state.clock = race->empty_clock();
   for (simt::Clock& clock : state.done_clock) clock = race->empty_clock();
 }
 
-void fence_mbar_init() { fence_proxy_async(); }
+void fence_mbar_init() {
+  const int self = current_block().self().index;
+  for (simt::MbarrierState& barrier : current_block().async().barriers) {
+    barrier.published = barrier.published || barrier.owner == self;
+  }
+}
 
 void fence_proxy_async() {
+  fence_mbar_init();
   simt::RaceDetector* const race = current_block().race();
   if (race != nullptr) race->proxy_fence(current_block().self().index);
 }

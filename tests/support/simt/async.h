@@ -14,8 +14,10 @@ namespace sluice::simt {
 
 struct MbarrierState {
   int arrivals = 0;
-  int pending = 0;    // arrivals that this phase still waits for
-  int64_t bytes = 0;  // the same; below 0 where they came before they were announced
+  int owner = 0;           // the thread that initialized it
+  bool published = false;  // to copies, by a fence of the owner
+  int pending = 0;         // arrivals that this phase still waits for
+  int64_t bytes = 0;       // the same; below 0 where they came before they were announced
   uint32_t phase = 0;
   std::vector<int> waiting;
   Clock clock;          // of this phase's arrivals

@@ -78,8 +78,6 @@ class Block {
 
   [[nodiscard]] int num_threads() const { return static_cast<int>(threads_.size()); }
 
-  Thread& thread(int index) { return threads_[static_cast<size_t>(index)]; }
-
   void warp_collective(uint32_t mask,
                        const char* name,
                        void* operand,
@@ -113,8 +111,6 @@ class Block {
   std::byte* arena() { return arena_; }
 
  private:
-  friend class RaceDetector;
-
   enum class Policy : uint8_t { kLatestFirst, kStarveOneWarp, kRandom };
 
   void start_thread(Thread& thread, const std::function<void()>& body);

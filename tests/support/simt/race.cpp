@@ -93,6 +93,14 @@ void RaceDetector::begin(int agent, const Clock& clock) {
   clocks_[at].seen[at] = now;
 }
 
+bool RaceDetector::anyone_saw_all_of(int agent) const {
+  const auto at = static_cast<size_t>(agent);
+  const uint32_t released = clocks_[at].seen[at] - 1;  // 0 for an agent that did nothing
+  return std::any_of(clocks_.begin(), clocks_.begin() + num_threads_, [&](const Clock& clock) {
+    return clock.seen[at] >= released;
+  });
+}
+
 void RaceDetector::open(int64_t offset, int64_t bytes) {
   const auto end = static_cast<size_t>(offset + bytes);
   if (cells_.size() < end) cells_.resize(end);

@@ -88,6 +88,8 @@ class RaceDetector {
   // The agent begins an operation that knows what `clock` says and nothing else.
   void begin(int agent, const Clock& clock);
   [[nodiscard]] Clock empty_clock() const;
+  // Whether some thread has seen everything that the agent released.
+  [[nodiscard]] bool anyone_saw_all_of(int agent) const;
 
   enum class Proxy : uint8_t { kGeneric, kAsync };
   void read(int agent, Proxy proxy, const void* p, int64_t bytes, const void* pc);

@@ -45,10 +45,10 @@ class Run {
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
-  // One line each, in the order found; "" apart, nothing is left. A launch ends at its first error,
-  // while races are collected.
+  // One line each, in the order found, and none after that. A launch ends at its first error; races
+  // are collected.
   std::vector<std::string> take_reports();
-  // Launches of this run so far, and the shared memory that the largest block used.
+  // Of this run so far.
   [[nodiscard]] int num_launches() const;
 };
 
