@@ -21,8 +21,9 @@ spills. No GPU has run them.
 
 
 def demangle(name):
-    text = subprocess.run(["c++filt", name], check=True, capture_output=True, text=True).stdout.strip()
-    text = re.sub(r"\(anonymous namespace\)::|sluice::|kernels::|cuda::|_GLOBAL__N__\w+::", "", text)
+    command = ["c++filt", name]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    text = re.sub(r"\(anonymous namespace\)::|sluice::|kernels::|cuda::", "", text)
     depth, end = 0, len(text)  # the parameters, which follow the template's arguments
     for at, character in enumerate(text):
         depth += {"<": 1, ">": -1}.get(character, 0)

@@ -210,6 +210,7 @@ __global__ void __launch_bounds__(128, 1)
   if (kBug != StoreBug::kNoProxyFence && !by_reader) ptx::fence_proxy_async();
   if (kBug != StoreBug::kNoBarrier) ptx::bar_sync(1, 128);
   if (by_reader && threadIdx.x == 0) ptx::fence_proxy_async();
+  if (kBug == StoreBug::kPartOfAWarpgroup && threadIdx.x >= 96) return;
   float d[4] = {};
   ptx::wgmma_fence();
   for (uint32_t step = 0; step < 4; ++step) {
@@ -346,7 +347,8 @@ std::vector<float> run_stores(StoreBug bug,
             kFenceByTheReader,
             kNoBarrier,
             kWrongSwizzle,
-            kReuseBeforeWait>(bug, x.data(), w.data(), out.data());
+            kReuseBeforeWait,
+            kPartOfAWarpgroup>(bug, x.data(), w.data(), out.data());
   return out;
 }
 

@@ -72,6 +72,7 @@ enum class StoreBug : uint8_t {
   kNoBarrier,
   kWrongSwizzle,
   kReuseBeforeWait,
+  kPartOfAWarpgroup,
 };
 
 std::vector<float> run_stores(StoreBug bug,

@@ -225,6 +225,7 @@ TEST_F(Stores, EveryPlantedBugIsCaught) {
   expect("no barrier before wgmma", "race: ", kNoBarrier);
   expect("wrong swizzle of stores", "wrong bits", kWrongSwizzle);
   expect("reuse before wgmma_wait", "race: a write that a read may overtake", kReuseBeforeWait);
+  expect("part of a warpgroup", "by a part of the warpgroup", kPartOfAWarpgroup);
 }
 
 }  // namespace

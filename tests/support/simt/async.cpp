@@ -238,6 +238,7 @@ void complete_issue(void* const operands[32], uint32_t mask) {
     }
     if (block.race() != nullptr) block.race()->add_to(product.clock, warp * 32 + lane);
   }
+  ++unit.issued;
   ++shadow.pending;
   shadow.group = product.group;
   unit.queue.push_back(std::move(product));
@@ -284,6 +285,13 @@ void AsyncState::check_end() const {
   for (size_t warp = 0; warp < units.size(); ++warp) {
     if (units[warp].accumulators.empty()) continue;
     add_report("wgmma of warp " + std::to_string(warp) + ": the kernel ended before wgmma_wait");
+    break;
+  }
+  for (size_t warp = 0; warp < units.size(); ++warp) {
+    const size_t first = warp / 4 * 4;
+    if (units[warp].issued == units[first].issued && first + 4 <= units.size()) continue;
+    if (units[warp].issued == 0 && units[first].issued == 0) continue;
+    add_report("wgmma by a part of the warpgroup of warp " + std::to_string(warp));
     break;
   }
   RaceDetector* const race = current_block().race();

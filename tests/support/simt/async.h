@@ -47,6 +47,7 @@ struct Accumulators {
 struct WarpUnit {
   std::deque<Product> queue;
   std::map<const uint32_t*, Accumulators> accumulators;
+  int64_t issued = 0;                // products, ever
   int64_t open_group = 0;            // of products not committed yet
   std::map<int64_t, uint32_t> time;  // of each group's last product, on the unit's clock
 };
