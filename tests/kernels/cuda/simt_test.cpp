@@ -181,6 +181,30 @@ TEST(SimtErrorsDeathTest, ALaunchNeedsARunAndReportsMustBeTaken) {
       "reports that nobody took");
 }
 
+#ifndef SLUICE_SIMT_RACE
+TEST(SimtErrorsDeathTest, TheAddressSanitizerSeesTheEndsOfSharedMemory) {
+  const auto past = [](int64_t shared_bytes, void (*kernel)()) {
+    simt::Run run(0);
+    gpu::launch(nullptr, {.threads = 1, .shared_bytes = shared_bytes}, kernel);
+  };
+  EXPECT_DEATH(past(
+                   404,
+                   +[] {
+                     GPU_DYN_SHARED_ARRAY(float, values);
+                     values[404 / 4] = 1;
+                   }),
+               "use-after-poison");
+  EXPECT_DEATH(past(
+                   0,
+                   +[] {
+                     GPU_SHARED(float, values, 8);
+                     float* const end = values + 8;
+                     *end = 1;
+                   }),
+               "use-after-poison");
+}
+#endif
+
 struct Box {
   alignas(1024) uint8_t bytes[16 * 128];
   ptx::Mbarrier full;
