@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers of an H100's tensor cores, from the recorded vectors of
 github.com/north-numerical-computing/MATLAB-tensor-core (Khattak and Mikaitis; BSD 2-Clause, data
-only, LICENCE is theirs): every 40th of its 5,000. A line: type, 16 a, 16 b (16-bit words), c, d (32-bit words).
+only, LICENCE is theirs): every 40th of its 5,000 of a type. A line: type, 16 a, 16 b (16-bit words),
+c, d (32-bit words).
 Usage: make.py CLONE > h100.txt
 """
 import struct

@@ -137,6 +137,17 @@ std::byte* shared_arena() {
 
 int lowest_lane(uint32_t mask) { return __builtin_ctz(mask); }
 
+// The first seed runs the blocks in order, the others in one that nobody may rely on.
+std::vector<unsigned> block_order(unsigned count) {
+  std::vector<unsigned> order(count);
+  for (unsigned i = 0; i < count; ++i) order[i] = i;
+  Random64 random(run_state.seed);
+  for (unsigned i = count; run_state.seed != 0 && i > 1; --i) {
+    std::swap(order[i - 1], order[random.below(i)]);
+  }
+  return order;
+}
+
 std::string hex(uint32_t mask) {
   char text[16];
   std::snprintf(text, sizeof(text), "0x%08x", mask);
@@ -192,15 +203,14 @@ void run_grid(const LaunchShape& shape, const std::function<void()>& body) {
   }
   const size_t reports = run_state.reports.size();
   GlobalShadow global;
-  for (unsigned y = 0; y < shape.grid.y; ++y) {
-    for (unsigned x = 0; x < shape.grid.x; ++x) {
-      const uint64_t number = (launch << 32) + static_cast<uint64_t>(y) * shape.grid.x + x;
-      Block block(shape, {x, y, 0}, run_state.seed + (number << 8), run_state.mode, global);
-      block_now = &block;
-      block.run(body);
-      block_now = nullptr;
-      if (run_state.reports.size() != reports) return;
-    }
+  for (const unsigned at : block_order(shape.grid.x * shape.grid.y)) {
+    const Dim3 index{at % shape.grid.x, at / shape.grid.x, 0};
+    const uint64_t number = (launch << 32) + at;
+    Block block(shape, index, run_state.seed + (number << 8), run_state.mode, global);
+    block_now = &block;
+    block.run(body);
+    block_now = nullptr;
+    if (run_state.reports.size() != reports) return;
   }
 }
 
@@ -230,8 +240,9 @@ Block::Block(const LaunchShape& shape, Dim3 index, uint64_t seed, Mode mode, Glo
   if (mode == Mode::kRace) {
     race_ = std::make_unique<RaceDetector>(*this, shape.threads, arena_, kArenaBytes, global);
   }
-  if (shape.shared_bytes > 0)
+  if (shape.shared_bytes > 0) {
     add_region(nullptr, shape.shared_bytes, 1024, "dynamic shared memory");
+  }
 }
 
 Block::~Block() {
@@ -287,23 +298,22 @@ bool Block::step() {
 
 void Block::start_thread(Thread& thread, const std::function<void()>& body) {
   thread.stack = stack_pool.take();
-  thread.fiber = boost::context::fiber(std::allocator_arg,
-                                       GivenStack{thread.stack},
-                                       [this, &thread, &body](boost::context::fiber&& scheduler) {
-                                         arrived_from_scheduler(nullptr);
-                                         struct Leave {
-                                           ~Leave() { leave_for_scheduler(nullptr); }
-                                         } leave;
-                                         scheduler_ = std::move(scheduler);
-                                         try {
-                                           body();
-                                         } catch (const LaunchFailed&) {
-                                           failed_ = true;
-                                         }
-                                         thread.ended = true;
-                                         ++num_ended_;
-                                         return std::move(scheduler_);
-                                       });
+  auto entry = [this, &thread, &body](boost::context::fiber&& scheduler) {
+    arrived_from_scheduler(nullptr);
+    struct Leave {
+      ~Leave() { leave_for_scheduler(nullptr); }
+    } leave;
+    scheduler_ = std::move(scheduler);
+    try {
+      body();
+    } catch (const LaunchFailed&) {
+      failed_ = true;
+    }
+    thread.ended = true;
+    ++num_ended_;
+    return std::move(scheduler_);
+  };
+  thread.fiber = boost::context::fiber(std::allocator_arg, GivenStack{thread.stack}, entry);
 }
 
 void Block::resume(Thread& thread) {

@@ -30,16 +30,17 @@ struct ThreadView {
 extern constinit thread_local const ThreadView* current_thread;
 
 // What a Run looks for. kPlain: wrong bits, waits that never end, broken rules of an instruction.
-// kRace: also every access to shared memory that no barrier orders, or that reads what nobody
-// wrote, in files compiled with -fsanitize=thread.
+// kRace: also accesses to shared memory, and of a launch to global memory, that nothing orders, and
+// reads of shared memory that nobody wrote, in files compiled with -fsanitize=thread.
 enum class Mode : uint8_t { kPlain, kRace };
 
 // Holds the schedule of the launches made while it lives, and what was wrong with them. One at a
 // time; a launch without one aborts, and so does a destructor that finds reports nobody took.
 class Run {
  public:
-  // The seed picks the order of threads and of asynchronous copies: 0 runs the latest that became
-  // ready first and copies as late as it can, every fourth starves one warp, others are random.
+  // The seed picks the order of blocks, threads and asynchronous copies: 0 runs the latest that
+  // became ready first and copies as late as it can, every fourth starves one warp, others are
+  // random.
   explicit Run(uint64_t seed, Mode mode = Mode::kPlain);
   ~Run();
   Run(const Run&) = delete;
