@@ -13,8 +13,12 @@ packages=(g++ cmake ninja-build pkg-config ccache curl ca-certificates python3 p
   libspdlog-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libexpected-dev libpcre2-dev
   libssl-dev libxxhash-dev libzmq3-dev zlib1g-dev prometheus-cpp-dev libgtest-dev
   libbenchmark-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc)
-# Any one of these will do; the first that can be had is installed.
-boost_choices=(libboost1.81-dev libboost1.83-dev libboost1.88-dev)
+# Boost's headers, and its fibers for the tests of CUDA kernels. Any one version will do; the first
+# that can be had is installed.
+boost_versions=(1.81 1.83 1.88)
+boost_packages() { # version
+  echo "libboost$1-dev libboost-context$1-dev"
+}
 if [[ "${1:-}" == "--tests" ]]; then
   packages+=(clang-19 libclang-rt-19-dev)
 elif [[ $# -gt 0 ]]; then
@@ -27,7 +31,7 @@ if [[ "${SLUICE_SKIP_PACKAGES:-}" == 1 ]]; then
 fi
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
   fail "this is neither Debian nor Ubuntu. Install the equivalents of: ${packages[*]} \
-${boost_choices[0]}; then run again with SLUICE_SKIP_PACKAGES=1"
+$(boost_packages "${boost_versions[0]}"); then run again with SLUICE_SKIP_PACKAGES=1"
 fi
 
 is_installed() {
@@ -39,8 +43,10 @@ for package in "${packages[@]}"; do
   is_installed "$package" || missing+=("$package")
 done
 has_boost=no
-for package in "${boost_choices[@]}"; do
-  if is_installed "$package"; then has_boost=yes; fi
+for version in "${boost_versions[@]}"; do
+  if is_installed "libboost$version-dev" && is_installed "libboost-context$version-dev"; then
+    has_boost=yes
+  fi
 done
 
 check_cmake() {
@@ -61,7 +67,7 @@ fi
 as_root=()
 if [[ "$(id -u)" -ne 0 ]]; then
   command -v sudo >/dev/null ||
-    fail "not root, and no sudo. As root: apt-get install ${missing[*]} ${boost_choices[0]}"
+    fail "not root, and no sudo. As root: apt-get install ${missing[*]} $(boost_packages "${boost_versions[0]}")"
   as_root=(sudo)
 fi
 apt() {
@@ -79,15 +85,16 @@ is_offered() {
 }
 
 if [[ "$has_boost" == no ]]; then
-  for package in "${boost_choices[@]}"; do
-    if is_offered "$package"; then
-      missing+=("$package")
+  for version in "${boost_versions[@]}"; do
+    if is_offered "libboost-context$version-dev"; then
+      read -r -a found <<<"$(boost_packages "$version")"
+      missing+=("${found[@]}")
       has_boost=yes
       break
     fi
   done
   [[ "$has_boost" == yes ]] ||
-    fail "this release has none of ${boost_choices[*]}; Boost 1.81 or newer is needed (Debian 12 \
+    fail "this release has no libboost of ${boost_versions[*]}; Boost 1.81 or newer is needed (Debian 12 \
 and Ubuntu 24.04 have it)"
 fi
 for package in "${missing[@]}"; do

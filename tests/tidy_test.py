@@ -11,7 +11,7 @@ import re
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-TEXT = (".h", ".cpp", ".py", ".sh", ".md", ".txt", ".yaml", ".json", ".jinja", "run")
+TEXT = (".h", ".cpp", ".cu", ".py", ".sh", ".md", ".txt", ".yaml", ".json", ".jinja", "run")
 CODE = (".h", ".cpp", ".py", ".sh", ".md")
 FOLDERS = ("engine", "scheduler", "kvcache", "kernels", "server", "quant", "tests", "bench", "deploy")
 PRODUCT = ("engine", "scheduler", "kvcache", "kernels", "server", "quant")
@@ -28,6 +28,9 @@ ALLOWED = {
     "engine/": ("engine/", "scheduler/", "kvcache/", "kernels/", "quant/"),
     "server/": ("server/", "engine/engine.h", "engine/inspect.h", "engine/tokenizer/", CORE),
 }
+# Where kernels become C++ for the CPU (tests/support/simt), and nowhere else.
+SHIM_DOORS = {"kernels/cuda/gpu.h": "tests/support/simt/simt.h",
+              "kernels/cuda/ptx.h": "tests/support/simt/ptx_simt.h"}
 # The half of kvcache/ that holds bytes may also use the kernels, and the scheduler may not see it.
 KV_BYTES = re.compile(r"kvcache/(kv_storage|kv_disk_tier|kv_file|transport)\w*\.(h|cpp)$")
 HEAVY = re.compile(r"<(iostream|regex|ranges|nlohmann/json\.hpp|CLI/\S*|spdlog/\S*)>")
@@ -44,7 +47,7 @@ BANNED = (
 
 
 def is_cpp(path):
-    return path.endswith((".h", ".cpp"))
+    return path.endswith((".h", ".cpp", ".cu"))
 
 
 def is_product(path):
@@ -84,7 +87,7 @@ def include_edges(tree):
             if target not in tree:
                 yield f"{path}:{number}: include \"{target}\" is no path from the root"
                 continue
-            if layer is None:
+            if layer is None or SHIM_DOORS.get(path) == target:
                 continue
             allowed = ALLOWED[layer]
             if KV_BYTES.match(path):
@@ -115,7 +118,7 @@ def include_cycles(tree):
 def file_length(tree):
     for path in tree:
         lines = tree[path].count("\n")
-        if path.endswith((".h", ".cpp", ".py", ".sh")) and lines > 800:
+        if path.endswith((".h", ".cpp", ".cu", ".py", ".sh")) and lines > 800:
             yield f"{path}:1: {lines} lines; a file has at most 800"
 
 
@@ -171,6 +174,38 @@ def banned_tokens(tree):
                 yield f"{path}:{line_of(code, match.start())}: {what}"
 
 
+# In what is compiled both by nvcc and for the shim: pattern, what to say, the files that may.
+CUDA_RULES = (
+    (r"\basm\b", "inline assembly; give it a name in kernels/cuda/ptx.h", ("kernels/cuda/ptx.h",)),
+    (r"<<<", "a launch that is not gpu::launch", ()),
+    (r"\b__shared__\b", "__shared__; use GPU_SHARED", ("kernels/cuda/gpu.h",)),
+    (r"\b__activemask\b|\bcooperative_groups\b|\bcutlass\b|\bcute\b", "not in the shim", ()),
+    (r"\b(__expf|__logf|__powf|__sinf|__cosf|__tanf|__fdividef|__frsqrt_rn|rsqrtf?|expf|exp2f|tanhf|logf"
+     r"|powf|sinf|cosf)\s*\(", "a function that is not exactly specified", ()),
+    (r"\batomic\w+\s*\(", "an atomic; the shim has none, and sums of floats need an order", ()),
+    (r"#\s*include\s*<cuda", "CUDA's headers", ("kernels/cuda/gpu.h", "kernels/cuda/tensor_map.cu")),
+    (r"#\s*include\s*\"tests/support/simt", "the shim by name; include kernels/cuda/gpu.h",
+     tuple(SHIM_DOORS)),
+)
+BOUNDS = re.compile(r"\s*void\s+__launch_bounds__\([^()]+,\s*1\)")
+
+
+def cuda_sources(tree):
+    for path in filter(is_cpp, tree):
+        if not path.startswith("kernels/cuda/") and not path.endswith(".cu"):
+            continue
+        code = strip(tree[path])
+        text = re.sub(r"(?m)^\s*//.*$", "", tree[path])  # strip() blanks the names of includes
+        for pattern, what, may in CUDA_RULES:
+            for match in re.finditer(pattern, text if "include" in pattern else code):
+                if path not in may:
+                    source = text if "include" in pattern else code
+                    yield f"{path}:{line_of(source, match.start())}: {what}"
+        for match in re.finditer(r"\b__global__\b", code):
+            if not BOUNDS.match(code, match.end()):
+                yield f"{path}:{line_of(code, match.start())}: a kernel without __launch_bounds__(n, 1)"
+
+
 def heavy_headers(tree):
     for path in tree:
         if path.endswith(".h") and is_product(path):
@@ -196,7 +231,7 @@ def machine_paths(tree):
 def licence_line(tree):
     for path in tree:
         name = posixpath.basename(path)
-        if not path.endswith((".h", ".cpp", ".py", ".sh", ".cmake")) and name not in (
+        if not path.endswith((".h", ".cpp", ".cu", ".py", ".sh", ".cmake")) and name not in (
                 "CMakeLists.txt", "run"):
             continue
         first = [line for line in tree[path].split("\n") if not line.startswith("#!")][0]
@@ -282,7 +317,7 @@ def coroutines(tree):
 
 
 RULES = (include_edges, include_cycles, file_length, function_length, device_conditions,
-         banned_tokens, heavy_headers, unfinished, machine_paths, licence_line, header_comment,
+         banned_tokens, cuda_sources, heavy_headers, unfinished, machine_paths, licence_line, header_comment,
          dead_files, readmes, links, knob_rows, coroutines)
 
 SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
@@ -304,6 +339,14 @@ SELF_TESTS = {  # rule -> trees that it must flag
                     {"kernels/a.cpp": "int x = rand();"}, {"server/a.cpp": "assert(x);"},
                     {"server/a.cpp": "std::this_thread::sleep_for(x);"},
                     {"kvcache/a.h": "std::shared_ptr<int> x;"}],
+    cuda_sources: [{"kernels/cuda/a.cu": 'asm volatile("bar.sync 0;");'},
+                   {"kernels/cuda/a.cu": "f<<<1, 32>>>(x);"},
+                   {"kernels/cuda/a.h": "__shared__ float x[3];"},
+                   {"tests/a.cu": "#include <cuda_bf16.h>"},
+                   {"kernels/cuda/a.cu": "y = __expf(x);"}, {"kernels/cuda/a.cu": "atomicAdd(p, x);"},
+                   {"kernels/cuda/a.h": '#include "tests/support/simt/simt.h"'},
+                   {"kernels/cuda/a.cu": "__global__ void __launch_bounds__(128) f() {}"},
+                   {"kernels/cuda/a.cu": "uint32_t lanes = __activemask();"}],
     heavy_headers: [{"server/a.h": "#include <nlohmann/json.hpp>"}],
     unfinished: [{"engine/a.cpp": "// TO" + "DO: later"}],
     machine_paths: [{"deploy/a.sh": "cat /root/x"}, {"README.md": "see /work/x"}],
@@ -325,6 +368,10 @@ GOOD = {
                               'const char* t = "std::endl assert(";\nrow<&Config::port>(t);\n'
                               "constexpr int kTable[] = {f(1),\n" + "2,\n" * 120 + "};\n"
                               "static_assert(sizeof(int) == 4); x.rand(); my_printf(t);\n",
+    "kernels/cuda/a.cu": SPDX + "// asm and <<< are words\n__global__ void __launch_bounds__(kThreads, 1) "
+                         "f(float x) {\n  y = exp_of(x);\n}\n",
+    "kernels/CMakeLists.txt": "# SPDX-License-Identifier: Apache-2.0\ncuda/a.cu\n",
+    "kernels/README.md": "\n",
     "server/a.cpp": SPDX + "Task f() { auto r = co_await g(x, 1); if (r) { h(); } }\n",
     "engine/CMakeLists.txt": "# SPDX-License-Identifier: Apache-2.0\ncore/config_knobs.cpp\n",
     "server/CMakeLists.txt": "# SPDX-License-Identifier: Apache-2.0\nsources(a.cpp)\n",

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // exp, log and tanh on 16 lanes: fixed polynomials with every fma written out, the same bits in
-// each instruction set. Coefficients are minimax fits (Remez in 40 digits) rounded to float. Errors
-// are measured in tests/kernels/math_test.cpp. Included where vec16.h is.
+// each instruction set. Errors are measured in tests/kernels/math_test.cpp. Included where vec16.h
+// is.
 #pragma once
 
 #include "kernels/cpu/vec16.h"
+#include "kernels/math_constants.h"
 
 // In plain C++ a call costs nothing beside 16 lanes of work, and inlining costs compile time.
 #if defined(SLUICE_ISA_SCALAR)
@@ -17,39 +18,36 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 
 alignas(64) constexpr int32_t kLaneIds[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-constexpr float kLn2Hi = 0x1.62ep-1F;  // 12 bits: its product with an exponent is exact
-constexpr float kLn2Lo = 0x1.0bfbe8p-15F;
-
 // Below 1.1 ulp on [-87.3, 88.37]; exactly 0 below -87.3 (so never denormal), exactly 1 at 0,
 // exp(88.37) above 88.37. NaN gives NaN.
 SLUICE_MATH V16 exp(V16 x) {
-  const V16 magic = broadcast(0x1.8p23F);
-  const V16 y = min(broadcast(88.37F), x);
-  const V16 shifted = fma(y, broadcast(0x1.715476p+0F), magic);
+  const V16 magic = broadcast(kRoundMagic);
+  const V16 y = min(broadcast(kExpTop), x);
+  const V16 shifted = fma(y, broadcast(kLog2E), magic);
   const V16 n = sub(shifted, magic);  // round(y / ln 2), also in the low bits of `shifted`
   V16 r = fma(n, broadcast(-kLn2Hi), y);
   r = fma(n, broadcast(-kLn2Lo), r);
-  V16 p = broadcast(0x1.6a2350p-10F);
-  p = fma(p, r, broadcast(0x1.123a6cp-7F));
-  p = fma(p, r, broadcast(0x1.5558f4p-5F));
-  p = fma(p, r, broadcast(0x1.555490p-3F));
-  p = fma(p, r, broadcast(0x1.fffffcp-2F));
+  V16 p = broadcast(kExp6);
+  p = fma(p, r, broadcast(kExp5));
+  p = fma(p, r, broadcast(kExp4));
+  p = fma(p, r, broadcast(kExp3));
+  p = fma(p, r, broadcast(kExp2));
   p = fma(p, r, broadcast(1.0F));
   p = fma(p, r, broadcast(1.0F));
   const V16 scaled = float_of_bits(add(bits_of(p), shift_left(bits_of(shifted), 23)));
-  return select(less(x, broadcast(-87.3F)), zero(), scaled);
+  return select(less(x, broadcast(kExpBottom)), zero(), scaled);
 }
 
 // log(1 + f) + e * ln 2, f in [sqrt(1/2) - 1, sqrt(2) - 1], e integers.
 SLUICE_MATH V16 log_of_parts(V16 f, V16 e) {
-  V16 p = broadcast(-0x1.427aeep-4F);
-  p = fma(p, f, broadcast(0x1.083266p-3F));
-  p = fma(p, f, broadcast(-0x1.0cf286p-3F));
-  p = fma(p, f, broadcast(0x1.2261cep-3F));
-  p = fma(p, f, broadcast(-0x1.5475a4p-3F));
-  p = fma(p, f, broadcast(0x1.99a60ep-3F));
-  p = fma(p, f, broadcast(-0x1.00022ap-2F));
-  p = fma(p, f, broadcast(0x1.55554ap-2F));
+  V16 p = broadcast(kLog10);
+  p = fma(p, f, broadcast(kLog9));
+  p = fma(p, f, broadcast(kLog8));
+  p = fma(p, f, broadcast(kLog7));
+  p = fma(p, f, broadcast(kLog6));
+  p = fma(p, f, broadcast(kLog5));
+  p = fma(p, f, broadcast(kLog4));
+  p = fma(p, f, broadcast(kLog3));
   const V16 z = mul(f, f);
   V16 tail = mul(mul(z, f), p);
   tail = fma(e, broadcast(kLn2Lo), tail);
@@ -80,16 +78,16 @@ SLUICE_INLINE V16 log(V16 x) {
 SLUICE_MATH V16 tanh(V16 x) {
   const V16 a = abs(x);
   const V16 z = mul(a, a);
-  V16 p = broadcast(-0x1.72fe7ep-8F);
-  p = fma(p, z, broadcast(0x1.518bf0p-6F));
-  p = fma(p, z, broadcast(-0x1.b82692p-5F));
-  p = fma(p, z, broadcast(0x1.110692p-3F));
-  p = fma(p, z, broadcast(-0x1.555530p-2F));
+  V16 p = broadcast(kTanh11);
+  p = fma(p, z, broadcast(kTanh9));
+  p = fma(p, z, broadcast(kTanh7));
+  p = fma(p, z, broadcast(kTanh5));
+  p = fma(p, z, broadcast(kTanh3));
   const V16 small = fma(mul(z, a), p, a);
   const V16 one = broadcast(1.0F);
   const V16 t = exp(mul(a, broadcast(-2.0F)));
   const V16 large = div(sub(one, t), add(one, t));
-  const V16 magnitude = select(less(a, broadcast(0.625F)), small, large);
+  const V16 magnitude = select(less(a, broadcast(kTanhSmall)), small, large);
   const I16 sign = bit_and(bits_of(x), broadcast(INT32_MIN));
   return float_of_bits(bit_or(bits_of(magnitude), sign));
 }

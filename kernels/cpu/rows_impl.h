@@ -184,16 +184,16 @@ static void gate_mul_row(GateFunction function,
       return gate_mul_with(gate, up, out, [](V16 g, V16 u) { return mul(silu(g), u); });
     case GateFunction::kGeluTanh:
       return gate_mul_with(gate, up, out, [](V16 g, V16 u) {
-        const V16 inner = fma(mul(mul(g, g), broadcast(0.044715F)), g, g);
-        const V16 bent = add(broadcast(1.0F), tanh(mul(broadcast(0.7978845608F), inner)));
+        const V16 inner = fma(mul(mul(g, g), broadcast(kGeluCubic)), g, g);
+        const V16 bent = add(broadcast(1.0F), tanh(mul(broadcast(kGeluFactor), inner)));
         return mul(mul(mul(broadcast(0.5F), g), bent), u);
       });
     case GateFunction::kClampedSwiglu:
       return gate_mul_with(gate, up, out, [](V16 g, V16 u) {
-        const V16 limit = broadcast(7.0F);
+        const V16 limit = broadcast(kSwigluLimit);
         const V16 x = min(limit, g);
-        const V16 y = max(broadcast(-7.0F), min(limit, u));
-        const V16 bent = div(x, add(broadcast(1.0F), exp(mul(broadcast(-1.702F), x))));
+        const V16 y = max(broadcast(-kSwigluLimit), min(limit, u));
+        const V16 bent = div(x, add(broadcast(1.0F), exp(mul(broadcast(kSwigluSlope), x))));
         return mul(bent, add(y, broadcast(1.0F)));
       });
   }

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernels/elementwise.h and the quantization of kernels/gemm.h. No GPU has run it yet.
+#include "engine/core/status.h"
+#include "kernels/cuda/gpu.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/math.h"
+#include "kernels/cuda/narrow.h"
+#include "kernels/cuda/rows.h"
+
+namespace sluice::kernels::cuda {
+namespace {
+
+template <GateFunction kFunction>
+__device__ __forceinline__ float gated(float gate, float up) {
+  if constexpr (kFunction == GateFunction::kSilu) {
+    return __fmul_rn(silu_of(gate), up);
+  } else if constexpr (kFunction == GateFunction::kGeluTanh) {
+    const float inner = __fmaf_rn(__fmul_rn(__fmul_rn(gate, gate), kGeluCubic), gate, gate);
+    const float bent = __fadd_rn(1.0F, tanh_of(__fmul_rn(kGeluFactor, inner)));
+    return __fmul_rn(__fmul_rn(__fmul_rn(0.5F, gate), bent), up);
+  } else {
+    const float x = lower_of(kSwigluLimit, gate);
+    const float y = higher_of(-kSwigluLimit, lower_of(kSwigluLimit, up));
+    const float bent = __fdiv_rn(x, __fadd_rn(1.0F, exp_of(__fmul_rn(kSwigluSlope, x))));
+    return __fmul_rn(bent, __fadd_rn(y, 1.0F));
+  }
+}
+
+template <GateFunction kFunction>
+__global__ void __launch_bounds__(kRowThreads, 1)
+    gate_mul_kernel(const __grid_constant__ GateMulArgs args) {
+  const int32_t* const rows = args.rows.data();
+  const int64_t row = rows == nullptr ? int64_t{blockIdx.x} : int64_t{rows[blockIdx.x]};
+  const float* const gate = args.gate + row * args.stride;
+  const float* const up = args.up + row * args.stride;
+  write_row(args.out, row, [&](int32_t i) { return gated<kFunction>(gate[i], up[i]); });
+}
+
+__global__ void __launch_bounds__(kRowThreads, 1)
+    quantize_kernel(const __grid_constant__ QuantizeArgs args) {
+  const int32_t* const rows = args.rows.data();
+  const int64_t index = blockIdx.x;
+  const int64_t from = rows == nullptr ? index : index / args.repeat;
+  const int64_t to = rows == nullptr ? index : int64_t{rows[index]};
+  const float* const x = args.x + from * args.x_stride;
+  write_row(args.out, to, [&](int32_t i) { return x[i]; });
+}
+
+// Rows along x, pieces of a row along y.
+constexpr int32_t kPiece = 4 * kRowThreads;
+
+// f(i) for this thread's elements of a row of n.
+template <typename F>
+__device__ __forceinline__ void for_elements(int32_t n, F f) {
+  const int32_t begin = static_cast<int32_t>(blockIdx.y) * kPiece;
+  const int32_t end = begin + kPiece < n ? begin + kPiece : n;
+  for (int32_t i = begin + static_cast<int32_t>(threadIdx.x); i < end; i += kRowThreads) f(i);
+}
+
+gpu::LaunchShape piecewise(int64_t rows, int32_t n) {
+  return {.blocks_x = rows, .blocks_y = ceil_div(n, kPiece), .threads = kRowThreads};
+}
+
+__global__ void __launch_bounds__(kRowThreads, 1)
+    add_rows_kernel(const __grid_constant__ AddRowsArgs args) {
+  float* const x = args.x + blockIdx.x * args.x_stride;
+  const float* const y = args.y + blockIdx.x * args.y_stride;
+  for_elements(args.n, [&](int32_t i) { x[i] = __fmaf_rn(y[i], args.scale, x[i]); });
+}
+
+__global__ void __launch_bounds__(kRowThreads, 1)
+    scale_rows_kernel(const __grid_constant__ ScaleRowsArgs args) {
+  float* const x = args.x + blockIdx.x * args.x_stride;
+  const float inverse = __fdiv_rn(1.0F, args.soft_cap);
+  for_elements(args.n, [&](int32_t i) {
+    const float scaled = __fmul_rn(x[i], args.scale);
+    x[i] =
+        args.soft_cap == 0 ? scaled : __fmul_rn(args.soft_cap, tanh_of(__fmul_rn(scaled, inverse)));
+  });
+}
+
+__global__ void __launch_bounds__(kRowThreads, 1)
+    gather_rows_kernel(const __grid_constant__ GatherRowsArgs args) {
+  const float* const x = args.x + args.indices.data()[blockIdx.x] * args.x_stride;
+  float* const out = args.out + blockIdx.x * args.out_stride;
+  for_elements(args.n, [&](int32_t i) { out[i] = x[i]; });
+}
+
+struct EmbeddingRows {
+  const std::byte* table;
+  int64_t tile_bytes;
+  int32_t k;
+  const TokenId* token_ids;
+  float* out;
+  int64_t out_stride;
+};
+
+template <WeightFormat kFormat>
+__device__ __forceinline__ float weight_at(const std::byte* tile, int64_t index) {
+  if constexpr (kFormat == WeightFormat::kF32) {
+    return reinterpret_cast<const float*>(tile)[index];
+  } else if constexpr (kFormat == WeightFormat::kF16) {
+    return from_half(reinterpret_cast<const uint16_t*>(tile)[index]);
+  } else {
+    return from_bf16(reinterpret_cast<const uint16_t*>(tile)[index]);
+  }
+}
+
+// A tile of a float table is [k][16 rows] throughout (quant/repack.h).
+template <WeightFormat kFormat>
+__global__ void __launch_bounds__(kRowThreads, 1)
+    embedding_kernel(const __grid_constant__ EmbeddingRows args) {
+  const TokenId token = args.token_ids[blockIdx.x];
+  const std::byte* const tile = args.table + token / kRowTile * args.tile_bytes;
+  float* const out = args.out + blockIdx.x * args.out_stride;
+  for_elements(args.k, [&](int32_t i) {
+    out[i] = weight_at<kFormat>(tile, int64_t{i} * kRowTile + token % kRowTile);
+  });
+}
+
+}  // namespace
+
+void launch_quantize_activations(Stream stream, const QuantizeArgs& args) {
+  const bool all = args.rows.data() == nullptr;
+  const int64_t count = all ? args.out.num_rows : static_cast<int64_t>(args.rows.size());
+  gpu::launch(stream, {.blocks_x = count, .threads = kRowThreads}, quantize_kernel, args);
+}
+
+void launch_gate_mul(Stream stream, const GateMulArgs& args) {
+  const bool all = args.rows.data() == nullptr;
+  const int64_t count = all ? args.out.num_rows : static_cast<int64_t>(args.rows.size());
+  const gpu::LaunchShape shape{.blocks_x = count, .threads = kRowThreads};
+  switch (args.function) {
+    case GateFunction::kSilu:
+      return gpu::launch(stream, shape, gate_mul_kernel<GateFunction::kSilu>, args);
+    case GateFunction::kGeluTanh:
+      return gpu::launch(stream, shape, gate_mul_kernel<GateFunction::kGeluTanh>, args);
+    case GateFunction::kClampedSwiglu:
+      return gpu::launch(stream, shape, gate_mul_kernel<GateFunction::kClampedSwiglu>, args);
+  }
+}
+
+void launch_add_rows(Stream stream, const AddRowsArgs& args) {
+  gpu::launch(stream, piecewise(args.num_rows, args.n), add_rows_kernel, args);
+}
+
+void launch_scale_rows(Stream stream, const ScaleRowsArgs& args) {
+  gpu::launch(stream, piecewise(args.num_rows, args.n), scale_rows_kernel, args);
+}
+
+void launch_gather_rows(Stream stream, const GatherRowsArgs& args) {
+  const auto rows = static_cast<int64_t>(args.indices.size());
+  gpu::launch(stream, piecewise(rows, args.n), gather_rows_kernel, args);
+}
+
+void launch_embedding(Stream stream, const EmbeddingArgs& args) {
+  const PackedWeight& table = *args.table;
+  const EmbeddingRows rows{.table = table.data,
+                           .tile_bytes = packed_tile_bytes(table.format, table.k),
+                           .k = table.k,
+                           .token_ids = args.token_ids.data(),
+                           .out = args.out,
+                           .out_stride = args.out_stride};
+  const gpu::LaunchShape shape = piecewise(static_cast<int64_t>(args.token_ids.size()), table.k);
+  switch (table.format) {
+    case WeightFormat::kF32:
+      return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kF32>, rows);
+    case WeightFormat::kF16:
+      return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kF16>, rows);
+    case WeightFormat::kBF16:
+      return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kBF16>, rows);
+    default:
+      SLUICE_UNREACHABLE("cuda embedding of a table that is not in a float format");
+  }
+}
+
+}  // namespace sluice::kernels::cuda

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every .cu file includes: CUDA under nvcc, the shim that runs kernels on the CPU elsewhere
+// (tests/support/simt). The rules that keep one source good for both are in kernels/README.md.
+#pragma once
+
+#if defined(__CUDACC__)
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/core/status.h"
+
+// Memory of the block: an array of n, or the launch's dynamic part as one struct or array.
+#define GPU_SHARED(T, name, n) __shared__ T name[n]
+#define GPU_DYN_SHARED(T, name)                                         \
+  extern __shared__ __align__(1024) unsigned char gpu_dynamic_shared[]; \
+  T& name = *reinterpret_cast<T*>(gpu_dynamic_shared)
+#define GPU_DYN_SHARED_ARRAY(T, name)                                   \
+  extern __shared__ __align__(1024) unsigned char gpu_dynamic_shared[]; \
+  T* const name = reinterpret_cast<T*>(gpu_dynamic_shared)
+
+namespace sluice::gpu {
+
+using Stream = cudaStream_t;
+
+struct LaunchShape {
+  int64_t blocks_x = 1;
+  int64_t blocks_y = 1;
+  int threads = 128;
+  int64_t shared_bytes = 0;
+};
+
+// The one way to start a kernel. A launch that is refused was asked for wrongly, which is our bug;
+// what goes wrong while a kernel runs is met by whoever waits for the stream.
+template <typename... Parameters, typename... Arguments>
+void launch(Stream stream,
+            const LaunchShape& shape,
+            void (*kernel)(Parameters...),
+            const Arguments&... args) {
+  if (shape.blocks_x == 0 || shape.blocks_y == 0) return;
+  constexpr int64_t kWithoutAsking = 48 * 1024;
+  if (shape.shared_bytes > kWithoutAsking) {
+    CHECK_EQ(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(shape.shared_bytes)),
+             cudaSuccess);
+  }
+  cudaLaunchConfig_t config = {};
+  config.gridDim =
+      dim3(static_cast<unsigned>(shape.blocks_x), static_cast<unsigned>(shape.blocks_y));
+  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
+  config.stream = stream;
+  CHECK_EQ(cudaLaunchKernelEx(&config, kernel, args...), cudaSuccess);
+}
+
+}  // namespace sluice::gpu
+
+#else
+#include "tests/support/simt/simt.h"
+#endif

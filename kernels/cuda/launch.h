@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA backend's kernels as functions that put work on a stream. Pointers in the arguments are
+// device memory, but for PackedWeight and Activations, which are structs of the host over device
+// memory. Definitions are those of kernels/*.h; bits equal the CPU's where no comment says less.
+// NaN results are NaN, of whatever payload. No GPU has run any of this yet.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/elementwise.h"
+#include "kernels/norm.h"
+#include "kernels/rope.h"
+
+struct CUstream_st;
+
+namespace sluice::kernels::cuda {
+
+using Stream = CUstream_st*;  // cudaStream_t, for callers that include no CUDA
+
+void launch_rms_norm(Stream stream, const RmsNormArgs& args);
+void launch_head_norm(Stream stream, const HeadNormArgs& args);
+void launch_quantize_activations(Stream stream, const QuantizeArgs& args);
+void launch_gate_mul(Stream stream, const GateMulArgs& args);
+void launch_add_rows(Stream stream, const AddRowsArgs& args);
+void launch_scale_rows(Stream stream, const ScaleRowsArgs& args);
+void launch_gather_rows(Stream stream, const GatherRowsArgs& args);
+
+// Tables of float formats only.
+void launch_embedding(Stream stream, const EmbeddingArgs& args);
+
+// The rows of a RopeTable in device memory, [positions][num_pairs] each.
+struct RopeRows {
+  const float* cos = nullptr;  // null: no rotation
+  const float* sin = nullptr;
+  int32_t num_pairs = 0;
+  RopeStyle style = RopeStyle::kInterleaved;
+};
+
+// `rows` takes the place of args.table, which is not read.
+void launch_rope_write_kv(Stream stream, const RopeWriteKvArgs& args, const RopeRows& rows);
+
+// Bytes of the workspace with which the segments of K run side by side, where there are few rows
+// and so few blocks; 0 where it is of no use. The bits are the same with and without.
+int64_t linear_workspace_bytes(int32_t num_rows, int32_t n);
+
+// y = x W^T on tensor cores, for rows of any number with the same bits. K is cut into chunks of 64;
+// the G = ceil(k / 64) chunks into 8 segments, segment s holding [s * G / 8, (s + 1) * G / 8). A
+// segment is the tensor core's chain over its k in steps of 16 from 0 (what a step is:
+// tests/support/simt/tensorcore.h); segments fold as ((s0+s1)+(s2+s3))+((s4+s5)+(s6+s7)), then bias
+// is added, if any. These are not the CPU's bits: its chain is one fma a k. That a step gives the
+// same bits in tiles of 8 and of 64 tokens follows from the model of it; no GPU has shown it here.
+struct LinearBf16Args {
+  const uint16_t* x;       // [num_rows, k]; both matrices 16-byte aligned, rows too
+  int64_t x_stride;        // elements, a multiple of 8
+  const uint16_t* weight;  // [n, k]
+  int64_t weight_stride;   // elements, a multiple of 8
+  int32_t num_rows;
+  int32_t n;
+  int32_t k;
+  const float* bias = nullptr;  // [n]
+  Epilogue epilogue = Epilogue::kStore;
+  float* out;  // [num_rows, n]
+  int64_t out_stride;
+  void* workspace = nullptr;  // linear_workspace_bytes, or null
+};
+
+void launch_linear_bf16(Stream stream, const LinearBf16Args& args);
+
+// The INT8 layers of kernels/gemm.h (kInt8Channel times kInt8Token), with the CPU's bits.
+struct LinearInt8Args {
+  Activations x;              // kInt8Token
+  const int8_t* weight;       // [n, k], 16-byte aligned, rows too: not the CPU's tiles
+  int64_t weight_stride;      // bytes, a multiple of 16
+  const float* weight_scale;  // [n]
+  int32_t n;
+  const float* bias = nullptr;  // [n]
+  Epilogue epilogue = Epilogue::kStore;
+  float* out;  // [x.num_rows, n]
+  int64_t out_stride;
+  void* workspace = nullptr;  // linear_workspace_bytes, or null
+};
+
+void launch_linear_int8(Stream stream, const LinearInt8Args& args);
+
+}  // namespace sluice::kernels::cuda

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every PTX instruction that kernels use, as one named function each: Hopper's here, the CPU's in
+// tests/support/simt/ptx_simt.h. What an instruction means is in the PTX manual; here is what to
+// call it with. No GPU has run it yet.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/gpu.h"
+#include "kernels/cuda/tensor_map.h"
+
+namespace sluice::gpu::ptx {
+
+// A barrier in shared memory that counts arrivals and bytes; its phases have parities 0, 1, 0, ...
+using Mbarrier = uint64_t;
+
+// Where wgmma finds a matrix of rows of K in shared memory, 8 rows an atom: `row` bytes of K a row
+// by the swizzle, `atom_stride` bytes from 8 rows to the next 8. The start may lie inside an atom's
+// row, at a multiple of 32 bytes, to go along K.
+constexpr uint64_t matrix_descriptor(uint32_t shared_address,
+                                     Swizzle swizzle,
+                                     uint32_t atom_stride) {
+  const uint64_t mode = swizzle == Swizzle::k128 ? 1 : swizzle == Swizzle::k64 ? 2 : 3;
+  return uint64_t{(shared_address & 0x3FFFFU) >> 4} | uint64_t{1} << 16 |
+         uint64_t{atom_stride >> 4} << 32 | mode << 62;
+}
+
+}  // namespace sluice::gpu::ptx
+
+#if defined(__CUDACC__)
+
+namespace sluice::gpu::ptx {
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// By one thread, before anyone uses it; then fence_mbar_init by it and a barrier.
+__device__ __forceinline__ void mbar_init(Mbarrier* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(arrivals)
+               : "memory");
+}
+
+__device__ __forceinline__ void fence_mbar_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void mbar_arrive(Mbarrier* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+               : "memory");
+}
+
+// Arrives, and makes the phase wait for that many bytes as well.
+__device__ __forceinline__ void mbar_arrive_expect_tx(Mbarrier* barrier, uint32_t bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
+}
+
+// Until the phase of this parity is complete; the phase before the first has parity 1.
+__device__ __forceinline__ void mbar_wait(Mbarrier* barrier, int parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+// What this thread wrote to shared memory, for copies and wgmma to see; then a barrier.
+__device__ __forceinline__ void fence_proxy_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Of `threads` threads, whole warps; 0 is __syncthreads' own.
+__device__ __forceinline__ void bar_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Copies the map's box at these indices, innermost first, and counts its bytes on `barrier`.
+__device__ __forceinline__ void tma_load_2d(
+    void* to, const TensorMap* map, int32_t i0, int32_t i1, Mbarrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%2, %3}], [%4];" ::"r"(shared_address(to)),
+      "l"(map),
+      "r"(i0),
+      "r"(i1),
+      "r"(shared_address(barrier))
+      : "memory");
+}
+
+__device__ __forceinline__ void tma_load_4d(void* to,
+                                            const TensorMap* map,
+                                            int32_t i0,
+                                            int32_t i1,
+                                            int32_t i2,
+                                            int32_t i3,
+                                            Mbarrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(shared_address(to)),
+      "l"(map),
+      "r"(i0),
+      "r"(i1),
+      "r"(i2),
+      "r"(i3),
+      "r"(shared_address(barrier))
+      : "memory");
+}
+
+// Before the first wgmma, and after each wait or change of the accumulators.
+__device__ __forceinline__ void wgmma_fence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// Until all but the latest kPending groups are done.
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// d = (accumulate ? d : 0) + A B^T over 32 bytes of K, A of 64 rows, B of 2 * (d's length). Warp w
+// of the warpgroup has rows 16 w on: d[4 j + 2 h + c] is row 16 w + lane / 4 + 8 h, column
+// 8 j + 2 (lane % 4) + c.
+__device__ __forceinline__ void wgmma_bf16(float (&d)[4], uint64_t a, uint64_t b, bool accumulate) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %6, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3"
+      "}, %4, %5, p, 1, 1, 0, 0;\n"
+      "}\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))
+      : "memory");
+}
+
+__device__ __forceinline__ void wgmma_bf16(float (&d)[32],
+                                           uint64_t a,
+                                           uint64_t b,
+                                           bool accumulate) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7,"
+      "%8, %9, %10, %11, %12, %13, %14, %15,"
+      "%16, %17, %18, %19, %20, %21, %22, %23,"
+      "%24, %25, %26, %27, %28, %29, %30, %31"
+      "}, %32, %33, p, 1, 1, 0, 0;\n"
+      "}\n"
+      : "+f"(d[0]),
+        "+f"(d[1]),
+        "+f"(d[2]),
+        "+f"(d[3]),
+        "+f"(d[4]),
+        "+f"(d[5]),
+        "+f"(d[6]),
+        "+f"(d[7]),
+        "+f"(d[8]),
+        "+f"(d[9]),
+        "+f"(d[10]),
+        "+f"(d[11]),
+        "+f"(d[12]),
+        "+f"(d[13]),
+        "+f"(d[14]),
+        "+f"(d[15]),
+        "+f"(d[16]),
+        "+f"(d[17]),
+        "+f"(d[18]),
+        "+f"(d[19]),
+        "+f"(d[20]),
+        "+f"(d[21]),
+        "+f"(d[22]),
+        "+f"(d[23]),
+        "+f"(d[24]),
+        "+f"(d[25]),
+        "+f"(d[26]),
+        "+f"(d[27]),
+        "+f"(d[28]),
+        "+f"(d[29]),
+        "+f"(d[30]),
+        "+f"(d[31])
+      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))
+      : "memory");
+}
+
+__device__ __forceinline__ void wgmma_s8(int32_t (&d)[4], uint64_t a, uint64_t b, bool accumulate) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %6, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.s8 {"
+      "%0, %1, %2, %3"
+      "}, %4, %5, p;\n"
+      "}\n"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))
+      : "memory");
+}
+
+__device__ __forceinline__ void wgmma_s8(int32_t (&d)[32],
+                                         uint64_t a,
+                                         uint64_t b,
+                                         bool accumulate) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7,"
+      "%8, %9, %10, %11, %12, %13, %14, %15,"
+      "%16, %17, %18, %19, %20, %21, %22, %23,"
+      "%24, %25, %26, %27, %28, %29, %30, %31"
+      "}, %32, %33, p;\n"
+      "}\n"
+      : "+r"(d[0]),
+        "+r"(d[1]),
+        "+r"(d[2]),
+        "+r"(d[3]),
+        "+r"(d[4]),
+        "+r"(d[5]),
+        "+r"(d[6]),
+        "+r"(d[7]),
+        "+r"(d[8]),
+        "+r"(d[9]),
+        "+r"(d[10]),
+        "+r"(d[11]),
+        "+r"(d[12]),
+        "+r"(d[13]),
+        "+r"(d[14]),
+        "+r"(d[15]),
+        "+r"(d[16]),
+        "+r"(d[17]),
+        "+r"(d[18]),
+        "+r"(d[19]),
+        "+r"(d[20]),
+        "+r"(d[21]),
+        "+r"(d[22]),
+        "+r"(d[23]),
+        "+r"(d[24]),
+        "+r"(d[25]),
+        "+r"(d[26]),
+        "+r"(d[27]),
+        "+r"(d[28]),
+        "+r"(d[29]),
+        "+r"(d[30]),
+        "+r"(d[31])
+      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))
+      : "memory");
+}
+
+}  // namespace sluice::gpu::ptx
+
+#else
+#include "tests/support/simt/ptx_simt.h"
+#endif

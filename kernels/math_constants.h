@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The numbers of this library's exp, log and tanh, for the CPU (kernels/cpu/math16.h) and CUDA
+// (kernels/cuda/math.h): both compute the same bits. Coefficients are minimax fits (Remez in 40
+// digits) rounded to float; the digit is the power they belong to.
+#pragma once
+
+namespace sluice::kernels {
+
+inline constexpr float kLn2Hi = 0x1.62ep-1F;  // 12 bits: its product with an exponent is exact
+inline constexpr float kLn2Lo = 0x1.0bfbe8p-15F;
+inline constexpr float kLog2E = 0x1.715476p+0F;
+inline constexpr float kRoundMagic = 0x1.8p23F;  // added and taken off again: rounds to an integer
+
+inline constexpr float kExpTop = 88.37F;     // exp of what is above is that of this
+inline constexpr float kExpBottom = -87.3F;  // exp of what is below is 0
+inline constexpr float kExp6 = 0x1.6a2350p-10F;
+inline constexpr float kExp5 = 0x1.123a6cp-7F;
+inline constexpr float kExp4 = 0x1.5558f4p-5F;
+inline constexpr float kExp3 = 0x1.555490p-3F;
+inline constexpr float kExp2 = 0x1.fffffcp-2F;
+
+inline constexpr float kLog10 = -0x1.427aeep-4F;
+inline constexpr float kLog9 = 0x1.083266p-3F;
+inline constexpr float kLog8 = -0x1.0cf286p-3F;
+inline constexpr float kLog7 = 0x1.2261cep-3F;
+inline constexpr float kLog6 = -0x1.5475a4p-3F;
+inline constexpr float kLog5 = 0x1.99a60ep-3F;
+inline constexpr float kLog4 = -0x1.00022ap-2F;
+inline constexpr float kLog3 = 0x1.55554ap-2F;
+
+inline constexpr float kTanhSmall = 0.625F;  // below: the polynomial, else by exp
+inline constexpr float kTanh11 = -0x1.72fe7ep-8F;
+inline constexpr float kTanh9 = 0x1.518bf0p-6F;
+inline constexpr float kTanh7 = -0x1.b82692p-5F;
+inline constexpr float kTanh5 = 0x1.110692p-3F;
+inline constexpr float kTanh3 = -0x1.555530p-2F;
+
+// Of GateFunction (kernels/elementwise.h).
+inline constexpr float kGeluCubic = 0.044715F;
+inline constexpr float kGeluFactor = 0.7978845608F;  // sqrt(2 / pi)
+inline constexpr float kSwigluLimit = 7.0F;
+inline constexpr float kSwigluSlope = -1.702F;
+
+}  // namespace sluice::kernels

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/elementwise.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "kernels/cuda/launch.h"
+#include "tests/kernels/cuda/rows_check.h"
+#include "tests/kernels/devices.h"
+#include "tests/kernels/linear_reference.h"
+
+namespace sluice::kernels {
+namespace {
+
+using test::Random;
+
+const ExecContext& cpu() {
+  static const auto device = test::make_device("scalar", 1);
+  return device->context();
+}
+
+TEST(CudaElementwise, QuantizeHasTheBytesOfTheCpu) {
+  constexpr int32_t kRows = 11;  // two blocks of activations
+  Random random(21);
+  for (const int32_t k : {1, 50, 160}) {
+    std::vector<float> x = random.normals(static_cast<size_t>(kRows * k), 2);
+    x[0] = 0x1p-140F;  // alone in its group for k = 1: 1 / scale overflows
+    if (k > 1) x[3] = -std::numeric_limits<float>::infinity();
+    if (k > 100) x[static_cast<size_t>(k) + 40] = 1e30F;
+    test::expect_rows_equal(
+        kRows,
+        k,
+        [&](const Activations& out) {
+          return QuantizeArgs{.x = x.data(), .x_stride = k, .out = out};
+        },
+        quantize_activations,
+        cuda::launch_quantize_activations);
+  }
+}
+
+TEST(CudaElementwise, QuantizeScattersRepeatedRowsAndLeavesTheOthers) {
+  constexpr int32_t kRows = 9;
+  constexpr int32_t kK = 40;
+  Random random(22);
+  const std::vector<float> x = random.normals(3 * kK);
+  const std::vector<int32_t> rows = {8, 1, 0, 3, 7, 4};
+  test::expect_rows_equal(
+      kRows,
+      kK,
+      [&](const Activations& out) {
+        return QuantizeArgs{.x = x.data(), .x_stride = kK, .out = out, .rows = rows, .repeat = 2};
+      },
+      quantize_activations,
+      cuda::launch_quantize_activations);
+}
+
+TEST(CudaElementwise, EveryGateFunctionHasTheBitsOfTheCpu) {
+  constexpr int32_t kRows = 3;
+  Random random(23);
+  for (const GateFunction function :
+       {GateFunction::kSilu, GateFunction::kGeluTanh, GateFunction::kClampedSwiglu}) {
+    for (const int32_t n : {33, 300}) {
+      const int64_t stride = n + 7;
+      std::vector<float> gate = random.normals(static_cast<size_t>(kRows * stride), 5);
+      const std::vector<float> up = random.normals(static_cast<size_t>(kRows * stride), 6);
+      const std::array<float, 6> edges = {0.0F, -0.0F, 100.0F, -100.0F, 88.5F, 0x1p-130F};
+      std::copy(edges.begin(), edges.end(), gate.begin());
+      test::expect_rows_equal(
+          kRows,
+          n,
+          [&](const Activations& out) {
+            return GateMulArgs{.gate = gate.data(),
+                               .up = up.data(),
+                               .stride = stride,
+                               .function = function,
+                               .out = out};
+          },
+          gate_mul,
+          cuda::launch_gate_mul);
+    }
+  }
+  const std::vector<int32_t> rows = {2, 0};
+  const std::vector<float> gate = random.normals(3 * 64);
+  test::expect_rows_equal(
+      3,
+      64,
+      [&](const Activations& out) {
+        return GateMulArgs{
+            .gate = gate.data(), .up = gate.data(), .stride = 64, .out = out, .rows = rows};
+      },
+      gate_mul,
+      cuda::launch_gate_mul);
+}
+
+TEST(CudaElementwise, AddRowsHasTheBitsOfTheCpuAndTouchesNothingBetweenRows) {
+  constexpr int32_t kRows = 3;
+  Random random(24);
+  for (const int32_t n : {1, 511, 513, 1100}) {
+    const int64_t stride = n + 2;
+    const std::vector<float> x = random.normals(static_cast<size_t>(kRows * stride));
+    const std::vector<float> y = random.normals(static_cast<size_t>(kRows * stride));
+    std::vector<float> want = x;
+    AddRowsArgs args{.x = want.data(),
+                     .x_stride = stride,
+                     .y = y.data(),
+                     .y_stride = stride,
+                     .num_rows = kRows,
+                     .n = n,
+                     .scale = 0.3F};
+    add_rows(cpu(), args);
+    test::on_schedules([&] {
+      std::vector<float> got = x;
+      args.x = got.data();
+      cuda::launch_add_rows(nullptr, args);
+      test::expect_same_floats(got, want);
+    });
+  }
+}
+
+TEST(CudaElementwise, ScaleRowsHasTheBitsOfTheCpuWithAndWithoutSoftCap) {
+  constexpr int32_t kRows = 2;
+  constexpr int32_t kN = 700;
+  Random random(25);
+  std::vector<float> x = random.normals(kRows * kN, 20);
+  x[0] = 0;
+  x[1] = -0.0F;
+  x[2] = 1e30F;
+  for (const float soft_cap : {0.0F, 30.0F}) {
+    std::vector<float> want = x;
+    ScaleRowsArgs args{.x = want.data(),
+                       .x_stride = kN,
+                       .num_rows = kRows,
+                       .n = kN,
+                       .scale = 1.7F,
+                       .soft_cap = soft_cap};
+    scale_rows(cpu(), args);
+    test::on_schedules([&] {
+      std::vector<float> got = x;
+      args.x = got.data();
+      cuda::launch_scale_rows(nullptr, args);
+      test::expect_same_floats(got, want);
+    });
+  }
+}
+
+TEST(CudaElementwise, GatherRowsCopiesRowsThatMayRepeat) {
+  constexpr int32_t kN = 530;
+  Random random(26);
+  const std::vector<float> x = random.normals(4 * kN);
+  const std::vector<int32_t> indices = {3, 0, 3};
+  std::vector<float> want(3 * (kN + 1), -1.0F);
+  GatherRowsArgs args{.x = x.data(),
+                      .x_stride = kN,
+                      .n = kN,
+                      .indices = indices,
+                      .out = want.data(),
+                      .out_stride = kN + 1};
+  gather_rows(cpu(), args);
+  test::on_schedules([&] {
+    std::vector<float> got(want.size(), -1.0F);
+    args.out = got.data();
+    cuda::launch_gather_rows(nullptr, args);
+    test::expect_same_floats(got, want);
+  });
+}
+
+TEST(CudaElementwise, EmbeddingHasTheBitsOfTheCpuForFloatTables) {
+  constexpr int32_t kVocab = 37;
+  constexpr int32_t kK = 70;
+  const std::vector<TokenId> tokens = {36, 0, 15, 16, 31, 0};
+  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kF16, WeightFormat::kBF16}) {
+    std::mt19937 rng(4);
+    const testing::TestWeight table =
+        testing::make_weight(format, kVocab, kK, testing::Values::kOrdinary, rng);
+    std::vector<float> want(tokens.size() * (kK + 5), -1.0F);
+    EmbeddingArgs args{
+        .table = &table.view, .token_ids = tokens, .out = want.data(), .out_stride = kK + 5};
+    embedding(cpu(), args);
+    test::on_schedules([&] {
+      std::vector<float> got(want.size(), -1.0F);
+      args.out = got.data();
+      cuda::launch_embedding(nullptr, args);
+      test::expect_same_floats(got, want);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace sluice::kernels

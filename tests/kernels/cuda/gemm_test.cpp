@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "kernels/cuda/launch.h"
+#include "tests/kernels/cuda/rows_check.h"
+#include "tests/kernels/devices.h"
+#include "tests/kernels/linear_reference.h"
+#include "tests/support/simt/tensorcore.h"
+
+namespace sluice::kernels {
+namespace {
+
+using test::Random;
+
+TEST(TensorCore, StepHasTheBitsThatAnH100Gave) {
+  std::ifstream file(SLUICE_TEST_DATA "/tensorcore/h100.txt");
+  ASSERT_TRUE(file.is_open());
+  std::string line;
+  int count = 0;
+  for (; std::getline(file, line); ++count) {
+    std::istringstream words(line);
+    std::string kind;
+    words >> kind >> std::hex;
+    uint16_t a[16];
+    uint16_t b[16];
+    uint32_t c = 0;
+    uint32_t d = 0;
+    for (uint16_t& x : a) words >> x;
+    for (uint16_t& x : b) words >> x;
+    words >> c >> d;
+    ASSERT_FALSE(words.fail()) << line;
+    const auto type = kind == "bf16" ? simt::Half::kBF16 : simt::Half::kF16;
+    ASSERT_EQ(std::bit_cast<uint32_t>(simt::tensor_core_step(type, a, b, std::bit_cast<float>(c))),
+              d)
+        << "line " << count;
+  }
+  EXPECT_EQ(count, 250);
+}
+
+uint16_t bf16_of(float value) {
+  return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
+}
+
+float float_of_bf16(uint16_t code) { return std::bit_cast<float>(uint32_t{code} << 16); }
+
+struct Bf16Layer {
+  int32_t n;
+  int32_t k;
+  int64_t stride;  // of both matrices
+  std::vector<uint16_t> weight;
+  std::vector<uint16_t> x;
+  std::vector<float> bias;
+};
+
+Bf16Layer make_layer(int32_t rows, int32_t n, int32_t k, uint64_t seed) {
+  Random random(seed);
+  Bf16Layer layer{.n = n, .k = k, .stride = k + 8, .weight = {}, .x = {}, .bias = {}};
+  for (int64_t i = 0; i < n * layer.stride; ++i) layer.weight.push_back(bf16_of(random.normal()));
+  for (int64_t i = 0; i < rows * layer.stride; ++i) layer.x.push_back(bf16_of(random.normal()));
+  layer.bias = random.normals(static_cast<size_t>(n));
+  return layer;
+}
+
+// The words of launch.h in plain loops.
+float reference(const Bf16Layer& layer, int64_t row, int64_t output) {
+  const uint16_t* const x = layer.x.data() + row * layer.stride;
+  const uint16_t* const w = layer.weight.data() + output * layer.stride;
+  const int64_t chunks = ceil_div(layer.k, 64);
+  std::array<float, 8> sums{};
+  for (int64_t s = 0; s < 8; ++s) {
+    float sum = 0;
+    for (int64_t k = s * chunks / 8 * 64; k < (s + 1) * chunks / 8 * 64; k += 16) {
+      uint16_t a[16] = {};
+      uint16_t b[16] = {};
+      for (int64_t i = 0; i < 16 && k + i < layer.k; ++i) {
+        a[i] = w[k + i];
+        b[i] = x[k + i];
+      }
+      sum = simt::tensor_core_step(simt::Half::kBF16, a, b, sum);
+    }
+    sums[static_cast<size_t>(s)] = sum;
+  }
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+enum class Split : uint8_t { kNo, kYes };
+
+std::vector<float> run(const Bf16Layer& layer, int32_t first_row, int32_t rows, Split split) {
+  std::vector<float> out(static_cast<size_t>(rows * (layer.n + 1)), -1.0F);
+  const test::DeviceBytes workspace(cuda::linear_workspace_bytes(rows, layer.n));
+  cuda::launch_linear_bf16(nullptr,
+                           {.x = layer.x.data() + first_row * layer.stride,
+                            .x_stride = layer.stride,
+                            .weight = layer.weight.data(),
+                            .weight_stride = layer.stride,
+                            .num_rows = rows,
+                            .n = layer.n,
+                            .k = layer.k,
+                            .out = out.data(),
+                            .out_stride = layer.n + 1,
+                            .workspace = split == Split::kYes ? workspace.data() : nullptr});
+  return out;
+}
+
+// 14 chunks of K go round a ring of 6 stages twice, and one of 4 three times; the last one, the
+// last outputs and the last tokens are not full.
+TEST(CudaLinearBf16, FewAndManyTokensHaveTheBitsOfTheDefinition) {
+  for (const int32_t rows : {3, 9}) {
+    SCOPED_TRACE("rows " + std::to_string(rows));
+    const Bf16Layer layer = make_layer(rows, 136, 840, 41);
+    std::vector<float> want(static_cast<size_t>(rows * (layer.n + 1)), -1.0F);
+    for (int32_t row = 0; row < rows; ++row) {
+      for (int32_t output = 0; output < layer.n; ++output) {
+        want[static_cast<size_t>(row * (layer.n + 1) + output)] = reference(layer, row, output);
+      }
+    }
+    test::on_schedules([&] { test::expect_same_floats(run(layer, 0, rows, Split::kNo), want); });
+    if (cuda::linear_workspace_bytes(rows, layer.n) == 0) continue;
+    test::on_schedules([&] { test::expect_same_floats(run(layer, 0, rows, Split::kYes), want); });
+  }
+}
+
+TEST(CudaLinearBf16, IsNearTheExactProduct) {
+  const Bf16Layer layer = make_layer(2, 70, 520, 42);
+  simt::Run schedule(7);
+  const std::vector<float> got = run(layer, 0, 2, Split::kNo);
+  ASSERT_EQ(test::joined(schedule.take_reports()), "");
+  for (int64_t row = 0; row < 2; ++row) {
+    for (int64_t output = 0; output < layer.n; ++output) {
+      double exact = 0;
+      double size = 0;
+      for (int64_t i = 0; i < layer.k; ++i) {
+        const double term =
+            static_cast<double>(
+                float_of_bf16(layer.x[static_cast<size_t>(row * layer.stride + i)])) *
+            static_cast<double>(
+                float_of_bf16(layer.weight[static_cast<size_t>(output * layer.stride + i)]));
+        exact += term;
+        size += std::abs(term);
+      }
+      ASSERT_NEAR(static_cast<double>(got[static_cast<size_t>(row * (layer.n + 1) + output)]),
+                  exact,
+                  2e-6 * size);
+    }
+  }
+}
+
+// 70 rows are two tiles of 64 tokens; alone, a row takes a tile of 8. Short K leaves segments
+// empty.
+TEST(CudaLinearBf16, ARowHasTheSameBitsInEveryBatch) {
+  for (const int32_t k : {8, 200, 840}) {
+    const Bf16Layer layer = make_layer(70, 16, k, 43);
+    simt::Run schedule(5);
+    const std::vector<float> all = run(layer, 0, 70, Split::kNo);
+    for (const int32_t row : {0, 7, 63, 69}) {
+      const auto begin = all.begin() + row * (layer.n + 1);
+      const std::vector<float> want(begin, begin + layer.n + 1);
+      test::expect_same_floats(run(layer, row, 1, Split::kNo), want);
+      test::expect_same_floats(run(layer, row, 1, Split::kYes), want);
+    }
+    ASSERT_EQ(test::joined(schedule.take_reports()), "");
+  }
+}
+
+TEST(CudaLinearBf16, AddsBiasThenTheResidual) {
+  const Bf16Layer layer = make_layer(2, 24, 64, 44);
+  Random random(45);
+  const std::vector<float> residual = random.normals(2 * 24);
+  std::vector<float> want = residual;
+  for (int64_t i = 0; i < 48; ++i) {
+    const auto at = static_cast<size_t>(i);
+    const float y = reference(layer, i / 24, i % 24) + layer.bias[static_cast<size_t>(i % 24)];
+    want[at] = residual[at] + y;
+  }
+  test::on_schedules([&] {
+    std::vector<float> out = residual;
+    cuda::launch_linear_bf16(nullptr,
+                             {.x = layer.x.data(),
+                              .x_stride = layer.stride,
+                              .weight = layer.weight.data(),
+                              .weight_stride = layer.stride,
+                              .num_rows = 2,
+                              .n = 24,
+                              .k = 64,
+                              .bias = layer.bias.data(),
+                              .epilogue = Epilogue::kAdd,
+                              .out = out.data(),
+                              .out_stride = 24});
+    test::expect_same_floats(out, want);
+  });
+}
+
+// Against the CPU, which has its own layout of the same weights. 13 and 14 chunks of 128 go round
+// both rings at least twice; the last group of K is half empty.
+TEST(CudaLinearInt8, HasTheBitsOfTheCpuForFewAndManyRows) {
+  const auto cpu = test::make_device("scalar", 1);
+  constexpr int32_t kN = 136;
+  constexpr int32_t kK = 1616;
+  Random random(46);
+  std::vector<int8_t> codes(size_t{kN} * kK);
+  for (int8_t& code : codes) code = static_cast<int8_t>(random.below(256) - 128);
+  std::vector<float> scales(kN);
+  for (float& scale : scales) scale = random.uniform() * 0.01F;
+  const testing::AlignedBuffer packed(packed_bytes(WeightFormat::kInt8Channel, kN, kK));
+  pack_int8_channel(codes.data(), scales.data(), kN, kK, 0, ceil_div(kN, kRowTile), packed.data());
+  const PackedWeight weight{
+      .format = WeightFormat::kInt8Channel, .n = kN, .k = kK, .data = packed.data()};
+  const std::vector<float> bias = random.normals(kN);
+  for (const int32_t rows : {5, 11}) {
+    SCOPED_TRACE("rows " + std::to_string(rows));
+    const std::vector<float> values = random.normals(static_cast<size_t>(rows) * kK);
+    test::DeviceBytes bytes(activation_bytes(ActivationFormat::kInt8Token, rows, kK));
+    const Activations x = carve_activations(ActivationFormat::kInt8Token, rows, kK, bytes.data());
+    quantize_activations(cpu->context(), {.x = values.data(), .x_stride = kK, .out = x});
+    for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd}) {
+      std::vector<float> want(static_cast<size_t>(rows * kN), 0.5F);
+      const RowGroup group{
+          .weight = &weight, .out = want.data(), .out_stride = kN, .bias = bias.data()};
+      linear(cpu->context(), {.x = x, .groups = {&group, 1}, .epilogue = epilogue});
+      const test::DeviceBytes workspace(cuda::linear_workspace_bytes(rows, kN));
+      bool split = false;  // every second schedule
+      test::on_schedules([&] {
+        split = !split && workspace.size() > 0;
+        std::vector<float> out(want.size(), 0.5F);
+        cuda::launch_linear_int8(nullptr,
+                                 {.x = x,
+                                  .weight = codes.data(),
+                                  .weight_stride = kK,
+                                  .weight_scale = scales.data(),
+                                  .n = kN,
+                                  .bias = bias.data(),
+                                  .epilogue = epilogue,
+                                  .out = out.data(),
+                                  .out_stride = kN,
+                                  .workspace = split ? workspace.data() : nullptr});
+        test::expect_same_floats(out, want);
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice::kernels

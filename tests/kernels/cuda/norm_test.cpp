@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/norm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/cuda/launch.h"
+#include "tests/kernels/cuda/rows_check.h"
+#include "tests/kernels/devices.h"
+
+namespace sluice::kernels {
+namespace {
+
+using test::Random;
+
+TEST(CudaNorm, RmsNormHasTheBitsOfTheCpuInEveryFormat) {
+  constexpr int32_t kRows = 3;
+  Random random(11);
+  for (const int32_t n : {1, 40, 576, 1000}) {
+    SCOPED_TRACE("n " + std::to_string(n));
+    const int64_t stride = n + 3;
+    std::vector<float> x = random.normals(static_cast<size_t>(kRows * stride), 3);
+    const std::vector<float> weight = random.normals(static_cast<size_t>(n));
+    for (int32_t i = 0; i < n; ++i) x[static_cast<size_t>(stride + i)] = 0;  // row 1
+    test::expect_rows_equal(
+        kRows,
+        n,
+        [&](const Activations& out) {
+          return RmsNormArgs{
+              .x = x.data(), .x_stride = stride, .weight = weight.data(), .eps = 1e-5F, .out = out};
+        },
+        rms_norm,
+        cuda::launch_rms_norm);
+  }
+}
+
+TEST(CudaNorm, AnInfiniteValueMakesItsRowsScalesNaN) {
+  constexpr int32_t kN = 64;
+  std::vector<float> x(2 * kN, 1.0F);
+  const std::vector<float> weight(kN, 1.0F);
+  x[5] = std::numeric_limits<float>::infinity();
+  test::DeviceBytes bytes(activation_bytes(ActivationFormat::kInt8Token, 2, kN));
+  const Activations out = carve_activations(ActivationFormat::kInt8Token, 2, kN, bytes.data());
+  test::on_schedules([&] {
+    cuda::launch_rms_norm(
+        nullptr, {.x = x.data(), .x_stride = kN, .weight = weight.data(), .eps = 0, .out = out});
+    EXPECT_TRUE(std::isnan(*activation_group(out, 0, 0).scale));
+    EXPECT_FLOAT_EQ(*activation_group(out, 1, 0).scale, 1.0F / 127);
+  });
+}
+
+TEST(CudaNorm, HeadNormHasTheBitsOfTheCpu) {
+  constexpr int32_t kRows = 3;
+  constexpr int32_t kHeads = 3;  // 9 heads: the last block is not full
+  Random random(12);
+  for (const int32_t n : {16, 70, 128}) {
+    const int64_t stride = int64_t{kHeads} * n + 5;
+    const std::vector<float> x = random.normals(static_cast<size_t>(kRows * stride));
+    const std::vector<float> weight = random.normals(static_cast<size_t>(n));
+    HeadNormArgs args{.x = nullptr,
+                      .x_stride = stride,
+                      .num_rows = kRows,
+                      .num_heads = kHeads,
+                      .n = n,
+                      .weight = weight.data(),
+                      .eps = 1e-6F};
+    std::vector<float> want = x;
+    args.x = want.data();
+    head_norm(test::make_device("scalar", 1)->context(), args);
+    test::on_schedules([&] {
+      std::vector<float> got = x;
+      args.x = got.data();
+      cuda::launch_head_norm(nullptr, args);
+      test::expect_same_floats(got, want);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace sluice::kernels

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small kernels of the shapes that the product has, each with bugs that can be switched on. The
+// shim must catch every one of them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace sluice::kernels::test {
+
+// A row's sum by 16 lanes, and the row scaled with it and turned round, two rows a block one after
+// the other: staging, shuffles, a value for all through shared memory.
+enum class ReduceBug : uint8_t {
+  kNone,
+  kNoBarrierAfterStaging,
+  kNoBarrierBeforeBroadcast,
+  kNoBarrierBeforeReuse,
+  kNoSyncwarp,
+  kBarrierInBranch,
+  kNamedBarrierCount,
+  kLaneOutsideItsMask,
+  kShuffleAcrossTheMask,
+  kExitedLaneInMask,
+  kUnmaskedTail,
+  kSharedOffByOne,
+  kWrongFold,
+  kSplitOffByOne,
+  kTwoThreadsWriteOneElement,
+};
+
+// out[row][i] = x[row][n - 1 - i] * sum(x[row]), x of 4 rows of `n`.
+std::vector<float> run_reduce(ReduceBug bug, const std::vector<float>& x, int32_t n);
+
+// A tile of 64 outputs times 8 tokens over K by wgmma, copied by TMA into a ring.
+enum class PipelineBug : uint8_t {
+  kNone,
+  kNoFullWait,
+  kNoEmptyWait,
+  kWrongParity,
+  kExpectTooFew,
+  kExpectTooMany,
+  kNoBarrierAfterInit,
+  kNoFenceAfterInit,
+  kNotInitialized,
+  kArriveBeforeWgmmaWait,
+  kEveryLaneArrives,
+  kNoWgmmaFence,
+  kReadBeforeWgmmaWait,
+  kNoCommit,
+  kDescriptorSwizzle,
+  kMapSwizzle,
+  kAtomStride,
+  kRingOneShort,
+  kSegmentOffByOne,
+  kUnmaskedTokens,
+  kCopyNobodyWaitsFor,
+};
+
+// out[token][output] of bf16 x [tokens][k] and w [64][k]; out has room for `room` tokens.
+std::vector<float> run_pipeline(PipelineBug bug,
+                                const std::vector<uint16_t>& x,
+                                const std::vector<uint16_t>& w,
+                                int32_t tokens,
+                                int32_t k,
+                                int32_t room);
+
+// The same product for k = 64 with tiles that the threads write themselves.
+enum class StoreBug : uint8_t {
+  kNone,
+  kNoProxyFence,
+  kFenceByTheReader,
+  kNoBarrier,
+  kWrongSwizzle,
+  kReuseBeforeWait,
+  kPartOfAWarpgroup,
+};
+
+std::vector<float> run_stores(StoreBug bug,
+                              const std::vector<uint16_t>& x,
+                              const std::vector<uint16_t>& w);
+
+}  // namespace sluice::kernels::test

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether the shim sees bugs: every planted one must be caught, in the words expected, in the
+// schedules that kernels are tested in; without one nothing may be.
+#include "tests/kernels/cuda/planted.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <bit>
+#include <functional>
+#include <string>
+
+#include "tests/kernels/cuda/schedules.h"
+#include "tests/kernels/devices.h"
+#include "tests/support/simt/tensorcore.h"
+
+namespace sluice::kernels::test {
+namespace {
+
+// How often each way of catching saw it, over the schedules of one mode.
+struct Caught {
+  int seeds = 0;
+  int caught = 0;    // reported, or wrong bits
+  std::string text;  // every report, and "wrong bits"
+};
+
+Caught catch_in(simt::Mode mode, int seeds, const std::function<bool()>& is_right) {
+  Caught result;
+  for (int seed = 0; seed < seeds; ++seed) {
+    simt::Run run(static_cast<uint64_t>(seed), mode);
+    const bool right = is_right();
+    std::string text = joined(run.take_reports());
+    if (!right) text += "wrong bits\n";
+    ++result.seeds;
+    if (!text.empty()) ++result.caught;
+    result.text += text;
+  }
+  return result;
+}
+
+// Race mode must see it in every schedule; plain mode is printed, to know what it misses.
+void expect_caught(const char* name, const char* words, const std::function<bool()>& is_right) {
+  const Caught plain = catch_in(simt::Mode::kPlain, kPlainSeeds, is_right);
+  const Caught race = catch_in(simt::Mode::kRace, kRaceSeeds, is_right);
+  std::printf("%-28s plain %2d of %d, race %d of %d\n",
+              name,
+              plain.caught,
+              plain.seeds,
+              race.caught,
+              race.seeds);
+  EXPECT_EQ(race.caught, race.seeds) << name << ": not caught in every schedule";
+  EXPECT_NE((plain.text + race.text).find(words), std::string::npos)
+      << name << ": caught in other words than '" << words << "':\n"
+      << race.text.substr(0, 2000);
+}
+
+bool same(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+class Reduce : public testing::Test {
+ protected:
+  static constexpr int32_t kN = 100;
+
+  Reduce() : x_(Random(51).normals(4 * kN)), want_(x_.size()) {
+    for (size_t row = 0; row < 4; ++row) {
+      std::array<float, 16> lanes{};
+      const float* const x = &x_[row * kN];
+      for (size_t i = 0; i < kN; ++i) lanes[i % 16] += x[i];
+      for (size_t half = 8; half >= 1; half /= 2) {
+        for (size_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+      }
+      for (size_t i = 0; i < kN; ++i) want_[row * kN + i] = x[kN - 1 - i] * lanes[0];
+    }
+  }
+
+  void expect(const char* name, const char* words, ReduceBug bug) {
+    expect_caught(name, words, [&] { return same(run_reduce(bug, x_, kN), want_); });
+  }
+
+  std::vector<float> x_;
+  std::vector<float> want_;
+};
+
+TEST_F(Reduce, WithoutABugNothingIsReported) {
+  on_schedules([&] { ASSERT_TRUE(same(run_reduce(ReduceBug::kNone, x_, kN), want_)); });
+}
+
+TEST_F(Reduce, EveryPlantedBugIsCaught) {
+  using enum ReduceBug;
+  expect("no barrier after staging", "race: ", kNoBarrierAfterStaging);
+  expect("no barrier before broadcast", "race: ", kNoBarrierBeforeBroadcast);
+  expect(
+      "no barrier before reuse", "race: a write that a read may overtake", kNoBarrierBeforeReuse);
+  expect("no __syncwarp", "race: ", kNoSyncwarp);
+  expect("barrier in a branch", "__syncthreads at planted.cu", kBarrierInBranch);
+  expect("named barrier count", "others wait in bar_sync", kNamedBarrierCount);
+  expect("lane outside its mask", "a lane outside of its own mask", kLaneOutsideItsMask);
+  expect("shuffle across the mask", "a shuffle reads lane", kShuffleAcrossTheMask);
+  expect("exited lane in a mask", "left the kernel", kExitedLaneInMask);
+  expect("unmasked tail", "race: a read", kUnmaskedTail);
+  expect("shared off by one", "a write out of bounds", kSharedOffByOne);
+  expect("wrong fold", "wrong bits", kWrongFold);
+  expect("split off by one", "race: writes of two blocks", kSplitOffByOne);
+  expect("two threads, one element", "race: two writes", kTwoThreadsWriteOneElement);
+}
+
+std::vector<uint16_t> bf16_matrix(int32_t rows, int32_t k, uint64_t seed) {
+  std::vector<uint16_t> matrix;
+  for (const float value : Random(seed).normals(static_cast<size_t>(rows) * k)) {
+    matrix.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16));
+  }
+  return matrix;
+}
+
+// out[token][output]: two segments of chunks of 64, added.
+std::vector<float> product(const std::vector<uint16_t>& x,
+                           const std::vector<uint16_t>& w,
+                           int32_t tokens,
+                           int32_t k,
+                           int32_t room) {
+  std::vector<float> out(static_cast<size_t>(room) * 64, -1.0F);
+  const int32_t middle = (k + 63) / 64 / 2 * 64;
+  for (int32_t token = 0; token < tokens; ++token) {
+    for (int32_t output = 0; output < 64; ++output) {
+      float sums[2] = {0, 0};
+      for (int32_t i = 0; i < k; i += 16) {
+        uint16_t a[16] = {};
+        uint16_t b[16] = {};
+        for (int32_t j = 0; j < 16 && i + j < k; ++j) {
+          a[j] = w[static_cast<size_t>(output * k + i + j)];
+          b[j] = x[static_cast<size_t>(token * k + i + j)];
+        }
+        float& sum = sums[i < middle ? 0 : 1];
+        sum = simt::tensor_core_step(simt::Half::kBF16, a, b, sum);
+      }
+      out[static_cast<size_t>(token * 64 + output)] = sums[0] + sums[1];
+    }
+  }
+  return out;
+}
+
+class Pipeline : public testing::Test {
+ protected:
+  static constexpr int32_t kK = 440;  // 7 chunks go round 3 stages twice; the last is not full
+  static constexpr int32_t kTokens = 5;
+
+  Pipeline()
+      : x_(bf16_matrix(kTokens, kK, 52)),
+        w_(bf16_matrix(64, kK, 53)),
+        want_(product(x_, w_, kTokens, kK, 8)) {}
+
+  bool is_right(PipelineBug bug) { return same(run_pipeline(bug, x_, w_, kTokens, kK, 8), want_); }
+
+  void expect(const char* name, const char* words, PipelineBug bug) {
+    expect_caught(name, words, [&] { return is_right(bug); });
+  }
+
+  std::vector<uint16_t> x_;
+  std::vector<uint16_t> w_;
+  std::vector<float> want_;
+};
+
+TEST_F(Pipeline, WithoutABugNothingIsReported) {
+  on_schedules([&] { ASSERT_TRUE(is_right(PipelineBug::kNone)); });
+}
+
+TEST_F(Pipeline, EveryPlantedBugIsCaught) {
+  using enum PipelineBug;
+  expect("no wait for full", "race: a read", kNoFullWait);
+  expect("no wait for empty", "more arrivals than the 1 of the phase", kNoEmptyWait);
+  expect("wrong parity", "mbar_wait at planted.cu", kWrongParity);
+  expect("expect_tx too small", "race: ", kExpectTooFew);
+  expect("expect_tx too large", "deadlock: ", kExpectTooMany);
+  expect("no barrier after init", "an mbarrier that is not initialized", kNoBarrierAfterInit);
+  expect("no fence after init", "no fence_mbar_init follows", kNoFenceAfterInit);
+  expect("mbarriers not initialized", "an mbarrier that is not initialized", kNotInitialized);
+  expect("arrive before wgmma_wait", "race: ", kArriveBeforeWgmmaWait);
+  expect("every lane arrives", "race: ", kEveryLaneArrives);
+  expect("no wgmma_fence", "without wgmma_fence", kNoWgmmaFence);
+  expect("no wgmma_wait", "the kernel ended before wgmma_wait", kReadBeforeWgmmaWait);
+  expect("no commit", "the kernel ended before wgmma_wait", kNoCommit);
+  expect("swizzle of the descriptor", "a descriptor that starts at", kDescriptorSwizzle);
+  expect("swizzle of the map", "wrong bits", kMapSwizzle);
+  expect("stride of the atoms", "that are not in shared memory", kAtomStride);
+  expect("ring one short", "deadlock: ", kRingOneShort);
+  expect("segment off by one", "wrong bits", kSegmentOffByOne);
+  expect("unmasked tokens", "wrong bits", kUnmaskedTokens);
+  expect("copy nobody waits for", "nobody had waited for a copy", kCopyNobodyWaitsFor);
+}
+
+class Stores : public testing::Test {
+ protected:
+  Stores() : x_(bf16_matrix(8, 64, 54)), w_(bf16_matrix(64, 64, 55)), want_(8 * 64) {
+    // One segment: the second half of a product whose first is empty.
+    for (int32_t i = 0; i < 8 * 64; ++i) {
+      float sum = 0;
+      for (int32_t k = 0; k < 64; k += 16) {
+        sum = simt::tensor_core_step(simt::Half::kBF16,
+                                     &w_[static_cast<size_t>(i % 64 * 64 + k)],
+                                     &x_[static_cast<size_t>(i / 64 * 64 + k)],
+                                     sum);
+      }
+      want_[static_cast<size_t>(i)] = sum;
+    }
+  }
+
+  void expect(const char* name, const char* words, StoreBug bug) {
+    expect_caught(name, words, [&] { return same(run_stores(bug, x_, w_), want_); });
+  }
+
+  std::vector<uint16_t> x_;
+  std::vector<uint16_t> w_;
+  std::vector<float> want_;
+};
+
+TEST_F(Stores, WithoutABugNothingIsReported) {
+  on_schedules([&] { ASSERT_TRUE(same(run_stores(StoreBug::kNone, x_, w_), want_)); });
+}
+
+TEST_F(Stores, EveryPlantedBugIsCaught) {
+  using enum StoreBug;
+  expect("no proxy fence", "without fence_proxy_async", kNoProxyFence);
+  expect("fence by the reader", "without fence_proxy_async", kFenceByTheReader);
+  expect("no barrier before wgmma", "race: ", kNoBarrier);
+  expect("wrong swizzle of stores", "wrong bits", kWrongSwizzle);
+  expect("reuse before wgmma_wait", "race: a write that a read may overtake", kReuseBeforeWait);
+  expect("part of a warpgroup", "by a part of the warpgroup", kPartOfAWarpgroup);
+}
+
+}  // namespace
+}  // namespace sluice::kernels::test

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// That an operator which writes Activations leaves the CPU's bytes, in every format.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "kernels/gemm.h"
+#include "tests/kernels/cuda/schedules.h"
+#include "tests/kernels/devices.h"
+
+namespace sluice::kernels::test {
+
+inline void expect_same_floats(const std::vector<float>& got, const std::vector<float>& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    uint32_t got_bits;
+    uint32_t want_bits;
+    std::memcpy(&got_bits, &got[i], sizeof(got_bits));
+    std::memcpy(&want_bits, &want[i], sizeof(want_bits));
+    ASSERT_EQ(got_bits, want_bits) << "element " << i << ": " << got[i] << " and " << want[i];
+  }
+}
+
+// args(out) are the operator's arguments with `out` in them; `rows` more than the arguments write
+// are left as they were by both, and compared.
+template <typename MakeArgs, typename OnCpu, typename OnCuda>
+void expect_rows_equal(int32_t rows, int32_t k, MakeArgs args, OnCpu on_cpu, OnCuda on_cuda) {
+  const auto cpu = make_device("scalar", 1);
+  for (const ActivationFormat format : {ActivationFormat::kFloat,
+                                        ActivationFormat::kInt8,
+                                        ActivationFormat::kInt16,
+                                        ActivationFormat::kInt8Token}) {
+    SCOPED_TRACE("format " + std::to_string(static_cast<int>(format)));
+    const int64_t bytes = activation_bytes(format, rows, k);
+    DeviceBytes want(bytes);
+    DeviceBytes got(bytes);
+    on_cpu(cpu->context(), args(carve_activations(format, rows, k, want.data())));
+    on_schedules([&] {
+      got.poison();
+      on_cuda(nullptr, args(carve_activations(format, rows, k, got.data())));
+      expect_same_bytes(got.data(), want.data(), want.size());
+    });
+  }
+}
+
+}  // namespace sluice::kernels::test

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// The orders in which every kernel test runs its launches, and buffers that tell who wrote where.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/core/types.h"
+#include "tests/support/simt/simt.h"
+
+namespace sluice::kernels::test {
+
+// 10 plain seeds and 5 that look for races; under ASan, which takes the place of the race
+// detector's instrumentation, 2 plain ones.
+#ifdef SLUICE_SIMT_RACE
+inline constexpr int kPlainSeeds = 10;
+inline constexpr int kRaceSeeds = 5;
+#else
+inline constexpr int kPlainSeeds = 2;
+inline constexpr int kRaceSeeds = 0;
+#endif
+
+inline std::string joined(const std::vector<std::string>& reports) {
+  std::string text;
+  for (const std::string& report : reports) text += report + "\n";
+  return text;
+}
+
+// `body` launches and checks, once for each schedule; the shim must have nothing to report.
+inline void on_schedules(const std::function<void()>& body) {
+  for (int i = 0; i < kPlainSeeds + kRaceSeeds; ++i) {
+    const bool race = i >= kPlainSeeds;
+    const int seed = race ? i - kPlainSeeds : i;
+    SCOPED_TRACE((race ? "race, seed " : "plain, seed ") + std::to_string(seed));
+    simt::Run run(static_cast<uint64_t>(seed), race ? simt::Mode::kRace : simt::Mode::kPlain);
+    body();
+    ASSERT_EQ(joined(run.take_reports()), "");
+    ASSERT_GT(run.num_launches(), 0);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+// 64-byte aligned memory of exactly `bytes`, so that the address sanitizer sees its end, filled
+// with a pattern that no kernel writes.
+class DeviceBytes {
+ public:
+  explicit DeviceBytes(int64_t bytes)
+      : bytes_(static_cast<size_t>(bytes)),
+        data_(static_cast<std::byte*>(::operator new (bytes_, std::align_val_t{64}))) {
+    poison();
+  }
+
+  DeviceBytes(const DeviceBytes&) = delete;
+  DeviceBytes& operator=(const DeviceBytes&) = delete;
+
+  ~DeviceBytes() { ::operator delete (data_, std::align_val_t{64}); }
+
+  void poison() { std::memset(data_, 0xA5, bytes_); }
+
+  [[nodiscard]] std::byte* data() const { return data_; }
+
+  [[nodiscard]] size_t size() const { return bytes_; }
+
+  [[nodiscard]] std::vector<std::byte> copy() const { return {data_, data_ + bytes_}; }
+
+ private:
+  size_t bytes_;
+  std::byte* data_;
+};
+
+// The first difference, in words.
+inline void expect_same_bytes(const std::byte* got, const std::byte* want, size_t bytes) {
+  for (size_t i = 0; i < bytes; ++i) {
+    ASSERT_EQ(static_cast<int>(got[i]), static_cast<int>(want[i]))
+        << "byte " << i << " of " << bytes;
+  }
+}
+
+}  // namespace sluice::kernels::test

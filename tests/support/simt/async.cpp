@@ -1,0 +1,474 @@
+// SPDX-License-Identifier: Apache-2.0
+// mbarriers, the copy engine and wgmma: what happens behind the threads' backs. Copies and products
+// happen at any time between their issue and the wait that asks for them.
+#include "tests/support/simt/async.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tests/support/simt/block.h"
+#include "tests/support/simt/ptx_simt.h"
+#include "tests/support/simt/tensorcore.h"
+
+namespace sluice::simt {
+namespace {
+
+using gpu::Swizzle;
+using gpu::TensorMap;
+using gpu::TensorMapShape;
+
+constexpr uint64_t kMbarrierMark =
+    0x51A0CE00'00000000U;  // with its number: the 64 bits it lives in
+
+// Where the piece of 16 bytes at `address` of a tile really is.
+int64_t swizzled(int64_t address, Swizzle swizzle) {
+  switch (swizzle) {
+    case Swizzle::kNone:
+      return address;
+    case Swizzle::k32:
+      return address ^ (address >> 3 & 0x10);
+    case Swizzle::k64:
+      return address ^ (address >> 3 & 0x30);
+    case Swizzle::k128:
+      return address ^ (address >> 3 & 0x70);
+  }
+  return address;
+}
+
+int64_t row_bytes(Swizzle swizzle) {
+  switch (swizzle) {
+    case Swizzle::kNone:
+      return 16;
+    case Swizzle::k32:
+      return 32;
+    case Swizzle::k64:
+      return 64;
+    case Swizzle::k128:
+      return 128;
+  }
+  return 0;
+}
+
+AsyncState& state() { return current_block().async(); }
+
+int index_of(uint64_t* barrier, const char* who, Site site) {
+  const std::string here = std::string(who) + " at " + describe(site);
+  current_block().shared_offset(barrier, sizeof(*barrier), here.c_str());
+  RaceDetector* const race = current_block().race();
+  if (race != nullptr) {
+    const int self = current_block().self().index;
+    race->read(self, RaceDetector::Proxy::kGeneric, barrier, sizeof(*barrier), nullptr);
+  }
+  const uint64_t index = *barrier - kMbarrierMark;
+  if (index >= state().barriers.size()) fail(here + ": an mbarrier that is not initialized");
+  return static_cast<int>(index);
+}
+
+void complete_phase_if_due(MbarrierState& barrier) {
+  if (barrier.pending != 0 || barrier.bytes != 0) return;
+  std::swap(barrier.done_clock[barrier.phase % 2], barrier.clock);
+  if (current_block().race() != nullptr) barrier.clock = current_block().race()->empty_clock();
+  ++barrier.phase;
+  barrier.pending = barrier.arrivals;
+  for (const int thread : std::exchange(barrier.waiting, {})) current_block().wake(thread);
+}
+
+void arrive(uint64_t* p, int64_t bytes, const char* who, Site site) {
+  MbarrierState& barrier = state().barriers[static_cast<size_t>(index_of(p, who, site))];
+  if (barrier.pending == 0) {
+    fail(std::string(who) + " at " + describe(site) + ": more arrivals than the " +
+         std::to_string(barrier.arrivals) + " of the phase");
+  }
+  barrier.bytes += bytes;
+  --barrier.pending;
+  RaceDetector* const race = current_block().race();
+  if (race != nullptr) race->release(current_block().self().index, barrier.clock);
+  complete_phase_if_due(barrier);
+}
+
+TensorMapShape shape_of(const TensorMap& map) {
+  TensorMapShape shape;
+  std::memcpy(static_cast<void*>(&shape), &map, sizeof(shape));
+  return shape;
+}
+
+// The box, row by row of its innermost dimension.
+void copy(std::byte* to, const TensorMapShape& shape, const int32_t (&at)[4]) {
+  int64_t box[4];
+  for (int i = 0; i < 4; ++i) box[i] = i < shape.rank ? shape.box[i] : 1;
+  const int64_t inner = box[0] * shape.element_bytes;
+  auto* const arena = current_block().arena();
+  const int64_t base = to - arena;
+  for (int64_t row = 0; row < box[1] * box[2] * box[3]; ++row) {
+    const int64_t index[4] = {at[0],
+                              at[1] + row % box[1],
+                              at[2] + row / box[1] % box[2],
+                              at[3] + row / (box[1] * box[2])};
+    bool inside = true;
+    const auto* from = static_cast<const std::byte*>(shape.data);
+    for (int i = 1; i < shape.rank; ++i) {
+      inside = inside && index[i] >= 0 && index[i] < shape.sizes[i];
+      from += index[i] * shape.strides[i];
+    }
+    for (int64_t i = 0; i < box[0]; ++i) {
+      const int64_t column = index[0] + i;
+      const int64_t offset = swizzled(base + row * inner + i * shape.element_bytes, shape.swizzle);
+      if (inside && column >= 0 && column < shape.sizes[0]) {
+        std::memcpy(arena + offset,
+                    from + column * shape.element_bytes,
+                    static_cast<size_t>(shape.element_bytes));
+      } else {
+        std::memset(arena + offset, 0, static_cast<size_t>(shape.element_bytes));
+      }
+    }
+  }
+}
+
+struct Descriptor {
+  int64_t start;
+  int64_t atom_stride;
+  Swizzle swizzle;
+};
+
+Descriptor parse(uint64_t bits, const std::string& here) {
+  constexpr Swizzle kModes[] = {Swizzle::kNone, Swizzle::k128, Swizzle::k64, Swizzle::k32};
+  Descriptor d{.start = static_cast<int64_t>(bits & 0x3FFF) << 4,
+               .atom_stride = static_cast<int64_t>(bits >> 32 & 0x3FFF) << 4,
+               .swizzle = kModes[bits >> 62]};
+  if (d.swizzle == Swizzle::kNone) fail(here + ": a descriptor without swizzle");
+  const int64_t row = row_bytes(d.swizzle);
+  if (d.start % row % 32 != 0 || d.start / row % 8 != 0 || d.atom_stride % (8 * row) != 0) {
+    fail(here + ": a descriptor that starts at " + std::to_string(d.start) + " with " +
+         std::to_string(d.atom_stride) + " bytes from atom to atom of " + std::to_string(8 * row));
+  }
+  return d;
+}
+
+// 32 bytes of K of one row, in two pieces.
+void read_row(const Descriptor& d, int row, int unit, std::byte (&out)[32]) {
+  Block& block = current_block();
+  for (int piece = 0; piece < 2; ++piece) {
+    const int64_t logical =
+        d.start + row / 8 * d.atom_stride + row % 8 * row_bytes(d.swizzle) + piece * 16;
+    const std::byte* const p = block.arena() + swizzled(logical, d.swizzle);
+    block.shared_offset(p, 16, "wgmma");
+    if (block.race() != nullptr) {
+      block.race()->read(unit, RaceDetector::Proxy::kAsync, p, 16, nullptr);
+    }
+    std::memcpy(out + piece * 16, p, 16);
+  }
+}
+
+uint32_t multiply(MatrixType type, const std::byte (&a)[32], const std::byte (&b)[32], uint32_t c) {
+  if (type == MatrixType::kBF16) {
+    uint16_t x[16];
+    uint16_t y[16];
+    std::memcpy(x, a, sizeof(x));
+    std::memcpy(y, b, sizeof(y));
+    return bits_cast<uint32_t>(tensor_core_step(Half::kBF16, x, y, bits_cast<float>(c)));
+  }
+  for (int i = 0; i < 32; ++i) {
+    c += static_cast<uint32_t>(static_cast<int8_t>(a[i]) * static_cast<int8_t>(b[i]));
+  }
+  return c;
+}
+
+// The oldest product of the warp: its 16 of the warpgroup's 64 rows.
+void run_front(int warp) {
+  WarpUnit& unit = state().units[static_cast<size_t>(warp)];
+  if (unit.queue.empty()) return;
+  const Product product = std::move(unit.queue.front());
+  unit.queue.pop_front();
+  Block& block = current_block();
+  RaceDetector* const race = block.race();
+  const int agent = race == nullptr ? 0 : race->warp_unit(warp);
+  if (race != nullptr) race->begin(agent, product.clock);
+  const std::string here = "wgmma at " + describe(product.site);
+  const Descriptor a = parse(product.a, here);
+  const Descriptor b = parse(product.b, here);
+  std::byte rows[16][32];
+  for (int i = 0; i < 16; ++i) read_row(a, warp % 4 * 16 + i, agent, rows[i]);
+  Accumulators& d = unit.accumulators[product.accumulators];
+  for (int column = 0; column < product.columns; ++column) {
+    std::byte other[32];
+    read_row(b, column, agent, other);
+    for (int row = 0; row < 16; ++row) {
+      const int lane = row % 8 * 4 + column % 8 / 2;
+      const int word = column / 8 * 4 + row / 8 * 2 + column % 2;
+      uint32_t& value = d.words[static_cast<size_t>(lane * product.columns / 2 + word)];
+      value = multiply(product.type, rows[row], other, product.accumulate ? value : 0);
+    }
+  }
+  --d.pending;
+  if (race != nullptr) unit.time[product.group] = race->now(agent);
+}
+
+// Every lane has the warp's operand; lane by lane they differ in their accumulators only.
+void complete_issue(void* const operands[32], uint32_t mask) {
+  if (mask != 0xFFFFFFFFU) fail("wgmma by a part of a warp");
+  Block& block = current_block();
+  const int warp = block.self().index / 32;
+  WarpUnit& unit = state().units[static_cast<size_t>(warp)];
+  const auto& first = *static_cast<MatrixOperand*>(operands[0]);
+  const int words = first.columns / 2;
+  Product product{.type = first.type,
+                  .columns = first.columns,
+                  .a = first.a,
+                  .b = first.b,
+                  .accumulate = first.accumulate,
+                  .accumulators = first.accumulators,
+                  .group = unit.open_group,
+                  .site = state().issue_site,
+                  .clock = {}};
+  Accumulators& shadow = unit.accumulators[product.accumulators];
+  const bool fresh = shadow.words.empty();
+  if (fresh) shadow.words.resize(static_cast<size_t>(32 * words));
+  if (block.race() != nullptr) product.clock = block.race()->empty_clock();
+  for (int lane = 0; lane < 32; ++lane) {
+    const auto& operand = *static_cast<MatrixOperand*>(operands[lane]);
+    if (operand.a != first.a || operand.b != first.b || operand.accumulate != first.accumulate) {
+      fail("wgmma with operands that differ between the lanes of a warp");
+    }
+    // The registers belong to the unit until the wait.
+    if (fresh) {
+      uint32_t* const kept = &shadow.words[static_cast<size_t>(lane * words)];
+      std::memcpy(kept, operand.accumulators, static_cast<size_t>(words) * 4);
+      std::memset(operand.accumulators, 0xFF, static_cast<size_t>(words) * 4);
+      shadow.registers[lane] = operand.accumulators;
+    }
+    if (block.race() != nullptr) block.race()->add_to(product.clock, warp * 32 + lane);
+  }
+  ++unit.issued;
+  ++shadow.pending;
+  shadow.group = product.group;
+  unit.queue.push_back(std::move(product));
+  block.start_async([warp] { run_front(warp); });
+}
+
+void complete_wait(void* const operands[32], uint32_t mask) {
+  if (mask != 0xFFFFFFFFU) fail("wgmma_wait by a part of a warp");
+  Block& block = current_block();
+  const int warp = block.self().index / 32;
+  WarpUnit& unit = state().units[static_cast<size_t>(warp)];
+  const int pending = *static_cast<int*>(operands[0]);
+  const int64_t last = unit.open_group - 1 - pending;  // to wait for
+  while (!unit.queue.empty() && unit.queue.front().group <= last) run_front(warp);
+  for (auto it = unit.accumulators.begin(); it != unit.accumulators.end();) {
+    Accumulators& done = it->second;
+    if (done.pending != 0 || done.group > last) {
+      ++it;
+      continue;
+    }
+    const size_t words = done.words.size() / 32;
+    for (size_t lane = 0; lane < 32; ++lane) {
+      std::memcpy(done.registers[lane], &done.words[lane * words], words * 4);
+    }
+    it = unit.accumulators.erase(it);
+  }
+  RaceDetector* const race = block.race();
+  for (int lane = 0; lane < 32; ++lane) {
+    state().ordered[static_cast<size_t>(warp * 32 + lane)] = false;
+    if (race == nullptr) continue;
+    for (const auto& [group, time] : unit.time) {
+      if (group <= last) race->learn(warp * 32 + lane, race->warp_unit(warp), time);
+    }
+  }
+}
+
+}  // namespace
+
+AsyncState::AsyncState(int num_threads)
+    : units(static_cast<size_t>((num_threads + 31) / 32)),
+      ordered(static_cast<size_t>(num_threads)) {}
+
+void AsyncState::check_end() const {
+  for (size_t warp = 0; warp < units.size(); ++warp) {
+    if (units[warp].accumulators.empty()) continue;
+    add_report("wgmma of warp " + std::to_string(warp) + ": the kernel ended before wgmma_wait");
+    break;
+  }
+  for (size_t warp = 0; warp < units.size(); ++warp) {
+    const size_t first = warp / 4 * 4;
+    if (units[warp].issued == units[first].issued && first + 4 <= units.size()) continue;
+    if (units[warp].issued == 0 && units[first].issued == 0) continue;
+    add_report("wgmma by a part of the warpgroup of warp " + std::to_string(warp));
+    break;
+  }
+  RaceDetector* const race = current_block().race();
+  if (race == nullptr) return;
+  for (size_t i = 0; i < barriers.size(); ++i) {
+    if (race->anyone_saw_all_of(race->mbarrier_unit(static_cast<int>(i)))) continue;
+    add_report("mbarrier " + std::to_string(i) +
+               ": the kernel ended and nobody had waited for a copy");
+    break;
+  }
+}
+
+void issue_matrix(MatrixOperand operand, Site site) {
+  AsyncState& async = state();
+  if (!async.ordered[static_cast<size_t>(current_block().self().index)]) {
+    fail("wgmma at " + describe(site) + " without wgmma_fence since the last wait");
+  }
+  const std::string here = "wgmma at " + describe(site);
+  parse(operand.a, here);
+  parse(operand.b, here);
+  async.issue_site = site;
+  warp_collective(0xFFFFFFFFU, "wgmma", &operand, complete_issue, false, site);
+}
+
+void wait_matrix(int pending, Site site) {
+  warp_collective(0xFFFFFFFFU, "wgmma_wait", &pending, complete_wait, false, site);
+}
+
+void copy_box(
+    void* to, const TensorMap& map, const int32_t (&at)[4], uint64_t* barrier, Site site) {
+  const std::string here = "tma_load at " + describe(site);
+  const TensorMapShape shape = shape_of(map);
+  Block& block = current_block();
+  const int index = index_of(barrier, "tma_load", site);
+  if (!block.async().barriers[static_cast<size_t>(index)].published) {
+    fail(here + ": an mbarrier whose init no fence_mbar_init follows");
+  }
+  int64_t bytes = shape.element_bytes;
+  for (int i = 0; i < shape.rank; ++i) bytes *= shape.box[i];
+  auto* const target = static_cast<std::byte*>(to);
+  const int64_t offset = block.shared_offset(to, bytes, here.c_str());
+  const int64_t aligned = shape.swizzle == Swizzle::kNone ? 128 : 8 * row_bytes(shape.swizzle);
+  if (offset % std::max<int64_t>(aligned, 128) != 0) fail(here + ": a target that is not aligned");
+  Clock clock;
+  RaceDetector* const race = block.race();
+  if (race != nullptr) {
+    clock = race->empty_clock();
+    race->add_to(clock, block.self().index);
+  }
+
+  struct At {
+    int32_t index[4];
+  };
+
+  const At where{{at[0], at[1], at[2], at[3]}};
+  block.start_async([=] {
+    MbarrierState& counter = state().barriers[static_cast<size_t>(index)];
+    if (race != nullptr) {
+      const int agent = race->mbarrier_unit(index);
+      race->begin(agent, clock);
+      race->write(agent, RaceDetector::Proxy::kAsync, target, bytes, nullptr);
+      race->release(agent, counter.clock);
+    }
+    copy(target, shape, where.index);
+    counter.bytes -= bytes;
+    complete_phase_if_due(counter);
+  });
+}
+
+}  // namespace sluice::simt
+
+namespace sluice::gpu {
+
+TensorMap make_tensor_map(const TensorMapShape& shape) {
+  const int64_t inner = int64_t{shape.box[0]} * shape.element_bytes;
+  bool good = reinterpret_cast<uintptr_t>(shape.data) % 16 == 0 && shape.rank >= 2 &&
+              shape.rank <= 4 && inner % 16 == 0;
+  if (shape.swizzle != Swizzle::kNone) good = good && inner <= simt::row_bytes(shape.swizzle);
+  for (int i = 0; i < shape.rank; ++i) {
+    good = good && shape.sizes[i] > 0 && shape.box[i] > 0 && shape.box[i] <= 256;
+    if (i > 0) good = good && shape.strides[i] % 16 == 0;
+  }
+  if (!good) simt::add_report("make_tensor_map: a shape that the copy engine refuses");
+  TensorMap map{};
+  static_assert(sizeof(shape) <= sizeof(map));
+  std::memcpy(&map, &shape, sizeof(shape));
+  return map;
+}
+
+namespace ptx {
+
+using simt::current_block;
+
+uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(current_block().shared_offset(p, 1, "shared_address"));
+}
+
+void mbar_init(uint64_t* barrier, int arrivals, simt::Site site) {
+  const std::string here = "mbar_init at " + simt::describe(site);
+  simt::Block& block = current_block();
+  const int64_t offset = block.shared_offset(barrier, sizeof(*barrier), here.c_str());
+  std::vector<simt::MbarrierState>& all = block.async().barriers;
+  if (offset % 8 != 0 || arrivals < 1) simt::fail(here + ": not aligned, or no arrivals");
+  if (*barrier - simt::kMbarrierMark < all.size()) simt::fail(here + ": initialized before");
+  if (all.size() == simt::RaceDetector::kMaxMbarriers) simt::fail(here + ": too many mbarriers");
+  simt::RaceDetector* const race = block.race();
+  if (race != nullptr) {
+    race->write(block.self().index,
+                simt::RaceDetector::Proxy::kGeneric,
+                barrier,
+                sizeof(*barrier),
+                nullptr);
+  }
+  *barrier = simt::kMbarrierMark + all.size();
+  simt::MbarrierState& state = all.emplace_back();
+  state.arrivals = arrivals;
+  state.owner = block.self().index;
+  state.pending = arrivals;
+  if (race == nullptr) return;
+  state.clock = race->empty_clock();
+  for (simt::Clock& clock : state.done_clock) clock = race->empty_clock();
+}
+
+void fence_mbar_init() {
+  const int self = current_block().self().index;
+  for (simt::MbarrierState& barrier : current_block().async().barriers) {
+    barrier.published = barrier.published || barrier.owner == self;
+  }
+}
+
+void fence_proxy_async() {
+  fence_mbar_init();
+  simt::RaceDetector* const race = current_block().race();
+  if (race != nullptr) race->proxy_fence(current_block().self().index);
+}
+
+void mbar_arrive(uint64_t* barrier, simt::Site site) {
+  simt::arrive(barrier, 0, "mbar_arrive", site);
+}
+
+void mbar_arrive_expect_tx(uint64_t* barrier, uint32_t bytes, simt::Site site) {
+  simt::arrive(barrier, bytes, "mbar_arrive_expect_tx", site);
+}
+
+void mbar_wait(uint64_t* barrier, int parity, simt::Site site) {
+  simt::Block& block = current_block();
+  const auto index = static_cast<size_t>(simt::index_of(barrier, "mbar_wait", site));
+  // The list of barriers may grow meanwhile: no reference is kept.
+  while (static_cast<int>(block.async().barriers[index].phase % 2) == parity) {
+    block.async().barriers[index].waiting.push_back(block.self().index);
+    block.wait("mbar_wait", site);
+  }
+  simt::RaceDetector* const race = block.race();
+  if (race != nullptr) {
+    race->acquire(block.self().index, block.async().barriers[index].done_clock[parity]);
+  }
+}
+
+void wgmma_fence(simt::Site site) {
+  char operand = 0;
+  simt::warp_collective(0xFFFFFFFFU, "wgmma_fence", &operand, simt::complete_nothing, false, site);
+  current_block().async().ordered[static_cast<size_t>(current_block().self().index)] = true;
+}
+
+void wgmma_commit(simt::Site site) {
+  char operand = 0;
+  simt::warp_collective(
+      0xFFFFFFFFU,
+      "wgmma_commit",
+      &operand,
+      [](void* const*, uint32_t) {
+        simt::Block& block = current_block();
+        ++block.async().units[static_cast<size_t>(block.self().index / 32)].open_group;
+      },
+      false,
+      site);
+}
+
+}  // namespace ptx
+}  // namespace sluice::gpu

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// A block's mbarriers and products under way.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <vector>
+
+#include "tests/support/simt/ptx_simt.h"
+#include "tests/support/simt/race.h"
+
+namespace sluice::simt {
+
+struct MbarrierState {
+  int arrivals = 0;
+  int owner = 0;           // the thread that initialized it
+  bool published = false;  // to copies, by a fence of the owner
+  int pending = 0;         // arrivals that this phase still waits for
+  int64_t bytes = 0;       // the same; below 0 where they came before they were announced
+  uint32_t phase = 0;
+  std::vector<int> waiting;
+  Clock clock;          // of this phase's arrivals
+  Clock done_clock[2];  // of the latest complete phase of each parity
+};
+
+struct Product {
+  MatrixType type;
+  int columns;
+  uint64_t a;
+  uint64_t b;
+  bool accumulate;
+  const uint32_t* accumulators;  // lane 0's, which name the set
+  int64_t group;
+  Site site;
+  Clock clock;  // what its warp knew at the issue
+};
+
+// Registers that belong to a warp's unit between issue and wait.
+struct Accumulators {
+  std::vector<uint32_t> words;  // [32 lanes][columns / 2]
+  uint32_t* registers[32] = {};
+  int pending = 0;     // products that have not run
+  int64_t group = -1;  // of the latest product
+};
+
+struct WarpUnit {
+  std::deque<Product> queue;
+  std::map<const uint32_t*, Accumulators> accumulators;
+  int64_t issued = 0;                // products, ever
+  int64_t open_group = 0;            // of products not committed yet
+  std::map<int64_t, uint32_t> time;  // of each group's last product, on the unit's clock
+};
+
+struct AsyncState {
+  explicit AsyncState(int num_threads);
+
+  // Called when every thread has ended.
+  void check_end() const;
+
+  std::vector<MbarrierState> barriers;
+  std::vector<WarpUnit> units;  // by warp
+  std::vector<bool> ordered;    // by thread: wgmma_fence since the last wait
+  Site issue_site;
+};
+
+}  // namespace sluice::simt

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// The instructions of kernels/cuda/ptx.h on the CPU.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/tensor_map.h"
+#include "tests/support/simt/simt.h"
+
+namespace sluice::simt {
+
+enum class MatrixType : uint8_t { kBF16, kS8 };
+
+// One lane's part; `accumulators` of columns / 2 words.
+struct MatrixOperand {
+  MatrixType type;
+  int columns;
+  uint64_t a;
+  uint64_t b;
+  uint32_t* accumulators;
+  bool accumulate;
+};
+
+void issue_matrix(MatrixOperand operand, Site site);
+void copy_box(
+    void* to, const gpu::TensorMap& map, const int32_t (&at)[4], uint64_t* barrier, Site site);
+void wait_matrix(int pending, Site site);
+
+}  // namespace sluice::simt
+
+namespace sluice::gpu::ptx {
+
+uint32_t shared_address(const void* p);
+void mbar_init(uint64_t* barrier, int arrivals, simt::Site site = {});
+void fence_mbar_init();
+void mbar_arrive(uint64_t* barrier, simt::Site site = {});
+void mbar_arrive_expect_tx(uint64_t* barrier, uint32_t bytes, simt::Site site = {});
+void mbar_wait(uint64_t* barrier, int parity, simt::Site site = {});
+void fence_proxy_async();
+void wgmma_fence(simt::Site site = {});
+void wgmma_commit(simt::Site site = {});
+
+inline void bar_sync(int id, int threads, simt::Site site = {}) {
+  simt::block_barrier(id, threads, "bar_sync", site);
+}
+
+inline void tma_load_2d(void* to,
+                        const TensorMap* map,
+                        int32_t i0,
+                        int32_t i1,
+                        uint64_t* barrier,
+                        simt::Site site = {}) {
+  simt::copy_box(to, *map, {i0, i1, 0, 0}, barrier, site);
+}
+
+inline void tma_load_4d(void* to,
+                        const TensorMap* map,
+                        int32_t i0,
+                        int32_t i1,
+                        int32_t i2,
+                        int32_t i3,
+                        uint64_t* barrier,
+                        simt::Site site = {}) {
+  simt::copy_box(to, *map, {i0, i1, i2, i3}, barrier, site);
+}
+
+template <int kPending>
+void wgmma_wait(simt::Site site = {}) {
+  simt::wait_matrix(kPending, site);
+}
+
+template <int kWords>
+void wgmma_bf16(float (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, simt::Site site = {}) {
+  static_assert(kWords == 4 || kWords == 32, "the widths that ptx.h has");
+  simt::issue_matrix({.type = simt::MatrixType::kBF16,
+                      .columns = 2 * kWords,
+                      .a = a,
+                      .b = b,
+                      .accumulators = reinterpret_cast<uint32_t*>(d),
+                      .accumulate = accumulate},
+                     site);
+}
+
+template <int kWords>
+void wgmma_s8(int32_t (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, simt::Site site = {}) {
+  static_assert(kWords == 4 || kWords == 32, "the widths that ptx.h has");
+  simt::issue_matrix({.type = simt::MatrixType::kS8,
+                      .columns = 2 * kWords,
+                      .a = a,
+                      .b = b,
+                      .accumulators = reinterpret_cast<uint32_t*>(d),
+                      .accumulate = accumulate},
+                     site);
+}
+
+}  // namespace sluice::gpu::ptx

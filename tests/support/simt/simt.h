@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// CUDA on the CPU: the names that kernels use, for .cu files compiled as C++. A launch runs its
+// grid block by block on the calling thread, every CUDA thread a fiber that runs until it waits.
+// Included through kernels/cuda/gpu.h only. What it sees and what it cannot see: tests/README.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace sluice::simt {
+
+struct Dim3 {
+  unsigned x = 1;
+  unsigned y = 1;
+  unsigned z = 1;
+};
+
+struct ThreadView {
+  Dim3 thread_idx;
+  Dim3 block_idx;
+  Dim3 block_dim;
+  Dim3 grid_dim;
+};
+
+// Of the CUDA thread that runs now; null between launches.
+extern constinit thread_local const ThreadView* current_thread;
+
+// What a Run looks for. kPlain: wrong bits, waits that never end, broken rules of an instruction.
+// kRace: also accesses to shared memory, and of a launch to global memory, that nothing orders, and
+// reads of shared memory that nobody wrote, in files compiled with -fsanitize=thread.
+enum class Mode : uint8_t { kPlain, kRace };
+
+// Holds the schedule of the launches made while it lives, and what was wrong with them. One at a
+// time; a launch without one aborts, and so does a destructor that finds reports nobody took.
+class Run {
+ public:
+  // The seed picks the order of blocks, threads and asynchronous copies: 0 runs the latest that
+  // became ready first and copies as late as it can, every fourth starves one warp, others are
+  // random.
+  explicit Run(uint64_t seed, Mode mode = Mode::kPlain);
+  ~Run();
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+
+  // One line each, in the order found, and none after that. A launch ends at its first error; races
+  // are collected.
+  std::vector<std::string> take_reports();
+  // Of this run so far.
+  [[nodiscard]] int num_launches() const;
+};
+
+struct LaunchShape {
+  Dim3 grid;
+  int threads;
+  int64_t shared_bytes;
+};
+
+void run_grid(const LaunchShape& shape, const std::function<void()>& body);
+
+// Where in the kernel, for reports.
+struct Site {
+  const char* file = __builtin_FILE();
+  int line = __builtin_LINE();
+};
+
+// Ends the launch with a report.
+[[noreturn]] void fail(const std::string& what);
+
+// An instruction that the lanes of `mask` execute together. The last to arrive calls `complete`
+// with every lane's operand (null: not in the mask); then all go on. Lanes that arrive with the
+// same mask at another instruction, and lanes that have left the kernel, are errors.
+// `orders_memory`: whether what each lane wrote is then visible to the others, which a shuffle does
+// not promise.
+using Complete = void (*)(void* const operands[32], uint32_t mask);
+void warp_collective(uint32_t mask,
+                     const char* name,
+                     void* operand,
+                     Complete complete,
+                     bool orders_memory,
+                     Site site);
+
+// Threads that arrive wait until `count` have; 0: every thread of the block.
+void block_barrier(int id, int count, const char* name, Site site);
+
+// The block's memory for one declaration; `key` tells declarations apart.
+void* shared_memory(const void* key, int64_t bytes, int64_t alignment, const char* name);
+void* dynamic_shared_memory(int64_t bytes, const char* name);
+
+template <typename To, typename From>
+To bits_cast(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+struct ShuffleOperand {
+  uint32_t value;
+  int source;
+};
+
+void complete_shuffle(void* const operands[32], uint32_t mask);
+void complete_max(void* const operands[32], uint32_t mask);
+void complete_add(void* const operands[32], uint32_t mask);
+void complete_nothing(void* const operands[32], uint32_t mask);
+
+inline int lane_id() { return static_cast<int>(current_thread->thread_idx.x % 32); }
+
+}  // namespace sluice::simt
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define threadIdx (::sluice::simt::current_thread->thread_idx)
+#define blockIdx (::sluice::simt::current_thread->block_idx)
+#define blockDim (::sluice::simt::current_thread->block_dim)
+#define gridDim (::sluice::simt::current_thread->grid_dim)
+
+#define GPU_SHARED(T, name, n)      \
+  static const char name##_key = 0; \
+  T(&name)                          \
+  [n] = *static_cast<T(*)[n]>(      \
+      ::sluice::simt::shared_memory(&name##_key, sizeof(T) * (n), alignof(T), #name))
+#define GPU_DYN_SHARED(T, name) \
+  T& name = *static_cast<T*>(::sluice::simt::dynamic_shared_memory(sizeof(T), #name))
+#define GPU_DYN_SHARED_ARRAY(T, name) \
+  T* const name = static_cast<T*>(::sluice::simt::dynamic_shared_memory(0, #name))
+
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+
+inline void __syncthreads(sluice::simt::Site site = {}) {
+  sluice::simt::block_barrier(0, 0, "__syncthreads", site);
+}
+
+inline void __syncwarp(uint32_t mask = 0xFFFFFFFFU, sluice::simt::Site site = {}) {
+  char operand = 0;
+  sluice::simt::warp_collective(
+      mask, "__syncwarp", &operand, sluice::simt::complete_nothing, true, site);
+}
+
+inline float __shfl_xor_sync(uint32_t mask, float value, int lanes, sluice::simt::Site site = {}) {
+  sluice::simt::ShuffleOperand operand{sluice::simt::bits_cast<uint32_t>(value),
+                                       sluice::simt::lane_id() ^ lanes};
+  sluice::simt::warp_collective(
+      mask, "__shfl_xor_sync", &operand, sluice::simt::complete_shuffle, false, site);
+  return sluice::simt::bits_cast<float>(operand.value);
+}
+
+inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t value, sluice::simt::Site site = {}) {
+  sluice::simt::warp_collective(
+      mask, "__reduce_max_sync", &value, sluice::simt::complete_max, false, site);
+  return value;
+}
+
+inline int32_t __reduce_add_sync(uint32_t mask, int32_t value, sluice::simt::Site site = {}) {
+  sluice::simt::warp_collective(
+      mask, "__reduce_add_sync", &value, sluice::simt::complete_add, false, site);
+  return value;
+}
+
+inline float __fadd_rn(float a, float b) { return a + b; }
+
+inline float __fsub_rn(float a, float b) { return a - b; }
+
+inline float __fmul_rn(float a, float b) { return a * b; }
+
+inline float __fdiv_rn(float a, float b) { return a / b; }
+
+inline float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+
+inline float __fsqrt_rn(float a) { return __builtin_sqrtf(a); }
+
+inline float __int2float_rn(int32_t a) { return static_cast<float>(a); }
+
+inline int32_t __float2int_rn(float a) { return static_cast<int32_t>(__builtin_rintf(a)); }
+
+inline float __int_as_float(int32_t bits) { return sluice::simt::bits_cast<float>(bits); }
+
+inline int32_t __float_as_int(float a) { return sluice::simt::bits_cast<int32_t>(a); }
+
+struct CUstream_st;  // as in CUDA's headers; streams are in order, so one is as good as another
+
+namespace sluice::gpu {
+
+using Stream = CUstream_st*;
+
+// As on the device (kernels/cuda/gpu.h).
+struct LaunchShape {
+  int64_t blocks_x = 1;
+  int64_t blocks_y = 1;
+  int threads = 128;
+  int64_t shared_bytes = 0;
+};
+
+template <typename... Parameters, typename... Arguments>
+void launch(Stream,
+            const LaunchShape& shape,
+            void (*kernel)(Parameters...),
+            const Arguments&... args) {
+  if (shape.blocks_x == 0 || shape.blocks_y == 0) return;
+  const simt::Dim3 grid{static_cast<unsigned>(shape.blocks_x),
+                        static_cast<unsigned>(shape.blocks_y)};
+  simt::run_grid({grid, shape.threads, shape.shared_bytes}, [&] { kernel(args...); });
+}
+
+}  // namespace sluice::gpu
