@@ -63,6 +63,76 @@ __attribute__((target("avx2"))) double busy_avx2(int32_t* sink) {
   return static_cast<double>(kSteps) * kChains * 32 * 2;
 }
 
+__attribute__((target("avx512f"))) double busy_fma512(int32_t* sink) {
+  __m512 acc[kChains];
+#pragma GCC unroll 12
+  for (auto& a : acc) a = _mm512_set1_ps(static_cast<float>(*sink));
+  const __m512 half = _mm512_set1_ps(0.5F);
+  for (int64_t step = 0; step < kSteps; ++step) {
+#pragma GCC unroll 12
+    for (int i = 0; i < kChains; ++i) {
+      acc[i] = _mm512_fmadd_ps(acc[i], half, half);
+      asm volatile("" : "+v"(acc[i]));
+    }
+  }
+  __m512 sum = acc[0];
+#pragma GCC unroll 12
+  for (int i = 1; i < kChains; ++i) sum = _mm512_add_ps(sum, acc[i]);
+  *sink = static_cast<int32_t>(_mm512_cvtss_f32(sum));
+  return static_cast<double>(kSteps) * kChains * 16 * 2;
+}
+
+__attribute__((target("avx2,fma"))) double busy_fma256(int32_t* sink) {
+  __m256 acc[kChains];
+#pragma GCC unroll 12
+  for (auto& a : acc) a = _mm256_set1_ps(static_cast<float>(*sink));
+  const __m256 half = _mm256_set1_ps(0.5F);
+  for (int64_t step = 0; step < kSteps; ++step) {
+#pragma GCC unroll 12
+    for (int i = 0; i < kChains; ++i) {
+      acc[i] = _mm256_fmadd_ps(acc[i], half, half);
+      asm volatile("" : "+x"(acc[i]));
+    }
+  }
+  __m256 sum = acc[0];
+#pragma GCC unroll 12
+  for (int i = 1; i < kChains; ++i) sum = _mm256_add_ps(sum, acc[i]);
+  *sink = static_cast<int32_t>(_mm256_cvtss_f32(sum));
+  return static_cast<double>(kSteps) * kChains * 8 * 2;
+}
+
+__attribute__((target("avx512f,avx512bf16"))) double busy_bf16(int32_t* sink) {
+  __m512 acc[kChains];
+#pragma GCC unroll 12
+  for (auto& a : acc) a = _mm512_set1_ps(static_cast<float>(*sink));
+  const auto half = (__m512bh)_mm512_set1_epi16(0x3F00);
+  for (int64_t step = 0; step < kSteps; ++step) {
+#pragma GCC unroll 12
+    for (int i = 0; i < kChains; ++i) {
+      acc[i] = _mm512_dpbf16_ps(acc[i], half, half);
+      asm volatile("" : "+v"(acc[i]));
+    }
+  }
+  __m512 sum = acc[0];
+#pragma GCC unroll 12
+  for (int i = 1; i < kChains; ++i) sum = _mm512_add_ps(sum, acc[i]);
+  *sink = static_cast<int32_t>(_mm512_cvtss_f32(sum) * 1e-9F);
+  return static_cast<double>(kSteps) * kChains * 32 * 2;
+}
+
+// All threads in `busy`, which returns its operations.
+double probe_rate(const kernels::ExecContext& ctx, double (*busy)(int32_t* sink)) {
+  const int32_t threads = ctx.pool->num_threads();
+  std::vector<double> operations(static_cast<size_t>(threads) * 8);
+  const auto start = Clock::now();
+  ctx.pool->parallel_for(threads * 8, [&](int64_t tile, int32_t) {
+    int32_t sink = 0;
+    operations[static_cast<size_t>(tile)] = busy(&sink);
+  });
+  const double seconds = seconds_since(start);
+  return std::accumulate(operations.begin(), operations.end(), 0.0) / seconds * 1e-9;
+}
+
 // Several streams at once: one does not keep enough of a core's requests in flight.
 constexpr int64_t kStreams = 4;
 
@@ -85,16 +155,15 @@ __attribute__((target("avx2"))) int64_t read_all(const std::byte* data, int64_t 
 }  // namespace
 
 double probe_int8_gops(const kernels::ExecContext& ctx) {
-  const int32_t threads = ctx.pool->num_threads();
-  const bool vnni = ctx.isa == kernels::Isa::kAvx512;
-  std::vector<double> operations(static_cast<size_t>(threads) * 8);
-  const auto start = Clock::now();
-  ctx.pool->parallel_for(threads * 8, [&](int64_t tile, int32_t) {
-    int32_t sink = 0;
-    operations[static_cast<size_t>(tile)] = vnni ? busy_vnni(&sink) : busy_avx2(&sink);
-  });
-  const double seconds = seconds_since(start);
-  return std::accumulate(operations.begin(), operations.end(), 0.0) / seconds * 1e-9;
+  return probe_rate(ctx, ctx.isa == kernels::Isa::kAvx512 ? busy_vnni : busy_avx2);
+}
+
+double probe_float_gflops(const kernels::ExecContext& ctx) {
+  return probe_rate(ctx, ctx.isa == kernels::Isa::kAvx512 ? busy_fma512 : busy_fma256);
+}
+
+double probe_bf16_gflops(const kernels::ExecContext& ctx) {
+  return __builtin_cpu_supports("avx512bf16") != 0 ? probe_rate(ctx, busy_bf16) : 0;
 }
 
 double probe_read_gbps(const kernels::ExecContext& ctx) {

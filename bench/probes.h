@@ -10,6 +10,12 @@ namespace sluice::bench {
 // busy; 2 operations each.
 double probe_int8_gops(const kernels::ExecContext& ctx);
 
+// Multiply-adds of floats, the same way.
+double probe_float_gflops(const kernels::ExecContext& ctx);
+
+// Dot products of pairs of bfloat16 added to floats (vdpbf16ps); 0 where the machine has none.
+double probe_bf16_gflops(const kernels::ExecContext& ctx);
+
 // Reads of a buffer far larger than any cache, all threads.
 double probe_read_gbps(const kernels::ExecContext& ctx);
 
