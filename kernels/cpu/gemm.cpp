@@ -24,9 +24,13 @@ static_assert(kRowBlock % kActivationRows == 0);
 constexpr int32_t kRowsOfCaller = 2;
 
 // Where steps follow, few rows are cut so that every thread has some to finish.
-int32_t row_block_for_steps(int32_t num_rows, int32_t threads) {
+constexpr int64_t kMaxRowBlocks = 1024;
+
+int32_t row_block_for_steps(int64_t num_rows, int64_t threads) {
+  const int64_t least = align_up(ceil_div(num_rows, kMaxRowBlocks), kActivationRows);
   const int64_t rows = align_up(ceil_div(num_rows, threads), kActivationRows);
-  return static_cast<int32_t>(std::min<int64_t>(rows, kRowBlock));
+  return static_cast<int32_t>(
+      std::max(least, std::clamp<int64_t>(rows, kActivationRows, kRowBlock)));
 }
 
 // Tiles of a piece of work. At least what the widest kernel takes at once (channel_avx512.h); more
@@ -110,7 +114,7 @@ class StepsAfter {
   // Before any is done: so many pieces of each row block.
   void expect(int64_t row_blocks, int64_t pieces) {
     if (steps_ == nullptr) return;
-    CHECK_LE(row_blocks, static_cast<int64_t>(left_.size()));
+    CHECK_LE(row_blocks, kMaxRowBlocks);
     std::fill_n(left_.begin(), row_blocks, static_cast<int32_t>(pieces));
   }
 
@@ -124,8 +128,6 @@ class StepsAfter {
   }
 
  private:
-  static constexpr size_t kMaxRowBlocks = 1024;
-
   const SimdTable& simd_;
   const RowSteps* steps_;
   std::array<int32_t, kMaxRowBlocks> left_;

@@ -84,30 +84,38 @@ struct Layer {
   AlignedBuffer next;
 };
 
-TEST(RowSteps, OfALinearLayerEqualTheOperators) {
-  const std::vector<float> values = random_floats(size_t{2} * kOut * kIn, 4);
+// Two float matrices.
+struct Weights {
+  Weights() {
+    const std::vector<float> values = random_floats(size_t{2} * kOut * kIn, 4);
+    for (int i = 0; i < 2; ++i) {
+      AlignedBuffer& bytes = packed.emplace_back(packed_bytes(WeightFormat::kF32, kOut, kIn));
+      pack_weight(
+          WeightFormat::kF32,
+          reinterpret_cast<const std::byte*>(values.data() + static_cast<size_t>(i) * kOut * kIn),
+          kOut,
+          kIn,
+          0,
+          ceil_div(kOut, kRowTile),
+          bytes.data());
+      weights.push_back({.format = WeightFormat::kF32, .n = kOut, .k = kIn, .data = bytes.data()});
+    }
+  }
+
   std::vector<AlignedBuffer> packed;
   std::vector<PackedWeight> weights;
-  for (int i = 0; i < 2; ++i) {
-    AlignedBuffer& bytes = packed.emplace_back(packed_bytes(WeightFormat::kF32, kOut, kIn));
-    pack_weight(
-        WeightFormat::kF32,
-        reinterpret_cast<const std::byte*>(values.data() + static_cast<size_t>(i) * kOut * kIn),
-        kOut,
-        kIn,
-        0,
-        ceil_div(kOut, kRowTile),
-        bytes.data());
-    weights.push_back({.format = WeightFormat::kF32, .n = kOut, .k = kIn, .data = bytes.data()});
-  }
+};
+
+TEST(RowSteps, OfALinearLayerEqualTheOperators) {
+  const Weights two;
   const std::vector<test::NamedDevice> devices = test::devices({1, 2, 3, 8});
   for (const int32_t rows : {1, 2, 3, 8, 9, 16, 33, 64, 130, 200}) {
     Layer expected(rows);
-    expected.run(devices.front().device->context(), weights, false);
+    expected.run(devices.front().device->context(), two.weights, false);
     for (const test::NamedDevice& device : devices) {
       for (int repeat = 0; repeat < 3; ++repeat) {
         Layer layer(rows);
-        layer.run(device.device->context(), weights, true);
+        layer.run(device.device->context(), two.weights, true);
         ASSERT_EQ(layer.residual, expected.residual) << device.name << " rows " << rows;
         ASSERT_EQ(
             std::memcmp(
@@ -117,6 +125,20 @@ TEST(RowSteps, OfALinearLayerEqualTheOperators) {
       }
     }
   }
+}
+
+// Row blocks grow where a call has too many rows for the usual ones.
+TEST(RowSteps, TakeAnyNumberOfRows) {
+  const Weights two;
+  const auto device = test::make_device("auto", 2);
+  constexpr int32_t kRows = 65600;
+  Layer expected(kRows);
+  expected.run(device->context(), two.weights, false);
+  Layer layer(kRows);
+  layer.run(device->context(), two.weights, true);
+  EXPECT_EQ(
+      std::memcmp(layer.next.data(), expected.next.data(), static_cast<size_t>(layer.next_bytes)),
+      0);
 }
 
 }  // namespace
