@@ -84,8 +84,8 @@ static void channel_columns(const LinearBlock& block, int32_t tile) {
     channel_rows<8, kTiles>,
 #endif
   };
-  for (int64_t row = block.first_row; row < block.end_row; row += kRowsAtOnce) {
-    const int64_t left = block.end_row - row;
+  for (int64_t row = 0; row < block.num_rows; row += kRowsAtOnce) {
+    const int64_t left = block.num_rows - row;
     kByRows[(left < kRowsAtOnce ? left : kRowsAtOnce) - 1](block, tile, row);
   }
 }

@@ -57,7 +57,7 @@ struct Job {
   Activations x;
   RowGroup group;
   Epilogue epilogue;
-  int32_t row_block = kRowBlock;
+  int32_t row_block = kRowBlock;  // a multiple of kActivationRows
 
   [[nodiscard]] int64_t num_tiles() const { return ceil_div(group.weight->n, kRowTile); }
 
@@ -85,9 +85,7 @@ LinearBlock make_block(const Job& job, int64_t item, int64_t pieces, int64_t pie
   const int64_t tile = item / job.row_blocks() * piece_tiles;
   const int64_t tiles = std::min(pieces * piece_tiles, job.num_tiles() - tile);
   const int64_t column = tile * kRowTile;
-  const int64_t begin = item % job.row_blocks() * job.row_block;
-  const int64_t end = std::min<int64_t>(begin + job.row_block, job.x.num_rows);
-  const int64_t base = begin / kActivationRows * kActivationRows;
+  const int64_t row = item % job.row_blocks() * job.row_block;
   return {
       .format = weight.format,
       .activation = job.x.format,
@@ -95,14 +93,13 @@ LinearBlock make_block(const Job& job, int64_t item, int64_t pieces, int64_t pie
       .prefetch = prefetch_pays(job.x.num_rows),
       .num_tiles = static_cast<int32_t>(tiles),
       .num_columns = static_cast<int32_t>(std::min<int64_t>(tiles * kRowTile, weight.n - column)),
-      .first_row = static_cast<int32_t>(begin - base),
-      .end_row = static_cast<int32_t>(end - base),
+      .num_rows = static_cast<int32_t>(std::min<int64_t>(job.row_block, job.x.num_rows - row)),
       .num_groups = static_cast<int32_t>(groups),
       .weight = weight.data + tile * tile_bytes,
       .tile_bytes = tile_bytes,
-      .x = quantized_row(job.x, base).codes,
+      .x = quantized_row(job.x, row).codes,
       .bias = group.bias == nullptr ? nullptr : group.bias + column,
-      .out = group.out + base * group.out_stride + column,
+      .out = group.out + row * group.out_stride + column,
       .out_stride = group.out_stride};
 }
 

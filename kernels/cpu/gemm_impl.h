@@ -252,8 +252,8 @@ static void one_tile(const LinearBlock& block, int32_t tile) {
     Rows::template run<1, 8>,
 #endif
   };
-  for (int64_t row = block.first_row; row < block.end_row; row += kRowsAtOnce) {
-    const int64_t left = block.end_row - row;
+  for (int64_t row = 0; row < block.num_rows; row += kRowsAtOnce) {
+    const int64_t left = block.num_rows - row;
     kByRows[(left < kRowsAtOnce ? left : kRowsAtOnce) - 1](block, tile, row);
   }
 }
@@ -268,10 +268,9 @@ static void linear_tiles(const LinearBlock& block) {
       Rows::template run<kTilesTogether, 3>,
       Rows::template run<kTilesTogether, 4>,
   };
-  const int32_t num_rows = block.end_row - block.first_row;
-  if (num_rows <= kFewRows) {
+  if (block.num_rows <= kFewRows) {
     for (; tile + kTilesTogether <= block.num_tiles; tile += kTilesTogether) {
-      kByRows[num_rows - 1](block, tile, block.first_row);
+      kByRows[block.num_rows - 1](block, tile, 0);
     }
   }
 #endif

@@ -19,18 +19,17 @@ namespace sluice::kernels::cpu {
 struct LinearBlock {
   WeightFormat format;
   ActivationFormat activation;
-  bool add;             // out += y instead of out = y
-  bool prefetch;        // weights by software as well; taken for granted from 5 rows on
-  int32_t num_tiles;    // row tiles, consecutive
-  int32_t num_columns;  // outputs that exist, <= 16 * num_tiles
-  int32_t first_row;    // of activations: [first_row, end_row), counted from x
-  int32_t end_row;
+  bool add;                 // out += y instead of out = y
+  bool prefetch;            // weights by software as well; taken for granted from 5 rows on
+  int32_t num_tiles;        // row tiles, consecutive
+  int32_t num_columns;      // outputs that exist, <= 16 * num_tiles
+  int32_t num_rows;         // of activations
   int32_t num_groups;       // ceil(k / 32)
   const std::byte* weight;  // first tile
   int64_t tile_bytes;
-  const void* x;      // codes of row 0, the first of an activation block
+  const void* x;      // codes of the first row, the first of an activation block
   const float* bias;  // of the first column, or null
-  float* out;         // row 0, first column
+  float* out;         // first row and column
   int64_t out_stride;
 };
 
