@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "kernels/attention.h"
 #include "kernels/elementwise.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
@@ -38,6 +39,17 @@ struct RopeRows {
 
 // `rows` takes the place of args.table, which is not read.
 void launch_rope_write_kv(Stream stream, const RopeWriteKvArgs& args, const RopeRows& rows);
+
+// Bytes of the workspace with which the partitions of the keys run side by side, where there are
+// few rows over long contexts; 0 where it is of no use. The bits are the same with and without.
+// num_threads is not read.
+int64_t attention_workspace_bytes(const AttentionLimits& limits, int32_t window);
+
+// `limits` are what the host knows of the call, whose lengths are in device memory; bounds from
+// above do, so that a captured launch serves every step that fits. An empty args.workspace: no
+// split. args.then must be null. Requests without tokens are allowed. Shared memory holds
+// head_dim <= 1024.
+void launch_attention(Stream stream, const AttentionArgs& args, const AttentionLimits& limits);
 
 // Bytes of the workspace with which the segments of K run side by side, where there are few rows
 // and so few blocks; 0 where it is of no use. The bits are the same with and without.
