@@ -202,8 +202,8 @@ __device__ __forceinline__ const float* sink_of(const Work& work,
 // key's V and its scale are, and what a tile's start multiplies o with.
 template <DType kType, int kRows>
 struct Shared {
-  float* q;                               // [row][head_stride]
-  float* output;                          // likewise: merged so far, each element its thread's own
+  float* q;       // [row][head_stride]
+  float* output;  // likewise: merged so far, each element its thread's own
   float (*weights)[kAttentionPartition];
   const typename Cache<kType>::Element** v;
   float* v_scales;
