@@ -672,13 +672,13 @@ int64_t attention_workspace_bytes(const AttentionLimits& limits, int32_t window)
 
 void launch_attention(Stream stream, const AttentionArgs& args, const AttentionLimits& limits) {
   CHECK(args.then == nullptr);
+  CHECK(limits.num_heads == args.num_heads && limits.num_kv_heads == args.kv.num_kv_heads);
+  CHECK(limits.head_dim == args.kv.head_dim);
   if (limits.num_tokens == 0) return;
   const Plan plan = plan_of(limits, args.window);
-  const bool split = !args.workspace.empty();
-  if (split) {
-    CHECK_LE(attention_workspace_bytes(limits, args.window),
-             static_cast<int64_t>(args.workspace.size()));
-  }
+  const int64_t bytes = attention_workspace_bytes(limits, args.window);
+  const bool split = bytes > 0 && !args.workspace.empty();
+  if (split) CHECK_LE(bytes, static_cast<int64_t>(args.workspace.size()));
   const Work work{.args = args,
                   .num_reqs = static_cast<int32_t>(args.seq_lens.size()),
                   .group = args.num_heads / args.kv.num_kv_heads,

@@ -46,10 +46,10 @@ void launch_rope_write_kv(Stream stream, const RopeWriteKvArgs& args, const Rope
 // num_threads is not read.
 int64_t attention_workspace_bytes(const AttentionLimits& limits, int32_t window);
 
-// `limits` are what the host knows of the call, whose lengths are in device memory; bounds from
-// above do, so that a captured launch serves every step that fits. An empty args.workspace: no
-// split. args.then must be null. Requests without tokens are allowed. Shared memory holds
-// head_dim <= 1024.
+// `limits` are what the host knows of the call, whose lengths are in device memory: its heads, and
+// bounds from above for the rest, so that a captured launch serves every step that fits. With an
+// empty args.workspace nothing is split. args.then must be null; requests without tokens are
+// allowed.
 void launch_attention(Stream stream, const AttentionArgs& args, const AttentionLimits& limits);
 
 // What launch_sample can do of kernels/sampling.h: no top_k but 1, no top_p, no min_p, and no

@@ -94,11 +94,16 @@ class Step {
 
   // One launch; `split`: with a workspace of what it asks for.
   [[nodiscard]] std::vector<float> launch(const AttentionLimits& limits, bool split) const {
-    const int64_t bytes = split ? cuda::attention_workspace_bytes(limits, c_.window) : 0;
-    test::DeviceBytes workspace(bytes);
+    const test::DeviceBytes workspace(split ? cuda::attention_workspace_bytes(limits, c_.window)
+                                            : 0);
+    return launch_with(limits, workspace);
+  }
+
+  [[nodiscard]] std::vector<float> launch_with(const AttentionLimits& limits,
+                                               const test::DeviceBytes& workspace) const {
     std::vector<float> out = untouched();
     AttentionArgs args = arguments(out);
-    if (split) args.workspace = {workspace.data(), workspace.size()};
+    args.workspace = {workspace.data(), workspace.size()};
     cuda::launch_attention(nullptr, args, limits);
     return out;
   }
@@ -258,7 +263,7 @@ TEST(CudaAttention, PrefillsAndMixesThemWithDecodes) {
 }
 
 TEST(CudaAttention, AWindowStartsAtTheSameKeyAsOnTheCpu) {
-  for (const int32_t window : {1, 64, 100, 513}) {
+  for (const int32_t window : {1, 64, 513, 514}) {
     SCOPED_TRACE(window);
     check({.window = window,
            .requests = {{window, 1}, {window + 1, 1}, {1090, 1}, {1024, 1}, {1025, 1}}});
@@ -268,6 +273,7 @@ TEST(CudaAttention, AWindowStartsAtTheSameKeyAsOnTheCpu) {
 
 TEST(CudaAttention, SoftCapAndSinks) {
   check({.soft_cap = 2, .sinks = true, .requests = {{530, 1}, {20, 5}}});
+  check({.num_heads = 3, .sinks = true, .requests = {{20, 9}}});  // a block starts inside a token
   check({.num_heads = 8, .num_kv_heads = 2, .window = 40, .sinks = true, .requests = {{560, 3}}});
 }
 
@@ -323,6 +329,16 @@ TEST(CudaAttention, AWorkspaceIsAskedForWhereItHelps) {
   other = decode;
   other.num_tokens = 4096;
   EXPECT_EQ(cuda::attention_workspace_bytes(other, 0), 0);
+}
+
+TEST(CudaAttention, AWorkspaceThatItDidNotAskForIsLeftAlone) {
+  const Step step({.requests = {{40, 1}}});
+  test::DeviceBytes workspace(64);
+  const std::vector<std::byte> before = workspace.copy();
+  test::on_schedules([&] {
+    test::expect_same_floats(step.launch_with(step.limits(), workspace), step.want());
+    test::expect_same_bytes(workspace.data(), before.data(), before.size());
+  });
 }
 
 TEST(CudaAttention, NothingIsLaunchedForNoTokens) {

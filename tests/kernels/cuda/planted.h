@@ -103,7 +103,7 @@ struct AttentionShape {
   static constexpr int32_t kSlots = 8;  // of a block
   static constexpr int32_t kWindow = 50;
   static constexpr int32_t kPosition = 84;  // of the first row; the other follows
-  static constexpr int32_t kBlocks = 11;
+  static constexpr int32_t kBlocks = 12;    // whole partitions: a bug's reads stay inside
 };
 
 // q [kRows][kDim]; k and v [kBlocks][kSlots][kDim]; table [kBlocks]. [walking or split][row][d].

@@ -16,6 +16,7 @@ constexpr float kLowest = -0x1.fffffep127F;
 constexpr int32_t kState = Shape::kDim + 2;  // o, m, l
 constexpr int32_t kPartitions = (Shape::kPosition + Shape::kRows) / Shape::kPartition + 1;
 static_assert(Shape::kRows * 32 == kThreads && Shape::kPartition == 32, "a warp a row");
+static_assert(Shape::kBlocks * Shape::kSlots == kPartitions * Shape::kPartition);
 
 struct Work {
   const float* q;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <limits>
 #include <string>
@@ -49,7 +50,11 @@ TEST(CudaSampling, ChoosesTheTokensOfTheCpu) {
     const std::vector<float> logits = random.normals(static_cast<size_t>(n), 4);
     std::vector<uint32_t> mask(static_cast<size_t>(ceil_div(n, 32)));
     for (uint32_t& word : mask) word = random.bits();
-    mask[0] |= 1;
+    mask[0] |= 3;
+    if (n > 1) {  // the likeliest may not be chosen, and still counts for log-probabilities
+      const auto best = static_cast<size_t>(std::ranges::max_element(logits) - logits.begin());
+      mask[best / 32] &= ~(1U << best % 32);
+    }
     std::vector<SampleRow> rows;
     for (const float temperature : {0.0F, 0.3F, 1.0F, 30.0F}) {
       for (const bool masked : {false, true}) {
