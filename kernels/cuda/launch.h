@@ -7,9 +7,11 @@
 
 #include <cstdint>
 
+#include "kernels/attention.h"
 #include "kernels/elementwise.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
+#include "kernels/sampling.h"
 
 struct CUstream_st;
 
@@ -38,6 +40,28 @@ struct RopeRows {
 
 // `rows` takes the place of args.table, which is not read.
 void launch_rope_write_kv(Stream stream, const RopeWriteKvArgs& args, const RopeRows& rows);
+
+// Bytes of the workspace with which the partitions of the keys run side by side, where there are
+// few rows over long contexts; 0 where it is of no use. The bits are the same with and without.
+// num_threads is not read.
+int64_t attention_workspace_bytes(const AttentionLimits& limits, int32_t window);
+
+// `limits` are what the host knows of the call, whose lengths are in device memory: its heads, and
+// bounds from above for the rest, so that a captured launch serves every step that fits. With an
+// empty args.workspace nothing is split. args.then must be null; requests without tokens are
+// allowed.
+void launch_attention(Stream stream, const AttentionArgs& args, const AttentionLimits& limits);
+
+// What launch_sample can do of kernels/sampling.h: no top_k but 1, no top_p, no min_p, and no
+// log-probabilities of tokens that were not chosen.
+constexpr bool can_sample(const SampleRow& row, int32_t vocab_size) {
+  const bool filters = (row.top_k > 1 && row.top_k < vocab_size) || row.top_p < 1 || row.min_p > 0;
+  return row.num_logprobs <= 0 && !(row.choose && row.temperature != 0 && filters);
+}
+
+// The rows are in device memory, as what they point to, and get their results there. One that is
+// not for it (can_sample) gets kInvalidToken. The workspace is not used.
+void launch_sample(Stream stream, const SampleArgs& args);
 
 // Bytes of the workspace with which the segments of K run side by side, where there are few rows
 // and so few blocks; 0 where it is of no use. The bits are the same with and without.

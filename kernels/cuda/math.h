@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// exp and tanh of kernels/cpu/math16.h for one lane: the same operations in the same order, so the
-// same bits. No GPU has run it yet.
+// exp, log and tanh of kernels/cpu/math16.h for one lane: the same operations in the same order, so
+// the same bits. No GPU has run it yet.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +31,43 @@ __device__ __forceinline__ float exp_of(float x) {
   const uint32_t exponent = static_cast<uint32_t>(__float_as_int(shifted)) << 23;
   const uint32_t scaled = static_cast<uint32_t>(__float_as_int(p)) + exponent;
   return x < kExpBottom ? 0.0F : __int_as_float(static_cast<int32_t>(scaled));
+}
+
+// log(1 + f) + e * ln 2, f in [sqrt(1/2) - 1, sqrt(2) - 1], e an integer.
+__device__ __forceinline__ float log_of_parts(float f, float e) {
+  float p = kLog10;
+  p = __fmaf_rn(p, f, kLog9);
+  p = __fmaf_rn(p, f, kLog8);
+  p = __fmaf_rn(p, f, kLog7);
+  p = __fmaf_rn(p, f, kLog6);
+  p = __fmaf_rn(p, f, kLog5);
+  p = __fmaf_rn(p, f, kLog4);
+  p = __fmaf_rn(p, f, kLog3);
+  const float z = __fmul_rn(f, f);
+  float tail = __fmul_rn(__fmul_rn(z, f), p);
+  tail = __fmaf_rn(e, kLn2Lo, tail);
+  tail = __fmaf_rn(-0.5F, z, tail);
+  return __fmaf_rn(e, kLn2Hi, __fadd_rn(f, tail));
+}
+
+struct LogParts {
+  float f;
+  float e;
+};
+
+// x = (1 + f) * 2^e.
+__device__ __forceinline__ LogParts split_for_log(float x) {
+  const int32_t bits = __float_as_int(x);
+  const int32_t e = (bits - 0x3F3504F3) >> 23;
+  const uint32_t mantissa = static_cast<uint32_t>(bits) - (static_cast<uint32_t>(e) << 23);
+  const float m = __int_as_float(static_cast<int32_t>(mantissa));
+  return {__fsub_rn(m, 1.0F), __int2float_rn(e)};
+}
+
+// x positive, normal and finite.
+__device__ __forceinline__ float log_of(float x) {
+  const LogParts parts = split_for_log(x);
+  return log_of_parts(parts.f, parts.e);
 }
 
 __device__ __forceinline__ float tanh_of(float x) {

@@ -35,6 +35,12 @@ __device__ __forceinline__ float from_half(uint16_t code) {
   return float_of(sign | (exponent + 112) << 23 | mantissa << 13);
 }
 
+// A code's value / 256; exact.
+__device__ __forceinline__ float e4m3_by_256(uint8_t code) {
+  const float magnitude = __fmul_rn(float_of((code & 0x7FU) << 20), 0x1p112F);
+  return float_of(bits_of(magnitude) | (code & 0x80U) << 24);
+}
+
 // To nearest, ties to even; NaN stays NaN.
 __device__ __forceinline__ uint16_t to_bf16(float value) {
   const uint32_t bits = bits_of(value);

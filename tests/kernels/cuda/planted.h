@@ -79,4 +79,38 @@ std::vector<float> run_stores(StoreBug bug,
                               const std::vector<uint16_t>& x,
                               const std::vector<uint16_t>& w);
 
+// Rows over partitions of paged keys: scores by a thread a key, weights by a warp a row, outputs by
+// a thread a d, through one shared buffer; once by a block that walks and once by a block each.
+enum class AttentionBug : uint8_t {
+  kNone,
+  kNoBarrierAfterScores,
+  kNoBarrierAfterWeights,
+  kNoBarrierBeforeReuse,
+  kPartitionOverlaps,
+  kUnmaskedTail,
+  kWindowOneEarly,
+  kBlockOfTheFirstKey,
+  kNoRescale,
+  kMergeBackwards,
+  kPartialOfTheNeighbour,
+  kMergeOneShort,
+};
+
+struct AttentionShape {
+  static constexpr int32_t kRows = 2;
+  static constexpr int32_t kDim = 8;
+  static constexpr int32_t kPartition = 32;
+  static constexpr int32_t kSlots = 8;  // of a block
+  static constexpr int32_t kWindow = 50;
+  static constexpr int32_t kPosition = 84;  // of the first row; the other follows
+  static constexpr int32_t kBlocks = 12;    // whole partitions: a bug's reads stay inside
+};
+
+// q [kRows][kDim]; k and v [kBlocks][kSlots][kDim]; table [kBlocks]. [walking or split][row][d].
+std::vector<float> run_attention(AttentionBug bug,
+                                 const std::vector<float>& q,
+                                 const std::vector<float>& k,
+                                 const std::vector<float>& v,
+                                 const std::vector<int32_t>& table);
+
 }  // namespace sluice::kernels::test

@@ -5,11 +5,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <functional>
 #include <string>
 
+#include "kernels/cuda/math.h"
 #include "tests/kernels/cuda/schedules.h"
 #include "tests/kernels/devices.h"
 #include "tests/support/simt/tensorcore.h"
@@ -226,6 +229,103 @@ TEST_F(Stores, EveryPlantedBugIsCaught) {
   expect("wrong swizzle of stores", "wrong bits", kWrongSwizzle);
   expect("reuse before wgmma_wait", "race: a write that a read may overtake", kReuseBeforeWait);
   expect("part of a warpgroup", "by a part of the warpgroup", kPartOfAWarpgroup);
+}
+
+class Attention : public testing::Test {
+ protected:
+  using Shape = AttentionShape;
+  static constexpr size_t kDim = Shape::kDim;
+  static constexpr int32_t kKeys = Shape::kBlocks * Shape::kSlots;
+
+  Attention() {
+    Random random(56);
+    q_ = random.normals(Shape::kRows * kDim);
+    k_ = random.normals(kKeys * kDim);
+    v_ = random.normals(kKeys * kDim);
+    for (int32_t i = 0; i < Shape::kBlocks; ++i) table_.push_back(Shape::kBlocks - 1 - i);
+    for (int32_t row = 0; row < Shape::kRows; ++row) add_row(row);
+    const std::vector<float> once = want_;
+    want_.insert(want_.end(), once.begin(), once.end());
+  }
+
+  // By plain loops, but for the library's exp.
+  void add_row(int32_t row) {
+    float m = -0x1.fffffep127F;
+    float l = 0;
+    float o[kDim] = {};
+    const int32_t last = Shape::kPosition + row;
+    for (int32_t begin = 0; begin <= last; begin += Shape::kPartition) {
+      float part_m = -0x1.fffffep127F;
+      float part_o[kDim] = {};
+      float weights[Shape::kPartition] = {};
+      for (int32_t j = 0; j < Shape::kPartition; ++j) {
+        if (!sees(last, begin + j)) continue;
+        for (size_t d = 0; d < kDim; ++d) {
+          weights[j] = std::fmaf(
+              q_[static_cast<size_t>(row) * kDim + d], k_[slot(begin + j) + d], weights[j]);
+        }
+        part_m = std::max(part_m, weights[j]);
+      }
+      for (int32_t j = 0; j < Shape::kPartition; ++j) {
+        if (!sees(last, begin + j)) continue;
+        weights[j] = cuda::exp_of(weights[j] - part_m);
+        for (size_t d = 0; d < kDim; ++d) {
+          part_o[d] = std::fmaf(weights[j], v_[slot(begin + j) + d], part_o[d]);
+        }
+      }
+      for (int32_t half = 16; half >= 1; half /= 2) {
+        for (int32_t j = 0; j < half; ++j) weights[j] += weights[j + half];
+      }
+      const float both = std::max(m, part_m);
+      const float keep = cuda::exp_of(m - both);
+      const float add = cuda::exp_of(part_m - both);
+      m = both;
+      l = std::fmaf(weights[0], add, l * keep);
+      for (size_t d = 0; d < kDim; ++d) o[d] = std::fmaf(part_o[d], add, o[d] * keep);
+    }
+    for (const float value : o) want_.push_back(value / l);
+  }
+
+  static bool sees(int32_t position, int32_t key) {
+    return key > position - Shape::kWindow && key <= position;
+  }
+
+  [[nodiscard]] size_t slot(int32_t key) const {
+    const int32_t block = table_[static_cast<size_t>(key / Shape::kSlots)];
+    return static_cast<size_t>(block * Shape::kSlots + key % Shape::kSlots) * kDim;
+  }
+
+  bool is_right(AttentionBug bug) { return same(run_attention(bug, q_, k_, v_, table_), want_); }
+
+  void expect(const char* name, const char* words, AttentionBug bug) {
+    expect_caught(name, words, [&] { return is_right(bug); });
+  }
+
+  std::vector<float> q_;
+  std::vector<float> k_;
+  std::vector<float> v_;
+  std::vector<int32_t> table_;
+  std::vector<float> want_;
+};
+
+TEST_F(Attention, WithoutABugNothingIsReported) {
+  on_schedules([&] { ASSERT_TRUE(is_right(AttentionBug::kNone)); });
+}
+
+TEST_F(Attention, EveryPlantedBugIsCaught) {
+  using enum AttentionBug;
+  expect("no barrier after scores", "race: ", kNoBarrierAfterScores);
+  expect("no barrier after weights", "race: ", kNoBarrierAfterWeights);
+  expect(
+      "no barrier before reuse", "race: a write that a read may overtake", kNoBarrierBeforeReuse);
+  expect("partitions overlap", "wrong bits", kPartitionOverlaps);
+  expect("unmasked tail", "wrong bits", kUnmaskedTail);
+  expect("window one early", "wrong bits", kWindowOneEarly);
+  expect("block of the first key", "wrong bits", kBlockOfTheFirstKey);
+  expect("no rescale", "wrong bits", kNoRescale);
+  expect("merge backwards", "wrong bits", kMergeBackwards);
+  expect("partial of the neighbour", "race: writes of two blocks", kPartialOfTheNeighbour);
+  expect("merge one short", "wrong bits", kMergeOneShort);
 }
 
 }  // namespace

@@ -114,7 +114,8 @@ inline int lane_id() { return static_cast<int>(current_thread->thread_idx.x % 32
 
 #define __global__
 #define __device__
-#define __forceinline__ inline
+// As nvcc does it; and g++ tells the race detector of no store of what a call returns.
+#define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define threadIdx (::sluice::simt::current_thread->thread_idx)

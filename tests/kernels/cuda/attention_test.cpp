@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/rope.h"
+#include "tests/kernels/cuda/rows_check.h"
+#include "tests/kernels/devices.h"
+
+namespace sluice::kernels {
+namespace {
+
+using test::Random;
+
+struct Request {
+  int32_t seq_len;
+  int32_t num_tokens;
+};
+
+struct Case {
+  DType dtype = DType::kBF16;
+  int32_t num_heads = 4;
+  int32_t num_kv_heads = 1;
+  int32_t head_dim = 16;
+  int32_t block_size = 16;
+  int32_t window = 0;
+  float soft_cap = 0;
+  bool sinks = false;
+  std::vector<Request> requests = {};
+};
+
+// A cache, the queries of one step, and that step's outputs on the CPU. Slots that nobody wrote
+// hold NaN or codes and scales of 1 bits, and the table's entries past a request are far out of
+// bounds.
+class Step {
+ public:
+  explicit Step(const Case& c)
+      : c_(c),
+        head_bytes_(kv_head_bytes(c.dtype, c.head_dim, c.block_size)),
+        num_blocks_(blocks_of(c)),
+        k_(cache_bytes()),
+        v_(cache_bytes()) {
+    std::memset(k_.data(), 0xFF, k_.size());
+    std::memset(v_.data(), 0xFF, v_.size());
+    Random random(71);
+    starts_.push_back(0);
+    for (const Request& request : c.requests) {
+      starts_.push_back(starts_.back() + request.num_tokens);
+      lengths_.push_back(request.seq_len);
+      stride_ =
+          std::max(stride_, static_cast<int32_t>(ceil_div(request.seq_len, c.block_size)) + 1);
+    }
+    table_.assign(c.requests.size() * static_cast<size_t>(stride_), INT32_MAX);
+    int32_t next = num_blocks_;  // the last block first
+    for (size_t r = 0; r < c.requests.size(); ++r) {
+      for (int32_t i = 0; i < ceil_div(c.requests[r].seq_len, c.block_size); ++i) {
+        table_[r * static_cast<size_t>(stride_) + static_cast<size_t>(i)] = --next;
+      }
+      fill(random, r);
+    }
+    const int64_t rows = starts_.back();
+    q_ = random.normals(static_cast<size_t>(rows * width()), 1.5F);
+    sinks_ = random.normals(static_cast<size_t>(c.num_heads), 2);
+    const auto cpu = test::make_device("scalar", 1);
+    std::vector<std::byte> workspace(
+        static_cast<size_t>(kernels::attention_workspace_bytes(limits())) + 64);
+    void* aligned = workspace.data();
+    size_t space = workspace.size();
+    std::align(64, space - 64, aligned, space);
+    want_ = untouched();
+    AttentionArgs args = arguments(want_);
+    args.workspace = {static_cast<std::byte*>(aligned), workspace.size() - 64};
+    attention(cpu->context(), args);
+  }
+
+  [[nodiscard]] AttentionLimits limits() const {
+    int32_t longest = 1;
+    for (const Request& request : c_.requests) longest = std::max(longest, request.seq_len);
+    return {.num_tokens = starts_.back(),
+            .num_reqs = static_cast<int32_t>(c_.requests.size()),
+            .seq_len = longest,
+            .num_heads = c_.num_heads,
+            .num_kv_heads = c_.num_kv_heads,
+            .head_dim = c_.head_dim,
+            .num_threads = 1};
+  }
+
+  // One launch; `split`: with a workspace of what it asks for.
+  [[nodiscard]] std::vector<float> launch(const AttentionLimits& limits, bool split) const {
+    const test::DeviceBytes workspace(split ? cuda::attention_workspace_bytes(limits, c_.window)
+                                            : 0);
+    return launch_with(limits, workspace);
+  }
+
+  [[nodiscard]] std::vector<float> launch_with(const AttentionLimits& limits,
+                                               const test::DeviceBytes& workspace) const {
+    std::vector<float> out = untouched();
+    AttentionArgs args = arguments(out);
+    args.workspace = {workspace.data(), workspace.size()};
+    cuda::launch_attention(nullptr, args, limits);
+    return out;
+  }
+
+  [[nodiscard]] const std::vector<float>& want() const { return want_; }
+
+  // Element `head` of token `token` of request `r` starts there in an output.
+  [[nodiscard]] size_t at(size_t r, int32_t token, int32_t head) const {
+    return static_cast<size_t>(((starts_[r] + token) * c_.num_heads + head) * c_.head_dim);
+  }
+
+  // The same cache, other tokens of the requests.
+  [[nodiscard]] std::vector<float> launch_part(size_t r, int32_t first, int32_t count) const {
+    std::vector<float> out(static_cast<size_t>(count * width()), -1.0F);
+    const std::vector<int32_t> starts = {0, count};
+    const Request& request = c_.requests[r];
+    const std::vector<int32_t> lengths = {request.seq_len - request.num_tokens + first + count};
+    AttentionArgs args = arguments(out);
+    args.q = q_.data() + (starts_[r] + first) * width();
+    args.query_start_loc = starts;
+    args.seq_lens = lengths;
+    args.block_table = table_.data() + r * static_cast<size_t>(stride_);
+    AttentionLimits few = limits();
+    few.num_tokens = count;
+    few.num_reqs = 1;
+    cuda::launch_attention(nullptr, args, few);
+    return out;
+  }
+
+  [[nodiscard]] int64_t width() const { return int64_t{c_.num_heads} * c_.head_dim; }
+
+ private:
+  static int32_t blocks_of(const Case& c) {
+    int64_t blocks = 0;
+    for (const Request& request : c.requests) blocks += ceil_div(request.seq_len, c.block_size);
+    return static_cast<int32_t>(blocks);
+  }
+
+  [[nodiscard]] int64_t cache_bytes() const {
+    return int64_t{num_blocks_} * c_.num_kv_heads * head_bytes_;
+  }
+
+  [[nodiscard]] KvLayerView view() const {
+    return {.k = k_.data(),
+            .v = v_.data(),
+            .dtype = c_.dtype,
+            .num_blocks = num_blocks_,
+            .block_size = c_.block_size,
+            .num_kv_heads = c_.num_kv_heads,
+            .head_dim = c_.head_dim};
+  }
+
+  void fill(Random& random, size_t r) {
+    const int32_t tokens = c_.requests[r].seq_len;
+    const int64_t kv_width = int64_t{c_.num_kv_heads} * c_.head_dim;
+    std::vector<float> k = random.normals(static_cast<size_t>(tokens * kv_width), 1.5F);
+    const std::vector<float> v = random.normals(static_cast<size_t>(tokens * kv_width));
+    std::vector<int64_t> slots;
+    for (int32_t i = 0; i < tokens; ++i) {
+      const size_t entry =
+          r * static_cast<size_t>(stride_) + static_cast<size_t>(i / c_.block_size);
+      slots.push_back(int64_t{table_[entry]} * c_.block_size + i % c_.block_size);
+    }
+    const std::vector<int32_t> positions(slots.size(), 0);
+    rope_write_kv(test::make_device("scalar", 1)->context(),
+                  {.q = nullptr,
+                   .q_stride = 0,
+                   .k = k.data(),
+                   .k_stride = kv_width,
+                   .v = v.data(),
+                   .v_stride = kv_width,
+                   .num_heads = 0,
+                   .table = nullptr,
+                   .positions = positions,
+                   .slot_mapping = slots,
+                   .kv = view()});
+  }
+
+  [[nodiscard]] std::vector<float> untouched() const {
+    return std::vector<float>(static_cast<size_t>(starts_.back() * width()) + 1, -1.0F);
+  }
+
+  [[nodiscard]] AttentionArgs arguments(std::vector<float>& out) const {
+    return {.q = q_.data(),
+            .q_stride = width(),
+            .num_heads = c_.num_heads,
+            .kv = view(),
+            .query_start_loc = starts_,
+            .seq_lens = lengths_,
+            .block_table = table_.data(),
+            .block_table_stride = stride_,
+            .scale = 1.0F / std::sqrt(static_cast<float>(c_.head_dim)),
+            .window = c_.window,
+            .soft_cap = c_.soft_cap,
+            .sinks = c_.sinks ? sinks_.data() : nullptr,
+            .out = out.data(),
+            .out_stride = width(),
+            .workspace = {}};
+  }
+
+  const Case c_;
+  const int64_t head_bytes_;
+  const int32_t num_blocks_;
+  test::DeviceBytes k_;
+  test::DeviceBytes v_;
+  int32_t stride_ = 1;
+  std::vector<int32_t> starts_;
+  std::vector<int32_t> lengths_;
+  std::vector<int32_t> table_;
+  std::vector<float> q_;
+  std::vector<float> sinks_;
+  std::vector<float> want_;
+};
+
+// One block walking the partitions, and blocks for each of them.
+void check(const Case& c) {
+  const Step step(c);
+  test::on_schedules([&] {
+    test::expect_same_floats(step.launch(step.limits(), false), step.want());
+    if (cuda::attention_workspace_bytes(step.limits(), c.window) == 0) return;
+    SCOPED_TRACE("split");
+    test::expect_same_floats(step.launch(step.limits(), true), step.want());
+  });
+}
+
+constexpr DType kCacheTypes[] = {
+    DType::kF32, DType::kF16, DType::kBF16, DType::kI8, DType::kF8E4M3};
+
+TEST(CudaAttention, DecodesOverEveryCacheTypeAsTheCpu) {
+  for (const DType dtype : kCacheTypes) {
+    SCOPED_TRACE(to_string(dtype));
+    check({.dtype = dtype,
+           .num_heads = 4,
+           .num_kv_heads = 2,
+           .head_dim = 24,  // padded in the cache
+           .requests = {{1, 1}, {77, 1}, {600, 1}}});
+  }
+}
+
+TEST(CudaAttention, GroupsAndHeadsOfEverySize) {
+  check({.num_heads = 3, .num_kv_heads = 3, .requests = {{70, 1}, {5, 1}}});
+  check({.num_heads = 6, .num_kv_heads = 2, .head_dim = 70, .requests = {{100, 1}}});
+  check({.num_heads = 8, .num_kv_heads = 1, .head_dim = 128, .requests = {{130, 1}}});
+  check({.num_heads = 20, .num_kv_heads = 1, .requests = {{30, 1}, {65, 1}}});
+}
+
+TEST(CudaAttention, BlocksOfEverySize) {
+  for (const int32_t block_size : {1, 4, 64}) {
+    SCOPED_TRACE(block_size);
+    check({.dtype = DType::kI8, .block_size = block_size, .requests = {{90, 1}, {3, 2}}});
+  }
+}
+
+TEST(CudaAttention, PrefillsAndMixesThemWithDecodes) {
+  check({.num_heads = 4, .num_kv_heads = 2, .requests = {{23, 23}, {40, 0}, {66, 1}, {130, 7}}});
+  check({.num_heads = 3, .num_kv_heads = 1, .requests = {{519, 12}, {2, 2}}});
+}
+
+TEST(CudaAttention, AWindowStartsAtTheSameKeyAsOnTheCpu) {
+  for (const int32_t window : {1, 64, 513, 514}) {
+    SCOPED_TRACE(window);
+    check({.window = window,
+           .requests = {{window, 1}, {window + 1, 1}, {1090, 1}, {1024, 1}, {1025, 1}}});
+  }
+  check({.num_heads = 2, .window = 9, .requests = {{516, 11}, {30, 30}}});
+}
+
+TEST(CudaAttention, SoftCapAndSinks) {
+  check({.soft_cap = 2, .sinks = true, .requests = {{530, 1}, {20, 5}}});
+  check({.num_heads = 3, .sinks = true, .requests = {{20, 9}}});  // a block starts inside a token
+  check({.num_heads = 8, .num_kv_heads = 2, .window = 40, .sinks = true, .requests = {{560, 3}}});
+}
+
+TEST(CudaAttention, PartitionsAndTilesEndWhereTheirLastKeyIs) {
+  check({.head_dim = 16,
+         .requests = {
+             {63, 1}, {64, 1}, {65, 1}, {511, 1}, {512, 1}, {513, 1}, {1024, 1}, {1025, 1}}});
+}
+
+TEST(CudaAttention, EveryChunkingGivesTheSameRows) {
+  const Case c{.num_heads = 4, .num_kv_heads = 2, .window = 520, .requests = {{535, 30}}};
+  const Step step(c);
+  test::on_schedules([&] {
+    for (const int32_t chunk : {1, 7, 30}) {
+      SCOPED_TRACE(chunk);
+      for (int32_t first = chunk == 1 ? 26 : 0; first < 30; first += chunk) {
+        const int32_t count = std::min(chunk, 30 - first);
+        const auto begin = step.want().begin() + first * step.width();
+        test::expect_same_floats(step.launch_part(0, first, count),
+                                 {begin, begin + count * step.width()});
+      }
+    }
+  });
+}
+
+TEST(CudaAttention, LimitsAboveTheCallChangeNothing) {
+  const Step step({.num_heads = 4, .num_kv_heads = 2, .requests = {{700, 2}, {9, 1}}});
+  AttentionLimits limits = step.limits();
+  limits.num_tokens += 5;
+  limits.seq_len = 5000;
+  ASSERT_GT(cuda::attention_workspace_bytes(limits, 0),
+            cuda::attention_workspace_bytes(step.limits(), 0));
+  test::on_schedules([&] {
+    test::expect_same_floats(step.launch(limits, false), step.want());
+    test::expect_same_floats(step.launch(limits, true), step.want());
+  });
+}
+
+TEST(CudaAttention, AWorkspaceIsAskedForWhereItHelps) {
+  const AttentionLimits decode{.num_tokens = 1,
+                               .num_reqs = 1,
+                               .seq_len = 4096,
+                               .num_heads = 32,
+                               .num_kv_heads = 8,
+                               .head_dim = 128,
+                               .num_threads = 0};
+  EXPECT_GT(cuda::attention_workspace_bytes(decode, 0), 0);
+  EXPECT_LT(cuda::attention_workspace_bytes(decode, 600),
+            cuda::attention_workspace_bytes(decode, 0));
+  AttentionLimits other = decode;
+  other.seq_len = kAttentionPartition;
+  EXPECT_EQ(cuda::attention_workspace_bytes(other, 0), 0);
+  other = decode;
+  other.num_tokens = 4096;
+  EXPECT_EQ(cuda::attention_workspace_bytes(other, 0), 0);
+}
+
+TEST(CudaAttention, AWorkspaceThatItDidNotAskForIsLeftAlone) {
+  const Step step({.requests = {{40, 1}}});
+  test::DeviceBytes workspace(64);
+  const std::vector<std::byte> before = workspace.copy();
+  test::on_schedules([&] {
+    test::expect_same_floats(step.launch_with(step.limits(), workspace), step.want());
+    test::expect_same_bytes(workspace.data(), before.data(), before.size());
+  });
+}
+
+TEST(CudaAttention, NothingIsLaunchedForNoTokens) {
+  const Step step({.requests = {{40, 0}}});
+  simt::Run run(0);
+  test::expect_same_floats(step.launch(step.limits(), true), step.want());
+  EXPECT_EQ(run.num_launches(), 0);
+}
+
+}  // namespace
+}  // namespace sluice::kernels
