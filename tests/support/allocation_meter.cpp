@@ -2,14 +2,15 @@
 // In a file of its own: inlined replacements of new and delete make g++ warn of mismatches.
 #include "tests/support/allocation_meter.h"
 
-#include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <new>
 
 namespace {
 
-size_t largest = 0;
-size_t count = 0;
+// Of every thread.
+std::atomic<size_t> largest = 0;
+std::atomic<size_t> count = 0;
 
 }  // namespace
 
@@ -27,8 +28,10 @@ size_t num_allocations() { return count; }
 }  // namespace sluice
 
 void* operator new(size_t bytes) {
-  largest = std::max(largest, bytes);
-  ++count;
+  size_t seen = largest.load(std::memory_order_relaxed);
+  while (bytes > seen && !largest.compare_exchange_weak(seen, bytes, std::memory_order_relaxed)) {
+  }
+  count.fetch_add(1, std::memory_order_relaxed);
   if (void* memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
