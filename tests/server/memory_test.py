@@ -17,7 +17,8 @@ import tempfile
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from server_process import Server, wait_until
 
-MOST = 30 << 20
+# 28 to 30 MB with two threads; other machines have more threads, and libraries of other sizes.
+MOST = 36 << 20
 PAGE = 4096
 
 
