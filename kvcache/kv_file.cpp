@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "engine/core/u64_fields.h"
+
 namespace sluice {
 namespace {
 
@@ -18,16 +20,6 @@ constexpr size_t kNumTokensAt = 48;
 constexpr size_t kPayloadSumAt = 56;
 constexpr size_t kHeaderSumAt = 64;
 constexpr size_t kTokensAt = kKvFileTokensAt;
-
-void put(std::span<std::byte> file, size_t at, uint64_t value) {
-  std::memcpy(file.data() + at, &value, sizeof(value));
-}
-
-uint64_t get(std::span<const std::byte> file, size_t at) {
-  uint64_t value = 0;
-  std::memcpy(&value, file.data() + at, sizeof(value));
-  return value;
-}
 
 uint64_t header_sum(std::span<const std::byte> header) {
   const uint64_t front = XXH3_64bits(header.data(), kHeaderSumAt);
@@ -48,11 +40,11 @@ void seal_kv_file(const KvFileName& name, std::span<std::byte> file) {
   std::memcpy(header.data(), kMagic.data(), kMagic.size());
   std::memcpy(header.data() + kKeyAt, name.key.data(), name.key.size());
   std::memcpy(header.data() + kParentAt, name.parent.data(), name.parent.size());
-  put(header, kPayloadBytesAt, payload.size());
-  put(header, kNumTokensAt, name.token_ids.size());
-  put(header, kPayloadSumAt, XXH3_64bits(payload.data(), payload.size()));
+  put_u64(header, kPayloadBytesAt, payload.size());
+  put_u64(header, kNumTokensAt, name.token_ids.size());
+  put_u64(header, kPayloadSumAt, XXH3_64bits(payload.data(), payload.size()));
   std::memcpy(header.data() + kTokensAt, name.token_ids.data(), name.token_ids.size_bytes());
-  put(header, kHeaderSumAt, header_sum(header));
+  put_u64(header, kHeaderSumAt, header_sum(header));
 }
 
 Expected<void> check_kv_file(const KvFileName& name, std::span<const std::byte> file) {
@@ -63,19 +55,19 @@ Expected<void> check_kv_file(const KvFileName& name, std::span<const std::byte> 
   const std::span<const std::byte> payload = file.subspan(header_bytes);
   if (std::memcmp(header.data(), kMagic.data(), kMagic.size()) != 0)
     return refuse("another format");
-  if (get(header, kHeaderSumAt) != header_sum(header))
+  if (get_u64(header, kHeaderSumAt) != header_sum(header))
     return refuse("the header's checksum is wrong");
   if (std::memcmp(header.data() + kKeyAt, name.key.data(), name.key.size()) != 0 ||
       std::memcmp(header.data() + kParentAt, name.parent.data(), name.parent.size()) != 0) {
     return refuse("another key");
   }
-  if (get(header, kNumTokensAt) != name.token_ids.size() ||
+  if (get_u64(header, kNumTokensAt) != name.token_ids.size() ||
       std::memcmp(header.data() + kTokensAt, name.token_ids.data(), name.token_ids.size_bytes()) !=
           0) {
     return refuse("other tokens");
   }
-  if (get(header, kPayloadBytesAt) != payload.size()) return refuse("another size");
-  if (get(header, kPayloadSumAt) != XXH3_64bits(payload.data(), payload.size())) {
+  if (get_u64(header, kPayloadBytesAt) != payload.size()) return refuse("another size");
+  if (get_u64(header, kPayloadSumAt) != XXH3_64bits(payload.data(), payload.size())) {
     return refuse("the checksum of its contents is wrong");
   }
   return {};

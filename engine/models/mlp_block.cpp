@@ -113,7 +113,7 @@ Expected<void> MlpBlock::check_like_first(const std::vector<Pair>& experts,
 }
 
 MlpBlock::GroupedByFormat MlpBlock::group_experts(const std::vector<Pair>& experts,
-                                                  Projection Pair::*projection,
+                                                  Projection Pair::* projection,
                                                   int64_t part_width) {
   GroupedByFormat grouped;
   for (const Pair& pair : experts) {

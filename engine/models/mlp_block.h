@@ -88,7 +88,7 @@ class MlpBlock {
   static Expected<void> check_like_first(const std::vector<Pair>& experts,
                                          const std::string& place);
   static GroupedByFormat group_experts(const std::vector<Pair>& experts,
-                                       Projection Pair::*projection,
+                                       Projection Pair::* projection,
                                        int64_t part_width);
   // The chosen experts' matrices over their rows.
   static void run_experts(const kernels::ExecContext& exec,

@@ -21,6 +21,7 @@
 #include "engine/core/hex.h"
 #include "engine/core/log.h"
 #include "engine/core/types.h"
+#include "engine/core/u64_fields.h"
 #include "engine/core/version.h"
 
 namespace sluice {
@@ -39,16 +40,6 @@ constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
 constexpr uint64_t kSectionBytes = uint64_t{8} << 20;
 constexpr unsigned kMaxWorkers = 8;
 constexpr int64_t kClockStepNs = 2'000'000'000;
-
-void put(std::span<std::byte> file, size_t at, uint64_t value) {
-  std::memcpy(file.data() + at, &value, sizeof(value));
-}
-
-uint64_t get(std::span<const std::byte> file, size_t at) {
-  uint64_t value = 0;
-  std::memcpy(&value, file.data() + at, sizeof(value));
-  return value;
-}
 
 uint64_t hash_of(std::span<const std::byte> bytes, uint64_t seed = 0) {
   return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
@@ -103,7 +94,7 @@ bool section_is_right(const PackedParts& parts, uint64_t index) {
   auto* const begin = const_cast<std::byte*>(bytes.data());
   // Where the kernel does not know the advice, pages come on the way.
   if (madvise(begin, bytes.size(), MADV_POPULATE_READ) != 0 && errno == EFAULT) return false;
-  return hash_of(bytes) == get(parts.checksums, index * sizeof(uint64_t));
+  return hash_of(bytes) == get_u64(parts.checksums, index * sizeof(uint64_t));
 }
 
 // The first section that is not what was written.
@@ -252,16 +243,16 @@ Expected<PackedParts> parse_packed_cache(std::span<const std::byte> file, const 
   if (std::memcmp(file.data(), kMagic.data(), kMagic.size()) != 0) {
     return refuse("another format or version of it");
   }
-  if (get(file, kBuildAt) != key.build) return refuse("written by another build");
-  if (get(file, kLayoutAt) != key.layout.hash ||
-      get(file, kNumMatricesAt) != key.layout.num_matrices ||
-      get(file, kArenaBytesAt) != key.layout.bytes) {
+  if (get_u64(file, kBuildAt) != key.build) return refuse("written by another build");
+  if (get_u64(file, kLayoutAt) != key.layout.hash ||
+      get_u64(file, kNumMatricesAt) != key.layout.num_matrices ||
+      get_u64(file, kArenaBytesAt) != key.layout.bytes) {
     return refuse("another layout");
   }
-  if (get(file, kSourceAt) != key.source) return refuse("the model's files have changed");
+  if (get_u64(file, kSourceAt) != key.source) return refuse("the model's files have changed");
   if (!sizes || file.size() != sizes->file) return refuse("another size than its header says");
   const std::span<const std::byte> header = file.first(sizes->header);
-  if (get(file, kHeaderSumAt) != header_sum(header)) {
+  if (get_u64(file, kHeaderSumAt) != header_sum(header)) {
     return refuse("the header's checksum is wrong");
   }
   const uint64_t hashes = key.layout.num_matrices * sizeof(uint64_t);
@@ -282,7 +273,7 @@ Expected<PackedCache> PackedCache::open(const std::string& path, const PackedKey
 
 uint64_t PackedCache::content_hash(size_t index) const {
   CHECK_LT(index, parts_.hashes.size() / sizeof(uint64_t));
-  return get(parts_.hashes, index * sizeof(uint64_t));
+  return get_u64(parts_.hashes, index * sizeof(uint64_t));
 }
 
 Expected<void> write_packed_cache(const std::string& path,
@@ -305,24 +296,24 @@ Expected<void> write_packed_cache(const std::string& path,
 
   std::vector<std::byte> header(sizes->header);
   std::memcpy(header.data(), kMagic.data(), kMagic.size());
-  put(header, kBuildAt, key.build);
-  put(header, kSourceAt, key.source);
-  put(header, kLayoutAt, key.layout.hash);
-  put(header, kNumMatricesAt, key.layout.num_matrices);
-  put(header, kArenaBytesAt, key.layout.bytes);
+  put_u64(header, kBuildAt, key.build);
+  put_u64(header, kSourceAt, key.source);
+  put_u64(header, kLayoutAt, key.layout.hash);
+  put_u64(header, kNumMatricesAt, key.layout.num_matrices);
+  put_u64(header, kArenaBytesAt, key.layout.bytes);
   size_t at = kHashesAt;
   for (const uint64_t hash : contents.content_hashes) {
-    put(header, at, hash);
+    put_u64(header, at, hash);
     at += sizeof(hash);
   }
   for (uint64_t i = 0; i < num_sections(arena.size()); ++i) {
     if (stop) return make_error(ErrorCode::kUnavailable, path + ": the engine stops");
     const std::span<const std::byte> bytes = section(arena, i);
-    put(header, at, hash_of(bytes));
+    put_u64(header, at, hash_of(bytes));
     at += sizeof(uint64_t);
     SLUICE_TRY_VOID(draft.write(sizes->arena_at + i * kSectionBytes, bytes));
   }
-  put(header, kHeaderSumAt, header_sum(header));
+  put_u64(header, kHeaderSumAt, header_sum(header));
   SLUICE_TRY_VOID(draft.write(0, header));
   return draft.publish(path);
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <new>
 
 #include "engine/core/status.h"
 #include "kernels/cpu/attention_block.h"
@@ -138,7 +139,7 @@ class AttentionCall {
   }
 
   // The last request whose numbers start at or before `index`: empty ones share their successor's.
-  [[nodiscard]] const RequestPlan& plan_of(int64_t index, int32_t RequestPlan::*begin) const {
+  [[nodiscard]] const RequestPlan& plan_of(int64_t index, int32_t RequestPlan::* begin) const {
     RequestPlan* const end = plans_ + num_reqs_;
     return *(
         std::upper_bound(plans_,

@@ -43,8 +43,8 @@ constexpr int64_t kPiecesPerThread = 16;
 constexpr int64_t kClaimsPerThread = 4;
 
 // With many rows, the hardware's prefetcher alone leaves the memory idle while a group is
-// multiplied. With few, AMD's does better by itself and Intel's does not: 1.2 to 1.7 times as fast
-// with 1 to 4 rows (bench/README.md).
+// multiplied. With few, AMD's does better by itself; with Intel's alone, calls took up to 1.7 times as
+// long (1B shape in Q6_K, 2 rows; bench/kernels).
 constexpr int32_t kPrefetchFromRows = 5;
 
 bool prefetch_pays(int32_t num_rows) {

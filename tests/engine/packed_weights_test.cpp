@@ -68,25 +68,6 @@ class PackedWeights : public ::testing::Test {
     ASSERT_EQ(files().size(), 1U);
   }
 
-  static std::vector<ValidRequest> requests() {
-    std::vector<ValidRequest> list;
-    for (int32_t seed = 0; seed < 3; ++seed) {
-      ValidRequest request;
-      std::vector<TokenId> prompt(static_cast<size_t>(20 + 30 * seed));
-      for (size_t i = 0; i < prompt.size(); ++i) {
-        prompt[i] = static_cast<TokenId>((i * i * 31 + i * 7 + static_cast<size_t>(seed)) % 250);
-      }
-      request.prompt.push_back({std::move(prompt)});
-      request.sampling.max_tokens = 24;
-      request.sampling.ignore_eos = true;
-      request.sampling.temperature = seed == 0 ? 0.0F : 0.8F;
-      request.sampling.seed = static_cast<uint64_t>(seed);
-      request.sampling.num_logprobs = 0;
-      list.push_back(std::move(request));
-    }
-    return list;
-  }
-
   std::string folder_;
   Config config_;
 };
@@ -95,7 +76,7 @@ TEST_F(PackedWeights, AreTheSameBitsUnderTheSameFingerprint) {
   std::unique_ptr<Engine> engine = testing::start_engine(config_);
   ASSERT_NE(engine, nullptr);
   const std::string fingerprint = engine->model().system_fingerprint;
-  const std::vector<Collected> expected = testing::run_together(*engine, requests());
+  const std::vector<Collected> expected = testing::run_together(*engine, testing::seeded_requests(3));
   config_.packed_weights_cache = folder_ + "/new/folder";
   start_and_wait_for_the_file();
   for (const std::string& isa : testing::usable_isas()) {
@@ -104,7 +85,7 @@ TEST_F(PackedWeights, AreTheSameBitsUnderTheSameFingerprint) {
     ASSERT_NE(engine, nullptr);
     EXPECT_TRUE(is_mapped(*engine));
     EXPECT_EQ(engine->model().system_fingerprint, fingerprint);
-    testing::expect_same(expected, testing::run_together(*engine, requests()), isa);
+    testing::expect_same(expected, testing::run_together(*engine, testing::seeded_requests(3)), isa);
   }
 }
 
@@ -188,7 +169,7 @@ TEST_F(PackedWeights, WithoutAPlaceForThemTheEngineServes) {
   config_.packed_weights_cache = folder_ + "/file/below";
   const std::unique_ptr<Engine> engine = testing::start_engine(config_);
   ASSERT_NE(engine, nullptr);
-  EXPECT_EQ(testing::run_together(*engine, requests()).size(), 3U);
+  EXPECT_EQ(testing::run_together(*engine, testing::seeded_requests(3)).size(), 3U);
 }
 
 // Every architecture, layout and format of the goldens: the bytes, and the hash of the content.

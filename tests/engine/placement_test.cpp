@@ -15,25 +15,6 @@ namespace {
 
 using testing::Collected;
 
-std::vector<ValidRequest> requests() {
-  std::vector<ValidRequest> list;
-  for (int32_t seed = 0; seed < 4; ++seed) {
-    ValidRequest request;
-    std::vector<TokenId> prompt(static_cast<size_t>(20 + 30 * seed));
-    for (size_t i = 0; i < prompt.size(); ++i) {
-      prompt[i] = static_cast<TokenId>((i * i * 31 + i * 7 + static_cast<size_t>(seed)) % 250);
-    }
-    request.prompt.push_back({std::move(prompt)});
-    request.sampling.max_tokens = 24;
-    request.sampling.ignore_eos = true;
-    request.sampling.temperature = 0.8F;
-    request.sampling.seed = static_cast<uint64_t>(seed);
-    request.sampling.num_logprobs = 0;
-    list.push_back(std::move(request));
-  }
-  return list;
-}
-
 struct Setting {
   bool cpu_strict = false;
   const char* numa = "off";
@@ -52,7 +33,7 @@ TEST(PlacementOfAnEngine, ChangesNoBitAndIsInThePlan) {
   ASSERT_NE(engine, nullptr);
   EXPECT_NE(engine->model().memory_plan.find("huge pages transparent"), std::string::npos);
   const std::string fingerprint = engine->model().system_fingerprint;
-  const std::vector<Collected> expected = testing::run_together(*engine, requests());
+  const std::vector<Collected> expected = testing::run_together(*engine, testing::seeded_requests(4));
   const Setting settings[] = {
       {.cpu_strict = true, .placed = ", threads pinned; huge pages transparent"},
       {.cpu_strict = true, .threads = 5, .placed = ", threads pinned"},
@@ -73,7 +54,7 @@ TEST(PlacementOfAnEngine, ChangesNoBitAndIsInThePlan) {
     EXPECT_NE(engine->model().memory_plan.find(setting.placed), std::string::npos)
         << engine->model().memory_plan;
     EXPECT_EQ(engine->model().system_fingerprint, fingerprint);
-    testing::expect_same(expected, testing::run_together(*engine, requests()), setting.placed);
+    testing::expect_same(expected, testing::run_together(*engine, testing::seeded_requests(4)), setting.placed);
   }
 }
 
@@ -87,7 +68,7 @@ TEST(PlacementOfAnEngine, ReservedPagesThatThereAreNotAreAnErrorThatSaysWhatToRa
   if (engine) {
     const std::string& plan = (*engine)->model().memory_plan;
     EXPECT_NE(plan.find("huge pages explicit, "), std::string::npos) << plan;
-    EXPECT_EQ(testing::run_together(**engine, requests()).size(), 4U);
+    EXPECT_EQ(testing::run_together(**engine, testing::seeded_requests(4)).size(), 4U);
   } else {
     EXPECT_EQ(engine.error().code, ErrorCode::kResourceExhausted);
     EXPECT_NE(engine.error().message.find("vm.nr_hugepages"), std::string::npos);

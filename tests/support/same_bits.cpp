@@ -62,6 +62,25 @@ std::vector<std::string> usable_isas() {
   return isas;
 }
 
+std::vector<ValidRequest> seeded_requests(int32_t count) {
+  std::vector<ValidRequest> list;
+  for (int32_t seed = 0; seed < count; ++seed) {
+    ValidRequest request;
+    std::vector<TokenId> prompt(static_cast<size_t>(20 + 30 * seed));
+    for (size_t i = 0; i < prompt.size(); ++i) {
+      prompt[i] = static_cast<TokenId>((i * i * 31 + i * 7 + static_cast<size_t>(seed)) % 250);
+    }
+    request.prompt.push_back({std::move(prompt)});
+    request.sampling.max_tokens = 24;
+    request.sampling.ignore_eos = true;
+    request.sampling.temperature = seed == 0 ? 0.0F : 0.8F;
+    request.sampling.seed = static_cast<uint64_t>(seed);
+    request.sampling.num_logprobs = 0;
+    list.push_back(std::move(request));
+  }
+  return list;
+}
+
 std::vector<Collected> run_together(Engine& engine, const std::vector<ValidRequest>& requests) {
   CollectingSink sink;
   std::vector<RequestId> ids;

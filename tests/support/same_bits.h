@@ -20,6 +20,10 @@ std::unique_ptr<Engine> start_engine(const Config& config);
 // "scalar", "avx2" and "avx512", as far as this machine has them.
 std::vector<std::string> usable_isas();
 
+// So many requests for a model of at least 250 tokens, their prompts of several lengths; seeded, each
+// by its number, with log-probabilities.
+std::vector<ValidRequest> seeded_requests(int32_t count);
+
 // All at once, and one after the other; results in the order of the requests.
 std::vector<Collected> run_together(Engine& engine, const std::vector<ValidRequest>& requests);
 std::vector<Collected> run_alone(Engine& engine, const std::vector<ValidRequest>& requests);

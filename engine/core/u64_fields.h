@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fields of 8 bytes, little-endian as every machine that this runs on, at any offset of a file.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+namespace sluice {
+
+inline void put_u64(std::span<std::byte> file, size_t at, uint64_t value) {
+  std::memcpy(file.data() + at, &value, sizeof(value));
+}
+
+inline uint64_t get_u64(std::span<const std::byte> file, size_t at) {
+  uint64_t value = 0;
+  std::memcpy(&value, file.data() + at, sizeof(value));
+  return value;
+}
+
+}  // namespace sluice
