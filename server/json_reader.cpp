@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/json_fields.h"
 #include "server/json_writer.h"
 
 namespace sluice {
@@ -45,7 +46,7 @@ class TreeBuilder {
   bool key(std::string& name) {
     Level& level = levels_.back();
     if (!level.keys.insert(name).second) {
-      return fail("Duplicate key '" + shorten(name) + "' in an object.");
+      return fail("Duplicate key '" + show_text(name) + "' in an object.");
     }
     if (static_cast<int64_t>(level.keys.size()) > kMaxJsonMembers) {
       return fail("An object may have at most " + std::to_string(kMaxJsonMembers) + " members.");

@@ -377,6 +377,8 @@ TEST_F(Validator, JsonIsReadStrictly) {
   }
   const auto duplicate = validate(R"({"prompt":"x","n":1,"n":2})", Endpoint::kCompletion);
   EXPECT_EQ(duplicate.error().message, "Duplicate key 'n' in an object.");
+  const auto lines = validate(R"({"prompt":"x","a\nb":1,"a\nb":2})", Endpoint::kCompletion);
+  EXPECT_EQ(lines.error().message, "Duplicate key 'a\\nb' in an object.");
 }
 
 TEST_F(Validator, TemplateArgumentsMayNotReplaceTheConversation) {
