@@ -159,13 +159,16 @@ void run_shape(const kernels::ExecContext& ctx, const Shape& shape, int32_t rows
 // One line of JSON.
 void print_probes(const kernels::ExecContext& ctx) {
   std::vector<double> int8_peaks;
+  std::vector<double> tile_peaks;
   std::vector<double> read_peaks;
   for (int round = 0; round < 11; ++round) {
     int8_peaks.push_back(probe_int8_gops(ctx));
+    tile_peaks.push_back(probe_tile_gops(ctx));
     read_peaks.push_back(probe_read_gbps(ctx));
   }
-  std::printf("{\"int8_gops\": %.1f, \"read_gbps\": %.2f}\n",
+  std::printf("{\"int8_gops\": %.1f, \"tile_gops\": %.1f, \"read_gbps\": %.2f}\n",
               median(std::move(int8_peaks)),
+              median(std::move(tile_peaks)),
               median(std::move(read_peaks)));
 }
 

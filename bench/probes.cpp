@@ -120,6 +120,37 @@ __attribute__((target("avx512f,avx512bf16"))) double busy_bf16(int32_t* sink) {
   return static_cast<double>(kSteps) * kChains * 32 * 2;
 }
 
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+__attribute__((target("amx-tile,amx-int8"))) double busy_tiles(int32_t* sink) {
+  static constexpr TileConfig kConfig;
+  static constexpr int64_t kTiles = 4;
+  alignas(64) int32_t sums[16][16] = {};
+  _tile_loadconfig(&kConfig);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_loadd(4, sums, 64);
+  _tile_loadd(5, sums, 64);
+  for (int64_t step = 0; step < kSteps; ++step) {
+    _tile_dpbssd(0, 4, 5);
+    _tile_dpbssd(1, 4, 5);
+    _tile_dpbssd(2, 4, 5);
+    _tile_dpbssd(3, 4, 5);
+  }
+  _tile_stored(0, sums, 64);
+  _tile_release();
+  *sink = sums[0][0];
+  return static_cast<double>(kSteps) * kTiles * 16 * 16 * 64 * 2;
+}
+
 // All threads in `busy`, which returns its operations.
 double probe_rate(const kernels::ExecContext& ctx, double (*busy)(int32_t* sink)) {
   const int32_t threads = ctx.pool->num_threads();
@@ -155,11 +186,15 @@ __attribute__((target("avx2"))) int64_t read_all(const std::byte* data, int64_t 
 }  // namespace
 
 double probe_int8_gops(const kernels::ExecContext& ctx) {
-  return probe_rate(ctx, ctx.isa == kernels::Isa::kAvx512 ? busy_vnni : busy_avx2);
+  return probe_rate(ctx, ctx.isa >= kernels::Isa::kAvx512 ? busy_vnni : busy_avx2);
+}
+
+double probe_tile_gops(const kernels::ExecContext& ctx) {
+  return ctx.isa == kernels::Isa::kAmx ? probe_rate(ctx, busy_tiles) : 0;
 }
 
 double probe_float_gflops(const kernels::ExecContext& ctx) {
-  return probe_rate(ctx, ctx.isa == kernels::Isa::kAvx512 ? busy_fma512 : busy_fma256);
+  return probe_rate(ctx, ctx.isa >= kernels::Isa::kAvx512 ? busy_fma512 : busy_fma256);
 }
 
 double probe_bf16_gflops(const kernels::ExecContext& ctx) {

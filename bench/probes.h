@@ -6,9 +6,13 @@
 
 namespace sluice::bench {
 
-// Multiply-adds of bytes into 32 bits by the widest instruction of the context's set, all threads
-// busy; 2 operations each.
+// Multiply-adds of bytes into 32 bits by the widest vector instruction of the context's set, all
+// threads busy; 2 operations each.
 double probe_int8_gops(const kernels::ExecContext& ctx);
+
+// The same by AMX on tiles of 16 x 16 x 64; 0 where the context's set is another. To be reached it
+// takes codes without scales inside of k: formats with scales per group are bound by vectors.
+double probe_tile_gops(const kernels::ExecContext& ctx);
 
 // Multiply-adds of floats, the same way.
 double probe_float_gflops(const kernels::ExecContext& ctx);

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/device.h"
 
+#include <asm/prctl.h>
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <string>
@@ -10,6 +15,21 @@
 
 namespace sluice::kernels {
 namespace {
+
+// Tile registers make a thread's state 8 KiB larger: a process has to ask for them. Asked once and
+// granted, every thread has them.
+bool amx_available() {
+  constexpr unsigned kTileBit = 1U << 24;
+  constexpr unsigned kInt8Bit = 1U << 25;
+  constexpr unsigned long kTileData = 18;  // the state component
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
+  if ((edx & kTileBit) == 0 || (edx & kInt8Bit) == 0) return false;
+  return ::syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, kTileData) == 0;
+}
 
 bool isa_available(Isa isa) {
   switch (isa) {
@@ -22,11 +42,13 @@ bool isa_available(Isa isa) {
       return isa_available(Isa::kAvx2) && __builtin_cpu_supports("avx512f") != 0 &&
              __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
              __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512vnni") != 0;
+    case Isa::kAmx:
+      return isa_available(Isa::kAvx512) && amx_available();
   }
   return false;
 }
 
-constexpr std::array kAllIsas = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512};
+constexpr std::array kAllIsas = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
 
 Expected<Isa> choose_isa(const std::string& wanted) {
   std::string available;
@@ -54,6 +76,8 @@ const char* to_string(Isa isa) {
       return "avx2";
     case Isa::kAvx512:
       return "avx512";
+    case Isa::kAmx:
+      return "amx";
   }
   return "unknown";
 }

@@ -18,7 +18,7 @@ class ThreadPool;
 }
 
 // Instruction sets of the CPU backend, in order of preference. All compute the same bits.
-enum class Isa : uint8_t { kScalar, kAvx2, kAvx512 };
+enum class Isa : uint8_t { kScalar, kAvx2, kAvx512, kAmx };
 const char* to_string(Isa isa);
 
 struct ExecContext {
@@ -33,7 +33,7 @@ class Device {
  public:
   struct Options {
     DeviceType type = DeviceType::kCpu;
-    std::string isa = "auto";  // auto, scalar, avx2, avx512
+    std::string isa = "auto";  // auto, scalar, avx2, avx512, amx
     int32_t threads = 0;       // 0: default_num_threads()
     Placement placement = make_placement(NumaMode::kOff, false);
   };

@@ -55,7 +55,7 @@ struct Config {
 
   // Compute.
   int32_t threads = 0;                     // 0: min(affinity, cgroup quota)
-  std::string isa = "auto";                // auto, scalar, avx2, avx512
+  std::string isa = "auto";                // auto, scalar, avx2, avx512, amx
   bool cpu_strict = false;                 // each compute thread on a core of its own
   std::string numa = "off";                // off, distribute, isolate
   std::string huge_pages = "transparent";  // off, transparent, explicit

@@ -448,7 +448,7 @@ std::vector<Knob> make_engine_knobs() {
       choice<&Config::isa>("isa",
                            "compute",
                            "",
-                           "auto|scalar|avx2|avx512",
+                           "auto|scalar|avx2|avx512|amx",
                            "Instruction set of the kernels; the results are the same."),
       boolean<&Config::cpu_strict>("cpu-strict",
                                    "compute",

@@ -4,11 +4,14 @@
 
 #include "kernels/cpu/vec16.h"
 // vec16.h comes first: it names the namespace that the kernels live in.
+#include "kernels/cpu/channel_amx.h"
 #include "kernels/cpu/channel_impl.h"
 #include "kernels/cpu/linear_simd.h"
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
 void linear_channel(const LinearBlock& block) { channel_tiles(block); }
+
+void linear_channel_amx(const LinearBlock& block) { channel_tiles_with_amx(block); }
 
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

@@ -36,6 +36,15 @@ struct ChannelOperands {
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
+// The output of row r by its sum, with the scales of a block's rows from row 0 on.
+SLUICE_INLINE V16 channel_output(I16 isum, const float* row_scales, int r, V16 scale) {
+  if constexpr (kCodesTooHigh) {
+    const auto* const code_sums = reinterpret_cast<const int32_t*>(row_scales) + kActivationRows;
+    isum = sub(isum, shift_left(broadcast(code_sums[r]), 7));
+  }
+  return mul(mul(to_float(isum), broadcast(row_scales[r])), scale);
+}
+
 // kTiles tiles from `tile` on times kRows rows from `row` on, all of one activation block.
 template <int kRows, int kTiles>
 static void channel_rows(const LinearBlock& block, int32_t tile, int64_t row) {
@@ -58,15 +67,9 @@ static void channel_rows(const LinearBlock& block, int32_t tile, int64_t row) {
     V16 y[kRows];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      I16 isum = sum[t][r];
-      if constexpr (kCodesTooHigh) {
-        const auto* const code_sums =
-            reinterpret_cast<const int32_t*>(row_scales) + kActivationRows;
-        isum = sub(isum, shift_left(broadcast(code_sums[r]), 7));
-      }
-      y[r] = mul(mul(to_float(isum), broadcast(row_scales[r])), scale);
+      y[r] = channel_output(sum[t][r], row_scales, r, scale);
     }
-    write_outputs<kRows>(block, tile + t, row, y);
+    write_outputs(block, tile + t, row, kRows, y);
   }
 }
 

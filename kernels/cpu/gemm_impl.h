@@ -73,6 +73,22 @@ SLUICE_INLINE float half_term(const RecordRows<Code>& x, int r, int half) {
   return static_cast<float>(half == 0 ? first : x.code_sums[r] - first) * x.scales[r];
 }
 
+// What the exact sums of a row's codes times a group's add to acc: low and high those of the group's
+// halves where the format has scales for each (kHalves), else low that of the whole group.
+template <WeightFormat kFormat, typename Code>
+SLUICE_INLINE V16
+add_sums(V16 acc, const GroupScales& w, const RecordRows<Code>& x, int r, I16 low, I16 high) {
+  acc = add_product(acc, low, w.scale[0], x.scales[r]);
+  if constexpr (!kHalves<kFormat>) {
+    if constexpr (kHasMin<kFormat>) acc = fma(w.minimum[0], broadcast(x.sums[r]), acc);
+  } else {
+    if constexpr (kHasMin<kFormat>) acc = fma(w.minimum[0], broadcast(half_term(x, r, 0)), acc);
+    acc = add_product(acc, high, w.scale[1], x.scales[r]);
+    if constexpr (kHasMin<kFormat>) acc = fma(w.minimum[1], broadcast(half_term(x, r, 1)), acc);
+  }
+  return acc;
+}
+
 #if !defined(SLUICE_ISA_SCALAR)
 // acc[r] += one group of codes times codes, as the tree says. `record`: the group's
 // activations of 8 rows, of which the kRows from `first` on are used.
@@ -82,25 +98,14 @@ SLUICE_INLINE void add_group(const GroupAt& at, const std::byte* record, int fir
   const RecordRows<Code> x = record_rows<Code>(record, first);
   constexpr unsigned kShift = zero_point_shift(kFormat);
   const auto use = [&](int r, I16 low, I16 high) __attribute__((always_inline)) {
-    if constexpr (!kHalves<kFormat>) {
-      if constexpr (kShift != 0) low = sub(low, shift_left(broadcast(x.code_sums[r]), kShift));
-      acc[r] = add_product(acc[r], low, w.scale[0], x.scales[r]);
-      if constexpr (kHasMin<kFormat>) acc[r] = fma(w.minimum[0], broadcast(x.sums[r]), acc[r]);
-    } else {
-      if constexpr (kShift != 0) {
-        const I16 first_sum = broadcast(x.half_sums[r]);
-        low = sub(low, shift_left(first_sum, kShift));
-        high = sub(high, shift_left(sub(broadcast(x.code_sums[r]), first_sum), kShift));
-      }
-      acc[r] = add_product(acc[r], low, w.scale[0], x.scales[r]);
-      if constexpr (kHasMin<kFormat>) {
-        acc[r] = fma(w.minimum[0], broadcast(half_term(x, r, 0)), acc[r]);
-      }
-      acc[r] = add_product(acc[r], high, w.scale[1], x.scales[r]);
-      if constexpr (kHasMin<kFormat>) {
-        acc[r] = fma(w.minimum[1], broadcast(half_term(x, r, 1)), acc[r]);
-      }
+    if constexpr (kShift != 0 && !kHalves<kFormat>) {
+      low = sub(low, shift_left(broadcast(x.code_sums[r]), kShift));
+    } else if constexpr (kShift != 0) {
+      const I16 first_sum = broadcast(x.half_sums[r]);
+      low = sub(low, shift_left(first_sum, kShift));
+      high = sub(high, shift_left(sub(broadcast(x.code_sums[r]), first_sum), kShift));
     }
+    acc[r] = add_sums<kFormat>(acc[r], w, x, r, low, high);
   };
   if constexpr (sizeof(Code) == 1) {
     dot_int8<kFormat, kRows>(at.codes, x.codes, use);
@@ -132,17 +137,15 @@ SLUICE_INLINE void add_wide_group(const WideGroup& w,
 }
 #endif
 
-template <int kRows>
-SLUICE_INLINE void write_outputs(const LinearBlock& block,
-                                 int32_t tile,
-                                 int64_t row,
-                                 const V16* y) {
+// Outputs of a tile for num_rows rows from `row` on.
+SLUICE_INLINE void write_outputs(
+    const LinearBlock& block, int32_t tile, int64_t row, int32_t num_rows, const V16* y) {
   const int32_t column = tile * kRowTile;
   const int32_t left = block.num_columns - column;
   const int32_t count = left < kRowTile ? left : kRowTile;
   V16 bias = zero();
   if (block.bias != nullptr) bias = load_partial(block.bias + column, count);
-  for (int r = 0; r < kRows; ++r) {
+  for (int32_t r = 0; r < num_rows; ++r) {
     float* const out = block.out + (row + r) * block.out_stride + column;
     V16 value = y[r];
     if (block.bias != nullptr) value = add(value, bias);
@@ -151,9 +154,26 @@ SLUICE_INLINE void write_outputs(const LinearBlock& block,
   }
 }
 
+// One past the last group of a segment.
+SLUICE_INLINE int32_t segment_end(const LinearBlock& block, int32_t segment) {
+  return static_cast<int32_t>(int64_t{segment + 1} * block.num_groups / kSegments);
+}
+
+// Segments fold as a binary counter: pending[l] holds the sum of a finished subtree of 2^l
+// segments, the last the whole once all have ended. acc is used up.
+template <int kStride, int kSums>
+SLUICE_INLINE void end_segment(int32_t segment, V16* acc, V16 (*pending)[kStride]) {
+  int level = 0;
+  for (; (segment >> level & 1) != 0; ++level) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kSums; ++i) acc[i] = add(pending[level][i], acc[i]);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kSums; ++i) pending[level][i] = acc[i];
+}
+
 // kTiles row tiles times kRows rows: add_group(group, acc) for every group in order, acc of tile t
-// and row r at [t * kRows + r]. Segments fold as a binary counter: pending[l] holds the sum of a
-// finished subtree of 2^l segments.
+// and row r at [t * kRows + r].
 template <int kTiles, int kRows, typename AddGroup>
 SLUICE_INLINE void fold_segments(const LinearBlock& block,
                                  int32_t tile,
@@ -163,21 +183,15 @@ SLUICE_INLINE void fold_segments(const LinearBlock& block,
   V16 pending[4][kSums];
   int32_t group = 0;
   for (int32_t segment = 0; segment < kSegments; ++segment) {
-    const auto end = static_cast<int32_t>(int64_t{segment + 1} * block.num_groups / kSegments);
+    const int32_t end = segment_end(block, segment);
     V16 acc[kSums];
 #pragma GCC unroll 16
     for (int i = 0; i < kSums; ++i) acc[i] = zero();
     for (; group < end; ++group) add_group(group, acc);
-#pragma GCC unroll 16
-    for (int i = 0; i < kSums; ++i) {
-      V16 value = acc[i];
-      int level = 0;
-      for (; (segment >> level & 1) != 0; ++level) value = add(pending[level][i], value);
-      pending[level][i] = value;
-    }
+    end_segment<kSums, kSums>(segment, acc, pending);
   }
   for (int t = 0; t < kTiles; ++t) {
-    write_outputs<kRows>(block, tile + t, row, pending[3] + t * kRows);
+    write_outputs(block, tile + t, row, kRows, pending[3] + t * kRows);
   }
 }
 

@@ -12,10 +12,14 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 void linear_block(const LinearBlock& block);
 void embedding_row(const EmbeddingRow& row);
 
+// linear_amx.cpp, AVX-512's only.
+void linear_block_amx(const LinearBlock& block);
+
 // linear16_<isa>.cpp: the int16 activations of linear_block; the scalar set needs no file for them.
 void linear_int16(const LinearBlock& block);
 
 // channel_<isa>.cpp: INT8 weights with a scale per output.
 void linear_channel(const LinearBlock& block);
+void linear_channel_amx(const LinearBlock& block);  // AVX-512's only
 
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

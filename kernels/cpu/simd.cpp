@@ -13,6 +13,8 @@ const SimdTable& simd_table(Isa isa) {
       return kAvx2Table;
     case Isa::kAvx512:
       return kAvx512Table;
+    case Isa::kAmx:
+      return kAmxTable;
   }
   SLUICE_UNREACHABLE("instruction set without a table");
 }

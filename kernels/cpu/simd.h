@@ -23,7 +23,7 @@ struct LinearBlock {
   bool prefetch;            // weights by software as well; taken for granted from 5 rows on
   int32_t num_tiles;        // row tiles, consecutive
   int32_t num_columns;      // outputs that exist, <= 16 * num_tiles
-  int32_t num_rows;         // of activations
+  int32_t num_rows;         // of activations, at most 64
   int32_t num_groups;       // ceil(k / 32)
   const std::byte* weight;  // first tile
   int64_t tile_bytes;
@@ -92,6 +92,7 @@ struct SimdTable {
 extern const SimdTable kScalarTable;
 extern const SimdTable kAvx2Table;
 extern const SimdTable kAvx512Table;
+extern const SimdTable kAmxTable;  // AVX-512's, with linear_amx.cpp
 
 const SimdTable& simd_table(Isa isa);
 

@@ -12,8 +12,9 @@
 #include "kernels/cpu/simd.h"
 
 namespace sluice::kernels::cpu {
+namespace {
 
-extern const SimdTable kAvx512Table = {
+constexpr SimdTable kTable = {
     .linear = SLUICE_ISA::linear_block,
     .quantize_row = SLUICE_ISA::quantize_row,
     .rms_norm_row = SLUICE_ISA::rms_norm_row,
@@ -36,5 +37,15 @@ extern const SimdTable kAvx512Table = {
     .collect_bands = SLUICE_ISA::collect_bands,
     .map = SLUICE_ISA::map_function,
 };
+
+constexpr SimdTable with_amx(SimdTable table) {
+  table.linear = SLUICE_ISA::linear_block_amx;
+  return table;
+}
+
+}  // namespace
+
+extern const SimdTable kAvx512Table = kTable;
+extern constinit const SimdTable kAmxTable = with_amx(kTable);
 
 }  // namespace sluice::kernels::cpu

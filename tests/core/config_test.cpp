@@ -134,7 +134,7 @@ TEST(Config, OutOfRangeValuesNameKnobRuleAndValue) {
             "max-num-seqs must be an integer in [1, 4096], got \"0\"");
   EXPECT_EQ(set_error("threads", "-2"),
             "threads must be auto or an integer in [1, 1024], got \"-2\"");
-  EXPECT_EQ(set_error("isa", "sse"), "isa must be one of auto|scalar|avx2|avx512, got \"sse\"");
+  EXPECT_EQ(set_error("isa", "sse"), "isa must be one of auto|scalar|avx2|avx512|amx, got \"sse\"");
   EXPECT_EQ(set_error("activation-bits", "12"),
             "activation-bits must be one of 8|16|32, got \"12\"");
   EXPECT_EQ(set_error("block-size", "24"),

@@ -137,7 +137,7 @@ TEST_P(EveryFormat, LogitsHaveTheSameBitsHoweverTheyAreComputed) {
   const std::vector<TokenId> tokens = random_tokens(kTokens, 4);
   for (const int32_t bits : {8, 16, 32}) {
     std::vector<float> expected;
-    for (const char* isa : {"scalar", "avx2", "avx512"}) {
+    for (const char* isa : {"scalar", "avx2", "avx512", "amx"}) {
       if (!kernels::Device::create({.isa = isa, .threads = 1})) continue;
       for (const int32_t chunk : {kTokens, 1, 5}) {
         auto harness = ModelHarness::create(model.path(), bits, DType::kBF16, kTokens, isa);
@@ -168,7 +168,7 @@ TEST(FormatDeterminism, TokensAndLogprobsDoNotDependOnHowARequestIsRun) {
     config.max_model_len = 256;
     config.threads = 1;
     const std::vector<Collected> expected = run(config, true);
-    for (const char* isa : {"scalar", "avx2", "avx512"}) {
+    for (const char* isa : {"scalar", "avx2", "avx512", "amx"}) {
       if (!kernels::Device::create({.isa = isa, .threads = 1})) continue;
       for (const int32_t budget : {7, 256}) {
         config.isa = isa;

@@ -32,7 +32,7 @@ inline std::unique_ptr<Device> make_device(const std::string& isa, int32_t threa
 // Every available instruction set with each thread count; the scalar one comes first.
 inline std::vector<NamedDevice> devices(const std::vector<int32_t>& thread_counts) {
   std::vector<NamedDevice> result;
-  for (const char* isa : {"scalar", "avx2", "avx512"}) {
+  for (const char* isa : {"scalar", "avx2", "avx512", "amx"}) {
     for (const int32_t threads : thread_counts) {
       std::unique_ptr<Device> device = make_device(isa, threads);
       if (device == nullptr) continue;

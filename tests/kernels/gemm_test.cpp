@@ -82,8 +82,9 @@ TEST_P(Linear, EqualsThePlainLoopForLongRows) {
   std::mt19937 rng(8);
   for (const int64_t k : {2048, 8192}) {
     const TestWeight w = make_weight(GetParam().weight, 19, k, Values::kOrdinary, rng);
-    const TestActivations x = make_activations(GetParam().activation, 9, k, Values::kOrdinary, rng);
-    expect_equal_everywhere(w, x, std::array<int32_t, 3>{1, 8, 9});
+    const TestActivations x =
+        make_activations(GetParam().activation, 26, k, Values::kOrdinary, rng);
+    expect_equal_everywhere(w, x, std::array<int32_t, 4>{1, 8, 9, 26});
   }
 }
 
@@ -94,8 +95,8 @@ TEST_P(Linear, EqualsThePlainLoopForRaggedShapes) {
     for (const int64_t n : {1, 15, 16, 17, 130}) {
       const TestWeight w = make_weight(GetParam().weight, n, rounded, Values::kOrdinary, rng);
       const TestActivations x =
-          make_activations(GetParam().activation, 5, rounded, Values::kOrdinary, rng);
-      expect_equal_everywhere(w, x, std::array<int32_t, 2>{1, 5});
+          make_activations(GetParam().activation, 17, rounded, Values::kOrdinary, rng);
+      expect_equal_everywhere(w, x, std::array<int32_t, 3>{1, 5, 17});
     }
   }
 }

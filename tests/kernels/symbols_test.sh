@@ -17,7 +17,7 @@ if [[ -n $found ]]; then
   status=1
 fi
 
-weak=$(nm --demangle --print-file-name "$archive" | grep -E '(simd|linear|linear16)_(scalar|avx2|avx512)' |
+weak=$(nm --demangle --print-file-name "$archive" | grep -E '(simd|linear|linear16|channel)_(scalar|avx2|avx512|amx)' |
   grep -E ' [WVuw] ' | grep -vE 'sluice::kernels::cpu::(scalar|avx2|avx512)::' || true)
 if [[ -n $weak ]]; then
   printf 'weak symbols in instruction-set files:\n%s\n' "$weak"
@@ -26,7 +26,7 @@ fi
 
 # The check itself must see something, or it would pass on an empty archive.
 defined=$(nm --defined-only "$archive" 2>&1)
-for isa in Scalar Avx2 Avx512; do
+for isa in Scalar Avx2 Avx512 Amx; do
   if [[ $defined != *k${isa}Table* ]]; then
     echo "no table of $isa in $archive"
     status=1

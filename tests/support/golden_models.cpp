@@ -40,7 +40,7 @@ std::vector<GoldenModel> read_golden_models(const std::string& folder, const std
 void expect_same_bits_everywhere(const GoldenModel& model, int32_t (*bits_of)(int32_t piece)) {
   const auto num_tokens = static_cast<int32_t>(model.tokens.size());
   std::vector<float> expected;
-  for (const char* isa : {"scalar", "avx2", "avx512"}) {
+  for (const char* isa : {"scalar", "avx2", "avx512", "amx"}) {
     if (!kernels::Device::create({.isa = isa, .threads = 1})) continue;
     for (const int32_t piece : {num_tokens, 1, 7}) {
       auto harness =

@@ -56,7 +56,7 @@ std::unique_ptr<Engine> start_engine(const Config& config) {
 
 std::vector<std::string> usable_isas() {
   std::vector<std::string> isas;
-  for (const char* isa : {"scalar", "avx2", "avx512"}) {
+  for (const char* isa : {"scalar", "avx2", "avx512", "amx"}) {
     if (kernels::Device::create({.isa = isa, .threads = 1})) isas.emplace_back(isa);
   }
   return isas;

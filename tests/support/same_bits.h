@@ -17,7 +17,7 @@ namespace sluice::testing {
 // Null, with a failure of the test, where the engine does not start.
 std::unique_ptr<Engine> start_engine(const Config& config);
 
-// "scalar", "avx2" and "avx512", as far as this machine has them.
+// "scalar", "avx2", "avx512" and "amx", as far as this machine has them.
 std::vector<std::string> usable_isas();
 
 // So many requests for a model of at least 250 tokens, their prompts of several lengths; seeded, each

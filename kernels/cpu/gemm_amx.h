@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tree of gemm_impl.h with AMX, for linear_amx.cpp. Exact sums come back through memory, and what
+// is done in floating point is gemm_impl.h's, row by row. A matrix instruction takes signed codes, so
+// that the zero point is taken off when a group is unpacked, once for all rows.
+#pragma once
+
+#include "kernels/cpu/amx.h"
+#include "kernels/cpu/gemm_impl.h"
+
+namespace sluice::kernels::cpu::SLUICE_ISA {
+
+// The intrinsics do not say that tile loads read memory.
+SLUICE_INLINE void stores_before_tile_loads() { asm volatile("" ::: "memory"); }
+
+// A group's signed codes, and its scales as floats.
+template <WeightFormat kFormat>
+struct OpenGroup {
+  alignas(64) std::byte codes[8 * 64];
+  GroupScales scales;
+};
+
+template <WeightFormat kFormat>
+SLUICE_INLINE void open_group(const GroupAt& at, OpenGroup<kFormat>& open) {
+  const Codes codes = load_codes<kFormat>(at.codes);
+  const __m512i zero_point = _mm512_set1_epi8(static_cast<char>(kZeroPoint<kFormat>));
+#pragma GCC unroll 8
+  for (int c = 0; c < 8; ++c) {
+    __m512i chunk = codes.chunk[c];
+    if constexpr (kZeroPoint<kFormat> != 0) chunk = _mm512_sub_epi8(chunk, zero_point);
+    _mm512_store_si512(open.codes + 64 * c, chunk);
+  }
+  open.scales = load_scales<kFormat>(at);
+}
+
+template <WeightFormat kFormat>
+inline constexpr int kSumsPerGroup = kHalves<kFormat> ? 2 : 1;
+
+template <WeightFormat kFormat>
+inline constexpr int kTileK = kQuantGroup / kSumsPerGroup<kFormat>;
+
+// Exact sums of a group, or of its halves.
+template <WeightFormat kFormat>
+struct alignas(64) GroupSums {
+  int32_t v[kSumsPerGroup<kFormat>][kRowsTogether][kRowTile];
+};
+
+// Codes of one group of activations, of two blocks of rows one after the other.
+struct alignas(64) RowCodes {
+  std::byte v[kRowsTogether * kQuantGroup];
+};
+
+template <int kBlocks>
+SLUICE_INLINE void gather_rows(const std::byte* record, int64_t block_bytes, RowCodes& rows) {
+  constexpr int kBytes = kActivationRows * kQuantGroup;
+#pragma GCC unroll 8
+  for (int i = 0; i < kBlocks * kBytes; i += 64) {
+    const std::byte* const from = record + i / kBytes * block_bytes + i % kBytes;
+    _mm512_store_si512(rows.v + i, _mm512_load_si512(from));
+  }
+}
+
+// A group times 16 rows, into registers 0 and 1.
+template <WeightFormat kFormat>
+SLUICE_INLINE void multiply(const OpenGroup<kFormat>& open, const RowCodes& rows) {
+  _tile_loadd(6, open.codes, 64);
+  _tile_loadd(4, rows.v, kQuantGroup);
+  _tile_zero(0);
+  _tile_dpbssd(0, 4, 6);
+  if constexpr (kHalves<kFormat>) {
+    _tile_loadd(7, open.codes + kTileK<kFormat> * kRowTile, 64);
+    _tile_loadd(5, rows.v + kTileK<kFormat>, kQuantGroup);
+    _tile_zero(1);
+    _tile_dpbssd(1, 5, 7);
+  }
+}
+
+template <WeightFormat kFormat>
+SLUICE_INLINE void keep(GroupSums<kFormat>& sums) {
+  _tile_stored(0, sums.v[0], 64);
+  if constexpr (kHalves<kFormat>) _tile_stored(1, sums.v[1], 64);
+}
+
+// Groups that are unpacked at a time, for all rows: of a LinearBlock, at most 64.
+inline constexpr int32_t kOpenGroups = 32;
+inline constexpr int32_t kMostRows = 64;
+
+// Sums of kRowsTogether rows between two runs of groups.
+struct RowsState {
+  V16 acc[kRowsTogether];
+  V16 pending[4][kRowsTogether];
+};
+
+// Groups [begin, end) of a tile.
+template <WeightFormat kFormat>
+struct GroupRun {
+  int32_t begin;
+  int32_t end;
+  OpenGroup<kFormat> open[kOpenGroups];
+};
+
+// Bytes of a group of a tile, its part of the super-block's scales included.
+template <WeightFormat kFormat>
+inline constexpr int32_t kGroupBytes = kLayoutOf<kFormat>.block_bytes() /
+                                       kLayoutOf<kFormat>.groups_per_block;
+
+// A run of groups times kBlocks blocks of rows whose records of its first group begin at `x`.
+// `ahead`: weights of the next run, to prefetch meanwhile, or null: unpacking reads them faster than
+// memory has them. Returns the segment that is under way.
+template <WeightFormat kFormat, int kBlocks>
+static int32_t add_run(const LinearBlock& block,
+                       const GroupRun<kFormat>& run,
+                       const std::byte* ahead,
+                       const std::byte* x,
+                       int32_t segment,
+                       RowsState& state) {
+  constexpr int kRows = kBlocks * kActivationRows;
+  constexpr int64_t kBytes = activation_record_bytes(ActivationFormat::kInt8);
+  const int64_t block_bytes = block.num_groups * kBytes;
+  RowCodes rows[2];
+  GroupSums<kFormat> sums[2];
+  V16 acc[kRows];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) acc[r] = run.begin == 0 ? zero() : state.acc[r];
+  // Four groups are under way, since each of these steps takes longer than a core looks ahead: rows
+  // are gathered, multiplied, sums come back, and are added.
+  const int32_t count = run.end - run.begin;
+  for (int32_t i = -3; i < count; ++i) {
+    if (i + 3 < count) {
+      gather_rows<kBlocks>(x + (i + 3) * kBytes, block_bytes, rows[(i + 3) % 2]);
+      if (ahead != nullptr) {
+        for (int32_t at = 0; at < kGroupBytes<kFormat>; at += 64) __builtin_prefetch(ahead + at);
+        ahead += kGroupBytes<kFormat>;
+      }
+    }
+    if (i >= -1 && i + 1 < count) keep<kFormat>(sums[(i + 1) % 2]);
+    if (i >= -2 && i + 2 < count) {
+      stores_before_tile_loads();
+      multiply<kFormat>(run.open[i + 2], rows[(i + 2) % 2]);
+    }
+    if (i >= 0) {
+      const auto& sum = sums[i % 2].v;
+#pragma GCC unroll 2
+      for (int b = 0; b < kBlocks; ++b) {
+        const RecordRows<int8_t> record = record_rows<int8_t>(x + b * block_bytes + i * kBytes, 0);
+#pragma GCC unroll 8
+        for (int r = 0; r < kActivationRows; ++r) {
+          const int at = b * kActivationRows + r;
+          const I16 low{_mm512_load_si512(sum[0][at])};
+          const I16 high{_mm512_load_si512(sum[kSumsPerGroup<kFormat> - 1][at])};
+          acc[at] = add_sums<kFormat>(acc[at], run.open[i].scales, record, r, low, high);
+        }
+      }
+    }
+    for (; segment < kSegments && run.begin + i + 1 == segment_end(block, segment); ++segment) {
+      end_segment<kRowsTogether, kRows>(segment, acc, state.pending);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) acc[r] = zero();
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) state.acc[r] = acc[r];
+  return segment;
+}
+
+template <WeightFormat kFormat>
+static void tile_with_amx(const LinearBlock& block, int32_t tile) {
+  constexpr int64_t kBytes = activation_record_bytes(ActivationFormat::kInt8);
+  const std::byte* const weight = block.weight + tile * block.tile_bytes;
+  GroupRun<kFormat> run;
+  RowsState states[kMostRows / kRowsTogether];
+  int32_t segment = 0;
+  for (run.begin = 0; run.begin < block.num_groups; run.begin = run.end) {
+    const int32_t left = block.num_groups - run.begin;
+    run.end = run.begin + (left < kOpenGroups ? left : kOpenGroups);
+    for (int32_t group = run.begin; group < run.end; ++group) {
+      open_group<kFormat>(group_at<kFormat>(weight, group), run.open[group - run.begin]);
+    }
+    const std::byte* ahead = group_at<kFormat>(weight, run.end).codes;
+    int32_t next = segment;
+    for (int32_t row = 0; row < block.num_rows; row += kRowsTogether) {
+      const std::byte* const x =
+          records_of<ActivationFormat::kInt8>(block, row) + run.begin * kBytes;
+      RowsState& state = states[row / kRowsTogether];
+      next = block.num_rows - row > kActivationRows
+                 ? add_run<kFormat, 2>(block, run, ahead, x, segment, state)
+                 : add_run<kFormat, 1>(block, run, ahead, x, segment, state);
+      ahead = nullptr;
+    }
+    segment = next;
+  }
+  for (int32_t row = 0; row < block.num_rows; row += kRowsTogether) {
+    const int32_t left = block.num_rows - row;
+    const int32_t count = left < kRowsTogether ? left : kRowsTogether;
+    write_outputs(block, tile, row, count, states[row / kRowsTogether].pending[3]);
+  }
+}
+
+template <WeightFormat kFormat>
+static void tiles_with_amx(const LinearBlock& block) {
+  _tile_loadconfig(&kTileConfig<kRowsTogether, kTileK<kFormat>>);
+  for (int32_t tile = 0; tile < block.num_tiles; ++tile) tile_with_amx<kFormat>(block, tile);
+  _tile_release();
+}
+
+}  // namespace sluice::kernels::cpu::SLUICE_ISA
