@@ -98,18 +98,13 @@ struct GroupRun {
   OpenGroup<kFormat> open[kOpenGroups];
 };
 
-// Bytes of a group of a tile, its part of the super-block's scales included.
-template <WeightFormat kFormat>
-inline constexpr int32_t kGroupBytes = kLayoutOf<kFormat>.block_bytes() /
-                                       kLayoutOf<kFormat>.groups_per_block;
-
 // A run of groups times kBlocks blocks of rows whose records of its first group begin at `x`.
-// `ahead`: weights of the next run, to prefetch meanwhile, or null: unpacking reads them faster than
-// memory has them. Returns the segment that is under way.
+// `weight`: the tile, to open the run on the way, or null where it is. Returns the segment that is
+// under way.
 template <WeightFormat kFormat, int kBlocks>
 static int32_t add_run(const LinearBlock& block,
-                       const GroupRun<kFormat>& run,
-                       const std::byte* ahead,
+                       GroupRun<kFormat>& run,
+                       const std::byte* weight,
                        const std::byte* x,
                        int32_t segment,
                        RowsState& state) {
@@ -121,15 +116,16 @@ static int32_t add_run(const LinearBlock& block,
   V16 acc[kRows];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) acc[r] = run.begin == 0 ? zero() : state.acc[r];
-  // Four groups are under way, since each of these steps takes longer than a core looks ahead: rows
-  // are gathered, multiplied, sums come back, and are added.
+  // Four groups are under way, since each of these steps takes longer than a core looks ahead: codes
+  // are laid out, multiplied, sums come back, and are added.
   const int32_t count = run.end - run.begin;
   for (int32_t i = -3; i < count; ++i) {
     if (i + 3 < count) {
       gather_rows<kBlocks>(x + (i + 3) * kBytes, block_bytes, rows[(i + 3) % 2]);
-      if (ahead != nullptr) {
-        for (int32_t at = 0; at < kGroupBytes<kFormat>; at += 64) __builtin_prefetch(ahead + at);
-        ahead += kGroupBytes<kFormat>;
+      if (weight != nullptr) {
+        const GroupAt at = group_at<kFormat>(weight, run.begin + i + 3);
+        open_group<kFormat>(at, run.open[i + 3]);
+        prefetch_ahead<kFormat>(at);
       }
     }
     if (i >= -1 && i + 1 < count) keep<kFormat>(sums[(i + 1) % 2]);
@@ -172,19 +168,16 @@ static void tile_with_amx(const LinearBlock& block, int32_t tile) {
   for (run.begin = 0; run.begin < block.num_groups; run.begin = run.end) {
     const int32_t left = block.num_groups - run.begin;
     run.end = run.begin + (left < kOpenGroups ? left : kOpenGroups);
-    for (int32_t group = run.begin; group < run.end; ++group) {
-      open_group<kFormat>(group_at<kFormat>(weight, group), run.open[group - run.begin]);
-    }
-    const std::byte* ahead = group_at<kFormat>(weight, run.end).codes;
+    const std::byte* to_open = weight;
     int32_t next = segment;
     for (int32_t row = 0; row < block.num_rows; row += kRowsTogether) {
       const std::byte* const x =
           records_of<ActivationFormat::kInt8>(block, row) + run.begin * kBytes;
       RowsState& state = states[row / kRowsTogether];
       next = block.num_rows - row > kActivationRows
-                 ? add_run<kFormat, 2>(block, run, ahead, x, segment, state)
-                 : add_run<kFormat, 1>(block, run, ahead, x, segment, state);
-      ahead = nullptr;
+                 ? add_run<kFormat, 2>(block, run, to_open, x, segment, state)
+                 : add_run<kFormat, 1>(block, run, to_open, x, segment, state);
+      to_open = nullptr;
     }
     segment = next;
   }
