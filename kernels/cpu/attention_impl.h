@@ -61,6 +61,9 @@ struct TileView {
   const Element* k[kTileVectors];
   const Element* v[kTileVectors];
   int64_t k_stride;
+  // The tile after, to prefetch while this one is read: blocks lie anywhere, and are too short for
+  // the hardware to follow. Null: nothing.
+  const TileView* next = nullptr;
 };
 
 // Of the keys of one tile.
@@ -97,6 +100,7 @@ SLUICE_INLINE void score_vectors(const TileView<typename Load::Element>& tile,
 #pragma GCC unroll 4
     for (int i = 0; i < kVectors; ++i) acc[r][i] = zero();
   }
+  constexpr int32_t kLine = 64 / sizeof(typename Load::Element);
   const typename Load::Element* k[kVectors];
 #pragma GCC unroll 4
   for (int i = 0; i < kVectors; ++i) k[i] = tile.k[v + i];
@@ -105,6 +109,10 @@ SLUICE_INLINE void score_vectors(const TileView<typename Load::Element>& tile,
     V16 keys[kVectors];
 #pragma GCC unroll 4
     for (int i = 0; i < kVectors; ++i) keys[i] = Load::load16(k[i] + offset);
+    if (tile.next != nullptr && offset % kLine < tile.k_stride) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kVectors; ++i) __builtin_prefetch(tile.next->k[v + i] + offset);
+    }
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
       const V16 query = broadcast(q[r][d]);
@@ -145,6 +153,7 @@ SLUICE_INLINE void value_vectors(const TileView<typename Load::Element>& tile,
                                  int32_t d,
                                  const float* weights,
                                  float* o) {
+  constexpr int32_t kLine = 64 / sizeof(typename Load::Element);
   V16 acc[kRows][kVectors];
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
@@ -154,11 +163,18 @@ SLUICE_INLINE void value_vectors(const TileView<typename Load::Element>& tile,
   for (int32_t begin = keys.begin; begin < keys.end;) {
     const int32_t v = begin / 16;
     const int32_t end = 16 * (v + 1) < keys.end ? 16 * (v + 1) : keys.end;
-    const typename Load::Element* row = tile.v[v] + (begin % 16) * int64_t{head_dim} + d;
+    const int64_t first = (begin % 16) * int64_t{head_dim} + d;
+    const typename Load::Element* row = tile.v[v] + first;
+    const typename Load::Element* ahead = tile.next != nullptr ? tile.next->v[v] + first : nullptr;
     for (int32_t j = begin; j < end; ++j, row += head_dim) {
       V16 values[kVectors];
 #pragma GCC unroll 4
       for (int i = 0; i < kVectors; ++i) values[i] = Load::load16(row + 16 * i);
+      if (ahead != nullptr) {
+#pragma GCC unroll 4
+        for (int i = 0; i < 16 * kVectors; i += kLine) __builtin_prefetch(ahead + i);
+        ahead += head_dim;
+      }
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         const V16 weight = broadcast(weights[r * kTile + j]);
@@ -566,6 +582,8 @@ SLUICE_INLINE void attend_partition(const AttentionBlock& block,
   float* k_floats = block.scratch + kAttentionMaxRows * (kTile + 2 * int64_t{block.head_dim});
   float* v_floats = k_floats + int64_t{kTile} * block.head_dim;
   const bool convert = block.num_rows > kRowsTogether || block.block_size < 16;
+  const int32_t last_of_block = block.partition_end * kPartition;
+  const int32_t last_key = rows.last_key < last_of_block ? rows.last_key : last_of_block;
   for (int32_t t = 0; t < kPartition / kTile; ++t) {
     const int32_t tile_begin = partition * kPartition + t * kTile;
     const int32_t begin = rows.first_key - tile_begin;
@@ -584,7 +602,13 @@ SLUICE_INLINE void attend_partition(const AttentionBlock& block,
       attend_tile<LoadF32>(block, rows, tile, scales, tile_begin, keys, states);
     } else {
       TileView<typename Load::Element> tile;
+      TileView<typename Load::Element> next;
       view_tile<Load>(block, tile_begin, keys.begin / 16, (keys.end + 15) / 16, &tile);
+      // Only where all of it is there to be read.
+      if (tile_begin + 2 * kTile <= last_key) {
+        view_tile<Load>(block, tile_begin + kTile, 0, kTileVectors, &next);
+        tile.next = &next;
+      }
       attend_tile<Load>(block, rows, tile, scales, tile_begin, keys, states);
     }
   }
