@@ -49,6 +49,7 @@ constexpr Shape kShapes[] = {
     {"135M gate/up", kQ4, kInt8, 3072, 576},
     {"135M down", kQ4, kInt8, 576, 1536},
     {"135M head", kQ8, kInt8, 49152, 576},
+    {"270M head", kQ8, kInt8, 262144, 640},
     {"1B o", kQ4, kInt8, 2048, 2048},
     {"1B gate/up", kQ4, kInt8, 16384, 2048},
     {"1B down", kQ4, kInt8, 2048, 8192},

@@ -13,9 +13,10 @@ namespace sluice {
 
 namespace {
 
-// A prompt chunk that is always granted when tokens are left, whatever the milliseconds say: alone,
-// and beside decodes.
-constexpr int32_t kMinChunkTokens = 16;
+// A prompt chunk that is always granted when tokens are left, whatever the milliseconds say: alone, as
+// many as the CPU's linear layers take at once, since with fewer it is reading the weights that takes
+// the time; and beside decodes.
+constexpr int32_t kMinChunkTokens = 64;
 constexpr int32_t kMinChunkBesideDecodes = 8;
 // How much longer a step of decodes may take for the sake of prompts. More than half
 // of the time goes to these then, so that either side is about twice as slow as alone.

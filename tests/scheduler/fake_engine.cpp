@@ -342,7 +342,7 @@ void FakeEngine::check_budgets(const SchedulerOutput& output) {
   if (options_.max_num_partial_prefills > 0 && num_partial() > options_.max_num_partial_prefills) {
     wrong("too many prompts are half computed");
   }
-  if (options_.step_target_ms > 0 && output.num_prefill_tokens > 16 &&
+  if (options_.step_target_ms > 0 && output.num_prefill_tokens > 64 &&
       output.predicted_ms > options_.step_target_ms * (1 + 1e-9)) {
     wrong("over the millisecond budget");
   }
