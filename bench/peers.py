@@ -4,7 +4,11 @@
 
 usage: bench/peers.py --model FILE [--sluice build/sluice] [--probes build/bench/kernels]
                       [--llama DIR] [--best FILE ...] [--rounds 5] [--threads 2] [--prefill 512]
-                      [--concurrency 1,8,32] [--json FILE]
+                      [--concurrency 1,8,32] [--step-target-ms 10000] [--no-side-by-side]
+                      [--json FILE]
+
+A prompt is one step of either engine, which for Sluice needs a step target that is no bound: with its
+default prompts are cut so that other requests wait 50 ms at most.
 
 Shares of the limits: a decoded token at concurrency 1 reads every repacked weight once; a token of a
 prompt multiplies every weight of the layers, a decoded one those of the head as well, 2 operations
@@ -36,7 +40,7 @@ def run(command):
 def sluice_round(args):
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
         run([args.sluice, "bench", args.model, "--threads", str(args.threads), "--prefill",
-             str(args.prefill), "--concurrency", ",".join(map(str, args.concurrency)),
+             str(args.prefill), "--step-target-ms", str(args.step_target_ms), "--concurrency", ",".join(map(str, args.concurrency)),
              "--prompt-len", "32", "--output-len", "96", "--rounds", "1", "--json", out.name])
         result = json.load(open(out.name))
     figures = {f"prefill {args.prefill}": result["prefill"][0]["tokens_per_second"]}
@@ -127,6 +131,8 @@ def main():
                         type=lambda text: [int(c) for c in text.split(",")])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--step-target-ms", type=int, default=10000)
+    parser.add_argument("--no-side-by-side", action="store_true")
     parser.add_argument("--json", default="")
     args = parser.parse_args()
 
@@ -142,7 +148,8 @@ def main():
             if args.best:
                 peers.setdefault("llama.cpp's best", []).append(
                     {name: max(other[name] for other in others) for name in same})
-        beside.append(side_by_side_round(args))
+        if not args.no_side_by_side:
+            beside.append(side_by_side_round(args))
 
     cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo")
                 if line.startswith("model name")), platform.processor())
@@ -167,8 +174,9 @@ def main():
         print(line)
     for name, share in result["shares"].items():
         print(f"share {name:20s} {100 * share:5.1f} %")
-    print(f"two side by side, the slower against one alone: {statistics.median(beside):.2f} "
-          f"[{min(beside):.2f}, {max(beside):.2f}]")
+    if beside:
+        print(f"two side by side, the slower against one alone: {statistics.median(beside):.2f} "
+              f"[{min(beside):.2f}, {max(beside):.2f}]")
     if args.json:
         with open(args.json, "w") as out:
             json.dump(result, out, indent=1)
