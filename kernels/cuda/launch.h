@@ -52,15 +52,8 @@ int64_t attention_workspace_bytes(const AttentionLimits& limits, int32_t window)
 // allowed.
 void launch_attention(Stream stream, const AttentionArgs& args, const AttentionLimits& limits);
 
-// What launch_sample can do of kernels/sampling.h: no top_k but 1, no top_p, no min_p, and no
-// log-probabilities of tokens that were not chosen.
-constexpr bool can_sample(const SampleRow& row, int32_t vocab_size) {
-  const bool filters = (row.top_k > 1 && row.top_k < vocab_size) || row.top_p < 1 || row.min_p > 0;
-  return row.num_logprobs <= 0 && !(row.choose && row.temperature != 0 && filters);
-}
-
-// The rows are in device memory, as what they point to, and get their results there. One that is
-// not for it (can_sample) gets kInvalidToken. The workspace is not used.
+// One block a row. The rows are in device memory, as what they point to (top_logprobs too), and get
+// their results there. The workspace is not used.
 void launch_sample(Stream stream, const SampleArgs& args);
 
 // Bytes of the workspace with which the segments of K run side by side, where there are few rows

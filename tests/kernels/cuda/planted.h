@@ -113,4 +113,23 @@ std::vector<float> run_attention(AttentionBug bug,
                                  const std::vector<float>& v,
                                  const std::vector<int32_t>& table);
 
+// The fullest bin of 4 bits of a value, and of what has it the fullest of the next, by atomics.
+enum class HistogramBug : uint8_t {
+  kNone,
+  kNoBarrierAfterClear,
+  kPlainAdd,
+  kNoPrefix,
+  kNoBarrierBeforeRead,
+  kNoBarrierBeforeFound,
+};
+
+struct HistogramShape {
+  static constexpr int kThreads = 64;
+  static constexpr int kBins = 16;
+  static constexpr int kValues = 200;
+};
+
+// Of values below 2^12: the digits found, as one number.
+float run_histogram(HistogramBug bug, const std::vector<uint32_t>& values);
+
 }  // namespace sluice::kernels::test

@@ -328,5 +328,45 @@ TEST_F(Attention, EveryPlantedBugIsCaught) {
   expect("merge one short", "wrong bits", kMergeOneShort);
 }
 
+class Histogram : public testing::Test {
+ protected:
+  static constexpr int kDigits = 3;
+
+  Histogram() : values_(HistogramShape::kValues) {
+    Random random(57);
+    for (uint32_t& value : values_) value = random.bits() % 4096;
+    uint32_t prefix = 0;
+    for (int shift = 4 * kDigits - 4; shift >= 0; shift -= 4) {
+      std::array<int, 16> bins{};
+      for (const uint32_t value : values_) {
+        if (value >> (shift + 4) == prefix) ++bins[value >> shift & 15U];
+      }
+      const auto fullest = std::ranges::max_element(bins) - bins.begin();
+      prefix = prefix << 4 | static_cast<uint32_t>(fullest);
+    }
+    want_ = static_cast<float>(prefix);
+  }
+
+  void expect(const char* name, const char* words, HistogramBug bug) {
+    expect_caught(name, words, [&] { return run_histogram(bug, values_) == want_; });
+  }
+
+  std::vector<uint32_t> values_;
+  float want_;
+};
+
+TEST_F(Histogram, WithoutABugNothingIsReported) {
+  on_schedules([&] { ASSERT_EQ(run_histogram(HistogramBug::kNone, values_), want_); });
+}
+
+TEST_F(Histogram, EveryPlantedBugIsCaught) {
+  using enum HistogramBug;
+  expect("no barrier after clear", "race: an atomic on what", kNoBarrierAfterClear);
+  expect("plain add", "race: ", kPlainAdd);
+  expect("no prefix", "wrong bits", kNoPrefix);
+  expect("no barrier before the sums", "race: an access beside an atomic", kNoBarrierBeforeRead);
+  expect("no barrier before found", "race: a read of what", kNoBarrierBeforeFound);
+}
+
 }  // namespace
 }  // namespace sluice::kernels::test

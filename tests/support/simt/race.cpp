@@ -148,6 +148,18 @@ void RaceDetector::check_reads(const Cell& cell, int agent, int64_t offset, cons
   }
 }
 
+void RaceDetector::check_atomics(const Cell& cell, int agent, int64_t offset, const void* pc) {
+  if (!cell.atomic) return;
+  const std::vector<uint32_t>& seen = clocks_[static_cast<size_t>(agent)].seen;
+  const std::vector<uint32_t>& atomics = atomic_sets_[static_cast<size_t>(cell.atomic_set)];
+  for (int other = 0; other < num_agents_; ++other) {
+    const auto at = static_cast<size_t>(other);
+    if (atomics[at] <= seen[at] || other == agent) continue;
+    report("an access beside an atomic", agent, other, offset, pc);
+    return;
+  }
+}
+
 void RaceDetector::note_read(Cell& cell, int agent) {
   const std::vector<uint32_t>& seen = clocks_[static_cast<size_t>(agent)].seen;
   const uint32_t now = seen[static_cast<size_t>(agent)];
@@ -187,6 +199,7 @@ void RaceDetector::read_cell(Cell& cell, int agent, Proxy proxy, int64_t offset,
            offset,
            pc);
   }
+  check_atomics(cell, agent, offset, pc);
   note_read(cell, agent);
 }
 
@@ -204,6 +217,8 @@ void RaceDetector::write_cell(Cell& cell, int agent, Proxy proxy, int64_t offset
            pc);
   }
   check_reads(cell, agent, offset, pc);
+  check_atomics(cell, agent, offset, pc);
+  cell.atomic = false;
   cell.writer = static_cast<int16_t>(agent);
   cell.write_time = clock.seen[static_cast<size_t>(agent)];
   cell.async_write = proxy == Proxy::kAsync;
@@ -230,6 +245,28 @@ void RaceDetector::write(int agent, Proxy proxy, const void* p, int64_t bytes, c
   const int64_t begin = static_cast<const std::byte*>(p) - arena_;
   for (int64_t at = begin; at < begin + bytes && check_open(at, true, agent, pc); ++at) {
     write_cell(cells_[static_cast<size_t>(at)], agent, proxy, at, pc);
+  }
+}
+
+void RaceDetector::atomic(int agent, const void* p, int64_t bytes, const void* pc) {
+  const std::vector<uint32_t>& seen = clocks_[static_cast<size_t>(agent)].seen;
+  const int64_t begin = static_cast<const std::byte*>(p) - arena_;
+  for (int64_t at = begin; at < begin + bytes && check_open(at, true, agent, pc); ++at) {
+    Cell& cell = cells_[static_cast<size_t>(at)];
+    if (cell.write_time == 0) {
+      report("an atomic on what nobody wrote", agent, -1, at, pc);
+    } else if (cell.writer != agent && cell.write_time > seen[static_cast<size_t>(cell.writer)]) {
+      report("an atomic on what is being written", agent, cell.writer, at, pc);
+    }
+    check_reads(cell, agent, at, pc);
+    if (cell.atomic_set < 0) {
+      cell.atomic_set = static_cast<int32_t>(atomic_sets_.size());
+      atomic_sets_.emplace_back(static_cast<size_t>(num_agents_));
+    }
+    std::vector<uint32_t>& atomics = atomic_sets_[static_cast<size_t>(cell.atomic_set)];
+    if (!cell.atomic) std::fill(atomics.begin(), atomics.end(), 0U);
+    cell.atomic = true;
+    atomics[static_cast<size_t>(agent)] = seen[static_cast<size_t>(agent)];
   }
 }
 

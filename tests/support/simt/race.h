@@ -34,8 +34,10 @@ struct Cell {
   int16_t writer = 0;
   int16_t reader = 0;  // kManyReaders: read_set
   int32_t read_set = -1;
+  int32_t atomic_set = -1;  // by agent, when it last changed the byte by an atomic
   bool open = false;
   bool async_write = false;
+  bool atomic = false;  // there were atomics since the last write
 };
 
 inline constexpr int16_t kManyReaders = -1;
@@ -95,6 +97,9 @@ class RaceDetector {
   void read(int agent, Proxy proxy, const void* p, int64_t bytes, const void* pc);
   void write(int agent, Proxy proxy, const void* p, int64_t bytes, const void* pc);
 
+  // An atomic operation in shared memory: in any order among its like, a read and a write for others.
+  void atomic(int agent, const void* p, int64_t bytes, const void* pc);
+
   // An access of the running thread, wherever it points.
   void on_access(void* p, int64_t bytes, bool is_write, const void* pc);
   // [offset, offset + bytes) of the arena may be used from now on.
@@ -111,6 +116,7 @@ class RaceDetector {
   bool check_open(int64_t offset, bool is_write, int agent, const void* pc);
   void note_read(Cell& cell, int agent);
   void check_reads(const Cell& cell, int agent, int64_t offset, const void* pc);
+  void check_atomics(const Cell& cell, int agent, int64_t offset, const void* pc);
   void report(const char* what, int agent, int other, int64_t offset, const void* pc);
   [[nodiscard]] std::string name(int agent) const;
 
@@ -124,6 +130,7 @@ class RaceDetector {
   std::vector<Clock> clocks_;  // by agent
   std::vector<Cell> cells_;    // by byte of the arena
   std::vector<std::vector<uint32_t>> read_sets_;
+  std::vector<std::vector<uint32_t>> atomic_sets_;
   std::set<std::string> told_;  // a race is reported once, whatever its bytes
 };
 

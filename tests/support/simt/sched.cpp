@@ -581,3 +581,29 @@ void complete_add(void* const operands[32], uint32_t mask) {
 }
 
 }  // namespace sluice::simt
+
+namespace sluice::gpu {
+namespace {
+
+template <typename T>
+T add(T* p, T value, const void* pc) {
+  simt::Block& block = simt::current_block();
+  const int64_t offset = block.shared_offset(p, sizeof(T), "shared_add");
+  if (offset % static_cast<int64_t>(sizeof(T)) != 0) simt::fail("shared_add: not aligned");
+  if (block.race() != nullptr) block.race()->atomic(block.self().index, p, sizeof(T), pc);
+  const T before = *p;
+  *p = before + value;
+  return before;
+}
+
+}  // namespace
+
+uint32_t shared_add(uint32_t* p, uint32_t value) {
+  return add(p, value, __builtin_return_address(0));
+}
+
+unsigned long long shared_add(unsigned long long* p, unsigned long long value) {
+  return add(p, value, __builtin_return_address(0));
+}
+
+}  // namespace sluice::gpu
