@@ -9,6 +9,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
+#include "kernels/moe.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
 #include "kernels/sampling.h"
@@ -55,6 +56,9 @@ void launch_attention(Stream stream, const AttentionArgs& args, const AttentionL
 // One block a row. The rows are in device memory, as what they point to (top_logprobs too), and get
 // their results there. The workspace is not used.
 void launch_sample(Stream stream, const SampleArgs& args);
+
+void launch_moe_route(Stream stream, const MoeRouteArgs& args);
+void launch_moe_combine(Stream stream, const MoeCombineArgs& args);
 
 // Bytes of the workspace with which the segments of K run side by side, where there are few rows
 // and so few blocks; 0 where it is of no use. The bits are the same with and without.

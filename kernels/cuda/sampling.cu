@@ -7,7 +7,7 @@
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/math.h"
-#include "kernels/cuda/narrow.h"
+#include "kernels/cuda/order.h"
 #include "kernels/cuda/rows.h"
 
 namespace sluice::kernels::cuda {
@@ -26,27 +26,6 @@ struct Row {
 
 __device__ __forceinline__ bool is_candidate(const Row& row, int32_t token) {
   return row.mask == nullptr || (row.mask[token / 32] >> (token % 32) & 1U) != 0;
-}
-
-// Orders like (value descending, token ascending), the greatest first; 0 comes after all. Both
-// zeros are one value.
-__device__ __forceinline__ uint64_t rank_of(float value, int32_t token) {
-  const uint32_t bits = bits_of(__fadd_rn(value, 0.0F));
-  const uint32_t ordered = (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-  return uint64_t{ordered} << 32 | static_cast<uint32_t>(~token);
-}
-
-__device__ __forceinline__ int32_t token_of(uint64_t rank) {
-  return static_cast<int32_t>(~static_cast<uint32_t>(rank));
-}
-
-__device__ __forceinline__ uint64_t higher_rank(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
-__device__ __forceinline__ uint64_t highest_of_warp(uint64_t rank) {
-  const auto high = static_cast<uint32_t>(rank >> 32);
-  const uint32_t highest = __reduce_max_sync(kAllLanes, high);
-  const uint32_t low = high == highest ? static_cast<uint32_t>(rank) : 0U;
-  return uint64_t{highest} << 32 | __reduce_max_sync(kAllLanes, low);
 }
 
 // To every thread of the block, the greatest of theirs.
@@ -139,7 +118,7 @@ __device__ __forceinline__ int32_t gumbel_argmax(const Row& row,
       best = higher_rank(best, rank_of(__fadd_rn(z, gumbel(random.word[word])), token));
     }
   }
-  return token_of(highest_of_block(best));
+  return index_of(highest_of_block(best));
 }
 
 // To every thread: the sum of term(i), i in [0, n), in 16 lanes (i % 16, in order) folded by
@@ -284,7 +263,7 @@ __device__ __forceinline__ uint64_t rank_of_nth(const Row& row, uint64_t end, Am
 __device__ __forceinline__ uint64_t lowest_kept(const Row& row,
                                                 const SampleRow& asked,
                                                 uint64_t first) {
-  const float max = row.x[token_of(first)];
+  const float max = row.x[index_of(first)];
   const auto weight = [&](float x) {
     return exp_of(__fdiv_rn(__fsub_rn(x, max), asked.temperature));
   };
@@ -344,7 +323,7 @@ __device__ __forceinline__ void write_top(const Row& all, SampleRow& asked, floa
       const uint64_t own = chosen[thread];
       int32_t place = filled;
       for (int32_t i = 0; i < count; ++i) place += chosen[i] > own ? 1 : 0;
-      const int32_t token = token_of(own);
+      const int32_t token = index_of(own);
       out[place] = {token, __fsub_rn(all.x[token], log_sum)};
     }
     __syncthreads();
@@ -357,7 +336,7 @@ __device__ __forceinline__ void write_logprobs(const Row& row,
                                                SampleRow& asked,
                                                int32_t token,
                                                uint64_t any) {
-  const float max = row.x[token_of(any)];
+  const float max = row.x[index_of(any)];
   const float sum =
       sum_in_lanes(row.n, [&](int32_t i) { return exp_of(__fsub_rn(row.x[i], max)); });
   const float log_sum = __fadd_rn(max, log_of(sum));
@@ -375,10 +354,10 @@ __global__ void __launch_bounds__(kThreads, 1) sample_kernel(SampleRow* rows, in
   if (scan.finite && !choose) {
     token = asked.token;
   } else if (scan.finite && (asked.temperature == 0 || asked.top_k == 1)) {
-    token = token_of(scan.candidate);
+    token = index_of(scan.candidate);
   } else if (scan.finite) {
     const uint64_t kept = lowest_kept(row, asked, scan.candidate);
-    token = gumbel_argmax(row, asked, row.x[token_of(scan.candidate)], kept);
+    token = gumbel_argmax(row, asked, row.x[index_of(scan.candidate)], kept);
   }
   if (threadIdx.x == 0) {
     asked.finite = scan.finite;

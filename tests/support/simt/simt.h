@@ -167,6 +167,8 @@ inline int32_t __reduce_add_sync(uint32_t mask, int32_t value, sluice::simt::Sit
   return value;
 }
 
+inline int __popc(uint32_t a) { return __builtin_popcount(a); }
+
 inline float __fadd_rn(float a, float b) { return a + b; }
 
 inline float __fsub_rn(float a, float b) { return a - b; }
