@@ -66,10 +66,11 @@ int64_t linear_workspace_bytes(int32_t num_rows, int32_t n);
 
 // y = x W^T on tensor cores, for rows of any number with the same bits. K is cut into chunks of 64;
 // the G = ceil(k / 64) chunks into 8 segments, segment s holding [s * G / 8, (s + 1) * G / 8). A
-// segment is the tensor core's chain over its k in steps of 16 from 0 (what a step is:
-// tests/support/simt/tensorcore.h); segments fold as ((s0+s1)+(s2+s3))+((s4+s5)+(s6+s7)), then bias
-// is added, if any. These are not the CPU's bits: its chain is one fma a k. That a step gives the
-// same bits in tiles of 8 and of 64 tokens follows from the model of it; no GPU has shown it here.
+// segment is the tensor core's chain over its k in order, from 0, in steps of 16, or of 8 on sm_8x
+// (what a step is: tests/support/simt/tensorcore.h); segments fold as
+// ((s0+s1)+(s2+s3))+((s4+s5)+(s6+s7)), then bias is added, if any. So devices of one step give the
+// same bits, which are not the CPU's: its chain is one fma a k. That a step gives the same bits in
+// tiles of 8 and of 64 tokens follows from the model of it; no GPU has shown it here.
 struct LinearBf16Args {
   const uint16_t* x;       // [num_rows, k]; both matrices 16-byte aligned, rows too
   int64_t x_stride;        // elements, a multiple of 8
@@ -102,5 +103,20 @@ struct LinearInt8Args {
 };
 
 void launch_linear_int8(Stream stream, const LinearInt8Args& args);
+
+// The rows of each expert, in device memory.
+struct ExpertRows {
+  const int32_t* first;  // [num_experts] an expert's first row; INT8: the first of a block
+  const int32_t* count;  // [num_experts] its rows, 0 or more
+  int32_t num_experts;
+};
+
+// linear_experts of kernels/moe.h: a row has the bits that it has alone. `weight` is
+// [num_experts * n, k], `weight_scale` and `bias` [num_experts * n]; an expert's matrices that share
+// an input (gate, up) are one, of all their outputs. num_rows bounds the rows of all experts from
+// above, so that a captured launch serves every step that fits; rows of no expert are left as they
+// are. The workspace is not used.
+void launch_experts_bf16(Stream stream, const LinearBf16Args& args, const ExpertRows& experts);
+void launch_experts_int8(Stream stream, const LinearInt8Args& args, const ExpertRows& experts);
 
 }  // namespace sluice::kernels::cuda

@@ -368,5 +368,58 @@ TEST_F(Histogram, EveryPlantedBugIsCaught) {
   expect("no barrier before found", "race: a read of what", kNoBarrierBeforeFound);
 }
 
+class Copies : public testing::Test {
+ protected:
+  using Shape = CopiesShape;
+
+  Copies()
+      : x_(bf16_matrix(Shape::kTokens, Shape::kStride, 58)),
+        w_(bf16_matrix(Shape::kOutputs, Shape::kStride, 59)) {
+    for (int32_t i = 0; i < Shape::kTokens * Shape::kOutputs; ++i) {
+      const uint16_t* const x = &x_[static_cast<size_t>(i / Shape::kOutputs * Shape::kStride)];
+      const uint16_t* const w = &w_[static_cast<size_t>(i % Shape::kOutputs * Shape::kStride)];
+      float sum = 0;
+      for (int32_t k = 0; k < Shape::kK; k += 16) {
+        uint16_t a[16] = {};
+        uint16_t b[16] = {};
+        const auto count = static_cast<size_t>(std::min(16, Shape::kK - k));
+        std::copy_n(w + k, count, a);
+        std::copy_n(x + k, count, b);
+        sum = simt::tensor_core_step(simt::Half::kBF16, a, b, sum);
+      }
+      want_.push_back(sum);
+    }
+  }
+
+  bool is_right(CopiesBug bug) { return same(run_copies(bug, x_.data(), w_.data()), want_); }
+
+  void expect(const char* name, const char* words, CopiesBug bug) {
+    expect_caught(name, words, [&] { return is_right(bug); });
+  }
+
+  std::vector<uint16_t> x_;
+  std::vector<uint16_t> w_;
+  std::vector<float> want_;
+};
+
+TEST_F(Copies, WithoutABugNothingIsReported) {
+  on_schedules([&] { ASSERT_TRUE(is_right(CopiesBug::kNone)); });
+}
+
+TEST_F(Copies, EveryPlantedBugIsCaught) {
+  using enum CopiesBug;
+  expect("no wait for copies", "the kernel ended before cp_async_wait", kNoWait);
+  expect("wait too weak", "race: a read of what is being written", kWaitTooWeak);
+  expect("no barrier after the wait", "race: ", kNoBarrier);
+  expect("copies not committed", "the kernel ended before cp_async_wait", kNoCommit);
+  expect("no empty groups at the end", "race: ", kNoEmptyGroups);
+  expect("reuse before the barrier", "race: a write that a read may", kReuseBeforeBarrier);
+  expect("ldmatrix without swizzle", "wrong bits", kReadWithoutSwizzle);
+  expect("row of ldmatrix", "a row that is not aligned", kRowNotAligned);
+  expect("no zeros past K", "wrong bits", kNoZeroFill);
+  expect("halves of B swapped", "wrong bits", kHalvesSwapped);
+  expect("mma by a part of a warp", "mma_bf16", kPartOfAWarp);
+}
+
 }  // namespace
 }  // namespace sluice::kernels::test

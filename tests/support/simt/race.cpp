@@ -12,7 +12,11 @@
 namespace sluice::simt {
 
 void Clock::join(const Clock& other) {
-  for (size_t i = 0; i < seen.size(); ++i) {
+  if (seen.size() < other.seen.size()) {  // from before there were agents for cp.async
+    seen.resize(other.seen.size());
+    visible.resize(other.seen.size());
+  }
+  for (size_t i = 0; i < other.seen.size(); ++i) {
     seen[i] = std::max(seen[i], other.seen[i]);
     visible[i] = std::max(visible[i], other.visible[i]);
   }
@@ -45,6 +49,22 @@ RaceDetector::RaceDetector(
 Clock RaceDetector::empty_clock() const {
   const auto size = static_cast<size_t>(num_agents_);
   return {.seen = std::vector<uint32_t>(size), .visible = std::vector<uint32_t>(size)};
+}
+
+int RaceDetector::copy_unit(int thread) {
+  if (!has_copies_) {
+    has_copies_ = true;
+    num_agents_ += num_threads_;
+    const auto size = static_cast<size_t>(num_agents_);
+    for (Clock& clock : clocks_) {
+      clock.seen.resize(size);
+      clock.visible.resize(size);
+    }
+    clocks_.resize(size, empty_clock());
+    for (std::vector<uint32_t>& set : read_sets_) set.resize(size);
+    for (std::vector<uint32_t>& set : atomic_sets_) set.resize(size);
+  }
+  return num_threads_ + num_warps_ + kMaxMbarriers + thread;
 }
 
 void RaceDetector::meet(const std::vector<int>& threads) {
@@ -89,7 +109,8 @@ void RaceDetector::proxy_fence(int agent) {
 void RaceDetector::begin(int agent, const Clock& clock) {
   const auto at = static_cast<size_t>(agent);
   const uint32_t now = clocks_[at].seen[at] + 1;
-  clocks_[at] = clock;
+  clocks_[at] = empty_clock();
+  clocks_[at].join(clock);
   clocks_[at].seen[at] = now;
 }
 
@@ -111,7 +132,9 @@ std::string RaceDetector::name(int agent) const {
   if (agent < num_threads_) return "thread " + std::to_string(agent);
   agent -= num_threads_;
   if (agent < num_warps_) return "wgmma of warp " + std::to_string(agent);
-  return "copy to mbarrier " + std::to_string(agent - num_warps_);
+  agent -= num_warps_;
+  if (agent < kMaxMbarriers) return "copy to mbarrier " + std::to_string(agent);
+  return "cp.async of thread " + std::to_string(agent - kMaxMbarriers);
 }
 
 void RaceDetector::report(const char* what, int agent, int other, int64_t offset, const void* pc) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which accesses to memory are ordered by something. Vector clocks: each agent (a CUDA thread, the
-// wgmma unit of a warp, the copies that complete on one mbarrier) knows up to which of every other
+// wgmma unit of a warp, the copies that complete on one mbarrier, a thread's cp.async) knows up to which of every other
 // agent's events it has seen. A second clock says which generic writes a proxy fence has made
 // visible to the asynchronous agents.
 //
@@ -75,6 +75,9 @@ class RaceDetector {
 
   [[nodiscard]] int mbarrier_unit(int index) const { return num_threads_ + num_warps_ + index; }
 
+  // The cp.async of a thread. They come into being with the first that asks.
+  int copy_unit(int thread);
+
   // All of `threads` have met: each knows what any of them knew.
   void meet(const std::vector<int>& threads);
   // What `agent` did so far goes into `clock`, and later events are told apart from it.
@@ -89,6 +92,8 @@ class RaceDetector {
   void proxy_fence(int agent);
   // The agent begins an operation that knows what `clock` says and nothing else.
   void begin(int agent, const Clock& clock);
+  // The same, of what the other knows.
+  void begin_like(int agent, int other) { begin(agent, clocks_[static_cast<size_t>(other)]); }
   [[nodiscard]] Clock empty_clock() const;
   // Whether some thread has seen everything that the agent released.
   [[nodiscard]] bool anyone_saw_all_of(int agent) const;
@@ -124,6 +129,7 @@ class RaceDetector {
   int num_threads_;
   int num_warps_;
   int num_agents_;
+  bool has_copies_ = false;
   std::byte* arena_;
   int64_t arena_bytes_;
   GlobalShadow& global_;

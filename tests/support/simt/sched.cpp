@@ -41,6 +41,10 @@ struct RunState {
 thread_local RunState run_state;
 thread_local Block* block_now = nullptr;
 
+constexpr int kHopper = 90;
+
+thread_local int capability = kHopper;
+
 [[noreturn]] void die(const char* what) {
   std::fprintf(stderr, "simt: %s\n", what);
   std::abort();
@@ -542,6 +546,10 @@ void* dynamic_shared_memory(int64_t bytes, const char* name) {
   return current_block().dynamic_shared(bytes, name);
 }
 
+GivenDevice::GivenDevice(int compute_capability) { capability = compute_capability; }
+
+GivenDevice::~GivenDevice() { capability = kHopper; }
+
 void complete_nothing(void* const*, uint32_t) {}
 
 void complete_shuffle(void* const operands[32], uint32_t mask) {
@@ -597,6 +605,8 @@ T add(T* p, T value, const void* pc) {
 }
 
 }  // namespace
+
+int compute_capability() { return simt::capability; }
 
 uint32_t shared_add(uint32_t* p, uint32_t value) {
   return add(p, value, __builtin_return_address(0));

@@ -53,6 +53,16 @@ class Run {
   [[nodiscard]] int num_launches() const;
 };
 
+// Which device the launches see while it lives: its compute capability, major * 10 + minor. 90
+// without one. Decides what mma_bf16's step is.
+class GivenDevice {
+ public:
+  explicit GivenDevice(int compute_capability);
+  ~GivenDevice();
+  GivenDevice(const GivenDevice&) = delete;
+  GivenDevice& operator=(const GivenDevice&) = delete;
+};
+
 struct LaunchShape {
   Dim3 grid;
   int threads;
@@ -201,7 +211,10 @@ namespace sluice::gpu {
 
 using Stream = CUstream_st*;
 
-// As on the device (kernels/cuda/gpu.h). Not inline: the race detector is told that these are atomic.
+// As on the device (kernels/cuda/gpu.h).
+int compute_capability();
+
+// Not inline: the race detector is told that these are atomic.
 uint32_t shared_add(uint32_t* p, uint32_t value);
 unsigned long long shared_add(unsigned long long* p, unsigned long long value);
 
