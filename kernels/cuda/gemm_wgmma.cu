@@ -7,44 +7,15 @@
 #include "kernels/cuda/ptx.h"
 
 namespace sluice::kernels::cuda {
-namespace {
 
 using gpu::Swizzle;
 using gpu::TensorMap;
 namespace ptx = gpu::ptx;
 
-constexpr int kWarpgroups = kOutputs / 64;
-constexpr int kConsumers = 128 * kWarpgroups;
-constexpr int kThreads = kConsumers + 32;         // and the warp of the copying thread
-constexpr uint32_t kAtomBytes = 8 * kChunkBytes;  // of 8 rows with all of a chunk
+inline constexpr uint32_t kAtomBytes = 8 * kChunkBytes;  // of 8 rows with all of a chunk
 
-template <int kTokens, int kStages>
-struct Ring {
-  alignas(1024) std::byte weight[kStages][kOutputs * kChunkBytes];
-  alignas(1024) std::byte x[kStages][kTokens * kChunkBytes];
-  ptx::Mbarrier full[kStages];
-  ptx::Mbarrier empty[kStages];
-};
-
-// Where in the ring a thread is.
-template <int kStages>
-struct Cursor {
-  int stage = 0;
-  int parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++stage < kStages) return;
-    stage = 0;
-    parity ^= 1;
-  }
-};
-
-struct Work {
-  Outputs outputs;
-  TensorMap weight;
-  TensorMap x;
-};
-
+// The formats have names outside of this file because nvcc complains of functions of its own that a
+// file does not use, and code for other devices, whose kernels are empty, does not use these.
 struct WgmmaBf16 : Bf16 {
   __device__ __forceinline__ static void load_x(
       void* to, const TensorMap* map, int32_t chunk, int32_t token, ptx::Mbarrier* full) {
@@ -85,6 +56,39 @@ struct WgmmaInt8 : Int8 {
                                                   bool accumulate) {
     ptx::wgmma_s8(d, a, b, accumulate);
   }
+};
+
+namespace {
+
+constexpr int kWarpgroups = kOutputs / 64;
+constexpr int kConsumers = 128 * kWarpgroups;
+constexpr int kThreads = kConsumers + 32;  // and the warp of the copying thread
+
+template <int kTokens, int kStages>
+struct Ring {
+  alignas(1024) std::byte weight[kStages][kOutputs * kChunkBytes];
+  alignas(1024) std::byte x[kStages][kTokens * kChunkBytes];
+  ptx::Mbarrier full[kStages];
+  ptx::Mbarrier empty[kStages];
+};
+
+// Where in the ring a thread is.
+template <int kStages>
+struct Cursor {
+  int stage = 0;
+  int parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage < kStages) return;
+    stage = 0;
+    parity ^= 1;
+  }
+};
+
+struct Work {
+  Outputs outputs;
+  TensorMap weight;
+  TensorMap x;
 };
 
 template <int kTokens, int kStages>

@@ -121,11 +121,18 @@ __device__ __forceinline__ int32_t gumbel_argmax(const Row& row,
   return index_of(highest_of_block(best));
 }
 
+// Memory of functions that are there several times, as they take functions, and would have it as
+// often.
+__device__ __forceinline__ float* sum_terms() {
+  GPU_SHARED(float, terms, kSumTile);
+  return terms;
+}
+
 // To every thread: the sum of term(i), i in [0, n), in 16 lanes (i % 16, in order) folded by
 // halves. The lanes are chains, so all threads make a tile's terms and 16 add them.
 template <typename Term>
 __device__ __forceinline__ float sum_in_lanes(int32_t n, Term term) {
-  GPU_SHARED(float, terms, kSumTile);
+  float* const terms = sum_terms();
   GPU_SHARED(float, total, 1);
   const auto thread = static_cast<int32_t>(threadIdx.x);
   float sum = 0;
@@ -175,6 +182,11 @@ struct Histogram {
   Bin found;
 };
 
+__device__ __forceinline__ Histogram& histogram() {
+  GPU_SHARED(Histogram, bins, 1);
+  return bins[0];
+}
+
 // The bin in which the sum of amounts over `above` and the bins from the highest down is reached
 // first. By all threads, when all have added what they have to.
 template <typename Reached>
@@ -210,8 +222,7 @@ __device__ __forceinline__ Bin bin_where(Histogram& bins, Amount above, Reached 
 template <typename AmountOf, typename Reached>
 __device__ __forceinline__ uint64_t
 rank_where(const Row& row, uint64_t end, AmountOf amount, Reached reached) {
-  GPU_SHARED(Histogram, shared_bins, 1);
-  Histogram& bins = shared_bins[0];
+  Histogram& bins = histogram();
   const auto thread = static_cast<int32_t>(threadIdx.x);
   Amount above = 0;
   uint64_t prefix = 0;  // the rank from bit `known` up

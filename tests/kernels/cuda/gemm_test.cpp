@@ -46,6 +46,28 @@ TEST(TensorCore, StepHasTheBitsThatAnH100Gave) {
   EXPECT_EQ(count, 250);
 }
 
+// Published, not recorded here: sums of 8 products with 24 bits after the point, the second 8 after
+// the first.
+TEST(TensorCore, AmperesStepIsTwoOfEightProductsWithABitLess) {
+  constexpr uint16_t kOne = 0x3F80;
+  constexpr uint16_t kMinusOne = 0xBF80;
+  const auto power = [](int exponent) { return static_cast<uint16_t>((127 + exponent) << 7); };
+  const auto sum = [&](int minus_one_at, int small_at, int exponent, simt::TensorCore core) {
+    const uint16_t ones[16] = {kOne, kOne, kOne, kOne, kOne, kOne, kOne, kOne,
+                               kOne, kOne, kOne, kOne, kOne, kOne, kOne, kOne};
+    uint16_t a[16] = {kOne};
+    a[minus_one_at] = kMinusOne;
+    a[small_at] = power(exponent);
+    return simt::tensor_core_step(simt::Half::kBF16, a, ones, 0.0F, core);
+  };
+  EXPECT_EQ(sum(1, 2, -24, simt::kAmpereCore), 0x1p-24F);
+  EXPECT_EQ(sum(1, 2, -25, simt::kAmpereCore), 0.0F);
+  EXPECT_EQ(sum(1, 2, -25, simt::kHopperCore), 0x1p-25F);
+  EXPECT_EQ(sum(1, 8, -30, simt::kAmpereCore), 0x1p-30F);  // 1 and -1 are gone by then
+  EXPECT_EQ(sum(8, 9, -30, simt::kAmpereCore), 0.0F);
+  EXPECT_EQ(sum(1, 8, -30, simt::kHopperCore), 0.0F);
+}
+
 uint16_t bf16_of(float value) {
   return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
 }

@@ -28,6 +28,7 @@ namespace {
 constexpr int64_t kStackBytes = 256 * 1024;
 constexpr int64_t kArenaBytes = 512 * 1024;
 constexpr int64_t kSharedLimit = 227 * 1024;  // of a block on sm_90
+constexpr int64_t kDeclaredLimit = 48 * 1024;  // of it, without the dynamic part
 constexpr int64_t kRedZone = 256;
 
 struct RunState {
@@ -477,7 +478,15 @@ SharedRegion& Block::add_region(const void* key,
                                 const char* name) {
   const int64_t begin = (arena_used_ + kRedZone + alignment - 1) / alignment * alignment;
   int64_t total = bytes;
-  for (const SharedRegion& region : regions_) total += region.bytes;
+  int64_t declared = key == nullptr ? 0 : bytes;
+  for (const SharedRegion& region : regions_) {
+    total += region.bytes;
+    if (region.key != nullptr) declared += region.bytes;
+  }
+  if (declared > kDeclaredLimit) {
+    fail(std::string(name) + ": a kernel declares " + std::to_string(declared) +
+         " bytes of shared memory, more than 48 KB");
+  }
   if (total > kSharedLimit) {
     fail(std::string(name) + ": " + std::to_string(total) + " bytes of shared memory in a block");
   }
