@@ -112,8 +112,8 @@ struct ExpertRows {
 };
 
 // linear_experts of kernels/moe.h: a row has the bits that it has alone. `weight` is
-// [num_experts * n, k], `weight_scale` and `bias` [num_experts * n]; an expert's matrices that share
-// an input (gate, up) are one, of all their outputs. num_rows bounds the rows of all experts from
+// [num_experts * n, k], `weight_scale` and `bias` [num_experts * n]; an expert's matrices that
+// share an input (gate, up) are one, of all outputs. num_rows bounds the rows of all experts from
 // above, so that a captured launch serves every step that fits; rows of no expert are left as they
 // are. The workspace is not used.
 void launch_experts_bf16(Stream stream, const LinearBf16Args& args, const ExpertRows& experts);

@@ -161,7 +161,8 @@ TEST_P(CudaLinearBf16, FewAndManyTokensHaveTheBitsOfTheDefinition) {
     std::vector<float> want(static_cast<size_t>(rows * (layer.n + 1)), -1.0F);
     for (int32_t row = 0; row < rows; ++row) {
       for (int32_t output = 0; output < layer.n; ++output) {
-        want[static_cast<size_t>(row * (layer.n + 1) + output)] = reference(layer, row, output, core());
+        const auto at = static_cast<size_t>(row * (layer.n + 1) + output);
+        want[at] = reference(layer, row, output, core());
       }
     }
     test::on_schedules([&] { test::expect_same_floats(run(layer, 0, rows, Split::kNo), want); });
@@ -219,7 +220,8 @@ TEST_P(CudaLinearBf16, AddsBiasThenTheResidual) {
   std::vector<float> want = residual;
   for (int64_t i = 0; i < 48; ++i) {
     const auto at = static_cast<size_t>(i);
-    const float y = reference(layer, i / 24, i % 24, core()) + layer.bias[static_cast<size_t>(i % 24)];
+    const float bias = layer.bias[static_cast<size_t>(i % 24)];
+    const float y = reference(layer, i / 24, i % 24, core()) + bias;
     want[at] = residual[at] + y;
   }
   test::on_schedules([&] {

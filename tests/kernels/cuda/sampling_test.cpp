@@ -169,7 +169,7 @@ TEST(CudaSampling, FiltersKeepTheTokensOfTheCpu) {
   }
 }
 
-// Whether a filter's last token is right shows in the tokens that noise picks at a high temperature,
+// Whether a filter's last token is right shows in what noise picks at a high temperature,
 // where equal logits make the order one of ids.
 TEST(CudaSampling, FiltersEndAmongEqualsAtTheSameToken) {
   constexpr int32_t kVocab = 300;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which accesses to memory are ordered by something. Vector clocks: each agent (a CUDA thread, the
-// wgmma unit of a warp, the copies that complete on one mbarrier, a thread's cp.async) knows up to which of every other
-// agent's events it has seen. A second clock says which generic writes a proxy fence has made
-// visible to the asynchronous agents.
+// wgmma unit of a warp, the copies that complete on one mbarrier, a thread's cp.async) knows up to
+// which of every other agent's events it has seen. A second clock says which generic writes a proxy
+// fence has made visible to the asynchronous agents.
 //
 // Kernels are compiled with -fsanitize=thread and linked with our __tsan_* functions, which come
 // here; libtsan is not linked.
@@ -102,7 +102,7 @@ class RaceDetector {
   void read(int agent, Proxy proxy, const void* p, int64_t bytes, const void* pc);
   void write(int agent, Proxy proxy, const void* p, int64_t bytes, const void* pc);
 
-  // An atomic operation in shared memory: in any order among its like, a read and a write for others.
+  // An atomic in shared memory: in any order among its like, a read and a write for others.
   void atomic(int agent, const void* p, int64_t bytes, const void* pc);
 
   // An access of the running thread, wherever it points.
