@@ -46,21 +46,6 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   write_row(args.out, to, [&](int32_t i) { return x[i]; });
 }
 
-// Rows along x, pieces of a row along y.
-constexpr int32_t kPiece = 4 * kRowThreads;
-
-// f(i) for this thread's elements of a row of n.
-template <typename F>
-__device__ __forceinline__ void for_elements(int32_t n, F f) {
-  const int32_t begin = static_cast<int32_t>(blockIdx.y) * kPiece;
-  const int32_t end = begin + kPiece < n ? begin + kPiece : n;
-  for (int32_t i = begin + static_cast<int32_t>(threadIdx.x); i < end; i += kRowThreads) f(i);
-}
-
-gpu::LaunchShape piecewise(int64_t rows, int32_t n) {
-  return {.blocks_x = rows, .blocks_y = ceil_div(n, kPiece), .threads = kRowThreads};
-}
-
 __global__ void __launch_bounds__(kRowThreads, 1)
     add_rows_kernel(const __grid_constant__ AddRowsArgs args) {
   float* const x = args.x + blockIdx.x * args.x_stride;

@@ -25,6 +25,28 @@ namespace sluice::gpu {
 
 using Stream = cudaStream_t;
 
+// Of the current device, major * 10 + minor.
+inline int compute_capability() {
+  int device = 0;
+  int major = 0;
+  int minor = 0;
+  CHECK_EQ(cudaGetDevice(&device), cudaSuccess);
+  CHECK_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), cudaSuccess);
+  CHECK_EQ(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), cudaSuccess);
+  return major * 10 + minor;
+}
+
+// Adds to an integer in shared memory, whoever else does at the same time; returns what was there.
+// There is none for floats, whose sums depend on the order.
+__device__ __forceinline__ uint32_t shared_add(uint32_t* p, uint32_t value) {
+  return atomicAdd(p, value);
+}
+
+__device__ __forceinline__ unsigned long long shared_add(unsigned long long* p,
+                                                         unsigned long long value) {
+  return atomicAdd(p, value);
+}
+
 struct LaunchShape {
   int64_t blocks_x = 1;
   int64_t blocks_y = 1;

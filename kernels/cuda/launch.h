@@ -9,6 +9,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
+#include "kernels/moe.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
 #include "kernels/sampling.h"
@@ -52,16 +53,12 @@ int64_t attention_workspace_bytes(const AttentionLimits& limits, int32_t window)
 // allowed.
 void launch_attention(Stream stream, const AttentionArgs& args, const AttentionLimits& limits);
 
-// What launch_sample can do of kernels/sampling.h: no top_k but 1, no top_p, no min_p, and no
-// log-probabilities of tokens that were not chosen.
-constexpr bool can_sample(const SampleRow& row, int32_t vocab_size) {
-  const bool filters = (row.top_k > 1 && row.top_k < vocab_size) || row.top_p < 1 || row.min_p > 0;
-  return row.num_logprobs <= 0 && !(row.choose && row.temperature != 0 && filters);
-}
-
-// The rows are in device memory, as what they point to, and get their results there. One that is
-// not for it (can_sample) gets kInvalidToken. The workspace is not used.
+// One block a row. The rows are in device memory, as what they point to (top_logprobs too), and get
+// their results there. The workspace is not used.
 void launch_sample(Stream stream, const SampleArgs& args);
+
+void launch_moe_route(Stream stream, const MoeRouteArgs& args);
+void launch_moe_combine(Stream stream, const MoeCombineArgs& args);
 
 // Bytes of the workspace with which the segments of K run side by side, where there are few rows
 // and so few blocks; 0 where it is of no use. The bits are the same with and without.
@@ -69,10 +66,11 @@ int64_t linear_workspace_bytes(int32_t num_rows, int32_t n);
 
 // y = x W^T on tensor cores, for rows of any number with the same bits. K is cut into chunks of 64;
 // the G = ceil(k / 64) chunks into 8 segments, segment s holding [s * G / 8, (s + 1) * G / 8). A
-// segment is the tensor core's chain over its k in steps of 16 from 0 (what a step is:
-// tests/support/simt/tensorcore.h); segments fold as ((s0+s1)+(s2+s3))+((s4+s5)+(s6+s7)), then bias
-// is added, if any. These are not the CPU's bits: its chain is one fma a k. That a step gives the
-// same bits in tiles of 8 and of 64 tokens follows from the model of it; no GPU has shown it here.
+// segment is the tensor core's chain over its k in order, from 0, in steps of 16, or of 8 on sm_8x
+// (what a step is: tests/support/simt/tensorcore.h); segments fold as
+// ((s0+s1)+(s2+s3))+((s4+s5)+(s6+s7)), then bias is added, if any. So devices of one step give the
+// same bits, which are not the CPU's: its chain is one fma a k. That a step gives the same bits in
+// tiles of 8 and of 64 tokens follows from the model of it; no GPU has shown it here.
 struct LinearBf16Args {
   const uint16_t* x;       // [num_rows, k]; both matrices 16-byte aligned, rows too
   int64_t x_stride;        // elements, a multiple of 8
@@ -105,5 +103,20 @@ struct LinearInt8Args {
 };
 
 void launch_linear_int8(Stream stream, const LinearInt8Args& args);
+
+// The rows of each expert, in device memory.
+struct ExpertRows {
+  const int32_t* first;  // [num_experts] an expert's first row; INT8: the first of a block
+  const int32_t* count;  // [num_experts] its rows, 0 or more
+  int32_t num_experts;
+};
+
+// linear_experts of kernels/moe.h: a row has the bits that it has alone. `weight` is
+// [num_experts * n, k], `weight_scale` and `bias` [num_experts * n]; an expert's matrices that
+// share an input (gate, up) are one, of all outputs. num_rows bounds the rows of all experts from
+// above, so that a captured launch serves every step that fits; rows of no expert are left as they
+// are. The workspace is not used.
+void launch_experts_bf16(Stream stream, const LinearBf16Args& args, const ExpertRows& experts);
+void launch_experts_int8(Stream stream, const LinearInt8Args& args, const ExpertRows& experts);
 
 }  // namespace sluice::kernels::cuda

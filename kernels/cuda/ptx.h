@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every PTX instruction that kernels use, as one named function each: Hopper's here, the CPU's in
-// tests/support/simt/ptx_simt.h. What an instruction means is in the PTX manual; here is what to
-// call it with. No GPU has run it yet.
+// Every PTX instruction that kernels use, as one named function each: the device's here, the CPU's
+// in tests/support/simt/ptx_simt.h. What an instruction means is in the PTX manual; here is what to
+// call it with. Copy engine, mbarriers and wgmma are Hopper's; the rest is for sm_80 and later. No
+// GPU has run it yet.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,13 @@ constexpr uint64_t matrix_descriptor(uint32_t shared_address,
 #if defined(__CUDACC__)
 
 namespace sluice::gpu::ptx {
+
+// Whether this pass of the compiler makes code for sm_90a. Kernels of wgmma are empty elsewhere.
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+inline constexpr bool kHasWgmma = false;
+#else
+inline constexpr bool kHasWgmma = true;
+#endif
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
@@ -260,6 +268,60 @@ __device__ __forceinline__ void wgmma_s8(int32_t (&d)[32],
         "+r"(d[31])
       : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))
       : "memory");
+}
+
+// Copies 16 bytes, of which all past `bytes` are zeros, whatever is there; both sides are 16-byte
+// aligned. This thread sees them after cp_async_wait, others after a barrier too.
+__device__ __forceinline__ void cp_async_16(void* to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
+               "l"(__cvta_generic_to_global(from)),
+               "r"(bytes)
+               : "memory");
+}
+
+// Ends this thread's group of copies, which may be empty.
+__device__ __forceinline__ void cp_async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Until all but the latest kPending groups of this thread are there.
+template <int kPending>
+__device__ __forceinline__ void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// Four matrices of 8 rows of 16 bytes: lane 8 m + r points to row r of matrix m, and gets, as r[m],
+// bytes 4 (lane % 4) on of row lane / 4.
+__device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+
+// d[0 .. 3] += A B^T over 32 bytes of K, A of 16 rows, B of 8. Of A the lane has, as ldmatrix_x4
+// brings them, rows 0-7 and 8-15 of the first 16 bytes, then of the others; of B the first 16 bytes
+// and the others. d[2 h + c] is row lane / 4 + 8 h, column 2 (lane % 4) + c.
+__device__ __forceinline__ void mma_bf16(float* d,
+                                         const uint32_t (&a)[4],
+                                         uint32_t b0,
+                                         uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7},"
+      " {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void mma_s8(int32_t* d,
+                                       const uint32_t (&a)[4],
+                                       uint32_t b0,
+                                       uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7},"
+      " {%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 }  // namespace sluice::gpu::ptx

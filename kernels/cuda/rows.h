@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a block writes one row of an Activations (kernels/gemm.h): a warp takes a group of 32, lane j
-// its value j. Norm, gate and quantization share it, so that their rows need no memory between.
-// No GPU has run it yet.
+// How blocks go through rows. To write one of an Activations (kernels/gemm.h), a warp takes a group
+// of 32, lane j its value j. Norm, gate and quantization share it, so that their rows need no memory
+// between. No GPU has run it yet.
 #pragma once
 
 #include <cstddef>
@@ -153,6 +153,21 @@ __device__ __forceinline__ void write_row(const Activations& out, int64_t row_in
   for (int i = 1; i < kRowWarps; ++i) sum += sum_by_warp[i];
   *reinterpret_cast<float*>(row.tail) = factor.kept;
   *reinterpret_cast<int32_t*>(row.tail + 32) = sum;
+}
+
+// Of plain rows: rows along x, pieces of a row along y.
+inline constexpr int32_t kPiece = 4 * kRowThreads;
+
+// f(i) for this thread's elements of a row of n.
+template <typename F>
+__device__ __forceinline__ void for_elements(int32_t n, F f) {
+  const int32_t begin = static_cast<int32_t>(blockIdx.y) * kPiece;
+  const int32_t end = begin + kPiece < n ? begin + kPiece : n;
+  for (int32_t i = begin + static_cast<int32_t>(threadIdx.x); i < end; i += kRowThreads) f(i);
+}
+
+inline gpu::LaunchShape piecewise(int64_t rows, int32_t n) {
+  return {.blocks_x = rows, .blocks_y = ceil_div(n, kPiece), .threads = kRowThreads};
 }
 
 }  // namespace sluice::kernels::cuda

@@ -113,4 +113,51 @@ std::vector<float> run_attention(AttentionBug bug,
                                  const std::vector<float>& v,
                                  const std::vector<int32_t>& table);
 
+// The fullest bin of 4 bits of a value, and of what has it the fullest of the next, by atomics.
+enum class HistogramBug : uint8_t {
+  kNone,
+  kNoBarrierAfterClear,
+  kPlainAdd,
+  kNoPrefix,
+  kNoBarrierBeforeRead,
+  kNoBarrierBeforeFound,
+};
+
+struct HistogramShape {
+  static constexpr int kThreads = 64;
+  static constexpr int kBins = 16;
+  static constexpr int kValues = 200;
+};
+
+// Of values below 2^12: the digits found, as one number.
+float run_histogram(HistogramBug bug, const std::vector<uint32_t>& values);
+
+// A tile of outputs times tokens over K by mma.sync, copied by cp.async into a ring.
+enum class CopiesBug : uint8_t {
+  kNone,
+  kNoWait,
+  kWaitTooWeak,
+  kNoBarrier,
+  kNoCommit,
+  kNoEmptyGroups,
+  kReuseBeforeBarrier,
+  kReadWithoutSwizzle,
+  kRowNotAligned,
+  kNoZeroFill,
+  kHalvesSwapped,
+  kPartOfAWarp,
+};
+
+struct CopiesShape {
+  static constexpr int kThreads = 64;
+  static constexpr int kOutputs = 32;
+  static constexpr int kTokens = 8;
+  static constexpr int kK = 426;  // the last chunk is not full, nor its last 16 bytes
+  static constexpr int kChunks = 7;
+  static constexpr int kStride = 448;  // of both matrices, elements
+};
+
+// out[token][output] of bf16 x [kTokens][kStride] and w [kOutputs][kStride], 16-byte aligned.
+std::vector<float> run_copies(CopiesBug bug, const uint16_t* x, const uint16_t* w);
+
 }  // namespace sluice::kernels::test

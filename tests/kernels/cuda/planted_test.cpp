@@ -328,5 +328,98 @@ TEST_F(Attention, EveryPlantedBugIsCaught) {
   expect("merge one short", "wrong bits", kMergeOneShort);
 }
 
+class Histogram : public testing::Test {
+ protected:
+  static constexpr int kDigits = 3;
+
+  Histogram() : values_(HistogramShape::kValues) {
+    Random random(57);
+    for (uint32_t& value : values_) value = random.bits() % 4096;
+    uint32_t prefix = 0;
+    for (int shift = 4 * kDigits - 4; shift >= 0; shift -= 4) {
+      std::array<int, 16> bins{};
+      for (const uint32_t value : values_) {
+        if (value >> (shift + 4) == prefix) ++bins[value >> shift & 15U];
+      }
+      const auto fullest = std::ranges::max_element(bins) - bins.begin();
+      prefix = prefix << 4 | static_cast<uint32_t>(fullest);
+    }
+    want_ = static_cast<float>(prefix);
+  }
+
+  void expect(const char* name, const char* words, HistogramBug bug) {
+    expect_caught(name, words, [&] { return run_histogram(bug, values_) == want_; });
+  }
+
+  std::vector<uint32_t> values_;
+  float want_;
+};
+
+TEST_F(Histogram, WithoutABugNothingIsReported) {
+  on_schedules([&] { ASSERT_EQ(run_histogram(HistogramBug::kNone, values_), want_); });
+}
+
+TEST_F(Histogram, EveryPlantedBugIsCaught) {
+  using enum HistogramBug;
+  expect("no barrier after clear", "race: an atomic on what", kNoBarrierAfterClear);
+  expect("plain add", "race: ", kPlainAdd);
+  expect("no prefix", "wrong bits", kNoPrefix);
+  expect("no barrier before the sums", "race: an access beside an atomic", kNoBarrierBeforeRead);
+  expect("no barrier before found", "race: a read of what", kNoBarrierBeforeFound);
+}
+
+class Copies : public testing::Test {
+ protected:
+  using Shape = CopiesShape;
+
+  Copies()
+      : x_(bf16_matrix(Shape::kTokens, Shape::kStride, 58)),
+        w_(bf16_matrix(Shape::kOutputs, Shape::kStride, 59)) {
+    for (int32_t i = 0; i < Shape::kTokens * Shape::kOutputs; ++i) {
+      const uint16_t* const x = &x_[static_cast<size_t>(i / Shape::kOutputs * Shape::kStride)];
+      const uint16_t* const w = &w_[static_cast<size_t>(i % Shape::kOutputs * Shape::kStride)];
+      float sum = 0;
+      for (int32_t k = 0; k < Shape::kK; k += 16) {
+        uint16_t a[16] = {};
+        uint16_t b[16] = {};
+        const auto count = static_cast<size_t>(std::min(16, Shape::kK - k));
+        std::copy_n(w + k, count, a);
+        std::copy_n(x + k, count, b);
+        sum = simt::tensor_core_step(simt::Half::kBF16, a, b, sum);
+      }
+      want_.push_back(sum);
+    }
+  }
+
+  bool is_right(CopiesBug bug) { return same(run_copies(bug, x_.data(), w_.data()), want_); }
+
+  void expect(const char* name, const char* words, CopiesBug bug) {
+    expect_caught(name, words, [&] { return is_right(bug); });
+  }
+
+  std::vector<uint16_t> x_;
+  std::vector<uint16_t> w_;
+  std::vector<float> want_;
+};
+
+TEST_F(Copies, WithoutABugNothingIsReported) {
+  on_schedules([&] { ASSERT_TRUE(is_right(CopiesBug::kNone)); });
+}
+
+TEST_F(Copies, EveryPlantedBugIsCaught) {
+  using enum CopiesBug;
+  expect("no wait for copies", "the kernel ended before cp_async_wait", kNoWait);
+  expect("wait too weak", "race: a read of what is being written", kWaitTooWeak);
+  expect("no barrier after the wait", "race: ", kNoBarrier);
+  expect("copies not committed", "the kernel ended before cp_async_wait", kNoCommit);
+  expect("no empty groups at the end", "race: ", kNoEmptyGroups);
+  expect("reuse before the barrier", "race: a write that a read may", kReuseBeforeBarrier);
+  expect("ldmatrix without swizzle", "wrong bits", kReadWithoutSwizzle);
+  expect("row of ldmatrix", "a row that is not aligned", kRowNotAligned);
+  expect("no zeros past K", "wrong bits", kNoZeroFill);
+  expect("halves of B swapped", "wrong bits", kHalvesSwapped);
+  expect("mma by a part of a warp", "mma_bf16", kPartOfAWarp);
+}
+
 }  // namespace
 }  // namespace sluice::kernels::test

@@ -20,26 +20,47 @@ using test::Random;
 
 constexpr TokenId kPoison = 12345;
 
-// The rows' results, on the CPU and under the shim. Rows that choose start with a token of poison.
-void check(std::vector<SampleRow> rows, int32_t vocab_size) {
-  for (SampleRow& row : rows) {
-    if (row.choose) row.token = kPoison;
-    row.logprob = -123;
+// Rows with their own room for the log-probabilities of other tokens, and poison in every result.
+struct Rows {
+  explicit Rows(const std::vector<SampleRow>& asked) : rows(asked), scores(asked.size()) {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i].choose) rows[i].token = kPoison;
+      rows[i].logprob = -123;
+      scores[i].resize(static_cast<size_t>(std::max(rows[i].num_logprobs, 0)), {kPoison, -123});
+      rows[i].top_logprobs = scores[i];
+    }
   }
-  std::vector<SampleRow> want = rows;
+
+  std::vector<SampleRow> rows;
+  std::vector<std::vector<TokenScore>> scores;
+};
+
+void expect_same(const Rows& got, const Rows& want) {
+  for (size_t i = 0; i < want.rows.size(); ++i) {
+    SCOPED_TRACE("row " + std::to_string(i));
+    ASSERT_EQ(got.rows[i].token, want.rows[i].token);
+    ASSERT_EQ(got.rows[i].finite, want.rows[i].finite);
+    ASSERT_EQ(std::bit_cast<uint32_t>(got.rows[i].logprob),
+              std::bit_cast<uint32_t>(want.rows[i].logprob));
+    for (size_t j = 0; j < want.scores[i].size(); ++j) {
+      ASSERT_EQ(got.scores[i][j].token, want.scores[i][j].token) << "place " << j;
+      ASSERT_EQ(std::bit_cast<uint32_t>(got.scores[i][j].logprob),
+                std::bit_cast<uint32_t>(want.scores[i][j].logprob))
+          << "place " << j;
+    }
+  }
+}
+
+// The rows' results, on the CPU and under the shim.
+void check(const std::vector<SampleRow>& asked, int32_t vocab_size) {
+  Rows want(asked);
   std::vector<std::byte> workspace(static_cast<size_t>(sampling_workspace_bytes(vocab_size, 1)));
   sample(test::make_device("scalar", 1)->context(),
-         {.rows = want, .vocab_size = vocab_size, .workspace = workspace});
+         {.rows = want.rows, .vocab_size = vocab_size, .workspace = workspace});
   test::on_schedules([&] {
-    std::vector<SampleRow> got = rows;
-    cuda::launch_sample(nullptr, {.rows = got, .vocab_size = vocab_size, .workspace = {}});
-    for (size_t i = 0; i < rows.size(); ++i) {
-      SCOPED_TRACE("row " + std::to_string(i));
-      ASSERT_TRUE(cuda::can_sample(rows[i], vocab_size));
-      ASSERT_EQ(got[i].token, want[i].token);
-      ASSERT_EQ(got[i].finite, want[i].finite);
-      ASSERT_EQ(std::bit_cast<uint32_t>(got[i].logprob), std::bit_cast<uint32_t>(want[i].logprob));
-    }
+    Rows got(asked);
+    cuda::launch_sample(nullptr, {.rows = got.rows, .vocab_size = vocab_size, .workspace = {}});
+    expect_same(got, want);
   });
 }
 
@@ -114,23 +135,82 @@ TEST(CudaSampling, ALogitThatIsNotFiniteIsReported) {
         kVocab);
 }
 
-TEST(CudaSampling, ARowWithAFilterGetsNoToken) {
-  constexpr int32_t kVocab = 40;
-  const std::vector<float> logits = Random(84).normals(kVocab);
-  const std::vector<SampleRow> rows = {{.logits = logits.data(), .top_p = 0.9F},
-                                       {.logits = logits.data(), .min_p = 0.1F},
-                                       {.logits = logits.data(), .top_k = 2},
-                                       {.logits = logits.data(), .num_logprobs = 3}};
-  test::on_schedules([&] {
-    std::vector<SampleRow> got = rows;
-    for (SampleRow& row : got) row.token = kPoison;
-    cuda::launch_sample(nullptr, {.rows = got, .vocab_size = kVocab, .workspace = {}});
-    for (const SampleRow& row : got) {
-      ASSERT_FALSE(cuda::can_sample(row, kVocab));
-      ASSERT_EQ(row.token, kInvalidToken);
-      ASSERT_TRUE(row.finite);
-    }
-  });
+std::vector<uint32_t> random_mask(Random& random, int32_t vocab_size) {
+  std::vector<uint32_t> mask(static_cast<size_t>(ceil_div(vocab_size, 32)));
+  for (uint32_t& word : mask) word = random.bits();
+  mask[0] |= 1;
+  return mask;
+}
+
+// Each filter alone and all of them, where they keep one token, some and all.
+TEST(CudaSampling, FiltersKeepTheTokensOfTheCpu) {
+  Random random(84);
+  for (const int32_t n : {1, 40, 2500}) {
+    SCOPED_TRACE(n);
+    const std::vector<float> logits = random.normals(static_cast<size_t>(n), 3);
+    const std::vector<uint32_t> mask = random_mask(random, n);
+    std::vector<SampleRow> rows;
+    const auto add = [&](float temperature, int32_t top_k, float top_p, float min_p) {
+      rows.push_back({.logits = logits.data(),
+                      .allowed_mask = rows.size() % 3 == 2 ? mask.data() : nullptr,
+                      .temperature = temperature,
+                      .top_p = top_p,
+                      .min_p = min_p,
+                      .top_k = top_k,
+                      .seed = random.bits(),
+                      .position = random.below(1000)});
+    };
+    for (const int32_t k : {2, 17, 600, 2000}) add(2.0F, k, 1.0F, 0.0F);
+    for (const float p : {0.0F, 0.3F, 0.9F, 0.9999999F}) add(1.5F, 0, p, 0.0F);
+    for (const float p : {1e-4F, 0.2F, 1.0F, 2.0F}) add(1.5F, 0, 1.0F, p);
+    add(3.0F, 20, 0.9F, 0.05F);
+    add(3.0F, 50, 0.5F, 0.001F);
+    check(rows, n);
+  }
+}
+
+// Whether a filter's last token is right shows in what noise picks at a high temperature,
+// where equal logits make the order one of ids.
+TEST(CudaSampling, FiltersEndAmongEqualsAtTheSameToken) {
+  constexpr int32_t kVocab = 300;
+  std::vector<float> logits(kVocab, 1.0F);
+  logits[250] = 2.0F;
+  for (size_t i = 0; i < 100; ++i) logits[i] = i % 2 == 0 ? 0.0F : -0.0F;
+  std::vector<SampleRow> rows;
+  for (int64_t position = 0; position < 12; ++position) {
+    rows.push_back({.logits = logits.data(), .temperature = 50, .top_k = 3, .position = position});
+    rows.push_back({.logits = logits.data(),
+                    .temperature = 50,
+                    .top_p = position % 2 == 0 ? 0.01F : 0.9F,
+                    .position = position});
+  }
+  check(rows, kVocab);
+}
+
+// Four weights of 1: the second reaches half of their sum exactly.
+TEST(CudaSampling, TopPEndsWithTheTokenThatReachesItExactly) {
+  const std::vector<float> flat(4, 1.0F);
+  std::vector<SampleRow> rows;
+  for (int64_t position = 0; position < 20; ++position) {
+    rows.push_back({.logits = flat.data(), .top_p = 0.5F, .position = position});
+  }
+  check(rows, 4);
+}
+
+TEST(CudaSampling, TheLikeliestTokensComeInOrder) {
+  constexpr int32_t kVocab = 601;
+  Random random(85);
+  std::vector<float> logits = random.normals(kVocab, 2);
+  logits[7] = logits[8] = logits[600];
+  const std::vector<float> flat(kVocab, 0.5F);
+  const std::vector<uint32_t> mask = random_mask(random, kVocab);
+  check({{.logits = logits.data(), .temperature = 0, .num_logprobs = 1},
+         {.logits = logits.data(), .allowed_mask = mask.data(), .num_logprobs = 20},
+         {.logits = flat.data(), .top_p = 0.5F, .num_logprobs = 5},
+         {.logits = logits.data(), .num_logprobs = 257, .choose = false, .token = 3},
+         {.logits = logits.data(), .num_logprobs = kVocab},
+         {.logits = logits.data(), .num_logprobs = kVocab + 3}},
+        kVocab);
 }
 
 }  // namespace

@@ -144,12 +144,56 @@ TEST(SimtErrors, SharedMemoryHasALimit) {
   expect_report(report_of([] {}, 32, 300 * 1024), "bytes of shared memory a block");
   expect_report(report_of(
                     [] {
-                      GPU_SHARED(float, large, 58 * 1024);
+                      GPU_SHARED(float, large, 12 * 1024);
                       large[0] = 0;
                     },
                     32,
-                    1024),
+                    180 * 1024),
                 "bytes of shared memory in a block");
+  expect_report(report_of(
+                    [] {
+                      GPU_SHARED(float, half, 6 * 1024 + 1);
+                      GPU_SHARED(float, other, 6 * 1024);
+                      half[0] = other[0] = 0;
+                    },
+                    32),
+                "other: a kernel declares 49156 bytes");
+}
+
+TEST(SimtErrors, WgmmaAndTheCopyEngineAreHoppers) {
+  const GivenDevice ampere(80);
+  expect_report(report_of(
+                    [] {
+                      float d[4] = {};
+                      ptx::wgmma_fence();
+                      ptx::wgmma_bf16(d, 0, 0, false);
+                    },
+                    128),
+                "not on a device of 80");
+}
+
+TEST(SimtCopies, AThreadsCopyIsThereAfterItsWaitAndZeroPastItsBytes) {
+  alignas(16) uint8_t data[32 * 16];
+  for (int i = 0; i < 32 * 16; ++i) data[i] = static_cast<uint8_t>(i % 255 + 1);
+  on_schedules([&] {
+    std::vector<uint8_t> got(32 * 16);
+    gpu::launch(
+        nullptr,
+        {.threads = 32, .shared_bytes = 32 * 16},
+        +[](const uint8_t* from, uint8_t* out) {
+          GPU_DYN_SHARED_ARRAY(uint8_t, copied);
+          const auto thread = static_cast<int>(threadIdx.x);
+          ptx::cp_async_16(copied + thread * 16, from + thread * 16, thread % 17);
+          ptx::cp_async_commit();
+          ptx::cp_async_wait<0>();
+          for (int i = 0; i < 16; ++i) out[thread * 16 + i] = copied[thread * 16 + i];
+        },
+        static_cast<const uint8_t*>(data),
+        got.data());
+    for (int i = 0; i < 32 * 16; ++i) {
+      ASSERT_EQ(got[static_cast<size_t>(i)], i % 16 < i / 16 % 17 ? data[i] : 0) << i;
+    }
+  });
 }
 
 struct Large {

@@ -275,10 +275,18 @@ void complete_wait(void* const operands[32], uint32_t mask) {
   }
 }
 
+void check_hopper(const char* who, Site site) {
+  const int capability = gpu::compute_capability();
+  if (capability == 90) return;
+  fail(std::string(who) + " at " + describe(site) + ": not on a device of " +
+       std::to_string(capability));
+}
+
 }  // namespace
 
 AsyncState::AsyncState(int num_threads)
     : units(static_cast<size_t>((num_threads + 31) / 32)),
+      copies(static_cast<size_t>(num_threads)),
       ordered(static_cast<size_t>(num_threads)) {}
 
 void AsyncState::check_end() const {
@@ -294,6 +302,12 @@ void AsyncState::check_end() const {
     add_report("wgmma by a part of the warpgroup of warp " + std::to_string(warp));
     break;
   }
+  for (size_t thread = 0; thread < copies.size(); ++thread) {
+    if (copies[thread].latest <= copies[thread].waited) continue;
+    add_report("cp.async of thread " + std::to_string(thread) +
+               ": the kernel ended before cp_async_wait");
+    break;
+  }
   RaceDetector* const race = current_block().race();
   if (race == nullptr) return;
   for (size_t i = 0; i < barriers.size(); ++i) {
@@ -306,6 +320,7 @@ void AsyncState::check_end() const {
 
 void issue_matrix(MatrixOperand operand, Site site) {
   AsyncState& async = state();
+  check_hopper("wgmma", site);
   if (!async.ordered[static_cast<size_t>(current_block().self().index)]) {
     fail("wgmma at " + describe(site) + " without wgmma_fence since the last wait");
   }
@@ -323,6 +338,7 @@ void wait_matrix(int pending, Site site) {
 void copy_box(
     void* to, const TensorMap& map, const int32_t (&at)[4], uint64_t* barrier, Site site) {
   const std::string here = "tma_load at " + describe(site);
+  check_hopper("tma_load", site);
   const TensorMapShape shape = shape_of(map);
   Block& block = current_block();
   const int index = index_of(barrier, "tma_load", site);

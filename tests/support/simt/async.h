@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block's mbarriers and products under way.
+// A block's mbarriers, products and copies under way.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -52,6 +53,22 @@ struct WarpUnit {
   std::map<int64_t, uint32_t> time;  // of each group's last product, on the unit's clock
 };
 
+struct ThreadCopy {
+  std::byte* to;
+  const std::byte* from;
+  int bytes;
+  int64_t group;
+};
+
+// A thread's cp.async.
+struct ThreadCopies {
+  std::deque<ThreadCopy> queue;  // those that have not happened
+  int64_t open_group = 0;
+  int64_t latest = -1;               // group with a copy
+  int64_t waited = -1;               // for this group and those before
+  std::map<int64_t, uint32_t> time;  // of a group's last copy, on the unit's clock
+};
+
 struct AsyncState {
   explicit AsyncState(int num_threads);
 
@@ -59,8 +76,9 @@ struct AsyncState {
   void check_end() const;
 
   std::vector<MbarrierState> barriers;
-  std::vector<WarpUnit> units;  // by warp
-  std::vector<bool> ordered;    // by thread: wgmma_fence since the last wait
+  std::vector<WarpUnit> units;       // by warp
+  std::vector<ThreadCopies> copies;  // by thread
+  std::vector<bool> ordered;         // by thread: wgmma_fence since the last wait
   Site issue_site;
 };
 

@@ -26,9 +26,22 @@ void copy_box(
     void* to, const gpu::TensorMap& map, const int32_t (&at)[4], uint64_t* barrier, Site site);
 void wait_matrix(int pending, Site site);
 
+// One lane's part of mma.sync.
+struct MmaOperand {
+  MatrixType type;
+  uint32_t a[4];
+  uint32_t b[2];
+  uint32_t* d;  // [4]
+};
+
+void multiply_now(MmaOperand operand, Site site);
+void wait_copies(int pending, Site site);
+
 }  // namespace sluice::simt
 
 namespace sluice::gpu::ptx {
+
+inline constexpr bool kHasWgmma = true;
 
 uint32_t shared_address(const void* p);
 void mbar_init(uint64_t* barrier, int arrivals, simt::Site site = {});
@@ -39,6 +52,9 @@ void mbar_wait(uint64_t* barrier, int parity, simt::Site site = {});
 void fence_proxy_async();
 void wgmma_fence(simt::Site site = {});
 void wgmma_commit(simt::Site site = {});
+void cp_async_16(void* to, const void* from, int bytes, simt::Site site = {});
+void cp_async_commit();
+void ldmatrix_x4(uint32_t (&r)[4], const void* row, simt::Site site = {});
 
 inline void bar_sync(int id, int threads, simt::Site site = {}) {
   simt::block_barrier(id, threads, "bar_sync", site);
@@ -90,6 +106,29 @@ void wgmma_s8(int32_t (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, sim
                       .b = b,
                       .accumulators = reinterpret_cast<uint32_t*>(d),
                       .accumulate = accumulate},
+                     site);
+}
+
+template <int kPending>
+void cp_async_wait(simt::Site site = {}) {
+  simt::wait_copies(kPending, site);
+}
+
+inline void mma_bf16(
+    float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1, simt::Site site = {}) {
+  simt::multiply_now({.type = simt::MatrixType::kBF16,
+                      .a = {a[0], a[1], a[2], a[3]},
+                      .b = {b0, b1},
+                      .d = reinterpret_cast<uint32_t*>(d)},
+                     site);
+}
+
+inline void mma_s8(
+    int32_t* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1, simt::Site site = {}) {
+  simt::multiply_now({.type = simt::MatrixType::kS8,
+                      .a = {a[0], a[1], a[2], a[3]},
+                      .b = {b0, b1},
+                      .d = reinterpret_cast<uint32_t*>(d)},
                      site);
 }
 

@@ -12,7 +12,11 @@
 namespace sluice::simt {
 
 void Clock::join(const Clock& other) {
-  for (size_t i = 0; i < seen.size(); ++i) {
+  if (seen.size() < other.seen.size()) {  // from before there were agents for cp.async
+    seen.resize(other.seen.size());
+    visible.resize(other.seen.size());
+  }
+  for (size_t i = 0; i < other.seen.size(); ++i) {
     seen[i] = std::max(seen[i], other.seen[i]);
     visible[i] = std::max(visible[i], other.visible[i]);
   }
@@ -45,6 +49,22 @@ RaceDetector::RaceDetector(
 Clock RaceDetector::empty_clock() const {
   const auto size = static_cast<size_t>(num_agents_);
   return {.seen = std::vector<uint32_t>(size), .visible = std::vector<uint32_t>(size)};
+}
+
+int RaceDetector::copy_unit(int thread) {
+  if (!has_copies_) {
+    has_copies_ = true;
+    num_agents_ += num_threads_;
+    const auto size = static_cast<size_t>(num_agents_);
+    for (Clock& clock : clocks_) {
+      clock.seen.resize(size);
+      clock.visible.resize(size);
+    }
+    clocks_.resize(size, empty_clock());
+    for (std::vector<uint32_t>& set : read_sets_) set.resize(size);
+    for (std::vector<uint32_t>& set : atomic_sets_) set.resize(size);
+  }
+  return num_threads_ + num_warps_ + kMaxMbarriers + thread;
 }
 
 void RaceDetector::meet(const std::vector<int>& threads) {
@@ -89,7 +109,8 @@ void RaceDetector::proxy_fence(int agent) {
 void RaceDetector::begin(int agent, const Clock& clock) {
   const auto at = static_cast<size_t>(agent);
   const uint32_t now = clocks_[at].seen[at] + 1;
-  clocks_[at] = clock;
+  clocks_[at] = empty_clock();
+  clocks_[at].join(clock);
   clocks_[at].seen[at] = now;
 }
 
@@ -111,7 +132,9 @@ std::string RaceDetector::name(int agent) const {
   if (agent < num_threads_) return "thread " + std::to_string(agent);
   agent -= num_threads_;
   if (agent < num_warps_) return "wgmma of warp " + std::to_string(agent);
-  return "copy to mbarrier " + std::to_string(agent - num_warps_);
+  agent -= num_warps_;
+  if (agent < kMaxMbarriers) return "copy to mbarrier " + std::to_string(agent);
+  return "cp.async of thread " + std::to_string(agent - kMaxMbarriers);
 }
 
 void RaceDetector::report(const char* what, int agent, int other, int64_t offset, const void* pc) {
@@ -145,6 +168,18 @@ void RaceDetector::check_reads(const Cell& cell, int agent, int64_t offset, cons
       report("a write that a read may overtake", agent, reader, offset, pc);
       return;
     }
+  }
+}
+
+void RaceDetector::check_atomics(const Cell& cell, int agent, int64_t offset, const void* pc) {
+  if (!cell.atomic) return;
+  const std::vector<uint32_t>& seen = clocks_[static_cast<size_t>(agent)].seen;
+  const std::vector<uint32_t>& atomics = atomic_sets_[static_cast<size_t>(cell.atomic_set)];
+  for (int other = 0; other < num_agents_; ++other) {
+    const auto at = static_cast<size_t>(other);
+    if (atomics[at] <= seen[at] || other == agent) continue;
+    report("an access beside an atomic", agent, other, offset, pc);
+    return;
   }
 }
 
@@ -187,6 +222,7 @@ void RaceDetector::read_cell(Cell& cell, int agent, Proxy proxy, int64_t offset,
            offset,
            pc);
   }
+  check_atomics(cell, agent, offset, pc);
   note_read(cell, agent);
 }
 
@@ -204,6 +240,8 @@ void RaceDetector::write_cell(Cell& cell, int agent, Proxy proxy, int64_t offset
            pc);
   }
   check_reads(cell, agent, offset, pc);
+  check_atomics(cell, agent, offset, pc);
+  cell.atomic = false;
   cell.writer = static_cast<int16_t>(agent);
   cell.write_time = clock.seen[static_cast<size_t>(agent)];
   cell.async_write = proxy == Proxy::kAsync;
@@ -230,6 +268,28 @@ void RaceDetector::write(int agent, Proxy proxy, const void* p, int64_t bytes, c
   const int64_t begin = static_cast<const std::byte*>(p) - arena_;
   for (int64_t at = begin; at < begin + bytes && check_open(at, true, agent, pc); ++at) {
     write_cell(cells_[static_cast<size_t>(at)], agent, proxy, at, pc);
+  }
+}
+
+void RaceDetector::atomic(int agent, const void* p, int64_t bytes, const void* pc) {
+  const std::vector<uint32_t>& seen = clocks_[static_cast<size_t>(agent)].seen;
+  const int64_t begin = static_cast<const std::byte*>(p) - arena_;
+  for (int64_t at = begin; at < begin + bytes && check_open(at, true, agent, pc); ++at) {
+    Cell& cell = cells_[static_cast<size_t>(at)];
+    if (cell.write_time == 0) {
+      report("an atomic on what nobody wrote", agent, -1, at, pc);
+    } else if (cell.writer != agent && cell.write_time > seen[static_cast<size_t>(cell.writer)]) {
+      report("an atomic on what is being written", agent, cell.writer, at, pc);
+    }
+    check_reads(cell, agent, at, pc);
+    if (cell.atomic_set < 0) {
+      cell.atomic_set = static_cast<int32_t>(atomic_sets_.size());
+      atomic_sets_.emplace_back(static_cast<size_t>(num_agents_));
+    }
+    std::vector<uint32_t>& atomics = atomic_sets_[static_cast<size_t>(cell.atomic_set)];
+    if (!cell.atomic) std::fill(atomics.begin(), atomics.end(), 0U);
+    cell.atomic = true;
+    atomics[static_cast<size_t>(agent)] = seen[static_cast<size_t>(agent)];
   }
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which accesses to memory are ordered by something. Vector clocks: each agent (a CUDA thread, the
-// wgmma unit of a warp, the copies that complete on one mbarrier) knows up to which of every other
-// agent's events it has seen. A second clock says which generic writes a proxy fence has made
-// visible to the asynchronous agents.
+// wgmma unit of a warp, the copies that complete on one mbarrier, a thread's cp.async) knows up to
+// which of every other agent's events it has seen. A second clock says which generic writes a proxy
+// fence has made visible to the asynchronous agents.
 //
 // Kernels are compiled with -fsanitize=thread and linked with our __tsan_* functions, which come
 // here; libtsan is not linked.
@@ -34,8 +34,10 @@ struct Cell {
   int16_t writer = 0;
   int16_t reader = 0;  // kManyReaders: read_set
   int32_t read_set = -1;
+  int32_t atomic_set = -1;  // by agent, when it last changed the byte by an atomic
   bool open = false;
   bool async_write = false;
+  bool atomic = false;  // there were atomics since the last write
 };
 
 inline constexpr int16_t kManyReaders = -1;
@@ -73,6 +75,9 @@ class RaceDetector {
 
   [[nodiscard]] int mbarrier_unit(int index) const { return num_threads_ + num_warps_ + index; }
 
+  // The cp.async of a thread. They come into being with the first that asks.
+  int copy_unit(int thread);
+
   // All of `threads` have met: each knows what any of them knew.
   void meet(const std::vector<int>& threads);
   // What `agent` did so far goes into `clock`, and later events are told apart from it.
@@ -87,6 +92,8 @@ class RaceDetector {
   void proxy_fence(int agent);
   // The agent begins an operation that knows what `clock` says and nothing else.
   void begin(int agent, const Clock& clock);
+  // The same, of what the other knows.
+  void begin_like(int agent, int other) { begin(agent, clocks_[static_cast<size_t>(other)]); }
   [[nodiscard]] Clock empty_clock() const;
   // Whether some thread has seen everything that the agent released.
   [[nodiscard]] bool anyone_saw_all_of(int agent) const;
@@ -94,6 +101,9 @@ class RaceDetector {
   enum class Proxy : uint8_t { kGeneric, kAsync };
   void read(int agent, Proxy proxy, const void* p, int64_t bytes, const void* pc);
   void write(int agent, Proxy proxy, const void* p, int64_t bytes, const void* pc);
+
+  // An atomic in shared memory: in any order among its like, a read and a write for others.
+  void atomic(int agent, const void* p, int64_t bytes, const void* pc);
 
   // An access of the running thread, wherever it points.
   void on_access(void* p, int64_t bytes, bool is_write, const void* pc);
@@ -111,6 +121,7 @@ class RaceDetector {
   bool check_open(int64_t offset, bool is_write, int agent, const void* pc);
   void note_read(Cell& cell, int agent);
   void check_reads(const Cell& cell, int agent, int64_t offset, const void* pc);
+  void check_atomics(const Cell& cell, int agent, int64_t offset, const void* pc);
   void report(const char* what, int agent, int other, int64_t offset, const void* pc);
   [[nodiscard]] std::string name(int agent) const;
 
@@ -118,12 +129,14 @@ class RaceDetector {
   int num_threads_;
   int num_warps_;
   int num_agents_;
+  bool has_copies_ = false;
   std::byte* arena_;
   int64_t arena_bytes_;
   GlobalShadow& global_;
   std::vector<Clock> clocks_;  // by agent
   std::vector<Cell> cells_;    // by byte of the arena
   std::vector<std::vector<uint32_t>> read_sets_;
+  std::vector<std::vector<uint32_t>> atomic_sets_;
   std::set<std::string> told_;  // a race is reported once, whatever its bytes
 };
 

@@ -28,6 +28,7 @@ namespace {
 constexpr int64_t kStackBytes = 256 * 1024;
 constexpr int64_t kArenaBytes = 512 * 1024;
 constexpr int64_t kSharedLimit = 227 * 1024;  // of a block on sm_90
+constexpr int64_t kDeclaredLimit = 48 * 1024;  // of it, without the dynamic part
 constexpr int64_t kRedZone = 256;
 
 struct RunState {
@@ -40,6 +41,10 @@ struct RunState {
 
 thread_local RunState run_state;
 thread_local Block* block_now = nullptr;
+
+constexpr int kHopper = 90;
+
+thread_local int capability = kHopper;
 
 [[noreturn]] void die(const char* what) {
   std::fprintf(stderr, "simt: %s\n", what);
@@ -473,7 +478,15 @@ SharedRegion& Block::add_region(const void* key,
                                 const char* name) {
   const int64_t begin = (arena_used_ + kRedZone + alignment - 1) / alignment * alignment;
   int64_t total = bytes;
-  for (const SharedRegion& region : regions_) total += region.bytes;
+  int64_t declared = key == nullptr ? 0 : bytes;
+  for (const SharedRegion& region : regions_) {
+    total += region.bytes;
+    if (region.key != nullptr) declared += region.bytes;
+  }
+  if (declared > kDeclaredLimit) {
+    fail(std::string(name) + ": a kernel declares " + std::to_string(declared) +
+         " bytes of shared memory, more than 48 KB");
+  }
   if (total > kSharedLimit) {
     fail(std::string(name) + ": " + std::to_string(total) + " bytes of shared memory in a block");
   }
@@ -542,6 +555,10 @@ void* dynamic_shared_memory(int64_t bytes, const char* name) {
   return current_block().dynamic_shared(bytes, name);
 }
 
+GivenDevice::GivenDevice(int compute_capability) { capability = compute_capability; }
+
+GivenDevice::~GivenDevice() { capability = kHopper; }
+
 void complete_nothing(void* const*, uint32_t) {}
 
 void complete_shuffle(void* const operands[32], uint32_t mask) {
@@ -581,3 +598,31 @@ void complete_add(void* const operands[32], uint32_t mask) {
 }
 
 }  // namespace sluice::simt
+
+namespace sluice::gpu {
+namespace {
+
+template <typename T>
+T add(T* p, T value, const void* pc) {
+  simt::Block& block = simt::current_block();
+  const int64_t offset = block.shared_offset(p, sizeof(T), "shared_add");
+  if (offset % static_cast<int64_t>(sizeof(T)) != 0) simt::fail("shared_add: not aligned");
+  if (block.race() != nullptr) block.race()->atomic(block.self().index, p, sizeof(T), pc);
+  const T before = *p;
+  *p = before + value;
+  return before;
+}
+
+}  // namespace
+
+int compute_capability() { return simt::capability; }
+
+uint32_t shared_add(uint32_t* p, uint32_t value) {
+  return add(p, value, __builtin_return_address(0));
+}
+
+unsigned long long shared_add(unsigned long long* p, unsigned long long value) {
+  return add(p, value, __builtin_return_address(0));
+}
+
+}  // namespace sluice::gpu

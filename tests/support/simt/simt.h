@@ -53,6 +53,16 @@ class Run {
   [[nodiscard]] int num_launches() const;
 };
 
+// Which device the launches see while it lives: its compute capability, major * 10 + minor. 90
+// without one. Decides what mma_bf16's step is.
+class GivenDevice {
+ public:
+  explicit GivenDevice(int compute_capability);
+  ~GivenDevice();
+  GivenDevice(const GivenDevice&) = delete;
+  GivenDevice& operator=(const GivenDevice&) = delete;
+};
+
 struct LaunchShape {
   Dim3 grid;
   int threads;
@@ -167,6 +177,8 @@ inline int32_t __reduce_add_sync(uint32_t mask, int32_t value, sluice::simt::Sit
   return value;
 }
 
+inline int __popc(uint32_t a) { return __builtin_popcount(a); }
+
 inline float __fadd_rn(float a, float b) { return a + b; }
 
 inline float __fsub_rn(float a, float b) { return a - b; }
@@ -183,6 +195,12 @@ inline float __int2float_rn(int32_t a) { return static_cast<float>(a); }
 
 inline int32_t __float2int_rn(float a) { return static_cast<int32_t>(__builtin_rintf(a)); }
 
+inline double __dmul_rn(double a, double b) { return a * b; }
+
+inline double __ull2double_rn(unsigned long long a) { return static_cast<double>(a); }
+
+inline unsigned long long __float2ull_rz(float a) { return static_cast<unsigned long long>(a); }
+
 inline float __int_as_float(int32_t bits) { return sluice::simt::bits_cast<float>(bits); }
 
 inline int32_t __float_as_int(float a) { return sluice::simt::bits_cast<int32_t>(a); }
@@ -194,6 +212,12 @@ namespace sluice::gpu {
 using Stream = CUstream_st*;
 
 // As on the device (kernels/cuda/gpu.h).
+int compute_capability();
+
+// Not inline: the race detector is told that these are atomic.
+uint32_t shared_add(uint32_t* p, uint32_t value);
+unsigned long long shared_add(unsigned long long* p, unsigned long long value);
+
 struct LaunchShape {
   int64_t blocks_x = 1;
   int64_t blocks_y = 1;

@@ -32,16 +32,13 @@ Parts split(uint32_t bits, int exponent_bits, int mantissa_bits) {
   return parts;
 }
 
-// Of the sum, in units of 2^(exponent - kFraction); toward zero.
-constexpr int kFraction = 25;
-
-float round_toward_zero(int64_t sum, int exponent) {
+// Of a sum in units of 2^unit.
+float round_toward_zero(int64_t sum, int unit) {
   if (sum == 0) return 0.0F;
   const bool negative = sum < 0;
   auto magnitude = static_cast<uint64_t>(negative ? -sum : sum);
   const int top = 63 - std::countl_zero(magnitude);
   // The lowest bit a float keeps: 23 below the first, or that of the subnormals.
-  const int unit = exponent - kFraction;
   const int drop = std::max(top - 23, -149 - unit);
   if (drop >= 64) return negative ? -0.0F : 0.0F;
   if (drop > 0) magnitude = magnitude >> drop << drop;
@@ -50,9 +47,8 @@ float round_toward_zero(int64_t sum, int exponent) {
   return negative ? -finite : finite;
 }
 
-}  // namespace
-
-float tensor_core_step(Half type, const uint16_t a[16], const uint16_t b[16], float c) {
+float sum_at_once(
+    Half type, const uint16_t* a, const uint16_t* b, float c, TensorCore core) {
   const int exponent_bits = type == Half::kBF16 ? 8 : 5;
   const int mantissa_bits = 15 - exponent_bits;
 
@@ -67,7 +63,7 @@ float tensor_core_step(Half type, const uint16_t a[16], const uint16_t b[16], fl
   int count = 0;
   bool nan = false;
   bool infinite[2] = {false, false};
-  for (int i = 0; i < 16; ++i) {
+  for (int i = 0; i < core.products; ++i) {
     const Parts x = split(a[i], exponent_bits, mantissa_bits);
     const Parts y = split(b[i], exponent_bits, mantissa_bits);
     const bool negative = x.negative != y.negative;
@@ -95,7 +91,7 @@ float tensor_core_step(Half type, const uint16_t a[16], const uint16_t b[16], fl
   int64_t sum = 0;
   for (int i = 0; i < count; ++i) {
     const Term& term = terms[i];
-    const int left = kFraction - term.point - (top - term.exponent);
+    const int left = core.fraction - term.point - (top - term.exponent);
     int64_t aligned = 0;
     if (left >= 0) {
       aligned = term.significand << left;
@@ -104,7 +100,15 @@ float tensor_core_step(Half type, const uint16_t a[16], const uint16_t b[16], fl
     }
     sum += term.negative ? -aligned : aligned;
   }
-  return round_toward_zero(sum, top);
+  return round_toward_zero(sum, top - core.fraction);
+}
+
+}  // namespace
+
+float tensor_core_step(
+    Half type, const uint16_t* a, const uint16_t* b, float c, TensorCore core) {
+  for (int i = 0; i < 16; i += core.products) c = sum_at_once(type, a + i, b + i, c, core);
+  return c;
 }
 
 }  // namespace sluice::simt

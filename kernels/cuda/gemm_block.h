@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the kernels of linear layers share, whatever multiplies: gemm_wgmma.cu for Hopper,
+// gemm_mma.cu for everything else. A block has 128 outputs and a tile of tokens, the tokens on the
+// N side, so that one decoded token costs a tile of 8; gemm.cu chooses. No GPU has run it yet.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/core/types.h"
+#include "kernels/cuda/gpu.h"
+#include "kernels/cuda/launch.h"
+
+namespace sluice::kernels::cuda {
+
+inline constexpr int kChunkBytes = 128;  // of K, in a stage
+inline constexpr int kStepBytes = 32;    // of K, in one instruction
+inline constexpr int kSteps = kChunkBytes / kStepBytes;
+inline constexpr int kOutputs = 128;  // of a block
+inline constexpr int kSegments = 8;
+inline constexpr int kFewTokens = 8;  // of a tile
+inline constexpr int kManyTokens = 64;
+
+enum class MatrixFormat : uint8_t { kBf16, kInt8 };
+
+// Where the matrices of a launch are.
+struct Matrices {
+  MatrixFormat format;
+  int32_t k;
+  const std::byte* weight;
+  int64_t weight_stride;  // bytes
+  int64_t weight_rows;    // of all experts
+  const std::byte* x;     // INT8: the first block of 8 rows' codes
+  int64_t x_stride;       // bytes from row to row; INT8: from block to block
+  int32_t x_rows;
+};
+
+// What becomes of the products.
+struct Outputs {
+  int32_t chunks;  // of K
+  int32_t n;       // of one expert
+  int32_t num_rows;
+  const float* bias;  // by row of the weights
+  bool add;
+  float* out;
+  int64_t out_stride;
+  void* workspace;  // of segments; null: a block takes all of K
+  // INT8 alone.
+  const float* weight_scale;  // by row of the weights
+  const std::byte* heads;     // of the activations' blocks: the rows' scales
+  int64_t block_bytes;
+  // Null: one matrix for all rows.
+  const int32_t* first;  // by expert: its first row
+  const int32_t* count;  // its rows
+  int32_t num_experts;
+};
+
+void launch_wgmma(gpu::Stream stream, const Matrices& matrices, const Outputs& outputs);
+void launch_mma(gpu::Stream stream, const Matrices& matrices, const Outputs& outputs);
+
+// What differs between the formats, whatever multiplies: what becomes of a sum over all of K.
+struct Bf16 {
+  using Sum = float;
+  static constexpr int32_t kElementBytes = 2;
+
+  __device__ __forceinline__ static float value(const Outputs&, float sum, int64_t, int32_t) {
+    return sum;
+  }
+};
+
+struct Int8 {
+  using Sum = int32_t;
+  static constexpr int32_t kElementBytes = 1;
+
+  __device__ __forceinline__ static float value(const Outputs& outputs,
+                                                int32_t sum,
+                                                int64_t weight_row,
+                                                int32_t token) {
+    const auto* const scales = reinterpret_cast<const float*>(
+        outputs.heads + token / kActivationRows * outputs.block_bytes);
+    const float scaled = __fmul_rn(__int2float_rn(sum), scales[token % kActivationRows]);
+    return __fmul_rn(scaled, outputs.weight_scale[weight_row]);
+  }
+};
+
+// A block's outputs [output, output + kOutputs) of one matrix and tokens from `token` to before
+// `token_end`, of which it takes as many as its tile has.
+struct Tile {
+  int64_t matrix;  // the first row of the weights
+  int32_t output;
+  int32_t token;
+  int32_t token_end;
+};
+
+// f(tile) for a block's tiles: one of the launch's, or all of an expert's rows.
+template <int kTokens, bool kExperts, typename F>
+__device__ __forceinline__ void for_tiles(const Outputs& outputs, F f) {
+  const auto output = static_cast<int32_t>(blockIdx.x) * kOutputs;
+  if constexpr (kExperts) {
+    const auto expert = static_cast<int32_t>(blockIdx.y);
+    const int32_t first = outputs.first[expert];
+    const int32_t end = first + outputs.count[expert];
+    for (int32_t token = first; token < end; token += kTokens) {
+      f(Tile{int64_t{expert} * outputs.n, output, token, end});
+    }
+  } else {
+    f(Tile{0, output, static_cast<int32_t>(blockIdx.y) * kTokens, outputs.num_rows});
+  }
+}
+
+// The chunks of a segment of K.
+struct Chunks {
+  int32_t begin;
+  int32_t end;
+};
+
+__device__ __forceinline__ Chunks chunks_of(const Outputs& outputs, int32_t segment) {
+  return {segment * outputs.chunks / kSegments, (segment + 1) * outputs.chunks / kSegments};
+}
+
+// d += level, as level + d.
+template <int kWords>
+__device__ __forceinline__ void fold(const float (&level)[kWords], float (&d)[kWords]) {
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) d[i] = __fadd_rn(level[i], d[i]);
+}
+
+template <int kWords>
+__device__ __forceinline__ void keep(const float (&d)[kWords], float (&level)[kWords]) {
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) level[i] = d[i];
+}
+
+// d = the sum over all of K. multiply(count, d): d = the chain over the next `count` chunks. INT8
+// is exact, so it goes in one piece; otherwise the segments fold like a binary counter: at most
+// three partial sums wait.
+template <int kWords, typename Multiply>
+__device__ __forceinline__ void multiply_all(const Outputs& outputs,
+                                             int32_t (&d)[kWords],
+                                             Multiply multiply) {
+  multiply(outputs.chunks, d);
+}
+
+template <int kWords, typename Multiply>
+__device__ __forceinline__ void multiply_all(const Outputs& outputs,
+                                             float (&d)[kWords],
+                                             Multiply multiply) {
+  float one[kWords];
+  float two[kWords];
+  float four[kWords];
+#pragma unroll
+  for (int segment = 0; segment < kSegments; ++segment) {
+    const Chunks chunks = chunks_of(outputs, segment);
+    multiply(chunks.end - chunks.begin, d);
+    if (segment % 2 == 0) {
+      keep(d, one);
+      continue;
+    }
+    fold(one, d);
+    if (segment % 4 == 1) {
+      keep(d, two);
+      continue;
+    }
+    fold(two, d);
+    if (segment == 3) {
+      keep(d, four);
+    } else {
+      fold(four, d);
+    }
+  }
+}
+
+// From a sum over all of K to the output.
+template <typename Format>
+__device__ __forceinline__ void finish(const Outputs& outputs,
+                                       typename Format::Sum sum,
+                                       int64_t matrix,
+                                       int32_t output,
+                                       int32_t token) {
+  float y = Format::value(outputs, sum, matrix + output, token);
+  if (outputs.bias != nullptr) y = __fadd_rn(y, outputs.bias[matrix + output]);
+  float* const out = outputs.out + token * outputs.out_stride + output;
+  *out = outputs.add ? __fadd_rn(*out, y) : y;
+}
+
+// f(output, token, sum) for this thread's accumulators that are inside of the tile. A warp has 16
+// outputs: d[4 j + 2 h + c] is output lane / 4 + 8 h and token 8 j + 2 (lane % 4) + c.
+template <typename Sum, int kWords, typename F>
+__device__ __forceinline__ void for_sums(const Outputs& outputs,
+                                         const Tile& tile,
+                                         const Sum (&d)[kWords],
+                                         F f) {
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t row = tile.output + thread / 32 * 16 + thread % 32 / 4;
+  const int32_t column = tile.token + thread % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    const int32_t output = row + i % 4 / 2 * 8;
+    const int32_t token = column + i / 4 * 8 + i % 2;
+    if (output < outputs.n && token < tile.token_end) f(output, token, d[i]);
+  }
+}
+
+template <typename Format, int kWords>
+__device__ __forceinline__ void store_tile(const Outputs& outputs,
+                                           const Tile& tile,
+                                           const typename Format::Sum (&d)[kWords]) {
+  for_sums(outputs, tile, d, [&](int32_t output, int32_t token, auto sum) {
+    finish<Format>(outputs, sum, tile.matrix, output, token);
+  });
+}
+
+// A segment's sums, into the workspace [segment][token][output].
+template <typename Sum, int kWords>
+__device__ __forceinline__ void store_segment(const Outputs& outputs,
+                                              const Tile& tile,
+                                              int32_t segment,
+                                              const Sum (&d)[kWords]) {
+  auto* const partial =
+      static_cast<Sum*>(outputs.workspace) + int64_t{segment} * outputs.num_rows * outputs.n;
+  for_sums(outputs, tile, d, [&](int32_t output, int32_t token, Sum sum) {
+    partial[int64_t{token} * outputs.n + output] = sum;
+  });
+}
+
+// How a launch covers its outputs and rows.
+constexpr bool takes_few_tokens(const Outputs& outputs) {
+  return outputs.num_rows <=
+         int64_t{kFewTokens} * (outputs.first == nullptr ? 1 : outputs.num_experts);
+}
+
+// Blocks along x are outputs; along y segments, experts or tiles of tokens.
+inline gpu::LaunchShape launch_shape(const Outputs& outputs, int threads, int64_t shared_bytes) {
+  const int tokens = takes_few_tokens(outputs) ? kFewTokens : kManyTokens;
+  const int64_t tiles = ceil_div(outputs.num_rows, tokens);
+  return {.blocks_x = ceil_div(outputs.n, kOutputs),
+          .blocks_y = outputs.first != nullptr       ? outputs.num_experts
+                      : outputs.workspace != nullptr ? kSegments
+                                                     : tiles,
+          .threads = threads,
+          .shared_bytes = shared_bytes};
+}
+
+}  // namespace sluice::kernels::cuda

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers by mma.sync, for every device that has no wgmma. All threads copy chunks of 128
+// bytes of K into a ring of stages, some chunks ahead; each of 8 warps multiplies 16 outputs with a
+// tile of tokens. No GPU has run it yet.
+#include "engine/core/status.h"
+#include "kernels/cuda/gemm_block.h"
+#include "kernels/cuda/ptx.h"
+
+namespace sluice::kernels::cuda {
+namespace {
+
+namespace ptx = gpu::ptx;
+
+constexpr int kThreads = kOutputs / 16 * 32;
+constexpr int kPiece = 16;                        // bytes, of a copy and of a row of ldmatrix
+constexpr int kRowPieces = kChunkBytes / kPiece;  // of a row of a chunk
+constexpr int kStepPieces = kStepBytes / kPiece;
+
+template <int kTokens, int kStages>
+struct Ring {
+  alignas(1024) std::byte weight[kStages][kOutputs * kChunkBytes];
+  alignas(1024) std::byte x[kStages][kTokens * kChunkBytes];
+};
+
+// Where a piece of a row of a chunk is: permuted, so that a piece of 8 rows is read without bank
+// conflicts.
+__device__ __forceinline__ int offset_of(int row, int piece) {
+  return row * kChunkBytes + (piece ^ row % 8) * kPiece;
+}
+
+struct Work {
+  Outputs outputs;
+  Matrices matrices;
+};
+
+// What differs between the formats: where a piece of x is, and one step of K.
+struct MmaBf16 : Bf16 {
+  __device__ __forceinline__ static const std::byte* x_at(const Matrices& matrices,
+                                                          int32_t token,
+                                                          int32_t column) {
+    return matrices.x + token * matrices.x_stride + column;
+  }
+
+  __device__ __forceinline__ static void multiply(float* d,
+                                                  const uint32_t (&a)[4],
+                                                  uint32_t b0,
+                                                  uint32_t b1) {
+    ptx::mma_bf16(d, a, b0, b1);
+  }
+};
+
+struct MmaInt8 : Int8 {
+  __device__ __forceinline__ static const std::byte* x_at(const Matrices& matrices,
+                                                          int32_t token,
+                                                          int32_t column) {
+    const int32_t group = column / kQuantGroup;
+    return matrices.x + token / kActivationRows * matrices.x_stride +
+           group * activation_record_bytes(ActivationFormat::kInt8Token) +
+           token % kActivationRows * kQuantGroup + column % kQuantGroup;
+  }
+
+  __device__ __forceinline__ static void multiply(int32_t* d,
+                                                  const uint32_t (&a)[4],
+                                                  uint32_t b0,
+                                                  uint32_t b1) {
+    ptx::mma_s8(d, a, b0, b1);
+  }
+};
+
+// The bytes of a piece at `column` that are inside of a row of `bytes`.
+__device__ __forceinline__ int inside(int32_t column, int32_t bytes) {
+  const int32_t left = bytes - column;
+  return left <= 0 ? 0 : left < kPiece ? left : kPiece;
+}
+
+// Chunks of one tile on their way through the ring, by all threads: a chunk is copied kStages - 1
+// chunks before it is used.
+template <typename Format, int kTokens, int kStages>
+class Pipeline {
+ public:
+  using Stages = Ring<kTokens, kStages>;
+
+  __device__ __forceinline__
+  Pipeline(Stages& ring, const Work& work, const Tile& tile, Chunks chunks)
+      : ring_(ring), work_(work), tile_(tile), next_(chunks.begin), end_(chunks.end) {
+    __syncthreads();  // nobody reads the ring any more
+    for (int stage = 0; stage < kStages - 1; ++stage) load(stage);
+  }
+
+  // The stage of the next chunk, when it is there.
+  __device__ __forceinline__ int advance() {
+    ptx::cp_async_wait<kStages - 2>();
+    __syncthreads();  // everybody's copies are there, and the stage before this one is free
+    load(stage_ == 0 ? kStages - 1 : stage_ - 1);
+    const int stage = stage_;
+    stage_ = stage_ + 1 == kStages ? 0 : stage_ + 1;
+    return stage;
+  }
+
+ private:
+  // A group of copies, empty past the last chunk, so that groups count chunks.
+  __device__ __forceinline__ void load(int stage) {
+    if (next_ < end_) {
+      copy_weight(stage);
+      copy_x(stage);
+      ++next_;
+    }
+    ptx::cp_async_commit();
+  }
+
+  __device__ __forceinline__ void copy_weight(int stage) {
+    const Matrices& from = work_.matrices;
+    const int32_t row_bytes = from.k * Format::kElementBytes;
+    for (auto i = static_cast<int>(threadIdx.x); i < kOutputs * kRowPieces; i += kThreads) {
+      const int row = i / kRowPieces;
+      const int32_t column = next_ * kChunkBytes + i % kRowPieces * kPiece;
+      const bool exists = tile_.output + row < work_.outputs.n;
+      const int bytes = exists ? inside(column, row_bytes) : 0;
+      const std::byte* const at =
+          bytes == 0
+              ? from.weight
+              : from.weight + (tile_.matrix + tile_.output + row) * from.weight_stride + column;
+      ptx::cp_async_16(&ring_.weight[stage][offset_of(row, i % kRowPieces)], at, bytes);
+    }
+  }
+
+  __device__ __forceinline__ void copy_x(int stage) {
+    const Matrices& from = work_.matrices;
+    const int32_t row_bytes = from.k * Format::kElementBytes;
+    for (auto i = static_cast<int>(threadIdx.x); i < kTokens * kRowPieces; i += kThreads) {
+      const int row = i / kRowPieces;
+      const int32_t column = next_ * kChunkBytes + i % kRowPieces * kPiece;
+      const bool exists = tile_.token + row < tile_.token_end;
+      const int bytes = exists ? inside(column, row_bytes) : 0;
+      const std::byte* const at =
+          bytes == 0 ? from.x : Format::x_at(from, tile_.token + row, column);
+      ptx::cp_async_16(&ring_.x[stage][offset_of(row, i % kRowPieces)], at, bytes);
+    }
+  }
+
+  Stages& ring_;
+  const Work& work_;
+  const Tile& tile_;
+  int32_t next_;  // chunk to copy
+  int32_t end_;
+  int stage_ = 0;  // of the next chunk to use
+};
+
+// d += the products of the chunk in a stage. Two steps of K at a time, as ldmatrix brings four
+// pieces of 8 tokens; groups of 8 tokens of which none exists are left out.
+template <typename Format, int kTokens, int kStages, int kWords>
+__device__ __forceinline__ void multiply_stage(const Ring<kTokens, kStages>& ring,
+                                               int stage,
+                                               int32_t tokens,
+                                               typename Format::Sum (&d)[kWords]) {
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int matrix = thread % 32 / 8;  // whose row this lane points to
+  const int row = thread % 8;
+  const int weight_row = thread / 32 * 16 + matrix % 2 * 8 + row;
+#pragma unroll
+  for (int step = 0; step < kSteps; step += 2) {
+    uint32_t a[2][4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int piece = (step + i) * kStepPieces + matrix / 2;
+      ptx::ldmatrix_x4(a[i], &ring.weight[stage][offset_of(weight_row, piece)]);
+    }
+#pragma unroll
+    for (int group = 0; group < kTokens / 8; ++group) {
+      if (group * 8 >= tokens) break;
+      uint32_t b[4];
+      const int piece = step * kStepPieces + matrix;
+      ptx::ldmatrix_x4(b, &ring.x[stage][offset_of(group * 8 + row, piece)]);
+      Format::multiply(&d[4 * group], a[0], b[0], b[1]);
+      Format::multiply(&d[4 * group], a[1], b[2], b[3]);
+    }
+  }
+}
+
+// d = the chain over the next `count` chunks; 0 for none.
+template <typename Format, int kTokens, int kStages, int kWords>
+__device__ __forceinline__ void multiply_chunks(Pipeline<Format, kTokens, kStages>& pipeline,
+                                                const Ring<kTokens, kStages>& ring,
+                                                const Tile& tile,
+                                                int32_t count,
+                                                typename Format::Sum (&d)[kWords]) {
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) d[i] = 0;
+  for (int32_t chunk = 0; chunk < count; ++chunk) {
+    const int stage = pipeline.advance();
+    multiply_stage<Format>(ring, stage, tile.token_end - tile.token, d);
+  }
+}
+
+template <typename Format, bool kExperts, int kTokens, int kStages>
+__global__ void __launch_bounds__(kThreads, 1)
+    linear_mma_kernel(const __grid_constant__ Work work) {
+  using Stages = Ring<kTokens, kStages>;
+  GPU_DYN_SHARED(Stages, ring);
+  const Outputs& outputs = work.outputs;
+  for_tiles<kTokens, kExperts>(outputs, [&](const Tile& tile) {
+    Pipeline<Format, kTokens, kStages> pipeline(ring, work, tile, {0, outputs.chunks});
+    typename Format::Sum d[kTokens / 2];
+    multiply_all(outputs, d, [&](int32_t count, auto& part) {
+      multiply_chunks(pipeline, ring, tile, count, part);
+    });
+    store_tile<Format>(outputs, tile, d);
+  });
+}
+
+// One segment of K a block, into the workspace.
+template <typename Format, int kTokens, int kStages>
+__global__ void __launch_bounds__(kThreads, 1)
+    segment_mma_kernel(const __grid_constant__ Work work) {
+  using Stages = Ring<kTokens, kStages>;
+  GPU_DYN_SHARED(Stages, ring);
+  const Outputs& outputs = work.outputs;
+  const auto segment = static_cast<int32_t>(blockIdx.y);
+  const Chunks chunks = chunks_of(outputs, segment);
+  const Tile tile{0, static_cast<int32_t>(blockIdx.x) * kOutputs, 0, outputs.num_rows};
+  Pipeline<Format, kTokens, kStages> pipeline(ring, work, tile, chunks);
+  typename Format::Sum d[kTokens / 2];
+  multiply_chunks(pipeline, ring, tile, chunks.end - chunks.begin, d);
+  store_segment(outputs, tile, segment, d);
+}
+
+// Of the 99 KB that the smallest of these devices give a block.
+constexpr int kFewStages = 5;
+constexpr int kManyStages = 4;
+
+template <typename Format>
+void start(Stream stream, const Work& work) {
+  using Few = Ring<kFewTokens, kFewStages>;
+  using Many = Ring<kManyTokens, kManyStages>;
+  const bool few = takes_few_tokens(work.outputs);
+  const auto bytes = static_cast<int64_t>(few ? sizeof(Few) : sizeof(Many));
+  const gpu::LaunchShape shape = launch_shape(work.outputs, kThreads, bytes);
+  const bool experts = work.outputs.first != nullptr;
+  if (work.outputs.workspace != nullptr) {
+    return gpu::launch(stream, shape, segment_mma_kernel<Format, kFewTokens, kFewStages>, work);
+  }
+  if (experts) {
+    return gpu::launch(stream,
+                       shape,
+                       few ? linear_mma_kernel<Format, true, kFewTokens, kFewStages>
+                           : linear_mma_kernel<Format, true, kManyTokens, kManyStages>,
+                       work);
+  }
+  gpu::launch(stream,
+              shape,
+              few ? linear_mma_kernel<Format, false, kFewTokens, kFewStages>
+                  : linear_mma_kernel<Format, false, kManyTokens, kManyStages>,
+              work);
+}
+
+}  // namespace
+
+void launch_mma(Stream stream, const Matrices& matrices, const Outputs& outputs) {
+  const Work work{.outputs = outputs, .matrices = matrices};
+  if (matrices.format == MatrixFormat::kInt8) return start<MmaInt8>(stream, work);
+  start<MmaBf16>(stream, work);
+}
+
+}  // namespace sluice::kernels::cuda

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers by wgmma, on Hopper alone. One thread copies chunks of 128 bytes of K into a ring
+// of stages; two warpgroups of 64 outputs each multiply them with a tile of tokens. No GPU has run
+// it yet.
+#include "engine/core/status.h"
+#include "kernels/cuda/gemm_block.h"
+#include "kernels/cuda/ptx.h"
+
+namespace sluice::kernels::cuda {
+
+using gpu::Swizzle;
+using gpu::TensorMap;
+namespace ptx = gpu::ptx;
+
+inline constexpr uint32_t kAtomBytes = 8 * kChunkBytes;  // of 8 rows with all of a chunk
+
+// The formats have names outside of this file because nvcc complains of functions of its own that a
+// file does not use, and code for other devices, whose kernels are empty, does not use these.
+struct WgmmaBf16 : Bf16 {
+  __device__ __forceinline__ static void load_x(
+      void* to, const TensorMap* map, int32_t chunk, int32_t token, ptx::Mbarrier* full) {
+    ptx::tma_load_2d(to, map, chunk * (kChunkBytes / 2), token, full);
+  }
+
+  // x is [tokens][128 bytes].
+  __device__ __forceinline__ static uint64_t x_descriptor(uint32_t x, int step) {
+    const auto offset = static_cast<uint32_t>(step * kStepBytes);
+    return ptx::matrix_descriptor(x + offset, Swizzle::k128, kAtomBytes);
+  }
+
+  template <int kWords>
+  __device__ __forceinline__ static void multiply(float (&d)[kWords],
+                                                  uint64_t a,
+                                                  uint64_t b,
+                                                  bool accumulate) {
+    ptx::wgmma_bf16(d, a, b, accumulate);
+  }
+};
+
+struct WgmmaInt8 : Int8 {
+  __device__ __forceinline__ static void load_x(
+      void* to, const TensorMap* map, int32_t chunk, int32_t token, ptx::Mbarrier* full) {
+    ptx::tma_load_4d(to, map, 0, 0, chunk * kSteps, token / kActivationRows, full);
+  }
+
+  // x is [blocks of 8 tokens][4 groups][8][32 bytes], as the records are in global memory.
+  __device__ __forceinline__ static uint64_t x_descriptor(uint32_t x, int step) {
+    const auto offset = static_cast<uint32_t>(step * kActivationRows * kStepBytes);
+    return ptx::matrix_descriptor(x + offset, Swizzle::k32, kAtomBytes);
+  }
+
+  template <int kWords>
+  __device__ __forceinline__ static void multiply(int32_t (&d)[kWords],
+                                                  uint64_t a,
+                                                  uint64_t b,
+                                                  bool accumulate) {
+    ptx::wgmma_s8(d, a, b, accumulate);
+  }
+};
+
+namespace {
+
+constexpr int kWarpgroups = kOutputs / 64;
+constexpr int kConsumers = 128 * kWarpgroups;
+constexpr int kThreads = kConsumers + 32;  // and the warp of the copying thread
+
+template <int kTokens, int kStages>
+struct Ring {
+  alignas(1024) std::byte weight[kStages][kOutputs * kChunkBytes];
+  alignas(1024) std::byte x[kStages][kTokens * kChunkBytes];
+  ptx::Mbarrier full[kStages];
+  ptx::Mbarrier empty[kStages];
+};
+
+// Where in the ring a thread is.
+template <int kStages>
+struct Cursor {
+  int stage = 0;
+  int parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage < kStages) return;
+    stage = 0;
+    parity ^= 1;
+  }
+};
+
+struct Work {
+  Outputs outputs;
+  TensorMap weight;
+  TensorMap x;
+};
+
+template <int kTokens, int kStages>
+__device__ __forceinline__ void initialize(Ring<kTokens, kStages>& ring) {
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < kStages; ++stage) {
+      ptx::mbar_init(&ring.full[stage], 1);
+      // An arrival of each warp, so that no warp waits for another before it arrives.
+      ptx::mbar_init(&ring.empty[stage], kConsumers / 32);
+    }
+    ptx::fence_mbar_init();
+  }
+  __syncthreads();
+}
+
+// The chunks, by one thread.
+template <typename Format, int kTokens, int kStages>
+__device__ __forceinline__ void produce(Ring<kTokens, kStages>& ring,
+                                        Cursor<kStages>& at,
+                                        const Work& work,
+                                        const Tile& tile,
+                                        Chunks chunks) {
+  for (int32_t chunk = chunks.begin; chunk < chunks.end; ++chunk, at.advance()) {
+    ptx::mbar_wait(&ring.empty[at.stage], at.parity ^ 1);
+    ptx::Mbarrier* const full = &ring.full[at.stage];
+    ptx::mbar_arrive_expect_tx(full, (kOutputs + kTokens) * kChunkBytes);
+    ptx::tma_load_2d(ring.weight[at.stage],
+                     &work.weight,
+                     chunk * (kChunkBytes / Format::kElementBytes),
+                     static_cast<int32_t>(tile.matrix) + tile.output,
+                     full);
+    Format::load_x(ring.x[at.stage], &work.x, chunk, tile.token, full);
+  }
+}
+
+// d = the chain over `count` chunks from where the ring is; 0 for none.
+template <typename Format, int kTokens, int kStages, int kWords>
+__device__ __forceinline__ void multiply_chunks(Ring<kTokens, kStages>& ring,
+                                                Cursor<kStages>& at,
+                                                int32_t count,
+                                                typename Format::Sum (&d)[kWords]) {
+  if (count == 0) {
+    for (int i = 0; i < kWords; ++i) d[i] = 0;
+    return;
+  }
+  const auto warpgroup_rows = static_cast<uint32_t>(threadIdx.x / 128 * 64 * kChunkBytes);
+  for (int32_t chunk = 0; chunk < count; ++chunk, at.advance()) {
+    ptx::mbar_wait(&ring.full[at.stage], at.parity);
+    const uint32_t weight = ptx::shared_address(ring.weight[at.stage]) + warpgroup_rows;
+    const uint32_t x = ptx::shared_address(ring.x[at.stage]);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const auto offset = static_cast<uint32_t>(step * kStepBytes);
+      const uint64_t a = ptx::matrix_descriptor(weight + offset, Swizzle::k128, kAtomBytes);
+      Format::multiply(d, a, Format::x_descriptor(x, step), chunk > 0 || step > 0);
+    }
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>();
+    if (threadIdx.x % 32 == 0) ptx::mbar_arrive(&ring.empty[at.stage]);
+  }
+}
+
+template <typename Format, bool kExperts, int kTokens, int kStages>
+__device__ __forceinline__ void linear_block(const Work& work) {
+  using Stages = Ring<kTokens, kStages>;
+  GPU_DYN_SHARED(Stages, ring);
+  const Outputs& outputs = work.outputs;
+  initialize(ring);
+  Cursor<kStages> at;
+  if (threadIdx.x >= kConsumers) {
+    if (threadIdx.x != kConsumers) return;
+    for_tiles<kTokens, kExperts>(outputs, [&](const Tile& tile) {
+      produce<Format>(ring, at, work, tile, {0, outputs.chunks});
+    });
+    return;
+  }
+  for_tiles<kTokens, kExperts>(outputs, [&](const Tile& tile) {
+    typename Format::Sum d[kTokens / 2];
+    multiply_all(outputs, d, [&](int32_t count, auto& part) {
+      multiply_chunks<Format>(ring, at, count, part);
+    });
+    store_tile<Format>(outputs, tile, d);
+  });
+}
+
+template <typename Format, bool kExperts, int kTokens, int kStages>
+__global__ void __launch_bounds__(kThreads, 1)
+    linear_wgmma_kernel(const __grid_constant__ Work work) {
+  if constexpr (ptx::kHasWgmma) linear_block<Format, kExperts, kTokens, kStages>(work);
+}
+
+template <typename Format, int kTokens, int kStages>
+__device__ __forceinline__ void segment_block(const Work& work) {
+  using Stages = Ring<kTokens, kStages>;
+  GPU_DYN_SHARED(Stages, ring);
+  const Outputs& outputs = work.outputs;
+  const auto segment = static_cast<int32_t>(blockIdx.y);
+  const Chunks chunks = chunks_of(outputs, segment);
+  const Tile tile{0, static_cast<int32_t>(blockIdx.x) * kOutputs, 0, outputs.num_rows};
+  initialize(ring);
+  Cursor<kStages> at;
+  if (threadIdx.x >= kConsumers) {
+    if (threadIdx.x == kConsumers) produce<Format>(ring, at, work, tile, chunks);
+    return;
+  }
+  typename Format::Sum d[kTokens / 2];
+  multiply_chunks<Format>(ring, at, chunks.end - chunks.begin, d);
+  store_segment(outputs, tile, segment, d);
+}
+
+// One segment of K a block, into the workspace.
+template <typename Format, int kTokens, int kStages>
+__global__ void __launch_bounds__(kThreads, 1)
+    segment_wgmma_kernel(const __grid_constant__ Work work) {
+  if constexpr (ptx::kHasWgmma) segment_block<Format, kTokens, kStages>(work);
+}
+
+constexpr int kFewStages = 6;
+constexpr int kManyStages = 4;
+
+template <typename Format>
+void start(Stream stream, const Work& work) {
+  using Few = Ring<kFewTokens, kFewStages>;
+  using Many = Ring<kManyTokens, kManyStages>;
+  const bool few = takes_few_tokens(work.outputs);
+  const auto bytes = static_cast<int64_t>(few ? sizeof(Few) : sizeof(Many));
+  const gpu::LaunchShape shape = launch_shape(work.outputs, kThreads, bytes);
+  const bool experts = work.outputs.first != nullptr;
+  if (work.outputs.workspace != nullptr) {
+    return gpu::launch(stream, shape, segment_wgmma_kernel<Format, kFewTokens, kFewStages>, work);
+  }
+  if (experts) {
+    return gpu::launch(stream,
+                       shape,
+                       few ? linear_wgmma_kernel<Format, true, kFewTokens, kFewStages>
+                           : linear_wgmma_kernel<Format, true, kManyTokens, kManyStages>,
+                       work);
+  }
+  gpu::launch(stream,
+              shape,
+              few ? linear_wgmma_kernel<Format, false, kFewTokens, kFewStages>
+                  : linear_wgmma_kernel<Format, false, kManyTokens, kManyStages>,
+              work);
+}
+
+TensorMap matrix_map(const std::byte* data,
+                     int32_t element_bytes,
+                     int32_t columns,
+                     int64_t rows,
+                     int64_t stride,
+                     int box) {
+  return gpu::make_tensor_map({.data = data,
+                               .element_bytes = element_bytes,
+                               .rank = 2,
+                               .sizes = {columns, rows},
+                               .strides = {0, stride},
+                               .box = {kChunkBytes / element_bytes, box},
+                               .swizzle = Swizzle::k128});
+}
+
+TensorMap blocks_map(const Matrices& matrices, int tokens) {
+  return gpu::make_tensor_map(
+      {.data = matrices.x,
+       .element_bytes = 1,
+       .rank = 4,
+       .sizes = {kQuantGroup,
+                 kActivationRows,
+                 ceil_div(matrices.k, kQuantGroup),
+                 ceil_div(matrices.x_rows, kActivationRows)},
+       .strides = {0,
+                   kQuantGroup,
+                   activation_record_bytes(ActivationFormat::kInt8Token),
+                   matrices.x_stride},
+       .box = {kQuantGroup, kActivationRows, kSteps, tokens / kActivationRows},
+       .swizzle = Swizzle::k32});
+}
+
+}  // namespace
+
+void launch_wgmma(Stream stream, const Matrices& matrices, const Outputs& outputs) {
+  const bool int8 = matrices.format == MatrixFormat::kInt8;
+  const int32_t element_bytes = int8 ? 1 : 2;
+  const int tokens = takes_few_tokens(outputs) ? kFewTokens : kManyTokens;
+  Work work{.outputs = outputs, .weight = {}, .x = {}};
+  work.weight = matrix_map(matrices.weight,
+                           element_bytes,
+                           matrices.k,
+                           matrices.weight_rows,
+                           matrices.weight_stride,
+                           kOutputs);
+  if (int8) {
+    work.x = blocks_map(matrices, tokens);
+    return start<WgmmaInt8>(stream, work);
+  }
+  work.x = matrix_map(matrices.x, 2, matrices.k, matrices.x_rows, matrices.x_stride, tokens);
+  start<WgmmaBf16>(stream, work);
+}
+
+}  // namespace sluice::kernels::cuda

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Routing and joining of kernels/moe.h with the CPU's bits; the experts' matrices are in gemm.cu.
+// No GPU has run it yet.
+#include "kernels/moe.h"
+
+#include "engine/core/status.h"
+#include "kernels/cuda/gpu.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/math.h"
+#include "kernels/cuda/order.h"
+#include "kernels/cuda/rows.h"
+
+namespace sluice::kernels::cuda {
+namespace {
+
+constexpr int32_t kLanes = 32;
+constexpr int32_t kSumLanes = 16;
+constexpr uint32_t kHalfWarp = 0x0000FFFFU;
+static_assert(kMaxExperts <= kLanes * kLanes);  // a lane's experts are the bits of a word
+
+// The expert that is chosen next of those that the lanes have not `taken`: bit i is expert
+// 32 i + lane. A NaN is chosen only where it comes first, as on the CPU.
+__device__ __forceinline__ int32_t next_expert(const float* logits, int32_t n, uint32_t taken) {
+  uint64_t best = 0;
+  int32_t lowest = INT32_MAX;
+  const auto lane = static_cast<int32_t>(threadIdx.x);
+  for (int32_t i = 0; kLanes * i + lane < n; ++i) {
+    if ((taken >> i & 1U) != 0) continue;
+    const int32_t id = kLanes * i + lane;
+    lowest = id < lowest ? id : lowest;
+    const uint64_t rank = rank_of(logits[id], id);
+    if (magnitude_bits(logits[id]) <= kInfinityBits && rank > best) best = rank;
+  }
+  best = highest_of_warp(best);
+  lowest = INT32_MAX - static_cast<int32_t>(
+                           __reduce_max_sync(kAllLanes, static_cast<uint32_t>(INT32_MAX - lowest)));
+  return magnitude_bits(logits[lowest]) > kInfinityBits ? lowest : index_of(best);
+}
+
+// To every lane: the sum of term(i), i in [0, n), in 16 lanes folded by halves.
+template <typename Term>
+__device__ __forceinline__ float sum_in_lanes(int32_t n, Term term) {
+  GPU_SHARED(float, total, 1);
+  const auto lane = static_cast<int32_t>(threadIdx.x);
+  if (lane < kSumLanes) {
+    float sum = 0;
+    for (int32_t i = lane; i < n; i += kSumLanes) sum = __fadd_rn(sum, term(i));
+    for (int half = kSumLanes / 2; half >= 1; half /= 2) {
+      sum = __fadd_rn(sum, __shfl_xor_sync(kHalfWarp, sum, half));
+    }
+    if (lane == 0) total[0] = sum;
+  }
+  __syncwarp();
+  return total[0];
+}
+
+// A row by one warp.
+__global__ void __launch_bounds__(kLanes, 1)
+    moe_route_kernel(const __grid_constant__ MoeRouteArgs args) {
+  GPU_SHARED(float, weights, kMaxExperts);
+  GPU_SHARED(float, chosen_sum, 1);
+  const float* const logits = args.logits + int64_t{blockIdx.x} * args.num_experts;
+  const auto lane = static_cast<int32_t>(threadIdx.x);
+  uint32_t taken = 0;
+  float top = 0;
+  for (int32_t j = 0; j < args.top_k; ++j) {
+    const int32_t id = next_expert(logits, args.num_experts, taken);
+    if (j == 0) top = logits[id];
+    if (id % kLanes == lane) taken |= 1U << (id / kLanes);
+  }
+  // From bits to lists in the order of ids.
+  int32_t* const ids = args.ids + int64_t{blockIdx.x} * args.top_k;
+  int32_t before = 0;
+  for (int32_t i = 0; kLanes * i < args.num_experts; ++i) {
+    const uint32_t own = taken >> i & 1U;
+    const auto all =
+        static_cast<uint32_t>(__reduce_add_sync(kAllLanes, static_cast<int32_t>(own << lane)));
+    const int32_t place = before + __popc(all & ((1U << lane) - 1));
+    before += __popc(all);
+    if (own == 0) continue;
+    const int32_t id = kLanes * i + lane;
+    ids[place] = id;
+    weights[place] = exp_of(__fsub_rn(logits[id], top));
+  }
+  __syncwarp();
+  float sum = 0;
+  if (args.normalize) {
+    if (lane == 0) {
+      for (int32_t j = 0; j < args.top_k; ++j) sum = __fadd_rn(sum, weights[j]);
+      chosen_sum[0] = sum;
+    }
+    __syncwarp();
+    sum = chosen_sum[0];
+  } else {
+    sum = sum_in_lanes(args.num_experts,
+                       [&](int32_t i) { return exp_of(__fsub_rn(logits[i], top)); });
+  }
+  float* const out = args.weights + int64_t{blockIdx.x} * args.top_k;
+  for (int32_t j = lane; j < args.top_k; j += kLanes) out[j] = __fdiv_rn(weights[j], sum);
+}
+
+__global__ void __launch_bounds__(kRowThreads, 1)
+    moe_combine_kernel(const __grid_constant__ MoeCombineArgs args) {
+  const int64_t first = int64_t{blockIdx.x} * args.top_k;
+  float* const x = args.x + blockIdx.x * args.x_stride;
+  for_elements(args.n, [&](int32_t i) {
+    float sum = x[i];
+    for (int64_t j = first; j < first + args.top_k; ++j) {
+      const float weight = __fmul_rn(args.scale, args.weights[j]);
+      sum = __fmaf_rn(args.y[args.rows[j] * args.y_stride + i], weight, sum);
+    }
+    x[i] = sum;
+  });
+}
+
+}  // namespace
+
+void launch_moe_route(Stream stream, const MoeRouteArgs& args) {
+  CHECK(args.top_k >= 1 && args.top_k <= args.num_experts && args.num_experts <= kMaxExperts);
+  gpu::launch(stream, {.blocks_x = args.num_rows, .threads = kLanes}, moe_route_kernel, args);
+}
+
+void launch_moe_combine(Stream stream, const MoeCombineArgs& args) {
+  gpu::launch(stream, piecewise(args.num_rows, args.n), moe_combine_kernel, args);
+}
+
+}  // namespace sluice::kernels::cuda

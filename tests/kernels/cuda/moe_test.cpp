@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/moe.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/cuda/launch.h"
+#include "tests/kernels/cuda/rows_check.h"
+#include "tests/kernels/devices.h"
+
+namespace sluice::kernels {
+namespace {
+
+using test::Random;
+
+// The CPU's ids and weights; rows are of `num_experts`.
+void check_route(const std::vector<float>& logits,
+                 int32_t num_experts,
+                 int32_t top_k,
+                 bool normalize) {
+  const auto num_rows = static_cast<int32_t>(logits.size()) / num_experts;
+  const auto size = static_cast<size_t>(num_rows) * static_cast<size_t>(top_k);
+  std::vector<int32_t> want_ids(size);
+  std::vector<float> want_weights(size);
+  MoeRouteArgs args{.logits = logits.data(),
+                    .num_rows = num_rows,
+                    .num_experts = num_experts,
+                    .top_k = top_k,
+                    .normalize = normalize,
+                    .ids = want_ids.data(),
+                    .weights = want_weights.data()};
+  moe_route(test::make_device("scalar", 1)->context(), args);
+  test::on_schedules([&] {
+    std::vector<int32_t> ids(size, -1);
+    std::vector<float> weights(size, -1.0F);
+    args.ids = ids.data();
+    args.weights = weights.data();
+    cuda::launch_moe_route(nullptr, args);
+    ASSERT_EQ(ids, want_ids);
+    test::expect_same_floats(weights, want_weights);
+  });
+}
+
+TEST(CudaMoe, RoutesLikeTheCpu) {
+  for (const int32_t num_experts : {1, 5, 32, 37, 128, 1024}) {
+    for (const bool normalize : {false, true}) {
+      SCOPED_TRACE(num_experts);
+      const std::vector<float> logits = Random(91).normals(static_cast<size_t>(3 * num_experts), 3);
+      check_route(logits, num_experts, std::min(num_experts, 4), normalize);
+    }
+  }
+  check_route(Random(92).normals(70), 70, 70, true);  // all, and more than a lane's word of bits
+}
+
+TEST(CudaMoe, EqualLogitsGoToTheLowerIds) {
+  check_route({1, 2, 1, 2, 2, 1, 0.0F, -0.0F, -0.0F, 0.0F, 0.0F, -1}, 6, 4, true);
+}
+
+TEST(CudaMoe, NansAndInfinitiesChooseTheExpertsOfTheCpu) {
+  const float nan = std::nanf("");
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> logits = {nan,
+                                     nan,
+                                     nan,
+                                     nan,
+                                     1,
+                                     nan,
+                                     2,
+                                     3,  //
+                                     nan,
+                                     1,
+                                     nan,
+                                     2,
+                                     -infinity,
+                                     -infinity,
+                                     1,
+                                     -infinity};
+  std::vector<int32_t> want(12);
+  std::vector<float> weights(12);
+  MoeRouteArgs args{.logits = logits.data(),
+                    .num_rows = 4,
+                    .num_experts = 4,
+                    .top_k = 3,
+                    .normalize = true,
+                    .ids = want.data(),
+                    .weights = weights.data()};
+  moe_route(test::make_device("scalar", 1)->context(), args);
+  test::on_schedules([&] {
+    std::vector<int32_t> ids(12, -1);
+    std::vector<float> got(12, -1.0F);
+    args.ids = ids.data();
+    args.weights = got.data();
+    cuda::launch_moe_route(nullptr, args);
+    ASSERT_EQ(ids, want);
+    for (size_t i = 0; i < got.size(); ++i) {
+      ASSERT_EQ(std::isnan(got[i]), std::isnan(weights[i])) << i;
+      if (std::isnan(got[i])) continue;
+      ASSERT_EQ(got[i], weights[i]) << i;
+    }
+  });
+}
+
+TEST(CudaMoe, JoinsTheRowsOfTheExperts) {
+  constexpr int32_t kWidth = 530;  // more than one piece of a row
+  Random random(93);
+  const std::vector<float> y = random.normals(6 * kWidth);
+  const std::vector<float> x = random.normals(2 * (kWidth + 2));
+  const std::vector<int32_t> rows = {0, 5, 2, 3, 4, 4};
+  const std::vector<float> weights = {0.25F, 0.75F, 0.1F, 0.5F, 0.125F, 0.3F};
+  MoeCombineArgs args{.y = y.data(),
+                      .y_stride = kWidth,
+                      .rows = rows.data(),
+                      .weights = weights.data(),
+                      .num_rows = 2,
+                      .top_k = 3,
+                      .n = kWidth,
+                      .scale = 1.7F,
+                      .x = nullptr,
+                      .x_stride = kWidth + 2};
+  std::vector<float> want = x;
+  args.x = want.data();
+  moe_combine(test::make_device("scalar", 1)->context(), args);
+  test::on_schedules([&] {
+    std::vector<float> got = x;
+    args.x = got.data();
+    cuda::launch_moe_combine(nullptr, args);
+    test::expect_same_floats(got, want);
+  });
+}
+
+}  // namespace
+}  // namespace sluice::kernels

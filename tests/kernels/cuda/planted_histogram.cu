@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/gpu.h"
+#include "tests/kernels/cuda/planted.h"
+
+namespace sluice::kernels::test {
+namespace {
+
+using Shape = HistogramShape;
+
+// A digit's bins by all threads, the first bin that reaches the wanted sum by one, for all.
+template <HistogramBug kBug>
+__global__ void __launch_bounds__(Shape::kThreads, 1)
+    select_kernel(const uint32_t* values, float* out) {
+  GPU_SHARED(uint32_t, bins, Shape::kBins);
+  GPU_SHARED(uint32_t, found, 1);
+  const auto thread = static_cast<int>(threadIdx.x);
+  uint32_t prefix = 0;
+  for (int shift = 8; shift >= 0; shift -= 4) {
+    if (thread < Shape::kBins) bins[thread] = 0;
+    if (kBug != HistogramBug::kNoBarrierAfterClear) __syncthreads();
+    for (int i = thread; i < Shape::kValues; i += Shape::kThreads) {
+      const bool matches = values[i] >> (shift + 4) == prefix;
+      if (!matches && kBug != HistogramBug::kNoPrefix) continue;
+      const uint32_t digit = values[i] >> shift & (Shape::kBins - 1);
+      if (kBug == HistogramBug::kPlainAdd) {
+        bins[digit] += 1;
+      } else {
+        gpu::shared_add(&bins[digit], 1U);
+      }
+    }
+    if (kBug != HistogramBug::kNoBarrierBeforeRead) __syncthreads();
+    if (thread == 0) {
+      uint32_t fullest = 0;
+      for (uint32_t i = 1; i < Shape::kBins; ++i) fullest = bins[i] > bins[fullest] ? i : fullest;
+      found[0] = fullest;
+    }
+    if (kBug != HistogramBug::kNoBarrierBeforeFound) __syncthreads();
+    prefix = prefix << 4 | found[0];
+  }
+  if (thread == 0) out[0] = static_cast<float>(prefix);
+}
+
+template <HistogramBug kBug>
+float start(const std::vector<uint32_t>& values) {
+  float out = -1;
+  gpu::launch(nullptr, {.threads = Shape::kThreads}, select_kernel<kBug>, values.data(), &out);
+  return out;
+}
+
+}  // namespace
+
+float run_histogram(HistogramBug bug, const std::vector<uint32_t>& values) {
+  switch (bug) {
+    case HistogramBug::kNone:
+      return start<HistogramBug::kNone>(values);
+    case HistogramBug::kNoBarrierAfterClear:
+      return start<HistogramBug::kNoBarrierAfterClear>(values);
+    case HistogramBug::kPlainAdd:
+      return start<HistogramBug::kPlainAdd>(values);
+    case HistogramBug::kNoPrefix:
+      return start<HistogramBug::kNoPrefix>(values);
+    case HistogramBug::kNoBarrierBeforeRead:
+      return start<HistogramBug::kNoBarrierBeforeRead>(values);
+    case HistogramBug::kNoBarrierBeforeFound:
+      return start<HistogramBug::kNoBarrierBeforeFound>(values);
+  }
+  return -1;
+}
+
+}  // namespace sluice::kernels::test

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a warp does itself with matrices: cp.async, ldmatrix and mma.sync. A thread's copies happen
+// in order at any time between their issue and the wait that asks for them.
+#include <algorithm>
+#include <cstring>
+
+#include "tests/support/simt/async.h"
+#include "tests/support/simt/block.h"
+#include "tests/support/simt/ptx_simt.h"
+#include "tests/support/simt/tensorcore.h"
+
+namespace sluice::simt {
+namespace {
+
+constexpr int kPiece = 16;  // bytes
+
+ThreadCopies& copies_of(int thread) {
+  return current_block().async().copies[static_cast<size_t>(thread)];
+}
+
+void run_front(int thread) {
+  ThreadCopies& copies = copies_of(thread);
+  if (copies.queue.empty()) return;
+  const ThreadCopy copy = copies.queue.front();
+  copies.queue.pop_front();
+  std::memset(copy.to, 0, kPiece);
+  std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.bytes));
+}
+
+struct RowOperand {
+  const std::byte* row;
+  uint32_t* r;  // [4]
+};
+
+void complete_ldmatrix(void* const operands[32], uint32_t mask) {
+  if (mask != 0xFFFFFFFFU) fail("ldmatrix by a part of a warp");
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int matrix = 0; matrix < 4; ++matrix) {
+      const auto& source = *static_cast<RowOperand*>(operands[8 * matrix + lane / 4]);
+      std::memcpy(static_cast<RowOperand*>(operands[lane])->r + matrix,
+                  source.row + 4 * (lane % 4),
+                  sizeof(uint32_t));
+    }
+  }
+}
+
+uint32_t multiplied(MatrixType type, const std::byte* a, const std::byte* b, uint32_t c) {
+  if (type == MatrixType::kBF16) {
+    uint16_t x[16];
+    uint16_t y[16];
+    std::memcpy(x, a, sizeof(x));
+    std::memcpy(y, b, sizeof(y));
+    const bool ampere = gpu::compute_capability() / 10 == 8;
+    const TensorCore core = ampere ? kAmpereCore : kHopperCore;
+    return bits_cast<uint32_t>(tensor_core_step(Half::kBF16, x, y, bits_cast<float>(c), core));
+  }
+  for (int i = 0; i < 32; ++i) {
+    c += static_cast<uint32_t>(static_cast<int8_t>(a[i]) * static_cast<int8_t>(b[i]));
+  }
+  return c;
+}
+
+void complete_mma(void* const operands[32], uint32_t mask) {
+  if (mask != 0xFFFFFFFFU) fail("mma by a part of a warp");
+  std::byte a[16][32];
+  std::byte b[8][32];
+  const MatrixType type = static_cast<MmaOperand*>(operands[0])->type;
+  for (int lane = 0; lane < 32; ++lane) {
+    const auto& operand = *static_cast<MmaOperand*>(operands[lane]);
+    for (int word = 0; word < 4; ++word) {
+      const int row = lane / 4 + word % 2 * 8;
+      std::memcpy(&a[row][word / 2 * kPiece + lane % 4 * 4], &operand.a[word], 4);
+    }
+    for (int word = 0; word < 2; ++word) {
+      std::memcpy(&b[lane / 4][word * kPiece + lane % 4 * 4], &operand.b[word], 4);
+    }
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    uint32_t* const d = static_cast<MmaOperand*>(operands[lane])->d;
+    for (int word = 0; word < 4; ++word) {
+      d[word] = multiplied(type, a[lane / 4 + word / 2 * 8], b[lane % 4 * 2 + word % 2], d[word]);
+    }
+  }
+}
+
+}  // namespace
+
+void multiply_now(MmaOperand operand, Site site) {
+  const char* const name = operand.type == MatrixType::kBF16 ? "mma_bf16" : "mma_s8";
+  warp_collective(0xFFFFFFFFU, name, &operand, complete_mma, false, site);
+}
+
+void wait_copies(int pending, Site) {
+  Block& block = current_block();
+  const int self = block.self().index;
+  ThreadCopies& copies = copies_of(self);
+  const int64_t last = copies.open_group - 1 - pending;  // to wait for
+  while (!copies.queue.empty() && copies.queue.front().group <= last) run_front(self);
+  copies.waited = std::max(copies.waited, last);
+  if (block.race() == nullptr) return;
+  const int unit = block.race()->copy_unit(self);
+  while (!copies.time.empty() && copies.time.begin()->first <= last) {
+    block.race()->learn(self, unit, copies.time.begin()->second);
+    copies.time.erase(copies.time.begin());
+  }
+}
+
+}  // namespace sluice::simt
+
+namespace sluice::gpu::ptx {
+
+using simt::current_block;
+
+void cp_async_16(void* to, const void* from, int bytes, simt::Site site) {
+  const std::string here = "cp_async_16 at " + simt::describe(site);
+  simt::Block& block = current_block();
+  const int64_t offset = block.shared_offset(to, simt::kPiece, here.c_str());
+  if (offset % simt::kPiece != 0 || reinterpret_cast<uintptr_t>(from) % simt::kPiece != 0) {
+    simt::fail(here + ": not aligned");
+  }
+  if (bytes < 0 || bytes > simt::kPiece) simt::fail(here + ": more bytes than it copies");
+  const int self = block.self().index;
+  simt::ThreadCopies& copies = simt::copies_of(self);
+  copies.latest = copies.open_group;
+  copies.queue.push_back(
+      {static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes, copies.open_group});
+  block.start_async([self] { simt::run_front(self); });
+  simt::RaceDetector* const race = block.race();
+  if (race == nullptr) return;
+  // In terms of order it is written now, and unknown to all until the wait.
+  const int unit = race->copy_unit(self);
+  race->begin_like(unit, self);
+  race->write(unit, simt::RaceDetector::Proxy::kGeneric, to, simt::kPiece, nullptr);
+  copies.time[copies.open_group] = race->now(unit);
+}
+
+void cp_async_commit() { ++simt::copies_of(current_block().self().index).open_group; }
+
+void ldmatrix_x4(uint32_t (&r)[4], const void* row, simt::Site site) {
+  const std::string here = "ldmatrix_x4 at " + simt::describe(site);
+  simt::Block& block = current_block();
+  const int64_t offset = block.shared_offset(row, simt::kPiece, here.c_str());
+  if (offset % simt::kPiece != 0) simt::fail(here + ": a row that is not aligned");
+  simt::RaceDetector* const race = block.race();
+  if (race != nullptr) {
+    race->read(block.self().index, simt::RaceDetector::Proxy::kGeneric, row, simt::kPiece, nullptr);
+  }
+  simt::RowOperand operand{static_cast<const std::byte*>(row), r};
+  simt::warp_collective(0xFFFFFFFFU, "ldmatrix_x4", &operand, simt::complete_ldmatrix, false, site);
+}
+
+}  // namespace sluice::gpu::ptx
