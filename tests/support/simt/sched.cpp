@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tests/support/simt/block.h"
+#include "tests/support/simt/memory.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define SIMT_ASAN 1
@@ -191,6 +192,11 @@ void fail(const std::string& what) {
 }
 
 Block& current_block() { return *block_now; }
+
+void enqueue(CUstream_st* stream, std::function<void()> work) {
+  if (stream == nullptr) return work();
+  stream->work.push_back(std::move(work));
+}
 
 void run_grid(const LaunchShape& shape, const std::function<void()>& body) {
   if (!run_state.active) die("a launch outside of any Run");

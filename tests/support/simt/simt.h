@@ -61,6 +61,15 @@ struct LaunchShape {
 
 void run_grid(const LaunchShape& shape, const std::function<void()>& body);
 
+}  // namespace sluice::simt
+
+struct CUstream_st;  // as in CUDA's headers; in order
+
+namespace sluice::simt {
+
+// At once without a stream; else when somebody waits for it (memory.h).
+void enqueue(CUstream_st* stream, std::function<void()> work);
+
 // Where in the kernel, for reports.
 struct Site {
   const char* file = __builtin_FILE();
@@ -187,8 +196,6 @@ inline float __int_as_float(int32_t bits) { return sluice::simt::bits_cast<float
 
 inline int32_t __float_as_int(float a) { return sluice::simt::bits_cast<int32_t>(a); }
 
-struct CUstream_st;  // as in CUDA's headers; streams are in order, so one is as good as another
-
 namespace sluice::gpu {
 
 using Stream = CUstream_st*;
@@ -202,14 +209,15 @@ struct LaunchShape {
 };
 
 template <typename... Parameters, typename... Arguments>
-void launch(Stream,
+void launch(Stream stream,
             const LaunchShape& shape,
             void (*kernel)(Parameters...),
             const Arguments&... args) {
   if (shape.blocks_x == 0 || shape.blocks_y == 0) return;
   const simt::Dim3 grid{static_cast<unsigned>(shape.blocks_x),
                         static_cast<unsigned>(shape.blocks_y)};
-  simt::run_grid({grid, shape.threads, shape.shared_bytes}, [&] { kernel(args...); });
+  const simt::LaunchShape whole{grid, shape.threads, shape.shared_bytes};
+  simt::enqueue(stream, [=] { simt::run_grid(whole, [&] { kernel(args...); }); });
 }
 
 }  // namespace sluice::gpu
