@@ -183,7 +183,8 @@ CUDA_RULES = (
     (r"\b(__expf|__logf|__powf|__sinf|__cosf|__tanf|__fdividef|__frsqrt_rn|rsqrtf?|expf|exp2f|tanhf|logf"
      r"|powf|sinf|cosf)\s*\(", "a function that is not exactly specified", ()),
     (r"\batomic\w+\s*\(", "an atomic; the shim has none, and sums of floats need an order", ()),
-    (r"#\s*include\s*<cuda", "CUDA's headers", ("kernels/cuda/gpu.h", "kernels/cuda/tensor_map.cu")),
+    (r"#\s*include\s*<cuda", "CUDA's headers", ("kernels/cuda/gpu.h", "kernels/cuda/memory.cu",
+                                              "kernels/cuda/tensor_map.cu")),
     (r"#\s*include\s*\"tests/support/simt", "the shim by name; include kernels/cuda/gpu.h",
      tuple(SHIM_DOORS)),
 )
