@@ -15,8 +15,8 @@ namespace sluice::kernels {
 
 // Memory that the host does not read. Copies run in the order of the operators that were called
 // before and after them; they, like operators, may still be under way when a call returns. A device
-// that fails is found by whoever waits, which ends the process: its memory is lost. One thread at a
-// time, but for free_bytes().
+// that fails is found by whoever waits, which ends the process: its memory is lost. Any thread may
+// call; work of several threads runs in the order of their calls.
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;

@@ -91,6 +91,13 @@ Expected<void> check_weight_format(DeviceType device, WeightFormat format) {
                     "device");
 }
 
+Expected<void> check_experts(DeviceType device) {
+  if (device == DeviceType::kCpu) return {};
+  return make_error(ErrorCode::kUnsupported,
+                    "found layers of experts, which the CUDA backend lacks; --device cpu runs them",
+                    "device");
+}
+
 void run_row_steps(const ExecContext& ctx, const RowSteps& steps) {
   for (const RowStep& step : steps.all()) {
     std::visit([&](const auto& args) { run_step(ctx, args); }, step);

@@ -65,6 +65,10 @@ class RopeTable {
 
   static int64_t bytes(const RopeParams& params, int64_t num_positions);
 
+  [[nodiscard]] int64_t bytes() const {
+    return int64_t{num_positions_} * num_pairs_ * 2 * static_cast<int64_t>(sizeof(float));
+  }
+
  private:
   int32_t num_pairs_;
   int32_t num_positions_;

@@ -37,8 +37,7 @@ RopeTable::RopeTable(const RopeParams& params, int32_t num_positions)
 
 void RopeTable::use(DeviceBuffer rows) {
   CHECK_EQ(num_ready_, 0);
-  CHECK_EQ(static_cast<int64_t>(rows.size()),
-           int64_t{num_positions_} * num_pairs_ * 2 * static_cast<int64_t>(sizeof(float)));
+  CHECK_EQ(static_cast<int64_t>(rows.size()), bytes());
   device_rows_ = std::move(rows);
 }
 

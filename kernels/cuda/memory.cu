@@ -129,7 +129,8 @@ Expected<OpenedDevice> open_device() {
     return make_error(ErrorCode::kUnsupported,
                       std::string("no CUDA device: ") +
                           (result == cudaSuccess ? "the driver has none"
-                                                 : cudaGetErrorString(result)));
+                                                 : cudaGetErrorString(result)),
+                      "device");
   }
   cudaDeviceProp properties;
   must(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
@@ -137,7 +138,8 @@ Expected<OpenedDevice> open_device() {
     return make_error(ErrorCode::kUnsupported,
                       std::string("CUDA device ") + properties.name +
                           ": found compute capability " + std::to_string(properties.major) + "." +
-                          std::to_string(properties.minor) + ", this build has kernels for 9.0");
+                          std::to_string(properties.minor) + ", this build has kernels for 9.0",
+                      "device");
   }
   must(cudaSetDevice(0), "cudaSetDevice");
   auto memory = std::make_unique<GpuMemory>();

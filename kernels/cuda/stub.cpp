@@ -13,7 +13,7 @@ namespace {
 }  // namespace
 
 Expected<OpenedDevice> open_device() {
-  return make_error(ErrorCode::kUnsupported, "device 'cuda' is not in this build; it has: cpu");
+  return make_error(ErrorCode::kUnsupported, "device 'cuda' is not in this build; it has: cpu", "device");
 }
 
 bool has_weight_format(WeightFormat) { return false; }

@@ -96,11 +96,17 @@ class ShimMemory final : public kernels::DeviceMemory {
   }
 
   void wait() override {
-    if (stream_.work.empty()) return;
+    const std::scoped_lock running(running_);
+    std::vector<std::function<void()>> work;
+    {
+      const std::scoped_lock lock(stream_.mutex);
+      work.swap(stream_.work);
+    }
+    if (work.empty()) return;
     open_memory(PROT_READ | PROT_WRITE);
     {
       Run run(options_.seed + num_waits_++);
-      for (const std::function<void()>& item : std::exchange(stream_.work, {})) item();
+      for (const std::function<void()>& item : work) item();
       num_launches += run.num_launches();
       const std::vector<std::string> reports = run.take_reports();
       for (const std::string& report : reports) std::fprintf(stderr, "simt: %s\n", report.c_str());
@@ -118,8 +124,7 @@ class ShimMemory final : public kernels::DeviceMemory {
 
  private:
   void copy_later(std::byte* to, const std::byte* from, int64_t bytes) {
-    stream_.work.emplace_back(
-        [to, from, bytes] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+    enqueue(&stream_, [to, from, bytes] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
   }
 
   void open_memory(int protection) {
@@ -131,7 +136,8 @@ class ShimMemory final : public kernels::DeviceMemory {
 
   const DeviceOptions options_;
   CUstream_st stream_;
-  uint64_t num_waits_ = 0;
+  std::mutex running_;      // held while the stream's work runs
+  uint64_t num_waits_ = 0;  // guarded by running_
   mutable std::mutex mutex_;
   std::map<std::byte*, int64_t> mapped_;  // guarded by mutex_
   int64_t used_ = 0;                      // the same
@@ -153,7 +159,7 @@ namespace sluice::kernels::cuda {
 Expected<OpenedDevice> open_device() {
   const std::scoped_lock lock(simt::options_mutex);
   if (!simt::device_options.is_there) {
-    return make_error(ErrorCode::kUnsupported, "no CUDA device: the shim hides it");
+    return make_error(ErrorCode::kUnsupported, "no CUDA device: the shim hides it", "device");
   }
   auto memory = std::make_unique<simt::ShimMemory>(simt::device_options);
   CUstream_st* const stream = memory->stream();

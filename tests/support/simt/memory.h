@@ -7,11 +7,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <vector>
 
 // What a stream has yet to do.
 struct CUstream_st {
-  std::vector<std::function<void()>> work;
+  std::mutex mutex;
+  std::vector<std::function<void()>> work;  // guarded by mutex
 };
 
 namespace sluice::simt {

@@ -195,6 +195,7 @@ Block& current_block() { return *block_now; }
 
 void enqueue(CUstream_st* stream, std::function<void()> work) {
   if (stream == nullptr) return work();
+  const std::scoped_lock lock(stream->mutex);
   stream->work.push_back(std::move(work));
 }
 
