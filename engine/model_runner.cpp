@@ -212,31 +212,38 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
 }
 
 Expected<PlannedDevice> plan_on_device(const Config& config) {
-  const auto on = [&config](DeviceType type) -> Expected<PlannedDevice> {
-    PlannedDevice planned;
-    SLUICE_TRY(planned.device,
-               kernels::Device::create({.type = type,
-                                        .isa = config.isa,
-                                        .threads = config.threads,
-                                        .placement = placement_of(config)}));
-    const kernels::DeviceMemory* const memory = planned.device->memory();
-    SLUICE_TRY(planned.model,
-               plan_model(config,
-                          {.device = type,
-                           .num_threads = planned.device->num_threads(),
-                           .free_bytes = memory == nullptr ? 0 : memory->free_bytes()}));
-    return planned;
+  const auto create = [&config](DeviceType type) {
+    return kernels::Device::create({.type = type,
+                                    .isa = config.isa,
+                                    .threads = config.threads,
+                                    .placement = placement_of(config)});
+  };
+  const auto plan = [&config](const kernels::Device& device) {
+    const kernels::DeviceMemory* const memory = device.memory();
+    return plan_model(config,
+                      {.device = device.type(),
+                       .num_threads = device.num_threads(),
+                       .free_bytes = memory == nullptr ? 0 : memory->free_bytes()});
   };
   if (config.device != "cpu") {
-    Expected<PlannedDevice> planned = on(DeviceType::kCuda);
-    if (planned) return planned;
-    Error error = std::move(planned).error();
-    // Of the model or the machine; others the CPU would find as well, or should not hide.
-    const bool is_about_device = error.param == "device";
-    if (config.device == "cuda" || !is_about_device) return tl::unexpected(std::move(error));
-    log_event(LogLevel::kInfo, "cpu_chosen", "reason", error.message);
+    Expected<std::unique_ptr<kernels::Device>> gpu = create(DeviceType::kCuda);
+    if (!gpu && config.device == "cuda") return tl::unexpected(std::move(gpu).error());
+    if (!gpu) {
+      log_event(LogLevel::kDebug, "cpu_chosen", "reason", gpu.error().message);
+    } else {
+      Expected<PlannedModel> model = plan(**gpu);
+      if (model) return PlannedDevice{std::move(*gpu), std::move(*model)};
+      // Only what its backend lacks is a reason to do without it.
+      if (config.device == "cuda" || model.error().param != "device") {
+        return tl::unexpected(std::move(model).error());
+      }
+      log_event(LogLevel::kWarning, "cpu_chosen", "reason", model.error().message);
+    }
   }
-  return on(DeviceType::kCpu);
+  PlannedDevice planned;
+  SLUICE_TRY(planned.device, create(DeviceType::kCpu));
+  SLUICE_TRY(planned.model, plan(*planned.device));
+  return planned;
 }
 
 Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config) {
