@@ -17,6 +17,7 @@
 #include "engine/core/status.h"
 #include "engine/core/types.h"
 #include "kernels/cuda/open.h"
+#include "tests/support/simt/reach.h"
 #include "tests/support/simt/simt.h"
 
 namespace sluice::simt {
@@ -103,16 +104,19 @@ class ShimMemory final : public kernels::DeviceMemory {
       work.swap(stream_.work);
     }
     if (work.empty()) return;
-    open_memory(PROT_READ | PROT_WRITE);
+    Reach own;
+    open_memory(PROT_READ | PROT_WRITE, &own);
     {
+      reach = &own;
       Run run(options_.seed + num_waits_++);
       for (const std::function<void()>& item : work) item();
       num_launches += run.num_launches();
       const std::vector<std::string> reports = run.take_reports();
       for (const std::string& report : reports) std::fprintf(stderr, "simt: %s\n", report.c_str());
       if (!reports.empty()) std::abort();
+      reach = nullptr;
     }
-    open_memory(PROT_NONE);
+    open_memory(PROT_NONE, nullptr);
   }
 
   void wait_for_uploads() override { wait(); }
@@ -127,9 +131,10 @@ class ShimMemory final : public kernels::DeviceMemory {
     enqueue(&stream_, [to, from, bytes] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
   }
 
-  void open_memory(int protection) {
+  void open_memory(int protection, Reach* reachable) {
     const std::scoped_lock lock(mutex_);
     for (const auto& [data, bytes] : mapped_) {
+      if (reachable != nullptr) reachable->add(data, bytes);
       CHECK_EQ(mprotect(data, static_cast<size_t>(bytes), protection), 0);
     }
   }

@@ -511,6 +511,12 @@ bool Block::on_stack(const std::byte* p) {
   return p >= stack && p < stack + kStackBytes;
 }
 
+bool Block::is_own(const std::byte* p) {
+  const auto* const indices = reinterpret_cast<const std::byte*>(&self());
+  return on_stack(p) || (p >= arena_ && p < arena_ + kArenaBytes) ||
+         (p >= indices && p < indices + sizeof(Thread));
+}
+
 int64_t Block::shared_offset(const void* p, int64_t bytes, const char* who) {
   const int64_t offset = static_cast<const std::byte*>(p) - arena_;
   for (const SharedRegion& region : regions_) {

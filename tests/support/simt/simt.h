@@ -9,6 +9,8 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace sluice::simt {
@@ -69,6 +71,15 @@ namespace sluice::simt {
 
 // At once without a stream; else when somebody waits for it (memory.h).
 void enqueue(CUstream_st* stream, std::function<void()> work);
+
+// While it lives, a kernel of this thread may read these bytes: its parameters.
+class ParameterSpace {
+ public:
+  ParameterSpace(const void* begin, int64_t bytes);
+  ~ParameterSpace();
+  ParameterSpace(const ParameterSpace&) = delete;
+  ParameterSpace& operator=(const ParameterSpace&) = delete;
+};
 
 // Where in the kernel, for reports.
 struct Site {
@@ -217,7 +228,11 @@ void launch(Stream stream,
   const simt::Dim3 grid{static_cast<unsigned>(shape.blocks_x),
                         static_cast<unsigned>(shape.blocks_y)};
   const simt::LaunchShape whole{grid, shape.threads, shape.shared_bytes};
-  simt::enqueue(stream, [=] { simt::run_grid(whole, [&] { kernel(args...); }); });
+  const auto call = std::make_pair(kernel, std::make_tuple(args...));
+  simt::enqueue(stream, [whole, call] {
+    const simt::ParameterSpace parameters(&call, sizeof(call));
+    simt::run_grid(whole, [&call = call] { std::apply(call.first, call.second); });
+  });
 }
 
 }  // namespace sluice::gpu
