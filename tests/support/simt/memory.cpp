@@ -26,6 +26,7 @@ namespace {
 std::mutex options_mutex;
 DeviceOptions device_options;
 std::atomic<int64_t> num_launches = 0;
+std::atomic<int64_t> num_bytes = 0;
 
 class ShimMemory final : public kernels::DeviceMemory {
  public:
@@ -56,6 +57,7 @@ class ShimMemory final : public kernels::DeviceMemory {
                             0);
     CHECK(data != MAP_FAILED);
     used_ += mapped;
+    num_bytes += mapped;
     mapped_[static_cast<std::byte*>(data)] = mapped;
     return static_cast<std::byte*>(data);
   }
@@ -68,6 +70,7 @@ class ShimMemory final : public kernels::DeviceMemory {
     CHECK(found != mapped_.end());
     munmap(data, static_cast<size_t>(found->second + kPage));
     used_ -= found->second;
+    num_bytes -= found->second;
     mapped_.erase(found);
   }
 
@@ -156,6 +159,8 @@ void set_device_options(const DeviceOptions& options) {
 }
 
 int64_t num_device_launches() { return num_launches; }
+
+int64_t num_device_bytes() { return num_bytes; }
 
 }  // namespace sluice::simt
 

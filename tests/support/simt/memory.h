@@ -28,7 +28,8 @@ struct DeviceOptions {
 
 void set_device_options(const DeviceOptions& options);
 
-// Since the process began, of all devices.
+// Of all devices: launches since the process began, bytes allocated now.
 int64_t num_device_launches();
+int64_t num_device_bytes();
 
 }  // namespace sluice::simt
