@@ -44,8 +44,7 @@ Expected<DeviceBatch> DeviceBatch::create(kernels::DeviceMemory& memory,
   const int64_t total = batch.places_.end;
   SLUICE_TRY(batch.staging_,
              kernels::DeviceBuffer::allocate_pinned(memory, total, "a step's arrays"));
-  SLUICE_TRY(batch.device_,
-             kernels::DeviceBuffer::allocate(&memory, total, "a step's arrays"));
+  SLUICE_TRY(batch.device_, kernels::DeviceBuffer::allocate(&memory, total, "a step's arrays"));
   batch.slot_mapping_.resize(static_cast<size_t>(bounds.num_groups));
   batch.block_tables_.resize(static_cast<size_t>(bounds.num_groups));
   return batch;
@@ -66,15 +65,16 @@ void DeviceBatch::send(int64_t begin, int64_t bytes) {
 ForwardBatch DeviceBatch::upload(const ForwardBatch& host) {
   // A step without a row to sample ends without a wait.
   device_.memory()->wait_for_uploads();
-  const ForwardBatch batch = {.token_ids = stage(places_.token_ids, host.token_ids),
-                              .positions = stage(places_.positions, host.positions),
-                              .query_start_loc = stage(places_.query_start_loc, host.query_start_loc),
-                              .seq_lens = stage(places_.seq_lens, host.seq_lens),
-                              .logits_indices = stage(places_.logits_indices, host.logits_indices),
-                              .slot_mapping = slot_mapping_,
-                              .block_tables = block_tables_,
-                              .block_table_stride = host.block_table_stride,
-                              .max_seq_len = host.max_seq_len};
+  const ForwardBatch batch = {
+      .token_ids = stage(places_.token_ids, host.token_ids),
+      .positions = stage(places_.positions, host.positions),
+      .query_start_loc = stage(places_.query_start_loc, host.query_start_loc),
+      .seq_lens = stage(places_.seq_lens, host.seq_lens),
+      .logits_indices = stage(places_.logits_indices, host.logits_indices),
+      .slot_mapping = slot_mapping_,
+      .block_tables = block_tables_,
+      .block_table_stride = host.block_table_stride,
+      .max_seq_len = host.max_seq_len};
   for (size_t i = 0; i < slot_mapping_.size(); ++i) {
     slot_mapping_[i] = stage(places_.slot_mapping[i], host.slot_mapping[i]);
     block_tables_[i] = stage(places_.block_tables[i], host.block_tables[i]);

@@ -192,6 +192,13 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   if (host_bytes > 0) plan.kv_tier_bytes += host_bytes + buffer_bytes;
   if (!config.kv_disk_path.empty()) plan.kv_tier_bytes += buffer_bytes;
 
+  const int64_t beside = plan.host_bytes + plan.kv_tier_bytes;
+  if (plan.on_device && beside > available_memory_bytes()) {
+    return make_error(ErrorCode::kResourceExhausted,
+                      "memory plan: beside the device " + mib(beside) + " of the host; available " +
+                          mib(available_memory_bytes()) + "; set a smaller --kv-offloading-size");
+  }
+
   // KV of one request at full length must fit; the context shrinks to that unless it was asked for.
   const int64_t wanted_len = config.max_model_len > 0 ? config.max_model_len : model.context_len;
   const int64_t other_bytes =

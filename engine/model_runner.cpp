@@ -339,7 +339,8 @@ Expected<void> ModelRunner::allocate(const StepBounds& bounds, const Config& con
   SLUICE_TRY(device_batch_, DeviceBatch::create(*memory, batch_bounds_));
   exec_.workspace = workspace_.span();
   exec_.staging = staging_.span();
-  memory->wait();  // weights that are still on their way
+  memory->wait();
+  weights_->end_uploads();
   return {};
 }
 

@@ -81,7 +81,9 @@ class DeviceBuffer {
                                                 const char* purpose);
 
   [[nodiscard]] std::byte* data() const { return data_; }
+
   [[nodiscard]] size_t size() const { return bytes_; }
+
   [[nodiscard]] std::span<std::byte> span() const { return {data_, bytes_}; }
 
   // Null: operators and host read the same bytes.

@@ -32,8 +32,8 @@ class DeviceUpload {
   // multiple of kRowTile; its Error ends the upload.
   template <typename Fill>
   Expected<void> rows(int64_t n, int64_t stride, std::byte* to, const Fill& fill) {
-    const int64_t tiles = std::max<int64_t>(
-        1, static_cast<int64_t>(piece_.size()) / (stride * int64_t{kRowTile}));
+    const int64_t tiles =
+        std::max<int64_t>(1, static_cast<int64_t>(piece_.size()) / (stride * int64_t{kRowTile}));
     CHECK_LE(std::min(n, tiles * kRowTile) * stride, static_cast<int64_t>(piece_.size()));
     for (int64_t first = 0; first < n; first += tiles * kRowTile) {
       const int64_t count = std::min(n - first, tiles * kRowTile);

@@ -13,8 +13,8 @@
 
 namespace sluice {
 
-// What becomes of a matrix (quant/repack.h), and which of its rows the n are: hashes of parts add up to that of
-// the whole, and messages name the row.
+// What becomes of a matrix (quant/repack.h), and which of its rows the n are: hashes of parts add up
+// to that of the whole, and messages name the row.
 enum class MatrixLayout : uint8_t { kTiles, kRows };
 
 struct MatrixPart {

@@ -76,6 +76,8 @@ class WeightStore {
                                           AlignedBuffer::Pages pages = AlignedBuffer::Pages::kHuge);
   // The same in a device's memory, for matrices and what place() is given; `memory` must outlive it.
   Expected<void> allocate_on(kernels::DeviceMemory& memory, int64_t bytes);
+  // Gives back what only loading needs; everything taken is on the device then.
+  void end_uploads() { upload_.reset(); }
 
   // In place of allocate(): the matrices taken from now on, packed before.
   void use(PackedCache cache) { cache_ = std::move(cache); }

@@ -27,18 +27,17 @@ void linear_group(const ExecContext& ctx, const LinearArgs& args, const RowGroup
   const int64_t stride = matrix_row_stride(weight.format, weight.k);
   if (weight.format == WeightFormat::kInt8Channel) {
     const int64_t scales = matrix_scales_offset(weight.format, weight.n, weight.k);
-    return launch_linear_int8(
-        ctx.stream,
-        {.x = args.x,
-         .weight = reinterpret_cast<const int8_t*>(weight.data),
-         .weight_stride = stride,
-         .weight_scale = reinterpret_cast<const float*>(weight.data + scales),
-         .n = weight.n,
-         .bias = group.bias,
-         .epilogue = args.epilogue,
-         .out = group.out,
-         .out_stride = group.out_stride,
-         .workspace = workspace});
+    return launch_linear_int8(ctx.stream,
+                              {.x = args.x,
+                               .weight = reinterpret_cast<const int8_t*>(weight.data),
+                               .weight_stride = stride,
+                               .weight_scale = reinterpret_cast<const float*>(weight.data + scales),
+                               .n = weight.n,
+                               .bias = group.bias,
+                               .epilogue = args.epilogue,
+                               .out = group.out,
+                               .out_stride = group.out_stride,
+                               .workspace = workspace});
   }
   CHECK(weight.format == WeightFormat::kBF16 && args.x.format == ActivationFormat::kBF16);
   constexpr int64_t kElement = sizeof(uint16_t);

@@ -27,7 +27,10 @@ class Writer {
   explicit Writer(TinyWeights weights) : weights_(weights) {}
 
   // Values around `center`, in the model's float type.
-  void floats(const std::string& name, const std::vector<int64_t>& shape, float center, float size) {
+  void floats(const std::string& name,
+              const std::vector<int64_t>& shape,
+              float center,
+              float size) {
     const bool half = weights_ == TinyWeights::kF16;
     std::vector<uint16_t> values(static_cast<size_t>(count(shape)));
     for (uint16_t& value : values) {
@@ -91,15 +94,17 @@ class Writer {
 
 std::string config_json(TinyWeights weights) {
   const bool int8 = weights == TinyWeights::kInt8;
-  std::string text = R"({"hidden_act":"silu","rms_norm_eps":1e-06,"bos_token_id":0,)"
-                     R"("eos_token_id":1,"pad_token_id":2,"mlp_bias":false,)"
-                     R"("max_position_embeddings":512,"num_hidden_layers":2,"num_attention_heads":4,)"
-                     R"("num_key_value_heads":2,"head_dim":16,"hidden_size":64,)"
-                     R"("intermediate_size":72,"vocab_size":440,)"
-                     R"("rope_parameters":{"rope_theta":10000.0,"rope_type":"default"},)";
+  std::string text =
+      R"({"hidden_act":"silu","rms_norm_eps":1e-06,"bos_token_id":0,)"
+      R"("eos_token_id":1,"pad_token_id":2,"mlp_bias":false,)"
+      R"("max_position_embeddings":512,"num_hidden_layers":2,"num_attention_heads":4,)"
+      R"("num_key_value_heads":2,"head_dim":16,"hidden_size":64,)"
+      R"("intermediate_size":72,"vocab_size":440,)"
+      R"("rope_parameters":{"rope_theta":10000.0,"rope_type":"default"},)";
   text += int8 ? R"("model_type":"llama","attention_bias":true,"tie_word_embeddings":false,)"
                : R"("model_type":"qwen3","attention_bias":false,"tie_word_embeddings":true,)";
-  text += weights == TinyWeights::kF16 ? R"("torch_dtype":"float16")" : R"("torch_dtype":"bfloat16")";
+  text +=
+      weights == TinyWeights::kF16 ? R"("torch_dtype":"float16")" : R"("torch_dtype":"bfloat16")";
   if (int8) {
     text += R"(,"quantization_config":{"quant_method":"compressed-tensors",)"
             R"("format":"int-quantized","quantization_status":"compressed","ignore":[],)"

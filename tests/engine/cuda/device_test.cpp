@@ -3,14 +3,16 @@
 // device's memory. Caches in other types and blocks that leave the device and come back.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstddef>
+#include <cstdio>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "engine/engine.h"
 #include "engine/model_runner.h"
+#include "engine/weights/device_upload.h"
 #include "kernels/device.h"
 #include "tests/engine/cuda/tiny_model.h"
 #include "tests/support/same_bits.h"
@@ -156,6 +158,47 @@ TEST(CudaDevice, Bf16ScoresAreNearTheCpus) {
   for (size_t i = 0; i < results[0].prompt_logprobs.size(); ++i) {
     EXPECT_NEAR(results[0].prompt_logprobs[i].logprob, results[1].prompt_logprobs[i].logprob, 0.15);
   }
+}
+
+TEST(CudaDevice, MatricesLargerThanAPieceOfPinnedMemoryArriveWhole) {
+  constexpr int64_t kRows = 100;
+  constexpr int64_t kStride = 48;
+  constexpr size_t kFloats = 700;
+  const auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
+  ASSERT_TRUE(device.has_value());
+  kernels::DeviceMemory& memory = *(*device)->memory();
+  const auto buffer = kernels::DeviceBuffer::allocate(&memory, kRows * kStride, "test");
+  const auto floats = kernels::DeviceBuffer::allocate(&memory, kFloats * sizeof(float), "test");
+  auto upload = DeviceUpload::create(memory, 2000);  // two tiles of rows, 500 floats
+  ASSERT_TRUE(buffer.has_value() && floats.has_value() && upload.has_value());
+  std::vector<int64_t> begins;
+  const auto fill = [&](int64_t first, int64_t count, std::byte* to) -> Expected<void> {
+    begins.push_back(first);
+    for (int64_t i = 0; i < count * kStride; ++i) {
+      to[i] = static_cast<std::byte>((first * kStride + i) % 251);
+    }
+    return {};
+  };
+  ASSERT_TRUE(upload->rows(kRows, kStride, buffer->data(), fill).has_value());
+  EXPECT_EQ(begins, (std::vector<int64_t>{0, 32, 64, 96}));
+  std::vector<float> values(kFloats);
+  std::iota(values.begin(), values.end(), 1.0F);
+  upload->floats(values, floats->data());
+  std::vector<std::byte> got(buffer->size());
+  std::vector<float> got_values(kFloats);
+  memory.download(got.data(), buffer->data(), kRows * kStride);
+  memory.download(
+      reinterpret_cast<std::byte*>(got_values.data()), floats->data(), kFloats * sizeof(float));
+  memory.wait();
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_EQ(got[i], static_cast<std::byte>(i % 251)) << "byte " << i;
+  }
+  EXPECT_EQ(got_values, values);
+  // An error of a piece ends the upload.
+  const auto fail = [](int64_t, int64_t, std::byte*) -> Expected<void> {
+    return make_error(ErrorCode::kDataLoss, "bad row");
+  };
+  EXPECT_FALSE(upload->rows(kRows, kStride, buffer->data(), fail).has_value());
 }
 
 using CudaDeviceDeathTest = ::testing::Test;

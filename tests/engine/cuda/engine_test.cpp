@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The whole engine on a device of type kCuda, with the shim in place of a GPU: the same tokens and
 // bits as on the CPU where every matrix is INT8, and as every other way to run the requests where
-// they are BF16. The shim's streams are lazy and its memory is closed to the host, so that a missing
-// wait or a forgotten copy gives wrong bits or a fault.
+// they are BF16. The shim's streams are lazy and its memory is closed to the host, so that a
+// missing wait or a forgotten copy gives wrong bits or a fault.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -59,7 +59,8 @@ void expect_settings_hold(const TinyModel& model,
     EXPECT_EQ(engine->model().backend, "cuda:shim");
     expect_same(expected, testing::run_together(*engine, requests), setting.name());
     // Steps of which no row samples follow each other.
-    expect_same({expected[1]}, testing::run_alone(*engine, {requests[1]}), setting.name() + ", alone");
+    expect_same(
+        {expected[1]}, testing::run_alone(*engine, {requests[1]}), setting.name() + ", alone");
     if (::testing::Test::HasFatalFailure()) return;
     EXPECT_GT(simt::num_device_launches(), launches + 100);
     preemptions += engine->stats().num_preemptions;
