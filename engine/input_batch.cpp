@@ -33,6 +33,7 @@ void InputBatch::build(const SchedulerOutput& output,
   positions_.clear();
   query_start_loc_.assign(1, 0);
   seq_lens_.clear();
+  max_seq_len_ = 0;
   logits_indices_.clear();
   open_tokens_.clear();
   prompt_rows_.clear();
@@ -67,6 +68,7 @@ void InputBatch::build(const SchedulerOutput& output,
     }
     query_start_loc_.push_back(static_cast<int32_t>(token_ids_.size()));
     seq_lens_.push_back(end);
+    max_seq_len_ = std::max(max_seq_len_, end);
     if (item.samples) logits_indices_.push_back(static_cast<int32_t>(token_ids_.size()) - 1);
   }
   for (size_t group = 0; group < block_tables_.size(); ++group) {
@@ -100,7 +102,8 @@ ForwardBatch InputBatch::view() const {
           .logits_indices = logits_indices_,
           .slot_mapping = slot_mapping_views_,
           .block_tables = block_table_views_,
-          .block_table_stride = bounds_.max_blocks_per_seq};
+          .block_table_stride = bounds_.max_blocks_per_seq,
+          .max_seq_len = max_seq_len_};
 }
 
 }  // namespace sluice

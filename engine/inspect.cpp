@@ -7,27 +7,19 @@
 #include "engine/weights/checkpoint.h"
 
 namespace sluice {
-namespace {
-
-int32_t planned_threads(const Config& config) {
-  return config.threads > 0 ? config.threads : kernels::default_num_threads(placement_of(config));
-}
-
-}  // namespace
-
 Expected<std::string> inspect_model(const Config& config, bool all_tensors) {
   SLUICE_TRY(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(config.model, load_format(config)));
   std::string text = checkpoint->describe(all_tensors);
-  const Expected<PlannedModel> planned = plan_model(config, planned_threads(config));
+  const Expected<PlannedDevice> planned = plan_on_device(config);
   text += "\n";
-  if (planned) return text + planned->plan.describe();
+  if (planned) return text + planned->model.plan.describe();
   const std::string& why = planned.error().message;
   return text + (why.starts_with("memory plan: ") ? "" : "memory plan: ") + why + "\n";
 }
 
 Expected<std::string> plan_text(const Config& config) {
-  SLUICE_TRY(const PlannedModel planned, plan_model(config, planned_threads(config)));
-  return planned.plan.describe();
+  SLUICE_TRY(const PlannedDevice planned, plan_on_device(config));
+  return planned.model.plan.describe();
 }
 
 Expected<std::unique_ptr<Tokenizer>> load_tokenizer(const std::string& model_path) {

@@ -14,6 +14,8 @@ namespace {
 
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 constexpr int64_t kDefaultKvBytes = int64_t{1} << 30;
+// What a driver takes as kernels are used for the first time.
+constexpr int64_t kDeviceReserve = int64_t{256} << 20;
 
 std::string mib(int64_t bytes) {
   char buffer[48];
@@ -142,8 +144,10 @@ std::string MemoryPlan::describe() const {
       std::to_string(kv_tokens()) + " tokens of " + std::string(to_string(kv_dtype)) +
           (kernels::has_kv_scales(kv_dtype) ? " with scales" : "") + ", blocks of " +
           std::to_string(block_size) + windows);
-  if (kv_tier_bytes > 0) row("KV below the cache", kv_tier_bytes, "");
-  row("total", total_bytes(), "of " + mib(available_bytes) + " available");
+  const char* const beside = on_device ? "of the host" : "";
+  if (kv_tier_bytes > 0) row("KV below the cache", kv_tier_bytes, beside);
+  if (on_device) row("copies and sampling", host_bytes, beside);
+  row("total", total_bytes(), "of " + mib(available_bytes) + (on_device ? " available on the device" : " available"));
   row("model file", file_bytes, "mapped, shared with the page cache");
   text += "  placed                 " + placement + "\n";
   text += "  max model len          " + std::to_string(max_model_len) + " tokens\n";
@@ -159,7 +163,11 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   plan.weight_bytes = fixed.weight_bytes;
   plan.arena_bytes = fixed.arena_bytes;
   plan.logits_bytes = fixed.logits_bytes;
-  plan.available_bytes = available_memory_bytes();
+  plan.on_device = fixed.device_free_bytes.has_value();
+  plan.host_bytes = fixed.host_bytes;
+  plan.available_bytes = plan.on_device
+                             ? std::max<int64_t>(0, *fixed.device_free_bytes - kDeviceReserve)
+                             : available_memory_bytes();
   plan.block_size = config.block_size;
   SLUICE_TRY(plan.kv_dtype, parse_kv_dtype(config.kv_cache_dtype));
   if (config.max_model_len > model.context_len) {
@@ -184,13 +192,22 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   if (host_bytes > 0) plan.kv_tier_bytes += host_bytes + buffer_bytes;
   if (!config.kv_disk_path.empty()) plan.kv_tier_bytes += buffer_bytes;
 
+  const int64_t beside = plan.host_bytes + plan.kv_tier_bytes;
+  if (plan.on_device && beside > available_memory_bytes()) {
+    return make_error(ErrorCode::kResourceExhausted,
+                      "memory plan: beside the device " + mib(beside) + " of the host; available " +
+                          mib(available_memory_bytes()) + "; set a smaller --kv-offloading-size");
+  }
+
   // KV of one request at full length must fit; the context shrinks to that unless it was asked for.
-  const int64_t left =
-      std::max<int64_t>(0,
-                        plan.available_bytes - plan.weight_bytes - plan.arena_bytes -
-                            plan.logits_bytes - plan.kv_tier_bytes);
-  const int64_t budget = config.kv_cache_memory > 0 ? config.kv_cache_memory : left / 2;
   const int64_t wanted_len = config.max_model_len > 0 ? config.max_model_len : model.context_len;
+  const int64_t other_bytes =
+      plan.on_device ? fixed.rope_bytes_per_token * wanted_len : plan.kv_tier_bytes;
+  const int64_t left = std::max<int64_t>(0,
+                                         plan.available_bytes - plan.weight_bytes -
+                                             plan.arena_bytes - plan.logits_bytes - other_bytes);
+  const int64_t share = plan.on_device ? left / 10 * 9 : left / 2;  // the host has other uses
+  const int64_t budget = config.kv_cache_memory > 0 ? config.kv_cache_memory : share;
   const int64_t affordable_len =
       shape.affordable_blocks(plan, budget, ceil_div(wanted_len, config.block_size)) *
       config.block_size;
@@ -220,12 +237,13 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   const int64_t request_bytes = shape.bytes(plan, blocks_per_request);
   int64_t planned = budget;
   if (config.kv_cache_memory == 0) {
-    planned = std::min(
-        {budget, std::max(request_bytes, kDefaultKvBytes), request_bytes * config.max_num_seqs});
+    const int64_t usual =
+        plan.on_device ? budget : std::max(request_bytes, kDefaultKvBytes);
+    planned = std::min({budget, usual, request_bytes * config.max_num_seqs});
   }
   for (size_t i = 0; i < plan.kv_groups.size(); ++i) {
-    const auto share = static_cast<__int128>(shape.blocks(i, blocks_per_request)) * planned;
-    const auto num_blocks = static_cast<int64_t>(share / request_bytes);
+    const auto part = static_cast<__int128>(shape.blocks(i, blocks_per_request)) * planned;
+    const auto num_blocks = static_cast<int64_t>(part / request_bytes);
     KvStorageGroup& group = plan.kv_groups[i];
     group.num_blocks = static_cast<int32_t>(
         std::min<int64_t>(num_blocks, std::numeric_limits<int32_t>::max() / 2));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,9 @@ struct MemoryPlan {
   int64_t logits_bytes = 0;  // logits and sampling
   int64_t kv_bytes = 0;
   int64_t kv_tier_bytes = 0;    // host memory below the cache, and buffers on the way
-  int64_t available_bytes = 0;  // min(machine, cgroup) when planned
+  int64_t available_bytes = 0;  // min(machine, cgroup), or of the device, when planned
+  bool on_device = false;       // all but the tiers and what follows is memory of a device
+  int64_t host_bytes = 0;       // beside it: pinned memory and sampling on the host
   std::string placement;        // of memory and threads on the machine, for people
   int32_t max_model_len = 0;
   int32_t block_size = 0;
@@ -33,7 +36,8 @@ struct MemoryPlan {
   std::vector<int64_t> window_tokens;     // of each group of windowed layers
 
   [[nodiscard]] int64_t total_bytes() const {
-    return weight_bytes + rope_bytes + arena_bytes + logits_bytes + kv_bytes + kv_tier_bytes;
+    return weight_bytes + rope_bytes + arena_bytes + logits_bytes + kv_bytes +
+           (on_device ? 0 : kv_tier_bytes);
   }
 
   [[nodiscard]] int64_t kv_tokens() const;  // of the layers that keep every token
@@ -47,11 +51,14 @@ struct FixedMemory {
   int64_t rope_bytes_per_token = 0;
   int64_t arena_bytes = 0;
   int64_t logits_bytes = 0;
+  // Of a device with memory of its own, which the rest is in: what it has, and what the host needs.
+  std::optional<int64_t> device_free_bytes = {};
+  int64_t host_bytes = 0;
 };
 
 // kResourceExhausted: the numbers and the flag. Without --max-model-len the context shrinks to what
 // fits; without --kv-cache-memory the cache takes what all sequences at full length need, at most
-// 1 GiB or one full-length request, whichever is more.
+// 1 GiB or one full-length request, whichever is more, and of a device nine tenths of what is left.
 Expected<MemoryPlan> plan_memory(const Config& config,
                                  const ModelConfig& model,
                                  const std::vector<KvLayout>& layouts,

@@ -53,7 +53,8 @@ std::string fingerprint_of(uint64_t file_hash,
                            const Config& config,
                            const ModelConfig& model,
                            const MemoryPlan& plan) {
-  const std::string key = std::string(version()) + "|" + build_id() + "|cpu|" +
+  const std::string key = std::string(version()) + "|" + build_id() +
+                          (plan.on_device ? "|cuda|" : "|cpu|") +
                           std::to_string(config.activation_bits) + "|" +
                           std::string(to_string(plan.kv_dtype)) + "|" + std::to_string(file_hash) +
                           rope_variant(model, plan);
@@ -119,7 +120,53 @@ LoadFormat load_format(const Config& config) {
   return config.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
 }
 
-Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads) {
+namespace {
+
+InputBatch::Bounds batch_bounds_of(const StepBounds& bounds,
+                                   int32_t max_model_len,
+                                   int32_t block_size,
+                                   size_t num_groups) {
+  return {.max_tokens = bounds.max_tokens,
+          .max_seqs = bounds.max_seqs,
+          .max_blocks_per_seq = static_cast<int32_t>(ceil_div(max_model_len, block_size)),
+          .num_groups = static_cast<int32_t>(num_groups),
+          .block_size = block_size};
+}
+
+// What a model needs besides its KV.
+FixedMemory fixed_memory(const Config& config,
+                         const PlannedModel& planned,
+                         const Model& shape,
+                         const WeightStore& weights,
+                         const PlanTarget& target) {
+  const int32_t vocab = planned.model.vocab_size;
+  const int64_t logits_bytes =
+      int64_t{vocab} * config.max_num_seqs * static_cast<int64_t>(sizeof(float));
+  const int64_t sampler_bytes = Sampler::buffer_bytes(
+      vocab, config.max_num_seqs, config.max_logprobs, target.num_threads);
+  FixedMemory fixed = {.file_bytes = planned.checkpoint->file_bytes(),
+                       .weight_bytes = weights.packed_bytes(),
+                       .rope_bytes_per_token = planned.model.rope_bytes(1),
+                       .arena_bytes = shape.arena_bytes(planned.bounds),
+                       .logits_bytes = logits_bytes + sampler_bytes};
+  if (target.device == DeviceType::kCpu) return fixed;
+  const int64_t batch_bytes = DeviceBatch::bytes(batch_bounds_of(
+      planned.bounds, planned.bounds.max_seq_len, config.block_size, shape.kv_layouts().size()));
+  fixed.arena_bytes += batch_bytes + kernels::workspace_bytes(target.device,
+                                                              planned.bounds.max_tokens,
+                                                              weights.max_outputs(),
+                                                              config.max_num_seqs);
+  fixed.logits_bytes = logits_bytes;
+  fixed.device_free_bytes = target.free_bytes;
+  fixed.host_bytes = logits_bytes + sampler_bytes + batch_bytes +
+                     kernels::staging_bytes(target.device, config.max_num_seqs) +
+                     std::min(weights.packed_bytes(), DeviceUpload::kPieceBytes);
+  return fixed;
+}
+
+}  // namespace
+
+Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target) {
   PlannedModel planned;
   SLUICE_TRY(planned.checkpoint, Checkpoint::open(config.model, load_format(config)));
   SLUICE_TRY(planned.spec, find_model_spec(*planned.checkpoint));
@@ -133,8 +180,9 @@ Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads) {
                     .max_seqs = config.max_num_seqs,
                     .max_logits = config.max_num_seqs,
                     .max_seq_len = max_seq_len,
-                    .num_threads = num_threads};
-  WeightStore names_and_shapes(*planned.checkpoint);
+                    .num_threads = target.num_threads,
+                    .device = target.device};
+  WeightStore names_and_shapes(*planned.checkpoint, target.device);
   SLUICE_TRY(const std::unique_ptr<Model> shape,
              planned.spec->build(planned.model,
                                  {.activation_bits = config.activation_bits, .max_model_len = 1},
@@ -147,114 +195,184 @@ Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads) {
                           " more that have no place in architecture " + planned.model.architecture +
                           ", expected none");
   }
-  if (!config.packed_weights_cache.empty() && !planned.checkpoint->is_dummy()) {
+  // A device takes matrices as files have them: there is nothing to keep.
+  if (!config.packed_weights_cache.empty() && !planned.checkpoint->is_dummy() &&
+      target.device == DeviceType::kCpu) {
     planned.packed =
         PackedPlace(config.packed_weights_cache, *planned.checkpoint, names_and_shapes.layout());
   }
-  const int64_t vocab = planned.model.vocab_size;
   SLUICE_TRY(planned.plan,
              plan_memory(config,
                          planned.model,
                          shape->kv_layouts(),
-                         {.file_bytes = planned.checkpoint->file_bytes(),
-                          .weight_bytes = names_and_shapes.packed_bytes(),
-                          .rope_bytes_per_token = planned.model.rope_bytes(1),
-                          .arena_bytes = shape->arena_bytes(planned.bounds),
-                          .logits_bytes =
-                              vocab * config.max_num_seqs * static_cast<int64_t>(sizeof(float)) +
-                              Sampler::buffer_bytes(planned.model.vocab_size,
-                                                    config.max_num_seqs,
-                                                    config.max_logprobs,
-                                                    num_threads)}));
+                         fixed_memory(config, planned, *shape, names_and_shapes, target)));
   planned.plan.weights_mapped = planned.packed.has_file();
   planned.plan.placement = placement_text(config, planned.plan);
   return planned;
 }
 
+Expected<PlannedDevice> plan_on_device(const Config& config) {
+  const auto create = [&config](DeviceType type) {
+    return kernels::Device::create({.type = type,
+                                    .isa = config.isa,
+                                    .threads = config.threads,
+                                    .placement = placement_of(config)});
+  };
+  const auto plan = [&config](const kernels::Device& device) {
+    const kernels::DeviceMemory* const memory = device.memory();
+    return plan_model(config,
+                      {.device = device.type(),
+                       .num_threads = device.num_threads(),
+                       .free_bytes = memory == nullptr ? 0 : memory->free_bytes()});
+  };
+  if (config.device != "cpu") {
+    Expected<std::unique_ptr<kernels::Device>> gpu = create(DeviceType::kCuda);
+    if (!gpu && config.device == "cuda") return tl::unexpected(std::move(gpu).error());
+    if (!gpu) {
+      log_event(LogLevel::kDebug, "cpu_chosen", "reason", gpu.error().message);
+    } else {
+      Expected<PlannedModel> model = plan(**gpu);
+      if (model) return PlannedDevice{std::move(*gpu), std::move(*model)};
+      // Only what its backend lacks is a reason to do without it.
+      if (config.device == "cuda" || model.error().param != "device") {
+        return tl::unexpected(std::move(model).error());
+      }
+      log_event(LogLevel::kWarning, "cpu_chosen", "reason", model.error().message);
+    }
+  }
+  PlannedDevice planned;
+  SLUICE_TRY(planned.device, create(DeviceType::kCpu));
+  SLUICE_TRY(planned.model, plan(*planned.device));
+  return planned;
+}
+
 Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config) {
-  const Placement placement = placement_of(config);
-  SLUICE_TRY(auto device,
-             kernels::Device::create({.type = DeviceType::kCpu,
-                                      .isa = config.isa,
-                                      .threads = config.threads,
-                                      .placement = placement}));
-  SLUICE_TRY(PlannedModel planned, plan_model(config, device->num_threads()));
-  const MemoryPlan& plan = planned.plan;
+  SLUICE_TRY(PlannedDevice planned, plan_on_device(config));
+  const MemoryPlan& plan = planned.model.plan;
   SLUICE_TRY(KvStorage storage,
-             KvStorage::create(
-                 plan.kv_groups, plan.kv_dtype, plan.block_size, pages_of(config, Pages::kSmall)));
-  place(storage.bytes(), placement);
+             KvStorage::create(plan.kv_groups,
+                               plan.kv_dtype,
+                               plan.block_size,
+                               pages_of(config, Pages::kSmall),
+                               planned.device->memory()));
+  if (!plan.on_device) place(storage.bytes(), placement_of(config));
+  std::unique_ptr<ModelRunner> runner(new ModelRunner(
+      batch_bounds_of(
+          planned.model.bounds, plan.max_model_len, plan.block_size, plan.kv_groups.size()),
+      std::move(storage)));
+  runner->device_ = std::move(planned.device);
+  SLUICE_TRY_VOID(runner->load_model(planned.model, config));
+  SLUICE_TRY_VOID(runner->allocate(planned.model.bounds, config));
+  runner->caches_ = layer_caches(*runner->model_, runner->kv_storage_);
+  if (!runner->plan_.on_device) {
+    runner->prefault_ =
+        std::make_unique<Prefault>(runner->kv_storage_.bytes(), config.huge_pages == "transparent");
+  }
+  return runner;
+}
 
-  const InputBatch::Bounds batch_bounds = {
-      .max_tokens = planned.bounds.max_tokens,
-      .max_seqs = config.max_num_seqs,
-      .max_blocks_per_seq = static_cast<int32_t>(ceil_div(plan.max_model_len, plan.block_size)),
-      .num_groups = static_cast<int32_t>(plan.kv_groups.size()),
-      .block_size = plan.block_size};
-  std::unique_ptr<ModelRunner> runner(new ModelRunner(batch_bounds, std::move(storage)));
-  runner->device_ = std::move(device);
-  runner->checkpoint_ = std::move(planned.checkpoint);
-  runner->plan_ = plan;
-
+Expected<void> ModelRunner::load_model(PlannedModel& planned, const Config& config) {
+  checkpoint_ = std::move(planned.checkpoint);
+  plan_ = planned.plan;
   // Vocabularies take as long as the weights of a small model, and other cores.
   Expected<CheckpointText> text;
-  std::thread text_reader([&] { text = runner->checkpoint_->text(); });
-  runner->weights_ = std::make_unique<WeightStore>(*runner->checkpoint_);
+  std::thread text_reader([&] { text = checkpoint_->text(); });
+  weights_ = std::make_unique<WeightStore>(*checkpoint_, device_->type());
   Expected<std::unique_ptr<Model>> model = [&]() -> Expected<std::unique_ptr<Model>> {
     auto cache = planned.packed.open();
-    runner->plan_.weights_mapped = cache.has_value();
+    plan_.weights_mapped = cache.has_value();
     if (cache) {
-      runner->weights_->use(std::move(*cache));
+      weights_->use(std::move(*cache));
+    } else if (plan_.on_device) {
+      SLUICE_TRY_VOID(weights_->allocate_on(*device_->memory(), plan_.weight_bytes));
     } else {
       SLUICE_TRY(const auto arena,
-                 runner->weights_->allocate(plan.weight_bytes, pages_of(config, Pages::kHuge)));
-      place(arena, placement);
+                 weights_->allocate(plan_.weight_bytes, pages_of(config, Pages::kHuge)));
+      place(arena, placement_of(config));
     }
-    return planned.spec->build(
-        planned.model,
-        {.activation_bits = config.activation_bits, .max_model_len = plan.max_model_len},
-        *runner->weights_);
+    return planned.spec->build(planned.model,
+                               {.activation_bits = config.activation_bits,
+                                .max_model_len = plan_.max_model_len,
+                                .memory = device_->memory()},
+                               *weights_);
   }();
   text_reader.join();
   if (!model) return tl::unexpected(std::move(model).error());
   if (!text) return tl::unexpected(std::move(text).error());
-  runner->cache_writer_ =
-      planned.packed.write(runner->weights_->arena(), runner->weights_->matrix_hashes());
-  runner->text_ = std::move(*text);
-  runner->model_ = std::move(*model);
-  const uint64_t content = content_hash(*runner->checkpoint_, *runner->weights_);
-  runner->fingerprint_ = fingerprint_of(content, config, planned.model, plan);
+  if (!plan_.on_device) {
+    cache_writer_ = planned.packed.write(weights_->arena(), weights_->matrix_hashes());
+  }
+  text_ = std::move(*text);
+  model_ = std::move(*model);
+  fingerprint_ =
+      fingerprint_of(content_hash(*checkpoint_, *weights_), config, planned.model, plan_);
+  return {};
+}
 
-  SLUICE_TRY(
-      runner->arena_,
-      AlignedBuffer::allocate(plan.arena_bytes, "activations", pages_of(config, Pages::kHuge)));
-  place(runner->arena_.span(), placement);
-  runner->model_->bind(planned.bounds, runner->arena_.span());
-  runner->max_rows_ = static_cast<size_t>(planned.bounds.max_logits);
-  SLUICE_TRY(runner->logits_,
-             AlignedBuffer::allocate(planned.bounds.max_logits * int64_t{planned.model.vocab_size} *
-                                         static_cast<int64_t>(sizeof(float)),
-                                     "logits",
-                                     AlignedBuffer::Pages::kSmall));
-  runner->caches_ = layer_caches(*runner->model_, runner->kv_storage_);
-  runner->prefault_ =
-      std::make_unique<Prefault>(runner->kv_storage_.bytes(), config.huge_pages == "transparent");
-  return runner;
+// Everything else of the plan.
+Expected<void> ModelRunner::allocate(const StepBounds& bounds, const Config& config) {
+  kernels::DeviceMemory* const memory = device_->memory();
+  const auto pages = pages_of(config, Pages::kHuge);
+  SLUICE_TRY(arena_,
+             kernels::DeviceBuffer::allocate(
+                 memory, model_->arena_bytes(bounds), "activations", pages));
+  if (memory == nullptr) place(arena_.span(), placement_of(config));
+  model_->bind(bounds, arena_.span());
+  max_rows_ = static_cast<size_t>(bounds.max_logits);
+  const int64_t logits_bytes = bounds.max_logits * int64_t{model_->config().vocab_size} *
+                               static_cast<int64_t>(sizeof(float));
+  SLUICE_TRY(logits_, kernels::DeviceBuffer::allocate(memory, logits_bytes, "logits"));
+  exec_ = device_->context();
+  if (memory == nullptr) return {};
+  using kernels::DeviceBuffer;
+  SLUICE_TRY(host_logits_, DeviceBuffer::allocate_pinned(*memory, logits_bytes, "logits"));
+  SLUICE_TRY(workspace_,
+             DeviceBuffer::allocate(memory,
+                                    kernels::workspace_bytes(device_->type(),
+                                                             bounds.max_tokens,
+                                                             weights_->max_outputs(),
+                                                             bounds.max_logits),
+                                    "workspace"));
+  SLUICE_TRY(staging_,
+             DeviceBuffer::allocate_pinned(
+                 *memory, kernels::staging_bytes(device_->type(), bounds.max_logits), "staging"));
+  SLUICE_TRY(device_batch_, DeviceBatch::create(*memory, batch_bounds_));
+  exec_.workspace = workspace_.span();
+  exec_.staging = staging_.span();
+  memory->wait();
+  weights_->end_uploads();
+  return {};
 }
 
 void ModelRunner::execute(std::span<const KvBlockCopy> copies, const InputBatch& batch) {
   for (const KvBlockCopy& copy : copies) kv_storage_.copy_block(copy.group, copy.from, copy.to);
-  model_->forward({.exec = device_->context(), .batch = batch.view(), .caches = caches_});
+  step_ = device_batch_ ? device_batch_->upload(batch.view()) : batch.view();
+  model_->forward({.exec = exec_, .batch = step_, .caches = caches_});
 }
 
-std::span<float> ModelRunner::logits(const InputBatch& batch, std::span<const int32_t> rows) {
+float* ModelRunner::compute_logits(std::span<const int32_t> rows) {
   CHECK_LE(rows.size(), max_rows_);
   auto* const floats = reinterpret_cast<float*>(logits_.data());
-  if (!rows.empty()) {
-    model_->logits(
-        {.exec = device_->context(), .batch = batch.view(), .caches = caches_}, rows, floats);
-  }
-  return {floats, rows.size() * static_cast<size_t>(model_->config().vocab_size)};
+  if (rows.empty()) return floats;
+  if (device_batch_) rows = device_batch_->upload_rows(rows);
+  model_->logits({.exec = exec_, .batch = step_, .caches = caches_}, rows, floats);
+  return floats;
+}
+
+float* ModelRunner::begin_host_copy(size_t first, size_t count) {
+  const size_t row = static_cast<size_t>(model_->config().vocab_size) * sizeof(float);
+  kernels::DeviceMemory* const memory = device_->memory();
+  std::byte* const from = logits_.data() + first * row;
+  if (memory == nullptr) return reinterpret_cast<float*>(from);
+  std::byte* const to = host_logits_.data() + first * row;
+  memory->download(to, from, static_cast<int64_t>(count * row));
+  is_copying_ = true;
+  return reinterpret_cast<float*>(to);
+}
+
+void ModelRunner::wait_for_host_copies() {
+  if (is_copying_) device_->memory()->wait();
+  is_copying_ = false;
 }
 
 std::vector<KvGroupSpec> ModelRunner::kv_groups() const { return group_specs(*model_, plan_); }

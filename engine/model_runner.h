@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "engine/core/config.h"
 #include "engine/core/numa.h"
 #include "engine/core/status.h"
+#include "engine/device_batch.h"
 #include "engine/engine.h"
 #include "engine/input_batch.h"
 #include "engine/memory_plan.h"
@@ -43,7 +45,23 @@ LoadFormat load_format(const Config& config);
 // --numa and --cpu-strict on this machine, for the calling thread.
 Placement placement_of(const Config& config);
 
-Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads);
+// What a plan is for.
+struct PlanTarget {
+  DeviceType device = DeviceType::kCpu;
+  int32_t num_threads = 1;
+  int64_t free_bytes = 0;  // of a device with memory of its own
+};
+
+Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target);
+
+// The device that --device asks for and the model planned on it. With auto the CPU, and a line in
+// the log, where there is no GPU or the model has what its backend lacks.
+struct PlannedDevice {
+  std::unique_ptr<kernels::Device> device;
+  PlannedModel model;
+};
+
+Expected<PlannedDevice> plan_on_device(const Config& config);
 
 class ModelRunner {
  public:
@@ -51,9 +69,16 @@ class ModelRunner {
 
   // Copies the blocks of one step, then runs its layers.
   void execute(std::span<const KvBlockCopy> copies, const InputBatch& batch);
-  // Logits of at most max_rows() rows of that step, [rows][vocab]. The caller's to change until the
-  // next call.
-  std::span<float> logits(const InputBatch& batch, std::span<const int32_t> rows);
+  // Logits of at most max_rows() rows of that step, [rows][vocab], where operators read them. The
+  // caller's to change until the next call.
+  float* compute_logits(std::span<const int32_t> rows);
+  // Rows [first, first + count) of them for the host, there once the copies are waited for; what
+  // compute_logits() gave where the host reads that. The caller's to change as well.
+  float* begin_host_copy(size_t first, size_t count);
+  void wait_for_host_copies();
+
+  // Of operators on the device, with its workspaces.
+  [[nodiscard]] const kernels::ExecContext& exec() const { return exec_; }
 
   [[nodiscard]] size_t max_rows() const { return max_rows_; }
 
@@ -84,6 +109,9 @@ class ModelRunner {
   ModelRunner(const InputBatch::Bounds& bounds, KvStorage storage)
       : batch_bounds_(bounds), kv_storage_(std::move(storage)) {}
 
+  Expected<void> load_model(PlannedModel& planned, const Config& config);
+  Expected<void> allocate(const StepBounds& bounds, const Config& config);
+
   std::unique_ptr<kernels::Device> device_;
   std::unique_ptr<Checkpoint> checkpoint_;
   CheckpointText text_;
@@ -94,9 +122,18 @@ class ModelRunner {
   InputBatch::Bounds batch_bounds_;
   KvStorage kv_storage_;
   std::unique_ptr<Prefault> prefault_;
-  AlignedBuffer arena_;
+  kernels::DeviceBuffer arena_;
   size_t max_rows_ = 0;
-  AlignedBuffer logits_;  // floats [max_rows_][vocab]
+  kernels::DeviceBuffer logits_;  // floats [max_rows_][vocab]
+  // Of a device with memory of its own.
+  kernels::DeviceBuffer host_logits_;  // as logits_
+  kernels::DeviceBuffer workspace_;
+  kernels::DeviceBuffer staging_;
+  std::optional<DeviceBatch> device_batch_;
+  bool is_copying_ = false;  // logits to the host
+
+  kernels::ExecContext exec_;
+  ForwardBatch step_;  // that execute() ran last
   std::vector<LayerCache> caches_;
   std::string fingerprint_;
 };

@@ -147,15 +147,17 @@ void StepExecutor::score(StepWork& work) {
       rest = rest.subspan(rows.size());
       score_rows_.clear();
       for (const PromptRow& row : rows) score_rows_.push_back(row.row);
-      const std::span<const float> logits = runner_.logits(work.batch, score_rows_);
+      runner_.compute_logits(score_rows_);
+      const float* const logits = runner_.begin_host_copy(0, rows.size());
+      runner_.wait_for_host_copies();
       score_inputs_.clear();
       for (size_t i = 0; i < rows.size(); ++i) {
-        score_inputs_.push_back({.logits = logits.data() + i * vocab,
+        score_inputs_.push_back({.logits = logits + i * vocab,
                                  .token = rows[i].next,
                                  .num_logprobs = prompt.num_logprobs});
       }
       const std::span<const ScoreResult> results =
-          sampler_.score(runner_.device().context(), score_inputs_);
+          sampler_.score(runner_.device().host_context(), score_inputs_);
       for (size_t i = 0; i < rows.size(); ++i) {
         prompt.is_finite = prompt.is_finite && results[i].finite;
         PromptLogprob& added = prompt.logprobs.emplace_back();
@@ -172,18 +174,26 @@ void StepExecutor::score(StepWork& work) {
 
 void StepExecutor::sample(StepWork& work) {
   const auto vocab = static_cast<size_t>(runner_.model().vocab_size);
-  const std::span<float> logits = runner_.logits(work.batch, work.batch.view().logits_indices);
+  const kernels::Device& device = runner_.device();
+  float* const logits = runner_.compute_logits(work.batch.view().logits_indices);
   sampler_inputs_.clear();
   for (SampledRow& row : work.rows) {
     if (!row.history.empty()) row.history.back() = chosen_[static_cast<size_t>(row.slot)];
-    sampler_inputs_.push_back({.params = row.params.get(),
-                               .logits = logits.data() + sampler_inputs_.size() * vocab,
-                               .tokens = row.history.empty() ? row.tokens : row.history,
-                               .num_prompt_tokens = row.num_prompt_tokens,
-                               .num_generated = row.num_generated});
+    const size_t index = sampler_inputs_.size();
+    SamplerInput& input =
+        sampler_inputs_.emplace_back(SamplerInput{.params = row.params.get(),
+                                                  .logits = logits + index * vocab,
+                                                  .tokens = row.history.empty() ? row.tokens : row.history,
+                                                  .num_prompt_tokens = row.num_prompt_tokens,
+                                                  .num_generated = row.num_generated});
+    if (device.memory() == nullptr) continue;
+    input.on_device = sampler_.can_choose(device.type(), input);
+    if (!input.on_device) input.logits = runner_.begin_host_copy(index, 1);
   }
+  runner_.wait_for_host_copies();
+  const kernels::ExecContext* const exec = device.memory() == nullptr ? nullptr : &runner_.exec();
   const std::span<const SamplerResult> results =
-      sampler_.sample(runner_.device().context(), sampler_inputs_);
+      sampler_.sample(device.host_context(), sampler_inputs_, exec);
   work.results.assign(results.begin(), results.end());
   work.top_logprobs.clear();
   for (size_t i = 0; i < work.results.size(); ++i) {

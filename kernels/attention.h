@@ -71,6 +71,7 @@ struct AttentionLimits {
   int32_t num_kv_heads;
   int32_t head_dim;
   int32_t num_threads;
+  DeviceType device = DeviceType::kCpu;
 };
 
 // Scratch of every worker plus partial results, so that few rows over a long context still occupy
@@ -84,6 +85,8 @@ struct AttentionArgs {
   KvLayerView kv;
   std::span<const int32_t> query_start_loc;  // [num_reqs + 1]
   std::span<const int32_t> seq_lens;         // [num_reqs]: KV length including this step's tokens
+  int32_t num_tokens = 0;                    // what the host knows of lengths in device memory:
+  int32_t max_seq_len = 0;                   // their sum and a bound; the CPU reads the lengths
   const int32_t* block_table;                // [num_reqs][block_table_stride]
   int32_t block_table_stride;
   float scale;                   // usually 1 / sqrt(head_dim)

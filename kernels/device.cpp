@@ -12,6 +12,7 @@
 
 #include "engine/core/cgroup.h"
 #include "kernels/cpu/runtime.h"
+#include "kernels/cuda/open.h"
 
 namespace sluice::kernels {
 namespace {
@@ -93,9 +94,6 @@ Device::Device() = default;
 Device::~Device() = default;
 
 Expected<std::unique_ptr<Device>> Device::create(const Options& options) {
-  if (options.type != DeviceType::kCpu) {
-    return make_error(ErrorCode::kUnsupported, "device 'cuda' is not in this build; it has: cpu");
-  }
   if (options.threads < 0 || options.threads > cpu::kMaxThreads) {
     return make_error(ErrorCode::kInvalidArgument,
                       "threads must be in [0, " + std::to_string(cpu::kMaxThreads) + "], got " +
@@ -103,10 +101,22 @@ Expected<std::unique_ptr<Device>> Device::create(const Options& options) {
   }
   SLUICE_TRY(const Isa isa, choose_isa(options.isa));
   std::unique_ptr<Device> device(new Device());
+  if (options.type == DeviceType::kCuda) {
+    SLUICE_TRY(cuda::OpenedDevice opened, cuda::open_device());
+    device->memory_ = std::move(opened.memory);
+    device->name_ = "cuda:" + opened.name;
+    device->context_ = {.device = DeviceType::kCuda,
+                        .stream = opened.stream,
+                        .memory = device->memory_.get()};
+  }
   const int32_t threads =
       options.threads > 0 ? options.threads : default_num_threads(options.placement);
   device->pool_ = std::make_unique<cpu::ThreadPool>(threads, options.placement);
-  device->context_ = {.device = options.type, .isa = isa, .pool = device->pool_.get()};
+  device->host_context_ = {.device = DeviceType::kCpu, .isa = isa, .pool = device->pool_.get()};
+  if (options.type == DeviceType::kCpu) {
+    device->context_ = device->host_context_;
+    device->name_ = std::string("cpu:") + to_string(isa);
+  }
   return device;
 }
 
@@ -114,6 +124,6 @@ int32_t Device::num_threads() const { return pool_->num_threads(); }
 
 void Device::enter() const { pool_->enter(); }
 
-std::string Device::name() const { return std::string("cpu:") + to_string(context_.isa); }
+std::string Device::name() const { return name_; }
 
 }  // namespace sluice::kernels

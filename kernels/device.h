@@ -5,11 +5,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "engine/core/numa.h"
 #include "engine/core/status.h"
 #include "engine/core/types.h"
+#include "kernels/device_memory.h"
+
+struct CUstream_st;  // as in CUDA's headers
 
 namespace sluice::kernels {
 
@@ -25,15 +29,21 @@ struct ExecContext {
   DeviceType device = DeviceType::kCpu;
   Isa isa = Isa::kScalar;
   cpu::ThreadPool* pool = nullptr;  // kCpu: not null
+  // kCuda: where work is put, the device's memory, and room that operators use one after the other:
+  // workspace_bytes of the device's, sample_staging_bytes of pinned memory.
+  CUstream_st* stream = nullptr;
+  DeviceMemory* memory = nullptr;
+  std::span<std::byte> workspace = {};
+  std::span<std::byte> staging = {};
 };
 
-// The backend of one engine: owns the compute threads. One thread at a time may call operators; it
-// is worker 0.
+// The backend of one engine: owns the compute threads and, of a GPU, its memory and the stream that
+// all operators run on. One thread at a time may call operators; it is worker 0.
 class Device {
  public:
   struct Options {
     DeviceType type = DeviceType::kCpu;
-    std::string isa = "auto";  // auto, scalar, avx2, avx512, amx
+    std::string isa = "auto";  // auto, scalar, avx2, avx512, amx: of operators on the host
     int32_t threads = 0;       // 0: default_num_threads()
     Placement placement = make_placement(NumaMode::kOff, false);
   };
@@ -44,18 +54,29 @@ class Device {
 
   [[nodiscard]] const ExecContext& context() const { return context_; }
 
+  // For operators on memory of the host; context() on the CPU.
+  [[nodiscard]] const ExecContext& host_context() const { return host_context_; }
+
+  // Null: operators read memory of the host.
+  [[nodiscard]] DeviceMemory* memory() const { return context_.memory; }
+
+  [[nodiscard]] DeviceType type() const { return context_.device; }
+
   [[nodiscard]] int32_t num_threads() const;
 
   // By the thread that calls operators, once, before it does: it takes its place on the machine.
   // Threads that it makes afterwards have the same place.
   void enter() const;
 
-  [[nodiscard]] std::string name() const;  // "cpu:avx512"
+  [[nodiscard]] std::string name() const;  // "cpu:avx512", "cuda:NVIDIA H100 80GB HBM3"
 
  private:
   Device();
   std::unique_ptr<cpu::ThreadPool> pool_;
+  std::unique_ptr<DeviceMemory> memory_;  // null on the CPU
+  std::string name_;
   ExecContext context_;
+  ExecContext host_context_;
 };
 
 // Threads worth starting: min(the placement's CPUs, cgroup CPU quota rounded up), at least 1.

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The whole (operator x device) matrix. One line per operator.
+#include <string>
+
 #include "engine/core/status.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/row_steps.h"
 
@@ -62,6 +65,38 @@ void run_step(const ExecContext& ctx, const GateMulArgs& args) { gate_mul(ctx, a
 void run_step(const ExecContext& ctx, const RopeWriteKvArgs& args) { rope_write_kv(ctx, args); }
 
 }  // namespace
+
+int64_t attention_workspace_bytes(const AttentionLimits& limits) {
+  return limits.device == DeviceType::kCuda ? cuda::attention_workspace_bytes(limits)
+                                            : cpu::attention_workspace_bytes(limits);
+}
+
+int64_t workspace_bytes(DeviceType device, int32_t num_rows, int32_t n, int32_t num_samples) {
+  return device == DeviceType::kCuda ? cuda::workspace_bytes(num_rows, n, num_samples) : 0;
+}
+
+int64_t staging_bytes(DeviceType device, int32_t num_samples) {
+  return device == DeviceType::kCuda ? cuda::staging_bytes(num_samples) : 0;
+}
+
+bool can_sample(DeviceType device, const SampleRow& row) {
+  return device == DeviceType::kCpu || cuda::can_sample(row);
+}
+
+Expected<void> check_weight_format(DeviceType device, WeightFormat format) {
+  if (device == DeviceType::kCpu || cuda::has_weight_format(format)) return {};
+  return make_error(ErrorCode::kUnsupported,
+                    "found type " + std::string(format_info(format).name) +
+                        ", expected BF16 or INT8, which the CUDA backend has; --device cpu runs it",
+                    "device");
+}
+
+Expected<void> check_experts(DeviceType device) {
+  if (device == DeviceType::kCpu) return {};
+  return make_error(ErrorCode::kUnsupported,
+                    "found layers of experts, which the CUDA backend lacks; --device cpu runs them",
+                    "device");
+}
 
 void run_row_steps(const ExecContext& ctx, const RowSteps& steps) {
   for (const RowStep& step : steps.all()) {

@@ -34,15 +34,16 @@
 
 namespace sluice::kernels {
 
-enum class ActivationFormat : uint8_t { kInt8, kInt16, kFloat, kInt8Token };
+enum class ActivationFormat : uint8_t { kInt8, kInt16, kFloat, kInt8Token, kBF16 };
 
 // Rows of activations as a linear layer reads them. Quantization per (row, group of 32):
 // s = maxabs / 127 (int16: 32767), code = round-to-nearest-even(x / s) computed as x * (1 / s) with
 // one division per group; where 1 / s overflows, s and the codes are 0; where a value is infinite
 // or NaN, s is NaN and the codes are 0, so that the row's outputs are NaN. Columns past k up to a
-// multiple of 32 hold zeros. kInt8Token is the same as int8 with the whole row as the group.
+// multiple of 32 hold zeros. kInt8Token is the same as int8 with the whole row as the group. kBF16:
+// each value to nearest, ties to even; what tensor cores multiply, and no CPU kernel.
 //
-// Layout. kFloat: plain rows, [num_rows][align_up(k, 32)]. Integer formats: blocks of 8 rows, each
+// Layout. kFloat, kBF16: plain rows, [num_rows][align_up(k, 32)]. Integer formats: blocks of 8 rows, each
 // [groups] records of activation_record_bytes: codes [8 rows][32], then scales [8] float, sums [8]
 // float (t_a above: float(sum of codes) * scale), code_sums [8] int32 (sum of codes),
 // half_sums [8] int32 (of the first 16 codes), so that a kernel finds all of a group's rows at
@@ -67,7 +68,8 @@ constexpr int64_t activation_record_bytes(ActivationFormat format) {
     case ActivationFormat::kInt8Token:
       return 256;
     case ActivationFormat::kFloat:
-      return 0;  // has no records
+    case ActivationFormat::kBF16:
+      return 0;  // have no records
   }
   return 0;
 }
@@ -95,9 +97,19 @@ Activations carve_activations(ActivationFormat format,
 // `num_rows` of its rows from `first_row` on, which is the first of a block.
 Activations activation_rows(const Activations& activations, int64_t first_row, int32_t num_rows);
 
-// The format that a weight's activations take: float for float weights, kInt8Token for
-// kInt8Channel, whose checkpoint says so, else by --activation-bits.
-ActivationFormat activation_format(WeightFormat weight, int32_t activation_bits);
+// The format that a weight's activations take: kInt8Token for kInt8Channel, whose checkpoint says
+// so; for float weights float, on CUDA kBF16; else by --activation-bits.
+ActivationFormat activation_format(WeightFormat weight,
+                                   int32_t activation_bits,
+                                   DeviceType device = DeviceType::kCpu);
+
+// kUnsupported, with what the device has: no linear layer and no embedding reads such a matrix.
+Expected<void> check_weight_format(DeviceType device, WeightFormat format);
+
+// Bytes of ExecContext::workspace that linear layers of at most `num_rows` rows and `n` outputs
+// have a use for, and of workspace and staging that sample() needs for `num_samples` rows.
+int64_t workspace_bytes(DeviceType device, int32_t num_rows, int32_t n, int32_t num_samples);
+int64_t staging_bytes(DeviceType device, int32_t num_samples);
 
 // x: [num_rows, k] with a row stride in elements. With `rows`, row i / repeat of x goes to row
 // rows[i] of out, and no others of out change.

@@ -10,6 +10,9 @@
 
 namespace sluice::kernels {
 
+// kUnsupported where the device has none of these operators.
+Expected<void> check_experts(DeviceType device);
+
 // The `top_k` largest logits of each row, equal ones by lower id; never drops a token. ids come out
 // ascending. weight_j = exp(l_j - max) / sum, the sum over the chosen ones in order of id, or over
 // all experts (16 lanes as in the norm's sum, then folded by halves).

@@ -37,7 +37,11 @@ class RopeTable {
   // Room for all positions, no rows yet.
   RopeTable(const RopeParams& params, int32_t num_positions);
 
-  // Computes the rows below `end`; before they are read, and by no two threads at once.
+  // Memory of a device for a second copy of the rows, bytes() of it; before the first prepare().
+  void use(DeviceBuffer rows);
+
+  // Computes the rows below `end`; before they are read, and by no two threads at once. Those on a
+  // device are there for operators called afterwards.
   void prepare(int32_t end);
 
   [[nodiscard]] const float* cos_row(int64_t position) const {
@@ -48,11 +52,22 @@ class RopeTable {
     return sin_.get() + position * num_pairs_;
   }
 
+  // Row 0 in the device's memory; null without use().
+  [[nodiscard]] const float* device_cos() const {
+    return reinterpret_cast<const float*>(device_rows_.data());
+  }
+
+  [[nodiscard]] const float* device_sin() const;
+
   [[nodiscard]] int32_t num_pairs() const { return num_pairs_; }
 
   [[nodiscard]] RopeStyle style() const { return style_; }
 
   static int64_t bytes(const RopeParams& params, int64_t num_positions);
+
+  [[nodiscard]] int64_t bytes() const {
+    return int64_t{num_positions_} * num_pairs_ * 2 * static_cast<int64_t>(sizeof(float));
+  }
 
  private:
   int32_t num_pairs_;
@@ -62,6 +77,7 @@ class RopeTable {
   double attention_factor_;
   std::vector<double> step_;  // radians per position, by pair
   std::unique_ptr<float[]> cos_, sin_;  // uninitialized past num_ready_: memory comes with use
+  DeviceBuffer device_rows_;            // cos, then sin, as above
 };
 
 // Rotates q and k in place (x' = x*cos - y*sin, y' = x*sin + y*cos, each fma(x, cos, -(y*sin)) and

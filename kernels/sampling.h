@@ -59,6 +59,10 @@ struct SampleArgs {
   std::span<std::byte> workspace;
 };
 
+// Whether sample() of this device can do all that the row asks for; the CPU's always can, on logits
+// in memory of the host.
+bool can_sample(DeviceType device, const SampleRow& row);
+
 int64_t sampling_workspace_bytes(int32_t vocab_size, int32_t num_threads);
 void sample(const ExecContext& ctx, const SampleArgs& args);
 

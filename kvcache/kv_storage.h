@@ -16,6 +16,7 @@
 #include "engine/core/status.h"
 #include "engine/core/types.h"
 #include "kernels/attention.h"
+#include "kernels/device_memory.h"
 
 namespace sluice {
 
@@ -30,18 +31,23 @@ struct KvStorageGroup {
 // Bytes of one block in one group, all its layers, K and V, scales included.
 int64_t kv_block_bytes(const KvStorageGroup& group, DType dtype, int32_t block_size);
 
+// Copies between blocks, and out and in, are in the order of the operators of whose device the memory
+// is; those out are there when the call returns, as those in may be changed then.
 class KvStorage {
  public:
+  // In `memory`, which must outlive it; null: in pages of the host.
   static Expected<KvStorage> create(std::vector<KvStorageGroup> groups,
                                     DType dtype,
                                     int32_t block_size,
-                                    AlignedBuffer::Pages pages = AlignedBuffer::Pages::kSmall);
+                                    AlignedBuffer::Pages pages = AlignedBuffer::Pages::kSmall,
+                                    kernels::DeviceMemory* memory = nullptr);
   KvStorage(KvStorage&&) noexcept = default;
   KvStorage& operator=(KvStorage&&) noexcept = default;
 
   // Layer `layer` of the group, counted inside it.
   [[nodiscard]] kernels::KvLayerView layer_view(int32_t group, int32_t layer) const;
 
+  // Not for the host to read where it is a device's.
   [[nodiscard]] std::span<std::byte> bytes() const { return buffer_.span(); }
 
   // The bytes of one block in all groups, block_bytes() of them: blocks[i] is group i's.
@@ -62,7 +68,7 @@ class KvStorage {
   std::vector<int64_t> group_offsets_;  // bytes
   DType dtype_ = DType::kBF16;
   int32_t block_size_ = 0;
-  AlignedBuffer buffer_;
+  kernels::DeviceBuffer buffer_;
 };
 
 // Has the system back planned memory with pages from a thread of its own, so that memory use stays

@@ -295,4 +295,32 @@ void pack_int8_channel(const int8_t* codes,
   }
 }
 
+int64_t matrix_row_stride(WeightFormat format, int64_t k) {
+  constexpr int64_t kUnit = 16;
+  return align_up(row_bytes(format, k), kUnit);
+}
+
+int64_t matrix_scales_offset(WeightFormat format, int64_t n, int64_t k) {
+  return align_up(n * matrix_row_stride(format, k), 64);
+}
+
+int64_t matrix_bytes(WeightFormat format, int64_t n, int64_t k) {
+  if (format != WeightFormat::kInt8Channel) return n * matrix_row_stride(format, k);
+  return matrix_scales_offset(format, n, k) + n * static_cast<int64_t>(sizeof(float));
+}
+
+void copy_matrix_rows(WeightFormat format,
+                      const std::byte* src,
+                      int64_t k,
+                      int64_t row_begin,
+                      int64_t row_end,
+                      std::byte* dst) {
+  const int64_t bytes = row_bytes(format, k);
+  const int64_t stride = matrix_row_stride(format, k);
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    std::memcpy(dst + row * stride, src + row * bytes, static_cast<size_t>(bytes));
+    std::memset(dst + row * stride + bytes, 0, static_cast<size_t>(stride - bytes));
+  }
+}
+
 }  // namespace sluice

@@ -133,4 +133,22 @@ void pack_int8_channel(const int8_t* codes,
                        int64_t tile_end,
                        std::byte* dst);
 
+// --- Rows ------------------------------------------------------------------------------------------
+//
+// What CUDA kernels read in place of tiles: a matrix's rows as in the checkpoint, each with zero
+// bytes up to a multiple of 16 (the copy engine's unit); of kInt8Channel then, 64-byte aligned,
+// scales [n] fp32. Formats whose values stand for themselves: floats and kInt8Channel.
+
+int64_t matrix_row_stride(WeightFormat format, int64_t k);             // bytes
+int64_t matrix_scales_offset(WeightFormat format, int64_t n, int64_t k);  // past the rows
+int64_t matrix_bytes(WeightFormat format, int64_t n, int64_t k);
+
+// Rows [row_begin, row_end) of `src`, n rows as in the checkpoint, to the same rows of `dst`.
+void copy_matrix_rows(WeightFormat format,
+                      const std::byte* src,
+                      int64_t k,
+                      int64_t row_begin,
+                      int64_t row_end,
+                      std::byte* dst);
+
 }  // namespace sluice

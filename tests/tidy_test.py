@@ -184,7 +184,8 @@ CUDA_RULES = (
      r"|powf|sinf|cosf)\s*\(", "a function that is not exactly specified", ()),
     (r"\batomic\w+\s*\(", "an atomic; gpu::shared_add is there for integers, and sums of floats need an order",
      ("kernels/cuda/gpu.h",)),
-    (r"#\s*include\s*<cuda", "CUDA's headers", ("kernels/cuda/gpu.h", "kernels/cuda/tensor_map.cu")),
+    (r"#\s*include\s*<cuda", "CUDA's headers", ("kernels/cuda/gpu.h", "kernels/cuda/memory.cu",
+                                              "kernels/cuda/tensor_map.cu")),
     (r"#\s*include\s*\"tests/support/simt", "the shim by name; include kernels/cuda/gpu.h",
      tuple(SHIM_DOORS)),
 )

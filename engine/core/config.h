@@ -54,6 +54,7 @@ struct Config {
   int32_t debug_preempt_every = 0;  // steps; 0: never. Makes preemption testable
 
   // Compute.
+  std::string device = "auto";             // auto, cpu, cuda
   int32_t threads = 0;                     // 0: min(affinity, cgroup quota)
   std::string isa = "auto";                // auto, scalar, avx2, avx512, amx
   bool cpu_strict = false;                 // each compute thread on a core of its own

@@ -440,6 +440,12 @@ std::vector<Knob> make_engine_knobs() {
           {0, 86400},
           "Time until a request starts; where longer is predicted or it takes longer: status 429. "
           "0: no limit."),
+      choice<&Config::device>("device",
+                              "compute",
+                              "",
+                              "auto|cpu|cuda",
+                              "Where the model runs; auto: on a GPU where there is one and its "
+                              "backend has what the model needs."),
       integer_or_auto<&Config::threads>("threads",
                                         "compute",
                                         "threads",

@@ -16,13 +16,13 @@ int64_t kv_width(const ModelConfig& config) {
   return int64_t{config.num_kv_heads} * config.head_dim;
 }
 
-Expected<std::vector<float>> load_norm(const ModelConfig& config,
-                                       WeightStore& weights,
-                                       const std::string& name,
-                                       int64_t n) {
+Expected<DeviceFloats> load_norm(const ModelConfig& config,
+                                 WeightStore& weights,
+                                 const std::string& name,
+                                 int64_t n) {
   SLUICE_TRY(std::vector<float> values, weights.vector(name, n));
   for (float& value : values) value += config.norm_offset;
-  return values;
+  return weights.place(std::move(values));
 }
 
 }  // namespace
@@ -59,7 +59,9 @@ Expected<AttentionBlock> AttentionBlock::load(const ModelConfig& config,
         load_norm(config, weights, prefix + "attn_k_norm.weight", by_head ? config.head_dim : kv));
   }
   if (config.attention_sinks) {
-    SLUICE_TRY(block.sinks_, weights.vector(prefix + "attn_sinks.weight", config.num_heads));
+    SLUICE_TRY(std::vector<float> sinks,
+               weights.vector(prefix + "attn_sinks.weight", config.num_heads));
+    block.sinks_ = weights.place(std::move(sinks));
   }
   return block;
 }
@@ -81,7 +83,8 @@ AttentionBuffers AttentionBlock::layout(const ModelConfig& config,
                                                             .num_heads = config.num_heads,
                                                             .num_kv_heads = config.num_kv_heads,
                                                             .head_dim = config.head_dim,
-                                                            .num_threads = bounds.num_threads});
+                                                            .num_threads = bounds.num_threads,
+                                                            .device = bounds.device});
   buffers.workspace = {arena.take_bytes(bytes), static_cast<size_t>(bytes)};
   return buffers;
 }
@@ -94,7 +97,7 @@ void AttentionBlock::add_norms(const ForwardContext& context,
   const int64_t stride = q_width(config) + 2 * kv_width(config);
   const auto num_rows = static_cast<int32_t>(context.batch.token_ids.size());
   const bool by_head = config.qk_norm == QkNorm::kHead;
-  const auto add = [&](float* x, int32_t num_heads, const std::vector<float>& weight) {
+  const auto add = [&](float* x, int32_t num_heads, const DeviceFloats& weight) {
     steps.add(kernels::HeadNormArgs{.x = x,
                                     .x_stride = stride,
                                     .num_rows = num_rows,
@@ -149,12 +152,14 @@ void AttentionBlock::forward(const ForwardContext& context,
                       .kv = cache.view,
                       .query_start_loc = batch.query_start_loc,
                       .seq_lens = batch.seq_lens,
+                      .num_tokens = static_cast<int32_t>(batch.token_ids.size()),
+                      .max_seq_len = batch.max_seq_len,
                       .block_table = batch.block_tables[group].data(),
                       .block_table_stride = batch.block_table_stride,
                       .scale = config.attention_scale != 0 ? config.attention_scale : usual_scale,
                       .window = window_,
                       .soft_cap = config.attention_soft_cap,
-                      .sinks = sinks_.empty() ? nullptr : sinks_.data(),
+                      .sinks = sinks_.data(),
                       .out = buffers.attention,
                       .out_stride = q_width(config),
                       .workspace = buffers.workspace,

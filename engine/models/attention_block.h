@@ -53,8 +53,8 @@ class AttentionBlock {
   int32_t window_ = 0;
   Projection qkv_;
   Projection out_;
-  std::vector<float> q_norm_, k_norm_;
-  std::vector<float> sinks_;
+  DeviceFloats q_norm_, k_norm_;
+  DeviceFloats sinks_;
 };
 
 }  // namespace sluice

@@ -23,9 +23,9 @@ Expected<Projection> Projection::load(WeightStore& weights,
     if (part.bias) {
       SLUICE_TRY(bias, weights.vector(part.stem + ".bias", part.n, part.slice.in_rows_of(part.n)));
     }
-    projection.biases_.push_back(std::move(bias));
+    projection.biases_.push_back(weights.place(std::move(bias)));
     const kernels::ActivationFormat format =
-        kernels::activation_format(weight.format, activation_bits);
+        kernels::activation_format(weight.format, activation_bits, weights.device());
     projection.weights_.push_back(weight);
     projection.formats_.push_back(format);
     projection.needs_[static_cast<size_t>(format)] = true;

@@ -42,7 +42,7 @@ class Arena {
   int64_t used_ = 0;
 };
 
-inline constexpr int kNumActivationFormats = 4;
+inline constexpr int kNumActivationFormats = 5;
 
 // Several weight matrices over the same input: q, k and v; gate and up; or just one.
 class Projection {
@@ -73,13 +73,13 @@ class Projection {
   [[nodiscard]] kernels::ActivationFormat format(size_t part) const { return formats_[part]; }
 
   [[nodiscard]] const float* bias(size_t part) const {
-    return biases_[part].empty() ? nullptr : biases_[part].data();
+    return biases_[part].data();
   }
 
  private:
   std::vector<PackedWeight> weights_;
   std::vector<kernels::ActivationFormat> formats_;
-  std::vector<std::vector<float>> biases_;  // by part; empty: none
+  std::vector<DeviceFloats> biases_;  // by part; empty: none
   std::array<bool, kNumActivationFormats> needs_{};
   int32_t k_ = 0;
 };

@@ -16,10 +16,10 @@ namespace {
 
 // The norms of one layer; those that its placement lacks are empty.
 struct LayerNorms {
-  std::vector<float> before_attention;
-  std::vector<float> after_attention;
-  std::vector<float> before_ffn;
-  std::vector<float> after_ffn;
+  DeviceFloats before_attention;
+  DeviceFloats after_attention;
+  DeviceFloats before_ffn;
+  DeviceFloats after_ffn;
 };
 
 // Pieces of the arena, laid out once for the largest step.
@@ -58,7 +58,7 @@ class DecoderModel final : public Model {
   void logits(const ForwardContext& context, std::span<const int32_t> rows, float* out) override;
 
  private:
-  Expected<std::vector<float>> load_norm(WeightStore& weights, const std::string& name) const;
+  Expected<DeviceFloats> load_norm(WeightStore& weights, const std::string& name) const;
   Expected<void> load_norms(int32_t index, WeightStore& weights);
   DecoderBuffers layout(const StepBounds& bounds, Arena& arena) const;
 
@@ -69,13 +69,13 @@ class DecoderModel final : public Model {
 
   [[nodiscard]] int64_t padded_hidden() const { return align_up(config_.hidden, kQuantGroup); }
 
-  void add_input_steps(const std::vector<float>& norm,
+  void add_input_steps(const DeviceFloats& norm,
                        const Projection& next,
                        const float* x,
                        const LinearInput& out,
                        kernels::RowSteps& steps) const;
   void add_half_steps(const ForwardContext& context,
-                      const std::vector<float>& norm,
+                      const DeviceFloats& norm,
                       kernels::RowSteps& steps) const;
   void add_attention_input_steps(size_t index, kernels::RowSteps& steps) const;
   void add_ffn_input_steps(const ForwardContext& context,
@@ -88,7 +88,7 @@ class DecoderModel final : public Model {
   std::vector<kernels::RopeTable> ropes_;
   Projection embedding_;
   Projection head_;
-  std::vector<float> output_norm_;
+  DeviceFloats output_norm_;
   std::vector<LayerNorms> norms_;
   std::vector<AttentionBlock> attention_;
   std::vector<MlpBlock> mlp_;
@@ -112,11 +112,11 @@ DecoderModel::DecoderModel(ModelConfig config, int32_t max_model_len) : config_(
   }
 }
 
-Expected<std::vector<float>> DecoderModel::load_norm(WeightStore& weights,
-                                                     const std::string& name) const {
+Expected<DeviceFloats> DecoderModel::load_norm(WeightStore& weights,
+                                               const std::string& name) const {
   SLUICE_TRY(std::vector<float> values, weights.vector(name, config_.hidden));
   for (float& value : values) value += config_.norm_offset;
-  return values;
+  return weights.place(std::move(values));
 }
 
 Expected<void> DecoderModel::load_norms(int32_t index, WeightStore& weights) {
@@ -141,6 +141,13 @@ Expected<void> DecoderModel::load_norms(int32_t index, WeightStore& weights) {
 
 Expected<void> DecoderModel::load(const ModelOptions& options, WeightStore& weights) {
   const int32_t bits = options.activation_bits;
+  for (kernels::RopeTable& rope : ropes_) {
+    if (options.memory == nullptr) break;
+    SLUICE_TRY(
+        kernels::DeviceBuffer rows,
+        kernels::DeviceBuffer::allocate(options.memory, rope.bytes(), "rotary positions"));
+    rope.use(std::move(rows));
+  }
   const std::array<Projection::Part, 1> embedding = {
       {{"token_embd", config_.vocab_size, false, {}}}};
   SLUICE_TRY(embedding_, Projection::load(weights, embedding, config_.hidden, bits));
@@ -200,7 +207,7 @@ DecoderBuffers DecoderModel::layout(const StepBounds& bounds, Arena& arena) cons
 }
 
 // The rows of x, normalized unless this model has no norm there, as `next` reads them.
-void DecoderModel::add_input_steps(const std::vector<float>& norm,
+void DecoderModel::add_input_steps(const DeviceFloats& norm,
                                    const Projection& next,
                                    const float* x,
                                    const LinearInput& out,
@@ -217,7 +224,7 @@ void DecoderModel::add_input_steps(const std::vector<float>& norm,
 
 // The residual stream takes a half's output, normalized where there is a norm.
 void DecoderModel::add_half_steps(const ForwardContext& context,
-                                  const std::vector<float>& norm,
+                                  const DeviceFloats& norm,
                                   kernels::RowSteps& steps) const {
   const auto num_tokens = static_cast<int32_t>(context.batch.token_ids.size());
   if (!norm.empty()) {
@@ -251,7 +258,7 @@ void DecoderModel::add_attention_input_steps(size_t index, kernels::RowSteps& st
 void DecoderModel::add_ffn_input_steps(const ForwardContext& context,
                                        size_t index,
                                        kernels::RowSteps& steps) const {
-  const std::vector<float>& norm = norms_[index].before_ffn;
+  const DeviceFloats& norm = norms_[index].before_ffn;
   if (mlp_[index].is_dense()) {
     add_input_steps(norm, mlp_[index].input(), buffers_.x, buffers_.hidden_in, steps);
     return;
@@ -343,8 +350,7 @@ void DecoderModel::logits(const ForwardContext& context,
 void DecoderModel::forward(const ForwardContext& context) {
   const ForwardBatch& batch = context.batch;
   const auto num_tokens = static_cast<int32_t>(batch.token_ids.size());
-  const auto last = std::max_element(batch.positions.begin(), batch.positions.end());
-  for (kernels::RopeTable& rope : ropes_) rope.prepare(*last + 1);
+  for (kernels::RopeTable& rope : ropes_) rope.prepare(batch.max_seq_len);
   buffers_.hidden_in.set_num_rows(num_tokens);
   kernels::embedding(context.exec,
                      {.table = &embedding_.weight(0),

@@ -69,6 +69,7 @@ Expected<MlpBlock> MlpBlock::load(const ModelConfig& config,
         add(config.fused_gate_up ? fused : apart, {{{prefix + "ffn_down", hidden, bias, {}}}}));
     return block;
   }
+  SLUICE_TRY_VOID(kernels::check_experts(weights.device()));
   const int64_t count = config.moe.num_experts;
   const bool bias = config.moe.bias;
   const Parts1 router = {{{prefix + "ffn_gate_inp", count, bias, {}}}};

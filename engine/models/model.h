@@ -113,7 +113,8 @@ struct KvLayout {
   std::vector<int32_t> layers;  // of this group, ascending
 };
 
-// The rows of one step as kernels read them. Built by InputBatch; spans are valid for the step.
+// The rows of one step as kernels read them: what spans hold may be memory of a device, their sizes
+// and the rest are the host's. Built by InputBatch; spans are valid for the step.
 struct ForwardBatch {
   std::span<const TokenId> token_ids;        // [num_tokens]
   std::span<const int32_t> positions;        // [num_tokens]
@@ -124,6 +125,7 @@ struct ForwardBatch {
   std::span<const std::span<const int64_t>> slot_mapping;  // [group][num_tokens]
   std::span<const std::span<const int32_t>> block_tables;  // [group][num_reqs * stride]
   int32_t block_table_stride = 0;
+  int32_t max_seq_len = 0;  // the largest of seq_lens, one more than the largest position
 };
 
 // Where a layer's KV lives.
@@ -145,6 +147,7 @@ struct StepBounds {
   int32_t max_logits = 0;  // rows whose logits are computed at once
   int32_t max_seq_len = 0;
   int32_t num_threads = 1;
+  DeviceType device = DeviceType::kCpu;
 };
 
 class Model {
@@ -165,6 +168,7 @@ class Model {
 struct ModelOptions {
   int32_t activation_bits = 8;
   int32_t max_model_len = 0;  // rows of the rope table
+  kernels::DeviceMemory* memory = nullptr;  // for a copy of it; null: none
 };
 
 // One architecture: `configure` sets what it has beyond the keys that all share; `build` takes its

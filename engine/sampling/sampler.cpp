@@ -42,6 +42,7 @@ Sampler::Sampler(int32_t vocab_size,
       masks_(static_cast<size_t>(max_rows) * token_mask_words(vocab_size)),
       scores_(static_cast<size_t>(max_rows) * static_cast<size_t>(max_logprobs)) {
   rows_.reserve(static_cast<size_t>(max_rows));
+  some_rows_.reserve(static_cast<size_t>(max_rows));
   later_rows_.reserve(static_cast<size_t>(max_rows));
   results_.reserve(static_cast<size_t>(max_rows));
   scored_.reserve(static_cast<size_t>(max_rows));
@@ -102,18 +103,48 @@ kernels::SampleRow Sampler::prepare(const SamplerInput& input, size_t index, boo
   return row;
 }
 
+bool Sampler::can_choose(DeviceType device, const SamplerInput& input) {
+  if (LogitEdits::wanted(*input.params)) return false;
+  const kernels::SampleRow row = prepare(input, 0, false);
+  return row.allowed_mask == nullptr && kernels::can_sample(device, row);
+}
+
+void Sampler::run(const kernels::ExecContext& exec, std::span<kernels::SampleRow> rows) {
+  if (rows.empty()) return;
+  kernels::sample(exec, {.rows = rows, .vocab_size = vocab_size_, .workspace = workspace_});
+}
+
+void Sampler::run_where_they_are(const kernels::ExecContext& exec,
+                                 const kernels::ExecContext& device,
+                                 std::span<const SamplerInput> inputs) {
+  for (const bool on_device : {true, false}) {
+    some_rows_.clear();
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (inputs[i].on_device == on_device) some_rows_.push_back(rows_[i]);
+    }
+    run(on_device ? device : exec, some_rows_);
+    size_t next = 0;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (inputs[i].on_device == on_device) rows_[i] = some_rows_[next++];
+    }
+  }
+}
+
 // Chooses the tokens of `inputs`, the rows behind those in results_. Then the changes of logits are
 // taken back and the log-probabilities of the rows they were in computed.
-void Sampler::sample_some(const kernels::ExecContext& exec, std::span<const SamplerInput> inputs) {
+void Sampler::sample_some(const kernels::ExecContext& exec,
+                          std::span<const SamplerInput> inputs,
+                          const kernels::ExecContext* device) {
   rows_.clear();
   for (size_t i = 0; i < inputs.size(); ++i) {
     rows_.push_back(
         prepare(inputs[i], results_.size() + i, has_logprobs_of_edited_row(*inputs[i].params)));
   }
-  const auto run = [&](std::span<kernels::SampleRow> rows) {
-    kernels::sample(exec, {.rows = rows, .vocab_size = vocab_size_, .workspace = workspace_});
-  };
-  run(rows_);
+  if (device == nullptr) {
+    run(exec, rows_);
+  } else {
+    run_where_they_are(exec, *device, inputs);
+  }
   edits_.undo();
   later_rows_.clear();
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -122,7 +153,7 @@ void Sampler::sample_some(const kernels::ExecContext& exec, std::span<const Samp
     later_rows_.back().choose = false;
     later_rows_.back().num_logprobs = static_cast<int32_t>(rows_[i].top_logprobs.size());
   }
-  if (!later_rows_.empty()) run(later_rows_);
+  run(exec, later_rows_);
   size_t num_later = 0;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const bool is_later = rows_[i].finite && has_logprobs_of_edited_row(*inputs[i].params);
@@ -155,7 +186,7 @@ std::span<const ScoreResult> Sampler::score(const kernels::ExecContext& exec,
     row.top_logprobs = std::span(scores_).subspan(i * stride, static_cast<size_t>(num_top));
     rows_.push_back(row);
   }
-  kernels::sample(exec, {.rows = rows_, .vocab_size = vocab_size_, .workspace = workspace_});
+  run(exec, rows_);
   for (size_t i = 0; i < inputs.size(); ++i) {
     const kernels::SampleRow& row = rows_[i];
     ScoreResult result;
@@ -171,7 +202,8 @@ std::span<const ScoreResult> Sampler::score(const kernels::ExecContext& exec,
 }
 
 std::span<const SamplerResult> Sampler::sample(const kernels::ExecContext& exec,
-                                               std::span<const SamplerInput> inputs) {
+                                               std::span<const SamplerInput> inputs,
+                                               const kernels::ExecContext* device) {
   results_.clear();
   // As many rows at once as there is room to note their changes.
   while (results_.size() < inputs.size()) {
@@ -185,7 +217,7 @@ std::span<const SamplerResult> Sampler::sample(const kernels::ExecContext& exec,
           *input.params, static_cast<size_t>(input.num_tokens()), vocab_size_);
       if (count > 0 && num_changes > edits_.capacity()) break;
     }
-    sample_some(exec, rest.first(count));
+    sample_some(exec, rest.first(count), device);
   }
   return results_;
 }

@@ -23,11 +23,12 @@ namespace sluice {
 // One row: whose it is and where it stands.
 struct SamplerInput {
   const SamplingParams* params;
-  float* logits;  // [vocab]; changed where nobody needs them afterwards
+  float* logits;  // [vocab]; changed where nobody needs them afterwards, but for on_device
   // Prompt, then output; the next one is chosen. May be empty unless reads_tokens(*params).
   std::span<const TokenId> tokens;
   int32_t num_prompt_tokens;
   int32_t num_generated;
+  bool on_device = false;  // logits are in the memory of a device that can_choose()
 
   [[nodiscard]] int32_t num_tokens() const { return num_prompt_tokens + num_generated; }
 };
@@ -71,8 +72,14 @@ class Sampler {
                               int32_t max_logprobs,
                               int32_t num_threads);
 
+  // Whether operators of a device whose memory the host does not read can do all that the row asks
+  // for; the rows of which they cannot are sampled on the host, with the same result.
+  bool can_choose(DeviceType device, const SamplerInput& input);
+
+  // `exec` is of the host, `device` of rows that are on one.
   std::span<const SamplerResult> sample(const kernels::ExecContext& exec,
-                                        std::span<const SamplerInput> inputs);
+                                        std::span<const SamplerInput> inputs,
+                                        const kernels::ExecContext* device = nullptr);
 
   // At most max_rows of them.
   std::span<const ScoreResult> score(const kernels::ExecContext& exec,
@@ -81,7 +88,13 @@ class Sampler {
  private:
   const uint32_t* mask_for(const SamplerInput& input, size_t row);
   kernels::SampleRow prepare(const SamplerInput& input, size_t index, bool logprobs_later);
-  void sample_some(const kernels::ExecContext& exec, std::span<const SamplerInput> inputs);
+  void run(const kernels::ExecContext& exec, std::span<kernels::SampleRow> rows);
+  void run_where_they_are(const kernels::ExecContext& exec,
+                          const kernels::ExecContext& device,
+                          std::span<const SamplerInput> inputs);
+  void sample_some(const kernels::ExecContext& exec,
+                   std::span<const SamplerInput> inputs,
+                   const kernels::ExecContext* device);
   FinishReason verdict(const SamplerInput& input, TokenId token, bool& by_token) const;
 
   int32_t vocab_size_;
@@ -92,6 +105,7 @@ class Sampler {
   std::vector<uint32_t> masks_;              // [max_rows][ceil(vocab / 32)]
   std::vector<kernels::TokenScore> scores_;  // [max_rows][max_logprobs]
   std::vector<kernels::SampleRow> rows_;
+  std::vector<kernels::SampleRow> some_rows_;   // those on the device, then the others
   std::vector<kernels::SampleRow> later_rows_;  // whose log-probabilities are computed afterwards
   std::vector<SamplerResult> results_;
   std::vector<ScoreResult> scored_;

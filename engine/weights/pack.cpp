@@ -51,7 +51,8 @@ PackedTiles pack_tiles(WeightFormat format,
                        int64_t tile_begin,
                        int64_t tile_end,
                        std::byte* dst,
-                       std::span<const float> row_scales) {
+                       std::span<const float> row_scales,
+                       const MatrixPart& part) {
   const int64_t bytes = row_bytes(format, k);
   PackedTiles result;
   for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
@@ -60,13 +61,15 @@ PackedTiles pack_tiles(WeightFormat format,
     for (int64_t row = first; row < end && row_scales.empty(); ++row) {
       const auto bad = find_non_finite(format, src + row * bytes, k);
       if (!bad) continue;
-      result.bad = BadRow{.row = row, .value = *bad};
+      result.bad = BadRow{.row = part.first_row + row, .value = *bad};
       return result;
     }
     result.hash += XXH3_64bits_withSeed(src + first * bytes,
                                         static_cast<size_t>((end - first) * bytes),
-                                        static_cast<uint64_t>(tile));
-    if (format == WeightFormat::kInt8Channel) {
+                                        static_cast<uint64_t>(part.first_row / kRowTile + tile));
+    if (part.layout == MatrixLayout::kRows) {
+      copy_matrix_rows(format, src, k, first, end, dst);
+    } else if (format == WeightFormat::kInt8Channel) {
       const auto* codes = reinterpret_cast<const int8_t*>(src);
       pack_int8_channel(codes, row_scales.data(), n, k, tile, tile + 1, dst);
     } else {
@@ -84,7 +87,8 @@ Expected<uint64_t> pack_checked(const std::string& where,
                                 int64_t n,
                                 int64_t k,
                                 std::byte* dst,
-                                std::span<const float> row_scales) {
+                                std::span<const float> row_scales,
+                                const MatrixPart& part) {
   CHECK_EQ(static_cast<int64_t>(row_scales.size()), format == WeightFormat::kInt8Channel ? n : 0);
   const int64_t num_tiles = ceil_div(n, kRowTile);
   const bool parallel = packed_bytes(format, n, k) >= kMinParallelBytes;
@@ -99,16 +103,17 @@ Expected<uint64_t> pack_checked(const std::string& where,
                                                num_tiles * i / num_workers,
                                                num_tiles * (i + 1) / num_workers,
                                                dst,
-                                               row_scales);
+                                               row_scales,
+                                               part);
   };
   std::vector<std::thread> workers;
   for (int64_t i = 1; i < num_workers; ++i) workers.emplace_back(work, i);
   work(0);
   for (std::thread& worker : workers) worker.join();
   uint64_t hash = 0;
-  for (const PackedTiles& part : parts) {
-    if (part.bad) return non_finite_error(where, format, *part.bad);
-    hash += part.hash;
+  for (const PackedTiles& tiles : parts) {
+    if (tiles.bad) return non_finite_error(where, format, *tiles.bad);
+    hash += tiles.hash;
   }
   return hash;
 }

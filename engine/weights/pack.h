@@ -13,18 +13,29 @@
 
 namespace sluice {
 
+// What becomes of a matrix (quant/repack.h), and which of its rows the n are: hashes of parts add up
+// to that of the whole, and messages name the row.
+enum class MatrixLayout : uint8_t { kTiles, kRows };
+
+struct MatrixPart {
+  MatrixLayout layout = MatrixLayout::kTiles;
+  int64_t first_row = 0;  // a multiple of kRowTile
+};
+
 // Packs n rows of k weights over a few short-lived threads; repacking is the largest part of a
 // start and touches every byte once. kDataLoss where a scale or a float weight is infinite or NaN:
 // the first of them, as "<where>: row 3 block 7: found scale nan, expected finite scales". Returns
 // a hash of the rows' bytes: what the model computes depends on them. `row_scales`: those of
-// kInt8Channel, one per row, which the caller has checked and hashed.
+// kInt8Channel, one per row, which the caller has checked and hashed; they become part of tiles, not
+// of rows.
 Expected<uint64_t> pack_checked(const std::string& where,
                                 WeightFormat format,
                                 const std::byte* src,
                                 int64_t n,
                                 int64_t k,
                                 std::byte* dst,
-                                std::span<const float> row_scales = {});
+                                std::span<const float> row_scales = {},
+                                const MatrixPart& part = {});
 
 struct DecodedRow {
   std::vector<float> values;

@@ -9,6 +9,7 @@
 #include "engine/core/log.h"
 #include "engine/weights/mapped_file.h"
 #include "engine/weights/pack.h"
+#include "kernels/gemm.h"
 
 namespace sluice {
 namespace {
@@ -45,46 +46,76 @@ class NamedRandom {
 
 }  // namespace
 
+int64_t WeightStore::bytes_of(const PackedWeight& weight) const {
+  return device_ == DeviceType::kCuda ? matrix_bytes(weight.format, weight.n, weight.k)
+                                      : sluice::packed_bytes(weight.format, weight.n, weight.k);
+}
+
+std::byte* WeightStore::add(const PackedWeight& weight) {
+  const int64_t begin = packed_bytes_;
+  packed_bytes_ += align_up(bytes_of(weight), 64);
+  max_outputs_ = std::max(max_outputs_, weight.n);
+  if (arena_.data() == nullptr) return nullptr;
+  CHECK_LE(packed_bytes_, static_cast<int64_t>(arena_.size()));
+  return arena_.data() + begin;
+}
+
 // Uniform with the variance 1 / k.
 void WeightStore::fill_random(const std::string& name, const PackedWeight& weight, std::byte* dst) {
   const int64_t n = weight.n;
   const int64_t k = weight.k;
   const NamedRandom random(name);
   const float limit = std::sqrt(3.0F / static_cast<float>(k));
-  const std::vector<float> scales(kRowTile, limit / 127.0F);
+  const bool int8 = weight.format == WeightFormat::kInt8Channel;
+  const std::vector<float> scales(static_cast<size_t>(n), limit / 127.0F);
   std::vector<uint16_t> floats(static_cast<size_t>(kRowTile * k));
   std::vector<int8_t> codes(static_cast<size_t>(kRowTile * k));
-  for (int64_t tile = 0; tile * kRowTile < n; ++tile) {
+  const auto make_tile = [&](int64_t tile) {
     const int64_t count = std::min<int64_t>(kRowTile, n - tile * kRowTile);
-    std::byte* const out = dst + tile * packed_tile_bytes(weight.format, k);
     for (int64_t i = 0; i < count * k; ++i) {
       const float value = random.at(tile * kRowTile * k + i);
       floats[static_cast<size_t>(i)] = float_to_bf16(limit * value);
       codes[static_cast<size_t>(i)] = static_cast<int8_t>(127.0F * value);
     }
-    if (weight.format == WeightFormat::kInt8Channel) {
+    return count;
+  };
+  const auto* const rows = int8 ? reinterpret_cast<const std::byte*>(codes.data())
+                                : reinterpret_cast<const std::byte*>(floats.data());
+  if (upload_) {
+    const int64_t stride = matrix_row_stride(weight.format, k);
+    const auto fill = [&](int64_t first, int64_t num_rows, std::byte* to) -> Expected<void> {
+      for (int64_t row = 0; row < num_rows; row += kRowTile) {
+        const int64_t count = make_tile((first + row) / kRowTile);
+        copy_matrix_rows(weight.format, rows, k, 0, count, to + row * stride);
+      }
+      return {};
+    };
+    CHECK(upload_->rows(n, stride, dst, fill).has_value());
+    if (int8) upload_->floats(scales, dst + matrix_scales_offset(weight.format, n, k));
+    return;
+  }
+  for (int64_t tile = 0; tile * kRowTile < n; ++tile) {
+    const int64_t count = make_tile(tile);
+    std::byte* const out = dst + tile * packed_tile_bytes(weight.format, k);
+    if (int8) {
       pack_int8_channel(codes.data(), scales.data(), count, k, 0, 1, out);
     } else {
-      pack_weight(
-          weight.format, reinterpret_cast<const std::byte*>(floats.data()), count, k, 0, 1, out);
+      pack_weight(weight.format, rows, count, k, 0, 1, out);
     }
   }
 }
 
 // BF16, or INT8 for the layers' matrices where the configuration says so; routers stay floats.
-PackedWeight WeightStore::random_matrix(const std::string& name, int64_t n, int64_t k) {
+Expected<PackedWeight> WeightStore::random_matrix(const std::string& name, int64_t n, int64_t k) {
   const bool int8 = checkpoint_.has_int8_layers() && name.starts_with("blk.") &&
                     name.find(".ffn_gate_inp.") == std::string::npos;
   PackedWeight weight{int8 ? WeightFormat::kInt8Channel : WeightFormat::kBF16,
                       static_cast<int32_t>(n),
                       static_cast<int32_t>(k),
                       nullptr};
-  const int64_t begin = packed_bytes_;
-  packed_bytes_ += align_up(sluice::packed_bytes(weight.format, n, k), 64);
   num_random_ += n * k;
-  if (arena_.data() == nullptr) return weight;
-  CHECK_LE(packed_bytes_, static_cast<int64_t>(arena_.span().size()));
-  std::byte* dst = arena_.data() + begin;
+  std::byte* const dst = add(weight);
+  if (dst == nullptr) return weight;
   fill_random(name, weight, dst);
   weight.data = dst;
   return weight;
@@ -101,8 +132,27 @@ std::vector<float> WeightStore::random_vector(const std::string& name, int64_t n
 }
 
 Expected<std::span<std::byte>> WeightStore::allocate(int64_t bytes, AlignedBuffer::Pages pages) {
-  SLUICE_TRY(arena_, AlignedBuffer::allocate(bytes, "packed weights", pages));
+  CHECK(device_ == DeviceType::kCpu);
+  SLUICE_TRY(arena_, kernels::DeviceBuffer::allocate(nullptr, bytes, "packed weights", pages));
   return arena_.span();
+}
+
+Expected<void> WeightStore::allocate_on(kernels::DeviceMemory& memory, int64_t bytes) {
+  CHECK(device_ == DeviceType::kCuda);
+  SLUICE_TRY(arena_, kernels::DeviceBuffer::allocate(&memory, bytes, "weights"));
+  SLUICE_TRY(upload_, DeviceUpload::create(memory, bytes));
+  return {};
+}
+
+DeviceFloats WeightStore::place(std::vector<float> values) {
+  if (device_ == DeviceType::kCpu || values.empty()) return DeviceFloats(std::move(values));
+  const int64_t begin = packed_bytes_;
+  packed_bytes_ += align_up(static_cast<int64_t>(values.size() * sizeof(float)), 64);
+  if (!upload_) return {nullptr, values.size()};
+  CHECK_LE(packed_bytes_, static_cast<int64_t>(arena_.size()));
+  std::byte* const to = arena_.data() + begin;
+  upload_->floats(values, to);
+  return {reinterpret_cast<const float*>(to), values.size()};
 }
 
 Expected<const CheckpointTensor*> WeightStore::take(const std::string& name) {
@@ -148,8 +198,13 @@ Expected<PackedWeight> WeightStore::matrix(const std::string& name,
   }
   CHECK_LE(slice.first + n, rows);
   PackedWeight weight{tensor->format, static_cast<int32_t>(n), static_cast<int32_t>(k), nullptr};
+  if (auto known = kernels::check_weight_format(device_, weight.format); !known) {
+    Error error = std::move(known).error();
+    error.message = checkpoint_.path() + ": tensor " + name + ": " + error.message;
+    return tl::unexpected(std::move(error));
+  }
   const int64_t begin = packed_bytes_;
-  packed_bytes_ += align_up(sluice::packed_bytes(tensor->format, n, k), 64);
+  std::byte* const dst = add(weight);
   note_layout(name, weight, slice);
   if (cache_) {
     CHECK_LE(packed_bytes_, static_cast<int64_t>(cache_->arena().size()));
@@ -159,9 +214,7 @@ Expected<PackedWeight> WeightStore::matrix(const std::string& name,
     weight.data = cache_->arena().data() + begin;
     return weight;
   }
-  if (arena_.data() == nullptr) return weight;
-  CHECK_LE(packed_bytes_, static_cast<int64_t>(arena_.span().size()));
-  std::byte* dst = arena_.data() + begin;
+  if (dst == nullptr) return weight;
   SLUICE_TRY(const uint64_t hash, pack(*tensor, weight, slice, dst));
   note_content(name, hash);
   matrix_hashes_.push_back(hash);
@@ -181,15 +234,49 @@ Expected<uint64_t> WeightStore::pack(const CheckpointTensor& tensor,
   // what is still to be read.
   advise_needed(source);
   SLUICE_TRY(const std::vector<float> scales, row_scales(tensor, slice.first, weight.n));
-  SLUICE_TRY(const uint64_t hash,
-             pack_checked(checkpoint_.path() + ": tensor " + tensor.name,
-                          tensor.format,
-                          source.data(),
-                          weight.n,
-                          weight.k,
-                          dst,
-                          scales));
+  uint64_t hash = 0;
+  if (upload_) {
+    SLUICE_TRY(hash, upload(tensor, weight, source, scales, dst));
+  } else {
+    SLUICE_TRY(hash,
+               pack_checked(checkpoint_.path() + ": tensor " + tensor.name,
+                            tensor.format,
+                            source.data(),
+                            weight.n,
+                            weight.k,
+                            dst,
+                            scales));
+  }
   if (checkpoint_.file_bytes() >= kLarge) advise_read(source);
+  return hash;
+}
+
+Expected<uint64_t> WeightStore::upload(const CheckpointTensor& tensor,
+                                       const PackedWeight& weight,
+                                       std::span<const std::byte> source,
+                                       std::span<const float> scales,
+                                       std::byte* dst) {
+  const std::string where = checkpoint_.path() + ": tensor " + tensor.name;
+  const int64_t bytes = row_bytes(weight.format, weight.k);
+  uint64_t hash = 0;
+  const auto fill = [&](int64_t first, int64_t count, std::byte* to) -> Expected<void> {
+    const auto rows_scales =
+        scales.empty() ? scales : scales.subspan(static_cast<size_t>(first), static_cast<size_t>(count));
+    SLUICE_TRY(const uint64_t part,
+               pack_checked(where,
+                            weight.format,
+                            source.data() + first * bytes,
+                            count,
+                            weight.k,
+                            to,
+                            rows_scales,
+                            {.layout = MatrixLayout::kRows, .first_row = first}));
+    hash += part;
+    return {};
+  };
+  SLUICE_TRY_VOID(
+      upload_->rows(weight.n, matrix_row_stride(weight.format, weight.k), dst, fill));
+  upload_->floats(scales, dst + matrix_scales_offset(weight.format, weight.n, weight.k));
   return hash;
 }
 

@@ -16,7 +16,9 @@
 #include "engine/core/aligned_buffer.h"
 #include "engine/core/status.h"
 #include "engine/weights/checkpoint.h"
+#include "engine/weights/device_upload.h"
 #include "engine/weights/packed_cache.h"
+#include "kernels/device.h"
 #include "quant/repack.h"
 
 namespace sluice {
@@ -30,9 +32,37 @@ struct RowSlice {
   [[nodiscard]] RowSlice in_rows_of(int64_t n) const { return {first / n, total / n}; }
 };
 
+// Floats where a device's operators read them: a norm, a bias.
+class DeviceFloats {
+ public:
+  DeviceFloats() = default;
+
+  explicit DeviceFloats(std::vector<float> host) : host_(std::move(host)), size_(host_.size()) {}
+
+  DeviceFloats(const float* on_device, size_t size) : on_device_(on_device), size_(size) {}
+
+  [[nodiscard]] const float* data() const { return host_.empty() ? on_device_ : host_.data(); }
+
+  [[nodiscard]] size_t size() const { return size_; }
+
+  [[nodiscard]] bool empty() const { return size_ == 0; }
+
+ private:
+  std::vector<float> host_;
+  const float* on_device_ = nullptr;  // where the device has memory of its own
+  size_t size_ = 0;
+};
+
 class WeightStore {
  public:
-  explicit WeightStore(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+  // `device`: whose operators will read the weights; formats that it lacks are refused.
+  explicit WeightStore(const Checkpoint& checkpoint, DeviceType device = DeviceType::kCpu)
+      : checkpoint_(checkpoint), device_(device) {}
+
+  [[nodiscard]] DeviceType device() const { return device_; }
+
+  // Outputs of the largest matrix so far.
+  [[nodiscard]] int32_t max_outputs() const { return max_outputs_; }
 
   // Bytes of the matrices taken so far. A store that never allocated gives weights without data:
   // taking everything from it once plans memory and checks names and shapes.
@@ -44,6 +74,10 @@ class WeightStore {
   // Room for the matrices taken from now on: zeros that nothing has touched.
   Expected<std::span<std::byte>> allocate(int64_t bytes,
                                           AlignedBuffer::Pages pages = AlignedBuffer::Pages::kHuge);
+  // The same in a device's memory, for matrices and what place() is given; `memory` must outlive it.
+  Expected<void> allocate_on(kernels::DeviceMemory& memory, int64_t bytes);
+  // Gives back what only loading needs; everything taken is on the device then.
+  void end_uploads() { upload_.reset(); }
 
   // In place of allocate(): the matrices taken from now on, packed before.
   void use(PackedCache cache) { cache_ = std::move(cache); }
@@ -63,6 +97,9 @@ class WeightStore {
   // n floats, decoded, from a tensor of one dimension; or those of a slice of one of several.
   Expected<std::vector<float>> vector(const std::string& name, int64_t n, RowSlice slice = {});
 
+  // The values where operators read them.
+  DeviceFloats place(std::vector<float> values);
+
   // Of the tensors taken into memory so far, by name and bytes.
   [[nodiscard]] uint64_t content_hash() const { return content_hash_; }
 
@@ -74,8 +111,17 @@ class WeightStore {
   Expected<const CheckpointTensor*> take(const std::string& name);
   // Of kInt8Channel, rows [first, first + n); none for other formats.
   Expected<std::vector<float>> row_scales(const CheckpointTensor& tensor, int64_t first, int64_t n);
-  PackedWeight random_matrix(const std::string& name, int64_t n, int64_t k);
-  static void fill_random(const std::string& name, const PackedWeight& weight, std::byte* dst);
+  // Bytes of a matrix on the device.
+  [[nodiscard]] int64_t bytes_of(const PackedWeight& weight) const;
+  // Counts it; where its bytes belong, null without allocate().
+  std::byte* add(const PackedWeight& weight);
+  Expected<PackedWeight> random_matrix(const std::string& name, int64_t n, int64_t k);
+  void fill_random(const std::string& name, const PackedWeight& weight, std::byte* dst);
+  Expected<uint64_t> upload(const CheckpointTensor& tensor,
+                            const PackedWeight& weight,
+                            std::span<const std::byte> source,
+                            std::span<const float> scales,
+                            std::byte* dst);
   std::vector<float> random_vector(const std::string& name, int64_t n);
   void note_layout(std::string_view name, const PackedWeight& weight, RowSlice slice);
   Expected<uint64_t> pack(const CheckpointTensor& tensor,
@@ -86,6 +132,8 @@ class WeightStore {
   void report_progress();
 
   const Checkpoint& checkpoint_;
+  const DeviceType device_;
+  int32_t max_outputs_ = 0;
   int64_t packed_bytes_ = 0;
   uint64_t content_hash_ = 0;
   uint64_t layout_hash_ = 0;
@@ -93,7 +141,8 @@ class WeightStore {
   std::vector<uint64_t> matrix_hashes_;
   int64_t next_report_ = 0;  // packed bytes
   int64_t num_random_ = 0;   // parameters made up for a dummy checkpoint
-  AlignedBuffer arena_;
+  kernels::DeviceBuffer arena_;
+  std::optional<DeviceUpload> upload_;  // where arena_ is memory of a device
   std::optional<PackedCache> cache_;
   std::unordered_set<std::string_view> taken_;
 };

@@ -47,6 +47,8 @@ int64_t parts_bytes(int64_t num_tokens) {
 
 }  // namespace
 
+namespace cpu {
+
 int64_t attention_workspace_bytes(const AttentionLimits& limits) {
   int64_t bytes = limits.num_threads * scratch_bytes(limits.head_dim) +
                   plan_bytes(limits.num_reqs) + parts_bytes(limits.num_tokens);
@@ -57,7 +59,6 @@ int64_t attention_workspace_bytes(const AttentionLimits& limits) {
   return bytes + rows * partitions * (cached_head_dim(limits.head_dim) + 2) * 4;
 }
 
-namespace cpu {
 namespace {
 
 // One call: the plans of its requests and the blocks made from them.

@@ -21,6 +21,8 @@ void linear_block(const LinearBlock& block) {
       return linear_float(block);
     case ActivationFormat::kInt8Token:
       return linear_channel(block);
+    case ActivationFormat::kBF16:
+      return;  // no weight of this backend takes it
   }
 }
 

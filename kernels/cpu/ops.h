@@ -12,6 +12,8 @@
 
 namespace sluice::kernels::cpu {
 
+int64_t attention_workspace_bytes(const AttentionLimits& limits);
+
 void linear(const ExecContext& ctx, const LinearArgs& args);
 void quantize_activations(const ExecContext& ctx, const QuantizeArgs& args);
 void rms_norm(const ExecContext& ctx, const RmsNormArgs& args);

@@ -26,6 +26,9 @@ int64_t activation_bytes(ActivationFormat format, int64_t num_rows, int64_t k) {
   if (format == ActivationFormat::kFloat) {
     return num_rows * groups * kQuantGroup * static_cast<int64_t>(sizeof(float));
   }
+  if (format == ActivationFormat::kBF16) {
+    return num_rows * groups * kQuantGroup * static_cast<int64_t>(sizeof(uint16_t));
+  }
   return ceil_div(num_rows, kActivationRows) * block_bytes(format, groups);
 }
 
@@ -73,9 +76,13 @@ Activations activation_rows(const Activations& activations, int64_t first_row, i
   return part;
 }
 
-ActivationFormat activation_format(WeightFormat weight, int32_t activation_bits) {
+ActivationFormat activation_format(WeightFormat weight,
+                                   int32_t activation_bits,
+                                   DeviceType device) {
   if (weight == WeightFormat::kInt8Channel) return ActivationFormat::kInt8Token;
-  if (!format_info(weight).is_integer) return ActivationFormat::kFloat;
+  if (!format_info(weight).is_integer) {
+    return device == DeviceType::kCuda ? ActivationFormat::kBF16 : ActivationFormat::kFloat;
+  }
   switch (activation_bits) {
     case 8:
       return ActivationFormat::kInt8;

@@ -35,11 +35,23 @@ RopeTable::RopeTable(const RopeParams& params, int32_t num_positions)
   sin_ = std::make_unique_for_overwrite<float[]>(size);
 }
 
+void RopeTable::use(DeviceBuffer rows) {
+  CHECK_EQ(num_ready_, 0);
+  CHECK_EQ(static_cast<int64_t>(rows.size()), bytes());
+  device_rows_ = std::move(rows);
+}
+
+const float* RopeTable::device_sin() const {
+  if (device_rows_.data() == nullptr) return nullptr;
+  return device_cos() + int64_t{num_positions_} * num_pairs_;
+}
+
 void RopeTable::prepare(int32_t end) {
   constexpr int32_t kPiece = 64;  // positions, so that decoding does not come here each step
   CHECK_LE(end, num_positions_);
   if (end <= num_ready_) return;
   end = static_cast<int32_t>(std::min<int64_t>(align_up(end, kPiece), num_positions_));
+  const int32_t first = num_ready_;
   auto at = static_cast<size_t>(num_ready_) * static_cast<size_t>(num_pairs_);
   for (; num_ready_ < end; ++num_ready_) {
     for (const double step : step_) {
@@ -49,6 +61,15 @@ void RopeTable::prepare(int32_t end) {
       ++at;
     }
   }
+  DeviceMemory* const memory = device_rows_.memory();
+  if (memory == nullptr) return;
+  const int64_t bytes = int64_t{end - first} * num_pairs_ * static_cast<int64_t>(sizeof(float));
+  std::byte* const cos = device_rows_.data() + (reinterpret_cast<const std::byte*>(cos_row(first)) -
+                                                reinterpret_cast<const std::byte*>(cos_row(0)));
+  memory->upload(cos, reinterpret_cast<const std::byte*>(cos_row(first)), bytes);
+  memory->upload(cos + device_rows_.size() / 2,
+                 reinterpret_cast<const std::byte*>(sin_row(first)),
+                 bytes);
 }
 
 int64_t RopeTable::bytes(const RopeParams& params, int64_t num_positions) {

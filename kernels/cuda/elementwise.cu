@@ -72,8 +72,9 @@ __global__ void __launch_bounds__(kRowThreads, 1)
 }
 
 struct EmbeddingRows {
-  const std::byte* table;
-  int64_t tile_bytes;
+  const std::byte* table;  // rows (quant/repack.h)
+  int64_t row_stride;
+  int64_t scales_offset;
   int32_t k;
   const TokenId* token_ids;
   float* out;
@@ -81,26 +82,29 @@ struct EmbeddingRows {
 };
 
 template <WeightFormat kFormat>
-__device__ __forceinline__ float weight_at(const std::byte* tile, int64_t index) {
+__device__ __forceinline__ float weight_at(const std::byte* row, int32_t i, float scale) {
   if constexpr (kFormat == WeightFormat::kF32) {
-    return reinterpret_cast<const float*>(tile)[index];
+    return reinterpret_cast<const float*>(row)[i];
   } else if constexpr (kFormat == WeightFormat::kF16) {
-    return from_half(reinterpret_cast<const uint16_t*>(tile)[index]);
+    return from_half(reinterpret_cast<const uint16_t*>(row)[i]);
+  } else if constexpr (kFormat == WeightFormat::kBF16) {
+    return from_bf16(reinterpret_cast<const uint16_t*>(row)[i]);
   } else {
-    return from_bf16(reinterpret_cast<const uint16_t*>(tile)[index]);
+    return __fmaf_rn(__int2float_rn(reinterpret_cast<const int8_t*>(row)[i]), scale, 0.0F);
   }
 }
 
-// A tile of a float table is [k][16 rows] throughout (quant/repack.h).
 template <WeightFormat kFormat>
 __global__ void __launch_bounds__(kRowThreads, 1)
     embedding_kernel(const __grid_constant__ EmbeddingRows args) {
   const TokenId token = args.token_ids[blockIdx.x];
-  const std::byte* const tile = args.table + token / kRowTile * args.tile_bytes;
+  const std::byte* const row = args.table + token * args.row_stride;
+  float scale = 0;
+  if constexpr (kFormat == WeightFormat::kInt8Channel) {
+    scale = reinterpret_cast<const float*>(args.table + args.scales_offset)[token];
+  }
   float* const out = args.out + blockIdx.x * args.out_stride;
-  for_elements(args.k, [&](int32_t i) {
-    out[i] = weight_at<kFormat>(tile, int64_t{i} * kRowTile + token % kRowTile);
-  });
+  for_elements(args.k, [&](int32_t i) { out[i] = weight_at<kFormat>(row, i, scale); });
 }
 
 }  // namespace
@@ -141,7 +145,8 @@ void launch_gather_rows(Stream stream, const GatherRowsArgs& args) {
 void launch_embedding(Stream stream, const EmbeddingArgs& args) {
   const PackedWeight& table = *args.table;
   const EmbeddingRows rows{.table = table.data,
-                           .tile_bytes = packed_tile_bytes(table.format, table.k),
+                           .row_stride = matrix_row_stride(table.format, table.k),
+                           .scales_offset = matrix_scales_offset(table.format, table.n, table.k),
                            .k = table.k,
                            .token_ids = args.token_ids.data(),
                            .out = args.out,
@@ -154,8 +159,10 @@ void launch_embedding(Stream stream, const EmbeddingArgs& args) {
       return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kF16>, rows);
     case WeightFormat::kBF16:
       return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kBF16>, rows);
+    case WeightFormat::kInt8Channel:
+      return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kInt8Channel>, rows);
     default:
-      SLUICE_UNREACHABLE("cuda embedding of a table that is not in a float format");
+      SLUICE_UNREACHABLE("cuda embedding of a table in blocks");
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA backend's kernels as functions that put work on a stream. Pointers in the arguments are
 // device memory, but for PackedWeight and Activations, which are structs of the host over device
-// memory. Definitions are those of kernels/*.h; bits equal the CPU's where no comment says less.
+// memory; a PackedWeight's matrix is in rows (quant/repack.h). Definitions are those of kernels/*.h; bits equal the CPU's where no comment says less.
 // NaN results are NaN, of whatever payload. No GPU has run any of this yet.
 #pragma once
 
@@ -28,7 +28,7 @@ void launch_add_rows(Stream stream, const AddRowsArgs& args);
 void launch_scale_rows(Stream stream, const ScaleRowsArgs& args);
 void launch_gather_rows(Stream stream, const GatherRowsArgs& args);
 
-// Tables of float formats only.
+// Tables in float formats and kInt8Channel.
 void launch_embedding(Stream stream, const EmbeddingArgs& args);
 
 // The rows of a RopeTable in device memory, [positions][num_pairs] each.

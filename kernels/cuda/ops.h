@@ -12,6 +12,15 @@
 
 namespace sluice::kernels::cuda {
 
+// What is behind the functions of kernels/gemm.h and kernels/attention.h that depend on the device.
+bool has_weight_format(WeightFormat format);
+int64_t workspace_bytes(int32_t num_rows, int32_t n, int32_t num_samples);
+int64_t staging_bytes(int32_t num_samples);
+int64_t attention_workspace_bytes(const AttentionLimits& limits);
+
+// Other tokens' log-probabilities are wanted in memory of the host, where no kernel writes.
+constexpr bool can_sample(const SampleRow& row) { return row.num_logprobs <= 0; }
+
 void linear(const ExecContext& ctx, const LinearArgs& args);
 void quantize_activations(const ExecContext& ctx, const QuantizeArgs& args);
 void rms_norm(const ExecContext& ctx, const RmsNormArgs& args);

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/gpu.h"
+#include "kernels/cuda/narrow.h"
 #include "kernels/gemm.h"
 
 namespace sluice::kernels::cuda {
@@ -34,6 +35,8 @@ __device__ __forceinline__ DeviceRow row_of(const Activations& out, int64_t row,
   switch (out.format) {
     case ActivationFormat::kFloat:
       return {data + row * groups * kQuantGroup * 4, nullptr, kQuantGroup * 4};
+    case ActivationFormat::kBF16:
+      return {data + row * groups * kQuantGroup * 2, nullptr, kQuantGroup * 2};
     case ActivationFormat::kInt8Token: {
       std::byte* const head = data + block * (kTokenHeadBytes + groups * record);
       return {head + kTokenHeadBytes + lane * kQuantGroup, head + lane * 4, record};
@@ -87,6 +90,10 @@ __device__ __forceinline__ void write_group(ActivationFormat format,
   std::byte* const codes = row.codes + group * row.group_bytes;
   if (format == ActivationFormat::kFloat) {
     reinterpret_cast<float*>(codes)[lane] = value;
+    return;
+  }
+  if (format == ActivationFormat::kBF16) {
+    reinterpret_cast<uint16_t*>(codes)[lane] = to_bf16(value);
     return;
   }
   const bool int8 = format == ActivationFormat::kInt8;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Links in place of the CUDA backend where it is not built. Device::create refuses kCuda there, so
-// reaching one of these is a bug.
+// Links in place of the CUDA backend where it is not built: in programs that name none of its
+// objects. Device::create refuses kCuda there, so reaching an operator is a bug.
 #include "engine/core/status.h"
+#include "kernels/cuda/open.h"
 #include "kernels/cuda/ops.h"
 
 namespace sluice::kernels::cuda {
@@ -10,6 +11,17 @@ namespace {
 [[noreturn]] void not_built(const char* op) { SLUICE_UNREACHABLE(op); }
 
 }  // namespace
+
+Expected<OpenedDevice> open_device() {
+  return make_error(ErrorCode::kUnsupported, "device 'cuda' is not in this build; it has: cpu", "device");
+}
+
+bool has_weight_format(WeightFormat) { return false; }
+int64_t workspace_bytes(int32_t, int32_t, int32_t) { not_built("cuda workspace_bytes: not built"); }
+int64_t staging_bytes(int32_t) { not_built("cuda staging_bytes: not built"); }
+int64_t attention_workspace_bytes(const AttentionLimits&) {
+  not_built("cuda attention_workspace_bytes: not built");
+}
 
 void linear(const ExecContext&, const LinearArgs&) { not_built("cuda linear: not built"); }
 

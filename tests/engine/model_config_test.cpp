@@ -79,7 +79,7 @@ class TinyGguf {
     Config config;
     config.model = path;
     config.kv_cache_memory = 1 << 20;
-    auto planned = plan_model(config, 1);
+    auto planned = plan_model(config, {.num_threads = 1});
     std::filesystem::remove(path);
     return planned;
   }
@@ -210,7 +210,7 @@ std::string refusal(const std::string& name, const char* key, const nlohmann::js
   Config options;
   options.model = folder;
   options.kv_cache_memory = 1 << 20;
-  const auto planned = plan_model(options, 1);
+  const auto planned = plan_model(options, {.num_threads = 1});
   std::filesystem::remove_all(folder);
   return planned ? "" : planned.error().message;
 }

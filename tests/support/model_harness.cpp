@@ -90,7 +90,8 @@ std::vector<float> ModelHarness::forward(const std::vector<TokenId>& tokens,
                               .logits_indices = {},
                               .slot_mapping = slot_mapping,
                               .block_tables = block_tables,
-                              .block_table_stride = static_cast<int32_t>(blocks.size())};
+                              .block_table_stride = static_cast<int32_t>(blocks.size()),
+                              .max_seq_len = end};
   std::vector<float> logits(wanted.size() * static_cast<size_t>(vocab_size()));
   const kernels::ExecContext exec = device_->context();
   const ForwardContext context{.exec = exec, .batch = batch, .caches = caches_};

@@ -168,18 +168,58 @@ TEST(CudaElementwise, GatherRowsCopiesRowsThatMayRepeat) {
   });
 }
 
-TEST(CudaElementwise, EmbeddingHasTheBitsOfTheCpuForFloatTables) {
+// One matrix as the two backends read it.
+struct Table {
+  testing::AlignedBuffer tiles;
+  std::vector<std::byte> rows;
+  PackedWeight on_cpu;
+  PackedWeight on_cuda;
+};
+
+Table make_table(WeightFormat format, int32_t n, int32_t k) {
+  std::mt19937 rng(4);
+  Table table{.tiles = testing::AlignedBuffer(packed_bytes(format, n, k)),
+              .rows = std::vector<std::byte>(static_cast<size_t>(matrix_bytes(format, n, k))),
+              .on_cpu = {format, n, k, nullptr},
+              .on_cuda = {format, n, k, nullptr}};
+  table.on_cpu.data = table.tiles.data();
+  table.on_cuda.data = table.rows.data();
+  if (format != WeightFormat::kInt8Channel) {
+    const testing::TestWeight weight =
+        testing::make_weight(format, n, k, testing::Values::kOrdinary, rng);
+    std::memcpy(table.tiles.data(),
+                weight.packed.data(),
+                static_cast<size_t>(packed_bytes(format, n, k)));
+    copy_matrix_rows(format, weight.checkpoint.data(), k, 0, n, table.rows.data());
+    return table;
+  }
+  std::vector<int8_t> codes(static_cast<size_t>(n) * static_cast<size_t>(k));
+  std::vector<float> scales(static_cast<size_t>(n));
+  for (int8_t& code : codes) code = static_cast<int8_t>(rng() % 256);
+  for (float& scale : scales) scale = static_cast<float>(rng() % 1000) * 1e-4F;
+  pack_int8_channel(codes.data(), scales.data(), n, k, 0, ceil_div(n, kRowTile), table.tiles.data());
+  copy_matrix_rows(
+      format, reinterpret_cast<const std::byte*>(codes.data()), k, 0, n, table.rows.data());
+  std::memcpy(table.rows.data() + matrix_scales_offset(format, n, k),
+              scales.data(),
+              scales.size() * sizeof(float));
+  return table;
+}
+
+TEST(CudaElementwise, EmbeddingHasTheBitsOfTheCpu) {
   constexpr int32_t kVocab = 37;
   constexpr int32_t kK = 70;
   const std::vector<TokenId> tokens = {36, 0, 15, 16, 31, 0};
-  for (const WeightFormat format : {WeightFormat::kF32, WeightFormat::kF16, WeightFormat::kBF16}) {
-    std::mt19937 rng(4);
-    const testing::TestWeight table =
-        testing::make_weight(format, kVocab, kK, testing::Values::kOrdinary, rng);
+  for (const WeightFormat format : {WeightFormat::kF32,
+                                    WeightFormat::kF16,
+                                    WeightFormat::kBF16,
+                                    WeightFormat::kInt8Channel}) {
+    const Table table = make_table(format, kVocab, kK);
     std::vector<float> want(tokens.size() * (kK + 5), -1.0F);
     EmbeddingArgs args{
-        .table = &table.view, .token_ids = tokens, .out = want.data(), .out_stride = kK + 5};
+        .table = &table.on_cpu, .token_ids = tokens, .out = want.data(), .out_stride = kK + 5};
     embedding(cpu(), args);
+    args.table = &table.on_cuda;
     test::on_schedules([&] {
       std::vector<float> got(want.size(), -1.0F);
       args.out = got.data();

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "tests/support/simt/block.h"
+#include "tests/support/simt/reach.h"
 #include "tests/support/simt/ptx_simt.h"
 #include "tests/support/simt/tensorcore.h"
 
@@ -114,6 +115,7 @@ void copy(std::byte* to, const TensorMapShape& shape, const int32_t (&at)[4]) {
       const int64_t column = index[0] + i;
       const int64_t offset = swizzled(base + row * inner + i * shape.element_bytes, shape.swizzle);
       if (inside && column >= 0 && column < shape.sizes[0]) {
+        check_reach(from + column * shape.element_bytes, shape.element_bytes, "a tensor copy", nullptr);
         std::memcpy(arena + offset,
                     from + column * shape.element_bytes,
                     static_cast<size_t>(shape.element_bytes));

@@ -103,6 +103,9 @@ class Block {
   // Whether it is the running thread's own, which nobody else knows.
   [[nodiscard]] bool on_stack(const std::byte* p);
 
+  // The same, or shared memory, or threadIdx and its like.
+  [[nodiscard]] bool is_own(const std::byte* p);
+
   // Null in plain mode.
   RaceDetector* race() { return race_.get(); }
 

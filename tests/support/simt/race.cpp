@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "tests/support/simt/block.h"
+#include "tests/support/simt/reach.h"
 
 namespace sluice::simt {
 
@@ -342,7 +343,11 @@ namespace {
 
 inline void access(void* p, int64_t bytes, bool is_write, const void* pc) {
   using sluice::simt::current_block;
-  if (sluice::simt::current_thread == nullptr || current_block().race() == nullptr) return;
+  if (sluice::simt::current_thread == nullptr) return;
+  if (sluice::simt::reach != nullptr && !current_block().is_own(static_cast<std::byte*>(p))) {
+    sluice::simt::check_reach(p, bytes, is_write ? "a kernel writes" : "a kernel reads", pc);
+  }
+  if (current_block().race() == nullptr) return;
   current_block().race()->on_access(p, bytes, is_write, pc);
 }
 

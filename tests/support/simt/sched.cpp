@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tests/support/simt/block.h"
+#include "tests/support/simt/memory.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define SIMT_ASAN 1
@@ -196,6 +197,12 @@ void fail(const std::string& what) {
 }
 
 Block& current_block() { return *block_now; }
+
+void enqueue(CUstream_st* stream, std::function<void()> work) {
+  if (stream == nullptr) return work();
+  const std::scoped_lock lock(stream->mutex);
+  stream->work.push_back(std::move(work));
+}
 
 void run_grid(const LaunchShape& shape, const std::function<void()>& body) {
   if (!run_state.active) die("a launch outside of any Run");
@@ -515,6 +522,12 @@ void* Block::dynamic_shared(int64_t bytes, const char* name) {
 bool Block::on_stack(const std::byte* p) {
   const std::byte* const stack = self().stack;
   return p >= stack && p < stack + kStackBytes;
+}
+
+bool Block::is_own(const std::byte* p) {
+  const auto* const indices = reinterpret_cast<const std::byte*>(&self());
+  return on_stack(p) || (p >= arena_ && p < arena_ + kArenaBytes) ||
+         (p >= indices && p < indices + sizeof(Thread));
 }
 
 int64_t Block::shared_offset(const void* p, int64_t bytes, const char* who) {

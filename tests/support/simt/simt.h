@@ -9,6 +9,8 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace sluice::simt {
@@ -70,6 +72,24 @@ struct LaunchShape {
 };
 
 void run_grid(const LaunchShape& shape, const std::function<void()>& body);
+
+}  // namespace sluice::simt
+
+struct CUstream_st;  // as in CUDA's headers; in order
+
+namespace sluice::simt {
+
+// At once without a stream; else when somebody waits for it (memory.h).
+void enqueue(CUstream_st* stream, std::function<void()> work);
+
+// While it lives, a kernel of this thread may read these bytes: its parameters.
+class ParameterSpace {
+ public:
+  ParameterSpace(const void* begin, int64_t bytes);
+  ~ParameterSpace();
+  ParameterSpace(const ParameterSpace&) = delete;
+  ParameterSpace& operator=(const ParameterSpace&) = delete;
+};
 
 // Where in the kernel, for reports.
 struct Site {
@@ -205,8 +225,6 @@ inline float __int_as_float(int32_t bits) { return sluice::simt::bits_cast<float
 
 inline int32_t __float_as_int(float a) { return sluice::simt::bits_cast<int32_t>(a); }
 
-struct CUstream_st;  // as in CUDA's headers; streams are in order, so one is as good as another
-
 namespace sluice::gpu {
 
 using Stream = CUstream_st*;
@@ -226,14 +244,19 @@ struct LaunchShape {
 };
 
 template <typename... Parameters, typename... Arguments>
-void launch(Stream,
+void launch(Stream stream,
             const LaunchShape& shape,
             void (*kernel)(Parameters...),
             const Arguments&... args) {
   if (shape.blocks_x == 0 || shape.blocks_y == 0) return;
   const simt::Dim3 grid{static_cast<unsigned>(shape.blocks_x),
                         static_cast<unsigned>(shape.blocks_y)};
-  simt::run_grid({grid, shape.threads, shape.shared_bytes}, [&] { kernel(args...); });
+  const simt::LaunchShape whole{grid, shape.threads, shape.shared_bytes};
+  const auto call = std::make_pair(kernel, std::make_tuple(args...));
+  simt::enqueue(stream, [whole, call] {
+    const simt::ParameterSpace parameters(&call, sizeof(call));
+    simt::run_grid(whole, [&call = call] { std::apply(call.first, call.second); });
+  });
 }
 
 }  // namespace sluice::gpu

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/device_batch.h"
+
+#include <cstring>
+
+#include "engine/core/types.h"
+
+namespace sluice {
+
+DeviceBatch::Places DeviceBatch::places(const InputBatch::Bounds& bounds) {
+  constexpr int64_t kInt = sizeof(int32_t);
+  const int64_t tokens = bounds.max_tokens;
+  const int64_t seqs = bounds.max_seqs;
+  Places places;
+  int64_t at = 0;
+  const auto take = [&at](int64_t bytes) {
+    const int64_t begin = at;
+    at += align_up(bytes, 64);
+    return begin;
+  };
+  places.token_ids = take(tokens * kInt);
+  places.positions = take(tokens * kInt);
+  places.query_start_loc = take((seqs + 1) * kInt);
+  places.seq_lens = take(seqs * kInt);
+  places.logits_indices = take(seqs * kInt);
+  for (int32_t i = 0; i < bounds.num_groups; ++i) {
+    places.slot_mapping.push_back(take(tokens * static_cast<int64_t>(sizeof(int64_t))));
+  }
+  places.small_end = at;
+  places.rows = take(seqs * kInt);
+  for (int32_t i = 0; i < bounds.num_groups; ++i) {
+    places.block_tables.push_back(take(seqs * bounds.max_blocks_per_seq * kInt));
+  }
+  places.end = at;
+  return places;
+}
+
+int64_t DeviceBatch::bytes(const InputBatch::Bounds& bounds) { return places(bounds).end; }
+
+Expected<DeviceBatch> DeviceBatch::create(kernels::DeviceMemory& memory,
+                                          const InputBatch::Bounds& bounds) {
+  DeviceBatch batch;
+  batch.places_ = places(bounds);
+  const int64_t total = batch.places_.end;
+  SLUICE_TRY(batch.staging_,
+             kernels::DeviceBuffer::allocate_pinned(memory, total, "a step's arrays"));
+  SLUICE_TRY(batch.device_, kernels::DeviceBuffer::allocate(&memory, total, "a step's arrays"));
+  batch.slot_mapping_.resize(static_cast<size_t>(bounds.num_groups));
+  batch.block_tables_.resize(static_cast<size_t>(bounds.num_groups));
+  return batch;
+}
+
+template <typename T>
+std::span<const T> DeviceBatch::stage(int64_t place, std::span<const T> values) {
+  if (!values.empty()) {
+    std::memcpy(staging_.data() + place, values.data(), values.size_bytes());
+  }
+  return {reinterpret_cast<const T*>(device_.data() + place), values.size()};
+}
+
+void DeviceBatch::send(int64_t begin, int64_t bytes) {
+  if (bytes > 0) device_.memory()->upload(device_.data() + begin, staging_.data() + begin, bytes);
+}
+
+ForwardBatch DeviceBatch::upload(const ForwardBatch& host) {
+  // A step without a row to sample ends without a wait.
+  device_.memory()->wait_for_uploads();
+  const ForwardBatch batch = {
+      .token_ids = stage(places_.token_ids, host.token_ids),
+      .positions = stage(places_.positions, host.positions),
+      .query_start_loc = stage(places_.query_start_loc, host.query_start_loc),
+      .seq_lens = stage(places_.seq_lens, host.seq_lens),
+      .logits_indices = stage(places_.logits_indices, host.logits_indices),
+      .slot_mapping = slot_mapping_,
+      .block_tables = block_tables_,
+      .block_table_stride = host.block_table_stride,
+      .max_seq_len = host.max_seq_len};
+  for (size_t i = 0; i < slot_mapping_.size(); ++i) {
+    slot_mapping_[i] = stage(places_.slot_mapping[i], host.slot_mapping[i]);
+    block_tables_[i] = stage(places_.block_tables[i], host.block_tables[i]);
+  }
+  send(0, places_.small_end);
+  for (size_t i = 0; i < block_tables_.size(); ++i) {
+    send(places_.block_tables[i], static_cast<int64_t>(block_tables_[i].size_bytes()));
+  }
+  return batch;
+}
+
+std::span<const int32_t> DeviceBatch::upload_rows(std::span<const int32_t> rows) {
+  device_.memory()->wait_for_uploads();
+  const std::span<const int32_t> staged = stage(places_.rows, rows);
+  send(places_.rows, static_cast<int64_t>(rows.size_bytes()));
+  return staged;
+}
+
+}  // namespace sluice

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step's arrays in the memory of a device: fixed places, filled through pinned memory, so that a
+// recorded launch reads every step from the same addresses. By the thread that runs the steps.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "engine/input_batch.h"
+#include "engine/models/model.h"
+#include "kernels/device_memory.h"
+
+namespace sluice {
+
+class DeviceBatch {
+ public:
+  // Of each of the two memories; for the plan.
+  static int64_t bytes(const InputBatch::Bounds& bounds);
+
+  // `memory` must outlive it.
+  static Expected<DeviceBatch> create(kernels::DeviceMemory& memory,
+                                      const InputBatch::Bounds& bounds);
+
+  // Puts a step's arrays on their way. What comes back is valid until the next call.
+  ForwardBatch upload(const ForwardBatch& host);
+
+  // The same for the rows that logits are wanted of, at most max_seqs; until the next call.
+  std::span<const int32_t> upload_rows(std::span<const int32_t> rows);
+
+ private:
+  // Where an array begins in both memories, in bytes. What grows with the batch alone is small and
+  // goes as one piece.
+  struct Places {
+    int64_t token_ids = 0, positions = 0, query_start_loc = 0, seq_lens = 0, logits_indices = 0;
+    std::vector<int64_t> slot_mapping;  // by group
+    int64_t small_end = 0;
+    int64_t rows = 0;
+    std::vector<int64_t> block_tables;  // by group
+    int64_t end = 0;
+  };
+
+  DeviceBatch() = default;
+
+  static Places places(const InputBatch::Bounds& bounds);
+
+  template <typename T>
+  std::span<const T> stage(int64_t place, std::span<const T> values);
+  void send(int64_t begin, int64_t bytes);
+
+  Places places_;
+  kernels::DeviceBuffer staging_;
+  kernels::DeviceBuffer device_;
+  std::vector<std::span<const int64_t>> slot_mapping_;
+  std::vector<std::span<const int32_t>> block_tables_;
+};
+
+}  // namespace sluice

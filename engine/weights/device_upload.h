@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes of a checkpoint on their way to a device: through pinned memory, a piece at a time, so that
+// a matrix of any size takes no more of the host than a piece.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "engine/core/status.h"
+#include "engine/core/types.h"
+#include "kernels/device_memory.h"
+#include "quant/repack.h"
+
+namespace sluice {
+
+class DeviceUpload {
+ public:
+  static constexpr int64_t kPieceBytes = int64_t{32} << 20;
+
+  // `memory` must outlive it. For matrices and vectors of at most `bytes` in all.
+  static Expected<DeviceUpload> create(kernels::DeviceMemory& memory, int64_t bytes) {
+    DeviceUpload upload;
+    SLUICE_TRY(upload.piece_,
+               kernels::DeviceBuffer::allocate_pinned(
+                   memory, std::clamp<int64_t>(bytes, 1, kPieceBytes), "weights on their way"));
+    return upload;
+  }
+
+  // n rows of `stride` bytes each to `to`. fill(first, count, bytes) writes some of them, `first` a
+  // multiple of kRowTile; its Error ends the upload.
+  template <typename Fill>
+  Expected<void> rows(int64_t n, int64_t stride, std::byte* to, const Fill& fill) {
+    const int64_t tiles =
+        std::max<int64_t>(1, static_cast<int64_t>(piece_.size()) / (stride * int64_t{kRowTile}));
+    CHECK_LE(std::min(n, tiles * kRowTile) * stride, static_cast<int64_t>(piece_.size()));
+    for (int64_t first = 0; first < n; first += tiles * kRowTile) {
+      const int64_t count = std::min(n - first, tiles * kRowTile);
+      piece_.memory()->wait_for_uploads();
+      SLUICE_TRY_VOID(fill(first, count, piece_.data()));
+      piece_.memory()->upload(to + first * stride, piece_.data(), count * stride);
+    }
+    return {};
+  }
+
+  void floats(std::span<const float> values, std::byte* to) {
+    constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
+    const auto* const from = reinterpret_cast<const std::byte*>(values.data());
+    const auto size = static_cast<int64_t>(piece_.size()) / kFloat * kFloat;
+    const auto total = static_cast<int64_t>(values.size_bytes());
+    for (int64_t begin = 0; begin < total; begin += size) {
+      const int64_t bytes = std::min(size, total - begin);
+      piece_.memory()->wait_for_uploads();
+      std::copy_n(from + begin, bytes, piece_.data());
+      piece_.memory()->upload(to + begin, piece_.data(), bytes);
+    }
+  }
+
+ private:
+  DeviceUpload() = default;
+
+  kernels::DeviceBuffer piece_;
+};
+
+}  // namespace sluice

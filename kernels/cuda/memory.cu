@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory, copies and the stream by the CUDA runtime, which is linked static and opens libcuda when
+// it is first called, so that a machine without a driver gets an error here and nothing else. The
+// twin is tests/support/simt/memory.cpp. No GPU has run it yet.
+#include <cuda_runtime.h>
+
+#include "engine/core/status.h"
+#include "kernels/cuda/open.h"
+
+namespace sluice::kernels::cuda {
+namespace {
+
+// A call that fails here failed for what ran before it, or is our bug: what is on the device cannot
+// be relied on any more.
+void must(cudaError_t result, const char* what) {
+  if (result == cudaSuccess) return;
+  SLUICE_UNREACHABLE((std::string(what) + ": " + cudaGetErrorString(result)).c_str());
+}
+
+class GpuMemory final : public DeviceMemory {
+ public:
+  GpuMemory() {
+    must(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+    must(cudaEventCreateWithFlags(&uploaded_, cudaEventDisableTiming), "cudaEventCreate");
+  }
+
+  ~GpuMemory() override {
+    cudaEventDestroy(uploaded_);
+    cudaStreamDestroy(stream_);
+  }
+
+  [[nodiscard]] cudaStream_t stream() const { return stream_; }
+
+  Expected<std::byte*> allocate(int64_t bytes, const char* purpose) override {
+    enter();
+    void* data = nullptr;
+    if (const cudaError_t result = cudaMalloc(&data, static_cast<size_t>(bytes));
+        result != cudaSuccess) {
+      cudaGetLastError();  // or the next call finds it
+      return no_memory(bytes, purpose, "the GPU", result);
+    }
+    must(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), stream_), "cudaMemsetAsync");
+    return static_cast<std::byte*>(data);
+  }
+
+  void release(std::byte* data) override {
+    enter();
+    must(cudaFree(data), "cudaFree");
+  }
+
+  Expected<std::byte*> allocate_pinned(int64_t bytes, const char* purpose) override {
+    enter();
+    void* data = nullptr;
+    if (const cudaError_t result =
+            cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocDefault);
+        result != cudaSuccess) {
+      cudaGetLastError();
+      return no_memory(bytes, purpose, "the system, to pin", result);
+    }
+    return static_cast<std::byte*>(data);
+  }
+
+  void release_pinned(std::byte* data) override {
+    enter();
+    must(cudaFreeHost(data), "cudaFreeHost");
+  }
+
+  void upload(std::byte* to, const std::byte* from, int64_t bytes) override {
+    copy_async(to, from, bytes, cudaMemcpyHostToDevice);
+    must(cudaEventRecord(uploaded_, stream_), "cudaEventRecord");
+  }
+
+  void download(std::byte* to, const std::byte* from, int64_t bytes) override {
+    copy_async(to, from, bytes, cudaMemcpyDeviceToHost);
+  }
+
+  void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
+    copy_async(to, from, bytes, cudaMemcpyDeviceToDevice);
+  }
+
+  void wait() override {
+    enter();
+    must(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+  }
+
+  void wait_for_uploads() override {
+    enter();
+    must(cudaEventSynchronize(uploaded_), "cudaEventSynchronize");
+  }
+
+  [[nodiscard]] int64_t free_bytes() const override {
+    enter();
+    size_t free = 0;
+    size_t total = 0;
+    must(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    return static_cast<int64_t>(free);
+  }
+
+ private:
+  // The current device is a thread's own, and callers may change threads.
+  static void enter() { must(cudaSetDevice(0), "cudaSetDevice"); }
+
+  static tl::unexpected<Error> no_memory(int64_t bytes,
+                                         const char* purpose,
+                                         const char* whose,
+                                         cudaError_t result) {
+    return make_error(ErrorCode::kResourceExhausted,
+                      std::string(purpose) + ": cannot get " + std::to_string(bytes) +
+                          " bytes from " + whose + ": " + cudaGetErrorString(result));
+  }
+
+  void copy_async(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) {
+    enter();
+    must(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, stream_), "cudaMemcpyAsync");
+  }
+
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t uploaded_ = nullptr;
+};
+
+}  // namespace
+
+Expected<OpenedDevice> open_device() {
+  constexpr int kMajor = 9;  // sm_90a runs on compute capability 9.0 alone
+  constexpr int kMinor = 0;
+  int count = 0;
+  if (const cudaError_t result = cudaGetDeviceCount(&count); result != cudaSuccess || count == 0) {
+    cudaGetLastError();
+    return make_error(ErrorCode::kUnsupported,
+                      std::string("no CUDA device: ") +
+                          (result == cudaSuccess ? "the driver has none"
+                                                 : cudaGetErrorString(result)),
+                      "device");
+  }
+  cudaDeviceProp properties;
+  must(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
+  if (properties.major != kMajor || properties.minor != kMinor) {
+    return make_error(ErrorCode::kUnsupported,
+                      std::string("CUDA device ") + properties.name +
+                          ": found compute capability " + std::to_string(properties.major) + "." +
+                          std::to_string(properties.minor) + ", this build has kernels for 9.0",
+                      "device");
+  }
+  must(cudaSetDevice(0), "cudaSetDevice");
+  auto memory = std::make_unique<GpuMemory>();
+  const cudaStream_t stream = memory->stream();
+  return OpenedDevice{std::move(memory), stream, properties.name};
+}
+
+}  // namespace sluice::kernels::cuda

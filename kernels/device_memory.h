@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes that operators of one device read and write: pages of the host for the CPU, memory of its
+// own for a GPU, with the copies between the two.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "engine/core/aligned_buffer.h"
+#include "engine/core/status.h"
+
+namespace sluice::kernels {
+
+// Memory that the host does not read. Copies run in the order of the operators that were called
+// before and after them; they, like operators, may still be under way when a call returns. A device
+// that fails is found by whoever waits, which ends the process: its memory is lost. Any thread may
+// call; work of several threads runs in the order of their calls.
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+
+  // Zeros, 256-byte aligned. kResourceExhausted: there is not that much.
+  virtual Expected<std::byte*> allocate(int64_t bytes, const char* purpose) = 0;
+  virtual void release(std::byte* data) = 0;
+
+  // Memory of the host from and to which copies run by themselves.
+  virtual Expected<std::byte*> allocate_pinned(int64_t bytes, const char* purpose) = 0;
+  virtual void release_pinned(std::byte* data) = 0;
+
+  // From the host; `from` stays as it is until wait() or wait_for_uploads().
+  virtual void upload(std::byte* to, const std::byte* from, int64_t bytes) = 0;
+  // To the host, there after wait().
+  virtual void download(std::byte* to, const std::byte* from, int64_t bytes) = 0;
+  // Within the device.
+  virtual void copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
+
+  // Until all operators and copies so far are done; until all uploads have read their bytes.
+  virtual void wait() = 0;
+  virtual void wait_for_uploads() = 0;
+
+  [[nodiscard]] virtual int64_t free_bytes() const = 0;
+};
+
+// Memory of a device, or of the host where `memory()` is null.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+
+  explicit DeviceBuffer(AlignedBuffer host) : host_(std::move(host)) {
+    data_ = host_.data();
+    bytes_ = host_.size();
+  }
+
+  DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
+
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(memory_, other.memory_);
+    std::swap(is_pinned_, other.is_pinned_);
+    std::swap(host_, other.host_);
+    return *this;
+  }
+
+  ~DeviceBuffer() {
+    if (memory_ == nullptr || data_ == nullptr) return;
+    is_pinned_ ? memory_->release_pinned(data_) : memory_->release(data_);
+  }
+
+  // Of `memory`, which must outlive it; null: pages of the host.
+  static Expected<DeviceBuffer> allocate(DeviceMemory* memory,
+                                         int64_t bytes,
+                                         const char* purpose,
+                                         AlignedBuffer::Pages pages = AlignedBuffer::Pages::kSmall);
+
+  // Of the host, for copies from and to `memory`.
+  static Expected<DeviceBuffer> allocate_pinned(DeviceMemory& memory,
+                                                int64_t bytes,
+                                                const char* purpose);
+
+  [[nodiscard]] std::byte* data() const { return data_; }
+
+  [[nodiscard]] size_t size() const { return bytes_; }
+
+  [[nodiscard]] std::span<std::byte> span() const { return {data_, bytes_}; }
+
+  // Null: operators and host read the same bytes.
+  [[nodiscard]] DeviceMemory* memory() const { return memory_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t bytes_ = 0;
+  DeviceMemory* memory_ = nullptr;
+  bool is_pinned_ = false;
+  AlignedBuffer host_;
+};
+
+}  // namespace sluice::kernels

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// --device: what is chosen, what is refused and by which words, and what the plan makes of a
+// device's memory. Caches in other types and blocks that leave the device and come back.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdio>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/model_runner.h"
+#include "engine/weights/device_upload.h"
+#include "kernels/device.h"
+#include "tests/engine/cuda/tiny_model.h"
+#include "tests/support/same_bits.h"
+#include "tests/support/simt/memory.h"
+
+namespace sluice {
+namespace {
+
+using testing::Collected;
+using testing::expect_same;
+using testing::start_engine;
+using testing::TinyModel;
+using testing::TinyWeights;
+
+// The shim's options for one test.
+class ShimOptions {
+ public:
+  explicit ShimOptions(const simt::DeviceOptions& options) { simt::set_device_options(options); }
+
+  ShimOptions(const ShimOptions&) = delete;
+  ShimOptions& operator=(const ShimOptions&) = delete;
+
+  ~ShimOptions() { simt::set_device_options({}); }
+};
+
+std::string error_of(const Config& config) {
+  const Expected<PlannedDevice> planned = plan_on_device(config);
+  return planned ? "" : planned.error().message;
+}
+
+std::string name_of(const Config& config) {
+  const Expected<PlannedDevice> planned = plan_on_device(config);
+  return planned ? planned->device->name().substr(0, 4) : planned.error().message;
+}
+
+TEST(CudaDevice, AutoTakesTheGpuWhereThereIsOneAndItHasWhatTheModelNeeds) {
+  const TinyModel int8(TinyWeights::kInt8);
+  EXPECT_EQ(name_of(int8.config("auto")), "cuda");
+  EXPECT_EQ(name_of(int8.config("cpu")), "cpu:");
+  const TinyModel half(TinyWeights::kF16);
+  EXPECT_EQ(name_of(half.config("auto")), "cpu:");
+  const ShimOptions options({.is_there = false});
+  EXPECT_EQ(name_of(int8.config("auto")), "cpu:");
+}
+
+TEST(CudaDevice, CudaIsRefusedByNameOfWhatIsMissing) {
+  const TinyModel half(TinyWeights::kF16);
+  const std::string error = error_of(half.config("cuda"));
+  EXPECT_NE(error.find("tensor token_embd.weight: found type F16, expected BF16 or INT8"),
+            std::string::npos)
+      << error;
+  Config config = half.config("cuda");
+  config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  EXPECT_NE(error_of(config).find("--device cpu runs it"), std::string::npos) << error_of(config);
+  const ShimOptions options({.is_there = false});
+  EXPECT_EQ(error_of(TinyModel(TinyWeights::kInt8).config("cuda")),
+            "no CUDA device: the shim hides it");
+}
+
+TEST(CudaDevice, ExpertsAreRefused) {
+  Config config = TinyModel(TinyWeights::kInt8).config("cuda");
+  config.model = std::string(SLUICE_TEST_DATA) + "/w8a8/engine-experts-w8a8";
+  EXPECT_NE(error_of(config).find("layers of experts"), std::string::npos) << error_of(config);
+}
+
+TEST(CudaDevice, ThePlanIsOfTheDevicesMemory) {
+  const TinyModel model(TinyWeights::kInt8);
+  Config config = model.config("cuda");
+  config.kv_cache_memory = 0;
+  const Expected<PlannedDevice> planned = plan_on_device(config);
+  ASSERT_TRUE(planned.has_value());
+  const MemoryPlan& plan = planned->model.plan;
+  EXPECT_TRUE(plan.on_device);
+  EXPECT_LT(plan.available_bytes, int64_t{1} << 30);
+  EXPECT_GT(plan.available_bytes, int64_t{1} << 29);
+  EXPECT_NE(plan.describe().find("available on the device"), std::string::npos);
+  // Eight sequences of 256 tokens are all that can run.
+  EXPECT_EQ(plan.kv_tokens(), 8 * 256);
+  // Everything that is then allocated on the device is in the plan, but for what is rounded up.
+  const std::unique_ptr<Engine> engine = start_engine(config);
+  ASSERT_NE(engine, nullptr);
+  EXPECT_LE(simt::num_device_bytes(), plan.total_bytes() + 16 * 4096);
+  EXPECT_GT(simt::num_device_bytes(), plan.total_bytes() - 4096);
+}
+
+TEST(CudaDevice, WhatDoesNotFitTheDeviceIsRefusedWithNumbers) {
+  const ShimOptions options({.free_bytes = (int64_t{256} << 20) + (int64_t{1} << 20)});
+  const TinyModel model(TinyWeights::kBF16);
+  for (const char* device : {"cuda", "auto"}) {  // the CPU must not hide that it did not fit
+    const std::string error = error_of(model.config(device));
+    EXPECT_EQ(error.rfind("memory plan: weights ", 0), 0U) << error;
+    EXPECT_NE(error.find("available 1.0 MiB"), std::string::npos) << error;
+  }
+}
+
+TEST(CudaDevice, CachesOfEveryTypeHaveTheBitsOfTheCpu) {
+  const TinyModel model(TinyWeights::kInt8);
+  const std::vector<ValidRequest> requests = {testing::tiny_requests()[1]};
+  for (const char* dtype : {"float32", "float16", "int8", "fp8"}) {
+    std::vector<std::vector<Collected>> results;
+    for (const char* device : {"cpu", "cuda"}) {
+      Config config = model.config(device);
+      config.kv_cache_dtype = dtype;
+      const std::unique_ptr<Engine> engine = start_engine(config);
+      ASSERT_NE(engine, nullptr);
+      results.push_back(testing::run_together(*engine, requests));
+    }
+    expect_same(results[0], results[1], dtype);
+  }
+}
+
+// Two requests that push each other's blocks out: what the second run of each finds came back.
+TEST(CudaDevice, BlocksComeBackFromTheHostTier) {
+  const TinyModel model(TinyWeights::kInt8);
+  std::vector<ValidRequest> requests = {testing::tiny_requests()[1], testing::tiny_requests()[2]};
+  requests[1].prompt[0].token_ids = testing::tiny_prompt(250, 9);
+  const std::vector<ValidRequest> again = {requests[0], requests[1], requests[0]};
+  const std::unique_ptr<Engine> cpu = start_engine(model.config("cpu"));
+  ASSERT_NE(cpu, nullptr);
+  const std::vector<Collected> expected = testing::run_alone(*cpu, again);
+  Config config = model.config("cuda");
+  config.kv_cache_memory = 256 * 256;  // one sequence
+  config.kv_offloading_size = 1;
+  config.preemption_mode = "swap";  // reads whatever it costs
+  const std::unique_ptr<Engine> engine = start_engine(config);
+  ASSERT_NE(engine, nullptr);
+  expect_same(expected, testing::run_alone(*engine, again), "with a host tier");
+  EXPECT_GT(engine->stats().kv_tier_hits, 0U);
+}
+
+// BF16 layers are another definition, and near: what the prompt's tokens are worth.
+TEST(CudaDevice, Bf16ScoresAreNearTheCpus) {
+  const TinyModel model(TinyWeights::kBF16);
+  ValidRequest request = testing::tiny_requests()[3];
+  std::vector<Collected> results;
+  for (const char* device : {"cpu", "cuda"}) {
+    const std::unique_ptr<Engine> engine = start_engine(model.config(device));
+    ASSERT_NE(engine, nullptr);
+    results.push_back(testing::run_together(*engine, {request})[0]);
+  }
+  ASSERT_EQ(results[0].prompt_logprobs.size(), results[1].prompt_logprobs.size());
+  ASSERT_GT(results[0].prompt_logprobs.size(), 10U);
+  for (size_t i = 0; i < results[0].prompt_logprobs.size(); ++i) {
+    EXPECT_NEAR(results[0].prompt_logprobs[i].logprob, results[1].prompt_logprobs[i].logprob, 0.15);
+  }
+}
+
+TEST(CudaDevice, MatricesLargerThanAPieceOfPinnedMemoryArriveWhole) {
+  constexpr int64_t kRows = 100;
+  constexpr int64_t kStride = 48;
+  constexpr size_t kFloats = 700;
+  const auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
+  ASSERT_TRUE(device.has_value());
+  kernels::DeviceMemory& memory = *(*device)->memory();
+  const auto buffer = kernels::DeviceBuffer::allocate(&memory, kRows * kStride, "test");
+  const auto floats = kernels::DeviceBuffer::allocate(&memory, kFloats * sizeof(float), "test");
+  auto upload = DeviceUpload::create(memory, 2000);  // two tiles of rows, 500 floats
+  ASSERT_TRUE(buffer.has_value() && floats.has_value() && upload.has_value());
+  std::vector<int64_t> begins;
+  const auto fill = [&](int64_t first, int64_t count, std::byte* to) -> Expected<void> {
+    begins.push_back(first);
+    for (int64_t i = 0; i < count * kStride; ++i) {
+      to[i] = static_cast<std::byte>((first * kStride + i) % 251);
+    }
+    return {};
+  };
+  ASSERT_TRUE(upload->rows(kRows, kStride, buffer->data(), fill).has_value());
+  EXPECT_EQ(begins, (std::vector<int64_t>{0, 32, 64, 96}));
+  std::vector<float> values(kFloats);
+  std::iota(values.begin(), values.end(), 1.0F);
+  upload->floats(values, floats->data());
+  std::vector<std::byte> got(buffer->size());
+  std::vector<float> got_values(kFloats);
+  memory.download(got.data(), buffer->data(), kRows * kStride);
+  memory.download(
+      reinterpret_cast<std::byte*>(got_values.data()), floats->data(), kFloats * sizeof(float));
+  memory.wait();
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_EQ(got[i], static_cast<std::byte>(i % 251)) << "byte " << i;
+  }
+  EXPECT_EQ(got_values, values);
+  // An error of a piece ends the upload.
+  const auto fail = [](int64_t, int64_t, std::byte*) -> Expected<void> {
+    return make_error(ErrorCode::kDataLoss, "bad row");
+  };
+  EXPECT_FALSE(upload->rows(kRows, kStride, buffer->data(), fail).has_value());
+}
+
+using CudaDeviceDeathTest = ::testing::Test;
+
+TEST(CudaDeviceDeathTest, TheHostCannotReadADevicesMemory) {
+  auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
+  ASSERT_TRUE(device.has_value());
+  const auto buffer = kernels::DeviceBuffer::allocate((*device)->memory(), 64, "test");
+  ASSERT_TRUE(buffer.has_value());
+  EXPECT_DEATH(std::fprintf(stderr, "%d", static_cast<int>(*buffer->data())), "");
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// The whole engine on a device of type kCuda, with the shim in place of a GPU: the same tokens and
+// bits as on the CPU where every matrix is INT8, and as every other way to run the requests where
+// they are BF16. The shim's streams are lazy and its memory is closed to the host, so that a
+// missing wait or a forgotten copy gives wrong bits or a fault.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/engine.h"
+#include "tests/engine/cuda/tiny_model.h"
+#include "tests/support/same_bits.h"
+#include "tests/support/simt/memory.h"
+
+namespace sluice {
+namespace {
+
+using testing::Collected;
+using testing::expect_same;
+using testing::start_engine;
+using testing::TinyModel;
+using testing::TinyWeights;
+
+struct Setting {
+  int32_t budget;  // tokens a step
+  bool prefix;     // caching
+  int32_t preempt;
+  bool overlap;
+
+  void apply(Config& config) const {
+    config.max_num_batched_tokens = budget;
+    config.enable_prefix_caching = prefix;
+    config.debug_preempt_every = preempt;
+    config.overlap = overlap;
+  }
+
+  [[nodiscard]] std::string name() const {
+    return "budget " + std::to_string(budget) + ", prefix " + std::to_string(prefix) +
+           ", preempt " + std::to_string(preempt) + ", overlap " + std::to_string(overlap);
+  }
+};
+
+constexpr Setting kSettings[] = {
+    {256, false, 0, false}, {16, false, 3, false}, {48, true, 0, true}};
+
+void expect_settings_hold(const TinyModel& model,
+                          const std::vector<ValidRequest>& requests,
+                          const std::vector<Collected>& expected) {
+  uint64_t preemptions = 0;
+  for (const Setting& setting : kSettings) {
+    Config config = model.config("cuda");
+    setting.apply(config);
+    const int64_t launches = simt::num_device_launches();
+    const std::unique_ptr<Engine> engine = start_engine(config);
+    ASSERT_NE(engine, nullptr);
+    EXPECT_EQ(engine->model().backend, "cuda:shim");
+    expect_same(expected, testing::run_together(*engine, requests), setting.name());
+    // Steps of which no row samples follow each other.
+    expect_same(
+        {expected[1]}, testing::run_alone(*engine, {requests[1]}), setting.name() + ", alone");
+    if (::testing::Test::HasFatalFailure()) return;
+    EXPECT_GT(simt::num_device_launches(), launches + 100);
+    preemptions += engine->stats().num_preemptions;
+  }
+  EXPECT_GT(preemptions, 0U);
+}
+
+TEST(CudaEngine, Int8ModelHasTheTokensAndBitsOfTheCpu) {
+  const TinyModel model(TinyWeights::kInt8);
+  const std::vector<ValidRequest> requests = testing::tiny_requests();
+  std::vector<Collected> expected;
+  {
+    const std::unique_ptr<Engine> engine = start_engine(model.config("cpu"));
+    ASSERT_NE(engine, nullptr);
+    EXPECT_EQ(engine->model().backend.substr(0, 4), "cpu:");
+    expected = testing::run_alone(*engine, requests);
+  }
+  expect_settings_hold(model, requests, expected);
+}
+
+TEST(CudaEngine, Bf16ModelHasTheSameBitsHoweverItRuns) {
+  const TinyModel model(TinyWeights::kBF16);
+  const std::vector<ValidRequest> requests = testing::tiny_requests();
+  std::vector<Collected> expected;
+  {
+    Config config = model.config("cuda");
+    config.enable_prefix_caching = false;
+    const std::unique_ptr<Engine> engine = start_engine(config);
+    ASSERT_NE(engine, nullptr);
+    expected = testing::run_alone(*engine, requests);
+  }
+  expect_settings_hold(model, requests, expected);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// A tiny checkpoint with a tokenizer, and requests that together use every way of sampling.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/engine.h"
+#include "tests/support/tiny_hf_model.h"
+
+namespace sluice::testing {
+
+// There for as long as it lives.
+class TinyModel {
+ public:
+  explicit TinyModel(TinyWeights weights)
+      : folder_(::testing::TempDir() + "cuda_engine_" + std::to_string(::getpid()) + "_" +
+                std::to_string(static_cast<int>(weights))) {
+    std::filesystem::remove_all(folder_);
+    EXPECT_TRUE(write_tiny_hf_model(folder_, weights));
+    std::filesystem::copy_file(std::string(SLUICE_TEST_DATA) + "/tokenizer/json/qwen.json",
+                               folder_ + "/tokenizer.json");
+  }
+
+  TinyModel(const TinyModel&) = delete;
+  TinyModel& operator=(const TinyModel&) = delete;
+
+  ~TinyModel() { std::filesystem::remove_all(folder_); }
+
+  [[nodiscard]] Config config(const std::string& device) const {
+    Config config;
+    config.model = folder_;
+    config.device = device;
+    config.threads = 1;
+    config.max_model_len = 256;
+    config.max_num_seqs = 8;
+    config.kv_cache_memory = int64_t{1} << 20;
+    return config;
+  }
+
+ private:
+  std::string folder_;
+};
+
+inline std::vector<TokenId> tiny_prompt(size_t length, size_t seed) {
+  std::vector<TokenId> tokens(length);
+  for (size_t i = 0; i < length; ++i) {
+    tokens[i] = static_cast<TokenId>(3 + (i * i * 31 + i * 7 + seed) % 430);
+  }
+  return tokens;
+}
+
+// Greedy and seeded rows, which the device samples; rows with edits, filters or alternatives, which
+// the host does; a scored prompt; two prompts with a common beginning, one of which goes past the
+// first 64 positions.
+inline std::vector<ValidRequest> tiny_requests() {
+  std::vector<ValidRequest> requests(5);
+  constexpr size_t kLengths[] = {3, 34, 62, 12, 9};
+  constexpr size_t kPrompts[] = {1, 2, 2, 3, 4};
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].prompt.push_back({tiny_prompt(kLengths[i], kPrompts[i])});
+    SamplingParams& params = requests[i].sampling;
+    params.max_tokens = 5;
+    params.ignore_eos = true;
+    params.num_logprobs = 0;
+    params.seed = 100 + i;
+    params.temperature = i == 0 ? 0.0F : 0.9F;
+  }
+  requests[2].sampling.top_k = 20;
+  requests[2].sampling.top_p = 0.8F;
+  requests[3].sampling.num_logprobs = 3;
+  requests[3].sampling.num_prompt_logprobs = 2;
+  requests[4].sampling.presence_penalty = 0.5F;
+  requests[4].sampling.logit_bias = {{17, 2.0F}};
+  return requests;
+}
+
+}  // namespace sluice::testing

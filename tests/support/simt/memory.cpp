@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/simt/memory.h"
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "engine/core/types.h"
+#include "kernels/cuda/open.h"
+#include "tests/support/simt/reach.h"
+#include "tests/support/simt/simt.h"
+
+namespace sluice::simt {
+namespace {
+
+std::mutex options_mutex;
+DeviceOptions device_options;
+std::atomic<int64_t> num_launches = 0;
+std::atomic<int64_t> num_bytes = 0;
+
+class ShimMemory final : public kernels::DeviceMemory {
+ public:
+  explicit ShimMemory(const DeviceOptions& options) : options_(options) {}
+
+  ~ShimMemory() override {
+    wait();
+    CHECK(mapped_.empty());
+  }
+
+  CUstream_st* stream() { return &stream_; }
+
+  Expected<std::byte*> allocate(int64_t bytes, const char* purpose) override {
+    const std::scoped_lock lock(mutex_);
+    constexpr int64_t kPage = 4096;
+    const int64_t mapped = align_up(bytes, kPage);
+    if (used_ + mapped > options_.free_bytes) {
+      return make_error(ErrorCode::kResourceExhausted,
+                        std::string(purpose) + ": cannot get " + std::to_string(bytes) +
+                            " bytes from the device");
+    }
+    // A page that stays closed follows.
+    void* const data = mmap(nullptr,
+                            static_cast<size_t>(mapped + kPage),
+                            PROT_NONE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                            -1,
+                            0);
+    CHECK(data != MAP_FAILED);
+    used_ += mapped;
+    num_bytes += mapped;
+    mapped_[static_cast<std::byte*>(data)] = mapped;
+    return static_cast<std::byte*>(data);
+  }
+
+  void release(std::byte* data) override {
+    wait();
+    const std::scoped_lock lock(mutex_);
+    constexpr int64_t kPage = 4096;
+    const auto found = mapped_.find(data);
+    CHECK(found != mapped_.end());
+    munmap(data, static_cast<size_t>(found->second + kPage));
+    used_ -= found->second;
+    num_bytes -= found->second;
+    mapped_.erase(found);
+  }
+
+  Expected<std::byte*> allocate_pinned(int64_t bytes, const char*) override {
+    constexpr int kPoison = 0xA5;
+    auto* const data = static_cast<std::byte*>(std::malloc(static_cast<size_t>(bytes)));
+    CHECK(data != nullptr);
+    std::memset(data, kPoison, static_cast<size_t>(bytes));
+    return data;
+  }
+
+  void release_pinned(std::byte* data) override {
+    wait();
+    std::free(data);
+  }
+
+  void upload(std::byte* to, const std::byte* from, int64_t bytes) override {
+    copy_later(to, from, bytes);
+  }
+
+  void download(std::byte* to, const std::byte* from, int64_t bytes) override {
+    copy_later(to, from, bytes);
+  }
+
+  void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
+    copy_later(to, from, bytes);
+  }
+
+  void wait() override {
+    const std::scoped_lock running(running_);
+    std::vector<std::function<void()>> work;
+    {
+      const std::scoped_lock lock(stream_.mutex);
+      work.swap(stream_.work);
+    }
+    if (work.empty()) return;
+    Reach own;
+    open_memory(PROT_READ | PROT_WRITE, &own);
+    {
+      reach = &own;
+      Run run(options_.seed + num_waits_++);
+      for (const std::function<void()>& item : work) item();
+      num_launches += run.num_launches();
+      const std::vector<std::string> reports = run.take_reports();
+      for (const std::string& report : reports) std::fprintf(stderr, "simt: %s\n", report.c_str());
+      if (!reports.empty()) std::abort();
+      reach = nullptr;
+    }
+    open_memory(PROT_NONE, nullptr);
+  }
+
+  void wait_for_uploads() override { wait(); }
+
+  [[nodiscard]] int64_t free_bytes() const override {
+    const std::scoped_lock lock(mutex_);
+    return options_.free_bytes - used_;
+  }
+
+ private:
+  void copy_later(std::byte* to, const std::byte* from, int64_t bytes) {
+    enqueue(&stream_, [to, from, bytes] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+  }
+
+  void open_memory(int protection, Reach* reachable) {
+    const std::scoped_lock lock(mutex_);
+    for (const auto& [data, bytes] : mapped_) {
+      if (reachable != nullptr) reachable->add(data, bytes);
+      CHECK_EQ(mprotect(data, static_cast<size_t>(bytes), protection), 0);
+    }
+  }
+
+  const DeviceOptions options_;
+  CUstream_st stream_;
+  std::mutex running_;      // held while the stream's work runs
+  uint64_t num_waits_ = 0;  // guarded by running_
+  mutable std::mutex mutex_;
+  std::map<std::byte*, int64_t> mapped_;  // guarded by mutex_
+  int64_t used_ = 0;                      // the same
+};
+
+}  // namespace
+
+void set_device_options(const DeviceOptions& options) {
+  const std::scoped_lock lock(options_mutex);
+  device_options = options;
+}
+
+int64_t num_device_launches() { return num_launches; }
+
+int64_t num_device_bytes() { return num_bytes; }
+
+}  // namespace sluice::simt
+
+namespace sluice::kernels::cuda {
+
+Expected<OpenedDevice> open_device() {
+  const std::scoped_lock lock(simt::options_mutex);
+  if (!simt::device_options.is_there) {
+    return make_error(ErrorCode::kUnsupported, "no CUDA device: the shim hides it", "device");
+  }
+  auto memory = std::make_unique<simt::ShimMemory>(simt::device_options);
+  CUstream_st* const stream = memory->stream();
+  return OpenedDevice{std::move(memory), stream, "shim"};
+}
+
+}  // namespace sluice::kernels::cuda

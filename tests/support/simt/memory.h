@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// A GPU of the shim, for tests of code above the kernels: what kernels/cuda/memory.cu is to a real
+// one. Its streams are lazy: launches and copies run when somebody waits, so that whoever reads a
+// result too early, or changes a copy's source too early, gets wrong bytes. Its memory can be
+// touched by launches and copies alone: the host's first access to it is a segmentation fault.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+// What a stream has yet to do.
+struct CUstream_st {
+  std::mutex mutex;
+  std::vector<std::function<void()>> work;  // guarded by mutex
+};
+
+namespace sluice::simt {
+
+// Of the devices opened from now on. `free_bytes`: what they say they have. Launches run in a Run
+// of their own per wait, with seeds that follow `seed`; a report ends the process.
+struct DeviceOptions {
+  int64_t free_bytes = int64_t{1} << 30;
+  uint64_t seed = 1;
+  bool is_there = true;  // false: no device is found
+};
+
+void set_device_options(const DeviceOptions& options);
+
+// Of all devices: launches since the process began, bytes allocated now.
+int64_t num_device_launches();
+int64_t num_device_bytes();
+
+}  // namespace sluice::simt

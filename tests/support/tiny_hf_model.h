@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tiny Hugging Face checkpoints of random weights, for tests that need matrices in formats which
+// the ones in the repository do not have everywhere.
+#pragma once
+
+#include <string>
+
+namespace sluice::testing {
+
+enum class TinyWeights {
+  kInt8,  // W8A8 of compressed-tensors, the head too; the embedding, which is only looked up, BF16
+  kBF16,  // all of them, the head tied to the embedding
+  kF16,   // as kBF16
+};
+
+// Writes config.json and model.safetensors into `folder`, which it makes: two layers of Llama with
+// biases (kInt8) or of Qwen 3, hidden size 64, 440 tokens, a context of 512. The same bytes in
+// every run. False: a file could not be written.
+bool write_tiny_hf_model(const std::string& folder, TinyWeights weights);
+
+}  // namespace sluice::testing
