@@ -47,7 +47,7 @@ static void channel_rows(const LinearBlock& block, int32_t tile, int64_t row) {
   const float* const row_scales = reinterpret_cast<const float*>(head) + first;
   const std::byte* const weight = block.weight + tile * block.tile_bytes;
   I16 sum[kTiles][kRows];
-  channel_dots({.codes = weight + kChannelHeadBytes,
+  channel_dots({.codes = weight + kChannelHeadBytes + block.first_group * kChannelGroupBytes,
                 .tile_bytes = block.tile_bytes,
                 .x = reinterpret_cast<const int8_t*>(records) + first * kQuantGroup,
                 .num_groups = block.num_groups},
@@ -64,7 +64,8 @@ static void channel_rows(const LinearBlock& block, int32_t tile, int64_t row) {
             reinterpret_cast<const int32_t*>(row_scales) + kActivationRows;
         isum = sub(isum, shift_left(broadcast(code_sums[r]), 7));
       }
-      y[r] = mul(mul(to_float(isum), broadcast(row_scales[r])), scale);
+      const V16 scaled = mul(mul(to_float(isum), broadcast(row_scales[r])), scale);
+      y[r] = block.num_segments == kSegments ? scaled : float_of_bits(isum);
     }
     write_outputs<kRows>(block, tile + t, row, y);
   }

@@ -17,8 +17,6 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-inline constexpr int32_t kSegments = 8;
-
 // With so few rows memory is the limit, and one stream of reads does not reach it: two tiles are
 // walked side by side. With more, the sums of two tiles no longer fit the registers.
 inline constexpr int32_t kFewRows = 4;
@@ -162,8 +160,9 @@ SLUICE_INLINE void fold_segments(const LinearBlock& block,
   constexpr int kSums = kTiles * kRows;
   V16 pending[4][kSums];
   int32_t group = 0;
-  for (int32_t segment = 0; segment < kSegments; ++segment) {
-    const auto end = static_cast<int32_t>(int64_t{segment + 1} * block.num_groups / kSegments);
+  for (int32_t segment = 0; segment < block.num_segments; ++segment) {
+    const int64_t border = int64_t{block.first_segment + segment + 1} * block.weight_groups / kSegments;
+    const auto end = static_cast<int32_t>(border) - block.first_group;
     V16 acc[kSums];
 #pragma GCC unroll 16
     for (int i = 0; i < kSums; ++i) acc[i] = zero();
@@ -176,8 +175,9 @@ SLUICE_INLINE void fold_segments(const LinearBlock& block,
       pending[level][i] = value;
     }
   }
+  const int root = __builtin_ctz(static_cast<unsigned>(block.num_segments));
   for (int t = 0; t < kTiles; ++t) {
-    write_outputs<kRows>(block, tile + t, row, pending[3] + t * kRows);
+    write_outputs<kRows>(block, tile + t, row, pending[root] + t * kRows);
   }
 }
 
@@ -206,7 +206,7 @@ struct WideRows {
     WideGroup wide;
     const auto add = [&](int32_t group, V16 * acc) __attribute__((always_inline)) {
       for (int t = 0; t < kTiles; ++t) {
-        widen(weight + t * block.tile_bytes, group, wide);
+        widen(weight + t * block.tile_bytes, block.first_group + group, wide);
         add_wide_group<Code, kRows>(wide, x + group * kBytes, first, acc + t * kRows);
       }
     };
@@ -225,7 +225,8 @@ struct IntegerRows {
     const auto add = [&](int32_t group, V16 * acc) __attribute__((always_inline)) {
 #pragma GCC unroll 4
       for (int t = 0; t < kTiles; ++t) {
-        const GroupAt at = group_at<kFormat>(weight + t * block.tile_bytes, group);
+        const GroupAt at =
+            group_at<kFormat>(weight + t * block.tile_bytes, block.first_group + group);
         add_group<kFormat, Code, kRows>(at, x + group * kBytes, first, acc + t * kRows);
         if (kRows > kFewRows || block.prefetch) prefetch_ahead<kFormat>(at);
       }
