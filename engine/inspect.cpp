@@ -7,18 +7,11 @@
 #include "engine/weights/checkpoint.h"
 
 namespace sluice {
-namespace {
-
-int32_t planned_threads(const Config& config) {
-  return config.threads > 0 ? config.threads : kernels::default_num_threads(placement_of(config));
-}
-
-}  // namespace
 
 Expected<std::string> inspect_model(const Config& config, bool all_tensors) {
   SLUICE_TRY(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(config.model, load_format(config)));
   std::string text = checkpoint->describe(all_tensors);
-  const Expected<PlannedModel> planned = plan_model(config, planned_threads(config));
+  const Expected<PlannedModel> planned = plan_model(config, threads_per_rank(config));
   text += "\n";
   if (planned) return text + planned->plan.describe();
   const std::string& why = planned.error().message;
@@ -26,7 +19,7 @@ Expected<std::string> inspect_model(const Config& config, bool all_tensors) {
 }
 
 Expected<std::string> plan_text(const Config& config) {
-  SLUICE_TRY(const PlannedModel planned, plan_model(config, planned_threads(config)));
+  SLUICE_TRY(const PlannedModel planned, plan_model(config, threads_per_rank(config)));
   return planned.plan.describe();
 }
 

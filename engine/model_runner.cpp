@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <limits>
 #include <system_error>
 #include <thread>
 
 #include "engine/core/log.h"
 #include "engine/core/version.h"
+#include "engine/models/rank_share.h"
 #include "engine/sampling/sampler.h"
 #include "engine/weights/gguf_parse.h"
 
@@ -79,12 +81,28 @@ std::vector<LayerCache> layer_caches(const Model& model, const KvStorage& storag
   return caches;
 }
 
+// The KV of one rank: its heads of every group.
+std::vector<KvStorageGroup> rank_groups(const MemoryPlan& plan, const ModelConfig& own) {
+  std::vector<KvStorageGroup> groups = plan.kv_groups;
+  for (KvStorageGroup& group : groups) group.num_kv_heads = own.num_kv_heads;
+  return groups;
+}
+
 using Pages = AlignedBuffer::Pages;
 
 // --huge-pages. `transparent`: what the buffer asks for itself.
 Pages pages_of(const Config& config, Pages transparent) {
   if (config.huge_pages == "explicit") return Pages::kReserved;
   return config.huge_pages == "off" ? Pages::kSmall : transparent;
+}
+
+Expected<std::unique_ptr<kernels::Device>> make_device(const Config& config, int32_t rank) {
+  const int32_t ranks = config.tensor_parallel_size;
+  return kernels::Device::create(
+      {.type = DeviceType::kCpu,
+       .isa = config.isa,
+       .threads = ranks == 1 ? config.threads : threads_per_rank(config),
+       .placement = ranks == 1 ? placement_of(config) : placement_of(config).share(rank, ranks)});
 }
 
 // Where the system refuses, memory lies where it is first touched, which is slower and no error.
@@ -119,7 +137,21 @@ LoadFormat load_format(const Config& config) {
   return config.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
 }
 
+int32_t threads_per_rank(const Config& config) {
+  const int32_t threads =
+      config.threads > 0 ? config.threads : kernels::default_num_threads(placement_of(config));
+  return std::max(1, threads / config.tensor_parallel_size);
+}
+
 Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads) {
+  if (config.tensor_parallel_size > 1 &&
+      (config.kv_offloading_size > 0 || !config.kv_disk_path.empty())) {
+    return make_error(ErrorCode::kUnsupported,
+                      "--tensor-parallel-size: found " +
+                          std::to_string(config.tensor_parallel_size) +
+                          " with --kv-offloading-size or --kv-disk-path, expected 1 with them",
+                      "tensor-parallel-size");
+  }
   PlannedModel planned;
   SLUICE_TRY(planned.checkpoint, Checkpoint::open(config.model, load_format(config)));
   SLUICE_TRY(planned.spec, find_model_spec(*planned.checkpoint));
@@ -135,10 +167,19 @@ Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads) {
                     .max_seq_len = max_seq_len,
                     .num_threads = num_threads};
   WeightStore names_and_shapes(*planned.checkpoint);
-  SLUICE_TRY(const std::unique_ptr<Model> shape,
-             planned.spec->build(planned.model,
-                                 {.activation_bits = config.activation_bits, .max_model_len = 1},
-                                 names_and_shapes));
+  std::unique_ptr<Model> shape;
+  int64_t arena_bytes = 0;
+  ModelConfig counted = planned.model;  // with the KV heads of all ranks: some may have the same
+  counted.num_kv_heads = 0;
+  for (int32_t rank = 0; rank < config.tensor_parallel_size; ++rank) {
+    SLUICE_TRY(const ModelConfig own, share_of(planned.model, rank, config.tensor_parallel_size));
+    SLUICE_TRY(shape,
+               planned.spec->build(own,
+                                   {.activation_bits = config.activation_bits, .max_model_len = 1},
+                                   names_and_shapes));
+    arena_bytes += shape->arena_bytes(planned.bounds);
+    counted.num_kv_heads += own.num_kv_heads;
+  }
   const std::vector<std::string> unused = names_and_shapes.unused();
   if (!unused.empty()) {
     return make_error(ErrorCode::kUnsupported,
@@ -152,14 +193,15 @@ Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads) {
         PackedPlace(config.packed_weights_cache, *planned.checkpoint, names_and_shapes.layout());
   }
   const int64_t vocab = planned.model.vocab_size;
+  const int64_t ranks = config.tensor_parallel_size;
   SLUICE_TRY(planned.plan,
              plan_memory(config,
-                         planned.model,
+                         counted,
                          shape->kv_layouts(),
                          {.file_bytes = planned.checkpoint->file_bytes(),
                           .weight_bytes = names_and_shapes.packed_bytes(),
-                          .rope_bytes_per_token = planned.model.rope_bytes(1),
-                          .arena_bytes = shape->arena_bytes(planned.bounds),
+                          .rope_bytes_per_token = ranks * planned.model.rope_bytes(1),
+                          .arena_bytes = arena_bytes,
                           .logits_bytes =
                               vocab * config.max_num_seqs * static_cast<int64_t>(sizeof(float)) +
                               Sampler::buffer_bytes(planned.model.vocab_size,
@@ -173,17 +215,17 @@ Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads) {
 
 Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config) {
   const Placement placement = placement_of(config);
-  SLUICE_TRY(auto device,
-             kernels::Device::create({.type = DeviceType::kCpu,
-                                      .isa = config.isa,
-                                      .threads = config.threads,
-                                      .placement = placement}));
+  SLUICE_TRY(auto device, make_device(config, 0));
   SLUICE_TRY(PlannedModel planned, plan_model(config, device->num_threads()));
   const MemoryPlan& plan = planned.plan;
+  const int32_t ranks = config.tensor_parallel_size;
+  SLUICE_TRY(const ModelConfig own, share_of(planned.model, 0, ranks));
   SLUICE_TRY(KvStorage storage,
-             KvStorage::create(
-                 plan.kv_groups, plan.kv_dtype, plan.block_size, pages_of(config, Pages::kSmall)));
-  place(storage.bytes(), placement);
+             KvStorage::create(rank_groups(plan, own),
+                               plan.kv_dtype,
+                               plan.block_size,
+                               pages_of(config, Pages::kSmall)));
+  place(storage.bytes(), placement.share(0, ranks));
 
   const InputBatch::Bounds batch_bounds = {
       .max_tokens = planned.bounds.max_tokens,
@@ -211,7 +253,7 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config)
       place(arena, placement);
     }
     return planned.spec->build(
-        planned.model,
+        own,
         {.activation_bits = config.activation_bits, .max_model_len = plan.max_model_len},
         *runner->weights_);
   }();
@@ -225,10 +267,11 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config)
   const uint64_t content = content_hash(*runner->checkpoint_, *runner->weights_);
   runner->fingerprint_ = fingerprint_of(content, config, planned.model, plan);
 
-  SLUICE_TRY(
-      runner->arena_,
-      AlignedBuffer::allocate(plan.arena_bytes, "activations", pages_of(config, Pages::kHuge)));
-  place(runner->arena_.span(), placement);
+  SLUICE_TRY(runner->arena_,
+             AlignedBuffer::allocate(runner->model_->arena_bytes(planned.bounds),
+                                     "activations",
+                                     pages_of(config, Pages::kHuge)));
+  place(runner->arena_.span(), placement.share(0, ranks));
   runner->model_->bind(planned.bounds, runner->arena_.span());
   runner->max_rows_ = static_cast<size_t>(planned.bounds.max_logits);
   SLUICE_TRY(runner->logits_,
@@ -239,22 +282,80 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config)
   runner->caches_ = layer_caches(*runner->model_, runner->kv_storage_);
   runner->prefault_ =
       std::make_unique<Prefault>(runner->kv_storage_.bytes(), config.huge_pages == "transparent");
+  if (ranks > 1) SLUICE_TRY_VOID(runner->add_followers(config, planned));
   return runner;
 }
 
+Expected<void> ModelRunner::add_followers(const Config& config, const PlannedModel& planned) {
+  const int32_t size = config.tensor_parallel_size;
+  std::vector<std::unique_ptr<ModelRank>> ranks;
+  for (int32_t rank = 1; rank < size; ++rank) {
+    const Placement placement = placement_of(config).share(rank, size);
+    SLUICE_TRY(auto device, make_device(config, rank));
+    SLUICE_TRY(const ModelConfig own, share_of(planned.model, rank, size));
+    SLUICE_TRY(
+        auto model,
+        planned.spec->build(
+            own,
+            {.activation_bits = config.activation_bits, .max_model_len = plan_.max_model_len},
+            *weights_));
+    SLUICE_TRY(KvStorage storage,
+               KvStorage::create(rank_groups(plan_, own),
+                                 plan_.kv_dtype,
+                                 plan_.block_size,
+                                 pages_of(config, Pages::kSmall)));
+    place(storage.bytes(), placement);
+    SLUICE_TRY(AlignedBuffer arena,
+               AlignedBuffer::allocate(model->arena_bytes(planned.bounds),
+                                       "activations",
+                                       pages_of(config, Pages::kHuge)));
+    place(arena.span(), placement);
+    model->bind(planned.bounds, arena.span());
+    ModelRank& added = *ranks.emplace_back(std::make_unique<ModelRank>(
+        std::move(device), std::move(model), std::move(storage), std::move(arena)));
+    added.caches = layer_caches(*added.model, added.kv_storage);
+    added.prefault =
+        std::make_unique<Prefault>(added.kv_storage.bytes(), config.huge_pages == "transparent");
+  }
+  std::vector<std::unique_ptr<Communicator>> communicators = make_local_ranks(size);
+  communicator_ = std::move(communicators.front());
+  communicators.erase(communicators.begin());
+  followers_ = std::make_unique<Followers>(std::move(ranks), std::move(communicators));
+  return {};
+}
+
+ForwardContext ModelRunner::context(const ForwardBatch& batch) const {
+  return {.exec = device_->context(),
+          .batch = batch,
+          .caches = caches_,
+          .communicator = communicator_.get()};
+}
+
 void ModelRunner::execute(std::span<const KvBlockCopy> copies, const InputBatch& batch) {
+  const ForwardBatch view = batch.view();
+  if (followers_) followers_->start({.batch = &view, .copies = copies});
   for (const KvBlockCopy& copy : copies) kv_storage_.copy_block(copy.group, copy.from, copy.to);
-  model_->forward({.exec = device_->context(), .batch = batch.view(), .caches = caches_});
+  model_->forward(context(view));
+  if (followers_) followers_->finish();
 }
 
 std::span<float> ModelRunner::logits(const InputBatch& batch, std::span<const int32_t> rows) {
   CHECK_LE(rows.size(), max_rows_);
   auto* const floats = reinterpret_cast<float*>(logits_.data());
-  if (!rows.empty()) {
-    model_->logits(
-        {.exec = device_->context(), .batch = batch.view(), .caches = caches_}, rows, floats);
+  const std::span<float> result(floats,
+                                rows.size() * static_cast<size_t>(model_->config().vocab_size));
+  if (rows.empty()) return result;
+  const ForwardBatch view = batch.view();
+  if (followers_) {
+    followers_->start({.kind = RankJob::Kind::kLogits, .batch = &view, .rows = rows});
   }
-  return {floats, rows.size() * static_cast<size_t>(model_->config().vocab_size)};
+  model_->logits(context(view), rows, floats);
+  if (followers_) followers_->finish();
+  // Nothing of such a step means anything: its requests fail as those do whose rows are not finite.
+  if (communicator_ && communicator_->has_failed()) {
+    std::ranges::fill(result, std::numeric_limits<float>::quiet_NaN());
+  }
+  return result;
 }
 
 std::vector<KvGroupSpec> ModelRunner::kv_groups() const { return group_specs(*model_, plan_); }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs steps: owns the device, the model, the bytes of the KV cache and every buffer, all sized and
-// allocated at creation. execute() and logits() on one thread, which runs the steps and is worker 0
+// allocated at creation; of several ranks, those of rank 0, and the others as Followers. execute() and logits() on one thread, which runs the steps and is worker 0
 // of the compute pool; the rest on the engine thread.
 #pragma once
 
@@ -15,9 +15,11 @@
 #include "engine/core/numa.h"
 #include "engine/core/status.h"
 #include "engine/engine.h"
+#include "engine/followers.h"
 #include "engine/input_batch.h"
 #include "engine/memory_plan.h"
 #include "engine/models/model.h"
+#include "engine/parallel.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/packed_cache.h"
 #include "engine/weights/weight_store.h"
@@ -43,6 +45,10 @@ LoadFormat load_format(const Config& config);
 // --numa and --cpu-strict on this machine, for the calling thread.
 Placement placement_of(const Config& config);
 
+// Compute threads of each rank.
+int32_t threads_per_rank(const Config& config);
+
+// `num_threads`: of a rank.
 Expected<PlannedModel> plan_model(const Config& config, int32_t num_threads);
 
 class ModelRunner {
@@ -73,6 +79,7 @@ class ModelRunner {
 
   [[nodiscard]] std::vector<KvGroupSpec> kv_groups() const;
 
+  // Rank 0's.
   [[nodiscard]] KvStorage& kv_storage() { return kv_storage_; }
 
   // Hash of the determinism key: model file, build, backend class, activation and KV dtypes.
@@ -81,6 +88,9 @@ class ModelRunner {
   [[nodiscard]] int64_t num_parameters() const { return weights_->num_parameters(); }
 
  private:
+  Expected<void> add_followers(const Config& config, const PlannedModel& planned);
+  [[nodiscard]] ForwardContext context(const ForwardBatch& batch) const;
+
   ModelRunner(const InputBatch::Bounds& bounds, KvStorage storage)
       : batch_bounds_(bounds), kv_storage_(std::move(storage)) {}
 
@@ -99,6 +109,8 @@ class ModelRunner {
   AlignedBuffer logits_;  // floats [max_rows_][vocab]
   std::vector<LayerCache> caches_;
   std::string fingerprint_;
+  std::unique_ptr<Communicator> communicator_;  // of several ranks, rank 0's
+  std::unique_ptr<Followers> followers_;        // the same
 };
 
 }  // namespace sluice

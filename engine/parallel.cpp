@@ -12,18 +12,6 @@ namespace {
 
 constexpr auto kSpin = std::chrono::microseconds(20);
 
-// Waits until `word` is not `old`.
-void wait_for_change(const std::atomic<uint32_t>& word, uint32_t old) {
-  const auto deadline = std::chrono::steady_clock::now() + kSpin;
-  do {
-    for (int i = 0; i < 32; ++i) {
-      if (word.load(std::memory_order_acquire) != old) return;
-      __builtin_ia32_pause();
-    }
-  } while (std::chrono::steady_clock::now() < deadline);
-  word.wait(old, std::memory_order_acquire);
-}
-
 // What the ranks share. A call fills one of two tables, in turn: who is in call n + 1 has read what
 // call n gave, so that call n + 2 may take its table.
 struct Meeting {
@@ -83,6 +71,17 @@ class LocalRank final : public Communicator {
 };
 
 }  // namespace
+
+void wait_for_change(const std::atomic<uint32_t>& word, uint32_t old) {
+  const auto deadline = std::chrono::steady_clock::now() + kSpin;
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (word.load(std::memory_order_acquire) != old) return;
+      __builtin_ia32_pause();
+    }
+  } while (std::chrono::steady_clock::now() < deadline);
+  word.wait(old, std::memory_order_acquire);
+}
 
 std::vector<std::unique_ptr<Communicator>> make_local_ranks(int32_t size) {
   CHECK_GE(size, 1);

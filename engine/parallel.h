@@ -4,6 +4,7 @@
 // reduction adds in an order of its own.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -30,8 +31,11 @@ class Communicator {
   [[nodiscard]] virtual bool has_failed() const = 0;
 };
 
+// Waits until `word` is not `old`: spins for at most about 20 us, then parks until it is notified.
+void wait_for_change(const std::atomic<uint32_t>& word, uint32_t old);
+
 // Ranks inside one process, which read each other's parts where they are: no copies, no allocation
-// and no lock in a call. Waiting spins for at most about 20 us, then parks.
+// and no lock in a call.
 std::vector<std::unique_ptr<Communicator>> make_local_ranks(int32_t size);
 
 }  // namespace sluice

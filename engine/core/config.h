@@ -55,6 +55,7 @@ struct Config {
 
   // Compute.
   int32_t threads = 0;                     // 0: min(affinity, cgroup quota)
+  int32_t tensor_parallel_size = 1;        // ranks that share each layer: 1, 2, 4 or 8
   std::string isa = "auto";                // auto, scalar, avx2, avx512
   bool cpu_strict = false;                 // each compute thread on a core of its own
   std::string numa = "off";                // off, distribute, isolate

@@ -445,6 +445,13 @@ std::vector<Knob> make_engine_knobs() {
                                         "threads",
                                         {1, 1024},
                                         "Compute threads; auto: CPU affinity and cgroup quota."),
+      integer<&Config::tensor_parallel_size>(
+          "tensor-parallel-size",
+          "compute",
+          "ranks",
+          {1, 8},
+          "Ranks that share each layer, 1, 2, 4 or 8, with the compute threads among them; the "
+          "results are the same."),
       choice<&Config::isa>("isa",
                            "compute",
                            "",

@@ -51,34 +51,37 @@ Expected<MlpBlock> MlpBlock::load(const ModelConfig& config,
                                   WeightStore& weights) {
   const std::string prefix = "blk." + std::to_string(layer) + ".";
   const int64_t hidden = config.hidden;
-  const int64_t ffn = expert_width(config);
+  const RankShare& share = config.share;
+  const int64_t ffn = whole_of(share.ffn, expert_width(config));
   MlpBlock block;
   const auto add = [&](const Parts2& gate_up, const Parts1& down) -> Expected<void> {
     Pair pair;
     SLUICE_TRY(pair.gate_up, Projection::load(weights, gate_up, hidden, activation_bits));
-    SLUICE_TRY(pair.down, Projection::load(weights, down, ffn, activation_bits));
+    SLUICE_TRY(pair.down, Projection::load(weights, down, ffn, activation_bits, share.segments));
     block.experts_.push_back(std::move(pair));
     return {};
   };
   if (config.moe.num_experts == 0) {
     const bool bias = config.mlp_bias;
     const std::string up = prefix + "ffn_up";
-    const Parts2 fused = {{{up, ffn, false, {0, 2 * ffn}}, {up, ffn, false, {ffn, 2 * ffn}}}};
-    const Parts2 apart = {{{prefix + "ffn_gate", ffn, bias, {}}, {up, ffn, bias, {}}}};
+    const Parts2 fused = {
+        {{up, ffn, false, {0, 2 * ffn}, share.ffn}, {up, ffn, false, {ffn, 2 * ffn}, share.ffn}}};
+    const Parts2 apart = {
+        {{prefix + "ffn_gate", ffn, bias, {}, share.ffn}, {up, ffn, bias, {}, share.ffn}}};
     SLUICE_TRY_VOID(
-        add(config.fused_gate_up ? fused : apart, {{{prefix + "ffn_down", hidden, bias, {}}}}));
+        add(config.fused_gate_up ? fused : apart, {{{prefix + "ffn_down", hidden, bias, {}, {}}}}));
     return block;
   }
   const int64_t count = config.moe.num_experts;
   const bool bias = config.moe.bias;
-  const Parts1 router = {{{prefix + "ffn_gate_inp", count, bias, {}}}};
+  const Parts1 router = {{{prefix + "ffn_gate_inp", count, bias, {}, {}}}};
   SLUICE_TRY(block.router_, Projection::load(weights, router, hidden, activation_bits));
   const bool stacked = weights.has(prefix + "ffn_gate_exps.weight");
   for (int64_t e = 0; e < count; ++e) {
     const std::string suffix = stacked ? "" : "." + std::to_string(e);
     const auto part = [&](const char* stem, int64_t n) {
       return Projection::Part{
-          prefix + stem + suffix, n, bias, stacked ? RowSlice{e * n, count * n} : RowSlice{}};
+          prefix + stem + suffix, n, bias, stacked ? RowSlice{e * n, count * n} : RowSlice{}, {}};
     };
     SLUICE_TRY_VOID(add({{part("ffn_gate_exps", ffn), part("ffn_up_exps", ffn)}},
                         {{part("ffn_down_exps", hidden)}}));
@@ -153,6 +156,11 @@ MlpBuffers MlpBlock::layout(const ModelConfig& config,
   }
   buffers.gate_up = arena.take_floats(int64_t{buffers.max_rows} * 2 * expert_width(config));
   buffers.down_in = LinearInput(down, buffers.max_rows, arena);
+  buffers.parts = RankParts(config, tokens, arena);
+  if (std::ranges::any_of(down, [](const Projection* each) { return has_shared_scales(*each); })) {
+    buffers.gated =
+        arena.take_floats(int64_t{tokens} * align_up(config.ffn_hidden, kQuantGroup));
+  }
   if (dense) return buffers;
   const int64_t pairs = int64_t{tokens} * config.moe.top_k;
   const auto take_ints = [&arena](int64_t count) {
@@ -186,13 +194,23 @@ void MlpBlock::forward(const ForwardContext& context,
   const std::array<ProjectionOutput, 2> gate_up_out = {{{gate, 2 * ffn}, {up, 2 * ffn}}};
   LinearInput down_in = buffers.down_in;
   down_in.set_num_rows(static_cast<int32_t>(context.batch.token_ids.size()));
+  const bool shared_scales = has_shared_scales(pair.down);
   kernels::RowSteps after_gate_up;
   down_in.fill_for(pair.down, [&](const kernels::Activations& rows) {
+    kernels::Activations to = rows;
+    if (shared_scales) {
+      to.format = kernels::ActivationFormat::kFloat;
+      to.data = buffers.gated;
+    }
     after_gate_up.add(kernels::GateMulArgs{
-        .gate = gate, .up = up, .stride = 2 * ffn, .function = config.gate_function, .out = rows});
+        .gate = gate, .up = up, .stride = 2 * ffn, .function = config.gate_function, .out = to});
   });
   project(context.exec, pair.gate_up, in, gate_up_out, kernels::Epilogue::kStore, &after_gate_up);
-  project(context.exec, pair.down, down_in, {&out, 1}, epilogue, &then);
+  if (shared_scales) {
+    quantize_with_shared_scales(
+        context, pair.down, down_in, buffers.parts, buffers.gated, align_up(ffn, kQuantGroup));
+  }
+  project_to_stream(context, pair.down, down_in, buffers.parts, out, epilogue, then);
 }
 
 void MlpBlock::forward_experts(const ForwardContext& context,
