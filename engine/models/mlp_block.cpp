@@ -6,6 +6,7 @@
 
 #include "kernels/elementwise.h"
 #include "kernels/moe.h"
+#include "kernels/parts.h"
 
 namespace sluice {
 namespace {
@@ -41,6 +42,20 @@ int32_t place_rows(const MoeConfig& moe, int32_t num_tokens, const MlpBuffers& b
     buffers.rows[i] = buffers.first[expert] + buffers.count[expert]++;
   }
   return num_chosen;
+}
+
+// Behind the last row of a chosen expert, those up to the end of its block included.
+int32_t end_of_rows(const MlpBuffers& buffers, int32_t num_chosen) {
+  const int32_t last = buffers.chosen[num_chosen - 1];
+  return buffers.first[last] +
+         static_cast<int32_t>(align_up(buffers.count[last], kernels::kActivationRows));
+}
+
+// The same rows as plain floats.
+kernels::Activations as_floats(kernels::Activations rows, float* data) {
+  rows.format = kernels::ActivationFormat::kFloat;
+  rows.data = data;
+  return rows;
 }
 
 }  // namespace
@@ -79,15 +94,15 @@ Expected<MlpBlock> MlpBlock::load(const ModelConfig& config,
   const bool stacked = weights.has(prefix + "ffn_gate_exps.weight");
   for (int64_t e = 0; e < count; ++e) {
     const std::string suffix = stacked ? "" : "." + std::to_string(e);
-    const auto part = [&](const char* stem, int64_t n) {
+    const auto part = [&](const char* stem, int64_t n, const Portion& rows) {
       return Projection::Part{
-          prefix + stem + suffix, n, bias, stacked ? RowSlice{e * n, count * n} : RowSlice{}, {}};
+          prefix + stem + suffix, n, bias, stacked ? RowSlice{e * n, count * n} : RowSlice{}, rows};
     };
-    SLUICE_TRY_VOID(add({{part("ffn_gate_exps", ffn), part("ffn_up_exps", ffn)}},
-                        {{part("ffn_down_exps", hidden)}}));
+    SLUICE_TRY_VOID(add({{part("ffn_gate_exps", ffn, share.ffn), part("ffn_up_exps", ffn, share.ffn)}},
+                        {{part("ffn_down_exps", hidden, {})}}));
     SLUICE_TRY_VOID(check_like_first(block.experts_, weights.path() + ": tensor " + prefix));
   }
-  block.grouped_gate_up_ = group_experts(block.experts_, &Pair::gate_up, ffn);
+  block.grouped_gate_up_ = group_experts(block.experts_, &Pair::gate_up, expert_width(config));
   block.grouped_down_ = group_experts(block.experts_, &Pair::down, hidden);
   return block;
 }
@@ -124,7 +139,7 @@ MlpBlock::GroupedByFormat MlpBlock::group_experts(const std::vector<Pair>& exper
     for (size_t i = 0; i < matrices.weights().size(); ++i) {
       grouped[static_cast<size_t>(matrices.format(i))].matrices.push_back(
           {.weight = &matrices.weight(i),
-           .bias = matrices.bias(i),
+           .bias = matrices.segments().are_all() ? matrices.bias(i) : nullptr,
            .column = static_cast<int64_t>(i) * part_width});
     }
   }
@@ -156,10 +171,10 @@ MlpBuffers MlpBlock::layout(const ModelConfig& config,
   }
   buffers.gate_up = arena.take_floats(int64_t{buffers.max_rows} * 2 * expert_width(config));
   buffers.down_in = LinearInput(down, buffers.max_rows, arena);
-  buffers.parts = RankParts(config, tokens, arena);
+  buffers.parts = RankParts(config, buffers.max_rows, arena);
   if (std::ranges::any_of(down, [](const Projection* each) { return has_shared_scales(*each); })) {
     buffers.gated =
-        arena.take_floats(int64_t{tokens} * align_up(config.ffn_hidden, kQuantGroup));
+        arena.take_floats(int64_t{buffers.max_rows} * align_up(expert_width(config), kQuantGroup));
   }
   if (dense) return buffers;
   const int64_t pairs = int64_t{tokens} * config.moe.top_k;
@@ -197,13 +212,12 @@ void MlpBlock::forward(const ForwardContext& context,
   const bool shared_scales = has_shared_scales(pair.down);
   kernels::RowSteps after_gate_up;
   down_in.fill_for(pair.down, [&](const kernels::Activations& rows) {
-    kernels::Activations to = rows;
-    if (shared_scales) {
-      to.format = kernels::ActivationFormat::kFloat;
-      to.data = buffers.gated;
-    }
-    after_gate_up.add(kernels::GateMulArgs{
-        .gate = gate, .up = up, .stride = 2 * ffn, .function = config.gate_function, .out = to});
+    after_gate_up.add(
+        kernels::GateMulArgs{.gate = gate,
+                             .up = up,
+                             .stride = 2 * ffn,
+                             .function = config.gate_function,
+                             .out = shared_scales ? as_floats(rows, buffers.gated) : rows});
   });
   project(context.exec, pair.gate_up, in, gate_up_out, kernels::Epilogue::kStore, &after_gate_up);
   if (shared_scales) {
@@ -247,16 +261,31 @@ void MlpBlock::forward_experts(const ForwardContext& context,
   const int64_t ffn = moe.ffn_hidden;
   run_experts(
       exec, grouped_gate_up_, buffers.expert_in, buffers, num_chosen, {buffers.gate_up, 2 * ffn});
-  buffers.down_in.fill_for(experts_.front().down, [&](const kernels::Activations& in) {
+  const Projection& down = experts_.front().down;
+  LinearInput down_in = buffers.down_in;
+  down_in.set_num_rows(end_of_rows(buffers, num_chosen));
+  down_in.fill_for(down, [&](const kernels::Activations& in) {
     kernels::gate_mul(exec,
                       {.gate = buffers.gate_up,
                        .up = buffers.gate_up + ffn,
                        .stride = 2 * ffn,
                        .function = config.gate_function,
-                       .out = in,
+                       .out = has_shared_scales(down) ? as_floats(in, buffers.gated) : in,
                        .rows = rows});
   });
-  run_experts(exec, grouped_down_, buffers.down_in, buffers, num_chosen, {buffers.output, hidden});
+  if (has_shared_scales(down)) {
+    quantize_with_shared_scales(
+        context, down, down_in, buffers.parts, buffers.gated, align_up(ffn, kQuantGroup));
+  }
+  const bool whole = down.segments().are_all();
+  run_experts(exec,
+              grouped_down_,
+              down_in,
+              buffers,
+              num_chosen,
+              {whole ? buffers.output : buffers.parts.sums, hidden},
+              down.segments());
+  if (!whole) join_experts(context, down_in, buffers, num_chosen, hidden);
   kernels::moe_combine(exec,
                        {.y = buffers.output,
                         .y_stride = hidden,
@@ -275,7 +304,8 @@ void MlpBlock::run_experts(const kernels::ExecContext& exec,
                            const LinearInput& in,
                            const MlpBuffers& buffers,
                            int32_t num_chosen,
-                           ProjectionOutput out) {
+                           ProjectionOutput out,
+                           kernels::Segments segments) {
   for (size_t i = 0; i < grouped.size(); ++i) {
     if (grouped[i].matrices.empty()) continue;
     kernels::linear_experts(exec,
@@ -286,7 +316,33 @@ void MlpBlock::run_experts(const kernels::ExecContext& exec,
                              .first = buffers.first,
                              .count = buffers.count,
                              .out = out.data,
-                             .out_stride = out.stride});
+                             .out_stride = out.stride,
+                             .segments = segments});
+  }
+}
+
+// The chosen experts' outputs from every rank's sums.
+void MlpBlock::join_experts(const ForwardContext& context,
+                            const LinearInput& in,
+                            const MlpBuffers& buffers,
+                            int32_t num_chosen,
+                            int64_t hidden) const {
+  const GatheredSums sums =
+      gather_sums(context, buffers.parts, end_of_rows(buffers, num_chosen), hidden);
+  if (sums.count == 0) return;
+  for (int32_t i = 0; i < num_chosen; ++i) {
+    const int32_t expert = buffers.chosen[i];
+    const Projection& down = experts_[static_cast<size_t>(expert)].down;
+    const int32_t first = buffers.first[expert];
+    const GatheredSums rows = sums.from(first);
+    kernels::join_parts(
+        context.exec,
+        {.parts = rows.all(),
+         .weight = &down.weight(0),
+         .x = kernels::activation_rows(in.in(down.format(0)), first, buffers.count[expert]),
+         .bias = down.bias(0),
+         .out = buffers.output + first * hidden,
+         .out_stride = hidden});
   }
 }
 

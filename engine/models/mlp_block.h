@@ -99,7 +99,13 @@ class MlpBlock {
                           const LinearInput& in,
                           const MlpBuffers& buffers,
                           int32_t num_chosen,
-                          ProjectionOutput out);
+                          ProjectionOutput out,
+                          kernels::Segments segments = {});
+  void join_experts(const ForwardContext& context,
+                    const LinearInput& in,
+                    const MlpBuffers& buffers,
+                    int32_t num_chosen,
+                    int64_t hidden) const;
 
   Projection router_;
   std::vector<Pair> experts_;  // exactly one in a dense block

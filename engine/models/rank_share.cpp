@@ -64,9 +64,6 @@ Expected<ModelConfig> share_of(const ModelConfig& whole, int32_t rank, int32_t s
   if (size != 2 && size != 4 && size != kernels::kSegments) {
     return refused(size, "expected 1, 2, 4 or 8");
   }
-  if (whole.moe.num_experts > 0) {
-    return refused(size, "found a mixture of experts, expected a dense model");
-  }
   if (whole.qk_norm == QkNorm::kRow) {
     return refused(size, "found norms of whole rows of q and k, expected norms of heads or none");
   }
@@ -77,12 +74,13 @@ Expected<ModelConfig> share_of(const ModelConfig& whole, int32_t rank, int32_t s
   share.segments = {.first = rank * kernels::kSegments / size, .count = kernels::kSegments / size};
   SLUICE_TRY(share.heads, share_heads(whole, share.segments, size));
   SLUICE_TRY(share.kv_heads, share_kv_heads(whole, share.heads, size));
-  share.ffn = columns_of(share.segments, whole.ffn_hidden);
+  const bool has_experts = whole.moe.num_experts > 0;
+  const int32_t ffn = has_experts ? whole.moe.ffn_hidden : whole.ffn_hidden;
+  share.ffn = columns_of(share.segments, ffn);
   if (share.ffn.count == 0) {
     return refused(size,
-                   "found " + std::to_string(whole.ffn_hidden) +
-                       " feed-forward columns, expected some of " + std::to_string(kQuantGroup) +
-                       " on each rank");
+                   "found " + std::to_string(ffn) + " feed-forward columns, expected some of " +
+                       std::to_string(kQuantGroup) + " on each rank");
   }
   share.vocab = vocab_share(whole.vocab_size, rank, size);
   if (share.vocab.count == 0) {
@@ -92,7 +90,7 @@ Expected<ModelConfig> share_of(const ModelConfig& whole, int32_t rank, int32_t s
   }
   own.num_heads = share.heads.count;
   own.num_kv_heads = share.kv_heads.count;
-  own.ffn_hidden = share.ffn.count;
+  (has_experts ? own.moe.ffn_hidden : own.ffn_hidden) = share.ffn.count;
   return own;
 }
 
@@ -110,11 +108,30 @@ Portion rows_of(const Portion& portion, int32_t width) {
           .whole = portion.whole * width};
 }
 
-RankParts::RankParts(const ModelConfig& config, int64_t max_tokens, Arena& arena) {
+RankParts::RankParts(const ModelConfig& config, int64_t max_rows, Arena& arena) {
   if (config.share.size == 1) return;
-  sums = arena.take_floats(max_tokens * config.hidden);
+  sums = arena.take_floats(max_rows * config.hidden);
   magnitudes = reinterpret_cast<int32_t*>(
-      arena.take_bytes(max_tokens * static_cast<int64_t>(sizeof(int32_t))));
+      arena.take_bytes(max_rows * static_cast<int64_t>(sizeof(int32_t))));
+}
+
+GatheredSums GatheredSums::from(int64_t first) const {
+  GatheredSums rest = *this;
+  for (size_t i = 0; i < count; ++i) rest.parts[i] += first * width;
+  return rest;
+}
+
+GatheredSums gather_sums(const ForwardContext& context,
+                         const RankParts& parts,
+                         int64_t num_rows,
+                         int64_t width) {
+  const std::span<const float> own(parts.sums, static_cast<size_t>(num_rows * width));
+  const auto gathered = context.communicator->all_gather(std::as_bytes(own));
+  GatheredSums sums{.count = gathered.size(), .width = width};
+  std::ranges::transform(gathered, sums.parts.begin(), [](const std::byte* part) {
+    return reinterpret_cast<const float*>(part);
+  });
+  return sums;
 }
 
 void project_to_stream(const ForwardContext& context,
@@ -132,17 +149,10 @@ void project_to_stream(const ForwardContext& context,
   const kernels::RowGroup group = {
       .weight = &weight, .out = parts.sums, .out_stride = weight.n, .bias = nullptr};
   kernels::linear(context.exec, {.x = x, .groups = {&group, 1}, .segments = projection.segments()});
-  const size_t bytes =
-      static_cast<size_t>(x.num_rows) * static_cast<size_t>(weight.n) * sizeof(float);
-  const auto gathered =
-      context.communicator->all_gather({reinterpret_cast<const std::byte*>(parts.sums), bytes});
-  if (gathered.empty()) return;
-  std::array<const float*, kernels::kSegments> sums{};
-  std::ranges::transform(gathered, sums.begin(), [](const std::byte* part) {
-    return reinterpret_cast<const float*>(part);
-  });
+  const GatheredSums sums = gather_sums(context, parts, x.num_rows, weight.n);
+  if (sums.count == 0) return;
   kernels::join_parts(context.exec,
-                      {.parts = std::span(sums).first(gathered.size()),
+                      {.parts = sums.all(),
                        .weight = &weight,
                        .x = x,
                        .bias = projection.bias(0),

@@ -5,7 +5,10 @@
 // the whole layer. So the heads and the feed-forward columns of a rank are those of its segments.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "engine/core/status.h"
 #include "engine/models/blocks.h"
@@ -13,8 +16,8 @@
 
 namespace sluice {
 
-// The model that rank `rank` of `size` runs. kUnsupported: what does not divide, and what there is
-// no sharing for: experts, and norms of whole rows of q and k.
+// The model that rank `rank` of `size` runs. kUnsupported: what does not divide, and norms of whole
+// rows of q and k, which there is no sharing for.
 Expected<ModelConfig> share_of(const ModelConfig& whole, int32_t rank, int32_t size);
 
 // Rows of the output layer: whole tiles.
@@ -31,11 +34,29 @@ inline int64_t whole_of(const Portion& portion, int32_t own) {
 // What a rank gives the others at the end of a half layer. Two halves in turn have one each.
 struct RankParts {
   RankParts() = default;
-  RankParts(const ModelConfig& config, int64_t max_tokens, Arena& arena);
+  RankParts(const ModelConfig& config, int64_t max_rows, Arena& arena);
 
-  float* sums = nullptr;          // [tokens, hidden]
-  int32_t* magnitudes = nullptr;  // [tokens]
+  float* sums = nullptr;          // [rows, hidden]
+  int32_t* magnitudes = nullptr;  // [rows]
 };
+
+// The same rows of every rank's sums; none where a rank failed.
+struct GatheredSums {
+  std::array<const float*, kernels::kSegments> parts{};
+  size_t count = 0;
+  int64_t width = 0;  // of a row
+
+  // From row `first` on.
+  [[nodiscard]] GatheredSums from(int64_t first) const;
+
+  [[nodiscard]] std::span<const float* const> all() const { return std::span(parts).first(count); }
+};
+
+// Of the first `num_rows` rows of this rank's sums.
+GatheredSums gather_sums(const ForwardContext& context,
+                         const RankParts& parts,
+                         int64_t num_rows,
+                         int64_t width);
 
 // As project(), for one that may be shared out by columns: of its only part.
 void project_to_stream(const ForwardContext& context,

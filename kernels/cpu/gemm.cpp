@@ -206,7 +206,8 @@ void linear_experts(const ExecContext& ctx, const LinearExpertsArgs& args) {
                          .out = args.out + first * args.out_stride + matrix.column,
                          .out_stride = args.out_stride,
                          .bias = matrix.bias},
-               .epilogue = Epilogue::kStore};
+               .epilogue = Epilogue::kStore,
+               .segments = args.segments};
   });
 }
 

@@ -170,6 +170,20 @@ TEST(TensorParallel, EveryWeightFormatAndActivationWidthGivesTheBitsOfOneRank) {
   }
 }
 
+// Normalized or not, with biases, and in INT8.
+TEST(TensorParallel, ExpertsGiveTheBitsOfOneRank) {
+  const nlohmann::json wide = {{"moe_intermediate_size", 288}};
+  for (const char* name : {"models/qwen3-moe", "models/mixtral", "models/gpt-oss"}) {
+    const TemporaryFolder folder;
+    write_model(folder, name, wide);
+    expect_same_on({2, 4, 8}, dummy_config(folder), name);
+    if (HasFailure()) return;
+  }
+  const TemporaryFolder int8;
+  write_model(int8, "w8a8/engine-experts-w8a8", wide);
+  expect_same_on({2, 4, 8}, dummy_config(int8), "INT8 experts");
+}
+
 // Rows whose scale is that of all ranks' columns, and int32 sums.
 TEST(TensorParallel, Int8WeightsAndActivationsGiveTheBitsOfOneRank) {
   const TemporaryFolder stored;
@@ -247,7 +261,7 @@ TEST(TensorParallel, WhatCannotBeSharedIsRefusedByName) {
       {"llama", {{"num_attention_heads", 12}, {"num_key_value_heads", 3}}, 2, "found 3 KV heads"},
       {"llama", {{"intermediate_size", 96}}, 8, "found 96 feed-forward columns"},
       {"llama", {{"vocab_size", 40}}, 4, "found a vocabulary of 40"},
-      {"qwen3-moe", {}, 2, "found a mixture of experts"},
+      {"qwen3-moe", {{"moe_intermediate_size", 96}}, 4, "found 96 feed-forward columns"},
       {"olmo2", {}, 2, "norms of whole rows"},
   };
 
