@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs steps: owns the device, the model, the bytes of the KV cache and every buffer, all sized and
-// allocated at creation; of several ranks, those of rank 0, and the others as Followers. execute() and logits() on one thread, which runs the steps and is worker 0
-// of the compute pool; the rest on the engine thread.
+// allocated at creation; of several ranks, those of rank 0, and the others as Followers. execute()
+// and logits() on one thread, which runs the steps and is worker 0 of the compute pool; the rest on
+// the engine thread.
 #pragma once
 
 #include <cstdint>
