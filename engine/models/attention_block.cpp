@@ -42,13 +42,13 @@ Expected<AttentionBlock> AttentionBlock::load(const ModelConfig& config,
   const std::string fused = prefix + "attn_qkv";
   const int64_t total = q + 2 * kv;
   const bool bias = config.qkv_bias;
-  const std::array<Projection::Part, 3> parts =
-      config.fused_qkv ? std::array<Projection::Part, 3>{{{fused, q, false, {0, total}, q_rows},
-                                                          {fused, kv, false, {q, total}, kv_rows},
-                                                          {fused, kv, false, {q + kv, total}, kv_rows}}}
-                       : std::array<Projection::Part, 3>{{{prefix + "attn_q", q, bias, {}, q_rows},
-                                                          {prefix + "attn_k", kv, bias, {}, kv_rows},
-                                                          {prefix + "attn_v", kv, bias, {}, kv_rows}}};
+  using Parts = std::array<Projection::Part, 3>;
+  const Parts parts = config.fused_qkv ? Parts{{{fused, q, false, {0, total}, q_rows},
+                                                {fused, kv, false, {q, total}, kv_rows},
+                                                {fused, kv, false, {q + kv, total}, kv_rows}}}
+                                       : Parts{{{prefix + "attn_q", q, bias, {}, q_rows},
+                                                {prefix + "attn_k", kv, bias, {}, kv_rows},
+                                                {prefix + "attn_v", kv, bias, {}, kv_rows}}};
   SLUICE_TRY(block.qkv_, Projection::load(weights, parts, config.hidden, activation_bits));
   const std::array<Projection::Part, 1> out = {
       {{prefix + "attn_output", config.hidden, config.attention_out_bias, {}, {}}}};

@@ -98,8 +98,9 @@ Expected<MlpBlock> MlpBlock::load(const ModelConfig& config,
       return Projection::Part{
           prefix + stem + suffix, n, bias, stacked ? RowSlice{e * n, count * n} : RowSlice{}, rows};
     };
-    SLUICE_TRY_VOID(add({{part("ffn_gate_exps", ffn, share.ffn), part("ffn_up_exps", ffn, share.ffn)}},
-                        {{part("ffn_down_exps", hidden, {})}}));
+    SLUICE_TRY_VOID(
+        add({{part("ffn_gate_exps", ffn, share.ffn), part("ffn_up_exps", ffn, share.ffn)}},
+            {{part("ffn_down_exps", hidden, {})}}));
     SLUICE_TRY_VOID(check_like_first(block.experts_, weights.path() + ": tensor " + prefix));
   }
   block.grouped_gate_up_ = group_experts(block.experts_, &Pair::gate_up, expert_width(config));

@@ -59,8 +59,8 @@ class WeightStore {
 
   [[nodiscard]] bool has(std::string_view name) const { return checkpoint_.has(name); }
 
-  // W[n, k], repacked; asked for again, as the ranks of one process do, the same. kDataLoss: missing,
-  // or another shape; the message has both.
+  // W[n, k], repacked; asked for again, as the ranks of one process do, the same. kDataLoss:
+  // missing, or another shape; the message has both.
   Expected<PackedWeight> matrix(const std::string& name, int64_t n, int64_t k, RowSlice slice = {});
   // n floats, decoded, from a tensor of one dimension; or those of a slice of one of several.
   Expected<std::vector<float>> vector(const std::string& name, int64_t n, RowSlice slice = {});

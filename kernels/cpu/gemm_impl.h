@@ -161,8 +161,9 @@ SLUICE_INLINE void fold_segments(const LinearBlock& block,
   V16 pending[4][kSums];
   int32_t group = 0;
   for (int32_t segment = 0; segment < block.num_segments; ++segment) {
-    const int64_t border = int64_t{block.first_segment + segment + 1} * block.weight_groups / kSegments;
-    const auto end = static_cast<int32_t>(border) - block.first_group;
+    const int64_t next = block.first_segment + segment + 1;
+    const auto border = static_cast<int32_t>(next * block.weight_groups / kSegments);
+    const int32_t end = border - block.first_group;
     V16 acc[kSums];
 #pragma GCC unroll 16
     for (int i = 0; i < kSums; ++i) acc[i] = zero();

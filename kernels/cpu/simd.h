@@ -58,7 +58,8 @@ struct PartsRow {
   const float* const* parts;  // the row in each
   int32_t num_parts;          // 2, 4 or 8
   int32_t n;
-  // kInt8Channel: parts hold int32. The first tile's scales, the next tile's tile_bytes on; or null.
+  // kInt8Channel, whose parts hold int32: the first tile's scales, the next tile's tile_bytes on.
+  // Else null.
   const std::byte* scales;
   int64_t tile_bytes;
   float row_scale;
