@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <limits>
 #include <system_error>
 #include <thread>
 
 #include "engine/core/log.h"
 #include "engine/core/version.h"
+#include "engine/models/rank_share.h"
 #include "engine/sampling/sampler.h"
 #include "engine/weights/gguf_parse.h"
 
@@ -80,12 +82,30 @@ std::vector<LayerCache> layer_caches(const Model& model, const KvStorage& storag
   return caches;
 }
 
+// The KV of one rank: its heads of every group.
+std::vector<KvStorageGroup> rank_groups(const MemoryPlan& plan, const ModelConfig& own) {
+  std::vector<KvStorageGroup> groups = plan.kv_groups;
+  for (KvStorageGroup& group : groups) group.num_kv_heads = own.num_kv_heads;
+  return groups;
+}
+
 using Pages = AlignedBuffer::Pages;
 
 // --huge-pages. `transparent`: what the buffer asks for itself.
 Pages pages_of(const Config& config, Pages transparent) {
   if (config.huge_pages == "explicit") return Pages::kReserved;
   return config.huge_pages == "off" ? Pages::kSmall : transparent;
+}
+
+Expected<std::unique_ptr<kernels::Device>> make_device(const Config& config,
+                                                       DeviceType type,
+                                                       int32_t rank) {
+  const int32_t ranks = config.tensor_parallel_size;
+  return kernels::Device::create(
+      {.type = type,
+       .isa = config.isa,
+       .threads = ranks == 1 ? config.threads : threads_per_rank(config),
+       .placement = ranks == 1 ? placement_of(config) : placement_of(config).share(rank, ranks)});
 }
 
 // Where the system refuses, memory lies where it is first touched, which is slower and no error.
@@ -120,6 +140,12 @@ LoadFormat load_format(const Config& config) {
   return config.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
 }
 
+int32_t threads_per_rank(const Config& config) {
+  const int32_t threads =
+      config.threads > 0 ? config.threads : kernels::default_num_threads(placement_of(config));
+  return std::max(1, threads / config.tensor_parallel_size);
+}
+
 namespace {
 
 InputBatch::Bounds batch_bounds_of(const StepBounds& bounds,
@@ -133,10 +159,11 @@ InputBatch::Bounds batch_bounds_of(const StepBounds& bounds,
           .block_size = block_size};
 }
 
-// What a model needs besides its KV.
+// What the model's ranks need besides their KV; `arena_bytes`: their activations.
 FixedMemory fixed_memory(const Config& config,
                          const PlannedModel& planned,
-                         const Model& shape,
+                         size_t num_kv_groups,
+                         int64_t arena_bytes,
                          const WeightStore& weights,
                          const PlanTarget& target) {
   const int32_t vocab = planned.model.vocab_size;
@@ -146,12 +173,12 @@ FixedMemory fixed_memory(const Config& config,
       vocab, config.max_num_seqs, config.max_logprobs, target.num_threads);
   FixedMemory fixed = {.file_bytes = planned.checkpoint->file_bytes(),
                        .weight_bytes = weights.packed_bytes(),
-                       .rope_bytes_per_token = planned.model.rope_bytes(1),
-                       .arena_bytes = shape.arena_bytes(planned.bounds),
+                       .rope_bytes_per_token = config.tensor_parallel_size * planned.model.rope_bytes(1),
+                       .arena_bytes = arena_bytes,
                        .logits_bytes = logits_bytes + sampler_bytes};
   if (target.device == DeviceType::kCpu) return fixed;
   const int64_t batch_bytes = DeviceBatch::bytes(batch_bounds_of(
-      planned.bounds, planned.bounds.max_seq_len, config.block_size, shape.kv_layouts().size()));
+      planned.bounds, planned.bounds.max_seq_len, config.block_size, num_kv_groups));
   fixed.arena_bytes += batch_bytes + kernels::workspace_bytes(target.device,
                                                               planned.bounds.max_tokens,
                                                               weights.max_outputs(),
@@ -167,6 +194,14 @@ FixedMemory fixed_memory(const Config& config,
 }  // namespace
 
 Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target) {
+  if (config.tensor_parallel_size > 1 &&
+      (config.kv_offloading_size > 0 || !config.kv_disk_path.empty())) {
+    return make_error(ErrorCode::kUnsupported,
+                      "--tensor-parallel-size: found " +
+                          std::to_string(config.tensor_parallel_size) +
+                          " with --kv-offloading-size or --kv-disk-path, expected 1 with them",
+                      "tensor-parallel-size");
+  }
   PlannedModel planned;
   SLUICE_TRY(planned.checkpoint, Checkpoint::open(config.model, load_format(config)));
   SLUICE_TRY(planned.spec, find_model_spec(*planned.checkpoint));
@@ -183,10 +218,19 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
                     .num_threads = target.num_threads,
                     .device = target.device};
   WeightStore names_and_shapes(*planned.checkpoint, target.device);
-  SLUICE_TRY(const std::unique_ptr<Model> shape,
-             planned.spec->build(planned.model,
-                                 {.activation_bits = config.activation_bits, .max_model_len = 1},
-                                 names_and_shapes));
+  std::unique_ptr<Model> shape;
+  int64_t arena_bytes = 0;
+  ModelConfig counted = planned.model;  // with the KV heads of all ranks: some may have the same
+  counted.num_kv_heads = 0;
+  for (int32_t rank = 0; rank < config.tensor_parallel_size; ++rank) {
+    SLUICE_TRY(const ModelConfig own, share_of(planned.model, rank, config.tensor_parallel_size));
+    SLUICE_TRY(shape,
+               planned.spec->build(own,
+                                   {.activation_bits = config.activation_bits, .max_model_len = 1},
+                                   names_and_shapes));
+    arena_bytes += shape->arena_bytes(planned.bounds);
+    counted.num_kv_heads += own.num_kv_heads;
+  }
   const std::vector<std::string> unused = names_and_shapes.unused();
   if (!unused.empty()) {
     return make_error(ErrorCode::kUnsupported,
@@ -201,23 +245,19 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
     planned.packed =
         PackedPlace(config.packed_weights_cache, *planned.checkpoint, names_and_shapes.layout());
   }
+  const std::vector<KvLayout> layouts = shape->kv_layouts();
   SLUICE_TRY(planned.plan,
              plan_memory(config,
-                         planned.model,
-                         shape->kv_layouts(),
-                         fixed_memory(config, planned, *shape, names_and_shapes, target)));
+                         counted,
+                         layouts,
+                         fixed_memory(
+                             config, planned, layouts.size(), arena_bytes, names_and_shapes, target)));
   planned.plan.weights_mapped = planned.packed.has_file();
   planned.plan.placement = placement_text(config, planned.plan);
   return planned;
 }
 
 Expected<PlannedDevice> plan_on_device(const Config& config) {
-  const auto create = [&config](DeviceType type) {
-    return kernels::Device::create({.type = type,
-                                    .isa = config.isa,
-                                    .threads = config.threads,
-                                    .placement = placement_of(config)});
-  };
   const auto plan = [&config](const kernels::Device& device) {
     const kernels::DeviceMemory* const memory = device.memory();
     return plan_model(config,
@@ -225,8 +265,16 @@ Expected<PlannedDevice> plan_on_device(const Config& config) {
                        .num_threads = device.num_threads(),
                        .free_bytes = memory == nullptr ? 0 : memory->free_bytes()});
   };
-  if (config.device != "cpu") {
-    Expected<std::unique_ptr<kernels::Device>> gpu = create(DeviceType::kCuda);
+  const bool has_ranks = config.tensor_parallel_size > 1;
+  if (has_ranks && config.device == "cuda") {
+    return make_error(ErrorCode::kUnsupported,
+                      "--tensor-parallel-size: found " +
+                          std::to_string(config.tensor_parallel_size) +
+                          " with --device cuda, expected 1 with it",
+                      "tensor-parallel-size");
+  }
+  if (config.device != "cpu" && !has_ranks) {
+    Expected<std::unique_ptr<kernels::Device>> gpu = make_device(config, DeviceType::kCuda, 0);
     if (!gpu && config.device == "cuda") return tl::unexpected(std::move(gpu).error());
     if (!gpu) {
       log_event(LogLevel::kDebug, "cpu_chosen", "reason", gpu.error().message);
@@ -241,7 +289,7 @@ Expected<PlannedDevice> plan_on_device(const Config& config) {
     }
   }
   PlannedDevice planned;
-  SLUICE_TRY(planned.device, create(DeviceType::kCpu));
+  SLUICE_TRY(planned.device, make_device(config, DeviceType::kCpu, 0));
   SLUICE_TRY(planned.model, plan(*planned.device));
   return planned;
 }
@@ -249,29 +297,34 @@ Expected<PlannedDevice> plan_on_device(const Config& config) {
 Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config) {
   SLUICE_TRY(PlannedDevice planned, plan_on_device(config));
   const MemoryPlan& plan = planned.model.plan;
+  const int32_t ranks = config.tensor_parallel_size;
+  SLUICE_TRY(const ModelConfig own, share_of(planned.model.model, 0, ranks));
   SLUICE_TRY(KvStorage storage,
-             KvStorage::create(plan.kv_groups,
+             KvStorage::create(rank_groups(plan, own),
                                plan.kv_dtype,
                                plan.block_size,
                                pages_of(config, Pages::kSmall),
                                planned.device->memory()));
-  if (!plan.on_device) place(storage.bytes(), placement_of(config));
+  if (!plan.on_device) place(storage.bytes(), placement_of(config).share(0, ranks));
   std::unique_ptr<ModelRunner> runner(new ModelRunner(
       batch_bounds_of(
           planned.model.bounds, plan.max_model_len, plan.block_size, plan.kv_groups.size()),
       std::move(storage)));
   runner->device_ = std::move(planned.device);
-  SLUICE_TRY_VOID(runner->load_model(planned.model, config));
+  SLUICE_TRY_VOID(runner->load_model(planned.model, own, config));
   SLUICE_TRY_VOID(runner->allocate(planned.model.bounds, config));
   runner->caches_ = layer_caches(*runner->model_, runner->kv_storage_);
   if (!runner->plan_.on_device) {
     runner->prefault_ =
         std::make_unique<Prefault>(runner->kv_storage_.bytes(), config.huge_pages == "transparent");
   }
+  if (ranks > 1) SLUICE_TRY_VOID(runner->add_followers(config, planned.model));
   return runner;
 }
 
-Expected<void> ModelRunner::load_model(PlannedModel& planned, const Config& config) {
+Expected<void> ModelRunner::load_model(PlannedModel& planned,
+                                       const ModelConfig& own,
+                                       const Config& config) {
   checkpoint_ = std::move(planned.checkpoint);
   plan_ = planned.plan;
   // Vocabularies take as long as the weights of a small model, and other cores.
@@ -290,7 +343,7 @@ Expected<void> ModelRunner::load_model(PlannedModel& planned, const Config& conf
                  weights_->allocate(plan_.weight_bytes, pages_of(config, Pages::kHuge)));
       place(arena, placement_of(config));
     }
-    return planned.spec->build(planned.model,
+    return planned.spec->build(own,
                                {.activation_bits = config.activation_bits,
                                 .max_model_len = plan_.max_model_len,
                                 .memory = device_->memory()},
@@ -316,7 +369,9 @@ Expected<void> ModelRunner::allocate(const StepBounds& bounds, const Config& con
   SLUICE_TRY(arena_,
              kernels::DeviceBuffer::allocate(
                  memory, model_->arena_bytes(bounds), "activations", pages));
-  if (memory == nullptr) place(arena_.span(), placement_of(config));
+  if (memory == nullptr) {
+    place(arena_.span(), placement_of(config).share(0, config.tensor_parallel_size));
+  }
   model_->bind(bounds, arena_.span());
   max_rows_ = static_cast<size_t>(bounds.max_logits);
   const int64_t logits_bytes = bounds.max_logits * int64_t{model_->config().vocab_size} *
@@ -344,10 +399,57 @@ Expected<void> ModelRunner::allocate(const StepBounds& bounds, const Config& con
   return {};
 }
 
+Expected<void> ModelRunner::add_followers(const Config& config, const PlannedModel& planned) {
+  const int32_t size = config.tensor_parallel_size;
+  std::vector<std::unique_ptr<ModelRank>> ranks;
+  for (int32_t rank = 1; rank < size; ++rank) {
+    const Placement placement = placement_of(config).share(rank, size);
+    SLUICE_TRY(auto device, make_device(config, DeviceType::kCpu, rank));
+    SLUICE_TRY(const ModelConfig own, share_of(planned.model, rank, size));
+    SLUICE_TRY(
+        auto model,
+        planned.spec->build(
+            own,
+            {.activation_bits = config.activation_bits, .max_model_len = plan_.max_model_len},
+            *weights_));
+    SLUICE_TRY(KvStorage storage,
+               KvStorage::create(rank_groups(plan_, own),
+                                 plan_.kv_dtype,
+                                 plan_.block_size,
+                                 pages_of(config, Pages::kSmall)));
+    place(storage.bytes(), placement);
+    SLUICE_TRY(AlignedBuffer arena,
+               AlignedBuffer::allocate(model->arena_bytes(planned.bounds),
+                                       "activations",
+                                       pages_of(config, Pages::kHuge)));
+    place(arena.span(), placement);
+    model->bind(planned.bounds, arena.span());
+    ModelRank& added = *ranks.emplace_back(std::make_unique<ModelRank>(
+        std::move(device), std::move(model), std::move(storage), std::move(arena)));
+    added.caches = layer_caches(*added.model, added.kv_storage);
+    added.prefault =
+        std::make_unique<Prefault>(added.kv_storage.bytes(), config.huge_pages == "transparent");
+  }
+  std::vector<std::unique_ptr<Communicator>> communicators = make_local_ranks(size);
+  communicator_ = std::move(communicators.front());
+  communicators.erase(communicators.begin());
+  followers_ = std::make_unique<Followers>(std::move(ranks), std::move(communicators));
+  return {};
+}
+
+ForwardContext ModelRunner::context() const {
+  return {.exec = exec_,
+          .batch = step_,
+          .caches = caches_,
+          .communicator = communicator_.get()};
+}
+
 void ModelRunner::execute(std::span<const KvBlockCopy> copies, const InputBatch& batch) {
-  for (const KvBlockCopy& copy : copies) kv_storage_.copy_block(copy.group, copy.from, copy.to);
   step_ = device_batch_ ? device_batch_->upload(batch.view()) : batch.view();
-  model_->forward({.exec = exec_, .batch = step_, .caches = caches_});
+  if (followers_) followers_->start({.batch = &step_, .copies = copies});
+  for (const KvBlockCopy& copy : copies) kv_storage_.copy_block(copy.group, copy.from, copy.to);
+  model_->forward(context());
+  if (followers_) followers_->finish();
 }
 
 float* ModelRunner::compute_logits(std::span<const int32_t> rows) {
@@ -355,7 +457,16 @@ float* ModelRunner::compute_logits(std::span<const int32_t> rows) {
   auto* const floats = reinterpret_cast<float*>(logits_.data());
   if (rows.empty()) return floats;
   if (device_batch_) rows = device_batch_->upload_rows(rows);
-  model_->logits({.exec = exec_, .batch = step_, .caches = caches_}, rows, floats);
+  if (followers_) {
+    followers_->start({.kind = RankJob::Kind::kLogits, .batch = &step_, .rows = rows});
+  }
+  model_->logits(context(), rows, floats);
+  if (followers_) followers_->finish();
+  // Nothing of such a step means anything: its requests fail as those do whose rows are not finite.
+  if (communicator_ && communicator_->has_failed()) {
+    const auto count = static_cast<int64_t>(rows.size()) * model_->config().vocab_size;
+    std::fill_n(floats, count, std::numeric_limits<float>::quiet_NaN());
+  }
   return floats;
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs steps: owns the device, the model, the bytes of the KV cache and every buffer, all sized and
-// allocated at creation. execute() and logits() on one thread, which runs the steps and is worker 0
-// of the compute pool; the rest on the engine thread.
+// allocated at creation; of several ranks, those of rank 0, and the others as Followers. execute()
+// and compute_logits() on one thread, which runs the steps and is worker 0 of the compute pool; the
+// rest on the engine thread.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +18,11 @@
 #include "engine/core/status.h"
 #include "engine/device_batch.h"
 #include "engine/engine.h"
+#include "engine/followers.h"
 #include "engine/input_batch.h"
 #include "engine/memory_plan.h"
 #include "engine/models/model.h"
+#include "engine/parallel.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/packed_cache.h"
 #include "engine/weights/weight_store.h"
@@ -45,10 +48,13 @@ LoadFormat load_format(const Config& config);
 // --numa and --cpu-strict on this machine, for the calling thread.
 Placement placement_of(const Config& config);
 
+// Compute threads of each rank.
+int32_t threads_per_rank(const Config& config);
+
 // What a plan is for.
 struct PlanTarget {
   DeviceType device = DeviceType::kCpu;
-  int32_t num_threads = 1;
+  int32_t num_threads = 1;  // of a rank
   int64_t free_bytes = 0;  // of a device with memory of its own
 };
 
@@ -109,8 +115,12 @@ class ModelRunner {
   ModelRunner(const InputBatch::Bounds& bounds, KvStorage storage)
       : batch_bounds_(bounds), kv_storage_(std::move(storage)) {}
 
-  Expected<void> load_model(PlannedModel& planned, const Config& config);
+  // `own`: rank 0's share of the model.
+  Expected<void> load_model(PlannedModel& planned, const ModelConfig& own, const Config& config);
   Expected<void> allocate(const StepBounds& bounds, const Config& config);
+  Expected<void> add_followers(const Config& config, const PlannedModel& planned);
+  // Of the step that execute() ran last.
+  [[nodiscard]] ForwardContext context() const;
 
   std::unique_ptr<kernels::Device> device_;
   std::unique_ptr<Checkpoint> checkpoint_;
@@ -136,6 +146,8 @@ class ModelRunner {
   ForwardBatch step_;  // that execute() ran last
   std::vector<LayerCache> caches_;
   std::string fingerprint_;
+  std::unique_ptr<Communicator> communicator_;  // of several ranks, rank 0's
+  std::unique_ptr<Followers> followers_;        // the same
 };
 
 }  // namespace sluice

@@ -46,6 +46,8 @@ SLUICE_OPERATOR(gather_rows, GatherRowsArgs)
 SLUICE_OPERATOR(moe_route, MoeRouteArgs)
 SLUICE_OPERATOR(linear_experts, LinearExpertsArgs)
 SLUICE_OPERATOR(moe_combine, MoeCombineArgs)
+SLUICE_OPERATOR(join_parts, JoinPartsArgs)
+SLUICE_OPERATOR(row_magnitudes, RowMagnitudesArgs)
 SLUICE_OPERATOR(sample, SampleArgs)
 
 #undef SLUICE_OPERATOR

@@ -20,15 +20,20 @@
 // conversion to float would round.
 // The 8 segment values fold as ((s0+s1)+(s2+s3))+((s4+s5)+(s6+s7)). Then bias is added, if any.
 //
+// A layer may be computed for some of the segments alone (Segments), which gives the value of their
+// subtree: parts.h joins such values to the same bits.
+//
 // INT8 weights with a scale per output (kInt8Channel) and their own activations, int8 with a scale
 // per row (kInt8Token): isum = the exact int32 dot product over all of K, at most kMaxChannelK, and
-// y = (float(isum) * s_a) * s_w. An exact sum has no order, so segments need not be named.
+// y = (float(isum) * s_a) * s_w. An exact sum has no order: the sum of some segments is an int32.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include "engine/core/types.h"
 #include "kernels/device.h"
 #include "quant/repack.h"
 
@@ -112,13 +117,16 @@ int64_t workspace_bytes(DeviceType device, int32_t num_rows, int32_t n, int32_t 
 int64_t staging_bytes(DeviceType device, int32_t num_samples);
 
 // x: [num_rows, k] with a row stride in elements. With `rows`, row i / repeat of x goes to row
-// rows[i] of out, and no others of out change.
+// rows[i] of out, and no others of out change. With `magnitudes`, out is kInt8Token and x some
+// columns of wider rows, which lie in as many parts as there are entries: the largest of
+// magnitudes[..][i] (row_magnitudes(), parts.h) takes the place of row i's own.
 struct QuantizeArgs {
   const float* x;
   int64_t x_stride;
   Activations out;
   std::span<const int32_t> rows = {};
   int32_t repeat = 1;
+  std::span<const int32_t* const> magnitudes = {};
 };
 
 void quantize_activations(const ExecContext& ctx, const QuantizeArgs& args);
@@ -136,6 +144,33 @@ enum class Epilogue : uint8_t {
   kAdd,    // out = out + y: the residual
 };
 
+inline constexpr int32_t kSegments = 8;  // of K
+
+// A subtree of the fold: `count` segments, a power of two, from a multiple of it on.
+struct Segments {
+  int32_t first = 0;
+  int32_t count = kSegments;
+
+  [[nodiscard]] constexpr bool are_all() const { return count == kSegments; }
+
+  // The groups of `k` that they hold, of all segments' [0, ceil(k / 32)).
+  [[nodiscard]] constexpr int64_t first_group(int64_t k) const {
+    return first * ceil_div(k, kQuantGroup) / kSegments;
+  }
+  [[nodiscard]] constexpr int64_t end_group(int64_t k) const {
+    return (first + count) * ceil_div(k, kQuantGroup) / kSegments;
+  }
+  [[nodiscard]] constexpr int64_t first_column(int64_t k) const {
+    return first_group(k) * kQuantGroup;
+  }
+  [[nodiscard]] constexpr int64_t end_column(int64_t k) const {
+    return std::min(k, end_group(k) * kQuantGroup);
+  }
+  [[nodiscard]] constexpr int64_t num_columns(int64_t k) const {
+    return end_column(k) - first_column(k);
+  }
+};
+
 class RowSteps;  // row_steps.h
 
 struct LinearArgs {
@@ -143,6 +178,9 @@ struct LinearArgs {
   std::span<const RowGroup> groups;  // all with the same k
   Epilogue epilogue = Epilogue::kStore;
   const RowSteps* then = nullptr;  // for each row when all groups have it; null: nothing
+  // Some of them: x holds their columns alone, the weights all of K, and out is the subtree's
+  // value, of kInt8Channel the int32 sum in the bytes of a float. No bias, kStore.
+  Segments segments = {};
 };
 
 void linear(const ExecContext& ctx, const LinearArgs& args);

@@ -49,6 +49,7 @@ struct LinearExpertsArgs {
   const int32_t* count;  // [all experts] its rows
   float* out;
   int64_t out_stride;
+  Segments segments = {};  // as LinearArgs has them: then matrices have no bias
 };
 
 void linear_experts(const ExecContext& ctx, const LinearExpertsArgs& args);

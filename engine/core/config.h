@@ -56,6 +56,7 @@ struct Config {
   // Compute.
   std::string device = "auto";             // auto, cpu, cuda
   int32_t threads = 0;                     // 0: min(affinity, cgroup quota)
+  int32_t tensor_parallel_size = 1;        // ranks that share each layer: 1, 2, 4 or 8
   std::string isa = "auto";                // auto, scalar, avx2, avx512, amx
   bool cpu_strict = false;                 // each compute thread on a core of its own
   std::string numa = "off";                // off, distribute, isolate

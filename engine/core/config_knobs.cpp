@@ -376,7 +376,7 @@ std::vector<Knob> make_cache_knobs() {
   };
 }
 
-std::vector<Knob> make_engine_knobs() {
+std::vector<Knob> make_scheduler_knobs() {
   return {
       integer<&Config::max_num_seqs>("max-num-seqs",
                                      "scheduler",
@@ -440,6 +440,11 @@ std::vector<Knob> make_engine_knobs() {
           {0, 86400},
           "Time until a request starts; where longer is predicted or it takes longer: status 429. "
           "0: no limit."),
+  };
+}
+
+std::vector<Knob> make_compute_knobs() {
+  return {
       choice<&Config::device>("device",
                               "compute",
                               "",
@@ -451,6 +456,13 @@ std::vector<Knob> make_engine_knobs() {
                                         "threads",
                                         {1, 1024},
                                         "Compute threads; auto: CPU affinity and cgroup quota."),
+      integer<&Config::tensor_parallel_size>(
+          "tensor-parallel-size",
+          "compute",
+          "ranks",
+          {1, 8},
+          "Ranks that share each layer, 1, 2, 4 or 8, with the compute threads among them; the "
+          "results are the same."),
       choice<&Config::isa>("isa",
                            "compute",
                            "",
@@ -621,7 +633,11 @@ std::vector<Knob> make_limit_knobs() {
 
 std::vector<Knob> make_knobs() {
   std::vector<Knob> knobs = make_model_knobs();
-  for (auto make : {make_cache_knobs, make_engine_knobs, make_server_knobs, make_limit_knobs}) {
+  for (auto make : {make_cache_knobs,
+                    make_scheduler_knobs,
+                    make_compute_knobs,
+                    make_server_knobs,
+                    make_limit_knobs}) {
     std::vector<Knob> more = make();
     knobs.insert(knobs.end(), more.begin(), more.end());
   }

@@ -129,6 +129,22 @@ std::vector<int32_t> Placement::cpus_of(int32_t worker) const {
   return {cpus[index % cpus.size()]};
 }
 
+Placement Placement::share(int32_t rank, int32_t size) const {
+  const auto part = [rank, size](auto& list) {
+    const auto count = static_cast<int32_t>(list.size());
+    list = {list.begin() + count * rank / size, list.begin() + count * (rank + 1) / size};
+  };
+  Placement own = *this;
+  if (mode == NumaMode::kDistribute && static_cast<int32_t>(nodes.size()) % size == 0) {
+    part(own.nodes);
+    return own;
+  }
+  for (NumaNode& node : own.nodes) {
+    if (static_cast<int32_t>(node.cpus.size()) >= size) part(node.cpus);
+  }
+  return own;
+}
+
 std::string Placement::describe() const {
   const std::string count =
       std::to_string(nodes.size()) + (nodes.size() == 1 ? " NUMA node" : " NUMA nodes");

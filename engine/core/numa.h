@@ -41,6 +41,10 @@ struct Placement {
   // share them in turn.
   [[nodiscard]] std::vector<int32_t> cpus_of(int32_t worker) const;
 
+  // Of rank `rank` of `size` that share this one: nodes of its own where they divide, else a share
+  // of each node's CPUs; memory as here.
+  [[nodiscard]] Placement share(int32_t rank, int32_t size) const;
+
   [[nodiscard]] std::string describe() const;  // "distributed over 2 NUMA nodes"
 };
 

@@ -32,23 +32,27 @@ Expected<AttentionBlock> AttentionBlock::load(const ModelConfig& config,
                                               int32_t activation_bits,
                                               WeightStore& weights) {
   const std::string prefix = "blk." + std::to_string(layer) + ".";
-  const int64_t q = q_width(config);
-  const int64_t kv = kv_width(config);
+  const RankShare& share = config.share;
+  const int64_t q = whole_of(share.heads, config.num_heads) * config.head_dim;
+  const int64_t kv = whole_of(share.kv_heads, config.num_kv_heads) * config.head_dim;
+  const Portion q_rows = rows_of(share.heads, config.head_dim);
+  const Portion kv_rows = rows_of(share.kv_heads, config.head_dim);
   AttentionBlock block;
   block.window_ = config.layers[static_cast<size_t>(layer)].window;
   const std::string fused = prefix + "attn_qkv";
+  const int64_t total = q + 2 * kv;
   const bool bias = config.qkv_bias;
-  const std::array<Projection::Part, 3> parts =
-      config.fused_qkv ? std::array<Projection::Part, 3>{{{fused, q, false, {0, q + 2 * kv}},
-                                                          {fused, kv, false, {q, q + 2 * kv}},
-                                                          {fused, kv, false, {q + kv, q + 2 * kv}}}}
-                       : std::array<Projection::Part, 3>{{{prefix + "attn_q", q, bias, {}},
-                                                          {prefix + "attn_k", kv, bias, {}},
-                                                          {prefix + "attn_v", kv, bias, {}}}};
+  using Parts = std::array<Projection::Part, 3>;
+  const Parts parts = config.fused_qkv ? Parts{{{fused, q, false, {0, total}, q_rows},
+                                                {fused, kv, false, {q, total}, kv_rows},
+                                                {fused, kv, false, {q + kv, total}, kv_rows}}}
+                                       : Parts{{{prefix + "attn_q", q, bias, {}, q_rows},
+                                                {prefix + "attn_k", kv, bias, {}, kv_rows},
+                                                {prefix + "attn_v", kv, bias, {}, kv_rows}}};
   SLUICE_TRY(block.qkv_, Projection::load(weights, parts, config.hidden, activation_bits));
   const std::array<Projection::Part, 1> out = {
-      {{prefix + "attn_output", config.hidden, config.attention_out_bias, {}}}};
-  SLUICE_TRY(block.out_, Projection::load(weights, out, q, activation_bits));
+      {{prefix + "attn_output", config.hidden, config.attention_out_bias, {}, {}}}};
+  SLUICE_TRY(block.out_, Projection::load(weights, out, q, activation_bits, share.segments));
   if (config.qk_norm != QkNorm::kNone) {
     const bool by_head = config.qk_norm == QkNorm::kHead;
     SLUICE_TRY(
@@ -59,8 +63,9 @@ Expected<AttentionBlock> AttentionBlock::load(const ModelConfig& config,
         load_norm(config, weights, prefix + "attn_k_norm.weight", by_head ? config.head_dim : kv));
   }
   if (config.attention_sinks) {
-    SLUICE_TRY(std::vector<float> sinks,
-               weights.vector(prefix + "attn_sinks.weight", config.num_heads));
+    const int64_t heads = whole_of(share.heads, config.num_heads);
+    SLUICE_TRY(std::vector<float> sinks, weights.vector(prefix + "attn_sinks.weight", heads));
+    sinks.erase(sinks.begin(), sinks.begin() + share.heads.first);
     block.sinks_ = weights.place(std::move(sinks));
   }
   return block;
@@ -85,6 +90,7 @@ AttentionBuffers AttentionBlock::layout(const ModelConfig& config,
                                                             .head_dim = config.head_dim,
                                                             .num_threads = bounds.num_threads,
                                                             .device = bounds.device});
+  buffers.parts = RankParts(config, tokens, arena);
   buffers.workspace = {arena.take_bytes(bytes), static_cast<size_t>(bytes)};
   return buffers;
 }
@@ -143,7 +149,9 @@ void AttentionBlock::forward(const ForwardContext& context,
   LinearInput out_in = buffers.out_in;
   out_in.set_num_rows(static_cast<int32_t>(batch.token_ids.size()));
   kernels::RowSteps after_attention;
-  out_in.add_quantize_steps(out_, buffers.attention, q_width(config), after_attention);
+  if (!has_shared_scales(out_)) {
+    out_in.add_quantize_steps(out_, buffers.attention, q_width(config), after_attention);
+  }
   const float usual_scale = 1.0F / std::sqrt(static_cast<float>(config.head_dim));
   kernels::attention(context.exec,
                      {.q = q,
@@ -164,7 +172,11 @@ void AttentionBlock::forward(const ForwardContext& context,
                       .out_stride = q_width(config),
                       .workspace = buffers.workspace,
                       .then = &after_attention});
-  project(context.exec, out_, out_in, {&out, 1}, epilogue, &then);
+  if (has_shared_scales(out_)) {
+    quantize_with_shared_scales(
+        context, out_, out_in, buffers.parts, buffers.attention, q_width(config));
+  }
+  project_to_stream(context, out_, out_in, buffers.parts, out, epilogue, then);
 }
 
 }  // namespace sluice

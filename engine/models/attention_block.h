@@ -8,6 +8,7 @@
 
 #include "engine/models/blocks.h"
 #include "engine/models/model.h"
+#include "engine/models/rank_share.h"
 
 namespace sluice {
 
@@ -16,6 +17,7 @@ struct AttentionBuffers {
   float* qkv = nullptr;        // [tokens, (heads + 2 kv_heads) * head_dim]
   float* attention = nullptr;  // [tokens, heads * head_dim]
   LinearInput out_in;
+  RankParts parts;
   std::span<std::byte> workspace;
 };
 

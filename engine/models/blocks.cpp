@@ -10,12 +10,41 @@ std::byte* Arena::take_bytes(int64_t bytes) {
   return piece;
 }
 
+namespace {
+
+// Whole tiles of it, without a copy.
+PackedWeight some_rows(PackedWeight weight, const Portion& rows) {
+  if (rows.whole == 0) return weight;
+  CHECK_EQ(rows.first % kRowTile, 0);
+  weight.data += weight.data == nullptr
+                     ? 0
+                     : rows.first / kRowTile * packed_tile_bytes(weight.format, weight.k);
+  weight.n = rows.count;
+  return weight;
+}
+
+std::vector<float> some_of(std::vector<float> values, const Portion& rows) {
+  if (rows.whole == 0 || values.empty()) return values;
+  return {values.begin() + rows.first, values.begin() + rows.first + rows.count};
+}
+
+}  // namespace
+
+Projection Projection::with_rows(const Portion& rows) const {
+  Projection some = *this;
+  for (PackedWeight& weight : some.weights_) weight = some_rows(weight, rows);
+  for (std::vector<float>& bias : some.biases_) bias = some_of(std::move(bias), rows);
+  return some;
+}
+
 Expected<Projection> Projection::load(WeightStore& weights,
                                       std::span<const Part> parts,
                                       int64_t k,
-                                      int32_t activation_bits) {
+                                      int32_t activation_bits,
+                                      kernels::Segments segments) {
   Projection projection;
-  projection.k_ = static_cast<int32_t>(k);
+  projection.k_ = static_cast<int32_t>(segments.num_columns(k));
+  projection.segments_ = segments;
   for (const Part& part : parts) {
     SLUICE_TRY(const PackedWeight weight,
                weights.matrix(part.stem + ".weight", part.n, k, part.slice));
@@ -23,10 +52,10 @@ Expected<Projection> Projection::load(WeightStore& weights,
     if (part.bias) {
       SLUICE_TRY(bias, weights.vector(part.stem + ".bias", part.n, part.slice.in_rows_of(part.n)));
     }
-    projection.biases_.push_back(weights.place(std::move(bias)));
+    projection.biases_.push_back(weights.place(some_of(std::move(bias), part.rows)));
     const kernels::ActivationFormat format =
         kernels::activation_format(weight.format, activation_bits, weights.device());
-    projection.weights_.push_back(weight);
+    projection.weights_.push_back(some_rows(weight, part.rows));
     projection.formats_.push_back(format);
     projection.needs_[static_cast<size_t>(format)] = true;
   }

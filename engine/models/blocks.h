@@ -12,6 +12,7 @@
 
 #include "engine/core/status.h"
 #include "engine/core/types.h"
+#include "engine/models/model.h"
 #include "engine/weights/weight_store.h"
 #include "kernels/gemm.h"
 #include "kernels/row_steps.h"
@@ -52,13 +53,15 @@ class Projection {
     int64_t n;
     bool bias = false;
     RowSlice slice = {};  // of a tensor that holds several parts
+    Portion rows = {};    // of the n, this rank's
   };
 
-  // Takes the tensors from the store.
+  // Takes the tensors from the store. With some of the segments, those columns of k alone are used.
   static Expected<Projection> load(WeightStore& weights,
                                    std::span<const Part> parts,
                                    int64_t k,
-                                   int32_t activation_bits);
+                                   int32_t activation_bits,
+                                   kernels::Segments segments = {});
 
   [[nodiscard]] bool needs(kernels::ActivationFormat format) const {
     return needs_[static_cast<size_t>(format)];
@@ -66,7 +69,13 @@ class Projection {
 
   [[nodiscard]] const PackedWeight& weight(size_t part) const { return weights_[part]; }
 
+  // Columns that are used: the width of the input.
   [[nodiscard]] int32_t k() const { return k_; }
+
+  [[nodiscard]] const kernels::Segments& segments() const { return segments_; }
+
+  // The same matrices with these rows alone, of each part.
+  [[nodiscard]] Projection with_rows(const Portion& rows) const;
 
   [[nodiscard]] std::span<const PackedWeight> weights() const { return weights_; }
 
@@ -82,6 +91,7 @@ class Projection {
   std::vector<DeviceFloats> biases_;  // by part; empty: none
   std::array<bool, kNumActivationFormats> needs_{};
   int32_t k_ = 0;
+  kernels::Segments segments_;
 };
 
 // The input rows of a projection, once per activation format that some layer's weights need.

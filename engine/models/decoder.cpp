@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "engine/models/attention_block.h"
 #include "engine/models/blocks.h"
 #include "engine/models/mlp_block.h"
+#include "engine/parallel.h"
 #include "kernels/elementwise.h"
 #include "kernels/norm.h"
 #include "kernels/rope_scaling.h"
@@ -30,6 +32,8 @@ struct DecoderBuffers {
   float* last = nullptr;    // [logits rows, hidden]
   LinearInput hidden_in;
   LinearInput logits_in;
+  float* logits = nullptr;        // [logits rows, widest share], where ranks share the vocabulary
+  int32_t* logits_rows = nullptr;  // [logits rows] 0, 1, 2, ...
   AttentionBuffers attention;
   MlpBuffers mlp;
 };
@@ -52,6 +56,9 @@ class DecoderModel final : public Model {
   void bind(const StepBounds& bounds, std::span<std::byte> buffer) override {
     Arena arena(buffer);
     buffers_ = layout(bounds, arena);
+    if (buffers_.logits_rows != nullptr) {
+      std::iota(buffers_.logits_rows, buffers_.logits_rows + bounds.max_logits, 0);
+    }
   }
 
   void forward(const ForwardContext& context) override;
@@ -68,6 +75,13 @@ class DecoderModel final : public Model {
   }
 
   [[nodiscard]] int64_t padded_hidden() const { return align_up(config_.hidden, kQuantGroup); }
+
+  // Columns of the logits that the rank with the most has.
+  [[nodiscard]] int64_t logits_width() const {
+    return ceil_div(ceil_div(config_.vocab_size, kRowTile), config_.share.size) * kRowTile;
+  }
+
+  void gather_logits(const ForwardContext& context, int32_t num_rows, float* out) const;
 
   void add_input_steps(const DeviceFloats& norm,
                        const Projection& next,
@@ -149,11 +163,12 @@ Expected<void> DecoderModel::load(const ModelOptions& options, WeightStore& weig
     rope.use(std::move(rows));
   }
   const std::array<Projection::Part, 1> embedding = {
-      {{"token_embd", config_.vocab_size, false, {}}}};
+      {{"token_embd", config_.vocab_size, false, {}, {}}}};
   SLUICE_TRY(embedding_, Projection::load(weights, embedding, config_.hidden, bits));
-  head_ = embedding_;
+  head_ = embedding_.with_rows(config_.share.vocab);
   if (!config_.tied_embeddings) {
-    const std::array<Projection::Part, 1> head = {{{"output", config_.vocab_size, false, {}}}};
+    const std::array<Projection::Part, 1> head = {
+        {{"output", config_.vocab_size, false, {}, config_.share.vocab}}};
     SLUICE_TRY(head_, Projection::load(weights, head, config_.hidden, bits));
   }
   SLUICE_TRY(output_norm_, load_norm(weights, "output_norm.weight"));
@@ -201,6 +216,11 @@ DecoderBuffers DecoderModel::layout(const StepBounds& bounds, Arena& arena) cons
   buffers.last = arena.take_floats(int64_t{bounds.max_logits} * config_.hidden);
   buffers.hidden_in = LinearInput(from_hidden, bounds.max_tokens, arena);
   buffers.logits_in = LinearInput(from_last, bounds.max_logits, arena);
+  if (config_.share.size > 1) {
+    buffers.logits = arena.take_floats(bounds.max_logits * logits_width());
+    buffers.logits_rows = reinterpret_cast<int32_t*>(
+        arena.take_bytes(bounds.max_logits * static_cast<int64_t>(sizeof(int32_t))));
+  }
   buffers.attention = AttentionBlock::layout(config_, attention_, bounds, arena);
   buffers.mlp = MlpBlock::layout(config_, mlp_, bounds, arena);
   return buffers;
@@ -335,16 +355,42 @@ void DecoderModel::logits(const ForwardContext& context,
   kernels::RowSteps norm;
   add_input_steps(output_norm_, head_, buffers_.last, buffers_.logits_in, norm);
   kernels::run_row_steps(context.exec, norm);
-  const ProjectionOutput output = {out, config_.vocab_size};
+  const bool shared = config_.share.size > 1;
+  const ProjectionOutput output = {shared ? buffers_.logits : out,
+                                   shared ? logits_width() : config_.vocab_size};
   project(context.exec, head_, buffers_.logits_in, {&output, 1}, kernels::Epilogue::kStore);
-  if (config_.logit_scale == 1 && config_.logit_soft_cap == 0) return;
-  kernels::scale_rows(context.exec,
-                      {.x = out,
-                       .x_stride = config_.vocab_size,
-                       .num_rows = num_rows,
-                       .n = config_.vocab_size,
-                       .scale = config_.logit_scale,
-                       .soft_cap = config_.logit_soft_cap});
+  if (config_.logit_scale != 1 || config_.logit_soft_cap != 0) {
+    kernels::scale_rows(context.exec,
+                        {.x = output.data,
+                         .x_stride = output.stride,
+                         .num_rows = num_rows,
+                         .n = head_.weight(0).n,
+                         .scale = config_.logit_scale,
+                         .soft_cap = config_.logit_soft_cap});
+  }
+  if (shared) gather_logits(context, num_rows, out);
+}
+
+// Each rank's columns into rank 0's rows.
+void DecoderModel::gather_logits(const ForwardContext& context,
+                                 int32_t num_rows,
+                                 float* out) const {
+  const RankShare& share = config_.share;
+  const std::span<const float> own(buffers_.logits,
+                                   static_cast<size_t>(num_rows * logits_width()));
+  const auto parts = context.communicator->all_gather(std::as_bytes(own));
+  if (share.rank != 0) return;
+  for (size_t rank = 0; rank < parts.size(); ++rank) {
+    const Portion columns = vocab_share(config_.vocab_size, static_cast<int32_t>(rank), share.size);
+    kernels::gather_rows(
+        context.exec,
+        {.x = reinterpret_cast<const float*>(parts[rank]),
+         .x_stride = logits_width(),
+         .n = columns.count,
+         .indices = {buffers_.logits_rows, static_cast<size_t>(num_rows)},
+         .out = out + columns.first,
+         .out_stride = config_.vocab_size});
+  }
 }
 
 void DecoderModel::forward(const ForwardContext& context) {

@@ -6,6 +6,7 @@
 
 #include "kernels/elementwise.h"
 #include "kernels/moe.h"
+#include "kernels/parts.h"
 
 namespace sluice {
 namespace {
@@ -43,6 +44,20 @@ int32_t place_rows(const MoeConfig& moe, int32_t num_tokens, const MlpBuffers& b
   return num_chosen;
 }
 
+// Behind the last row of a chosen expert, those up to the end of its block included.
+int32_t end_of_rows(const MlpBuffers& buffers, int32_t num_chosen) {
+  const int32_t last = buffers.chosen[num_chosen - 1];
+  return buffers.first[last] +
+         static_cast<int32_t>(align_up(buffers.count[last], kernels::kActivationRows));
+}
+
+// The same rows as plain floats.
+kernels::Activations as_floats(kernels::Activations rows, float* data) {
+  rows.format = kernels::ActivationFormat::kFloat;
+  rows.data = data;
+  return rows;
+}
+
 }  // namespace
 
 Expected<MlpBlock> MlpBlock::load(const ModelConfig& config,
@@ -51,41 +66,45 @@ Expected<MlpBlock> MlpBlock::load(const ModelConfig& config,
                                   WeightStore& weights) {
   const std::string prefix = "blk." + std::to_string(layer) + ".";
   const int64_t hidden = config.hidden;
-  const int64_t ffn = expert_width(config);
+  const RankShare& share = config.share;
+  const int64_t ffn = whole_of(share.ffn, expert_width(config));
   MlpBlock block;
   const auto add = [&](const Parts2& gate_up, const Parts1& down) -> Expected<void> {
     Pair pair;
     SLUICE_TRY(pair.gate_up, Projection::load(weights, gate_up, hidden, activation_bits));
-    SLUICE_TRY(pair.down, Projection::load(weights, down, ffn, activation_bits));
+    SLUICE_TRY(pair.down, Projection::load(weights, down, ffn, activation_bits, share.segments));
     block.experts_.push_back(std::move(pair));
     return {};
   };
   if (config.moe.num_experts == 0) {
     const bool bias = config.mlp_bias;
     const std::string up = prefix + "ffn_up";
-    const Parts2 fused = {{{up, ffn, false, {0, 2 * ffn}}, {up, ffn, false, {ffn, 2 * ffn}}}};
-    const Parts2 apart = {{{prefix + "ffn_gate", ffn, bias, {}}, {up, ffn, bias, {}}}};
+    const Parts2 fused = {
+        {{up, ffn, false, {0, 2 * ffn}, share.ffn}, {up, ffn, false, {ffn, 2 * ffn}, share.ffn}}};
+    const Parts2 apart = {
+        {{prefix + "ffn_gate", ffn, bias, {}, share.ffn}, {up, ffn, bias, {}, share.ffn}}};
     SLUICE_TRY_VOID(
-        add(config.fused_gate_up ? fused : apart, {{{prefix + "ffn_down", hidden, bias, {}}}}));
+        add(config.fused_gate_up ? fused : apart, {{{prefix + "ffn_down", hidden, bias, {}, {}}}}));
     return block;
   }
   SLUICE_TRY_VOID(kernels::check_experts(weights.device()));
   const int64_t count = config.moe.num_experts;
   const bool bias = config.moe.bias;
-  const Parts1 router = {{{prefix + "ffn_gate_inp", count, bias, {}}}};
+  const Parts1 router = {{{prefix + "ffn_gate_inp", count, bias, {}, {}}}};
   SLUICE_TRY(block.router_, Projection::load(weights, router, hidden, activation_bits));
   const bool stacked = weights.has(prefix + "ffn_gate_exps.weight");
   for (int64_t e = 0; e < count; ++e) {
     const std::string suffix = stacked ? "" : "." + std::to_string(e);
-    const auto part = [&](const char* stem, int64_t n) {
+    const auto part = [&](const char* stem, int64_t n, const Portion& rows) {
       return Projection::Part{
-          prefix + stem + suffix, n, bias, stacked ? RowSlice{e * n, count * n} : RowSlice{}};
+          prefix + stem + suffix, n, bias, stacked ? RowSlice{e * n, count * n} : RowSlice{}, rows};
     };
-    SLUICE_TRY_VOID(add({{part("ffn_gate_exps", ffn), part("ffn_up_exps", ffn)}},
-                        {{part("ffn_down_exps", hidden)}}));
+    SLUICE_TRY_VOID(
+        add({{part("ffn_gate_exps", ffn, share.ffn), part("ffn_up_exps", ffn, share.ffn)}},
+            {{part("ffn_down_exps", hidden, {})}}));
     SLUICE_TRY_VOID(check_like_first(block.experts_, weights.path() + ": tensor " + prefix));
   }
-  block.grouped_gate_up_ = group_experts(block.experts_, &Pair::gate_up, ffn);
+  block.grouped_gate_up_ = group_experts(block.experts_, &Pair::gate_up, expert_width(config));
   block.grouped_down_ = group_experts(block.experts_, &Pair::down, hidden);
   return block;
 }
@@ -122,7 +141,7 @@ MlpBlock::GroupedByFormat MlpBlock::group_experts(const std::vector<Pair>& exper
     for (size_t i = 0; i < matrices.weights().size(); ++i) {
       grouped[static_cast<size_t>(matrices.format(i))].matrices.push_back(
           {.weight = &matrices.weight(i),
-           .bias = matrices.bias(i),
+           .bias = matrices.segments().are_all() ? matrices.bias(i) : nullptr,
            .column = static_cast<int64_t>(i) * part_width});
     }
   }
@@ -154,6 +173,11 @@ MlpBuffers MlpBlock::layout(const ModelConfig& config,
   }
   buffers.gate_up = arena.take_floats(int64_t{buffers.max_rows} * 2 * expert_width(config));
   buffers.down_in = LinearInput(down, buffers.max_rows, arena);
+  buffers.parts = RankParts(config, buffers.max_rows, arena);
+  if (std::ranges::any_of(down, [](const Projection* each) { return has_shared_scales(*each); })) {
+    buffers.gated =
+        arena.take_floats(int64_t{buffers.max_rows} * align_up(expert_width(config), kQuantGroup));
+  }
   if (dense) return buffers;
   const int64_t pairs = int64_t{tokens} * config.moe.top_k;
   const auto take_ints = [&arena](int64_t count) {
@@ -187,13 +211,22 @@ void MlpBlock::forward(const ForwardContext& context,
   const std::array<ProjectionOutput, 2> gate_up_out = {{{gate, 2 * ffn}, {up, 2 * ffn}}};
   LinearInput down_in = buffers.down_in;
   down_in.set_num_rows(static_cast<int32_t>(context.batch.token_ids.size()));
+  const bool shared_scales = has_shared_scales(pair.down);
   kernels::RowSteps after_gate_up;
   down_in.fill_for(pair.down, [&](const kernels::Activations& rows) {
-    after_gate_up.add(kernels::GateMulArgs{
-        .gate = gate, .up = up, .stride = 2 * ffn, .function = config.gate_function, .out = rows});
+    after_gate_up.add(
+        kernels::GateMulArgs{.gate = gate,
+                             .up = up,
+                             .stride = 2 * ffn,
+                             .function = config.gate_function,
+                             .out = shared_scales ? as_floats(rows, buffers.gated) : rows});
   });
   project(context.exec, pair.gate_up, in, gate_up_out, kernels::Epilogue::kStore, &after_gate_up);
-  project(context.exec, pair.down, down_in, {&out, 1}, epilogue, &then);
+  if (shared_scales) {
+    quantize_with_shared_scales(
+        context, pair.down, down_in, buffers.parts, buffers.gated, align_up(ffn, kQuantGroup));
+  }
+  project_to_stream(context, pair.down, down_in, buffers.parts, out, epilogue, then);
 }
 
 void MlpBlock::forward_experts(const ForwardContext& context,
@@ -230,16 +263,31 @@ void MlpBlock::forward_experts(const ForwardContext& context,
   const int64_t ffn = moe.ffn_hidden;
   run_experts(
       exec, grouped_gate_up_, buffers.expert_in, buffers, num_chosen, {buffers.gate_up, 2 * ffn});
-  buffers.down_in.fill_for(experts_.front().down, [&](const kernels::Activations& in) {
+  const Projection& down = experts_.front().down;
+  LinearInput down_in = buffers.down_in;
+  down_in.set_num_rows(end_of_rows(buffers, num_chosen));
+  down_in.fill_for(down, [&](const kernels::Activations& in) {
     kernels::gate_mul(exec,
                       {.gate = buffers.gate_up,
                        .up = buffers.gate_up + ffn,
                        .stride = 2 * ffn,
                        .function = config.gate_function,
-                       .out = in,
+                       .out = has_shared_scales(down) ? as_floats(in, buffers.gated) : in,
                        .rows = rows});
   });
-  run_experts(exec, grouped_down_, buffers.down_in, buffers, num_chosen, {buffers.output, hidden});
+  if (has_shared_scales(down)) {
+    quantize_with_shared_scales(
+        context, down, down_in, buffers.parts, buffers.gated, align_up(ffn, kQuantGroup));
+  }
+  const bool whole = down.segments().are_all();
+  run_experts(exec,
+              grouped_down_,
+              down_in,
+              buffers,
+              num_chosen,
+              {whole ? buffers.output : buffers.parts.sums, hidden},
+              down.segments());
+  if (!whole) join_experts(context, down_in, buffers, num_chosen, hidden);
   kernels::moe_combine(exec,
                        {.y = buffers.output,
                         .y_stride = hidden,
@@ -258,7 +306,8 @@ void MlpBlock::run_experts(const kernels::ExecContext& exec,
                            const LinearInput& in,
                            const MlpBuffers& buffers,
                            int32_t num_chosen,
-                           ProjectionOutput out) {
+                           ProjectionOutput out,
+                           kernels::Segments segments) {
   for (size_t i = 0; i < grouped.size(); ++i) {
     if (grouped[i].matrices.empty()) continue;
     kernels::linear_experts(exec,
@@ -269,7 +318,33 @@ void MlpBlock::run_experts(const kernels::ExecContext& exec,
                              .first = buffers.first,
                              .count = buffers.count,
                              .out = out.data,
-                             .out_stride = out.stride});
+                             .out_stride = out.stride,
+                             .segments = segments});
+  }
+}
+
+// The chosen experts' outputs from every rank's sums.
+void MlpBlock::join_experts(const ForwardContext& context,
+                            const LinearInput& in,
+                            const MlpBuffers& buffers,
+                            int32_t num_chosen,
+                            int64_t hidden) const {
+  const GatheredSums sums =
+      gather_sums(context, buffers.parts, end_of_rows(buffers, num_chosen), hidden);
+  if (sums.count == 0) return;
+  for (int32_t i = 0; i < num_chosen; ++i) {
+    const int32_t expert = buffers.chosen[i];
+    const Projection& down = experts_[static_cast<size_t>(expert)].down;
+    const int32_t first = buffers.first[expert];
+    const GatheredSums rows = sums.from(first);
+    kernels::join_parts(
+        context.exec,
+        {.parts = rows.all(),
+         .weight = &down.weight(0),
+         .x = kernels::activation_rows(in.in(down.format(0)), first, buffers.count[expert]),
+         .bias = down.bias(0),
+         .out = buffers.output + first * hidden,
+         .out_stride = hidden});
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include "engine/models/blocks.h"
 #include "engine/models/model.h"
+#include "engine/models/rank_share.h"
 #include "kernels/moe.h"
 
 namespace sluice {
@@ -17,6 +18,8 @@ namespace sluice {
 struct MlpBuffers {
   float* gate_up = nullptr;  // [rows, 2 * ffn]
   LinearInput down_in;
+  RankParts parts;
+  float* gated = nullptr;  // [rows, padded ffn] before it is quantized, where ranks share its scale
   // Experts only. Rows are (token, choice) pairs sorted by expert, each expert's first row on a
   // border of activation blocks.
   int32_t max_rows = 0;
@@ -96,7 +99,13 @@ class MlpBlock {
                           const LinearInput& in,
                           const MlpBuffers& buffers,
                           int32_t num_chosen,
-                          ProjectionOutput out);
+                          ProjectionOutput out,
+                          kernels::Segments segments = {});
+  void join_experts(const ForwardContext& context,
+                    const LinearInput& in,
+                    const MlpBuffers& buffers,
+                    int32_t num_chosen,
+                    int64_t hidden) const;
 
   Projection router_;
   std::vector<Pair> experts_;  // exactly one in a dense block

@@ -23,6 +23,7 @@
 namespace sluice {
 
 class Checkpoint;
+class Communicator;
 class WeightStore;
 
 // Where a layer normalizes.
@@ -62,6 +63,24 @@ struct DynamicRope {
   double factor = 1;
 };
 
+// Which of `whole` things one rank has; all of them where `whole` is 0.
+struct Portion {
+  int32_t first = 0;
+  int32_t count = 0;
+  int32_t whole = 0;
+};
+
+// What one rank has of a model (rank_share.h).
+struct RankShare {
+  int32_t rank = 0;
+  int32_t size = 1;
+  kernels::Segments segments;  // of the input of matrices that write the residual stream
+  Portion heads;
+  Portion kv_heads;
+  Portion ffn;
+  Portion vocab;  // of the output layer
+};
+
 // Shape and constants of a decoder-only transformer, as read from the checkpoint and checked. What
 // an architecture does not set stays as Llama has it.
 struct ModelConfig {
@@ -97,6 +116,8 @@ struct ModelConfig {
   float residual_scale = 1;  // of each half's output
   float logit_scale = 1;
   float logit_soft_cap = 0;
+  // Of more ranks than one num_heads, num_kv_heads and ffn_hidden are this rank's.
+  RankShare share;
 
   [[nodiscard]] int64_t rope_bytes(int64_t num_positions) const {
     int64_t total = 0;
@@ -138,6 +159,7 @@ struct ForwardContext {
   const kernels::ExecContext& exec;
   const ForwardBatch& batch;
   std::span<const LayerCache> caches;  // by layer
+  Communicator* communicator = nullptr;  // where there are more ranks than one
 };
 
 // The largest step a model must be ready for.
@@ -160,7 +182,8 @@ class Model {
   // Lays the scratch memory out, once, before the first forward().
   virtual void bind(const StepBounds& bounds, std::span<std::byte> arena) = 0;
   // Engine thread. Runs the layers; then, until the next forward(), logits() gives those of any
-  // rows of the step, at most max_logits at once: [rows.size(), vocab].
+  // rows of the step, at most max_logits at once: [rows.size(), vocab]. Every rank calls both;
+  // `out` is rank 0's.
   virtual void forward(const ForwardContext& context) = 0;
   virtual void logits(const ForwardContext& context, std::span<const int32_t> rows, float* out) = 0;
 };

@@ -127,7 +127,6 @@ std::vector<float> WeightStore::random_vector(const std::string& name, int64_t n
   const float center = name.ends_with("norm.weight") ? 1.0F : 0.0F;
   std::vector<float> values(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) values[static_cast<size_t>(i)] = center + 0.02F * random.at(i);
-  num_random_ += n;
   return values;
 }
 
@@ -183,6 +182,18 @@ Expected<PackedWeight> WeightStore::matrix(const std::string& name,
                                            int64_t n,
                                            int64_t k,
                                            RowSlice slice) {
+  const std::string place = name + " " + std::to_string(slice.first);
+  const auto found = matrices_.find(place);
+  if (found != matrices_.end()) return found->second;
+  SLUICE_TRY(const PackedWeight weight, take_matrix(name, n, k, slice));
+  matrices_.emplace(place, weight);
+  return weight;
+}
+
+Expected<PackedWeight> WeightStore::take_matrix(const std::string& name,
+                                                int64_t n,
+                                                int64_t k,
+                                                RowSlice slice) {
   if (checkpoint_.is_dummy()) {
     return random_matrix(name + " " + std::to_string(slice.first), n, k);
   }
@@ -283,7 +294,11 @@ Expected<uint64_t> WeightStore::upload(const CheckpointTensor& tensor,
 Expected<std::vector<float>> WeightStore::vector(const std::string& name,
                                                  int64_t n,
                                                  RowSlice slice) {
-  if (checkpoint_.is_dummy()) return random_vector(name, n);
+  const bool is_first = vectors_.insert(name + " " + std::to_string(slice.first)).second;
+  if (checkpoint_.is_dummy()) {
+    if (is_first) num_random_ += n;
+    return random_vector(name, n);
+  }
   SLUICE_TRY(const CheckpointTensor* tensor, take(name));
   const int64_t wanted = slice.total == 0 ? n : slice.total * n;
   const int64_t found = num_rows(*tensor) * static_cast<int64_t>(tensor->dims[0]);
@@ -301,7 +316,7 @@ Expected<std::vector<float>> WeightStore::vector(const std::string& name,
                             tensor->format,
                             tensor->data.data() + slice.first * row_bytes(tensor->format, n),
                             n));
-  note_content(name, row.hash);
+  if (is_first) note_content(name, row.hash);
   return std::move(row.values);
 }
 

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -92,7 +93,8 @@ class WeightStore {
 
   [[nodiscard]] bool has(std::string_view name) const { return checkpoint_.has(name); }
 
-  // W[n, k], repacked. kDataLoss: missing, or another shape; the message has both.
+  // W[n, k], repacked; asked for again, as the ranks of one process do, the same. kDataLoss:
+  // missing, or another shape; the message has both.
   Expected<PackedWeight> matrix(const std::string& name, int64_t n, int64_t k, RowSlice slice = {});
   // n floats, decoded, from a tensor of one dimension; or those of a slice of one of several.
   Expected<std::vector<float>> vector(const std::string& name, int64_t n, RowSlice slice = {});
@@ -108,6 +110,7 @@ class WeightStore {
   [[nodiscard]] int64_t num_parameters() const;
 
  private:
+  Expected<PackedWeight> take_matrix(const std::string& name, int64_t n, int64_t k, RowSlice slice);
   Expected<const CheckpointTensor*> take(const std::string& name);
   // Of kInt8Channel, rows [first, first + n); none for other formats.
   Expected<std::vector<float>> row_scales(const CheckpointTensor& tensor, int64_t first, int64_t n);
@@ -122,7 +125,7 @@ class WeightStore {
                             std::span<const std::byte> source,
                             std::span<const float> scales,
                             std::byte* dst);
-  std::vector<float> random_vector(const std::string& name, int64_t n);
+  static std::vector<float> random_vector(const std::string& name, int64_t n);
   void note_layout(std::string_view name, const PackedWeight& weight, RowSlice slice);
   Expected<uint64_t> pack(const CheckpointTensor& tensor,
                           const PackedWeight& weight,
@@ -145,6 +148,8 @@ class WeightStore {
   std::optional<DeviceUpload> upload_;  // where arena_ is memory of a device
   std::optional<PackedCache> cache_;
   std::unordered_set<std::string_view> taken_;
+  std::unordered_map<std::string, PackedWeight> matrices_;  // by name and first row
+  std::unordered_set<std::string> vectors_;                 // the same
 };
 
 }  // namespace sluice

@@ -15,7 +15,8 @@ static void channel_with_amx(const LinearBlock& block, int32_t tile, int32_t row
       static_cast<const std::byte*>(block.x) + row / kActivationRows * block_bytes;
   const std::byte* const head = x - kTokenHeadBytes;
   const std::byte* const weight = block.weight + tile * block.tile_bytes;
-  const std::byte* codes = weight + kChannelHeadBytes;
+  const std::byte* codes =
+      weight + kChannelHeadBytes + block.first_group * kChannelGroupBytes;
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -44,7 +45,8 @@ static void channel_with_amx(const LinearBlock& block, int32_t tile, int32_t row
       V16 y[kActivationRows];
 #pragma GCC unroll 8
       for (int r = 0; r < kActivationRows; ++r) {
-        y[r] = channel_output({_mm512_load_si512(sums[t][b][r])}, row_scales, r, scale);
+        y[r] = channel_output(
+            block, {_mm512_load_si512(sums[t][b][r])}, row_scales, r, scale);
       }
       const int32_t first = row + b * kActivationRows;
       const int32_t left = block.num_rows - first;

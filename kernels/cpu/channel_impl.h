@@ -36,13 +36,16 @@ struct ChannelOperands {
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-// The output of row r by its sum, with the scales of a block's rows from row 0 on.
-SLUICE_INLINE V16 channel_output(I16 isum, const float* row_scales, int r, V16 scale) {
+// The output of row r by its sum, with the scales of a block's rows from row 0 on; of some of the
+// segments the sum itself.
+SLUICE_INLINE V16
+channel_output(const LinearBlock& block, I16 isum, const float* row_scales, int r, V16 scale) {
   if constexpr (kCodesTooHigh) {
     const auto* const code_sums = reinterpret_cast<const int32_t*>(row_scales) + kActivationRows;
     isum = sub(isum, shift_left(broadcast(code_sums[r]), 7));
   }
-  return mul(mul(to_float(isum), broadcast(row_scales[r])), scale);
+  const V16 scaled = mul(mul(to_float(isum), broadcast(row_scales[r])), scale);
+  return block.num_segments == kSegments ? scaled : float_of_bits(isum);
 }
 
 // kTiles tiles from `tile` on times kRows rows from `row` on, all of one activation block.
@@ -56,7 +59,7 @@ static void channel_rows(const LinearBlock& block, int32_t tile, int64_t row) {
   const float* const row_scales = reinterpret_cast<const float*>(head) + first;
   const std::byte* const weight = block.weight + tile * block.tile_bytes;
   I16 sum[kTiles][kRows];
-  channel_dots({.codes = weight + kChannelHeadBytes,
+  channel_dots({.codes = weight + kChannelHeadBytes + block.first_group * kChannelGroupBytes,
                 .tile_bytes = block.tile_bytes,
                 .x = reinterpret_cast<const int8_t*>(records) + first * kQuantGroup,
                 .num_groups = block.num_groups},
@@ -67,7 +70,7 @@ static void channel_rows(const LinearBlock& block, int32_t tile, int64_t row) {
     V16 y[kRows];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      y[r] = channel_output(sum[t][r], row_scales, r, scale);
+      y[r] = channel_output(block, sum[t][r], row_scales, r, scale);
     }
     write_outputs(block, tile + t, row, kRows, y);
   }

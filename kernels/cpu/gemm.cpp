@@ -58,6 +58,7 @@ struct Job {
   RowGroup group;
   Epilogue epilogue;
   int32_t row_block = kRowBlock;  // a multiple of kActivationRows
+  Segments segments = {};
 
   [[nodiscard]] int64_t num_tiles() const { return ceil_div(group.weight->n, kRowTile); }
 
@@ -80,7 +81,6 @@ struct Job {
 LinearBlock make_block(const Job& job, int64_t item, int64_t pieces, int64_t piece_tiles) {
   const RowGroup& group = job.group;
   const PackedWeight& weight = *group.weight;
-  const int64_t groups = ceil_div(weight.k, kQuantGroup);
   const int64_t tile_bytes = packed_tile_bytes(weight.format, weight.k);
   const int64_t tile = item / job.row_blocks() * piece_tiles;
   const int64_t tiles = std::min(pieces * piece_tiles, job.num_tiles() - tile);
@@ -94,7 +94,11 @@ LinearBlock make_block(const Job& job, int64_t item, int64_t pieces, int64_t pie
       .num_tiles = static_cast<int32_t>(tiles),
       .num_columns = static_cast<int32_t>(std::min<int64_t>(tiles * kRowTile, weight.n - column)),
       .num_rows = static_cast<int32_t>(std::min<int64_t>(job.row_block, job.x.num_rows - row)),
-      .num_groups = static_cast<int32_t>(groups),
+      .num_groups = static_cast<int32_t>(ceil_div(job.x.k, kQuantGroup)),
+      .weight_groups = static_cast<int32_t>(ceil_div(weight.k, kQuantGroup)),
+      .first_group = static_cast<int32_t>(job.segments.first_group(weight.k)),
+      .first_segment = job.segments.first,
+      .num_segments = job.segments.count,
       .weight = weight.data + tile * tile_bytes,
       .tile_bytes = tile_bytes,
       .x = quantized_row(job.x, row).codes,
@@ -143,7 +147,9 @@ void run_jobs(const ExecContext& ctx,
   int64_t num_items = 0;
   for (int64_t i = 0; i < num_jobs; ++i) {
     const Job job = job_at(i);
-    CHECK_EQ(job.group.weight->k, job.x.k);
+    CHECK_EQ(job.segments.num_columns(job.group.weight->k), job.x.k);
+    DCHECK(job.segments.are_all() ||
+           (job.group.bias == nullptr && job.epilogue == Epilogue::kStore));
     CHECK(job.x.format == ActivationFormat::kFloat ||
           format_info(job.group.weight->format).is_integer);
     CHECK_EQ(job.group.weight->format == WeightFormat::kInt8Channel,
@@ -181,7 +187,8 @@ void linear(const ExecContext& ctx, const LinearArgs& args) {
     return Job{.x = args.x,
                .group = args.groups[static_cast<size_t>(i)],
                .epilogue = args.epilogue,
-               .row_block = row_block};
+               .row_block = row_block,
+               .segments = args.segments};
   };
   const bool by_caller = args.then != nullptr && args.x.num_rows <= kRowsOfCaller;
   run_jobs(ctx, static_cast<int64_t>(args.groups.size()), job_at, by_caller ? nullptr : args.then);
@@ -199,7 +206,8 @@ void linear_experts(const ExecContext& ctx, const LinearExpertsArgs& args) {
                          .out = args.out + first * args.out_stride + matrix.column,
                          .out_stride = args.out_stride,
                          .bias = matrix.bias},
-               .epilogue = Epilogue::kStore};
+               .epilogue = Epilogue::kStore,
+               .segments = args.segments};
   });
 }
 

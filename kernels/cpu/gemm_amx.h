@@ -123,7 +123,7 @@ static int32_t add_run(const LinearBlock& block,
     if (i + 3 < count) {
       gather_rows<kBlocks>(x + (i + 3) * kBytes, block_bytes, rows[(i + 3) % 2]);
       if (weight != nullptr) {
-        const GroupAt at = group_at<kFormat>(weight, run.begin + i + 3);
+        const GroupAt at = group_at<kFormat>(weight, block.first_group + run.begin + i + 3);
         open_group<kFormat>(at, run.open[i + 3]);
         prefetch_ahead<kFormat>(at);
       }
@@ -147,7 +147,8 @@ static int32_t add_run(const LinearBlock& block,
         }
       }
     }
-    for (; segment < kSegments && run.begin + i + 1 == segment_end(block, segment); ++segment) {
+    for (; segment < block.num_segments && run.begin + i + 1 == segment_end(block, segment);
+         ++segment) {
       end_segment<kRowsTogether, kRows>(segment, acc, state.pending);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) acc[r] = zero();
@@ -181,10 +182,11 @@ static void tile_with_amx(const LinearBlock& block, int32_t tile) {
     }
     segment = next;
   }
+  const int root = __builtin_ctz(static_cast<unsigned>(block.num_segments));
   for (int32_t row = 0; row < block.num_rows; row += kRowsTogether) {
     const int32_t left = block.num_rows - row;
     const int32_t count = left < kRowsTogether ? left : kRowsTogether;
-    write_outputs(block, tile, row, count, states[row / kRowsTogether].pending[3]);
+    write_outputs(block, tile, row, count, states[row / kRowsTogether].pending[root]);
   }
 }
 

@@ -56,7 +56,7 @@ struct FloatRows {
     const auto add = [&](int32_t group, V16 * acc) __attribute__((always_inline)) {
 #pragma GCC unroll 4
       for (int t = 0; t < kTiles; ++t) {
-        const Weights w(block, weight + t * block.tile_bytes, group);
+        const Weights w(block, weight + t * block.tile_bytes, block.first_group + group);
         add_float_group<Weights, kRows>(
             w, x + int64_t{group} * kQuantGroup, stride, acc + t * kRows);
       }

@@ -17,8 +17,6 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-inline constexpr int32_t kSegments = 8;
-
 // With so few rows memory is the limit, and one stream of reads does not reach it: two tiles are
 // walked side by side. With more, the sums of two tiles no longer fit the registers.
 inline constexpr int32_t kFewRows = 4;
@@ -154,9 +152,10 @@ SLUICE_INLINE void write_outputs(
   }
 }
 
-// One past the last group of a segment.
+// One past the last group of a segment, both counted from the block's first.
 SLUICE_INLINE int32_t segment_end(const LinearBlock& block, int32_t segment) {
-  return static_cast<int32_t>(int64_t{segment + 1} * block.num_groups / kSegments);
+  const int64_t next = block.first_segment + segment + 1;
+  return static_cast<int32_t>(next * block.weight_groups / kSegments) - block.first_group;
 }
 
 // Segments fold as a binary counter: pending[l] holds the sum of a finished subtree of 2^l
@@ -182,7 +181,7 @@ SLUICE_INLINE void fold_segments(const LinearBlock& block,
   constexpr int kSums = kTiles * kRows;
   V16 pending[4][kSums];
   int32_t group = 0;
-  for (int32_t segment = 0; segment < kSegments; ++segment) {
+  for (int32_t segment = 0; segment < block.num_segments; ++segment) {
     const int32_t end = segment_end(block, segment);
     V16 acc[kSums];
 #pragma GCC unroll 16
@@ -190,8 +189,9 @@ SLUICE_INLINE void fold_segments(const LinearBlock& block,
     for (; group < end; ++group) add_group(group, acc);
     end_segment<kSums, kSums>(segment, acc, pending);
   }
+  const int root = __builtin_ctz(static_cast<unsigned>(block.num_segments));
   for (int t = 0; t < kTiles; ++t) {
-    write_outputs(block, tile + t, row, kRows, pending[3] + t * kRows);
+    write_outputs(block, tile + t, row, kRows, pending[root] + t * kRows);
   }
 }
 
@@ -220,7 +220,7 @@ struct WideRows {
     WideGroup wide;
     const auto add = [&](int32_t group, V16 * acc) __attribute__((always_inline)) {
       for (int t = 0; t < kTiles; ++t) {
-        widen(weight + t * block.tile_bytes, group, wide);
+        widen(weight + t * block.tile_bytes, block.first_group + group, wide);
         add_wide_group<Code, kRows>(wide, x + group * kBytes, first, acc + t * kRows);
       }
     };
@@ -239,7 +239,8 @@ struct IntegerRows {
     const auto add = [&](int32_t group, V16 * acc) __attribute__((always_inline)) {
 #pragma GCC unroll 4
       for (int t = 0; t < kTiles; ++t) {
-        const GroupAt at = group_at<kFormat>(weight + t * block.tile_bytes, group);
+        const GroupAt at =
+            group_at<kFormat>(weight + t * block.tile_bytes, block.first_group + group);
         add_group<kFormat, Code, kRows>(at, x + group * kBytes, first, acc + t * kRows);
         if (kRows > kFewRows || block.prefetch) prefetch_ahead<kFormat>(at);
       }

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "engine/core/status.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/row_steps.h"
@@ -129,7 +131,9 @@ void run_rows(const SimdTable& simd, const QuantizeArgs& args, int64_t begin, in
   for (int64_t i = begin; i < end; ++i) {
     const int64_t from = all ? i : i / args.repeat;
     const int64_t to = all ? i : args.rows[static_cast<size_t>(i)];
-    simd.quantize_row(args.x + from * args.x_stride, quantized_row(args.out, to));
+    QuantizedRow row = quantized_row(args.out, to);
+    for (const int32_t* part : args.magnitudes) row.magnitude = std::max(row.magnitude, part[i]);
+    simd.quantize_row(args.x + from * args.x_stride, row);
   }
 }
 

@@ -69,7 +69,7 @@ SLUICE_INLINE void write_token_row(const QuantizedRow& out, int32_t groups, Valu
     const Group32 x = values(group);
     top = max(top, max(bits_of(abs(x.a)), bits_of(abs(x.b))));
   }
-  const int32_t largest_bits = max_lane(top);
+  const int32_t largest_bits = out.magnitude < 0 ? max_lane(top) : out.magnitude;
   float largest;
   std::memcpy(&largest, &largest_bits, sizeof(largest));
   const float scale = largest / 127.0F;
@@ -111,6 +111,13 @@ SLUICE_INLINE V16 load_up_to(const float* x, int32_t begin, int32_t n) {
   const int32_t left = n - begin;
   if (left >= 16) return load(x + begin);
   return left > 0 ? load_partial(x + begin, left) : zero();
+}
+
+// Bit patterns of magnitudes order like their values, infinities and NaN above all of them.
+static int32_t row_magnitude(const float* x, int32_t n) {
+  I16 top = broadcast(int32_t{0});
+  for (int32_t i = 0; i < n; i += 16) top = max(top, bits_of(abs(load_up_to(x, i, n))));
+  return max_lane(top);
 }
 
 static void quantize_row(const float* x, const QuantizedRow& out) {

@@ -223,6 +223,38 @@ static void scale_row(float* x, int32_t n, float scale, float soft_cap) {
   }
 }
 
+// Values of one column in all parts: the upper levels of the fold that the parts are subtrees of.
+SLUICE_INLINE V16 fold_parts(const PartsRow& row, int32_t i, int32_t count) {
+  V16 pending[4];
+  for (int32_t part = 0; part < row.num_parts; ++part) {
+    V16 value = load_partial(row.parts[part] + i, count);
+    int level = 0;
+    for (; (part >> level & 1) != 0; ++level) value = add(pending[level], value);
+    pending[level] = value;
+  }
+  return pending[__builtin_ctz(static_cast<unsigned>(row.num_parts))];
+}
+
+// The same of integers, which have no order, scaled.
+SLUICE_INLINE V16 scaled_sum(const PartsRow& row, int32_t i, int32_t count) {
+  I16 sum = broadcast(int32_t{0});
+  for (int32_t part = 0; part < row.num_parts; ++part) {
+    sum = add(sum, bits_of(load_partial(row.parts[part] + i, count)));
+  }
+  const V16 scale = load(reinterpret_cast<const float*>(row.scales + i / 16 * row.tile_bytes));
+  return mul(mul(to_float(sum), broadcast(row.row_scale)), scale);
+}
+
+static void join_row(const PartsRow& row) {
+  for (int32_t i = 0; i < row.n; i += 16) {
+    const int32_t count = row.n - i < 16 ? row.n - i : 16;
+    V16 y = row.scales == nullptr ? fold_parts(row, i, count) : scaled_sum(row, i, count);
+    if (row.bias != nullptr) y = add(y, load_partial(row.bias + i, count));
+    if (row.add) y = add(load_partial(row.out + i, count), y);
+    store_partial(row.out + i, y, count);
+  }
+}
+
 static void moe_route_row(const MoeRow& row) {
   // Chosen by repeated scans: a strict comparison keeps the lower id, and a NaN that is met first
   // is taken, so that there are always top_k different ids.

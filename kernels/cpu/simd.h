@@ -24,7 +24,11 @@ struct LinearBlock {
   int32_t num_tiles;        // row tiles, consecutive
   int32_t num_columns;      // outputs that exist, <= 16 * num_tiles
   int32_t num_rows;         // of activations, at most 64
-  int32_t num_groups;       // ceil(k / 32)
+  int32_t num_groups;       // of x
+  int32_t weight_groups;    // of all of K
+  int32_t first_group;      // of the weight, that of x's first
+  int32_t first_segment;
+  int32_t num_segments;     // 1, 2, 4 or 8
   const std::byte* weight;  // first tile
   int64_t tile_bytes;
   const void* x;      // codes of the first row, the first of an activation block
@@ -45,6 +49,23 @@ struct QuantizedRow {
   int32_t* code_sum;
   int32_t* half_sum;
   int64_t group_bytes;  // from one group to the next
+  // kInt8Token: bits of the largest magnitude, where the row is a part of a wider one; else -1.
+  int32_t magnitude = -1;
+};
+
+// One row of parts that join (kernels/parts.h).
+struct PartsRow {
+  const float* const* parts;  // the row in each
+  int32_t num_parts;          // 2, 4 or 8
+  int32_t n;
+  // kInt8Channel, whose parts hold int32: the first tile's scales, the next tile's tile_bytes on.
+  // Else null.
+  const std::byte* scales;
+  int64_t tile_bytes;
+  float row_scale;
+  const float* bias;  // or null
+  bool add;
+  float* out;
 };
 
 enum class MathFunction : uint8_t { kExp, kLog, kTanh, kSilu };
@@ -67,6 +88,8 @@ struct SimdTable {
                        const QuantizedRow& out);
   void (*add_row)(float* x, const float* y, float scale, int32_t n);
   void (*scale_row)(float* x, int32_t n, float scale, float soft_cap);
+  void (*join_row)(const PartsRow& row);
+  int32_t (*row_magnitude)(const float* x, int32_t n);
   void (*moe_route_row)(const MoeRow& row);
   void (*embedding_row)(const EmbeddingRow& row);
   // Sampling.

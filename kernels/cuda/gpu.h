@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every .cu file includes: CUDA under nvcc, the shim that runs kernels on the CPU elsewhere
-// (tests/support/simt). The rules that keep one source good for both are in kernels/README.md.
+// (tests/support/simt). The rules that keep one source good for both are in kernels/cuda/README.md.
 #pragma once
 
 #if defined(__CUDACC__)

@@ -4,6 +4,9 @@
 // twin is tests/support/simt/memory.cpp. No GPU has run it yet.
 #include <cuda_runtime.h>
 
+#include <string>
+#include <string_view>
+
 #include "engine/core/status.h"
 #include "kernels/cuda/open.h"
 
@@ -118,11 +121,27 @@ class GpuMemory final : public DeviceMemory {
   cudaEvent_t uploaded_ = nullptr;
 };
 
+// "80 90a": code of an architecture with a letter runs on that compute capability alone, other code
+// on later ones of the same generation too.
+constexpr std::string_view kBuiltFor = SLUICE_CUDA_ARCHITECTURES;
+
+bool has_kernels_for(int major, int minor) {
+  int number = 0;
+  for (const char c : std::string(kBuiltFor) + " ") {
+    if (c >= '0' && c <= '9') {
+      number = 10 * number + (c - '0');
+      continue;
+    }
+    const bool exact = c != ' ';
+    if (number / 10 == major && (exact ? number % 10 == minor : number % 10 <= minor)) return true;
+    number = 0;
+  }
+  return false;
+}
+
 }  // namespace
 
 Expected<OpenedDevice> open_device() {
-  constexpr int kMajor = 9;  // sm_90a runs on compute capability 9.0 alone
-  constexpr int kMinor = 0;
   int count = 0;
   if (const cudaError_t result = cudaGetDeviceCount(&count); result != cudaSuccess || count == 0) {
     cudaGetLastError();
@@ -134,11 +153,12 @@ Expected<OpenedDevice> open_device() {
   }
   cudaDeviceProp properties;
   must(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
-  if (properties.major != kMajor || properties.minor != kMinor) {
+  if (!has_kernels_for(properties.major, properties.minor)) {
     return make_error(ErrorCode::kUnsupported,
                       std::string("CUDA device ") + properties.name +
                           ": found compute capability " + std::to_string(properties.major) + "." +
-                          std::to_string(properties.minor) + ", this build has kernels for 9.0",
+                          std::to_string(properties.minor) + ", this build has kernels for sm_" +
+                          std::string(kBuiltFor),
                       "device");
   }
   must(cudaSetDevice(0), "cudaSetDevice");

@@ -7,6 +7,7 @@
 #include "kernels/gemm.h"
 #include "kernels/moe.h"
 #include "kernels/norm.h"
+#include "kernels/parts.h"
 #include "kernels/rope.h"
 #include "kernels/sampling.h"
 
@@ -35,6 +36,8 @@ void moe_route(const ExecContext& ctx, const MoeRouteArgs& args);
 void linear_experts(const ExecContext& ctx, const LinearExpertsArgs& args);
 void moe_combine(const ExecContext& ctx, const MoeCombineArgs& args);
 void gather_rows(const ExecContext& ctx, const GatherRowsArgs& args);
+void join_parts(const ExecContext& ctx, const JoinPartsArgs& args);
+void row_magnitudes(const ExecContext& ctx, const RowMagnitudesArgs& args);
 void sample(const ExecContext& ctx, const SampleArgs& args);
 
 }  // namespace sluice::kernels::cuda

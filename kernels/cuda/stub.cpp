@@ -43,6 +43,12 @@ void linear_experts(const ExecContext&, const LinearExpertsArgs&) {
 }
 void moe_combine(const ExecContext&, const MoeCombineArgs&) { not_built("cuda moe_combine: not built"); }
 void gather_rows(const ExecContext&, const GatherRowsArgs&) { not_built("cuda gather_rows: not built"); }
+void join_parts(const ExecContext&, const JoinPartsArgs&) {
+  not_built("cuda join_parts: not built");
+}
+void row_magnitudes(const ExecContext&, const RowMagnitudesArgs&) {
+  not_built("cuda row_magnitudes: not built");
+}
 void sample(const ExecContext&, const SampleArgs&) { not_built("cuda sample: not built"); }
 
 }  // namespace sluice::kernels::cuda

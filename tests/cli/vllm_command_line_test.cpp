@@ -67,6 +67,12 @@ TEST(VllmCommandLine, ProductionStacksVectorBecomesServe) {
             "vllm: --gpu-memory-utilization means nothing here and is left out\n");
 }
 
+TEST(VllmCommandLine, TensorParallelSizeIsOurs) {
+  const auto [parsed, text] = run({"vllm", "serve", "m.gguf", "-tp", "2"});
+  ASSERT_TRUE(parsed.invocation) << text;
+  EXPECT_EQ(parsed.invocation->config.tensor_parallel_size, 2);
+}
+
 TEST(VllmCommandLine, GrpcTakesThePlaceOfHttp) {
   const auto [parsed, text] = run({"vllm", "serve", "m.gguf", "--port", "50051", "--grpc"});
   ASSERT_TRUE(parsed.invocation) << text;
@@ -200,7 +206,7 @@ TEST(VllmCommandLine, FlagThatCouldChangeAnAnswerIsRefusedByName) {
 TEST(VllmCommandLine, NeutralFlagWithAnotherValueIsRefusedWithBoth) {
   const std::string line = refusal({"vllm", "serve", "m.gguf", "--dtype", "float16"});
   EXPECT_EQ(line, "vllm: flag --dtype must be auto, got \"float16\"\n");
-  EXPECT_NE(refusal({"vllm", "serve", "m.gguf", "-tp", "2"}).find("--tensor-parallel-size"),
+  EXPECT_NE(refusal({"vllm", "serve", "m.gguf", "-pp", "2"}).find("--pipeline-parallel-size"),
             std::string::npos);
 }
 

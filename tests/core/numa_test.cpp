@@ -133,6 +133,24 @@ TEST(Placement, IsolateStaysOnTheNodeOfTheCaller) {
   EXPECT_EQ(make_placement(NumaMode::kIsolate, false, two_nodes(), 77).nodes[0].id, 0);
 }
 
+TEST(Placement, SharesAreNodesWhereTheyDivideAndElseCpusOfEach) {
+  const Placement whole = make_placement(NumaMode::kDistribute, false, two_nodes(), 0);
+  EXPECT_EQ(whole.share(0, 1).cpus_of(1), whole.cpus_of(1));
+  EXPECT_EQ(whole.share(0, 2).cpus_of(0), Ids({0, 1, 2}));
+  EXPECT_EQ(whole.share(0, 2).cpus_of(1), Ids({0, 1, 2}));
+  EXPECT_EQ(whole.share(1, 2).cpus_of(0), Ids({8, 9}));
+  const Placement strict = make_placement(NumaMode::kOff, true, two_nodes(), 0);
+  std::set<int32_t> cpus;
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    for (int32_t worker = 0; worker < 2; ++worker) {
+      cpus.insert(strict.share(rank, 2).cpus_of(worker).at(0));
+    }
+  }
+  EXPECT_EQ(cpus.size(), 4U);
+  // More ranks than CPUs of a node: they share them.
+  EXPECT_EQ(strict.share(7, 8).num_cpus(), 5);
+}
+
 // The policy that the kernel has for an address; -1: it does not say.
 int policy_of(const std::byte* address) {
   int policy = -1;

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/nccl.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+#include <vector>
+
+namespace sluice {
+namespace {
+
+// NCCL's interface, as its manual has it since 2.4.
+using Result = int;
+constexpr Result kSuccess = 0;
+constexpr Result kInProgress = 7;
+constexpr int kInt8 = 0;
+using Handle = void*;  // ncclComm_t
+
+}  // namespace
+
+struct Nccl::Functions {
+  const char* (*error_string)(Result result);
+  Result (*get_unique_id)(NcclId* id);
+  Result (*comm_init_rank)(Handle* comm, int size, NcclId id, int rank);
+  Result (*comm_destroy)(Handle comm);
+  Result (*comm_abort)(Handle comm);
+  Result (*comm_get_async_error)(Handle comm, Result* error);
+  Result (*all_gather)(
+      const void* part, void* parts, size_t count, int type, Handle comm, void* stream);
+
+  [[nodiscard]] tl::unexpected<Error> error(const char* what, Result result) const {
+    return make_error(ErrorCode::kUnavailable, std::string(what) + ": " + error_string(result));
+  }
+};
+
+class NcclRank final : public Communicator {
+ public:
+  NcclRank(std::shared_ptr<const Nccl> nccl, Handle comm, const Nccl::Rank& rank)
+      : nccl_(std::move(nccl)), comm_(comm), own_(rank), table_(static_cast<size_t>(rank.size)) {}
+
+  ~NcclRank() override {
+    if (!is_aborted_) nccl_->functions_->comm_destroy(comm_);
+  }
+
+  NcclRank(const NcclRank&) = delete;
+  NcclRank& operator=(const NcclRank&) = delete;
+
+  [[nodiscard]] int32_t rank() const override { return own_.rank; }
+
+  [[nodiscard]] int32_t size() const override { return own_.size; }
+
+  std::span<const std::byte* const> all_gather(std::span<const std::byte> part) override {
+    const size_t half = own_.received.size() / 2;
+    CHECK_LE(part.size(), half / table_.size());
+    if (has_failed()) return {};
+    std::byte* const parts = own_.received.data() + num_calls_++ % 2 * half;
+    if (nccl_->functions_->all_gather(part.data(), parts, part.size(), kInt8, comm_, own_.stream) !=
+        kSuccess) {
+      fail();
+      return {};
+    }
+    for (size_t rank = 0; rank < table_.size(); ++rank) table_[rank] = parts + rank * part.size();
+    return table_;
+  }
+
+  void fail() override {
+    if (!is_aborted_.exchange(true)) nccl_->functions_->comm_abort(comm_);
+  }
+
+  [[nodiscard]] bool has_failed() const override {
+    if (is_aborted_) return true;
+    Result error = kSuccess;
+    const Result asked = nccl_->functions_->comm_get_async_error(comm_, &error);
+    return asked != kSuccess || (error != kSuccess && error != kInProgress);
+  }
+
+ private:
+  const std::shared_ptr<const Nccl> nccl_;
+  const Handle comm_;
+  const Nccl::Rank own_;
+  std::vector<const std::byte*> table_;
+  size_t num_calls_ = 0;
+  std::atomic<bool> is_aborted_ = false;
+};
+
+Nccl::~Nccl() { dlclose(library_); }
+
+Expected<std::shared_ptr<const Nccl>> Nccl::open(const std::string& library) {
+  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr)
+    return make_error(ErrorCode::kUnavailable, "NCCL: " + std::string(dlerror()));
+  std::shared_ptr<Nccl> nccl(new Nccl());
+  nccl->library_ = handle;
+  auto functions = std::make_unique<Functions>();
+  std::string missing;
+  const auto find = [&](auto& function, const char* name) {
+    void* const symbol = dlsym(handle, name);
+    if (symbol == nullptr) missing = name;
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(symbol);
+  };
+  find(functions->error_string, "ncclGetErrorString");
+  find(functions->get_unique_id, "ncclGetUniqueId");
+  find(functions->comm_init_rank, "ncclCommInitRank");
+  find(functions->comm_destroy, "ncclCommDestroy");
+  find(functions->comm_abort, "ncclCommAbort");
+  find(functions->comm_get_async_error, "ncclCommGetAsyncError");
+  find(functions->all_gather, "ncclAllGather");
+  if (!missing.empty()) {
+    return make_error(ErrorCode::kUnavailable, "NCCL: " + library + " has no " + missing);
+  }
+  nccl->functions_ = std::move(functions);
+  return nccl;
+}
+
+Expected<NcclId> Nccl::make_id() const {
+  NcclId id{};
+  const Result result = functions_->get_unique_id(&id);
+  if (result != kSuccess) return functions_->error("ncclGetUniqueId", result);
+  return id;
+}
+
+Expected<std::unique_ptr<Communicator>> Nccl::connect(const std::shared_ptr<const Nccl>& nccl,
+                                                      const NcclId& id,
+                                                      const Rank& rank) {
+  Handle comm = nullptr;
+  const Result result = nccl->functions_->comm_init_rank(&comm, rank.size, id, rank.rank);
+  if (result != kSuccess) return nccl->functions_->error("ncclCommInitRank", result);
+  return std::make_unique<NcclRank>(nccl, comm, rank);
+}
+
+}  // namespace sluice

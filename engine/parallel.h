@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensor parallelism: how the ranks that share a model's layers exchange what they computed. The
+// only collective is a gather: sums are kernels/parts.h's, in order of rank, because a library's
+// reduction adds in an order of its own.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace sluice {
+
+// One rank's end. One thread at a time.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  [[nodiscard]] virtual int32_t rank() const = 0;
+  [[nodiscard]] virtual int32_t size() const = 0;
+
+  // Called by every rank equally often, with as many bytes; returns when all have: the ranks' parts
+  // in order. A part is unchanged, and may be read, until its rank's next all_gather() returns, so
+  // that two buffers in turn serve any number of calls. Empty once a rank has failed.
+  virtual std::span<const std::byte* const> all_gather(std::span<const std::byte> part) = 0;
+
+  // Any thread: all_gather() of every rank returns at once from now on, those under way included.
+  virtual void fail() = 0;
+  [[nodiscard]] virtual bool has_failed() const = 0;
+};
+
+// Waits until `word` is not `old`: spins for at most about 20 us, then parks until it is notified.
+void wait_for_change(const std::atomic<uint32_t>& word, uint32_t old);
+
+// Ranks inside one process, which read each other's parts where they are: no copies, no allocation
+// and no lock in a call.
+std::vector<std::unique_ptr<Communicator>> make_local_ranks(int32_t size);
+
+}  // namespace sluice

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/parts.h"
+
+#include <array>
+#include <bit>
+
+#include "engine/core/status.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/row_steps.h"
+#include "kernels/cpu/runtime.h"
+#include "kernels/cpu/simd.h"
+
+namespace sluice::kernels::cpu {
+
+void join_parts(const ExecContext& ctx, const JoinPartsArgs& args) {
+  DCHECK(args.parts.size() <= kSegments && std::has_single_bit(args.parts.size()));
+  const SimdTable& simd = simd_table(ctx.isa);
+  const PackedWeight& weight = *args.weight;
+  const bool integers = weight.format == WeightFormat::kInt8Channel;
+  const int64_t tile_bytes = packed_tile_bytes(weight.format, weight.k);
+  const auto rows = [&](int64_t begin, int64_t end, int32_t) {
+    for (int64_t row = begin; row < end; ++row) {
+      std::array<const float*, kSegments> parts{};
+      for (size_t i = 0; i < args.parts.size(); ++i) parts[i] = args.parts[i] + row * weight.n;
+      simd.join_row({.parts = parts.data(),
+                     .num_parts = static_cast<int32_t>(args.parts.size()),
+                     .n = weight.n,
+                     .scales = integers ? weight.data : nullptr,
+                     .tile_bytes = tile_bytes,
+                     .row_scale = integers ? *quantized_row(args.x, row).scale : 0.0F,
+                     .bias = args.bias,
+                     .add = args.epilogue == Epilogue::kAdd,
+                     .out = args.out + row * args.out_stride});
+    }
+    if (args.then != nullptr) run_rows(simd, *args.then, begin, end);
+  };
+  const int64_t count = args.x.num_rows;
+  ctx.pool->parallel_for_chunked(count, {.chunk = rows_per_claim(count)}, rows);
+}
+
+void row_magnitudes(const ExecContext& ctx, const RowMagnitudesArgs& args) {
+  const SimdTable& simd = simd_table(ctx.isa);
+  const auto rows = [&](int64_t begin, int64_t end, int32_t) {
+    for (int64_t row = begin; row < end; ++row) {
+      args.out[row] = simd.row_magnitude(args.x + row * args.x_stride, args.n);
+    }
+  };
+  ctx.pool->parallel_for_chunked(args.num_rows, {.chunk = rows_per_claim(args.num_rows)}, rows);
+}
+
+}  // namespace sluice::kernels::cpu

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole engines whose layers are shared by several ranks: the bits of one rank, in each
+// architecture, weight format and setting; and what cannot be shared is refused before anything is
+// allocated.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/engine.h"
+#include "engine/model_runner.h"
+#include "quant/format.h"
+#include "tests/support/random_model.h"
+#include "tests/support/same_bits.h"
+
+namespace sluice {
+namespace {
+
+using testing::Collected;
+
+const std::string kData = SLUICE_TEST_DATA;
+
+// A folder that goes away.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    static int count = 0;
+    path_ = std::filesystem::temp_directory_path() /
+            ("sluice-tp-" + std::to_string(getpid()) + "-" + std::to_string(count++));
+    std::filesystem::create_directory(path_);
+  }
+
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  [[nodiscard]] std::string path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+nlohmann::json read_config(const std::string& folder) {
+  return nlohmann::json::parse(std::ifstream(kData + "/" + folder + "/config.json"));
+}
+
+// The configuration of `folder` with 8 heads of 32 over 2 KV heads and 288 feed-forward columns, of
+// which ranks have unequal numbers; weights are random. Merged with `changes`.
+void write_model(const TemporaryFolder& to,
+                 const std::string& folder,
+                 const nlohmann::json& changes) {
+  nlohmann::json config = read_config(folder);
+  config["hidden_size"] = 64;
+  config["intermediate_size"] = 288;
+  config["head_dim"] = 32;
+  config["num_attention_heads"] = 8;
+  config["num_key_value_heads"] = 2;
+  config["vocab_size"] = 451;
+  config["max_position_embeddings"] = 512;
+  if (changes.is_object()) config.merge_patch(changes);
+  std::ofstream(to.path() + "/config.json") << config;
+  std::filesystem::copy_file(kData + "/tokenizer/json/qwen.json", to.path() + "/tokenizer.json");
+}
+
+Config base_config(const std::string& model) {
+  Config config;
+  config.model = model;
+  config.max_model_len = 256;
+  config.kv_cache_memory = int64_t{2} << 20;
+  config.threads = 2;
+  return config;
+}
+
+Config dummy_config(const TemporaryFolder& folder) {
+  Config config = base_config(folder.path());
+  config.load_format = "dummy";
+  return config;
+}
+
+// Greedy and sampled, with log-probabilities of others and of a prompt.
+std::vector<ValidRequest> requests() {
+  std::vector<ValidRequest> list = testing::seeded_requests(3);
+  for (ValidRequest& request : list) {
+    request.sampling.max_tokens = 6;
+    request.sampling.num_logprobs = 4;
+  }
+  list.front().sampling.num_prompt_logprobs = 2;
+  return list;
+}
+
+std::vector<Collected> run(const Config& config, std::string* fingerprint) {
+  const std::unique_ptr<Engine> engine = testing::start_engine(config);
+  if (engine == nullptr) return {};
+  *fingerprint = engine->model().system_fingerprint;
+  return testing::run_together(*engine, requests());
+}
+
+// The same bits, and the same key, from each number of ranks as from one.
+void expect_same_on(const std::vector<int32_t>& sizes, Config config, const std::string& what) {
+  std::string expected_key;
+  config.tensor_parallel_size = 1;
+  const std::vector<Collected> expected = run(config, &expected_key);
+  ASSERT_EQ(expected.size(), requests().size()) << what;
+  for (const int32_t size : sizes) {
+    config.tensor_parallel_size = size;
+    std::string key;
+    const std::vector<Collected> actual = run(config, &key);
+    testing::expect_same(expected, actual, what + " on " + std::to_string(size) + " ranks");
+    EXPECT_EQ(key, expected_key) << what;
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+std::string refusal(const Config& config) {
+  const auto planned = plan_model(config, threads_per_rank(config));
+  if (planned) return "";
+  EXPECT_EQ(planned.error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(planned.error().param, "tensor-parallel-size");
+  return planned.error().message;
+}
+
+TEST(TensorParallel, EveryArchitectureGivesTheBitsOfOneRank) {
+  // Plain; norms of heads; windows and norms around; biases; fused matrices; soft caps; no KV
+  // groups.
+  const std::pair<const char*, nlohmann::json> models[] = {
+      {"llama", {}},
+      {"qwen3", {}},
+      {"gemma3", {}},
+      {"qwen2", {}},
+      {"phi3", {{"partial_rotary_factor", 1.0}}},
+      {"gemma2", {}},
+      {"llama-mqa-bias", {{"num_key_value_heads", 1}}},
+      {"granite", {{"num_key_value_heads", 8}}},
+  };
+  for (const auto& [name, changes] : models) {
+    const TemporaryFolder folder;
+    write_model(folder, std::string("models/") + name, changes);
+    expect_same_on({2, 4, 8}, dummy_config(folder), name);
+    if (HasFailure()) return;
+  }
+}
+
+// Six heads of which two ranks have one and two have two, and all ranks at least half of a KV head.
+TEST(TensorParallel, UnequalSharesGiveTheBitsOfOneRank) {
+  const TemporaryFolder folder;
+  write_model(folder, "models/qwen3", {{"num_attention_heads", 6}, {"intermediate_size", 300}});
+  expect_same_on({2, 4}, dummy_config(folder), "six heads");
+}
+
+TEST(TensorParallel, EveryWeightFormatAndActivationWidthGivesTheBitsOfOneRank) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/formats.gguf";
+  std::vector<WeightFormat> formats;
+  for (const FormatInfo& info : format_table()) formats.push_back(info.format);
+  ASSERT_TRUE(testing::write_random_model(
+      kData + "/tiny/tiny-llama.gguf", path, formats, WeightFormat::kQ6_K));
+  for (const int32_t bits : {8, 16, 32}) {
+    Config config = base_config(path);
+    config.activation_bits = bits;
+    config.kv_cache_memory = int64_t{16} << 20;
+    expect_same_on({2, 4}, config, std::to_string(bits) + " bits");
+    if (HasFailure()) return;
+  }
+}
+
+// Normalized or not, with biases, and in INT8.
+TEST(TensorParallel, ExpertsGiveTheBitsOfOneRank) {
+  const nlohmann::json wide = {{"moe_intermediate_size", 288}};
+  for (const char* name : {"models/qwen3-moe", "models/mixtral", "models/gpt-oss"}) {
+    const TemporaryFolder folder;
+    write_model(folder, name, wide);
+    expect_same_on({2, 4, 8}, dummy_config(folder), name);
+    if (HasFailure()) return;
+  }
+  const TemporaryFolder int8;
+  write_model(int8, "w8a8/engine-experts-w8a8", wide);
+  expect_same_on({2, 4, 8}, dummy_config(int8), "INT8 experts");
+}
+
+// Rows whose scale is that of all ranks' columns, and int32 sums.
+TEST(TensorParallel, Int8WeightsAndActivationsGiveTheBitsOfOneRank) {
+  const TemporaryFolder stored;
+  std::filesystem::copy(kData + "/w8a8/engine-w8a8", stored.path());
+  std::filesystem::copy_file(kData + "/tokenizer/json/qwen.json",
+                             stored.path() + "/tokenizer.json");
+  expect_same_on({2}, base_config(stored.path()), "W8A8 checkpoint");
+  if (HasFailure()) return;
+  const TemporaryFolder random;
+  write_model(random, "w8a8/engine-w8a8", {});
+  expect_same_on({2, 4, 8}, dummy_config(random), "random W8A8");
+}
+
+// Chunks, prefix hits with their copies, preemption, overlap, KV types, instruction sets, threads.
+TEST(TensorParallel, SettingsOfAStepChangeNothing) {
+  const TemporaryFolder folder;
+  write_model(folder, "models/gemma3", {});
+  const Config plain = dummy_config(folder);
+  std::string key;
+  const std::vector<Collected> expected = run(plain, &key);
+  std::vector<Config> settings(4, plain);
+  settings[0].max_num_batched_tokens = 16;
+  settings[0].threads = 5;
+  settings[1].overlap = true;
+  settings[1].debug_preempt_every = 3;
+  settings[2].isa = testing::usable_isas()[testing::usable_isas().size() / 2];
+  settings[2].cpu_strict = true;
+  settings[3].numa = "distribute";
+  settings[3].threads = 1;
+  for (size_t i = 0; i < settings.size(); ++i) {
+    settings[i].tensor_parallel_size = i % 2 == 0 ? 4 : 2;
+    const std::unique_ptr<Engine> engine = testing::start_engine(settings[i]);
+    ASSERT_NE(engine, nullptr);
+    for (const char* pass : {"cold", "cached"}) {
+      testing::expect_same(expected,
+                           testing::run_together(*engine, requests()),
+                           "setting " + std::to_string(i) + ", " + pass);
+      if (HasFatalFailure()) return;
+    }
+  }
+  Config config = plain;
+  for (const char* dtype : {"int8", "fp8", "float32"}) {
+    config.kv_cache_dtype = dtype;
+    expect_same_on({2}, config, dtype);
+    if (HasFailure()) return;
+  }
+}
+
+// The plan has all ranks' memory: KV heads that several ranks need are there several times.
+TEST(TensorParallel, ThePlanCountsEveryRank) {
+  const TemporaryFolder folder;
+  write_model(folder, "models/llama", {});
+  Config config = dummy_config(folder);
+  const auto one = plan_model(config, 2);
+  config.tensor_parallel_size = 8;
+  const auto eight = plan_model(config, 1);
+  ASSERT_TRUE(one.has_value() && eight.has_value());
+  EXPECT_EQ(one->plan.kv_groups[0].num_kv_heads, 2);
+  EXPECT_EQ(eight->plan.kv_groups[0].num_kv_heads, 8);
+  EXPECT_EQ(eight->plan.weight_bytes, one->plan.weight_bytes);
+  EXPECT_EQ(eight->plan.rope_bytes, 8 * one->plan.rope_bytes);
+  EXPECT_GT(eight->plan.arena_bytes, one->plan.arena_bytes);
+}
+
+TEST(TensorParallel, WhatCannotBeSharedIsRefusedByName) {
+  const struct {
+    const char* model;
+    nlohmann::json changes;
+    int32_t size;
+    const char* expected;
+  } cases[] = {
+      {"llama", {}, 3, "expected 1, 2, 4 or 8"},
+      {"llama", {{"num_attention_heads", 6}, {"head_dim", 64}}, 4, "found 6 attention heads of 64"},
+      {"llama", {{"num_attention_heads", 4}}, 8, "found 4 attention heads of 32"},
+      {"llama", {{"num_attention_heads", 12}, {"num_key_value_heads", 3}}, 2, "found 3 KV heads"},
+      {"llama", {{"intermediate_size", 96}}, 8, "found 96 feed-forward columns"},
+      {"llama", {{"vocab_size", 40}}, 4, "found a vocabulary of 40"},
+      {"qwen3-moe", {{"moe_intermediate_size", 96}}, 4, "found 96 feed-forward columns"},
+      {"olmo2", {}, 2, "norms of whole rows"},
+  };
+
+  for (const auto& [model, changes, size, expected] : cases) {
+    const TemporaryFolder folder;
+    write_model(folder, std::string("models/") + model, changes);
+    Config config = dummy_config(folder);
+    config.tensor_parallel_size = size;
+    const std::string why = refusal(config);
+    EXPECT_NE(why.find(expected), std::string::npos) << model << ": " << why;
+    EXPECT_NE(why.find("--tensor-parallel-size " + std::to_string(size)), std::string::npos) << why;
+  }
+  const TemporaryFolder folder;
+  write_model(folder, "models/llama", {});
+  Config config = dummy_config(folder);
+  config.tensor_parallel_size = 2;
+  config.kv_offloading_size = 1;
+  EXPECT_NE(refusal(config).find("--kv-offloading-size"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sluice
