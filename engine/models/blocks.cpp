@@ -33,7 +33,7 @@ std::vector<float> some_of(std::vector<float> values, const Portion& rows) {
 Projection Projection::with_rows(const Portion& rows) const {
   Projection some = *this;
   for (PackedWeight& weight : some.weights_) weight = some_rows(weight, rows);
-  for (std::vector<float>& bias : some.biases_) bias = some_of(std::move(bias), rows);
+  for (const DeviceFloats& bias : biases_) CHECK(rows.whole == 0 || bias.empty());
   return some;
 }
 

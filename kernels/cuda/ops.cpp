@@ -165,6 +165,15 @@ void moe_combine(const ExecContext& ctx, const MoeCombineArgs& args) {
   launch_moe_combine(ctx.stream, args);
 }
 
+// Several ranks on a GPU are refused at load.
+void join_parts(const ExecContext&, const JoinPartsArgs&) {
+  SLUICE_UNREACHABLE("cuda join_parts");
+}
+
+void row_magnitudes(const ExecContext&, const RowMagnitudesArgs&) {
+  SLUICE_UNREACHABLE("cuda row_magnitudes");
+}
+
 // The one operator that waits: its rows and their results are the host's, their logits and masks
 // the device's.
 void sample(const ExecContext& ctx, const SampleArgs& args) {

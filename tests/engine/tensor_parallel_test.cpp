@@ -119,7 +119,7 @@ void expect_same_on(const std::vector<int32_t>& sizes, Config config, const std:
 }
 
 std::string refusal(const Config& config) {
-  const auto planned = plan_model(config, threads_per_rank(config));
+  const auto planned = plan_model(config, {.num_threads = threads_per_rank(config)});
   if (planned) return "";
   EXPECT_EQ(planned.error().code, ErrorCode::kUnsupported);
   EXPECT_EQ(planned.error().param, "tensor-parallel-size");
@@ -237,9 +237,9 @@ TEST(TensorParallel, ThePlanCountsEveryRank) {
   const TemporaryFolder folder;
   write_model(folder, "models/llama", {});
   Config config = dummy_config(folder);
-  const auto one = plan_model(config, 2);
+  const auto one = plan_model(config, {.num_threads = 2});
   config.tensor_parallel_size = 8;
-  const auto eight = plan_model(config, 1);
+  const auto eight = plan_model(config, {.num_threads = 1});
   ASSERT_TRUE(one.has_value() && eight.has_value());
   EXPECT_EQ(one->plan.kv_groups[0].num_kv_heads, 2);
   EXPECT_EQ(eight->plan.kv_groups[0].num_kv_heads, 8);
