@@ -111,7 +111,8 @@ TEST(CudaDevice, WhatDoesNotFitTheDeviceIsRefusedWithNumbers) {
 TEST(CudaDevice, CachesOfEveryTypeHaveTheBitsOfTheCpu) {
   const TinyModel model(TinyWeights::kInt8);
   const std::vector<ValidRequest> requests = {testing::tiny_requests()[1]};
-  for (const char* dtype : {"float32", "float16", "int8", "fp8"}) {
+  for (const std::string dtype : {"int8", "float32", "float16", "fp8"}) {
+    if (testing::is_short() && dtype != "int8") continue;
     std::vector<std::vector<Collected>> results;
     for (const char* device : {"cpu", "cuda"}) {
       Config config = model.config(device);
@@ -126,6 +127,7 @@ TEST(CudaDevice, CachesOfEveryTypeHaveTheBitsOfTheCpu) {
 
 // Two requests that push each other's blocks out: what the second run of each finds came back.
 TEST(CudaDevice, BlocksComeBackFromTheHostTier) {
+  if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
   const TinyModel model(TinyWeights::kInt8);
   std::vector<ValidRequest> requests = {testing::tiny_requests()[1], testing::tiny_requests()[2]};
   requests[1].prompt[0].token_ids = testing::tiny_prompt(250, 9);

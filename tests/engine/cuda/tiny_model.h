@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -46,6 +47,9 @@ class TinyModel {
  private:
   std::string folder_;
 };
+
+// Under a sanitizer the shim takes minutes for what it does in seconds (tests/stage.sh).
+inline bool is_short() { return std::getenv("SLUICE_DETERMINISM_REQUESTS") != nullptr; }
 
 inline std::vector<TokenId> tiny_prompt(size_t length, size_t seed) {
   std::vector<TokenId> tokens(length);
