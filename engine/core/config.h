@@ -54,7 +54,7 @@ struct Config {
   int32_t debug_preempt_every = 0;  // steps; 0: never. Makes preemption testable
 
   // Compute.
-  std::string device = "auto";             // auto, cpu, cuda
+  std::string device = "cpu";              // auto, cpu, cuda
   int32_t threads = 0;                     // 0: min(affinity, cgroup quota)
   int32_t tensor_parallel_size = 1;        // ranks that share each layer: 1, 2, 4 or 8
   std::string isa = "auto";                // auto, scalar, avx2, avx512, amx

@@ -450,7 +450,7 @@ std::vector<Knob> make_compute_knobs() {
                               "",
                               "auto|cpu|cuda",
                               "Where the model runs; auto: on a GPU where there is one and its "
-                              "backend has what the model needs."),
+                              "backend has what the model needs. No GPU has run that backend yet."),
       integer_or_auto<&Config::threads>("threads",
                                         "compute",
                                         "threads",
