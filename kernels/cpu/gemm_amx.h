@@ -80,7 +80,7 @@ SLUICE_INLINE void keep(GroupSums<kFormat>& sums) {
   if constexpr (kHalves<kFormat>) _tile_stored(1, sums.v[1], 64);
 }
 
-// Groups that are unpacked at a time, for all rows: of a LinearBlock, at most 64.
+// Groups that are unpacked at a time, and the most rows that use them.
 inline constexpr int32_t kOpenGroups = 32;
 inline constexpr int32_t kMostRows = 64;
 

@@ -96,10 +96,11 @@ int ncclCommDestroy(Comm* comm) {
 
 int ncclCommAbort(Comm* comm) {
   {
+    // Told under the lock: who takes it next may be the last to know the group.
     const std::scoped_lock lock(comm->group->mutex);
     comm->group->is_aborted = true;
+    comm->group->changed.notify_all();
   }
-  comm->group->changed.notify_all();
   delete comm;
   return kSuccess;
 }
