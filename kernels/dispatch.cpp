@@ -44,6 +44,7 @@ SLUICE_OPERATOR(add_rows, AddRowsArgs)
 SLUICE_OPERATOR(scale_rows, ScaleRowsArgs)
 SLUICE_OPERATOR(gather_rows, GatherRowsArgs)
 SLUICE_OPERATOR(moe_route, MoeRouteArgs)
+SLUICE_OPERATOR(place_rows, PlaceRowsArgs)
 SLUICE_OPERATOR(linear_experts, LinearExpertsArgs)
 SLUICE_OPERATOR(moe_combine, MoeCombineArgs)
 SLUICE_OPERATOR(join_parts, JoinPartsArgs)
@@ -90,13 +91,6 @@ Expected<void> check_weight_format(DeviceType device, WeightFormat format) {
   return make_error(ErrorCode::kUnsupported,
                     "found type " + std::string(format_info(format).name) +
                         ", expected BF16 or INT8, which the CUDA backend has; --device cpu runs it",
-                    "device");
-}
-
-Expected<void> check_experts(DeviceType device) {
-  if (device == DeviceType::kCpu) return {};
-  return make_error(ErrorCode::kUnsupported,
-                    "found layers of experts, which the CUDA backend lacks; --device cpu runs them",
                     "device");
 }
 

@@ -103,7 +103,7 @@ Activations carve_activations(ActivationFormat format,
 Activations activation_rows(const Activations& activations, int64_t first_row, int32_t num_rows);
 
 // The format that a weight's activations take: kInt8Token for kInt8Channel, whose checkpoint says
-// so; for float weights float, on CUDA kBF16; else by --activation-bits.
+// so; for float weights float, on CUDA kBF16 for those of 16 bits; else by --activation-bits.
 ActivationFormat activation_format(WeightFormat weight,
                                    int32_t activation_bits,
                                    DeviceType device = DeviceType::kCpu);

@@ -3,15 +3,13 @@
 // and how their outputs join.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
 #include "kernels/gemm.h"
 
 namespace sluice::kernels {
-
-// kUnsupported where the device has none of these operators.
-Expected<void> check_experts(DeviceType device);
 
 // The `top_k` largest logits of each row, equal ones by lower id; never drops a token. ids come out
 // ascending. weight_j = exp(l_j - max) / sum, the sum over the chosen ones in order of id, or over
@@ -30,6 +28,31 @@ inline constexpr int32_t kMaxExperts = 1024;
 
 void moe_route(const ExecContext& ctx, const MoeRouteArgs& args);
 
+// The rows of each expert, where operators read and write: no host need know them. An expert's rows
+// begin on the border of an activation block.
+struct ExpertRows {
+  int32_t num_experts = 0;
+  int32_t* first = nullptr;       // [num_experts] row
+  int32_t* count = nullptr;       // [num_experts] rows
+  int32_t* chosen = nullptr;      // [num_experts] those with rows, ascending, and what was there
+  int32_t* num_chosen = nullptr;  // [1]
+};
+
+// The rows that `num_pairs` pairs take at most.
+constexpr int32_t max_expert_rows(int32_t num_pairs, int32_t num_experts) {
+  return num_pairs + std::min(num_pairs, num_experts) * (kActivationRows - 1);
+}
+
+// A row for each (token, choice) pair: by expert in order of id, an expert's in order of pairs.
+struct PlaceRowsArgs {
+  const int32_t* ids;  // [num_pairs] experts
+  int32_t num_pairs;
+  int32_t* rows;  // [num_pairs]
+  ExpertRows experts;
+};
+
+void place_rows(const ExecContext& ctx, const PlaceRowsArgs& args);
+
 // One matrix of one expert.
 struct ExpertMatrix {
   const PackedWeight* weight;
@@ -39,14 +62,14 @@ struct ExpertMatrix {
 
 // out[row, column + n] = sum_k x[row, k] * W[n, k] (+ bias[n]) for each matrix of each expert over
 // that expert's rows, in one fork and join; the tree of an element is that of gemm.h, so that the
-// rows an expert happens to have do not show. Rows of no expert are left as they are.
+// rows an expert happens to have do not show. Rows of no expert are left as they are. On a GPU an
+// expert's matrices and biases are as far from those of the next as everywhere: in the order in which
+// WeightStore takes the experts one after the other.
 struct LinearExpertsArgs {
-  Activations x;                           // rows of all experts
+  Activations x;                           // num_rows: a bound of the rows of all experts
   std::span<const ExpertMatrix> matrices;  // [all experts, matrices of each], all with x's k
   int32_t matrices_per_expert;
-  std::span<const int32_t> experts;  // those with rows, each once
-  const int32_t* first;  // [all experts] an expert's first row, the first of an activation block
-  const int32_t* count;  // [all experts] its rows
+  ExpertRows rows;
   float* out;
   int64_t out_stride;
   Segments segments = {};  // as LinearArgs has them: then matrices have no bias

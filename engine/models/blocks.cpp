@@ -53,8 +53,8 @@ Expected<Projection> Projection::load(WeightStore& weights,
       SLUICE_TRY(bias, weights.vector(part.stem + ".bias", part.n, part.slice.in_rows_of(part.n)));
     }
     projection.biases_.push_back(weights.place(some_of(std::move(bias), part.rows)));
-    const kernels::ActivationFormat format =
-        kernels::activation_format(weight.format, activation_bits, weights.device());
+    const kernels::ActivationFormat format = kernels::activation_format(
+        weight.format, activation_bits, part.floats ? DeviceType::kCpu : weights.device());
     projection.weights_.push_back(some_rows(weight, part.rows));
     projection.formats_.push_back(format);
     projection.needs_[static_cast<size_t>(format)] = true;

@@ -54,6 +54,7 @@ class Projection {
     bool bias = false;
     RowSlice slice = {};  // of a tensor that holds several parts
     Portion rows = {};    // of the n, this rank's
+    bool floats = false;  // float weights take float rows on every device, for the same bits
   };
 
   // Takes the tensors from the store. With some of the segments, those columns of k alone are used.

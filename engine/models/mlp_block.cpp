@@ -19,36 +19,8 @@ int32_t expert_width(const ModelConfig& config) {
 }
 
 // Rows that `tokens` tokens take at most, every expert's share rounded up to activation blocks.
-int32_t max_expert_rows(const ModelConfig& config, int32_t tokens) {
-  const int32_t pairs = tokens * config.moe.top_k;
-  return pairs + std::min(pairs, config.moe.num_experts) * (kernels::kActivationRows - 1);
-}
-
-// Where each (token, choice) pair's row is; experts in order of id. Returns how many have rows.
-int32_t place_rows(const MoeConfig& moe, int32_t num_tokens, const MlpBuffers& buffers) {
-  std::fill_n(buffers.count, moe.num_experts, 0);
-  const int32_t pairs = num_tokens * moe.top_k;
-  for (int32_t i = 0; i < pairs; ++i) ++buffers.count[buffers.ids[i]];
-  int32_t num_rows = 0;
-  int32_t num_chosen = 0;
-  for (int32_t e = 0; e < moe.num_experts; ++e) {
-    buffers.first[e] = num_rows;
-    if (buffers.count[e] > 0) buffers.chosen[num_chosen++] = e;
-    num_rows += static_cast<int32_t>(align_up(buffers.count[e], kernels::kActivationRows));
-    buffers.count[e] = 0;
-  }
-  for (int32_t i = 0; i < pairs; ++i) {
-    const int32_t expert = buffers.ids[i];
-    buffers.rows[i] = buffers.first[expert] + buffers.count[expert]++;
-  }
-  return num_chosen;
-}
-
-// Behind the last row of a chosen expert, those up to the end of its block included.
-int32_t end_of_rows(const MlpBuffers& buffers, int32_t num_chosen) {
-  const int32_t last = buffers.chosen[num_chosen - 1];
-  return buffers.first[last] +
-         static_cast<int32_t>(align_up(buffers.count[last], kernels::kActivationRows));
+int32_t max_rows_of(const MoeConfig& moe, int32_t tokens) {
+  return kernels::max_expert_rows(tokens * moe.top_k, moe.num_experts);
 }
 
 // The same rows as plain floats.
@@ -87,10 +59,9 @@ Expected<MlpBlock> MlpBlock::load(const ModelConfig& config,
         add(config.fused_gate_up ? fused : apart, {{{prefix + "ffn_down", hidden, bias, {}, {}}}}));
     return block;
   }
-  SLUICE_TRY_VOID(kernels::check_experts(weights.device()));
   const int64_t count = config.moe.num_experts;
   const bool bias = config.moe.bias;
-  const Parts1 router = {{{prefix + "ffn_gate_inp", count, bias, {}, {}}}};
+  const Parts1 router = {{{.stem = prefix + "ffn_gate_inp", .n = count, .bias = bias, .floats = true}}};
   SLUICE_TRY(block.router_, Projection::load(weights, router, hidden, activation_bits));
   const bool stacked = weights.has(prefix + "ffn_gate_exps.weight");
   for (int64_t e = 0; e < count; ++e) {
@@ -160,7 +131,7 @@ MlpBuffers MlpBlock::layout(const ModelConfig& config,
   MlpBuffers buffers;
   const bool dense = config.moe.num_experts == 0;
   const int32_t tokens = bounds.max_tokens;
-  buffers.max_rows = dense ? tokens : max_expert_rows(config, tokens);
+  buffers.max_rows = dense ? tokens : max_rows_of(config.moe, tokens);
   std::vector<const Projection*> down;
   std::vector<const Projection*> routers;
   std::vector<const Projection*> gate_up;
@@ -188,9 +159,11 @@ MlpBuffers MlpBlock::layout(const ModelConfig& config,
   buffers.weights = arena.take_floats(pairs);
   buffers.ids = take_ints(pairs);
   buffers.rows = take_ints(pairs);
-  buffers.first = take_ints(config.moe.num_experts);
-  buffers.count = take_ints(config.moe.num_experts);
-  buffers.chosen = take_ints(config.moe.num_experts);
+  buffers.experts = {.num_experts = config.moe.num_experts,
+                     .first = take_ints(config.moe.num_experts),
+                     .count = take_ints(config.moe.num_experts),
+                     .chosen = take_ints(config.moe.num_experts),
+                     .num_chosen = take_ints(1)};
   buffers.output = arena.take_floats(int64_t{buffers.max_rows} * config.hidden);
   buffers.router_in = LinearInput(routers, tokens, arena);
   buffers.expert_in = LinearInput(gate_up, buffers.max_rows, arena);
@@ -253,19 +226,26 @@ void MlpBlock::forward_experts(const ForwardContext& context,
                       .normalize = moe.normalize,
                       .ids = buffers.ids,
                       .weights = buffers.weights});
-  const int32_t num_chosen = place_rows(moe, num_tokens, buffers);
-  const std::span<const int32_t> rows(
-      buffers.rows, static_cast<size_t>(num_tokens) * static_cast<size_t>(moe.top_k));
-  buffers.expert_in.fill_for(experts_.front().gate_up, [&](const kernels::Activations& in) {
+  const int32_t num_pairs = num_tokens * moe.top_k;
+  kernels::place_rows(exec,
+                      {.ids = buffers.ids,
+                       .num_pairs = num_pairs,
+                       .rows = buffers.rows,
+                       .experts = buffers.experts});
+  const std::span<const int32_t> rows(buffers.rows, static_cast<size_t>(num_pairs));
+  const int32_t max_rows = max_rows_of(moe, num_tokens);
+  LinearInput expert_in = buffers.expert_in;
+  expert_in.set_num_rows(max_rows);
+  expert_in.fill_for(experts_.front().gate_up, [&](const kernels::Activations& in) {
     kernels::quantize_activations(
         exec, {.x = x, .x_stride = x_stride, .out = in, .rows = rows, .repeat = moe.top_k});
   });
   const int64_t ffn = moe.ffn_hidden;
   run_experts(
-      exec, grouped_gate_up_, buffers.expert_in, buffers, num_chosen, {buffers.gate_up, 2 * ffn});
+      exec, grouped_gate_up_, expert_in, buffers, {buffers.gate_up, 2 * ffn});
   const Projection& down = experts_.front().down;
   LinearInput down_in = buffers.down_in;
-  down_in.set_num_rows(end_of_rows(buffers, num_chosen));
+  down_in.set_num_rows(max_rows);
   down_in.fill_for(down, [&](const kernels::Activations& in) {
     kernels::gate_mul(exec,
                       {.gate = buffers.gate_up,
@@ -284,10 +264,9 @@ void MlpBlock::forward_experts(const ForwardContext& context,
               grouped_down_,
               down_in,
               buffers,
-              num_chosen,
               {whole ? buffers.output : buffers.parts.sums, hidden},
               down.segments());
-  if (!whole) join_experts(context, down_in, buffers, num_chosen, hidden);
+  if (!whole) join_experts(context, down_in, buffers, hidden);
   kernels::moe_combine(exec,
                        {.y = buffers.output,
                         .y_stride = hidden,
@@ -305,7 +284,6 @@ void MlpBlock::run_experts(const kernels::ExecContext& exec,
                            const GroupedByFormat& grouped,
                            const LinearInput& in,
                            const MlpBuffers& buffers,
-                           int32_t num_chosen,
                            ProjectionOutput out,
                            kernels::Segments segments) {
   for (size_t i = 0; i < grouped.size(); ++i) {
@@ -314,9 +292,7 @@ void MlpBlock::run_experts(const kernels::ExecContext& exec,
                             {.x = in.in(static_cast<kernels::ActivationFormat>(i)),
                              .matrices = grouped[i].matrices,
                              .matrices_per_expert = grouped[i].per_expert,
-                             .experts = {buffers.chosen, static_cast<size_t>(num_chosen)},
-                             .first = buffers.first,
-                             .count = buffers.count,
+                             .rows = buffers.experts,
                              .out = out.data,
                              .out_stride = out.stride,
                              .segments = segments});
@@ -327,21 +303,24 @@ void MlpBlock::run_experts(const kernels::ExecContext& exec,
 void MlpBlock::join_experts(const ForwardContext& context,
                             const LinearInput& in,
                             const MlpBuffers& buffers,
-                            int32_t num_chosen,
                             int64_t hidden) const {
+  const kernels::ExpertRows& experts = buffers.experts;
+  const int32_t last = experts.chosen[*experts.num_chosen - 1];
+  const int64_t end =
+      experts.first[last] + align_up(experts.count[last], kernels::kActivationRows);
   const GatheredSums sums =
-      gather_sums(context, buffers.parts, end_of_rows(buffers, num_chosen), hidden);
+      gather_sums(context, buffers.parts, static_cast<int32_t>(end), hidden);
   if (sums.count == 0) return;
-  for (int32_t i = 0; i < num_chosen; ++i) {
-    const int32_t expert = buffers.chosen[i];
+  for (int32_t i = 0; i < *experts.num_chosen; ++i) {
+    const int32_t expert = experts.chosen[i];
     const Projection& down = experts_[static_cast<size_t>(expert)].down;
-    const int32_t first = buffers.first[expert];
+    const int32_t first = experts.first[expert];
     const GatheredSums rows = sums.from(first);
     kernels::join_parts(
         context.exec,
         {.parts = rows.all(),
          .weight = &down.weight(0),
-         .x = kernels::activation_rows(in.in(down.format(0)), first, buffers.count[expert]),
+         .x = kernels::activation_rows(in.in(down.format(0)), first, experts.count[expert]),
          .bias = down.bias(0),
          .out = buffers.output + first * hidden,
          .out_stride = hidden});

@@ -27,9 +27,7 @@ struct MlpBuffers {
   float* weights = nullptr;   // [tokens, top_k]
   int32_t* ids = nullptr;     // [tokens, top_k]
   int32_t* rows = nullptr;    // [tokens, top_k]
-  int32_t* first = nullptr;   // [experts] row
-  int32_t* count = nullptr;   // [experts] rows
-  int32_t* chosen = nullptr;  // [experts] those with rows, ascending
+  kernels::ExpertRows experts;
   float* output = nullptr;    // [rows, hidden]
   LinearInput router_in;
   LinearInput expert_in;
@@ -98,13 +96,11 @@ class MlpBlock {
                           const GroupedByFormat& grouped,
                           const LinearInput& in,
                           const MlpBuffers& buffers,
-                          int32_t num_chosen,
                           ProjectionOutput out,
                           kernels::Segments segments = {});
   void join_experts(const ForwardContext& context,
                     const LinearInput& in,
                     const MlpBuffers& buffers,
-                    int32_t num_chosen,
                     int64_t hidden) const;
 
   Projection router_;

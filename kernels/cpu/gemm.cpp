@@ -197,11 +197,12 @@ void linear(const ExecContext& ctx, const LinearArgs& args) {
 
 void linear_experts(const ExecContext& ctx, const LinearExpertsArgs& args) {
   const int64_t each = args.matrices_per_expert;
-  run_jobs(ctx, static_cast<int64_t>(args.experts.size()) * each, [&](int64_t i) {
-    const int32_t expert = args.experts[static_cast<size_t>(i / each)];
+  const ExpertRows& rows = args.rows;
+  run_jobs(ctx, *rows.num_chosen * each, [&](int64_t i) {
+    const int32_t expert = rows.chosen[i / each];
     const ExpertMatrix& matrix = args.matrices[static_cast<size_t>(expert * each + i % each)];
-    const int32_t first = args.first[expert];
-    return Job{.x = activation_rows(args.x, first, args.count[expert]),
+    const int32_t first = rows.first[expert];
+    return Job{.x = activation_rows(args.x, first, rows.count[expert]),
                .group = {.weight = matrix.weight,
                          .out = args.out + first * args.out_stride + matrix.column,
                          .out_stride = args.out_stride,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/moe.h"
 
+#include <algorithm>
+
 #include "engine/core/status.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/runtime.h"
@@ -19,6 +21,25 @@ void moe_route(const ExecContext& ctx, const MoeRouteArgs& args) {
                         .ids = args.ids + row * args.top_k,
                         .weights = args.weights + row * args.top_k});
   });
+}
+
+void place_rows(const ExecContext&, const PlaceRowsArgs& args) {
+  const ExpertRows& experts = args.experts;
+  std::fill_n(experts.count, experts.num_experts, 0);
+  for (int32_t i = 0; i < args.num_pairs; ++i) ++experts.count[args.ids[i]];
+  int32_t num_rows = 0;
+  int32_t num_chosen = 0;
+  for (int32_t e = 0; e < experts.num_experts; ++e) {
+    experts.first[e] = num_rows;
+    if (experts.count[e] > 0) experts.chosen[num_chosen++] = e;
+    num_rows += static_cast<int32_t>(align_up(experts.count[e], kActivationRows));
+    experts.count[e] = 0;
+  }
+  *experts.num_chosen = num_chosen;
+  for (int32_t i = 0; i < args.num_pairs; ++i) {
+    const int32_t expert = args.ids[i];
+    args.rows[i] = experts.first[expert] + experts.count[expert]++;
+  }
 }
 
 void moe_combine(const ExecContext& ctx, const MoeCombineArgs& args) {

@@ -26,6 +26,7 @@ void gate_mul(const ExecContext& ctx, const GateMulArgs& args);
 void add_rows(const ExecContext& ctx, const AddRowsArgs& args);
 void scale_rows(const ExecContext& ctx, const ScaleRowsArgs& args);
 void moe_route(const ExecContext& ctx, const MoeRouteArgs& args);
+void place_rows(const ExecContext& ctx, const PlaceRowsArgs& args);
 void linear_experts(const ExecContext& ctx, const LinearExpertsArgs& args);
 void moe_combine(const ExecContext& ctx, const MoeCombineArgs& args);
 void gather_rows(const ExecContext& ctx, const GatherRowsArgs& args);

@@ -83,7 +83,8 @@ ActivationFormat activation_format(WeightFormat weight,
                                    DeviceType device) {
   if (weight == WeightFormat::kInt8Channel) return ActivationFormat::kInt8Token;
   if (!format_info(weight).is_integer) {
-    return device == DeviceType::kCuda ? ActivationFormat::kBF16 : ActivationFormat::kFloat;
+    const bool narrow = device == DeviceType::kCuda && weight != WeightFormat::kF32;
+    return narrow ? ActivationFormat::kBF16 : ActivationFormat::kFloat;
   }
   switch (activation_bits) {
     case 8:

@@ -6,6 +6,7 @@
 #include "kernels/cuda/math.h"
 #include "kernels/cuda/narrow.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/cuda/weights.h"
 
 namespace sluice::kernels::cuda {
 namespace {
@@ -80,19 +81,6 @@ struct EmbeddingRows {
   float* out;
   int64_t out_stride;
 };
-
-template <WeightFormat kFormat>
-__device__ __forceinline__ float weight_at(const std::byte* row, int32_t i, float scale) {
-  if constexpr (kFormat == WeightFormat::kF32) {
-    return reinterpret_cast<const float*>(row)[i];
-  } else if constexpr (kFormat == WeightFormat::kF16) {
-    return from_half(reinterpret_cast<const uint16_t*>(row)[i]);
-  } else if constexpr (kFormat == WeightFormat::kBF16) {
-    return from_bf16(reinterpret_cast<const uint16_t*>(row)[i]);
-  } else {
-    return __fmaf_rn(__int2float_rn(reinterpret_cast<const int8_t*>(row)[i]), scale, 0.0F);
-  }
-}
 
 template <WeightFormat kFormat>
 __global__ void __launch_bounds__(kRowThreads, 1)

@@ -11,10 +11,6 @@
 namespace sluice::kernels::cuda {
 namespace {
 
-__device__ __forceinline__ float sum_of(float a, float b) { return __fadd_rn(a, b); }
-
-__device__ __forceinline__ int32_t sum_of(int32_t a, int32_t b) { return a + b; }
-
 constexpr int kFoldThreads = 128;
 
 // The segments in the workspace, as outputs. Blocks: outputs along x, tokens along y.
@@ -29,10 +25,7 @@ __global__ void __launch_bounds__(kFoldThreads, 1)
       static_cast<const Sum*>(outputs.workspace) + int64_t{token} * outputs.n + output;
   Sum s[kSegments];
   for (int i = 0; i < kSegments; ++i) s[i] = partial[int64_t{i} * outputs.num_rows * outputs.n];
-  for (int width = 1; width < kSegments; width *= 2) {
-    for (int i = 0; i < kSegments; i += 2 * width) s[i] = sum_of(s[i], s[i + width]);
-  }
-  finish<Format>(outputs, s[0], 0, output, token);
+  finish<Format>(outputs, fold_segments(s, kSegments), 0, output, token);
 }
 
 // The one place that asks which device this is. wgmma is Hopper's alone.
@@ -46,17 +39,15 @@ void start(Stream stream, const Matrices& matrices, const Outputs& outputs) {
                                .blocks_y = outputs.num_rows,
                                .threads = kFoldThreads};
   const bool int8 = matrices.format == MatrixFormat::kInt8;
-  gpu::launch(stream, shape, int8 ? fold_kernel<Int8> : fold_kernel<Bf16>, outputs);
+  gpu::launch(stream, shape, int8 ? fold_kernel<Int8Sums> : fold_kernel<FloatSums>, outputs);
 }
 
 // All of one matrix, or of the experts'.
-void start(Stream stream, const LinearBf16Args& args, const ExpertRows* experts) {
-  const int64_t num_matrices = experts == nullptr ? 1 : experts->num_experts;
+void start(Stream stream, const LinearBf16Args& args, const ExpertMatrices* experts) {
   const Matrices matrices{.format = MatrixFormat::kBf16,
                           .k = args.k,
                           .weight = reinterpret_cast<const std::byte*>(args.weight),
                           .weight_stride = args.weight_stride * 2,
-                          .weight_rows = num_matrices * args.n,
                           .x = reinterpret_cast<const std::byte*>(args.x),
                           .x_stride = args.x_stride * 2,
                           .x_rows = args.num_rows};
@@ -69,18 +60,16 @@ void start(Stream stream, const LinearBf16Args& args, const ExpertRows* experts)
   outputs.out = args.out;
   outputs.out_stride = args.out_stride;
   if (experts != nullptr) {
-    outputs.first = experts->first;
-    outputs.count = experts->count;
-    outputs.num_experts = experts->num_experts;
+    outputs.experts = experts->rows;
+    outputs.expert_stride = experts->stride;
   } else if (args.num_rows <= kFewTokens) {
     outputs.workspace = args.workspace;
   }
   start(stream, matrices, outputs);
 }
 
-void start(Stream stream, const LinearInt8Args& args, const ExpertRows* experts) {
+void start(Stream stream, const LinearInt8Args& args, const ExpertMatrices* experts) {
   CHECK(args.x.format == ActivationFormat::kInt8Token);
-  const int64_t num_matrices = experts == nullptr ? 1 : experts->num_experts;
   const int64_t record = activation_record_bytes(ActivationFormat::kInt8Token);
   const int64_t block = kTokenHeadBytes + ceil_div(args.x.k, kQuantGroup) * record;
   const auto* const data = static_cast<const std::byte*>(args.x.data);
@@ -88,7 +77,6 @@ void start(Stream stream, const LinearInt8Args& args, const ExpertRows* experts)
                           .k = args.x.k,
                           .weight = reinterpret_cast<const std::byte*>(args.weight),
                           .weight_stride = args.weight_stride,
-                          .weight_rows = num_matrices * args.n,
                           .x = data + kTokenHeadBytes,
                           .x_stride = block,
                           .x_rows = args.x.num_rows};
@@ -104,9 +92,8 @@ void start(Stream stream, const LinearInt8Args& args, const ExpertRows* experts)
   outputs.heads = data;
   outputs.block_bytes = block;
   if (experts != nullptr) {
-    outputs.first = experts->first;
-    outputs.count = experts->count;
-    outputs.num_experts = experts->num_experts;
+    outputs.experts = experts->rows;
+    outputs.expert_stride = experts->stride;
   } else if (args.x.num_rows <= kFewTokens) {
     outputs.workspace = args.workspace;
   }
@@ -124,11 +111,11 @@ void launch_linear_bf16(Stream stream, const LinearBf16Args& args) { start(strea
 
 void launch_linear_int8(Stream stream, const LinearInt8Args& args) { start(stream, args, nullptr); }
 
-void launch_experts_bf16(Stream stream, const LinearBf16Args& args, const ExpertRows& experts) {
+void launch_experts_bf16(Stream stream, const LinearBf16Args& args, const ExpertMatrices& experts) {
   start(stream, args, &experts);
 }
 
-void launch_experts_int8(Stream stream, const LinearInt8Args& args, const ExpertRows& experts) {
+void launch_experts_int8(Stream stream, const LinearInt8Args& args, const ExpertMatrices& experts) {
   start(stream, args, &experts);
 }
 

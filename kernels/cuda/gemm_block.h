@@ -17,7 +17,6 @@ inline constexpr int kChunkBytes = 128;  // of K, in a stage
 inline constexpr int kStepBytes = 32;    // of K, in one instruction
 inline constexpr int kSteps = kChunkBytes / kStepBytes;
 inline constexpr int kOutputs = 128;  // of a block
-inline constexpr int kSegments = 8;
 inline constexpr int kFewTokens = 8;  // of a tile
 inline constexpr int kManyTokens = 64;
 
@@ -29,7 +28,6 @@ struct Matrices {
   int32_t k;
   const std::byte* weight;
   int64_t weight_stride;  // bytes
-  int64_t weight_rows;    // of all experts
   const std::byte* x;     // INT8: the first block of 8 rows' codes
   int64_t x_stride;       // bytes from row to row; INT8: from block to block
   int32_t x_rows;
@@ -40,72 +38,119 @@ struct Outputs {
   int32_t chunks;  // of K
   int32_t n;       // of one expert
   int32_t num_rows;
-  const float* bias;  // by row of the weights
+  const float* bias;  // by output, as the scales; of the first expert
   bool add;
   float* out;
   int64_t out_stride;
   void* workspace;  // of segments; null: a block takes all of K
   // INT8 alone.
-  const float* weight_scale;  // by row of the weights
+  const float* weight_scale;
   const std::byte* heads;     // of the activations' blocks: the rows' scales
   int64_t block_bytes;
-  // Null: one matrix for all rows.
-  const int32_t* first;  // by expert: its first row
-  const int32_t* count;  // its rows
-  int32_t num_experts;
+  ExpertRows experts;     // of none: one matrix for all rows
+  int64_t expert_stride;  // bytes from what is one expert's to what is the next one's
 };
+
+constexpr bool has_experts(const Outputs& outputs) { return outputs.experts.num_experts > 0; }
+
+// Experts that can have rows at once.
+constexpr int64_t max_chosen(const Outputs& outputs) {
+  const int64_t blocks = ceil_div(outputs.num_rows, kActivationRows);
+  return outputs.experts.num_experts < blocks ? outputs.experts.num_experts : blocks;
+}
+
+// What is an expert's, from what is the first one's.
+template <typename T>
+__device__ __forceinline__ const T* of_expert(const T* of_first, int64_t stride, int32_t expert) {
+  return reinterpret_cast<const T*>(reinterpret_cast<const std::byte*>(of_first) +
+                                    expert * stride);
+}
 
 void launch_wgmma(gpu::Stream stream, const Matrices& matrices, const Outputs& outputs);
 void launch_mma(gpu::Stream stream, const Matrices& matrices, const Outputs& outputs);
 
-// What differs between the formats, whatever multiplies: what becomes of a sum over all of K.
-struct Bf16 {
-  using Sum = float;
-  static constexpr int32_t kElementBytes = 2;
+inline Outputs outputs_of(const LinearMatrixArgs& args, const ExpertMatrices* experts) {
+  Outputs outputs{};
+  outputs.n = args.weight->n;
+  outputs.num_rows = args.x.num_rows;
+  outputs.bias = args.bias;
+  outputs.add = args.epilogue == Epilogue::kAdd;
+  outputs.out = args.out;
+  outputs.out_stride = args.out_stride;
+  if (experts != nullptr) {
+    outputs.experts = experts->rows;
+    outputs.expert_stride = experts->stride;
+  }
+  return outputs;
+}
 
-  __device__ __forceinline__ static float value(const Outputs&, float sum, int64_t, int32_t) {
+__device__ __forceinline__ float sum_of(float a, float b) { return __fadd_rn(a, b); }
+
+__device__ __forceinline__ int32_t sum_of(int32_t a, int32_t b) { return a + b; }
+
+// What differs between the formats, whatever multiplies: what becomes of a sum over all of K.
+struct FloatSums {
+  using Sum = float;
+
+  __device__ __forceinline__ static float value(
+      const Outputs&, float sum, int32_t, int32_t, int32_t) {
     return sum;
   }
 };
 
-struct Int8 {
+struct Int8Sums {
   using Sum = int32_t;
-  static constexpr int32_t kElementBytes = 1;
 
   __device__ __forceinline__ static float value(const Outputs& outputs,
                                                 int32_t sum,
-                                                int64_t weight_row,
+                                                int32_t expert,
+                                                int32_t output,
                                                 int32_t token) {
     const auto* const scales = reinterpret_cast<const float*>(
         outputs.heads + token / kActivationRows * outputs.block_bytes);
     const float scaled = __fmul_rn(__int2float_rn(sum), scales[token % kActivationRows]);
-    return __fmul_rn(scaled, outputs.weight_scale[weight_row]);
+    return __fmul_rn(scaled,
+                     of_expert(outputs.weight_scale, outputs.expert_stride, expert)[output]);
   }
 };
 
-// A block's outputs [output, output + kOutputs) of one matrix and tokens from `token` to before
+// A block's outputs from `output` on of one matrix and tokens from `token` to before
 // `token_end`, of which it takes as many as its tile has.
 struct Tile {
-  int64_t matrix;  // the first row of the weights
+  int32_t expert;
   int32_t output;
   int32_t token;
   int32_t token_end;
 };
 
 // f(tile) for a block's tiles: one of the launch's, or all of an expert's rows.
-template <int kTokens, bool kExperts, typename F>
+template <int kTokens, bool kExperts, int kBlockOutputs = kOutputs, typename F>
 __device__ __forceinline__ void for_tiles(const Outputs& outputs, F f) {
-  const auto output = static_cast<int32_t>(blockIdx.x) * kOutputs;
+  const auto output = static_cast<int32_t>(blockIdx.x) * kBlockOutputs;
   if constexpr (kExperts) {
-    const auto expert = static_cast<int32_t>(blockIdx.y);
-    const int32_t first = outputs.first[expert];
-    const int32_t end = first + outputs.count[expert];
+    const ExpertRows& experts = outputs.experts;
+    if (static_cast<int32_t>(blockIdx.y) >= *experts.num_chosen) return;
+    const int32_t expert = experts.chosen[blockIdx.y];
+    const int32_t first = experts.first[expert];
+    const int32_t end = first + experts.count[expert];
     for (int32_t token = first; token < end; token += kTokens) {
-      f(Tile{int64_t{expert} * outputs.n, output, token, end});
+      f(Tile{expert, output, token, end});
     }
   } else {
     f(Tile{0, output, static_cast<int32_t>(blockIdx.y) * kTokens, outputs.num_rows});
   }
+}
+
+// The value of a subtree of `count` segments, a power of two: s[0 .. count).
+template <typename Sum>
+__device__ __forceinline__ Sum fold_segments(Sum (&s)[kSegments], int32_t count) {
+#pragma unroll
+  for (int width = 1; width < kSegments; width *= 2) {
+    if (width >= count) break;
+#pragma unroll
+    for (int i = 0; i < kSegments; i += 2 * width) s[i] = sum_of(s[i], s[i + width]);
+  }
+  return s[0];
 }
 
 // The chunks of a segment of K.
@@ -174,11 +219,13 @@ __device__ __forceinline__ void multiply_all(const Outputs& outputs,
 template <typename Format>
 __device__ __forceinline__ void finish(const Outputs& outputs,
                                        typename Format::Sum sum,
-                                       int64_t matrix,
+                                       int32_t expert,
                                        int32_t output,
                                        int32_t token) {
-  float y = Format::value(outputs, sum, matrix + output, token);
-  if (outputs.bias != nullptr) y = __fadd_rn(y, outputs.bias[matrix + output]);
+  float y = Format::value(outputs, sum, expert, output, token);
+  if (outputs.bias != nullptr) {
+    y = __fadd_rn(y, of_expert(outputs.bias, outputs.expert_stride, expert)[output]);
+  }
   float* const out = outputs.out + token * outputs.out_stride + output;
   *out = outputs.add ? __fadd_rn(*out, y) : y;
 }
@@ -206,7 +253,7 @@ __device__ __forceinline__ void store_tile(const Outputs& outputs,
                                            const Tile& tile,
                                            const typename Format::Sum (&d)[kWords]) {
   for_sums(outputs, tile, d, [&](int32_t output, int32_t token, auto sum) {
-    finish<Format>(outputs, sum, tile.matrix, output, token);
+    finish<Format>(outputs, sum, tile.expert, output, token);
   });
 }
 
@@ -226,7 +273,7 @@ __device__ __forceinline__ void store_segment(const Outputs& outputs,
 // How a launch covers its outputs and rows.
 constexpr bool takes_few_tokens(const Outputs& outputs) {
   return outputs.num_rows <=
-         int64_t{kFewTokens} * (outputs.first == nullptr ? 1 : outputs.num_experts);
+         kFewTokens * (has_experts(outputs) ? outputs.experts.num_experts : int64_t{1});
 }
 
 // Blocks along x are outputs; along y segments, experts or tiles of tokens.
@@ -234,7 +281,7 @@ inline gpu::LaunchShape launch_shape(const Outputs& outputs, int threads, int64_
   const int tokens = takes_few_tokens(outputs) ? kFewTokens : kManyTokens;
   const int64_t tiles = ceil_div(outputs.num_rows, tokens);
   return {.blocks_x = ceil_div(outputs.n, kOutputs),
-          .blocks_y = outputs.first != nullptr       ? outputs.num_experts
+          .blocks_y = has_experts(outputs)           ? max_chosen(outputs)
                       : outputs.workspace != nullptr ? kSegments
                                                      : tiles,
           .threads = threads,

@@ -34,7 +34,9 @@ struct Work {
 };
 
 // What differs between the formats: where a piece of x is, and one step of K.
-struct MmaBf16 : Bf16 {
+struct MmaBf16 : FloatSums {
+  static constexpr int32_t kElementBytes = 2;
+
   __device__ __forceinline__ static const std::byte* x_at(const Matrices& matrices,
                                                           int32_t token,
                                                           int32_t column) {
@@ -49,7 +51,9 @@ struct MmaBf16 : Bf16 {
   }
 };
 
-struct MmaInt8 : Int8 {
+struct MmaInt8 : Int8Sums {
+  static constexpr int32_t kElementBytes = 1;
+
   __device__ __forceinline__ static const std::byte* x_at(const Matrices& matrices,
                                                           int32_t token,
                                                           int32_t column) {
@@ -119,7 +123,8 @@ class Pipeline {
       const std::byte* const at =
           bytes == 0
               ? from.weight
-              : from.weight + (tile_.matrix + tile_.output + row) * from.weight_stride + column;
+              : of_expert(from.weight, work_.outputs.expert_stride, tile_.expert) +
+                    (tile_.output + row) * from.weight_stride + column;
       ptx::cp_async_16(&ring_.weight[stage][offset_of(row, i % kRowPieces)], at, bytes);
     }
   }
@@ -235,7 +240,7 @@ void start(Stream stream, const Work& work) {
   const bool few = takes_few_tokens(work.outputs);
   const auto bytes = static_cast<int64_t>(few ? sizeof(Few) : sizeof(Many));
   const gpu::LaunchShape shape = launch_shape(work.outputs, kThreads, bytes);
-  const bool experts = work.outputs.first != nullptr;
+  const bool experts = has_experts(work.outputs);
   if (work.outputs.workspace != nullptr) {
     return gpu::launch(stream, shape, segment_mma_kernel<Format, kFewTokens, kFewStages>, work);
   }

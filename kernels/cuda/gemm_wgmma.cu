@@ -16,7 +16,9 @@ inline constexpr uint32_t kAtomBytes = 8 * kChunkBytes;  // of 8 rows with all o
 
 // The formats have names outside of this file because nvcc complains of functions of its own that a
 // file does not use, and code for other devices, whose kernels are empty, does not use these.
-struct WgmmaBf16 : Bf16 {
+struct WgmmaBf16 : FloatSums {
+  static constexpr int32_t kElementBytes = 2;
+
   __device__ __forceinline__ static void load_x(
       void* to, const TensorMap* map, int32_t chunk, int32_t token, ptx::Mbarrier* full) {
     ptx::tma_load_2d(to, map, chunk * (kChunkBytes / 2), token, full);
@@ -37,7 +39,9 @@ struct WgmmaBf16 : Bf16 {
   }
 };
 
-struct WgmmaInt8 : Int8 {
+struct WgmmaInt8 : Int8Sums {
+  static constexpr int32_t kElementBytes = 1;
+
   __device__ __forceinline__ static void load_x(
       void* to, const TensorMap* map, int32_t chunk, int32_t token, ptx::Mbarrier* full) {
     ptx::tma_load_4d(to, map, 0, 0, chunk * kSteps, token / kActivationRows, full);
@@ -105,7 +109,7 @@ __device__ __forceinline__ void initialize(Ring<kTokens, kStages>& ring) {
 }
 
 // The chunks, by one thread.
-template <typename Format, int kTokens, int kStages>
+template <typename Format, bool kExperts, int kTokens, int kStages>
 __device__ __forceinline__ void produce(Ring<kTokens, kStages>& ring,
                                         Cursor<kStages>& at,
                                         const Work& work,
@@ -115,11 +119,13 @@ __device__ __forceinline__ void produce(Ring<kTokens, kStages>& ring,
     ptx::mbar_wait(&ring.empty[at.stage], at.parity ^ 1);
     ptx::Mbarrier* const full = &ring.full[at.stage];
     ptx::mbar_arrive_expect_tx(full, (kOutputs + kTokens) * kChunkBytes);
-    ptx::tma_load_2d(ring.weight[at.stage],
-                     &work.weight,
-                     chunk * (kChunkBytes / Format::kElementBytes),
-                     static_cast<int32_t>(tile.matrix) + tile.output,
-                     full);
+    const int32_t column = chunk * (kChunkBytes / Format::kElementBytes);
+    void* const weight = ring.weight[at.stage];
+    if constexpr (kExperts) {
+      ptx::tma_load_4d(weight, &work.weight, column, tile.output, tile.expert, 0, full);
+    } else {
+      ptx::tma_load_2d(weight, &work.weight, column, tile.output, full);
+    }
     Format::load_x(ring.x[at.stage], &work.x, chunk, tile.token, full);
   }
 }
@@ -162,7 +168,7 @@ __device__ __forceinline__ void linear_block(const Work& work) {
   if (threadIdx.x >= kConsumers) {
     if (threadIdx.x != kConsumers) return;
     for_tiles<kTokens, kExperts>(outputs, [&](const Tile& tile) {
-      produce<Format>(ring, at, work, tile, {0, outputs.chunks});
+      produce<Format, kExperts>(ring, at, work, tile, {0, outputs.chunks});
     });
     return;
   }
@@ -192,7 +198,7 @@ __device__ __forceinline__ void segment_block(const Work& work) {
   initialize(ring);
   Cursor<kStages> at;
   if (threadIdx.x >= kConsumers) {
-    if (threadIdx.x == kConsumers) produce<Format>(ring, at, work, tile, chunks);
+    if (threadIdx.x == kConsumers) produce<Format, false>(ring, at, work, tile, chunks);
     return;
   }
   typename Format::Sum d[kTokens / 2];
@@ -217,7 +223,7 @@ void start(Stream stream, const Work& work) {
   const bool few = takes_few_tokens(work.outputs);
   const auto bytes = static_cast<int64_t>(few ? sizeof(Few) : sizeof(Many));
   const gpu::LaunchShape shape = launch_shape(work.outputs, kThreads, bytes);
-  const bool experts = work.outputs.first != nullptr;
+  const bool experts = has_experts(work.outputs);
   if (work.outputs.workspace != nullptr) {
     return gpu::launch(stream, shape, segment_wgmma_kernel<Format, kFewTokens, kFewStages>, work);
   }
@@ -250,6 +256,18 @@ TensorMap matrix_map(const std::byte* data,
                                .swizzle = Swizzle::k128});
 }
 
+// The same matrix of every expert.
+TensorMap experts_map(const Matrices& matrices, int32_t element_bytes, const Outputs& outputs) {
+  const int64_t stride = outputs.expert_stride;
+  return gpu::make_tensor_map({.data = matrices.weight,
+                               .element_bytes = element_bytes,
+                               .rank = 4,
+                               .sizes = {matrices.k, outputs.n, outputs.experts.num_experts, 1},
+                               .strides = {0, matrices.weight_stride, stride, stride},
+                               .box = {kChunkBytes / element_bytes, kOutputs, 1, 1},
+                               .swizzle = Swizzle::k128});
+}
+
 TensorMap blocks_map(const Matrices& matrices, int tokens) {
   return gpu::make_tensor_map(
       {.data = matrices.x,
@@ -274,12 +292,13 @@ void launch_wgmma(Stream stream, const Matrices& matrices, const Outputs& output
   const int32_t element_bytes = int8 ? 1 : 2;
   const int tokens = takes_few_tokens(outputs) ? kFewTokens : kManyTokens;
   Work work{.outputs = outputs, .weight = {}, .x = {}};
-  work.weight = matrix_map(matrices.weight,
-                           element_bytes,
-                           matrices.k,
-                           matrices.weight_rows,
-                           matrices.weight_stride,
-                           kOutputs);
+  work.weight = has_experts(outputs) ? experts_map(matrices, element_bytes, outputs)
+                                     : matrix_map(matrices.weight,
+                                                  element_bytes,
+                                                  matrices.k,
+                                                  outputs.n,
+                                                  matrices.weight_stride,
+                                                  kOutputs);
   if (int8) {
     work.x = blocks_map(matrices, tokens);
     return start<WgmmaInt8>(stream, work);

@@ -9,6 +9,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
+#include "kernels/gemm.h"
 #include "kernels/moe.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
@@ -58,7 +59,35 @@ void launch_attention(Stream stream, const AttentionArgs& args, const AttentionL
 void launch_sample(Stream stream, const SampleArgs& args);
 
 void launch_moe_route(Stream stream, const MoeRouteArgs& args);
+// One block. All of args is in device memory, so that no host sees who was chosen.
+void launch_place_rows(Stream stream, const PlaceRowsArgs& args);
 void launch_moe_combine(Stream stream, const MoeCombineArgs& args);
+
+// Which experts' rows, and how far from what is one expert's (matrix, scales, bias) the next one's
+// is: in bytes, a multiple of 16. A launch with experts is linear_experts of kernels/moe.h, one matrix
+// of each: matrix and bias of its arguments are the first expert's, a row has the bits that it has
+// alone, and rows of no expert are left as they are. num_rows bounds the rows of all experts from
+// above, as max_expert_rows() does, so that a captured launch serves every step that fits.
+struct ExpertMatrices {
+  ExpertRows rows;
+  int64_t stride;
+};
+
+// One matrix as the operators of kernels/gemm.h have it.
+struct LinearMatrixArgs {
+  Activations x;
+  const PackedWeight* weight;
+  const float* bias = nullptr;  // [n]
+  Epilogue epilogue = Epilogue::kStore;
+  float* out;  // [x.num_rows, n]
+  int64_t out_stride;
+  Segments segments = {};
+};
+
+// Float weights times kFloat, with the CPU's bits. `experts`: null, or as above.
+void launch_linear_float(Stream stream,
+                         const LinearMatrixArgs& args,
+                         const ExpertMatrices* experts = nullptr);
 
 // Bytes of the workspace with which the segments of K run side by side, where there are few rows
 // and so few blocks; 0 where it is of no use. The bits are the same with and without.
@@ -104,19 +133,8 @@ struct LinearInt8Args {
 
 void launch_linear_int8(Stream stream, const LinearInt8Args& args);
 
-// The rows of each expert, in device memory.
-struct ExpertRows {
-  const int32_t* first;  // [num_experts] an expert's first row; INT8: the first of a block
-  const int32_t* count;  // [num_experts] its rows, 0 or more
-  int32_t num_experts;
-};
-
-// linear_experts of kernels/moe.h: a row has the bits that it has alone. `weight` is
-// [num_experts * n, k], `weight_scale` and `bias` [num_experts * n]; an expert's matrices that
-// share an input (gate, up) are one, of all outputs. num_rows bounds the rows of all experts from
-// above, so that a captured launch serves every step that fits; rows of no expert are left as they
-// are. The workspace is not used.
-void launch_experts_bf16(Stream stream, const LinearBf16Args& args, const ExpertRows& experts);
-void launch_experts_int8(Stream stream, const LinearInt8Args& args, const ExpertRows& experts);
+// With experts, see there. The workspace is not used.
+void launch_experts_bf16(Stream stream, const LinearBf16Args& args, const ExpertMatrices& experts);
+void launch_experts_int8(Stream stream, const LinearInt8Args& args, const ExpertMatrices& experts);
 
 }  // namespace sluice::kernels::cuda

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Routing and joining of kernels/moe.h with the CPU's bits; the experts' matrices are in gemm.cu.
+// Routing, placement and joining of kernels/moe.h with the CPU's bits; the experts' matrices are in gemm.cu.
 // No GPU has run it yet.
 #include "kernels/moe.h"
 
@@ -99,6 +99,89 @@ __global__ void __launch_bounds__(kLanes, 1)
   for (int32_t j = lane; j < args.top_k; j += kLanes) out[j] = __fdiv_rn(weights[j], sum);
 }
 
+// Placement: each warp has a share of the pairs, in order.
+constexpr int32_t kPlaceWarps = 16;
+constexpr int32_t kPlaceThreads = kPlaceWarps * kLanes;
+
+// What a warp's lane has before it, itself included.
+__device__ __forceinline__ int32_t sum_up_to_lane(int32_t value) {
+  const auto lane = static_cast<int32_t>(threadIdx.x % kLanes);
+  for (int32_t step = 1; step < kLanes; step *= 2) {
+    const int32_t before = __shfl_up_sync(kAllLanes, value, step);
+    if (lane >= step) value += before;
+  }
+  return value;
+}
+
+// From the rows of each expert to where they begin and who has any, by one warp.
+__device__ __forceinline__ void begin_rows(const ExpertRows& experts, int32_t* first) {
+  const auto lane = static_cast<int32_t>(threadIdx.x % kLanes);
+  int32_t num_rows = 0;
+  int32_t num_chosen = 0;
+  for (int32_t begin = 0; begin < experts.num_experts; begin += kLanes) {
+    const int32_t expert = begin + lane;
+    const bool exists = expert < experts.num_experts;
+    const int32_t count = exists ? first[expert] : 0;
+    const int32_t rows = (count + kActivationRows - 1) / kActivationRows * kActivationRows;
+    const int32_t chosen = count > 0 ? 1 : 0;
+    const int32_t row = num_rows + sum_up_to_lane(rows) - rows;
+    const int32_t place = num_chosen + sum_up_to_lane(chosen) - chosen;
+    if (exists) {
+      first[expert] = row;
+      experts.first[expert] = row;
+      experts.count[expert] = count;
+    }
+    if (chosen != 0) experts.chosen[place] = expert;
+    num_rows += __reduce_add_sync(kAllLanes, rows);
+    num_chosen += __reduce_add_sync(kAllLanes, chosen);
+  }
+  if (lane == 0) *experts.num_chosen = num_chosen;
+}
+
+// Counting sort by one block: pairs by warp and expert, what comes before, then the pairs again.
+__global__ void __launch_bounds__(kPlaceThreads, 1)
+    place_rows_kernel(const __grid_constant__ PlaceRowsArgs args) {
+  GPU_DYN_SHARED_ARRAY(uint32_t, shared);  // [kPlaceWarps][experts] counts, [experts] first
+  const int32_t num_experts = args.experts.num_experts;
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t warp = thread / kLanes;
+  const int32_t lane = thread % kLanes;
+  uint32_t* const counts = shared + warp * num_experts;
+  auto* const first = reinterpret_cast<int32_t*>(shared + kPlaceWarps * num_experts);
+  const int32_t share = (args.num_pairs + kPlaceWarps - 1) / kPlaceWarps;
+  const int32_t begin = warp * share;
+  const int32_t end = begin + share < args.num_pairs ? begin + share : args.num_pairs;
+  for (int32_t e = lane; e < num_experts; e += kLanes) counts[e] = 0;
+  __syncwarp();
+  for (int32_t i = begin + lane; i < end; i += kLanes) gpu::shared_add(&counts[args.ids[i]], 1U);
+  __syncthreads();
+  for (int32_t e = thread; e < num_experts; e += kPlaceThreads) {
+    uint32_t before = 0;
+    for (int32_t w = 0; w < kPlaceWarps; ++w) {
+      uint32_t& count = shared[w * num_experts + e];
+      const uint32_t own = count;
+      count = before;
+      before += own;
+    }
+    first[e] = static_cast<int32_t>(before);
+  }
+  __syncthreads();
+  if (warp == 0) begin_rows(args.experts, first);
+  __syncthreads();
+  for (int32_t i = begin; i < end; i += kLanes) {
+    const bool exists = i + lane < end;
+    const int32_t expert = exists ? args.ids[i + lane] : -1;
+    const uint32_t same = __match_any_sync(kAllLanes, static_cast<uint32_t>(expert));
+    const int32_t before = __popc(same & ((1U << lane) - 1));
+    if (exists) {
+      args.rows[i + lane] = first[expert] + static_cast<int32_t>(counts[expert]) + before;
+    }
+    __syncwarp();
+    if (exists && before == 0) counts[expert] += static_cast<uint32_t>(__popc(same));
+    __syncwarp();
+  }
+}
+
 __global__ void __launch_bounds__(kRowThreads, 1)
     moe_combine_kernel(const __grid_constant__ MoeCombineArgs args) {
   const int64_t first = int64_t{blockIdx.x} * args.top_k;
@@ -118,6 +201,16 @@ __global__ void __launch_bounds__(kRowThreads, 1)
 void launch_moe_route(Stream stream, const MoeRouteArgs& args) {
   CHECK(args.top_k >= 1 && args.top_k <= args.num_experts && args.num_experts <= kMaxExperts);
   gpu::launch(stream, {.blocks_x = args.num_rows, .threads = kLanes}, moe_route_kernel, args);
+}
+
+void launch_place_rows(Stream stream, const PlaceRowsArgs& args) {
+  const int64_t num_experts = args.experts.num_experts;
+  CHECK(num_experts >= 1 && num_experts <= kMaxExperts);
+  gpu::launch(stream,
+              {.threads = kPlaceThreads,
+               .shared_bytes = (kPlaceWarps + 1) * num_experts * int64_t{sizeof(uint32_t)}},
+              place_rows_kernel,
+              args);
 }
 
 void launch_moe_combine(Stream stream, const MoeCombineArgs& args) {

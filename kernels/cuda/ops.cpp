@@ -21,45 +21,79 @@ void* linear_workspace(const ExecContext& ctx, int32_t num_rows, int32_t n) {
   return fits ? ctx.workspace.data() : nullptr;
 }
 
-void linear_group(const ExecContext& ctx, const LinearArgs& args, const RowGroup& group) {
+// `experts`: null, or whose matrices follow `group`'s.
+void linear_group(const ExecContext& ctx,
+                  const Activations& x,
+                  const RowGroup& group,
+                  Epilogue epilogue,
+                  const ExpertMatrices* experts) {
   const PackedWeight& weight = *group.weight;
-  void* const workspace = linear_workspace(ctx, args.x.num_rows, weight.n);
+  if (x.format == ActivationFormat::kFloat) {
+    return launch_linear_float(ctx.stream,
+                               {.x = x,
+                                .weight = group.weight,
+                                .bias = group.bias,
+                                .epilogue = epilogue,
+                                .out = group.out,
+                                .out_stride = group.out_stride},
+                               experts);
+  }
+  void* const workspace = linear_workspace(ctx, x.num_rows, weight.n);
   const int64_t stride = matrix_row_stride(weight.format, weight.k);
   if (weight.format == WeightFormat::kInt8Channel) {
     const int64_t scales = matrix_scales_offset(weight.format, weight.n, weight.k);
-    return launch_linear_int8(ctx.stream,
-                              {.x = args.x,
-                               .weight = reinterpret_cast<const int8_t*>(weight.data),
-                               .weight_stride = stride,
-                               .weight_scale = reinterpret_cast<const float*>(weight.data + scales),
+    const LinearInt8Args args = {
+        .x = x,
+        .weight = reinterpret_cast<const int8_t*>(weight.data),
+        .weight_stride = stride,
+        .weight_scale = reinterpret_cast<const float*>(weight.data + scales),
+        .n = weight.n,
+        .bias = group.bias,
+        .epilogue = epilogue,
+        .out = group.out,
+        .out_stride = group.out_stride,
+        .workspace = workspace};
+    if (experts != nullptr) return launch_experts_int8(ctx.stream, args, *experts);
+    return launch_linear_int8(ctx.stream, args);
+  }
+  CHECK(weight.format == WeightFormat::kBF16 && x.format == ActivationFormat::kBF16);
+  constexpr int64_t kElement = sizeof(uint16_t);
+  const LinearBf16Args args = {.x = static_cast<const uint16_t*>(x.data),
+                               .x_stride = align_up(x.k, kQuantGroup),
+                               .weight = reinterpret_cast<const uint16_t*>(weight.data),
+                               .weight_stride = stride / kElement,
+                               .num_rows = x.num_rows,
                                .n = weight.n,
+                               .k = weight.k,
                                .bias = group.bias,
-                               .epilogue = args.epilogue,
+                               .epilogue = epilogue,
                                .out = group.out,
                                .out_stride = group.out_stride,
-                               .workspace = workspace});
+                               .workspace = workspace};
+  if (experts != nullptr) return launch_experts_bf16(ctx.stream, args, *experts);
+  launch_linear_bf16(ctx.stream, args);
+}
+
+// From matrix i of an expert to that of the next, as everywhere.
+int64_t expert_stride(const LinearExpertsArgs& args, int32_t i) {
+  const auto each = static_cast<size_t>(args.matrices_per_expert);
+  const std::span<const ExpertMatrix> own = args.matrices.subspan(static_cast<size_t>(i));
+  if (own.size() <= each) return 0;
+  const int64_t stride = own[each].weight->data - own[0].weight->data;
+  for (size_t at = each; at < own.size(); at += each) {
+    const ExpertMatrix& expert = own[at];
+    const ExpertMatrix& before = own[at - each];
+    CHECK_EQ(expert.weight->data - before.weight->data, stride);
+    CHECK(expert.bias == nullptr || expert.bias == before.bias + stride / int64_t{sizeof(float)});
   }
-  CHECK(weight.format == WeightFormat::kBF16 && args.x.format == ActivationFormat::kBF16);
-  constexpr int64_t kElement = sizeof(uint16_t);
-  launch_linear_bf16(ctx.stream,
-                     {.x = static_cast<const uint16_t*>(args.x.data),
-                      .x_stride = align_up(args.x.k, kQuantGroup),
-                      .weight = reinterpret_cast<const uint16_t*>(weight.data),
-                      .weight_stride = stride / kElement,
-                      .num_rows = args.x.num_rows,
-                      .n = weight.n,
-                      .k = weight.k,
-                      .bias = group.bias,
-                      .epilogue = args.epilogue,
-                      .out = group.out,
-                      .out_stride = group.out_stride,
-                      .workspace = workspace});
+  return stride;
 }
 
 }  // namespace
 
 bool has_weight_format(WeightFormat format) {
-  return format == WeightFormat::kInt8Channel || format == WeightFormat::kBF16;
+  return format == WeightFormat::kInt8Channel || format == WeightFormat::kBF16 ||
+         format == WeightFormat::kF32;
 }
 
 int64_t workspace_bytes(int32_t num_rows, int32_t n, int32_t num_samples) {
@@ -88,7 +122,10 @@ int64_t attention_workspace_bytes(const AttentionLimits& limits) {
 }
 
 void linear(const ExecContext& ctx, const LinearArgs& args) {
-  for (const RowGroup& group : args.groups) linear_group(ctx, args, group);
+  CHECK(args.segments.are_all());
+  for (const RowGroup& group : args.groups) {
+    linear_group(ctx, args.x, group, args.epilogue, nullptr);
+  }
   if (args.then != nullptr) run_row_steps(ctx, *args.then);
 }
 
@@ -156,9 +193,21 @@ void moe_route(const ExecContext& ctx, const MoeRouteArgs& args) {
   launch_moe_route(ctx.stream, args);
 }
 
-// Models with experts are refused at load: which rows an expert gets is decided on the host.
-void linear_experts(const ExecContext&, const LinearExpertsArgs&) {
-  SLUICE_UNREACHABLE("cuda linear_experts");
+void place_rows(const ExecContext& ctx, const PlaceRowsArgs& args) {
+  launch_place_rows(ctx.stream, args);
+}
+
+void linear_experts(const ExecContext& ctx, const LinearExpertsArgs& args) {
+  CHECK(args.segments.are_all());
+  for (int32_t i = 0; i < args.matrices_per_expert; ++i) {
+    const ExpertMatrix& first = args.matrices[static_cast<size_t>(i)];
+    const RowGroup group = {.weight = first.weight,
+                            .out = args.out + first.column,
+                            .out_stride = args.out_stride,
+                            .bias = first.bias};
+    const ExpertMatrices experts = {.rows = args.rows, .stride = expert_stride(args, i)};
+    linear_group(ctx, args.x, group, Epilogue::kStore, &experts);
+  }
 }
 
 void moe_combine(const ExecContext& ctx, const MoeCombineArgs& args) {

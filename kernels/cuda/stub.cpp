@@ -38,6 +38,7 @@ void add_rows(const ExecContext&, const AddRowsArgs&) { not_built("cuda add_rows
 void scale_rows(const ExecContext&, const ScaleRowsArgs&) { not_built("cuda scale_rows: not built"); }
 void head_norm(const ExecContext&, const HeadNormArgs&) { not_built("cuda head_norm: not built"); }
 void moe_route(const ExecContext&, const MoeRouteArgs&) { not_built("cuda moe_route: not built"); }
+void place_rows(const ExecContext&, const PlaceRowsArgs&) { not_built("cuda place_rows: not built"); }
 void linear_experts(const ExecContext&, const LinearExpertsArgs&) {
   not_built("cuda linear_experts: not built");
 }

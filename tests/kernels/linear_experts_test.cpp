@@ -17,7 +17,7 @@ constexpr int32_t kTokens = 47;
 constexpr int32_t kChoices = 2;
 constexpr int64_t kWidth = 512;
 constexpr float kPoison = 1234.5F;
-constexpr size_t kExperts = 6;
+constexpr int32_t kExperts = 6;
 constexpr size_t kMatrices = 2;
 constexpr std::array<int64_t, kMatrices> kOutputs = {40, 21};
 
@@ -34,23 +34,30 @@ std::vector<int32_t> choices() {
 struct Placed {
   std::array<int32_t, kExperts> first{};
   std::array<int32_t, kExperts> count{};
-  std::vector<int32_t> chosen;
+  std::array<int32_t, kExperts> chosen{};
+  int32_t num_chosen = 0;
   std::vector<int32_t> rows;
   int64_t num_rows = 0;
+
+  [[nodiscard]] ExpertRows experts() {
+    return {.num_experts = kExperts,
+            .first = first.data(),
+            .count = count.data(),
+            .chosen = chosen.data(),
+            .num_chosen = &num_chosen};
+  }
 };
 
-Placed place(const std::vector<int32_t>& ids) {
+Placed place(const ExecContext& ctx, const std::vector<int32_t>& ids) {
   Placed placed;
-  for (size_t e = 0; e < kExperts; ++e) {
-    placed.first[e] = static_cast<int32_t>(placed.num_rows);
-    const auto here = std::count(ids.begin(), ids.end(), static_cast<int32_t>(e));
-    placed.num_rows += align_up(here, kActivationRows);
-    if (here > 0) placed.chosen.push_back(static_cast<int32_t>(e));
-  }
-  for (const int32_t id : ids) {
-    const auto e = static_cast<size_t>(id);
-    placed.rows.push_back(placed.first[e] + placed.count[e]++);
-  }
+  placed.rows.resize(ids.size());
+  const auto num_pairs = static_cast<int32_t>(ids.size());
+  place_rows(ctx,
+             {.ids = ids.data(),
+              .num_pairs = num_pairs,
+              .rows = placed.rows.data(),
+              .experts = placed.experts()});
+  placed.num_rows = max_expert_rows(num_pairs, kExperts);
   return placed;
 }
 
@@ -115,11 +122,11 @@ TEST_P(LinearExperts, GivesEachRowTheBitsItHasAlone) {
                         .column = second ? kOutputs[0] : 0});
   }
   const std::vector<int32_t> ids = choices();
-  const Placed placed = place(ids);
   const int64_t stride = kOutputs[0] + kOutputs[1] + 3;
   std::vector<float> first_bits;
   for (const auto& device : test::devices({1, 2, 3})) {
     const ExecContext ctx = device.device->context();
+    Placed placed = place(ctx, ids);
     const AlignedBuffer buffer(activation_bytes(activation, placed.num_rows, kWidth));
     const Activations in = carve_activations(activation, placed.num_rows, kWidth, buffer.data());
     quantize_activations(
@@ -130,9 +137,7 @@ TEST_P(LinearExperts, GivesEachRowTheBitsItHasAlone) {
                    {.x = in,
                     .matrices = matrices,
                     .matrices_per_expert = kMatrices,
-                    .experts = placed.chosen,
-                    .first = placed.first.data(),
-                    .count = placed.count.data(),
+                    .rows = placed.experts(),
                     .out = out.data(),
                     .out_stride = stride});
     if (first_bits.empty()) first_bits = out;

@@ -21,6 +21,16 @@ constexpr int64_t kHeads = 4;
 constexpr int64_t kKvHeads = 2;
 constexpr int64_t kHeadDim = 16;
 constexpr int kLayers = 2;
+constexpr int kExperts = 5;
+constexpr int64_t kExpertFfn = 40;
+
+bool is_int8(TinyWeights weights) {
+  return weights == TinyWeights::kInt8 || weights == TinyWeights::kInt8Experts;
+}
+
+bool has_experts(TinyWeights weights) {
+  return weights == TinyWeights::kInt8Experts || weights == TinyWeights::kBF16Experts;
+}
 
 class Writer {
  public:
@@ -42,7 +52,7 @@ class Writer {
 
   // A Linear's weight, and its bias where it has one.
   void linear(const std::string& name, int64_t n, int64_t k, bool bias) {
-    if (weights_ == TinyWeights::kInt8) {
+    if (is_int8(weights_)) {
       std::vector<int8_t> codes(static_cast<size_t>(n * k));
       for (int8_t& code : codes) code = static_cast<int8_t>(127.0F * random());
       add(name + ".weight", "I8", {n, k}, std::as_bytes(std::span(codes)));
@@ -93,7 +103,7 @@ class Writer {
 };
 
 std::string config_json(TinyWeights weights) {
-  const bool int8 = weights == TinyWeights::kInt8;
+  const bool int8 = is_int8(weights);
   std::string text =
       R"({"hidden_act":"silu","rms_norm_eps":1e-06,"bos_token_id":0,)"
       R"("eos_token_id":1,"pad_token_id":2,"mlp_bias":false,)"
@@ -101,8 +111,14 @@ std::string config_json(TinyWeights weights) {
       R"("num_key_value_heads":2,"head_dim":16,"hidden_size":64,)"
       R"("intermediate_size":72,"vocab_size":440,)"
       R"("rope_parameters":{"rope_theta":10000.0,"rope_type":"default"},)";
-  text += int8 ? R"("model_type":"llama","attention_bias":true,"tie_word_embeddings":false,)"
-               : R"("model_type":"qwen3","attention_bias":false,"tie_word_embeddings":true,)";
+  if (has_experts(weights)) {
+    text += R"("model_type":"qwen3_moe","attention_bias":false,"num_experts":5,)"
+            R"("num_experts_per_tok":2,"moe_intermediate_size":40,"norm_topk_prob":true,)";
+  } else {
+    text += int8 ? R"("model_type":"llama","attention_bias":true,)"
+                 : R"("model_type":"qwen3","attention_bias":false,)";
+  }
+  text += int8 ? R"("tie_word_embeddings":false,)" : R"("tie_word_embeddings":true,)";
   text +=
       weights == TinyWeights::kF16 ? R"("torch_dtype":"float16")" : R"("torch_dtype":"bfloat16")";
   if (int8) {
@@ -116,27 +132,39 @@ std::string config_json(TinyWeights weights) {
   return text + "}";
 }
 
+void write_feed_forward(Writer& writer, const std::string& prefix, TinyWeights weights) {
+  const auto pair = [&](const std::string& stem, int64_t ffn) {
+    writer.linear(stem + ".gate_proj", ffn, kHidden, false);
+    writer.linear(stem + ".up_proj", ffn, kHidden, false);
+    writer.linear(stem + ".down_proj", kHidden, ffn, false);
+  };
+  if (!has_experts(weights)) return pair(prefix + "mlp", kFfn);
+  writer.floats(prefix + "mlp.gate.weight", {kExperts, kHidden}, 0, 0.4F);
+  for (int expert = 0; expert < kExperts; ++expert) {
+    pair(prefix + "mlp.experts." + std::to_string(expert), kExpertFfn);
+  }
+}
+
 }  // namespace
 
 bool write_tiny_hf_model(const std::string& folder, TinyWeights weights) {
-  const bool int8 = weights == TinyWeights::kInt8;
+  const bool int8 = is_int8(weights);
+  const bool bias = weights == TinyWeights::kInt8;
   Writer writer(weights);
   writer.floats("model.embed_tokens.weight", {kVocab, kHidden}, 0, 1);
   for (int layer = 0; layer < kLayers; ++layer) {
     const std::string prefix = "model.layers." + std::to_string(layer) + ".";
     writer.floats(prefix + "input_layernorm.weight", {kHidden}, 1, 0.2F);
-    writer.linear(prefix + "self_attn.q_proj", kHeads * kHeadDim, kHidden, int8);
-    writer.linear(prefix + "self_attn.k_proj", kKvHeads * kHeadDim, kHidden, int8);
-    writer.linear(prefix + "self_attn.v_proj", kKvHeads * kHeadDim, kHidden, int8);
-    writer.linear(prefix + "self_attn.o_proj", kHidden, kHeads * kHeadDim, int8);
-    if (!int8) {
+    writer.linear(prefix + "self_attn.q_proj", kHeads * kHeadDim, kHidden, bias);
+    writer.linear(prefix + "self_attn.k_proj", kKvHeads * kHeadDim, kHidden, bias);
+    writer.linear(prefix + "self_attn.v_proj", kKvHeads * kHeadDim, kHidden, bias);
+    writer.linear(prefix + "self_attn.o_proj", kHidden, kHeads * kHeadDim, bias);
+    if (!bias) {
       writer.floats(prefix + "self_attn.q_norm.weight", {kHeadDim}, 1, 0.2F);
       writer.floats(prefix + "self_attn.k_norm.weight", {kHeadDim}, 1, 0.2F);
     }
     writer.floats(prefix + "post_attention_layernorm.weight", {kHidden}, 1, 0.2F);
-    writer.linear(prefix + "mlp.gate_proj", kFfn, kHidden, false);
-    writer.linear(prefix + "mlp.up_proj", kFfn, kHidden, false);
-    writer.linear(prefix + "mlp.down_proj", kHidden, kFfn, false);
+    write_feed_forward(writer, prefix, weights);
   }
   writer.floats("model.norm.weight", {kHidden}, 1, 0.2F);
   if (int8) writer.linear("lm_head", kVocab, kHidden, false);

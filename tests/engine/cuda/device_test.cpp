@@ -72,12 +72,6 @@ TEST(CudaDevice, CudaIsRefusedByNameOfWhatIsMissing) {
             "no CUDA device: the shim hides it");
 }
 
-TEST(CudaDevice, ExpertsAreRefused) {
-  Config config = TinyModel(TinyWeights::kInt8).config("cuda");
-  config.model = std::string(SLUICE_TEST_DATA) + "/w8a8/engine-experts-w8a8";
-  EXPECT_NE(error_of(config).find("layers of experts"), std::string::npos) << error_of(config);
-}
-
 TEST(CudaDevice, ThePlanIsOfTheDevicesMemory) {
   const TinyModel model(TinyWeights::kInt8);
   Config config = model.config("cuda");

@@ -77,8 +77,7 @@ void expect_settings_hold(const TinyModel& model,
   EXPECT_GT(preemptions, 0U);
 }
 
-TEST(CudaEngine, Int8ModelHasTheTokensAndBitsOfTheCpu) {
-  const TinyModel model(TinyWeights::kInt8);
+void expect_the_bits_of_the_cpu(const TinyModel& model) {
   const std::vector<ValidRequest> requests = requests_to_run();
   std::vector<Collected> expected;
   {
@@ -90,8 +89,7 @@ TEST(CudaEngine, Int8ModelHasTheTokensAndBitsOfTheCpu) {
   expect_settings_hold(model, requests, expected);
 }
 
-TEST(CudaEngine, Bf16ModelHasTheSameBitsHoweverItRuns) {
-  const TinyModel model(TinyWeights::kBF16);
+void expect_the_same_bits_however_it_runs(const TinyModel& model) {
   const std::vector<ValidRequest> requests = requests_to_run();
   std::vector<Collected> expected;
   {
@@ -102,6 +100,22 @@ TEST(CudaEngine, Bf16ModelHasTheSameBitsHoweverItRuns) {
     expected = testing::run_alone(*engine, requests);
   }
   expect_settings_hold(model, requests, expected);
+}
+
+TEST(CudaEngine, Int8ModelHasTheTokensAndBitsOfTheCpu) {
+  expect_the_bits_of_the_cpu(TinyModel(TinyWeights::kInt8));
+}
+
+TEST(CudaEngine, Int8ExpertsHaveTheTokensAndBitsOfTheCpu) {
+  expect_the_bits_of_the_cpu(TinyModel(TinyWeights::kInt8Experts));
+}
+
+TEST(CudaEngine, Bf16ModelHasTheSameBitsHoweverItRuns) {
+  expect_the_same_bits_however_it_runs(TinyModel(TinyWeights::kBF16));
+}
+
+TEST(CudaEngine, Bf16ExpertsHaveTheSameBitsHoweverTheyRun) {
+  expect_the_same_bits_however_it_runs(TinyModel(TinyWeights::kBF16Experts));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,15 +23,29 @@ constexpr float kPoison = 1234.5F;
 struct Placed {
   std::vector<int32_t> first;
   std::vector<int32_t> count;
+  std::vector<int32_t> chosen;
+  int32_t num_chosen = 0;
   int32_t num_rows = 0;
+
+  [[nodiscard]] ExpertRows experts() {
+    return {.num_experts = static_cast<int32_t>(count.size()),
+            .first = first.data(),
+            .count = count.data(),
+            .chosen = chosen.data(),
+            .num_chosen = &num_chosen};
+  }
 };
 
 Placed place(const std::vector<int32_t>& count) {
-  Placed placed{.first = {}, .count = count, .num_rows = 0};
+  Placed placed{.first = {}, .count = count, .chosen = {}};
   for (const int32_t rows : count) {
+    const auto expert = static_cast<int32_t>(placed.first.size());
     placed.first.push_back(placed.num_rows);
+    if (rows > 0) placed.chosen.push_back(expert);
     placed.num_rows += static_cast<int32_t>(align_up(rows, kActivationRows));
   }
+  placed.num_chosen = static_cast<int32_t>(placed.chosen.size());
+  placed.chosen.resize(count.size(), 1 << 20);  // nobody reads it
   return placed;
 }
 
@@ -47,6 +62,30 @@ std::vector<float> expected(const Placed& placed, int64_t stride, Alone alone) {
   }
   return want;
 }
+
+// What the experts have, one after the other, as in the engine's memory.
+class Arena {
+ public:
+  Arena(int32_t experts, const std::vector<int64_t>& bytes) {
+    for (const int64_t piece : bytes) {
+      begin_.push_back(stride_);
+      stride_ += align_up(piece, 64);
+    }
+    memory_ = std::make_unique<test::DeviceBytes>(experts * stride_);
+  }
+
+  template <typename T>
+  [[nodiscard]] T* at(int32_t expert, size_t piece) const {
+    return reinterpret_cast<T*>(memory_->data() + expert * stride_ + begin_[piece]);
+  }
+
+  [[nodiscard]] int64_t stride() const { return stride_; }
+
+ private:
+  std::vector<int64_t> begin_;
+  int64_t stride_ = 0;
+  std::unique_ptr<test::DeviceBytes> memory_;
+};
 
 class CudaExperts : public ::testing::TestWithParam<int> {
  private:
@@ -71,14 +110,19 @@ TEST_P(CudaExperts, Int8RowsHaveTheBitsOfTheCpu) {
   Random random(101);
   for (const auto& [counts, n] : kCases) {
     SCOPED_TRACE("rows " + std::to_string(counts[0]));
-    const Placed placed = place(counts);
+    Placed placed = place(counts);
     const auto experts = static_cast<int32_t>(counts.size());
     const int32_t outputs = n;
-    std::vector<int8_t> codes(static_cast<size_t>(experts * outputs) * kK);
-    for (int8_t& code : codes) code = static_cast<int8_t>(random.below(255) - 127);
-    std::vector<float> scales(static_cast<size_t>(experts * outputs));
-    for (float& scale : scales) scale = random.uniform() * 0.01F;
-    const std::vector<float> bias = random.normals(scales.size());
+    Arena arena(experts, {outputs * int64_t{kK}, outputs * int64_t{4}, outputs * int64_t{4}});
+    for (int32_t expert = 0; expert < experts; ++expert) {
+      for (int32_t i = 0; i < outputs * kK; ++i) {
+        arena.at<int8_t>(expert, 0)[i] = static_cast<int8_t>(random.below(255) - 127);
+      }
+      for (int32_t i = 0; i < outputs; ++i) {
+        arena.at<float>(expert, 1)[i] = random.uniform() * 0.01F;
+        arena.at<float>(expert, 2)[i] = random.normal();
+      }
+    }
     const std::vector<float> values = random.normals(static_cast<size_t>(placed.num_rows) * kK);
     const test::DeviceBytes bytes(
         activation_bytes(ActivationFormat::kInt8Token, placed.num_rows, kK));
@@ -86,17 +130,16 @@ TEST_P(CudaExperts, Int8RowsHaveTheBitsOfTheCpu) {
         carve_activations(ActivationFormat::kInt8Token, placed.num_rows, kK, bytes.data());
     quantize_activations(cpu->context(), {.x = values.data(), .x_stride = kK, .out = x});
     const std::vector<float> want = expected(placed, outputs, [&](int32_t expert, int32_t row) {
-      const auto first = static_cast<size_t>(expert * outputs);
       std::vector<float> out;
-      for (size_t at = first; at < first + static_cast<size_t>(outputs); ++at) {
+      for (int32_t at = 0; at < outputs; ++at) {
         int32_t sum = 0;
         for (int32_t k = 0; k < kK; ++k) {
           const auto group = activation_group(x, row, k / kQuantGroup);
-          sum += codes[at * kK + static_cast<size_t>(k)] *
+          sum += arena.at<int8_t>(expert, 0)[at * kK + k] *
                  static_cast<const int8_t*>(group.codes)[k % kQuantGroup];
         }
         const float scaled = static_cast<float>(sum) * *activation_group(x, row, 0).scale;
-        out.push_back(scaled * scales[at] + bias[at]);
+        out.push_back(scaled * arena.at<float>(expert, 1)[at] + arena.at<float>(expert, 2)[at]);
       }
       return out;
     });
@@ -105,14 +148,14 @@ TEST_P(CudaExperts, Int8RowsHaveTheBitsOfTheCpu) {
       cuda::launch_experts_int8(
           nullptr,
           {.x = x,
-           .weight = codes.data(),
+           .weight = arena.at<int8_t>(0, 0),
            .weight_stride = kK,
-           .weight_scale = scales.data(),
+           .weight_scale = arena.at<float>(0, 1),
            .n = outputs,
-           .bias = bias.data(),
+           .bias = arena.at<float>(0, 2),
            .out = out.data(),
            .out_stride = outputs},
-          {.first = placed.first.data(), .count = placed.count.data(), .num_experts = experts});
+          {.rows = placed.experts(), .stride = arena.stride()});
       test::expect_same_floats(out, want);
     });
   }
@@ -130,21 +173,24 @@ TEST_P(CudaExperts, Bf16RowsHaveTheBitsTheyHaveAlone) {
   };
   for (const auto& [counts, n] : kCases) {
     SCOPED_TRACE("rows " + std::to_string(counts[0]));
-    const Placed placed = place(counts);
+    Placed placed = place(counts);
     const auto experts = static_cast<int32_t>(counts.size());
     const int32_t outputs = n;
-    const std::vector<uint16_t> weight = matrix(int64_t{experts} * outputs);
+    Arena arena(experts, {outputs * int64_t{kK} * 2, outputs * int64_t{4}});
+    for (int32_t expert = 0; expert < experts; ++expert) {
+      std::ranges::copy(matrix(outputs), arena.at<uint16_t>(expert, 0));
+      std::ranges::copy(random.normals(static_cast<size_t>(outputs)), arena.at<float>(expert, 1));
+    }
     const std::vector<uint16_t> x = matrix(placed.num_rows);
-    const std::vector<float> bias = random.normals(static_cast<size_t>(experts * outputs));
     const auto args = [&](std::vector<float>& out) {
       return cuda::LinearBf16Args{.x = x.data(),
                                   .x_stride = kK,
-                                  .weight = weight.data(),
+                                  .weight = arena.at<uint16_t>(0, 0),
                                   .weight_stride = kK,
                                   .num_rows = placed.num_rows,
                                   .n = outputs,
                                   .k = kK,
-                                  .bias = bias.data(),
+                                  .bias = arena.at<float>(0, 1),
                                   .out = out.data(),
                                   .out_stride = outputs};
     };
@@ -155,8 +201,8 @@ TEST_P(CudaExperts, Bf16RowsHaveTheBitsTheyHaveAlone) {
         std::vector<float> out(static_cast<size_t>(outputs));
         cuda::LinearBf16Args alone = args(out);
         alone.x += int64_t{row} * kK;
-        alone.weight += int64_t{expert} * outputs * kK;
-        alone.bias += int64_t{expert} * outputs;
+        alone.weight = arena.at<uint16_t>(expert, 0);
+        alone.bias = arena.at<float>(expert, 1);
         alone.num_rows = 1;
         cuda::launch_linear_bf16(nullptr, alone);
         return out;
@@ -167,7 +213,7 @@ TEST_P(CudaExperts, Bf16RowsHaveTheBitsTheyHaveAlone) {
       cuda::launch_experts_bf16(
           nullptr,
           args(out),
-          {.first = placed.first.data(), .count = placed.count.data(), .num_experts = experts});
+          {.rows = placed.experts(), .stride = arena.stride()});
       test::expect_same_floats(out, want);
     });
   }

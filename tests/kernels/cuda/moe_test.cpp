@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "kernels/cuda/launch.h"
@@ -130,6 +131,57 @@ TEST(CudaMoe, JoinsTheRowsOfTheExperts) {
     cuda::launch_moe_combine(nullptr, args);
     test::expect_same_floats(got, want);
   });
+}
+
+struct PlacedRows {
+  PlacedRows(size_t pairs, int32_t num_experts)
+      : rows(pairs, -7),
+        first(static_cast<size_t>(num_experts), -7),
+        count(static_cast<size_t>(num_experts), -7),
+        chosen(static_cast<size_t>(num_experts), -7) {}
+
+  [[nodiscard]] PlaceRowsArgs args(const std::vector<int32_t>& ids) {
+    return {.ids = ids.data(),
+            .num_pairs = static_cast<int32_t>(ids.size()),
+            .rows = rows.data(),
+            .experts = {.num_experts = static_cast<int32_t>(first.size()),
+                        .first = first.data(),
+                        .count = count.data(),
+                        .chosen = chosen.data(),
+                        .num_chosen = &num_chosen}};
+  }
+
+  bool operator==(const PlacedRows&) const = default;
+
+  std::vector<int32_t> rows;
+  std::vector<int32_t> first;
+  std::vector<int32_t> count;
+  std::vector<int32_t> chosen;
+  int32_t num_chosen = -7;
+};
+
+TEST(CudaMoe, PlacesRowsLikeTheCpu) {
+  for (const int32_t num_experts : {1, 5, 33, 600}) {
+    // None, fewer than warps, one more than their shares, and shares of more than a warp's lanes.
+    for (const size_t pairs : {0, 9, 513, 1100}) {
+      SCOPED_TRACE(std::to_string(num_experts) + " experts, " + std::to_string(pairs) + " pairs");
+      Random random(94);
+      std::vector<int32_t> ids(pairs);
+      for (int32_t& id : ids) {
+        // Half of them one expert's, the rest any but every third.
+        const int32_t any = random.below(num_experts);
+        id = random.below(2) == 0 || any % 3 == 1 ? num_experts / 2 : any;
+      }
+      PlacedRows want(pairs, num_experts);
+      place_rows(test::make_device("scalar", 1)->context(), want.args(ids));
+      ASSERT_EQ(want.num_chosen > 0, pairs > 0);
+      test::on_schedules([&] {
+        PlacedRows got(pairs, num_experts);
+        cuda::launch_place_rows(nullptr, got.args(ids));
+        ASSERT_EQ(got, want);
+      });
+    }
+  }
 }
 
 }  // namespace

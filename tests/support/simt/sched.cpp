@@ -600,6 +600,22 @@ void complete_max(void* const operands[32], uint32_t mask) {
   }
 }
 
+void complete_match(void* const operands[32], uint32_t mask) {
+  uint32_t values[32] = {};
+  for (uint32_t left = mask; left != 0; left &= left - 1) {
+    const int lane = lowest_lane(left);
+    values[lane] = *static_cast<uint32_t*>(operands[lane]);
+  }
+  for (uint32_t left = mask; left != 0; left &= left - 1) {
+    const int lane = lowest_lane(left);
+    uint32_t same = 0;
+    for (uint32_t other = mask; other != 0; other &= other - 1) {
+      if (values[lowest_lane(other)] == values[lane]) same |= other & -other;
+    }
+    *static_cast<uint32_t*>(operands[lane]) = same;
+  }
+}
+
 void complete_add(void* const operands[32], uint32_t mask) {
   uint32_t result = 0;
   for (uint32_t left = mask; left != 0; left &= left - 1) {

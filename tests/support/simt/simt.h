@@ -135,6 +135,7 @@ struct ShuffleOperand {
 
 void complete_shuffle(void* const operands[32], uint32_t mask);
 void complete_max(void* const operands[32], uint32_t mask);
+void complete_match(void* const operands[32], uint32_t mask);
 void complete_add(void* const operands[32], uint32_t mask);
 void complete_nothing(void* const operands[32], uint32_t mask);
 
@@ -194,6 +195,23 @@ inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t value, sluice::simt::S
 inline int32_t __reduce_add_sync(uint32_t mask, int32_t value, sluice::simt::Site site = {}) {
   sluice::simt::warp_collective(
       mask, "__reduce_add_sync", &value, sluice::simt::complete_add, false, site);
+  return value;
+}
+
+// Lanes below `lanes` keep their own.
+inline int32_t __shfl_up_sync(uint32_t mask, int32_t value, int lanes, sluice::simt::Site site = {}) {
+  const int lane = sluice::simt::lane_id();
+  sluice::simt::ShuffleOperand operand{static_cast<uint32_t>(value),
+                                       lane < lanes ? lane : lane - lanes};
+  sluice::simt::warp_collective(
+      mask, "__shfl_up_sync", &operand, sluice::simt::complete_shuffle, false, site);
+  return static_cast<int32_t>(operand.value);
+}
+
+// The lanes that have the same value.
+inline uint32_t __match_any_sync(uint32_t mask, uint32_t value, sluice::simt::Site site = {}) {
+  sluice::simt::warp_collective(
+      mask, "__match_any_sync", &value, sluice::simt::complete_match, false, site);
   return value;
 }
 
