@@ -39,16 +39,17 @@
 
 namespace sluice::kernels {
 
-enum class ActivationFormat : uint8_t { kInt8, kInt16, kFloat, kInt8Token, kBF16 };
+enum class ActivationFormat : uint8_t { kInt8, kInt16, kFloat, kInt8Token, kBF16, kF16 };
 
 // Rows of activations as a linear layer reads them. Quantization per (row, group of 32):
 // s = maxabs / 127 (int16: 32767), code = round-to-nearest-even(x / s) computed as x * (1 / s) with
 // one division per group; where 1 / s overflows, s and the codes are 0; where a value is infinite
 // or NaN, s is NaN and the codes are 0, so that the row's outputs are NaN. Columns past k up to a
-// multiple of 32 hold zeros. kInt8Token is the same as int8 with the whole row as the group. kBF16:
-// each value to nearest, ties to even; what tensor cores multiply, and no CPU kernel.
+// multiple of 32 hold zeros. kInt8Token is the same as int8 with the whole row as the group. kBF16,
+// kF16: each value to nearest, ties to even, in F16 infinite from 65520 on; what tensor cores multiply,
+// and no CPU kernel.
 //
-// Layout. kFloat, kBF16: plain rows, [num_rows][align_up(k, 32)]. Integer formats: blocks of 8 rows, each
+// Layout. kFloat, kBF16, kF16: plain rows, [num_rows][align_up(k, 32)]. Integer formats: blocks of 8 rows, each
 // [groups] records of activation_record_bytes: codes [8 rows][32], then scales [8] float, sums [8]
 // float (t_a above: float(sum of codes) * scale), code_sums [8] int32 (sum of codes),
 // half_sums [8] int32 (of the first 16 codes), so that a kernel finds all of a group's rows at
@@ -74,6 +75,7 @@ constexpr int64_t activation_record_bytes(ActivationFormat format) {
       return 256;
     case ActivationFormat::kFloat:
     case ActivationFormat::kBF16:
+    case ActivationFormat::kF16:
       return 0;  // have no records
   }
   return 0;
@@ -103,7 +105,7 @@ Activations carve_activations(ActivationFormat format,
 Activations activation_rows(const Activations& activations, int64_t first_row, int32_t num_rows);
 
 // The format that a weight's activations take: kInt8Token for kInt8Channel, whose checkpoint says
-// so; for float weights float, on CUDA kBF16 for those of 16 bits; else by --activation-bits.
+// so; for float weights float, on CUDA those of 16 bits their own; else by --activation-bits.
 ActivationFormat activation_format(WeightFormat weight,
                                    int32_t activation_bits,
                                    DeviceType device = DeviceType::kCpu);

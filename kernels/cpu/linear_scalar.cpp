@@ -25,6 +25,7 @@ void linear_block(const LinearBlock& block) {
     case ActivationFormat::kInt8Token:
       return linear_channel(block);
     case ActivationFormat::kBF16:
+    case ActivationFormat::kF16:
       return;  // no weight of this backend takes it
   }
 }

@@ -28,7 +28,7 @@ int64_t activation_bytes(ActivationFormat format, int64_t num_rows, int64_t k) {
   if (format == ActivationFormat::kFloat) {
     return num_rows * groups * kQuantGroup * static_cast<int64_t>(sizeof(float));
   }
-  if (format == ActivationFormat::kBF16) {
+  if (format == ActivationFormat::kBF16 || format == ActivationFormat::kF16) {
     return num_rows * groups * kQuantGroup * static_cast<int64_t>(sizeof(uint16_t));
   }
   return ceil_div(num_rows, kActivationRows) * block_bytes(format, groups);
@@ -83,8 +83,8 @@ ActivationFormat activation_format(WeightFormat weight,
                                    DeviceType device) {
   if (weight == WeightFormat::kInt8Channel) return ActivationFormat::kInt8Token;
   if (!format_info(weight).is_integer) {
-    const bool narrow = device == DeviceType::kCuda && weight != WeightFormat::kF32;
-    return narrow ? ActivationFormat::kBF16 : ActivationFormat::kFloat;
+    if (device == DeviceType::kCpu || weight == WeightFormat::kF32) return ActivationFormat::kFloat;
+    return weight == WeightFormat::kF16 ? ActivationFormat::kF16 : ActivationFormat::kBF16;
   }
   switch (activation_bits) {
     case 8:

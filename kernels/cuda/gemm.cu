@@ -43,8 +43,10 @@ void start(Stream stream, const Matrices& matrices, const Outputs& outputs) {
 }
 
 // All of one matrix, or of the experts'.
-void start(Stream stream, const LinearBf16Args& args, const ExpertMatrices* experts) {
-  const Matrices matrices{.format = MatrixFormat::kBf16,
+void start(Stream stream, const LinearHalfArgs& args, const ExpertMatrices* experts) {
+  CHECK(args.format == WeightFormat::kBF16 || args.format == WeightFormat::kF16);
+  const bool f16 = args.format == WeightFormat::kF16;
+  const Matrices matrices{.format = f16 ? MatrixFormat::kF16 : MatrixFormat::kBf16,
                           .k = args.k,
                           .weight = reinterpret_cast<const std::byte*>(args.weight),
                           .weight_stride = args.weight_stride * 2,
@@ -107,11 +109,11 @@ int64_t linear_workspace_bytes(int32_t num_rows, int32_t n) {
   return int64_t{kSegments} * num_rows * n * int64_t{sizeof(float)};
 }
 
-void launch_linear_bf16(Stream stream, const LinearBf16Args& args) { start(stream, args, nullptr); }
+void launch_linear_half(Stream stream, const LinearHalfArgs& args) { start(stream, args, nullptr); }
 
 void launch_linear_int8(Stream stream, const LinearInt8Args& args) { start(stream, args, nullptr); }
 
-void launch_experts_bf16(Stream stream, const LinearBf16Args& args, const ExpertMatrices& experts) {
+void launch_experts_half(Stream stream, const LinearHalfArgs& args, const ExpertMatrices& experts) {
   start(stream, args, &experts);
 }
 

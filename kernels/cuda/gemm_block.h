@@ -20,7 +20,7 @@ inline constexpr int kOutputs = 128;  // of a block
 inline constexpr int kFewTokens = 8;  // of a tile
 inline constexpr int kManyTokens = 64;
 
-enum class MatrixFormat : uint8_t { kBf16, kInt8 };
+enum class MatrixFormat : uint8_t { kBf16, kF16, kInt8 };
 
 // Where the matrices of a launch are.
 struct Matrices {

@@ -34,7 +34,7 @@ struct Work {
 };
 
 // What differs between the formats: where a piece of x is, and one step of K.
-struct MmaBf16 : FloatSums {
+struct MmaHalf : FloatSums {
   static constexpr int32_t kElementBytes = 2;
 
   __device__ __forceinline__ static const std::byte* x_at(const Matrices& matrices,
@@ -42,12 +42,23 @@ struct MmaBf16 : FloatSums {
                                                           int32_t column) {
     return matrices.x + token * matrices.x_stride + column;
   }
+};
 
+struct MmaBf16 : MmaHalf {
   __device__ __forceinline__ static void multiply(float* d,
                                                   const uint32_t (&a)[4],
                                                   uint32_t b0,
                                                   uint32_t b1) {
     ptx::mma_bf16(d, a, b0, b1);
+  }
+};
+
+struct MmaF16 : MmaHalf {
+  __device__ __forceinline__ static void multiply(float* d,
+                                                  const uint32_t (&a)[4],
+                                                  uint32_t b0,
+                                                  uint32_t b1) {
+    ptx::mma_f16(d, a, b0, b1);
   }
 };
 
@@ -262,8 +273,14 @@ void start(Stream stream, const Work& work) {
 
 void launch_mma(Stream stream, const Matrices& matrices, const Outputs& outputs) {
   const Work work{.outputs = outputs, .matrices = matrices};
-  if (matrices.format == MatrixFormat::kInt8) return start<MmaInt8>(stream, work);
-  start<MmaBf16>(stream, work);
+  switch (matrices.format) {
+    case MatrixFormat::kInt8:
+      return start<MmaInt8>(stream, work);
+    case MatrixFormat::kF16:
+      return start<MmaF16>(stream, work);
+    case MatrixFormat::kBf16:
+      return start<MmaBf16>(stream, work);
+  }
 }
 
 }  // namespace sluice::kernels::cuda

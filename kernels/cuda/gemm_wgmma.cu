@@ -16,7 +16,7 @@ inline constexpr uint32_t kAtomBytes = 8 * kChunkBytes;  // of 8 rows with all o
 
 // The formats have names outside of this file because nvcc complains of functions of its own that a
 // file does not use, and code for other devices, whose kernels are empty, does not use these.
-struct WgmmaBf16 : FloatSums {
+struct WgmmaHalf : FloatSums {
   static constexpr int32_t kElementBytes = 2;
 
   __device__ __forceinline__ static void load_x(
@@ -29,13 +29,25 @@ struct WgmmaBf16 : FloatSums {
     const auto offset = static_cast<uint32_t>(step * kStepBytes);
     return ptx::matrix_descriptor(x + offset, Swizzle::k128, kAtomBytes);
   }
+};
 
+struct WgmmaBf16 : WgmmaHalf {
   template <int kWords>
   __device__ __forceinline__ static void multiply(float (&d)[kWords],
                                                   uint64_t a,
                                                   uint64_t b,
                                                   bool accumulate) {
     ptx::wgmma_bf16(d, a, b, accumulate);
+  }
+};
+
+struct WgmmaF16 : WgmmaHalf {
+  template <int kWords>
+  __device__ __forceinline__ static void multiply(float (&d)[kWords],
+                                                  uint64_t a,
+                                                  uint64_t b,
+                                                  bool accumulate) {
+    ptx::wgmma_f16(d, a, b, accumulate);
   }
 };
 
@@ -304,6 +316,7 @@ void launch_wgmma(Stream stream, const Matrices& matrices, const Outputs& output
     return start<WgmmaInt8>(stream, work);
   }
   work.x = matrix_map(matrices.x, 2, matrices.k, matrices.x_rows, matrices.x_stride, tokens);
+  if (matrices.format == MatrixFormat::kF16) return start<WgmmaF16>(stream, work);
   start<WgmmaBf16>(stream, work);
 }
 

@@ -100,7 +100,9 @@ int64_t linear_workspace_bytes(int32_t num_rows, int32_t n);
 // ((s0+s1)+(s2+s3))+((s4+s5)+(s6+s7)), then bias is added, if any. So devices of one step give the
 // same bits, which are not the CPU's: its chain is one fma a k. That a step gives the same bits in
 // tiles of 8 and of 64 tokens follows from the model of it; no GPU has shown it here.
-struct LinearBf16Args {
+// Matrices of BF16 or of F16, both the same.
+struct LinearHalfArgs {
+  WeightFormat format = WeightFormat::kBF16;
   const uint16_t* x;       // [num_rows, k]; both matrices 16-byte aligned, rows too
   int64_t x_stride;        // elements, a multiple of 8
   const uint16_t* weight;  // [n, k]
@@ -115,7 +117,7 @@ struct LinearBf16Args {
   void* workspace = nullptr;  // linear_workspace_bytes, or null
 };
 
-void launch_linear_bf16(Stream stream, const LinearBf16Args& args);
+void launch_linear_half(Stream stream, const LinearHalfArgs& args);
 
 // The INT8 layers of kernels/gemm.h (kInt8Channel times kInt8Token), with the CPU's bits.
 struct LinearInt8Args {
@@ -134,7 +136,7 @@ struct LinearInt8Args {
 void launch_linear_int8(Stream stream, const LinearInt8Args& args);
 
 // With experts, see there. The workspace is not used.
-void launch_experts_bf16(Stream stream, const LinearBf16Args& args, const ExpertMatrices& experts);
+void launch_experts_half(Stream stream, const LinearHalfArgs& args, const ExpertMatrices& experts);
 void launch_experts_int8(Stream stream, const LinearInt8Args& args, const ExpertMatrices& experts);
 
 }  // namespace sluice::kernels::cuda

@@ -56,9 +56,10 @@ void linear_group(const ExecContext& ctx,
     if (experts != nullptr) return launch_experts_int8(ctx.stream, args, *experts);
     return launch_linear_int8(ctx.stream, args);
   }
-  CHECK(weight.format == WeightFormat::kBF16 && x.format == ActivationFormat::kBF16);
+  CHECK(x.format == activation_format(weight.format, 8, DeviceType::kCuda));
   constexpr int64_t kElement = sizeof(uint16_t);
-  const LinearBf16Args args = {.x = static_cast<const uint16_t*>(x.data),
+  const LinearHalfArgs args = {.format = weight.format,
+                               .x = static_cast<const uint16_t*>(x.data),
                                .x_stride = align_up(x.k, kQuantGroup),
                                .weight = reinterpret_cast<const uint16_t*>(weight.data),
                                .weight_stride = stride / kElement,
@@ -70,8 +71,8 @@ void linear_group(const ExecContext& ctx,
                                .out = group.out,
                                .out_stride = group.out_stride,
                                .workspace = workspace};
-  if (experts != nullptr) return launch_experts_bf16(ctx.stream, args, *experts);
-  launch_linear_bf16(ctx.stream, args);
+  if (experts != nullptr) return launch_experts_half(ctx.stream, args, *experts);
+  launch_linear_half(ctx.stream, args);
 }
 
 // From matrix i of an expert to that of the next, as everywhere.
@@ -92,8 +93,7 @@ int64_t expert_stride(const LinearExpertsArgs& args, int32_t i) {
 }  // namespace
 
 bool has_weight_format(WeightFormat format) {
-  return format == WeightFormat::kInt8Channel || format == WeightFormat::kBF16 ||
-         format == WeightFormat::kF32;
+  return format == WeightFormat::kInt8Channel || !format_info(format).is_integer;
 }
 
 int64_t workspace_bytes(int32_t num_rows, int32_t n, int32_t num_samples) {

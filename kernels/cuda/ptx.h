@@ -205,6 +205,71 @@ __device__ __forceinline__ void wgmma_bf16(float (&d)[32],
       : "memory");
 }
 
+__device__ __forceinline__ void wgmma_f16(float (&d)[4], uint64_t a, uint64_t b, bool accumulate) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %6, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {"
+      "%0, %1, %2, %3"
+      "}, %4, %5, p, 1, 1, 0, 0;\n"
+      "}\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))
+      : "memory");
+}
+
+__device__ __forceinline__ void wgmma_f16(float (&d)[32],
+                                           uint64_t a,
+                                           uint64_t b,
+                                           bool accumulate) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7,"
+      "%8, %9, %10, %11, %12, %13, %14, %15,"
+      "%16, %17, %18, %19, %20, %21, %22, %23,"
+      "%24, %25, %26, %27, %28, %29, %30, %31"
+      "}, %32, %33, p, 1, 1, 0, 0;\n"
+      "}\n"
+      : "+f"(d[0]),
+        "+f"(d[1]),
+        "+f"(d[2]),
+        "+f"(d[3]),
+        "+f"(d[4]),
+        "+f"(d[5]),
+        "+f"(d[6]),
+        "+f"(d[7]),
+        "+f"(d[8]),
+        "+f"(d[9]),
+        "+f"(d[10]),
+        "+f"(d[11]),
+        "+f"(d[12]),
+        "+f"(d[13]),
+        "+f"(d[14]),
+        "+f"(d[15]),
+        "+f"(d[16]),
+        "+f"(d[17]),
+        "+f"(d[18]),
+        "+f"(d[19]),
+        "+f"(d[20]),
+        "+f"(d[21]),
+        "+f"(d[22]),
+        "+f"(d[23]),
+        "+f"(d[24]),
+        "+f"(d[25]),
+        "+f"(d[26]),
+        "+f"(d[27]),
+        "+f"(d[28]),
+        "+f"(d[29]),
+        "+f"(d[30]),
+        "+f"(d[31])
+      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))
+      : "memory");
+}
+
 __device__ __forceinline__ void wgmma_s8(int32_t (&d)[4], uint64_t a, uint64_t b, bool accumulate) {
   asm volatile(
       "{\n"
@@ -308,6 +373,17 @@ __device__ __forceinline__ void mma_bf16(float* d,
                                          uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7},"
+      " {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void mma_f16(float* d,
+                                         const uint32_t (&a)[4],
+                                         uint32_t b0,
+                                         uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7},"
       " {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));

@@ -36,6 +36,7 @@ __device__ __forceinline__ DeviceRow row_of(const Activations& out, int64_t row,
     case ActivationFormat::kFloat:
       return {data + row * groups * kQuantGroup * 4, nullptr, kQuantGroup * 4};
     case ActivationFormat::kBF16:
+    case ActivationFormat::kF16:
       return {data + row * groups * kQuantGroup * 2, nullptr, kQuantGroup * 2};
     case ActivationFormat::kInt8Token: {
       std::byte* const head = data + block * (kTokenHeadBytes + groups * record);
@@ -94,6 +95,10 @@ __device__ __forceinline__ void write_group(ActivationFormat format,
   }
   if (format == ActivationFormat::kBF16) {
     reinterpret_cast<uint16_t*>(codes)[lane] = to_bf16(value);
+    return;
+  }
+  if (format == ActivationFormat::kF16) {
+    reinterpret_cast<uint16_t*>(codes)[lane] = to_half(value);
     return;
   }
   const bool int8 = format == ActivationFormat::kInt8;

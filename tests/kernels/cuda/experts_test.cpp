@@ -183,7 +183,7 @@ TEST_P(CudaExperts, Bf16RowsHaveTheBitsTheyHaveAlone) {
     }
     const std::vector<uint16_t> x = matrix(placed.num_rows);
     const auto args = [&](std::vector<float>& out) {
-      return cuda::LinearBf16Args{.x = x.data(),
+      return cuda::LinearHalfArgs{.x = x.data(),
                                   .x_stride = kK,
                                   .weight = arena.at<uint16_t>(0, 0),
                                   .weight_stride = kK,
@@ -199,18 +199,18 @@ TEST_P(CudaExperts, Bf16RowsHaveTheBitsTheyHaveAlone) {
       const simt::Run schedule(3);
       want = expected(placed, outputs, [&](int32_t expert, int32_t row) {
         std::vector<float> out(static_cast<size_t>(outputs));
-        cuda::LinearBf16Args alone = args(out);
+        cuda::LinearHalfArgs alone = args(out);
         alone.x += int64_t{row} * kK;
         alone.weight = arena.at<uint16_t>(expert, 0);
         alone.bias = arena.at<float>(expert, 1);
         alone.num_rows = 1;
-        cuda::launch_linear_bf16(nullptr, alone);
+        cuda::launch_linear_half(nullptr, alone);
         return out;
       });
     }
     test::on_schedules([&] {
       std::vector<float> out(want.size(), kPoison);
-      cuda::launch_experts_bf16(
+      cuda::launch_experts_half(
           nullptr,
           args(out),
           {.rows = placed.experts(), .stride = arena.stride()});

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "kernels/cuda/launch.h"
 #include "tests/kernels/cuda/rows_check.h"
@@ -74,7 +75,12 @@ uint16_t bf16_of(float value) {
 
 float float_of_bf16(uint16_t code) { return std::bit_cast<float>(uint32_t{code} << 16); }
 
-struct Bf16Layer {
+uint16_t half_of(WeightFormat format, float value) {
+  return format == WeightFormat::kF16 ? float_to_half(value) : bf16_of(value);
+}
+
+struct HalfLayer {
+  WeightFormat format;
   int32_t n;
   int32_t k;
   int64_t stride;  // of both matrices
@@ -83,20 +89,26 @@ struct Bf16Layer {
   std::vector<float> bias;
 };
 
-Bf16Layer make_layer(int32_t rows, int32_t n, int32_t k, uint64_t seed) {
+HalfLayer make_layer(
+    int32_t rows, int32_t n, int32_t k, uint64_t seed, WeightFormat format = WeightFormat::kBF16) {
   Random random(seed);
-  Bf16Layer layer{.n = n, .k = k, .stride = k + 8, .weight = {}, .x = {}, .bias = {}};
-  for (int64_t i = 0; i < n * layer.stride; ++i) layer.weight.push_back(bf16_of(random.normal()));
-  for (int64_t i = 0; i < rows * layer.stride; ++i) layer.x.push_back(bf16_of(random.normal()));
+  HalfLayer layer{.format = format, .n = n, .k = k, .stride = k + 8, .weight = {}, .x = {}, .bias = {}};
+  for (int64_t i = 0; i < n * layer.stride; ++i) {
+    layer.weight.push_back(half_of(format, random.normal()));
+  }
+  for (int64_t i = 0; i < rows * layer.stride; ++i) {
+    layer.x.push_back(half_of(format, random.normal()));
+  }
   layer.bias = random.normals(static_cast<size_t>(n));
   return layer;
 }
 
 // The words of launch.h in plain loops.
-float reference(const Bf16Layer& layer, int64_t row, int64_t output, simt::TensorCore core) {
+float reference(const HalfLayer& layer, int64_t row, int64_t output, simt::TensorCore core) {
   const uint16_t* const x = layer.x.data() + row * layer.stride;
   const uint16_t* const w = layer.weight.data() + output * layer.stride;
   const int64_t chunks = ceil_div(layer.k, 64);
+  const auto type = layer.format == WeightFormat::kF16 ? simt::Half::kF16 : simt::Half::kBF16;
   std::array<float, 8> sums{};
   for (int64_t s = 0; s < 8; ++s) {
     float sum = 0;
@@ -107,7 +119,7 @@ float reference(const Bf16Layer& layer, int64_t row, int64_t output, simt::Tenso
         a[i] = w[k + i];
         b[i] = x[k + i];
       }
-      sum = simt::tensor_core_step(simt::Half::kBF16, a, b, sum, core);
+      sum = simt::tensor_core_step(type, a, b, sum, core);
     }
     sums[static_cast<size_t>(s)] = sum;
   }
@@ -127,19 +139,20 @@ class OnDevice : public ::testing::TestWithParam<int> {
   simt::GivenDevice device_{GetParam()};
 };
 
-class CudaLinearBf16 : public OnDevice {};
+class CudaLinearHalf : public OnDevice {};
 
 class CudaLinearInt8 : public OnDevice {};
 
 constexpr auto kName = [](const auto& info) { return "sm_" + std::to_string(info.param); };
-INSTANTIATE_TEST_SUITE_P(Devices, CudaLinearBf16, ::testing::Values(80, 90), kName);
+INSTANTIATE_TEST_SUITE_P(Devices, CudaLinearHalf, ::testing::Values(80, 90), kName);
 INSTANTIATE_TEST_SUITE_P(Devices, CudaLinearInt8, ::testing::Values(80, 90), kName);
 
-std::vector<float> run(const Bf16Layer& layer, int32_t first_row, int32_t rows, Split split) {
+std::vector<float> run(const HalfLayer& layer, int32_t first_row, int32_t rows, Split split) {
   std::vector<float> out(static_cast<size_t>(rows * (layer.n + 1)), -1.0F);
   const test::DeviceBytes workspace(cuda::linear_workspace_bytes(rows, layer.n));
-  cuda::launch_linear_bf16(nullptr,
-                           {.x = layer.x.data() + first_row * layer.stride,
+  cuda::launch_linear_half(nullptr,
+                           {.format = layer.format,
+                            .x = layer.x.data() + first_row * layer.stride,
                             .x_stride = layer.stride,
                             .weight = layer.weight.data(),
                             .weight_stride = layer.stride,
@@ -154,10 +167,13 @@ std::vector<float> run(const Bf16Layer& layer, int32_t first_row, int32_t rows, 
 
 // 14 chunks of K go round a ring of 6 stages twice, and one of 4 three times; the last one, the
 // last outputs and the last tokens are not full.
-TEST_P(CudaLinearBf16, FewAndManyTokensHaveTheBitsOfTheDefinition) {
-  for (const int32_t rows : {3, 9}) {
-    SCOPED_TRACE("rows " + std::to_string(rows));
-    const Bf16Layer layer = make_layer(rows, 136, 840, 41);
+TEST_P(CudaLinearHalf, FewAndManyTokensHaveTheBitsOfTheDefinition) {
+  for (const auto& [rows, format] : {std::pair{3, WeightFormat::kBF16},
+                                    {9, WeightFormat::kBF16},
+                                    {3, WeightFormat::kF16},
+                                    {9, WeightFormat::kF16}}) {
+    SCOPED_TRACE("rows " + std::to_string(rows) + " " + std::string(format_info(format).name));
+    const HalfLayer layer = make_layer(rows, 136, 840, 41, format);
     std::vector<float> want(static_cast<size_t>(rows * (layer.n + 1)), -1.0F);
     for (int32_t row = 0; row < rows; ++row) {
       for (int32_t output = 0; output < layer.n; ++output) {
@@ -171,8 +187,8 @@ TEST_P(CudaLinearBf16, FewAndManyTokensHaveTheBitsOfTheDefinition) {
   }
 }
 
-TEST_P(CudaLinearBf16, IsNearTheExactProduct) {
-  const Bf16Layer layer = make_layer(2, 70, 520, 42);
+TEST_P(CudaLinearHalf, IsNearTheExactProduct) {
+  const HalfLayer layer = make_layer(2, 70, 520, 42);
   simt::Run schedule(7);
   const std::vector<float> got = run(layer, 0, 2, Split::kNo);
   ASSERT_EQ(test::joined(schedule.take_reports()), "");
@@ -198,9 +214,10 @@ TEST_P(CudaLinearBf16, IsNearTheExactProduct) {
 
 // 70 rows are two tiles of 64 tokens; alone, a row takes a tile of 8. Short K leaves segments
 // empty.
-TEST_P(CudaLinearBf16, ARowHasTheSameBitsInEveryBatch) {
+TEST_P(CudaLinearHalf, ARowHasTheSameBitsInEveryBatch) {
   for (const int32_t k : {8, 200, 840}) {
-    const Bf16Layer layer = make_layer(70, 16, k, 43);
+    const auto format = k == 200 ? WeightFormat::kF16 : WeightFormat::kBF16;
+    const HalfLayer layer = make_layer(70, 16, k, 43, format);
     simt::Run schedule(5);
     const std::vector<float> all = run(layer, 0, 70, Split::kNo);
     for (const int32_t row : {0, 7, 63, 69}) {
@@ -213,8 +230,8 @@ TEST_P(CudaLinearBf16, ARowHasTheSameBitsInEveryBatch) {
   }
 }
 
-TEST_P(CudaLinearBf16, AddsBiasThenTheResidual) {
-  const Bf16Layer layer = make_layer(2, 24, 64, 44);
+TEST_P(CudaLinearHalf, AddsBiasThenTheResidual) {
+  const HalfLayer layer = make_layer(2, 24, 64, 44);
   Random random(45);
   const std::vector<float> residual = random.normals(2 * 24);
   std::vector<float> want = residual;
@@ -226,7 +243,7 @@ TEST_P(CudaLinearBf16, AddsBiasThenTheResidual) {
   }
   test::on_schedules([&] {
     std::vector<float> out = residual;
-    cuda::launch_linear_bf16(nullptr,
+    cuda::launch_linear_half(nullptr,
                              {.x = layer.x.data(),
                               .x_stride = layer.stride,
                               .weight = layer.weight.data(),

@@ -162,12 +162,13 @@ void read_row(const Descriptor& d, int row, int unit, std::byte (&out)[32]) {
 }
 
 uint32_t multiply(MatrixType type, const std::byte (&a)[32], const std::byte (&b)[32], uint32_t c) {
-  if (type == MatrixType::kBF16) {
+  if (type != MatrixType::kS8) {
     uint16_t x[16];
     uint16_t y[16];
     std::memcpy(x, a, sizeof(x));
     std::memcpy(y, b, sizeof(y));
-    return bits_cast<uint32_t>(tensor_core_step(Half::kBF16, x, y, bits_cast<float>(c)));
+    const Half half = type == MatrixType::kBF16 ? Half::kBF16 : Half::kF16;
+    return bits_cast<uint32_t>(tensor_core_step(half, x, y, bits_cast<float>(c)));
   }
   for (int i = 0; i < 32; ++i) {
     c += static_cast<uint32_t>(static_cast<int8_t>(a[i]) * static_cast<int8_t>(b[i]));

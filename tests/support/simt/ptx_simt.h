@@ -9,7 +9,7 @@
 
 namespace sluice::simt {
 
-enum class MatrixType : uint8_t { kBF16, kS8 };
+enum class MatrixType : uint8_t { kBF16, kF16, kS8 };
 
 // One lane's part; `accumulators` of columns / 2 words.
 struct MatrixOperand {
@@ -98,6 +98,18 @@ void wgmma_bf16(float (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, sim
 }
 
 template <int kWords>
+void wgmma_f16(float (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, simt::Site site = {}) {
+  static_assert(kWords == 4 || kWords == 32, "the widths that ptx.h has");
+  simt::issue_matrix({.type = simt::MatrixType::kF16,
+                      .columns = 2 * kWords,
+                      .a = a,
+                      .b = b,
+                      .accumulators = reinterpret_cast<uint32_t*>(d),
+                      .accumulate = accumulate},
+                     site);
+}
+
+template <int kWords>
 void wgmma_s8(int32_t (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, simt::Site site = {}) {
   static_assert(kWords == 4 || kWords == 32, "the widths that ptx.h has");
   simt::issue_matrix({.type = simt::MatrixType::kS8,
@@ -117,6 +129,15 @@ void cp_async_wait(simt::Site site = {}) {
 inline void mma_bf16(
     float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1, simt::Site site = {}) {
   simt::multiply_now({.type = simt::MatrixType::kBF16,
+                      .a = {a[0], a[1], a[2], a[3]},
+                      .b = {b0, b1},
+                      .d = reinterpret_cast<uint32_t*>(d)},
+                     site);
+}
+
+inline void mma_f16(
+    float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1, simt::Site site = {}) {
+  simt::multiply_now({.type = simt::MatrixType::kF16,
                       .a = {a[0], a[1], a[2], a[3]},
                       .b = {b0, b1},
                       .d = reinterpret_cast<uint32_t*>(d)},

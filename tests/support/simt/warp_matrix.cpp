@@ -45,14 +45,15 @@ void complete_ldmatrix(void* const operands[32], uint32_t mask) {
 }
 
 uint32_t multiplied(MatrixType type, const std::byte* a, const std::byte* b, uint32_t c) {
-  if (type == MatrixType::kBF16) {
+  if (type != MatrixType::kS8) {
     uint16_t x[16];
     uint16_t y[16];
     std::memcpy(x, a, sizeof(x));
     std::memcpy(y, b, sizeof(y));
     const bool ampere = gpu::compute_capability() / 10 == 8;
     const TensorCore core = ampere ? kAmpereCore : kHopperCore;
-    return bits_cast<uint32_t>(tensor_core_step(Half::kBF16, x, y, bits_cast<float>(c), core));
+    const Half half = type == MatrixType::kBF16 ? Half::kBF16 : Half::kF16;
+    return bits_cast<uint32_t>(tensor_core_step(half, x, y, bits_cast<float>(c), core));
   }
   for (int i = 0; i < 32; ++i) {
     c += static_cast<uint32_t>(static_cast<int8_t>(a[i]) * static_cast<int8_t>(b[i]));
@@ -86,7 +87,9 @@ void complete_mma(void* const operands[32], uint32_t mask) {
 }  // namespace
 
 void multiply_now(MmaOperand operand, Site site) {
-  const char* const name = operand.type == MatrixType::kBF16 ? "mma_bf16" : "mma_s8";
+  const char* const name = operand.type == MatrixType::kBF16  ? "mma_bf16"
+                           : operand.type == MatrixType::kF16 ? "mma_f16"
+                                                              : "mma_s8";
   warp_collective(0xFFFFFFFFU, name, &operand, complete_mma, false, site);
 }
 
