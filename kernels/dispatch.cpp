@@ -86,12 +86,14 @@ bool can_sample(DeviceType device, const SampleRow& row) {
   return device == DeviceType::kCpu || cuda::can_sample(row);
 }
 
-Expected<void> check_weight_format(DeviceType device, WeightFormat format) {
-  if (device == DeviceType::kCpu || cuda::has_weight_format(format)) return {};
+Expected<void> check_activations(DeviceType device,
+                                 WeightFormat weight,
+                                 ActivationFormat activations) {
+  if (device == DeviceType::kCpu || cuda::has_activations(weight, activations)) return {};
   return make_error(ErrorCode::kUnsupported,
-                    "found type " + std::string(format_info(format).name) +
-                        ", expected BF16 or INT8, which the CUDA backend has; --device cpu runs it",
-                    "device");
+                    "weights of type " + std::string(format_info(weight).name) +
+                        " take activations of 8 bits on the CUDA backend; --device cpu runs others",
+                    "activation_bits");
 }
 
 void run_row_steps(const ExecContext& ctx, const RowSteps& steps) {

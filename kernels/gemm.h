@@ -110,8 +110,10 @@ ActivationFormat activation_format(WeightFormat weight,
                                    int32_t activation_bits,
                                    DeviceType device = DeviceType::kCpu);
 
-// kUnsupported, with what the device has: no linear layer and no embedding reads such a matrix.
-Expected<void> check_weight_format(DeviceType device, WeightFormat format);
+// kUnsupported, with what the device has: no linear layer takes such rows for such a matrix.
+Expected<void> check_activations(DeviceType device,
+                                 WeightFormat weight,
+                                 ActivationFormat activations);
 
 // Bytes of ExecContext::workspace that linear layers of at most `num_rows` rows and `n` outputs
 // have a use for, and of workspace and staging that sample() needs for `num_samples` rows.

@@ -295,6 +295,10 @@ void pack_int8_channel(const int8_t* codes,
   }
 }
 
+bool has_rows(WeightFormat format) {
+  return format == WeightFormat::kInt8Channel || !format_info(format).is_integer;
+}
+
 int64_t matrix_row_stride(WeightFormat format, int64_t k) {
   constexpr int64_t kUnit = 16;
   return align_up(row_bytes(format, k), kUnit);

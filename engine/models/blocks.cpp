@@ -55,6 +55,11 @@ Expected<Projection> Projection::load(WeightStore& weights,
     projection.biases_.push_back(weights.place(some_of(std::move(bias), part.rows)));
     const kernels::ActivationFormat format = kernels::activation_format(
         weight.format, activation_bits, part.floats ? DeviceType::kCpu : weights.device());
+    if (auto known = kernels::check_activations(weights.device(), weight.format, format); !known) {
+      Error error = std::move(known).error();
+      error.message = weights.path() + ": tensor " + part.stem + ".weight: " + error.message;
+      return tl::unexpected(std::move(error));
+    }
     projection.weights_.push_back(some_rows(weight, part.rows));
     projection.formats_.push_back(format);
     projection.needs_[static_cast<size_t>(format)] = true;

@@ -47,8 +47,9 @@ class NamedRandom {
 }  // namespace
 
 int64_t WeightStore::bytes_of(const PackedWeight& weight) const {
-  return device_ == DeviceType::kCuda ? matrix_bytes(weight.format, weight.n, weight.k)
-                                      : sluice::packed_bytes(weight.format, weight.n, weight.k);
+  const bool rows = device_ == DeviceType::kCuda && has_rows(weight.format);
+  return rows ? matrix_bytes(weight.format, weight.n, weight.k)
+              : sluice::packed_bytes(weight.format, weight.n, weight.k);
 }
 
 std::byte* WeightStore::add(const PackedWeight& weight) {
@@ -209,11 +210,6 @@ Expected<PackedWeight> WeightStore::take_matrix(const std::string& name,
   }
   CHECK_LE(slice.first + n, rows);
   PackedWeight weight{tensor->format, static_cast<int32_t>(n), static_cast<int32_t>(k), nullptr};
-  if (auto known = kernels::check_weight_format(device_, weight.format); !known) {
-    Error error = std::move(known).error();
-    error.message = checkpoint_.path() + ": tensor " + name + ": " + error.message;
-    return tl::unexpected(std::move(error));
-  }
   const int64_t begin = packed_bytes_;
   std::byte* const dst = add(weight);
   note_layout(name, weight, slice);
@@ -269,8 +265,10 @@ Expected<uint64_t> WeightStore::upload(const CheckpointTensor& tensor,
                                        std::byte* dst) {
   const std::string where = checkpoint_.path() + ": tensor " + tensor.name;
   const int64_t bytes = row_bytes(weight.format, weight.k);
+  const bool rows = has_rows(weight.format);
   uint64_t hash = 0;
-  const auto fill = [&](int64_t first, int64_t count, std::byte* to) -> Expected<void> {
+  const auto fill = [&](int64_t first, int64_t room, std::byte* to) -> Expected<void> {
+    const int64_t count = std::min(room, weight.n - first);  // the last tile may not be full
     const auto rows_scales =
         scales.empty() ? scales : scales.subspan(static_cast<size_t>(first), static_cast<size_t>(count));
     SLUICE_TRY(const uint64_t part,
@@ -281,10 +279,16 @@ Expected<uint64_t> WeightStore::upload(const CheckpointTensor& tensor,
                             weight.k,
                             to,
                             rows_scales,
-                            {.layout = MatrixLayout::kRows, .first_row = first}));
+                            {.layout = rows ? MatrixLayout::kRows : MatrixLayout::kTiles,
+                             .first_row = first}));
     hash += part;
     return {};
   };
+  if (!rows) {
+    const int64_t stride = packed_tile_bytes(weight.format, weight.k) / kRowTile;
+    SLUICE_TRY_VOID(upload_->rows(align_up(weight.n, kRowTile), stride, dst, fill));
+    return hash;
+  }
   SLUICE_TRY_VOID(
       upload_->rows(weight.n, matrix_row_stride(weight.format, weight.k), dst, fill));
   upload_->floats(scales, dst + matrix_scales_offset(weight.format, weight.n, weight.k));

@@ -56,7 +56,7 @@ class DeviceFloats {
 
 class WeightStore {
  public:
-  // `device`: whose operators will read the weights; formats that it lacks are refused.
+  // `device`: whose operators will read the weights.
   explicit WeightStore(const Checkpoint& checkpoint, DeviceType device = DeviceType::kCpu)
       : checkpoint_(checkpoint), device_(device) {}
 

@@ -95,6 +95,81 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   for_elements(args.k, [&](int32_t i) { out[i] = weight_at<kFormat>(row, i, scale); });
 }
 
+struct EmbeddingTiles {
+  const std::byte* tiles;
+  int64_t tile_bytes;
+  int32_t k;
+  const TokenId* token_ids;
+  float* out;
+  int64_t out_stride;
+};
+
+template <WeightFormat kFormat>
+__global__ void __launch_bounds__(kRowThreads, 1)
+    embedding_blocks_kernel(const __grid_constant__ EmbeddingTiles args) {
+  const TokenId token = args.token_ids[blockIdx.x];
+  const int32_t output = token % kRowTile;
+  const std::byte* const tile = args.tiles + token / kRowTile * args.tile_bytes;
+  float* const out = args.out + blockIdx.x * args.out_stride;
+  for_elements(args.k, [&](int32_t i) {
+    const GroupAt at = group_at<kFormat>(tile, i / kQuantGroup);
+    const auto* const registers = reinterpret_cast<const uint32_t*>(at.codes) + output;
+    const int32_t in_group = i % kQuantGroup;
+    const uint32_t chunk =
+        chunk_of<kFormat>(in_group / 4, [&](int32_t r) { return registers[r * kRowTile]; });
+    const auto code = static_cast<int8_t>(chunk >> (in_group % 4 * 8) & 0xFFU);
+    const GroupScales scales = load_scales<kFormat>(at, output);
+    const int half = kHalves<kFormat> ? in_group / 16 : 0;
+    out[i] = __fmaf_rn(__int2float_rn(code), scales.scale[half], scales.minimum[half]);
+  });
+}
+
+void launch_embedding_blocks(Stream stream,
+                             const EmbeddingArgs& args,
+                             const gpu::LaunchShape& shape) {
+  const PackedWeight& table = *args.table;
+  const EmbeddingTiles tiles{.tiles = table.data,
+                             .tile_bytes = packed_tile_bytes(table.format, table.k),
+                             .k = table.k,
+                             .token_ids = args.token_ids.data(),
+                             .out = args.out,
+                             .out_stride = args.out_stride};
+  switch (table.format) {
+    case WeightFormat::kQ4_0:
+      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kQ4_0>, tiles);
+    case WeightFormat::kQ4_1:
+      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kQ4_1>, tiles);
+    case WeightFormat::kQ5_0:
+      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kQ5_0>, tiles);
+    case WeightFormat::kQ5_1:
+      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kQ5_1>, tiles);
+    case WeightFormat::kQ8_0:
+      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kQ8_0>, tiles);
+    case WeightFormat::kQ2_K:
+      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kQ2_K>, tiles);
+    case WeightFormat::kQ3_K:
+      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kQ3_K>, tiles);
+    case WeightFormat::kQ4_K:
+      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kQ4_K>, tiles);
+    case WeightFormat::kQ5_K:
+      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kQ5_K>, tiles);
+    case WeightFormat::kQ6_K:
+      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kQ6_K>, tiles);
+    case WeightFormat::kIQ4_NL:
+      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kIQ4_NL>, tiles);
+    case WeightFormat::kIQ4_XS:
+      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kIQ4_XS>, tiles);
+    case WeightFormat::kMXFP4:
+      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kMXFP4>, tiles);
+    case WeightFormat::kF32:
+    case WeightFormat::kF16:
+    case WeightFormat::kBF16:
+    case WeightFormat::kInt8Channel:
+      break;
+  }
+  SLUICE_UNREACHABLE("cuda embedding of blocks with another format");
+}
+
 }  // namespace
 
 void launch_quantize_activations(Stream stream, const QuantizeArgs& args) {
@@ -150,7 +225,7 @@ void launch_embedding(Stream stream, const EmbeddingArgs& args) {
     case WeightFormat::kInt8Channel:
       return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kInt8Channel>, rows);
     default:
-      SLUICE_UNREACHABLE("cuda embedding of a table in blocks");
+      return launch_embedding_blocks(stream, args, shape);
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA backend's kernels as functions that put work on a stream. Pointers in the arguments are
 // device memory, but for PackedWeight and Activations, which are structs of the host over device
-// memory; a PackedWeight's matrix is in rows (quant/repack.h). Definitions are those of kernels/*.h; bits equal the CPU's where no comment says less.
+// memory; a PackedWeight's matrix is in rows, or in tiles where its format has blocks (quant/repack.h). Definitions are those of kernels/*.h; bits equal the CPU's where no comment says less.
 // NaN results are NaN, of whatever payload. No GPU has run any of this yet.
 #pragma once
 
@@ -29,7 +29,7 @@ void launch_add_rows(Stream stream, const AddRowsArgs& args);
 void launch_scale_rows(Stream stream, const ScaleRowsArgs& args);
 void launch_gather_rows(Stream stream, const GatherRowsArgs& args);
 
-// Tables in float formats and kInt8Channel.
+// Tables of every format.
 void launch_embedding(Stream stream, const EmbeddingArgs& args);
 
 // The rows of a RopeTable in device memory, [positions][num_pairs] each.
@@ -88,6 +88,11 @@ struct LinearMatrixArgs {
 void launch_linear_float(Stream stream,
                          const LinearMatrixArgs& args,
                          const ExpertMatrices* experts = nullptr);
+
+// Weights in blocks (packed tiles) times kInt8, with the CPU's bits. `experts`: null, or as above.
+void launch_linear_blocks(Stream stream,
+                          const LinearMatrixArgs& args,
+                          const ExpertMatrices* experts = nullptr);
 
 // Bytes of the workspace with which the segments of K run side by side, where there are few rows
 // and so few blocks; 0 where it is of no use. The bits are the same with and without.

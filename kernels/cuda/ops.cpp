@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operators by the launchers of launch.h: what follows an operator is put on the stream behind
-// it, and what its kernels cannot do was refused when the model was loaded (check_weight_format).
+// it, and what its kernels cannot do was refused when the model was loaded (check_activations).
 // No GPU has run it yet.
 #include "kernels/cuda/ops.h"
 
@@ -28,15 +28,17 @@ void linear_group(const ExecContext& ctx,
                   Epilogue epilogue,
                   const ExpertMatrices* experts) {
   const PackedWeight& weight = *group.weight;
-  if (x.format == ActivationFormat::kFloat) {
-    return launch_linear_float(ctx.stream,
-                               {.x = x,
-                                .weight = group.weight,
-                                .bias = group.bias,
-                                .epilogue = epilogue,
-                                .out = group.out,
-                                .out_stride = group.out_stride},
-                               experts);
+  if (x.format == ActivationFormat::kFloat || x.format == ActivationFormat::kInt8) {
+    const bool blocks = x.format == ActivationFormat::kInt8;
+    const auto launch = blocks ? launch_linear_blocks : launch_linear_float;
+    return launch(ctx.stream,
+                  {.x = x,
+                   .weight = group.weight,
+                   .bias = group.bias,
+                   .epilogue = epilogue,
+                   .out = group.out,
+                   .out_stride = group.out_stride},
+                  experts);
   }
   void* const workspace = linear_workspace(ctx, x.num_rows, weight.n);
   const int64_t stride = matrix_row_stride(weight.format, weight.k);
@@ -92,8 +94,9 @@ int64_t expert_stride(const LinearExpertsArgs& args, int32_t i) {
 
 }  // namespace
 
-bool has_weight_format(WeightFormat format) {
-  return format == WeightFormat::kInt8Channel || !format_info(format).is_integer;
+bool has_activations(WeightFormat weight, ActivationFormat activations) {
+  if (!format_info(weight).is_integer) return true;
+  return activations == ActivationFormat::kInt8 || activations == ActivationFormat::kInt8Token;
 }
 
 int64_t workspace_bytes(int32_t num_rows, int32_t n, int32_t num_samples) {

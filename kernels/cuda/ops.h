@@ -14,7 +14,7 @@
 namespace sluice::kernels::cuda {
 
 // What is behind the functions of kernels/gemm.h and kernels/attention.h that depend on the device.
-bool has_weight_format(WeightFormat format);
+bool has_activations(WeightFormat weight, ActivationFormat activations);
 int64_t workspace_bytes(int32_t num_rows, int32_t n, int32_t num_samples);
 int64_t staging_bytes(int32_t num_samples);
 int64_t attention_workspace_bytes(const AttentionLimits& limits);

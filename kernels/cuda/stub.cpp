@@ -16,7 +16,7 @@ Expected<OpenedDevice> open_device() {
   return make_error(ErrorCode::kUnsupported, "device 'cuda' is not in this build; it has: cpu", "device");
 }
 
-bool has_weight_format(WeightFormat) { return false; }
+bool has_activations(WeightFormat, ActivationFormat) { return false; }
 int64_t workspace_bytes(int32_t, int32_t, int32_t) { not_built("cuda workspace_bytes: not built"); }
 int64_t staging_bytes(int32_t) { not_built("cuda staging_bytes: not built"); }
 int64_t attention_workspace_bytes(const AttentionLimits&) {

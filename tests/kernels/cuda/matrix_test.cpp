@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers and embeddings of weights in blocks, and float weights times float rows: the CPU's
+// bits, of few and of many rows, of all segments and of a share of them, of experts.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/launch.h"
+#include "tests/kernels/cuda/rows_check.h"
+#include "tests/kernels/devices.h"
+#include "tests/kernels/linear_reference.h"
+
+namespace sluice::kernels {
+namespace {
+
+using test::Random;
+using testing::TestWeight;
+
+constexpr int32_t kN = 52;  // the last tile is not full, nor the last pair of them
+constexpr int64_t kPad = 3;
+
+// A matrix as the CPU has it, and as the device does.
+struct Matrix {
+  TestWeight cpu;
+  std::vector<std::byte> rows;
+  PackedWeight device;
+};
+
+Matrix make_matrix(WeightFormat format, int64_t k, testing::Values values, uint32_t seed) {
+  std::mt19937 rng(seed);
+  Matrix matrix{.cpu = testing::make_weight(format, kN, k, values, rng), .rows = {}, .device = {}};
+  matrix.device = matrix.cpu.view;
+  if (has_rows(format)) {
+    matrix.rows.resize(static_cast<size_t>(matrix_bytes(format, kN, k)));
+    copy_matrix_rows(format, matrix.cpu.checkpoint.data(), k, 0, kN, matrix.rows.data());
+    matrix.device.data = matrix.rows.data();
+  }
+  return matrix;
+}
+
+class CudaMatrix : public ::testing::TestWithParam<WeightFormat> {
+ protected:
+  [[nodiscard]] static ActivationFormat activations() {
+    return format_info(GetParam()).is_integer ? ActivationFormat::kInt8 : ActivationFormat::kFloat;
+  }
+
+  [[nodiscard]] static auto launch() {
+    return format_info(GetParam()).is_integer ? cuda::launch_linear_blocks
+                                              : cuda::launch_linear_float;
+  }
+
+  // By the CPU and by the device, on each schedule.
+  static void check(const Matrix& matrix, int32_t rows, Segments segments, Epilogue epilogue) {
+    const auto cpu = test::make_device("scalar", 1);
+    const int64_t k = segments.num_columns(matrix.device.k);
+    const std::vector<float> values = Random(81).normals(static_cast<size_t>(rows * k));
+    const std::vector<float> bias = Random(82).normals(kN);
+    const float* const with_bias = segments.are_all() ? bias.data() : nullptr;
+    const test::DeviceBytes bytes(activation_bytes(activations(), rows, k));
+    const Activations x = carve_activations(activations(), rows, k, bytes.data());
+    quantize_activations(cpu->context(), {.x = values.data(), .x_stride = k, .out = x});
+    std::vector<float> want(static_cast<size_t>(rows * (kN + kPad)), 0.5F);
+    const RowGroup group{.weight = &matrix.cpu.view,
+                         .out = want.data(),
+                         .out_stride = kN + kPad,
+                         .bias = with_bias};
+    linear(cpu->context(),
+           {.x = x, .groups = {&group, 1}, .epilogue = epilogue, .segments = segments});
+    test::on_schedules([&] {
+      std::vector<float> out(want.size(), 0.5F);
+      launch()(nullptr,
+               {.x = x,
+                .weight = &matrix.device,
+                .bias = with_bias,
+                .epilogue = epilogue,
+                .out = out.data(),
+                .out_stride = kN + kPad,
+                .segments = segments},
+               nullptr);
+      test::expect_same_floats(out, want);
+    });
+  }
+};
+
+constexpr WeightFormat kFormats[] = {
+    WeightFormat::kF32,    WeightFormat::kF16,    WeightFormat::kBF16,  WeightFormat::kQ4_0,
+    WeightFormat::kQ4_1,   WeightFormat::kQ5_0,   WeightFormat::kQ5_1,  WeightFormat::kQ8_0,
+    WeightFormat::kQ2_K,   WeightFormat::kQ3_K,   WeightFormat::kQ4_K,  WeightFormat::kQ5_K,
+    WeightFormat::kQ6_K,   WeightFormat::kIQ4_NL, WeightFormat::kIQ4_XS, WeightFormat::kMXFP4};
+constexpr auto kFormatName = [](const auto& info) {
+  return std::string(format_info(info.param).name);
+};
+INSTANTIATE_TEST_SUITE_P(Formats,
+                         CudaMatrix,
+                         ::testing::ValuesIn(kFormats),
+                         kFormatName);
+
+// 512 leaves segments two groups each, 256 one; 3 rows are few, 35 go over two tiles of tokens.
+TEST_P(CudaMatrix, HasTheBitsOfTheCpu) {
+  const Matrix matrix = make_matrix(GetParam(), 512, testing::Values::kOrdinary, 83);
+  check(matrix, 3, {}, Epilogue::kStore);
+  check(matrix, 35, {}, Epilogue::kAdd);
+  check(make_matrix(GetParam(), 256, testing::Values::kExtreme, 84), 9, {}, Epilogue::kStore);
+}
+
+TEST_P(CudaMatrix, SharesOfTheSegmentsHaveTheBitsOfTheCpu) {
+  const Matrix matrix = make_matrix(GetParam(), 768, testing::Values::kOrdinary, 85);
+  check(matrix, 2, {0, 4}, Epilogue::kStore);
+  check(matrix, 11, {6, 2}, Epilogue::kStore);
+}
+
+TEST_P(CudaMatrix, EmbeddingsHaveTheBitsOfTheCpu) {
+  const Matrix matrix = make_matrix(GetParam(), 256, testing::Values::kOrdinary, 86);
+  const std::vector<TokenId> ids = {0, 17, 51, 17, 5};
+  std::vector<float> want(ids.size() * 260, -1);
+  EmbeddingArgs args{
+      .table = &matrix.cpu.view, .token_ids = ids, .out = want.data(), .out_stride = 260};
+  embedding(test::make_device("scalar", 1)->context(), args);
+  test::on_schedules([&] {
+    std::vector<float> out(want.size(), -1);
+    args.table = &matrix.device;
+    args.out = out.data();
+    cuda::launch_embedding(nullptr, args);
+    test::expect_same_floats(out, want);
+  });
+}
+
+}  // namespace
+}  // namespace sluice::kernels
