@@ -92,8 +92,8 @@ Expected<void> check_activations(DeviceType device,
   if (device == DeviceType::kCpu || cuda::has_activations(weight, activations)) return {};
   return make_error(ErrorCode::kUnsupported,
                     "weights of type " + std::string(format_info(weight).name) +
-                        " take activations of 8 bits on the CUDA backend; --device cpu runs others",
-                    "activation_bits");
+                        " take activations of 8 bits on the CUDA backend; with others, --device cpu runs it",
+                    "device");
 }
 
 void run_row_steps(const ExecContext& ctx, const RowSteps& steps) {

@@ -22,6 +22,7 @@ namespace {
 using testing::Collected;
 using testing::expect_same;
 using testing::start_engine;
+using testing::TinyGguf;
 using testing::TinyModel;
 using testing::TinyWeights;
 
@@ -55,7 +56,8 @@ std::vector<ValidRequest> requests_to_run() {
   return requests;
 }
 
-void expect_settings_hold(const TinyModel& model,
+template <typename Model>
+void expect_settings_hold(const Model& model,
                           const std::vector<ValidRequest>& requests,
                           const std::vector<Collected>& expected) {
   uint64_t preemptions = 0;
@@ -89,7 +91,8 @@ void expect_the_bits_of_the_cpu(const TinyModel& model) {
   expect_settings_hold(model, requests, expected);
 }
 
-void expect_the_same_bits_however_it_runs(const TinyModel& model) {
+template <typename Model>
+void expect_the_same_bits_however_it_runs(const Model& model) {
   const std::vector<ValidRequest> requests = requests_to_run();
   std::vector<Collected> expected;
   {
@@ -108,6 +111,11 @@ TEST(CudaEngine, Int8ModelHasTheTokensAndBitsOfTheCpu) {
 
 TEST(CudaEngine, Int8ExpertsHaveTheTokensAndBitsOfTheCpu) {
   expect_the_bits_of_the_cpu(TinyModel(TinyWeights::kInt8Experts));
+}
+
+// Q4_1, Q8_0, F32 and F16, of which the last has bits of its own.
+TEST(CudaEngine, AGgufModelHasTheSameBitsHoweverItRuns) {
+  expect_the_same_bits_however_it_runs(TinyGguf(std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf"));
 }
 
 TEST(CudaEngine, Bf16ModelHasTheSameBitsHoweverItRuns) {

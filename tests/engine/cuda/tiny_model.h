@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/core/config.h"
@@ -15,6 +16,16 @@
 #include "tests/support/tiny_hf_model.h"
 
 namespace sluice::testing {
+
+inline Config tiny_config(const std::string& device) {
+  Config config;
+  config.device = device;
+  config.threads = 1;
+  config.max_model_len = 256;
+  config.max_num_seqs = 8;
+  config.kv_cache_memory = int64_t{1} << 20;
+  return config;
+}
 
 // There for as long as it lives.
 class TinyModel {
@@ -34,18 +45,28 @@ class TinyModel {
   ~TinyModel() { std::filesystem::remove_all(folder_); }
 
   [[nodiscard]] Config config(const std::string& device) const {
-    Config config;
+    Config config = tiny_config(device);
     config.model = folder_;
-    config.device = device;
-    config.threads = 1;
-    config.max_model_len = 256;
-    config.max_num_seqs = 8;
-    config.kv_cache_memory = int64_t{1} << 20;
     return config;
   }
 
  private:
   std::string folder_;
+};
+
+// A GGUF file of the repository in its place: its vocabulary holds the prompts below.
+class TinyGguf {
+ public:
+  explicit TinyGguf(std::string path) : path_(std::move(path)) {}
+
+  [[nodiscard]] Config config(const std::string& device) const {
+    Config config = tiny_config(device);
+    config.model = path_;
+    return config;
+  }
+
+ private:
+  std::string path_;
 };
 
 // Under a sanitizer the shim takes minutes for what it does in seconds (tests/stage.sh).
