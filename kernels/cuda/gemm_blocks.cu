@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers of weights in blocks (Q4_0 to MXFP4) times int8 activations with the CPU's bits: a
 // group of 32 is one instruction of int8 tensor cores, whose exact sums go into the tree of
-// kernels/gemm.h in fp32. A packed tile is read as it lies: its dwords of 4 codes are the lanes' parts
-// of the instruction, so that codes go from memory to registers once and through no shared memory.
-// A warp has a segment of K, a block all of them. No GPU has run it yet.
+// kernels/gemm.h in fp32. A packed tile is read as it lies: its dwords of 4 codes are the lanes'
+// parts of the instruction, so that codes go from memory to registers once and through no shared
+// memory. A warp has a segment of K, a block all of them. No GPU has run it yet.
 #include "engine/core/status.h"
 #include "kernels/cuda/gemm_block.h"
 #include "kernels/cuda/gpu.h"
@@ -54,7 +54,8 @@ __device__ __forceinline__ WeightGroup<kFormat> load_group(const std::byte* tile
   return w;
 }
 
-// Of a group of 8 tokens: as mma_s8 takes them, and the scales of the two that the lane has sums of.
+// Of a group of 8 tokens: as mma_s8 takes them, and the scales of the two that the lane has sums
+// of.
 struct TokenGroup {
   uint32_t b[2];
   float scale[2];
@@ -149,8 +150,8 @@ __device__ __forceinline__ void multiply_segment(
   for (int t = 0; t < kTiles; ++t) {
     const int32_t at = tile.output / kRowTile + t;
     const int64_t inside = at < work.num_tiles ? at : work.num_tiles - 1;
-    weight[t] = of_expert(work.weight, work.outputs.expert_stride, tile.expert) +
-                inside * work.tile_bytes;
+    weight[t] =
+        of_expert(work.weight, work.outputs.expert_stride, tile.expert) + inside * work.tile_bytes;
   }
   const std::byte* const x =
       work.x + int64_t{tile.token / kActivationRows} * work.x_groups * kRecordBytes;
@@ -211,10 +212,10 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       float s[kSegments];
 #pragma unroll
       for (int j = 0; j < kSegments; ++j) {
-        if (j < work.segments.count) s[j] = shared.sums[j][i / Shape::kOutputs][i % Shape::kOutputs];
+        if (j < work.segments.count)
+          s[j] = shared.sums[j][i / Shape::kOutputs][i % Shape::kOutputs];
       }
-      finish<FloatSums>(
-          outputs, fold_segments(s, work.segments.count), tile.expert, output, token);
+      finish<FloatSums>(outputs, fold_segments(s, work.segments.count), tile.expert, output, token);
     }
     __syncthreads();
   });
@@ -224,11 +225,11 @@ template <WeightFormat kFormat, int kTiles, int kTokens>
 void start(Stream stream, const BlockWork& work) {
   using Shape = BlockShape<kTiles, kTokens>;
   const bool experts = has_experts(work.outputs);
-  const gpu::LaunchShape shape{.blocks_x = ceil_div(work.outputs.n, Shape::kOutputs),
-                               .blocks_y = experts ? max_chosen(work.outputs)
-                                                   : ceil_div(work.outputs.num_rows, kTokens),
-                               .threads = kBlockThreads,
-                               .shared_bytes = sizeof(Shape)};
+  const gpu::LaunchShape shape{
+      .blocks_x = ceil_div(work.outputs.n, Shape::kOutputs),
+      .blocks_y = experts ? max_chosen(work.outputs) : ceil_div(work.outputs.num_rows, kTokens),
+      .threads = kBlockThreads,
+      .shared_bytes = sizeof(Shape)};
   gpu::launch(stream,
               shape,
               experts ? linear_blocks_kernel<kFormat, true, kTiles, kTokens>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Float weights times float rows with the CPU's bits: routers, whose choice must not depend on the
-// device, and matrices of F32. One chain of fma for each segment of K, a thread each; nothing here is
-// fast with many rows. No GPU has run it yet.
+// device, and matrices of F32. One chain of fma for each segment of K, a thread each; nothing here
+// is fast with many rows. No GPU has run it yet.
 #include "engine/core/status.h"
 #include "kernels/cuda/gemm_block.h"
 #include "kernels/cuda/gpu.h"
@@ -54,7 +54,7 @@ __device__ __forceinline__ void multiply_floats(const FloatWork& work,
 template <WeightFormat kFormat, bool kExperts>
 __global__ void __launch_bounds__(kFloatThreads, 1)
     linear_float_kernel(const __grid_constant__ FloatWork work) {
-  GPU_SHARED(float, sums, kSegments * kFloatTokens * kFloatOutputs);
+  GPU_SHARED(float, sums, kSegments* kFloatTokens* kFloatOutputs);
   const Outputs& outputs = work.outputs;
   const auto thread = static_cast<int32_t>(threadIdx.x);
   for_tiles<kFloatTokens, kExperts, kFloatOutputs>(outputs, [&](const Tile& tile) {
@@ -76,8 +76,7 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
       for (int i = 0; i < kSegments; ++i) {
         s[i] = sums[(i * kFloatTokens + segment) * kFloatOutputs + thread % kFloatOutputs];
       }
-      finish<FloatSums>(
-          outputs, fold_segments(s, work.segments.count), tile.expert, output, token);
+      finish<FloatSums>(outputs, fold_segments(s, work.segments.count), tile.expert, output, token);
     }
     __syncthreads();
   });

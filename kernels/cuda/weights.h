@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights out of the layouts of quant/repack.h: rows of floats and kInt8Channel, and the CPU's tiles of
-// formats in blocks, whose dwords of 4 codes are what tensor cores take. No GPU has run it yet.
+// Weights out of the layouts of quant/repack.h: rows of floats and kInt8Channel, and the CPU's
+// tiles of formats in blocks, whose dwords of 4 codes are what tensor cores take. No GPU has run it
+// yet.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +27,8 @@ __device__ __forceinline__ float weight_at(const std::byte* row, int32_t i, floa
   }
 }
 
-// --- Tiles ----------------------------------------------------------------------------------------
+// --- Tiles
+// ----------------------------------------------------------------------------------------
 
 template <WeightFormat kFormat>
 inline constexpr PackedLayout kLayoutOf = kPackedLayouts[static_cast<int>(kFormat)];
@@ -74,8 +76,9 @@ constexpr uint64_t entries(const int8_t (&codebook)[16], int first) {
 }
 
 template <WeightFormat kFormat, int kFirst>
-inline constexpr uint64_t kEntries =
-    entries(kFormat == WeightFormat::kMXFP4 ? kMxfp4Codebook : kIq4Codebook, kFirst);
+inline constexpr uint64_t kEntries = entries(kFormat == WeightFormat::kMXFP4 ? kMxfp4Codebook
+                                                                             : kIq4Codebook,
+                                             kFirst);
 
 struct GroupAt {
   const std::byte* codes;
@@ -92,8 +95,7 @@ __device__ __forceinline__ GroupAt group_at(const std::byte* tile, int32_t group
   constexpr int32_t kCodeBytes = kLayout.code_bytes();
   constexpr int32_t kScaleBytes = kLayout.scale_bytes();
   const uint32_t in_block = static_cast<uint32_t>(group) % kSpan;
-  const std::byte* const block =
-      tile + int64_t{static_cast<uint32_t>(group) / kSpan} * kBlockBytes;
+  const std::byte* const block = tile + int64_t{static_cast<uint32_t>(group) / kSpan} * kBlockBytes;
   const std::byte* const scales = block + kSpan * kCodeBytes;
   return {
       block + in_block * kCodeBytes, scales + in_block * kScaleBytes, scales + kSpan * kScaleBytes};
@@ -140,8 +142,8 @@ __device__ __forceinline__ GroupScales load_scales(const GroupAt& at, int32_t ou
   return s;
 }
 
-// Chunk c of 4 codes of one output, as signed bytes with the zero point taken off. load(r): its dword
-// of register r of the group.
+// Chunk c of 4 codes of one output, as signed bytes with the zero point taken off. load(r): its
+// dword of register r of the group.
 template <WeightFormat kFormat, typename Load>
 __device__ __forceinline__ uint32_t chunk_of(int32_t c, Load load) {
   constexpr PackedLayout kLayout = kLayoutOf<kFormat>;

@@ -62,10 +62,8 @@ class CudaMatrix : public ::testing::TestWithParam<WeightFormat> {
     const Activations x = carve_activations(activations(), rows, k, bytes.data());
     quantize_activations(cpu->context(), {.x = values.data(), .x_stride = k, .out = x});
     std::vector<float> want(static_cast<size_t>(rows * (kN + kPad)), 0.5F);
-    const RowGroup group{.weight = &matrix.cpu.view,
-                         .out = want.data(),
-                         .out_stride = kN + kPad,
-                         .bias = with_bias};
+    const RowGroup group{
+        .weight = &matrix.cpu.view, .out = want.data(), .out_stride = kN + kPad, .bias = with_bias};
     linear(cpu->context(),
            {.x = x, .groups = {&group, 1}, .epilogue = epilogue, .segments = segments});
     test::on_schedules([&] {
@@ -84,18 +82,26 @@ class CudaMatrix : public ::testing::TestWithParam<WeightFormat> {
   }
 };
 
-constexpr WeightFormat kFormats[] = {
-    WeightFormat::kF32,    WeightFormat::kF16,    WeightFormat::kBF16,  WeightFormat::kQ4_0,
-    WeightFormat::kQ4_1,   WeightFormat::kQ5_0,   WeightFormat::kQ5_1,  WeightFormat::kQ8_0,
-    WeightFormat::kQ2_K,   WeightFormat::kQ3_K,   WeightFormat::kQ4_K,  WeightFormat::kQ5_K,
-    WeightFormat::kQ6_K,   WeightFormat::kIQ4_NL, WeightFormat::kIQ4_XS, WeightFormat::kMXFP4};
+constexpr WeightFormat kFormats[] = {WeightFormat::kF32,
+                                     WeightFormat::kF16,
+                                     WeightFormat::kBF16,
+                                     WeightFormat::kQ4_0,
+                                     WeightFormat::kQ4_1,
+                                     WeightFormat::kQ5_0,
+                                     WeightFormat::kQ5_1,
+                                     WeightFormat::kQ8_0,
+                                     WeightFormat::kQ2_K,
+                                     WeightFormat::kQ3_K,
+                                     WeightFormat::kQ4_K,
+                                     WeightFormat::kQ5_K,
+                                     WeightFormat::kQ6_K,
+                                     WeightFormat::kIQ4_NL,
+                                     WeightFormat::kIQ4_XS,
+                                     WeightFormat::kMXFP4};
 constexpr auto kFormatName = [](const auto& info) {
   return std::string(format_info(info.param).name);
 };
-INSTANTIATE_TEST_SUITE_P(Formats,
-                         CudaMatrix,
-                         ::testing::ValuesIn(kFormats),
-                         kFormatName);
+INSTANTIATE_TEST_SUITE_P(Formats, CudaMatrix, ::testing::ValuesIn(kFormats), kFormatName);
 
 // 512 leaves segments two groups each, 256 one; 3 rows are few, 35 go over two tiles of tokens.
 TEST_P(CudaMatrix, HasTheBitsOfTheCpu) {
