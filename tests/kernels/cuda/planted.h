@@ -3,10 +3,26 @@
 // shim must catch every one of them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "engine/core/status.h"
+
 namespace sluice::kernels::test {
+
+// start.operator()<bug>(), the bug a constant of the compiler's; bugs are numbered from 0 to kLast.
+template <auto kLast, typename Start>
+void with_bug(decltype(kLast) bug, const Start& start) {
+  using Bug = decltype(kLast);
+  const bool started = [&]<size_t... kBugs>(std::index_sequence<kBugs...>) {
+    return ((bug == static_cast<Bug>(kBugs) &&
+             (start.template operator()<static_cast<Bug>(kBugs)>(), true)) ||
+            ...);
+  }(std::make_index_sequence<static_cast<size_t>(kLast) + 1>());
+  CHECK(started);  // or outputs that nobody wrote would pass for what the bug does
+}
 
 // A row's sum by 16 lanes, and the row scaled with it and turned round, two rows a block one after
 // the other: staging, shuffles, a value for all through shared memory.
