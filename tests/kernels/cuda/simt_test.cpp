@@ -160,6 +160,12 @@ TEST(SimtErrors, SharedMemoryHasALimit) {
                 "other: a kernel declares 49156 bytes");
 }
 
+TEST(SimtErrors, AGridHasALimit) {
+  simt::Run run(3);
+  gpu::launch(nullptr, {.blocks_y = 65536, .threads = 32}, +[] {});
+  expect_report(joined(run.take_reports()), "a grid of 1 by 65536 blocks");
+}
+
 TEST(SimtErrors, WgmmaAndTheCopyEngineAreHoppers) {
   const GivenDevice ampere(80);
   expect_report(report_of(
