@@ -21,7 +21,8 @@ class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
 
-  // Zeros, 256-byte aligned. kResourceExhausted: there is not that much.
+  // Zeros, 256-byte aligned. kResourceExhausted: there is not that much. A release waits, as wait()
+  // does, for whatever still uses the memory.
   virtual Expected<std::byte*> allocate(int64_t bytes, const char* purpose) = 0;
   virtual void release(std::byte* data) = 0;
 
@@ -43,7 +44,7 @@ class DeviceMemory {
   [[nodiscard]] virtual int64_t free_bytes() const = 0;
 };
 
-// Memory of a device, or of the host where `memory()` is null.
+// Memory of a device; of the host where `memory()` is null or it is pinned.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
@@ -86,7 +87,7 @@ class DeviceBuffer {
 
   [[nodiscard]] std::span<std::byte> span() const { return {data_, bytes_}; }
 
-  // Null: operators and host read the same bytes.
+  // What copies to and from it go through; null: operators and host read the same bytes.
   [[nodiscard]] DeviceMemory* memory() const { return memory_; }
 
  private:

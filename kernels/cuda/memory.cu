@@ -37,34 +37,30 @@ class GpuMemory final : public DeviceMemory {
   Expected<std::byte*> allocate(int64_t bytes, const char* purpose) override {
     enter();
     void* data = nullptr;
-    if (const cudaError_t result = cudaMalloc(&data, static_cast<size_t>(bytes));
-        result != cudaSuccess) {
-      cudaGetLastError();  // or the next call finds it
-      return no_memory(bytes, purpose, "the GPU", result);
-    }
+    const cudaError_t result = cudaMalloc(&data, static_cast<size_t>(bytes));
+    if (result == cudaErrorMemoryAllocation) return no_memory(bytes, purpose, "the GPU");
+    must(result, "cudaMalloc");
     must(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), stream_), "cudaMemsetAsync");
     return static_cast<std::byte*>(data);
   }
 
   void release(std::byte* data) override {
-    enter();
+    wait();
     must(cudaFree(data), "cudaFree");
   }
 
   Expected<std::byte*> allocate_pinned(int64_t bytes, const char* purpose) override {
     enter();
     void* data = nullptr;
-    if (const cudaError_t result =
-            cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocDefault);
-        result != cudaSuccess) {
-      cudaGetLastError();
-      return no_memory(bytes, purpose, "the system, to pin", result);
-    }
+    const cudaError_t result =
+        cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocDefault);
+    if (result == cudaErrorMemoryAllocation) return no_memory(bytes, purpose, "the system, to pin");
+    must(result, "cudaHostAlloc");
     return static_cast<std::byte*>(data);
   }
 
   void release_pinned(std::byte* data) override {
-    enter();
+    wait();
     must(cudaFreeHost(data), "cudaFreeHost");
   }
 
@@ -103,13 +99,11 @@ class GpuMemory final : public DeviceMemory {
   // The current device is a thread's own, and callers may change threads.
   static void enter() { must(cudaSetDevice(0), "cudaSetDevice"); }
 
-  static tl::unexpected<Error> no_memory(int64_t bytes,
-                                         const char* purpose,
-                                         const char* whose,
-                                         cudaError_t result) {
+  static tl::unexpected<Error> no_memory(int64_t bytes, const char* purpose, const char* whose) {
+    cudaGetLastError();  // or the next call finds it
     return make_error(ErrorCode::kResourceExhausted,
                       std::string(purpose) + ": cannot get " + std::to_string(bytes) +
-                          " bytes from " + whose + ": " + cudaGetErrorString(result));
+                          " bytes from " + whose);
   }
 
   void copy_async(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) {
@@ -161,7 +155,14 @@ Expected<OpenedDevice> open_device() {
                           std::string(kBuiltFor),
                       "device");
   }
-  must(cudaSetDevice(0), "cudaSetDevice");
+  // The first call that needs the GPU to itself, or memory of it.
+  if (const cudaError_t result = cudaSetDevice(0); result != cudaSuccess) {
+    cudaGetLastError();
+    return make_error(ErrorCode::kUnavailable,
+                      std::string("CUDA device ") + properties.name +
+                          " cannot be used: " + cudaGetErrorString(result),
+                      "device");
+  }
   auto memory = std::make_unique<GpuMemory>();
   const cudaStream_t stream = memory->stream();
   return OpenedDevice{std::move(memory), stream, properties.name};
