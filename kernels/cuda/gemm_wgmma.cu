@@ -150,6 +150,7 @@ __device__ __forceinline__ void multiply_chunks(Ring<kTokens, kStages>& ring,
     ptx::wgmma_wait<0>();
     if (threadIdx.x % 32 == 0) ptx::mbar_arrive(&ring.empty[at.stage]);
   }
+  ptx::fence_accumulators(d);
 }
 
 template <typename Format, bool kExperts, int kTokens, int kStages>

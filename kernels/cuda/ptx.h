@@ -137,6 +137,20 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+// After a wait, for accumulators that are used next: the wait does not name them, so that nothing
+// else keeps the compiler from moving their uses to before it. No instruction.
+template <int kWords>
+__device__ __forceinline__ void fence_accumulators(float (&d)[kWords]) {
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+template <int kWords>
+__device__ __forceinline__ void fence_accumulators(int32_t (&d)[kWords]) {
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) asm volatile("" : "+r"(d[i])::"memory");
+}
+
 // d = (accumulate ? d : 0) + A B^T over 32 bytes of K, A of 64 rows, B of 2 * (d's length). Warp w
 // of the warpgroup has rows 16 w on: d[4 j + 2 h + c] is row 16 w + lane / 4 + 8 h, column
 // 8 j + 2 (lane % 4) + c.

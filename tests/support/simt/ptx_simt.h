@@ -85,6 +85,9 @@ void wgmma_wait(simt::Site site = {}) {
   simt::wait_matrix(kPending, site);
 }
 
+template <typename Sum, int kWords>
+void fence_accumulators(Sum (&)[kWords]) {}
+
 template <int kWords>
 void wgmma_bf16(float (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, simt::Site site = {}) {
   static_assert(kWords == 4 || kWords == 32, "the widths that ptx.h has");
