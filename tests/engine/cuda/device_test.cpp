@@ -196,6 +196,8 @@ TEST(CudaDevice, MatricesLargerThanAPieceOfPinnedMemoryArriveWhole) {
     ASSERT_EQ(got[i], static_cast<std::byte>(i % 251)) << "byte " << i;
   }
   EXPECT_EQ(got_values, values);
+  // Of rows of which no tile is a piece, none is sent.
+  EXPECT_EQ(upload->rows(kRows, 128, buffer->data(), fill).error().code, ErrorCode::kUnsupported);
   // An error of a piece ends the upload.
   const auto fail = [](int64_t, int64_t, std::byte*) -> Expected<void> {
     return make_error(ErrorCode::kDataLoss, "bad row");
