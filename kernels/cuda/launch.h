@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA backend's kernels as functions that put work on a stream. Pointers in the arguments are
 // device memory, but for PackedWeight and Activations, which are structs of the host over device
-// memory; a PackedWeight's matrix is in rows (quant/repack.h). Definitions are those of kernels/*.h; bits equal the CPU's where no comment says less.
-// NaN results are NaN, of whatever payload. No GPU has run any of this yet.
+// memory; a PackedWeight's matrix is in rows (quant/repack.h). Definitions are those of
+// kernels/*.h; bits equal the CPU's where no comment says less. NaN results are NaN, of whatever
+// payload. No GPU has run any of this yet.
 #pragma once
 
 #include <cstdint>
