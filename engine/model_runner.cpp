@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <limits>
 #include <system_error>
 #include <thread>
 
@@ -294,7 +293,8 @@ Expected<PlannedDevice> plan_on_device(const Config& config) {
   return planned;
 }
 
-Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config) {
+Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
+                                                           const MakeRanks& make_ranks) {
   SLUICE_TRY(PlannedDevice planned, plan_on_device(config));
   const MemoryPlan& plan = planned.model.plan;
   const int32_t ranks = config.tensor_parallel_size;
@@ -318,7 +318,7 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config)
     runner->prefault_ =
         std::make_unique<Prefault>(runner->kv_storage_.bytes(), config.huge_pages == "transparent");
   }
-  if (ranks > 1) SLUICE_TRY_VOID(runner->add_followers(config, planned.model));
+  if (ranks > 1) SLUICE_TRY_VOID(runner->add_followers(config, planned.model, make_ranks(ranks)));
   return runner;
 }
 
@@ -399,7 +399,10 @@ Expected<void> ModelRunner::allocate(const StepBounds& bounds, const Config& con
   return {};
 }
 
-Expected<void> ModelRunner::add_followers(const Config& config, const PlannedModel& planned) {
+Expected<void> ModelRunner::add_followers(
+    const Config& config,
+    const PlannedModel& planned,
+    std::vector<std::unique_ptr<Communicator>> communicators) {
   const int32_t size = config.tensor_parallel_size;
   std::vector<std::unique_ptr<ModelRank>> ranks;
   for (int32_t rank = 1; rank < size; ++rank) {
@@ -430,7 +433,6 @@ Expected<void> ModelRunner::add_followers(const Config& config, const PlannedMod
     added.prefault =
         std::make_unique<Prefault>(added.kv_storage.bytes(), config.huge_pages == "transparent");
   }
-  std::vector<std::unique_ptr<Communicator>> communicators = make_local_ranks(size);
   communicator_ = std::move(communicators.front());
   communicators.erase(communicators.begin());
   followers_ = std::make_unique<Followers>(std::move(ranks), std::move(communicators));
@@ -462,11 +464,6 @@ float* ModelRunner::compute_logits(std::span<const int32_t> rows) {
   }
   model_->logits(context(), rows, floats);
   if (followers_) followers_->finish();
-  // Nothing of such a step means anything: its requests fail as those do whose rows are not finite.
-  if (communicator_ && communicator_->has_failed()) {
-    const auto count = static_cast<int64_t>(rows.size()) * model_->config().vocab_size;
-    std::fill_n(floats, count, std::numeric_limits<float>::quiet_NaN());
-  }
   return floats;
 }
 
