@@ -116,6 +116,15 @@ void place(std::span<std::byte> bytes, const Placement& placement) {
             "mbind: " + std::generic_category().message(errno));
 }
 
+// What a mapped file does not obey: its pages are the system's cache, shared by whoever maps it.
+std::string ignored_by_mapped_weights(const Config& config) {
+  std::string flags = config.numa == "off" ? "" : "--numa " + config.numa;
+  if (config.huge_pages == "explicit") {
+    flags += std::string(flags.empty() ? "" : ", ") + "--huge-pages explicit";
+  }
+  return flags;
+}
+
 std::string placement_text(const Config& config, const MemoryPlan& plan) {
   std::string pages = "huge pages " + config.huge_pages;
   if (config.huge_pages == "explicit") {
@@ -126,7 +135,12 @@ std::string placement_text(const Config& config, const MemoryPlan& plan) {
     }
     pages += ", " + std::to_string(count) + " of 2 MiB";
   }
-  return placement_of(config).describe() + "; " + pages;
+  std::string text = placement_of(config).describe() + "; " + pages;
+  if (const std::string ignored = ignored_by_mapped_weights(config);
+      plan.weights_mapped && !ignored.empty()) {
+    text += "; mapped weights as the page cache has them, without " + ignored;
+  }
+  return text;
 }
 
 }  // namespace
@@ -242,7 +256,10 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
   if (!config.packed_weights_cache.empty() && !planned.checkpoint->is_dummy() &&
       target.device == DeviceType::kCpu) {
     planned.packed =
-        PackedPlace(config.packed_weights_cache, *planned.checkpoint, names_and_shapes.layout());
+        PackedPlace(config.packed_weights_cache,
+                    static_cast<uint64_t>(config.packed_weights_cache_size),
+                    *planned.checkpoint,
+                    names_and_shapes.layout());
   }
   const std::vector<KvLayout> layouts = shape->kv_layouts();
   SLUICE_TRY(planned.plan,
@@ -334,7 +351,11 @@ Expected<void> ModelRunner::load_model(PlannedModel& planned,
   Expected<std::unique_ptr<Model>> model = [&]() -> Expected<std::unique_ptr<Model>> {
     auto cache = planned.packed.open();
     plan_.weights_mapped = cache.has_value();
+    plan_.placement = placement_text(config, plan_);
     if (cache) {
+      if (const std::string ignored = ignored_by_mapped_weights(config); !ignored.empty()) {
+        log_event(LogLevel::kWarning, "mapped_weights_not_placed", "ignored", ignored);
+      }
       weights_->use(std::move(*cache));
     } else if (plan_.on_device) {
       SLUICE_TRY_VOID(weights_->allocate_on(*device_->memory(), plan_.weight_bytes));
