@@ -161,6 +161,7 @@ class LocalEngine final : public Engine {
   std::atomic<int64_t> step_started_ns_ = 0;
   std::atomic<int64_t> last_progress_ns_ = 0;
   bool stopping_ = false;           // engine thread only
+  bool has_failed_ = false;         // with a rank; engine thread only
   EngineStats counters_;            // engine thread only
   mutable std::mutex stats_mutex_;  // held for a copy; the engine thread only tries it
   EngineStats published_;           // guarded by stats_mutex_
@@ -611,7 +612,8 @@ void LocalEngine::retire() {
 
 // Ranks do not come back: whoever watches over this process starts another one.
 void LocalEngine::note_failed_rank() {
-  if (draining_.exchange(true)) return;
+  if (std::exchange(has_failed_, true)) return;
+  draining_ = true;
   log_event(LogLevel::kError, "rank_failed", "then", "no new requests, the others end");
 }
 
