@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <limits>
 #include <system_error>
 #include <thread>
 
@@ -117,6 +116,15 @@ void place(std::span<std::byte> bytes, const Placement& placement) {
             "mbind: " + std::generic_category().message(errno));
 }
 
+// What a mapped file does not obey: its pages are the system's cache, shared by whoever maps it.
+std::string ignored_by_mapped_weights(const Config& config) {
+  std::string flags = config.numa == "off" ? "" : "--numa " + config.numa;
+  if (config.huge_pages == "explicit") {
+    flags += std::string(flags.empty() ? "" : ", ") + "--huge-pages explicit";
+  }
+  return flags;
+}
+
 std::string placement_text(const Config& config, const MemoryPlan& plan) {
   std::string pages = "huge pages " + config.huge_pages;
   if (config.huge_pages == "explicit") {
@@ -127,7 +135,12 @@ std::string placement_text(const Config& config, const MemoryPlan& plan) {
     }
     pages += ", " + std::to_string(count) + " of 2 MiB";
   }
-  return placement_of(config).describe() + "; " + pages;
+  std::string text = placement_of(config).describe() + "; " + pages;
+  if (const std::string ignored = ignored_by_mapped_weights(config);
+      plan.weights_mapped && !ignored.empty()) {
+    text += "; mapped weights as the page cache has them, without " + ignored;
+  }
+  return text;
 }
 
 }  // namespace
@@ -243,7 +256,10 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
   if (!config.packed_weights_cache.empty() && !planned.checkpoint->is_dummy() &&
       target.device == DeviceType::kCpu) {
     planned.packed =
-        PackedPlace(config.packed_weights_cache, *planned.checkpoint, names_and_shapes.layout());
+        PackedPlace(config.packed_weights_cache,
+                    static_cast<uint64_t>(config.packed_weights_cache_size),
+                    *planned.checkpoint,
+                    names_and_shapes.layout());
   }
   const std::vector<KvLayout> layouts = shape->kv_layouts();
   SLUICE_TRY(planned.plan,
@@ -294,7 +310,8 @@ Expected<PlannedDevice> plan_on_device(const Config& config) {
   return planned;
 }
 
-Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config) {
+Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
+                                                           const MakeRanks& make_ranks) {
   SLUICE_TRY(PlannedDevice planned, plan_on_device(config));
   const MemoryPlan& plan = planned.model.plan;
   const int32_t ranks = config.tensor_parallel_size;
@@ -318,7 +335,7 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config)
     runner->prefault_ =
         std::make_unique<Prefault>(runner->kv_storage_.bytes(), config.huge_pages == "transparent");
   }
-  if (ranks > 1) SLUICE_TRY_VOID(runner->add_followers(config, planned.model));
+  if (ranks > 1) SLUICE_TRY_VOID(runner->add_followers(config, planned.model, make_ranks(ranks)));
   return runner;
 }
 
@@ -334,7 +351,11 @@ Expected<void> ModelRunner::load_model(PlannedModel& planned,
   Expected<std::unique_ptr<Model>> model = [&]() -> Expected<std::unique_ptr<Model>> {
     auto cache = planned.packed.open();
     plan_.weights_mapped = cache.has_value();
+    plan_.placement = placement_text(config, plan_);
     if (cache) {
+      if (const std::string ignored = ignored_by_mapped_weights(config); !ignored.empty()) {
+        log_event(LogLevel::kWarning, "mapped_weights_not_placed", "ignored", ignored);
+      }
       weights_->use(std::move(*cache));
     } else if (plan_.on_device) {
       SLUICE_TRY_VOID(weights_->allocate_on(*device_->memory(), plan_.weight_bytes));
@@ -399,7 +420,10 @@ Expected<void> ModelRunner::allocate(const StepBounds& bounds, const Config& con
   return {};
 }
 
-Expected<void> ModelRunner::add_followers(const Config& config, const PlannedModel& planned) {
+Expected<void> ModelRunner::add_followers(
+    const Config& config,
+    const PlannedModel& planned,
+    std::vector<std::unique_ptr<Communicator>> communicators) {
   const int32_t size = config.tensor_parallel_size;
   std::vector<std::unique_ptr<ModelRank>> ranks;
   for (int32_t rank = 1; rank < size; ++rank) {
@@ -430,7 +454,6 @@ Expected<void> ModelRunner::add_followers(const Config& config, const PlannedMod
     added.prefault =
         std::make_unique<Prefault>(added.kv_storage.bytes(), config.huge_pages == "transparent");
   }
-  std::vector<std::unique_ptr<Communicator>> communicators = make_local_ranks(size);
   communicator_ = std::move(communicators.front());
   communicators.erase(communicators.begin());
   followers_ = std::make_unique<Followers>(std::move(ranks), std::move(communicators));
@@ -462,11 +485,6 @@ float* ModelRunner::compute_logits(std::span<const int32_t> rows) {
   }
   model_->logits(context(), rows, floats);
   if (followers_) followers_->finish();
-  // Nothing of such a step means anything: its requests fail as those do whose rows are not finite.
-  if (communicator_ && communicator_->has_failed()) {
-    const auto count = static_cast<int64_t>(rows.size()) * model_->config().vocab_size;
-    std::fill_n(floats, count, std::numeric_limits<float>::quiet_NaN());
-  }
   return floats;
 }
 

@@ -71,7 +71,9 @@ Expected<PlannedDevice> plan_on_device(const Config& config);
 
 class ModelRunner {
  public:
-  static Expected<std::unique_ptr<ModelRunner>> create(const Config& config);
+  // `make_ranks`: of several ranks, their communicators.
+  static Expected<std::unique_ptr<ModelRunner>> create(const Config& config,
+                                                       const MakeRanks& make_ranks);
 
   // Copies the blocks of one step, then runs its layers.
   void execute(std::span<const KvBlockCopy> copies, const InputBatch& batch);
@@ -82,6 +84,10 @@ class ModelRunner {
   // compute_logits() gave where the host reads that. The caller's to change as well.
   float* begin_host_copy(size_t first, size_t count);
   void wait_for_host_copies();
+  // Whether a rank has: then nothing that was computed since means anything, and nothing will.
+  [[nodiscard]] bool has_failed() const {
+    return communicator_ != nullptr && communicator_->has_failed();
+  }
 
   // Of operators on the device, with its workspaces.
   [[nodiscard]] const kernels::ExecContext& exec() const { return exec_; }
@@ -118,7 +124,9 @@ class ModelRunner {
   // `own`: rank 0's share of the model.
   Expected<void> load_model(PlannedModel& planned, const ModelConfig& own, const Config& config);
   Expected<void> allocate(const StepBounds& bounds, const Config& config);
-  Expected<void> add_followers(const Config& config, const PlannedModel& planned);
+  Expected<void> add_followers(const Config& config,
+                               const PlannedModel& planned,
+                               std::vector<std::unique_ptr<Communicator>> communicators);
   // Of the step that execute() ran last.
   [[nodiscard]] ForwardContext context() const;
 

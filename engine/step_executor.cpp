@@ -130,6 +130,7 @@ void StepExecutor::run(StepWork& work) {
   work.executed = Clock::now();
   score(work);
   sample(work);
+  work.has_failed = runner_.has_failed();
   work.sampled = Clock::now();
 }
 

@@ -29,6 +29,7 @@ struct Config {
   std::string kv_cache_dtype = "auto";     // auto (bfloat16), bfloat16, float16, float32, int8, fp8
   int32_t activation_bits = 8;             // 8, 16 or 32
   std::string packed_weights_cache;        // folder; empty: weights are repacked at each start
+  int64_t packed_weights_cache_size = int64_t{128} << 30;  // bytes
   uint64_t seed = 0;                       // makes the seeds of unseeded requests
 
   // Cache and scheduler.

@@ -328,6 +328,11 @@ std::vector<Knob> make_model_knobs() {
           "model",
           "Folder that keeps weights as the kernels read them; the next start maps them, and "
           "processes share them. Empty: none."),
+      bytes<&Config::packed_weights_cache_size>(
+          "packed-weights-cache-size",
+          "model",
+          {kMiB, 65536 * kGiB},
+          "Size of that folder, for all models; the files used longest ago go."),
       integer<&Config::seed>("seed",
                              "model",
                              "",
