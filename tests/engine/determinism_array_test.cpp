@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Same request, same bits, over all axes of how a request may be run at once: a covering array in
 // which any two values of different axes meet. Greedy and seeded, so a run can be repeated. With
-// SLUICE_FULL so many requests that a million tokens are compared.
+// SLUICE_FULL so many requests that a million tokens are compared. On a GPU with a model of BF16.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -23,6 +23,9 @@
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
+#ifdef SLUICE_TESTS_ON_GPU
+#include "tests/engine/cuda/tiny_model.h"
+#endif
 #include "tests/support/same_bits.h"
 
 namespace sluice {
@@ -57,7 +60,11 @@ Values all_values() {
   values[kTier] = {"none", "host", "disk"};
   values[kOverlap] = {"off", "on"};
   values[kThreads] = {"1", "2"};
+#ifdef SLUICE_TESTS_ON_GPU
+  values[kIsa] = {"auto"};  // of the host, which samples some rows
+#else
   values[kIsa] = testing::usable_isas();
+#endif
   values[kDtype] = {"bfloat16", "float16", "float32", "int8", "fp8"};
   return values;
 }
@@ -145,8 +152,13 @@ class Matrix : public ::testing::Test {
   ~Matrix() override { std::filesystem::remove_all(folder_); }
 
   static Config base_config() {
+#ifdef SLUICE_TESTS_ON_GPU
+    static const testing::TinyModel model(testing::TinyWeights::kBF16);
+    Config config = model.config("cuda");
+#else
     Config config;
     config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+#endif
     config.max_model_len = 512;
     config.kv_cache_memory = int64_t{16} << 20;
     return config;
