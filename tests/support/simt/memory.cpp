@@ -27,6 +27,24 @@ std::mutex options_mutex;
 DeviceOptions device_options;
 std::atomic<int64_t> num_launches = 0;
 std::atomic<int64_t> num_bytes = 0;
+std::atomic<int64_t> num_replays = 0;
+
+class Recorded final : public kernels::RecordedWork {
+ public:
+  Recorded(CUstream_st* stream, std::vector<std::function<void()>> work)
+      : stream_(stream), work_(std::move(work)) {}
+
+  void run() override {
+    const std::scoped_lock lock(stream_->mutex);
+    CHECK(!stream_->is_recording);
+    stream_->work.insert(stream_->work.end(), work_.begin(), work_.end());
+    ++num_replays;
+  }
+
+ private:
+  CUstream_st* stream_;
+  const std::vector<std::function<void()>> work_;
+};
 
 class ShimMemory final : public kernels::DeviceMemory {
  public:
@@ -40,6 +58,7 @@ class ShimMemory final : public kernels::DeviceMemory {
   CUstream_st* stream() { return &stream_; }
 
   Expected<std::byte*> allocate(int64_t bytes, const char* purpose) override {
+    check_not_recording();
     const std::scoped_lock lock(mutex_);
     constexpr int64_t kPage = 4096;
     const int64_t mapped = align_up(bytes, kPage);
@@ -75,6 +94,7 @@ class ShimMemory final : public kernels::DeviceMemory {
   }
 
   Expected<std::byte*> allocate_pinned(int64_t bytes, const char*) override {
+    check_not_recording();
     constexpr int kPoison = 0xA5;
     auto* const data = static_cast<std::byte*>(std::malloc(static_cast<size_t>(bytes)));
     CHECK(data != nullptr);
@@ -88,6 +108,7 @@ class ShimMemory final : public kernels::DeviceMemory {
   }
 
   void upload(std::byte* to, const std::byte* from, int64_t bytes) override {
+    check_not_recording();
     copy_later(to, from, bytes);
   }
 
@@ -104,6 +125,7 @@ class ShimMemory final : public kernels::DeviceMemory {
     std::vector<std::function<void()>> work;
     {
       const std::scoped_lock lock(stream_.mutex);
+      CHECK(!stream_.is_recording);
       work.swap(stream_.work);
     }
     if (work.empty()) return;
@@ -124,12 +146,30 @@ class ShimMemory final : public kernels::DeviceMemory {
 
   void wait_for_uploads() override { wait(); }
 
+  void begin_recording() override {
+    const std::scoped_lock lock(stream_.mutex);
+    CHECK(!stream_.is_recording);
+    stream_.is_recording = true;
+  }
+
+  Expected<std::unique_ptr<kernels::RecordedWork>> end_recording() override {
+    const std::scoped_lock lock(stream_.mutex);
+    CHECK(stream_.is_recording);
+    stream_.is_recording = false;
+    return std::make_unique<Recorded>(&stream_, std::exchange(stream_.recorded, {}));
+  }
+
   [[nodiscard]] int64_t free_bytes() const override {
     const std::scoped_lock lock(mutex_);
     return options_.free_bytes - used_;
   }
 
  private:
+  void check_not_recording() {
+    const std::scoped_lock lock(stream_.mutex);
+    CHECK(!stream_.is_recording);
+  }
+
   void copy_later(std::byte* to, const std::byte* from, int64_t bytes) {
     enqueue(&stream_, [to, from, bytes] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
   }
@@ -161,6 +201,8 @@ void set_device_options(const DeviceOptions& options) {
 int64_t num_device_launches() { return num_launches; }
 
 int64_t num_device_bytes() { return num_bytes; }
+
+int64_t num_device_replays() { return num_replays; }
 
 }  // namespace sluice::simt
 
