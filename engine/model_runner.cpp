@@ -15,6 +15,7 @@
 #include "engine/models/rank_share.h"
 #include "engine/sampling/sampler.h"
 #include "engine/weights/gguf_parse.h"
+#include "kernels/trace.h"
 
 namespace sluice {
 namespace {
@@ -476,7 +477,10 @@ void ModelRunner::execute(std::span<const KvBlockCopy> copies, const InputBatch&
   step_ = device_batch_ ? device_batch_->upload(host) : host;
   if (followers_) followers_->start({.batch = &step_, .copies = copies});
   for (const KvBlockCopy& copy : copies) kv_storage_.copy_block(copy.group, copy.from, copy.to);
-  if (bucket) return recorded_[*bucket]->run();
+  if (bucket) {
+    const kernels::TraceRange range(device_->type(), "recorded layers");
+    return recorded_[*bucket]->run();
+  }
   model_->forward(context());
   if (followers_) followers_->finish();
 }

@@ -45,6 +45,7 @@ enum Axis : uint8_t {
   kThreads,
   kIsa,
   kDtype,
+  kGraphs,
   kNumAxes
 };
 
@@ -62,7 +63,9 @@ Values all_values() {
   values[kThreads] = {"1", "2"};
 #ifdef SLUICE_TESTS_ON_GPU
   values[kIsa] = {"auto"};  // of the host, which samples some rows
+  values[kGraphs] = {"eager", "all", "3,8"};
 #else
+  values[kGraphs] = {"eager"};
   values[kIsa] = testing::usable_isas();
 #endif
   values[kDtype] = {"bfloat16", "float16", "float32", "int8", "fp8"};
@@ -189,6 +192,8 @@ class Matrix : public ::testing::Test {
     config.threads = std::stoi(value(kThreads));
     config.isa = value(kIsa);
     config.kv_cache_dtype = value(kDtype);
+    config.enforce_eager = value(kGraphs) == "eager";
+    if (value(kGraphs) == "3,8") config.cuda_graph_sizes = {3, 8};
     // Tiers keep what the prefix cache keeps.
     if (value(kTier) != "none" && config.enable_prefix_caching) {
       // One request of full length: prefixes that the cache loses come back from the tier.

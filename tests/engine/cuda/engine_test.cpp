@@ -11,11 +11,9 @@
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
+#include "tests/engine/cuda/counters.h"
 #include "tests/engine/cuda/tiny_model.h"
 #include "tests/support/same_bits.h"
-#ifndef SLUICE_TESTS_ON_GPU
-#include "tests/support/simt/memory.h"
-#endif
 
 namespace sluice {
 namespace {
@@ -48,15 +46,6 @@ struct Setting {
 constexpr Setting kSettings[] = {
     {16, false, 3, false}, {256, false, 0, false}, {48, true, 0, true}};
 
-// Of this process; -1: nobody counts those of a GPU.
-int64_t num_launches() {
-#ifdef SLUICE_TESTS_ON_GPU
-  return -1;
-#else
-  return simt::num_device_launches();
-#endif
-}
-
 std::vector<ValidRequest> requests_to_run() {
   std::vector<ValidRequest> requests = testing::tiny_requests();
   for (ValidRequest& request : requests) {
@@ -72,7 +61,7 @@ void expect_settings_hold(const TinyModel& model,
   for (const Setting& setting : std::span(kSettings).first(testing::is_short() ? 1 : std::size(kSettings))) {
     Config config = model.config("cuda");
     setting.apply(config);
-    const int64_t launches = num_launches();
+    const testing::DeviceCounters counters;
     const std::unique_ptr<Engine> engine = start_engine(config);
     ASSERT_NE(engine, nullptr);
     EXPECT_EQ(engine->model().backend.substr(0, 5), "cuda:");
@@ -81,9 +70,7 @@ void expect_settings_hold(const TinyModel& model,
     expect_same(
         {expected[1]}, testing::run_alone(*engine, {requests[1]}), setting.name() + ", alone");
     if (::testing::Test::HasFatalFailure()) return;
-    if (launches >= 0) {
-      EXPECT_GT(num_launches(), launches + 100);
-    }
+    counters.expect_launches_above(100);
     preemptions += engine->stats().num_preemptions;
   }
   EXPECT_GT(preemptions, 0U);

@@ -8,11 +8,9 @@
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
+#include "tests/engine/cuda/counters.h"
 #include "tests/engine/cuda/tiny_model.h"
 #include "tests/support/same_bits.h"
-#ifndef SLUICE_TESTS_ON_GPU
-#include "tests/support/simt/memory.h"
-#endif
 
 namespace sluice {
 namespace {
@@ -54,34 +52,23 @@ void expect_bits_of_eager_steps(TinyWeights weights) {
     config.enforce_eager = true;
     const std::unique_ptr<Engine> engine = start_engine(config);
     ASSERT_NE(engine, nullptr);
-#ifndef SLUICE_TESTS_ON_GPU
-    const int64_t replays = simt::num_device_replays();
-#endif
+    const testing::DeviceCounters counters;
     expected = testing::run_together(*engine, requests);
-#ifndef SLUICE_TESTS_ON_GPU
-    EXPECT_EQ(simt::num_device_replays(), replays);
-#endif
+    counters.expect_replays(false);
   }
   const std::unique_ptr<Engine> engine = start_engine(config_of(model));
   ASSERT_NE(engine, nullptr);
-#ifndef SLUICE_TESTS_ON_GPU
-  const int64_t bytes = simt::num_device_bytes();
-#endif
   for (size_t count = 1; count <= requests.size(); ++count) {
     if (testing::is_short() && count != 3) continue;
     const auto last = requests.begin() + static_cast<ptrdiff_t>(count);
-#ifndef SLUICE_TESTS_ON_GPU
-    const int64_t replays = simt::num_device_replays();
-#endif
+    const testing::DeviceCounters counters;
     const std::vector<Collected> got = testing::run_together(*engine, {requests.begin(), last});
     expect_same({expected.begin(), expected.begin() + static_cast<ptrdiff_t>(count)},
                 got,
                 std::to_string(count) + " requests");
     if (::testing::Test::HasFatalFailure()) return;
-#ifndef SLUICE_TESTS_ON_GPU
-    EXPECT_GT(simt::num_device_replays(), replays);
-    EXPECT_EQ(simt::num_device_bytes(), bytes);  // nothing is allocated after the start
-#endif
+    counters.expect_replays(true);
+    counters.expect_nothing_allocated();
   }
 }
 

@@ -6,7 +6,9 @@
 #include <cstddef>
 #include <cstdio>
 #include <memory>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "engine/engine.h"
 #include "engine/model_runner.h"
@@ -75,6 +77,70 @@ TEST(CudaDevice, WhatDoesNotFitTheDeviceIsRefusedWithNumbers) {
     EXPECT_EQ(error.rfind("memory plan: weights ", 0), 0U) << error;
     EXPECT_NE(error.find("available 1.0 MiB"), std::string::npos) << error;
   }
+}
+
+// What a recording is to the engine: arguments stay, memory is read when it runs. A step that put its
+// input somewhere else would run on the old one, as this does.
+TEST(ShimRecording, KeepsItsArgumentsAndReadsMemoryAsItThenIs) {
+  auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
+  ASSERT_TRUE(device.has_value());
+  kernels::DeviceMemory& memory = *(*device)->memory();
+  const auto input = kernels::DeviceBuffer::allocate(&memory, 1, "test");
+  const auto moved = kernels::DeviceBuffer::allocate(&memory, 1, "test");
+  const auto output = kernels::DeviceBuffer::allocate(&memory, 1, "test");
+  ASSERT_TRUE(input.has_value() && moved.has_value() && output.has_value());
+  const auto put = [&](const kernels::DeviceBuffer& to, int value) {
+    const auto byte = static_cast<std::byte>(value);
+    memory.upload(to.data(), &byte, 1);
+    memory.wait();
+  };
+  const auto got = [&] {
+    std::byte byte{};
+    memory.download(&byte, output->data(), 1);
+    memory.wait();
+    return static_cast<int>(byte);
+  };
+  put(*input, 1);
+  memory.begin_recording();
+  memory.copy(output->data(), input->data(), 1);
+  const auto recorded = memory.end_recording();
+  ASSERT_TRUE(recorded.has_value());
+  EXPECT_EQ(got(), 0);
+  put(*input, 2);
+  (*recorded)->run();
+  EXPECT_EQ(got(), 2);
+  put(*moved, 3);
+  (*recorded)->run();
+  EXPECT_EQ(got(), 2);
+}
+
+TEST(CudaDevice, StepsAndOperatorsHaveRanges) {
+  const TinyModel model(TinyWeights::kInt8);
+  simt::take_ranges();
+  const std::unique_ptr<Engine> engine = start_engine(model.config("cuda"));
+  ASSERT_NE(engine, nullptr);
+  testing::run_together(*engine, {testing::tiny_requests()[0]});
+  const std::set<std::string> ranges = simt::take_ranges();
+  for (const char* name : {"linear", "step", "step/linear", "step/attention", "step/sample",
+                           "step/recorded layers"}) {
+    EXPECT_TRUE(ranges.contains(name)) << name;
+  }
+}
+
+using ShimRecordingDeathTest = ::testing::Test;
+
+TEST(ShimRecordingDeathTest, NobodyWaitsUploadsOrAllocatesMeanwhile) {
+  auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
+  ASSERT_TRUE(device.has_value());
+  kernels::DeviceMemory& memory = *(*device)->memory();
+  const auto buffer = kernels::DeviceBuffer::allocate(&memory, 64, "test");
+  ASSERT_TRUE(buffer.has_value());
+  const std::byte byte{};
+  memory.begin_recording();
+  EXPECT_DEATH(memory.wait(), "is_recording");
+  EXPECT_DEATH(memory.upload(buffer->data(), &byte, 1), "is_recording");
+  EXPECT_DEATH((void)memory.allocate(64, "test"), "is_recording");
+  ASSERT_TRUE(memory.end_recording().has_value());
 }
 
 using CudaDeviceDeathTest = ::testing::Test;

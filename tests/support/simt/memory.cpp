@@ -11,6 +11,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -28,6 +30,9 @@ DeviceOptions device_options;
 std::atomic<int64_t> num_launches = 0;
 std::atomic<int64_t> num_bytes = 0;
 std::atomic<int64_t> num_replays = 0;
+thread_local std::vector<const char*> open_ranges;
+std::mutex ranges_mutex;
+std::set<std::string> begun_ranges;  // guarded by ranges_mutex
 
 class Recorded final : public kernels::RecordedWork {
  public:
@@ -204,9 +209,27 @@ int64_t num_device_bytes() { return num_bytes; }
 
 int64_t num_device_replays() { return num_replays; }
 
+std::set<std::string> take_ranges() {
+  const std::scoped_lock lock(ranges_mutex);
+  return std::exchange(begun_ranges, {});
+}
+
 }  // namespace sluice::simt
 
 namespace sluice::kernels::cuda {
+
+void begin_range(const char* name) {
+  simt::open_ranges.emplace_back(name);
+  std::string path;
+  for (const char* const part : simt::open_ranges) path += (path.empty() ? "" : "/") + std::string(part);
+  const std::scoped_lock lock(simt::ranges_mutex);
+  simt::begun_ranges.insert(path);
+}
+
+void end_range() {
+  CHECK(!simt::open_ranges.empty());
+  simt::open_ranges.pop_back();
+}
 
 Expected<OpenedDevice> open_device() {
   const std::scoped_lock lock(simt::options_mutex);

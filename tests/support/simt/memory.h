@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <set>
+#include <string>
 #include <vector>
 
 // What a stream has yet to do.
@@ -35,6 +37,9 @@ void set_device_options(const DeviceOptions& options);
 // Of all devices: launches and runs of recorded work since the process began, bytes allocated now.
 int64_t num_device_launches();
 int64_t num_device_replays();
+
+// Ranges that have begun since the last call, each below its parents: "step/layers/linear".
+std::set<std::string> take_ranges();
 int64_t num_device_bytes();
 
 }  // namespace sluice::simt
