@@ -14,6 +14,7 @@
 #include "engine/models/rank_share.h"
 #include "engine/sampling/sampler.h"
 #include "engine/weights/gguf_parse.h"
+#include "kernels/trace.h"
 
 namespace sluice {
 namespace {
@@ -336,6 +337,7 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
         std::make_unique<Prefault>(runner->kv_storage_.bytes(), config.huge_pages == "transparent");
   }
   if (ranks > 1) SLUICE_TRY_VOID(runner->add_followers(config, planned.model, make_ranks(ranks)));
+  if (runner->plan_.on_device) SLUICE_TRY_VOID(runner->record_steps(config));
   return runner;
 }
 
@@ -460,6 +462,28 @@ Expected<void> ModelRunner::add_followers(
   return {};
 }
 
+// A step of padding rows alone, run once, as kernels are loaded and rotations computed by their first
+// use, then recorded. Only the longest context bounds what a recorded step reads.
+Expected<void> ModelRunner::record_steps(const Config& config) {
+  buckets_.emplace(DecodeBuckets::sizes_of(config), static_cast<size_t>(batch_bounds_.num_groups));
+  kernels::DeviceMemory& memory = *device_->memory();
+  const InputBatch empty(batch_bounds_);
+  auto* const logits = reinterpret_cast<float*>(logits_.data());
+  for (size_t i = 0; i < buckets_->sizes().size(); ++i) {
+    step_ = device_batch_->upload(buckets_->pad(empty.view(), i));
+    step_.max_seq_len = plan_.max_model_len;
+    model_->forward(context());
+    model_->logits(context(), step_.logits_indices, logits);
+    memory.wait();
+    memory.begin_recording();
+    model_->forward(context());
+    model_->logits(context(), step_.logits_indices, logits);
+    SLUICE_TRY(recorded_.emplace_back(), memory.end_recording());
+  }
+  memory.wait();
+  return {};
+}
+
 ForwardContext ModelRunner::context() const {
   return {.exec = exec_,
           .batch = step_,
@@ -468,9 +492,18 @@ ForwardContext ModelRunner::context() const {
 }
 
 void ModelRunner::execute(std::span<const KvBlockCopy> copies, const InputBatch& batch) {
-  step_ = device_batch_ ? device_batch_->upload(batch.view()) : batch.view();
+  ForwardBatch host = batch.view();
+  const std::optional<size_t> bucket =
+      buckets_ && batch.prompt_rows().empty() ? buckets_->find(host) : std::nullopt;
+  has_logits_ = bucket.has_value();
+  if (bucket) host = buckets_->pad(host, *bucket);
+  step_ = device_batch_ ? device_batch_->upload(host) : host;
   if (followers_) followers_->start({.batch = &step_, .copies = copies});
   for (const KvBlockCopy& copy : copies) kv_storage_.copy_block(copy.group, copy.from, copy.to);
+  if (bucket) {
+    const kernels::TraceRange range(device_->type(), "recorded layers");
+    return recorded_[*bucket]->run();
+  }
   model_->forward(context());
   if (followers_) followers_->finish();
 }
@@ -478,7 +511,7 @@ void ModelRunner::execute(std::span<const KvBlockCopy> copies, const InputBatch&
 float* ModelRunner::compute_logits(std::span<const int32_t> rows) {
   CHECK_LE(rows.size(), max_rows_);
   auto* const floats = reinterpret_cast<float*>(logits_.data());
-  if (rows.empty()) return floats;
+  if (rows.empty() || has_logits_) return floats;
   if (device_batch_) rows = device_batch_->upload_rows(rows);
   if (followers_) {
     followers_->start({.kind = RankJob::Kind::kLogits, .batch = &step_, .rows = rows});

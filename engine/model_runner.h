@@ -16,6 +16,7 @@
 #include "engine/core/config.h"
 #include "engine/core/numa.h"
 #include "engine/core/status.h"
+#include "engine/decode_buckets.h"
 #include "engine/device_batch.h"
 #include "engine/engine.h"
 #include "engine/followers.h"
@@ -127,6 +128,8 @@ class ModelRunner {
   Expected<void> add_followers(const Config& config,
                                const PlannedModel& planned,
                                std::vector<std::unique_ptr<Communicator>> communicators);
+  // One for each bucket, of its layers and the logits of all its rows.
+  Expected<void> record_steps(const Config& config);
   // Of the step that execute() ran last.
   [[nodiscard]] ForwardContext context() const;
 
@@ -149,6 +152,9 @@ class ModelRunner {
   kernels::DeviceBuffer staging_;
   std::optional<DeviceBatch> device_batch_;
   bool is_copying_ = false;  // logits to the host
+  std::optional<DecodeBuckets> buckets_;
+  std::vector<std::unique_ptr<kernels::RecordedWork>> recorded_;  // by bucket
+  bool has_logits_ = false;  // of all rows of that step, which was a recorded one
 
   kernels::ExecContext exec_;
   ForwardBatch step_;  // that execute() ran last

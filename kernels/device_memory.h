@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <utility>
 
@@ -12,6 +13,14 @@
 #include "engine/core/status.h"
 
 namespace sluice::kernels {
+
+// Operators and copies that were recorded, with their arguments: pointers and numbers are those of
+// the recording, what they point to is read when it runs.
+class RecordedWork {
+ public:
+  virtual ~RecordedWork() = default;
+  virtual void run() = 0;
+};
 
 // Memory that the host does not read. Copies run in the order of the operators that were called
 // before and after them; they, like operators, may still be under way when a call returns. A device
@@ -40,6 +49,12 @@ class DeviceMemory {
   // Until all operators and copies so far are done; until all uploads have read their bytes.
   virtual void wait() = 0;
   virtual void wait_for_uploads() = 0;
+
+  // What this thread calls in between is recorded and does not run. Nobody may wait, upload,
+  // allocate or release meanwhile. kResourceExhausted: there is no memory for what was recorded,
+  // which must not outlive this.
+  virtual void begin_recording() = 0;
+  virtual Expected<std::unique_ptr<RecordedWork>> end_recording() = 0;
 
   [[nodiscard]] virtual int64_t free_bytes() const = 0;
 };

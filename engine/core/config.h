@@ -56,6 +56,8 @@ struct Config {
 
   // Compute.
   std::string device = "cpu";              // auto, cpu, cuda
+  bool enforce_eager = false;              // no recorded steps
+  std::vector<int32_t> cuda_graph_sizes;   // rows of recorded steps; none: chosen
   int32_t threads = 0;                     // 0: min(affinity, cgroup quota)
   int32_t tensor_parallel_size = 1;        // ranks that share each layer: 1, 2, 4 or 8
   std::string isa = "auto";                // auto, scalar, avx2, avx512, amx

@@ -20,6 +20,25 @@ void must(cudaError_t result, const char* what) {
   SLUICE_UNREACHABLE((std::string(what) + ": " + cudaGetErrorString(result)).c_str());
 }
 
+class Graph final : public RecordedWork {
+ public:
+  Graph(cudaGraphExec_t graph, cudaStream_t stream) : graph_(graph), stream_(stream) {}
+
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  ~Graph() override { cudaGraphExecDestroy(graph_); }
+
+  void run() override {
+    must(cudaSetDevice(0), "cudaSetDevice");
+    must(cudaGraphLaunch(graph_, stream_), "cudaGraphLaunch");
+  }
+
+ private:
+  cudaGraphExec_t graph_;
+  cudaStream_t stream_;
+};
+
 class GpuMemory final : public DeviceMemory {
  public:
   GpuMemory() {
@@ -85,6 +104,29 @@ class GpuMemory final : public DeviceMemory {
   void wait_for_uploads() override {
     enter();
     must(cudaEventSynchronize(uploaded_), "cudaEventSynchronize");
+  }
+
+  void begin_recording() override {
+    enter();
+    must(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  }
+
+  Expected<std::unique_ptr<RecordedWork>> end_recording() override {
+    cudaGraph_t graph = nullptr;
+    must(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
+    cudaGraphExec_t ready = nullptr;
+    cudaError_t result = cudaGraphInstantiate(&ready, graph, 0);
+    cudaGraphDestroy(graph);
+    // Its memory on the device is taken now, and not by its first run.
+    if (result == cudaSuccess) result = cudaGraphUpload(ready, stream_);
+    if (result == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      if (ready != nullptr) cudaGraphExecDestroy(ready);
+      return make_error(ErrorCode::kResourceExhausted,
+                        "CUDA graph: no memory on the GPU; --enforce-eager does without");
+    }
+    must(result, "cudaGraphInstantiate");
+    return std::make_unique<Graph>(ready, stream_);
   }
 
   [[nodiscard]] int64_t free_bytes() const override {

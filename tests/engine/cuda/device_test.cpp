@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// --device: what is chosen, what is refused and by which words, and what the plan makes of a
-// device's memory. Caches in other types and blocks that leave the device and come back.
+// --device: what is chosen, what is refused and by which words. Caches in other types and blocks
+// that leave the device and come back.
 #include <gtest/gtest.h>
 
 #include <cstddef>
-#include <cstdio>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -16,7 +15,6 @@
 #include "kernels/device.h"
 #include "tests/engine/cuda/tiny_model.h"
 #include "tests/support/same_bits.h"
-#include "tests/support/simt/memory.h"
 
 namespace sluice {
 namespace {
@@ -26,17 +24,6 @@ using testing::expect_same;
 using testing::start_engine;
 using testing::TinyModel;
 using testing::TinyWeights;
-
-// The shim's options for one test.
-class ShimOptions {
- public:
-  explicit ShimOptions(const simt::DeviceOptions& options) { simt::set_device_options(options); }
-
-  ShimOptions(const ShimOptions&) = delete;
-  ShimOptions& operator=(const ShimOptions&) = delete;
-
-  ~ShimOptions() { simt::set_device_options({}); }
-};
 
 std::string error_of(const Config& config) {
   const Expected<PlannedDevice> planned = plan_on_device(config);
@@ -54,8 +41,6 @@ TEST(CudaDevice, AutoTakesTheGpuWhereThereIsOneAndItHasWhatTheModelNeeds) {
   EXPECT_EQ(name_of(int8.config("cpu")), "cpu:");
   const TinyModel half(TinyWeights::kF16);
   EXPECT_EQ(name_of(half.config("auto")), "cpu:");
-  const ShimOptions options({.is_there = false});
-  EXPECT_EQ(name_of(int8.config("auto")), "cpu:");
 }
 
 TEST(CudaDevice, CudaIsRefusedByNameOfWhatIsMissing) {
@@ -67,45 +52,12 @@ TEST(CudaDevice, CudaIsRefusedByNameOfWhatIsMissing) {
   Config config = half.config("cuda");
   config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
   EXPECT_NE(error_of(config).find("--device cpu runs it"), std::string::npos) << error_of(config);
-  const ShimOptions options({.is_there = false});
-  EXPECT_EQ(error_of(TinyModel(TinyWeights::kInt8).config("cuda")),
-            "no CUDA device: the shim hides it");
 }
 
 TEST(CudaDevice, ExpertsAreRefused) {
   Config config = TinyModel(TinyWeights::kInt8).config("cuda");
   config.model = std::string(SLUICE_TEST_DATA) + "/w8a8/engine-experts-w8a8";
   EXPECT_NE(error_of(config).find("layers of experts"), std::string::npos) << error_of(config);
-}
-
-TEST(CudaDevice, ThePlanIsOfTheDevicesMemory) {
-  const TinyModel model(TinyWeights::kInt8);
-  Config config = model.config("cuda");
-  config.kv_cache_memory = 0;
-  const Expected<PlannedDevice> planned = plan_on_device(config);
-  ASSERT_TRUE(planned.has_value());
-  const MemoryPlan& plan = planned->model.plan;
-  EXPECT_TRUE(plan.on_device);
-  EXPECT_LT(plan.available_bytes, int64_t{1} << 30);
-  EXPECT_GT(plan.available_bytes, int64_t{1} << 29);
-  EXPECT_NE(plan.describe().find("available on the device"), std::string::npos);
-  // Eight sequences of 256 tokens are all that can run.
-  EXPECT_EQ(plan.kv_tokens(), 8 * 256);
-  // Everything that is then allocated on the device is in the plan, but for what is rounded up.
-  const std::unique_ptr<Engine> engine = start_engine(config);
-  ASSERT_NE(engine, nullptr);
-  EXPECT_LE(simt::num_device_bytes(), plan.total_bytes() + 16 * 4096);
-  EXPECT_GT(simt::num_device_bytes(), plan.total_bytes() - 4096);
-}
-
-TEST(CudaDevice, WhatDoesNotFitTheDeviceIsRefusedWithNumbers) {
-  const ShimOptions options({.free_bytes = (int64_t{256} << 20) + (int64_t{1} << 20)});
-  const TinyModel model(TinyWeights::kBF16);
-  for (const char* device : {"cuda", "auto"}) {  // the CPU must not hide that it did not fit
-    const std::string error = error_of(model.config(device));
-    EXPECT_EQ(error.rfind("memory plan: weights ", 0), 0U) << error;
-    EXPECT_NE(error.find("available 1.0 MiB"), std::string::npos) << error;
-  }
 }
 
 TEST(CudaDevice, CachesOfEveryTypeHaveTheBitsOfTheCpu) {
@@ -203,16 +155,6 @@ TEST(CudaDevice, MatricesLargerThanAPieceOfPinnedMemoryArriveWhole) {
     return make_error(ErrorCode::kDataLoss, "bad row");
   };
   EXPECT_FALSE(upload->rows(kRows, kStride, buffer->data(), fail).has_value());
-}
-
-using CudaDeviceDeathTest = ::testing::Test;
-
-TEST(CudaDeviceDeathTest, TheHostCannotReadADevicesMemory) {
-  auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
-  ASSERT_TRUE(device.has_value());
-  const auto buffer = kernels::DeviceBuffer::allocate((*device)->memory(), 64, "test");
-  ASSERT_TRUE(buffer.has_value());
-  EXPECT_DEATH(std::fprintf(stderr, "%d", static_cast<int>(*buffer->data())), "");
 }
 
 }  // namespace

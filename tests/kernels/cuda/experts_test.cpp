@@ -49,6 +49,11 @@ std::vector<float> expected(const Placed& placed, int64_t stride, Alone alone) {
 }
 
 class CudaExperts : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (!device_.is_here()) GTEST_SKIP() << "the GPU is another";
+  }
+
  private:
   simt::GivenDevice device_{GetParam()};
 };
