@@ -26,10 +26,11 @@ std::byte* heap_next = nullptr;
 FreeBlock* free_blocks[64] = {};
 
 void* allocate(size_t bytes, size_t alignment) {
-  if (heap_begin == nullptr) {
-    return std::aligned_alloc(alignment, (std::max<size_t>(bytes, 1) + alignment - 1) / alignment * alignment);
+  // What is aligned further is a structure of the host's threads, which no kernel gets.
+  if (heap_begin == nullptr || alignment > kHeader) {
+    const size_t size = std::max<size_t>(bytes, 1) + alignment - 1;
+    return std::aligned_alloc(alignment, size / alignment * alignment);
   }
-  if (alignment > kHeader) return nullptr;
   const size_t size = std::bit_ceil(std::max(bytes, kSmallest));
   const auto power = static_cast<size_t>(std::countr_zero(size));
   const std::scoped_lock lock(heap_mutex);

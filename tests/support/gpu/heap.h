@@ -8,7 +8,8 @@
 namespace sluice::testing {
 
 // From now on operator new takes from these bytes, which stay for as long as the process; what was
-// allocated before stays where it is. Blocks are 64-byte aligned. Once, before threads are made.
+// allocated before stays where it is, and what asks for an alignment above 64 is elsewhere. Once,
+// before threads are made.
 void move_heap(std::byte* begin, size_t bytes);
 
 }  // namespace sluice::testing
