@@ -42,6 +42,8 @@ struct RopeRows {
 // `rows` takes the place of args.table, which is not read.
 void launch_rope_write_kv(Stream stream, const RopeWriteKvArgs& args, const RopeRows& rows);
 
+inline constexpr int32_t kMaxAttentionHeadDim = 256;  // of caches of 16 and 8 bits
+
 // Bytes of the workspace with which the partitions of the keys run side by side, where there are
 // few rows over long contexts; 0 where it is of no use. The bits are the same with and without.
 // num_threads is not read.

@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/launch.h"
 #include "kernels/rope.h"
+#include "tests/kernels/cuda/attention_model.h"
 #include "tests/kernels/cuda/rows_check.h"
 #include "tests/kernels/devices.h"
 
@@ -36,12 +37,13 @@ struct Case {
   std::vector<Request> requests = {};
 };
 
-// A cache, the queries of one step, and that step's outputs on the CPU. Slots that nobody wrote
+// A cache, the queries of one step, and that step's outputs: on the CPU where the cache has floats,
+// else by the model, which may not be further from the CPU than it says. Slots that nobody wrote
 // hold NaN or codes and scales of 1 bits, and the table's entries past a request are far out of
 // bounds.
 class Step {
  public:
-  explicit Step(const Case& c)
+  explicit Step(const Case& c, simt::TensorCore core = simt::kHopperCore)
       : c_(c),
         head_bytes_(kv_head_bytes(c.dtype, c.head_dim, c.block_size)),
         num_blocks_(blocks_of(c)),
@@ -78,6 +80,8 @@ class Step {
     AttentionArgs args = arguments(want_);
     args.workspace = {static_cast<std::byte*>(aligned), workspace.size() - 64};
     attention(cpu->context(), args);
+    args.workspace = {};
+    if (c.dtype != DType::kF32) take_model(args, core);
   }
 
   [[nodiscard]] AttentionLimits limits() const {
@@ -154,6 +158,23 @@ class Step {
             .block_size = c_.block_size,
             .num_kv_heads = c_.num_kv_heads,
             .head_dim = c_.head_dim};
+  }
+
+  void take_model(const AttentionArgs& args, simt::TensorCore core) {
+    const test::AttentionModel model(args, core);
+    for (size_t r = 0; r < c_.requests.size(); ++r) {
+      for (int32_t token = 0; token < c_.requests[r].num_tokens; ++token) {
+        for (int32_t head = 0; head < c_.num_heads; ++head) {
+          const std::vector<float> row = model.output({r, token, head});
+          const std::vector<double> bound = model.tolerance({r, token, head});
+          float* const want = &want_[at(r, token, head)];
+          for (size_t d = 0; d < row.size(); ++d) {
+            ASSERT_NEAR(row[d], want[d], bound[d]) << r << ", " << token << ", " << head;
+            want[d] = row[d];
+          }
+        }
+      }
+    }
   }
 
   void fill(Random& random, size_t r) {
