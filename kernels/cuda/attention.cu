@@ -113,8 +113,7 @@ void start(Stream stream,
       .rows_per_block = launch.rows_per_block,
       .partials = split ? reinterpret_cast<float*>(args.workspace.data()) : nullptr,
       .partitions = launch.partitions};
-  const AttentionGrid grid{.blocks = launch.blocks,
-                           .partitions = split ? launch.partitions : 1};
+  const AttentionGrid grid{.blocks = launch.blocks, .partitions = split ? launch.partitions : 1};
   if (args.kv.dtype == DType::kF32) {
     launch_attention_fma(stream, work, grid);
   } else {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One row of attention over a cache of 16 or 8 bits by plain loops, as kernels/cuda/launch.h defines
-// it, with the tensor core's arithmetic of the shim; and how far that may be from kernels/attention.h.
+// One row of attention over a cache of 16 or 8 bits by plain loops, as kernels/cuda/launch.h
+// defines it, with the tensor core's arithmetic of the shim; and how far that may be from
+// kernels/attention.h.
 #pragma once
 
 #include <algorithm>
