@@ -4,6 +4,7 @@
 #include "kernels/attention.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "engine/core/status.h"
 #include "kernels/cuda/attention_rows.h"
@@ -111,6 +112,7 @@ void start(Stream stream,
       .num_reqs = static_cast<int32_t>(args.seq_lens.size()),
       .group = limits.num_heads / limits.num_kv_heads,
       .rows_per_block = launch.rows_per_block,
+      .block_shift = std::countr_zero(static_cast<uint32_t>(args.kv.block_size)),
       .partials = split ? reinterpret_cast<float*>(args.workspace.data()) : nullptr,
       .partitions = launch.partitions};
   const AttentionGrid grid{.blocks = launch.blocks, .partitions = split ? launch.partitions : 1};

@@ -38,6 +38,7 @@ struct AttentionWork {
   int32_t num_reqs;
   int32_t group;  // query heads of a KV head
   int32_t rows_per_block;
+  int32_t block_shift;  // of a key to its block of the cache
   // [row block][KV head][partition of the row block][row][head_dim + 2]: o, m, l; null: the blocks
   // walk and finish.
   float* partials;

@@ -146,7 +146,8 @@ class TileRing {
   using Shared = TileMemory<Cache, kDim, kRows>;
   static constexpr int kSlots = Shared::kSlots;
   static constexpr bool kCodes = Shared::kCodes;
-  static constexpr int kPieceElements = kPieceBytes / Cache::kBytes;
+  static constexpr int kPieceShift = Cache::kBytes == 2 ? 3 : 4;
+  static constexpr int kPieceElements = 1 << kPieceShift;
   static constexpr int kKeyPieces = kAttentionTile / kPieceElements;           // of a d
   static constexpr int kValuePieces = kDim / kPieceElements;                   // of a key
   static constexpr int kThreadPieces = kDim * kKeyPieces / kAttentionThreads;  // of either
@@ -161,10 +162,8 @@ class TileRing {
         keys_(visible_to_any(work, block)),
         kv_head_(block.kv_head),
         width_(static_cast<int32_t>(cached_head_dim(kv_.head_dim))),
-        block_shift_(__popc(static_cast<unsigned>(kv_.block_size - 1))),
-        run_shift_(kv_.block_size > kPieceElements
-                       ? __popc(static_cast<unsigned>(kv_.block_size / kPieceElements - 1))
-                       : 0),
+        block_shift_(work.block_shift),
+        run_shift_(work.block_shift > kPieceShift ? work.block_shift - kPieceShift : 0),
         copied_(2 * begin),
         end_(2 * end),
         used_(2 * begin) {
