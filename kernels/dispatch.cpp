@@ -97,6 +97,15 @@ Expected<void> check_weight_format(DeviceType device, WeightFormat format) {
                     "device");
 }
 
+Expected<void> check_attention(DeviceType device, int32_t head_dim) {
+  if (device == DeviceType::kCpu || head_dim <= cuda::kMaxAttentionHeadDim) return {};
+  return make_error(ErrorCode::kUnsupported,
+                    "found heads of " + std::to_string(head_dim) + ", expected at most " +
+                        std::to_string(cuda::kMaxAttentionHeadDim) +
+                        ", which the CUDA backend has; --device cpu runs them",
+                    "device");
+}
+
 Expected<void> check_experts(DeviceType device) {
   if (device == DeviceType::kCpu) return {};
   return make_error(ErrorCode::kUnsupported,

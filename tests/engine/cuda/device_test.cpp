@@ -60,27 +60,43 @@ TEST(CudaDevice, ExpertsAreRefused) {
   EXPECT_NE(error_of(config).find("layers of experts"), std::string::npos) << error_of(config);
 }
 
-TEST(CudaDevice, CachesOfEveryTypeHaveTheBitsOfTheCpu) {
+// What a request's prompt tokens are worth, with steps of at most so many tokens.
+std::vector<Collected> scored(Config config, int32_t budget) {
+  config.max_num_batched_tokens = budget;
+  const std::unique_ptr<Engine> engine = start_engine(config);
+  EXPECT_NE(engine, nullptr);
+  return testing::run_together(*engine, {testing::tiny_requests()[3]});
+}
+
+void expect_near(const std::vector<Collected>& a, const std::vector<Collected>& b) {
+  ASSERT_EQ(a[0].prompt_logprobs.size(), b[0].prompt_logprobs.size());
+  ASSERT_GT(a[0].prompt_logprobs.size(), 10U);
+  for (size_t i = 0; i < a[0].prompt_logprobs.size(); ++i) {
+    EXPECT_NEAR(a[0].prompt_logprobs[i].logprob, b[0].prompt_logprobs[i].logprob, 0.15) << i;
+  }
+}
+
+// Attention over them is another definition, and near, but over floats.
+TEST(CudaDevice, CachesOfEveryTypeAreNearTheCpusAndTheSameInAnySteps) {
   const TinyModel model(TinyWeights::kInt8);
-  const std::vector<ValidRequest> requests = {testing::tiny_requests()[1]};
   for (const std::string dtype : {"int8", "float32", "float16", "fp8"}) {
+    SCOPED_TRACE(dtype);
     if (testing::is_short() && dtype != "int8") continue;
-    std::vector<std::vector<Collected>> results;
-    for (const char* device : {"cpu", "cuda"}) {
-      Config config = model.config(device);
-      config.kv_cache_dtype = dtype;
-      const std::unique_ptr<Engine> engine = start_engine(config);
-      ASSERT_NE(engine, nullptr);
-      results.push_back(testing::run_together(*engine, requests));
-    }
-    expect_same(results[0], results[1], dtype);
+    Config config = model.config("cuda");
+    config.kv_cache_dtype = dtype;
+    const std::vector<Collected> whole = scored(config, 256);
+    expect_same(whole, scored(config, 5), dtype);
+    config.device = "cpu";
+    const std::vector<Collected> on_cpu = scored(config, 256);
+    if (dtype == "float32") expect_same(on_cpu, whole, dtype);
+    expect_near(on_cpu, whole);
   }
 }
 
 // Two requests that push each other's blocks out: what the second run of each finds came back.
 TEST(CudaDevice, BlocksComeBackFromTheHostTier) {
   if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
-  const TinyModel model(TinyWeights::kInt8);
+  const TinyModel model(TinyWeights::kInt8, "float32");
   std::vector<ValidRequest> requests = {testing::tiny_requests()[1], testing::tiny_requests()[2]};
   requests[1].prompt[0].token_ids = testing::tiny_prompt(250, 9);
   const std::vector<ValidRequest> again = {requests[0], requests[1], requests[0]};
@@ -88,7 +104,7 @@ TEST(CudaDevice, BlocksComeBackFromTheHostTier) {
   ASSERT_NE(cpu, nullptr);
   const std::vector<Collected> expected = testing::run_alone(*cpu, again);
   Config config = model.config("cuda");
-  config.kv_cache_memory = 256 * 256;  // one sequence
+  config.kv_cache_memory = 256 * 512;  // one sequence
   config.kv_offloading_size = 1;
   config.preemption_mode = "swap";  // reads whatever it costs
   const std::unique_ptr<Engine> engine = start_engine(config);
@@ -97,21 +113,10 @@ TEST(CudaDevice, BlocksComeBackFromTheHostTier) {
   EXPECT_GT(engine->stats().kv_tier_hits, 0U);
 }
 
-// BF16 layers are another definition, and near: what the prompt's tokens are worth.
+// BF16 layers are another definition, and near.
 TEST(CudaDevice, Bf16ScoresAreNearTheCpus) {
   const TinyModel model(TinyWeights::kBF16);
-  ValidRequest request = testing::tiny_requests()[3];
-  std::vector<Collected> results;
-  for (const char* device : {"cpu", "cuda"}) {
-    const std::unique_ptr<Engine> engine = start_engine(model.config(device));
-    ASSERT_NE(engine, nullptr);
-    results.push_back(testing::run_together(*engine, {request})[0]);
-  }
-  ASSERT_EQ(results[0].prompt_logprobs.size(), results[1].prompt_logprobs.size());
-  ASSERT_GT(results[0].prompt_logprobs.size(), 10U);
-  for (size_t i = 0; i < results[0].prompt_logprobs.size(); ++i) {
-    EXPECT_NEAR(results[0].prompt_logprobs[i].logprob, results[1].prompt_logprobs[i].logprob, 0.15);
-  }
+  expect_near(scored(model.config("cpu"), 256), scored(model.config("cuda"), 256));
 }
 
 TEST(CudaDevice, MatricesLargerThanAPieceOfPinnedMemoryArriveWhole) {

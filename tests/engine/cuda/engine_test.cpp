@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole engine on a device of type kCuda, the shim or a GPU: the same tokens and bits as on the CPU where every matrix is INT8, and as every other way to run the requests where
-// they are BF16. The shim's streams are lazy and its memory is closed to the host, so that a
+// The whole engine on a device of type kCuda, the shim or a GPU: the same tokens and bits as on the
+// CPU where every matrix is INT8 and the cache has floats, and as every other way to run the requests
+// where both are BF16. The shim's streams are lazy and its memory is closed to the host, so that a
 // missing wait or a forgotten copy gives wrong bits or a fault.
 #include <gtest/gtest.h>
 
@@ -77,7 +78,7 @@ void expect_settings_hold(const TinyModel& model,
 }
 
 TEST(CudaEngine, Int8ModelHasTheTokensAndBitsOfTheCpu) {
-  const TinyModel model(TinyWeights::kInt8);
+  const TinyModel model(TinyWeights::kInt8, "float32");
   const std::vector<ValidRequest> requests = requests_to_run();
   std::vector<Collected> expected;
   {

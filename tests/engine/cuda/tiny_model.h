@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/core/config.h"
@@ -19,8 +20,9 @@ namespace sluice::testing {
 // There for as long as it lives.
 class TinyModel {
  public:
-  explicit TinyModel(TinyWeights weights)
-      : folder_(::testing::TempDir() + "cuda_engine_" + std::to_string(::getpid()) + "_" +
+  explicit TinyModel(TinyWeights weights, std::string kv_cache_dtype = "auto")
+      : kv_cache_dtype_(std::move(kv_cache_dtype)),
+        folder_(::testing::TempDir() + "cuda_engine_" + std::to_string(::getpid()) + "_" +
                 std::to_string(static_cast<int>(weights))) {
     std::filesystem::remove_all(folder_);
     EXPECT_TRUE(write_tiny_hf_model(folder_, weights));
@@ -41,10 +43,12 @@ class TinyModel {
     config.max_model_len = 256;
     config.max_num_seqs = 8;
     config.kv_cache_memory = int64_t{1} << 20;
+    config.kv_cache_dtype = kv_cache_dtype_;
     return config;
   }
 
  private:
+  std::string kv_cache_dtype_;
   std::string folder_;
 };
 

@@ -9,7 +9,7 @@
 
 namespace sluice::simt {
 
-enum class MatrixType : uint8_t { kBF16, kS8 };
+enum class MatrixType : uint8_t { kBF16, kF16, kS8 };
 
 // One lane's part; `accumulators` of columns / 2 words.
 struct MatrixOperand {
@@ -55,6 +55,10 @@ void wgmma_commit(simt::Site site = {});
 void cp_async_16(void* to, const void* from, int bytes, simt::Site site = {});
 void cp_async_commit();
 void ldmatrix_x4(uint32_t (&r)[4], const void* row, simt::Site site = {});
+void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, simt::Site site = {});
+uint32_t pack_bf16(float low, float high);
+uint32_t pack_f16(float low, float high);
+uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c, simt::Site site = {});
 
 inline void bar_sync(int id, int threads, simt::Site site = {}) {
   simt::block_barrier(id, threads, "bar_sync", site);
@@ -120,6 +124,15 @@ void cp_async_wait(simt::Site site = {}) {
 inline void mma_bf16(
     float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1, simt::Site site = {}) {
   simt::multiply_now({.type = simt::MatrixType::kBF16,
+                      .a = {a[0], a[1], a[2], a[3]},
+                      .b = {b0, b1},
+                      .d = reinterpret_cast<uint32_t*>(d)},
+                     site);
+}
+
+inline void mma_f16(
+    float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1, simt::Site site = {}) {
+  simt::multiply_now({.type = simt::MatrixType::kF16,
                       .a = {a[0], a[1], a[2], a[3]},
                       .b = {b0, b1},
                       .d = reinterpret_cast<uint32_t*>(d)},

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cuda/narrow.h"
 #include "tests/support/simt/async.h"
 #include "tests/support/simt/block.h"
 #include "tests/support/simt/ptx_simt.h"
@@ -45,15 +46,31 @@ void complete_ldmatrix(void* const operands[32], uint32_t mask) {
   }
 }
 
+void complete_ldmatrix_trans(void* const operands[32], uint32_t mask) {
+  if (mask != 0xFFFFFFFFU) fail("ldmatrix by a part of a warp");
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int matrix = 0; matrix < 4; ++matrix) {
+      uint16_t halves[2];
+      for (int half = 0; half < 2; ++half) {
+        const auto& source =
+            *static_cast<RowOperand*>(operands[8 * matrix + 2 * (lane % 4) + half]);
+        std::memcpy(&halves[half], source.row + 2 * (lane / 4), sizeof(uint16_t));
+      }
+      static_cast<RowOperand*>(operands[lane])->r[matrix] = halves[0] | uint32_t{halves[1]} << 16;
+    }
+  }
+}
+
 uint32_t multiplied(MatrixType type, const std::byte* a, const std::byte* b, uint32_t c) {
-  if (type == MatrixType::kBF16) {
+  if (type != MatrixType::kS8) {
+    const Half half = type == MatrixType::kBF16 ? Half::kBF16 : Half::kF16;
     uint16_t x[16];
     uint16_t y[16];
     std::memcpy(x, a, sizeof(x));
     std::memcpy(y, b, sizeof(y));
     const bool ampere = gpu::compute_capability() / 10 == 8;
     const TensorCore core = ampere ? kAmpereCore : kHopperCore;
-    return bits_cast<uint32_t>(tensor_core_step(Half::kBF16, x, y, bits_cast<float>(c), core));
+    return bits_cast<uint32_t>(tensor_core_step(half, x, y, bits_cast<float>(c), core));
   }
   for (int i = 0; i < 32; ++i) {
     c += static_cast<uint32_t>(static_cast<int8_t>(a[i]) * static_cast<int8_t>(b[i]));
@@ -87,7 +104,8 @@ void complete_mma(void* const operands[32], uint32_t mask) {
 }  // namespace
 
 void multiply_now(MmaOperand operand, Site site) {
-  const char* const name = operand.type == MatrixType::kBF16 ? "mma_bf16" : "mma_s8";
+  const char* const names[] = {"mma_bf16", "mma_f16", "mma_s8"};
+  const char* const name = names[static_cast<size_t>(operand.type)];
   warp_collective(0xFFFFFFFFU, name, &operand, complete_mma, false, site);
 }
 
@@ -138,8 +156,14 @@ void cp_async_16(void* to, const void* from, int bytes, simt::Site site) {
 
 void cp_async_commit() { ++simt::copies_of(current_block().self().index).open_group; }
 
-void ldmatrix_x4(uint32_t (&r)[4], const void* row, simt::Site site) {
-  const std::string here = "ldmatrix_x4 at " + simt::describe(site);
+namespace {
+
+void load_matrices(uint32_t (&r)[4],
+                   const void* row,
+                   const char* name,
+                   simt::Complete complete,
+                   simt::Site site) {
+  const std::string here = std::string(name) + " at " + simt::describe(site);
   simt::Block& block = current_block();
   const int64_t offset = block.shared_offset(row, simt::kPiece, here.c_str());
   if (offset % simt::kPiece != 0) simt::fail(here + ": a row that is not aligned");
@@ -148,7 +172,42 @@ void ldmatrix_x4(uint32_t (&r)[4], const void* row, simt::Site site) {
     race->read(block.self().index, simt::RaceDetector::Proxy::kGeneric, row, simt::kPiece, nullptr);
   }
   simt::RowOperand operand{static_cast<const std::byte*>(row), r};
-  simt::warp_collective(0xFFFFFFFFU, "ldmatrix_x4", &operand, simt::complete_ldmatrix, false, site);
+  simt::warp_collective(0xFFFFFFFFU, name, &operand, complete, false, site);
+}
+
+// Wide enough for any product of two bfloat16.
+double value_of(uint32_t bf16) { return double{simt::bits_cast<float>(bf16 << 16)}; }
+
+}  // namespace
+
+void ldmatrix_x4(uint32_t (&r)[4], const void* row, simt::Site site) {
+  load_matrices(r, row, "ldmatrix_x4", simt::complete_ldmatrix, site);
+}
+
+void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, simt::Site site) {
+  load_matrices(r, row, "ldmatrix_x4_trans", simt::complete_ldmatrix_trans, site);
+}
+
+uint32_t pack_bf16(float low, float high) {
+  return kernels::cuda::to_bf16(low) | uint32_t{kernels::cuda::to_bf16(high)} << 16;
+}
+
+uint32_t pack_f16(float low, float high) {
+  return kernels::cuda::to_half(low) | uint32_t{kernels::cuda::to_half(high)} << 16;
+}
+
+uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c, simt::Site site) {
+  uint32_t pair = 0;
+  for (int shift = 0; shift < 32; shift += 16) {
+    const double exact = value_of(a >> shift & 0xFFFFU) * value_of(b >> shift & 0xFFFFU) +
+                         value_of(c >> shift & 0xFFFFU);
+    const uint32_t code = kernels::cuda::to_bf16(static_cast<float>(exact));
+    if (value_of(code) != exact) {
+      simt::fail("fma_bf16x2 at " + simt::describe(site) + ": a result that is not exact");
+    }
+    pair |= code << shift;
+  }
+  return pair;
 }
 
 }  // namespace sluice::gpu::ptx
