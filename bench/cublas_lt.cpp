@@ -24,18 +24,18 @@ void must(cublasStatus_t status, const char* what) {
 
 }  // namespace
 
-#define SLUICE_CUBLASLT_FUNCTIONS(X)    \
-  X(cublasLtCreate)                     \
-  X(cublasLtMatmul)                     \
-  X(cublasLtMatmulDescCreate)           \
-  X(cublasLtMatmulDescDestroy)          \
-  X(cublasLtMatmulDescSetAttribute)     \
-  X(cublasLtMatrixLayoutCreate)         \
-  X(cublasLtMatrixLayoutDestroy)        \
-  X(cublasLtMatmulPreferenceCreate)     \
-  X(cublasLtMatmulPreferenceDestroy)    \
+#define SLUICE_CUBLASLT_FUNCTIONS(X)      \
+  X(cublasLtCreate)                       \
+  X(cublasLtMatmul)                       \
+  X(cublasLtMatmulDescCreate)             \
+  X(cublasLtMatmulDescDestroy)            \
+  X(cublasLtMatmulDescSetAttribute)       \
+  X(cublasLtMatrixLayoutCreate)           \
+  X(cublasLtMatrixLayoutDestroy)          \
+  X(cublasLtMatmulPreferenceCreate)       \
+  X(cublasLtMatmulPreferenceDestroy)      \
   X(cublasLtMatmulPreferenceSetAttribute) \
-  X(cublasLtMatmulAlgoGetHeuristic)     \
+  X(cublasLtMatmulAlgoGetHeuristic)       \
   X(cublasLtMatmulAlgoCheck)
 
 struct CublasLt::Library {
@@ -101,11 +101,11 @@ std::unique_ptr<CublasLt> CublasLt::open(GpuRig& rig) {
     return nullptr;
   }
   auto library = std::make_unique<Library>();
-#define SLUICE_FIND(name)                                                                \
-  library->name = reinterpret_cast<decltype(library->name)>(::dlsym(file, #name));        \
-  if (library->name == nullptr) {                                                        \
-    std::fprintf(stderr, "no cuBLASLt: it lacks %s\n", #name);                            \
-    return nullptr;                                                                      \
+#define SLUICE_FIND(name)                                                          \
+  library->name = reinterpret_cast<decltype(library->name)>(::dlsym(file, #name)); \
+  if (library->name == nullptr) {                                                  \
+    std::fprintf(stderr, "no cuBLASLt: it lacks %s\n", #name);                     \
+    return nullptr;                                                                \
   }
   SLUICE_CUBLASLT_FUNCTIONS(SLUICE_FIND)
 #undef SLUICE_FIND
@@ -184,16 +184,15 @@ bool CublasLt::multiply(
 
 double CublasLt::best_seconds(
     const Shape& shape, const void* x, const std::byte* w, int32_t copies, void* y) {
-  const int64_t bytes =
-      int64_t{shape.n} * shape.k * (shape.type == Type::kInt8 ? 1 : 2);
+  const int64_t bytes = int64_t{shape.n} * shape.k * (shape.type == Type::kInt8 ? 1 : 2);
   double best = 0;
   int tried = 0;
   for (const Algorithm& algorithm : algorithms(shape)) {
     if (tried == kTried) break;
     if (!multiply(shape, algorithm, x, w, y)) continue;
     ++tried;
-    const double time = rig_.seconds(
-        copies, [&](int32_t i) { multiply(shape, algorithm, x, w + i * bytes, y); });
+    const double time =
+        rig_.seconds(copies, [&](int32_t i) { multiply(shape, algorithm, x, w + i * bytes, y); });
     best = best == 0 ? time : std::min(best, time);
   }
   return best;

@@ -34,15 +34,13 @@ class CublasLt {
   std::vector<Algorithm> algorithms(const Shape& shape);
 
   // False: the algorithm cannot do this shape.
-  bool multiply(const Shape& shape,
-                const Algorithm& algorithm,
-                const void* x,
-                const void* w,
-                void* y);
+  bool multiply(
+      const Shape& shape, const Algorithm& algorithm, const void* x, const void* w, void* y);
 
   // Seconds of the fastest of the first few algorithms over `copies` matrices that lie behind each
   // other; 0: none works.
-  double best_seconds(const Shape& shape, const void* x, const std::byte* w, int32_t copies, void* y);
+  double best_seconds(
+      const Shape& shape, const void* x, const std::byte* w, int32_t copies, void* y);
 
  private:
   struct Library;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA kernels on the first GPU, at the shapes of an 8B model, against what it gives at most and, for
-// linear layers, against cuBLASLt, all in one run. Inputs are random and used in turn, so that none
-// is in the L2 cache; times are of recorded graphs. No GPU has run it yet.
+// CUDA kernels on the first GPU, at the shapes of an 8B model, against what it gives at most and,
+// for linear layers, against cuBLASLt, all in one run. Inputs are random and used in turn, so that
+// none is in the L2 cache; times are of recorded graphs. No GPU has run it yet.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -244,11 +244,8 @@ void attention(GpuRig& rig, const Limits& limits) {
     for (const int32_t length : {512, 4096, 16384}) {
       const double time = attention_seconds(rig, reqs, 1, length);
       const double bytes = 2.0 * reqs * length * kKvHeads * kHeadDim * 2;
-      std::printf("%5d %8d %10.1f %5.1f%%\n",
-                  reqs,
-                  length,
-                  time * 1e6,
-                  percent(bytes / time, limits.read));
+      std::printf(
+          "%5d %8d %10.1f %5.1f%%\n", reqs, length, time * 1e6, percent(bytes / time, limits.read));
       std::fflush(stdout);
     }
   }
@@ -267,11 +264,13 @@ void attention(GpuRig& rig, const Limits& limits) {
 
 void sampling(GpuRig& rig, const Limits& limits) {
   std::printf("\nsampling of %d logits\n%5s %-24s %10s %6s\n", kVocab, "rows", "", "us", "read");
+
   struct Way {
     const char* name;
     float temperature, top_p;
     int32_t top_k;
   };
+
   constexpr Way kWays[] = {{"greedy", 0, 1, 0},
                            {"temperature 0.8", 0.8F, 1, 0},
                            {"top_k 50, top_p 0.9", 0.8F, 0.9F, 50}};

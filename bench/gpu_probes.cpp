@@ -5,7 +5,8 @@
 //   P3  a pinned algorithm of cuBLASLt gives a row the same bits for any number of rows
 //   P4  attention gives a token the same bits decoded alone and in chunks of a prompt
 // One line each: what was compared and how many differ. P1, P4 and the model must hold: the exit
-// code says whether they do. P2's first half and P3 only say what is possible. No GPU has run it yet.
+// code says whether they do. P2's first half and P3 only say what is possible. No GPU has run it
+// yet.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -62,7 +63,8 @@ class Probes {
  private:
   enum class By : uint8_t { kDefault, kWgmma, kMma };
 
-  void report(const char* name, const std::string& what, int64_t compared, int64_t differ, bool must_hold) {
+  void report(
+      const char* name, const std::string& what, int64_t compared, int64_t differ, bool must_hold) {
     std::printf("%s  %s: %lld compared, %lld differ\n",
                 name,
                 what.c_str(),
@@ -166,8 +168,8 @@ class Probes {
     constexpr int kSegment = kK / kChunk / kSegments * kChunk;
     for (int i = 0; i < kSegments; ++i) {
       for (int k = i * kSegment; k < (i + 1) * kSegment; k += kStep) {
-        s[static_cast<size_t>(i)] = simt::tensor_core_step(
-            simt::Half::kBF16, w + k, x + k, s[static_cast<size_t>(i)]);
+        s[static_cast<size_t>(i)] =
+            simt::tensor_core_step(simt::Half::kBF16, w + k, x + k, s[static_cast<size_t>(i)]);
       }
     }
     return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
@@ -219,8 +221,8 @@ class Probes {
     constexpr int32_t kLength = 1100;
     constexpr int64_t kWidth = int64_t{kHeads} * kHeadDim;
     constexpr auto kBlocks = static_cast<int32_t>(ceil_div(kLength, kBlock));
-    const int64_t cache = int64_t{kBlocks} * kKvHeads *
-                          kernels::kv_head_bytes(DType::kBF16, kHeadDim, kBlock);
+    const int64_t cache =
+        int64_t{kBlocks} * kKvHeads * kernels::kv_head_bytes(DType::kBF16, kHeadDim, kBlock);
     const std::vector<uint16_t> values = bf16_values(cache / 2, 8, 6);
     const auto k = rig_.copy_of(values.data(), cache);
     const auto v = rig_.random(cache);
@@ -237,35 +239,34 @@ class Probes {
       const std::array<int32_t, 3> numbers = {0, count, first + count};
       const auto gpu_numbers = rig_.copy_of(numbers.data(), sizeof numbers);
       auto* const ints = reinterpret_cast<int32_t*>(gpu_numbers.data());
-      kernels::cuda::launch_attention(
-          rig_.stream(),
-          {.q = reinterpret_cast<float*>(q.data()) + first * kWidth,
-           .q_stride = kWidth,
-           .num_heads = kHeads,
-           .kv = {.k = k.data(),
-                  .v = v.data(),
-                  .dtype = DType::kBF16,
-                  .num_blocks = kBlocks,
-                  .block_size = kBlock,
-                  .num_kv_heads = kKvHeads,
-                  .head_dim = kHeadDim},
-           .query_start_loc = {ints, 2},
-           .seq_lens = {ints + 2, 1},
-           .num_tokens = count,
-           .max_seq_len = first + count,
-           .block_table = reinterpret_cast<int32_t*>(gpu_table.data()),
-           .block_table_stride = kBlocks,
-           .scale = 0.088F,
-           .out = reinterpret_cast<float*>(out.data()),
-           .out_stride = kWidth,
-           .workspace = {}},
-          {.num_tokens = count,
-           .num_reqs = 1,
-           .seq_len = first + count,
-           .num_heads = kHeads,
-           .num_kv_heads = kKvHeads,
-           .head_dim = kHeadDim,
-           .num_threads = 1});
+      kernels::cuda::launch_attention(rig_.stream(),
+                                      {.q = reinterpret_cast<float*>(q.data()) + first * kWidth,
+                                       .q_stride = kWidth,
+                                       .num_heads = kHeads,
+                                       .kv = {.k = k.data(),
+                                              .v = v.data(),
+                                              .dtype = DType::kBF16,
+                                              .num_blocks = kBlocks,
+                                              .block_size = kBlock,
+                                              .num_kv_heads = kKvHeads,
+                                              .head_dim = kHeadDim},
+                                       .query_start_loc = {ints, 2},
+                                       .seq_lens = {ints + 2, 1},
+                                       .num_tokens = count,
+                                       .max_seq_len = first + count,
+                                       .block_table = reinterpret_cast<int32_t*>(gpu_table.data()),
+                                       .block_table_stride = kBlocks,
+                                       .scale = 0.088F,
+                                       .out = reinterpret_cast<float*>(out.data()),
+                                       .out_stride = kWidth,
+                                       .workspace = {}},
+                                      {.num_tokens = count,
+                                       .num_reqs = 1,
+                                       .seq_len = first + count,
+                                       .num_heads = kHeads,
+                                       .num_kv_heads = kKvHeads,
+                                       .head_dim = kHeadDim,
+                                       .num_threads = 1});
       return words(out, count * kWidth);
     };
     const std::vector<uint32_t> all = rows_of(0, kLength);

@@ -90,7 +90,8 @@ double GpuRig::seconds(int32_t count, const std::function<void(int32_t)>& work) 
   must(cudaStreamSynchronize(stream()), "first launch");
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t ready = nullptr;
-  must(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  must(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal),
+       "cudaStreamBeginCapture");
   for (int32_t i = 0; i < count; ++i) work(i);
   must(cudaStreamEndCapture(stream(), &graph), "cudaStreamEndCapture");
   must(cudaGraphInstantiate(&ready, graph, 0), "cudaGraphInstantiate");

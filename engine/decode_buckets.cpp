@@ -38,9 +38,7 @@ std::vector<int32_t> DecodeBuckets::sizes_of(const Config& config) {
 }
 
 DecodeBuckets::DecodeBuckets(std::vector<int32_t> sizes, size_t num_kv_groups)
-    : sizes_(std::move(sizes)),
-      slot_mapping_(num_kv_groups),
-      slot_mapping_views_(num_kv_groups) {
+    : sizes_(std::move(sizes)), slot_mapping_(num_kv_groups), slot_mapping_views_(num_kv_groups) {
   const auto most = static_cast<size_t>(sizes_.empty() ? 0 : sizes_.back());
   token_ids_.reserve(most);
   positions_.reserve(most);

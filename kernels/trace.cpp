@@ -5,7 +5,8 @@
 
 namespace sluice::kernels {
 
-TraceRange::TraceRange(DeviceType device, const char* name) : is_open_(device == DeviceType::kCuda) {
+TraceRange::TraceRange(DeviceType device, const char* name)
+    : is_open_(device == DeviceType::kCuda) {
   if (is_open_) cuda::begin_range(name);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names for stretches of a thread's time, for tools that watch a GPU: NVTX ranges, one for each step
-// and inside it one for each operator. On the CPU nothing, and next to nothing where no tool listens.
+// Names for stretches of a thread's time, for tools that watch a GPU: NVTX ranges, one for each
+// step and inside it one for each operator. On the CPU nothing, and next to nothing where no tool
+// listens.
 #pragma once
 
 #include "engine/core/types.h"

@@ -72,12 +72,16 @@ void expect_bits_of_eager_steps(TinyWeights weights) {
   }
 }
 
-TEST(CudaGraphs, Int8StepsHaveTheBitsOfEagerOnes) { expect_bits_of_eager_steps(TinyWeights::kInt8); }
+TEST(CudaGraphs, Int8StepsHaveTheBitsOfEagerOnes) {
+  expect_bits_of_eager_steps(TinyWeights::kInt8);
+}
 
-TEST(CudaGraphs, Bf16StepsHaveTheBitsOfEagerOnes) { expect_bits_of_eager_steps(TinyWeights::kBF16); }
+TEST(CudaGraphs, Bf16StepsHaveTheBitsOfEagerOnes) {
+  expect_bits_of_eager_steps(TinyWeights::kBF16);
+}
 
-// Block 0 belongs to a request here: the one that starts first. What padding rows wrote would show in
-// its later tokens, and in a request that finds its blocks.
+// Block 0 belongs to a request here: the one that starts first. What padding rows wrote would show
+// in its later tokens, and in a request that finds its blocks.
 TEST(CudaGraphs, PaddingLeavesTheCacheAlone) {
   const TinyModel model(TinyWeights::kInt8);
   const std::vector<ValidRequest> requests = {requests_of(3)[0]};

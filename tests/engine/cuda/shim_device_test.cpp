@@ -79,8 +79,8 @@ TEST(CudaDevice, WhatDoesNotFitTheDeviceIsRefusedWithNumbers) {
   }
 }
 
-// What a recording is to the engine: arguments stay, memory is read when it runs. A step that put its
-// input somewhere else would run on the old one, as this does.
+// What a recording is to the engine: arguments stay, memory is read when it runs. A step that put
+// its input somewhere else would run on the old one, as this does.
 TEST(ShimRecording, KeepsItsArgumentsAndReadsMemoryAsItThenIs) {
   auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
   ASSERT_TRUE(device.has_value());
@@ -121,8 +121,8 @@ TEST(CudaDevice, StepsAndOperatorsHaveRanges) {
   ASSERT_NE(engine, nullptr);
   testing::run_together(*engine, {testing::tiny_requests()[0]});
   const std::set<std::string> ranges = simt::take_ranges();
-  for (const char* name : {"linear", "step", "step/linear", "step/attention", "step/sample",
-                           "step/recorded layers"}) {
+  for (const char* name :
+       {"linear", "step", "step/linear", "step/attention", "step/sample", "step/recorded layers"}) {
     EXPECT_TRUE(ranges.contains(name)) << name;
   }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests of CUDA kernels on a GPU: the part of tests/support/simt/simt.h that they name, so that the
-// same files are compiled for both (-DSLUICE_TESTS_ON_GPU). What differs: launches are real and have
-// the schedule that the GPU gives them, a Run's reports are what the runtime reports, and a device
-// other than the one that is there cannot be had.
+// same files are compiled for both (-DSLUICE_TESTS_ON_GPU). What differs: launches are real and
+// have the schedule that the GPU gives them, a Run's reports are what the runtime reports, and a
+// device other than the one that is there cannot be had.
 //
 // Kernels get pointers into the tests' own vectors: heap.h makes the heap memory that both sides
 // reach, and main.cpp makes every launch wait (CUDA_LAUNCH_BLOCKING).
