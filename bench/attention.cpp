@@ -169,8 +169,8 @@ int run(const kernels::Device::Options& options) {
 
 int main(int argc, char** argv) {
   sluice::kernels::Device::Options options;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string flag = argv[i];
+  for (int i = 1; i < argc; i += 2) {
+    const std::string flag = i + 1 < argc ? argv[i] : "";
     if (flag == "--isa") {
       options.isa = argv[i + 1];
     } else if (flag == "--threads") {

@@ -4,8 +4,11 @@
 
 usage: bench/peers.py --model FILE [--sluice build/sluice] [--probes build/bench/kernels]
                       [--llama DIR] [--best FILE ...] [--rounds 5] [--threads 2] [--prefill 512]
-                      [--concurrency 1,8,32] [--step-target-ms 10000] [--no-side-by-side]
-                      [--json FILE]
+                      [--concurrency 1,8,32] [--context 32] [--output-len 96]
+                      [--step-target-ms 10000] [--no-side-by-side] [--json FILE]
+
+Decoded tokens stand behind --context tokens of their request. Of Sluice's, which takes prompts in
+small pieces beside requests that decode, --output-len must last until all have begun.
 
 A prompt is one step of either engine, which for Sluice needs a step target that is no bound: with its
 default prompts are cut so that other requests wait 50 ms at most.
@@ -40,8 +43,9 @@ def run(command):
 def sluice_round(args):
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
         run([args.sluice, "bench", args.model, "--threads", str(args.threads), "--prefill",
-             str(args.prefill), "--step-target-ms", str(args.step_target_ms), "--concurrency", ",".join(map(str, args.concurrency)),
-             "--prompt-len", "32", "--output-len", "96", "--rounds", "1", "--json", out.name])
+             str(args.prefill), "--step-target-ms", str(args.step_target_ms), "--concurrency",
+             ",".join(map(str, args.concurrency)), "--prompt-len", str(args.context),
+             "--output-len", str(args.output_len), "--rounds", "1", "--json", out.name])
         result = json.load(open(out.name))
     figures = {f"prefill {args.prefill}": result["prefill"][0]["tokens_per_second"]}
     for row in result["decode"]:
@@ -68,20 +72,21 @@ def side_by_side_round(args):
 
 def llama_round(args, model):
     common = ["-m", model, "-t", str(args.threads)]
-    rows = json.loads(run([os.path.join(args.llama, "llama-bench"), *common, "-p",
-                           str(args.prefill), "-n", "96", "-r", "1", "-o", "json"]))
-    figures = {}
-    for row in rows:
-        figures[f"prefill {args.prefill}" if row["n_prompt"] else "decode c=1"] = row["avg_ts"]
+    bench = [os.path.join(args.llama, "llama-bench"), *common, "-r", "1", "-o", "json"]
+    prefill = json.loads(run([*bench, "-p", str(args.prefill), "-n", "0"]))
+    figures = {f"prefill {args.prefill}": prefill[0]["avg_ts"]}
+    if 1 in args.concurrency:
+        alone = json.loads(run([*bench, "-p", "0", "-n", "96", "-d", str(args.context)]))
+        figures["decode c=1"] = alone[0]["avg_ts"]
     several = [c for c in args.concurrency if c > 1]
     if not several:
         return figures
     text = run([os.path.join(args.llama, "llama-batched-bench"), *common, "-c",
-                str(96 * max(several)), "-npp", "32", "-ntg", "64", "-npl",
-                ",".join(map(str, several))])
+                str((args.context + 64) * max(several)), "-npp", str(args.context), "-ntg", "64",
+                "-npl", ",".join(map(str, several))])
     for c in several:
         row = next(line for line in text.splitlines()
-                   if re.match(rf"\|\s+32 \|\s+64 \|\s+{c} \|", line))
+                   if re.match(rf"\|\s+{args.context} \|\s+64 \|\s+{c} \|", line))
         figures[f"decode c={c}"] = float(row.split("|")[8])
     return figures
 
@@ -129,6 +134,8 @@ def main():
     parser.add_argument("--prefill", type=int, default=512)
     parser.add_argument("--concurrency", default="1,8,32",
                         type=lambda text: [int(c) for c in text.split(",")])
+    parser.add_argument("--context", type=int, default=32)
+    parser.add_argument("--output-len", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--step-target-ms", type=int, default=10000)

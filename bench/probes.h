@@ -20,7 +20,8 @@ double probe_float_gflops(const kernels::ExecContext& ctx);
 // Dot products of pairs of bfloat16 added to floats (vdpbf16ps); 0 where the machine has none.
 double probe_bf16_gflops(const kernels::ExecContext& ctx);
 
-// Reads of a buffer far larger than any cache, all threads.
+// Reads of 256 MiB in huge pages, all threads, each in four streams; with prefetches by software or
+// without, whichever is faster.
 double probe_read_gbps(const kernels::ExecContext& ctx);
 
 }  // namespace sluice::bench

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "engine/core/status.h"
 #include "engine/core/types.h"
 
 namespace sluice {
@@ -16,7 +17,7 @@ DeviceBatch::Places DeviceBatch::places(const InputBatch::Bounds& bounds) {
   const auto take = [&at](int64_t bytes) {
     const int64_t begin = at;
     at += align_up(bytes, 64);
-    return begin;
+    return Place{begin, bytes};
   };
   places.token_ids = take(tokens * kInt);
   places.positions = take(tokens * kInt);
@@ -51,11 +52,12 @@ Expected<DeviceBatch> DeviceBatch::create(kernels::DeviceMemory& memory,
 }
 
 template <typename T>
-std::span<const T> DeviceBatch::stage(int64_t place, std::span<const T> values) {
+std::span<const T> DeviceBatch::stage(const Place& place, std::span<const T> values) {
+  CHECK_LE(static_cast<int64_t>(values.size_bytes()), place.room);
   if (!values.empty()) {
-    std::memcpy(staging_.data() + place, values.data(), values.size_bytes());
+    std::memcpy(staging_.data() + place.begin, values.data(), values.size_bytes());
   }
-  return {reinterpret_cast<const T*>(device_.data() + place), values.size()};
+  return {reinterpret_cast<const T*>(device_.data() + place.begin), values.size()};
 }
 
 void DeviceBatch::send(int64_t begin, int64_t bytes) {
@@ -65,6 +67,8 @@ void DeviceBatch::send(int64_t begin, int64_t bytes) {
 ForwardBatch DeviceBatch::upload(const ForwardBatch& host) {
   // A step without a row to sample ends without a wait.
   device_.memory()->wait_for_uploads();
+  CHECK_EQ(host.slot_mapping.size(), slot_mapping_.size());
+  CHECK_EQ(host.block_tables.size(), block_tables_.size());
   const ForwardBatch batch = {
       .token_ids = stage(places_.token_ids, host.token_ids),
       .positions = stage(places_.positions, host.positions),
@@ -81,7 +85,7 @@ ForwardBatch DeviceBatch::upload(const ForwardBatch& host) {
   }
   send(0, places_.small_end);
   for (size_t i = 0; i < block_tables_.size(); ++i) {
-    send(places_.block_tables[i], static_cast<int64_t>(block_tables_[i].size_bytes()));
+    send(places_.block_tables[i].begin, static_cast<int64_t>(block_tables_[i].size_bytes()));
   }
   return batch;
 }
@@ -89,7 +93,7 @@ ForwardBatch DeviceBatch::upload(const ForwardBatch& host) {
 std::span<const int32_t> DeviceBatch::upload_rows(std::span<const int32_t> rows) {
   device_.memory()->wait_for_uploads();
   const std::span<const int32_t> staged = stage(places_.rows, rows);
-  send(places_.rows, static_cast<int64_t>(rows.size_bytes()));
+  send(places_.rows.begin, static_cast<int64_t>(rows.size_bytes()));
   return staged;
 }
 

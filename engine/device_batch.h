@@ -30,14 +30,19 @@ class DeviceBatch {
   std::span<const int32_t> upload_rows(std::span<const int32_t> rows);
 
  private:
-  // Where an array begins in both memories, in bytes. What grows with the batch alone is small and
-  // goes as one piece.
+  // Where an array is in both memories, and how much of it there may be; bytes.
+  struct Place {
+    int64_t begin = 0;
+    int64_t room = 0;
+  };
+
+  // What grows with the batch alone is small and goes as one piece.
   struct Places {
-    int64_t token_ids = 0, positions = 0, query_start_loc = 0, seq_lens = 0, logits_indices = 0;
-    std::vector<int64_t> slot_mapping;  // by group
+    Place token_ids, positions, query_start_loc, seq_lens, logits_indices;
+    std::vector<Place> slot_mapping;  // by group
     int64_t small_end = 0;
-    int64_t rows = 0;
-    std::vector<int64_t> block_tables;  // by group
+    Place rows;
+    std::vector<Place> block_tables;  // by group
     int64_t end = 0;
   };
 
@@ -46,7 +51,7 @@ class DeviceBatch {
   static Places places(const InputBatch::Bounds& bounds);
 
   template <typename T>
-  std::span<const T> stage(int64_t place, std::span<const T> values);
+  std::span<const T> stage(const Place& place, std::span<const T> values);
   void send(int64_t begin, int64_t bytes);
 
   Places places_;

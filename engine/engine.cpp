@@ -20,6 +20,7 @@
 #include "engine/core/queue.h"
 #include "engine/kv_event_publisher.h"
 #include "engine/model_runner.h"
+#include "engine/parallel.h"
 #include "engine/prefix_store.h"
 #include "engine/request_table.h"
 #include "engine/step_executor.h"
@@ -60,7 +61,8 @@ using Command = std::variant<SubmitCommand, AbortCommand, StateCommand, StopComm
 class LocalEngine final : public Engine {
  public:
   // Starts the engine thread, which loads the model; returns when it is ready or has failed.
-  static Expected<std::unique_ptr<Engine>> create(const Config& config);
+  static Expected<std::unique_ptr<Engine>> create(const Config& config,
+                                                  const MakeRanks& make_ranks);
 
   ~LocalEngine() override { stop(); }
 
@@ -104,7 +106,7 @@ class LocalEngine final : public Engine {
     std::vector<NewRequest> ready;       // scratch: those that the store held
     std::vector<RequestId> resumed;      // the same, of preempted ones
     StepLog steps;
-    std::vector<RequestId> failed;  // this step: logits of their prompts are not finite
+    std::vector<RequestId> failed;  // this step: by their prompts, or with all of it
     std::vector<SampledToken> sampled;
     std::vector<RequestId> aborted;
   };
@@ -116,7 +118,7 @@ class LocalEngine final : public Engine {
                     .max_tokens = config.max_num_queued_tokens,
                     .max_wait_ms = int64_t{1000} * config.max_queue_wait_s}) {}
 
-  Expected<void> load();
+  Expected<void> load(const MakeRanks& make_ranks);
   Expected<QueuedWork> enter_queue(const ValidRequest& request);
   void leave_queue(const QueuedWork& queued);
   void expire_late(const SchedulerOutput& output);
@@ -137,6 +139,7 @@ class LocalEngine final : public Engine {
   bool launch();
   void retire();
   void restore_preempted(const SchedulerOutput& output);
+  void note_failed_rank();
   void add_results(StepWork& work);
   void commit(StepWork& work);
   void publish_stats();
@@ -158,6 +161,7 @@ class LocalEngine final : public Engine {
   std::atomic<int64_t> step_started_ns_ = 0;
   std::atomic<int64_t> last_progress_ns_ = 0;
   bool stopping_ = false;           // engine thread only
+  bool has_failed_ = false;         // with a rank; engine thread only
   EngineStats counters_;            // engine thread only
   mutable std::mutex stats_mutex_;  // held for a copy; the engine thread only tries it
   EngineStats published_;           // guarded by stats_mutex_
@@ -218,12 +222,13 @@ LocalEngine::Core::Core(const Config& config,
   aborted.reserve(max_seqs);
 }
 
-Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config) {
+Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config,
+                                                      const MakeRanks& make_ranks) {
   std::unique_ptr<LocalEngine> engine(new LocalEngine(config));
   std::promise<Expected<void>> loaded;
   std::future<Expected<void>> result = loaded.get_future();
-  engine->thread_ = std::thread([self = engine.get(), &loaded] {
-    Expected<void> status = self->load();
+  engine->thread_ = std::thread([self = engine.get(), &loaded, &make_ranks] {
+    Expected<void> status = self->load(make_ranks);
     const bool ready = status.has_value();
     loaded.set_value(std::move(status));
     if (ready) {
@@ -236,9 +241,9 @@ Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config) {
   return engine;
 }
 
-Expected<void> LocalEngine::load() {
+Expected<void> LocalEngine::load(const MakeRanks& make_ranks) {
   SLUICE_TRY(const KvEventsOptions events, parse_kv_events_config(config_.kv_events_config));
-  SLUICE_TRY(auto runner, ModelRunner::create(config_));
+  SLUICE_TRY(auto runner, ModelRunner::create(config_, make_ranks));
   CheckpointText text = runner->take_text();
   tokenizer_ = std::move(text.tokenizer);
   if (tokenizer_->vocab_size() > runner->model().vocab_size) {
@@ -605,14 +610,31 @@ void LocalEngine::retire() {
   last_progress_ns_ = step.end_ns;
 }
 
+// Ranks do not come back: whoever watches over this process starts another one.
+void LocalEngine::note_failed_rank() {
+  if (std::exchange(has_failed_, true)) return;
+  draining_ = true;
+  log_event(LogLevel::kError, "rank_failed", "then", "no new requests, the others end");
+}
+
+const char* failure_of(const StepWork& work) {
+  return work.has_failed ? "A rank that computes a part of the model has failed."
+                         : "The model produced logits that are not finite.";
+}
+
 // Of requests that have not ended while the step was in flight.
 void LocalEngine::add_results(StepWork& work) {
   const Clock::time_point now = Clock::now();
   core_->failed.clear();
+  if (work.has_failed) {
+    note_failed_rank();
+    for (const ScheduledRequest& item : work.decision.scheduled) core_->failed.push_back(item.id);
+  }
   for (ScoredPrompt& prompt : work.prompts) {
     const bool is_over = core_->requests.find(prompt.id) == nullptr;  // an earlier chunk failed
     if (is_over || !prompt.is_finite) core_->failed.push_back(prompt.id);
-    if (!is_over) core_->requests.add_prompt_logprobs(prompt.id, std::move(prompt.logprobs));
+    if (is_over || work.has_failed) continue;
+    core_->requests.add_prompt_logprobs(prompt.id, std::move(prompt.logprobs));
   }
   core_->sampled.clear();
   for (size_t i = 0; i < work.rows.size(); ++i) {
@@ -626,7 +648,11 @@ void LocalEngine::add_results(StepWork& work) {
     core_->sampled.push_back({.id = id, .token = result.token, .finished = ends});
     const Request& request = *core_->scheduler.find(id);
     if (core_->requests.find(id) == nullptr) continue;
-    core_->requests.add_token(id, result, now, counters_);
+    if (result.finish_reason == FinishReason::kError) {
+      core_->requests.finish(id, FinishReason::kError, failure_of(work), counters_);
+    } else {
+      core_->requests.add_token(id, result, now, counters_);
+    }
     if (!ends) continue;
     queue_speed_.observe_output(request.num_generated() + 1);
     mean_output_ = queue_speed_.mean_output();
@@ -646,7 +672,7 @@ void LocalEngine::commit(StepWork& work) {
   }
   for (const RequestId id : core_->failed) {  // those that were not sampling
     core_->scheduler.abort(id);
-    core_->requests.finish(id, FinishReason::kError, kNotFinite, counters_);
+    core_->requests.finish(id, FinishReason::kError, failure_of(work), counters_);
   }
   if (core_->store) core_->store->end_step(output, core_->scheduler, seconds);
   ++counters_.num_steps;
@@ -672,7 +698,11 @@ void LocalEngine::publish_stats() {
 }  // namespace
 
 Expected<std::unique_ptr<Engine>> create_engine(const Config& config) {
-  return LocalEngine::create(config);
+  return LocalEngine::create(config, make_local_ranks);
+}
+
+Expected<std::unique_ptr<Engine>> create_engine(const Config& config, const MakeRanks& make_ranks) {
+  return LocalEngine::create(config, make_ranks);
 }
 
 }  // namespace sluice

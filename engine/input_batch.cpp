@@ -14,6 +14,7 @@ InputBatch::InputBatch(const Bounds& bounds) : bounds_(bounds) {
   token_ids_.reserve(max_tokens);
   positions_.reserve(max_tokens);
   query_start_loc_.reserve(max_seqs + 1);
+  query_start_loc_.push_back(0);
   seq_lens_.reserve(max_seqs);
   logits_indices_.reserve(max_seqs);
   open_tokens_.reserve(max_seqs);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 constexpr int64_t kDefaultKvBytes = int64_t{1} << 30;
-// What a driver takes as kernels are used for the first time.
+// What a driver takes as kernels are used for the first time and steps are recorded.
 constexpr int64_t kDeviceReserve = int64_t{256} << 20;
 
 std::string mib(int64_t bytes) {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <limits>
 #include <system_error>
 #include <thread>
 
@@ -15,6 +14,7 @@
 #include "engine/models/rank_share.h"
 #include "engine/sampling/sampler.h"
 #include "engine/weights/gguf_parse.h"
+#include "kernels/trace.h"
 
 namespace sluice {
 namespace {
@@ -117,6 +117,15 @@ void place(std::span<std::byte> bytes, const Placement& placement) {
             "mbind: " + std::generic_category().message(errno));
 }
 
+// What a mapped file does not obey: its pages are the system's cache, shared by whoever maps it.
+std::string ignored_by_mapped_weights(const Config& config) {
+  std::string flags = config.numa == "off" ? "" : "--numa " + config.numa;
+  if (config.huge_pages == "explicit") {
+    flags += std::string(flags.empty() ? "" : ", ") + "--huge-pages explicit";
+  }
+  return flags;
+}
+
 std::string placement_text(const Config& config, const MemoryPlan& plan) {
   std::string pages = "huge pages " + config.huge_pages;
   if (config.huge_pages == "explicit") {
@@ -127,7 +136,12 @@ std::string placement_text(const Config& config, const MemoryPlan& plan) {
     }
     pages += ", " + std::to_string(count) + " of 2 MiB";
   }
-  return placement_of(config).describe() + "; " + pages;
+  std::string text = placement_of(config).describe() + "; " + pages;
+  if (const std::string ignored = ignored_by_mapped_weights(config);
+      plan.weights_mapped && !ignored.empty()) {
+    text += "; mapped weights as the page cache has them, without " + ignored;
+  }
+  return text;
 }
 
 }  // namespace
@@ -243,7 +257,10 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
   if (!config.packed_weights_cache.empty() && !planned.checkpoint->is_dummy() &&
       target.device == DeviceType::kCpu) {
     planned.packed =
-        PackedPlace(config.packed_weights_cache, *planned.checkpoint, names_and_shapes.layout());
+        PackedPlace(config.packed_weights_cache,
+                    static_cast<uint64_t>(config.packed_weights_cache_size),
+                    *planned.checkpoint,
+                    names_and_shapes.layout());
   }
   const std::vector<KvLayout> layouts = shape->kv_layouts();
   SLUICE_TRY(planned.plan,
@@ -294,7 +311,8 @@ Expected<PlannedDevice> plan_on_device(const Config& config) {
   return planned;
 }
 
-Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config) {
+Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
+                                                           const MakeRanks& make_ranks) {
   SLUICE_TRY(PlannedDevice planned, plan_on_device(config));
   const MemoryPlan& plan = planned.model.plan;
   const int32_t ranks = config.tensor_parallel_size;
@@ -318,7 +336,8 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config)
     runner->prefault_ =
         std::make_unique<Prefault>(runner->kv_storage_.bytes(), config.huge_pages == "transparent");
   }
-  if (ranks > 1) SLUICE_TRY_VOID(runner->add_followers(config, planned.model));
+  if (ranks > 1) SLUICE_TRY_VOID(runner->add_followers(config, planned.model, make_ranks(ranks)));
+  if (runner->plan_.on_device) SLUICE_TRY_VOID(runner->record_steps(config));
   return runner;
 }
 
@@ -334,7 +353,11 @@ Expected<void> ModelRunner::load_model(PlannedModel& planned,
   Expected<std::unique_ptr<Model>> model = [&]() -> Expected<std::unique_ptr<Model>> {
     auto cache = planned.packed.open();
     plan_.weights_mapped = cache.has_value();
+    plan_.placement = placement_text(config, plan_);
     if (cache) {
+      if (const std::string ignored = ignored_by_mapped_weights(config); !ignored.empty()) {
+        log_event(LogLevel::kWarning, "mapped_weights_not_placed", "ignored", ignored);
+      }
       weights_->use(std::move(*cache));
     } else if (plan_.on_device) {
       SLUICE_TRY_VOID(weights_->allocate_on(*device_->memory(), plan_.weight_bytes));
@@ -399,7 +422,10 @@ Expected<void> ModelRunner::allocate(const StepBounds& bounds, const Config& con
   return {};
 }
 
-Expected<void> ModelRunner::add_followers(const Config& config, const PlannedModel& planned) {
+Expected<void> ModelRunner::add_followers(
+    const Config& config,
+    const PlannedModel& planned,
+    std::vector<std::unique_ptr<Communicator>> communicators) {
   const int32_t size = config.tensor_parallel_size;
   std::vector<std::unique_ptr<ModelRank>> ranks;
   for (int32_t rank = 1; rank < size; ++rank) {
@@ -430,10 +456,31 @@ Expected<void> ModelRunner::add_followers(const Config& config, const PlannedMod
     added.prefault =
         std::make_unique<Prefault>(added.kv_storage.bytes(), config.huge_pages == "transparent");
   }
-  std::vector<std::unique_ptr<Communicator>> communicators = make_local_ranks(size);
   communicator_ = std::move(communicators.front());
   communicators.erase(communicators.begin());
   followers_ = std::make_unique<Followers>(std::move(ranks), std::move(communicators));
+  return {};
+}
+
+// A step of padding rows alone, run once, as kernels are loaded and rotations computed by their first
+// use, then recorded. Only the longest context bounds what a recorded step reads.
+Expected<void> ModelRunner::record_steps(const Config& config) {
+  buckets_.emplace(DecodeBuckets::sizes_of(config), static_cast<size_t>(batch_bounds_.num_groups));
+  kernels::DeviceMemory& memory = *device_->memory();
+  const InputBatch empty(batch_bounds_);
+  auto* const logits = reinterpret_cast<float*>(logits_.data());
+  for (size_t i = 0; i < buckets_->sizes().size(); ++i) {
+    step_ = device_batch_->upload(buckets_->pad(empty.view(), i));
+    step_.max_seq_len = plan_.max_model_len;
+    model_->forward(context());
+    model_->logits(context(), step_.logits_indices, logits);
+    memory.wait();
+    memory.begin_recording();
+    model_->forward(context());
+    model_->logits(context(), step_.logits_indices, logits);
+    SLUICE_TRY(recorded_.emplace_back(), memory.end_recording());
+  }
+  memory.wait();
   return {};
 }
 
@@ -445,9 +492,18 @@ ForwardContext ModelRunner::context() const {
 }
 
 void ModelRunner::execute(std::span<const KvBlockCopy> copies, const InputBatch& batch) {
-  step_ = device_batch_ ? device_batch_->upload(batch.view()) : batch.view();
+  ForwardBatch host = batch.view();
+  const std::optional<size_t> bucket =
+      buckets_ && batch.prompt_rows().empty() ? buckets_->find(host) : std::nullopt;
+  has_logits_ = bucket.has_value();
+  if (bucket) host = buckets_->pad(host, *bucket);
+  step_ = device_batch_ ? device_batch_->upload(host) : host;
   if (followers_) followers_->start({.batch = &step_, .copies = copies});
   for (const KvBlockCopy& copy : copies) kv_storage_.copy_block(copy.group, copy.from, copy.to);
+  if (bucket) {
+    const kernels::TraceRange range(device_->type(), "recorded layers");
+    return recorded_[*bucket]->run();
+  }
   model_->forward(context());
   if (followers_) followers_->finish();
 }
@@ -455,18 +511,13 @@ void ModelRunner::execute(std::span<const KvBlockCopy> copies, const InputBatch&
 float* ModelRunner::compute_logits(std::span<const int32_t> rows) {
   CHECK_LE(rows.size(), max_rows_);
   auto* const floats = reinterpret_cast<float*>(logits_.data());
-  if (rows.empty()) return floats;
+  if (rows.empty() || has_logits_) return floats;
   if (device_batch_) rows = device_batch_->upload_rows(rows);
   if (followers_) {
     followers_->start({.kind = RankJob::Kind::kLogits, .batch = &step_, .rows = rows});
   }
   model_->logits(context(), rows, floats);
   if (followers_) followers_->finish();
-  // Nothing of such a step means anything: its requests fail as those do whose rows are not finite.
-  if (communicator_ && communicator_->has_failed()) {
-    const auto count = static_cast<int64_t>(rows.size()) * model_->config().vocab_size;
-    std::fill_n(floats, count, std::numeric_limits<float>::quiet_NaN());
-  }
   return floats;
 }
 

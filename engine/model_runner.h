@@ -16,6 +16,7 @@
 #include "engine/core/config.h"
 #include "engine/core/numa.h"
 #include "engine/core/status.h"
+#include "engine/decode_buckets.h"
 #include "engine/device_batch.h"
 #include "engine/engine.h"
 #include "engine/followers.h"
@@ -71,7 +72,9 @@ Expected<PlannedDevice> plan_on_device(const Config& config);
 
 class ModelRunner {
  public:
-  static Expected<std::unique_ptr<ModelRunner>> create(const Config& config);
+  // `make_ranks`: of several ranks, their communicators.
+  static Expected<std::unique_ptr<ModelRunner>> create(const Config& config,
+                                                       const MakeRanks& make_ranks);
 
   // Copies the blocks of one step, then runs its layers.
   void execute(std::span<const KvBlockCopy> copies, const InputBatch& batch);
@@ -82,6 +85,10 @@ class ModelRunner {
   // compute_logits() gave where the host reads that. The caller's to change as well.
   float* begin_host_copy(size_t first, size_t count);
   void wait_for_host_copies();
+  // Whether a rank has: then nothing that was computed since means anything, and nothing will.
+  [[nodiscard]] bool has_failed() const {
+    return communicator_ != nullptr && communicator_->has_failed();
+  }
 
   // Of operators on the device, with its workspaces.
   [[nodiscard]] const kernels::ExecContext& exec() const { return exec_; }
@@ -118,7 +125,11 @@ class ModelRunner {
   // `own`: rank 0's share of the model.
   Expected<void> load_model(PlannedModel& planned, const ModelConfig& own, const Config& config);
   Expected<void> allocate(const StepBounds& bounds, const Config& config);
-  Expected<void> add_followers(const Config& config, const PlannedModel& planned);
+  Expected<void> add_followers(const Config& config,
+                               const PlannedModel& planned,
+                               std::vector<std::unique_ptr<Communicator>> communicators);
+  // One for each bucket, of its layers and the logits of all its rows.
+  Expected<void> record_steps(const Config& config);
   // Of the step that execute() ran last.
   [[nodiscard]] ForwardContext context() const;
 
@@ -141,6 +152,9 @@ class ModelRunner {
   kernels::DeviceBuffer staging_;
   std::optional<DeviceBatch> device_batch_;
   bool is_copying_ = false;  // logits to the host
+  std::optional<DecodeBuckets> buckets_;
+  std::vector<std::unique_ptr<kernels::RecordedWork>> recorded_;  // by bucket
+  bool has_logits_ = false;  // of all rows of that step, which was a recorded one
 
   kernels::ExecContext exec_;
   ForwardBatch step_;  // that execute() ran last

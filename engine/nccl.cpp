@@ -3,8 +3,8 @@
 
 #include <dlfcn.h>
 
-#include <algorithm>
-#include <atomic>
+#include <mutex>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -40,8 +40,14 @@ class NcclRank final : public Communicator {
   NcclRank(std::shared_ptr<const Nccl> nccl, Handle comm, const Nccl::Rank& rank)
       : nccl_(std::move(nccl)), comm_(comm), own_(rank), table_(static_cast<size_t>(rank.size)) {}
 
+  // What is broken cannot be destroyed in order: that waits for the others.
   ~NcclRank() override {
-    if (!is_aborted_) nccl_->functions_->comm_destroy(comm_);
+    const std::scoped_lock lock(mutex_);
+    if (is_broken()) {
+      abort_comm();
+    } else {
+      nccl_->functions_->comm_destroy(comm_);
+    }
   }
 
   NcclRank(const NcclRank&) = delete;
@@ -54,11 +60,12 @@ class NcclRank final : public Communicator {
   std::span<const std::byte* const> all_gather(std::span<const std::byte> part) override {
     const size_t half = own_.received.size() / 2;
     CHECK_LE(part.size(), half / table_.size());
-    if (has_failed()) return {};
+    const std::scoped_lock lock(mutex_);
+    if (is_broken()) return {};
     std::byte* const parts = own_.received.data() + num_calls_++ % 2 * half;
     if (nccl_->functions_->all_gather(part.data(), parts, part.size(), kInt8, comm_, own_.stream) !=
         kSuccess) {
-      fail();
+      abort_comm();
       return {};
     }
     for (size_t rank = 0; rank < table_.size(); ++rank) table_[rank] = parts + rank * part.size();
@@ -66,23 +73,35 @@ class NcclRank final : public Communicator {
   }
 
   void fail() override {
-    if (!is_aborted_.exchange(true)) nccl_->functions_->comm_abort(comm_);
+    const std::scoped_lock lock(mutex_);
+    abort_comm();
   }
 
   [[nodiscard]] bool has_failed() const override {
-    if (is_aborted_) return true;
+    const std::scoped_lock lock(mutex_);
+    return is_broken();
+  }
+
+ private:
+  // Both with the lock held.
+  void abort_comm() {
+    if (comm_ != nullptr) nccl_->functions_->comm_abort(std::exchange(comm_, nullptr));
+  }
+
+  [[nodiscard]] bool is_broken() const {
+    if (comm_ == nullptr) return true;
     Result error = kSuccess;
     const Result asked = nccl_->functions_->comm_get_async_error(comm_, &error);
     return asked != kSuccess || (error != kSuccess && error != kInProgress);
   }
 
- private:
   const std::shared_ptr<const Nccl> nccl_;
-  const Handle comm_;
+  // An abort frees what it names: nobody else may be inside of the library with it.
+  mutable std::mutex mutex_;
+  Handle comm_;  // null: aborted
   const Nccl::Rank own_;
   std::vector<const std::byte*> table_;
   size_t num_calls_ = 0;
-  std::atomic<bool> is_aborted_ = false;
 };
 
 Nccl::~Nccl() { dlclose(library_); }

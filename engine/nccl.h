@@ -36,13 +36,14 @@ class Nccl {
     int32_t size = 1;
     // Device memory for two calls: the ranks' parts in order, each at most 1 / (2 size) of it.
     std::span<std::byte> received;
-    void* stream =
-        nullptr;  // a cudaStream_t of the rank's device, which is the thread's current one
+    void* stream = nullptr;  // a cudaStream_t of the rank's device, the thread's current one
   };
 
   // Every rank of the group calls it, on threads or in processes of their own; returns when all
   // have. all_gather() then takes device memory and is in order with the stream: it may return
-  // before the parts are there, and what the stream runs afterwards may read them.
+  // before the parts are there, and what the stream runs afterwards may read them. fail() ends what
+  // this rank has on its stream; NCCL tells other ranks of a lost one where it notices, else each has
+  // to be told.
   [[nodiscard]] static Expected<std::unique_ptr<Communicator>> connect(
       const std::shared_ptr<const Nccl>& nccl, const NcclId& id, const Rank& rank);
 

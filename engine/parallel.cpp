@@ -13,7 +13,8 @@ namespace {
 constexpr auto kSpin = std::chrono::microseconds(20);
 
 // What the ranks share. A call fills one of two tables, in turn: who is in call n + 1 has read what
-// call n gave, so that call n + 2 may take its table.
+// call n gave, so that call n + 2 may take its table. Not after a failure: then call n + 1 has waited
+// for nobody.
 struct Meeting {
   explicit Meeting(int32_t num_ranks) : size(num_ranks) {
     for (std::vector<const std::byte*>& table : parts) table.resize(static_cast<size_t>(size));
@@ -50,6 +51,7 @@ class LocalRank final : public Communicator {
   [[nodiscard]] int32_t size() const override { return meeting_->size; }
 
   std::span<const std::byte* const> all_gather(std::span<const std::byte> part) override {
+    if (has_failed()) return {};
     std::vector<const std::byte*>& table = meeting_->parts[num_calls_++ % 2];
     table[static_cast<size_t>(rank_)] = part.data();
     if (!meeting_->arrive()) return {};

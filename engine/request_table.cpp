@@ -52,10 +52,6 @@ void RequestTable::add_token(RequestId id,
                              const SamplerResult& result,
                              Clock::time_point now,
                              EngineStats& stats) {
-  if (result.finish_reason == FinishReason::kError) {
-    finish(id, FinishReason::kError, kNotFinite, stats);
-    return;
-  }
   RequestState& state = states_.at(id);
   if (state.num_generated == 0) {
     state.first_token = now;

@@ -18,8 +18,6 @@
 
 namespace sluice {
 
-inline constexpr const char* kNotFinite = "The model produced logits that are not finite.";
-
 struct RequestState {
   using Clock = std::chrono::steady_clock;
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/core/status.h"
+#include "kernels/trace.h"
 
 namespace sluice {
 
@@ -124,12 +125,14 @@ void StepExecutor::thread_main() {
 }
 
 void StepExecutor::run(StepWork& work) {
+  const kernels::TraceRange range(runner_.device().type(), "step");
   work.started = Clock::now();
   work.batch.resolve(chosen_);
   runner_.execute(work.decision.copies, work.batch);
   work.executed = Clock::now();
   score(work);
   sample(work);
+  work.has_failed = runner_.has_failed();
   work.sampled = Clock::now();
 }
 

@@ -62,6 +62,7 @@ struct StepWork {
   std::vector<ScoredPrompt> prompts;  // the same
 
   // Once it has run.
+  bool has_failed = false;                        // with a rank: what follows means nothing
   std::vector<SamplerResult> results;             // of `rows`
   std::vector<kernels::TokenScore> top_logprobs;  // what they point to
   Clock::time_point started;

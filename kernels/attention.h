@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <span>
 
+#include "engine/core/status.h"
 #include "engine/core/types.h"
 #include "kernels/device.h"
 
@@ -73,6 +74,9 @@ struct AttentionLimits {
   int32_t num_threads;
   DeviceType device = DeviceType::kCpu;
 };
+
+// kUnsupported, with what the device has: attention has no such heads.
+Expected<void> check_attention(DeviceType device, int32_t head_dim);
 
 // Scratch of every worker plus partial results, so that few rows over a long context still occupy
 // every thread. Grows with threads * heads * seq_len / kAttentionPartition.

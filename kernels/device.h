@@ -30,7 +30,7 @@ struct ExecContext {
   Isa isa = Isa::kScalar;
   cpu::ThreadPool* pool = nullptr;  // kCpu: not null
   // kCuda: where work is put, the device's memory, and room that operators use one after the other:
-  // workspace_bytes of the device's, sample_staging_bytes of pinned memory.
+  // workspace_bytes of the device's, staging_bytes of pinned memory (gemm.h).
   CUstream_st* stream = nullptr;
   DeviceMemory* memory = nullptr;
   std::span<std::byte> workspace = {};

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <utility>
 
@@ -12,6 +13,14 @@
 #include "engine/core/status.h"
 
 namespace sluice::kernels {
+
+// Operators and copies that were recorded, with their arguments: pointers and numbers are those of
+// the recording, what they point to is read when it runs.
+class RecordedWork {
+ public:
+  virtual ~RecordedWork() = default;
+  virtual void run() = 0;
+};
 
 // Memory that the host does not read. Copies run in the order of the operators that were called
 // before and after them; they, like operators, may still be under way when a call returns. A device
@@ -21,7 +30,8 @@ class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
 
-  // Zeros, 256-byte aligned. kResourceExhausted: there is not that much.
+  // Zeros, 256-byte aligned. kResourceExhausted: there is not that much. A release waits, as wait()
+  // does, for whatever still uses the memory.
   virtual Expected<std::byte*> allocate(int64_t bytes, const char* purpose) = 0;
   virtual void release(std::byte* data) = 0;
 
@@ -40,10 +50,16 @@ class DeviceMemory {
   virtual void wait() = 0;
   virtual void wait_for_uploads() = 0;
 
+  // What this thread calls in between is recorded and does not run. Nobody may wait, upload,
+  // allocate or release meanwhile. kResourceExhausted: there is no memory for what was recorded,
+  // which must not outlive this.
+  virtual void begin_recording() = 0;
+  virtual Expected<std::unique_ptr<RecordedWork>> end_recording() = 0;
+
   [[nodiscard]] virtual int64_t free_bytes() const = 0;
 };
 
-// Memory of a device, or of the host where `memory()` is null.
+// Memory of a device; of the host where `memory()` is null or it is pinned.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
@@ -86,7 +102,7 @@ class DeviceBuffer {
 
   [[nodiscard]] std::span<std::byte> span() const { return {data_, bytes_}; }
 
-  // Null: operators and host read the same bytes.
+  // What copies to and from it go through; null: operators and host read the same bytes.
   [[nodiscard]] DeviceMemory* memory() const { return memory_; }
 
  private:

@@ -7,6 +7,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/row_steps.h"
+#include "kernels/trace.h"
 
 namespace sluice::kernels {
 namespace {
@@ -15,21 +16,24 @@ template <typename Args>
 using Op = void (*)(const ExecContext&, const Args&);
 
 template <typename Args>
-void dispatch(const ExecContext& ctx, const Args& args, Op<Args> on_cpu, Op<Args> on_cuda) {
+void dispatch(
+    const ExecContext& ctx, const char* name, const Args& args, Op<Args> on_cpu, Op<Args> on_cuda) {
   switch (ctx.device) {
     case DeviceType::kCpu:
       return on_cpu(ctx, args);
-    case DeviceType::kCuda:
+    case DeviceType::kCuda: {
+      const TraceRange range(ctx.device, name);
       return on_cuda(ctx, args);
+    }
   }
   SLUICE_UNREACHABLE("device without operators");
 }
 
 }  // namespace
 
-#define SLUICE_OPERATOR(op, Args)                     \
-  void op(const ExecContext& ctx, const Args& args) { \
-    dispatch<Args>(ctx, args, cpu::op, cuda::op);     \
+#define SLUICE_OPERATOR(op, Args)                      \
+  void op(const ExecContext& ctx, const Args& args) {  \
+    dispatch<Args>(ctx, #op, args, cpu::op, cuda::op); \
   }
 
 SLUICE_OPERATOR(linear, LinearArgs)
@@ -92,7 +96,17 @@ Expected<void> check_activations(DeviceType device,
   if (device == DeviceType::kCpu || cuda::has_activations(weight, activations)) return {};
   return make_error(ErrorCode::kUnsupported,
                     "weights of type " + std::string(format_info(weight).name) +
-                        " take activations of 8 bits on the CUDA backend; with others, --device cpu runs it",
+                        " take activations of 8 bits on the CUDA backend; "
+                        "with others, --device cpu runs it",
+                    "device");
+}
+
+Expected<void> check_attention(DeviceType device, int32_t head_dim) {
+  if (device == DeviceType::kCpu || head_dim <= cuda::kMaxAttentionHeadDim) return {};
+  return make_error(ErrorCode::kUnsupported,
+                    "found heads of " + std::to_string(head_dim) + ", expected at most " +
+                        std::to_string(cuda::kMaxAttentionHeadDim) +
+                        ", which the CUDA backend has; --device cpu runs them",
                     "device");
 }
 

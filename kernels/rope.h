@@ -92,7 +92,8 @@ struct RopeWriteKvArgs {
   int32_t num_heads;
   const RopeTable* table;                 // null: no rotation
   std::span<const int32_t> positions;     // [num_tokens]
-  std::span<const int64_t> slot_mapping;  // [num_tokens]: block * block_size + offset
+  // [num_tokens]: block * block_size + offset; below 0: q, k and the cache stay as they are
+  std::span<const int64_t> slot_mapping;
   KvLayerView kv;
 };
 

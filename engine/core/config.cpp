@@ -62,7 +62,8 @@ std::string range_text(const Knob& knob) {
     case KnobKind::kString:
       return "text";
     case KnobKind::kStringList:
-      return "list";
+      return knob.max == 0 ? "list"
+                           : "list of " + std::to_string(knob.min) + " to " + std::to_string(knob.max);
     case KnobKind::kChoice: {
       std::string text;
       for (const char* c = knob.choices; *c != '\0'; ++c) {

@@ -29,6 +29,7 @@ struct Config {
   std::string kv_cache_dtype = "auto";     // auto (bfloat16), bfloat16, float16, float32, int8, fp8
   int32_t activation_bits = 8;             // 8, 16 or 32
   std::string packed_weights_cache;        // folder; empty: weights are repacked at each start
+  int64_t packed_weights_cache_size = int64_t{128} << 30;  // bytes
   uint64_t seed = 0;                       // makes the seeds of unseeded requests
 
   // Cache and scheduler.
@@ -55,6 +56,8 @@ struct Config {
 
   // Compute.
   std::string device = "cpu";              // auto, cpu, cuda
+  bool enforce_eager = false;              // no recorded steps
+  std::vector<int32_t> cuda_graph_sizes;   // rows of recorded steps; none: chosen
   int32_t threads = 0;                     // 0: min(affinity, cgroup quota)
   int32_t tensor_parallel_size = 1;        // ranks that share each layer: 1, 2, 4 or 8
   std::string isa = "auto";                // auto, scalar, avx2, avx512, amx

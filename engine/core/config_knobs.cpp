@@ -171,6 +171,31 @@ std::string get_list(const Config& config) {
   return joined;
 }
 
+template <auto kMember>
+Expected<void> set_integer_list(Config& config, const Knob& knob, const std::string& text) {
+  std::vector<int32_t> values;
+  std::stringstream stream(without_brackets(text));
+  for (std::string item; std::getline(stream, item, ',');) {
+    const auto value = parse_integer(item);
+    if (!value || *value < knob.min || *value > knob.max) {
+      return knob_error(knob, "a comma-separated list, each " + range_rule(knob), text);
+    }
+    values.push_back(static_cast<int32_t>(*value));
+  }
+  config.*kMember = std::move(values);
+  return {};
+}
+
+template <auto kMember>
+std::string get_integer_list(const Config& config) {
+  std::string joined;
+  for (const int32_t value : config.*kMember) {
+    if (!joined.empty()) joined += ',';
+    joined += std::to_string(value);
+  }
+  return joined;
+}
+
 bool is_choice(const Knob& knob, const std::string& text) {
   std::stringstream stream{std::string(knob.choices)};
   for (std::string choice; std::getline(stream, choice, '|');) {
@@ -261,6 +286,20 @@ Knob list(Text name, Text group, Text help) {
 }
 
 template <auto M>
+Knob integer_list(Text name, Text group, Text unit, Range range, Text help) {
+  return {name,
+          group,
+          KnobKind::kStringList,
+          unit,
+          range.min,
+          range.max,
+          "",
+          help,
+          set_integer_list<M>,
+          get_integer_list<M>};
+}
+
+template <auto M>
 Knob choice(Text name, Text group, Text unit, Text choices, Text help) {
   return {name, group, KnobKind::kChoice, unit, 0, 0, choices, help, set_choice<M>, get_choice<M>};
 }
@@ -328,6 +367,11 @@ std::vector<Knob> make_model_knobs() {
           "model",
           "Folder that keeps weights as the kernels read them; the next start maps them, and "
           "processes share them. Empty: none."),
+      bytes<&Config::packed_weights_cache_size>(
+          "packed-weights-cache-size",
+          "model",
+          {kMiB, 65536 * kGiB},
+          "Size of that folder, for all models; the files used longest ago go."),
       integer<&Config::seed>("seed",
                              "model",
                              "",
@@ -451,6 +495,17 @@ std::vector<Knob> make_compute_knobs() {
                               "auto|cpu|cuda",
                               "Where the model runs; auto: on a GPU where there is one and its "
                               "backend has what the model needs. No GPU has run that backend yet."),
+      boolean<&Config::enforce_eager>("enforce-eager",
+                                      "compute",
+                                      "Puts every step on a GPU operator by operator, instead of "
+                                      "replaying recorded ones where every request decodes."),
+      integer_list<&Config::cuda_graph_sizes>(
+          "cuda-graph-sizes",
+          "compute",
+          "requests",
+          {1, 4096},
+          "Sizes of the steps that are recorded at start as CUDA graphs; smaller ones are padded, "
+          "larger ones not replayed. None given: 1, 2, 4, 8, 16, ... up to max-num-seqs."),
       integer_or_auto<&Config::threads>("threads",
                                         "compute",
                                         "threads",

@@ -31,6 +31,7 @@ Expected<AttentionBlock> AttentionBlock::load(const ModelConfig& config,
                                               int32_t layer,
                                               int32_t activation_bits,
                                               WeightStore& weights) {
+  SLUICE_TRY_VOID(kernels::check_attention(weights.device(), config.head_dim));
   const std::string prefix = "blk." + std::to_string(layer) + ".";
   const RankShare& share = config.share;
   const int64_t q = whole_of(share.heads, config.num_heads) * config.head_dim;

@@ -414,9 +414,15 @@ void DecoderModel::forward(const ForwardContext& context) {
   kernels::RowSteps first;
   add_attention_input_steps(0, first);
   kernels::run_row_steps(context.exec, first);
+  // Another rank may still read what this one gave it before the failure: nothing is written over it.
+  const auto has_failed = [&context] {
+    return context.communicator != nullptr && context.communicator->has_failed();
+  };
   for (size_t i = 0; i < attention_.size(); ++i) {
     attention_half(context, i);
+    if (has_failed()) return;
     ffn_half(context, i);
+    if (has_failed()) return;
   }
 }
 

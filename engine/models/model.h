@@ -183,7 +183,7 @@ class Model {
   virtual void bind(const StepBounds& bounds, std::span<std::byte> arena) = 0;
   // Engine thread. Runs the layers; then, until the next forward(), logits() gives those of any
   // rows of the step, at most max_logits at once: [rows.size(), vocab]. Every rank calls both;
-  // `out` is rank 0's.
+  // `out` is rank 0's. What they leave after a rank has failed means nothing.
   virtual void forward(const ForwardContext& context) = 0;
   virtual void logits(const ForwardContext& context, std::span<const int32_t> rows, float* out) = 0;
 };

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "engine/core/status.h"
 #include "engine/core/types.h"
@@ -24,17 +25,22 @@ class DeviceUpload {
     DeviceUpload upload;
     SLUICE_TRY(upload.piece_,
                kernels::DeviceBuffer::allocate_pinned(
-                   memory, std::clamp<int64_t>(bytes, 1, kPieceBytes), "weights on their way"));
+                   memory, std::clamp(bytes, kFloat, kPieceBytes), "weights on their way"));
     return upload;
   }
 
   // n rows of `stride` bytes each to `to`. fill(first, count, bytes) writes some of them, `first` a
-  // multiple of kRowTile; its Error ends the upload.
+  // multiple of kRowTile; its Error ends the upload. kUnsupported: a tile of rows is no piece.
   template <typename Fill>
   Expected<void> rows(int64_t n, int64_t stride, std::byte* to, const Fill& fill) {
     const int64_t tiles =
         std::max<int64_t>(1, static_cast<int64_t>(piece_.size()) / (stride * int64_t{kRowTile}));
-    CHECK_LE(std::min(n, tiles * kRowTile) * stride, static_cast<int64_t>(piece_.size()));
+    if (std::min(n, tiles * kRowTile) * stride > static_cast<int64_t>(piece_.size())) {
+      return make_error(ErrorCode::kUnsupported,
+                        "found rows of " + std::to_string(stride) + " bytes, expected at most " +
+                            std::to_string(kPieceBytes / kRowTile) + " on a device",
+                        "device");
+    }
     for (int64_t first = 0; first < n; first += tiles * kRowTile) {
       const int64_t count = std::min(n - first, tiles * kRowTile);
       piece_.memory()->wait_for_uploads();
@@ -45,7 +51,6 @@ class DeviceUpload {
   }
 
   void floats(std::span<const float> values, std::byte* to) {
-    constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
     const auto* const from = reinterpret_cast<const std::byte*>(values.data());
     const auto size = static_cast<int64_t>(piece_.size()) / kFloat * kFloat;
     const auto total = static_cast<int64_t>(values.size_bytes());
@@ -58,6 +63,8 @@ class DeviceUpload {
   }
 
  private:
+  static constexpr int64_t kFloat = sizeof(float);
+
   DeviceUpload() = default;
 
   kernels::DeviceBuffer piece_;

@@ -9,6 +9,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -28,6 +29,9 @@ namespace sluice {
 namespace {
 
 constexpr std::string_view kMagic = "SLUIPW01";
+constexpr std::string_view kAnyVersion = kMagic.substr(0, 6);
+constexpr const char* kEnding = ".packed";
+constexpr const char* kDraftEnding = ".partial";  // behind that
 constexpr size_t kBuildAt = 8;
 constexpr size_t kSourceAt = 16;
 constexpr size_t kLayoutAt = 24;
@@ -197,6 +201,40 @@ class Draft {
   bool is_ours_ = false;
 };
 
+struct StoredFile {
+  std::string path;
+  uint64_t bytes = 0;
+  int64_t last_use = 0;  // ns
+};
+
+// Nullopt: it is none of ours.
+std::optional<StoredFile> stored_file(const std::string& path) {
+  if (!path.ends_with(kEnding)) return std::nullopt;
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd < 0) return std::nullopt;
+  std::array<char, kAnyVersion.size()> magic{};
+
+  struct stat status {};
+
+  const bool is_ours = fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
+                       ::pread(fd, magic.data(), magic.size(), 0) ==
+                           static_cast<ssize_t>(magic.size()) &&
+                       std::string_view(magic.data(), magic.size()) == kAnyVersion;
+  ::close(fd);
+  if (!is_ours) return std::nullopt;
+  return StoredFile{.path = path,
+                    .bytes = static_cast<uint64_t>(status.st_size),
+                    .last_use = status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec};
+}
+
+// A draft whose writer is dead: nobody has its lock.
+void remove_if_left(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd < 0) return;
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0) ::unlink(path.c_str());
+  ::close(fd);
+}
+
 }  // namespace
 
 PackedKey packed_key(const Checkpoint& checkpoint, const ArenaLayout& layout) {
@@ -227,7 +265,7 @@ std::string packed_cache_path(const std::string& folder,
   }
   const auto* const bytes = reinterpret_cast<const uint8_t*>(&hash);
   return folder + "/" + model.filename().native().substr(0, kMaxStem) + "-" +
-         to_hex({bytes, sizeof(hash)}) + ".packed";
+         to_hex({bytes, sizeof(hash)}) + kEnding;
 }
 
 bool is_settled(const Checkpoint& checkpoint) {
@@ -276,6 +314,41 @@ uint64_t PackedCache::content_hash(size_t index) const {
   return get_u64(parts_.hashes, index * sizeof(uint64_t));
 }
 
+Expected<void> make_room_for_packed(const std::string& folder,
+                                    const std::string& keep,
+                                    uint64_t needed,
+                                    uint64_t max_bytes) {
+  if (needed > max_bytes) {
+    return make_error(ErrorCode::kResourceExhausted,
+                      keep + " takes " + std::to_string(needed) +
+                          " bytes; set a larger --packed-weights-cache-size than " +
+                          std::to_string(max_bytes));
+  }
+  std::vector<StoredFile> others;
+  uint64_t total = needed;
+  std::error_code error;
+  for (auto it = std::filesystem::directory_iterator(folder, error);
+       !error && it != std::filesystem::directory_iterator();
+       it.increment(error)) {
+    const std::string path = it->path().native();
+    if (path == keep || path == keep + kDraftEnding) continue;
+    if (path.ends_with(std::string(kEnding) + kDraftEnding)) remove_if_left(path);
+    if (const auto file = stored_file(path)) {
+      total += file->bytes;
+      others.push_back(*file);
+    }
+  }
+  std::ranges::sort(others, {}, [](const StoredFile& file) { return file.last_use; });
+  for (const StoredFile& file : others) {
+    if (total <= max_bytes) break;
+    if (::unlink(file.path.c_str()) != 0) continue;
+    total -= file.bytes;
+    log_event(
+        LogLevel::kInfo, "packed_weights_removed", "path", file.path, "bytes", file.bytes);
+  }
+  return {};
+}
+
 Expected<void> write_packed_cache(const std::string& path,
                                   const PackedContents& contents,
                                   const std::atomic<bool>& stop) {
@@ -289,9 +362,10 @@ Expected<void> write_packed_cache(const std::string& path,
   if (error) {
     return make_error(ErrorCode::kInternal, "cannot make " + folder + ": " + error.message());
   }
-  SLUICE_TRY(Draft draft, Draft::open(path + ".partial"));
+  SLUICE_TRY(Draft draft, Draft::open(path + kDraftEnding));
   const std::optional<FileSizes> sizes = file_sizes(key.layout);
   CHECK(sizes.has_value());
+  SLUICE_TRY_VOID(make_room_for_packed(folder, path, sizes->file, contents.max_folder_bytes));
   SLUICE_TRY_VOID(draft.reserve(sizes->file));
 
   std::vector<std::byte> header(sizes->header);
@@ -340,9 +414,11 @@ PackedCacheWriter::~PackedCacheWriter() {
 }
 
 PackedPlace::PackedPlace(const std::string& folder,
+                         uint64_t max_folder_bytes,
                          const Checkpoint& checkpoint,
                          const ArenaLayout& layout)
     : path_(packed_cache_path(folder, checkpoint, layout)),
+      max_folder_bytes_(max_folder_bytes),
       key_(packed_key(checkpoint, layout)),
       is_settled_(is_settled(checkpoint)) {}
 
@@ -355,7 +431,11 @@ bool PackedPlace::has_file() const {
 std::optional<PackedCache> PackedPlace::open() {
   if (path_.empty()) return std::nullopt;
   Expected<PackedCache> cache = PackedCache::open(path_, key_);
-  if (cache) return std::move(*cache);
+  if (cache) {
+    // Where the folder is read-only, its owner sees to its size.
+    (void)utimensat(AT_FDCWD, path_.c_str(), nullptr, 0);
+    return std::move(*cache);
+  }
   is_missing_ = true;
   if (cache.error().code != ErrorCode::kNotFound) {
     log_event(LogLevel::kWarning,
@@ -380,8 +460,10 @@ std::unique_ptr<PackedCacheWriter> PackedPlace::write(
   }
   return std::make_unique<PackedCacheWriter>(
       path_,
-      PackedContents{
-          .key = key_, .content_hashes = content_hashes, .arena = arena.first(key_.layout.bytes)});
+      PackedContents{.key = key_,
+                     .content_hashes = content_hashes,
+                     .arena = arena.first(key_.layout.bytes),
+                     .max_folder_bytes = max_folder_bytes_});
 }
 
 }  // namespace sluice

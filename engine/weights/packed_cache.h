@@ -30,6 +30,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -96,14 +97,25 @@ class PackedCache {
   PackedParts parts_;
 };
 
+// Bounds a folder, where models that moved or went leave files that nobody maps again: of all but
+// `keep` those used longest ago are removed until the rest and `needed` bytes are at most `max_bytes`,
+// and what dead writers left. A process that has mapped one keeps its bytes; what is not a file of
+// packed weights stays. kResourceExhausted: `needed` is more than that.
+Expected<void> make_room_for_packed(const std::string& folder,
+                                    const std::string& keep,
+                                    uint64_t needed,
+                                    uint64_t max_bytes);
+
 struct PackedContents {
   PackedKey key;
   std::vector<uint64_t> content_hashes;  // of the matrices
   std::span<const std::byte> arena;
+  uint64_t max_folder_bytes = std::numeric_limits<uint64_t>::max();  // with all other files there
 };
 
 // Any thread. The file appears complete or not at all; of several that write it at once one does.
-// kUnavailable: another process writes it, or `stop` was set. Makes the folder if there is none.
+// kUnavailable: another process writes it, or `stop` was set. Makes the folder if there is none, and
+// room in it.
 Expected<void> write_packed_cache(const std::string& path,
                                   const PackedContents& contents,
                                   const std::atomic<bool>& stop);
@@ -128,11 +140,15 @@ class PackedCacheWriter {
 class PackedPlace {
  public:
   PackedPlace() = default;
-  PackedPlace(const std::string& folder, const Checkpoint& checkpoint, const ArenaLayout& layout);
+  PackedPlace(const std::string& folder,
+              uint64_t max_folder_bytes,
+              const Checkpoint& checkpoint,
+              const ArenaLayout& layout);
 
   // Whether there is a file with the right header; open() says whether it is whole.
   [[nodiscard]] bool has_file() const;
 
+  // The file's time of change is then that of its last use.
   std::optional<PackedCache> open();
 
   // Null unless open() found nothing, or where the checkpoint is not settled.
@@ -141,6 +157,7 @@ class PackedPlace {
 
  private:
   std::string path_;
+  uint64_t max_folder_bytes_ = 0;
   PackedKey key_;
   bool is_settled_ = false;
   bool is_missing_ = false;

@@ -23,14 +23,13 @@ static_assert(kRowBlock % kActivationRows == 0);
 // So few rows are finished by the caller: to move them to the core that ended last takes longer.
 constexpr int32_t kRowsOfCaller = 2;
 
-// Where steps follow, few rows are cut so that every thread has some to finish.
-constexpr int64_t kMaxRowBlocks = 1024;
+// Where steps follow, few rows are cut so that every thread has some to finish. No more blocks than
+// there may be threads, or of kRowBlock rows; more rows than that are finished afterwards.
+constexpr int64_t kMaxRowBlocks = kMaxThreads;
 
 int32_t row_block_for_steps(int64_t num_rows, int64_t threads) {
-  const int64_t least = align_up(ceil_div(num_rows, kMaxRowBlocks), kActivationRows);
   const int64_t rows = align_up(ceil_div(num_rows, threads), kActivationRows);
-  return static_cast<int32_t>(
-      std::max(least, std::clamp<int64_t>(rows, kActivationRows, kRowBlock)));
+  return static_cast<int32_t>(std::clamp<int64_t>(rows, kActivationRows, kRowBlock));
 }
 
 // Tiles of a piece of work. At least what the widest kernel takes at once (channel_avx512.h); more
@@ -44,12 +43,14 @@ constexpr int64_t kClaimsPerThread = 4;
 
 // With many rows, the hardware's prefetcher alone leaves the memory idle while a group is
 // multiplied. With few, AMD's does better by itself; with Intel's alone, calls took up to 1.7 times as
-// long (1B shape in Q6_K, 2 rows; bench/kernels).
+// long (1B shape in Q6_K, 2 rows; bench/kernels). Decode is 1.1 to 1.3 times as fast on a Xeon
+// through L2 as it is with L1 alone (bench/cpu.md); on AMD the former has not been tried.
 constexpr int32_t kPrefetchFromRows = 5;
 
-bool prefetch_pays(int32_t num_rows) {
+WeightPrefetch weight_prefetch(int32_t num_rows) {
   static const bool intel = __builtin_cpu_is("intel") != 0;
-  return intel || num_rows >= kPrefetchFromRows;
+  if (intel) return WeightPrefetch::kToL2ThenL1;
+  return num_rows >= kPrefetchFromRows ? WeightPrefetch::kToL1 : WeightPrefetch::kNone;
 }
 
 // One matrix over its rows.
@@ -90,7 +91,7 @@ LinearBlock make_block(const Job& job, int64_t item, int64_t pieces, int64_t pie
       .format = weight.format,
       .activation = job.x.format,
       .add = job.epilogue == Epilogue::kAdd,
-      .prefetch = prefetch_pays(job.x.num_rows),
+      .prefetch = weight_prefetch(job.x.num_rows),
       .num_tiles = static_cast<int32_t>(tiles),
       .num_columns = static_cast<int32_t>(std::min<int64_t>(tiles * kRowTile, weight.n - column)),
       .num_rows = static_cast<int32_t>(std::min<int64_t>(job.row_block, job.x.num_rows - row)),
@@ -180,9 +181,13 @@ void run_jobs(const ExecContext& ctx,
 }  // namespace
 
 void linear(const ExecContext& ctx, const LinearArgs& args) {
-  const int32_t row_block = args.then == nullptr
+  const int64_t num_rows = args.x.num_rows;
+  const bool by_caller = num_rows <= kRowsOfCaller;
+  const bool afterwards = num_rows > kMaxRowBlocks * kRowBlock;
+  const RowSteps* const then = by_caller || afterwards ? nullptr : args.then;
+  const int32_t row_block = then == nullptr
                                 ? kRowBlock
-                                : row_block_for_steps(args.x.num_rows, ctx.pool->num_threads());
+                                : row_block_for_steps(num_rows, ctx.pool->num_threads());
   const auto job_at = [&](int64_t i) {
     return Job{.x = args.x,
                .group = args.groups[static_cast<size_t>(i)],
@@ -190,9 +195,14 @@ void linear(const ExecContext& ctx, const LinearArgs& args) {
                .row_block = row_block,
                .segments = args.segments};
   };
-  const bool by_caller = args.then != nullptr && args.x.num_rows <= kRowsOfCaller;
-  run_jobs(ctx, static_cast<int64_t>(args.groups.size()), job_at, by_caller ? nullptr : args.then);
-  if (by_caller) run_rows(simd_table(ctx.isa), *args.then, 0, args.x.num_rows);
+  run_jobs(ctx, static_cast<int64_t>(args.groups.size()), job_at, then);
+  if (args.then == nullptr || then != nullptr) return;
+  const SimdTable& simd = simd_table(ctx.isa);
+  if (by_caller) return run_rows(simd, *args.then, 0, num_rows);
+  const auto rows = [&](int64_t begin, int64_t end, int32_t) {
+    run_rows(simd, *args.then, begin, end);
+  };
+  ctx.pool->parallel_for_chunked(num_rows, {.chunk = rows_per_claim(num_rows)}, rows);
 }
 
 void linear_experts(const ExecContext& ctx, const LinearExpertsArgs& args) {

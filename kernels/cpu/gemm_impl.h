@@ -23,16 +23,32 @@ inline constexpr int32_t kFewRows = 4;
 inline constexpr int32_t kTilesTogether = 2;
 
 // Prefetching past the end of the weights is harmless, and across tiles the next tile's start is
-// wanted.
-inline constexpr int32_t kPrefetchBytes = 5120;
+// wanted. A core waits for at most some 16 lines of L1, which memory at a distance does not fill in
+// time: what comes from there is brought to L2 first.
+inline constexpr int32_t kPrefetchBytes = 5120;  // where L1 alone is asked
+inline constexpr int32_t kPrefetchToL2Bytes = 16384;
+inline constexpr int32_t kPrefetchToL1Bytes = 2048;
 
-template <WeightFormat kFormat>
-SLUICE_INLINE void prefetch_ahead(const GroupAt& at) {
+// kLocality as of __builtin_prefetch: 2 for L2, 3 for L1.
+template <WeightFormat kFormat, int kLocality>
+SLUICE_INLINE void prefetch_group(const GroupAt& at, int32_t ahead) {
   constexpr int32_t kCodeBytes = kLayoutOf<kFormat>.code_bytes();
 #pragma GCC unroll 8
-  for (int32_t i = 0; i < kCodeBytes; i += 64) __builtin_prefetch(at.codes + kPrefetchBytes + i);
+  for (int32_t i = 0; i < kCodeBytes; i += 64) {
+    __builtin_prefetch(at.codes + ahead + i, 0, kLocality);
+  }
   if constexpr (kLayoutOf<kFormat>.scale_bytes() > 0) {
-    __builtin_prefetch(at.scales + kPrefetchBytes);
+    __builtin_prefetch(at.scales + ahead, 0, kLocality);
+  }
+}
+
+template <WeightFormat kFormat>
+SLUICE_INLINE void prefetch_ahead(const GroupAt& at, WeightPrefetch prefetch) {
+  if (prefetch == WeightPrefetch::kToL2ThenL1) {
+    prefetch_group<kFormat, 2>(at, kPrefetchToL2Bytes);
+    prefetch_group<kFormat, 3>(at, kPrefetchToL1Bytes);
+  } else if (prefetch == WeightPrefetch::kToL1) {
+    prefetch_group<kFormat, 3>(at, kPrefetchBytes);
   }
 }
 
@@ -242,7 +258,7 @@ struct IntegerRows {
         const GroupAt at =
             group_at<kFormat>(weight + t * block.tile_bytes, block.first_group + group);
         add_group<kFormat, Code, kRows>(at, x + group * kBytes, first, acc + t * kRows);
-        if (kRows > kFewRows || block.prefetch) prefetch_ahead<kFormat>(at);
+        prefetch_ahead<kFormat>(at, block.prefetch);
       }
     };
     fold_segments<kTiles, kRows>(block, tile, row, add);

@@ -87,6 +87,8 @@ void run_rows(const SimdTable& simd, const RopeWriteKvArgs& args, int64_t begin,
   DCHECK(args.positions.size() == args.slot_mapping.size());
   DCHECK(args.table == nullptr || 2 * args.table->num_pairs() <= kv.head_dim);
   for (int64_t token = begin; token < end; ++token) {
+    const int64_t slot = args.slot_mapping[static_cast<size_t>(token)];
+    if (slot < 0) continue;
     float* const q = args.q + token * args.q_stride;
     float* const k = args.k + token * args.k_stride;
     if (args.table != nullptr) {
@@ -103,7 +105,6 @@ void run_rows(const SimdTable& simd, const RopeWriteKvArgs& args, int64_t begin,
       row.num_heads = kv.num_kv_heads;
       simd.rope_row(row);
     }
-    const int64_t slot = args.slot_mapping[static_cast<size_t>(token)];
     const int64_t at = slot / kv.block_size * block_bytes;
     const int64_t offset = slot % kv.block_size;
     const bool scaled = has_kv_scales(kv.dtype);

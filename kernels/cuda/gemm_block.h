@@ -270,22 +270,42 @@ __device__ __forceinline__ void store_segment(const Outputs& outputs,
   });
 }
 
-// How a launch covers its outputs and rows.
+// How a launch covers its rows.
 constexpr bool takes_few_tokens(const Outputs& outputs) {
   return outputs.num_rows <=
          kFewTokens * (has_experts(outputs) ? outputs.experts.num_experts : int64_t{1});
 }
 
+// The kernels of a format for a device; [0] takes kManyTokens a tile, [1] kFewTokens.
+template <typename Work>
+struct Kernels {
+  using Kernel = void (*)(Work);
+
+  int threads;
+  int64_t shared_bytes[2];
+  Kernel linear[2];
+  Kernel experts[2];
+  Kernel segment;  // of few tokens
+};
+
 // Blocks along x are outputs; along y segments, experts or tiles of tokens.
-inline gpu::LaunchShape launch_shape(const Outputs& outputs, int threads, int64_t shared_bytes) {
-  const int tokens = takes_few_tokens(outputs) ? kFewTokens : kManyTokens;
-  const int64_t tiles = ceil_div(outputs.num_rows, tokens);
-  return {.blocks_x = ceil_div(outputs.n, kOutputs),
-          .blocks_y = has_experts(outputs)           ? max_chosen(outputs)
-                      : outputs.workspace != nullptr ? kSegments
-                                                     : tiles,
-          .threads = threads,
-          .shared_bytes = shared_bytes};
+template <typename Work>
+void launch_tiles(gpu::Stream stream, const Work& work, const Kernels<Work>& kernels) {
+  const Outputs& outputs = work.outputs;
+  const bool few = takes_few_tokens(outputs);
+  gpu::LaunchShape shape{.blocks_x = ceil_div(outputs.n, kOutputs),
+                         .blocks_y = ceil_div(outputs.num_rows, few ? kFewTokens : kManyTokens),
+                         .threads = kernels.threads,
+                         .shared_bytes = kernels.shared_bytes[few ? 1 : 0]};
+  auto kernel = kernels.linear[few ? 1 : 0];
+  if (has_experts(outputs)) {
+    shape.blocks_y = max_chosen(outputs);
+    kernel = kernels.experts[few ? 1 : 0];
+  } else if (outputs.workspace != nullptr) {
+    shape.blocks_y = kSegments;
+    kernel = kernels.segment;
+  }
+  gpu::launch(stream, shape, kernel, work);
 }
 
 }  // namespace sluice::kernels::cuda

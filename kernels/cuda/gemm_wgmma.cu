@@ -168,6 +168,7 @@ __device__ __forceinline__ void multiply_chunks(Ring<kTokens, kStages>& ring,
     ptx::wgmma_wait<0>();
     if (threadIdx.x % 32 == 0) ptx::mbar_arrive(&ring.empty[at.stage]);
   }
+  ptx::fence_accumulators(d);
 }
 
 template <typename Format, bool kExperts, int kTokens, int kStages>
@@ -230,27 +231,16 @@ constexpr int kManyStages = 4;
 
 template <typename Format>
 void start(Stream stream, const Work& work) {
-  using Few = Ring<kFewTokens, kFewStages>;
-  using Many = Ring<kManyTokens, kManyStages>;
-  const bool few = takes_few_tokens(work.outputs);
-  const auto bytes = static_cast<int64_t>(few ? sizeof(Few) : sizeof(Many));
-  const gpu::LaunchShape shape = launch_shape(work.outputs, kThreads, bytes);
-  const bool experts = has_experts(work.outputs);
-  if (work.outputs.workspace != nullptr) {
-    return gpu::launch(stream, shape, segment_wgmma_kernel<Format, kFewTokens, kFewStages>, work);
-  }
-  if (experts) {
-    return gpu::launch(stream,
-                       shape,
-                       few ? linear_wgmma_kernel<Format, true, kFewTokens, kFewStages>
-                           : linear_wgmma_kernel<Format, true, kManyTokens, kManyStages>,
-                       work);
-  }
-  gpu::launch(stream,
-              shape,
-              few ? linear_wgmma_kernel<Format, false, kFewTokens, kFewStages>
-                  : linear_wgmma_kernel<Format, false, kManyTokens, kManyStages>,
-              work);
+  launch_tiles<Work>(stream,
+                     work,
+                     {.threads = kThreads,
+                      .shared_bytes = {sizeof(Ring<kManyTokens, kManyStages>),
+                                       sizeof(Ring<kFewTokens, kFewStages>)},
+                      .linear = {linear_wgmma_kernel<Format, false, kManyTokens, kManyStages>,
+                                 linear_wgmma_kernel<Format, false, kFewTokens, kFewStages>},
+                      .experts = {linear_wgmma_kernel<Format, true, kManyTokens, kManyStages>,
+                                  linear_wgmma_kernel<Format, true, kFewTokens, kFewStages>},
+                      .segment = segment_wgmma_kernel<Format, kFewTokens, kFewStages>});
 }
 
 TensorMap matrix_map(const std::byte* data,

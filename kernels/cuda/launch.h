@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA backend's kernels as functions that put work on a stream. Pointers in the arguments are
 // device memory, but for PackedWeight and Activations, which are structs of the host over device
-// memory; a PackedWeight's matrix is in rows, or in tiles where its format has blocks (quant/repack.h). Definitions are those of kernels/*.h; bits equal the CPU's where no comment says less.
-// NaN results are NaN, of whatever payload. No GPU has run any of this yet.
+// memory; a PackedWeight's matrix is in rows, or in tiles where its format has blocks
+// (quant/repack.h). Definitions are those of kernels/*.h; bits equal the CPU's where no comment says
+// less. NaN results are NaN, of whatever payload. No GPU has run any of this yet.
 #pragma once
 
 #include <cstdint>
@@ -43,15 +44,32 @@ struct RopeRows {
 // `rows` takes the place of args.table, which is not read.
 void launch_rope_write_kv(Stream stream, const RopeWriteKvArgs& args, const RopeRows& rows);
 
+// Attention over a cache of floats has the CPU's bits. Over caches of 16 and 8 bits tensor cores
+// multiply, and a row is kernels/attention.h but for this, with T = half precision for kF16 and
+// bfloat16 for the others, in which all codes are exact:
+// - q is rounded to T. A score starts as the tensor core's chain over d in order, from 0, in steps
+//   of 16, or of 8 on sm_8x (what a step is: tests/support/simt/tensorcore.h).
+// - A tile's sum: lane q of 4 adds, of each group g of 16 keys, keys 2 q, 2 q + 1, 2 q + 8 and
+//   2 q + 9 in order; groups fold as (g0 + g1) + (g2 + g3), then lanes as (q0 + q1) + (q2 + q3).
+// - A weight is rounded to T, in caches of codes after V's scale. o[d], multiplied with c, goes on
+//   as the chain over the tile's keys in steps; keys that do not take part weigh 0 there, and
+//   products of 0 are left out by the tensor core. A zero that a partition ends with is +0.
+// So a tile without a visible key changes nothing: m stays, c = exp(0) = 1, the sum is 0 and no
+// product takes part. Which rows share a tile, a block or a launch, and where partitions run, have
+// no say in a row's bits. One thing has: where V holds an infinity or a NaN, which codes cannot, rows
+// that share the tile with one that sees it get NaN. That all this holds on a GPU follows from the
+// model of its tensor cores; none has shown it.
+inline constexpr int32_t kMaxAttentionHeadDim = 256;
+
 // Bytes of the workspace with which the partitions of the keys run side by side, where there are
 // few rows over long contexts; 0 where it is of no use. The bits are the same with and without.
 // num_threads is not read.
 int64_t attention_workspace_bytes(const AttentionLimits& limits, int32_t window);
 
 // `limits` are what the host knows of the call, whose lengths are in device memory: its heads, and
-// bounds from above for the rest, so that a captured launch serves every step that fits. With an
-// empty args.workspace nothing is split. args.then must be null; requests without tokens are
-// allowed.
+// bounds from above for the rest, so that a captured launch serves every step that fits. What
+// args.workspace does not hold is not split. args.then must be null; requests without tokens
+// are allowed.
 void launch_attention(Stream stream, const AttentionArgs& args, const AttentionLimits& limits);
 
 // One block a row. The rows are in device memory, as what they point to (top_logprobs too), and get

@@ -20,6 +20,25 @@ void must(cudaError_t result, const char* what) {
   SLUICE_UNREACHABLE((std::string(what) + ": " + cudaGetErrorString(result)).c_str());
 }
 
+class Graph final : public RecordedWork {
+ public:
+  Graph(cudaGraphExec_t graph, cudaStream_t stream) : graph_(graph), stream_(stream) {}
+
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  ~Graph() override { cudaGraphExecDestroy(graph_); }
+
+  void run() override {
+    must(cudaSetDevice(0), "cudaSetDevice");
+    must(cudaGraphLaunch(graph_, stream_), "cudaGraphLaunch");
+  }
+
+ private:
+  cudaGraphExec_t graph_;
+  cudaStream_t stream_;
+};
+
 class GpuMemory final : public DeviceMemory {
  public:
   GpuMemory() {
@@ -37,34 +56,30 @@ class GpuMemory final : public DeviceMemory {
   Expected<std::byte*> allocate(int64_t bytes, const char* purpose) override {
     enter();
     void* data = nullptr;
-    if (const cudaError_t result = cudaMalloc(&data, static_cast<size_t>(bytes));
-        result != cudaSuccess) {
-      cudaGetLastError();  // or the next call finds it
-      return no_memory(bytes, purpose, "the GPU", result);
-    }
+    const cudaError_t result = cudaMalloc(&data, static_cast<size_t>(bytes));
+    if (result == cudaErrorMemoryAllocation) return no_memory(bytes, purpose, "the GPU");
+    must(result, "cudaMalloc");
     must(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), stream_), "cudaMemsetAsync");
     return static_cast<std::byte*>(data);
   }
 
   void release(std::byte* data) override {
-    enter();
+    wait();
     must(cudaFree(data), "cudaFree");
   }
 
   Expected<std::byte*> allocate_pinned(int64_t bytes, const char* purpose) override {
     enter();
     void* data = nullptr;
-    if (const cudaError_t result =
-            cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocDefault);
-        result != cudaSuccess) {
-      cudaGetLastError();
-      return no_memory(bytes, purpose, "the system, to pin", result);
-    }
+    const cudaError_t result =
+        cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocDefault);
+    if (result == cudaErrorMemoryAllocation) return no_memory(bytes, purpose, "the system, to pin");
+    must(result, "cudaHostAlloc");
     return static_cast<std::byte*>(data);
   }
 
   void release_pinned(std::byte* data) override {
-    enter();
+    wait();
     must(cudaFreeHost(data), "cudaFreeHost");
   }
 
@@ -91,6 +106,29 @@ class GpuMemory final : public DeviceMemory {
     must(cudaEventSynchronize(uploaded_), "cudaEventSynchronize");
   }
 
+  void begin_recording() override {
+    enter();
+    must(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+  }
+
+  Expected<std::unique_ptr<RecordedWork>> end_recording() override {
+    cudaGraph_t graph = nullptr;
+    must(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
+    cudaGraphExec_t ready = nullptr;
+    cudaError_t result = cudaGraphInstantiate(&ready, graph, 0);
+    cudaGraphDestroy(graph);
+    // Its memory on the device is taken now, and not by its first run.
+    if (result == cudaSuccess) result = cudaGraphUpload(ready, stream_);
+    if (result == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      if (ready != nullptr) cudaGraphExecDestroy(ready);
+      return make_error(ErrorCode::kResourceExhausted,
+                        "CUDA graph: no memory on the GPU; --enforce-eager does without");
+    }
+    must(result, "cudaGraphInstantiate");
+    return std::make_unique<Graph>(ready, stream_);
+  }
+
   [[nodiscard]] int64_t free_bytes() const override {
     enter();
     size_t free = 0;
@@ -103,13 +141,11 @@ class GpuMemory final : public DeviceMemory {
   // The current device is a thread's own, and callers may change threads.
   static void enter() { must(cudaSetDevice(0), "cudaSetDevice"); }
 
-  static tl::unexpected<Error> no_memory(int64_t bytes,
-                                         const char* purpose,
-                                         const char* whose,
-                                         cudaError_t result) {
+  static tl::unexpected<Error> no_memory(int64_t bytes, const char* purpose, const char* whose) {
+    cudaGetLastError();  // or the next call finds it
     return make_error(ErrorCode::kResourceExhausted,
                       std::string(purpose) + ": cannot get " + std::to_string(bytes) +
-                          " bytes from " + whose + ": " + cudaGetErrorString(result));
+                          " bytes from " + whose);
   }
 
   void copy_async(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) {
@@ -161,7 +197,14 @@ Expected<OpenedDevice> open_device() {
                           std::string(kBuiltFor),
                       "device");
   }
-  must(cudaSetDevice(0), "cudaSetDevice");
+  // The first call that needs the GPU to itself, or memory of it.
+  if (const cudaError_t result = cudaSetDevice(0); result != cudaSuccess) {
+    cudaGetLastError();
+    return make_error(ErrorCode::kUnavailable,
+                      std::string("CUDA device ") + properties.name +
+                          " cannot be used: " + cudaGetErrorString(result),
+                      "device");
+  }
   auto memory = std::make_unique<GpuMemory>();
   const cudaStream_t stream = memory->stream();
   return OpenedDevice{std::move(memory), stream, properties.name};

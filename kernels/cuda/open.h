@@ -19,7 +19,8 @@ struct OpenedDevice {
 };
 
 // kUnsupported: this build has no CUDA backend, or this machine no driver, or no GPU that the
-// kernels are compiled for; says which.
+// kernels are compiled for; says which. kUnavailable: the GPU is another process's, or has no
+// memory left for this one.
 Expected<OpenedDevice> open_device();
 
 }  // namespace sluice::kernels::cuda

@@ -154,8 +154,6 @@ void attention(const ExecContext& ctx, const AttentionArgs& args) {
                                .num_threads = 1};
   AttentionArgs alone = args;
   alone.then = nullptr;
-  const int64_t bytes = attention_workspace_bytes(limits, args.window);
-  if (bytes > static_cast<int64_t>(args.workspace.size())) alone.workspace = {};
   launch_attention(ctx.stream, alone, limits);
   if (args.then != nullptr) run_row_steps(ctx, *args.then);
 }

@@ -19,6 +19,10 @@ int64_t workspace_bytes(int32_t num_rows, int32_t n, int32_t num_samples);
 int64_t staging_bytes(int32_t num_samples);
 int64_t attention_workspace_bytes(const AttentionLimits& limits);
 
+// NVTX ranges of the calling thread, of which trace.h is the one user.
+void begin_range(const char* name);
+void end_range();
+
 // Other tokens' log-probabilities are wanted in memory of the host, where no kernel writes.
 constexpr bool can_sample(const SampleRow& row) { return row.num_logprobs <= 0; }
 

@@ -137,6 +137,20 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+// After a wait, for accumulators that are used next: the wait does not name them, so that nothing
+// else keeps the compiler from moving their uses to before it. No instruction.
+template <int kWords>
+__device__ __forceinline__ void fence_accumulators(float (&d)[kWords]) {
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+template <int kWords>
+__device__ __forceinline__ void fence_accumulators(int32_t (&d)[kWords]) {
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) asm volatile("" : "+r"(d[i])::"memory");
+}
+
 // d = (accumulate ? d : 0) + A B^T over 32 bytes of K, A of 64 rows, B of 2 * (d's length). Warp w
 // of the warpgroup has rows 16 w on: d[4 j + 2 h + c] is row 16 w + lane / 4 + 8 h, column
 // 8 j + 2 (lane % 4) + c.
@@ -364,6 +378,15 @@ __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
                : "memory");
 }
 
+// The same, each matrix transposed: the lane gets, as the low and the high half of r[m], its number
+// lane / 4 of rows 2 (lane % 4) and the next.
+__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+
 // d[0 .. 3] += A B^T over 32 bytes of K, A of 16 rows, B of 8. Of A the lane has, as ldmatrix_x4
 // brings them, rows 0-7 and 8-15 of the first 16 bytes, then of the others; of B the first 16 bytes
 // and the others. d[2 h + c] is row lane / 4 + 8 h, column 2 (lane % 4) + c.
@@ -378,10 +401,11 @@ __device__ __forceinline__ void mma_bf16(float* d,
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// Likewise of half-precision floats.
 __device__ __forceinline__ void mma_f16(float* d,
-                                         const uint32_t (&a)[4],
-                                         uint32_t b0,
-                                         uint32_t b1) {
+                                        const uint32_t (&a)[4],
+                                        uint32_t b0,
+                                        uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7},"
       " {%8, %9}, {%0, %1, %2, %3};"
@@ -398,6 +422,26 @@ __device__ __forceinline__ void mma_s8(int32_t* d,
       " {%8, %9}, {%0, %1, %2, %3};"
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Two floats to nearest, ties to even, `low` in the low half; NaN is NaN.
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+__device__ __forceinline__ uint32_t pack_f16(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+// a * b + c of two bfloat16 each, where the result is exact.
+__device__ __forceinline__ uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t d;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
 }
 
 }  // namespace sluice::gpu::ptx

@@ -87,6 +87,8 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   const RopeWriteKvArgs& args = work.args;
   const KvLayerView& kv = args.kv;
   const int64_t token = blockIdx.x;
+  const int64_t slot = args.slot_mapping.data()[token];
+  if (slot < 0) return;
   float* const k = args.k + token * args.k_stride;
   if (work.rows.cos != nullptr) {
     const int64_t position = args.positions.data()[token];
@@ -94,7 +96,6 @@ __global__ void __launch_bounds__(kRowThreads, 1)
     rotate_heads(k, kv.num_kv_heads, kv.head_dim, work.rows, position);
     __syncthreads();
   }
-  const int64_t slot = args.slot_mapping.data()[token];
   const int64_t padded = cached_head_dim(kv.head_dim);
   const int64_t head_bytes = kv_head_bytes(kType, kv.head_dim, kv.block_size);
   const int64_t block = slot / kv.block_size * kv.num_kv_heads * head_bytes;

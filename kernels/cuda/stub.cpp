@@ -16,6 +16,9 @@ Expected<OpenedDevice> open_device() {
   return make_error(ErrorCode::kUnsupported, "device 'cuda' is not in this build; it has: cpu", "device");
 }
 
+void begin_range(const char*) { not_built("cuda begin_range: not built"); }
+void end_range() { not_built("cuda end_range: not built"); }
+
 bool has_activations(WeightFormat, ActivationFormat) { return false; }
 int64_t workspace_bytes(int32_t, int32_t, int32_t) { not_built("cuda workspace_bytes: not built"); }
 int64_t staging_bytes(int32_t) { not_built("cuda staging_bytes: not built"); }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Same request, same bits, over all axes of how a request may be run at once: a covering array in
 // which any two values of different axes meet. Greedy and seeded, so a run can be repeated. With
-// SLUICE_FULL so many requests that a million tokens are compared.
+// SLUICE_FULL so many requests that a million tokens are compared. On a GPU with a model of BF16.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -23,6 +23,9 @@
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
+#ifdef SLUICE_TESTS_ON_GPU
+#include "tests/engine/cuda/tiny_model.h"
+#endif
 #include "tests/support/same_bits.h"
 
 namespace sluice {
@@ -42,6 +45,7 @@ enum Axis : uint8_t {
   kThreads,
   kIsa,
   kDtype,
+  kGraphs,
   kNumAxes
 };
 
@@ -57,7 +61,13 @@ Values all_values() {
   values[kTier] = {"none", "host", "disk"};
   values[kOverlap] = {"off", "on"};
   values[kThreads] = {"1", "2"};
+#ifdef SLUICE_TESTS_ON_GPU
+  values[kIsa] = {"auto"};  // of the host, which samples some rows
+  values[kGraphs] = {"eager", "all", "3,8"};
+#else
+  values[kGraphs] = {"eager"};
   values[kIsa] = testing::usable_isas();
+#endif
   values[kDtype] = {"bfloat16", "float16", "float32", "int8", "fp8"};
   return values;
 }
@@ -145,8 +155,13 @@ class Matrix : public ::testing::Test {
   ~Matrix() override { std::filesystem::remove_all(folder_); }
 
   static Config base_config() {
+#ifdef SLUICE_TESTS_ON_GPU
+    static const testing::TinyModel model(testing::TinyWeights::kBF16);
+    Config config = model.config("cuda");
+#else
     Config config;
     config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+#endif
     config.max_model_len = 512;
     config.kv_cache_memory = int64_t{16} << 20;
     return config;
@@ -177,6 +192,8 @@ class Matrix : public ::testing::Test {
     config.threads = std::stoi(value(kThreads));
     config.isa = value(kIsa);
     config.kv_cache_dtype = value(kDtype);
+    config.enforce_eager = value(kGraphs) == "eager";
+    if (value(kGraphs) == "3,8") config.cuda_graph_sizes = {3, 8};
     // Tiers keep what the prefix cache keeps.
     if (value(kTier) != "none" && config.enable_prefix_caching) {
       // One request of full length: prefixes that the cache loses come back from the tier.

@@ -79,6 +79,25 @@ TEST(NcclRanks, AnErrorOfTheLibraryOnOneRankLetsTheOthersGo) {
   EXPECT_EQ(num_empty, 8);
 }
 
+// As whoever watches over the ranks does, while they ask.
+TEST(NcclRanks, AnyThreadMayFailARank) {
+  for (int i = 0; i < 200; ++i) {
+    on_ranks(1, [](Communicator& own) {
+      std::thread watcher([&own] {
+        std::this_thread::yield();
+        own.fail();
+      });
+      while (!own.has_failed()) {
+      }
+      const std::byte part{};
+      EXPECT_TRUE(own.all_gather({&part, 1}).empty());
+      watcher.join();
+      own.fail();  // once more changes nothing
+      EXPECT_TRUE(own.has_failed());
+    });
+  }
+}
+
 TEST(NcclRanks, WhatIsMissingIsNamed) {
   const auto none = Nccl::open("libno-such-nccl.so.9");
   ASSERT_FALSE(none.has_value());

@@ -57,15 +57,15 @@ class PackedWeights : public ::testing::Test {
     return found;
   }
 
-  // The writer is a thread of the engine; it has a moment to finish.
-  void start_and_wait_for_the_file() {
+  // Then there are `count`. The writer is a thread of the engine; it has a moment to finish.
+  void start_and_wait_for_the_file(size_t count = 1) {
     const std::unique_ptr<Engine> engine = testing::start_engine(config_);
     ASSERT_NE(engine, nullptr);
     EXPECT_FALSE(is_mapped(*engine));
-    for (int i = 0; files().empty() && i < 1000; ++i) {
+    for (int i = 0; files().size() < count && i < 1000; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
-    ASSERT_EQ(files().size(), 1U);
+    ASSERT_EQ(files().size(), count);
   }
 
   std::string folder_;
@@ -87,6 +87,68 @@ TEST_F(PackedWeights, AreTheSameBitsUnderTheSameFingerprint) {
     EXPECT_EQ(engine->model().system_fingerprint, fingerprint);
     testing::expect_same(expected, testing::run_together(*engine, testing::seeded_requests(3)), isa);
   }
+}
+
+// Ranks read parts of the same tiles: one file, whoever wrote it.
+TEST_F(PackedWeights, RanksShareTheFileOfOneRank) {
+  std::unique_ptr<Engine> engine = testing::start_engine(config_);
+  ASSERT_NE(engine, nullptr);
+  const std::string fingerprint = engine->model().system_fingerprint;
+  const std::vector<Collected> expected = testing::run_together(*engine, testing::seeded_requests(3));
+  for (const int32_t writer : {1, 2}) {
+    config_.packed_weights_cache = folder_ + "/of " + std::to_string(writer);
+    config_.tensor_parallel_size = writer;
+    start_and_wait_for_the_file(static_cast<size_t>(writer));
+    for (const int32_t reader : {1, 2}) {
+      config_.tensor_parallel_size = reader;
+      engine = testing::start_engine(config_);
+      ASSERT_NE(engine, nullptr);
+      EXPECT_TRUE(is_mapped(*engine)) << writer << ", " << reader;
+      EXPECT_EQ(engine->model().system_fingerprint, fingerprint);
+      testing::expect_same(expected,
+                           testing::run_together(*engine, testing::seeded_requests(3)),
+                           std::to_string(reader) + " ranks");
+    }
+  }
+}
+
+// Which is what keeps its file, of those in a folder.
+TEST_F(PackedWeights, AStartNotesTheUse) {
+  config_.packed_weights_cache = folder_;
+  start_and_wait_for_the_file();
+  const fs::path file = files().front();
+  const auto long_ago = fs::last_write_time(file) - std::chrono::hours(24);
+  fs::last_write_time(file, long_ago);
+  ASSERT_NE(testing::start_engine(config_), nullptr);
+  EXPECT_GT(fs::last_write_time(file), long_ago + std::chrono::hours(23));
+}
+
+TEST_F(PackedWeights, AFolderThatMayNotHoldTheModelStaysEmpty) {
+  config_.packed_weights_cache = folder_;
+  config_.packed_weights_cache_size = 1000;
+  const std::unique_ptr<Engine> engine = testing::start_engine(config_);
+  ASSERT_NE(engine, nullptr);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_TRUE(files().empty());
+}
+
+TEST_F(PackedWeights, WhatMappedWeightsDoNotObeyIsNamed) {
+  config_.packed_weights_cache = folder_;
+  config_.numa = "distribute";
+  const auto says_so = [this] {
+    const std::unique_ptr<Engine> engine = testing::start_engine(config_);
+    return engine != nullptr &&
+           engine->model().memory_plan.find(
+               "mapped weights as the page cache has them, without --numa distribute\n") !=
+               std::string::npos;
+  };
+  start_and_wait_for_the_file();
+  EXPECT_TRUE(says_so());
+  // Of one that turns out to be damaged nothing is mapped.
+  std::fstream(files().front(), std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(-1000, std::ios::end)
+      .put('x');
+  EXPECT_FALSE(says_so());
 }
 
 TEST_F(PackedWeights, ADamagedFileIsReplaced) {

@@ -79,5 +79,22 @@ TEST(LocalRanks, AFailedRankLetsTheOthersGo) {
   }
 }
 
+// Somebody may still read what the last call gave that all were in.
+TEST(LocalRanks, AfterAFailureWhatWasGivenStays) {
+  const Ranks ranks = make_local_ranks(2);
+  const std::array<std::byte, 4> parts{};
+  std::span<const std::byte* const> given;
+  on_each(ranks, [&](Communicator& own) {
+    const auto all = own.all_gather(std::span(parts).subspan(static_cast<size_t>(own.rank()), 1));
+    if (own.rank() == 0) given = all;
+  });
+  ASSERT_EQ(given.size(), 2U);
+  ranks[1]->fail();
+  for (const size_t other : {2, 3}) {
+    EXPECT_TRUE(ranks[1]->all_gather(std::span(parts).subspan(other, 1)).empty());
+  }
+  EXPECT_EQ(given[1], &parts[1]);
+}
+
 }  // namespace
 }  // namespace sluice

@@ -9,13 +9,17 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
 #include "engine/model_runner.h"
+#include "engine/parallel.h"
 #include "quant/format.h"
+#include "tests/support/collecting_sink.h"
 #include "tests/support/random_model.h"
 #include "tests/support/same_bits.h"
 
@@ -229,6 +233,82 @@ TEST(TensorParallel, SettingsOfAStepChangeNothing) {
     config.kv_cache_dtype = dtype;
     expect_same_on({2}, config, dtype);
     if (HasFailure()) return;
+  }
+}
+
+// A rank of local ones that fails in its `num_calls`-th gather.
+class FailingRank final : public Communicator {
+ public:
+  FailingRank(std::unique_ptr<Communicator> rank, int num_calls)
+      : inner_(std::move(rank)), calls_left_(num_calls) {}
+
+  [[nodiscard]] int32_t rank() const override { return inner_->rank(); }
+
+  [[nodiscard]] int32_t size() const override { return inner_->size(); }
+
+  std::span<const std::byte* const> all_gather(std::span<const std::byte> part) override {
+    if (--calls_left_ == 0) inner_->fail();
+    return inner_->all_gather(part);
+  }
+
+  void fail() override { inner_->fail(); }
+
+  [[nodiscard]] bool has_failed() const override { return inner_->has_failed(); }
+
+ private:
+  const std::unique_ptr<Communicator> inner_;
+  int calls_left_;
+};
+
+// Requests of an engine one of whose ranks fails: an error each, or tokens before that and no other
+// end; and no more requests.
+void expect_failure(const Config& config, int32_t failing, int num_calls) {
+  const std::string what =
+      "rank " + std::to_string(failing) + ", call " + std::to_string(num_calls);
+  const auto engine = create_engine(config, [&](int32_t size) {
+    auto ranks = make_local_ranks(size);
+    auto& rank = ranks[static_cast<size_t>(failing)];
+    rank = std::make_unique<FailingRank>(std::move(rank), num_calls);
+    return ranks;
+  });
+  ASSERT_TRUE(engine.has_value()) << engine.error().message;
+  testing::CollectingSink sink;
+  std::vector<RequestId> accepted;
+  for (ValidRequest request : requests()) {
+    request.sampling.max_tokens = 100;
+    const auto id = (*engine)->submit(std::move(request), sink);
+    if (id) accepted.push_back(*id);
+  }
+  ASSERT_FALSE(accepted.empty()) << what;
+  for (const RequestId id : accepted) {
+    const Collected result = sink.wait(id);
+    EXPECT_EQ(result.num_ends, 1) << what;
+    EXPECT_EQ(result.finish_reason, FinishReason::kError) << what;
+    EXPECT_EQ(result.error, "A rank that computes a part of the model has failed.") << what;
+  }
+  const auto refused = (*engine)->submit(requests().front(), sink);
+  ASSERT_FALSE(refused.has_value()) << what;
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable) << what;
+}
+
+// In a half of a layer, at the logits of a prompt or of a token, in a later step; a step of a chunk
+// without logits included.
+TEST(TensorParallel, AFailedRankEndsEveryRequestWithAnError) {
+  for (const char* model : {"models/llama", "w8a8/engine-w8a8", "models/qwen3-moe"}) {
+    const TemporaryFolder folder;
+    write_model(folder, model, {{"moe_intermediate_size", 288}});
+    Config config = dummy_config(folder);
+    config.tensor_parallel_size = 4;
+    config.max_num_batched_tokens = 32;
+    for (const bool overlap : {false, true}) {
+      config.overlap = overlap;
+      for (const int num_calls : {1, 2, 5, 6, 50}) {
+        for (const int32_t rank : {0, 1, 3}) {
+          expect_failure(config, rank, num_calls);
+          if (HasFailure()) return;
+        }
+      }
+    }
   }
 }
 

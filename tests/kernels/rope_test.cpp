@@ -132,6 +132,7 @@ Inputs make_inputs(const Layout& layout) {
     in.positions.push_back(random.below(500));
     in.slots.push_back((token * 5 + 3) % 64);
   }
+  in.slots[9] = -1;
   in.v[1] = std::nanf("");
   in.v[2] = 1e30F;
   in.v[3] = -1e-30F;
@@ -222,11 +223,12 @@ void put(std::vector<std::byte>& cache, DType dtype, size_t element, float value
 Written expected(const Layout& layout, const RopeTable& table, const Inputs& in) {
   Written w = untouched(layout, in);
   for (int32_t token = 0; token < kTokens; ++token) {
+    const int64_t slot = in.slots[static_cast<size_t>(token)];
+    if (slot < 0) continue;
     const int32_t position = in.positions[static_cast<size_t>(token)];
     for (int32_t h = 0; h < kHeads; ++h) {
       rotate(layout, table, position, w.q.data() + (token * kHeads + h) * layout.head_dim);
     }
-    const int64_t slot = in.slots[static_cast<size_t>(token)];
     for (int32_t h = 0; h < kKvHeads; ++h) {
       float* k = w.k.data() + (token * kKvHeads + h) * layout.head_dim;
       rotate(layout, table, position, k);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <random>
 #include <vector>
 
 #include "quant/repack.h"
@@ -127,7 +128,7 @@ TEST(RowSteps, OfALinearLayerEqualTheOperators) {
   }
 }
 
-// Row blocks grow where a call has too many rows for the usual ones.
+// More than there are row blocks for.
 TEST(RowSteps, TakeAnyNumberOfRows) {
   const Weights two;
   const auto device = test::make_device("auto", 2);
@@ -139,6 +140,34 @@ TEST(RowSteps, TakeAnyNumberOfRows) {
   EXPECT_EQ(
       std::memcmp(layer.next.data(), expected.next.data(), static_cast<size_t>(layer.next_bytes)),
       0);
+}
+
+// Their kernels keep what they know of a row block on the stack.
+TEST(RowSteps, TakeAnyNumberOfRowsOfIntegers) {
+  constexpr int32_t kRows = 65600;
+  std::mt19937 rng(1);
+  const TestWeight weight = make_weight(WeightFormat::kQ4_1, kOut, kIn, Values::kOrdinary, rng);
+  const TestActivations x =
+      make_activations(ActivationFormat::kInt8, kRows, kIn, Values::kOrdinary, rng);
+  const auto device = test::make_device("auto", 2);
+  const auto run = [&](bool as_steps) {
+    std::vector<float> half(static_cast<size_t>(kRows) * kOut);
+    std::vector<float> sum(half.size(), 1.0F);
+    const RowGroup group = {
+        .weight = &weight.view, .out = half.data(), .out_stride = kOut, .bias = nullptr};
+    RowSteps then;
+    then.add(AddRowsArgs{.x = sum.data(),
+                         .x_stride = kOut,
+                         .y = half.data(),
+                         .y_stride = kOut,
+                         .num_rows = kRows,
+                         .n = kOut});
+    linear(device->context(),
+           {.x = x.view, .groups = {&group, 1}, .then = as_steps ? &then : nullptr});
+    if (!as_steps) run_row_steps(device->context(), then);
+    return sum;
+  };
+  EXPECT_TRUE(run(true) == run(false));
 }
 
 }  // namespace

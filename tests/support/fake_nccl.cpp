@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // A library with NCCL's interface for ranks that are threads, whose device memory is the process's
-// and whose streams run at once. Parts of 13 bytes are an error; nine ranks are one too many.
+// and whose streams run at once. Parts of 13 bytes are an error; nine ranks are one too many. It ends
+// the process where a communicator is given back while another thread is inside with it.
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -52,7 +56,27 @@ struct Group {
 struct Comm {
   std::shared_ptr<Group> group;
   int rank;
+  std::atomic<int> num_users = 0;
 };
+
+// A call that uses a communicator.
+class Use {
+ public:
+  explicit Use(Comm* comm) : comm_(comm) { ++comm_->num_users; }
+
+  ~Use() { --comm_->num_users; }
+
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+
+ private:
+  Comm* comm_;
+};
+
+void give_back(Comm* comm) {
+  if (comm->num_users != 0) std::abort();
+  delete comm;
+}
 
 std::mutex groups_mutex;
 std::map<std::array<char, 128>, std::weak_ptr<Group>> groups;
@@ -85,12 +109,12 @@ int ncclCommInitRank(Comm** comm, int size, Id id, int rank) {
       groups[id.bytes] = group;
     }
   }
-  *comm = new Comm{group, rank};
+  *comm = new Comm{.group = group, .rank = rank};
   return group->meet() ? kSuccess : kRemoteError;
 }
 
 int ncclCommDestroy(Comm* comm) {
-  delete comm;
+  give_back(comm);
   return kSuccess;
 }
 
@@ -101,17 +125,20 @@ int ncclCommAbort(Comm* comm) {
     comm->group->is_aborted = true;
     comm->group->changed.notify_all();
   }
-  delete comm;
+  give_back(comm);
   return kSuccess;
 }
 
 int ncclCommGetAsyncError(Comm* comm, int* error) {
+  const Use use(comm);
+  std::this_thread::yield();  // so that another thread comes in between
   const std::scoped_lock lock(comm->group->mutex);
   *error = comm->group->is_aborted ? kRemoteError : kSuccess;
   return kSuccess;
 }
 
 int ncclAllGather(const void* part, void* parts, size_t count, int type, Comm* comm, void*) {
+  const Use use(comm);
   if (count == kBadCount || type != kInt8) return kInvalidArgument;
   Group& group = *comm->group;
   group.parts[static_cast<size_t>(comm->rank)] = part;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole engine on a device of type kCuda, with the shim in place of a GPU: the same tokens and
-// bits as on the CPU where every matrix is INT8, and as every other way to run the requests where
-// they are BF16. The shim's streams are lazy and its memory is closed to the host, so that a
+// The whole engine on a device of type kCuda, the shim or a GPU: the same tokens and bits as on the
+// CPU where every matrix is INT8 and the cache has floats, and as every other way to run the requests
+// where both are BF16. The shim's streams are lazy and its memory is closed to the host, so that a
 // missing wait or a forgotten copy gives wrong bits or a fault.
 #include <gtest/gtest.h>
 
@@ -12,9 +12,9 @@
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
+#include "tests/engine/cuda/counters.h"
 #include "tests/engine/cuda/tiny_model.h"
 #include "tests/support/same_bits.h"
-#include "tests/support/simt/memory.h"
 
 namespace sluice {
 namespace {
@@ -64,16 +64,16 @@ void expect_settings_hold(const Model& model,
   for (const Setting& setting : std::span(kSettings).first(testing::is_short() ? 1 : std::size(kSettings))) {
     Config config = model.config("cuda");
     setting.apply(config);
-    const int64_t launches = simt::num_device_launches();
+    const testing::DeviceCounters counters;
     const std::unique_ptr<Engine> engine = start_engine(config);
     ASSERT_NE(engine, nullptr);
-    EXPECT_EQ(engine->model().backend, "cuda:shim");
+    EXPECT_EQ(engine->model().backend.substr(0, 5), "cuda:");
     expect_same(expected, testing::run_together(*engine, requests), setting.name());
     // Steps of which no row samples follow each other.
     expect_same(
         {expected[1]}, testing::run_alone(*engine, {requests[1]}), setting.name() + ", alone");
     if (::testing::Test::HasFatalFailure()) return;
-    EXPECT_GT(simt::num_device_launches(), launches + 100);
+    counters.expect_launches_above(100);
     preemptions += engine->stats().num_preemptions;
   }
   EXPECT_GT(preemptions, 0U);
@@ -106,11 +106,11 @@ void expect_the_same_bits_however_it_runs(const Model& model) {
 }
 
 TEST(CudaEngine, Int8ModelHasTheTokensAndBitsOfTheCpu) {
-  expect_the_bits_of_the_cpu(TinyModel(TinyWeights::kInt8));
+  expect_the_bits_of_the_cpu(TinyModel(TinyWeights::kInt8, "float32"));
 }
 
 TEST(CudaEngine, Int8ExpertsHaveTheTokensAndBitsOfTheCpu) {
-  expect_the_bits_of_the_cpu(TinyModel(TinyWeights::kInt8Experts));
+  expect_the_bits_of_the_cpu(TinyModel(TinyWeights::kInt8Experts, "float32"));
 }
 
 // Q4_1, Q8_0, F32 and F16, of which the last has bits of its own.

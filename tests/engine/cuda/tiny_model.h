@@ -30,8 +30,9 @@ inline Config tiny_config(const std::string& device) {
 // There for as long as it lives.
 class TinyModel {
  public:
-  explicit TinyModel(TinyWeights weights)
-      : folder_(::testing::TempDir() + "cuda_engine_" + std::to_string(::getpid()) + "_" +
+  explicit TinyModel(TinyWeights weights, std::string kv_cache_dtype = "auto")
+      : kv_cache_dtype_(std::move(kv_cache_dtype)),
+        folder_(::testing::TempDir() + "cuda_engine_" + std::to_string(::getpid()) + "_" +
                 std::to_string(static_cast<int>(weights))) {
     std::filesystem::remove_all(folder_);
     EXPECT_TRUE(write_tiny_hf_model(folder_, weights));
@@ -47,10 +48,12 @@ class TinyModel {
   [[nodiscard]] Config config(const std::string& device) const {
     Config config = tiny_config(device);
     config.model = folder_;
+    config.kv_cache_dtype = kv_cache_dtype_;
     return config;
   }
 
  private:
+  std::string kv_cache_dtype_;
   std::string folder_;
 };
 

@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 #include <sys/file.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -233,6 +235,49 @@ TEST_F(PackedFile, OfWritersAtTheSameTimeOneWritesAndReadersSeeAllOrNothing) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_GE(written, 1);
   EXPECT_EQ(refusal(contents_.key), "");
+  EXPECT_EQ(names(), std::vector<std::string>{"model.packed"});
+}
+
+// The time of change is that of the last use.
+TEST_F(PackedFile, FilesUsedLongestAgoMakeRoom) {
+  const auto write_used_at = [this](const std::string& name, time_t seconds) {
+    path_ = folder_ + "/" + name;
+    ASSERT_TRUE(write().has_value());
+    const timespec times[] = {{.tv_sec = seconds, .tv_nsec = 0}, {.tv_sec = seconds, .tv_nsec = 0}};
+    ASSERT_EQ(utimensat(AT_FDCWD, path_.c_str(), times, 0), 0);
+  };
+  write_used_at("a.packed", 1000);
+  write_used_at("b.packed", 3000);
+  write_used_at("c.packed", 2000);
+  const auto mapped = PackedCache::open(folder_ + "/a.packed", contents_.key);
+  ASSERT_TRUE(mapped.has_value());
+  write_file(folder_ + "/mine.packed", std::as_bytes(std::span("another program's, longer than that")));
+  write_file(folder_ + "/left.packed.partial", arena_);
+  const uint64_t each = std::filesystem::file_size(path_);
+
+  path_ = folder_ + "/d.packed";
+  contents_.max_folder_bytes = 4 * each;
+  ASSERT_TRUE(write().has_value());
+  EXPECT_EQ(names().size(), 5U);  // and what a dead writer left is gone
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/left.packed.partial"));
+  contents_.max_folder_bytes = 3 * each - 1;
+  ASSERT_TRUE(write().has_value());  // in place of d itself
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/a.packed"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/c.packed"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/b.packed"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/d.packed"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/mine.packed"));
+  EXPECT_TRUE(std::ranges::equal(mapped->arena(), arena_));
+}
+
+TEST_F(PackedFile, OneThatIsLargerThanTheFolderMayBeIsNotWritten) {
+  ASSERT_TRUE(write().has_value());
+  path_ = folder_ + "/large.packed";
+  contents_.max_folder_bytes = arena_.size();
+  const auto written = write();
+  ASSERT_FALSE(written.has_value());
+  EXPECT_EQ(written.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_NE(written.error().message.find("--packed-weights-cache-size"), std::string::npos);
   EXPECT_EQ(names(), std::vector<std::string>{"model.packed"});
 }
 

@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/launch.h"
 #include "kernels/rope.h"
+#include "tests/kernels/cuda/attention_model.h"
 #include "tests/kernels/cuda/rows_check.h"
 #include "tests/kernels/devices.h"
 
@@ -36,12 +37,13 @@ struct Case {
   std::vector<Request> requests = {};
 };
 
-// A cache, the queries of one step, and that step's outputs on the CPU. Slots that nobody wrote
+// A cache, the queries of one step, and that step's outputs: on the CPU where the cache has floats,
+// else by the model, which may not be further from the CPU than it says. Slots that nobody wrote
 // hold NaN or codes and scales of 1 bits, and the table's entries past a request are far out of
 // bounds.
 class Step {
  public:
-  explicit Step(const Case& c)
+  explicit Step(const Case& c, simt::TensorCore core = simt::kHopperCore)
       : c_(c),
         head_bytes_(kv_head_bytes(c.dtype, c.head_dim, c.block_size)),
         num_blocks_(blocks_of(c)),
@@ -78,6 +80,8 @@ class Step {
     AttentionArgs args = arguments(want_);
     args.workspace = {static_cast<std::byte*>(aligned), workspace.size() - 64};
     attention(cpu->context(), args);
+    args.workspace = {};
+    if (c.dtype != DType::kF32) take_model(args, core);
   }
 
   [[nodiscard]] AttentionLimits limits() const {
@@ -156,6 +160,23 @@ class Step {
             .head_dim = c_.head_dim};
   }
 
+  void take_model(const AttentionArgs& args, simt::TensorCore core) {
+    const test::AttentionModel model(args, core);
+    for (size_t r = 0; r < c_.requests.size(); ++r) {
+      for (int32_t token = 0; token < c_.requests[r].num_tokens; ++token) {
+        for (int32_t head = 0; head < c_.num_heads; ++head) {
+          const std::vector<float> row = model.output({r, token, head});
+          const std::vector<double> bound = model.tolerance({r, token, head});
+          float* const want = &want_[at(r, token, head)];
+          for (size_t d = 0; d < row.size(); ++d) {
+            ASSERT_NEAR(row[d], want[d], bound[d]) << r << ", " << token << ", " << head;
+            want[d] = row[d];
+          }
+        }
+      }
+    }
+  }
+
   void fill(Random& random, size_t r) {
     const int32_t tokens = c_.requests[r].seq_len;
     const int64_t kv_width = int64_t{c_.num_kv_heads} * c_.head_dim;
@@ -232,15 +253,17 @@ void check(const Case& c) {
 constexpr DType kCacheTypes[] = {
     DType::kF32, DType::kF16, DType::kBF16, DType::kI8, DType::kF8E4M3};
 
-TEST(CudaAttention, DecodesOverEveryCacheTypeAsTheCpu) {
+TEST(CudaAttention, DecodesAndPromptsOverEveryCacheType) {
   for (const DType dtype : kCacheTypes) {
     SCOPED_TRACE(to_string(dtype));
     check({.dtype = dtype,
            .num_heads = 4,
            .num_kv_heads = 2,
            .head_dim = 24,  // padded in the cache
-           .requests = {{1, 1}, {77, 1}, {600, 1}}});
+           .requests = {{1, 1}, {77, 1}, {200, 1}}});
+    check({.dtype = dtype, .num_heads = 4, .head_dim = 24, .requests = {{150, 20}}});
   }
+  check({.dtype = DType::kF32, .num_heads = 2, .requests = {{600, 1}, {530, 11}}});
 }
 
 TEST(CudaAttention, GroupsAndHeadsOfEverySize) {
@@ -248,59 +271,99 @@ TEST(CudaAttention, GroupsAndHeadsOfEverySize) {
   check({.num_heads = 6, .num_kv_heads = 2, .head_dim = 70, .requests = {{100, 1}}});
   check({.num_heads = 8, .num_kv_heads = 1, .head_dim = 128, .requests = {{130, 1}}});
   check({.num_heads = 20, .num_kv_heads = 1, .requests = {{30, 1}, {65, 1}}});
+  for (const int32_t head_dim : {64, 80, 96, 256}) {
+    SCOPED_TRACE(head_dim);
+    check({.num_heads = 2, .head_dim = head_dim, .requests = {{140, 1}}});
+    check({.num_heads = 1, .head_dim = head_dim, .requests = {{70, 17}}});
+  }
+  check({.dtype = DType::kI8, .num_heads = 1, .head_dim = 112, .requests = {{70, 17}}});
+  check({.dtype = DType::kF8E4M3, .num_heads = 1, .head_dim = 240, .requests = {{100, 1}}});
 }
 
 TEST(CudaAttention, BlocksOfEverySize) {
-  for (const int32_t block_size : {1, 4, 64}) {
+  for (const int32_t block_size : {1, 4, 8, 32, 64}) {
     SCOPED_TRACE(block_size);
-    check({.dtype = DType::kI8, .block_size = block_size, .requests = {{90, 1}, {3, 2}}});
+    for (const DType dtype : {DType::kF16, DType::kI8}) {
+      check({.dtype = dtype, .block_size = block_size, .requests = {{90, 1}, {3, 2}}});
+    }
   }
 }
 
 TEST(CudaAttention, PrefillsAndMixesThemWithDecodes) {
-  check({.num_heads = 4, .num_kv_heads = 2, .requests = {{23, 23}, {40, 0}, {66, 1}, {130, 7}}});
-  check({.num_heads = 3, .num_kv_heads = 1, .requests = {{519, 12}, {2, 2}}});
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    SCOPED_TRACE(to_string(dtype));
+    check({.dtype = dtype, .requests = {{23, 23}, {40, 0}, {66, 1}, {130, 7}}});
+    check({.dtype = dtype, .num_heads = 3, .requests = {{519, 12}, {2, 2}}});
+  }
 }
 
 TEST(CudaAttention, AWindowStartsAtTheSameKeyAsOnTheCpu) {
-  for (const int32_t window : {1, 64, 513, 514}) {
-    SCOPED_TRACE(window);
-    check({.window = window,
-           .requests = {{window, 1}, {window + 1, 1}, {1090, 1}, {1024, 1}, {1025, 1}}});
+  for (const DType dtype : {DType::kF32, DType::kI8}) {
+    for (const int32_t window : {1, 64, 513}) {
+      SCOPED_TRACE(window);
+      check({.dtype = dtype,
+             .num_heads = 2,
+             .window = window,
+             .requests = {{window, 1}, {window + 1, 1}, {1025, 1}}});
+    }
+    check({.dtype = dtype, .num_heads = 2, .window = 9, .requests = {{516, 11}, {30, 30}}});
   }
-  check({.num_heads = 2, .window = 9, .requests = {{516, 11}, {30, 30}}});
 }
 
 TEST(CudaAttention, SoftCapAndSinks) {
-  check({.soft_cap = 2, .sinks = true, .requests = {{530, 1}, {20, 5}}});
-  check({.num_heads = 3, .sinks = true, .requests = {{20, 9}}});  // a block starts inside a token
-  check({.num_heads = 8, .num_kv_heads = 2, .window = 40, .sinks = true, .requests = {{560, 3}}});
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    SCOPED_TRACE(to_string(dtype));
+    check({.dtype = dtype, .soft_cap = 2, .sinks = true, .requests = {{530, 1}, {20, 5}}});
+    // A block starts inside a token.
+    check({.dtype = dtype, .num_heads = 3, .sinks = true, .requests = {{40, 25}}});
+    check({.dtype = dtype,
+           .num_heads = 8,
+           .num_kv_heads = 2,
+           .window = 40,
+           .sinks = true,
+           .requests = {{560, 3}}});
+  }
 }
 
 TEST(CudaAttention, PartitionsAndTilesEndWhereTheirLastKeyIs) {
-  check({.head_dim = 16,
-         .requests = {
-             {63, 1}, {64, 1}, {65, 1}, {511, 1}, {512, 1}, {513, 1}, {1024, 1}, {1025, 1}}});
+  check({.num_heads = 2,
+         .requests = {{63, 1}, {64, 1}, {65, 1}, {511, 1}, {512, 1}, {513, 1}, {1025, 1}}});
 }
 
 TEST(CudaAttention, EveryChunkingGivesTheSameRows) {
-  const Case c{.num_heads = 4, .num_kv_heads = 2, .window = 520, .requests = {{535, 30}}};
-  const Step step(c);
-  test::on_schedules([&] {
-    for (const int32_t chunk : {1, 7, 30}) {
-      SCOPED_TRACE(chunk);
-      for (int32_t first = chunk == 1 ? 26 : 0; first < 30; first += chunk) {
-        const int32_t count = std::min(chunk, 30 - first);
-        const auto begin = step.want().begin() + first * step.width();
-        test::expect_same_floats(step.launch_part(0, first, count),
-                                 {begin, begin + count * step.width()});
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    SCOPED_TRACE(to_string(dtype));
+    const Step step({.dtype = dtype, .num_heads = 2, .window = 520, .requests = {{535, 30}}});
+    test::on_schedules([&] {
+      for (const int32_t chunk : {1, 7, 30}) {
+        SCOPED_TRACE(chunk);
+        for (int32_t first = chunk == 1 ? 26 : 0; first < 30; first += chunk) {
+          const int32_t count = std::min(chunk, 30 - first);
+          const auto begin = step.want().begin() + first * step.width();
+          test::expect_same_floats(step.launch_part(0, first, count),
+                                   {begin, begin + count * step.width()});
+        }
       }
-    }
-  });
+    });
+  }
+}
+
+// Whose tensor cores take 8 products at a time.
+TEST(CudaAttention, Sm80HasBitsOfItsOwnThatNothingElseChanges) {
+  for (const Case& c : {Case{.num_heads = 2, .requests = {{530, 1}}},
+                        Case{.dtype = DType::kF16, .num_heads = 2, .requests = {{70, 9}}}}) {
+    const Step step(c, simt::kAmpereCore);
+    EXPECT_NE(step.want(), Step(c).want());
+    const simt::GivenDevice device(80);
+    test::on_schedules([&] {
+      test::expect_same_floats(step.launch(step.limits(), false), step.want());
+      test::expect_same_floats(step.launch(step.limits(), true), step.want());
+    });
+  }
 }
 
 TEST(CudaAttention, LimitsAboveTheCallChangeNothing) {
-  const Step step({.num_heads = 4, .num_kv_heads = 2, .requests = {{700, 2}, {9, 1}}});
+  const Step step({.num_heads = 2, .requests = {{700, 2}, {9, 1}}});
   AttentionLimits limits = step.limits();
   limits.num_tokens += 5;
   limits.seq_len = 5000;
@@ -341,12 +404,23 @@ TEST(CudaAttention, AWorkspaceThatItDidNotAskForIsLeftAlone) {
   });
 }
 
+TEST(CudaAttention, HeadsThatDoNotFitAreRefused) {
+  EXPECT_TRUE(check_attention(DeviceType::kCuda, 256).has_value());
+  EXPECT_TRUE(check_attention(DeviceType::kCpu, 512).has_value());
+  const Expected<void> refused = check_attention(DeviceType::kCuda, 264);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(refused.error().message.find("heads of 264, expected at most 256"), std::string::npos);
+}
+
+#ifndef SLUICE_TESTS_ON_GPU  // which does not count launches
 TEST(CudaAttention, NothingIsLaunchedForNoTokens) {
   const Step step({.requests = {{40, 0}}});
   simt::Run run(0);
   test::expect_same_floats(step.launch(step.limits(), true), step.want());
   EXPECT_EQ(run.num_launches(), 0);
 }
+#endif
 
 }  // namespace
 }  // namespace sluice::kernels

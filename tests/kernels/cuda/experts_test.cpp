@@ -88,6 +88,11 @@ class Arena {
 };
 
 class CudaExperts : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (!device_.is_here()) GTEST_SKIP() << "the GPU is another";
+  }
+
  private:
   simt::GivenDevice device_{GetParam()};
 };

@@ -131,6 +131,10 @@ enum class Split : uint8_t { kNo, kYes };
 // By the compute capability of the device: wgmma, and mma.sync with Ampere's steps.
 class OnDevice : public ::testing::TestWithParam<int> {
  protected:
+  void SetUp() override {
+    if (!device_.is_here()) GTEST_SKIP() << "the GPU is another";
+  }
+
   [[nodiscard]] static simt::TensorCore core() {
     return GetParam() == 80 ? simt::kAmpereCore : simt::kHopperCore;
   }

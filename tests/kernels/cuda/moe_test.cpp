@@ -64,45 +64,13 @@ TEST(CudaMoe, EqualLogitsGoToTheLowerIds) {
 TEST(CudaMoe, NansAndInfinitiesChooseTheExpertsOfTheCpu) {
   const float nan = std::nanf("");
   const float infinity = std::numeric_limits<float>::infinity();
-  const std::vector<float> logits = {nan,
-                                     nan,
-                                     nan,
-                                     nan,
-                                     1,
-                                     nan,
-                                     2,
-                                     3,  //
-                                     nan,
-                                     1,
-                                     nan,
-                                     2,
-                                     -infinity,
-                                     -infinity,
-                                     1,
-                                     -infinity};
-  std::vector<int32_t> want(12);
-  std::vector<float> weights(12);
-  MoeRouteArgs args{.logits = logits.data(),
-                    .num_rows = 4,
-                    .num_experts = 4,
-                    .top_k = 3,
-                    .normalize = true,
-                    .ids = want.data(),
-                    .weights = weights.data()};
-  moe_route(test::make_device("scalar", 1)->context(), args);
-  test::on_schedules([&] {
-    std::vector<int32_t> ids(12, -1);
-    std::vector<float> got(12, -1.0F);
-    args.ids = ids.data();
-    args.weights = got.data();
-    cuda::launch_moe_route(nullptr, args);
-    ASSERT_EQ(ids, want);
-    for (size_t i = 0; i < got.size(); ++i) {
-      ASSERT_EQ(std::isnan(got[i]), std::isnan(weights[i])) << i;
-      if (std::isnan(got[i])) continue;
-      ASSERT_EQ(got[i], weights[i]) << i;
-    }
-  });
+  check_route({nan, nan, nan, nan,  //
+               1, nan, 2, 3,        //
+               nan, 1, nan, 2,      //
+               -infinity, -infinity, 1, -infinity},
+              4,
+              3,
+              true);
 }
 
 TEST(CudaMoe, JoinsTheRowsOfTheExperts) {

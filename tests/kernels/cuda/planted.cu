@@ -257,12 +257,6 @@ void start(const uint16_t* x, const uint16_t* w, float* out) {
       nullptr, {.threads = 128, .shared_bytes = sizeof(Tiles)}, stores_kernel<kBug>, x, w, out);
 }
 
-// table[bug](args...): one instance of `start` for each bug.
-template <typename Bug, Bug... kBugs, typename... Args>
-void start_one(Bug bug, Args... args) {
-  (void)((bug == kBugs && (start<kBugs>(args...), true)) || ...);
-}
-
 TensorMap matrix(
     const std::vector<uint16_t>& data, int32_t rows, int32_t k, int32_t box, Swizzle swizzle) {
   const int32_t columns = swizzle == Swizzle::k64 ? 32 : 64;
@@ -279,23 +273,8 @@ TensorMap matrix(
 
 std::vector<float> run_reduce(ReduceBug bug, const std::vector<float>& x, int32_t n) {
   std::vector<float> out(x.size(), -1.0F);
-  using enum ReduceBug;
-  start_one<ReduceBug,
-            kNone,
-            kNoBarrierAfterStaging,
-            kNoBarrierBeforeBroadcast,
-            kNoBarrierBeforeReuse,
-            kNoSyncwarp,
-            kBarrierInBranch,
-            kNamedBarrierCount,
-            kLaneOutsideItsMask,
-            kShuffleAcrossTheMask,
-            kExitedLaneInMask,
-            kUnmaskedTail,
-            kSharedOffByOne,
-            kWrongFold,
-            kSplitOffByOne,
-            kTwoThreadsWriteOneElement>(bug, x.data(), n, out.data());
+  with_bug<ReduceBug::kTwoThreadsWriteOneElement>(
+      bug, [&]<ReduceBug kBug>() { start<kBug>(x.data(), n, out.data()); });
   return out;
 }
 
@@ -310,29 +289,9 @@ std::vector<float> run_pipeline(PipelineBug bug,
   const TensorMap x_map = matrix(x, tokens, k, kTokens, Swizzle::k128);
   const TensorMap w_map =
       matrix(w, kOutputs, k, kOutputs, wrong_map ? Swizzle::k64 : Swizzle::k128);
-  using enum PipelineBug;
-  start_one<PipelineBug,
-            kNone,
-            kNoFullWait,
-            kNoEmptyWait,
-            kWrongParity,
-            kExpectTooFew,
-            kExpectTooMany,
-            kNoBarrierAfterInit,
-            kNoFenceAfterInit,
-            kNotInitialized,
-            kArriveBeforeWgmmaWait,
-            kEveryLaneArrives,
-            kNoWgmmaFence,
-            kReadBeforeWgmmaWait,
-            kNoCommit,
-            kDescriptorSwizzle,
-            kMapSwizzle,
-            kAtomStride,
-            kRingOneShort,
-            kSegmentOffByOne,
-            kUnmaskedTokens,
-            kCopyNobodyWaitsFor>(bug, x_map, w_map, (k + 63) / 64, tokens, out.data());
+  with_bug<PipelineBug::kCopyNobodyWaitsFor>(bug, [&]<PipelineBug kBug>() {
+    start<kBug>(x_map, w_map, (k + 63) / 64, tokens, out.data());
+  });
   return out;
 }
 
@@ -340,15 +299,8 @@ std::vector<float> run_stores(StoreBug bug,
                               const std::vector<uint16_t>& x,
                               const std::vector<uint16_t>& w) {
   std::vector<float> out(size_t{kTokens} * kOutputs, -1.0F);
-  using enum StoreBug;
-  start_one<StoreBug,
-            kNone,
-            kNoProxyFence,
-            kFenceByTheReader,
-            kNoBarrier,
-            kWrongSwizzle,
-            kReuseBeforeWait,
-            kPartOfAWarpgroup>(bug, x.data(), w.data(), out.data());
+  with_bug<StoreBug::kPartOfAWarpgroup>(
+      bug, [&]<StoreBug kBug>() { start<kBug>(x.data(), w.data(), out.data()); });
   return out;
 }
 

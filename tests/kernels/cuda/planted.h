@@ -3,10 +3,26 @@
 // shim must catch every one of them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "engine/core/status.h"
+
 namespace sluice::kernels::test {
+
+// start.operator()<bug>(), the bug a constant of the compiler's; bugs are numbered from 0 to kLast.
+template <auto kLast, typename Start>
+void with_bug(decltype(kLast) bug, const Start& start) {
+  using Bug = decltype(kLast);
+  const bool started = [&]<size_t... kBugs>(std::index_sequence<kBugs...>) {
+    return ((bug == static_cast<Bug>(kBugs) &&
+             (start.template operator()<static_cast<Bug>(kBugs)>(), true)) ||
+            ...);
+  }(std::make_index_sequence<static_cast<size_t>(kLast) + 1>());
+  CHECK(started);  // or outputs that nobody wrote would pass for what the bug does
+}
 
 // A row's sum by 16 lanes, and the row scaled with it and turned round, two rows a block one after
 // the other: staging, shuffles, a value for all through shared memory.
@@ -112,6 +128,40 @@ std::vector<float> run_attention(AttentionBug bug,
                                  const std::vector<float>& k,
                                  const std::vector<float>& v,
                                  const std::vector<int32_t>& table);
+
+// 16 rows that two warps share over tiles of keys by mma.sync: K, transposed, and V come by cp.async
+// through one ring; a warp has half of a tile's keys, then half of d.
+enum class TilesBug : uint8_t {
+  kNone,
+  kNoWait,
+  kWaitTooWeak,
+  kNoBarrierAfterWait,
+  kCopyBeforeBarrier,
+  kStaleSlot,
+  kReadWithoutSwizzle,
+  kNotTransposed,
+  kPartitionOneLate,
+  kUnmaskedTail,
+  kNoZeroFill,
+  kNoBarrierAfterTops,
+  kWeightsAfterBarrier,
+  kNoRescale,
+  kSumOfOneWarp,
+};
+
+struct TilesShape {
+  static constexpr int kThreads = 64;
+  static constexpr int kRows = 16;
+  static constexpr int kDim = 32;
+  static constexpr int kTile = 32;
+  static constexpr int kTiles = 5;  // 10 copies go round 3 slots three times
+  static constexpr int kPartitionTiles = 2;
+  static constexpr int kKeys = kTile * kTiles;
+  static constexpr int kPosition = 130;  // of the first row; the others follow
+};
+
+// out[row][d] of bf16 q [kRows][kDim], k [kDim][kKeys] and v [kKeys][kDim], 16-byte aligned.
+std::vector<float> run_tiles(TilesBug bug, const uint16_t* q, const uint16_t* k, const uint16_t* v);
 
 // The fullest bin of 4 bits of a value, and of what has it the fullest of the next, by atomics.
 enum class HistogramBug : uint8_t {

@@ -152,11 +152,6 @@ void start(Work work, float* partials) {
   gpu::launch(nullptr, {.threads = kThreads}, merge_kernel<kBug>, work);
 }
 
-template <AttentionBug... kBugs>
-void start_one(AttentionBug bug, const Work& work, float* partials) {
-  (void)((bug == kBugs && (start<kBugs>(work, partials), true)) || ...);
-}
-
 }  // namespace
 
 std::vector<float> run_attention(AttentionBug bug,
@@ -166,25 +161,14 @@ std::vector<float> run_attention(AttentionBug bug,
                                  const std::vector<int32_t>& table) {
   std::vector<float> out(2 * Shape::kRows * Shape::kDim, -1.0F);
   std::vector<float> partials(kPartitions * Shape::kRows * kState, -1.0F);
-  using enum AttentionBug;
   const Work work{.q = q.data(),
                   .k = k.data(),
                   .v = v.data(),
                   .table = table.data(),
                   .out = out.data(),
                   .partials = nullptr};
-  start_one<kNone,
-            kNoBarrierAfterScores,
-            kNoBarrierAfterWeights,
-            kNoBarrierBeforeReuse,
-            kPartitionOverlaps,
-            kUnmaskedTail,
-            kWindowOneEarly,
-            kBlockOfTheFirstKey,
-            kNoRescale,
-            kMergeBackwards,
-            kPartialOfTheNeighbour,
-            kMergeOneShort>(bug, work, partials.data());
+  with_bug<AttentionBug::kMergeOneShort>(
+      bug, [&]<AttentionBug kBug>() { start<kBug>(work, partials.data()); });
   return out;
 }
 

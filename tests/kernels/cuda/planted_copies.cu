@@ -111,28 +111,12 @@ void start(const uint16_t* x, const uint16_t* w, float* out) {
               out);
 }
 
-template <CopiesBug... kBugs, typename... Args>
-void start_one(CopiesBug bug, Args... args) {
-  (void)((bug == kBugs && (start<kBugs>(args...), true)) || ...);
-}
-
 }  // namespace
 
 std::vector<float> run_copies(CopiesBug bug, const uint16_t* x, const uint16_t* w) {
   std::vector<float> out(Shape::kTokens * Shape::kOutputs, -1.0F);
-  using enum CopiesBug;
-  start_one<kNone,
-            kNoWait,
-            kWaitTooWeak,
-            kNoBarrier,
-            kNoCommit,
-            kNoEmptyGroups,
-            kReuseBeforeBarrier,
-            kReadWithoutSwizzle,
-            kRowNotAligned,
-            kNoZeroFill,
-            kHalvesSwapped,
-            kPartOfAWarp>(bug, x, w, out.data());
+  with_bug<CopiesBug::kPartOfAWarp>(
+      bug, [&]<CopiesBug kBug>() { start<kBug>(x, w, out.data()); });
   return out;
 }
 

@@ -40,31 +40,14 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   if (thread == 0) out[0] = static_cast<float>(prefix);
 }
 
-template <HistogramBug kBug>
-float start(const std::vector<uint32_t>& values) {
-  float out = -1;
-  gpu::launch(nullptr, {.threads = Shape::kThreads}, select_kernel<kBug>, values.data(), &out);
-  return out;
-}
-
 }  // namespace
 
 float run_histogram(HistogramBug bug, const std::vector<uint32_t>& values) {
-  switch (bug) {
-    case HistogramBug::kNone:
-      return start<HistogramBug::kNone>(values);
-    case HistogramBug::kNoBarrierAfterClear:
-      return start<HistogramBug::kNoBarrierAfterClear>(values);
-    case HistogramBug::kPlainAdd:
-      return start<HistogramBug::kPlainAdd>(values);
-    case HistogramBug::kNoPrefix:
-      return start<HistogramBug::kNoPrefix>(values);
-    case HistogramBug::kNoBarrierBeforeRead:
-      return start<HistogramBug::kNoBarrierBeforeRead>(values);
-    case HistogramBug::kNoBarrierBeforeFound:
-      return start<HistogramBug::kNoBarrierBeforeFound>(values);
-  }
-  return -1;
+  float out = -1;
+  with_bug<HistogramBug::kNoBarrierBeforeFound>(bug, [&]<HistogramBug kBug>() {
+    gpu::launch(nullptr, {.threads = Shape::kThreads}, select_kernel<kBug>, values.data(), &out);
+  });
+  return out;
 }
 
 }  // namespace sluice::kernels::test

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "kernels/cuda/math.h"
+#include "kernels/cuda/narrow.h"
 #include "tests/kernels/cuda/schedules.h"
 #include "tests/kernels/devices.h"
 #include "tests/support/simt/tensorcore.h"
@@ -326,6 +327,124 @@ TEST_F(Attention, EveryPlantedBugIsCaught) {
   expect("merge backwards", "wrong bits", kMergeBackwards);
   expect("partial of the neighbour", "race: writes of two blocks", kPartialOfTheNeighbour);
   expect("merge one short", "wrong bits", kMergeOneShort);
+}
+
+class Tiles : public testing::Test {
+ protected:
+  using Shape = TilesShape;
+
+  Tiles()
+      : q_(bf16_matrix(Shape::kRows, Shape::kDim, 60)),
+        k_(bf16_matrix(Shape::kDim, Shape::kKeys, 61)),
+        v_(bf16_matrix(Shape::kKeys, Shape::kDim, 62)) {
+    // What no row sees is NaN.
+    for (size_t key = Shape::kPosition + Shape::kRows; key < Shape::kKeys; ++key) {
+      for (size_t d = 0; d < Shape::kDim; ++d) {
+        k_[d * Shape::kKeys + key] = 0x7FC0;
+        v_[key * Shape::kDim + d] = 0x7FC0;
+      }
+    }
+    for (int row = 0; row < Shape::kRows; ++row) add_row(row);
+  }
+
+  // By plain loops, but for exp and the tensor core's steps.
+  void add_row(int row) {
+    float m = kLowest;
+    float l = 0;
+    float o[Shape::kDim] = {};
+    for (int begin = 0; begin < Shape::kKeys; begin += Shape::kPartitionTiles * Shape::kTile) {
+      float part_m = kLowest;
+      float part_l = 0;
+      float part_o[Shape::kDim] = {};
+      for (int tile = 0; tile < Shape::kPartitionTiles; ++tile) {
+        const int first = begin + tile * Shape::kTile;
+        add_tile(row, first, Shape::kPosition + row + 1 - first, part_m, part_l, part_o);
+      }
+      const float both = std::max(m, part_m);
+      const float keep = cuda::exp_of(m - both);
+      const float add = cuda::exp_of(part_m - both);
+      m = both;
+      l = std::fmaf(part_l, add, l * keep);
+      for (int d = 0; d < Shape::kDim; ++d) o[d] = std::fmaf(part_o[d], add, o[d] * keep);
+    }
+    for (const float value : o) want_.push_back(value / l);
+  }
+
+  // Of which the row sees the first `count` keys.
+  void add_tile(int row, int first, int count, float& m, float& l, float* o) const {
+    float p[Shape::kTile] = {};
+    const int seen = std::min<int>(count, Shape::kTile);
+    float top = m;
+    for (int j = 0; j < seen; ++j) {
+      for (size_t d = 0; d < Shape::kDim; d += 16) {
+        uint16_t k[16];
+        for (size_t i = 0; i < 16; ++i) k[i] = k_[(d + i) * Shape::kKeys + first + j];
+        p[j] = simt::tensor_core_step(
+            simt::Half::kBF16, &q_[static_cast<size_t>(row) * Shape::kDim + d], k, p[j]);
+      }
+      top = std::max(top, p[j]);
+    }
+    const float c = cuda::exp_of(m - top);
+    m = top;
+    uint16_t weights[Shape::kTile] = {};
+    for (int j = 0; j < seen; ++j) {
+      p[j] = cuda::exp_of(p[j] - top);
+      weights[j] = cuda::to_bf16(p[j]);
+    }
+    float quads[4];
+    for (int i = 0; i < 4; ++i) {
+      const float* const of = p + 2 * i;
+      quads[i] = (of[0] + of[1] + of[8] + of[9]) + (of[16] + of[17] + of[24] + of[25]);
+    }
+    l = std::fmaf(l, c, (quads[0] + quads[1]) + (quads[2] + quads[3]));
+    for (int d = 0; d < Shape::kDim; ++d) {
+      o[d] *= c;
+      for (int j = 0; j < Shape::kTile; j += 16) {
+        uint16_t v[16] = {};
+        for (int i = j; i < std::min(j + 16, seen); ++i) {
+          v[i - j] = v_[static_cast<size_t>((first + i) * Shape::kDim + d)];
+        }
+        o[d] = simt::tensor_core_step(simt::Half::kBF16, weights + j, v, o[d]);
+      }
+    }
+  }
+
+  bool is_right(TilesBug bug) {
+    return same(run_tiles(bug, q_.data(), k_.data(), v_.data()), want_);
+  }
+
+  void expect(const char* name, const char* words, TilesBug bug) {
+    expect_caught(name, words, [&] { return is_right(bug); });
+  }
+
+  static constexpr float kLowest = -0x1.fffffep127F;
+
+  std::vector<uint16_t> q_;
+  std::vector<uint16_t> k_;
+  std::vector<uint16_t> v_;
+  std::vector<float> want_;
+};
+
+TEST_F(Tiles, WithoutABugNothingIsReported) {
+  on_schedules([&] { ASSERT_TRUE(is_right(TilesBug::kNone)); });
+}
+
+TEST_F(Tiles, EveryPlantedBugIsCaught) {
+  using enum TilesBug;
+  expect("no wait for a tile", "the kernel ended before cp_async_wait", kNoWait);
+  expect("wait one tile too weak", "race: a read of what is being written", kWaitTooWeak);
+  expect("no barrier after a tile", "race: ", kNoBarrierAfterWait);
+  expect("copy before the barrier", "race: a write that a read may", kCopyBeforeBarrier);
+  expect("stale tile of the ring", "race: a read of what is being written", kStaleSlot);
+  expect("tile without swizzle", "wrong bits", kReadWithoutSwizzle);
+  expect("tile not transposed", "wrong bits", kNotTransposed);
+  expect("partition one tile late", "wrong bits", kPartitionOneLate);
+  expect("keys after the row", "wrong bits", kUnmaskedTail);
+  expect("NaN that weighs 0", "wrong bits", kNoZeroFill);
+  expect("no barrier after tops", "race: ", kNoBarrierAfterTops);
+  expect("weights after the barrier", "race: ", kWeightsAfterBarrier);
+  expect("no rescale of a tile", "wrong bits", kNoRescale);
+  expect("sum of one warp", "wrong bits", kSumOfOneWarp);
 }
 
 class Histogram : public testing::Test {

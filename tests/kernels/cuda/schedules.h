@@ -11,13 +11,19 @@
 #include <vector>
 
 #include "engine/core/types.h"
+#ifdef SLUICE_TESTS_ON_GPU
+#include "tests/support/gpu/run.h"
+#else
 #include "tests/support/simt/simt.h"
+#endif
 
 namespace sluice::kernels::test {
 
 // 10 plain seeds and 5 that look for races; under ASan, which takes the place of the race
-// detector's instrumentation, 2 plain ones.
-#ifdef SLUICE_SIMT_RACE
+// detector's instrumentation, 2 plain ones. On a GPU whatever it does, a few times.
+#if defined(SLUICE_TESTS_ON_GPU)
+inline constexpr int kPlainSeeds = 3;
+#elif defined(SLUICE_SIMT_RACE)
 inline constexpr int kPlainSeeds = 10;
 inline constexpr int kRaceSeeds = 5;
 #else
@@ -31,7 +37,18 @@ inline std::string joined(const std::vector<std::string>& reports) {
   return text;
 }
 
-// `body` launches and checks, once for each schedule; the shim must have nothing to report.
+// `body` launches and checks, once for each schedule; nobody must have anything to report.
+#ifdef SLUICE_TESTS_ON_GPU
+inline void on_schedules(const std::function<void()>& body) {
+  for (int i = 0; i < kPlainSeeds; ++i) {
+    SCOPED_TRACE("run " + std::to_string(i));
+    simt::Run run(static_cast<uint64_t>(i));
+    body();
+    ASSERT_EQ(joined(run.take_reports()), "");
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+#else
 inline void on_schedules(const std::function<void()>& body) {
   for (int i = 0; i < kPlainSeeds + kRaceSeeds; ++i) {
     const bool race = i >= kPlainSeeds;
@@ -44,6 +61,7 @@ inline void on_schedules(const std::function<void()>& body) {
     if (testing::Test::HasFatalFailure()) return;
   }
 }
+#endif
 
 // 64-byte aligned memory of exactly `bytes`, so that the address sanitizer sees its end, filled
 // with a pattern that no kernel writes.

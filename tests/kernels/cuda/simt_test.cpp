@@ -160,6 +160,23 @@ TEST(SimtErrors, SharedMemoryHasALimit) {
                 "other: a kernel declares 49156 bytes");
 }
 
+TEST(SimtErrors, AGridHasALimit) {
+  simt::Run run(3);
+  gpu::launch(nullptr, {.blocks_y = 65536, .threads = 32}, +[] {});
+  expect_report(joined(run.take_reports()), "a grid of 1 by 65536 blocks");
+}
+
+TEST(SimtErrors, AProductOfBf16PairsThatIsRoundedIsNamed) {
+  const std::string report = report_of(
+      [] {
+        ptx::fma_bf16x2(0x3F803F80U, 0x40004000U, 0x40404040U);  // 1 * 2 + 3
+        ptx::fma_bf16x2(0x3F803F80U, 0x3F803F80U, 0x3F803580U);  // 1 * 1 + 2^-20
+      },
+      1);
+  expect_report(report, "fma_bf16x2 at simt_test.cpp:");
+  expect_report(report, "a result that is not exact");
+}
+
 TEST(SimtErrors, WgmmaAndTheCopyEngineAreHoppers) {
   const GivenDevice ampere(80);
   expect_report(report_of(

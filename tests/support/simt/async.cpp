@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "tests/support/simt/block.h"
-#include "tests/support/simt/reach.h"
 #include "tests/support/simt/ptx_simt.h"
+#include "tests/support/simt/reach.h"
 #include "tests/support/simt/tensorcore.h"
 
 namespace sluice::simt {
@@ -115,10 +115,9 @@ void copy(std::byte* to, const TensorMapShape& shape, const int32_t (&at)[4]) {
       const int64_t column = index[0] + i;
       const int64_t offset = swizzled(base + row * inner + i * shape.element_bytes, shape.swizzle);
       if (inside && column >= 0 && column < shape.sizes[0]) {
-        check_reach(from + column * shape.element_bytes, shape.element_bytes, "a tensor copy", nullptr);
-        std::memcpy(arena + offset,
-                    from + column * shape.element_bytes,
-                    static_cast<size_t>(shape.element_bytes));
+        const std::byte* const element = from + column * shape.element_bytes;
+        check_reach(element, shape.element_bytes, "a tensor copy", nullptr);
+        std::memcpy(arena + offset, element, static_cast<size_t>(shape.element_bytes));
       } else {
         std::memset(arena + offset, 0, static_cast<size_t>(shape.element_bytes));
       }

@@ -11,6 +11,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -27,6 +29,27 @@ std::mutex options_mutex;
 DeviceOptions device_options;
 std::atomic<int64_t> num_launches = 0;
 std::atomic<int64_t> num_bytes = 0;
+std::atomic<int64_t> num_replays = 0;
+thread_local std::vector<const char*> open_ranges;
+std::mutex ranges_mutex;
+std::set<std::string> begun_ranges;  // guarded by ranges_mutex
+
+class Recorded final : public kernels::RecordedWork {
+ public:
+  Recorded(CUstream_st* stream, std::vector<std::function<void()>> work)
+      : stream_(stream), work_(std::move(work)) {}
+
+  void run() override {
+    const std::scoped_lock lock(stream_->mutex);
+    CHECK(!stream_->is_recording);
+    stream_->work.insert(stream_->work.end(), work_.begin(), work_.end());
+    ++num_replays;
+  }
+
+ private:
+  CUstream_st* stream_;
+  const std::vector<std::function<void()>> work_;
+};
 
 class ShimMemory final : public kernels::DeviceMemory {
  public:
@@ -40,6 +63,7 @@ class ShimMemory final : public kernels::DeviceMemory {
   CUstream_st* stream() { return &stream_; }
 
   Expected<std::byte*> allocate(int64_t bytes, const char* purpose) override {
+    check_not_recording();
     const std::scoped_lock lock(mutex_);
     constexpr int64_t kPage = 4096;
     const int64_t mapped = align_up(bytes, kPage);
@@ -75,6 +99,7 @@ class ShimMemory final : public kernels::DeviceMemory {
   }
 
   Expected<std::byte*> allocate_pinned(int64_t bytes, const char*) override {
+    check_not_recording();
     constexpr int kPoison = 0xA5;
     auto* const data = static_cast<std::byte*>(std::malloc(static_cast<size_t>(bytes)));
     CHECK(data != nullptr);
@@ -88,6 +113,7 @@ class ShimMemory final : public kernels::DeviceMemory {
   }
 
   void upload(std::byte* to, const std::byte* from, int64_t bytes) override {
+    check_not_recording();
     copy_later(to, from, bytes);
   }
 
@@ -104,6 +130,7 @@ class ShimMemory final : public kernels::DeviceMemory {
     std::vector<std::function<void()>> work;
     {
       const std::scoped_lock lock(stream_.mutex);
+      CHECK(!stream_.is_recording);
       work.swap(stream_.work);
     }
     if (work.empty()) return;
@@ -124,12 +151,30 @@ class ShimMemory final : public kernels::DeviceMemory {
 
   void wait_for_uploads() override { wait(); }
 
+  void begin_recording() override {
+    const std::scoped_lock lock(stream_.mutex);
+    CHECK(!stream_.is_recording);
+    stream_.is_recording = true;
+  }
+
+  Expected<std::unique_ptr<kernels::RecordedWork>> end_recording() override {
+    const std::scoped_lock lock(stream_.mutex);
+    CHECK(stream_.is_recording);
+    stream_.is_recording = false;
+    return std::make_unique<Recorded>(&stream_, std::exchange(stream_.recorded, {}));
+  }
+
   [[nodiscard]] int64_t free_bytes() const override {
     const std::scoped_lock lock(mutex_);
     return options_.free_bytes - used_;
   }
 
  private:
+  void check_not_recording() {
+    const std::scoped_lock lock(stream_.mutex);
+    CHECK(!stream_.is_recording);
+  }
+
   void copy_later(std::byte* to, const std::byte* from, int64_t bytes) {
     enqueue(&stream_, [to, from, bytes] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
   }
@@ -162,9 +207,29 @@ int64_t num_device_launches() { return num_launches; }
 
 int64_t num_device_bytes() { return num_bytes; }
 
+int64_t num_device_replays() { return num_replays; }
+
+std::set<std::string> take_ranges() {
+  const std::scoped_lock lock(ranges_mutex);
+  return std::exchange(begun_ranges, {});
+}
+
 }  // namespace sluice::simt
 
 namespace sluice::kernels::cuda {
+
+void begin_range(const char* name) {
+  simt::open_ranges.emplace_back(name);
+  std::string path;
+  for (const char* const part : simt::open_ranges) path += (path.empty() ? "" : "/") + std::string(part);
+  const std::scoped_lock lock(simt::ranges_mutex);
+  simt::begun_ranges.insert(path);
+}
+
+void end_range() {
+  CHECK(!simt::open_ranges.empty());
+  simt::open_ranges.pop_back();
+}
 
 Expected<OpenedDevice> open_device() {
   const std::scoped_lock lock(simt::options_mutex);

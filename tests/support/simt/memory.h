@@ -2,18 +2,24 @@
 // A GPU of the shim, for tests of code above the kernels: what kernels/cuda/memory.cu is to a real
 // one. Its streams are lazy: launches and copies run when somebody waits, so that whoever reads a
 // result too early, or changes a copy's source too early, gets wrong bytes. Its memory can be
-// touched by launches and copies alone: the host's first access to it is a segmentation fault.
+// touched by launches and copies alone: the host's first access to it is a segmentation fault. What
+// is recorded keeps its arguments as a CUDA graph does, and whoever waits, uploads or allocates
+// meanwhile ends the process.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <set>
+#include <string>
 #include <vector>
 
 // What a stream has yet to do.
 struct CUstream_st {
   std::mutex mutex;
-  std::vector<std::function<void()>> work;  // guarded by mutex
+  std::vector<std::function<void()>> work;      // guarded by mutex
+  std::vector<std::function<void()>> recorded;  // the same
+  bool is_recording = false;                    // the same: work goes to `recorded`
 };
 
 namespace sluice::simt {
@@ -28,8 +34,12 @@ struct DeviceOptions {
 
 void set_device_options(const DeviceOptions& options);
 
-// Of all devices: launches since the process began, bytes allocated now.
+// Of all devices: launches and runs of recorded work since the process began, bytes allocated now.
 int64_t num_device_launches();
+int64_t num_device_replays();
+
+// Ranges that have begun since the last call, each below its parents: "step/layers/linear".
+std::set<std::string> take_ranges();
 int64_t num_device_bytes();
 
 }  // namespace sluice::simt

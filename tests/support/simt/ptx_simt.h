@@ -55,6 +55,10 @@ void wgmma_commit(simt::Site site = {});
 void cp_async_16(void* to, const void* from, int bytes, simt::Site site = {});
 void cp_async_commit();
 void ldmatrix_x4(uint32_t (&r)[4], const void* row, simt::Site site = {});
+void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, simt::Site site = {});
+uint32_t pack_bf16(float low, float high);
+uint32_t pack_f16(float low, float high);
+uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c, simt::Site site = {});
 
 inline void bar_sync(int id, int threads, simt::Site site = {}) {
   simt::block_barrier(id, threads, "bar_sync", site);
@@ -84,6 +88,9 @@ template <int kPending>
 void wgmma_wait(simt::Site site = {}) {
   simt::wait_matrix(kPending, site);
 }
+
+template <typename Sum, int kWords>
+void fence_accumulators(Sum (&)[kWords]) {}
 
 template <int kWords>
 void wgmma_bf16(float (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, simt::Site site = {}) {

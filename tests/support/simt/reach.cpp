@@ -35,6 +35,8 @@ ParameterSpace::~ParameterSpace() {
 
 Reach::Reach() {
   add(&__executable_start, &_end - &__executable_start);
+  // Behind threadIdx and its like; on the stack of every thread but the first.
+  add(&current_thread, sizeof(current_thread));
   pthread_attr_t attributes;
   CHECK_EQ(pthread_getattr_np(pthread_self(), &attributes), 0);
   void* stack = nullptr;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which global memory a kernel may touch while the work of a device runs (memory.h): the device's
 // own, and what a GPU has in other spaces, constants and parameters. Anything else is memory of the
-// host, which a GPU would not find. Seen in files compiled with -fsanitize=thread, and of tensor
-// copies everywhere.
+// host, which a GPU would not find. Seen in files compiled with -fsanitize=thread, and of copies to
+// shared memory everywhere.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,8 @@ namespace sluice::simt {
 
 class Reach {
  public:
-  // The program's constants and the calling thread's stack, where a launch keeps what it captures.
+  // The program with its constants, of which its variables cannot be told apart, and the calling
+  // thread's stack, where a launch keeps what it captures.
   Reach();
 
   void add(const void* begin, int64_t bytes);

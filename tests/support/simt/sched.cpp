@@ -31,6 +31,8 @@ constexpr int64_t kArenaBytes = 512 * 1024;
 constexpr int64_t kSharedLimit = 227 * 1024;  // of a block on sm_90
 constexpr int64_t kDeclaredLimit = 48 * 1024;  // of it, without the dynamic part
 constexpr int64_t kRedZone = 256;
+constexpr unsigned kMostBlocksX = 0x7FFFFFFF;
+constexpr unsigned kMostBlocksY = 0xFFFF;
 
 struct RunState {
   bool active = false;
@@ -201,7 +203,7 @@ Block& current_block() { return *block_now; }
 void enqueue(CUstream_st* stream, std::function<void()> work) {
   if (stream == nullptr) return work();
   const std::scoped_lock lock(stream->mutex);
-  stream->work.push_back(std::move(work));
+  (stream->is_recording ? stream->recorded : stream->work).push_back(std::move(work));
 }
 
 void run_grid(const LaunchShape& shape, const std::function<void()>& body) {
@@ -211,6 +213,11 @@ void run_grid(const LaunchShape& shape, const std::function<void()>& body) {
   if (shape.threads < 1 || shape.threads > 1024 || shape.shared_bytes > kSharedLimit) {
     add_report("launch: " + std::to_string(shape.threads) + " threads with " +
                std::to_string(shape.shared_bytes) + " bytes of shared memory a block");
+    return;
+  }
+  if (shape.grid.x > kMostBlocksX || shape.grid.y > kMostBlocksY) {
+    add_report("launch: a grid of " + std::to_string(shape.grid.x) + " by " +
+               std::to_string(shape.grid.y) + " blocks");
     return;
   }
   const size_t reports = run_state.reports.size();

@@ -63,6 +63,9 @@ class GivenDevice {
   ~GivenDevice();
   GivenDevice(const GivenDevice&) = delete;
   GivenDevice& operator=(const GivenDevice&) = delete;
+
+  // Whether launches see it: a GPU is what it is (tests/support/gpu/run.h).
+  [[nodiscard]] static bool is_here() { return true; }
 };
 
 struct LaunchShape {

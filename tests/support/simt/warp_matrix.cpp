@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cuda/narrow.h"
 #include "tests/support/simt/async.h"
 #include "tests/support/simt/block.h"
 #include "tests/support/simt/ptx_simt.h"
+#include "tests/support/simt/reach.h"
 #include "tests/support/simt/tensorcore.h"
 
 namespace sluice::simt {
@@ -40,6 +42,21 @@ void complete_ldmatrix(void* const operands[32], uint32_t mask) {
       std::memcpy(static_cast<RowOperand*>(operands[lane])->r + matrix,
                   source.row + 4 * (lane % 4),
                   sizeof(uint32_t));
+    }
+  }
+}
+
+void complete_ldmatrix_trans(void* const operands[32], uint32_t mask) {
+  if (mask != 0xFFFFFFFFU) fail("ldmatrix by a part of a warp");
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int matrix = 0; matrix < 4; ++matrix) {
+      uint16_t halves[2];
+      for (int half = 0; half < 2; ++half) {
+        const auto& source =
+            *static_cast<RowOperand*>(operands[8 * matrix + 2 * (lane % 4) + half]);
+        std::memcpy(&halves[half], source.row + 2 * (lane / 4), sizeof(uint16_t));
+      }
+      static_cast<RowOperand*>(operands[lane])->r[matrix] = halves[0] | uint32_t{halves[1]} << 16;
     }
   }
 }
@@ -87,9 +104,8 @@ void complete_mma(void* const operands[32], uint32_t mask) {
 }  // namespace
 
 void multiply_now(MmaOperand operand, Site site) {
-  const char* const name = operand.type == MatrixType::kBF16  ? "mma_bf16"
-                           : operand.type == MatrixType::kF16 ? "mma_f16"
-                                                              : "mma_s8";
+  const char* const names[] = {"mma_bf16", "mma_f16", "mma_s8"};
+  const char* const name = names[static_cast<size_t>(operand.type)];
   warp_collective(0xFFFFFFFFU, name, &operand, complete_mma, false, site);
 }
 
@@ -122,6 +138,7 @@ void cp_async_16(void* to, const void* from, int bytes, simt::Site site) {
     simt::fail(here + ": not aligned");
   }
   if (bytes < 0 || bytes > simt::kPiece) simt::fail(here + ": more bytes than it copies");
+  if (bytes > 0) simt::check_reach(from, bytes, here.c_str(), nullptr);
   const int self = block.self().index;
   simt::ThreadCopies& copies = simt::copies_of(self);
   copies.latest = copies.open_group;
@@ -139,8 +156,14 @@ void cp_async_16(void* to, const void* from, int bytes, simt::Site site) {
 
 void cp_async_commit() { ++simt::copies_of(current_block().self().index).open_group; }
 
-void ldmatrix_x4(uint32_t (&r)[4], const void* row, simt::Site site) {
-  const std::string here = "ldmatrix_x4 at " + simt::describe(site);
+namespace {
+
+void load_matrices(uint32_t (&r)[4],
+                   const void* row,
+                   const char* name,
+                   simt::Complete complete,
+                   simt::Site site) {
+  const std::string here = std::string(name) + " at " + simt::describe(site);
   simt::Block& block = current_block();
   const int64_t offset = block.shared_offset(row, simt::kPiece, here.c_str());
   if (offset % simt::kPiece != 0) simt::fail(here + ": a row that is not aligned");
@@ -149,7 +172,42 @@ void ldmatrix_x4(uint32_t (&r)[4], const void* row, simt::Site site) {
     race->read(block.self().index, simt::RaceDetector::Proxy::kGeneric, row, simt::kPiece, nullptr);
   }
   simt::RowOperand operand{static_cast<const std::byte*>(row), r};
-  simt::warp_collective(0xFFFFFFFFU, "ldmatrix_x4", &operand, simt::complete_ldmatrix, false, site);
+  simt::warp_collective(0xFFFFFFFFU, name, &operand, complete, false, site);
+}
+
+// Wide enough for any product of two bfloat16.
+double value_of(uint32_t bf16) { return double{simt::bits_cast<float>(bf16 << 16)}; }
+
+}  // namespace
+
+void ldmatrix_x4(uint32_t (&r)[4], const void* row, simt::Site site) {
+  load_matrices(r, row, "ldmatrix_x4", simt::complete_ldmatrix, site);
+}
+
+void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, simt::Site site) {
+  load_matrices(r, row, "ldmatrix_x4_trans", simt::complete_ldmatrix_trans, site);
+}
+
+uint32_t pack_bf16(float low, float high) {
+  return kernels::cuda::to_bf16(low) | uint32_t{kernels::cuda::to_bf16(high)} << 16;
+}
+
+uint32_t pack_f16(float low, float high) {
+  return kernels::cuda::to_half(low) | uint32_t{kernels::cuda::to_half(high)} << 16;
+}
+
+uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c, simt::Site site) {
+  uint32_t pair = 0;
+  for (int shift = 0; shift < 32; shift += 16) {
+    const double exact = value_of(a >> shift & 0xFFFFU) * value_of(b >> shift & 0xFFFFU) +
+                         value_of(c >> shift & 0xFFFFU);
+    const uint32_t code = kernels::cuda::to_bf16(static_cast<float>(exact));
+    if (value_of(code) != exact) {
+      simt::fail("fma_bf16x2 at " + simt::describe(site) + ": a result that is not exact");
+    }
+    pair |= code << shift;
+  }
+  return pair;
 }
 
 }  // namespace sluice::gpu::ptx

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the determinism of the CUDA backend rests on, asked of the GPU at hand:
+//   P1  a BF16 product has the same bits wherever its row and its output are in the matrices
+//   P2  wgmma and mma.sync give the same bits, and those of the model that tests use
+//   P3  a pinned algorithm of cuBLASLt gives a row the same bits for any number of rows
+//   P4  attention gives a token the same bits decoded alone and in chunks of a prompt
+// One line each: what was compared and how many differ. P1, P4 and the model must hold: the exit
+// code says whether they do. P2's first half and P3 only say what is possible. No GPU has run it
+// yet.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bench/cublas_lt.h"
+#include "bench/gpu_multiply.h"
+#include "bench/gpu_rig.h"
+#include "engine/core/types.h"
+#include "kernels/cuda/launch.h"
+#include "tests/support/simt/tensorcore.h"
+
+namespace sluice::bench {
+namespace {
+
+constexpr int32_t kN = 256;
+constexpr int32_t kK = 4096;
+
+// Random signs and mantissas; exponents over `spread` powers of two, some values zero.
+std::vector<uint16_t> bf16_values(int64_t count, uint32_t seed, uint32_t spread) {
+  std::mt19937 random(seed);
+  std::vector<uint16_t> values(static_cast<size_t>(count));
+  for (uint16_t& value : values) {
+    const uint32_t bits = static_cast<uint32_t>(random());
+    const uint32_t exponent = 127 - spread / 2 + (bits >> 16) % (spread + 1);
+    value = static_cast<uint16_t>((bits & 0x8000U) | exponent << 7 | (bits & 0x7FU));
+    if ((bits >> 8 & 0x3FU) == 0) value = 0;
+  }
+  return values;
+}
+
+class Probes {
+ public:
+  explicit Probes(GpuRig& rig) : rig_(rig) {}
+
+  void run() {
+    for (const uint32_t spread : {4U, 40U}) {
+      positions(spread);
+      instructions(spread);
+    }
+    cublas();
+    attention();
+  }
+
+  [[nodiscard]] bool holds() const { return holds_; }
+
+ private:
+  enum class By : uint8_t { kDefault, kWgmma, kMma };
+
+  void report(
+      const char* name, const std::string& what, int64_t compared, int64_t differ, bool must_hold) {
+    std::printf("%s  %s: %lld compared, %lld differ\n",
+                name,
+                what.c_str(),
+                static_cast<long long>(compared),
+                static_cast<long long>(differ));
+    std::fflush(stdout);
+    if (must_hold && (differ > 0 || compared == 0)) holds_ = false;
+  }
+
+  // x [rows, kK] by w [n, kK].
+  std::vector<uint32_t> multiply(const std::vector<uint16_t>& x,
+                                 const std::vector<uint16_t>& w,
+                                 By by = By::kDefault) {
+    const auto rows = static_cast<int32_t>(x.size() / kK);
+    const auto n = static_cast<int32_t>(w.size() / kK);
+    const auto gpu_x = rig_.copy_of(x.data(), static_cast<int64_t>(x.size() * 2));
+    const auto gpu_w = rig_.copy_of(w.data(), static_cast<int64_t>(w.size() * 2));
+    const auto out = rig_.zeros(int64_t{rows} * n * 4);
+    const kernels::cuda::LinearBf16Args args{
+        .x = reinterpret_cast<const uint16_t*>(gpu_x.data()),
+        .x_stride = kK,
+        .weight = reinterpret_cast<const uint16_t*>(gpu_w.data()),
+        .weight_stride = kK,
+        .num_rows = rows,
+        .n = n,
+        .k = kK,
+        .out = reinterpret_cast<float*>(out.data()),
+        .out_stride = n};
+    if (by == By::kDefault) {
+      kernels::cuda::launch_linear_bf16(rig_.stream(), args);
+    } else {
+      launch_linear_by(
+          by == By::kWgmma ? Instructions::kWgmma : Instructions::kMma, rig_.stream(), args);
+    }
+    return words(out, int64_t{rows} * n);
+  }
+
+  std::vector<uint32_t> words(const kernels::DeviceBuffer& buffer, int64_t count) {
+    const std::vector<std::byte> bytes = rig_.to_host(buffer);
+    std::vector<uint32_t> result(static_cast<size_t>(count));
+    std::memcpy(result.data(), bytes.data(), result.size() * 4);
+    return result;
+  }
+
+  void positions(uint32_t spread) {
+    const std::vector<uint16_t> w = bf16_values(int64_t{kN} * kK, 1, spread);
+    const std::vector<uint16_t> row = bf16_values(kK, 2, spread);
+    const std::vector<uint32_t> alone = multiply(row, w);
+    int64_t compared = 0;
+    int64_t differ = 0;
+    for (const int32_t rows : {2, 8, 9, 64, 65, 200}) {
+      std::vector<uint16_t> x = bf16_values(int64_t{rows} * kK, 3, spread);
+      std::vector<int32_t> places = {0, 1, rows / 2, rows - 1};
+      for (const int32_t place : places) {
+        std::vector<uint16_t> all = x;
+        std::ranges::copy(row, all.begin() + int64_t{place} * kK);
+        const std::vector<uint32_t> got = multiply(all, w);
+        for (int32_t i = 0; i < kN; ++i, ++compared) {
+          differ += got[static_cast<size_t>(place * kN + i)] != alone[static_cast<size_t>(i)];
+        }
+      }
+    }
+    for (const int32_t shift : {1, 7, 64, 129}) {
+      std::vector<uint16_t> moved = w;
+      std::ranges::rotate(moved, moved.begin() + int64_t{shift} * kK);
+      const std::vector<uint32_t> got = multiply(row, moved);
+      for (int32_t i = 0; i < kN; ++i, ++compared) {
+        differ += got[static_cast<size_t>(i)] != alone[static_cast<size_t>((i + shift) % kN)];
+      }
+    }
+    report("P1", "BF16, exponents over " + std::to_string(spread), compared, differ, true);
+  }
+
+  void instructions(uint32_t spread) {
+    constexpr int32_t kRows = 24;
+    const std::vector<uint16_t> w = bf16_values(int64_t{kN} * kK, 4, spread);
+    const std::vector<uint16_t> x = bf16_values(int64_t{kRows} * kK, 5, spread);
+    const std::vector<uint32_t> wgmma = multiply(x, w, By::kWgmma);
+    const std::vector<uint32_t> mma = multiply(x, w, By::kMma);
+    int64_t differ = 0;
+    for (size_t i = 0; i < wgmma.size(); ++i) differ += wgmma[i] != mma[i];
+    const std::string what = ", exponents over " + std::to_string(spread);
+    const auto count = static_cast<int64_t>(wgmma.size());
+    report("P2", "wgmma and mma.sync" + what, count, differ, false);
+    int64_t from_model = 0;
+    for (int32_t row = 0; row < kRows; ++row) {
+      for (int32_t i = 0; i < kN; ++i) {
+        const float want = model(x.data() + int64_t{row} * kK, w.data() + int64_t{i} * kK);
+        from_model += wgmma[static_cast<size_t>(row * kN + i)] != std::bit_cast<uint32_t>(want);
+      }
+    }
+    report("P2", "wgmma and the model" + what, count, from_model, true);
+  }
+
+  // The definition in kernels/cuda/launch.h.
+  static float model(const uint16_t* x, const uint16_t* w) {
+    constexpr int kSegments = 8;
+    constexpr int kChunk = 64;
+    constexpr int kStep = 16;
+    std::array<float, kSegments> s{};
+    constexpr int kSegment = kK / kChunk / kSegments * kChunk;
+    for (int i = 0; i < kSegments; ++i) {
+      for (int k = i * kSegment; k < (i + 1) * kSegment; k += kStep) {
+        s[static_cast<size_t>(i)] =
+            simt::tensor_core_step(simt::Half::kBF16, w + k, x + k, s[static_cast<size_t>(i)]);
+      }
+    }
+    return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+  }
+
+  void cublas() {
+    const std::unique_ptr<CublasLt> library = CublasLt::open(rig_);
+    if (library == nullptr) {
+      std::printf("P3  not asked: no cuBLASLt\n");
+      return;
+    }
+    constexpr int32_t kMost = 128;
+    const std::vector<uint16_t> w = bf16_values(int64_t{kK} * kK, 6, 8);
+    const std::vector<uint16_t> x = bf16_values(int64_t{kMost} * kK, 7, 8);
+    const auto gpu_w = rig_.copy_of(w.data(), static_cast<int64_t>(w.size() * 2));
+    const auto gpu_x = rig_.copy_of(x.data(), static_cast<int64_t>(x.size() * 2));
+    const auto y = rig_.zeros(int64_t{kMost} * kK * 4);
+    int number = 0;
+    for (const CublasLt::Algorithm& algorithm :
+         library->algorithms({CublasLt::Type::kBf16, 64, kK, kK})) {
+      int64_t compared = 0;
+      int64_t differ = 0;
+      std::vector<uint32_t> first;
+      std::string counts;
+      for (const int32_t rows : {1, 2, 8, 16, 64, 128}) {
+        const CublasLt::Shape shape{CublasLt::Type::kBf16, rows, kK, kK};
+        if (!library->multiply(shape, algorithm, gpu_x.data(), gpu_w.data(), y.data())) continue;
+        std::vector<uint32_t> row = words(y, kK);
+        counts += (counts.empty() ? "" : ", ") + std::to_string(rows);
+        if (first.empty()) {
+          first = std::move(row);
+          continue;
+        }
+        for (size_t i = 0; i < row.size(); ++i, ++compared) differ += row[i] != first[i];
+      }
+      report("P3",
+             "cuBLASLt algorithm " + std::to_string(number++) + " at rows " + counts,
+             compared,
+             differ,
+             false);
+    }
+  }
+
+  void attention() {
+    constexpr int32_t kHeads = 32;
+    constexpr int32_t kKvHeads = 8;
+    constexpr int32_t kHeadDim = 128;
+    constexpr int32_t kBlock = 16;
+    constexpr int32_t kLength = 1100;
+    constexpr int64_t kWidth = int64_t{kHeads} * kHeadDim;
+    constexpr auto kBlocks = static_cast<int32_t>(ceil_div(kLength, kBlock));
+    const int64_t cache =
+        int64_t{kBlocks} * kKvHeads * kernels::kv_head_bytes(DType::kBF16, kHeadDim, kBlock);
+    const std::vector<uint16_t> values = bf16_values(cache / 2, 8, 6);
+    const auto k = rig_.copy_of(values.data(), cache);
+    const auto v = rig_.random(cache);
+    std::vector<float> queries;
+    for (const uint16_t value : bf16_values(kLength * kWidth, 9, 4)) {
+      queries.push_back(std::bit_cast<float>(uint32_t{value} << 16));
+    }
+    const auto q = rig_.copy_of(queries.data(), static_cast<int64_t>(queries.size() * 4));
+    const auto out = rig_.zeros(kLength * kWidth * 4);
+    std::vector<int32_t> table(kBlocks);
+    std::iota(table.rbegin(), table.rend(), 0);
+    const auto gpu_table = rig_.copy_of(table.data(), kBlocks * 4);
+    const auto rows_of = [&](int32_t first, int32_t count) {
+      const std::array<int32_t, 3> numbers = {0, count, first + count};
+      const auto gpu_numbers = rig_.copy_of(numbers.data(), sizeof numbers);
+      auto* const ints = reinterpret_cast<int32_t*>(gpu_numbers.data());
+      kernels::cuda::launch_attention(rig_.stream(),
+                                      {.q = reinterpret_cast<float*>(q.data()) + first * kWidth,
+                                       .q_stride = kWidth,
+                                       .num_heads = kHeads,
+                                       .kv = {.k = k.data(),
+                                              .v = v.data(),
+                                              .dtype = DType::kBF16,
+                                              .num_blocks = kBlocks,
+                                              .block_size = kBlock,
+                                              .num_kv_heads = kKvHeads,
+                                              .head_dim = kHeadDim},
+                                       .query_start_loc = {ints, 2},
+                                       .seq_lens = {ints + 2, 1},
+                                       .num_tokens = count,
+                                       .max_seq_len = first + count,
+                                       .block_table = reinterpret_cast<int32_t*>(gpu_table.data()),
+                                       .block_table_stride = kBlocks,
+                                       .scale = 0.088F,
+                                       .out = reinterpret_cast<float*>(out.data()),
+                                       .out_stride = kWidth,
+                                       .workspace = {}},
+                                      {.num_tokens = count,
+                                       .num_reqs = 1,
+                                       .seq_len = first + count,
+                                       .num_heads = kHeads,
+                                       .num_kv_heads = kKvHeads,
+                                       .head_dim = kHeadDim,
+                                       .num_threads = 1});
+      return words(out, count * kWidth);
+    };
+    const std::vector<uint32_t> all = rows_of(0, kLength);
+    int64_t compared = 0;
+    int64_t differ = 0;
+    for (const int32_t chunk : {1, 3, 64}) {
+      for (const int32_t first : {0, 63, 64, 511, 512, 1000}) {
+        const std::vector<uint32_t> part = rows_of(first, chunk);
+        for (size_t i = 0; i < part.size(); ++i, ++compared) {
+          differ += part[i] != all[static_cast<size_t>(first * kWidth) + i];
+        }
+      }
+    }
+    report("P4", "attention in chunks of 1, 3 and 64", compared, differ, true);
+  }
+
+  GpuRig& rig_;
+  bool holds_ = true;
+};
+
+int run() {
+  auto rig = GpuRig::open();
+  if (!rig) {
+    std::printf("skipped: %s\n", rig.error().message.c_str());
+    return 77;
+  }
+  std::printf("%s\n", (*rig)->name().c_str());
+  Probes probes(**rig);
+  probes.run();
+  return probes.holds() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace sluice::bench
+
+int main() { return sluice::bench::run(); }

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/gpu_rig.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+
+#include "bench/gpu_read.h"
+#include "engine/core/types.h"
+
+namespace sluice::bench {
+namespace {
+
+constexpr int kRounds = 11;
+constexpr int64_t kProbeBytes = int64_t{2} << 30;
+
+kernels::DeviceBuffer allocated(kernels::DeviceMemory& memory, int64_t bytes) {
+  auto buffer = kernels::DeviceBuffer::allocate(&memory, bytes, "benchmark");
+  if (!buffer) {
+    std::fprintf(stderr, "%s\n", buffer.error().message.c_str());
+    std::exit(1);
+  }
+  return std::move(*buffer);
+}
+
+}  // namespace
+
+void must(cudaError_t result, const char* what) {
+  if (result == cudaSuccess) return;
+  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(result));
+  std::exit(1);
+}
+
+GpuRig::GpuRig(kernels::cuda::OpenedDevice opened) : opened_(std::move(opened)) {
+  int bytes = 0;
+  must(cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, 0), "cudaDeviceGetAttribute");
+  l2_bytes_ = bytes;
+}
+
+Expected<std::unique_ptr<GpuRig>> GpuRig::open() {
+  SLUICE_TRY(kernels::cuda::OpenedDevice opened, kernels::cuda::open_device());
+  return std::unique_ptr<GpuRig>(new GpuRig(std::move(opened)));
+}
+
+kernels::DeviceBuffer GpuRig::zeros(int64_t bytes) {
+  return allocated(*opened_.memory, std::max<int64_t>(bytes, 16));
+}
+
+// A piece made on the host, then copied within the device.
+kernels::DeviceBuffer GpuRig::random(int64_t bytes) {
+  constexpr int64_t kPiece = int64_t{16} << 20;
+  static const std::vector<uint16_t> words = [] {
+    std::vector<uint16_t> made(kPiece / 2);
+    std::minstd_rand rng(1);
+    for (uint16_t& word : made) word = static_cast<uint16_t>(0x3800 + (rng() & 0x7FF));
+    return made;
+  }();
+  kernels::DeviceBuffer buffer = zeros(bytes);
+  const int64_t first = std::min(bytes, kPiece);
+  opened_.memory->upload(buffer.data(), reinterpret_cast<const std::byte*>(words.data()), first);
+  for (int64_t at = first; at < bytes; at += kPiece) {
+    opened_.memory->copy(buffer.data() + at, buffer.data(), std::min(kPiece, bytes - at));
+  }
+  opened_.memory->wait();
+  return buffer;
+}
+
+kernels::DeviceBuffer GpuRig::copy_of(const void* host, int64_t bytes) {
+  kernels::DeviceBuffer buffer = zeros(bytes);
+  opened_.memory->upload(buffer.data(), static_cast<const std::byte*>(host), bytes);
+  opened_.memory->wait();
+  return buffer;
+}
+
+std::vector<std::byte> GpuRig::to_host(const kernels::DeviceBuffer& buffer) {
+  std::vector<std::byte> bytes(buffer.size());
+  opened_.memory->download(bytes.data(), buffer.data(), static_cast<int64_t>(bytes.size()));
+  opened_.memory->wait();
+  return bytes;
+}
+
+int32_t GpuRig::copies_for(int64_t bytes) const {
+  return static_cast<int32_t>(std::clamp<int64_t>(ceil_div(3 * l2_bytes_, bytes), 1, 256));
+}
+
+double GpuRig::seconds(int32_t count, const std::function<void(int32_t)>& work) {
+  work(0);  // kernels are loaded at their first launch
+  must(cudaStreamSynchronize(stream()), "first launch");
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t ready = nullptr;
+  must(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal),
+       "cudaStreamBeginCapture");
+  for (int32_t i = 0; i < count; ++i) work(i);
+  must(cudaStreamEndCapture(stream(), &graph), "cudaStreamEndCapture");
+  must(cudaGraphInstantiate(&ready, graph, 0), "cudaGraphInstantiate");
+  cudaEvent_t begin = nullptr;
+  cudaEvent_t end = nullptr;
+  must(cudaEventCreate(&begin), "cudaEventCreate");
+  must(cudaEventCreate(&end), "cudaEventCreate");
+  must(cudaGraphLaunch(ready, stream()), "cudaGraphLaunch");
+  std::vector<float> times;
+  for (int round = 0; round < kRounds; ++round) {
+    must(cudaEventRecord(begin, stream()), "cudaEventRecord");
+    must(cudaGraphLaunch(ready, stream()), "cudaGraphLaunch");
+    must(cudaEventRecord(end, stream()), "cudaEventRecord");
+    must(cudaEventSynchronize(end), "cudaEventSynchronize");
+    float milliseconds = 0;
+    must(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime");
+    times.push_back(milliseconds);
+  }
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  cudaGraphExecDestroy(ready);
+  cudaGraphDestroy(graph);
+  std::sort(times.begin(), times.end());
+  return static_cast<double>(times[times.size() / 2]) / 1e3 / count;
+}
+
+double GpuRig::probe_read() {
+  const kernels::DeviceBuffer data = random(kProbeBytes);
+  const kernels::DeviceBuffer out = zeros(16);
+  int multiprocessors = 0;
+  must(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0),
+       "cudaDeviceGetAttribute");
+  const double time = seconds(1, [&](int32_t) {
+    launch_read(stream(), data.data(), kProbeBytes, 4 * multiprocessors, out.data());
+  });
+  return static_cast<double>(kProbeBytes) / time;
+}
+
+double GpuRig::probe_copy() {
+  const kernels::DeviceBuffer from = random(kProbeBytes);
+  const kernels::DeviceBuffer to = zeros(kProbeBytes);
+  const double time =
+      seconds(1, [&](int32_t) { opened_.memory->copy(to.data(), from.data(), kProbeBytes); });
+  return 2.0 * static_cast<double>(kProbeBytes) / time;
+}
+
+}  // namespace sluice::bench

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The GPU of a benchmark: memory with random contents, times on it, and what it gives at most,
+// probed in the same run. One thread. No GPU has run it yet.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "kernels/cuda/open.h"
+#include "kernels/device_memory.h"
+
+namespace sluice::bench {
+
+class GpuRig {
+ public:
+  static Expected<std::unique_ptr<GpuRig>> open();
+
+  [[nodiscard]] cudaStream_t stream() const { return opened_.stream; }
+
+  [[nodiscard]] const std::string& name() const { return opened_.name; }
+
+  // Ends the process where there is no memory. Zeros; or 16-bit words from 0x3800 to 0x3FFF, which
+  // as halves of floats, bfloat16 and fp16 are small and normal, and as bytes are anything.
+  kernels::DeviceBuffer zeros(int64_t bytes);
+  kernels::DeviceBuffer random(int64_t bytes);
+  kernels::DeviceBuffer copy_of(const void* host, int64_t bytes);
+  std::vector<std::byte> to_host(const kernels::DeviceBuffer& buffer);
+
+  // How many inputs of so many bytes, used in turn, leave nothing of the first in the L2 cache.
+  [[nodiscard]] int32_t copies_for(int64_t bytes) const;
+
+  // Seconds of one work(i), i below `count`: all of them recorded into one graph, which is run
+  // several times after a first one that does not count; the median.
+  double seconds(int32_t count, const std::function<void(int32_t)>& work);
+
+  // Bytes a second that a kernel reads, and that a copy within the device reads and writes.
+  double probe_read();
+  double probe_copy();
+
+ private:
+  explicit GpuRig(kernels::cuda::OpenedDevice opened);
+
+  kernels::cuda::OpenedDevice opened_;
+  int64_t l2_bytes_ = 0;
+};
+
+void must(cudaError_t result, const char* what);
+
+}  // namespace sluice::bench

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Packs the GPU's tests, probes and benchmarks for a machine that has a GPU, its driver and a glibc and
+# libstdc++ as new as this one's, and nothing of ours: programs, the libraries that they need, what tests read,
+# and `run`, which runs all of it and leaves results/. Builds them first.
+#
+#   bash deploy/gpu_archive.sh [build folder] [archive]    (build, build/gpu.tar.xz)
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+build="${1:-build}"
+archive="${2:-$build/gpu.tar.xz}"
+programs=(
+  tests/kernels/cuda/gpu_kernels_test
+  tests/engine/cuda/gpu_engine_test
+  tests/engine/cuda/gpu_determinism_array_test
+  bench/gpu_probes
+  bench/gpu_kernels
+)
+if ! grep -q '^CMAKE_CUDA_COMPILER:' "$build/CMakeCache.txt" 2>/dev/null; then
+  echo "gpu_archive.sh: $build is not configured with nvcc: cmake --preset cuda" >&2
+  exit 1
+fi
+ninja -C "$build" "${programs[@]}"
+
+folder="$(mktemp -d)"
+trap 'rm -rf "$folder"' EXIT
+root="$folder/sluice-gpu"
+mkdir -p "$root/bin" "$root/lib"
+for program in "${programs[@]}"; do
+  strip -o "$root/bin/${program##*/}" "$build/$program"
+done
+# All but those of the compiler and glibc, which have to be of the machine that the driver is on.
+ldd "$root"/bin/* | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u | while read -r library; do
+  case "${library##*/}" in
+    libstdc++.so.* | libgcc_s.so.* | libc.so.* | libm.so.* | libdl.so.* | librt.so.* | libpthread.so.* | libresolv.so.*) ;;
+    *) strip -o "$root/lib/${library##*/}" "$(readlink -f "$library")" ;;
+  esac
+done
+mkdir -p "$root/golden/tokenizer"
+cp -r tests/golden/tiny tests/golden/tensorcore tests/golden/w8a8 "$root/golden/"
+cp -r tests/golden/tokenizer/json "$root/golden/tokenizer/"
+cp deploy/gpu_run.sh "$root/run"
+git describe --always --dirty >"$root/commit" 2>/dev/null || echo unknown >"$root/commit"
+
+tar -C "$folder" --owner=0 --group=0 --sort=name -cJf "$archive" sluice-gpu
+bytes="$(stat -c %s "$archive")"
+echo "$archive: $bytes bytes"
+most=$((50 * 1000 * 1000))
+if ((bytes > most)); then
+  echo "gpu_archive.sh: more than $most bytes" >&2
+  exit 1
+fi

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/decode_buckets.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "engine/core/status.h"
+
+namespace sluice {
+namespace {
+
+constexpr int64_t kNoSlot = -1;
+
+template <typename T>
+std::span<const T> padded(std::span<const T> values, size_t size, T with, std::vector<T>& out) {
+  out.assign(values.begin(), values.end());
+  out.resize(size, with);
+  return out;
+}
+
+}  // namespace
+
+std::vector<int32_t> DecodeBuckets::sizes_of(const Config& config) {
+  if (config.enforce_eager) return {};
+  constexpr int32_t kFine = 64;
+  constexpr int32_t kMost = 512;
+  std::vector<int32_t> sizes = config.cuda_graph_sizes;
+  if (sizes.empty()) {
+    sizes = {1, 2, 4};
+    for (int32_t size = 8; size <= kMost; size += size < kFine ? 8 : kFine) sizes.push_back(size);
+    sizes.push_back(std::min(config.max_num_seqs, kMost));
+  }
+  std::erase_if(sizes, [&](int32_t size) { return size > config.max_num_seqs; });
+  std::ranges::sort(sizes);
+  const auto same = std::ranges::unique(sizes);
+  sizes.erase(same.begin(), same.end());
+  return sizes;
+}
+
+DecodeBuckets::DecodeBuckets(std::vector<int32_t> sizes, size_t num_kv_groups)
+    : sizes_(std::move(sizes)), slot_mapping_(num_kv_groups), slot_mapping_views_(num_kv_groups) {
+  const auto most = static_cast<size_t>(sizes_.empty() ? 0 : sizes_.back());
+  token_ids_.reserve(most);
+  positions_.reserve(most);
+  query_start_loc_.reserve(most + 1);
+  seq_lens_.reserve(most);
+  logits_indices_.resize(most);
+  std::iota(logits_indices_.begin(), logits_indices_.end(), 0);
+  for (std::vector<int64_t>& slots : slot_mapping_) slots.reserve(most);
+}
+
+// Where there are as many tokens as requests and each samples, each has one: a request without
+// tokens is not in a step, and logits_indices has at most one row of each.
+std::optional<size_t> DecodeBuckets::find(const ForwardBatch& batch) const {
+  const size_t rows = batch.seq_lens.size();
+  if (rows == 0 || batch.token_ids.size() != rows || batch.logits_indices.size() != rows) return {};
+  const auto found = std::ranges::lower_bound(sizes_, static_cast<int32_t>(rows));
+  if (found == sizes_.end()) return {};
+  return static_cast<size_t>(found - sizes_.begin());
+}
+
+ForwardBatch DecodeBuckets::pad(const ForwardBatch& batch, size_t bucket) {
+  const auto rows = static_cast<size_t>(sizes_[bucket]);
+  CHECK_LE(batch.token_ids.size(), rows);
+  ForwardBatch result = batch;
+  result.token_ids = padded(batch.token_ids, rows, TokenId{0}, token_ids_);
+  result.positions = padded(batch.positions, rows, 0, positions_);
+  const int32_t end = batch.query_start_loc.back();
+  result.query_start_loc = padded(batch.query_start_loc, rows + 1, end, query_start_loc_);
+  result.seq_lens = padded(batch.seq_lens, rows, 0, seq_lens_);
+  result.logits_indices = std::span(logits_indices_).first(rows);
+  for (size_t i = 0; i < slot_mapping_.size(); ++i) {
+    slot_mapping_views_[i] = padded(batch.slot_mapping[i], rows, kNoSlot, slot_mapping_[i]);
+  }
+  result.slot_mapping = slot_mapping_views_;
+  return result;
+}
+
+}  // namespace sluice

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the attention kernels share: which rows a block has, which keys they see, and how the
+// partitions of a row join. attention.cu plans, merges and finishes; attention_fma.cu is for caches
+// of floats, attention_mma.cu for all others. No GPU has run it yet.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/attention.h"
+#include "kernels/cuda/gpu.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/math.h"
+
+namespace sluice::kernels::cuda {
+
+inline constexpr int kAttentionThreads = 128;
+inline constexpr int kAttentionWarps = kAttentionThreads / 32;
+inline constexpr int32_t kPartitionTiles = kAttentionPartition / kAttentionTile;
+inline constexpr float kLowest = -0x1.fffffep127F;
+
+// Rows of a block where there are few; a request that has more is for the blocks of many rows.
+inline constexpr int32_t kFewAttentionRows = 16;
+inline constexpr int32_t kManyAttentionRows = 64;
+// Blocks of many rows are for heads up to this; shared memory has no room for more.
+inline constexpr int32_t kManyRowsWidth = 128;
+
+// Whose rows a launch takes.
+enum class RequestShare : uint8_t {
+  kAll,
+  kManyRows,  // of requests with more than kFewAttentionRows
+  kFewRows,   // of the others: a block is a request's
+};
+
+struct AttentionWork {
+  AttentionArgs args;
+  RequestShare share;
+  int32_t num_reqs;
+  int32_t group;  // query heads of a KV head
+  int32_t rows_per_block;
+  int32_t block_shift;  // of a key to its block of the cache
+  // [row block][KV head][partition of the row block][row][head_dim + 2]: o, m, l; null: the blocks
+  // walk and finish.
+  float* partials;
+  int32_t partitions;  // of a row block at most
+};
+
+// Blocks of a launch: row blocks times KV heads along x, partitions along y where they run side by
+// side.
+struct AttentionGrid {
+  int64_t blocks;
+  int64_t partitions;
+};
+
+// For caches of floats, with the CPU's bits.
+void launch_attention_fma(Stream stream, const AttentionWork& work, const AttentionGrid& grid);
+// For caches of 16 and 8 bits, by the definition in launch.h.
+void launch_attention_mma(Stream stream, const AttentionWork& work, const AttentionGrid& grid);
+
+struct KeyRange {
+  int32_t begin;
+  int32_t end;
+};
+
+// Row r is query head r % group of the request's token r / group.
+struct RowBlock {
+  int32_t request;
+  int32_t first_token;     // of the request, in the call
+  int32_t first_position;  // of that token
+  int32_t first_row;
+  int32_t num_rows;  // 0: nothing to do
+  int32_t kv_head;
+};
+
+// Each request's blocks start where those of the rows before it could end at most, so that a block
+// finds its request by looking at one at a time.
+__device__ __forceinline__ int32_t first_block_of(const AttentionWork& work, int32_t request) {
+  if (work.share == RequestShare::kFewRows) return request;
+  const int64_t rows_before = int64_t{work.args.query_start_loc.data()[request]} * work.group;
+  return static_cast<int32_t>(rows_before / work.rows_per_block) + request;
+}
+
+// By all threads of the block. The last rows, which see most keys, come first.
+__device__ __forceinline__ RowBlock find_rows(const AttentionWork& work) {
+  GPU_SHARED(int32_t, found, 1);
+  const int32_t kv_heads = work.args.kv.num_kv_heads;
+  const auto from_last = static_cast<int32_t>(gridDim.x - 1 - blockIdx.x);
+  const int32_t index = from_last / kv_heads;
+  if (threadIdx.x == 0) found[0] = -1;
+  __syncthreads();
+  for (auto request = static_cast<int32_t>(threadIdx.x); request < work.num_reqs;
+       request += kAttentionThreads) {
+    const bool starts_before = first_block_of(work, request) <= index;
+    if (starts_before && first_block_of(work, request + 1) > index) found[0] = request;
+  }
+  __syncthreads();
+  const int32_t request = found[0];
+  if (request < 0) return {};
+  const int32_t first_token = work.args.query_start_loc.data()[request];
+  const int32_t tokens = work.args.query_start_loc.data()[request + 1] - first_token;
+  const bool many = tokens * work.group > kFewAttentionRows;
+  if (work.share != RequestShare::kAll && many != (work.share == RequestShare::kManyRows)) {
+    return {};
+  }
+  const int32_t first_row = (index - first_block_of(work, request)) * work.rows_per_block;
+  const int32_t rows = tokens * work.group - first_row;
+  return {.request = request,
+          .first_token = first_token,
+          .first_position = work.args.seq_lens.data()[request] - tokens,
+          .first_row = first_row,
+          .num_rows = rows < 0                     ? 0
+                      : rows < work.rows_per_block ? rows
+                                                   : work.rows_per_block,
+          .kv_head = from_last % kv_heads};
+}
+
+// Of row r of the block; absolute.
+__device__ __forceinline__ KeyRange visible_keys(const AttentionWork& work,
+                                                 const RowBlock& block,
+                                                 int32_t r) {
+  const int32_t position = block.first_position + (block.first_row + r) / work.group;
+  const bool cut = work.args.window > 0 && position >= work.args.window;
+  return {cut ? position - work.args.window + 1 : 0, position + 1};
+}
+
+// Of any row; those of the last row begin and end last.
+__device__ __forceinline__ KeyRange visible_to_any(const AttentionWork& work,
+                                                   const RowBlock& block) {
+  return {visible_keys(work, block, 0).begin, visible_keys(work, block, block.num_rows - 1).end};
+}
+
+// `keys` within [begin, begin + size), relative to begin; {0, 0}: none.
+__device__ __forceinline__ KeyRange keys_within(KeyRange keys, int32_t begin, int32_t size) {
+  const int32_t first = keys.begin > begin ? keys.begin - begin : 0;
+  const int32_t last = keys.end - begin < size ? keys.end - begin : size;
+  return first < last ? KeyRange{first, last} : KeyRange{0, 0};
+}
+
+// Elements from the first of row r's head in q or out.
+__device__ __forceinline__ int64_t head_at(const AttentionWork& work,
+                                           const RowBlock& block,
+                                           int32_t r,
+                                           int64_t stride) {
+  const int32_t row = block.first_row + r;
+  const int32_t head = block.kv_head * work.group + row % work.group;
+  return (block.first_token + row / work.group) * stride + int64_t{head} * work.args.kv.head_dim;
+}
+
+struct MergeFactors {
+  float m;
+  float keep;  // of what is there
+  float add;   // of what joins
+};
+
+__device__ __forceinline__ MergeFactors merge_factors(float m, float m_next) {
+  const float both = higher_of(m, m_next);
+  return {both, exp_of(__fsub_rn(m, both)), exp_of(__fsub_rn(m_next, both))};
+}
+
+__device__ __forceinline__ float merged(const MergeFactors& factors, float x, float x_next) {
+  return __fmaf_rn(x_next, factors.add, __fmul_rn(x, factors.keep));
+}
+
+struct RowState {
+  float m;
+  float l;
+};
+
+// The output is o * keep / l.
+struct Finish {
+  float keep;
+  float l;
+};
+
+// Lets the sink, if any, join.
+__device__ __forceinline__ Finish finish_of(const float* sink, const RowState& state) {
+  if (sink == nullptr) return {.keep = 1.0F, .l = state.l};
+  const MergeFactors factors = merge_factors(state.m, *sink);
+  return {.keep = factors.keep, .l = merged(factors, state.l, 1.0F)};
+}
+
+__device__ __forceinline__ float finished(const Finish& finish, float o) {
+  return __fdiv_rn(__fmul_rn(o, finish.keep), finish.l);
+}
+
+__device__ __forceinline__ const float* sink_of(const AttentionWork& work,
+                                                const RowBlock& block,
+                                                int32_t r) {
+  if (work.args.sinks == nullptr) return nullptr;
+  return work.args.sinks + block.kv_head * work.group + (block.first_row + r) % work.group;
+}
+
+// Where a row's part of a partition is kept for the merge.
+__device__ __forceinline__ float* partial_of(const AttentionWork& work,
+                                             int32_t partition,
+                                             int32_t r) {
+  const int64_t slot = int64_t{blockIdx.x} * work.partitions + partition;
+  return work.partials + (slot * work.rows_per_block + r) * (int64_t{work.args.kv.head_dim} + 2);
+}
+
+}  // namespace sluice::kernels::cuda

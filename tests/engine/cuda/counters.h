@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the shim counts and a GPU does not: there a growth can be neither asked for nor refused.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#ifndef SLUICE_TESTS_ON_GPU
+#include "tests/support/simt/memory.h"
+#endif
+
+namespace sluice::testing {
+
+// Since it was made.
+class DeviceCounters {
+ public:
+  void expect_launches_above([[maybe_unused]] int64_t count) const {
+#ifndef SLUICE_TESTS_ON_GPU
+    EXPECT_GT(simt::num_device_launches(), launches_ + count);
+#endif
+  }
+
+  void expect_replays([[maybe_unused]] bool some) const {
+#ifndef SLUICE_TESTS_ON_GPU
+    EXPECT_EQ(simt::num_device_replays() > replays_, some);
+#endif
+  }
+
+  void expect_nothing_allocated() const {
+#ifndef SLUICE_TESTS_ON_GPU
+    EXPECT_EQ(simt::num_device_bytes(), bytes_);
+#endif
+  }
+
+#ifndef SLUICE_TESTS_ON_GPU
+ private:
+  int64_t launches_ = simt::num_device_launches();
+  int64_t replays_ = simt::num_device_replays();
+  int64_t bytes_ = simt::num_device_bytes();
+#endif
+};
+
+}  // namespace sluice::testing

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps that are recorded once and replayed give the bits of steps that are not.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/engine.h"
+#include "tests/engine/cuda/counters.h"
+#include "tests/engine/cuda/tiny_model.h"
+#include "tests/support/same_bits.h"
+
+namespace sluice {
+namespace {
+
+using testing::Collected;
+using testing::expect_same;
+using testing::start_engine;
+using testing::TinyModel;
+using testing::TinyWeights;
+
+// So many requests, whose decodes run side by side once all prompts are through; the last is done
+// first, so that smaller batches follow.
+std::vector<ValidRequest> requests_of(size_t count) {
+  std::vector<ValidRequest> requests(count);
+  for (size_t i = 0; i < count; ++i) {
+    requests[i].prompt.push_back({testing::tiny_prompt(60 + 3 * i, i)});  // goes past position 64
+    SamplingParams& params = requests[i].sampling;
+    params.max_tokens = static_cast<int32_t>(testing::is_short() ? 2 : 9 - i);
+    params.ignore_eos = true;
+    params.num_logprobs = 0;
+    params.seed = 50 + i;
+    params.temperature = i % 2 == 0 ? 0.0F : 0.9F;
+  }
+  return requests;
+}
+
+Config config_of(const TinyModel& model) {
+  Config config = model.config("cuda");
+  config.cuda_graph_sizes = {2, 4};
+  return config;
+}
+
+void expect_bits_of_eager_steps(TinyWeights weights) {
+  const TinyModel model(weights);
+  const std::vector<ValidRequest> requests = requests_of(5);
+  std::vector<Collected> expected;
+  {
+    Config config = config_of(model);
+    config.enforce_eager = true;
+    const std::unique_ptr<Engine> engine = start_engine(config);
+    ASSERT_NE(engine, nullptr);
+    const testing::DeviceCounters counters;
+    expected = testing::run_together(*engine, requests);
+    counters.expect_replays(false);
+  }
+  const std::unique_ptr<Engine> engine = start_engine(config_of(model));
+  ASSERT_NE(engine, nullptr);
+  for (size_t count = 1; count <= requests.size(); ++count) {
+    if (testing::is_short() && count != 3) continue;
+    const auto last = requests.begin() + static_cast<ptrdiff_t>(count);
+    const testing::DeviceCounters counters;
+    const std::vector<Collected> got = testing::run_together(*engine, {requests.begin(), last});
+    expect_same({expected.begin(), expected.begin() + static_cast<ptrdiff_t>(count)},
+                got,
+                std::to_string(count) + " requests");
+    if (::testing::Test::HasFatalFailure()) return;
+    counters.expect_replays(true);
+    counters.expect_nothing_allocated();
+  }
+}
+
+TEST(CudaGraphs, Int8StepsHaveTheBitsOfEagerOnes) {
+  expect_bits_of_eager_steps(TinyWeights::kInt8);
+}
+
+TEST(CudaGraphs, Bf16StepsHaveTheBitsOfEagerOnes) {
+  expect_bits_of_eager_steps(TinyWeights::kBF16);
+}
+
+// Block 0 belongs to a request here: the one that starts first. What padding rows wrote would show
+// in its later tokens, and in a request that finds its blocks.
+TEST(CudaGraphs, PaddingLeavesTheCacheAlone) {
+  const TinyModel model(TinyWeights::kInt8);
+  const std::vector<ValidRequest> requests = {requests_of(3)[0]};
+  const std::unique_ptr<Engine> cpu = start_engine(model.config("cpu"));
+  ASSERT_NE(cpu, nullptr);
+  const std::vector<Collected> expected = testing::run_alone(*cpu, requests);
+  Config config = model.config("cuda");
+  config.cuda_graph_sizes = {8};
+  const std::unique_ptr<Engine> engine = start_engine(config);
+  ASSERT_NE(engine, nullptr);
+  expect_same(expected, testing::run_alone(*engine, requests), "first");
+  expect_same(expected, testing::run_alone(*engine, requests), "from the prefix cache");
+  EXPECT_GT(engine->stats().prefix_cache_hits, 0U);
+}
+
+}  // namespace
+}  // namespace sluice

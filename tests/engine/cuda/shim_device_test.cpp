@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// --device where the shim says how much memory a GPU has, that there is none, and that the host
+// touched what it must not.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdio>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/model_runner.h"
+#include "kernels/device.h"
+#include "tests/engine/cuda/tiny_model.h"
+#include "tests/support/same_bits.h"
+#include "tests/support/simt/memory.h"
+
+namespace sluice {
+namespace {
+
+using testing::start_engine;
+using testing::TinyModel;
+using testing::TinyWeights;
+
+// The shim's options for one test.
+class ShimOptions {
+ public:
+  explicit ShimOptions(const simt::DeviceOptions& options) { simt::set_device_options(options); }
+
+  ShimOptions(const ShimOptions&) = delete;
+  ShimOptions& operator=(const ShimOptions&) = delete;
+
+  ~ShimOptions() { simt::set_device_options({}); }
+};
+
+std::string error_of(const Config& config) {
+  const Expected<PlannedDevice> planned = plan_on_device(config);
+  return planned ? "" : planned.error().message;
+}
+
+TEST(CudaDevice, WithoutAGpuAutoTakesTheCpuAndCudaIsRefused) {
+  const TinyModel model(TinyWeights::kInt8);
+  const ShimOptions options({.is_there = false});
+  const Expected<PlannedDevice> planned = plan_on_device(model.config("auto"));
+  ASSERT_TRUE(planned.has_value());
+  EXPECT_EQ(planned->device->name().substr(0, 4), "cpu:");
+  EXPECT_EQ(error_of(model.config("cuda")), "no CUDA device: the shim hides it");
+}
+
+TEST(CudaDevice, ThePlanIsOfTheDevicesMemory) {
+  const TinyModel model(TinyWeights::kInt8);
+  Config config = model.config("cuda");
+  config.kv_cache_memory = 0;
+  const Expected<PlannedDevice> planned = plan_on_device(config);
+  ASSERT_TRUE(planned.has_value());
+  const MemoryPlan& plan = planned->model.plan;
+  EXPECT_TRUE(plan.on_device);
+  EXPECT_LT(plan.available_bytes, int64_t{1} << 30);
+  EXPECT_GT(plan.available_bytes, int64_t{1} << 29);
+  EXPECT_NE(plan.describe().find("available on the device"), std::string::npos);
+  // Eight sequences of 256 tokens are all that can run.
+  EXPECT_EQ(plan.kv_tokens(), 8 * 256);
+  // Everything that is then allocated on the device is in the plan, but for what is rounded up.
+  const std::unique_ptr<Engine> engine = start_engine(config);
+  ASSERT_NE(engine, nullptr);
+  EXPECT_LE(simt::num_device_bytes(), plan.total_bytes() + 16 * 4096);
+  EXPECT_GT(simt::num_device_bytes(), plan.total_bytes() - 4096);
+}
+
+TEST(CudaDevice, WhatDoesNotFitTheDeviceIsRefusedWithNumbers) {
+  const ShimOptions options({.free_bytes = (int64_t{256} << 20) + (int64_t{1} << 20)});
+  const TinyModel model(TinyWeights::kBF16);
+  for (const char* device : {"cuda", "auto"}) {  // the CPU must not hide that it did not fit
+    const std::string error = error_of(model.config(device));
+    EXPECT_EQ(error.rfind("memory plan: weights ", 0), 0U) << error;
+    EXPECT_NE(error.find("available 1.0 MiB"), std::string::npos) << error;
+  }
+}
+
+// What a recording is to the engine: arguments stay, memory is read when it runs. A step that put
+// its input somewhere else would run on the old one, as this does.
+TEST(ShimRecording, KeepsItsArgumentsAndReadsMemoryAsItThenIs) {
+  auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
+  ASSERT_TRUE(device.has_value());
+  kernels::DeviceMemory& memory = *(*device)->memory();
+  const auto input = kernels::DeviceBuffer::allocate(&memory, 1, "test");
+  const auto moved = kernels::DeviceBuffer::allocate(&memory, 1, "test");
+  const auto output = kernels::DeviceBuffer::allocate(&memory, 1, "test");
+  ASSERT_TRUE(input.has_value() && moved.has_value() && output.has_value());
+  const auto put = [&](const kernels::DeviceBuffer& to, int value) {
+    const auto byte = static_cast<std::byte>(value);
+    memory.upload(to.data(), &byte, 1);
+    memory.wait();
+  };
+  const auto got = [&] {
+    std::byte byte{};
+    memory.download(&byte, output->data(), 1);
+    memory.wait();
+    return static_cast<int>(byte);
+  };
+  put(*input, 1);
+  memory.begin_recording();
+  memory.copy(output->data(), input->data(), 1);
+  const auto recorded = memory.end_recording();
+  ASSERT_TRUE(recorded.has_value());
+  EXPECT_EQ(got(), 0);
+  put(*input, 2);
+  (*recorded)->run();
+  EXPECT_EQ(got(), 2);
+  put(*moved, 3);
+  (*recorded)->run();
+  EXPECT_EQ(got(), 2);
+}
+
+TEST(CudaDevice, StepsAndOperatorsHaveRanges) {
+  const TinyModel model(TinyWeights::kInt8);
+  simt::take_ranges();
+  const std::unique_ptr<Engine> engine = start_engine(model.config("cuda"));
+  ASSERT_NE(engine, nullptr);
+  testing::run_together(*engine, {testing::tiny_requests()[0]});
+  const std::set<std::string> ranges = simt::take_ranges();
+  for (const char* name :
+       {"linear", "step", "step/linear", "step/attention", "step/sample", "step/recorded layers"}) {
+    EXPECT_TRUE(ranges.contains(name)) << name;
+  }
+}
+
+using ShimRecordingDeathTest = ::testing::Test;
+
+TEST(ShimRecordingDeathTest, NobodyWaitsUploadsOrAllocatesMeanwhile) {
+  auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
+  ASSERT_TRUE(device.has_value());
+  kernels::DeviceMemory& memory = *(*device)->memory();
+  const auto buffer = kernels::DeviceBuffer::allocate(&memory, 64, "test");
+  ASSERT_TRUE(buffer.has_value());
+  const std::byte byte{};
+  memory.begin_recording();
+  EXPECT_DEATH(memory.wait(), "is_recording");
+  EXPECT_DEATH(memory.upload(buffer->data(), &byte, 1), "is_recording");
+  EXPECT_DEATH((void)memory.allocate(64, "test"), "is_recording");
+  ASSERT_TRUE(memory.end_recording().has_value());
+}
+
+using CudaDeviceDeathTest = ::testing::Test;
+
+TEST(CudaDeviceDeathTest, TheHostCannotReadADevicesMemory) {
+  auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
+  ASSERT_TRUE(device.has_value());
+  const auto buffer = kernels::DeviceBuffer::allocate((*device)->memory(), 64, "test");
+  ASSERT_TRUE(buffer.has_value());
+  EXPECT_DEATH(std::fprintf(stderr, "%d", static_cast<int>(*buffer->data())), "");
+}
+
+}  // namespace
+}  // namespace sluice
