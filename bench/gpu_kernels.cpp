@@ -105,7 +105,7 @@ class LinearBench {
                                      .out_stride = layer_.n,
                                      .workspace = room});
       } else {
-        k::cuda::launch_linear_bf16(rig_.stream(),
+        k::cuda::launch_linear_half(rig_.stream(),
                                     {.x = static_cast<const uint16_t*>(in.data),
                                      .x_stride = layer_.k,
                                      .weight = reinterpret_cast<const uint16_t*>(weight),

@@ -8,7 +8,7 @@ namespace sluice::bench {
 
 enum class Instructions : uint8_t { kWgmma, kMma };
 
-// As launch_linear_bf16, without bias and workspace, storing.
+// As launch_linear_half, without bias and workspace, storing.
 void launch_linear_by(Instructions which,
                       CUstream_st* stream,
                       const kernels::cuda::LinearBf16Args& args);

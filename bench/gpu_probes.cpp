@@ -94,7 +94,7 @@ class Probes {
         .out = reinterpret_cast<float*>(out.data()),
         .out_stride = n};
     if (by == By::kDefault) {
-      kernels::cuda::launch_linear_bf16(rig_.stream(), args);
+      kernels::cuda::launch_linear_half(rig_.stream(), args);
     } else {
       launch_linear_by(
           by == By::kWgmma ? Instructions::kWgmma : Instructions::kMma, rig_.stream(), args);

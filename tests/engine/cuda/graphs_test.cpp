@@ -83,7 +83,7 @@ TEST(CudaGraphs, Bf16StepsHaveTheBitsOfEagerOnes) {
 // Block 0 belongs to a request here: the one that starts first. What padding rows wrote would show
 // in its later tokens, and in a request that finds its blocks.
 TEST(CudaGraphs, PaddingLeavesTheCacheAlone) {
-  const TinyModel model(TinyWeights::kInt8);
+  const TinyModel model(TinyWeights::kInt8, "float32");
   const std::vector<ValidRequest> requests = {requests_of(3)[0]};
   const std::unique_ptr<Engine> cpu = start_engine(model.config("cpu"));
   ASSERT_NE(cpu, nullptr);

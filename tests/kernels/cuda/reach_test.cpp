@@ -47,7 +47,7 @@ void gather(Place from, Place to) {
 void multiply(int compute_capability, Place weight) {
   const simt::GivenDevice given(compute_capability);
   run([&](cuda::Stream stream, float* host, float* device) {
-    cuda::launch_linear_bf16(
+    cuda::launch_linear_half(
         stream,
         {.x = reinterpret_cast<const uint16_t*>(device),
          .x_stride = kN,

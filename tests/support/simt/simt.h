@@ -13,6 +13,11 @@
 #include <utility>
 #include <vector>
 
+// There launches are real, and what is left of this is arithmetic, for models of kernels.
+#if defined(SLUICE_TESTS_ON_GPU)
+#include "tests/support/gpu/run.h"
+#endif
+
 namespace sluice::simt {
 
 struct Dim3 {
@@ -31,6 +36,7 @@ struct ThreadView {
 // Of the CUDA thread that runs now; null between launches.
 extern constinit thread_local const ThreadView* current_thread;
 
+#if !defined(SLUICE_TESTS_ON_GPU)
 // What a Run looks for. kPlain: wrong bits, waits that never end, broken rules of an instruction.
 // kRace: also accesses to shared memory, and of a launch to global memory, that nothing orders, and
 // reads of shared memory that nobody wrote, in files compiled with -fsanitize=thread.
@@ -67,6 +73,7 @@ class GivenDevice {
   // Whether launches see it: a GPU is what it is (tests/support/gpu/run.h).
   [[nodiscard]] static bool is_here() { return true; }
 };
+#endif
 
 struct LaunchShape {
   Dim3 grid;
