@@ -8,13 +8,12 @@ namespace sluice::bench {
 
 void launch_linear_by(Instructions which,
                       CUstream_st* stream,
-                      const kernels::cuda::LinearBf16Args& args) {
+                      const kernels::cuda::LinearHalfArgs& args) {
   namespace cuda = kernels::cuda;
   const cuda::Matrices matrices{.format = cuda::MatrixFormat::kBf16,
                                 .k = args.k,
                                 .weight = reinterpret_cast<const std::byte*>(args.weight),
                                 .weight_stride = args.weight_stride * 2,
-                                .weight_rows = args.n,
                                 .x = reinterpret_cast<const std::byte*>(args.x),
                                 .x_stride = args.x_stride * 2,
                                 .x_rows = args.num_rows};

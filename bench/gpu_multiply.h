@@ -11,6 +11,6 @@ enum class Instructions : uint8_t { kWgmma, kMma };
 // As launch_linear_half, without bias and workspace, storing.
 void launch_linear_by(Instructions which,
                       CUstream_st* stream,
-                      const kernels::cuda::LinearBf16Args& args);
+                      const kernels::cuda::LinearHalfArgs& args);
 
 }  // namespace sluice::bench

@@ -83,7 +83,7 @@ class Probes {
     const auto gpu_x = rig_.copy_of(x.data(), static_cast<int64_t>(x.size() * 2));
     const auto gpu_w = rig_.copy_of(w.data(), static_cast<int64_t>(w.size() * 2));
     const auto out = rig_.zeros(int64_t{rows} * n * 4);
-    const kernels::cuda::LinearBf16Args args{
+    const kernels::cuda::LinearHalfArgs args{
         .x = reinterpret_cast<const uint16_t*>(gpu_x.data()),
         .x_stride = kK,
         .weight = reinterpret_cast<const uint16_t*>(gpu_w.data()),
