@@ -18,7 +18,7 @@ programs=(
   bench/gpu_kernels
 )
 if ! grep -q '^CMAKE_CUDA_COMPILER:' "$build/CMakeCache.txt" 2>/dev/null; then
-  echo "gpu_archive.sh: $build is not configured with nvcc: cmake --preset cuda" >&2
+  echo "gpu_archive.sh: $build has no nvcc: cmake --preset cuda, then give build-cuda" >&2
   exit 1
 fi
 ninja -C "$build" "${programs[@]}"

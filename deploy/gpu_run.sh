@@ -44,7 +44,7 @@ part() { # name, command...
   local word=passed
   case "$code" in
     0) ;;
-    77) word="$(head -n 1 "$log")" && skipped=1 ;;
+    77) word="$(grep -m 1 '^skipped' "$log" || head -n 1 "$log")" && skipped=1 ;;
     124) word="stopped after $seconds s" && failed=1 ;;
     *) word="FAILED ($code)" && failed=1 ;;
   esac

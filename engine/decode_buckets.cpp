@@ -25,10 +25,11 @@ std::vector<int32_t> DecodeBuckets::sizes_of(const Config& config) {
   constexpr int32_t kFine = 64;
   constexpr int32_t kMost = 512;
   std::vector<int32_t> sizes = config.cuda_graph_sizes;
-  if (sizes.empty()) {
+  if (sizes.size() < 2) {
+    const int32_t most = sizes.empty() ? kMost : sizes.front();
     sizes = {1, 2, 4};
-    for (int32_t size = 8; size <= kMost; size += size < kFine ? 8 : kFine) sizes.push_back(size);
-    sizes.push_back(std::min(config.max_num_seqs, kMost));
+    for (int32_t size = 8; size <= most; size += size < kFine ? 8 : kFine) sizes.push_back(size);
+    sizes.push_back(std::min(config.max_num_seqs, most));
   }
   std::erase_if(sizes, [&](int32_t size) { return size > config.max_num_seqs; });
   std::ranges::sort(sizes);

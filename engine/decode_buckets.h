@@ -18,9 +18,9 @@ namespace sluice {
 
 class DecodeBuckets {
  public:
-  // Rows of a bucket, ascending: those of --cuda-graph-sizes that are at most --max-num-seqs; where
-  // none are given 1, 2, 4, then multiples of 8 up to 64 and of 64 up to 512, and --max-num-seqs
-  // where that is less than 512. None with --enforce-eager.
+  // Rows of a bucket, ascending: those of --cuda-graph-sizes that are at most --max-num-seqs. One
+  // size, or none for 512, is the largest, as in vLLM: 1, 2, 4, then multiples of 8 up to 64 and of
+  // 64, and the lesser of it and --max-num-seqs. None with --enforce-eager.
   static std::vector<int32_t> sizes_of(const Config& config);
 
   DecodeBuckets(std::vector<int32_t> sizes, size_t num_kv_groups);

@@ -253,7 +253,7 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
                           " more that have no place in architecture " + planned.model.architecture +
                           ", expected none");
   }
-  // A device takes matrices as files have them: there is nothing to keep.
+  // A device's weights are in memory of its own: there is nothing to map.
   if (!config.packed_weights_cache.empty() && !planned.checkpoint->is_dummy() &&
       target.device == DeviceType::kCpu) {
     planned.packed =

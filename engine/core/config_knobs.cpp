@@ -366,7 +366,7 @@ std::vector<Knob> make_model_knobs() {
           "packed-weights-cache",
           "model",
           "Folder that keeps weights as the kernels read them; the next start maps them, and "
-          "processes share them. Empty: none."),
+          "processes share them. Empty: none. Not on a GPU."),
       bytes<&Config::packed_weights_cache_size>(
           "packed-weights-cache-size",
           "model",
@@ -505,7 +505,8 @@ std::vector<Knob> make_compute_knobs() {
           "requests",
           {1, 4096},
           "Sizes of the steps that are recorded at start as CUDA graphs; smaller ones are padded, "
-          "larger ones not replayed. None given: 1, 2, 4, 8, 16, ... up to max-num-seqs."),
+          "larger ones not replayed. One given: 1, 2, 4, 8, 16, ... up to it; none: up to 512. "
+          "Those above max-num-seqs are left out."),
       integer_or_auto<&Config::threads>("threads",
                                         "compute",
                                         "threads",

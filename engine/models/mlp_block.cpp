@@ -61,7 +61,8 @@ Expected<MlpBlock> MlpBlock::load(const ModelConfig& config,
   }
   const int64_t count = config.moe.num_experts;
   const bool bias = config.moe.bias;
-  const Parts1 router = {{{.stem = prefix + "ffn_gate_inp", .n = count, .bias = bias, .floats = true}}};
+  const Parts1 router = {
+      {{.stem = prefix + "ffn_gate_inp", .n = count, .bias = bias, .floats = true}}};
   SLUICE_TRY(block.router_, Projection::load(weights, router, hidden, activation_bits));
   const bool stacked = weights.has(prefix + "ffn_gate_exps.weight");
   for (int64_t e = 0; e < count; ++e) {
@@ -241,8 +242,7 @@ void MlpBlock::forward_experts(const ForwardContext& context,
         exec, {.x = x, .x_stride = x_stride, .out = in, .rows = rows, .repeat = moe.top_k});
   });
   const int64_t ffn = moe.ffn_hidden;
-  run_experts(
-      exec, grouped_gate_up_, expert_in, buffers, {buffers.gate_up, 2 * ffn});
+  run_experts(exec, grouped_gate_up_, expert_in, buffers, {buffers.gate_up, 2 * ffn});
   const Projection& down = experts_.front().down;
   LinearInput down_in = buffers.down_in;
   down_in.set_num_rows(max_rows);

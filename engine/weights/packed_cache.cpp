@@ -326,12 +326,14 @@ Expected<void> make_room_for_packed(const std::string& folder,
   }
   std::vector<StoredFile> others;
   uint64_t total = needed;
+  const std::string own = std::filesystem::path(keep).filename().native();
   std::error_code error;
   for (auto it = std::filesystem::directory_iterator(folder, error);
        !error && it != std::filesystem::directory_iterator();
        it.increment(error)) {
     const std::string path = it->path().native();
-    if (path == keep || path == keep + kDraftEnding) continue;
+    const std::string name = it->path().filename().native();
+    if (name == own || name == own + kDraftEnding) continue;
     if (path.ends_with(std::string(kEnding) + kDraftEnding)) remove_if_left(path);
     if (const auto file = stored_file(path)) {
       total += file->bytes;

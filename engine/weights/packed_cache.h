@@ -99,8 +99,9 @@ class PackedCache {
 
 // Bounds a folder, where models that moved or went leave files that nobody maps again: of all but
 // `keep` those used longest ago are removed until the rest and `needed` bytes are at most `max_bytes`,
-// and what dead writers left. A process that has mapped one keeps its bytes; what is not a file of
-// packed weights stays. kResourceExhausted: `needed` is more than that.
+// and what dead writers left; what others write at that time is not counted. A process that has
+// mapped a file keeps its bytes; what is not a file of packed weights stays. kResourceExhausted:
+// `needed` is more than that.
 Expected<void> make_room_for_packed(const std::string& folder,
                                     const std::string& keep,
                                     uint64_t needed,

@@ -63,6 +63,15 @@ TEST(DecodeBuckets, WithoutSizesTheLargestIsEveryRequestAtOnce) {
   EXPECT_EQ(DecodeBuckets::sizes_of(config).back(), 512);
 }
 
+TEST(DecodeBuckets, OneSizeIsTheLargest) {
+  Config config;
+  config.max_num_seqs = 64;
+  config.cuda_graph_sizes = {20};
+  EXPECT_EQ(DecodeBuckets::sizes_of(config), (std::vector<int32_t>{1, 2, 4, 8, 16, 20}));
+  config.max_num_seqs = 12;
+  EXPECT_EQ(DecodeBuckets::sizes_of(config), (std::vector<int32_t>{1, 2, 4, 8, 12}));
+}
+
 TEST(DecodeBuckets, AStepTakesTheSmallestThatHoldsIt) {
   const DecodeBuckets buckets({2, 4}, 2);
   EXPECT_EQ(buckets.find(Decodes(1).view()), 0U);

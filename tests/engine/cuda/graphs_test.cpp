@@ -89,7 +89,7 @@ TEST(CudaGraphs, PaddingLeavesTheCacheAlone) {
   ASSERT_NE(cpu, nullptr);
   const std::vector<Collected> expected = testing::run_alone(*cpu, requests);
   Config config = model.config("cuda");
-  config.cuda_graph_sizes = {8};
+  config.cuda_graph_sizes = {7, 8};
   const std::unique_ptr<Engine> engine = start_engine(config);
   ASSERT_NE(engine, nullptr);
   expect_same(expected, testing::run_alone(*engine, requests), "first");

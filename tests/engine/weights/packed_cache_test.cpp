@@ -268,6 +268,10 @@ TEST_F(PackedFile, FilesUsedLongestAgoMakeRoom) {
   EXPECT_TRUE(std::filesystem::exists(folder_ + "/d.packed"));
   EXPECT_TRUE(std::filesystem::exists(folder_ + "/mine.packed"));
   EXPECT_TRUE(std::ranges::equal(mapped->arena(), arena_));
+  path_ = folder_ + "//d.packed";  // of a folder named with a slash behind
+  contents_.max_folder_bytes = 2 * each;
+  ASSERT_TRUE(write().has_value());
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/b.packed"));
 }
 
 TEST_F(PackedFile, OneThatIsLargerThanTheFolderMayBeIsNotWritten) {
