@@ -114,6 +114,7 @@ void expect_near_scores(TinyWeights weights, double limit) {
 }
 
 TEST(CudaDevice, ScoresOfHalfPrecisionAreNearTheCpus) {
+  if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
   expect_near_scores(TinyWeights::kBF16, 0.15);
   expect_near_scores(TinyWeights::kF16, 0.03);
 }

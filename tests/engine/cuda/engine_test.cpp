@@ -110,19 +110,24 @@ TEST(CudaEngine, Int8ModelHasTheTokensAndBitsOfTheCpu) {
 }
 
 TEST(CudaEngine, Int8ExpertsHaveTheTokensAndBitsOfTheCpu) {
+  if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
   expect_the_bits_of_the_cpu(TinyModel(TinyWeights::kInt8Experts, "float32"));
 }
 
 // Q4_1, Q8_0, F32 and F16, of which the last has bits of its own.
 TEST(CudaEngine, AGgufModelHasTheSameBitsHoweverItRuns) {
-  expect_the_same_bits_however_it_runs(TinyGguf(std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf"));
+  if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
+  const std::string path = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  expect_the_same_bits_however_it_runs(TinyGguf(path));
 }
 
 TEST(CudaEngine, Bf16ModelHasTheSameBitsHoweverItRuns) {
+  if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
   expect_the_same_bits_however_it_runs(TinyModel(TinyWeights::kBF16));
 }
 
 TEST(CudaEngine, Bf16ExpertsHaveTheSameBitsHoweverTheyRun) {
+  if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
   expect_the_same_bits_however_it_runs(TinyModel(TinyWeights::kBF16Experts));
 }
 

@@ -77,6 +77,7 @@ TEST(CudaGraphs, Int8StepsHaveTheBitsOfEagerOnes) {
 }
 
 TEST(CudaGraphs, Bf16StepsHaveTheBitsOfEagerOnes) {
+  if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
   expect_bits_of_eager_steps(TinyWeights::kBF16);
 }
 
