@@ -78,17 +78,25 @@ struct FreeAligned {
 
 using Buffer = std::unique_ptr<std::byte, FreeAligned>;
 
-Buffer random_buffer(int64_t bytes) {
+// Each 16 bits are one of `base` with the bits of `varied` at random.
+Buffer random_buffer(int64_t bytes, uint16_t base, uint16_t varied) {
   const auto size = static_cast<size_t>(align_up(bytes, 64));
   Buffer buffer(static_cast<std::byte*>(::operator new(size, std::align_val_t{64})));
   std::minstd_rand rng(1);
   for (size_t i = 0; i < size; i += 2) {
-    // As fp16 and as the upper half of an fp32, from 0.5 to 2: sums neither overflow nor become
-    // denormal, on which some processors spend a hundred times as long.
-    const auto value = static_cast<uint16_t>(0x3800 + (rng() & 0x7FF));
+    const auto value = static_cast<uint16_t>(base | (rng() & varied));
     std::memcpy(buffer.get() + i, &value, 2);
   }
   return buffer;
+}
+
+// As fp16 and as the upper half of an fp32, from 0.5 to 2; scales that are a byte of exponent, from
+// 2^-8 to 0.5: sums neither overflow nor become denormal, on which some processors spend a hundred
+// times as long.
+Buffer random_numbers(int64_t bytes) { return random_buffer(bytes, 0x3800, 0x7FF); }
+Buffer random_weights(WeightFormat format, int64_t bytes) {
+  return format == WeightFormat::kMXFP4 ? random_buffer(bytes, 0x7878, 0x707)
+                                        : random_numbers(bytes);
 }
 
 struct Options {
@@ -108,8 +116,8 @@ void run_shape(const kernels::ExecContext& ctx, const Shape& shape, int32_t rows
   using Clock = std::chrono::steady_clock;
   const int64_t weight_bytes = packed_bytes(shape.format, shape.n, shape.k);
   const int64_t copies = std::max<int64_t>(1, (int64_t{96} << 20) / weight_bytes);
-  const Buffer weights = random_buffer(weight_bytes * copies);
-  const Buffer x = random_buffer(kernels::activation_bytes(shape.activation, rows, shape.k));
+  const Buffer weights = random_weights(shape.format, weight_bytes * copies);
+  const Buffer x = random_numbers(kernels::activation_bytes(shape.activation, rows, shape.k));
   std::vector<float> out(static_cast<size_t>(rows) * static_cast<size_t>(shape.n));
   const auto activations = kernels::carve_activations(shape.activation, rows, shape.k, x.get());
   const double operations = 2.0 * rows * shape.n * shape.k;

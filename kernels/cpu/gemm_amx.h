@@ -125,7 +125,7 @@ static int32_t add_run(const LinearBlock& block,
       if (weight != nullptr) {
         const GroupAt at = group_at<kFormat>(weight, block.first_group + run.begin + i + 3);
         open_group<kFormat>(at, run.open[i + 3]);
-        prefetch_ahead<kFormat>(at, block.prefetch);
+        prefetch_ahead<kFormat, 1>(at, block.prefetch, 0);
       }
     }
     if (i >= -1 && i + 1 < count) keep<kFormat>(sums[(i + 1) % 2]);

@@ -29,26 +29,27 @@ inline constexpr int32_t kPrefetchBytes = 5120;  // where L1 alone is asked
 inline constexpr int32_t kPrefetchToL2Bytes = 16384;
 inline constexpr int32_t kPrefetchToL1Bytes = 2048;
 
-// kLocality as of __builtin_prefetch: 2 for L2, 3 for L1.
-template <WeightFormat kFormat, int kLocality>
-SLUICE_INLINE void prefetch_group(const GroupAt& at, int32_t ahead) {
-  constexpr int32_t kCodeBytes = kLayoutOf<kFormat>.code_bytes();
-#pragma GCC unroll 8
-  for (int32_t i = 0; i < kCodeBytes; i += 64) {
-    __builtin_prefetch(at.codes + ahead + i, 0, kLocality);
-  }
-  if constexpr (kLayoutOf<kFormat>.scale_bytes() > 0) {
-    __builtin_prefetch(at.scales + ahead, 0, kLocality);
+// Part `part` of kParts of a group's lines. kLocality as of __builtin_prefetch: 2 for L2, 3 for L1.
+template <WeightFormat kFormat, int kLocality, int kParts>
+SLUICE_INLINE void prefetch_part(const GroupAt& at, int32_t ahead, int part) {
+  constexpr int kCodeLines = kLayoutOf<kFormat>.code_bytes() / 64;
+  constexpr int kLines = kCodeLines + (kLayoutOf<kFormat>.scale_bytes() > 0 ? 1 : 0);
+#pragma GCC unroll 9
+  for (int i = part * kLines / kParts; i < (part + 1) * kLines / kParts; ++i) {
+    const std::byte* const line = i < kCodeLines ? at.codes + i * 64 : at.scales;
+    __builtin_prefetch(line + ahead, 0, kLocality);
   }
 }
 
-template <WeightFormat kFormat>
-SLUICE_INLINE void prefetch_ahead(const GroupAt& at, WeightPrefetch prefetch) {
+// Between the rows of a group, not all at once: a core that waits for room among its outstanding
+// lines cannot go on with what comes after.
+template <WeightFormat kFormat, int kParts>
+SLUICE_INLINE void prefetch_ahead(const GroupAt& at, WeightPrefetch prefetch, int part) {
   if (prefetch == WeightPrefetch::kToL2ThenL1) {
-    prefetch_group<kFormat, 2>(at, kPrefetchToL2Bytes);
-    prefetch_group<kFormat, 3>(at, kPrefetchToL1Bytes);
+    prefetch_part<kFormat, 2, kParts>(at, kPrefetchToL2Bytes, part);
+    prefetch_part<kFormat, 3, kParts>(at, kPrefetchToL1Bytes, part);
   } else if (prefetch == WeightPrefetch::kToL1) {
-    prefetch_group<kFormat, 3>(at, kPrefetchBytes);
+    prefetch_part<kFormat, 3, kParts>(at, kPrefetchBytes, part);
   }
 }
 
@@ -107,7 +108,8 @@ add_sums(V16 acc, const GroupScales& w, const RecordRows<Code>& x, int r, I16 lo
 // acc[r] += one group of codes times codes, as the tree says. `record`: the group's
 // activations of 8 rows, of which the kRows from `first` on are used.
 template <WeightFormat kFormat, typename Code, int kRows>
-SLUICE_INLINE void add_group(const GroupAt& at, const std::byte* record, int first, V16* acc) {
+SLUICE_INLINE void add_group(
+    const GroupAt& at, const std::byte* record, int first, WeightPrefetch prefetch, V16* acc) {
   const GroupScales w = load_scales<kFormat>(at);
   const RecordRows<Code> x = record_rows<Code>(record, first);
   constexpr unsigned kShift = zero_point_shift(kFormat);
@@ -120,6 +122,7 @@ SLUICE_INLINE void add_group(const GroupAt& at, const std::byte* record, int fir
       high = sub(high, shift_left(sub(broadcast(x.code_sums[r]), first_sum), kShift));
     }
     acc[r] = add_sums<kFormat>(acc[r], w, x, r, low, high);
+    prefetch_ahead<kFormat, kRows>(at, prefetch, r);
   };
   if constexpr (sizeof(Code) == 1) {
     dot_int8<kFormat, kRows>(at.codes, x.codes, use);
@@ -257,8 +260,8 @@ struct IntegerRows {
       for (int t = 0; t < kTiles; ++t) {
         const GroupAt at =
             group_at<kFormat>(weight + t * block.tile_bytes, block.first_group + group);
-        add_group<kFormat, Code, kRows>(at, x + group * kBytes, first, acc + t * kRows);
-        prefetch_ahead<kFormat>(at, block.prefetch);
+        add_group<kFormat, Code, kRows>(
+            at, x + group * kBytes, first, block.prefetch, acc + t * kRows);
       }
     };
     fold_segments<kTiles, kRows>(block, tile, row, add);
