@@ -12,12 +12,19 @@ template <WeightFormat kFormat>
 struct FloatWeights {
   const uint16_t* halves;
 
-  FloatWeights(const LinearBlock&, const std::byte* tile, int32_t group)
-      : halves(halves_at(tile) + int64_t{group} * kQuantGroup * kRowTile) {}
+  FloatWeights(const LinearBlock& block, int32_t tile, int32_t group)
+      : halves(halves_at(block.weight + tile * block.tile_bytes) +
+               int64_t{group} * kQuantGroup * kRowTile) {}
 
   [[gnu::always_inline]] V16 column(int k) const {
     const uint16_t* const at = halves + k * kRowTile;
     return kFormat == WeightFormat::kBF16 ? load_bf16(at) : load_half(at);
+  }
+
+  // The line that two columns share.
+  [[gnu::always_inline]] void prefetch(int k, WeightPrefetch prefetch) const {
+    if (k % 2 != 0) return;
+    prefetch_line(reinterpret_cast<const std::byte*>(halves + k * kRowTile), prefetch);
   }
 };
 
@@ -26,39 +33,57 @@ struct ExpandedWeights {
   alignas(64) float buffer[kQuantGroup * kRowTile];
   const float* weights;
 
-  ExpandedWeights(const LinearBlock& block, const std::byte* tile, int32_t group)
-      : weights(expand_group(block.format, tile, group, buffer)) {}
+  ExpandedWeights(const LinearBlock& block, int32_t tile, int32_t group)
+      : weights(expand_group(
+            block.format, block.weight + tile * block.tile_bytes, group, buffer)) {}
 
   [[gnu::always_inline]] V16 column(int k) const { return load(weights + k * kRowTile); }
+  [[gnu::always_inline]] void prefetch(int, WeightPrefetch) const {}
 };
 
-// `x`: the group's columns of the first row, the next rows `stride` elements apart.
-template <typename Weights, int kRows>
-SLUICE_INLINE void add_float_group(const Weights& weights,
+// `x`: the group's columns of the first row, the next rows `stride` elements apart. acc as in
+// fold_segments.
+template <int kTiles, int kRows, typename Weights>
+SLUICE_INLINE void add_float_group(const Weights* weights,
+                                   WeightPrefetch prefetch,
                                    const float* x,
                                    int64_t stride,
                                    V16* acc) {
 #pragma GCC unroll 4
   for (int k = 0; k < kQuantGroup; ++k) {
-    const V16 w = weights.column(k);
+    V16 w[kTiles];
+    for (int t = 0; t < kTiles; ++t) {
+      w[t] = weights[t].column(k);
+      weights[t].prefetch(k, prefetch);
+    }
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) acc[r] = fma(w, broadcast(x[r * stride + k]), acc[r]);
+    for (int r = 0; r < kRows; ++r) {
+      const V16 value = broadcast(x[r * stride + k]);
+      for (int t = 0; t < kTiles; ++t) {
+        acc[t * kRows + r] = fma(w[t], value, acc[t * kRows + r]);
+      }
+    }
   }
 }
 
 template <typename Weights>
 struct FloatRows {
+  // The sums of two tiles fit the registers.
+  static constexpr int32_t kRowsOfTwoTiles = kRowsAtOnce;
+
   template <int kTiles, int kRows>
   static void run(const LinearBlock& block, int32_t tile, int64_t row) {
-    const std::byte* const weight = block.weight + tile * block.tile_bytes;
     const int64_t stride = int64_t{block.num_groups} * kQuantGroup;
     const float* const x = static_cast<const float*>(block.x) + row * stride;
     const auto add = [&](int32_t group, V16 * acc) __attribute__((always_inline)) {
-#pragma GCC unroll 4
-      for (int t = 0; t < kTiles; ++t) {
-        const Weights w(block, weight + t * block.tile_bytes, block.first_group + group);
-        add_float_group<Weights, kRows>(
-            w, x + int64_t{group} * kQuantGroup, stride, acc + t * kRows);
+      const int32_t at = block.first_group + group;
+      const float* const columns = x + int64_t{group} * kQuantGroup;
+      if constexpr (kTiles == 1) {
+        const Weights w[] = {{block, tile, at}};
+        add_float_group<1, kRows>(w, block.prefetch, columns, stride, acc);
+      } else {
+        const Weights w[] = {{block, tile, at}, {block, tile + 1, at}};
+        add_float_group<2, kRows>(w, block.prefetch, columns, stride, acc);
       }
     };
     fold_segments<kTiles, kRows>(block, tile, row, add);

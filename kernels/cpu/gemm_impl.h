@@ -8,6 +8,10 @@
 // widen a group into a buffer first, so that one body serves all formats.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <utility>
+
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/vec16.h"
 #include "kernels/cpu/weights_impl.h"
@@ -17,11 +21,6 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-// With so few rows memory is the limit, and one stream of reads does not reach it: two tiles are
-// walked side by side. With more, the sums of two tiles no longer fit the registers.
-inline constexpr int32_t kFewRows = 4;
-inline constexpr int32_t kTilesTogether = 2;
-
 // Prefetching past the end of the weights is harmless, and across tiles the next tile's start is
 // wanted. A core waits for at most some 16 lines of L1, which memory at a distance does not fill in
 // time: what comes from there is brought to L2 first.
@@ -29,27 +28,25 @@ inline constexpr int32_t kPrefetchBytes = 5120;  // where L1 alone is asked
 inline constexpr int32_t kPrefetchToL2Bytes = 16384;
 inline constexpr int32_t kPrefetchToL1Bytes = 2048;
 
-// Part `part` of kParts of a group's lines. kLocality as of __builtin_prefetch: 2 for L2, 3 for L1.
-template <WeightFormat kFormat, int kLocality, int kParts>
-SLUICE_INLINE void prefetch_part(const GroupAt& at, int32_t ahead, int part) {
+// `line` with the weights' bytes that are at hand.
+SLUICE_INLINE void prefetch_line(const std::byte* line, WeightPrefetch prefetch) {
+  if (prefetch == WeightPrefetch::kToL2ThenL1) {
+    __builtin_prefetch(line + kPrefetchToL2Bytes, 0, 2);
+    __builtin_prefetch(line + kPrefetchToL1Bytes, 0, 3);
+  } else if (prefetch == WeightPrefetch::kToL1) {
+    __builtin_prefetch(line + kPrefetchBytes, 0, 3);
+  }
+}
+
+// Part `part` of kParts of a group's lines, between what is done with the rows of a group: a core
+// that waits for room among its outstanding lines does not go on with what comes after.
+template <WeightFormat kFormat, int kParts>
+SLUICE_INLINE void prefetch_ahead(const GroupAt& at, WeightPrefetch prefetch, int part) {
   constexpr int kCodeLines = kLayoutOf<kFormat>.code_bytes() / 64;
   constexpr int kLines = kCodeLines + (kLayoutOf<kFormat>.scale_bytes() > 0 ? 1 : 0);
 #pragma GCC unroll 9
   for (int i = part * kLines / kParts; i < (part + 1) * kLines / kParts; ++i) {
-    const std::byte* const line = i < kCodeLines ? at.codes + i * 64 : at.scales;
-    __builtin_prefetch(line + ahead, 0, kLocality);
-  }
-}
-
-// Between the rows of a group, not all at once: a core that waits for room among its outstanding
-// lines cannot go on with what comes after.
-template <WeightFormat kFormat, int kParts>
-SLUICE_INLINE void prefetch_ahead(const GroupAt& at, WeightPrefetch prefetch, int part) {
-  if (prefetch == WeightPrefetch::kToL2ThenL1) {
-    prefetch_part<kFormat, 2, kParts>(at, kPrefetchToL2Bytes, part);
-    prefetch_part<kFormat, 3, kParts>(at, kPrefetchToL1Bytes, part);
-  } else if (prefetch == WeightPrefetch::kToL1) {
-    prefetch_part<kFormat, 3, kParts>(at, kPrefetchBytes, part);
+    prefetch_line(i < kCodeLines ? at.codes + i * 64 : at.scales, prefetch);
   }
 }
 
@@ -249,6 +246,10 @@ struct WideRows {
 #else
 template <WeightFormat kFormat, ActivationFormat kActivation, typename Code>
 struct IntegerRows {
+  // With so few rows memory is the limit, and one stream of reads does not reach it: two tiles are
+  // walked side by side. With more, the sums of two tiles no longer fit the registers.
+  static constexpr int32_t kRowsOfTwoTiles = 4;
+
   template <int kTiles, int kRows>
   static void run(const LinearBlock& block, int32_t tile, int64_t row) {
     constexpr int64_t kBytes = activation_record_bytes(kActivation);
@@ -271,24 +272,15 @@ struct IntegerRows {
 
 using RowsFn = void (*)(const LinearBlock& block, int32_t tile, int64_t row);
 
-// One tile for every row.
-template <typename Rows>
-static void one_tile(const LinearBlock& block, int32_t tile) {
-  static constexpr RowsFn kByRows[8] = {
-    Rows::template run<1, 1>,
-    Rows::template run<1, 2>,
-    Rows::template run<1, 3>,
-    Rows::template run<1, 4>,
-#if defined(SLUICE_ISA_AVX512)
-    Rows::template run<1, 5>,
-    Rows::template run<1, 6>,
-    Rows::template run<1, 7>,
-    Rows::template run<1, 8>,
-#endif
-  };
-  for (int64_t row = 0; row < block.num_rows; row += kRowsAtOnce) {
+// kTiles tiles for every row, kAtOnce or the rest at a time.
+template <typename Rows, int kTiles, int kAtOnce>
+static void every_row(const LinearBlock& block, int32_t tile) {
+  static constexpr auto kByRows = []<int... kLess>(std::integer_sequence<int, kLess...>) {
+    return std::array<RowsFn, kAtOnce>{Rows::template run<kTiles, kLess + 1>...};
+  }(std::make_integer_sequence<int, kAtOnce>());
+  for (int64_t row = 0; row < block.num_rows; row += kAtOnce) {
     const int64_t left = block.num_rows - row;
-    kByRows[(left < kRowsAtOnce ? left : kRowsAtOnce) - 1](block, tile, row);
+    kByRows[static_cast<size_t>((left < kAtOnce ? left : kAtOnce) - 1)](block, tile, row);
   }
 }
 
@@ -296,19 +288,13 @@ template <typename Rows>
 static void linear_tiles(const LinearBlock& block) {
   int32_t tile = 0;
 #if defined(SLUICE_ISA_AVX512)
-  static constexpr RowsFn kByRows[kFewRows] = {
-      Rows::template run<kTilesTogether, 1>,
-      Rows::template run<kTilesTogether, 2>,
-      Rows::template run<kTilesTogether, 3>,
-      Rows::template run<kTilesTogether, 4>,
-  };
-  if (block.num_rows <= kFewRows) {
-    for (; tile + kTilesTogether <= block.num_tiles; tile += kTilesTogether) {
-      kByRows[block.num_rows - 1](block, tile, 0);
+  if (block.num_rows <= Rows::kRowsOfTwoTiles) {
+    for (; tile + 2 <= block.num_tiles; tile += 2) {
+      every_row<Rows, 2, std::min(kRowsAtOnce, Rows::kRowsOfTwoTiles)>(block, tile);
     }
   }
 #endif
-  for (; tile < block.num_tiles; ++tile) one_tile<Rows>(block, tile);
+  for (; tile < block.num_tiles; ++tile) every_row<Rows, 1, kRowsAtOnce>(block, tile);
 }
 
 // Integer weights with int8 or int16 activations.
