@@ -96,7 +96,7 @@ Expected<void> check_activations(DeviceType device,
   if (device == DeviceType::kCpu || cuda::has_activations(weight, activations)) return {};
   return make_error(ErrorCode::kUnsupported,
                     "weights of type " + std::string(format_info(weight).name) +
-                        " take activations of 8 bits on the CUDA backend; "
+                        " take activations of 8 bits on the CUDA backend: --activation-bits 8; "
                         "with others, --device cpu runs it",
                     "device");
 }

@@ -46,12 +46,12 @@ enum class ActivationFormat : uint8_t { kInt8, kInt16, kFloat, kInt8Token, kBF16
 // one division per group; where 1 / s overflows, s and the codes are 0; where a value is infinite
 // or NaN, s is NaN and the codes are 0, so that the row's outputs are NaN. Columns past k up to a
 // multiple of 32 hold zeros. kInt8Token is the same as int8 with the whole row as the group. kBF16,
-// kF16: each value to nearest, ties to even, in F16 infinite from 65520 on; what tensor cores multiply,
-// and no CPU kernel.
+// kF16: each value to nearest, ties to even, in F16 infinite from 65520 on; what tensor cores
+// multiply, and no CPU kernel.
 //
-// Layout. kFloat, kBF16, kF16: plain rows, [num_rows][align_up(k, 32)]. Integer formats: blocks of 8 rows, each
-// [groups] records of activation_record_bytes: codes [8 rows][32], then scales [8] float, sums [8]
-// float (t_a above: float(sum of codes) * scale), code_sums [8] int32 (sum of codes),
+// Layout. kFloat, kBF16, kF16: plain rows, [num_rows][align_up(k, 32)]. Integer formats: blocks of
+// 8 rows, each [groups] records of activation_record_bytes: codes [8 rows][32], then scales [8]
+// float, sums [8] float (t_a above: float(sum of codes) * scale), code_sums [8] int32 (sum of codes),
 // half_sums [8] int32 (of the first 16 codes), so that a kernel finds all of a group's rows at
 // fixed distances. kInt8Token: blocks of 8 rows as well, each a head of kTokenHeadBytes (scales [8]
 // float, code_sums [8] int32) and [groups] records of codes [8 rows][32]. Rows past num_rows are

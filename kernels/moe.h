@@ -63,8 +63,8 @@ struct ExpertMatrix {
 // out[row, column + n] = sum_k x[row, k] * W[n, k] (+ bias[n]) for each matrix of each expert over
 // that expert's rows, in one fork and join; the tree of an element is that of gemm.h, so that the
 // rows an expert happens to have do not show. Rows of no expert are left as they are. On a GPU an
-// expert's matrices and biases are as far from those of the next as everywhere: in the order in which
-// WeightStore takes the experts one after the other.
+// expert's matrices and biases are as far from those of the next as everywhere: in the order in
+// which WeightStore takes the experts one after the other.
 struct LinearExpertsArgs {
   Activations x;                           // num_rows: a bound of the rows of all experts
   std::span<const ExpertMatrix> matrices;  // [all experts, matrices of each], all with x's k

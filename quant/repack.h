@@ -98,6 +98,25 @@ inline constexpr PackedLayout kPackedLayouts[] = {
     {8, 0, 1, ScaleLayout::kChannel},   // INT8
 };
 
+// The same for kernels that are templates over the format.
+template <WeightFormat kFormat>
+inline constexpr PackedLayout kLayoutOf = kPackedLayouts[static_cast<int>(kFormat)];
+
+// The first and the second 16 k have scales of their own.
+template <WeightFormat kFormat>
+inline constexpr bool kHalves = kLayoutOf<kFormat>.scales == ScaleLayout::kSub16 ||
+                                kLayoutOf<kFormat>.scales == ScaleLayout::kSub16Min;
+
+template <WeightFormat kFormat>
+inline constexpr bool kHasMin = kLayoutOf<kFormat>.scales == ScaleLayout::kHalfMin ||
+                                kLayoutOf<kFormat>.scales == ScaleLayout::kSub32Min ||
+                                kLayoutOf<kFormat>.scales == ScaleLayout::kSub16Min;
+
+template <WeightFormat kFormat>
+inline constexpr bool kHasCodebook =
+    kFormat == WeightFormat::kIQ4_NL || kFormat == WeightFormat::kIQ4_XS ||
+    kFormat == WeightFormat::kMXFP4;
+
 // A weight matrix W[n, k] in kernel layout: ceil(n / 16) tiles. Rows past n and float columns past
 // k are zero bytes, which are zero weights.
 struct PackedWeight {
@@ -133,14 +152,15 @@ void pack_int8_channel(const int8_t* codes,
                        int64_t tile_end,
                        std::byte* dst);
 
-// --- Rows ------------------------------------------------------------------------------------------
+// --- Rows ------------------------------------------------------------------------------------
 //
-// What CUDA kernels read in place of tiles where has_rows(): a matrix's rows as in the checkpoint, each with zero
-// bytes up to a multiple of 16 (the copy engine's unit); of kInt8Channel then, 64-byte aligned,
-// scales [n] fp32. Formats whose values stand for themselves: floats and kInt8Channel.
+// What CUDA kernels read in place of tiles where has_rows(): a matrix's rows as in the checkpoint,
+// each with zero bytes up to a multiple of 16 (the copy engine's unit); of kInt8Channel then,
+// 64-byte aligned, scales [n] fp32. Formats whose values stand for themselves: floats and
+// kInt8Channel.
 
 bool has_rows(WeightFormat format);
-int64_t matrix_row_stride(WeightFormat format, int64_t k);             // bytes
+int64_t matrix_row_stride(WeightFormat format, int64_t k);                // bytes
 int64_t matrix_scales_offset(WeightFormat format, int64_t n, int64_t k);  // past the rows
 int64_t matrix_bytes(WeightFormat format, int64_t n, int64_t k);
 

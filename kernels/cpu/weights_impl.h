@@ -8,24 +8,6 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-template <WeightFormat kFormat>
-inline constexpr PackedLayout kLayoutOf = kPackedLayouts[static_cast<int>(kFormat)];
-
-// The first and the second 16 k have scales of their own.
-template <WeightFormat kFormat>
-inline constexpr bool kHalves = kLayoutOf<kFormat>.scales == ScaleLayout::kSub16 ||
-                                kLayoutOf<kFormat>.scales == ScaleLayout::kSub16Min;
-
-template <WeightFormat kFormat>
-inline constexpr bool kHasMin = kLayoutOf<kFormat>.scales == ScaleLayout::kHalfMin ||
-                                kLayoutOf<kFormat>.scales == ScaleLayout::kSub32Min ||
-                                kLayoutOf<kFormat>.scales == ScaleLayout::kSub16Min;
-
-template <WeightFormat kFormat>
-inline constexpr bool kHasCodebook =
-    kFormat == WeightFormat::kIQ4_NL || kFormat == WeightFormat::kIQ4_XS ||
-    kFormat == WeightFormat::kMXFP4;
-
 // What unsigned codes are too high by; powers of two, so that a shift multiplies with it.
 consteval int zero_point_shift(WeightFormat format) {
   switch (format) {

@@ -72,10 +72,10 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   for_elements(args.n, [&](int32_t i) { out[i] = x[i]; });
 }
 
-struct EmbeddingRows {
-  const std::byte* table;  // rows (quant/repack.h)
-  int64_t row_stride;
-  int64_t scales_offset;
+struct EmbeddingWork {
+  const std::byte* table;  // rows, or tiles where the format has blocks (quant/repack.h)
+  int64_t stride;          // bytes of one of them
+  int64_t scales_offset;   // kInt8Channel's
   int32_t k;
   const TokenId* token_ids;
   float* out;
@@ -84,90 +84,25 @@ struct EmbeddingRows {
 
 template <WeightFormat kFormat>
 __global__ void __launch_bounds__(kRowThreads, 1)
-    embedding_kernel(const __grid_constant__ EmbeddingRows args) {
-  const TokenId token = args.token_ids[blockIdx.x];
-  const std::byte* const row = args.table + token * args.row_stride;
+    embedding_kernel(const __grid_constant__ EmbeddingWork work) {
+  const TokenId token = work.token_ids[blockIdx.x];
+  const std::byte* const row = work.table + token * work.stride;
   float scale = 0;
   if constexpr (kFormat == WeightFormat::kInt8Channel) {
-    scale = reinterpret_cast<const float*>(args.table + args.scales_offset)[token];
+    scale = reinterpret_cast<const float*>(work.table + work.scales_offset)[token];
   }
-  float* const out = args.out + blockIdx.x * args.out_stride;
-  for_elements(args.k, [&](int32_t i) { out[i] = weight_at<kFormat>(row, i, scale); });
+  float* const out = work.out + blockIdx.x * work.out_stride;
+  for_elements(work.k, [&](int32_t i) { out[i] = weight_at<kFormat>(row, i, scale); });
 }
-
-struct EmbeddingTiles {
-  const std::byte* tiles;
-  int64_t tile_bytes;
-  int32_t k;
-  const TokenId* token_ids;
-  float* out;
-  int64_t out_stride;
-};
 
 template <WeightFormat kFormat>
 __global__ void __launch_bounds__(kRowThreads, 1)
-    embedding_blocks_kernel(const __grid_constant__ EmbeddingTiles args) {
-  const TokenId token = args.token_ids[blockIdx.x];
-  const int32_t output = token % kRowTile;
-  const std::byte* const tile = args.tiles + token / kRowTile * args.tile_bytes;
-  float* const out = args.out + blockIdx.x * args.out_stride;
-  for_elements(args.k, [&](int32_t i) {
-    const GroupAt at = group_at<kFormat>(tile, i / kQuantGroup);
-    const auto* const registers = reinterpret_cast<const uint32_t*>(at.codes) + output;
-    const int32_t in_group = i % kQuantGroup;
-    const uint32_t chunk =
-        chunk_of<kFormat>(in_group / 4, [&](int32_t r) { return registers[r * kRowTile]; });
-    const auto code = static_cast<int8_t>(chunk >> (in_group % 4 * 8) & 0xFFU);
-    const GroupScales scales = load_scales<kFormat>(at, output);
-    const int half = kHalves<kFormat> ? in_group / 16 : 0;
-    out[i] = __fmaf_rn(__int2float_rn(code), scales.scale[half], scales.minimum[half]);
-  });
-}
-
-void launch_embedding_blocks(Stream stream,
-                             const EmbeddingArgs& args,
-                             const gpu::LaunchShape& shape) {
-  const PackedWeight& table = *args.table;
-  const EmbeddingTiles tiles{.tiles = table.data,
-                             .tile_bytes = packed_tile_bytes(table.format, table.k),
-                             .k = table.k,
-                             .token_ids = args.token_ids.data(),
-                             .out = args.out,
-                             .out_stride = args.out_stride};
-  switch (table.format) {
-    case WeightFormat::kQ4_0:
-      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kQ4_0>, tiles);
-    case WeightFormat::kQ4_1:
-      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kQ4_1>, tiles);
-    case WeightFormat::kQ5_0:
-      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kQ5_0>, tiles);
-    case WeightFormat::kQ5_1:
-      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kQ5_1>, tiles);
-    case WeightFormat::kQ8_0:
-      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kQ8_0>, tiles);
-    case WeightFormat::kQ2_K:
-      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kQ2_K>, tiles);
-    case WeightFormat::kQ3_K:
-      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kQ3_K>, tiles);
-    case WeightFormat::kQ4_K:
-      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kQ4_K>, tiles);
-    case WeightFormat::kQ5_K:
-      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kQ5_K>, tiles);
-    case WeightFormat::kQ6_K:
-      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kQ6_K>, tiles);
-    case WeightFormat::kIQ4_NL:
-      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kIQ4_NL>, tiles);
-    case WeightFormat::kIQ4_XS:
-      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kIQ4_XS>, tiles);
-    case WeightFormat::kMXFP4:
-      return gpu::launch(stream, shape, embedding_blocks_kernel<WeightFormat::kMXFP4>, tiles);
-    case WeightFormat::kF32:
-    case WeightFormat::kF16:
-    case WeightFormat::kBF16:
-    case WeightFormat::kInt8Channel:
-      break;
-  }
-  SLUICE_UNREACHABLE("cuda embedding of blocks with another format");
+    embedding_blocks_kernel(const __grid_constant__ EmbeddingWork work) {
+  const TokenId token = work.token_ids[blockIdx.x];
+  const std::byte* const tile = work.table + token / kRowTile * work.stride;
+  float* const out = work.out + blockIdx.x * work.out_stride;
+  for_elements(work.k,
+               [&](int32_t i) { out[i] = tile_weight_at<kFormat>(tile, token % kRowTile, i); });
 }
 
 }  // namespace
@@ -207,8 +142,10 @@ void launch_gather_rows(Stream stream, const GatherRowsArgs& args) {
 
 void launch_embedding(Stream stream, const EmbeddingArgs& args) {
   const PackedWeight& table = *args.table;
-  const EmbeddingRows rows{.table = table.data,
-                           .row_stride = matrix_row_stride(table.format, table.k),
+  const bool rows = has_rows(table.format);
+  const EmbeddingWork work{.table = table.data,
+                           .stride = rows ? matrix_row_stride(table.format, table.k)
+                                          : packed_tile_bytes(table.format, table.k),
                            .scales_offset = matrix_scales_offset(table.format, table.n, table.k),
                            .k = table.k,
                            .token_ids = args.token_ids.data(),
@@ -217,15 +154,17 @@ void launch_embedding(Stream stream, const EmbeddingArgs& args) {
   const gpu::LaunchShape shape = piecewise(static_cast<int64_t>(args.token_ids.size()), table.k);
   switch (table.format) {
     case WeightFormat::kF32:
-      return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kF32>, rows);
+      return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kF32>, work);
     case WeightFormat::kF16:
-      return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kF16>, rows);
+      return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kF16>, work);
     case WeightFormat::kBF16:
-      return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kBF16>, rows);
+      return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kBF16>, work);
     case WeightFormat::kInt8Channel:
-      return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kInt8Channel>, rows);
+      return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kInt8Channel>, work);
     default:
-      return launch_embedding_blocks(stream, args, shape);
+      return with_block_format(table.format, [&]<WeightFormat kFormat>() {
+        gpu::launch(stream, shape, embedding_blocks_kernel<kFormat>, work);
+      });
   }
 }
 

@@ -209,11 +209,12 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       const int32_t output = tile.output + i % Shape::kOutputs;
       const int32_t token = tile.token + i / Shape::kOutputs;
       if (output >= outputs.n || token >= tile.token_end) continue;
-      float s[kSegments];
+      float s[kSegments] = {};
 #pragma unroll
       for (int j = 0; j < kSegments; ++j) {
-        if (j < work.segments.count)
+        if (j < work.segments.count) {
           s[j] = shared.sums[j][i / Shape::kOutputs][i % Shape::kOutputs];
+        }
       }
       finish<FloatSums>(outputs, fold_segments(s, work.segments.count), tile.expert, output, token);
     }
@@ -263,40 +264,7 @@ void launch_linear_blocks(Stream stream,
                        .tile_bytes = packed_tile_bytes(weight.format, weight.k),
                        .x = static_cast<const std::byte*>(args.x.data),
                        .x_groups = static_cast<int32_t>(ceil_div(args.x.k, kQuantGroup))};
-  switch (weight.format) {
-    case WeightFormat::kQ4_0:
-      return start<WeightFormat::kQ4_0>(stream, work);
-    case WeightFormat::kQ4_1:
-      return start<WeightFormat::kQ4_1>(stream, work);
-    case WeightFormat::kQ5_0:
-      return start<WeightFormat::kQ5_0>(stream, work);
-    case WeightFormat::kQ5_1:
-      return start<WeightFormat::kQ5_1>(stream, work);
-    case WeightFormat::kQ8_0:
-      return start<WeightFormat::kQ8_0>(stream, work);
-    case WeightFormat::kQ2_K:
-      return start<WeightFormat::kQ2_K>(stream, work);
-    case WeightFormat::kQ3_K:
-      return start<WeightFormat::kQ3_K>(stream, work);
-    case WeightFormat::kQ4_K:
-      return start<WeightFormat::kQ4_K>(stream, work);
-    case WeightFormat::kQ5_K:
-      return start<WeightFormat::kQ5_K>(stream, work);
-    case WeightFormat::kQ6_K:
-      return start<WeightFormat::kQ6_K>(stream, work);
-    case WeightFormat::kIQ4_NL:
-      return start<WeightFormat::kIQ4_NL>(stream, work);
-    case WeightFormat::kIQ4_XS:
-      return start<WeightFormat::kIQ4_XS>(stream, work);
-    case WeightFormat::kMXFP4:
-      return start<WeightFormat::kMXFP4>(stream, work);
-    case WeightFormat::kF32:
-    case WeightFormat::kF16:
-    case WeightFormat::kBF16:
-    case WeightFormat::kInt8Channel:
-      break;
-  }
-  SLUICE_UNREACHABLE("cuda linear of blocks with another format");
+  with_block_format(weight.format, [&]<WeightFormat kFormat>() { start<kFormat>(stream, work); });
 }
 
 }  // namespace sluice::kernels::cuda

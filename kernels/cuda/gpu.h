@@ -9,6 +9,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <mutex>
 
 #include "engine/core/status.h"
 
@@ -54,6 +56,20 @@ struct LaunchShape {
   int64_t shared_bytes = 0;
 };
 
+// So much dynamic shared memory for a kernel's launches. Asked of the driver once and never less: a
+// launch of another thread may be about to need what was asked for.
+inline void allow_shared_bytes(const void* kernel, int64_t bytes) {
+  static std::mutex mutex;
+  static std::map<const void*, int64_t> allowed;  // guarded by mutex
+  const std::scoped_lock lock(mutex);
+  int64_t& most = allowed[kernel];
+  if (bytes <= most) return;
+  CHECK_EQ(cudaFuncSetAttribute(
+               kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+           cudaSuccess);
+  most = bytes;
+}
+
 // The one way to start a kernel. A launch that is refused was asked for wrongly, which is our bug;
 // what goes wrong while a kernel runs is met by whoever waits for the stream.
 template <typename... Parameters, typename... Arguments>
@@ -62,14 +78,7 @@ void launch(Stream stream,
             void (*kernel)(Parameters...),
             const Arguments&... args) {
   if (shape.blocks_x == 0 || shape.blocks_y == 0) return;
-  // Of 48 KB, to which counts what the kernel declares: at most 8 where a launch adds to it.
-  constexpr int64_t kWithoutAsking = 40 * 1024;
-  if (shape.shared_bytes > kWithoutAsking) {
-    CHECK_EQ(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(shape.shared_bytes)),
-             cudaSuccess);
-  }
+  allow_shared_bytes(reinterpret_cast<const void*>(kernel), shape.shared_bytes);
   cudaLaunchConfig_t config = {};
   config.gridDim =
       dim3(static_cast<unsigned>(shape.blocks_x), static_cast<unsigned>(shape.blocks_y));

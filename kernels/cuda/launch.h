@@ -2,8 +2,8 @@
 // The CUDA backend's kernels as functions that put work on a stream. Pointers in the arguments are
 // device memory, but for PackedWeight and Activations, which are structs of the host over device
 // memory; a PackedWeight's matrix is in rows, or in tiles where its format has blocks
-// (quant/repack.h). Definitions are those of kernels/*.h; bits equal the CPU's where no comment says
-// less. NaN results are NaN, of whatever payload. No GPU has run any of this yet.
+// (quant/repack.h). Definitions are those of kernels/*.h; bits equal the CPU's where no comment
+// says less. NaN results are NaN, of whatever payload. No GPU has run any of this yet.
 #pragma once
 
 #include <cstdint>
@@ -56,8 +56,8 @@ void launch_rope_write_kv(Stream stream, const RopeWriteKvArgs& args, const Rope
 //   products of 0 are left out by the tensor core. A zero that a partition ends with is +0.
 // So a tile without a visible key changes nothing: m stays, c = exp(0) = 1, the sum is 0 and no
 // product takes part. Which rows share a tile, a block or a launch, and where partitions run, have
-// no say in a row's bits. One thing has: where V holds an infinity or a NaN, which codes cannot, rows
-// that share the tile with one that sees it get NaN. That all this holds on a GPU follows from the
+// no say in a row's bits. One thing has: where V holds an infinity or a NaN, which codes cannot,
+// rows that share the tile with one that sees it get NaN. That all this holds on a GPU follows from the
 // model of its tensor cores; none has shown it.
 inline constexpr int32_t kMaxAttentionHeadDim = 256;
 
@@ -82,8 +82,8 @@ void launch_place_rows(Stream stream, const PlaceRowsArgs& args);
 void launch_moe_combine(Stream stream, const MoeCombineArgs& args);
 
 // Which experts' rows, and how far from what is one expert's (matrix, scales, bias) the next one's
-// is: in bytes, a multiple of 16. A launch with experts is linear_experts of kernels/moe.h, one matrix
-// of each: matrix and bias of its arguments are the first expert's, a row has the bits that it has
+// is: in bytes, a multiple of 16. A launch with experts is linear_experts of kernels/moe.h, one
+// matrix of each: matrix and bias of its arguments are the first expert's, a row has the bits that it has
 // alone, and rows of no expert are left as they are. num_rows bounds the rows of all experts from
 // above, as max_expert_rows() does, so that a captured launch serves every step that fits.
 struct ExpertMatrices {

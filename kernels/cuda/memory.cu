@@ -108,7 +108,8 @@ class GpuMemory final : public DeviceMemory {
 
   void begin_recording() override {
     enter();
-    must(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    must(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
+         "cudaStreamBeginCapture");
   }
 
   Expected<std::unique_ptr<RecordedWork>> end_recording() override {

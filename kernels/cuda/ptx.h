@@ -151,203 +151,55 @@ __device__ __forceinline__ void fence_accumulators(int32_t (&d)[kWords]) {
   for (int i = 0; i < kWords; ++i) asm volatile("" : "+r"(d[i])::"memory");
 }
 
+// d as asm takes it; `kind` is "+f" or "+r".
+#define GPU_WORDS_4(kind) kind(d[0]), kind(d[1]), kind(d[2]), kind(d[3])
+#define GPU_WORDS_8_FROM(kind, i)                                                             \
+  kind(d[i]), kind(d[i + 1]), kind(d[i + 2]), kind(d[i + 3]), kind(d[i + 4]), kind(d[i + 5]), \
+      kind(d[i + 6]), kind(d[i + 7])
+#define GPU_WORDS_32(kind)                                                          \
+  GPU_WORDS_8_FROM(kind, 0), GPU_WORDS_8_FROM(kind, 8), GPU_WORDS_8_FROM(kind, 16), \
+      GPU_WORDS_8_FROM(kind, 24)
+
 // d = (accumulate ? d : 0) + A B^T over 32 bytes of K, A of 64 rows, B of 2 * (d's length). Warp w
 // of the warpgroup has rows 16 w on: d[4 j + 2 h + c] is row 16 w + lane / 4 + 8 h, column
 // 8 j + 2 (lane % 4) + c.
-__device__ __forceinline__ void wgmma_bf16(float (&d)[4], uint64_t a, uint64_t b, bool accumulate) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %6, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3"
-      "}, %4, %5, p, 1, 1, 0, 0;\n"
-      "}\n"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))
-      : "memory");
-}
+#define GPU_WGMMA(name, Sum, kind, types, modes)                                               \
+  __device__ __forceinline__ void name(Sum(&d)[4], uint64_t a, uint64_t b, bool accumulate) {  \
+    asm volatile(                                                                              \
+        "{\n"                                                                                  \
+        ".reg .pred p;\n"                                                                      \
+        "setp.ne.b32 p, %6, 0;\n"                                                              \
+        "wgmma.mma_async.sync.aligned.m64n8" types " {%0, %1, %2, %3}, %4, %5, p" modes        \
+        ";\n"                                                                                  \
+        "}\n"                                                                                  \
+        : GPU_WORDS_4(kind)                                                                    \
+        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))                                    \
+        : "memory");                                                                           \
+  }                                                                                            \
+                                                                                               \
+  __device__ __forceinline__ void name(Sum(&d)[32], uint64_t a, uint64_t b, bool accumulate) { \
+    asm volatile(                                                                              \
+        "{\n"                                                                                  \
+        ".reg .pred p;\n"                                                                      \
+        "setp.ne.b32 p, %34, 0;\n"                                                             \
+        "wgmma.mma_async.sync.aligned.m64n64" types                                            \
+        " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"              \
+        " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"      \
+        "}, %32, %33, p" modes                                                                 \
+        ";\n"                                                                                  \
+        "}\n"                                                                                  \
+        : GPU_WORDS_32(kind)                                                                   \
+        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))                                    \
+        : "memory");                                                                           \
+  }
 
-__device__ __forceinline__ void wgmma_bf16(float (&d)[32],
-                                           uint64_t a,
-                                           uint64_t b,
-                                           bool accumulate) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %34, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7,"
-      "%8, %9, %10, %11, %12, %13, %14, %15,"
-      "%16, %17, %18, %19, %20, %21, %22, %23,"
-      "%24, %25, %26, %27, %28, %29, %30, %31"
-      "}, %32, %33, p, 1, 1, 0, 0;\n"
-      "}\n"
-      : "+f"(d[0]),
-        "+f"(d[1]),
-        "+f"(d[2]),
-        "+f"(d[3]),
-        "+f"(d[4]),
-        "+f"(d[5]),
-        "+f"(d[6]),
-        "+f"(d[7]),
-        "+f"(d[8]),
-        "+f"(d[9]),
-        "+f"(d[10]),
-        "+f"(d[11]),
-        "+f"(d[12]),
-        "+f"(d[13]),
-        "+f"(d[14]),
-        "+f"(d[15]),
-        "+f"(d[16]),
-        "+f"(d[17]),
-        "+f"(d[18]),
-        "+f"(d[19]),
-        "+f"(d[20]),
-        "+f"(d[21]),
-        "+f"(d[22]),
-        "+f"(d[23]),
-        "+f"(d[24]),
-        "+f"(d[25]),
-        "+f"(d[26]),
-        "+f"(d[27]),
-        "+f"(d[28]),
-        "+f"(d[29]),
-        "+f"(d[30]),
-        "+f"(d[31])
-      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))
-      : "memory");
-}
+GPU_WGMMA(wgmma_bf16, float, "+f", "k16.f32.bf16.bf16", ", 1, 1, 0, 0")
+GPU_WGMMA(wgmma_f16, float, "+f", "k16.f32.f16.f16", ", 1, 1, 0, 0")
+GPU_WGMMA(wgmma_s8, int32_t, "+r", "k32.s32.s8.s8", "")
 
-__device__ __forceinline__ void wgmma_f16(float (&d)[4], uint64_t a, uint64_t b, bool accumulate) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %6, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {"
-      "%0, %1, %2, %3"
-      "}, %4, %5, p, 1, 1, 0, 0;\n"
-      "}\n"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))
-      : "memory");
-}
-
-__device__ __forceinline__ void wgmma_f16(float (&d)[32],
-                                           uint64_t a,
-                                           uint64_t b,
-                                           bool accumulate) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %34, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7,"
-      "%8, %9, %10, %11, %12, %13, %14, %15,"
-      "%16, %17, %18, %19, %20, %21, %22, %23,"
-      "%24, %25, %26, %27, %28, %29, %30, %31"
-      "}, %32, %33, p, 1, 1, 0, 0;\n"
-      "}\n"
-      : "+f"(d[0]),
-        "+f"(d[1]),
-        "+f"(d[2]),
-        "+f"(d[3]),
-        "+f"(d[4]),
-        "+f"(d[5]),
-        "+f"(d[6]),
-        "+f"(d[7]),
-        "+f"(d[8]),
-        "+f"(d[9]),
-        "+f"(d[10]),
-        "+f"(d[11]),
-        "+f"(d[12]),
-        "+f"(d[13]),
-        "+f"(d[14]),
-        "+f"(d[15]),
-        "+f"(d[16]),
-        "+f"(d[17]),
-        "+f"(d[18]),
-        "+f"(d[19]),
-        "+f"(d[20]),
-        "+f"(d[21]),
-        "+f"(d[22]),
-        "+f"(d[23]),
-        "+f"(d[24]),
-        "+f"(d[25]),
-        "+f"(d[26]),
-        "+f"(d[27]),
-        "+f"(d[28]),
-        "+f"(d[29]),
-        "+f"(d[30]),
-        "+f"(d[31])
-      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))
-      : "memory");
-}
-
-__device__ __forceinline__ void wgmma_s8(int32_t (&d)[4], uint64_t a, uint64_t b, bool accumulate) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %6, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.s8 {"
-      "%0, %1, %2, %3"
-      "}, %4, %5, p;\n"
-      "}\n"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))
-      : "memory");
-}
-
-__device__ __forceinline__ void wgmma_s8(int32_t (&d)[32],
-                                         uint64_t a,
-                                         uint64_t b,
-                                         bool accumulate) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %34, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7,"
-      "%8, %9, %10, %11, %12, %13, %14, %15,"
-      "%16, %17, %18, %19, %20, %21, %22, %23,"
-      "%24, %25, %26, %27, %28, %29, %30, %31"
-      "}, %32, %33, p;\n"
-      "}\n"
-      : "+r"(d[0]),
-        "+r"(d[1]),
-        "+r"(d[2]),
-        "+r"(d[3]),
-        "+r"(d[4]),
-        "+r"(d[5]),
-        "+r"(d[6]),
-        "+r"(d[7]),
-        "+r"(d[8]),
-        "+r"(d[9]),
-        "+r"(d[10]),
-        "+r"(d[11]),
-        "+r"(d[12]),
-        "+r"(d[13]),
-        "+r"(d[14]),
-        "+r"(d[15]),
-        "+r"(d[16]),
-        "+r"(d[17]),
-        "+r"(d[18]),
-        "+r"(d[19]),
-        "+r"(d[20]),
-        "+r"(d[21]),
-        "+r"(d[22]),
-        "+r"(d[23]),
-        "+r"(d[24]),
-        "+r"(d[25]),
-        "+r"(d[26]),
-        "+r"(d[27]),
-        "+r"(d[28]),
-        "+r"(d[29]),
-        "+r"(d[30]),
-        "+r"(d[31])
-      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))
-      : "memory");
-}
+#undef GPU_WGMMA
+#undef GPU_WORDS_32
+#undef GPU_WORDS_8_FROM
 
 // Copies 16 bytes, of which all past `bytes` are zeros, whatever is there; both sides are 16-byte
 // aligned. This thread sees them after cp_async_wait, others after a barrier too.
@@ -390,39 +242,20 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void* 
 // d[0 .. 3] += A B^T over 32 bytes of K, A of 16 rows, B of 8. Of A the lane has, as ldmatrix_x4
 // brings them, rows 0-7 and 8-15 of the first 16 bytes, then of the others; of B the first 16 bytes
 // and the others. d[2 h + c] is row lane / 4 + 8 h, column 2 (lane % 4) + c.
-__device__ __forceinline__ void mma_bf16(float* d,
-                                         const uint32_t (&a)[4],
-                                         uint32_t b0,
-                                         uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7},"
-      " {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
+#define GPU_MMA(name, Sum, kind, types)                                                           \
+  __device__ __forceinline__ void name(Sum* d, const uint32_t(&a)[4], uint32_t b0, uint32_t b1) { \
+    asm volatile("mma.sync.aligned.m16n8" types                                                   \
+                 " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"               \
+                 : GPU_WORDS_4(kind)                                                              \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                 \
+  }
 
-// Likewise of half-precision floats.
-__device__ __forceinline__ void mma_f16(float* d,
-                                        const uint32_t (&a)[4],
-                                        uint32_t b0,
-                                        uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7},"
-      " {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
+GPU_MMA(mma_bf16, float, "+f", "k16.row.col.f32.bf16.bf16.f32")
+GPU_MMA(mma_f16, float, "+f", "k16.row.col.f32.f16.f16.f32")
+GPU_MMA(mma_s8, int32_t, "+r", "k32.row.col.s32.s8.s8.s32")
 
-__device__ __forceinline__ void mma_s8(int32_t* d,
-                                       const uint32_t (&a)[4],
-                                       uint32_t b0,
-                                       uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7},"
-      " {%8, %9}, {%0, %1, %2, %3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
+#undef GPU_MMA
+#undef GPU_WORDS_4
 
 // Two floats to nearest, ties to even, `low` in the low half; NaN is NaN.
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {

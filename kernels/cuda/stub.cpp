@@ -13,15 +13,20 @@ namespace {
 }  // namespace
 
 Expected<OpenedDevice> open_device() {
-  return make_error(ErrorCode::kUnsupported, "device 'cuda' is not in this build; it has: cpu", "device");
+  return make_error(
+      ErrorCode::kUnsupported, "device 'cuda' is not in this build; it has: cpu", "device");
 }
 
 void begin_range(const char*) { not_built("cuda begin_range: not built"); }
+
 void end_range() { not_built("cuda end_range: not built"); }
 
 bool has_activations(WeightFormat, ActivationFormat) { return false; }
+
 int64_t workspace_bytes(int32_t, int32_t, int32_t) { not_built("cuda workspace_bytes: not built"); }
+
 int64_t staging_bytes(int32_t) { not_built("cuda staging_bytes: not built"); }
+
 int64_t attention_workspace_bytes(const AttentionLimits&) {
   not_built("cuda attention_workspace_bytes: not built");
 }
@@ -33,26 +38,51 @@ void quantize_activations(const ExecContext&, const QuantizeArgs&) {
 }
 
 void rms_norm(const ExecContext&, const RmsNormArgs&) { not_built("cuda rms_norm: not built"); }
+
 void attention(const ExecContext&, const AttentionArgs&) { not_built("cuda attention: not built"); }
-void rope_write_kv(const ExecContext&, const RopeWriteKvArgs&) { not_built("cuda rope_write_kv: not built"); }
+
+void rope_write_kv(const ExecContext&, const RopeWriteKvArgs&) {
+  not_built("cuda rope_write_kv: not built");
+}
+
 void embedding(const ExecContext&, const EmbeddingArgs&) { not_built("cuda embedding: not built"); }
+
 void gate_mul(const ExecContext&, const GateMulArgs&) { not_built("cuda gate_mul: not built"); }
+
 void add_rows(const ExecContext&, const AddRowsArgs&) { not_built("cuda add_rows: not built"); }
-void scale_rows(const ExecContext&, const ScaleRowsArgs&) { not_built("cuda scale_rows: not built"); }
+
+void scale_rows(const ExecContext&, const ScaleRowsArgs&) {
+  not_built("cuda scale_rows: not built");
+}
+
 void head_norm(const ExecContext&, const HeadNormArgs&) { not_built("cuda head_norm: not built"); }
+
 void moe_route(const ExecContext&, const MoeRouteArgs&) { not_built("cuda moe_route: not built"); }
-void place_rows(const ExecContext&, const PlaceRowsArgs&) { not_built("cuda place_rows: not built"); }
+
+void place_rows(const ExecContext&, const PlaceRowsArgs&) {
+  not_built("cuda place_rows: not built");
+}
+
 void linear_experts(const ExecContext&, const LinearExpertsArgs&) {
   not_built("cuda linear_experts: not built");
 }
-void moe_combine(const ExecContext&, const MoeCombineArgs&) { not_built("cuda moe_combine: not built"); }
-void gather_rows(const ExecContext&, const GatherRowsArgs&) { not_built("cuda gather_rows: not built"); }
+
+void moe_combine(const ExecContext&, const MoeCombineArgs&) {
+  not_built("cuda moe_combine: not built");
+}
+
+void gather_rows(const ExecContext&, const GatherRowsArgs&) {
+  not_built("cuda gather_rows: not built");
+}
+
 void join_parts(const ExecContext&, const JoinPartsArgs&) {
   not_built("cuda join_parts: not built");
 }
+
 void row_magnitudes(const ExecContext&, const RowMagnitudesArgs&) {
   not_built("cuda row_magnitudes: not built");
 }
+
 void sample(const ExecContext&, const SampleArgs&) { not_built("cuda sample: not built"); }
 
 }  // namespace sluice::kernels::cuda

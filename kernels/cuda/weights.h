@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "engine/core/status.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/narrow.h"
 #include "quant/repack.h"
@@ -27,26 +28,46 @@ __device__ __forceinline__ float weight_at(const std::byte* row, int32_t i, floa
   }
 }
 
-// --- Tiles
-// ----------------------------------------------------------------------------------------
+// --- Tiles -----------------------------------------------------------------------------------
 
-template <WeightFormat kFormat>
-inline constexpr PackedLayout kLayoutOf = kPackedLayouts[static_cast<int>(kFormat)];
-
-// The first and the second 16 k have scales of their own.
-template <WeightFormat kFormat>
-inline constexpr bool kHalves = kLayoutOf<kFormat>.scales == ScaleLayout::kSub16 ||
-                                kLayoutOf<kFormat>.scales == ScaleLayout::kSub16Min;
-
-template <WeightFormat kFormat>
-inline constexpr bool kHasMin = kLayoutOf<kFormat>.scales == ScaleLayout::kHalfMin ||
-                                kLayoutOf<kFormat>.scales == ScaleLayout::kSub32Min ||
-                                kLayoutOf<kFormat>.scales == ScaleLayout::kSub16Min;
-
-template <WeightFormat kFormat>
-inline constexpr bool kHasCodebook =
-    kFormat == WeightFormat::kIQ4_NL || kFormat == WeightFormat::kIQ4_XS ||
-    kFormat == WeightFormat::kMXFP4;
+// f.operator()<format>(), of a format that has blocks.
+template <typename F>
+void with_block_format(WeightFormat format, const F& f) {
+  switch (format) {
+    case WeightFormat::kQ4_0:
+      return f.template operator()<WeightFormat::kQ4_0>();
+    case WeightFormat::kQ4_1:
+      return f.template operator()<WeightFormat::kQ4_1>();
+    case WeightFormat::kQ5_0:
+      return f.template operator()<WeightFormat::kQ5_0>();
+    case WeightFormat::kQ5_1:
+      return f.template operator()<WeightFormat::kQ5_1>();
+    case WeightFormat::kQ8_0:
+      return f.template operator()<WeightFormat::kQ8_0>();
+    case WeightFormat::kQ2_K:
+      return f.template operator()<WeightFormat::kQ2_K>();
+    case WeightFormat::kQ3_K:
+      return f.template operator()<WeightFormat::kQ3_K>();
+    case WeightFormat::kQ4_K:
+      return f.template operator()<WeightFormat::kQ4_K>();
+    case WeightFormat::kQ5_K:
+      return f.template operator()<WeightFormat::kQ5_K>();
+    case WeightFormat::kQ6_K:
+      return f.template operator()<WeightFormat::kQ6_K>();
+    case WeightFormat::kIQ4_NL:
+      return f.template operator()<WeightFormat::kIQ4_NL>();
+    case WeightFormat::kIQ4_XS:
+      return f.template operator()<WeightFormat::kIQ4_XS>();
+    case WeightFormat::kMXFP4:
+      return f.template operator()<WeightFormat::kMXFP4>();
+    case WeightFormat::kF32:
+    case WeightFormat::kF16:
+    case WeightFormat::kBF16:
+    case WeightFormat::kInt8Channel:
+      break;
+  }
+  SLUICE_UNREACHABLE("a format without blocks");
+}
 
 // What stored codes are too high by.
 constexpr uint32_t zero_point(WeightFormat format) {
@@ -177,6 +198,20 @@ __device__ __forceinline__ uint32_t chunk_of(int32_t c, Load load) {
     return (codes + kUp) ^ 128 * kBytes;
   }
   return codes;
+}
+
+// Column i of one output of a tile.
+template <WeightFormat kFormat>
+__device__ __forceinline__ float tile_weight_at(const std::byte* tile, int32_t output, int32_t i) {
+  const GroupAt at = group_at<kFormat>(tile, i / kQuantGroup);
+  const auto* const registers = reinterpret_cast<const uint32_t*>(at.codes) + output;
+  const int32_t in_group = i % kQuantGroup;
+  const uint32_t chunk =
+      chunk_of<kFormat>(in_group / 4, [&](int32_t r) { return registers[r * kRowTile]; });
+  const auto code = static_cast<int8_t>(chunk >> (in_group % 4 * 8) & 0xFFU);
+  const GroupScales scales = load_scales<kFormat>(at, output);
+  const int half = kHalves<kFormat> ? in_group / 16 : 0;
+  return __fmaf_rn(__int2float_rn(code), scales.scale[half], scales.minimum[half]);
 }
 
 }  // namespace sluice::kernels::cuda

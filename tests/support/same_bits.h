@@ -20,8 +20,8 @@ std::unique_ptr<Engine> start_engine(const Config& config);
 // "scalar", "avx2", "avx512" and "amx", as far as this machine has them.
 std::vector<std::string> usable_isas();
 
-// So many requests for a model of at least 250 tokens, their prompts of several lengths; seeded, each
-// by its number, with log-probabilities.
+// So many requests for a model of at least 250 tokens, their prompts of several lengths; seeded,
+// each by its number, with log-probabilities.
 std::vector<ValidRequest> seeded_requests(int32_t count);
 
 // All at once, and one after the other; results in the order of the requests.

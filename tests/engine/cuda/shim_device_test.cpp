@@ -129,17 +129,22 @@ TEST(CudaDevice, StepsAndOperatorsHaveRanges) {
 
 using ShimRecordingDeathTest = ::testing::Test;
 
-TEST(ShimRecordingDeathTest, NobodyWaitsUploadsOrAllocatesMeanwhile) {
+TEST(ShimRecordingDeathTest, NobodyWaitsUploadsAllocatesOrReleasesMeanwhile) {
   auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
   ASSERT_TRUE(device.has_value());
   kernels::DeviceMemory& memory = *(*device)->memory();
   const auto buffer = kernels::DeviceBuffer::allocate(&memory, 64, "test");
-  ASSERT_TRUE(buffer.has_value());
+  const auto pinned = kernels::DeviceBuffer::allocate_pinned(memory, 64, "test");
+  ASSERT_TRUE(buffer.has_value() && pinned.has_value());
   const std::byte byte{};
   memory.begin_recording();
   EXPECT_DEATH(memory.wait(), "is_recording");
+  EXPECT_DEATH(memory.wait_for_uploads(), "is_recording");
   EXPECT_DEATH(memory.upload(buffer->data(), &byte, 1), "is_recording");
   EXPECT_DEATH((void)memory.allocate(64, "test"), "is_recording");
+  EXPECT_DEATH((void)memory.allocate_pinned(64, "test"), "is_recording");
+  EXPECT_DEATH(memory.release(buffer->data()), "is_recording");
+  EXPECT_DEATH(memory.release_pinned(pinned->data()), "is_recording");
   ASSERT_TRUE(memory.end_recording().has_value());
 }
 

@@ -92,7 +92,8 @@ struct HalfLayer {
 HalfLayer make_layer(
     int32_t rows, int32_t n, int32_t k, uint64_t seed, WeightFormat format = WeightFormat::kBF16) {
   Random random(seed);
-  HalfLayer layer{.format = format, .n = n, .k = k, .stride = k + 8, .weight = {}, .x = {}, .bias = {}};
+  HalfLayer layer{
+      .format = format, .n = n, .k = k, .stride = k + 8, .weight = {}, .x = {}, .bias = {}};
   for (int64_t i = 0; i < n * layer.stride; ++i) {
     layer.weight.push_back(half_of(format, random.normal()));
   }

@@ -133,5 +133,20 @@ TEST_P(CudaMatrix, EmbeddingsHaveTheBitsOfTheCpu) {
   });
 }
 
+TEST(CudaMatrixActivations, OthersThanOf8BitsAreRefusedWithWhatHelps) {
+  const auto refused = [](WeightFormat weight, ActivationFormat activations) {
+    const Expected<void> known = check_activations(DeviceType::kCuda, weight, activations);
+    return known ? "" : known.error().message;
+  };
+  EXPECT_EQ(refused(WeightFormat::kQ4_0, ActivationFormat::kInt8), "");
+  EXPECT_EQ(refused(WeightFormat::kF32, ActivationFormat::kFloat), "");
+  for (const int32_t bits : {16, 32}) {
+    const std::string message =
+        refused(WeightFormat::kQ4_0, activation_format(WeightFormat::kQ4_0, bits));
+    EXPECT_NE(message.find("Q4_0"), std::string::npos) << bits << ": " << message;
+    EXPECT_NE(message.find("--activation-bits 8"), std::string::npos) << bits << ": " << message;
+  }
+}
+
 }  // namespace
 }  // namespace sluice::kernels

@@ -129,8 +129,8 @@ std::vector<float> run_attention(AttentionBug bug,
                                  const std::vector<float>& v,
                                  const std::vector<int32_t>& table);
 
-// 16 rows that two warps share over tiles of keys by mma.sync: K, transposed, and V come by cp.async
-// through one ring; a warp has half of a tile's keys, then half of d.
+// 16 rows that two warps share over tiles of keys by mma.sync: K, transposed, and V come by
+// cp.async through one ring; a warp has half of a tile's keys, then half of d.
 enum class TilesBug : uint8_t {
   kNone,
   kNoWait,

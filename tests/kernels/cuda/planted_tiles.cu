@@ -92,6 +92,40 @@ __device__ __forceinline__ void load_columns(uint32_t (&b)[4],
   }
 }
 
+// As A of two steps of K, straight from memory.
+__device__ __forceinline__ void load_queries(const Work& work, uint32_t (&q)[2][4]) {
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  for (int i = 0; i < 8; ++i) {
+    const int row = lane / 4 + i % 2 * 8;
+    const int column = i / 4 * 16 + i % 4 / 2 * 8 + lane % 4 * 2;
+    q[i / 4][i % 4] = *reinterpret_cast<const uint32_t*>(work.q + row * Shape::kDim + column);
+  }
+}
+
+// What the partitions so far come to.
+struct Total {
+  float m[2];
+  float l[2];
+  float o[2][4];
+};
+
+__device__ __forceinline__ void join(Total& total,
+                                     const float (&m)[2],
+                                     const float (&l)[2],
+                                     const float (&o)[2][4]) {
+  for (int h = 0; h < 2; ++h) {
+    const float both = higher_of(total.m[h], m[h]);
+    const float keep = exp_of(__fsub_rn(total.m[h], both));
+    const float add = exp_of(__fsub_rn(m[h], both));
+    total.m[h] = both;
+    total.l[h] = __fmaf_rn(l[h], add, __fmul_rn(total.l[h], keep));
+    for (int i = 0; i < 4; ++i) {
+      float& sum = total.o[i / 2][2 * h + i % 2];
+      sum = __fmaf_rn(o[i / 2][2 * h + i % 2], add, __fmul_rn(sum, keep));
+    }
+  }
+}
+
 template <TilesBug kBug>
 __global__ void __launch_bounds__(Shape::kThreads, 1) tiles_kernel(const Work work) {
   GPU_DYN_SHARED(Memory, memory);
@@ -100,17 +134,11 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) tiles_kernel(const Work wo
   const int row = lane / 4;  // and row + 8
   for (int i = 0; i < kSlots - 1; ++i) copy<kBug>(memory, work, i, i);
   uint32_t q[2][4];
-  for (int i = 0; i < 8; ++i) {
-    const int column = i / 4 * 16 + i % 4 / 2 * 8 + lane % 4 * 2;
-    q[i / 4][i % 4] =
-        *reinterpret_cast<const uint32_t*>(work.q + (row + i % 2 * 8) * Shape::kDim + column);
-  }
+  load_queries(work, q);
   float m[2];
   float l[2];
   float o[2][4];
-  float total_m[2] = {kLowest, kLowest};
-  float total_l[2] = {};
-  float total[2][4] = {};
+  Total total{.m = {kLowest, kLowest}, .l = {}, .o = {}};
   for (int tile = 0; tile < Shape::kTiles; ++tile) {
     constexpr int kFirst = kBug == TilesBug::kPartitionOneLate ? 1 : 0;
     if (tile == 0 || tile % Shape::kPartitionTiles == kFirst) {
@@ -182,30 +210,13 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) tiles_kernel(const Work wo
       l[h] = __fmaf_rn(l[h], c[h], sum);
     }
     const bool last = (tile + 1) % Shape::kPartitionTiles == kFirst || tile + 1 == Shape::kTiles;
-    if (!last) continue;
-    for (int h = 0; h < 2; ++h) {
-      const float both = higher_of(total_m[h], m[h]);
-      const float keep = exp_of(__fsub_rn(total_m[h], both));
-      const float add = exp_of(__fsub_rn(m[h], both));
-      total_m[h] = both;
-      total_l[h] = __fmaf_rn(l[h], add, __fmul_rn(total_l[h], keep));
-      for (int i = 0; i < 4; ++i) {
-        float& sum = total[i / 2][2 * h + i % 2];
-        sum = __fmaf_rn(o[i / 2][2 * h + i % 2], add, __fmul_rn(sum, keep));
-      }
-    }
+    if (last) join(total, m, l, o);
   }
   for (int i = 0; i < 8; ++i) {
     const int h = i % 4 / 2;
     const int d = 16 * warp + i / 4 * 8 + lane % 4 * 2 + i % 2;
-    work.out[(row + 8 * h) * Shape::kDim + d] = __fdiv_rn(total[i / 4][i % 4], total_l[h]);
+    work.out[(row + 8 * h) * Shape::kDim + d] = __fdiv_rn(total.o[i / 4][i % 4], total.l[h]);
   }
-}
-
-template <TilesBug... kBugs>
-void start_one(TilesBug bug, const Work& work) {
-  const gpu::LaunchShape shape{.threads = Shape::kThreads, .shared_bytes = sizeof(Memory)};
-  (void)((bug == kBugs && (gpu::launch(nullptr, shape, tiles_kernel<kBugs>, work), true)) || ...);
 }
 
 }  // namespace
@@ -215,22 +226,10 @@ std::vector<float> run_tiles(TilesBug bug,
                              const uint16_t* k,
                              const uint16_t* v) {
   std::vector<float> out(Shape::kRows * Shape::kDim, -1.0F);
-  using enum TilesBug;
-  start_one<kNone,
-            kNoWait,
-            kWaitTooWeak,
-            kNoBarrierAfterWait,
-            kCopyBeforeBarrier,
-            kStaleSlot,
-            kReadWithoutSwizzle,
-            kNotTransposed,
-            kPartitionOneLate,
-            kUnmaskedTail,
-            kNoZeroFill,
-            kNoBarrierAfterTops,
-            kWeightsAfterBarrier,
-            kNoRescale,
-            kSumOfOneWarp>(bug, {q, k, v, out.data()});
+  const Work work{.q = q, .k = k, .v = v, .out = out.data()};
+  const gpu::LaunchShape shape{.threads = Shape::kThreads, .shared_bytes = sizeof(Memory)};
+  with_bug<TilesBug::kSumOfOneWarp>(
+      bug, [&]<TilesBug kBug>() { gpu::launch(nullptr, shape, tiles_kernel<kBug>, work); });
   return out;
 }
 

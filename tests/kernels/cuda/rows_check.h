@@ -27,14 +27,21 @@ inline void expect_same_floats(const std::vector<float>& got, const std::vector<
   }
 }
 
-// No CPU operator writes kBF16: these are its floats, each rounded where it wrote one.
-inline void round_floats(const DeviceBytes& floats, const DeviceBytes& to) {
+constexpr bool is_half(ActivationFormat format) {
+  return format == ActivationFormat::kBF16 || format == ActivationFormat::kF16;
+}
+
+// No CPU operator writes 16 bits: these are its floats, each rounded where it wrote one.
+inline void round_floats(ActivationFormat format,
+                         const DeviceBytes& floats,
+                         const DeviceBytes& to) {
   float untouched;
   std::memcpy(&untouched, DeviceBytes(sizeof(float)).data(), sizeof(untouched));
   for (size_t i = 0; i < floats.size() / sizeof(float); ++i) {
     const float value = reinterpret_cast<const float*>(floats.data())[i];
     if (value == untouched) continue;
-    reinterpret_cast<uint16_t*>(to.data())[i] = float_to_bf16(value);
+    reinterpret_cast<uint16_t*>(to.data())[i] =
+        format == ActivationFormat::kBF16 ? float_to_bf16(value) : float_to_half(value);
   }
 }
 
@@ -47,16 +54,17 @@ void expect_rows_equal(int32_t rows, int32_t k, MakeArgs args, OnCpu on_cpu, OnC
                                         ActivationFormat::kInt8,
                                         ActivationFormat::kInt16,
                                         ActivationFormat::kInt8Token,
-                                        ActivationFormat::kBF16}) {
+                                        ActivationFormat::kBF16,
+                                        ActivationFormat::kF16}) {
     SCOPED_TRACE("format " + std::to_string(static_cast<int>(format)));
     const int64_t bytes = activation_bytes(format, rows, k);
     DeviceBytes want(bytes);
     DeviceBytes got(bytes);
-    if (format == ActivationFormat::kBF16) {
+    if (is_half(format)) {
       const DeviceBytes floats(activation_bytes(ActivationFormat::kFloat, rows, k));
       on_cpu(cpu->context(),
              args(carve_activations(ActivationFormat::kFloat, rows, k, floats.data())));
-      round_floats(floats, want);
+      round_floats(format, floats, want);
     } else {
       on_cpu(cpu->context(), args(carve_activations(format, rows, k, want.data())));
     }

@@ -25,6 +25,8 @@
 namespace sluice::simt {
 namespace {
 
+constexpr int64_t kPage = 4096;
+
 std::mutex options_mutex;
 DeviceOptions device_options;
 std::atomic<int64_t> num_launches = 0;
@@ -65,7 +67,6 @@ class ShimMemory final : public kernels::DeviceMemory {
   Expected<std::byte*> allocate(int64_t bytes, const char* purpose) override {
     check_not_recording();
     const std::scoped_lock lock(mutex_);
-    constexpr int64_t kPage = 4096;
     const int64_t mapped = align_up(bytes, kPage);
     if (used_ + mapped > options_.free_bytes) {
       return make_error(ErrorCode::kResourceExhausted,
@@ -89,7 +90,6 @@ class ShimMemory final : public kernels::DeviceMemory {
   void release(std::byte* data) override {
     wait();
     const std::scoped_lock lock(mutex_);
-    constexpr int64_t kPage = 4096;
     const auto found = mapped_.find(data);
     CHECK(found != mapped_.end());
     munmap(data, static_cast<size_t>(found->second + kPage));
@@ -221,7 +221,9 @@ namespace sluice::kernels::cuda {
 void begin_range(const char* name) {
   simt::open_ranges.emplace_back(name);
   std::string path;
-  for (const char* const part : simt::open_ranges) path += (path.empty() ? "" : "/") + std::string(part);
+  for (const char* const part : simt::open_ranges) {
+    path += (path.empty() ? "" : "/") + std::string(part);
+  }
   const std::scoped_lock lock(simt::ranges_mutex);
   simt::begun_ranges.insert(path);
 }

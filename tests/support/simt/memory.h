@@ -3,8 +3,8 @@
 // one. Its streams are lazy: launches and copies run when somebody waits, so that whoever reads a
 // result too early, or changes a copy's source too early, gets wrong bytes. Its memory can be
 // touched by launches and copies alone: the host's first access to it is a segmentation fault. What
-// is recorded keeps its arguments as a CUDA graph does, and whoever waits, uploads or allocates
-// meanwhile ends the process.
+// is recorded keeps its arguments as a CUDA graph does, and whoever waits, uploads, allocates or
+// releases meanwhile ends the process.
 #pragma once
 
 #include <cstdint>
@@ -37,9 +37,9 @@ void set_device_options(const DeviceOptions& options);
 // Of all devices: launches and runs of recorded work since the process began, bytes allocated now.
 int64_t num_device_launches();
 int64_t num_device_replays();
+int64_t num_device_bytes();
 
 // Ranges that have begun since the last call, each below its parents: "step/layers/linear".
 std::set<std::string> take_ranges();
-int64_t num_device_bytes();
 
 }  // namespace sluice::simt

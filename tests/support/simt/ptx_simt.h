@@ -22,6 +22,20 @@ struct MatrixOperand {
 };
 
 void issue_matrix(MatrixOperand operand, Site site);
+
+template <typename Sum, int kWords>
+void issue_wgmma(
+    MatrixType type, Sum (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, Site site) {
+  static_assert(kWords == 4 || kWords == 32, "the widths that ptx.h has");
+  issue_matrix({.type = type,
+                .columns = 2 * kWords,
+                .a = a,
+                .b = b,
+                .accumulators = reinterpret_cast<uint32_t*>(d),
+                .accumulate = accumulate},
+               site);
+}
+
 void copy_box(
     void* to, const gpu::TensorMap& map, const int32_t (&at)[4], uint64_t* barrier, Site site);
 void wait_matrix(int pending, Site site);
@@ -35,6 +49,17 @@ struct MmaOperand {
 };
 
 void multiply_now(MmaOperand operand, Site site);
+
+template <typename Sum>
+void multiply_mma(
+    MatrixType type, Sum* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Site site) {
+  multiply_now({.type = type,
+                .a = {a[0], a[1], a[2], a[3]},
+                .b = {b0, b1},
+                .d = reinterpret_cast<uint32_t*>(d)},
+               site);
+}
+
 void wait_copies(int pending, Site site);
 
 }  // namespace sluice::simt
@@ -94,38 +119,17 @@ void fence_accumulators(Sum (&)[kWords]) {}
 
 template <int kWords>
 void wgmma_bf16(float (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, simt::Site site = {}) {
-  static_assert(kWords == 4 || kWords == 32, "the widths that ptx.h has");
-  simt::issue_matrix({.type = simt::MatrixType::kBF16,
-                      .columns = 2 * kWords,
-                      .a = a,
-                      .b = b,
-                      .accumulators = reinterpret_cast<uint32_t*>(d),
-                      .accumulate = accumulate},
-                     site);
+  simt::issue_wgmma(simt::MatrixType::kBF16, d, a, b, accumulate, site);
 }
 
 template <int kWords>
 void wgmma_f16(float (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, simt::Site site = {}) {
-  static_assert(kWords == 4 || kWords == 32, "the widths that ptx.h has");
-  simt::issue_matrix({.type = simt::MatrixType::kF16,
-                      .columns = 2 * kWords,
-                      .a = a,
-                      .b = b,
-                      .accumulators = reinterpret_cast<uint32_t*>(d),
-                      .accumulate = accumulate},
-                     site);
+  simt::issue_wgmma(simt::MatrixType::kF16, d, a, b, accumulate, site);
 }
 
 template <int kWords>
 void wgmma_s8(int32_t (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, simt::Site site = {}) {
-  static_assert(kWords == 4 || kWords == 32, "the widths that ptx.h has");
-  simt::issue_matrix({.type = simt::MatrixType::kS8,
-                      .columns = 2 * kWords,
-                      .a = a,
-                      .b = b,
-                      .accumulators = reinterpret_cast<uint32_t*>(d),
-                      .accumulate = accumulate},
-                     site);
+  simt::issue_wgmma(simt::MatrixType::kS8, d, a, b, accumulate, site);
 }
 
 template <int kPending>
@@ -135,29 +139,17 @@ void cp_async_wait(simt::Site site = {}) {
 
 inline void mma_bf16(
     float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1, simt::Site site = {}) {
-  simt::multiply_now({.type = simt::MatrixType::kBF16,
-                      .a = {a[0], a[1], a[2], a[3]},
-                      .b = {b0, b1},
-                      .d = reinterpret_cast<uint32_t*>(d)},
-                     site);
+  simt::multiply_mma(simt::MatrixType::kBF16, d, a, b0, b1, site);
 }
 
 inline void mma_f16(
     float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1, simt::Site site = {}) {
-  simt::multiply_now({.type = simt::MatrixType::kF16,
-                      .a = {a[0], a[1], a[2], a[3]},
-                      .b = {b0, b1},
-                      .d = reinterpret_cast<uint32_t*>(d)},
-                     site);
+  simt::multiply_mma(simt::MatrixType::kF16, d, a, b0, b1, site);
 }
 
 inline void mma_s8(
     int32_t* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1, simt::Site site = {}) {
-  simt::multiply_now({.type = simt::MatrixType::kS8,
-                      .a = {a[0], a[1], a[2], a[3]},
-                      .b = {b0, b1},
-                      .d = reinterpret_cast<uint32_t*>(d)},
-                     site);
+  simt::multiply_mma(simt::MatrixType::kS8, d, a, b0, b1, site);
 }
 
 }  // namespace sluice::gpu::ptx

@@ -209,7 +209,10 @@ inline int32_t __reduce_add_sync(uint32_t mask, int32_t value, sluice::simt::Sit
 }
 
 // Lanes below `lanes` keep their own.
-inline int32_t __shfl_up_sync(uint32_t mask, int32_t value, int lanes, sluice::simt::Site site = {}) {
+inline int32_t __shfl_up_sync(uint32_t mask,
+                              int32_t value,
+                              int lanes,
+                              sluice::simt::Site site = {}) {
   const int lane = sluice::simt::lane_id();
   sluice::simt::ShuffleOperand operand{static_cast<uint32_t>(value),
                                        lane < lanes ? lane : lane - lanes};
