@@ -202,6 +202,7 @@ FixedMemory fixed_memory(const Config& config,
   fixed.host_bytes = logits_bytes + sampler_bytes + batch_bytes +
                      kernels::staging_bytes(target.device, config.max_num_seqs) +
                      std::min(weights.packed_bytes(), DeviceUpload::kPieceBytes);
+  fixed.num_recorded_steps = static_cast<int64_t>(DecodeBuckets::sizes_of(config).size());
   return fixed;
 }
 
