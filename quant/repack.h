@@ -135,9 +135,9 @@ void pack_int8_channel(const int8_t* codes,
 
 // --- Rows ------------------------------------------------------------------------------------------
 //
-// What CUDA kernels read in place of tiles where has_rows(): a matrix's rows as in the checkpoint, each with zero
-// bytes up to a multiple of 16 (the copy engine's unit); of kInt8Channel then, 64-byte aligned,
-// scales [n] fp32. Formats whose values stand for themselves: floats and kInt8Channel.
+// What CUDA kernels read in place of tiles where has_rows(): a matrix's rows as in the checkpoint,
+// each with zero bytes up to a multiple of 16 (the copy engine's unit); of kInt8Channel then, 64-byte
+// aligned, scales [n] fp32. Formats whose values stand for themselves: floats and kInt8Channel.
 
 bool has_rows(WeightFormat format);
 int64_t matrix_row_stride(WeightFormat format, int64_t k);             // bytes

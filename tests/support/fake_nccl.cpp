@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A library with NCCL's interface for ranks that are threads, whose device memory is the process's
-// and whose streams run at once. Parts of 13 bytes are an error; nine ranks are one too many. It ends
-// the process where a communicator is given back while another thread is inside with it.
+// and whose streams run at once. Parts of 13 bytes are an error; nine ranks are one too many. It
+// ends the process where a communicator is given back while another thread is inside with it.
 #include <array>
 #include <atomic>
 #include <condition_variable>

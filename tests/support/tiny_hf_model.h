@@ -16,8 +16,8 @@ enum class TinyWeights {
 };
 
 // Writes config.json and model.safetensors into `folder`, which it makes: two layers of Llama with
-// biases (kInt8) or of Qwen 3, 5 experts of which a token has 2, hidden size 64, 440 tokens, a context of 512. The same bytes in
-// every run. False: a file could not be written.
+// biases (kInt8) or of Qwen 3, 5 experts of which a token has 2, hidden size 64, 440 tokens, a
+// context of 512. The same bytes in every run. False: a file could not be written.
 bool write_tiny_hf_model(const std::string& folder, TinyWeights weights);
 
 }  // namespace sluice::testing
