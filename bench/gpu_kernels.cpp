@@ -309,22 +309,16 @@ void sampling(GpuRig& rig, const Limits& limits) {
   }
 }
 
-int run() {
-  auto rig = GpuRig::open();
-  if (!rig) {
-    std::printf("skipped: %s\n", rig.error().message.c_str());
-    return 77;
-  }
-  std::printf("%s\n", (*rig)->name().c_str());
-  const std::unique_ptr<CublasLt> cublas = CublasLt::open(**rig);
-  const Limits limits = probe(**rig, cublas.get());
-  linear_layers(**rig, cublas.get(), limits);
-  attention(**rig, limits);
-  sampling(**rig, limits);
+int run(GpuRig& rig) {
+  const std::unique_ptr<CublasLt> cublas = CublasLt::open(rig);
+  const Limits limits = probe(rig, cublas.get());
+  linear_layers(rig, cublas.get(), limits);
+  attention(rig, limits);
+  sampling(rig, limits);
   return 0;
 }
 
 }  // namespace
 }  // namespace sluice::bench
 
-int main() { return sluice::bench::run(); }
+int main() { return sluice::bench::run_on_gpu(sluice::bench::run); }

@@ -3,8 +3,14 @@
 #include "bench/gpu_multiply.h"
 
 #include "kernels/cuda/gemm_block.h"
+#include "kernels/cuda/gpu.h"
 
 namespace sluice::bench {
+
+bool has(Instructions which) {
+  constexpr int kHopper = 90;
+  return which == Instructions::kMma || gpu::compute_capability() == kHopper;
+}
 
 void launch_linear_by(Instructions which,
                       CUstream_st* stream,

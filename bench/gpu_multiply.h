@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The BF16 layers by the instructions that gemm.cu would not choose on this device.
+// The BF16 layers by instructions of the caller's choice, where gemm.cu chooses for the device.
 #pragma once
 
 #include "kernels/cuda/launch.h"
@@ -8,7 +8,10 @@ namespace sluice::bench {
 
 enum class Instructions : uint8_t { kWgmma, kMma };
 
-// As launch_linear_half, without bias and workspace, storing.
+// Whether the current device has them: wgmma is Hopper's alone.
+bool has(Instructions which);
+
+// As launch_linear_half, without bias and workspace, storing; by instructions that the device has.
 void launch_linear_by(Instructions which,
                       CUstream_st* stream,
                       const kernels::cuda::LinearHalfArgs& args);

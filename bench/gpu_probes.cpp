@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the determinism of the CUDA backend rests on, asked of the GPU at hand:
-//   P1  a BF16 product has the same bits wherever its row and its output are in the matrices
+//   P1  a BF16 product has the same bits wherever its row and its output are in the matrices, and
+//       with the segments of K one after the other and side by side
 //   P2  wgmma and mma.sync give the same bits, and those of the model that tests use
 //   P3  a pinned algorithm of cuBLASLt gives a row the same bits for any number of rows
-//   P4  attention gives a token the same bits decoded alone and in chunks of a prompt
+//   P4  attention gives a token the same bits decoded alone and in chunks of a prompt, and with the
+//       partitions of its keys one after the other and side by side
 // One line each: what was compared and how many differ. P1, P4 and the model must hold: the exit
 // code says whether they do. P2's first half and P3 only say what is possible. No GPU has run it
 // yet.
@@ -16,6 +18,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -61,7 +64,8 @@ class Probes {
   [[nodiscard]] bool holds() const { return holds_; }
 
  private:
-  enum class By : uint8_t { kDefault, kWgmma, kMma };
+  // Of a product: as launch_linear_half does it, without and with a workspace, or by instructions.
+  enum class By : uint8_t { kDefault, kSideBySide, kWgmma, kMma };
 
   void report(
       const char* name, const std::string& what, int64_t compared, int64_t differ, bool must_hold) {
@@ -77,12 +81,15 @@ class Probes {
   // x [rows, kK] by w [n, kK].
   std::vector<uint32_t> multiply(const std::vector<uint16_t>& x,
                                  const std::vector<uint16_t>& w,
-                                 By by = By::kDefault) {
+                                 By by) {
     const auto rows = static_cast<int32_t>(x.size() / kK);
     const auto n = static_cast<int32_t>(w.size() / kK);
     const auto gpu_x = rig_.copy_of(x.data(), static_cast<int64_t>(x.size() * 2));
     const auto gpu_w = rig_.copy_of(w.data(), static_cast<int64_t>(w.size() * 2));
     const auto out = rig_.zeros(int64_t{rows} * n * 4);
+    const int64_t room =
+        by == By::kSideBySide ? kernels::cuda::linear_workspace_bytes(rows, n) : 0;
+    const auto workspace = rig_.zeros(room);
     const kernels::cuda::LinearHalfArgs args{
         .x = reinterpret_cast<const uint16_t*>(gpu_x.data()),
         .x_stride = kK,
@@ -92,8 +99,9 @@ class Probes {
         .n = n,
         .k = kK,
         .out = reinterpret_cast<float*>(out.data()),
-        .out_stride = n};
-    if (by == By::kDefault) {
+        .out_stride = n,
+        .workspace = room > 0 ? workspace.data() : nullptr};
+    if (by == By::kDefault || by == By::kSideBySide) {
       kernels::cuda::launch_linear_half(rig_.stream(), args);
     } else {
       launch_linear_by(
@@ -112,33 +120,38 @@ class Probes {
   void positions(uint32_t spread) {
     const std::vector<uint16_t> w = bf16_values(int64_t{kN} * kK, 1, spread);
     const std::vector<uint16_t> row = bf16_values(kK, 2, spread);
-    const std::vector<uint32_t> alone = multiply(row, w);
+    const std::vector<uint32_t> alone = multiply(row, w, By::kDefault);
     int64_t compared = 0;
     int64_t differ = 0;
-    for (const int32_t rows : {2, 8, 9, 64, 65, 200}) {
-      std::vector<uint16_t> x = bf16_values(int64_t{rows} * kK, 3, spread);
-      std::vector<int32_t> places = {0, 1, rows / 2, rows - 1};
-      for (const int32_t place : places) {
-        std::vector<uint16_t> all = x;
-        std::ranges::copy(row, all.begin() + int64_t{place} * kK);
-        const std::vector<uint32_t> got = multiply(all, w);
-        for (int32_t i = 0; i < kN; ++i, ++compared) {
-          differ += got[static_cast<size_t>(place * kN + i)] != alone[static_cast<size_t>(i)];
+    for (const By by : {By::kDefault, By::kSideBySide}) {
+      for (const int32_t rows : {1, 2, 8, 9, 64, 65, 200}) {
+        const std::vector<uint16_t> x = bf16_values(int64_t{rows} * kK, 3, spread);
+        for (const int32_t place : {0, rows / 4, rows / 2, rows - 1}) {
+          std::vector<uint16_t> all = x;
+          std::ranges::copy(row, all.begin() + int64_t{place} * kK);
+          const std::vector<uint32_t> got = multiply(all, w, by);
+          for (int32_t i = 0; i < kN; ++i, ++compared) {
+            differ += got[static_cast<size_t>(place * kN + i)] != alone[static_cast<size_t>(i)];
+          }
         }
       }
-    }
-    for (const int32_t shift : {1, 7, 64, 129}) {
-      std::vector<uint16_t> moved = w;
-      std::ranges::rotate(moved, moved.begin() + int64_t{shift} * kK);
-      const std::vector<uint32_t> got = multiply(row, moved);
-      for (int32_t i = 0; i < kN; ++i, ++compared) {
-        differ += got[static_cast<size_t>(i)] != alone[static_cast<size_t>((i + shift) % kN)];
+      for (const int32_t shift : {1, 7, 64, 129}) {
+        std::vector<uint16_t> moved = w;
+        std::ranges::rotate(moved, moved.begin() + int64_t{shift} * kK);
+        const std::vector<uint32_t> got = multiply(row, moved, by);
+        for (int32_t i = 0; i < kN; ++i, ++compared) {
+          differ += got[static_cast<size_t>(i)] != alone[static_cast<size_t>((i + shift) % kN)];
+        }
       }
     }
     report("P1", "BF16, exponents over " + std::to_string(spread), compared, differ, true);
   }
 
   void instructions(uint32_t spread) {
+    if (!has(Instructions::kWgmma)) {
+      std::printf("P2  not asked: this GPU has no wgmma, which is Hopper's alone\n");
+      return;
+    }
     constexpr int32_t kRows = 24;
     const std::vector<uint16_t> w = bf16_values(int64_t{kN} * kK, 4, spread);
     const std::vector<uint16_t> x = bf16_values(int64_t{kRows} * kK, 5, spread);
@@ -235,7 +248,17 @@ class Probes {
     std::vector<int32_t> table(kBlocks);
     std::iota(table.rbegin(), table.rend(), 0);
     const auto gpu_table = rig_.copy_of(table.data(), kBlocks * 4);
-    const auto rows_of = [&](int32_t first, int32_t count) {
+    const auto rows_of = [&](int32_t first, int32_t count, bool side_by_side) {
+      const kernels::AttentionLimits limits{.num_tokens = count,
+                                            .num_reqs = 1,
+                                            .seq_len = first + count,
+                                            .num_heads = kHeads,
+                                            .num_kv_heads = kKvHeads,
+                                            .head_dim = kHeadDim,
+                                            .num_threads = 1};
+      const int64_t room =
+          side_by_side ? kernels::cuda::attention_workspace_bytes(limits, 0) : 0;
+      const auto workspace = rig_.zeros(room);
       const std::array<int32_t, 3> numbers = {0, count, first + count};
       const auto gpu_numbers = rig_.copy_of(numbers.data(), sizeof numbers);
       auto* const ints = reinterpret_cast<int32_t*>(gpu_numbers.data());
@@ -259,24 +282,21 @@ class Probes {
                                        .scale = 0.088F,
                                        .out = reinterpret_cast<float*>(out.data()),
                                        .out_stride = kWidth,
-                                       .workspace = {}},
-                                      {.num_tokens = count,
-                                       .num_reqs = 1,
-                                       .seq_len = first + count,
-                                       .num_heads = kHeads,
-                                       .num_kv_heads = kKvHeads,
-                                       .head_dim = kHeadDim,
-                                       .num_threads = 1});
+                                       .workspace = room > 0 ? workspace.span()
+                                                             : std::span<std::byte>{}},
+                                      limits);
       return words(out, count * kWidth);
     };
-    const std::vector<uint32_t> all = rows_of(0, kLength);
+    const std::vector<uint32_t> all = rows_of(0, kLength, false);
     int64_t compared = 0;
     int64_t differ = 0;
-    for (const int32_t chunk : {1, 3, 64}) {
-      for (const int32_t first : {0, 63, 64, 511, 512, 1000}) {
-        const std::vector<uint32_t> part = rows_of(first, chunk);
-        for (size_t i = 0; i < part.size(); ++i, ++compared) {
-          differ += part[i] != all[static_cast<size_t>(first * kWidth) + i];
+    for (const bool side_by_side : {false, true}) {
+      for (const int32_t chunk : {1, 3, 64}) {
+        for (const int32_t first : {0, 63, 64, 511, 512, 1000}) {
+          const std::vector<uint32_t> part = rows_of(first, chunk, side_by_side);
+          for (size_t i = 0; i < part.size(); ++i, ++compared) {
+            differ += part[i] != all[static_cast<size_t>(first * kWidth) + i];
+          }
         }
       }
     }
@@ -287,14 +307,8 @@ class Probes {
   bool holds_ = true;
 };
 
-int run() {
-  auto rig = GpuRig::open();
-  if (!rig) {
-    std::printf("skipped: %s\n", rig.error().message.c_str());
-    return 77;
-  }
-  std::printf("%s\n", (*rig)->name().c_str());
-  Probes probes(**rig);
+int run(GpuRig& rig) {
+  Probes probes(rig);
   probes.run();
   return probes.holds() ? 0 : 1;
 }
@@ -302,4 +316,4 @@ int run() {
 }  // namespace
 }  // namespace sluice::bench
 
-int main() { return sluice::bench::run(); }
+int main() { return sluice::bench::run_on_gpu(sluice::bench::run); }

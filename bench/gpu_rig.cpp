@@ -138,4 +138,15 @@ double GpuRig::probe_copy() {
   return 2.0 * static_cast<double>(kProbeBytes) / time;
 }
 
+int run_on_gpu(const std::function<int(GpuRig&)>& body) {
+  constexpr int kSkipped = 77;
+  auto rig = GpuRig::open();
+  if (!rig) {
+    std::printf("skipped: %s\n", rig.error().message.c_str());
+    return kSkipped;
+  }
+  std::printf("%s\n", (*rig)->name().c_str());
+  return body(**rig);
+}
+
 }  // namespace sluice::bench

@@ -53,4 +53,8 @@ class GpuRig {
 
 void must(cudaError_t result, const char* what);
 
+// What main() returns: body's, or 77 where there is no GPU. Prints the GPU's name, or why there is
+// none.
+int run_on_gpu(const std::function<int(GpuRig&)>& body);
+
 }  // namespace sluice::bench

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Packs the GPU's tests, probes and benchmarks for a machine that has a GPU, its driver and a glibc and
-# libstdc++ as new as this one's, and nothing of ours: programs, the libraries that they need, what tests read,
-# and `run`, which runs all of it and leaves results/. Builds them first.
+# Packs the GPU's tests, probes and benchmarks for a machine that has a GPU, its driver and a glibc
+# and libstdc++ as new as this one's, and nothing of ours: programs, the libraries that they need,
+# what tests read, and `run`, which runs all of it and leaves results/. Builds them first.
 #
 #   bash deploy/gpu_archive.sh [build folder] [archive]    (build, build/gpu.tar.xz)
 set -euo pipefail
@@ -31,12 +31,14 @@ for program in "${programs[@]}"; do
   strip -o "$root/bin/${program##*/}" "$build/$program"
 done
 # All but those of the compiler and glibc, which have to be of the machine that the driver is on.
-ldd "$root"/bin/* | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u | while read -r library; do
-  case "${library##*/}" in
-    libstdc++.so.* | libgcc_s.so.* | libc.so.* | libm.so.* | libdl.so.* | librt.so.* | libpthread.so.* | libresolv.so.*) ;;
-    *) strip -o "$root/lib/${library##*/}" "$(readlink -f "$library")" ;;
-  esac
-done
+ldd "$root"/bin/* | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
+  while read -r library; do
+    case "${library##*/}" in
+      libstdc++.so.* | libgcc_s.so.* | libc.so.* | libm.so.*) ;;
+      libdl.so.* | librt.so.* | libpthread.so.* | libresolv.so.*) ;;
+      *) strip -o "$root/lib/${library##*/}" "$(readlink -f "$library")" ;;
+    esac
+  done
 mkdir -p "$root/golden/tokenizer"
 cp -r tests/golden/tiny tests/golden/tensorcore tests/golden/w8a8 "$root/golden/"
 cp -r tests/golden/tokenizer/json "$root/golden/tokenizer/"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# `run` of the archive that deploy/gpu_archive.sh makes: everything that wants a GPU, in order of what
-# it decides. Each part leaves a file in results/, dated, to be kept in bench/results; a line for each
-# is printed and in the summary. Exit code 1: something failed; 77: there is no GPU.
+# `run` of the archive that deploy/gpu_archive.sh makes: everything that wants a GPU, in order of
+# what it decides. Each part leaves a dated file in results/ beside it; a line for each is printed and
+# in the summary. Exit code 1: something failed; 77: there is no GPU.
 #
 #   ./run [--quick] [part ...]     parts: probes kernels engine array memcheck racecheck bench
 set -uo pipefail
@@ -11,7 +11,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")" || exit 1
 # cuBLASLt, where torch has brought it.
 if command -v python3 >/dev/null; then
   blas="$(python3 -c 'import glob, os, sysconfig
-found = glob.glob(os.path.join(sysconfig.get_paths()["purelib"], "nvidia", "*", "lib", "libcublasLt.so*"))
+packages = sysconfig.get_paths()["purelib"]
+found = glob.glob(os.path.join(packages, "nvidia", "*", "lib", "libcublasLt.so*"))
 print(os.path.dirname(found[0]) if found else "")' 2>/dev/null)"
   if [[ -n "$blas" ]]; then
     export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$blas"
@@ -32,7 +33,8 @@ summary="results/$day-gpu-summary.txt"
 {
   echo "commit $(cat commit)"
   date -u +%Y-%m-%dT%H:%M:%SZ
-  nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit --format=csv,noheader 2>&1
+  nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit \
+    --format=csv,noheader 2>&1
 } | tee "$summary"
 
 failed=0
@@ -52,13 +54,15 @@ part() { # name, command...
 }
 
 # Under the sanitizer a kernel takes some hundred times as long.
-few='CudaNorm.*:CudaRope.*:CudaElementwise.*:CudaSampling.The*:CudaAttention.Blocks*:Devices/*.IsNear*:Devices/*.Adds*'
+few='CudaNorm.*:CudaRope.*:CudaElementwise.*:CudaMoe.*:CudaSampling.The*:CudaAttention.Blocks*'
+few+=':Devices/CudaLinear*.IsNear*:Devices/CudaLinear*.Adds*:Devices/CudaExperts.*:Formats/CudaMatrix.*'
 sanitizer() { # tool
   if ! command -v compute-sanitizer >/dev/null; then
     printf '%-10s         skipped: no compute-sanitizer\n' "$1" | tee -a "$summary"
     return
   fi
-  part "$1" compute-sanitizer --tool "$1" --error-exitcode 1 bin/gpu_kernels_test "--gtest_filter=$few"
+  part "$1" compute-sanitizer --tool "$1" --error-exitcode 1 \
+    bin/gpu_kernels_test "--gtest_filter=$few"
 }
 
 for name in "${parts[@]}"; do

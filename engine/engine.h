@@ -134,8 +134,8 @@ class Engine {
 // Ranks of one group, as many as asked for, in order (parallel.h).
 using MakeRanks = std::function<std::vector<std::unique_ptr<Communicator>>(int32_t size)>;
 
-// The same with other ranks than make_local_ranks() gives; asked once, for more than one. Once one of
-// them has failed, the requests of each step end with kError.
+// The same with other ranks than make_local_ranks() gives; asked once, for more than one. Once one
+// of them has failed, the requests of each step end with kError.
 [[nodiscard]] Expected<std::unique_ptr<Engine>> create_engine(const Config& config,
                                                               const MakeRanks& make_ranks);
 

@@ -14,8 +14,10 @@ namespace {
 
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 constexpr int64_t kDefaultKvBytes = int64_t{1} << 30;
-// What a driver takes as kernels are used for the first time and steps are recorded.
+// What a driver takes as kernels are used for the first time; and for a layer of each recorded step,
+// which is some ten operators of some KiB. No GPU has shown either figure.
 constexpr int64_t kDeviceReserve = int64_t{256} << 20;
+constexpr int64_t kRecordedLayerReserve = int64_t{128} << 10;
 
 std::string mib(int64_t bytes) {
   char buffer[48];
@@ -165,8 +167,10 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   plan.logits_bytes = fixed.logits_bytes;
   plan.on_device = fixed.device_free_bytes.has_value();
   plan.host_bytes = fixed.host_bytes;
+  const int64_t reserve =
+      kDeviceReserve + fixed.num_recorded_steps * model.num_layers * kRecordedLayerReserve;
   plan.available_bytes = plan.on_device
-                             ? std::max<int64_t>(0, *fixed.device_free_bytes - kDeviceReserve)
+                             ? std::max<int64_t>(0, *fixed.device_free_bytes - reserve)
                              : available_memory_bytes();
   plan.block_size = config.block_size;
   SLUICE_TRY(plan.kv_dtype, parse_kv_dtype(config.kv_cache_dtype));

@@ -53,6 +53,7 @@ struct FixedMemory {
   int64_t logits_bytes = 0;
   // Of a device with memory of its own, which the rest is in: what it has, and what the host needs.
   std::optional<int64_t> device_free_bytes = {};
+  int64_t num_recorded_steps = 0;  // on it
   int64_t host_bytes = 0;
 };
 

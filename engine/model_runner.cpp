@@ -99,13 +99,14 @@ Pages pages_of(const Config& config, Pages transparent) {
 
 Expected<std::unique_ptr<kernels::Device>> make_device(const Config& config,
                                                        DeviceType type,
+                                                       const Placement& placement,
                                                        int32_t rank) {
   const int32_t ranks = config.tensor_parallel_size;
   return kernels::Device::create(
       {.type = type,
        .isa = config.isa,
-       .threads = ranks == 1 ? config.threads : threads_per_rank(config),
-       .placement = ranks == 1 ? placement_of(config) : placement_of(config).share(rank, ranks)});
+       .threads = ranks == 1 ? config.threads : threads_per_rank(config, placement),
+       .placement = placement.share(rank, ranks)});
 }
 
 // Where the system refuses, memory lies where it is first touched, which is slower and no error.
@@ -126,7 +127,9 @@ std::string ignored_by_mapped_weights(const Config& config) {
   return flags;
 }
 
-std::string placement_text(const Config& config, const MemoryPlan& plan) {
+std::string placement_text(const Config& config,
+                           const Placement& placement,
+                           const MemoryPlan& plan) {
   std::string pages = "huge pages " + config.huge_pages;
   if (config.huge_pages == "explicit") {
     int64_t count = 0;
@@ -136,7 +139,7 @@ std::string placement_text(const Config& config, const MemoryPlan& plan) {
     }
     pages += ", " + std::to_string(count) + " of 2 MiB";
   }
-  std::string text = placement_of(config).describe() + "; " + pages;
+  std::string text = placement.describe() + "; " + pages;
   if (const std::string ignored = ignored_by_mapped_weights(config);
       plan.weights_mapped && !ignored.empty()) {
     text += "; mapped weights as the page cache has them, without " + ignored;
@@ -154,9 +157,9 @@ LoadFormat load_format(const Config& config) {
   return config.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
 }
 
-int32_t threads_per_rank(const Config& config) {
+int32_t threads_per_rank(const Config& config, const Placement& placement) {
   const int32_t threads =
-      config.threads > 0 ? config.threads : kernels::default_num_threads(placement_of(config));
+      config.threads > 0 ? config.threads : kernels::default_num_threads(placement);
   return std::max(1, threads / config.tensor_parallel_size);
 }
 
@@ -199,6 +202,7 @@ FixedMemory fixed_memory(const Config& config,
                                                               config.max_num_seqs);
   fixed.logits_bytes = logits_bytes;
   fixed.device_free_bytes = target.free_bytes;
+  fixed.num_recorded_steps = static_cast<int64_t>(DecodeBuckets::sizes_of(config).size());
   fixed.host_bytes = logits_bytes + sampler_bytes + batch_bytes +
                      kernels::staging_bytes(target.device, config.max_num_seqs) +
                      std::min(weights.packed_bytes(), DeviceUpload::kPieceBytes);
@@ -270,17 +274,20 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
                          fixed_memory(
                              config, planned, layouts.size(), arena_bytes, names_and_shapes, target)));
   planned.plan.weights_mapped = planned.packed.has_file();
-  planned.plan.placement = placement_text(config, planned.plan);
   return planned;
 }
 
 Expected<PlannedDevice> plan_on_device(const Config& config) {
-  const auto plan = [&config](const kernels::Device& device) {
-    const kernels::DeviceMemory* const memory = device.memory();
-    return plan_model(config,
-                      {.device = device.type(),
-                       .num_threads = device.num_threads(),
-                       .free_bytes = memory == nullptr ? 0 : memory->free_bytes()});
+  const Placement placement = placement_of(config);
+  const auto plan = [&](std::unique_ptr<kernels::Device> device) -> Expected<PlannedDevice> {
+    const kernels::DeviceMemory* const memory = device->memory();
+    SLUICE_TRY(PlannedModel model,
+               plan_model(config,
+                          {.device = device->type(),
+                           .num_threads = device->num_threads(),
+                           .free_bytes = memory == nullptr ? 0 : memory->free_bytes()}));
+    model.plan.placement = placement_text(config, placement, model.plan);
+    return PlannedDevice{std::move(device), std::move(model), placement};
   };
   const bool has_ranks = config.tensor_parallel_size > 1;
   if (has_ranks && config.device == "cuda") {
@@ -291,24 +298,20 @@ Expected<PlannedDevice> plan_on_device(const Config& config) {
                       "tensor-parallel-size");
   }
   if (config.device != "cpu" && !has_ranks) {
-    Expected<std::unique_ptr<kernels::Device>> gpu = make_device(config, DeviceType::kCuda, 0);
+    Expected<std::unique_ptr<kernels::Device>> gpu = 
+        make_device(config, DeviceType::kCuda, placement, 0);
     if (!gpu && config.device == "cuda") return tl::unexpected(std::move(gpu).error());
     if (!gpu) {
       log_event(LogLevel::kDebug, "cpu_chosen", "reason", gpu.error().message);
     } else {
-      Expected<PlannedModel> model = plan(**gpu);
-      if (model) return PlannedDevice{std::move(*gpu), std::move(*model)};
+      Expected<PlannedDevice> planned = plan(std::move(*gpu));
       // Only what its backend lacks is a reason to do without it.
-      if (config.device == "cuda" || model.error().param != "device") {
-        return tl::unexpected(std::move(model).error());
-      }
-      log_event(LogLevel::kWarning, "cpu_chosen", "reason", model.error().message);
+      if (planned || config.device == "cuda" || planned.error().param != "device") return planned;
+      log_event(LogLevel::kWarning, "cpu_chosen", "reason", planned.error().message);
     }
   }
-  PlannedDevice planned;
-  SLUICE_TRY(planned.device, make_device(config, DeviceType::kCpu, 0));
-  SLUICE_TRY(planned.model, plan(*planned.device));
-  return planned;
+  SLUICE_TRY(auto cpu, make_device(config, DeviceType::kCpu, placement, 0));
+  return plan(std::move(cpu));
 }
 
 Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
@@ -323,12 +326,13 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
                                plan.block_size,
                                pages_of(config, Pages::kSmall),
                                planned.device->memory()));
-  if (!plan.on_device) place(storage.bytes(), placement_of(config).share(0, ranks));
+  if (!plan.on_device) place(storage.bytes(), planned.placement.share(0, ranks));
   std::unique_ptr<ModelRunner> runner(new ModelRunner(
       batch_bounds_of(
           planned.model.bounds, plan.max_model_len, plan.block_size, plan.kv_groups.size()),
       std::move(storage)));
   runner->device_ = std::move(planned.device);
+  runner->placement_ = std::move(planned.placement);
   SLUICE_TRY_VOID(runner->load_model(planned.model, own, config));
   SLUICE_TRY_VOID(runner->allocate(planned.model.bounds, config));
   runner->caches_ = layer_caches(*runner->model_, runner->kv_storage_);
@@ -353,7 +357,7 @@ Expected<void> ModelRunner::load_model(PlannedModel& planned,
   Expected<std::unique_ptr<Model>> model = [&]() -> Expected<std::unique_ptr<Model>> {
     auto cache = planned.packed.open();
     plan_.weights_mapped = cache.has_value();
-    plan_.placement = placement_text(config, plan_);
+    plan_.placement = placement_text(config, placement_, plan_);
     if (cache) {
       if (const std::string ignored = ignored_by_mapped_weights(config); !ignored.empty()) {
         log_event(LogLevel::kWarning, "mapped_weights_not_placed", "ignored", ignored);
@@ -364,7 +368,7 @@ Expected<void> ModelRunner::load_model(PlannedModel& planned,
     } else {
       SLUICE_TRY(const auto arena,
                  weights_->allocate(plan_.weight_bytes, pages_of(config, Pages::kHuge)));
-      place(arena, placement_of(config));
+      place(arena, placement_);
     }
     return planned.spec->build(own,
                                {.activation_bits = config.activation_bits,
@@ -393,7 +397,7 @@ Expected<void> ModelRunner::allocate(const StepBounds& bounds, const Config& con
              kernels::DeviceBuffer::allocate(
                  memory, model_->arena_bytes(bounds), "activations", pages));
   if (memory == nullptr) {
-    place(arena_.span(), placement_of(config).share(0, config.tensor_parallel_size));
+    place(arena_.span(), placement_.share(0, config.tensor_parallel_size));
   }
   model_->bind(bounds, arena_.span());
   max_rows_ = static_cast<size_t>(bounds.max_logits);
@@ -427,10 +431,11 @@ Expected<void> ModelRunner::add_followers(
     const PlannedModel& planned,
     std::vector<std::unique_ptr<Communicator>> communicators) {
   const int32_t size = config.tensor_parallel_size;
+  CHECK_EQ(communicators.size(), static_cast<size_t>(size));
   std::vector<std::unique_ptr<ModelRank>> ranks;
   for (int32_t rank = 1; rank < size; ++rank) {
-    const Placement placement = placement_of(config).share(rank, size);
-    SLUICE_TRY(auto device, make_device(config, DeviceType::kCpu, rank));
+    const Placement placement = placement_.share(rank, size);
+    SLUICE_TRY(auto device, make_device(config, DeviceType::kCpu, placement_, rank));
     SLUICE_TRY(const ModelConfig own, share_of(planned.model, rank, size));
     SLUICE_TRY(
         auto model,
@@ -462,8 +467,8 @@ Expected<void> ModelRunner::add_followers(
   return {};
 }
 
-// A step of padding rows alone, run once, as kernels are loaded and rotations computed by their first
-// use, then recorded. Only the longest context bounds what a recorded step reads.
+// A step of padding rows alone, run once, as kernels are loaded and rotations computed by their
+// first use, then recorded. Only the longest context bounds what a recorded step reads.
 Expected<void> ModelRunner::record_steps(const Config& config) {
   buckets_.emplace(DecodeBuckets::sizes_of(config), static_cast<size_t>(batch_bounds_.num_groups));
   kernels::DeviceMemory& memory = *device_->memory();

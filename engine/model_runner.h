@@ -46,11 +46,12 @@ struct PlannedModel {
 // --load-format.
 LoadFormat load_format(const Config& config);
 
-// --numa and --cpu-strict on this machine, for the calling thread.
+// --numa and --cpu-strict on this machine, for the calling thread: once for an engine, as the thread
+// may move to another node.
 Placement placement_of(const Config& config);
 
 // Compute threads of each rank.
-int32_t threads_per_rank(const Config& config);
+int32_t threads_per_rank(const Config& config, const Placement& placement);
 
 // What a plan is for.
 struct PlanTarget {
@@ -66,6 +67,7 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
 struct PlannedDevice {
   std::unique_ptr<kernels::Device> device;
   PlannedModel model;
+  Placement placement;  // of all ranks
 };
 
 Expected<PlannedDevice> plan_on_device(const Config& config);
@@ -134,6 +136,7 @@ class ModelRunner {
   [[nodiscard]] ForwardContext context() const;
 
   std::unique_ptr<kernels::Device> device_;
+  Placement placement_;  // of all ranks
   std::unique_ptr<Checkpoint> checkpoint_;
   CheckpointText text_;
   std::unique_ptr<WeightStore> weights_;

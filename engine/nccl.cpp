@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
 #include <mutex>
 #include <type_traits>
 #include <utility>
@@ -43,7 +44,7 @@ class NcclRank final : public Communicator {
   // What is broken cannot be destroyed in order: that waits for the others.
   ~NcclRank() override {
     const std::scoped_lock lock(mutex_);
-    if (is_broken()) {
+    if (failed_ || is_broken()) {
       abort_comm();
     } else {
       nccl_->functions_->comm_destroy(comm_);
@@ -60,12 +61,17 @@ class NcclRank final : public Communicator {
   std::span<const std::byte* const> all_gather(std::span<const std::byte> part) override {
     const size_t half = own_.received.size() / 2;
     CHECK_LE(part.size(), half / table_.size());
-    const std::scoped_lock lock(mutex_);
-    if (is_broken()) return {};
     std::byte* const parts = own_.received.data() + num_calls_++ % 2 * half;
-    if (nccl_->functions_->all_gather(part.data(), parts, part.size(), kInt8, comm_, own_.stream) !=
-        kSuccess) {
-      abort_comm();
+    {
+      const std::scoped_lock lock(mutex_);
+      if (failed_ || is_broken() ||
+          nccl_->functions_->all_gather(
+              part.data(), parts, part.size(), kInt8, comm_, own_.stream) != kSuccess) {
+        failed_ = true;
+      }
+    }
+    if (failed_) {
+      abort_if_free();
       return {};
     }
     for (size_t rank = 0; rank < table_.size(); ++rank) table_[rank] = parts + rank * part.size();
@@ -73,18 +79,28 @@ class NcclRank final : public Communicator {
   }
 
   void fail() override {
-    const std::scoped_lock lock(mutex_);
-    abort_comm();
+    failed_ = true;
+    abort_if_free();
   }
 
   [[nodiscard]] bool has_failed() const override {
-    const std::scoped_lock lock(mutex_);
-    return is_broken();
+    {
+      const std::unique_lock lock(mutex_, std::try_to_lock);
+      if (lock.owns_lock() && is_broken()) failed_ = true;
+    }
+    if (failed_) abort_if_free();
+    return failed_;
   }
 
  private:
+  // Nobody waits for a thread that is inside of the library: it does this itself when it is out.
+  void abort_if_free() const {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (lock.owns_lock()) abort_comm();
+  }
+
   // Both with the lock held.
-  void abort_comm() {
+  void abort_comm() const {
     if (comm_ != nullptr) nccl_->functions_->comm_abort(std::exchange(comm_, nullptr));
   }
 
@@ -96,9 +112,10 @@ class NcclRank final : public Communicator {
   }
 
   const std::shared_ptr<const Nccl> nccl_;
+  mutable std::atomic<bool> failed_ = false;  // set without the lock too
   // An abort frees what it names: nobody else may be inside of the library with it.
   mutable std::mutex mutex_;
-  Handle comm_;  // null: aborted
+  mutable Handle comm_;  // null: aborted
   const Nccl::Rank own_;
   std::vector<const std::byte*> table_;
   size_t num_calls_ = 0;

@@ -13,8 +13,8 @@ namespace {
 constexpr auto kSpin = std::chrono::microseconds(20);
 
 // What the ranks share. A call fills one of two tables, in turn: who is in call n + 1 has read what
-// call n gave, so that call n + 2 may take its table. Not after a failure: then call n + 1 has waited
-// for nobody.
+// call n gave, so that call n + 2 may take its table. Not after a failure: then call n + 1 has
+// waited for nobody.
 struct Meeting {
   explicit Meeting(int32_t num_ranks) : size(num_ranks) {
     for (std::vector<const std::byte*>& table : parts) table.resize(static_cast<size_t>(size));

@@ -23,8 +23,8 @@ class Communicator {
 
   // Called by every rank equally often, with as many bytes; returns when all have: the ranks' parts
   // in order. A part is unchanged, and may be read, until its rank's next all_gather() returns, so
-  // that two buffers in turn serve any number of calls. Empty once a rank has failed: others may then
-  // read the part before, and it stays as it is.
+  // that two buffers in turn serve any number of calls. Empty once a rank has failed: others may
+  // then read the part before, and it stays as it is.
   virtual std::span<const std::byte* const> all_gather(std::span<const std::byte> part) = 0;
 
   // Any thread: all_gather() of every rank returns at once from now on, those under way included.

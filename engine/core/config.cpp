@@ -41,7 +41,7 @@ Expected<void> apply_yaml_entry(Config& config,
     return make_error(
         ErrorCode::kInvalidArgument, "key \"" + name + "\" appears twice", knob->name);
   }
-  if (value.IsMap() || (value.IsSequence() && knob->kind != KnobKind::kStringList)) {
+  if (value.IsMap() || (value.IsSequence() && !is_list(knob->kind))) {
     return make_error(ErrorCode::kInvalidArgument,
                       std::string(knob->name) + " must be a single value, got \"" +
                           (value.IsMap() ? "a map" : "a list") + "\"",
@@ -62,8 +62,9 @@ std::string range_text(const Knob& knob) {
     case KnobKind::kString:
       return "text";
     case KnobKind::kStringList:
-      return knob.max == 0 ? "list"
-                           : "list of " + std::to_string(knob.min) + " to " + std::to_string(knob.max);
+      return "list";
+    case KnobKind::kIntegerList:
+      return "list of " + std::to_string(knob.min) + " to " + std::to_string(knob.max);
     case KnobKind::kChoice: {
       std::string text;
       for (const char* c = knob.choices; *c != '\0'; ++c) {
@@ -157,7 +158,7 @@ std::string print_config(const Config& config) {
       continue;
     }
     out << YAML::Key << knob.name << YAML::Value;
-    if (knob.kind == KnobKind::kStringList) {
+    if (is_list(knob.kind)) {
       out << YAML::Flow << YAML::BeginSeq;
       std::stringstream stream(value);
       for (std::string item; std::getline(stream, item, ',');) out << item;

@@ -110,14 +110,27 @@ struct Config {
   int32_t max_log_len = 4096;                 // bytes of it; 0: all
 };
 
-enum class KnobKind : uint8_t { kInteger, kBytes, kBoolean, kString, kStringList, kChoice };
+enum class KnobKind : uint8_t {
+  kInteger,
+  kBytes,
+  kBoolean,
+  kString,
+  kStringList,
+  kIntegerList,
+  kChoice
+};
+
+// Of several values, given as one text with commas or one by one.
+constexpr bool is_list(KnobKind kind) {
+  return kind == KnobKind::kStringList || kind == KnobKind::kIntegerList;
+}
 
 struct Knob {
   const char* name;     // with dashes: "max-num-seqs"
   const char* group;    // model, cache, scheduler, compute, server, log
   KnobKind kind;
   const char* unit;     // "" when it has none
-  int64_t min, max;     // kInteger and kBytes
+  int64_t min, max;     // kInteger, kBytes, kIntegerList
   const char* choices;  // kChoice: "auto|scalar|avx2"
   const char* help;
   // Text form in and out; set() checks the range and names rule and value.

@@ -289,7 +289,7 @@ template <auto M>
 Knob integer_list(Text name, Text group, Text unit, Range range, Text help) {
   return {name,
           group,
-          KnobKind::kStringList,
+          KnobKind::kIntegerList,
           unit,
           range.min,
           range.max,
@@ -517,8 +517,8 @@ std::vector<Knob> make_compute_knobs() {
           "compute",
           "ranks",
           {1, 8},
-          "Ranks that share each layer, 1, 2, 4 or 8, with the compute threads among them; the "
-          "results are the same."),
+          "Ranks that share each layer, 1, 2, 4 or 8, with the compute threads among them: each has "
+          "as many, rounded down. The results are the same."),
       choice<&Config::isa>("isa",
                            "compute",
                            "",

@@ -414,7 +414,7 @@ void DecoderModel::forward(const ForwardContext& context) {
   kernels::RowSteps first;
   add_attention_input_steps(0, first);
   kernels::run_row_steps(context.exec, first);
-  // Another rank may still read what this one gave it before the failure: nothing is written over it.
+  // Another rank may still read what this one gave it before the failure: that is not written over.
   const auto has_failed = [&context] {
     return context.communicator != nullptr && context.communicator->has_failed();
   };

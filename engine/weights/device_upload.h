@@ -30,15 +30,21 @@ class DeviceUpload {
   }
 
   // n rows of `stride` bytes each to `to`. fill(first, count, bytes) writes some of them, `first` a
-  // multiple of kRowTile; its Error ends the upload. kUnsupported: a tile of rows is no piece.
+  // multiple of kRowTile; its Error ends the upload. kUnsupported, about `where`: a tile of rows is
+  // no piece.
   template <typename Fill>
-  Expected<void> rows(int64_t n, int64_t stride, std::byte* to, const Fill& fill) {
+  Expected<void> rows(const std::string& where,
+                      int64_t n,
+                      int64_t stride,
+                      std::byte* to,
+                      const Fill& fill) {
     const int64_t tiles =
         std::max<int64_t>(1, static_cast<int64_t>(piece_.size()) / (stride * int64_t{kRowTile}));
     if (std::min(n, tiles * kRowTile) * stride > static_cast<int64_t>(piece_.size())) {
       return make_error(ErrorCode::kUnsupported,
-                        "found rows of " + std::to_string(stride) + " bytes, expected at most " +
-                            std::to_string(kPieceBytes / kRowTile) + " on a device",
+                        where + ": found rows of " + std::to_string(stride) +
+                            " bytes, expected at most " + std::to_string(kPieceBytes / kRowTile) +
+                            " on a device",
                         "device");
     }
     for (int64_t first = 0; first < n; first += tiles * kRowTile) {

@@ -231,8 +231,52 @@ std::optional<StoredFile> stored_file(const std::string& path) {
 void remove_if_left(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) return;
-  if (flock(fd, LOCK_EX | LOCK_NB) == 0) ::unlink(path.c_str());
+
+  struct stat status {};
+
+  const bool is_file = fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
+  if (is_file && flock(fd, LOCK_EX | LOCK_NB) == 0) ::unlink(path.c_str());
   ::close(fd);
+}
+
+// Of all but `keep` removes those used longest ago until the rest and `needed` bytes are at most
+// `max_bytes`, and what dead writers left; what others write at that time is not counted.
+// kResourceExhausted: `needed` is more than that.
+Expected<void> make_room(const std::string& folder,
+                         const std::string& keep,
+                         uint64_t needed,
+                         uint64_t max_bytes) {
+  if (needed > max_bytes) {
+    return make_error(ErrorCode::kResourceExhausted,
+                      keep + " takes " + std::to_string(needed) +
+                          " bytes; set a larger --packed-weights-cache-size than " +
+                          std::to_string(max_bytes));
+  }
+  std::vector<StoredFile> others;
+  uint64_t total = needed;
+  const std::string own = std::filesystem::path(keep).filename().native();
+  std::error_code error;
+  for (auto it = std::filesystem::directory_iterator(folder, error);
+       !error && it != std::filesystem::directory_iterator();
+       it.increment(error)) {
+    const std::string path = it->path().native();
+    const std::string name = it->path().filename().native();
+    if (name == own || name == own + kDraftEnding) continue;
+    if (path.ends_with(std::string(kEnding) + kDraftEnding)) remove_if_left(path);
+    if (const auto file = stored_file(path)) {
+      total += file->bytes;
+      others.push_back(*file);
+    }
+  }
+  std::ranges::sort(others, {}, [](const StoredFile& file) { return file.last_use; });
+  for (const StoredFile& file : others) {
+    if (total <= max_bytes) break;
+    if (::unlink(file.path.c_str()) != 0) continue;
+    total -= file.bytes;
+    log_event(
+        LogLevel::kInfo, "packed_weights_removed", "path", file.path, "bytes", file.bytes);
+  }
+  return {};
 }
 
 }  // namespace
@@ -314,43 +358,6 @@ uint64_t PackedCache::content_hash(size_t index) const {
   return get_u64(parts_.hashes, index * sizeof(uint64_t));
 }
 
-Expected<void> make_room_for_packed(const std::string& folder,
-                                    const std::string& keep,
-                                    uint64_t needed,
-                                    uint64_t max_bytes) {
-  if (needed > max_bytes) {
-    return make_error(ErrorCode::kResourceExhausted,
-                      keep + " takes " + std::to_string(needed) +
-                          " bytes; set a larger --packed-weights-cache-size than " +
-                          std::to_string(max_bytes));
-  }
-  std::vector<StoredFile> others;
-  uint64_t total = needed;
-  const std::string own = std::filesystem::path(keep).filename().native();
-  std::error_code error;
-  for (auto it = std::filesystem::directory_iterator(folder, error);
-       !error && it != std::filesystem::directory_iterator();
-       it.increment(error)) {
-    const std::string path = it->path().native();
-    const std::string name = it->path().filename().native();
-    if (name == own || name == own + kDraftEnding) continue;
-    if (path.ends_with(std::string(kEnding) + kDraftEnding)) remove_if_left(path);
-    if (const auto file = stored_file(path)) {
-      total += file->bytes;
-      others.push_back(*file);
-    }
-  }
-  std::ranges::sort(others, {}, [](const StoredFile& file) { return file.last_use; });
-  for (const StoredFile& file : others) {
-    if (total <= max_bytes) break;
-    if (::unlink(file.path.c_str()) != 0) continue;
-    total -= file.bytes;
-    log_event(
-        LogLevel::kInfo, "packed_weights_removed", "path", file.path, "bytes", file.bytes);
-  }
-  return {};
-}
-
 Expected<void> write_packed_cache(const std::string& path,
                                   const PackedContents& contents,
                                   const std::atomic<bool>& stop) {
@@ -367,7 +374,7 @@ Expected<void> write_packed_cache(const std::string& path,
   SLUICE_TRY(Draft draft, Draft::open(path + kDraftEnding));
   const std::optional<FileSizes> sizes = file_sizes(key.layout);
   CHECK(sizes.has_value());
-  SLUICE_TRY_VOID(make_room_for_packed(folder, path, sizes->file, contents.max_folder_bytes));
+  SLUICE_TRY_VOID(make_room(folder, path, sizes->file, contents.max_folder_bytes));
   SLUICE_TRY_VOID(draft.reserve(sizes->file));
 
   std::vector<std::byte> header(sizes->header);
@@ -436,6 +443,9 @@ std::optional<PackedCache> PackedPlace::open() {
   if (cache) {
     // Where the folder is read-only, its owner sees to its size.
     (void)utimensat(AT_FDCWD, path_.c_str(), nullptr, 0);
+    const std::string folder = std::filesystem::path(path_).parent_path().native();
+    const auto room = make_room(folder, path_, file_sizes(key_.layout)->file, max_folder_bytes_);
+    if (!room) log_event(LogLevel::kWarning, "packed_weights_kept", "reason", room.error().message);
     return std::move(*cache);
   }
   is_missing_ = true;

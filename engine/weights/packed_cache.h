@@ -97,26 +97,18 @@ class PackedCache {
   PackedParts parts_;
 };
 
-// Bounds a folder, where models that moved or went leave files that nobody maps again: of all but
-// `keep` those used longest ago are removed until the rest and `needed` bytes are at most `max_bytes`,
-// and what dead writers left; what others write at that time is not counted. A process that has
-// mapped a file keeps its bytes; what is not a file of packed weights stays. kResourceExhausted:
-// `needed` is more than that.
-Expected<void> make_room_for_packed(const std::string& folder,
-                                    const std::string& keep,
-                                    uint64_t needed,
-                                    uint64_t max_bytes);
-
 struct PackedContents {
   PackedKey key;
   std::vector<uint64_t> content_hashes;  // of the matrices
   std::span<const std::byte> arena;
-  uint64_t max_folder_bytes = std::numeric_limits<uint64_t>::max();  // with all other files there
+  uint64_t max_folder_bytes = std::numeric_limits<uint64_t>::max();
 };
 
 // Any thread. The file appears complete or not at all; of several that write it at once one does.
-// kUnavailable: another process writes it, or `stop` was set. Makes the folder if there is none, and
-// room in it.
+// kUnavailable: another process writes it, or `stop` was set. Makes the folder if there is none,
+// and room in it, where models that moved or went leave files that nobody maps again: those used
+// longest ago go until all are at most max_folder_bytes. A process that has mapped one keeps its
+// bytes; what is not a file of packed weights stays. kResourceExhausted: this file alone is more.
 Expected<void> write_packed_cache(const std::string& path,
                                   const PackedContents& contents,
                                   const std::atomic<bool>& stop);
@@ -149,7 +141,7 @@ class PackedPlace {
   // Whether there is a file with the right header; open() says whether it is whole.
   [[nodiscard]] bool has_file() const;
 
-  // The file's time of change is then that of its last use.
+  // The file's time of change is then that of its last use, and others are gone that are too much.
   std::optional<PackedCache> open();
 
   // Null unless open() found nothing, or where the checkpoint is not settled.

@@ -91,7 +91,7 @@ void WeightStore::fill_random(const std::string& name, const PackedWeight& weigh
       }
       return {};
     };
-    CHECK(upload_->rows(n, stride, dst, fill).has_value());
+    CHECK(upload_->rows(name, n, stride, dst, fill).has_value());
     if (int8) upload_->floats(scales, dst + matrix_scales_offset(weight.format, n, k));
     return;
   }
@@ -286,11 +286,11 @@ Expected<uint64_t> WeightStore::upload(const CheckpointTensor& tensor,
   };
   if (!rows) {
     const int64_t stride = packed_tile_bytes(weight.format, weight.k) / kRowTile;
-    SLUICE_TRY_VOID(upload_->rows(align_up(weight.n, kRowTile), stride, dst, fill));
+    SLUICE_TRY_VOID(upload_->rows(where, align_up(weight.n, kRowTile), stride, dst, fill));
     return hash;
   }
   SLUICE_TRY_VOID(
-      upload_->rows(weight.n, matrix_row_stride(weight.format, weight.k), dst, fill));
+      upload_->rows(where, weight.n, matrix_row_stride(weight.format, weight.k), dst, fill));
   upload_->floats(scales, dst + matrix_scales_offset(weight.format, weight.n, weight.k));
   return hash;
 }

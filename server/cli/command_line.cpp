@@ -90,7 +90,8 @@ std::string value_name(const Knob& knob) {
   if (knob.kind == KnobKind::kChoice) return knob.choices;
   if (knob.kind == KnobKind::kString) return "TEXT";
   if (knob.kind == KnobKind::kStringList) return "TEXT,...";
-  return *knob.unit == '\0' ? "N" : knob.unit;
+  const std::string number = *knob.unit == '\0' ? "N" : knob.unit;
+  return knob.kind == KnobKind::kIntegerList ? number + ",..." : number;
 }
 
 void add_knob(Subcommand& sub, const Knob& knob) {
@@ -103,8 +104,7 @@ void add_knob(Subcommand& sub, const Knob& knob) {
   } else {
     option = sub.app->add_option("--" + name)->description(help)->type_name(value_name(knob));
   }
-  const bool is_list = knob.kind == KnobKind::kStringList;
-  option->multi_option_policy(is_list ? CLI::MultiOptionPolicy::TakeAll
+  option->multi_option_policy(is_list(knob.kind) ? CLI::MultiOptionPolicy::TakeAll
                                       : CLI::MultiOptionPolicy::TakeLast);
   option->group(title_of(knob.group));
   sub.knobs.push_back({&knob, option});
@@ -292,9 +292,8 @@ Expected<void> apply_knobs(const Subcommand& sub, Config& config) {
   for (const KnobOption& entry : sub.knobs) {
     if (entry.option->count() == 0) continue;
     const std::vector<std::string>& results = entry.option->results();
-    const bool is_list = entry.knob->kind == KnobKind::kStringList;
-    const auto applied =
-        entry.knob->set(config, *entry.knob, is_list ? joined(results) : results.back());
+    const auto applied = entry.knob->set(
+        config, *entry.knob, is_list(entry.knob->kind) ? joined(results) : results.back());
     if (!applied) {
       return make_error(applied.error().code, "--" + applied.error().message, entry.knob->name);
     }

@@ -149,6 +149,8 @@ TEST(CommandLine, HelpOfServeShowsEveryKnobInItsGroup) {
   for (const Knob& knob : config_knobs()) {
     EXPECT_NE(help.find(std::string("--") + knob.name), std::string::npos) << knob.name;
   }
+  EXPECT_NE(help.find("--cuda-graph-sizes requests,..."), std::string::npos) << help;
+  EXPECT_NE(help.find("--served-model-name TEXT,..."), std::string::npos);
   for (const char* group : {"Model:", "Cache:", "Scheduler:", "Compute:", "Server:"}) {
     EXPECT_NE(help.find(group), std::string::npos) << group;
   }

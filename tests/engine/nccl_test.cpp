@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -96,6 +97,26 @@ TEST(NcclRanks, AnyThreadMayFailARank) {
       EXPECT_TRUE(own.has_failed());
     });
   }
+}
+
+// The first rank is inside of the library, which holds it until the second comes or goes.
+TEST(NcclRanks, NobodyWaitsForARankThatTheLibraryHoldsUp) {
+  std::atomic<Communicator*> held = nullptr;
+  on_ranks(2, [&held](Communicator& own) {
+    const std::byte part{};
+    if (own.rank() == 0) {
+      held = &own;
+      EXPECT_TRUE(own.all_gather({&part, 1}).empty());
+      EXPECT_TRUE(own.has_failed());
+      return;
+    }
+    while (held == nullptr) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // less would test less
+    EXPECT_FALSE(held.load()->has_failed());
+    held.load()->fail();
+    EXPECT_TRUE(held.load()->has_failed());
+    own.fail();
+  });
 }
 
 TEST(NcclRanks, WhatIsMissingIsNamed) {

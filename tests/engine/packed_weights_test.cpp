@@ -68,6 +68,13 @@ class PackedWeights : public ::testing::Test {
     ASSERT_EQ(files().size(), count);
   }
 
+  // Of an engine that is then stopped, and of its writer, whose line is the last that it does.
+  std::string log_of_a_start() const {
+    ::testing::internal::CaptureStderr();
+    testing::start_engine(config_).reset();
+    return ::testing::internal::GetCapturedStderr();
+  }
+
   std::string folder_;
   Config config_;
 };
@@ -123,12 +130,32 @@ TEST_F(PackedWeights, AStartNotesTheUse) {
   EXPECT_GT(fs::last_write_time(file), long_ago + std::chrono::hours(23));
 }
 
+// One that finds its own file too.
+TEST_F(PackedWeights, AStartTrimsTheFolder) {
+  config_.packed_weights_cache = folder_;
+  start_and_wait_for_the_file();
+  const fs::path own = files().front();
+  const fs::path other = folder_ + "/other.packed";
+  fs::copy_file(own, other);
+  config_.packed_weights_cache_size = static_cast<int64_t>(2 * fs::file_size(own));
+  ASSERT_NE(testing::start_engine(config_), nullptr);
+  EXPECT_EQ(files().size(), 2U);
+  --config_.packed_weights_cache_size;
+  std::unique_ptr<Engine> engine = testing::start_engine(config_);
+  ASSERT_NE(engine, nullptr);
+  EXPECT_TRUE(is_mapped(*engine));
+  EXPECT_EQ(files(), std::vector<fs::path>{own});
+  config_.packed_weights_cache_size = 1000;  // what is mapped stays
+  engine = testing::start_engine(config_);
+  ASSERT_NE(engine, nullptr);
+  EXPECT_TRUE(is_mapped(*engine));
+}
+
 TEST_F(PackedWeights, AFolderThatMayNotHoldTheModelStaysEmpty) {
   config_.packed_weights_cache = folder_;
   config_.packed_weights_cache_size = 1000;
-  const std::unique_ptr<Engine> engine = testing::start_engine(config_);
-  ASSERT_NE(engine, nullptr);
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  const std::string log = log_of_a_start();
+  EXPECT_NE(log.find("a larger --packed-weights-cache-size than 1000"), std::string::npos) << log;
   EXPECT_TRUE(files().empty());
 }
 
@@ -219,9 +246,8 @@ TEST_F(PackedWeights, AModelThatJustChangedIsNotWritten) {
   config_.packed_weights_cache = folder_;
   fs::copy_file(config_.model, copy);
   config_.model = copy;
-  const std::unique_ptr<Engine> engine = testing::start_engine(config_);
-  ASSERT_NE(engine, nullptr);
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  const std::string log = log_of_a_start();
+  EXPECT_NE(log.find("changed less than 2 s before the start"), std::string::npos) << log;
   EXPECT_TRUE(files().empty());
 }
 

@@ -123,7 +123,8 @@ void expect_same_on(const std::vector<int32_t>& sizes, Config config, const std:
 }
 
 std::string refusal(const Config& config) {
-  const auto planned = plan_model(config, {.num_threads = threads_per_rank(config)});
+  const int32_t threads = threads_per_rank(config, placement_of(config));
+  const auto planned = plan_model(config, {.num_threads = threads});
   if (planned) return "";
   EXPECT_EQ(planned.error().code, ErrorCode::kUnsupported);
   EXPECT_EQ(planned.error().param, "tensor-parallel-size");

@@ -138,7 +138,7 @@ TEST(CudaDevice, MatricesLargerThanAPieceOfPinnedMemoryArriveWhole) {
     }
     return {};
   };
-  ASSERT_TRUE(upload->rows(kRows, kStride, buffer->data(), fill).has_value());
+  ASSERT_TRUE(upload->rows("test", kRows, kStride, buffer->data(), fill).has_value());
   EXPECT_EQ(begins, (std::vector<int64_t>{0, 32, 64, 96}));
   std::vector<float> values(kFloats);
   std::iota(values.begin(), values.end(), 1.0F);
@@ -154,12 +154,16 @@ TEST(CudaDevice, MatricesLargerThanAPieceOfPinnedMemoryArriveWhole) {
   }
   EXPECT_EQ(got_values, values);
   // Of rows of which no tile is a piece, none is sent.
-  EXPECT_EQ(upload->rows(kRows, 128, buffer->data(), fill).error().code, ErrorCode::kUnsupported);
+  const auto large = upload->rows("model: tensor blk", kRows, 128, buffer->data(), fill);
+  ASSERT_FALSE(large.has_value());
+  EXPECT_EQ(large.error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(large.error().message.find("model: tensor blk: found rows of 128 bytes"), 0U)
+      << large.error().message;
   // An error of a piece ends the upload.
   const auto fail = [](int64_t, int64_t, std::byte*) -> Expected<void> {
     return make_error(ErrorCode::kDataLoss, "bad row");
   };
-  EXPECT_FALSE(upload->rows(kRows, kStride, buffer->data(), fail).has_value());
+  EXPECT_FALSE(upload->rows("test", kRows, kStride, buffer->data(), fail).has_value());
 }
 
 }  // namespace

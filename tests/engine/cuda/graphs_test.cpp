@@ -18,6 +18,7 @@ namespace {
 using testing::Collected;
 using testing::expect_same;
 using testing::start_engine;
+using testing::TinyGguf;
 using testing::TinyModel;
 using testing::TinyWeights;
 
@@ -37,14 +38,15 @@ std::vector<ValidRequest> requests_of(size_t count) {
   return requests;
 }
 
-Config config_of(const TinyModel& model) {
+template <typename Model>
+Config config_of(const Model& model) {
   Config config = model.config("cuda");
   config.cuda_graph_sizes = {2, 4};
   return config;
 }
 
-void expect_bits_of_eager_steps(TinyWeights weights) {
-  const TinyModel model(weights);
+template <typename Model>
+void expect_bits_of_eager_steps(const Model& model) {
   const std::vector<ValidRequest> requests = requests_of(5);
   std::vector<Collected> expected;
   {
@@ -73,12 +75,23 @@ void expect_bits_of_eager_steps(TinyWeights weights) {
 }
 
 TEST(CudaGraphs, Int8StepsHaveTheBitsOfEagerOnes) {
-  expect_bits_of_eager_steps(TinyWeights::kInt8);
+  expect_bits_of_eager_steps(TinyModel(TinyWeights::kInt8));
+}
+
+// How many rows an expert has is known to the device alone, and changes from run to run.
+TEST(CudaGraphs, StepsWithExpertsHaveTheBitsOfEagerOnes) {
+  expect_bits_of_eager_steps(TinyModel(TinyWeights::kInt8Experts));
+}
+
+// Weights in blocks, whose kernels take their activations in records.
+TEST(CudaGraphs, GgufStepsHaveTheBitsOfEagerOnes) {
+  const std::string path = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  expect_bits_of_eager_steps(TinyGguf(path));
 }
 
 TEST(CudaGraphs, Bf16StepsHaveTheBitsOfEagerOnes) {
   if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
-  expect_bits_of_eager_steps(TinyWeights::kBF16);
+  expect_bits_of_eager_steps(TinyModel(TinyWeights::kBF16));
 }
 
 // Block 0 belongs to a request here: the one that starts first. What padding rows wrote would show

@@ -73,9 +73,13 @@ TEST(CudaDevice, WhatDoesNotFitTheDeviceIsRefusedWithNumbers) {
   const ShimOptions options({.free_bytes = (int64_t{256} << 20) + (int64_t{1} << 20)});
   const TinyModel model(TinyWeights::kBF16);
   for (const char* device : {"cuda", "auto"}) {  // the CPU must not hide that it did not fit
-    const std::string error = error_of(model.config(device));
+    Config config = model.config(device);
+    config.enforce_eager = true;
+    const std::string error = error_of(config);
     EXPECT_EQ(error.rfind("memory plan: weights ", 0), 0U) << error;
     EXPECT_NE(error.find("available 1.0 MiB"), std::string::npos) << error;
+    config.enforce_eager = false;  // four recorded steps of two layers
+    EXPECT_NE(error_of(config).find("available 0.0 MiB"), std::string::npos) << error_of(config);
   }
 }
 

@@ -251,14 +251,16 @@ TEST_F(PackedFile, FilesUsedLongestAgoMakeRoom) {
   write_used_at("c.packed", 2000);
   const auto mapped = PackedCache::open(folder_ + "/a.packed", contents_.key);
   ASSERT_TRUE(mapped.has_value());
-  write_file(folder_ + "/mine.packed", std::as_bytes(std::span("another program's, longer than that")));
+  write_file(folder_ + "/mine.packed", std::as_bytes(std::span("another program's, and longer")));
   write_file(folder_ + "/left.packed.partial", arena_);
+  ASSERT_EQ(mkfifo((folder_ + "/pipe.packed.partial").c_str(), 0600), 0);
   const uint64_t each = std::filesystem::file_size(path_);
 
   path_ = folder_ + "/d.packed";
   contents_.max_folder_bytes = 4 * each;
   ASSERT_TRUE(write().has_value());
-  EXPECT_EQ(names().size(), 5U);  // and what a dead writer left is gone
+  EXPECT_EQ(names().size(), 6U);  // and what a dead writer left is gone
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/pipe.packed.partial"));
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/left.packed.partial"));
   contents_.max_folder_bytes = 3 * each - 1;
   ASSERT_TRUE(write().has_value());  // in place of d itself
