@@ -168,7 +168,8 @@ TEST_P(CudaExperts, Int8RowsHaveTheBitsOfTheCpu) {
   }
 }
 
-TEST_P(CudaExperts, Bf16RowsHaveTheBitsTheyHaveAlone) {
+// By the layer that the CPU has not (kernels/cuda/launch.h): a row through its expert alone.
+void check_half(WeightFormat format, const std::vector<Case>& cases) {
   constexpr int32_t kK = 232;  // 4 chunks, the last not full, over 8 segments
   Random random(102);
   const auto matrix = [&](int64_t rows) {
@@ -178,7 +179,7 @@ TEST_P(CudaExperts, Bf16RowsHaveTheBitsTheyHaveAlone) {
     }
     return codes;
   };
-  for (const auto& [counts, n] : kCases) {
+  for (const auto& [counts, n] : cases) {
     SCOPED_TRACE("rows " + std::to_string(counts[0]));
     Placed placed = place(counts);
     const auto experts = static_cast<int32_t>(counts.size());
@@ -190,7 +191,8 @@ TEST_P(CudaExperts, Bf16RowsHaveTheBitsTheyHaveAlone) {
     }
     const std::vector<uint16_t> x = matrix(placed.num_rows);
     const auto args = [&](std::vector<float>& out) {
-      return cuda::LinearHalfArgs{.x = x.data(),
+      return cuda::LinearHalfArgs{.format = format,
+                                  .x = x.data(),
                                   .x_stride = kK,
                                   .weight = arena.at<uint16_t>(0, 0),
                                   .weight_stride = kK,
@@ -222,6 +224,12 @@ TEST_P(CudaExperts, Bf16RowsHaveTheBitsTheyHaveAlone) {
       test::expect_same_floats(out, want);
     });
   }
+}
+
+TEST_P(CudaExperts, Bf16RowsHaveTheBitsTheyHaveAlone) { check_half(WeightFormat::kBF16, kCases); }
+
+TEST_P(CudaExperts, F16RowsHaveTheBitsTheyHaveAlone) {
+  check_half(WeightFormat::kF16, {{{3, 0, 9}, 24}, {{20, 1}, 16}});
 }
 
 class CudaExpertFormats : public ::testing::TestWithParam<WeightFormat> {
