@@ -40,7 +40,7 @@ ldd "$root"/bin/* | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
     esac
   done
 mkdir -p "$root/golden/tokenizer"
-cp -r tests/golden/tiny tests/golden/tensorcore tests/golden/w8a8 "$root/golden/"
+cp -r tests/golden/cuda tests/golden/tiny tests/golden/tensorcore tests/golden/w8a8 "$root/golden/"
 cp -r tests/golden/tokenizer/json "$root/golden/tokenizer/"
 cp deploy/gpu_run.sh "$root/run"
 git describe --always --dirty >"$root/commit" 2>/dev/null || echo unknown >"$root/commit"

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The matrices of experts on CUDA: a row must have the bits that it has alone through its expert.
+// The matrices of experts on CUDA: a row must have the bits that it has alone through its expert,
+// which are the CPU's but for matrices of 16 bits times rows of the same.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <bit>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "kernels/cuda/launch.h"
 #include "tests/kernels/cuda/rows_check.h"
 #include "tests/kernels/devices.h"
+#include "tests/kernels/linear_reference.h"
 
 namespace sluice::kernels {
 namespace {
@@ -150,23 +153,23 @@ TEST_P(CudaExperts, Int8RowsHaveTheBitsOfTheCpu) {
     });
     test::on_schedules([&] {
       std::vector<float> out(want.size(), kPoison);
-      cuda::launch_experts_int8(
-          nullptr,
-          {.x = x,
-           .weight = arena.at<int8_t>(0, 0),
-           .weight_stride = kK,
-           .weight_scale = arena.at<float>(0, 1),
-           .n = outputs,
-           .bias = arena.at<float>(0, 2),
-           .out = out.data(),
-           .out_stride = outputs},
-          {.rows = placed.experts(), .stride = arena.stride()});
+      cuda::launch_experts_int8(nullptr,
+                                {.x = x,
+                                 .weight = arena.at<int8_t>(0, 0),
+                                 .weight_stride = kK,
+                                 .weight_scale = arena.at<float>(0, 1),
+                                 .n = outputs,
+                                 .bias = arena.at<float>(0, 2),
+                                 .out = out.data(),
+                                 .out_stride = outputs},
+                                {.rows = placed.experts(), .stride = arena.stride()});
       test::expect_same_floats(out, want);
     });
   }
 }
 
-TEST_P(CudaExperts, Bf16RowsHaveTheBitsTheyHaveAlone) {
+// By the layer that the CPU has not (kernels/cuda/launch.h): a row through its expert alone.
+void check_half(WeightFormat format, const std::vector<Case>& cases) {
   constexpr int32_t kK = 232;  // 4 chunks, the last not full, over 8 segments
   Random random(102);
   const auto matrix = [&](int64_t rows) {
@@ -176,7 +179,7 @@ TEST_P(CudaExperts, Bf16RowsHaveTheBitsTheyHaveAlone) {
     }
     return codes;
   };
-  for (const auto& [counts, n] : kCases) {
+  for (const auto& [counts, n] : cases) {
     SCOPED_TRACE("rows " + std::to_string(counts[0]));
     Placed placed = place(counts);
     const auto experts = static_cast<int32_t>(counts.size());
@@ -188,7 +191,8 @@ TEST_P(CudaExperts, Bf16RowsHaveTheBitsTheyHaveAlone) {
     }
     const std::vector<uint16_t> x = matrix(placed.num_rows);
     const auto args = [&](std::vector<float>& out) {
-      return cuda::LinearHalfArgs{.x = x.data(),
+      return cuda::LinearHalfArgs{.format = format,
+                                  .x = x.data(),
                                   .x_stride = kK,
                                   .weight = arena.at<uint16_t>(0, 0),
                                   .weight_stride = kK,
@@ -216,13 +220,112 @@ TEST_P(CudaExperts, Bf16RowsHaveTheBitsTheyHaveAlone) {
     test::on_schedules([&] {
       std::vector<float> out(want.size(), kPoison);
       cuda::launch_experts_half(
-          nullptr,
-          args(out),
-          {.rows = placed.experts(), .stride = arena.stride()});
+          nullptr, args(out), {.rows = placed.experts(), .stride = arena.stride()});
       test::expect_same_floats(out, want);
     });
   }
 }
+
+TEST_P(CudaExperts, Bf16RowsHaveTheBitsTheyHaveAlone) { check_half(WeightFormat::kBF16, kCases); }
+
+TEST_P(CudaExperts, F16RowsHaveTheBitsTheyHaveAlone) {
+  check_half(WeightFormat::kF16, {{{3, 0, 9}, 24}, {{20, 1}, 16}});
+}
+
+class CudaExpertFormats : public ::testing::TestWithParam<WeightFormat> {
+ protected:
+  static constexpr int32_t kK = 512;  // two groups a segment
+
+  static void check(const std::vector<int32_t>& counts, int32_t n) {
+    const WeightFormat format = GetParam();
+    const bool in_blocks = format_info(format).is_integer;
+    const ActivationFormat activations =
+        in_blocks ? ActivationFormat::kInt8 : ActivationFormat::kFloat;
+    const auto cpu = test::make_device("scalar", 1);
+    Placed placed = place(counts);
+    const auto experts = static_cast<int32_t>(counts.size());
+    const int64_t bytes = in_blocks ? packed_bytes(format, n, kK) : matrix_bytes(format, n, kK);
+    const Arena arena(experts, {bytes, n * int64_t{4}});
+    Random random(103);
+    std::mt19937 rng(104);
+    std::vector<testing::TestWeight> weights;
+    for (int32_t expert = 0; expert < experts; ++expert) {
+      weights.push_back(testing::make_weight(format, n, kK, testing::Values::kOrdinary, rng));
+      if (in_blocks) {
+        std::copy_n(weights.back().view.data, bytes, arena.at<std::byte>(expert, 0));
+      } else {
+        copy_matrix_rows(
+            format, weights.back().checkpoint.data(), kK, 0, n, arena.at<std::byte>(expert, 0));
+      }
+      std::ranges::copy(random.normals(static_cast<size_t>(n)), arena.at<float>(expert, 1));
+    }
+    const std::vector<float> values = random.normals(static_cast<size_t>(placed.num_rows) * kK);
+    const auto quantize = [&](int32_t row, int32_t rows, const test::DeviceBytes& to) {
+      const Activations x = carve_activations(activations, rows, kK, to.data());
+      quantize_activations(cpu->context(),
+                           {.x = values.data() + int64_t{row} * kK, .x_stride = kK, .out = x});
+      return x;
+    };
+    const std::vector<float> want = expected(placed, n, [&](int32_t expert, int32_t row) {
+      const test::DeviceBytes memory(activation_bytes(activations, 1, kK));
+      std::vector<float> out(static_cast<size_t>(n));
+      const RowGroup group{.weight = &weights[static_cast<size_t>(expert)].view,
+                           .out = out.data(),
+                           .out_stride = n,
+                           .bias = arena.at<float>(expert, 1)};
+      linear(cpu->context(), {.x = quantize(row, 1, memory), .groups = {&group, 1}});
+      return out;
+    });
+    const test::DeviceBytes memory(activation_bytes(activations, placed.num_rows, kK));
+    const Activations x = quantize(0, placed.num_rows, memory);
+    const PackedWeight first{.format = format, .n = n, .k = kK, .data = arena.at<std::byte>(0, 0)};
+    const cuda::ExpertMatrices matrices{.rows = placed.experts(), .stride = arena.stride()};
+    test::on_schedules([&] {
+      std::vector<float> out(want.size(), kPoison);
+      const auto launch = in_blocks ? cuda::launch_linear_blocks : cuda::launch_linear_float;
+      launch(nullptr,
+             {.x = x,
+              .weight = &first,
+              .bias = arena.at<float>(0, 1),
+              .out = out.data(),
+              .out_stride = n},
+             &matrices);
+      test::expect_same_floats(out, want);
+    });
+  }
+};
+
+constexpr WeightFormat kExpertFormats[] = {WeightFormat::kF32,
+                                           WeightFormat::kF16,
+                                           WeightFormat::kBF16,
+                                           WeightFormat::kQ4_0,
+                                           WeightFormat::kQ4_1,
+                                           WeightFormat::kQ5_0,
+                                           WeightFormat::kQ5_1,
+                                           WeightFormat::kQ8_0,
+                                           WeightFormat::kQ2_K,
+                                           WeightFormat::kQ3_K,
+                                           WeightFormat::kQ4_K,
+                                           WeightFormat::kQ5_K,
+                                           WeightFormat::kQ6_K,
+                                           WeightFormat::kIQ4_NL,
+                                           WeightFormat::kIQ4_XS,
+                                           WeightFormat::kMXFP4};
+constexpr auto kFormatName = [](const auto& info) {
+  return std::string(format_info(info.param).name);
+};
+INSTANTIATE_TEST_SUITE_P(Formats,
+                         CudaExpertFormats,
+                         ::testing::ValuesIn(kExpertFormats),
+                         kFormatName);
+
+// Few rows an expert and many of them take other tiles; the last of n is full in neither.
+TEST_P(CudaExpertFormats, RowsHaveTheBitsOfTheCpu) {
+  check({3, 0, 11, 1}, 52);
+  check({35, 1, 0}, 24);
+}
+
+TEST_P(CudaExpertFormats, ExpertsWithoutRowsWriteNothing) { check({0, 0, 0, 1}, 20); }
 
 }  // namespace
 }  // namespace sluice::kernels

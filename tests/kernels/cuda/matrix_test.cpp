@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers and embeddings of weights in blocks, and float weights times float rows: the CPU's
-// bits, of few and of many rows, of all segments and of a share of them, of experts.
+// bits, of few and of many rows, of all segments and of a share of them.
 #include <gtest/gtest.h>
 
 #include <random>

@@ -3,6 +3,7 @@
 // shim must catch every one of them.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -209,5 +210,158 @@ struct CopiesShape {
 
 // out[token][output] of bf16 x [kTokens][kStride] and w [kOutputs][kStride], 16-byte aligned.
 std::vector<float> run_copies(CopiesBug bug, const uint16_t* x, const uint16_t* w);
+
+// The rows of pairs of a token and an expert, sorted by expert as in kernels/cuda/moe.cu, and the
+// join of what the experts gave: counts by warp, a scan by one warp, ranks by match.
+enum class PlaceBug : uint8_t {
+  kNone,
+  kNotCleared,
+  kNoSyncAfterClear,
+  kPlainAdd,
+  kShareOneShort,
+  kUnmaskedTail,
+  kNoBarrierAfterCounts,
+  kNotTheLastExpert,
+  kNoBarrierBeforeBegin,
+  kExpertsOfOneRound,
+  kRowsNotAligned,
+  kEmptyChosen,
+  kChosenNotReset,
+  kNoBarrierAfterBegin,
+  kRankWithItself,
+  kNoSyncBeforeAdvance,
+  kEveryLaneAdvances,
+  kNoSyncAfterAdvance,
+  kJoinOneShort,
+  kJoinTail,
+  kJoinBackwards,
+  kJoinByPair,
+};
+
+struct PlaceShape {
+  static constexpr int kThreads = 64;
+  static constexpr int32_t kExperts = 40;  // more than a warp's lanes
+  static constexpr int32_t kTokens = 25;
+  static constexpr int32_t kTopK = 3;
+  static constexpr int32_t kPairs = kTokens * kTopK;  // a warp's share is not whole rounds of lanes
+  static constexpr int32_t kAlign = 8;                // an expert's rows begin there
+  static constexpr int32_t kRoom = kPairs + kExperts * (kAlign - 1);
+  static constexpr int32_t kWidth = 70;  // more than threads
+};
+
+struct Placed {
+  std::array<int32_t, PlaceShape::kPairs> rows;
+  std::array<int32_t, PlaceShape::kExperts> first;
+  std::array<int32_t, PlaceShape::kExperts> count;
+  std::array<int32_t, PlaceShape::kExperts> chosen;
+  int32_t num_chosen;
+  std::array<float, PlaceShape::kTokens * PlaceShape::kWidth + 1> joined;
+
+  bool operator==(const Placed&) const = default;
+};
+
+// ids and weights [kTokens][kTopK], y [kRoom][kWidth]; twice, one launch after the other.
+void run_place(
+    PlaceBug bug, const int32_t* ids, const float* y, const float* weights, Placed& placed);
+
+// Weights of 4 bits in groups of 32 with a scale and a minimum each times int8 tokens, as in
+// kernels/cuda/gemm_blocks.cu: a warp has a segment of K, a block an expert's rows.
+enum class BlocksBug : uint8_t {
+  kNone,
+  kNoBarrierBeforeFold,
+  kNoBarrierBeforeReuse,
+  kSegmentOneShort,
+  kSegmentOverlaps,
+  kSegmentsShareAPlace,
+  kFoldInOrder,
+  kHighCodesFirst,
+  kChunkOfTheNeighbour,
+  kSumsTransposed,
+  kScaleOfTheFirstHalf,
+  kTokenScaleOfTheLane,
+  kScaleOfTheSegment,
+  kNoMinimum,
+  kUnmaskedTokens,
+  kUnmaskedOutputs,
+  kOneTileOnly,
+  kExpertOfTheBlock,
+  kOneExpertMore,
+  kBiasOfTheFirstExpert,
+  kPartOfAWarp,
+};
+
+struct BlocksShape {
+  static constexpr int kWarps = 4;
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr int32_t kGroups = 10;  // segments of 2 and of 3
+  static constexpr int32_t kTile = 16;    // outputs
+  static constexpr int32_t kOutputs = 13;
+  static constexpr int32_t kTokens = 8;  // of a group, whose activations lie together
+  static constexpr int32_t kExperts = 3;
+  static constexpr std::array<int32_t, kExperts> kFirst = {0, 16, 16};  // rows
+  static constexpr std::array<int32_t, kExperts> kCount = {11, 0, 3};
+  static constexpr int32_t kRows = 24;
+};
+
+struct BlocksInput {
+  using Shape = BlocksShape;
+
+  // codes[expert][group][register][output]: byte b of register r has k = 4 r + b in its low 4 bits
+  // and k = 16 + 4 r + b in its high ones.
+  uint32_t codes[Shape::kExperts][Shape::kGroups][4][Shape::kTile];
+  float scale[Shape::kExperts][Shape::kGroups][Shape::kTile];
+  float minimum[Shape::kExperts][Shape::kGroups][Shape::kTile];
+  float bias[Shape::kExperts][Shape::kTile];
+  int8_t x[Shape::kRows / Shape::kTokens][Shape::kGroups][Shape::kTokens][32];
+  float x_scale[Shape::kRows / Shape::kTokens][Shape::kGroups][Shape::kTokens];
+  float x_sum[Shape::kRows / Shape::kTokens][Shape::kGroups][Shape::kTokens];  // times the scale
+  int32_t chosen[Shape::kExperts];
+  int32_t num_chosen;
+};
+
+// out[row][kTile]; what nobody writes is -1.
+std::vector<float> run_blocks(BlocksBug bug, const BlocksInput& input);
+
+// Logits by chains of fma, a thread for each segment of K of an output (kernels/cuda/gemm_float.cu),
+// and the experts that a row chooses by them, a warp a row.
+enum class RouterBug : uint8_t {
+  kNone,
+  kNoBarrierBeforeFold,
+  kNoBarrierBeforeReuse,
+  kSegmentOneShort,
+  kSegmentOverlaps,
+  kUnmaskedColumns,
+  kFoldInOrder,
+  kTwoChains,
+  kUnmaskedTokens,
+  kUnmaskedOutputs,
+  kSumsOfOneToken,
+  kHigherIdFirst,
+  kTakenNotKept,
+  kExpertsOfOneRound,
+  kOneChosenLess,
+  kIdsByRank,
+  kTopNotTakenOff,
+  kNoSyncBeforeSum,
+  kSumNotShared,
+};
+
+struct RouterShape {
+  static constexpr int kThreads = 64;
+  static constexpr int32_t kSegments = 4;
+  static constexpr int32_t kTile = kThreads / kSegments;  // experts a block
+  static constexpr int32_t kTokensOfTile = 3;
+  static constexpr int32_t kTokens = 5;
+  static constexpr int32_t kExperts = 40;
+  static constexpr int32_t kTopK = 5;
+  static constexpr int32_t kK = 75;
+  static constexpr int32_t kStride = 96;  // of both matrices; past kK x has zeros, w NaN
+};
+
+// x [kTokens][kStride], w [kExperts][kStride]. The logits, of one token more than there are, then each
+// row's ids and its weights, all as floats; what nobody writes is -1.
+std::vector<float> run_router(RouterBug bug,
+                              const std::vector<float>& x,
+                              const std::vector<float>& w);
 
 }  // namespace sluice::kernels::test
