@@ -101,6 +101,7 @@ class LinearBench {
                                      .weight_stride = layer_.k,
                                      .weight_scale = reinterpret_cast<float*>(scales_.data()),
                                      .n = layer_.n,
+                                     .k = layer_.k,
                                      .out = reinterpret_cast<float*>(out.data()),
                                      .out_stride = layer_.n,
                                      .workspace = room});

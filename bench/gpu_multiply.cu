@@ -24,7 +24,7 @@ void launch_linear_by(Instructions which,
                                 .x_stride = args.x_stride * 2,
                                 .x_rows = args.num_rows};
   cuda::Outputs outputs{};
-  outputs.chunks = static_cast<int32_t>(ceil_div(args.k, cuda::kChunkBytes / 2));
+  outputs.k = args.k;
   outputs.n = args.n;
   outputs.num_rows = args.num_rows;
   outputs.out = args.out;

@@ -175,10 +175,10 @@ class Probes {
   // The definition in kernels/cuda/launch.h.
   static float model(const uint16_t* x, const uint16_t* w) {
     constexpr int kSegments = 8;
-    constexpr int kChunk = 64;
     constexpr int kStep = 16;
     std::array<float, kSegments> s{};
-    constexpr int kSegment = kK / kChunk / kSegments * kChunk;
+    constexpr int kSegment = kK / kSegments;
+    static_assert(kSegment % kQuantGroup == 0);
     for (int i = 0; i < kSegments; ++i) {
       for (int k = i * kSegment; k < (i + 1) * kSegment; k += kStep) {
         s[static_cast<size_t>(i)] =

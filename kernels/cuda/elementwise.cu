@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/elementwise.h and the quantization of kernels/gemm.h. No GPU has run it yet.
+#include <algorithm>
+
 #include "engine/core/status.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
@@ -37,14 +39,26 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   write_row(args.out, row, [&](int32_t i) { return gated<kFunction>(gate[i], up[i]); });
 }
 
+struct QuantizeWork {
+  QuantizeArgs args;
+  const int32_t* magnitudes[kSegments];
+  int32_t num_magnitudes;
+};
+
 __global__ void __launch_bounds__(kRowThreads, 1)
-    quantize_kernel(const __grid_constant__ QuantizeArgs args) {
+    quantize_kernel(const __grid_constant__ QuantizeWork work) {
+  const QuantizeArgs& args = work.args;
   const int32_t* const rows = args.rows.data();
   const int64_t index = blockIdx.x;
   const int64_t from = rows == nullptr ? index : index / args.repeat;
   const int64_t to = rows == nullptr ? index : int64_t{rows[index]};
   const float* const x = args.x + from * args.x_stride;
-  write_row(args.out, to, [&](int32_t i) { return x[i]; });
+  int32_t largest = kOwnLargest;
+  for (int32_t i = 0; i < work.num_magnitudes; ++i) {
+    const int32_t magnitude = work.magnitudes[i][index];
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  write_row(args.out, to, [&](int32_t i) { return x[i]; }, largest);
 }
 
 __global__ void __launch_bounds__(kRowThreads, 1)
@@ -110,7 +124,14 @@ __global__ void __launch_bounds__(kRowThreads, 1)
 void launch_quantize_activations(Stream stream, const QuantizeArgs& args) {
   const bool all = args.rows.data() == nullptr;
   const int64_t count = all ? args.out.num_rows : static_cast<int64_t>(args.rows.size());
-  gpu::launch(stream, {.blocks_x = count, .threads = kRowThreads}, quantize_kernel, args);
+  CHECK(args.magnitudes.empty() || args.out.format == ActivationFormat::kInt8Token);
+  CHECK_LE(args.magnitudes.size(), size_t{kSegments});
+  QuantizeWork work{.args = args,
+                    .magnitudes = {},
+                    .num_magnitudes = static_cast<int32_t>(args.magnitudes.size())};
+  std::ranges::copy(args.magnitudes, work.magnitudes);
+  work.args.magnitudes = {};
+  gpu::launch(stream, {.blocks_x = count, .threads = kRowThreads}, quantize_kernel, work);
 }
 
 void launch_gate_mul(Stream stream, const GateMulArgs& args) {

@@ -35,14 +35,15 @@ struct Matrices {
 
 // What becomes of the products.
 struct Outputs {
-  int32_t chunks;  // of K
-  int32_t n;       // of one expert
+  int32_t k;  // of the whole layer
+  Segments segments;
+  int32_t n;  // of one expert
   int32_t num_rows;
   const float* bias;  // by output, as the scales; of the first expert
   bool add;
   float* out;
   int64_t out_stride;
-  void* workspace;  // of segments; null: a block takes all of K
+  void* workspace;  // of segments; null: a block takes all of them
   // INT8 alone.
   const float* weight_scale;
   const std::byte* heads;     // of the activations' blocks: the rows' scales
@@ -66,11 +67,28 @@ __device__ __forceinline__ const T* of_expert(const T* of_first, int64_t stride,
                                     expert * stride);
 }
 
+// Of 8 rows of kInt8Token.
+constexpr int64_t token_block_bytes(int64_t k) {
+  return kTokenHeadBytes +
+         ceil_div(k, kQuantGroup) * activation_record_bytes(ActivationFormat::kInt8Token);
+}
+
+// Values of consecutive equal shares of the segments as Format::Sum, each [num_rows][n].
+struct Parts {
+  const void* parts[kSegments];
+  int32_t count;  // a power of two
+};
+
+// Joins them to the value of outputs.segments, and what `finish` does with it.
+void launch_fold(gpu::Stream stream, bool int8, const Outputs& outputs, const Parts& parts);
+
 void launch_wgmma(gpu::Stream stream, const Matrices& matrices, const Outputs& outputs);
 void launch_mma(gpu::Stream stream, const Matrices& matrices, const Outputs& outputs);
 
 inline Outputs outputs_of(const LinearMatrixArgs& args, const ExpertMatrices* experts) {
   Outputs outputs{};
+  outputs.k = args.weight->k;
+  outputs.segments = args.segments;
   outputs.n = args.weight->n;
   outputs.num_rows = args.x.num_rows;
   outputs.bias = args.bias;
@@ -88,9 +106,10 @@ __device__ __forceinline__ float sum_of(float a, float b) { return __fadd_rn(a, 
 
 __device__ __forceinline__ int32_t sum_of(int32_t a, int32_t b) { return a + b; }
 
-// What differs between the formats, whatever multiplies: what becomes of a sum over all of K.
+// What differs between the formats, whatever multiplies: what becomes of a sum over the segments.
 struct FloatSums {
   using Sum = float;
+  static constexpr bool kInOnePiece = false;
 
   __device__ __forceinline__ static float value(
       const Outputs&, float sum, int32_t, int32_t, int32_t) {
@@ -100,12 +119,14 @@ struct FloatSums {
 
 struct Int8Sums {
   using Sum = int32_t;
+  static constexpr bool kInOnePiece = true;
 
   __device__ __forceinline__ static float value(const Outputs& outputs,
                                                 int32_t sum,
                                                 int32_t expert,
                                                 int32_t output,
                                                 int32_t token) {
+    if (!outputs.segments.are_all()) return __int_as_float(sum);
     const auto* const scales = reinterpret_cast<const float*>(
         outputs.heads + token / kActivationRows * outputs.block_bytes);
     const float scaled = __fmul_rn(__int2float_rn(sum), scales[token % kActivationRows]);
@@ -153,14 +174,58 @@ __device__ __forceinline__ Sum fold_segments(Sum (&s)[kSegments], int32_t count)
   return s[0];
 }
 
-// The chunks of a segment of K.
-struct Chunks {
+// Groups of 32 columns of x.
+struct Groups {
   int32_t begin;
   int32_t end;
 };
 
-__device__ __forceinline__ Chunks chunks_of(const Outputs& outputs, int32_t segment) {
-  return {segment * outputs.chunks / kSegments, (segment + 1) * outputs.chunks / kSegments};
+__device__ __forceinline__ Groups groups_of(const Outputs& outputs, const Segments& segments) {
+  const int64_t skipped = outputs.segments.first_group(outputs.k);
+  return {static_cast<int32_t>(segments.first_group(outputs.k) - skipped),
+          static_cast<int32_t>(segments.end_group(outputs.k) - skipped)};
+}
+
+// Of one segment, counted from the first that x has.
+__device__ __forceinline__ Groups groups_of(const Outputs& outputs, int32_t segment) {
+  return groups_of(outputs, Segments{outputs.segments.first + segment, 1});
+}
+
+// What of K a block copies next, in the order in which it multiplies. A chunk holds groups of one
+// segment alone: the last of a segment may be less than full.
+struct Walk {
+  Groups left;      // of the segment that it is in; none: the end
+  int32_t segment;  // the next one
+};
+
+__device__ __forceinline__ void skip_empty_segments(const Outputs& outputs, Walk& walk) {
+  while (walk.left.begin >= walk.left.end && walk.segment < outputs.segments.count) {
+    walk.left = groups_of(outputs, walk.segment++);
+  }
+}
+
+__device__ __forceinline__ Walk walk_segment(const Outputs& outputs, int32_t segment) {
+  return {groups_of(outputs, segment), outputs.segments.count};
+}
+
+// As multiply_all goes through them.
+template <typename Format>
+__device__ __forceinline__ Walk walk_all(const Outputs& outputs) {
+  if constexpr (Format::kInOnePiece) {
+    return {groups_of(outputs, outputs.segments), outputs.segments.count};
+  }
+  Walk walk{{0, 0}, 0};
+  skip_empty_segments(outputs, walk);
+  return walk;
+}
+
+template <typename Format>
+inline constexpr int32_t kChunkGroups = kChunkBytes / Format::kElementBytes / kQuantGroup;
+
+template <typename Format>
+__device__ __forceinline__ void take_chunk(const Outputs& outputs, Walk& walk) {
+  walk.left.begin += kChunkGroups<Format>;
+  skip_empty_segments(outputs, walk);
 }
 
 // d += level, as level + d.
@@ -176,14 +241,15 @@ __device__ __forceinline__ void keep(const float (&d)[kWords], float (&level)[kW
   for (int i = 0; i < kWords; ++i) level[i] = d[i];
 }
 
-// d = the sum over all of K. multiply(count, d): d = the chain over the next `count` chunks. INT8
-// is exact, so it goes in one piece; otherwise the segments fold like a binary counter: at most
-// three partial sums wait.
+// d = the sum over all segments. multiply(count, d): d = the chain over the next `count` groups.
+// INT8 is exact, so it goes in one piece; otherwise the segments fold like a binary counter: at
+// most three partial sums wait.
 template <int kWords, typename Multiply>
 __device__ __forceinline__ void multiply_all(const Outputs& outputs,
                                              int32_t (&d)[kWords],
                                              Multiply multiply) {
-  multiply(outputs.chunks, d);
+  const Groups groups = groups_of(outputs, outputs.segments);
+  multiply(groups.end - groups.begin, d);
 }
 
 template <int kWords, typename Multiply>
@@ -195,8 +261,9 @@ __device__ __forceinline__ void multiply_all(const Outputs& outputs,
   float four[kWords];
 #pragma unroll
   for (int segment = 0; segment < kSegments; ++segment) {
-    const Chunks chunks = chunks_of(outputs, segment);
-    multiply(chunks.end - chunks.begin, d);
+    if (segment >= outputs.segments.count) break;
+    const Groups groups = groups_of(outputs, segment);
+    multiply(groups.end - groups.begin, d);
     if (segment % 2 == 0) {
       keep(d, one);
       continue;
@@ -215,7 +282,7 @@ __device__ __forceinline__ void multiply_all(const Outputs& outputs,
   }
 }
 
-// From a sum over all of K to the output.
+// From the sum over the segments to the output.
 template <typename Format>
 __device__ __forceinline__ void finish(const Outputs& outputs,
                                        typename Format::Sum sum,
@@ -302,7 +369,7 @@ void launch_tiles(gpu::Stream stream, const Work& work, const Kernels<Work>& ker
     shape.blocks_y = max_chosen(outputs);
     kernel = kernels.experts[few ? 1 : 0];
   } else if (outputs.workspace != nullptr) {
-    shape.blocks_y = kSegments;
+    shape.blocks_y = outputs.segments.count;
     kernel = kernels.segment;
   }
   gpu::launch(stream, shape, kernel, work);

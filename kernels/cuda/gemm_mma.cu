@@ -96,8 +96,8 @@ class Pipeline {
   using Stages = Ring<kTokens, kStages>;
 
   __device__ __forceinline__
-  Pipeline(Stages& ring, const Work& work, const Tile& tile, Chunks chunks)
-      : ring_(ring), work_(work), tile_(tile), next_(chunks.begin), end_(chunks.end) {
+  Pipeline(Stages& ring, const Work& work, const Tile& tile, const Walk& walk)
+      : ring_(ring), work_(work), tile_(tile), walk_(walk) {
     __syncthreads();  // nobody reads the ring any more
     for (int stage = 0; stage < kStages - 1; ++stage) load(stage);
   }
@@ -115,20 +115,30 @@ class Pipeline {
  private:
   // A group of copies, empty past the last chunk, so that groups count chunks.
   __device__ __forceinline__ void load(int stage) {
-    if (next_ < end_) {
+    if (walk_.left.begin < walk_.left.end) {
       copy_weight(stage);
       copy_x(stage);
-      ++next_;
+      take_chunk<Format>(work_.outputs, walk_);
     }
     ptx::cp_async_commit();
   }
 
+  // Behind it are zeros: chunks are multiplied whole or by half, whatever groups they hold.
+  [[nodiscard]] __device__ __forceinline__ int32_t end_byte() const {
+    const int32_t end = walk_.left.end * kQuantGroup;
+    return (end < work_.matrices.k ? end : work_.matrices.k) * Format::kElementBytes;
+  }
+
+  [[nodiscard]] __device__ __forceinline__ int32_t first_byte() const {
+    return walk_.left.begin * (kQuantGroup * Format::kElementBytes);
+  }
+
   __device__ __forceinline__ void copy_weight(int stage) {
     const Matrices& from = work_.matrices;
-    const int32_t row_bytes = from.k * Format::kElementBytes;
+    const int32_t row_bytes = end_byte();
     for (auto i = static_cast<int>(threadIdx.x); i < kOutputs * kRowPieces; i += kThreads) {
       const int row = i / kRowPieces;
-      const int32_t column = next_ * kChunkBytes + i % kRowPieces * kPiece;
+      const int32_t column = first_byte() + i % kRowPieces * kPiece;
       const bool exists = tile_.output + row < work_.outputs.n;
       const int bytes = exists ? inside(column, row_bytes) : 0;
       const std::byte* const at =
@@ -142,10 +152,10 @@ class Pipeline {
 
   __device__ __forceinline__ void copy_x(int stage) {
     const Matrices& from = work_.matrices;
-    const int32_t row_bytes = from.k * Format::kElementBytes;
+    const int32_t row_bytes = end_byte();
     for (auto i = static_cast<int>(threadIdx.x); i < kTokens * kRowPieces; i += kThreads) {
       const int row = i / kRowPieces;
-      const int32_t column = next_ * kChunkBytes + i % kRowPieces * kPiece;
+      const int32_t column = first_byte() + i % kRowPieces * kPiece;
       const bool exists = tile_.token + row < tile_.token_end;
       const int bytes = exists ? inside(column, row_bytes) : 0;
       const std::byte* const at =
@@ -157,14 +167,13 @@ class Pipeline {
   Stages& ring_;
   const Work& work_;
   const Tile& tile_;
-  int32_t next_;  // chunk to copy
-  int32_t end_;
+  Walk walk_;
   int stage_ = 0;  // of the next chunk to use
 };
 
-// d += the products of the chunk in a stage. Two steps of K at a time, as ldmatrix brings four
-// pieces of 8 tokens; groups of 8 tokens of which none exists are left out.
-template <typename Format, int kTokens, int kStages, int kWords>
+// d += the products of `kCount` steps of the chunk in a stage. Two steps of K at a time, as ldmatrix
+// brings four pieces of 8 tokens; groups of 8 tokens of which none exists are left out.
+template <typename Format, int kCount, int kTokens, int kStages, int kWords>
 __device__ __forceinline__ void multiply_stage(const Ring<kTokens, kStages>& ring,
                                                int stage,
                                                int32_t tokens,
@@ -174,7 +183,7 @@ __device__ __forceinline__ void multiply_stage(const Ring<kTokens, kStages>& rin
   const int row = thread % 8;
   const int weight_row = thread / 32 * 16 + matrix % 2 * 8 + row;
 #pragma unroll
-  for (int step = 0; step < kSteps; step += 2) {
+  for (int step = 0; step < kCount; step += 2) {
     uint32_t a[2][4];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -193,18 +202,24 @@ __device__ __forceinline__ void multiply_stage(const Ring<kTokens, kStages>& rin
   }
 }
 
-// d = the chain over the next `count` chunks; 0 for none.
+// d = the chain over the next `groups`; 0 for none.
 template <typename Format, int kTokens, int kStages, int kWords>
 __device__ __forceinline__ void multiply_chunks(Pipeline<Format, kTokens, kStages>& pipeline,
                                                 const Ring<kTokens, kStages>& ring,
                                                 const Tile& tile,
-                                                int32_t count,
+                                                int32_t groups,
                                                 typename Format::Sum (&d)[kWords]) {
+  constexpr int32_t kGroups = kChunkGroups<Format>;
+  const int32_t tokens = tile.token_end - tile.token;
 #pragma unroll
   for (int i = 0; i < kWords; ++i) d[i] = 0;
-  for (int32_t chunk = 0; chunk < count; ++chunk) {
+  for (; groups > 0; groups -= kGroups) {
     const int stage = pipeline.advance();
-    multiply_stage<Format>(ring, stage, tile.token_end - tile.token, d);
+    if (groups > kGroups / 2) {
+      multiply_stage<Format, kSteps>(ring, stage, tokens, d);
+    } else {
+      multiply_stage<Format, kSteps / 2>(ring, stage, tokens, d);
+    }
   }
 }
 
@@ -215,10 +230,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   GPU_DYN_SHARED(Stages, ring);
   const Outputs& outputs = work.outputs;
   for_tiles<kTokens, kExperts>(outputs, [&](const Tile& tile) {
-    Pipeline<Format, kTokens, kStages> pipeline(ring, work, tile, {0, outputs.chunks});
+    Pipeline<Format, kTokens, kStages> pipeline(ring, work, tile, walk_all<Format>(outputs));
     typename Format::Sum d[kTokens / 2];
-    multiply_all(outputs, d, [&](int32_t count, auto& part) {
-      multiply_chunks(pipeline, ring, tile, count, part);
+    multiply_all(outputs, d, [&](int32_t groups, auto& part) {
+      multiply_chunks(pipeline, ring, tile, groups, part);
     });
     store_tile<Format>(outputs, tile, d);
   });
@@ -232,11 +247,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   GPU_DYN_SHARED(Stages, ring);
   const Outputs& outputs = work.outputs;
   const auto segment = static_cast<int32_t>(blockIdx.y);
-  const Chunks chunks = chunks_of(outputs, segment);
+  const Walk walk = walk_segment(outputs, segment);
   const Tile tile{0, static_cast<int32_t>(blockIdx.x) * kOutputs, 0, outputs.num_rows};
-  Pipeline<Format, kTokens, kStages> pipeline(ring, work, tile, chunks);
+  Pipeline<Format, kTokens, kStages> pipeline(ring, work, tile, walk);
   typename Format::Sum d[kTokens / 2];
-  multiply_chunks(pipeline, ring, tile, chunks.end - chunks.begin, d);
+  multiply_chunks(pipeline, ring, tile, walk.left.end - walk.left.begin, d);
   store_segment(outputs, tile, segment, d);
 }
 

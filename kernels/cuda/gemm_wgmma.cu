@@ -20,8 +20,8 @@ struct WgmmaHalf : FloatSums {
   static constexpr int32_t kElementBytes = 2;
 
   __device__ __forceinline__ static void load_x(
-      void* to, const TensorMap* map, int32_t chunk, int32_t token, ptx::Mbarrier* full) {
-    ptx::tma_load_2d(to, map, chunk * (kChunkBytes / 2), token, full);
+      void* to, const TensorMap* map, int32_t group, int32_t token, ptx::Mbarrier* full) {
+    ptx::tma_load_2d(to, map, group * kQuantGroup, token, full);
   }
 
   // x is [tokens][128 bytes].
@@ -55,8 +55,8 @@ struct WgmmaInt8 : Int8Sums {
   static constexpr int32_t kElementBytes = 1;
 
   __device__ __forceinline__ static void load_x(
-      void* to, const TensorMap* map, int32_t chunk, int32_t token, ptx::Mbarrier* full) {
-    ptx::tma_load_4d(to, map, 0, 0, chunk * kSteps, token / kActivationRows, full);
+      void* to, const TensorMap* map, int32_t group, int32_t token, ptx::Mbarrier* full) {
+    ptx::tma_load_4d(to, map, 0, 0, group, token / kActivationRows, full);
   }
 
   // x is [blocks of 8 tokens][4 groups][8][32 bytes], as the records are in global memory.
@@ -126,46 +126,63 @@ __device__ __forceinline__ void produce(Ring<kTokens, kStages>& ring,
                                         Cursor<kStages>& at,
                                         const Work& work,
                                         const Tile& tile,
-                                        Chunks chunks) {
-  for (int32_t chunk = chunks.begin; chunk < chunks.end; ++chunk, at.advance()) {
+                                        Walk walk) {
+  for (; walk.left.begin < walk.left.end; take_chunk<Format>(work.outputs, walk), at.advance()) {
     ptx::mbar_wait(&ring.empty[at.stage], at.parity ^ 1);
     ptx::Mbarrier* const full = &ring.full[at.stage];
     ptx::mbar_arrive_expect_tx(full, (kOutputs + kTokens) * kChunkBytes);
-    const int32_t column = chunk * (kChunkBytes / Format::kElementBytes);
+    const int32_t column = walk.left.begin * kQuantGroup;
     void* const weight = ring.weight[at.stage];
     if constexpr (kExperts) {
       ptx::tma_load_4d(weight, &work.weight, column, tile.output, tile.expert, 0, full);
     } else {
       ptx::tma_load_2d(weight, &work.weight, column, tile.output, full);
     }
-    Format::load_x(ring.x[at.stage], &work.x, chunk, tile.token, full);
+    Format::load_x(ring.x[at.stage], &work.x, walk.left.begin, tile.token, full);
   }
 }
 
-// d = the chain over `count` chunks from where the ring is; 0 for none.
+// d (+)= the products of steps [first, first + kCount) of a chunk.
+template <typename Format, int kCount, int kWords>
+__device__ __forceinline__ void multiply_steps(
+    uint32_t weight, uint32_t x, int first, bool accumulate, typename Format::Sum (&d)[kWords]) {
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int step = first; step < first + kCount; ++step) {
+    const auto offset = static_cast<uint32_t>(step * kStepBytes);
+    const uint64_t a = ptx::matrix_descriptor(weight + offset, Swizzle::k128, kAtomBytes);
+    Format::multiply(d, a, Format::x_descriptor(x, step), accumulate || step > 0);
+  }
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>();
+}
+
+// d = the chain over `groups` from where the ring is; 0 for none. What a chunk has behind them is
+// another segment's.
 template <typename Format, int kTokens, int kStages, int kWords>
 __device__ __forceinline__ void multiply_chunks(Ring<kTokens, kStages>& ring,
                                                 Cursor<kStages>& at,
-                                                int32_t count,
+                                                int32_t groups,
                                                 typename Format::Sum (&d)[kWords]) {
-  if (count == 0) {
+  if (groups == 0) {
     for (int i = 0; i < kWords; ++i) d[i] = 0;
     return;
   }
+  constexpr int32_t kGroups = kChunkGroups<Format>;
+  constexpr int kGroupSteps = kSteps / kGroups;
   const auto warpgroup_rows = static_cast<uint32_t>(threadIdx.x / 128 * 64 * kChunkBytes);
-  for (int32_t chunk = 0; chunk < count; ++chunk, at.advance()) {
+  bool accumulate = false;
+  for (; groups > 0; groups -= kGroups, accumulate = true, at.advance()) {
     ptx::mbar_wait(&ring.full[at.stage], at.parity);
     const uint32_t weight = ptx::shared_address(ring.weight[at.stage]) + warpgroup_rows;
     const uint32_t x = ptx::shared_address(ring.x[at.stage]);
-    ptx::wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const auto offset = static_cast<uint32_t>(step * kStepBytes);
-      const uint64_t a = ptx::matrix_descriptor(weight + offset, Swizzle::k128, kAtomBytes);
-      Format::multiply(d, a, Format::x_descriptor(x, step), chunk > 0 || step > 0);
+    if (groups >= kGroups) {
+      multiply_steps<Format, kSteps>(weight, x, 0, accumulate, d);
+    } else {
+      for (int32_t group = 0; group < groups; ++group) {
+        multiply_steps<Format, kGroupSteps>(weight, x, group * kGroupSteps, accumulate, d);
+      }
     }
-    ptx::wgmma_commit();
-    ptx::wgmma_wait<0>();
     if (threadIdx.x % 32 == 0) ptx::mbar_arrive(&ring.empty[at.stage]);
   }
   ptx::fence_accumulators(d);
@@ -181,14 +198,14 @@ __device__ __forceinline__ void linear_block(const Work& work) {
   if (threadIdx.x >= kConsumers) {
     if (threadIdx.x != kConsumers) return;
     for_tiles<kTokens, kExperts>(outputs, [&](const Tile& tile) {
-      produce<Format, kExperts>(ring, at, work, tile, {0, outputs.chunks});
+      produce<Format, kExperts>(ring, at, work, tile, walk_all<Format>(outputs));
     });
     return;
   }
   for_tiles<kTokens, kExperts>(outputs, [&](const Tile& tile) {
     typename Format::Sum d[kTokens / 2];
-    multiply_all(outputs, d, [&](int32_t count, auto& part) {
-      multiply_chunks<Format>(ring, at, count, part);
+    multiply_all(outputs, d, [&](int32_t groups, auto& part) {
+      multiply_chunks<Format>(ring, at, groups, part);
     });
     store_tile<Format>(outputs, tile, d);
   });
@@ -206,16 +223,16 @@ __device__ __forceinline__ void segment_block(const Work& work) {
   GPU_DYN_SHARED(Stages, ring);
   const Outputs& outputs = work.outputs;
   const auto segment = static_cast<int32_t>(blockIdx.y);
-  const Chunks chunks = chunks_of(outputs, segment);
+  const Walk walk = walk_segment(outputs, segment);
   const Tile tile{0, static_cast<int32_t>(blockIdx.x) * kOutputs, 0, outputs.num_rows};
   initialize(ring);
   Cursor<kStages> at;
   if (threadIdx.x >= kConsumers) {
-    if (threadIdx.x == kConsumers) produce<Format, false>(ring, at, work, tile, chunks);
+    if (threadIdx.x == kConsumers) produce<Format, false>(ring, at, work, tile, walk);
     return;
   }
   typename Format::Sum d[kTokens / 2];
-  multiply_chunks<Format>(ring, at, chunks.end - chunks.begin, d);
+  multiply_chunks<Format>(ring, at, walk.left.end - walk.left.begin, d);
   store_segment(outputs, tile, segment, d);
 }
 

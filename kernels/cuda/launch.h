@@ -13,6 +13,7 @@
 #include "kernels/gemm.h"
 #include "kernels/moe.h"
 #include "kernels/norm.h"
+#include "kernels/parts.h"
 #include "kernels/rope.h"
 #include "kernels/sampling.h"
 
@@ -24,6 +25,7 @@ using Stream = CUstream_st*;  // cudaStream_t, for callers that include no CUDA
 
 void launch_rms_norm(Stream stream, const RmsNormArgs& args);
 void launch_head_norm(Stream stream, const HeadNormArgs& args);
+// The array of `args.magnitudes` is the host's.
 void launch_quantize_activations(Stream stream, const QuantizeArgs& args);
 void launch_gate_mul(Stream stream, const GateMulArgs& args);
 void launch_add_rows(Stream stream, const AddRowsArgs& args);
@@ -116,17 +118,15 @@ void launch_linear_blocks(Stream stream,
 // and so few blocks; 0 where it is of no use. The bits are the same with and without.
 int64_t linear_workspace_bytes(int32_t num_rows, int32_t n);
 
-// y = x W^T on tensor cores, for rows of any number with the same bits. K is cut into chunks of 64;
-// the G = ceil(k / 64) chunks into 8 segments, segment s holding [s * G / 8, (s + 1) * G / 8). A
-// segment is the tensor core's chain over its k in order, from 0, in steps of 16, or of 8 on sm_8x
-// (what a step is: tests/support/simt/tensorcore.h); segments fold as
-// ((s0+s1)+(s2+s3))+((s4+s5)+(s6+s7)), then bias is added, if any. So devices of one step give the
-// same bits, which are not the CPU's: its chain is one fma a k. That a step gives the same bits in
-// tiles of 8 and of 64 tokens follows from the model of it; no GPU has shown it here.
-// Matrices of BF16 or of F16, both the same.
+// y = x W^T on tensor cores, for rows of any number with the same bits. Segments, their fold and
+// shares of them are those of kernels/gemm.h. A segment is the tensor core's chain over its groups in
+// order, from 0, in steps of 16, or of 8 on sm_8x (what a step is: tests/support/simt/tensorcore.h);
+// past k are zeros. So devices of one step give the same bits, which are not the CPU's: its chain is
+// one fma a k. That a step gives the same bits in tiles of 8 and of 64 tokens follows from the model
+// of it; no GPU has shown it here. Matrices of BF16 or of F16, both the same.
 struct LinearHalfArgs {
   WeightFormat format = WeightFormat::kBF16;
-  const uint16_t* x;       // [num_rows, k]; both matrices 16-byte aligned, rows too
+  const uint16_t* x;       // [num_rows, columns]; both matrices 16-byte aligned, rows too
   int64_t x_stride;        // elements, a multiple of 8
   const uint16_t* weight;  // [n, k]
   int64_t weight_stride;   // elements, a multiple of 8
@@ -138,6 +138,7 @@ struct LinearHalfArgs {
   float* out;  // [num_rows, n]
   int64_t out_stride;
   void* workspace = nullptr;  // linear_workspace_bytes, or null
+  Segments segments = {};
 };
 
 void launch_linear_half(Stream stream, const LinearHalfArgs& args);
@@ -149,11 +150,13 @@ struct LinearInt8Args {
   int64_t weight_stride;      // bytes, a multiple of 16
   const float* weight_scale;  // [n]
   int32_t n;
+  int32_t k;
   const float* bias = nullptr;  // [n]
   Epilogue epilogue = Epilogue::kStore;
   float* out;  // [x.num_rows, n]
   int64_t out_stride;
   void* workspace = nullptr;  // linear_workspace_bytes, or null
+  Segments segments = {};
 };
 
 void launch_linear_int8(Stream stream, const LinearInt8Args& args);
@@ -161,5 +164,9 @@ void launch_linear_int8(Stream stream, const LinearInt8Args& args);
 // With experts, see there. The workspace is not used.
 void launch_experts_half(Stream stream, const LinearHalfArgs& args, const ExpertMatrices& experts);
 void launch_experts_int8(Stream stream, const LinearInt8Args& args, const ExpertMatrices& experts);
+
+// `args.then` is not read. The array of `args.parts` is the host's.
+void launch_join_parts(Stream stream, const JoinPartsArgs& args);
+void launch_row_magnitudes(Stream stream, const RowMagnitudesArgs& args);
 
 }  // namespace sluice::kernels::cuda

@@ -26,6 +26,7 @@ void linear_group(const ExecContext& ctx,
                   const Activations& x,
                   const RowGroup& group,
                   Epilogue epilogue,
+                  Segments segments,
                   const ExpertMatrices* experts) {
   const PackedWeight& weight = *group.weight;
   if (x.format == ActivationFormat::kFloat || x.format == ActivationFormat::kInt8) {
@@ -37,7 +38,8 @@ void linear_group(const ExecContext& ctx,
                    .bias = group.bias,
                    .epilogue = epilogue,
                    .out = group.out,
-                   .out_stride = group.out_stride},
+                   .out_stride = group.out_stride,
+                   .segments = segments},
                   experts);
   }
   void* const workspace = linear_workspace(ctx, x.num_rows, weight.n);
@@ -50,11 +52,13 @@ void linear_group(const ExecContext& ctx,
         .weight_stride = stride,
         .weight_scale = reinterpret_cast<const float*>(weight.data + scales),
         .n = weight.n,
+        .k = weight.k,
         .bias = group.bias,
         .epilogue = epilogue,
         .out = group.out,
         .out_stride = group.out_stride,
-        .workspace = workspace};
+        .workspace = workspace,
+        .segments = segments};
     if (experts != nullptr) return launch_experts_int8(ctx.stream, args, *experts);
     return launch_linear_int8(ctx.stream, args);
   }
@@ -72,7 +76,8 @@ void linear_group(const ExecContext& ctx,
                                .epilogue = epilogue,
                                .out = group.out,
                                .out_stride = group.out_stride,
-                               .workspace = workspace};
+                               .workspace = workspace,
+                               .segments = segments};
   if (experts != nullptr) return launch_experts_half(ctx.stream, args, *experts);
   launch_linear_half(ctx.stream, args);
 }
@@ -125,9 +130,8 @@ int64_t attention_workspace_bytes(const AttentionLimits& limits) {
 }
 
 void linear(const ExecContext& ctx, const LinearArgs& args) {
-  CHECK(args.segments.are_all());
   for (const RowGroup& group : args.groups) {
-    linear_group(ctx, args.x, group, args.epilogue, nullptr);
+    linear_group(ctx, args.x, group, args.epilogue, args.segments, nullptr);
   }
   if (args.then != nullptr) run_row_steps(ctx, *args.then);
 }
@@ -199,7 +203,6 @@ void place_rows(const ExecContext& ctx, const PlaceRowsArgs& args) {
 }
 
 void linear_experts(const ExecContext& ctx, const LinearExpertsArgs& args) {
-  CHECK(args.segments.are_all());
   for (int32_t i = 0; i < args.matrices_per_expert; ++i) {
     const ExpertMatrix& first = args.matrices[static_cast<size_t>(i)];
     const RowGroup group = {.weight = first.weight,
@@ -207,7 +210,7 @@ void linear_experts(const ExecContext& ctx, const LinearExpertsArgs& args) {
                             .out_stride = args.out_stride,
                             .bias = first.bias};
     const ExpertMatrices experts = {.rows = args.rows, .stride = expert_stride(args, i)};
-    linear_group(ctx, args.x, group, Epilogue::kStore, &experts);
+    linear_group(ctx, args.x, group, Epilogue::kStore, args.segments, &experts);
   }
 }
 
@@ -215,13 +218,13 @@ void moe_combine(const ExecContext& ctx, const MoeCombineArgs& args) {
   launch_moe_combine(ctx.stream, args);
 }
 
-// Several ranks on a GPU are refused at load.
-void join_parts(const ExecContext&, const JoinPartsArgs&) {
-  SLUICE_UNREACHABLE("cuda join_parts");
+void join_parts(const ExecContext& ctx, const JoinPartsArgs& args) {
+  launch_join_parts(ctx.stream, args);
+  if (args.then != nullptr) run_row_steps(ctx, *args.then);
 }
 
-void row_magnitudes(const ExecContext&, const RowMagnitudesArgs&) {
-  SLUICE_UNREACHABLE("cuda row_magnitudes");
+void row_magnitudes(const ExecContext& ctx, const RowMagnitudesArgs& args) {
+  launch_row_magnitudes(ctx.stream, args);
 }
 
 // The one operator that waits: its rows and their results are the host's, their logits and masks

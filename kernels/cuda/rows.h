@@ -119,10 +119,34 @@ __device__ __forceinline__ void write_group(ActivationFormat format,
   *reinterpret_cast<int32_t*>(tail + 96) = half_sum;
 }
 
-// The row by all kRowThreads of the block. value(i) is the row's value i in [0, k), and is asked
-// for twice where the scale of the whole row comes first. No thread may have left.
+// The largest magnitude of value(i), i in [0, n), in bits, by all kRowThreads of the block.
 template <typename Value>
-__device__ __forceinline__ void write_row(const Activations& out, int64_t row_index, Value value) {
+__device__ __forceinline__ int32_t largest_of_row(int32_t n, Value value) {
+  GPU_SHARED(int32_t, largest_by_warp, kRowWarps);
+  int32_t largest = 0;
+  for (auto i = static_cast<int32_t>(threadIdx.x); i < n; i += kRowThreads) {
+    const int32_t bits = magnitude_bits(value(i));
+    largest = bits > largest ? bits : largest;
+  }
+  largest = static_cast<int32_t>(__reduce_max_sync(kAllLanes, static_cast<uint32_t>(largest)));
+  if (threadIdx.x % 32 == 0) largest_by_warp[threadIdx.x / 32] = largest;
+  __syncthreads();
+  for (int i = 0; i < kRowWarps; ++i) {
+    largest = largest_by_warp[i] > largest ? largest_by_warp[i] : largest;
+  }
+  return largest;
+}
+
+inline constexpr int32_t kOwnLargest = -1;
+
+// The row by all kRowThreads of the block. value(i) is the row's value i in [0, k), and is asked
+// for twice where the scale of the whole row comes first, unless the bits of its `largest` magnitude
+// are known. No thread may have left.
+template <typename Value>
+__device__ __forceinline__ void write_row(const Activations& out,
+                                          int64_t row_index,
+                                          Value value,
+                                          int32_t largest = kOwnLargest) {
   const int32_t groups = (out.k + kQuantGroup - 1) / kQuantGroup;
   const DeviceRow row = row_of(out, row_index, groups);
   const int warp = static_cast<int>(threadIdx.x / 32);
@@ -137,19 +161,8 @@ __device__ __forceinline__ void write_row(const Activations& out, int64_t row_in
     }
     return;
   }
-  GPU_SHARED(int32_t, largest_by_warp, kRowWarps);
   GPU_SHARED(int32_t, sum_by_warp, kRowWarps);
-  int32_t largest = 0;
-  for (int32_t group = warp; group < groups; group += kRowWarps) {
-    const int32_t bits = magnitude_bits(value_at(group));
-    largest = bits > largest ? bits : largest;
-  }
-  largest = static_cast<int32_t>(__reduce_max_sync(kAllLanes, static_cast<uint32_t>(largest)));
-  if (lane == 0) largest_by_warp[warp] = largest;
-  __syncthreads();
-  for (int i = 0; i < kRowWarps; ++i) {
-    largest = largest_by_warp[i] > largest ? largest_by_warp[i] : largest;
-  }
+  if (largest == kOwnLargest) largest = largest_of_row(out.k, value);
   const CodeFactor factor = code_factor(largest, 127.0F);
   int32_t sum = 0;
   for (int32_t group = warp; group < groups; group += kRowWarps) {

@@ -106,18 +106,25 @@ INSTANTIATE_TEST_SUITE_P(Devices, CudaExperts, ::testing::Values(80, 90), kName)
 struct Case {
   std::vector<int32_t> counts;  // rows, by expert
   int32_t n;
+  Segments segments = {};
 };
 
 // Few rows an expert take tiles of 8 tokens, many take tiles of 64; one expert of each has none and
 // one more than a tile. An expert's last block of outputs is not full.
-const std::vector<Case> kCases = {{{3, 0, 11, 1}, 136}, {{66, 5, 0}, 24}};
+const std::vector<Case> kCases = {
+    {{3, 0, 11, 1}, 136}, {{66, 5, 0}, 24}, {{2, 9}, 40, {4, 4}}, {{0, 70}, 24, {2, 2}}};
 
+// Of some columns of K: sums that nothing has scaled.
 TEST_P(CudaExperts, Int8RowsHaveTheBitsOfTheCpu) {
   constexpr int32_t kK = 272;
   const auto cpu = test::make_device("scalar", 1);
   Random random(101);
-  for (const auto& [counts, n] : kCases) {
-    SCOPED_TRACE("rows " + std::to_string(counts[0]));
+  for (const auto& [counts, n, segments] : kCases) {
+    SCOPED_TRACE("rows " + std::to_string(counts[0]) + ", segments " +
+                 std::to_string(segments.count));
+    const bool whole = segments.are_all();
+    const auto first = static_cast<int32_t>(segments.first_column(kK));
+    const auto columns = static_cast<int32_t>(segments.num_columns(kK));
     Placed placed = place(counts);
     const auto experts = static_cast<int32_t>(counts.size());
     const int32_t outputs = n;
@@ -133,18 +140,22 @@ TEST_P(CudaExperts, Int8RowsHaveTheBitsOfTheCpu) {
     }
     const std::vector<float> values = random.normals(static_cast<size_t>(placed.num_rows) * kK);
     const test::DeviceBytes bytes(
-        activation_bytes(ActivationFormat::kInt8Token, placed.num_rows, kK));
+        activation_bytes(ActivationFormat::kInt8Token, placed.num_rows, columns));
     const Activations x =
-        carve_activations(ActivationFormat::kInt8Token, placed.num_rows, kK, bytes.data());
-    quantize_activations(cpu->context(), {.x = values.data(), .x_stride = kK, .out = x});
+        carve_activations(ActivationFormat::kInt8Token, placed.num_rows, columns, bytes.data());
+    quantize_activations(cpu->context(), {.x = values.data() + first, .x_stride = kK, .out = x});
     const std::vector<float> want = expected(placed, outputs, [&](int32_t expert, int32_t row) {
       std::vector<float> out;
       for (int32_t at = 0; at < outputs; ++at) {
         int32_t sum = 0;
-        for (int32_t k = 0; k < kK; ++k) {
+        for (int32_t k = 0; k < columns; ++k) {
           const auto group = activation_group(x, row, k / kQuantGroup);
-          sum += arena.at<int8_t>(expert, 0)[at * kK + k] *
+          sum += arena.at<int8_t>(expert, 0)[at * kK + first + k] *
                  static_cast<const int8_t*>(group.codes)[k % kQuantGroup];
+        }
+        if (!whole) {
+          out.push_back(std::bit_cast<float>(sum));
+          continue;
         }
         const float scaled = static_cast<float>(sum) * *activation_group(x, row, 0).scale;
         out.push_back(scaled * arena.at<float>(expert, 1)[at] + arena.at<float>(expert, 2)[at]);
@@ -153,16 +164,19 @@ TEST_P(CudaExperts, Int8RowsHaveTheBitsOfTheCpu) {
     });
     test::on_schedules([&] {
       std::vector<float> out(want.size(), kPoison);
-      cuda::launch_experts_int8(nullptr,
-                                {.x = x,
-                                 .weight = arena.at<int8_t>(0, 0),
-                                 .weight_stride = kK,
-                                 .weight_scale = arena.at<float>(0, 1),
-                                 .n = outputs,
-                                 .bias = arena.at<float>(0, 2),
-                                 .out = out.data(),
-                                 .out_stride = outputs},
-                                {.rows = placed.experts(), .stride = arena.stride()});
+      cuda::launch_experts_int8(
+          nullptr,
+          {.x = x,
+           .weight = arena.at<int8_t>(0, 0),
+           .weight_stride = kK,
+           .weight_scale = arena.at<float>(0, 1),
+           .n = outputs,
+           .k = kK,
+           .bias = whole ? arena.at<float>(0, 2) : nullptr,
+           .out = out.data(),
+           .out_stride = outputs,
+           .segments = segments},
+          {.rows = placed.experts(), .stride = arena.stride()});
       test::expect_same_floats(out, want);
     });
   }
@@ -170,7 +184,7 @@ TEST_P(CudaExperts, Int8RowsHaveTheBitsOfTheCpu) {
 
 // By the layer that the CPU has not (kernels/cuda/launch.h): a row through its expert alone.
 void check_half(WeightFormat format, const std::vector<Case>& cases) {
-  constexpr int32_t kK = 232;  // 4 chunks, the last not full, over 8 segments
+  constexpr int32_t kK = 232;  // a group for each segment, the last not full
   Random random(102);
   const auto matrix = [&](int64_t rows) {
     std::vector<uint16_t> codes;
@@ -179,8 +193,11 @@ void check_half(WeightFormat format, const std::vector<Case>& cases) {
     }
     return codes;
   };
-  for (const auto& [counts, n] : cases) {
-    SCOPED_TRACE("rows " + std::to_string(counts[0]));
+  for (const auto& [counts, n, segments] : cases) {
+    SCOPED_TRACE("rows " + std::to_string(counts[0]) + ", segments " +
+                 std::to_string(segments.count));
+    const bool whole = segments.are_all();
+    const Segments own = segments;
     Placed placed = place(counts);
     const auto experts = static_cast<int32_t>(counts.size());
     const int32_t outputs = n;
@@ -192,16 +209,17 @@ void check_half(WeightFormat format, const std::vector<Case>& cases) {
     const std::vector<uint16_t> x = matrix(placed.num_rows);
     const auto args = [&](std::vector<float>& out) {
       return cuda::LinearHalfArgs{.format = format,
-                                  .x = x.data(),
+                                  .x = x.data() + own.first_column(kK),
                                   .x_stride = kK,
                                   .weight = arena.at<uint16_t>(0, 0),
                                   .weight_stride = kK,
                                   .num_rows = placed.num_rows,
                                   .n = outputs,
                                   .k = kK,
-                                  .bias = arena.at<float>(0, 1),
+                                  .bias = whole ? arena.at<float>(0, 1) : nullptr,
                                   .out = out.data(),
-                                  .out_stride = outputs};
+                                  .out_stride = outputs,
+                                  .segments = own};
     };
     std::vector<float> want;
     {
@@ -211,7 +229,7 @@ void check_half(WeightFormat format, const std::vector<Case>& cases) {
         cuda::LinearHalfArgs alone = args(out);
         alone.x += int64_t{row} * kK;
         alone.weight = arena.at<uint16_t>(expert, 0);
-        alone.bias = arena.at<float>(expert, 1);
+        if (whole) alone.bias = arena.at<float>(expert, 1);
         alone.num_rows = 1;
         cuda::launch_linear_half(nullptr, alone);
         return out;

@@ -104,16 +104,21 @@ HalfLayer make_layer(
   return layer;
 }
 
-// The words of launch.h in plain loops.
-float reference(const HalfLayer& layer, int64_t row, int64_t output, simt::TensorCore core) {
+// The words of launch.h in plain loops: of all segments, or of a share of them.
+float reference(const HalfLayer& layer,
+                int64_t row,
+                int64_t output,
+                simt::TensorCore core,
+                Segments segments = {}) {
   const uint16_t* const x = layer.x.data() + row * layer.stride;
   const uint16_t* const w = layer.weight.data() + output * layer.stride;
-  const int64_t chunks = ceil_div(layer.k, 64);
+  const int64_t groups = ceil_div(layer.k, 32);
   const auto type = layer.format == WeightFormat::kF16 ? simt::Half::kF16 : simt::Half::kBF16;
   std::array<float, 8> sums{};
-  for (int64_t s = 0; s < 8; ++s) {
+  for (int64_t s = 0; s < segments.count; ++s) {
+    const int64_t segment = segments.first + s;
     float sum = 0;
-    for (int64_t k = s * chunks / 8 * 64; k < (s + 1) * chunks / 8 * 64; k += 16) {
+    for (int64_t k = segment * groups / 8 * 32; k < (segment + 1) * groups / 8 * 32; k += 16) {
       uint16_t a[16] = {};
       uint16_t b[16] = {};
       for (int64_t i = 0; i < 16 && k + i < layer.k; ++i) {
@@ -124,7 +129,10 @@ float reference(const HalfLayer& layer, int64_t row, int64_t output, simt::Tenso
     }
     sums[static_cast<size_t>(s)] = sum;
   }
-  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+  for (size_t width = 1; width < static_cast<size_t>(segments.count); width *= 2) {
+    for (size_t i = 0; i < 8; i += 2 * width) sums[i] += sums[i + width];
+  }
+  return sums[0];
 }
 
 enum class Split : uint8_t { kNo, kYes };
@@ -152,12 +160,17 @@ constexpr auto kName = [](const auto& info) { return "sm_" + std::to_string(info
 INSTANTIATE_TEST_SUITE_P(Devices, CudaLinearHalf, ::testing::Values(80, 90), kName);
 INSTANTIATE_TEST_SUITE_P(Devices, CudaLinearInt8, ::testing::Values(80, 90), kName);
 
-std::vector<float> run(const HalfLayer& layer, int32_t first_row, int32_t rows, Split split) {
+std::vector<float> run(const HalfLayer& layer,
+                       int32_t first_row,
+                       int32_t rows,
+                       Split split,
+                       Segments segments = {}) {
   std::vector<float> out(static_cast<size_t>(rows * (layer.n + 1)), -1.0F);
   const test::DeviceBytes workspace(cuda::linear_workspace_bytes(rows, layer.n));
   cuda::launch_linear_half(nullptr,
                            {.format = layer.format,
-                            .x = layer.x.data() + first_row * layer.stride,
+                            .x = layer.x.data() + first_row * layer.stride +
+                                 segments.first_column(layer.k),
                             .x_stride = layer.stride,
                             .weight = layer.weight.data(),
                             .weight_stride = layer.stride,
@@ -166,12 +179,29 @@ std::vector<float> run(const HalfLayer& layer, int32_t first_row, int32_t rows, 
                             .k = layer.k,
                             .out = out.data(),
                             .out_stride = layer.n + 1,
-                            .workspace = split == Split::kYes ? workspace.data() : nullptr});
+                            .workspace = split == Split::kYes ? workspace.data() : nullptr,
+                            .segments = segments});
   return out;
 }
 
-// 14 chunks of K go round a ring of 6 stages twice, and one of 4 three times; the last one, the
-// last outputs and the last tokens are not full.
+// What every row must be, in rows of one more.
+std::vector<float> expected(const HalfLayer& layer,
+                            int32_t rows,
+                            simt::TensorCore core,
+                            Segments segments = {}) {
+  std::vector<float> want(static_cast<size_t>(rows * (layer.n + 1)), -1.0F);
+  for (int32_t row = 0; row < rows; ++row) {
+    for (int32_t output = 0; output < layer.n; ++output) {
+      const auto at = static_cast<size_t>(row * (layer.n + 1) + output);
+      want[at] = reference(layer, row, output, core, segments);
+    }
+  }
+  return want;
+}
+
+// 27 groups are 16 chunks, as segments of 3 and 4 groups have two, one half full; they go round a
+// ring of 6 stages twice, and one of 4 four times. The last group, the last outputs and the last
+// tokens are not full.
 TEST_P(CudaLinearHalf, FewAndManyTokensHaveTheBitsOfTheDefinition) {
   for (const auto& [rows, format] : {std::pair{3, WeightFormat::kBF16},
                                     {9, WeightFormat::kBF16},
@@ -179,16 +209,28 @@ TEST_P(CudaLinearHalf, FewAndManyTokensHaveTheBitsOfTheDefinition) {
                                     {9, WeightFormat::kF16}}) {
     SCOPED_TRACE("rows " + std::to_string(rows) + " " + std::string(format_info(format).name));
     const HalfLayer layer = make_layer(rows, 136, 840, 41, format);
-    std::vector<float> want(static_cast<size_t>(rows * (layer.n + 1)), -1.0F);
-    for (int32_t row = 0; row < rows; ++row) {
-      for (int32_t output = 0; output < layer.n; ++output) {
-        const auto at = static_cast<size_t>(row * (layer.n + 1) + output);
-        want[at] = reference(layer, row, output, core());
-      }
-    }
+    const std::vector<float> want = expected(layer, rows, core());
     test::on_schedules([&] { test::expect_same_floats(run(layer, 0, rows, Split::kNo), want); });
     if (cuda::linear_workspace_bytes(rows, layer.n) == 0) continue;
     test::on_schedules([&] { test::expect_same_floats(run(layer, 0, rows, Split::kYes), want); });
+  }
+}
+
+// Borders inside of a chunk, one segment, half of them, and the last ones.
+TEST_P(CudaLinearHalf, AShareOfTheSegmentsHasTheBitsOfItsSubtree) {
+  for (const Segments segments : {Segments{0, 4}, Segments{2, 2}, Segments{5, 1}, Segments{4, 4}}) {
+    for (const int32_t rows : {3, 10}) {
+      SCOPED_TRACE("from " + std::to_string(segments.first) + ", rows " + std::to_string(rows));
+      const auto format = rows == 3 ? WeightFormat::kBF16 : WeightFormat::kF16;
+      const HalfLayer layer = make_layer(rows, 40, 840, 47, format);
+      const std::vector<float> want = expected(layer, rows, core(), segments);
+      bool split = false;  // every second schedule
+      test::on_schedules([&] {
+        split = !split;
+        const Split how = split ? Split::kYes : Split::kNo;
+        test::expect_same_floats(run(layer, 0, rows, how, segments), want);
+      });
+    }
   }
 }
 
@@ -302,6 +344,7 @@ TEST_P(CudaLinearInt8, HasTheBitsOfTheCpuForFewAndManyRows) {
                                   .weight_stride = kK,
                                   .weight_scale = scales.data(),
                                   .n = kN,
+                                  .k = kK,
                                   .bias = bias.data(),
                                   .epilogue = epilogue,
                                   .out = out.data(),

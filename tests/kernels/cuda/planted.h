@@ -183,6 +183,31 @@ struct HistogramShape {
 // Of values below 2^12: the digits found, as one number.
 float run_histogram(HistogramBug bug, const std::vector<uint32_t>& values);
 
+// A layer whose K is shared out over ranks: the fold of a rank's two of 8 segments, of chains of fma,
+// and the join of what four ranks give.
+enum class PartsBug : uint8_t {
+  kNone,
+  kShareOneGroupLate,
+  kEqualSegments,
+  kNoFold,
+  kUnmaskedOutputs,
+  kPartOfTheNeighbour,
+  kWrongOrder,
+  kJoinedInAChain,
+  kOneTwice,
+};
+
+struct PartsShape {
+  static constexpr int kThreads = 64;
+  static constexpr int kRanks = 4;
+  static constexpr int kRows = 3;
+  static constexpr int kOutputs = 40;
+  static constexpr int kK = 840;  // 27 groups of 32: segments of 3 and of 4, the last not full
+};
+
+// out[row][output] of x [kRows][kK] and w [kOutputs][kK].
+std::vector<float> run_parts(PartsBug bug, const std::vector<float>& x, const std::vector<float>& w);
+
 // A tile of outputs times tokens over K by mma.sync, copied by cp.async into a ring.
 enum class CopiesBug : uint8_t {
   kNone,

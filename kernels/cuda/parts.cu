@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernels/parts.h, and the segments of a linear layer that ran side by side, which are parts too:
+// of one device. No GPU has run it yet.
+#include "kernels/parts.h"
+
+#include <algorithm>
+
+#include "engine/core/status.h"
+#include "kernels/cuda/gemm_block.h"
+#include "kernels/cuda/gpu.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/rows.h"
+
+namespace sluice::kernels::cuda {
+namespace {
+
+constexpr int kFoldThreads = 128;
+
+// Blocks: tokens along x, outputs along y.
+template <typename Format>
+__global__ void __launch_bounds__(kFoldThreads, 1)
+    fold_kernel(const __grid_constant__ Outputs outputs, const __grid_constant__ Parts parts) {
+  const auto token = static_cast<int32_t>(blockIdx.x);
+  const auto output = static_cast<int32_t>(blockIdx.y * kFoldThreads + threadIdx.x);
+  if (output >= outputs.n) return;
+  using Sum = typename Format::Sum;
+  const int64_t at = int64_t{token} * outputs.n + output;
+  Sum s[kSegments];
+#pragma unroll
+  for (int i = 0; i < kSegments; ++i) {
+    if (i < parts.count) s[i] = static_cast<const Sum*>(parts.parts[i])[at];
+  }
+  finish<Format>(outputs, fold_segments(s, parts.count), 0, output, token);
+}
+
+__global__ void __launch_bounds__(kRowThreads, 1)
+    row_magnitudes_kernel(const __grid_constant__ RowMagnitudesArgs args) {
+  const int64_t row = blockIdx.x;
+  const float* const x = args.x + row * args.x_stride;
+  const int32_t largest = largest_of_row(args.n, [&](int32_t i) { return x[i]; });
+  if (threadIdx.x == 0) args.out[row] = largest;
+}
+
+}  // namespace
+
+void launch_fold(Stream stream, bool int8, const Outputs& outputs, const Parts& parts) {
+  const gpu::LaunchShape shape{.blocks_x = outputs.num_rows,
+                               .blocks_y = ceil_div(outputs.n, kFoldThreads),
+                               .threads = kFoldThreads};
+  gpu::launch(stream, shape, int8 ? fold_kernel<Int8Sums> : fold_kernel<FloatSums>, outputs, parts);
+}
+
+void launch_join_parts(Stream stream, const JoinPartsArgs& args) {
+  CHECK_LE(args.parts.size(), size_t{kSegments});
+  const PackedWeight& weight = *args.weight;
+  const bool int8 = weight.format == WeightFormat::kInt8Channel;
+  Outputs outputs{};
+  outputs.k = weight.k;
+  outputs.n = weight.n;
+  outputs.num_rows = args.x.num_rows;
+  outputs.bias = args.bias;
+  outputs.add = args.epilogue == Epilogue::kAdd;
+  outputs.out = args.out;
+  outputs.out_stride = args.out_stride;
+  if (int8) {
+    CHECK(args.x.format == ActivationFormat::kInt8Token);
+    const int64_t scales = matrix_scales_offset(weight.format, weight.n, weight.k);
+    outputs.weight_scale = reinterpret_cast<const float*>(weight.data + scales);
+    outputs.heads = static_cast<const std::byte*>(args.x.data);
+    outputs.block_bytes = token_block_bytes(args.x.k);
+  }
+  Parts parts{.parts = {}, .count = static_cast<int32_t>(args.parts.size())};
+  std::ranges::copy(args.parts, parts.parts);
+  launch_fold(stream, int8, outputs, parts);
+}
+
+void launch_row_magnitudes(Stream stream, const RowMagnitudesArgs& args) {
+  gpu::launch(
+      stream, {.blocks_x = args.num_rows, .threads = kRowThreads}, row_magnitudes_kernel, args);
+}
+
+}  // namespace sluice::kernels::cuda
