@@ -29,8 +29,7 @@ void start(Stream stream, const Matrices& matrices, const Outputs& outputs) {
 // What both formats have.
 template <typename Args>
 Outputs outputs_of(const Args& args, int32_t num_rows, const ExpertMatrices* experts) {
-  CHECK(args.segments.are_all() ||
-        (args.bias == nullptr && args.epilogue == Epilogue::kStore));
+  CHECK(args.segments.are_all() || (args.bias == nullptr && args.epilogue == Epilogue::kStore));
   Outputs outputs{};
   outputs.k = args.k;
   outputs.segments = args.segments;
