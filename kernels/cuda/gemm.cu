@@ -26,41 +26,19 @@ void start(Stream stream, const Matrices& matrices, const Outputs& outputs) {
   launch_fold(stream, matrices.format == MatrixFormat::kInt8, outputs, segments);
 }
 
-// What both formats have.
+// Of matrices in rows, whose few rows may be split among the workspace's segments.
 template <typename Args>
-Outputs outputs_of(const Args& args, int32_t num_rows, const ExpertMatrices* experts) {
+Outputs outputs_in_rows(const Args& args, int32_t num_rows, const ExpertMatrices* experts) {
   CHECK(args.segments.are_all() || (args.bias == nullptr && args.epilogue == Epilogue::kStore));
-  Outputs outputs{};
-  outputs.k = args.k;
-  outputs.segments = args.segments;
-  outputs.n = args.n;
-  outputs.num_rows = num_rows;
-  outputs.bias = args.bias;
-  outputs.add = args.epilogue == Epilogue::kAdd;
-  outputs.out = args.out;
-  outputs.out_stride = args.out_stride;
-  if (experts != nullptr) {
-    outputs.experts = experts->rows;
-    outputs.expert_stride = experts->stride;
-  } else if (num_rows <= kFewTokens) {
-    outputs.workspace = args.workspace;
-  }
+  Outputs outputs = outputs_of(args, num_rows, args.n, args.k, experts);
+  if (experts == nullptr && num_rows <= kFewTokens) outputs.workspace = args.workspace;
   return outputs;
 }
 
 // All of one matrix, or of the experts'.
 void start(Stream stream, const LinearHalfArgs& args, const ExpertMatrices* experts) {
   CHECK(args.format == WeightFormat::kBF16 || args.format == WeightFormat::kF16);
-  const bool f16 = args.format == WeightFormat::kF16;
-  const Matrices matrices{.format = f16 ? MatrixFormat::kF16 : MatrixFormat::kBf16,
-                          .k = static_cast<int32_t>(args.segments.num_columns(args.k)),
-                          .weight = reinterpret_cast<const std::byte*>(
-                              args.weight + args.segments.first_column(args.k)),
-                          .weight_stride = args.weight_stride * 2,
-                          .x = reinterpret_cast<const std::byte*>(args.x),
-                          .x_stride = args.x_stride * 2,
-                          .x_rows = args.num_rows};
-  start(stream, matrices, outputs_of(args, args.num_rows, experts));
+  start(stream, matrices_of(args), outputs_in_rows(args, args.num_rows, experts));
 }
 
 void start(Stream stream, const LinearInt8Args& args, const ExpertMatrices* experts) {
@@ -76,7 +54,7 @@ void start(Stream stream, const LinearInt8Args& args, const ExpertMatrices* expe
                           .x = data + kTokenHeadBytes,
                           .x_stride = block,
                           .x_rows = args.x.num_rows};
-  Outputs outputs = outputs_of(args, args.x.num_rows, experts);
+  Outputs outputs = outputs_in_rows(args, args.x.num_rows, experts);
   outputs.weight_scale = args.weight_scale;
   outputs.heads = data;
   outputs.block_bytes = block;

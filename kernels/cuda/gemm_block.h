@@ -85,12 +85,15 @@ void launch_fold(gpu::Stream stream, bool int8, const Outputs& outputs, const Pa
 void launch_wgmma(gpu::Stream stream, const Matrices& matrices, const Outputs& outputs);
 void launch_mma(gpu::Stream stream, const Matrices& matrices, const Outputs& outputs);
 
-inline Outputs outputs_of(const LinearMatrixArgs& args, const ExpertMatrices* experts) {
+// What all kinds of arguments have.
+template <typename Args>
+Outputs outputs_of(
+    const Args& args, int32_t num_rows, int32_t n, int32_t k, const ExpertMatrices* experts) {
   Outputs outputs{};
-  outputs.k = args.weight->k;
+  outputs.k = k;
   outputs.segments = args.segments;
-  outputs.n = args.weight->n;
-  outputs.num_rows = args.x.num_rows;
+  outputs.n = n;
+  outputs.num_rows = num_rows;
   outputs.bias = args.bias;
   outputs.add = args.epilogue == Epilogue::kAdd;
   outputs.out = args.out;
@@ -100,6 +103,21 @@ inline Outputs outputs_of(const LinearMatrixArgs& args, const ExpertMatrices* ex
     outputs.expert_stride = experts->stride;
   }
   return outputs;
+}
+
+inline Outputs outputs_of(const LinearMatrixArgs& args, const ExpertMatrices* experts) {
+  return outputs_of(args, args.x.num_rows, args.weight->n, args.weight->k, experts);
+}
+
+inline Matrices matrices_of(const LinearHalfArgs& args) {
+  return {.format = args.format == WeightFormat::kF16 ? MatrixFormat::kF16 : MatrixFormat::kBf16,
+          .k = static_cast<int32_t>(args.segments.num_columns(args.k)),
+          .weight = reinterpret_cast<const std::byte*>(args.weight +
+                                                       args.segments.first_column(args.k)),
+          .weight_stride = args.weight_stride * 2,
+          .x = reinterpret_cast<const std::byte*>(args.x),
+          .x_stride = args.x_stride * 2,
+          .x_rows = args.num_rows};
 }
 
 __device__ __forceinline__ float sum_of(float a, float b) { return __fadd_rn(a, b); }

@@ -39,7 +39,7 @@ int64_t num_device_launches();
 int64_t num_device_replays();
 int64_t num_device_bytes();
 
-// Ranges that have begun since the last call, each below its parents: "step/layers/linear".
+// Ranges that have begun since the last call, each below its parents: "step/linear".
 std::set<std::string> take_ranges();
 
 }  // namespace sluice::simt
