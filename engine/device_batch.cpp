@@ -24,6 +24,7 @@ DeviceBatch::Places DeviceBatch::places(const InputBatch::Bounds& bounds) {
   places.query_start_loc = take((seqs + 1) * kInt);
   places.seq_lens = take(seqs * kInt);
   places.logits_indices = take(seqs * kInt);
+  places.open_tokens = take(seqs * static_cast<int64_t>(sizeof(kernels::OpenToken)));
   for (int32_t i = 0; i < bounds.num_groups; ++i) {
     places.slot_mapping.push_back(take(tokens * static_cast<int64_t>(sizeof(int64_t))));
   }
@@ -46,6 +47,7 @@ Expected<DeviceBatch> DeviceBatch::create(kernels::DeviceMemory& memory,
   SLUICE_TRY(batch.staging_,
              kernels::DeviceBuffer::allocate_pinned(memory, total, "a step's arrays"));
   SLUICE_TRY(batch.device_, kernels::DeviceBuffer::allocate(&memory, total, "a step's arrays"));
+  batch.sent_ = memory.make_event();
   batch.slot_mapping_.resize(static_cast<size_t>(bounds.num_groups));
   batch.block_tables_.resize(static_cast<size_t>(bounds.num_groups));
   return batch;
@@ -64,9 +66,12 @@ void DeviceBatch::send(int64_t begin, int64_t bytes) {
   if (bytes > 0) device_.memory()->upload(device_.data() + begin, staging_.data() + begin, bytes);
 }
 
+TokenId* DeviceBatch::token_ids() const {
+  return reinterpret_cast<TokenId*>(device_.data() + places_.token_ids.begin);
+}
+
 ForwardBatch DeviceBatch::upload(const ForwardBatch& host) {
-  // A step without a row to sample ends without a wait.
-  device_.memory()->wait_for_uploads();
+  sent_->wait();
   CHECK_EQ(host.slot_mapping.size(), slot_mapping_.size());
   CHECK_EQ(host.block_tables.size(), block_tables_.size());
   const ForwardBatch batch = {
@@ -75,6 +80,7 @@ ForwardBatch DeviceBatch::upload(const ForwardBatch& host) {
       .query_start_loc = stage(places_.query_start_loc, host.query_start_loc),
       .seq_lens = stage(places_.seq_lens, host.seq_lens),
       .logits_indices = stage(places_.logits_indices, host.logits_indices),
+      .open_tokens = stage(places_.open_tokens, host.open_tokens),
       .slot_mapping = slot_mapping_,
       .block_tables = block_tables_,
       .block_table_stride = host.block_table_stride,
@@ -87,13 +93,15 @@ ForwardBatch DeviceBatch::upload(const ForwardBatch& host) {
   for (size_t i = 0; i < block_tables_.size(); ++i) {
     send(places_.block_tables[i].begin, static_cast<int64_t>(block_tables_[i].size_bytes()));
   }
+  sent_->record();
   return batch;
 }
 
 std::span<const int32_t> DeviceBatch::upload_rows(std::span<const int32_t> rows) {
-  device_.memory()->wait_for_uploads();
+  sent_->wait();
   const std::span<const int32_t> staged = stage(places_.rows, rows);
   send(places_.rows.begin, static_cast<int64_t>(rows.size_bytes()));
+  sent_->record();
   return staged;
 }
 

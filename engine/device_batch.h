@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -23,8 +24,12 @@ class DeviceBatch {
   static Expected<DeviceBatch> create(kernels::DeviceMemory& memory,
                                       const InputBatch::Bounds& bounds);
 
-  // Puts a step's arrays on their way. What comes back is valid until the next call.
+  // Puts a step's arrays on their way. What comes back is valid until the next call, which waits
+  // until these have been read, but for no operator behind them.
   ForwardBatch upload(const ForwardBatch& host);
+
+  // Where its token ids are.
+  [[nodiscard]] TokenId* token_ids() const;
 
   // The same for the rows that logits are wanted of, at most max_seqs; until the next call.
   std::span<const int32_t> upload_rows(std::span<const int32_t> rows);
@@ -38,7 +43,7 @@ class DeviceBatch {
 
   // What grows with the batch alone is small and goes as one piece.
   struct Places {
-    Place token_ids, positions, query_start_loc, seq_lens, logits_indices;
+    Place token_ids, positions, query_start_loc, seq_lens, logits_indices, open_tokens;
     std::vector<Place> slot_mapping;  // by group
     int64_t small_end = 0;
     Place rows;
@@ -57,6 +62,7 @@ class DeviceBatch {
   Places places_;
   kernels::DeviceBuffer staging_;
   kernels::DeviceBuffer device_;
+  std::unique_ptr<kernels::DeviceEvent> sent_;  // the staged bytes
   std::vector<std::span<const int64_t>> slot_mapping_;
   std::vector<std::span<const int32_t>> block_tables_;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The step loop: drain inbox -> schedule -> run -> sample -> commit -> publish. All on one thread,
-// but for the two in the middle with --overlap: then a step runs while the next one is scheduled.
+// but for the two in the middle with --overlap or on a GPU: then a step runs while the next one is
+// scheduled.
 #include "engine/engine.h"
 
 #include <malloc.h>
@@ -232,7 +233,7 @@ Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config,
     const bool ready = status.has_value();
     loaded.set_value(std::move(status));
     if (ready) {
-      if (!self->config_.overlap) self->core_->runner->device().enter();
+      if (!self->core_->executor.is_threaded()) self->core_->runner->device().enter();
       self->run();
     }
     self->core_.reset();

@@ -29,7 +29,8 @@ InputBatch::InputBatch(const Bounds& bounds) : bounds_(bounds) {
 
 void InputBatch::build(const SchedulerOutput& output,
                        const Scheduler& scheduler,
-                       const KvCacheManager& kv) {
+                       const KvCacheManager& kv,
+                       std::span<const int32_t> row_of_slot) {
   token_ids_.clear();
   positions_.clear();
   query_start_loc_.assign(1, 0);
@@ -51,7 +52,10 @@ void InputBatch::build(const SchedulerOutput& output,
     add_prompt_rows(*request, begin, end);
     for (int32_t position = begin; position < end; ++position) {
       const bool is_open = position == num_known;
-      if (is_open) open_tokens_.push_back({token_ids_.size(), item.slot});
+      if (is_open) {
+        open_tokens_.push_back({.row = static_cast<int32_t>(token_ids_.size()),
+                                .from = row_of_slot[static_cast<size_t>(item.slot)]});
+      }
       token_ids_.push_back(is_open ? 0 : request->tokens[static_cast<size_t>(position)]);
       positions_.push_back(position);
     }
@@ -78,10 +82,10 @@ void InputBatch::build(const SchedulerOutput& output,
   }
 }
 
-void InputBatch::resolve(std::span<const TokenId> chosen) {
-  for (const OpenToken& open : open_tokens_) {
-    token_ids_[open.row] = chosen[static_cast<size_t>(open.slot)];
-  }
+void InputBatch::resolve(const kernels::ExecContext& host, std::span<const TokenId> chosen) {
+  kernels::take_tokens(
+      host, {.open = open_tokens_, .chosen = chosen.data(), .token_ids = token_ids_.data()});
+  open_tokens_.clear();
 }
 
 void InputBatch::add_prompt_rows(const Request& request, int32_t begin, int32_t end) {
@@ -101,6 +105,7 @@ ForwardBatch InputBatch::view() const {
           .query_start_loc = query_start_loc_,
           .seq_lens = seq_lens_,
           .logits_indices = logits_indices_,
+          .open_tokens = open_tokens_,
           .slot_mapping = slot_mapping_views_,
           .block_tables = block_table_views_,
           .block_table_stride = bounds_.max_blocks_per_seq,

@@ -9,6 +9,7 @@
 
 #include "engine/core/types.h"
 #include "engine/models/model.h"
+#include "kernels/sampling.h"
 #include "kvcache/kv_cache_manager.h"
 #include "scheduler/scheduler.h"
 
@@ -33,11 +34,15 @@ class InputBatch {
 
   explicit InputBatch(const Bounds& bounds);
 
-  // Reads tokens from the scheduler's requests and block ids from the manager. A token that a step
-  // in flight has yet to choose is left open.
-  void build(const SchedulerOutput& output, const Scheduler& scheduler, const KvCacheManager& kv);
-  // Puts the tokens in that were left open: the last one chosen, by slot.
-  void resolve(std::span<const TokenId> chosen);
+  // Reads tokens from the scheduler's requests and block ids from the manager. A token that the
+  // step before has yet to choose is left open; `row_of_slot`: which of that step's sampled rows a
+  // slot had.
+  void build(const SchedulerOutput& output,
+             const Scheduler& scheduler,
+             const KvCacheManager& kv,
+             std::span<const int32_t> row_of_slot);
+  // Puts the tokens in that were left open: what the step before chose, by sampled row.
+  void resolve(const kernels::ExecContext& host, std::span<const TokenId> chosen);
 
   [[nodiscard]] ForwardBatch view() const;
 
@@ -50,13 +55,8 @@ class InputBatch {
 
   Bounds bounds_;
 
-  struct OpenToken {
-    size_t row;
-    int32_t slot;
-  };
-
   std::vector<TokenId> token_ids_;
-  std::vector<OpenToken> open_tokens_;
+  std::vector<kernels::OpenToken> open_tokens_;
   std::vector<int32_t> positions_;
   std::vector<int32_t> query_start_loc_;
   std::vector<int32_t> seq_lens_;

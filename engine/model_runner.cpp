@@ -176,6 +176,11 @@ InputBatch::Bounds batch_bounds_of(const StepBounds& bounds,
           .block_size = block_size};
 }
 
+DeviceSampling::Bounds sampling_bounds_of(const Config& config) {
+  return {.max_rows = static_cast<int32_t>(config.max_num_seqs),
+          .max_logprobs = static_cast<int32_t>(config.max_logprobs)};
+}
+
 // What the model's ranks need besides their KV; `arena_bytes`: their activations.
 FixedMemory fixed_memory(const Config& config,
                          const PlannedModel& planned,
@@ -196,15 +201,15 @@ FixedMemory fixed_memory(const Config& config,
   if (target.device == DeviceType::kCpu) return fixed;
   const int64_t batch_bytes = DeviceBatch::bytes(batch_bounds_of(
       planned.bounds, planned.bounds.max_seq_len, config.block_size, num_kv_groups));
-  fixed.arena_bytes += batch_bytes + kernels::workspace_bytes(target.device,
-                                                              planned.bounds.max_tokens,
-                                                              weights.max_outputs(),
-                                                              config.max_num_seqs);
+  const DeviceSampling::Bounds sampling = sampling_bounds_of(config);
+  fixed.arena_bytes += batch_bytes + DeviceSampling::device_bytes(sampling) +
+                       kernels::workspace_bytes(
+                           target.device, planned.bounds.max_tokens, weights.max_outputs());
   fixed.logits_bytes = logits_bytes;
   fixed.device_free_bytes = target.free_bytes;
   fixed.num_recorded_steps = static_cast<int64_t>(DecodeBuckets::sizes_of(config).size());
   fixed.host_bytes = logits_bytes + sampler_bytes + batch_bytes +
-                     kernels::staging_bytes(target.device, config.max_num_seqs) +
+                     DeviceSampling::host_bytes(sampling) +
                      std::min(weights.packed_bytes(), DeviceUpload::kPieceBytes);
   return fixed;
 }
@@ -412,15 +417,11 @@ Expected<void> ModelRunner::allocate(const StepBounds& bounds, const Config& con
              DeviceBuffer::allocate(memory,
                                     kernels::workspace_bytes(device_->type(),
                                                              bounds.max_tokens,
-                                                             weights_->max_outputs(),
-                                                             bounds.max_logits),
+                                                             weights_->max_outputs()),
                                     "workspace"));
-  SLUICE_TRY(staging_,
-             DeviceBuffer::allocate_pinned(
-                 *memory, kernels::staging_bytes(device_->type(), bounds.max_logits), "staging"));
   SLUICE_TRY(device_batch_, DeviceBatch::create(*memory, batch_bounds_));
+  SLUICE_TRY(sampling_, DeviceSampling::create(*memory, sampling_bounds_of(config)));
   exec_.workspace = workspace_.span();
-  exec_.staging = staging_.span();
   memory->wait();
   weights_->end_uploads();
   return {};
@@ -473,16 +474,15 @@ Expected<void> ModelRunner::record_steps(const Config& config) {
   buckets_.emplace(DecodeBuckets::sizes_of(config), static_cast<size_t>(batch_bounds_.num_groups));
   kernels::DeviceMemory& memory = *device_->memory();
   const InputBatch empty(batch_bounds_);
-  auto* const logits = reinterpret_cast<float*>(logits_.data());
   for (size_t i = 0; i < buckets_->sizes().size(); ++i) {
     step_ = device_batch_->upload(buckets_->pad(empty.view(), i));
     step_.max_seq_len = plan_.max_model_len;
     model_->forward(context());
-    model_->logits(context(), step_.logits_indices, logits);
+    model_->logits(context(), step_.logits_indices, logits());
     memory.wait();
     memory.begin_recording();
     model_->forward(context());
-    model_->logits(context(), step_.logits_indices, logits);
+    model_->logits(context(), step_.logits_indices, logits());
     SLUICE_TRY(recorded_.emplace_back(), memory.end_recording());
   }
   memory.wait();
@@ -503,6 +503,12 @@ void ModelRunner::execute(std::span<const KvBlockCopy> copies, const InputBatch&
   has_logits_ = bucket.has_value();
   if (bucket) host = buckets_->pad(host, *bucket);
   step_ = device_batch_ ? device_batch_->upload(host) : host;
+  if (!step_.open_tokens.empty()) {
+    kernels::take_tokens(exec_,
+                         {.open = step_.open_tokens,
+                          .chosen = sampling_->chosen(),
+                          .token_ids = device_batch_->token_ids()});
+  }
   if (followers_) followers_->start({.batch = &step_, .copies = copies});
   for (const KvBlockCopy& copy : copies) kv_storage_.copy_block(copy.group, copy.from, copy.to);
   if (bucket) {
@@ -513,17 +519,22 @@ void ModelRunner::execute(std::span<const KvBlockCopy> copies, const InputBatch&
   if (followers_) followers_->finish();
 }
 
-float* ModelRunner::compute_logits(std::span<const int32_t> rows) {
+void ModelRunner::compute_logits() {
+  if (!has_logits_) run_logits(step_.logits_indices);
+}
+
+void ModelRunner::compute_logits(std::span<const int32_t> rows) {
+  run_logits(device_batch_ ? device_batch_->upload_rows(rows) : rows);
+}
+
+void ModelRunner::run_logits(std::span<const int32_t> rows) {
   CHECK_LE(rows.size(), max_rows_);
-  auto* const floats = reinterpret_cast<float*>(logits_.data());
-  if (rows.empty() || has_logits_) return floats;
-  if (device_batch_) rows = device_batch_->upload_rows(rows);
+  if (rows.empty()) return;
   if (followers_) {
     followers_->start({.kind = RankJob::Kind::kLogits, .batch = &step_, .rows = rows});
   }
-  model_->logits(context(), rows, floats);
+  model_->logits(context(), rows, logits());
   if (followers_) followers_->finish();
-  return floats;
 }
 
 float* ModelRunner::begin_host_copy(size_t first, size_t count) {

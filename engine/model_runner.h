@@ -24,6 +24,7 @@
 #include "engine/memory_plan.h"
 #include "engine/models/model.h"
 #include "engine/parallel.h"
+#include "engine/sampling/device_sampling.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/packed_cache.h"
 #include "engine/weights/weight_store.h"
@@ -78,13 +79,18 @@ class ModelRunner {
   static Expected<std::unique_ptr<ModelRunner>> create(const Config& config,
                                                        const MakeRanks& make_ranks);
 
-  // Copies the blocks of one step, then runs its layers.
+  // Copies the blocks of one step, then runs its layers. Tokens that are open are taken from
+  // sampling(), which there is then.
   void execute(std::span<const KvBlockCopy> copies, const InputBatch& batch);
-  // Logits of at most max_rows() rows of that step, [rows][vocab], where operators read them. The
-  // caller's to change until the next call.
-  float* compute_logits(std::span<const int32_t> rows);
+  // To logits(): of at most max_rows() rows of that step; of those that choose a token.
+  void compute_logits(std::span<const int32_t> rows);
+  void compute_logits();
+
+  // [rows][vocab], where operators read them. The caller's to change until the next call.
+  [[nodiscard]] float* logits() const { return reinterpret_cast<float*>(logits_.data()); }
+
   // Rows [first, first + count) of them for the host, there once the copies are waited for; what
-  // compute_logits() gave where the host reads that. The caller's to change as well.
+  // logits() gives where the host reads that. The caller's to change as well.
   float* begin_host_copy(size_t first, size_t count);
   void wait_for_host_copies();
   // Whether a rank has: then nothing that was computed since means anything, and nothing will.
@@ -92,8 +98,11 @@ class ModelRunner {
     return communicator_ != nullptr && communicator_->has_failed();
   }
 
-  // Of operators on the device, with its workspaces.
+  // Of operators on the device, with its workspace.
   [[nodiscard]] const kernels::ExecContext& exec() const { return exec_; }
+
+  // Of a device with memory of its own; null on others.
+  [[nodiscard]] DeviceSampling* sampling() { return sampling_ ? &*sampling_ : nullptr; }
 
   [[nodiscard]] size_t max_rows() const { return max_rows_; }
 
@@ -132,6 +141,7 @@ class ModelRunner {
                                std::vector<std::unique_ptr<Communicator>> communicators);
   // One for each bucket, of its layers and the logits of all its rows.
   Expected<void> record_steps(const Config& config);
+  void run_logits(std::span<const int32_t> rows);
   // Of the step that execute() ran last.
   [[nodiscard]] ForwardContext context() const;
 
@@ -152,8 +162,8 @@ class ModelRunner {
   // Of a device with memory of its own.
   kernels::DeviceBuffer host_logits_;  // as logits_
   kernels::DeviceBuffer workspace_;
-  kernels::DeviceBuffer staging_;
   std::optional<DeviceBatch> device_batch_;
+  std::optional<DeviceSampling> sampling_;
   bool is_copying_ = false;  // logits to the host
   std::optional<DecodeBuckets> buckets_;
   std::vector<std::unique_ptr<kernels::RecordedWork>> recorded_;  // by bucket

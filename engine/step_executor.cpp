@@ -7,27 +7,42 @@
 #include "kernels/trace.h"
 
 namespace sluice {
+namespace {
+
+SamplerInput input_of(const SampledRow& row) {
+  return {.params = row.params.get(),
+          .logits = nullptr,
+          .tokens = row.history.empty() ? row.tokens : row.history,
+          .num_prompt_tokens = row.num_prompt_tokens,
+          .num_generated = row.num_generated};
+}
+
+}  // namespace
 
 StepExecutor::StepExecutor(ModelRunner& runner, const Options& options)
     : runner_(runner),
-      is_threaded_(options.overlap),
+      is_queued_(runner.sampling() != nullptr),
+      is_threaded_(options.overlap && !is_queued_),
+      row_of_slot_(static_cast<size_t>(options.num_slots)),
       sampler_(runner.model().vocab_size,
                options.max_num_seqs,
                options.max_logprobs,
                runner.device().num_threads(),
-               options.end_tokens),
-      chosen_(static_cast<size_t>(options.num_slots)) {
+               options.end_tokens) {
   const auto max_seqs = static_cast<size_t>(options.max_num_seqs);
   const auto max_logprobs = static_cast<size_t>(options.max_logprobs);
   works_.reserve(static_cast<size_t>(depth()) + 1);
+  CHECK_LE(works_.capacity(), DeviceSampling::kSteps);
   for (int32_t i = 0; i <= depth(); ++i) {
     StepWork& added = works_.emplace_back(runner.batch_bounds());
     added.rows.reserve(max_seqs);
     added.prompts.reserve(max_seqs);
+    added.inputs.reserve(max_seqs);
     added.results.reserve(max_seqs);
     added.top_logprobs.reserve(max_seqs * max_logprobs);
   }
-  sampler_inputs_.reserve(max_seqs);
+  chosen_.reserve(max_seqs);
+  device_rows_.reserve(max_seqs);
   score_inputs_.reserve(max_seqs);
   score_rows_.reserve(max_seqs);
   if (is_threaded_) thread_ = std::thread([this] { thread_main(); });
@@ -51,31 +66,39 @@ void StepExecutor::submit(const SchedulerOutput& decision,
                           const RequestTable& requests) {
   CHECK_LE(num_in_flight(), depth());
   StepWork& next = work(num_submitted_);
+  next.number = num_submitted_;
   next.decision = decision;
-  next.batch.build(decision, scheduler, kv);
+  next.batch.build(decision, scheduler, kv, row_of_slot_);
   fill(next, scheduler, requests);
-  if (!is_threaded_) {
-    ++num_submitted_;
-    run(next);
+  next.is_done = false;
+  if (is_threaded_) {
+    {
+      const std::scoped_lock lock(mutex_);
+      ++num_submitted_;
+    }
+    changed_.notify_all();
     return;
   }
-  {
-    const std::scoped_lock lock(mutex_);
-    ++num_submitted_;
+  if (is_queued_) {
+    enqueue(next);
+  } else {
+    begin(next);
+    finish(next);
   }
-  changed_.notify_all();
+  ++num_submitted_;
 }
 
 void StepExecutor::fill(StepWork& work,
                         const Scheduler& scheduler,
-                        const RequestTable& requests) const {
+                        const RequestTable& requests) {
   work.rows.clear();
   for (const ScheduledRequest& item : work.decision.scheduled) {
     if (!item.samples) continue;
     const Request& request = *scheduler.find(item.id);
     SampledRow& row = work.rows.emplace_back();
     row.id = item.id;
-    row.slot = item.slot;
+    row.row_before = row_of_slot_[static_cast<size_t>(item.slot)];
+    row_of_slot_[static_cast<size_t>(item.slot)] = static_cast<int32_t>(work.rows.size()) - 1;
     row.params = requests.find(item.id)->sampling;
     row.tokens = request.tokens;
     row.num_prompt_tokens = request.num_prompt_tokens;
@@ -104,7 +127,23 @@ StepWork& StepExecutor::retire() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return num_run_ > num_retired_; });
   }
-  return work(num_retired_++);
+  StepWork& oldest = work(num_retired_++);
+  if (!oldest.is_done) finish(oldest);
+  return oldest;
+}
+
+// A step that the host has a part in needs the tokens of the one before, and has its own at once.
+void StepExecutor::enqueue(StepWork& next) {
+  const auto needs_host = [this](const SampledRow& row) {
+    return reads_tokens(*row.params) || !sampler_.can_choose(input_of(row));
+  };
+  const bool waits = !next.prompts.empty() || std::ranges::any_of(next.rows, needs_host);
+  if (waits && num_in_flight() > 0) {
+    StepWork& before = work(num_submitted_ - 1);
+    if (!before.is_done) finish(before);
+  }
+  begin(next);
+  if (waits) finish(next);
 }
 
 // --- Whoever runs the steps ------------------------------------------------------------------
@@ -117,23 +156,76 @@ void StepExecutor::thread_main() {
     if (num_run_ == num_submitted_) return;
     StepWork& next = work(num_run_);
     lock.unlock();
-    run(next);
+    begin(next);
+    finish(next);
     lock.lock();
     ++num_run_;
     changed_.notify_all();
   }
 }
 
-void StepExecutor::run(StepWork& work) {
+void StepExecutor::begin(StepWork& work) {
   const kernels::TraceRange range(runner_.device().type(), "step");
   work.started = Clock::now();
-  work.batch.resolve(chosen_);
+  const bool is_behind = is_queued_ && work.number > 0 && !this->work(work.number - 1).is_done;
+  if (!is_behind) work.batch.resolve(runner_.device().host_context(), chosen_);
+  set_inputs(work);
+  if (is_queued_) send_rows(work);
   runner_.execute(work.decision.copies, work.batch);
   work.executed = Clock::now();
   score(work);
-  sample(work);
+  runner_.compute_logits();
+  if (!is_queued_) return;
+  runner_.sampling()->choose(runner_.exec(), work.number, runner_.model().vocab_size);
+  for (size_t i = 0; i < work.inputs.size(); ++i) {
+    if (!work.inputs[i].on_device) work.inputs[i].logits = runner_.begin_host_copy(i, 1);
+  }
+}
+
+void StepExecutor::finish(StepWork& work) {
+  std::span<const kernels::SampleRow> chosen;
+  if (is_queued_) {
+    chosen = runner_.sampling()->wait(work.number);
+    runner_.wait_for_host_copies();
+    // What it waited for in the queue was the step before.
+    work.started = std::max(work.started, finished_);
+    work.executed = finished_ = Clock::now();
+  }
+  const std::span<const SamplerResult> results =
+      sampler_.sample(runner_.device().host_context(), work.inputs, chosen);
+  work.results.assign(results.begin(), results.end());
+  work.top_logprobs.clear();
+  chosen_.clear();
+  for (SamplerResult& result : work.results) {
+    const size_t begin = work.top_logprobs.size();
+    work.top_logprobs.insert(
+        work.top_logprobs.end(), result.top_logprobs.begin(), result.top_logprobs.end());
+    result.top_logprobs = std::span(work.top_logprobs).subspan(begin);
+    // The next step may already have a row that goes on behind one that failed.
+    chosen_.push_back(std::max(result.token, TokenId{0}));
+  }
   work.has_failed = runner_.has_failed();
+  work.is_done = true;
   work.sampled = Clock::now();
+}
+
+void StepExecutor::set_inputs(StepWork& work) {
+  const auto vocab = static_cast<size_t>(runner_.model().vocab_size);
+  work.inputs.clear();
+  for (SampledRow& row : work.rows) {
+    if (!row.history.empty()) row.history.back() = chosen_[static_cast<size_t>(row.row_before)];
+    SamplerInput& input = work.inputs.emplace_back(input_of(row));
+    input.logits = runner_.logits() + (work.inputs.size() - 1) * vocab;
+    input.on_device = is_queued_ && sampler_.can_choose(input);
+  }
+}
+
+void StepExecutor::send_rows(StepWork& work) {
+  device_rows_.clear();
+  for (const SamplerInput& input : work.inputs) {
+    if (input.on_device) device_rows_.push_back(sampler_.device_row(input));
+  }
+  runner_.sampling()->send(work.number, device_rows_);
 }
 
 // As many rows at once as there is room for logits; a row's bits do not depend on that.
@@ -172,41 +264,6 @@ void StepExecutor::score(StepWork& work) {
         }
       }
     }
-  }
-}
-
-void StepExecutor::sample(StepWork& work) {
-  const auto vocab = static_cast<size_t>(runner_.model().vocab_size);
-  const kernels::Device& device = runner_.device();
-  float* const logits = runner_.compute_logits(work.batch.view().logits_indices);
-  sampler_inputs_.clear();
-  for (SampledRow& row : work.rows) {
-    if (!row.history.empty()) row.history.back() = chosen_[static_cast<size_t>(row.slot)];
-    const size_t index = sampler_inputs_.size();
-    SamplerInput& input =
-        sampler_inputs_.emplace_back(SamplerInput{.params = row.params.get(),
-                                                  .logits = logits + index * vocab,
-                                                  .tokens = row.history.empty() ? row.tokens : row.history,
-                                                  .num_prompt_tokens = row.num_prompt_tokens,
-                                                  .num_generated = row.num_generated});
-    if (device.memory() == nullptr) continue;
-    input.on_device = sampler_.can_choose(device.type(), input);
-    if (!input.on_device) input.logits = runner_.begin_host_copy(index, 1);
-  }
-  runner_.wait_for_host_copies();
-  const kernels::ExecContext* const exec = device.memory() == nullptr ? nullptr : &runner_.exec();
-  const std::span<const SamplerResult> results =
-      sampler_.sample(device.host_context(), sampler_inputs_, exec);
-  work.results.assign(results.begin(), results.end());
-  work.top_logprobs.clear();
-  for (size_t i = 0; i < work.results.size(); ++i) {
-    SamplerResult& result = work.results[i];
-    const size_t begin = work.top_logprobs.size();
-    work.top_logprobs.insert(
-        work.top_logprobs.end(), result.top_logprobs.begin(), result.top_logprobs.end());
-    result.top_logprobs = std::span(work.top_logprobs).subspan(begin);
-    // The next step may already have a row that goes on behind one that failed.
-    chosen_[static_cast<size_t>(work.rows[i].slot)] = std::max(result.token, TokenId{0});
   }
 }
 

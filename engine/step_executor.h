@@ -2,10 +2,15 @@
 // Runs steps and chooses their tokens: copies of blocks, layers, logits, sampling. A step is handed
 // over as a value with all that running it takes, and comes back with what came out of it.
 //
-// Without overlap submit() runs the step. With overlap a thread of its own does, in the place of an
-// accelerator's queue, and the next step may be decided and submitted meanwhile: of a token that
-// the step before has yet to choose the slot is known, and the thread puts it in. Nothing of a step
-// in flight is shared with the engine thread but the KV bytes of its own blocks.
+// On the CPU submit() runs the step. With overlap a thread of its own does, in the place of a
+// device's queue, and the next step may be decided and submitted meanwhile: of a token that the step
+// before has yet to choose it is known which row chooses it, and the thread puts it in. Nothing of a
+// step in flight is shared with the engine thread but the KV bytes of its own blocks.
+//
+// On a device with memory of its own submit() puts the step into the device's queue, behind the one
+// that runs, and open tokens are put in there: the device has its next step before the host has seen
+// what this one chose. A step for which the host has something to do, rows that are edited or
+// prompts that are scored, is waited for by submit(), as is the one before it.
 #pragma once
 
 #include <array>
@@ -34,7 +39,7 @@ namespace sluice {
 // A row that chooses a token.
 struct SampledRow {
   RequestId id;
-  int32_t slot = 0;
+  int32_t row_before = 0;  // of the step before, where that chose its last token
   std::shared_ptr<const SamplingParams> params;
   std::span<const TokenId> tokens;  // known ones, in the scheduler's request
   int32_t num_prompt_tokens = 0;
@@ -56,12 +61,15 @@ struct StepWork {
 
   explicit StepWork(const InputBatch::Bounds& bounds) : batch(bounds) {}
 
+  uint64_t number = 0;
   SchedulerOutput decision;
   InputBatch batch;
   std::vector<SampledRow> rows;       // in the order of the decision
   std::vector<ScoredPrompt> prompts;  // the same
+  std::vector<SamplerInput> inputs;   // of `rows`, once it has begun
+  bool is_done = false;
 
-  // Once it has run.
+  // Once it is.
   bool has_failed = false;                        // with a rank: what follows means nothing
   std::vector<SamplerResult> results;             // of `rows`
   std::vector<kernels::TokenScore> top_logprobs;  // what they point to
@@ -81,14 +89,17 @@ class StepExecutor {
     std::vector<TokenId> end_tokens;  // the model's own, ascending
   };
 
-  // `runner` must outlive the executor; nobody else calls its execute() and logits().
+  // `runner` must outlive the executor; nobody else calls its execute() and compute_logits().
   StepExecutor(ModelRunner& runner, const Options& options);
   ~StepExecutor();  // waits for what is in flight
   StepExecutor(const StepExecutor&) = delete;
   StepExecutor& operator=(const StepExecutor&) = delete;
 
   // Steps that may be in flight while another one is decided.
-  [[nodiscard]] int32_t depth() const { return is_threaded_ ? 1 : 0; }
+  [[nodiscard]] int32_t depth() const { return is_threaded_ || is_queued_ ? 1 : 0; }
+
+  // Whether a thread of its own calls operators.
+  [[nodiscard]] bool is_threaded() const { return is_threaded_; }
 
   // At most depth() are in flight before. The requests' tokens stay where they are until retire().
   void submit(const SchedulerOutput& decision,
@@ -108,22 +119,28 @@ class StepExecutor {
 
   StepWork& work(uint64_t number) { return works_[number % works_.size()]; }
 
-  void fill(StepWork& work, const Scheduler& scheduler, const RequestTable& requests) const;
+  void fill(StepWork& work, const Scheduler& scheduler, const RequestTable& requests);
+  void enqueue(StepWork& work);
   void thread_main();
-  void run(StepWork& work);
+  void begin(StepWork& work);
+  void finish(StepWork& work);
+  void set_inputs(StepWork& work);
+  void send_rows(StepWork& work);
   void score(StepWork& work);
-  void sample(StepWork& work);
 
   ModelRunner& runner_;
+  const bool is_queued_;
   const bool is_threaded_;
   std::vector<StepWork> works_;  // step n's is at n % size
   uint64_t num_submitted_ = 0;   // written under mutex_
   uint64_t num_retired_ = 0;     // engine thread only
+  std::vector<int32_t> row_of_slot_;  // the same: of the latest step, which of its sampled rows
 
   // Of whoever runs the steps.
   Sampler sampler_;
-  std::vector<TokenId> chosen_;  // by slot, the last one
-  std::vector<SamplerInput> sampler_inputs_;
+  std::vector<TokenId> chosen_;  // by the latest step that is done
+  Clock::time_point finished_;   // the same
+  std::vector<kernels::SampleRow> device_rows_;
   std::vector<ScoreInput> score_inputs_;
   std::vector<int32_t> score_rows_;
 

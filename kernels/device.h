@@ -29,12 +29,11 @@ struct ExecContext {
   DeviceType device = DeviceType::kCpu;
   Isa isa = Isa::kScalar;
   cpu::ThreadPool* pool = nullptr;  // kCpu: not null
-  // kCuda: where work is put, the device's memory, and room that operators use one after the other:
-  // workspace_bytes of the device's, staging_bytes of pinned memory (gemm.h).
+  // kCuda: where work is put, the device's memory, and room in it that operators use one after the
+  // other: workspace_bytes (gemm.h).
   CUstream_st* stream = nullptr;
   DeviceMemory* memory = nullptr;
   std::span<std::byte> workspace = {};
-  std::span<std::byte> staging = {};
 };
 
 // The backend of one engine: owns the compute threads and, of a GPU, its memory and the stream that

@@ -22,6 +22,16 @@ class RecordedWork {
   virtual void run() = 0;
 };
 
+// A place in the order of operators and copies.
+class DeviceEvent {
+ public:
+  virtual ~DeviceEvent() = default;
+  // Behind all that was called so far, in place of where it was before.
+  virtual void record() = 0;
+  // Until all before it is done; at once where it is nowhere.
+  virtual void wait() = 0;
+};
+
 // Memory that the host does not read. Copies run in the order of the operators that were called
 // before and after them; they, like operators, may still be under way when a call returns. A device
 // that fails is found by whoever waits, which ends the process: its memory is lost. Any thread may
@@ -39,20 +49,21 @@ class DeviceMemory {
   virtual Expected<std::byte*> allocate_pinned(int64_t bytes, const char* purpose) = 0;
   virtual void release_pinned(std::byte* data) = 0;
 
-  // From the host; `from` stays as it is until wait() or wait_for_uploads().
+  // From the host; `from` stays as it is until wait(), or that of an event behind it.
   virtual void upload(std::byte* to, const std::byte* from, int64_t bytes) = 0;
-  // To the host, there after wait().
+  // To the host, there after the same.
   virtual void download(std::byte* to, const std::byte* from, int64_t bytes) = 0;
   // Within the device.
   virtual void copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
 
-  // Until all operators and copies so far are done; until all uploads have read their bytes.
+  // Until all operators and copies so far are done.
   virtual void wait() = 0;
-  virtual void wait_for_uploads() = 0;
+  // It must not outlive this.
+  virtual std::unique_ptr<DeviceEvent> make_event() = 0;
 
   // What this thread calls in between is recorded and does not run. Nobody may wait, upload,
-  // allocate or release meanwhile. kResourceExhausted: there is no memory for what was recorded,
-  // which must not outlive this.
+  // allocate, release or use an event meanwhile. kResourceExhausted: there is no memory for what was
+  // recorded, which must not outlive this.
   virtual void begin_recording() = 0;
   virtual Expected<std::unique_ptr<RecordedWork>> end_recording() = 0;
 

@@ -54,6 +54,7 @@ SLUICE_OPERATOR(moe_combine, MoeCombineArgs)
 SLUICE_OPERATOR(join_parts, JoinPartsArgs)
 SLUICE_OPERATOR(row_magnitudes, RowMagnitudesArgs)
 SLUICE_OPERATOR(sample, SampleArgs)
+SLUICE_OPERATOR(take_tokens, TakeTokensArgs)
 
 #undef SLUICE_OPERATOR
 
@@ -78,16 +79,8 @@ int64_t attention_workspace_bytes(const AttentionLimits& limits) {
                                             : cpu::attention_workspace_bytes(limits);
 }
 
-int64_t workspace_bytes(DeviceType device, int32_t num_rows, int32_t n, int32_t num_samples) {
-  return device == DeviceType::kCuda ? cuda::workspace_bytes(num_rows, n, num_samples) : 0;
-}
-
-int64_t staging_bytes(DeviceType device, int32_t num_samples) {
-  return device == DeviceType::kCuda ? cuda::staging_bytes(num_samples) : 0;
-}
-
-bool can_sample(DeviceType device, const SampleRow& row) {
-  return device == DeviceType::kCpu || cuda::can_sample(row);
+int64_t workspace_bytes(DeviceType device, int32_t num_rows, int32_t n) {
+  return device == DeviceType::kCuda ? cuda::workspace_bytes(num_rows, n) : 0;
 }
 
 Expected<void> check_activations(DeviceType device,

@@ -116,9 +116,8 @@ Expected<void> check_activations(DeviceType device,
                                  ActivationFormat activations);
 
 // Bytes of ExecContext::workspace that linear layers of at most `num_rows` rows and `n` outputs
-// have a use for, and of workspace and staging that sample() needs for `num_samples` rows.
-int64_t workspace_bytes(DeviceType device, int32_t num_rows, int32_t n, int32_t num_samples);
-int64_t staging_bytes(DeviceType device, int32_t num_samples);
+// have a use for.
+int64_t workspace_bytes(DeviceType device, int32_t num_rows, int32_t n);
 
 // x: [num_rows, k] with a row stride in elements. With `rows`, row i / repeat of x goes to row
 // rows[i] of out, and no others of out change. With `magnitudes`, out is kInt8Token and x some

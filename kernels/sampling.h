@@ -52,18 +52,30 @@ struct SampleRow {
   bool finite = true;                       // false: a logit is NaN or infinite; token is invalid
 };
 
-// Rows in parallel; `workspace` holds sampling_workspace_bytes(vocab) per worker.
+// Rows in parallel; rows, and what they point to, are where operators read and write.
 struct SampleArgs {
   std::span<SampleRow> rows;
   int32_t vocab_size;
-  std::span<std::byte> workspace;
+  std::span<std::byte> workspace;  // the CPU's: sampling_workspace_bytes
+  TokenId* chosen = nullptr;       // [rows], their tokens, 0 for a row without one; null: not asked
 };
-
-// Whether sample() of this device can do all that the row asks for; the CPU's always can, on logits
-// in memory of the host.
-bool can_sample(DeviceType device, const SampleRow& row);
 
 int64_t sampling_workspace_bytes(int32_t vocab_size, int32_t num_threads);
 void sample(const ExecContext& ctx, const SampleArgs& args);
+
+// A row of a step that begins at what a row of the step before chose.
+struct OpenToken {
+  int32_t row;
+  int32_t from;  // index into what the step before chose
+};
+
+// token_ids[open.row] = chosen[open.from].
+struct TakeTokensArgs {
+  std::span<const OpenToken> open;
+  const TokenId* chosen;
+  TokenId* token_ids;
+};
+
+void take_tokens(const ExecContext& ctx, const TakeTokensArgs& args);
 
 }  // namespace sluice::kernels

@@ -107,7 +107,7 @@ void KvStorage::copy_in(std::span<const BlockId> blocks, std::span<const std::by
       bytes = bytes.subspan(to.size());
     }
   }
-  if (memory != nullptr) memory->wait_for_uploads();
+  if (memory != nullptr) memory->wait();
 }
 
 void KvStorage::copy_block(int32_t group, BlockId from, BlockId to) {

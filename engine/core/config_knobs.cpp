@@ -452,7 +452,7 @@ std::vector<Knob> make_scheduler_knobs() {
       boolean<&Config::overlap>("overlap",
                                 "scheduler",
                                 "Decides a step while the one before runs on a thread of its own; "
-                                "for devices that leave the CPU free."),
+                                "on a GPU the next step is always in its queue."),
       integer<&Config::debug_preempt_every>("debug-preempt-every",
                                             "scheduler",
                                             "steps",

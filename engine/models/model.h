@@ -18,6 +18,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 #include "kernels/rope.h"
+#include "kernels/sampling.h"
 #include "kvcache/kv_cache_manager.h"
 
 namespace sluice {
@@ -142,6 +143,8 @@ struct ForwardBatch {
   std::span<const int32_t> query_start_loc;  // [num_reqs + 1]
   std::span<const int32_t> seq_lens;         // [num_reqs]
   std::span<const int32_t> logits_indices;   // rows that a token is sampled from
+  // Of token_ids, which whoever runs the step puts in before the layers.
+  std::span<const kernels::OpenToken> open_tokens = {};
   // Per KV group.
   std::span<const std::span<const int64_t>> slot_mapping;  // [group][num_tokens]
   std::span<const std::span<const int32_t>> block_tables;  // [group][num_reqs * stride]

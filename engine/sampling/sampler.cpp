@@ -103,10 +103,13 @@ kernels::SampleRow Sampler::prepare(const SamplerInput& input, size_t index, boo
   return row;
 }
 
-bool Sampler::can_choose(DeviceType device, const SamplerInput& input) {
-  if (LogitEdits::wanted(*input.params)) return false;
-  const kernels::SampleRow row = prepare(input, 0, false);
-  return row.allowed_mask == nullptr && kernels::can_sample(device, row);
+bool Sampler::can_choose(const SamplerInput& input) {
+  return !LogitEdits::wanted(*input.params) && input.params->bad_words.empty() &&
+         mask_for(input, 0) == nullptr;
+}
+
+kernels::SampleRow Sampler::device_row(const SamplerInput& input) {
+  return prepare(input, 0, false);
 }
 
 void Sampler::run(const kernels::ExecContext& exec, std::span<kernels::SampleRow> rows) {
@@ -114,37 +117,32 @@ void Sampler::run(const kernels::ExecContext& exec, std::span<kernels::SampleRow
   kernels::sample(exec, {.rows = rows, .vocab_size = vocab_size_, .workspace = workspace_});
 }
 
-void Sampler::run_where_they_are(const kernels::ExecContext& exec,
-                                 const kernels::ExecContext& device,
-                                 std::span<const SamplerInput> inputs) {
-  for (const bool on_device : {true, false}) {
-    some_rows_.clear();
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      if (inputs[i].on_device == on_device) some_rows_.push_back(rows_[i]);
-    }
-    run(on_device ? device : exec, some_rows_);
-    size_t next = 0;
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      if (inputs[i].on_device == on_device) rows_[i] = some_rows_[next++];
-    }
+void Sampler::run_on_host(const kernels::ExecContext& exec, std::span<const SamplerInput> inputs) {
+  some_rows_.clear();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].on_device) some_rows_.push_back(rows_[i]);
+  }
+  run(exec, some_rows_);
+  size_t next = 0;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].on_device) rows_[i] = some_rows_[next++];
   }
 }
 
 // Chooses the tokens of `inputs`, the rows behind those in results_. Then the changes of logits are
 // taken back and the log-probabilities of the rows they were in computed.
-void Sampler::sample_some(const kernels::ExecContext& exec,
-                          std::span<const SamplerInput> inputs,
-                          const kernels::ExecContext* device) {
+void Sampler::sample_some(const kernels::ExecContext& exec, std::span<const SamplerInput> inputs) {
   rows_.clear();
   for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].on_device) {
+      rows_.push_back(chosen_.front());
+      chosen_ = chosen_.subspan(1);
+      continue;
+    }
     rows_.push_back(
         prepare(inputs[i], results_.size() + i, has_logprobs_of_edited_row(*inputs[i].params)));
   }
-  if (device == nullptr) {
-    run(exec, rows_);
-  } else {
-    run_where_they_are(exec, *device, inputs);
-  }
+  run_on_host(exec, inputs);
   edits_.undo();
   later_rows_.clear();
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -203,8 +201,9 @@ std::span<const ScoreResult> Sampler::score(const kernels::ExecContext& exec,
 
 std::span<const SamplerResult> Sampler::sample(const kernels::ExecContext& exec,
                                                std::span<const SamplerInput> inputs,
-                                               const kernels::ExecContext* device) {
+                                               std::span<const kernels::SampleRow> chosen) {
   results_.clear();
+  chosen_ = chosen;
   // As many rows at once as there is room to note their changes.
   while (results_.size() < inputs.size()) {
     const std::span<const SamplerInput> rest = inputs.subspan(results_.size());
@@ -217,7 +216,7 @@ std::span<const SamplerResult> Sampler::sample(const kernels::ExecContext& exec,
           *input.params, static_cast<size_t>(input.num_tokens()), vocab_size_);
       if (count > 0 && num_changes > edits_.capacity()) break;
     }
-    sample_some(exec, rest.first(count), device);
+    sample_some(exec, rest.first(count));
   }
   return results_;
 }

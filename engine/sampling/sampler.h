@@ -28,7 +28,7 @@ struct SamplerInput {
   std::span<const TokenId> tokens;
   int32_t num_prompt_tokens;
   int32_t num_generated;
-  bool on_device = false;  // logits are in the memory of a device that can_choose()
+  bool on_device = false;  // a device chooses
 
   [[nodiscard]] int32_t num_tokens() const { return num_prompt_tokens + num_generated; }
 };
@@ -72,14 +72,18 @@ class Sampler {
                               int32_t max_logprobs,
                               int32_t num_threads);
 
-  // Whether operators of a device whose memory the host does not read can do all that the row asks
-  // for; the rows of which they cannot are sampled on the host, with the same result.
-  bool can_choose(DeviceType device, const SamplerInput& input);
+  // Whether a device whose memory the host does not read can do all that the row asks for, whatever
+  // was chosen before: nothing edits its logits or masks a token. Other rows are sampled on the
+  // host, with the same result.
+  bool can_choose(const SamplerInput& input);
+  // Such a row as the device's sample() takes it, but for where its top_logprobs are.
+  kernels::SampleRow device_row(const SamplerInput& input);
 
-  // `exec` is of the host, `device` of rows that are on one.
+  // `exec` is of the host; `chosen`: of the rows that are on_device, in order, what the device made
+  // of them.
   std::span<const SamplerResult> sample(const kernels::ExecContext& exec,
                                         std::span<const SamplerInput> inputs,
-                                        const kernels::ExecContext* device = nullptr);
+                                        std::span<const kernels::SampleRow> chosen = {});
 
   // At most max_rows of them.
   std::span<const ScoreResult> score(const kernels::ExecContext& exec,
@@ -89,12 +93,8 @@ class Sampler {
   const uint32_t* mask_for(const SamplerInput& input, size_t row);
   kernels::SampleRow prepare(const SamplerInput& input, size_t index, bool logprobs_later);
   void run(const kernels::ExecContext& exec, std::span<kernels::SampleRow> rows);
-  void run_where_they_are(const kernels::ExecContext& exec,
-                          const kernels::ExecContext& device,
-                          std::span<const SamplerInput> inputs);
-  void sample_some(const kernels::ExecContext& exec,
-                   std::span<const SamplerInput> inputs,
-                   const kernels::ExecContext* device);
+  void run_on_host(const kernels::ExecContext& exec, std::span<const SamplerInput> inputs);
+  void sample_some(const kernels::ExecContext& exec, std::span<const SamplerInput> inputs);
   FinishReason verdict(const SamplerInput& input, TokenId token, bool& by_token) const;
 
   int32_t vocab_size_;
@@ -105,7 +105,8 @@ class Sampler {
   std::vector<uint32_t> masks_;              // [max_rows][ceil(vocab / 32)]
   std::vector<kernels::TokenScore> scores_;  // [max_rows][max_logprobs]
   std::vector<kernels::SampleRow> rows_;
-  std::vector<kernels::SampleRow> some_rows_;   // those on the device, then the others
+  std::vector<kernels::SampleRow> some_rows_;   // those that no device chooses
+  std::span<const kernels::SampleRow> chosen_;  // by a device, not yet taken
   std::vector<kernels::SampleRow> later_rows_;  // whose log-probabilities are computed afterwards
   std::vector<SamplerResult> results_;
   std::vector<ScoreResult> scored_;

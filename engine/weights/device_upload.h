@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -26,6 +27,7 @@ class DeviceUpload {
     SLUICE_TRY(upload.piece_,
                kernels::DeviceBuffer::allocate_pinned(
                    memory, std::clamp(bytes, kFloat, kPieceBytes), "weights on their way"));
+    upload.sent_ = memory.make_event();
     return upload;
   }
 
@@ -49,9 +51,10 @@ class DeviceUpload {
     }
     for (int64_t first = 0; first < n; first += tiles * kRowTile) {
       const int64_t count = std::min(n - first, tiles * kRowTile);
-      piece_.memory()->wait_for_uploads();
+      sent_->wait();
       SLUICE_TRY_VOID(fill(first, count, piece_.data()));
       piece_.memory()->upload(to + first * stride, piece_.data(), count * stride);
+      sent_->record();
     }
     return {};
   }
@@ -62,9 +65,10 @@ class DeviceUpload {
     const auto total = static_cast<int64_t>(values.size_bytes());
     for (int64_t begin = 0; begin < total; begin += size) {
       const int64_t bytes = std::min(size, total - begin);
-      piece_.memory()->wait_for_uploads();
+      sent_->wait();
       std::copy_n(from + begin, bytes, piece_.data());
       piece_.memory()->upload(to + begin, piece_.data(), bytes);
+      sent_->record();
     }
   }
 
@@ -74,6 +78,7 @@ class DeviceUpload {
   DeviceUpload() = default;
 
   kernels::DeviceBuffer piece_;
+  std::unique_ptr<kernels::DeviceEvent> sent_;  // the piece
 };
 
 }  // namespace sluice

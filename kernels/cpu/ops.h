@@ -33,5 +33,6 @@ void gather_rows(const ExecContext& ctx, const GatherRowsArgs& args);
 void join_parts(const ExecContext& ctx, const JoinPartsArgs& args);
 void row_magnitudes(const ExecContext& ctx, const RowMagnitudesArgs& args);
 void sample(const ExecContext& ctx, const SampleArgs& args);
+void take_tokens(const ExecContext& ctx, const TakeTokensArgs& args);
 
 }  // namespace sluice::kernels::cpu

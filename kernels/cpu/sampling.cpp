@@ -207,12 +207,15 @@ void sample(const ExecContext& ctx, const SampleArgs& args) {
   const int64_t stride = worker_bytes(args.vocab_size);
   CHECK_LE(stride * ctx.pool->num_threads(), static_cast<int64_t>(args.workspace.size()));
   const SimdTable& simd = simd_table(ctx.isa);
-  ctx.pool->parallel_for(static_cast<int64_t>(args.rows.size()), [&](int64_t row, int32_t worker) {
-    sample_row(simd,
-               args.vocab_size,
-               args.rows[static_cast<size_t>(row)],
-               args.workspace.data() + worker * stride);
+  ctx.pool->parallel_for(static_cast<int64_t>(args.rows.size()), [&](int64_t i, int32_t worker) {
+    SampleRow& row = args.rows[static_cast<size_t>(i)];
+    sample_row(simd, args.vocab_size, row, args.workspace.data() + worker * stride);
+    if (args.chosen != nullptr) args.chosen[i] = std::max(row.token, TokenId{0});
   });
+}
+
+void take_tokens(const ExecContext&, const TakeTokensArgs& args) {
+  for (const OpenToken& open : args.open) args.token_ids[open.row] = args.chosen[open.from];
 }
 
 }  // namespace cpu

@@ -77,6 +77,7 @@ void launch_attention(Stream stream, const AttentionArgs& args, const AttentionL
 // One block a row. The rows are in device memory, as what they point to (top_logprobs too), and get
 // their results there. The workspace is not used.
 void launch_sample(Stream stream, const SampleArgs& args);
+void launch_take_tokens(Stream stream, const TakeTokensArgs& args);
 
 void launch_moe_route(Stream stream, const MoeRouteArgs& args);
 // One block. All of args is in device memory, so that no host sees who was chosen.

@@ -39,17 +39,39 @@ class Graph final : public RecordedWork {
   cudaStream_t stream_;
 };
 
+class Event final : public DeviceEvent {
+ public:
+  explicit Event(cudaStream_t stream) : stream_(stream) {
+    must(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+  }
+
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  ~Event() override { cudaEventDestroy(event_); }
+
+  void record() override {
+    must(cudaSetDevice(0), "cudaSetDevice");
+    must(cudaEventRecord(event_, stream_), "cudaEventRecord");
+  }
+
+  void wait() override {
+    must(cudaSetDevice(0), "cudaSetDevice");
+    must(cudaEventSynchronize(event_), "cudaEventSynchronize");
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+  cudaStream_t stream_;
+};
+
 class GpuMemory final : public DeviceMemory {
  public:
   GpuMemory() {
     must(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
-    must(cudaEventCreateWithFlags(&uploaded_, cudaEventDisableTiming), "cudaEventCreate");
   }
 
-  ~GpuMemory() override {
-    cudaEventDestroy(uploaded_);
-    cudaStreamDestroy(stream_);
-  }
+  ~GpuMemory() override { cudaStreamDestroy(stream_); }
 
   [[nodiscard]] cudaStream_t stream() const { return stream_; }
 
@@ -85,7 +107,6 @@ class GpuMemory final : public DeviceMemory {
 
   void upload(std::byte* to, const std::byte* from, int64_t bytes) override {
     copy_async(to, from, bytes, cudaMemcpyHostToDevice);
-    must(cudaEventRecord(uploaded_, stream_), "cudaEventRecord");
   }
 
   void download(std::byte* to, const std::byte* from, int64_t bytes) override {
@@ -101,9 +122,9 @@ class GpuMemory final : public DeviceMemory {
     must(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
   }
 
-  void wait_for_uploads() override {
+  std::unique_ptr<DeviceEvent> make_event() override {
     enter();
-    must(cudaEventSynchronize(uploaded_), "cudaEventSynchronize");
+    return std::make_unique<Event>(stream_);
   }
 
   void begin_recording() override {
@@ -155,7 +176,6 @@ class GpuMemory final : public DeviceMemory {
   }
 
   cudaStream_t stream_ = nullptr;
-  cudaEvent_t uploaded_ = nullptr;
 };
 
 // "80 90a": code of an architecture with a letter runs on that compute capability alone, other code

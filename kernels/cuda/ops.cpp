@@ -104,8 +104,8 @@ bool has_activations(WeightFormat weight, ActivationFormat activations) {
   return activations == ActivationFormat::kInt8 || activations == ActivationFormat::kInt8Token;
 }
 
-int64_t workspace_bytes(int32_t num_rows, int32_t n, int32_t num_samples) {
-  int64_t most = num_samples * int64_t{sizeof(SampleRow)};
+int64_t workspace_bytes(int32_t num_rows, int32_t n) {
+  int64_t most = 0;
   for (int32_t rows = 1; rows <= num_rows; ++rows) {
     const int64_t bytes = linear_workspace_bytes(rows, n);
     if (bytes == 0) break;  // so many rows need no split
@@ -113,8 +113,6 @@ int64_t workspace_bytes(int32_t num_rows, int32_t n, int32_t num_samples) {
   }
   return most;
 }
-
-int64_t staging_bytes(int32_t num_samples) { return num_samples * int64_t{sizeof(SampleRow)}; }
 
 // What steps of one token a request split over partitions need; a step that would need more, some
 // rows of a prompt behind a long context, is not split.
@@ -229,21 +227,10 @@ void row_magnitudes(const ExecContext& ctx, const RowMagnitudesArgs& args) {
 
 // The one operator that waits: its rows and their results are the host's, their logits and masks
 // the device's.
-void sample(const ExecContext& ctx, const SampleArgs& args) {
-  const auto bytes = static_cast<int64_t>(args.rows.size_bytes());
-  if (bytes == 0) return;
-  CHECK(args.rows.size_bytes() <= ctx.staging.size());
-  CHECK(args.rows.size_bytes() <= ctx.workspace.size());
-  ctx.memory->wait_for_uploads();
-  std::memcpy(ctx.staging.data(), args.rows.data(), args.rows.size_bytes());
-  ctx.memory->upload(ctx.workspace.data(), ctx.staging.data(), bytes);
-  launch_sample(ctx.stream,
-                {.rows = {reinterpret_cast<SampleRow*>(ctx.workspace.data()), args.rows.size()},
-                 .vocab_size = args.vocab_size,
-                 .workspace = {}});
-  ctx.memory->download(ctx.staging.data(), ctx.workspace.data(), bytes);
-  ctx.memory->wait();
-  std::memcpy(args.rows.data(), ctx.staging.data(), args.rows.size_bytes());
+void sample(const ExecContext& ctx, const SampleArgs& args) { launch_sample(ctx.stream, args); }
+
+void take_tokens(const ExecContext& ctx, const TakeTokensArgs& args) {
+  launch_take_tokens(ctx.stream, args);
 }
 
 }  // namespace sluice::kernels::cuda

@@ -15,16 +15,12 @@ namespace sluice::kernels::cuda {
 
 // What is behind the functions of kernels/gemm.h and kernels/attention.h that depend on the device.
 bool has_activations(WeightFormat weight, ActivationFormat activations);
-int64_t workspace_bytes(int32_t num_rows, int32_t n, int32_t num_samples);
-int64_t staging_bytes(int32_t num_samples);
+int64_t workspace_bytes(int32_t num_rows, int32_t n);
 int64_t attention_workspace_bytes(const AttentionLimits& limits);
 
 // NVTX ranges of the calling thread, of which trace.h is the one user.
 void begin_range(const char* name);
 void end_range();
-
-// Other tokens' log-probabilities are wanted in memory of the host, where no kernel writes.
-constexpr bool can_sample(const SampleRow& row) { return row.num_logprobs <= 0; }
 
 void linear(const ExecContext& ctx, const LinearArgs& args);
 void quantize_activations(const ExecContext& ctx, const QuantizeArgs& args);
@@ -44,5 +40,6 @@ void gather_rows(const ExecContext& ctx, const GatherRowsArgs& args);
 void join_parts(const ExecContext& ctx, const JoinPartsArgs& args);
 void row_magnitudes(const ExecContext& ctx, const RowMagnitudesArgs& args);
 void sample(const ExecContext& ctx, const SampleArgs& args);
+void take_tokens(const ExecContext& ctx, const TakeTokensArgs& args);
 
 }  // namespace sluice::kernels::cuda

@@ -356,7 +356,8 @@ __device__ __forceinline__ void write_logprobs(const Row& row,
   write_top({.x = row.x, .mask = nullptr, .n = row.n}, asked, log_sum);
 }
 
-__global__ void __launch_bounds__(kThreads, 1) sample_kernel(SampleRow* rows, int32_t vocab_size) {
+__global__ void __launch_bounds__(kThreads, 1)
+    sample_kernel(SampleRow* rows, int32_t vocab_size, TokenId* chosen) {
   SampleRow& asked = rows[blockIdx.x];
   const Row row{.x = asked.logits, .mask = asked.allowed_mask, .n = vocab_size};
   const bool choose = asked.choose;
@@ -373,9 +374,18 @@ __global__ void __launch_bounds__(kThreads, 1) sample_kernel(SampleRow* rows, in
   if (threadIdx.x == 0) {
     asked.finite = scan.finite;
     if (choose || !scan.finite) asked.token = token;
+    if (chosen != nullptr) chosen[blockIdx.x] = token < 0 ? 0 : token;
   }
   if (!scan.finite || (choose && asked.num_logprobs < 0)) return;
   write_logprobs(row, asked, token, scan.any);
+}
+
+__global__ void __launch_bounds__(kThreads, 1)
+    take_tokens_kernel(const __grid_constant__ TakeTokensArgs args) {
+  const auto i = static_cast<size_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= args.open.size()) return;
+  const OpenToken open = args.open.data()[i];
+  args.token_ids[open.row] = args.chosen[open.from];
 }
 
 }  // namespace
@@ -385,7 +395,16 @@ void launch_sample(Stream stream, const SampleArgs& args) {
               {.blocks_x = static_cast<int64_t>(args.rows.size()), .threads = kThreads},
               sample_kernel,
               args.rows.data(),
-              args.vocab_size);
+              args.vocab_size,
+              args.chosen);
+}
+
+void launch_take_tokens(Stream stream, const TakeTokensArgs& args) {
+  const auto count = static_cast<int64_t>(args.open.size());
+  gpu::launch(stream,
+              {.blocks_x = ceil_div(count, int64_t{kThreads}), .threads = kThreads},
+              take_tokens_kernel,
+              args);
 }
 
 }  // namespace sluice::kernels::cuda

@@ -23,9 +23,7 @@ void end_range() { not_built("cuda end_range: not built"); }
 
 bool has_activations(WeightFormat, ActivationFormat) { return false; }
 
-int64_t workspace_bytes(int32_t, int32_t, int32_t) { not_built("cuda workspace_bytes: not built"); }
-
-int64_t staging_bytes(int32_t) { not_built("cuda staging_bytes: not built"); }
+int64_t workspace_bytes(int32_t, int32_t) { not_built("cuda workspace_bytes: not built"); }
 
 int64_t attention_workspace_bytes(const AttentionLimits&) {
   not_built("cuda attention_workspace_bytes: not built");
@@ -84,5 +82,9 @@ void row_magnitudes(const ExecContext&, const RowMagnitudesArgs&) {
 }
 
 void sample(const ExecContext&, const SampleArgs&) { not_built("cuda sample: not built"); }
+
+void take_tokens(const ExecContext&, const TakeTokensArgs&) {
+  not_built("cuda take_tokens: not built");
+}
 
 }  // namespace sluice::kernels::cuda

@@ -22,6 +22,7 @@
 #include "engine/weights/gguf.h"
 #include "tests/support/random_model.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/varied_requests.h"
 
 namespace sluice {
 namespace {
@@ -30,7 +31,10 @@ using testing::Collected;
 using testing::CollectingSink;
 using testing::run_alone;
 using testing::run_together;
+using testing::settle;
 using testing::start_engine;
+using testing::steps_of;
+using testing::varied_requests;
 
 Config tiny_config(bool overlap) {
   Config config;
@@ -42,55 +46,10 @@ Config tiny_config(bool overlap) {
   return config;
 }
 
-// Every parameter whose effect depends on the tokens before.
-std::vector<ValidRequest> make_requests(int32_t vocab_size, size_t count) {
-  std::mt19937_64 random(7);
-  const auto token = [&] {
-    return static_cast<TokenId>(random() % static_cast<uint64_t>(vocab_size));
-  };
-  std::vector<ValidRequest> requests(count);
-  for (size_t i = 0; i < count; ++i) {
-    ValidRequest& request = requests[i];
-    std::vector<TokenId> prompt(1 + random() % 90);
-    for (TokenId& id : prompt) id = token();
-    request.prompt.push_back({std::move(prompt)});
-    SamplingParams& sampling = request.sampling;
-    sampling.seed = random();
-    sampling.temperature = i % 5 == 0 ? 0.0F : 1.1F;
-    sampling.max_tokens = static_cast<int32_t>(1 + random() % 40);
-    sampling.num_logprobs = static_cast<int32_t>(i % 4) - 1;
-    if (i % 2 == 0) sampling.repetition_penalty = 1.3F;
-    if (i % 3 == 0) sampling.presence_penalty = 0.7F;
-    if (i % 4 == 0) sampling.frequency_penalty = 0.4F;
-    if (i % 3 == 1) sampling.min_tokens = std::min(6, sampling.max_tokens);
-    if (i % 4 == 1) sampling.stop_token_ids = {token(), token(), token(), token(), token()};
-    if (i % 4 == 2) {
-      sampling.allowed_token_ids = {3, 4, 5, 6, 7};
-      sampling.bad_words = {{4, 5}, {3, 3, 6}, {7, 7}};
-    }
-    if (i % 7 == 0) sampling.num_prompt_logprobs = 2;
-    request.arrival = std::chrono::steady_clock::now();
-  }
-  return requests;
-}
-
-std::vector<StepRecord> steps_of(Engine& engine) {
-  std::promise<EngineState> promise;
-  engine.report_state(kKeptSteps, [&](EngineState state) { promise.set_value(std::move(state)); });
-  return promise.get_future().get().steps;
-}
-
-// Rows of requests that have ended are in flight for one step more; between two reports lies a
-// step.
-void settle(Engine& engine) {
-  steps_of(engine);
-  steps_of(engine);
-}
-
 TEST(Overlap, IsNotToBeSeenInAnyAnswer) {
   const std::unique_ptr<Engine> plain = start_engine(tiny_config(false));
   ASSERT_NE(plain, nullptr);
-  const std::vector<ValidRequest> requests = make_requests(plain->model().vocab_size, 80);
+  const std::vector<ValidRequest> requests = varied_requests(plain->model().vocab_size, 80);
   const std::vector<Collected> expected = run_alone(*plain, requests);
   EXPECT_TRUE(std::ranges::any_of(expected, [](const Collected& answer) {
     return answer.finish_reason == FinishReason::kStop;
@@ -114,7 +73,7 @@ TEST(Overlap, IsNotToBeSeenInAnyAnswer) {
 TEST(Overlap, AStepIsDecidedWhileAnotherOneRuns) {
   const std::unique_ptr<Engine> engine = start_engine(tiny_config(true));
   ASSERT_NE(engine, nullptr);
-  std::vector<ValidRequest> requests = make_requests(engine->model().vocab_size, 1);
+  std::vector<ValidRequest> requests = varied_requests(engine->model().vocab_size, 1);
   requests[0].sampling = {};
   requests[0].sampling.ignore_eos = true;
   requests[0].sampling.max_tokens = 100;
@@ -141,7 +100,7 @@ TEST(Overlap, AStepIsDecidedWhileAnotherOneRuns) {
 TEST(Overlap, AnEndThatNobodyForesawCostsARowAndNothingElse) {
   const std::unique_ptr<Engine> plain = start_engine(tiny_config(false));
   ASSERT_NE(plain, nullptr);
-  std::vector<ValidRequest> requests = make_requests(plain->model().vocab_size, 1);
+  std::vector<ValidRequest> requests = varied_requests(plain->model().vocab_size, 1);
   requests[0].prompt[0].token_ids.resize(50, 9);
   requests[0].sampling = {};
   requests[0].sampling.ignore_eos = true;
@@ -176,7 +135,7 @@ TEST(Overlap, AbortsAtAnyMomentEndOnceAndGiveTheBlocksBack) {
   config.kv_cache_memory = int64_t{1} << 18;
   const std::unique_ptr<Engine> engine = start_engine(config);
   ASSERT_NE(engine, nullptr);
-  const std::vector<ValidRequest> requests = make_requests(engine->model().vocab_size, 100);
+  const std::vector<ValidRequest> requests = varied_requests(engine->model().vocab_size, 100);
   CollectingSink sink;
   std::mt19937_64 random(3);
   for (int round = 0; round < 5; ++round) {
@@ -205,7 +164,7 @@ TEST(Overlap, StopWithAStepInFlightGivesEveryRequestItsReply) {
     ASSERT_NE(engine, nullptr);
     CollectingSink sink;
     std::vector<RequestId> ids;
-    for (const ValidRequest& request : make_requests(engine->model().vocab_size, 20)) {
+    for (const ValidRequest& request : varied_requests(engine->model().vocab_size, 20)) {
       ids.push_back(*engine->submit(request, sink));
     }
     sink.wait_tokens(ids[0], static_cast<size_t>(round) % 4);
@@ -256,7 +215,7 @@ TEST_F(PoisonedModel, ARequestWithoutFiniteLogitsEndsAloneAndLeavesNothingBehind
     config.model = path_;
     const std::unique_ptr<Engine> engine = start_engine(config);
     ASSERT_NE(engine, nullptr);
-    std::vector<ValidRequest> requests = make_requests(engine->model().vocab_size, 24);
+    std::vector<ValidRequest> requests = varied_requests(engine->model().vocab_size, 24);
     for (ValidRequest& request : requests) {
       std::ranges::replace(request.prompt[0].token_ids, kPoison, TokenId{1});
       std::ranges::replace(request.prompt[0].token_ids, kInfinite, TokenId{1});
@@ -291,7 +250,7 @@ TEST_F(PoisonedModel, WhatFollowsABadStepIsNeitherToldNorKept) {
   config.kv_offloading_size = 1;
   const std::unique_ptr<Engine> engine = start_engine(config);
   ASSERT_NE(engine, nullptr);
-  std::vector<ValidRequest> requests = make_requests(engine->model().vocab_size, 1);
+  std::vector<ValidRequest> requests = varied_requests(engine->model().vocab_size, 1);
   ValidRequest& request = requests[0];
   request.sampling = {};
   request.sampling.max_tokens = 8;

@@ -307,6 +307,24 @@ TEST(Sampling, ANonFiniteLogitIsReportedAndGivesNoToken) {
   }
 }
 
+TEST(Sampling, WhatWasChosenIsWhereTheNextStepTakesItFrom) {
+  const std::vector<float> logits = {0, 3, 1};
+  const std::vector<float> broken = {0, std::nanf(""), 1};
+  std::vector<SampleRow> rows = {{.logits = logits.data(), .temperature = 0},
+                                 {.logits = broken.data(), .temperature = 0}};
+  const auto device = test::make_device("scalar", 1);
+  std::vector<std::byte> workspace(static_cast<size_t>(sampling_workspace_bytes(3, 1)));
+  std::vector<TokenId> chosen = {7, 7, 7};
+  sample(device->context(),
+         {.rows = rows, .vocab_size = 3, .workspace = workspace, .chosen = chosen.data()});
+  EXPECT_EQ(chosen, (std::vector<TokenId>{1, 0, 7}));  // none is 0
+  const std::vector<OpenToken> open = {{.row = 3, .from = 0}, {.row = 0, .from = 2}};
+  std::vector<TokenId> token_ids = {5, 5, 5, 5};
+  take_tokens(device->context(),
+              {.open = open, .chosen = chosen.data(), .token_ids = token_ids.data()});
+  EXPECT_EQ(token_ids, (std::vector<TokenId>{7, 5, 5, 1}));
+}
+
 TEST(Sampling, ExtremeLogitsAndTemperaturesStillGiveACandidate) {
   const Runner runner;
   std::vector<float> logits = {-3e38F, 3e38F, 0.0F, 3e38F, -3e38F};

@@ -32,11 +32,18 @@ class DeviceCounters {
 #endif
   }
 
+  void expect_drains_at_most([[maybe_unused]] int64_t count) const {
+#ifndef SLUICE_TESTS_ON_GPU
+    EXPECT_LE(simt::num_device_drains(), drains_ + count);
+#endif
+  }
+
 #ifndef SLUICE_TESTS_ON_GPU
  private:
   int64_t launches_ = simt::num_device_launches();
   int64_t replays_ = simt::num_device_replays();
   int64_t bytes_ = simt::num_device_bytes();
+  int64_t drains_ = simt::num_device_drains();
 #endif
 };
 

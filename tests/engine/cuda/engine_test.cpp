@@ -31,23 +31,20 @@ struct Setting {
   int32_t budget;  // tokens a step
   bool prefix;     // caching
   int32_t preempt;
-  bool overlap;
 
   void apply(Config& config) const {
     config.max_num_batched_tokens = budget;
     config.enable_prefix_caching = prefix;
     config.debug_preempt_every = preempt;
-    config.overlap = overlap;
   }
 
   [[nodiscard]] std::string name() const {
     return "budget " + std::to_string(budget) + ", prefix " + std::to_string(prefix) +
-           ", preempt " + std::to_string(preempt) + ", overlap " + std::to_string(overlap);
+           ", preempt " + std::to_string(preempt);
   }
 };
 
-constexpr Setting kSettings[] = {
-    {16, false, 3, false}, {256, false, 0, false}, {48, true, 0, true}};
+constexpr Setting kSettings[] = {{16, false, 3}, {256, false, 0}, {48, true, 0}};
 
 std::vector<ValidRequest> requests_to_run() {
   std::vector<ValidRequest> requests = testing::tiny_requests();

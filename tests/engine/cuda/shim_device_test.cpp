@@ -118,6 +118,33 @@ TEST(ShimRecording, KeepsItsArgumentsAndReadsMemoryAsItThenIs) {
   EXPECT_EQ(got(), 2);
 }
 
+// What was put behind an event is still to be done when it has come: whoever reads it then, or
+// counts on its source having been read, finds out.
+TEST(ShimEvents, WaitForWhatWasBeforeThemAlone) {
+  auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
+  ASSERT_TRUE(device.has_value());
+  kernels::DeviceMemory& memory = *(*device)->memory();
+  const auto buffer = kernels::DeviceBuffer::allocate(&memory, 2, "test");
+  ASSERT_TRUE(buffer.has_value());
+  const auto event = memory.make_event();
+  event->wait();  // nowhere yet
+  std::byte sent[2] = {std::byte{1}, std::byte{2}};
+  std::byte got[2] = {};
+  const int64_t drains = simt::num_device_drains();
+  memory.upload(buffer->data(), sent, 2);
+  memory.download(got, buffer->data(), 1);
+  event->record();
+  memory.download(got + 1, buffer->data() + 1, 1);
+  event->wait();
+  EXPECT_EQ(got[0], std::byte{1});
+  EXPECT_EQ(got[1], std::byte{0});
+  EXPECT_EQ(simt::num_device_drains(), drains);
+  event->record();
+  event->wait();
+  EXPECT_EQ(got[1], std::byte{2});
+  EXPECT_EQ(simt::num_device_drains(), drains + 1);
+}
+
 TEST(CudaDevice, StepsAndOperatorsHaveRanges) {
   const TinyModel model(TinyWeights::kInt8);
   simt::take_ranges();
@@ -140,10 +167,12 @@ TEST(ShimRecordingDeathTest, NobodyWaitsUploadsAllocatesOrReleasesMeanwhile) {
   const auto buffer = kernels::DeviceBuffer::allocate(&memory, 64, "test");
   const auto pinned = kernels::DeviceBuffer::allocate_pinned(memory, 64, "test");
   ASSERT_TRUE(buffer.has_value() && pinned.has_value());
+  const auto event = memory.make_event();
   const std::byte byte{};
   memory.begin_recording();
   EXPECT_DEATH(memory.wait(), "is_recording");
-  EXPECT_DEATH(memory.wait_for_uploads(), "is_recording");
+  EXPECT_DEATH(event->record(), "is_recording");
+  EXPECT_DEATH(event->wait(), "is_recording");
   EXPECT_DEATH(memory.upload(buffer->data(), &byte, 1), "is_recording");
   EXPECT_DEATH((void)memory.allocate(64, "test"), "is_recording");
   EXPECT_DEATH((void)memory.allocate_pinned(64, "test"), "is_recording");

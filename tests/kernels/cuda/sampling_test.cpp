@@ -55,12 +55,20 @@ void expect_same(const Rows& got, const Rows& want) {
 void check(const std::vector<SampleRow>& asked, int32_t vocab_size) {
   Rows want(asked);
   std::vector<std::byte> workspace(static_cast<size_t>(sampling_workspace_bytes(vocab_size, 1)));
+  std::vector<TokenId> chosen(asked.size() + 1, kPoison);
   sample(test::make_device("scalar", 1)->context(),
-         {.rows = want.rows, .vocab_size = vocab_size, .workspace = workspace});
+         {.rows = want.rows,
+          .vocab_size = vocab_size,
+          .workspace = workspace,
+          .chosen = chosen.data()});
   test::on_schedules([&] {
     Rows got(asked);
-    cuda::launch_sample(nullptr, {.rows = got.rows, .vocab_size = vocab_size, .workspace = {}});
+    std::vector<TokenId> also(asked.size() + 1, kPoison);
+    cuda::launch_sample(
+        nullptr,
+        {.rows = got.rows, .vocab_size = vocab_size, .workspace = {}, .chosen = also.data()});
     expect_same(got, want);
+    ASSERT_EQ(also, chosen);
   });
 }
 
@@ -89,6 +97,23 @@ TEST(CudaSampling, ChoosesTheTokensOfTheCpu) {
     }
     check(rows, n);
   }
+}
+
+TEST(CudaSampling, OpenTokensAreTakenFromWhatWasChosen) {
+  constexpr int32_t kOpen = 300;  // more than a block
+  const std::vector<TokenId> chosen = {41, 42, 43};
+  std::vector<OpenToken> open(kOpen);
+  std::vector<TokenId> want(2 * kOpen, kPoison);
+  for (int32_t i = 0; i < kOpen; ++i) {
+    open[static_cast<size_t>(i)] = {.row = 2 * i + 1, .from = i % 3};
+    want[static_cast<size_t>(2 * i + 1)] = chosen[static_cast<size_t>(i % 3)];
+  }
+  test::on_schedules([&] {
+    std::vector<TokenId> got(2 * kOpen, kPoison);
+    cuda::launch_take_tokens(
+        nullptr, {.open = open, .chosen = chosen.data(), .token_ids = got.data()});
+    EXPECT_EQ(got, want);
+  });
 }
 
 TEST(CudaSampling, NoiseOfManyPositionsPicksTheSameTokens) {

@@ -32,6 +32,7 @@ DeviceOptions device_options;
 std::atomic<int64_t> num_launches = 0;
 std::atomic<int64_t> num_bytes = 0;
 std::atomic<int64_t> num_replays = 0;
+std::atomic<int64_t> num_drains = 0;
 thread_local std::vector<const char*> open_ranges;
 std::mutex ranges_mutex;
 std::set<std::string> begun_ranges;  // guarded by ranges_mutex
@@ -125,13 +126,30 @@ class ShimMemory final : public kernels::DeviceMemory {
     copy_later(to, from, bytes);
   }
 
-  void wait() override {
+  void wait() override { run_until(end_of_work()); }
+
+  std::unique_ptr<kernels::DeviceEvent> make_event() override {
+    return std::make_unique<Event>(*this);
+  }
+
+  // How much will have been begun when all of what there is has.
+  int64_t end_of_work() {
+    const std::scoped_lock lock(stream_.mutex);
+    CHECK(!stream_.is_recording);
+    return stream_.num_begun + static_cast<int64_t>(stream_.work.size());
+  }
+
+  void run_until(int64_t end) {
     const std::scoped_lock running(running_);
     std::vector<std::function<void()>> work;
     {
       const std::scoped_lock lock(stream_.mutex);
       CHECK(!stream_.is_recording);
-      work.swap(stream_.work);
+      for (; stream_.num_begun < end; ++stream_.num_begun) {
+        work.push_back(std::move(stream_.work.front()));
+        stream_.work.pop_front();
+      }
+      if (!work.empty() && stream_.work.empty()) ++num_drains;
     }
     if (work.empty()) return;
     Reach own;
@@ -148,8 +166,6 @@ class ShimMemory final : public kernels::DeviceMemory {
     }
     open_memory(PROT_NONE, nullptr);
   }
-
-  void wait_for_uploads() override { wait(); }
 
   void begin_recording() override {
     const std::scoped_lock lock(stream_.mutex);
@@ -170,6 +186,19 @@ class ShimMemory final : public kernels::DeviceMemory {
   }
 
  private:
+  class Event final : public kernels::DeviceEvent {
+   public:
+    explicit Event(ShimMemory& memory) : memory_(memory) {}
+
+    void record() override { end_ = memory_.end_of_work(); }
+
+    void wait() override { memory_.run_until(end_); }
+
+   private:
+    ShimMemory& memory_;
+    int64_t end_ = 0;
+  };
+
   void check_not_recording() {
     const std::scoped_lock lock(stream_.mutex);
     CHECK(!stream_.is_recording);
@@ -208,6 +237,8 @@ int64_t num_device_launches() { return num_launches; }
 int64_t num_device_bytes() { return num_bytes; }
 
 int64_t num_device_replays() { return num_replays; }
+
+int64_t num_device_drains() { return num_drains; }
 
 std::set<std::string> take_ranges() {
   const std::scoped_lock lock(ranges_mutex);

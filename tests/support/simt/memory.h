@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <mutex>
 #include <set>
@@ -17,7 +18,8 @@
 // What a stream has yet to do.
 struct CUstream_st {
   std::mutex mutex;
-  std::vector<std::function<void()>> work;      // guarded by mutex
+  std::deque<std::function<void()>> work;       // guarded by mutex
+  int64_t num_begun = 0;                        // the same: of `work`, gone from it
   std::vector<std::function<void()>> recorded;  // the same
   bool is_recording = false;                    // the same: work goes to `recorded`
 };
@@ -38,6 +40,8 @@ void set_device_options(const DeviceOptions& options);
 int64_t num_device_launches();
 int64_t num_device_replays();
 int64_t num_device_bytes();
+// Waits after which a device had nothing left to do.
+int64_t num_device_drains();
 
 // Ranges that have begun since the last call, each below its parents: "step/linear".
 std::set<std::string> take_ranges();

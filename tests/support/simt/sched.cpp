@@ -203,7 +203,11 @@ Block& current_block() { return *block_now; }
 void enqueue(CUstream_st* stream, std::function<void()> work) {
   if (stream == nullptr) return work();
   const std::scoped_lock lock(stream->mutex);
-  (stream->is_recording ? stream->recorded : stream->work).push_back(std::move(work));
+  if (stream->is_recording) {
+    stream->recorded.push_back(std::move(work));
+  } else {
+    stream->work.push_back(std::move(work));
+  }
 }
 
 void run_grid(const LaunchShape& shape, const std::function<void()>& body) {

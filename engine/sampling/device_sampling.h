@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows whose tokens a device chooses, on their way: what is asked of it goes up before the layers
+// of a step, and what came of it comes down behind them, so that the next step can be put behind
+// both. By the thread that runs the steps.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "engine/core/status.h"
+#include "kernels/device.h"
+#include "kernels/device_memory.h"
+#include "kernels/sampling.h"
+
+namespace sluice {
+
+class DeviceSampling {
+ public:
+  // Whose rows there is room for at once: step n's are where those of n + 2 will be.
+  static constexpr uint64_t kSteps = 2;
+
+  struct Bounds {
+    int32_t max_rows = 0;
+    int32_t max_logprobs = 0;
+  };
+
+  // Of the device; of pinned memory. For the plan.
+  static int64_t device_bytes(const Bounds& bounds);
+  static int64_t host_bytes(const Bounds& bounds);
+
+  // `memory` must outlive it.
+  static Expected<DeviceSampling> create(kernels::DeviceMemory& memory, const Bounds& bounds);
+
+  // Sends the rows of a step, at most max_rows; their log-probabilities find room here. None of that
+  // step and the second before may be on its way.
+  void send(uint64_t step, std::span<const kernels::SampleRow> rows);
+  // Samples them, behind whatever gives their logits; with this the step is all in the queue.
+  void choose(const kernels::ExecContext& exec, uint64_t step, int32_t vocab_size);
+  // Waits for the step; its rows with results, until send() of the second behind it.
+  std::span<const kernels::SampleRow> wait(uint64_t step);
+
+  // In memory of the device: what the latest choose() chose, by row.
+  [[nodiscard]] const TokenId* chosen() const;
+
+ private:
+  // One after the other in either memory.
+  struct Places {
+    int64_t scores = 0;
+    int64_t end = 0;
+  };
+
+  struct Step {
+    size_t num_rows = 0;
+    bool has_scores = false;
+    std::unique_ptr<kernels::DeviceEvent> done;
+  };
+
+  DeviceSampling() = default;
+
+  static Places places(const Bounds& bounds);
+
+  Step& step(uint64_t number) { return steps_[number % kSteps]; }
+
+  // Of a step, in the memory of `buffer`.
+  template <typename T>
+  T* at(const kernels::DeviceBuffer& buffer, uint64_t number, int64_t offset) const;
+
+  Bounds bounds_;
+  Places places_;
+  kernels::DeviceBuffer host_;
+  kernels::DeviceBuffer device_;  // behind the steps what was chosen
+  std::array<Step, kSteps> steps_;
+};
+
+}  // namespace sluice
