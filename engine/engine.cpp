@@ -601,6 +601,8 @@ void LocalEngine::retire() {
   step.executed_ns = to_ns(work.executed);
   step.sampled_ns = to_ns(work.sampled);
   step.retired_ns = now_ns();
+  step.device_idle_ns = static_cast<int64_t>(1e9 * work.device_idle);
+  counters_.device_idle_ns += static_cast<uint64_t>(step.device_idle_ns);
   add_results(work);
   commit(work);
   step.num_running = core_->scheduler.num_running();

@@ -70,6 +70,7 @@ void StepExecutor::submit(const SchedulerOutput& decision,
   next.decision = decision;
   next.batch.build(decision, scheduler, kv, row_of_slot_);
   fill(next, scheduler, requests);
+  next.follows = num_in_flight() > 0;
   next.is_done = false;
   if (is_threaded_) {
     {
@@ -190,6 +191,7 @@ void StepExecutor::finish(StepWork& work) {
     // What it waited for in the queue was the step before.
     work.started = std::max(work.started, finished_);
     work.executed = finished_ = Clock::now();
+    work.device_idle = work.follows ? runner_.sampling()->idle_before(work.number) : 0;
   }
   const std::span<const SamplerResult> results =
       sampler_.sample(runner_.device().host_context(), work.inputs, chosen);

@@ -67,6 +67,7 @@ struct StepWork {
   std::vector<SampledRow> rows;       // in the order of the decision
   std::vector<ScoredPrompt> prompts;  // the same
   std::vector<SamplerInput> inputs;   // of `rows`, once it has begun
+  bool follows = false;  // the one before had not ended when it was submitted
   bool is_done = false;
 
   // Once it is.
@@ -76,6 +77,7 @@ struct StepWork {
   Clock::time_point started;
   Clock::time_point executed;
   Clock::time_point sampled;
+  double device_idle = 0;  // seconds before it, where it follows another
 };
 
 // Engine thread only.

@@ -30,6 +30,9 @@ class DeviceEvent {
   virtual void record() = 0;
   // Until all before it is done; at once where it is nowhere.
   virtual void wait() = 0;
+  // By the device's clock, from an event of the same memory; both have been waited for, where they
+  // are now.
+  [[nodiscard]] virtual double seconds_since(const DeviceEvent& before) const = 0;
 };
 
 // Memory that the host does not read. Copies run in the order of the operators that were called

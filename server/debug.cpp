@@ -44,6 +44,7 @@ void write_step(JsonWriter& json, const StepRecord& step) {
   json.key("execute_ms").decimal(ms_between(step.started_ns, step.executed_ns));
   json.key("sample_ms").decimal(ms_between(step.executed_ns, step.sampled_ns));
   json.key("commit_ms").decimal(ms_between(step.retired_ns, step.end_ns));
+  json.key("device_idle_ms").decimal(ms_between(0, step.device_idle_ns));
   json.key("predicted_ms").decimal(step.predicted_ms);
   json.key("tokens").integer(step.num_tokens);
   json.key("prefill_tokens").integer(step.num_prefill_tokens);

@@ -28,9 +28,9 @@ class Families {
     metric.gauge.value = value;
   }
 
-  void counter(const char* name, const char* help, uint64_t value) {
+  void counter(const char* name, const char* help, double value) {
     ClientMetric& metric = open(name, help, MetricType::Counter, labels_);
-    metric.counter.value = static_cast<double>(value);
+    metric.counter.value = value;
   }
 
   template <size_t kNumBounds>
@@ -127,6 +127,9 @@ void add_counters(Families& out, const EngineStats& stats, const FinishCounters&
         .counter.value = static_cast<double>(finished.value(reason));
   }
   out.counter("sluice_steps_total", "Engine steps completed.", stats.num_steps);
+  out.counter("sluice_device_idle_seconds_total",
+              "Time in which a GPU had no step between two that followed each other.",
+              1e-9 * static_cast<double>(stats.device_idle_ns));
 }
 
 void add_histograms(Families& out, const EngineStats& stats) {

@@ -55,6 +55,8 @@ struct StepRecord {
   int64_t sampled_ns = 0;    // logits, sampling
   int64_t retired_ns = 0;    // the engine thread has it back
   int64_t end_ns = 0;        // counted, queued for the front end
+  int64_t device_idle_ns = 0;  // of a GPU, between the step before and this one, where that had not
+                               // ended when this one was submitted
   double predicted_ms = 0;   // by the cost model, of execution and sampling; 0: not yet known
   int32_t num_tokens = 0;
   int32_t num_prefill_tokens = 0;

@@ -51,6 +51,7 @@ struct EngineStats {
 
   // Counters, since start.
   uint64_t num_steps = 0;
+  uint64_t device_idle_ns = 0;  // StepRecord's
   uint64_t num_preemptions = 0;
   uint64_t num_refused = 0;  // requests that were not let in: the queue was full
   uint64_t num_expired = 0;  // that had not started at their deadline

@@ -34,7 +34,9 @@ Expected<DeviceSampling> DeviceSampling::create(kernels::DeviceMemory& memory,
              kernels::DeviceBuffer::allocate_pinned(memory, host_bytes(bounds), "rows to sample"));
   SLUICE_TRY(sampling.device_,
              kernels::DeviceBuffer::allocate(&memory, device_bytes(bounds), "rows to sample"));
-  for (Step& step : sampling.steps_) step.done = memory.make_event();
+  for (Times& times : sampling.times_) {
+    times = {.begun = memory.make_event(), .done = memory.make_event()};
+  }
   return sampling;
 }
 
@@ -51,6 +53,7 @@ const TokenId* DeviceSampling::chosen() const {
 void DeviceSampling::send(uint64_t number, std::span<const SampleRow> rows) {
   CHECK_LE(rows.size(), static_cast<size_t>(bounds_.max_rows));
   Step& sent = step(number);
+  times(number).begun->record();
   sent.num_rows = rows.size();
   sent.has_scores = false;
   if (rows.empty()) return;
@@ -81,12 +84,16 @@ void DeviceSampling::choose(const kernels::ExecContext& exec, uint64_t number, i
     device_.memory()->download(
         at<std::byte>(host_, number, 0), at<std::byte>(device_, number, 0), bytes);
   }
-  sent.done->record();
+  times(number).done->record();
+}
+
+double DeviceSampling::idle_before(uint64_t number) const {
+  return times(number).begun->seconds_since(*times(number - 1).done);
 }
 
 std::span<const SampleRow> DeviceSampling::wait(uint64_t number) {
   Step& sent = step(number);
-  sent.done->wait();
+  times(number).done->wait();
   const std::span<SampleRow> rows(at<SampleRow>(host_, number, 0), sent.num_rows);
   auto* scores = at<TokenScore>(host_, number, places_.scores);
   for (SampleRow& row : rows) {

@@ -40,6 +40,9 @@ class DeviceSampling {
   void choose(const kernels::ExecContext& exec, uint64_t step, int32_t vocab_size);
   // Waits for the step; its rows with results, until send() of the second behind it.
   std::span<const kernels::SampleRow> wait(uint64_t step);
+  // Seconds in which the device had nothing to do before a step that has been waited for, since it
+  // was through with the one before, until the second behind it begins.
+  [[nodiscard]] double idle_before(uint64_t step) const;
 
   // In memory of the device: what the latest choose() chose, by row.
   [[nodiscard]] const TokenId* chosen() const;
@@ -54,6 +57,10 @@ class DeviceSampling {
   struct Step {
     size_t num_rows = 0;
     bool has_scores = false;
+  };
+
+  struct Times {
+    std::unique_ptr<kernels::DeviceEvent> begun;
     std::unique_ptr<kernels::DeviceEvent> done;
   };
 
@@ -62,6 +69,8 @@ class DeviceSampling {
   static Places places(const Bounds& bounds);
 
   Step& step(uint64_t number) { return steps_[number % kSteps]; }
+
+  [[nodiscard]] const Times& times(uint64_t number) const { return times_[number % times_.size()]; }
 
   // Of a step, in the memory of `buffer`.
   template <typename T>
@@ -72,6 +81,7 @@ class DeviceSampling {
   kernels::DeviceBuffer host_;
   kernels::DeviceBuffer device_;  // behind the steps what was chosen
   std::array<Step, kSteps> steps_;
+  std::array<Times, kSteps + 1> times_;  // and of the step before
 };
 
 }  // namespace sluice

@@ -42,7 +42,7 @@ class Graph final : public RecordedWork {
 class Event final : public DeviceEvent {
  public:
   explicit Event(cudaStream_t stream) : stream_(stream) {
-    must(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+    must(cudaEventCreate(&event_), "cudaEventCreate");
   }
 
   Event(const Event&) = delete;
@@ -58,6 +58,13 @@ class Event final : public DeviceEvent {
   void wait() override {
     must(cudaSetDevice(0), "cudaSetDevice");
     must(cudaEventSynchronize(event_), "cudaEventSynchronize");
+  }
+
+  [[nodiscard]] double seconds_since(const DeviceEvent& before) const override {
+    float milliseconds = 0;
+    must(cudaEventElapsedTime(&milliseconds, static_cast<const Event&>(before).event_, event_),
+         "cudaEventElapsedTime");
+    return 1e-3 * static_cast<double>(milliseconds);
   }
 
  private:

@@ -28,6 +28,7 @@ struct DecodeFigure {
   int32_t concurrency;
   double first_token_ms;     // of the last request to get one
   double tokens_per_second;  // all requests together
+  double idle_us;            // of a GPU before a step, the mean of all
 };
 
 double milliseconds(Clock::duration duration) {
@@ -58,6 +59,7 @@ class Bench {
   Expected<DecodeFigure> decode(int32_t concurrency) {
     std::vector<double> rates;
     std::vector<double> firsts;
+    EngineStats before;
     for (int32_t round = -1; round < options_.rounds; ++round) {
       SLUICE_TRY(const auto answers,
                  run_requests(concurrency, options_.prompt_len, options_.output_len));
@@ -79,11 +81,20 @@ class Bench {
                           "--output-len is too short for " + std::to_string(concurrency) +
                               " requests: the first ends before the last begins");
       }
-      if (round < 0) continue;
+      if (round < 0) {
+        before = engine_.stats();
+        continue;
+      }
       rates.push_back(1e3 * static_cast<double>(num_tokens) / milliseconds(end - begin));
       firsts.push_back(milliseconds(begin - start));
     }
-    return DecodeFigure{concurrency, median(std::move(firsts)), median(std::move(rates))};
+    const EngineStats after = engine_.stats();
+    const auto steps = static_cast<double>(after.num_steps - before.num_steps);
+    const auto idle = static_cast<double>(after.device_idle_ns - before.device_idle_ns);
+    return DecodeFigure{concurrency,
+                        median(std::move(firsts)),
+                        median(std::move(rates)),
+                        1e-3 * idle / std::max(1.0, steps)};
   }
 
  private:
@@ -174,7 +185,8 @@ nlohmann::ordered_json to_json(const Invocation& invocation,
                               {"output_len", options.output_len},
                               {"first_token_ms", figure.first_token_ms},
                               {"ms_per_token", 1e3 * figure.concurrency / figure.tokens_per_second},
-                              {"tokens_per_second", figure.tokens_per_second}});
+                              {"tokens_per_second", figure.tokens_per_second},
+                              {"device_idle_us_per_step", figure.idle_us}});
   }
   return json;
 }
@@ -200,15 +212,23 @@ Expected<void> measure(Engine& engine, const Invocation& invocation) {
   }
 
   std::vector<DecodeFigure> decodes;
-  std::printf("\n%-12s %10s %12s %16s\n", "decode x", "ms/token", "tokens/s", "first token ms");
+  const bool on_gpu = model.backend.starts_with("cuda");
+  std::printf("\n%-12s %10s %12s %16s%s\n",
+              "decode x",
+              "ms/token",
+              "tokens/s",
+              "first token ms",
+              on_gpu ? "   GPU idle us/step" : "");
   for (const int32_t concurrency : options.concurrencies) {
     SLUICE_TRY(decodes.emplace_back(), bench.decode(concurrency));
     const DecodeFigure& figure = decodes.back();
-    std::printf("%-12d %10.3f %12.1f %16.2f\n",
+    std::printf("%-12d %10.3f %12.1f %16.2f",
                 concurrency,
                 1e3 * concurrency / figure.tokens_per_second,
                 figure.tokens_per_second,
                 figure.first_token_ms);
+    if (on_gpu) std::printf("%19.1f", figure.idle_us);
+    std::printf("\n");
     std::fflush(stdout);
   }
   if (options.json_path.empty()) return {};

@@ -48,12 +48,18 @@ TEST(CudaQueue, IsNeverEmptyBetweenSteps) {
   counters.expect_drains_at_most(1);  // the last step is the only one with nothing behind it
   const std::vector<StepRecord> steps = testing::steps_of(*engine);
   ASSERT_EQ(steps.size(), static_cast<size_t>(max_tokens));
+  int64_t idle_ns = 0;
   for (size_t i = 1; i < steps.size(); ++i) {
     EXPECT_EQ(steps[i].num_in_flight, 1);
     EXPECT_LE(steps[i].scheduled_ns, steps[i - 1].retired_ns);
     EXPECT_LE(steps[i - 1].executed_ns, steps[i].started_ns);
     EXPECT_LE(steps[i].executed_ns, steps[i].sampled_ns);
+    EXPECT_GE(steps[i].device_idle_ns, 0);
+    idle_ns += steps[i].device_idle_ns;
   }
+  EXPECT_GT(idle_ns, 0);
+  EXPECT_EQ(steps[0].device_idle_ns, 0);  // nobody waited for anything
+  EXPECT_EQ(engine->stats().device_idle_ns, static_cast<uint64_t>(idle_ns));
 }
 
 // Rows that the host chooses among those that the device does, steps of either and of both, ends that

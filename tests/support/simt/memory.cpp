@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -190,13 +191,25 @@ class ShimMemory final : public kernels::DeviceMemory {
    public:
     explicit Event(ShimMemory& memory) : memory_(memory) {}
 
-    void record() override { end_ = memory_.end_of_work(); }
+    void record() override {
+      memory_.check_not_recording();
+      enqueue(&memory_.stream_, [time = time_] { *time = Clock::now(); });
+      end_ = memory_.end_of_work();
+    }
 
     void wait() override { memory_.run_until(end_); }
 
+    [[nodiscard]] double seconds_since(const kernels::DeviceEvent& before) const override {
+      const auto since = *time_ - *static_cast<const Event&>(before).time_;
+      return std::chrono::duration<double>(since).count();
+    }
+
    private:
+    using Clock = std::chrono::steady_clock;
+
     ShimMemory& memory_;
     int64_t end_ = 0;
+    std::shared_ptr<Clock::time_point> time_ = std::make_shared<Clock::time_point>();
   };
 
   void check_not_recording() {
