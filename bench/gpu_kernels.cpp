@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA kernels on the first GPU, at the shapes of an 8B model, against what it gives at most and,
 // for linear layers, against cuBLASLt, all in one run. Inputs are random and used in turn, so that
-// none is in the L2 cache; times are of recorded graphs. No GPU has run it yet.
+// none is in the L2 cache; times are of recorded graphs. `gpu_kernels FILE` also writes the figures
+// as JSON. No GPU has run it yet.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -19,6 +22,8 @@
 
 namespace sluice::bench {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 struct Layer {
   const char* name;
@@ -141,7 +146,8 @@ class LinearBench {
   kernels::DeviceBuffer scales_;
 };
 
-void linear_layers(GpuRig& rig, CublasLt* cublas, const Limits& limits) {
+Json linear_layers(GpuRig& rig, CublasLt* cublas, const Limits& limits) {
+  Json figures = Json::array();
   std::printf("\n%-5s %-14s %5s %10s %6s %8s %6s %10s %9s\n",
               "",
               "layer",
@@ -170,9 +176,15 @@ void linear_layers(GpuRig& rig, CublasLt* cublas, const Limits& limits) {
                     theirs * 1e6,
                     theirs / time);
         std::fflush(stdout);
+        figures.push_back({{"type", int8 ? "INT8" : "BF16"},
+                           {"layer", layer.name},
+                           {"rows", rows},
+                           {"us", time * 1e6},
+                           {"cublaslt_us", theirs * 1e6}});
       }
     }
   }
+  return figures;
 }
 
 // `tokens` rows each of `reqs` requests whose KV is `length` long: the time of one layer.
@@ -235,7 +247,8 @@ double attention_seconds(GpuRig& rig, int32_t reqs, int32_t tokens, int32_t leng
   });
 }
 
-void attention(GpuRig& rig, const Limits& limits) {
+Json attention(GpuRig& rig, const Limits& limits) {
+  Json figures = {{"decode", Json::array()}, {"prefill", Json::array()}};
   std::printf("\ndecode over BF16 KV, 32 heads, 8 of KV, of 128\n%5s %8s %10s %6s\n",
               "reqs",
               "context",
@@ -248,6 +261,10 @@ void attention(GpuRig& rig, const Limits& limits) {
       std::printf(
           "%5d %8d %10.1f %5.1f%%\n", reqs, length, time * 1e6, percent(bytes / time, limits.read));
       std::fflush(stdout);
+      figures["decode"].push_back({{"requests", reqs},
+                                   {"context", length},
+                                   {"us", time * 1e6},
+                                   {"of_read", bytes / time / limits.read}});
     }
   }
   std::printf("\nprefill of one prompt\n%8s %10s %8s %6s\n", "tokens", "us", "TFLOP/s", "peak");
@@ -260,7 +277,9 @@ void attention(GpuRig& rig, const Limits& limits) {
                 operations * 1e-12,
                 percent(operations, limits.bf16));
     std::fflush(stdout);
+    figures["prefill"].push_back({{"tokens", length}, {"us", time * 1e6}});
   }
+  return figures;
 }
 
 void sampling(GpuRig& rig, const Limits& limits) {
@@ -310,16 +329,24 @@ void sampling(GpuRig& rig, const Limits& limits) {
   }
 }
 
-int run(GpuRig& rig) {
+int run(GpuRig& rig, const char* json_path) {
   const std::unique_ptr<CublasLt> cublas = CublasLt::open(rig);
   const Limits limits = probe(rig, cublas.get());
-  linear_layers(rig, cublas.get(), limits);
-  attention(rig, limits);
+  Json figures = {{"gpu", rig.name()}, {"read_bytes_per_second", limits.read}};
+  figures["linear"] = linear_layers(rig, cublas.get(), limits);
+  figures["attention"] = attention(rig, limits);
   sampling(rig, limits);
-  return 0;
+  if (json_path == nullptr) return 0;
+  std::ofstream file(json_path);
+  file << figures.dump(1) << '\n';
+  return file ? 0 : 1;
 }
 
 }  // namespace
 }  // namespace sluice::bench
 
-int main() { return sluice::bench::run_on_gpu(sluice::bench::run); }
+int main(int argc, char** argv) {
+  const char* const json_path = argc > 1 ? argv[1] : nullptr;
+  return sluice::bench::run_on_gpu(
+      [json_path](sluice::bench::GpuRig& rig) { return sluice::bench::run(rig, json_path); });
+}

@@ -16,6 +16,7 @@ programs=(
   tests/engine/cuda/gpu_determinism_array_test
   bench/gpu_probes
   bench/gpu_kernels
+  sluice
 )
 if ! grep -q '^CMAKE_CUDA_COMPILER:' "$build/CMakeCache.txt" 2>/dev/null; then
   echo "gpu_archive.sh: $build has no nvcc: cmake --preset cuda, then give build-cuda" >&2
@@ -43,6 +44,7 @@ mkdir -p "$root/golden/tokenizer"
 cp -r tests/golden/cuda tests/golden/tiny tests/golden/tensorcore tests/golden/w8a8 "$root/golden/"
 cp -r tests/golden/tokenizer/json "$root/golden/tokenizer/"
 cp deploy/gpu_run.sh "$root/run"
+cp bench/gpu_peers.py "$root/"
 git describe --always --dirty >"$root/commit" 2>/dev/null || echo unknown >"$root/commit"
 
 tar -C "$folder" --owner=0 --group=0 --sort=name -cJf "$archive" sluice-gpu

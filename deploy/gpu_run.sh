@@ -4,7 +4,7 @@
 # what it decides. Each part leaves a dated file in results/ beside it; a line for each is printed and
 # in the summary. Exit code 1: something failed; 77: there is no GPU.
 #
-#   ./run [--quick] [part ...]     parts: probes kernels engine array memcheck racecheck bench
+#   ./run [--quick] [part ...]     parts: probes kernels engine array memcheck racecheck bench peers
 set -uo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")" || exit 1
@@ -25,7 +25,7 @@ if [[ "${1:-}" == --quick ]]; then
   shift
 fi
 parts=("$@")
-if ((${#parts[@]} == 0)); then parts=(probes kernels engine array memcheck racecheck bench); fi
+if ((${#parts[@]} == 0)); then parts=(probes kernels engine array memcheck racecheck bench peers); fi
 
 day="$(date -u +%Y-%m-%d)"
 mkdir -p results
@@ -81,6 +81,14 @@ for name in "${parts[@]}"; do
       ;;
     racecheck) sanitizer racecheck ;;
     bench) part bench bin/gpu_kernels ;;
+    peers)
+      if python3 -c 'import torch' 2>/dev/null; then
+        LD_LIBRARY_PATH="$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" part peers python3 gpu_peers.py \
+          --bin bin --tokenizer golden/tokenizer/json/qwen.json
+      else
+        printf '%-10s         skipped: no torch\n' peers | tee -a "$summary"
+      fi
+      ;;
     *)
       echo "run: no part $name" >&2
       exit 2
