@@ -2,6 +2,13 @@
 // Linear layers by wgmma, on Hopper alone. One thread copies chunks of 128 bytes of K into a ring
 // of stages; two warpgroups of 64 outputs each multiply them with a tile of tokens. No GPU has run
 // it yet.
+//
+// With more than one tile of tokens, blocks of the same outputs are clusters of two, and each
+// copies half of a chunk's weights to both. A chunk is 16 KB of weights and 8 KB of tokens: two
+// blocks alone take 48 KB from L2, two that share the weights 32 KB, two that shared the tokens 40
+// KB. The last of an odd number of tiles is a block alone, whose peer leaves at once. Experts are
+// not paired: a block walks over its expert's tiles, so that there are no two with the same
+// weights. Which blocks share what decides no bit: each sees the chunks in the same order.
 #include "engine/core/status.h"
 #include "kernels/cuda/gemm_block.h"
 #include "kernels/cuda/ptx.h"
@@ -79,6 +86,7 @@ namespace {
 constexpr int kWarpgroups = kOutputs / 64;
 constexpr int kConsumers = 128 * kWarpgroups;
 constexpr int kThreads = kConsumers + 32;  // and the warp of the copying thread
+constexpr int kPair = 2;                   // blocks that share their weights
 
 template <int kTokens, int kStages>
 struct Ring {
@@ -107,37 +115,108 @@ struct Work {
   TensorMap x;
 };
 
-template <int kTokens, int kStages>
-__device__ __forceinline__ void initialize(Ring<kTokens, kStages>& ring) {
+// A block that copies all of its weights, and reads them alone.
+template <bool kExperts>
+struct Alone {
+  __device__ __forceinline__ int readers() const { return kConsumers / 32; }
+
+  __device__ __forceinline__ void meet() const { __syncthreads(); }
+
+  __device__ __forceinline__ void wait_empty(ptx::Mbarrier* empty, int parity) const {
+    ptx::mbar_wait(empty, parity);
+  }
+
+  __device__ __forceinline__ void release(ptx::Mbarrier* empty) const {
+    if (threadIdx.x % 32 == 0) ptx::mbar_arrive(empty);
+  }
+
+  __device__ __forceinline__ void load_weight(std::byte* to,
+                                              const Work& work,
+                                              const Tile& tile,
+                                              int32_t column,
+                                              ptx::Mbarrier* full) const {
+    if constexpr (kExperts) {
+      ptx::tma_load_4d(to, &work.weight, column, tile.output, tile.expert, 0, full);
+    } else {
+      ptx::tma_load_2d(to, &work.weight, column, tile.output, full);
+    }
+  }
+
+  __device__ __forceinline__ void leave() const {}
+};
+
+// A block of a cluster with the same weights: each copies its part of a chunk to all, when all have
+// read what was there before.
+template <int kMostBlocks>
+struct Together {
+  static constexpr int kPartOutputs = kOutputs / kMostBlocks;
+
+  int rank;
+  int blocks;  // the first ones; the others have no tokens and have left
+
+  __device__ __forceinline__ int readers() const { return blocks * (kConsumers / 32); }
+
+  __device__ __forceinline__ void meet() const {
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+  }
+
+  __device__ __forceinline__ void wait_empty(ptx::Mbarrier* empty, int parity) const {
+    ptx::mbar_wait_cluster(empty, parity);
+  }
+
+  __device__ __forceinline__ void release(ptx::Mbarrier* empty) const {
+    const auto lane = static_cast<int>(threadIdx.x % 32);
+    if (lane < blocks) ptx::mbar_arrive_peer(ptx::peer_address(empty, lane));
+  }
+
+  __device__ __forceinline__ void load_weight(std::byte* to,
+                                              const Work& work,
+                                              const Tile& tile,
+                                              int32_t column,
+                                              ptx::Mbarrier* full) const {
+    const auto everyone = static_cast<uint16_t>((1 << blocks) - 1);
+    for (int part = rank; part < kMostBlocks; part += blocks) {
+      ptx::tma_load_multicast_2d(to + part * kPartOutputs * kChunkBytes,
+                                 &work.weight,
+                                 column,
+                                 tile.output + part * kPartOutputs,
+                                 full,
+                                 everyone);
+    }
+  }
+
+  // Before that the last arrivals of peers come here.
+  __device__ __forceinline__ void leave() const { meet(); }
+};
+
+template <typename Sharing, int kTokens, int kStages>
+__device__ __forceinline__ void initialize(Ring<kTokens, kStages>& ring, const Sharing& sharing) {
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
       ptx::mbar_init(&ring.full[stage], 1);
       // An arrival of each warp, so that no warp waits for another before it arrives.
-      ptx::mbar_init(&ring.empty[stage], kConsumers / 32);
+      ptx::mbar_init(&ring.empty[stage], sharing.readers());
     }
     ptx::fence_mbar_init();
   }
-  __syncthreads();
+  sharing.meet();
 }
 
 // The chunks, by one thread.
-template <typename Format, bool kExperts, int kTokens, int kStages>
+template <typename Format, typename Sharing, int kTokens, int kStages>
 __device__ __forceinline__ void produce(Ring<kTokens, kStages>& ring,
                                         Cursor<kStages>& at,
+                                        const Sharing& sharing,
                                         const Work& work,
                                         const Tile& tile,
                                         Walk walk) {
   for (; walk.left.begin < walk.left.end; take_chunk<Format>(work.outputs, walk), at.advance()) {
-    ptx::mbar_wait(&ring.empty[at.stage], at.parity ^ 1);
+    sharing.wait_empty(&ring.empty[at.stage], at.parity ^ 1);
     ptx::Mbarrier* const full = &ring.full[at.stage];
     ptx::mbar_arrive_expect_tx(full, (kOutputs + kTokens) * kChunkBytes);
     const int32_t column = walk.left.begin * kQuantGroup;
-    void* const weight = ring.weight[at.stage];
-    if constexpr (kExperts) {
-      ptx::tma_load_4d(weight, &work.weight, column, tile.output, tile.expert, 0, full);
-    } else {
-      ptx::tma_load_2d(weight, &work.weight, column, tile.output, full);
-    }
+    sharing.load_weight(ring.weight[at.stage], work, tile, column, full);
     Format::load_x(ring.x[at.stage], &work.x, walk.left.begin, tile.token, full);
   }
 }
@@ -159,9 +238,10 @@ __device__ __forceinline__ void multiply_steps(
 
 // d = the chain over `groups` from where the ring is; 0 for none. What a chunk has behind them is
 // another segment's.
-template <typename Format, int kTokens, int kStages, int kWords>
+template <typename Format, typename Sharing, int kTokens, int kStages, int kWords>
 __device__ __forceinline__ void multiply_chunks(Ring<kTokens, kStages>& ring,
                                                 Cursor<kStages>& at,
+                                                const Sharing& sharing,
                                                 int32_t groups,
                                                 typename Format::Sum (&d)[kWords]) {
   if (groups == 0) {
@@ -183,38 +263,53 @@ __device__ __forceinline__ void multiply_chunks(Ring<kTokens, kStages>& ring,
         multiply_steps<Format, kGroupSteps>(weight, x, group * kGroupSteps, accumulate, d);
       }
     }
-    if (threadIdx.x % 32 == 0) ptx::mbar_arrive(&ring.empty[at.stage]);
+    sharing.release(&ring.empty[at.stage]);
   }
   ptx::fence_accumulators(d);
 }
 
-template <typename Format, bool kExperts, int kTokens, int kStages>
-__device__ __forceinline__ void linear_block(const Work& work) {
+template <typename Format, bool kExperts, int kTokens, int kStages, typename Sharing>
+__device__ __forceinline__ void linear_block(const Work& work, const Sharing& sharing) {
   using Stages = Ring<kTokens, kStages>;
   GPU_DYN_SHARED(Stages, ring);
   const Outputs& outputs = work.outputs;
-  initialize(ring);
+  initialize(ring, sharing);
   Cursor<kStages> at;
-  if (threadIdx.x >= kConsumers) {
-    if (threadIdx.x != kConsumers) return;
+  if (threadIdx.x < kConsumers) {
     for_tiles<kTokens, kExperts>(outputs, [&](const Tile& tile) {
-      produce<Format, kExperts>(ring, at, work, tile, walk_all<Format>(outputs));
+      typename Format::Sum d[kTokens / 2];
+      multiply_all(outputs, d, [&](int32_t groups, auto& part) {
+        multiply_chunks<Format>(ring, at, sharing, groups, part);
+      });
+      store_tile<Format>(outputs, tile, d);
     });
-    return;
+  } else if (threadIdx.x == kConsumers) {
+    for_tiles<kTokens, kExperts>(outputs, [&](const Tile& tile) {
+      produce<Format>(ring, at, sharing, work, tile, walk_all<Format>(outputs));
+    });
   }
-  for_tiles<kTokens, kExperts>(outputs, [&](const Tile& tile) {
-    typename Format::Sum d[kTokens / 2];
-    multiply_all(outputs, d, [&](int32_t groups, auto& part) {
-      multiply_chunks<Format>(ring, at, groups, part);
-    });
-    store_tile<Format>(outputs, tile, d);
-  });
+  sharing.leave();
 }
 
 template <typename Format, bool kExperts, int kTokens, int kStages>
 __global__ void __launch_bounds__(kThreads, 1)
     linear_wgmma_kernel(const __grid_constant__ Work work) {
-  if constexpr (ptx::kHasWgmma) linear_block<Format, kExperts, kTokens, kStages>(work);
+  if constexpr (ptx::kHasWgmma) {
+    linear_block<Format, kExperts, kTokens, kStages>(work, Alone<kExperts>{});
+  }
+}
+
+// Clusters of kPair tiles, of which the last may have no tokens.
+template <typename Format, int kTokens, int kStages>
+__global__ void __launch_bounds__(kThreads, 1)
+    pair_wgmma_kernel(const __grid_constant__ Work work) {
+  if constexpr (ptx::kHasWgmma) {
+    const int rank = ptx::cluster_rank();
+    const int32_t left = work.outputs.num_rows - static_cast<int32_t>(blockIdx.y) * kTokens;
+    if (left <= 0) return;
+    const int blocks = rank > 0 || left > kTokens ? kPair : 1;
+    linear_block<Format, false, kTokens, kStages>(work, Together<kPair>{rank, blocks});
+  }
 }
 
 template <typename Format, int kTokens, int kStages>
@@ -225,14 +320,15 @@ __device__ __forceinline__ void segment_block(const Work& work) {
   const auto segment = static_cast<int32_t>(blockIdx.y);
   const Walk walk = walk_segment(outputs, segment);
   const Tile tile{0, static_cast<int32_t>(blockIdx.x) * kOutputs, 0, outputs.num_rows};
-  initialize(ring);
+  const Alone<false> alone;
+  initialize(ring, alone);
   Cursor<kStages> at;
   if (threadIdx.x >= kConsumers) {
-    if (threadIdx.x == kConsumers) produce<Format, false>(ring, at, work, tile, walk);
+    if (threadIdx.x == kConsumers) produce<Format>(ring, at, alone, work, tile, walk);
     return;
   }
   typename Format::Sum d[kTokens / 2];
-  multiply_chunks<Format>(ring, at, walk.left.end - walk.left.begin, d);
+  multiply_chunks<Format>(ring, at, alone, walk.left.end - walk.left.begin, d);
   store_segment(outputs, tile, segment, d);
 }
 
@@ -246,8 +342,26 @@ __global__ void __launch_bounds__(kThreads, 1)
 constexpr int kFewStages = 6;
 constexpr int kManyStages = 4;
 
+constexpr bool takes_pairs(const Outputs& outputs) {
+  return !has_experts(outputs) && outputs.num_rows > kManyTokens;
+}
+
+template <typename Format>
+void start_pairs(Stream stream, const Work& work) {
+  const int64_t pairs = ceil_div(work.outputs.num_rows, kPair * kManyTokens);
+  gpu::launch(stream,
+              {.blocks_x = ceil_div(work.outputs.n, kOutputs),
+               .blocks_y = kPair * pairs,
+               .threads = kThreads,
+               .shared_bytes = sizeof(Ring<kManyTokens, kManyStages>),
+               .cluster_blocks = kPair},
+              pair_wgmma_kernel<Format, kManyTokens, kManyStages>,
+              work);
+}
+
 template <typename Format>
 void start(Stream stream, const Work& work) {
+  if (takes_pairs(work.outputs)) return start_pairs<Format>(stream, work);
   launch_tiles<Work>(stream,
                      work,
                      {.threads = kThreads,
@@ -311,13 +425,14 @@ void launch_wgmma(Stream stream, const Matrices& matrices, const Outputs& output
   const int32_t element_bytes = int8 ? 1 : 2;
   const int tokens = takes_few_tokens(outputs) ? kFewTokens : kManyTokens;
   Work work{.outputs = outputs, .weight = {}, .x = {}};
-  work.weight = has_experts(outputs) ? experts_map(matrices, element_bytes, outputs)
-                                     : matrix_map(matrices.weight,
-                                                  element_bytes,
-                                                  matrices.k,
-                                                  outputs.n,
-                                                  matrices.weight_stride,
-                                                  kOutputs);
+  work.weight = has_experts(outputs)
+                    ? experts_map(matrices, element_bytes, outputs)
+                    : matrix_map(matrices.weight,
+                                 element_bytes,
+                                 matrices.k,
+                                 outputs.n,
+                                 matrices.weight_stride,
+                                 takes_pairs(outputs) ? Together<kPair>::kPartOutputs : kOutputs);
   if (int8) {
     work.x = blocks_map(matrices, tokens);
     return start<WgmmaInt8>(stream, work);

@@ -54,6 +54,7 @@ struct LaunchShape {
   int64_t blocks_y = 1;
   int threads = 128;
   int64_t shared_bytes = 0;
+  int cluster_blocks = 1;  // along y, of which blocks_y is a multiple; more need Hopper
 };
 
 // So much dynamic shared memory for a kernel's launches. Asked of the driver once and never less: a
@@ -85,6 +86,11 @@ void launch(Stream stream,
   config.blockDim = dim3(static_cast<unsigned>(shape.threads));
   config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
   config.stream = stream;
+  cudaLaunchAttribute cluster;
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {1, static_cast<unsigned>(shape.cluster_blocks), 1};
+  config.attrs = &cluster;
+  config.numAttrs = shape.cluster_blocks > 1 ? 1 : 0;
   CHECK_EQ(cudaLaunchKernelEx(&config, kernel, args...), cudaSuccess);
 }
 

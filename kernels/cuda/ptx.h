@@ -67,6 +67,12 @@ __device__ __forceinline__ void mbar_arrive_expect_tx(Mbarrier* barrier, uint32_
       : "memory");
 }
 
+// The same of a barrier at peer_address.
+__device__ __forceinline__ void mbar_arrive_peer(uint32_t address) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(address)
+               : "memory");
+}
+
 // Until the phase of this parity is complete; the phase before the first has parity 1.
 __device__ __forceinline__ void mbar_wait(Mbarrier* barrier, int parity) {
   asm volatile(
@@ -78,6 +84,43 @@ __device__ __forceinline__ void mbar_wait(Mbarrier* barrier, int parity) {
       "}\n" ::"r"(shared_address(barrier)),
       "r"(parity)
       : "memory");
+}
+
+// The same where other blocks of the cluster arrive: what they did before is done for this thread.
+__device__ __forceinline__ void mbar_wait_cluster(Mbarrier* barrier, int parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+// This block's number in its cluster.
+__device__ __forceinline__ int cluster_rank() {
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return static_cast<int>(rank);
+}
+
+// Where the block of this rank has what is at p here, for mbar_arrive_peer.
+__device__ __forceinline__ uint32_t peer_address(const void* p, int rank) {
+  uint32_t address;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));
+  return address;
+}
+
+// A barrier of all threads of the cluster that have not left the kernel, in two halves; who has
+// arrived waits before it arrives again.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
 // What this thread wrote to shared memory, for copies and wgmma to see; then a barrier.
@@ -119,6 +162,21 @@ __device__ __forceinline__ void tma_load_4d(void* to,
       "r"(i2),
       "r"(i3),
       "r"(shared_address(barrier))
+      : "memory");
+}
+
+// The same to every block of the cluster whose rank has a bit: to where it is here, counted on the
+// block's own barrier, where that is here.
+__device__ __forceinline__ void tma_load_multicast_2d(
+    void* to, const TensorMap* map, int32_t i0, int32_t i1, Mbarrier* barrier, uint16_t ranks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
+      "l"(map),
+      "r"(i0),
+      "r"(i1),
+      "r"(shared_address(barrier)),
+      "h"(ranks)
       : "memory");
 }
 

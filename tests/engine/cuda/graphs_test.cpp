@@ -2,12 +2,16 @@
 // Steps that are recorded once and replayed give the bits of steps that are not.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/device.h"
 #include "tests/engine/cuda/counters.h"
 #include "tests/engine/cuda/tiny_model.h"
 #include "tests/support/same_bits.h"
@@ -111,6 +115,56 @@ TEST(CudaGraphs, PaddingLeavesTheCacheAlone) {
   expect_same(expected, testing::run_alone(*engine, requests), "first");
   expect_same(expected, testing::run_alone(*engine, requests), "from the prefix cache");
   EXPECT_GT(engine->stats().prefix_cache_hits, 0U);
+}
+
+// More rows than those steps have, and than a tile: on Hopper its blocks are clusters.
+TEST(CudaGraphs, ALayerOfManyRowsHasTheBitsOfAnEagerOne) {
+  constexpr int32_t kRows = 70;
+  constexpr int32_t kN = 24;
+  constexpr int32_t kK = 96;
+  auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
+  ASSERT_TRUE(device.has_value());
+  kernels::DeviceMemory& memory = *(*device)->memory();
+  std::vector<uint16_t> codes((kRows + kN) * kK);  // of x, then of the weights
+  for (size_t i = 0; i < codes.size(); ++i) {
+    const auto value = static_cast<float>(i * 37 % 101) - 50;
+    codes[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
+  }
+  const auto bytes = static_cast<int64_t>(codes.size() * sizeof(uint16_t));
+  constexpr int64_t kOutBytes = int64_t{kRows} * kN * int64_t{sizeof(float)};
+  const auto in = kernels::DeviceBuffer::allocate(&memory, bytes, "test");
+  const auto out = kernels::DeviceBuffer::allocate(&memory, kOutBytes, "test");
+  ASSERT_TRUE(in.has_value() && out.has_value());
+  memory.upload(in->data(), reinterpret_cast<const std::byte*>(codes.data()), bytes);
+  const auto* const x = reinterpret_cast<const uint16_t*>(in->data());
+  const auto launch = [&] {
+    kernels::cuda::launch_linear_half((*device)->context().stream,
+                                      {.x = x,
+                                       .x_stride = kK,
+                                       .weight = x + kRows * kK,
+                                       .weight_stride = kK,
+                                       .num_rows = kRows,
+                                       .n = kN,
+                                       .k = kK,
+                                       .out = reinterpret_cast<float*>(out->data()),
+                                       .out_stride = kN});
+  };
+  const auto got = [&] {
+    std::vector<float> values(size_t{kRows} * kN);
+    memory.download(reinterpret_cast<std::byte*>(values.data()), out->data(), kOutBytes);
+    memory.wait();
+    return values;
+  };
+  memory.begin_recording();
+  launch();
+  const auto recorded = memory.end_recording();
+  ASSERT_TRUE(recorded.has_value());
+  EXPECT_EQ(got(), std::vector<float>(size_t{kRows} * kN));
+  (*recorded)->run();
+  const std::vector<float> replayed = got();
+  launch();
+  EXPECT_EQ(replayed, got());
+  EXPECT_GT(*std::max_element(replayed.begin(), replayed.end()), 0.0F);
 }
 
 }  // namespace

@@ -156,9 +156,12 @@ class CudaLinearHalf : public OnDevice {};
 
 class CudaLinearInt8 : public OnDevice {};
 
+class CudaLinearPairs : public OnDevice {};
+
 constexpr auto kName = [](const auto& info) { return "sm_" + std::to_string(info.param); };
 INSTANTIATE_TEST_SUITE_P(Devices, CudaLinearHalf, ::testing::Values(80, 90), kName);
 INSTANTIATE_TEST_SUITE_P(Devices, CudaLinearInt8, ::testing::Values(80, 90), kName);
+INSTANTIATE_TEST_SUITE_P(Devices, CudaLinearPairs, ::testing::Values(90), kName);
 
 std::vector<float> run(const HalfLayer& layer,
                        int32_t first_row,
@@ -214,6 +217,14 @@ TEST_P(CudaLinearHalf, FewAndManyTokensHaveTheBitsOfTheDefinition) {
     if (cuda::linear_workspace_bytes(rows, layer.n) == 0) continue;
     test::on_schedules([&] { test::expect_same_floats(run(layer, 0, rows, Split::kYes), want); });
   }
+}
+
+// 130 rows are a pair of tiles and one whose peer has no tokens; each block of a pair copies outputs
+// that the other needs too, of which the last are not there. 8 chunks go round the ring twice.
+TEST_P(CudaLinearPairs, EachBlockHasTheBitsOfTheDefinition) {
+  const HalfLayer layer = make_layer(130, 72, 328, 48);
+  const std::vector<float> want = expected(layer, 130, core());
+  test::on_schedules([&] { test::expect_same_floats(run(layer, 0, 130, Split::kNo), want); });
 }
 
 // Borders inside of a chunk, one segment, half of them, and the last ones.
@@ -306,54 +317,82 @@ TEST_P(CudaLinearHalf, AddsBiasThenTheResidual) {
   });
 }
 
-// Against the CPU, which has its own layout of the same weights. 13 and 14 chunks of 128 go round
-// both rings at least twice; the last group of K is half empty.
-TEST_P(CudaLinearInt8, HasTheBitsOfTheCpuForFewAndManyRows) {
+struct Int8Layer {
+  Int8Layer(int32_t outputs, int32_t columns, uint64_t seed)
+      : n(outputs),
+        k(columns),
+        random(seed),
+        codes(static_cast<size_t>(n) * static_cast<size_t>(k)),
+        scales(static_cast<size_t>(n)),
+        packed(packed_bytes(WeightFormat::kInt8Channel, n, k)) {
+    for (int8_t& code : codes) code = static_cast<int8_t>(random.below(256) - 128);
+    for (float& scale : scales) scale = random.uniform() * 0.01F;
+    pack_int8_channel(codes.data(), scales.data(), n, k, 0, ceil_div(n, kRowTile), packed.data());
+    bias = random.normals(static_cast<size_t>(n));
+  }
+
+  int32_t n;
+  int32_t k;
+  Random random;
+  std::vector<int8_t> codes;
+  std::vector<float> scales;
+  testing::AlignedBuffer packed;
+  std::vector<float> bias;
+};
+
+// Against the CPU, which has its own layout of the same weights.
+void expect_the_bits_of_the_cpu(Int8Layer& layer, int32_t rows, Epilogue epilogue) {
+  SCOPED_TRACE("rows " + std::to_string(rows));
   const auto cpu = test::make_device("scalar", 1);
-  constexpr int32_t kN = 136;
-  constexpr int32_t kK = 1616;
-  Random random(46);
-  std::vector<int8_t> codes(size_t{kN} * kK);
-  for (int8_t& code : codes) code = static_cast<int8_t>(random.below(256) - 128);
-  std::vector<float> scales(kN);
-  for (float& scale : scales) scale = random.uniform() * 0.01F;
-  const testing::AlignedBuffer packed(packed_bytes(WeightFormat::kInt8Channel, kN, kK));
-  pack_int8_channel(codes.data(), scales.data(), kN, kK, 0, ceil_div(kN, kRowTile), packed.data());
-  const PackedWeight weight{
-      .format = WeightFormat::kInt8Channel, .n = kN, .k = kK, .data = packed.data()};
-  const std::vector<float> bias = random.normals(kN);
+  const PackedWeight weight{.format = WeightFormat::kInt8Channel,
+                            .n = layer.n,
+                            .k = layer.k,
+                            .data = layer.packed.data()};
+  const std::vector<float> values =
+      layer.random.normals(static_cast<size_t>(rows) * static_cast<size_t>(layer.k));
+  test::DeviceBytes bytes(activation_bytes(ActivationFormat::kInt8Token, rows, layer.k));
+  const Activations x =
+      carve_activations(ActivationFormat::kInt8Token, rows, layer.k, bytes.data());
+  quantize_activations(cpu->context(), {.x = values.data(), .x_stride = layer.k, .out = x});
+  std::vector<float> want(static_cast<size_t>(rows * layer.n), 0.5F);
+  const RowGroup group{
+      .weight = &weight, .out = want.data(), .out_stride = layer.n, .bias = layer.bias.data()};
+  linear(cpu->context(), {.x = x, .groups = {&group, 1}, .epilogue = epilogue});
+  const test::DeviceBytes workspace(cuda::linear_workspace_bytes(rows, layer.n));
+  bool split = false;  // every second schedule
+  test::on_schedules([&] {
+    split = !split && workspace.size() > 0;
+    std::vector<float> out(want.size(), 0.5F);
+    cuda::launch_linear_int8(nullptr,
+                             {.x = x,
+                              .weight = layer.codes.data(),
+                              .weight_stride = layer.k,
+                              .weight_scale = layer.scales.data(),
+                              .n = layer.n,
+                              .k = layer.k,
+                              .bias = layer.bias.data(),
+                              .epilogue = epilogue,
+                              .out = out.data(),
+                              .out_stride = layer.n,
+                              .workspace = split ? workspace.data() : nullptr});
+    test::expect_same_floats(out, want);
+  });
+}
+
+// 13 and 14 chunks of 128 go round both rings at least twice; the last group of K is half empty.
+TEST_P(CudaLinearInt8, HasTheBitsOfTheCpuForFewAndManyRows) {
+  Int8Layer layer(136, 1616, 46);
   for (const int32_t rows : {5, 11}) {
-    SCOPED_TRACE("rows " + std::to_string(rows));
-    const std::vector<float> values = random.normals(static_cast<size_t>(rows) * kK);
-    test::DeviceBytes bytes(activation_bytes(ActivationFormat::kInt8Token, rows, kK));
-    const Activations x = carve_activations(ActivationFormat::kInt8Token, rows, kK, bytes.data());
-    quantize_activations(cpu->context(), {.x = values.data(), .x_stride = kK, .out = x});
     for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd}) {
-      std::vector<float> want(static_cast<size_t>(rows * kN), 0.5F);
-      const RowGroup group{
-          .weight = &weight, .out = want.data(), .out_stride = kN, .bias = bias.data()};
-      linear(cpu->context(), {.x = x, .groups = {&group, 1}, .epilogue = epilogue});
-      const test::DeviceBytes workspace(cuda::linear_workspace_bytes(rows, kN));
-      bool split = false;  // every second schedule
-      test::on_schedules([&] {
-        split = !split && workspace.size() > 0;
-        std::vector<float> out(want.size(), 0.5F);
-        cuda::launch_linear_int8(nullptr,
-                                 {.x = x,
-                                  .weight = codes.data(),
-                                  .weight_stride = kK,
-                                  .weight_scale = scales.data(),
-                                  .n = kN,
-                                  .k = kK,
-                                  .bias = bias.data(),
-                                  .epilogue = epilogue,
-                                  .out = out.data(),
-                                  .out_stride = kN,
-                                  .workspace = split ? workspace.data() : nullptr});
-        test::expect_same_floats(out, want);
-      });
+      expect_the_bits_of_the_cpu(layer, rows, epilogue);
     }
   }
+}
+
+// A pair of tiles, of which the second is not full. 9 chunks go round the ring twice.
+TEST_P(CudaLinearPairs, EachBlockHasTheBitsOfTheCpu) {
+  Int8Layer layer(72, 1104, 49);
+  expect_the_bits_of_the_cpu(layer, 70, Epilogue::kAdd);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "tests/support/simt/block.h"
 #include "tests/support/simt/ptx_simt.h"
 #include "tests/support/simt/reach.h"
+#include "tests/support/simt/sched.h"
 #include "tests/support/simt/tensorcore.h"
 
 namespace sluice::simt {
@@ -20,6 +21,8 @@ using gpu::TensorMapShape;
 
 constexpr uint64_t kMbarrierMark =
     0x51A0CE00'00000000U;  // with its number: the 64 bits it lives in
+
+constexpr uint32_t kPeerMark = 0x80000000U;  // of peer_address; below it the rank and the offset
 
 // Where the piece of 16 bytes at `address` of a tile really is.
 int64_t swizzled(int64_t address, Swizzle swizzle) {
@@ -52,39 +55,68 @@ int64_t row_bytes(Swizzle swizzle) {
 
 AsyncState& state() { return current_block().async(); }
 
-int index_of(uint64_t* barrier, const char* who, Site site) {
+// Of an mbarrier in `home`'s shared memory, which the running thread uses.
+int index_of(Block& home, uint64_t* barrier, const char* who, Site site) {
   const std::string here = std::string(who) + " at " + describe(site);
-  current_block().shared_offset(barrier, sizeof(*barrier), here.c_str());
-  RaceDetector* const race = current_block().race();
+  home.shared_offset(barrier, sizeof(*barrier), here.c_str());
+  RaceDetector* const race = home.race();
   if (race != nullptr) {
-    const int self = current_block().self().index;
+    const int self = current_block().self().agent;
     race->read(self, RaceDetector::Proxy::kGeneric, barrier, sizeof(*barrier), nullptr);
   }
   const uint64_t index = *barrier - kMbarrierMark;
-  if (index >= state().barriers.size()) fail(here + ": an mbarrier that is not initialized");
+  if (index >= home.async().barriers.size()) fail(here + ": an mbarrier that is not initialized");
   return static_cast<int>(index);
 }
 
-void complete_phase_if_due(MbarrierState& barrier) {
+void complete_phase_if_due(Block& home, MbarrierState& barrier) {
   if (barrier.pending != 0 || barrier.bytes != 0) return;
-  std::swap(barrier.done_clock[barrier.phase % 2], barrier.clock);
-  if (current_block().race() != nullptr) barrier.clock = current_block().race()->empty_clock();
+  const uint32_t parity = barrier.phase % 2;
+  barrier.done_clock[parity] = std::exchange(barrier.clock, {});
+  barrier.done_peers_clock[parity] = std::exchange(barrier.peers_clock, {});
   ++barrier.phase;
   barrier.pending = barrier.arrivals;
-  for (const int thread : std::exchange(barrier.waiting, {})) current_block().wake(thread);
+  for (const int thread : std::exchange(barrier.waiting, {})) home.wake(thread);
 }
 
-void arrive(uint64_t* p, int64_t bytes, const char* who, Site site) {
-  MbarrierState& barrier = state().barriers[static_cast<size_t>(index_of(p, who, site))];
+// An access of the running thread, or of its copy, to another block's shared memory.
+void check_not_ended(const Block& home, const std::string& here) {
+  if (!home.has_ended()) return;
+  fail(here + ": shared memory of block " + std::to_string(home.rank()) +
+       " of the cluster, which has ended");
+}
+
+void arrive(Block& home, uint64_t* p, int64_t bytes, const char* who, Site site) {
+  const std::string here = std::string(who) + " at " + describe(site);
+  check_not_ended(home, here);
+  const auto index = static_cast<size_t>(index_of(home, p, who, site));
+  MbarrierState& barrier = home.async().barriers[index];
   if (barrier.pending == 0) {
-    fail(std::string(who) + " at " + describe(site) + ": more arrivals than the " +
-         std::to_string(barrier.arrivals) + " of the phase");
+    fail(here + ": more arrivals than the " + std::to_string(barrier.arrivals) + " of the phase");
   }
   barrier.bytes += bytes;
   --barrier.pending;
-  RaceDetector* const race = current_block().race();
-  if (race != nullptr) race->release(current_block().self().index, barrier.clock);
-  complete_phase_if_due(barrier);
+  if (RaceDetector* const race = home.race(); race != nullptr) {
+    const int self = current_block().self().agent;
+    const bool is_own = &home == &current_block();
+    if (!is_own) home.async().peers[self] = race->now(self);
+    race->release(self, is_own ? barrier.clock : barrier.peers_clock);
+  }
+  complete_phase_if_due(home, barrier);
+}
+
+const MbarrierState& wait_phase(uint64_t* p, int parity, const char* who, Site site) {
+  Block& self = current_block();
+  const auto index = static_cast<size_t>(index_of(self, p, who, site));
+  std::vector<MbarrierState>& barriers = self.async().barriers;
+  // They may become more meanwhile: no reference is kept.
+  while (static_cast<int>(barriers[index].phase % 2) == parity) {
+    barriers[index].waiting.push_back(self.self().index);
+    self.wait(who, site);
+  }
+  RaceDetector* const race = self.race();
+  if (race != nullptr) race->acquire(self.self().agent, barriers[index].done_clock[parity]);
+  return barriers[index];
 }
 
 TensorMapShape shape_of(const TensorMap& map) {
@@ -183,7 +215,7 @@ void run_front(int warp) {
   unit.queue.pop_front();
   Block& block = current_block();
   RaceDetector* const race = block.race();
-  const int agent = race == nullptr ? 0 : race->warp_unit(warp);
+  const int agent = race == nullptr ? 0 : race->warp_unit(block.rank(), warp);
   if (race != nullptr) race->begin(agent, product.clock);
   const std::string here = "wgmma at " + describe(product.site);
   const Descriptor a = parse(product.a, here);
@@ -238,7 +270,8 @@ void complete_issue(void* const operands[32], uint32_t mask) {
       std::memset(operand.accumulators, 0xFF, static_cast<size_t>(words) * 4);
       shadow.registers[lane] = operand.accumulators;
     }
-    if (block.race() != nullptr) block.race()->add_to(product.clock, warp * 32 + lane);
+    if (block.race() == nullptr) continue;
+    block.race()->add_to(product.clock, block.race()->thread(block.rank(), warp * 32 + lane));
   }
   ++unit.issued;
   ++shadow.pending;
@@ -272,7 +305,9 @@ void complete_wait(void* const operands[32], uint32_t mask) {
     state().ordered[static_cast<size_t>(warp * 32 + lane)] = false;
     if (race == nullptr) continue;
     for (const auto& [group, time] : unit.time) {
-      if (group <= last) race->learn(warp * 32 + lane, race->warp_unit(warp), time);
+      if (group > last) continue;
+      race->learn(
+          race->thread(block.rank(), warp * 32 + lane), race->warp_unit(block.rank(), warp), time);
     }
   }
 }
@@ -282,6 +317,39 @@ void check_hopper(const char* who, Site site) {
   if (capability == 90) return;
   fail(std::string(who) + " at " + describe(site) + ": not on a device of " +
        std::to_string(capability));
+}
+
+struct BoxCopy {
+  TensorMapShape shape;
+  int32_t at[4];
+  int64_t bytes;
+  int64_t offset;  // of the target, in shared memory
+  std::string here;
+};
+
+// By the running thread, to `home`, whose mbarrier has that number.
+void start_copy(Block& home, int index, const BoxCopy& box) {
+  const bool is_own = &home == &current_block();
+  Clock clock;
+  RaceDetector* const race = home.race();
+  if (race != nullptr) {
+    clock = race->empty_clock();
+    race->add_to(clock, current_block().self().agent);
+  }
+  home.start_async([=, &home] {
+    if (!is_own) check_not_ended(home, box.here);
+    std::byte* const target = home.arena() + box.offset;
+    MbarrierState& counter = home.async().barriers[static_cast<size_t>(index)];
+    if (race != nullptr) {
+      const int agent = race->mbarrier_unit(home.rank(), index);
+      race->begin(agent, clock);
+      race->write(agent, RaceDetector::Proxy::kAsync, target, box.bytes, nullptr);
+      race->release(agent, counter.clock);
+    }
+    copy(target, box.shape, box.at);
+    counter.bytes -= box.bytes;
+    complete_phase_if_due(home, counter);
+  });
 }
 
 }  // namespace
@@ -312,10 +380,17 @@ void AsyncState::check_end() const {
   }
   RaceDetector* const race = current_block().race();
   if (race == nullptr) return;
+  const int rank = current_block().rank();
   for (size_t i = 0; i < barriers.size(); ++i) {
-    if (race->anyone_saw_all_of(race->mbarrier_unit(static_cast<int>(i)))) continue;
+    if (race->anyone_saw_all_of(race->mbarrier_unit(rank, static_cast<int>(i)))) continue;
     add_report("mbarrier " + std::to_string(i) +
                ": the kernel ended and nobody had waited for a copy");
+    break;
+  }
+  for (const auto& [agent, time] : peers) {
+    if (race->block_saw(rank, agent, time)) continue;
+    add_report("race: block " + std::to_string(rank) + " of the cluster may have ended before " +
+               race->name(agent) + " arrives there");
     break;
   }
 }
@@ -339,44 +414,46 @@ void wait_matrix(int pending, Site site) {
 
 void copy_box(
     void* to, const TensorMap& map, const int32_t (&at)[4], uint64_t* barrier, Site site) {
-  const std::string here = "tma_load at " + describe(site);
+  copy_box_to(1U << current_block().rank(), to, map, at, barrier, site);
+}
+
+void copy_box_to(uint32_t ranks,
+                 void* to,
+                 const TensorMap& map,
+                 const int32_t (&at)[4],
+                 uint64_t* barrier,
+                 Site site) {
   check_hopper("tma_load", site);
-  const TensorMapShape shape = shape_of(map);
-  Block& block = current_block();
-  const int index = index_of(barrier, "tma_load", site);
-  if (!block.async().barriers[static_cast<size_t>(index)].published) {
-    fail(here + ": an mbarrier whose init no fence_mbar_init follows");
+  BoxCopy box{.shape = shape_of(map),
+              .at = {at[0], at[1], at[2], at[3]},
+              .bytes = 0,
+              .offset = 0,
+              .here = "tma_load at " + describe(site)};
+  box.bytes = box.shape.element_bytes;
+  for (int i = 0; i < box.shape.rank; ++i) box.bytes *= box.shape.box[i];
+  Block& self = current_block();
+  box.offset = self.shared_offset(to, box.bytes, box.here.c_str());
+  const Swizzle swizzle = box.shape.swizzle;
+  const int64_t aligned = swizzle == Swizzle::kNone ? 128 : 8 * row_bytes(swizzle);
+  if (box.offset % std::max<int64_t>(aligned, 128) != 0) {
+    fail(box.here + ": a target that is not aligned");
   }
-  int64_t bytes = shape.element_bytes;
-  for (int i = 0; i < shape.rank; ++i) bytes *= shape.box[i];
-  auto* const target = static_cast<std::byte*>(to);
-  const int64_t offset = block.shared_offset(to, bytes, here.c_str());
-  const int64_t aligned = shape.swizzle == Swizzle::kNone ? 128 : 8 * row_bytes(shape.swizzle);
-  if (offset % std::max<int64_t>(aligned, 128) != 0) fail(here + ": a target that is not aligned");
-  Clock clock;
-  RaceDetector* const race = block.race();
-  if (race != nullptr) {
-    clock = race->empty_clock();
-    race->add_to(clock, block.self().index);
+  Cluster& cluster = self.cluster();
+  if (ranks == 0 || ranks >> cluster.size() != 0) {
+    fail(box.here + ": to the blocks of mask " + std::to_string(ranks) + " of a cluster of " +
+         std::to_string(cluster.size()));
   }
-
-  struct At {
-    int32_t index[4];
-  };
-
-  const At where{{at[0], at[1], at[2], at[3]}};
-  block.start_async([=] {
-    MbarrierState& counter = state().barriers[static_cast<size_t>(index)];
-    if (race != nullptr) {
-      const int agent = race->mbarrier_unit(index);
-      race->begin(agent, clock);
-      race->write(agent, RaceDetector::Proxy::kAsync, target, bytes, nullptr);
-      race->release(agent, counter.clock);
+  const int64_t offset = self.shared_offset(barrier, sizeof(*barrier), box.here.c_str());
+  for (int rank = 0; rank < cluster.size(); ++rank) {
+    if ((ranks >> rank & 1U) == 0) continue;
+    Block& home = cluster.block(rank);
+    auto* const counter = reinterpret_cast<uint64_t*>(home.arena() + offset);
+    const int index = index_of(home, counter, "tma_load", site);
+    if (!home.async().barriers[static_cast<size_t>(index)].published) {
+      fail(box.here + ": an mbarrier whose init no fence_mbar_init follows");
     }
-    copy(target, shape, where.index);
-    counter.bytes -= bytes;
-    complete_phase_if_due(counter);
-  });
+    start_copy(home, index, box);
+  }
 }
 
 }  // namespace sluice::simt
@@ -417,7 +494,7 @@ void mbar_init(uint64_t* barrier, int arrivals, simt::Site site) {
   if (all.size() == simt::RaceDetector::kMaxMbarriers) simt::fail(here + ": too many mbarriers");
   simt::RaceDetector* const race = block.race();
   if (race != nullptr) {
-    race->write(block.self().index,
+    race->write(block.self().agent,
                 simt::RaceDetector::Proxy::kGeneric,
                 barrier,
                 sizeof(*barrier),
@@ -428,9 +505,6 @@ void mbar_init(uint64_t* barrier, int arrivals, simt::Site site) {
   state.arrivals = arrivals;
   state.owner = block.self().index;
   state.pending = arrivals;
-  if (race == nullptr) return;
-  state.clock = race->empty_clock();
-  for (simt::Clock& clock : state.done_clock) clock = race->empty_clock();
 }
 
 void fence_mbar_init() {
@@ -443,29 +517,52 @@ void fence_mbar_init() {
 void fence_proxy_async() {
   fence_mbar_init();
   simt::RaceDetector* const race = current_block().race();
-  if (race != nullptr) race->proxy_fence(current_block().self().index);
+  if (race != nullptr) race->proxy_fence(current_block().self().agent);
 }
 
 void mbar_arrive(uint64_t* barrier, simt::Site site) {
-  simt::arrive(barrier, 0, "mbar_arrive", site);
+  simt::arrive(current_block(), barrier, 0, "mbar_arrive", site);
 }
 
 void mbar_arrive_expect_tx(uint64_t* barrier, uint32_t bytes, simt::Site site) {
-  simt::arrive(barrier, bytes, "mbar_arrive_expect_tx", site);
+  simt::arrive(current_block(), barrier, bytes, "mbar_arrive_expect_tx", site);
 }
 
+void mbar_arrive_peer(uint32_t address, simt::Site site) {
+  simt::Block& self = current_block();
+  const bool is_peer = (address & simt::kPeerMark) != 0;
+  const auto rank = static_cast<int>((address & ~simt::kPeerMark) / simt::kArenaBytes);
+  simt::Block& home = is_peer ? self.cluster().block(rank) : self;
+  std::byte* const barrier = home.arena() + address % simt::kArenaBytes;
+  simt::arrive(home, reinterpret_cast<uint64_t*>(barrier), 0, "mbar_arrive_peer", site);
+}
+
+uint32_t peer_address(const void* p, int rank, simt::Site site) {
+  const std::string here = "peer_address at " + simt::describe(site);
+  simt::Block& self = current_block();
+  const int64_t offset = self.shared_offset(p, 1, here.c_str());
+  if (rank < 0 || rank >= self.cluster().size()) {
+    simt::fail(here + ": block " + std::to_string(rank) + " of a cluster of " +
+               std::to_string(self.cluster().size()));
+  }
+  return simt::kPeerMark | static_cast<uint32_t>(rank * simt::kArenaBytes + offset);
+}
+
+int cluster_rank() { return current_block().rank(); }
+
+void cluster_arrive(simt::Site site) { current_block().cluster().arrive(site); }
+
+void cluster_wait(simt::Site site) { current_block().cluster().wait_for_all(site); }
+
 void mbar_wait(uint64_t* barrier, int parity, simt::Site site) {
-  simt::Block& block = current_block();
-  const auto index = static_cast<size_t>(simt::index_of(barrier, "mbar_wait", site));
-  // The list of barriers may grow meanwhile: no reference is kept.
-  while (static_cast<int>(block.async().barriers[index].phase % 2) == parity) {
-    block.async().barriers[index].waiting.push_back(block.self().index);
-    block.wait("mbar_wait", site);
-  }
-  simt::RaceDetector* const race = block.race();
-  if (race != nullptr) {
-    race->acquire(block.self().index, block.async().barriers[index].done_clock[parity]);
-  }
+  simt::wait_phase(barrier, parity, "mbar_wait", site);
+}
+
+void mbar_wait_cluster(uint64_t* barrier, int parity, simt::Site site) {
+  const simt::MbarrierState& state = simt::wait_phase(barrier, parity, "mbar_wait_cluster", site);
+  simt::RaceDetector* const race = current_block().race();
+  if (race == nullptr) return;
+  race->acquire(current_block().self().agent, state.done_peers_clock[parity]);
 }
 
 void wgmma_fence(simt::Site site) {

@@ -23,6 +23,9 @@ struct MbarrierState {
   std::vector<int> waiting;
   Clock clock;          // of this phase's arrivals
   Clock done_clock[2];  // of the latest complete phase of each parity
+  // The same of arrivals of other blocks' threads, which a wait of the block's scope does not see.
+  Clock peers_clock;
+  Clock done_peers_clock[2];
 };
 
 struct Product {
@@ -79,6 +82,7 @@ struct AsyncState {
   std::vector<WarpUnit> units;       // by warp
   std::vector<ThreadCopies> copies;  // by thread
   std::vector<bool> ordered;         // by thread: wgmma_fence since the last wait
+  std::map<int, uint32_t> peers;     // in race mode: when agents of other blocks last arrived here
   Site issue_site;
 };
 

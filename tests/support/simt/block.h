@@ -5,9 +5,7 @@
 #include <boost/context/fiber.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,16 +15,26 @@
 
 namespace sluice::simt {
 
+class Block;
+class Cluster;
+
+inline constexpr int64_t kSharedLimit = 227 * 1024;  // of a block on sm_90
+inline constexpr int64_t kArenaBytes = 512 * 1024;   // where a block's shared memory lies
+inline constexpr int64_t kStackBytes = 256 * 1024;   // of a thread
+
 // Thrown on a fiber to leave its kernel after fail() wrote its report.
 struct LaunchFailed {};
 
 struct Thread : ThreadView {
-  int index = 0;
+  int index = 0;  // in its block
+  int agent = 0;  // the race detector's number of it
+  Block* block = nullptr;
   boost::context::fiber fiber;      // suspended; empty while it runs and when it has ended
   std::byte* stack = nullptr;       // lowest byte; null: not started
   const char* waits_for = nullptr;  // null: ready, running or ended
   Site waits_at;
   bool ended = false;
+  int64_t arrived_phase = -1;  // of the cluster's barrier, whose wait it has yet to do
 };
 
 struct WarpMeeting {
@@ -51,32 +59,29 @@ struct SharedRegion {
   int64_t bytes;
 };
 
-class Random64 {
- public:
-  explicit Random64(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15U + 1) {}
-
-  uint64_t below(uint64_t n) {
-    state_ ^= state_ << 13;
-    state_ ^= state_ >> 7;
-    state_ ^= state_ << 17;
-    return (state_ >> 16) % n;
-  }
-
- private:
-  uint64_t state_;
-};
-
+// Threads and shared memory of one block; when they run is the cluster's business.
 class Block {
  public:
-  Block(const LaunchShape& shape, Dim3 index, uint64_t seed, Mode mode, GlobalShadow& global);
+  // `rank`: its number in the cluster; `arena`: of kArenaBytes, its own.
+  Block(Cluster& cluster, const LaunchShape& shape, Dim3 index, int rank, std::byte* arena);
   ~Block();
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
 
-  // To the end of every thread, or of the first error.
-  void run(const std::function<void()>& body);
+  Cluster& cluster() { return cluster_; }
 
-  Thread& self() { return threads_[static_cast<size_t>(running_)]; }
+  [[nodiscard]] int rank() const { return rank_; }
+
+  // The thread that runs; of this block.
+  Thread& self();
+
+  std::vector<Thread>& threads() { return threads_; }
 
   [[nodiscard]] int num_threads() const { return static_cast<int>(threads_.size()); }
+
+  [[nodiscard]] bool has_ended() const { return num_ended_ == num_threads(); }
+
+  void end(Thread& thread);
 
   void warp_collective(uint32_t mask,
                        const char* name,
@@ -93,60 +98,46 @@ class Block {
   void wait(const char* reason, Site site);
   void wake(int index);
 
-  // Something that happens by itself, whenever the scheduler likes.
-  void start_async(std::function<void()> operation) { pending_.push_back(std::move(operation)); }
+  // Something that happens to this block by itself, whenever the scheduler likes.
+  void start_async(std::function<void()> operation);
 
-  // The part of shared memory that [p, p + bytes) lies in; else the error is this thread's.
+  // The part of shared memory that [p, p + bytes) lies in; else the error is the running thread's.
   int64_t shared_offset(const void* p, int64_t bytes, const char* who);
   [[nodiscard]] std::string place(int64_t offset) const;
 
-  // Whether it is the running thread's own, which nobody else knows.
-  [[nodiscard]] bool on_stack(const std::byte* p);
-
-  // The same, or shared memory, or threadIdx and its like.
+  // Whether it is the running thread's own, or shared memory, or threadIdx and its like.
   [[nodiscard]] bool is_own(const std::byte* p);
 
-  // Null in plain mode.
-  RaceDetector* race() { return race_.get(); }
+  // The cluster's; null in plain mode.
+  RaceDetector* race();
 
   AsyncState& async() { return async_; }
 
   std::byte* arena() { return arena_; }
 
  private:
-  enum class Policy : uint8_t { kLatestFirst, kStarveOneWarp, kRandom };
-
-  void start_thread(Thread& thread, const std::function<void()>& body);
-  void resume(Thread& thread);
-  void abandon();
-  [[nodiscard]] size_t pick();
-  bool step();
-  [[nodiscard]] std::string who_waits() const;
   SharedRegion& add_region(const void* key, int64_t bytes, int64_t alignment, const char* name);
 
-  LaunchShape shape_;
-  Random64 random_;
-  Policy policy_;
-  int starved_warp_ = -1;
+  Cluster& cluster_;
+  int rank_;
+  int64_t shared_bytes_;  // of the launch: the dynamic part
   std::vector<Thread> threads_;
-  std::vector<int> ready_;
-  std::deque<std::function<void()>> pending_;
-  int running_ = -1;
   int num_ended_ = 0;
-  bool failed_ = false;
-  boost::context::fiber scheduler_;
   std::vector<std::vector<WarpMeeting*>> meetings_;  // by warp; on the stack of who came first
   Barrier barriers_[16];
   std::byte* arena_;
   int64_t arena_used_ = 0;
   std::vector<SharedRegion> regions_;
-  std::unique_ptr<RaceDetector> race_;
   AsyncState async_;
 };
 
-// Of the block that runs; never null inside a kernel.
+// Of the thread that runs, or that something happens to; never null inside a kernel.
 Block& current_block();
 void add_report(const std::string& what);
 [[nodiscard]] std::string describe(Site site);
+
+// What the address sanitizer must know of memory that is no object; nothing without it.
+void forbid(const void* p, int64_t bytes);
+void allow(const void* p, int64_t bytes);
 
 }  // namespace sluice::simt

@@ -9,6 +9,7 @@
 
 #include "tests/support/simt/block.h"
 #include "tests/support/simt/reach.h"
+#include "tests/support/simt/sched.h"
 
 namespace sluice::simt {
 
@@ -35,15 +36,19 @@ GlobalShadow::Byte& GlobalShadow::at(const void* p) {
 }
 
 RaceDetector::RaceDetector(
-    Block& block, int num_threads, std::byte* arena, int64_t arena_bytes, GlobalShadow& global)
-    : block_(block),
-      num_threads_(num_threads),
-      num_warps_((num_threads + 31) / 32),
-      num_agents_(num_threads + num_warps_ + kMaxMbarriers),
-      arena_(arena),
-      arena_bytes_(arena_bytes),
+    Cluster& cluster, int num_blocks, int num_threads, std::byte* arenas, GlobalShadow& global)
+    : cluster_(cluster),
+      num_blocks_(num_blocks),
+      block_threads_(num_threads),
+      block_warps_((num_threads + 31) / 32),
+      first_warp_(num_blocks * block_threads_),
+      first_mbarrier_(first_warp_ + num_blocks * block_warps_),
+      first_copy_(first_mbarrier_ + num_blocks * kMaxMbarriers),
+      num_agents_(first_copy_),
+      arenas_(arenas),
       global_(global),
-      clocks_(static_cast<size_t>(num_agents_), empty_clock()) {
+      clocks_(static_cast<size_t>(num_agents_), empty_clock()),
+      cells_(static_cast<size_t>(num_blocks)) {
   for (size_t agent = 0; agent < clocks_.size(); ++agent) clocks_[agent].seen[agent] = 1;
 }
 
@@ -52,10 +57,9 @@ Clock RaceDetector::empty_clock() const {
   return {.seen = std::vector<uint32_t>(size), .visible = std::vector<uint32_t>(size)};
 }
 
-int RaceDetector::copy_unit(int thread) {
-  if (!has_copies_) {
-    has_copies_ = true;
-    num_agents_ += num_threads_;
+int RaceDetector::copy_unit(int rank, int thread) {
+  if (num_agents_ == first_copy_) {
+    num_agents_ += num_blocks_ * block_threads_;
     const auto size = static_cast<size_t>(num_agents_);
     for (Clock& clock : clocks_) {
       clock.seen.resize(size);
@@ -65,14 +69,14 @@ int RaceDetector::copy_unit(int thread) {
     for (std::vector<uint32_t>& set : read_sets_) set.resize(size);
     for (std::vector<uint32_t>& set : atomic_sets_) set.resize(size);
   }
-  return num_threads_ + num_warps_ + kMaxMbarriers + thread;
+  return first_copy_ + rank * block_threads_ + thread;
 }
 
-void RaceDetector::meet(const std::vector<int>& threads) {
+void RaceDetector::meet(int rank, const std::vector<int>& threads) {
   Clock all = empty_clock();
-  for (const int thread : threads) all.join(clocks_[static_cast<size_t>(thread)]);
-  for (const int thread : threads) {
-    const auto at = static_cast<size_t>(thread);
+  for (const int index : threads) all.join(clocks_[static_cast<size_t>(thread(rank, index))]);
+  for (const int index : threads) {
+    const auto at = static_cast<size_t>(thread(rank, index));
     clocks_[at] = all;
     ++clocks_[at].seen[at];
   }
@@ -118,24 +122,39 @@ void RaceDetector::begin(int agent, const Clock& clock) {
 bool RaceDetector::anyone_saw_all_of(int agent) const {
   const auto at = static_cast<size_t>(agent);
   const uint32_t released = clocks_[at].seen[at] - 1;  // 0 for an agent that did nothing
-  return std::any_of(clocks_.begin(), clocks_.begin() + num_threads_, [&](const Clock& clock) {
+  return std::any_of(clocks_.begin(), clocks_.begin() + first_warp_, [&](const Clock& clock) {
     return clock.seen[at] >= released;
   });
 }
 
-void RaceDetector::open(int64_t offset, int64_t bytes) {
-  const auto end = static_cast<size_t>(offset + bytes);
-  if (cells_.size() < end) cells_.resize(end);
-  for (auto at = static_cast<size_t>(offset); at < end; ++at) cells_[at].open = true;
+bool RaceDetector::block_saw(int rank, int agent, uint32_t time) const {
+  const auto first = clocks_.begin() + thread(rank, 0);
+  return std::any_of(first, first + block_threads_, [&](const Clock& clock) {
+    return clock.seen[static_cast<size_t>(agent)] >= time;
+  });
+}
+
+void RaceDetector::open(const std::byte* p, int64_t bytes) {
+  const int64_t offset = p - arenas_;
+  std::vector<Cell>& cells = cells_[static_cast<size_t>(offset / kArenaBytes)];
+  const auto end = static_cast<size_t>(offset % kArenaBytes + bytes);
+  if (cells.size() < end) cells.resize(end);
+  for (size_t at = end - static_cast<size_t>(bytes); at < end; ++at) cells[at].open = true;
 }
 
 std::string RaceDetector::name(int agent) const {
-  if (agent < num_threads_) return "thread " + std::to_string(agent);
-  agent -= num_threads_;
-  if (agent < num_warps_) return "wgmma of warp " + std::to_string(agent);
-  agent -= num_warps_;
-  if (agent < kMaxMbarriers) return "copy to mbarrier " + std::to_string(agent);
-  return "cp.async of thread " + std::to_string(agent - kMaxMbarriers);
+  const auto named = [&](const char* what, int number, int of_a_block) {
+    const std::string block = " of block " + std::to_string(number / of_a_block);
+    return what + std::to_string(number % of_a_block) + (num_blocks_ > 1 ? block : "");
+  };
+  if (agent < first_warp_) return named("thread ", agent, block_threads_);
+  if (agent < first_mbarrier_) {
+    return named("wgmma of warp ", agent - first_warp_, block_warps_);
+  }
+  if (agent < first_copy_) {
+    return named("copy to mbarrier ", agent - first_mbarrier_, kMaxMbarriers);
+  }
+  return named("cp.async of thread ", agent - first_copy_, block_threads_);
 }
 
 void RaceDetector::report(const char* what, int agent, int other, int64_t offset, const void* pc) {
@@ -147,7 +166,7 @@ void RaceDetector::report(const char* what, int agent, int other, int64_t offset
     std::snprintf(text, sizeof(text), " at 0x%tx", distance);
     where = text;
   }
-  const std::string place = offset == kGlobal ? "global memory" : block_.place(offset);
+  const std::string place = offset == kGlobal ? "global memory" : cluster_.place(offset);
   if (!told_.insert(what + place.substr(0, place.find(" + ")) + where).second) return;
   add_report(std::string("race: ") + what + ": " + name(agent) +
              (other >= 0 ? " and " + name(other) : "") + ", " + place + where);
@@ -250,33 +269,39 @@ void RaceDetector::write_cell(Cell& cell, int agent, Proxy proxy, int64_t offset
   cell.reader = 0;
 }
 
-bool RaceDetector::check_open(int64_t offset, bool is_write, int agent, const void* pc) {
-  if (offset < static_cast<int64_t>(cells_.size()) && cells_[static_cast<size_t>(offset)].open) {
-    return true;
-  }
+Cell* RaceDetector::open_cell(int64_t offset, bool is_write, int agent, const void* pc) {
+  std::vector<Cell>& cells = cells_[static_cast<size_t>(offset / kArenaBytes)];
+  const auto at = static_cast<size_t>(offset % kArenaBytes);
+  if (at < cells.size() && cells[at].open) return &cells[at];
   report(is_write ? "a write out of bounds" : "a read out of bounds", agent, -1, offset, pc);
-  return false;
+  return nullptr;
 }
 
 void RaceDetector::read(int agent, Proxy proxy, const void* p, int64_t bytes, const void* pc) {
-  const int64_t begin = static_cast<const std::byte*>(p) - arena_;
-  for (int64_t at = begin; at < begin + bytes && check_open(at, false, agent, pc); ++at) {
-    read_cell(cells_[static_cast<size_t>(at)], agent, proxy, at, pc);
+  const int64_t begin = static_cast<const std::byte*>(p) - arenas_;
+  for (int64_t at = begin; at < begin + bytes; ++at) {
+    Cell* const cell = open_cell(at, false, agent, pc);
+    if (cell == nullptr) return;
+    read_cell(*cell, agent, proxy, at, pc);
   }
 }
 
 void RaceDetector::write(int agent, Proxy proxy, const void* p, int64_t bytes, const void* pc) {
-  const int64_t begin = static_cast<const std::byte*>(p) - arena_;
-  for (int64_t at = begin; at < begin + bytes && check_open(at, true, agent, pc); ++at) {
-    write_cell(cells_[static_cast<size_t>(at)], agent, proxy, at, pc);
+  const int64_t begin = static_cast<const std::byte*>(p) - arenas_;
+  for (int64_t at = begin; at < begin + bytes; ++at) {
+    Cell* const cell = open_cell(at, true, agent, pc);
+    if (cell == nullptr) return;
+    write_cell(*cell, agent, proxy, at, pc);
   }
 }
 
 void RaceDetector::atomic(int agent, const void* p, int64_t bytes, const void* pc) {
   const std::vector<uint32_t>& seen = clocks_[static_cast<size_t>(agent)].seen;
-  const int64_t begin = static_cast<const std::byte*>(p) - arena_;
-  for (int64_t at = begin; at < begin + bytes && check_open(at, true, agent, pc); ++at) {
-    Cell& cell = cells_[static_cast<size_t>(at)];
+  const int64_t begin = static_cast<const std::byte*>(p) - arenas_;
+  for (int64_t at = begin; at < begin + bytes; ++at) {
+    Cell* const found = open_cell(at, true, agent, pc);
+    if (found == nullptr) return;
+    Cell& cell = *found;
     if (cell.write_time == 0) {
       report("an atomic on what nobody wrote", agent, -1, at, pc);
     } else if (cell.writer != agent && cell.write_time > seen[static_cast<size_t>(cell.writer)]) {
@@ -295,45 +320,46 @@ void RaceDetector::atomic(int agent, const void* p, int64_t bytes, const void* p
 }
 
 void RaceDetector::global_access(std::byte* p, int64_t bytes, bool is_write, const void* pc) {
-  const Thread& thread = block_.self();
-  const auto block =
-      static_cast<int32_t>(thread.block_idx.y * thread.grid_dim.x + thread.block_idx.x);
+  const int agent = cluster_.running().agent;
+  const int32_t cluster = cluster_.number();
   for (std::byte* at = p; at < p + bytes; ++at) {
     GlobalShadow::Byte& byte = global_.at(at);
-    const bool written_elsewhere = byte.writer >= 0 && byte.writer != block;
-    const bool read_elsewhere = byte.many_readers || (byte.reader >= 0 && byte.reader != block);
+    const bool written_elsewhere = byte.writer >= 0 && byte.writer != cluster;
+    const bool read_elsewhere = byte.many_readers || (byte.reader >= 0 && byte.reader != cluster);
     if (written_elsewhere) {
       report(is_write ? "writes of two blocks" : "a read of what another block writes",
-             thread.index,
+             agent,
              -1,
              kGlobal,
              pc);
     }
     if (is_write && read_elsewhere) {
-      report("a write of what another block reads", thread.index, -1, kGlobal, pc);
+      report("a write of what another block reads", agent, -1, kGlobal, pc);
     }
-    if (byte.block != block) byte.cell = {};
-    byte.block = block;
+    if (byte.cluster != cluster) byte.cell = {};
+    byte.cluster = cluster;
     if (is_write) {
-      byte.writer = block;
-      write_cell(byte.cell, thread.index, Proxy::kGeneric, kGlobal, pc);
+      byte.writer = cluster;
+      write_cell(byte.cell, agent, Proxy::kGeneric, kGlobal, pc);
     } else {
-      byte.many_readers = byte.many_readers || (byte.reader >= 0 && byte.reader != block);
-      byte.reader = block;
-      read_cell(byte.cell, thread.index, Proxy::kGeneric, kGlobal, pc);
+      byte.many_readers = byte.many_readers || (byte.reader >= 0 && byte.reader != cluster);
+      byte.reader = cluster;
+      read_cell(byte.cell, agent, Proxy::kGeneric, kGlobal, pc);
     }
   }
 }
 
 void RaceDetector::on_access(void* p, int64_t bytes, bool is_write, const void* pc) {
   auto* const at = static_cast<std::byte*>(p);
-  if (block_.on_stack(at)) return;
-  if (at < arena_ || at >= arena_ + arena_bytes_) return global_access(at, bytes, is_write, pc);
-  const int agent = block_.self().index;
+  const Thread& thread = cluster_.running();
+  if (at >= thread.stack && at < thread.stack + kStackBytes) return;
+  if (at < arenas_ || at >= arenas_ + num_blocks_ * kArenaBytes) {
+    return global_access(at, bytes, is_write, pc);
+  }
   if (is_write) {
-    write(agent, Proxy::kGeneric, p, bytes, pc);
+    write(thread.agent, Proxy::kGeneric, p, bytes, pc);
   } else {
-    read(agent, Proxy::kGeneric, p, bytes, pc);
+    read(thread.agent, Proxy::kGeneric, p, bytes, pc);
   }
 }
 

@@ -18,7 +18,7 @@
 
 namespace sluice::simt {
 
-class Block;
+class Cluster;
 
 struct Clock {
   std::vector<uint32_t> seen;     // by agent
@@ -42,14 +42,14 @@ struct Cell {
 
 inline constexpr int16_t kManyReaders = -1;
 
-// Global memory as the blocks of one launch use it: nothing orders one block after another.
+// Global memory as the clusters of one launch use it: nothing orders one after another.
 class GlobalShadow {
  public:
   struct Byte {
-    Cell cell;            // of the block that touched it last
-    int32_t block = -1;   // whose cell it is
-    int32_t writer = -1;  // block
-    int32_t reader = -1;  // block, the first
+    Cell cell;             // of the cluster that touched it last
+    int32_t cluster = -1;  // whose cell it is
+    int32_t writer = -1;   // cluster
+    int32_t reader = -1;   // cluster, the first
     bool many_readers = false;
   };
 
@@ -62,24 +62,35 @@ class GlobalShadow {
   Byte* last_ = nullptr;
 };
 
-// Of one block. Accesses of threads come from on_access, those of asynchronous units from read and
-// write, which look at shared memory alone.
+// Of one cluster. Accesses of threads come from on_access, those of asynchronous units from read and
+// write, which look at shared memory alone. Agents are numbered through all blocks; what a block has
+// of a kind is named by the block's rank and its number there.
 class RaceDetector {
  public:
-  static constexpr int kMaxMbarriers = 32;
+  static constexpr int kMaxMbarriers = 32;  // of a block
 
-  RaceDetector(
-      Block& block, int num_threads, std::byte* arena, int64_t arena_bytes, GlobalShadow& global);
+  // `arenas`: of the blocks, one behind the other.
+  RaceDetector(Cluster& cluster,
+               int num_blocks,
+               int num_threads,
+               std::byte* arenas,
+               GlobalShadow& global);
 
-  [[nodiscard]] int warp_unit(int warp) const { return num_threads_ + warp; }
+  [[nodiscard]] int thread(int rank, int index) const { return rank * block_threads_ + index; }
 
-  [[nodiscard]] int mbarrier_unit(int index) const { return num_threads_ + num_warps_ + index; }
+  [[nodiscard]] int warp_unit(int rank, int warp) const {
+    return first_warp_ + rank * block_warps_ + warp;
+  }
+
+  [[nodiscard]] int mbarrier_unit(int rank, int index) const {
+    return first_mbarrier_ + rank * kMaxMbarriers + index;
+  }
 
   // The cp.async of a thread. They come into being with the first that asks.
-  int copy_unit(int thread);
+  int copy_unit(int rank, int thread);
 
-  // All of `threads` have met: each knows what any of them knew.
-  void meet(const std::vector<int>& threads);
+  // All of these threads of a block have met: each knows what any of them knew.
+  void meet(int rank, const std::vector<int>& threads);
   // What `agent` did so far goes into `clock`, and later events are told apart from it.
   void release(int agent, Clock& clock);
   void acquire(int agent, const Clock& clock);
@@ -97,6 +108,8 @@ class RaceDetector {
   [[nodiscard]] Clock empty_clock() const;
   // Whether some thread has seen everything that the agent released.
   [[nodiscard]] bool anyone_saw_all_of(int agent) const;
+  // Whether some thread of the block has seen the agent's events up to `time`.
+  [[nodiscard]] bool block_saw(int rank, int agent, uint32_t time) const;
 
   enum class Proxy : uint8_t { kGeneric, kAsync };
   void read(int agent, Proxy proxy, const void* p, int64_t bytes, const void* pc);
@@ -107,34 +120,37 @@ class RaceDetector {
 
   // An access of the running thread, wherever it points.
   void on_access(void* p, int64_t bytes, bool is_write, const void* pc);
-  // [offset, offset + bytes) of the arena may be used from now on.
-  void open(int64_t offset, int64_t bytes);
+  // [p, p + bytes) of an arena may be used from now on.
+  void open(const std::byte* p, int64_t bytes);
+  [[nodiscard]] std::string name(int agent) const;
 
  private:
-  // Where a byte is, for reports: an offset in shared memory, or global memory.
+  // Where a byte is, for reports: an offset in the arenas, or global memory.
   static constexpr int64_t kGlobal = -1;
+
 
   void global_access(std::byte* p, int64_t bytes, bool is_write, const void* pc);
   void read_cell(Cell& cell, int agent, Proxy proxy, int64_t offset, const void* pc);
   void write_cell(Cell& cell, int agent, Proxy proxy, int64_t offset, const void* pc);
-  // False and reported where the byte is in no array.
-  bool check_open(int64_t offset, bool is_write, int agent, const void* pc);
+  // Of a byte of the arenas; null and reported where it is in no array.
+  Cell* open_cell(int64_t offset, bool is_write, int agent, const void* pc);
   void note_read(Cell& cell, int agent);
   void check_reads(const Cell& cell, int agent, int64_t offset, const void* pc);
   void check_atomics(const Cell& cell, int agent, int64_t offset, const void* pc);
   void report(const char* what, int agent, int other, int64_t offset, const void* pc);
-  [[nodiscard]] std::string name(int agent) const;
 
-  Block& block_;
-  int num_threads_;
-  int num_warps_;
+  Cluster& cluster_;
+  int num_blocks_;
+  int block_threads_;
+  int block_warps_;
+  int first_warp_;  // agents: threads, then warps' units, then mbarriers' copies, then cp.async
+  int first_mbarrier_;
+  int first_copy_;
   int num_agents_;
-  bool has_copies_ = false;
-  std::byte* arena_;
-  int64_t arena_bytes_;
+  std::byte* arenas_;
   GlobalShadow& global_;
-  std::vector<Clock> clocks_;  // by agent
-  std::vector<Cell> cells_;    // by byte of the arena
+  std::vector<Clock> clocks_;             // by agent
+  std::vector<std::vector<Cell>> cells_;  // by block and byte of its arena
   std::vector<std::vector<uint32_t>> read_sets_;
   std::vector<std::vector<uint32_t>> atomic_sets_;
   std::set<std::string> told_;  // a race is reported once, whatever its bytes

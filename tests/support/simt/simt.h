@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA on the CPU: the names that kernels use, for .cu files compiled as C++. A launch runs its
-// grid block by block on the calling thread, every CUDA thread a fiber that runs until it waits.
-// Included through kernels/cuda/gpu.h only. What it sees and what it cannot see: tests/README.md.
+// grid cluster by cluster on the calling thread, every CUDA thread a fiber that runs until it
+// waits. Included through kernels/cuda/gpu.h only. What it sees and what it cannot see:
+// tests/README.md.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +47,7 @@ enum class Mode : uint8_t { kPlain, kRace };
 // time; a launch without one aborts, and so does a destructor that finds reports nobody took.
 class Run {
  public:
-  // The seed picks the order of blocks, threads and asynchronous copies: 0 runs the latest that
+  // The seed picks the order of clusters, threads and asynchronous copies: 0 runs the latest that
   // became ready first and copies as late as it can, every fourth starves one warp, others are
   // random.
   explicit Run(uint64_t seed, Mode mode = Mode::kPlain);
@@ -79,6 +80,7 @@ struct LaunchShape {
   Dim3 grid;
   int threads;
   int64_t shared_bytes;
+  int cluster_blocks;  // along y
 };
 
 void run_grid(const LaunchShape& shape, const std::function<void()>& body);
@@ -272,6 +274,7 @@ struct LaunchShape {
   int64_t blocks_y = 1;
   int threads = 128;
   int64_t shared_bytes = 0;
+  int cluster_blocks = 1;  // along y, of which blocks_y is a multiple; more need Hopper
 };
 
 template <typename... Parameters, typename... Arguments>
@@ -282,7 +285,7 @@ void launch(Stream stream,
   if (shape.blocks_x == 0 || shape.blocks_y == 0) return;
   const simt::Dim3 grid{static_cast<unsigned>(shape.blocks_x),
                         static_cast<unsigned>(shape.blocks_y)};
-  const simt::LaunchShape whole{grid, shape.threads, shape.shared_bytes};
+  const simt::LaunchShape whole{grid, shape.threads, shape.shared_bytes, shape.cluster_blocks};
   const auto call = std::make_pair(kernel, std::make_tuple(args...));
   simt::enqueue(stream, [whole, call] {
     const simt::ParameterSpace parameters(&call, sizeof(call));

@@ -117,9 +117,9 @@ void wait_copies(int pending, Site) {
   while (!copies.queue.empty() && copies.queue.front().group <= last) run_front(self);
   copies.waited = std::max(copies.waited, last);
   if (block.race() == nullptr) return;
-  const int unit = block.race()->copy_unit(self);
+  const int unit = block.race()->copy_unit(block.rank(), self);
   while (!copies.time.empty() && copies.time.begin()->first <= last) {
-    block.race()->learn(self, unit, copies.time.begin()->second);
+    block.race()->learn(block.self().agent, unit, copies.time.begin()->second);
     copies.time.erase(copies.time.begin());
   }
 }
@@ -148,8 +148,8 @@ void cp_async_16(void* to, const void* from, int bytes, simt::Site site) {
   simt::RaceDetector* const race = block.race();
   if (race == nullptr) return;
   // In terms of order it is written now, and unknown to all until the wait.
-  const int unit = race->copy_unit(self);
-  race->begin_like(unit, self);
+  const int unit = race->copy_unit(block.rank(), self);
+  race->begin_like(unit, block.self().agent);
   race->write(unit, simt::RaceDetector::Proxy::kGeneric, to, simt::kPiece, nullptr);
   copies.time[copies.open_group] = race->now(unit);
 }
@@ -169,7 +169,7 @@ void load_matrices(uint32_t (&r)[4],
   if (offset % simt::kPiece != 0) simt::fail(here + ": a row that is not aligned");
   simt::RaceDetector* const race = block.race();
   if (race != nullptr) {
-    race->read(block.self().index, simt::RaceDetector::Proxy::kGeneric, row, simt::kPiece, nullptr);
+    race->read(block.self().agent, simt::RaceDetector::Proxy::kGeneric, row, simt::kPiece, nullptr);
   }
   simt::RowOperand operand{static_cast<const std::byte*>(row), r};
   simt::warp_collective(0xFFFFFFFFU, name, &operand, complete, false, site);

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+// One block: where its threads meet, and its shared memory.
+#include "tests/support/simt/block.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "tests/support/simt/sched.h"
+
+namespace sluice::simt {
+namespace {
+
+constexpr int64_t kDeclaredLimit = 48 * 1024;  // of kSharedLimit, without the dynamic part
+constexpr int64_t kRedZone = 256;
+
+int lowest_lane(uint32_t mask) { return __builtin_ctz(mask); }
+
+std::string hex(uint32_t mask) {
+  char text[16];
+  std::snprintf(text, sizeof(text), "0x%08x", mask);
+  return text;
+}
+
+}  // namespace
+
+Block::Block(Cluster& cluster, const LaunchShape& shape, Dim3 index, int rank, std::byte* arena)
+    : cluster_(cluster),
+      rank_(rank),
+      shared_bytes_(shape.shared_bytes),
+      threads_(static_cast<size_t>(shape.threads)),
+      meetings_(static_cast<size_t>((shape.threads + 31) / 32)),
+      arena_(arena),
+      async_(shape.threads) {
+  for (int i = 0; i < shape.threads; ++i) {
+    Thread& thread = threads_[static_cast<size_t>(i)];
+    thread.index = i;
+    thread.agent = rank * shape.threads + i;
+    thread.block = this;
+    thread.thread_idx = {static_cast<unsigned>(i), 0, 0};
+    thread.block_idx = index;
+    thread.block_dim = {static_cast<unsigned>(shape.threads), 1, 1};
+    thread.grid_dim = shape.grid;
+  }
+  forbid(arena_, kArenaBytes);
+  if (shape.shared_bytes > 0) {
+    add_region(nullptr, shape.shared_bytes, 1024, "dynamic shared memory");
+  }
+}
+
+Block::~Block() { allow(arena_, kArenaBytes); }
+
+Thread& Block::self() { return cluster_.running(); }
+
+void Block::end(Thread& thread) {
+  thread.ended = true;
+  ++num_ended_;
+}
+
+void Block::wait(const char* reason, Site site) { cluster_.wait(reason, site); }
+
+void Block::wake(int index) { cluster_.wake(threads_[static_cast<size_t>(index)]); }
+
+void Block::start_async(std::function<void()> operation) {
+  cluster_.start_async(*this, std::move(operation));
+}
+
+RaceDetector* Block::race() { return cluster_.race(); }
+
+void Block::warp_collective(uint32_t mask,
+                            const char* name,
+                            void* operand,
+                            Complete complete,
+                            bool orders_memory,
+                            Site site) {
+  const Thread& thread = self();
+  const int warp = thread.index / 32;
+  const int lane = thread.index % 32;
+  const std::string here = std::string(name) + " at " + describe(site);
+  if ((mask >> lane & 1U) == 0) fail(here + ": a lane outside of its own mask " + hex(mask));
+  for (int other = 0; other < 32; ++other) {
+    if ((mask >> other & 1U) == 0) continue;
+    const int index = warp * 32 + other;
+    if (index >= num_threads() || threads_[static_cast<size_t>(index)].ended) {
+      fail(here + ": mask " + hex(mask) + " names lane " + std::to_string(other) +
+           ", which has left the kernel or never was");
+    }
+  }
+  std::vector<WarpMeeting*>& meetings = meetings_[static_cast<size_t>(warp)];
+  WarpMeeting own{.mask = mask, .arrived = 0, .name = name, .site = site, .operands = {}};
+  WarpMeeting* meeting = nullptr;
+  for (WarpMeeting* const open : meetings) {
+    // Lanes may do something among themselves first while others wait for them; masks that never
+    // agree end as a deadlock.
+    if (open->mask != mask) continue;
+    if (std::strcmp(open->name, name) != 0 || open->site.line != site.line) {
+      fail(here + ": other lanes wait in " + open->name + " at " + describe(open->site));
+    }
+    meeting = open;
+  }
+  if (meeting == nullptr) {
+    meeting = &own;
+    meetings.push_back(meeting);
+  }
+  meeting->operands[lane] = operand;
+  meeting->arrived |= 1U << lane;
+  if (meeting->arrived != mask) {
+    wait(name, site);
+    return;
+  }
+  std::erase(meetings, meeting);
+  complete(meeting->operands, mask);
+  std::vector<int> lanes;
+  for (uint32_t left = mask; left != 0; left &= left - 1) {
+    lanes.push_back(warp * 32 + lowest_lane(left));
+    if (lanes.back() != thread.index) wake(lanes.back());
+  }
+  if (orders_memory && race() != nullptr) race()->meet(rank_, lanes);
+}
+
+void Block::barrier(int id, int count, const char* name, Site site) {
+  const std::string here = std::string(name) + " at " + describe(site);
+  if (count == 0) count = num_threads();
+  if (id < 0 || id >= 16 || count % 32 != 0 || count > num_threads()) {
+    // A last warp that is not full takes part in __syncthreads as if it were.
+    if (id < 0 || id >= 16 || count != num_threads()) {
+      fail(here + ": barrier " + std::to_string(id) + " of " + std::to_string(count) + " threads");
+    }
+  }
+  Barrier& barrier = barriers_[id];
+  if (barrier.expected == 0) {
+    barrier.expected = count;
+    barrier.name = name;
+    barrier.site = site;
+  }
+  // A named barrier may be met from two places (producer and consumer), __syncthreads may not.
+  const bool same_place = barrier.site.line == site.line || id != 0;
+  if (barrier.expected != count || std::strcmp(barrier.name, name) != 0 || !same_place) {
+    fail(here + " of " + std::to_string(count) + " threads: others wait in " + barrier.name +
+         " at " + describe(barrier.site) + " of " + std::to_string(barrier.expected));
+  }
+  barrier.waiting.push_back(self().index);
+  if (static_cast<int>(barrier.waiting.size()) < count) {
+    wait(name, site);
+    return;
+  }
+  if (race() != nullptr) race()->meet(rank_, barrier.waiting);
+  for (const int index : barrier.waiting) {
+    if (index != self().index) wake(index);
+  }
+  barrier.waiting.clear();
+  barrier.expected = 0;
+}
+
+SharedRegion& Block::add_region(const void* key,
+                                int64_t bytes,
+                                int64_t alignment,
+                                const char* name) {
+  const int64_t begin = (arena_used_ + kRedZone + alignment - 1) / alignment * alignment;
+  int64_t total = bytes;
+  int64_t declared = key == nullptr ? 0 : bytes;
+  for (const SharedRegion& region : regions_) {
+    total += region.bytes;
+    if (region.key != nullptr) declared += region.bytes;
+  }
+  if (declared > kDeclaredLimit) {
+    fail(std::string(name) + ": a kernel declares " + std::to_string(declared) +
+         " bytes of shared memory, more than 48 KB");
+  }
+  if (total > kSharedLimit) {
+    fail(std::string(name) + ": " + std::to_string(total) + " bytes of shared memory in a block");
+  }
+  arena_used_ = begin + bytes + kRedZone;
+  allow(arena_ + begin, bytes);
+  std::memset(arena_ + begin, 0xFF, static_cast<size_t>(bytes));  // NaN, and no likely index
+  if (race() != nullptr) race()->open(arena_ + begin, bytes);
+  return regions_.emplace_back(SharedRegion{key, name, begin, bytes});
+}
+
+void* Block::shared(const void* key, int64_t bytes, int64_t alignment, const char* name) {
+  for (const SharedRegion& region : regions_) {
+    if (region.key == key) return arena_ + region.begin;
+  }
+  return arena_ + add_region(key, bytes, alignment, name).begin;
+}
+
+void* Block::dynamic_shared(int64_t bytes, const char* name) {
+  if (regions_.empty() || regions_[0].key != nullptr || regions_[0].bytes < bytes) {
+    fail(std::string(name) + ": " + std::to_string(bytes) + " bytes of dynamic shared memory, " +
+         std::to_string(shared_bytes_) + " at the launch");
+  }
+  return arena_ + regions_[0].begin;
+}
+
+bool Block::is_own(const std::byte* p) {
+  const Thread& thread = self();
+  const auto* const indices = reinterpret_cast<const std::byte*>(&thread);
+  return (p >= thread.stack && p < thread.stack + kStackBytes) ||
+         (p >= arena_ && p < arena_ + kArenaBytes) ||
+         (p >= indices && p < indices + sizeof(Thread));
+}
+
+int64_t Block::shared_offset(const void* p, int64_t bytes, const char* who) {
+  const int64_t offset = static_cast<const std::byte*>(p) - arena_;
+  for (const SharedRegion& region : regions_) {
+    if (offset >= region.begin && offset + bytes <= region.begin + region.bytes) return offset;
+  }
+  fail(std::string(who) + ": " + std::to_string(bytes) + " bytes that are not in shared memory");
+}
+
+std::string Block::place(int64_t offset) const {
+  for (const SharedRegion& region : regions_) {
+    if (offset >= region.begin - kRedZone && offset < region.begin + region.bytes + kRedZone) {
+      return region.name + " + " + std::to_string(offset - region.begin);
+    }
+  }
+  return "shared memory + " + std::to_string(offset);
+}
+
+void warp_collective(uint32_t mask,
+                     const char* name,
+                     void* operand,
+                     Complete complete,
+                     bool orders_memory,
+                     Site site) {
+  current_block().warp_collective(mask, name, operand, complete, orders_memory, site);
+}
+
+void block_barrier(int id, int count, const char* name, Site site) {
+  current_block().barrier(id, count, name, site);
+}
+
+void* shared_memory(const void* key, int64_t bytes, int64_t alignment, const char* name) {
+  return current_block().shared(key, bytes, alignment, name);
+}
+
+void* dynamic_shared_memory(int64_t bytes, const char* name) {
+  return current_block().dynamic_shared(bytes, name);
+}
+
+void complete_nothing(void* const*, uint32_t) {}
+
+void complete_shuffle(void* const operands[32], uint32_t mask) {
+  uint32_t values[32] = {};
+  for (int lane = 0; lane < 32; ++lane) {
+    if (operands[lane] != nullptr)
+      values[lane] = static_cast<ShuffleOperand*>(operands[lane])->value;
+  }
+  for (uint32_t left = mask; left != 0; left &= left - 1) {
+    auto& operand = *static_cast<ShuffleOperand*>(operands[lowest_lane(left)]);
+    if (operand.source < 0 || operand.source > 31 || (mask >> operand.source & 1U) == 0) {
+      fail("a shuffle reads lane " + std::to_string(operand.source) + " outside of its mask " +
+           hex(mask));
+    }
+    operand.value = values[operand.source];
+  }
+}
+
+void complete_max(void* const operands[32], uint32_t mask) {
+  uint32_t result = 0;
+  for (uint32_t left = mask; left != 0; left &= left - 1) {
+    result = std::max(result, *static_cast<uint32_t*>(operands[lowest_lane(left)]));
+  }
+  for (uint32_t left = mask; left != 0; left &= left - 1) {
+    *static_cast<uint32_t*>(operands[lowest_lane(left)]) = result;
+  }
+}
+
+void complete_match(void* const operands[32], uint32_t mask) {
+  uint32_t values[32] = {};
+  for (uint32_t left = mask; left != 0; left &= left - 1) {
+    const int lane = lowest_lane(left);
+    values[lane] = *static_cast<uint32_t*>(operands[lane]);
+  }
+  for (uint32_t left = mask; left != 0; left &= left - 1) {
+    const int lane = lowest_lane(left);
+    uint32_t same = 0;
+    for (uint32_t other = mask; other != 0; other &= other - 1) {
+      if (values[lowest_lane(other)] == values[lane]) same |= other & -other;
+    }
+    *static_cast<uint32_t*>(operands[lane]) = same;
+  }
+}
+
+void complete_add(void* const operands[32], uint32_t mask) {
+  uint32_t result = 0;
+  for (uint32_t left = mask; left != 0; left &= left - 1) {
+    result += *static_cast<uint32_t*>(operands[lowest_lane(left)]);
+  }
+  for (uint32_t left = mask; left != 0; left &= left - 1) {
+    *static_cast<uint32_t*>(operands[lowest_lane(left)]) = result;
+  }
+}
+
+}  // namespace sluice::simt
+
+namespace sluice::gpu {
+namespace {
+
+template <typename T>
+T add(T* p, T value, const void* pc) {
+  simt::Block& block = simt::current_block();
+  const int64_t offset = block.shared_offset(p, sizeof(T), "shared_add");
+  if (offset % static_cast<int64_t>(sizeof(T)) != 0) simt::fail("shared_add: not aligned");
+  if (block.race() != nullptr) block.race()->atomic(block.self().agent, p, sizeof(T), pc);
+  const T before = *p;
+  *p = before + value;
+  return before;
+}
+
+}  // namespace
+
+uint32_t shared_add(uint32_t* p, uint32_t value) {
+  return add(p, value, __builtin_return_address(0));
+}
+
+unsigned long long shared_add(unsigned long long* p, unsigned long long value) {
+  return add(p, value, __builtin_return_address(0));
+}
+
+}  // namespace sluice::gpu

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// The blocks of a cluster while they run: one order of all their threads and asynchronous copies.
+// A launch without clusters has clusters of one block.
+#pragma once
+
+#include <boost/context/fiber.hpp>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/support/simt/block.h"
+#include "tests/support/simt/race.h"
+#include "tests/support/simt/simt.h"
+
+namespace sluice::simt {
+
+class Random64 {
+ public:
+  explicit Random64(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15U + 1) {}
+
+  uint64_t below(uint64_t n) {
+    state_ ^= state_ << 13;
+    state_ ^= state_ >> 7;
+    state_ ^= state_ << 17;
+    return (state_ >> 16) % n;
+  }
+
+ private:
+  uint64_t state_;
+};
+
+class Cluster {
+ public:
+  static constexpr int kMostBlocks = 8;
+
+  // `number`: which of the grid's clusters, those along x first.
+  Cluster(
+      const LaunchShape& shape, unsigned number, uint64_t seed, Mode mode, GlobalShadow& global);
+  ~Cluster();
+  Cluster(const Cluster&) = delete;
+  Cluster& operator=(const Cluster&) = delete;
+
+  // To the end of every thread, or of the first error.
+  void run(const std::function<void()>& body);
+
+  [[nodiscard]] int size() const { return static_cast<int>(blocks_.size()); }
+
+  [[nodiscard]] int32_t number() const { return number_; }
+
+  Block& block(int rank) { return *blocks_[static_cast<size_t>(rank)]; }
+
+  Thread& running() { return *running_; }
+
+  // An offset in the arenas of all blocks, in words.
+  [[nodiscard]] std::string place(int64_t offset) const;
+
+  // Gives the processor away until wake.
+  void wait(const char* reason, Site site);
+
+  void wake(Thread& thread) { ready_.push_back(&thread); }
+
+  void start_async(Block& block, std::function<void()> operation) {
+    pending_.push_back({&block, std::move(operation)});
+  }
+
+  // The barrier of all threads of the cluster that have not ended, in its two halves.
+  void arrive(Site site);
+  void wait_for_all(Site site);
+
+  // Null in plain mode.
+  RaceDetector* race() { return race_.get(); }
+
+ private:
+  enum class Policy : uint8_t { kLatestFirst, kStarveOneWarp, kRandom };
+
+  struct Operation {
+    Block* block;
+    std::function<void()> run;
+  };
+
+  void start_thread(Thread& thread, const std::function<void()>& body);
+  void resume(Thread& thread);
+  void abandon();
+  [[nodiscard]] size_t pick();
+  bool step();
+  void check_end();
+  void end(Thread& thread);
+  void complete_barrier_if_due();
+  [[nodiscard]] std::string who_waits() const;
+  [[nodiscard]] bool is_starved(const Thread& thread) const;
+
+  int32_t number_;
+  Random64 random_;
+  Policy policy_;
+  int starved_warp_ = -1;  // counted through all blocks
+  std::vector<std::unique_ptr<Block>> blocks_;
+  std::unique_ptr<RaceDetector> race_;
+  std::vector<Thread*> ready_;
+  std::deque<Operation> pending_;
+  Thread* running_ = nullptr;
+  bool failed_ = false;
+  boost::context::fiber scheduler_;
+  // Of the cluster's barrier.
+  int num_alive_;
+  int num_arrived_ = 0;
+  int64_t phase_ = 0;
+  std::vector<Thread*> waiting_;
+  Clock arrived_clock_;
+  Clock done_clock_;
+};
+
+}  // namespace sluice::simt
