@@ -38,6 +38,9 @@ constexpr uint64_t transposed_descriptor(uint32_t shared_address,
          uint64_t{rows_stride >> 4} << 16;
 }
 
+// wgmma and the copy engine are Hopper's alone. The one place that asks which device this is.
+inline bool device_has_wgmma() { return compute_capability() == 90; }
+
 }  // namespace sluice::gpu::ptx
 
 #if defined(__CUDACC__)
@@ -259,6 +262,18 @@ GPU_WGMMA_ROWS(wgmma_rows_f16, "k16.f32.f16.f16")
 #undef GPU_WORDS_64
 #undef GPU_WORDS_32
 #undef GPU_WORDS_8_FROM
+
+// By all of a warpgroup, once: registers of a thread from here on, a multiple of 8. What some give up
+// others may take; in a kernel with __launch_bounds__(n, 1).
+template <int kRegisters>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
 
 // Copies 16 bytes, of which all past `bytes` are zeros, whatever is there; both sides are 16-byte
 // aligned. This thread sees them after cp_async_wait, others after a barrier too.

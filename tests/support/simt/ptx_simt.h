@@ -136,6 +136,12 @@ void wgmma_wait(simt::Site site = {}) {
 template <typename Sum, int kWords>
 void fence_accumulators(Sum (&)[kWords]) {}
 
+template <int kRegisters>
+void give_registers() {}
+
+template <int kRegisters>
+void take_registers() {}
+
 template <int kWords>
 void wgmma_bf16(float (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, simt::Site site = {}) {
   simt::issue_wgmma(simt::MatrixType::kBF16, d, a, b, accumulate, site);
