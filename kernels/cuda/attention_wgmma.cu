@@ -65,11 +65,7 @@ static_assert(kConsumers * kConsumerRegisters + 128 * kCopyRegisters <= 64 * 102
 constexpr int kStages = 3;
 constexpr int kStep = 16;  // d or keys of a wgmma
 constexpr int kTileSteps = kAttentionTile / kStep;
-constexpr int kMostBlocks = kAttentionTile / kWgmmaBlockSize;  // of the cache, in a tile
-constexpr uint32_t kValueRowBytes = 128;                       // of a key: 64 d
-constexpr int kValueColumns = 64;
-constexpr uint32_t kValueBytes = kAttentionTile * kValueRowBytes;  // of 64 d
-constexpr int kPieceBytes = 16;
+constexpr int kValueColumns = 64;  // d of a row of V
 
 struct Work {
   AttentionWork attention;
@@ -123,6 +119,8 @@ __device__ __forceinline__ void produce(Memory<kDim>& memory,
   const int32_t size = args.kv.block_size;
   const int32_t* const table = args.block_table + int64_t{block.request} * args.block_table_stride;
   const KeyRange keys = visible_to_any(work.attention, block);
+  constexpr int kMostBlocks = kAttentionTile / kWgmmaBlockSize;
+  constexpr int kValueRowBytes = kValueColumns * 2;
   Cursor<kStages> at;
   for (int32_t tile = tiles.begin; tile < tiles.end; ++tile, at.advance()) {
     int32_t blocks[kMostBlocks];
@@ -166,6 +164,7 @@ __device__ __forceinline__ void produce(Memory<kDim>& memory,
 template <typename Cache, int kDim>
 class WarpgroupRows {
   using Pair = RowPair<kDim / 2, kConsumers>;
+  static constexpr uint32_t kValueRowBytes = kValueColumns * 2;
 
  public:
   __device__ __forceinline__ WarpgroupRows(Memory<kDim>& memory,
@@ -178,10 +177,12 @@ class WarpgroupRows {
     load_queries(work, block);
   }
 
-  // Tiles [begin, end). Within a partition a tile's products with K run beside those of the tile
-  // before with V, which the weighing of the tile does not wait for.
-  __device__ __forceinline__ void take(int32_t begin, int32_t end) {
-    int32_t tile = begin;
+  // Within a partition a tile's products with K run beside those of the tile before with V, for
+  // which its weighing does not wait. By the lemma of launch.h tiles that the warpgroup's rows do
+  // not see are taken like others.
+  __device__ __forceinline__ void take(KeyRange tiles) {
+    int32_t tile = uniform(tiles.begin);
+    const int32_t end = uniform(tiles.end);
     while (tile < end) {
       const int32_t partition = tile / kPartitionTiles;
       const int32_t stop = std::min(end, (partition + 1) * kPartitionTiles);
@@ -207,8 +208,8 @@ class WarpgroupRows {
   }
 
   // Of a warpgroup without rows: its part in what all consumers do.
-  __device__ __forceinline__ void pass(int32_t begin, int32_t end) {
-    for (int32_t tile = begin; tile < end; ++tile) {
+  __device__ __forceinline__ void pass(KeyRange tiles) {
+    for (int32_t tile = tiles.begin; tile < tiles.end; ++tile) {
       ptx::mbar_wait(&memory_.keys.full[keys_at_.stage], keys_at_.parity);
       release(memory_.keys, keys_at_);
       ptx::mbar_wait(&memory_.values.full[values_at_.stage], values_at_.parity);
@@ -220,6 +221,12 @@ class WarpgroupRows {
   __device__ __forceinline__ void finish() { pair_.finish(); }
 
  private:
+  // The same number, of which the compiler now knows that all lanes have it: where control flow is
+  // not known to be a warp's it waits for each wgmma.
+  __device__ __forceinline__ static int32_t uniform(int32_t x) {
+    return static_cast<int32_t>(__reduce_max_sync(kAllLanes, static_cast<uint32_t>(x)));
+  }
+
   // As A; zeros for rows and d that there are not.
   __device__ __forceinline__ void load_queries(const AttentionWork& work, const RowBlock& block) {
     const int32_t head_dim = work.args.kv.head_dim;
@@ -269,13 +276,14 @@ class WarpgroupRows {
   __device__ __forceinline__ void multiply_values(int32_t begin) {
     ptx::mbar_wait(&memory_.values.full[values_at_.stage], values_at_.parity);
     clear_unseen(begin);
+    constexpr uint32_t kNext64 = kAttentionTile * kValueRowBytes;
     const uint32_t v = ptx::shared_address(memory_.values.tile[values_at_.stage]);
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kTileSteps; ++step) {
       const uint32_t offset = static_cast<uint32_t>(step * kStep) * kValueRowBytes;
       const uint64_t b =
-          ptx::transposed_descriptor(v + offset, Swizzle::k128, 8 * kValueRowBytes, kValueBytes);
+          ptx::transposed_descriptor(v + offset, Swizzle::k128, 8 * kValueRowBytes, kNext64);
       Cache::multiply(pair_.outputs(), weights_[step], b, true);
     }
     ptx::wgmma_commit();
@@ -306,6 +314,7 @@ class WarpgroupRows {
   __device__ __forceinline__ void clear_unseen(int32_t begin) {
     if (keys_.begin <= begin && keys_.end >= begin + kAttentionTile) return;
     auto* const pieces = reinterpret_cast<float4*>(memory_.values.tile[values_at_.stage]);
+    constexpr int kPieceBytes = sizeof(*pieces);
     constexpr int kRowPieces = kValueRowBytes / kPieceBytes;
     for (auto i = static_cast<int32_t>(threadIdx.x); i < kDim * kAttentionTile * 2 / kPieceBytes;
          i += kConsumers) {
@@ -334,11 +343,6 @@ class WarpgroupRows {
   uint32_t weights_[kTileSteps][4];
 };
 
-// The same number, of which the compiler knows that all lanes have it: control flow around wgmma.
-__device__ __forceinline__ int32_t uniform(int32_t x) {
-  return static_cast<int32_t>(__reduce_max_sync(kAllLanes, static_cast<uint32_t>(x)));
-}
-
 template <typename Cache, int kDim>
 __device__ __forceinline__ void attention_block(const Work& work) {
   GPU_DYN_SHARED(Memory<kDim>, memory);
@@ -359,13 +363,11 @@ __device__ __forceinline__ void attention_block(const Work& work) {
   }
   ptx::take_registers<kConsumerRegisters>();
   WarpgroupRows<Cache, kDim> rows(memory, work.attention, block);
-  const int32_t begin = uniform(tiles.begin);
-  const int32_t end = uniform(tiles.end);
   if (static_cast<int32_t>(threadIdx.x) / 128 * kWarpgroupRows >= block.num_rows) {
-    rows.pass(begin, end);
+    rows.pass(tiles);
     return;
   }
-  rows.take(begin, end);
+  rows.take(tiles);
   if (work.attention.partials == nullptr) rows.finish();
 }
 
