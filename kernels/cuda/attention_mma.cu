@@ -63,13 +63,17 @@ class WarpRows {
       pair_.weigh(s, parts);
       if constexpr (Shared::kCodes) scale_weights(tiles, s);
       Pair::template pack<Cache>(s, weights);
-      if constexpr (kTogether) share(weights[0], parts);
+      if constexpr (kTogether) {
+        share(weights[0], parts);
+      } else {
+        for (int h = 0; h < 2; ++h) pair_.add_sum(h, parts[h], c);
+      }
     }
     const std::byte* const v = tiles.next();
     if (!sees) return;
     pair_.rescale(c);
     multiply_values(v, weights);
-    add_sums(parts, c);
+    if constexpr (kTogether) add_shared_sums(c);
   }
 
  private:
@@ -203,14 +207,10 @@ class WarpRows {
     }
   }
 
-  __device__ __forceinline__ void add_sums(const float (&parts)[2][kGroups], const float (&c)[2]) {
+  __device__ __forceinline__ void add_shared_sums(const float (&c)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      if constexpr (kTogether) {
-        pair_.add_sum(h, shared_.sums[(lane() / 4 + 8 * h) * 4 + lane() % 4], c);
-      } else {
-        pair_.add_sum(h, parts[h], c);
-      }
+      pair_.add_sum(h, shared_.sums[(lane() / 4 + 8 * h) * 4 + lane() % 4], c);
     }
   }
 
