@@ -60,8 +60,9 @@ struct AttentionGrid {
 void launch_attention_fma(Stream stream, const AttentionWork& work, const AttentionGrid& grid);
 // For caches of 16 and 8 bits, by the definition in launch.h.
 void launch_attention_mma(Stream stream, const AttentionWork& work, const AttentionGrid& grid);
-// The same, for blocks of kWgmmaAttentionRows rows over caches that it attends.
+// Whether the next takes such a cache.
 bool wgmma_attends(const KvLayerView& kv);
+// The same bits, for launches of kWgmmaAttentionRows rows a block, on a device that has wgmma.
 void launch_attention_wgmma(Stream stream, const AttentionWork& work, const AttentionGrid& grid);
 
 struct KeyRange {

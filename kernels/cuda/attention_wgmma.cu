@@ -3,11 +3,10 @@
 // launch.h. A block has 128 rows of one request that share a KV head, 64 a warpgroup. One thread
 // copies tiles of 64 keys into two rings, of K and of V, block of the cache by block; the
 // warpgroups multiply with q and with the weights in registers. Both matrices lie transposed in
-// the cache and so in shared memory: K's rows are d, V's are keys. A tile's products with K run
-// beside those of the tile before with V, and with V beside the weighing of the next tile. That
-// wgmma gives the bits of mma.sync, which has the step's other rows, follows from the model of the
-// tensor cores; none has shown it. No GPU has run it yet. Source of the schedule: FlashAttention-3
-// (arXiv:2407.08608), 3.1 and 3.2.
+// the cache and so in shared memory: K's rows are d, V's are keys. A tile's products with V run
+// beside those of the next tile with K and beside its weighing. That wgmma gives the bits of
+// mma.sync follows from one model of the tensor cores' steps, which none has shown. No GPU has run
+// it yet. Source of the schedule: FlashAttention-3 (arXiv:2407.08608), 3.1 and 3.2.
 #include <algorithm>
 #include <cstddef>
 
@@ -177,9 +176,8 @@ class WarpgroupRows {
     load_queries(work, block);
   }
 
-  // Within a partition a tile's products with K run beside those of the tile before with V, for
-  // which its weighing does not wait. By the lemma of launch.h tiles that the warpgroup's rows do
-  // not see are taken like others.
+  // Within a partition a tile's weighing does not wait for the products with V of the tile before.
+  // By the lemma of launch.h tiles that the warpgroup's rows do not see are taken like others.
   __device__ __forceinline__ void take(KeyRange tiles) {
     int32_t tile = uniform(tiles.begin);
     const int32_t end = uniform(tiles.end);
