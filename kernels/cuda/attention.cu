@@ -10,6 +10,7 @@
 #include "kernels/cuda/attention_rows.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx.h"
 
 namespace sluice::kernels::cuda {
 namespace {
@@ -38,6 +39,14 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
     }
     out[d] = finished(finish_of(sink_of(work, block, r), state), output);
   }
+}
+
+// What attends, by the cache and the device.
+enum class Attends : uint8_t { kFma, kMma, kWgmma };
+
+Attends attends(const KvLayerView& kv) {
+  if (kv.dtype == DType::kF32) return Attends::kFma;
+  return wgmma_attends(kv) && gpu::ptx::device_has_wgmma() ? Attends::kWgmma : Attends::kMma;
 }
 
 // Below this many blocks, partitions have blocks of their own: some for each of 132 SMs.
@@ -76,7 +85,7 @@ struct Plan {
   int count;
 };
 
-Plan plan_of(const AttentionLimits& limits, int32_t window, bool floats) {
+Plan plan_of(const AttentionLimits& limits, int32_t window, Attends by) {
   const int64_t group = limits.num_heads / limits.num_kv_heads;
   const int64_t rows = group * ceil_div(limits.num_tokens, limits.num_reqs);
   const auto one = [&](int32_t rows_per_block) {
@@ -85,9 +94,10 @@ Plan plan_of(const AttentionLimits& limits, int32_t window, bool floats) {
   if (rows <= 4) return one(4);
   if (rows <= 8) return one(8);
   const bool wide = limits.head_dim > kManyRowsWidth;
-  if (floats || wide || rows <= kFewAttentionRows) return one(kFewAttentionRows);
-  if (limits.num_reqs == 1) return one(kManyAttentionRows);
-  return {{launch_of(limits, window, RequestShare::kManyRows, kManyAttentionRows),
+  if (by == Attends::kFma || wide || rows <= kFewAttentionRows) return one(kFewAttentionRows);
+  const int32_t many = by == Attends::kWgmma ? kWgmmaAttentionRows : kManyAttentionRows;
+  if (limits.num_reqs == 1) return one(many);
+  return {{launch_of(limits, window, RequestShare::kManyRows, many),
            launch_of(limits, window, RequestShare::kFewRows, kFewAttentionRows)},
           2};
 }
@@ -118,6 +128,8 @@ void start(Stream stream,
   const AttentionGrid grid{.blocks = launch.blocks, .partitions = split ? launch.partitions : 1};
   if (args.kv.dtype == DType::kF32) {
     launch_attention_fma(stream, work, grid);
+  } else if (launch.rows_per_block == kWgmmaAttentionRows) {
+    launch_attention_wgmma(stream, work, grid);
   } else {
     launch_attention_mma(stream, work, grid);
   }
@@ -134,8 +146,8 @@ void start(Stream stream,
 int64_t attention_workspace_bytes(const AttentionLimits& limits, int32_t window) {
   if (limits.num_tokens == 0) return 0;
   int64_t most = 0;
-  for (const bool floats : {false, true}) {
-    const Plan plan = plan_of(limits, window, floats);
+  for (const Attends by : {Attends::kFma, Attends::kMma, Attends::kWgmma}) {
+    const Plan plan = plan_of(limits, window, by);
     for (int i = 0; i < plan.count; ++i) {
       most = std::max(most, partials_bytes(plan.launches[i], limits.head_dim));
     }
@@ -148,7 +160,7 @@ void launch_attention(Stream stream, const AttentionArgs& args, const AttentionL
   CHECK(limits.num_heads == args.num_heads && limits.num_kv_heads == args.kv.num_kv_heads);
   CHECK(limits.head_dim == args.kv.head_dim);
   if (limits.num_tokens == 0) return;
-  const Plan plan = plan_of(limits, args.window, args.kv.dtype == DType::kF32);
+  const Plan plan = plan_of(limits, args.window, attends(args.kv));
   for (int i = 0; i < plan.count; ++i) start(stream, args, limits, plan.launches[i]);
 }
 

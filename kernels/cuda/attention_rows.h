@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the attention kernels share: which rows a block has, which keys they see, and how the
 // partitions of a row join. attention.cu plans, merges and finishes; attention_fma.cu is for caches
-// of floats, attention_mma.cu for all others. No GPU has run it yet.
+// of floats, attention_wgmma.cu for prompts of Hopper over 16 bits, attention_mma.cu for all else.
+// No GPU has run it yet.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +23,11 @@ inline constexpr float kLowest = -0x1.fffffep127F;
 // Rows of a block where there are few; a request that has more is for the blocks of many rows.
 inline constexpr int32_t kFewAttentionRows = 16;
 inline constexpr int32_t kManyAttentionRows = 64;
+inline constexpr int32_t kWgmmaAttentionRows = 128;
 // Blocks of many rows are for heads up to this; shared memory has no room for more.
 inline constexpr int32_t kManyRowsWidth = 128;
+// wgmma takes caches in blocks of this many keys at least: the narrowest swizzle's row of K.
+inline constexpr int32_t kWgmmaBlockSize = 16;
 
 // Whose rows a launch takes.
 enum class RequestShare : uint8_t {
@@ -56,6 +60,10 @@ struct AttentionGrid {
 void launch_attention_fma(Stream stream, const AttentionWork& work, const AttentionGrid& grid);
 // For caches of 16 and 8 bits, by the definition in launch.h.
 void launch_attention_mma(Stream stream, const AttentionWork& work, const AttentionGrid& grid);
+// Whether the next takes such a cache.
+bool wgmma_attends(const KvLayerView& kv);
+// The same bits, for launches of kWgmmaAttentionRows rows a block, on a device that has wgmma.
+void launch_attention_wgmma(Stream stream, const AttentionWork& work, const AttentionGrid& grid);
 
 struct KeyRange {
   int32_t begin;
@@ -89,7 +97,7 @@ __device__ __forceinline__ RowBlock find_rows(const AttentionWork& work) {
   if (threadIdx.x == 0) found[0] = -1;
   __syncthreads();
   for (auto request = static_cast<int32_t>(threadIdx.x); request < work.num_reqs;
-       request += kAttentionThreads) {
+       request += static_cast<int32_t>(blockDim.x)) {
     const bool starts_before = first_block_of(work, request) <= index;
     if (starts_before && first_block_of(work, request + 1) > index) found[0] = request;
   }
@@ -127,6 +135,17 @@ __device__ __forceinline__ KeyRange visible_keys(const AttentionWork& work,
 __device__ __forceinline__ KeyRange visible_to_any(const AttentionWork& work,
                                                    const RowBlock& block) {
   return {visible_keys(work, block, 0).begin, visible_keys(work, block, block.num_rows - 1).end};
+}
+
+// The tiles that this block walks, of one partition where they run side by side; none where the rows
+// see nothing of it.
+__device__ __forceinline__ KeyRange tiles_of(const AttentionWork& work, const RowBlock& block) {
+  const KeyRange keys = visible_to_any(work, block);
+  const KeyRange tiles{keys.begin / kAttentionTile, (keys.end - 1) / kAttentionTile + 1};
+  if (work.partials == nullptr) return tiles;
+  const int32_t partition = keys.begin / kAttentionPartition + static_cast<int32_t>(blockIdx.y);
+  return {std::max(tiles.begin, partition * kPartitionTiles),
+          std::min(tiles.end, (partition + 1) * kPartitionTiles)};
 }
 
 // `keys` within [begin, begin + size), relative to begin; {0, 0}: none.

@@ -7,15 +7,14 @@
 #include "kernels/cuda/gemm_block.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx.h"
 
 namespace sluice::kernels::cuda {
 namespace {
 
-// The one place that asks which device this is. wgmma is Hopper's alone.
 void start(Stream stream, const Matrices& matrices, const Outputs& outputs) {
   if (outputs.num_rows == 0) return;
-  constexpr int kHopper = 90;
-  const auto multiply = gpu::compute_capability() == kHopper ? launch_wgmma : launch_mma;
+  const auto multiply = gpu::ptx::device_has_wgmma() ? launch_wgmma : launch_mma;
   multiply(stream, matrices, outputs);
   if (outputs.workspace == nullptr) return;
   Parts segments{.parts = {}, .count = outputs.segments.count};

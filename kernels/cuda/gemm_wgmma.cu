@@ -12,6 +12,7 @@
 #include "engine/core/status.h"
 #include "kernels/cuda/gemm_block.h"
 #include "kernels/cuda/ptx.h"
+#include "kernels/cuda/ring.h"
 
 namespace sluice::kernels::cuda {
 
@@ -94,19 +95,6 @@ struct Ring {
   alignas(1024) std::byte x[kStages][kTokens * kChunkBytes];
   ptx::Mbarrier full[kStages];
   ptx::Mbarrier empty[kStages];
-};
-
-// Where in the ring a thread is.
-template <int kStages>
-struct Cursor {
-  int stage = 0;
-  int parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++stage < kStages) return;
-    stage = 0;
-    parity ^= 1;
-  }
 };
 
 struct Work {

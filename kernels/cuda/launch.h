@@ -57,8 +57,8 @@ void launch_rope_write_kv(Stream stream, const RopeWriteKvArgs& args, const Rope
 //   as the chain over the tile's keys in steps; keys that do not take part weigh 0 there, and
 //   products of 0 are left out by the tensor core. A zero that a partition ends with is +0.
 // So a tile without a visible key changes nothing: m stays, c = exp(0) = 1, the sum is 0 and no
-// product takes part. Which rows share a tile, a block or a launch, and where partitions run, have
-// no say in a row's bits. One thing has: where V holds an infinity or a NaN, which codes cannot,
+// product takes part. Which rows share a tile, a block or a launch, where partitions run, and on
+// Hopper whether mma.sync or wgmma multiplies, have no say in a row's bits. One thing has: where V holds an infinity or a NaN, which codes cannot,
 // rows that share the tile with one that sees it get NaN. That all this holds on a GPU follows from the
 // model of its tensor cores; none has shown it.
 inline constexpr int32_t kMaxAttentionHeadDim = 256;

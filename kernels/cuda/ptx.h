@@ -26,6 +26,21 @@ constexpr uint64_t matrix_descriptor(uint32_t shared_address,
          uint64_t{atom_stride >> 4} << 32 | mode << 62;
 }
 
+// The same of 16-bit B that lies transposed: a row is one k, with `row` bytes of B's rows by the
+// swizzle, 8 k an atom and `atom_stride` bytes from 8 k to the next 8. B's rows past those that an
+// atom has are `rows_stride` bytes further. The start is an atom's.
+constexpr uint64_t transposed_descriptor(uint32_t shared_address,
+                                         Swizzle swizzle,
+                                         uint32_t atom_stride,
+                                         uint32_t rows_stride) {
+  const uint64_t leading = uint64_t{0x3FFF} << 16;
+  return (matrix_descriptor(shared_address, swizzle, atom_stride) & ~leading) |
+         uint64_t{rows_stride >> 4} << 16;
+}
+
+// wgmma and the copy engine are Hopper's alone. The one place that asks which device this is.
+inline bool device_has_wgmma() { return compute_capability() == 90; }
+
 }  // namespace sluice::gpu::ptx
 
 #if defined(__CUDACC__)
@@ -256,8 +271,67 @@ GPU_WGMMA(wgmma_f16, float, "+f", "k16.f32.f16.f16", ", 1, 1, 0, 0")
 GPU_WGMMA(wgmma_s8, int32_t, "+r", "k32.s32.s8.s8", "")
 
 #undef GPU_WGMMA
+
+#define GPU_WORDS_64(kind)                                                    \
+  GPU_WORDS_32(kind), GPU_WORDS_8_FROM(kind, 32), GPU_WORDS_8_FROM(kind, 40), \
+      GPU_WORDS_8_FROM(kind, 48), GPU_WORDS_8_FROM(kind, 56)
+
+// The same with A from registers, which a lane has as of mma_bf16 below and leaves as they are
+// until the wait, and a transposed B.
+#define GPU_WGMMA_ROWS(name, types)                                                             \
+  __device__ __forceinline__ void name(                                                         \
+      float(&d)[32], const uint32_t(&a)[4], uint64_t b, bool accumulate) {                      \
+    asm volatile(                                                                               \
+        "{\n"                                                                                   \
+        ".reg .pred p;\n"                                                                       \
+        "setp.ne.b32 p, %37, 0;\n"                                                              \
+        "wgmma.mma_async.sync.aligned.m64n64" types                                             \
+        " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"               \
+        " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"       \
+        "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n"                                           \
+        "}\n"                                                                                   \
+        : GPU_WORDS_32("+f")                                                                    \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)) \
+        : "memory");                                                                            \
+  }                                                                                             \
+                                                                                                \
+  __device__ __forceinline__ void name(                                                         \
+      float(&d)[64], const uint32_t(&a)[4], uint64_t b, bool accumulate) {                      \
+    asm volatile(                                                                               \
+        "{\n"                                                                                   \
+        ".reg .pred p;\n"                                                                       \
+        "setp.ne.b32 p, %69, 0;\n"                                                              \
+        "wgmma.mma_async.sync.aligned.m64n128" types                                            \
+        " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"               \
+        " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"      \
+        " %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"      \
+        " %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"       \
+        "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n"                                           \
+        "}\n"                                                                                   \
+        : GPU_WORDS_64("+f")                                                                    \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)) \
+        : "memory");                                                                            \
+  }
+
+GPU_WGMMA_ROWS(wgmma_rows_bf16, "k16.f32.bf16.bf16")
+GPU_WGMMA_ROWS(wgmma_rows_f16, "k16.f32.f16.f16")
+
+#undef GPU_WGMMA_ROWS
+#undef GPU_WORDS_64
 #undef GPU_WORDS_32
 #undef GPU_WORDS_8_FROM
+
+// By all of a warpgroup, once: registers of a thread from here on, a multiple of 8. What some give up
+// others may take; in a kernel with __launch_bounds__(n, 1).
+template <int kRegisters>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
 
 // Copies 16 bytes, of which all past `bytes` are zeros, whatever is there; both sides are 16-byte
 // aligned. This thread sees them after cp_async_wait, others after a barrier too.

@@ -38,9 +38,9 @@ struct Case {
 };
 
 // A cache, the queries of one step, and that step's outputs: on the CPU where the cache has floats,
-// else by the model, which may not be further from the CPU than it says. Slots that nobody wrote
-// hold NaN or codes and scales of 1 bits, and the table's entries past a request are far out of
-// bounds.
+// else by the model, which may not be further from the CPU than it says. Slots that nobody wrote or
+// nobody sees any more hold NaN or codes and scales of 1 bits, and the table's entries of blocks
+// without a key that is seen are far out of bounds.
 class Step {
  public:
   explicit Step(const Case& c, simt::TensorCore core = simt::kHopperCore)
@@ -66,6 +66,7 @@ class Step {
         table_[r * static_cast<size_t>(stride_) + static_cast<size_t>(i)] = --next;
       }
       fill(random, r);
+      forget(r);
     }
     const int64_t rows = starts_.back();
     q_ = random.normals(static_cast<size_t>(rows * width()), 1.5F);
@@ -201,6 +202,31 @@ class Step {
                    .positions = positions,
                    .slot_mapping = slots,
                    .kv = view()});
+  }
+
+  // Keys before the window of the request's first token, and blocks of such keys alone.
+  void forget(size_t r) {
+    const Request& request = c_.requests[r];
+    const int32_t position = request.seq_len - request.num_tokens;
+    const int32_t first = c_.window > 0 ? std::max(position - c_.window + 1, 0) : 0;
+    const int64_t width = cached_head_dim(c_.head_dim);
+    const auto bytes = static_cast<int64_t>(dtype_bytes(c_.dtype));
+    for (int32_t key = 0; key < first; ++key) {
+      int32_t& block =
+          table_[r * static_cast<size_t>(stride_) + static_cast<size_t>(key / c_.block_size)];
+      const int32_t slot = key % c_.block_size;
+      for (int32_t head = 0; head < c_.num_kv_heads; ++head) {
+        const int64_t at = (int64_t{block} * c_.num_kv_heads + head) * head_bytes_;
+        std::memset(
+            v_.data() + at + slot * width * bytes, 0xFF, static_cast<size_t>(width * bytes));
+        for (int64_t d = 0; d < width; ++d) {
+          std::memset(k_.data() + at + (d * c_.block_size + slot) * bytes,
+                      0xFF,
+                      static_cast<size_t>(bytes));
+        }
+      }
+      if (slot == c_.block_size - 1) block = INT32_MAX;
+    }
   }
 
   [[nodiscard]] std::vector<float> untouched() const {
@@ -345,6 +371,40 @@ TEST(CudaAttention, EveryChunkingGivesTheSameRows) {
         }
       }
     });
+  }
+}
+
+// The definition's bits from the copy engine and wgmma, and from mma.sync on a device without them:
+// more rows than a warpgroup's 64 and than a block's 128, partitions, more tiles than the rings
+// hold twice, whole and cut blocks at both ends of what is seen.
+TEST(CudaAttention, PromptsHaveTheSameBitsWithAndWithoutWgmma) {
+  for (const Case& c : {Case{.num_heads = 2, .head_dim = 64, .requests = {{530, 70}}},
+                        Case{.dtype = DType::kF16,
+                             .num_heads = 2,
+                             .num_kv_heads = 2,
+                             .head_dim = 128,
+                             .block_size = 32,
+                             .requests = {{90, 66}, {20, 1}}},
+                        Case{.num_heads = 2,
+                             .head_dim = 80,
+                             .block_size = 64,
+                             .window = 40,
+                             .sinks = true,
+                             .requests = {{230, 30}}},
+                        Case{.dtype = DType::kF16,
+                             .num_heads = 3,
+                             .head_dim = 24,
+                             .window = 70,
+                             .soft_cap = 3,
+                             .requests = {{600, 9}, {9, 1}, {30, 30}}}}) {
+    SCOPED_TRACE(c.head_dim);
+    check(c);
+    const simt::GivenDevice blackwell(100);
+    if (!blackwell.is_here()) continue;
+    const Step step(c);
+    simt::Run run(1);
+    test::expect_same_floats(step.launch(step.limits(), false), step.want());
+    EXPECT_EQ(test::joined(run.take_reports()), "");
   }
 }
 

@@ -200,6 +200,50 @@ struct TilesShape {
 // out[row][d] of bf16 q [kRows][kDim], k [kDim][kKeys] and v [kKeys][kDim], 16-byte aligned.
 std::vector<float> run_tiles(TilesBug bug, const uint16_t* q, const uint16_t* k, const uint16_t* v);
 
+// 64 rows of a warpgroup over tiles of paged keys by wgmma, with rows and weights in registers: K,
+// transposed, and V come by TMA, block by block, through rings of two stages, and a tile's products
+// with K run beside those of the tile before with V.
+enum class PromptBug : uint8_t {
+  kNone,
+  kNoFullWait,
+  kWrongParity,
+  kExpectOneBlockLess,
+  kReleaseBeforeWait,
+  kReleaseOnce,
+  kScoresBeforeWait,
+  kPackBeforeWait,
+  kNoWgmmaFence,
+  kNoProxyFence,
+  kNoBarrierAfterClear,
+  kUnclearedTail,
+  kUnmaskedTail,
+  kKeySwizzle,
+  kMapSwizzle,
+  kBlocksOverlap,
+  kStepsOfEightKeys,
+  kBlockOfTheFirstKey,
+  kNoRescale,
+};
+
+struct PromptShape {
+  static constexpr int kRows = 64;
+  static constexpr int kDim = 64;
+  static constexpr int kTile = 64;
+  static constexpr int kSlots = 16;  // of a block
+  static constexpr int kTiles = 5;   // go round 2 stages twice
+  static constexpr int kBlocks = kTile * kTiles / kSlots;
+  // Of the first row; the others follow. The last block but one is cut, the last one is seen by none.
+  static constexpr int kPosition = 233;
+};
+
+// out[row][d] of bf16 q [kRows][kDim], k [kBlocks][kDim][kSlots] and v [kBlocks][kSlots][kDim],
+// 16-byte aligned; table [kBlocks].
+std::vector<float> run_prompt(PromptBug bug,
+                              const uint16_t* q,
+                              const uint16_t* k,
+                              const uint16_t* v,
+                              const std::vector<int32_t>& table);
+
 // The fullest bin of 4 bits of a value, and of what has it the fullest of the next, by atomics.
 enum class HistogramBug : uint8_t {
   kNone,

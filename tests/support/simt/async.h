@@ -37,7 +37,16 @@ struct Product {
   const uint32_t* accumulators;  // lane 0's, which name the set
   int64_t group;
   Site site;
-  Clock clock;  // what its warp knew at the issue
+  Clock clock;                      // what its warp knew at the issue
+  std::vector<uint32_t> rows = {};  // [32 lanes][4], A where it is in registers
+};
+
+// Registers that a product reads until the wait: nobody may change them.
+struct HeldRows {
+  std::vector<uint32_t> words;  // [32 lanes][4], as they were at the issue
+  const uint32_t* registers[32];
+  int64_t group;
+  Site site;
 };
 
 // Registers that belong to a warp's unit between issue and wait.
@@ -51,6 +60,7 @@ struct Accumulators {
 struct WarpUnit {
   std::deque<Product> queue;
   std::map<const uint32_t*, Accumulators> accumulators;
+  std::vector<HeldRows> held;
   int64_t issued = 0;                // products, ever
   int64_t open_group = 0;            // of products not committed yet
   std::map<int64_t, uint32_t> time;  // of each group's last product, on the unit's clock

@@ -19,6 +19,7 @@ struct MatrixOperand {
   uint64_t b;
   uint32_t* accumulators;
   bool accumulate;
+  const uint32_t* rows = nullptr;  // [4], A in registers; B is transposed then. Null: `a` is it
 };
 
 void issue_matrix(MatrixOperand operand, Site site);
@@ -33,6 +34,24 @@ void issue_wgmma(
                 .b = b,
                 .accumulators = reinterpret_cast<uint32_t*>(d),
                 .accumulate = accumulate},
+               site);
+}
+
+template <int kWords>
+void issue_wgmma_rows(MatrixType type,
+                      float (&d)[kWords],
+                      const uint32_t (&a)[4],
+                      uint64_t b,
+                      bool accumulate,
+                      Site site) {
+  static_assert(kWords == 32 || kWords == 64, "the widths that ptx.h has");
+  issue_matrix({.type = type,
+                .columns = 2 * kWords,
+                .a = 0,
+                .b = b,
+                .accumulators = reinterpret_cast<uint32_t*>(d),
+                .accumulate = accumulate,
+                .rows = a},
                site);
 }
 
@@ -141,6 +160,12 @@ void wgmma_wait(simt::Site site = {}) {
 template <typename Sum, int kWords>
 void fence_accumulators(Sum (&)[kWords]) {}
 
+template <int kRegisters>
+void give_registers() {}
+
+template <int kRegisters>
+void take_registers() {}
+
 template <int kWords>
 void wgmma_bf16(float (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, simt::Site site = {}) {
   simt::issue_wgmma(simt::MatrixType::kBF16, d, a, b, accumulate, site);
@@ -154,6 +179,18 @@ void wgmma_f16(float (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, simt
 template <int kWords>
 void wgmma_s8(int32_t (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, simt::Site site = {}) {
   simt::issue_wgmma(simt::MatrixType::kS8, d, a, b, accumulate, site);
+}
+
+template <int kWords>
+void wgmma_rows_bf16(
+    float (&d)[kWords], const uint32_t (&a)[4], uint64_t b, bool accumulate, simt::Site site = {}) {
+  simt::issue_wgmma_rows(simt::MatrixType::kBF16, d, a, b, accumulate, site);
+}
+
+template <int kWords>
+void wgmma_rows_f16(
+    float (&d)[kWords], const uint32_t (&a)[4], uint64_t b, bool accumulate, simt::Site site = {}) {
+  simt::issue_wgmma_rows(simt::MatrixType::kF16, d, a, b, accumulate, site);
 }
 
 template <int kPending>

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two rows of attention as a lane has them of tensor cores' products, by the definition in
+// launch.h: what is done with scores and outputs between the products, for every kernel that
+// multiplies by tensor cores. No GPU has run it yet.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/attention_rows.h"
+#include "kernels/cuda/gpu.h"
+#include "kernels/cuda/math.h"
+#include "kernels/cuda/rows.h"
+
+namespace sluice::kernels::cuda {
+
+// Of a warp's 16 rows lane 4 g + q has rows g and g + 8: of 8 columns of a product, as d[2 h + c],
+// column 2 q + c of row g + 8 h. Scores and outputs are arrays of such fours, in the order of their
+// columns; 8 scores are a group of 16 keys.
+template <int kOutputs, int kThreads>
+class RowPair {
+ public:
+  // Of the block's thread, what its rows' partitions came to so far.
+  using Totals = float[kOutputs][kThreads];
+
+  // The warp has rows from `first_row` on and outputs of d from `first_d` on. `stores_state`:
+  // whether m and l of a partial are this warp's to store.
+  __device__ __forceinline__ RowPair(const AttentionWork& work,
+                                     const RowBlock& block,
+                                     int32_t first_row,
+                                     int32_t first_d,
+                                     bool stores_state,
+                                     Totals& totals)
+      : work_(work),
+        block_(block),
+        totals_(totals),
+        first_row_(first_row),
+        first_d_(first_d),
+        stores_state_(stores_state) {
+    const int32_t last = block.num_rows - 1;
+    for (int h = 0; h < 2; ++h) {
+      visible_[h] = visible_keys(work, block, row_of(h) < last ? row_of(h) : last);
+      total_[h] = {.m = kLowest, .l = 0};
+    }
+    const int32_t end_row = first_row + 15;
+    first_visible_ = visible_keys(work, block, first_row < last ? first_row : last);
+    last_visible_ = visible_keys(work, block, end_row < last ? end_row : last);
+  }
+
+  __device__ __forceinline__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
+
+  __device__ __forceinline__ int32_t row_of(int h) const { return first_row_ + lane() / 4 + 8 * h; }
+
+  // Whether the warp has a row that sees a key of the tile.
+  __device__ __forceinline__ bool sees(int32_t begin) const {
+    return first_row_ < block_.num_rows && first_visible_.begin < begin + kAttentionTile &&
+           last_visible_.end > begin;
+  }
+
+  // What products with V are added to.
+  __device__ __forceinline__ float (&outputs())[kOutputs] { return o_; }
+
+  __device__ __forceinline__ void start_partition() {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) state_[h] = {.m = kLowest, .l = 0};
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) o_[i] = 0;
+  }
+
+  // From products to scores, the first of key `first_key` of the tile at `begin`; those of keys
+  // that a row does not see are lowest of all.
+  template <int kScores>
+  __device__ __forceinline__ void finish_scores(int32_t begin,
+                                                int32_t first_key,
+                                                float (&s)[kScores]) const {
+    const bool all = last_visible_.begin <= begin && first_visible_.end >= begin + kAttentionTile;
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      s[i] = __fmul_rn(s[i], work_.args.scale);
+      if (work_.args.soft_cap != 0) {
+        s[i] = __fmul_rn(work_.args.soft_cap, tanh_of(__fdiv_rn(s[i], work_.args.soft_cap)));
+      }
+    }
+    if (all) return;
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      const int32_t key = begin + first_key + column_of(i);
+      const KeyRange& visible = visible_[i % 4 / 2];
+      if (key < visible.begin || key >= visible.end) s[i] = -__builtin_inff();
+    }
+  }
+
+  // The column of number i of an array of fours.
+  __device__ __forceinline__ static int column_of(int i) {
+    return i / 4 * 8 + lane() % 4 * 2 + i % 2;
+  }
+
+  // Each row's highest score of the warp.
+  template <int kScores>
+  __device__ __forceinline__ static void find_tops(const float (&s)[kScores], float (&tops)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float top = kLowest;
+#pragma unroll
+      for (int i = 2 * h; i < kScores; i += 4) top = higher_of(higher_of(top, s[i]), s[i + 1]);
+      top = higher_of(top, __shfl_xor_sync(kAllLanes, top, 1));
+      tops[h] = higher_of(top, __shfl_xor_sync(kAllLanes, top, 2));
+    }
+  }
+
+  // Each row's m with its highest score of the tile, and c = what it makes of what was there.
+  __device__ __forceinline__ void raise(const float (&tops)[2], float (&c)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float m = higher_of(state_[h].m, tops[h]);
+      c[h] = exp_of(__fsub_rn(state_[h].m, m));
+      state_[h].m = m;
+    }
+  }
+
+  // From scores to weights, and the lane's sum of each group.
+  template <int kScores>
+  __device__ __forceinline__ void weigh(float (&s)[kScores], float (&parts)[2][kScores / 8]) const {
+#pragma unroll
+    for (int group = 0; group < kScores / 8; ++group) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        float& p = s[8 * group + j];
+        p = exp_of(__fsub_rn(p, state_[j % 4 / 2].m));
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float* const p = s + 8 * group + 2 * h;
+        parts[h][group] = __fadd_rn(__fadd_rn(__fadd_rn(p[0], p[1]), p[4]), p[5]);
+      }
+    }
+  }
+
+  // Weights of a tile as A of products with V.
+  template <typename Cache, int kScores>
+  __device__ __forceinline__ static void pack(const float (&s)[kScores],
+                                              uint32_t (&weights)[kScores / 8][4]) {
+#pragma unroll
+    for (int i = 0; i < kScores / 2; ++i) {
+      weights[i / 4][i % 4] = Cache::pack(s[2 * i], s[2 * i + 1]);
+    }
+  }
+
+  // l with the tile's sum, of the lane's sums of all four groups.
+  __device__ __forceinline__ void add_sum(int h, const float (&parts)[4], const float (&c)[2]) {
+    float sum = __fadd_rn(__fadd_rn(parts[0], parts[1]), __fadd_rn(parts[2], parts[3]));
+    sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, 1));
+    sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, 2));
+    state_[h].l = __fmaf_rn(state_[h].l, c[h], sum);
+  }
+
+  __device__ __forceinline__ void rescale(const float (&c)[2]) {
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) o_[i] = __fmul_rn(o_[i], c[i % 4 / 2]);
+  }
+
+  __device__ __forceinline__ void end_partition(int32_t partition) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int32_t begin = partition * kAttentionPartition;
+      const KeyRange seen = keys_within(visible_[h], begin, kAttentionPartition);
+      if (row_of(h) >= block_.num_rows || seen.end == 0) continue;
+      if (work_.partials != nullptr) {
+        store_partial(h);
+      } else {
+        join(h, visible_[h].begin >= begin);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void finish() {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int32_t r = row_of(h);
+      if (r >= block_.num_rows) continue;
+      const Finish finish = finish_of(sink_of(work_, block_, r), total_[h]);
+      float* const out = work_.args.out + head_at(work_, block_, r, work_.args.out_stride);
+      for_outputs(h, [&](int index, int32_t d, float) {
+        out[d] = finished(finish, totals_[index][threadIdx.x]);
+      });
+    }
+  }
+
+ private:
+  // f(index, d, o) for the lane's outputs of a row, of which the partition's zeros are +0.
+  template <typename F>
+  __device__ __forceinline__ void for_outputs(int h, F f) const {
+#pragma unroll
+    for (int i = 0; i < kOutputs / 2; ++i) {
+      const int index = i / 2 * 4 + 2 * h + i % 2;
+      const int32_t d = first_d_ + column_of(index);
+      if (d >= work_.args.kv.head_dim) continue;
+      f(index, d, __fadd_rn(o_[index], 0.0F));
+    }
+  }
+
+  __device__ __forceinline__ void store_partial(int h) const {
+    float* const partial = partial_of(work_, static_cast<int32_t>(blockIdx.y), row_of(h));
+    for_outputs(h, [&](int, int32_t d, float o) { partial[d] = o; });
+    if (lane() % 4 != 0 || !stores_state_) return;
+    partial[work_.args.kv.head_dim] = state_[h].m;
+    partial[work_.args.kv.head_dim + 1] = state_[h].l;
+  }
+
+  __device__ __forceinline__ void join(int h, bool starts) {
+    const MergeFactors factors = merge_factors(total_[h].m, state_[h].m);
+    total_[h] = starts ? state_[h] : RowState{factors.m, merged(factors, total_[h].l, state_[h].l)};
+    for_outputs(h, [&](int index, int32_t, float o) {
+      float& total = totals_[index][threadIdx.x];
+      total = starts ? o : merged(factors, total, o);
+    });
+  }
+
+  const AttentionWork& work_;
+  const RowBlock& block_;
+  Totals& totals_;
+  int32_t first_row_;
+  int32_t first_d_;
+  bool stores_state_;
+  KeyRange first_visible_;  // of the warp's first row and of its last
+  KeyRange last_visible_;
+  KeyRange visible_[2];  // of rows g and g + 8
+  RowState state_[2];    // of the partition
+  RowState total_[2];    // of those before it
+  float o_[kOutputs];
+};
+
+}  // namespace sluice::kernels::cuda

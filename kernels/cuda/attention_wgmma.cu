@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention of prompts over caches of 16 bits by wgmma, on Hopper alone, by the definition in
+// launch.h. A block has 128 rows of one request that share a KV head, 64 a warpgroup. One thread
+// copies tiles of 64 keys into two rings, of K and of V, block of the cache by block; the
+// warpgroups multiply with q and with the weights in registers. Both matrices lie transposed in
+// the cache and so in shared memory: K's rows are d, V's are keys. A tile's products with V run
+// beside those of the next tile with K and beside its weighing. That wgmma gives the bits of
+// mma.sync follows from one model of the tensor cores' steps, which none has shown. No GPU has run
+// it yet. Source of the schedule: FlashAttention-3 (arXiv:2407.08608), 3.1 and 3.2.
+#include <algorithm>
+#include <cstddef>
+
+#include "engine/core/status.h"
+#include "kernels/cuda/attention_pair.h"
+#include "kernels/cuda/attention_rows.h"
+#include "kernels/cuda/gpu.h"
+#include "kernels/cuda/ptx.h"
+#include "kernels/cuda/ring.h"
+
+namespace sluice::kernels::cuda {
+
+using gpu::Swizzle;
+using gpu::TensorMap;
+namespace ptx = gpu::ptx;
+
+// Outside of the unnamed namespace, as the formats of gemm_wgmma.cu.
+struct WgmmaBf16Cache {
+  __device__ __forceinline__ static uint32_t pack(float low, float high) {
+    return ptx::pack_bf16(low, high);
+  }
+
+  template <int kWords>
+  __device__ __forceinline__ static void multiply(float (&d)[kWords],
+                                                  const uint32_t (&a)[4],
+                                                  uint64_t b,
+                                                  bool accumulate) {
+    ptx::wgmma_rows_bf16(d, a, b, accumulate);
+  }
+};
+
+struct WgmmaF16Cache {
+  __device__ __forceinline__ static uint32_t pack(float low, float high) {
+    return ptx::pack_f16(low, high);
+  }
+
+  template <int kWords>
+  __device__ __forceinline__ static void multiply(float (&d)[kWords],
+                                                  const uint32_t (&a)[4],
+                                                  uint64_t b,
+                                                  bool accumulate) {
+    ptx::wgmma_rows_f16(d, a, b, accumulate);
+  }
+};
+
+namespace {
+
+constexpr int kWarpgroupRows = 64;
+constexpr int kConsumers = 128 * kWgmmaAttentionRows / kWarpgroupRows;
+constexpr int kThreads = kConsumers + 128;  // and the warpgroup of the copying thread
+// Of a thread: 168 at the launch, of which the copying warpgroup gives what the others take.
+constexpr int kCopyRegisters = 40;
+constexpr int kConsumerRegisters = 232;
+static_assert(kConsumers * kConsumerRegisters + 128 * kCopyRegisters <= 64 * 1024);
+constexpr int kStages = 3;
+constexpr int kStep = 16;  // d or keys of a wgmma
+constexpr int kTileSteps = kAttentionTile / kStep;
+constexpr int kValueColumns = 64;  // d of a row of V
+
+struct Work {
+  AttentionWork attention;
+  TensorMap k;
+  TensorMap v;
+};
+
+template <int kDim>
+struct Ring {
+  static constexpr uint32_t kTileBytes = kDim * kAttentionTile * 2;
+  alignas(1024) std::byte tile[kStages][kTileBytes];
+  ptx::Mbarrier full[kStages];
+  ptx::Mbarrier empty[kStages];
+};
+
+template <int kDim>
+struct Memory {
+  Ring<kDim> keys;    // a tile is [block of the cache][d][keys of the block]
+  Ring<kDim> values;  // a tile is [64 d][key][d]
+  typename RowPair<kDim / 2, kConsumers>::Totals totals;
+};
+
+// A row of K's box is the keys of a block.
+constexpr Swizzle key_swizzle(int32_t block_size) {
+  return block_size == 64 ? Swizzle::k128 : block_size == 32 ? Swizzle::k64 : Swizzle::k32;
+}
+
+template <int kDim>
+__device__ __forceinline__ void initialize(Ring<kDim>& ring) {
+  for (int stage = 0; stage < kStages; ++stage) {
+    ptx::mbar_init(&ring.full[stage], 1);
+    ptx::mbar_init(&ring.empty[stage], kConsumers / 32);
+  }
+}
+
+// The next stage of a ring for its copies, when nobody reads it.
+template <int kDim>
+__device__ __forceinline__ void take_stage(Ring<kDim>& ring, const Cursor<kStages>& at) {
+  ptx::mbar_wait(&ring.empty[at.stage], at.parity ^ 1);
+  ptx::mbar_arrive_expect_tx(&ring.full[at.stage], Ring<kDim>::kTileBytes);
+}
+
+// K and V of the block's tiles, by one thread. Of a block of the cache without a key that some row
+// sees the table may hold anything: its index is past the last one, for which zeros come.
+template <int kDim>
+__device__ __forceinline__ void produce(Memory<kDim>& memory,
+                                        const Work& work,
+                                        const RowBlock& block,
+                                        KeyRange tiles) {
+  const AttentionArgs& args = work.attention.args;
+  const int32_t size = args.kv.block_size;
+  const int32_t* const table = args.block_table + int64_t{block.request} * args.block_table_stride;
+  const KeyRange keys = visible_to_any(work.attention, block);
+  constexpr int kMostBlocks = kAttentionTile / kWgmmaBlockSize;
+  constexpr int kValueRowBytes = kValueColumns * 2;
+  Cursor<kStages> at;
+  for (int32_t tile = tiles.begin; tile < tiles.end; ++tile, at.advance()) {
+    int32_t blocks[kMostBlocks];
+#pragma unroll
+    for (int i = 0; i < kMostBlocks; ++i) {
+      const int32_t key = tile * kAttentionTile + i * size;
+      const bool some = key < keys.end && key + size > keys.begin && i * size < kAttentionTile;
+      blocks[i] = some ? table[key >> work.attention.block_shift] : args.kv.num_blocks;
+    }
+    take_stage(memory.keys, at);
+#pragma unroll
+    for (int i = 0; i < kMostBlocks; ++i) {
+      if (i * size >= kAttentionTile) break;
+      ptx::tma_load_4d(memory.keys.tile[at.stage] + i * size * kDim * 2,
+                       &work.k,
+                       0,
+                       0,
+                       block.kv_head,
+                       blocks[i],
+                       &memory.keys.full[at.stage]);
+    }
+    take_stage(memory.values, at);
+    for (int first_d = 0; first_d < kDim; first_d += kValueColumns) {
+#pragma unroll
+      for (int i = 0; i < kMostBlocks; ++i) {
+        if (i * size >= kAttentionTile) break;
+        ptx::tma_load_4d(memory.values.tile[at.stage] +
+                             (first_d / kValueColumns * kAttentionTile + i * size) * kValueRowBytes,
+                         &work.v,
+                         first_d,
+                         0,
+                         block.kv_head,
+                         blocks[i],
+                         &memory.values.full[at.stage]);
+      }
+    }
+  }
+}
+
+// The 64 rows of a warpgroup, 16 a warp.
+template <typename Cache, int kDim>
+class WarpgroupRows {
+  using Pair = RowPair<kDim / 2, kConsumers>;
+  static constexpr uint32_t kValueRowBytes = kValueColumns * 2;
+
+ public:
+  __device__ __forceinline__ WarpgroupRows(Memory<kDim>& memory,
+                                           const AttentionWork& work,
+                                           const RowBlock& block)
+      : memory_(memory),
+        keys_(visible_to_any(work, block)),
+        block_size_(work.args.kv.block_size),
+        pair_(work, block, static_cast<int32_t>(threadIdx.x / 32) * 16, 0, true, memory.totals) {
+    load_queries(work, block);
+  }
+
+  // Within a partition a tile's weighing does not wait for the products with V of the tile before.
+  // By the lemma of launch.h tiles that the warpgroup's rows do not see are taken like others.
+  __device__ __forceinline__ void take(KeyRange tiles) {
+    int32_t tile = uniform(tiles.begin);
+    const int32_t end = uniform(tiles.end);
+    while (tile < end) {
+      const int32_t partition = tile / kPartitionTiles;
+      const int32_t stop = std::min(end, (partition + 1) * kPartitionTiles);
+      float c[2];
+      pair_.start_partition();
+      multiply_keys();
+      wait_keys<0>();
+      weigh(tile * kAttentionTile, c);
+      for (; tile + 1 < stop; ++tile) {
+        rescale(c);
+        multiply_keys();
+        multiply_values(tile * kAttentionTile);
+        wait_keys<1>();
+        weigh((tile + 1) * kAttentionTile, c);
+        wait_values();
+      }
+      rescale(c);
+      multiply_values(tile * kAttentionTile);
+      wait_values();
+      pair_.end_partition(partition);
+      ++tile;
+    }
+  }
+
+  // Of a warpgroup without rows: its part in what all consumers do.
+  __device__ __forceinline__ void pass(KeyRange tiles) {
+    for (int32_t tile = tiles.begin; tile < tiles.end; ++tile) {
+      ptx::mbar_wait(&memory_.keys.full[keys_at_.stage], keys_at_.parity);
+      release(memory_.keys, keys_at_);
+      ptx::mbar_wait(&memory_.values.full[values_at_.stage], values_at_.parity);
+      clear_unseen(tile * kAttentionTile);
+      release(memory_.values, values_at_);
+    }
+  }
+
+  __device__ __forceinline__ void finish() { pair_.finish(); }
+
+ private:
+  // The same number, of which the compiler now knows that all lanes have it: where control flow is
+  // not known to be a warp's it waits for each wgmma.
+  __device__ __forceinline__ static int32_t uniform(int32_t x) {
+    return static_cast<int32_t>(__reduce_max_sync(kAllLanes, static_cast<uint32_t>(x)));
+  }
+
+  // As A; zeros for rows and d that there are not.
+  __device__ __forceinline__ void load_queries(const AttentionWork& work, const RowBlock& block) {
+    const int32_t head_dim = work.args.kv.head_dim;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int32_t r = pair_.row_of(h);
+      const bool is_row = r < block.num_rows;
+      const float* const q =
+          work.args.q + (is_row ? head_at(work, block, r, work.args.q_stride) : 0);
+#pragma unroll
+      for (int i = 0; i < kDim / 8; ++i) {
+        const int32_t d = 8 * i + Pair::lane() % 4 * 2;
+        const float low = is_row && d < head_dim ? q[d] : 0;
+        const float high = is_row && d + 1 < head_dim ? q[d + 1] : 0;
+        q_[i / 2][i % 2 * 2 + h] = Cache::pack(low, high);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void weigh(int32_t begin, float (&c)[2]) {
+    float tops[2];
+    float parts[2][kTileSteps];
+    pair_.finish_scores(begin, 0, scores_);
+    Pair::find_tops(scores_, tops);
+    pair_.raise(tops, c);
+    pair_.weigh(scores_, parts);
+    for (int h = 0; h < 2; ++h) pair_.add_sum(h, parts[h], c);
+  }
+
+  // Begins the products of the next tile.
+  __device__ __forceinline__ void multiply_keys() {
+    ptx::mbar_wait(&memory_.keys.full[keys_at_.stage], keys_at_.parity);
+    const uint32_t k = ptx::shared_address(memory_.keys.tile[keys_at_.stage]);
+    const auto row_bytes = static_cast<uint32_t>(block_size_) * 2;
+    const Swizzle swizzle = key_swizzle(block_size_);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kDim / kStep; ++step) {
+      const auto offset = static_cast<uint32_t>(step * kStep) * row_bytes;
+      const uint64_t b =
+          ptx::transposed_descriptor(k + offset, swizzle, 8 * row_bytes, kDim * row_bytes);
+      Cache::multiply(scores_, q_[step], b, step > 0);
+    }
+    ptx::wgmma_commit();
+  }
+
+  __device__ __forceinline__ void multiply_values(int32_t begin) {
+    ptx::mbar_wait(&memory_.values.full[values_at_.stage], values_at_.parity);
+    clear_unseen(begin);
+    constexpr uint32_t kNext64 = kAttentionTile * kValueRowBytes;
+    const uint32_t v = ptx::shared_address(memory_.values.tile[values_at_.stage]);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kTileSteps; ++step) {
+      const uint32_t offset = static_cast<uint32_t>(step * kStep) * kValueRowBytes;
+      const uint64_t b =
+          ptx::transposed_descriptor(v + offset, Swizzle::k128, 8 * kValueRowBytes, kNext64);
+      Cache::multiply(pair_.outputs(), weights_[step], b, true);
+    }
+    ptx::wgmma_commit();
+  }
+
+  // kPending: products with V that may run on.
+  template <int kPending>
+  __device__ __forceinline__ void wait_keys() {
+    ptx::wgmma_wait<kPending>();
+    ptx::fence_accumulators(scores_);
+    release(memory_.keys, keys_at_);
+  }
+
+  __device__ __forceinline__ void wait_values() {
+    ptx::wgmma_wait<0>();
+    ptx::fence_accumulators(pair_.outputs());
+    release(memory_.values, values_at_);
+  }
+
+  // Outputs and weights as the products with V take them.
+  __device__ __forceinline__ void rescale(const float (&c)[2]) {
+    pair_.rescale(c);
+    Pair::template pack<Cache>(scores_, weights_);
+  }
+
+  // Whole blocks of the cache came, and what V has of keys that no row sees may be NaN, which no
+  // weight of 0 hides. By all consumers of the block, at its first tile and its last at most.
+  __device__ __forceinline__ void clear_unseen(int32_t begin) {
+    if (keys_.begin <= begin && keys_.end >= begin + kAttentionTile) return;
+    auto* const pieces = reinterpret_cast<float4*>(memory_.values.tile[values_at_.stage]);
+    constexpr int kPieceBytes = sizeof(*pieces);
+    constexpr int kRowPieces = kValueRowBytes / kPieceBytes;
+    for (auto i = static_cast<int32_t>(threadIdx.x); i < kDim * kAttentionTile * 2 / kPieceBytes;
+         i += kConsumers) {
+      const int32_t key = begin + i / kRowPieces % kAttentionTile;
+      if (key < keys_.begin || key >= keys_.end) pieces[i] = float4{0, 0, 0, 0};
+    }
+    ptx::fence_proxy_async();
+    ptx::bar_sync(1, kConsumers);
+  }
+
+  // An arrival of each warp, when all of it is through with the stage.
+  __device__ __forceinline__ static void release(Ring<kDim>& ring, Cursor<kStages>& at) {
+    __syncwarp();
+    if (Pair::lane() == 0) ptx::mbar_arrive(&ring.empty[at.stage]);
+    at.advance();
+  }
+
+  Memory<kDim>& memory_;
+  KeyRange keys_;  // that some row of the block sees
+  int32_t block_size_;
+  Cursor<kStages> keys_at_;  // of the tile whose products with K are next, or on their way
+  Cursor<kStages> values_at_;
+  Pair pair_;
+  uint32_t q_[kDim / kStep][4];
+  float scores_[kAttentionTile / 2];
+  uint32_t weights_[kTileSteps][4];
+};
+
+template <typename Cache, int kDim>
+__device__ __forceinline__ void attention_block(const Work& work) {
+  GPU_DYN_SHARED(Memory<kDim>, memory);
+  const RowBlock block = find_rows(work.attention);
+  if (block.num_rows == 0) return;
+  const KeyRange tiles = tiles_of(work.attention, block);
+  if (tiles.begin >= tiles.end) return;
+  if (threadIdx.x == 0) {
+    initialize(memory.keys);
+    initialize(memory.values);
+    ptx::fence_mbar_init();
+  }
+  __syncthreads();
+  if (threadIdx.x >= kConsumers) {
+    ptx::give_registers<kCopyRegisters>();
+    if (threadIdx.x == kConsumers) produce(memory, work, block, tiles);
+    return;
+  }
+  ptx::take_registers<kConsumerRegisters>();
+  WarpgroupRows<Cache, kDim> rows(memory, work.attention, block);
+  if (static_cast<int32_t>(threadIdx.x) / 128 * kWarpgroupRows >= block.num_rows) {
+    rows.pass(tiles);
+    return;
+  }
+  rows.take(tiles);
+  if (work.attention.partials == nullptr) rows.finish();
+}
+
+template <typename Cache, int kDim>
+__global__ void __launch_bounds__(kThreads, 1)
+    attention_wgmma_kernel(const __grid_constant__ Work work) {
+  if constexpr (ptx::kHasWgmma) attention_block<Cache, kDim>(work);
+}
+
+// One block of the cache of one head: `rows` of it, `columns` of each.
+TensorMap block_map(const std::byte* data,
+                    const KvLayerView& kv,
+                    int64_t columns,
+                    int64_t rows,
+                    int box_columns,
+                    int box_rows,
+                    Swizzle swizzle) {
+  const int64_t head_bytes = kv_head_bytes(kv.dtype, kv.head_dim, kv.block_size);
+  return gpu::make_tensor_map(
+      {.data = data,
+       .element_bytes = 2,
+       .rank = 4,
+       .sizes = {columns, rows, kv.num_kv_heads, kv.num_blocks},
+       .strides = {0, columns * 2, head_bytes, kv.num_kv_heads * head_bytes},
+       .box = {box_columns, box_rows, 1, 1},
+       .swizzle = swizzle});
+}
+
+template <typename Cache, int kDim>
+void start(Stream stream, const AttentionWork& attention, const AttentionGrid& grid) {
+  const KvLayerView& kv = attention.args.kv;
+  const int64_t width = cached_head_dim(kv.head_dim);
+  const int32_t size = kv.block_size;
+  const Work work{.attention = attention,
+                  .k = block_map(kv.k, kv, size, width, size, kDim, key_swizzle(size)),
+                  .v = block_map(kv.v, kv, width, size, kValueColumns, size, Swizzle::k128)};
+  gpu::launch(stream,
+              {.blocks_x = grid.blocks,
+               .blocks_y = grid.partitions,
+               .threads = kThreads,
+               .shared_bytes = sizeof(Memory<kDim>)},
+              attention_wgmma_kernel<Cache, kDim>,
+              work);
+}
+
+template <typename Cache>
+void start(Stream stream, const AttentionWork& work, const AttentionGrid& grid) {
+  return work.args.kv.head_dim <= 64 ? start<Cache, 64>(stream, work, grid)
+                                     : start<Cache, 128>(stream, work, grid);
+}
+
+}  // namespace
+
+bool wgmma_attends(const KvLayerView& kv) {
+  const bool half = kv.dtype == DType::kBF16 || kv.dtype == DType::kF16;
+  return half && kv.head_dim <= kManyRowsWidth && kv.block_size >= kWgmmaBlockSize;
+}
+
+void launch_attention_wgmma(Stream stream, const AttentionWork& work, const AttentionGrid& grid) {
+  CHECK(wgmma_attends(work.args.kv) && work.rows_per_block == kWgmmaAttentionRows);
+  if (work.args.kv.dtype == DType::kF16) return start<WgmmaF16Cache>(stream, work, grid);
+  start<WgmmaBf16Cache>(stream, work, grid);
+}
+
+}  // namespace sluice::kernels::cuda
