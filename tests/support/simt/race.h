@@ -128,7 +128,6 @@ class RaceDetector {
   // Where a byte is, for reports: an offset in the arenas, or global memory.
   static constexpr int64_t kGlobal = -1;
 
-
   void global_access(std::byte* p, int64_t bytes, bool is_write, const void* pc);
   void read_cell(Cell& cell, int agent, Proxy proxy, int64_t offset, const void* pc);
   void write_cell(Cell& cell, int agent, Proxy proxy, int64_t offset, const void* pc);

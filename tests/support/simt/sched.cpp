@@ -137,8 +137,9 @@ std::byte* shared_arenas() {
     void operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{1024}); }
   };
 
-  thread_local const std::unique_ptr<std::byte, Free> memory(static_cast<std::byte*>(
-      ::operator new (kArenaBytes* Cluster::kMostBlocks, std::align_val_t{1024})));
+  constexpr size_t kBytes = Cluster::kMostBlocks * kArenaBytes;
+  thread_local const std::unique_ptr<std::byte, Free> memory(
+      static_cast<std::byte*>(::operator new (kBytes, std::align_val_t{1024})));
   return memory.get();
 }
 
