@@ -95,7 +95,9 @@ Plan plan_of(const AttentionLimits& limits, int32_t window, Attends by) {
   if (rows <= 8) return one(8);
   const bool wide = limits.head_dim > kManyRowsWidth;
   if (by == Attends::kFma || wide || rows <= kFewAttentionRows) return one(kFewAttentionRows);
-  const int32_t many = by == Attends::kWgmma ? kWgmmaAttentionRows : kManyAttentionRows;
+  // A step of one token a request has many rows only by its heads, which smaller blocks fit better.
+  const bool prompts = limits.num_tokens > limits.num_reqs;
+  const int32_t many = by == Attends::kWgmma && prompts ? kWgmmaAttentionRows : kManyAttentionRows;
   if (limits.num_reqs == 1) return one(many);
   return {{launch_of(limits, window, RequestShare::kManyRows, many),
            launch_of(limits, window, RequestShare::kFewRows, kFewAttentionRows)},
