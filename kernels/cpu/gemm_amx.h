@@ -90,27 +90,30 @@ struct RowsState {
   V16 pending[4][kRowsTogether];
 };
 
-// Groups [begin, end) of a tile.
+// Groups [begin, end) of a tile, which the first rows open on the way.
 template <WeightFormat kFormat>
 struct GroupRun {
+  const std::byte* weight;  // group 0
   int32_t begin;
   int32_t end;
+  bool is_open;
   OpenGroup<kFormat> open[kOpenGroups];
 };
 
-// A run of groups times kBlocks blocks of rows whose records of its first group begin at `x`.
-// `weight`: the tile, to open the run on the way, or null where it is. Returns the segment that is
-// under way.
+// A run of groups times kBlocks blocks of rows: their records of its first group begin at `x`, their
+// outputs of the tile at `out`. Returns the segment that is under way.
 template <WeightFormat kFormat, int kBlocks>
 static int32_t add_run(const LinearBlock& block,
                        GroupRun<kFormat>& run,
-                       const std::byte* weight,
                        const std::byte* x,
+                       const float* out,
                        int32_t segment,
                        RowsState& state) {
   constexpr int kRows = kBlocks * kActivationRows;
   constexpr int64_t kBytes = activation_record_bytes(ActivationFormat::kInt8);
   const int64_t block_bytes = block.num_groups * kBytes;
+  const bool is_last = run.end == block.num_groups;
+  const WeightPrefetch prefetch = run.is_open ? WeightPrefetch::kNone : block.prefetch;
   RowCodes rows[2];
   GroupSums<kFormat> sums[2];
   V16 acc[kRows];
@@ -122,10 +125,9 @@ static int32_t add_run(const LinearBlock& block,
   for (int32_t i = -3; i < count; ++i) {
     if (i + 3 < count) {
       gather_rows<kBlocks>(x + (i + 3) * kBytes, block_bytes, rows[(i + 3) % 2]);
-      if (weight != nullptr) {
-        const GroupAt at = group_at<kFormat>(weight, block.first_group + run.begin + i + 3);
-        open_group<kFormat>(at, run.open[i + 3]);
-        prefetch_ahead<kFormat, 1>(at, block.prefetch, 0);
+      if (!run.is_open) {
+        const int32_t group = block.first_group + run.begin + i + 3;
+        open_group<kFormat>(group_at<kFormat>(run.weight, group), run.open[i + 3]);
       }
     }
     if (i >= -1 && i + 1 < count) keep<kFormat>(sums[(i + 1) % 2]);
@@ -134,7 +136,10 @@ static int32_t add_run(const LinearBlock& block,
       multiply<kFormat>(run.open[i + 2], rows[(i + 2) % 2]);
     }
     if (i >= 0) {
+      // The core must own the lines of the outputs before it writes them.
+      if (is_last && i < kRows) __builtin_prefetch(out + i * block.out_stride, 1);
       const auto& sum = sums[i % 2].v;
+      const GroupAt weight = group_at<kFormat>(run.weight, block.first_group + run.begin + i);
 #pragma GCC unroll 2
       for (int b = 0; b < kBlocks; ++b) {
         const RecordRows<int8_t> record = record_rows<int8_t>(x + b * block_bytes + i * kBytes, 0);
@@ -144,6 +149,7 @@ static int32_t add_run(const LinearBlock& block,
           const I16 low{_mm512_load_si512(sum[0][at])};
           const I16 high{_mm512_load_si512(sum[kSumsPerGroup<kFormat> - 1][at])};
           acc[at] = add_sums<kFormat>(acc[at], run.open[i].scales, record, r, low, high);
+          prefetch_ahead<kFormat, kRows>(weight, prefetch, at);
         }
       }
     }
@@ -162,31 +168,32 @@ static int32_t add_run(const LinearBlock& block,
 template <WeightFormat kFormat>
 static void tile_with_amx(const LinearBlock& block, int32_t tile) {
   constexpr int64_t kBytes = activation_record_bytes(ActivationFormat::kInt8);
-  const std::byte* const weight = block.weight + tile * block.tile_bytes;
+  const int root = __builtin_ctz(static_cast<unsigned>(block.num_segments));
   GroupRun<kFormat> run;
+  run.weight = block.weight + tile * block.tile_bytes;
   RowsState states[kMostRows / kRowsTogether];
   int32_t segment = 0;
   for (run.begin = 0; run.begin < block.num_groups; run.begin = run.end) {
     const int32_t left = block.num_groups - run.begin;
     run.end = run.begin + (left < kOpenGroups ? left : kOpenGroups);
-    const std::byte* to_open = weight;
+    run.is_open = false;
     int32_t next = segment;
     for (int32_t row = 0; row < block.num_rows; row += kRowsTogether) {
+      const int32_t rows_left = block.num_rows - row;
+      const int32_t count = rows_left < kRowsTogether ? rows_left : kRowsTogether;
       const std::byte* const x =
           records_of<ActivationFormat::kInt8>(block, row) + run.begin * kBytes;
-      RowsState& state = states[row / kRowsTogether];
-      next = block.num_rows - row > kActivationRows
-                 ? add_run<kFormat, 2>(block, run, to_open, x, segment, state)
-                 : add_run<kFormat, 1>(block, run, to_open, x, segment, state);
-      to_open = nullptr;
+      const float* const out = block.out + row * block.out_stride + tile * kRowTile;
+      // What no second run goes on with is not kept.
+      RowsState& state = states[block.num_groups > kOpenGroups ? row / kRowsTogether : 0];
+      next = count > kActivationRows ? add_run<kFormat, 2>(block, run, x, out, segment, state)
+                                     : add_run<kFormat, 1>(block, run, x, out, segment, state);
+      run.is_open = true;
+      if (run.end == block.num_groups) {
+        write_outputs(block, tile, row, count, state.pending[root]);
+      }
     }
     segment = next;
-  }
-  const int root = __builtin_ctz(static_cast<unsigned>(block.num_segments));
-  for (int32_t row = 0; row < block.num_rows; row += kRowsTogether) {
-    const int32_t left = block.num_rows - row;
-    const int32_t count = left < kRowsTogether ? left : kRowsTogether;
-    write_outputs(block, tile, row, count, states[row / kRowsTogether].pending[root]);
   }
 }
 
