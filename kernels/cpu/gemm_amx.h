@@ -81,8 +81,13 @@ SLUICE_INLINE void keep(GroupSums<kFormat>& sums) {
 }
 
 // Groups that are unpacked at a time, and the most rows that use them.
-inline constexpr int32_t kOpenGroups = 32;
+inline constexpr int32_t kOpenGroups = 64;
 inline constexpr int32_t kMostRows = 64;
+
+// Codes of a run of groups. The first tile lays them out on the way.
+struct LaidRows {
+  RowCodes codes[kMostRows / kRowsTogether][kOpenGroups];
+};
 
 // Sums of kRowsTogether rows between two runs of groups.
 struct RowsState {
@@ -101,12 +106,15 @@ struct GroupRun {
 };
 
 // A run of groups times kBlocks blocks of rows: their records of its first group begin at `x`, their
-// outputs of the tile at `out`. Returns the segment that is under way.
+// outputs of the tile at `out`; their codes go to `codes` if `lay_out`, else are there. Returns the
+// segment that is under way.
 template <WeightFormat kFormat, int kBlocks>
 static int32_t add_run(const LinearBlock& block,
                        GroupRun<kFormat>& run,
                        const std::byte* x,
                        const float* out,
+                       bool lay_out,
+                       RowCodes* codes,
                        int32_t segment,
                        RowsState& state) {
   constexpr int kRows = kBlocks * kActivationRows;
@@ -114,7 +122,6 @@ static int32_t add_run(const LinearBlock& block,
   const int64_t block_bytes = block.num_groups * kBytes;
   const bool is_last = run.end == block.num_groups;
   const WeightPrefetch prefetch = run.is_open ? WeightPrefetch::kNone : block.prefetch;
-  RowCodes rows[2];
   GroupSums<kFormat> sums[2];
   V16 acc[kRows];
 #pragma GCC unroll 16
@@ -124,7 +131,7 @@ static int32_t add_run(const LinearBlock& block,
   const int32_t count = run.end - run.begin;
   for (int32_t i = -3; i < count; ++i) {
     if (i + 3 < count) {
-      gather_rows<kBlocks>(x + (i + 3) * kBytes, block_bytes, rows[(i + 3) % 2]);
+      if (lay_out) gather_rows<kBlocks>(x + (i + 3) * kBytes, block_bytes, codes[i + 3]);
       if (!run.is_open) {
         const int32_t group = block.first_group + run.begin + i + 3;
         open_group<kFormat>(group_at<kFormat>(run.weight, group), run.open[i + 3]);
@@ -133,7 +140,7 @@ static int32_t add_run(const LinearBlock& block,
     if (i >= -1 && i + 1 < count) keep<kFormat>(sums[(i + 1) % 2]);
     if (i >= -2 && i + 2 < count) {
       stores_before_tile_loads();
-      multiply<kFormat>(run.open[i + 2], rows[(i + 2) % 2]);
+      multiply<kFormat>(run.open[i + 2], codes[i + 2]);
     }
     if (i >= 0) {
       // The core must own the lines of the outputs before it writes them.
@@ -166,9 +173,12 @@ static int32_t add_run(const LinearBlock& block,
 }
 
 template <WeightFormat kFormat>
-static void tile_with_amx(const LinearBlock& block, int32_t tile) {
+static void tile_with_amx(const LinearBlock& block, int32_t tile, LaidRows& laid) {
   constexpr int64_t kBytes = activation_record_bytes(ActivationFormat::kInt8);
   const int root = __builtin_ctz(static_cast<unsigned>(block.num_segments));
+  // Codes stay laid out for the next tile, and sums are not kept for a next run.
+  const bool one_run = block.num_groups <= kOpenGroups;
+  const bool lay_out = tile == 0 || !one_run;
   GroupRun<kFormat> run;
   run.weight = block.weight + tile * block.tile_bytes;
   RowsState states[kMostRows / kRowsTogether];
@@ -184,10 +194,12 @@ static void tile_with_amx(const LinearBlock& block, int32_t tile) {
       const std::byte* const x =
           records_of<ActivationFormat::kInt8>(block, row) + run.begin * kBytes;
       const float* const out = block.out + row * block.out_stride + tile * kRowTile;
-      // What no second run goes on with is not kept.
-      RowsState& state = states[block.num_groups > kOpenGroups ? row / kRowsTogether : 0];
-      next = count > kActivationRows ? add_run<kFormat, 2>(block, run, x, out, segment, state)
-                                     : add_run<kFormat, 1>(block, run, x, out, segment, state);
+      const int32_t part = row / kRowsTogether;
+      RowCodes* const codes = laid.codes[one_run ? part : 0];
+      RowsState& state = states[one_run ? 0 : part];
+      next = count > kActivationRows
+                 ? add_run<kFormat, 2>(block, run, x, out, lay_out, codes, segment, state)
+                 : add_run<kFormat, 1>(block, run, x, out, lay_out, codes, segment, state);
       run.is_open = true;
       if (run.end == block.num_groups) {
         write_outputs(block, tile, row, count, state.pending[root]);
@@ -200,7 +212,8 @@ static void tile_with_amx(const LinearBlock& block, int32_t tile) {
 template <WeightFormat kFormat>
 static void tiles_with_amx(const LinearBlock& block) {
   _tile_loadconfig(&kTileConfig<kRowsTogether, kTileK<kFormat>>);
-  for (int32_t tile = 0; tile < block.num_tiles; ++tile) tile_with_amx<kFormat>(block, tile);
+  LaidRows laid;
+  for (int32_t tile = 0; tile < block.num_tiles; ++tile) tile_with_amx<kFormat>(block, tile, laid);
   _tile_release();
 }
 
