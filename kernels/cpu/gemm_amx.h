@@ -81,8 +81,13 @@ SLUICE_INLINE void keep(GroupSums<kFormat>& sums) {
 }
 
 // Groups that are unpacked at a time, and the most rows that use them.
-inline constexpr int32_t kOpenGroups = 32;
+inline constexpr int32_t kOpenGroups = 64;
 inline constexpr int32_t kMostRows = 64;
+
+// Codes of a run of groups. The first tile lays them out on the way.
+struct LaidRows {
+  RowCodes codes[kMostRows / kRowsTogether][kOpenGroups];
+};
 
 // Sums of kRowsTogether rows between two runs of groups.
 struct RowsState {
@@ -90,28 +95,33 @@ struct RowsState {
   V16 pending[4][kRowsTogether];
 };
 
-// Groups [begin, end) of a tile.
+// Groups [begin, end) of a tile, which the first rows open on the way.
 template <WeightFormat kFormat>
 struct GroupRun {
+  const std::byte* weight;  // group 0
   int32_t begin;
   int32_t end;
+  bool is_open;
   OpenGroup<kFormat> open[kOpenGroups];
 };
 
-// A run of groups times kBlocks blocks of rows whose records of its first group begin at `x`.
-// `weight`: the tile, to open the run on the way, or null where it is. Returns the segment that is
-// under way.
+// A run of groups times kBlocks blocks of rows: their records of its first group begin at `x`, their
+// outputs of the tile at `out`; their codes go to `codes` if `lay_out`, else are there. Returns the
+// segment that is under way.
 template <WeightFormat kFormat, int kBlocks>
 static int32_t add_run(const LinearBlock& block,
                        GroupRun<kFormat>& run,
-                       const std::byte* weight,
                        const std::byte* x,
+                       const float* out,
+                       bool lay_out,
+                       RowCodes* codes,
                        int32_t segment,
                        RowsState& state) {
   constexpr int kRows = kBlocks * kActivationRows;
   constexpr int64_t kBytes = activation_record_bytes(ActivationFormat::kInt8);
   const int64_t block_bytes = block.num_groups * kBytes;
-  RowCodes rows[2];
+  const bool is_last = run.end == block.num_groups;
+  const WeightPrefetch prefetch = run.is_open ? WeightPrefetch::kNone : block.prefetch;
   GroupSums<kFormat> sums[2];
   V16 acc[kRows];
 #pragma GCC unroll 16
@@ -121,20 +131,22 @@ static int32_t add_run(const LinearBlock& block,
   const int32_t count = run.end - run.begin;
   for (int32_t i = -3; i < count; ++i) {
     if (i + 3 < count) {
-      gather_rows<kBlocks>(x + (i + 3) * kBytes, block_bytes, rows[(i + 3) % 2]);
-      if (weight != nullptr) {
-        const GroupAt at = group_at<kFormat>(weight, block.first_group + run.begin + i + 3);
-        open_group<kFormat>(at, run.open[i + 3]);
-        prefetch_ahead<kFormat, 1>(at, block.prefetch, 0);
+      if (lay_out) gather_rows<kBlocks>(x + (i + 3) * kBytes, block_bytes, codes[i + 3]);
+      if (!run.is_open) {
+        const int32_t group = block.first_group + run.begin + i + 3;
+        open_group<kFormat>(group_at<kFormat>(run.weight, group), run.open[i + 3]);
       }
     }
     if (i >= -1 && i + 1 < count) keep<kFormat>(sums[(i + 1) % 2]);
     if (i >= -2 && i + 2 < count) {
       stores_before_tile_loads();
-      multiply<kFormat>(run.open[i + 2], rows[(i + 2) % 2]);
+      multiply<kFormat>(run.open[i + 2], codes[i + 2]);
     }
     if (i >= 0) {
+      // The core must own the lines of the outputs before it writes them.
+      if (is_last && i < kRows) __builtin_prefetch(out + i * block.out_stride, 1);
       const auto& sum = sums[i % 2].v;
+      const GroupAt weight = group_at<kFormat>(run.weight, block.first_group + run.begin + i);
 #pragma GCC unroll 2
       for (int b = 0; b < kBlocks; ++b) {
         const RecordRows<int8_t> record = record_rows<int8_t>(x + b * block_bytes + i * kBytes, 0);
@@ -144,6 +156,7 @@ static int32_t add_run(const LinearBlock& block,
           const I16 low{_mm512_load_si512(sum[0][at])};
           const I16 high{_mm512_load_si512(sum[kSumsPerGroup<kFormat> - 1][at])};
           acc[at] = add_sums<kFormat>(acc[at], run.open[i].scales, record, r, low, high);
+          prefetch_ahead<kFormat, kRows>(weight, prefetch, at);
         }
       }
     }
@@ -160,40 +173,47 @@ static int32_t add_run(const LinearBlock& block,
 }
 
 template <WeightFormat kFormat>
-static void tile_with_amx(const LinearBlock& block, int32_t tile) {
+static void tile_with_amx(const LinearBlock& block, int32_t tile, LaidRows& laid) {
   constexpr int64_t kBytes = activation_record_bytes(ActivationFormat::kInt8);
-  const std::byte* const weight = block.weight + tile * block.tile_bytes;
+  const int root = __builtin_ctz(static_cast<unsigned>(block.num_segments));
+  // Codes stay laid out for the next tile, and sums are not kept for a next run.
+  const bool one_run = block.num_groups <= kOpenGroups;
+  const bool lay_out = tile == 0 || !one_run;
   GroupRun<kFormat> run;
+  run.weight = block.weight + tile * block.tile_bytes;
   RowsState states[kMostRows / kRowsTogether];
   int32_t segment = 0;
   for (run.begin = 0; run.begin < block.num_groups; run.begin = run.end) {
     const int32_t left = block.num_groups - run.begin;
     run.end = run.begin + (left < kOpenGroups ? left : kOpenGroups);
-    const std::byte* to_open = weight;
+    run.is_open = false;
     int32_t next = segment;
     for (int32_t row = 0; row < block.num_rows; row += kRowsTogether) {
+      const int32_t rows_left = block.num_rows - row;
+      const int32_t count = rows_left < kRowsTogether ? rows_left : kRowsTogether;
       const std::byte* const x =
           records_of<ActivationFormat::kInt8>(block, row) + run.begin * kBytes;
-      RowsState& state = states[row / kRowsTogether];
-      next = block.num_rows - row > kActivationRows
-                 ? add_run<kFormat, 2>(block, run, to_open, x, segment, state)
-                 : add_run<kFormat, 1>(block, run, to_open, x, segment, state);
-      to_open = nullptr;
+      const float* const out = block.out + row * block.out_stride + tile * kRowTile;
+      const int32_t part = row / kRowsTogether;
+      RowCodes* const codes = laid.codes[one_run ? part : 0];
+      RowsState& state = states[one_run ? 0 : part];
+      next = count > kActivationRows
+                 ? add_run<kFormat, 2>(block, run, x, out, lay_out, codes, segment, state)
+                 : add_run<kFormat, 1>(block, run, x, out, lay_out, codes, segment, state);
+      run.is_open = true;
+      if (run.end == block.num_groups) {
+        write_outputs(block, tile, row, count, state.pending[root]);
+      }
     }
     segment = next;
-  }
-  const int root = __builtin_ctz(static_cast<unsigned>(block.num_segments));
-  for (int32_t row = 0; row < block.num_rows; row += kRowsTogether) {
-    const int32_t left = block.num_rows - row;
-    const int32_t count = left < kRowsTogether ? left : kRowsTogether;
-    write_outputs(block, tile, row, count, states[row / kRowsTogether].pending[root]);
   }
 }
 
 template <WeightFormat kFormat>
 static void tiles_with_amx(const LinearBlock& block) {
   _tile_loadconfig(&kTileConfig<kRowsTogether, kTileK<kFormat>>);
-  for (int32_t tile = 0; tile < block.num_tiles; ++tile) tile_with_amx<kFormat>(block, tile);
+  LaidRows laid;
+  for (int32_t tile = 0; tile < block.num_tiles; ++tile) tile_with_amx<kFormat>(block, tile, laid);
   _tile_release();
 }
 

@@ -65,7 +65,7 @@ class Linear : public ::testing::TestWithParam<Combination> {
   }
 };
 
-constexpr std::array<int32_t, 11> kRowCounts = {1, 2, 3, 7, 8, 9, 31, 32, 33, 64, 100};
+constexpr std::array<int32_t, 13> kRowCounts = {1, 2, 3, 7, 8, 9, 15, 17, 31, 32, 33, 64, 100};
 
 TEST_P(Linear, EqualsThePlainLoopForEveryRowCountThreadCountAndInstructionSet) {
   std::mt19937 rng(7);
