@@ -321,8 +321,8 @@ GPU_WGMMA_ROWS(wgmma_rows_f16, "k16.f32.f16.f16")
 #undef GPU_WORDS_32
 #undef GPU_WORDS_8_FROM
 
-// By all of a warpgroup, once: registers of a thread from here on, a multiple of 8. What some give up
-// others may take; in a kernel with __launch_bounds__(n, 1).
+// By all of a warpgroup, once: registers of a thread from here on, a multiple of 8. What some give
+// up others may take; in a kernel with __launch_bounds__(n, 1).
 template <int kRegisters>
 __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
