@@ -83,6 +83,7 @@ SLUICE_INLINE void keep(GroupSums<kFormat>& sums) {
 // Groups that are unpacked at a time, and the most rows that use them.
 inline constexpr int32_t kOpenGroups = 64;
 inline constexpr int32_t kMostRows = 64;
+static_assert((kOpenGroups & (kOpenGroups - 1)) == 0, "a mask finds places of codes");
 
 // Codes of a run of groups. The first tile lays them out on the way.
 struct LaidRows {
