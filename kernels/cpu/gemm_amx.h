@@ -83,6 +83,7 @@ SLUICE_INLINE void keep(GroupSums<kFormat>& sums) {
 // Groups that are unpacked at a time, and the most rows that use them.
 inline constexpr int32_t kOpenGroups = 64;
 inline constexpr int32_t kMostRows = 64;
+static_assert((kOpenGroups & (kOpenGroups - 1)) == 0, "a mask finds places of codes");
 
 // Codes of a run of groups. The first tile lays them out on the way.
 struct LaidRows {
@@ -102,18 +103,19 @@ struct GroupRun {
   int32_t begin;
   int32_t end;
   bool is_open;
+  bool lay_out;       // codes of activations, on the way; else they are laid out
+  int32_t code_mask;  // of a group, its codes' place
   OpenGroup<kFormat> open[kOpenGroups];
 };
 
 // A run of groups times kBlocks blocks of rows: their records of its first group begin at `x`, their
-// outputs of the tile at `out`; their codes go to `codes` if `lay_out`, else are there. Returns the
-// segment that is under way.
+// outputs of the tile at `out`; their codes are laid out in `codes`. Returns the segment that is under
+// way.
 template <WeightFormat kFormat, int kBlocks>
 static int32_t add_run(const LinearBlock& block,
                        GroupRun<kFormat>& run,
                        const std::byte* x,
                        const float* out,
-                       bool lay_out,
                        RowCodes* codes,
                        int32_t segment,
                        RowsState& state) {
@@ -131,7 +133,9 @@ static int32_t add_run(const LinearBlock& block,
   const int32_t count = run.end - run.begin;
   for (int32_t i = -3; i < count; ++i) {
     if (i + 3 < count) {
-      if (lay_out) gather_rows<kBlocks>(x + (i + 3) * kBytes, block_bytes, codes[i + 3]);
+      if (run.lay_out) {
+        gather_rows<kBlocks>(x + (i + 3) * kBytes, block_bytes, codes[(i + 3) & run.code_mask]);
+      }
       if (!run.is_open) {
         const int32_t group = block.first_group + run.begin + i + 3;
         open_group<kFormat>(group_at<kFormat>(run.weight, group), run.open[i + 3]);
@@ -140,7 +144,7 @@ static int32_t add_run(const LinearBlock& block,
     if (i >= -1 && i + 1 < count) keep<kFormat>(sums[(i + 1) % 2]);
     if (i >= -2 && i + 2 < count) {
       stores_before_tile_loads();
-      multiply<kFormat>(run.open[i + 2], codes[i + 2]);
+      multiply<kFormat>(run.open[i + 2], codes[(i + 2) & run.code_mask]);
     }
     if (i >= 0) {
       // The core must own the lines of the outputs before it writes them.
@@ -178,8 +182,9 @@ static void tile_with_amx(const LinearBlock& block, int32_t tile, LaidRows& laid
   const int root = __builtin_ctz(static_cast<unsigned>(block.num_segments));
   // Codes stay laid out for the next tile, and sums are not kept for a next run.
   const bool one_run = block.num_groups <= kOpenGroups;
-  const bool lay_out = tile == 0 || !one_run;
   GroupRun<kFormat> run;
+  run.lay_out = tile == 0 || !one_run;
+  run.code_mask = one_run ? kOpenGroups - 1 : 1;
   run.weight = block.weight + tile * block.tile_bytes;
   RowsState states[kMostRows / kRowsTogether];
   int32_t segment = 0;
@@ -198,8 +203,8 @@ static void tile_with_amx(const LinearBlock& block, int32_t tile, LaidRows& laid
       RowCodes* const codes = laid.codes[one_run ? part : 0];
       RowsState& state = states[one_run ? 0 : part];
       next = count > kActivationRows
-                 ? add_run<kFormat, 2>(block, run, x, out, lay_out, codes, segment, state)
-                 : add_run<kFormat, 1>(block, run, x, out, lay_out, codes, segment, state);
+                 ? add_run<kFormat, 2>(block, run, x, out, codes, segment, state)
+                 : add_run<kFormat, 1>(block, run, x, out, codes, segment, state);
       run.is_open = true;
       if (run.end == block.num_groups) {
         write_outputs(block, tile, row, count, state.pending[root]);
