@@ -14,6 +14,7 @@ import argparse
 import ctypes
 import json
 import math
+import os
 import pathlib
 import random
 import shutil
@@ -126,7 +127,10 @@ class Sluice:
     def run(self, model, *options):
         command = [self.program, "bench", model, "--device", "cuda", "--max-num-batched-tokens", 8192,
                    "--concurrency", 1, "--rounds", 1, *options]
-        subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
+        # The archive's libraries are sluice's own, and not for torch.
+        environment = dict(os.environ, LD_LIBRARY_PATH=str(self.program.parent.parent / "lib"))
+        subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL,
+                       env=environment)
 
 
 def write_model(folder, tokenizer):

@@ -83,8 +83,7 @@ for name in "${parts[@]}"; do
     bench) part bench bin/gpu_kernels ;;
     peers)
       if python3 -c 'import torch' 2>/dev/null; then
-        LD_LIBRARY_PATH="$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" part peers python3 gpu_peers.py \
-          --bin bin --tokenizer golden/tokenizer/json/qwen.json
+        part peers python3 gpu_peers.py --bin bin --tokenizer golden/tokenizer/json/qwen.json
       else
         printf '%-10s         skipped: no torch\n' peers | tee -a "$summary"
       fi

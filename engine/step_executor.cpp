@@ -14,7 +14,8 @@ SamplerInput input_of(const SampledRow& row) {
           .logits = nullptr,
           .tokens = row.history.empty() ? row.tokens : row.history,
           .num_prompt_tokens = row.num_prompt_tokens,
-          .num_generated = row.num_generated};
+          .num_generated = row.num_generated,
+          .on_device = row.on_device};
 }
 
 }  // namespace
@@ -110,6 +111,7 @@ void StepExecutor::fill(StepWork& work,
       row.history = request.tokens;
       row.history.push_back(kInvalidToken);
     }
+    row.on_device = is_queued_ && sampler_.can_choose(input_of(row));
   }
   work.prompts.clear();
   for (const PromptRow& row : work.batch.prompt_rows()) {
@@ -135,10 +137,8 @@ StepWork& StepExecutor::retire() {
 
 // A step that the host has a part in needs the tokens of the one before, and has its own at once.
 void StepExecutor::enqueue(StepWork& next) {
-  const auto needs_host = [this](const SampledRow& row) {
-    return reads_tokens(*row.params) || !sampler_.can_choose(input_of(row));
-  };
-  const bool waits = !next.prompts.empty() || std::ranges::any_of(next.rows, needs_host);
+  const bool waits =
+      !next.prompts.empty() || !std::ranges::all_of(next.rows, &SampledRow::on_device);
   if (waits && num_in_flight() > 0) {
     StepWork& before = work(num_submitted_ - 1);
     if (!before.is_done) finish(before);
@@ -218,7 +218,6 @@ void StepExecutor::set_inputs(StepWork& work) {
     if (!row.history.empty()) row.history.back() = chosen_[static_cast<size_t>(row.row_before)];
     SamplerInput& input = work.inputs.emplace_back(input_of(row));
     input.logits = runner_.logits() + (work.inputs.size() - 1) * vocab;
-    input.on_device = is_queued_ && sampler_.can_choose(input);
   }
 }
 

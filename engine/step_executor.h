@@ -45,6 +45,7 @@ struct SampledRow {
   int32_t num_prompt_tokens = 0;
   int32_t num_generated = 0;     // the open one included
   std::vector<TokenId> history;  // in place of `tokens` where one is open and all are read
+  bool on_device = false;        // where it is chosen
 };
 
 // Consecutive rows of one prompt that is scored.

@@ -46,8 +46,8 @@ T* DeviceSampling::at(const kernels::DeviceBuffer& buffer, uint64_t number, int6
   return reinterpret_cast<T*>(buffer.data() + slot * places_.end + offset);
 }
 
-const TokenId* DeviceSampling::chosen() const {
-  return reinterpret_cast<const TokenId*>(device_.data() + host_bytes(bounds_));
+TokenId* DeviceSampling::chosen() const {
+  return reinterpret_cast<TokenId*>(device_.data() + host_bytes(bounds_));
 }
 
 void DeviceSampling::send(uint64_t number, std::span<const SampleRow> rows) {
@@ -78,7 +78,7 @@ void DeviceSampling::choose(const kernels::ExecContext& exec, uint64_t number, i
                     {.rows = {at<SampleRow>(device_, number, 0), sent.num_rows},
                      .vocab_size = vocab_size,
                      .workspace = {},
-                     .chosen = reinterpret_cast<TokenId*>(device_.data() + host_bytes(bounds_))});
+                     .chosen = chosen()});
     const int64_t bytes =
         sent.has_scores ? places_.end : static_cast<int64_t>(sent.num_rows * sizeof(SampleRow));
     device_.memory()->download(

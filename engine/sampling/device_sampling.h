@@ -33,8 +33,8 @@ class DeviceSampling {
   // `memory` must outlive it.
   static Expected<DeviceSampling> create(kernels::DeviceMemory& memory, const Bounds& bounds);
 
-  // Sends the rows of a step, at most max_rows; their log-probabilities find room here. None of that
-  // step and the second before may be on its way.
+  // Sends the rows of a step, at most max_rows; their log-probabilities find room here. The second
+  // step before has been waited for.
   void send(uint64_t step, std::span<const kernels::SampleRow> rows);
   // Samples them, behind whatever gives their logits; with this the step is all in the queue.
   void choose(const kernels::ExecContext& exec, uint64_t step, int32_t vocab_size);
@@ -45,7 +45,7 @@ class DeviceSampling {
   [[nodiscard]] double idle_before(uint64_t step) const;
 
   // In memory of the device: what the latest choose() chose, by row.
-  [[nodiscard]] const TokenId* chosen() const;
+  [[nodiscard]] TokenId* chosen() const;
 
  private:
   // One after the other in either memory.

@@ -160,6 +160,8 @@ Expected<void> check_lengths(const Invocation& invocation, const ModelInfo& mode
   return {};
 }
 
+bool is_on_gpu(const ModelInfo& model) { return model.backend.starts_with("cuda:"); }
+
 nlohmann::ordered_json to_json(const Invocation& invocation,
                                const ModelInfo& model,
                                const std::vector<PrefillFigure>& prefills,
@@ -185,8 +187,8 @@ nlohmann::ordered_json to_json(const Invocation& invocation,
                               {"output_len", options.output_len},
                               {"first_token_ms", figure.first_token_ms},
                               {"ms_per_token", 1e3 * figure.concurrency / figure.tokens_per_second},
-                              {"tokens_per_second", figure.tokens_per_second},
-                              {"device_idle_us_per_step", figure.idle_us}});
+                              {"tokens_per_second", figure.tokens_per_second}});
+    if (is_on_gpu(model)) json["decode"].back()["device_idle_us_per_step"] = figure.idle_us;
   }
   return json;
 }
@@ -212,7 +214,7 @@ Expected<void> measure(Engine& engine, const Invocation& invocation) {
   }
 
   std::vector<DecodeFigure> decodes;
-  const bool on_gpu = model.backend.starts_with("cuda");
+  const bool on_gpu = is_on_gpu(model);
   std::printf("\n%-12s %10s %12s %16s%s\n",
               "decode x",
               "ms/token",

@@ -16,6 +16,7 @@
 #include "tests/engine/cuda/tiny_model.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/simt/memory.h"
+#include "tests/support/varied_requests.h"
 
 namespace sluice {
 namespace {
@@ -156,6 +157,25 @@ TEST(CudaDevice, StepsAndOperatorsHaveRanges) {
        {"linear", "step", "step/linear", "step/attention", "step/sample", "step/recorded layers"}) {
     EXPECT_TRUE(ranges.contains(name)) << name;
   }
+}
+
+// Of what the device took the scheduler learns, and a step that samples nothing takes as long as
+// another.
+TEST(CudaDevice, StepsThatSampleNothingAreWaitedFor) {
+  const TinyModel model(TinyWeights::kInt8);
+  Config config = model.config("cuda");
+  config.max_num_batched_tokens = 16;
+  const std::unique_ptr<Engine> engine = start_engine(config);
+  ASSERT_NE(engine, nullptr);
+  ValidRequest request;
+  request.prompt.push_back({testing::tiny_prompt(48, 1)});
+  request.sampling.max_tokens = 1;
+  testing::run_together(*engine, {request});
+  const std::vector<StepRecord> steps = testing::steps_of(*engine);
+  ASSERT_EQ(steps.size(), 3U);
+  const auto took = [&](size_t i) { return steps[i].executed_ns - steps[i].started_ns; };
+  EXPECT_GT(took(0), took(2) / 10);
+  EXPECT_GT(took(1), took(2) / 10);
 }
 
 using ShimRecordingDeathTest = ::testing::Test;
