@@ -7,8 +7,8 @@ usage: bench/peers.py --model FILE [--sluice build/sluice] [--probes build/bench
                       [--concurrency 1,8,32] [--context 32] [--output-len 96]
                       [--step-target-ms 10000] [--no-side-by-side] [--json FILE]
 
-Decoded tokens stand behind --context tokens of their request. Of Sluice's, which takes prompts in
-small pieces beside requests that decode, --output-len must last until all have begun.
+Decoded tokens stand behind --context tokens of their request. Sluice computes all but the last of them
+beforehand.
 
 A prompt is one step of either engine, which for Sluice needs a step target that is no bound: with its
 default prompts are cut so that other requests wait 50 ms at most.
@@ -44,7 +44,8 @@ def sluice_round(args):
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
         run([args.sluice, "bench", args.model, "--threads", str(args.threads), "--prefill",
              str(args.prefill), "--step-target-ms", str(args.step_target_ms), "--concurrency",
-             ",".join(map(str, args.concurrency)), "--prompt-len", str(args.context),
+             ",".join(map(str, args.concurrency)), "--context", str(args.context - 1),
+             "--prompt-len", "1",
              "--output-len", str(args.output_len), "--rounds", "1", "--json", out.name])
         result = json.load(open(out.name))
     figures = {f"prefill {args.prefill}": result["prefill"][0]["tokens_per_second"]}

@@ -2,7 +2,9 @@
 // Prefill: one request of P random tokens; the time from submit to its first token.
 // Decode: C requests at once; tokens made between the step that gave the last of them its first
 // token and the step that ended the first of them, over that time: all C decode in it, none
-// prefills. Medians over rounds, after one round that is not counted.
+// prefills. Medians over rounds, after one round that is not counted. What lies before the prompts of
+// decode requests (--context) is computed once and taken from the prefix cache: prompts are computed
+// slowly beside requests that decode, and the first of these would end before the last begins.
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -49,11 +51,20 @@ class Bench {
   Expected<PrefillFigure> prefill(int32_t prompt_len) {
     std::vector<double> times;
     for (int32_t round = -1; round < options_.rounds; ++round) {
-      SLUICE_TRY(const auto answers, run_requests(1, prompt_len, 1));
+      SLUICE_TRY(const auto answers,
+                 run_requests(1, [&](size_t) { return random_prompt(prompt_len); }, 1));
       const OfflineAnswer& answer = answers.front().front();
       if (round >= 0) times.push_back(milliseconds(answer.times.front() - answer.submitted));
     }
     return PrefillFigure{prompt_len, median(std::move(times))};
+  }
+
+  // The first `count` requests that decode will have one each.
+  Expected<void> compute_contexts(int32_t count) {
+    for (int32_t i = 0; i < count; ++i) contexts_.push_back(random_prompt(options_.context));
+    if (options_.context == 0) return {};
+    SLUICE_TRY_VOID(run_requests(count, [&](size_t i) { return contexts_[i]; }, 1));
+    return {};
   }
 
   Expected<DecodeFigure> decode(int32_t concurrency) {
@@ -62,7 +73,10 @@ class Bench {
     EngineStats before;
     for (int32_t round = -1; round < options_.rounds; ++round) {
       SLUICE_TRY(const auto answers,
-                 run_requests(concurrency, options_.prompt_len, options_.output_len));
+                 run_requests(concurrency,
+                              [&](size_t i) { return prompt_behind(contexts_[i]); },
+                              options_.output_len));
+      SLUICE_TRY_VOID(check_cached(answers));
       const auto start = answers.front().front().submitted;
       auto begin = start;
       auto end = Clock::time_point::max();
@@ -110,14 +124,34 @@ class Bench {
     return ids;
   }
 
+  std::vector<TokenId> prompt_behind(const std::vector<TokenId>& context) {
+    std::vector<TokenId> ids = context;
+    const std::vector<TokenId> prompt = random_prompt(options_.prompt_len);
+    ids.insert(ids.end(), prompt.begin(), prompt.end());
+    return ids;
+  }
+
+  Expected<void> check_cached(const std::vector<Conversation>& answers) const {
+    for (const Conversation& conversation : answers) {
+      const int32_t num_cached = conversation.front().num_cached_tokens;
+      if (num_cached >= options_.context) continue;
+      return make_error(ErrorCode::kInvalidArgument,
+                        "--context: of " + std::to_string(options_.context) +
+                            " tokens computed beforehand " + std::to_string(num_cached) +
+                            " were cached; see --kv-cache-memory and --enable-prefix-caching");
+    }
+    return {};
+  }
+
+  template <typename PromptOf>
   Expected<std::vector<Conversation>> run_requests(int32_t count,
-                                                   int32_t prompt_len,
+                                                   const PromptOf& prompt_of,
                                                    int32_t output_len) {
-    const auto source = [&](size_t,
+    const auto source = [&](size_t index,
                             const Conversation& before) -> Expected<std::optional<OfflineRequest>> {
       if (!before.empty()) return std::nullopt;
       OfflineRequest request;
-      request.prompt = random_prompt(prompt_len);
+      request.prompt = prompt_of(index);
       request.sampling.temperature = 0;
       request.sampling.max_tokens = output_len;
       request.sampling.ignore_eos = true;
@@ -137,11 +171,12 @@ class Bench {
   Engine& engine_;
   const BenchOptions& options_;
   std::mt19937_64 random_;
+  std::vector<std::vector<TokenId>> contexts_;  // a decode request each
 };
 
 Expected<void> check_lengths(const Invocation& invocation, const ModelInfo& model) {
   const BenchOptions& options = invocation.bench;
-  int64_t longest = options.prompt_len + options.output_len;
+  int64_t longest = int64_t{options.context} + options.prompt_len + options.output_len;
   for (const int32_t length : options.prefill_lens)
     longest = std::max<int64_t>(longest, length + 1);
   if (longest > model.max_model_len) {
@@ -183,6 +218,7 @@ nlohmann::ordered_json to_json(const Invocation& invocation,
   }
   for (const DecodeFigure& figure : decodes) {
     json["decode"].push_back({{"concurrency", figure.concurrency},
+                              {"context", options.context},
                               {"prompt_len", options.prompt_len},
                               {"output_len", options.output_len},
                               {"first_token_ms", figure.first_token_ms},
@@ -221,6 +257,8 @@ Expected<void> measure(Engine& engine, const Invocation& invocation) {
               "tokens/s",
               "first token ms",
               on_gpu ? "   GPU idle us/step" : "");
+  SLUICE_TRY_VOID(bench.compute_contexts(
+      *std::max_element(options.concurrencies.begin(), options.concurrencies.end())));
   for (const int32_t concurrency : options.concurrencies) {
     SLUICE_TRY(decodes.emplace_back(), bench.decode(concurrency));
     const DecodeFigure& figure = decodes.back();

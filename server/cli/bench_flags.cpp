@@ -207,6 +207,12 @@ void add_bench_flags(CLI::App& app, BenchOptions& bench) {
       .option("--concurrency", bench.concurrencies, "Requests decoded together [1,2,4,8]", "N,...")
       ->delimiter(',')
       ->check(kPositive);
+  group
+      .option("--context",
+              bench.context,
+              "Tokens before the prompt of a decode request, computed beforehand [0]",
+              "tokens")
+      ->check(CLI::NonNegativeNumber);
   group.option("--prompt-len", bench.prompt_len, "Prompt of a decode request [32]", "tokens")
       ->check(kPositive);
   group.option("--output-len", bench.output_len, "Tokens it generates [64]", "tokens")

@@ -20,7 +20,8 @@ namespace sluice {
 struct BenchOptions {
   std::vector<int32_t> prefill_lens = {128, 512};  // tokens; one request each
   std::vector<int32_t> concurrencies = {1, 2, 4, 8};
-  int32_t prompt_len = 32;  // tokens of a decode request's prompt
+  int32_t context = 0;      // tokens before a decode request's prompt, computed beforehand
+  int32_t prompt_len = 32;  // tokens of that prompt
   int32_t output_len = 64;  // tokens it generates
   int32_t rounds = 5;       // measured; one more before them is not
   std::string json_path;    // empty: the table only

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`sluice bench throughput` and `latency` as a user runs them: bench_offline_test.py SLUICE MODEL.
+"""`sluice bench`, `throughput` and `latency` as a user runs them: bench_offline_test.py SLUICE MODEL.
 
 Console lines and JSON keys are those that scripts for `vllm bench` read; the figures must agree with
 each other and with what was asked for.
@@ -22,6 +22,23 @@ def run(*arguments, code=0):
 
 def near(a, b):
     return abs(a - b) <= 1e-6 * max(abs(a), abs(b))
+
+
+def check_prefill_and_decode(sluice, model, folder):
+    path = os.path.join(folder, "bench.json")
+    # Two blocks and a part of one, which is taken from the cache too.
+    run(sluice, "bench", model, "--prefill", "16", "--concurrency", "1,3", "--context", "37",
+        "--prompt-len", "3", "--output-len", "24", "--rounds", "1", "--json", path)
+    with open(path, encoding="utf-8") as file:
+        result = json.load(file)
+    assert [row["prompt_len"] for row in result["prefill"]] == [16]
+    assert [row["concurrency"] for row in result["decode"]] == [1, 3]
+    for row in result["decode"]:
+        assert (row["context"], row["prompt_len"], row["output_len"]) == (37, 3, 24), row
+        assert near(row["ms_per_token"], 1e3 * row["concurrency"] / row["tokens_per_second"])
+    few = ["--prefill", "16", "--concurrency", "1", "--context", "37", "--output-len", "4"]
+    line = run(sluice, "bench", model, *few, "--no-enable-prefix-caching", code=1)
+    assert "of 37 tokens computed beforehand 0 were cached" in line, line
 
 
 def check_throughput(sluice, model, folder):
@@ -107,6 +124,7 @@ def check_refusals(sluice, model):
 def main():
     sluice, model = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
+        check_prefill_and_decode(sluice, model, folder)
         check_throughput(sluice, model, folder)
         check_seeds(sluice, model, folder)
         check_conversations(sluice, model, folder)
