@@ -201,6 +201,7 @@ LocalEngine::Core::Core(const Config& config,
       scheduler({.max_num_seqs = config.max_num_seqs,
                  .max_num_batched_tokens = config.max_num_batched_tokens,
                  .step_target_ms = static_cast<double>(config.step_target_ms),
+                 .max_prefill_share = 0.01 * config.max_prefill_share,
                  .long_prefill_token_threshold = config.long_prefill_token_threshold,
                  .max_num_partial_prefills = config.max_num_partial_prefills,
                  .max_num_queued_reqs =

@@ -15,12 +15,9 @@ namespace {
 
 // A prompt chunk that is always granted when tokens are left, whatever the milliseconds say: alone, as
 // many as the CPU's linear layers take at once, since with fewer it is reading the weights that takes
-// the time; and beside decodes.
+// the time; and beside decodes that are to keep a share of it.
 constexpr int32_t kMinChunkTokens = 64;
 constexpr int32_t kMinChunkBesideDecodes = 8;
-// How much longer a step of decodes may take for the sake of prompts. More than half
-// of the time goes to these then, so that either side is about twice as slow as alone.
-constexpr double kMaxDecodeStretch = 2.4;
 // One step in so many has decodes alone, or what they take could not be told apart from what the
 // prompts beside them take.
 constexpr uint64_t kStepsPerProbe = 16;
@@ -214,10 +211,13 @@ void Scheduler::Impl::schedule_decodes() {
 // How long the step may get for the sake of prompts, beside the decodes that it has.
 void Scheduler::Impl::set_target() {
   target_ms = options.step_target_ms > 0 ? options.step_target_ms : kNoTarget;
-  if (target_ms < kNoTarget && shape.num_decode_tokens > 0) {
-    const bool probes = output.step_id % kStepsPerProbe == 0;
-    target_ms = probes ? 0 : std::min(target_ms, kMaxDecodeStretch * cost.predict_ms(shape));
-  }
+  least_chunk = kMinChunkTokens;
+  if (target_ms == kNoTarget || shape.num_decode_tokens == 0) return;
+  if (options.max_prefill_share >= 1) return;
+  least_chunk = kMinChunkBesideDecodes;
+  const bool probes = output.step_id % kStepsPerProbe == 0;
+  const double share_of_decodes = 1 - options.max_prefill_share;
+  target_ms = probes ? 0 : std::min(target_ms, cost.predict_ms(shape) / share_of_decodes);
 }
 
 // Tokens of a prompt chunk that both budgets allow.
@@ -230,9 +230,8 @@ int32_t Scheduler::Impl::prefill_limit(const Entry& e, int32_t start, int32_t nu
   if (target_ms == 0) return 0;
   const int32_t affordable = cost.max_prefill_tokens(shape, start, target_ms);
   if (affordable >= limit) return limit;
-  const int32_t least = shape.num_decode_tokens > 0 ? kMinChunkBesideDecodes : kMinChunkTokens;
-  if (output.num_prefill_tokens == 0) return std::min(limit, std::max(affordable, least));
-  return affordable < std::min(least, e.num_remaining()) ? 0 : affordable;
+  if (output.num_prefill_tokens == 0) return std::min(limit, std::max(affordable, least_chunk));
+  return affordable < std::min(least_chunk, e.num_remaining()) ? 0 : affordable;
 }
 
 void Scheduler::Impl::schedule_prefill(int32_t index) {

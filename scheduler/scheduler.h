@@ -24,6 +24,7 @@ struct SchedulerOptions {
   int32_t max_num_seqs = 64;                 // running requests; at most the KV manager's
   int32_t max_num_batched_tokens = 512;      // tokens a step; no more requests than that run
   double step_target_ms = 50;                // predicted milliseconds a step; <= 0: no such budget
+  double max_prefill_share = 0.75;           // of that time, beside decodes; 1: no such bound
   int32_t long_prefill_token_threshold = 0;  // tokens of one prompt a step; 0: no such limit
   int32_t max_num_partial_prefills = 0;      // prompts half computed; 0: no such limit
   int32_t max_num_queued_reqs = 1024;        // that have not started

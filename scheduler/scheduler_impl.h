@@ -123,6 +123,7 @@ struct Scheduler::Impl {
   // Of this step, once its decodes are known; 0: it is for them alone.
   static constexpr double kNoTarget = std::numeric_limits<double>::infinity();
   double target_ms = kNoTarget;
+  int32_t least_chunk = 0;  // that is granted whatever target_ms says
   int64_t now_ms = INT64_MIN;
   uint64_t num_arrivals = 0;
   int64_t num_tokens_in_flight = 0;

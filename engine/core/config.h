@@ -43,6 +43,7 @@ struct Config {
   int32_t max_num_seqs = 64;
   int32_t max_num_batched_tokens = 512;
   int32_t step_target_ms = 50;             // predicted milliseconds a step may take
+  int32_t max_prefill_share = 75;          // percent of a step that prompts take beside decodes
   int32_t long_prefill_token_threshold = 0;  // of one prompt a step; 0: no such limit
   int32_t max_num_partial_prefills = 0;      // prompts half computed; 0: no such limit
   bool overlap = false;  // the next step is decided while one runs

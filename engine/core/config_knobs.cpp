@@ -437,6 +437,13 @@ std::vector<Knob> make_scheduler_knobs() {
                                        "ms",
                                        {1, 10000},
                                        "Predicted time that one step may take."),
+      integer<&Config::max_prefill_share>(
+          "max-prefill-share",
+          "scheduler",
+          "percent",
+          {1, 100},
+          "Of a step's predicted time, what prompts may take beside decodes; 100: no bound but "
+          "--step-target-ms."),
       integer<&Config::long_prefill_token_threshold>(
           "long-prefill-token-threshold",
           "scheduler",

@@ -42,6 +42,7 @@ FakeEngine::FakeEngine(uint64_t seed) : seed_(seed), random_(mix(seed)) {
   options_.max_num_seqs = kv_options_.max_num_seqs;
   options_.max_num_batched_tokens = chance(0.3) ? between(1, 6) : between(4, 80);
   options_.step_target_ms = chance(0.3) ? 0 : between(1, 40);
+  options_.max_prefill_share = 0.01 * between(1, 100);
   options_.long_prefill_token_threshold = chance(0.2) ? between(1, 20) : 0;
   options_.max_num_partial_prefills = chance(0.2) ? between(1, 3) : 0;
   options_.max_num_queued_reqs = between(1, 24);
@@ -128,6 +129,7 @@ std::string FakeEngine::describe() const {
   out << "seed " << seed_ << ": block_size " << kv_options_.block_size << ", caching "
       << kv_options_.enable_prefix_caching << ", seqs " << options_.max_num_seqs << ", tokens "
       << options_.max_num_batched_tokens << ", target_ms " << options_.step_target_ms
+      << ", share " << options_.max_prefill_share
       << ", partial " << options_.max_num_partial_prefills << ", queue "
       << options_.max_num_queued_reqs << ", model_len " << options_.max_model_len
       << ", preempt_every " << options_.preempt_every << ", aging " << options_.priority_aging_ms

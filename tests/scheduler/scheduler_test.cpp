@@ -629,29 +629,50 @@ TEST_F(SchedulerTest, NewcomersDoNotTakeForEverWhatARunningRequestIsShortOf) {
   EXPECT_LT(num_steps, 100);
 }
 
-TEST_F(SchedulerTest, PromptsStretchADecodeStepByABoundedFactor) {
+// 10 ms, and 1 ms for each token.
+double linear_ms(const SchedulerOutput& output) { return 10.0 + 1.0 * output.total_tokens; }
+
+TEST_F(SchedulerTest, PromptsTakeAShareOfTheTimeBesideDecodes) {
+  for (const double share : {0.5, 0.65, 0.75}) {
+    SchedulerOptions timed = options();
+    timed.max_num_batched_tokens = 256;
+    timed.step_target_ms = 1000;
+    timed.max_prefill_share = share;
+    build(256, timed);
+    ASSERT_TRUE(add(1, 8, 200));
+    for (int i = 0; i < 50; ++i) {
+      const SchedulerOutput output = schedule();
+      update(output, linear_ms(output));
+    }
+    ASSERT_TRUE(add(2, 200, 2));
+    const double longest_ms = 11 / (1 - share);
+    int num_steps = 0;
+    for (; scheduler_->find(RequestId{2}) != nullptr && num_steps < 100; ++num_steps) {
+      const SchedulerOutput output = schedule();
+      if (num_steps > 3) {  // it has learned
+        EXPECT_LE(linear_ms(output), 1.05 * longest_ms) << share << ", step " << num_steps;
+      }
+      update(output, linear_ms(output));
+    }
+    EXPECT_LT(num_steps, 1.4 * 200 / (longest_ms - 11)) << share;  // and the prompt has its share
+  }
+}
+
+TEST_F(SchedulerTest, WithoutAShareForDecodesTheMillisecondsAloneBoundChunks) {
   SchedulerOptions timed = options();
   timed.max_num_batched_tokens = 256;
-  timed.step_target_ms = 1000;
-  build(256, timed);
-  ASSERT_TRUE(add(1, 8, 200));
-  const auto milliseconds = [](const SchedulerOutput& output) {
-    return 10.0 + 1.0 * output.total_tokens;
-  };
-  for (int i = 0; i < 50; ++i) {
-    const SchedulerOutput output = schedule();
-    update(output, milliseconds(output));
-  }
-  ASSERT_TRUE(add(2, 200, 2));
-  int num_steps = 0;
-  for (; scheduler_->find(RequestId{2}) != nullptr && num_steps < 100; ++num_steps) {
-    const SchedulerOutput output = schedule();
-    if (num_steps > 3) {  // it has learned
-      EXPECT_LE(milliseconds(output), 2.5 * 11) << num_steps;
+  timed.max_prefill_share = 1;
+  for (const auto& [target_ms, chunk] : {std::pair{1000.0, 200}, std::pair{1.0, 64}}) {
+    timed.step_target_ms = target_ms;
+    build(256, timed);
+    ASSERT_TRUE(add(1, 8, 200));
+    for (int i = 0; i < 20; ++i) {
+      const SchedulerOutput output = schedule();
+      update(output, linear_ms(output));
     }
-    update(output, milliseconds(output));
+    ASSERT_TRUE(add(2, 200, 2));
+    EXPECT_EQ(schedule().num_prefill_tokens, chunk) << target_ms;
   }
-  EXPECT_LT(num_steps, 200 / 8);  // and half of the time is theirs
 }
 
 TEST_F(SchedulerTest, ALongPromptLeavesRoomInTheStepForShortOnes) {
