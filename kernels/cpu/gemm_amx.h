@@ -124,6 +124,7 @@ static int32_t add_run(const LinearBlock& block,
   const int64_t block_bytes = block.num_groups * kBytes;
   const bool is_last = run.end == block.num_groups;
   const WeightPrefetch prefetch = run.is_open ? WeightPrefetch::kNone : block.prefetch;
+  const Ahead ahead = AheadOfTiles<1>(prefetch, block.tile_bytes).at(0);
   GroupSums<kFormat> sums[2];
   V16 acc[kRows];
 #pragma GCC unroll 16
@@ -160,7 +161,7 @@ static int32_t add_run(const LinearBlock& block,
           const I16 low{_mm512_load_si512(sum[0][at])};
           const I16 high{_mm512_load_si512(sum[kSumsPerGroup<kFormat> - 1][at])};
           acc[at] = add_sums<kFormat>(acc[at], run.open[i].scales, record, r, low, high);
-          prefetch_ahead<kFormat, kRows>(weight, prefetch, at);
+          prefetch_group<kFormat, kRows>(weight, ahead, at);
         }
       }
     }

@@ -22,9 +22,13 @@ struct FloatWeights {
   }
 
   // The line that two columns share.
-  [[gnu::always_inline]] void prefetch(int k, WeightPrefetch prefetch) const {
+  [[gnu::always_inline]] void prefetch(int k, const Ahead& ahead) const {
     if (k % 2 != 0) return;
-    prefetch_line(reinterpret_cast<const std::byte*>(halves + k * kRowTile), prefetch);
+    prefetch_line(reinterpret_cast<const std::byte*>(halves + k * kRowTile), ahead);
+  }
+
+  static int64_t offset(int32_t group) {
+    return int64_t{group} * kQuantGroup * kRowTile * static_cast<int64_t>(sizeof(uint16_t));
   }
 };
 
@@ -38,14 +42,15 @@ struct ExpandedWeights {
             block.format, block.weight + tile * block.tile_bytes, group, buffer)) {}
 
   [[gnu::always_inline]] V16 column(int k) const { return load(weights + k * kRowTile); }
-  [[gnu::always_inline]] void prefetch(int, WeightPrefetch) const {}
+  [[gnu::always_inline]] void prefetch(int, const Ahead&) const {}
+  static int64_t offset(int32_t) { return 0; }
 };
 
 // `x`: the group's columns of the first row, the next rows `stride` elements apart. acc as in
 // fold_segments.
 template <int kTiles, int kRows, typename Weights>
 SLUICE_INLINE void add_float_group(const Weights* weights,
-                                   WeightPrefetch prefetch,
+                                   const Ahead& ahead,
                                    const float* x,
                                    int64_t stride,
                                    V16* acc) {
@@ -54,7 +59,7 @@ SLUICE_INLINE void add_float_group(const Weights* weights,
     V16 w[kTiles];
     for (int t = 0; t < kTiles; ++t) {
       w[t] = weights[t].column(k);
-      weights[t].prefetch(k, prefetch);
+      weights[t].prefetch(k, ahead);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
@@ -68,6 +73,7 @@ SLUICE_INLINE void add_float_group(const Weights* weights,
 
 template <typename Weights>
 struct FloatRows {
+  static constexpr int32_t kRowsOfFourTiles = 0;  // two streams reach the limit
   // The sums of two tiles fit the registers.
   static constexpr int32_t kRowsOfTwoTiles = kRowsAtOnce;
 
@@ -75,15 +81,17 @@ struct FloatRows {
   static void run(const LinearBlock& block, int32_t tile, int64_t row) {
     const int64_t stride = int64_t{block.num_groups} * kQuantGroup;
     const float* const x = static_cast<const float*>(block.x) + row * stride;
+    const AheadOfTiles<kTiles> tiles(block.prefetch, block.tile_bytes);
     const auto add = [&](int32_t group, V16 * acc) __attribute__((always_inline)) {
       const int32_t at = block.first_group + group;
+      const Ahead ahead = tiles.at(Weights::offset(at));
       const float* const columns = x + int64_t{group} * kQuantGroup;
       if constexpr (kTiles == 1) {
         const Weights w[] = {{block, tile, at}};
-        add_float_group<1, kRows>(w, block.prefetch, columns, stride, acc);
+        add_float_group<1, kRows>(w, ahead, columns, stride, acc);
       } else {
         const Weights w[] = {{block, tile, at}, {block, tile + 1, at}};
-        add_float_group<2, kRows>(w, block.prefetch, columns, stride, acc);
+        add_float_group<2, kRows>(w, ahead, columns, stride, acc);
       }
     };
     fold_segments<kTiles, kRows>(block, tile, row, add);

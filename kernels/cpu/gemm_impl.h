@@ -23,30 +23,80 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 
 // Prefetching past the end of the weights is harmless, and across tiles the next tile's start is
 // wanted. A core waits for at most some 16 lines of L1, which memory at a distance does not fill in
-// time: what comes from there is brought to L2 first.
+// time: what comes from there is brought to L2 first. Tiles that are walked side by side share what
+// may be outstanding.
 inline constexpr int32_t kPrefetchBytes = 5120;  // where L1 alone is asked
 inline constexpr int32_t kPrefetchToL2Bytes = 16384;
-inline constexpr int32_t kPrefetchToL1Bytes = 2048;
+inline constexpr int32_t kPrefetchToL1Bytes = 4096;
+inline constexpr int32_t kMostPrefetchToL1Bytes = 2048;  // of a tile
+
+// How many bytes behind those at hand to prefetch.
+struct Ahead {
+  WeightPrefetch prefetch;
+  int64_t to_l2;
+  int64_t to_l1;
+};
+
+// For kTiles tiles side by side: what lies behind a tile's end is in the tile kTiles further.
+template <int kTiles>
+class AheadOfTiles {
+ public:
+  AheadOfTiles(WeightPrefetch prefetch, int64_t tile_bytes)
+      : prefetch_(prefetch),
+        to_l2_(kPrefetchToL2Bytes / kTiles, tile_bytes),
+        to_l1_(prefetch == WeightPrefetch::kToL1
+                   ? kPrefetchBytes
+                   : std::min(kPrefetchToL1Bytes / kTiles, kMostPrefetchToL1Bytes),
+               tile_bytes) {}
+
+  // `offset`: of the bytes at hand in their tile.
+  [[nodiscard]] SLUICE_INLINE Ahead at(int64_t offset) const {
+    return {prefetch_, to_l2_.at(offset), to_l1_.at(offset)};
+  }
+
+ private:
+  class Distance {
+   public:
+    // Tiles are a few at most in `bytes`, and a division takes longer.
+    Distance(int64_t bytes, int64_t tile_bytes) : in_tile_(bytes), end_(tile_bytes - bytes) {
+      for (; kTiles > 1 && end_ <= 0; end_ += tile_bytes) in_tile_ += (kTiles - 1) * tile_bytes;
+      behind_ = in_tile_ + (kTiles - 1) * tile_bytes;
+    }
+
+    [[nodiscard]] SLUICE_INLINE int64_t at(int64_t offset) const {
+      return kTiles == 1 || offset < end_ ? in_tile_ : behind_;
+    }
+
+   private:
+    int64_t in_tile_;
+    int64_t behind_;
+    int64_t end_;
+  };
+
+  WeightPrefetch prefetch_;
+  Distance to_l2_;
+  Distance to_l1_;
+};
 
 // `line` with the weights' bytes that are at hand.
-SLUICE_INLINE void prefetch_line(const std::byte* line, WeightPrefetch prefetch) {
-  if (prefetch == WeightPrefetch::kToL2ThenL1) {
-    __builtin_prefetch(line + kPrefetchToL2Bytes, 0, 2);
-    __builtin_prefetch(line + kPrefetchToL1Bytes, 0, 3);
-  } else if (prefetch == WeightPrefetch::kToL1) {
-    __builtin_prefetch(line + kPrefetchBytes, 0, 3);
+SLUICE_INLINE void prefetch_line(const std::byte* line, const Ahead& ahead) {
+  if (ahead.prefetch == WeightPrefetch::kToL2ThenL1) {
+    __builtin_prefetch(line + ahead.to_l2, 0, 2);
+    __builtin_prefetch(line + ahead.to_l1, 0, 3);
+  } else if (ahead.prefetch == WeightPrefetch::kToL1) {
+    __builtin_prefetch(line + ahead.to_l1, 0, 3);
   }
 }
 
 // Part `part` of kParts of a group's lines, between what is done with the rows of a group: a core
 // that waits for room among its outstanding lines does not go on with what comes after.
 template <WeightFormat kFormat, int kParts>
-SLUICE_INLINE void prefetch_ahead(const GroupAt& at, WeightPrefetch prefetch, int part) {
+SLUICE_INLINE void prefetch_group(const GroupAt& at, const Ahead& ahead, int part) {
   constexpr int kCodeLines = kLayoutOf<kFormat>.code_bytes() / 64;
   constexpr int kLines = kCodeLines + (kLayoutOf<kFormat>.scale_bytes() > 0 ? 1 : 0);
 #pragma GCC unroll 9
   for (int i = part * kLines / kParts; i < (part + 1) * kLines / kParts; ++i) {
-    prefetch_line(i < kCodeLines ? at.codes + i * 64 : at.scales, prefetch);
+    prefetch_line(i < kCodeLines ? at.codes + i * 64 : at.scales, ahead);
   }
 }
 
@@ -106,7 +156,7 @@ add_sums(V16 acc, const GroupScales& w, const RecordRows<Code>& x, int r, I16 lo
 // activations of 8 rows, of which the kRows from `first` on are used.
 template <WeightFormat kFormat, typename Code, int kRows>
 SLUICE_INLINE void add_group(
-    const GroupAt& at, const std::byte* record, int first, WeightPrefetch prefetch, V16* acc) {
+    const GroupAt& at, const std::byte* record, int first, const Ahead& ahead, V16* acc) {
   const GroupScales w = load_scales<kFormat>(at);
   const RecordRows<Code> x = record_rows<Code>(record, first);
   constexpr unsigned kShift = zero_point_shift(kFormat);
@@ -119,7 +169,7 @@ SLUICE_INLINE void add_group(
       high = sub(high, shift_left(sub(broadcast(x.code_sums[r]), first_sum), kShift));
     }
     acc[r] = add_sums<kFormat>(acc[r], w, x, r, low, high);
-    prefetch_ahead<kFormat, kRows>(at, prefetch, r);
+    prefetch_group<kFormat, kRows>(at, ahead, r);
   };
   if constexpr (sizeof(Code) == 1) {
     dot_int8<kFormat, kRows>(at.codes, x.codes, use);
@@ -246,8 +296,9 @@ struct WideRows {
 #else
 template <WeightFormat kFormat, ActivationFormat kActivation, typename Code>
 struct IntegerRows {
-  // With so few rows memory is the limit, and one stream of reads does not reach it: two tiles are
+  // With so few rows memory is the limit, and one stream of reads does not reach it: tiles are
   // walked side by side. With more, the sums of two tiles no longer fit the registers.
+  static constexpr int32_t kRowsOfFourTiles = 2;
   static constexpr int32_t kRowsOfTwoTiles = 4;
 
   template <int kTiles, int kRows>
@@ -256,13 +307,15 @@ struct IntegerRows {
     const std::byte* const weight = block.weight + tile * block.tile_bytes;
     const std::byte* const x = records_of<kActivation>(block, row);
     const int first = first_of<kRows>(row);
+    const AheadOfTiles<kTiles> tiles(block.prefetch, block.tile_bytes);
     const auto add = [&](int32_t group, V16 * acc) __attribute__((always_inline)) {
+      const int64_t offset = group_at<kFormat>(weight, block.first_group + group).codes - weight;
+      const Ahead ahead = tiles.at(offset);
 #pragma GCC unroll 4
       for (int t = 0; t < kTiles; ++t) {
         const GroupAt at =
             group_at<kFormat>(weight + t * block.tile_bytes, block.first_group + group);
-        add_group<kFormat, Code, kRows>(
-            at, x + group * kBytes, first, block.prefetch, acc + t * kRows);
+        add_group<kFormat, Code, kRows>(at, x + group * kBytes, first, ahead, acc + t * kRows);
       }
     };
     fold_segments<kTiles, kRows>(block, tile, row, add);
@@ -284,10 +337,21 @@ static void every_row(const LinearBlock& block, int32_t tile) {
   }
 }
 
+// Four streams of shorter tiles gain nothing, and where L2 is not asked nobody has measured them.
+inline constexpr int64_t kTileBytesOfFour = 12288;
+
 template <typename Rows>
 static void linear_tiles(const LinearBlock& block) {
   int32_t tile = 0;
 #if defined(SLUICE_ISA_AVX512)
+  if constexpr (Rows::kRowsOfFourTiles > 0) {
+    const bool four = block.num_rows <= Rows::kRowsOfFourTiles &&
+                      block.tile_bytes >= kTileBytesOfFour &&
+                      block.prefetch == WeightPrefetch::kToL2ThenL1;
+    for (; four && tile + 4 <= block.num_tiles; tile += 4) {
+      every_row<Rows, 4, Rows::kRowsOfFourTiles>(block, tile);
+    }
+  }
   if (block.num_rows <= Rows::kRowsOfTwoTiles) {
     for (; tile + 2 <= block.num_tiles; tile += 2) {
       every_row<Rows, 2, std::min(kRowsAtOnce, Rows::kRowsOfTwoTiles)>(block, tile);
