@@ -5,10 +5,11 @@
 usage: bench/peers.py --model FILE [--sluice build/sluice] [--probes build/bench/kernels]
                       [--llama DIR] [--best FILE ...] [--rounds 5] [--threads 2] [--prefill 512]
                       [--concurrency 1,8,32] [--context 32] [--output-len 96]
-                      [--step-target-ms 10000] [--no-side-by-side] [--json FILE]
+                      [--step-target-ms 10000] [--kv-cache-memory auto] [--no-side-by-side]
+                      [--json FILE]
 
 Decoded tokens stand behind --context tokens of their request. Sluice computes all but the last of them
-beforehand.
+beforehand, for which its cache must have room.
 
 A prompt is one step of either engine, which for Sluice needs a step target that is no bound: with its
 default prompts are cut so that other requests wait 50 ms at most.
@@ -43,7 +44,8 @@ def run(command):
 def sluice_round(args):
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
         run([args.sluice, "bench", args.model, "--threads", str(args.threads), "--prefill",
-             str(args.prefill), "--step-target-ms", str(args.step_target_ms), "--concurrency",
+             str(args.prefill), "--step-target-ms", str(args.step_target_ms),
+             "--kv-cache-memory", args.kv_cache_memory, "--concurrency",
              ",".join(map(str, args.concurrency)), "--context", str(args.context - 1),
              "--prompt-len", "1",
              "--output-len", str(args.output_len), "--rounds", "1", "--json", out.name])
@@ -140,6 +142,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--step-target-ms", type=int, default=10000)
+    parser.add_argument("--kv-cache-memory", default="auto", help="of Sluice")
     parser.add_argument("--no-side-by-side", action="store_true")
     parser.add_argument("--json", default="")
     args = parser.parse_args()
