@@ -546,8 +546,11 @@ void LocalEngine::restore_preempted(const SchedulerOutput& output) {
 bool LocalEngine::step() {
   const bool is_launched = launch();
   const int32_t may_run = is_launched ? core_->executor.depth() : 0;
-  const bool retires = core_->executor.num_in_flight() > may_run;
-  while (core_->executor.num_in_flight() > may_run) retire();
+  bool retires = false;
+  while (core_->executor.num_in_flight() > may_run || core_->executor.is_oldest_done()) {
+    retire();
+    retires = true;
+  }
   if (core_->events) core_->events->end_step();
   // Who has seen a request's end finds it counted.
   publish_stats();

@@ -33,7 +33,7 @@ StepExecutor::StepExecutor(ModelRunner& runner, const Options& options)
   const auto max_seqs = static_cast<size_t>(options.max_num_seqs);
   const auto max_logprobs = static_cast<size_t>(options.max_logprobs);
   works_.reserve(static_cast<size_t>(depth()) + 1);
-  CHECK_LE(works_.capacity(), DeviceSampling::kSteps);
+  if (is_queued_) CHECK_LT(static_cast<uint64_t>(depth()), DeviceSampling::kSteps);
   for (int32_t i = 0; i <= depth(); ++i) {
     StepWork& added = works_.emplace_back(runner.batch_bounds());
     added.rows.reserve(max_seqs);
@@ -50,6 +50,7 @@ StepExecutor::StepExecutor(ModelRunner& runner, const Options& options)
 }
 
 StepExecutor::~StepExecutor() {
+  while (is_queued_ && num_in_flight() > 0) retire();
   if (!is_threaded_) return;
   {
     const std::scoped_lock lock(mutex_);
@@ -71,7 +72,6 @@ void StepExecutor::submit(const SchedulerOutput& decision,
   next.decision = decision;
   next.batch.build(decision, scheduler, kv, row_of_slot_);
   fill(next, scheduler, requests);
-  next.follows = num_in_flight() > 0;
   next.is_done = false;
   if (is_threaded_) {
     {
@@ -143,6 +143,7 @@ void StepExecutor::enqueue(StepWork& next) {
     StepWork& before = work(num_submitted_ - 1);
     if (!before.is_done) finish(before);
   }
+  next.follows = num_in_flight() > 0 && !waits;
   begin(next);
   if (waits) finish(next);
 }

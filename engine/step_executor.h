@@ -10,7 +10,8 @@
 // On a device with memory of its own submit() puts the step into the device's queue, behind the one
 // that runs, and open tokens are put in there: the device has its next step before the host has seen
 // what this one chose. A step for which the host has something to do, rows that are edited or
-// prompts that are scored, is waited for by submit(), as is the one before it.
+// prompts that are scored, is waited for by submit(), as is the one before it: it is done then, and
+// to be retired at once.
 #pragma once
 
 #include <array>
@@ -68,7 +69,7 @@ struct StepWork {
   std::vector<SampledRow> rows;       // in the order of the decision
   std::vector<ScoredPrompt> prompts;  // the same
   std::vector<SamplerInput> inputs;   // of `rows`, once it has begun
-  bool follows = false;  // the one before had not ended when it was submitted
+  bool follows = false;               // it was put into the queue behind one that had not ended
   bool is_done = false;
 
   // Once it is.
@@ -114,6 +115,11 @@ class StepExecutor {
     return static_cast<int32_t>(num_submitted_ - num_retired_);
   }
 
+  // Whether submit() has waited for the oldest one in flight.
+  [[nodiscard]] bool is_oldest_done() const {
+    return is_queued_ && num_in_flight() > 0 && work(num_retired_).is_done;
+  }
+
   // Waits for the oldest one in flight. Valid until the next submit().
   StepWork& retire();
 
@@ -121,6 +127,9 @@ class StepExecutor {
   using Clock = StepWork::Clock;
 
   StepWork& work(uint64_t number) { return works_[number % works_.size()]; }
+  [[nodiscard]] const StepWork& work(uint64_t number) const {
+    return works_[number % works_.size()];
+  }
 
   void fill(StepWork& work, const Scheduler& scheduler, const RequestTable& requests);
   void enqueue(StepWork& work);
@@ -135,7 +144,7 @@ class StepExecutor {
   const bool is_queued_;
   const bool is_threaded_;
   std::vector<StepWork> works_;  // step n's is at n % size
-  uint64_t num_submitted_ = 0;   // written under mutex_
+  uint64_t num_submitted_ = 0;   // with a thread, written under mutex_
   uint64_t num_retired_ = 0;     // engine thread only
   std::vector<int32_t> row_of_slot_;  // the same: of the latest step, which of its sampled rows
 

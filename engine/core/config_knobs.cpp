@@ -459,7 +459,7 @@ std::vector<Knob> make_scheduler_knobs() {
       boolean<&Config::overlap>("overlap",
                                 "scheduler",
                                 "Decides a step while the one before runs on a thread of its own; "
-                                "on a GPU the next step is always in its queue."),
+                                "a GPU has its next step in its queue in any case."),
       integer<&Config::debug_preempt_every>("debug-preempt-every",
                                             "scheduler",
                                             "steps",

@@ -50,18 +50,18 @@ struct StepRecord {
   uint64_t number = 0;  // the first step is 1
   int64_t begin_ns = 0;
   int64_t scheduled_ns = 0;  // the scheduler has decided
-  int64_t started_ns = 0;    // the device has begun with it
-  int64_t executed_ns = 0;   // the layers have run
-  int64_t sampled_ns = 0;    // logits, sampling
+  int64_t started_ns = 0;    // the device has begun with it: a GPU, once the one before was seen done
+  int64_t executed_ns = 0;   // the layers have run; of a GPU: all of it is seen done
+  int64_t sampled_ns = 0;    // logits, sampling; of a GPU: what the host has of these
   int64_t retired_ns = 0;    // the engine thread has it back
   int64_t end_ns = 0;        // counted, queued for the front end
-  int64_t device_idle_ns = 0;  // of a GPU, between the step before and this one, where that had not
-                               // ended when this one was submitted
+  int64_t device_idle_ns = 0;  // of a GPU, before it, where it was put into the queue behind a step
+                               // that had not ended
   double predicted_ms = 0;   // by the cost model, of execution and sampling; 0: not yet known
   int32_t num_tokens = 0;
   int32_t num_prefill_tokens = 0;
   int32_t num_preempted = 0;
-  int32_t num_in_flight = 0;  // steps that had not ended when it was submitted
+  int32_t num_in_flight = 0;  // steps that were not retired when it was submitted
   int32_t num_running = 0;    // after it
   int32_t num_waiting = 0;
   std::vector<StepItem> items;

@@ -12,7 +12,9 @@
 
 #include "engine/engine.h"
 #include "engine/model_runner.h"
+#include "engine/sampling/device_sampling.h"
 #include "kernels/device.h"
+#include "kernels/device_memory.h"
 #include "tests/engine/cuda/tiny_model.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/simt/memory.h"
@@ -159,23 +161,23 @@ TEST(CudaDevice, StepsAndOperatorsHaveRanges) {
   }
 }
 
-// Of what the device took the scheduler learns, and a step that samples nothing takes as long as
-// another.
+// Of what the device took the scheduler learns, of a step that samples nothing too.
 TEST(CudaDevice, StepsThatSampleNothingAreWaitedFor) {
-  const TinyModel model(TinyWeights::kInt8);
-  Config config = model.config("cuda");
-  config.max_num_batched_tokens = 16;
-  const std::unique_ptr<Engine> engine = start_engine(config);
-  ASSERT_NE(engine, nullptr);
-  ValidRequest request;
-  request.prompt.push_back({testing::tiny_prompt(48, 1)});
-  request.sampling.max_tokens = 1;
-  testing::run_together(*engine, {request});
-  const std::vector<StepRecord> steps = testing::steps_of(*engine);
-  ASSERT_EQ(steps.size(), 3U);
-  const auto took = [&](size_t i) { return steps[i].executed_ns - steps[i].started_ns; };
-  EXPECT_GT(took(0), took(2) / 10);
-  EXPECT_GT(took(1), took(2) / 10);
+  auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
+  ASSERT_TRUE(device.has_value());
+  kernels::DeviceMemory& memory = *(*device)->memory();
+  auto sampling = DeviceSampling::create(memory, {.max_rows = 2, .max_logprobs = 1});
+  const auto buffer = kernels::DeviceBuffer::allocate(&memory, 1, "test");
+  ASSERT_TRUE(sampling.has_value() && buffer.has_value());
+  const std::byte sent{7};
+  std::byte got{};
+  sampling->send(0, {});
+  memory.upload(buffer->data(), &sent, 1);
+  memory.download(&got, buffer->data(), 1);
+  sampling->choose((*device)->context(), 0, 16);
+  EXPECT_EQ(got, std::byte{0});
+  EXPECT_TRUE(sampling->wait(0).empty());
+  EXPECT_EQ(got, sent);
 }
 
 using ShimRecordingDeathTest = ::testing::Test;
