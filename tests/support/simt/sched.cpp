@@ -183,8 +183,9 @@ std::string describe(Site site) {
 void fail(const std::string& what) {
   std::string where;
   if (current_thread != nullptr) {
+    const Dim3 block = current_thread->block_idx;
     where = " (thread " + std::to_string(current_thread->thread_idx.x) + " of block " +
-            std::to_string(current_thread->block_idx.x) + ")";
+            std::to_string(block.x) + "," + std::to_string(block.y) + ")";
   }
   add_report(what + where);
   throw LaunchFailed{};
