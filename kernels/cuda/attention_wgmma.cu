@@ -242,6 +242,7 @@ class WarpgroupRows {
         q_[i / 2][i % 2 * 2 + h] = Cache::pack(low, high);
       }
     }
+    ptx::fence_registers(q_);
   }
 
   __device__ __forceinline__ void weigh(int32_t begin, float (&c)[2]) {
@@ -260,6 +261,7 @@ class WarpgroupRows {
     const uint32_t k = ptx::shared_address(memory_.keys.tile[keys_at_.stage]);
     const auto row_bytes = static_cast<uint32_t>(block_size_) * 2;
     const Swizzle swizzle = key_swizzle(block_size_);
+    ptx::fence_registers(scores_);
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kDim / kStep; ++step) {
@@ -276,6 +278,8 @@ class WarpgroupRows {
     clear_unseen(begin);
     constexpr uint32_t kNext64 = kAttentionTile * kValueRowBytes;
     const uint32_t v = ptx::shared_address(memory_.values.tile[values_at_.stage]);
+    ptx::fence_registers(pair_.outputs());
+    ptx::fence_registers(weights_);
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kTileSteps; ++step) {
@@ -291,13 +295,13 @@ class WarpgroupRows {
   template <int kPending>
   __device__ __forceinline__ void wait_keys() {
     ptx::wgmma_wait<kPending>();
-    ptx::fence_accumulators(scores_);
+    ptx::fence_registers(scores_);
     release(memory_.keys, keys_at_);
   }
 
   __device__ __forceinline__ void wait_values() {
     ptx::wgmma_wait<0>();
-    ptx::fence_accumulators(pair_.outputs());
+    ptx::fence_registers(pair_.outputs());
     release(memory_.values, values_at_);
   }
 

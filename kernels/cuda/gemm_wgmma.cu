@@ -213,6 +213,7 @@ __device__ __forceinline__ void produce(Ring<kTokens, kStages>& ring,
 template <typename Format, int kCount, int kWords>
 __device__ __forceinline__ void multiply_steps(
     uint32_t weight, uint32_t x, int first, bool accumulate, typename Format::Sum (&d)[kWords]) {
+  ptx::fence_registers(d);
   ptx::wgmma_fence();
 #pragma unroll
   for (int step = first; step < first + kCount; ++step) {
@@ -253,7 +254,7 @@ __device__ __forceinline__ void multiply_chunks(Ring<kTokens, kStages>& ring,
     }
     sharing.release(&ring.empty[at.stage]);
   }
-  ptx::fence_accumulators(d);
+  ptx::fence_registers(d);
 }
 
 template <typename Format, bool kExperts, int kTokens, int kStages, typename Sharing>

@@ -38,7 +38,8 @@ constexpr uint64_t transposed_descriptor(uint32_t shared_address,
          uint64_t{rows_stride >> 4} << 16;
 }
 
-// wgmma and the copy engine are Hopper's alone. The one place that asks which device this is.
+// wgmma and the copy engine are Hopper's alone. The one place of the kernels that asks
+// which device this is.
 inline bool device_has_wgmma() { return compute_capability() == 90; }
 
 }  // namespace sluice::gpu::ptx
@@ -210,18 +211,23 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// After a wait, for accumulators that are used next: the wait does not name them, so that nothing
-// else keeps the compiler from moving their uses to before it. No instruction.
-template <int kWords>
-__device__ __forceinline__ void fence_accumulators(float (&d)[kWords]) {
-#pragma unroll
-  for (int i = 0; i < kWords; ++i) asm volatile("" : "+f"(d[i])::"memory");
+// Before wgmma_fence(), for registers that were written and that wgmma takes, and after a wait, for
+// accumulators that are used next: neither names them, so that nothing else keeps the compiler from
+// moving the writes behind the one or the uses before the other. No instruction.
+__device__ __forceinline__ void fence_registers(float& x) { asm volatile("" : "+f"(x)::"memory"); }
+
+__device__ __forceinline__ void fence_registers(int32_t& x) {
+  asm volatile("" : "+r"(x)::"memory");
 }
 
-template <int kWords>
-__device__ __forceinline__ void fence_accumulators(int32_t (&d)[kWords]) {
+__device__ __forceinline__ void fence_registers(uint32_t& x) {
+  asm volatile("" : "+r"(x)::"memory");
+}
+
+template <typename Word, int kWords>
+__device__ __forceinline__ void fence_registers(Word (&d)[kWords]) {
 #pragma unroll
-  for (int i = 0; i < kWords; ++i) asm volatile("" : "+r"(d[i])::"memory");
+  for (int i = 0; i < kWords; ++i) fence_registers(d[i]);
 }
 
 // d as asm takes it; `kind` is "+f" or "+r".

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What ptxas says about every CUDA kernel, as a table: kernels/cuda/registers.md. Takes each file's
-command from a build folder that has nvcc. Usage: kernels/cuda/registers.py BUILD > registers.md
+command from a build folder that has nvcc. Fails where ptxas says that it waits for each wgmma or
+leaves out setmaxnreg, which to it are no warnings.
+Usage: kernels/cuda/registers.py BUILD > registers.md
 """
 import json
 import re
@@ -40,6 +42,9 @@ def kernels_of(command):
     words[output + 1] = "/dev/null"
     words = [w for w in words if not w.endswith("ccache")]
     found = subprocess.run(words + ["-Xptxas=-v"], check=True, capture_output=True, text=True)
+    loss = re.search(r"[^\n]*(Potential Performance Loss|setmaxnreg)[^\n]*", found.stderr)
+    if loss:
+        sys.exit(f"registers.py: {words[-1]}: {loss.group()}")
     pattern = (r"entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, "
                r"(\d+) bytes spill loads.*?Used (\d+) registers([^\n]*)")
     for name, stack, stores, loads, registers, rest in re.findall(pattern, found.stderr, re.S):

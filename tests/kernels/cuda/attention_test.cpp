@@ -375,8 +375,8 @@ TEST(CudaAttention, EveryChunkingGivesTheSameRows) {
 }
 
 // The definition's bits from the copy engine and wgmma, and from mma.sync on a device without them:
-// more rows than a warpgroup's 64 and than a block's 128, partitions, more tiles than the rings
-// hold twice, whole and cut blocks at both ends of what is seen.
+// more rows than a warpgroup's 64 and than a block's 128, partitions, rings that go round with
+// heads of up to 64 and up to 128, whole and cut blocks at both ends of what is seen.
 TEST(CudaAttention, PromptsHaveTheSameBitsWithAndWithoutWgmma) {
   for (const Case& c : {Case{.num_heads = 2, .head_dim = 64, .requests = {{530, 70}}},
                         Case{.dtype = DType::kF16,
@@ -384,7 +384,7 @@ TEST(CudaAttention, PromptsHaveTheSameBitsWithAndWithoutWgmma) {
                              .num_kv_heads = 2,
                              .head_dim = 128,
                              .block_size = 32,
-                             .requests = {{90, 66}, {20, 1}}},
+                             .requests = {{530, 66}, {20, 1}}},
                         Case{.num_heads = 2,
                              .head_dim = 80,
                              .block_size = 64,

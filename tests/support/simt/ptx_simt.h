@@ -158,7 +158,7 @@ void wgmma_wait(simt::Site site = {}) {
 }
 
 template <typename Sum, int kWords>
-void fence_accumulators(Sum (&)[kWords]) {}
+void fence_registers(Sum (&)[kWords]) {}
 
 template <int kRegisters>
 void give_registers() {}
