@@ -4,12 +4,12 @@
 
 #include "kernels/cuda/gemm_block.h"
 #include "kernels/cuda/gpu.h"
+#include "kernels/cuda/ptx.h"
 
 namespace sluice::bench {
 
 bool has(Instructions which) {
-  constexpr int kHopper = 90;
-  return which == Instructions::kMma || gpu::compute_capability() == kHopper;
+  return which == Instructions::kMma || gpu::ptx::device_has_wgmma();
 }
 
 void launch_linear_by(Instructions which,

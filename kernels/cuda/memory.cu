@@ -20,6 +20,9 @@ void must(cudaError_t result, const char* what) {
   SLUICE_UNREACHABLE((std::string(what) + ": " + cudaGetErrorString(result)).c_str());
 }
 
+// Before the calls of a thread: the current device is its own, and callers may change threads.
+void enter() { must(cudaSetDevice(0), "cudaSetDevice"); }
+
 class Graph final : public RecordedWork {
  public:
   Graph(cudaGraphExec_t graph, cudaStream_t stream) : graph_(graph), stream_(stream) {}
@@ -30,7 +33,7 @@ class Graph final : public RecordedWork {
   ~Graph() override { cudaGraphExecDestroy(graph_); }
 
   void run() override {
-    must(cudaSetDevice(0), "cudaSetDevice");
+    enter();
     must(cudaGraphLaunch(graph_, stream_), "cudaGraphLaunch");
   }
 
@@ -51,12 +54,12 @@ class Event final : public DeviceEvent {
   ~Event() override { cudaEventDestroy(event_); }
 
   void record() override {
-    must(cudaSetDevice(0), "cudaSetDevice");
+    enter();
     must(cudaEventRecord(event_, stream_), "cudaEventRecord");
   }
 
   void wait() override {
-    must(cudaSetDevice(0), "cudaSetDevice");
+    enter();
     must(cudaEventSynchronize(event_), "cudaEventSynchronize");
   }
 
@@ -167,9 +170,6 @@ class GpuMemory final : public DeviceMemory {
   }
 
  private:
-  // The current device is a thread's own, and callers may change threads.
-  static void enter() { must(cudaSetDevice(0), "cudaSetDevice"); }
-
   static tl::unexpected<Error> no_memory(int64_t bytes, const char* purpose, const char* whose) {
     cudaGetLastError();  // or the next call finds it
     return make_error(ErrorCode::kResourceExhausted,

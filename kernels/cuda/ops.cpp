@@ -5,7 +5,6 @@
 #include "kernels/cuda/ops.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "engine/core/status.h"
 #include "kernels/cuda/launch.h"
@@ -225,8 +224,6 @@ void row_magnitudes(const ExecContext& ctx, const RowMagnitudesArgs& args) {
   launch_row_magnitudes(ctx.stream, args);
 }
 
-// The one operator that waits: its rows and their results are the host's, their logits and masks
-// the device's.
 void sample(const ExecContext& ctx, const SampleArgs& args) { launch_sample(ctx.stream, args); }
 
 void take_tokens(const ExecContext& ctx, const TakeTokensArgs& args) {
