@@ -8,7 +8,8 @@
 
 namespace sluice {
 Expected<std::string> inspect_model(const Config& config, bool all_tensors) {
-  SLUICE_TRY(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(config.model, load_format(config)));
+  SLUICE_TRY(const std::unique_ptr<Checkpoint> checkpoint,
+             Checkpoint::open(config.model, load_format(config)));
   std::string text = checkpoint->describe(all_tensors);
   const Expected<PlannedDevice> planned = plan_on_device(config);
   text += "\n";

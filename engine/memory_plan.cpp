@@ -14,8 +14,8 @@ namespace {
 
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 constexpr int64_t kDefaultKvBytes = int64_t{1} << 30;
-// What a driver takes as kernels are used for the first time; and for a layer of each recorded step,
-// which is some ten operators of some KiB. No GPU has shown either figure.
+// What a driver takes as kernels are used for the first time; and for a layer of each recorded
+// step, which is some ten operators of some KiB. No GPU has shown either figure.
 constexpr int64_t kDeviceReserve = int64_t{256} << 20;
 constexpr int64_t kRecordedLayerReserve = int64_t{128} << 10;
 
@@ -149,7 +149,9 @@ std::string MemoryPlan::describe() const {
   const char* const beside = on_device ? "of the host" : "";
   if (kv_tier_bytes > 0) row("KV below the cache", kv_tier_bytes, beside);
   if (on_device) row("copies and sampling", host_bytes, beside);
-  row("total", total_bytes(), "of " + mib(available_bytes) + (on_device ? " available on the device" : " available"));
+  row("total",
+      total_bytes(),
+      "of " + mib(available_bytes) + (on_device ? " available on the device" : " available"));
   row("model file", file_bytes, "mapped, shared with the page cache");
   text += "  placed                 " + placement + "\n";
   text += "  max model len          " + std::to_string(max_model_len) + " tokens\n";

@@ -193,11 +193,12 @@ FixedMemory fixed_memory(const Config& config,
       int64_t{vocab} * config.max_num_seqs * static_cast<int64_t>(sizeof(float));
   const int64_t sampler_bytes = Sampler::buffer_bytes(
       vocab, config.max_num_seqs, config.max_logprobs, target.num_threads);
-  FixedMemory fixed = {.file_bytes = planned.checkpoint->file_bytes(),
-                       .weight_bytes = weights.packed_bytes(),
-                       .rope_bytes_per_token = config.tensor_parallel_size * planned.model.rope_bytes(1),
-                       .arena_bytes = arena_bytes,
-                       .logits_bytes = logits_bytes + sampler_bytes};
+  FixedMemory fixed = {
+      .file_bytes = planned.checkpoint->file_bytes(),
+      .weight_bytes = weights.packed_bytes(),
+      .rope_bytes_per_token = config.tensor_parallel_size * planned.model.rope_bytes(1),
+      .arena_bytes = arena_bytes,
+      .logits_bytes = logits_bytes + sampler_bytes};
   if (target.device == DeviceType::kCpu) return fixed;
   const int64_t batch_bytes = DeviceBatch::bytes(batch_bounds_of(
       planned.bounds, planned.bounds.max_seq_len, config.block_size, num_kv_groups));
@@ -272,12 +273,13 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
                     names_and_shapes.layout());
   }
   const std::vector<KvLayout> layouts = shape->kv_layouts();
-  SLUICE_TRY(planned.plan,
-             plan_memory(config,
-                         counted,
-                         layouts,
-                         fixed_memory(
-                             config, planned, layouts.size(), arena_bytes, names_and_shapes, target)));
+  SLUICE_TRY(
+      planned.plan,
+      plan_memory(
+          config,
+          counted,
+          layouts,
+          fixed_memory(config, planned, layouts.size(), arena_bytes, names_and_shapes, target)));
   planned.plan.weights_mapped = planned.packed.has_file();
   return planned;
 }

@@ -47,8 +47,8 @@ struct PlannedModel {
 // --load-format.
 LoadFormat load_format(const Config& config);
 
-// --numa and --cpu-strict on this machine, for the calling thread: once for an engine, as the thread
-// may move to another node.
+// --numa and --cpu-strict on this machine, for the calling thread: once for an engine, as the
+// thread may move to another node.
 Placement placement_of(const Config& config);
 
 // Compute threads of each rank.

@@ -42,9 +42,10 @@ class Nccl {
   // Every rank of the group calls it, on threads or in processes of their own; returns when all
   // have. all_gather() then takes device memory and is in order with the stream: it may return
   // before the parts are there, and what the stream runs afterwards may read them. fail() never
-  // waits: it ends what this rank has on its stream, but not a call of all_gather() that the library
-  // itself holds up, as it may the first until every rank has come. That one is aborted once the
-  // library lets go. NCCL tells other ranks of a lost one where it notices, else each has to be told.
+  // waits: it ends what this rank has on its stream, but not a call of all_gather() that the
+  // library itself holds up, as it may the first until every rank has come. That one is aborted
+  // once the library lets go. NCCL tells other ranks of a lost one where it notices, else each has
+  // to be told.
   [[nodiscard]] static Expected<std::unique_ptr<Communicator>> connect(
       const std::shared_ptr<const Nccl>& nccl, const NcclId& id, const Rank& rank);
 

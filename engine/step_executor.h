@@ -3,13 +3,13 @@
 // over as a value with all that running it takes, and comes back with what came out of it.
 //
 // On the CPU submit() runs the step. With overlap a thread of its own does, in the place of a
-// device's queue, and the next step may be decided and submitted meanwhile: of a token that the step
-// before has yet to choose it is known which row chooses it, and the thread puts it in. Nothing of a
-// step in flight is shared with the engine thread but the KV bytes of its own blocks.
+// device's queue, and the next step may be decided and submitted meanwhile: of a token that the
+// step before has yet to choose it is known which row chooses it, and the thread puts it in.
+// Nothing of a step in flight is shared with the engine thread but the KV bytes of its own blocks.
 //
 // On a device with memory of its own submit() puts the step into the device's queue, behind the one
-// that runs, and open tokens are put in there: the device has its next step before the host has seen
-// what this one chose. A step for which the host has something to do, rows that are edited or
+// that runs, and open tokens are put in there: the device has its next step before the host has
+// seen what this one chose. A step for which the host has something to do, rows that are edited or
 // prompts that are scored, is waited for by submit(), as is the one before it: it is done then, and
 // to be retired at once.
 #pragma once

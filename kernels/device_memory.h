@@ -65,8 +65,8 @@ class DeviceMemory {
   virtual std::unique_ptr<DeviceEvent> make_event() = 0;
 
   // What this thread calls in between is recorded and does not run. Nobody may wait, upload,
-  // allocate, release or use an event meanwhile. kResourceExhausted: there is no memory for what was
-  // recorded, which must not outlive this.
+  // allocate, release or use an event meanwhile. kResourceExhausted: there is no memory for what
+  // was recorded, which must not outlive this.
   virtual void begin_recording() = 0;
   virtual Expected<std::unique_ptr<RecordedWork>> end_recording() = 0;
 

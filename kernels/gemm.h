@@ -51,11 +51,11 @@ enum class ActivationFormat : uint8_t { kInt8, kInt16, kFloat, kInt8Token, kBF16
 //
 // Layout. kFloat, kBF16, kF16: plain rows, [num_rows][align_up(k, 32)]. Integer formats: blocks of
 // 8 rows, each [groups] records of activation_record_bytes: codes [8 rows][32], then scales [8]
-// float, sums [8] float (t_a above: float(sum of codes) * scale), code_sums [8] int32 (sum of codes),
-// half_sums [8] int32 (of the first 16 codes), so that a kernel finds all of a group's rows at
-// fixed distances. kInt8Token: blocks of 8 rows as well, each a head of kTokenHeadBytes (scales [8]
-// float, code_sums [8] int32) and [groups] records of codes [8 rows][32]. Rows past num_rows are
-// never read, or change nothing that is.
+// float, sums [8] float (t_a above: float(sum of codes) * scale), code_sums [8] int32 (sum of
+// codes), half_sums [8] int32 (of the first 16 codes), so that a kernel finds all of a group's rows
+// at fixed distances. kInt8Token: blocks of 8 rows as well, each a head of kTokenHeadBytes (scales
+// [8] float, code_sums [8] int32) and [groups] records of codes [8 rows][32]. Rows past num_rows
+// are never read, or change nothing that is.
 struct Activations {
   ActivationFormat format = ActivationFormat::kFloat;
   int32_t num_rows = 0;

@@ -31,8 +31,8 @@ struct KvStorageGroup {
 // Bytes of one block in one group, all its layers, K and V, scales included.
 int64_t kv_block_bytes(const KvStorageGroup& group, DType dtype, int32_t block_size);
 
-// Copies between blocks, and out and in, are in the order of the operators of whose device the memory
-// is; those out are there when the call returns, as those in may be changed then.
+// Copies between blocks, and out and in, are in the order of the operators of whose device the
+// memory is; those out are there when the call returns, as those in may be changed then.
 class KvStorage {
  public:
   // In `memory`, which must outlive it; null: in pages of the host.

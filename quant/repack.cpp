@@ -125,8 +125,8 @@ void pack_scales(ScaleLayout layout,
   put_half(group.min_bits, r, super + 2 * kRowTile);
 }
 
-// Formats whose blocks have their codes as the layout has them: nibbles j and j + 16 in one byte, or
-// whole bytes, signed ones to be made stored ones. Then a row's dwords are copied.
+// Formats whose blocks have their codes as the layout has them: nibbles j and j + 16 in one byte,
+// or whole bytes, signed ones to be made stored ones. Then a row's dwords are copied.
 struct PlainCodes {
   int32_t offset = -1;  // of the codes in a block; -1: they are arranged otherwise
   uint32_t flip = 0;

@@ -13,9 +13,9 @@ namespace sluice {
 
 namespace {
 
-// A prompt chunk that is always granted when tokens are left, whatever the milliseconds say: alone, as
-// many as the CPU's linear layers take at once, since with fewer it is reading the weights that takes
-// the time; and beside decodes that are to keep a share of it.
+// A prompt chunk that is always granted when tokens are left, whatever the milliseconds say: alone,
+// as many as the CPU's linear layers take at once, since with fewer it is reading the weights that
+// takes the time; and beside decodes that are to keep a share of it.
 constexpr int32_t kMinChunkTokens = 64;
 constexpr int32_t kMinChunkBesideDecodes = 8;
 // One step in so many has decodes alone, or what they take could not be told apart from what the

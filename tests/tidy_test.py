@@ -54,7 +54,7 @@ def is_product(path):
     return path.split("/")[0] in PRODUCT
 
 
-def strip(text):
+def strip(text, comments=True):
     """The code with comments and the contents of literals blanked; lines stay where they are."""
     pattern = re.compile(
         r'//[^\n]*|/\*.*?\*/|R"(?P<d>[^()\s]*)\(.*?\)(?P=d)"|"(?:\\.|[^"\\\n])*"'
@@ -63,7 +63,7 @@ def strip(text):
     def blank(match):
         found = match.group()
         if found.startswith("/"):
-            return re.sub(r"[^\n]", " ", found)
+            return re.sub(r"[^\n]", " ", found) if comments else found
         return '"' + re.sub(r"[^\n]", " ", found[1:-1]) + '"'
 
     return pattern.sub(blank, text)
@@ -120,6 +120,15 @@ def file_length(tree):
         lines = tree[path].count("\n")
         if path.endswith((".h", ".cpp", ".cu", ".py", ".sh")) and lines > 800:
             yield f"{path}:1: {lines} lines; a file has at most 800"
+
+
+def line_length(tree):
+    for path in filter(is_cpp, tree):
+        lines = tree[path].split("\n")
+        codes = strip(tree[path], comments=False).split("\n")
+        for number, (line, code) in enumerate(zip(lines, codes), 1):
+            if len(line) > 100 and code == line:  # no part of a literal
+                yield f"{path}:{number}: {len(line)} columns; at most 100"
 
 
 def function_length(tree):
@@ -318,7 +327,7 @@ def coroutines(tree):
                 yield f"{where} a capturing temporary lambda"
 
 
-RULES = (include_edges, include_cycles, file_length, function_length, device_conditions,
+RULES = (include_edges, include_cycles, file_length, line_length, function_length, device_conditions,
          banned_tokens, cuda_sources, heavy_headers, unfinished, machine_paths, licence_line, header_comment,
          dead_files, readmes, links, knob_rows, coroutines)
 
@@ -333,6 +342,7 @@ SELF_TESTS = {  # rule -> trees that it must flag
                     {"tests/a.cpp": '#include "../engine/engine.h"', "engine/engine.h": ""}],
     include_cycles: [{"a/x.h": '#include "a/y.h"', "a/y.h": '#include "a/x.h"'}],
     file_length: [{"engine/a.cpp": "\n" * 801}],
+    line_length: [{"engine/a.cpp": "// " + "x " * 50}, {"engine/a.h": "int " + "x, " * 33 + "y;"}],
     function_length: [{"engine/a.cpp": "namespace a {\nint f(int x) {\n" + LONG_BODY + "}\n}\n"},
                       {"engine/a.h": "class A : B {\n A() : x_(1) {\n" + LONG_BODY + "}\n};\n"}],
     device_conditions: [{"engine/a.cpp": "#ifdef SLUICE_CUDA\n"}, {"server/a.h": "#if defined(__AVX2__)"}],
@@ -369,7 +379,8 @@ GOOD = {
     "engine/core/config_knobs.cpp": SPDX + '#include "engine/core/config.h"\n// std::cout << rand()\n'
                               'const char* t = "std::endl assert(";\nrow<&Config::port>(t);\n'
                               "constexpr int kTable[] = {f(1),\n" + "2,\n" * 120 + "};\n"
-                              "static_assert(sizeof(int) == 4); x.rand(); my_printf(t);\n",
+                              "static_assert(sizeof(int) == 4); x.rand(); my_printf(t);\n"
+                              'f(R"(' + "text " * 30 + ')");\n',
     "kernels/cuda/a.cu": SPDX + "// asm and <<< are words\n__global__ void __launch_bounds__(kThreads, 1) "
                          "f(float x) {\n  y = exp_of(x);\n}\n",
     "kernels/CMakeLists.txt": "# SPDX-License-Identifier: Apache-2.0\ncuda/a.cu\n",

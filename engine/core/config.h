@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every knob once: a row in config_knobs.cpp gives its flag, default, range, unit and help; the command
-// line, environment (SLUICE_MAX_NUM_SEQS), YAML, --print-config and the documentation come from it.
+// Every knob once: a row in config_knobs.cpp gives its flag, default, range, unit and help; the
+// command line, environment (SLUICE_MAX_NUM_SEQS), YAML, --print-config and the documentation come
+// from it.
 #pragma once
 
 #include <cstdint>

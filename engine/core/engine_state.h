@@ -50,7 +50,7 @@ struct StepRecord {
   uint64_t number = 0;  // the first step is 1
   int64_t begin_ns = 0;
   int64_t scheduled_ns = 0;  // the scheduler has decided
-  int64_t started_ns = 0;    // the device has begun with it: a GPU, once the one before was seen done
+  int64_t started_ns = 0;    // the device has begun with it; a GPU: the one before was seen done
   int64_t executed_ns = 0;   // the layers have run; of a GPU: all of it is seen done
   int64_t sampled_ns = 0;    // logits, sampling; of a GPU: what the host has of these
   int64_t retired_ns = 0;    // the engine thread has it back

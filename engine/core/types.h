@@ -23,7 +23,7 @@ struct StrongId {
 
 using RequestId = StrongId<struct RequestIdTag, uint64_t>;  // unique for the life of a process
 using BlockId = StrongId<struct BlockIdTag, int32_t>;       // index into one KV group's storage
-using TenantId = StrongId<struct TenantIdTag, uint64_t>;    // who shares the engine; 0: nobody named
+using TenantId = StrongId<struct TenantIdTag, uint64_t>;    // who shares the engine; 0: no name
 using TokenId = int32_t;                                    // index into the vocabulary
 
 inline constexpr TokenId kInvalidToken = -1;

@@ -13,8 +13,8 @@
 
 namespace sluice {
 
-// What becomes of a matrix (quant/repack.h), and which of its rows the n are: hashes of parts add up
-// to that of the whole, and messages name the row.
+// What becomes of a matrix (quant/repack.h), and which of its rows the n are: hashes of parts add
+// up to that of the whole, and messages name the row.
 enum class MatrixLayout : uint8_t { kTiles, kRows };
 
 struct MatrixPart {
@@ -26,8 +26,8 @@ struct MatrixPart {
 // start and touches every byte once. kDataLoss where a scale or a float weight is infinite or NaN:
 // the first of them, as "<where>: row 3 block 7: found scale nan, expected finite scales". Returns
 // a hash of the rows' bytes: what the model computes depends on them. `row_scales`: those of
-// kInt8Channel, one per row, which the caller has checked and hashed; they become part of tiles, not
-// of rows.
+// kInt8Channel, one per row, which the caller has checked and hashed; they become part of tiles,
+// not of rows.
 Expected<uint64_t> pack_checked(const std::string& where,
                                 WeightFormat format,
                                 const std::byte* src,

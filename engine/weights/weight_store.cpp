@@ -270,7 +270,8 @@ Expected<uint64_t> WeightStore::upload(const CheckpointTensor& tensor,
   const auto fill = [&](int64_t first, int64_t room, std::byte* to) -> Expected<void> {
     const int64_t count = std::min(room, weight.n - first);  // the last tile may not be full
     const auto rows_scales =
-        scales.empty() ? scales : scales.subspan(static_cast<size_t>(first), static_cast<size_t>(count));
+        scales.empty() ? scales
+                       : scales.subspan(static_cast<size_t>(first), static_cast<size_t>(count));
     SLUICE_TRY(const uint64_t part,
                pack_checked(where,
                             weight.format,

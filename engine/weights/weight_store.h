@@ -75,7 +75,8 @@ class WeightStore {
   // Room for the matrices taken from now on: zeros that nothing has touched.
   Expected<std::span<std::byte>> allocate(int64_t bytes,
                                           AlignedBuffer::Pages pages = AlignedBuffer::Pages::kHuge);
-  // The same in a device's memory, for matrices and what place() is given; `memory` must outlive it.
+  // The same in a device's memory, for matrices and what place() is given; `memory` must outlive
+  // it.
   Expected<void> allocate_on(kernels::DeviceMemory& memory, int64_t bytes);
   // Gives back what only loading needs; everything taken is on the device then.
   void end_uploads() { upload_.reset(); }

@@ -42,8 +42,8 @@ constexpr int64_t kPiecesPerThread = 16;
 constexpr int64_t kClaimsPerThread = 4;
 
 // With many rows, the hardware's prefetcher alone leaves the memory idle while a group is
-// multiplied. With few, AMD's does better by itself; with Intel's alone, calls took up to 1.7 times as
-// long (1B shape in Q6_K, 2 rows; bench/kernels). Decode is 1.1 to 1.3 times as fast on a Xeon
+// multiplied. With few, AMD's does better by itself; with Intel's alone, calls took up to 1.7 times
+// as long (1B shape in Q6_K, 2 rows; bench/kernels). Decode is 1.1 to 1.3 times as fast on a Xeon
 // through L2 as it is with L1 alone (bench/cpu.md); on AMD the former has not been tried.
 constexpr int32_t kPrefetchFromRows = 5;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tree of gemm_impl.h with AMX, for linear_amx.cpp. Exact sums come back through memory, and what
-// is done in floating point is gemm_impl.h's, row by row. A matrix instruction takes signed codes, so
-// that the zero point is taken off when a group is unpacked, once for all rows.
+// The tree of gemm_impl.h with AMX, for linear_amx.cpp. Exact sums come back through memory, and
+// what is done in floating point is gemm_impl.h's, row by row. A matrix instruction takes signed
+// codes, so that the zero point is taken off when a group is unpacked, once for all rows.
 #pragma once
 
 #include "kernels/cpu/amx.h"
@@ -108,9 +108,9 @@ struct GroupRun {
   OpenGroup<kFormat> open[kOpenGroups];
 };
 
-// A run of groups times kBlocks blocks of rows: their records of its first group begin at `x`, their
-// outputs of the tile at `out`; their codes are laid out in `codes`. Returns the segment that is under
-// way.
+// A run of groups times kBlocks blocks of rows: their records of its first group begin at `x`,
+// their outputs of the tile at `out`; their codes are laid out in `codes`. Returns the segment that
+// is under way.
 template <WeightFormat kFormat, int kBlocks>
 static int32_t add_run(const LinearBlock& block,
                        GroupRun<kFormat>& run,
@@ -129,8 +129,8 @@ static int32_t add_run(const LinearBlock& block,
   V16 acc[kRows];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) acc[r] = run.begin == 0 ? zero() : state.acc[r];
-  // Four groups are under way, since each of these steps takes longer than a core looks ahead: codes
-  // are laid out, multiplied, sums come back, and are added.
+  // Four groups are under way, since each of these steps takes longer than a core looks ahead:
+  // codes are laid out, multiplied, sums come back, and are added.
   const int32_t count = run.end - run.begin;
   for (int32_t i = -3; i < count; ++i) {
     if (i + 3 < count) {

@@ -135,8 +135,8 @@ SLUICE_INLINE float half_term(const RecordRows<Code>& x, int r, int half) {
   return static_cast<float>(half == 0 ? first : x.code_sums[r] - first) * x.scales[r];
 }
 
-// What the exact sums of a row's codes times a group's add to acc: low and high those of the group's
-// halves where the format has scales for each (kHalves), else low that of the whole group.
+// What the exact sums of a row's codes times a group's add to acc: low and high those of the
+// group's halves where the format has scales for each (kHalves), else low that of the whole group.
 template <WeightFormat kFormat, typename Code>
 SLUICE_INLINE V16
 add_sums(V16 acc, const GroupScales& w, const RecordRows<Code>& x, int r, I16 low, I16 high) {

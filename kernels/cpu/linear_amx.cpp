@@ -11,8 +11,8 @@
 namespace sluice::kernels::cpu::SLUICE_ISA {
 namespace {
 
-// A register holds the sums of 16 rows, and moving it back to memory takes as long for fewer. With 8
-// rows VNNI takes less time (bench/kernels).
+// A register holds the sums of 16 rows, and moving it back to memory takes as long for fewer. With
+// 8 rows VNNI takes less time (bench/kernels).
 constexpr int32_t kFewestRows = 9;
 
 // These sums come back once.

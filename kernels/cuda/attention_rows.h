@@ -137,8 +137,8 @@ __device__ __forceinline__ KeyRange visible_to_any(const AttentionWork& work,
   return {visible_keys(work, block, 0).begin, visible_keys(work, block, block.num_rows - 1).end};
 }
 
-// The tiles that this block walks, of one partition where they run side by side; none where the rows
-// see nothing of it.
+// The tiles that this block walks, of one partition where they run side by side; none where the
+// rows see nothing of it.
 __device__ __forceinline__ KeyRange tiles_of(const AttentionWork& work, const RowBlock& block) {
   const KeyRange keys = visible_to_any(work, block);
   const KeyRange tiles{keys.begin / kAttentionTile, (keys.end - 1) / kAttentionTile + 1};

@@ -171,8 +171,8 @@ class Pipeline {
   int stage_ = 0;  // of the next chunk to use
 };
 
-// d += the products of `kCount` steps of the chunk in a stage. Two steps of K at a time, as ldmatrix
-// brings four pieces of 8 tokens; groups of 8 tokens of which none exists are left out.
+// d += the products of `kCount` steps of the chunk in a stage. Two steps of K at a time, as
+// ldmatrix brings four pieces of 8 tokens; groups of 8 tokens of which none exists are left out.
 template <typename Format, int kCount, int kTokens, int kStages, int kWords>
 __device__ __forceinline__ void multiply_stage(const Ring<kTokens, kStages>& ring,
                                                int stage,

@@ -58,9 +58,10 @@ void launch_rope_write_kv(Stream stream, const RopeWriteKvArgs& args, const Rope
 //   products of 0 are left out by the tensor core. A zero that a partition ends with is +0.
 // So a tile without a visible key changes nothing: m stays, c = exp(0) = 1, the sum is 0 and no
 // product takes part. Which rows share a tile, a block or a launch, where partitions run, and on
-// Hopper whether mma.sync or wgmma multiplies, have no say in a row's bits. One thing has: where V holds an infinity or a NaN, which codes cannot,
-// rows that share the tile with one that sees it get NaN. That all this holds on a GPU follows from the
-// model of its tensor cores; none has shown it.
+// Hopper whether mma.sync or wgmma multiplies, have no say in a row's bits. One thing has: where V
+// holds an infinity or a NaN, which codes cannot, rows that share the tile with one that sees it
+// get NaN. That all this holds on a GPU follows from the model of its tensor cores; none has shown
+// it.
 inline constexpr int32_t kMaxAttentionHeadDim = 256;
 
 // Bytes of the workspace with which the partitions of the keys run side by side, where there are
@@ -86,9 +87,9 @@ void launch_moe_combine(Stream stream, const MoeCombineArgs& args);
 
 // Which experts' rows, and how far from what is one expert's (matrix, scales, bias) the next one's
 // is: in bytes, a multiple of 16. A launch with experts is linear_experts of kernels/moe.h, one
-// matrix of each: matrix and bias of its arguments are the first expert's, a row has the bits that it has
-// alone, and rows of no expert are left as they are. num_rows bounds the rows of all experts from
-// above, as max_expert_rows() does, so that a captured launch serves every step that fits.
+// matrix of each: matrix and bias of its arguments are the first expert's, a row has the bits that
+// it has alone, and rows of no expert are left as they are. num_rows bounds the rows of all experts
+// from above, as max_expert_rows() does, so that a captured launch serves every step that fits.
 struct ExpertMatrices {
   ExpertRows rows;
   int64_t stride;
@@ -120,11 +121,12 @@ void launch_linear_blocks(Stream stream,
 int64_t linear_workspace_bytes(int32_t num_rows, int32_t n);
 
 // y = x W^T on tensor cores, for rows of any number with the same bits. Segments, their fold and
-// shares of them are those of kernels/gemm.h. A segment is the tensor core's chain over its groups in
-// order, from 0, in steps of 16, or of 8 on sm_8x (what a step is: tests/support/simt/tensorcore.h);
-// past k are zeros. So devices of one step give the same bits, which are not the CPU's: its chain is
-// one fma a k. That a step gives the same bits in tiles of 8 and of 64 tokens follows from the model
-// of it; no GPU has shown it here. Matrices of BF16 or of F16, both the same.
+// shares of them are those of kernels/gemm.h. A segment is the tensor core's chain over its groups
+// in order, from 0, in steps of 16, or of 8 on sm_8x (what a step is:
+// tests/support/simt/tensorcore.h); past k are zeros. So devices of one step give the same bits,
+// which are not the CPU's: its chain is one fma a k. That a step gives the same bits in tiles of 8
+// and of 64 tokens follows from the model of it; no GPU has shown it here. Matrices of BF16 or of
+// F16, both the same.
 struct LinearHalfArgs {
   WeightFormat format = WeightFormat::kBF16;
   const uint16_t* x;       // [num_rows, columns]; both matrices 16-byte aligned, rows too

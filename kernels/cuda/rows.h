@@ -140,8 +140,8 @@ __device__ __forceinline__ int32_t largest_of_row(int32_t n, Value value) {
 inline constexpr int32_t kOwnLargest = -1;
 
 // The row by all kRowThreads of the block. value(i) is the row's value i in [0, k), and is asked
-// for twice where the scale of the whole row comes first, unless the bits of its `largest` magnitude
-// are known. No thread may have left.
+// for twice where the scale of the whole row comes first, unless the bits of its `largest`
+// magnitude are known. No thread may have left.
 template <typename Value>
 __device__ __forceinline__ void write_row(const Activations& out,
                                           int64_t row_index,

@@ -2,9 +2,10 @@
 // Prefill: one request of P random tokens; the time from submit to its first token.
 // Decode: C requests at once; tokens made between the step that gave the last of them its first
 // token and the step that ended the first of them, over that time: all C decode in it, none
-// prefills. Medians over rounds, after one round that is not counted. What lies before the prompts of
-// decode requests (--context) is computed once and taken from the prefix cache: prompts are computed
-// slowly beside requests that decode, and the first of these would end before the last begins.
+// prefills. Medians over rounds, after one round that is not counted. What lies before the prompts
+// of decode requests (--context) is computed once and taken from the prefix cache: prompts are
+// computed slowly beside requests that decode, and the first of these would end before the last
+// begins.
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>

@@ -236,7 +236,8 @@ std::vector<std::string> normalized(int argc, const char* const* argv) {
   return arguments;
 }
 
-// "--name=" becomes "--name" and an empty argument: the parser would take the next one as its value.
+// "--name=" becomes "--name" and an empty argument: the parser would take the next one as its
+// value.
 void split_empty_values(std::vector<std::string>& arguments) {
   for (size_t i = 0; i < arguments.size() && arguments[i] != "--"; ++i) {
     std::string& argument = arguments[i];

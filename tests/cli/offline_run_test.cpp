@@ -97,7 +97,8 @@ TEST(OfflineRun, ATurnBeginsWhenTheAnswerBeforeItHasEnded) {
 TEST(OfflineRun, NoMoreThanTheLimitAreUnderWay) {
   const auto engine = start();
   ASSERT_NE(engine, nullptr);
-  const auto conversations = run_offline(*engine, 6, one_turn, {.max_concurrency = 1, .on_progress = {}});
+  const auto conversations =
+      run_offline(*engine, 6, one_turn, {.max_concurrency = 1, .on_progress = {}});
   ASSERT_TRUE(conversations.has_value());
   for (size_t i = 1; i < 6; ++i) {
     EXPECT_GE((*conversations)[i].front().submitted, (*conversations)[i - 1].front().ended);

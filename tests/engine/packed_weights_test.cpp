@@ -83,7 +83,8 @@ TEST_F(PackedWeights, AreTheSameBitsUnderTheSameFingerprint) {
   std::unique_ptr<Engine> engine = testing::start_engine(config_);
   ASSERT_NE(engine, nullptr);
   const std::string fingerprint = engine->model().system_fingerprint;
-  const std::vector<Collected> expected = testing::run_together(*engine, testing::seeded_requests(3));
+  const std::vector<Collected> expected =
+      testing::run_together(*engine, testing::seeded_requests(3));
   config_.packed_weights_cache = folder_ + "/new/folder";
   start_and_wait_for_the_file();
   for (const std::string& isa : testing::usable_isas()) {
@@ -92,7 +93,8 @@ TEST_F(PackedWeights, AreTheSameBitsUnderTheSameFingerprint) {
     ASSERT_NE(engine, nullptr);
     EXPECT_TRUE(is_mapped(*engine));
     EXPECT_EQ(engine->model().system_fingerprint, fingerprint);
-    testing::expect_same(expected, testing::run_together(*engine, testing::seeded_requests(3)), isa);
+    testing::expect_same(
+        expected, testing::run_together(*engine, testing::seeded_requests(3)), isa);
   }
 }
 
@@ -101,7 +103,8 @@ TEST_F(PackedWeights, RanksShareTheFileOfOneRank) {
   std::unique_ptr<Engine> engine = testing::start_engine(config_);
   ASSERT_NE(engine, nullptr);
   const std::string fingerprint = engine->model().system_fingerprint;
-  const std::vector<Collected> expected = testing::run_together(*engine, testing::seeded_requests(3));
+  const std::vector<Collected> expected =
+      testing::run_together(*engine, testing::seeded_requests(3));
   for (const int32_t writer : {1, 2}) {
     config_.packed_weights_cache = folder_ + "/of " + std::to_string(writer);
     config_.tensor_parallel_size = writer;

@@ -33,7 +33,8 @@ TEST(PlacementOfAnEngine, ChangesNoBitAndIsInThePlan) {
   ASSERT_NE(engine, nullptr);
   EXPECT_NE(engine->model().memory_plan.find("huge pages transparent"), std::string::npos);
   const std::string fingerprint = engine->model().system_fingerprint;
-  const std::vector<Collected> expected = testing::run_together(*engine, testing::seeded_requests(4));
+  const std::vector<Collected> expected =
+      testing::run_together(*engine, testing::seeded_requests(4));
   const Setting settings[] = {
       {.cpu_strict = true, .placed = ", threads pinned; huge pages transparent"},
       {.cpu_strict = true, .threads = 5, .placed = ", threads pinned"},
@@ -54,7 +55,8 @@ TEST(PlacementOfAnEngine, ChangesNoBitAndIsInThePlan) {
     EXPECT_NE(engine->model().memory_plan.find(setting.placed), std::string::npos)
         << engine->model().memory_plan;
     EXPECT_EQ(engine->model().system_fingerprint, fingerprint);
-    testing::expect_same(expected, testing::run_together(*engine, testing::seeded_requests(4)), setting.placed);
+    testing::expect_same(
+        expected, testing::run_together(*engine, testing::seeded_requests(4)), setting.placed);
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Even first byte: any text through a sound vocabulary comes back exactly (in NFC where the
-// pre-tokenizer composes), and literal ranges keep control tokens out. Odd: a hostile vocabulary is refused or works.
+// pre-tokenizer composes), and literal ranges keep control tokens out. Odd: a hostile vocabulary is
+// refused or works.
 #include <algorithm>
 #include <array>
 #include <cstdint>

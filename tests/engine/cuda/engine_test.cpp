@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The whole engine on a device of type kCuda, the shim or a GPU: the same tokens and bits as on the
 // CPU where every matrix is INT8 and the cache has floats, and as every other way to run the
-// requests where matrices are BF16 or those of a GGUF file; with experts too. The shim's streams are
-// lazy and its memory is closed to the host, so that a missing wait or a forgotten copy gives wrong
-// bits or a fault.
+// requests where matrices are BF16 or those of a GGUF file; with experts too. The shim's streams
+// are lazy and its memory is closed to the host, so that a missing wait or a forgotten copy gives
+// wrong bits or a fault.
 #include <gtest/gtest.h>
 
 #include <memory>

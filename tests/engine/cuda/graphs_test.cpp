@@ -79,7 +79,9 @@ void expect_bits_of_eager_steps(const Model& model) {
 }
 
 TEST(CudaGraphs, Int8StepsHaveTheBitsOfEagerOnes) {
-  if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer, where those with experts run";
+  if (testing::is_short()) {
+    GTEST_SKIP() << "minutes under a sanitizer, where those with experts run";
+  }
   expect_bits_of_eager_steps(TinyModel(TinyWeights::kInt8));
 }
 

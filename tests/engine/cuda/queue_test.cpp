@@ -80,8 +80,8 @@ TEST(CudaQueue, StepsThatTheHostHasAPartInAreRetiredAtOnce) {
   }
 }
 
-// Rows that the host chooses among those that the device does, steps of either and of both, ends that
-// nobody foresaw, scored prompts, preemption.
+// Rows that the host chooses among those that the device does, steps of either and of both, ends
+// that nobody foresaw, scored prompts, preemption.
 TEST(CudaQueue, IsNotToBeSeenInAnyAnswer) {
   const TinyModel model(TinyWeights::kInt8, "float32");
   const std::unique_ptr<Engine> cpu = start_engine(model.config("cpu"));

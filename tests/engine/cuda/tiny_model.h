@@ -84,8 +84,8 @@ inline std::vector<TokenId> tiny_prompt(size_t length, size_t seed) {
 }
 
 // Greedy, seeded and filtered rows, which the device samples, with alternatives and without; a row
-// with edits, which the host does; a scored prompt; two prompts with a common beginning, one of which goes past the
-// first 64 positions.
+// with edits, which the host does; a scored prompt; two prompts with a common beginning, one of
+// which goes past the first 64 positions.
 inline std::vector<ValidRequest> tiny_requests() {
   std::vector<ValidRequest> requests(5);
   constexpr size_t kLengths[] = {3, 34, 62, 12, 9};

@@ -219,8 +219,9 @@ TEST_P(CudaLinearHalf, FewAndManyTokensHaveTheBitsOfTheDefinition) {
   }
 }
 
-// 130 rows are a pair of tiles and one whose peer has no tokens; each block of a pair copies outputs
-// that the other needs too, of which the last are not there. 8 chunks go round the ring twice.
+// 130 rows are a pair of tiles and one whose peer has no tokens; each block of a pair copies
+// outputs that the other needs too, of which the last are not there. 8 chunks go round the ring
+// twice.
 TEST_P(CudaLinearPairs, EachBlockHasTheBitsOfTheDefinition) {
   const HalfLayer layer = make_layer(130, 72, 328, 48);
   const std::vector<float> want = expected(layer, 130, core());

@@ -232,7 +232,8 @@ struct PromptShape {
   static constexpr int kSlots = 16;  // of a block
   static constexpr int kTiles = 5;   // go round 2 stages twice
   static constexpr int kBlocks = kTile * kTiles / kSlots;
-  // Of the first row; the others follow. The last block but one is cut, the last one is seen by none.
+  // Of the first row; the others follow. The last block but one is cut, the last one is seen by
+  // none.
   static constexpr int kPosition = 233;
 };
 
@@ -263,8 +264,8 @@ struct HistogramShape {
 // Of values below 2^12: the digits found, as one number.
 float run_histogram(HistogramBug bug, const std::vector<uint32_t>& values);
 
-// A layer whose K is shared out over ranks: the fold of a rank's two of 8 segments, of chains of fma,
-// and the join of what four ranks give.
+// A layer whose K is shared out over ranks: the fold of a rank's two of 8 segments, of chains of
+// fma, and the join of what four ranks give.
 enum class PartsBug : uint8_t {
   kNone,
   kShareOneGroupLate,
@@ -286,7 +287,9 @@ struct PartsShape {
 };
 
 // out[row][output] of x [kRows][kK] and w [kOutputs][kK].
-std::vector<float> run_parts(PartsBug bug, const std::vector<float>& x, const std::vector<float>& w);
+std::vector<float> run_parts(PartsBug bug,
+                             const std::vector<float>& x,
+                             const std::vector<float>& w);
 
 // A tile of outputs times tokens over K by mma.sync, copied by cp.async into a ring.
 enum class CopiesBug : uint8_t {
@@ -427,8 +430,8 @@ struct BlocksInput {
 // out[row][kTile]; what nobody writes is -1.
 std::vector<float> run_blocks(BlocksBug bug, const BlocksInput& input);
 
-// Logits by chains of fma, a thread for each segment of K of an output (kernels/cuda/gemm_float.cu),
-// and the experts that a row chooses by them, a warp a row.
+// Logits by chains of fma, a thread for each segment of K of an output
+// (kernels/cuda/gemm_float.cu), and the experts that a row chooses by them, a warp a row.
 enum class RouterBug : uint8_t {
   kNone,
   kNoBarrierBeforeFold,
@@ -463,8 +466,8 @@ struct RouterShape {
   static constexpr int32_t kStride = 96;  // of both matrices; past kK x has zeros, w NaN
 };
 
-// x [kTokens][kStride], w [kExperts][kStride]. The logits, of one token more than there are, then each
-// row's ids and its weights, all as floats; what nobody writes is -1.
+// x [kTokens][kStride], w [kExperts][kStride]. The logits, of one token more than there are, then
+// each row's ids and its weights, all as floats; what nobody writes is -1.
 std::vector<float> run_router(RouterBug bug,
                               const std::vector<float>& x,
                               const std::vector<float>& w);

@@ -62,9 +62,9 @@ class GlobalShadow {
   Byte* last_ = nullptr;
 };
 
-// Of one cluster. Accesses of threads come from on_access, those of asynchronous units from read and
-// write, which look at shared memory alone. Agents are numbered through all blocks; what a block has
-// of a kind is named by the block's rank and its number there.
+// Of one cluster. Accesses of threads come from on_access, those of asynchronous units from read
+// and write, which look at shared memory alone. Agents are numbered through all blocks; what a
+// block has of a kind is named by the block's rank and its number there.
 class RaceDetector {
  public:
   static constexpr int kMaxMbarriers = 32;  // of a block
