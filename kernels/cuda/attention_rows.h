@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the attention kernels share: which rows a block has, which keys they see, and how the
 // partitions of a row join. attention.cu plans, merges and finishes; attention_fma.cu is for caches
-// of floats, attention_wgmma.cu for prompts of Hopper over 16 bits, attention_mma.cu for all else.
-// No GPU has run it yet.
+// of floats, attention_wgmma.cu for prompts of Hopper over 16 bits, attention_mma.cu and
+// attention_codes.cu for all else. No GPU has run it yet.
 #pragma once
 
 #include <algorithm>
@@ -60,6 +60,8 @@ struct AttentionGrid {
 void launch_attention_fma(Stream stream, const AttentionWork& work, const AttentionGrid& grid);
 // For caches of 16 and 8 bits, by the definition in launch.h.
 void launch_attention_mma(Stream stream, const AttentionWork& work, const AttentionGrid& grid);
+// Its part over caches of 8 bits.
+void launch_attention_codes(Stream stream, const AttentionWork& work, const AttentionGrid& grid);
 // Whether the next takes such a cache.
 bool wgmma_attends(const KvLayerView& kv);
 // The same bits, for launches of kWgmmaAttentionRows rows a block, on a device that has wgmma.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How K and V come to the tensor cores of attention_mma.cu: element types, the block's shared
+// How K and V come to the tensor cores of attention_mma.h: element types, the block's shared
 // memory, and the ring of slots through which tiles of 64 keys go by cp.async. No GPU has run it
 // yet.
 #pragma once
