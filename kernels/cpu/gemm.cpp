@@ -41,18 +41,6 @@ constexpr int64_t kPiecesPerThread = 16;
 // holds back little.
 constexpr int64_t kClaimsPerThread = 4;
 
-// With many rows, the hardware's prefetcher alone leaves the memory idle while a group is
-// multiplied. With few, AMD's does better by itself; with Intel's alone, calls took up to 1.7 times
-// as long (1B shape in Q6_K, 2 rows; bench/kernels). Decode is 1.1 to 1.3 times as fast on a Xeon
-// through L2 as it is with L1 alone (bench/cpu.md); on AMD the former has not been tried.
-constexpr int32_t kPrefetchFromRows = 5;
-
-WeightPrefetch weight_prefetch(int32_t num_rows) {
-  static const bool intel = __builtin_cpu_is("intel") != 0;
-  if (intel) return WeightPrefetch::kToL2ThenL1;
-  return num_rows >= kPrefetchFromRows ? WeightPrefetch::kToL1 : WeightPrefetch::kNone;
-}
-
 // One matrix over its rows.
 struct Job {
   Activations x;
@@ -91,7 +79,6 @@ LinearBlock make_block(const Job& job, int64_t item, int64_t pieces, int64_t pie
       .format = weight.format,
       .activation = job.x.format,
       .add = job.epilogue == Epilogue::kAdd,
-      .prefetch = weight_prefetch(job.x.num_rows),
       .num_tiles = static_cast<int32_t>(tiles),
       .num_columns = static_cast<int32_t>(std::min<int64_t>(tiles * kRowTile, weight.n - column)),
       .num_rows = static_cast<int32_t>(std::min<int64_t>(job.row_block, job.x.num_rows - row)),

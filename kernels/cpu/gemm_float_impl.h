@@ -81,7 +81,7 @@ struct FloatRows {
   static void run(const LinearBlock& block, int32_t tile, int64_t row) {
     const int64_t stride = int64_t{block.num_groups} * kQuantGroup;
     const float* const x = static_cast<const float*>(block.x) + row * stride;
-    const AheadOfTiles<kTiles> tiles(block.prefetch, block.tile_bytes);
+    const AheadOfTiles<kTiles> tiles(block.tile_bytes);
     const auto add = [&](int32_t group, V16 * acc) __attribute__((always_inline)) {
       const int32_t at = block.first_group + group;
       const Ahead ahead = tiles.at(Weights::offset(at));

@@ -24,15 +24,14 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 // Prefetching past the end of the weights is harmless, and across tiles the next tile's start is
 // wanted. A core waits for at most some 16 lines of L1, which memory at a distance does not fill in
 // time: what comes from there is brought to L2 first. Tiles that are walked side by side share what
-// may be outstanding.
-inline constexpr int32_t kPrefetchBytes = 5120;  // where L1 alone is asked
+// may be outstanding. The hardware's prefetchers alone reach half of this with few rows, and leave
+// the memory idle while a group is multiplied with many (Xeon and Zen 5; bench/cpu.md).
 inline constexpr int32_t kPrefetchToL2Bytes = 16384;
 inline constexpr int32_t kPrefetchToL1Bytes = 4096;
 inline constexpr int32_t kMostPrefetchToL1Bytes = 2048;  // of a tile
 
 // How many bytes behind those at hand to prefetch.
 struct Ahead {
-  WeightPrefetch prefetch;
   int64_t to_l2;
   int64_t to_l1;
 };
@@ -41,17 +40,13 @@ struct Ahead {
 template <int kTiles>
 class AheadOfTiles {
  public:
-  AheadOfTiles(WeightPrefetch prefetch, int64_t tile_bytes)
-      : prefetch_(prefetch),
-        to_l2_(kPrefetchToL2Bytes / kTiles, tile_bytes),
-        to_l1_(prefetch == WeightPrefetch::kToL1
-                   ? kPrefetchBytes
-                   : std::min(kPrefetchToL1Bytes / kTiles, kMostPrefetchToL1Bytes),
-               tile_bytes) {}
+  explicit AheadOfTiles(int64_t tile_bytes)
+      : to_l2_(kPrefetchToL2Bytes / kTiles, tile_bytes),
+        to_l1_(std::min(kPrefetchToL1Bytes / kTiles, kMostPrefetchToL1Bytes), tile_bytes) {}
 
   // `offset`: of the bytes at hand in their tile.
   [[nodiscard]] SLUICE_INLINE Ahead at(int64_t offset) const {
-    return {prefetch_, to_l2_.at(offset), to_l1_.at(offset)};
+    return {to_l2_.at(offset), to_l1_.at(offset)};
   }
 
  private:
@@ -73,19 +68,14 @@ class AheadOfTiles {
     int64_t end_;
   };
 
-  WeightPrefetch prefetch_;
   Distance to_l2_;
   Distance to_l1_;
 };
 
 // `line` with the weights' bytes that are at hand.
 SLUICE_INLINE void prefetch_line(const std::byte* line, const Ahead& ahead) {
-  if (ahead.prefetch == WeightPrefetch::kToL2ThenL1) {
-    __builtin_prefetch(line + ahead.to_l2, 0, 2);
-    __builtin_prefetch(line + ahead.to_l1, 0, 3);
-  } else if (ahead.prefetch == WeightPrefetch::kToL1) {
-    __builtin_prefetch(line + ahead.to_l1, 0, 3);
-  }
+  __builtin_prefetch(line + ahead.to_l2, 0, 2);
+  __builtin_prefetch(line + ahead.to_l1, 0, 3);
 }
 
 // Part `part` of kParts of a group's lines, between what is done with the rows of a group: a core
@@ -201,6 +191,14 @@ SLUICE_INLINE void add_wide_group(const WideGroup& w,
 }
 #endif
 
+// The core must own the lines of the outputs before it writes them: asked for early, they come
+// while the sums are made.
+template <int kRows>
+SLUICE_INLINE void own_outputs(const LinearBlock& block, int32_t tile, int64_t row) {
+  const float* const out = block.out + row * block.out_stride + tile * kRowTile;
+  for (int r = 0; r < kRows; ++r) __builtin_prefetch(out + r * block.out_stride, 1);
+}
+
 // Outputs of a tile for num_rows rows from `row` on.
 SLUICE_INLINE void write_outputs(
     const LinearBlock& block, int32_t tile, int64_t row, int32_t num_rows, const V16* y) {
@@ -307,7 +305,8 @@ struct IntegerRows {
     const std::byte* const weight = block.weight + tile * block.tile_bytes;
     const std::byte* const x = records_of<kActivation>(block, row);
     const int first = first_of<kRows>(row);
-    const AheadOfTiles<kTiles> tiles(block.prefetch, block.tile_bytes);
+    const AheadOfTiles<kTiles> tiles(block.tile_bytes);
+    if constexpr (kTiles == 1 && kRows == kRowsAtOnce) own_outputs<kRows>(block, tile, row);
     const auto add = [&](int32_t group, V16 * acc) __attribute__((always_inline)) {
       const int64_t offset = group_at<kFormat>(weight, block.first_group + group).codes - weight;
       const Ahead ahead = tiles.at(offset);
@@ -337,7 +336,7 @@ static void every_row(const LinearBlock& block, int32_t tile) {
   }
 }
 
-// Four streams of shorter tiles gain nothing, and where L2 is not asked nobody has measured them.
+// Four streams of shorter tiles gain nothing.
 inline constexpr int64_t kTileBytesOfFour = 12288;
 
 template <typename Rows>
@@ -346,8 +345,7 @@ static void linear_tiles(const LinearBlock& block) {
 #if defined(SLUICE_ISA_AVX512)
   if constexpr (Rows::kRowsOfFourTiles > 0) {
     const bool four = block.num_rows <= Rows::kRowsOfFourTiles &&
-                      block.tile_bytes >= kTileBytesOfFour &&
-                      block.prefetch == WeightPrefetch::kToL2ThenL1;
+                      block.tile_bytes >= kTileBytesOfFour;
     for (; four && tile + 4 <= block.num_tiles; tile += 4) {
       every_row<Rows, 4, Rows::kRowsOfFourTiles>(block, tile);
     }

@@ -15,15 +15,11 @@
 
 namespace sluice::kernels::cpu {
 
-// What is asked for by software before it is used, beside what the hardware's prefetchers do.
-enum class WeightPrefetch : uint8_t { kNone, kToL1, kToL2ThenL1 };
-
 // Row tiles of one weight times rows of activations: out[m, 16 * tile + r].
 struct LinearBlock {
   WeightFormat format;
   ActivationFormat activation;
   bool add;                 // out += y instead of out = y
-  WeightPrefetch prefetch;
   int32_t num_tiles;        // row tiles, consecutive
   int32_t num_columns;      // outputs that exist, <= 16 * num_tiles
   int32_t num_rows;         // of activations, at most 64
