@@ -12,13 +12,15 @@
 #include <utility>
 
 #include "engine/core/status.h"
+#include "engine/core/types.h"
 
 namespace sluice::kernels::cpu {
 namespace {
 
 constexpr auto kSpin = std::chrono::microseconds(20);
 constexpr int kNiceLevels = 5;
-constexpr uint64_t kTilesMask = 0xFFFFFFFFU;
+constexpr uint64_t kUnitsMask = 0xFFFFFFFFU;
+constexpr int64_t kMaxUnits = 0xFFFF;  // ends of parts have 16 bits
 
 void futex_wait(std::atomic<uint32_t>& word, uint32_t expected) {
   static_assert(sizeof(word) == sizeof(uint32_t));
@@ -58,6 +60,7 @@ ThreadPool::ThreadPool(int32_t num_threads, Placement placement)
     : num_threads_(num_threads), placement_(std::move(placement)) {
   CHECK_GE(num_threads, 1);
   CHECK_LE(num_threads, kMaxThreads);
+  parts_ = std::make_unique<Part[]>(static_cast<size_t>(num_threads));
   threads_.reserve(static_cast<size_t>(num_threads - 1));
   for (int32_t worker = 1; worker < num_threads; ++worker) {
     threads_.emplace_back([this, worker] { worker_main(worker); });
@@ -81,14 +84,16 @@ void ThreadPool::run(int64_t num_tiles, Claims claims, TileFn fn, void* context)
     fn(context, 0, num_tiles, 0);
     return;
   }
+  const int64_t unit = std::max(claims.chunk, ceil_div(num_tiles, kMaxUnits));
+  const int64_t num_units = ceil_div(num_tiles, unit);
   fn_.store(fn, std::memory_order_relaxed);
   context_.store(context, std::memory_order_relaxed);
-  num_tiles_.store(static_cast<uint32_t>(num_tiles), std::memory_order_relaxed);
-  chunk_.store(static_cast<uint32_t>(claims.chunk), std::memory_order_relaxed);
+  num_tiles_.store(num_tiles, std::memory_order_relaxed);
+  unit_.store(unit, std::memory_order_relaxed);
   shares_.store(static_cast<uint32_t>(claims.shares), std::memory_order_relaxed);
-  unfinished_.store(static_cast<uint32_t>(num_tiles), std::memory_order_relaxed);
+  unfinished_.store(static_cast<uint32_t>(num_units), std::memory_order_relaxed);
   const uint32_t epoch = epoch_.load(std::memory_order_relaxed) + 1;
-  const uint64_t state = uint64_t{epoch} << 32 | static_cast<uint64_t>(num_tiles);
+  const uint64_t state = uint64_t{epoch} << 32 | static_cast<uint64_t>(num_units);
   state_.store(state, std::memory_order_release);
   epoch_.store(epoch);
   if (num_parked_.load() > 0) futex_wake_all(epoch_);
@@ -96,29 +101,52 @@ void ThreadPool::run(int64_t num_tiles, Claims claims, TileFn fn, void* context)
   wait_until_done();
 }
 
-// Claims and runs tiles until the job of `state`'s epoch has none left. A claim succeeds only while
-// the job has unclaimed tiles, hence before worker 0 may replace it: what was read of the job
-// between loading `state` and the claim belongs to that job.
+// Its own part first, then what is left of the others'.
 void ThreadPool::work(uint64_t state, int32_t worker) {
-  const uint64_t epoch = state >> 32;
-  while (state >> 32 == epoch && (state & kTilesMask) != 0) {
+  for (int32_t i = 0; i < num_threads_; ++i) {
+    const int32_t after = worker + i - num_threads_;
+    const int32_t owner = after < 0 ? worker + i : after;
+    while (claim_and_run(state, owner, worker)) {
+    }
+  }
+}
+
+// False when the job of `state` has no unclaimed units in the owner's part. A claim succeeds only
+// while it has some, hence before worker 0 may replace the job: what was read of the job between
+// loading `state` and the claim belongs to it. A part that nobody has claimed from yet names an
+// older epoch and is whole; that the newer one is `state`'s, not a later one, is seen from state_.
+bool ThreadPool::claim_and_run(uint64_t state, int32_t owner, int32_t worker) {
+  std::atomic<uint64_t>& part = parts_[static_cast<size_t>(owner)].left;
+  uint64_t left = part.load(std::memory_order_acquire);
+  while (true) {
+    int64_t begin = static_cast<int64_t>(left >> 16 & 0xFFFF);
+    int64_t end = static_cast<int64_t>(left & 0xFFFF);
+    if (left >> 32 != state >> 32) {
+      if (state_.load(std::memory_order_acquire) != state) return false;
+      const auto num_units = static_cast<int64_t>(state & kUnitsMask);
+      begin = num_units * owner / num_threads_;
+      end = num_units * (owner + 1) / num_threads_;
+    }
+    if (begin == end) return false;
     const TileFn fn = fn_.load(std::memory_order_relaxed);
     void* const context = context_.load(std::memory_order_relaxed);
-    const uint32_t num_tiles = num_tiles_.load(std::memory_order_relaxed);
-    const uint32_t chunk = chunk_.load(std::memory_order_relaxed);
+    const int64_t num_tiles = num_tiles_.load(std::memory_order_relaxed);
+    const int64_t unit = unit_.load(std::memory_order_relaxed);
     const uint32_t shares = shares_.load(std::memory_order_relaxed);
-    const auto left = static_cast<uint32_t>(state & kTilesMask);
-    const uint32_t take = std::min(std::max(chunk, shares == 0 ? 0 : left / shares), left);
-    if (!state_.compare_exchange_weak(
-            state, state - take, std::memory_order_acq_rel, std::memory_order_acquire)) {
+    const int64_t take = std::max<int64_t>(shares == 0 ? 0 : (end - begin) / shares, 1);
+    const int64_t first = owner == worker ? begin : end - take;
+    const int64_t kept = owner == worker ? begin + take : begin;
+    const int64_t kept_end = owner == worker ? end : end - take;
+    const uint64_t next = state >> 32 << 32 | static_cast<uint64_t>(kept << 16 | kept_end);
+    if (!part.compare_exchange_weak(
+            left, next, std::memory_order_acq_rel, std::memory_order_acquire)) {
       continue;
     }
-    const int64_t begin = num_tiles - left;
-    fn(context, begin, begin + take, worker);
-    if (unfinished_.fetch_sub(take) == take && caller_parked_.load() != 0) {
+    fn(context, first * unit, std::min((first + take) * unit, num_tiles), worker);
+    if (unfinished_.fetch_sub(static_cast<uint32_t>(take)) == take && caller_parked_.load() != 0) {
       futex_wake_all(unfinished_);
     }
-    state = state_.load(std::memory_order_acquire);
+    return true;
   }
 }
 

@@ -16,9 +16,11 @@ namespace sluice::kernels::cpu {
 inline constexpr int32_t kMaxThreads = 1024;
 
 // A fork-join pool. Worker 0 is the thread that calls parallel_for: one at a time, and not from
-// inside. Tiles are claimed from one counter, so a worker whose core is
-// taken away leaves its share to the others; nothing is allocated or locked per call. Waiting spins
-// for at most about 20 us, then parks in the kernel. Workers other than 0 run 5 nice levels below
+// inside. Each worker has a part of consecutive tiles, of which it claims the first ones: what it
+// reads lies in a row, and calls of the same size give it the same part. Who has none left claims
+// the last ones of others' parts, so a worker whose core is taken away leaves its part to them.
+// Nothing is allocated or locked per call. Waiting spins for at most about 20 us, then parks in the
+// kernel. Workers other than 0 run 5 nice levels below
 // their creator, so that I/O threads preempt them.
 class ThreadPool {
  public:
@@ -37,8 +39,8 @@ class ThreadPool {
   void enter() const;
 
   // How many tiles a claim takes: at least `chunk`, and where `shares` is not 0 at least that share
-  // (1 / shares) of what is left, so that claims are long at first, which suits memory, and short
-  // at the end, where they would keep the others waiting.
+  // (1 / shares) of what is left of the part, so that claims are long at first, which suits memory,
+  // and short at the end, where they would keep the others waiting. Chunks begin at its multiples.
   struct Claims {
     int64_t chunk = 1;
     int64_t shares = 0;
@@ -71,26 +73,35 @@ class ThreadPool {
  private:
   void worker_main(int32_t worker);
   void work(uint64_t state, int32_t worker);
+  bool claim_and_run(uint64_t state, int32_t owner, int32_t worker);
   void wait_until_done();
 
   const int32_t num_threads_;
   const Placement placement_;
   std::vector<std::thread> threads_;
 
-  // The job. Written by worker 0 before state_ names its epoch; claims are compare-and-swaps on
-  // state_, so that a late worker of an older epoch never takes a tile of a newer one.
-  std::atomic<TileFn> fn_{nullptr};
-  std::atomic<void*> context_{nullptr};
-  std::atomic<uint32_t> num_tiles_{0};
-  std::atomic<uint32_t> chunk_{1};
-  std::atomic<uint32_t> shares_{0};
+  // What is not yet claimed of a worker's part, in units: epoch << 32 | begin << 16 | end. Of an
+  // older epoch, the whole part.
+  struct alignas(64) Part {
+    std::atomic<uint64_t> left{0};
+  };
 
-  alignas(64) std::atomic<uint64_t> state_{0};       // epoch << 32 | tiles not yet claimed
-  alignas(64) std::atomic<uint32_t> unfinished_{0};  // tiles of the job; futex of worker 0
+  // The job. Written by worker 0 before state_ names its epoch; claims are compare-and-swaps on
+  // parts, so that a late worker of an older epoch never takes a tile of a newer one. One line holds
+  // all that a worker reads of it.
+  alignas(64) std::atomic<TileFn> fn_{nullptr};
+  std::atomic<void*> context_{nullptr};
+  std::atomic<int64_t> num_tiles_{0};
+  std::atomic<int64_t> unit_{1};  // tiles are claimed in units of so many
+  std::atomic<uint32_t> shares_{0};
+  std::atomic<uint32_t> epoch_{0};  // futex of the other workers
+  std::atomic<uint64_t> state_{0};  // epoch << 32 | units of the job
+
+  alignas(64) std::atomic<uint32_t> unfinished_{0};  // units of the job; futex of worker 0
   std::atomic<uint32_t> caller_parked_{0};
-  alignas(64) std::atomic<uint32_t> epoch_{0};  // futex of the other workers
-  std::atomic<uint32_t> num_parked_{0};
+  alignas(64) std::atomic<uint32_t> num_parked_{0};
   std::atomic<bool> stop_{false};
+  std::unique_ptr<Part[]> parts_;
 };
 
 }  // namespace sluice::kernels::cpu

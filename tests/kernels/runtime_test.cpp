@@ -24,7 +24,7 @@ TEST(ThreadPool, RunsEveryTileOnce) {
   for (const int32_t threads : {1, 2, 3, 8}) {
     ThreadPool pool(threads);
     EXPECT_EQ(pool.num_threads(), threads);
-    for (const int64_t tiles : {0, 1, 2, 3, 7, 64, 1001}) {
+    for (const int64_t tiles : {0, 1, 2, 3, 7, 64, 1001, 65535, 200001}) {
       for (const ThreadPool::Claims claims :
            {ThreadPool::Claims{1}, {2}, {5}, {2000}, {1, 4}, {2, 8}, {3, 1}}) {
         std::vector<std::atomic<int>> runs(static_cast<size_t>(tiles));
@@ -50,6 +50,36 @@ TEST(ThreadPool, ResultsOfAllWorkersAreVisibleAfterwards) {
     for (int64_t i = 0; i < 97; ++i) {
       ASSERT_EQ(values[static_cast<size_t>(i)], i * round * (round + 1) / 2);
     }
+  }
+}
+
+// Where there are fewer tiles than workers, some have no part and stay behind an epoch or more.
+TEST(ThreadPool, JobsOfManySizesFollowEachOther) {
+  ThreadPool pool(4);
+  std::array<std::atomic<int>, 9> runs{};
+  for (int64_t round = 0; round < 9000; ++round) {
+    const int64_t tiles = 2 + round * 7 % 8;
+    pool.parallel_for(tiles, [&](int64_t tile, int32_t) {
+      runs[static_cast<size_t>(tile)].fetch_add(1, std::memory_order_relaxed);
+    });
+    for (size_t i = 0; i < runs.size(); ++i) {
+      ASSERT_EQ(runs[i].exchange(0), static_cast<int64_t>(i) < tiles ? 1 : 0) << round;
+    }
+  }
+}
+
+TEST(ThreadPool, EachWorkerBeginsWithItsPart) {
+  ThreadPool pool(2);
+  for (const ThreadPool::Claims claims : {ThreadPool::Claims{1}, {2}, {1, 4}}) {
+    std::array<std::atomic<int64_t>, 2> first = {-1, -1};
+    pool.parallel_for_chunked(16, claims, [&](int64_t begin, int64_t, int32_t worker) {
+      int64_t none = -1;
+      first[static_cast<size_t>(worker)].compare_exchange_strong(none, begin);
+      // Nobody takes from the other's part before that has begun.
+      while (first[0].load() < 0 || first[1].load() < 0) usleep(10);
+    });
+    EXPECT_EQ(first[0].load(), 0);
+    EXPECT_EQ(first[1].load(), 8);
   }
 }
 
