@@ -78,6 +78,8 @@ class LocalEngine final : public Engine {
 
   [[nodiscard]] const Tokenizer& tokenizer() const override { return *tokenizer_; }
 
+  void wait_until_backed() const override { core_->runner->wait_until_backed(); }
+
   void drain() override { draining_ = true; }
 
   void stop() override;

@@ -121,6 +121,9 @@ class Engine {
   virtual void report_state(int32_t num_steps, std::function<void(EngineState)> done) = 0;
   [[nodiscard]] virtual const ModelInfo& model() const = 0;
   [[nodiscard]] virtual const Tokenizer& tokenizer() const = 0;
+  // Any thread but the engine's, before stop(). Returns when the system has backed all planned
+  // memory, which takes seconds beside the first requests: for those who measure what comes after.
+  virtual void wait_until_backed() const = 0;
 
   // Any thread. No new requests; running ones go on. Returns at once.
   virtual void drain() = 0;

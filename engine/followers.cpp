@@ -42,6 +42,10 @@ void Followers::finish() {
   }
 }
 
+void Followers::wait_until_backed() const {
+  for (const auto& rank : ranks_) rank->prefault->wait();
+}
+
 void Followers::thread_main(ModelRank& rank, Communicator& communicator) {
   setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
   rank.device->enter();

@@ -62,6 +62,8 @@ class Followers {
   void start(const RankJob& job);
   void finish();  // returns when every rank has run it
 
+  void wait_until_backed() const;  // any thread; as Engine has it
+
  private:
   void thread_main(ModelRank& rank, Communicator& communicator);
 

@@ -498,6 +498,11 @@ ForwardContext ModelRunner::context() const {
           .communicator = communicator_.get()};
 }
 
+void ModelRunner::wait_until_backed() const {
+  if (prefault_) prefault_->wait();
+  if (followers_) followers_->wait_until_backed();
+}
+
 void ModelRunner::execute(std::span<const KvBlockCopy> copies, const InputBatch& batch) {
   ForwardBatch host = batch.view();
   const std::optional<size_t> bucket =

@@ -104,6 +104,9 @@ class ModelRunner {
   // Of a device with memory of its own; null on others.
   [[nodiscard]] DeviceSampling* sampling() { return sampling_ ? &*sampling_ : nullptr; }
 
+  // As Engine has it.
+  void wait_until_backed() const;
+
   [[nodiscard]] size_t max_rows() const { return max_rows_; }
 
   // Of any step's batch.

@@ -127,21 +127,27 @@ void KvStorage::copy_block(int32_t group, BlockId from, BlockId to) {
 // cost the system little to clear, and get huge ones here, with their contents.
 Prefault::Prefault(std::span<std::byte> bytes, bool huge) {
   thread_ = std::thread([this, bytes, huge] {
-    constexpr size_t kPiece = size_t{8} << 20;  // whole huge pages
-    constexpr int kCollapse = 25;               // MADV_COLLAPSE, newer than the headers
     setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 19);
-    const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
-    const uintptr_t end = begin + bytes.size();
-    for (uintptr_t at = begin; at < end && !stop_;) {
-      const uintptr_t next = std::min(end, (at / kPiece + 1) * kPiece);
-      auto* const piece = reinterpret_cast<void*>(at);
-      if (huge) madvise(piece, next - at, MADV_HUGEPAGE);
-      // Older kernels do not know the advice: pages then come on first use.
-      if (madvise(piece, next - at, MADV_POPULATE_WRITE) != 0) return;
-      if (huge) madvise(piece, next - at, kCollapse);
-      at = next;
-    }
+    back(bytes, huge);
+    done_ = true;
+    done_.notify_all();
   });
+}
+
+void Prefault::back(std::span<std::byte> bytes, bool huge) const {
+  constexpr size_t kPiece = size_t{8} << 20;  // whole huge pages
+  constexpr int kCollapse = 25;               // MADV_COLLAPSE, newer than the headers
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
+  const uintptr_t end = begin + bytes.size();
+  for (uintptr_t at = begin; at < end && !stop_;) {
+    const uintptr_t next = std::min(end, (at / kPiece + 1) * kPiece);
+    auto* const piece = reinterpret_cast<void*>(at);
+    if (huge) madvise(piece, next - at, MADV_HUGEPAGE);
+    // Older kernels do not know the advice: pages then come on first use.
+    if (madvise(piece, next - at, MADV_POPULATE_WRITE) != 0) return;
+    if (huge) madvise(piece, next - at, kCollapse);
+    at = next;
+  }
 }
 
 Prefault::~Prefault() {

@@ -81,8 +81,14 @@ class Prefault {
   Prefault(const Prefault&) = delete;
   Prefault& operator=(const Prefault&) = delete;
 
+  // Any thread. Returns when it has ended.
+  void wait() const { done_.wait(false); }
+
  private:
+  void back(std::span<std::byte> bytes, bool huge) const;
+
   std::atomic<bool> stop_ = false;
+  std::atomic<bool> done_ = false;
   std::thread thread_;
 };
 

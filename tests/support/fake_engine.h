@@ -149,6 +149,8 @@ class FakeEngine final : public Engine {
 
   const Tokenizer& tokenizer() const override { return tokenizer_; }
 
+  void wait_until_backed() const override {}
+
   void drain() override {
     const std::scoped_lock lock(mutex_);
     draining_ = true;
