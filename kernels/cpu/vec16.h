@@ -30,17 +30,3 @@
 #else
 #include "kernels/cpu/vec16_scalar.h"
 #endif
-
-namespace sluice::kernels::cpu::SLUICE_ISA {
-
-// Lanes folded by halves: l += l + 8, then 4, 2, 1.
-SLUICE_INLINE float fold_by_halves(V16 v) {
-  alignas(64) float lanes[16];
-  store(lanes, v);
-  for (int half = 8; half >= 1; half /= 2) {
-    for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
-  }
-  return lanes[0];
-}
-
-}  // namespace sluice::kernels::cpu::SLUICE_ISA

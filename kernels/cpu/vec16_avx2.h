@@ -213,6 +213,14 @@ SLUICE_INLINE float max_lane(V16 a) {
   return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
 }
 
+// Lanes folded by halves: l += l + 8, then 4, 2, 1.
+SLUICE_INLINE float fold_by_halves(V16 a) {
+  const __m256 s8 = _mm256_add_ps(a.lo, a.hi);
+  __m128 s = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
 SLUICE_INLINE int32_t sum_lanes(I16 a) {
   const __m256i s8 = _mm256_add_epi32(a.lo, a.hi);
   __m128i s = _mm_add_epi32(_mm256_castsi256_si128(s8), _mm256_extracti128_si256(s8, 1));

@@ -130,6 +130,14 @@ SLUICE_INLINE int32_t max_lane(I16 a) { return _mm512_reduce_max_epi32(a.v); }
 
 SLUICE_INLINE float max_lane(V16 a) { return _mm512_reduce_max_ps(a.v); }
 
+// Lanes folded by halves: l += l + 8, then 4, 2, 1.
+SLUICE_INLINE float fold_by_halves(V16 a) {
+  const __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+  __m128 s = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
 SLUICE_INLINE int32_t sum_lanes(I16 a) { return _mm512_reduce_add_epi32(a.v); }
 
 // Lanes within int8 and int16.

@@ -262,6 +262,14 @@ SLUICE_INLINE float max_lane(V16 a) {
   return m;
 }
 
+// Lanes folded by halves: l += l + 8, then 4, 2, 1.
+SLUICE_INLINE float fold_by_halves(V16 a) {
+  for (int half = 8; half >= 1; half /= 2) {
+    for (int lane = 0; lane < half; ++lane) a.v[lane] += a.v[lane + half];
+  }
+  return a.v[0];
+}
+
 SLUICE_INLINE int32_t sum_lanes(I16 a) {
   int32_t sum = 0;
   for (const int32_t lane : a.v) sum += lane;
