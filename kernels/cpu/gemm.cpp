@@ -37,8 +37,8 @@ int32_t row_block_for_steps(int64_t num_rows, int64_t threads) {
 constexpr int64_t kMinPieceTiles = 2;
 constexpr int64_t kMaxPieceTiles = 16;
 constexpr int64_t kPiecesPerThread = 16;
-// A claim takes this share of what is left of a thread's part, so that a worker which loses its core
-// for a while holds back little.
+// A claim takes this share of what is left of a thread's part, so that a worker which loses its
+// core for a while holds back little.
 constexpr int64_t kClaimsPerPart = 4;
 
 // One matrix over its rows.

@@ -87,8 +87,8 @@ class ThreadPool {
   };
 
   // The job. Written by worker 0 before state_ names its epoch; claims are compare-and-swaps on
-  // parts, so that a late worker of an older epoch never takes a tile of a newer one. One line holds
-  // all that a worker reads of it.
+  // parts, so that a late worker of an older epoch never takes a tile of a newer one. One line
+  // holds all that a worker reads of it.
   alignas(64) std::atomic<TileFn> fn_{nullptr};
   std::atomic<void*> context_{nullptr};
   std::atomic<int64_t> num_tiles_{0};
