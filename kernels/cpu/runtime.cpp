@@ -101,33 +101,38 @@ void ThreadPool::run(int64_t num_tiles, Claims claims, TileFn fn, void* context)
   wait_until_done();
 }
 
-// Its own part first, then what is left of the others'.
+// Its own part first, then what is left of the others'. Units of a part are reported together: the
+// line of unfinished_ moves between cores with each report.
 void ThreadPool::work(uint64_t state, int32_t worker) {
   for (int32_t i = 0; i < num_threads_; ++i) {
     const int32_t after = worker + i - num_threads_;
     const int32_t owner = after < 0 ? worker + i : after;
-    while (claim_and_run(state, owner, worker)) {
+    uint32_t done = 0;
+    while (const uint32_t units = claim_and_run(state, owner, worker)) done += units;
+    if (done != 0 && unfinished_.fetch_sub(done) == done && caller_parked_.load() != 0) {
+      futex_wake_all(unfinished_);
     }
   }
 }
 
-// False when the job of `state` has no unclaimed units in the owner's part. A claim succeeds only
-// while it has some, hence before worker 0 may replace the job: what was read of the job between
-// loading `state` and the claim belongs to it. A part that nobody has claimed from yet names an
-// older epoch and is whole; that the newer one is `state`'s, not a later one, is seen from state_.
-bool ThreadPool::claim_and_run(uint64_t state, int32_t owner, int32_t worker) {
+// How many units it ran, which are not yet reported; 0: the job of `state` has no unclaimed ones in
+// the owner's part. A claim succeeds only while it has some, hence before worker 0 may replace the
+// job: what was read of the job between loading `state` and the claim belongs to it. A part that
+// nobody has claimed from yet names an older epoch and is whole; that the newer one is `state`'s,
+// not a later one, is seen from state_.
+uint32_t ThreadPool::claim_and_run(uint64_t state, int32_t owner, int32_t worker) {
   std::atomic<uint64_t>& part = parts_[static_cast<size_t>(owner)].left;
   uint64_t left = part.load(std::memory_order_acquire);
   while (true) {
     int64_t begin = static_cast<int64_t>(left >> 16 & 0xFFFF);
     int64_t end = static_cast<int64_t>(left & 0xFFFF);
     if (left >> 32 != state >> 32) {
-      if (state_.load(std::memory_order_acquire) != state) return false;
+      if (state_.load(std::memory_order_acquire) != state) return 0;
       const auto num_units = static_cast<int64_t>(state & kUnitsMask);
       begin = num_units * owner / num_threads_;
       end = num_units * (owner + 1) / num_threads_;
     }
-    if (begin == end) return false;
+    if (begin == end) return 0;
     const TileFn fn = fn_.load(std::memory_order_relaxed);
     void* const context = context_.load(std::memory_order_relaxed);
     const int64_t num_tiles = num_tiles_.load(std::memory_order_relaxed);
@@ -143,10 +148,7 @@ bool ThreadPool::claim_and_run(uint64_t state, int32_t owner, int32_t worker) {
       continue;
     }
     fn(context, first * unit, std::min((first + take) * unit, num_tiles), worker);
-    if (unfinished_.fetch_sub(static_cast<uint32_t>(take)) == take && caller_parked_.load() != 0) {
-      futex_wake_all(unfinished_);
-    }
-    return true;
+    return static_cast<uint32_t>(take);
   }
 }
 
