@@ -86,17 +86,19 @@ class AttentionCall {
 
   [[nodiscard]] int64_t num_merges() const { return num_merges_; }
 
-  // Tile `tile` as a block for worker `worker`. Row blocks that see most keys come first.
+  // Tile `tile` as a block for worker `worker`. Row blocks that see most keys come first; the heads
+  // of a KV block lie in a row, and are read one after the other.
   [[nodiscard]] AttentionBlock tile(int64_t tile, int32_t worker) const {
     const RequestPlan& plan = plan_of(tile, &RequestPlan::tile_begin);
-    int64_t rest = tile - plan.tile_begin;
+    const int64_t in_request = tile - plan.tile_begin;
+    const auto kv_head = static_cast<int32_t>(in_request % args_.kv.num_kv_heads);
+    const int64_t rest = in_request / args_.kv.num_kv_heads;
     const bool split = plan.partials >= 0;
-    const int64_t partition = split ? rest % plan.num_partitions : 0;
-    rest = split ? rest / plan.num_partitions : rest;
-    const auto kv_head = static_cast<int32_t>(rest % args_.kv.num_kv_heads);
-    const int64_t row_block = plan.row_blocks - 1 - rest / args_.kv.num_kv_heads;
+    const int64_t row_blocks_before = split ? rest / plan.num_partitions : rest;
+    const int64_t row_block = plan.row_blocks - 1 - row_blocks_before;
     AttentionBlock block = block_of(plan, kv_head, row_block, worker);
     if (split) {
+      const int64_t partition = rest % plan.num_partitions;
       block.partition_begin = plan.partition_begin + static_cast<int32_t>(partition);
       block.partition_end = block.partition_begin + 1;
     }
