@@ -29,6 +29,9 @@ struct ExecContext {
   DeviceType device = DeviceType::kCpu;
   Isa isa = Isa::kScalar;
   cpu::ThreadPool* pool = nullptr;  // kCpu: not null
+  // kCpu: a core reads memory fastest as one stream, else as several side by side. The bits are the
+  // same.
+  bool one_stream = false;
   // kCuda: where work is put, the device's memory, and room in it that operators use one after the
   // other: workspace_bytes (gemm.h).
   CUstream_st* stream = nullptr;

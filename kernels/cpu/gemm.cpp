@@ -67,7 +67,8 @@ struct Job {
 
 // `pieces` pieces from that of `item` on, of its row block. Row blocks vary fastest: a piece of
 // weights is read from memory once.
-LinearBlock make_block(const Job& job, int64_t item, int64_t pieces, int64_t piece_tiles) {
+LinearBlock make_block(
+    const ExecContext& ctx, const Job& job, int64_t item, int64_t pieces, int64_t piece_tiles) {
   const RowGroup& group = job.group;
   const PackedWeight& weight = *group.weight;
   const int64_t tile_bytes = packed_tile_bytes(weight.format, weight.k);
@@ -79,6 +80,7 @@ LinearBlock make_block(const Job& job, int64_t item, int64_t pieces, int64_t pie
       .format = weight.format,
       .activation = job.x.format,
       .add = job.epilogue == Epilogue::kAdd,
+      .one_stream = ctx.one_stream,
       .num_tiles = static_cast<int32_t>(tiles),
       .num_columns = static_cast<int32_t>(std::min<int64_t>(tiles * kRowTile, weight.n - column)),
       .num_rows = static_cast<int32_t>(std::min<int64_t>(job.row_block, job.x.num_rows - row)),
@@ -156,7 +158,7 @@ void run_jobs(const ExecContext& ctx,
       const int64_t step = job.row_blocks() == 1 ? last : 1;
       for (int64_t item = std::max(begin, first); item < last; item += step) {
         const int64_t pieces = std::min(step, last - item);
-        simd.linear(make_block(job, item - first, pieces, piece_tiles));
+        simd.linear(make_block(ctx, job, item - first, pieces, piece_tiles));
         after.done(job, (item - first) % job.row_blocks(), pieces);
       }
       first = next;

@@ -123,6 +123,7 @@ static int32_t add_run(const LinearBlock& block,
   constexpr int64_t kBytes = activation_record_bytes(ActivationFormat::kInt8);
   const int64_t block_bytes = block.num_groups * kBytes;
   const bool is_last = run.end == block.num_groups;
+  const Ahead ahead = AheadOfTiles<1>(block.tile_bytes).at(0);
   GroupSums<kFormat> sums[2];
   V16 acc[kRows];
 #pragma GCC unroll 16
@@ -159,7 +160,7 @@ static int32_t add_run(const LinearBlock& block,
           const I16 low{_mm512_load_si512(sum[0][at])};
           const I16 high{_mm512_load_si512(sum[kSumsPerGroup<kFormat> - 1][at])};
           acc[at] = add_sums<kFormat>(acc[at], run.open[i].scales, record, r, low, high);
-          if (!run.is_open) prefetch_group<kFormat, kRows>(weight, kAheadOfManyRows, at);
+          if (!run.is_open) prefetch_group<kFormat, kRows>(weight, ahead, at);
         }
       }
     }

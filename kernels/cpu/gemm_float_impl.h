@@ -46,43 +46,6 @@ struct ExpandedWeights {
   static int64_t offset(int32_t) { return 0; }
 };
 
-// For kTiles tiles side by side, which share what may be outstanding: what lies behind a tile's end
-// is in the tile kTiles further.
-template <int kTiles>
-class AheadOfTiles {
- public:
-  explicit AheadOfTiles(int64_t tile_bytes)
-      : to_l2_(kAheadOfManyRows.to_l2 / kTiles, tile_bytes),
-        to_l1_(kAheadOfManyRows.to_l1, tile_bytes) {}
-
-  // `offset`: of the bytes at hand in their tile.
-  [[nodiscard]] SLUICE_INLINE Ahead at(int64_t offset) const {
-    return {to_l2_.at(offset), to_l1_.at(offset)};
-  }
-
- private:
-  class Distance {
-   public:
-    // Tiles are a few at most in `bytes`, and a division takes longer.
-    Distance(int64_t bytes, int64_t tile_bytes) : in_tile_(bytes), end_(tile_bytes - bytes) {
-      for (; kTiles > 1 && end_ <= 0; end_ += tile_bytes) in_tile_ += (kTiles - 1) * tile_bytes;
-      behind_ = in_tile_ + (kTiles - 1) * tile_bytes;
-    }
-
-    [[nodiscard]] SLUICE_INLINE int64_t at(int64_t offset) const {
-      return kTiles == 1 || offset < end_ ? in_tile_ : behind_;
-    }
-
-   private:
-    int64_t in_tile_;
-    int64_t behind_;
-    int64_t end_;
-  };
-
-  Distance to_l2_;
-  Distance to_l1_;
-};
-
 // `x`: the group's columns of the first row, the next rows `stride` elements apart. acc as in
 // fold_segments.
 template <int kTiles, int kRows, typename Weights>
@@ -110,8 +73,9 @@ SLUICE_INLINE void add_float_group(const Weights* weights,
 
 template <typename Weights>
 struct FloatRows {
-  // A sum waits for the one before it: those of two tiles, which fit the registers, wait together.
-  static constexpr bool kInPairs = true;
+  static constexpr int32_t kRowsOfFourTiles = 0;  // two streams reach the limit
+  // The sums of two tiles fit the registers.
+  static constexpr int32_t kRowsOfTwoTiles = kRowsAtOnce;
 
   template <int kTiles, int kRows>
   static void run(const LinearBlock& block, int32_t tile, int64_t row) {

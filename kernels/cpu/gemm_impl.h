@@ -8,6 +8,7 @@
 // widen a group into a buffer first, so that one body serves all formats.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -20,22 +21,65 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-// How many bytes behind those at hand to prefetch; 0: none. Past the end of the weights it is
-// harmless, and across tiles the next tile's start is wanted. A core waits for at most some 16 lines
-// of L1, which memory at a distance does not fill in time: what comes from there is brought to L2
-// first. The hardware's prefetchers alone reach half of this with few rows, and leave the memory
-// idle while a group is multiplied with many (Xeon and Zen 5; bench/cpu.md).
+// Prefetching past the end of the weights is harmless, and across tiles the next tile's start is
+// wanted. A core waits for at most some 16 lines of L1, which memory at a distance does not fill in
+// time: what comes from there is brought to L2 first. Tiles that are walked side by side share what
+// may be outstanding. The hardware's prefetchers alone reach half of this with few rows, and leave
+// the memory idle while a group is multiplied with many (Xeon and Zen 5; bench/cpu.md).
+inline constexpr int32_t kPrefetchToL2Bytes = 16384;
+inline constexpr int32_t kPrefetchToL1Bytes = 4096;
+inline constexpr int32_t kMostPrefetchToL1Bytes = 2048;  // of a tile
+
+#if defined(SLUICE_ISA_AVX512)
+inline constexpr bool kSideBySide = true;  // tiles, with few rows
+#else
+inline constexpr bool kSideBySide = false;
+#endif
+
+// How many bytes behind those at hand to prefetch; 0: none.
 struct Ahead {
   int64_t to_l2;
   int64_t to_l1;
 };
 
-inline constexpr Ahead kAheadOfManyRows = {.to_l2 = 16384, .to_l1 = 2048};
+// From L2 the hardware fetches in time, and one request a line is faster than two.
+inline constexpr Ahead kAheadOfOneStream = {.to_l2 = 8192, .to_l1 = 0};
 
-// So few rows of integers are multiplied faster than memory gives weights: one stream of reads, and
-// no requests beside it, are the fastest. From L2 the hardware fetches in time.
-inline constexpr Ahead kAheadOfFewRows = {.to_l2 = 8192, .to_l1 = 0};
-inline constexpr int kFewRows = 4;
+// For kTiles tiles side by side: what lies behind a tile's end is in the tile kTiles further.
+template <int kTiles>
+class AheadOfTiles {
+ public:
+  explicit AheadOfTiles(int64_t tile_bytes)
+      : to_l2_(kPrefetchToL2Bytes / kTiles, tile_bytes),
+        to_l1_(std::min(kPrefetchToL1Bytes / kTiles, kMostPrefetchToL1Bytes), tile_bytes) {}
+
+  // `offset`: of the bytes at hand in their tile.
+  [[nodiscard]] SLUICE_INLINE Ahead at(int64_t offset) const {
+    return {to_l2_.at(offset), to_l1_.at(offset)};
+  }
+
+ private:
+  class Distance {
+   public:
+    // Tiles are a few at most in `bytes`, and a division takes longer.
+    Distance(int64_t bytes, int64_t tile_bytes) : in_tile_(bytes), end_(tile_bytes - bytes) {
+      for (; kTiles > 1 && end_ <= 0; end_ += tile_bytes) in_tile_ += (kTiles - 1) * tile_bytes;
+      behind_ = in_tile_ + (kTiles - 1) * tile_bytes;
+    }
+
+    [[nodiscard]] SLUICE_INLINE int64_t at(int64_t offset) const {
+      return kTiles == 1 || offset < end_ ? in_tile_ : behind_;
+    }
+
+   private:
+    int64_t in_tile_;
+    int64_t behind_;
+    int64_t end_;
+  };
+
+  Distance to_l2_;
+  Distance to_l1_;
+};
 
 // `line` with the weights' bytes that are at hand.
 SLUICE_INLINE void prefetch_line(const std::byte* line, const Ahead& ahead) {
@@ -259,20 +303,30 @@ struct WideRows {
 #else
 template <WeightFormat kFormat, ActivationFormat kActivation, typename Code>
 struct IntegerRows {
-  static constexpr bool kInPairs = false;
+  // With so few rows memory is the limit, and where one stream of reads does not reach it
+  // (LinearBlock::one_stream), tiles are walked side by side. With more, the sums of two tiles no
+  // longer fit the registers.
+  static constexpr int32_t kRowsOfFourTiles = 2;
+  static constexpr int32_t kRowsOfTwoTiles = 4;
 
   template <int kTiles, int kRows>
   static void run(const LinearBlock& block, int32_t tile, int64_t row) {
-    static_assert(kTiles == 1);
     constexpr int64_t kBytes = activation_record_bytes(kActivation);
-    constexpr Ahead kAhead = kRows <= kFewRows ? kAheadOfFewRows : kAheadOfManyRows;
     const std::byte* const weight = block.weight + tile * block.tile_bytes;
     const std::byte* const x = records_of<kActivation>(block, row);
     const int first = first_of<kRows>(row);
-    if constexpr (kRows == kRowsAtOnce) own_outputs<kRows>(block, tile, row);
+    const AheadOfTiles<kTiles> tiles(block.tile_bytes);
+    constexpr bool kIsStream = kSideBySide && kTiles == 1 && kRows <= kRowsOfTwoTiles;
+    if constexpr (kTiles == 1 && kRows == kRowsAtOnce) own_outputs<kRows>(block, tile, row);
     const auto add = [&](int32_t group, V16 * acc) __attribute__((always_inline)) {
-      const GroupAt at = group_at<kFormat>(weight, block.first_group + group);
-      add_group<kFormat, Code, kRows>(at, x + group * kBytes, first, kAhead, acc);
+      const int64_t offset = group_at<kFormat>(weight, block.first_group + group).codes - weight;
+      const Ahead ahead = kIsStream ? kAheadOfOneStream : tiles.at(offset);
+#pragma GCC unroll 4
+      for (int t = 0; t < kTiles; ++t) {
+        const GroupAt at =
+            group_at<kFormat>(weight + t * block.tile_bytes, block.first_group + group);
+        add_group<kFormat, Code, kRows>(at, x + group * kBytes, first, ahead, acc + t * kRows);
+      }
     };
     fold_segments<kTiles, kRows>(block, tile, row, add);
   }
@@ -293,16 +347,27 @@ static void every_row(const LinearBlock& block, int32_t tile) {
   }
 }
 
+// Four streams of shorter tiles gain nothing.
+inline constexpr int64_t kTileBytesOfFour = 12288;
+
 template <typename Rows>
 static void linear_tiles(const LinearBlock& block) {
   int32_t tile = 0;
-#if defined(SLUICE_ISA_AVX512)
-  if constexpr (Rows::kInPairs) {
-    for (; block.num_rows <= kRowsAtOnce && tile + 2 <= block.num_tiles; tile += 2) {
-      every_row<Rows, 2, kRowsAtOnce>(block, tile);
+  if constexpr (kSideBySide) {
+    const bool is_stream = Rows::kRowsOfFourTiles > 0 && block.one_stream;
+    if constexpr (Rows::kRowsOfFourTiles > 0) {
+      const bool four = !is_stream && block.num_rows <= Rows::kRowsOfFourTiles &&
+                        block.tile_bytes >= kTileBytesOfFour;
+      for (; four && tile + 4 <= block.num_tiles; tile += 4) {
+        every_row<Rows, 4, Rows::kRowsOfFourTiles>(block, tile);
+      }
+    }
+    if (!is_stream && block.num_rows <= Rows::kRowsOfTwoTiles) {
+      for (; tile + 2 <= block.num_tiles; tile += 2) {
+        every_row<Rows, 2, std::min(kRowsAtOnce, Rows::kRowsOfTwoTiles)>(block, tile);
+      }
     }
   }
-#endif
   for (; tile < block.num_tiles; ++tile) every_row<Rows, 1, kRowsAtOnce>(block, tile);
 }
 

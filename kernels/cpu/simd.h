@@ -20,6 +20,7 @@ struct LinearBlock {
   WeightFormat format;
   ActivationFormat activation;
   bool add;                 // out += y instead of out = y
+  bool one_stream;          // few rows of integers take one tile after the other
   int32_t num_tiles;        // row tiles, consecutive
   int32_t num_columns;      // outputs that exist, <= 16 * num_tiles
   int32_t num_rows;         // of activations, at most 64
