@@ -354,6 +354,7 @@ template <typename Rows>
 static void linear_tiles(const LinearBlock& block) {
   int32_t tile = 0;
   if constexpr (kSideBySide) {
+    // Floats stay in pairs, whose sums need not wait for each other.
     const bool is_stream = Rows::kRowsOfFourTiles > 0 && block.one_stream;
     if constexpr (Rows::kRowsOfFourTiles > 0) {
       const bool four = !is_stream && block.num_rows <= Rows::kRowsOfFourTiles &&
