@@ -32,11 +32,11 @@ int32_t row_block_for_steps(int64_t num_rows, int64_t threads) {
   return static_cast<int32_t>(std::clamp<int64_t>(rows, kActivationRows, kRowBlock));
 }
 
-// Tiles of a piece of work. At least what the widest kernel takes at once (channel_avx512.h); more
-// where several row blocks pass over the same weights, so that a block's activations stay close.
-constexpr int64_t kMinPieceTiles = 2;
+// Tiles of a piece of work: a multiple of what kernels take at once, more where several row blocks
+// pass over the same weights, so that a block's activations stay close.
 constexpr int64_t kMaxPieceTiles = 16;
 constexpr int64_t kPiecesPerThread = 16;
+
 // A claim takes this share of what is left of a thread's part, so that a worker which loses its
 // core for a while holds back little.
 constexpr int64_t kClaimsPerPart = 4;
@@ -53,10 +53,17 @@ struct Job {
 
   [[nodiscard]] int64_t row_blocks() const { return ceil_div(x.num_rows, row_block); }
 
+  [[nodiscard]] int64_t tiles_at_once() const {
+    const bool opens = x.format == ActivationFormat::kInt8 &&
+                       std::min(x.num_rows, row_block) >= kFewestOpenRows;
+    return opens ? kOpenTiles : 2;
+  }
+
   [[nodiscard]] int64_t piece_tiles(int64_t threads) const {
-    if (row_blocks() == 1) return kMinPieceTiles;
-    const int64_t even = num_tiles() * row_blocks() / (kPiecesPerThread * threads) / 2 * 2;
-    return std::clamp(even, kMinPieceTiles, kMaxPieceTiles);
+    const int64_t least = tiles_at_once();
+    if (row_blocks() == 1) return least;
+    const int64_t even = num_tiles() * row_blocks() / (kPiecesPerThread * threads);
+    return std::clamp(even, least, kMaxPieceTiles) / least * least;
   }
 
   // Pieces, each for every row block.

@@ -50,10 +50,11 @@ SLUICE_INLINE __m256i load_chunk(const std::byte* group, int c, int half) {
 
 // Outputs 8 * half .. 8 * half + 7 of one group times kRows rows, sums of the first and the second
 // 16 k where kHalves, else both in sum[0].
-template <WeightFormat kFormat, int kRows>
+template <WeightFormat kFormat, int kRows, typename Begin>
 SLUICE_INLINE void dot_int8_half(const std::byte* group,
                                  const int8_t* x,
                                  int half,
+                                 Begin begin,
                                  __m256i (&sum)[2][kRows]) {
   constexpr int kLargest = kLargestCode<kFormat>;
   constexpr bool kNibbles = kLargest > 63;
@@ -64,7 +65,9 @@ SLUICE_INLINE void dot_int8_half(const std::byte* group,
   __m256i low[kRows];   // 16-bit sums of 2 k, of low nibbles where kNibbles
   __m256i high[kRows];  // of high nibbles
 #pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) sum[0][r] = sum[1][r] = _mm256_setzero_si256();
+  for (int r = 0; r < kRows; ++r) {
+    for (int h = 0; h < 2; ++h) sum[h][r] = _mm256_set1_epi32(begin(r, h));
+  }
 #pragma GCC unroll 8
   for (int c = 0; c < 8; ++c) {
     const __m256i codes = load_chunk<kFormat>(group, c, half);
@@ -94,14 +97,15 @@ SLUICE_INLINE void dot_int8_half(const std::byte* group,
   }
 }
 
-// use(r, first, second) for each of kRows rows of 32 codes each: the dot products of the first and
-// second 16 k where the format has scales for each (kHalves), else that of all 32 twice.
-template <WeightFormat kFormat, int kRows, typename Use>
-SLUICE_INLINE void dot_int8(const std::byte* group, const int8_t* x, Use use) {
+// use(r, first, second) for each of kRows rows of 32 codes each: begin(r, half) plus the dot products
+// of the first and second 16 k where the format has scales for each (kHalves), else that of all 32
+// twice.
+template <WeightFormat kFormat, int kRows, typename Begin, typename Use>
+SLUICE_INLINE void dot_int8(const std::byte* group, const int8_t* x, Begin begin, Use use) {
   __m256i lo[2][kRows];
   __m256i hi[2][kRows];
-  dot_int8_half<kFormat, kRows>(group, x, 0, lo);
-  dot_int8_half<kFormat, kRows>(group, x, 1, hi);
+  dot_int8_half<kFormat, kRows>(group, x, 0, begin, lo);
+  dot_int8_half<kFormat, kRows>(group, x, 1, begin, hi);
   constexpr int kSecond = kHalves<kFormat> ? 1 : 0;
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r)
@@ -117,13 +121,16 @@ SLUICE_INLINE __m256i widen_pair(__m256i codes, int pair) {
   return _mm256_shuffle_epi8(codes, _mm256_add_epi8(first, _mm256_set1_epi16(step)));
 }
 
-template <WeightFormat kFormat, int kRows>
+template <WeightFormat kFormat, int kRows, typename Begin>
 SLUICE_INLINE void dot_int16_half(const std::byte* group,
                                   const int16_t* x,
                                   int half,
+                                  Begin begin,
                                   __m256i (&sum)[2][kRows]) {
 #pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) sum[0][r] = sum[1][r] = _mm256_setzero_si256();
+  for (int r = 0; r < kRows; ++r) {
+    for (int h = 0; h < 2; ++h) sum[h][r] = _mm256_set1_epi32(begin(r, h));
+  }
 #pragma GCC unroll 8
   for (int c = 0; c < 8; ++c) {
     const __m256i codes = load_chunk<kFormat>(group, c, half);
@@ -141,12 +148,12 @@ SLUICE_INLINE void dot_int16_half(const std::byte* group,
 }
 
 // As dot_int8, for int16 codes.
-template <WeightFormat kFormat, int kRows, typename Use>
-SLUICE_INLINE void dot_int16(const std::byte* group, const int16_t* x, Use use) {
+template <WeightFormat kFormat, int kRows, typename Begin, typename Use>
+SLUICE_INLINE void dot_int16(const std::byte* group, const int16_t* x, Begin begin, Use use) {
   __m256i lo[2][kRows];
   __m256i hi[2][kRows];
-  dot_int16_half<kFormat, kRows>(group, x, 0, lo);
-  dot_int16_half<kFormat, kRows>(group, x, 1, hi);
+  dot_int16_half<kFormat, kRows>(group, x, 0, begin, lo);
+  dot_int16_half<kFormat, kRows>(group, x, 1, begin, hi);
   constexpr int kSecond = kHalves<kFormat> ? 1 : 0;
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {

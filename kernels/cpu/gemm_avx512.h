@@ -63,16 +63,17 @@ SLUICE_INLINE __m512i broadcast_dword(const void* p) {
   return _mm512_set1_epi32(dword);
 }
 
-// use(r, first, second) for each of kRows rows of 32 codes each: the dot products of the first and
-// second 16 k where the format has scales for each (kHalves), else that of all 32 twice.
-template <WeightFormat kFormat, int kRows, typename Use>
-SLUICE_INLINE void dot_int8(const std::byte* group, const int8_t* x, Use use) {
+// use(r, first, second) for each of kRows rows of 32 codes each: begin(r, half) plus the dot products
+// of the first and second 16 k where the format has scales for each (kHalves), else that of all 32
+// twice.
+template <WeightFormat kFormat, int kRows, typename Begin, typename Use>
+SLUICE_INLINE void dot_int8(const std::byte* group, const int8_t* x, Begin begin, Use use) {
   const Codes codes = load_codes<kFormat>(group);
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
     const int8_t* const row = x + r * kQuantGroup;
-    __m512i first = _mm512_setzero_si512();
-    __m512i second = _mm512_setzero_si512();
+    __m512i first = _mm512_set1_epi32(begin(r, 0));
+    __m512i second = kHalves<kFormat> ? _mm512_set1_epi32(begin(r, 1)) : _mm512_setzero_si512();
 #pragma GCC unroll 4
     for (int c = 0; c < 4; ++c) {
       first = _mm512_dpbusd_epi32(first, codes.chunk[c], broadcast_dword(row + 4 * c));
@@ -92,8 +93,8 @@ SLUICE_INLINE __m512i widen_pair(__m512i codes, int pair) {
 }
 
 // As dot_int8, for int16 codes.
-template <WeightFormat kFormat, int kRows, typename Use>
-SLUICE_INLINE void dot_int16(const std::byte* group, const int16_t* x, Use use) {
+template <WeightFormat kFormat, int kRows, typename Begin, typename Use>
+SLUICE_INLINE void dot_int16(const std::byte* group, const int16_t* x, Begin begin, Use use) {
   const Codes codes = load_codes<kFormat>(group);
   __m512i words[16];
 #pragma GCC unroll 16
@@ -101,8 +102,8 @@ SLUICE_INLINE void dot_int16(const std::byte* group, const int16_t* x, Use use) 
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
     const int16_t* const row = x + r * kQuantGroup;
-    __m512i first = _mm512_setzero_si512();
-    __m512i second = _mm512_setzero_si512();
+    __m512i first = _mm512_set1_epi32(begin(r, 0));
+    __m512i second = kHalves<kFormat> ? _mm512_set1_epi32(begin(r, 1)) : _mm512_setzero_si512();
 #pragma GCC unroll 8
     for (int p = 0; p < 8; ++p) {
       first = _mm512_dpwssd_epi32(first, words[p], broadcast_dword(row + 2 * p));

@@ -150,6 +150,15 @@ add_sums(V16 acc, const GroupScales& w, const RecordRows<Code>& x, int r, I16 lo
   return acc;
 }
 
+// What an exact sum of unsigned codes begins with, so that the zero point is off at its end.
+template <WeightFormat kFormat, typename Code>
+SLUICE_INLINE int32_t first_of_sum(const RecordRows<Code>& x, int r, int half) {
+  if constexpr (kZeroPoint<kFormat> == 0) return 0;
+  int32_t codes = x.code_sums[r];
+  if constexpr (kHalves<kFormat>) codes = half == 0 ? x.half_sums[r] : codes - x.half_sums[r];
+  return -(codes << zero_point_shift(kFormat));
+}
+
 #if !defined(SLUICE_ISA_SCALAR)
 // acc[r] += one group of codes times codes, as the tree says. `record`: the group's
 // activations of 8 rows, of which the kRows from `first` on are used.
@@ -158,22 +167,17 @@ SLUICE_INLINE void add_group(
     const GroupAt& at, const std::byte* record, int first, const Ahead& ahead, V16* acc) {
   const GroupScales w = load_scales<kFormat>(at);
   const RecordRows<Code> x = record_rows<Code>(record, first);
-  constexpr unsigned kShift = zero_point_shift(kFormat);
+  const auto begin = [&](int r, int half) __attribute__((always_inline)) {
+    return first_of_sum<kFormat>(x, r, half);
+  };
   const auto use = [&](int r, I16 low, I16 high) __attribute__((always_inline)) {
-    if constexpr (kShift != 0 && !kHalves<kFormat>) {
-      low = sub(low, shift_left(broadcast(x.code_sums[r]), kShift));
-    } else if constexpr (kShift != 0) {
-      const I16 first_sum = broadcast(x.half_sums[r]);
-      low = sub(low, shift_left(first_sum, kShift));
-      high = sub(high, shift_left(sub(broadcast(x.code_sums[r]), first_sum), kShift));
-    }
     acc[r] = add_sums<kFormat>(acc[r], w, x, r, low, high);
     prefetch_group<kFormat, kRows>(at, ahead, r);
   };
   if constexpr (sizeof(Code) == 1) {
-    dot_int8<kFormat, kRows>(at.codes, x.codes, use);
+    dot_int8<kFormat, kRows>(at.codes, x.codes, begin, use);
   } else {
-    dot_int16<kFormat, kRows>(at.codes, x.codes, use);
+    dot_int16<kFormat, kRows>(at.codes, x.codes, begin, use);
   }
 }
 #else
