@@ -32,6 +32,20 @@ int32_t row_block_for_steps(int64_t num_rows, int64_t threads) {
   return static_cast<int32_t>(std::clamp<int64_t>(rows, kActivationRows, kRowBlock));
 }
 
+// So many rows are not cut for their steps, but finished afterwards: weights that are unpacked once
+// for all of them save more time than another fork of the pool takes. Not where the tiles alone
+// would not occupy the threads.
+bool should_stay_together(const LinearArgs& args, int64_t threads) {
+  constexpr int64_t kLeastTilesPerThread = 4 * kOpenTiles;
+  if (args.x.num_rows < kFewestOpenRows ||
+      row_block_for_steps(args.x.num_rows, threads) == kRowBlock) {
+    return false;
+  }
+  int64_t tiles = 0;
+  for (const RowGroup& group : args.groups) tiles += ceil_div(group.weight->n, kRowTile);
+  return tiles >= kLeastTilesPerThread * threads;
+}
+
 // Tiles of a piece of work: a multiple of what kernels take at once, more where several row blocks
 // pass over the same weights, so that a block's activations stay close.
 constexpr int64_t kMaxPieceTiles = 16;
@@ -179,11 +193,13 @@ void run_jobs(const ExecContext& ctx,
 void linear(const ExecContext& ctx, const LinearArgs& args) {
   const int64_t num_rows = args.x.num_rows;
   const bool by_caller = num_rows <= kRowsOfCaller;
-  const bool afterwards = num_rows > kMaxRowBlocks * kRowBlock;
+  const int64_t threads = ctx.pool->num_threads();
+  const bool afterwards =
+      num_rows > kMaxRowBlocks * kRowBlock || should_stay_together(args, threads);
   const RowSteps* const then = by_caller || afterwards ? nullptr : args.then;
   const int32_t row_block = then == nullptr
                                 ? kRowBlock
-                                : row_block_for_steps(num_rows, ctx.pool->num_threads());
+                                : row_block_for_steps(num_rows, threads);
   const auto job_at = [&](int64_t i) {
     return Job{.x = args.x,
                .group = args.groups[static_cast<size_t>(i)],
