@@ -24,7 +24,7 @@ static_assert(kRowBlock % kActivationRows == 0);
 constexpr int32_t kRowsOfCaller = 2;
 
 // Where steps follow, few rows are cut so that every thread has some to finish. No more blocks than
-// there may be threads, or of kRowBlock rows; more rows than that are finished afterwards.
+// there may be threads, or of kRowBlock rows.
 constexpr int64_t kMaxRowBlocks = kMaxThreads;
 
 int32_t row_block_for_steps(int64_t num_rows, int64_t threads) {
@@ -32,15 +32,15 @@ int32_t row_block_for_steps(int64_t num_rows, int64_t threads) {
   return static_cast<int32_t>(std::clamp<int64_t>(rows, kActivationRows, kRowBlock));
 }
 
-// So many rows are not cut for their steps, but finished afterwards: weights that are unpacked once
-// for all of them save more time than another fork of the pool takes. Not where the tiles alone
-// would not occupy the threads.
-bool should_stay_together(const LinearArgs& args, int64_t threads) {
+// Whether steps run in a fork of their own. For more rows than there may be blocks; for few of
+// which one thread would finish all; and where rows are better not cut, since weights that are
+// unpacked once for all of them save more than a fork takes, and tiles alone occupy the threads.
+bool should_finish_afterwards(const LinearArgs& args, int64_t threads) {
   constexpr int64_t kLeastTilesPerThread = 4 * kOpenTiles;
-  if (args.x.num_rows < kFewestOpenRows ||
-      row_block_for_steps(args.x.num_rows, threads) == kRowBlock) {
-    return false;
-  }
+  const int64_t rows = args.x.num_rows;
+  if (rows > kMaxRowBlocks * kRowBlock) return true;
+  if (rows <= kActivationRows) return threads > 1 && rows > rows_per_claim(rows);
+  if (rows < kFewestOpenRows || row_block_for_steps(rows, threads) == kRowBlock) return false;
   int64_t tiles = 0;
   for (const RowGroup& group : args.groups) tiles += ceil_div(group.weight->n, kRowTile);
   return tiles >= kLeastTilesPerThread * threads;
@@ -68,8 +68,8 @@ struct Job {
   [[nodiscard]] int64_t row_blocks() const { return ceil_div(x.num_rows, row_block); }
 
   [[nodiscard]] int64_t tiles_at_once() const {
-    const bool opens = x.format == ActivationFormat::kInt8 &&
-                       std::min(x.num_rows, row_block) >= kFewestOpenRows;
+    const bool opens =
+        x.format == ActivationFormat::kInt8 && std::min(x.num_rows, row_block) >= kFewestOpenRows;
     return opens ? kOpenTiles : 2;
   }
 
@@ -194,12 +194,9 @@ void linear(const ExecContext& ctx, const LinearArgs& args) {
   const int64_t num_rows = args.x.num_rows;
   const bool by_caller = num_rows <= kRowsOfCaller;
   const int64_t threads = ctx.pool->num_threads();
-  const bool afterwards =
-      num_rows > kMaxRowBlocks * kRowBlock || should_stay_together(args, threads);
+  const bool afterwards = should_finish_afterwards(args, threads);
   const RowSteps* const then = by_caller || afterwards ? nullptr : args.then;
-  const int32_t row_block = then == nullptr
-                                ? kRowBlock
-                                : row_block_for_steps(num_rows, threads);
+  const int32_t row_block = then == nullptr ? kRowBlock : row_block_for_steps(num_rows, threads);
   const auto job_at = [&](int64_t i) {
     return Job{.x = args.x,
                .group = args.groups[static_cast<size_t>(i)],

@@ -51,11 +51,8 @@ SLUICE_INLINE __m256i load_chunk(const std::byte* group, int c, int half) {
 // Outputs 8 * half .. 8 * half + 7 of one group times kRows rows, sums of the first and the second
 // 16 k where kHalves, else both in sum[0].
 template <WeightFormat kFormat, int kRows, typename Begin>
-SLUICE_INLINE void dot_int8_half(const std::byte* group,
-                                 const int8_t* x,
-                                 int half,
-                                 Begin begin,
-                                 __m256i (&sum)[2][kRows]) {
+SLUICE_INLINE void dot_int8_half(
+    const std::byte* group, const int8_t* x, int half, Begin begin, __m256i (&sum)[2][kRows]) {
   constexpr int kLargest = kLargestCode<kFormat>;
   constexpr bool kNibbles = kLargest > 63;
   // Chunks whose products fit 16 bits together, each at most 2 * 128 * the largest code.
@@ -97,9 +94,9 @@ SLUICE_INLINE void dot_int8_half(const std::byte* group,
   }
 }
 
-// use(r, first, second) for each of kRows rows of 32 codes each: begin(r, half) plus the dot products
-// of the first and second 16 k where the format has scales for each (kHalves), else that of all 32
-// twice.
+// use(r, first, second) for each of kRows rows of 32 codes each: begin(r, half) plus the dot
+// products of the first and second 16 k where the format has scales for each (kHalves), else that
+// of all 32 twice.
 template <WeightFormat kFormat, int kRows, typename Begin, typename Use>
 SLUICE_INLINE void dot_int8(const std::byte* group, const int8_t* x, Begin begin, Use use) {
   __m256i lo[2][kRows];
@@ -122,11 +119,8 @@ SLUICE_INLINE __m256i widen_pair(__m256i codes, int pair) {
 }
 
 template <WeightFormat kFormat, int kRows, typename Begin>
-SLUICE_INLINE void dot_int16_half(const std::byte* group,
-                                  const int16_t* x,
-                                  int half,
-                                  Begin begin,
-                                  __m256i (&sum)[2][kRows]) {
+SLUICE_INLINE void dot_int16_half(
+    const std::byte* group, const int16_t* x, int half, Begin begin, __m256i (&sum)[2][kRows]) {
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
     for (int h = 0; h < 2; ++h) sum[h][r] = _mm256_set1_epi32(begin(r, h));

@@ -63,9 +63,9 @@ SLUICE_INLINE __m512i broadcast_dword(const void* p) {
   return _mm512_set1_epi32(dword);
 }
 
-// use(r, first, second) for each of kRows rows of 32 codes each: begin(r, half) plus the dot products
-// of the first and second 16 k where the format has scales for each (kHalves), else that of all 32
-// twice.
+// use(r, first, second) for each of kRows rows of 32 codes each: begin(r, half) plus the dot
+// products of the first and second 16 k where the format has scales for each (kHalves), else that
+// of all 32 twice.
 template <WeightFormat kFormat, int kRows, typename Begin, typename Use>
 SLUICE_INLINE void dot_int8(const std::byte* group, const int8_t* x, Begin begin, Use use) {
   const Codes codes = load_codes<kFormat>(group);

@@ -295,7 +295,7 @@ struct WideRows {
     const int first = first_of<kRows>(row);
     const WidenFn widen = widen_of(block.format);
     WideGroup wide;
-    const auto add = [&](int32_t group, V16 * acc) __attribute__((always_inline)) {
+    const auto add = [&](int32_t group, V16* acc) __attribute__((always_inline)) {
       for (int t = 0; t < kTiles; ++t) {
         widen(weight + t * block.tile_bytes, block.first_group + group, wide);
         add_wide_group<Code, kRows>(wide, x + group * kBytes, first, acc + t * kRows);
@@ -322,7 +322,7 @@ struct IntegerRows {
     const AheadOfTiles<kTiles> tiles(block.tile_bytes);
     constexpr bool kIsStream = kSideBySide && kTiles == 1 && kRows <= kRowsOfTwoTiles;
     if constexpr (kTiles == 1 && kRows == kRowsAtOnce) own_outputs<kRows>(block, tile, row);
-    const auto add = [&](int32_t group, V16 * acc) __attribute__((always_inline)) {
+    const auto add = [&](int32_t group, V16* acc) __attribute__((always_inline)) {
       const int64_t offset = group_at<kFormat>(weight, block.first_group + group).codes - weight;
       const Ahead ahead = kIsStream ? kAheadOfOneStream : tiles.at(offset);
 #pragma GCC unroll 4

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tree of gemm_impl.h for many rows, with VNNI. Codes of three tiles are unpacked to bytes once
-// for all rows that pass. Four rows at a time have all their sums in registers, 12 exact ones and 12
-// of the tree, so that a load of weights serves four dot products and one of activations three: the
-// pipes that multiply have little but the tree to do.
+// for all rows that pass. Four rows at a time have all their sums in registers, 12 exact ones and
+// 12 of the tree, so that a load of weights serves four dot products and one of activations three:
+// the pipes that multiply have little but the tree to do.
 #pragma once
 
 #include "kernels/cpu/gemm_impl.h"
@@ -76,9 +76,8 @@ SLUICE_INLINE void add_open_group(const OpenGroup<kFormat>* open,
     for (int r = 0; r < kOpenRows; ++r) {
 #pragma GCC unroll 3
       for (int t = 0; t < kOpenTiles; ++t) {
-        sum[t][r] = kZeroPoint<kFormat> == 0
-                        ? fresh_zeros()
-                        : _mm512_set1_epi32(first_of_sum<kFormat>(x, r, h));
+        sum[t][r] = kZeroPoint<kFormat> == 0 ? fresh_zeros()
+                                             : _mm512_set1_epi32(first_of_sum<kFormat>(x, r, h));
       }
     }
 #pragma GCC unroll 8
@@ -109,10 +108,8 @@ SLUICE_INLINE void add_open_group(const OpenGroup<kFormat>* open,
 
 // Lines that the groups of one place in the tiles take.
 template <WeightFormat kFormat>
-inline constexpr int kGroupLines = (kLayoutOf<kFormat>.block_bytes() /
-                                        kLayoutOf<kFormat>.groups_per_block +
-                                    63) /
-                                   64;
+inline constexpr int kGroupLines =
+    (kLayoutOf<kFormat>.block_bytes() / kLayoutOf<kFormat>.groups_per_block + 63) / 64;
 
 // What a pass over a run brings to L2 of the run after: a share of the lines of each group.
 template <WeightFormat kFormat>
@@ -200,7 +197,8 @@ static void open_tiles(const LinearBlock& block, int32_t tile) {
     const int32_t left = block.num_groups - run.begin;
     run.end = run.begin + (left < kMostOpenGroups ? left : kMostOpenGroups);
     const bool is_last = run.end == block.num_groups;
-    const std::byte* const after = is_last ? run.weight + kOpenTiles * block.tile_bytes : run.weight;
+    const std::byte* const after =
+        is_last ? run.weight + kOpenTiles * block.tile_bytes : run.weight;
     const std::byte* const next_group =
         group_at<kFormat>(after, block.first_group + (is_last ? 0 : run.end)).codes;
     int32_t segment_after = segment;
@@ -210,9 +208,9 @@ static void open_tiles(const LinearBlock& block, int32_t tile) {
       if (is_last) {
         for (int t = 0; t < kOpenTiles; ++t) own_outputs<kOpenRows>(block, tile + t, row);
       }
-      segment_after = pass == 0
-                          ? add_open_run<kFormat, true>(block, run, row, segment, next, sums[pass])
-                          : add_open_run<kFormat, false>(block, run, row, segment, next, sums[pass]);
+      segment_after =
+          pass == 0 ? add_open_run<kFormat, true>(block, run, row, segment, next, sums[pass])
+                    : add_open_run<kFormat, false>(block, run, row, segment, next, sums[pass]);
       if (!is_last) continue;
       const int32_t rows_left = block.num_rows - pass * kOpenRows;
       for (int t = 0; t < kOpenTiles; ++t) {
