@@ -56,10 +56,10 @@ SLUICE_INLINE void open_group(const GroupAt& at, OpenGroup<kFormat>& open) {
 }
 
 // Zeros made anew, which takes none of the pipes, where a copy of a register with zeros may.
-SLUICE_INLINE __m512i fresh_zeros() {
+SLUICE_INLINE I16 fresh_zeros() {
   __m512i zeros;
   asm volatile("vpxord %x0, %x0, %x0" : "=v"(zeros));
-  return zeros;
+  return {zeros};
 }
 
 // acc[t * kOpenRows + r] += a group, as the tree says.
@@ -71,13 +71,13 @@ SLUICE_INLINE void add_open_group(const OpenGroup<kFormat>* open,
   constexpr int kChunks = 8 / kSums;
 #pragma GCC unroll 2
   for (int h = 0; h < kSums; ++h) {
-    __m512i sum[kOpenTiles][kOpenRows];
+    I16 sum[kOpenTiles][kOpenRows];
 #pragma GCC unroll 4
     for (int r = 0; r < kOpenRows; ++r) {
 #pragma GCC unroll 3
       for (int t = 0; t < kOpenTiles; ++t) {
         sum[t][r] = kZeroPoint<kFormat> == 0 ? fresh_zeros()
-                                             : _mm512_set1_epi32(first_of_sum<kFormat>(x, r, h));
+                                             : broadcast(first_of_sum<kFormat>(x, r, h));
       }
     }
 #pragma GCC unroll 8
@@ -87,7 +87,7 @@ SLUICE_INLINE void add_open_group(const OpenGroup<kFormat>* open,
         const __m512i a = broadcast_dword(x.codes + r * kQuantGroup + 4 * c);
 #pragma GCC unroll 3
         for (int t = 0; t < kOpenTiles; ++t) {
-          sum[t][r] = _mm512_dpbusd_epi32(sum[t][r], open[t].codes[c], a);
+          sum[t][r].v = _mm512_dpbusd_epi32(sum[t][r].v, open[t].codes[c], a);
         }
       }
     }
@@ -96,7 +96,7 @@ SLUICE_INLINE void add_open_group(const OpenGroup<kFormat>* open,
 #pragma GCC unroll 3
       for (int t = 0; t < kOpenTiles; ++t) {
         V16& y = acc[t * kOpenRows + r];
-        y = add_product(y, I16{sum[t][r]}, open[t].scale[h], x.scales[r]);
+        y = add_product(y, sum[t][r], open[t].scale[h], x.scales[r]);
         if constexpr (kHasMin<kFormat>) {
           const float term = kSums == 1 ? x.sums[r] : half_term(x, r, h);
           y = fma(open[t].minimum[h], broadcast(term), y);
@@ -173,7 +173,7 @@ static int32_t add_open_run(const LinearBlock& block,
     for (; segment < block.num_segments && segment_end(block, segment) == group; ++segment) {
       end_segment<kOpenSums, kOpenSums>(segment, acc, sums.pending);
 #pragma GCC unroll 12
-      for (int i = 0; i < kOpenSums; ++i) acc[i] = zero();
+      for (int i = 0; i < kOpenSums; ++i) acc[i] = float_of_bits(fresh_zeros());
     }
   }
   if (run.end < block.num_groups) {
