@@ -40,17 +40,17 @@ SLUICE_INLINE void write_group(const QuantizedRow& out, int32_t group, V16 a, V1
     code_b = round_to_int(mul(b, broadcast(inverse)));
     kept = scale;
   }
+  int32_t half_sum = 0;
+  int32_t sum = 0;
   if (int8) {
-    int8_t* const codes = reinterpret_cast<int8_t*>(out.codes + offset);
-    store_narrow(codes, code_a);
-    store_narrow(codes + 16, code_b);
+    sum = store_codes(reinterpret_cast<int8_t*>(out.codes + offset), code_a, code_b, &half_sum);
   } else {
     int16_t* const codes = reinterpret_cast<int16_t*>(out.codes + offset);
     store_narrow(codes, code_a);
     store_narrow(codes + 16, code_b);
+    half_sum = sum_lanes(code_a);
+    sum = half_sum + sum_lanes(code_b);
   }
-  const int32_t half_sum = sum_lanes(code_a);
-  const int32_t sum = half_sum + sum_lanes(code_b);
   *at_offset(out.scale, offset) = kept;
   *at_offset(out.sum, offset) = static_cast<float>(sum) * kept;
   *at_offset(out.code_sum, offset) = sum;

@@ -161,6 +161,23 @@ SLUICE_INLINE void store_narrow(int16_t* p, I16 a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a.v));
 }
 
+// Lanes within int8, a's before b's. Returns their sum, and a's alone in `sum_of_a`.
+SLUICE_INLINE int32_t store_codes(int8_t* p, I16 a, I16 b, int32_t* sum_of_a) {
+  const __m512i words = _mm512_packs_epi32(a.v, b.v);  // 4 of a, 4 of b, by 128 bits
+  const __m256i mixed =
+      _mm256_packs_epi16(_mm512_castsi512_si256(words), _mm512_extracti64x4_epi64(words, 1));
+  const __m256i codes =
+      _mm256_permutevar8x32_epi32(mixed, _mm256_setr_epi32(0, 4, 2, 6, 1, 5, 3, 7));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), codes);
+  // Sums of 8 unsigned bytes each, which are 128 too high.
+  const __m256i high = _mm256_set1_epi8(static_cast<char>(0x80));
+  alignas(32) int64_t eights[4];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(eights),
+                     _mm256_sad_epu8(_mm256_xor_si256(codes, high), _mm256_setzero_si256()));
+  *sum_of_a = static_cast<int32_t>(eights[0] + eights[1]) - 16 * 128;
+  return *sum_of_a + static_cast<int32_t>(eights[2] + eights[3]) - 16 * 128;
+}
+
 SLUICE_INLINE float sqrt_float(float x) { return _mm_cvtss_f32(_mm_sqrt_ps(_mm_set_ss(x))); }
 
 SLUICE_INLINE I16 bit_xor(I16 a, I16 b) { return {_mm512_xor_si512(a.v, b.v)}; }
