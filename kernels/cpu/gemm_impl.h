@@ -382,39 +382,9 @@ static void linear_integer(const LinearBlock& block) {
 #if defined(SLUICE_ISA_SCALAR)
   return linear_tiles<WideRows<kActivation, Code>>(block);
 #else
-  switch (block.format) {
-    case WeightFormat::kF32:
-    case WeightFormat::kF16:
-    case WeightFormat::kBF16:
-    case WeightFormat::kInt8Channel:
-      return;  // these take activations of their own; the caller checks
-    case WeightFormat::kQ4_0:
-      return linear_tiles<IntegerRows<WeightFormat::kQ4_0, kActivation, Code>>(block);
-    case WeightFormat::kQ4_1:
-      return linear_tiles<IntegerRows<WeightFormat::kQ4_1, kActivation, Code>>(block);
-    case WeightFormat::kQ5_0:
-      return linear_tiles<IntegerRows<WeightFormat::kQ5_0, kActivation, Code>>(block);
-    case WeightFormat::kQ5_1:
-      return linear_tiles<IntegerRows<WeightFormat::kQ5_1, kActivation, Code>>(block);
-    case WeightFormat::kQ8_0:
-      return linear_tiles<IntegerRows<WeightFormat::kQ8_0, kActivation, Code>>(block);
-    case WeightFormat::kQ2_K:
-      return linear_tiles<IntegerRows<WeightFormat::kQ2_K, kActivation, Code>>(block);
-    case WeightFormat::kQ3_K:
-      return linear_tiles<IntegerRows<WeightFormat::kQ3_K, kActivation, Code>>(block);
-    case WeightFormat::kQ4_K:
-      return linear_tiles<IntegerRows<WeightFormat::kQ4_K, kActivation, Code>>(block);
-    case WeightFormat::kQ5_K:
-      return linear_tiles<IntegerRows<WeightFormat::kQ5_K, kActivation, Code>>(block);
-    case WeightFormat::kQ6_K:
-      return linear_tiles<IntegerRows<WeightFormat::kQ6_K, kActivation, Code>>(block);
-    case WeightFormat::kIQ4_NL:
-      return linear_tiles<IntegerRows<WeightFormat::kIQ4_NL, kActivation, Code>>(block);
-    case WeightFormat::kIQ4_XS:
-      return linear_tiles<IntegerRows<WeightFormat::kIQ4_XS, kActivation, Code>>(block);
-    case WeightFormat::kMXFP4:
-      return linear_tiles<IntegerRows<WeightFormat::kMXFP4, kActivation, Code>>(block);
-  }
+  with_block_format(block.format, [&]<WeightFormat kFormat>() {
+    linear_tiles<IntegerRows<kFormat, kActivation, Code>>(block);
+  });
 #endif
 }
 

@@ -18,47 +18,12 @@ constexpr int32_t kFewestRows = 9;
 // These sums come back once.
 constexpr int32_t kFewestChannelRows = 8;
 
-void integer_with_amx(const LinearBlock& block) {
-  switch (block.format) {
-    case WeightFormat::kQ4_0:
-      return tiles_with_amx<WeightFormat::kQ4_0>(block);
-    case WeightFormat::kQ4_1:
-      return tiles_with_amx<WeightFormat::kQ4_1>(block);
-    case WeightFormat::kQ5_0:
-      return tiles_with_amx<WeightFormat::kQ5_0>(block);
-    case WeightFormat::kQ5_1:
-      return tiles_with_amx<WeightFormat::kQ5_1>(block);
-    case WeightFormat::kQ8_0:
-      return tiles_with_amx<WeightFormat::kQ8_0>(block);
-    case WeightFormat::kQ2_K:
-      return tiles_with_amx<WeightFormat::kQ2_K>(block);
-    case WeightFormat::kQ3_K:
-      return tiles_with_amx<WeightFormat::kQ3_K>(block);
-    case WeightFormat::kQ4_K:
-      return tiles_with_amx<WeightFormat::kQ4_K>(block);
-    case WeightFormat::kQ5_K:
-      return tiles_with_amx<WeightFormat::kQ5_K>(block);
-    case WeightFormat::kQ6_K:
-      return tiles_with_amx<WeightFormat::kQ6_K>(block);
-    case WeightFormat::kIQ4_NL:
-      return tiles_with_amx<WeightFormat::kIQ4_NL>(block);
-    case WeightFormat::kIQ4_XS:
-      return tiles_with_amx<WeightFormat::kIQ4_XS>(block);
-    case WeightFormat::kMXFP4:
-      return tiles_with_amx<WeightFormat::kMXFP4>(block);
-    case WeightFormat::kF32:
-    case WeightFormat::kF16:
-    case WeightFormat::kBF16:
-    case WeightFormat::kInt8Channel:
-      return;  // these take activations of their own; the caller checks
-  }
-}
-
 }  // namespace
 
 void linear_block_amx(const LinearBlock& block) {
   if (block.num_rows >= kFewestRows && block.activation == ActivationFormat::kInt8) {
-    return integer_with_amx(block);
+    return with_block_format(block.format,
+                             [&]<WeightFormat kFormat>() { tiles_with_amx<kFormat>(block); });
   }
   if (block.num_rows >= kFewestChannelRows && block.activation == ActivationFormat::kInt8Token) {
     return linear_channel_amx(block);

@@ -31,8 +31,8 @@ consteval int zero_point_shift(WeightFormat format) {
 }
 
 template <WeightFormat kFormat>
-inline constexpr int kZeroPoint = zero_point_shift(kFormat) == 0 ? 0
-                                                                 : 1 << zero_point_shift(kFormat);
+inline constexpr int kZeroPoint =
+    zero_point_shift(kFormat) == 0 ? 0 : 1 << zero_point_shift(kFormat);
 
 struct Codebook {
   uint8_t v[16];
@@ -45,9 +45,8 @@ consteval Codebook move_up(const int8_t (&values)[16], int by) {
 }
 
 template <WeightFormat kFormat>
-inline constexpr Codebook kCodebook = move_up(kFormat == WeightFormat::kMXFP4 ? kMxfp4Codebook
-                                                                              : kIq4Codebook,
-                                              kZeroPoint<kFormat>);
+inline constexpr Codebook kCodebook =
+    move_up(kFormat == WeightFormat::kMXFP4 ? kMxfp4Codebook : kIq4Codebook, kZeroPoint<kFormat>);
 
 template <WeightFormat kFormat>
 inline constexpr int kLargestCode =
@@ -136,6 +135,45 @@ SLUICE_INLINE GroupScales load_scales(const GroupAt& at) {
     }
   }
   return s;
+}
+
+// fn.operator()<kFormat>() of an integer format with scales inside K; nothing of the others, which
+// have kernels of their own.
+template <typename Fn>
+SLUICE_INLINE void with_block_format(WeightFormat format, Fn fn) {
+  switch (format) {
+    case WeightFormat::kQ4_0:
+      return fn.template operator()<WeightFormat::kQ4_0>();
+    case WeightFormat::kQ4_1:
+      return fn.template operator()<WeightFormat::kQ4_1>();
+    case WeightFormat::kQ5_0:
+      return fn.template operator()<WeightFormat::kQ5_0>();
+    case WeightFormat::kQ5_1:
+      return fn.template operator()<WeightFormat::kQ5_1>();
+    case WeightFormat::kQ8_0:
+      return fn.template operator()<WeightFormat::kQ8_0>();
+    case WeightFormat::kQ2_K:
+      return fn.template operator()<WeightFormat::kQ2_K>();
+    case WeightFormat::kQ3_K:
+      return fn.template operator()<WeightFormat::kQ3_K>();
+    case WeightFormat::kQ4_K:
+      return fn.template operator()<WeightFormat::kQ4_K>();
+    case WeightFormat::kQ5_K:
+      return fn.template operator()<WeightFormat::kQ5_K>();
+    case WeightFormat::kQ6_K:
+      return fn.template operator()<WeightFormat::kQ6_K>();
+    case WeightFormat::kIQ4_NL:
+      return fn.template operator()<WeightFormat::kIQ4_NL>();
+    case WeightFormat::kIQ4_XS:
+      return fn.template operator()<WeightFormat::kIQ4_XS>();
+    case WeightFormat::kMXFP4:
+      return fn.template operator()<WeightFormat::kMXFP4>();
+    case WeightFormat::kF32:
+    case WeightFormat::kF16:
+    case WeightFormat::kBF16:
+    case WeightFormat::kInt8Channel:
+      return;
+  }
 }
 
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

@@ -29,41 +29,10 @@ static void widen_group(const std::byte* tile, int32_t group, WideGroup& out) {
 
 // Null for float formats.
 static WidenFn widen_of(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kF32:
-    case WeightFormat::kF16:
-    case WeightFormat::kBF16:
-      return nullptr;
-    case WeightFormat::kQ4_0:
-      return widen_group<WeightFormat::kQ4_0>;
-    case WeightFormat::kQ4_1:
-      return widen_group<WeightFormat::kQ4_1>;
-    case WeightFormat::kQ5_0:
-      return widen_group<WeightFormat::kQ5_0>;
-    case WeightFormat::kQ5_1:
-      return widen_group<WeightFormat::kQ5_1>;
-    case WeightFormat::kQ8_0:
-      return widen_group<WeightFormat::kQ8_0>;
-    case WeightFormat::kQ2_K:
-      return widen_group<WeightFormat::kQ2_K>;
-    case WeightFormat::kQ3_K:
-      return widen_group<WeightFormat::kQ3_K>;
-    case WeightFormat::kQ4_K:
-      return widen_group<WeightFormat::kQ4_K>;
-    case WeightFormat::kQ5_K:
-      return widen_group<WeightFormat::kQ5_K>;
-    case WeightFormat::kQ6_K:
-      return widen_group<WeightFormat::kQ6_K>;
-    case WeightFormat::kIQ4_NL:
-      return widen_group<WeightFormat::kIQ4_NL>;
-    case WeightFormat::kIQ4_XS:
-      return widen_group<WeightFormat::kIQ4_XS>;
-    case WeightFormat::kMXFP4:
-      return widen_group<WeightFormat::kMXFP4>;
-    case WeightFormat::kInt8Channel:
-      return widen_group<WeightFormat::kInt8Channel>;
-  }
-  return nullptr;
+  if (format == WeightFormat::kInt8Channel) return widen_group<WeightFormat::kInt8Channel>;
+  WidenFn widen = nullptr;
+  with_block_format(format, [&]<WeightFormat kFormat>() { widen = widen_group<kFormat>; });
+  return widen;
 }
 
 // The weights of a group as floats, [32 k][16 outputs]; in `buffer` where they are not stored so.

@@ -81,7 +81,7 @@ TEST_P(Linear, EqualsThePlainLoopForEveryRowCountThreadCountAndInstructionSet) {
 TEST_P(Linear, EqualsThePlainLoopForLongRows) {
   std::mt19937 rng(8);
   for (const int64_t k : {2048, 8192}) {
-    const TestWeight w = make_weight(GetParam().weight, 19, k, Values::kOrdinary, rng);
+    const TestWeight w = make_weight(GetParam().weight, 50, k, Values::kOrdinary, rng);
     const TestActivations x =
         make_activations(GetParam().activation, 26, k, Values::kOrdinary, rng);
     expect_equal_everywhere(w, x, std::array<int32_t, 4>{1, 8, 9, 26});
@@ -105,16 +105,17 @@ TEST_P(Linear, ExtremeCodesAreSummedExactly) {
   std::mt19937 rng(10);
   for (const int64_t k : {whole_blocks(32), whole_blocks(1100)}) {
     const TestWeight w = make_weight(GetParam().weight, 33, k, Values::kExtreme, rng);
-    const TestActivations x = make_activations(GetParam().activation, 9, k, Values::kExtreme, rng);
-    expect_equal_everywhere(w, x, std::array<int32_t, 3>{1, 4, 9});
+    const TestActivations x = make_activations(GetParam().activation, 17, k, Values::kExtreme, rng);
+    expect_equal_everywhere(w, x, std::array<int32_t, 4>{1, 4, 9, 17});
   }
 }
 
 TEST_P(Linear, ZeroAndSubnormalScalesAreNotFlushed) {
   std::mt19937 rng(11);
   const TestWeight w = make_weight(GetParam().weight, 33, 256, Values::kDegenerate, rng);
-  const TestActivations x = make_activations(GetParam().activation, 9, 256, Values::kOrdinary, rng);
-  expect_equal_everywhere(w, x, std::array<int32_t, 3>{1, 4, 9});
+  const TestActivations x =
+      make_activations(GetParam().activation, 17, 256, Values::kOrdinary, rng);
+  expect_equal_everywhere(w, x, std::array<int32_t, 4>{1, 4, 9, 17});
 }
 
 TEST_P(Linear, RowGroupsBiasAndResidualFollowTheTree) {

@@ -20,7 +20,7 @@ namespace {
 using kernels::test::devices;
 using kernels::test::NamedDevice;
 
-constexpr int32_t kOutputs = 40;  // two tiles and a half
+constexpr int32_t kOutputs = 56;  // three tiles and a half
 
 struct Input {
   int32_t num_rows;
@@ -168,7 +168,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 
 void expect_parts_join(const PackedWeight& weight, ActivationFormat format, std::mt19937& rng) {
   static const std::vector<NamedDevice> all = devices({1, 3});
-  for (const int32_t num_rows : {1, 2, 9}) {
+  for (const int32_t num_rows : {1, 2, 9, 17}) {
     const Input input = make_input(num_rows, weight.k, rng);
     for (const Setting setting : {Setting{}, Setting{.bias = true, .epilogue = Epilogue::kAdd}}) {
       const Layer layer(weight, format, input, setting);

@@ -142,32 +142,42 @@ TEST(RowSteps, TakeAnyNumberOfRows) {
       0);
 }
 
-// Their kernels keep what they know of a row block on the stack.
-TEST(RowSteps, TakeAnyNumberOfRowsOfIntegers) {
-  constexpr int32_t kRows = 65600;
+// A sum of each row, as a step of a layer of integers and by itself.
+void expect_same_sums(const ExecContext& ctx, int32_t rows, int32_t n) {
   std::mt19937 rng(1);
-  const TestWeight weight = make_weight(WeightFormat::kQ4_1, kOut, kIn, Values::kOrdinary, rng);
+  const TestWeight weight = make_weight(WeightFormat::kQ4_1, n, kIn, Values::kOrdinary, rng);
   const TestActivations x =
-      make_activations(ActivationFormat::kInt8, kRows, kIn, Values::kOrdinary, rng);
-  const auto device = test::make_device("auto", 2);
+      make_activations(ActivationFormat::kInt8, rows, kIn, Values::kOrdinary, rng);
   const auto run = [&](bool as_steps) {
-    std::vector<float> half(static_cast<size_t>(kRows) * kOut);
+    std::vector<float> half(static_cast<size_t>(rows) * static_cast<size_t>(n));
     std::vector<float> sum(half.size(), 1.0F);
     const RowGroup group = {
-        .weight = &weight.view, .out = half.data(), .out_stride = kOut, .bias = nullptr};
+        .weight = &weight.view, .out = half.data(), .out_stride = n, .bias = nullptr};
     RowSteps then;
-    then.add(AddRowsArgs{.x = sum.data(),
-                         .x_stride = kOut,
-                         .y = half.data(),
-                         .y_stride = kOut,
-                         .num_rows = kRows,
-                         .n = kOut});
-    linear(device->context(),
-           {.x = x.view, .groups = {&group, 1}, .then = as_steps ? &then : nullptr});
-    if (!as_steps) run_row_steps(device->context(), then);
+    then.add(AddRowsArgs{
+        .x = sum.data(), .x_stride = n, .y = half.data(), .y_stride = n, .num_rows = rows, .n = n});
+    linear(ctx, {.x = x.view, .groups = {&group, 1}, .then = as_steps ? &then : nullptr});
+    if (!as_steps) run_row_steps(ctx, then);
     return sum;
   };
-  EXPECT_TRUE(run(true) == run(false));
+  EXPECT_TRUE(run(true) == run(false)) << "rows " << rows << " n " << n;
+}
+
+// Their kernels keep what they know of a row block on the stack.
+TEST(RowSteps, TakeAnyNumberOfRowsOfIntegers) {
+  expect_same_sums(test::make_device("auto", 2)->context(), 65600, kOut);
+}
+
+// Rows that are cut for their steps and, where there are tiles for every thread, rows that are not.
+TEST(RowSteps, FollowFewRowsOfIntegersOverAnyNumberOfTiles) {
+  for (const test::NamedDevice& device : test::devices({1, 2, 3})) {
+    SCOPED_TRACE(device.name);
+    for (const int32_t rows : {3, 4, 5, 8, 9, 15, 16, 40, 127, 128}) {
+      for (const int32_t n : {kOut, 16 * 12 * 2, 16 * 12 * 3 + 5}) {
+        expect_same_sums(device.device->context(), rows, n);
+      }
+    }
+  }
 }
 
 }  // namespace
