@@ -17,7 +17,7 @@ namespace sluice::kernels::cpu {
 namespace {
 
 // Rows of activations per tile of work: their codes and scales fit L2 beside a weight tile.
-constexpr int32_t kRowBlock = 64;
+constexpr int32_t kRowBlock = kMostBlockRows;
 static_assert(kRowBlock % kActivationRows == 0);
 
 // So few rows are finished by the caller: to move them to the core that ended last takes longer.
@@ -32,15 +32,25 @@ int32_t row_block_for_steps(int64_t num_rows, int64_t threads) {
   return static_cast<int32_t>(std::clamp<int64_t>(rows, kActivationRows, kRowBlock));
 }
 
-// Whether steps run in a fork of their own. For more rows than there may be blocks; for few of
-// which one thread would finish all; and where rows are better not cut, since weights that are
-// unpacked once for all of them save more than a fork takes, and tiles alone occupy the threads.
-bool should_finish_afterwards(const LinearArgs& args, int64_t threads) {
+// Whether kernels unpack weights once for all of a block's rows, of several tiles at once with VNNI.
+bool opens_tiles(const ExecContext& ctx, ActivationFormat format, int64_t block_rows) {
+  return format == ActivationFormat::kInt8 && block_rows >= kFewestOpenRows &&
+         (ctx.isa == Isa::kAvx512 || ctx.isa == Isa::kAmx);
+}
+
+// Whether the steps get a fork of their own, behind all rows. Those of more rows than there may be
+// blocks do. So do those of a few rows, of which one thread would finish all, and those of rows that
+// share unpacked weights, which are not cut then: a fork takes less than to unpack once more, as
+// long as there are tiles enough that no thread waits long for the last of them.
+bool should_finish_afterwards(const ExecContext& ctx, const LinearArgs& args) {
   constexpr int64_t kLeastTilesPerThread = 4 * kOpenTiles;
   const int64_t rows = args.x.num_rows;
+  const int64_t threads = ctx.pool->num_threads();
   if (rows > kMaxRowBlocks * kRowBlock) return true;
-  if (rows <= kActivationRows) return threads > 1 && rows > rows_per_claim(rows);
-  if (rows < kFewestOpenRows || row_block_for_steps(rows, threads) == kRowBlock) return false;
+  if (threads == 1) return false;
+  if (rows <= kActivationRows) return rows > rows_per_claim(rows);
+  if (!opens_tiles(ctx, args.x.format, rows)) return false;
+  if (row_block_for_steps(rows, threads) == kRowBlock) return false;
   int64_t tiles = 0;
   for (const RowGroup& group : args.groups) tiles += ceil_div(group.weight->n, kRowTile);
   return tiles >= kLeastTilesPerThread * threads;
@@ -67,22 +77,18 @@ struct Job {
 
   [[nodiscard]] int64_t row_blocks() const { return ceil_div(x.num_rows, row_block); }
 
-  [[nodiscard]] int64_t tiles_at_once() const {
-    const bool opens =
-        x.format == ActivationFormat::kInt8 && std::min(x.num_rows, row_block) >= kFewestOpenRows;
-    return opens ? kOpenTiles : 2;
-  }
-
-  [[nodiscard]] int64_t piece_tiles(int64_t threads) const {
-    const int64_t least = tiles_at_once();
+  [[nodiscard]] int64_t piece_tiles(const ExecContext& ctx) const {
+    const bool opens = opens_tiles(ctx, x.format, std::min(x.num_rows, row_block));
+    const int64_t least = opens ? kOpenTiles : 2;
     if (row_blocks() == 1) return least;
-    const int64_t even = num_tiles() * row_blocks() / (kPiecesPerThread * threads);
+    const int64_t even =
+        num_tiles() * row_blocks() / (kPiecesPerThread * ctx.pool->num_threads());
     return std::clamp(even, least, kMaxPieceTiles) / least * least;
   }
 
   // Pieces, each for every row block.
-  [[nodiscard]] int64_t num_items(int64_t threads) const {
-    return ceil_div(num_tiles(), piece_tiles(threads)) * row_blocks();
+  [[nodiscard]] int64_t num_items(const ExecContext& ctx) const {
+    return ceil_div(num_tiles(), piece_tiles(ctx)) * row_blocks();
   }
 };
 
@@ -154,7 +160,6 @@ void run_jobs(const ExecContext& ctx,
               const RowSteps* steps = nullptr) {
   const SimdTable& simd = simd_table(ctx.isa);
   StepsAfter after(simd, steps);
-  const int64_t threads = ctx.pool->num_threads();
   int64_t num_items = 0;
   for (int64_t i = 0; i < num_jobs; ++i) {
     const Job job = job_at(i);
@@ -165,15 +170,15 @@ void run_jobs(const ExecContext& ctx,
           format_info(job.group.weight->format).is_integer);
     CHECK_EQ(job.group.weight->format == WeightFormat::kInt8Channel,
              job.x.format == ActivationFormat::kInt8Token);
-    num_items += job.num_items(threads);
+    num_items += job.num_items(ctx);
   }
   if (num_items > 0) after.expect(job_at(0).row_blocks(), num_items / job_at(0).row_blocks());
   const auto items = [&](int64_t begin, int64_t end, int32_t) {
     int64_t first = 0;  // of job i's items
     for (int64_t i = 0; i < num_jobs && first < end; ++i) {
       const Job job = job_at(i);
-      const int64_t next = first + job.num_items(threads);
-      const int64_t piece_tiles = job.piece_tiles(threads);
+      const int64_t next = first + job.num_items(ctx);
+      const int64_t piece_tiles = job.piece_tiles(ctx);
       const int64_t last = std::min(end, next);
       // With one row block, items in a row are tiles in a row.
       const int64_t step = job.row_blocks() == 1 ? last : 1;
@@ -193,10 +198,11 @@ void run_jobs(const ExecContext& ctx,
 void linear(const ExecContext& ctx, const LinearArgs& args) {
   const int64_t num_rows = args.x.num_rows;
   const bool by_caller = num_rows <= kRowsOfCaller;
-  const int64_t threads = ctx.pool->num_threads();
-  const bool afterwards = should_finish_afterwards(args, threads);
+  const bool afterwards = should_finish_afterwards(ctx, args);
   const RowSteps* const then = by_caller || afterwards ? nullptr : args.then;
-  const int32_t row_block = then == nullptr ? kRowBlock : row_block_for_steps(num_rows, threads);
+  const int32_t row_block = then == nullptr
+                                ? kRowBlock
+                                : row_block_for_steps(num_rows, ctx.pool->num_threads());
   const auto job_at = [&](int64_t i) {
     return Job{.x = args.x,
                .group = args.groups[static_cast<size_t>(i)],

@@ -80,14 +80,13 @@ SLUICE_INLINE void keep(GroupSums<kFormat>& sums) {
   if constexpr (kHalves<kFormat>) _tile_stored(1, sums.v[1], 64);
 }
 
-// Groups that are unpacked at a time, and the most rows that use them.
+// Groups that are unpacked at a time.
 inline constexpr int32_t kOpenGroups = 64;
-inline constexpr int32_t kMostRows = 64;
 static_assert((kOpenGroups & (kOpenGroups - 1)) == 0, "a mask finds places of codes");
 
 // Codes of a run of groups. The first tile lays them out on the way.
 struct LaidRows {
-  RowCodes codes[kMostRows / kRowsTogether][kOpenGroups];
+  RowCodes codes[kMostBlockRows / kRowsTogether][kOpenGroups];
 };
 
 // Sums of kRowsTogether rows between two runs of groups.
@@ -186,7 +185,7 @@ static void tile_with_amx(const LinearBlock& block, int32_t tile, LaidRows& laid
   run.lay_out = tile == 0 || !one_run;
   run.code_mask = one_run ? kOpenGroups - 1 : 1;
   run.weight = block.weight + tile * block.tile_bytes;
-  RowsState states[kMostRows / kRowsTogether];
+  RowsState states[kMostBlockRows / kRowsTogether];
   int32_t segment = 0;
   for (run.begin = 0; run.begin < block.num_groups; run.begin = run.end) {
     const int32_t left = block.num_groups - run.begin;

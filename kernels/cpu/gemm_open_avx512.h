@@ -11,20 +11,18 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 
 inline constexpr int kOpenRows = 4;
 inline constexpr int kOpenSums = kOpenTiles * kOpenRows;
-
-inline constexpr int32_t kMostOpenPasses = 64 / kOpenRows;
+static_assert(kActivationRows % kOpenRows == 0, "a pass reads one block of activations");
 
 // Groups that are open at a time; they stay in L2.
 inline constexpr int32_t kMostOpenGroups = 64;
 
 // A group of a tile as the dot products read it.
 template <WeightFormat kFormat>
-struct OpenGroup {
+struct OpenBytes {
   static constexpr int kSums = kHalves<kFormat> ? 2 : 1;
 
   __m512i codes[8];  // as Codes
-  V16 scale[kSums];
-  V16 minimum[kHasMin<kFormat> ? kSums : 1];
+  V16 scales[kHasMin<kFormat> ? 2 * kSums : kSums];  // then the minima
 };
 
 // Groups [begin, end) of the tiles, which the first pass opens on the way.
@@ -33,7 +31,7 @@ struct OpenRun {
   const std::byte* weight;  // of the first tile
   int32_t begin;
   int32_t end;
-  OpenGroup<kFormat> groups[kMostOpenGroups][kOpenTiles];
+  OpenBytes<kFormat> groups[kMostOpenGroups][kOpenTiles];
 };
 
 // Sums of kOpenRows rows between two runs, [t * kOpenRows + r].
@@ -43,19 +41,20 @@ struct OpenSums {
 };
 
 template <WeightFormat kFormat>
-SLUICE_INLINE void open_group(const GroupAt& at, OpenGroup<kFormat>& open) {
+SLUICE_INLINE void open_bytes(const GroupAt& at, OpenBytes<kFormat>& open) {
   const Codes codes = load_codes<kFormat>(at.codes);
 #pragma GCC unroll 8
   for (int c = 0; c < 8; ++c) open.codes[c] = codes.chunk[c];
   const GroupScales scales = load_scales<kFormat>(at);
 #pragma GCC unroll 2
-  for (int h = 0; h < OpenGroup<kFormat>::kSums; ++h) {
-    open.scale[h] = scales.scale[h];
-    if constexpr (kHasMin<kFormat>) open.minimum[h] = scales.minimum[h];
+  for (int h = 0; h < OpenBytes<kFormat>::kSums; ++h) {
+    open.scales[h] = scales.scale[h];
+    if constexpr (kHasMin<kFormat>) open.scales[OpenBytes<kFormat>::kSums + h] = scales.minimum[h];
   }
 }
 
-// Zeros made anew, which takes none of the pipes, where a copy of a register with zeros may.
+// Zeros made anew, which takes none of the pipes, where a copy of a register with zeros may. Without
+// volatile the compiler makes them once and copies.
 SLUICE_INLINE I16 fresh_zeros() {
   __m512i zeros;
   asm volatile("vpxord %x0, %x0, %x0" : "=v"(zeros));
@@ -64,10 +63,10 @@ SLUICE_INLINE I16 fresh_zeros() {
 
 // acc[t * kOpenRows + r] += a group, as the tree says.
 template <WeightFormat kFormat>
-SLUICE_INLINE void add_open_group(const OpenGroup<kFormat>* open,
+SLUICE_INLINE void add_open_group(const OpenBytes<kFormat>* open,
                                   const RecordRows<int8_t>& x,
                                   V16* acc) {
-  constexpr int kSums = OpenGroup<kFormat>::kSums;
+  constexpr int kSums = OpenBytes<kFormat>::kSums;
   constexpr int kChunks = 8 / kSums;
 #pragma GCC unroll 2
   for (int h = 0; h < kSums; ++h) {
@@ -96,10 +95,10 @@ SLUICE_INLINE void add_open_group(const OpenGroup<kFormat>* open,
 #pragma GCC unroll 3
       for (int t = 0; t < kOpenTiles; ++t) {
         V16& y = acc[t * kOpenRows + r];
-        y = add_product(y, sum[t][r], open[t].scale[h], x.scales[r]);
+        y = add_product(y, sum[t][r], open[t].scales[h], x.scales[r]);
         if constexpr (kHasMin<kFormat>) {
           const float term = kSums == 1 ? x.sums[r] : half_term(x, r, h);
-          y = fma(open[t].minimum[h], broadcast(term), y);
+          y = fma(open[t].scales[kSums + h], broadcast(term), y);
         }
       }
     }
@@ -150,7 +149,7 @@ static int32_t add_open_run(const LinearBlock& block,
 #pragma GCC unroll 3
     for (int t = 0; t < kOpenTiles; ++t) {
       const std::byte* const tile = run.weight + t * block.tile_bytes;
-      open_group<kFormat>(group_at<kFormat>(tile, block.first_group + group),
+      open_bytes<kFormat>(group_at<kFormat>(tile, block.first_group + group),
                           run.groups[group - run.begin][t]);
     }
   };
@@ -191,11 +190,14 @@ static void open_tiles(const LinearBlock& block, int32_t tile) {
   const int32_t passes = (block.num_rows + kOpenRows - 1) / kOpenRows;
   OpenRun<kFormat> run;
   run.weight = block.weight + tile * block.tile_bytes;
-  OpenSums sums[kMostOpenPasses];
+  // Runs of about the same length: each brings as many groups of the next to L2 as it has itself.
+  const int32_t runs = (block.num_groups + kMostOpenGroups - 1) / kMostOpenGroups;
+  const int32_t run_groups = (block.num_groups + runs - 1) / runs;
+  OpenSums sums[kMostBlockRows / kOpenRows];  // one run needs one of them
   int32_t segment = 0;
   for (run.begin = 0; run.begin < block.num_groups; run.begin = run.end) {
     const int32_t left = block.num_groups - run.begin;
-    run.end = run.begin + (left < kMostOpenGroups ? left : kMostOpenGroups);
+    run.end = run.begin + (left < run_groups ? left : run_groups);
     const bool is_last = run.end == block.num_groups;
     const std::byte* const after =
         is_last ? run.weight + kOpenTiles * block.tile_bytes : run.weight;
@@ -204,13 +206,14 @@ static void open_tiles(const LinearBlock& block, int32_t tile) {
     int32_t segment_after = segment;
     for (int32_t pass = 0; pass < passes; ++pass) {
       const int64_t row = pass * kOpenRows;
+      OpenSums& own = sums[runs == 1 ? 0 : pass];
       const NextRun<kFormat> next(next_group, block.tile_bytes, pass, passes);
       if (is_last) {
         for (int t = 0; t < kOpenTiles; ++t) own_outputs<kOpenRows>(block, tile + t, row);
       }
       segment_after =
-          pass == 0 ? add_open_run<kFormat, true>(block, run, row, segment, next, sums[pass])
-                    : add_open_run<kFormat, false>(block, run, row, segment, next, sums[pass]);
+          pass == 0 ? add_open_run<kFormat, true>(block, run, row, segment, next, own)
+                    : add_open_run<kFormat, false>(block, run, row, segment, next, own);
       if (!is_last) continue;
       const int32_t rows_left = block.num_rows - pass * kOpenRows;
       for (int t = 0; t < kOpenTiles; ++t) {
@@ -218,7 +221,7 @@ static void open_tiles(const LinearBlock& block, int32_t tile) {
                       tile + t,
                       row,
                       rows_left < kOpenRows ? rows_left : kOpenRows,
-                      sums[pass].pending[root] + t * kOpenRows);
+                      own.pending[root] + t * kOpenRows);
       }
     }
     segment = segment_after;

@@ -15,6 +15,8 @@
 
 namespace sluice::kernels::cpu {
 
+inline constexpr int32_t kMostBlockRows = 64;  // of a LinearBlock
+
 // Row tiles of one weight times rows of activations: out[m, 16 * tile + r].
 struct LinearBlock {
   WeightFormat format;
@@ -23,7 +25,7 @@ struct LinearBlock {
   bool one_stream;          // few rows of integers take one tile after the other
   int32_t num_tiles;        // row tiles, consecutive
   int32_t num_columns;      // outputs that exist, <= 16 * num_tiles
-  int32_t num_rows;         // of activations, at most 64
+  int32_t num_rows;         // of activations, at most kMostBlockRows
   int32_t num_groups;       // of x
   int32_t weight_groups;    // of all of K
   int32_t first_group;      // of the weight, that of x's first
