@@ -63,7 +63,8 @@ SLUICE_INLINE void dot_int8_half(
   __m256i high[kRows];  // of high nibbles
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
-    for (int h = 0; h < 2; ++h) sum[h][r] = _mm256_set1_epi32(begin(r, h));
+    sum[0][r] = _mm256_set1_epi32(begin(r, 0));
+    if constexpr (kHalves<kFormat>) sum[1][r] = _mm256_set1_epi32(begin(r, 1));
   }
 #pragma GCC unroll 8
   for (int c = 0; c < 8; ++c) {
@@ -123,7 +124,8 @@ SLUICE_INLINE void dot_int16_half(
     const std::byte* group, const int16_t* x, int half, Begin begin, __m256i (&sum)[2][kRows]) {
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
-    for (int h = 0; h < 2; ++h) sum[h][r] = _mm256_set1_epi32(begin(r, h));
+    sum[0][r] = _mm256_set1_epi32(begin(r, 0));
+    if constexpr (kHalves<kFormat>) sum[1][r] = _mm256_set1_epi32(begin(r, 1));
   }
 #pragma GCC unroll 8
   for (int c = 0; c < 8; ++c) {

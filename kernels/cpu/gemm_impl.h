@@ -150,16 +150,20 @@ add_sums(V16 acc, const GroupScales& w, const RecordRows<Code>& x, int r, I16 lo
   return acc;
 }
 
-// What an exact sum of unsigned codes begins with, so that the zero point is off at its end.
+#if !defined(SLUICE_ISA_SCALAR)
+// What an exact sum of unsigned codes begins with, so that the zero point is off at its end. Of rows
+// that do not exist, whose sums nobody reads, whatever their memory holds may wrap around.
 template <WeightFormat kFormat, typename Code>
 SLUICE_INLINE int32_t first_of_sum(const RecordRows<Code>& x, int r, int half) {
   if constexpr (kZeroPoint<kFormat> == 0) return 0;
-  int32_t codes = x.code_sums[r];
-  if constexpr (kHalves<kFormat>) codes = half == 0 ? x.half_sums[r] : codes - x.half_sums[r];
-  return -(codes << zero_point_shift(kFormat));
+  auto codes = static_cast<uint32_t>(x.code_sums[r]);
+  if constexpr (kHalves<kFormat>) {
+    const auto first = static_cast<uint32_t>(x.half_sums[r]);
+    codes = half == 0 ? first : codes - first;
+  }
+  return static_cast<int32_t>(0U - (codes << zero_point_shift(kFormat)));
 }
 
-#if !defined(SLUICE_ISA_SCALAR)
 // acc[r] += one group of codes times codes, as the tree says. `record`: the group's
 // activations of 8 rows, of which the kRows from `first` on are used.
 template <WeightFormat kFormat, typename Code, int kRows>
@@ -295,7 +299,7 @@ struct WideRows {
     const int first = first_of<kRows>(row);
     const WidenFn widen = widen_of(block.format);
     WideGroup wide;
-    const auto add = [&](int32_t group, V16* acc) __attribute__((always_inline)) {
+    const auto add = [&](int32_t group, V16 * acc) __attribute__((always_inline)) {
       for (int t = 0; t < kTiles; ++t) {
         widen(weight + t * block.tile_bytes, block.first_group + group, wide);
         add_wide_group<Code, kRows>(wide, x + group * kBytes, first, acc + t * kRows);
@@ -322,7 +326,7 @@ struct IntegerRows {
     const AheadOfTiles<kTiles> tiles(block.tile_bytes);
     constexpr bool kIsStream = kSideBySide && kTiles == 1 && kRows <= kRowsOfTwoTiles;
     if constexpr (kTiles == 1 && kRows == kRowsAtOnce) own_outputs<kRows>(block, tile, row);
-    const auto add = [&](int32_t group, V16* acc) __attribute__((always_inline)) {
+    const auto add = [&](int32_t group, V16 * acc) __attribute__((always_inline)) {
       const int64_t offset = group_at<kFormat>(weight, block.first_group + group).codes - weight;
       const Ahead ahead = kIsStream ? kAheadOfOneStream : tiles.at(offset);
 #pragma GCC unroll 4

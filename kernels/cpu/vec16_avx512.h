@@ -169,7 +169,7 @@ SLUICE_INLINE int32_t store_codes(int8_t* p, I16 a, I16 b, int32_t* sum_of_a) {
   const __m256i codes =
       _mm256_permutevar8x32_epi32(mixed, _mm256_setr_epi32(0, 4, 2, 6, 1, 5, 3, 7));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), codes);
-  // Sums of 8 unsigned bytes each, which are 128 too high.
+  // Sums of 8 unsigned bytes, each of which is 128 too high.
   const __m256i high = _mm256_set1_epi8(static_cast<char>(0x80));
   alignas(32) int64_t eights[4];
   _mm256_store_si256(reinterpret_cast<__m256i*>(eights),

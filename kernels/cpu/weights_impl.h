@@ -31,8 +31,8 @@ consteval int zero_point_shift(WeightFormat format) {
 }
 
 template <WeightFormat kFormat>
-inline constexpr int kZeroPoint =
-    zero_point_shift(kFormat) == 0 ? 0 : 1 << zero_point_shift(kFormat);
+inline constexpr int kZeroPoint = zero_point_shift(kFormat) == 0 ? 0
+                                                                 : 1 << zero_point_shift(kFormat);
 
 struct Codebook {
   uint8_t v[16];
@@ -45,8 +45,9 @@ consteval Codebook move_up(const int8_t (&values)[16], int by) {
 }
 
 template <WeightFormat kFormat>
-inline constexpr Codebook kCodebook =
-    move_up(kFormat == WeightFormat::kMXFP4 ? kMxfp4Codebook : kIq4Codebook, kZeroPoint<kFormat>);
+inline constexpr Codebook kCodebook = move_up(kFormat == WeightFormat::kMXFP4 ? kMxfp4Codebook
+                                                                              : kIq4Codebook,
+                                              kZeroPoint<kFormat>);
 
 template <WeightFormat kFormat>
 inline constexpr int kLargestCode =

@@ -184,6 +184,16 @@ void expect_parts_join(const PackedWeight& weight, ActivationFormat format, std:
   }
 }
 
+// Shares of more groups than kernels unpack at a time.
+TEST(Parts, JoinToTheBitsOfTheWholeLayerOfLongRows) {
+  std::mt19937 rng(8);
+  for (const WeightFormat format :
+       {WeightFormat::kQ4_0, WeightFormat::kQ4_1, WeightFormat::kQ6_K}) {
+    const TestWeight w = make_weight(format, kOutputs, 4608, Values::kOrdinary, rng);
+    expect_parts_join(w.view, ActivationFormat::kInt8, rng);
+  }
+}
+
 // Shares of unequal size, borders inside blocks of the packed layout, and a row's end inside a
 // group.
 TEST(Parts, JoinToTheBitsOfTheWholeLayerInEveryFormat) {
