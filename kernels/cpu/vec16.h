@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // 16 floats and 16 ints as the CPU kernels see them, one zmm, two ymm or an array. Lanes and trees
-// are the same in all three by construction. Included only by the simd_<isa>.cpp files, each of
+// are the same in all three by construction. Included only by the <family>_<isa>.cpp files, each of
 // which defines one SLUICE_ISA_<NAME> first; everything compiled there stays in that namespace or
 // is static, because the linker would otherwise keep one set's copy of an inline function for all.
 // For the same reason nothing of the standard library but <cstdint> and <cstring> is used there.
