@@ -57,7 +57,7 @@ SLUICE_INLINE void open_bytes(const GroupAt& at, OpenBytes<kFormat>& open) {
 // volatile the compiler makes them once and copies.
 SLUICE_INLINE I16 fresh_zeros() {
   __m512i zeros;
-  asm volatile("vpxord %x0, %x0, %x0" : "=v"(zeros));
+  asm volatile("vpxord %0, %0, %0" : "=v"(zeros));
   return {zeros};
 }
 
