@@ -32,16 +32,17 @@ int32_t row_block_for_steps(int64_t num_rows, int64_t threads) {
   return static_cast<int32_t>(std::clamp<int64_t>(rows, kActivationRows, kRowBlock));
 }
 
-// Whether kernels unpack weights once for all of a block's rows, of several tiles at once with VNNI.
+// Whether kernels unpack weights once for all of a block's rows, with VNNI of several tiles at
+// once.
 bool opens_tiles(const ExecContext& ctx, ActivationFormat format, int64_t block_rows) {
   return format == ActivationFormat::kInt8 && block_rows >= kFewestOpenRows &&
          (ctx.isa == Isa::kAvx512 || ctx.isa == Isa::kAmx);
 }
 
 // Whether the steps get a fork of their own, behind all rows. Those of more rows than there may be
-// blocks do. So do those of a few rows, of which one thread would finish all, and those of rows that
-// share unpacked weights, which are not cut then: a fork takes less than to unpack once more, as
-// long as there are tiles enough that no thread waits long for the last of them.
+// blocks do. So do those of a few rows, of which one thread would finish all, and those of rows
+// that share unpacked weights, which are not cut then: a fork takes less than to unpack once more,
+// as long as there are tiles enough that no thread waits long for the last of them.
 bool should_finish_afterwards(const ExecContext& ctx, const LinearArgs& args) {
   constexpr int64_t kLeastTilesPerThread = 4 * kOpenTiles;
   const int64_t rows = args.x.num_rows;

@@ -151,8 +151,8 @@ add_sums(V16 acc, const GroupScales& w, const RecordRows<Code>& x, int r, I16 lo
 }
 
 #if !defined(SLUICE_ISA_SCALAR)
-// What an exact sum of unsigned codes begins with, so that the zero point is off at its end. Of rows
-// that do not exist, whose sums nobody reads, whatever their memory holds may wrap around.
+// What an exact sum of unsigned codes begins with, so that the zero point is off at its end. Of
+// rows that do not exist, whose sums nobody reads, whatever their memory holds may wrap around.
 template <WeightFormat kFormat, typename Code>
 SLUICE_INLINE int32_t first_of_sum(const RecordRows<Code>& x, int r, int half) {
   if constexpr (kZeroPoint<kFormat> == 0) return 0;

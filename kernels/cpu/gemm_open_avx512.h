@@ -53,8 +53,8 @@ SLUICE_INLINE void open_bytes(const GroupAt& at, OpenBytes<kFormat>& open) {
   }
 }
 
-// Zeros made anew, which takes none of the pipes, where a copy of a register with zeros may. Without
-// volatile the compiler makes them once and copies.
+// Zeros made anew, which takes none of the pipes, where a copy of a register with zeros may.
+// Without volatile the compiler makes them once and copies.
 SLUICE_INLINE I16 fresh_zeros() {
   __m512i zeros;
   asm volatile("vpxord %0, %0, %0" : "=v"(zeros));
