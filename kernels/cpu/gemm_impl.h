@@ -134,18 +134,31 @@ SLUICE_INLINE float half_term(const RecordRows<Code>& x, int r, int half) {
   return static_cast<float>(half == 0 ? first : x.code_sums[r] - first) * x.scales[r];
 }
 
-// What the exact sums of a row's codes times a group's add to acc: low and high those of the
-// group's halves where the format has scales for each (kHalves), else low that of the whole group.
+// What the exact sum of a row's codes times those of a group, or of its half, adds to acc.
+template <WeightFormat kFormat, typename Code>
+SLUICE_INLINE V16 add_sum(V16 acc,
+                          I16 isum,
+                          V16 scale,
+                          [[maybe_unused]] V16 minimum,
+                          const RecordRows<Code>& x,
+                          int r,
+                          [[maybe_unused]] int half) {
+  acc = add_product(acc, isum, scale, x.scales[r]);
+  if constexpr (kHasMin<kFormat>) {
+    const float term = kHalves<kFormat> ? half_term(x, r, half) : x.sums[r];
+    acc = fma(minimum, broadcast(term), acc);
+  }
+  return acc;
+}
+
+// The same of a whole group: low and high are the sums of its halves where the format has scales
+// for each (kHalves), else low is that of the group.
 template <WeightFormat kFormat, typename Code>
 SLUICE_INLINE V16
 add_sums(V16 acc, const GroupScales& w, const RecordRows<Code>& x, int r, I16 low, I16 high) {
-  acc = add_product(acc, low, w.scale[0], x.scales[r]);
-  if constexpr (!kHalves<kFormat>) {
-    if constexpr (kHasMin<kFormat>) acc = fma(w.minimum[0], broadcast(x.sums[r]), acc);
-  } else {
-    if constexpr (kHasMin<kFormat>) acc = fma(w.minimum[0], broadcast(half_term(x, r, 0)), acc);
-    acc = add_product(acc, high, w.scale[1], x.scales[r]);
-    if constexpr (kHasMin<kFormat>) acc = fma(w.minimum[1], broadcast(half_term(x, r, 1)), acc);
+  acc = add_sum<kFormat>(acc, low, w.scale[0], w.minimum[0], x, r, 0);
+  if constexpr (kHalves<kFormat>) {
+    acc = add_sum<kFormat>(acc, high, w.scale[1], w.minimum[1], x, r, 1);
   }
   return acc;
 }

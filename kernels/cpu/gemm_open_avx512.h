@@ -95,20 +95,19 @@ SLUICE_INLINE void add_open_group(const OpenBytes<kFormat>* open,
 #pragma GCC unroll 3
       for (int t = 0; t < kOpenTiles; ++t) {
         V16& y = acc[t * kOpenRows + r];
-        y = add_product(y, sum[t][r], open[t].scales[h], x.scales[r]);
-        if constexpr (kHasMin<kFormat>) {
-          const float term = kSums == 1 ? x.sums[r] : half_term(x, r, h);
-          y = fma(open[t].scales[kSums + h], broadcast(term), y);
-        }
+        const V16 minimum = kHasMin<kFormat> ? open[t].scales[kSums + h] : zero();
+        y = add_sum<kFormat>(y, sum[t][r], open[t].scales[h], minimum, x, r, h);
       }
     }
   }
 }
 
-// Lines that the groups of one place in the tiles take.
+// From one group of a tile to the next, on average over a block, and the lines that one touches.
 template <WeightFormat kFormat>
-inline constexpr int kGroupLines =
-    (kLayoutOf<kFormat>.block_bytes() / kLayoutOf<kFormat>.groups_per_block + 63) / 64;
+inline constexpr int kGroupBytes = kLayoutOf<kFormat>.block_bytes() /
+                                   kLayoutOf<kFormat>.groups_per_block;
+template <WeightFormat kFormat>
+inline constexpr int kGroupLines = (kGroupBytes<kFormat> + 63) / 64;
 
 // What a pass over a run brings to L2 of the run after: a share of the lines of each group.
 template <WeightFormat kFormat>
@@ -127,8 +126,7 @@ struct NextRun {
   }
 
   SLUICE_INLINE void prefetch(int32_t group) const {
-    constexpr int kBytes = kLayoutOf<kFormat>.block_bytes() / kLayoutOf<kFormat>.groups_per_block;
-    const std::byte* const at = first_group + group * kBytes;
+    const std::byte* const at = first_group + group * kGroupBytes<kFormat>;
     for (int32_t i = 0; i < num_lines; ++i) __builtin_prefetch(at + lines[i], 0, 2);
   }
 };

@@ -15,6 +15,15 @@ SLUICE_INLINE T* at_offset(T* p, int64_t bytes) {
   return reinterpret_cast<T*>(reinterpret_cast<std::byte*>(p) + bytes);
 }
 
+// Lanes within the codes' type, a's before b's. Returns their sum, and a's alone in `sum_of_a`.
+template <typename Code>
+SLUICE_INLINE int32_t store_codes(Code* codes, I16 a, I16 b, int32_t* sum_of_a) {
+  store_narrow(codes, a);
+  store_narrow(codes + 16, b);
+  *sum_of_a = sum_lanes(a);
+  return *sum_of_a + sum_lanes(b);
+}
+
 // Writes one group of 32 values in the row's format, one of those with a scale per group.
 SLUICE_INLINE void write_group(const QuantizedRow& out, int32_t group, V16 a, V16 b) {
   const int64_t offset = group * out.group_bytes;
@@ -40,17 +49,11 @@ SLUICE_INLINE void write_group(const QuantizedRow& out, int32_t group, V16 a, V1
     code_b = round_to_int(mul(b, broadcast(inverse)));
     kept = scale;
   }
-  int32_t half_sum = 0;
-  int32_t sum = 0;
-  if (int8) {
-    sum = store_codes(reinterpret_cast<int8_t*>(out.codes + offset), code_a, code_b, &half_sum);
-  } else {
-    int16_t* const codes = reinterpret_cast<int16_t*>(out.codes + offset);
-    store_narrow(codes, code_a);
-    store_narrow(codes + 16, code_b);
-    half_sum = sum_lanes(code_a);
-    sum = half_sum + sum_lanes(code_b);
-  }
+  std::byte* const codes = out.codes + offset;
+  int32_t half_sum;
+  const int32_t sum =
+      int8 ? store_codes(reinterpret_cast<int8_t*>(codes), code_a, code_b, &half_sum)
+           : store_codes(reinterpret_cast<int16_t*>(codes), code_a, code_b, &half_sum);
   *at_offset(out.scale, offset) = kept;
   *at_offset(out.sum, offset) = static_cast<float>(sum) * kept;
   *at_offset(out.code_sum, offset) = sum;

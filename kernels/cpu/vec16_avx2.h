@@ -242,14 +242,6 @@ SLUICE_INLINE void store_narrow(int8_t* p, I16 a) {
       _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
 
-// Lanes within int8, a's before b's. Returns their sum, and a's alone in `sum_of_a`.
-SLUICE_INLINE int32_t store_codes(int8_t* p, I16 a, I16 b, int32_t* sum_of_a) {
-  store_narrow(p, a);
-  store_narrow(p + 16, b);
-  *sum_of_a = sum_lanes(a);
-  return *sum_of_a + sum_lanes(b);
-}
-
 SLUICE_INLINE float sqrt_float(float x) { return _mm_cvtss_f32(_mm_sqrt_ps(_mm_set_ss(x))); }
 
 SLUICE_INLINE I16 bit_xor(I16 a, I16 b) {

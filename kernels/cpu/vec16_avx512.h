@@ -161,7 +161,7 @@ SLUICE_INLINE void store_narrow(int16_t* p, I16 a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a.v));
 }
 
-// Lanes within int8, a's before b's. Returns their sum, and a's alone in `sum_of_a`.
+// What quantize_impl.h does for every instruction set, with one sum of differences for both sums.
 SLUICE_INLINE int32_t store_codes(int8_t* p, I16 a, I16 b, int32_t* sum_of_a) {
   const __m512i words = _mm512_packs_epi32(a.v, b.v);  // 4 of a, 4 of b, by 128 bits
   const __m256i mixed =

@@ -285,14 +285,6 @@ SLUICE_INLINE void store_narrow(int16_t* p, I16 a) {
   for (int i = 0; i < 16; ++i) p[i] = static_cast<int16_t>(a.v[i]);
 }
 
-// Lanes within int8, a's before b's. Returns their sum, and a's alone in `sum_of_a`.
-SLUICE_INLINE int32_t store_codes(int8_t* p, I16 a, I16 b, int32_t* sum_of_a) {
-  store_narrow(p, a);
-  store_narrow(p + 16, b);
-  *sum_of_a = sum_lanes(a);
-  return *sum_of_a + sum_lanes(b);
-}
-
 SLUICE_INLINE float sqrt_float(float x) {
   return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x)));  // baseline SSE; no errno
 }
