@@ -48,49 +48,101 @@ SLUICE_INLINE __m256i load_chunk(const std::byte* group, int c, int half) {
   return codes;
 }
 
-// Outputs 8 * half .. 8 * half + 7 of one group times kRows rows, sums of the first and the second
-// 16 k where kHalves, else both in sum[0].
-template <WeightFormat kFormat, int kRows, typename Begin>
-SLUICE_INLINE void dot_int8_half(
-    const std::byte* group, const int8_t* x, int half, Begin begin, __m256i (&sum)[2][kRows]) {
-  constexpr int kLargest = kLargestCode<kFormat>;
-  constexpr bool kNibbles = kLargest > 63;
-  // Chunks whose products fit 16 bits together, each at most 2 * 128 * the largest code.
-  constexpr int kChain = kLargest > 31 && !kNibbles ? 2 : kLargest > 15 && !kNibbles ? 4 : 8;
-  const __m256i ones = _mm256_set1_epi16(1);
-  const __m256i nibble = _mm256_set1_epi8(15);
-  __m256i low[kRows];   // 16-bit sums of 2 k, of low nibbles where kNibbles
-  __m256i high[kRows];  // of high nibbles
-#pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) {
-    sum[0][r] = _mm256_set1_epi32(begin(r, 0));
-    if constexpr (kHalves<kFormat>) sum[1][r] = _mm256_set1_epi32(begin(r, 1));
+template <WeightFormat kFormat>
+inline constexpr bool kNibbles = kLargestCode<kFormat> > 63;
+
+// Chunks whose products fit 16 bits together, each at most 2 * 128 * the largest code or nibble.
+template <WeightFormat kFormat>
+inline constexpr int kChain = kNibbles<kFormat>             ? 8
+                              : kLargestCode<kFormat> > 31 ? 2
+                              : kLargestCode<kFormat> > 15 ? 4
+                                                           : 8;
+
+// A chunk as vpmaddubsw takes it: both halves of the outputs, or, where kNibbles, the low and the
+// high nibbles of one of them, so that a dword of activations serves two products.
+struct CodePair {
+  __m256i first, second;
+};
+
+template <WeightFormat kFormat>
+inline constexpr int kPairsPerChunk = kNibbles<kFormat> ? 2 : 1;
+
+template <WeightFormat kFormat>
+SLUICE_INLINE CodePair load_pair(const std::byte* group, int c, int pair) {
+  if constexpr (kNibbles<kFormat>) {
+    const __m256i nibble = _mm256_set1_epi8(15);
+    const __m256i codes = load_chunk<kFormat>(group, c, pair);
+    return {_mm256_and_si256(codes, nibble),
+            _mm256_and_si256(_mm256_srli_epi16(codes, 4), nibble)};
+  } else {
+    return {load_chunk<kFormat>(group, c, 0), load_chunk<kFormat>(group, c, 1)};
   }
+}
+
+// Keeps what is behind it behind it. Left alone, g++ begins with the loads of several chunks, whose
+// registers it then lacks for the sums.
+SLUICE_INLINE void in_order(CodePair& sum) { asm volatile("" : "+x"(sum.first), "+x"(sum.second)); }
+
+// 16-bit sums of 2 k over chunks [begin, end), a chain at most: pair_at(c) times kRows rows.
+template <int kRows, typename PairAt>
+SLUICE_INLINE void dot_chain(
+    const int8_t* x, int begin, int end, PairAt pair_at, CodePair (&sum)[kRows]) {
 #pragma GCC unroll 8
-  for (int c = 0; c < 8; ++c) {
-    const __m256i codes = load_chunk<kFormat>(group, c, half);
-    const bool begins = c % kChain == 0 || (kHalves<kFormat> && c == 4);
-    const bool ends = (c + 1) % kChain == 0 || (kHalves<kFormat> && c == 3);
+  for (int c = begin; c < end; ++c) {
+    const CodePair codes = pair_at(c);
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
       const __m256i a = broadcast_dword(x + r * kQuantGroup + 4 * c);
-      if constexpr (kNibbles) {
-        const __m256i l = _mm256_maddubs_epi16(_mm256_and_si256(codes, nibble), a);
-        const __m256i upper = _mm256_and_si256(_mm256_srli_epi16(codes, 4), nibble);
-        const __m256i h = _mm256_maddubs_epi16(upper, a);
-        low[r] = begins ? l : _mm256_add_epi16(low[r], l);
-        high[r] = begins ? h : _mm256_add_epi16(high[r], h);
-      } else {
-        const __m256i l = _mm256_maddubs_epi16(codes, a);
-        low[r] = begins ? l : _mm256_add_epi16(low[r], l);
+      const __m256i first = _mm256_maddubs_epi16(codes.first, a);
+      const __m256i second = _mm256_maddubs_epi16(codes.second, a);
+      sum[r].first = c == begin ? first : _mm256_add_epi16(sum[r].first, first);
+      sum[r].second = c == begin ? second : _mm256_add_epi16(sum[r].second, second);
+      in_order(sum[r]);
+    }
+  }
+}
+
+// use(r, half, sum) for each of kRows rows of 32 codes each: sum of begin(r, half) and the dot
+// products with the codes of pair_at(c, pair), of the first and of the second 16 k where the format
+// has scales for each (kHalves), else of all 32, half 0.
+template <WeightFormat kFormat, int kRows, typename PairAt, typename Begin, typename Use>
+SLUICE_INLINE void dot_pairs(const int8_t* x, PairAt pair_at, Begin begin, Use use) {
+  constexpr int kHalfCount = kHalves<kFormat> ? 2 : 1;
+  constexpr int kChunks = 8 / kHalfCount;
+  constexpr int kStep = kChain<kFormat> < kChunks ? kChain<kFormat> : kChunks;
+  const __m256i ones = _mm256_set1_epi16(1);
+  const __m256i sixteen = _mm256_set1_epi16(16);
+#pragma GCC unroll 2
+  for (int half = 0; half < kHalfCount; ++half) {
+    I16 total[kRows];
+#pragma GCC unroll 4
+    for (int at = half * kChunks; at < (half + 1) * kChunks; at += kStep) {
+#pragma GCC unroll 2
+      for (int pair = 0; pair < kPairsPerChunk<kFormat>; ++pair) {
+        CodePair sum[kRows];
+        const auto of_pair = [&](int c)
+            __attribute__((always_inline)) { return pair_at(c, pair); };
+        dot_chain<kRows>(x, at, at + kStep, of_pair, sum);
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) {
+          const __m256i first = _mm256_madd_epi16(sum[r].first, ones);
+          if constexpr (kNibbles<kFormat>) {
+            const __m256i high = _mm256_madd_epi16(sum[r].second, sixteen);
+            (pair == 0 ? total[r].lo : total[r].hi) = _mm256_add_epi32(first, high);
+          } else {
+            const __m256i second = _mm256_madd_epi16(sum[r].second, ones);
+            const I16 both = {first, second};
+            total[r] = at == half * kChunks ? both : add(total[r], both);
+          }
+        }
       }
-      if (!ends) continue;
-      __m256i& wide = sum[kHalves<kFormat> ? c / 4 : 0][r];
-      wide = _mm256_add_epi32(wide, _mm256_madd_epi16(low[r], ones));
-      if constexpr (kNibbles) {
-        const __m256i sixteen = _mm256_set1_epi16(16);
-        wide = _mm256_add_epi32(wide, _mm256_madd_epi16(high[r], sixteen));
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      if constexpr (kZeroPoint<kFormat> != 0) {
+        total[r] = add(total[r], broadcast(begin(r, half)));
       }
+      use(r, half, total[r]);
     }
   }
 }
@@ -100,14 +152,19 @@ SLUICE_INLINE void dot_int8_half(
 // of all 32 twice.
 template <WeightFormat kFormat, int kRows, typename Begin, typename Use>
 SLUICE_INLINE void dot_int8(const std::byte* group, const int8_t* x, Begin begin, Use use) {
-  __m256i lo[2][kRows];
-  __m256i hi[2][kRows];
-  dot_int8_half<kFormat, kRows>(group, x, 0, begin, lo);
-  dot_int8_half<kFormat, kRows>(group, x, 1, begin, hi);
-  constexpr int kSecond = kHalves<kFormat> ? 1 : 0;
-#pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r)
-    use(r, I16{lo[0][r], hi[0][r]}, I16{lo[kSecond][r], hi[kSecond][r]});
+  const auto pair_at = [&](int c, int pair) __attribute__((always_inline)) {
+    return load_pair<kFormat>(group, c, pair);
+  };
+  I16 first[kRows];
+  const auto use_half = [&](int r, int half, I16 sum) __attribute__((always_inline)) {
+    if (!kHalves<kFormat>) return use(r, sum, sum);
+    if (half == 0) {
+      first[r] = sum;
+    } else {
+      use(r, first[r], sum);
+    }
+  };
+  dot_pairs<kFormat, kRows>(x, pair_at, begin, use_half);
 }
 
 // Bytes 0 and 1 of every dword as words, or 2 and 3, zero-extended.
