@@ -32,11 +32,10 @@ int32_t row_block_for_steps(int64_t num_rows, int64_t threads) {
   return static_cast<int32_t>(std::clamp<int64_t>(rows, kActivationRows, kRowBlock));
 }
 
-// Whether kernels unpack weights once for all of a block's rows, with VNNI of several tiles at
-// once.
+// Whether kernels unpack weights once for all of a block's rows.
 bool opens_tiles(const ExecContext& ctx, ActivationFormat format, int64_t block_rows) {
   return format == ActivationFormat::kInt8 && block_rows >= kFewestOpenRows &&
-         (ctx.isa == Isa::kAvx512 || ctx.isa == Isa::kAmx);
+         ctx.isa != Isa::kScalar;
 }
 
 // Whether the steps get a fork of their own, behind all rows. Those of more rows than there may be

@@ -12,8 +12,8 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 void linear_block(const LinearBlock& block);
 void embedding_row(const EmbeddingRow& row);
 
-// linear_open_avx512.cpp, AVX-512's only: int8 activations of many rows. Returns the tiles that are
-// left, too few for it.
+// linear_open_<isa>.cpp, but for the scalar set: int8 activations of many rows. Returns the tiles
+// that are left, too few for it.
 LinearBlock linear_open(const LinearBlock& block);
 
 // linear_amx.cpp, AVX-512's only.

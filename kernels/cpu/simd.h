@@ -39,8 +39,9 @@ struct LinearBlock {
   int64_t out_stride;
 };
 
-// From so many rows of int8 activations on, AVX-512 takes so many tiles at once
-// (gemm_open_avx512.h); below, unpacking weights to memory takes longer than it saves.
+// From so many rows of int8 activations on, AVX2 and AVX-512 unpack weights once for all of a
+// block's rows (gemm_open_impl.h), of so many tiles at once or of each alone; below, unpacking them
+// to memory takes longer than it saves.
 inline constexpr int32_t kFewestOpenRows = 16;
 inline constexpr int32_t kOpenTiles = 3;
 

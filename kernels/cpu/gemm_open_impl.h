@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tree of gemm_impl.h for many rows: codes of kOpenAtOnce tiles are unpacked to bytes once for
+// all rows that pass, kOpenRows at a time.
+#pragma once
+
+#include "kernels/cpu/gemm_impl.h"
+#include "kernels/cpu/linear_simd.h"
+
+namespace sluice::kernels::cpu::SLUICE_ISA {
+
+inline constexpr int kOpenRows = 4;
+static_assert(kActivationRows % kOpenRows == 0, "a pass reads one block of activations");
+
+// Groups that are open at a time; they stay in L2.
+inline constexpr int32_t kMostOpenGroups = 64;
+
+}  // namespace sluice::kernels::cpu::SLUICE_ISA
+
+#if defined(SLUICE_ISA_AVX512)
+#include "kernels/cpu/gemm_open_avx512.h"
+#else
+#include "kernels/cpu/gemm_open_avx2.h"
+#endif
+
+namespace sluice::kernels::cpu::SLUICE_ISA {
+
+inline constexpr int kOpenSums = kOpenAtOnce * kOpenRows;
+static_assert(kOpenTiles % kOpenAtOnce == 0, "pieces of work are cut by kOpenTiles");
+
+// Groups [begin, end) of the tiles, which the first pass opens on the way.
+template <WeightFormat kFormat>
+struct OpenRun {
+  const std::byte* weight;  // of the first tile
+  int32_t begin;
+  int32_t end;
+  OpenBytes<kFormat> groups[kMostOpenGroups][kOpenAtOnce];
+};
+
+template <WeightFormat kFormat>
+SLUICE_INLINE void open_bytes(const GroupAt& at, OpenBytes<kFormat>& open) {
+  constexpr int kSums = OpenBytes<kFormat>::kSums;
+  open_codes<kFormat>(at.codes, open);
+  const GroupScales scales = load_scales<kFormat>(at);
+#pragma GCC unroll 2
+  for (int h = 0; h < kSums; ++h) {
+    open.scales[h] = scales.scale[h];
+    if constexpr (kHasMin<kFormat>) open.scales[kSums + h] = scales.minimum[h];
+  }
+}
+
+// Sums of kOpenRows rows between two runs, [t * kOpenRows + r].
+struct OpenSums {
+  V16 acc[kOpenSums];
+  V16 pending[4][kOpenSums];
+};
+
+// From one group of a tile to the next, on average over a block, and the lines that one touches.
+template <WeightFormat kFormat>
+inline constexpr int kGroupBytes = kLayoutOf<kFormat>.block_bytes() /
+                                   kLayoutOf<kFormat>.groups_per_block;
+template <WeightFormat kFormat>
+inline constexpr int kGroupLines = (kGroupBytes<kFormat> + 63) / 64;
+
+// What a pass over a run brings to L2 of the run after: a share of the lines of each group.
+template <WeightFormat kFormat>
+struct NextRun {
+  const std::byte* first_group;
+  int32_t num_lines;
+  int64_t lines[kGroupLines<kFormat> * kOpenAtOnce];  // from a group's first byte on
+
+  SLUICE_INLINE NextRun(const std::byte* first, int64_t tile_bytes, int32_t pass, int32_t passes)
+      : first_group(first), num_lines(0) {
+    constexpr int kLines = kGroupLines<kFormat>;
+    const int32_t end = (pass + 1) * kLines * kOpenAtOnce / passes;
+    for (int32_t i = pass * kLines * kOpenAtOnce / passes; i < end; ++i) {
+      lines[num_lines++] = i / kLines * tile_bytes + i % kLines * 64;
+    }
+  }
+
+  SLUICE_INLINE void prefetch(int32_t group) const {
+    const std::byte* const at = first_group + group * kGroupBytes<kFormat>;
+    for (int32_t i = 0; i < num_lines; ++i) __builtin_prefetch(at + lines[i], 0, 2);
+  }
+};
+
+// A pass: a run of groups times kOpenRows rows from `row` on. Returns the segment that is under
+// way.
+template <WeightFormat kFormat, bool kOpens>
+static int32_t add_open_run(const LinearBlock& block,
+                            OpenRun<kFormat>& run,
+                            int64_t row,
+                            int32_t segment,
+                            const NextRun<kFormat>& next,
+                            OpenSums& sums) {
+  constexpr int64_t kBytes = activation_record_bytes(ActivationFormat::kInt8);
+  const std::byte* record = records_of<ActivationFormat::kInt8>(block, row) + run.begin * kBytes;
+  const int first = first_of<kOpenRows>(row);
+  const auto open = [&](int32_t group) __attribute__((always_inline)) {
+#pragma GCC unroll 3
+    for (int t = 0; t < kOpenAtOnce; ++t) {
+      const std::byte* const tile = run.weight + t * block.tile_bytes;
+      open_bytes<kFormat>(group_at<kFormat>(tile, block.first_group + group),
+                          run.groups[group - run.begin][t]);
+    }
+  };
+  V16 acc[kOpenSums];
+#pragma GCC unroll 12
+  for (int i = 0; i < kOpenSums; ++i) acc[i] = run.begin == 0 ? zero() : sums.acc[i];
+  if constexpr (kOpens) open(run.begin);
+  for (int32_t group = run.begin; group < run.end;) {
+    const int32_t of_segment = segment_end(block, segment);
+    const int32_t end = of_segment < run.end ? of_segment : run.end;
+    for (; group < end; ++group, record += kBytes) {
+      // One ahead, so that nothing waits for what was just stored.
+      if constexpr (kOpens) {
+        if (group + 1 < run.end) open(group + 1);
+      }
+      add_open_group<kFormat>(
+          run.groups[group - run.begin], record_rows<int8_t>(record, first), acc);
+      next.prefetch(group - run.begin);
+    }
+    for (; segment < block.num_segments && segment_end(block, segment) == group; ++segment) {
+      end_segment<kOpenSums, kOpenSums>(segment, acc, sums.pending);
+#pragma GCC unroll 12
+      for (int i = 0; i < kOpenSums; ++i) acc[i] = float_of_bits(fresh_zeros());
+    }
+  }
+  if (run.end < block.num_groups) {
+#pragma GCC unroll 12
+    for (int i = 0; i < kOpenSums; ++i) sums.acc[i] = acc[i];
+  }
+  return segment;
+}
+
+// kOpenAtOnce tiles from `tile` on, for every row. The last pass computes rows that may not exist,
+// of the last block of activations.
+template <WeightFormat kFormat>
+static void open_tiles(const LinearBlock& block, int32_t tile) {
+  const int root = __builtin_ctz(static_cast<unsigned>(block.num_segments));
+  const int32_t passes = (block.num_rows + kOpenRows - 1) / kOpenRows;
+  OpenRun<kFormat> run;
+  run.weight = block.weight + tile * block.tile_bytes;
+  // Runs of about the same length: each brings as many groups of the next to L2 as it has itself.
+  const int32_t runs = (block.num_groups + kMostOpenGroups - 1) / kMostOpenGroups;
+  const int32_t run_groups = (block.num_groups + runs - 1) / runs;
+  OpenSums sums[kMostBlockRows / kOpenRows];  // one run needs one of them
+  int32_t segment = 0;
+  for (run.begin = 0; run.begin < block.num_groups; run.begin = run.end) {
+    const int32_t left = block.num_groups - run.begin;
+    run.end = run.begin + (left < run_groups ? left : run_groups);
+    const bool is_last = run.end == block.num_groups;
+    const std::byte* const after =
+        is_last ? run.weight + kOpenAtOnce * block.tile_bytes : run.weight;
+    const std::byte* const next_group =
+        group_at<kFormat>(after, block.first_group + (is_last ? 0 : run.end)).codes;
+    int32_t segment_after = segment;
+    for (int32_t pass = 0; pass < passes; ++pass) {
+      const int64_t row = pass * kOpenRows;
+      OpenSums& own = sums[runs == 1 ? 0 : pass];
+      const NextRun<kFormat> next(next_group, block.tile_bytes, pass, passes);
+      if (is_last) {
+        for (int t = 0; t < kOpenAtOnce; ++t) own_outputs<kOpenRows>(block, tile + t, row);
+      }
+      segment_after =
+          pass == 0 ? add_open_run<kFormat, true>(block, run, row, segment, next, own)
+                    : add_open_run<kFormat, false>(block, run, row, segment, next, own);
+      if (!is_last) continue;
+      const int32_t rows_left = block.num_rows - pass * kOpenRows;
+      for (int t = 0; t < kOpenAtOnce; ++t) {
+        write_outputs(block,
+                      tile + t,
+                      row,
+                      rows_left < kOpenRows ? rows_left : kOpenRows,
+                      own.pending[root] + t * kOpenRows);
+      }
+    }
+    segment = segment_after;
+  }
+}
+
+LinearBlock linear_open(const LinearBlock& block) {
+  int32_t tile = 0;
+  with_block_format(block.format, [&]<WeightFormat kFormat>() {
+    for (; tile + kOpenAtOnce <= block.num_tiles; tile += kOpenAtOnce) {
+      open_tiles<kFormat>(block, tile);
+    }
+  });
+  LinearBlock rest = block;
+  rest.num_tiles -= tile;
+  rest.num_columns -= tile * kRowTile;
+  rest.weight += tile * block.tile_bytes;
+  rest.out += tile * kRowTile;
+  if (rest.bias != nullptr) rest.bias += tile * kRowTile;
+  return rest;
+}
+
+}  // namespace sluice::kernels::cpu::SLUICE_ISA
