@@ -53,7 +53,7 @@ inline constexpr bool kNibbles = kLargestCode<kFormat> > 63;
 
 // Chunks whose products fit 16 bits together, each at most 2 * 128 * the largest code or nibble.
 template <WeightFormat kFormat>
-inline constexpr int kChain = kNibbles<kFormat>             ? 8
+inline constexpr int kChain = kNibbles<kFormat>            ? 8
                               : kLargestCode<kFormat> > 31 ? 2
                               : kLargestCode<kFormat> > 15 ? 4
                                                            : 8;
@@ -72,8 +72,7 @@ SLUICE_INLINE CodePair load_pair(const std::byte* group, int c, int pair) {
   if constexpr (kNibbles<kFormat>) {
     const __m256i nibble = _mm256_set1_epi8(15);
     const __m256i codes = load_chunk<kFormat>(group, c, pair);
-    return {_mm256_and_si256(codes, nibble),
-            _mm256_and_si256(_mm256_srli_epi16(codes, 4), nibble)};
+    return {_mm256_and_si256(codes, nibble), _mm256_and_si256(_mm256_srli_epi16(codes, 4), nibble)};
   } else {
     return {load_chunk<kFormat>(group, c, 0), load_chunk<kFormat>(group, c, 1)};
   }
@@ -120,8 +119,7 @@ SLUICE_INLINE void dot_pairs(const int8_t* x, PairAt pair_at, Begin begin, Use u
 #pragma GCC unroll 2
       for (int pair = 0; pair < kPairsPerChunk<kFormat>; ++pair) {
         CodePair sum[kRows];
-        const auto of_pair = [&](int c)
-            __attribute__((always_inline)) { return pair_at(c, pair); };
+        const auto of_pair = [&](int c) __attribute__((always_inline)) { return pair_at(c, pair); };
         dot_chain<kRows>(x, at, at + kStep, of_pair, sum);
 #pragma GCC unroll 4
         for (int r = 0; r < kRows; ++r) {

@@ -14,11 +14,10 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 void linear_block(const LinearBlock& block) {
   switch (block.activation) {
     case ActivationFormat::kInt8:
-      if (block.num_rows >= kFewestOpenRows) {
-        linear_open(block);  // leaves no tile
-        return;
+      if (block.num_rows < kFewestOpenRows) {
+        return linear_integer<ActivationFormat::kInt8, int8_t>(block);
       }
-      return linear_integer<ActivationFormat::kInt8, int8_t>(block);
+      return linear_integer<ActivationFormat::kInt8, int8_t>(linear_open(block));
     case ActivationFormat::kInt16:
       return linear_int16(block);
     case ActivationFormat::kFloat:
