@@ -13,13 +13,21 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 constexpr int32_t kTile = 64;
 constexpr int32_t kTileVectors = kTile / 16;
 constexpr int32_t kPartition = 512;
-constexpr int32_t kRowsTogether = 4;
 constexpr float kLowest = -3.40282347e+38F;
 
+#if defined(SLUICE_ISA_AVX512)
+constexpr bool kWidensBF16Fast = true;
+#else
+constexpr bool kWidensBF16Fast = false;
+#endif
+
 // How the elements of a cache are read, and what its scales are multiplied with, if it has any.
+// kWidensFast: widening them for each kRowsTogether rows takes less than once for all rows, through
+// memory.
 struct LoadF32 {
   using Element = float;
   static constexpr bool kScaled = false;
+  static constexpr bool kWidensFast = true;
 
   SLUICE_INLINE static V16 load16(const float* p) { return load(p); }
 };
@@ -27,6 +35,7 @@ struct LoadF32 {
 struct LoadF16 {
   using Element = uint16_t;
   static constexpr bool kScaled = false;
+  static constexpr bool kWidensFast = false;
 
   SLUICE_INLINE static V16 load16(const uint16_t* p) { return load_half(p); }
 };
@@ -34,6 +43,7 @@ struct LoadF16 {
 struct LoadBF16 {
   using Element = uint16_t;
   static constexpr bool kScaled = false;
+  static constexpr bool kWidensFast = kWidensBF16Fast;
 
   SLUICE_INLINE static V16 load16(const uint16_t* p) { return load_bf16(p); }
 };
@@ -41,6 +51,7 @@ struct LoadBF16 {
 struct LoadI8 {
   using Element = int8_t;
   static constexpr bool kScaled = true;
+  static constexpr bool kWidensFast = false;
   static constexpr float kScaleUnit = 1.0F;
 
   SLUICE_INLINE static V16 load16(const int8_t* p) { return to_float(load_narrow(p)); }
@@ -49,6 +60,7 @@ struct LoadI8 {
 struct LoadE4M3 {
   using Element = uint8_t;
   static constexpr bool kScaled = true;
+  static constexpr bool kWidensFast = false;
   static constexpr float kScaleUnit = 256.0F;  // load_e4m3 gives values / 256
 
   SLUICE_INLINE static V16 load16(const uint8_t* p) { return load_e4m3(p); }
@@ -78,14 +90,32 @@ struct KeyRange {
   int32_t end;
 };
 
-// Accumulators that fit the registers: rows * vectors of 16.
+// Rows that share each load, and how many vectors of 16 their accumulators can be and fit the
+// registers.
 #if defined(SLUICE_ISA_SCALAR)
+constexpr int32_t kRowsTogether = 4;
 constexpr int32_t kVectorsTogether[kRowsTogether + 1] = {0, 1, 1, 1, 1};
 #elif defined(SLUICE_ISA_AVX512)
-constexpr int32_t kVectorsTogether[kRowsTogether + 1] = {0, 4, 4, 4, 4};
+constexpr int32_t kRowsTogether = 6;
+constexpr int32_t kVectorsTogether[kRowsTogether + 1] = {0, 4, 4, 4, 4, 4, 4};
 #else
+constexpr int32_t kRowsTogether = 4;
 constexpr int32_t kVectorsTogether[kRowsTogether + 1] = {0, 4, 2, 2, 1};
 #endif
+
+// call(Int<rows>), rows in [1, kRowsTogether].
+template <int kValue>
+struct Int {
+  static constexpr int value = kValue;
+};
+
+template <int kRows = 1, typename Call>
+SLUICE_INLINE void with_rows(int rows, Call call) {
+  if constexpr (kRows < kRowsTogether) {
+    if (rows > kRows) return with_rows<kRows + 1>(rows, call);
+  }
+  call(Int<kRows>());
+}
 
 // scores[r][16 v ...] = q_r . k for `kVectors` vectors from `v`.
 template <typename Load, int kRows, int kVectors>
@@ -95,7 +125,7 @@ SLUICE_INLINE void score_vectors(const TileView<typename Load::Element>& tile,
                                  const float* const* q,
                                  float* scores) {
   V16 acc[kRows][kVectors];
-#pragma GCC unroll 4
+#pragma GCC unroll 6
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (int i = 0; i < kVectors; ++i) acc[r][i] = zero();
@@ -113,14 +143,14 @@ SLUICE_INLINE void score_vectors(const TileView<typename Load::Element>& tile,
 #pragma GCC unroll 4
       for (int i = 0; i < kVectors; ++i) __builtin_prefetch(tile.next->k[v + i] + offset);
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) {
       const V16 query = broadcast(q[r][d]);
 #pragma GCC unroll 4
       for (int i = 0; i < kVectors; ++i) acc[r][i] = fma(query, keys[i], acc[r][i]);
     }
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 6
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (int i = 0; i < kVectors; ++i) store(scores + r * kTile + 16 * (v + i), acc[r][i]);
@@ -145,20 +175,24 @@ template <typename Load, int kRows>
   }
 }
 
-// o_r[16 i ...] += sum over the keys [begin, end), in order, for kVectors vectors of the output.
+// o_r[16 i ...] = o_r * keep[r] + sum over the keys [begin, end), in order, for kVectors vectors of
+// the output.
 template <typename Load, int kRows, int kVectors>
 SLUICE_INLINE void value_vectors(const TileView<typename Load::Element>& tile,
                                  KeyRange keys,
                                  int32_t head_dim,
                                  int32_t d,
                                  const float* weights,
+                                 const float* keep,
                                  float* o) {
   constexpr int32_t kLine = 64 / sizeof(typename Load::Element);
   V16 acc[kRows][kVectors];
-#pragma GCC unroll 4
+#pragma GCC unroll 6
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int i = 0; i < kVectors; ++i) acc[r][i] = load(o + r * head_dim + d + 16 * i);
+    for (int i = 0; i < kVectors; ++i) {
+      acc[r][i] = mul(load(o + r * head_dim + d + 16 * i), broadcast(keep[r]));
+    }
   }
   for (int32_t begin = keys.begin; begin < keys.end;) {
     const int32_t v = begin / 16;
@@ -175,7 +209,7 @@ SLUICE_INLINE void value_vectors(const TileView<typename Load::Element>& tile,
         for (int i = 0; i < 16 * kVectors; i += kLine) __builtin_prefetch(ahead + i);
         ahead += head_dim;
       }
-#pragma GCC unroll 4
+#pragma GCC unroll 6
       for (int r = 0; r < kRows; ++r) {
         const V16 weight = broadcast(weights[r * kTile + j]);
 #pragma GCC unroll 4
@@ -184,7 +218,7 @@ SLUICE_INLINE void value_vectors(const TileView<typename Load::Element>& tile,
     }
     begin = end;
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 6
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (int i = 0; i < kVectors; ++i) store(o + r * head_dim + d + 16 * i, acc[r][i]);
@@ -196,47 +230,43 @@ template <typename Load, int kRows>
                                          KeyRange keys,
                                          int32_t head_dim,
                                          const float* weights,
+                                         const float* keep,
                                          float* o) {
   constexpr int kVectors = kVectorsTogether[kRows];
   int32_t d = 0;
   for (; d + 16 * kVectors <= head_dim; d += 16 * kVectors) {
-    value_vectors<Load, kRows, kVectors>(tile, keys, head_dim, d, weights, o);
+    value_vectors<Load, kRows, kVectors>(tile, keys, head_dim, d, weights, keep, o);
   }
   if constexpr (kVectors > 1) {
     for (; d < head_dim; d += 16) {
-      value_vectors<Load, kRows, 1>(tile, keys, head_dim, d, weights, o);
+      value_vectors<Load, kRows, 1>(tile, keys, head_dim, d, weights, keep, o);
     }
   }
 }
 
+// The keys of one row alone.
 template <typename Load>
-SLUICE_INLINE void score_some(int rows,
-                              const TileView<typename Load::Element>& tile,
-                              int32_t begin,
-                              int32_t end,
-                              int32_t width,
-                              const float* const* q,
-                              float* scores) {
-  switch (rows) {
-    case 1:
-      return score_rows<Load, 1>(tile, begin, end, width, q, scores);
-    case 2:
-      return score_rows<Load, 2>(tile, begin, end, width, q, scores);
-    case 3:
-      return score_rows<Load, 3>(tile, begin, end, width, q, scores);
-    default:
-      return score_rows<Load, 4>(tile, begin, end, width, q, scores);
-  }
+SLUICE_INLINE void value_row(const TileView<typename Load::Element>& tile,
+                             KeyRange keys,
+                             int32_t head_dim,
+                             const float* weights,
+                             float* keep,
+                             float* o) {
+  if (keys.begin >= keys.end) return;
+  value_rows<Load, 1>(tile, keys, head_dim, weights, keep, o);
+  *keep = 1;
 }
 
 // Rows whose ranges differ share the keys that all of them see and take the rest one by one, each
-// still in the order of its keys.
+// still in the order of its keys. Whoever is first multiplies a row by keep[r], which is 1 then; a
+// row without keys keeps what it has.
 template <typename Load>
 SLUICE_INLINE void value_some(int rows,
                               const TileView<typename Load::Element>& tile,
                               const KeyRange* ranges,
                               int32_t head_dim,
                               const float* weights,
+                              float* keep,
                               float* o) {
   KeyRange common = ranges[0];
   for (int r = 1; r < rows; ++r) {
@@ -245,35 +275,21 @@ SLUICE_INLINE void value_some(int rows,
   }
   if (common.begin >= common.end) {
     for (int r = 0; r < rows; ++r) {
-      value_rows<Load, 1>(tile, ranges[r], head_dim, weights + r * kTile, o + r * head_dim);
+      value_row<Load>(tile, ranges[r], head_dim, weights + r * kTile, keep + r, o + r * head_dim);
     }
     return;
   }
   for (int r = 0; r < rows; ++r) {
-    if (ranges[r].begin < common.begin) {
-      value_rows<Load, 1>(
-          tile, {ranges[r].begin, common.begin}, head_dim, weights + r * kTile, o + r * head_dim);
-    }
+    const KeyRange before = {ranges[r].begin, common.begin};
+    value_row<Load>(tile, before, head_dim, weights + r * kTile, keep + r, o + r * head_dim);
   }
-  switch (rows) {
-    case 1:
-      value_rows<Load, 1>(tile, common, head_dim, weights, o);
-      break;
-    case 2:
-      value_rows<Load, 2>(tile, common, head_dim, weights, o);
-      break;
-    case 3:
-      value_rows<Load, 3>(tile, common, head_dim, weights, o);
-      break;
-    default:
-      value_rows<Load, 4>(tile, common, head_dim, weights, o);
-      break;
-  }
+  with_rows(rows, [&](auto count) {
+    value_rows<Load, decltype(count)::value>(tile, common, head_dim, weights, keep, o);
+  });
   for (int r = 0; r < rows; ++r) {
-    if (ranges[r].end > common.end) {
-      value_rows<Load, 1>(
-          tile, {common.end, ranges[r].end}, head_dim, weights + r * kTile, o + r * head_dim);
-    }
+    keep[r] = 1;
+    const KeyRange after = {common.end, ranges[r].end};
+    value_row<Load>(tile, after, head_dim, weights + r * kTile, keep + r, o + r * head_dim);
   }
 }
 
@@ -292,59 +308,93 @@ SLUICE_INLINE void reset(RowStates& states, int32_t rows, int32_t head_dim) {
   for (int32_t i = 0; i < rows * head_dim; i += 16) store(states.o + i, zero());
 }
 
-// Turns the scores of one row into weights exp(s - m') of V, unspecified outside `range`; returns
-// m' and adds up the weights before V's scales. `scales` is null for a cache without.
-SLUICE_INLINE float softmax_tile(const AttentionBlock& block,
-                                 const TileScales* scales,
-                                 KeyRange range,
-                                 float m,
-                                 float* scores,
-                                 float* sum) {
-  V16 s[kTileVectors];
-  V16 top = broadcast(m);
-  for (int v = 0; v < kTileVectors; ++v) {
-    const bool outside = 16 * v + 16 <= range.begin || 16 * v >= range.end;
-    if (outside) {
-      s[v] = broadcast(kLowest);
-      continue;
-    }
-    s[v] = load(scores + 16 * v);
-    if (scales != nullptr) s[v] = mul(s[v], load(scales->k + 16 * v));
-    s[v] = mul(s[v], broadcast(block.scale));
-    if (block.soft_cap != 0) {
-      const V16 cap = broadcast(block.soft_cap);
-      s[v] = mul(cap, tanh(div(s[v], cap)));
-    }
-    if (16 * v < range.begin || 16 * v + 16 > range.end) {
-      const I16 lane = load(kLaneIds);
-      const Mask16 before = less(lane, broadcast(range.begin - 16 * v));
-      const Mask16 inside = less(lane, broadcast(range.end - 16 * v));
-      s[v] = select(before, broadcast(kLowest), select(inside, s[v], broadcast(kLowest)));
-    }
-    top = max(top, s[v]);
+// The lanes of vector v that hold keys of `range`.
+struct SeenLanes {
+  Mask16 before;
+  Mask16 inside;
+
+  SLUICE_INLINE SeenLanes(KeyRange range, int v)
+      : before(less(load(kLaneIds), broadcast(range.begin - 16 * v))),
+        inside(less(load(kLaneIds), broadcast(range.end - 16 * v))) {}
+
+  SLUICE_INLINE V16 or_else(V16 other, V16 seen) const {
+    return select(before, other, select(inside, seen, other));
   }
-  const float m_new = max_lane(top);
-  const V16 m_all = broadcast(m_new);
-  V16 total = zero();
-  for (int v = 0; v < kTileVectors; ++v) {
-    if (16 * v + 16 <= range.begin || 16 * v >= range.end) {
-      store(scores + 16 * v, zero());
-      continue;
-    }
-    V16 p = exp(sub(s[v], m_all));
-    // A score may itself be the lowest float; only keys outside the range weigh nothing for sure.
-    if (16 * v < range.begin || 16 * v + 16 > range.end) {
-      const I16 lane = load(kLaneIds);
-      const Mask16 before = less(lane, broadcast(range.begin - 16 * v));
-      const Mask16 inside = less(lane, broadcast(range.end - 16 * v));
-      p = select(before, zero(), select(inside, p, zero()));
-    }
-    total = add(total, p);
-    if (scales != nullptr) p = mul(p, load(scales->v + 16 * v));
-    store(scores + 16 * v, p);
+};
+
+// Each of `count` rows, at most 16, folded to one lane; the other lanes are 0. Rows from `count` on
+// are overwritten.
+template <typename FoldOne, typename Combine>
+SLUICE_INLINE V16 fold_each(V16* rows, int32_t count, FoldOne fold_one, Combine combine) {
+  if (count <= kRowsTogether) {
+    alignas(64) float folded[16] = {};
+    for (int32_t r = 0; r < count; ++r) folded[r] = fold_one(rows[r]);
+    return load(folded);
   }
-  *sum = fold_by_halves(total);
-  return m_new;
+  for (int32_t r = count; r < 16; ++r) rows[r] = zero();
+  return fold_rows(rows, combine);
+}
+
+// Turns the scores of `count` rows, at most 16, into weights exp(s - m') of V, unspecified where a
+// row does not see a key; m and l go on, keep is what the outputs so far are multiplied with. Rows
+// side by side, since each is a chain of operations that wait for one another. kWhole: all of them
+// see the whole tile. `scales` is null for a cache without.
+template <bool kWhole>
+[[gnu::noinline]] static void softmax_rows(const AttentionBlock& block,
+                                           const TileScales* scales,
+                                           KeyRange keys,
+                                           const KeyRange* ranges,
+                                           int32_t count,
+                                           float* scores,
+                                           float* m,
+                                           float* l,
+                                           float* keep) {
+  const int first = kWhole ? 0 : keys.begin / 16;
+  const int last = kWhole ? kTileVectors : (keys.end + 15) / 16;
+  V16 rows[16];
+  for (int32_t r = 0; r < count; ++r) {
+    float* const row = scores + r * kTile;
+    V16 top = broadcast(kLowest);
+#pragma GCC unroll 4
+    for (int v = first; v < last; ++v) {
+      V16 s = load(row + 16 * v);
+      if (scales != nullptr) s = mul(s, load(scales->k + 16 * v));
+      s = mul(s, broadcast(block.scale));
+      if (block.soft_cap != 0) {
+        const V16 cap = broadcast(block.soft_cap);
+        s = mul(cap, tanh(div(s, cap)));
+      }
+      if constexpr (!kWhole) s = SeenLanes(ranges[r], v).or_else(broadcast(kLowest), s);
+      top = max(top, s);
+      store(row + 16 * v, s);
+    }
+    rows[r] = top;
+  }
+  const V16 m_old = load(m);
+  const V16 largest = fold_each(
+      rows, count, [](V16 a) { return max_lane(a); }, [](V16 a, V16 b) { return max(a, b); });
+  const V16 m_new = max(m_old, largest);
+  const V16 factor = exp(sub(m_old, m_new));
+  store(m, m_new);
+  store(keep, factor);
+  for (int32_t r = 0; r < count; ++r) {
+    float* const row = scores + r * kTile;
+    const V16 m_row = broadcast(m[r]);
+    V16 total = zero();
+#pragma GCC unroll 4
+    for (int v = first; v < last; ++v) {
+      V16 p = exp(sub(load(row + 16 * v), m_row));
+      // A score may itself be the lowest float; only keys outside the range weigh nothing for sure.
+      if constexpr (!kWhole) p = SeenLanes(ranges[r], v).or_else(zero(), p);
+      total = add(total, p);
+      if (scales != nullptr) p = mul(p, load(scales->v + 16 * v));
+      store(row + 16 * v, p);
+    }
+    rows[r] = total;
+  }
+  const V16 sums = fold_each(
+      rows, count, [](V16 a) { return fold_by_halves(a); }, [](V16 a, V16 b) { return add(a, b); });
+  store(l, fma(load(l), factor, sums));
 }
 
 // Adds one partition's state to the merged ones, for row r.
@@ -525,41 +575,34 @@ SLUICE_INLINE void attend_tile(const AttentionBlock& block,
                                RowStates& states) {
   float* scores = block.scratch;
   KeyRange ranges[kAttentionMaxRows];
-  alignas(64) float m_old[kAttentionMaxRows];
-  alignas(64) float sums[kAttentionMaxRows] = {};
-  std::memcpy(m_old, states.m, sizeof(m_old));
+  alignas(64) float keep[kAttentionMaxRows];
   for (int32_t r = 0; r < block.num_rows; r += kRowsTogether) {
     const int32_t together =
         block.num_rows - r < kRowsTogether ? block.num_rows - r : kRowsTogether;
-    score_some<Load>(together,
-                     tile,
-                     keys.begin / 16,
-                     (keys.end + 15) / 16,
-                     block.width,
-                     rows.q + r,
-                     scores + r * kTile);
-  }
-  for (int32_t r = 0; r < block.num_rows; ++r) {
-    const int32_t begin = rows.visible[r].begin - tile_begin;
-    const int32_t end = rows.visible[r].end - tile_begin;
-    ranges[r] = {begin < 0 ? 0 : begin, end > kTile ? kTile : end};
-    if (ranges[r].begin >= ranges[r].end) {
-      ranges[r] = {0, 0};
-      continue;
-    }
-    states.m[r] = softmax_tile(block, scales, ranges[r], m_old[r], scores + r * kTile, &sums[r]);
+    with_rows(together, [&](auto count) {
+      score_rows<Load, decltype(count)::value>(
+          tile, keys.begin / 16, (keys.end + 15) / 16, block.width, rows.q + r, scores + r * kTile);
+    });
   }
   for (int32_t base = 0; base < block.num_rows; base += 16) {
-    alignas(64) float keep[16];
-    store(keep, exp(sub(load(m_old + base), load(states.m + base))));
-    for (int32_t i = 0; i < 16 && base + i < block.num_rows; ++i) {
-      const int32_t r = base + i;
-      if (ranges[r].end == 0) continue;
-      states.l[r] = __builtin_fmaf(states.l[r], keep[i], sums[r]);
-      float* o = states.o + int64_t{r} * block.head_dim;
-      const V16 factor = broadcast(keep[i]);
-      for (int32_t d = 0; d < block.head_dim; d += 16) store(o + d, mul(load(o + d), factor));
+    const int32_t count = block.num_rows - base < 16 ? block.num_rows - base : 16;
+    bool are_whole = true;
+    for (int32_t r = base; r < base + count; ++r) {
+      const int32_t begin = rows.visible[r].begin - tile_begin;
+      const int32_t end = rows.visible[r].end - tile_begin;
+      ranges[r] = {begin < 0 ? 0 : begin, end > kTile ? kTile : end};
+      are_whole = are_whole && ranges[r].begin == 0 && ranges[r].end == kTile;
     }
+    const auto softmax = are_whole ? softmax_rows<true> : softmax_rows<false>;
+    softmax(block,
+            scales,
+            keys,
+            ranges + base,
+            count,
+            scores + base * kTile,
+            states.m + base,
+            states.l + base,
+            keep + base);
   }
   for (int32_t r = 0; r < block.num_rows; r += kRowsTogether) {
     const int32_t together =
@@ -569,6 +612,7 @@ SLUICE_INLINE void attend_tile(const AttentionBlock& block,
                      ranges + r,
                      block.head_dim,
                      scores + r * kTile,
+                     keep + r,
                      states.o + int64_t{r} * block.head_dim);
   }
 }
@@ -581,7 +625,8 @@ SLUICE_INLINE void attend_partition(const AttentionBlock& block,
                                     RowStates& states) {
   float* k_floats = block.scratch + kAttentionMaxRows * (kTile + 2 * int64_t{block.head_dim});
   float* v_floats = k_floats + int64_t{kTile} * block.head_dim;
-  const bool convert = block.num_rows > kRowsTogether || block.block_size < 16;
+  const bool convert =
+      block.block_size < 16 || (block.num_rows > kRowsTogether && !Load::kWidensFast);
   const int32_t last_of_block = block.partition_end * kPartition;
   const int32_t last_key = rows.last_key < last_of_block ? rows.last_key : last_of_block;
   for (int32_t t = 0; t < kPartition / kTile; ++t) {

@@ -224,6 +224,38 @@ SLUICE_INLINE float fold_by_halves(V16 a) {
   return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
+// Lane r of the result is row r folded by halves with `combine`, which takes the lower half first.
+// Rows r and r + 8 go side by side.
+template <typename Combine>
+SLUICE_INLINE V16 fold_rows(const V16* rows, Combine combine) {
+  V16 folded[8];  // 2 rows half of 8 apart side by side, so that the last ones come out in order
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    const int r = i % 2 * 4 + i / 2;
+    folded[i] = combine(V16{rows[r].lo, rows[r + 8].lo}, V16{rows[r].hi, rows[r + 8].hi});
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const V16 a = folded[2 * i];
+    const V16 b = folded[2 * i + 1];
+    folded[i] = combine(
+        V16{_mm256_permute2f128_ps(a.lo, b.lo, 0x20), _mm256_permute2f128_ps(a.hi, b.hi, 0x20)},
+        V16{_mm256_permute2f128_ps(a.lo, b.lo, 0x31), _mm256_permute2f128_ps(a.hi, b.hi, 0x31)});
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    const V16 a = folded[2 * i];
+    const V16 b = folded[2 * i + 1];
+    folded[i] =
+        combine(V16{_mm256_shuffle_ps(a.lo, b.lo, 0x44), _mm256_shuffle_ps(a.hi, b.hi, 0x44)},
+                V16{_mm256_shuffle_ps(a.lo, b.lo, 0xEE), _mm256_shuffle_ps(a.hi, b.hi, 0xEE)});
+  }
+  const V16 a = folded[0];
+  const V16 b = folded[1];
+  return combine(V16{_mm256_shuffle_ps(a.lo, b.lo, 0x88), _mm256_shuffle_ps(a.hi, b.hi, 0x88)},
+                 V16{_mm256_shuffle_ps(a.lo, b.lo, 0xDD), _mm256_shuffle_ps(a.hi, b.hi, 0xDD)});
+}
+
 SLUICE_INLINE int32_t sum_lanes(I16 a) {
   const __m256i s8 = _mm256_add_epi32(a.lo, a.hi);
   __m128i s = _mm_add_epi32(_mm256_castsi256_si128(s8), _mm256_extracti128_si256(s8, 1));

@@ -150,6 +150,38 @@ SLUICE_INLINE float fold_by_halves(V16 a) {
   return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
+// Lane r of the result is row r folded by halves with `combine`, which takes the lower half first.
+// Halves of several rows share a register.
+template <typename Combine>
+SLUICE_INLINE V16 fold_rows(const V16* rows, Combine combine) {
+  V16 folded[16];  // 4 rows a quarter apart side by side, so that the last ones come out in order
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) folded[i] = rows[i % 4 * 4 + i / 4];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    const __m512 a = folded[2 * i].v;
+    const __m512 b = folded[2 * i + 1].v;
+    folded[i] =
+        combine(V16{_mm512_shuffle_f32x4(a, b, 0x44)}, V16{_mm512_shuffle_f32x4(a, b, 0xEE)});
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512 a = folded[2 * i].v;
+    const __m512 b = folded[2 * i + 1].v;
+    folded[i] =
+        combine(V16{_mm512_shuffle_f32x4(a, b, 0x88)}, V16{_mm512_shuffle_f32x4(a, b, 0xDD)});
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    const __m512 a = folded[2 * i].v;
+    const __m512 b = folded[2 * i + 1].v;
+    folded[i] = combine(V16{_mm512_shuffle_ps(a, b, 0x44)}, V16{_mm512_shuffle_ps(a, b, 0xEE)});
+  }
+  const __m512 a = folded[0].v;
+  const __m512 b = folded[1].v;
+  return combine(V16{_mm512_shuffle_ps(a, b, 0x88)}, V16{_mm512_shuffle_ps(a, b, 0xDD)});
+}
+
 SLUICE_INLINE int32_t sum_lanes(I16 a) { return _mm512_reduce_add_epi32(a.v); }
 
 // Lanes within int8 and int16.

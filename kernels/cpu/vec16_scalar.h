@@ -270,6 +270,18 @@ SLUICE_INLINE float fold_by_halves(V16 a) {
   return a.v[0];
 }
 
+// Lane r of the result is row r folded by halves with `combine`, which takes the lower half first.
+template <typename Combine>
+SLUICE_INLINE V16 fold_rows(const V16* rows, Combine combine) {
+  return map_lanes<V16>([&](int r) {
+    V16 row = rows[r];
+    for (int half = 8; half >= 1; half /= 2) {
+      row = combine(row, map_lanes<V16>([&](int i) { return row.v[(i + half) % 16]; }));
+    }
+    return row.v[0];
+  });
+}
+
 SLUICE_INLINE int32_t sum_lanes(I16 a) {
   int32_t sum = 0;
   for (const int32_t lane : a.v) sum += lane;
