@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention against the machine's limits:
-//   attention [--isa I] [--threads N]
+//   attention [--isa I] [--threads N] [--only TEXT]
 //
 // Prefill: one request's whole prompt, causal; GFLOP/s of the scores and sums that are visible, and
 // shares of the float and bfloat16 peaks. Decode: one token of one request over a long context,
@@ -143,7 +143,7 @@ void run_shape(const kernels::ExecContext& ctx, const Shape& shape) {
   std::fflush(stdout);
 }
 
-int run(const kernels::Device::Options& options) {
+int run(const kernels::Device::Options& options, const std::string& only) {
   const auto device = kernels::Device::create(options);
   if (!device) {
     std::fprintf(stderr, "%s\n", device.error().message.c_str());
@@ -160,7 +160,10 @@ int run(const kernels::Device::Options& options) {
               "bf16",
               "GB/s",
               "read");
-  for (const Shape& shape : kShapes) run_shape((*device)->context(), shape);
+  for (const Shape& shape : kShapes) {
+    const bool wanted = std::string(shape.name).find(only) != std::string::npos;
+    if (wanted) run_shape((*device)->context(), shape);
+  }
   return 0;
 }
 
@@ -169,16 +172,19 @@ int run(const kernels::Device::Options& options) {
 
 int main(int argc, char** argv) {
   sluice::kernels::Device::Options options;
+  std::string only;
   for (int i = 1; i < argc; i += 2) {
     const std::string flag = i + 1 < argc ? argv[i] : "";
     if (flag == "--isa") {
       options.isa = argv[i + 1];
     } else if (flag == "--threads") {
       options.threads = std::atoi(argv[i + 1]);
+    } else if (flag == "--only") {
+      only = argv[i + 1];
     } else {
-      std::fprintf(stderr, "usage: attention [--isa I] [--threads N]\n");
+      std::fprintf(stderr, "usage: attention [--isa I] [--threads N] [--only TEXT]\n");
       return 2;
     }
   }
-  return sluice::bench::run(options);
+  return sluice::bench::run(options, only);
 }
