@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of one AttentionBlock; the tree is stated in kernels/attention.h. Up to four query rows
-// share each load of K and V. With more rows than that, a tile of K and V is converted to floats
-// once; with fewer, cache elements are widened in registers. Neither changes a bit.
+// Attention of one AttentionBlock; the tree is stated in kernels/attention.h. Up to kRowsTogether
+// query rows share each load of K and V. With more rows than that, a tile of K and V is converted
+// to floats once, where that takes less than widening in registers (kWidensFast). Neither changes a
+// bit.
 #pragma once
 
 #include "kernels/cpu/attention_block.h"
