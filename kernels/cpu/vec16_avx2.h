@@ -224,6 +224,21 @@ SLUICE_INLINE float fold_by_halves(V16 a) {
   return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
+// Of a's and b's halves, in lo and in hi, or of the lanes of each half: what kLow chooses with what
+// kHigh does.
+template <int kLow, int kHigh, typename Combine>
+SLUICE_INLINE V16 combine_halves(V16 a, V16 b, Combine combine) {
+  return combine(
+      V16{_mm256_permute2f128_ps(a.lo, b.lo, kLow), _mm256_permute2f128_ps(a.hi, b.hi, kLow)},
+      V16{_mm256_permute2f128_ps(a.lo, b.lo, kHigh), _mm256_permute2f128_ps(a.hi, b.hi, kHigh)});
+}
+
+template <int kLow, int kHigh, typename Combine>
+SLUICE_INLINE V16 combine_lanes(V16 a, V16 b, Combine combine) {
+  return combine(V16{_mm256_shuffle_ps(a.lo, b.lo, kLow), _mm256_shuffle_ps(a.hi, b.hi, kLow)},
+                 V16{_mm256_shuffle_ps(a.lo, b.lo, kHigh), _mm256_shuffle_ps(a.hi, b.hi, kHigh)});
+}
+
 // Lane r of the result is row r folded by halves with `combine`, which takes the lower half first.
 // Rows r and r + 8 go side by side.
 template <typename Combine>
@@ -236,24 +251,13 @@ SLUICE_INLINE V16 fold_rows(const V16* rows, Combine combine) {
   }
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
-    const V16 a = folded[2 * i];
-    const V16 b = folded[2 * i + 1];
-    folded[i] = combine(
-        V16{_mm256_permute2f128_ps(a.lo, b.lo, 0x20), _mm256_permute2f128_ps(a.hi, b.hi, 0x20)},
-        V16{_mm256_permute2f128_ps(a.lo, b.lo, 0x31), _mm256_permute2f128_ps(a.hi, b.hi, 0x31)});
+    folded[i] = combine_halves<0x20, 0x31>(folded[2 * i], folded[2 * i + 1], combine);
   }
 #pragma GCC unroll 2
   for (int i = 0; i < 2; ++i) {
-    const V16 a = folded[2 * i];
-    const V16 b = folded[2 * i + 1];
-    folded[i] =
-        combine(V16{_mm256_shuffle_ps(a.lo, b.lo, 0x44), _mm256_shuffle_ps(a.hi, b.hi, 0x44)},
-                V16{_mm256_shuffle_ps(a.lo, b.lo, 0xEE), _mm256_shuffle_ps(a.hi, b.hi, 0xEE)});
+    folded[i] = combine_lanes<0x44, 0xEE>(folded[2 * i], folded[2 * i + 1], combine);
   }
-  const V16 a = folded[0];
-  const V16 b = folded[1];
-  return combine(V16{_mm256_shuffle_ps(a.lo, b.lo, 0x88), _mm256_shuffle_ps(a.hi, b.hi, 0x88)},
-                 V16{_mm256_shuffle_ps(a.lo, b.lo, 0xDD), _mm256_shuffle_ps(a.hi, b.hi, 0xDD)});
+  return combine_lanes<0x88, 0xDD>(folded[0], folded[1], combine);
 }
 
 SLUICE_INLINE int32_t sum_lanes(I16 a) {

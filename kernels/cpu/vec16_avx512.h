@@ -150,6 +150,18 @@ SLUICE_INLINE float fold_by_halves(V16 a) {
   return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
+// Of a's and b's quarters, or of the lanes of each quarter: what kLow chooses with what kHigh does.
+template <int kLow, int kHigh, typename Combine>
+SLUICE_INLINE V16 combine_quarters(V16 a, V16 b, Combine combine) {
+  return combine(V16{_mm512_shuffle_f32x4(a.v, b.v, kLow)},
+                 V16{_mm512_shuffle_f32x4(a.v, b.v, kHigh)});
+}
+
+template <int kLow, int kHigh, typename Combine>
+SLUICE_INLINE V16 combine_lanes(V16 a, V16 b, Combine combine) {
+  return combine(V16{_mm512_shuffle_ps(a.v, b.v, kLow)}, V16{_mm512_shuffle_ps(a.v, b.v, kHigh)});
+}
+
 // Lane r of the result is row r folded by halves with `combine`, which takes the lower half first.
 // Halves of several rows share a register.
 template <typename Combine>
@@ -159,27 +171,17 @@ SLUICE_INLINE V16 fold_rows(const V16* rows, Combine combine) {
   for (int i = 0; i < 16; ++i) folded[i] = rows[i % 4 * 4 + i / 4];
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) {
-    const __m512 a = folded[2 * i].v;
-    const __m512 b = folded[2 * i + 1].v;
-    folded[i] =
-        combine(V16{_mm512_shuffle_f32x4(a, b, 0x44)}, V16{_mm512_shuffle_f32x4(a, b, 0xEE)});
+    folded[i] = combine_quarters<0x44, 0xEE>(folded[2 * i], folded[2 * i + 1], combine);
   }
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
-    const __m512 a = folded[2 * i].v;
-    const __m512 b = folded[2 * i + 1].v;
-    folded[i] =
-        combine(V16{_mm512_shuffle_f32x4(a, b, 0x88)}, V16{_mm512_shuffle_f32x4(a, b, 0xDD)});
+    folded[i] = combine_quarters<0x88, 0xDD>(folded[2 * i], folded[2 * i + 1], combine);
   }
 #pragma GCC unroll 2
   for (int i = 0; i < 2; ++i) {
-    const __m512 a = folded[2 * i].v;
-    const __m512 b = folded[2 * i + 1].v;
-    folded[i] = combine(V16{_mm512_shuffle_ps(a, b, 0x44)}, V16{_mm512_shuffle_ps(a, b, 0xEE)});
+    folded[i] = combine_lanes<0x44, 0xEE>(folded[2 * i], folded[2 * i + 1], combine);
   }
-  const __m512 a = folded[0].v;
-  const __m512 b = folded[1].v;
-  return combine(V16{_mm512_shuffle_ps(a, b, 0x88)}, V16{_mm512_shuffle_ps(a, b, 0xDD)});
+  return combine_lanes<0x88, 0xDD>(folded[0], folded[1], combine);
 }
 
 SLUICE_INLINE int32_t sum_lanes(I16 a) { return _mm512_reduce_add_epi32(a.v); }
