@@ -44,10 +44,10 @@ std::vector<std::string_view> find_extra_characters(std::span<const std::string>
 
 TokenTable index_names(std::span<const std::string> names,
                        const std::function<bool(TokenId)>& takes_part) {
-  TokenTable table(names.size());
+  TokenTable table(names);
   for (size_t id = 0; id < names.size(); ++id) {
     const auto token = static_cast<TokenId>(id);
-    if (!names[id].empty() && takes_part(token)) table.insert(names[id], token);
+    if (!names[id].empty() && takes_part(token)) table.insert(token);
   }
   return table;
 }

@@ -62,7 +62,7 @@ class CharBpe final : public TokenModel {
   std::bitset<kCommon * kCommon> common_pairs_;  // of neighbours inside a token
   PairMap pairs_{1024};                          // left << 32 | right -> 1
   std::vector<std::string> extras_;
-  TokenTable pieces_{0};
+  TokenTable pieces_{{}};
 };
 
 }  // namespace sluice

@@ -64,9 +64,9 @@ Expected<void> check_vocabulary(const Vocabulary& vocabulary, bool needs_scores)
                             " is outside the vocabulary of " + std::to_string(count));
     }
   }
-  TokenTable names(count);
+  TokenTable names(vocabulary.tokens);
   for (size_t id = 0; id < count; ++id) {
-    if (!names.insert(vocabulary.tokens[id], static_cast<TokenId>(id))) {
+    if (!names.insert(static_cast<TokenId>(id))) {
       return bad_vocabulary("token \"" + vocabulary.tokens[id] + "\" (id " + std::to_string(id) +
                             ") is there twice");
     }

@@ -354,11 +354,11 @@ Expected<void> HfReader::read_unigram(const JsonPretokenizer& pretokenizer) {
   if (!std::isfinite(lowest)) return json_error(kWhere, "a score is not finite");
   auto model = std::make_unique<Unigram>(Unigram::Options{
       unknown < 0 ? kInvalidToken : static_cast<TokenId>(unknown), lowest - kUnknownPenalty});
-  TokenTable tokens(vocab.size());
+  TokenTable tokens(parts_.names);
   for (size_t id = 0; id < vocab.size(); ++id) {
     const auto token = static_cast<TokenId>(id);
     if (parts_.names[id].empty()) continue;
-    if (!tokens.insert(parts_.names[id], token)) {
+    if (!tokens.insert(token)) {
       return json_error(kWhere, "token \"" + parts_.names[id] + "\" is there twice");
     }
     if (in_model()(token)) {

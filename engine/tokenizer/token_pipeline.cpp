@@ -2,6 +2,7 @@
 #include "engine/tokenizer/token_pipeline.h"
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "engine/tokenizer/byte_level.h"
@@ -19,7 +20,7 @@ class TokenPipeline final : public Tokenizer {
   explicit TokenPipeline(TokenizerParts parts)
       : parts_(std::move(parts)),
         pretokenizer_(std::move(parts_.stages), parts_.sees_spelling),
-        names_(parts_.names.size()) {}
+        names_(parts_.names) {}
 
   // Fills the tables; call once, before anything else.
   Expected<void> build();
@@ -113,9 +114,9 @@ class TokenPipeline final : public Tokenizer {
 
 Expected<void> TokenPipeline::build() {
   for (size_t id = 0; id < parts_.names.size(); ++id) {
-    if (!parts_.names[id].empty()) names_.insert(parts_.names[id], static_cast<TokenId>(id));
+    if (!parts_.names[id].empty()) names_.insert(static_cast<TokenId>(id));
   }
-  TokenTable known(parts_.added.size());
+  std::unordered_set<std::string_view> known;
   for (const AddedToken& added : parts_.added) {
     if (added.content.empty()) continue;
     if (added.content.size() > SpecialTokens::kMaxNameBytes) {
@@ -124,7 +125,7 @@ Expected<void> TokenPipeline::build() {
                             " has " + std::to_string(added.content.size()) + " bytes, at most " +
                             std::to_string(SpecialTokens::kMaxNameBytes) + " are allowed");
     }
-    if (!known.insert(added.content, added.id)) {
+    if (!known.insert(added.content).second) {
       return make_error(
           ErrorCode::kDataLoss,
           "tokenizer vocabulary: special token \"" + added.content + "\" is there twice");

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token ids by string: open addressing over views that outlive the table.
+// Token ids by string: open addressing, 8 bytes a slot, over strings that lie elsewhere by id.
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -12,22 +14,23 @@ namespace sluice {
 
 class TokenTable {
  public:
-  explicit TokenTable(size_t num_tokens);
+  // By id; outlive the table and stay where they are.
+  explicit TokenTable(std::span<const std::string> texts);
 
-  // False, and no change, where the string is there already.
-  bool insert(std::string_view text, TokenId token);
+  // False, and no change, where a token with the same text is there already.
+  bool insert(TokenId token);
   // kInvalidToken: not there.
   [[nodiscard]] TokenId find(std::string_view text) const;
 
  private:
   struct Entry {
-    std::string_view text;
     TokenId token = kInvalidToken;
     uint32_t hash = 0;  // upper half, to skip most comparisons
   };
 
   [[nodiscard]] size_t find_slot(std::string_view text, uint64_t hash) const;
 
+  std::span<const std::string> texts_;
   std::vector<Entry> entries_;  // a power of two of them, at most half in use
 };
 
