@@ -26,7 +26,9 @@ struct SignedCodes {
 };
 
 template <int kRows, int kTiles>
-SLUICE_INLINE void channel_dots(const ChannelOperands& in, I16 (&sum)[kTiles][kRows]) {
+SLUICE_INLINE void channel_dots(const ChannelOperands& in,
+                                const ChannelAhead<kTiles>& next,
+                                I16 (&sum)[kTiles][kRows]) {
   static_assert(kTiles == 1);
   CodePair total[kRows];  // of both halves of the outputs
 #pragma GCC unroll 4
@@ -45,6 +47,7 @@ SLUICE_INLINE void channel_dots(const ChannelOperands& in, I16 (&sum)[kTiles][kR
         total[r].second = _mm256_add_epi32(total[r].second, second.dot(a));
         in_order(total[r]);
       }
+      next.prefetch(group, c, 8);
     }
     codes += kChannelGroupBytes;
     x += kTokenRecordBytes;

@@ -11,7 +11,9 @@ inline constexpr bool kCodesTooHigh = true;
 inline constexpr int kTilesAtOnce = 2;
 
 template <int kRows, int kTiles>
-SLUICE_INLINE void channel_dots(const ChannelOperands& in, I16 (&sum)[kTiles][kRows]) {
+SLUICE_INLINE void channel_dots(const ChannelOperands& in,
+                                const ChannelAhead<kTiles>& next,
+                                I16 (&sum)[kTiles][kRows]) {
   // Few sums: several partial ones, so that one does not wait for the other.
   constexpr int kParts = kRows * kTiles <= 2 ? 4 : kRows * kTiles <= 6 ? 2 : 1;
   __m512i acc[kParts][kTiles][kRows];
@@ -42,6 +44,7 @@ SLUICE_INLINE void channel_dots(const ChannelOperands& in, I16 (&sum)[kTiles][kR
           s = _mm512_dpbusd_epi32(s, w[t], a);
         }
       }
+      next.prefetch(group, c, 8);
     }
     codes += kChannelGroupBytes;
     x += kTokenRecordBytes;

@@ -24,6 +24,13 @@ struct ChannelOperands {
   int32_t num_groups;
 };
 
+// So few rows are done before their weights are there; the hardware follows two tiles side by side
+// as fast as memory reads, and prefetches are only in its way (Zen 5; bench/cpu.md).
+inline constexpr int32_t kRowsLeftToHardware = 2;
+
+template <int kTiles>
+using ChannelAhead = TilesAhead<WeightFormat::kInt8Channel, kTiles>;
+
 }  // namespace sluice::kernels::cpu::SLUICE_ISA
 
 #if defined(SLUICE_ISA_AVX512)
@@ -58,11 +65,25 @@ static void channel_rows(const LinearBlock& block, int32_t tile, int64_t row) {
   const auto first = static_cast<int>(row % kActivationRows);
   const float* const row_scales = reinterpret_cast<const float*>(head) + first;
   const std::byte* const weight = block.weight + tile * block.tile_bytes;
+  if constexpr (kRows == kRowsAtOnce) {
+    for (int t = 0; t < kTiles; ++t) own_outputs<kRows>(block, tile + t, row);
+  }
+  const std::byte* const codes =
+      weight + kChannelHeadBytes + block.first_group * kChannelGroupBytes;
+  const auto begin = static_cast<int32_t>(row);
+  const ChannelAhead<kTiles> next = block.num_rows <= kRowsLeftToHardware
+                                        ? ChannelAhead<kTiles>()
+                                        : ChannelAhead<kTiles>(codes + kTiles * block.tile_bytes,
+                                                               block.tile_bytes,
+                                                               begin,
+                                                               begin + kRows,
+                                                               block.num_rows);
   I16 sum[kTiles][kRows];
-  channel_dots({.codes = weight + kChannelHeadBytes + block.first_group * kChannelGroupBytes,
+  channel_dots({.codes = codes,
                 .tile_bytes = block.tile_bytes,
                 .x = reinterpret_cast<const int8_t*>(records) + first * kQuantGroup,
                 .num_groups = block.num_groups},
+               next,
                sum);
 #pragma GCC unroll 4
   for (int t = 0; t < kTiles; ++t) {
@@ -98,7 +119,9 @@ static void channel_columns(const LinearBlock& block, int32_t tile) {
 
 static void channel_tiles(const LinearBlock& block) {
   int32_t tile = 0;
-  for (; tile + kTilesAtOnce <= block.num_tiles; tile += kTilesAtOnce) {
+  // In a single pass, the next tile comes while one is multiplied.
+  const bool one_by_one = block.num_rows > kRowsLeftToHardware && block.num_rows <= kRowsAtOnce;
+  for (; !one_by_one && tile + kTilesAtOnce <= block.num_tiles; tile += kTilesAtOnce) {
     channel_columns<kTilesAtOnce>(block, tile);
   }
   for (; tile < block.num_tiles; ++tile) channel_columns<1>(block, tile);

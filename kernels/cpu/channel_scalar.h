@@ -8,7 +8,9 @@ inline constexpr bool kCodesTooHigh = false;
 inline constexpr int kTilesAtOnce = 1;
 
 template <int kRows, int kTiles>
-SLUICE_INLINE void channel_dots(const ChannelOperands& in, I16 (&sum)[kTiles][kRows]) {
+SLUICE_INLINE void channel_dots(const ChannelOperands& in,
+                                const ChannelAhead<kTiles>& /*next*/,
+                                I16 (&sum)[kTiles][kRows]) {
   for (int t = 0; t < kTiles; ++t) {
     const uint8_t* const codes = bytes_at(in.codes + t * in.tile_bytes);
     for (int r = 0; r < kRows; ++r) {

@@ -99,6 +99,41 @@ SLUICE_INLINE void prefetch_group(const GroupAt& at, const Ahead& ahead, int par
   }
 }
 
+// From one group of a tile to the next, on average over a block, and the lines that one touches.
+template <WeightFormat kFormat>
+inline constexpr int kGroupBytes =
+    kLayoutOf<kFormat>.block_bytes() / kLayoutOf<kFormat>.groups_per_block;
+template <WeightFormat kFormat>
+inline constexpr int kGroupLines = (kGroupBytes<kFormat> + 63) / 64;
+
+// Where rows pass over tiles several times: what each pass brings to L2 of the kTiles tiles or of
+// their groups that come next, a share of the lines of every group.
+template <WeightFormat kFormat, int kTiles>
+struct TilesAhead {
+  static constexpr int kLines = kGroupLines<kFormat> * kTiles;
+
+  const std::byte* first_group = nullptr;
+  int32_t num_lines = 0;
+  int64_t lines[kLines];  // from a group's first byte on
+
+  TilesAhead() = default;  // nothing
+
+  // The part [begin, end) of `whole` of a group's lines.
+  SLUICE_INLINE TilesAhead(
+      const std::byte* first, int64_t tile_bytes, int32_t begin, int32_t end, int32_t whole)
+      : first_group(first) {
+    for (int32_t i = begin * kLines / whole; i < end * kLines / whole; ++i) {
+      lines[num_lines++] = i / kGroupLines<kFormat> * tile_bytes + i % kGroupLines<kFormat> * 64;
+    }
+  }
+
+  // Part `part` of `parts` of what the pass brings of a group.
+  SLUICE_INLINE void prefetch(int32_t group, int part = 0, int parts = 1) const {
+    const std::byte* const at = first_group + group * kGroupBytes<kFormat>;
+    for (int32_t i = part; i < num_lines; i += parts) __builtin_prefetch(at + lines[i], 0, 2);
+  }
+};
+
 // The part of a group's activation record that kRows rows from `first` on use.
 template <typename Code>
 struct RecordRows {
@@ -361,7 +396,8 @@ template <typename Rows, int kTiles, int kAtOnce>
 static void every_row(const LinearBlock& block, int32_t tile) {
   static constexpr auto kByRows = []<int... kLess>(std::integer_sequence<int, kLess...>) {
     return std::array<RowsFn, kAtOnce>{Rows::template run<kTiles, kLess + 1>...};
-  }(std::make_integer_sequence<int, kAtOnce>());
+  }
+  (std::make_integer_sequence<int, kAtOnce>());
   for (int64_t row = 0; row < block.num_rows; row += kAtOnce) {
     const int64_t left = block.num_rows - row;
     kByRows[static_cast<size_t>((left < kAtOnce ? left : kAtOnce) - 1)](block, tile, row);

@@ -54,35 +54,6 @@ struct OpenSums {
   V16 pending[4][kOpenSums];
 };
 
-// From one group of a tile to the next, on average over a block, and the lines that one touches.
-template <WeightFormat kFormat>
-inline constexpr int kGroupBytes = kLayoutOf<kFormat>.block_bytes() /
-                                   kLayoutOf<kFormat>.groups_per_block;
-template <WeightFormat kFormat>
-inline constexpr int kGroupLines = (kGroupBytes<kFormat> + 63) / 64;
-
-// What a pass over a run brings to L2 of the run after: a share of the lines of each group.
-template <WeightFormat kFormat>
-struct NextRun {
-  const std::byte* first_group;
-  int32_t num_lines;
-  int64_t lines[kGroupLines<kFormat> * kOpenAtOnce];  // from a group's first byte on
-
-  SLUICE_INLINE NextRun(const std::byte* first, int64_t tile_bytes, int32_t pass, int32_t passes)
-      : first_group(first), num_lines(0) {
-    constexpr int kLines = kGroupLines<kFormat>;
-    const int32_t end = (pass + 1) * kLines * kOpenAtOnce / passes;
-    for (int32_t i = pass * kLines * kOpenAtOnce / passes; i < end; ++i) {
-      lines[num_lines++] = i / kLines * tile_bytes + i % kLines * 64;
-    }
-  }
-
-  SLUICE_INLINE void prefetch(int32_t group) const {
-    const std::byte* const at = first_group + group * kGroupBytes<kFormat>;
-    for (int32_t i = 0; i < num_lines; ++i) __builtin_prefetch(at + lines[i], 0, 2);
-  }
-};
-
 // A pass: a run of groups times kOpenRows rows from `row` on. Returns the segment that is under
 // way.
 template <WeightFormat kFormat, bool kOpens>
@@ -90,7 +61,7 @@ static int32_t add_open_run(const LinearBlock& block,
                             OpenRun<kFormat>& run,
                             int64_t row,
                             int32_t segment,
-                            const NextRun<kFormat>& next,
+                            const TilesAhead<kFormat, kOpenAtOnce>& next,
                             OpenSums& sums) {
   constexpr int64_t kBytes = activation_record_bytes(ActivationFormat::kInt8);
   const std::byte* record = records_of<ActivationFormat::kInt8>(block, row) + run.begin * kBytes;
@@ -157,7 +128,8 @@ static void open_tiles(const LinearBlock& block, int32_t tile) {
     for (int32_t pass = 0; pass < passes; ++pass) {
       const int64_t row = pass * kOpenRows;
       OpenSums& own = sums[runs == 1 ? 0 : pass];
-      const NextRun<kFormat> next(next_group, block.tile_bytes, pass, passes);
+      const TilesAhead<kFormat, kOpenAtOnce> next(
+          next_group, block.tile_bytes, pass, pass + 1, passes);
       if (is_last) {
         for (int t = 0; t < kOpenAtOnce; ++t) own_outputs<kOpenRows>(block, tile + t, row);
       }
