@@ -11,9 +11,6 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 inline constexpr int kOpenRows = 4;
 static_assert(kActivationRows % kOpenRows == 0, "a pass reads one block of activations");
 
-// Groups that are open at a time; they stay in L2.
-inline constexpr int32_t kMostOpenGroups = 64;
-
 }  // namespace sluice::kernels::cpu::SLUICE_ISA
 
 #if defined(SLUICE_ISA_AVX512)
@@ -23,6 +20,9 @@ inline constexpr int32_t kMostOpenGroups = 64;
 #endif
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
+
+// Groups that are open at a time: unpacked, they stay in L1 while the rows pass.
+inline constexpr int32_t kMostOpenGroups = 54 / kOpenAtOnce;
 
 inline constexpr int kOpenSums = kOpenAtOnce * kOpenRows;
 static_assert(kOpenTiles % kOpenAtOnce == 0, "pieces of work are cut by kOpenTiles");
