@@ -396,8 +396,7 @@ template <typename Rows, int kTiles, int kAtOnce>
 static void every_row(const LinearBlock& block, int32_t tile) {
   static constexpr auto kByRows = []<int... kLess>(std::integer_sequence<int, kLess...>) {
     return std::array<RowsFn, kAtOnce>{Rows::template run<kTiles, kLess + 1>...};
-  }
-  (std::make_integer_sequence<int, kAtOnce>());
+  }(std::make_integer_sequence<int, kAtOnce>());
   for (int64_t row = 0; row < block.num_rows; row += kAtOnce) {
     const int64_t left = block.num_rows - row;
     kByRows[static_cast<size_t>((left < kAtOnce ? left : kAtOnce) - 1)](block, tile, row);

@@ -21,7 +21,8 @@ static_assert(kActivationRows % kOpenRows == 0, "a pass reads one block of activ
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-// Groups that are open at a time: unpacked, they stay in L1 while the rows pass.
+// Groups that are open at a time: unpacked, at most 41 KB for all tiles, they stay in L1 while the
+// rows pass.
 inline constexpr int32_t kMostOpenGroups = 54 / kOpenAtOnce;
 
 inline constexpr int kOpenSums = kOpenAtOnce * kOpenRows;

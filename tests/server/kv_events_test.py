@@ -100,12 +100,10 @@ def check_tiers(server, client, folder):
     does not fit on disk any more is told too."""
     for count in range(1, NUM_PROMPTS + 1):
         complete(server, prompt(count - 1))
-
-        def written():
-            events = events_of(replay(client))
-            return all(len(told(events, medium)[1]) == 40 * count for medium in ("CPU", "STORAGE"))
         # A tier that is behind has no buffers for the next prompt, whose blocks it would then never get.
-        wait_until("a prompt is in both tiers", written, seconds=60)
+        for medium in ("CPU", "STORAGE"):
+            wait_until(f"a prompt is told of in {medium}", lambda: len(
+                told(events_of(replay(client)), medium)[1]) == 40 * count, seconds=60)
 
     def settled():
         events = events_of(replay(client))
