@@ -40,7 +40,7 @@ GpuRig::GpuRig(kernels::cuda::OpenedDevice opened) : opened_(std::move(opened)) 
 }
 
 Expected<std::unique_ptr<GpuRig>> GpuRig::open() {
-  SLUICE_TRY(kernels::cuda::OpenedDevice opened, kernels::cuda::open_device());
+  SLUICE_TRY(kernels::cuda::OpenedDevice opened, kernels::cuda::open_device(0));
   return std::unique_ptr<GpuRig>(new GpuRig(std::move(opened)));
 }
 

@@ -47,6 +47,7 @@ class Device {
     DeviceType type = DeviceType::kCpu;
     std::string isa = "auto";  // auto, scalar, avx2, avx512, amx: of operators on the host
     int32_t threads = 0;       // 0: default_num_threads()
+    int32_t number = 0;        // kCuda: which GPU of those that CUDA shows
     Placement placement = make_placement(NumaMode::kOff, false);
   };
 
@@ -66,8 +67,8 @@ class Device {
 
   [[nodiscard]] int32_t num_threads() const;
 
-  // By the thread that calls operators, once, before it does: it takes its place on the machine.
-  // Threads that it makes afterwards have the same place.
+  // By the thread that calls operators, once, before it does: it takes its place on the machine,
+  // and this device is its current one. Threads that it makes afterwards have the same place.
   void enter() const;
 
   [[nodiscard]] std::string name() const;  // "cpu:avx512", "cuda:NVIDIA H100 80GB HBM3"

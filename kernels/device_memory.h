@@ -43,6 +43,10 @@ class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
 
+  // What this thread calls from now on is for this device: operators, once another device's memory
+  // was in use on the thread. The calls below do it themselves.
+  virtual void enter() const = 0;
+
   // Zeros, 256-byte aligned. kResourceExhausted: there is not that much. A release waits, as wait()
   // does, for whatever still uses the memory.
   virtual Expected<std::byte*> allocate(int64_t bytes, const char* purpose) = 0;
@@ -66,7 +70,7 @@ class DeviceMemory {
 
   // What this thread calls in between is recorded and does not run. Nobody may wait, upload,
   // allocate, release or use an event meanwhile. kResourceExhausted: there is no memory for what
-  // was recorded, which must not outlive this.
+  // was recorded, which must not outlive this; kUnavailable: something else was called.
   virtual void begin_recording() = 0;
   virtual Expected<std::unique_ptr<RecordedWork>> end_recording() = 0;
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "engine/core/status.h"
 
@@ -27,12 +28,17 @@ namespace sluice::gpu {
 
 using Stream = cudaStream_t;
 
+inline int current_device() {
+  int device = 0;
+  CHECK_EQ(cudaGetDevice(&device), cudaSuccess);
+  return device;
+}
+
 // Of the current device, major * 10 + minor.
 inline int compute_capability() {
-  int device = 0;
+  const int device = current_device();
   int major = 0;
   int minor = 0;
-  CHECK_EQ(cudaGetDevice(&device), cudaSuccess);
   CHECK_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), cudaSuccess);
   CHECK_EQ(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), cudaSuccess);
   return major * 10 + minor;
@@ -57,13 +63,15 @@ struct LaunchShape {
   int cluster_blocks = 1;  // along y, of which blocks_y is a multiple; more need Hopper
 };
 
-// So much dynamic shared memory for a kernel's launches. Asked of the driver once and never less: a
-// launch of another thread may be about to need what was asked for.
+// So much dynamic shared memory for a kernel's launches on the current device. Asked of the driver
+// once for each device and never less: a launch of another thread may be about to need what was
+// asked for.
 inline void allow_shared_bytes(const void* kernel, int64_t bytes) {
   static std::mutex mutex;
-  static std::map<const void*, int64_t> allowed;  // guarded by mutex
+  static std::map<std::pair<const void*, int>, int64_t> allowed;  // guarded by mutex
+  const int device = current_device();
   const std::scoped_lock lock(mutex);
-  int64_t& most = allowed[kernel];
+  int64_t& most = allowed[{kernel, device}];
   if (bytes <= most) return;
   CHECK_EQ(cudaFuncSetAttribute(
                kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
@@ -71,8 +79,9 @@ inline void allow_shared_bytes(const void* kernel, int64_t bytes) {
   most = bytes;
 }
 
-// The one way to start a kernel. A launch that is refused was asked for wrongly, which is our bug;
-// what goes wrong while a kernel runs is met by whoever waits for the stream.
+// The one way to start a kernel, on a stream of the current device. A launch that is refused was
+// asked for wrongly, which is our bug; what goes wrong while a kernel runs is met by whoever waits
+// for the stream.
 template <typename... Parameters, typename... Arguments>
 void launch(Stream stream,
             const LaunchShape& shape,

@@ -20,12 +20,18 @@ void must(cudaError_t result, const char* what) {
   SLUICE_UNREACHABLE((std::string(what) + ": " + cudaGetErrorString(result)).c_str());
 }
 
-// Before the calls of a thread: the current device is its own, and callers may change threads.
-void enter() { must(cudaSetDevice(0), "cudaSetDevice"); }
+// A stream and its device.
+struct Place {
+  int device = 0;
+  cudaStream_t stream = nullptr;
+
+  // Before the calls of a thread: the current device is its own, and callers may change threads.
+  void enter() const { must(cudaSetDevice(device), "cudaSetDevice"); }
+};
 
 class Graph final : public RecordedWork {
  public:
-  Graph(cudaGraphExec_t graph, cudaStream_t stream) : graph_(graph), stream_(stream) {}
+  Graph(cudaGraphExec_t graph, const Place& place) : graph_(graph), place_(place) {}
 
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
@@ -33,18 +39,18 @@ class Graph final : public RecordedWork {
   ~Graph() override { cudaGraphExecDestroy(graph_); }
 
   void run() override {
-    enter();
-    must(cudaGraphLaunch(graph_, stream_), "cudaGraphLaunch");
+    place_.enter();
+    must(cudaGraphLaunch(graph_, place_.stream), "cudaGraphLaunch");
   }
 
  private:
   cudaGraphExec_t graph_;
-  cudaStream_t stream_;
+  Place place_;
 };
 
 class Event final : public DeviceEvent {
  public:
-  explicit Event(cudaStream_t stream) : stream_(stream) {
+  explicit Event(const Place& place) : place_(place) {
     must(cudaEventCreate(&event_), "cudaEventCreate");
   }
 
@@ -54,12 +60,12 @@ class Event final : public DeviceEvent {
   ~Event() override { cudaEventDestroy(event_); }
 
   void record() override {
-    enter();
-    must(cudaEventRecord(event_, stream_), "cudaEventRecord");
+    place_.enter();
+    must(cudaEventRecord(event_, place_.stream), "cudaEventRecord");
   }
 
   void wait() override {
-    enter();
+    place_.enter();
     must(cudaEventSynchronize(event_), "cudaEventSynchronize");
   }
 
@@ -72,18 +78,20 @@ class Event final : public DeviceEvent {
 
  private:
   cudaEvent_t event_ = nullptr;
-  cudaStream_t stream_;
+  Place place_;
 };
 
 class GpuMemory final : public DeviceMemory {
  public:
-  GpuMemory() {
-    must(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  explicit GpuMemory(int device) : place_{.device = device} {
+    must(cudaStreamCreateWithFlags(&place_.stream, cudaStreamNonBlocking), "cudaStreamCreate");
   }
 
-  ~GpuMemory() override { cudaStreamDestroy(stream_); }
+  ~GpuMemory() override { cudaStreamDestroy(place_.stream); }
 
-  [[nodiscard]] cudaStream_t stream() const { return stream_; }
+  [[nodiscard]] cudaStream_t stream() const { return place_.stream; }
+
+  void enter() const override { place_.enter(); }
 
   Expected<std::byte*> allocate(int64_t bytes, const char* purpose) override {
     enter();
@@ -91,7 +99,7 @@ class GpuMemory final : public DeviceMemory {
     const cudaError_t result = cudaMalloc(&data, static_cast<size_t>(bytes));
     if (result == cudaErrorMemoryAllocation) return no_memory(bytes, purpose, "the GPU");
     must(result, "cudaMalloc");
-    must(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), stream_), "cudaMemsetAsync");
+    must(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), place_.stream), "cudaMemsetAsync");
     return static_cast<std::byte*>(data);
   }
 
@@ -129,28 +137,35 @@ class GpuMemory final : public DeviceMemory {
 
   void wait() override {
     enter();
-    must(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    must(cudaStreamSynchronize(place_.stream), "cudaStreamSynchronize");
   }
 
   std::unique_ptr<DeviceEvent> make_event() override {
     enter();
-    return std::make_unique<Event>(stream_);
+    return std::make_unique<Event>(place_);
   }
 
   void begin_recording() override {
     enter();
-    must(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
+    must(cudaStreamBeginCapture(place_.stream, cudaStreamCaptureModeThreadLocal),
          "cudaStreamBeginCapture");
   }
 
   Expected<std::unique_ptr<RecordedWork>> end_recording() override {
     cudaGraph_t graph = nullptr;
-    must(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
+    // Whatever a library that was called meanwhile did to it.
+    if (const cudaError_t ended = cudaStreamEndCapture(place_.stream, &graph);
+        ended != cudaSuccess) {
+      cudaGetLastError();
+      return make_error(
+          ErrorCode::kUnavailable,
+          std::string("CUDA graph: recording ended with: ") + cudaGetErrorString(ended));
+    }
     cudaGraphExec_t ready = nullptr;
     cudaError_t result = cudaGraphInstantiate(&ready, graph, 0);
     cudaGraphDestroy(graph);
     // Its memory on the device is taken now, and not by its first run.
-    if (result == cudaSuccess) result = cudaGraphUpload(ready, stream_);
+    if (result == cudaSuccess) result = cudaGraphUpload(ready, place_.stream);
     if (result == cudaErrorMemoryAllocation) {
       cudaGetLastError();
       if (ready != nullptr) cudaGraphExecDestroy(ready);
@@ -158,7 +173,7 @@ class GpuMemory final : public DeviceMemory {
                         "CUDA graph: no memory on the GPU; --enforce-eager does without");
     }
     must(result, "cudaGraphInstantiate");
-    return std::make_unique<Graph>(ready, stream_);
+    return std::make_unique<Graph>(ready, place_);
   }
 
   [[nodiscard]] int64_t free_bytes() const override {
@@ -172,17 +187,18 @@ class GpuMemory final : public DeviceMemory {
  private:
   static tl::unexpected<Error> no_memory(int64_t bytes, const char* purpose, const char* whose) {
     cudaGetLastError();  // or the next call finds it
-    return make_error(ErrorCode::kResourceExhausted,
-                      std::string(purpose) + ": cannot get " + std::to_string(bytes) +
-                          " bytes from " + whose);
+    return make_error(
+        ErrorCode::kResourceExhausted,
+        std::string(purpose) + ": cannot get " + std::to_string(bytes) + " bytes from " + whose);
   }
 
   void copy_async(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) {
     enter();
-    must(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, stream_), "cudaMemcpyAsync");
+    must(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, place_.stream),
+         "cudaMemcpyAsync");
   }
 
-  cudaStream_t stream_ = nullptr;
+  Place place_;
 };
 
 // "80 90a": code of an architecture with a letter runs on that compute capability alone, other code
@@ -205,18 +221,19 @@ bool has_kernels_for(int major, int minor) {
 
 }  // namespace
 
-Expected<OpenedDevice> open_device() {
+Expected<OpenedDevice> open_device(int number) {
   int count = 0;
   if (const cudaError_t result = cudaGetDeviceCount(&count); result != cudaSuccess || count == 0) {
     cudaGetLastError();
-    return make_error(ErrorCode::kUnsupported,
-                      std::string("no CUDA device: ") +
-                          (result == cudaSuccess ? "the driver has none"
-                                                 : cudaGetErrorString(result)),
-                      "device");
+    return make_error(
+        ErrorCode::kUnsupported,
+        std::string("no CUDA device: ") +
+            (result == cudaSuccess ? "the driver has none" : cudaGetErrorString(result)),
+        "device");
   }
+  if (number >= count) return too_few_devices(count, number);
   cudaDeviceProp properties;
-  must(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
+  must(cudaGetDeviceProperties(&properties, number), "cudaGetDeviceProperties");
   if (!has_kernels_for(properties.major, properties.minor)) {
     return make_error(ErrorCode::kUnsupported,
                       std::string("CUDA device ") + properties.name +
@@ -226,14 +243,14 @@ Expected<OpenedDevice> open_device() {
                       "device");
   }
   // The first call that needs the GPU to itself, or memory of it.
-  if (const cudaError_t result = cudaSetDevice(0); result != cudaSuccess) {
+  if (const cudaError_t result = cudaSetDevice(number); result != cudaSuccess) {
     cudaGetLastError();
     return make_error(ErrorCode::kUnavailable,
                       std::string("CUDA device ") + properties.name +
                           " cannot be used: " + cudaGetErrorString(result),
                       "device");
   }
-  auto memory = std::make_unique<GpuMemory>();
+  auto memory = std::make_unique<GpuMemory>(number);
   const cudaStream_t stream = memory->stream();
   return OpenedDevice{std::move(memory), stream, properties.name};
 }

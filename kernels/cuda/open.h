@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first GPU of this process: what a Device of type kCuda is made from. No GPU has run it yet.
+// A GPU of this process: what a Device of type kCuda is made from. No GPU has run it yet.
 #pragma once
 
 #include <memory>
@@ -18,9 +18,17 @@ struct OpenedDevice {
   std::string name;                      // of the GPU
 };
 
-// kUnsupported: this build has no CUDA backend, or this machine no driver, or no GPU that the
-// kernels are compiled for; says which. kUnavailable: the GPU is another process's, or has no
-// memory left for this one.
-Expected<OpenedDevice> open_device();
+// GPU `number` of those that CUDA shows this process, from 0 on. kUnsupported: this build has no
+// CUDA backend, or this machine no driver, or not so many GPUs, or the kernels are not compiled for
+// this one; says which. kUnavailable: the GPU is another process's, or has no memory left for this
+// one.
+Expected<OpenedDevice> open_device(int number);
+
+inline tl::unexpected<Error> too_few_devices(int count, int number) {
+  return make_error(
+      ErrorCode::kUnsupported,
+      "CUDA devices: found " + std::to_string(count) + ", expected " + std::to_string(number + 1),
+      "device");
+}
 
 }  // namespace sluice::kernels::cuda

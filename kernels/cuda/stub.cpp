@@ -12,7 +12,7 @@ namespace {
 
 }  // namespace
 
-Expected<OpenedDevice> open_device() {
+Expected<OpenedDevice> open_device(int) {
   return make_error(
       ErrorCode::kUnsupported, "device 'cuda' is not in this build; it has: cpu", "device");
 }

@@ -35,7 +35,7 @@ int main(int argc, char** argv) {
   CHECK_EQ(::setenv("CUDA_LAUNCH_BLOCKING", "1", 1), 0);  // read at the first call of CUDA
 #endif
   {
-    const auto device = sluice::kernels::cuda::open_device();
+    const auto device = sluice::kernels::cuda::open_device(0);
     if (!device) {
       std::printf("skipped: %s\n", device.error().message.c_str());
       return kSkipped;

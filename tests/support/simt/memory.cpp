@@ -14,6 +14,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -47,6 +48,7 @@ class Recorded final : public kernels::RecordedWork {
     const std::scoped_lock lock(stream_->mutex);
     CHECK(!stream_->is_recording);
     stream_->work.insert(stream_->work.end(), work_.begin(), work_.end());
+    stream_->added.notify_all();
     ++num_replays;
   }
 
@@ -57,12 +59,25 @@ class Recorded final : public kernels::RecordedWork {
 
 class ShimMemory final : public kernels::DeviceMemory {
  public:
-  explicit ShimMemory(const DeviceOptions& options) : options_(options) {}
+  ShimMemory(const DeviceOptions& options, int number)
+      : options_(options), runs_at_once_(number > 0) {
+    if (runs_at_once_) runner_ = std::thread([this] { run_all(); });
+  }
 
   ~ShimMemory() override {
     wait();
+    if (runs_at_once_) {
+      {
+        const std::scoped_lock lock(stream_.mutex);
+        is_ending_ = true;
+        stream_.added.notify_all();
+      }
+      runner_.join();
+    }
     CHECK(mapped_.empty());
   }
+
+  void enter() const override {}
 
   CUstream_st* stream() { return &stream_; }
 
@@ -141,6 +156,10 @@ class ShimMemory final : public kernels::DeviceMemory {
   }
 
   void run_until(int64_t end) {
+    if (runs_at_once_) {
+      std::unique_lock lock(stream_.mutex);
+      return done_.wait(lock, [&] { return num_done_ >= end; });
+    }
     const std::scoped_lock running(running_);
     std::vector<std::function<void()>> work;
     {
@@ -152,20 +171,7 @@ class ShimMemory final : public kernels::DeviceMemory {
       }
       if (!work.empty() && stream_.work.empty()) ++num_drains;
     }
-    if (work.empty()) return;
-    Reach own;
-    open_memory(PROT_READ | PROT_WRITE, &own);
-    {
-      reach = &own;
-      Run run(options_.seed + num_waits_++);
-      for (const std::function<void()>& item : work) item();
-      num_launches += run.num_launches();
-      const std::vector<std::string> reports = run.take_reports();
-      for (const std::string& report : reports) std::fprintf(stderr, "simt: %s\n", report.c_str());
-      if (!reports.empty()) std::abort();
-      reach = nullptr;
-    }
-    open_memory(PROT_NONE, nullptr);
+    if (!work.empty()) run(work);
   }
 
   void begin_recording() override {
@@ -217,6 +223,42 @@ class ShimMemory final : public kernels::DeviceMemory {
     CHECK(!stream_.is_recording);
   }
 
+  void run(const std::vector<std::function<void()>>& work) {
+    Reach own;
+    open_memory(PROT_READ | PROT_WRITE, &own);
+    {
+      reach = &own;
+      Run run(options_.seed + num_waits_++);
+      for (const std::function<void()>& item : work) item();
+      num_launches += run.num_launches();
+      const std::vector<std::string> reports = run.take_reports();
+      for (const std::string& report : reports) std::fprintf(stderr, "simt: %s\n", report.c_str());
+      if (!reports.empty()) std::abort();
+      reach = nullptr;
+    }
+    open_memory(PROT_NONE, nullptr);
+  }
+
+  // What there is as it comes, until there will be no more. One by one: what waits for another
+  // device holds up nobody who waits for what was before it.
+  void run_all() {
+    for (;;) {
+      std::vector<std::function<void()>> work;
+      {
+        std::unique_lock lock(stream_.mutex);
+        stream_.added.wait(lock, [this] { return is_ending_ || !stream_.work.empty(); });
+        if (stream_.work.empty()) return;
+        work.push_back(std::move(stream_.work.front()));
+        stream_.work.pop_front();
+        ++stream_.num_begun;
+      }
+      run(work);
+      const std::scoped_lock lock(stream_.mutex);
+      ++num_done_;
+      done_.notify_all();
+    }
+  }
+
   void copy_later(std::byte* to, const std::byte* from, int64_t bytes) {
     enqueue(&stream_, [to, from, bytes] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
   }
@@ -230,12 +272,18 @@ class ShimMemory final : public kernels::DeviceMemory {
   }
 
   const DeviceOptions options_;
+  const bool runs_at_once_;
   CUstream_st stream_;
   std::mutex running_;      // held while the stream's work runs
-  uint64_t num_waits_ = 0;  // guarded by running_
+  uint64_t num_waits_ = 0;  // guarded by running_, or the runner's
   mutable std::mutex mutex_;
   std::map<std::byte*, int64_t> mapped_;  // guarded by mutex_
   int64_t used_ = 0;                      // the same
+  // Where it runs at once; guarded by the stream's.
+  int64_t num_done_ = 0;
+  std::condition_variable done_;
+  bool is_ending_ = false;
+  std::thread runner_;
 };
 
 }  // namespace
@@ -277,12 +325,15 @@ void end_range() {
   simt::open_ranges.pop_back();
 }
 
-Expected<OpenedDevice> open_device() {
+Expected<OpenedDevice> open_device(int number) {
   const std::scoped_lock lock(simt::options_mutex);
   if (!simt::device_options.is_there) {
     return make_error(ErrorCode::kUnsupported, "no CUDA device: the shim hides it", "device");
   }
-  auto memory = std::make_unique<simt::ShimMemory>(simt::device_options);
+  if (number >= simt::device_options.count) {
+    return too_few_devices(simt::device_options.count, number);
+  }
+  auto memory = std::make_unique<simt::ShimMemory>(simt::device_options, number);
   CUstream_st* const stream = memory->stream();
   return OpenedDevice{std::move(memory), stream, "shim"};
 }

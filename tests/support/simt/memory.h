@@ -7,6 +7,7 @@
 // releases meanwhile ends the process.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -22,16 +23,20 @@ struct CUstream_st {
   int64_t num_begun = 0;                        // the same: of `work`, gone from it
   std::vector<std::function<void()>> recorded;  // the same
   bool is_recording = false;                    // the same: work goes to `recorded`
+  std::condition_variable added;                // to `work`
 };
 
 namespace sluice::simt {
 
-// Of the devices opened from now on. `free_bytes`: what they say they have. Launches run in a Run
-// of their own per wait, with seeds that follow `seed`; a report ends the process.
+// Of the devices opened from now on. `free_bytes`: what each says it has. Launches run in a Run of
+// their own per wait, with seeds that follow `seed`; a report ends the process. Devices behind the
+// first run what they are given at once, on a thread of theirs: what the first waits for may need
+// it.
 struct DeviceOptions {
   int64_t free_bytes = int64_t{1} << 30;
   uint64_t seed = 1;
   bool is_there = true;  // false: no device is found
+  int count = 1;
 };
 
 void set_device_options(const DeviceOptions& options);

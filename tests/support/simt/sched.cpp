@@ -200,6 +200,7 @@ void enqueue(CUstream_st* stream, std::function<void()> work) {
     stream->recorded.push_back(std::move(work));
   } else {
     stream->work.push_back(std::move(work));
+    stream->added.notify_all();
   }
 }
 
