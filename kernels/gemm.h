@@ -181,8 +181,9 @@ struct LinearArgs {
   std::span<const RowGroup> groups;  // all with the same k
   Epilogue epilogue = Epilogue::kStore;
   const RowSteps* then = nullptr;  // for each row when all groups have it; null: nothing
-  // Some of them: x holds their columns alone, the weights all of K, and out is the subtree's
-  // value, of kInt8Channel the int32 sum in the bytes of a float. No bias, kStore.
+  // Some of them: x holds their columns alone, the weights all of K or, on a device, at least
+  // theirs (PackedWeight), and out is the subtree's value, of kInt8Channel the int32 sum in the
+  // bytes of a float. No bias, kStore.
   Segments segments = {};
 };
 

@@ -172,8 +172,7 @@ void pack_plain_block(WeightFormat format,
   for (int32_t r = 0; r < rows.count; ++r) {
     const std::byte* block = rows.row(r) + first_group * block_bytes;
     for (int64_t g = 0; g < num_groups; ++g, block += block_bytes) {
-      pack_plain_codes<kDwords>(
-          block + plain.offset, plain.flip, r, dst + g * layout.code_bytes());
+      pack_plain_codes<kDwords>(block + plain.offset, plain.flip, r, dst + g * layout.code_bytes());
       std::byte* const scale = scales + g * layout.scale_bytes();
       if (layout.scales == ScaleLayout::kExponent) {
         scale[r] = block[0];
@@ -324,6 +323,36 @@ void copy_matrix_rows(WeightFormat format,
   for (int64_t row = row_begin; row < row_end; ++row) {
     std::memcpy(dst + row * stride, src + row * bytes, static_cast<size_t>(bytes));
     std::memset(dst + row * stride + bytes, 0, static_cast<size_t>(stride - bytes));
+  }
+}
+
+ColumnRange columns_to_store(WeightFormat format, int64_t begin, int64_t end, int64_t k) {
+  if (has_rows(format)) return {begin, end - begin};
+  const int64_t block = int64_t{packed_layout(format).groups_per_block} * kQuantGroup;
+  const int64_t first = begin / block * block;
+  return {first, std::min(k, align_up(end, block)) - first};
+}
+
+void cut_columns(WeightFormat format,
+                 int64_t k,
+                 const ColumnRange& columns,
+                 int64_t num_rows,
+                 const std::byte* src,
+                 std::byte* dst) {
+  const bool rows = has_rows(format);
+  const PackedLayout& layout = packed_layout(format);
+  const int64_t block = int64_t{layout.groups_per_block} * kQuantGroup;
+  const auto bytes_of = [&](int64_t count) {
+    return rows ? matrix_row_stride(format, count) : packed_tile_bytes(format, count);
+  };
+  const int64_t skipped =
+      rows ? row_bytes(format, columns.first) : columns.first / block * layout.block_bytes();
+  const int64_t used = rows ? row_bytes(format, columns.count) : bytes_of(columns.count);
+  const int64_t from = bytes_of(k);
+  const int64_t to = bytes_of(columns.count);
+  for (int64_t i = 0; i < (rows ? num_rows : ceil_div(num_rows, kRowTile)); ++i) {
+    std::memcpy(dst + i * to, src + i * from + skipped, static_cast<size_t>(used));
+    std::memset(dst + i * to + used, 0, static_cast<size_t>(to - used));
   }
 }
 

@@ -124,6 +124,11 @@ struct PackedWeight {
   int32_t n = 0;
   int32_t k = 0;
   const std::byte* data = nullptr;  // 64-byte aligned, packed_bytes(format, n, k)
+  // Of a device's share of a matrix, which columns its rows or tiles hold.
+  int32_t first_column = 0;
+  int32_t num_columns = 0;  // 0: all of k
+
+  [[nodiscard]] int64_t stored_columns() const { return num_columns == 0 ? k : num_columns; }
 };
 
 const PackedLayout& packed_layout(WeightFormat format);
@@ -171,5 +176,25 @@ void copy_matrix_rows(WeightFormat format,
                       int64_t row_begin,
                       int64_t row_end,
                       std::byte* dst);
+
+// --- Shares of K -----------------------------------------------------------------------------
+
+struct ColumnRange {
+  int64_t first = 0;
+  int64_t count = 0;
+};
+
+// What to store of K for its columns [begin, end), both borders of groups or of K: of tiles whole
+// blocks of groups, of rows these.
+ColumnRange columns_to_store(WeightFormat format, int64_t begin, int64_t end, int64_t k);
+
+// Those columns of `num_rows` rows, or of the tiles that they fill: `src` has all of K, `dst` the
+// columns alone, in the same layout.
+void cut_columns(WeightFormat format,
+                 int64_t k,
+                 const ColumnRange& columns,
+                 int64_t num_rows,
+                 const std::byte* src,
+                 std::byte* dst);
 
 }  // namespace sluice

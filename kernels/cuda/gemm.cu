@@ -62,6 +62,13 @@ void start(Stream stream, const LinearInt8Args& args, const ExpertMatrices* expe
 
 }  // namespace
 
+const std::byte* first_of_k(const PackedWeight& weight) {
+  if (has_rows(weight.format)) return weight.data - row_bytes(weight.format, weight.first_column);
+  const PackedLayout& layout = packed_layout(weight.format);
+  const int64_t columns = int64_t{layout.groups_per_block} * kQuantGroup;
+  return weight.data - weight.first_column / columns * layout.block_bytes();
+}
+
 int64_t linear_workspace_bytes(int32_t num_rows, int32_t n) {
   if (num_rows > kFewTokens) return 0;
   return int64_t{kSegments} * num_rows * n * int64_t{sizeof(float)};

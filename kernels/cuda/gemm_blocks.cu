@@ -260,8 +260,8 @@ void launch_linear_blocks(Stream stream,
                        .segments = args.segments,
                        .k = weight.k,
                        .num_tiles = static_cast<int32_t>(ceil_div(weight.n, kRowTile)),
-                       .weight = weight.data,
-                       .tile_bytes = packed_tile_bytes(weight.format, weight.k),
+                       .weight = first_of_k(weight),
+                       .tile_bytes = packed_tile_bytes(weight.format, weight.stored_columns()),
                        .x = static_cast<const std::byte*>(args.x.data),
                        .x_groups = static_cast<int32_t>(ceil_div(args.x.k, kQuantGroup))};
   with_block_format(weight.format, [&]<WeightFormat kFormat>() { start<kFormat>(stream, work); });

@@ -106,8 +106,8 @@ void launch_linear_float(Stream stream,
   const FloatWork work{.outputs = outputs_of(args, experts),
                        .segments = args.segments,
                        .k = weight.k,
-                       .weight = weight.data,
-                       .weight_stride = matrix_row_stride(weight.format, weight.k),
+                       .weight = first_of_k(weight),
+                       .weight_stride = matrix_row_stride(weight.format, weight.stored_columns()),
                        .x = static_cast<const float*>(args.x.data),
                        .x_stride = align_up(args.x.k, kQuantGroup)};
   switch (weight.format) {

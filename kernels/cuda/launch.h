@@ -95,6 +95,10 @@ struct ExpertMatrices {
   int64_t stride;
 };
 
+// Where column 0 of the first row or tile is, or would be if the matrix had all of K: launches read
+// only columns of their segments, which it has.
+const std::byte* first_of_k(const PackedWeight& weight);
+
 // One matrix as the operators of kernels/gemm.h have it.
 struct LinearMatrixArgs {
   Activations x;

@@ -42,12 +42,13 @@ void linear_group(const ExecContext& ctx,
                   experts);
   }
   void* const workspace = linear_workspace(ctx, x.num_rows, weight.n);
-  const int64_t stride = matrix_row_stride(weight.format, weight.k);
+  const int64_t stride = matrix_row_stride(weight.format, weight.stored_columns());
+  const std::byte* const matrix = first_of_k(weight);
   if (weight.format == WeightFormat::kInt8Channel) {
-    const int64_t scales = matrix_scales_offset(weight.format, weight.n, weight.k);
+    const int64_t scales = matrix_scales_offset(weight.format, weight.n, weight.stored_columns());
     const LinearInt8Args args = {
         .x = x,
-        .weight = reinterpret_cast<const int8_t*>(weight.data),
+        .weight = reinterpret_cast<const int8_t*>(matrix),
         .weight_stride = stride,
         .weight_scale = reinterpret_cast<const float*>(weight.data + scales),
         .n = weight.n,
@@ -66,7 +67,7 @@ void linear_group(const ExecContext& ctx,
   const LinearHalfArgs args = {.format = weight.format,
                                .x = static_cast<const uint16_t*>(x.data),
                                .x_stride = align_up(x.k, kQuantGroup),
-                               .weight = reinterpret_cast<const uint16_t*>(weight.data),
+                               .weight = reinterpret_cast<const uint16_t*>(matrix),
                                .weight_stride = stride / kElement,
                                .num_rows = x.num_rows,
                                .n = weight.n,

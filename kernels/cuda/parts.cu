@@ -64,7 +64,7 @@ void launch_join_parts(Stream stream, const JoinPartsArgs& args) {
   outputs.out_stride = args.out_stride;
   if (int8) {
     CHECK(args.x.format == ActivationFormat::kInt8Token);
-    const int64_t scales = matrix_scales_offset(weight.format, weight.n, weight.k);
+    const int64_t scales = matrix_scales_offset(weight.format, weight.n, weight.stored_columns());
     outputs.weight_scale = reinterpret_cast<const float*>(weight.data + scales);
     outputs.heads = static_cast<const std::byte*>(args.x.data);
     outputs.block_bytes = token_block_bytes(args.x.k);

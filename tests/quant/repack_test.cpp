@@ -7,6 +7,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace sluice {
@@ -253,6 +254,50 @@ TEST(PackInt8Channel, ScalesComeFirstThenCodesMovedUpBy128) {
 }
 
 // Bits per weight, for K that fills whole blocks: hardly more than the checkpoint's.
+// Borders that are inside of blocks of groups widen the share to whole ones; columns of its own
+// packed alone are what it is then.
+void expect_cut_as_packed_alone(WeightFormat format) {
+  constexpr int64_t kN = 21;
+  constexpr int64_t kK = 768;
+  const std::vector<std::byte> source = random_matrix(format, kN, kK, 12);
+  for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 96}, {288, 480}, {672, 768}}) {
+    const ColumnRange columns = columns_to_store(format, begin, end, kK);
+    ASSERT_LE(columns.first, begin);
+    ASSERT_GE(columns.first + columns.count, end);
+    ASSERT_LE(columns.count, end - begin + 2 * 256);
+    const int64_t bytes = row_bytes(format, columns.count);
+    std::vector<std::byte> some(static_cast<size_t>(kN * bytes));
+    for (int64_t row = 0; row < kN; ++row) {
+      std::memcpy(&some[static_cast<size_t>(row * bytes)],
+                  &source[static_cast<size_t>(row * row_bytes(format, kK) +
+                                              row_bytes(format, columns.first))],
+                  static_cast<size_t>(bytes));
+    }
+    const auto laid_out = [&](const std::vector<std::byte>& rows, int64_t k) {
+      const int64_t size =
+          has_rows(format) ? kN * matrix_row_stride(format, k) : packed_bytes(format, kN, k);
+      std::vector<std::byte> out(static_cast<size_t>(size), std::byte{0xEE});
+      if (has_rows(format)) {
+        copy_matrix_rows(format, rows.data(), k, 0, kN, out.data());
+      } else {
+        pack_weight(format, rows.data(), kN, k, 0, 2, out.data());
+      }
+      return out;
+    };
+    const std::vector<std::byte> want = laid_out(some, columns.count);
+    std::vector<std::byte> got(want.size(), std::byte{0xDD});
+    cut_columns(format, kK, columns, kN, laid_out(source, kK).data(), got.data());
+    EXPECT_EQ(got, want) << begin;
+  }
+}
+
+TEST(CutColumns, AreThosePackedAlone) {
+  for (const FormatInfo& info : format_table()) {
+    SCOPED_TRACE(std::string(info.name));
+    expect_cut_as_packed_alone(info.format);
+  }
+}
+
 TEST(PackWeightSizes, AreNearTheCheckpoints) {
   for (const FormatInfo& info : format_table()) {
     const auto checkpoint = static_cast<double>(16 * row_bytes(info.format, 1024));

@@ -3,6 +3,7 @@
 // bits, of few and of many rows, of all segments and of a share of them.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -40,6 +41,24 @@ Matrix make_matrix(WeightFormat format, int64_t k, testing::Values values, uint3
   return matrix;
 }
 
+// What a device has of it where it takes some of the segments alone.
+struct CutMatrix {
+  CutMatrix(const Matrix& matrix, const Segments& segments) : view(matrix.device) {
+    const ColumnRange columns = columns_to_store(
+        view.format, segments.first_column(view.k), segments.end_column(view.k), view.k);
+    view.first_column = static_cast<int32_t>(columns.first);
+    view.num_columns = static_cast<int32_t>(columns.count);
+    bytes = std::make_unique<test::DeviceBytes>(
+        has_rows(view.format) ? matrix_bytes(view.format, view.n, columns.count)
+                              : packed_bytes(view.format, view.n, columns.count));
+    cut_columns(view.format, view.k, columns, view.n, matrix.device.data, bytes->data());
+    view.data = bytes->data();
+  }
+
+  std::unique_ptr<test::DeviceBytes> bytes;
+  PackedWeight view;
+};
+
 class CudaMatrix : public ::testing::TestWithParam<WeightFormat> {
  protected:
   [[nodiscard]] static ActivationFormat activations() {
@@ -66,11 +85,14 @@ class CudaMatrix : public ::testing::TestWithParam<WeightFormat> {
         .weight = &matrix.cpu.view, .out = want.data(), .out_stride = kN + kPad, .bias = with_bias};
     linear(cpu->context(),
            {.x = x, .groups = {&group, 1}, .epilogue = epilogue, .segments = segments});
+    const CutMatrix cut(matrix, segments);
+    bool is_cut = false;  // on every second schedule
     test::on_schedules([&] {
       std::vector<float> out(want.size(), 0.5F);
+      is_cut = !is_cut && !segments.are_all();
       launch()(nullptr,
                {.x = x,
-                .weight = &matrix.device,
+                .weight = is_cut ? &cut.view : &matrix.device,
                 .bias = with_bias,
                 .epilogue = epilogue,
                 .out = out.data(),
@@ -115,6 +137,7 @@ TEST_P(CudaMatrix, SharesOfTheSegmentsHaveTheBitsOfTheCpu) {
   const Matrix matrix = make_matrix(GetParam(), 768, testing::Values::kOrdinary, 85);
   check(matrix, 2, {0, 4}, Epilogue::kStore);
   check(matrix, 11, {6, 2}, Epilogue::kStore);
+  check(matrix, 3, {3, 1}, Epilogue::kStore);
 }
 
 TEST_P(CudaMatrix, EmbeddingsHaveTheBitsOfTheCpu) {
