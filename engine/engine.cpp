@@ -21,6 +21,7 @@
 #include "engine/core/queue.h"
 #include "engine/kv_event_publisher.h"
 #include "engine/model_runner.h"
+#include "engine/nccl.h"
 #include "engine/parallel.h"
 #include "engine/prefix_store.h"
 #include "engine/request_table.h"
@@ -63,7 +64,7 @@ class LocalEngine final : public Engine {
  public:
   // Starts the engine thread, which loads the model; returns when it is ready or has failed.
   static Expected<std::unique_ptr<Engine>> create(const Config& config,
-                                                  const MakeRanks& make_ranks);
+                                                  const RankGroups& groups);
 
   ~LocalEngine() override { stop(); }
 
@@ -121,7 +122,7 @@ class LocalEngine final : public Engine {
                     .max_tokens = config.max_num_queued_tokens,
                     .max_wait_ms = int64_t{1000} * config.max_queue_wait_s}) {}
 
-  Expected<void> load(const MakeRanks& make_ranks);
+  Expected<void> load(const RankGroups& groups);
   Expected<QueuedWork> enter_queue(const ValidRequest& request);
   void leave_queue(const QueuedWork& queued);
   void expire_late(const SchedulerOutput& output);
@@ -227,12 +228,12 @@ LocalEngine::Core::Core(const Config& config,
 }
 
 Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config,
-                                                      const MakeRanks& make_ranks) {
+                                                      const RankGroups& groups) {
   std::unique_ptr<LocalEngine> engine(new LocalEngine(config));
   std::promise<Expected<void>> loaded;
   std::future<Expected<void>> result = loaded.get_future();
-  engine->thread_ = std::thread([self = engine.get(), &loaded, &make_ranks] {
-    Expected<void> status = self->load(make_ranks);
+  engine->thread_ = std::thread([self = engine.get(), &loaded, &groups] {
+    Expected<void> status = self->load(groups);
     const bool ready = status.has_value();
     loaded.set_value(std::move(status));
     if (ready) {
@@ -245,9 +246,9 @@ Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config,
   return engine;
 }
 
-Expected<void> LocalEngine::load(const MakeRanks& make_ranks) {
+Expected<void> LocalEngine::load(const RankGroups& groups) {
   SLUICE_TRY(const KvEventsOptions events, parse_kv_events_config(config_.kv_events_config));
-  SLUICE_TRY(auto runner, ModelRunner::create(config_, make_ranks));
+  SLUICE_TRY(auto runner, ModelRunner::create(config_, groups));
   CheckpointText text = runner->take_text();
   tokenizer_ = std::move(text.tokenizer);
   if (tokenizer_->vocab_size() > runner->model().vocab_size) {
@@ -707,11 +708,12 @@ void LocalEngine::publish_stats() {
 }  // namespace
 
 Expected<std::unique_ptr<Engine>> create_engine(const Config& config) {
-  return LocalEngine::create(config, make_local_ranks);
+  return LocalEngine::create(
+      config, {.on_cpu = make_local_ranks, .on_devices = [] { return make_nccl_group(); }});
 }
 
-Expected<std::unique_ptr<Engine>> create_engine(const Config& config, const MakeRanks& make_ranks) {
-  return LocalEngine::create(config, make_ranks);
+Expected<std::unique_ptr<Engine>> create_engine(const Config& config, const RankGroups& groups) {
+  return LocalEngine::create(config, groups);
 }
 
 }  // namespace sluice

@@ -20,8 +20,8 @@
 namespace sluice {
 
 struct Config;
-class Communicator;
 class Tokenizer;
+struct RankGroups;
 
 // One piece of a prompt, in order. Embeddings (images) are the second kind to come; a span's
 // content hash is what the prefix index compares for it.
@@ -134,12 +134,9 @@ class Engine {
 // Loads the model named in `config`, plans and allocates memory, starts the engine thread.
 [[nodiscard]] Expected<std::unique_ptr<Engine>> create_engine(const Config& config);
 
-// Ranks of one group, as many as asked for, in order (parallel.h).
-using MakeRanks = std::function<std::vector<std::unique_ptr<Communicator>>(int32_t size)>;
-
-// The same with other ranks than make_local_ranks() gives; asked once, for more than one. Once one
-// of them has failed, the requests of each step end with kError.
+// The same with other groups of ranks than make_local_ranks() and make_nccl_group() (parallel.h).
+// Once a rank has failed, the requests of each step end with kError.
 [[nodiscard]] Expected<std::unique_ptr<Engine>> create_engine(const Config& config,
-                                                              const MakeRanks& make_ranks);
+                                                              const RankGroups& groups);
 
 }  // namespace sluice

@@ -5,6 +5,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "engine/parallel.h"
+
 namespace sluice {
 namespace {
 
@@ -13,12 +15,9 @@ constexpr int kNice = 5;
 
 }  // namespace
 
-Followers::Followers(std::vector<std::unique_ptr<ModelRank>> ranks,
-                     std::vector<std::unique_ptr<Communicator>> communicators)
-    : ranks_(std::move(ranks)), communicators_(std::move(communicators)) {
-  CHECK_EQ(ranks_.size(), communicators_.size());
-  for (size_t i = 0; i < ranks_.size(); ++i) {
-    threads_.emplace_back([this, i] { thread_main(*ranks_[i], *communicators_[i]); });
+Followers::Followers(std::span<const std::unique_ptr<ModelRank>> ranks) {
+  for (const auto& rank : ranks) {
+    threads_.emplace_back([this, own = rank.get()] { thread_main(*own); });
   }
 }
 
@@ -31,7 +30,7 @@ Followers::~Followers() {
 
 void Followers::start(const RankJob& job) {
   job_ = job;
-  num_running_.store(static_cast<uint32_t>(ranks_.size()), std::memory_order_relaxed);
+  num_running_.store(static_cast<uint32_t>(threads_.size()), std::memory_order_relaxed);
   num_started_.fetch_add(1);
   num_started_.notify_all();
 }
@@ -42,28 +41,13 @@ void Followers::finish() {
   }
 }
 
-void Followers::wait_until_backed() const {
-  for (const auto& rank : ranks_) rank->prefault->wait();
-}
-
-void Followers::thread_main(ModelRank& rank, Communicator& communicator) {
+void Followers::thread_main(ModelRank& rank) {
   setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
-  rank.device->enter();
+  rank.device().enter();
   for (uint32_t seen = 0;; ++seen) {
     wait_for_change(num_started_, seen);
     if (is_ending_) return;
-    const ForwardContext context{.exec = rank.device->context(),
-                                 .batch = *job_.batch,
-                                 .caches = rank.caches,
-                                 .communicator = &communicator};
-    if (job_.kind == RankJob::Kind::kForward) {
-      for (const KvBlockCopy& copy : job_.copies) {
-        rank.kv_storage.copy_block(copy.group, copy.from, copy.to);
-      }
-      rank.model->forward(context);
-    } else {
-      rank.model->logits(context, job_.rows, nullptr);
-    }
+    rank.run(job_);
     if (num_running_.fetch_sub(1) == 1) num_running_.notify_all();
   }
 }

@@ -82,9 +82,14 @@ void InputBatch::build(const SchedulerOutput& output,
   }
 }
 
-void InputBatch::resolve(const kernels::ExecContext& host, std::span<const TokenId> chosen) {
-  kernels::take_tokens(
-      host, {.open = open_tokens_, .chosen = chosen.data(), .token_ids = token_ids_.data()});
+void InputBatch::resolve(const kernels::ExecContext& host,
+                         std::span<const TokenId> chosen,
+                         int32_t vocab_size) {
+  kernels::take_tokens(host,
+                       {.open = open_tokens_,
+                        .chosen = chosen.data(),
+                        .token_ids = token_ids_.data(),
+                        .vocab_size = vocab_size});
   open_tokens_.clear();
 }
 

@@ -42,7 +42,9 @@ class InputBatch {
              const KvCacheManager& kv,
              std::span<const int32_t> row_of_slot);
   // Puts the tokens in that were left open: what the step before chose, by sampled row.
-  void resolve(const kernels::ExecContext& host, std::span<const TokenId> chosen);
+  void resolve(const kernels::ExecContext& host,
+               std::span<const TokenId> chosen,
+               int32_t vocab_size);
 
   [[nodiscard]] ForwardBatch view() const;
 

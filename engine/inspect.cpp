@@ -11,7 +11,7 @@ Expected<std::string> inspect_model(const Config& config, bool all_tensors) {
   SLUICE_TRY(const std::unique_ptr<Checkpoint> checkpoint,
              Checkpoint::open(config.model, load_format(config)));
   std::string text = checkpoint->describe(all_tensors);
-  const Expected<PlannedDevice> planned = plan_on_device(config);
+  const Expected<PlannedDevices> planned = plan_on_devices(config);
   text += "\n";
   if (planned) return text + planned->model.plan.describe();
   const std::string& why = planned.error().message;
@@ -19,7 +19,7 @@ Expected<std::string> inspect_model(const Config& config, bool all_tensors) {
 }
 
 Expected<std::string> plan_text(const Config& config) {
-  SLUICE_TRY(const PlannedDevice planned, plan_on_device(config));
+  SLUICE_TRY(const PlannedDevices planned, plan_on_devices(config));
   return planned.model.plan.describe();
 }
 

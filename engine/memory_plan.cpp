@@ -18,6 +18,8 @@ constexpr int64_t kDefaultKvBytes = int64_t{1} << 30;
 // step, which is some ten operators of some KiB. No GPU has shown either figure.
 constexpr int64_t kDeviceReserve = int64_t{256} << 20;
 constexpr int64_t kRecordedLayerReserve = int64_t{128} << 10;
+// What NCCL takes on each device where ranks meet by it. The same is true of it.
+constexpr int64_t kRankReserve = int64_t{512} << 20;
 
 std::string mib(int64_t bytes) {
   char buffer[48];
@@ -146,12 +148,14 @@ std::string MemoryPlan::describe() const {
       std::to_string(kv_tokens()) + " tokens of " + std::string(to_string(kv_dtype)) +
           (kernels::has_kv_scales(kv_dtype) ? " with scales" : "") + ", blocks of " +
           std::to_string(block_size) + windows);
+  const std::string where = !on_device ? ""
+                            : num_devices == 1
+                                ? " on the device"
+                                : " on each of " + std::to_string(num_devices) + " devices";
   const char* const beside = on_device ? "of the host" : "";
   if (kv_tier_bytes > 0) row("KV below the cache", kv_tier_bytes, beside);
   if (on_device) row("copies and sampling", host_bytes, beside);
-  row("total",
-      total_bytes(),
-      "of " + mib(available_bytes) + (on_device ? " available on the device" : " available"));
+  row("total", total_bytes(), "of " + mib(available_bytes) + " available" + where);
   row("model file", file_bytes, "mapped, shared with the page cache");
   text += "  placed                 " + placement + "\n";
   text += "  max model len          " + std::to_string(max_model_len) + " tokens\n";
@@ -168,12 +172,12 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   plan.arena_bytes = fixed.arena_bytes;
   plan.logits_bytes = fixed.logits_bytes;
   plan.on_device = fixed.device_free_bytes.has_value();
+  plan.num_devices = fixed.num_devices;
   plan.host_bytes = fixed.host_bytes;
-  const int64_t reserve =
-      kDeviceReserve + fixed.num_recorded_steps * model.num_layers * kRecordedLayerReserve;
-  plan.available_bytes = plan.on_device
-                             ? std::max<int64_t>(0, *fixed.device_free_bytes - reserve)
-                             : available_memory_bytes();
+  const int64_t reserve = kDeviceReserve + (fixed.num_devices > 1 ? kRankReserve : 0) +
+                          fixed.num_recorded_steps * model.num_layers * kRecordedLayerReserve;
+  plan.available_bytes = plan.on_device ? std::max<int64_t>(0, *fixed.device_free_bytes - reserve)
+                                        : available_memory_bytes();
   plan.block_size = config.block_size;
   SLUICE_TRY(plan.kv_dtype, parse_kv_dtype(config.kv_cache_dtype));
   if (config.max_model_len > model.context_len) {
@@ -243,8 +247,7 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   const int64_t request_bytes = shape.bytes(plan, blocks_per_request);
   int64_t planned = budget;
   if (config.kv_cache_memory == 0) {
-    const int64_t usual =
-        plan.on_device ? budget : std::max(request_bytes, kDefaultKvBytes);
+    const int64_t usual = plan.on_device ? budget : std::max(request_bytes, kDefaultKvBytes);
     planned = std::min({budget, usual, request_bytes * config.max_num_seqs});
   }
   for (size_t i = 0; i < plan.kv_groups.size(); ++i) {

@@ -27,6 +27,7 @@ struct MemoryPlan {
   int64_t kv_tier_bytes = 0;    // host memory below the cache, and buffers on the way
   int64_t available_bytes = 0;  // min(machine, cgroup), or of the device, when planned
   bool on_device = false;       // all but the tiers and what follows is memory of a device
+  int32_t num_devices = 1;      // each of which has as much
   int64_t host_bytes = 0;       // beside it: pinned memory and sampling on the host
   std::string placement;        // of memory and threads on the machine, for people
   int32_t max_model_len = 0;
@@ -52,7 +53,9 @@ struct FixedMemory {
   int64_t arena_bytes = 0;
   int64_t logits_bytes = 0;
   // Of a device with memory of its own, which the rest is in: what it has, and what the host needs.
+  // Of several devices, each: the least free bytes.
   std::optional<int64_t> device_free_bytes = {};
+  int32_t num_devices = 1;
   int64_t num_recorded_steps = 0;  // on it
   int64_t host_bytes = 0;
 };

@@ -4,9 +4,8 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <system_error>
+#include <limits>
 #include <thread>
 
 #include "engine/core/log.h"
@@ -55,11 +54,10 @@ std::string fingerprint_of(uint64_t file_hash,
                            const Config& config,
                            const ModelConfig& model,
                            const MemoryPlan& plan) {
-  const std::string key = std::string(version()) + "|" + build_id() +
-                          (plan.on_device ? "|cuda|" : "|cpu|") +
-                          std::to_string(config.activation_bits) + "|" +
-                          std::string(to_string(plan.kv_dtype)) + "|" + std::to_string(file_hash) +
-                          rope_variant(model, plan);
+  const std::string key =
+      std::string(version()) + "|" + build_id() + (plan.on_device ? "|cuda|" : "|cpu|") +
+      std::to_string(config.activation_bits) + "|" + std::string(to_string(plan.kv_dtype)) + "|" +
+      std::to_string(file_hash) + rope_variant(model, plan);
   char text[24];
   std::snprintf(text,
                 sizeof text,
@@ -68,40 +66,22 @@ std::string fingerprint_of(uint64_t file_hash,
   return text;
 }
 
-// Which layer lives where: the group's index, and the layer's place inside the group.
-std::vector<LayerCache> layer_caches(const Model& model, const KvStorage& storage) {
-  std::vector<LayerCache> caches(static_cast<size_t>(model.config().num_layers));
-  const std::vector<KvLayout> layouts = model.kv_layouts();
-  for (size_t group = 0; group < layouts.size(); ++group) {
-    for (size_t i = 0; i < layouts[group].layers.size(); ++i) {
-      caches[static_cast<size_t>(layouts[group].layers[i])] = {
-          .group = static_cast<int32_t>(group),
-          .view = storage.layer_view(static_cast<int32_t>(group), static_cast<int32_t>(i))};
-    }
-  }
-  return caches;
-}
-
-// The KV of one rank: its heads of every group.
-std::vector<KvStorageGroup> rank_groups(const MemoryPlan& plan, const ModelConfig& own) {
-  std::vector<KvStorageGroup> groups = plan.kv_groups;
-  for (KvStorageGroup& group : groups) group.num_kv_heads = own.num_kv_heads;
-  return groups;
-}
-
 using Pages = AlignedBuffer::Pages;
 
-// --huge-pages. `transparent`: what the buffer asks for itself.
-Pages pages_of(const Config& config, Pages transparent) {
-  if (config.huge_pages == "explicit") return Pages::kReserved;
-  return config.huge_pages == "off" ? Pages::kSmall : transparent;
-}
-
+// The ranks of the CPU share its threads; of GPUs the host's work is rank 0's.
 Expected<std::unique_ptr<kernels::Device>> make_device(const Config& config,
                                                        DeviceType type,
                                                        const Placement& placement,
                                                        int32_t rank) {
   const int32_t ranks = config.tensor_parallel_size;
+  if (type == DeviceType::kCuda) {
+    return kernels::Device::create(
+        {.type = type,
+         .isa = config.isa,
+         .threads = rank == 0 ? config.threads : 1,
+         .number = rank,
+         .placement = rank == 0 ? placement : placement.share(rank, ranks)});
+  }
   return kernels::Device::create(
       {.type = type,
        .isa = config.isa,
@@ -109,13 +89,31 @@ Expected<std::unique_ptr<kernels::Device>> make_device(const Config& config,
        .placement = placement.share(rank, ranks)});
 }
 
-// Where the system refuses, memory lies where it is first touched, which is slower and no error.
-void place(std::span<std::byte> bytes, const Placement& placement) {
-  if (bind_memory(bytes, placement)) return;
-  log_event(LogLevel::kWarning,
-            "memory_not_placed",
-            "reason",
-            "mbind: " + std::generic_category().message(errno));
+Expected<std::vector<std::unique_ptr<kernels::Device>>> make_devices(const Config& config,
+                                                                     DeviceType type,
+                                                                     const Placement& placement) {
+  std::vector<std::unique_ptr<kernels::Device>> devices(
+      static_cast<size_t>(config.tensor_parallel_size));
+  // From the last on: where there are not so many GPUs, none is opened.
+  for (size_t rank = devices.size(); rank-- > 0;) {
+    SLUICE_TRY(devices[rank], make_device(config, type, placement, static_cast<int32_t>(rank)));
+  }
+  return devices;
+}
+
+int64_t least_free_bytes(std::span<const std::unique_ptr<kernels::Device>> devices) {
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const auto& device : devices) least = std::min(least, device->memory()->free_bytes());
+  return least;
+}
+
+// body(rank) for each, at the same time, rank 0's on this thread.
+template <typename Body>
+void side_by_side(int32_t num_ranks, const Body& body) {
+  std::vector<std::thread> threads;
+  for (int32_t rank = 1; rank < num_ranks; ++rank) threads.emplace_back([&, rank] { body(rank); });
+  body(0);
+  for (std::thread& thread : threads) thread.join();
 }
 
 // What a mapped file does not obey: its pages are the system's cache, shared by whoever maps it.
@@ -181,37 +179,47 @@ DeviceSampling::Bounds sampling_bounds_of(const Config& config) {
           .max_logprobs = static_cast<int32_t>(config.max_logprobs)};
 }
 
-// What the model's ranks need besides their KV; `arena_bytes`: their activations.
+// Of ranks of the CPU together, of devices of the one with the most.
+struct RanksMemory {
+  int64_t weight_bytes = 0;
+  int64_t arena_bytes = 0;
+  int64_t part_bytes = 0;
+  int32_t num_kv_heads = 0;  // some ranks may have the same
+};
+
 FixedMemory fixed_memory(const Config& config,
                          const PlannedModel& planned,
                          size_t num_kv_groups,
-                         int64_t arena_bytes,
-                         const WeightStore& weights,
+                         const RanksMemory& ranks,
                          const PlanTarget& target) {
   const int32_t vocab = planned.model.vocab_size;
   const int64_t logits_bytes =
       int64_t{vocab} * config.max_num_seqs * static_cast<int64_t>(sizeof(float));
-  const int64_t sampler_bytes = Sampler::buffer_bytes(
-      vocab, config.max_num_seqs, config.max_logprobs, target.num_threads);
-  FixedMemory fixed = {
-      .file_bytes = planned.checkpoint->file_bytes(),
-      .weight_bytes = weights.packed_bytes(),
-      .rope_bytes_per_token = config.tensor_parallel_size * planned.model.rope_bytes(1),
-      .arena_bytes = arena_bytes,
-      .logits_bytes = logits_bytes + sampler_bytes};
+  const int64_t sampler_bytes =
+      Sampler::buffer_bytes(vocab, config.max_num_seqs, config.max_logprobs, target.num_threads);
+  const int32_t size = config.tensor_parallel_size;
+  FixedMemory fixed = {.file_bytes = planned.checkpoint->file_bytes(),
+                       .weight_bytes = ranks.weight_bytes,
+                       .rope_bytes_per_token = size * planned.model.rope_bytes(1),
+                       .arena_bytes = ranks.arena_bytes,
+                       .logits_bytes = logits_bytes + sampler_bytes};
   if (target.device == DeviceType::kCpu) return fixed;
-  const int64_t batch_bytes = DeviceBatch::bytes(batch_bounds_of(
-      planned.bounds, planned.bounds.max_seq_len, config.block_size, num_kv_groups));
+  const ModelRank::Bounds bounds = {
+      .step = planned.bounds,
+      .batch = batch_bounds_of(
+          planned.bounds, planned.bounds.max_seq_len, config.block_size, num_kv_groups),
+      .max_outputs = planned.max_outputs};
   const DeviceSampling::Bounds sampling = sampling_bounds_of(config);
-  fixed.arena_bytes += batch_bytes + DeviceSampling::device_bytes(sampling) +
-                       kernels::workspace_bytes(
-                           target.device, planned.bounds.max_tokens, weights.max_outputs());
+  fixed.rope_bytes_per_token = planned.model.rope_bytes(1);
+  fixed.arena_bytes += ModelRank::device_bytes(bounds, ranks.part_bytes, size) +
+                       DeviceSampling::device_bytes(sampling);
   fixed.logits_bytes = logits_bytes;
   fixed.device_free_bytes = target.free_bytes;
+  fixed.num_devices = size;
   fixed.num_recorded_steps = static_cast<int64_t>(DecodeBuckets::sizes_of(config).size());
-  fixed.host_bytes = logits_bytes + sampler_bytes + batch_bytes +
-                     DeviceSampling::host_bytes(sampling) +
-                     std::min(weights.packed_bytes(), DeviceUpload::kPieceBytes);
+  fixed.host_bytes = logits_bytes + sampler_bytes + DeviceSampling::host_bytes(sampling) +
+                     size * (ModelRank::pinned_bytes(bounds) +
+                             std::min(ranks.weight_bytes, DeviceUpload::kPieceBytes));
   return fixed;
 }
 
@@ -241,21 +249,29 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
                     .max_seq_len = max_seq_len,
                     .num_threads = target.num_threads,
                     .device = target.device};
-  WeightStore names_and_shapes(*planned.checkpoint, target.device);
+  const bool on_device = target.device != DeviceType::kCpu;
+  std::optional<WeightStore> names_and_shapes;
   std::unique_ptr<Model> shape;
-  int64_t arena_bytes = 0;
-  ModelConfig counted = planned.model;  // with the KV heads of all ranks: some may have the same
-  counted.num_kv_heads = 0;
+  RanksMemory ranks;
   for (int32_t rank = 0; rank < config.tensor_parallel_size; ++rank) {
     SLUICE_TRY(const ModelConfig own, share_of(planned.model, rank, config.tensor_parallel_size));
+    if (on_device || !names_and_shapes) {
+      names_and_shapes.emplace(*planned.checkpoint, target.device);
+    }
     SLUICE_TRY(shape,
                planned.spec->build(own,
                                    {.activation_bits = config.activation_bits, .max_model_len = 1},
-                                   names_and_shapes));
-    arena_bytes += shape->arena_bytes(planned.bounds);
-    counted.num_kv_heads += own.num_kv_heads;
+                                   *names_and_shapes));
+    const auto add = [&](auto& total, auto part) {
+      total = on_device ? std::max(total, part) : total + part;
+    };
+    ranks.weight_bytes = std::max(ranks.weight_bytes, names_and_shapes->packed_bytes());
+    add(ranks.arena_bytes, shape->arena_bytes(planned.bounds));
+    add(ranks.num_kv_heads, own.num_kv_heads);
+    ranks.part_bytes = std::max(ranks.part_bytes, shape->max_part_bytes(planned.bounds));
+    planned.max_outputs = std::max(planned.max_outputs, names_and_shapes->max_outputs());
   }
-  const std::vector<std::string> unused = names_and_shapes.unused();
+  const std::vector<std::string> unused = names_and_shapes->unused();
   if (!unused.empty()) {
     return make_error(ErrorCode::kUnsupported,
                       config.model + ": tensor " + quoted(unused.front()) + ": found it and " +
@@ -266,288 +282,258 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
   // A device's weights are in memory of its own: there is nothing to map.
   if (!config.packed_weights_cache.empty() && !planned.checkpoint->is_dummy() &&
       target.device == DeviceType::kCpu) {
-    planned.packed =
-        PackedPlace(config.packed_weights_cache,
-                    static_cast<uint64_t>(config.packed_weights_cache_size),
-                    *planned.checkpoint,
-                    names_and_shapes.layout());
+    planned.packed = PackedPlace(config.packed_weights_cache,
+                                 static_cast<uint64_t>(config.packed_weights_cache_size),
+                                 *planned.checkpoint,
+                                 names_and_shapes->layout());
   }
   const std::vector<KvLayout> layouts = shape->kv_layouts();
+  ModelConfig counted = planned.model;
+  counted.num_kv_heads = ranks.num_kv_heads;
   SLUICE_TRY(
       planned.plan,
       plan_memory(
-          config,
-          counted,
-          layouts,
-          fixed_memory(config, planned, layouts.size(), arena_bytes, names_and_shapes, target)));
+          config, counted, layouts, fixed_memory(config, planned, layouts.size(), ranks, target)));
   planned.plan.weights_mapped = planned.packed.has_file();
   return planned;
 }
 
-Expected<PlannedDevice> plan_on_device(const Config& config) {
+Expected<PlannedDevices> plan_on_devices(const Config& config) {
   const Placement placement = placement_of(config);
-  const auto plan = [&](std::unique_ptr<kernels::Device> device) -> Expected<PlannedDevice> {
-    const kernels::DeviceMemory* const memory = device->memory();
-    SLUICE_TRY(PlannedModel model,
-               plan_model(config,
-                          {.device = device->type(),
-                           .num_threads = device->num_threads(),
-                           .free_bytes = memory == nullptr ? 0 : memory->free_bytes()}));
+  using Devices = std::vector<std::unique_ptr<kernels::Device>>;
+  const auto plan = [&](Devices devices) -> Expected<PlannedDevices> {
+    const kernels::Device& first = *devices.front();
+    SLUICE_TRY(
+        PlannedModel model,
+        plan_model(config,
+                   {.device = first.type(),
+                    .num_threads = first.num_threads(),
+                    .free_bytes = first.memory() == nullptr ? 0 : least_free_bytes(devices)}));
     model.plan.placement = placement_text(config, placement, model.plan);
-    return PlannedDevice{std::move(device), std::move(model), placement};
+    return PlannedDevices{std::move(devices), std::move(model), placement};
   };
-  const bool has_ranks = config.tensor_parallel_size > 1;
-  if (has_ranks && config.device == "cuda") {
-    return make_error(ErrorCode::kUnsupported,
-                      "--tensor-parallel-size: found " +
-                          std::to_string(config.tensor_parallel_size) +
-                          " with --device cuda, expected 1 with it",
-                      "tensor-parallel-size");
-  }
-  if (config.device != "cpu" && !has_ranks) {
-    Expected<std::unique_ptr<kernels::Device>> gpu = 
-        make_device(config, DeviceType::kCuda, placement, 0);
-    if (!gpu && config.device == "cuda") return tl::unexpected(std::move(gpu).error());
-    if (!gpu) {
-      log_event(LogLevel::kDebug, "cpu_chosen", "reason", gpu.error().message);
+  if (config.device != "cpu") {
+    Expected<Devices> gpus = make_devices(config, DeviceType::kCuda, placement);
+    if (!gpus && config.device == "cuda") return tl::unexpected(std::move(gpus).error());
+    if (!gpus) {
+      log_event(LogLevel::kDebug, "cpu_chosen", "reason", gpus.error().message);
     } else {
-      Expected<PlannedDevice> planned = plan(std::move(*gpu));
+      Expected<PlannedDevices> planned = plan(std::move(*gpus));
       // Only what its backend lacks is a reason to do without it.
       if (planned || config.device == "cuda" || planned.error().param != "device") return planned;
       log_event(LogLevel::kWarning, "cpu_chosen", "reason", planned.error().message);
     }
   }
-  SLUICE_TRY(auto cpu, make_device(config, DeviceType::kCpu, placement, 0));
+  SLUICE_TRY(Devices cpu, make_devices(config, DeviceType::kCpu, placement));
   return plan(std::move(cpu));
 }
 
 Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
-                                                           const MakeRanks& make_ranks) {
-  SLUICE_TRY(PlannedDevice planned, plan_on_device(config));
-  const MemoryPlan& plan = planned.model.plan;
-  const int32_t ranks = config.tensor_parallel_size;
-  SLUICE_TRY(const ModelConfig own, share_of(planned.model.model, 0, ranks));
-  SLUICE_TRY(KvStorage storage,
-             KvStorage::create(rank_groups(plan, own),
-                               plan.kv_dtype,
-                               plan.block_size,
-                               pages_of(config, Pages::kSmall),
-                               planned.device->memory()));
-  if (!plan.on_device) place(storage.bytes(), planned.placement.share(0, ranks));
-  std::unique_ptr<ModelRunner> runner(new ModelRunner(
-      batch_bounds_of(
-          planned.model.bounds, plan.max_model_len, plan.block_size, plan.kv_groups.size()),
-      std::move(storage)));
-  runner->device_ = std::move(planned.device);
-  runner->placement_ = std::move(planned.placement);
-  SLUICE_TRY_VOID(runner->load_model(planned.model, own, config));
-  SLUICE_TRY_VOID(runner->allocate(planned.model.bounds, config));
-  runner->caches_ = layer_caches(*runner->model_, runner->kv_storage_);
-  if (!runner->plan_.on_device) {
-    runner->prefault_ =
-        std::make_unique<Prefault>(runner->kv_storage_.bytes(), config.huge_pages == "transparent");
+                                                           const RankGroups& groups) {
+  SLUICE_TRY(PlannedDevices planned, plan_on_devices(config));
+  ConnectRank connect;
+  if (planned.model.plan.on_device && planned.devices.size() > 1) {
+    Expected<ConnectRank> found = groups.on_devices();
+    if (!found && config.device == "cuda") return tl::unexpected(std::move(found).error());
+    if (found) {
+      connect = std::move(*found);
+    } else {
+      log_event(LogLevel::kWarning, "cpu_chosen", "reason", found.error().message);
+      Config on_cpu = config;
+      on_cpu.device = "cpu";
+      SLUICE_TRY(planned, plan_on_devices(on_cpu));
+    }
   }
-  if (ranks > 1) SLUICE_TRY_VOID(runner->add_followers(config, planned.model, make_ranks(ranks)));
-  if (runner->plan_.on_device) SLUICE_TRY_VOID(runner->record_steps(config));
+  std::unique_ptr<ModelRunner> runner(new ModelRunner());
+  SLUICE_TRY_VOID(runner->load(planned, config));
+  SLUICE_TRY_VOID(runner->plan_.on_device ? runner->start_devices(config, connect)
+                                          : runner->connect_cpu(groups));
+  if (auto& ranks = runner->ranks_; ranks.size() > 1) {
+    runner->followers_ = std::make_unique<Followers>(std::span(ranks).subspan(1));
+  }
   return runner;
 }
 
-Expected<void> ModelRunner::load_model(PlannedModel& planned,
-                                       const ModelConfig& own,
-                                       const Config& config) {
-  checkpoint_ = std::move(planned.checkpoint);
-  plan_ = planned.plan;
+// A group that has failed waits for what was recorded on any rank.
+ModelRunner::~ModelRunner() {
+  followers_.reset();
+  for (const auto& rank : ranks_) rank->drop_recorded();
+}
+
+Expected<void> ModelRunner::load(PlannedDevices& planned, const Config& config) {
+  PlannedModel& model = planned.model;
+  checkpoint_ = std::move(model.checkpoint);
+  plan_ = model.plan;
+  placement_ = std::move(planned.placement);
+  bounds_ = {.step = model.bounds,
+             .batch = batch_bounds_of(
+                 model.bounds, plan_.max_model_len, plan_.block_size, plan_.kv_groups.size()),
+             .max_outputs = model.max_outputs,
+             .max_model_len = plan_.max_model_len};
+  devices_ = std::move(planned.devices);
   // Vocabularies take as long as the weights of a small model, and other cores.
   Expected<CheckpointText> text;
   std::thread text_reader([&] { text = checkpoint_->text(); });
-  weights_ = std::make_unique<WeightStore>(*checkpoint_, device_->type());
-  Expected<std::unique_ptr<Model>> model = [&]() -> Expected<std::unique_ptr<Model>> {
-    auto cache = planned.packed.open();
-    plan_.weights_mapped = cache.has_value();
-    plan_.placement = placement_text(config, placement_, plan_);
-    if (cache) {
-      if (const std::string ignored = ignored_by_mapped_weights(config); !ignored.empty()) {
-        log_event(LogLevel::kWarning, "mapped_weights_not_placed", "ignored", ignored);
-      }
-      weights_->use(std::move(*cache));
-    } else if (plan_.on_device) {
-      SLUICE_TRY_VOID(weights_->allocate_on(*device_->memory(), plan_.weight_bytes));
-    } else {
-      SLUICE_TRY(const auto arena,
-                 weights_->allocate(plan_.weight_bytes, pages_of(config, Pages::kHuge)));
-      place(arena, placement_);
-    }
-    return planned.spec->build(own,
-                               {.activation_bits = config.activation_bits,
-                                .max_model_len = plan_.max_model_len,
-                                .memory = device_->memory()},
-                               *weights_);
-  }();
+  Expected<void> made = allocate_weights(model, config);
+  if (made) made = make_ranks(model, config);
   text_reader.join();
-  if (!model) return tl::unexpected(std::move(model).error());
-  if (!text) return tl::unexpected(std::move(text).error());
+  SLUICE_TRY_VOID(std::move(made));
+  SLUICE_TRY(text_, std::move(text));
+  const WeightStore& weights = *weights_.front();
   if (!plan_.on_device) {
-    cache_writer_ = planned.packed.write(weights_->arena(), weights_->matrix_hashes());
+    cache_writer_ = model.packed.write(weights.arena(), weights.matrix_hashes());
   }
-  text_ = std::move(*text);
-  model_ = std::move(*model);
-  fingerprint_ =
-      fingerprint_of(content_hash(*checkpoint_, *weights_), config, planned.model, plan_);
+  fingerprint_ = fingerprint_of(content_hash(*checkpoint_, weights), config, model.model, plan_);
   return {};
 }
 
-// Everything else of the plan.
-Expected<void> ModelRunner::allocate(const StepBounds& bounds, const Config& config) {
-  kernels::DeviceMemory* const memory = device_->memory();
-  const auto pages = pages_of(config, Pages::kHuge);
-  SLUICE_TRY(arena_,
-             kernels::DeviceBuffer::allocate(
-                 memory, model_->arena_bytes(bounds), "activations", pages));
-  if (memory == nullptr) {
-    place(arena_.span(), placement_.share(0, config.tensor_parallel_size));
-  }
-  model_->bind(bounds, arena_.span());
-  max_rows_ = static_cast<size_t>(bounds.max_logits);
-  const int64_t logits_bytes = bounds.max_logits * int64_t{model_->config().vocab_size} *
-                               static_cast<int64_t>(sizeof(float));
-  SLUICE_TRY(logits_, kernels::DeviceBuffer::allocate(memory, logits_bytes, "logits"));
-  exec_ = device_->context();
-  if (memory == nullptr) return {};
-  using kernels::DeviceBuffer;
-  SLUICE_TRY(host_logits_, DeviceBuffer::allocate_pinned(*memory, logits_bytes, "logits"));
-  SLUICE_TRY(workspace_,
-             DeviceBuffer::allocate(memory,
-                                    kernels::workspace_bytes(device_->type(),
-                                                             bounds.max_tokens,
-                                                             weights_->max_outputs()),
-                                    "workspace"));
-  SLUICE_TRY(device_batch_, DeviceBatch::create(*memory, batch_bounds_));
-  SLUICE_TRY(sampling_, DeviceSampling::create(*memory, sampling_bounds_of(config)));
-  exec_.workspace = workspace_.span();
-  memory->wait();
-  weights_->end_uploads();
-  return {};
-}
-
-Expected<void> ModelRunner::add_followers(
-    const Config& config,
-    const PlannedModel& planned,
-    std::vector<std::unique_ptr<Communicator>> communicators) {
+// Those of devices side by side; on the host they take the same weights.
+Expected<void> ModelRunner::make_ranks(const PlannedModel& planned, const Config& config) {
   const int32_t size = config.tensor_parallel_size;
-  CHECK_EQ(communicators.size(), static_cast<size_t>(size));
-  std::vector<std::unique_ptr<ModelRank>> ranks;
-  for (int32_t rank = 1; rank < size; ++rank) {
-    const Placement placement = placement_.share(rank, size);
-    SLUICE_TRY(auto device, make_device(config, DeviceType::kCpu, placement_, rank));
-    SLUICE_TRY(const ModelConfig own, share_of(planned.model, rank, size));
-    SLUICE_TRY(
-        auto model,
-        planned.spec->build(
-            own,
-            {.activation_bits = config.activation_bits, .max_model_len = plan_.max_model_len},
-            *weights_));
-    SLUICE_TRY(KvStorage storage,
-               KvStorage::create(rank_groups(plan_, own),
-                                 plan_.kv_dtype,
-                                 plan_.block_size,
-                                 pages_of(config, Pages::kSmall)));
-    place(storage.bytes(), placement);
-    SLUICE_TRY(AlignedBuffer arena,
-               AlignedBuffer::allocate(model->arena_bytes(planned.bounds),
-                                       "activations",
-                                       pages_of(config, Pages::kHuge)));
-    place(arena.span(), placement);
-    model->bind(planned.bounds, arena.span());
-    ModelRank& added = *ranks.emplace_back(std::make_unique<ModelRank>(
-        std::move(device), std::move(model), std::move(storage), std::move(arena)));
-    added.caches = layer_caches(*added.model, added.kv_storage);
-    added.prefault =
-        std::make_unique<Prefault>(added.kv_storage.bytes(), config.huge_pages == "transparent");
+  std::vector<Expected<std::unique_ptr<ModelRank>>> made(static_cast<size_t>(size));
+  const auto make = [&](int32_t rank) {
+    made[static_cast<size_t>(rank)] = make_rank(planned, config, rank);
+  };
+  if (plan_.on_device) {
+    side_by_side(size, make);
+  } else {
+    // What one could not take from the store, the next one would take again.
+    for (int32_t rank = 0; rank < size && (rank == 0 || made[static_cast<size_t>(rank) - 1]);
+         ++rank) {
+      make(rank);
+    }
   }
-  communicator_ = std::move(communicators.front());
-  communicators.erase(communicators.begin());
-  followers_ = std::make_unique<Followers>(std::move(ranks), std::move(communicators));
+  for (auto& rank : made) {
+    SLUICE_TRY(ranks_.emplace_back(), std::move(rank));
+  }
   return {};
 }
 
-// A step of padding rows alone, run once, as kernels are loaded and rotations computed by their
-// first use, then recorded. Only the longest context bounds what a recorded step reads.
-Expected<void> ModelRunner::record_steps(const Config& config) {
-  buckets_.emplace(DecodeBuckets::sizes_of(config), static_cast<size_t>(batch_bounds_.num_groups));
-  kernels::DeviceMemory& memory = *device_->memory();
-  const InputBatch empty(batch_bounds_);
-  for (size_t i = 0; i < buckets_->sizes().size(); ++i) {
-    step_ = device_batch_->upload(buckets_->pad(empty.view(), i));
-    step_.max_seq_len = plan_.max_model_len;
-    model_->forward(context());
-    model_->logits(context(), step_.logits_indices, logits());
-    memory.wait();
-    memory.begin_recording();
-    model_->forward(context());
-    model_->logits(context(), step_.logits_indices, logits());
-    SLUICE_TRY(recorded_.emplace_back(), memory.end_recording());
+// One store for all ranks of the host, which read the same bytes, or one for each device.
+Expected<void> ModelRunner::allocate_weights(PlannedModel& planned, const Config& config) {
+  using Hashed = WeightStore::Hashed;
+  if (plan_.on_device) {
+    for (int32_t rank = 0; rank < config.tensor_parallel_size; ++rank) {
+      weights_.push_back(std::make_unique<WeightStore>(
+          *checkpoint_, DeviceType::kCuda, rank == 0 ? Hashed::kTensors : Hashed::kShares));
+    }
+    return {};
   }
-  memory.wait();
+  WeightStore& weights =
+      *weights_.emplace_back(std::make_unique<WeightStore>(*checkpoint_, DeviceType::kCpu));
+  auto cache = planned.packed.open();
+  plan_.weights_mapped = cache.has_value();
+  plan_.placement = placement_text(config, placement_, plan_);
+  if (!cache) {
+    SLUICE_TRY(const auto arena,
+               weights.allocate(plan_.weight_bytes, pages_of(config, Pages::kHuge)));
+    place_memory(arena, placement_);
+    return {};
+  }
+  if (const std::string ignored = ignored_by_mapped_weights(config); !ignored.empty()) {
+    log_event(LogLevel::kWarning, "mapped_weights_not_placed", "ignored", ignored);
+  }
+  weights.use(std::move(*cache));
   return {};
 }
 
-ForwardContext ModelRunner::context() const {
-  return {.exec = exec_,
-          .batch = step_,
-          .caches = caches_,
-          .communicator = communicator_.get()};
+Expected<std::unique_ptr<ModelRank>> ModelRunner::make_rank(const PlannedModel& planned,
+                                                            const Config& config,
+                                                            int32_t rank) const {
+  const int32_t size = config.tensor_parallel_size;
+  const kernels::Device& device = *devices_[static_cast<size_t>(rank)];
+  kernels::DeviceMemory* const memory = device.memory();
+  WeightStore& weights = *weights_[memory == nullptr ? 0 : static_cast<size_t>(rank)];
+  if (memory != nullptr) {
+    memory->enter();
+    SLUICE_TRY_VOID(weights.allocate_on(*memory, plan_.weight_bytes));
+  }
+  SLUICE_TRY(const ModelConfig own, share_of(planned.model, rank, size));
+  SLUICE_TRY(std::unique_ptr<Model> model,
+             planned.spec->build(own,
+                                 {.activation_bits = config.activation_bits,
+                                  .max_model_len = plan_.max_model_len,
+                                  .memory = memory},
+                                 weights));
+  SLUICE_TRY(auto made,
+             ModelRank::create(
+                 device, std::move(model), bounds_, plan_, placement_.share(rank, size), config));
+  weights.end_uploads();
+  return made;
+}
+
+Expected<void> ModelRunner::connect_cpu(const RankGroups& groups) const {
+  if (ranks_.size() == 1) return {};
+  auto communicators = groups.on_cpu(static_cast<int32_t>(ranks_.size()));
+  CHECK_EQ(communicators.size(), ranks_.size());
+  for (size_t i = 0; i < ranks_.size(); ++i) ranks_[i]->connect(std::move(communicators[i]));
+  return {};
+}
+
+Expected<void> ModelRunner::start_devices(const Config& config, const ConnectRank& connect) {
+  const auto on_each = [&](const auto& body) -> Expected<void> {
+    std::vector<Expected<void>> results(ranks_.size());
+    side_by_side(static_cast<int32_t>(ranks_.size()), [&](int32_t i) {
+      ModelRank& rank = *ranks_[static_cast<size_t>(i)];
+      rank.device().memory()->enter();
+      results[static_cast<size_t>(i)] = body(rank);
+    });
+    for (Expected<void>& result : results) {
+      SLUICE_TRY_VOID(std::move(result));
+    }
+    return {};
+  };
+  if (ranks_.size() > 1) {
+    SLUICE_TRY_VOID(on_each([&](ModelRank& rank) { return rank.connect(connect); }));
+  }
+  SLUICE_TRY_VOID(on_each([&](ModelRank& rank) { return rank.warm_up(config); }));
+  SLUICE_TRY_VOID(on_each([&](ModelRank& rank) { return rank.record_steps(config); }));
+  return add_sampling(config);
+}
+
+// What chooses tokens on rank 0's device, and what brings the logits of others to the host.
+Expected<void> ModelRunner::add_sampling(const Config& config) {
+  kernels::DeviceMemory& memory = *ranks_.front()->device().memory();
+  const int64_t logits_bytes =
+      bounds_.step.max_logits * int64_t{model().vocab_size} * static_cast<int64_t>(sizeof(float));
+  SLUICE_TRY(host_logits_, kernels::DeviceBuffer::allocate_pinned(memory, logits_bytes, "logits"));
+  SLUICE_TRY(sampling_, DeviceSampling::create(memory, sampling_bounds_of(config)));
+  ranks_.front()->use_chosen(sampling_->chosen());
+  buckets_.emplace(DecodeBuckets::sizes_of(config), plan_.kv_groups.size());
+  return {};
 }
 
 void ModelRunner::wait_until_backed() const {
-  if (prefault_) prefault_->wait();
-  if (followers_) followers_->wait_until_backed();
+  for (const auto& rank : ranks_) rank->wait_until_backed();
 }
 
 void ModelRunner::execute(std::span<const KvBlockCopy> copies, const InputBatch& batch) {
-  ForwardBatch host = batch.view();
+  ForwardBatch step = batch.view();
   const std::optional<size_t> bucket =
-      buckets_ && batch.prompt_rows().empty() ? buckets_->find(host) : std::nullopt;
-  has_logits_ = bucket.has_value();
-  if (bucket) host = buckets_->pad(host, *bucket);
-  step_ = device_batch_ ? device_batch_->upload(host) : host;
-  if (!step_.open_tokens.empty()) {
-    kernels::take_tokens(exec_,
-                         {.open = step_.open_tokens,
-                          .chosen = sampling_->chosen(),
-                          .token_ids = device_batch_->token_ids()});
-  }
-  if (followers_) followers_->start({.batch = &step_, .copies = copies});
-  for (const KvBlockCopy& copy : copies) kv_storage_.copy_block(copy.group, copy.from, copy.to);
-  if (bucket) {
-    const kernels::TraceRange range(device_->type(), "recorded layers");
-    return recorded_[*bucket]->run();
-  }
-  model_->forward(context());
+      buckets_ && batch.prompt_rows().empty() ? buckets_->find(step) : std::nullopt;
+  has_logits_ = bucket.has_value() || step.logits_indices.empty();
+  if (bucket) step = buckets_->pad(step, *bucket);
+  run({.batch = &step, .copies = copies, .bucket = bucket});
+}
+
+void ModelRunner::run(const RankJob& job) {
+  if (followers_) followers_->start(job);
+  ranks_.front()->run(job);
   if (followers_) followers_->finish();
 }
 
 void ModelRunner::compute_logits() {
-  if (!has_logits_) run_logits(step_.logits_indices);
+  if (!has_logits_) run({.kind = RankJob::Kind::kLogits});
 }
 
 void ModelRunner::compute_logits(std::span<const int32_t> rows) {
-  run_logits(device_batch_ ? device_batch_->upload_rows(rows) : rows);
-}
-
-void ModelRunner::run_logits(std::span<const int32_t> rows) {
-  CHECK_LE(rows.size(), max_rows_);
-  if (rows.empty()) return;
-  if (followers_) {
-    followers_->start({.kind = RankJob::Kind::kLogits, .batch = &step_, .rows = rows});
-  }
-  model_->logits(context(), rows, logits());
-  if (followers_) followers_->finish();
+  run({.kind = RankJob::Kind::kLogits, .rows = rows});
 }
 
 float* ModelRunner::begin_host_copy(size_t first, size_t count) {
-  const size_t row = static_cast<size_t>(model_->config().vocab_size) * sizeof(float);
-  kernels::DeviceMemory* const memory = device_->memory();
-  std::byte* const from = logits_.data() + first * row;
+  const size_t row = static_cast<size_t>(model().vocab_size) * sizeof(float);
+  kernels::DeviceMemory* const memory = device().memory();
+  std::byte* const from = reinterpret_cast<std::byte*>(logits()) + first * row;
   if (memory == nullptr) return reinterpret_cast<float*>(from);
   std::byte* const to = host_logits_.data() + first * row;
   memory->download(to, from, static_cast<int64_t>(count * row));
@@ -556,10 +542,12 @@ float* ModelRunner::begin_host_copy(size_t first, size_t count) {
 }
 
 void ModelRunner::wait_for_host_copies() {
-  if (is_copying_) device_->memory()->wait();
+  if (is_copying_) device().memory()->wait();
   is_copying_ = false;
 }
 
-std::vector<KvGroupSpec> ModelRunner::kv_groups() const { return group_specs(*model_, plan_); }
+std::vector<KvGroupSpec> ModelRunner::kv_groups() const {
+  return group_specs(ranks_.front()->model(), plan_);
+}
 
 }  // namespace sluice

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs steps: owns the device, the model, the bytes of the KV cache and every buffer, all sized and
-// allocated at creation; of several ranks, those of rank 0, and the others as Followers. execute()
-// and compute_logits() on one thread, which runs the steps and is worker 0 of the compute pool; the
+// Runs steps: owns the model's ranks, rank 0's as ModelRank and the others' as Followers, with
+// their weights, and what chooses tokens, all sized and allocated at creation. execute() and
+// compute_logits() on one thread, which runs the steps and is worker 0 of the compute pool; the
 // rest on the engine thread.
 #pragma once
 
@@ -12,16 +12,14 @@
 #include <string>
 #include <vector>
 
-#include "engine/core/aligned_buffer.h"
 #include "engine/core/config.h"
 #include "engine/core/numa.h"
 #include "engine/core/status.h"
 #include "engine/decode_buckets.h"
-#include "engine/device_batch.h"
-#include "engine/engine.h"
 #include "engine/followers.h"
 #include "engine/input_batch.h"
 #include "engine/memory_plan.h"
+#include "engine/model_rank.h"
 #include "engine/models/model.h"
 #include "engine/parallel.h"
 #include "engine/sampling/device_sampling.h"
@@ -29,7 +27,6 @@
 #include "engine/weights/packed_cache.h"
 #include "engine/weights/weight_store.h"
 #include "kernels/device.h"
-#include "kvcache/kv_storage.h"
 
 namespace sluice {
 
@@ -40,6 +37,7 @@ struct PlannedModel {
   const ModelSpec* spec = nullptr;
   ModelConfig model;
   StepBounds bounds;
+  int32_t max_outputs = 0;  // of a rank's largest matrix
   PackedPlace packed;
   MemoryPlan plan;
 };
@@ -58,26 +56,29 @@ int32_t threads_per_rank(const Config& config, const Placement& placement);
 struct PlanTarget {
   DeviceType device = DeviceType::kCpu;
   int32_t num_threads = 1;  // of a rank
-  int64_t free_bytes = 0;  // of a device with memory of its own
+  int64_t free_bytes = 0;   // of each rank's device with memory of its own
 };
 
 Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target);
 
-// The device that --device asks for and the model planned on it. With auto the CPU, and a line in
-// the log, where there is no GPU or the model has what its backend lacks.
-struct PlannedDevice {
-  std::unique_ptr<kernels::Device> device;
+// What --device asks for, one for each rank, and the model planned on them. With auto the CPU, and
+// a line in the log, where there are not so many GPUs or the model has what their backend lacks.
+struct PlannedDevices {
+  std::vector<std::unique_ptr<kernels::Device>> devices;  // by rank
   PlannedModel model;
   Placement placement;  // of all ranks
 };
 
-Expected<PlannedDevice> plan_on_device(const Config& config);
+Expected<PlannedDevices> plan_on_devices(const Config& config);
 
 class ModelRunner {
  public:
-  // `make_ranks`: of several ranks, their communicators.
+  // `groups`: how several ranks find each other. With --device auto the CPU where GPUs cannot.
   static Expected<std::unique_ptr<ModelRunner>> create(const Config& config,
-                                                       const MakeRanks& make_ranks);
+                                                       const RankGroups& groups);
+  ~ModelRunner();
+  ModelRunner(const ModelRunner&) = delete;
+  ModelRunner& operator=(const ModelRunner&) = delete;
 
   // Copies the blocks of one step, then runs its layers. Tokens that are open are taken from
   // sampling(), which there is then.
@@ -87,19 +88,18 @@ class ModelRunner {
   void compute_logits();
 
   // [rows][vocab], where operators read them. The caller's to change until the next call.
-  [[nodiscard]] float* logits() const { return reinterpret_cast<float*>(logits_.data()); }
+  [[nodiscard]] float* logits() const { return ranks_.front()->logits(); }
 
   // Rows [first, first + count) of them for the host, there once the copies are waited for; what
   // logits() gives where the host reads that. The caller's to change as well.
   float* begin_host_copy(size_t first, size_t count);
   void wait_for_host_copies();
-  // Whether a rank has: then nothing that was computed since means anything, and nothing will.
-  [[nodiscard]] bool has_failed() const {
-    return communicator_ != nullptr && communicator_->has_failed();
-  }
 
-  // Of operators on the device, with its workspace.
-  [[nodiscard]] const kernels::ExecContext& exec() const { return exec_; }
+  // Whether a rank has: then nothing that was computed since means anything, and nothing will.
+  [[nodiscard]] bool has_failed() const { return ranks_.front()->has_failed(); }
+
+  // Of operators on rank 0's device, with its workspace.
+  [[nodiscard]] const kernels::ExecContext& exec() const { return ranks_.front()->exec(); }
 
   // Of a device with memory of its own; null on others.
   [[nodiscard]] DeviceSampling* sampling() { return sampling_ ? &*sampling_ : nullptr; }
@@ -107,12 +107,13 @@ class ModelRunner {
   // As Engine has it.
   void wait_until_backed() const;
 
-  [[nodiscard]] size_t max_rows() const { return max_rows_; }
+  [[nodiscard]] size_t max_rows() const { return static_cast<size_t>(bounds_.step.max_logits); }
 
   // Of any step's batch.
-  [[nodiscard]] const InputBatch::Bounds& batch_bounds() const { return batch_bounds_; }
+  [[nodiscard]] const InputBatch::Bounds& batch_bounds() const { return bounds_.batch; }
 
-  [[nodiscard]] const kernels::Device& device() const { return *device_; }
+  // Rank 0's.
+  [[nodiscard]] const kernels::Device& device() const { return ranks_.front()->device(); }
 
   [[nodiscard]] const Checkpoint& checkpoint() const { return *checkpoint_; }
 
@@ -121,63 +122,52 @@ class ModelRunner {
 
   [[nodiscard]] const MemoryPlan& plan() const { return plan_; }
 
-  [[nodiscard]] const ModelConfig& model() const { return model_->config(); }
+  [[nodiscard]] const ModelConfig& model() const { return ranks_.front()->model().config(); }
 
   [[nodiscard]] std::vector<KvGroupSpec> kv_groups() const;
 
-  [[nodiscard]] KvStorage& kv_storage() { return kv_storage_; }
+  [[nodiscard]] KvStorage& kv_storage() { return ranks_.front()->kv_storage(); }
 
   // Hash of the determinism key: model file, build, backend class, activation and KV dtypes.
   [[nodiscard]] const std::string& fingerprint() const { return fingerprint_; }
 
-  [[nodiscard]] int64_t num_parameters() const { return weights_->num_parameters(); }
+  [[nodiscard]] int64_t num_parameters() const { return weights_.front()->num_parameters(); }
 
  private:
-  ModelRunner(const InputBatch::Bounds& bounds, KvStorage storage)
-      : batch_bounds_(bounds), kv_storage_(std::move(storage)) {}
+  ModelRunner() = default;
 
-  // `own`: rank 0's share of the model.
-  Expected<void> load_model(PlannedModel& planned, const ModelConfig& own, const Config& config);
-  Expected<void> allocate(const StepBounds& bounds, const Config& config);
-  Expected<void> add_followers(const Config& config,
-                               const PlannedModel& planned,
-                               std::vector<std::unique_ptr<Communicator>> communicators);
-  // One for each bucket, of its layers and the logits of all its rows.
-  Expected<void> record_steps(const Config& config);
-  void run_logits(std::span<const int32_t> rows);
-  // Of the step that execute() ran last.
-  [[nodiscard]] ForwardContext context() const;
+  // Every rank's weights and buffers.
+  Expected<void> load(PlannedDevices& planned, const Config& config);
+  Expected<void> make_ranks(const PlannedModel& planned, const Config& config);
+  Expected<std::unique_ptr<ModelRank>> make_rank(const PlannedModel& planned,
+                                                 const Config& config,
+                                                 int32_t rank) const;
+  Expected<void> allocate_weights(PlannedModel& planned, const Config& config);
+  Expected<void> connect_cpu(const RankGroups& groups) const;
+  // What ranks do together before the first step. `connect`: of several.
+  Expected<void> start_devices(const Config& config, const ConnectRank& connect);
+  Expected<void> add_sampling(const Config& config);
+  // Every rank.
+  void run(const RankJob& job);
 
-  std::unique_ptr<kernels::Device> device_;
   Placement placement_;  // of all ranks
   std::unique_ptr<Checkpoint> checkpoint_;
   CheckpointText text_;
-  std::unique_ptr<WeightStore> weights_;
-  std::unique_ptr<PackedCacheWriter> cache_writer_;
-  std::unique_ptr<Model> model_;
   MemoryPlan plan_;
-  InputBatch::Bounds batch_bounds_;
-  KvStorage kv_storage_;
-  std::unique_ptr<Prefault> prefault_;
-  kernels::DeviceBuffer arena_;
-  size_t max_rows_ = 0;
-  kernels::DeviceBuffer logits_;  // floats [max_rows_][vocab]
+  ModelRank::Bounds bounds_;
+  std::string fingerprint_;
+  // By rank; where weights are the host's, one for all.
+  std::vector<std::unique_ptr<kernels::Device>> devices_;
+  std::vector<std::unique_ptr<WeightStore>> weights_;
+  std::vector<std::unique_ptr<ModelRank>> ranks_;
+  std::unique_ptr<Followers> followers_;  // of several
+  std::unique_ptr<PackedCacheWriter> cache_writer_;
   // Of a device with memory of its own.
-  kernels::DeviceBuffer host_logits_;  // as logits_
-  kernels::DeviceBuffer workspace_;
-  std::optional<DeviceBatch> device_batch_;
+  kernels::DeviceBuffer host_logits_;  // as logits()
   std::optional<DeviceSampling> sampling_;
   bool is_copying_ = false;  // logits to the host
   std::optional<DecodeBuckets> buckets_;
-  std::vector<std::unique_ptr<kernels::RecordedWork>> recorded_;  // by bucket
-  bool has_logits_ = false;  // of all rows of that step, which was a recorded one
-
-  kernels::ExecContext exec_;
-  ForwardBatch step_;  // that execute() ran last
-  std::vector<LayerCache> caches_;
-  std::string fingerprint_;
-  std::unique_ptr<Communicator> communicator_;  // of several ranks, rank 0's
-  std::unique_ptr<Followers> followers_;        // the same
+  bool has_logits_ = false;  // of all rows of the last step that sample, or there are none
 };
 
 }  // namespace sluice

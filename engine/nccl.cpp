@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -36,19 +37,38 @@ struct Nccl::Functions {
   }
 };
 
+class NcclRank;
+
+// The ranks of a group that are in this process: what fails one, fails all.
+struct NcclGroup {
+  std::mutex mutex;
+  std::vector<NcclRank*> ranks;  // guarded by mutex
+};
+
 class NcclRank final : public Communicator {
  public:
-  NcclRank(std::shared_ptr<const Nccl> nccl, Handle comm, const Nccl::Rank& rank)
-      : nccl_(std::move(nccl)), comm_(comm), own_(rank), table_(static_cast<size_t>(rank.size)) {}
+  NcclRank(std::shared_ptr<const Nccl> nccl,
+           std::shared_ptr<NcclGroup> group,
+           Handle comm,
+           const DeviceRank& rank)
+      : nccl_(std::move(nccl)),
+        group_(std::move(group)),
+        comm_(comm),
+        own_(rank),
+        table_(static_cast<size_t>(rank.size)) {
+    const std::scoped_lock lock(group_->mutex);
+    group_->ranks.push_back(this);
+  }
 
   // What is broken cannot be destroyed in order: that waits for the others.
   ~NcclRank() override {
-    const std::scoped_lock lock(mutex_);
-    if (failed_ || is_broken()) {
-      abort_comm();
-    } else {
-      nccl_->functions_->comm_destroy(comm_);
+    if (has_failed()) fail();
+    {
+      const std::scoped_lock lock(group_->mutex);
+      std::erase(group_->ranks, this);
     }
+    if (aborting_.joinable()) aborting_.join();
+    if (comm_ != nullptr) nccl_->functions_->comm_destroy(comm_);
   }
 
   NcclRank(const NcclRank&) = delete;
@@ -59,19 +79,17 @@ class NcclRank final : public Communicator {
   [[nodiscard]] int32_t size() const override { return own_.size; }
 
   std::span<const std::byte* const> all_gather(std::span<const std::byte> part) override {
-    const size_t half = own_.received.size() / 2;
-    CHECK_LE(part.size(), half / table_.size());
-    std::byte* const parts = own_.received.data() + num_calls_++ % 2 * half;
+    CHECK_LE(part.size(), own_.received.size() / table_.size());
+    std::byte* const parts = own_.received.data();
+    bool is_called = false;
     {
       const std::scoped_lock lock(mutex_);
-      if (failed_ || is_broken() ||
-          nccl_->functions_->all_gather(
-              part.data(), parts, part.size(), kInt8, comm_, own_.stream) != kSuccess) {
-        failed_ = true;
-      }
+      is_called = !failed_ && !is_broken() &&
+                  nccl_->functions_->all_gather(
+                      part.data(), parts, part.size(), kInt8, comm_, own_.stream) == kSuccess;
     }
-    if (failed_) {
-      abort_if_free();
+    if (!is_called) {
+      fail();
       return {};
     }
     for (size_t rank = 0; rank < table_.size(); ++rank) table_[rank] = parts + rank * part.size();
@@ -79,31 +97,32 @@ class NcclRank final : public Communicator {
   }
 
   void fail() override {
-    failed_ = true;
-    abort_if_free();
+    const std::scoped_lock lock(group_->mutex);
+    for (NcclRank* const rank : group_->ranks) rank->begin_abort();
   }
 
   [[nodiscard]] bool has_failed() const override {
-    {
-      const std::unique_lock lock(mutex_, std::try_to_lock);
-      if (lock.owns_lock() && is_broken()) failed_ = true;
-    }
-    if (failed_) abort_if_free();
-    return failed_;
+    if (failed_) return true;
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    return lock.owns_lock() && is_broken();
   }
 
  private:
-  // Nobody waits for a thread that is inside of the library: it does this itself when it is out.
-  void abort_if_free() const {
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (lock.owns_lock()) abort_comm();
+  // With the group's lock held. On a thread of its own, after whoever is inside of the library: the
+  // last abort of a process waits until what was recorded with its communicators is gone.
+  void begin_abort() {
+    if (failed_.exchange(true)) return;
+    aborting_ = std::thread([this] {
+      Handle comm = nullptr;
+      {
+        const std::scoped_lock lock(mutex_);
+        comm = std::exchange(comm_, nullptr);
+      }
+      if (comm != nullptr) nccl_->functions_->comm_abort(comm);
+    });
   }
 
-  // Both with the lock held.
-  void abort_comm() const {
-    if (comm_ != nullptr) nccl_->functions_->comm_abort(std::exchange(comm_, nullptr));
-  }
-
+  // With the lock held.
   [[nodiscard]] bool is_broken() const {
     if (comm_ == nullptr) return true;
     Result error = kSuccess;
@@ -112,13 +131,14 @@ class NcclRank final : public Communicator {
   }
 
   const std::shared_ptr<const Nccl> nccl_;
-  mutable std::atomic<bool> failed_ = false;  // set without the lock too
+  const std::shared_ptr<NcclGroup> group_;
+  std::atomic<bool> failed_ = false;
+  std::thread aborting_;  // guarded by the group's lock
   // An abort frees what it names: nobody else may be inside of the library with it.
   mutable std::mutex mutex_;
-  mutable Handle comm_;  // null: aborted
-  const Nccl::Rank own_;
+  Handle comm_;  // guarded by mutex_; null: aborted
+  const DeviceRank own_;
   std::vector<const std::byte*> table_;
-  size_t num_calls_ = 0;
 };
 
 Nccl::~Nccl() { dlclose(library_); }
@@ -159,11 +179,21 @@ Expected<NcclId> Nccl::make_id() const {
 
 Expected<std::unique_ptr<Communicator>> Nccl::connect(const std::shared_ptr<const Nccl>& nccl,
                                                       const NcclId& id,
-                                                      const Rank& rank) {
+                                                      const DeviceRank& rank,
+                                                      std::shared_ptr<NcclGroup> group) {
   Handle comm = nullptr;
   const Result result = nccl->functions_->comm_init_rank(&comm, rank.size, id, rank.rank);
   if (result != kSuccess) return nccl->functions_->error("ncclCommInitRank", result);
-  return std::make_unique<NcclRank>(nccl, comm, rank);
+  if (group == nullptr) group = std::make_shared<NcclGroup>();
+  return std::make_unique<NcclRank>(nccl, std::move(group), comm, rank);
+}
+
+Expected<ConnectRank> make_nccl_group(const std::string& library) {
+  SLUICE_TRY(const auto nccl, Nccl::open(library));
+  SLUICE_TRY(const NcclId id, nccl->make_id());
+  return [nccl, id, group = std::make_shared<NcclGroup>()](const DeviceRank& rank) {
+    return Nccl::connect(nccl, id, rank, group);
+  };
 }
 
 }  // namespace sluice

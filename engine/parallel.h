@@ -7,9 +7,14 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
+
+#include "engine/core/status.h"
+
+struct CUstream_st;  // as in CUDA's headers
 
 namespace sluice {
 
@@ -30,6 +35,27 @@ class Communicator {
   // Any thread: all_gather() of every rank returns at once from now on, those under way included.
   virtual void fail() = 0;
   [[nodiscard]] virtual bool has_failed() const = 0;
+};
+
+// One end of a group of ranks on devices.
+struct DeviceRank {
+  int32_t rank = 0;
+  int32_t size = 1;
+  // Device memory for the ranks' parts in order, each at most 1 / size of it.
+  std::span<std::byte> received;
+  CUstream_st* stream = nullptr;  // of the rank's device, the thread's current one
+};
+
+// Every rank of a group calls it, each on a thread of its own; returns when all have. all_gather()
+// then takes device memory and is in order with the stream: it may return before the parts are
+// there, and what the stream runs before the next call may read them. It may be recorded.
+using ConnectRank = std::function<Expected<std::unique_ptr<Communicator>>(const DeviceRank& rank)>;
+
+// How the ranks of an engine find each other, asked once where there are more than one.
+struct RankGroups {
+  // As many as asked for, in order.
+  std::function<std::vector<std::unique_ptr<Communicator>>(int32_t size)> on_cpu;
+  std::function<Expected<ConnectRank>()> on_devices;
 };
 
 // Waits until `word` is not `old`: spins for at most about 20 us, then parks until it is notified.

@@ -170,7 +170,9 @@ void StepExecutor::begin(StepWork& work) {
   const kernels::TraceRange range(runner_.device().type(), "step");
   work.started = Clock::now();
   const bool is_behind = is_queued_ && work.number > 0 && !this->work(work.number - 1).is_done;
-  if (!is_behind) work.batch.resolve(runner_.device().host_context(), chosen_);
+  if (!is_behind) {
+    work.batch.resolve(runner_.device().host_context(), chosen_, runner_.model().vocab_size);
+  }
   set_inputs(work);
   if (is_queued_) send_rows(work);
   runner_.execute(work.decision.copies, work.batch);

@@ -69,11 +69,13 @@ struct OpenToken {
   int32_t from;  // index into what the step before chose
 };
 
-// token_ids[open.row] = chosen[open.from].
+// token_ids[open.row] = chosen[open.from], or 0 where that is no token: once a rank has failed,
+// another one's may have anything there.
 struct TakeTokensArgs {
   std::span<const OpenToken> open;
   const TokenId* chosen;
   TokenId* token_ids;
+  int32_t vocab_size;
 };
 
 void take_tokens(const ExecContext& ctx, const TakeTokensArgs& args);

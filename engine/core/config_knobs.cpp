@@ -524,8 +524,9 @@ std::vector<Knob> make_compute_knobs() {
           "compute",
           "ranks",
           {1, 8},
-          "Ranks that share each layer, 1, 2, 4 or 8, with the compute threads among them: each has "
-          "as many, rounded down. The results are the same."),
+          "Ranks that share each layer, 1, 2, 4 or 8: of the CPU, with the compute threads among "
+          "them, each as many, rounded down; or as many GPUs, which meet by NCCL (libnccl.so.2). "
+          "The results are the same."),
       choice<&Config::isa>("isa",
                            "compute",
                            "",

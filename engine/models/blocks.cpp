@@ -13,14 +13,25 @@ std::byte* Arena::take_bytes(int64_t bytes) {
 namespace {
 
 // Whole tiles of it, without a copy.
-PackedWeight some_rows(PackedWeight weight, const Portion& rows) {
+PackedWeight some_rows(PackedWeight weight, const Portion& rows, DeviceType device) {
   if (rows.whole == 0) return weight;
   CHECK_EQ(rows.first % kRowTile, 0);
-  weight.data += weight.data == nullptr
-                     ? 0
-                     : rows.first / kRowTile * packed_tile_bytes(weight.format, weight.k);
+  const bool in_rows = device == DeviceType::kCuda && has_rows(weight.format);
+  const int64_t skipped = in_rows
+                              ? rows.first * matrix_row_stride(weight.format, weight.k)
+                              : rows.first / kRowTile * packed_tile_bytes(weight.format, weight.k);
+  if (weight.data != nullptr) weight.data += skipped;
   weight.n = rows.count;
   return weight;
+}
+
+// A device has a rank's part of a matrix alone, where the CPU's ranks have all of it together.
+MatrixShare share_of_part(const Portion& rows, const kernels::Segments& segments, int64_t k) {
+  MatrixShare share{.first_row = rows.first, .num_rows = rows.whole == 0 ? 0 : rows.count};
+  if (segments.are_all()) return share;
+  share.first_column = segments.first_column(k);
+  share.end_column = segments.end_column(k);
+  return share;
 }
 
 std::vector<float> some_of(std::vector<float> values, const Portion& rows) {
@@ -32,7 +43,12 @@ std::vector<float> some_of(std::vector<float> values, const Portion& rows) {
 
 Projection Projection::with_rows(const Portion& rows) const {
   Projection some = *this;
-  for (PackedWeight& weight : some.weights_) weight = some_rows(weight, rows);
+  for (PackedWeight& weight : some.weights_) {
+    // On a device the scales of INT8 follow the rows of all of the matrix.
+    CHECK(rows.whole == 0 || device_ == DeviceType::kCpu ||
+          weight.format != WeightFormat::kInt8Channel);
+    weight = some_rows(weight, rows, device_);
+  }
   for (const DeviceFloats& bias : biases_) CHECK(rows.whole == 0 || bias.empty());
   return some;
 }
@@ -45,9 +61,15 @@ Expected<Projection> Projection::load(WeightStore& weights,
   Projection projection;
   projection.k_ = static_cast<int32_t>(segments.num_columns(k));
   projection.segments_ = segments;
+  projection.device_ = weights.device();
+  const bool on_device = weights.device() == DeviceType::kCuda;
   for (const Part& part : parts) {
     SLUICE_TRY(const PackedWeight weight,
-               weights.matrix(part.stem + ".weight", part.n, k, part.slice));
+               weights.matrix(part.stem + ".weight",
+                              part.n,
+                              k,
+                              part.slice,
+                              on_device ? share_of_part(part.rows, segments, k) : MatrixShare{}));
     std::vector<float> bias;
     if (part.bias) {
       SLUICE_TRY(bias, weights.vector(part.stem + ".bias", part.n, part.slice.in_rows_of(part.n)));
@@ -60,7 +82,8 @@ Expected<Projection> Projection::load(WeightStore& weights,
       error.message = weights.path() + ": tensor " + part.stem + ".weight: " + error.message;
       return tl::unexpected(std::move(error));
     }
-    projection.weights_.push_back(some_rows(weight, part.rows));
+    projection.weights_.push_back(on_device ? weight
+                                            : some_rows(weight, part.rows, DeviceType::kCpu));
     projection.formats_.push_back(format);
     projection.needs_[static_cast<size_t>(format)] = true;
   }

@@ -57,7 +57,8 @@ class Projection {
     bool floats = false;  // float weights take float rows on every device, for the same bits
   };
 
-  // Takes the tensors from the store. With some of the segments, those columns of k alone are used.
+  // Takes the tensors from the store, for a device this rank's part of them alone. With some of the
+  // segments, those columns of k alone are used.
   static Expected<Projection> load(WeightStore& weights,
                                    std::span<const Part> parts,
                                    int64_t k,
@@ -75,16 +76,14 @@ class Projection {
 
   [[nodiscard]] const kernels::Segments& segments() const { return segments_; }
 
-  // The same matrices with these rows alone, of each part.
+  // The same matrices with these rows alone, of each part; on a device not of INT8.
   [[nodiscard]] Projection with_rows(const Portion& rows) const;
 
   [[nodiscard]] std::span<const PackedWeight> weights() const { return weights_; }
 
   [[nodiscard]] kernels::ActivationFormat format(size_t part) const { return formats_[part]; }
 
-  [[nodiscard]] const float* bias(size_t part) const {
-    return biases_[part].data();
-  }
+  [[nodiscard]] const float* bias(size_t part) const { return biases_[part].data(); }
 
  private:
   std::vector<PackedWeight> weights_;
@@ -93,6 +92,7 @@ class Projection {
   std::array<bool, kNumActivationFormats> needs_{};
   int32_t k_ = 0;
   kernels::Segments segments_;
+  DeviceType device_ = DeviceType::kCpu;
 };
 
 // The input rows of a projection, once per activation format that some layer's weights need.

@@ -56,9 +56,7 @@ class DecoderModel final : public Model {
   void bind(const StepBounds& bounds, std::span<std::byte> buffer) override {
     Arena arena(buffer);
     buffers_ = layout(bounds, arena);
-    if (buffers_.logits_rows != nullptr) {
-      std::iota(buffers_.logits_rows, buffers_.logits_rows + bounds.max_logits, 0);
-    }
+    if (buffers_.logits_rows != nullptr) number_rows(bounds.max_logits);
   }
 
   void forward(const ForwardContext& context) override;
@@ -76,11 +74,19 @@ class DecoderModel final : public Model {
 
   [[nodiscard]] int64_t padded_hidden() const { return align_up(config_.hidden, kQuantGroup); }
 
+  [[nodiscard]] int64_t max_part_bytes(const StepBounds& bounds) const override {
+    if (config_.share.size == 1) return 0;
+    const int64_t rows = MlpBlock::max_rows(config_, bounds.max_tokens);
+    const int64_t floats = std::max(rows * config_.hidden, bounds.max_logits * logits_width());
+    return floats * static_cast<int64_t>(sizeof(float));
+  }
+
   // Columns of the logits that the rank with the most has.
   [[nodiscard]] int64_t logits_width() const {
     return ceil_div(ceil_div(config_.vocab_size, kRowTile), config_.share.size) * kRowTile;
   }
 
+  void number_rows(int32_t count) const;
   void gather_logits(const ForwardContext& context, int32_t num_rows, float* out) const;
 
   void add_input_steps(const DeviceFloats& norm,
@@ -99,6 +105,7 @@ class DecoderModel final : public Model {
   void ffn_half(const ForwardContext& context, size_t index) const;
 
   ModelConfig config_;
+  kernels::DeviceMemory* memory_ = nullptr;  // of a device that has some
   std::vector<kernels::RopeTable> ropes_;
   Projection embedding_;
   Projection head_;
@@ -153,8 +160,20 @@ Expected<void> DecoderModel::load_norms(int32_t index, WeightStore& weights) {
   return {};
 }
 
+tl::unexpected<Error> no_ranks_on_devices(const WeightStore& weights, const std::string& what) {
+  return make_error(ErrorCode::kUnsupported,
+                    weights.path() + ": found " + what +
+                        ", which several GPUs do not share; --device cpu runs it",
+                    "device");
+}
+
 Expected<void> DecoderModel::load(const ModelOptions& options, WeightStore& weights) {
   const int32_t bits = options.activation_bits;
+  memory_ = options.memory;
+  if (config_.share.size > 1 && config_.moe.num_experts > 0 &&
+      weights.device() == DeviceType::kCuda) {
+    return no_ranks_on_devices(weights, "experts");
+  }
   for (kernels::RopeTable& rope : ropes_) {
     if (options.memory == nullptr) break;
     SLUICE_TRY(
@@ -165,7 +184,12 @@ Expected<void> DecoderModel::load(const ModelOptions& options, WeightStore& weig
   const std::array<Projection::Part, 1> embedding = {
       {{"token_embd", config_.vocab_size, false, {}, {}}}};
   SLUICE_TRY(embedding_, Projection::load(weights, embedding, config_.hidden, bits));
-  head_ = embedding_.with_rows(config_.share.vocab);
+  if (config_.share.size > 1 && config_.tied_embeddings &&
+      weights.device() == DeviceType::kCuda &&
+      embedding_.weight(0).format == WeightFormat::kInt8Channel) {
+    return no_ranks_on_devices(weights, "a tied embedding of INT8");
+  }
+  if (config_.tied_embeddings) head_ = embedding_.with_rows(config_.share.vocab);
   if (!config_.tied_embeddings) {
     const std::array<Projection::Part, 1> head = {
         {{"output", config_.vocab_size, false, {}, config_.share.vocab}}};
@@ -369,6 +393,20 @@ void DecoderModel::logits(const ForwardContext& context,
                          .soft_cap = config_.logit_soft_cap});
   }
   if (shared) gather_logits(context, num_rows, out);
+}
+
+// 0, 1, 2, ... to logits_rows.
+void DecoderModel::number_rows(int32_t count) const {
+  std::vector<int32_t> rows(static_cast<size_t>(count));
+  std::iota(rows.begin(), rows.end(), 0);
+  if (memory_ == nullptr) {
+    std::ranges::copy(rows, buffers_.logits_rows);
+    return;
+  }
+  memory_->upload(reinterpret_cast<std::byte*>(buffers_.logits_rows),
+                  reinterpret_cast<const std::byte*>(rows.data()),
+                  static_cast<int64_t>(rows.size() * sizeof(int32_t)));
+  memory_->wait();
 }
 
 // Each rank's columns into rank 0's rows.

@@ -18,11 +18,6 @@ int32_t expert_width(const ModelConfig& config) {
   return config.moe.num_experts > 0 ? config.moe.ffn_hidden : config.ffn_hidden;
 }
 
-// Rows that `tokens` tokens take at most, every expert's share rounded up to activation blocks.
-int32_t max_rows_of(const MoeConfig& moe, int32_t tokens) {
-  return kernels::max_expert_rows(tokens * moe.top_k, moe.num_experts);
-}
-
 // The same rows as plain floats.
 kernels::Activations as_floats(kernels::Activations rows, float* data) {
   rows.format = kernels::ActivationFormat::kFloat;
@@ -125,6 +120,12 @@ MlpBlock::GroupedByFormat MlpBlock::group_experts(const std::vector<Pair>& exper
   return grouped;
 }
 
+int32_t MlpBlock::max_rows(const ModelConfig& config, int32_t tokens) {
+  const MoeConfig& moe = config.moe;
+  if (moe.num_experts == 0) return tokens;
+  return kernels::max_expert_rows(tokens * moe.top_k, moe.num_experts);
+}
+
 MlpBuffers MlpBlock::layout(const ModelConfig& config,
                             std::span<const MlpBlock> blocks,
                             const StepBounds& bounds,
@@ -132,7 +133,7 @@ MlpBuffers MlpBlock::layout(const ModelConfig& config,
   MlpBuffers buffers;
   const bool dense = config.moe.num_experts == 0;
   const int32_t tokens = bounds.max_tokens;
-  buffers.max_rows = dense ? tokens : max_rows_of(config.moe, tokens);
+  buffers.max_rows = max_rows(config, tokens);
   std::vector<const Projection*> down;
   std::vector<const Projection*> routers;
   std::vector<const Projection*> gate_up;
@@ -234,9 +235,9 @@ void MlpBlock::forward_experts(const ForwardContext& context,
                        .rows = buffers.rows,
                        .experts = buffers.experts});
   const std::span<const int32_t> rows(buffers.rows, static_cast<size_t>(num_pairs));
-  const int32_t max_rows = max_rows_of(moe, num_tokens);
+  const int32_t num_rows = max_rows(config, num_tokens);
   LinearInput expert_in = buffers.expert_in;
-  expert_in.set_num_rows(max_rows);
+  expert_in.set_num_rows(num_rows);
   expert_in.fill_for(experts_.front().gate_up, [&](const kernels::Activations& in) {
     kernels::quantize_activations(
         exec, {.x = x, .x_stride = x_stride, .out = in, .rows = rows, .repeat = moe.top_k});
@@ -245,7 +246,7 @@ void MlpBlock::forward_experts(const ForwardContext& context,
   run_experts(exec, grouped_gate_up_, expert_in, buffers, {buffers.gate_up, 2 * ffn});
   const Projection& down = experts_.front().down;
   LinearInput down_in = buffers.down_in;
-  down_in.set_num_rows(max_rows);
+  down_in.set_num_rows(num_rows);
   down_in.fill_for(down, [&](const kernels::Activations& in) {
     kernels::gate_mul(exec,
                       {.gate = buffers.gate_up,

@@ -44,6 +44,9 @@ class MlpBlock {
                                  int32_t layer,
                                  int32_t activation_bits,
                                  WeightStore& weights);
+  // Rows that so many tokens take at most: of experts, every one's share rounded up to blocks of
+  // activations.
+  static int32_t max_rows(const ModelConfig& config, int32_t tokens);
   static MlpBuffers layout(const ModelConfig& config,
                            std::span<const MlpBlock> blocks,
                            const StepBounds& bounds,

@@ -161,7 +161,7 @@ struct LayerCache {
 struct ForwardContext {
   const kernels::ExecContext& exec;
   const ForwardBatch& batch;
-  std::span<const LayerCache> caches;  // by layer
+  std::span<const LayerCache> caches;    // by layer
   Communicator* communicator = nullptr;  // where there are more ranks than one
 };
 
@@ -182,6 +182,8 @@ class Model {
   [[nodiscard]] virtual std::vector<KvLayout> kv_layouts() const = 0;
   // Bytes of scratch memory that steps within these bounds need.
   [[nodiscard]] virtual int64_t arena_bytes(const StepBounds& bounds) const = 0;
+  // Bytes of the largest part that a rank gives the others in such steps.
+  [[nodiscard]] virtual int64_t max_part_bytes(const StepBounds& bounds) const = 0;
   // Lays the scratch memory out, once, before the first forward().
   virtual void bind(const StepBounds& bounds, std::span<std::byte> arena) = 0;
   // Engine thread. Runs the layers; then, until the next forward(), logits() gives those of any
@@ -193,7 +195,7 @@ class Model {
 
 struct ModelOptions {
   int32_t activation_bits = 8;
-  int32_t max_model_len = 0;  // rows of the rope table
+  int32_t max_model_len = 0;                // rows of the rope table
   kernels::DeviceMemory* memory = nullptr;  // for a copy of it; null: none
 };
 

@@ -67,6 +67,7 @@ PackedTiles pack_tiles(WeightFormat format,
     result.hash += XXH3_64bits_withSeed(src + first * bytes,
                                         static_cast<size_t>((end - first) * bytes),
                                         static_cast<uint64_t>(part.first_row / kRowTile + tile));
+    if (part.layout == MatrixLayout::kNone) continue;
     if (part.layout == MatrixLayout::kRows) {
       copy_matrix_rows(format, src, k, first, end, dst);
     } else if (format == WeightFormat::kInt8Channel) {

@@ -13,9 +13,9 @@
 
 namespace sluice {
 
-// What becomes of a matrix (quant/repack.h), and which of its rows the n are: hashes of parts add
-// up to that of the whole, and messages name the row.
-enum class MatrixLayout : uint8_t { kTiles, kRows };
+// What becomes of a matrix (quant/repack.h), nothing where it is only checked and hashed, and which
+// of its rows the n are: hashes of parts add up to that of the whole, and messages name the row.
+enum class MatrixLayout : uint8_t { kTiles, kRows, kNone };
 
 struct MatrixPart {
   MatrixLayout layout = MatrixLayout::kTiles;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "engine/core/log.h"
 #include "engine/weights/mapped_file.h"
@@ -24,6 +25,56 @@ int64_t num_rows(const CheckpointTensor& tensor) {
 
 std::string shape_text(int64_t n, int64_t k) {
   return "[" + std::to_string(n) + ", " + std::to_string(k) + "]";
+}
+
+// Its rows of [0, n).
+int64_t rows_of(const MatrixShare& share, int64_t n) {
+  return share.num_rows == 0 ? n : share.num_rows;
+}
+
+// A matrix of which `share` is kept; no data yet.
+PackedWeight shared_out(WeightFormat format, int64_t n, int64_t k, const MatrixShare& share) {
+  PackedWeight weight{format, static_cast<int32_t>(rows_of(share, n)), static_cast<int32_t>(k)};
+  CHECK_EQ(share.first_row % kRowTile, 0);
+  CHECK_LE(share.first_row + weight.n, n);
+  if (share.end_column == 0) return weight;
+  const ColumnRange columns = columns_to_store(format, share.first_column, share.end_column, k);
+  weight.first_column = static_cast<int32_t>(columns.first);
+  weight.num_columns = static_cast<int32_t>(columns.count);
+  return weight;
+}
+
+// Bytes that so many rows of it take on a device, or would with all of K; whole tiles where it has
+// no rows.
+int64_t bytes_of_rows(WeightFormat format, int64_t num_rows, int64_t columns) {
+  return has_rows(format) ? num_rows * matrix_row_stride(format, columns)
+                          : ceil_div(num_rows, kRowTile) * packed_tile_bytes(format, columns);
+}
+
+// Of rows or tiles with all of K, written by write(first, count, bytes), what `weight` stores, some
+// at a time: `first` is a multiple of kRowTile.
+template <typename Write>
+Expected<void> write_stored(const PackedWeight& weight,
+                            int64_t num_rows,
+                            std::vector<std::byte>& scratch,
+                            std::byte* to,
+                            const Write& write) {
+  if (weight.num_columns == 0) return write(0, num_rows, to);
+  constexpr int64_t kScratchBytes = 8 << 20;
+  const int64_t tile_bytes = bytes_of_rows(weight.format, kRowTile, weight.k);
+  const int64_t rows = std::max<int64_t>(1, kScratchBytes / tile_bytes) * kRowTile;
+  scratch.resize(static_cast<size_t>(rows / kRowTile * tile_bytes));
+  for (int64_t first = 0; first < num_rows; first += rows) {
+    const int64_t count = std::min(rows, num_rows - first);
+    SLUICE_TRY_VOID(write(first, count, scratch.data()));
+    cut_columns(weight.format,
+                weight.k,
+                {weight.first_column, weight.num_columns},
+                count,
+                scratch.data(),
+                to + bytes_of_rows(weight.format, first, weight.num_columns));
+  }
+  return {};
 }
 
 // Numbers in [-1, 1) by name and index: the same on every machine (splitmix64 of an FNV-1a hash).
@@ -48,8 +99,9 @@ class NamedRandom {
 
 int64_t WeightStore::bytes_of(const PackedWeight& weight) const {
   const bool rows = device_ == DeviceType::kCuda && has_rows(weight.format);
-  return rows ? matrix_bytes(weight.format, weight.n, weight.k)
-              : sluice::packed_bytes(weight.format, weight.n, weight.k);
+  const int64_t columns = weight.stored_columns();
+  return rows ? matrix_bytes(weight.format, weight.n, columns)
+              : sluice::packed_bytes(weight.format, weight.n, columns);
 }
 
 std::byte* WeightStore::add(const PackedWeight& weight) {
@@ -62,9 +114,13 @@ std::byte* WeightStore::add(const PackedWeight& weight) {
 }
 
 // Uniform with the variance 1 / k.
-void WeightStore::fill_random(const std::string& name, const PackedWeight& weight, std::byte* dst) {
+void WeightStore::fill_random(const std::string& name,
+                              const PackedWeight& weight,
+                              const MatrixShare& share,
+                              std::byte* dst) {
   const int64_t n = weight.n;
   const int64_t k = weight.k;
+  const int64_t first_tile = share.first_row / kRowTile;
   const NamedRandom random(name);
   const float limit = std::sqrt(3.0F / static_cast<float>(k));
   const bool int8 = weight.format == WeightFormat::kInt8Channel;
@@ -74,7 +130,7 @@ void WeightStore::fill_random(const std::string& name, const PackedWeight& weigh
   const auto make_tile = [&](int64_t tile) {
     const int64_t count = std::min<int64_t>(kRowTile, n - tile * kRowTile);
     for (int64_t i = 0; i < count * k; ++i) {
-      const float value = random.at(tile * kRowTile * k + i);
+      const float value = random.at((first_tile + tile) * kRowTile * k + i);
       floats[static_cast<size_t>(i)] = float_to_bf16(limit * value);
       codes[static_cast<size_t>(i)] = static_cast<int8_t>(127.0F * value);
     }
@@ -83,16 +139,27 @@ void WeightStore::fill_random(const std::string& name, const PackedWeight& weigh
   const auto* const rows = int8 ? reinterpret_cast<const std::byte*>(codes.data())
                                 : reinterpret_cast<const std::byte*>(floats.data());
   if (upload_) {
-    const int64_t stride = matrix_row_stride(weight.format, k);
+    const int64_t stride = matrix_row_stride(weight.format, weight.stored_columns());
+    std::vector<std::byte> scratch;
     const auto fill = [&](int64_t first, int64_t num_rows, std::byte* to) -> Expected<void> {
       for (int64_t row = 0; row < num_rows; row += kRowTile) {
         const int64_t count = make_tile((first + row) / kRowTile);
-        copy_matrix_rows(weight.format, rows, k, 0, count, to + row * stride);
+        SLUICE_TRY_VOID(write_stored(weight,
+                                     count,
+                                     scratch,
+                                     to + row * stride,
+                                     [&](int64_t, int64_t, std::byte* out) -> Expected<void> {
+                                       copy_matrix_rows(weight.format, rows, k, 0, count, out);
+                                       return {};
+                                     }));
       }
       return {};
     };
     CHECK(upload_->rows(name, n, stride, dst, fill).has_value());
-    if (int8) upload_->floats(scales, dst + matrix_scales_offset(weight.format, n, k));
+    if (int8) {
+      upload_->floats(scales,
+                      dst + matrix_scales_offset(weight.format, n, weight.stored_columns()));
+    }
     return;
   }
   for (int64_t tile = 0; tile * kRowTile < n; ++tile) {
@@ -107,17 +174,18 @@ void WeightStore::fill_random(const std::string& name, const PackedWeight& weigh
 }
 
 // BF16, or INT8 for the layers' matrices where the configuration says so; routers stay floats.
-Expected<PackedWeight> WeightStore::random_matrix(const std::string& name, int64_t n, int64_t k) {
+Expected<PackedWeight> WeightStore::random_matrix(const std::string& name,
+                                                  int64_t n,
+                                                  int64_t k,
+                                                  const MatrixShare& share) {
   const bool int8 = checkpoint_.has_int8_layers() && name.starts_with("blk.") &&
                     name.find(".ffn_gate_inp.") == std::string::npos;
-  PackedWeight weight{int8 ? WeightFormat::kInt8Channel : WeightFormat::kBF16,
-                      static_cast<int32_t>(n),
-                      static_cast<int32_t>(k),
-                      nullptr};
+  PackedWeight weight =
+      shared_out(int8 ? WeightFormat::kInt8Channel : WeightFormat::kBF16, n, k, share);
   num_random_ += n * k;
   std::byte* const dst = add(weight);
   if (dst == nullptr) return weight;
-  fill_random(name, weight, dst);
+  fill_random(name, weight, share, dst);
   weight.data = dst;
   return weight;
 }
@@ -179,24 +247,21 @@ Expected<std::vector<float>> WeightStore::row_scales(const CheckpointTensor& ten
   return std::move(row.values);
 }
 
-Expected<PackedWeight> WeightStore::matrix(const std::string& name,
-                                           int64_t n,
-                                           int64_t k,
-                                           RowSlice slice) {
+Expected<PackedWeight> WeightStore::matrix(
+    const std::string& name, int64_t n, int64_t k, RowSlice slice, const MatrixShare& share) {
+  CHECK(device_ == DeviceType::kCuda || (share.num_rows == 0 && share.end_column == 0));
   const std::string place = name + " " + std::to_string(slice.first);
   const auto found = matrices_.find(place);
   if (found != matrices_.end()) return found->second;
-  SLUICE_TRY(const PackedWeight weight, take_matrix(name, n, k, slice));
+  SLUICE_TRY(const PackedWeight weight, take_matrix(name, n, k, slice, share));
   matrices_.emplace(place, weight);
   return weight;
 }
 
-Expected<PackedWeight> WeightStore::take_matrix(const std::string& name,
-                                                int64_t n,
-                                                int64_t k,
-                                                RowSlice slice) {
+Expected<PackedWeight> WeightStore::take_matrix(
+    const std::string& name, int64_t n, int64_t k, RowSlice slice, const MatrixShare& share) {
   if (checkpoint_.is_dummy()) {
-    return random_matrix(name + " " + std::to_string(slice.first), n, k);
+    return random_matrix(name + " " + std::to_string(slice.first), n, k, share);
   }
   SLUICE_TRY(const CheckpointTensor* tensor, take(name));
   const int64_t rows = slice.total == 0 ? n : slice.total;
@@ -209,7 +274,7 @@ Expected<PackedWeight> WeightStore::take_matrix(const std::string& name,
                           shape_text(rows, k));
   }
   CHECK_LE(slice.first + n, rows);
-  PackedWeight weight{tensor->format, static_cast<int32_t>(n), static_cast<int32_t>(k), nullptr};
+  PackedWeight weight = shared_out(tensor->format, n, k, share);
   const int64_t begin = packed_bytes_;
   std::byte* const dst = add(weight);
   note_layout(name, weight, slice);
@@ -222,7 +287,7 @@ Expected<PackedWeight> WeightStore::take_matrix(const std::string& name,
     return weight;
   }
   if (dst == nullptr) return weight;
-  SLUICE_TRY(const uint64_t hash, pack(*tensor, weight, slice, dst));
+  SLUICE_TRY(const uint64_t hash, pack(*tensor, weight, n, slice, share, dst));
   note_content(name, hash);
   matrix_hashes_.push_back(hash);
   report_progress();
@@ -232,18 +297,20 @@ Expected<PackedWeight> WeightStore::take_matrix(const std::string& name,
 
 Expected<uint64_t> WeightStore::pack(const CheckpointTensor& tensor,
                                      const PackedWeight& weight,
+                                     int64_t n,
                                      RowSlice slice,
+                                     const MatrixShare& share,
                                      std::byte* dst) {
   const int64_t bytes = row_bytes(tensor.format, weight.k);
-  const auto source = tensor.data.subspan(static_cast<size_t>(slice.first * bytes),
-                                          static_cast<size_t>(weight.n * bytes));
+  const auto source =
+      tensor.data.subspan(static_cast<size_t>(slice.first * bytes), static_cast<size_t>(n * bytes));
   // The file is read once, in the order of the layers: one as large as the memory does not push out
   // what is still to be read.
   advise_needed(source);
-  SLUICE_TRY(const std::vector<float> scales, row_scales(tensor, slice.first, weight.n));
+  SLUICE_TRY(const std::vector<float> scales, row_scales(tensor, slice.first, n));
   uint64_t hash = 0;
   if (upload_) {
-    SLUICE_TRY(hash, upload(tensor, weight, source, scales, dst));
+    SLUICE_TRY(hash, upload(tensor, weight, share, source, scales, dst));
   } else {
     SLUICE_TRY(hash,
                pack_checked(checkpoint_.path() + ": tensor " + tensor.name,
@@ -258,41 +325,80 @@ Expected<uint64_t> WeightStore::pack(const CheckpointTensor& tensor,
   return hash;
 }
 
+// Of the rows that other ranks have; checked as one's own are.
+Expected<uint64_t> WeightStore::hash_others(const CheckpointTensor& tensor,
+                                            const MatrixShare& share,
+                                            std::span<const std::byte> source,
+                                            std::span<const float> scales) const {
+  if (share.num_rows == 0 || hashed_ == Hashed::kShares) return 0;
+  const auto k = static_cast<int64_t>(tensor.dims[0]);
+  const int64_t bytes = row_bytes(tensor.format, k);
+  const int64_t n = static_cast<int64_t>(source.size()) / bytes;
+  uint64_t hash = 0;
+  const int64_t end = share.first_row + share.num_rows;
+  for (const auto& [first, last] : {std::pair{int64_t{0}, share.first_row}, {end, n}}) {
+    if (first == last) continue;
+    const auto count = static_cast<size_t>(last - first);
+    SLUICE_TRY(
+        const uint64_t part,
+        pack_checked(checkpoint_.path() + ": tensor " + tensor.name,
+                     tensor.format,
+                     source.data() + first * bytes,
+                     last - first,
+                     k,
+                     nullptr,
+                     scales.empty() ? scales : scales.subspan(static_cast<size_t>(first), count),
+                     {.layout = MatrixLayout::kNone, .first_row = first}));
+    hash += part;
+  }
+  return hash;
+}
+
 Expected<uint64_t> WeightStore::upload(const CheckpointTensor& tensor,
                                        const PackedWeight& weight,
+                                       const MatrixShare& share,
                                        std::span<const std::byte> source,
                                        std::span<const float> scales,
                                        std::byte* dst) {
   const std::string where = checkpoint_.path() + ": tensor " + tensor.name;
   const int64_t bytes = row_bytes(weight.format, weight.k);
   const bool rows = has_rows(weight.format);
-  uint64_t hash = 0;
+  const auto own_scales = [&](int64_t first, int64_t count) {
+    return scales.empty() ? scales
+                          : scales.subspan(static_cast<size_t>(share.first_row + first),
+                                           static_cast<size_t>(count));
+  };
+  SLUICE_TRY(uint64_t hash, hash_others(tensor, share, source, scales));
+  std::vector<std::byte> scratch;
   const auto fill = [&](int64_t first, int64_t room, std::byte* to) -> Expected<void> {
     const int64_t count = std::min(room, weight.n - first);  // the last tile may not be full
-    const auto rows_scales =
-        scales.empty() ? scales
-                       : scales.subspan(static_cast<size_t>(first), static_cast<size_t>(count));
-    SLUICE_TRY(const uint64_t part,
-               pack_checked(where,
-                            weight.format,
-                            source.data() + first * bytes,
-                            count,
-                            weight.k,
-                            to,
-                            rows_scales,
-                            {.layout = rows ? MatrixLayout::kRows : MatrixLayout::kTiles,
-                             .first_row = first}));
-    hash += part;
-    return {};
+    const auto write = [&](int64_t begin, int64_t num_rows, std::byte* out) -> Expected<void> {
+      const int64_t row = share.first_row + first + begin;
+      SLUICE_TRY(const uint64_t part,
+                 pack_checked(where,
+                              weight.format,
+                              source.data() + row * bytes,
+                              num_rows,
+                              weight.k,
+                              out,
+                              own_scales(first + begin, num_rows),
+                              {.layout = rows ? MatrixLayout::kRows : MatrixLayout::kTiles,
+                               .first_row = row}));
+      hash += part;
+      return {};
+    };
+    return write_stored(weight, count, scratch, to, write);
   };
+  const int64_t columns = weight.stored_columns();
   if (!rows) {
-    const int64_t stride = packed_tile_bytes(weight.format, weight.k) / kRowTile;
+    const int64_t stride = packed_tile_bytes(weight.format, columns) / kRowTile;
     SLUICE_TRY_VOID(upload_->rows(where, align_up(weight.n, kRowTile), stride, dst, fill));
     return hash;
   }
   SLUICE_TRY_VOID(
-      upload_->rows(where, weight.n, matrix_row_stride(weight.format, weight.k), dst, fill));
-  upload_->floats(scales, dst + matrix_scales_offset(weight.format, weight.n, weight.k));
+      upload_->rows(where, weight.n, matrix_row_stride(weight.format, columns), dst, fill));
+  upload_->floats(own_scales(0, weight.n),
+                  dst + matrix_scales_offset(weight.format, weight.n, columns));
   return hash;
 }
 

@@ -33,6 +33,14 @@ struct RowSlice {
   [[nodiscard]] RowSlice in_rows_of(int64_t n) const { return {first / n, total / n}; }
 };
 
+// What one rank's device has of a matrix that ranks share out.
+struct MatrixShare {
+  int64_t first_row = 0;  // a multiple of kRowTile
+  int64_t num_rows = 0;   // 0: all
+  int64_t first_column = 0;
+  int64_t end_column = 0;  // 0: all
+};
+
 // Floats where a device's operators read them: a norm, a bias.
 class DeviceFloats {
  public:
@@ -56,9 +64,14 @@ class DeviceFloats {
 
 class WeightStore {
  public:
+  // What content_hash() is of. Ranks above 0 need not read for it what others have.
+  enum class Hashed : uint8_t { kTensors, kShares };
+
   // `device`: whose operators will read the weights.
-  explicit WeightStore(const Checkpoint& checkpoint, DeviceType device = DeviceType::kCpu)
-      : checkpoint_(checkpoint), device_(device) {}
+  explicit WeightStore(const Checkpoint& checkpoint,
+                       DeviceType device = DeviceType::kCpu,
+                       Hashed hashed = Hashed::kTensors)
+      : checkpoint_(checkpoint), device_(device), hashed_(hashed) {}
 
   [[nodiscard]] DeviceType device() const { return device_; }
 
@@ -78,6 +91,7 @@ class WeightStore {
   // The same in a device's memory, for matrices and what place() is given; `memory` must outlive
   // it.
   Expected<void> allocate_on(kernels::DeviceMemory& memory, int64_t bytes);
+
   // Gives back what only loading needs; everything taken is on the device then.
   void end_uploads() { upload_.reset(); }
 
@@ -94,16 +108,21 @@ class WeightStore {
 
   [[nodiscard]] bool has(std::string_view name) const { return checkpoint_.has(name); }
 
-  // W[n, k], repacked; asked for again, as the ranks of one process do, the same. kDataLoss:
-  // missing, or another shape; the message has both.
-  Expected<PackedWeight> matrix(const std::string& name, int64_t n, int64_t k, RowSlice slice = {});
+  // W[n, k], repacked; asked for again, as the ranks of one process do, the same. Of a device, with
+  // a share, those rows and columns of it. kDataLoss: missing, or another shape; the message has
+  // both.
+  Expected<PackedWeight> matrix(const std::string& name,
+                                int64_t n,
+                                int64_t k,
+                                RowSlice slice = {},
+                                const MatrixShare& share = {});
   // n floats, decoded, from a tensor of one dimension; or those of a slice of one of several.
   Expected<std::vector<float>> vector(const std::string& name, int64_t n, RowSlice slice = {});
 
   // The values where operators read them.
   DeviceFloats place(std::vector<float> values);
 
-  // Of the tensors taken into memory so far, by name and bytes.
+  // Of the tensors taken into memory so far, by name and bytes: the same whatever the shares.
   [[nodiscard]] uint64_t content_hash() const { return content_hash_; }
 
   // Tensors of the file that nothing asked for: a sign of an unsupported variant.
@@ -111,7 +130,8 @@ class WeightStore {
   [[nodiscard]] int64_t num_parameters() const;
 
  private:
-  Expected<PackedWeight> take_matrix(const std::string& name, int64_t n, int64_t k, RowSlice slice);
+  Expected<PackedWeight> take_matrix(
+      const std::string& name, int64_t n, int64_t k, RowSlice slice, const MatrixShare& share);
   Expected<const CheckpointTensor*> take(const std::string& name);
   // Of kInt8Channel, rows [first, first + n); none for other formats.
   Expected<std::vector<float>> row_scales(const CheckpointTensor& tensor, int64_t first, int64_t n);
@@ -119,24 +139,39 @@ class WeightStore {
   [[nodiscard]] int64_t bytes_of(const PackedWeight& weight) const;
   // Counts it; where its bytes belong, null without allocate().
   std::byte* add(const PackedWeight& weight);
-  Expected<PackedWeight> random_matrix(const std::string& name, int64_t n, int64_t k);
-  void fill_random(const std::string& name, const PackedWeight& weight, std::byte* dst);
+  Expected<PackedWeight> random_matrix(const std::string& name,
+                                       int64_t n,
+                                       int64_t k,
+                                       const MatrixShare& share);
+  void fill_random(const std::string& name,
+                   const PackedWeight& weight,
+                   const MatrixShare& share,
+                   std::byte* dst);
   Expected<uint64_t> upload(const CheckpointTensor& tensor,
                             const PackedWeight& weight,
+                            const MatrixShare& share,
                             std::span<const std::byte> source,
                             std::span<const float> scales,
                             std::byte* dst);
+  Expected<uint64_t> hash_others(const CheckpointTensor& tensor,
+                                 const MatrixShare& share,
+                                 std::span<const std::byte> source,
+                                 std::span<const float> scales) const;
   static std::vector<float> random_vector(const std::string& name, int64_t n);
   void note_layout(std::string_view name, const PackedWeight& weight, RowSlice slice);
+  // `n`: rows of the slice.
   Expected<uint64_t> pack(const CheckpointTensor& tensor,
                           const PackedWeight& weight,
+                          int64_t n,
                           RowSlice slice,
+                          const MatrixShare& share,
                           std::byte* dst);
   void note_content(std::string_view name, uint64_t hash);
   void report_progress();
 
   const Checkpoint& checkpoint_;
   const DeviceType device_;
+  const Hashed hashed_;
   int32_t max_outputs_ = 0;
   int64_t packed_bytes_ = 0;
   uint64_t content_hash_ = 0;

@@ -215,7 +215,10 @@ void sample(const ExecContext& ctx, const SampleArgs& args) {
 }
 
 void take_tokens(const ExecContext&, const TakeTokensArgs& args) {
-  for (const OpenToken& open : args.open) args.token_ids[open.row] = args.chosen[open.from];
+  for (const OpenToken& open : args.open) {
+    const TokenId token = args.chosen[open.from];
+    args.token_ids[open.row] = token >= 0 && token < args.vocab_size ? token : 0;
+  }
 }
 
 }  // namespace cpu

@@ -385,7 +385,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const auto i = static_cast<size_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= args.open.size()) return;
   const OpenToken open = args.open.data()[i];
-  args.token_ids[open.row] = args.chosen[open.from];
+  const TokenId token = args.chosen[open.from];
+  args.token_ids[open.row] = token >= 0 && token < args.vocab_size ? token : 0;
 }
 
 }  // namespace

@@ -3,8 +3,8 @@
 // architecture, weight format and setting; and what cannot be shared is refused before anything is
 // allocated.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -18,60 +18,21 @@
 #include "engine/engine.h"
 #include "engine/model_runner.h"
 #include "engine/parallel.h"
+#include "engine/weights/checkpoint.h"
 #include "quant/format.h"
 #include "tests/support/collecting_sink.h"
 #include "tests/support/random_model.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/shared_model.h"
 
 namespace sluice {
 namespace {
 
 using testing::Collected;
+using testing::TemporaryFolder;
+using testing::write_model;
 
 const std::string kData = SLUICE_TEST_DATA;
-
-// A folder that goes away.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    static int count = 0;
-    path_ = std::filesystem::temp_directory_path() /
-            ("sluice-tp-" + std::to_string(getpid()) + "-" + std::to_string(count++));
-    std::filesystem::create_directory(path_);
-  }
-
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  [[nodiscard]] std::string path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
-nlohmann::json read_config(const std::string& folder) {
-  return nlohmann::json::parse(std::ifstream(kData + "/" + folder + "/config.json"));
-}
-
-// The configuration of `folder` with 8 heads of 32 over 2 KV heads and 288 feed-forward columns, of
-// which ranks have unequal numbers; weights are random. Merged with `changes`.
-void write_model(const TemporaryFolder& to,
-                 const std::string& folder,
-                 const nlohmann::json& changes) {
-  nlohmann::json config = read_config(folder);
-  config["hidden_size"] = 64;
-  config["intermediate_size"] = 288;
-  config["head_dim"] = 32;
-  config["num_attention_heads"] = 8;
-  config["num_key_value_heads"] = 2;
-  config["vocab_size"] = 451;
-  config["max_position_embeddings"] = 512;
-  if (changes.is_object()) config.merge_patch(changes);
-  std::ofstream(to.path() + "/config.json") << config;
-  std::filesystem::copy_file(kData + "/tokenizer/json/qwen.json", to.path() + "/tokenizer.json");
-}
 
 Config base_config(const std::string& model) {
   Config config;
@@ -237,6 +198,38 @@ TEST(TensorParallel, SettingsOfAStepChangeNothing) {
   }
 }
 
+// The last matrix that is taken: what follows it in memory is not there.
+TEST(TensorParallel, ABadWeightIsAnErrorOnAnyNumberOfRanks) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/bad.gguf";
+  const std::array formats = {WeightFormat::kQ6_K};
+  ASSERT_TRUE(testing::write_random_model(
+      kData + "/tiny/tiny-llama.gguf", path, formats, WeightFormat::kQ6_K));
+  int64_t end = 0;
+  {
+    const auto checkpoint = Checkpoint::open(path);
+    ASSERT_TRUE(checkpoint.has_value());
+    for (int layer = 0;; ++layer) {
+      const std::string name = "blk." + std::to_string(layer) + ".ffn_down.weight";
+      const CheckpointTensor* const tensor = (*checkpoint)->find(name);
+      if (tensor == nullptr) break;
+      end = tensor->data.data() + tensor->data.size() - (*checkpoint)->files()[0].bytes.data();
+    }
+  }
+  {
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(end - 2);
+    file.write("\xff\xff", 2);  // a scale in half precision
+  }
+  for (const int32_t size : {1, 2, 4}) {
+    Config config = base_config(path);
+    config.tensor_parallel_size = size;
+    const auto engine = create_engine(config);
+    ASSERT_FALSE(engine.has_value()) << size;
+    EXPECT_EQ(engine.error().code, ErrorCode::kDataLoss) << engine.error().message;
+  }
+}
+
 // A rank of local ones that fails in its `num_calls`-th gather.
 class FailingRank final : public Communicator {
  public:
@@ -266,12 +259,13 @@ class FailingRank final : public Communicator {
 void expect_failure(const Config& config, int32_t failing, int num_calls) {
   const std::string what =
       "rank " + std::to_string(failing) + ", call " + std::to_string(num_calls);
-  const auto engine = create_engine(config, [&](int32_t size) {
+  const auto with_one_failing = [&](int32_t size) {
     auto ranks = make_local_ranks(size);
     auto& rank = ranks[static_cast<size_t>(failing)];
     rank = std::make_unique<FailingRank>(std::move(rank), num_calls);
     return ranks;
-  });
+  };
+  const auto engine = create_engine(config, {.on_cpu = with_one_failing, .on_devices = {}});
   ASSERT_TRUE(engine.has_value()) << engine.error().message;
   testing::CollectingSink sink;
   std::vector<RequestId> accepted;

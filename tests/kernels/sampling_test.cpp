@@ -320,9 +320,18 @@ TEST(Sampling, WhatWasChosenIsWhereTheNextStepTakesItFrom) {
   EXPECT_EQ(chosen, (std::vector<TokenId>{1, 0, 7}));  // none is 0
   const std::vector<OpenToken> open = {{.row = 3, .from = 0}, {.row = 0, .from = 2}};
   std::vector<TokenId> token_ids = {5, 5, 5, 5};
-  take_tokens(device->context(),
-              {.open = open, .chosen = chosen.data(), .token_ids = token_ids.data()});
-  EXPECT_EQ(token_ids, (std::vector<TokenId>{7, 5, 5, 1}));
+  const auto take = [&](int32_t vocab_size) {
+    take_tokens(device->context(),
+                {.open = open,
+                 .chosen = chosen.data(),
+                 .token_ids = token_ids.data(),
+                 .vocab_size = vocab_size});
+    return token_ids;
+  };
+  EXPECT_EQ(take(8), (std::vector<TokenId>{7, 5, 5, 1}));
+  EXPECT_EQ(take(7), (std::vector<TokenId>{0, 5, 5, 1}));  // what is no token
+  chosen[2] = -1;
+  EXPECT_EQ(take(8), (std::vector<TokenId>{0, 5, 5, 1}));
 }
 
 TEST(Sampling, ExtremeLogitsAndTemperaturesStillGiveACandidate) {

@@ -26,13 +26,13 @@ using testing::TinyModel;
 using testing::TinyWeights;
 
 std::string error_of(const Config& config) {
-  const Expected<PlannedDevice> planned = plan_on_device(config);
+  const Expected<PlannedDevices> planned = plan_on_devices(config);
   return planned ? "" : planned.error().message;
 }
 
 std::string name_of(const Config& config) {
-  const Expected<PlannedDevice> planned = plan_on_device(config);
-  return planned ? planned->device->name().substr(0, 4) : planned.error().message;
+  const Expected<PlannedDevices> planned = plan_on_devices(config);
+  return planned ? planned->devices[0]->name().substr(0, 4) : planned.error().message;
 }
 
 TEST(CudaDevice, AutoTakesTheGpuWhereThereIsOneAndItHasWhatTheModelNeeds) {

@@ -39,16 +39,16 @@ class ShimOptions {
 };
 
 std::string error_of(const Config& config) {
-  const Expected<PlannedDevice> planned = plan_on_device(config);
+  const Expected<PlannedDevices> planned = plan_on_devices(config);
   return planned ? "" : planned.error().message;
 }
 
 TEST(CudaDevice, WithoutAGpuAutoTakesTheCpuAndCudaIsRefused) {
   const TinyModel model(TinyWeights::kInt8);
   const ShimOptions options({.is_there = false});
-  const Expected<PlannedDevice> planned = plan_on_device(model.config("auto"));
+  const Expected<PlannedDevices> planned = plan_on_devices(model.config("auto"));
   ASSERT_TRUE(planned.has_value());
-  EXPECT_EQ(planned->device->name().substr(0, 4), "cpu:");
+  EXPECT_EQ(planned->devices[0]->name().substr(0, 4), "cpu:");
   EXPECT_EQ(error_of(model.config("cuda")), "no CUDA device: the shim hides it");
 }
 
@@ -56,7 +56,7 @@ TEST(CudaDevice, ThePlanIsOfTheDevicesMemory) {
   const TinyModel model(TinyWeights::kInt8);
   Config config = model.config("cuda");
   config.kv_cache_memory = 0;
-  const Expected<PlannedDevice> planned = plan_on_device(config);
+  const Expected<PlannedDevices> planned = plan_on_devices(config);
   ASSERT_TRUE(planned.has_value());
   const MemoryPlan& plan = planned->model.plan;
   EXPECT_TRUE(plan.on_device);

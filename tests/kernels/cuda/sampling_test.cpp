@@ -101,17 +101,20 @@ TEST(CudaSampling, ChoosesTheTokensOfTheCpu) {
 
 TEST(CudaSampling, OpenTokensAreTakenFromWhatWasChosen) {
   constexpr int32_t kOpen = 300;  // more than a block
-  const std::vector<TokenId> chosen = {41, 42, 43};
+  constexpr int32_t kVocab = 43;
+  const std::vector<TokenId> chosen = {42, 43, -1};  // two that are no tokens
   std::vector<OpenToken> open(kOpen);
   std::vector<TokenId> want(2 * kOpen, kPoison);
   for (int32_t i = 0; i < kOpen; ++i) {
     open[static_cast<size_t>(i)] = {.row = 2 * i + 1, .from = i % 3};
-    want[static_cast<size_t>(2 * i + 1)] = chosen[static_cast<size_t>(i % 3)];
+    const TokenId token = chosen[static_cast<size_t>(i % 3)];
+    want[static_cast<size_t>(2 * i + 1)] = token >= 0 && token < kVocab ? token : 0;
   }
   test::on_schedules([&] {
     std::vector<TokenId> got(2 * kOpen, kPoison);
     cuda::launch_take_tokens(
-        nullptr, {.open = open, .chosen = chosen.data(), .token_ids = got.data()});
+        nullptr,
+        {.open = open, .chosen = chosen.data(), .token_ids = got.data(), .vocab_size = kVocab});
     EXPECT_EQ(got, want);
   });
 }

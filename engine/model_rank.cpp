@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/model_rank.h"
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "engine/core/log.h"
+#include "engine/decode_buckets.h"
+#include "kernels/gemm.h"
+#include "kernels/sampling.h"
+#include "kernels/trace.h"
+
+namespace sluice {
+namespace {
+
+using Pages = AlignedBuffer::Pages;
+using kernels::DeviceBuffer;
+
+// Which layer lives where: the group's index, and the layer's place inside the group.
+std::vector<LayerCache> layer_caches(const Model& model, const KvStorage& storage) {
+  std::vector<LayerCache> caches(static_cast<size_t>(model.config().num_layers));
+  const std::vector<KvLayout> layouts = model.kv_layouts();
+  for (size_t group = 0; group < layouts.size(); ++group) {
+    for (size_t i = 0; i < layouts[group].layers.size(); ++i) {
+      caches[static_cast<size_t>(layouts[group].layers[i])] = {
+          .group = static_cast<int32_t>(group),
+          .view = storage.layer_view(static_cast<int32_t>(group), static_cast<int32_t>(i))};
+    }
+  }
+  return caches;
+}
+
+// The KV of one rank: its heads of every group.
+std::vector<KvStorageGroup> rank_groups(const MemoryPlan& plan, const ModelConfig& own) {
+  std::vector<KvStorageGroup> groups = plan.kv_groups;
+  for (KvStorageGroup& group : groups) group.num_kv_heads = own.num_kv_heads;
+  return groups;
+}
+
+int64_t chosen_bytes(const StepBounds& bounds) {
+  return bounds.max_logits * static_cast<int64_t>(sizeof(TokenId));
+}
+
+// Room for every rank's part of the largest exchange.
+int64_t received_bytes(const StepBounds& bounds, int64_t part_bytes, int32_t num_ranks) {
+  if (num_ranks == 1) return 0;
+  return num_ranks * align_up(std::max(part_bytes, chosen_bytes(bounds)), 64);
+}
+
+int64_t workspace_bytes_of(const ModelRank::Bounds& bounds) {
+  return kernels::workspace_bytes(bounds.step.device, bounds.step.max_tokens, bounds.max_outputs);
+}
+
+}  // namespace
+
+Pages pages_of(const Config& config, Pages transparent) {
+  if (config.huge_pages == "explicit") return Pages::kReserved;
+  return config.huge_pages == "off" ? Pages::kSmall : transparent;
+}
+
+void place_memory(std::span<std::byte> bytes, const Placement& placement) {
+  if (bind_memory(bytes, placement)) return;
+  log_event(LogLevel::kWarning,
+            "memory_not_placed",
+            "reason",
+            "mbind: " + std::generic_category().message(errno));
+}
+
+int64_t ModelRank::device_bytes(const Bounds& bounds, int64_t part_bytes, int32_t num_ranks) {
+  return DeviceBatch::bytes(bounds.batch) + workspace_bytes_of(bounds) +
+         received_bytes(bounds.step, part_bytes, num_ranks) +
+         (num_ranks > 1 ? chosen_bytes(bounds.step) : 0);
+}
+
+int64_t ModelRank::pinned_bytes(const Bounds& bounds) { return DeviceBatch::bytes(bounds.batch); }
+
+Expected<std::unique_ptr<ModelRank>> ModelRank::create(const kernels::Device& device,
+                                                       std::unique_ptr<Model> model,
+                                                       const Bounds& bounds,
+                                                       const MemoryPlan& plan,
+                                                       const Placement& placement,
+                                                       const Config& config) {
+  SLUICE_TRY(KvStorage storage,
+             KvStorage::create(rank_groups(plan, model->config()),
+                               plan.kv_dtype,
+                               plan.block_size,
+                               pages_of(config, Pages::kSmall),
+                               device.memory()));
+  std::unique_ptr<ModelRank> rank(
+      new ModelRank(device, std::move(model), bounds, std::move(storage)));
+  SLUICE_TRY_VOID(rank->allocate(placement, config));
+  rank->caches_ = layer_caches(*rank->model_, rank->kv_storage_);
+  return rank;
+}
+
+Expected<void> ModelRank::allocate(const Placement& placement, const Config& config) {
+  kernels::DeviceMemory* const memory = device_.memory();
+  SLUICE_TRY(arena_,
+             DeviceBuffer::allocate(memory,
+                                    model_->arena_bytes(bounds_.step),
+                                    "activations",
+                                    pages_of(config, Pages::kHuge)));
+  if (memory == nullptr) {
+    place_memory(kv_storage_.bytes(), placement);
+    place_memory(arena_.span(), placement);
+  }
+  model_->bind(bounds_.step, arena_.span());
+  if (is_first()) {
+    const int64_t bytes = bounds_.step.max_logits * int64_t{model_->config().vocab_size} *
+                          static_cast<int64_t>(sizeof(float));
+    SLUICE_TRY(logits_, DeviceBuffer::allocate(memory, bytes, "logits"));
+  }
+  exec_ = device_.context();
+  if (memory != nullptr) return allocate_on(*memory);
+  prefault_ = std::make_unique<Prefault>(kv_storage_.bytes(), config.huge_pages == "transparent");
+  return {};
+}
+
+Expected<void> ModelRank::allocate_on(kernels::DeviceMemory& memory) {
+  SLUICE_TRY(workspace_, DeviceBuffer::allocate(&memory, workspace_bytes_of(bounds_), "workspace"));
+  exec_.workspace = workspace_.span();
+  SLUICE_TRY(device_batch_, DeviceBatch::create(memory, bounds_.batch));
+  if (const int32_t size = model_->config().share.size; size > 1) {
+    const int64_t part = model_->max_part_bytes(bounds_.step);
+    SLUICE_TRY(received_,
+               DeviceBuffer::allocate(
+                   &memory, received_bytes(bounds_.step, part, size), "parts of other ranks"));
+  }
+  if (!is_first()) {
+    SLUICE_TRY(copied_,
+               DeviceBuffer::allocate(&memory, chosen_bytes(bounds_.step), "chosen tokens"));
+    chosen_ = reinterpret_cast<TokenId*>(copied_.data());
+  }
+  memory.wait();
+  return {};
+}
+
+Expected<void> ModelRank::connect(const ConnectRank& connect) {
+  const RankShare& share = model_->config().share;
+  SLUICE_TRY(communicator_,
+             connect({.rank = share.rank,
+                      .size = share.size,
+                      .received = received_.span(),
+                      .stream = exec_.stream}));
+  return {};
+}
+
+// Steps of padding rows alone. Only the longest context bounds what a recorded step reads.
+template <typename Body>
+Expected<void> ModelRank::for_buckets(const Config& config, const Body& body) {
+  DecodeBuckets buckets(DecodeBuckets::sizes_of(config),
+                        static_cast<size_t>(bounds_.batch.num_groups));
+  const InputBatch empty(bounds_.batch);
+  for (size_t i = 0; i < buckets.sizes().size(); ++i) {
+    step_ = device_batch_->upload(buckets.pad(empty.view(), i));
+    step_.max_seq_len = bounds_.max_model_len;
+    device_.memory()->wait();
+    SLUICE_TRY_VOID(body());
+  }
+  device_.memory()->wait();
+  if (has_failed()) {
+    return make_error(ErrorCode::kUnavailable, "a rank has failed before the first step");
+  }
+  return {};
+}
+
+void ModelRank::run_padding() {
+  model_->forward(context());
+  model_->logits(context(), step_.logits_indices, logits());
+}
+
+Expected<void> ModelRank::warm_up(const Config& config) {
+  return for_buckets(config, [this]() -> Expected<void> {
+    run_padding();
+    return {};
+  });
+}
+
+Expected<void> ModelRank::record_steps(const Config& config) {
+  kernels::DeviceMemory& memory = *device_.memory();
+  return for_buckets(config, [&]() -> Expected<void> {
+    memory.begin_recording();
+    run_padding();
+    SLUICE_TRY(recorded_.emplace_back(), memory.end_recording());
+    return {};
+  });
+}
+
+void ModelRank::run(const RankJob& job) {
+  if (has_failed()) return;
+  if (job.kind == RankJob::Kind::kLayers) return run_layers(job);
+  if (!job.rows) return run_logits(step_.logits_indices);
+  run_logits(device_batch_ ? device_batch_->upload_rows(*job.rows) : *job.rows);
+}
+
+void ModelRank::run_layers(const RankJob& job) {
+  step_ = device_batch_ ? device_batch_->upload(*job.batch) : *job.batch;
+  take_open_tokens();
+  for (const KvBlockCopy& copy : job.copies) {
+    kv_storage_.copy_block(copy.group, copy.from, copy.to);
+  }
+  if (job.bucket) {
+    const kernels::TraceRange range(device_.type(), "recorded layers");
+    return recorded_[*job.bucket]->run();
+  }
+  model_->forward(context());
+}
+
+// What rank 0 chose is still on its device.
+void ModelRank::take_open_tokens() {
+  if (step_.open_tokens.empty()) return;
+  const TokenId* chosen = chosen_;
+  if (communicator_ != nullptr) {
+    const auto parts = communicator_->all_gather(std::as_bytes(
+        std::span<const TokenId>(chosen_, static_cast<size_t>(bounds_.step.max_logits))));
+    if (parts.empty()) return;
+    chosen = reinterpret_cast<const TokenId*>(parts.front());
+  }
+  kernels::take_tokens(exec_,
+                       {.open = step_.open_tokens,
+                        .chosen = chosen,
+                        .token_ids = device_batch_->token_ids(),
+                        .vocab_size = model_->config().vocab_size});
+}
+
+void ModelRank::run_logits(std::span<const int32_t> rows) {
+  CHECK_LE(rows.size(), static_cast<size_t>(bounds_.step.max_logits));
+  if (!rows.empty()) model_->logits(context(), rows, logits());
+}
+
+}  // namespace sluice

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks on devices of the shim: what NCCL is to GPUs. A gather is in order with its rank's stream,
+// and waits there until the others' have come to it.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "engine/parallel.h"
+#include "tests/support/simt/simt.h"
+
+namespace sluice::testing {
+
+class ShimGroup {
+ public:
+  explicit ShimGroup(int32_t size) : parts_(static_cast<size_t>(size)) {}
+
+  [[nodiscard]] int32_t size() const { return static_cast<int32_t>(parts_.size()); }
+
+  // On a stream. Device memory is open to it alone.
+  void exchange(int32_t rank, std::span<const std::byte> part, std::byte* received) {
+    parts_[static_cast<size_t>(rank)].assign(part.begin(), part.end());
+    if (!meet()) return;
+    for (const std::vector<std::byte>& each : parts_) {
+      CHECK_EQ(each.size(), part.size());
+      std::memcpy(received, each.data(), each.size());
+      received += each.size();
+    }
+    meet();
+  }
+
+  // Until all have come; false where one has failed.
+  bool meet() {
+    std::unique_lock lock(mutex_);
+    const uint64_t own = generation_;
+    if (++arrived_ == size()) {
+      arrived_ = 0;
+      ++generation_;
+      changed_.notify_all();
+    }
+    changed_.wait(lock, [&] { return generation_ != own || has_failed_; });
+    return !has_failed_;
+  }
+
+  void fail() {
+    const std::scoped_lock lock(mutex_);
+    has_failed_ = true;
+    changed_.notify_all();
+  }
+
+  [[nodiscard]] bool has_failed() const { return has_failed_; }
+
+ private:
+  std::vector<std::vector<std::byte>> parts_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int32_t arrived_ = 0;      // guarded by mutex_
+  uint64_t generation_ = 0;  // the same
+  std::atomic<bool> has_failed_ = false;
+};
+
+class ShimRank final : public Communicator {
+ public:
+  // Fails in its `num_calls`-th gather; 0: never.
+  ShimRank(std::shared_ptr<ShimGroup> group, const DeviceRank& own, int num_calls)
+      : group_(std::move(group)), own_(own), calls_left_(num_calls) {}
+
+  [[nodiscard]] int32_t rank() const override { return own_.rank; }
+
+  [[nodiscard]] int32_t size() const override { return own_.size; }
+
+  std::span<const std::byte* const> all_gather(std::span<const std::byte> part) override {
+    if (--calls_left_ == 0) fail();
+    if (has_failed()) return {};
+    CHECK_LE(part.size() * static_cast<size_t>(own_.size), own_.received.size());
+    simt::enqueue(own_.stream, [group = group_, own = own_, part] {
+      group->exchange(own.rank, part, own.received.data());
+    });
+    table_.clear();
+    for (size_t rank = 0; rank < static_cast<size_t>(own_.size); ++rank) {
+      table_.push_back(own_.received.data() + rank * part.size());
+    }
+    return table_;
+  }
+
+  void fail() override { group_->fail(); }
+
+  [[nodiscard]] bool has_failed() const override { return group_->has_failed(); }
+
+ private:
+  const std::shared_ptr<ShimGroup> group_;
+  const DeviceRank own_;
+  int calls_left_;
+  std::vector<const std::byte*> table_;
+};
+
+// A group of `size`; rank `failing` fails in its `num_calls`-th gather.
+inline RankGroups shim_groups(int32_t size, int32_t failing = -1, int num_calls = 0) {
+  const auto connect = [size, failing, num_calls]() -> Expected<ConnectRank> {
+    auto group = std::make_shared<ShimGroup>(size);
+    return [group, failing, num_calls](
+               const DeviceRank& own) -> Expected<std::unique_ptr<Communicator>> {
+      CHECK_EQ(own.size, group->size());
+      group->meet();
+      return std::make_unique<ShimRank>(group, own, own.rank == failing ? num_calls : 0);
+    };
+  };
+  return {.on_cpu = make_local_ranks, .on_devices = connect};
+}
+
+}  // namespace sluice::testing

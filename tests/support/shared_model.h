@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models whose layers several ranks can share.
+#pragma once
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace sluice::testing {
+
+inline std::string test_data() { return SLUICE_TEST_DATA; }
+
+// A folder that goes away.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    static int count = 0;
+    path_ = std::filesystem::temp_directory_path() /
+            ("sluice-tp-" + std::to_string(getpid()) + "-" + std::to_string(count++));
+    std::filesystem::create_directory(path_);
+  }
+
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  [[nodiscard]] std::string path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline nlohmann::json read_config(const std::string& folder) {
+  return nlohmann::json::parse(std::ifstream(test_data() + "/" + folder + "/config.json"));
+}
+
+// The configuration of `folder` with 8 heads of 32 over 2 KV heads and 288 feed-forward columns, of
+// which ranks have unequal numbers; weights are random. Merged with `changes`.
+inline void write_model(const TemporaryFolder& to,
+                        const std::string& folder,
+                        const nlohmann::json& changes) {
+  nlohmann::json config = read_config(folder);
+  config["hidden_size"] = 64;
+  config["intermediate_size"] = 288;
+  config["head_dim"] = 32;
+  config["num_attention_heads"] = 8;
+  config["num_key_value_heads"] = 2;
+  config["vocab_size"] = 451;
+  config["max_position_embeddings"] = 512;
+  if (changes.is_object()) config.merge_patch(changes);
+  std::ofstream(to.path() + "/config.json") << config;
+  std::filesystem::copy_file(test_data() + "/tokenizer/json/qwen.json",
+                             to.path() + "/tokenizer.json");
+}
+
+}  // namespace sluice::testing
