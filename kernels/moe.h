@@ -77,6 +77,18 @@ struct LinearExpertsArgs {
 
 void linear_experts(const ExecContext& ctx, const LinearExpertsArgs& args);
 
+// join_parts() of parts.h for the rows of every expert that has some; others are left as they are.
+struct JoinExpertPartsArgs {
+  std::span<const float* const> parts;     // each [x.num_rows, n], the rows of all experts
+  Activations x;                           // some of their columns; num_rows: a bound of the rows
+  std::span<const ExpertMatrix> matrices;  // one of each expert, on a GPU as far apart as above
+  ExpertRows rows;
+  float* out;
+  int64_t out_stride;
+};
+
+void join_expert_parts(const ExecContext& ctx, const JoinExpertPartsArgs& args);
+
 // x[i, :] = fma(y[rows[i, j], :], scale * weights[i, j], x[i, :]) for j in order: by expert id.
 struct MoeCombineArgs {
   const float* y;  // [.., n] outputs of the experts

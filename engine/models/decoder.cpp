@@ -32,7 +32,7 @@ struct DecoderBuffers {
   float* last = nullptr;    // [logits rows, hidden]
   LinearInput hidden_in;
   LinearInput logits_in;
-  float* logits = nullptr;        // [logits rows, widest share], where ranks share the vocabulary
+  float* logits = nullptr;         // [logits rows, widest share], where ranks share the vocabulary
   int32_t* logits_rows = nullptr;  // [logits rows] 0, 1, 2, ...
   AttentionBuffers attention;
   MlpBuffers mlp;
@@ -160,34 +160,25 @@ Expected<void> DecoderModel::load_norms(int32_t index, WeightStore& weights) {
   return {};
 }
 
-tl::unexpected<Error> no_ranks_on_devices(const WeightStore& weights, const std::string& what) {
-  return make_error(ErrorCode::kUnsupported,
-                    weights.path() + ": found " + what +
-                        ", which several GPUs do not share; --device cpu runs it",
-                    "device");
-}
-
 Expected<void> DecoderModel::load(const ModelOptions& options, WeightStore& weights) {
   const int32_t bits = options.activation_bits;
   memory_ = options.memory;
-  if (config_.share.size > 1 && config_.moe.num_experts > 0 &&
-      weights.device() == DeviceType::kCuda) {
-    return no_ranks_on_devices(weights, "experts");
-  }
   for (kernels::RopeTable& rope : ropes_) {
     if (options.memory == nullptr) break;
-    SLUICE_TRY(
-        kernels::DeviceBuffer rows,
-        kernels::DeviceBuffer::allocate(options.memory, rope.bytes(), "rotary positions"));
+    SLUICE_TRY(kernels::DeviceBuffer rows,
+               kernels::DeviceBuffer::allocate(options.memory, rope.bytes(), "rotary positions"));
     rope.use(std::move(rows));
   }
   const std::array<Projection::Part, 1> embedding = {
       {{"token_embd", config_.vocab_size, false, {}, {}}}};
   SLUICE_TRY(embedding_, Projection::load(weights, embedding, config_.hidden, bits));
-  if (config_.share.size > 1 && config_.tied_embeddings &&
-      weights.device() == DeviceType::kCuda &&
+  if (config_.share.size > 1 && config_.tied_embeddings && weights.device() == DeviceType::kCuda &&
       embedding_.weight(0).format == WeightFormat::kInt8Channel) {
-    return no_ranks_on_devices(weights, "a tied embedding of INT8");
+    return make_error(ErrorCode::kUnsupported,
+                      weights.path() +
+                          ": found a tied embedding of INT8, which several GPUs do not "
+                          "share; --device cpu runs it",
+                      "device");
   }
   if (config_.tied_embeddings) head_ = embedding_.with_rows(config_.share.vocab);
   if (!config_.tied_embeddings) {
@@ -414,20 +405,18 @@ void DecoderModel::gather_logits(const ForwardContext& context,
                                  int32_t num_rows,
                                  float* out) const {
   const RankShare& share = config_.share;
-  const std::span<const float> own(buffers_.logits,
-                                   static_cast<size_t>(num_rows * logits_width()));
+  const std::span<const float> own(buffers_.logits, static_cast<size_t>(num_rows * logits_width()));
   const auto parts = context.communicator->all_gather(std::as_bytes(own));
   if (share.rank != 0) return;
   for (size_t rank = 0; rank < parts.size(); ++rank) {
     const Portion columns = vocab_share(config_.vocab_size, static_cast<int32_t>(rank), share.size);
-    kernels::gather_rows(
-        context.exec,
-        {.x = reinterpret_cast<const float*>(parts[rank]),
-         .x_stride = logits_width(),
-         .n = columns.count,
-         .indices = {buffers_.logits_rows, static_cast<size_t>(num_rows)},
-         .out = out + columns.first,
-         .out_stride = config_.vocab_size});
+    kernels::gather_rows(context.exec,
+                         {.x = reinterpret_cast<const float*>(parts[rank]),
+                          .x_stride = logits_width(),
+                          .n = columns.count,
+                          .indices = {buffers_.logits_rows, static_cast<size_t>(num_rows)},
+                          .out = out + columns.first,
+                          .out_stride = config_.vocab_size});
   }
 }
 

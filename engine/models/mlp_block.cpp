@@ -73,6 +73,9 @@ Expected<MlpBlock> MlpBlock::load(const ModelConfig& config,
   }
   block.grouped_gate_up_ = group_experts(block.experts_, &Pair::gate_up, expert_width(config));
   block.grouped_down_ = group_experts(block.experts_, &Pair::down, hidden);
+  for (const Pair& pair : block.experts_) {
+    block.joined_down_.push_back({&pair.down.weight(0), pair.down.bias(0), 0});
+  }
   return block;
 }
 
@@ -100,7 +103,7 @@ Expected<void> MlpBlock::check_like_first(const std::vector<Pair>& experts,
 }
 
 MlpBlock::GroupedByFormat MlpBlock::group_experts(const std::vector<Pair>& experts,
-                                                  Projection Pair::* projection,
+                                                  Projection Pair::*projection,
                                                   int64_t part_width) {
   GroupedByFormat grouped;
   for (const Pair& pair : experts) {
@@ -300,32 +303,22 @@ void MlpBlock::run_experts(const kernels::ExecContext& exec,
   }
 }
 
-// The chosen experts' outputs from every rank's sums.
+// The chosen experts' outputs from every rank's sums: of all rows that there may be, as the host of
+// a device does not know who was chosen.
 void MlpBlock::join_experts(const ForwardContext& context,
                             const LinearInput& in,
                             const MlpBuffers& buffers,
                             int64_t hidden) const {
-  const kernels::ExpertRows& experts = buffers.experts;
-  const int32_t last = experts.chosen[*experts.num_chosen - 1];
-  const int64_t end =
-      experts.first[last] + align_up(experts.count[last], kernels::kActivationRows);
-  const GatheredSums sums =
-      gather_sums(context, buffers.parts, static_cast<int32_t>(end), hidden);
+  const kernels::Activations& x = in.in(experts_.front().down.format(0));
+  const GatheredSums sums = gather_sums(context, buffers.parts, x.num_rows, hidden);
   if (sums.count == 0) return;
-  for (int32_t i = 0; i < *experts.num_chosen; ++i) {
-    const int32_t expert = experts.chosen[i];
-    const Projection& down = experts_[static_cast<size_t>(expert)].down;
-    const int32_t first = experts.first[expert];
-    const GatheredSums rows = sums.from(first);
-    kernels::join_parts(
-        context.exec,
-        {.parts = rows.all(),
-         .weight = &down.weight(0),
-         .x = kernels::activation_rows(in.in(down.format(0)), first, experts.count[expert]),
-         .bias = down.bias(0),
-         .out = buffers.output + first * hidden,
-         .out_stride = hidden});
-  }
+  kernels::join_expert_parts(context.exec,
+                             {.parts = sums.all(),
+                              .x = x,
+                              .matrices = joined_down_,
+                              .rows = buffers.experts,
+                              .out = buffers.output,
+                              .out_stride = hidden});
 }
 
 }  // namespace sluice

@@ -23,12 +23,12 @@ struct MlpBuffers {
   // Experts only. Rows are (token, choice) pairs sorted by expert, each expert's first row on a
   // border of activation blocks.
   int32_t max_rows = 0;
-  float* router = nullptr;    // [tokens, experts]
-  float* weights = nullptr;   // [tokens, top_k]
-  int32_t* ids = nullptr;     // [tokens, top_k]
-  int32_t* rows = nullptr;    // [tokens, top_k]
+  float* router = nullptr;   // [tokens, experts]
+  float* weights = nullptr;  // [tokens, top_k]
+  int32_t* ids = nullptr;    // [tokens, top_k]
+  int32_t* rows = nullptr;   // [tokens, top_k]
   kernels::ExpertRows experts;
-  float* output = nullptr;    // [rows, hidden]
+  float* output = nullptr;  // [rows, hidden]
   LinearInput router_in;
   LinearInput expert_in;
 };
@@ -92,7 +92,7 @@ class MlpBlock {
   static Expected<void> check_like_first(const std::vector<Pair>& experts,
                                          const std::string& place);
   static GroupedByFormat group_experts(const std::vector<Pair>& experts,
-                                       Projection Pair::* projection,
+                                       Projection Pair::*projection,
                                        int64_t part_width);
   // The chosen experts' matrices over their rows.
   static void run_experts(const kernels::ExecContext& exec,
@@ -110,6 +110,7 @@ class MlpBlock {
   std::vector<Pair> experts_;  // exactly one in a dense block
   GroupedByFormat grouped_gate_up_;
   GroupedByFormat grouped_down_;
+  std::vector<kernels::ExpertMatrix> joined_down_;  // one of each, with its bias
 };
 
 }  // namespace sluice

@@ -115,19 +115,13 @@ RankParts::RankParts(const ModelConfig& config, int64_t max_rows, Arena& arena) 
       arena.take_bytes(max_rows * static_cast<int64_t>(sizeof(int32_t))));
 }
 
-GatheredSums GatheredSums::from(int64_t first) const {
-  GatheredSums rest = *this;
-  for (size_t i = 0; i < count; ++i) rest.parts[i] += first * width;
-  return rest;
-}
-
 GatheredSums gather_sums(const ForwardContext& context,
                          const RankParts& parts,
                          int64_t num_rows,
                          int64_t width) {
   const std::span<const float> own(parts.sums, static_cast<size_t>(num_rows * width));
   const auto gathered = context.communicator->all_gather(std::as_bytes(own));
-  GatheredSums sums{.count = gathered.size(), .width = width};
+  GatheredSums sums{.count = gathered.size()};
   std::ranges::transform(gathered, sums.parts.begin(), [](const std::byte* part) {
     return reinterpret_cast<const float*>(part);
   });

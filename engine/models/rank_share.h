@@ -44,10 +44,6 @@ struct RankParts {
 struct GatheredSums {
   std::array<const float*, kernels::kSegments> parts{};
   size_t count = 0;
-  int64_t width = 0;  // of a row
-
-  // From row `first` on.
-  [[nodiscard]] GatheredSums from(int64_t first) const;
 
   [[nodiscard]] std::span<const float* const> all() const { return std::span(parts).first(count); }
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/parts.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 
@@ -36,6 +37,26 @@ void join_parts(const ExecContext& ctx, const JoinPartsArgs& args) {
   };
   const int64_t count = args.x.num_rows;
   ctx.pool->parallel_for_chunked(count, {.chunk = rows_per_claim(count)}, rows);
+}
+
+void join_expert_parts(const ExecContext& ctx, const JoinExpertPartsArgs& args) {
+  const std::span<const int32_t> chosen(args.rows.chosen,
+                                        static_cast<size_t>(*args.rows.num_chosen));
+  for (const int32_t expert : chosen) {
+    const ExpertMatrix& matrix = args.matrices[static_cast<size_t>(expert)];
+    const int64_t first = args.rows.first[expert];
+    std::array<const float*, kSegments> parts{};
+    std::ranges::transform(args.parts, parts.begin(), [&](const float* part) {
+      return part + first * matrix.weight->n;
+    });
+    const JoinPartsArgs own = {.parts = std::span(parts).first(args.parts.size()),
+                               .weight = matrix.weight,
+                               .x = activation_rows(args.x, first, args.rows.count[expert]),
+                               .bias = matrix.bias,
+                               .out = args.out + first * args.out_stride,
+                               .out_stride = args.out_stride};
+    cpu::join_parts(ctx, own);
+  }
 }
 
 void row_magnitudes(const ExecContext& ctx, const RowMagnitudesArgs& args) {

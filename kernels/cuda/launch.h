@@ -172,8 +172,11 @@ void launch_linear_int8(Stream stream, const LinearInt8Args& args);
 void launch_experts_half(Stream stream, const LinearHalfArgs& args, const ExpertMatrices& experts);
 void launch_experts_int8(Stream stream, const LinearInt8Args& args, const ExpertMatrices& experts);
 
-// `args.then` is not read. The array of `args.parts` is the host's.
-void launch_join_parts(Stream stream, const JoinPartsArgs& args);
+// `args.then` is not read. The array of `args.parts` is the host's. `experts`: null, or as above,
+// of whose rows there are at most x.num_rows.
+void launch_join_parts(Stream stream,
+                       const JoinPartsArgs& args,
+                       const ExpertMatrices* experts = nullptr);
 void launch_row_magnitudes(Stream stream, const RowMagnitudesArgs& args);
 
 }  // namespace sluice::kernels::cuda

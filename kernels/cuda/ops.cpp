@@ -82,10 +82,8 @@ void linear_group(const ExecContext& ctx,
   launch_linear_half(ctx.stream, args);
 }
 
-// From matrix i of an expert to that of the next, as everywhere.
-int64_t expert_stride(const LinearExpertsArgs& args, int32_t i) {
-  const auto each = static_cast<size_t>(args.matrices_per_expert);
-  const std::span<const ExpertMatrix> own = args.matrices.subspan(static_cast<size_t>(i));
+// From an expert's first matrix to that of the next, as everywhere; of `each` an expert.
+int64_t expert_stride(std::span<const ExpertMatrix> own, size_t each) {
   if (own.size() <= each) return 0;
   const int64_t stride = own[each].weight->data - own[0].weight->data;
   for (size_t at = each; at < own.size(); at += each) {
@@ -207,7 +205,9 @@ void linear_experts(const ExecContext& ctx, const LinearExpertsArgs& args) {
                             .out = args.out + first.column,
                             .out_stride = args.out_stride,
                             .bias = first.bias};
-    const ExpertMatrices experts = {.rows = args.rows, .stride = expert_stride(args, i)};
+    const int64_t stride = expert_stride(args.matrices.subspan(static_cast<size_t>(i)),
+                                         static_cast<size_t>(args.matrices_per_expert));
+    const ExpertMatrices experts = {.rows = args.rows, .stride = stride};
     linear_group(ctx, args.x, group, Epilogue::kStore, args.segments, &experts);
   }
 }
@@ -219,6 +219,19 @@ void moe_combine(const ExecContext& ctx, const MoeCombineArgs& args) {
 void join_parts(const ExecContext& ctx, const JoinPartsArgs& args) {
   launch_join_parts(ctx.stream, args);
   if (args.then != nullptr) run_row_steps(ctx, *args.then);
+}
+
+void join_expert_parts(const ExecContext& ctx, const JoinExpertPartsArgs& args) {
+  const ExpertMatrix& first = args.matrices.front();
+  const ExpertMatrices experts = {.rows = args.rows, .stride = expert_stride(args.matrices, 1)};
+  launch_join_parts(ctx.stream,
+                    {.parts = args.parts,
+                     .weight = first.weight,
+                     .x = args.x,
+                     .bias = first.bias,
+                     .out = args.out,
+                     .out_stride = args.out_stride},
+                    &experts);
 }
 
 void row_magnitudes(const ExecContext& ctx, const RowMagnitudesArgs& args) {

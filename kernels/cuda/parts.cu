@@ -16,13 +16,9 @@ namespace {
 
 constexpr int kFoldThreads = 128;
 
-// Blocks: tokens along x, outputs along y.
 template <typename Format>
-__global__ void __launch_bounds__(kFoldThreads, 1)
-    fold_kernel(const __grid_constant__ Outputs outputs, const __grid_constant__ Parts parts) {
-  const auto token = static_cast<int32_t>(blockIdx.x);
-  const auto output = static_cast<int32_t>(blockIdx.y * kFoldThreads + threadIdx.x);
-  if (output >= outputs.n) return;
+__device__ __forceinline__ void fold_element(
+    const Outputs& outputs, const Parts& parts, int32_t expert, int32_t output, int32_t token) {
   using Sum = typename Format::Sum;
   const int64_t at = int64_t{token} * outputs.n + output;
   Sum s[kSegments];
@@ -30,7 +26,28 @@ __global__ void __launch_bounds__(kFoldThreads, 1)
   for (int i = 0; i < kSegments; ++i) {
     if (i < parts.count) s[i] = static_cast<const Sum*>(parts.parts[i])[at];
   }
-  finish<Format>(outputs, fold_segments(s, parts.count), 0, output, token);
+  finish<Format>(outputs, fold_segments(s, parts.count), expert, output, token);
+}
+
+// Blocks: tokens along x, outputs along y.
+template <typename Format>
+__global__ void __launch_bounds__(kFoldThreads, 1)
+    fold_kernel(const __grid_constant__ Outputs outputs, const __grid_constant__ Parts parts) {
+  const auto token = static_cast<int32_t>(blockIdx.x);
+  const auto output = static_cast<int32_t>(blockIdx.y * kFoldThreads + threadIdx.x);
+  if (output < outputs.n) fold_element<Format>(outputs, parts, 0, output, token);
+}
+
+// Blocks: outputs along x, experts along y, each with all of its rows.
+template <typename Format>
+__global__ void __launch_bounds__(kFoldThreads, 1)
+    fold_experts_kernel(const __grid_constant__ Outputs outputs,
+                        const __grid_constant__ Parts parts) {
+  for_tiles<1, true, kFoldThreads>(outputs, [&](const Tile& tile) {
+    const int32_t output = tile.output + static_cast<int32_t>(threadIdx.x);
+    if (output >= outputs.n) return;
+    fold_element<Format>(outputs, parts, tile.expert, output, tile.token);
+  });
 }
 
 __global__ void __launch_bounds__(kRowThreads, 1)
@@ -44,13 +61,22 @@ __global__ void __launch_bounds__(kRowThreads, 1)
 }  // namespace
 
 void launch_fold(Stream stream, bool int8, const Outputs& outputs, const Parts& parts) {
+  if (has_experts(outputs)) {
+    return gpu::launch(stream,
+                       {.blocks_x = ceil_div(outputs.n, kFoldThreads),
+                        .blocks_y = max_chosen(outputs),
+                        .threads = kFoldThreads},
+                       int8 ? fold_experts_kernel<Int8Sums> : fold_experts_kernel<FloatSums>,
+                       outputs,
+                       parts);
+  }
   const gpu::LaunchShape shape{.blocks_x = outputs.num_rows,
                                .blocks_y = ceil_div(outputs.n, kFoldThreads),
                                .threads = kFoldThreads};
   gpu::launch(stream, shape, int8 ? fold_kernel<Int8Sums> : fold_kernel<FloatSums>, outputs, parts);
 }
 
-void launch_join_parts(Stream stream, const JoinPartsArgs& args) {
+void launch_join_parts(Stream stream, const JoinPartsArgs& args, const ExpertMatrices* experts) {
   CHECK_LE(args.parts.size(), size_t{kSegments});
   const PackedWeight& weight = *args.weight;
   const bool int8 = weight.format == WeightFormat::kInt8Channel;
@@ -62,6 +88,10 @@ void launch_join_parts(Stream stream, const JoinPartsArgs& args) {
   outputs.add = args.epilogue == Epilogue::kAdd;
   outputs.out = args.out;
   outputs.out_stride = args.out_stride;
+  if (experts != nullptr) {
+    outputs.experts = experts->rows;
+    outputs.expert_stride = experts->stride;
+  }
   if (int8) {
     CHECK(args.x.format == ActivationFormat::kInt8Token);
     const int64_t scales = matrix_scales_offset(weight.format, weight.n, weight.stored_columns());

@@ -77,6 +77,10 @@ void join_parts(const ExecContext&, const JoinPartsArgs&) {
   not_built("cuda join_parts: not built");
 }
 
+void join_expert_parts(const ExecContext&, const JoinExpertPartsArgs&) {
+  not_built("cuda join_expert_parts: not built");
+}
+
 void row_magnitudes(const ExecContext&, const RowMagnitudesArgs&) {
   not_built("cuda row_magnitudes: not built");
 }
