@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/model_rank.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 #include <utility>

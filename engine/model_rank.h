@@ -55,7 +55,7 @@ class ModelRank {
     int32_t max_model_len = 0;  // as planned: of any sequence
   };
 
-  // Bytes of a device, beside the model's own, that steps need there; `parts`: those of the largest
+  // Bytes of a device, beside the model's own, that steps need there; `part_bytes`: of the largest
   // part that ranks exchange, 0 where there is one rank.
   static int64_t device_bytes(const Bounds& bounds, int64_t part_bytes, int32_t num_ranks);
   // Of the host, pinned.
@@ -101,11 +101,6 @@ class ModelRank {
   // Whether one of the ranks has: then nothing that was computed since means anything.
   [[nodiscard]] bool has_failed() const {
     return communicator_ != nullptr && communicator_->has_failed();
-  }
-
-  // Any thread: what ranks exchange ends from now on.
-  void fail() {
-    if (communicator_ != nullptr) communicator_->fail();
   }
 
   [[nodiscard]] const kernels::Device& device() const { return device_; }

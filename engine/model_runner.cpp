@@ -346,8 +346,11 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
   }
   std::unique_ptr<ModelRunner> runner(new ModelRunner());
   SLUICE_TRY_VOID(runner->load(planned, config));
-  SLUICE_TRY_VOID(runner->plan_.on_device ? runner->start_devices(config, connect)
-                                          : runner->connect_cpu(groups));
+  if (runner->plan_.on_device) {
+    SLUICE_TRY_VOID(runner->start_devices(config, connect));
+  } else {
+    runner->connect_cpu(groups);
+  }
   if (auto& ranks = runner->ranks_; ranks.size() > 1) {
     runner->followers_ = std::make_unique<Followers>(std::span(ranks).subspan(1));
   }
@@ -462,12 +465,11 @@ Expected<std::unique_ptr<ModelRank>> ModelRunner::make_rank(const PlannedModel& 
   return made;
 }
 
-Expected<void> ModelRunner::connect_cpu(const RankGroups& groups) const {
-  if (ranks_.size() == 1) return {};
+void ModelRunner::connect_cpu(const RankGroups& groups) const {
+  if (ranks_.size() == 1) return;
   auto communicators = groups.on_cpu(static_cast<int32_t>(ranks_.size()));
   CHECK_EQ(communicators.size(), ranks_.size());
   for (size_t i = 0; i < ranks_.size(); ++i) ranks_[i]->connect(std::move(communicators[i]));
-  return {};
 }
 
 Expected<void> ModelRunner::start_devices(const Config& config, const ConnectRank& connect) {

@@ -143,7 +143,7 @@ class ModelRunner {
                                                  const Config& config,
                                                  int32_t rank) const;
   Expected<void> allocate_weights(PlannedModel& planned, const Config& config);
-  Expected<void> connect_cpu(const RankGroups& groups) const;
+  void connect_cpu(const RankGroups& groups) const;
   // What ranks do together before the first step. `connect`: of several.
   Expected<void> start_devices(const Config& config, const ConnectRank& connect);
   Expected<void> add_sampling(const Config& config);

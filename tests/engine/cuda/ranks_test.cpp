@@ -206,6 +206,9 @@ TEST(CudaRanks, EachDeviceHasItsPartOfTheWeightsAndIsPlannedByIt) {
   EXPECT_EQ(four->devices.size(), 4U);
   EXPECT_LT(four->model.plan.weight_bytes, one->model.plan.weight_bytes * 0.3);
   EXPECT_NE(four->model.plan.describe().find("on each of 4 devices"), std::string::npos);
+  // And leaves room for what ranks meet by.
+  EXPECT_EQ(one->model.plan.available_bytes - four->model.plan.available_bytes,
+            int64_t{512} << 20);
   const MemoryPlan plan = four->model.plan;
   const std::unique_ptr<Engine> engine = start(config);
   ASSERT_NE(engine, nullptr);

@@ -164,19 +164,18 @@ TEST_P(CudaExperts, Int8RowsHaveTheBitsOfTheCpu) {
     });
     test::on_schedules([&] {
       std::vector<float> out(want.size(), kPoison);
-      cuda::launch_experts_int8(
-          nullptr,
-          {.x = x,
-           .weight = arena.at<int8_t>(0, 0),
-           .weight_stride = kK,
-           .weight_scale = arena.at<float>(0, 1),
-           .n = outputs,
-           .k = kK,
-           .bias = whole ? arena.at<float>(0, 2) : nullptr,
-           .out = out.data(),
-           .out_stride = outputs,
-           .segments = segments},
-          {.rows = placed.experts(), .stride = arena.stride()});
+      cuda::launch_experts_int8(nullptr,
+                                {.x = x,
+                                 .weight = arena.at<int8_t>(0, 0),
+                                 .weight_stride = kK,
+                                 .weight_scale = arena.at<float>(0, 1),
+                                 .n = outputs,
+                                 .k = kK,
+                                 .bias = whole ? arena.at<float>(0, 2) : nullptr,
+                                 .out = out.data(),
+                                 .out_stride = outputs,
+                                 .segments = segments},
+                                {.rows = placed.experts(), .stride = arena.stride()});
       test::expect_same_floats(out, want);
     });
   }
@@ -248,6 +247,80 @@ TEST_P(CudaExperts, Bf16RowsHaveTheBitsTheyHaveAlone) { check_half(WeightFormat:
 
 TEST_P(CudaExperts, F16RowsHaveTheBitsTheyHaveAlone) {
   check_half(WeightFormat::kF16, {{{3, 0, 9}, 24}, {{20, 1}, 16}});
+}
+
+// Four ranks' sums of the rows of three experts, one of which has none: each row with its expert's
+// bias and, of INT8, its scales; rows of no expert are left as they are.
+template <typename Sum>
+void check_join(WeightFormat format, const std::vector<int32_t>& counts) {
+  constexpr int32_t kN = 136;  // a block of outputs and some
+  constexpr int32_t kK = 64;
+  constexpr size_t kRanks = 4;
+  const bool int8 = format == WeightFormat::kInt8Channel;
+  Random random(103);
+  Placed placed = place(counts);
+  const auto experts = static_cast<int32_t>(counts.size());
+  const Arena arena(experts, {matrix_bytes(format, kN, kK), kN * int64_t{4}});
+  const auto scales = [&](int32_t expert) {
+    return reinterpret_cast<float*>(arena.at<std::byte>(expert, 0) +
+                                    matrix_scales_offset(format, kN, kK));
+  };
+  for (int32_t expert = 0; expert < experts; ++expert) {
+    for (int32_t i = 0; i < kN; ++i) {
+      if (int8) scales(expert)[i] = random.uniform();
+      arena.at<float>(expert, 1)[i] = random.normal();
+    }
+  }
+  const auto size = static_cast<size_t>(placed.num_rows) * kN;
+  std::vector<std::vector<float>> sums(kRanks);
+  std::vector<const float*> parts;
+  for (std::vector<float>& part : sums) {
+    for (size_t i = 0; i < size; ++i) {
+      const auto integer = static_cast<int32_t>(random.below(2000)) - 1000;
+      part.push_back(int8 ? std::bit_cast<float>(integer) : random.normal());
+    }
+    parts.push_back(part.data());
+  }
+  const test::DeviceBytes bytes(
+      activation_bytes(ActivationFormat::kInt8Token, placed.num_rows, kK));
+  const Activations x =
+      carve_activations(ActivationFormat::kInt8Token, placed.num_rows, kK, bytes.data());
+  const std::vector<float> values = random.normals(static_cast<size_t>(placed.num_rows) * kK);
+  quantize_activations(test::make_device("scalar", 1)->context(),
+                       {.x = values.data(), .x_stride = kK, .out = x});
+  const std::vector<float> want = expected(placed, kN, [&](int32_t expert, int32_t row) {
+    std::vector<float> out;
+    for (int32_t at = 0; at < kN; ++at) {
+      const auto part = [&](size_t rank) {
+        return std::bit_cast<Sum>(sums[rank][static_cast<size_t>(row * kN + at)]);
+      };
+      auto y = static_cast<float>((part(0) + part(1)) + (part(2) + part(3)));
+      if (int8) y = y * *activation_group(x, row, 0).scale * scales(expert)[at];
+      out.push_back(y + arena.at<float>(expert, 1)[at]);
+    }
+    return out;
+  });
+  const PackedWeight weight{.format = format, .n = kN, .k = kK, .data = arena.at<std::byte>(0, 0)};
+  const cuda::ExpertMatrices matrices{.rows = placed.experts(), .stride = arena.stride()};
+  test::on_schedules([&] {
+    std::vector<float> out(want.size(), kPoison);
+    cuda::launch_join_parts(nullptr,
+                            {.parts = parts,
+                             .weight = &weight,
+                             .x = x,
+                             .bias = arena.at<float>(0, 1),
+                             .out = out.data(),
+                             .out_stride = kN},
+                            &matrices);
+    test::expect_same_floats(out, want);
+  });
+}
+
+TEST(CudaExpertParts, JoinWithWhatIsTheirExperts) {
+  for (const std::vector<int32_t>& counts : {std::vector<int32_t>{3, 0, 11}, {1, 9}}) {
+    check_join<int32_t>(WeightFormat::kInt8Channel, counts);
+    check_join<float>(WeightFormat::kBF16, counts);
+  }
 }
 
 class CudaExpertFormats : public ::testing::TestWithParam<WeightFormat> {
