@@ -709,7 +709,7 @@ void LocalEngine::publish_stats() {
 
 Expected<std::unique_ptr<Engine>> create_engine(const Config& config) {
   return LocalEngine::create(
-      config, {.on_cpu = make_local_ranks, .on_devices = [] { return make_nccl_group(); }});
+      config, {.on_cpu = make_local_ranks, .on_devices = [] { return open_nccl(); }});
 }
 
 Expected<std::unique_ptr<Engine>> create_engine(const Config& config, const RankGroups& groups) {

@@ -134,7 +134,7 @@ class Engine {
 // Loads the model named in `config`, plans and allocates memory, starts the engine thread.
 [[nodiscard]] Expected<std::unique_ptr<Engine>> create_engine(const Config& config);
 
-// The same with other groups of ranks than make_local_ranks() and make_nccl_group() (parallel.h).
+// The same with other groups of ranks than make_local_ranks() and open_nccl() (parallel.h).
 // Once a rank has failed, the requests of each step end with kError.
 [[nodiscard]] Expected<std::unique_ptr<Engine>> create_engine(const Config& config,
                                                               const RankGroups& groups);

@@ -137,16 +137,6 @@ Expected<void> ModelRank::allocate_on(kernels::DeviceMemory& memory) {
   return {};
 }
 
-Expected<void> ModelRank::connect(const ConnectRank& connect) {
-  const RankShare& share = model_->config().share;
-  SLUICE_TRY(communicator_,
-             connect({.rank = share.rank,
-                      .size = share.size,
-                      .received = received_.span(),
-                      .stream = exec_.stream}));
-  return {};
-}
-
 // Steps of padding rows alone. Only the longest context bounds what a recorded step reads.
 template <typename Body>
 Expected<void> ModelRank::for_buckets(const Config& config, const Body& body) {

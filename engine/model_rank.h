@@ -70,13 +70,15 @@ class ModelRank {
                                                      const Placement& placement,
                                                      const Config& config);
 
-  // Where there are more ranks than one; once, before the first job. On a device every rank calls
-  // it side by side, and it returns when all have.
+  // Where there are more ranks than one; once, before the first job.
   void connect(std::unique_ptr<Communicator> communicator) {
     communicator_ = std::move(communicator);
   }
 
-  Expected<void> connect(const ConnectRank& connect);
+  // Of a rank on device `number`.
+  [[nodiscard]] DeviceRank device_rank(int32_t number) const {
+    return {.device = number, .received = received_.span(), .stream = exec_.stream};
+  }
 
   // The tokens that rank 0 chose in the step before, in memory of its device: rank 0's, which the
   // others then have a copy of.

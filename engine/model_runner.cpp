@@ -331,9 +331,9 @@ Expected<PlannedDevices> plan_on_devices(const Config& config) {
 Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
                                                            const RankGroups& groups) {
   SLUICE_TRY(PlannedDevices planned, plan_on_devices(config));
-  ConnectRank connect;
+  ConnectRanks connect;
   if (planned.model.plan.on_device && planned.devices.size() > 1) {
-    Expected<ConnectRank> found = groups.on_devices();
+    Expected<ConnectRanks> found = groups.on_devices();
     if (!found && config.device == "cuda") return tl::unexpected(std::move(found).error());
     if (found) {
       connect = std::move(*found);
@@ -348,8 +348,8 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
   SLUICE_TRY_VOID(runner->load(planned, config));
   if (runner->plan_.on_device) {
     SLUICE_TRY_VOID(runner->start_devices(config, connect));
-  } else {
-    runner->connect_cpu(groups);
+  } else if (runner->ranks_.size() > 1) {
+    runner->connect(groups.on_cpu(static_cast<int32_t>(runner->ranks_.size())));
   }
   if (auto& ranks = runner->ranks_; ranks.size() > 1) {
     runner->followers_ = std::make_unique<Followers>(std::span(ranks).subspan(1));
@@ -465,14 +465,20 @@ Expected<std::unique_ptr<ModelRank>> ModelRunner::make_rank(const PlannedModel& 
   return made;
 }
 
-void ModelRunner::connect_cpu(const RankGroups& groups) const {
-  if (ranks_.size() == 1) return;
-  auto communicators = groups.on_cpu(static_cast<int32_t>(ranks_.size()));
+void ModelRunner::connect(std::vector<std::unique_ptr<Communicator>> communicators) const {
   CHECK_EQ(communicators.size(), ranks_.size());
   for (size_t i = 0; i < ranks_.size(); ++i) ranks_[i]->connect(std::move(communicators[i]));
 }
 
-Expected<void> ModelRunner::start_devices(const Config& config, const ConnectRank& connect) {
+Expected<void> ModelRunner::start_devices(const Config& config, const ConnectRanks& connect_ranks) {
+  if (ranks_.size() > 1) {
+    std::vector<DeviceRank> ends;
+    for (const auto& rank : ranks_) {
+      ends.push_back(rank->device_rank(static_cast<int32_t>(ends.size())));
+    }
+    SLUICE_TRY(auto communicators, connect_ranks(ends));
+    connect(std::move(communicators));
+  }
   const auto on_each = [&](const auto& body) -> Expected<void> {
     std::vector<Expected<void>> results(ranks_.size());
     side_by_side(static_cast<int32_t>(ranks_.size()), [&](int32_t i) {
@@ -485,9 +491,6 @@ Expected<void> ModelRunner::start_devices(const Config& config, const ConnectRan
     }
     return {};
   };
-  if (ranks_.size() > 1) {
-    SLUICE_TRY_VOID(on_each([&](ModelRank& rank) { return rank.connect(connect); }));
-  }
   SLUICE_TRY_VOID(on_each([&](ModelRank& rank) { return rank.warm_up(config); }));
   SLUICE_TRY_VOID(on_each([&](ModelRank& rank) { return rank.record_steps(config); }));
   return add_sampling(config);

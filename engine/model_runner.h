@@ -143,9 +143,9 @@ class ModelRunner {
                                                  const Config& config,
                                                  int32_t rank) const;
   Expected<void> allocate_weights(PlannedModel& planned, const Config& config);
-  void connect_cpu(const RankGroups& groups) const;
-  // What ranks do together before the first step. `connect`: of several.
-  Expected<void> start_devices(const Config& config, const ConnectRank& connect);
+  void connect(std::vector<std::unique_ptr<Communicator>> communicators) const;
+  // What ranks do together before the first step. `connect_ranks`: of several.
+  Expected<void> start_devices(const Config& config, const ConnectRanks& connect_ranks);
   Expected<void> add_sampling(const Config& config);
   // Every rank.
   void run(const RankJob& job);

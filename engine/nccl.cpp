@@ -4,7 +4,11 @@
 #include <dlfcn.h>
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -13,70 +17,114 @@
 namespace sluice {
 namespace {
 
-// NCCL's interface, as its manual has it since 2.4.
+// NCCL's interface, as its manual has it since 2.13.
 using Result = int;
 constexpr Result kSuccess = 0;
 constexpr Result kInProgress = 7;
 constexpr int kInt8 = 0;
 using Handle = void*;  // ncclComm_t
 
-}  // namespace
+constexpr std::chrono::milliseconds kWatchInterval{100};
 
-struct Nccl::Functions {
-  const char* (*error_string)(Result result);
-  Result (*get_unique_id)(NcclId* id);
-  Result (*comm_init_rank)(Handle* comm, int size, NcclId id, int rank);
-  Result (*comm_destroy)(Handle comm);
-  Result (*comm_abort)(Handle comm);
-  Result (*comm_get_async_error)(Handle comm, Result* error);
+struct Library {
+  static Expected<std::shared_ptr<const Library>> open(const std::string& name);
+
+  Library() = default;
+
+  ~Library() { dlclose(opened); }
+
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+
+  void* opened = nullptr;
+  const char* (*error_string)(Result result) = nullptr;
+  const char* (*last_error)(Handle comm) = nullptr;
+  // One call for all ranks: NCCL gives up on the others where one fails.
+  Result (*comm_init_all)(Handle* comms, int size, const int* devices) = nullptr;
+  Result (*comm_destroy)(Handle comm) = nullptr;
+  Result (*comm_abort)(Handle comm) = nullptr;
+  Result (*comm_get_async_error)(Handle comm, Result* error) = nullptr;
   Result (*all_gather)(
-      const void* part, void* parts, size_t count, int type, Handle comm, void* stream);
-
-  [[nodiscard]] tl::unexpected<Error> error(const char* what, Result result) const {
-    return make_error(ErrorCode::kUnavailable, std::string(what) + ": " + error_string(result));
-  }
+      const void* part, void* parts, size_t count, int type, Handle comm, void* stream) = nullptr;
 };
+
+Expected<std::shared_ptr<const Library>> Library::open(const std::string& name) {
+  void* const handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr)
+    return make_error(ErrorCode::kUnavailable, "NCCL: " + std::string(dlerror()));
+  auto library = std::make_shared<Library>();
+  library->opened = handle;
+  std::string missing;
+  const auto find = [&](auto& function, const char* symbol) {
+    void* const found = dlsym(handle, symbol);
+    if (found == nullptr) missing = symbol;
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(found);
+  };
+  find(library->error_string, "ncclGetErrorString");
+  find(library->last_error, "ncclGetLastError");
+  find(library->comm_init_all, "ncclCommInitAll");
+  find(library->comm_destroy, "ncclCommDestroy");
+  find(library->comm_abort, "ncclCommAbort");
+  find(library->comm_get_async_error, "ncclCommGetAsyncError");
+  find(library->all_gather, "ncclAllGather");
+  if (!missing.empty()) {
+    return make_error(ErrorCode::kUnavailable, "NCCL: " + name + " has no " + missing);
+  }
+  return library;
+}
 
 class NcclRank;
 
-// The ranks of a group that are in this process: what fails one, fails all.
-struct NcclGroup {
-  std::mutex mutex;
-  std::vector<NcclRank*> ranks;  // guarded by mutex
+// What fails one rank fails all. A thread of its own asks for errors that no call returns.
+class Group {
+ public:
+  Group() : watch_([this](const std::stop_token& stop) { watch(stop); }) {}
+
+  void add(NcclRank* rank);
+  void remove(NcclRank* rank);
+  void fail();
+
+ private:
+  void watch(const std::stop_token& stop);
+  void fail_all();  // with the lock held
+
+  std::mutex mutex_;
+  std::vector<NcclRank*> ranks_;  // guarded by mutex_
+  std::condition_variable_any stopped_;
+  std::jthread watch_;  // last: starts when the rest is there, joins before it goes
 };
 
 class NcclRank final : public Communicator {
  public:
-  NcclRank(std::shared_ptr<const Nccl> nccl,
-           std::shared_ptr<NcclGroup> group,
+  NcclRank(std::shared_ptr<const Library> library,
+           std::shared_ptr<Group> group,
            Handle comm,
-           const DeviceRank& rank)
-      : nccl_(std::move(nccl)),
+           int32_t rank,
+           int32_t size,
+           const DeviceRank& own)
+      : library_(std::move(library)),
         group_(std::move(group)),
         comm_(comm),
-        own_(rank),
-        table_(static_cast<size_t>(rank.size)) {
-    const std::scoped_lock lock(group_->mutex);
-    group_->ranks.push_back(this);
+        rank_(rank),
+        own_(own),
+        table_(static_cast<size_t>(size)) {
+    group_->add(this);
   }
 
   // What is broken cannot be destroyed in order: that waits for the others.
   ~NcclRank() override {
-    if (has_failed()) fail();
-    {
-      const std::scoped_lock lock(group_->mutex);
-      std::erase(group_->ranks, this);
-    }
+    if (is_broken()) fail();
+    group_->remove(this);
     if (aborting_.joinable()) aborting_.join();
-    if (comm_ != nullptr) nccl_->functions_->comm_destroy(comm_);
+    if (comm_ != nullptr) library_->comm_destroy(comm_);
   }
 
   NcclRank(const NcclRank&) = delete;
   NcclRank& operator=(const NcclRank&) = delete;
 
-  [[nodiscard]] int32_t rank() const override { return own_.rank; }
+  [[nodiscard]] int32_t rank() const override { return rank_; }
 
-  [[nodiscard]] int32_t size() const override { return own_.size; }
+  [[nodiscard]] int32_t size() const override { return static_cast<int32_t>(table_.size()); }
 
   std::span<const std::byte* const> all_gather(std::span<const std::byte> part) override {
     CHECK_LE(part.size(), own_.received.size() / table_.size());
@@ -84,8 +132,8 @@ class NcclRank final : public Communicator {
     bool is_called = false;
     {
       const std::scoped_lock lock(mutex_);
-      is_called = !failed_ && !is_broken() &&
-                  nccl_->functions_->all_gather(
+      is_called = !failed_ && comm_ != nullptr &&
+                  library_->all_gather(
                       part.data(), parts, part.size(), kInt8, comm_, own_.stream) == kSuccess;
     }
     if (!is_called) {
@@ -96,18 +144,19 @@ class NcclRank final : public Communicator {
     return table_;
   }
 
-  void fail() override {
-    const std::scoped_lock lock(group_->mutex);
-    for (NcclRank* const rank : group_->ranks) rank->begin_abort();
-  }
+  void fail() override { group_->fail(); }
 
-  [[nodiscard]] bool has_failed() const override {
-    if (failed_) return true;
+  [[nodiscard]] bool has_failed() const override { return failed_; }
+
+  // False also while another thread is inside of the library with it.
+  [[nodiscard]] bool is_broken() const {
     const std::unique_lock lock(mutex_, std::try_to_lock);
-    return lock.owns_lock() && is_broken();
+    if (!lock.owns_lock() || comm_ == nullptr) return false;
+    Result error = kSuccess;
+    const Result asked = library_->comm_get_async_error(comm_, &error);
+    return asked != kSuccess || (error != kSuccess && error != kInProgress);
   }
 
- private:
   // With the group's lock held. On a thread of its own, after whoever is inside of the library: the
   // last abort of a process waits until what was recorded with its communicators is gone.
   void begin_abort() {
@@ -118,82 +167,82 @@ class NcclRank final : public Communicator {
         const std::scoped_lock lock(mutex_);
         comm = std::exchange(comm_, nullptr);
       }
-      if (comm != nullptr) nccl_->functions_->comm_abort(comm);
+      if (comm != nullptr) library_->comm_abort(comm);
     });
   }
 
-  // With the lock held.
-  [[nodiscard]] bool is_broken() const {
-    if (comm_ == nullptr) return true;
-    Result error = kSuccess;
-    const Result asked = nccl_->functions_->comm_get_async_error(comm_, &error);
-    return asked != kSuccess || (error != kSuccess && error != kInProgress);
-  }
-
-  const std::shared_ptr<const Nccl> nccl_;
-  const std::shared_ptr<NcclGroup> group_;
+ private:
+  const std::shared_ptr<const Library> library_;
+  const std::shared_ptr<Group> group_;
   std::atomic<bool> failed_ = false;
   std::thread aborting_;  // guarded by the group's lock
   // An abort frees what it names: nobody else may be inside of the library with it.
   mutable std::mutex mutex_;
   Handle comm_;  // guarded by mutex_; null: aborted
+  const int32_t rank_;
   const DeviceRank own_;
   std::vector<const std::byte*> table_;
 };
 
-Nccl::~Nccl() { dlclose(library_); }
+void Group::add(NcclRank* rank) {
+  const std::scoped_lock lock(mutex_);
+  ranks_.push_back(rank);
+}
 
-Expected<std::shared_ptr<const Nccl>> Nccl::open(const std::string& library) {
-  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr)
-    return make_error(ErrorCode::kUnavailable, "NCCL: " + std::string(dlerror()));
-  std::shared_ptr<Nccl> nccl(new Nccl());
-  nccl->library_ = handle;
-  auto functions = std::make_unique<Functions>();
-  std::string missing;
-  const auto find = [&](auto& function, const char* name) {
-    void* const symbol = dlsym(handle, name);
-    if (symbol == nullptr) missing = name;
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(symbol);
-  };
-  find(functions->error_string, "ncclGetErrorString");
-  find(functions->get_unique_id, "ncclGetUniqueId");
-  find(functions->comm_init_rank, "ncclCommInitRank");
-  find(functions->comm_destroy, "ncclCommDestroy");
-  find(functions->comm_abort, "ncclCommAbort");
-  find(functions->comm_get_async_error, "ncclCommGetAsyncError");
-  find(functions->all_gather, "ncclAllGather");
-  if (!missing.empty()) {
-    return make_error(ErrorCode::kUnavailable, "NCCL: " + library + " has no " + missing);
+void Group::remove(NcclRank* rank) {
+  const std::scoped_lock lock(mutex_);
+  std::erase(ranks_, rank);
+}
+
+void Group::fail() {
+  const std::scoped_lock lock(mutex_);
+  fail_all();
+}
+
+void Group::fail_all() {
+  for (NcclRank* const rank : ranks_) rank->begin_abort();
+}
+
+void Group::watch(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  while (!stop.stop_requested()) {
+    for (const NcclRank* const rank : ranks_) {
+      if (rank->is_broken()) {
+        fail_all();
+        break;
+      }
+    }
+    stopped_.wait_for(lock, stop, kWatchInterval, [] { return false; });
   }
-  nccl->functions_ = std::move(functions);
-  return nccl;
 }
 
-Expected<NcclId> Nccl::make_id() const {
-  NcclId id{};
-  const Result result = functions_->get_unique_id(&id);
-  if (result != kSuccess) return functions_->error("ncclGetUniqueId", result);
-  return id;
+Expected<std::vector<std::unique_ptr<Communicator>>> connect(
+    const std::shared_ptr<const Library>& library, std::span<const DeviceRank> ranks) {
+  std::vector<int> devices;
+  for (const DeviceRank& rank : ranks) devices.push_back(rank.device);
+  std::vector<Handle> comms(ranks.size());
+  const auto size = static_cast<int32_t>(ranks.size());
+  if (const Result result = library->comm_init_all(comms.data(), size, devices.data());
+      result != kSuccess) {
+    return make_error(
+        ErrorCode::kUnavailable,
+        "NCCL cannot connect the GPUs: " + std::string(library->error_string(result)) + ": " +
+            library->last_error(nullptr));
+  }
+  const auto group = std::make_shared<Group>();
+  std::vector<std::unique_ptr<Communicator>> connected;
+  for (int32_t rank = 0; rank < size; ++rank) {
+    const auto i = static_cast<size_t>(rank);
+    connected.push_back(std::make_unique<NcclRank>(library, group, comms[i], rank, size, ranks[i]));
+  }
+  return connected;
 }
 
-Expected<std::unique_ptr<Communicator>> Nccl::connect(const std::shared_ptr<const Nccl>& nccl,
-                                                      const NcclId& id,
-                                                      const DeviceRank& rank,
-                                                      std::shared_ptr<NcclGroup> group) {
-  Handle comm = nullptr;
-  const Result result = nccl->functions_->comm_init_rank(&comm, rank.size, id, rank.rank);
-  if (result != kSuccess) return nccl->functions_->error("ncclCommInitRank", result);
-  if (group == nullptr) group = std::make_shared<NcclGroup>();
-  return std::make_unique<NcclRank>(nccl, std::move(group), comm, rank);
-}
+}  // namespace
 
-Expected<ConnectRank> make_nccl_group(const std::string& library) {
-  SLUICE_TRY(const auto nccl, Nccl::open(library));
-  SLUICE_TRY(const NcclId id, nccl->make_id());
-  return [nccl, id, group = std::make_shared<NcclGroup>()](const DeviceRank& rank) {
-    return Nccl::connect(nccl, id, rank, group);
-  };
+Expected<ConnectRanks> open_nccl(const std::string& library) {
+  SLUICE_TRY(const auto opened, Library::open(library));
+  return [opened](std::span<const DeviceRank> ranks) { return connect(opened, ranks); };
 }
 
 }  // namespace sluice

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks on GPUs: a Communicator over NCCL, whose library is opened at run time where there is one.
-// It gathers only: NCCL's own sums add in an order that depends on the message. No GPU has run it;
-// tests run its host side against a library with the same interface, and engines on several devices
-// of the shim with another Communicator.
+// Ranks on GPUs: Communicators over NCCL, whose library is opened at run time where there is one.
+// They gather only: NCCL's own sums add in an order that depends on the message. No GPU has run
+// them; tests run their host side against a library with the same interface, and engines on several
+// devices of the shim with other Communicators.
 #pragma once
 
-#include <array>
-#include <memory>
 #include <string>
 
 #include "engine/core/status.h"
@@ -14,47 +12,16 @@
 
 namespace sluice {
 
-// Names a group of ranks. One of them makes it, the others get it by other means.
-struct NcclId {
-  std::array<char, 128> bytes;
-};
-
-struct NcclGroup;
-
 inline constexpr const char* kNcclLibrary = "libnccl.so.2";
 
-class Nccl {
- public:
-  // kUnavailable: what is missing, the library or a function of it.
-  static Expected<std::shared_ptr<const Nccl>> open(const std::string& library = kNcclLibrary);
-  ~Nccl();
-  Nccl(const Nccl&) = delete;
-  Nccl& operator=(const Nccl&) = delete;
-
-  [[nodiscard]] Expected<NcclId> make_id() const;
-
-  // As ConnectRank (parallel.h), on threads or in processes of their own. fail() never waits: on a
-  // thread of its own it ends what the group's ranks have on their streams, but not a call of
-  // all_gather() that the library itself holds up, as it may the first until every rank has come:
-  // that one is aborted once the library lets go. `group`: of the ranks in this process, which fail
-  // together; null: this one alone, and NCCL tells others where it notices, else each has to be
-  // told. What was recorded must be gone before the destructor of a rank that has failed.
-  [[nodiscard]] static Expected<std::unique_ptr<Communicator>> connect(
-      const std::shared_ptr<const Nccl>& nccl,
-      const NcclId& id,
-      const DeviceRank& rank,
-      std::shared_ptr<NcclGroup> group = nullptr);
-
- private:
-  friend class NcclRank;
-  Nccl() = default;
-
-  struct Functions;
-  void* library_ = nullptr;
-  std::unique_ptr<const Functions> functions_;
-};
-
-// Ranks inside one process, which fail together.
-Expected<ConnectRank> make_nccl_group(const std::string& library = kNcclLibrary);
+// Connects GPUs of this process, which fail together: fail() of one, an error of one's call, or one
+// that NCCL notices on threads of its own, which is asked for ten times a second. Where one cannot
+// be connected none is. kUnavailable: what is missing, the library or a function of it.
+//
+// fail() never waits: on threads of their own it ends what the ranks have on their streams, but not
+// a call of all_gather() that the library itself holds up, as it may the first until every rank has
+// come: that one is aborted once the library lets go. What was recorded must be gone before the
+// destructor of a rank that has failed.
+Expected<ConnectRanks> open_nccl(const std::string& library = kNcclLibrary);
 
 }  // namespace sluice

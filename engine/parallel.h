@@ -37,25 +37,26 @@ class Communicator {
   [[nodiscard]] virtual bool has_failed() const = 0;
 };
 
-// One end of a group of ranks on devices.
+// Where a rank on a device exchanges its parts.
 struct DeviceRank {
-  int32_t rank = 0;
-  int32_t size = 1;
-  // Device memory for the ranks' parts in order, each at most 1 / size of it.
+  int32_t device = 0;  // its number, of those that CUDA shows
+  // Device memory for the ranks' parts in order, as large on every rank.
   std::span<std::byte> received;
-  CUstream_st* stream = nullptr;  // of the rank's device, the thread's current one
+  CUstream_st* stream = nullptr;  // of the device
 };
 
-// Every rank of a group calls it, each on a thread of its own; returns when all have. all_gather()
-// then takes device memory and is in order with the stream: it may return before the parts are
-// there, and what the stream runs before the next call may read them. It may be recorded.
-using ConnectRank = std::function<Expected<std::unique_ptr<Communicator>>(const DeviceRank& rank)>;
+// All ranks of a group, in order, on one thread: as many communicators, or none where one cannot
+// be had. all_gather() then takes device memory, on a thread whose current device is the rank's,
+// and is in order with the stream: it may return before the parts are there, and what the stream
+// runs before the next call may read them. It may be recorded.
+using ConnectRanks = std::function<Expected<std::vector<std::unique_ptr<Communicator>>>(
+    std::span<const DeviceRank> ranks)>;
 
 // How the ranks of an engine find each other, asked once where there are more than one.
 struct RankGroups {
   // As many as asked for, in order.
   std::function<std::vector<std::unique_ptr<Communicator>>(int32_t size)> on_cpu;
-  std::function<Expected<ConnectRank>()> on_devices;
+  std::function<Expected<ConnectRanks>()> on_devices;
 };
 
 // Waits until `word` is not `old`: spins for at most about 20 us, then parks until it is notified.

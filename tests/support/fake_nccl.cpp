@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // A library with NCCL's interface for ranks that are threads, whose device memory is the process's
-// and whose streams run at once. Parts of 13 bytes are an error; nine ranks are one too many. It
-// ends the process where a communicator is given back while another thread is inside with it.
-#include <array>
+// and whose streams run at once. Parts of 13 bytes are an error, those of 14 one that is found
+// later; a device twice is refused. It ends the process where a communicator is given back while
+// another thread is inside with it.
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -22,11 +22,7 @@ constexpr int kInvalidArgument = 4;
 constexpr int kRemoteError = 6;
 constexpr int kInt8 = 0;
 constexpr size_t kBadCount = 13;
-constexpr int kMaxRanks = 8;
-
-struct Id {
-  std::array<char, 128> bytes;
-};
+constexpr size_t kLaterBadCount = 14;
 
 struct Group {
   explicit Group(int num_ranks) : size(num_ranks), parts(static_cast<size_t>(num_ranks)) {}
@@ -51,6 +47,7 @@ struct Group {
   int arrived = 0;
   uint64_t generation = 0;
   bool is_aborted = false;
+  std::atomic<bool> has_error = false;
 };
 
 struct Comm {
@@ -78,9 +75,6 @@ void give_back(Comm* comm) {
   delete comm;
 }
 
-std::mutex groups_mutex;
-std::map<std::array<char, 128>, std::weak_ptr<Group>> groups;
-
 }  // namespace
 
 extern "C" {
@@ -89,28 +83,15 @@ const char* ncclGetErrorString(int result) {
   return result == kInvalidArgument ? "invalid argument" : "remote process exited";
 }
 
-int ncclGetUniqueId(Id* id) {
-  static std::mutex mutex;
-  static char next = 0;
-  const std::scoped_lock lock(mutex);
-  *id = {};
-  id->bytes[0] = ++next;
-  return kSuccess;
-}
+const char* ncclGetLastError(Comm* comm) { return comm == nullptr ? "a device twice" : ""; }
 
-int ncclCommInitRank(Comm** comm, int size, Id id, int rank) {
-  if (size > kMaxRanks || rank < 0 || rank >= size) return kInvalidArgument;
-  std::shared_ptr<Group> group;
-  {
-    const std::scoped_lock lock(groups_mutex);
-    group = groups[id.bytes].lock();
-    if (group == nullptr) {
-      group = std::make_shared<Group>(size);
-      groups[id.bytes] = group;
-    }
+int ncclCommInitAll(Comm** comms, int size, const int* devices) {
+  for (int rank = 0; rank < size; ++rank) {
+    if (std::count(devices, devices + size, devices[rank]) != 1) return kInvalidArgument;
   }
-  *comm = new Comm{.group = group, .rank = rank};
-  return group->meet() ? kSuccess : kRemoteError;
+  const auto group = std::make_shared<Group>(size);
+  for (int rank = 0; rank < size; ++rank) comms[rank] = new Comm{.group = group, .rank = rank};
+  return kSuccess;
 }
 
 int ncclCommDestroy(Comm* comm) {
@@ -133,7 +114,7 @@ int ncclCommGetAsyncError(Comm* comm, int* error) {
   const Use use(comm);
   std::this_thread::yield();  // so that another thread comes in between
   const std::scoped_lock lock(comm->group->mutex);
-  *error = comm->group->is_aborted ? kRemoteError : kSuccess;
+  *error = comm->group->is_aborted || comm->group->has_error ? kRemoteError : kSuccess;
   return kSuccess;
 }
 
@@ -141,6 +122,10 @@ int ncclAllGather(const void* part, void* parts, size_t count, int type, Comm* c
   const Use use(comm);
   if (count == kBadCount || type != kInt8) return kInvalidArgument;
   Group& group = *comm->group;
+  if (count == kLaterBadCount) {
+    group.has_error = true;
+    return kSuccess;
+  }
   group.parts[static_cast<size_t>(comm->rank)] = part;
   if (!group.meet()) return kRemoteError;
   for (size_t rank = 0; rank < group.parts.size(); ++rank) {

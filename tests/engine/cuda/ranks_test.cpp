@@ -48,7 +48,7 @@ struct Ran {
 
 // Null, with a failure of the test, where it does not start.
 std::unique_ptr<Engine> start(const Config& config) {
-  auto engine = create_engine(config, testing::shim_groups(config.tensor_parallel_size));
+  auto engine = create_engine(config, testing::shim_groups());
   EXPECT_TRUE(engine.has_value()) << engine.error().message;
   return engine ? std::move(*engine) : nullptr;
 }
@@ -207,8 +207,7 @@ TEST(CudaRanks, EachDeviceHasItsPartOfTheWeightsAndIsPlannedByIt) {
   EXPECT_LT(four->model.plan.weight_bytes, one->model.plan.weight_bytes * 0.3);
   EXPECT_NE(four->model.plan.describe().find("on each of 4 devices"), std::string::npos);
   // And leaves room for what ranks meet by.
-  EXPECT_EQ(one->model.plan.available_bytes - four->model.plan.available_bytes,
-            int64_t{512} << 20);
+  EXPECT_EQ(one->model.plan.available_bytes - four->model.plan.available_bytes, int64_t{512} << 20);
   const MemoryPlan plan = four->model.plan;
   const std::unique_ptr<Engine> engine = start(config);
   ASSERT_NE(engine, nullptr);
@@ -237,8 +236,8 @@ TEST(CudaRanks, WithoutNcclCudaIsRefusedAndAutoTakesTheCpu) {
   const ShimDevices devices(2);
   Config config = model.config("cuda");
   config.tensor_parallel_size = 2;
-  RankGroups groups = testing::shim_groups(2);
-  groups.on_devices = []() -> Expected<ConnectRank> {
+  RankGroups groups = testing::shim_groups();
+  groups.on_devices = []() -> Expected<ConnectRanks> {
     return make_error(ErrorCode::kUnavailable, "NCCL: not here");
   };
   const auto refused = create_engine(config, groups);
@@ -257,11 +256,11 @@ TEST(CudaRanks, AFailedRankEndsTheStartOrTheRequestsWithAnError) {
   const ShimDevices devices(2);
   Config config = model.config("cuda");
   config.tensor_parallel_size = 2;
-  const auto recorded = create_engine(config, testing::shim_groups(2, 1, 5));
+  const auto recorded = create_engine(config, testing::shim_groups(1, 5));
   ASSERT_FALSE(recorded.has_value());
   EXPECT_EQ(recorded.error().code, ErrorCode::kUnavailable);
   config.enforce_eager = true;
-  const auto engine = create_engine(config, testing::shim_groups(2, 1, 20));
+  const auto engine = create_engine(config, testing::shim_groups(1, 20));
   ASSERT_TRUE(engine.has_value()) << engine.error().message;
   testing::CollectingSink sink;
   ValidRequest request = testing::tiny_requests()[0];

@@ -73,19 +73,20 @@ class ShimRank final : public Communicator {
   ShimRank(std::shared_ptr<ShimGroup> group, const DeviceRank& own, int num_calls)
       : group_(std::move(group)), own_(own), calls_left_(num_calls) {}
 
-  [[nodiscard]] int32_t rank() const override { return own_.rank; }
+  // Devices are numbered as ranks are.
+  [[nodiscard]] int32_t rank() const override { return own_.device; }
 
-  [[nodiscard]] int32_t size() const override { return own_.size; }
+  [[nodiscard]] int32_t size() const override { return group_->size(); }
 
   std::span<const std::byte* const> all_gather(std::span<const std::byte> part) override {
     if (--calls_left_ == 0) fail();
     if (has_failed()) return {};
-    CHECK_LE(part.size() * static_cast<size_t>(own_.size), own_.received.size());
+    CHECK_LE(part.size() * static_cast<size_t>(size()), own_.received.size());
     simt::enqueue(own_.stream, [group = group_, own = own_, part] {
-      group->exchange(own.rank, part, own.received.data());
+      group->exchange(own.device, part, own.received.data());
     });
     table_.clear();
-    for (size_t rank = 0; rank < static_cast<size_t>(own_.size); ++rank) {
+    for (size_t rank = 0; rank < static_cast<size_t>(size()); ++rank) {
       table_.push_back(own_.received.data() + rank * part.size());
     }
     return table_;
@@ -102,18 +103,19 @@ class ShimRank final : public Communicator {
   std::vector<const std::byte*> table_;
 };
 
-// A group of `size`; rank `failing` fails in its `num_calls`-th gather.
-inline RankGroups shim_groups(int32_t size, int32_t failing = -1, int num_calls = 0) {
-  const auto connect = [size, failing, num_calls]() -> Expected<ConnectRank> {
-    auto group = std::make_shared<ShimGroup>(size);
-    return [group, failing, num_calls](
-               const DeviceRank& own) -> Expected<std::unique_ptr<Communicator>> {
-      CHECK_EQ(own.size, group->size());
-      group->meet();
-      return std::make_unique<ShimRank>(group, own, own.rank == failing ? num_calls : 0);
-    };
+// Rank `failing` fails in its `num_calls`-th gather.
+inline RankGroups shim_groups(int32_t failing = -1, int num_calls = 0) {
+  const ConnectRanks connect = [failing, num_calls](std::span<const DeviceRank> ranks) {
+    const auto group = std::make_shared<ShimGroup>(static_cast<int32_t>(ranks.size()));
+    std::vector<std::unique_ptr<Communicator>> connected;
+    for (const DeviceRank& own : ranks) {
+      CHECK_EQ(static_cast<size_t>(own.device), connected.size());
+      connected.push_back(
+          std::make_unique<ShimRank>(group, own, own.device == failing ? num_calls : 0));
+    }
+    return connected;
   };
-  return {.on_cpu = make_local_ranks, .on_devices = connect};
+  return {.on_cpu = make_local_ranks, .on_devices = [connect] { return connect; }};
 }
 
 }  // namespace sluice::testing
