@@ -11,6 +11,7 @@
 #include <string>
 
 #include "engine/core/cgroup.h"
+#include "kernels/cpu/read_ahead.h"
 #include "kernels/cpu/runtime.h"
 #include "kernels/cuda/open.h"
 
@@ -114,9 +115,11 @@ Expected<std::unique_ptr<Device>> Device::create(const Options& options) {
   const int32_t threads =
       options.threads > 0 ? options.threads : default_num_threads(options.placement);
   device->pool_ = std::make_unique<cpu::ThreadPool>(threads, options.placement);
+  device->read_ahead_ = std::make_unique<cpu::ReadAhead>(threads);
   device->host_context_ = {.device = DeviceType::kCpu,
                            .isa = isa,
                            .pool = device->pool_.get(),
+                           .read_ahead = device->read_ahead_.get(),
                            .one_stream = reads_one_stream()};
   if (options.type == DeviceType::kCpu) {
     device->context_ = device->host_context_;

@@ -18,8 +18,9 @@ struct CUstream_st;  // as in CUDA's headers
 namespace sluice::kernels {
 
 namespace cpu {
+class ReadAhead;
 class ThreadPool;
-}
+}  // namespace cpu
 
 // Instruction sets of the CPU backend, in order of preference. All compute the same bits.
 enum class Isa : uint8_t { kScalar, kAvx2, kAvx512, kAmx };
@@ -28,7 +29,8 @@ const char* to_string(Isa isa);
 struct ExecContext {
   DeviceType device = DeviceType::kCpu;
   Isa isa = Isa::kScalar;
-  cpu::ThreadPool* pool = nullptr;  // kCpu: not null
+  cpu::ThreadPool* pool = nullptr;       // kCpu: not null
+  cpu::ReadAhead* read_ahead = nullptr;  // kCpu: what linear layers bring to caches; null: nothing
   // kCpu: a core reads memory fastest as one stream, else as several side by side. The bits are the
   // same.
   bool one_stream = false;
@@ -76,6 +78,7 @@ class Device {
  private:
   Device();
   std::unique_ptr<cpu::ThreadPool> pool_;
+  std::unique_ptr<cpu::ReadAhead> read_ahead_;
   std::unique_ptr<DeviceMemory> memory_;  // null on the CPU
   std::string name_;
   ExecContext context_;

@@ -80,6 +80,10 @@ int64_t attention_workspace_bytes(const AttentionLimits& limits) {
                                             : cpu::attention_workspace_bytes(limits);
 }
 
+void attention_ahead(const ExecContext& ctx, const AttentionAheadArgs& args) {
+  if (ctx.device == DeviceType::kCpu) cpu::attention_ahead(ctx, args);
+}
+
 int64_t workspace_bytes(DeviceType device, int32_t num_rows, int32_t n) {
   return device == DeviceType::kCuda ? cuda::workspace_bytes(num_rows, n) : 0;
 }

@@ -180,4 +180,19 @@ void AttentionBlock::forward(const ForwardContext& context,
   project_to_stream(context, out_, out_in, buffers.parts, out, epilogue, then);
 }
 
+void AttentionBlock::read_ahead(const ForwardContext& context,
+                                const ModelConfig& config,
+                                const LayerCache& cache) const {
+  const ForwardBatch& batch = context.batch;
+  kernels::attention_ahead(
+      context.exec,
+      {.kv = cache.view,
+       .num_heads = config.num_heads,
+       .query_start_loc = batch.query_start_loc,
+       .seq_lens = batch.seq_lens,
+       .block_table = batch.block_tables[static_cast<size_t>(cache.group)].data(),
+       .block_table_stride = batch.block_table_stride,
+       .window = window_});
+}
+
 }  // namespace sluice

@@ -45,6 +45,11 @@ class AttentionBlock {
                kernels::Epilogue epilogue,
                const kernels::RowSteps& then) const;
 
+  // Until forward() linear layers bring what its attention reads.
+  void read_ahead(const ForwardContext& context,
+                  const ModelConfig& config,
+                  const LayerCache& cache) const;
+
  private:
   // The norms of q and k, where there are any.
   void add_norms(const ForwardContext& context,

@@ -448,6 +448,9 @@ void DecoderModel::forward(const ForwardContext& context) {
   for (size_t i = 0; i < attention_.size(); ++i) {
     attention_half(context, i);
     if (has_failed()) return;
+    if (i + 1 < attention_.size()) {
+      attention_[i + 1].read_ahead(context, config_, context.caches[i + 1]);
+    }
     ffn_half(context, i);
     if (has_failed()) return;
   }

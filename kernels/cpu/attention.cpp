@@ -8,6 +8,7 @@
 #include "engine/core/status.h"
 #include "kernels/cpu/attention_block.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/read_ahead.h"
 #include "kernels/cpu/row_steps.h"
 #include "kernels/cpu/runtime.h"
 #include "kernels/cpu/simd.h"
@@ -142,7 +143,7 @@ class AttentionCall {
   }
 
   // The last request whose numbers start at or before `index`: empty ones share their successor's.
-  [[nodiscard]] const RequestPlan& plan_of(int64_t index, int32_t RequestPlan::* begin) const {
+  [[nodiscard]] const RequestPlan& plan_of(int64_t index, int32_t RequestPlan::*begin) const {
     RequestPlan* const end = plans_ + num_reqs_;
     return *(
         std::upper_bound(plans_,
@@ -249,6 +250,7 @@ void attention(const ExecContext& ctx, const AttentionArgs& args) {
   DCHECK(args.query_start_loc.size() == args.seq_lens.size() + 1);
   DCHECK(args.num_heads % args.kv.num_kv_heads == 0);
   DCHECK(kAttentionTile % args.kv.block_size == 0);
+  if (ctx.read_ahead != nullptr) ctx.read_ahead->end();
   const SimdTable& simd = simd_table(ctx.isa);
   const AttentionCall call(ctx, args);
   ctx.pool->parallel_for(call.num_tiles(), [&](int64_t tile, int32_t worker) {
@@ -262,6 +264,10 @@ void attention(const ExecContext& ctx, const AttentionArgs& args) {
     simd.attention_merge(block);
     call.finish(simd, block);
   });
+}
+
+void attention_ahead(const ExecContext& ctx, const AttentionAheadArgs& args) {
+  if (ctx.read_ahead != nullptr) ctx.read_ahead->begin(args);
 }
 
 }  // namespace cpu

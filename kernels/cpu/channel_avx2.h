@@ -49,6 +49,7 @@ SLUICE_INLINE void channel_dots(const ChannelOperands& in,
       }
       next.prefetch(group, c, 8);
     }
+    bring_lines<kTiles, kRows>(in.lines);
     codes += kChannelGroupBytes;
     x += kTokenRecordBytes;
   }

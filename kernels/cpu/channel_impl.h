@@ -22,6 +22,7 @@ struct ChannelOperands {
   int64_t tile_bytes;
   const int8_t* x;
   int32_t num_groups;
+  LinesAhead* lines;
 };
 
 // So few rows are done before their weights are there; the hardware follows two tiles side by side
@@ -82,7 +83,8 @@ static void channel_rows(const LinearBlock& block, int32_t tile, int64_t row) {
   channel_dots({.codes = codes,
                 .tile_bytes = block.tile_bytes,
                 .x = reinterpret_cast<const int8_t*>(records) + first * kQuantGroup,
-                .num_groups = block.num_groups},
+                .num_groups = block.num_groups,
+                .lines = block.lines},
                next,
                sum);
 #pragma GCC unroll 4

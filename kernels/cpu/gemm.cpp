@@ -8,6 +8,7 @@
 
 #include "engine/core/status.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/read_ahead.h"
 #include "kernels/cpu/row_steps.h"
 #include "kernels/cpu/runtime.h"
 #include "kernels/cpu/simd.h"
@@ -56,6 +57,16 @@ bool should_finish_afterwards(const ExecContext& ctx, const LinearArgs& args) {
   return tiles >= kLeastTilesPerThread * threads;
 }
 
+// Few rows wait for their weights, and those of 16 bits and AMX's are without it.
+bool brings_lines(const ExecContext& ctx, const Activations& x) {
+  constexpr int32_t kFewestRows = 5;
+  const bool is_integer =
+      x.format == ActivationFormat::kInt8 || x.format == ActivationFormat::kInt8Token;
+  if (!is_integer || x.num_rows < kFewestRows || ctx.read_ahead == nullptr) return false;
+  return ctx.isa == Isa::kAvx2 || ctx.isa == Isa::kAvx512 ||
+         (ctx.isa == Isa::kAmx && x.num_rows <= kActivationRows);
+}
+
 // Tiles of a piece of work: a multiple of what kernels take at once, more where several row blocks
 // pass over the same weights, so that a block's activations stay close.
 constexpr int64_t kMaxPieceTiles = 16;
@@ -72,6 +83,7 @@ struct Job {
   Epilogue epilogue;
   int32_t row_block = kRowBlock;  // a multiple of kActivationRows
   Segments segments = {};
+  ReadAhead* ahead = nullptr;  // what kernels bring meanwhile; null: nothing
 
   [[nodiscard]] int64_t num_tiles() const { return ceil_div(group.weight->n, kRowTile); }
 
@@ -81,8 +93,7 @@ struct Job {
     const bool opens = opens_tiles(ctx, x.format, std::min(x.num_rows, row_block));
     const int64_t least = opens ? kOpenTiles : 2;
     if (row_blocks() == 1) return least;
-    const int64_t even =
-        num_tiles() * row_blocks() / (kPiecesPerThread * ctx.pool->num_threads());
+    const int64_t even = num_tiles() * row_blocks() / (kPiecesPerThread * ctx.pool->num_threads());
     return std::clamp(even, least, kMaxPieceTiles) / least * least;
   }
 
@@ -94,8 +105,12 @@ struct Job {
 
 // `pieces` pieces from that of `item` on, of its row block. Row blocks vary fastest: a piece of
 // weights is read from memory once.
-LinearBlock make_block(
-    const ExecContext& ctx, const Job& job, int64_t item, int64_t pieces, int64_t piece_tiles) {
+LinearBlock make_block(const ExecContext& ctx,
+                       const Job& job,
+                       int64_t item,
+                       int64_t pieces,
+                       int64_t piece_tiles,
+                       int32_t worker) {
   const RowGroup& group = job.group;
   const PackedWeight& weight = *group.weight;
   const int64_t tile_bytes = packed_tile_bytes(weight.format, weight.k);
@@ -121,7 +136,8 @@ LinearBlock make_block(
       .x = quantized_row(job.x, row).codes,
       .bias = group.bias == nullptr ? nullptr : group.bias + column,
       .out = group.out + row * group.out_stride + column,
-      .out_stride = group.out_stride};
+      .out_stride = group.out_stride,
+      .lines = job.ahead == nullptr ? nullptr : job.ahead->lines(worker)};
 }
 
 // Who ran the last piece of a row block runs the steps that follow, on its rows.
@@ -173,7 +189,7 @@ void run_jobs(const ExecContext& ctx,
     num_items += job.num_items(ctx);
   }
   if (num_items > 0) after.expect(job_at(0).row_blocks(), num_items / job_at(0).row_blocks());
-  const auto items = [&](int64_t begin, int64_t end, int32_t) {
+  const auto items = [&](int64_t begin, int64_t end, int32_t worker) {
     int64_t first = 0;  // of job i's items
     for (int64_t i = 0; i < num_jobs && first < end; ++i) {
       const Job job = job_at(i);
@@ -184,7 +200,7 @@ void run_jobs(const ExecContext& ctx,
       const int64_t step = job.row_blocks() == 1 ? last : 1;
       for (int64_t item = std::max(begin, first); item < last; item += step) {
         const int64_t pieces = std::min(step, last - item);
-        simd.linear(make_block(ctx, job, item - first, pieces, piece_tiles));
+        simd.linear(make_block(ctx, job, item - first, pieces, piece_tiles, worker));
         after.done(job, (item - first) % job.row_blocks(), pieces);
       }
       first = next;
@@ -200,15 +216,21 @@ void linear(const ExecContext& ctx, const LinearArgs& args) {
   const bool by_caller = num_rows <= kRowsOfCaller;
   const bool afterwards = should_finish_afterwards(ctx, args);
   const RowSteps* const then = by_caller || afterwards ? nullptr : args.then;
-  const int32_t row_block = then == nullptr
-                                ? kRowBlock
-                                : row_block_for_steps(num_rows, ctx.pool->num_threads());
+  const int32_t row_block =
+      then == nullptr ? kRowBlock : row_block_for_steps(num_rows, ctx.pool->num_threads());
+  ReadAhead* const ahead = brings_lines(ctx, args.x) ? ctx.read_ahead : nullptr;
+  if (ahead != nullptr) {
+    int64_t outputs = 0;
+    for (const RowGroup& group : args.groups) outputs += group.weight->n;
+    ahead->share(outputs * args.x.k, num_rows);
+  }
   const auto job_at = [&](int64_t i) {
     return Job{.x = args.x,
                .group = args.groups[static_cast<size_t>(i)],
                .epilogue = args.epilogue,
                .row_block = row_block,
-               .segments = args.segments};
+               .segments = args.segments,
+               .ahead = ahead};
   };
   run_jobs(ctx, static_cast<int64_t>(args.groups.size()), job_at, then);
   if (args.then == nullptr || then != nullptr) return;

@@ -198,6 +198,19 @@ add_sums(V16 acc, const GroupScales& w, const RecordRows<Code>& x, int r, I16 lo
   return acc;
 }
 
+// After a group of kTiles tiles times kRows rows.
+template <int kTiles, int kRows>
+SLUICE_INLINE void bring_lines(LinesAhead* ahead) {
+  constexpr int kLines = kTiles * kRowTile * kRows * kQuantGroup / kProductsPerLine;
+  if (kLines == 0 || ahead == nullptr) return;
+  for (int i = 0; i < kLines && ahead->left > 0; ++i, --ahead->left) {
+    __builtin_prefetch(ahead->runs[ahead->run] + int64_t{ahead->line} * 64, 0, 2);
+    if (++ahead->line < ahead->run_lines) continue;
+    ahead->line = 0;
+    ++ahead->run;
+  }
+}
+
 #if !defined(SLUICE_ISA_SCALAR)
 // What an exact sum of unsigned codes begins with, so that the zero point is off at its end. Of
 // rows that do not exist, whose sums nobody reads, whatever their memory holds may wrap around.
@@ -383,6 +396,7 @@ struct IntegerRows {
             group_at<kFormat>(weight + t * block.tile_bytes, block.first_group + group);
         add_group<kFormat, Code, kRows>(at, x + group * kBytes, first, ahead, acc + t * kRows);
       }
+      bring_lines<kTiles, kRows>(block.lines);
     };
     fold_segments<kTiles, kRows>(block, tile, row, add);
   }

@@ -90,6 +90,7 @@ static int32_t add_open_run(const LinearBlock& block,
       add_open_group<kFormat>(
           run.groups[group - run.begin], record_rows<int8_t>(record, first), acc);
       next.prefetch(group - run.begin);
+      bring_lines<kOpenAtOnce, kOpenRows>(block.lines);
     }
     for (; segment < block.num_segments && segment_end(block, segment) == group; ++segment) {
       end_segment<kOpenSums, kOpenSums>(segment, acc, sums.pending);

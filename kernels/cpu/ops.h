@@ -20,6 +20,7 @@ void quantize_activations(const ExecContext& ctx, const QuantizeArgs& args);
 void rms_norm(const ExecContext& ctx, const RmsNormArgs& args);
 void head_norm(const ExecContext& ctx, const HeadNormArgs& args);
 void attention(const ExecContext& ctx, const AttentionArgs& args);
+void attention_ahead(const ExecContext& ctx, const AttentionAheadArgs& args);
 void rope_write_kv(const ExecContext& ctx, const RopeWriteKvArgs& args);
 void embedding(const ExecContext& ctx, const EmbeddingArgs& args);
 void gate_mul(const ExecContext& ctx, const GateMulArgs& args);

@@ -17,18 +17,34 @@ namespace sluice::kernels::cpu {
 
 inline constexpr int32_t kMostBlockRows = 64;  // of a LinearBlock
 
+// Memory that a later operator reads, in the order in which its worker will: runs of the same
+// length. A linear kernel brings some lines to L2 with every group of weights that it passes.
+struct alignas(64) LinesAhead {
+  static constexpr int32_t kMostRuns = 1024;
+
+  int32_t left = 0;       // lines that this call still brings
+  int32_t run = 0;        // the next line's
+  int32_t line = 0;       // the next one, in its run
+  int32_t run_lines = 0;  // of 64 bytes
+  int32_t num_runs = 0;
+  const std::byte* runs[kMostRuns];
+};
+
+// Products of an activation and a weight that a line costs at least, so that memory keeps up.
+inline constexpr int32_t kProductsPerLine = 1024;
+
 // Row tiles of one weight times rows of activations: out[m, 16 * tile + r].
 struct LinearBlock {
   WeightFormat format;
   ActivationFormat activation;
-  bool add;                 // out += y instead of out = y
-  bool one_stream;          // few rows of integers take one tile after the other
-  int32_t num_tiles;        // row tiles, consecutive
-  int32_t num_columns;      // outputs that exist, <= 16 * num_tiles
-  int32_t num_rows;         // of activations, at most kMostBlockRows
-  int32_t num_groups;       // of x
-  int32_t weight_groups;    // of all of K
-  int32_t first_group;      // of the weight, that of x's first
+  bool add;               // out += y instead of out = y
+  bool one_stream;        // few rows of integers take one tile after the other
+  int32_t num_tiles;      // row tiles, consecutive
+  int32_t num_columns;    // outputs that exist, <= 16 * num_tiles
+  int32_t num_rows;       // of activations, at most kMostBlockRows
+  int32_t num_groups;     // of x
+  int32_t weight_groups;  // of all of K
+  int32_t first_group;    // of the weight, that of x's first
   int32_t first_segment;
   int32_t num_segments;     // 1, 2, 4 or 8
   const std::byte* weight;  // first tile
@@ -37,6 +53,7 @@ struct LinearBlock {
   const float* bias;  // of the first column, or null
   float* out;         // first row and column
   int64_t out_stride;
+  LinesAhead* lines = nullptr;  // the worker's, of integer activations; null: none
 };
 
 // From so many rows of int8 activations on, AVX2 and AVX-512 unpack weights once for all of a

@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "kernels/cpu/read_ahead.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 #include "tests/kernels/devices.h"
@@ -208,6 +209,25 @@ TEST(Channel, IsCloseToTheDoubleProductFromFloatsOn) {
     errors += (y[n] - exact) * (y[n] - exact);
   }
   EXPECT_LE(std::sqrt(errors / magnitudes), 1.5e-2);
+}
+
+TEST(Channel, BringsWhatAttentionReads) {
+  std::mt19937 rng(29);
+  constexpr int64_t kN = 320;
+  const ChannelWeight w = make_channel_weight(kN, 512, Codes::kRandom, rng);
+  for (const int32_t rows : {8, 32}) {
+    const TestActivations x = make_token_rows(rows, 512, Codes::kRandom, rng);
+    std::vector<float> y(static_cast<size_t>(rows * kN));
+    const RowGroup group{.weight = &w.view, .out = y.data(), .out_stride = kN, .bias = nullptr};
+    for (const char* isa : {"avx2", "avx512"}) {
+      const auto device = test::make_device(isa, 1);
+      if (device == nullptr) continue;
+      const ExecContext& ctx = device->context();
+      bring_something(ctx);
+      linear(ctx, {.x = x.view, .groups = {&group, 1}});
+      EXPECT_EQ(ctx.read_ahead->lines(0), nullptr) << isa << " rows " << rows;
+    }
+  }
 }
 
 TEST(Channel, EmbeddingRowsAreCodesTimesTheirScale) {
