@@ -50,8 +50,9 @@ bool isa_available(Isa isa) {
   return false;
 }
 
-// Measured on a Zen 5, and on a Xeon, which needs two to four streams a core (bench/cpu.md).
-bool reads_one_stream() { return __builtin_cpu_is("amd") != 0; }
+// Measured on Zen 4 and Zen 5, and on Xeons, which need two to four streams a core and whose pipes
+// for products are those that unpack (bench/cpu.md).
+bool is_amd() { return __builtin_cpu_is("amd") != 0; }
 
 constexpr std::array kAllIsas = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
 
@@ -120,7 +121,8 @@ Expected<std::unique_ptr<Device>> Device::create(const Options& options) {
                            .isa = isa,
                            .pool = device->pool_.get(),
                            .read_ahead = device->read_ahead_.get(),
-                           .one_stream = reads_one_stream()};
+                           .one_stream = is_amd(),
+                           .unpacks_fast = is_amd()};
   if (options.type == DeviceType::kCpu) {
     device->context_ = device->host_context_;
     device->name_ = std::string("cpu:") + to_string(isa);

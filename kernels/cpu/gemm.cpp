@@ -34,9 +34,15 @@ int32_t row_block_for_steps(int64_t num_rows, int64_t threads) {
 }
 
 // Whether kernels unpack weights once for all of a block's rows.
-bool opens_tiles(const ExecContext& ctx, ActivationFormat format, int64_t block_rows) {
-  return format == ActivationFormat::kInt8 && block_rows >= kFewestOpenRows &&
-         ctx.isa != Isa::kScalar;
+bool opens_tiles(const ExecContext& ctx, const Activations& x, int64_t block_rows) {
+  // With fewer, unpacking to memory takes longer than it saves.
+  constexpr int64_t kFewest = 16;
+  constexpr int64_t kFewestUnpackedFast = 32;
+  constexpr int64_t kFewestOfLongRows = 48;
+  constexpr int32_t kLongRow = 2048;
+  if (x.format != ActivationFormat::kInt8 || ctx.isa == Isa::kScalar) return false;
+  if (ctx.isa != Isa::kAvx512 || !ctx.unpacks_fast) return block_rows >= kFewest;
+  return block_rows >= (x.k < kLongRow ? kFewestUnpackedFast : kFewestOfLongRows);
 }
 
 // Whether the steps get a fork of their own, behind all rows. Those of more rows than there may be
@@ -50,7 +56,7 @@ bool should_finish_afterwards(const ExecContext& ctx, const LinearArgs& args) {
   if (rows > kMaxRowBlocks * kRowBlock) return true;
   if (threads == 1) return false;
   if (rows <= kActivationRows) return rows > rows_per_claim(rows);
-  if (!opens_tiles(ctx, args.x.format, rows)) return false;
+  if (!opens_tiles(ctx, args.x, rows)) return false;
   if (row_block_for_steps(rows, threads) == kRowBlock) return false;
   int64_t tiles = 0;
   for (const RowGroup& group : args.groups) tiles += ceil_div(group.weight->n, kRowTile);
@@ -90,7 +96,7 @@ struct Job {
   [[nodiscard]] int64_t row_blocks() const { return ceil_div(x.num_rows, row_block); }
 
   [[nodiscard]] int64_t piece_tiles(const ExecContext& ctx) const {
-    const bool opens = opens_tiles(ctx, x.format, std::min(x.num_rows, row_block));
+    const bool opens = opens_tiles(ctx, x, std::min(x.num_rows, row_block));
     const int64_t least = opens ? kOpenTiles : 2;
     if (row_blocks() == 1) return least;
     const int64_t even = num_tiles() * row_blocks() / (kPiecesPerThread * ctx.pool->num_threads());
@@ -118,14 +124,16 @@ LinearBlock make_block(const ExecContext& ctx,
   const int64_t tiles = std::min(pieces * piece_tiles, job.num_tiles() - tile);
   const int64_t column = tile * kRowTile;
   const int64_t row = item % job.row_blocks() * job.row_block;
+  const int64_t rows = std::min<int64_t>(job.row_block, job.x.num_rows - row);
   return {
       .format = weight.format,
       .activation = job.x.format,
       .add = job.epilogue == Epilogue::kAdd,
       .one_stream = ctx.one_stream,
+      .opens = opens_tiles(ctx, job.x, rows),
       .num_tiles = static_cast<int32_t>(tiles),
       .num_columns = static_cast<int32_t>(std::min<int64_t>(tiles * kRowTile, weight.n - column)),
-      .num_rows = static_cast<int32_t>(std::min<int64_t>(job.row_block, job.x.num_rows - row)),
+      .num_rows = static_cast<int32_t>(rows),
       .num_groups = static_cast<int32_t>(ceil_div(job.x.k, kQuantGroup)),
       .weight_groups = static_cast<int32_t>(ceil_div(weight.k, kQuantGroup)),
       .first_group = static_cast<int32_t>(job.segments.first_group(weight.k)),

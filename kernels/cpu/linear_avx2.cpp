@@ -14,10 +14,8 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 void linear_block(const LinearBlock& block) {
   switch (block.activation) {
     case ActivationFormat::kInt8:
-      if (block.num_rows < kFewestOpenRows) {
-        return linear_integer<ActivationFormat::kInt8, int8_t>(block);
-      }
-      return linear_integer<ActivationFormat::kInt8, int8_t>(linear_open(block));
+      return linear_integer<ActivationFormat::kInt8, int8_t>(block.opens ? linear_open(block)
+                                                                         : block);
     case ActivationFormat::kInt16:
       return linear_int16(block);
     case ActivationFormat::kFloat:

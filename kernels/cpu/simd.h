@@ -39,6 +39,7 @@ struct LinearBlock {
   ActivationFormat activation;
   bool add;               // out += y instead of out = y
   bool one_stream;        // few rows of integers take one tile after the other
+  bool opens;             // int8, AVX2 and AVX-512: weights are unpacked once for all rows
   int32_t num_tiles;      // row tiles, consecutive
   int32_t num_columns;    // outputs that exist, <= 16 * num_tiles
   int32_t num_rows;       // of activations, at most kMostBlockRows
@@ -56,10 +57,7 @@ struct LinearBlock {
   LinesAhead* lines = nullptr;  // the worker's, of integer activations; null: none
 };
 
-// From so many rows of int8 activations on, AVX2 and AVX-512 unpack weights once for all of a
-// block's rows (gemm_open_impl.h), of so many tiles at once or of each alone; below, unpacking them
-// to memory takes longer than it saves.
-inline constexpr int32_t kFewestOpenRows = 16;
+// Tiles that AVX-512 opens at once (gemm_open_impl.h); AVX2 opens each alone.
 inline constexpr int32_t kOpenTiles = 3;
 
 // One row of an Activations. Kernels write it with write_row (quantize_impl.h).
