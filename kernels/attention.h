@@ -108,18 +108,18 @@ void attention(const ExecContext& ctx, const AttentionArgs& args);
 // What an attention() still to come will read.
 struct AttentionAheadArgs {
   KvLayerView kv;
-  int32_t num_heads;
+  int32_t num_heads = 0;
   std::span<const int32_t> query_start_loc;  // as that call has them, and what follows
   std::span<const int32_t> seq_lens;
-  const int32_t* block_table;
-  int32_t block_table_stride;
+  const int32_t* block_table = nullptr;
+  int32_t block_table_stride = 0;
   int32_t window = 0;
 };
 
 // Linear layers of several rows compute for longer than they read, attention of a few rows a
 // request reads for longer than it computes: until that call, linear layers bring K and V of such
-// requests to the caches of the cores that will read them. It never shows in results. On a GPU
-// nothing.
+// requests to the caches of the cores that will read them. It never shows in results. What args
+// name must be there until then. On a GPU nothing.
 void attention_ahead(const ExecContext& ctx, const AttentionAheadArgs& args);
 
 }  // namespace sluice::kernels

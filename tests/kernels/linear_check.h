@@ -20,9 +20,9 @@ namespace sluice::kernels::testing {
 // Memory for linear layers to bring to caches meanwhile.
 inline void bring_something(const ExecContext& ctx) {
   static std::array<std::byte, 32768> cache;
-  constexpr std::array<int32_t, 3> kStarts = {0, 1, 2};
-  constexpr std::array<int32_t, 2> kLengths = {64, 50};
-  constexpr std::array<int32_t, 8> kBlocks = {0, 1, 2, 3, 3, 2, 1, 0};
+  static constexpr std::array<int32_t, 3> kStarts = {0, 1, 2};
+  static constexpr std::array<int32_t, 2> kLengths = {64, 50};
+  static constexpr std::array<int32_t, 8> kBlocks = {0, 1, 2, 3, 3, 2, 1, 0};
   attention_ahead(ctx,
                   {.kv = {.k = cache.data(),
                           .v = cache.data() + cache.size() / 2,

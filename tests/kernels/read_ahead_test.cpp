@@ -27,6 +27,8 @@ constexpr int32_t kBlockSize = 16;
 constexpr int32_t kRunBytes = 2 * 64 * kBlockSize * 2;  // K or V of a block: 2 heads, 16 bits
 constexpr int32_t kStride = 8;
 
+using Runs = std::vector<const std::byte*>;
+
 // Requests of one token each but where `num_tokens` says more. Memory is only named, never read.
 struct Requests {
   explicit Requests(std::vector<int32_t> lengths) : seq_lens(std::move(lengths)) {
@@ -56,12 +58,13 @@ struct Requests {
             .window = window};
   }
 
-  [[nodiscard]] std::byte* k_of(size_t req, size_t block) const {
-    return k + int64_t{block_table[req * kStride + block]} * kRunBytes;
-  }
-
-  [[nodiscard]] std::byte* v_of(size_t req, size_t block) const {
-    return v + int64_t{block_table[req * kStride + block]} * kRunBytes;
+  // K and V of so many blocks of a request, from `first` on.
+  void add(Runs& runs, size_t req, size_t first, size_t count) const {
+    for (size_t block = first; block < first + count; ++block) {
+      const int64_t at = int64_t{block_table[req * kStride + block]} * kRunBytes;
+      runs.push_back(k + at);
+      runs.push_back(v + at);
+    }
   }
 
   std::vector<int32_t> seq_lens;
@@ -75,14 +78,12 @@ struct Requests {
 };
 
 // What a worker brings where nothing is known of the work to come: everything.
-std::vector<const std::byte*> runs_of(const ReadAhead& ahead, int32_t worker) {
+Runs runs_of(ReadAhead& ahead, int32_t worker) {
   const LinesAhead* const lines = ahead.lines(worker);
   if (lines == nullptr) return {};
   EXPECT_EQ(lines->left, lines->num_runs * lines->run_lines);
   return {lines->runs, lines->runs + lines->num_runs};
 }
-
-using Runs = std::vector<const std::byte*>;
 
 TEST(ReadAhead, EachWorkerBringsWhatItsRequestsSeeInOrder) {
   Requests requests({40, 16, 17, 1});
@@ -90,19 +91,14 @@ TEST(ReadAhead, EachWorkerBringsWhatItsRequestsSeeInOrder) {
   ahead.begin(requests.args());
   EXPECT_EQ(ahead.lines(0), nullptr) << "before a layer";
   ahead.share(1, 8);
-  const Requests& r = requests;
-  EXPECT_EQ(runs_of(ahead, 0),
-            (Runs{r.k_of(0, 0),
-                  r.v_of(0, 0),
-                  r.k_of(0, 1),
-                  r.v_of(0, 1),
-                  r.k_of(0, 2),
-                  r.v_of(0, 2),
-                  r.k_of(1, 0),
-                  r.v_of(1, 0)}));
-  EXPECT_EQ(
-      runs_of(ahead, 1),
-      (Runs{r.k_of(2, 0), r.v_of(2, 0), r.k_of(2, 1), r.v_of(2, 1), r.k_of(3, 0), r.v_of(3, 0)}));
+  Runs first;
+  requests.add(first, 0, 0, 3);
+  requests.add(first, 1, 0, 1);
+  EXPECT_EQ(runs_of(ahead, 0), first);
+  Runs second;
+  requests.add(second, 2, 0, 2);
+  requests.add(second, 3, 0, 1);
+  EXPECT_EQ(runs_of(ahead, 1), second);
   EXPECT_EQ(ahead.lines(0)->run_lines, kRunBytes / 64);
   ahead.end();
   EXPECT_EQ(ahead.lines(0), nullptr) << "attention has begun";
@@ -118,16 +114,10 @@ TEST(ReadAhead, PromptsAndKeysOutsideTheWindowAreLeftOut) {
   ReadAhead ahead(1);
   ahead.begin(requests.args());
   ahead.share(1, 8);
-  const Requests& r = requests;
-  EXPECT_EQ(runs_of(ahead, 0),
-            (Runs{r.k_of(1, 1),
-                  r.v_of(1, 1),
-                  r.k_of(1, 2),
-                  r.v_of(1, 2),
-                  r.k_of(2, 1),
-                  r.v_of(2, 1),
-                  r.k_of(2, 2),
-                  r.v_of(2, 2)}));
+  Runs expected;
+  requests.add(expected, 1, 1, 2);
+  requests.add(expected, 2, 1, 2);
+  EXPECT_EQ(runs_of(ahead, 0), expected);
 }
 
 TEST(ReadAhead, NoMoreThanCachesHold) {
