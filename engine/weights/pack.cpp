@@ -82,6 +82,23 @@ PackedTiles pack_tiles(WeightFormat format,
 
 }  // namespace
 
+int64_t num_pack_workers(int64_t bytes) {
+  if (bytes < kMinParallelBytes) return 1;
+  return std::clamp(std::thread::hardware_concurrency(), 1U, kMaxWorkers);
+}
+
+void share_out(int64_t count,
+               int64_t num_workers,
+               const std::function<void(int64_t, int64_t, int64_t)>& work) {
+  const auto share = [&](int64_t i) {
+    work(i, count * i / num_workers, count * (i + 1) / num_workers);
+  };
+  std::vector<std::thread> workers;
+  for (int64_t i = 1; i < num_workers; ++i) workers.emplace_back(share, i);
+  share(0);
+  for (std::thread& worker : workers) worker.join();
+}
+
 Expected<uint64_t> pack_checked(const std::string& where,
                                 WeightFormat format,
                                 const std::byte* src,
@@ -91,26 +108,12 @@ Expected<uint64_t> pack_checked(const std::string& where,
                                 std::span<const float> row_scales,
                                 const MatrixPart& part) {
   CHECK_EQ(static_cast<int64_t>(row_scales.size()), format == WeightFormat::kInt8Channel ? n : 0);
-  const int64_t num_tiles = ceil_div(n, kRowTile);
-  const bool parallel = packed_bytes(format, n, k) >= kMinParallelBytes;
-  const auto num_workers = static_cast<int64_t>(
-      parallel ? std::clamp(std::thread::hardware_concurrency(), 1U, kMaxWorkers) : 1U);
+  const int64_t num_workers = num_pack_workers(packed_bytes(format, n, k));
   std::vector<PackedTiles> parts(static_cast<size_t>(num_workers));
-  const auto work = [&](int64_t i) {
-    parts[static_cast<size_t>(i)] = pack_tiles(format,
-                                               src,
-                                               n,
-                                               k,
-                                               num_tiles * i / num_workers,
-                                               num_tiles * (i + 1) / num_workers,
-                                               dst,
-                                               row_scales,
-                                               part);
-  };
-  std::vector<std::thread> workers;
-  for (int64_t i = 1; i < num_workers; ++i) workers.emplace_back(work, i);
-  work(0);
-  for (std::thread& worker : workers) worker.join();
+  share_out(ceil_div(n, kRowTile), num_workers, [&](int64_t i, int64_t begin, int64_t end) {
+    parts[static_cast<size_t>(i)] =
+        pack_tiles(format, src, n, k, begin, end, dst, row_scales, part);
+  });
   uint64_t hash = 0;
   for (const PackedTiles& tiles : parts) {
     if (tiles.bad) return non_finite_error(where, format, *tiles.bad);

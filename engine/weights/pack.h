@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,6 +13,14 @@
 #include "quant/repack.h"
 
 namespace sluice {
+
+// How many threads what is made of so many bytes of weights is worth, and work(i, begin, end) for
+// the i-th of `num_workers` shares of [0, count), on threads that end with the call and the
+// caller's.
+int64_t num_pack_workers(int64_t bytes);
+void share_out(int64_t count,
+               int64_t num_workers,
+               const std::function<void(int64_t, int64_t, int64_t)>& work);
 
 // What becomes of a matrix (quant/repack.h), nothing where it is only checked and hashed, and which
 // of its rows the n are: hashes of parts add up to that of the whole, and messages name the row.

@@ -10,6 +10,7 @@
 #include "engine/core/log.h"
 #include "engine/weights/mapped_file.h"
 #include "engine/weights/pack.h"
+#include "engine/weights/random_weights.h"
 #include "kernels/gemm.h"
 
 namespace sluice {
@@ -77,24 +78,6 @@ Expected<void> write_stored(const PackedWeight& weight,
   return {};
 }
 
-// Numbers in [-1, 1) by name and index: the same on every machine (splitmix64 of an FNV-1a hash).
-class NamedRandom {
- public:
-  explicit NamedRandom(std::string_view name) {
-    for (const char c : name) seed_ = (seed_ ^ static_cast<unsigned char>(c)) * 0x100000001B3U;
-  }
-
-  [[nodiscard]] float at(int64_t index) const {
-    uint64_t x = seed_ + static_cast<uint64_t>(index) * 0x9E3779B97F4A7C15U;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
-    return static_cast<float>((x ^ (x >> 31)) >> 40) * 0x1p-23F - 1.0F;
-  }
-
- private:
-  uint64_t seed_ = 0xCBF29CE484222325U;
-};
-
 }  // namespace
 
 int64_t WeightStore::bytes_of(const PackedWeight& weight) const {
@@ -113,63 +96,52 @@ std::byte* WeightStore::add(const PackedWeight& weight) {
   return arena_.data() + begin;
 }
 
-// Uniform with the variance 1 / k.
 void WeightStore::fill_random(const std::string& name,
                               const PackedWeight& weight,
                               const MatrixShare& share,
                               std::byte* dst) {
   const int64_t n = weight.n;
   const int64_t k = weight.k;
-  const int64_t first_tile = share.first_row / kRowTile;
-  const NamedRandom random(name);
-  const float limit = std::sqrt(3.0F / static_cast<float>(k));
   const bool int8 = weight.format == WeightFormat::kInt8Channel;
-  const std::vector<float> scales(static_cast<size_t>(n), limit / 127.0F);
-  std::vector<uint16_t> floats(static_cast<size_t>(kRowTile * k));
-  std::vector<int8_t> codes(static_cast<size_t>(kRowTile * k));
-  const auto make_tile = [&](int64_t tile) {
-    const int64_t count = std::min<int64_t>(kRowTile, n - tile * kRowTile);
-    for (int64_t i = 0; i < count * k; ++i) {
-      const float value = random.at((first_tile + tile) * kRowTile * k + i);
-      floats[static_cast<size_t>(i)] = float_to_bf16(limit * value);
-      codes[static_cast<size_t>(i)] = static_cast<int8_t>(127.0F * value);
-    }
-    return count;
+  const std::vector<float> scales(static_cast<size_t>(n), RandomTile::limit(k) / 127.0F);
+  const RandomTile empty(name, weight, share.first_row / kRowTile);
+  // make_tile(tile, index, rows) for tiles [first, first + count).
+  const auto make_tiles = [&](int64_t first, int64_t count, const auto& make_tile) {
+    const int64_t workers = num_pack_workers(count * packed_tile_bytes(weight.format, k));
+    share_out(count, workers, [&](int64_t, int64_t begin, int64_t end) {
+      RandomTile tile = empty;
+      for (int64_t i = begin; i < end; ++i) make_tile(i, tile.make(first + i), tile);
+    });
   };
-  const auto* const rows = int8 ? reinterpret_cast<const std::byte*>(codes.data())
-                                : reinterpret_cast<const std::byte*>(floats.data());
-  if (upload_) {
-    const int64_t stride = matrix_row_stride(weight.format, weight.stored_columns());
-    std::vector<std::byte> scratch;
-    const auto fill = [&](int64_t first, int64_t num_rows, std::byte* to) -> Expected<void> {
-      for (int64_t row = 0; row < num_rows; row += kRowTile) {
-        const int64_t count = make_tile((first + row) / kRowTile);
-        SLUICE_TRY_VOID(write_stored(weight,
-                                     count,
-                                     scratch,
-                                     to + row * stride,
-                                     [&](int64_t, int64_t, std::byte* out) -> Expected<void> {
-                                       copy_matrix_rows(weight.format, rows, k, 0, count, out);
-                                       return {};
-                                     }));
-      }
-      return {};
-    };
-    CHECK(upload_->rows(name, n, stride, dst, fill).has_value());
-    if (int8) {
-      upload_->floats(scales,
-                      dst + matrix_scales_offset(weight.format, n, weight.stored_columns()));
-    }
-    return;
+  if (!upload_) {
+    return make_tiles(
+        0, ceil_div(n, kRowTile), [&](int64_t i, int64_t rows, const RandomTile& tile) {
+          std::byte* const out = dst + i * packed_tile_bytes(weight.format, k);
+          if (int8) {
+            pack_int8_channel(tile.codes(), scales.data(), rows, k, 0, 1, out);
+          } else {
+            pack_weight(weight.format, tile.bytes(), rows, k, 0, 1, out);
+          }
+        });
   }
-  for (int64_t tile = 0; tile * kRowTile < n; ++tile) {
-    const int64_t count = make_tile(tile);
-    std::byte* const out = dst + tile * packed_tile_bytes(weight.format, k);
-    if (int8) {
-      pack_int8_channel(codes.data(), scales.data(), count, k, 0, 1, out);
-    } else {
-      pack_weight(weight.format, rows, count, k, 0, 1, out);
-    }
+  const int64_t stride = matrix_row_stride(weight.format, weight.stored_columns());
+  const auto fill = [&](int64_t first, int64_t num_rows, std::byte* to) -> Expected<void> {
+    make_tiles(first / kRowTile,
+               ceil_div(num_rows, kRowTile),
+               [&](int64_t i, int64_t rows, const RandomTile& tile) {
+                 std::vector<std::byte> scratch;
+                 const auto copy = [&](int64_t, int64_t, std::byte* out) -> Expected<void> {
+                   copy_matrix_rows(weight.format, tile.bytes(), k, 0, rows, out);
+                   return {};
+                 };
+                 std::byte* const out = to + i * kRowTile * stride;
+                 CHECK(write_stored(weight, rows, scratch, out, copy).has_value());
+               });
+    return {};
+  };
+  CHECK(upload_->rows(name, n, stride, dst, fill).has_value());
+  if (int8) {
+    upload_->floats(scales, dst + matrix_scales_offset(weight.format, n, weight.stored_columns()));
   }
 }
 
