@@ -219,7 +219,7 @@ FixedMemory fixed_memory(const Config& config,
   fixed.num_recorded_steps = static_cast<int64_t>(DecodeBuckets::sizes_of(config).size());
   fixed.host_bytes = logits_bytes + sampler_bytes + DeviceSampling::host_bytes(sampling) +
                      size * (ModelRank::pinned_bytes(bounds) +
-                             std::min(ranks.weight_bytes, DeviceUpload::kPieceBytes));
+                             std::min(2 * ranks.weight_bytes, DeviceUpload::kBytes));
   return fixed;
 }
 

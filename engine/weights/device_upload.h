@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes of a checkpoint on their way to a device: through pinned memory, a piece at a time, so that
-// a matrix of any size takes no more of the host than a piece.
+// Bytes of a checkpoint on their way to a device: through pinned memory, of which one piece is
+// filled while the one before is copied, so that a matrix of any size takes no more of the host
+// than two.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -19,15 +21,18 @@ namespace sluice {
 
 class DeviceUpload {
  public:
-  static constexpr int64_t kPieceBytes = int64_t{32} << 20;
+  // Pinned, where there is as much to upload.
+  static constexpr int64_t kBytes = int64_t{64} << 20;
 
   // `memory` must outlive it. For matrices and vectors of at most `bytes` in all.
   static Expected<DeviceUpload> create(kernels::DeviceMemory& memory, int64_t bytes) {
     DeviceUpload upload;
-    SLUICE_TRY(upload.piece_,
-               kernels::DeviceBuffer::allocate_pinned(
-                   memory, std::clamp(bytes, kFloat, kPieceBytes), "weights on their way"));
-    upload.sent_ = memory.make_event();
+    for (Piece& piece : upload.pieces_) {
+      SLUICE_TRY(piece.bytes,
+                 kernels::DeviceBuffer::allocate_pinned(
+                     memory, std::clamp(bytes, kFloat, kPieceBytes), "weights on their way"));
+      piece.sent = memory.make_event();
+    }
     return upload;
   }
 
@@ -40,9 +45,8 @@ class DeviceUpload {
                       int64_t stride,
                       std::byte* to,
                       const Fill& fill) {
-    const int64_t tiles =
-        std::max<int64_t>(1, static_cast<int64_t>(piece_.size()) / (stride * int64_t{kRowTile}));
-    if (std::min(n, tiles * kRowTile) * stride > static_cast<int64_t>(piece_.size())) {
+    const int64_t tiles = std::max<int64_t>(1, piece_bytes() / (stride * int64_t{kRowTile}));
+    if (std::min(n, tiles * kRowTile) * stride > piece_bytes()) {
       return make_error(ErrorCode::kUnsupported,
                         where + ": found rows of " + std::to_string(stride) +
                             " bytes, expected at most " + std::to_string(kPieceBytes / kRowTile) +
@@ -51,34 +55,55 @@ class DeviceUpload {
     }
     for (int64_t first = 0; first < n; first += tiles * kRowTile) {
       const int64_t count = std::min(n - first, tiles * kRowTile);
-      sent_->wait();
-      SLUICE_TRY_VOID(fill(first, count, piece_.data()));
-      piece_.memory()->upload(to + first * stride, piece_.data(), count * stride);
-      sent_->record();
+      const Piece& piece = free_piece();
+      SLUICE_TRY_VOID(fill(first, count, piece.bytes.data()));
+      send(piece, to + first * stride, count * stride);
     }
     return {};
   }
 
   void floats(std::span<const float> values, std::byte* to) {
     const auto* const from = reinterpret_cast<const std::byte*>(values.data());
-    const auto size = static_cast<int64_t>(piece_.size()) / kFloat * kFloat;
+    const int64_t size = piece_bytes() / kFloat * kFloat;
     const auto total = static_cast<int64_t>(values.size_bytes());
     for (int64_t begin = 0; begin < total; begin += size) {
       const int64_t bytes = std::min(size, total - begin);
-      sent_->wait();
-      std::copy_n(from + begin, bytes, piece_.data());
-      piece_.memory()->upload(to + begin, piece_.data(), bytes);
-      sent_->record();
+      const Piece& piece = free_piece();
+      std::copy_n(from + begin, bytes, piece.bytes.data());
+      send(piece, to + begin, bytes);
     }
   }
 
  private:
   static constexpr int64_t kFloat = sizeof(float);
+  static constexpr size_t kPieces = 2;
+  static constexpr int64_t kPieceBytes = kBytes / static_cast<int64_t>(kPieces);
+
+  struct Piece {
+    kernels::DeviceBuffer bytes;
+    std::unique_ptr<kernels::DeviceEvent> sent;
+  };
 
   DeviceUpload() = default;
 
-  kernels::DeviceBuffer piece_;
-  std::unique_ptr<kernels::DeviceEvent> sent_;  // the piece
+  [[nodiscard]] int64_t piece_bytes() const {
+    return static_cast<int64_t>(pieces_.front().bytes.size());
+  }
+
+  const Piece& free_piece() {
+    const Piece& piece = pieces_[num_sent_ % kPieces];
+    piece.sent->wait();
+    return piece;
+  }
+
+  void send(const Piece& piece, std::byte* to, int64_t bytes) {
+    piece.bytes.memory()->upload(to, piece.bytes.data(), bytes);
+    piece.sent->record();
+    ++num_sent_;
+  }
+
+  std::array<Piece, kPieces> pieces_;  // in turn
+  uint64_t num_sent_ = 0;
 };
 
 }  // namespace sluice
