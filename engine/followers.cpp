@@ -42,7 +42,9 @@ void Followers::finish() {
 }
 
 void Followers::thread_main(ModelRank& rank) {
-  setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
+  // Of a device the thread only launches, and all ranks wait for the slowest.
+  const bool computes = rank.device().type() == DeviceType::kCpu;
+  if (computes) setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
   rank.device().enter();
   for (uint32_t seen = 0;; ++seen) {
     wait_for_change(num_started_, seen);

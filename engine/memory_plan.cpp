@@ -19,7 +19,7 @@ constexpr int64_t kDefaultKvBytes = int64_t{1} << 30;
 constexpr int64_t kDeviceReserve = int64_t{256} << 20;
 constexpr int64_t kRecordedLayerReserve = int64_t{128} << 10;
 // What NCCL takes on each device where ranks meet by it. The same is true of it.
-constexpr int64_t kRankReserve = int64_t{512} << 20;
+constexpr int64_t kRankReserve = int64_t{1} << 30;
 
 std::string mib(int64_t bytes) {
   char buffer[48];

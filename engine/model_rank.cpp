@@ -158,10 +158,26 @@ Expected<void> ModelRank::for_buckets(const Config& config, const Body& body) {
 
 void ModelRank::run_padding() {
   model_->forward(context());
-  model_->logits(context(), step_.logits_indices, logits());
+  // Whoever records has an error to give: no launch can follow one that broke the recording.
+  if (!has_failed()) model_->logits(context(), step_.logits_indices, logits());
+}
+
+// As many rows as a step may have, of one request without tokens.
+void ModelRank::run_largest_padding() {
+  DecodeBuckets largest({bounds_.step.max_tokens}, static_cast<size_t>(bounds_.batch.num_groups));
+  const InputBatch empty(bounds_.batch);
+  ForwardBatch step = largest.pad(empty.view(), 0);
+  step.query_start_loc = step.query_start_loc.first(2);
+  step.seq_lens = step.seq_lens.first(1);
+  step.logits_indices = {};
+  step.max_seq_len = bounds_.max_model_len;
+  step_ = device_batch_->upload(step);
+  model_->forward(context());
+  device_.memory()->wait();
 }
 
 Expected<void> ModelRank::warm_up(const Config& config) {
+  if (communicator_ != nullptr) run_largest_padding();
   return for_buckets(config, [this]() -> Expected<void> {
     run_padding();
     return {};

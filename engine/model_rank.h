@@ -85,8 +85,9 @@ class ModelRank {
   void use_chosen(TokenId* chosen) { chosen_ = chosen; }
 
   // Runs the layers and logits of steps of DecodeBuckets::sizes_of(config), as kernels are loaded
-  // and rotations computed by their first use. Every rank side by side, and when all have,
-  // record_steps(), in which no device waits for another.
+  // and rotations computed by their first use; with other ranks, the layers of the largest step as
+  // well, for whose parts NCCL may have to connect otherwise, and take memory. Every rank side by
+  // side, and when all have, record_steps(), in which no device waits for another.
   Expected<void> warm_up(const Config& config);
   // The same, which jobs then replay.
   Expected<void> record_steps(const Config& config);
@@ -137,6 +138,7 @@ class ModelRank {
   void run_padding();
   void run_layers(const RankJob& job);
   void run_logits(std::span<const int32_t> rows);
+  void run_largest_padding();
   void take_open_tokens();
 
   [[nodiscard]] ForwardContext context() const {

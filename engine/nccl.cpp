@@ -49,7 +49,8 @@ struct Library {
 };
 
 Expected<std::shared_ptr<const Library>> Library::open(const std::string& name) {
-  void* const handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  // It stays: threads of CUDA may still be in its callbacks when the last communicator has gone.
+  void* const handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (handle == nullptr)
     return make_error(ErrorCode::kUnavailable, "NCCL: " + std::string(dlerror()));
   auto library = std::make_shared<Library>();
@@ -78,7 +79,13 @@ class NcclRank;
 // What fails one rank fails all. A thread of its own asks for errors that no call returns.
 class Group {
  public:
-  Group() : watch_([this](const std::stop_token& stop) { watch(stop); }) {}
+  explicit Group(int32_t size)
+      : meeting_(size), watch_([this](const std::stop_token& stop) { watch(stop); }) {}
+
+  // Until every rank has. A gather waits on its GPU for those of the others: until they are called,
+  // a thread must call nothing that waits for its GPU or holds what others of the driver need, and
+  // allocations, copies of pageable memory and launches into a full queue do.
+  bool meet() { return meeting_.arrive(); }
 
   void add(NcclRank* rank);
   void remove(NcclRank* rank);
@@ -88,6 +95,7 @@ class Group {
   void watch(const std::stop_token& stop);
   void fail_all();  // with the lock held
 
+  Meeting meeting_;
   std::mutex mutex_;
   std::vector<NcclRank*> ranks_;  // guarded by mutex_
   std::condition_variable_any stopped_;
@@ -136,10 +144,8 @@ class NcclRank final : public Communicator {
                   library_->all_gather(
                       part.data(), parts, part.size(), kInt8, comm_, own_.stream) == kSuccess;
     }
-    if (!is_called) {
-      fail();
-      return {};
-    }
+    if (!is_called) fail();
+    if (!group_->meet()) return {};
     for (size_t rank = 0; rank < table_.size(); ++rank) table_[rank] = parts + rank * part.size();
     return table_;
   }
@@ -200,6 +206,7 @@ void Group::fail() {
 }
 
 void Group::fail_all() {
+  meeting_.fail();
   for (NcclRank* const rank : ranks_) rank->begin_abort();
 }
 
@@ -229,7 +236,7 @@ Expected<std::vector<std::unique_ptr<Communicator>>> connect(
         "NCCL cannot connect the GPUs: " + std::string(library->error_string(result)) + ": " +
             library->last_error(nullptr));
   }
-  const auto group = std::make_shared<Group>();
+  const auto group = std::make_shared<Group>(size);
   std::vector<std::unique_ptr<Communicator>> connected;
   for (int32_t rank = 0; rank < size; ++rank) {
     const auto i = static_cast<size_t>(rank);

@@ -18,6 +18,8 @@ inline constexpr const char* kNcclLibrary = "libnccl.so.2";
 // that NCCL notices on threads of its own, which is asked for ten times a second. Where one cannot
 // be connected none is. kUnavailable: what is missing, the library or a function of it.
 //
+// all_gather() returns when every rank has called it, though the parts may come later.
+//
 // fail() never waits: on threads of their own it ends what the ranks have on their streams, but not
 // a call of all_gather() that the library itself holds up, as it may the first until every rank has
 // come: that one is aborted once the library lets go. What was recorded must be gone before the

@@ -15,59 +15,38 @@ constexpr auto kSpin = std::chrono::microseconds(20);
 // What the ranks share. A call fills one of two tables, in turn: who is in call n + 1 has read what
 // call n gave, so that call n + 2 may take its table. Not after a failure: then call n + 1 has
 // waited for nobody.
-struct Meeting {
-  explicit Meeting(int32_t num_ranks) : size(num_ranks) {
+struct Exchange {
+  explicit Exchange(int32_t size) : meeting(size) {
     for (std::vector<const std::byte*>& table : parts) table.resize(static_cast<size_t>(size));
   }
 
-  // False: a rank has failed.
-  bool arrive() {
-    const uint32_t own = generation.load();
-    if (failed.load()) return false;
-    if (arrived.fetch_add(1) + 1 == size) {
-      arrived.store(0, std::memory_order_relaxed);
-      generation.fetch_add(1);
-      generation.notify_all();
-    } else {
-      wait_for_change(generation, own);
-    }
-    return !failed.load();
-  }
-
-  const int32_t size;
+  Meeting meeting;
   std::array<std::vector<const std::byte*>, 2> parts;  // by rank
-  alignas(64) std::atomic<int32_t> arrived = 0;
-  alignas(64) std::atomic<uint32_t> generation = 0;
-  std::atomic<bool> failed = false;
 };
 
 class LocalRank final : public Communicator {
  public:
-  LocalRank(std::shared_ptr<Meeting> meeting, int32_t rank)
-      : meeting_(std::move(meeting)), rank_(rank) {}
+  LocalRank(std::shared_ptr<Exchange> exchange, int32_t rank)
+      : exchange_(std::move(exchange)), rank_(rank) {}
 
   [[nodiscard]] int32_t rank() const override { return rank_; }
 
-  [[nodiscard]] int32_t size() const override { return meeting_->size; }
+  [[nodiscard]] int32_t size() const override { return exchange_->meeting.size(); }
 
   std::span<const std::byte* const> all_gather(std::span<const std::byte> part) override {
     if (has_failed()) return {};
-    std::vector<const std::byte*>& table = meeting_->parts[num_calls_++ % 2];
+    std::vector<const std::byte*>& table = exchange_->parts[num_calls_++ % 2];
     table[static_cast<size_t>(rank_)] = part.data();
-    if (!meeting_->arrive()) return {};
+    if (!exchange_->meeting.arrive()) return {};
     return table;
   }
 
-  void fail() override {
-    meeting_->failed.store(true);
-    meeting_->generation.fetch_add(1);
-    meeting_->generation.notify_all();
-  }
+  void fail() override { exchange_->meeting.fail(); }
 
-  [[nodiscard]] bool has_failed() const override { return meeting_->failed.load(); }
+  [[nodiscard]] bool has_failed() const override { return exchange_->meeting.has_failed(); }
 
  private:
-  const std::shared_ptr<Meeting> meeting_;
+  const std::shared_ptr<Exchange> exchange_;
   const int32_t rank_;
   size_t num_calls_ = 0;
 };
@@ -85,12 +64,31 @@ void wait_for_change(const std::atomic<uint32_t>& word, uint32_t old) {
   word.wait(old, std::memory_order_acquire);
 }
 
+bool Meeting::arrive() {
+  const uint32_t own = generation_.load();
+  if (failed_.load()) return false;
+  if (arrived_.fetch_add(1) + 1 == size_) {
+    arrived_.store(0, std::memory_order_relaxed);
+    generation_.fetch_add(1);
+    generation_.notify_all();
+  } else {
+    wait_for_change(generation_, own);
+  }
+  return !failed_.load();
+}
+
+void Meeting::fail() {
+  failed_.store(true);
+  generation_.fetch_add(1);
+  generation_.notify_all();
+}
+
 std::vector<std::unique_ptr<Communicator>> make_local_ranks(int32_t size) {
   CHECK_GE(size, 1);
-  const auto meeting = std::make_shared<Meeting>(size);
+  const auto exchange = std::make_shared<Exchange>(size);
   std::vector<std::unique_ptr<Communicator>> ranks;
   for (int32_t rank = 0; rank < size; ++rank) {
-    ranks.push_back(std::make_unique<LocalRank>(meeting, rank));
+    ranks.push_back(std::make_unique<LocalRank>(exchange, rank));
   }
   return ranks;
 }

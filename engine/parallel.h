@@ -62,6 +62,27 @@ struct RankGroups {
 // Waits until `word` is not `old`: spins for at most about 20 us, then parks until it is notified.
 void wait_for_change(const std::atomic<uint32_t>& word, uint32_t old);
 
+// Where the threads of ranks wait for each other.
+class Meeting {
+ public:
+  explicit Meeting(int32_t size) : size_(size) {}
+
+  // Until all have come as often as this one. False: a rank has failed, and nobody waits any more.
+  bool arrive();
+  // Any thread.
+  void fail();
+
+  [[nodiscard]] bool has_failed() const { return failed_.load(); }
+
+  [[nodiscard]] int32_t size() const { return size_; }
+
+ private:
+  const int32_t size_;
+  alignas(64) std::atomic<int32_t> arrived_ = 0;
+  alignas(64) std::atomic<uint32_t> generation_ = 0;
+  std::atomic<bool> failed_ = false;
+};
+
 // Ranks inside one process, which read each other's parts where they are: no copies, no allocation
 // and no lock in a call.
 std::vector<std::unique_ptr<Communicator>> make_local_ranks(int32_t size);

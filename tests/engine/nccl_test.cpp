@@ -88,12 +88,11 @@ TEST(NcclRanks, AnErrorOfOneRanksCallFailsAll) {
   }
 }
 
-// Nobody calls the library meanwhile: a rank's host may be waiting for its device, which waits for
-// the rank that is lost.
+// Nobody calls the library meanwhile: a rank waits for one that is lost.
 TEST(NcclRanks, AnErrorThatNoCallReturnsFailsAll) {
   Ranks ranks(4);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));  // not at the first look
-  EXPECT_FALSE(ranks.ends[2]->all_gather(std::vector<std::byte>(14)).empty());
+  EXPECT_TRUE(ranks.ends[2]->all_gather(std::vector<std::byte>(14)).empty());
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   for (const auto& rank : ranks.ends) {
     while (!rank->has_failed() && std::chrono::steady_clock::now() < end) {
@@ -101,6 +100,22 @@ TEST(NcclRanks, AnErrorThatNoCallReturnsFailsAll) {
     }
     EXPECT_TRUE(rank->has_failed());
   }
+}
+
+// The library's calls return before the others have called: their own GPU waits, not they.
+TEST(NcclRanks, ACallReturnsWhenEveryRankHasCalled) {
+  Ranks ranks(3);
+  std::atomic<int> num_returned = 0;
+  std::vector<std::thread> threads;
+  const auto call = [&](size_t rank) {
+    EXPECT_EQ(ranks.ends[rank]->all_gather(std::vector<std::byte>(15)).size(), 3U);
+    ++num_returned;
+  };
+  for (const size_t rank : {0, 2}) threads.emplace_back(call, rank);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // less would test less
+  EXPECT_EQ(num_returned, 0);
+  call(1);
+  for (std::thread& thread : threads) thread.join();
 }
 
 // As whoever watches over the ranks does, while they ask.

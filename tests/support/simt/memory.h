@@ -33,7 +33,7 @@ namespace sluice::simt {
 // first run what they are given at once, on a thread of theirs: what the first waits for may need
 // it.
 struct DeviceOptions {
-  int64_t free_bytes = int64_t{1} << 30;
+  int64_t free_bytes = int64_t{2} << 30;
   uint64_t seed = 1;
   bool is_there = true;  // false: no device is found
   int count = 1;
