@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
   const auto r = static_cast<int32_t>(blockIdx.y);
   if (r >= block.num_rows) return;
   const KeyRange keys = visible_keys(work, block, r);
-  const int32_t base = visible_to_any(work, block).begin / kAttentionPartition;
+  const int32_t base = first_partition_of(work, block);
   const int32_t first = keys.begin / kAttentionPartition - base;
   const int32_t last = (keys.end - 1) / kAttentionPartition - base;
   const int32_t width = work.args.kv.head_dim;
@@ -51,6 +51,9 @@ Attends attends(const KvLayerView& kv) {
 
 // Below this many blocks, partitions have blocks of their own: some for each of 132 SMs.
 constexpr int64_t kEnoughBlocks = 512;
+// And no more than this many: a recorded step has the partitions of the longest context that there
+// may be, and blocks without keys cost what starting them does.
+constexpr int64_t kMostBlocks = 2048;
 
 struct Launch {
   RequestShare share;
@@ -127,11 +130,14 @@ void start(Stream stream,
       .block_shift = std::countr_zero(static_cast<uint32_t>(args.kv.block_size)),
       .partials = split ? reinterpret_cast<float*>(args.workspace.data()) : nullptr,
       .partitions = launch.partitions};
-  const AttentionGrid grid{.blocks = launch.blocks, .partitions = split ? launch.partitions : 1};
-  if (args.kv.dtype == DType::kF32) {
-    launch_attention_fma(stream, work, grid);
-  } else if (launch.rows_per_block == kWgmmaAttentionRows) {
+  const bool wgmma = args.kv.dtype != DType::kF32 && launch.rows_per_block == kWgmmaAttentionRows;
+  const int64_t most = wgmma ? launch.partitions : ceil_div(kMostBlocks, launch.blocks);
+  const AttentionGrid grid{.blocks = launch.blocks,
+                           .partitions = split ? std::min<int64_t>(launch.partitions, most) : 1};
+  if (wgmma) {
     launch_attention_wgmma(stream, work, grid);
+  } else if (args.kv.dtype == DType::kF32) {
+    launch_attention_fma(stream, work, grid);
   } else {
     launch_attention_mma(stream, work, grid);
   }

@@ -201,9 +201,11 @@ __device__ __forceinline__ RowState weigh_row(float* scores,
 template <int kRows>
 __device__ __forceinline__ void weigh_rows(const Work& work,
                                            const RowBlock& block,
-                                           int32_t partition_begin,
+                                           int32_t partition,
                                            const Shared<kRows>& shared,
                                            RowState (&states)[kRows / kWarps]) {
+  const int32_t partition_begin = partition * kAttentionPartition;
+  const int32_t index = partition - first_partition_of(work, block);
   const bool first_lane = threadIdx.x % 32 == 0;
 #pragma unroll
   for (int i = 0; i < kRows / kWarps; ++i) {
@@ -219,7 +221,7 @@ __device__ __forceinline__ void weigh_rows(const Work& work,
     }
     const RowState next = weigh_row(shared.weights[r], visible, shared.rescale[r]);
     if (work.partials != nullptr) {
-      float* const partial = partial_of(work, static_cast<int32_t>(blockIdx.y), r);
+      float* const partial = partial_of(work, index, r);
       if (first_lane) {
         shared.join[r] = Join::kStart;
         partial[work.args.kv.head_dim] = next.m;
@@ -261,8 +263,10 @@ __device__ __forceinline__ void add_values(const Shared<kRows>& shared,
 template <int kRows>
 __device__ __forceinline__ void weigh_values(const Work& work,
                                              const RowBlock& block,
-                                             int32_t partition_begin,
+                                             int32_t partition,
                                              const Shared<kRows>& shared) {
+  const int32_t partition_begin = partition * kAttentionPartition;
+  const int32_t index = partition - first_partition_of(work, block);
   constexpr int kTogether = rows_together(kRows);
   const int32_t width = work.args.kv.head_dim;
   for (auto item = static_cast<int32_t>(threadIdx.x); item < width * (kRows / kTogether);
@@ -303,7 +307,7 @@ __device__ __forceinline__ void weigh_values(const Work& work,
       const Join join = shared.join[r];
       if (join == Join::kNone) continue;
       if (work.partials != nullptr) {
-        partial_of(work, static_cast<int32_t>(blockIdx.y), r)[d] = acc[i];
+        partial_of(work, index, r)[d] = acc[i];
         continue;
       }
       float& output = shared.output[r * head_stride(work) + d];
@@ -347,12 +351,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   const RowBlock block = find_rows(work);
   if (block.num_rows == 0) return;
   const KeyRange keys = visible_to_any(work, block);
-  int32_t partition = keys.begin / kAttentionPartition;
-  int32_t last = (keys.end - 1) / kAttentionPartition;
+  const int32_t last = (keys.end - 1) / kAttentionPartition;
+  int32_t partition = first_partition_of(work, block);
+  int32_t step = 1;
   if (work.partials != nullptr) {
     partition += static_cast<int32_t>(blockIdx.y);
+    step = static_cast<int32_t>(gridDim.y);
     if (partition > last) return;
-    last = partition;
   }
   const Shared<kRows> shared = carve<kRows>(work);
   load_queries(work, block, shared);
@@ -360,13 +365,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   RowState states[kRows / kWarps];
 #pragma unroll
   for (RowState& state : states) state = {.m = kLowest, .l = 0};
-  for (; partition <= last; ++partition) {
-    const int32_t begin = partition * kAttentionPartition;
-    score_keys(work, block, begin, shared);
+  for (; partition <= last; partition += step) {
+    score_keys(work, block, partition * kAttentionPartition, shared);
     __syncthreads();
-    weigh_rows(work, block, begin, shared, states);
+    weigh_rows(work, block, partition, shared, states);
     __syncthreads();
-    weigh_values(work, block, begin, shared);
+    weigh_values(work, block, partition, shared);
     __syncthreads();
   }
   if (work.partials == nullptr) finish_rows(work, block, shared, states);

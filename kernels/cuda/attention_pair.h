@@ -67,19 +67,16 @@ class RowPair {
   }
 
   // From products to scores, the first of key `first_key` of the tile at `begin`; those of keys
-  // that a row does not see are lowest of all.
+  // that a row does not see are lowest of all. The cap has a loop of its own, so that nothing of it
+  // lies between the others' scores.
   template <int kScores>
   __device__ __forceinline__ void finish_scores(int32_t begin,
                                                 int32_t first_key,
                                                 float (&s)[kScores]) const {
     const bool all = last_visible_.begin <= begin && first_visible_.end >= begin + kAttentionTile;
 #pragma unroll
-    for (int i = 0; i < kScores; ++i) {
-      s[i] = __fmul_rn(s[i], work_.args.scale);
-      if (work_.args.soft_cap != 0) {
-        s[i] = __fmul_rn(work_.args.soft_cap, tanh_of(__fdiv_rn(s[i], work_.args.soft_cap)));
-      }
-    }
+    for (int i = 0; i < kScores; ++i) s[i] = __fmul_rn(s[i], work_.args.scale);
+    if (work_.args.soft_cap != 0) cap(s);
     if (all) return;
 #pragma unroll
     for (int i = 0; i < kScores; ++i) {
@@ -165,7 +162,7 @@ class RowPair {
       const KeyRange seen = keys_within(visible_[h], begin, kAttentionPartition);
       if (row_of(h) >= block_.num_rows || seen.end == 0) continue;
       if (work_.partials != nullptr) {
-        store_partial(h);
+        store_partial(h, partition - first_partition_of(work_, block_));
       } else {
         join(h, visible_[h].begin >= begin);
       }
@@ -198,8 +195,16 @@ class RowPair {
     }
   }
 
-  __device__ __forceinline__ void store_partial(int h) const {
-    float* const partial = partial_of(work_, static_cast<int32_t>(blockIdx.y), row_of(h));
+  template <int kScores>
+  __device__ __forceinline__ void cap(float (&s)[kScores]) const {
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      s[i] = __fmul_rn(work_.args.soft_cap, tanh_of(__fdiv_rn(s[i], work_.args.soft_cap)));
+    }
+  }
+
+  __device__ __forceinline__ void store_partial(int h, int32_t index) const {
+    float* const partial = partial_of(work_, index, row_of(h));
     for_outputs(h, [&](int, int32_t d, float o) { partial[d] = o; });
     if (lane() % 4 != 0 || !stores_state_) return;
     partial[work_.args.kv.head_dim] = state_[h].m;

@@ -49,8 +49,8 @@ struct AttentionWork {
   int32_t partitions;  // of a row block at most
 };
 
-// Blocks of a launch: row blocks times KV heads along x, partitions along y where they run side by
-// side.
+// Blocks of a launch: row blocks times KV heads along x; where partitions run side by side, along y
+// as many as there are, or fewer, each of which then takes every so-manieth.
 struct AttentionGrid {
   int64_t blocks;
   int64_t partitions;
@@ -64,7 +64,8 @@ void launch_attention_mma(Stream stream, const AttentionWork& work, const Attent
 void launch_attention_codes(Stream stream, const AttentionWork& work, const AttentionGrid& grid);
 // Whether the next takes such a cache.
 bool wgmma_attends(const KvLayerView& kv);
-// The same bits, for launches of kWgmmaAttentionRows rows a block, on a device that has wgmma.
+// The same bits, for launches of kWgmmaAttentionRows rows a block, on a device that has wgmma. A
+// block takes one partition, or all.
 void launch_attention_wgmma(Stream stream, const AttentionWork& work, const AttentionGrid& grid);
 
 struct KeyRange {
@@ -139,13 +140,21 @@ __device__ __forceinline__ KeyRange visible_to_any(const AttentionWork& work,
   return {visible_keys(work, block, 0).begin, visible_keys(work, block, block.num_rows - 1).end};
 }
 
-// The tiles that this block walks, of one partition where they run side by side; none where the
-// rows see nothing of it.
-__device__ __forceinline__ KeyRange tiles_of(const AttentionWork& work, const RowBlock& block) {
+// The first partition that a row of the block sees: number 0 of those kept for the merge.
+__device__ __forceinline__ int32_t first_partition_of(const AttentionWork& work,
+                                                      const RowBlock& block) {
+  return visible_to_any(work, block).begin / kAttentionPartition;
+}
+
+// The tiles that a block walks: of partition number `index` where they run side by side, and none
+// from the first on that its rows see nothing of.
+__device__ __forceinline__ KeyRange tiles_of(const AttentionWork& work,
+                                             const RowBlock& block,
+                                             int32_t index) {
   const KeyRange keys = visible_to_any(work, block);
   const KeyRange tiles{keys.begin / kAttentionTile, (keys.end - 1) / kAttentionTile + 1};
   if (work.partials == nullptr) return tiles;
-  const int32_t partition = keys.begin / kAttentionPartition + static_cast<int32_t>(blockIdx.y);
+  const int32_t partition = first_partition_of(work, block) + index;
   return {std::max(tiles.begin, partition * kPartitionTiles),
           std::min(tiles.end, (partition + 1) * kPartitionTiles)};
 }
@@ -211,11 +220,9 @@ __device__ __forceinline__ const float* sink_of(const AttentionWork& work,
   return work.args.sinks + block.kv_head * work.group + (block.first_row + r) % work.group;
 }
 
-// Where a row's part of a partition is kept for the merge.
-__device__ __forceinline__ float* partial_of(const AttentionWork& work,
-                                             int32_t partition,
-                                             int32_t r) {
-  const int64_t slot = int64_t{blockIdx.x} * work.partitions + partition;
+// Where a row's part of the partition of that number is kept for the merge.
+__device__ __forceinline__ float* partial_of(const AttentionWork& work, int32_t index, int32_t r) {
+  const int64_t slot = int64_t{blockIdx.x} * work.partitions + index;
   return work.partials + (slot * work.rows_per_block + r) * (int64_t{work.args.kv.head_dim} + 2);
 }
 

@@ -350,7 +350,7 @@ __device__ __forceinline__ void attention_block(const Work& work) {
   GPU_DYN_SHARED(Memory<kDim>, memory);
   const RowBlock block = find_rows(work.attention);
   if (block.num_rows == 0) return;
-  const KeyRange tiles = tiles_of(work.attention, block);
+  const KeyRange tiles = tiles_of(work.attention, block, static_cast<int32_t>(blockIdx.y));
   if (tiles.begin >= tiles.end) return;
   if (threadIdx.x == 0) {
     initialize(memory.keys);

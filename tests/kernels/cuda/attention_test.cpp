@@ -356,6 +356,21 @@ TEST(CudaAttention, PartitionsAndTilesEndWhereTheirLastKeyIs) {
          .requests = {{63, 1}, {64, 1}, {65, 1}, {511, 1}, {512, 1}, {513, 1}, {1025, 1}}});
 }
 
+// As in a recorded step, most of whose thousands of blocks have nothing to do.
+TEST(CudaAttention, BlocksTakeSeveralPartitionsWhereThereAreMany) {
+  std::vector<Request> requests(250, {1, 0});
+  requests[77] = {3100, 1};
+  requests[78] = {1500, 1};
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
+    SCOPED_TRACE(to_string(dtype));
+    const Step step({.dtype = dtype, .num_heads = 2, .num_kv_heads = 2, .requests = requests});
+    const auto split = [&] {
+      test::expect_same_floats(step.launch(step.limits(), true), step.want());
+    };
+    test::on_schedules(split, test::Seeds::kOne);
+  }
+}
+
 TEST(CudaAttention, EveryChunkingGivesTheSameRows) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     SCOPED_TRACE(to_string(dtype));
