@@ -380,7 +380,8 @@ TensorMap matrix_map(const std::byte* data,
 
 // The same matrix of every expert.
 TensorMap experts_map(const Matrices& matrices, int32_t element_bytes, const Outputs& outputs) {
-  const int64_t stride = outputs.expert_stride;
+  // Of one expert there is none, and a map has none of 0.
+  const int64_t stride = std::max(outputs.expert_stride, outputs.n * matrices.weight_stride);
   return gpu::make_tensor_map({.data = matrices.weight,
                                .element_bytes = element_bytes,
                                .rank = 4,

@@ -83,10 +83,12 @@ __device__ __forceinline__ void mbar_arrive_expect_tx(Mbarrier* barrier, uint32_
       : "memory");
 }
 
-// The same of a barrier at peer_address.
+// The same of a barrier at peer_address, and below the wait for such. They order copies to shared
+// memory behind what wgmma has read there, and no data of the threads: scope .cluster, which would
+// order that too, costs a fence of the device for each arrival and what L1 has for each wait.
+// CUTLASS's cluster barriers have the block's scope as well.
 __device__ __forceinline__ void mbar_arrive_peer(uint32_t address) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(address)
-               : "memory");
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address) : "memory");
 }
 
 // Until the phase of this parity is complete; the phase before the first has parity 1.
@@ -102,17 +104,9 @@ __device__ __forceinline__ void mbar_wait(Mbarrier* barrier, int parity) {
       : "memory");
 }
 
-// The same where other blocks of the cluster arrive: what they did before is done for this thread.
+// The same where other blocks of the cluster arrive by mbar_arrive_peer.
 __device__ __forceinline__ void mbar_wait_cluster(Mbarrier* barrier, int parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n"
-      "}\n" ::"r"(shared_address(barrier)),
-      "r"(parity)
-      : "memory");
+  mbar_wait(barrier, parity);
 }
 
 // This block's number in its cluster.
