@@ -35,6 +35,8 @@ struct RankJob {
   const ForwardBatch* batch = nullptr;
   std::span<const KvBlockCopy> copies = {};
   std::optional<size_t> bucket = {};  // of the recorded step that runs in the layers' place
+  // Recorded by rank 0 before the first operator.
+  kernels::DeviceEvent* begun = nullptr;
 
   // kLogits. Rows of the last step, in memory of the host; none: those that sample.
   std::optional<std::span<const int32_t>> rows = {};

@@ -518,7 +518,10 @@ void ModelRunner::execute(std::span<const KvBlockCopy> copies, const InputBatch&
       buckets_ && batch.prompt_rows().empty() ? buckets_->find(step) : std::nullopt;
   has_logits_ = bucket.has_value() || step.logits_indices.empty();
   if (bucket) step = buckets_->pad(step, *bucket);
-  run({.batch = &step, .copies = copies, .bucket = bucket});
+  run({.batch = &step,
+       .copies = copies,
+       .bucket = bucket,
+       .begun = sampling_ ? sampling_->begun() : nullptr});
 }
 
 void ModelRunner::run(const RankJob& job) {

@@ -35,7 +35,8 @@ Expected<DeviceSampling> DeviceSampling::create(kernels::DeviceMemory& memory,
   SLUICE_TRY(sampling.device_,
              kernels::DeviceBuffer::allocate(&memory, device_bytes(bounds), "rows to sample"));
   for (Times& times : sampling.times_) {
-    times = {.begun = memory.make_event(), .done = memory.make_event()};
+    times = {
+        .begun = memory.make_event(), .chosen = memory.make_event(), .done = memory.make_event()};
   }
   return sampling;
 }
@@ -53,7 +54,7 @@ TokenId* DeviceSampling::chosen() const {
 void DeviceSampling::send(uint64_t number, std::span<const SampleRow> rows) {
   CHECK_LE(rows.size(), static_cast<size_t>(bounds_.max_rows));
   Step& sent = step(number);
-  times(number).begun->record();
+  sent_ = number;
   sent.num_rows = rows.size();
   sent.has_scores = false;
   if (rows.empty()) return;
@@ -79,6 +80,9 @@ void DeviceSampling::choose(const kernels::ExecContext& exec, uint64_t number, i
                      .vocab_size = vocab_size,
                      .workspace = {},
                      .chosen = chosen()});
+  }
+  times(number).chosen->record();
+  if (sent.num_rows > 0) {
     const int64_t bytes =
         sent.has_scores ? places_.end : static_cast<int64_t>(sent.num_rows * sizeof(SampleRow));
     device_.memory()->download(
@@ -88,7 +92,7 @@ void DeviceSampling::choose(const kernels::ExecContext& exec, uint64_t number, i
 }
 
 double DeviceSampling::idle_before(uint64_t number) const {
-  return times(number).begun->seconds_since(*times(number - 1).done);
+  return times(number).begun->seconds_since(*times(number - 1).chosen);
 }
 
 std::span<const SampleRow> DeviceSampling::wait(uint64_t number) {

@@ -40,8 +40,12 @@ class DeviceSampling {
   void choose(const kernels::ExecContext& exec, uint64_t step, int32_t vocab_size);
   // Waits for the step; its rows with results, until send() of the second behind it.
   std::span<const kernels::SampleRow> wait(uint64_t step);
-  // Seconds in which the device had nothing to do before a step that has been waited for, since it
-  // was through with the one before, until the second behind it begins.
+
+  // For whoever runs the step that was sent last to record before its first operator.
+  [[nodiscard]] kernels::DeviceEvent* begun() const { return times(sent_).begun.get(); }
+
+  // Seconds in which the device ran no operator before a step that has been waited for, copies
+  // included, since the last of the step before; until the second behind it begins.
   [[nodiscard]] double idle_before(uint64_t step) const;
 
   // In memory of the device: what the latest choose() chose, by row.
@@ -60,8 +64,9 @@ class DeviceSampling {
   };
 
   struct Times {
-    std::unique_ptr<kernels::DeviceEvent> begun;
-    std::unique_ptr<kernels::DeviceEvent> done;
+    std::unique_ptr<kernels::DeviceEvent> begun;   // before the first operator
+    std::unique_ptr<kernels::DeviceEvent> chosen;  // behind the last
+    std::unique_ptr<kernels::DeviceEvent> done;    // behind the copy of what it chose
   };
 
   DeviceSampling() = default;
@@ -78,6 +83,7 @@ class DeviceSampling {
 
   Bounds bounds_;
   Places places_;
+  uint64_t sent_ = 0;  // the step
   kernels::DeviceBuffer host_;
   kernels::DeviceBuffer device_;  // behind the steps what was chosen
   std::array<Step, kSteps> steps_;
