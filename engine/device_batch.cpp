@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/device_batch.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "engine/core/status.h"
@@ -43,6 +44,7 @@ Expected<DeviceBatch> DeviceBatch::create(kernels::DeviceMemory& memory,
                                           const InputBatch::Bounds& bounds) {
   DeviceBatch batch;
   batch.places_ = places(bounds);
+  batch.block_size_ = bounds.block_size;
   const int64_t total = batch.places_.end;
   SLUICE_TRY(batch.staging_,
              kernels::DeviceBuffer::allocate_pinned(memory, total, "a step's arrays"));
@@ -66,6 +68,30 @@ void DeviceBatch::send(int64_t begin, int64_t bytes) {
   if (bytes > 0) device_.memory()->upload(device_.data() + begin, staging_.data() + begin, bytes);
 }
 
+// A row has room for the longest request that there may be.
+std::span<const int32_t> DeviceBatch::send_table(const Place& place,
+                                                 std::span<const int32_t> table,
+                                                 const ForwardBatch& host) {
+  CHECK_LE(static_cast<int64_t>(table.size_bytes()), place.room);
+  const auto stride = static_cast<size_t>(host.block_table_stride);
+  const size_t num_rows = stride == 0 ? 0 : table.size() / stride;
+  const auto used = static_cast<size_t>(ceil_div(host.max_seq_len, block_size_));
+  CHECK_LE(used, stride);
+  if (num_rows > 0 && used > 0) {
+    auto* const staged = reinterpret_cast<int32_t*>(staging_.data() + place.begin);
+    for (size_t row = 0; row < num_rows; ++row) {
+      std::copy_n(table.data() + row * stride, used, staged + row * stride);
+    }
+    constexpr auto kInt = static_cast<int64_t>(sizeof(int32_t));
+    device_.memory()->upload_rows(device_.data() + place.begin,
+                                  staging_.data() + place.begin,
+                                  static_cast<int64_t>(used) * kInt,
+                                  static_cast<int64_t>(stride) * kInt,
+                                  static_cast<int64_t>(num_rows));
+  }
+  return {reinterpret_cast<const int32_t*>(device_.data() + place.begin), table.size()};
+}
+
 TokenId* DeviceBatch::token_ids() const {
   return reinterpret_cast<TokenId*>(device_.data() + places_.token_ids.begin);
 }
@@ -87,12 +113,9 @@ ForwardBatch DeviceBatch::upload(const ForwardBatch& host) {
       .max_seq_len = host.max_seq_len};
   for (size_t i = 0; i < slot_mapping_.size(); ++i) {
     slot_mapping_[i] = stage(places_.slot_mapping[i], host.slot_mapping[i]);
-    block_tables_[i] = stage(places_.block_tables[i], host.block_tables[i]);
+    block_tables_[i] = send_table(places_.block_tables[i], host.block_tables[i], host);
   }
   send(0, places_.small_end);
-  for (size_t i = 0; i < block_tables_.size(); ++i) {
-    send(places_.block_tables[i].begin, static_cast<int64_t>(block_tables_[i].size_bytes()));
-  }
   sent_->record();
   return batch;
 }

@@ -24,8 +24,9 @@ class DeviceBatch {
   static Expected<DeviceBatch> create(kernels::DeviceMemory& memory,
                                       const InputBatch::Bounds& bounds);
 
-  // Puts a step's arrays on their way. What comes back is valid until the next call, which waits
-  // until these have been read, but for no operator behind them.
+  // Puts a step's arrays on their way, of block tables what max_seq_len tokens take. What comes
+  // back is valid until the next call, which waits until these have been read, but for no operator
+  // behind them.
   ForwardBatch upload(const ForwardBatch& host);
 
   // Where its token ids are.
@@ -58,8 +59,12 @@ class DeviceBatch {
   template <typename T>
   std::span<const T> stage(const Place& place, std::span<const T> values);
   void send(int64_t begin, int64_t bytes);
+  std::span<const int32_t> send_table(const Place& place,
+                                      std::span<const int32_t> table,
+                                      const ForwardBatch& host);
 
   Places places_;
+  int32_t block_size_ = 0;
   kernels::DeviceBuffer staging_;
   kernels::DeviceBuffer device_;
   std::unique_ptr<kernels::DeviceEvent> sent_;  // the staged bytes

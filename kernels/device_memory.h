@@ -58,6 +58,9 @@ class DeviceMemory {
 
   // From the host; `from` stays as it is until wait(), or that of an event behind it.
   virtual void upload(std::byte* to, const std::byte* from, int64_t bytes) = 0;
+  // The same of the first bytes of each of some rows, `stride` bytes from one to the next.
+  virtual void upload_rows(
+      std::byte* to, const std::byte* from, int64_t bytes, int64_t stride, int64_t num_rows) = 0;
   // To the host, there after the same.
   virtual void download(std::byte* to, const std::byte* from, int64_t bytes) = 0;
   // Within the device.

@@ -130,6 +130,24 @@ class GpuMemory final : public DeviceMemory {
   void download(std::byte* to, const std::byte* from, int64_t bytes) override {
     copy_async(to, from, bytes, cudaMemcpyDeviceToHost);
   }
+  void upload_rows(std::byte* to,
+                   const std::byte* from,
+                   int64_t bytes,
+                   int64_t stride,
+                   int64_t num_rows) override {
+    enter();
+    const auto pitch = static_cast<size_t>(stride);
+    must(cudaMemcpy2DAsync(to,
+                           pitch,
+                           from,
+                           pitch,
+                           static_cast<size_t>(bytes),
+                           static_cast<size_t>(num_rows),
+                           cudaMemcpyHostToDevice,
+                           place_.stream),
+         "cudaMemcpy2DAsync");
+  }
+
 
   void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
     copy_async(to, from, bytes, cudaMemcpyDeviceToDevice);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -44,12 +45,14 @@ class CudaDeviceBatch : public ::testing::Test {
 
 using CudaDeviceBatchDeathTest = CudaDeviceBatch;
 
-// As many tokens, sequences and blocks as there may be, then fewer, at the same places.
+// As many tokens, sequences and blocks as there may be, then fewer, at the same places; of block
+// tables what the longest sequence takes.
 TEST_F(CudaDeviceBatch, AStepsArraysArriveAtTheSamePlaces) {
   const int32_t* token_ids = nullptr;
   const int32_t* block_table = nullptr;
   for (const size_t num_seqs : {3U, 1U}) {
-    const size_t num_tokens = num_seqs == 3 ? 20 : 1;
+    const bool is_first = num_seqs == 3;
+    const size_t num_tokens = is_first ? 20 : 1;
     const std::vector<int32_t> ids(num_tokens, 7);
     const std::vector<int32_t> positions(num_tokens, 8);
     const std::vector<int32_t> starts(num_seqs + 1, 9);
@@ -58,8 +61,8 @@ TEST_F(CudaDeviceBatch, AStepsArraysArriveAtTheSamePlaces) {
     const std::vector<kernels::OpenToken> open(num_seqs, {.row = 17, .from = 18});
     const std::vector<int64_t> slots[2] = {std::vector<int64_t>(num_tokens, 12),
                                            std::vector<int64_t>(num_tokens, 13)};
-    const std::vector<int32_t> tables[2] = {std::vector<int32_t>(5 * num_seqs, 14),
-                                            std::vector<int32_t>(5 * num_seqs, 15)};
+    const std::vector<int32_t> tables[2] = {std::vector<int32_t>(5 * num_seqs, is_first ? 14 : 24),
+                                            std::vector<int32_t>(5 * num_seqs, is_first ? 15 : 25)};
     const std::span<const int64_t> slot_spans[2] = {slots[0], slots[1]};
     const std::span<const int32_t> table_spans[2] = {tables[0], tables[1]};
     const ForwardBatch step = batch_->upload({.token_ids = ids,
@@ -71,7 +74,7 @@ TEST_F(CudaDeviceBatch, AStepsArraysArriveAtTheSamePlaces) {
                                               .slot_mapping = slot_spans,
                                               .block_tables = table_spans,
                                               .block_table_stride = 5,
-                                              .max_seq_len = 10});
+                                              .max_seq_len = is_first ? 65 : 17});
     const std::vector<int32_t> wanted(num_seqs, 16);
     const std::span<const int32_t> wanted_rows = batch_->upload_rows(wanted);
     EXPECT_EQ(downloaded(step.token_ids), ids);
@@ -87,7 +90,9 @@ TEST_F(CudaDeviceBatch, AStepsArraysArriveAtTheSamePlaces) {
     EXPECT_EQ(batch_->token_ids(), step.token_ids.data());
     for (size_t group = 0; group < 2; ++group) {
       EXPECT_EQ(downloaded(step.slot_mapping[group]), slots[group]);
-      EXPECT_EQ(downloaded(step.block_tables[group]), tables[group]);
+      std::vector<int32_t> table = tables[group];
+      if (!is_first) std::fill(table.begin() + 2, table.end(), group == 0 ? 14 : 15);
+      EXPECT_EQ(downloaded(step.block_tables[group]), table);
     }
     EXPECT_EQ(downloaded(wanted_rows), wanted);
     if (num_seqs == 1) {

@@ -134,6 +134,17 @@ class ShimMemory final : public kernels::DeviceMemory {
     copy_later(to, from, bytes);
   }
 
+  void upload_rows(std::byte* to,
+                   const std::byte* from,
+                   int64_t bytes,
+                   int64_t stride,
+                   int64_t num_rows) override {
+    CHECK(num_rows == 0 || (bytes > 0 && bytes <= stride));
+    for (int64_t row = 0; row < num_rows; ++row) {
+      upload(to + row * stride, from + row * stride, bytes);
+    }
+  }
+
   void download(std::byte* to, const std::byte* from, int64_t bytes) override {
     copy_later(to, from, bytes);
   }
