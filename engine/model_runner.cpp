@@ -316,7 +316,11 @@ Expected<PlannedDevices> plan_on_devices(const Config& config) {
     Expected<Devices> gpus = make_devices(config, DeviceType::kCuda, placement);
     if (!gpus && config.device == "cuda") return tl::unexpected(std::move(gpus).error());
     if (!gpus) {
-      log_event(LogLevel::kDebug, "cpu_chosen", "reason", gpus.error().message);
+      const bool is_there = gpus.error().code != ErrorCode::kUnsupported;
+      log_event(is_there ? LogLevel::kWarning : LogLevel::kDebug,
+                "cpu_chosen",
+                "reason",
+                gpus.error().message);
     } else {
       Expected<PlannedDevices> planned = plan(std::move(*gpus));
       // Only what its backend lacks is a reason to do without it.

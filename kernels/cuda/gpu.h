@@ -100,7 +100,8 @@ void launch(Stream stream,
   cluster.val.clusterDim = {1, static_cast<unsigned>(shape.cluster_blocks), 1};
   config.attrs = &cluster;
   config.numAttrs = shape.cluster_blocks > 1 ? 1 : 0;
-  CHECK_EQ(cudaLaunchKernelEx(&config, kernel, args...), cudaSuccess);
+  const cudaError_t launched = cudaLaunchKernelEx(&config, kernel, args...);
+  if (launched != cudaSuccess) SLUICE_UNREACHABLE(cudaGetErrorString(launched));
 }
 
 }  // namespace sluice::gpu

@@ -4,6 +4,7 @@
 // twin is tests/support/simt/memory.cpp. No GPU has run it yet.
 #include <cuda_runtime.h>
 
+#include <cstdlib>
 #include <string>
 #include <string_view>
 
@@ -50,8 +51,10 @@ class Graph final : public RecordedWork {
 
 class Event final : public DeviceEvent {
  public:
+  // Who waits sleeps: a step is long beside the time to wake, and a container's share of processors
+  // is not for spinning.
   explicit Event(const Place& place) : place_(place) {
-    must(cudaEventCreate(&event_), "cudaEventCreate");
+    must(cudaEventCreateWithFlags(&event_, cudaEventBlockingSync), "cudaEventCreate");
   }
 
   Event(const Event&) = delete;
@@ -83,13 +86,13 @@ class Event final : public DeviceEvent {
 
 class GpuMemory final : public DeviceMemory {
  public:
-  explicit GpuMemory(int device) : place_{.device = device} {
-    must(cudaStreamCreateWithFlags(&place_.stream, cudaStreamNonBlocking), "cudaStreamCreate");
-  }
+  // The stream becomes its own.
+  explicit GpuMemory(const Place& place) : place_(place) {}
+
+  GpuMemory(const GpuMemory&) = delete;
+  GpuMemory& operator=(const GpuMemory&) = delete;
 
   ~GpuMemory() override { cudaStreamDestroy(place_.stream); }
-
-  [[nodiscard]] cudaStream_t stream() const { return place_.stream; }
 
   void enter() const override { place_.enter(); }
 
@@ -127,9 +130,6 @@ class GpuMemory final : public DeviceMemory {
     copy_async(to, from, bytes, cudaMemcpyHostToDevice);
   }
 
-  void download(std::byte* to, const std::byte* from, int64_t bytes) override {
-    copy_async(to, from, bytes, cudaMemcpyDeviceToHost);
-  }
   void upload_rows(std::byte* to,
                    const std::byte* from,
                    int64_t bytes,
@@ -148,6 +148,9 @@ class GpuMemory final : public DeviceMemory {
          "cudaMemcpy2DAsync");
   }
 
+  void download(std::byte* to, const std::byte* from, int64_t bytes) override {
+    copy_async(to, from, bytes, cudaMemcpyDeviceToHost);
+  }
 
   void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
     copy_async(to, from, bytes, cudaMemcpyDeviceToDevice);
@@ -237,40 +240,64 @@ bool has_kernels_for(int major, int minor) {
   return false;
 }
 
+// 13000: 13.0.
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+// Of what CUDA shows; an error says why there is nothing.
+Expected<int> count_devices() {
+  int count = 0;
+  const cudaError_t result = cudaGetDeviceCount(&count);
+  if (result == cudaSuccess && count > 0) return count;
+  cudaGetLastError();
+  int driver = 0;  // stays where there is none
+  if (result == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
+      driver > 0) {
+    return make_error(ErrorCode::kUnavailable,
+                      "CUDA driver: found one for CUDA " + version_text(driver) +
+                          ", expected at least " + version_text(CUDART_VERSION),
+                      "device");
+  }
+  return make_error(
+      ErrorCode::kUnsupported,
+      std::string("no CUDA device: ") +
+          (result == cudaSuccess ? "the driver has none" : cudaGetErrorString(result)),
+      "device");
+}
+
 }  // namespace
 
 Expected<OpenedDevice> open_device(int number) {
-  int count = 0;
-  if (const cudaError_t result = cudaGetDeviceCount(&count); result != cudaSuccess || count == 0) {
-    cudaGetLastError();
-    return make_error(
-        ErrorCode::kUnsupported,
-        std::string("no CUDA device: ") +
-            (result == cudaSuccess ? "the driver has none" : cudaGetErrorString(result)),
-        "device");
-  }
+  // Kernels that are loaded by their first launch take memory that no plan knows of, and may wait
+  // for a GPU that waits for another one's launch by the same thread.
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  SLUICE_TRY(const int count, count_devices());
   if (number >= count) return too_few_devices(count, number);
   cudaDeviceProp properties;
   must(cudaGetDeviceProperties(&properties, number), "cudaGetDeviceProperties");
   if (!has_kernels_for(properties.major, properties.minor)) {
-    return make_error(ErrorCode::kUnsupported,
+    return make_error(ErrorCode::kUnavailable,
                       std::string("CUDA device ") + properties.name +
                           ": found compute capability " + std::to_string(properties.major) + "." +
                           std::to_string(properties.minor) + ", this build has kernels for sm_" +
                           std::string(kBuiltFor),
                       "device");
   }
-  // The first call that needs the GPU to itself, or memory of it.
-  if (const cudaError_t result = cudaSetDevice(number); result != cudaSuccess) {
+  // The first calls that need the GPU to itself, or memory of it.
+  Place place{.device = number};
+  cudaError_t result = cudaSetDevice(number);
+  if (result == cudaSuccess) {
+    result = cudaStreamCreateWithFlags(&place.stream, cudaStreamNonBlocking);
+  }
+  if (result != cudaSuccess) {
     cudaGetLastError();
     return make_error(ErrorCode::kUnavailable,
                       std::string("CUDA device ") + properties.name +
                           " cannot be used: " + cudaGetErrorString(result),
                       "device");
   }
-  auto memory = std::make_unique<GpuMemory>(number);
-  const cudaStream_t stream = memory->stream();
-  return OpenedDevice{std::move(memory), stream, properties.name};
+  return OpenedDevice{std::make_unique<GpuMemory>(place), place.stream, properties.name};
 }
 
 }  // namespace sluice::kernels::cuda

@@ -19,14 +19,15 @@ struct OpenedDevice {
 };
 
 // GPU `number` of those that CUDA shows this process, from 0 on. kUnsupported: this build has no
-// CUDA backend, or this machine no driver, or not so many GPUs, or the kernels are not compiled for
-// this one; says which. kUnavailable: the GPU is another process's, or has no memory left for this
-// one.
+// CUDA backend, or this machine no driver or no GPU. kUnavailable: it has, but not so many, or the
+// driver is older than this build's CUDA, the kernels are not compiled for this GPU, or it is
+// another process's or has no memory left for this one. The message says which. The first call of a
+// process must come before threads of it that read the environment.
 Expected<OpenedDevice> open_device(int number);
 
 inline tl::unexpected<Error> too_few_devices(int count, int number) {
   return make_error(
-      ErrorCode::kUnsupported,
+      ErrorCode::kUnavailable,
       "CUDA devices: found " + std::to_string(count) + ", expected " + std::to_string(number + 1),
       "device");
 }
