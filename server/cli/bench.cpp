@@ -196,8 +196,6 @@ Expected<void> check_lengths(const Invocation& invocation, const ModelInfo& mode
   return {};
 }
 
-bool is_on_gpu(const ModelInfo& model) { return model.backend.starts_with("cuda:"); }
-
 nlohmann::ordered_json to_json(const Invocation& invocation,
                                const ModelInfo& model,
                                const std::vector<PrefillFigure>& prefills,
@@ -225,7 +223,7 @@ nlohmann::ordered_json to_json(const Invocation& invocation,
                               {"first_token_ms", figure.first_token_ms},
                               {"ms_per_token", 1e3 * figure.concurrency / figure.tokens_per_second},
                               {"tokens_per_second", figure.tokens_per_second}});
-    if (is_on_gpu(model)) json["decode"].back()["device_idle_us_per_step"] = figure.idle_us;
+    if (model.is_on_gpu()) json["decode"].back()["device_idle_us_per_step"] = figure.idle_us;
   }
   return json;
 }
@@ -251,7 +249,7 @@ Expected<void> measure(Engine& engine, const Invocation& invocation) {
   }
 
   std::vector<DecodeFigure> decodes;
-  const bool on_gpu = is_on_gpu(model);
+  const bool on_gpu = model.is_on_gpu();
   std::printf("\n%-12s %10s %12s %16s%s\n",
               "decode x",
               "ms/token",

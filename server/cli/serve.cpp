@@ -38,7 +38,11 @@ class SignalWatcher {
   }
 
   // The server must be there until this object has gone.
-  void set_server(HttpServer& server) { server_ = &server; }
+  // `has_gpu`: there is no room for another engine beside it.
+  void set_server(HttpServer& server, bool has_gpu) {
+    has_gpu_ = has_gpu;
+    server_ = &server;
+  }
 
  private:
   // After handing over, for requests on connections that were accepted before.
@@ -83,6 +87,13 @@ class SignalWatcher {
 
   void restart(const HttpServer& server) {
     if (successor_ > 0 || draining_ || drain_at_) return;
+    if (has_gpu_) {
+      log_event(LogLevel::kError,
+                "restart_failed",
+                "reason",
+                "the GPU has no room for the next process beside this one");
+      return;
+    }
     const auto started = start_successor(server.listening_descriptor());
     if (started) {
       successor_ = *started;
@@ -100,6 +111,7 @@ class SignalWatcher {
   }
 
   sigset_t signals_ = {};
+  bool has_gpu_ = false;  // written before server_
   std::atomic<HttpServer*> server_ = nullptr;
   // The thread's own.
   pid_t successor_ = -1;
@@ -134,7 +146,7 @@ Expected<void> run_serve(const Invocation& invocation) {
   auto signals = std::make_unique<SignalWatcher>();
   SLUICE_TRY(const auto engine, create_engine(config));
   SLUICE_TRY(const auto server, HttpServer::create(config, *engine, inherited_listener()));
-  signals->set_server(*server);
+  signals->set_server(*server, engine->model().is_on_gpu());
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   if (server->grpc_port() != 0) {
     const std::string& host = config.grpc_host.empty() ? config.host : config.grpc_host;
