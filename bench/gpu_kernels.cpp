@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA kernels on the first GPU, at the shapes of an 8B model, against what it gives at most and,
 // for linear layers, against cuBLASLt, all in one run. Inputs are random and used in turn, so that
-// none is in the L2 cache; times are of recorded graphs. `gpu_kernels FILE` also writes the figures
-// as JSON. No GPU has run it yet.
+// none is in the L2 cache; times are of recorded graphs. No GPU has run it yet.
+//
+//   gpu_kernels [--only linear|attention|sampling] [FILE]     the figures as JSON as well
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -12,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/cublas_lt.h"
@@ -329,13 +331,15 @@ void sampling(GpuRig& rig, const Limits& limits) {
   }
 }
 
-int run(GpuRig& rig, const char* json_path) {
+int run(GpuRig& rig, std::string_view only, const char* json_path) {
   const std::unique_ptr<CublasLt> cublas = CublasLt::open(rig);
   const Limits limits = probe(rig, cublas.get());
   Json figures = {{"gpu", rig.name()}, {"read_bytes_per_second", limits.read}};
-  figures["linear"] = linear_layers(rig, cublas.get(), limits);
-  figures["attention"] = attention(rig, limits);
-  sampling(rig, limits);
+  const auto wanted = [only](std::string_view part) { return only.empty() || only == part; };
+  if (wanted("linear")) figures["linear"] = linear_layers(rig, cublas.get(), limits);
+  if (wanted("attention")) figures["attention"] = attention(rig, limits);
+  if (wanted("sampling")) sampling(rig, limits);
+  std::printf("\nread again %.0f GB/s\n", rig.probe_read() * 1e-9);
   if (json_path == nullptr) return 0;
   std::ofstream file(json_path);
   file << figures.dump(1) << '\n';
@@ -346,7 +350,20 @@ int run(GpuRig& rig, const char* json_path) {
 }  // namespace sluice::bench
 
 int main(int argc, char** argv) {
-  const char* const json_path = argc > 1 ? argv[1] : nullptr;
-  return sluice::bench::run_on_gpu(
-      [json_path](sluice::bench::GpuRig& rig) { return sluice::bench::run(rig, json_path); });
+  std::string_view only;
+  const char* json_path = nullptr;
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) == "--only" && i + 1 < argc) {
+      only = argv[++i];
+    } else {
+      json_path = argv[i];
+    }
+  }
+  if (!only.empty() && only != "linear" && only != "attention" && only != "sampling") {
+    std::fprintf(stderr, "usage: gpu_kernels [--only linear|attention|sampling] [FILE]\n");
+    return 2;
+  }
+  return sluice::bench::run_on_gpu([only, json_path](sluice::bench::GpuRig& rig) {
+    return sluice::bench::run(rig, only, json_path);
+  });
 }

@@ -6,9 +6,10 @@
 //   P3  a pinned algorithm of cuBLASLt gives a row the same bits for any number of rows
 //   P4  attention gives a token the same bits decoded alone and in chunks of a prompt, and with the
 //       partitions of its keys one after the other and side by side
-// One line each: what was compared and how many differ. P1, P4 and the model must hold: the exit
-// code says whether they do. P2's first half and P3 only say what is possible. No GPU has run it
-// yet.
+// One line each: what was compared and how many differ, and under P2 the first that do: inputs are
+// the same everywhere, so that the model can be mended from them without a GPU. P1, P4 and the
+// model must hold: the exit code says whether they do. P2's first half and P3 only say what is
+// possible. No GPU has run it yet.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -162,14 +163,30 @@ class Probes {
     const std::string what = ", exponents over " + std::to_string(spread);
     const auto count = static_cast<int64_t>(wgmma.size());
     report("P2", "wgmma and mma.sync" + what, count, differ, false);
+    constexpr int kShown = 40;
+    std::vector<std::string> shown;
     int64_t from_model = 0;
     for (int32_t row = 0; row < kRows; ++row) {
       for (int32_t i = 0; i < kN; ++i) {
-        const float want = model(x.data() + int64_t{row} * kK, w.data() + int64_t{i} * kK);
-        from_model += wgmma[static_cast<size_t>(row * kN + i)] != std::bit_cast<uint32_t>(want);
+        const auto at = static_cast<size_t>(row * kN + i);
+        const auto want = std::bit_cast<uint32_t>(
+            model(x.data() + int64_t{row} * kK, w.data() + int64_t{i} * kK));
+        from_model += wgmma[at] != want;
+        if ((wgmma[at] == want && mma[at] == want) || shown.size() == kShown) continue;
+        char line[96];
+        std::snprintf(line,
+                      sizeof line,
+                      "    row %2d output %3d: wgmma %08x, mma.sync %08x, model %08x\n",
+                      row,
+                      i,
+                      wgmma[at],
+                      mma[at],
+                      want);
+        shown.emplace_back(line);
       }
     }
     report("P2", "wgmma and the model" + what, count, from_model, true);
+    for (const std::string& line : shown) std::fputs(line.c_str(), stdout);
   }
 
   // The definition in kernels/cuda/launch.h.

@@ -20,6 +20,7 @@ namespace sluice::bench {
 
 class GpuRig {
  public:
+  // Its clocks are high when this returns.
   static Expected<std::unique_ptr<GpuRig>> open();
 
   [[nodiscard]] cudaStream_t stream() const { return opened_.stream; }
@@ -37,7 +38,7 @@ class GpuRig {
   [[nodiscard]] int32_t copies_for(int64_t bytes) const;
 
   // Seconds of one work(i), i below `count`: all of them recorded into one graph, which is run
-  // several times after a first one that does not count; the median.
+  // several times in a row after some that do not count; the median of some such rows.
   double seconds(int32_t count, const std::function<void(int32_t)>& work);
 
   // Bytes a second that a kernel reads, and that a copy within the device reads and writes.
