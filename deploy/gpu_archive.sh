@@ -4,12 +4,12 @@
 # and libstdc++ as new as this one's, and nothing of ours: programs, the libraries that they need,
 # what tests read, and `run`, which runs all of it and leaves results/. Builds them first.
 #
-#   bash deploy/gpu_archive.sh [build folder] [archive]    (build, build/gpu.tar.xz)
+#   bash deploy/gpu_archive.sh [build folder] [archive]    (build, build/gpu.tar.gz)
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 build="${1:-build}"
-archive="${2:-$build/gpu.tar.xz}"
+archive="${2:-$build/gpu.tar.gz}" # xz may be missing where it is unpacked
 programs=(
   tests/kernels/cuda/gpu_kernels_test
   tests/engine/cuda/gpu_engine_test
@@ -30,6 +30,11 @@ root="$folder/sluice-gpu"
 mkdir -p "$root/bin" "$root/lib"
 for program in "${programs[@]}"; do
   strip -o "$root/bin/${program##*/}" "$build/$program"
+  # By itself: LD_LIBRARY_PATH may be what the driver's library is found by.
+  if [[ "$(readelf -d "$root/bin/${program##*/}")" != *"rpath: [\$ORIGIN/../lib"* ]]; then
+    echo "gpu_archive.sh: $program does not look for its libraries in ../lib" >&2
+    exit 1
+  fi
 done
 # All but those of the compiler and glibc, which have to be of the machine that the driver is on.
 ldd "$root"/bin/* | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
@@ -44,10 +49,10 @@ mkdir -p "$root/golden/tokenizer"
 cp -r tests/golden/cuda tests/golden/tiny tests/golden/tensorcore tests/golden/w8a8 "$root/golden/"
 cp -r tests/golden/tokenizer/json "$root/golden/tokenizer/"
 cp deploy/gpu_run.sh "$root/run"
-cp bench/gpu_peers.py "$root/"
+cp bench/gpu_peers.py bench/gpu_torch.py "$root/"
 git describe --always --dirty >"$root/commit" 2>/dev/null || echo unknown >"$root/commit"
 
-tar -C "$folder" --owner=0 --group=0 --sort=name -cJf "$archive" sluice-gpu
+tar -C "$folder" --owner=0 --group=0 --sort=name -czf "$archive" sluice-gpu
 bytes="$(stat -c %s "$archive")"
 echo "$archive: $bytes bytes"
 most=$((50 * 1000 * 1000))

@@ -430,6 +430,7 @@ TEST(CudaAttention, Sm80HasBitsOfItsOwnThatNothingElseChanges) {
     const Step step(c, simt::kAmpereCore);
     EXPECT_NE(step.want(), Step(c).want());
     const simt::GivenDevice device(80);
+    if (!device.is_here()) GTEST_SKIP() << "the GPU is another";
     test::on_schedules([&] {
       test::expect_same_floats(step.launch(step.limits(), false), step.want());
       test::expect_same_floats(step.launch(step.limits(), true), step.want());
