@@ -356,8 +356,10 @@ for at in "${!parts[@]}"; do
     engine) tests engine 150 90 bin/gpu_engine_test '*' ;;
     array) tests array 150 140 bin/gpu_determinism_array_test '*' ;;
     bench)
-      part bench 200 '^read |^cuBLASLt' "${with_libraries[@]}" \
-        bin/gpu_kernels "$out/$day-gpu-kernels.json"
+      for only in linear attention sampling; do
+        part "bench-$only" 100 '^read |^cuBLASLt' "${with_libraries[@]}" \
+          bin/gpu_kernels --only "$only" "logs/$day-gpu-$only.json"
+      done
       ;;
     peers)
       # It ends by itself, so that no figure is cut off.

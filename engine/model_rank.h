@@ -138,9 +138,9 @@ class ModelRank {
   template <typename Body>
   Expected<void> for_buckets(const Config& config, const Body& body);
   void run_padding();
+  void run_largest_padding();
   void run_layers(const RankJob& job);
   void run_logits(std::span<const int32_t> rows);
-  void run_largest_padding();
   void take_open_tokens();
 
   [[nodiscard]] ForwardContext context() const {

@@ -74,6 +74,7 @@ while [[ "$1" == --* ]]; do shift 2; done
 """
 # gpu_kernels: its lines, and its figures only where it is to end well.
 KERNELS = r"""#!/usr/bin/env bash
+if [[ "$1" == --only ]]; then shift 2; fi
 echo "a GPU of paper"
 echo "read 4000 GB/s, copy (read and written) 4200 GB/s"
 for type in BF16 INT8; do
@@ -153,9 +154,9 @@ class Archive(unittest.TestCase):
     def summary(self):
         return next(self.out.glob("*-gpu-summary.txt")).read_text()
 
-    def log(self, part):
+    def log(self, part, kind="txt"):
         with tarfile.open(next(self.out.glob("*-gpu-logs.tar.gz"))) as logs:
-            name = next(name for name in logs.getnames() if name.endswith(f"-gpu-{part}.txt"))
+            name = next(name for name in logs.getnames() if name.endswith(f"-gpu-{part}.{kind}"))
             return logs.extractfile(name).read().decode()
 
 
@@ -171,8 +172,8 @@ print("first token: FAILED, not run")
 """)
         done = self.run_it()
         self.assertEqual(done.returncode, 0, done.stdout)
-        for part in ("probes", "kernels", "engine", "array", "bench", "peers", "memcheck",
-                     "memcheck-engine", "racecheck"):
+        for part in ("probes", "kernels", "engine", "array", "bench-linear", "bench-attention",
+                     "bench-sampling", "peers", "memcheck", "memcheck-engine", "racecheck"):
             self.assertRegex(self.summary(), rf"(?m)^{part} +\d+ s  passed")
         for line in ("P1  rows: 10 compared, 0 differ", "read 4000 GB/s", "first token: FAILED",
                      "decode / read rate: 0.8"):
@@ -181,7 +182,7 @@ print("first token: FAILED, not run")
         self.assertLessEqual(len(files), 7, files)
         self.assertTrue(all(path.parent == self.out for path in files))
         self.assertIn("[       OK ] CudaElementwise.Adds", self.log("kernels"))
-        json.loads(next(self.out.glob("*-gpu-kernels.json")).read_text())
+        self.assertIn("linear", json.loads(self.log("attention", "json")))
 
     def test_a_second_call_adds_to_the_summary(self):
         self.assertEqual(self.run_it("probes").returncode, 0)
