@@ -251,7 +251,7 @@ def attention(torch, device, lengths):
         if device == "cuda":
             l2 = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 60 << 20)
         bytes_of_kv = 4 * kv_heads * length * shape["head_dim"]
-        copies = min(64, max(20, math.ceil(3 * l2 / bytes_of_kv)))
+        copies = min(256, max(20, math.ceil(8 * l2 / bytes_of_kv)))
         q = rows(heads)
         caches = [(rows(kv_heads), rows(kv_heads)) for _ in range(copies)]
         for name, backend in backends.items():
