@@ -60,8 +60,9 @@ TEST(CudaDevice, ThePlanIsOfTheDevicesMemory) {
   ASSERT_TRUE(planned.has_value());
   const MemoryPlan& plan = planned->model.plan;
   EXPECT_TRUE(plan.on_device);
-  EXPECT_LT(plan.available_bytes, int64_t{1} << 30);
-  EXPECT_GT(plan.available_bytes, int64_t{1} << 29);
+  const int64_t free_bytes = simt::DeviceOptions{}.free_bytes;
+  EXPECT_LT(plan.available_bytes, free_bytes);
+  EXPECT_GT(plan.available_bytes, free_bytes / 2);
   EXPECT_NE(plan.describe().find("available on the device"), std::string::npos);
   // Eight sequences of 256 tokens are all that can run.
   EXPECT_EQ(plan.kv_tokens(), 8 * 256);
