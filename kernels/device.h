@@ -35,7 +35,8 @@ struct ExecContext {
   // same.
   bool one_stream = false;
   // kCpu: unpacking costs little beside products, so that with AVX-512 it takes more rows than
-  // elsewhere until weights are unpacked once for all of them. The bits are the same.
+  // elsewhere until weights are unpacked once for all of them, and Q4_1 never is. The bits are the
+  // same.
   bool unpacks_fast = false;
   // kCuda: where work is put, the device's memory, and room in it that operators use one after the
   // other: workspace_bytes (gemm.h).

@@ -29,8 +29,34 @@ struct ChannelOperands {
 // as fast as memory reads, and prefetches are only in its way (Zen 5; bench/cpu.md).
 inline constexpr int32_t kRowsLeftToHardware = 2;
 
+// What each pass over kTiles tiles brings to L2 of those that come next, a share of the lines of
+// every group.
 template <int kTiles>
-using ChannelAhead = TilesAhead<WeightFormat::kInt8Channel, kTiles>;
+struct ChannelAhead {
+  static constexpr int kGroupLines = kChannelGroupBytes / 64;
+  static constexpr int kLines = kGroupLines * kTiles;
+
+  const std::byte* first_group = nullptr;
+  int32_t num_lines = 0;
+  int64_t lines[kLines];  // from a group's first byte on
+
+  ChannelAhead() = default;  // nothing
+
+  // The part [begin, end) of `whole` of a group's lines.
+  SLUICE_INLINE ChannelAhead(
+      const std::byte* first, int64_t tile_bytes, int32_t begin, int32_t end, int32_t whole)
+      : first_group(first) {
+    for (int32_t i = begin * kLines / whole; i < end * kLines / whole; ++i) {
+      lines[num_lines++] = i / kGroupLines * tile_bytes + i % kGroupLines * 64;
+    }
+  }
+
+  // Part `part` of `parts` of what the pass brings of a group.
+  SLUICE_INLINE void prefetch(int32_t group, int part, int parts) const {
+    const std::byte* const at = first_group + group * kChannelGroupBytes;
+    for (int32_t i = part; i < num_lines; i += parts) __builtin_prefetch(at + lines[i], 0, 2);
+  }
+};
 
 }  // namespace sluice::kernels::cpu::SLUICE_ISA
 

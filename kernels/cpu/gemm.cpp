@@ -33,15 +33,25 @@ int32_t row_block_for_steps(int64_t num_rows, int64_t threads) {
   return static_cast<int32_t>(std::clamp<int64_t>(rows, kActivationRows, kRowBlock));
 }
 
-// Whether kernels unpack weights once for all of a block's rows.
-bool opens_tiles(const ExecContext& ctx, const Activations& x, int64_t block_rows) {
+// Whether the passes over tiles side by side unpack weights themselves.
+bool unpacks_in_passes(const ExecContext& ctx, WeightFormat format) {
+  return ctx.isa == Isa::kAvx512 && ctx.unpacks_fast && is_unpacked_fast(format);
+}
+
+// Whether kernels pass over tiles side by side, unpacked once for all of a block's rows or by each.
+bool opens_tiles(const ExecContext& ctx,
+                 const Activations& x,
+                 WeightFormat format,
+                 int64_t block_rows) {
   // With fewer, unpacking to memory takes longer than it saves.
   constexpr int64_t kFewest = 16;
   constexpr int64_t kFewestUnpackedFast = 32;
   constexpr int64_t kFewestOfLongRows = 48;
   constexpr int32_t kLongRow = 2048;
   if (x.format != ActivationFormat::kInt8 || ctx.isa == Isa::kScalar) return false;
-  if (ctx.isa != Isa::kAvx512 || !ctx.unpacks_fast) return block_rows >= kFewest;
+  if (ctx.isa != Isa::kAvx512 || !ctx.unpacks_fast || is_unpacked_fast(format)) {
+    return block_rows >= kFewest;
+  }
   return block_rows >= (x.k < kLongRow ? kFewestUnpackedFast : kFewestOfLongRows);
 }
 
@@ -56,10 +66,12 @@ bool should_finish_afterwards(const ExecContext& ctx, const LinearArgs& args) {
   if (rows > kMaxRowBlocks * kRowBlock) return true;
   if (threads == 1) return false;
   if (rows <= kActivationRows) return rows > rows_per_claim(rows);
-  if (!opens_tiles(ctx, args.x, rows)) return false;
   if (row_block_for_steps(rows, threads) == kRowBlock) return false;
   int64_t tiles = 0;
-  for (const RowGroup& group : args.groups) tiles += ceil_div(group.weight->n, kRowTile);
+  for (const RowGroup& group : args.groups) {
+    if (!opens_tiles(ctx, args.x, group.weight->format, rows)) return false;
+    tiles += ceil_div(group.weight->n, kRowTile);
+  }
   return tiles >= kLeastTilesPerThread * threads;
 }
 
@@ -96,7 +108,7 @@ struct Job {
   [[nodiscard]] int64_t row_blocks() const { return ceil_div(x.num_rows, row_block); }
 
   [[nodiscard]] int64_t piece_tiles(const ExecContext& ctx) const {
-    const bool opens = opens_tiles(ctx, x, std::min(x.num_rows, row_block));
+    const bool opens = opens_tiles(ctx, x, group.weight->format, std::min(x.num_rows, row_block));
     const int64_t least = opens ? kOpenTiles : 2;
     if (row_blocks() == 1) return least;
     const int64_t even = num_tiles() * row_blocks() / (kPiecesPerThread * ctx.pool->num_threads());
@@ -130,7 +142,8 @@ LinearBlock make_block(const ExecContext& ctx,
       .activation = job.x.format,
       .add = job.epilogue == Epilogue::kAdd,
       .one_stream = ctx.one_stream,
-      .opens = opens_tiles(ctx, job.x, rows),
+      .opens = opens_tiles(ctx, job.x, weight.format, rows),
+      .unpacks_in_passes = unpacks_in_passes(ctx, weight.format),
       .num_tiles = static_cast<int32_t>(tiles),
       .num_columns = static_cast<int32_t>(std::min<int64_t>(tiles * kRowTile, weight.n - column)),
       .num_rows = static_cast<int32_t>(rows),

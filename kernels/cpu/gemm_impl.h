@@ -99,40 +99,10 @@ SLUICE_INLINE void prefetch_group(const GroupAt& at, const Ahead& ahead, int par
   }
 }
 
-// From one group of a tile to the next, on average over a block, and the lines that one touches.
+// From one group of a tile to the next, on average over a block.
 template <WeightFormat kFormat>
 inline constexpr int kGroupBytes =
     kLayoutOf<kFormat>.block_bytes() / kLayoutOf<kFormat>.groups_per_block;
-template <WeightFormat kFormat>
-inline constexpr int kGroupLines = (kGroupBytes<kFormat> + 63) / 64;
-
-// Where rows pass over tiles several times: what each pass brings to L2 of the kTiles tiles or of
-// their groups that come next, a share of the lines of every group.
-template <WeightFormat kFormat, int kTiles>
-struct TilesAhead {
-  static constexpr int kLines = kGroupLines<kFormat> * kTiles;
-
-  const std::byte* first_group = nullptr;
-  int32_t num_lines = 0;
-  int64_t lines[kLines];  // from a group's first byte on
-
-  TilesAhead() = default;  // nothing
-
-  // The part [begin, end) of `whole` of a group's lines.
-  SLUICE_INLINE TilesAhead(
-      const std::byte* first, int64_t tile_bytes, int32_t begin, int32_t end, int32_t whole)
-      : first_group(first) {
-    for (int32_t i = begin * kLines / whole; i < end * kLines / whole; ++i) {
-      lines[num_lines++] = i / kGroupLines<kFormat> * tile_bytes + i % kGroupLines<kFormat> * 64;
-    }
-  }
-
-  // Part `part` of `parts` of what the pass brings of a group.
-  SLUICE_INLINE void prefetch(int32_t group, int part = 0, int parts = 1) const {
-    const std::byte* const at = first_group + group * kGroupBytes<kFormat>;
-    for (int32_t i = part; i < num_lines; i += parts) __builtin_prefetch(at + lines[i], 0, 2);
-  }
-};
 
 // The part of a group's activation record that kRows rows from `first` on use.
 template <typename Code>

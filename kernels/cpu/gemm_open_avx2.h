@@ -7,6 +7,7 @@
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
 inline constexpr int kOpenAtOnce = 1;
+inline constexpr bool kPassesUnpack = false;
 
 // A group of a tile as the dot products read it.
 template <WeightFormat kFormat>

@@ -7,6 +7,7 @@
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
 inline constexpr int kOpenAtOnce = 3;
+inline constexpr bool kPassesUnpack = true;  // where LinearBlock says so
 
 // A group of a tile as the dot products read it.
 template <WeightFormat kFormat>
@@ -32,13 +33,52 @@ SLUICE_INLINE I16 fresh_zeros() {
   return {zeros};
 }
 
-// acc[t * kOpenRows + r] += a group, as the tree says.
+template <int c, WeightFormat kFormat>
+SLUICE_INLINE __m512i codes_of(const OpenBytes<kFormat>& open) {
+  return open.codes[c];
+}
+
+template <int c, WeightFormat kFormat>
+SLUICE_INLINE __m512i codes_of(const PackedBytes<kFormat>& packed) {
+  return load_chunk<kFormat, c>(packed.at.codes);
+}
+
+// Of one half, or of the whole group.
+struct HalfScales {
+  V16 scale;
+  V16 minimum;
+};
+
 template <WeightFormat kFormat>
-SLUICE_INLINE void add_open_group(const OpenBytes<kFormat>* open,
-                                  const RecordRows<int8_t>& x,
-                                  V16* acc) {
+SLUICE_INLINE HalfScales scales_of(const OpenBytes<kFormat>& open, int h) {
+  return {open.scales[h], kHasMin<kFormat> ? open.scales[OpenBytes<kFormat>::kSums + h] : zero()};
+}
+
+template <WeightFormat kFormat>
+SLUICE_INLINE HalfScales scales_of(const PackedBytes<kFormat>& packed, int h) {
+  const GroupScales scales = load_scales<kFormat>(packed.at);
+  return {scales.scale[h], scales.minimum[h]};
+}
+
+// sum[t][r] += chunk c of each tile times each row.
+template <int c, typename Group>
+SLUICE_INLINE void add_chunk(const Group* tiles,
+                             const RecordRows<int8_t>& x,
+                             I16 (&sum)[kOpenAtOnce][kOpenRows]) {
+#pragma GCC unroll 4
+  for (int r = 0; r < kOpenRows; ++r) {
+    const __m512i a = broadcast_dword(x.codes + r * kQuantGroup + 4 * c);
+#pragma GCC unroll 3
+    for (int t = 0; t < kOpenAtOnce; ++t) {
+      sum[t][r].v = _mm512_dpbusd_epi32(sum[t][r].v, codes_of<c>(tiles[t]), a);
+    }
+  }
+}
+
+// acc[t * kOpenRows + r] += a group, as the tree says.
+template <WeightFormat kFormat, typename Group>
+SLUICE_INLINE void add_open_group(const Group* tiles, const RecordRows<int8_t>& x, V16* acc) {
   constexpr int kSums = OpenBytes<kFormat>::kSums;
-  constexpr int kChunks = 8 / kSums;
 #pragma GCC unroll 2
   for (int h = 0; h < kSums; ++h) {
     I16 sum[kOpenAtOnce][kOpenRows];
@@ -50,24 +90,25 @@ SLUICE_INLINE void add_open_group(const OpenBytes<kFormat>* open,
                                              : broadcast(first_of_sum<kFormat>(x, r, h));
       }
     }
-#pragma GCC unroll 8
-    for (int c = h * kChunks; c < (h + 1) * kChunks; ++c) {
-#pragma GCC unroll 4
-      for (int r = 0; r < kOpenRows; ++r) {
-        const __m512i a = broadcast_dword(x.codes + r * kQuantGroup + 4 * c);
-#pragma GCC unroll 3
-        for (int t = 0; t < kOpenAtOnce; ++t) {
-          sum[t][r].v = _mm512_dpbusd_epi32(sum[t][r].v, open[t].codes[c], a);
-        }
-      }
+    if (h == 0) {
+      add_chunk<0>(tiles, x, sum);
+      add_chunk<1>(tiles, x, sum);
+      add_chunk<2>(tiles, x, sum);
+      add_chunk<3>(tiles, x, sum);
+    }
+    if (h == kSums - 1) {
+      add_chunk<4>(tiles, x, sum);
+      add_chunk<5>(tiles, x, sum);
+      add_chunk<6>(tiles, x, sum);
+      add_chunk<7>(tiles, x, sum);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < kOpenRows; ++r) {
 #pragma GCC unroll 3
       for (int t = 0; t < kOpenAtOnce; ++t) {
         V16& y = acc[t * kOpenRows + r];
-        const V16 minimum = kHasMin<kFormat> ? open[t].scales[kSums + h] : zero();
-        y = add_sum<kFormat>(y, sum[t][r], open[t].scales[h], minimum, x, r, h);
+        const HalfScales w = scales_of(tiles[t], h);
+        y = add_sum<kFormat>(y, sum[t][r], w.scale, w.minimum, x, r, h);
       }
     }
   }

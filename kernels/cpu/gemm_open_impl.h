@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tree of gemm_impl.h for many rows: codes of kOpenAtOnce tiles are unpacked to bytes once for
-// all rows that pass, kOpenRows at a time.
+// The tree of gemm_impl.h for many rows: they pass kOpenRows at a time over kOpenAtOnce tiles,
+// whose codes are unpacked to bytes once for all of them, or by each pass (is_unpacked_fast).
 #pragma once
 
 #include "kernels/cpu/gemm_impl.h"
@@ -10,6 +10,12 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 
 inline constexpr int kOpenRows = 4;
 static_assert(kActivationRows % kOpenRows == 0, "a pass reads one block of activations");
+
+// A group of a tile as it is packed.
+template <WeightFormat kFormat>
+struct PackedBytes {
+  GroupAt at;
+};
 
 }  // namespace sluice::kernels::cpu::SLUICE_ISA
 
@@ -49,47 +55,98 @@ SLUICE_INLINE void open_bytes(const GroupAt& at, OpenBytes<kFormat>& open) {
   }
 }
 
+// What a pass brings to L2 of the run that comes next: with each group as many lines as all of it
+// takes, the passes one behind the other through the tiles. The loop over the groups has no time
+// for more than a pointer.
+class LinesOfRun {
+ public:
+  // `first`: the run's first byte in the first of kOpenAtOnce tiles, of which it takes run_bytes.
+  LinesOfRun(const std::byte* first,
+             int64_t tile_bytes,
+             int64_t run_bytes,
+             int32_t num_groups,
+             int32_t pass,
+             int32_t passes)
+      : tile_bytes_(tile_bytes) {
+    const auto in_tile = static_cast<int32_t>((run_bytes + 63) / 64);
+    const int32_t turns = num_groups * passes;
+    per_group_ = (kOpenAtOnce * in_tile + turns - 1) / turns;
+    const int32_t begin = pass * num_groups * per_group_;
+    const std::byte* const tile = first + begin / in_tile * tile_bytes;
+    line_ = tile + begin % in_tile * 64;
+    end_ = tile + in_tile * 64;
+    gap_ = tile_bytes - in_tile * 64;
+  }
+
+  // With each group.
+  SLUICE_INLINE void bring() {
+    for (int32_t i = per_group_; i > 0; --i, line_ += 64) __builtin_prefetch(line_, 0, 2);
+    if (line_ < end_) return;
+    line_ += gap_;
+    end_ += tile_bytes_;
+  }
+
+ private:
+  const std::byte* line_;
+  const std::byte* end_;  // of the run in its tile
+  int64_t gap_;           // from there to its first byte in the next
+  int64_t tile_bytes_;
+  int32_t per_group_;
+};
+
 // Sums of kOpenRows rows between two runs, [t * kOpenRows + r].
 struct OpenSums {
   V16 acc[kOpenSums];
   V16 pending[4][kOpenSums];
 };
 
+// What a pass does with weights: unpacks them for those after it, reads what was unpacked, or
+// unpacks for itself.
+enum class Pass { kOpens, kOpened, kUnpacks };
+
 // A pass: a run of groups times kOpenRows rows from `row` on. Returns the segment that is under
 // way.
-template <WeightFormat kFormat, bool kOpens>
+template <WeightFormat kFormat, Pass kPass>
 static int32_t add_open_run(const LinearBlock& block,
                             OpenRun<kFormat>& run,
                             int64_t row,
                             int32_t segment,
-                            const TilesAhead<kFormat, kOpenAtOnce>& next,
+                            LinesOfRun next,
                             OpenSums& sums) {
   constexpr int64_t kBytes = activation_record_bytes(ActivationFormat::kInt8);
   const std::byte* record = records_of<ActivationFormat::kInt8>(block, row) + run.begin * kBytes;
   const int first = first_of<kOpenRows>(row);
+  const auto packed = [&](int32_t group, int t) __attribute__((always_inline)) {
+    return group_at<kFormat>(run.weight + t * block.tile_bytes, block.first_group + group);
+  };
   const auto open = [&](int32_t group) __attribute__((always_inline)) {
 #pragma GCC unroll 3
     for (int t = 0; t < kOpenAtOnce; ++t) {
-      const std::byte* const tile = run.weight + t * block.tile_bytes;
-      open_bytes<kFormat>(group_at<kFormat>(tile, block.first_group + group),
-                          run.groups[group - run.begin][t]);
+      open_bytes<kFormat>(packed(group, t), run.groups[group - run.begin][t]);
     }
   };
   V16 acc[kOpenSums];
 #pragma GCC unroll 12
   for (int i = 0; i < kOpenSums; ++i) acc[i] = run.begin == 0 ? zero() : sums.acc[i];
-  if constexpr (kOpens) open(run.begin);
+  if constexpr (kPass == Pass::kOpens) open(run.begin);
   for (int32_t group = run.begin; group < run.end;) {
     const int32_t of_segment = segment_end(block, segment);
     const int32_t end = of_segment < run.end ? of_segment : run.end;
     for (; group < end; ++group, record += kBytes) {
       // One ahead, so that nothing waits for what was just stored.
-      if constexpr (kOpens) {
+      if constexpr (kPass == Pass::kOpens) {
         if (group + 1 < run.end) open(group + 1);
       }
-      add_open_group<kFormat>(
-          run.groups[group - run.begin], record_rows<int8_t>(record, first), acc);
-      next.prefetch(group - run.begin);
+      const RecordRows<int8_t> x = record_rows<int8_t>(record, first);
+      if constexpr (kPass == Pass::kUnpacks) {
+        PackedBytes<kFormat> tiles[kOpenAtOnce];
+#pragma GCC unroll 3
+        for (int t = 0; t < kOpenAtOnce; ++t) tiles[t].at = packed(group, t);
+        add_open_group<kFormat>(tiles, x, acc);
+      } else {
+        add_open_group<kFormat>(run.groups[group - run.begin], x, acc);
+      }
+      next.bring();
       bring_lines<kOpenAtOnce, kOpenRows>(block.lines);
     }
     for (; segment < block.num_segments && segment_end(block, segment) == group; ++segment) {
@@ -107,7 +164,7 @@ static int32_t add_open_run(const LinearBlock& block,
 
 // kOpenAtOnce tiles from `tile` on, for every row. The last pass computes rows that may not exist,
 // of the last block of activations.
-template <WeightFormat kFormat>
+template <WeightFormat kFormat, bool kUnpacks>
 static void open_tiles(const LinearBlock& block, int32_t tile) {
   const int root = __builtin_ctz(static_cast<unsigned>(block.num_segments));
   const int32_t passes = (block.num_rows + kOpenRows - 1) / kOpenRows;
@@ -130,14 +187,23 @@ static void open_tiles(const LinearBlock& block, int32_t tile) {
     for (int32_t pass = 0; pass < passes; ++pass) {
       const int64_t row = pass * kOpenRows;
       OpenSums& own = sums[runs == 1 ? 0 : pass];
-      const TilesAhead<kFormat, kOpenAtOnce> next(
-          next_group, block.tile_bytes, pass, pass + 1, passes);
+      const int32_t num_groups = run.end - run.begin;
+      const LinesOfRun next(next_group,
+                            block.tile_bytes,
+                            int64_t{num_groups} * kGroupBytes<kFormat>,
+                            num_groups,
+                            pass,
+                            passes);
       if (is_last) {
         for (int t = 0; t < kOpenAtOnce; ++t) own_outputs<kOpenRows>(block, tile + t, row);
       }
-      segment_after =
-          pass == 0 ? add_open_run<kFormat, true>(block, run, row, segment, next, own)
-                    : add_open_run<kFormat, false>(block, run, row, segment, next, own);
+      if constexpr (kUnpacks) {
+        segment_after = add_open_run<kFormat, Pass::kUnpacks>(block, run, row, segment, next, own);
+      } else {
+        segment_after =
+            pass == 0 ? add_open_run<kFormat, Pass::kOpens>(block, run, row, segment, next, own)
+                      : add_open_run<kFormat, Pass::kOpened>(block, run, row, segment, next, own);
+      }
       if (!is_last) continue;
       const int32_t rows_left = block.num_rows - pass * kOpenRows;
       for (int t = 0; t < kOpenAtOnce; ++t) {
@@ -156,7 +222,13 @@ LinearBlock linear_open(const LinearBlock& block) {
   int32_t tile = 0;
   with_block_format(block.format, [&]<WeightFormat kFormat>() {
     for (; tile + kOpenAtOnce <= block.num_tiles; tile += kOpenAtOnce) {
-      open_tiles<kFormat>(block, tile);
+      if constexpr (kPassesUnpack && is_unpacked_fast(kFormat)) {
+        if (block.unpacks_in_passes) {
+          open_tiles<kFormat, true>(block, tile);
+          continue;
+        }
+      }
+      open_tiles<kFormat, false>(block, tile);
     }
   });
   LinearBlock rest = block;

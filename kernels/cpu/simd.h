@@ -37,15 +37,16 @@ inline constexpr int32_t kProductsPerLine = 1024;
 struct LinearBlock {
   WeightFormat format;
   ActivationFormat activation;
-  bool add;               // out += y instead of out = y
-  bool one_stream;        // few rows of integers take one tile after the other
-  bool opens;             // int8, AVX2 and AVX-512: weights are unpacked once for all rows
-  int32_t num_tiles;      // row tiles, consecutive
-  int32_t num_columns;    // outputs that exist, <= 16 * num_tiles
-  int32_t num_rows;       // of activations, at most kMostBlockRows
-  int32_t num_groups;     // of x
-  int32_t weight_groups;  // of all of K
-  int32_t first_group;    // of the weight, that of x's first
+  bool add;                // out += y instead of out = y
+  bool one_stream;         // few rows of integers take one tile after the other
+  bool opens;              // int8, AVX2 and AVX-512: rows pass over tiles side by side
+  bool unpacks_in_passes;  // each of which unpacks weights for itself
+  int32_t num_tiles;       // row tiles, consecutive
+  int32_t num_columns;     // outputs that exist, <= 16 * num_tiles
+  int32_t num_rows;        // of activations, at most kMostBlockRows
+  int32_t num_groups;      // of x
+  int32_t weight_groups;   // of all of K
+  int32_t first_group;     // of the weight, that of x's first
   int32_t first_segment;
   int32_t num_segments;     // 1, 2, 4 or 8
   const std::byte* weight;  // first tile
@@ -57,7 +58,13 @@ struct LinearBlock {
   LinesAhead* lines = nullptr;  // the worker's, of integer activations; null: none
 };
 
-// Tiles that AVX-512 opens at once (gemm_open_impl.h); AVX2 opens each alone.
+// Whether rows that pass over tiles side by side unpack weights again in each pass, with AVX-512
+// and where that takes pipes that products leave free (ExecContext::unpacks_fast): a mask and a
+// shift for a register of codes, the scales beside it. Of other formats that takes longer than to
+// unpack once to memory (bench/cpu.md).
+constexpr bool is_unpacked_fast(WeightFormat format) { return format == WeightFormat::kQ4_1; }
+
+// Tiles that AVX-512 takes side by side (gemm_open_impl.h); AVX2 takes each alone.
 inline constexpr int32_t kOpenTiles = 3;
 
 // One row of an Activations. Kernels write it with write_row (quantize_impl.h).
