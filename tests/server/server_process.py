@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests that drive the binary from outside share: a running server, waiting, their loop."""
+import atexit
 import contextlib
 import http.client
 import json
@@ -32,6 +33,7 @@ class Server:
         self.process = subprocess.Popen(
             [binary, "serve", model, "--port", "0", *flags],
             stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        atexit.register(self.process.kill)  # whatever fails
         self.log = []
         for line in self.process.stdout:
             self.log.append(line)
