@@ -147,7 +147,10 @@ Expected<void> ModelRank::for_buckets(const Config& config, const Body& body) {
     step_ = device_batch_->upload(buckets.pad(empty.view(), i));
     step_.max_seq_len = bounds_.max_model_len;
     device_.memory()->wait();
-    SLUICE_TRY_VOID(body());
+    if (Expected<void> done = body(); !done) {
+      if (communicator_ != nullptr) communicator_->fail();  // the others wait for this one
+      return done;
+    }
   }
   device_.memory()->wait();
   if (has_failed()) {

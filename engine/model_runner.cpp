@@ -490,10 +490,14 @@ Expected<void> ModelRunner::start_devices(const Config& config, const ConnectRan
       rank.device().memory()->enter();
       results[static_cast<size_t>(i)] = body(rank);
     });
+    // Where one has failed, the others say that a rank has; the reason is its own.
+    Expected<void> first = {};
     for (Expected<void>& result : results) {
-      SLUICE_TRY_VOID(std::move(result));
+      if (result) continue;
+      if (result.error().code != ErrorCode::kUnavailable) return std::move(result);
+      if (first) first = std::move(result);
     }
-    return {};
+    return first;
   };
   SLUICE_TRY_VOID(on_each([&](ModelRank& rank) { return rank.warm_up(config); }));
   SLUICE_TRY_VOID(on_each([&](ModelRank& rank) { return rank.record_steps(config); }));

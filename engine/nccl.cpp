@@ -163,10 +163,12 @@ class NcclRank final : public Communicator {
     return asked != kSuccess || (error != kSuccess && error != kInProgress);
   }
 
+  void set_failed() { failed_ = true; }
+
   // With the group's lock held. On a thread of its own, after whoever is inside of the library: the
   // last abort of a process waits until what was recorded with its communicators is gone.
   void begin_abort() {
-    if (failed_.exchange(true)) return;
+    if (aborting_.joinable()) return;
     aborting_ = std::thread([this] {
       Handle comm = nullptr;
       {
@@ -206,6 +208,8 @@ void Group::fail() {
 }
 
 void Group::fail_all() {
+  // Whoever wakes up knows that it has failed.
+  for (NcclRank* const rank : ranks_) rank->set_failed();
   meeting_.fail();
   for (NcclRank* const rank : ranks_) rank->begin_abort();
 }

@@ -194,7 +194,10 @@ void StepExecutor::finish(StepWork& work) {
     // What it waited for in the queue was the step before.
     work.started = std::max(work.started, finished_);
     work.executed = finished_ = Clock::now();
-    work.device_idle = work.follows ? runner_.sampling()->idle_before(work.number) : 0;
+    // A step that a failed rank did not begin has no time of its beginning.
+    work.device_idle = work.follows && !runner_.has_failed()
+                           ? runner_.sampling()->idle_before(work.number)
+                           : 0;
   }
   const std::span<const SamplerResult> results =
       sampler_.sample(runner_.device().host_context(), work.inputs, chosen);

@@ -34,7 +34,10 @@ using testing::TinyWeights;
 // As many devices, for one test.
 class ShimDevices {
  public:
-  explicit ShimDevices(int count) { simt::set_device_options({.count = count}); }
+  // `fails_to_record`: the device whose recordings fail; -1: none.
+  explicit ShimDevices(int count, int fails_to_record = -1) {
+    simt::set_device_options({.count = count, .fails_to_record = fails_to_record});
+  }
 
   ShimDevices(const ShimDevices&) = delete;
   ShimDevices& operator=(const ShimDevices&) = delete;
@@ -251,8 +254,8 @@ TEST(CudaRanks, WithoutNcclCudaIsRefusedAndAutoTakesTheCpu) {
   EXPECT_EQ((*engine)->model().backend.substr(0, 4), "cpu:");
 }
 
-// Before the first step; and in those that are not, where others have tokens by then that mean
-// nothing.
+// Before the first step; in the first, behind which others are queued that then never begin; and in
+// later ones, where others have tokens by then that mean nothing.
 TEST(CudaRanks, AFailedRankEndsTheStartOrTheRequestsWithAnError) {
   const TinyModel model(TinyWeights::kInt8);
   const ShimDevices devices(2);
@@ -262,14 +265,29 @@ TEST(CudaRanks, AFailedRankEndsTheStartOrTheRequestsWithAnError) {
   ASSERT_FALSE(recorded.has_value());
   EXPECT_EQ(recorded.error().code, ErrorCode::kUnavailable);
   config.enforce_eager = true;
-  const auto engine = create_engine(config, testing::shim_groups(1, 20));
-  ASSERT_TRUE(engine.has_value()) << engine.error().message;
-  testing::CollectingSink sink;
-  ValidRequest request = testing::tiny_requests()[0];
-  request.sampling.max_tokens = 100;
-  const auto id = (*engine)->submit(std::move(request), sink);
-  ASSERT_TRUE(id.has_value());
-  EXPECT_EQ(sink.wait(*id).finish_reason, FinishReason::kError);
+  for (const int num_calls : {10, 20}) {
+    const auto engine = create_engine(config, testing::shim_groups(1, num_calls));
+    ASSERT_TRUE(engine.has_value()) << engine.error().message;
+    testing::CollectingSink sink;
+    ValidRequest request = testing::tiny_requests()[0];
+    request.sampling.max_tokens = 100;
+    const auto id = (*engine)->submit(std::move(request), sink);
+    ASSERT_TRUE(id.has_value());
+    EXPECT_EQ(sink.wait(*id).finish_reason, FinishReason::kError);
+  }
+}
+
+// The others wait for the one that has no more to call.
+TEST(CudaRanks, ARecordingThatFailsOnOneDeviceEndsTheStart) {
+  const TinyModel model(TinyWeights::kInt8);
+  for (const int device : {0, 1}) {
+    const ShimDevices devices(2, device);
+    Config config = model.config("cuda");
+    config.tensor_parallel_size = 2;
+    const auto engine = create_engine(config, testing::shim_groups());
+    ASSERT_FALSE(engine.has_value());
+    EXPECT_EQ(engine.error().message, "the shim records nothing");
+  }
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ namespace sluice::testing {
 
 class ShimGroup {
  public:
-  explicit ShimGroup(int32_t size) : parts_(static_cast<size_t>(size)) {}
+  explicit ShimGroup(int32_t size) : parts_(static_cast<size_t>(size)), on_host_(size) {}
 
   [[nodiscard]] int32_t size() const { return static_cast<int32_t>(parts_.size()); }
 
@@ -36,6 +36,9 @@ class ShimGroup {
     }
     meet();
   }
+
+  // On the ranks' threads, as NCCL's wait for each other.
+  bool meet_on_host() { return on_host_.arrive(); }
 
   // Until all have come; false where one has failed.
   bool meet() {
@@ -54,12 +57,14 @@ class ShimGroup {
     const std::scoped_lock lock(mutex_);
     has_failed_ = true;
     changed_.notify_all();
+    on_host_.fail();
   }
 
   [[nodiscard]] bool has_failed() const { return has_failed_; }
 
  private:
   std::vector<std::vector<std::byte>> parts_;
+  Meeting on_host_;
   std::mutex mutex_;
   std::condition_variable changed_;
   int32_t arrived_ = 0;      // guarded by mutex_
@@ -85,6 +90,7 @@ class ShimRank final : public Communicator {
     simt::enqueue(own_.stream, [group = group_, own = own_, part] {
       group->exchange(own.device, part, own.received.data());
     });
+    if (!group_->meet_on_host()) return {};
     table_.clear();
     for (size_t rank = 0; rank < static_cast<size_t>(size()); ++rank) {
       table_.push_back(own_.received.data() + rank * part.size());

@@ -60,7 +60,7 @@ class Recorded final : public kernels::RecordedWork {
 class ShimMemory final : public kernels::DeviceMemory {
  public:
   ShimMemory(const DeviceOptions& options, int number)
-      : options_(options), runs_at_once_(number > 0) {
+      : options_(options), number_(number), runs_at_once_(number > 0) {
     if (runs_at_once_) runner_ = std::thread([this] { run_all(); });
   }
 
@@ -195,6 +195,10 @@ class ShimMemory final : public kernels::DeviceMemory {
     const std::scoped_lock lock(stream_.mutex);
     CHECK(stream_.is_recording);
     stream_.is_recording = false;
+    if (number_ == options_.fails_to_record) {
+      stream_.recorded.clear();
+      return make_error(ErrorCode::kResourceExhausted, "the shim records nothing");
+    }
     return std::make_unique<Recorded>(&stream_, std::exchange(stream_.recorded, {}));
   }
 
@@ -217,8 +221,9 @@ class ShimMemory final : public kernels::DeviceMemory {
     void wait() override { memory_.run_until(end_); }
 
     [[nodiscard]] double seconds_since(const kernels::DeviceEvent& before) const override {
-      const auto since = *time_ - *static_cast<const Event&>(before).time_;
-      return std::chrono::duration<double>(since).count();
+      const Clock::time_point begin = *static_cast<const Event&>(before).time_;
+      CHECK(begin != Clock::time_point() && *time_ != Clock::time_point());  // both are recorded
+      return std::chrono::duration<double>(*time_ - begin).count();
     }
 
    private:
@@ -283,6 +288,7 @@ class ShimMemory final : public kernels::DeviceMemory {
   }
 
   const DeviceOptions options_;
+  const int number_;
   const bool runs_at_once_;
   CUstream_st stream_;
   std::mutex running_;      // held while the stream's work runs

@@ -37,6 +37,7 @@ struct DeviceOptions {
   uint64_t seed = 1;
   bool is_there = true;  // false: no device is found
   int count = 1;
+  int fails_to_record = -1;  // the device of this number
 };
 
 void set_device_options(const DeviceOptions& options);
