@@ -59,6 +59,7 @@ Limits probe(GpuRig& rig, CublasLt* cublas) {
   std::printf("read %.0f GB/s, copy (read and written) %.0f GB/s\n",
               limits.read * 1e-9,
               rig.probe_copy() * 1e-9);
+  std::fflush(stdout);  // gpu_peers.py waits for this line
   if (cublas == nullptr) return limits;
   constexpr int32_t kSide = 8192;
   const auto x = rig.random(int64_t{kSide} * kSide * 2);

@@ -43,7 +43,7 @@ bool opens_tiles(const ExecContext& ctx,
                  const Activations& x,
                  WeightFormat format,
                  int64_t block_rows) {
-  // With fewer, unpacking to memory takes longer than it saves.
+  // With fewer, unpacking to memory, or again in each pass, takes longer than it saves.
   constexpr int64_t kFewest = 16;
   constexpr int64_t kFewestUnpackedFast = 32;
   constexpr int64_t kFewestOfLongRows = 48;
@@ -57,8 +57,8 @@ bool opens_tiles(const ExecContext& ctx,
 
 // Whether the steps get a fork of their own, behind all rows. Those of more rows than there may be
 // blocks do. So do those of a few rows, of which one thread would finish all, and those of rows
-// that share unpacked weights, which are not cut then: a fork takes less than to unpack once more,
-// as long as there are tiles enough that no thread waits long for the last of them.
+// that pass over the same tiles, which are not cut then: a fork takes less than to read and unpack
+// all weights once more, as long as there are tiles enough that no thread waits long for the last.
 bool should_finish_afterwards(const ExecContext& ctx, const LinearArgs& args) {
   constexpr int64_t kLeastTilesPerThread = 4 * kOpenTiles;
   const int64_t rows = args.x.num_rows;
