@@ -195,9 +195,8 @@ void StepExecutor::finish(StepWork& work) {
     work.started = std::max(work.started, finished_);
     work.executed = finished_ = Clock::now();
     // A step that a failed rank did not begin has no time of its beginning.
-    work.device_idle = work.follows && !runner_.has_failed()
-                           ? runner_.sampling()->idle_before(work.number)
-                           : 0;
+    work.device_idle =
+        work.follows && !runner_.has_failed() ? runner_.sampling()->idle_before(work.number) : 0;
   }
   const std::span<const SamplerResult> results =
       sampler_.sample(runner_.device().host_context(), work.inputs, chosen);

@@ -51,8 +51,8 @@ Attends attends(const KvLayerView& kv) {
 
 // Below this many blocks, partitions have blocks of their own: some for each of 132 SMs.
 constexpr int64_t kEnoughBlocks = 512;
-// And not many more than this, but of wgmma's: a recorded step has the partitions of the longest context that there
-// may be, and blocks without keys cost what starting them does.
+// And not many more than this, but of wgmma's: a recorded step has the partitions of the longest
+// context that there may be, and blocks without keys cost what starting them does.
 constexpr int64_t kMostBlocks = 2048;
 
 struct Launch {
