@@ -45,14 +45,12 @@ bool opens_tiles(const ExecContext& ctx,
                  int64_t block_rows) {
   // With fewer, unpacking to memory, or again in each pass, takes longer than it saves.
   constexpr int64_t kFewest = 16;
-  constexpr int64_t kFewestUnpackedFast = 32;
-  constexpr int64_t kFewestOfLongRows = 48;
   constexpr int32_t kLongRow = 2048;
   if (x.format != ActivationFormat::kInt8 || ctx.isa == Isa::kScalar) return false;
-  if (ctx.isa != Isa::kAvx512 || !ctx.unpacks_fast || is_unpacked_fast(format)) {
-    return block_rows >= kFewest;
-  }
-  return block_rows >= (x.k < kLongRow ? kFewestUnpackedFast : kFewestOfLongRows);
+  if (ctx.isa != Isa::kAvx512 || !ctx.unpacks_fast) return block_rows >= kFewest;
+  const bool is_long = x.k >= kLongRow;
+  if (is_unpacked_fast(format)) return block_rows >= (is_long ? 24 : kFewest);
+  return block_rows >= (is_long ? 48 : 32);
 }
 
 // Whether the steps get a fork of their own, behind all rows. Those of more rows than there may be
