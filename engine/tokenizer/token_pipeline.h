@@ -37,7 +37,8 @@ struct TokenizerParts {
   std::unique_ptr<TokenModel> model;
   TokenId bos = kInvalidToken;
   TokenId eos = kInvalidToken;
-  std::vector<TokenId> more_ends;  // that generations end with, besides those known by name
+  TokenId eot = kInvalidToken;     // end of a turn, where it is another than eos
+  std::vector<TokenId> more_ends;  // of a generation configuration; see replace_more_ends()
   std::vector<TokenId> prefix;     // before and behind a text with special tokens
   std::vector<TokenId> suffix;
   bool strips_first_space = false;

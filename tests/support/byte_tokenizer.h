@@ -66,6 +66,12 @@ class ByteTokenizer final : public Tokenizer {
 
   const std::vector<TokenId>& end_tokens() const override { return end_tokens_; }
 
+  Expected<void> replace_more_ends(std::vector<TokenId> ids) override {
+    end_tokens_ = std::move(ids);
+    end_tokens_.push_back(kTurnEnd);
+    return {};
+  }
+
   std::string_view bos_text() const override { return kControls[2]; }
 
   std::string_view eos_text() const override { return kControls[1]; }
