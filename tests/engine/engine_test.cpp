@@ -95,6 +95,36 @@ TEST(Engine, StopTokenEndsWithStopAndMinTokensHoldsItBack) {
   EXPECT_EQ(std::count(held.tokens.begin(), held.tokens.begin() + 12, stop), 0);
 }
 
+TEST(Engine, EndTokensOfTheGenerationConfigEndAnswers) {
+  Config config = tiny_config();
+  CollectingSink sink;
+  std::vector<TokenId> free_run;
+  {
+    const auto engine = start(config);
+    free_run = sink.wait(*engine->submit(make_request({5, 6, 7}, 20), sink)).tokens;
+  }
+  const TokenId end = free_run.at(3);
+  const auto first = std::find(free_run.begin(), free_run.end(), end) - free_run.begin();
+  const std::string id = std::to_string(end);
+  for (const std::string& ids : {id, "[0, " + id + ".0]"}) {
+    config.override_generation_config = "{\"eos_token_id\":" + ids + "}";
+    const auto engine = start(config);
+    ASSERT_NE(engine, nullptr);
+    ValidRequest request = make_request({5, 6, 7}, 20);
+    const Collected ignored = sink.wait(*engine->submit(request, sink));
+    EXPECT_EQ(ignored.tokens, free_run) << ids;
+    request.sampling.ignore_eos = false;
+    const Collected ended = sink.wait(*engine->submit(request, sink));
+    EXPECT_EQ(ended.finish_reason, FinishReason::kStop) << ids;
+    EXPECT_EQ(ended.tokens.size(), static_cast<size_t>(first) + 1) << ids;
+  }
+  config.override_generation_config = R"({"eos_token_id":100000})";
+  const auto refused = create_engine(config);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().message,
+            "--override-generation-config: eos_token_id: found 100000, expected an id below 487");
+}
+
 TEST(Engine, PromptLogprobsCoverThePromptFromItsSecondTokenOn) {
   const auto engine = start(tiny_config());
   CollectingSink sink;
