@@ -268,6 +268,16 @@ Expected<void> LocalEngine::load(const RankGroups& groups) {
   info_.memory_plan = runner->plan().describe();
   SLUICE_TRY(const GenerationDefaults defaults,
              read_generation_defaults(config_, runner->checkpoint()));
+  if (defaults.end_tokens) {
+    const Expected<void> replaced = tokenizer_->replace_more_ends(*defaults.end_tokens);
+    if (!replaced) {
+      const bool is_override = !config_.override_generation_config.empty();
+      return make_error(
+          replaced.error().code,
+          std::string(is_override ? "--override-generation-config" : "--generation-config") + ": " +
+              replaced.error().message);
+    }
+  }
   info_.sampling = defaults.sampling;
   info_.max_output_tokens = defaults.max_output_tokens;
   if (!defaults.summary.empty()) {

@@ -339,7 +339,10 @@ std::vector<Knob> make_model_knobs() {
           "Sampling where requests do not say: auto: the model's, vllm: the API's, or a "
           "generation_config.json."),
       string<&Config::override_generation_config>(
-          "override-generation-config", "model", "JSON object put over the generation config."),
+          "override-generation-config",
+          "model",
+          "JSON object put over the generation config; its eos_token_id ends answers instead of "
+          "the model's, besides the tokenizer's own."),
       string<&Config::chat_template>(
           "chat-template", "model", "Jinja file to use instead of the model's own template."),
       integer_or_auto<&Config::max_model_len>(

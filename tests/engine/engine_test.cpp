@@ -97,10 +97,10 @@ TEST(Engine, StopTokenEndsWithStopAndMinTokensHoldsItBack) {
 
 TEST(Engine, EndTokensOfTheGenerationConfigEndAnswers) {
   Config config = tiny_config();
-  CollectingSink sink;
   std::vector<TokenId> free_run;
   {
     const auto engine = start(config);
+    CollectingSink sink;
     free_run = sink.wait(*engine->submit(make_request({5, 6, 7}, 20), sink)).tokens;
   }
   const TokenId end = free_run.at(3);
@@ -110,6 +110,7 @@ TEST(Engine, EndTokensOfTheGenerationConfigEndAnswers) {
     config.override_generation_config = "{\"eos_token_id\":" + ids + "}";
     const auto engine = start(config);
     ASSERT_NE(engine, nullptr);
+    CollectingSink sink;
     ValidRequest request = make_request({5, 6, 7}, 20);
     const Collected ignored = sink.wait(*engine->submit(request, sink));
     EXPECT_EQ(ignored.tokens, free_run) << ids;
