@@ -394,6 +394,7 @@ Expected<GenerationRequest> validate_parameters(const ValidationContext& context
     sampling.num_logprobs = std::max(sampling.num_logprobs, 0);
   }
   out.seed = sampling.seed;
+  out.stop.min_tokens = sampling.min_tokens;
   SLUICE_TRY(const auto limit, read_max_tokens(body, endpoint, out));
   SLUICE_TRY(
       auto prompts,
