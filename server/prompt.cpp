@@ -200,7 +200,7 @@ Expected<std::vector<TokenId>> encode_text(const ValidationContext& context,
   std::vector<TokenId> ids;
   const Tokenizer& tokenizer = context.tokenizer;
   if (add_special_tokens) ids = tokenizer.prefix_tokens();
-  tokenizer.encode(text, SpecialText::kText, ids);
+  tokenizer.encode(text, SpecialText::kParse, ids);
   if (add_special_tokens) append_suffix(tokenizer, ids);
   return ids;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// From `messages` or `prompt` to token ids. Text of a client never becomes a control token: only
-// what the chat template itself wrote is parsed for them.
+// From `messages` or `prompt` to token ids. In a text prompt the names of control tokens are those
+// tokens, as clients that render chats or FIM prompts themselves mean them. Contents of chat
+// messages never become control tokens: in a rendered chat only what the template itself wrote is
+// parsed for them.
 #pragma once
 
 #include <cstdint>
