@@ -37,7 +37,7 @@ struct SamplingParams {
   std::vector<LogitBias> logit_bias;            // one entry a token
   std::vector<TokenId> allowed_token_ids;       // ascending; empty: all
   std::vector<std::vector<TokenId>> bad_words;  // token sequences not to generate
-  int32_t num_logprobs = -1;  // -1: none; 0: the sampled token's; k: and the k best
+  int32_t num_logprobs = -1;         // -1: none; 0: the sampled token's; k: and the k best
   int32_t num_prompt_logprobs = -1;  // the same of the prompt's tokens, from the second on
 };
 
@@ -47,8 +47,8 @@ enum class ParamKind : uint8_t { kNumber, kInteger, kBoolean };
 struct SamplingField {
   std::string_view name;  // JSON key
   ParamKind kind;
-  double min;  // inclusive
-  double max;  // inclusive
+  double min;            // inclusive
+  double max;            // inclusive
   double default_value;  // booleans: 0 or 1
   std::string_view help;
   void (*set)(SamplingParams&, double);           // kNumber and kBoolean
