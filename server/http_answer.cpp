@@ -7,7 +7,6 @@
 #include "server/api_errors.h"
 #include "server/generation.h"
 #include "server/json_writer.h"
-#include "server/prompt.h"
 
 namespace sluice {
 namespace {
@@ -72,7 +71,8 @@ void HttpAnswer::prepare(const GenerationRequest& request) {
     choices_.emplace_back(tokenizer, request);
     if (request.return_token_ids) prompts_.push_back(ids);
     if (request.num_echoed_logprobs >= 0) {
-      choices_.back().logprobs.start_prompt(ids.front(), !is_hidden_bos(tokenizer, ids.front()));
+      const size_t prompt_idx = (choices_.size() - 1) / static_cast<size_t>(request.num_choices);
+      choices_.back().logprobs.start_prompt(ids, request.echoed[prompt_idx]);
     }
   }
 }

@@ -44,7 +44,7 @@ void write_sampling_schema(JsonWriter& json, const SamplingField& field) {
     return;
   }
   json.key("type").string(field.kind == ParamKind::kInteger ? "integer" : "number");
-  json.key(field.min_exclusive ? "exclusiveMinimum" : "minimum").raw(format_number(field.min));
+  json.key("minimum").raw(format_number(field.min));
   json.key("maximum").raw(format_number(field.max));
 }
 

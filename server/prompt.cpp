@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/core/config.h"
+#include "engine/tokenizer/detokenizer.h"
 #include "server/json_fields.h"
 #include "server/json_reader.h"
 
@@ -188,6 +189,13 @@ Expected<void> cut_behind_last_message(const Json& messages, std::vector<Rendere
       "continue_final_message");
 }
 
+// The prompts of a completion, whether it has one or a list of them.
+Json prompt_list(const Json& body) {
+  const Json& prompt = body["prompt"];
+  const bool is_single = prompt.is_string() || (!prompt.empty() && prompt[0].is_number());
+  return is_single ? Json::array({prompt}) : prompt;
+}
+
 void append_suffix(const Tokenizer& tokenizer, std::vector<TokenId>& ids) {
   const std::vector<TokenId> suffix = tokenizer.suffix_tokens();
   ids.insert(ids.end(), suffix.begin(), suffix.end());
@@ -200,7 +208,7 @@ Expected<std::vector<TokenId>> encode_text(const ValidationContext& context,
   std::vector<TokenId> ids;
   const Tokenizer& tokenizer = context.tokenizer;
   if (add_special_tokens) ids = tokenizer.prefix_tokens();
-  tokenizer.encode(text, SpecialText::kText, ids);
+  tokenizer.encode(text, SpecialText::kParse, ids);
   if (add_special_tokens) append_suffix(tokenizer, ids);
   return ids;
 }
@@ -220,10 +228,10 @@ Error context_length_error(const ModelInfo& model, int64_t output_tokens, int64_
                "context_length_exceeded"};
 }
 
-Expected<void> truncate_prompts(const ValidationContext& context,
-                                const Json& body,
-                                int32_t reserved,
-                                Prompts& prompts) {
+Expected<std::vector<bool>> truncate_prompts(const ValidationContext& context,
+                                             const Json& body,
+                                             int32_t reserved,
+                                             Prompts& prompts) {
   const int64_t max_len = context.model.max_model_len;
   SLUICE_TRY(const auto given, read_integer(body, "truncate_prompt_tokens", -1, max_len));
   bool keep_end = true;
@@ -235,19 +243,22 @@ Expected<void> truncate_prompts(const ValidationContext& context,
     }
     keep_end = *side == "left";
   }
-  if (!given) return {};
+  std::vector<bool> is_cut(prompts.size(), false);
+  if (!given) return is_cut;
   if (*given == 0) {
     return invalid("truncate_prompt_tokens must be -1 or at least 1, got 0.",
                    "truncate_prompt_tokens");
   }
   const auto most =
       static_cast<size_t>(*given > 0 ? *given : std::max<int64_t>(max_len - reserved, 1));
-  for (std::vector<TokenId>& prompt : prompts) {
-    if (prompt.size() <= most) continue;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    std::vector<TokenId>& prompt = prompts[i];
+    is_cut[i] = prompt.size() > most;
+    if (!is_cut[i]) continue;
     if (keep_end) prompt.erase(prompt.begin(), prompt.end() - static_cast<ptrdiff_t>(most));
     prompt.resize(most);
   }
-  return {};
+  return is_cut;
 }
 
 void encode_spans(const Tokenizer& tokenizer,
@@ -264,18 +275,19 @@ void encode_spans(const Tokenizer& tokenizer,
   tokenizer.encode_marked(text, literal, out);
 }
 
-bool is_hidden_bos(const Tokenizer& tokenizer, TokenId first) {
-  return tokenizer.add_bos() && first == tokenizer.bos();
-}
-
-std::vector<std::string> prompt_texts(const Tokenizer& tokenizer, const Prompts& prompts) {
+std::vector<std::string> prompt_texts(const Tokenizer& tokenizer,
+                                      const Json& body,
+                                      const Prompts& prompts,
+                                      const std::vector<bool>& is_cut) {
+  const Json list = prompt_list(body);
   std::vector<std::string> texts;
-  for (const std::vector<TokenId>& prompt : prompts) {
-    std::string text;
-    for (size_t i = is_hidden_bos(tokenizer, prompt.front()) ? 1 : 0; i < prompt.size(); ++i) {
-      text += tokenizer.token_bytes(prompt[i]);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    if (list[i].is_string() && !is_cut[i]) {
+      texts.push_back(list[i].get<std::string>());
+      continue;
     }
-    texts.push_back(std::move(text));
+    const bool has_bos = tokenizer.add_bos() && prompts[i].front() == tokenizer.bos();
+    texts.push_back(decode_tokens(tokenizer, std::span(prompts[i]).subspan(has_bos ? 1 : 0)));
   }
   return texts;
 }
@@ -330,8 +342,7 @@ Expected<Prompts> completion_prompts(const ValidationContext& context, const Jso
         "prompt");
   };
   if (prompt == nullptr || (!prompt->is_string() && !prompt->is_array())) return wrong_type();
-  const bool is_single = prompt->is_string() || (!prompt->empty() && (*prompt)[0].is_number());
-  const Json list = is_single ? Json::array({*prompt}) : *prompt;
+  const Json list = prompt_list(body);
   if (list.empty()) return wrong_type();
   Prompts prompts;
   for (const Json& item : list) {

@@ -201,6 +201,7 @@ Expected<void> read_num_choices(const ValidationContext& context,
 Expected<void> read_prompt_output(const ValidationContext& context,
                                   const Json& body,
                                   const std::vector<std::vector<TokenId>>& prompts,
+                                  const std::vector<bool>& is_cut,
                                   SamplingParams& sampling,
                                   GenerationRequest& out) {
   SLUICE_TRY(const auto count,
@@ -211,7 +212,7 @@ Expected<void> read_prompt_output(const ValidationContext& context,
   if (count) out.num_prompt_logprobs = static_cast<int32_t>(*count);
   SLUICE_TRY(const bool echo, read_bool(body, "echo", false));
   if (echo) {
-    out.echoed = prompt_texts(context.tokenizer, prompts);
+    out.echoed = prompt_texts(context.tokenizer, body, prompts, is_cut);
     if (out.wants_logprobs) out.num_echoed_logprobs = sampling.num_logprobs;
   }
   sampling.num_prompt_logprobs = std::max(out.num_prompt_logprobs, out.num_echoed_logprobs);
@@ -394,12 +395,13 @@ Expected<GenerationRequest> validate_parameters(const ValidationContext& context
     sampling.num_logprobs = std::max(sampling.num_logprobs, 0);
   }
   out.seed = sampling.seed;
+  out.stop.min_tokens = sampling.min_tokens;
   SLUICE_TRY(const auto limit, read_max_tokens(body, endpoint, out));
   SLUICE_TRY(
       auto prompts,
       endpoint == Endpoint::kChat ? chat_prompt(context, body) : completion_prompts(context, body));
-  SLUICE_TRY_VOID(truncate_prompts(context, body, limit.value_or(1), prompts));
-  SLUICE_TRY_VOID(read_prompt_output(context, body, prompts, sampling, out));
+  SLUICE_TRY(const auto is_cut, truncate_prompts(context, body, limit.value_or(1), prompts));
+  SLUICE_TRY_VOID(read_prompt_output(context, body, prompts, is_cut, sampling, out));
   SLUICE_TRY_VOID(add_requests(context, sampling, limit, turn, caching, std::move(prompts), out));
   return out;
 }

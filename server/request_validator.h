@@ -50,7 +50,7 @@ struct GenerationRequest {
   std::shared_ptr<TenantLease> lease;  // set at admission, where the client's key counts
   uint64_t seed = 0;                   // of choice 0
   StopConfig stop;
-  std::vector<std::string> echoed;  // before each prompt's answers; empty: no echo
+  std::vector<std::string> echoed;  // text of each prompt, before its answers; empty: no echo
   bool skip_special_tokens = true;
   bool stream = false;
   bool include_usage = false;

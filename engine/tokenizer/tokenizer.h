@@ -47,8 +47,8 @@ struct Vocabulary {
   bool remove_extra_whitespaces = false;  // unigram models: runs of spaces become one
 };
 
-// Whether strings such as "<|im_end|>" become their token or stay text. User text is always kText;
-// only what a chat template itself wrote is parsed.
+// Whether strings such as "<|im_end|>" become their token or stay text. Prompts of completions are
+// parsed; contents of chat messages stay text, see encode_marked.
 enum class SpecialText : uint8_t { kText, kParse };
 
 // Bytes [begin, end) of a text.

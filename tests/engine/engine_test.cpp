@@ -78,6 +78,24 @@ TEST(Engine, MaxTokensEndsWithLength) {
   EXPECT_EQ(result.finish_reason, FinishReason::kLength);
 }
 
+TEST(Engine, TopPOfZeroTakesTheTokensOfTemperatureZero) {
+  const auto engine = start(tiny_config());
+  CollectingSink sink;
+  ValidRequest request = make_request({5, 6, 7}, 20);
+  request.sampling.ignore_eos = true;
+  request.sampling.num_logprobs = 0;
+  request.sampling.temperature = 0;
+  const Collected greedy = sink.wait(*engine->submit(request, sink));
+  request.sampling.temperature = 1.5F;
+  request.sampling.seed = 9;
+  const Collected sampled = sink.wait(*engine->submit(request, sink));
+  EXPECT_NE(sampled.tokens, greedy.tokens);
+  request.sampling.top_p = 0;
+  const Collected narrowed = sink.wait(*engine->submit(request, sink));
+  EXPECT_EQ(narrowed.tokens, greedy.tokens);
+  EXPECT_EQ(narrowed.logprobs, greedy.logprobs);
+}
+
 TEST(Engine, StopTokenEndsWithStopAndMinTokensHoldsItBack) {
   const auto engine = start(tiny_config());
   CollectingSink sink;

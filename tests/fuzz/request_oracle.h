@@ -34,7 +34,7 @@ inline void check_valid(const GenerationRequest& request, const ModelInfo& model
     require(static_cast<int64_t>(prompt_tokens) + sampling.max_tokens <= model.max_model_len);
     require(sampling.min_tokens <= sampling.max_tokens);
     require(sampling.temperature >= 0 && sampling.temperature <= 2);
-    require(sampling.top_p > 0 && sampling.top_p <= 1);
+    require(sampling.top_p >= 0 && sampling.top_p <= 1);
     require(sampling.min_p >= 0 && sampling.min_p <= 1);
     require(sampling.num_logprobs >= -1 && sampling.num_logprobs <= 20);
     require(std::abs(sampling.presence_penalty) <= 2 && std::abs(sampling.frequency_penalty) <= 2);

@@ -274,7 +274,7 @@ TEST(OpenApi, DescribesEveryRouteAndEveryParameter) {
   }
   const Json& chat = schemas["ChatCompletionRequest"]["properties"];
   EXPECT_EQ(chat["temperature"]["anyOf"][0]["maximum"], 2);
-  EXPECT_EQ(chat["top_p"]["anyOf"][0]["exclusiveMinimum"], 0);
+  EXPECT_EQ(chat["top_p"]["anyOf"][0]["minimum"], 0);
   EXPECT_EQ(chat["n"]["anyOf"][0]["maximum"], 7);
   EXPECT_EQ(chat["seed"]["anyOf"][0]["maximum"], std::numeric_limits<int64_t>::max());
   EXPECT_EQ(chat["logprobs"]["anyOf"][0]["type"], "boolean");

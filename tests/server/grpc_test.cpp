@@ -103,6 +103,53 @@ TEST(VllmEngine, SaysWhatStoppedIt) {
   EXPECT_EQ(reply.completes.front().finish_reason(), "length");
 }
 
+TEST(VllmEngine, StopStringsWaitForMinTokensAndMayNameControlTokens) {
+  FakeEngine engine;
+  RunningServer server(engine, grpc_config());
+  GrpcClient client(server->grpc_port());
+  engine::GenerateRequest request = token_request();
+  engine::SamplingParams& sampling = *request.mutable_sampling_params();
+  sampling.add_stop("l");
+  sampling.add_stop("<|im_end|>");
+  sampling.set_ignore_eos(true);
+  sampling.set_min_tokens(3);
+  auto reply = client.generate(request);
+  ASSERT_EQ(reply.completes.size(), 1U) << reply.status.error_message();
+  EXPECT_EQ(reply.tokens(), Ids({'H', 'e', 'l', 'l'}));
+  for (const bool skip : {true, false}) {
+    sampling.set_min_tokens(4);
+    sampling.set_skip_special_tokens(skip);
+    reply = client.generate(request);
+    ASSERT_EQ(reply.completes.size(), 1U) << reply.status.error_message();
+    EXPECT_EQ(reply.tokens(), kHello) << skip;
+    EXPECT_EQ(reply.completes.front().matched_stop_str(), "<|im_end|>") << skip;
+  }
+}
+
+TEST(Grpc, TextPromptsNameControlTokensThroughEveryDoor) {
+  FakeEngine engine;
+  RunningServer server(engine, grpc_config());
+  GrpcClient client(server->grpc_port());
+  const std::string text = "<|im_start|>a<|im_end|>";
+  engine::GenerateRequest request;
+  request.set_text(text);
+  ASSERT_TRUE(client.generate(request).status.ok());
+  v1::CompletionRequest completion;
+  completion.add_prompts()->set_text(text);
+  completion.mutable_sampling()->set_top_p(0);
+  completion.set_echo(true);
+  const auto reply = client.complete(completion);
+  ASSERT_TRUE(reply.status.ok()) << reply.status.error_message();
+  EXPECT_EQ(reply.text(), text + "Hello");
+  const auto submitted = engine.submitted();
+  for (const ValidRequest& given : submitted) {
+    EXPECT_EQ(given.prompt.front().token_ids,
+              (std::vector<TokenId>{
+                  ByteTokenizer::kBos, ByteTokenizer::kTurnStart, 'a', ByteTokenizer::kTurnEnd}));
+  }
+  EXPECT_EQ(submitted.back().sampling.top_p, 0.0F);
+}
+
 TEST(VllmEngine, ScoresThePromptWhereAsked) {
   FakeEngine engine;
   RunningServer server(engine, grpc_config());

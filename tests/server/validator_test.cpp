@@ -86,7 +86,7 @@ TEST_F(Validator, RefusesWhatBreaksARuleAndNamesTheParameter) {
       {R"("temperature":-0.1)", "temperature"},
       {R"("temperature":2.5)", "temperature"},
       {R"("temperature":"1")", "temperature"},
-      {R"("top_p":0)", "top_p"},
+      {R"("top_p":-0.01)", "top_p"},
       {R"("top_p":1.01)", "top_p"},
       {R"("min_p":-1)", "min_p"},
       {R"("top_k":-2)", "top_k"},

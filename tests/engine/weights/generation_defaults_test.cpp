@@ -129,7 +129,7 @@ constexpr BrokenRule kBroken[] = {
     {"temperature", "true", "temperature must be a number"},
     {"temperature", "-1", "temperature must be in [0, 2], got -1"},
     {"temperature", "5.0", "temperature must be in [0, 2], got 5"},
-    {"top_p", "1.5", "top_p must be in"},
+    {"top_p", "1.5", "top_p must be in [0, 1], got 1.5"},
     {"top_k", "2.5", "top_k must be an integer, got 2.5"},
     {"top_k", "-2", "top_k must be in [-1"},
     {"min_p", "2", "min_p must be in [0, 1], got 2"},
