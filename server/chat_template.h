@@ -24,7 +24,8 @@ struct TemplateLimits {
   int32_t max_depth = 64;               // nesting of syntax, macro calls and values
 };
 
-// Seconds since the epoch (UTC) for strftime_now; empty: the system's clock.
+// Seconds since the epoch for strftime_now, which tells them as local time (TZ); empty: the
+// system's clock.
 using TemplateClock = std::function<int64_t()>;
 
 // A rendered prompt. Spans tell what the template wrote from what came out of its inputs: only
