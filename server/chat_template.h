@@ -14,6 +14,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "engine/core/status.h"
+#include "server/message_forms.h"
 
 namespace sluice {
 
@@ -37,13 +38,17 @@ struct RenderedSpan {
 
 class ChatTemplate {
  public:
-  // kInvalidArgument with line number: what is wrong in the source.
+  // kInvalidArgument with line number: what is wrong in the source. Renders small conversations to
+  // find forms().
   static Expected<ChatTemplate> compile(std::string_view source,
                                         const TemplateLimits& limits = {},
                                         TemplateClock clock = {});
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
   ~ChatTemplate();
+
+  // What it takes of messages; fit_messages() applies it.
+  [[nodiscard]] const MessageForms& forms() const;
 
   // `variables`: a JSON object (ordered) with messages, tools, add_generation_prompt, bos_token,
   // eos_token and the like; strings of keys that end in `_token` count as template text.
