@@ -20,14 +20,12 @@ using Prompts = std::vector<std::vector<TokenId>>;
 constexpr std::array<std::string_view, 6> kRoles = {
     "developer", "system", "user", "assistant", "tool", "function"};
 
-constexpr std::array<std::string_view, 9> kReservedVariables = {"messages",
+constexpr std::array<std::string_view, 7> kReservedVariables = {"messages",
                                                                 "tools",
                                                                 "documents",
                                                                 "chat_template",
                                                                 "add_generation_prompt",
                                                                 "continue_final_message",
-                                                                "bos_token",
-                                                                "eos_token",
                                                                 "tokenize"};
 
 tl::unexpected<Error> invalid(std::string message, std::string param) {
@@ -159,8 +157,9 @@ Expected<void> add_kwargs(const Json& body, Json& variables) {
     return invalid("chat_template_kwargs must be an object.", "chat_template_kwargs");
   }
   for (const auto& [name, value] : kwargs->items()) {
-    if (std::find(kReservedVariables.begin(), kReservedVariables.end(), name) !=
-        kReservedVariables.end()) {
+    // Texts of tokens count as the template's own.
+    if (name.ends_with("_token") ||
+        std::ranges::find(kReservedVariables, name) != kReservedVariables.end()) {
       return invalid("chat_template_kwargs must not set `" + name + "`.", "chat_template_kwargs");
     }
     variables[name] = value;
@@ -218,6 +217,16 @@ Error context_length_error(const ModelInfo& model, int64_t output_tokens, int64_
                    "requested output tokens.",
                "messages",
                "context_length_exceeded"};
+}
+
+void add_special_token_names(const Tokenizer& tokenizer, Json& variables) {
+  for (const auto& [name, text] : tokenizer.named_tokens()) {
+    if (!variables.contains(name)) variables[name] = text;
+  }
+  // Templates print these unasked.
+  for (const char* name : {"bos_token", "eos_token"}) {
+    if (!variables.contains(name)) variables[name] = "";
+  }
 }
 
 Expected<void> truncate_prompts(const ValidationContext& context,
@@ -300,8 +309,7 @@ Expected<Prompts> chat_prompt(const ValidationContext& context, const Json& body
   variables["tools"] = nullptr;
   SLUICE_TRY(variables["documents"], read_documents(body));
   variables["add_generation_prompt"] = add_prompt;
-  variables["bos_token"] = std::string(context.tokenizer.bos_text());
-  variables["eos_token"] = std::string(context.tokenizer.eos_text());
+  add_special_token_names(context.tokenizer, variables);
   SLUICE_TRY_VOID(add_kwargs(body, variables));
   auto spans = context.chat_template->render(variables);
   if (!spans) {
