@@ -290,12 +290,7 @@ std::vector<std::string> prompt_texts(const Tokenizer& tokenizer, const Prompts&
 }
 
 Expected<Prompts> chat_prompt(const ValidationContext& context, const Json& body) {
-  if (context.chat_template == nullptr) {
-    return make_error(ErrorCode::kUnsupported,
-                      "The model has no chat template; start the server with --chat-template or "
-                      "use /v1/completions.",
-                      "messages");
-  }
+  if (!context.chat_template) return tl::unexpected(context.chat_template.error());
   SLUICE_TRY(Json messages, read_messages(context, body));
   SLUICE_TRY(const bool continue_final, read_bool(body, "continue_final_message", false));
   SLUICE_TRY(const bool add_prompt, read_bool(body, "add_generation_prompt", !continue_final));

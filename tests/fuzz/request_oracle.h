@@ -70,7 +70,7 @@ inline const ValidationContext& fuzz_context() {
       "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
   require(chat_template.has_value());
   static const ValidationContext context{
-      config, model, tokenizer, &*chat_template, names, 1, 0, {}};
+      config, model, tokenizer, chat_template, names, 1, 0, {}};
   return context;
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <fstream>
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -257,6 +258,37 @@ TEST(Chat, FinalMessageCanBeContinued) {
   ASSERT_EQ(reply.status, 200) << reply.body;
   const auto ids = engine.submitted().at(0).prompt.at(0).token_ids;
   EXPECT_EQ(std::string(ids.end() - 5, ids.end()), "Sure,");
+}
+
+// A model whose own template is of no use serves what needs none.
+TEST(Chat, TemplateThatDoesNotCompileIsAnErrorOfChatsAlone) {
+  for (const char* source : {"{% if %}", "{% include 'x' %}", "{{ x | nofilter }}"}) {
+    FakeEngine engine;
+    engine.editable_model().chat_template = source;
+    testing::internal::CaptureStderr();
+    RunningServer server(engine);
+    const std::string log = testing::internal::GetCapturedStderr();
+    EXPECT_NE(log.find("chat_template_unusable"), std::string::npos) << log;
+    EXPECT_EQ(post(server, kCompletionPath, R"({"prompt":"x","max_tokens":1})").status, 200);
+    const HttpReply chat = post(server, kChatPath, chat_body());
+    EXPECT_EQ(chat.status, 400);
+    EXPECT_NE(chat.body.find("chat template cannot be used: "), std::string::npos) << chat.body;
+    EXPECT_NE(chat.body.find("line 1"), std::string::npos) << chat.body;
+    EXPECT_EQ(post(server, "/tokenize", R"({"messages":[{"role":"user","content":"x"}]})").status,
+              400);
+  }
+}
+
+TEST(Chat, GivenTemplateThatDoesNotCompileStopsTheStart) {
+  const std::string path = testing::TempDir() + "/broken.jinja";
+  std::ofstream(path) << "{% if %}";
+  FakeEngine engine;
+  Config config;
+  config.port = 0;
+  config.chat_template = path;
+  const auto server = HttpServer::create(config, engine);
+  ASSERT_FALSE(server);
+  EXPECT_NE(server.error().message.find(path), std::string::npos) << server.error().message;
 }
 
 std::string log_of(const Config& config, const std::string& path, const std::string& body) {

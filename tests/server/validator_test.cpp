@@ -26,7 +26,7 @@ class Validator : public ::testing::Test {
 
   Expected<GenerationRequest> validate(const std::string& body, Endpoint endpoint) {
     const ValidationContext context{
-        config_, model_, tokenizer_, &*template_, names_, 7, 0, std::chrono::steady_clock::now()};
+        config_, model_, tokenizer_, template_, names_, 7, 0, std::chrono::steady_clock::now()};
     return validate_generation(context, body, endpoint);
   }
 
