@@ -74,7 +74,12 @@ class Conversation {
  private:
   Expected<std::vector<TokenId>> encode_messages() const {
     const Tokenizer& tokenizer = engine_.tokenizer();
-    nlohmann::ordered_json variables = {{"messages", messages_}, {"add_generation_prompt", true}};
+    nlohmann::ordered_json messages = messages_;
+    fit_messages(template_.forms(), messages);
+    nlohmann::ordered_json variables = {{"messages", std::move(messages)},
+                                        {"tools", nullptr},
+                                        {"documents", nullptr},
+                                        {"add_generation_prompt", true}};
     add_special_token_names(tokenizer, variables);
     SLUICE_TRY(const auto spans, template_.render(variables));
     std::vector<TokenId> ids;

@@ -253,11 +253,11 @@ TEST(Chat, FinalMessageCanBeContinued) {
   const HttpReply reply = post(server,
                                kChatPath,
                                R"({"messages":[{"role":"user","content":"Hi"},
-                                {"role":"assistant","content":"Sure, "}],
+                                {"role":"assistant","content":"Sure: "}],
                                "continue_final_message":true})");
   ASSERT_EQ(reply.status, 200) << reply.body;
   const auto ids = engine.submitted().at(0).prompt.at(0).token_ids;
-  EXPECT_EQ(std::string(ids.end() - 5, ids.end()), "Sure,");
+  EXPECT_EQ(std::string(ids.end() - 6, ids.end()), "Sure: ");
 }
 
 // A model whose own template is of no use serves what needs none.
