@@ -158,7 +158,8 @@ void Finder::find_calls(MessageForms& forms) {
   Json answer = message("tool", "t");
   answer["tool_call_id"] = kCallId;
   const auto text_with = [&](const Call& call) {
-    return rendered(Json::array({user, call_message(call), answer}));
+    auto text = rendered(Json::array({user, call_message(call), answer}));
+    return text ? text : rendered(Json::array({user, call_message(call)}));
   };
   const Json object = {{"key", kArgument}};
   for (const bool is_null : {false, true}) {

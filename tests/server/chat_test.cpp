@@ -262,7 +262,7 @@ TEST(Chat, FinalMessageCanBeContinued) {
 
 // A model whose own template is of no use serves what needs none.
 TEST(Chat, TemplateThatDoesNotCompileIsAnErrorOfChatsAlone) {
-  for (const char* source : {"{% if %}", "{% include 'x' %}", "{{ x | nofilter }}"}) {
+  for (const char* source : {"{% if %}", "{% mystery %}", "{{ x | nofilter }}"}) {
     FakeEngine engine;
     engine.editable_model().chat_template = source;
     testing::internal::CaptureStderr();
@@ -277,6 +277,17 @@ TEST(Chat, TemplateThatDoesNotCompileIsAnErrorOfChatsAlone) {
     EXPECT_EQ(post(server, "/tokenize", R"({"messages":[{"role":"user","content":"x"}]})").status,
               400);
   }
+}
+
+// What is refused when it is reached is the request's error.
+TEST(Chat, TemplateThatLoadsOthersIsAnErrorOfChatsAlone) {
+  FakeEngine engine;
+  engine.editable_model().chat_template = "{{ messages[0].content }}{% include 'x' %}";
+  RunningServer server(engine);
+  EXPECT_EQ(post(server, kCompletionPath, R"({"prompt":"x","max_tokens":1})").status, 200);
+  const HttpReply chat = post(server, kChatPath, chat_body());
+  EXPECT_EQ(chat.status, 400);
+  EXPECT_NE(chat.body.find("The chat template failed: "), std::string::npos) << chat.body;
 }
 
 TEST(Chat, GivenTemplateThatDoesNotCompileStopsTheStart) {

@@ -160,6 +160,14 @@ TEST(Messages, FormsAreFoundByRendering) {
   EXPECT_EQ(describe(mixed.content_of("ipython")), "s");
   EXPECT_EQ(describe(mixed.content_of("tool")), "s");
   EXPECT_EQ(describe(mixed.content_of("observation")), "sp");
+  // Calls are taken, and their answers are not.
+  const auto calls = forms_of(
+      "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no') }}{% endif %}"
+      "{% for c in m.tool_calls or [] %}{{ c.function.name ~ c.function.arguments.items() | list }}"
+      "{% endfor %}{% endfor %}");
+  EXPECT_TRUE(calls.object_arguments);
+  EXPECT_FALSE(calls.text_arguments);
+  EXPECT_EQ(describe(calls.content_of("tool")), "");
   // A user's turn has to come first; tools have to be there.
   const auto strict = forms_of(
       "{% for t in tools %}{{ t.function.name }}{% endfor %}"
