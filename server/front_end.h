@@ -92,7 +92,7 @@ class FrontEnd {
   Engine& engine;
   const std::vector<std::string> model_names;  // at least one; the first is the default
   Authenticator authenticator;
-  const std::optional<ChatTemplate> chat_template;
+  const Expected<ChatTemplate> chat_template;  // or why chats are refused
   const std::unique_ptr<TlsContext> tls;  // null: plain HTTP
   const CorsPolicy cors;
   const std::chrono::steady_clock::time_point start;
@@ -107,7 +107,7 @@ class FrontEnd {
 
   FrontEnd(const Config& server_config,
            Engine& served,
-           std::optional<ChatTemplate> compiled,
+           Expected<ChatTemplate> compiled,
            std::unique_ptr<TlsContext> tls_context);
 
   std::atomic<bool> draining_{false};

@@ -64,7 +64,7 @@ constexpr std::string_view kAtLeastOne = R"("type":"integer","minimum":1)";
 constexpr std::string_view kTokenIds = R"("type":"array","items":{"type":"integer","minimum":0})";
 constexpr std::string_view kMessages =
     R"("type":"array","minItems":1,"items":{"type":"object","required":["role"],"properties":{"role":)"
-    R"({"enum":["developer","system","user","assistant","tool","function"]},"content":{"anyOf":[)"
+    R"({"type":"string","minLength":1},"content":{"anyOf":[)"
     R"({"type":"string"},{"type":"null"},{"type":"array","items":{"type":"object","required":)"
     R"(["type","text"],"properties":{"type":{"const":"text"},"text":{"type":"string"}}}}]}}})";
 constexpr std::string_view kPrompt =

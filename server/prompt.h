@@ -31,6 +31,9 @@ Expected<std::vector<bool>> truncate_prompts(const ValidationContext& context,
                                              int32_t reserved,
                                              std::vector<std::vector<TokenId>>& prompts);
 
+// Variables for chat templates: the tokenizer's named tokens, bos_token and eos_token in any case.
+void add_special_token_names(const Tokenizer& tokenizer, nlohmann::ordered_json& variables);
+
 // Tokenizes a rendered chat as one text: pieces may span the border between template and message.
 void encode_spans(const Tokenizer& tokenizer,
                   const std::vector<RenderedSpan>& spans,

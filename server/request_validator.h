@@ -28,7 +28,7 @@ struct ValidationContext {
   const Config& config;
   const ModelInfo& model;
   const Tokenizer& tokenizer;
-  const ChatTemplate* chat_template;  // null: the model has none
+  const Expected<ChatTemplate>& chat_template;  // or why there is none that can be used
   const std::vector<std::string>& model_names;
   uint64_t unset_seed;  // for a request that names none
   uint64_t tenant_salt;

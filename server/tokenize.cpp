@@ -50,7 +50,7 @@ Expected<std::string> tokenize(const FrontEnd& front_end, const Exchange& exchan
   const ValidationContext context{front_end.config,
                                   front_end.engine.model(),
                                   tokenizer,
-                                  front_end.chat_template ? &*front_end.chat_template : nullptr,
+                                  front_end.chat_template,
                                   front_end.model_names,
                                   0,
                                   0,

@@ -108,6 +108,11 @@ class GgufParts {
     parts_.eot = vocabulary_.eot;
     if (vocabulary_.add_bos && parts_.bos != kInvalidToken) parts_.prefix.push_back(parts_.bos);
     if (vocabulary_.add_eos && parts_.eos != kInvalidToken) parts_.suffix.push_back(parts_.eos);
+    for (const auto& [name, id] :
+         {std::pair("unk_token", vocabulary_.unknown), {"pad_token", vocabulary_.padding}}) {
+      if (id == kInvalidToken) continue;
+      parts_.named.push_back({name, parts_.names[static_cast<size_t>(id)]});
+    }
     for (const TokenType type : vocabulary_.token_types) {
       parts_.special.push_back(is_control(type));
     }

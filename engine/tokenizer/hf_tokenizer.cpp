@@ -98,6 +98,7 @@ class HfReader {
   Expected<void> read_model(const JsonPretokenizer& pretokenizer);
   Expected<void> read_special_tokens(const HfTokenizerFiles& files);
   Expected<TokenId> special_token(const Json& config, std::string_view key) const;
+  void add_named(const std::string& name, const Json* field);
   Expected<void> add_ends(const Json& config, const std::string& file);
   [[nodiscard]] TokenId find_name(std::string_view name) const;
 
@@ -461,13 +462,23 @@ TokenId HfReader::find_name(std::string_view name) const {
 }
 
 // "<s>" or {"content": "<s>"}; kInvalidToken: none, or one the vocabulary lacks.
+// A name, or an added token that has one.
+Expected<std::string> token_text(const Json& field) {
+  if (field.is_string()) return field.get<std::string>();
+  return json_string(field, "content", "tokenizer_config.json");
+}
+
 Expected<TokenId> HfReader::special_token(const Json& config, std::string_view key) const {
-  constexpr std::string_view kWhere = "tokenizer_config.json";
   const Json* field = json_field(config, key);
   if (field == nullptr) return kInvalidToken;
-  if (field->is_string()) return find_name(field->get_ref<const std::string&>());
-  SLUICE_TRY(const std::string content, json_string(*field, "content", kWhere));
-  return find_name(content);
+  SLUICE_TRY(const std::string text, token_text(*field));
+  return find_name(text);
+}
+
+// What names no token has no effect on any.
+void HfReader::add_named(const std::string& name, const Json* field) {
+  if (field == nullptr) return;
+  if (auto text = token_text(*field)) parts_.named.push_back({name, std::move(*text)});
 }
 
 // eos_token_id is an id or a list of them.
@@ -496,6 +507,13 @@ Expected<void> HfReader::read_special_tokens(const HfTokenizerFiles& files) {
   SLUICE_TRY(const Json generation, parse_file(files.generation_config, "generation_config.json"));
   SLUICE_TRY(parts_.bos, special_token(tokenizer, "bos_token"));
   SLUICE_TRY(parts_.eos, special_token(tokenizer, "eos_token"));
+  for (const char* name : {"unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
+    add_named(name, json_field(tokenizer, name));
+  }
+  // A model's own: {"image_token": "<image>"}. A list has no names.
+  if (const Json extra = section_of(tokenizer, "extra_special_tokens"); extra.is_object()) {
+    for (const auto& [name, field] : extra.items()) add_named(name, &field);
+  }
   SLUICE_TRY_VOID(add_ends(config, "config.json"));
   SLUICE_TRY_VOID(add_ends(section_of(config, "text_config"), "config.json"));
   SLUICE_TRY_VOID(add_ends(generation, "generation_config.json"));

@@ -72,9 +72,9 @@ class TokenPipeline final : public Tokenizer {
 
   Expected<void> replace_more_ends(std::vector<TokenId> ids) override;
 
-  [[nodiscard]] std::string_view bos_text() const override { return name_of(parts_.bos); }
-
-  [[nodiscard]] std::string_view eos_text() const override { return name_of(parts_.eos); }
+  [[nodiscard]] const std::vector<NamedToken>& named_tokens() const override {
+    return parts_.named;
+  }
 
  private:
   // One call of encode.
@@ -102,10 +102,6 @@ class TokenPipeline final : public Tokenizer {
 
   [[nodiscard]] bool is_token(TokenId id) const {
     return id >= 0 && static_cast<size_t>(id) < parts_.names.size();
-  }
-
-  [[nodiscard]] std::string_view name_of(TokenId id) const {
-    return is_token(id) ? std::string_view(parts_.names[id]) : std::string_view();
   }
 
   TokenizerParts parts_;
@@ -140,6 +136,9 @@ Expected<void> TokenPipeline::build() {
     }
     SpecialTokens& tokens = added.in_normalized ? normalized_tokens_ : raw_tokens_;
     tokens.add(added.content, added.id, added.flags);
+  }
+  for (const auto& [name, id] : {std::pair("bos_token", parts_.bos), {"eos_token", parts_.eos}}) {
+    if (is_token(id)) parts_.named.push_back({name, parts_.names[id]});
   }
   collect_ends();
   return {};

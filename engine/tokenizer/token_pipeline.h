@@ -42,6 +42,7 @@ struct TokenizerParts {
   std::vector<TokenId> prefix;     // before and behind a text with special tokens
   std::vector<TokenId> suffix;
   bool strips_first_space = false;
+  std::vector<NamedToken> named;  // besides bos and eos, whose ids are known
 };
 
 // kDataLoss: an added token's name is too long, or two have one name.

@@ -57,6 +57,12 @@ struct TextRange {
   size_t end = 0;
 };
 
+// A special token by its use, as transformers' special_tokens_map has it.
+struct NamedToken {
+  std::string name;  // "pad_token"
+  std::string text;  // "<pad>"
+};
+
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -106,9 +112,9 @@ class Tokenizer {
   // before others see the tokenizer. kInvalidArgument: an id is outside the vocabulary.
   virtual Expected<void> replace_more_ends(std::vector<TokenId> ids) = 0;
 
-  // Text of bos and eos for chat templates; empty: none.
-  [[nodiscard]] virtual std::string_view bos_text() const = 0;
-  [[nodiscard]] virtual std::string_view eos_text() const = 0;
+  // For chat templates: "bos_token", "eos_token", "unk_token", "pad_token" and whatever else the
+  // tokenizer's files name, those that there are.
+  [[nodiscard]] virtual const std::vector<NamedToken>& named_tokens() const = 0;
 };
 
 // kUnsupported names the model or pre-tokenizer found and those supported; kDataLoss: the

@@ -263,17 +263,25 @@ TEST(HfTokenizer, SpecialTokensAreFoundOnlyOutsideLiteralRanges) {
   }
 }
 
+std::string names_of(const Tokenizer& tokenizer) {
+  std::string all;
+  for (const auto& [name, text] : tokenizer.named_tokens()) all += name + "=" + text + " ";
+  return all;
+}
+
 TEST(HfTokenizer, ConfigsNameTheSpecialTokens) {
   HfTokenizerFiles files;
   files.tokenizer_json = read_text(kGoldens + "llama3.json");
   files.tokenizer_config =
-      R"({"bos_token": {"content": "<s>"}, "eos_token": "</s>", "add_bos_token": false})";
+      R"({"bos_token": {"content": "<s>"}, "eos_token": "</s>", "add_bos_token": false,
+          "unk_token": {"content": "<unk>"}, "pad_token": "</s>", "cls_token": null,
+          "mask_token": 7, "extra_special_tokens": {"image_token": "<image>"}})";
   files.config = R"({"text_config": {"eos_token_id": [1, 2]}})";
   files.generation_config = R"({"eos_token_id": 3.0})";
   const auto tokenizer = create_hf_tokenizer(files);
   ASSERT_TRUE(tokenizer.has_value()) << tokenizer.error().message;
-  EXPECT_EQ((*tokenizer)->bos_text(), "<s>");
-  EXPECT_EQ((*tokenizer)->eos_text(), "</s>");
+  EXPECT_EQ(names_of(**tokenizer),
+            "unk_token=<unk> pad_token=</s> image_token=<image> bos_token=<s> eos_token=</s> ");
   for (const TokenId id : {1, 2, 3, (*tokenizer)->find_token("<|im_end|>")}) {
     const auto& ends = (*tokenizer)->end_tokens();
     EXPECT_EQ(std::count(ends.begin(), ends.end(), id), 1) << id;

@@ -312,8 +312,11 @@ TEST(Tokenizer, EndTokensAreEosAndKnownNames) {
   const std::vector<TokenId> expected{tokenizer->find_token("<|endoftext|>"),
                                       tokenizer->find_token("<|im_end|>")};
   EXPECT_EQ(tokenizer->end_tokens(), expected);
-  EXPECT_EQ(tokenizer->eos_text(), "<|im_end|>");
-  EXPECT_EQ(tokenizer->bos_text(), "");
+  const auto& named = tokenizer->named_tokens();
+  const auto eos = std::ranges::find(named, "eos_token", &NamedToken::name);
+  ASSERT_NE(eos, named.end());
+  EXPECT_EQ(eos->text, "<|im_end|>");
+  EXPECT_EQ(std::ranges::count(named, "bos_token", &NamedToken::name), 0);
   EXPECT_EQ(tokenizer->bos(), kInvalidToken);
 }
 

@@ -65,12 +65,15 @@ inline const ValidationContext& fuzz_context() {
     info.max_model_len = 4096;
     return info;
   }();
+  // It takes content as parts alone and arguments as objects alone, so that others are fitted.
   static const auto chat_template = ChatTemplate::compile(
-      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{% for p in m['content'] %}{{ p['text'] }}"
+      "{% endfor %}{% for c in m.tool_calls or [] %}{{ c.function.name }}"
+      "{% for k, v in c.function.arguments | items %}{{ k }}{{ v }}{% endfor %}{% endfor %}"
+      "<|im_end|>\n{% endfor %}"
       "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
-  require(chat_template.has_value());
-  static const ValidationContext context{
-      config, model, tokenizer, &*chat_template, names, 1, 0, {}};
+  require(chat_template.has_value() && chat_template->forms().object_arguments);
+  static const ValidationContext context{config, model, tokenizer, chat_template, names, 1, 0, {}};
   return context;
 }
 

@@ -471,6 +471,35 @@ TEST(SluiceService, TellsTemplatesOfToolCallsAndVariables) {
   EXPECT_EQ(std::string(ids.begin(), ids.end()), "userassistantf7good");
 }
 
+TEST(SluiceService, BringsMessagesIntoTheSameFormAsHttp) {
+  FakeEngine engine;
+  engine.editable_model().chat_template =
+      "{% for m in messages %}{% if m.role not in ['system', 'user', 'assistant', 'ipython'] %}"
+      "{{ raise_exception('who?') }}{% endif %}<{{ m.role }}>{% for p in m['content'] %}"
+      "{{ p['text'] }}{% endfor %}{% for c in m.tool_calls or [] %}{{ c.function.arguments }}"
+      "{% endfor %}{% endfor %}";
+  RunningServer server(engine, grpc_config());
+  GrpcClient client(server->grpc_port());
+  v1::ChatRequest request;
+  v1::Message& instruction = *request.add_messages();
+  instruction.set_role("developer");
+  instruction.set_content("Brief.");
+  v1::Message& message = *request.add_messages();
+  message.set_role("assistant");
+  for (const char* arguments : {"", "{\"cut", "null"}) {
+    v1::ToolCall& call = *message.add_tool_calls();
+    call.set_name("f");
+    call.set_arguments(arguments);
+  }
+  v1::Message& result = *request.add_messages();
+  result.set_role("ipython");
+  result.set_content("7");
+  const auto reply = client.chat(request);
+  ASSERT_TRUE(reply.status.ok()) << reply.status.error_message();
+  const auto ids = engine.submitted().front().prompt.front().token_ids;
+  EXPECT_EQ(std::string(ids.begin(), ids.end()), "<system>Brief.<assistant>{}{\"cut{}<ipython>7");
+}
+
 TEST(SluiceService, RefusesByNameWhatItDoesNotTake) {
   FakeEngine engine;
   RunningServer server(engine, grpc_config());
@@ -482,7 +511,7 @@ TEST(SluiceService, RefusesByNameWhatItDoesNotTake) {
   request.set_chat_template_kwargs("[]");
   EXPECT_EQ(client.chat(request).param, "chat_template_kwargs");
   request = chat_request();
-  request.mutable_messages(0)->set_role("wizard");
+  request.mutable_messages(0)->set_role("");
   EXPECT_EQ(client.stream_chat(request).param, "messages");
   request = chat_request();
   request.mutable_sampling()->set_best_of(2);

@@ -223,7 +223,7 @@ BODIES = [
     ("messages where a prompt belongs", '{"messages":[{"role":"user","content":"a"}]}', COMPLETION),
     ("no messages", '{"messages":[]}', CHAT),
     ("message of a number", '{"messages":[1]}', CHAT),
-    ("unknown role", '{"messages":[{"role":"root","content":"a"}]}', CHAT),
+    ("no role", '{"messages":[{"role":"","content":"a"}]}', CHAT),
     ("content of a number", '{"messages":[{"role":"user","content":1}]}', CHAT),
     ("an image", '{"messages":[{"role":"user","content":[{"type":"image_url","image_url":'
                  '{"url":"http://127.0.0.1/"}}]}]}', CHAT),

@@ -26,7 +26,7 @@ class Validator : public ::testing::Test {
 
   Expected<GenerationRequest> validate(const std::string& body, Endpoint endpoint) {
     const ValidationContext context{
-        config_, model_, tokenizer_, &*template_, names_, 7, 0, std::chrono::steady_clock::now()};
+        config_, model_, tokenizer_, template_, names_, 7, 0, std::chrono::steady_clock::now()};
     return validate_generation(context, body, endpoint);
   }
 
@@ -151,8 +151,7 @@ TEST_F(Validator, RefusesWhatBreaksARuleAndNamesTheParameter) {
 TEST_F(Validator, MessagesAreOneLineOfUtf8WhateverTheClientWrote) {
   const std::string text = R"(a\nb\u0001)" + std::string(127, 'x') + "\xc3\xa9";
   for (const std::string& body :
-       {R"({"messages":[{"role":")" + text + R"(","content":"x"}]})",
-        R"({"messages":[{"role":"user","content":[{"type":")" + text + R"("}]}]})",
+       {R"({"messages":[{"role":"user","content":[{"type":")" + text + R"("}]}]})",
         R"({"messages":[{"role":"user","content":"x"}],")" + text + R"(":1})",
         R"({"messages":[{"role":"user","content":"x"}],"model":")" + text + R"("})",
         R"({"messages":[{"role":"user","content":"x"}],"logit_bias":{")" + text + R"(":1}})",
@@ -314,13 +313,11 @@ TEST_F(Validator, RefusesBadMessages) {
         "null",
         "[1]",
         "[{}]",
-        R"([{"role":"king","content":"x"}])",
         R"([{"role":"user"}])",
         R"([{"role":"user","content":7}])",
         R"([{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}])",
         R"([{"role":"user","content":[{"type":"text"}]}])",
-        R"([{"role":"assistant","tool_calls":[{}]}])",
-        R"([{"role":"assistant","tool_calls":[{"function":{"arguments":"["}}]}])"}) {
+        R"([{"role":"assistant","tool_calls":[{}]}])"}) {
     const auto result = validate("{\"messages\":" + std::string(messages) + "}", Endpoint::kChat);
     ASSERT_FALSE(result.has_value()) << messages;
     EXPECT_EQ(result.error().param, "messages") << messages;

@@ -72,9 +72,7 @@ class ByteTokenizer final : public Tokenizer {
     return {};
   }
 
-  std::string_view bos_text() const override { return kControls[2]; }
-
-  std::string_view eos_text() const override { return kControls[1]; }
+  const std::vector<NamedToken>& named_tokens() const override { return named_tokens_; }
 
  private:
   static constexpr std::array<std::string_view, 3> kControls = {
@@ -94,6 +92,8 @@ class ByteTokenizer final : public Tokenizer {
 
   std::string bytes_;
   std::vector<TokenId> end_tokens_ = {kTurnEnd};
+  std::vector<NamedToken> named_tokens_ = {
+      {"bos_token", "<s>"}, {"eos_token", "<|im_end|>"}, {"pad_token", "<|im_end|>"}};
 };
 
 }  // namespace sluice
