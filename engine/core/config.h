@@ -119,15 +119,20 @@ enum class KnobKind : uint8_t {
   kString,
   kStringList,
   kIntegerList,
+  kLineList,
   kChoice
 };
 
-// Of several values, given as one text with commas or one by one.
+// Of several values, given one by one, or as one text with commas. The values of a kLineList may
+// have commas in them: its text has a line for each.
 constexpr bool is_list(KnobKind kind) {
-  return kind == KnobKind::kStringList || kind == KnobKind::kIntegerList;
+  return kind == KnobKind::kStringList || kind == KnobKind::kLineList ||
+         kind == KnobKind::kIntegerList;
 }
 
 struct Knob {
+constexpr char list_separator(KnobKind kind) { return kind == KnobKind::kLineList ? '\n' : ','; }
+
   const char* name;     // with dashes: "max-num-seqs"
   const char* group;    // model, cache, scheduler, compute, server, log
   KnobKind kind;
