@@ -134,6 +134,7 @@ std::string metrics_text(const EngineStats& stats,
                          const std::string& model_name,
                          const HttpCounters& http,
                          const GrpcCounters& grpc,
-                         const FinishCounters& finished);
+                         const FinishCounters& finished,
+                         uint64_t num_ignored_arguments);
 
 }  // namespace sluice

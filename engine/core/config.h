@@ -86,6 +86,7 @@ struct Config {
   int32_t max_requests_per_key = 0;        // under way; 0: no limit
   int32_t requests_per_minute_per_key = 0;
   int32_t tokens_per_minute_per_key = 0;   // prompt and output
+  std::string unknown_arguments = "ignore";  // ignore, refuse: of request bodies
   int32_t io_threads = 1;
   int64_t max_body_bytes = 16 << 20;
   int32_t max_gzip_ratio = 100;            // inflated over compressed size of a body
@@ -118,8 +119,8 @@ enum class KnobKind : uint8_t {
   kBoolean,
   kString,
   kStringList,
-  kIntegerList,
   kLineList,
+  kIntegerList,
   kChoice
 };
 
@@ -130,9 +131,9 @@ constexpr bool is_list(KnobKind kind) {
          kind == KnobKind::kIntegerList;
 }
 
-struct Knob {
 constexpr char list_separator(KnobKind kind) { return kind == KnobKind::kLineList ? '\n' : ','; }
 
+struct Knob {
   const char* name;     // with dashes: "max-num-seqs"
   const char* group;    // model, cache, scheduler, compute, server, log
   KnobKind kind;

@@ -620,6 +620,12 @@ std::vector<Knob> make_server_knobs() {
           "api-key-file",
           "server",
           "File with a line for each key: name, key, limits; read again on SIGHUP."),
+      choice<&Config::unknown_arguments>(
+          "unknown-arguments",
+          "server",
+          "",
+          "ignore|refuse",
+          "Arguments that no request has: left out and named in a header, or status 400."),
       integer<&Config::io_threads>("io-threads",
                                    "server",
                                    "threads",

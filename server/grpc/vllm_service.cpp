@@ -116,14 +116,15 @@ class VllmCall final : public GrpcCall {
     bool completed = false;  // its complete is sent
   };
 
-  Expected<GenerationRequest> decode(const ValidationContext& context) override {
+  Expected<GenerationRequest> decode(const ValidationContext& context,
+                                     IgnoredArguments& ignored) override {
     if (name_.second.size() > kMaxRequestIdBytes) {
       return make_error(ErrorCode::kInvalidArgument,
                         "request_id may have at most " + std::to_string(kMaxRequestIdBytes) +
                             " bytes, got " + std::to_string(name_.second.size()) + ".",
                         "request_id");
     }
-    return sluice::decode(context, message_);
+    return sluice::decode(context, message_, ignored);
   }
 
   Expected<void> start(const std::shared_ptr<Generation>& generation) override {
