@@ -136,6 +136,8 @@ class FrontEnd {
 // Handlers, one per endpoint; each answers through the exchange, at once or later.
 void handle_chat_completions(FrontEnd& front_end, Exchange exchange);
 void handle_completions(FrontEnd& front_end, Exchange exchange);
+void handle_render_chat(FrontEnd& front_end, Exchange exchange);
+void handle_render_completion(FrontEnd& front_end, Exchange exchange);
 void handle_models(FrontEnd& front_end, Exchange exchange);
 void handle_model(FrontEnd& front_end, Exchange exchange);
 void handle_health(FrontEnd& front_end, Exchange exchange);

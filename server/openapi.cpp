@@ -174,6 +174,8 @@ constexpr Body kBodies[] = {
     {"/chat/completions", "ChatCompletionRequest", "ChatCompletion", true},
     {"/v1/completions", "CompletionRequest", "Completion", true},
     {"/completions", "CompletionRequest", "Completion", true},
+    {"/v1/chat/completions/render", "ChatCompletionRequest", "RenderedPrompt", false},
+    {"/v1/completions/render", "CompletionRequest", "RenderedPrompts", false},
     {"/tokenize", "TokenizeRequest", "", false},
     {"/detokenize", "DetokenizeRequest", "", false},
 };

@@ -123,6 +123,57 @@ TEST_F(Parameters, WhatIsNotKnownIsLeftOutNamedAndCounted) {
             std::string::npos);
 }
 
+TEST_F(Parameters, PromptsAreRenderedAsTheyWouldRun) {
+  const std::string chat_render = std::string(kChatPath) + "/render";
+  const std::string render = std::string(kCompletionPath) + "/render";
+  Json chat = Json::parse(chat_body());
+  chat.update({{"max_tokens", 5},
+               {"temperature", 0},
+               {"stop", "x"},
+               {"seed", 9},
+               {"priority", 2},
+               {"cache_salt", "s"},
+               {"top_logprobs", 3},
+               {"logprobs", true},
+               {"no_stop_trim", true}});
+  HttpReply reply = post(chat_render, chat);
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(reply.header("x-sluice-ignored-arguments"), "no_stop_trim");
+  const Json rendered = Json::parse(reply.body);
+  EXPECT_TRUE(engine_.submitted().empty());
+  ASSERT_EQ(post(kChatPath, chat).status, 200);
+  EXPECT_EQ(rendered["token_ids"], Json(engine_.submitted().back().prompt.front().token_ids));
+  EXPECT_TRUE(rendered["request_id"].get<std::string>().starts_with("chatcmpl-"));
+  EXPECT_EQ(rendered["model"], "fake");
+  EXPECT_EQ(rendered["cache_salt"], "s");
+  EXPECT_EQ(rendered["priority"], 2);
+  EXPECT_EQ(rendered["stream"], false);
+  EXPECT_TRUE(rendered["features"].is_null() && rendered["stream_options"].is_null());
+  const Json& sampling = rendered["sampling_params"];
+  EXPECT_EQ(sampling["max_tokens"], 5);
+  EXPECT_EQ(sampling["temperature"], 0);
+  EXPECT_EQ(sampling["seed"], 9);
+  EXPECT_EQ(sampling["logprobs"], 3);
+  EXPECT_EQ(sampling["stop"], Json{"x"});
+  EXPECT_EQ(sampling["n"], 1);
+  // One for each prompt, however many choices it has.
+  reply = post(render, {{"prompt", {"ab", "c"}}, {"n", 2}, {"stream", true}});
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const Json list = Json::parse(reply.body);
+  ASSERT_EQ(list.size(), 2U);
+  EXPECT_EQ(list[0]["token_ids"], (Json{ByteTokenizer::kBos, 97, 98}));
+  EXPECT_EQ(list[1]["token_ids"], (Json{ByteTokenizer::kBos, 99}));
+  EXPECT_NE(list[0]["request_id"], list[1]["request_id"]);
+  EXPECT_TRUE(list[0]["sampling_params"]["seed"].is_null());
+  EXPECT_EQ(list[0]["sampling_params"]["max_tokens"], 16);
+  EXPECT_EQ(list[0]["stream"], true);
+  // The validator's answers are those of the request itself.
+  EXPECT_EQ(post(render, {{"prompt", "x"}, {"model", "other"}}).status, 404);
+  EXPECT_EQ(post(render, {{"prompt", "x"}, {"temperature", 9}}).status, 400);
+  EXPECT_EQ(post(chat_render, {{"messages", Json::array()}}).status, 400);
+  EXPECT_EQ(post(render, Json::array()).status, 400);
+}
+
 TEST(UnknownArguments, AreRefusedWhereThatIsAskedFor) {
   FakeEngine engine;
   Config config;
