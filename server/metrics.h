@@ -67,6 +67,7 @@ inline constexpr std::array kGrpcMethods = {
     GrpcMethod{kVllmService, "GetModelInfo", "unary"},
     GrpcMethod{kVllmService, "GetServerInfo", "unary"},
     GrpcMethod{kVllmService, "GetLoads", "unary"},
+    GrpcMethod{kVllmService, "GetTokenizer", "server_stream"},
     GrpcMethod{kSluiceService, "Complete", "unary"},
     GrpcMethod{kSluiceService, "StreamComplete", "server_stream"},
     GrpcMethod{kSluiceService, "Chat", "unary"},
