@@ -28,6 +28,7 @@
 #include "engine/step_executor.h"
 #include "engine/step_log.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/tokenizer_files.h"
 #include "engine/weights/generation_defaults.h"
 #include "kvcache/kv_cache_manager.h"
 #include "scheduler/admission.h"
@@ -78,6 +79,10 @@ class LocalEngine final : public Engine {
   [[nodiscard]] const ModelInfo& model() const override { return info_; }
 
   [[nodiscard]] const Tokenizer& tokenizer() const override { return *tokenizer_; }
+
+  [[nodiscard]] Expected<std::vector<NamedFile>> tokenizer_files() const override {
+    return read_tokenizer_files(info_.path, info_.chat_template, tokenizer_->end_tokens());
+  }
 
   void wait_until_backed() const override { core_->runner->wait_until_backed(); }
 

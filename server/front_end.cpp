@@ -77,6 +77,10 @@ std::string_view first_characters(std::string_view text, size_t most) {
 
 }  // namespace
 
+void add_ignored(const IgnoredArguments& ignored, HttpHeaders& headers) {
+  if (ignored.size() > 0) headers.emplace_back(kIgnoredArgumentsHeader, ignored.header_value());
+}
+
 FrontEnd::FrontEnd(const Config& server_config,
                    Engine& served,
                    Expected<ChatTemplate> compiled,
@@ -117,6 +121,7 @@ void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> write
   exchange.writer = std::move(writer);
   exchange.request = std::move(request);
   exchange.route_idx = kUnroutedHandler;
+  exchange.ignored = IgnoredArguments(unknown_arguments_rule(config));
   const HttpRequest& seen = exchange.request;
   if (seen.method == "OPTIONS") {
     HttpResponse response;
@@ -189,11 +194,25 @@ void FrontEnd::respond(const Exchange& exchange, HttpResponse response) {
   http_counters.count(exchange.route_idx, response.status);
   log_request(exchange, response.status);
   if (is_draining() || leaving_.load()) response.close = true;
+  add_ignored(exchange.ignored, response.headers);
   exchange.writer->send(std::move(response));
 }
 
 void FrontEnd::fail(const Exchange& exchange, const Error& error) {
   respond(exchange, error_response(error));
+}
+
+void FrontEnd::note_ignored(const IgnoredArguments& ignored) {
+  if (ignored.size() == 0) return;
+  num_ignored_arguments.fetch_add(ignored.size(), std::memory_order_relaxed);
+  constexpr size_t kMaxLogged = 256;
+  const std::scoped_lock lock(ignored_mutex_);
+  for (const std::string& name : ignored.names()) {
+    if (ignored_names_.size() == kMaxLogged) return;
+    if (ignored_names_.insert(name).second) {
+      log_event(LogLevel::kWarning, "ignored_argument", "name", name);
+    }
+  }
 }
 
 uint64_t FrontEnd::next_seed() { return choice_seed(config.seed, num_seeds_.fetch_add(1) + 1); }

@@ -128,14 +128,12 @@ Expected<void> read_stream_options(const Json& body, GenerationRequest& request)
   if (!request.stream) {
     return invalid("Stream options can only be defined when `stream=True`.", "stream_options");
   }
-  for (const auto& [name, value] : options->items()) {
-    // Obfuscation pads chunks against observers of an encrypted stream's sizes; false asks for
-    // none.
-    const bool is_plain = name == "include_obfuscation" && (value.is_null() || value == false);
-    if (name != "include_usage" && name != "continuous_usage_stats" && !is_plain) {
-      return invalid("`stream_options." + show_text(name) + "` is not supported; leave it out.",
-                     "stream_options");
-    }
+  // Obfuscation pads chunks against observers of an encrypted stream's sizes.
+  const auto obfuscation = options->find("include_obfuscation");
+  if (obfuscation != options->end() && !asks_nothing(*obfuscation)) {
+    return make_error(ErrorCode::kUnsupported,
+                      "`stream_options.include_obfuscation` is not supported; leave it out.",
+                      "stream_options");
   }
   SLUICE_TRY(request.include_usage, read_bool(*options, "include_usage", false));
   SLUICE_TRY(request.continuous_usage_stats, read_bool(*options, "continuous_usage_stats", false));
@@ -366,16 +364,18 @@ Expected<std::string> resolve_model(const std::vector<std::string>& model_names,
 
 Expected<GenerationRequest> validate_generation(const ValidationContext& context,
                                                 std::string_view body_text,
-                                                Endpoint endpoint) {
-  SLUICE_TRY(const Json body, parse_json(body_text, context.config.max_json_depth));
+                                                Endpoint endpoint,
+                                                IgnoredArguments& ignored) {
+  SLUICE_TRY(Json body, parse_json(body_text, context.config.max_json_depth));
   if (!body.is_object()) return invalid("The request body must be a JSON object.", "");
-  return validate_parameters(context, body, endpoint);
+  return validate_parameters(context, body, endpoint, ignored);
 }
 
 Expected<GenerationRequest> validate_parameters(const ValidationContext& context,
-                                                const Json& body,
-                                                Endpoint endpoint) {
-  SLUICE_TRY_VOID(check_parameters(body, endpoint));
+                                                Json& body,
+                                                Endpoint endpoint,
+                                                IgnoredArguments& ignored) {
+  SLUICE_TRY_VOID(check_parameters(body, endpoint, ignored));
 
   GenerationRequest out;
   out.endpoint = endpoint;

@@ -16,6 +16,7 @@
 #include "engine/tokenizer/detokenizer.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/chat_template.h"
+#include "server/ignored_arguments.h"
 #include "server/parameters.h"
 #include "server/tenant.h"
 
@@ -58,14 +59,18 @@ struct GenerationRequest {
   bool return_token_ids = false;
 };
 
+// `ignored`: gets the names that are left out.
 Expected<GenerationRequest> validate_generation(const ValidationContext& context,
                                                 std::string_view body,
-                                                Endpoint endpoint);
+                                                Endpoint endpoint,
+                                                IgnoredArguments& ignored);
 
-// The same from what a decoder found: an object with the names of request_parameters().
+// The same from what a decoder found: an object with the names of request_parameters(). Others are
+// taken out of it.
 Expected<GenerationRequest> validate_parameters(const ValidationContext& context,
-                                                const nlohmann::ordered_json& parameters,
-                                                Endpoint endpoint);
+                                                nlohmann::ordered_json& parameters,
+                                                Endpoint endpoint,
+                                                IgnoredArguments& ignored);
 
 // It is this tenant's: takes of its share, and of its limits till it ends.
 void lease_to(GenerationRequest& request, const std::shared_ptr<Tenant>& tenant);

@@ -77,6 +77,14 @@ inline const ValidationContext& fuzz_context() {
   return context;
 }
 
+// Clients choose the names: nothing but visible ASCII, and not much of it.
+inline void check_header_value(const IgnoredArguments& ignored) {
+  const std::string value = ignored.header_value();
+  require(value.empty() == (ignored.size() == 0));
+  require(value.size() < 4096);
+  for (const char c : value) require(c >= ' ' && c <= '~' && c != '"');
+}
+
 inline void judge(const Expected<GenerationRequest>& result) {
   if (result) return check_valid(*result, fuzz_context().model);
   require(!result.error().message.empty());

@@ -55,12 +55,13 @@ class CompletionPrompt {
     const ValidationContext context{config_,
                                     model_,
                                     tokenizer_,
-                                    chat_template_.has_value() ? &*chat_template_ : nullptr,
+                                    chat_template_,
                                     names_,
                                     7,
                                     0,
                                     std::chrono::steady_clock::now()};
-    auto valid = validate_generation(context, body.dump(), Endpoint::kCompletion);
+    IgnoredArguments ignored(UnknownArguments::kRefuse);
+    auto valid = validate_generation(context, body.dump(), Endpoint::kCompletion, ignored);
     EXPECT_TRUE(valid.has_value()) << valid.error().message;
     return std::move(*valid);
   }
@@ -74,12 +75,14 @@ class CompletionPrompt {
     const ValidationContext context{config_,
                                     model_,
                                     tokenizer_,
-                                    &*chat_template_,
+                                    chat_template_,
                                     names_,
                                     7,
                                     0,
                                     std::chrono::steady_clock::now()};
-    auto valid = validate_generation(context, Json{{"messages", messages}}.dump(), Endpoint::kChat);
+    IgnoredArguments ignored(UnknownArguments::kRefuse);
+    auto valid =
+        validate_generation(context, Json{{"messages", messages}}.dump(), Endpoint::kChat, ignored);
     EXPECT_TRUE(valid.has_value()) << valid.error().message;
     return valid->requests.front().prompt.front().token_ids;
   }

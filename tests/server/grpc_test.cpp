@@ -300,10 +300,11 @@ TEST(VllmEngine, RefusesByNameWhatItDoesNotTake) {
       {"mm_inputs", [](auto& r, auto&) { r.mutable_mm_inputs(); }},
       {"kv_transfer_params", [](auto& r, auto&) { r.mutable_kv_transfer_params(); }},
       {"kv_transfer_params_json", [](auto& r, auto&) { r.set_kv_transfer_params_json("{"); }},
-      {"kv_transfer_params", [](auto& r, auto&) { r.set_kv_transfer_params_json("{}"); }},
+      {"kv_transfer_params",
+       [](auto& r, auto&) { r.set_kv_transfer_params_json(R"({"do_remote_prefill":true})"); }},
       {"data_parallel_rank", [](auto& r, auto&) { r.set_data_parallel_rank(1); }},
-      {"GenerateRequest field 99",
-       [](auto& r, auto&) { r.GetReflection()->MutableUnknownFields(&r)->AddVarint(99, 1); }},
+      {"extra_mm_inputs", [](auto& r, auto&) { r.add_extra_mm_inputs(); }},
+      {"media_refs", [](auto& r, auto&) { r.mutable_media_refs(); }},
   };
   for (const Row& row : rows) {
     engine::GenerateRequest request = token_request();

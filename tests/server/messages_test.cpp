@@ -36,7 +36,8 @@ Expected<std::vector<TokenId>> ids_of(const Expected<ChatTemplate>& chat, const 
   model.vocab_size = ByteTokenizer::kVocabSize;
   model.max_model_len = 100'000;
   const ValidationContext context{config, model, tokenizer, chat, names, 1, 0, {}};
-  SLUICE_TRY(const auto request, validate_generation(context, body, Endpoint::kChat));
+  IgnoredArguments ignored(UnknownArguments::kRefuse);
+  SLUICE_TRY(const auto request, validate_generation(context, body, Endpoint::kChat, ignored));
   return request.requests.front().prompt.front().token_ids;
 }
 

@@ -78,16 +78,134 @@ TEST_F(Parameters, WhatIsNotOfferedIsRefusedByName) {
         EXPECT_EQ(ask(endpoint, {{name, "anything"}}).status, 200) << name;
       }
       if (parameter.disposition != Disposition::kNeutralOnly) continue;
-      const HttpReply reply = ask(endpoint, {{name, 12345}});
+      const HttpReply reply = ask(endpoint, {{name, "something else"}});
       EXPECT_EQ(reply.status, 400) << name;
       EXPECT_EQ(Json::parse(reply.body)["error"]["param"], name);
-      EXPECT_EQ(ask(endpoint, {{name, nullptr}}).status, 200) << name;
+      for (const Json& nothing : {Json(), Json(false), Json::array(), Json::object()}) {
+        EXPECT_EQ(ask(endpoint, {{name, nothing}}).status, 200) << name << " " << nothing;
+      }
       ++num_refused;
     }
   }
   EXPECT_GT(num_refused, 30);
   EXPECT_EQ(ask(Endpoint::kCompletion, {{"suffix", "end"}}).status, 400);
   EXPECT_EQ(ask(Endpoint::kCompletion, {{"suffix", ""}}).status, 200);
+}
+
+TEST_F(Parameters, WhatIsNotKnownIsLeftOutNamedAndCounted) {
+  // What vllm-router adds to each body.
+  const Json added = {{"no_stop_trim", false},
+                      {"separate_reasoning", true},
+                      {"stream_reasoning", true},
+                      {"return_hidden_states", false},
+                      {"include_reasoning", true},
+                      {"continue_final_message", false},
+                      {"ignore_eos", false},
+                      {"skip_special_tokens", true}};
+  const std::string three =
+      "no_stop_trim, return_hidden_states, separate_reasoning, stream_reasoning";
+  HttpReply reply = ask(Endpoint::kChat, added);
+  EXPECT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(reply.header("x-sluice-ignored-arguments"), three);
+  Json streamed = added;
+  streamed["stream"] = true;
+  reply = ask(Endpoint::kChat, streamed);
+  EXPECT_EQ(reply.header("x-sluice-ignored-arguments"), three);
+  EXPECT_NE(reply.body.find("[DONE]"), std::string::npos);
+  // An answer that is refused for something else names them as well.
+  reply = ask(Endpoint::kCompletion, {{"a\r\nb: c", 1}, {"temperature", 9}});
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(reply.header("x-sluice-ignored-arguments"), "a%0D%0Ab%3A%20c");
+  EXPECT_EQ(ask(Endpoint::kChat, Json::object()).header("x-sluice-ignored-arguments"), "");
+  reply = post("/tokenize", {{"prompt", "ab"}, {"temperature", 1}});
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.header("x-sluice-ignored-arguments"), "temperature");
+  reply = post("/detokenize", {{"tokens", {72}}, {"skip_special_tokens", true}});
+  EXPECT_EQ(reply.header("x-sluice-ignored-arguments"), "skip_special_tokens");
+  // What would change the ids is known there, and refused.
+  const Json tools = Json::parse(R"([{"type":"function","function":{"name":"f"}}])");
+  Json chat = Json::parse(chat_body());
+  chat["tools"] = tools;
+  EXPECT_EQ(post("/tokenize", chat).status, 400);
+  HttpClient client(server_.port());
+  client.get("/metrics");
+  EXPECT_NE(client.read_reply().body.find(
+                R"(sluice_ignored_arguments_total{engine="0",model_name="fake"} 11)"),
+            std::string::npos);
+}
+
+TEST_F(Parameters, PromptsAreRenderedAsTheyWouldRun) {
+  const std::string chat_render = std::string(kChatPath) + "/render";
+  const std::string render = std::string(kCompletionPath) + "/render";
+  Json chat = Json::parse(chat_body());
+  chat.update({{"max_tokens", 5},
+               {"temperature", 0},
+               {"stop", "x"},
+               {"seed", 9},
+               {"priority", 2},
+               {"cache_salt", "s"},
+               {"top_logprobs", 3},
+               {"logprobs", true},
+               {"no_stop_trim", true}});
+  HttpReply reply = post(chat_render, chat);
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(reply.header("x-sluice-ignored-arguments"), "no_stop_trim");
+  const Json rendered = Json::parse(reply.body);
+  EXPECT_TRUE(engine_.submitted().empty());
+  ASSERT_EQ(post(kChatPath, chat).status, 200);
+  EXPECT_EQ(rendered["token_ids"], Json(engine_.submitted().back().prompt.front().token_ids));
+  EXPECT_TRUE(rendered["request_id"].get<std::string>().starts_with("chatcmpl-"));
+  EXPECT_EQ(rendered["model"], "fake");
+  EXPECT_EQ(rendered["cache_salt"], "s");
+  EXPECT_EQ(rendered["priority"], 2);
+  EXPECT_EQ(rendered["stream"], false);
+  EXPECT_TRUE(rendered["features"].is_null() && rendered["stream_options"].is_null());
+  const Json& sampling = rendered["sampling_params"];
+  EXPECT_EQ(sampling["max_tokens"], 5);
+  EXPECT_EQ(sampling["temperature"], 0);
+  EXPECT_EQ(sampling["seed"], 9);
+  EXPECT_EQ(sampling["logprobs"], 3);
+  EXPECT_EQ(sampling["stop"], Json{"x"});
+  EXPECT_EQ(sampling["n"], 1);
+  // One for each prompt, however many choices it has.
+  reply = post(render, {{"prompt", {"ab", "c"}}, {"n", 2}, {"stream", true}});
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const Json list = Json::parse(reply.body);
+  ASSERT_EQ(list.size(), 2U);
+  EXPECT_EQ(list[0]["token_ids"], (Json{ByteTokenizer::kBos, 97, 98}));
+  EXPECT_EQ(list[1]["token_ids"], (Json{ByteTokenizer::kBos, 99}));
+  EXPECT_NE(list[0]["request_id"], list[1]["request_id"]);
+  EXPECT_TRUE(list[0]["sampling_params"]["seed"].is_null());
+  EXPECT_EQ(list[0]["sampling_params"]["max_tokens"], 16);
+  EXPECT_EQ(list[0]["stream"], true);
+  // The validator's answers are those of the request itself.
+  EXPECT_EQ(post(render, {{"prompt", "x"}, {"model", "other"}}).status, 404);
+  EXPECT_EQ(post(render, {{"prompt", "x"}, {"temperature", 9}}).status, 400);
+  EXPECT_EQ(post(chat_render, {{"messages", Json::array()}}).status, 400);
+  EXPECT_EQ(post(render, Json::array()).status, 400);
+}
+
+TEST(UnknownArguments, AreRefusedWhereThatIsAskedFor) {
+  FakeEngine engine;
+  Config config;
+  config.unknown_arguments = "refuse";
+  RunningServer server(engine, config);
+  HttpClient client(server.port());
+  for (const auto& [path, body] :
+       {std::pair(kChatPath, chat_body(R"(,"no_stop_trim":false)")),
+        std::pair(kCompletionPath, std::string(R"({"prompt":"x","no_stop_trim":false})")),
+        std::pair("/tokenize", std::string(R"({"prompt":"x","no_stop_trim":false})")),
+        std::pair("/detokenize", std::string(R"({"tokens":[72],"no_stop_trim":false})"))}) {
+    client.post(path, body);
+    const HttpReply reply = client.read_reply();
+    EXPECT_EQ(reply.status, 400) << path;
+    EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "no_stop_trim") << path;
+  }
+  client.get("/openapi.json");
+  const Json document = Json::parse(client.read_reply().body);
+  for (const char* name : {"ChatCompletionRequest", "CompletionRequest", "TokenizeRequest"}) {
+    EXPECT_EQ(document["components"]["schemas"][name]["additionalProperties"], false) << name;
+  }
 }
 
 TEST_F(Parameters, PromptsAreMadeAsAskedFor) {
