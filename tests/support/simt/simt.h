@@ -94,13 +94,21 @@ namespace sluice::simt {
 // At once without a stream; else when somebody waits for it (memory.h).
 void enqueue(CUstream_st* stream, std::function<void()> work);
 
-// While it lives, a kernel of this thread may read these bytes: its parameters.
+// While it lives, a kernel of this thread may read these bytes, too: its parameters. They nest.
 class ParameterSpace {
  public:
   ParameterSpace(const void* begin, int64_t bytes);
   ~ParameterSpace();
   ParameterSpace(const ParameterSpace&) = delete;
   ParameterSpace& operator=(const ParameterSpace&) = delete;
+
+  // Whether the bytes are of one that lives.
+  static bool contains(const void* p, int64_t bytes);
+
+ private:
+  const std::byte* begin_;
+  const std::byte* end_;
+  const ParameterSpace* outer_;
 };
 
 // Where in the kernel, for reports.
