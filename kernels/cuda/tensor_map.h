@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the copy engine is told about a tensor in global memory. Built by the host, passed to
-// kernels as a __grid_constant__ parameter. No GPU has run it yet.
+// kernels as a __grid_constant__ parameter.
 #pragma once
 
 #include <cstdint>
