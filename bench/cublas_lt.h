@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuBLASLt as the baseline of linear layers, opened at run time: y[m, n] = x[m, k] w[n, k]^T, the
-// best of what its heuristic offers, or the same algorithm for every m. No GPU has run it yet.
+// best of what its heuristic offers, or the same algorithm for every m.
 #pragma once
 
 #include <cstddef>

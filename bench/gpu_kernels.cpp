@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA kernels on the first GPU, at the shapes of an 8B model, against what it gives at most and,
 // for linear layers, against cuBLASLt, all in one run. Inputs are random and used in turn, so that
-// none is in the L2 cache; times are of recorded graphs. No GPU has run it yet.
+// none is in the L2 cache; times are of recorded graphs.
 //
 //   gpu_kernels [--only linear|attention|sampling] [FILE]     the figures as JSON as well
 #include <algorithm>

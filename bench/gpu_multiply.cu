@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For gpu_probes. No GPU has run it yet.
+// For gpu_probes.
 #include "bench/gpu_multiply.h"
 
 #include "kernels/cuda/gemm_block.h"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A GPU's figures beside torch and cuBLASLt, in turns in one run: decode and prefill of a model of
 8B's shape with random weights, attention of prompts, what the GPU waits for the host, the first
-token of a file, joules a token. No GPU has run it yet.
+token of a file, joules a token.
 
   python3 gpu_peers.py --bin FOLDER --tokenizer tokenizer.json [--rounds N] [--seconds N]
 

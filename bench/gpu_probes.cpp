@@ -9,7 +9,7 @@
 // One line each: what was compared and how many differ, and under P2 the first that do: inputs are
 // the same everywhere, so that the model can be mended from them without a GPU. P1, P4 and the
 // model must hold: the exit code says whether they do. P2's first half and P3 only say what is
-// possible. No GPU has run it yet.
+// possible.
 #include <algorithm>
 #include <array>
 #include <bit>

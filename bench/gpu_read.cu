@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads a buffer as fast as a kernel can: the probe behind GpuRig::probe_read. No GPU has run it
-// yet.
+// Reads a buffer as fast as a kernel can: the probe behind GpuRig::probe_read.
 #include "bench/gpu_read.h"
 
 #include "kernels/cuda/gpu.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GPU of a benchmark: memory with random contents, times on it, and what it gives at most,
-// probed in the same run. One thread. No GPU has run it yet.
+// probed in the same run. One thread.
 #pragma once
 
 #include <cuda_runtime.h>

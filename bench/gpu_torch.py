@@ -5,7 +5,7 @@ One JSON object a line, each as soon as it is known, so that what comes before a
 
   python3 gpu_torch.py decode|attention [--device cpu] [--tokens N] [--lengths 512,2048]
 
---device cpu takes a small shape, to see that it works. No GPU has run it yet.
+--device cpu takes a small shape, to see that it works.
 """
 import argparse
 import json

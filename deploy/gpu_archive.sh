@@ -16,6 +16,7 @@ programs=(
   tests/engine/cuda/gpu_determinism_array_test
   bench/gpu_probes
   bench/gpu_kernels
+  bench/gpu_links
   sluice
 )
 if ! grep -q '^CMAKE_CUDA_COMPILER:' "$build/CMakeCache.txt" 2>/dev/null; then
@@ -49,7 +50,7 @@ mkdir -p "$root/golden/tokenizer"
 cp -r tests/golden/cuda tests/golden/tiny tests/golden/tensorcore tests/golden/w8a8 "$root/golden/"
 cp -r tests/golden/tokenizer/json "$root/golden/tokenizer/"
 cp deploy/gpu_run.sh "$root/run"
-cp bench/gpu_peers.py bench/gpu_torch.py "$root/"
+cp bench/gpu_figures.py bench/gpu_peers.py bench/gpu_torch.py "$root/"
 git describe --always --dirty >"$root/commit" 2>/dev/null || echo unknown >"$root/commit"
 
 tar -C "$folder" --owner=0 --group=0 --sort=name -czf "$archive" sluice-gpu

@@ -8,7 +8,8 @@
 # Exit code 1: something failed or got no time; 77: something was skipped, as where there is no GPU.
 #
 #   ./run [--quick] [--seconds N] [--suite-seconds N] [part ...]
-#       parts: probes kernels engine array bench peers memcheck memcheck-engine racecheck
+#       parts: probes kernels engine array bench steps profile serve links peers memcheck
+#              memcheck-engine racecheck
 #       --seconds: for all of it (570); --quick: at most 60 a part;
 #       --suite-seconds: for a process of tests (60 to 140)
 set -uo pipefail
@@ -30,7 +31,8 @@ while [[ "${1:-}" == --* ]]; do
 done
 parts=("$@")
 if ((${#parts[@]} == 0)); then
-  parts=(probes kernels engine array bench peers memcheck memcheck-engine racecheck)
+  parts=(probes kernels engine array bench steps profile serve links peers memcheck memcheck-engine
+    racecheck)
 fi
 
 day="$(date -u +%Y-%m-%d)"
@@ -52,7 +54,7 @@ if [[ -d /usr/local/nvidia ]]; then
   export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/usr/local/nvidia/lib64"
 fi
 
-# cuBLASLt, which programs open by name: torch's, or the toolkit's. Not for torch itself, which
+# cuBLASLt and NCCL, which programs open by name: torch's, or the toolkit's. Not for torch itself, which
 # finds its own.
 libraries() {
   local folder
@@ -64,8 +66,9 @@ found = importlib.util.find_spec("torch")
 places = found.submodule_search_locations if found else None
 torch = [os.path.dirname(path) for path in places or []]
 for folder in [*torch, *sysconfig.get_paths().values(), *site.getsitepackages(), *sys.path]:
-    for path in sorted(glob.glob(os.path.join(folder, "nvidia", "*", "lib", "libcublasLt.so*"))):
-        print(os.path.dirname(path))
+    for name in ("libcublasLt.so*", "libnccl.so*"):
+        for path in sorted(glob.glob(os.path.join(folder, "nvidia", "*", "lib", name))):
+            print(os.path.dirname(path))
 PYTHON
     fi
     for folder in /usr/local/cuda*/lib64 /usr/local/cuda*/targets/x86_64-linux/lib; do
@@ -87,8 +90,10 @@ begin() { # name, its limit
   seconds="$(left)"
   for later in "${parts[@]:at+1}"; do
     case "$later" in
-      bench) seconds=$((seconds - 90)) ;;
-      peers) seconds=$((seconds - 150)) ;;
+      bench) seconds=$((seconds - 60)) ;;
+      steps) seconds=$((seconds - 45)) ;;
+      profile | serve | links) seconds=$((seconds - 15)) ;;
+      peers) seconds=$((seconds - 120)) ;;
       *) seconds=$((seconds - 30)) ;;
     esac
   done
@@ -360,6 +365,12 @@ for at in "${!parts[@]}"; do
         part "bench-$only" 100 '^read |^cuBLASLt' "${with_libraries[@]}" \
           bin/gpu_kernels --only "$only" "logs/$day-gpu-$only.json"
       done
+      ;;
+    steps | profile | serve | links)
+      # Into one file of JSON, from which gpu_report.py makes a page.
+      part "$name" 300 '^[a-z ]+: (done|FAILED)' python3 -u gpu_figures.py --bin bin \
+        --tokenizer golden/tokenizer/json/qwen.json --out "$out" --tree "$(cat commit)" \
+        --libraries "$libraries" "$name"
       ;;
     peers)
       # It ends by itself, so that no figure is cut off.

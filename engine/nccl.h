@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks on GPUs: Communicators over NCCL, whose library is opened at run time where there is one.
-// They gather only: NCCL's own sums add in an order that depends on the message. No GPU has run
-// them; tests run their host side against a library with the same interface, and engines on several
-// devices of the shim with other Communicators.
+// They gather only: NCCL's own sums add in an order that depends on the message. No two GPUs have
+// met by them; tests run their host side against a library with the same interface, and engines on
+// several devices of the shim with other Communicators.
 #pragma once
 
 #include <string>

@@ -13,6 +13,7 @@ inline constexpr float kRoundMagic = 0x1.8p23F;  // added and taken off again: r
 
 inline constexpr float kExpTop = 88.37F;     // exp of what is above is that of this
 inline constexpr float kExpBottom = -87.3F;  // exp of what is below is 0
+inline constexpr float kExpUnder = -0x1.5d3336p+6F;  // the float below kExpBottom
 inline constexpr float kExp6 = 0x1.6a2350p-10F;
 inline constexpr float kExp5 = 0x1.123a6cp-7F;
 inline constexpr float kExp4 = 0x1.5558f4p-5F;

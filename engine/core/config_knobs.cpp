@@ -535,7 +535,7 @@ std::vector<Knob> make_compute_knobs() {
                               "",
                               "auto|cpu|cuda",
                               "Where the model runs; auto: on a GPU where there is one and its "
-                              "backend has what the model needs. No GPU has run that backend yet."),
+                              "backend has what the model needs."),
       boolean<&Config::enforce_eager>("enforce-eager",
                                       "compute",
                                       "Puts every step on a GPU operator by operator, instead of "

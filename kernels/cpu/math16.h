@@ -19,7 +19,8 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 alignas(64) constexpr int32_t kLaneIds[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 // Below 1.1 ulp on [-87.3, 88.37]; exactly 0 below -87.3 (so never denormal), exactly 1 at 0,
-// exp(88.37) above 88.37. NaN gives NaN.
+// exp(88.37) above 88.37. NaN gives NaN, also one whose low bits are set, as a GPU's are: shifted
+// into the exponent they would make a number of it.
 SLUICE_MATH V16 exp(V16 x) {
   const V16 magic = broadcast(kRoundMagic);
   const V16 y = min(broadcast(kExpTop), x);
@@ -35,7 +36,8 @@ SLUICE_MATH V16 exp(V16 x) {
   p = fma(p, r, broadcast(1.0F));
   p = fma(p, r, broadcast(1.0F));
   const V16 scaled = float_of_bits(add(bits_of(p), shift_left(bits_of(shifted), 23)));
-  return select(less(x, broadcast(kExpBottom)), zero(), scaled);
+  const V16 otherwise = max(zero(), x);
+  return select(less(broadcast(kExpUnder), x), scaled, otherwise);
 }
 
 // log(1 + f) + e * ln 2, f in [sqrt(1/2) - 1, sqrt(2) - 1], e integers.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention's launches: how rows and partitions are cut into blocks, and the merge of partitions
-// that ran side by side. No GPU has run it yet.
+// that ran side by side.
 #include "kernels/attention.h"
 
 #include <algorithm>

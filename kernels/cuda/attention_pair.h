@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two rows of attention as a lane has them of tensor cores' products, by the definition in
 // launch.h: what is done with scores and outputs between the products, for every kernel that
-// multiplies by tensor cores. No GPU has run it yet.
+// multiplies by tensor cores.
 #pragma once
 
 #include <cstdint>

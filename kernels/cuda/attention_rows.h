@@ -2,7 +2,7 @@
 // What the attention kernels share: which rows a block has, which keys they see, and how the
 // partitions of a row join. attention.cu plans, merges and finishes; attention_fma.cu is for caches
 // of floats, attention_wgmma.cu for prompts of Hopper over 16 bits, attention_mma.cu and
-// attention_codes.cu for all else. No GPU has run it yet.
+// attention_codes.cu for all else.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/elementwise.h and the quantization of kernels/gemm.h. No GPU has run it yet.
+// kernels/elementwise.h and the quantization of kernels/gemm.h.
 #include <algorithm>
 
 #include "engine/core/status.h"

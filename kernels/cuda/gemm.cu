@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers on tensor cores: what the callers say, as launches of the kernels for this device.
-// No GPU has run it yet.
 #include "kernels/gemm.h"
 
 #include "engine/core/status.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the kernels of linear layers share, whatever multiplies: gemm_wgmma.cu for Hopper,
 // gemm_mma.cu for everything else. A block has 128 outputs and a tile of tokens, the tokens on the
-// N side, so that one decoded token costs a tile of 8; gemm.cu chooses. No GPU has run it yet.
+// N side, so that one decoded token costs a tile of 8; gemm.cu chooses.
 #pragma once
 
 #include <cstddef>

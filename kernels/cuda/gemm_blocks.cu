@@ -3,7 +3,7 @@
 // group of 32 is one instruction of int8 tensor cores, whose exact sums go into the tree of
 // kernels/gemm.h in fp32. A packed tile is read as it lies: its dwords of 4 codes are the lanes'
 // parts of the instruction, so that codes go from memory to registers once and through no shared
-// memory. A warp has a segment of K, a block all of them. No GPU has run it yet.
+// memory. A warp has a segment of K, a block all of them.
 #include "engine/core/status.h"
 #include "kernels/cuda/gemm_block.h"
 #include "kernels/cuda/gpu.h"

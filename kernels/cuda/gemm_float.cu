@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Float weights times float rows with the CPU's bits: routers, whose choice must not depend on the
 // device, and matrices of F32. One chain of fma for each segment of K, a thread each; nothing here
-// is fast with many rows. No GPU has run it yet.
+// is fast with many rows.
 #include "engine/core/status.h"
 #include "kernels/cuda/gemm_block.h"
 #include "kernels/cuda/gpu.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers by wgmma, on Hopper alone. One thread copies chunks of 128 bytes of K into a ring
-// of stages; two warpgroups of 64 outputs each multiply them with a tile of tokens. No GPU has run
-// it yet.
+// of stages; two warpgroups of 64 outputs each multiply them with a tile of tokens.
 //
 // With more than one tile of tokens, blocks of the same outputs are clusters of two, and each
 // copies half of a chunk's weights to both. A chunk is 16 KB of weights and 8 KB of tokens: two

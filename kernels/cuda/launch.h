@@ -3,7 +3,7 @@
 // device memory, but for PackedWeight and Activations, which are structs of the host over device
 // memory; a PackedWeight's matrix is in rows, or in tiles where its format has blocks
 // (quant/repack.h). Definitions are those of kernels/*.h; bits equal the CPU's where no comment
-// says less. NaN results are NaN, of whatever payload. No GPU has run any of this yet.
+// says less. NaN results are NaN, of whatever payload.
 #pragma once
 
 #include <cstdint>
@@ -60,8 +60,8 @@ void launch_rope_write_kv(Stream stream, const RopeWriteKvArgs& args, const Rope
 // product takes part. Which rows share a tile, a block or a launch, where partitions run, and on
 // Hopper whether mma.sync or wgmma multiplies, have no say in a row's bits. One thing has: where V
 // holds an infinity or a NaN, which codes cannot, rows that share the tile with one that sees it
-// get NaN. That all this holds on a GPU follows from the model of its tensor cores; none has shown
-// it.
+// get NaN. That all this holds on a GPU follows from the model of its tensor cores, and an H200
+// has shown it (bench/gpu_probes, P4).
 inline constexpr int32_t kMaxAttentionHeadDim = 256;
 
 // Bytes of the workspace with which the partitions of the keys run side by side, where there are
@@ -129,8 +129,8 @@ int64_t linear_workspace_bytes(int32_t num_rows, int32_t n);
 // in order, from 0, in steps of 16, or of 8 on sm_8x (what a step is:
 // tests/support/simt/tensorcore.h); past k are zeros. So devices of one step give the same bits,
 // which are not the CPU's: its chain is one fma a k. That a step gives the same bits in tiles of 8
-// and of 64 tokens follows from the model of it; no GPU has shown it here. Matrices of BF16 or of
-// F16, both the same.
+// and of 64 tokens follows from the model of it, and an H200 has shown it (bench/gpu_probes, P1).
+// Matrices of BF16 or of F16, both the same.
 struct LinearHalfArgs {
   WeightFormat format = WeightFormat::kBF16;
   const uint16_t* x;       // [num_rows, columns]; both matrices 16-byte aligned, rows too

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // exp, log and tanh of kernels/cpu/math16.h for one lane: the same operations in the same order, so
-// the same bits. No GPU has run it yet.
+// the same bits.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,8 @@ __device__ __forceinline__ float lower_of(float a, float b) { return a < b ? a :
 
 __device__ __forceinline__ float higher_of(float a, float b) { return a > b ? a : b; }
 
+// NaN gives NaN whatever its bits are, which the exponent's shift would else make a number, and
+// without a branch, so that the exponentials of a lane are interleaved.
 __device__ __forceinline__ float exp_of(float x) {
   const float y = lower_of(kExpTop, x);
   const float shifted = __fmaf_rn(y, kLog2E, kRoundMagic);
@@ -30,7 +32,8 @@ __device__ __forceinline__ float exp_of(float x) {
   p = __fmaf_rn(p, r, 1.0F);
   const uint32_t exponent = static_cast<uint32_t>(__float_as_int(shifted)) << 23;
   const uint32_t scaled = static_cast<uint32_t>(__float_as_int(p)) + exponent;
-  return x < kExpBottom ? 0.0F : __int_as_float(static_cast<int32_t>(scaled));
+  const float otherwise = higher_of(0.0F, x);
+  return x >= kExpBottom ? __int_as_float(static_cast<int32_t>(scaled)) : otherwise;
 }
 
 // log(1 + f) + e * ln 2, f in [sqrt(1/2) - 1, sqrt(2) - 1], e an integer.

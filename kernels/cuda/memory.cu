@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory, copies and the stream by the CUDA runtime, which is linked static and opens libcuda when
 // it is first called, so that a machine without a driver gets an error here and nothing else. The
-// twin is tests/support/simt/memory.cpp. No GPU has run it yet.
+// twin is tests/support/simt/memory.cpp.
 #include <cuda_runtime.h>
 
 #include <cstdlib>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Routing, placement and joining of kernels/moe.h with the CPU's bits; the experts' matrices are
-// those of linear layers, gemm*.cu. No GPU has run it yet.
+// those of linear layers, gemm*.cu.
 #include "kernels/moe.h"
 
 #include "engine/core/status.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/norm.h. One block a row (or a warp a head), whose 16 lanes' sums are the definition's
-// chains. No GPU has run it yet.
+// chains.
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/rows.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GPU of this process: what a Device of type kCuda is made from. No GPU has run it yet.
+// A GPU of this process: what a Device of type kCuda is made from.
 #pragma once
 
 #include <memory>

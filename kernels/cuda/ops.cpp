@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operators by the launchers of launch.h: what follows an operator is put on the stream behind
 // it, and what its kernels cannot do was refused when the model was loaded (check_activations).
-// No GPU has run it yet.
 #include "kernels/cuda/ops.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/parts.h, and the segments of a linear layer that ran side by side, which are parts too:
-// of one device. No GPU has run it yet.
+// of one device.
 #include "kernels/parts.h"
 
 #include <algorithm>

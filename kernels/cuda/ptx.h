@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every PTX instruction that kernels use, as one named function each: the device's here, the CPU's
 // in tests/support/simt/ptx_simt.h. What an instruction means is in the PTX manual; here is what to
-// call it with. Copy engine, mbarriers and wgmma are Hopper's; the rest is for sm_80 and later. No
-// GPU has run it yet.
+// call it with. Copy engine, mbarriers and wgmma are Hopper's; the rest is for sm_80 and later.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVTX, whose header finds a tool that listens when it is first called. No GPU has run it yet.
+// NVTX, whose header finds a tool that listens when it is first called.
+// No such tool has listened yet.
 #include <nvtx3/nvToolsExt.h>
 
 #include "kernels/cuda/ops.h"

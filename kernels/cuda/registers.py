@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What ptxas says about every CUDA kernel, as a table: kernels/cuda/registers.md. Takes each file's
-command from a build folder that has nvcc. Fails where ptxas says that it waits for each wgmma or
-leaves out setmaxnreg, which to it are no warnings.
+command from a build folder that has nvcc, for one architecture. Fails where ptxas says that it waits
+for each wgmma (C7514 and its like) or leaves out setmaxnreg (C7508), which to it are no warnings; and
+where the machine code has a trap (BPT.TRAP), which nvcc puts where a kernel refers to a constant of
+the host, as std::max(kConstant, x) does, without a word.
 Usage: kernels/cuda/registers.py BUILD > registers.md
 """
 import json
+import pathlib
 import re
 import shlex
+import struct
 import subprocess
 import sys
+import tempfile
 
 HEAD = """# Registers, spills and shared memory
 
@@ -17,7 +22,7 @@ By `python3 kernels/cuda/registers.py build > kernels/cuda/registers.md`; {versi
 Launches add dynamic shared memory: the linear layers their ring of stages or sums of segments,
 `rms_norm` the row, `place_rows` its counts, attention what README.md says, over floats the heads
 and weights of its rows. It is aligned to 1024, to which the static part is rounded up in a file
-that has any. The build fails where a kernel spills. No GPU has run them.
+that has any. The build fails where a kernel spills.
 
 | file | kernel | registers | spilled bytes | stack bytes | static shared bytes |
 |---|---|---:|---:|---:|---:|"""
@@ -36,18 +41,50 @@ def demangle(name):
     return text[:end].removeprefix("void ").replace("|", "\\|")
 
 
+def loss_in(text):
+    """The line in which ptxas says what it did not do as it was told; None without one."""
+    loss = re.search(r"[^\n]*(\(C75\d\d\)|Potential Performance Loss|setmaxnreg)[^\n]*", text)
+    return loss and loss.group()
+
+
+def functions_with_traps(cubin):
+    """Names of an ELF file's functions that have a BPT instruction, of sm_70 and later."""
+    bpt = 0x95C  # the low 12 of an instruction's 128 bits: its operation
+    sections_at, = struct.unpack_from("<Q", cubin, 40)
+    size, count, of_names = struct.unpack_from("<HHH", cubin, 58)
+    headers = [struct.unpack_from("<IIQQQQ", cubin, sections_at + i * size) for i in range(count)]
+    names = headers[of_names][4]
+    for name, _, _, _, begin, length in headers:
+        name = cubin[names + name:cubin.index(b"\0", names + name)].decode()
+        code = cubin[begin:begin + length]
+        if name.startswith(".text.") and any(
+                struct.unpack_from("<Q", code, at)[0] & 0xFFF == bpt
+                for at in range(0, len(code), 16)):
+            yield name.removeprefix(".text.")
+
+
+def compiled(words):
+    """What ptxas says of a file by nvcc's command, and the machine code."""
+    words = [w for w in words if not w.endswith("ccache")]
+    words[words.index("-c")] = "-cubin"
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = pathlib.Path(folder) / "a.cubin"
+        words[words.index("-o") + 1] = str(cubin)
+        found = subprocess.run(words + ["-Xptxas=-v"], check=True, capture_output=True, text=True)
+        return found.stderr, cubin.read_bytes()
+
+
 def kernels_of(command):
     words = shlex.split(command)
-    output = words.index("-o")
-    words[output + 1] = "/dev/null"
-    words = [w for w in words if not w.endswith("ccache")]
-    found = subprocess.run(words + ["-Xptxas=-v"], check=True, capture_output=True, text=True)
-    loss = re.search(r"[^\n]*(Potential Performance Loss|setmaxnreg)[^\n]*", found.stderr)
-    if loss:
-        sys.exit(f"registers.py: {words[-1]}: {loss.group()}")
+    said, cubin = compiled(words)
+    if loss_in(said):
+        sys.exit(f"registers.py: {words[-1]}: {loss_in(said)}")
+    traps = sorted(map(demangle, functions_with_traps(cubin)))
+    if traps:
+        sys.exit(f"registers.py: {words[-1]}: a trap in {', '.join(traps)}")
     pattern = (r"entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, "
                r"(\d+) bytes spill loads.*?Used (\d+) registers([^\n]*)")
-    for name, stack, stores, loads, registers, rest in re.findall(pattern, found.stderr, re.S):
+    for name, stack, stores, loads, registers, rest in re.findall(pattern, said, re.S):
         shared = re.search(r"(\d+) bytes smem", rest)
         yield (demangle(name), int(registers), int(stores) + int(loads), int(stack),
                int(shared.group(1)) if shared else 0)

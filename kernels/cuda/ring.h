@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where a thread is in a ring of stages that mbarriers guard: full when the copies are there, empty
-// when every consumer has let go. No GPU has run it yet.
+// when every consumer has let go.
 #pragma once
 
 #include "kernels/cuda/gpu.h"

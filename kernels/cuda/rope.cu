@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/rope.h: one block a token rotates its heads, then writes K and V to its slot, a warp a
-// head. No GPU has run it yet.
+// head.
 #include "engine/core/status.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How blocks go through rows. To write one of an Activations (kernels/gemm.h), a warp takes a group
 // of 32, lane j its value j. Norm, gate and quantization share it, so that their rows need no
-// memory between. No GPU has run it yet.
+// memory between.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/sampling.h with the CPU's bits, one block a row. Where a filter ends, and the likeliest
 // tokens of a row, are found digit by digit of the order (radix selection): nothing is sorted but
-// what is asked for. No GPU has run it yet.
+// what is asked for.
 #include "kernels/sampling.h"
 
 #include "kernels/cuda/gpu.h"

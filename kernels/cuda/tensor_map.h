@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the copy engine is told about a tensor in global memory. Built by the host, passed to
-// kernels as a __grid_constant__ parameter. No GPU has run it yet.
+// kernels as a __grid_constant__ parameter.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct TensorMapShape {
   int32_t rank = 2;            // 2 to 4
   int64_t sizes[4] = {};       // elements, the innermost dimension first
   int64_t strides[4] = {};     // bytes from one index to the next; multiples of 16; [0] is not read
-  int32_t box[4] = {};         // elements that one copy moves; the first fits the swizzle's row
+  int32_t box[4] = {};         // elements that one copy moves; the first fills the swizzle's row
   Swizzle swizzle = Swizzle::kNone;
 };
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights out of the layouts of quant/repack.h: rows of floats and kInt8Channel, and the CPU's
-// tiles of formats in blocks, whose dwords of 4 codes are what tensor cores take. No GPU has run it
-// yet.
+// tiles of formats in blocks, whose dwords of 4 codes are what tensor cores take.
 #pragma once
 
 #include <cstddef>

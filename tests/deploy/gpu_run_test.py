@@ -120,7 +120,7 @@ class Archive(unittest.TestCase):
         (tokenizers / "qwen.json").write_text("{}")
         (self.root / "commit").write_text("abc\n")
         shutil.copy(REPOSITORY / "deploy/gpu_run.sh", self.root / "run")
-        for name in ("gpu_peers.py", "gpu_torch.py"):
+        for name in ("gpu_figures.py", "gpu_peers.py", "gpu_torch.py"):
             shutil.copy(REPOSITORY / "bench" / name, self.root)
         self.program("bin/sluice", SLUICE)
         self.program("bin/gpu_kernels", KERNELS)
@@ -170,10 +170,11 @@ for name in ("figures.jsonl", "kernels.txt", "stderr.txt"):
 print("decode / read rate: 0.8 (asked: >= 0.75, met)")
 print("first token: FAILED, not run")
 """)
+        (self.root / "gpu_figures.py").write_text("print('a part of paper: done')\n")
         done = self.run_it()
         self.assertEqual(done.returncode, 0, done.stdout)
         for part in ("probes", "kernels", "engine", "array", "bench-linear", "bench-attention",
-                     "bench-sampling", "peers", "memcheck", "memcheck-engine", "racecheck"):
+                     "bench-sampling", "steps", "profile", "serve", "links", "peers", "memcheck", "memcheck-engine", "racecheck"):
             self.assertRegex(self.summary(), rf"(?m)^{part} +\d+ s  passed")
         for line in ("P1  rows: 10 compared, 0 differ", "read 4000 GB/s", "first token: FAILED",
                      "decode / read rate: 0.8"):

@@ -91,6 +91,21 @@ TEST(Math, ExpIsZeroBelowItsCutAndNeverDenormal) {
   EXPECT_TRUE(std::isnan(got[12]));
 }
 
+// A GPU's NaN is 0x7FFFFFFF, and files and the caches of other workers may hold any.
+TEST(Math, ExpAndTanhOfEveryNaNAreNaN) {
+  std::vector<float> nans;
+  for (const uint32_t bits : {0x7FFFFFFFU, 0xFFFFFFFFU, 0x7FC00000U, 0xFFC00000U, 0x7FC000FFU,
+                              0x7FC00081U, 0x7F800001U, 0xFFF00155U}) {
+    nans.push_back(std::bit_cast<float>(bits));
+  }
+  for (const Isa isa : {Isa::kScalar, best_isa()}) {
+    for (const MathFunction function : {MathFunction::kExp, MathFunction::kTanh}) {
+      const std::vector<float> got = map(isa, function, nans);
+      for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(std::isnan(got[i])) << i << ": " << got[i];
+    }
+  }
+}
+
 TEST(Math, LogStaysWithinItsBound) {
   const auto exact = [](double x) { return std::log(x); };
   EXPECT_LT(worst(MathFunction::kLog, floats(1e-37F, 3e38F, 997), exact), 1.5);

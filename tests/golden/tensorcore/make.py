@@ -3,7 +3,7 @@
 """Answers of an H100's tensor cores, from the recorded vectors of
 github.com/north-numerical-computing/MATLAB-tensor-core (Khattak and Mikaitis; BSD 2-Clause, data
 only, LICENCE is theirs): every 40th of its 5,000 of a type. A line: type, 16 a, 16 b (16-bit words),
-c, d (32-bit words).
+c, d (32-bit words). h200.txt beside it is by record.cu, which says how.
 Usage: make.py CLONE > h100.txt
 """
 import struct

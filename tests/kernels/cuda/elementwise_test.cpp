@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -23,6 +24,10 @@ const ExecContext& cpu() {
   return device->context();
 }
 
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+// Its low bits are no part of the x86's: whoever shifts them into an exponent gets a number.
+constexpr auto kGpusNan = std::bit_cast<float>(0x7FFFFFFFU);
+
 TEST(CudaElementwise, QuantizeHasTheBytesOfTheCpu) {
   constexpr int32_t kRows = 11;  // two blocks of activations
   Random random(21);
@@ -30,6 +35,8 @@ TEST(CudaElementwise, QuantizeHasTheBytesOfTheCpu) {
     std::vector<float> x = random.normals(static_cast<size_t>(kRows * k), 2);
     x[0] = 0x1p-140F;  // alone in its group for k = 1: 1 / scale overflows
     if (k > 1) x[3] = -std::numeric_limits<float>::infinity();
+    if (k > 1) x[static_cast<size_t>(2 * k)] = kNan;
+    if (k > 1) x[static_cast<size_t>(3 * k)] = kGpusNan;
     if (k > 100) x[static_cast<size_t>(k) + 40] = 1e30F;
     test::expect_rows_equal(
         kRows,
@@ -67,7 +74,8 @@ TEST(CudaElementwise, EveryGateFunctionHasTheBitsOfTheCpu) {
       const int64_t stride = n + 7;
       std::vector<float> gate = random.normals(static_cast<size_t>(kRows * stride), 5);
       const std::vector<float> up = random.normals(static_cast<size_t>(kRows * stride), 6);
-      const std::array<float, 6> edges = {0.0F, -0.0F, 100.0F, -100.0F, 88.5F, 0x1p-130F};
+      const std::array<float, 9> edges = {
+          0.0F, -0.0F, 100.0F, -100.0F, 88.5F, 0x1p-130F, kNan, kGpusNan, -kNan};
       std::copy(edges.begin(), edges.end(), gate.begin());
       test::expect_rows_equal(
           kRows,
@@ -129,6 +137,8 @@ TEST(CudaElementwise, ScaleRowsHasTheBitsOfTheCpuWithAndWithoutSoftCap) {
   x[0] = 0;
   x[1] = -0.0F;
   x[2] = 1e30F;
+  x[3] = kNan;
+  x[4] = kGpusNan;
   for (const float soft_cap : {0.0F, 30.0F}) {
     std::vector<float> want = x;
     ScaleRowsArgs args{.x = want.data(),

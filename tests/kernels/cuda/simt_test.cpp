@@ -357,6 +357,24 @@ TEST(SimtCopies, ATensorThatTheEngineRefusesIsReported) {
   EXPECT_EQ(run.take_reports().size(), 2U);
 }
 
+// Nothing of it would be where the swizzle has it on a GPU.
+TEST(SimtCopies, ABoxNarrowerThanItsSwizzleIsReported) {
+  simt::Run run(0);
+  alignas(16) const uint8_t data[1024] = {};
+  for (const auto& [swizzle, bytes] :
+       {std::pair{Swizzle::k32, 32}, {Swizzle::k64, 64}, {Swizzle::k128, 128}}) {
+    for (const int32_t inner : {bytes, bytes / 2, 2 * bytes}) {
+      gpu::make_tensor_map({.data = data,
+                            .sizes = {256, 4},
+                            .strides = {0, 256},
+                            .box = {inner, 4},
+                            .swizzle = swizzle});
+      const std::string report = joined(run.take_reports());
+      EXPECT_EQ(report.empty(), inner == bytes) << inner << " of " << bytes << ": " << report;
+    }
+  }
+}
+
 constexpr int kProductK = 32;
 constexpr int kProductRows = 64;
 

@@ -551,7 +551,8 @@ TensorMap make_tensor_map(const TensorMapShape& shape) {
   const int64_t inner = int64_t{shape.box[0]} * shape.element_bytes;
   bool good = reinterpret_cast<uintptr_t>(shape.data) % 16 == 0 && shape.rank >= 2 &&
               shape.rank <= 4 && inner % 16 == 0;
-  if (shape.swizzle != Swizzle::kNone) good = good && inner <= simt::row_bytes(shape.swizzle);
+  // Rows of a narrower box do not lie side by side on a GPU.
+  if (shape.swizzle != Swizzle::kNone) good = good && inner == simt::row_bytes(shape.swizzle);
   for (int i = 0; i < shape.rank; ++i) {
     good = good && shape.sizes[i] > 0 && shape.box[i] > 0 && shape.box[i] <= 256;
     if (i > 0) good = good && shape.strides[i] % 16 == 0;

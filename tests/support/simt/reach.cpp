@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/simt/reach.h"
 
-#include <pthread.h>
-
 #include <cstdio>
 #include <string>
 
-#include "engine/core/status.h"
 #include "tests/support/simt/block.h"
 
-extern "C" const char __executable_start;  // the linker's
-extern "C" const char _end;
+extern "C" const char __executable_start;  // the linker's: code and constants are between them
+extern "C" const char __data_start;
 
 namespace sluice::simt {
 
@@ -18,32 +15,43 @@ constinit thread_local const Reach* reach = nullptr;
 
 namespace {
 
-constinit thread_local const std::byte* parameters_begin = nullptr;
-constinit thread_local const std::byte* parameters_end = nullptr;
+constinit thread_local const ParameterSpace* innermost = nullptr;
+
+std::byte* shared_begin = nullptr;  // written before main
+int64_t shared_bytes = 0;
 
 }  // namespace
 
-ParameterSpace::ParameterSpace(const void* begin, int64_t bytes) {
-  parameters_begin = static_cast<const std::byte*>(begin);
-  parameters_end = parameters_begin + bytes;
+ParameterSpace::ParameterSpace(const void* begin, int64_t bytes)
+    : begin_(static_cast<const std::byte*>(begin)), end_(begin_ + bytes), outer_(innermost) {
+  innermost = this;
 }
 
-ParameterSpace::~ParameterSpace() {
-  parameters_begin = nullptr;
-  parameters_end = nullptr;
+ParameterSpace::~ParameterSpace() { innermost = outer_; }
+
+bool ParameterSpace::contains(const void* p, int64_t bytes) {
+  const auto* const first = static_cast<const std::byte*>(p);
+  for (const ParameterSpace* space = innermost; space != nullptr; space = space->outer_) {
+    if (first >= space->begin_ && first + bytes <= space->end_) return true;
+  }
+  return false;
 }
 
 Reach::Reach() {
-  add(&__executable_start, &_end - &__executable_start);
-  // Behind threadIdx and its like; on the stack of every thread but the first.
-  add(&current_thread, sizeof(current_thread));
-  pthread_attr_t attributes;
-  CHECK_EQ(pthread_getattr_np(pthread_self(), &attributes), 0);
-  void* stack = nullptr;
-  size_t bytes = 0;
-  CHECK_EQ(pthread_attr_getstack(&attributes, &stack, &bytes), 0);
-  pthread_attr_destroy(&attributes);
-  add(stack, static_cast<int64_t>(bytes));
+  add(&__executable_start, &__data_start - &__executable_start);
+  add(&current_thread, sizeof(current_thread));  // behind threadIdx and its like
+}
+
+void share_heap(std::byte* begin, int64_t bytes) {
+  shared_begin = begin;
+  shared_bytes = bytes;
+}
+
+std::optional<Reach> reach_of_shared_heap() {
+  if (shared_bytes == 0) return std::nullopt;
+  Reach of_tests;
+  of_tests.add(shared_begin, shared_bytes);
+  return of_tests;
 }
 
 void Reach::add(const void* begin, int64_t bytes) {
@@ -63,9 +71,7 @@ bool Reach::contains(const void* p, int64_t bytes) const {
 }
 
 void check_reach(const void* p, int64_t bytes, const char* who, const void* pc) {
-  const auto* const first = static_cast<const std::byte*>(p);
-  if (first >= parameters_begin && first + bytes <= parameters_end) return;
-  if (reach == nullptr || reach->contains(p, bytes)) return;
+  if (reach == nullptr || ParameterSpace::contains(p, bytes) || reach->contains(p, bytes)) return;
   reach = nullptr;  // one report is enough; and no exception, as hooks may not throw
   char where[64];
   std::snprintf(where, sizeof(where), " at %p, from %p", p, pc);

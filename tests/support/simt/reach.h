@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which global memory a kernel may touch while the work of a device runs (memory.h): the device's
-// own, and what a GPU has in other spaces, constants and parameters. Anything else is memory of the
-// host, which a GPU would not find. Seen in files compiled with -fsanitize=thread, and of copies to
-// shared memory everywhere.
+// own, and what a GPU has in other spaces, constants and parameters. Tests that hand over pointers
+// into their own vectors have the heap that shared_heap.cpp shares in place of the device's memory.
+// Anything else is memory of the host, stacks and variables, which a GPU would not find. Seen in
+// files compiled with -fsanitize=thread, and of copies to shared memory everywhere.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,8 +16,7 @@ namespace sluice::simt {
 
 class Reach {
  public:
-  // The program with its constants, of which its variables cannot be told apart, and the calling
-  // thread's stack, where a launch keeps what it captures.
+  // The program's code and constants.
   Reach();
 
   void add(const void* begin, int64_t bytes);
@@ -28,6 +29,10 @@ class Reach {
   std::vector<Range> ranges_;
   mutable Range last_{nullptr, nullptr};  // where something was found
 };
+
+// What every Run without a device may touch from now on; without it, anything. Called once.
+void share_heap(std::byte* begin, int64_t bytes);
+std::optional<Reach> reach_of_shared_heap();
 
 // Of the launches of this thread; null: they may touch anything.
 extern constinit thread_local const Reach* reach;

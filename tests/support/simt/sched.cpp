@@ -6,8 +6,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 
 #include "tests/support/simt/memory.h"
+#include "tests/support/simt/reach.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define SIMT_ASAN 1
@@ -50,6 +52,7 @@ struct RunState {
   Mode mode = Mode::kPlain;
   int num_launches = 0;
   std::vector<std::string> reports;
+  std::optional<Reach> own_reach;  // of tests that share their heap
 };
 
 thread_local RunState run_state;
@@ -158,7 +161,13 @@ std::vector<unsigned> cluster_order(unsigned count) {
 
 Run::Run(uint64_t seed, Mode mode) {
   if (run_state.active) die("a Run inside a Run");
-  run_state = {.active = true, .seed = seed, .mode = mode, .num_launches = 0, .reports = {}};
+  run_state = {.active = true,
+               .seed = seed,
+               .mode = mode,
+               .num_launches = 0,
+               .reports = {},
+               .own_reach = reach == nullptr ? reach_of_shared_heap() : std::nullopt};
+  if (run_state.own_reach) reach = &*run_state.own_reach;
 }
 
 Run::~Run() {
@@ -167,6 +176,7 @@ Run::~Run() {
   }
   if (!run_state.reports.empty()) die("a Run ended with reports that nobody took");
   run_state.active = false;
+  if (run_state.own_reach) reach = nullptr;
 }
 
 std::vector<std::string> Run::take_reports() { return std::exchange(run_state.reports, {}); }
@@ -238,6 +248,7 @@ void run_grid(const LaunchShape& shape, const std::function<void()>& body) {
     add_report("launch: " + refusal);
     return;
   }
+  const ParameterSpace closure(&body, sizeof(body));  // by which threads find their arguments
   const size_t reports = run_state.reports.size();
   GlobalShadow global;
   const auto in_cluster = static_cast<unsigned>(shape.cluster_blocks);

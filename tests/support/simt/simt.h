@@ -94,13 +94,21 @@ namespace sluice::simt {
 // At once without a stream; else when somebody waits for it (memory.h).
 void enqueue(CUstream_st* stream, std::function<void()> work);
 
-// While it lives, a kernel of this thread may read these bytes: its parameters.
+// While it lives, a kernel of this thread may read these bytes, too: its parameters. They nest.
 class ParameterSpace {
  public:
   ParameterSpace(const void* begin, int64_t bytes);
   ~ParameterSpace();
   ParameterSpace(const ParameterSpace&) = delete;
   ParameterSpace& operator=(const ParameterSpace&) = delete;
+
+  // Whether the bytes are of one that lives.
+  static bool contains(const void* p, int64_t bytes);
+
+ private:
+  const std::byte* begin_;
+  const std::byte* end_;
+  const ParameterSpace* outer_;
 };
 
 // Where in the kernel, for reports.
@@ -138,6 +146,12 @@ To bits_cast(From from) {
   To to;
   std::memcpy(&to, &from, sizeof(to));
   return to;
+}
+
+// A result of an instruction for single floats as a GPU gives it: its NaN is this one, whatever the
+// operands carry (PTX ISA 8.7, "Floating Point Instructions"; an H200's tensor cores as well).
+inline float with_gpus_nan(float result) {
+  return result == result ? result : bits_cast<float>(0x7FFFFFFFU);
 }
 
 struct ShuffleOperand {
@@ -232,27 +246,39 @@ inline uint32_t __match_any_sync(uint32_t mask, uint32_t value, sluice::simt::Si
 
 inline int __popc(uint32_t a) { return __builtin_popcount(a); }
 
-inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fadd_rn(float a, float b) { return sluice::simt::with_gpus_nan(a + b); }
 
-inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fsub_rn(float a, float b) { return sluice::simt::with_gpus_nan(a - b); }
 
-inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fmul_rn(float a, float b) { return sluice::simt::with_gpus_nan(a * b); }
 
-inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fdiv_rn(float a, float b) { return sluice::simt::with_gpus_nan(a / b); }
 
-inline float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+inline float __fmaf_rn(float a, float b, float c) {
+  return sluice::simt::with_gpus_nan(__builtin_fmaf(a, b, c));
+}
 
-inline float __fsqrt_rn(float a) { return __builtin_sqrtf(a); }
+inline float __fsqrt_rn(float a) { return sluice::simt::with_gpus_nan(__builtin_sqrtf(a)); }
 
 inline float __int2float_rn(int32_t a) { return static_cast<float>(a); }
 
-inline int32_t __float2int_rn(float a) { return static_cast<int32_t>(__builtin_rintf(a)); }
+// What is out of range gives the range's end; NaN gives 0 to 32 bits, the highest bit to 64.
+inline int32_t __float2int_rn(float a) {
+  const float rounded = __builtin_rintf(a);
+  if (!(rounded == rounded)) return 0;
+  if (rounded >= 0x1p31F) return INT32_MAX;
+  return rounded < -0x1p31F ? INT32_MIN : static_cast<int32_t>(rounded);
+}
 
 inline double __dmul_rn(double a, double b) { return a * b; }
 
 inline double __ull2double_rn(unsigned long long a) { return static_cast<double>(a); }
 
-inline unsigned long long __float2ull_rz(float a) { return static_cast<unsigned long long>(a); }
+inline unsigned long long __float2ull_rz(float a) {
+  if (!(a == a)) return 0x8000000000000000U;
+  if (a >= 0x1p64F) return UINT64_MAX;
+  return a < 0 ? 0U : static_cast<unsigned long long>(a);
+}
 
 inline float __int_as_float(int32_t bits) { return sluice::simt::bits_cast<float>(bits); }
 

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""bench/gpu.md from the JSON of runs on GPUs: what gpu_figures.py wrote there, and tables that a
+person added. Each file is a chapter, in the order given.
+Usage: bench/gpu_report.py bench/gpu/*.json > bench/gpu.md
+
+A file: card, driver, cuda, date, tree (the commit), notes (sentences); read_gb_per_second; decode
+[{type, streams, prompt, tokens_per_second, ms_per_step, idle_us}], prefill [{type, tokens,
+tokens_per_second}], profile [{kernel, launches, us, of_read}], serve {name: value}, links [{what,
+bytes, us, gb_per_second}], failed {part: why}; tables [{title, note, columns, rows}]. All but card,
+date and tree may be missing.
+"""
+import json
+import sys
+
+HEAD = """# Figures of GPUs
+
+Made by `python3 bench/gpu_report.py bench/gpu/*.json > bench/gpu.md`; a run of
+[deploy](../deploy/README.md#on-a-machine-with-a-gpu) writes such a file. Each chapter is one card and says
+of which commit its figures are. Random weights of Llama 8B's shape where no table says otherwise.
+"""
+
+
+def number(value):
+    """As many digits as are worth reading; text as it is, a dash where nothing was measured."""
+    if value is None:
+        return "-"
+    if not isinstance(value, (int, float)):
+        return str(value)
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def table(columns, rows):
+    yield "| " + " | ".join(columns) + " |"
+    yield "|" + "---|" * len(columns)
+    for row in rows:
+        yield "| " + " | ".join(map(number, row)) + " |"
+    yield ""
+
+
+def rows_of(entries, *keys):
+    return [[entry.get(key) for key in keys] for entry in entries]
+
+
+def chapter(run):
+    yield f"## {run['card']}, {run['date']}"
+    yield ""
+    machine = [f"driver {run['driver']}" if "driver" in run else None,
+               f"CUDA {run['cuda']}" if "cuda" in run else None, f"commit {run['tree']}"]
+    yield ", ".join(filter(None, machine)) + "."
+    if "read_gb_per_second" in run:
+        yield f"A kernel that reads alone gets {number(run['read_gb_per_second'])} GB/s."
+    yield from run.get("notes", [])
+    yield ""
+    if run.get("decode"):
+        yield from table(
+            ["decode", "streams", "prompt", "tokens/s", "ms a step", "idle us a step"],
+            rows_of(run["decode"], "type", "streams", "prompt", "tokens_per_second", "ms_per_step",
+                    "idle_us"))
+    if run.get("prefill"):
+        yield from table(["prefill", "tokens", "tokens/s"],
+                         rows_of(run["prefill"], "type", "tokens", "tokens_per_second"))
+    if run.get("profile"):
+        yield "A decode step of one stream by kernel (ncu: caches cold, clocks fixed, no graph):"
+        yield ""
+        total = sum(row["us"] for row in run["profile"])
+        rows = [[f"`{row['kernel']}`", row["launches"], row["us"],
+                 f"{100 * row['us'] / total:.1f}%",
+                 None if row.get("of_read") is None else f"{100 * row['of_read']:.0f}%"]
+                for row in run["profile"]]
+        yield from table(["kernel", "launches", "us", "of the step", "of read"], rows)
+    if run.get("serve"):
+        yield from table(["under `bench serve`", ""], sorted(run["serve"].items()))
+    if run.get("links"):
+        yield from table(["between", "bytes", "us", "GB/s"],
+                         rows_of(run["links"], "what", "bytes", "us", "gb_per_second"))
+    if run.get("failed"):
+        yield from table(["what has no figure", "why"], sorted(run["failed"].items()))
+    for one in run.get("tables", []):
+        yield f"### {one['title']}"
+        yield ""
+        if one.get("note"):
+            yield one["note"]
+            yield ""
+        yield from table(one["columns"], one["rows"])
+
+
+def report(runs):
+    lines = [HEAD]
+    for run in runs:
+        lines.extend(chapter(run))
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main():
+    runs = []
+    for path in sys.argv[1:]:
+        with open(path, encoding="utf-8") as file:
+            runs.append(json.load(file))
+    sys.stdout.write(report(runs))
+
+
+if __name__ == "__main__":
+    main()
