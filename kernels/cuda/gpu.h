@@ -44,6 +44,14 @@ inline int compute_capability() {
   return major * 10 + minor;
 }
 
+// How many multiprocessors the current device has.
+inline int multiprocessors() {
+  const int device = current_device();
+  int number = 0;
+  CHECK_EQ(cudaDeviceGetAttribute(&number, cudaDevAttrMultiProcessorCount, device), cudaSuccess);
+  return number;
+}
+
 // Adds to an integer in shared memory, whoever else does at the same time; returns what was there.
 // There is none for floats, whose sums depend on the order.
 __device__ __forceinline__ uint32_t shared_add(uint32_t* p, uint32_t value) {

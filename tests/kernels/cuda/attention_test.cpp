@@ -356,6 +356,31 @@ TEST(CudaAttention, PartitionsAndTilesEndWhereTheirLastKeyIs) {
          .requests = {{63, 1}, {64, 1}, {65, 1}, {511, 1}, {512, 1}, {513, 1}, {1025, 1}}});
 }
 
+// Rings of as many stages as a partition has tiles, and of fewer; rows that several blocks share.
+TEST(CudaAttention, WholePartitionsOfWideHeads) {
+  for (const DType dtype : {DType::kBF16, DType::kI8}) {
+    SCOPED_TRACE(to_string(dtype));
+    check({.dtype = dtype,
+           .num_heads = 4,
+           .num_kv_heads = 2,
+           .head_dim = 128,
+           .requests = {{1100, 1}, {600, 2}}});
+    check({.dtype = dtype, .num_heads = 2, .head_dim = 256, .requests = {{1030, 1}}});
+  }
+}
+
+// A request's window moves on over more partitions than one of its row blocks sees.
+TEST(CudaAttention, RowBlocksOfALongPromptHavePartitionsOfTheirOwn) {
+  std::vector<Request> requests(168, {1, 0});  // so that blocks of few rows take all of it
+  requests[5] = {2340, 1340};
+  const Step step({.num_heads = 2, .window = 500, .requests = requests});
+  const auto both = [&] {
+    test::expect_same_floats(step.launch(step.limits(), false), step.want());
+    test::expect_same_floats(step.launch(step.limits(), true), step.want());
+  };
+  test::on_schedules(both, test::Seeds::kOne);
+}
+
 // As in a recorded step, most of whose thousands of blocks have nothing to do.
 TEST(CudaAttention, BlocksTakeSeveralPartitionsWhereThereAreMany) {
   std::vector<Request> requests(250, {1, 0});

@@ -265,6 +265,9 @@ using Stream = CUstream_st*;
 // As on the device (kernels/cuda/gpu.h).
 int compute_capability();
 
+// As on the device; few, so that a block's share of a list of work is long.
+inline int multiprocessors() { return 5; }
+
 // Not inline: the race detector is told that these are atomic.
 uint32_t shared_add(uint32_t* p, uint32_t value);
 unsigned long long shared_add(unsigned long long* p, unsigned long long value);
