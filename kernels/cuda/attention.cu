@@ -214,6 +214,20 @@ int64_t attention_workspace_bytes(const AttentionLimits& limits, int32_t window)
   return most;
 }
 
+int64_t mixed_attention_workspace_bytes(const AttentionLimits& limits) {
+  if (limits.num_tokens == 0 || !gpu::ptx::device_has_wgmma()) return 0;
+  AttentionLimits step = limits;
+  step.num_reqs = std::min(limits.num_reqs, kMostListRequests);
+  if (limits.head_dim <= kManyRowsWidth) {
+    // plan_of: with more tokens than these, requests of more rows take blocks of many rows.
+    const int32_t group = limits.num_heads / limits.num_kv_heads;
+    const int64_t few = int64_t{step.num_reqs} * std::max(kFewAttentionRows / group, 1);
+    step.num_tokens = static_cast<int32_t>(std::min<int64_t>(limits.num_tokens, few));
+  }
+  return list_shape(launch_of(step, 0, RequestShare::kAll, kFewAttentionRows), limits.head_dim)
+      .bytes;
+}
+
 void launch_attention(Stream stream, const AttentionArgs& args, const AttentionLimits& limits) {
   CHECK(args.then == nullptr);
   CHECK(limits.num_heads == args.num_heads && limits.num_kv_heads == args.kv.num_kv_heads);
