@@ -4,7 +4,7 @@
 // its warps copies (attention_list_copies.h). Eight warps take a partition at a time: each has the
 // scores and weights of one of its 8 tiles (attention_list_scores.h), then an eighth of d of all of
 // them (attention_list_outputs.h), so that the warps meet twice a partition. Run on an H200 on
-// 2026-11-26.
+// 2026-11-26, but for the early start of both kernels, which no GPU has run.
 #include <algorithm>
 #include <cstddef>
 
@@ -19,6 +19,7 @@
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/ring.h"
+#include "kernels/cuda/rows.h"
 #include "kernels/cuda/tensor_map.h"
 
 namespace sluice::kernels::cuda {
@@ -155,6 +156,9 @@ __device__ __forceinline__ void list_block(const ListMaps& maps) {
     }
     ptx::fence_mbar_init();
   }
+  // Blocks of the merge start where blocks of this launch have ended; all of them wait.
+  ptx::wait_for_launches();
+  ptx::start_next_launch();
   const WorkList list(maps.list, memory.starts);
   if (threadIdx.x >= kListConsumers) {
     ptx::give_registers<kCopyRegisters>();
@@ -251,6 +255,8 @@ __device__ __forceinline__ void merge_output(const ListWork& list_work,
 __global__ void __launch_bounds__(kAttentionThreads, 1)
     merge_list_kernel(const __grid_constant__ ListWork list_work) {
   GPU_SHARED(int32_t, starts, kMostListRequests + 1);
+  ptx::wait_for_launches();
+  ptx::start_next_launch();
   const AttentionWork& work = list_work.attention;
   const WorkList list(list_work, starts);
   const CutBlock cut = cut_block(work, list, static_cast<int32_t>(blockIdx.x));
@@ -339,7 +345,10 @@ void start(Stream stream, const ListWork& list) {
     maps.v_scales = scales(kv.v);
   }
   gpu::launch(stream,
-              {.blocks_x = list.blocks, .threads = kListThreads, .shared_bytes = sizeof(Memory)},
+              {.blocks_x = list.blocks,
+               .threads = kListThreads,
+               .shared_bytes = sizeof(Memory),
+               .overlaps = overlaps(list.attention.args.num_tokens)},
               attention_list_kernel<Cache, kDim, kHalves>,
               maps);
 }
@@ -387,7 +396,8 @@ void launch_attention_list(Stream stream, const ListWork& work) {
   gpu::launch(stream,
               {.blocks_x = work.blocks - 1,
                .blocks_y = work.attention.rows_per_block,
-               .threads = kAttentionThreads},
+               .threads = kAttentionThreads,
+               .overlaps = overlaps(work.attention.args.num_tokens)},
               merge_list_kernel,
               work);
 }
