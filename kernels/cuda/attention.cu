@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention's launches: how rows and partitions are cut into blocks, and the merge of partitions
-// that ran side by side. Run on an H200 on 2026-11-26.
+// that ran side by side.
 #include "kernels/attention.h"
 
 #include <algorithm>

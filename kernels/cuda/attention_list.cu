@@ -3,8 +3,8 @@
 // the definition in launch.h. A block walks its share of the list (attention_list.h) while one of
 // its warps copies (attention_list_copies.h). Eight warps take a partition at a time: each has the
 // scores and weights of one of its 8 tiles (attention_list_scores.h), then an eighth of d of all of
-// them (attention_list_outputs.h), so that the warps meet twice a partition. Run on an H200 on
-// 2026-11-26, but for the early start of both kernels, which no GPU has run.
+// them (attention_list_outputs.h), so that the warps meet twice a partition. No GPU has run the
+// early start of these kernels yet.
 #include <algorithm>
 #include <cstddef>
 

@@ -4,8 +4,7 @@
 // length but for one partition, so that all multiprocessors end together whatever the requests'
 // lengths are. A block joins what it has of a row block from the first partition on; what it has of
 // one that began in another block's share it stores, each partition for itself, for the merge.
-// Run on an H200 on 2026-11-26, but for what follows, which no GPU has run: a row block's own first
-// partition, where a window cuts the request's keys.
+// No GPU has run a row block's own first partition, where a window cuts the request's keys, yet.
 #pragma once
 
 #include <algorithm>

@@ -2,7 +2,6 @@
 // How K and V get to the shared memory of attention_list.cu's blocks: one warp copies tiles of 64
 // keys into two rings, across partitions and row blocks. A block of the cache is one box of K, in
 // lines of 128 bytes whatever a d's keys take, and one box of V for each 64 d, or 128 d of codes.
-// Run on an H200 on 2026-11-26.
 #pragma once
 
 #include <algorithm>

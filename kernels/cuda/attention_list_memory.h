@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The shared memory of attention_list.cu's blocks, and what its warps share: where a lane is, and
-// the product of a lane's rows with 8 columns. Run on an H200 on 2026-11-26.
+// the product of a lane's rows with 8 columns.
 #pragma once
 
 #include <cstddef>

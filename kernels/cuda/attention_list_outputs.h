@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Outputs of attention_list.cu: a part of d of all rows, by one warp, with the definition in
 // launch.h, and where they go when a partition or a row block ends. Codes become 16-bit floats,
-// exactly, in registers: the halves of a word that ldmatrix brings are the even and the odd d. Run
-// on an H200 on 2026-11-26.
+// exactly, in registers: the halves of a word that ldmatrix brings are the even and the odd d.
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scores and weights of attention_list.cu: of one tile, by one warp, with the definition in
 // launch.h. Codes become 16-bit floats, exactly, in registers: the halves of a word that ldmatrix
-// brings are the even and the odd keys. Run on an H200 on 2026-11-26.
+// brings are the even and the odd keys.
 #pragma once
 
 #include <cstddef>

@@ -4,7 +4,7 @@
 // V, one after the other, come by cp.async into a ring of slots while earlier ones are multiplied.
 // With many rows each of 4 warps has 16 of them; with 16 or fewer, the warps share them: a warp has
 // 16 keys of a tile, then a part of d. Codes become 16-bit floats, exactly, on their way to a tile
-// in shared memory. Run on an H200 on 2026-11-26.
+// in shared memory.
 #pragma once
 
 #include <cstddef>

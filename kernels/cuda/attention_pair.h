@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two rows of attention as a lane has them of tensor cores' products, by the definition in
 // launch.h: what is done with scores and outputs between the products, for every kernel that
-// multiplies by tensor cores. Run on an H200 on 2026-11-26.
+// multiplies by tensor cores.
 #pragma once
 
 #include <cstdint>

@@ -2,8 +2,7 @@
 // What the attention kernels share: which rows a block has, which keys they see, and how the
 // partitions of a row join. attention.cu plans, merges and finishes; attention_fma.cu is for caches
 // of floats, attention_list.cu for few rows a request on Hopper, attention_wgmma.cu for prompts
-// there over 16 bits, attention_mma.cu and attention_codes.cu for all else. Run on an H200 on
-// 2026-11-26.
+// there over 16 bits, attention_mma.cu and attention_codes.cu for all else.
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How K and V come to the tensor cores of attention_mma.h: element types, the block's shared
-// memory, and the ring of slots through which tiles of 64 keys go by cp.async. Run on an H200
-// on 2026-11-26.
+// memory, and the ring of slots through which tiles of 64 keys go by cp.async.
 #pragma once
 
 #include <cstddef>

@@ -5,8 +5,9 @@
 // warpgroups multiply with q and with the weights in registers. Both matrices lie transposed in
 // the cache and so in shared memory: K's rows are d, V's are keys. A tile's products with V run
 // beside those of the next tile with K and beside its weighing. That wgmma gives the bits of
-// mma.sync an H200 has shown, on which this ran on 2026-11-26. Source of the schedule:
-// FlashAttention-3 (arXiv:2407.08608), 3.1 and 3.2.
+// mma.sync follows from one model of the tensor cores' steps, and an H200 has shown it
+// (bench/gpu_probes, P2 and P4). Source of the schedule: FlashAttention-3 (arXiv:2407.08608), 3.1
+// and 3.2.
 #include <algorithm>
 #include <cstddef>
 

@@ -60,7 +60,8 @@ void launch_rope_write_kv(Stream stream, const RopeWriteKvArgs& args, const Rope
 // product takes part. Which rows share a tile, a block or a launch, where partitions run, and on
 // Hopper whether mma.sync or wgmma multiplies, have no say in a row's bits. One thing has: where V
 // holds an infinity or a NaN, which codes cannot, rows that share the tile with one that sees it
-// get NaN. An H200 has shown it on 2026-11-26.
+// get NaN. That all this holds on a GPU follows from the model of its tensor cores, and an H200
+// has shown it (bench/gpu_probes, P4).
 inline constexpr int32_t kMaxAttentionHeadDim = 256;
 
 // Bytes of the workspace with which the partitions of the keys run side by side, where there are

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // exp, log and tanh of kernels/cpu/math16.h for one lane: the same operations in the same order, so
-// the same bits. Run on an H200 on 2026-11-26.
+// the same bits.
 #pragma once
 
 #include <cmath>
