@@ -2,6 +2,7 @@
 #include "bench/gpu_rig.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -19,6 +20,8 @@ constexpr int kRounds = 11;
 // Of a round at least: what the host takes for the first launch is in it.
 constexpr double kRoundSeconds = 3e-3;
 constexpr int64_t kProbeBytes = int64_t{2} << 30;
+// Contents are so many bytes made on the host, copied within the device from there on.
+constexpr int64_t kPiece = int64_t{16} << 20;
 // Until clocks are as high as they get.
 constexpr std::chrono::milliseconds kWaking{400};
 
@@ -29,6 +32,17 @@ kernels::DeviceBuffer allocated(kernels::DeviceMemory& memory, int64_t bytes) {
     std::exit(1);
   }
   return std::move(*buffer);
+}
+
+const std::vector<float>& normals() {
+  static const std::vector<float> values = [] {
+    std::vector<float> made(kPiece / 4);
+    std::minstd_rand rng(2);
+    std::normal_distribution<float> normal;
+    for (float& value : made) value = normal(rng);
+    return made;
+  }();
+  return values;
 }
 
 }  // namespace
@@ -57,23 +71,41 @@ kernels::DeviceBuffer GpuRig::zeros(int64_t bytes) {
   return allocated(*opened_.memory, std::max<int64_t>(bytes, 16));
 }
 
-// A piece made on the host, then copied within the device.
+kernels::DeviceBuffer GpuRig::repeated(const void* piece, int64_t piece_bytes, int64_t bytes) {
+  kernels::DeviceBuffer buffer = zeros(bytes);
+  const int64_t first = std::min(bytes, piece_bytes);
+  opened_.memory->upload(buffer.data(), static_cast<const std::byte*>(piece), first);
+  for (int64_t at = first; at < bytes; at += piece_bytes) {
+    opened_.memory->copy(buffer.data() + at, buffer.data(), std::min(piece_bytes, bytes - at));
+  }
+  opened_.memory->wait();
+  return buffer;
+}
+
 kernels::DeviceBuffer GpuRig::random(int64_t bytes) {
-  constexpr int64_t kPiece = int64_t{16} << 20;
   static const std::vector<uint16_t> words = [] {
     std::vector<uint16_t> made(kPiece / 2);
     std::minstd_rand rng(1);
     for (uint16_t& word : made) word = static_cast<uint16_t>(0x3800 + (rng() & 0x7FF));
     return made;
   }();
-  kernels::DeviceBuffer buffer = zeros(bytes);
-  const int64_t first = std::min(bytes, kPiece);
-  opened_.memory->upload(buffer.data(), reinterpret_cast<const std::byte*>(words.data()), first);
-  for (int64_t at = first; at < bytes; at += kPiece) {
-    opened_.memory->copy(buffer.data() + at, buffer.data(), std::min(kPiece, bytes - at));
-  }
-  opened_.memory->wait();
-  return buffer;
+  return repeated(words.data(), kPiece, bytes);
+}
+
+kernels::DeviceBuffer GpuRig::normal_floats(int64_t count) {
+  return repeated(normals().data(), kPiece, count * 4);
+}
+
+kernels::DeviceBuffer GpuRig::normal_bf16(int64_t count) {
+  static const std::vector<uint16_t> words = [] {
+    std::vector<uint16_t> made;
+    made.reserve(normals().size());
+    for (const float value : normals()) {
+      made.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16));
+    }
+    return made;
+  }();
+  return repeated(words.data(), kPiece / 2, count * 2);
 }
 
 kernels::DeviceBuffer GpuRig::copy_of(const void* host, int64_t bytes) {

@@ -31,6 +31,10 @@ class GpuRig {
   // as halves of floats, bfloat16 and fp16 are small and normal, and as bytes are anything.
   kernels::DeviceBuffer zeros(int64_t bytes);
   kernels::DeviceBuffer random(int64_t bytes);
+  // So many numbers of a normal distribution, as floats or rounded toward zero to bfloat16: what
+  // attention has, whose exponentials take other ways for the low scores that positive words lack.
+  kernels::DeviceBuffer normal_floats(int64_t count);
+  kernels::DeviceBuffer normal_bf16(int64_t count);
   kernels::DeviceBuffer copy_of(const void* host, int64_t bytes);
   std::vector<std::byte> to_host(const kernels::DeviceBuffer& buffer);
 
@@ -47,6 +51,8 @@ class GpuRig {
 
  private:
   explicit GpuRig(kernels::cuda::OpenedDevice opened);
+  // The piece's bytes over and over.
+  kernels::DeviceBuffer repeated(const void* piece, int64_t piece_bytes, int64_t bytes);
 
   kernels::cuda::OpenedDevice opened_;
   int64_t l2_bytes_ = 0;

@@ -7,6 +7,7 @@
 #include <bit>
 
 #include "engine/core/status.h"
+#include "kernels/cuda/attention_list.h"
 #include "kernels/cuda/attention_rows.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
@@ -114,22 +115,68 @@ int64_t partials_bytes(const Launch& launch, int32_t head_dim) {
          int64_t{sizeof(float)};
 }
 
-// With its partitions side by side where the workspace holds them.
+// A launch by the list where each item is a partition: its blocks, the slots that each of them has
+// for partials, and the bytes of all; 0 bytes: a row block has one partition and needs no merge.
+struct ListShape {
+  int32_t blocks;
+  int32_t slots;
+  int64_t bytes;
+};
+
+ListShape list_shape(const Launch& launch, int32_t head_dim) {
+  const int64_t items = launch.blocks * launch.partitions;
+  const int64_t blocks = std::min<int64_t>(items, gpu::multiprocessors());
+  const int64_t slots = std::min<int64_t>(ceil_div(items, blocks), launch.partitions);
+  const int64_t bytes = launch.partitions == 1
+                            ? 0
+                            : blocks * slots * launch.rows_per_block * (int64_t{head_dim} + 2) *
+                                  int64_t{sizeof(float)};
+  return {static_cast<int32_t>(blocks), static_cast<int32_t>(slots), bytes};
+}
+
+bool by_list(const AttentionLimits& limits, const KvLayerView& kv, const Launch& launch) {
+  return launch.rows_per_block <= kFewAttentionRows && limits.num_reqs <= kMostListRequests &&
+         list_attends(kv) && gpu::ptx::device_has_wgmma();
+}
+
+// With partitions side by side where the workspace holds `bytes` of partials; 0: there are none.
+AttentionWork work_of(const AttentionArgs& args,
+                      const AttentionLimits& limits,
+                      const Launch& launch,
+                      int64_t bytes) {
+  const bool split = bytes > 0 && bytes <= static_cast<int64_t>(args.workspace.size());
+  return {.args = args,
+          .share = launch.share,
+          .num_reqs = static_cast<int32_t>(args.seq_lens.size()),
+          .group = limits.num_heads / limits.num_kv_heads,
+          .rows_per_block = launch.rows_per_block,
+          .block_shift = std::countr_zero(static_cast<uint32_t>(args.kv.block_size)),
+          .partials = split ? reinterpret_cast<float*>(args.workspace.data()) : nullptr,
+          .partitions = launch.partitions};
+}
+
+void start_list(Stream stream,
+                const AttentionArgs& args,
+                const AttentionLimits& limits,
+                const Launch& launch) {
+  const ListShape shape = list_shape(launch, limits.head_dim);
+  const AttentionWork work = work_of(args, limits, launch, shape.bytes);
+  const int64_t row_blocks = std::min<int64_t>(launch.blocks, gpu::multiprocessors());
+  launch_attention_list(
+      stream,
+      {.attention = work,
+       .blocks = work.partials != nullptr ? shape.blocks : static_cast<int32_t>(row_blocks),
+       .slots = shape.slots});
+}
+
 void start(Stream stream,
            const AttentionArgs& args,
            const AttentionLimits& limits,
            const Launch& launch) {
-  const int64_t bytes = partials_bytes(launch, limits.head_dim);
-  const bool split = bytes > 0 && bytes <= static_cast<int64_t>(args.workspace.size());
-  const AttentionWork work{
-      .args = args,
-      .share = launch.share,
-      .num_reqs = static_cast<int32_t>(args.seq_lens.size()),
-      .group = limits.num_heads / limits.num_kv_heads,
-      .rows_per_block = launch.rows_per_block,
-      .block_shift = std::countr_zero(static_cast<uint32_t>(args.kv.block_size)),
-      .partials = split ? reinterpret_cast<float*>(args.workspace.data()) : nullptr,
-      .partitions = launch.partitions};
+  if (by_list(limits, args.kv, launch)) return start_list(stream, args, limits, launch);
+  const AttentionWork work =
+      work_of(args, limits, launch, partials_bytes(launch, limits.head_dim));
+  const bool split = work.partials != nullptr;
   const bool wgmma = args.kv.dtype != DType::kF32 && launch.rows_per_block == kWgmmaAttentionRows;
   const int64_t most = wgmma ? launch.partitions : ceil_div(kMostBlocks, launch.blocks);
   const AttentionGrid grid{.blocks = launch.blocks,
@@ -155,12 +202,30 @@ int64_t attention_workspace_bytes(const AttentionLimits& limits, int32_t window)
   if (limits.num_tokens == 0) return 0;
   int64_t most = 0;
   for (const Attends by : {Attends::kFma, Attends::kMma, Attends::kWgmma}) {
+    const bool has_list = by != Attends::kFma && gpu::ptx::device_has_wgmma();
     const Plan plan = plan_of(limits, window, by);
     for (int i = 0; i < plan.count; ++i) {
-      most = std::max(most, partials_bytes(plan.launches[i], limits.head_dim));
+      const Launch& launch = plan.launches[i];
+      most = std::max(most, partials_bytes(launch, limits.head_dim));
+      if (!has_list || launch.rows_per_block > kFewAttentionRows) continue;
+      most = std::max(most, list_shape(launch, limits.head_dim).bytes);
     }
   }
   return most;
+}
+
+int64_t mixed_attention_workspace_bytes(const AttentionLimits& limits) {
+  if (limits.num_tokens == 0 || !gpu::ptx::device_has_wgmma()) return 0;
+  AttentionLimits step = limits;
+  step.num_reqs = std::min(limits.num_reqs, kMostListRequests);
+  if (limits.head_dim <= kManyRowsWidth) {
+    // plan_of: with more tokens than these, requests of more rows take blocks of many rows.
+    const int32_t group = limits.num_heads / limits.num_kv_heads;
+    const int64_t few = int64_t{step.num_reqs} * std::max(kFewAttentionRows / group, 1);
+    step.num_tokens = static_cast<int32_t>(std::min<int64_t>(limits.num_tokens, few));
+  }
+  return list_shape(launch_of(step, 0, RequestShare::kAll, kFewAttentionRows), limits.head_dim)
+      .bytes;
 }
 
 void launch_attention(Stream stream, const AttentionArgs& args, const AttentionLimits& limits) {

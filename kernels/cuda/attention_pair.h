@@ -62,8 +62,18 @@ class RowPair {
   __device__ __forceinline__ void start_partition() {
 #pragma unroll
     for (int h = 0; h < 2; ++h) state_[h] = {.m = kLowest, .l = 0};
+    clear_outputs();
+  }
+
+  // m and l of the partition to `state`; they start again where it `ends`, whose last outputs may
+  // still be on their way.
+  __device__ __forceinline__ void take_state(bool ends, RowState (&state)[2]) {
 #pragma unroll
-    for (int i = 0; i < kOutputs; ++i) o_[i] = 0;
+    for (int h = 0; h < 2; ++h) {
+      state[h] = state_[h];
+      state_[h].m = ends ? kLowest : state_[h].m;
+      state_[h].l = ends ? 0 : state_[h].l;
+    }
   }
 
   // From products to scores, the first of key `first_key` of the tile at `begin`; those of keys
@@ -98,9 +108,9 @@ class RowPair {
     for (int h = 0; h < 2; ++h) {
       float top = kLowest;
 #pragma unroll
-      for (int i = 2 * h; i < kScores; i += 4) top = higher_of(higher_of(top, s[i]), s[i + 1]);
-      top = higher_of(top, __shfl_xor_sync(kAllLanes, top, 1));
-      tops[h] = higher_of(top, __shfl_xor_sync(kAllLanes, top, 2));
+      for (int i = 2 * h; i < kScores; i += 4) top = top_of(top_of(top, s[i]), s[i + 1]);
+      top = top_of(top, __shfl_xor_sync(kAllLanes, top, 1));
+      tops[h] = top_of(top, __shfl_xor_sync(kAllLanes, top, 2));
     }
   }
 
@@ -108,8 +118,8 @@ class RowPair {
   __device__ __forceinline__ void raise(const float (&tops)[2], float (&c)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float m = higher_of(state_[h].m, tops[h]);
-      c[h] = exp_of(__fsub_rn(state_[h].m, m));
+      const float m = top_of(state_[h].m, tops[h]);
+      c[h] = exp_of_difference(__fsub_rn(state_[h].m, m));
       state_[h].m = m;
     }
   }
@@ -122,7 +132,7 @@ class RowPair {
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         float& p = s[8 * group + j];
-        p = exp_of(__fsub_rn(p, state_[j % 4 / 2].m));
+        p = exp_of_difference(__fsub_rn(p, state_[j % 4 / 2].m));
       }
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -150,23 +160,33 @@ class RowPair {
     state_[h].l = __fmaf_rn(state_[h].l, c[h], sum);
   }
 
+  // Outputs times c. Where no row of the warp has a higher m than before, every c is 1 and nothing
+  // is done.
   __device__ __forceinline__ void rescale(const float (&c)[2]) {
+    const bool changes = c[0] != 1 || c[1] != 1;
+    if (__reduce_max_sync(kAllLanes, changes ? 1U : 0U) == 0) return;
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) o_[i] = __fmul_rn(o_[i], c[i % 4 / 2]);
   }
 
   __device__ __forceinline__ void end_partition(int32_t partition) {
+    end_partition(partition, state_);
+  }
+
+  // end_partition() with m and l from take_state(). Outputs start again in both.
+  __device__ __forceinline__ void end_partition(int32_t partition, const RowState (&state)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int32_t begin = partition * kAttentionPartition;
       const KeyRange seen = keys_within(visible_[h], begin, kAttentionPartition);
       if (row_of(h) >= block_.num_rows || seen.end == 0) continue;
       if (work_.partials != nullptr) {
-        store_partial(h, partition - first_partition_of(work_, block_));
+        store_partial(h, state[h], partition - first_partition_of(work_, block_));
       } else {
-        join(h, visible_[h].begin >= begin);
+        join(h, state[h], visible_[h].begin >= begin);
       }
     }
+    clear_outputs();
   }
 
   __device__ __forceinline__ void finish() {
@@ -203,17 +223,22 @@ class RowPair {
     }
   }
 
-  __device__ __forceinline__ void store_partial(int h, int32_t index) const {
+  __device__ __forceinline__ void clear_outputs() {
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) o_[i] = 0;
+  }
+
+  __device__ __forceinline__ void store_partial(int h, const RowState& state, int32_t index) const {
     float* const partial = partial_of(work_, index, row_of(h));
     for_outputs(h, [&](int, int32_t d, float o) { partial[d] = o; });
     if (lane() % 4 != 0 || !stores_state_) return;
-    partial[work_.args.kv.head_dim] = state_[h].m;
-    partial[work_.args.kv.head_dim + 1] = state_[h].l;
+    partial[work_.args.kv.head_dim] = state.m;
+    partial[work_.args.kv.head_dim + 1] = state.l;
   }
 
-  __device__ __forceinline__ void join(int h, bool starts) {
-    const MergeFactors factors = merge_factors(total_[h].m, state_[h].m);
-    total_[h] = starts ? state_[h] : RowState{factors.m, merged(factors, total_[h].l, state_[h].l)};
+  __device__ __forceinline__ void join(int h, const RowState& state, bool starts) {
+    const MergeFactors factors = merge_factors(total_[h].m, state.m);
+    total_[h] = starts ? state : RowState{factors.m, merged(factors, total_[h].l, state.l)};
     for_outputs(h, [&](int index, int32_t, float o) {
       float& total = totals_[index][threadIdx.x];
       total = starts ? o : merged(factors, total, o);

@@ -58,9 +58,10 @@ namespace {
 constexpr int kWarpgroupRows = 64;
 constexpr int kConsumers = 128 * kWgmmaAttentionRows / kWarpgroupRows;
 constexpr int kThreads = kConsumers + 128;  // and the warpgroup of the copying thread
-// Of a thread: 168 at the launch, of which the copying warpgroup gives what the others take.
-constexpr int kCopyRegisters = 40;
-constexpr int kConsumerRegisters = 232;
+// Registers of a thread: 168 at the launch, of which the copying warpgroup gives what the others
+// take.
+constexpr int kCopyRegisters = 24;
+constexpr int kConsumerRegisters = 240;
 static_assert(kConsumers * kConsumerRegisters + 128 * kCopyRegisters <= 64 * 1024);
 constexpr int kStages = 3;
 constexpr int kStep = 16;  // d or keys of a wgmma
@@ -177,33 +178,35 @@ class WarpgroupRows {
     load_queries(work, block);
   }
 
-  // Within a partition a tile's weighing does not wait for the products with V of the tile before.
-  // By the lemma of launch.h tiles that the warpgroup's rows do not see are taken like others.
+  // A tile's weighing does not wait for the products with V of the tile before, whose partition, if
+  // it ends there, is joined after them. By the lemma of launch.h tiles that the warpgroup's rows
+  // do not see are taken like others.
   __device__ __forceinline__ void take(KeyRange tiles) {
     int32_t tile = uniform(tiles.begin);
     const int32_t end = uniform(tiles.end);
-    while (tile < end) {
-      const int32_t partition = tile / kPartitionTiles;
-      const int32_t stop = std::min(end, (partition + 1) * kPartitionTiles);
-      float c[2];
-      pair_.start_partition();
-      multiply_keys();
-      wait_keys<0>();
-      weigh(tile * kAttentionTile, c);
-      for (; tile + 1 < stop; ++tile) {
-        rescale(c);
-        multiply_keys();
-        multiply_values(tile * kAttentionTile);
-        wait_keys<1>();
-        weigh((tile + 1) * kAttentionTile, c);
-        wait_values();
-      }
+    float c[2];
+    pair_.start_partition();
+    multiply_keys();
+    wait_keys<0>();
+    weigh(tile * kAttentionTile, c);
+    for (; tile + 1 < end; ++tile) {
+      const bool ends = (tile + 1) % kPartitionTiles == 0;
       rescale(c);
+      multiply_keys();
       multiply_values(tile * kAttentionTile);
+      wait_keys<1>();
+      RowState ended[2];
+      pair_.take_state(ends, ended);
+      weigh((tile + 1) * kAttentionTile, c);
       wait_values();
-      pair_.end_partition(partition);
-      ++tile;
+      if (ends) pair_.end_partition(tile / kPartitionTiles, ended);
     }
+    rescale(c);
+    multiply_values(tile * kAttentionTile);
+    wait_values();
+    RowState ended[2];
+    pair_.take_state(true, ended);
+    pair_.end_partition(tile / kPartitionTiles, ended);
   }
 
   // Of a warpgroup without rows: its part in what all consumers do.

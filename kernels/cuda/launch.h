@@ -69,6 +69,12 @@ inline constexpr int32_t kMaxAttentionHeadDim = 256;
 // num_threads is not read.
 int64_t attention_workspace_bytes(const AttentionLimits& limits, int32_t window);
 
+// Bytes of the workspace with which the partitions of few rows a request run side by side in every
+// step within `limits`, whatever their windows: beside prompts too, and with several tokens a
+// request. 0 where no such step has blocks of 16 rows that share a list of work. No GPU has run a
+// mixed step with it yet.
+int64_t mixed_attention_workspace_bytes(const AttentionLimits& limits);
+
 // `limits` are what the host knows of the call, whose lengths are in device memory: its heads, and
 // bounds from above for the rest, so that a captured launch serves every step that fits. What
 // args.workspace does not hold is not split. args.then must be null; requests without tokens

@@ -3,6 +3,7 @@
 // the same bits.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "kernels/cuda/gpu.h"
@@ -15,10 +16,14 @@ __device__ __forceinline__ float lower_of(float a, float b) { return a < b ? a :
 
 __device__ __forceinline__ float higher_of(float a, float b) { return a > b ? a : b; }
 
-// NaN gives NaN whatever its bits are, which the exponent's shift would else make a number, and
-// without a branch, so that the exponentials of a lane are interleaved.
-__device__ __forceinline__ float exp_of(float x) {
-  const float y = lower_of(kExpTop, x);
+// The higher of two numbers, or the number where one is NaN; of zeros either. One instruction,
+// where higher_of is two.
+__device__ __forceinline__ float top_of(float a, float b) { return fmaxf(a, b); }
+
+// exp(x) where y is the lower of x and kExpTop: 2^n times a polynomial of what n leaves of y; 0
+// below the bottom, NaN for NaN. Without a branch, so that the exponentials of a lane are
+// interleaved.
+__device__ __forceinline__ float exp_of_parts(float x, float y) {
   const float shifted = __fmaf_rn(y, kLog2E, kRoundMagic);
   const float n = __fsub_rn(shifted, kRoundMagic);
   float r = __fmaf_rn(n, -kLn2Hi, y);
@@ -35,6 +40,11 @@ __device__ __forceinline__ float exp_of(float x) {
   const float otherwise = higher_of(0.0F, x);
   return x >= kExpBottom ? __int_as_float(static_cast<int32_t>(scaled)) : otherwise;
 }
+
+__device__ __forceinline__ float exp_of(float x) { return exp_of_parts(x, lower_of(kExpTop, x)); }
+
+// exp_of(x) where x is at most 0 or NaN.
+__device__ __forceinline__ float exp_of_difference(float x) { return exp_of_parts(x, x); }
 
 // log(1 + f) + e * ln 2, f in [sqrt(1/2) - 1, sqrt(2) - 1], e an integer.
 __device__ __forceinline__ float log_of_parts(float f, float e) {

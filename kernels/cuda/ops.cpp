@@ -111,10 +111,11 @@ int64_t workspace_bytes(int32_t num_rows, int32_t n) {
   return most;
 }
 
-// What steps of one token a request split over partitions need; a step that would need more, some
-// rows of a prompt behind a long context, is not split.
+// What steps of one token a request split over partitions need, and few rows a request in any step
+// where they share a list of work; what would need more, some rows of a prompt behind a long
+// context, is not split.
 int64_t attention_workspace_bytes(const AttentionLimits& limits) {
-  int64_t most = 0;
+  int64_t most = mixed_attention_workspace_bytes(limits);
   for (int32_t reqs = 1; reqs <= std::min(limits.num_reqs, limits.num_tokens); ++reqs) {
     AttentionLimits step = limits;
     step.num_tokens = reqs;

@@ -356,6 +356,30 @@ TEST(CudaAttention, PartitionsAndTilesEndWhereTheirLastKeyIs) {
          .requests = {{63, 1}, {64, 1}, {65, 1}, {511, 1}, {512, 1}, {513, 1}, {1025, 1}}});
 }
 
+// Rings of as many stages as a partition has tiles, and of fewer; rows that several blocks share.
+TEST(CudaAttention, WholePartitionsOfWideHeads) {
+  for (const DType dtype : {DType::kBF16, DType::kI8}) {
+    SCOPED_TRACE(to_string(dtype));
+    check({.dtype = dtype,
+           .num_heads = 4,
+           .num_kv_heads = 2,
+           .head_dim = 128,
+           .requests = {{1100, 1}, {600, 2}}});
+    check({.dtype = dtype, .num_heads = 2, .head_dim = 256, .requests = {{1030, 1}}});
+  }
+}
+
+// A request's window moves on over more partitions than one of its row blocks sees.
+TEST(CudaAttention, RowBlocksOfALongPromptHavePartitionsOfTheirOwn) {
+  std::vector<Request> requests(168, {1, 0});  // so that blocks of few rows take all of it
+  requests[5] = {2340, 1340};
+  const Step step({.num_heads = 2, .window = 500, .requests = requests});
+  const auto split = [&] {
+    test::expect_same_floats(step.launch(step.limits(), true), step.want());
+  };
+  test::on_schedules(split, test::Seeds::kOne);
+}
+
 // As in a recorded step, most of whose thousands of blocks have nothing to do.
 TEST(CudaAttention, BlocksTakeSeveralPartitionsWhereThereAreMany) {
   std::vector<Request> requests(250, {1, 0});
@@ -490,6 +514,30 @@ TEST(CudaAttention, HeadsThatDoNotFitAreRefused) {
 }
 
 #ifndef SLUICE_TESTS_ON_GPU  // which does not count launches
+// The workspace that an engine has serves decodes beside a prompt, and several tokens a request.
+TEST(CudaAttention, FewRowsOfMixedStepsAreSplitWithTheEnginesWorkspace) {
+  struct Mixed {
+    std::vector<Request> requests;
+    int32_t head_dim;
+    int launches;
+  };
+
+  for (const Mixed& mixed : {Mixed{{{1300, 1}, {30, 30}, {700, 1}, {9, 1}}, 16, 3},
+                             Mixed{{{1300, 5}, {30, 2}}, 16, 2},
+                             Mixed{{{1030, 40}}, 144, 2}}) {
+    SCOPED_TRACE(mixed.requests.size());
+    const Step step({.num_heads = 2, .head_dim = mixed.head_dim, .requests = mixed.requests});
+    AttentionLimits limits = step.limits();
+    limits.num_tokens += 10;
+    limits.device = DeviceType::kCuda;
+    const test::DeviceBytes workspace(attention_workspace_bytes(limits));
+    simt::Run run(3);
+    test::expect_same_floats(step.launch_with(step.limits(), workspace), step.want());
+    EXPECT_EQ(run.num_launches(), mixed.launches);
+    EXPECT_EQ(test::joined(run.take_reports()), "");
+  }
+}
+
 TEST(CudaAttention, NothingIsLaunchedForNoTokens) {
   const Step step({.requests = {{40, 0}}});
   simt::Run run(0);

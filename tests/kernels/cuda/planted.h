@@ -245,6 +245,58 @@ std::vector<float> run_prompt(PromptBug bug,
                               const uint16_t* v,
                               const std::vector<int32_t>& table);
 
+// Rows over partitions of paged codes as a list of items that blocks share out: a warp copies tiles
+// by TMA into a ring of a stage for each tile of a partition, and V into one of two; a warp has the
+// scores of one tile, then its d of all tiles; what a border between shares cuts is merged behind.
+enum class ListBug : uint8_t {
+  kNone,
+  kShareOneLate,
+  kEntryOfTheNeighbour,
+  kNoSyncAfterTable,
+  kNoSyncBeforeTable,
+  kScalesOfTheNeighbour,
+  kStageTooFew,
+  kCountsWholePartitions,
+  kReleaseBeforeScores,
+  kIdleWarpDoesNotRelease,
+  kOneOfTops,
+  kNoBarrierAfterTops,
+  kNoBarrierAfterWeights,
+  kPartialLeftOut,
+  kJoinedInTheFirstSlot,
+  kMergeLeavesEarly,
+  kMergeWritesEarly,
+  kMergedTwice,
+};
+
+struct ListShape {
+  static constexpr int kRequests = 3;
+  static constexpr int kShares = 4;
+  static constexpr int kRows = 2;  // of a request
+  static constexpr int kDim = 16;
+  static constexpr int kWidth = 12;  // d that count
+  static constexpr int kTile = 32;
+  static constexpr int kPartition = 128;
+  static constexpr int kSlots = 16;  // of a block
+  // 10 partitions: the shares have 3, 3, 2 and 2 of them, and cut the first and the last request,
+  // the last one twice.
+  static constexpr int kLengths[kRequests] = {400, 60, 600};
+  static constexpr int kTableStride = 40;
+  static constexpr int kBlocks = 25 + 4 + 38;
+};
+
+struct ListInputs {
+  const int8_t* k;      // [kBlocks][kDim][kSlots], 16-byte aligned as what follows
+  const int8_t* v;      // [kBlocks][kSlots][kDim]
+  const float* scales;  // of K: [kBlocks][kSlots]
+  std::vector<float> q;  // [kRequests][kRows][kDim]
+  std::vector<int32_t> lengths;
+  std::vector<int32_t> table;  // [kRequests][kTableStride]
+};
+
+// out[request][row][d].
+std::vector<float> run_list(ListBug bug, const ListInputs& in);
+
 // The fullest bin of 4 bits of a value, and of what has it the fullest of the next, by atomics.
 enum class HistogramBug : uint8_t {
   kNone,

@@ -81,6 +81,7 @@ struct LaunchShape {
   int threads;
   int64_t shared_bytes;
   int cluster_blocks;  // along y
+  bool overlaps = false;
 };
 
 void run_grid(const LaunchShape& shape, const std::function<void()>& body);
@@ -291,6 +292,9 @@ using Stream = CUstream_st*;
 // As on the device (kernels/cuda/gpu.h).
 int compute_capability();
 
+// As on the device; few, so that a block's share of a list of work is long.
+inline int multiprocessors() { return 5; }
+
 // Not inline: the race detector is told that these are atomic.
 uint32_t shared_add(uint32_t* p, uint32_t value);
 unsigned long long shared_add(unsigned long long* p, unsigned long long value);
@@ -301,6 +305,7 @@ struct LaunchShape {
   int threads = 128;
   int64_t shared_bytes = 0;
   int cluster_blocks = 1;  // along y, of which blocks_y is a multiple; more need Hopper
+  bool overlaps = false;   // every thread that ends has called ptx::wait_for_launches
 };
 
 template <typename... Parameters, typename... Arguments>
@@ -311,7 +316,8 @@ void launch(Stream stream,
   if (shape.blocks_x == 0 || shape.blocks_y == 0) return;
   const simt::Dim3 grid{static_cast<unsigned>(shape.blocks_x),
                         static_cast<unsigned>(shape.blocks_y)};
-  const simt::LaunchShape whole{grid, shape.threads, shape.shared_bytes, shape.cluster_blocks};
+  const simt::LaunchShape whole{
+      grid, shape.threads, shape.shared_bytes, shape.cluster_blocks, shape.overlaps};
   const auto call = std::make_pair(kernel, std::make_tuple(args...));
   simt::enqueue(stream, [whole, call] {
     const simt::ParameterSpace parameters(&call, sizeof(call));
