@@ -34,7 +34,8 @@ struct Thread : ThreadView {
   const char* waits_for = nullptr;  // null: ready, running or ended
   Site waits_at;
   bool ended = false;
-  int64_t arrived_phase = -1;  // of the cluster's barrier, whose wait it has yet to do
+  bool waited_for_launches = true;  // or need not
+  int64_t arrived_phase = -1;       // of the cluster's barrier, whose wait it has yet to do
 };
 
 struct WarpMeeting {

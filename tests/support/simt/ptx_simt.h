@@ -94,6 +94,11 @@ namespace sluice::gpu::ptx {
 
 inline constexpr bool kHasWgmma = true;
 
+// Launches run one after the other; overlap.h says what of a thread's doings before it is reported.
+void wait_for_launches();
+
+inline void start_next_launch() {}
+
 uint32_t shared_address(const void* p);
 // Other numbers than shared_address gives: marked, and with the block's rank.
 uint32_t peer_address(const void* p, int rank, simt::Site site = {});

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "tests/support/simt/memory.h"
+#include "tests/support/simt/overlap.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define SIMT_ASAN 1
@@ -159,6 +160,7 @@ std::vector<unsigned> cluster_order(unsigned count) {
 Run::Run(uint64_t seed, Mode mode) {
   if (run_state.active) die("a Run inside a Run");
   run_state = {.active = true, .seed = seed, .mode = mode, .num_launches = 0, .reports = {}};
+  begin_launch(false);
 }
 
 Run::~Run() {
@@ -239,6 +241,7 @@ void run_grid(const LaunchShape& shape, const std::function<void()>& body) {
     return;
   }
   const size_t reports = run_state.reports.size();
+  begin_launch(shape.overlaps);
   GlobalShadow global;
   const auto in_cluster = static_cast<unsigned>(shape.cluster_blocks);
   for (const unsigned at : cluster_order(shape.grid.x * (shape.grid.y / in_cluster))) {
@@ -435,6 +438,7 @@ void Cluster::wait_for_all(Site site) {
 
 // The barrier waits for it no more.
 void Cluster::end(Thread& thread) {
+  if (!failed_) failed_ = !may_end(thread);
   thread.block->end(thread);
   --num_alive_;
   if (thread.arrived_phase == phase_) --num_arrived_;

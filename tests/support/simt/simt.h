@@ -81,6 +81,7 @@ struct LaunchShape {
   int threads;
   int64_t shared_bytes;
   int cluster_blocks;  // along y
+  bool overlaps = false;
 };
 
 void run_grid(const LaunchShape& shape, const std::function<void()>& body);
@@ -198,6 +199,17 @@ inline float __shfl_xor_sync(uint32_t mask, float value, int lanes, sluice::simt
   return sluice::simt::bits_cast<float>(operand.value);
 }
 
+inline int32_t __shfl_xor_sync(uint32_t mask,
+                               int32_t value,
+                               int lanes,
+                               sluice::simt::Site site = {}) {
+  sluice::simt::ShuffleOperand operand{static_cast<uint32_t>(value),
+                                       sluice::simt::lane_id() ^ lanes};
+  sluice::simt::warp_collective(
+      mask, "__shfl_xor_sync", &operand, sluice::simt::complete_shuffle, false, site);
+  return static_cast<int32_t>(operand.value);
+}
+
 inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t value, sluice::simt::Site site = {}) {
   sluice::simt::warp_collective(
       mask, "__reduce_max_sync", &value, sluice::simt::complete_max, false, site);
@@ -275,6 +287,7 @@ struct LaunchShape {
   int threads = 128;
   int64_t shared_bytes = 0;
   int cluster_blocks = 1;  // along y, of which blocks_y is a multiple; more need Hopper
+  bool overlaps = false;   // with the launches in front (kernels/cuda/gpu.h)
 };
 
 template <typename... Parameters, typename... Arguments>
@@ -285,7 +298,8 @@ void launch(Stream stream,
   if (shape.blocks_x == 0 || shape.blocks_y == 0) return;
   const simt::Dim3 grid{static_cast<unsigned>(shape.blocks_x),
                         static_cast<unsigned>(shape.blocks_y)};
-  const simt::LaunchShape whole{grid, shape.threads, shape.shared_bytes, shape.cluster_blocks};
+  const simt::LaunchShape whole{
+      grid, shape.threads, shape.shared_bytes, shape.cluster_blocks, shape.overlaps};
   const auto call = std::make_pair(kernel, std::make_tuple(args...));
   simt::enqueue(stream, [whole, call] {
     const simt::ParameterSpace parameters(&call, sizeof(call));
