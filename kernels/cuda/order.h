@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order (value descending, index ascending) as whole numbers. No GPU has run it yet.
+// The order (value descending, index ascending) as whole numbers.
 #pragma once
 
 #include <cstdint>
