@@ -75,8 +75,10 @@ int64_t attention_workspace_bytes(const AttentionLimits& limits, int32_t window)
 // are allowed.
 void launch_attention(Stream stream, const AttentionArgs& args, const AttentionLimits& limits);
 
-// One block a row. The rows are in device memory, as what they point to (top_logprobs too), and get
-// their results there. The workspace is not used.
+// Three launches: rows in pieces, a block each, then one block a row. The rows are in device
+// memory, like what they point to (top_logprobs too) and the workspace
+// (cuda::sampling_workspace_bytes of ops.h for as many rows or more), and get their results there.
+// At most kMaxVocabSize tokens.
 void launch_sample(Stream stream, const SampleArgs& args);
 void launch_take_tokens(Stream stream, const TakeTokensArgs& args);
 
