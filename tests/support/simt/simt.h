@@ -181,6 +181,10 @@ struct alignas(16) float4 {
   float x, y, z, w;
 };
 
+struct alignas(16) uint4 {
+  uint32_t x, y, z, w;
+};
+
 inline void __syncthreads(sluice::simt::Site site = {}) {
   sluice::simt::block_barrier(0, 0, "__syncthreads", site);
 }
