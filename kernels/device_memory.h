@@ -56,7 +56,9 @@ class DeviceMemory {
   virtual Expected<std::byte*> allocate_pinned(int64_t bytes, const char* purpose) = 0;
   virtual void release_pinned(std::byte* data) = 0;
 
-  // From the host; `from` stays as it is until wait(), or that of an event behind it.
+  // From the host; `from` stays as it is until wait(), or that of an event behind it. Operators may
+  // read weights, positions and slots before those in front of them have ended: what is uploaded of
+  // those is there for operators behind a wait(), or behind an embedding.
   virtual void upload(std::byte* to, const std::byte* from, int64_t bytes) = 0;
   // The same of the first bytes of each of some rows, `stride` bytes from one to the next.
   virtual void upload_rows(
