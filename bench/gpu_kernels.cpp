@@ -22,6 +22,7 @@
 #include "bench/gpu_rig.h"
 #include "engine/core/types.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/ops.h"
 #include "quant/repack.h"
 
 namespace sluice::bench {
@@ -289,7 +290,8 @@ Json attention(GpuRig& rig, const Limits& limits) {
 }
 
 void sampling(GpuRig& rig, const Limits& limits) {
-  std::printf("\nsampling of %d logits\n%5s %-24s %10s %6s\n", kVocab, "rows", "", "us", "read");
+  std::printf(
+      "\nsampling of %d logits\n%5s %-24s %-9s %10s %6s\n", kVocab, "rows", "", "", "us", "read");
 
   struct Way {
     const char* name;
@@ -299,11 +301,15 @@ void sampling(GpuRig& rig, const Limits& limits) {
 
   constexpr Way kWays[] = {{"greedy", 0, 1, 0},
                            {"temperature 0.8", 0.8F, 1, 0},
+                           {"top_p 0.9", 0.8F, 0.9F, 0},
                            {"top_k 50, top_p 0.9", 0.8F, 0.9F, 50}};
-  for (const int32_t rows : {1, 8, 64}) {
+  // With the chosen token's log-probability, which is a sum of all of a row, and without.
+  for (const auto& [rows, num_logprobs] :
+       {std::pair{1, -1}, {8, -1}, {64, -1}, {1, 0}, {8, 0}, {64, 0}}) {
     const int64_t bytes = int64_t{rows} * kVocab * 4;
     const int32_t copies = rig.copies_for(bytes);
     const auto logits = rig.random(bytes * copies);
+    const auto workspace = rig.zeros(kernels::cuda::sampling_workspace_bytes(kVocab, rows));
     for (const Way& way : kWays) {
       std::vector<kernels::SampleRow> asked;
       for (int32_t i = 0; i < copies * rows; ++i) {
@@ -313,7 +319,7 @@ void sampling(GpuRig& rig, const Limits& limits) {
                          .top_k = way.top_k,
                          .seed = 7,
                          .position = i,
-                         .num_logprobs = 0});
+                         .num_logprobs = num_logprobs});
       }
       const auto on_gpu = rig.copy_of(
           asked.data(), static_cast<int64_t>(asked.size() * sizeof(kernels::SampleRow)));
@@ -323,11 +329,12 @@ void sampling(GpuRig& rig, const Limits& limits) {
             rig.stream(),
             {.rows = {first + int64_t{i} * rows, static_cast<size_t>(rows)},
              .vocab_size = kVocab,
-             .workspace = {}});
+             .workspace = workspace.span()});
       });
-      std::printf("%5d %-24s %10.1f %5.1f%%\n",
+      std::printf("%5d %-24s %-9s %10.1f %5.1f%%\n",
                   rows,
                   way.name,
+                  num_logprobs < 0 ? "" : "logprob",
                   time * 1e6,
                   percent(static_cast<double>(bytes) / time, limits.read));
       std::fflush(stdout);

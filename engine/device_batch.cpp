@@ -29,7 +29,6 @@ DeviceBatch::Places DeviceBatch::places(const InputBatch::Bounds& bounds) {
   for (int32_t i = 0; i < bounds.num_groups; ++i) {
     places.slot_mapping.push_back(take(tokens * static_cast<int64_t>(sizeof(int64_t))));
   }
-  places.small_end = at;
   places.rows = take(seqs * kInt);
   for (int32_t i = 0; i < bounds.num_groups; ++i) {
     places.block_tables.push_back(take(seqs * bounds.max_blocks_per_seq * kInt));
@@ -52,6 +51,7 @@ Expected<DeviceBatch> DeviceBatch::create(kernels::DeviceMemory& memory,
   batch.sent_ = memory.make_event();
   batch.slot_mapping_.resize(static_cast<size_t>(bounds.num_groups));
   batch.block_tables_.resize(static_cast<size_t>(bounds.num_groups));
+  batch.parts_.reserve(6 + 2 * static_cast<size_t>(bounds.num_groups));
   return batch;
 }
 
@@ -60,18 +60,20 @@ std::span<const T> DeviceBatch::stage(const Place& place, std::span<const T> val
   CHECK_LE(static_cast<int64_t>(values.size_bytes()), place.room);
   if (!values.empty()) {
     std::memcpy(staging_.data() + place.begin, values.data(), values.size_bytes());
+    parts_.push_back({.begin = place.begin, .bytes = static_cast<int64_t>(values.size_bytes())});
   }
   return {reinterpret_cast<const T*>(device_.data() + place.begin), values.size()};
 }
 
-void DeviceBatch::send(int64_t begin, int64_t bytes) {
-  if (bytes > 0) device_.memory()->upload(device_.data() + begin, staging_.data() + begin, bytes);
+void DeviceBatch::send() {
+  if (!parts_.empty()) device_.memory()->upload_parts(device_.data(), staging_.data(), parts_);
+  parts_.clear();
 }
 
 // A row has room for the longest request that there may be.
-std::span<const int32_t> DeviceBatch::send_table(const Place& place,
-                                                 std::span<const int32_t> table,
-                                                 const ForwardBatch& host) {
+std::span<const int32_t> DeviceBatch::stage_table(const Place& place,
+                                                  std::span<const int32_t> table,
+                                                  const ForwardBatch& host) {
   CHECK_LE(static_cast<int64_t>(table.size_bytes()), place.room);
   const auto stride = static_cast<size_t>(host.block_table_stride);
   const size_t num_rows = stride == 0 ? 0 : table.size() / stride;
@@ -83,11 +85,10 @@ std::span<const int32_t> DeviceBatch::send_table(const Place& place,
       std::copy_n(table.data() + row * stride, used, staged + row * stride);
     }
     constexpr auto kInt = static_cast<int64_t>(sizeof(int32_t));
-    device_.memory()->upload_rows(device_.data() + place.begin,
-                                  staging_.data() + place.begin,
-                                  static_cast<int64_t>(used) * kInt,
-                                  static_cast<int64_t>(stride) * kInt,
-                                  static_cast<int64_t>(num_rows));
+    parts_.push_back({.begin = place.begin,
+                      .bytes = static_cast<int64_t>(used) * kInt,
+                      .stride = static_cast<int64_t>(stride) * kInt,
+                      .num_rows = static_cast<int64_t>(num_rows)});
   }
   return {reinterpret_cast<const int32_t*>(device_.data() + place.begin), table.size()};
 }
@@ -113,9 +114,9 @@ ForwardBatch DeviceBatch::upload(const ForwardBatch& host) {
       .max_seq_len = host.max_seq_len};
   for (size_t i = 0; i < slot_mapping_.size(); ++i) {
     slot_mapping_[i] = stage(places_.slot_mapping[i], host.slot_mapping[i]);
-    block_tables_[i] = send_table(places_.block_tables[i], host.block_tables[i], host);
+    block_tables_[i] = stage_table(places_.block_tables[i], host.block_tables[i], host);
   }
-  send(0, places_.small_end);
+  send();
   sent_->record();
   return batch;
 }
@@ -123,7 +124,7 @@ ForwardBatch DeviceBatch::upload(const ForwardBatch& host) {
 std::span<const int32_t> DeviceBatch::upload_rows(std::span<const int32_t> rows) {
   sent_->wait();
   const std::span<const int32_t> staged = stage(places_.rows, rows);
-  send(places_.rows.begin, static_cast<int64_t>(rows.size_bytes()));
+  send();
   sent_->record();
   return staged;
 }

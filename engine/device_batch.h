@@ -42,11 +42,9 @@ class DeviceBatch {
     int64_t room = 0;
   };
 
-  // What grows with the batch alone is small and goes as one piece.
   struct Places {
     Place token_ids, positions, query_start_loc, seq_lens, logits_indices, open_tokens;
     std::vector<Place> slot_mapping;  // by group
-    int64_t small_end = 0;
     Place rows;
     std::vector<Place> block_tables;  // by group
     int64_t end = 0;
@@ -58,10 +56,11 @@ class DeviceBatch {
 
   template <typename T>
   std::span<const T> stage(const Place& place, std::span<const T> values);
-  void send(int64_t begin, int64_t bytes);
-  std::span<const int32_t> send_table(const Place& place,
-                                      std::span<const int32_t> table,
-                                      const ForwardBatch& host);
+  std::span<const int32_t> stage_table(const Place& place,
+                                       std::span<const int32_t> table,
+                                       const ForwardBatch& host);
+  // Puts on its way what was staged since the last call, and nothing else.
+  void send();
 
   Places places_;
   int32_t block_size_ = 0;
@@ -70,6 +69,7 @@ class DeviceBatch {
   std::unique_ptr<kernels::DeviceEvent> sent_;  // the staged bytes
   std::vector<std::span<const int64_t>> slot_mapping_;
   std::vector<std::span<const int32_t>> block_tables_;
+  std::vector<kernels::DeviceMemory::Part> parts_;  // staged, and not sent yet
 };
 
 }  // namespace sluice

@@ -174,9 +174,10 @@ InputBatch::Bounds batch_bounds_of(const StepBounds& bounds,
           .block_size = block_size};
 }
 
-DeviceSampling::Bounds sampling_bounds_of(const Config& config) {
+DeviceSampling::Bounds sampling_bounds_of(const Config& config, int32_t vocab_size) {
   return {.max_rows = static_cast<int32_t>(config.max_num_seqs),
-          .max_logprobs = static_cast<int32_t>(config.max_logprobs)};
+          .max_logprobs = static_cast<int32_t>(config.max_logprobs),
+          .vocab_size = vocab_size};
 }
 
 // Of ranks of the CPU together, of devices of the one with the most.
@@ -209,7 +210,7 @@ FixedMemory fixed_memory(const Config& config,
       .batch = batch_bounds_of(
           planned.bounds, planned.bounds.max_seq_len, config.block_size, num_kv_groups),
       .max_outputs = planned.max_outputs};
-  const DeviceSampling::Bounds sampling = sampling_bounds_of(config);
+  const DeviceSampling::Bounds sampling = sampling_bounds_of(config, vocab);
   fixed.rope_bytes_per_token = planned.model.rope_bytes(1);
   fixed.arena_bytes += ModelRank::device_bytes(bounds, ranks.part_bytes, size) +
                        DeviceSampling::device_bytes(sampling);
@@ -510,7 +511,8 @@ Expected<void> ModelRunner::add_sampling(const Config& config) {
   const int64_t logits_bytes =
       bounds_.step.max_logits * int64_t{model().vocab_size} * static_cast<int64_t>(sizeof(float));
   SLUICE_TRY(host_logits_, kernels::DeviceBuffer::allocate_pinned(memory, logits_bytes, "logits"));
-  SLUICE_TRY(sampling_, DeviceSampling::create(memory, sampling_bounds_of(config)));
+  SLUICE_TRY(sampling_,
+             DeviceSampling::create(memory, sampling_bounds_of(config, model().vocab_size)));
   ranks_.front()->use_chosen(sampling_->chosen());
   buckets_.emplace(DecodeBuckets::sizes_of(config), plan_.kv_groups.size());
   return {};

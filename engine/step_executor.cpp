@@ -180,7 +180,7 @@ void StepExecutor::begin(StepWork& work) {
   score(work);
   runner_.compute_logits();
   if (!is_queued_) return;
-  runner_.sampling()->choose(runner_.exec(), work.number, runner_.model().vocab_size);
+  runner_.sampling()->choose(runner_.exec(), work.number);
   for (size_t i = 0; i < work.inputs.size(); ++i) {
     if (!work.inputs[i].on_device) work.inputs[i].logits = runner_.begin_host_copy(i, 1);
   }

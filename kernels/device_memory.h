@@ -56,11 +56,35 @@ class DeviceMemory {
   virtual Expected<std::byte*> allocate_pinned(int64_t bytes, const char* purpose) = 0;
   virtual void release_pinned(std::byte* data) = 0;
 
-  // From the host; `from` stays as it is until wait(), or that of an event behind it.
+  // From the host; `from` stays as it is until wait(), or that of an event behind it. Operators may
+  // read weights, positions and slots before those in front of them have ended: what is uploaded of
+  // those is there for operators behind a wait(), or behind an embedding.
   virtual void upload(std::byte* to, const std::byte* from, int64_t bytes) = 0;
   // The same of the first bytes of each of some rows, `stride` bytes from one to the next.
   virtual void upload_rows(
       std::byte* to, const std::byte* from, int64_t bytes, int64_t stride, int64_t num_rows) = 0;
+
+  // Some rows of a block of memory, the first `bytes` of each, `stride` bytes from one to the next.
+  // All are multiples of 4.
+  struct Part {
+    int64_t begin;
+    int64_t bytes;
+    int64_t stride = 0;
+    int64_t num_rows = 1;
+  };
+
+  // Uploads parts of a block of memory to the same places of another, in one copy where the device
+  // can. No parts overlap; `from` is that of upload().
+  virtual void upload_parts(std::byte* to, const std::byte* from, std::span<const Part> parts) {
+    for (const Part& part : parts) {
+      if (part.num_rows == 1) {
+        upload(to + part.begin, from + part.begin, part.bytes);
+      } else {
+        upload_rows(to + part.begin, from + part.begin, part.bytes, part.stride, part.num_rows);
+      }
+    }
+  }
+
   // To the host, there after the same.
   virtual void download(std::byte* to, const std::byte* from, int64_t bytes) = 0;
   // Within the device.

@@ -88,6 +88,10 @@ int64_t workspace_bytes(DeviceType device, int32_t num_rows, int32_t n) {
   return device == DeviceType::kCuda ? cuda::workspace_bytes(num_rows, n) : 0;
 }
 
+int64_t device_sampling_workspace_bytes(DeviceType device, int32_t vocab_size, int64_t max_rows) {
+  return device == DeviceType::kCuda ? cuda::sampling_workspace_bytes(vocab_size, max_rows) : 0;
+}
+
 Expected<void> check_activations(DeviceType device,
                                  WeightFormat weight,
                                  ActivationFormat activations) {

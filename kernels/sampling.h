@@ -29,6 +29,9 @@
 
 namespace sluice::kernels {
 
+// Most tokens of a vocabulary: no model is loaded that has more.
+inline constexpr int32_t kMaxVocabSize = 1 << 21;
+
 struct TokenScore {
   TokenId token = kInvalidToken;
   float logprob = 0;
@@ -56,11 +59,14 @@ struct SampleRow {
 struct SampleArgs {
   std::span<SampleRow> rows;
   int32_t vocab_size;
-  std::span<std::byte> workspace;  // the CPU's: sampling_workspace_bytes
+  std::span<std::byte> workspace;  // as the two functions below say; of a device 64-byte aligned
   TokenId* chosen = nullptr;       // [rows], their tokens, 0 for a row without one; null: not asked
 };
 
+// The CPU's workspace.
 int64_t sampling_workspace_bytes(int32_t vocab_size, int32_t num_threads);
+// The workspace of a device that samples at most max_rows rows at once.
+int64_t device_sampling_workspace_bytes(DeviceType device, int32_t vocab_size, int64_t max_rows);
 void sample(const ExecContext& ctx, const SampleArgs& args);
 
 // A row of a step that begins at what a row of the step before chose.

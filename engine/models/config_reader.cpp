@@ -8,6 +8,7 @@
 #include "engine/weights/checkpoint.h"
 #include "kernels/moe.h"
 #include "kernels/rope_scaling.h"
+#include "kernels/sampling.h"
 
 namespace sluice {
 namespace {
@@ -46,11 +47,12 @@ Expected<void> read_shape(const Checkpoint& checkpoint, ModelConfig& config) {
   }
   config.norm_eps = static_cast<float>(eps);
   if (checkpoint.is_dummy()) {
-    SLUICE_TRY(config.vocab_size, metadata.get_count("vocab_size", 1 << 24));
+    SLUICE_TRY(config.vocab_size, metadata.get_count("vocab_size", kernels::kMaxVocabSize));
     return {};
   }
   const CheckpointTensor* embedding = checkpoint.find("token_embd.weight");
-  if (embedding == nullptr || embedding->num_dims != 2 || embedding->dims[1] > (1U << 24)) {
+  if (embedding == nullptr || embedding->num_dims != 2 ||
+      embedding->dims[1] > uint64_t{kernels::kMaxVocabSize}) {
     return make_error(ErrorCode::kDataLoss,
                       checkpoint.path() + ": tensor token_embd.weight: found " +
                           (embedding == nullptr ? "nothing" : "another shape") +
@@ -58,7 +60,8 @@ Expected<void> read_shape(const Checkpoint& checkpoint, ModelConfig& config) {
   }
   config.vocab_size = static_cast<int32_t>(embedding->dims[1]);
   if (checkpoint.kind() == CheckpointKind::kGguf) return {};
-  SLUICE_TRY(const int32_t stated, metadata.get_count_or("vocab_size", 1 << 24, config.vocab_size));
+  SLUICE_TRY(const int32_t stated,
+             metadata.get_count_or("vocab_size", kernels::kMaxVocabSize, config.vocab_size));
   if (stated != config.vocab_size) {
     return metadata.wrong("vocab_size",
                           std::to_string(stated),

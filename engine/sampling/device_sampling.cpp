@@ -21,8 +21,13 @@ int64_t DeviceSampling::host_bytes(const Bounds& bounds) {
   return static_cast<int64_t>(kSteps) * places(bounds).end;
 }
 
+int64_t DeviceSampling::workspace_begin(const Bounds& bounds) {
+  return host_bytes(bounds) + align_up(bounds.max_rows * int64_t{sizeof(TokenId)}, 64);
+}
+
 int64_t DeviceSampling::device_bytes(const Bounds& bounds) {
-  return host_bytes(bounds) + bounds.max_rows * int64_t{sizeof(TokenId)};
+  return workspace_begin(bounds) + kernels::device_sampling_workspace_bytes(
+                                       DeviceType::kCuda, bounds.vocab_size, bounds.max_rows);
 }
 
 Expected<DeviceSampling> DeviceSampling::create(kernels::DeviceMemory& memory,
@@ -72,14 +77,15 @@ void DeviceSampling::send(uint64_t number, std::span<const SampleRow> rows) {
                            static_cast<int64_t>(rows.size_bytes()));
 }
 
-void DeviceSampling::choose(const kernels::ExecContext& exec, uint64_t number, int32_t vocab_size) {
+void DeviceSampling::choose(const kernels::ExecContext& exec, uint64_t number) {
   Step& sent = step(number);
   if (sent.num_rows > 0) {
-    kernels::sample(exec,
-                    {.rows = {at<SampleRow>(device_, number, 0), sent.num_rows},
-                     .vocab_size = vocab_size,
-                     .workspace = {},
-                     .chosen = chosen()});
+    kernels::sample(
+        exec,
+        {.rows = {at<SampleRow>(device_, number, 0), sent.num_rows},
+         .vocab_size = bounds_.vocab_size,
+         .workspace = device_.span().subspan(static_cast<size_t>(workspace_begin(bounds_))),
+         .chosen = chosen()});
   }
   times(number).chosen->record();
   if (sent.num_rows > 0) {

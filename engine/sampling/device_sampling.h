@@ -24,6 +24,7 @@ class DeviceSampling {
   struct Bounds {
     int32_t max_rows = 0;
     int32_t max_logprobs = 0;
+    int32_t vocab_size = 0;
   };
 
   // Of the device; of pinned memory. For the plan.
@@ -37,7 +38,7 @@ class DeviceSampling {
   // step before has been waited for.
   void send(uint64_t step, std::span<const kernels::SampleRow> rows);
   // Samples them, behind whatever gives their logits; with this the step is all in the queue.
-  void choose(const kernels::ExecContext& exec, uint64_t step, int32_t vocab_size);
+  void choose(const kernels::ExecContext& exec, uint64_t step);
   // Waits for the step; its rows with results, until send() of the second behind it.
   std::span<const kernels::SampleRow> wait(uint64_t step);
 
@@ -72,6 +73,8 @@ class DeviceSampling {
   DeviceSampling() = default;
 
   static Places places(const Bounds& bounds);
+  // Where in device_ the kernels' workspace is.
+  static int64_t workspace_begin(const Bounds& bounds);
 
   Step& step(uint64_t number) { return steps_[number % kSteps]; }
 
@@ -85,7 +88,7 @@ class DeviceSampling {
   Places places_;
   uint64_t sent_ = 0;  // the step
   kernels::DeviceBuffer host_;
-  kernels::DeviceBuffer device_;  // behind the steps what was chosen
+  kernels::DeviceBuffer device_;  // behind the steps what was chosen, then the workspace
   std::array<Step, kSteps> steps_;
   std::array<Times, kSteps + 1> times_;  // and of the step before
 };

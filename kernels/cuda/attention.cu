@@ -12,6 +12,7 @@
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx.h"
+#include "kernels/cuda/rows.h"
 
 namespace sluice::kernels::cuda {
 namespace {
@@ -19,6 +20,8 @@ namespace {
 // A row of a row block along y. Every thread folds m and l for itself, and o of its d.
 __global__ void __launch_bounds__(kAttentionThreads, 1)
     merge_kernel(const __grid_constant__ AttentionWork work) {
+  gpu::ptx::start_next_launch();
+  gpu::ptx::wait_for_launches();
   const RowBlock block = find_rows(work);
   const auto r = static_cast<int32_t>(blockIdx.y);
   if (r >= block.num_rows) return;
@@ -189,11 +192,13 @@ void start(Stream stream,
     launch_attention_mma(stream, work, grid);
   }
   if (!split) return;
-  gpu::launch(
-      stream,
-      {.blocks_x = grid.blocks, .blocks_y = launch.rows_per_block, .threads = kAttentionThreads},
-      merge_kernel,
-      work);
+  gpu::launch(stream,
+              {.blocks_x = grid.blocks,
+               .blocks_y = launch.rows_per_block,
+               .threads = kAttentionThreads,
+               .overlaps = overlaps(args.num_tokens)},
+              merge_kernel,
+              work);
 }
 
 }  // namespace

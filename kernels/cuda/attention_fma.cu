@@ -9,6 +9,7 @@
 #include "kernels/cuda/attention_rows.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/math.h"
+#include "kernels/cuda/ptx.h"
 #include "kernels/cuda/rows.h"
 
 namespace sluice::kernels::cuda {
@@ -348,6 +349,8 @@ __device__ __forceinline__ void finish_rows(const Work& work,
 template <int kRows>
 __global__ void __launch_bounds__(kThreads, 1)
     attention_fma_kernel(const __grid_constant__ Work work) {
+  gpu::ptx::start_next_launch();
+  gpu::ptx::wait_for_launches();
   const RowBlock block = find_rows(work);
   if (block.num_rows == 0) return;
   const KeyRange keys = visible_to_any(work, block);
@@ -383,7 +386,8 @@ void start(Stream stream, const Work& work, const AttentionGrid& grid) {
               {.blocks_x = grid.blocks,
                .blocks_y = grid.partitions,
                .threads = kThreads,
-               .shared_bytes = kRows * row_floats * int64_t{sizeof(float)}},
+               .shared_bytes = kRows * row_floats * int64_t{sizeof(float)},
+               .overlaps = overlaps(work.args.num_tokens)},
               attention_fma_kernel<kRows>,
               work);
 }

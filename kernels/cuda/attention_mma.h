@@ -225,6 +225,8 @@ class WarpRows {
 template <typename Cache, int kDim, int kRows>
 __global__ void __launch_bounds__(kAttentionThreads, 1)
     attention_mma_kernel(const __grid_constant__ AttentionWork work) {
+  gpu::ptx::start_next_launch();
+  gpu::ptx::wait_for_launches();
   using Shared = TileMemory<Cache, kDim, kRows>;
   GPU_DYN_SHARED(Shared, shared);
   const RowBlock block = find_rows(work);
@@ -256,7 +258,8 @@ void launch_attention_shape(Stream stream, const AttentionWork& work, const Atte
               {.blocks_x = grid.blocks,
                .blocks_y = grid.partitions,
                .threads = kAttentionThreads,
-               .shared_bytes = sizeof(TileMemory<Cache, kDim, kRows>)},
+               .shared_bytes = sizeof(TileMemory<Cache, kDim, kRows>),
+               .overlaps = overlaps(work.args.num_tokens)},
               attention_mma_kernel<Cache, kDim, kRows>,
               work);
 }

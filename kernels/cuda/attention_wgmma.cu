@@ -17,6 +17,7 @@
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/ring.h"
+#include "kernels/cuda/rows.h"
 
 namespace sluice::kernels::cuda {
 
@@ -352,6 +353,8 @@ class WarpgroupRows {
 template <typename Cache, int kDim>
 __device__ __forceinline__ void attention_block(const Work& work) {
   GPU_DYN_SHARED(Memory<kDim>, memory);
+  ptx::start_next_launch();
+  ptx::wait_for_launches();
   const RowBlock block = find_rows(work.attention);
   if (block.num_rows == 0) return;
   const KeyRange tiles = tiles_of(work.attention, block, static_cast<int32_t>(blockIdx.y));
@@ -414,7 +417,8 @@ void start(Stream stream, const AttentionWork& attention, const AttentionGrid& g
               {.blocks_x = grid.blocks,
                .blocks_y = grid.partitions,
                .threads = kThreads,
-               .shared_bytes = sizeof(Memory<kDim>)},
+               .shared_bytes = sizeof(Memory<kDim>),
+               .overlaps = overlaps(attention.args.num_tokens)},
               attention_wgmma_kernel<Cache, kDim>,
               work);
 }

@@ -1,52 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/elementwise.h and the quantization of kernels/gemm.h.
+// kernels/elementwise.h and the quantization of kernels/gemm.h. Gates and quantization were timed
+// on an H200 with 40 registers and 12 blocks on an SM; no GPU has run them yet with what the
+// compiler takes by itself (registers.md), which leaves room for 10.
 #include <algorithm>
 
 #include "engine/core/status.h"
+#include "kernels/cuda/gates.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/math.h"
 #include "kernels/cuda/narrow.h"
+#include "kernels/cuda/ptx.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/weights.h"
 
 namespace sluice::kernels::cuda {
+
+namespace ptx = gpu::ptx;
+
 namespace {
 
-template <GateFunction kFunction>
-__device__ __forceinline__ float gated(float gate, float up) {
-  if constexpr (kFunction == GateFunction::kSilu) {
-    return __fmul_rn(silu_of(gate), up);
-  } else if constexpr (kFunction == GateFunction::kGeluTanh) {
-    const float inner = __fmaf_rn(__fmul_rn(__fmul_rn(gate, gate), kGeluCubic), gate, gate);
-    const float bent = __fadd_rn(1.0F, tanh_of(__fmul_rn(kGeluFactor, inner)));
-    return __fmul_rn(__fmul_rn(__fmul_rn(0.5F, gate), bent), up);
-  } else {
-    const float x = lower_of(kSwigluLimit, gate);
-    const float y = higher_of(-kSwigluLimit, lower_of(kSwigluLimit, up));
-    const float bent = __fdiv_rn(x, __fadd_rn(1.0F, exp_of(__fmul_rn(kSwigluSlope, x))));
-    return __fmul_rn(bent, __fadd_rn(y, 1.0F));
-  }
-}
+// Most threads of a block that writes rows of kInt8Token, or of other formats.
+template <bool kToken>
+inline constexpr int kWriters = kToken ? kTokenThreads : kRowThreads;
 
-template <GateFunction kFunction>
-__global__ void __launch_bounds__(kRowThreads, 1)
-    gate_mul_kernel(const __grid_constant__ GateMulArgs args) {
+template <GateFunction kFunction, bool kToken>
+__global__ void __launch_bounds__(kWriters<kToken>, 1)
+    gate_mul_kernel(const __grid_constant__ GateMulArgs args, int32_t piece) {
+  ptx::start_next_launch();
+  ptx::wait_for_launches();
   const int32_t* const rows = args.rows.data();
   const int64_t row = rows == nullptr ? int64_t{blockIdx.x} : int64_t{rows[blockIdx.x]};
   const float* const gate = args.gate + row * args.stride;
   const float* const up = args.up + row * args.stride;
-  write_row(args.out, row, [&](int32_t i) { return gated<kFunction>(gate[i], up[i]); });
+  const bool wide = is_wide(gate) && is_wide(up);
+  write_part<kToken>(args.out, row, piece, [&](int32_t i) {
+    return gated<kFunction>(load_four(gate, i, args.out.k, wide),
+                            load_four(up, i, args.out.k, wide));
+  });
 }
 
 struct QuantizeWork {
   QuantizeArgs args;
   const int32_t* magnitudes[kSegments];
   int32_t num_magnitudes;
+  int32_t piece;
 };
 
-__global__ void __launch_bounds__(kRowThreads, 1)
+template <bool kToken>
+__global__ void __launch_bounds__(kWriters<kToken>, 1)
     quantize_kernel(const __grid_constant__ QuantizeWork work) {
+  ptx::start_next_launch();
+  ptx::wait_for_launches();
   const QuantizeArgs& args = work.args;
   const int32_t* const rows = args.rows.data();
   const int64_t index = blockIdx.x;
@@ -58,11 +63,19 @@ __global__ void __launch_bounds__(kRowThreads, 1)
     const int32_t magnitude = work.magnitudes[i][index];
     largest = magnitude > largest ? magnitude : largest;
   }
-  write_row(args.out, to, [&](int32_t i) { return x[i]; }, largest);
+  const bool wide = is_wide(x);
+  write_part<kToken>(
+      args.out,
+      to,
+      work.piece,
+      [&](int32_t i) { return load_four(x, i, args.out.k, wide); },
+      largest);
 }
 
 __global__ void __launch_bounds__(kRowThreads, 1)
     add_rows_kernel(const __grid_constant__ AddRowsArgs args) {
+  ptx::start_next_launch();
+  ptx::wait_for_launches();
   float* const x = args.x + blockIdx.x * args.x_stride;
   const float* const y = args.y + blockIdx.x * args.y_stride;
   for_elements(args.n, [&](int32_t i) { x[i] = __fmaf_rn(y[i], args.scale, x[i]); });
@@ -70,6 +83,8 @@ __global__ void __launch_bounds__(kRowThreads, 1)
 
 __global__ void __launch_bounds__(kRowThreads, 1)
     scale_rows_kernel(const __grid_constant__ ScaleRowsArgs args) {
+  ptx::start_next_launch();
+  ptx::wait_for_launches();
   float* const x = args.x + blockIdx.x * args.x_stride;
   const float inverse = __fdiv_rn(1.0F, args.soft_cap);
   for_elements(args.n, [&](int32_t i) {
@@ -81,6 +96,8 @@ __global__ void __launch_bounds__(kRowThreads, 1)
 
 __global__ void __launch_bounds__(kRowThreads, 1)
     gather_rows_kernel(const __grid_constant__ GatherRowsArgs args) {
+  ptx::start_next_launch();
+  ptx::wait_for_launches();
   const float* const x = args.x + args.indices.data()[blockIdx.x] * args.x_stride;
   float* const out = args.out + blockIdx.x * args.out_stride;
   for_elements(args.n, [&](int32_t i) { out[i] = x[i]; });
@@ -99,6 +116,7 @@ struct EmbeddingWork {
 template <WeightFormat kFormat>
 __global__ void __launch_bounds__(kRowThreads, 1)
     embedding_kernel(const __grid_constant__ EmbeddingWork work) {
+  ptx::start_next_launch();
   const TokenId token = work.token_ids[blockIdx.x];
   const std::byte* const row = work.table + token * work.stride;
   float scale = 0;
@@ -112,6 +130,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
 template <WeightFormat kFormat>
 __global__ void __launch_bounds__(kRowThreads, 1)
     embedding_blocks_kernel(const __grid_constant__ EmbeddingWork work) {
+  ptx::start_next_launch();
   const TokenId token = work.token_ids[blockIdx.x];
   const std::byte* const tile = work.table + token / kRowTile * work.stride;
   float* const out = work.out + blockIdx.x * work.out_stride;
@@ -128,23 +147,39 @@ void launch_quantize_activations(Stream stream, const QuantizeArgs& args) {
   CHECK_LE(args.magnitudes.size(), size_t{kSegments});
   QuantizeWork work{.args = args,
                     .magnitudes = {},
-                    .num_magnitudes = static_cast<int32_t>(args.magnitudes.size())};
+                    .num_magnitudes = static_cast<int32_t>(args.magnitudes.size()),
+                    .piece = 0};
   std::ranges::copy(args.magnitudes, work.magnitudes);
   work.args.magnitudes = {};
-  gpu::launch(stream, {.blocks_x = count, .threads = kRowThreads}, quantize_kernel, work);
+  const RowBlocks blocks = blocks_of(args.out, count);
+  work.piece = blocks.piece;
+  const bool token = args.out.format == ActivationFormat::kInt8Token;
+  gpu::launch(stream,
+              shape_of(args.out, count, blocks),
+              token ? quantize_kernel<true> : quantize_kernel<false>,
+              work);
 }
 
 void launch_gate_mul(Stream stream, const GateMulArgs& args) {
   const bool all = args.rows.data() == nullptr;
   const int64_t count = all ? args.out.num_rows : static_cast<int64_t>(args.rows.size());
-  const gpu::LaunchShape shape{.blocks_x = count, .threads = kRowThreads};
+  const RowBlocks blocks = blocks_of(args.out, count);
+  const gpu::LaunchShape shape = shape_of(args.out, count, blocks);
+  const bool token = args.out.format == ActivationFormat::kInt8Token;
+  const auto start = [&]<GateFunction kFunction>() {
+    gpu::launch(stream,
+                shape,
+                token ? gate_mul_kernel<kFunction, true> : gate_mul_kernel<kFunction, false>,
+                args,
+                blocks.piece);
+  };
   switch (args.function) {
     case GateFunction::kSilu:
-      return gpu::launch(stream, shape, gate_mul_kernel<GateFunction::kSilu>, args);
+      return start.template operator()<GateFunction::kSilu>();
     case GateFunction::kGeluTanh:
-      return gpu::launch(stream, shape, gate_mul_kernel<GateFunction::kGeluTanh>, args);
+      return start.template operator()<GateFunction::kGeluTanh>();
     case GateFunction::kClampedSwiglu:
-      return gpu::launch(stream, shape, gate_mul_kernel<GateFunction::kClampedSwiglu>, args);
+      return start.template operator()<GateFunction::kClampedSwiglu>();
   }
 }
 
@@ -161,6 +196,8 @@ void launch_gather_rows(Stream stream, const GatherRowsArgs& args) {
   gpu::launch(stream, piecewise(rows, args.n), gather_rows_kernel, args);
 }
 
+// Does not overlap: what was uploaded for a step is there when any launch behind this one begins,
+// so that those may read positions and slots before they wait.
 void launch_embedding(Stream stream, const EmbeddingArgs& args) {
   const PackedWeight& table = *args.table;
   const bool rows = has_rows(table.format);
@@ -172,7 +209,8 @@ void launch_embedding(Stream stream, const EmbeddingArgs& args) {
                            .token_ids = args.token_ids.data(),
                            .out = args.out,
                            .out_stride = args.out_stride};
-  const gpu::LaunchShape shape = piecewise(static_cast<int64_t>(args.token_ids.size()), table.k);
+  gpu::LaunchShape shape = piecewise(static_cast<int64_t>(args.token_ids.size()), table.k);
+  shape.overlaps = false;
   switch (table.format) {
     case WeightFormat::kF32:
       return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kF32>, work);

@@ -195,6 +195,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     linear_blocks_kernel(const __grid_constant__ BlockWork work) {
   using Shape = BlockShape<kTiles, kTokens>;
   GPU_DYN_SHARED(Shape, shared);
+  ptx::start_next_launch();
   const Outputs& outputs = work.outputs;
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t segment = thread / 32;

@@ -6,6 +6,7 @@
 #include "kernels/cuda/gemm_block.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx.h"
 #include "kernels/cuda/weights.h"
 
 namespace sluice::kernels::cuda {
@@ -55,6 +56,7 @@ template <WeightFormat kFormat, bool kExperts>
 __global__ void __launch_bounds__(kFloatThreads, 1)
     linear_float_kernel(const __grid_constant__ FloatWork work) {
   GPU_SHARED(float, sums, kSegments* kFloatTokens* kFloatOutputs);
+  gpu::ptx::start_next_launch();
   const Outputs& outputs = work.outputs;
   const auto thread = static_cast<int32_t>(threadIdx.x);
   for_tiles<kFloatTokens, kExperts, kFloatOutputs>(outputs, [&](const Tile& tile) {

@@ -264,6 +264,7 @@ void start(Stream stream, const Work& work) {
   launch_tiles<Work>(stream,
                      work,
                      {.threads = kThreads,
+                      .overlaps = false,
                       .shared_bytes = {sizeof(Ring<kManyTokens, kManyStages>),
                                        sizeof(Ring<kFewTokens, kFewStages>)},
                       .linear = {linear_mma_kernel<Format, false, kManyTokens, kManyStages>,

@@ -190,21 +190,39 @@ __device__ __forceinline__ void initialize(Ring<kTokens, kStages>& ring, const S
   sharing.meet();
 }
 
-// The chunks, by one thread.
+// Copies the chunks of a tile, by one thread. `ahead`: the ring is new, and no launch in front says
+// which weights the tile has, so that those of its first stages come while they still run.
 template <typename Format, typename Sharing, int kTokens, int kStages>
 __device__ __forceinline__ void produce(Ring<kTokens, kStages>& ring,
                                         Cursor<kStages>& at,
                                         const Sharing& sharing,
                                         const Work& work,
                                         const Tile& tile,
-                                        Walk walk) {
-  for (; walk.left.begin < walk.left.end; take_chunk<Format>(work.outputs, walk), at.advance()) {
-    sharing.wait_empty(&ring.empty[at.stage], at.parity ^ 1);
-    ptx::Mbarrier* const full = &ring.full[at.stage];
+                                        Walk walk,
+                                        bool ahead) {
+  const auto begin_chunk = [&](int stage, const Walk& chunk) {
+    ptx::Mbarrier* const full = &ring.full[stage];
     ptx::mbar_arrive_expect_tx(full, (kOutputs + kTokens) * kChunkBytes);
-    const int32_t column = walk.left.begin * kQuantGroup;
-    sharing.load_weight(ring.weight[at.stage], work, tile, column, full);
-    Format::load_x(ring.x[at.stage], &work.x, walk.left.begin, tile.token, full);
+    const int32_t column = chunk.left.begin * kQuantGroup;
+    sharing.load_weight(ring.weight[stage], work, tile, column, full);
+  };
+  int begun = 0;
+  if (ahead) {
+    Walk first = walk;
+    for (; begun < kStages && first.left.begin < first.left.end;
+         take_chunk<Format>(work.outputs, first)) {
+      begin_chunk(begun++, first);
+    }
+    ptx::wait_for_launches();
+  }
+  for (; walk.left.begin < walk.left.end; take_chunk<Format>(work.outputs, walk), at.advance()) {
+    if (begun > 0) {
+      --begun;
+    } else {
+      sharing.wait_empty(&ring.empty[at.stage], at.parity ^ 1);
+      begin_chunk(at.stage, walk);
+    }
+    Format::load_x(ring.x[at.stage], &work.x, walk.left.begin, tile.token, &ring.full[at.stage]);
   }
 }
 
@@ -261,7 +279,9 @@ __device__ __forceinline__ void linear_block(const Work& work, const Sharing& sh
   using Stages = Ring<kTokens, kStages>;
   GPU_DYN_SHARED(Stages, ring);
   const Outputs& outputs = work.outputs;
+  ptx::start_next_launch();
   initialize(ring, sharing);
+  if (kExperts || threadIdx.x != kConsumers) ptx::wait_for_launches();
   Cursor<kStages> at;
   if (threadIdx.x < kConsumers) {
     for_tiles<kTokens, kExperts>(outputs, [&](const Tile& tile) {
@@ -273,7 +293,7 @@ __device__ __forceinline__ void linear_block(const Work& work, const Sharing& sh
     });
   } else if (threadIdx.x == kConsumers) {
     for_tiles<kTokens, kExperts>(outputs, [&](const Tile& tile) {
-      produce<Format>(ring, at, sharing, work, tile, walk_all<Format>(outputs));
+      produce<Format>(ring, at, sharing, work, tile, walk_all<Format>(outputs), !kExperts);
     });
   }
   sharing.leave();
@@ -294,7 +314,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if constexpr (ptx::kHasWgmma) {
     const int rank = ptx::cluster_rank();
     const int32_t left = work.outputs.num_rows - static_cast<int32_t>(blockIdx.y) * kTokens;
-    if (left <= 0) return;
+    if (left <= 0) return ptx::wait_for_launches();
     const int blocks = rank > 0 || left > kTokens ? kPair : 1;
     linear_block<Format, false, kTokens, kStages>(work, Together<kPair>{rank, blocks});
   }
@@ -309,12 +329,14 @@ __device__ __forceinline__ void segment_block(const Work& work) {
   const Walk walk = walk_segment(outputs, segment);
   const Tile tile{0, static_cast<int32_t>(blockIdx.x) * kOutputs, 0, outputs.num_rows};
   const Alone<false> alone;
+  ptx::start_next_launch();
   initialize(ring, alone);
   Cursor<kStages> at;
-  if (threadIdx.x >= kConsumers) {
-    if (threadIdx.x == kConsumers) produce<Format>(ring, at, alone, work, tile, walk);
-    return;
+  if (threadIdx.x == kConsumers) {
+    return produce<Format>(ring, at, alone, work, tile, walk, true);
   }
+  ptx::wait_for_launches();
+  if (threadIdx.x > kConsumers) return;
   typename Format::Sum d[kTokens / 2];
   multiply_chunks<Format>(ring, at, alone, walk.left.end - walk.left.begin, d);
   store_segment(outputs, tile, segment, d);
@@ -353,6 +375,7 @@ void start(Stream stream, const Work& work) {
   launch_tiles<Work>(stream,
                      work,
                      {.threads = kThreads,
+                      .overlaps = true,
                       .shared_bytes = {sizeof(Ring<kManyTokens, kManyStages>),
                                        sizeof(Ring<kFewTokens, kFewStages>)},
                       .linear = {linear_wgmma_kernel<Format, false, kManyTokens, kManyStages>,

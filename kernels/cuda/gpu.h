@@ -71,14 +71,16 @@ struct LaunchShape {
   int threads = 128;
   int64_t shared_bytes = 0;
   int cluster_blocks = 1;  // along y, of which blocks_y is a multiple; more need Hopper
-  // Its blocks may start before the launch in front of it has ended, where the device can: every
-  // thread calls ptx::wait_for_launches before it reads what a launch writes or writes anything.
+  // The blocks may start before the launches in front have ended (programmatic dependent launch,
+  // Hopper and later). Every thread calls ptx::wait_for_launches before it ends, before it writes
+  // global memory, and before it reads what a launch or an upload may have written since the last
+  // launch that does not overlap.
   bool overlaps = false;
 };
 
-// Of the current device: whether launches may overlap.
+// Whether launches overlap on the current device.
 inline bool device_overlaps() {
-  static std::array<std::atomic<int>, 64> known;  // 0: not asked yet
+  static std::array<std::atomic<int>, 64> known;  // by device; 0: not asked yet, 1: no, 2: yes
   const int device = current_device();
   if (device >= static_cast<int>(known.size())) return compute_capability() >= 90;
   std::atomic<int>& answer = known[static_cast<size_t>(device)];

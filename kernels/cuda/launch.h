@@ -6,9 +6,12 @@
 // says less. NaN results are NaN, of whatever payload.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "kernels/attention.h"
+#include "kernels/device_memory.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 #include "kernels/moe.h"
@@ -81,10 +84,22 @@ int64_t mixed_attention_workspace_bytes(const AttentionLimits& limits);
 // are allowed.
 void launch_attention(Stream stream, const AttentionArgs& args, const AttentionLimits& limits);
 
-// One block a row. The rows are in device memory, as what they point to (top_logprobs too), and get
-// their results there. The workspace is not used.
+// Three launches: rows in pieces, a block each, then one block a row. The rows are in device
+// memory, like what they point to (top_logprobs too) and the workspace
+// (cuda::sampling_workspace_bytes of ops.h for as many rows or more), and get their results there.
+// At most kMaxVocabSize tokens.
 void launch_sample(Stream stream, const SampleArgs& args);
 void launch_take_tokens(Stream stream, const TakeTokensArgs& args);
+
+// Copies by threads, between memory that the device reaches, its own or pinned; both sides aligned
+// to 16 bytes.
+void launch_copy(Stream stream, std::byte* to, const std::byte* from, int64_t bytes);
+// Copies parts of a block of memory to the same places of another, all in one launch.
+inline constexpr size_t kMostCopyParts = 16;
+void launch_copy_parts(Stream stream,
+                       std::byte* to,
+                       const std::byte* from,
+                       std::span<const DeviceMemory::Part> parts);
 
 void launch_moe_route(Stream stream, const MoeRouteArgs& args);
 // One block. All of args is in device memory, so that no host sees who was chosen.

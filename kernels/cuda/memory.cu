@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "engine/core/status.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/open.h"
 
 namespace sluice::kernels::cuda {
@@ -20,6 +21,18 @@ void must(cudaError_t result, const char* what) {
   if (result == cudaSuccess) return;
   SLUICE_UNREACHABLE((std::string(what) + ": " + cudaGetErrorString(result)).c_str());
 }
+
+// Up to so many bytes threads copy sooner than a copy engine begins and tells the stream of its
+// end.
+constexpr int64_t kSmallCopy = 256 * 1024;
+
+bool is_pinned(const void* p) {
+  cudaPointerAttributes attributes;
+  must(cudaPointerGetAttributes(&attributes, p), "cudaPointerGetAttributes");
+  return attributes.type == cudaMemoryTypeHost;
+}
+
+bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 // A stream and its device.
 struct Place {
@@ -127,6 +140,7 @@ class GpuMemory final : public DeviceMemory {
   }
 
   void upload(std::byte* to, const std::byte* from, int64_t bytes) override {
+    if (copy_small(to, from, bytes, from)) return;
     copy_async(to, from, bytes, cudaMemcpyHostToDevice);
   }
 
@@ -148,7 +162,18 @@ class GpuMemory final : public DeviceMemory {
          "cudaMemcpy2DAsync");
   }
 
+  void upload_parts(std::byte* to, const std::byte* from, std::span<const Part> parts) override {
+    int64_t bytes = 0;
+    for (const Part& part : parts) bytes += part.bytes * part.num_rows;
+    enter();
+    if (bytes > kSmallCopy || parts.size() > kMostCopyParts || !is_pinned(from)) {
+      return DeviceMemory::upload_parts(to, from, parts);
+    }
+    launch_copy_parts(place_.stream, to, from, parts);
+  }
+
   void download(std::byte* to, const std::byte* from, int64_t bytes) override {
+    if (copy_small(to, from, bytes, to)) return;
     copy_async(to, from, bytes, cudaMemcpyDeviceToHost);
   }
 
@@ -211,6 +236,15 @@ class GpuMemory final : public DeviceMemory {
     return make_error(
         ErrorCode::kResourceExhausted,
         std::string(purpose) + ": cannot get " + std::to_string(bytes) + " bytes from " + whose);
+  }
+
+  // Copies by a kernel and says so, or does nothing. `host` is the side that is not the device's.
+  bool copy_small(std::byte* to, const std::byte* from, int64_t bytes, const std::byte* host) {
+    if (bytes > kSmallCopy || !is_aligned(to) || !is_aligned(from)) return false;
+    enter();
+    if (!is_pinned(host)) return false;
+    launch_copy(place_.stream, to, from, bytes);
+    return true;
   }
 
   void copy_async(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) {

@@ -8,9 +8,13 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/math.h"
 #include "kernels/cuda/order.h"
+#include "kernels/cuda/ptx.h"
 #include "kernels/cuda/rows.h"
 
 namespace sluice::kernels::cuda {
+
+namespace ptx = gpu::ptx;
+
 namespace {
 
 constexpr int32_t kLanes = 32;
@@ -57,6 +61,8 @@ __device__ __forceinline__ float sum_in_lanes(int32_t n, Term term) {
 // A row by one warp.
 __global__ void __launch_bounds__(kLanes, 1)
     moe_route_kernel(const __grid_constant__ MoeRouteArgs args) {
+  ptx::start_next_launch();
+  ptx::wait_for_launches();
   GPU_SHARED(float, weights, kMaxExperts);
   GPU_SHARED(float, chosen_sum, 1);
   const float* const logits = args.logits + int64_t{blockIdx.x} * args.num_experts;
@@ -141,6 +147,8 @@ __device__ __forceinline__ void begin_rows(const ExpertRows& experts, int32_t* f
 // Counting sort by one block: pairs by warp and expert, what comes before, then the pairs again.
 __global__ void __launch_bounds__(kPlaceThreads, 1)
     place_rows_kernel(const __grid_constant__ PlaceRowsArgs args) {
+  ptx::start_next_launch();
+  ptx::wait_for_launches();
   GPU_DYN_SHARED_ARRAY(uint32_t, shared);  // [kPlaceWarps][experts] counts, [experts] first
   const int32_t num_experts = args.experts.num_experts;
   const auto thread = static_cast<int32_t>(threadIdx.x);
@@ -184,6 +192,8 @@ __global__ void __launch_bounds__(kPlaceThreads, 1)
 
 __global__ void __launch_bounds__(kRowThreads, 1)
     moe_combine_kernel(const __grid_constant__ MoeCombineArgs args) {
+  ptx::start_next_launch();
+  ptx::wait_for_launches();
   const int64_t first = int64_t{blockIdx.x} * args.top_k;
   float* const x = args.x + blockIdx.x * args.x_stride;
   for_elements(args.n, [&](int32_t i) {
@@ -200,7 +210,10 @@ __global__ void __launch_bounds__(kRowThreads, 1)
 
 void launch_moe_route(Stream stream, const MoeRouteArgs& args) {
   CHECK(args.top_k >= 1 && args.top_k <= args.num_experts && args.num_experts <= kMaxExperts);
-  gpu::launch(stream, {.blocks_x = args.num_rows, .threads = kLanes}, moe_route_kernel, args);
+  gpu::launch(stream,
+              {.blocks_x = args.num_rows, .threads = kLanes, .overlaps = overlaps(args.num_rows)},
+              moe_route_kernel,
+              args);
 }
 
 void launch_place_rows(Stream stream, const PlaceRowsArgs& args) {
@@ -208,7 +221,8 @@ void launch_place_rows(Stream stream, const PlaceRowsArgs& args) {
   CHECK(num_experts >= 1 && num_experts <= kMaxExperts);
   gpu::launch(stream,
               {.threads = kPlaceThreads,
-               .shared_bytes = (kPlaceWarps + 1) * num_experts * int64_t{sizeof(uint32_t)}},
+               .shared_bytes = (kPlaceWarps + 1) * num_experts * int64_t{sizeof(uint32_t)},
+               .overlaps = overlaps(args.num_pairs)},
               place_rows_kernel,
               args);
 }

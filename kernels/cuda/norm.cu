@@ -1,80 +1,128 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/norm.h. One block a row (or a warp a head), whose 16 lanes' sums are the definition's
-// chains.
+// kernels/norm.h: a block a row, or a warp a head where heads are short.
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/norm_rows.h"
+#include "kernels/cuda/ptx.h"
 #include "kernels/cuda/rows.h"
 
 namespace sluice::kernels::cuda {
+
+namespace ptx = gpu::ptx;
+
 namespace {
 
-// By lanes 0-15 of a warp; lane 0-15 get 1 / sqrt(mean(x^2) + eps).
-__device__ __forceinline__ float inverse_rms(const float* x, int32_t n, float eps, int lane) {
-  constexpr uint32_t kHalfWarp = 0x0000FFFFU;
-  float sum = 0;
-  for (int32_t i = lane; i < n; i += 16) sum = __fmaf_rn(x[i], x[i], sum);
-  for (int half = 8; half >= 1; half /= 2) {
-    sum = __fadd_rn(sum, __shfl_xor_sync(kHalfWarp, sum, half));
-  }
-  const float mean = __fdiv_rn(sum, __int2float_rn(n));
-  return __fdiv_rn(1.0F, __fsqrt_rn(__fadd_rn(mean, eps)));
-}
+constexpr int kMostThreads = 512;
+constexpr int kManyThreads = 128;  // 8 blocks and more on an SM: some read while others add
 
-__global__ void __launch_bounds__(kRowThreads, 1)
+// kHeld: the fours of weights that a thread reads ahead. With many rows other blocks hide what one
+// waits for, with few its own threads do.
+template <int kThreads, int kHeld>
+__global__ void __launch_bounds__(kThreads, 1)
     rms_norm_kernel(const __grid_constant__ RmsNormArgs args) {
   GPU_DYN_SHARED_ARRAY(float, staged);
-  GPU_SHARED(float, factor, 1);
   const int64_t row = blockIdx.x;
   const int32_t n = args.out.k;
   const float* const x = args.x + row * args.x_stride;
-  const int thread = static_cast<int>(threadIdx.x);
-  for (int32_t i = thread; i < n; i += kRowThreads) staged[i] = x[i];
-  __syncthreads();
-  if (thread < 16) {
-    const float r = inverse_rms(staged, n, args.eps, thread);
-    if (thread == 0) factor[0] = r;
+  const bool wide = is_wide(x);
+  const auto step = static_cast<int32_t>(4 * blockDim.x);
+  ptx::start_next_launch();
+  const NormWeights<kHeld> weights(args.weight, n);
+  ptx::wait_for_launches();
+#pragma unroll 4
+  for (auto i = static_cast<int32_t>(4 * threadIdx.x); i < n; i += step) {
+    store_four(staged, i, n, true, load_four(x, i, n, wide));
   }
-  __syncthreads();
-  const float r = factor[0];
-  write_row(
-      args.out, row, [&](int32_t i) { return __fmul_rn(__fmul_rn(staged[i], r), args.weight[i]); });
+  const float r = inverse_rms_of_block(staged, n, args.eps);
+  write_normed(args.out, row, staged, r, weights);
 }
 
 constexpr int kHeadsPerBlock = 4;  // a warp each
+constexpr int32_t kShortHead = 512;
 
+// A warp a head, in shared memory, so that its lanes read ahead of the chains.
 __global__ void __launch_bounds__(32 * kHeadsPerBlock, 1)
     head_norm_kernel(const __grid_constant__ HeadNormArgs args) {
-  const int64_t index = int64_t{blockIdx.x} * kHeadsPerBlock + threadIdx.x / 32;
+  GPU_DYN_SHARED_ARRAY(float, staged);
+  GPU_SHARED(float, factors, kHeadsPerBlock);
+  ptx::start_next_launch();
+  ptx::wait_for_launches();
+  const auto warp = static_cast<int32_t>(threadIdx.x / 32);
+  const int64_t index = int64_t{blockIdx.x} * kHeadsPerBlock + warp;
   if (index >= int64_t{args.num_rows} * args.num_heads) return;
   const int lane = static_cast<int>(threadIdx.x % 32);
   float* const x =
       args.x + index / args.num_heads * args.x_stride + index % args.num_heads * args.n;
-  GPU_SHARED(float, factors, kHeadsPerBlock);
-  float& factor = factors[threadIdx.x / 32];
-  if (lane < 16) {
-    const float r = inverse_rms(x, args.n, args.eps, lane);
-    if (lane == 0) factor = r;
+  float* const own = staged + int64_t{warp} * args.n;
+#pragma unroll 4
+  for (int32_t i = lane; i < args.n; i += 32) own[i] = x[i];
+  __syncwarp();
+  if (lane < kNormLanes) {
+    const float r = inverse_rms(own, args.n, args.eps, lane);
+    if (lane == 0) factors[warp] = r;
   }
   __syncwarp();
-  const float r = factor;
-  for (int32_t i = lane; i < args.n; i += 32) x[i] = __fmul_rn(__fmul_rn(x[i], r), args.weight[i]);
+  const float r = factors[warp];
+#pragma unroll 4
+  for (int32_t i = lane; i < args.n; i += 32) {
+    x[i] = __fmul_rn(__fmul_rn(own[i], r), args.weight[i]);
+  }
+}
+
+// A block a head.
+__global__ void __launch_bounds__(kMostThreads, 1)
+    long_head_norm_kernel(const __grid_constant__ HeadNormArgs args) {
+  GPU_DYN_SHARED_ARRAY(float, staged);
+  const int64_t index = blockIdx.x;
+  float* const x =
+      args.x + index / args.num_heads * args.x_stride + index % args.num_heads * args.n;
+  const bool wide = is_wide(x);
+  const auto step = static_cast<int32_t>(4 * blockDim.x);
+  ptx::start_next_launch();
+  ptx::wait_for_launches();
+#pragma unroll 4
+  for (auto i = static_cast<int32_t>(4 * threadIdx.x); i < args.n; i += step) {
+    store_four(staged, i, args.n, true, load_four(x, i, args.n, wide));
+  }
+  const float r = inverse_rms_of_block(staged, args.n, args.eps);
+  const bool wide_weight = is_wide(args.weight);
+#pragma unroll 4
+  for (auto i = static_cast<int32_t>(4 * threadIdx.x); i < args.n; i += step) {
+    const Four weight = load_four(args.weight, i, args.n, wide_weight);
+    store_four(x, i, args.n, wide, normed(load_four(staged, i, args.n, true), r, weight));
+  }
 }
 
 }  // namespace
 
 void launch_rms_norm(Stream stream, const RmsNormArgs& args) {
+  const bool few = args.out.num_rows <= kFewNormRows;
   gpu::launch(stream,
               {.blocks_x = args.out.num_rows,
-               .threads = kRowThreads,
-               .shared_bytes = int64_t{args.out.k} * int64_t{sizeof(float)}},
-              rms_norm_kernel,
+               .threads = few ? norm_threads(args.out.k) : kManyThreads,
+               .shared_bytes = int64_t{args.out.k} * int64_t{sizeof(float)},
+               .overlaps = overlaps(args.out.num_rows)},
+              few ? rms_norm_kernel<kMostThreads, 4> : rms_norm_kernel<kManyThreads, 1>,
               args);
 }
 
 void launch_head_norm(Stream stream, const HeadNormArgs& args) {
   const int64_t heads = int64_t{args.num_rows} * args.num_heads;
+  const int64_t bytes = int64_t{args.n} * int64_t{sizeof(float)};
+  if (args.n > kShortHead) {
+    return gpu::launch(stream,
+                       {.blocks_x = heads,
+                        .threads = norm_threads(args.n),
+                        .shared_bytes = bytes,
+                        .overlaps = overlaps(args.num_rows)},
+                       long_head_norm_kernel,
+                       args);
+  }
   gpu::launch(stream,
-              {.blocks_x = ceil_div(heads, kHeadsPerBlock), .threads = 32 * kHeadsPerBlock},
+              {.blocks_x = ceil_div(heads, kHeadsPerBlock),
+               .threads = 32 * kHeadsPerBlock,
+               .shared_bytes = kHeadsPerBlock * bytes,
+               .overlaps = overlaps(args.num_rows)},
               head_norm_kernel,
               args);
 }

@@ -9,9 +9,13 @@
 #include "kernels/cuda/gemm_block.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx.h"
 #include "kernels/cuda/rows.h"
 
 namespace sluice::kernels::cuda {
+
+namespace ptx = gpu::ptx;
+
 namespace {
 
 constexpr int kFoldThreads = 128;
@@ -33,6 +37,8 @@ __device__ __forceinline__ void fold_element(
 template <typename Format>
 __global__ void __launch_bounds__(kFoldThreads, 1)
     fold_kernel(const __grid_constant__ Outputs outputs, const __grid_constant__ Parts parts) {
+  ptx::start_next_launch();
+  ptx::wait_for_launches();
   const auto token = static_cast<int32_t>(blockIdx.x);
   const auto output = static_cast<int32_t>(blockIdx.y * kFoldThreads + threadIdx.x);
   if (output < outputs.n) fold_element<Format>(outputs, parts, 0, output, token);
@@ -52,9 +58,18 @@ __global__ void __launch_bounds__(kFoldThreads, 1)
 
 __global__ void __launch_bounds__(kRowThreads, 1)
     row_magnitudes_kernel(const __grid_constant__ RowMagnitudesArgs args) {
+  ptx::start_next_launch();
+  ptx::wait_for_launches();
   const int64_t row = blockIdx.x;
   const float* const x = args.x + row * args.x_stride;
-  const int32_t largest = largest_of_row(args.n, [&](int32_t i) { return x[i]; });
+  const bool wide = is_wide(x);
+  int32_t mine = 0;
+#pragma unroll 4
+  for (int32_t i = 4 * static_cast<int32_t>(threadIdx.x); i < args.n; i += 4 * kRowThreads) {
+    const int32_t bits = largest_of(load_four(x, i, args.n, wide));
+    mine = bits > mine ? bits : mine;
+  }
+  const int32_t largest = largest_of_block(mine);
   if (threadIdx.x == 0) args.out[row] = largest;
 }
 
@@ -72,7 +87,8 @@ void launch_fold(Stream stream, bool int8, const Outputs& outputs, const Parts& 
   }
   const gpu::LaunchShape shape{.blocks_x = outputs.num_rows,
                                .blocks_y = ceil_div(outputs.n, kFoldThreads),
-                               .threads = kFoldThreads};
+                               .threads = kFoldThreads,
+                               .overlaps = overlaps(outputs.num_rows)};
   gpu::launch(stream, shape, int8 ? fold_kernel<Int8Sums> : fold_kernel<FloatSums>, outputs, parts);
 }
 
@@ -106,7 +122,10 @@ void launch_join_parts(Stream stream, const JoinPartsArgs& args, const ExpertMat
 
 void launch_row_magnitudes(Stream stream, const RowMagnitudesArgs& args) {
   gpu::launch(
-      stream, {.blocks_x = args.num_rows, .threads = kRowThreads}, row_magnitudes_kernel, args);
+      stream,
+      {.blocks_x = args.num_rows, .threads = kRowThreads, .overlaps = overlaps(args.num_rows)},
+      row_magnitudes_kernel,
+      args);
 }
 
 }  // namespace sluice::kernels::cuda

@@ -58,16 +58,16 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// In a kernel launched with LaunchShape::overlaps, until all launches before it are done and what
-// they wrote is there. What no launch writes, weights above all, may be read before.
+// Waits, in a launch that overlaps (LaunchShape), until all launches in front have ended and what
+// they wrote is there; every thread calls it. Weights, which no launch writes, may be read before.
 __device__ __forceinline__ void wait_for_launches() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// Lets the blocks of the launch behind this one start when every block here has called it or ended:
-// they wait for this one's end before they read what it writes.
+// Lets the blocks of the next launch start, if it overlaps, when every block of this one has called
+// it or ended. It says nothing of what this one has written: the next one waits for that itself.
 __device__ __forceinline__ void start_next_launch() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

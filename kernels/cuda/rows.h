@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How blocks go through rows. To write one of an Activations (kernels/gemm.h), a warp takes a group
-// of 32, lane j its value j. Norm, gate and quantization share it, so that their rows need no
-// memory between.
+// How blocks go through rows. To write one of an Activations (kernels/gemm.h), a thread takes four
+// values side by side, so that 8 lanes have a group of 32. Norm, gate and quantization share it, so
+// that their rows need no memory between.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,6 @@
 namespace sluice::kernels::cuda {
 
 inline constexpr int kRowThreads = 128;
-inline constexpr int kRowWarps = kRowThreads / 32;
 inline constexpr uint32_t kAllLanes = 0xFFFFFFFFU;
 inline constexpr int32_t kInfinityBits = 0x7F800000;
 inline constexpr int32_t kQuietNanBits = 0x7FC00000;
@@ -82,61 +81,151 @@ __device__ __forceinline__ int32_t magnitude_bits(float value) {
   return __float_as_int(value) & INT32_MAX;
 }
 
-__device__ __forceinline__ int32_t largest_of_warp(float value) {
-  const auto bits = static_cast<uint32_t>(magnitude_bits(value));
-  return static_cast<int32_t>(__reduce_max_sync(kAllLanes, bits));
+// Four values side by side in a row, from a multiple of 4 on.
+struct Four {
+  float v[4];
+};
+
+// Whether a row can be read and written 16 bytes at a time.
+__device__ __forceinline__ bool is_wide(const float* row) {
+  return reinterpret_cast<uintptr_t>(row) % sizeof(float4) == 0;
 }
 
-// One group, by one warp.
-__device__ __forceinline__ void write_group(ActivationFormat format,
-                                            const DeviceRow& row,
-                                            int32_t group,
-                                            float value) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  std::byte* const codes = row.codes + group * row.group_bytes;
+// x[i .. i + 4), at once where `wide`; zeros from n on.
+__device__ __forceinline__ Four load_four(const float* x, int32_t i, int32_t n, bool wide) {
+  if (wide && i + 4 <= n) {
+    const float4 four = *reinterpret_cast<const float4*>(x + i);
+    return {{four.x, four.y, four.z, four.w}};
+  }
+  Four four;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) four.v[j] = i + j < n ? x[i + j] : 0.0F;
+  return four;
+}
+
+// To x[i .. i + 4), at once where `wide`; nothing from n on.
+__device__ __forceinline__ void store_four(
+    float* x, int32_t i, int32_t n, bool wide, const Four& four) {
+  if (wide && i + 4 <= n) {
+    *reinterpret_cast<float4*>(x + i) = float4{four.v[0], four.v[1], four.v[2], four.v[3]};
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    if (i + j < n) x[i + j] = four.v[j];
+  }
+}
+
+// Sets the values from column k on to zero, whatever was made of what is not there.
+__device__ __forceinline__ void clear_from(Four& four, int32_t i, int32_t k) {
+  if (i + 4 <= k) return;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) four.v[j] = i + j < k ? four.v[j] : 0.0F;
+}
+
+__device__ __forceinline__ int32_t largest_of(const Four& four) {
+  int32_t largest = magnitude_bits(four.v[0]);
+#pragma unroll
+  for (int j = 1; j < 4; ++j) {
+    const int32_t bits = magnitude_bits(four.v[j]);
+    largest = bits > largest ? bits : largest;
+  }
+  return largest;
+}
+
+__device__ __forceinline__ uint64_t in_one(const uint16_t (&code)[4]) {
+  return uint64_t{code[0]} | uint64_t{code[1]} << 16 | uint64_t{code[2]} << 32 |
+         uint64_t{code[3]} << 48;
+}
+
+__device__ __forceinline__ uint32_t in_one(const int32_t (&code)[4]) {
+  const auto byte = [&](int i) { return static_cast<uint32_t>(code[i]) & 0xFFU; };
+  return byte(0) | byte(1) << 8 | byte(2) << 16 | byte(3) << 24;
+}
+
+inline constexpr int kGroupLanes = kQuantGroup / 4;  // lanes of a group, four values each
+
+// To each of four lanes side by side, which have half of a group, their sum.
+__device__ __forceinline__ int32_t sum_of_half(int32_t value) {
+  value += __shfl_xor_sync(kAllLanes, value, 1);
+  return value + __shfl_xor_sync(kAllLanes, value, 2);
+}
+
+// To each of a group's lanes, the largest of theirs.
+__device__ __forceinline__ int32_t largest_of_group(int32_t bits) {
+#pragma unroll
+  for (int lanes = kGroupLanes / 2; lanes >= 1; lanes /= 2) {
+    const int32_t other = __shfl_xor_sync(kAllLanes, bits, lanes);
+    bits = other > bits ? other : bits;
+  }
+  return bits;
+}
+
+// Writes four values of a row from 4 * `vector` on, in every format but kInt8Token. Whole warps
+// call it, in which 8 lanes side by side have a group; nothing is written of groups not `inside`.
+__device__ __forceinline__ void write_four(
+    ActivationFormat format, const DeviceRow& row, int32_t vector, const Four& four, bool inside) {
+  const int32_t part = vector % kGroupLanes;
+  std::byte* const group = row.codes + vector / kGroupLanes * row.group_bytes;
   if (format == ActivationFormat::kFloat) {
-    reinterpret_cast<float*>(codes)[lane] = value;
+    if (!inside) return;
+    reinterpret_cast<float4*>(group)[part] = float4{four.v[0], four.v[1], four.v[2], four.v[3]};
     return;
   }
   if (format == ActivationFormat::kBF16) {
-    reinterpret_cast<uint16_t*>(codes)[lane] = to_bf16(value);
+    const uint16_t code[4] = {
+        to_bf16(four.v[0]), to_bf16(four.v[1]), to_bf16(four.v[2]), to_bf16(four.v[3])};
+    if (inside) reinterpret_cast<uint64_t*>(group)[part] = in_one(code);
     return;
   }
   if (format == ActivationFormat::kF16) {
-    reinterpret_cast<uint16_t*>(codes)[lane] = to_half(value);
+    const uint16_t code[4] = {
+        to_half(four.v[0]), to_half(four.v[1]), to_half(four.v[2]), to_half(four.v[3])};
+    if (inside) reinterpret_cast<uint64_t*>(group)[part] = in_one(code);
     return;
   }
   const bool int8 = format == ActivationFormat::kInt8;
-  const CodeFactor factor = code_factor(largest_of_warp(value), int8 ? 127.0F : 32767.0F);
-  const int32_t code = code_of(value, factor);
+  const CodeFactor factor =
+      code_factor(largest_of_group(largest_of(four)), int8 ? 127.0F : 32767.0F);
+  int32_t code[4];
+#pragma unroll
+  for (int j = 0; j < 4; ++j) code[j] = code_of(four.v[j], factor);
+  const int32_t half_sum = sum_of_half(code[0] + code[1] + code[2] + code[3]);
+  const int32_t sum = half_sum + __shfl_xor_sync(kAllLanes, half_sum, kGroupLanes / 2);
+  if (!inside) return;
   if (int8) {
-    reinterpret_cast<int8_t*>(codes)[lane] = static_cast<int8_t>(code);
+    reinterpret_cast<uint32_t*>(group)[part] = in_one(code);
   } else {
-    reinterpret_cast<int16_t*>(codes)[lane] = static_cast<int16_t>(code);
+    const uint16_t word[4] = {static_cast<uint16_t>(code[0]),
+                              static_cast<uint16_t>(code[1]),
+                              static_cast<uint16_t>(code[2]),
+                              static_cast<uint16_t>(code[3])};
+    reinterpret_cast<uint64_t*>(group)[part] = in_one(word);
   }
-  const int32_t half_sum = __reduce_add_sync(kAllLanes, lane < 16 ? code : 0);
-  const int32_t sum = __reduce_add_sync(kAllLanes, code);
-  if (lane != 0) return;
-  std::byte* const tail = row.tail + group * row.group_bytes;
+  if (part != 0) return;
+  std::byte* const tail = row.tail + vector / kGroupLanes * row.group_bytes;
   *reinterpret_cast<float*>(tail) = factor.kept;
   *reinterpret_cast<float*>(tail + 32) = __fmul_rn(__int2float_rn(sum), factor.kept);
   *reinterpret_cast<int32_t*>(tail + 64) = sum;
   *reinterpret_cast<int32_t*>(tail + 96) = half_sum;
 }
 
-// The largest magnitude of value(i), i in [0, n), in bits, by all kRowThreads of the block.
-template <typename Value>
-__device__ __forceinline__ int32_t largest_of_row(int32_t n, Value value) {
-  GPU_SHARED(int32_t, largest_by_warp, kRowWarps);
-  int32_t largest = 0;
-  for (auto i = static_cast<int32_t>(threadIdx.x); i < n; i += kRowThreads) {
-    const int32_t bits = magnitude_bits(value(i));
-    largest = bits > largest ? bits : largest;
-  }
-  largest = static_cast<int32_t>(__reduce_max_sync(kAllLanes, static_cast<uint32_t>(largest)));
-  if (threadIdx.x % 32 == 0) largest_by_warp[threadIdx.x / 32] = largest;
+inline constexpr int kMostWarps = 32;  // a block's limit
+
+__device__ __forceinline__ int32_t warps_of_block() {
+  return static_cast<int32_t>(blockDim.x) / 32;
+}
+
+// To every thread of the block, the largest of their values, none of which is negative. A kernel
+// calls it once.
+__device__ __forceinline__ int32_t largest_of_block(int32_t value) {
+  GPU_SHARED(int32_t, largest_by_warp, kMostWarps);
+  const auto mine =
+      static_cast<int32_t>(__reduce_max_sync(kAllLanes, static_cast<uint32_t>(value)));
+  if (threadIdx.x % 32 == 0) largest_by_warp[threadIdx.x / 32] = mine;
   __syncthreads();
-  for (int i = 0; i < kRowWarps; ++i) {
+  int32_t largest = mine;
+  for (int i = 0; i < warps_of_block(); ++i) {
     largest = largest_by_warp[i] > largest ? largest_by_warp[i] : largest;
   }
   return largest;
@@ -144,60 +233,160 @@ __device__ __forceinline__ int32_t largest_of_row(int32_t n, Value value) {
 
 inline constexpr int32_t kOwnLargest = -1;
 
-// The row by all kRowThreads of the block. value(i) is the row's value i in [0, k), and is asked
-// for twice where the scale of the whole row comes first, unless the bits of its `largest`
-// magnitude are known. No thread may have left.
-template <typename Value>
-__device__ __forceinline__ void write_row(const Activations& out,
-                                          int64_t row_index,
-                                          Value value,
-                                          int32_t largest = kOwnLargest) {
-  const int32_t groups = (out.k + kQuantGroup - 1) / kQuantGroup;
-  const DeviceRow row = row_of(out, row_index, groups);
-  const int warp = static_cast<int>(threadIdx.x / 32);
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const auto value_at = [&](int32_t group) {
-    const int32_t i = group * kQuantGroup + lane;
-    return i < out.k ? value(i) : 0.0F;
+// Fours of a row of k, with those that fill its last group.
+constexpr int32_t vectors_of(int32_t k) {
+  return (k + kQuantGroup - 1) / kQuantGroup * kGroupLanes;
+}
+
+// Writes a row of kInt8Token, by all threads of the block. four(i): its values from i on, a
+// multiple of 4; those past k do not matter. The first kHeld fours of a thread are asked for once,
+// the others twice unless the bits of the row's `largest` magnitude are known.
+template <int kHeld, typename Values>
+__device__ __forceinline__ void write_token_row(const Activations& out,
+                                                int64_t row_index,
+                                                Values four,
+                                                int32_t largest = kOwnLargest) {
+  GPU_SHARED(int32_t, sum_by_warp, kMostWarps);
+  const int32_t vectors = vectors_of(out.k);
+  const DeviceRow row = row_of(out, row_index, vectors / kGroupLanes);
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const auto threads = static_cast<int32_t>(blockDim.x);
+  const auto values = [&](int32_t vector) {
+    Four some = four(4 * vector);
+    clear_from(some, 4 * vector, out.k);
+    return some;
   };
-  if (out.format != ActivationFormat::kInt8Token) {
-    for (int32_t group = warp; group < groups; group += kRowWarps) {
-      write_group(out.format, row, group, value_at(group));
-    }
-    return;
+  Four held[kHeld];
+#pragma unroll
+  for (int s = 0; s < kHeld; ++s) {
+    const int32_t vector = thread + s * threads;
+    if (vector < vectors) held[s] = values(vector);
   }
-  GPU_SHARED(int32_t, sum_by_warp, kRowWarps);
-  if (largest == kOwnLargest) largest = largest_of_row(out.k, value);
+  if (largest == kOwnLargest) {
+    int32_t mine = 0;
+    const auto take = [&](const Four& some) {
+      const int32_t bits = largest_of(some);
+      mine = bits > mine ? bits : mine;
+    };
+#pragma unroll
+    for (int s = 0; s < kHeld; ++s) {
+      if (thread + s * threads < vectors) take(held[s]);
+    }
+    for (int32_t vector = thread + kHeld * threads; vector < vectors; vector += threads) {
+      take(values(vector));
+    }
+    largest = largest_of_block(mine);
+  }
   const CodeFactor factor = code_factor(largest, 127.0F);
   int32_t sum = 0;
-  for (int32_t group = warp; group < groups; group += kRowWarps) {
-    const int32_t code = code_of(value_at(group), factor);
-    reinterpret_cast<int8_t*>(row.codes + group * row.group_bytes)[lane] =
-        static_cast<int8_t>(code);
-    sum += code;
+  const auto write = [&](int32_t vector, const Four& some) {
+    int32_t code[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) code[j] = code_of(some.v[j], factor);
+    std::byte* const group = row.codes + vector / kGroupLanes * row.group_bytes;
+    reinterpret_cast<uint32_t*>(group)[vector % kGroupLanes] = in_one(code);
+    sum += code[0] + code[1] + code[2] + code[3];
+  };
+#pragma unroll
+  for (int s = 0; s < kHeld; ++s) {
+    const int32_t vector = thread + s * threads;
+    if (vector < vectors) write(vector, held[s]);
+  }
+  for (int32_t vector = thread + kHeld * threads; vector < vectors; vector += threads) {
+    write(vector, values(vector));
   }
   sum = __reduce_add_sync(kAllLanes, sum);
-  if (lane == 0) sum_by_warp[warp] = sum;
+  if (thread % 32 == 0) sum_by_warp[thread / 32] = sum;
   __syncthreads();
-  if (threadIdx.x != 0) return;
-  for (int i = 1; i < kRowWarps; ++i) sum += sum_by_warp[i];
+  if (thread != 0) return;
+  for (int i = 1; i < warps_of_block(); ++i) sum += sum_by_warp[i];
   *reinterpret_cast<float*>(row.tail) = factor.kept;
   *reinterpret_cast<int32_t*>(row.tail + 32) = sum;
 }
 
-// Of plain rows: rows along x, pieces of a row along y.
+// Writes the fours [begin, end) of a row in any other format, by all threads of the block: whole
+// groups, or all up to the row's end. four(i) is that of write_token_row.
+template <typename Values>
+__device__ __forceinline__ void write_vectors(
+    const Activations& out, int64_t row_index, int32_t begin, int32_t end, Values four) {
+  const DeviceRow row = row_of(out, row_index, vectors_of(out.k) / kGroupLanes);
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  const auto threads = static_cast<int32_t>(blockDim.x);
+#pragma unroll 2
+  for (int32_t first = begin + static_cast<int32_t>(threadIdx.x) - lane; first < end;
+       first += threads) {
+    const int32_t vector = first + lane;
+    const bool inside = vector < end;
+    Four some = {};
+    if (inside) {
+      some = four(4 * vector);
+      clear_from(some, 4 * vector, out.k);
+    }
+    write_four(out.format, row, vector, some, inside);
+  }
+}
+
+inline constexpr int kTokenThreads = 1024;  // most that a row of kInt8Token is written by
+
+// How rows go to blocks: rows along x, pieces of `piece` fours along y.
+struct RowBlocks {
+  int32_t threads;
+  int32_t piece;
+};
+
+// Rows in pieces for all of the device while there are few, whole rows when there are many; a row
+// of kInt8Token is always whole.
+inline RowBlocks blocks_of(const Activations& out, int64_t rows) {
+  const int32_t vectors = vectors_of(out.k);
+  if (out.format == ActivationFormat::kInt8Token) {
+    return {vectors > 2048 ? kTokenThreads : vectors > 512 ? 512 : kRowThreads, vectors};
+  }
+  constexpr int64_t kBlocks = 1320;  // 10 on each SM of an H200, as registers allow
+  int32_t piece = kRowThreads;
+  while (piece < vectors && rows * ceil_div(vectors, piece) > kBlocks) piece *= 2;
+  return {kRowThreads, piece};
+}
+
+inline gpu::LaunchShape shape_of(const Activations& out, int64_t rows, const RowBlocks& blocks) {
+  return {.blocks_x = rows,
+          .blocks_y = ceil_div(vectors_of(out.k), blocks.piece),
+          .threads = blocks.threads,
+          .overlaps = overlaps(rows)};
+}
+
+// Writes what blocks_of gave this block: all of a row of kInt8Token (kToken), or a piece of
+// another.
+template <bool kToken, typename Values>
+__device__ __forceinline__ void write_part(const Activations& out,
+                                           int64_t row_index,
+                                           int32_t piece,
+                                           Values four,
+                                           int32_t largest = kOwnLargest) {
+  if constexpr (kToken) return write_token_row<4>(out, row_index, four, largest);
+  const int32_t begin = static_cast<int32_t>(blockIdx.y) * piece;
+  const int32_t vectors = vectors_of(out.k);
+  const int32_t end = begin + piece < vectors ? begin + piece : vectors;
+  write_vectors(out, row_index, begin, end, four);
+}
+
+// Elements of a plain row that a block takes.
 inline constexpr int32_t kPiece = 4 * kRowThreads;
 
-// f(i) for this thread's elements of a row of n.
+// f(i) for this thread's elements of a row of n, in a launch of `piecewise` shape.
 template <typename F>
 __device__ __forceinline__ void for_elements(int32_t n, F f) {
   const int32_t begin = static_cast<int32_t>(blockIdx.y) * kPiece;
   const int32_t end = begin + kPiece < n ? begin + kPiece : n;
+#pragma unroll 4
   for (int32_t i = begin + static_cast<int32_t>(threadIdx.x); i < end; i += kRowThreads) f(i);
 }
 
+// Rows along x, pieces of a row along y.
 inline gpu::LaunchShape piecewise(int64_t rows, int32_t n) {
-  return {.blocks_x = rows, .blocks_y = ceil_div(n, kPiece), .threads = kRowThreads};
+  return {.blocks_x = rows,
+          .blocks_y = ceil_div(n, kPiece),
+          .threads = kRowThreads,
+          .overlaps = overlaps(rows)};
 }
 
 }  // namespace sluice::kernels::cuda

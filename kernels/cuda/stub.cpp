@@ -25,6 +25,10 @@ bool has_activations(WeightFormat, ActivationFormat) { return false; }
 
 int64_t workspace_bytes(int32_t, int32_t) { not_built("cuda workspace_bytes: not built"); }
 
+int64_t sampling_workspace_bytes(int32_t, int64_t) {
+  not_built("cuda sampling_workspace_bytes: not built");
+}
+
 int64_t attention_workspace_bytes(const AttentionLimits&) {
   not_built("cuda attention_workspace_bytes: not built");
 }

@@ -167,7 +167,8 @@ TEST(CudaDevice, StepsThatSampleNothingAreWaitedFor) {
   auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
   ASSERT_TRUE(device.has_value());
   kernels::DeviceMemory& memory = *(*device)->memory();
-  auto sampling = DeviceSampling::create(memory, {.max_rows = 2, .max_logprobs = 1});
+  auto sampling =
+      DeviceSampling::create(memory, {.max_rows = 2, .max_logprobs = 1, .vocab_size = 16});
   const auto buffer = kernels::DeviceBuffer::allocate(&memory, 1, "test");
   ASSERT_TRUE(sampling.has_value() && buffer.has_value());
   const std::byte sent{7};
@@ -175,7 +176,7 @@ TEST(CudaDevice, StepsThatSampleNothingAreWaitedFor) {
   sampling->send(0, {});
   memory.upload(buffer->data(), &sent, 1);
   memory.download(&got, buffer->data(), 1);
-  sampling->choose((*device)->context(), 0, 16);
+  sampling->choose((*device)->context(), 0);
   EXPECT_EQ(got, std::byte{0});
   EXPECT_TRUE(sampling->wait(0).empty());
   EXPECT_EQ(got, sent);

@@ -49,6 +49,30 @@ TEST(CudaElementwise, QuantizeHasTheBytesOfTheCpu) {
   }
 }
 
+void expect_quantized(int32_t rows, int32_t k, const std::vector<ActivationFormat>& formats) {
+  SCOPED_TRACE(std::to_string(rows) + " rows of " + std::to_string(k));
+  const std::vector<float> x = Random(28).normals(static_cast<size_t>(rows) * k, 2);
+  test::expect_rows_equal(
+      rows,
+      k,
+      [&](const Activations& out) {
+        return QuantizeArgs{.x = x.data(), .x_stride = k, .out = out};
+      },
+      quantize_activations,
+      cuda::launch_quantize_activations,
+      formats,
+      test::Seeds::kOne);
+}
+
+// Rows in pieces, pieces that grow with the number of rows, rows of which a thread cannot hold its
+// values.
+TEST(CudaElementwise, LongRowsAndManyRowsAreQuantizedAsOnTheCpu) {
+  expect_quantized(2, 1101, test::kAllFormats);
+  expect_quantized(700, 1100, {ActivationFormat::kBF16, ActivationFormat::kInt8});
+  expect_quantized(1, 2200, {ActivationFormat::kInt8Token});
+  expect_quantized(1, 16500, {ActivationFormat::kInt8Token});
+}
+
 TEST(CudaElementwise, QuantizeScattersRepeatedRowsAndLeavesTheOthers) {
   constexpr int32_t kRows = 9;
   constexpr int32_t kK = 40;

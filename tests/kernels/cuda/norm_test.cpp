@@ -36,6 +36,31 @@ TEST(CudaNorm, RmsNormHasTheBitsOfTheCpuInEveryFormat) {
   }
 }
 
+void expect_normed(int32_t rows, int32_t n, const std::vector<ActivationFormat>& formats) {
+  SCOPED_TRACE(std::to_string(rows) + " rows of " + std::to_string(n));
+  Random random(13);
+  const std::vector<float> x = random.normals(static_cast<size_t>(rows) * n);
+  const std::vector<float> weight = random.normals(static_cast<size_t>(n));
+  test::expect_rows_equal(
+      rows,
+      n,
+      [&](const Activations& out) {
+        return RmsNormArgs{
+            .x = x.data(), .x_stride = n, .weight = weight.data(), .eps = 1e-5F, .out = out};
+      },
+      rms_norm,
+      cuda::launch_rms_norm,
+      formats,
+      test::Seeds::kOne);
+}
+
+// Rows longer than what a thread holds of the weights, and more rows than blocks of many threads.
+TEST(CudaNorm, LongRowsAndManyRowsHaveTheBitsOfTheCpu) {
+  expect_normed(1, 2600, {ActivationFormat::kInt8});
+  expect_normed(1, 8500, {ActivationFormat::kBF16, ActivationFormat::kInt8Token});
+  expect_normed(265, 600, {ActivationFormat::kBF16, ActivationFormat::kInt8Token});
+}
+
 TEST(CudaNorm, AnInfiniteValueMakesItsRowsScalesNaN) {
   constexpr int32_t kN = 64;
   std::vector<float> x(2 * kN, 1.0F);
@@ -55,7 +80,7 @@ TEST(CudaNorm, HeadNormHasTheBitsOfTheCpu) {
   constexpr int32_t kRows = 3;
   constexpr int32_t kHeads = 3;  // 9 heads: the last block is not full
   Random random(12);
-  for (const int32_t n : {16, 70, 128}) {
+  for (const int32_t n : {16, 70, 128, 515}) {  // the last by a block a head
     const int64_t stride = int64_t{kHeads} * n + 5;
     const std::vector<float> x = random.normals(static_cast<size_t>(kRows * stride));
     const std::vector<float> weight = random.normals(static_cast<size_t>(n));

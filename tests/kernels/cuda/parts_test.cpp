@@ -348,6 +348,7 @@ class OnDevice {
     const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
     std::byte* const to = room(bytes);
     device_->memory()->upload(to, reinterpret_cast<const std::byte*>(values), bytes);
+    device_->memory()->wait();  // weights are among them
     return reinterpret_cast<T*>(to);
   }
 

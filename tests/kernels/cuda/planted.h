@@ -524,4 +524,53 @@ std::vector<float> run_router(RouterBug bug,
                               const std::vector<float>& x,
                               const std::vector<float>& w);
 
+// Two launches, of which the second may start before the first has ended.
+enum class OverlapBug : uint8_t {
+  kNone,
+  kNoWait,
+  kReadsBeforeTheWait,
+  kWritesBeforeTheWait,
+  kCopiesBeforeTheWait,
+  kLeavesWithoutTheWait,
+};
+
+struct OverlapShape {
+  static constexpr int kThreads = 64;
+  static constexpr int kBlocks = 2;
+  static constexpr int kN = 100;  // the last block has threads without an element
+};
+
+// [kN] each: 2 x times the weight.
+std::vector<float> run_overlap(OverlapBug bug,
+                               const std::vector<float>& x,
+                               const std::vector<float>& weight);
+
+// The likeliest of a row in pieces, a block each, and the join of their lists by one block of a
+// launch that overlaps (kernels/cuda/sampling_pieces.h).
+enum class PiecesBug : uint8_t {
+  kNone,
+  kCountsShareAPlace,
+  kThresholdOneShort,
+  kLowestLeftOut,
+  kTiesByPlaceInThePiece,
+  kReadsAnotherPiece,
+  kListsOverlap,
+  kNoBarrierBeforeTheRest,
+  kRestNotCleared,
+  kOnePieceLess,
+  kJoinsBeforeTheWait,
+  kLeavesWithoutTheWait,
+};
+
+struct PiecesShape {
+  static constexpr int kThreads = 64;
+  static constexpr int kPiece = 128;
+  static constexpr int kPieces = 3;
+  static constexpr int kValues = 258;  // the last piece has less than a list
+  static constexpr int kListed = 5;
+};
+
+// The indices of the kListed largest, of equals the lower first; as floats.
+std::vector<float> run_pieces(PiecesBug bug, const std::vector<float>& values);
+
 }  // namespace sluice::kernels::test

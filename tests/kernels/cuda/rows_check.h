@@ -76,17 +76,25 @@ inline void unify_nans(const Activations& rows) {
   }
 }
 
+inline const std::vector<ActivationFormat> kAllFormats = {ActivationFormat::kFloat,
+                                                          ActivationFormat::kInt8,
+                                                          ActivationFormat::kInt16,
+                                                          ActivationFormat::kInt8Token,
+                                                          ActivationFormat::kBF16,
+                                                          ActivationFormat::kF16};
+
 // args(out) are the operator's arguments with `out` in them; `rows` more than the arguments write
 // are left as they were by both, and compared.
 template <typename MakeArgs, typename OnCpu, typename OnCuda>
-void expect_rows_equal(int32_t rows, int32_t k, MakeArgs args, OnCpu on_cpu, OnCuda on_cuda) {
+void expect_rows_equal(int32_t rows,
+                       int32_t k,
+                       MakeArgs args,
+                       OnCpu on_cpu,
+                       OnCuda on_cuda,
+                       const std::vector<ActivationFormat>& formats = kAllFormats,
+                       Seeds seeds = Seeds::kAll) {
   const auto cpu = make_device("scalar", 1);
-  for (const ActivationFormat format : {ActivationFormat::kFloat,
-                                        ActivationFormat::kInt8,
-                                        ActivationFormat::kInt16,
-                                        ActivationFormat::kInt8Token,
-                                        ActivationFormat::kBF16,
-                                        ActivationFormat::kF16}) {
+  for (const ActivationFormat format : formats) {
     SCOPED_TRACE("format " + std::to_string(static_cast<int>(format)));
     const int64_t bytes = activation_bytes(format, rows, k);
     DeviceBytes want(bytes);
@@ -100,13 +108,15 @@ void expect_rows_equal(int32_t rows, int32_t k, MakeArgs args, OnCpu on_cpu, OnC
       on_cpu(cpu->context(), args(carve_activations(format, rows, k, want.data())));
     }
     unify_nans(carve_activations(format, rows, k, want.data()));
-    on_schedules([&] {
-      got.poison();
-      const Activations out = carve_activations(format, rows, k, got.data());
-      on_cuda(nullptr, args(out));
-      unify_nans(out);
-      expect_same_bytes(got.data(), want.data(), want.size());
-    });
+    on_schedules(
+        [&] {
+          got.poison();
+          const Activations out = carve_activations(format, rows, k, got.data());
+          on_cuda(nullptr, args(out));
+          unify_nans(out);
+          expect_same_bytes(got.data(), want.data(), want.size());
+        },
+        seeds);
   }
 }
 

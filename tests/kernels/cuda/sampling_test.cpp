@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/ops.h"
 #include "tests/kernels/cuda/schedules.h"
 #include "tests/kernels/devices.h"
 
@@ -52,7 +53,9 @@ void expect_same(const Rows& got, const Rows& want) {
 }
 
 // The rows' results, on the CPU and under the shim.
-void check(const std::vector<SampleRow>& asked, int32_t vocab_size) {
+void check(const std::vector<SampleRow>& asked,
+           int32_t vocab_size,
+           test::Seeds seeds = test::Seeds::kAll) {
   Rows want(asked);
   std::vector<std::byte> workspace(static_cast<size_t>(sampling_workspace_bytes(vocab_size, 1)));
   std::vector<TokenId> chosen(asked.size() + 1, kPoison);
@@ -61,15 +64,22 @@ void check(const std::vector<SampleRow>& asked, int32_t vocab_size) {
           .vocab_size = vocab_size,
           .workspace = workspace,
           .chosen = chosen.data()});
-  test::on_schedules([&] {
-    Rows got(asked);
-    std::vector<TokenId> also(asked.size() + 1, kPoison);
-    cuda::launch_sample(
-        nullptr,
-        {.rows = got.rows, .vocab_size = vocab_size, .workspace = {}, .chosen = also.data()});
-    expect_same(got, want);
-    ASSERT_EQ(also, chosen);
-  });
+  test::DeviceBytes room(
+      cuda::sampling_workspace_bytes(vocab_size, static_cast<int64_t>(asked.size())));
+  test::on_schedules(
+      [&] {
+        Rows got(asked);
+        std::vector<TokenId> also(asked.size() + 1, kPoison);
+        room.poison();
+        cuda::launch_sample(nullptr,
+                            {.rows = got.rows,
+                             .vocab_size = vocab_size,
+                             .workspace = {room.data(), room.size()},
+                             .chosen = also.data()});
+        expect_same(got, want);
+        ASSERT_EQ(also, chosen);
+      },
+      seeds);
 }
 
 TEST(CudaSampling, ChoosesTheTokensOfTheCpu) {
@@ -95,7 +105,8 @@ TEST(CudaSampling, ChoosesTheTokensOfTheCpu) {
                         .num_logprobs = masked ? 0 : -1});
       }
     }
-    check(rows, n);
+    check(rows, n, test::Seeds::kOne);
+    if (n == 333) check({rows[1], rows[2], rows[5]}, n);
   }
 }
 
@@ -126,7 +137,7 @@ TEST(CudaSampling, NoiseOfManyPositionsPicksTheSameTokens) {
   for (int64_t position = 0; position < 60; ++position) {
     rows.push_back({.logits = logits.data(), .seed = 9, .position = position});
   }
-  check(rows, kVocab);
+  check(rows, kVocab, test::Seeds::kOne);
 }
 
 TEST(CudaSampling, TheLowestIdWinsAmongEqualsAndZerosAreEqual) {
@@ -193,8 +204,67 @@ TEST(CudaSampling, FiltersKeepTheTokensOfTheCpu) {
     for (const float p : {1e-4F, 0.2F, 1.0F, 2.0F}) add(1.5F, 0, 1.0F, p);
     add(3.0F, 20, 0.9F, 0.05F);
     add(3.0F, 50, 0.5F, 0.001F);
-    check(rows, n);
+    check(rows, n, test::Seeds::kOne);
+    if (n == 2500) check({rows[0], rows[2], rows[8]}, n);
   }
+}
+
+// Rows of several pieces: filters that end among a row's likeliest tokens and behind them, where
+// most of the likeliest are in one piece.
+TEST(CudaSampling, FiltersOfLongRowsKeepTheTokensOfTheCpu) {
+  constexpr int32_t kVocab = 9001;
+  Random random(86);
+  std::vector<float> logits = random.normals(kVocab, 3);
+  for (size_t i = 4200; i < 4600; ++i) logits[i] = 8.0F + static_cast<float>(i % 7);
+  const std::vector<uint32_t> mask = random_mask(random, kVocab);
+  std::vector<SampleRow> rows;
+  const auto add = [&](float temperature, int32_t top_k, float top_p, float min_p) {
+    rows.push_back({.logits = logits.data(),
+                    .allowed_mask = rows.size() % 3 == 2 ? mask.data() : nullptr,
+                    .temperature = temperature,
+                    .top_p = top_p,
+                    .min_p = min_p,
+                    .top_k = top_k,
+                    .seed = random.bits(),
+                    .position = random.below(1000)});
+  };
+  for (const int32_t k : {2, 50, 256, 257, 3000}) add(4.0F, k, 1.0F, 0.0F);
+  for (const float p : {0.0F, 0.5F, 0.95F, 0.9999999F}) add(2.0F, 0, p, 0.0F);
+  for (const float p : {1e-4F, 0.5F, 1.0F}) add(3.0F, 0, 1.0F, p);
+  add(0.01F, 40, 0.9F, 0.05F);
+  add(3.0F, 0, 0.999F, 0.3F);
+  add(1.0F, 0, 1.0F, 0.0F);
+  check(rows, kVocab, test::Seeds::kOne);
+  check({rows[1], rows[5], rows[10]}, kVocab);
+}
+
+// Equal logits on both sides of a cut between pieces, of which a filter keeps the first ones: a
+// high temperature makes noise choose among all that are kept.
+TEST(CudaSampling, EqualsOfTwoPiecesAreInTheOrderOfTheirIds) {
+  constexpr int32_t kVocab = 4196;
+  std::vector<float> logits(kVocab, -5.0F);
+  for (size_t i = 4090; i < 4102; ++i) logits[i] = 1.0F;
+  std::vector<SampleRow> rows;
+  for (int64_t position = 0; position < 24; ++position) {
+    rows.push_back({.logits = logits.data(), .temperature = 50, .top_k = 8, .position = position});
+  }
+  rows.push_back({.logits = logits.data(), .temperature = 0});
+  check(rows, kVocab, test::Seeds::kOne);
+}
+
+// More rows than pieces make terms for: the last ones make their own, of more than two tiles.
+TEST(CudaSampling, SumsHaveTheirBitsWhoeverMakesTheTerms) {
+  constexpr int32_t kVocab = 6001;
+  const std::vector<float> logits = Random(87).normals(kVocab, 2);
+  std::vector<SampleRow> rows;
+  for (int64_t position = 0; position < 10; ++position) {
+    rows.push_back({.logits = logits.data(),
+                    .temperature = position % 2 == 0 ? 0.7F : 1.0F,
+                    .top_p = 0.6F,
+                    .position = position,
+                    .num_logprobs = 0});
+  }
+  check(rows, kVocab, test::Seeds::kOne);
 }
 
 // Whether a filter's last token is right shows in what noise picks at a high temperature,
@@ -212,7 +282,7 @@ TEST(CudaSampling, FiltersEndAmongEqualsAtTheSameToken) {
                     .top_p = position % 2 == 0 ? 0.01F : 0.9F,
                     .position = position});
   }
-  check(rows, kVocab);
+  check(rows, kVocab, test::Seeds::kOne);
 }
 
 // Four weights of 1: the second reaches half of their sum exactly.
@@ -222,7 +292,7 @@ TEST(CudaSampling, TopPEndsWithTheTokenThatReachesItExactly) {
   for (int64_t position = 0; position < 20; ++position) {
     rows.push_back({.logits = flat.data(), .top_p = 0.5F, .position = position});
   }
-  check(rows, 4);
+  check(rows, 4, test::Seeds::kOne);
 }
 
 TEST(CudaSampling, TheLikeliestTokensComeInOrder) {

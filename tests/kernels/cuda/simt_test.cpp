@@ -14,6 +14,7 @@
 
 #include "kernels/cuda/ptx.h"
 #include "tests/kernels/cuda/schedules.h"
+#include "tests/support/simt/overlap.h"
 #include "tests/support/simt/tensorcore.h"
 
 namespace sluice::simt {
@@ -290,6 +291,46 @@ void copy_kernel(
   }
   ptx::mbar_wait(&box.full, 0);
   for (auto i = static_cast<int32_t>(threadIdx.x); i < bytes; i += 64) out[i] = box.bytes[i];
+}
+
+// A box that is asked for before the wait for the launches in front, and comes when it likes.
+void early_copy_kernel(const gpu::TensorMap map) {
+  GPU_DYN_SHARED(Box, box);
+  if (threadIdx.x == 0) {
+    ptx::mbar_init(&box.full, 1);
+    ptx::fence_mbar_init();
+    ptx::mbar_arrive_expect_tx(&box.full, 16 * 128);
+    ptx::tma_load_2d(box.bytes, &map, 0, 0, &box.full);
+  }
+  ptx::wait_for_launches();
+  __syncthreads();
+  ptx::mbar_wait(&box.full, 0);
+}
+
+void empty_kernel() {}
+
+TEST(SimtCopies, ABoxOfWhatAnUploadWritesMayNotBeAskedForBeforeTheWait) {
+  std::vector<uint8_t> tensor(16 * 128 + 16);
+  auto* const data = tensor.data() + (16 - reinterpret_cast<uintptr_t>(tensor.data()) % 16) % 16;
+  const gpu::TensorMap map = gpu::make_tensor_map({.data = data,
+                                                   .element_bytes = 1,
+                                                   .rank = 2,
+                                                   .sizes = {128, 16},
+                                                   .strides = {0, 128},
+                                                   .box = {128, 16},
+                                                   .swizzle = Swizzle::k128});
+  const gpu::LaunchShape shape{.threads = 32, .shared_bytes = sizeof(Box), .overlaps = true};
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    simt::Run run(seed);
+    gpu::launch(nullptr, shape, early_copy_kernel, map);
+    EXPECT_EQ(joined(run.take_reports()), "");
+    note_copied(data + 77, 1);
+    gpu::launch(nullptr, shape, early_copy_kernel, map);
+    expect_report(joined(run.take_reports()), "overlap: a read before wait_for_launches");
+    gpu::launch(nullptr, {.threads = 32}, empty_kernel);  // begins behind the upload
+    gpu::launch(nullptr, shape, early_copy_kernel, map);
+    EXPECT_EQ(joined(run.take_reports()), "");
+  }
 }
 
 // The permutation in the words of kernels/cuda/tensor_map.h: rows of 128 bytes by the row modulo 8,

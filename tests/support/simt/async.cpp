@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "tests/support/simt/block.h"
+#include "tests/support/simt/overlap.h"
 #include "tests/support/simt/ptx_simt.h"
 #include "tests/support/simt/reach.h"
 #include "tests/support/simt/sched.h"
@@ -126,8 +127,8 @@ TensorMapShape shape_of(const TensorMap& map) {
   return shape;
 }
 
-// The box, row by row of its innermost dimension.
-void copy(std::byte* to, const TensorMapShape& shape, const int32_t (&at)[4]) {
+// The box, row by row of its innermost dimension. `early`: asked for before wait_for_launches.
+void copy(std::byte* to, const TensorMapShape& shape, const int32_t (&at)[4], bool early) {
   int64_t box[4];
   for (int i = 0; i < 4; ++i) box[i] = i < shape.rank ? shape.box[i] : 1;
   const int64_t inner = box[0] * shape.element_bytes;
@@ -150,6 +151,7 @@ void copy(std::byte* to, const TensorMapShape& shape, const int32_t (&at)[4]) {
       if (inside && column >= 0 && column < shape.sizes[0]) {
         const std::byte* const element = from + column * shape.element_bytes;
         check_reach(element, shape.element_bytes, "a tensor copy", nullptr);
+        if (early) check_early_read(element, shape.element_bytes, nullptr);
         std::memcpy(arena + offset, element, static_cast<size_t>(shape.element_bytes));
       } else {
         std::memset(arena + offset, 0, static_cast<size_t>(shape.element_bytes));
@@ -407,6 +409,7 @@ struct BoxCopy {
   int32_t at[4];
   int64_t bytes;
   int64_t offset;  // of the target, in shared memory
+  bool early;      // before wait_for_launches
   std::string here;
 };
 
@@ -429,7 +432,7 @@ void start_copy(Block& home, int index, const BoxCopy& box) {
       race->write(agent, RaceDetector::Proxy::kAsync, target, box.bytes, nullptr);
       race->release(agent, counter.clock);
     }
-    copy(target, box.shape, box.at);
+    copy(target, box.shape, box.at, box.early);
     counter.bytes -= box.bytes;
     complete_phase_if_due(home, counter);
   });
@@ -515,6 +518,7 @@ void copy_box_to(uint32_t ranks,
               .at = {at[0], at[1], at[2], at[3]},
               .bytes = 0,
               .offset = 0,
+              .early = !current_block().self().waited_for_launches,
               .here = "tma_load at " + describe(site)};
   box.bytes = box.shape.element_bytes;
   for (int i = 0; i < box.shape.rank; ++i) box.bytes *= box.shape.box[i];

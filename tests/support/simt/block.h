@@ -35,7 +35,7 @@ struct Thread : ThreadView {
   Site waits_at;
   bool ended = false;
   bool waited_for_launches = true;  // or need not
-  int64_t arrived_phase = -1;  // of the cluster's barrier, whose wait it has yet to do
+  int64_t arrived_phase = -1;       // of the cluster's barrier, whose wait it has yet to do
 };
 
 struct WarpMeeting {

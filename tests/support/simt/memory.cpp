@@ -21,6 +21,7 @@
 #include "engine/core/status.h"
 #include "engine/core/types.h"
 #include "kernels/cuda/open.h"
+#include "tests/support/simt/overlap.h"
 #include "tests/support/simt/reach.h"
 #include "tests/support/simt/simt.h"
 
@@ -276,7 +277,10 @@ class ShimMemory final : public kernels::DeviceMemory {
   }
 
   void copy_later(std::byte* to, const std::byte* from, int64_t bytes) {
-    enqueue(&stream_, [to, from, bytes] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+    enqueue(&stream_, [to, from, bytes] {
+      std::memcpy(to, from, static_cast<size_t>(bytes));
+      note_copied(to, bytes);
+    });
   }
 
   void open_memory(int protection, Reach* reachable) {

@@ -94,8 +94,7 @@ namespace sluice::gpu::ptx {
 
 inline constexpr bool kHasWgmma = true;
 
-// Launches run one after the other: what is looked at is that nothing is written before and that no
-// thread ends without.
+// Launches run one after the other; overlap.h says what of a thread's doings before it is reported.
 void wait_for_launches();
 
 inline void start_next_launch() {}

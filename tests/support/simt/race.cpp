@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "tests/support/simt/block.h"
+#include "tests/support/simt/overlap.h"
 #include "tests/support/simt/reach.h"
 #include "tests/support/simt/sched.h"
 
@@ -322,9 +323,6 @@ void RaceDetector::atomic(int agent, const void* p, int64_t bytes, const void* p
 void RaceDetector::global_access(std::byte* p, int64_t bytes, bool is_write, const void* pc) {
   const int agent = cluster_.running().agent;
   const int32_t cluster = cluster_.number();
-  if (is_write && !cluster_.running().waited_for_launches) {
-    report("a write before wait_for_launches", agent, -1, kGlobal, pc);
-  }
   for (std::byte* at = p; at < p + bytes; ++at) {
     GlobalShadow::Byte& byte = global_.at(at);
     const bool written_elsewhere = byte.writer >= 0 && byte.writer != cluster;
@@ -373,11 +371,14 @@ namespace {
 inline void access(void* p, int64_t bytes, bool is_write, const void* pc) {
   using sluice::simt::current_block;
   if (sluice::simt::current_thread == nullptr) return;
-  if (sluice::simt::reach != nullptr && !current_block().is_own(static_cast<std::byte*>(p))) {
+  sluice::simt::Block& block = current_block();
+  sluice::simt::RaceDetector* const race = block.race();
+  if (race == nullptr && sluice::simt::reach == nullptr) return;
+  if (!block.is_own(static_cast<std::byte*>(p))) {
     sluice::simt::check_reach(p, bytes, is_write ? "a kernel writes" : "a kernel reads", pc);
+    sluice::simt::check_overlap(p, bytes, is_write, pc);
   }
-  if (current_block().race() == nullptr) return;
-  current_block().race()->on_access(p, bytes, is_write, pc);
+  if (race != nullptr) race->on_access(p, bytes, is_write, pc);
 }
 
 }  // namespace

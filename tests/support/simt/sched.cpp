@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "tests/support/simt/memory.h"
+#include "tests/support/simt/overlap.h"
 #include "tests/support/simt/reach.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -168,6 +169,7 @@ Run::Run(uint64_t seed, Mode mode) {
                .reports = {},
                .own_reach = reach == nullptr ? reach_of_shared_heap() : std::nullopt};
   if (run_state.own_reach) reach = &*run_state.own_reach;
+  begin_launch(false);
 }
 
 Run::~Run() {
@@ -214,16 +216,6 @@ void enqueue(CUstream_st* stream, std::function<void()> work) {
   }
 }
 
-}  // namespace sluice::simt
-
-namespace sluice::gpu::ptx {
-
-void wait_for_launches() { simt::current_block().self().waited_for_launches = true; }
-
-}  // namespace sluice::gpu::ptx
-
-namespace sluice::simt {
-
 namespace {
 
 // What the launch asks for that no device gives; empty: nothing.
@@ -260,6 +252,7 @@ void run_grid(const LaunchShape& shape, const std::function<void()>& body) {
   }
   const ParameterSpace closure(&body, sizeof(body));  // by which threads find their arguments
   const size_t reports = run_state.reports.size();
+  begin_launch(shape.overlaps);
   GlobalShadow global;
   const auto in_cluster = static_cast<unsigned>(shape.cluster_blocks);
   for (const unsigned at : cluster_order(shape.grid.x * (shape.grid.y / in_cluster))) {
@@ -456,11 +449,7 @@ void Cluster::wait_for_all(Site site) {
 
 // The barrier waits for it no more.
 void Cluster::end(Thread& thread) {
-  if (!thread.waited_for_launches && !failed_) {
-    add_report("a thread of a launch that overlaps ended without wait_for_launches (thread " +
-               std::to_string(thread.index) + ")");
-    failed_ = true;
-  }
+  if (!failed_) failed_ = !may_end(thread);
   thread.block->end(thread);
   --num_alive_;
   if (thread.arrived_phase == phase_) --num_arrived_;

@@ -195,6 +195,10 @@ struct alignas(16) float4 {
   float x, y, z, w;
 };
 
+struct alignas(16) uint4 {
+  uint32_t x, y, z, w;
+};
+
 inline void __syncthreads(sluice::simt::Site site = {}) {
   sluice::simt::block_barrier(0, 0, "__syncthreads", site);
 }
@@ -211,6 +215,17 @@ inline float __shfl_xor_sync(uint32_t mask, float value, int lanes, sluice::simt
   sluice::simt::warp_collective(
       mask, "__shfl_xor_sync", &operand, sluice::simt::complete_shuffle, false, site);
   return sluice::simt::bits_cast<float>(operand.value);
+}
+
+inline int32_t __shfl_xor_sync(uint32_t mask,
+                               int32_t value,
+                               int lanes,
+                               sluice::simt::Site site = {}) {
+  sluice::simt::ShuffleOperand operand{static_cast<uint32_t>(value),
+                                       sluice::simt::lane_id() ^ lanes};
+  sluice::simt::warp_collective(
+      mask, "__shfl_xor_sync", &operand, sluice::simt::complete_shuffle, false, site);
+  return static_cast<int32_t>(operand.value);
 }
 
 inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t value, sluice::simt::Site site = {}) {
@@ -305,7 +320,7 @@ struct LaunchShape {
   int threads = 128;
   int64_t shared_bytes = 0;
   int cluster_blocks = 1;  // along y, of which blocks_y is a multiple; more need Hopper
-  bool overlaps = false;   // every thread that ends has called ptx::wait_for_launches
+  bool overlaps = false;   // with the launches in front (kernels/cuda/gpu.h)
 };
 
 template <typename... Parameters, typename... Arguments>

@@ -7,6 +7,7 @@
 #include "kernels/cuda/narrow.h"
 #include "tests/support/simt/async.h"
 #include "tests/support/simt/block.h"
+#include "tests/support/simt/overlap.h"
 #include "tests/support/simt/ptx_simt.h"
 #include "tests/support/simt/reach.h"
 #include "tests/support/simt/tensorcore.h"
@@ -138,7 +139,10 @@ void cp_async_16(void* to, const void* from, int bytes, simt::Site site) {
     simt::fail(here + ": not aligned");
   }
   if (bytes < 0 || bytes > simt::kPiece) simt::fail(here + ": more bytes than it copies");
-  if (bytes > 0) simt::check_reach(from, bytes, here.c_str(), nullptr);
+  if (bytes > 0) {
+    simt::check_reach(from, bytes, here.c_str(), nullptr);
+    simt::check_overlap(from, bytes, false, nullptr);
+  }
   const int self = block.self().index;
   simt::ThreadCopies& copies = simt::copies_of(self);
   copies.latest = copies.open_group;

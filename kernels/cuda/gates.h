@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gate functions of kernels/elementwise.h with the CPU's bits.
+#pragma once
+
+#include "kernels/cuda/gpu.h"
+#include "kernels/cuda/math.h"
+#include "kernels/cuda/rows.h"
+#include "kernels/elementwise.h"
+
+namespace sluice::kernels::cuda {
+
+template <GateFunction kFunction>
+__device__ __forceinline__ float gated(float gate, float up) {
+  if constexpr (kFunction == GateFunction::kSilu) {
+    return __fmul_rn(silu_of(gate), up);
+  } else if constexpr (kFunction == GateFunction::kGeluTanh) {
+    const float inner = __fmaf_rn(__fmul_rn(__fmul_rn(gate, gate), kGeluCubic), gate, gate);
+    const float bent = __fadd_rn(1.0F, tanh_of(__fmul_rn(kGeluFactor, inner)));
+    return __fmul_rn(__fmul_rn(__fmul_rn(0.5F, gate), bent), up);
+  } else {
+    const float x = lower_of(kSwigluLimit, gate);
+    const float y = higher_of(-kSwigluLimit, lower_of(kSwigluLimit, up));
+    const float bent = __fdiv_rn(x, __fadd_rn(1.0F, exp_of(__fmul_rn(kSwigluSlope, x))));
+    return __fmul_rn(bent, __fadd_rn(y, 1.0F));
+  }
+}
+
+template <GateFunction kFunction>
+__device__ __forceinline__ Four gated(const Four& gate, const Four& up) {
+  Four four;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) four.v[j] = gated<kFunction>(gate.v[j], up.v[j]);
+  return four;
+}
+
+}  // namespace sluice::kernels::cuda
