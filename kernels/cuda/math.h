@@ -30,6 +30,7 @@ __device__ __forceinline__ float exp_of(float x) {
   p = __fmaf_rn(p, r, 1.0F);
   const uint32_t exponent = static_cast<uint32_t>(__float_as_int(shifted)) << 23;
   const uint32_t scaled = static_cast<uint32_t>(__float_as_int(p)) + exponent;
+  if (x != x) return x;
   return x < kExpBottom ? 0.0F : __int_as_float(static_cast<int32_t>(scaled));
 }
 

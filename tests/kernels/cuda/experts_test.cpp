@@ -27,7 +27,7 @@ struct Placed {
   std::vector<int32_t> first;
   std::vector<int32_t> count;
   std::vector<int32_t> chosen;
-  int32_t num_chosen = 0;
+  std::vector<int32_t> chosen_count = std::vector<int32_t>(1);
   int32_t num_rows = 0;
 
   [[nodiscard]] ExpertRows experts() {
@@ -35,7 +35,7 @@ struct Placed {
             .first = first.data(),
             .count = count.data(),
             .chosen = chosen.data(),
-            .num_chosen = &num_chosen};
+            .num_chosen = chosen_count.data()};
   }
 };
 
@@ -47,7 +47,7 @@ Placed place(const std::vector<int32_t>& count) {
     if (rows > 0) placed.chosen.push_back(expert);
     placed.num_rows += static_cast<int32_t>(align_up(rows, kActivationRows));
   }
-  placed.num_chosen = static_cast<int32_t>(placed.chosen.size());
+  placed.chosen_count[0] = static_cast<int32_t>(placed.chosen.size());
   placed.chosen.resize(count.size(), 1 << 20);  // nobody reads it
   return placed;
 }
