@@ -7,6 +7,8 @@
 
 #include <cuda_runtime.h>
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -61,7 +63,20 @@ struct LaunchShape {
   int threads = 128;
   int64_t shared_bytes = 0;
   int cluster_blocks = 1;  // along y, of which blocks_y is a multiple; more need Hopper
+  // Its blocks may start before the launch in front of it has ended, where the device can: every
+  // thread calls ptx::wait_for_launches before it reads what a launch writes or writes anything.
+  bool overlaps = false;
 };
+
+// Of the current device: whether launches may overlap.
+inline bool device_overlaps() {
+  static std::array<std::atomic<int>, 64> known;  // 0: not asked yet
+  const int device = current_device();
+  if (device >= static_cast<int>(known.size())) return compute_capability() >= 90;
+  std::atomic<int>& answer = known[static_cast<size_t>(device)];
+  if (answer == 0) answer = compute_capability() >= 90 ? 2 : 1;
+  return answer == 2;
+}
 
 // So much dynamic shared memory for a kernel's launches on the current device. Asked of the driver
 // once for each device and never less: a launch of another thread may be about to need what was
@@ -95,11 +110,18 @@ void launch(Stream stream,
   config.blockDim = dim3(static_cast<unsigned>(shape.threads));
   config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
   config.stream = stream;
-  cudaLaunchAttribute cluster;
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {1, static_cast<unsigned>(shape.cluster_blocks), 1};
-  config.attrs = &cluster;
-  config.numAttrs = shape.cluster_blocks > 1 ? 1 : 0;
+  cudaLaunchAttribute attributes[2];
+  config.attrs = attributes;
+  if (shape.cluster_blocks > 1) {
+    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {1, static_cast<unsigned>(shape.cluster_blocks), 1};
+  }
+  if (shape.overlaps && device_overlaps()) {
+    cudaLaunchAttribute& overlap = attributes[config.numAttrs++];
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+  }
   const cudaError_t launched = cudaLaunchKernelEx(&config, kernel, args...);
   if (launched != cudaSuccess) SLUICE_UNREACHABLE(cudaGetErrorString(launched));
 }

@@ -59,6 +59,22 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+// In a kernel launched with LaunchShape::overlaps, until all launches before it are done and what
+// they wrote is there. What no launch writes, weights above all, may be read before.
+__device__ __forceinline__ void wait_for_launches() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Lets the blocks of the launch behind this one start when every block here has called it or ended:
+// they wait for this one's end before they read what it writes.
+__device__ __forceinline__ void start_next_launch() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // By one thread, before anyone uses it; then fence_mbar_init by it and a barrier.
 __device__ __forceinline__ void mbar_init(Mbarrier* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),

@@ -41,6 +41,7 @@ Block::Block(Cluster& cluster, const LaunchShape& shape, Dim3 index, int rank, s
     thread.block_idx = index;
     thread.block_dim = {static_cast<unsigned>(shape.threads), 1, 1};
     thread.grid_dim = shape.grid;
+    thread.waited_for_launches = !shape.overlaps;
   }
   forbid(arena_, kArenaBytes);
   if (shape.shared_bytes > 0) {

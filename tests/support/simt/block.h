@@ -34,6 +34,7 @@ struct Thread : ThreadView {
   const char* waits_for = nullptr;  // null: ready, running or ended
   Site waits_at;
   bool ended = false;
+  bool waited_for_launches = true;  // or need not
   int64_t arrived_phase = -1;  // of the cluster's barrier, whose wait it has yet to do
 };
 

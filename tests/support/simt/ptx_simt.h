@@ -94,6 +94,12 @@ namespace sluice::gpu::ptx {
 
 inline constexpr bool kHasWgmma = true;
 
+// Launches run one after the other: what is looked at is that nothing is written before and that no
+// thread ends without.
+void wait_for_launches();
+
+inline void start_next_launch() {}
+
 uint32_t shared_address(const void* p);
 // Other numbers than shared_address gives: marked, and with the block's rank.
 uint32_t peer_address(const void* p, int rank, simt::Site site = {});

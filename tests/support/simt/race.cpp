@@ -322,6 +322,9 @@ void RaceDetector::atomic(int agent, const void* p, int64_t bytes, const void* p
 void RaceDetector::global_access(std::byte* p, int64_t bytes, bool is_write, const void* pc) {
   const int agent = cluster_.running().agent;
   const int32_t cluster = cluster_.number();
+  if (is_write && !cluster_.running().waited_for_launches) {
+    report("a write before wait_for_launches", agent, -1, kGlobal, pc);
+  }
   for (std::byte* at = p; at < p + bytes; ++at) {
     GlobalShadow::Byte& byte = global_.at(at);
     const bool written_elsewhere = byte.writer >= 0 && byte.writer != cluster;

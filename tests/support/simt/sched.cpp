@@ -204,6 +204,16 @@ void enqueue(CUstream_st* stream, std::function<void()> work) {
   }
 }
 
+}  // namespace sluice::simt
+
+namespace sluice::gpu::ptx {
+
+void wait_for_launches() { simt::current_block().self().waited_for_launches = true; }
+
+}  // namespace sluice::gpu::ptx
+
+namespace sluice::simt {
+
 namespace {
 
 // What the launch asks for that no device gives; empty: nothing.
@@ -435,6 +445,11 @@ void Cluster::wait_for_all(Site site) {
 
 // The barrier waits for it no more.
 void Cluster::end(Thread& thread) {
+  if (!thread.waited_for_launches && !failed_) {
+    add_report("a thread of a launch that overlaps ended without wait_for_launches (thread " +
+               std::to_string(thread.index) + ")");
+    failed_ = true;
+  }
   thread.block->end(thread);
   --num_alive_;
   if (thread.arrived_phase == phase_) --num_arrived_;

@@ -81,6 +81,7 @@ struct LaunchShape {
   int threads;
   int64_t shared_bytes;
   int cluster_blocks;  // along y
+  bool overlaps = false;
 };
 
 void run_grid(const LaunchShape& shape, const std::function<void()>& body);
@@ -275,6 +276,7 @@ struct LaunchShape {
   int threads = 128;
   int64_t shared_bytes = 0;
   int cluster_blocks = 1;  // along y, of which blocks_y is a multiple; more need Hopper
+  bool overlaps = false;   // every thread that ends has called ptx::wait_for_launches
 };
 
 template <typename... Parameters, typename... Arguments>
@@ -285,7 +287,8 @@ void launch(Stream stream,
   if (shape.blocks_x == 0 || shape.blocks_y == 0) return;
   const simt::Dim3 grid{static_cast<unsigned>(shape.blocks_x),
                         static_cast<unsigned>(shape.blocks_y)};
-  const simt::LaunchShape whole{grid, shape.threads, shape.shared_bytes, shape.cluster_blocks};
+  const simt::LaunchShape whole{
+      grid, shape.threads, shape.shared_bytes, shape.cluster_blocks, shape.overlaps};
   const auto call = std::make_pair(kernel, std::make_tuple(args...));
   simt::enqueue(stream, [whole, call] {
     const simt::ParameterSpace parameters(&call, sizeof(call));
