@@ -3,6 +3,8 @@
 // No GPU has run it yet.
 #include "kernels/gemm.h"
 
+#include <algorithm>
+
 #include "engine/core/status.h"
 #include "kernels/cuda/gemm_block.h"
 #include "kernels/cuda/gpu.h"
@@ -12,10 +14,21 @@
 namespace sluice::kernels::cuda {
 namespace {
 
+namespace ptx = gpu::ptx;
+
+// Rows whose segments may go to several blocks.
+int32_t most_split_rows() { return ptx::device_has_wgmma() ? kSplitTokens : kFewTokens; }
+
+// Where gemm_wide.cu puts INT8 activations in rows.
+int64_t packed_x_bytes(int32_t num_rows, int32_t int8_k) {
+  if (!ptx::device_has_wgmma() || num_rows <= kManyTokens) return 0;
+  return num_rows * align_up(int8_k, kQuantGroup);
+}
+
 void start(Stream stream, const Matrices& matrices, const Outputs& outputs) {
   if (outputs.num_rows == 0) return;
-  const auto multiply = gpu::ptx::device_has_wgmma() ? launch_wgmma : launch_mma;
-  multiply(stream, matrices, outputs);
+  if (ptx::device_has_wgmma()) return launch_wgmma(stream, matrices, outputs);
+  launch_mma(stream, matrices, outputs);
   if (outputs.workspace == nullptr) return;
   Parts segments{.parts = {}, .count = outputs.segments.count};
   const int64_t bytes = int64_t{outputs.num_rows} * outputs.n * int64_t{sizeof(float)};
@@ -25,19 +38,24 @@ void start(Stream stream, const Matrices& matrices, const Outputs& outputs) {
   launch_fold(stream, matrices.format == MatrixFormat::kInt8, outputs, segments);
 }
 
-// Of matrices in rows, whose few rows may be split among the workspace's segments.
+// `int8_k`: columns of x where it is INT8, else 0.
 template <typename Args>
-Outputs outputs_in_rows(const Args& args, int32_t num_rows, const ExpertMatrices* experts) {
+Outputs outputs_in_rows(const Args& args,
+                        int32_t num_rows,
+                        int32_t int8_k,
+                        const ExpertMatrices* experts) {
   CHECK(args.segments.are_all() || (args.bias == nullptr && args.epilogue == Epilogue::kStore));
   Outputs outputs = outputs_of(args, num_rows, args.n, args.k, experts);
-  if (experts == nullptr && num_rows <= kFewTokens) outputs.workspace = args.workspace;
+  if (experts == nullptr && linear_workspace_bytes(num_rows, args.n, int8_k) > 0) {
+    outputs.workspace = args.workspace;
+  }
   return outputs;
 }
 
 // All of one matrix, or of the experts'.
 void start(Stream stream, const LinearHalfArgs& args, const ExpertMatrices* experts) {
   CHECK(args.format == WeightFormat::kBF16 || args.format == WeightFormat::kF16);
-  start(stream, matrices_of(args), outputs_in_rows(args, args.num_rows, experts));
+  start(stream, matrices_of(args), outputs_in_rows(args, args.num_rows, 0, experts));
 }
 
 void start(Stream stream, const LinearInt8Args& args, const ExpertMatrices* experts) {
@@ -53,7 +71,7 @@ void start(Stream stream, const LinearInt8Args& args, const ExpertMatrices* expe
                           .x = data + kTokenHeadBytes,
                           .x_stride = block,
                           .x_rows = args.x.num_rows};
-  Outputs outputs = outputs_in_rows(args, args.x.num_rows, experts);
+  Outputs outputs = outputs_in_rows(args, args.x.num_rows, args.x.k, experts);
   outputs.weight_scale = args.weight_scale;
   outputs.heads = data;
   outputs.block_bytes = block;
@@ -69,9 +87,10 @@ const std::byte* first_of_k(const PackedWeight& weight) {
   return weight.data - weight.first_column / columns * layout.block_bytes();
 }
 
-int64_t linear_workspace_bytes(int32_t num_rows, int32_t n) {
-  if (num_rows > kFewTokens) return 0;
-  return int64_t{kSegments} * num_rows * n * int64_t{sizeof(float)};
+int64_t linear_workspace_bytes(int32_t num_rows, int32_t n, int32_t int8_k) {
+  const int64_t sums = sums_bytes(num_rows, n);
+  const bool splits = num_rows <= most_split_rows() && sums <= kMostSumsBytes;
+  return std::max(splits ? sums : 0, packed_x_bytes(num_rows, int8_k));
 }
 
 void launch_linear_half(Stream stream, const LinearHalfArgs& args) { start(stream, args, nullptr); }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of linear layers share, whatever multiplies: gemm_wgmma.cu for Hopper,
-// gemm_mma.cu for everything else. A block has 128 outputs and a tile of tokens, the tokens on the
-// N side, so that one decoded token costs a tile of 8; gemm.cu chooses. No GPU has run it yet.
+// What the kernels of linear layers share, whatever multiplies: gemm_split.cu, gemm_wide.cu and
+// gemm_wgmma.cu for Hopper, gemm_mma.cu for everything else. A tile is 128 outputs and some tokens,
+// the tokens on the N side, so that one decoded token costs a tile of 8; gemm.cu chooses.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +19,7 @@ inline constexpr int kSteps = kChunkBytes / kStepBytes;
 inline constexpr int kOutputs = 128;  // of a block
 inline constexpr int kFewTokens = 8;  // of a tile
 inline constexpr int kManyTokens = 64;
+inline constexpr int kSplitTokens = 128;  // rows, at most, whose segments are dealt out on Hopper
 
 enum class MatrixFormat : uint8_t { kBf16, kF16, kInt8 };
 
@@ -43,7 +44,9 @@ struct Outputs {
   bool add;
   float* out;
   int64_t out_stride;
-  void* workspace;  // of segments; null: a block takes all of them
+  // By mma.sync: a segment's sums each, and null where a block takes all of them. On Hopper: what
+  // gemm_split.cu and gemm_wide.cu say.
+  void* workspace;
   // INT8 alone.
   const float* weight_scale;
   const std::byte* heads;     // of the activations' blocks: the rows' scales
@@ -67,6 +70,14 @@ __device__ __forceinline__ const T* of_expert(const T* of_first, int64_t stride,
                                     expert * stride);
 }
 
+// The sums of every segment of a layer whose segments go to several blocks. Where they are more
+// than the most, whole tiles are blocks enough.
+inline constexpr int64_t kMostSumsBytes = int64_t{64} << 20;
+
+constexpr int64_t sums_bytes(int64_t num_rows, int64_t n) {
+  return int64_t{kSegments} * num_rows * n * int64_t{sizeof(float)};
+}
+
 // Of 8 rows of kInt8Token.
 constexpr int64_t token_block_bytes(int64_t k) {
   return kTokenHeadBytes +
@@ -81,6 +92,16 @@ struct Parts {
 
 // Joins them to the value of outputs.segments, and what `finish` does with it.
 void launch_fold(gpu::Stream stream, bool int8, const Outputs& outputs, const Parts& parts);
+
+// How gemm_split.cu deals out the segments of all tiles, in order: `length` to each block.
+struct Runs {
+  int32_t length;
+  int32_t tile_tokens;
+};
+
+// Joins the subtrees that runs have left in outputs.workspace and finishes their outputs; a tile
+// that one run had all of is finished already.
+void launch_fold_runs(gpu::Stream stream, bool int8, const Outputs& outputs, const Runs& runs);
 
 void launch_wgmma(gpu::Stream stream, const Matrices& matrices, const Outputs& outputs);
 void launch_mma(gpu::Stream stream, const Matrices& matrices, const Outputs& outputs);

@@ -120,9 +120,10 @@ void launch_linear_blocks(Stream stream,
                           const LinearMatrixArgs& args,
                           const ExpertMatrices* experts = nullptr);
 
-// Bytes of the workspace with which the segments of K run side by side, where there are few rows
-// and so few blocks; 0 where it is of no use. The bits are the same with and without.
-int64_t linear_workspace_bytes(int32_t num_rows, int32_t n);
+// Bytes of the workspace with which a layer is faster: few rows run segments of K side by side, and
+// many rows of INT8, of `int8_k` columns, are copied faster; 0 where it is of no use. The bits are
+// the same with and without.
+int64_t linear_workspace_bytes(int32_t num_rows, int32_t n, int32_t int8_k = 0);
 
 // y = x W^T on tensor cores, for rows of any number with the same bits. Segments, their fold and
 // shares of them are those of kernels/gemm.h. A segment is the tensor core's chain over its groups
@@ -162,7 +163,7 @@ struct LinearInt8Args {
   Epilogue epilogue = Epilogue::kStore;
   float* out;  // [x.num_rows, n]
   int64_t out_stride;
-  void* workspace = nullptr;  // linear_workspace_bytes, or null
+  void* workspace = nullptr;  // linear_workspace_bytes with x.k, or null
   Segments segments = {};
 };
 

@@ -13,9 +13,9 @@
 namespace sluice::kernels::cuda {
 namespace {
 
-// The split of K over blocks, where there is room for its partial sums.
-void* linear_workspace(const ExecContext& ctx, int32_t num_rows, int32_t n) {
-  const int64_t bytes = linear_workspace_bytes(num_rows, n);
+// What linear_workspace_bytes asks for, where there is room for it.
+void* linear_workspace(const ExecContext& ctx, int32_t num_rows, int32_t n, int32_t int8_k) {
+  const int64_t bytes = linear_workspace_bytes(num_rows, n, int8_k);
   const bool fits = bytes > 0 && bytes <= static_cast<int64_t>(ctx.workspace.size());
   return fits ? ctx.workspace.data() : nullptr;
 }
@@ -41,7 +41,8 @@ void linear_group(const ExecContext& ctx,
                    .segments = segments},
                   experts);
   }
-  void* const workspace = linear_workspace(ctx, x.num_rows, weight.n);
+  const int32_t int8_k = x.format == ActivationFormat::kInt8Token ? x.k : 0;
+  void* const workspace = linear_workspace(ctx, x.num_rows, weight.n, int8_k);
   const int64_t stride = matrix_row_stride(weight.format, weight.stored_columns());
   const std::byte* const matrix = first_of_k(weight);
   if (weight.format == WeightFormat::kInt8Channel) {

@@ -156,12 +156,12 @@ class CudaLinearHalf : public OnDevice {};
 
 class CudaLinearInt8 : public OnDevice {};
 
-class CudaLinearPairs : public OnDevice {};
+class CudaLinearWide : public OnDevice {};
 
 constexpr auto kName = [](const auto& info) { return "sm_" + std::to_string(info.param); };
 INSTANTIATE_TEST_SUITE_P(Devices, CudaLinearHalf, ::testing::Values(80, 90), kName);
 INSTANTIATE_TEST_SUITE_P(Devices, CudaLinearInt8, ::testing::Values(80, 90), kName);
-INSTANTIATE_TEST_SUITE_P(Devices, CudaLinearPairs, ::testing::Values(90), kName);
+INSTANTIATE_TEST_SUITE_P(Devices, CudaLinearWide, ::testing::Values(90), kName);
 
 std::vector<float> run(const HalfLayer& layer,
                        int32_t first_row,
@@ -219,13 +219,23 @@ TEST_P(CudaLinearHalf, FewAndManyTokensHaveTheBitsOfTheDefinition) {
   }
 }
 
-// 130 rows are a pair of tiles and one whose peer has no tokens; each block of a pair copies
-// outputs that the other needs too, of which the last are not there. 8 chunks go round the ring
-// twice.
-TEST_P(CudaLinearPairs, EachBlockHasTheBitsOfTheDefinition) {
-  const HalfLayer layer = make_layer(130, 72, 328, 48);
+// 130 rows are two tiles of 128, the second nearly empty, as are two of outputs; one of the three
+// blocks that the shim has takes two of the four. 8 chunks go round a ring of 5 twice.
+TEST_P(CudaLinearWide, EveryTileHasTheBitsOfTheDefinition) {
+  const HalfLayer layer = make_layer(130, 136, 328, 48);
   const std::vector<float> want = expected(layer, 130, core());
   test::on_schedules([&] { test::expect_same_floats(run(layer, 0, 130, Split::kNo), want); });
+}
+
+// Segments of 9 and 10 groups, of which the last chunk is half full or full.
+TEST_P(CudaLinearWide, LongSegmentsAndSharesOfThemHaveTheBitsOfTheDefinition) {
+  const HalfLayer layer = make_layer(129, 72, 2432, 50, WeightFormat::kF16);
+  for (const Segments segments : {Segments{}, Segments{4, 4}, Segments{2, 2}}) {
+    const std::vector<float> want = expected(layer, 129, core(), segments);
+    test::on_schedules(
+        [&] { test::expect_same_floats(run(layer, 0, 129, Split::kNo, segments), want); },
+        test::Seeds::kOne);
+  }
 }
 
 // Borders inside of a chunk, one segment, half of them, and the last ones.
@@ -359,7 +369,7 @@ void expect_the_bits_of_the_cpu(Int8Layer& layer, int32_t rows, Epilogue epilogu
   const RowGroup group{
       .weight = &weight, .out = want.data(), .out_stride = layer.n, .bias = layer.bias.data()};
   linear(cpu->context(), {.x = x, .groups = {&group, 1}, .epilogue = epilogue});
-  const test::DeviceBytes workspace(cuda::linear_workspace_bytes(rows, layer.n));
+  const test::DeviceBytes workspace(cuda::linear_workspace_bytes(rows, layer.n, layer.k));
   bool split = false;  // every second schedule
   test::on_schedules([&] {
     split = !split && workspace.size() > 0;
@@ -390,10 +400,16 @@ TEST_P(CudaLinearInt8, HasTheBitsOfTheCpuForFewAndManyRows) {
   }
 }
 
-// A pair of tiles, of which the second is not full. 9 chunks go round the ring twice.
-TEST_P(CudaLinearPairs, EachBlockHasTheBitsOfTheCpu) {
-  Int8Layer layer(72, 1104, 49);
-  expect_the_bits_of_the_cpu(layer, 70, Epilogue::kAdd);
+// Four tiles, of which most are nearly empty. 9 chunks go round the ring more than twice.
+TEST_P(CudaLinearWide, EveryTileHasTheBitsOfTheCpu) {
+  Int8Layer layer(136, 1104, 49);
+  expect_the_bits_of_the_cpu(layer, 130, Epilogue::kAdd);
+}
+
+// 70 rows are a tile of 64 and another.
+TEST_P(CudaLinearInt8, HasTheBitsOfTheCpuInTilesOf32And64) {
+  Int8Layer layer(136, 336, 51);
+  for (const int32_t rows : {20, 70}) expect_the_bits_of_the_cpu(layer, rows, Epilogue::kAdd);
 }
 
 }  // namespace
