@@ -4,6 +4,7 @@
 #include "kernels/gemm.h"
 
 #include <algorithm>
+#include <array>
 
 #include "engine/core/status.h"
 #include "kernels/cuda/gemm_block.h"
@@ -25,9 +26,7 @@ int64_t packed_x_bytes(int32_t num_rows, int32_t int8_k) {
   return num_rows * align_up(int8_k, kQuantGroup);
 }
 
-void start(Stream stream, const Matrices& matrices, const Outputs& outputs) {
-  if (outputs.num_rows == 0) return;
-  if (ptx::device_has_wgmma()) return launch_wgmma(stream, matrices, outputs);
+void start_mma(Stream stream, const Matrices& matrices, const Outputs& outputs) {
   launch_mma(stream, matrices, outputs);
   if (outputs.workspace == nullptr) return;
   Parts segments{.parts = {}, .count = outputs.segments.count};
@@ -38,27 +37,25 @@ void start(Stream stream, const Matrices& matrices, const Outputs& outputs) {
   launch_fold(stream, matrices.format == MatrixFormat::kInt8, outputs, segments);
 }
 
-// `int8_k`: columns of x where it is INT8, else 0.
+void start(Stream stream, std::span<const Layer> layers) {
+  if (layers.empty() || layers[0].outputs.num_rows == 0) return;
+  if (ptx::device_has_wgmma()) return launch_wgmma(stream, layers);
+  for (const Layer& layer : layers) start_mma(stream, layer.matrices, layer.outputs);
+}
+
+// `experts`: null, or whose matrices follow args's.
 template <typename Args>
-Outputs outputs_in_rows(const Args& args,
-                        int32_t num_rows,
-                        int32_t int8_k,
-                        const ExpertMatrices* experts) {
+Outputs outputs_in_rows(const Args& args, int32_t num_rows, const ExpertMatrices* experts) {
   CHECK(args.segments.are_all() || (args.bias == nullptr && args.epilogue == Epilogue::kStore));
-  Outputs outputs = outputs_of(args, num_rows, args.n, args.k, experts);
-  if (experts == nullptr && linear_workspace_bytes(num_rows, args.n, int8_k) > 0) {
-    outputs.workspace = args.workspace;
-  }
-  return outputs;
+  return outputs_of(args, num_rows, args.n, args.k, experts);
 }
 
-// All of one matrix, or of the experts'.
-void start(Stream stream, const LinearHalfArgs& args, const ExpertMatrices* experts) {
+Layer layer_of(const LinearHalfArgs& args, const ExpertMatrices* experts) {
   CHECK(args.format == WeightFormat::kBF16 || args.format == WeightFormat::kF16);
-  start(stream, matrices_of(args), outputs_in_rows(args, args.num_rows, 0, experts));
+  return {matrices_of(args), outputs_in_rows(args, args.num_rows, experts)};
 }
 
-void start(Stream stream, const LinearInt8Args& args, const ExpertMatrices* experts) {
+Layer layer_of(const LinearInt8Args& args, const ExpertMatrices* experts) {
   CHECK(args.x.format == ActivationFormat::kInt8Token);
   CHECK_EQ(args.segments.num_columns(args.k), args.x.k);
   const int64_t block = token_block_bytes(args.x.k);
@@ -71,11 +68,37 @@ void start(Stream stream, const LinearInt8Args& args, const ExpertMatrices* expe
                           .x = data + kTokenHeadBytes,
                           .x_stride = block,
                           .x_rows = args.x.num_rows};
-  Outputs outputs = outputs_in_rows(args, args.x.num_rows, args.x.k, experts);
+  Outputs outputs = outputs_in_rows(args, args.x.num_rows, experts);
   outputs.weight_scale = args.weight_scale;
   outputs.heads = data;
   outputs.block_bytes = block;
-  start(stream, matrices, outputs);
+  return {matrices, outputs};
+}
+
+// `int8_k`: columns of x where it is INT8, else 0.
+template <typename Args>
+void start_together(Stream stream, std::span<const Args> all, int32_t int8_k) {
+  CHECK_LE(all.size(), kMostTogether);
+  std::array<Layer, kMostTogether> layers;
+  int32_t n = 0;  // of all
+  for (size_t i = 0; i < all.size(); ++i) {
+    layers[i] = layer_of(all[i], nullptr);
+    const Outputs& outputs = layers[i].outputs;
+    CHECK(layers[i].matrices.x == layers[0].matrices.x && outputs.k == layers[0].outputs.k);
+    CHECK(outputs.num_rows == layers[0].outputs.num_rows);
+    n += outputs.n;
+  }
+  const std::span<Layer> used(layers.data(), all.size());
+  if (all.empty() || linear_workspace_bytes(used[0].outputs.num_rows, n, int8_k) == 0) {
+    return start(stream, used);
+  }
+  // The layers' parts of it lie one behind the other; INT8 activations in rows take all of it.
+  auto* room = static_cast<std::byte*>(all[0].workspace);
+  for (Layer& layer : used) {
+    layer.outputs.workspace = room;
+    if (room != nullptr) room += sums_bytes(layer.outputs.num_rows, layer.outputs.n);
+  }
+  start(stream, used);
 }
 
 }  // namespace
@@ -93,16 +116,22 @@ int64_t linear_workspace_bytes(int32_t num_rows, int32_t n, int32_t int8_k) {
   return std::max(splits ? sums : 0, packed_x_bytes(num_rows, int8_k));
 }
 
-void launch_linear_half(Stream stream, const LinearHalfArgs& args) { start(stream, args, nullptr); }
+void launch_linear_half(Stream stream, std::span<const LinearHalfArgs> layers) {
+  start_together(stream, layers, 0);
+}
 
-void launch_linear_int8(Stream stream, const LinearInt8Args& args) { start(stream, args, nullptr); }
+void launch_linear_int8(Stream stream, std::span<const LinearInt8Args> layers) {
+  start_together(stream, layers, layers.empty() ? 0 : layers[0].x.k);
+}
 
 void launch_experts_half(Stream stream, const LinearHalfArgs& args, const ExpertMatrices& experts) {
-  start(stream, args, &experts);
+  const Layer layer = layer_of(args, &experts);
+  start(stream, {&layer, 1});
 }
 
 void launch_experts_int8(Stream stream, const LinearInt8Args& args, const ExpertMatrices& experts) {
-  start(stream, args, &experts);
+  const Layer layer = layer_of(args, &experts);
+  start(stream, {&layer, 1});
 }
 
 }  // namespace sluice::kernels::cuda

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "engine/core/types.h"
 #include "kernels/cuda/gpu.h"
@@ -23,7 +24,7 @@ inline constexpr int kSplitTokens = 128;  // rows, at most, whose segments are d
 
 enum class MatrixFormat : uint8_t { kBf16, kF16, kInt8 };
 
-// Where the matrices of a launch are.
+// Where a layer's matrices are.
 struct Matrices {
   MatrixFormat format;
   int32_t k;
@@ -93,17 +94,48 @@ struct Parts {
 // Joins them to the value of outputs.segments, and what `finish` does with it.
 void launch_fold(gpu::Stream stream, bool int8, const Outputs& outputs, const Parts& parts);
 
+struct Layer {
+  Matrices matrices;
+  Outputs outputs;
+};
+
+// Layers without experts that multiply the same x, as one launch: they differ in n, bias, out and
+// out_stride, scales and workspace. Tiles of 128 outputs are numbered over all of them in order.
+struct Together {
+  int32_t count;
+  int32_t num_tiles;
+  Outputs each[kMostTogether];
+};
+
+// A tile's layer and its first output there; num_tiles and more lie behind the last layer.
+struct Place {
+  int32_t layer;
+  int32_t output;
+};
+
+__device__ __forceinline__ Place place_of(const Together& layers, int32_t tile) {
+  int32_t layer = 0;
+  while (layer + 1 < layers.count) {
+    const auto own = static_cast<int32_t>(ceil_div(layers.each[layer].n, kOutputs));
+    if (tile < own) break;
+    tile -= own;
+    ++layer;
+  }
+  return {layer, tile * kOutputs};
+}
+
 // How gemm_split.cu deals out the segments of all tiles, in order: `length` to each block.
 struct Runs {
   int32_t length;
   int32_t tile_tokens;
 };
 
-// Joins the subtrees that runs have left in outputs.workspace and finishes their outputs; a tile
-// that one run had all of is finished already.
-void launch_fold_runs(gpu::Stream stream, bool int8, const Outputs& outputs, const Runs& runs);
+// Joins the subtrees that runs have left in each layer's workspace and finishes their outputs; a
+// tile that one run had all of is finished already.
+void launch_fold_runs(gpu::Stream stream, bool int8, const Together& layers, const Runs& runs);
 
-void launch_wgmma(gpu::Stream stream, const Matrices& matrices, const Outputs& outputs);
+// One layer, or several without experts that Together describes.
+void launch_wgmma(gpu::Stream stream, std::span<const Layer> layers);
 void launch_mma(gpu::Stream stream, const Matrices& matrices, const Outputs& outputs);
 
 // What all kinds of arguments have.

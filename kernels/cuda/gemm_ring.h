@@ -105,8 +105,8 @@ struct Ring {
 };
 
 struct RingWork {
-  Outputs outputs;
-  gpu::TensorMap weight;
+  Together layers;
+  gpu::TensorMap weight[kMostTogether];
   gpu::TensorMap x;
 };
 
@@ -224,24 +224,44 @@ inline gpu::TensorMap blocks_map(const Matrices& matrices, int tokens) {
        .swizzle = gpu::Swizzle::k32});
 }
 
+inline constexpr int32_t element_bytes(MatrixFormat format) {
+  return format == MatrixFormat::kInt8 ? 1 : 2;
+}
+
+// x in boxes of a chunk of `tokens`.
+inline gpu::TensorMap x_map(const Matrices& matrices, int tokens) {
+  if (matrices.format == MatrixFormat::kInt8) return blocks_map(matrices, tokens);
+  return matrix_map(matrices.x, 2, matrices.k, matrices.x_rows, matrices.x_stride, tokens);
+}
+
+inline int32_t num_tiles(std::span<const Layer> layers) {
+  int64_t tiles = 0;
+  for (const Layer& layer : layers) tiles += ceil_div(layer.outputs.n, kOutputs);
+  return static_cast<int32_t>(tiles);
+}
+
 // A launch without experts: x in boxes of `tokens`.
-inline RingWork ring_work(const Matrices& matrices, const Outputs& outputs, int tokens) {
-  const bool int8 = matrices.format == MatrixFormat::kInt8;
-  RingWork work{.outputs = outputs, .weight = {}, .x = {}};
-  work.weight = matrix_map(matrices.weight,
-                           int8 ? 1 : 2,
-                           matrices.k,
-                           outputs.n,
-                           matrices.weight_stride,
-                           kOutputs);
-  work.x = int8 ? blocks_map(matrices, tokens)
-                : matrix_map(matrices.x, 2, matrices.k, matrices.x_rows, matrices.x_stride, tokens);
+inline RingWork ring_work(std::span<const Layer> layers, int tokens) {
+  RingWork work{};
+  work.layers.count = static_cast<int32_t>(layers.size());
+  work.layers.num_tiles = num_tiles(layers);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const Matrices& matrices = layers[i].matrices;
+    work.layers.each[i] = layers[i].outputs;
+    work.weight[i] = matrix_map(matrices.weight,
+                                element_bytes(matrices.format),
+                                matrices.k,
+                                layers[i].outputs.n,
+                                matrices.weight_stride,
+                                kOutputs);
+  }
+  work.x = x_map(layers[0].matrices, tokens);
   return work;
 }
 
 // Both are without experts. launch_split takes whatever takes_wide does not want.
-bool takes_wide(const Outputs& outputs);
-void launch_wide(gpu::Stream stream, const Matrices& matrices, const Outputs& outputs);
-void launch_split(gpu::Stream stream, const Matrices& matrices, const Outputs& outputs);
+bool takes_wide(std::span<const Layer> layers);
+void launch_wide(gpu::Stream stream, std::span<const Layer> layers);
+void launch_split(gpu::Stream stream, std::span<const Layer> layers);
 
 }  // namespace sluice::kernels::cuda

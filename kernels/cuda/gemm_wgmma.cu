@@ -16,11 +16,17 @@ namespace ptx = gpu::ptx;
 
 constexpr int kThreads = kConsumers + 32;  // and the warp of the copying thread
 
+struct ExpertsWork {
+  Outputs outputs;
+  TensorMap weight;
+  TensorMap x;
+};
+
 // The chunks, by one thread.
 template <typename Format, int kTokens, int kStages>
 __device__ __forceinline__ void produce(Ring<kTokens, kStages>& ring,
                                         Cursor<kStages>& at,
-                                        const RingWork& work,
+                                        const ExpertsWork& work,
                                         const Tile& tile) {
   Walk walk = walk_all<Format>(work.outputs);
   for (; walk.left.begin < walk.left.end; take_chunk<Format>(work.outputs, walk), at.advance()) {
@@ -40,7 +46,7 @@ struct alignas(1024) Memory {
 };
 
 template <typename Format, int kTokens, int kStages>
-__device__ __forceinline__ void experts_block(const RingWork& work) {
+__device__ __forceinline__ void experts_block(const ExpertsWork& work) {
   using Shared = Memory<kTokens, kStages>;
   GPU_DYN_SHARED(Shared, memory);
   auto& ring = memory.ring;
@@ -67,7 +73,7 @@ __device__ __forceinline__ void experts_block(const RingWork& work) {
 
 template <typename Format, int kTokens, int kStages>
 __global__ void __launch_bounds__(kThreads, 1)
-    experts_wgmma_kernel(const __grid_constant__ RingWork work) {
+    experts_wgmma_kernel(const __grid_constant__ ExpertsWork work) {
   if constexpr (ptx::kHasWgmma) experts_block<Format, kTokens, kStages>(work);
 }
 
@@ -75,7 +81,7 @@ constexpr int kFewStages = 6;
 constexpr int kManyStages = 4;
 
 template <typename Format, int kTokens, int kStages>
-void start(Stream stream, const RingWork& work) {
+void start(Stream stream, const ExpertsWork& work) {
   gpu::launch(stream,
               {.blocks_x = ceil_div(work.outputs.n, kOutputs),
                .blocks_y = max_chosen(work.outputs),
@@ -86,7 +92,7 @@ void start(Stream stream, const RingWork& work) {
 }
 
 template <typename Format>
-void start(Stream stream, const RingWork& work) {
+void start(Stream stream, const ExpertsWork& work) {
   if (takes_few_tokens(work.outputs)) return start<Format, kFewTokens, kFewStages>(stream, work);
   start<Format, kManyTokens, kManyStages>(stream, work);
 }
@@ -105,21 +111,28 @@ TensorMap experts_map(const Matrices& matrices, int32_t element_bytes, const Out
 }
 
 void launch_experts(Stream stream, const Matrices& matrices, const Outputs& outputs) {
-  const bool int8 = matrices.format == MatrixFormat::kInt8;
   const int tokens = takes_few_tokens(outputs) ? kFewTokens : kManyTokens;
-  RingWork work = ring_work(matrices, outputs, tokens);
-  work.weight = experts_map(matrices, int8 ? 1 : 2, outputs);
-  if (int8) return start<WgmmaInt8>(stream, work);
-  if (matrices.format == MatrixFormat::kF16) return start<WgmmaF16>(stream, work);
-  start<WgmmaBf16>(stream, work);
+  const ExpertsWork work{.outputs = outputs,
+                         .weight = experts_map(matrices, element_bytes(matrices.format), outputs),
+                         .x = x_map(matrices, tokens)};
+  switch (matrices.format) {
+    case MatrixFormat::kInt8:
+      return start<WgmmaInt8>(stream, work);
+    case MatrixFormat::kF16:
+      return start<WgmmaF16>(stream, work);
+    case MatrixFormat::kBf16:
+      return start<WgmmaBf16>(stream, work);
+  }
 }
 
 }  // namespace
 
-void launch_wgmma(Stream stream, const Matrices& matrices, const Outputs& outputs) {
-  if (has_experts(outputs)) return launch_experts(stream, matrices, outputs);
-  const auto launch = takes_wide(outputs) ? launch_wide : launch_split;
-  launch(stream, matrices, outputs);
+void launch_wgmma(Stream stream, std::span<const Layer> layers) {
+  if (const auto& [matrices, outputs] = layers[0]; has_experts(outputs)) {
+    return launch_experts(stream, matrices, outputs);
+  }
+  const auto launch = takes_wide(layers) ? launch_wide : launch_split;
+  launch(stream, layers);
 }
 
 }  // namespace sluice::kernels::cuda

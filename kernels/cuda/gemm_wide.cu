@@ -11,8 +11,9 @@
 // there is one, gets them in rows first (pack_rows_kernel), else two blocks share them.
 //
 // Shared memory is the limit: wgmma reads 96 of the 128 bytes a clock that there are, and copies
-// write 64 more. Blocks that shared weights or x of floats were slower. Measured on an H200 on
-// 2026-11-26.
+// write 64 more. Blocks that shared weights or x of floats were slower. Layers that share x are one
+// launch, whose tiles follow one another. Measured on an H200 on 2026-11-26 with one layer a
+// launch; no GPU has run several yet.
 #include <algorithm>
 #include <type_traits>
 
@@ -47,8 +48,8 @@ struct alignas(1024) Memory {
   alignas(16) Sum tile[kTokens][kRowWords];
 };
 
-// Blocks of a cluster have tiles with the same tokens, next to each other in outputs: each copies
-// its part of x to all. A block alone shares nothing.
+// Blocks of a cluster have tiles with the same tokens that follow each other in outputs: each
+// copies its part of x to all. A block alone shares nothing.
 template <int kClusterBlocks>
 struct Sharing {
   static constexpr int kBlocks = kClusterBlocks;
@@ -99,21 +100,22 @@ struct Sharing {
   }
 };
 
-// f(tile) for the tiles of this block. Tokens go first, kGroupTiles tiles of them, so that weights
-// come from memory once and few of them are in use at a time.
+// f(layer, tile) for the tiles of this block. Tokens go first, kGroupTiles tiles of them, so that
+// weights come from memory once and few of them are in use at a time.
 template <typename Share, typename F>
-__device__ __forceinline__ void for_own_tiles(const Outputs& outputs, const Share& share, F f) {
-  const auto down = static_cast<int32_t>(ceil_div(outputs.n, Share::kBlocks * kOutputs));
-  const auto across = static_cast<int32_t>(ceil_div(outputs.num_rows, kTokens));
+__device__ __forceinline__ void for_own_tiles(const Together& layers, const Share& share, F f) {
+  const int32_t num_rows = layers.each[0].num_rows;
+  const auto down = static_cast<int32_t>(ceil_div(layers.num_tiles, Share::kBlocks));
+  const auto across = static_cast<int32_t>(ceil_div(num_rows, kTokens));
   const int32_t all = down * across;
   for (auto i = static_cast<int32_t>(blockIdx.x); i < all; i += static_cast<int32_t>(gridDim.x)) {
     const int32_t group = i / (kGroupTiles * down);
     const int32_t left = across - group * kGroupTiles;
     const int32_t width = left < kGroupTiles ? left : kGroupTiles;
     const int32_t in_group = i - group * kGroupTiles * down;
-    const int32_t output = in_group / width * Share::kBlocks + share.rank;
+    const Place place = place_of(layers, in_group / width * Share::kBlocks + share.rank);
     const int32_t token = group * kGroupTiles + in_group % width;
-    f(Tile{0, output * kOutputs, token * kTokens, outputs.num_rows});
+    f(place.layer, Tile{0, place.output, token * kTokens, num_rows});
   }
 }
 
@@ -123,15 +125,16 @@ __device__ __forceinline__ void copy_chunks(Memory<typename Format::Sum>& memory
                                             const RingWork& work,
                                             const Share& share) {
   auto& ring = memory.ring;
+  const Outputs& first = work.layers.each[0];
   Cursor<kStages> at;
-  for_own_tiles(work.outputs, share, [&](const Tile& tile) {
-    Walk walk = walk_all<Format>(work.outputs);
-    for (; walk.left.begin < walk.left.end; take_chunk<Format>(work.outputs, walk), at.advance()) {
+  for_own_tiles(work.layers, share, [&](int32_t layer, const Tile& tile) {
+    Walk walk = walk_all<Format>(first);
+    for (; walk.left.begin < walk.left.end; take_chunk<Format>(first, walk), at.advance()) {
       share.wait_empty(&ring.empty[at.stage], at.parity ^ 1);
       ptx::Mbarrier* const full = &ring.full[at.stage];
       ptx::mbar_arrive_expect_tx(full, (kOutputs + kTokens) * kChunkBytes);
       const int32_t column = walk.left.begin * kQuantGroup;
-      ptx::tma_load_2d(ring.weight[at.stage], &work.weight, column, tile.output, full);
+      ptx::tma_load_2d(ring.weight[at.stage], &work.weight[layer], column, tile.output, full);
       share.template load_x<Format>(ring.x[at.stage], work, walk.left.begin, tile.token, full);
     }
   });
@@ -289,14 +292,15 @@ __device__ __forceinline__ void multiply_half(Chunks<Format, Share>& chunks,
 
 template <typename Format, typename Share>
 __device__ __forceinline__ void multiply_tiles(Memory<typename Format::Sum>& memory,
-                                               const Outputs& outputs,
+                                               const Together& layers,
                                                const Share& share) {
   using Sum = typename Format::Sum;
+  const Outputs& outputs = layers.each[0];  // whose segments are those of all
   Chunks<Format, Share> chunks(memory, share);
   Passing<Sum> passing(memory);
   Sum value[kWords];
   const auto pass_on = [&](auto piece) { passing.template pass_on<piece.value>(value); };
-  for_own_tiles(outputs, share, [&](const Tile&) {
+  for_own_tiles(layers, share, [&](int32_t, const Tile&) {
     if constexpr (Format::kInOnePiece) {
       Sum sums[kWords];
       const Groups groups = groups_of(outputs, outputs.segments);
@@ -394,7 +398,7 @@ struct Finish {
 
 template <typename Format, typename Share>
 __device__ __forceinline__ void store_tiles(Memory<typename Format::Sum>& memory,
-                                            const Outputs& outputs,
+                                            const Together& layers,
                                             const Share& share) {
   using Sums = Four<typename Format::Sum>;
   constexpr int kAtOnce = Format::kInOnePiece ? 2 : 4;  // rows of a warp
@@ -402,8 +406,8 @@ __device__ __forceinline__ void store_tiles(Memory<typename Format::Sum>& memory
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   float(&scales)[kStorerRows] = memory.scales[warp];
   int parity = 0;
-  for_own_tiles(outputs, share, [&](const Tile& tile) {
-    const Finish<Format> finish(outputs, tile.output + 4 * lane);
+  for_own_tiles(layers, share, [&](int32_t layer, const Tile& tile) {
+    const Finish<Format> finish(layers.each[layer], tile.output + 4 * lane);
     const int32_t left = tile.token_end - tile.token;
     const int32_t rows = left < kTokens ? left : kTokens;
     // Scales are loaded before the tile is there: the loop below would wait for each.
@@ -452,12 +456,12 @@ __device__ __forceinline__ void wide_block(const RingWork& work) {
   if (threadIdx.x < kConsumers) {
     ptx::take_registers<kConsumerRegisters>();
     ptx::wait_for_launches();
-    multiply_tiles<Format>(memory, work.outputs, share);
+    multiply_tiles<Format>(memory, work.layers, share);
   } else {
     ptx::give_registers<kOtherRegisters>();
     ptx::wait_for_launches();
     if (threadIdx.x == kConsumers) copy_chunks<Format>(memory, work, share);
-    if (threadIdx.x >= kStorers) store_tiles<Format>(memory, work.outputs, share);
+    if (threadIdx.x >= kStorers) store_tiles<Format>(memory, work.layers, share);
   }
   if constexpr (Share::kBlocks > 1) share.meet();  // peers' last arrivals come before a block ends
 }
@@ -506,7 +510,7 @@ void pack_rows(Stream stream, const Matrices& matrices, void* to) {
 }
 
 template <typename Format, int kClusterBlocks>
-void start(Stream stream, const Matrices& matrices, const Outputs& outputs) {
+void start(Stream stream, std::span<const Layer> layers) {
   using Share = Sharing<kClusterBlocks>;
   gpu::LaunchShape shape{.blocks_y = Share::kBlocks,
                          .threads = kThreads,
@@ -514,10 +518,11 @@ void start(Stream stream, const Matrices& matrices, const Outputs& outputs) {
                          .cluster_blocks = Share::kBlocks,
                          .overlaps = true};
   const auto kernel = wide_wgmma_kernel<Format, Share>;
+  const auto& [matrices, outputs] = layers[0];
+  RingWork work = ring_work(layers, Share::kPartTokens);
   const int64_t tiles =
-      ceil_div(outputs.n, Share::kBlocks * kOutputs) * ceil_div(outputs.num_rows, kTokens);
+      ceil_div(work.layers.num_tiles, Share::kBlocks) * ceil_div(outputs.num_rows, kTokens);
   shape.blocks_x = std::min(tiles, gpu::clusters_at_once(shape, kernel));
-  RingWork work = ring_work(matrices, outputs, Share::kPartTokens);
   if constexpr (std::is_same_v<Format, WgmmaInt8Rows>) {
     const auto* const x = static_cast<const std::byte*>(outputs.workspace);
     work.x = matrix_map(x, 1, matrices.k, outputs.num_rows, row_stride(matrices), kTokens);
@@ -529,26 +534,28 @@ void start(Stream stream, const Matrices& matrices, const Outputs& outputs) {
 
 // Up to kSplitTokens rows where tiles of 128 tokens are blocks enough, and runs of segments of
 // tiles of 64 would not be faster; more rows always.
-bool takes_wide(const Outputs& outputs) {
+bool takes_wide(std::span<const Layer> layers) {
+  const Outputs& outputs = layers[0].outputs;
   if (outputs.num_rows <= kManyTokens || outputs.segments.count < kHalf) return false;
   if (ceil_div(outputs.k, kQuantGroup) < kSegments) return false;  // some are empty
   if (outputs.num_rows > kSplitTokens) return true;
   constexpr int64_t kBlocks = 132;   // of an H100 or H200
   constexpr int64_t kRunTiles = 96;  // take about as long in runs as one tile of each block here
-  const int64_t down = ceil_div(outputs.n, kOutputs);
+  const int64_t down = num_tiles(layers);
   return down * ceil_div(outputs.num_rows, kManyTokens) >= kRunTiles * ceil_div(down, kBlocks);
 }
 
-void launch_wide(Stream stream, const Matrices& matrices, const Outputs& outputs) {
+void launch_wide(Stream stream, std::span<const Layer> layers) {
+  const auto& [matrices, outputs] = layers[0];
   switch (matrices.format) {
     case MatrixFormat::kInt8:
-      if (outputs.workspace == nullptr) return start<WgmmaInt8, 2>(stream, matrices, outputs);
+      if (outputs.workspace == nullptr) return start<WgmmaInt8, 2>(stream, layers);
       pack_rows(stream, matrices, outputs.workspace);
-      return start<WgmmaInt8Rows, 1>(stream, matrices, outputs);
+      return start<WgmmaInt8Rows, 1>(stream, layers);
     case MatrixFormat::kF16:
-      return start<WgmmaF16, 1>(stream, matrices, outputs);
+      return start<WgmmaF16, 1>(stream, layers);
     case MatrixFormat::kBf16:
-      return start<WgmmaBf16, 1>(stream, matrices, outputs);
+      return start<WgmmaBf16, 1>(stream, layers);
   }
 }
 

@@ -6,7 +6,9 @@
 // says less. NaN results are NaN, of whatever payload. No GPU has run any of this yet.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
@@ -120,9 +122,12 @@ void launch_linear_blocks(Stream stream,
                           const LinearMatrixArgs& args,
                           const ExpertMatrices* experts = nullptr);
 
-// Bytes of the workspace with which a layer is faster: few rows run segments of K side by side, and
-// many rows of INT8, of `int8_k` columns, are copied faster; 0 where it is of no use. The bits are
-// the same with and without.
+// Layers in a launch at most.
+inline constexpr size_t kMostTogether = 4;
+
+// Bytes of the workspace with which a launch of layers of `n` outputs in all is faster: few rows
+// run segments of K side by side, and many rows of INT8, of `int8_k` columns, are copied faster; 0
+// where it is of no use. The bits are the same with and without.
 int64_t linear_workspace_bytes(int32_t num_rows, int32_t n, int32_t int8_k = 0);
 
 // y = x W^T on tensor cores, for rows of any number with the same bits. Segments, their fold and
@@ -149,7 +154,13 @@ struct LinearHalfArgs {
   Segments segments = {};
 };
 
-void launch_linear_half(Stream stream, const LinearHalfArgs& args);
+// Layers that differ in what is theirs alone: weight and its stride, n, bias, out and its stride.
+// From Hopper on they are one launch, which x is read for once. The workspace is of all of them.
+void launch_linear_half(Stream stream, std::span<const LinearHalfArgs> layers);
+
+inline void launch_linear_half(Stream stream, const LinearHalfArgs& args) {
+  launch_linear_half(stream, {&args, 1});
+}
 
 // The INT8 layers of kernels/gemm.h (kInt8Channel times kInt8Token), with the CPU's bits.
 struct LinearInt8Args {
@@ -167,7 +178,12 @@ struct LinearInt8Args {
   Segments segments = {};
 };
 
-void launch_linear_int8(Stream stream, const LinearInt8Args& args);
+// Layers that differ as those of launch_linear_half may, and in their scales.
+void launch_linear_int8(Stream stream, std::span<const LinearInt8Args> layers);
+
+inline void launch_linear_int8(Stream stream, const LinearInt8Args& args) {
+  launch_linear_int8(stream, {&args, 1});
+}
 
 // With experts, see there. The workspace is not used.
 void launch_experts_half(Stream stream, const LinearHalfArgs& args, const ExpertMatrices& experts);

@@ -84,16 +84,18 @@ __device__ __forceinline__ bool has_part(uint32_t cuts, int segment, int32_t cou
   }
 }
 
-// Blocks: tokens along x, a warp each, tiles' outputs along y.
+// Blocks: tokens along x, a warp each, tiles of outputs along y.
 template <typename Format>
 __global__ void __launch_bounds__(kFoldThreads, 1)
-    fold_runs_kernel(const __grid_constant__ Outputs outputs, const Runs runs) {
+    fold_runs_kernel(const __grid_constant__ Together layers, const Runs runs) {
   using Sum = typename Format::Sum;
   constexpr int kOwn = kOutputs / 32;  // outputs of a lane
   ptx::start_next_launch();
   ptx::wait_for_launches();
   const auto token = static_cast<int32_t>(blockIdx.x * kFoldTokens + threadIdx.x / 32);
-  const auto first = static_cast<int32_t>(blockIdx.y * kOutputs + threadIdx.x % 32);
+  const Place place = place_of(layers, static_cast<int32_t>(blockIdx.y));
+  const Outputs& outputs = layers.each[place.layer];
+  const int32_t first = place.output + static_cast<int32_t>(threadIdx.x % 32);
   const auto across = static_cast<int32_t>(ceil_div(outputs.num_rows, runs.tile_tokens));
   const int32_t count = outputs.segments.count;
   const int32_t tile = static_cast<int32_t>(blockIdx.y) * across + token / runs.tile_tokens;
@@ -155,13 +157,13 @@ void launch_fold(Stream stream, bool int8, const Outputs& outputs, const Parts& 
   gpu::launch(stream, shape, int8 ? fold_kernel<Int8Sums> : fold_kernel<FloatSums>, outputs, parts);
 }
 
-void launch_fold_runs(Stream stream, bool int8, const Outputs& outputs, const Runs& runs) {
-  const gpu::LaunchShape shape{.blocks_x = ceil_div(outputs.num_rows, kFoldTokens),
-                               .blocks_y = ceil_div(outputs.n, kOutputs),
+void launch_fold_runs(Stream stream, bool int8, const Together& layers, const Runs& runs) {
+  const gpu::LaunchShape shape{.blocks_x = ceil_div(layers.each[0].num_rows, kFoldTokens),
+                               .blocks_y = layers.num_tiles,
                                .threads = kFoldThreads,
                                .overlaps = true};
   const auto kernel = int8 ? fold_runs_kernel<Int8Sums> : fold_runs_kernel<FloatSums>;
-  gpu::launch(stream, shape, kernel, outputs, runs);
+  gpu::launch(stream, shape, kernel, layers, runs);
 }
 
 void launch_join_parts(Stream stream, const JoinPartsArgs& args, const ExpertMatrices* experts) {
