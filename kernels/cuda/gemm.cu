@@ -10,6 +10,7 @@
 #include "kernels/cuda/gemm_block.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/ops.h"
 #include "kernels/cuda/ptx.h"
 
 namespace sluice::kernels::cuda {
@@ -114,6 +115,12 @@ int64_t linear_workspace_bytes(int32_t num_rows, int32_t n, int32_t int8_k) {
   const int64_t sums = sums_bytes(num_rows, n);
   const bool splits = num_rows <= most_split_rows() && sums <= kMostSumsBytes;
   return std::max(splits ? sums : 0, packed_x_bytes(num_rows, int8_k));
+}
+
+int64_t workspace_bytes(int32_t num_rows, const LargestMatrices& largest) {
+  const int64_t n = int64_t{kMostTogether} * largest.outputs;  // of a launch, at most
+  const int64_t sums = sums_bytes(std::min(num_rows, most_split_rows()), n);
+  return std::max(std::min(sums, kMostSumsBytes), packed_x_bytes(num_rows, largest.int8_columns));
 }
 
 void launch_linear_half(Stream stream, std::span<const LinearHalfArgs> layers) {

@@ -152,16 +152,6 @@ bool has_activations(WeightFormat weight, ActivationFormat activations) {
   return activations == ActivationFormat::kInt8 || activations == ActivationFormat::kInt8Token;
 }
 
-int64_t workspace_bytes(int32_t num_rows, int32_t n) {
-  int64_t most = 0;
-  for (int32_t rows = 1; rows <= num_rows; ++rows) {
-    const int64_t bytes = linear_workspace_bytes(rows, n);
-    if (bytes == 0) break;  // so many rows need no split
-    most = std::max(most, bytes);
-  }
-  return most;
-}
-
 // What steps of one token a request split over partitions need; a step that would need more, some
 // rows of a prompt behind a long context, is not split.
 int64_t attention_workspace_bytes(const AttentionLimits& limits) {

@@ -15,7 +15,7 @@ namespace sluice::kernels::cuda {
 
 // What is behind the functions of kernels/gemm.h and kernels/attention.h that depend on the device.
 bool has_activations(WeightFormat weight, ActivationFormat activations);
-int64_t workspace_bytes(int32_t num_rows, int32_t n);
+int64_t workspace_bytes(int32_t num_rows, const LargestMatrices& largest);
 int64_t attention_workspace_bytes(const AttentionLimits& limits);
 
 // NVTX ranges of the calling thread, of which trace.h is the one user.

@@ -415,6 +415,22 @@ TEST_P(CudaLinearInt8, HasTheBitsOfTheCpuInTilesOf32And64) {
   for (const int32_t rows : {20, 70}) expect_the_bits_of_the_cpu(layer, rows, Epilogue::kAdd);
 }
 
+TEST_P(CudaLinearInt8, TheWorkspaceOfTheLargestMatricesHoldsThatOfEveryLaunch) {
+  const LargestMatrices largest = {.outputs = 40'000, .int8_columns = 4096};
+  for (const int32_t most : {1, 8, 100, 3000}) {
+    const int64_t room = workspace_bytes(DeviceType::kCuda, most, largest);
+    for (const int32_t rows : {1, 8, 64, 65, 100, 128, 129, 3000}) {
+      if (rows > most) continue;
+      for (const int32_t n : {16, 6144, 40'000, 160'000}) {  // the last one: four layers'
+        for (const int32_t k : {0, 100, 4096}) {
+          ASSERT_LE(cuda::linear_workspace_bytes(rows, n, k), room) << rows << " " << n << " " << k;
+        }
+      }
+    }
+    ASSERT_GT(room, 0);
+  }
+}
+
 // Of different widths: one of the shim's three blocks has the end of one layer and the beginning of
 // the next, and of four tiles some are cut.
 struct HalfLayers {
