@@ -32,13 +32,35 @@ struct alignas(1024) Memory {
   float four[4][kConsumers];
 };
 
-// `parts`: [segment][token][output].
+// The outputs are those of two layers, of which the first has a tile that is not full. `parts`: of
+// each [segment][token][output].
+constexpr int kLayers = 2;
+constexpr int kLayerOutputs[kLayers] = {72, 64};
+constexpr int kFirstTiles = 2;  // of the first layer
+
 struct Work {
   TensorMap x;
-  TensorMap w;
-  float* parts;
-  float* out;
+  TensorMap w[kLayers];
+  float* parts[kLayers];
+  float* out[kLayers];  // in rows of both
 };
+
+// A tile's layer, and its first output there.
+struct Place {
+  int layer;
+  int output;
+};
+
+template <RunsBug kBug>
+__device__ __forceinline__ Place place_of(int tile) {
+  const int layer = tile < kFirstTiles ? 0 : 1;
+  const bool restarts = kBug != RunsBug::kTilesGoOn;
+  return {layer, (tile - (restarts ? layer * kFirstTiles : 0)) * Shape::kTileOutputs};
+}
+
+__device__ __forceinline__ int outputs_of(int layer) {
+  return layer == 0 ? kLayerOutputs[0] : kLayerOutputs[1];
+}
 
 // f(tile, begin, end) for each tile that the block's run has segments of.
 template <RunsBug kBug, typename F>
@@ -72,8 +94,9 @@ template <RunsBug kBug>
 __device__ __forceinline__ void copy_weights(Memory& memory, const Work& work) {
   copy<kBug>(memory, [&](int tile, int column, int stage) {
     ptx::mbar_arrive_expect_tx(&memory.full[stage], Shape::kTileOutputs * kRowBytes);
-    ptx::tma_load_2d(
-        memory.w[stage], &work.w, column, tile * Shape::kTileOutputs, &memory.full[stage]);
+    const Place place = place_of<kBug>(tile);
+    const int layer = kBug == RunsBug::kWeightsOfTheFirst ? 0 : place.layer;
+    ptx::tma_load_2d(memory.w[stage], &work.w[layer], column, place.output, &memory.full[stage]);
   });
 }
 
@@ -116,17 +139,17 @@ __device__ __forceinline__ void multiply(Memory& memory,
 
 // f(output, token, i) for a thread's d[i] that the layer has.
 template <typename F>
-__device__ __forceinline__ void for_sums(int tile, F f) {
+__device__ __forceinline__ void for_sums(const Place& place, F f) {
   const auto thread = static_cast<int>(threadIdx.x);
   for (int i = 0; i < 4; ++i) {
-    const int output = tile * Shape::kTileOutputs + thread / 32 * 16 + thread % 32 / 4 + i / 2 * 8;
+    const int output = place.output + thread / 32 * 16 + thread % 32 / 4 + i / 2 * 8;
     const int token = thread % 4 * 2 + i % 2;
-    if (output < Shape::kOutputs) f(output, token, i);
+    if (output < outputs_of(place.layer)) f(output, token, i);
   }
 }
 
-__device__ __forceinline__ int part_at(int segment, int token, int output) {
-  return (segment * Shape::kTokens + token) * Shape::kOutputs + output;
+__device__ __forceinline__ int part_at(int layer, int segment, int token, int output) {
+  return (segment * Shape::kTokens + token) * outputs_of(layer) + output;
 }
 
 // The sums that wait for the right half of their subtree.
@@ -174,12 +197,13 @@ __device__ __forceinline__ void multiply_run(Memory& memory, const Work& work) {
       int first = 0;
       const int width = grow<kBug>(memory, waiting, segment, begin, end, d, first);
       if (width == 0) continue;
-      const int place = kBug == RunsBug::kPartAtItsEnd ? first + width - 1 : first;
-      for_sums(tile, [&](int output, int token, int i) {
+      const int at_segment = kBug == RunsBug::kPartAtItsEnd ? first + width - 1 : first;
+      const Place place = place_of<kBug>(tile);
+      for_sums(place, [&](int output, int token, int i) {
         if (end - begin == Shape::kSegments) {
-          work.out[token * Shape::kOutputs + output] = d[i];
+          work.out[place.layer][token * Shape::kOutputs + output] = d[i];
         } else {
-          work.parts[part_at(place, token, output)] = d[i];
+          work.parts[place.layer][part_at(place.layer, at_segment, token, output)] = d[i];
         }
       });
     }
@@ -221,9 +245,12 @@ __device__ __forceinline__ bool is_cut(int tile, int first, int width) {
 }
 
 template <RunsBug kBug>
-__device__ __forceinline__ float join(const float* parts, int tile, int token, int output) {
+__device__ __forceinline__ float join(const Work& work, int tile, int token, const Place& place) {
+  const int layer = kBug == RunsBug::kJoinOfTheFirst ? 0 : place.layer;
   float s[Shape::kSegments];
-  for (int i = 0; i < Shape::kSegments; ++i) s[i] = parts[part_at(i, token, output)];
+  for (int i = 0; i < Shape::kSegments; ++i) {
+    s[i] = work.parts[layer][part_at(layer, i, token, place.output)];
+  }
   if (kBug == RunsBug::kJoinInOrder) {
     for (int i = 1; i < Shape::kSegments; ++i) {
       if (is_cut(tile, i - 1, 2)) s[0] = __fadd_rn(s[0], s[i]);
@@ -246,10 +273,12 @@ __global__ void __launch_bounds__(Shape::kTileOutputs, 1)
   if (kBug != RunsBug::kJoinWithoutWait) ptx::wait_for_launches();
   const auto tile = static_cast<int>(blockIdx.x);
   const auto token = static_cast<int>(blockIdx.y);
-  const int output = tile * Shape::kTileOutputs + static_cast<int>(threadIdx.x);
-  if (output >= Shape::kOutputs) return;
+  Place place = place_of<kBug>(tile);
+  place.output += static_cast<int>(threadIdx.x);
+  if (place.output >= outputs_of(place.layer)) return;
   if (kBug != RunsBug::kWholeTilesToo && !is_cut(tile, 0, Shape::kSegments)) return;
-  work.out[token * Shape::kOutputs + output] = join<kBug>(work.parts, tile, token, output);
+  work.out[place.layer][token * Shape::kOutputs + place.output] =
+      join<kBug>(work, tile, token, place);
 }
 
 template <RunsBug kBug>
@@ -277,11 +306,19 @@ std::vector<float> run_runs(RunsBug bug,
                             const std::vector<uint16_t>& w) {
   std::vector<float> out(static_cast<size_t>(Shape::kTokens * Shape::kOutputs), -1.0F);
   std::vector<float> parts(out.size() * Shape::kSegments, -1.0F);
-  const Work work{.x = segments_map(x, Shape::kTokens, Shape::kTokens),
-                  .w = segments_map(w, Shape::kOutputs, Shape::kTileOutputs),
-                  .parts = parts.data(),
-                  .out = out.data()};
-  with_bug<RunsBug::kJoinWithoutWait>(bug, [&]<RunsBug kBug>() { start<kBug>(work); });
+  const auto second = w.begin() + kLayerOutputs[0] * Shape::kK;
+  const std::vector<uint16_t> weights[kLayers] = {{w.begin(), second}, {second, w.end()}};
+  Work work{.x = segments_map(x, Shape::kTokens, Shape::kTokens),
+            .w = {},
+            .parts = {parts.data(), parts.data()},
+            .out = {out.data(), out.data() + kLayerOutputs[0]}};
+  for (int i = 0; i < kLayers; ++i) {
+    work.w[i] = segments_map(weights[i], kLayerOutputs[i], Shape::kTileOutputs);
+  }
+  if (bug != RunsBug::kPartsShareAPlace) {
+    work.parts[1] += Shape::kSegments * Shape::kTokens * kLayerOutputs[0];
+  }
+  with_bug<RunsBug::kJoinOfTheFirst>(bug, [&]<RunsBug kBug>() { start<kBug>(work); });
   return out;
 }
 

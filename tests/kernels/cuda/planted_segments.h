@@ -38,8 +38,8 @@ inline gpu::TensorMap segments_map(const std::vector<uint16_t>& data, int rows, 
                                .swizzle = gpu::Swizzle::k128});
 }
 
-// The segments of all tiles in runs of equal length, a block each; a second launch joins the
-// subtrees of tiles that runs cut.
+// The segments of all tiles of two layers in runs of equal length, a block each; a second launch
+// joins the subtrees of tiles that runs cut.
 enum class RunsBug : uint8_t {
   kNone,
   kRunOneShort,
@@ -58,6 +58,10 @@ enum class RunsBug : uint8_t {
   kJoinInOrder,
   kWholeTilesToo,
   kJoinWithoutWait,
+  kTilesGoOn,
+  kWeightsOfTheFirst,
+  kPartsShareAPlace,
+  kJoinOfTheFirst,
 };
 
 // out[token][output] of bf16 x [kTokens][kK] and w [kOutputs][kK].

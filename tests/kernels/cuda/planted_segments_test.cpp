@@ -80,6 +80,10 @@ TEST_F(Runs, EveryPlantedBugIsCaught) {
   expect("join in order", "wrong bits", kJoinInOrder);
   expect("whole tiles too", "wrong bits", kWholeTilesToo);
   expect("join without wait", "wait_for_launches", kJoinWithoutWait);
+  expect("tiles go on", "wrong bits", kTilesGoOn);
+  expect("weights of the first layer", "wrong bits", kWeightsOfTheFirst);
+  expect("parts share a place", "wrong bits", kPartsShareAPlace);
+  expect("join of the first layer", "wrong bits", kJoinOfTheFirst);
 }
 
 class Halves : public SegmentsOfK {
