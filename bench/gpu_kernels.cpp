@@ -97,9 +97,9 @@ class LinearBench {
   [[nodiscard]] double ours(int32_t rows) const {
     namespace k = kernels;
     const auto out = rig_.zeros(int64_t{rows} * layer_.n * 4);
-    const auto workspace = rig_.zeros(k::cuda::linear_workspace_bytes(rows, layer_.n));
-    void* const room =
-        k::cuda::linear_workspace_bytes(rows, layer_.n) > 0 ? workspace.data() : nullptr;
+    const int64_t bytes = k::cuda::linear_workspace_bytes(rows, layer_.n, int8_ ? layer_.k : 0);
+    const auto workspace = rig_.zeros(bytes);
+    void* const room = bytes > 0 ? workspace.data() : nullptr;
     const auto format = int8_ ? k::ActivationFormat::kInt8Token : k::ActivationFormat::kBF16;
     const auto x = rig_.random(k::activation_bytes(format, rows, layer_.k));
     const k::Activations in = k::carve_activations(format, rows, layer_.k, x.data());

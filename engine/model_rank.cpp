@@ -50,7 +50,7 @@ int64_t received_bytes(const StepBounds& bounds, int64_t part_bytes, int32_t num
 }
 
 int64_t workspace_bytes_of(const ModelRank::Bounds& bounds) {
-  return kernels::workspace_bytes(bounds.step.device, bounds.step.max_tokens, bounds.max_outputs);
+  return kernels::workspace_bytes(bounds.step.device, bounds.step.max_tokens, bounds.largest);
 }
 
 }  // namespace

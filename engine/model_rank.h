@@ -21,6 +21,7 @@
 #include "engine/models/model.h"
 #include "engine/parallel.h"
 #include "kernels/device.h"
+#include "kernels/gemm.h"
 #include "kvcache/kv_cache_manager.h"
 #include "kvcache/kv_storage.h"
 
@@ -53,7 +54,7 @@ class ModelRank {
   struct Bounds {
     StepBounds step;
     InputBatch::Bounds batch;
-    int32_t max_outputs = 0;    // of the largest matrix
+    kernels::LargestMatrices largest;
     int32_t max_model_len = 0;  // as planned: of any sequence
   };
 

@@ -209,7 +209,7 @@ FixedMemory fixed_memory(const Config& config,
       .step = planned.bounds,
       .batch = batch_bounds_of(
           planned.bounds, planned.bounds.max_seq_len, config.block_size, num_kv_groups),
-      .max_outputs = planned.max_outputs};
+      .largest = planned.largest};
   const DeviceSampling::Bounds sampling = sampling_bounds_of(config, vocab);
   fixed.rope_bytes_per_token = planned.model.rope_bytes(1);
   fixed.arena_bytes += ModelRank::device_bytes(bounds, ranks.part_bytes, size) +
@@ -270,7 +270,7 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
     add(ranks.arena_bytes, shape->arena_bytes(planned.bounds));
     add(ranks.num_kv_heads, own.num_kv_heads);
     ranks.part_bytes = std::max(ranks.part_bytes, shape->max_part_bytes(planned.bounds));
-    planned.max_outputs = std::max(planned.max_outputs, names_and_shapes->max_outputs());
+    planned.largest.add(names_and_shapes->largest());
   }
   const std::vector<std::string> unused = names_and_shapes->unused();
   if (!unused.empty()) {
@@ -376,7 +376,7 @@ Expected<void> ModelRunner::load(PlannedDevices& planned, const Config& config) 
   bounds_ = {.step = model.bounds,
              .batch = batch_bounds_of(
                  model.bounds, plan_.max_model_len, plan_.block_size, plan_.kv_groups.size()),
-             .max_outputs = model.max_outputs,
+             .largest = model.largest,
              .max_model_len = plan_.max_model_len};
   devices_ = std::move(planned.devices);
   // Vocabularies take as long as the weights of a small model, and other cores.

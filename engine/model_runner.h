@@ -27,6 +27,7 @@
 #include "engine/weights/packed_cache.h"
 #include "engine/weights/weight_store.h"
 #include "kernels/device.h"
+#include "kernels/gemm.h"
 
 namespace sluice {
 
@@ -37,7 +38,7 @@ struct PlannedModel {
   const ModelSpec* spec = nullptr;
   ModelConfig model;
   StepBounds bounds;
-  int32_t max_outputs = 0;  // of a rank's largest matrix
+  kernels::LargestMatrices largest;  // of any rank
   PackedPlace packed;
   MemoryPlan plan;
 };

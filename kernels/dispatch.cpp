@@ -84,8 +84,8 @@ void attention_ahead(const ExecContext& ctx, const AttentionAheadArgs& args) {
   if (ctx.device == DeviceType::kCpu) cpu::attention_ahead(ctx, args);
 }
 
-int64_t workspace_bytes(DeviceType device, int32_t num_rows, int32_t n) {
-  return device == DeviceType::kCuda ? cuda::workspace_bytes(num_rows, n) : 0;
+int64_t workspace_bytes(DeviceType device, int32_t num_rows, const LargestMatrices& largest) {
+  return device == DeviceType::kCuda ? cuda::workspace_bytes(num_rows, largest) : 0;
 }
 
 int64_t device_sampling_workspace_bytes(DeviceType device, int32_t vocab_size, int64_t max_rows) {

@@ -115,9 +115,26 @@ Expected<void> check_activations(DeviceType device,
                                  WeightFormat weight,
                                  ActivationFormat activations);
 
-// Bytes of ExecContext::workspace that linear layers of at most `num_rows` rows and `n` outputs
-// have a use for.
-int64_t workspace_bytes(DeviceType device, int32_t num_rows, int32_t n);
+// The largest of a model's matrices, by what a workspace depends on.
+struct LargestMatrices {
+  int32_t outputs = 0;
+  int32_t int8_columns = 0;  // stored ones, of kInt8Channel
+
+  void add(const PackedWeight& weight) {
+    outputs = std::max(outputs, weight.n);
+    if (weight.format != WeightFormat::kInt8Channel) return;
+    int8_columns = std::max(int8_columns, static_cast<int32_t>(weight.stored_columns()));
+  }
+
+  void add(const LargestMatrices& others) {
+    outputs = std::max(outputs, others.outputs);
+    int8_columns = std::max(int8_columns, others.int8_columns);
+  }
+};
+
+// Bytes of ExecContext::workspace that linear layers of at most `num_rows` rows and of matrices no
+// larger than these have a use for.
+int64_t workspace_bytes(DeviceType device, int32_t num_rows, const LargestMatrices& largest);
 
 // x: [num_rows, k] with a row stride in elements. With `rows`, row i / repeat of x goes to row
 // rows[i] of out, and no others of out change. With `magnitudes`, out is kInt8Token and x some

@@ -90,7 +90,7 @@ int64_t WeightStore::bytes_of(const PackedWeight& weight) const {
 std::byte* WeightStore::add(const PackedWeight& weight) {
   const int64_t begin = packed_bytes_;
   packed_bytes_ += align_up(bytes_of(weight), 64);
-  max_outputs_ = std::max(max_outputs_, weight.n);
+  largest_.add(weight);
   if (arena_.data() == nullptr) return nullptr;
   CHECK_LE(packed_bytes_, static_cast<int64_t>(arena_.size()));
   return arena_.data() + begin;

@@ -20,6 +20,7 @@
 #include "engine/weights/device_upload.h"
 #include "engine/weights/packed_cache.h"
 #include "kernels/device.h"
+#include "kernels/gemm.h"
 #include "quant/repack.h"
 
 namespace sluice {
@@ -75,8 +76,8 @@ class WeightStore {
 
   [[nodiscard]] DeviceType device() const { return device_; }
 
-  // Outputs of the largest matrix so far.
-  [[nodiscard]] int32_t max_outputs() const { return max_outputs_; }
+  // Of the matrices taken so far.
+  [[nodiscard]] const kernels::LargestMatrices& largest() const { return largest_; }
 
   // Bytes of the matrices taken so far. A store that never allocated gives weights without data:
   // taking everything from it once plans memory and checks names and shapes.
@@ -172,7 +173,7 @@ class WeightStore {
   const Checkpoint& checkpoint_;
   const DeviceType device_;
   const Hashed hashed_;
-  int32_t max_outputs_ = 0;
+  kernels::LargestMatrices largest_;
   int64_t packed_bytes_ = 0;
   uint64_t content_hash_ = 0;
   uint64_t layout_hash_ = 0;

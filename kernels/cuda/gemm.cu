@@ -2,19 +2,32 @@
 // Linear layers on tensor cores: what the callers say, as launches of the kernels for this device.
 #include "kernels/gemm.h"
 
+#include <algorithm>
+#include <array>
+
 #include "engine/core/status.h"
 #include "kernels/cuda/gemm_block.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/ops.h"
 #include "kernels/cuda/ptx.h"
 
 namespace sluice::kernels::cuda {
 namespace {
 
-void start(Stream stream, const Matrices& matrices, const Outputs& outputs) {
-  if (outputs.num_rows == 0) return;
-  const auto multiply = gpu::ptx::device_has_wgmma() ? launch_wgmma : launch_mma;
-  multiply(stream, matrices, outputs);
+namespace ptx = gpu::ptx;
+
+// Rows whose segments may go to several blocks.
+int32_t most_split_rows() { return ptx::device_has_wgmma() ? kSplitTokens : kFewTokens; }
+
+// Where gemm_wide.cu puts INT8 activations in rows.
+int64_t packed_x_bytes(int32_t num_rows, int32_t int8_k) {
+  if (!ptx::device_has_wgmma() || num_rows <= kManyTokens) return 0;
+  return num_rows * align_up(int8_k, kQuantGroup);
+}
+
+void start_mma(Stream stream, const Matrices& matrices, const Outputs& outputs) {
+  launch_mma(stream, matrices, outputs);
   if (outputs.workspace == nullptr) return;
   Parts segments{.parts = {}, .count = outputs.segments.count};
   const int64_t bytes = int64_t{outputs.num_rows} * outputs.n * int64_t{sizeof(float)};
@@ -24,22 +37,25 @@ void start(Stream stream, const Matrices& matrices, const Outputs& outputs) {
   launch_fold(stream, matrices.format == MatrixFormat::kInt8, outputs, segments);
 }
 
-// Of matrices in rows, whose few rows may be split among the workspace's segments.
+void start(Stream stream, std::span<const Layer> layers) {
+  if (layers.empty() || layers[0].outputs.num_rows == 0) return;
+  if (ptx::device_has_wgmma()) return launch_wgmma(stream, layers);
+  for (const Layer& layer : layers) start_mma(stream, layer.matrices, layer.outputs);
+}
+
+// `experts`: null, or whose matrices follow args's.
 template <typename Args>
 Outputs outputs_in_rows(const Args& args, int32_t num_rows, const ExpertMatrices* experts) {
   CHECK(args.segments.are_all() || (args.bias == nullptr && args.epilogue == Epilogue::kStore));
-  Outputs outputs = outputs_of(args, num_rows, args.n, args.k, experts);
-  if (experts == nullptr && num_rows <= kFewTokens) outputs.workspace = args.workspace;
-  return outputs;
+  return outputs_of(args, num_rows, args.n, args.k, experts);
 }
 
-// All of one matrix, or of the experts'.
-void start(Stream stream, const LinearHalfArgs& args, const ExpertMatrices* experts) {
+Layer layer_of(const LinearHalfArgs& args, const ExpertMatrices* experts) {
   CHECK(args.format == WeightFormat::kBF16 || args.format == WeightFormat::kF16);
-  start(stream, matrices_of(args), outputs_in_rows(args, args.num_rows, experts));
+  return {matrices_of(args), outputs_in_rows(args, args.num_rows, experts)};
 }
 
-void start(Stream stream, const LinearInt8Args& args, const ExpertMatrices* experts) {
+Layer layer_of(const LinearInt8Args& args, const ExpertMatrices* experts) {
   CHECK(args.x.format == ActivationFormat::kInt8Token);
   CHECK_EQ(args.segments.num_columns(args.k), args.x.k);
   const int64_t block = token_block_bytes(args.x.k);
@@ -56,7 +72,33 @@ void start(Stream stream, const LinearInt8Args& args, const ExpertMatrices* expe
   outputs.weight_scale = args.weight_scale;
   outputs.heads = data;
   outputs.block_bytes = block;
-  start(stream, matrices, outputs);
+  return {matrices, outputs};
+}
+
+// `int8_k`: columns of x where it is INT8, else 0.
+template <typename Args>
+void start_together(Stream stream, std::span<const Args> all, int32_t int8_k) {
+  CHECK_LE(all.size(), kMostTogether);
+  std::array<Layer, kMostTogether> layers;
+  int32_t n = 0;  // of all
+  for (size_t i = 0; i < all.size(); ++i) {
+    layers[i] = layer_of(all[i], nullptr);
+    const Outputs& outputs = layers[i].outputs;
+    CHECK(layers[i].matrices.x == layers[0].matrices.x && outputs.k == layers[0].outputs.k);
+    CHECK(outputs.num_rows == layers[0].outputs.num_rows);
+    n += outputs.n;
+  }
+  const std::span<Layer> used(layers.data(), all.size());
+  if (all.empty() || linear_workspace_bytes(used[0].outputs.num_rows, n, int8_k) == 0) {
+    return start(stream, used);
+  }
+  // The layers' parts of it lie one behind the other; INT8 activations in rows take all of it.
+  auto* room = static_cast<std::byte*>(all[0].workspace);
+  for (Layer& layer : used) {
+    layer.outputs.workspace = room;
+    if (room != nullptr) room += sums_bytes(layer.outputs.num_rows, layer.outputs.n);
+  }
+  start(stream, used);
 }
 
 }  // namespace
@@ -68,21 +110,34 @@ const std::byte* first_of_k(const PackedWeight& weight) {
   return weight.data - weight.first_column / columns * layout.block_bytes();
 }
 
-int64_t linear_workspace_bytes(int32_t num_rows, int32_t n) {
-  if (num_rows > kFewTokens) return 0;
-  return int64_t{kSegments} * num_rows * n * int64_t{sizeof(float)};
+int64_t linear_workspace_bytes(int32_t num_rows, int32_t n, int32_t int8_k) {
+  const int64_t sums = sums_bytes(num_rows, n);
+  const bool splits = num_rows <= most_split_rows() && sums <= kMostSumsBytes;
+  return std::max(splits ? sums : 0, packed_x_bytes(num_rows, int8_k));
 }
 
-void launch_linear_half(Stream stream, const LinearHalfArgs& args) { start(stream, args, nullptr); }
+int64_t workspace_bytes(int32_t num_rows, const LargestMatrices& largest) {
+  const int64_t n = int64_t{kMostTogether} * largest.outputs;  // of a launch, at most
+  const int64_t sums = sums_bytes(std::min(num_rows, most_split_rows()), n);
+  return std::max(std::min(sums, kMostSumsBytes), packed_x_bytes(num_rows, largest.int8_columns));
+}
 
-void launch_linear_int8(Stream stream, const LinearInt8Args& args) { start(stream, args, nullptr); }
+void launch_linear_half(Stream stream, std::span<const LinearHalfArgs> layers) {
+  start_together(stream, layers, 0);
+}
+
+void launch_linear_int8(Stream stream, std::span<const LinearInt8Args> layers) {
+  start_together(stream, layers, layers.empty() ? 0 : layers[0].x.k);
+}
 
 void launch_experts_half(Stream stream, const LinearHalfArgs& args, const ExpertMatrices& experts) {
-  start(stream, args, &experts);
+  const Layer layer = layer_of(args, &experts);
+  start(stream, {&layer, 1});
 }
 
 void launch_experts_int8(Stream stream, const LinearInt8Args& args, const ExpertMatrices& experts) {
-  start(stream, args, &experts);
+  const Layer layer = layer_of(args, &experts);
+  start(stream, {&layer, 1});
 }
 
 }  // namespace sluice::kernels::cuda

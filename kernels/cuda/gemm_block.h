@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of linear layers share, whatever multiplies: gemm_wgmma.cu for Hopper,
-// gemm_mma.cu for everything else. A block has 128 outputs and a tile of tokens, the tokens on the
-// N side, so that one decoded token costs a tile of 8; gemm.cu chooses.
+// What the kernels of linear layers share, whatever multiplies: gemm_split.cu, gemm_wide.cu and
+// gemm_wgmma.cu for Hopper, gemm_mma.cu for everything else. A tile is 128 outputs and some tokens,
+// the tokens on the N side, so that one decoded token costs a tile of 8; gemm.cu chooses.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "engine/core/types.h"
 #include "kernels/cuda/gpu.h"
@@ -19,10 +20,11 @@ inline constexpr int kSteps = kChunkBytes / kStepBytes;
 inline constexpr int kOutputs = 128;  // of a block
 inline constexpr int kFewTokens = 8;  // of a tile
 inline constexpr int kManyTokens = 64;
+inline constexpr int kSplitTokens = 128;  // rows, at most, whose segments are dealt out on Hopper
 
 enum class MatrixFormat : uint8_t { kBf16, kF16, kInt8 };
 
-// Where the matrices of a launch are.
+// Where a layer's matrices are.
 struct Matrices {
   MatrixFormat format;
   int32_t k;
@@ -43,7 +45,9 @@ struct Outputs {
   bool add;
   float* out;
   int64_t out_stride;
-  void* workspace;  // of segments; null: a block takes all of them
+  // By mma.sync: a segment's sums each, and null where a block takes all of them. On Hopper: what
+  // gemm_split.cu and gemm_wide.cu say.
+  void* workspace;
   // INT8 alone.
   const float* weight_scale;
   const std::byte* heads;     // of the activations' blocks: the rows' scales
@@ -67,6 +71,14 @@ __device__ __forceinline__ const T* of_expert(const T* of_first, int64_t stride,
                                     expert * stride);
 }
 
+// The sums of every segment of a layer whose segments go to several blocks. Where they are more
+// than the most, whole tiles are blocks enough.
+inline constexpr int64_t kMostSumsBytes = int64_t{64} << 20;
+
+constexpr int64_t sums_bytes(int64_t num_rows, int64_t n) {
+  return int64_t{kSegments} * num_rows * n * int64_t{sizeof(float)};
+}
+
 // Of 8 rows of kInt8Token.
 constexpr int64_t token_block_bytes(int64_t k) {
   return kTokenHeadBytes +
@@ -82,7 +94,48 @@ struct Parts {
 // Joins them to the value of outputs.segments, and what `finish` does with it.
 void launch_fold(gpu::Stream stream, bool int8, const Outputs& outputs, const Parts& parts);
 
-void launch_wgmma(gpu::Stream stream, const Matrices& matrices, const Outputs& outputs);
+struct Layer {
+  Matrices matrices;
+  Outputs outputs;
+};
+
+// Layers without experts that multiply the same x, as one launch: they differ in n, bias, out and
+// out_stride, scales and workspace. Tiles of 128 outputs are numbered over all of them in order.
+struct Together {
+  int32_t count;
+  int32_t num_tiles;
+  Outputs each[kMostTogether];
+};
+
+// A tile's layer and its first output there; num_tiles and more lie behind the last layer.
+struct Place {
+  int32_t layer;
+  int32_t output;
+};
+
+__device__ __forceinline__ Place place_of(const Together& layers, int32_t tile) {
+  int32_t layer = 0;
+  while (layer + 1 < layers.count) {
+    const auto own = static_cast<int32_t>(ceil_div(layers.each[layer].n, kOutputs));
+    if (tile < own) break;
+    tile -= own;
+    ++layer;
+  }
+  return {layer, tile * kOutputs};
+}
+
+// How gemm_split.cu deals out the segments of all tiles, in order: `length` to each block.
+struct Runs {
+  int32_t length;
+  int32_t tile_tokens;
+};
+
+// Joins the subtrees that runs have left in each layer's workspace and finishes their outputs; a
+// tile that one run had all of is finished already.
+void launch_fold_runs(gpu::Stream stream, bool int8, const Together& layers, const Runs& runs);
+
+// One layer, or several without experts that Together describes.
+void launch_wgmma(gpu::Stream stream, std::span<const Layer> layers);
 void launch_mma(gpu::Stream stream, const Matrices& matrices, const Outputs& outputs);
 
 // What all kinds of arguments have.

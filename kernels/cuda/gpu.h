@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <tuple>
 #include <utility>
 
 #include "engine/core/status.h"
@@ -102,6 +103,34 @@ inline void allow_shared_bytes(const void* kernel, int64_t bytes) {
                kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
            cudaSuccess);
   most = bytes;
+}
+
+// How many clusters of such a launch, whatever its grid, the current device runs at once. The
+// driver is asked once for each kernel, cluster size and device, so a kernel has one number of
+// threads and one size of shared memory.
+template <typename... Parameters>
+int64_t clusters_at_once(const LaunchShape& shape, void (*kernel)(Parameters...)) {
+  static std::mutex mutex;
+  static std::map<std::tuple<const void*, int, int>, int64_t> known;  // guarded by mutex
+  const auto* const function = reinterpret_cast<const void*>(kernel);
+  allow_shared_bytes(function, shape.shared_bytes);
+  const std::scoped_lock lock(mutex);
+  int64_t& clusters = known[{function, shape.cluster_blocks, current_device()}];
+  if (clusters > 0) return clusters;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(1, static_cast<unsigned>(shape.cluster_blocks));
+  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
+  cudaLaunchAttribute cluster;
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {1, static_cast<unsigned>(shape.cluster_blocks), 1};
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  int count = 0;
+  CHECK_EQ(cudaOccupancyMaxActiveClusters(&count, function, &config), cudaSuccess);
+  CHECK_GT(count, 0);
+  clusters = count;
+  return clusters;
 }
 
 // The one way to start a kernel, on a stream of the current device. A launch that is refused was

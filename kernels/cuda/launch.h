@@ -141,9 +141,13 @@ void launch_linear_blocks(Stream stream,
                           const LinearMatrixArgs& args,
                           const ExpertMatrices* experts = nullptr);
 
-// Bytes of the workspace with which the segments of K run side by side, where there are few rows
-// and so few blocks; 0 where it is of no use. The bits are the same with and without.
-int64_t linear_workspace_bytes(int32_t num_rows, int32_t n);
+// Layers in a launch at most.
+inline constexpr size_t kMostTogether = 4;
+
+// Bytes of the workspace with which a launch of layers of `n` outputs in all is faster: few rows
+// run segments of K side by side, and many rows of INT8, of `int8_k` columns, are copied faster; 0
+// where it is of no use. The bits are the same with and without.
+int64_t linear_workspace_bytes(int32_t num_rows, int32_t n, int32_t int8_k = 0);
 
 // y = x W^T on tensor cores, for rows of any number with the same bits. Segments, their fold and
 // shares of them are those of kernels/gemm.h. A segment is the tensor core's chain over its groups
@@ -169,7 +173,13 @@ struct LinearHalfArgs {
   Segments segments = {};
 };
 
-void launch_linear_half(Stream stream, const LinearHalfArgs& args);
+// Layers that differ in what is theirs alone: weight and its stride, n, bias, out and its stride.
+// From Hopper on they are one launch, which x is read for once. The workspace is of all of them.
+void launch_linear_half(Stream stream, std::span<const LinearHalfArgs> layers);
+
+inline void launch_linear_half(Stream stream, const LinearHalfArgs& args) {
+  launch_linear_half(stream, {&args, 1});
+}
 
 // The INT8 layers of kernels/gemm.h (kInt8Channel times kInt8Token), with the CPU's bits.
 struct LinearInt8Args {
@@ -183,11 +193,16 @@ struct LinearInt8Args {
   Epilogue epilogue = Epilogue::kStore;
   float* out;  // [x.num_rows, n]
   int64_t out_stride;
-  void* workspace = nullptr;  // linear_workspace_bytes, or null
+  void* workspace = nullptr;  // linear_workspace_bytes with x.k, or null
   Segments segments = {};
 };
 
-void launch_linear_int8(Stream stream, const LinearInt8Args& args);
+// Layers that differ as those of launch_linear_half may, and in their scales.
+void launch_linear_int8(Stream stream, std::span<const LinearInt8Args> layers);
+
+inline void launch_linear_int8(Stream stream, const LinearInt8Args& args) {
+  launch_linear_int8(stream, {&args, 1});
+}
 
 // With experts, see there. The workspace is not used.
 void launch_experts_half(Stream stream, const LinearHalfArgs& args, const ExpertMatrices& experts);

@@ -4,6 +4,7 @@
 #include "kernels/cuda/ops.h"
 
 #include <algorithm>
+#include <array>
 
 #include "engine/core/status.h"
 #include "kernels/cuda/launch.h"
@@ -12,73 +13,122 @@
 namespace sluice::kernels::cuda {
 namespace {
 
-// The split of K over blocks, where there is room for its partial sums.
-void* linear_workspace(const ExecContext& ctx, int32_t num_rows, int32_t n) {
-  const int64_t bytes = linear_workspace_bytes(num_rows, n);
+// What linear_workspace_bytes asks for, where there is room for it.
+void* linear_workspace(const ExecContext& ctx, int32_t num_rows, int32_t n, int32_t int8_k) {
+  const int64_t bytes = linear_workspace_bytes(num_rows, n, int8_k);
   const bool fits = bytes > 0 && bytes <= static_cast<int64_t>(ctx.workspace.size());
   return fits ? ctx.workspace.data() : nullptr;
 }
 
-// `experts`: null, or whose matrices follow `group`'s.
-void linear_group(const ExecContext& ctx,
-                  const Activations& x,
-                  const RowGroup& group,
-                  Epilogue epilogue,
-                  Segments segments,
-                  const ExpertMatrices* experts) {
+// Weights whose kernels take one matrix a launch. `experts`: null, or whose matrices follow
+// `group`'s.
+void linear_matrix(const ExecContext& ctx,
+                   const Activations& x,
+                   const RowGroup& group,
+                   Epilogue epilogue,
+                   Segments segments,
+                   const ExpertMatrices* experts) {
+  const bool blocks = x.format == ActivationFormat::kInt8;
+  const auto launch = blocks ? launch_linear_blocks : launch_linear_float;
+  launch(ctx.stream,
+         {.x = x,
+          .weight = group.weight,
+          .bias = group.bias,
+          .epilogue = epilogue,
+          .out = group.out,
+          .out_stride = group.out_stride,
+          .segments = segments},
+         experts);
+}
+
+bool takes_matrices_alone(const Activations& x) {
+  return x.format == ActivationFormat::kFloat || x.format == ActivationFormat::kInt8;
+}
+
+LinearInt8Args int8_args(const Activations& x,
+                         const RowGroup& group,
+                         Epilogue epilogue,
+                         Segments segments,
+                         void* workspace) {
   const PackedWeight& weight = *group.weight;
-  if (x.format == ActivationFormat::kFloat || x.format == ActivationFormat::kInt8) {
-    const bool blocks = x.format == ActivationFormat::kInt8;
-    const auto launch = blocks ? launch_linear_blocks : launch_linear_float;
-    return launch(ctx.stream,
-                  {.x = x,
-                   .weight = group.weight,
-                   .bias = group.bias,
-                   .epilogue = epilogue,
-                   .out = group.out,
-                   .out_stride = group.out_stride,
-                   .segments = segments},
-                  experts);
-  }
-  void* const workspace = linear_workspace(ctx, x.num_rows, weight.n);
-  const int64_t stride = matrix_row_stride(weight.format, weight.stored_columns());
-  const std::byte* const matrix = first_of_k(weight);
-  if (weight.format == WeightFormat::kInt8Channel) {
-    const int64_t scales = matrix_scales_offset(weight.format, weight.n, weight.stored_columns());
-    const LinearInt8Args args = {
-        .x = x,
-        .weight = reinterpret_cast<const int8_t*>(matrix),
-        .weight_stride = stride,
-        .weight_scale = reinterpret_cast<const float*>(weight.data + scales),
-        .n = weight.n,
-        .k = weight.k,
-        .bias = group.bias,
-        .epilogue = epilogue,
-        .out = group.out,
-        .out_stride = group.out_stride,
-        .workspace = workspace,
-        .segments = segments};
-    if (experts != nullptr) return launch_experts_int8(ctx.stream, args, *experts);
-    return launch_linear_int8(ctx.stream, args);
-  }
+  CHECK(weight.format == WeightFormat::kInt8Channel);
+  const int64_t columns = weight.stored_columns();
+  const int64_t scales = matrix_scales_offset(weight.format, weight.n, columns);
+  return {.x = x,
+          .weight = reinterpret_cast<const int8_t*>(first_of_k(weight)),
+          .weight_stride = matrix_row_stride(weight.format, columns),
+          .weight_scale = reinterpret_cast<const float*>(weight.data + scales),
+          .n = weight.n,
+          .k = weight.k,
+          .bias = group.bias,
+          .epilogue = epilogue,
+          .out = group.out,
+          .out_stride = group.out_stride,
+          .workspace = workspace,
+          .segments = segments};
+}
+
+LinearHalfArgs half_args(const Activations& x,
+                         const RowGroup& group,
+                         Epilogue epilogue,
+                         Segments segments,
+                         void* workspace) {
+  const PackedWeight& weight = *group.weight;
   CHECK(x.format == activation_format(weight.format, 8, DeviceType::kCuda));
   constexpr int64_t kElement = sizeof(uint16_t);
-  const LinearHalfArgs args = {.format = weight.format,
-                               .x = static_cast<const uint16_t*>(x.data),
-                               .x_stride = align_up(x.k, kQuantGroup),
-                               .weight = reinterpret_cast<const uint16_t*>(matrix),
-                               .weight_stride = stride / kElement,
-                               .num_rows = x.num_rows,
-                               .n = weight.n,
-                               .k = weight.k,
-                               .bias = group.bias,
-                               .epilogue = epilogue,
-                               .out = group.out,
-                               .out_stride = group.out_stride,
-                               .workspace = workspace,
-                               .segments = segments};
-  if (experts != nullptr) return launch_experts_half(ctx.stream, args, *experts);
-  launch_linear_half(ctx.stream, args);
+  return {.format = weight.format,
+          .x = static_cast<const uint16_t*>(x.data),
+          .x_stride = align_up(x.k, kQuantGroup),
+          .weight = reinterpret_cast<const uint16_t*>(first_of_k(weight)),
+          .weight_stride = matrix_row_stride(weight.format, weight.stored_columns()) / kElement,
+          .num_rows = x.num_rows,
+          .n = weight.n,
+          .k = weight.k,
+          .bias = group.bias,
+          .epilogue = epilogue,
+          .out = group.out,
+          .out_stride = group.out_stride,
+          .workspace = workspace,
+          .segments = segments};
+}
+
+// At most kMostTogether matrices, as one launch where the device can.
+void linear_together(const ExecContext& ctx,
+                     const LinearArgs& args,
+                     std::span<const RowGroup> groups) {
+  const Activations& x = args.x;
+  const bool int8 = x.format == ActivationFormat::kInt8Token;
+  int32_t n = 0;
+  for (const RowGroup& group : groups) n += group.weight->n;
+  void* const workspace = linear_workspace(ctx, x.num_rows, n, int8 ? x.k : 0);
+  std::array<LinearInt8Args, kMostTogether> int8_layers;
+  std::array<LinearHalfArgs, kMostTogether> half_layers;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (int8) {
+      int8_layers[i] = int8_args(x, groups[i], args.epilogue, args.segments, workspace);
+    } else {
+      half_layers[i] = half_args(x, groups[i], args.epilogue, args.segments, workspace);
+    }
+  }
+  if (int8) return launch_linear_int8(ctx.stream, std::span(int8_layers).first(groups.size()));
+  launch_linear_half(ctx.stream, std::span(half_layers).first(groups.size()));
+}
+
+void linear_expert_matrix(const ExecContext& ctx,
+                          const Activations& x,
+                          const RowGroup& group,
+                          Segments segments,
+                          const ExpertMatrices& experts) {
+  constexpr Epilogue kEpilogue = Epilogue::kStore;
+  if (takes_matrices_alone(x)) {
+    return linear_matrix(ctx, x, group, kEpilogue, segments, &experts);
+  }
+  if (x.format == ActivationFormat::kInt8Token) {
+    const LinearInt8Args args = int8_args(x, group, kEpilogue, segments, nullptr);
+    return launch_experts_int8(ctx.stream, args, experts);
+  }
+  const LinearHalfArgs args = half_args(x, group, kEpilogue, segments, nullptr);
+  launch_experts_half(ctx.stream, args, experts);
 }
 
 // From an expert's first matrix to that of the next, as everywhere; of `each` an expert.
@@ -101,16 +151,6 @@ bool has_activations(WeightFormat weight, ActivationFormat activations) {
   return activations == ActivationFormat::kInt8 || activations == ActivationFormat::kInt8Token;
 }
 
-int64_t workspace_bytes(int32_t num_rows, int32_t n) {
-  int64_t most = 0;
-  for (int32_t rows = 1; rows <= num_rows; ++rows) {
-    const int64_t bytes = linear_workspace_bytes(rows, n);
-    if (bytes == 0) break;  // so many rows need no split
-    most = std::max(most, bytes);
-  }
-  return most;
-}
-
 // What steps of one token a request split over partitions need, and few rows a request in any step
 // where they share a list of work; what would need more, some rows of a prompt behind a long
 // context, is not split.
@@ -126,8 +166,15 @@ int64_t attention_workspace_bytes(const AttentionLimits& limits) {
 }
 
 void linear(const ExecContext& ctx, const LinearArgs& args) {
-  for (const RowGroup& group : args.groups) {
-    linear_group(ctx, args.x, group, args.epilogue, args.segments, nullptr);
+  if (takes_matrices_alone(args.x)) {
+    for (const RowGroup& group : args.groups) {
+      linear_matrix(ctx, args.x, group, args.epilogue, args.segments, nullptr);
+    }
+  } else {
+    for (size_t i = 0; i < args.groups.size(); i += kMostTogether) {
+      const size_t count = std::min(kMostTogether, args.groups.size() - i);
+      linear_together(ctx, args, args.groups.subspan(i, count));
+    }
   }
   if (args.then != nullptr) run_row_steps(ctx, *args.then);
 }
@@ -208,7 +255,7 @@ void linear_experts(const ExecContext& ctx, const LinearExpertsArgs& args) {
     const int64_t stride = expert_stride(args.matrices.subspan(static_cast<size_t>(i)),
                                          static_cast<size_t>(args.matrices_per_expert));
     const ExpertMatrices experts = {.rows = args.rows, .stride = stride};
-    linear_group(ctx, args.x, group, Epilogue::kStore, args.segments, &experts);
+    linear_expert_matrix(ctx, args.x, group, args.segments, experts);
   }
 }
 

@@ -16,7 +16,7 @@ namespace sluice::kernels::cuda {
 // What is behind the functions of kernels/gemm.h, attention.h and sampling.h that depend on the
 // device.
 bool has_activations(WeightFormat weight, ActivationFormat activations);
-int64_t workspace_bytes(int32_t num_rows, int32_t n);
+int64_t workspace_bytes(int32_t num_rows, const LargestMatrices& largest);
 int64_t attention_workspace_bytes(const AttentionLimits& limits);
 int64_t sampling_workspace_bytes(int32_t vocab_size, int64_t max_rows);
 

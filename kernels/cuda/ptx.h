@@ -205,6 +205,27 @@ __device__ __forceinline__ void tma_load_multicast_2d(
       : "memory");
 }
 
+__device__ __forceinline__ void tma_load_multicast_4d(void* to,
+                                                      const TensorMap* map,
+                                                      int32_t i0,
+                                                      int32_t i1,
+                                                      int32_t i2,
+                                                      int32_t i3,
+                                                      Mbarrier* barrier,
+                                                      uint16_t ranks) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(shared_address(to)),
+      "l"(map),
+      "r"(i0),
+      "r"(i1),
+      "r"(i2),
+      "r"(i3),
+      "r"(shared_address(barrier)),
+      "h"(ranks)
+      : "memory");
+}
+
 // Before the first wgmma, and after each wait or change of the accumulators.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -244,52 +265,64 @@ __device__ __forceinline__ void fence_registers(Word (&d)[kWords]) {
 #define GPU_WORDS_8_FROM(kind, i)                                                             \
   kind(d[i]), kind(d[i + 1]), kind(d[i + 2]), kind(d[i + 3]), kind(d[i + 4]), kind(d[i + 5]), \
       kind(d[i + 6]), kind(d[i + 7])
+#define GPU_WORDS_8(kind) GPU_WORDS_8_FROM(kind, 0)
+#define GPU_WORDS_16(kind) GPU_WORDS_8_FROM(kind, 0), GPU_WORDS_8_FROM(kind, 8)
 #define GPU_WORDS_32(kind)                                                          \
   GPU_WORDS_8_FROM(kind, 0), GPU_WORDS_8_FROM(kind, 8), GPU_WORDS_8_FROM(kind, 16), \
       GPU_WORDS_8_FROM(kind, 24)
+#define GPU_WORDS_64(kind)                                                    \
+  GPU_WORDS_32(kind), GPU_WORDS_8_FROM(kind, 32), GPU_WORDS_8_FROM(kind, 40), \
+      GPU_WORDS_8_FROM(kind, 48), GPU_WORDS_8_FROM(kind, 56)
+
+#define GPU_REGISTERS_4 "%0, %1, %2, %3"
+#define GPU_REGISTERS_8 GPU_REGISTERS_4 ", %4, %5, %6, %7"
+#define GPU_REGISTERS_16 GPU_REGISTERS_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define GPU_REGISTERS_32 \
+  GPU_REGISTERS_16       \
+  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define GPU_REGISTERS_64                                                             \
+  GPU_REGISTERS_32                                                                   \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
+  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+
+#define GPU_WGMMA_OF(name, Sum, kind, types, modes, words, columns, a_at, b_at, accumulate_at)  \
+  __device__ __forceinline__ void name(                                                         \
+      Sum(&d)[words], uint64_t a, uint64_t b, bool accumulate) {                                \
+    asm volatile(                                                                               \
+        "{\n"                                                                                   \
+        ".reg .pred p;\n"                                                                       \
+        "setp.ne.b32 p, " accumulate_at                                                         \
+        ", 0;\n"                                                                                \
+        "wgmma.mma_async.sync.aligned.m64n" columns types " {" GPU_REGISTERS_##words "}, " a_at \
+        ", " b_at ", p" modes                                                                   \
+        ";\n"                                                                                   \
+        "}\n"                                                                                   \
+        : GPU_WORDS_##words(kind)                                                               \
+        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))                                     \
+        : "memory");                                                                            \
+  }
 
 // d = (accumulate ? d : 0) + A B^T over 32 bytes of K, A of 64 rows, B of 2 * (d's length). Warp w
 // of the warpgroup has rows 16 w on: d[4 j + 2 h + c] is row 16 w + lane / 4 + 8 h, column
-// 8 j + 2 (lane % 4) + c.
-#define GPU_WGMMA(name, Sum, kind, types, modes)                                               \
-  __device__ __forceinline__ void name(Sum(&d)[4], uint64_t a, uint64_t b, bool accumulate) {  \
-    asm volatile(                                                                              \
-        "{\n"                                                                                  \
-        ".reg .pred p;\n"                                                                      \
-        "setp.ne.b32 p, %6, 0;\n"                                                              \
-        "wgmma.mma_async.sync.aligned.m64n8" types " {%0, %1, %2, %3}, %4, %5, p" modes        \
-        ";\n"                                                                                  \
-        "}\n"                                                                                  \
-        : GPU_WORDS_4(kind)                                                                    \
-        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))                                    \
-        : "memory");                                                                           \
-  }                                                                                            \
-                                                                                               \
-  __device__ __forceinline__ void name(Sum(&d)[32], uint64_t a, uint64_t b, bool accumulate) { \
-    asm volatile(                                                                              \
-        "{\n"                                                                                  \
-        ".reg .pred p;\n"                                                                      \
-        "setp.ne.b32 p, %34, 0;\n"                                                             \
-        "wgmma.mma_async.sync.aligned.m64n64" types                                            \
-        " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"              \
-        " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"      \
-        "}, %32, %33, p" modes                                                                 \
-        ";\n"                                                                                  \
-        "}\n"                                                                                  \
-        : GPU_WORDS_32(kind)                                                                   \
-        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate))                                    \
-        : "memory");                                                                           \
-  }
+// 8 j + 2 (lane % 4) + c. `modes`: as the types ask for, scales of 1 and K-major operands.
+#define GPU_WGMMA(name, Sum, kind, types, modes)                                    \
+  GPU_WGMMA_OF(name, Sum, kind, types, modes, 4, "8", "%4", "%5", "%6")             \
+  GPU_WGMMA_OF(name, Sum, kind, types, modes, 8, "16", "%8", "%9", "%10")           \
+  GPU_WGMMA_OF(name, Sum, kind, types, modes, 16, "32", "%16", "%17", "%18")        \
+  GPU_WGMMA_OF(name, Sum, kind, types, modes, 32, "64", "%32", "%33", "%34")        \
+  GPU_WGMMA_OF(name, Sum, kind, types, modes, 64, "128", "%64", "%65", "%66")
 
 GPU_WGMMA(wgmma_bf16, float, "+f", "k16.f32.bf16.bf16", ", 1, 1, 0, 0")
 GPU_WGMMA(wgmma_f16, float, "+f", "k16.f32.f16.f16", ", 1, 1, 0, 0")
 GPU_WGMMA(wgmma_s8, int32_t, "+r", "k32.s32.s8.s8", "")
 
 #undef GPU_WGMMA
-
-#define GPU_WORDS_64(kind)                                                    \
-  GPU_WORDS_32(kind), GPU_WORDS_8_FROM(kind, 32), GPU_WORDS_8_FROM(kind, 40), \
-      GPU_WORDS_8_FROM(kind, 48), GPU_WORDS_8_FROM(kind, 56)
+#undef GPU_WGMMA_OF
+#undef GPU_REGISTERS_64
+#undef GPU_REGISTERS_32
+#undef GPU_REGISTERS_16
+#undef GPU_REGISTERS_8
+#undef GPU_REGISTERS_4
 
 // The same with A from registers, which a lane has as of mma_bf16 below and leaves as they are
 // until the wait, and a transposed B.
@@ -334,6 +367,8 @@ GPU_WGMMA_ROWS(wgmma_rows_f16, "k16.f32.f16.f16")
 #undef GPU_WGMMA_ROWS
 #undef GPU_WORDS_64
 #undef GPU_WORDS_32
+#undef GPU_WORDS_16
+#undef GPU_WORDS_8
 #undef GPU_WORDS_8_FROM
 
 // By all of a warpgroup, once: registers of a thread from here on, a multiple of 8. What some give

@@ -23,7 +23,9 @@ void end_range() { not_built("cuda end_range: not built"); }
 
 bool has_activations(WeightFormat, ActivationFormat) { return false; }
 
-int64_t workspace_bytes(int32_t, int32_t) { not_built("cuda workspace_bytes: not built"); }
+int64_t workspace_bytes(int32_t, const LargestMatrices&) {
+  not_built("cuda workspace_bytes: not built");
+}
 
 int64_t sampling_workspace_bytes(int32_t, int64_t) {
   not_built("cuda sampling_workspace_bytes: not built");

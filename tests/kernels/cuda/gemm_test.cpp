@@ -3,13 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/cuda/launch.h"
 #include "tests/kernels/cuda/rows_check.h"
@@ -156,12 +159,12 @@ class CudaLinearHalf : public OnDevice {};
 
 class CudaLinearInt8 : public OnDevice {};
 
-class CudaLinearPairs : public OnDevice {};
+class CudaLinearWide : public OnDevice {};
 
 constexpr auto kName = [](const auto& info) { return "sm_" + std::to_string(info.param); };
 INSTANTIATE_TEST_SUITE_P(Devices, CudaLinearHalf, ::testing::Values(80, 90), kName);
 INSTANTIATE_TEST_SUITE_P(Devices, CudaLinearInt8, ::testing::Values(80, 90), kName);
-INSTANTIATE_TEST_SUITE_P(Devices, CudaLinearPairs, ::testing::Values(90), kName);
+INSTANTIATE_TEST_SUITE_P(Devices, CudaLinearWide, ::testing::Values(90), kName);
 
 std::vector<float> run(const HalfLayer& layer,
                        int32_t first_row,
@@ -219,13 +222,23 @@ TEST_P(CudaLinearHalf, FewAndManyTokensHaveTheBitsOfTheDefinition) {
   }
 }
 
-// 130 rows are a pair of tiles and one whose peer has no tokens; each block of a pair copies
-// outputs that the other needs too, of which the last are not there. 8 chunks go round the ring
-// twice.
-TEST_P(CudaLinearPairs, EachBlockHasTheBitsOfTheDefinition) {
-  const HalfLayer layer = make_layer(130, 72, 328, 48);
+// 130 rows are two tiles of 128, the second nearly empty, as are two of outputs; one of the three
+// blocks that the shim has takes two of the four. 8 chunks go round a ring of 5 twice.
+TEST_P(CudaLinearWide, EveryTileHasTheBitsOfTheDefinition) {
+  const HalfLayer layer = make_layer(130, 136, 328, 48);
   const std::vector<float> want = expected(layer, 130, core());
   test::on_schedules([&] { test::expect_same_floats(run(layer, 0, 130, Split::kNo), want); });
+}
+
+// Segments of 9 and 10 groups, of which the last chunk is half full or full.
+TEST_P(CudaLinearWide, LongSegmentsAndSharesOfThemHaveTheBitsOfTheDefinition) {
+  const HalfLayer layer = make_layer(129, 72, 2432, 50, WeightFormat::kF16);
+  for (const Segments segments : {Segments{}, Segments{4, 4}, Segments{2, 2}}) {
+    const std::vector<float> want = expected(layer, 129, core(), segments);
+    test::on_schedules(
+        [&] { test::expect_same_floats(run(layer, 0, 129, Split::kNo, segments), want); },
+        test::Seeds::kOne);
+  }
 }
 
 // Borders inside of a chunk, one segment, half of them, and the last ones.
@@ -359,7 +372,7 @@ void expect_the_bits_of_the_cpu(Int8Layer& layer, int32_t rows, Epilogue epilogu
   const RowGroup group{
       .weight = &weight, .out = want.data(), .out_stride = layer.n, .bias = layer.bias.data()};
   linear(cpu->context(), {.x = x, .groups = {&group, 1}, .epilogue = epilogue});
-  const test::DeviceBytes workspace(cuda::linear_workspace_bytes(rows, layer.n));
+  const test::DeviceBytes workspace(cuda::linear_workspace_bytes(rows, layer.n, layer.k));
   bool split = false;  // every second schedule
   test::on_schedules([&] {
     split = !split && workspace.size() > 0;
@@ -390,10 +403,191 @@ TEST_P(CudaLinearInt8, HasTheBitsOfTheCpuForFewAndManyRows) {
   }
 }
 
-// A pair of tiles, of which the second is not full. 9 chunks go round the ring twice.
-TEST_P(CudaLinearPairs, EachBlockHasTheBitsOfTheCpu) {
-  Int8Layer layer(72, 1104, 49);
-  expect_the_bits_of_the_cpu(layer, 70, Epilogue::kAdd);
+// Four tiles, of which most are nearly empty. 9 chunks go round the ring more than twice.
+TEST_P(CudaLinearWide, EveryTileHasTheBitsOfTheCpu) {
+  Int8Layer layer(136, 1104, 49);
+  expect_the_bits_of_the_cpu(layer, 130, Epilogue::kAdd);
+}
+
+// 70 rows are a tile of 64 and another.
+TEST_P(CudaLinearInt8, HasTheBitsOfTheCpuInTilesOf32And64) {
+  Int8Layer layer(136, 336, 51);
+  for (const int32_t rows : {20, 70}) expect_the_bits_of_the_cpu(layer, rows, Epilogue::kAdd);
+}
+
+TEST_P(CudaLinearInt8, TheWorkspaceOfTheLargestMatricesHoldsThatOfEveryLaunch) {
+  const LargestMatrices largest = {.outputs = 40'000, .int8_columns = 4096};
+  for (const int32_t most : {1, 8, 100, 3000}) {
+    const int64_t room = workspace_bytes(DeviceType::kCuda, most, largest);
+    for (const int32_t rows : {1, 8, 64, 65, 100, 128, 129, 3000}) {
+      if (rows > most) continue;
+      for (const int32_t n : {16, 6144, 40'000, 160'000}) {  // the last one: four layers'
+        for (const int32_t k : {0, 100, 4096}) {
+          ASSERT_LE(cuda::linear_workspace_bytes(rows, n, k), room) << rows << " " << n << " " << k;
+        }
+      }
+    }
+    ASSERT_GT(room, 0);
+  }
+}
+
+// Of different widths: one of the shim's three blocks has the end of one layer and the beginning of
+// the next, and of four tiles some are cut.
+struct HalfLayers {
+  HalfLayers(int32_t rows, int32_t k, WeightFormat format) : num_rows(rows) {
+    for (const int32_t n : {72, 136, 24}) {
+      all.push_back(make_layer(rows, n, k, 60 + static_cast<uint64_t>(n), format));
+      all.back().x = all.front().x;
+    }
+  }
+
+  [[nodiscard]] int32_t num_outputs() const {
+    int32_t n = 0;
+    for (const HalfLayer& layer : all) n += layer.n;
+    return n;
+  }
+
+  // Of each layer, as one launch, in rows of one more.
+  std::vector<std::vector<float>> run(void* workspace, Segments segments) const {
+    std::vector<std::vector<float>> out;
+    for (const HalfLayer& layer : all) {
+      out.emplace_back(static_cast<size_t>(num_rows * (layer.n + 1)), -1.0F);
+    }
+    std::vector<cuda::LinearHalfArgs> args;
+    for (size_t i = 0; i < all.size(); ++i) {
+      const HalfLayer& layer = all[i];
+      args.push_back({.format = layer.format,
+                      .x = all[0].x.data() + segments.first_column(layer.k),
+                      .x_stride = layer.stride,
+                      .weight = layer.weight.data(),
+                      .weight_stride = layer.stride,
+                      .num_rows = num_rows,
+                      .n = layer.n,
+                      .k = layer.k,
+                      .out = out[i].data(),
+                      .out_stride = layer.n + 1,
+                      .workspace = workspace,
+                      .segments = segments});
+    }
+    cuda::launch_linear_half(nullptr, args);
+    return out;
+  }
+
+  int32_t num_rows;
+  std::vector<HalfLayer> all;
+};
+
+class CudaLinearTogether : public OnDevice {};
+
+INSTANTIATE_TEST_SUITE_P(Devices, CudaLinearTogether, ::testing::Values(80, 90), kName);
+
+TEST_P(CudaLinearTogether, LayersOfOneInputHaveTheBitsOfEachAlone) {
+  struct Case {
+    int32_t rows;
+    int32_t k;
+    WeightFormat format;
+    Segments segments;
+  };
+  for (const Case& c : {Case{3, 840, WeightFormat::kBF16, {}},
+                        Case{20, 328, WeightFormat::kF16, {}},
+                        Case{3, 840, WeightFormat::kF16, {4, 4}},
+                        Case{130, 328, WeightFormat::kBF16, {}}}) {
+    SCOPED_TRACE("rows " + std::to_string(c.rows) + ", k " + std::to_string(c.k));
+    const HalfLayers layers(c.rows, c.k, c.format);
+    std::vector<std::vector<float>> want;
+    for (const HalfLayer& layer : layers.all) {
+      want.push_back(expected(layer, c.rows, core(), c.segments));
+    }
+    const test::DeviceBytes workspace(cuda::linear_workspace_bytes(c.rows, layers.num_outputs()));
+    for (void* const room : {static_cast<void*>(nullptr), static_cast<void*>(workspace.data())}) {
+      if (room != nullptr && workspace.size() == 0) continue;
+      test::on_schedules(
+          [&] {
+            const auto out = layers.run(room, c.segments);
+            for (size_t i = 0; i < want.size(); ++i) test::expect_same_floats(out[i], want[i]);
+          },
+          c.rows == 3 && c.segments.are_all() ? test::Seeds::kAll : test::Seeds::kOne);
+    }
+  }
+}
+
+#ifndef SLUICE_TESTS_ON_GPU  // which does not count launches
+TEST(CudaLinearLaunches, LayersOfOneInputAreOneOnHopperAndItsFold) {
+  const HalfLayers layers(3, 328, WeightFormat::kBF16);
+  const test::DeviceBytes workspace(cuda::linear_workspace_bytes(3, layers.num_outputs()));
+  simt::Run schedule(2);
+  layers.run(nullptr, {});
+  EXPECT_EQ(schedule.num_launches(), 1);
+  layers.run(workspace.data(), {});
+  EXPECT_EQ(schedule.num_launches(), 3);
+  EXPECT_EQ(test::joined(schedule.take_reports()), "");
+}
+#endif
+
+// A layer's matrix as a device has it.
+struct DeviceMatrix {
+  explicit DeviceMatrix(const Int8Layer& layer)
+      : bytes(matrix_bytes(WeightFormat::kInt8Channel, layer.n, layer.k)),
+        view{.format = WeightFormat::kInt8Channel,
+             .n = layer.n,
+             .k = layer.k,
+             .data = bytes.data()} {
+    const int64_t stride = matrix_row_stride(view.format, layer.k);
+    for (int64_t row = 0; row < layer.n; ++row) {
+      std::memcpy(bytes.data() + row * stride,
+                  &layer.codes[static_cast<size_t>(row * layer.k)],
+                  static_cast<size_t>(layer.k));
+    }
+    std::memcpy(bytes.data() + matrix_scales_offset(view.format, layer.n, layer.k),
+                layer.scales.data(),
+                layer.scales.size() * sizeof(float));
+  }
+
+  test::DeviceBytes bytes;
+  PackedWeight view;
+};
+
+// By the operator, whose groups are q, k and v, or gate and up.
+TEST_P(CudaLinearTogether, GroupsOfInt8HaveTheBitsOfTheCpu) {
+  constexpr int32_t kColumns = 336;
+  Int8Layer q(264, kColumns, 55);
+  Int8Layer k(72, kColumns, 56);
+  const PackedWeight weights[] = {
+      {.format = WeightFormat::kInt8Channel, .n = q.n, .k = q.k, .data = q.packed.data()},
+      {.format = WeightFormat::kInt8Channel, .n = k.n, .k = k.k, .data = k.packed.data()}};
+  const DeviceMatrix on_device[] = {DeviceMatrix(q), DeviceMatrix(k)};
+  const auto cpu = test::make_device("scalar", 1);
+  for (const int32_t rows : {5, 130}) {
+    SCOPED_TRACE("rows " + std::to_string(rows));
+    const std::vector<float> values = q.random.normals(static_cast<size_t>(rows * kColumns));
+    test::DeviceBytes bytes(activation_bytes(ActivationFormat::kInt8Token, rows, kColumns));
+    const Activations x =
+        carve_activations(ActivationFormat::kInt8Token, rows, kColumns, bytes.data());
+    quantize_activations(cpu->context(), {.x = values.data(), .x_stride = kColumns, .out = x});
+    const int32_t n = q.n + k.n;
+    std::vector<float> want(static_cast<size_t>(rows * n), 0.5F);
+    std::vector<float> out = want;
+    const auto groups_of = [&](float* to, const PackedWeight& a, const PackedWeight& b) {
+      return std::array<RowGroup, 2>{
+          RowGroup{.weight = &a, .out = to, .out_stride = n, .bias = q.bias.data()},
+          RowGroup{.weight = &b, .out = to + q.n, .out_stride = n, .bias = k.bias.data()}};
+    };
+    const auto cpu_groups = groups_of(want.data(), weights[0], weights[1]);
+    linear(cpu->context(), {.x = x, .groups = cpu_groups, .epilogue = Epilogue::kAdd});
+    const test::DeviceBytes workspace(cuda::linear_workspace_bytes(rows, n, kColumns));
+    ExecContext context{.device = DeviceType::kCuda};
+    bool has_room = false;  // every second schedule
+    test::on_schedules(
+        [&] {
+          has_room = !has_room;
+          context.workspace = {workspace.data(), has_room ? workspace.size() : 0};
+          std::ranges::fill(out, 0.5F);
+          const auto groups = groups_of(out.data(), on_device[0].view, on_device[1].view);
+          linear(context, {.x = x, .groups = groups, .epilogue = Epilogue::kAdd});
+          test::expect_same_floats(out, want);
+        },
+        rows == 5 ? test::Seeds::kAll : test::Seeds::kOne);
+  }
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "tests/kernels/cuda/schedules.h"
+#include "tests/kernels/devices.h"
 #include "tests/support/simt/simt.h"
 
 namespace sluice::kernels::test {
@@ -57,6 +59,15 @@ inline void expect_caught(const char* name,
 
 inline bool same(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// Random numbers.
+inline std::vector<uint16_t> bf16_matrix(int32_t rows, int32_t k, uint64_t seed) {
+  std::vector<uint16_t> matrix;
+  for (const float value : Random(seed).normals(static_cast<size_t>(rows) * k)) {
+    matrix.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16));
+  }
+  return matrix;
 }
 
 }  // namespace sluice::kernels::test

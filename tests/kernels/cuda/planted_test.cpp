@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <string>
 
@@ -66,14 +65,6 @@ TEST_F(Reduce, EveryPlantedBugIsCaught) {
   expect("wrong fold", "wrong bits", kWrongFold);
   expect("split off by one", "race: writes of two blocks", kSplitOffByOne);
   expect("two threads, one element", "race: two writes", kTwoThreadsWriteOneElement);
-}
-
-std::vector<uint16_t> bf16_matrix(int32_t rows, int32_t k, uint64_t seed) {
-  std::vector<uint16_t> matrix;
-  for (const float value : Random(seed).normals(static_cast<size_t>(rows) * k)) {
-    matrix.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16));
-  }
-  return matrix;
 }
 
 // out[token][output]: two segments of chunks of 64, added.

@@ -27,7 +27,8 @@ void issue_matrix(MatrixOperand operand, Site site);
 template <typename Sum, int kWords>
 void issue_wgmma(
     MatrixType type, Sum (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, Site site) {
-  static_assert(kWords == 4 || kWords == 32, "the widths that ptx.h has");
+  static_assert(kWords == 4 || kWords == 8 || kWords == 16 || kWords == 32 || kWords == 64,
+                "the widths that ptx.h has");
   issue_matrix({.type = type,
                 .columns = 2 * kWords,
                 .a = a,
@@ -155,6 +156,18 @@ inline void tma_load_multicast_2d(void* to,
                                   uint16_t ranks,
                                   simt::Site site = {}) {
   simt::copy_box_to(ranks, to, *map, {i0, i1, 0, 0}, barrier, site);
+}
+
+inline void tma_load_multicast_4d(void* to,
+                                  const TensorMap* map,
+                                  int32_t i0,
+                                  int32_t i1,
+                                  int32_t i2,
+                                  int32_t i3,
+                                  uint64_t* barrier,
+                                  uint16_t ranks,
+                                  simt::Site site = {}) {
+  simt::copy_box_to(ranks, to, *map, {i0, i1, i2, i3}, barrier, site);
 }
 
 template <int kPending>

@@ -323,6 +323,12 @@ struct LaunchShape {
   bool overlaps = false;   // with the launches in front (kernels/cuda/gpu.h)
 };
 
+// As on the device; so few that kernels which take several tiles in turn do so in small tests.
+template <typename... Parameters>
+int64_t clusters_at_once(const LaunchShape& shape, void (*)(Parameters...)) {
+  return shape.cluster_blocks > 1 ? 1 : 3;
+}
+
 template <typename... Parameters, typename... Arguments>
 void launch(Stream stream,
             const LaunchShape& shape,

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers by wgmma for few rows, on Hopper. The work is the segments of K of all tiles, in
+// order; each block has a run of as many as the others, and its copying threads do not stop where
+// one ends, so that weights come from memory without a break. A run folds its segments of a tile as
+// far as the tree goes. It finishes a tile that it has all of; subtrees of other tiles go to the
+// workspace [segments][tokens][outputs], each at its first segment, and launch_fold_runs joins
+// them. Without a workspace runs are whole tiles.
+//
+// Layers that share x are one launch, whose tiles follow one another. A launch may overlap the one
+// in front: no launch writes weights, so they are copied at once, and everything else waits.
+// Measured on an H200 on 2026-11-26 with one layer a launch; no GPU has run several yet.
+#include "kernels/cuda/gemm_ring.h"
+
+namespace sluice::kernels::cuda {
+namespace {
+
+namespace ptx = gpu::ptx;
+
+constexpr int kWeightCopier = kConsumers;  // the thread
+constexpr int kXCopier = kConsumers + 32;
+constexpr int kThreads = kConsumers + 64;
+
+// `four`: each thread's sums of four segments.
+template <typename Sum, int kTokens, int kStages>
+struct alignas(1024) Memory {
+  Ring<kTokens, kStages> ring;
+  Sum four[kTokens / 2][kConsumers];
+};
+
+// What a run has of a tile's segments.
+struct Part {
+  int32_t begin;
+  int32_t end;
+};
+
+// f(layer, tile, part) for each tile that the block's run has segments of.
+template <int kTokens, typename F>
+__device__ __forceinline__ void for_run(const Together& layers, int32_t length, F f) {
+  const int32_t count = layers.each[0].segments.count;
+  const int32_t num_rows = layers.each[0].num_rows;
+  const auto across = static_cast<int32_t>(ceil_div(num_rows, kTokens));
+  const int32_t all = layers.num_tiles * across * count;
+  const int32_t first = static_cast<int32_t>(blockIdx.x) * length;
+  const int32_t last = first + length < all ? first + length : all;
+  for (int32_t unit = first; unit < last;) {
+    const int32_t tile = unit / count;
+    const int32_t begin = unit - tile * count;
+    const int32_t left = last - tile * count;
+    const int32_t end = left < count ? left : count;
+    const Place place = place_of(layers, tile / across);
+    f(place.layer, Tile{0, place.output, tile % across * kTokens, num_rows}, Part{begin, end});
+    unit += end - begin;
+  }
+}
+
+// f(groups, segment) for each chain of products that a part is: one where sums are exact, else one
+// a segment.
+template <typename Format, typename F>
+__device__ __forceinline__ void for_chains(const Outputs& outputs, Part part, F f) {
+  if constexpr (Format::kInOnePiece) {
+    f(Groups{groups_of(outputs, part.begin).begin, groups_of(outputs, part.end - 1).end},
+      part.begin);
+  } else {
+    for (int32_t segment = part.begin; segment < part.end; ++segment) {
+      f(groups_of(outputs, segment), segment);
+    }
+  }
+}
+
+// The run's chunks, by one thread: copy(layer, group, tile, stage).
+template <typename Format, int kTokens, int kStages, typename F>
+__device__ __forceinline__ void copy_chunks(Ring<kTokens, kStages>& ring,
+                                            const Together& layers,
+                                            int32_t length,
+                                            F copy) {
+  Cursor<kStages> at;
+  for_run<kTokens>(layers, length, [&](int32_t layer, const Tile& tile, Part part) {
+    for_chains<Format>(layers.each[0], part, [&](Groups left, int32_t) {
+      for (; left.begin < left.end; left.begin += kChunkGroups<Format>, at.advance()) {
+        ptx::mbar_wait(&ring.empty[at.stage], at.parity ^ 1);
+        copy(layer, left.begin, tile, at.stage);
+      }
+    });
+  });
+}
+
+template <typename Format, int kTokens, int kStages>
+__device__ __forceinline__ void copy_weights(Ring<kTokens, kStages>& ring,
+                                             const RingWork& work,
+                                             int32_t length) {
+  const auto copy = [&](int32_t layer, int32_t group, const Tile& tile, int stage) {
+    ptx::Mbarrier* const full = &ring.full[stage];
+    ptx::mbar_arrive_expect_tx(full, kOutputs * kChunkBytes);
+    const int32_t column = group * kQuantGroup;
+    ptx::tma_load_2d(ring.weight[stage], &work.weight[layer], column, tile.output, full);
+  };
+  copy_chunks<Format>(ring, work.layers, length, copy);
+}
+
+template <typename Format, int kTokens, int kStages>
+__device__ __forceinline__ void copy_x(Ring<kTokens, kStages>& ring,
+                                       const RingWork& work,
+                                       int32_t length) {
+  const auto copy = [&](int32_t, int32_t group, const Tile& tile, int stage) {
+    ptx::Mbarrier* const full = &ring.full[stage];
+    ptx::mbar_arrive_expect_tx(full, kTokens * kChunkBytes);
+    Format::load_x(ring.x[stage], &work.x, group, tile.token, full);
+  };
+  copy_chunks<Format>(ring, work.layers, length, copy);
+}
+
+// Folds the sums of a run's segments of a tile as they come. A subtree that is the left half of one
+// which the run has all of waits in one_, two_ or memory.four, by its width; f(first, sums) gets
+// each subtree whose parent the run cuts, or the whole tile. Exact sums come as one.
+template <typename Format, int kTokens, int kStages>
+class Subtrees {
+ public:
+  using Sum = typename Format::Sum;
+  using Sums = Sum[kTokens / 2];
+
+  __device__ __forceinline__ explicit Subtrees(Memory<Sum, kTokens, kStages>& memory)
+      : memory_(memory) {}
+
+  // `segment` of the run's part of `count` segments.
+  template <typename F>
+  __device__ __forceinline__ void take(int32_t segment, Part part, int32_t count, Sums& d, F f) {
+    if constexpr (Format::kInOnePiece) {
+      f(part.begin, d);
+    } else {
+      first_ = segment;
+      width_ = 1;
+      grows_ = true;
+      bool waits = grow(part, count, d, [&](int i) -> Sum& { return one_[i]; });
+      waits = waits || grow(part, count, d, [&](int i) -> Sum& { return two_[i]; });
+      waits = waits ||
+              grow(part, count, d, [&](int i) -> Sum& { return memory_.four[i][threadIdx.x]; });
+      if (!waits) f(first_, d);
+    }
+  }
+
+ private:
+  // Joins d to what waits in word(i), or leaves it there: whether it waits.
+  template <typename Word>
+  __device__ __forceinline__ bool grow(Part part, int32_t count, Sums& d, Word word) {
+    if (!grows_ || width_ == count) return false;
+    const bool is_right = (first_ & width_) != 0;
+    grows_ = is_right && first_ - width_ >= part.begin;
+    if (grows_) {
+#pragma unroll
+      for (int i = 0; i < kTokens / 2; ++i) d[i] = sum_of(word(i), d[i]);
+      first_ -= width_;
+      width_ *= 2;
+      return false;
+    }
+    const bool waits = !is_right && first_ + 2 * width_ <= part.end;
+    if (waits) {
+#pragma unroll
+      for (int i = 0; i < kTokens / 2; ++i) word(i) = d[i];
+    }
+    return waits;
+  }
+
+  Memory<Sum, kTokens, kStages>& memory_;
+  Sums one_;
+  Sums two_;
+  int32_t first_ = 0;
+  int32_t width_ = 1;
+  bool grows_ = true;
+};
+
+template <typename Format, int kTokens, int kStages>
+__device__ __forceinline__ void multiply_run(Memory<typename Format::Sum, kTokens, kStages>& memory,
+                                             const Together& layers,
+                                             int32_t length) {
+  using Sum = typename Format::Sum;
+  const int32_t count = layers.each[0].segments.count;
+  Cursor<kStages> at;
+  Subtrees<Format, kTokens, kStages> subtrees(memory);
+  for_run<kTokens>(layers, length, [&](int32_t layer, const Tile& tile, Part part) {
+    const Outputs& outputs = layers.each[layer];
+    for_chains<Format>(layers.each[0], part, [&](const Groups& groups, int32_t segment) {
+      Sum d[kTokens / 2];
+      multiply_chunks<Format>(memory.ring, at, groups.end - groups.begin, d);
+      subtrees.take(segment, part, count, d, [&](int32_t first, auto& sums) {
+        if (part.end - part.begin == count) {
+          store_tile<Format>(outputs, tile, sums);
+        } else {
+          store_segment(outputs, tile, first, sums);
+        }
+      });
+    });
+  });
+}
+
+template <typename Format, int kTokens, int kStages>
+__device__ __forceinline__ void split_block(const RingWork& work, int32_t length) {
+  using Shared = Memory<typename Format::Sum, kTokens, kStages>;
+  GPU_DYN_SHARED(Shared, memory);
+  ptx::start_next_launch();
+  if (threadIdx.x == 0) {
+    init_ring(memory.ring, kConsumerWarps, 2);
+    ptx::fence_mbar_init();
+  }
+  __syncthreads();
+  if (threadIdx.x == kWeightCopier) copy_weights<Format>(memory.ring, work, length);
+  ptx::wait_for_launches();
+  if (threadIdx.x < kConsumers) return multiply_run<Format>(memory, work.layers, length);
+  if (threadIdx.x == kXCopier) copy_x<Format>(memory.ring, work, length);
+}
+
+template <typename Format, int kTokens, int kStages>
+__global__ void __launch_bounds__(kThreads, 1)
+    split_wgmma_kernel(const __grid_constant__ RingWork work, int32_t length) {
+  if constexpr (ptx::kHasWgmma) split_block<Format, kTokens, kStages>(work, length);
+}
+
+// Segments a block, of `units` in all. Whole tiles, which need no fold, where they leave enough
+// blocks with work: memory does not need all of them.
+int32_t run_length(std::span<const Layer> layers, int64_t units, int64_t blocks) {
+  constexpr int64_t kEnoughPercent = 80;
+  const Outputs& first = layers[0].outputs;
+  const int64_t length = ceil_div(units, blocks);
+  const int64_t whole = align_up(length, int64_t{first.segments.count});
+  int64_t n = 0;
+  for (const Layer& layer : layers) n += layer.outputs.n;
+  const bool has_room = first.workspace != nullptr && first.num_rows <= kSplitTokens &&
+                        sums_bytes(first.num_rows, n) <= kMostSumsBytes;
+  const bool is_enough = ceil_div(units, whole) * 100 >= kEnoughPercent * blocks;
+  return static_cast<int32_t>(has_room && !is_enough ? length : whole);
+}
+
+template <typename Format, int kTokens, int kStages>
+void start(Stream stream, std::span<const Layer> layers) {
+  gpu::LaunchShape shape{.threads = kThreads,
+                         .shared_bytes = sizeof(Memory<typename Format::Sum, kTokens, kStages>),
+                         .overlaps = true};
+  const auto kernel = split_wgmma_kernel<Format, kTokens, kStages>;
+  const Outputs& first = layers[0].outputs;
+  const int64_t count = first.segments.count;
+  const int64_t units = num_tiles(layers) * ceil_div(first.num_rows, kTokens) * count;
+  const int32_t length = run_length(layers, units, gpu::clusters_at_once(shape, kernel));
+  shape.blocks_x = ceil_div(units, length);
+  const RingWork work = ring_work(layers, kTokens);
+  gpu::launch(stream, shape, kernel, work, length);
+  if (length % count != 0) {
+    launch_fold_runs(stream, Format::kInOnePiece, work.layers, {length, kTokens});
+  }
+}
+
+template <typename Format>
+void start(Stream stream, std::span<const Layer> layers) {
+  const int32_t num_rows = layers[0].outputs.num_rows;
+  if (num_rows <= 8) return start<Format, 8, 12>(stream, layers);
+  if (num_rows <= 16) return start<Format, 16, 11>(stream, layers);
+  if (num_rows <= 32) return start<Format, 32, 10>(stream, layers);
+  start<Format, 64, 8>(stream, layers);
+}
+
+}  // namespace
+
+void launch_split(Stream stream, std::span<const Layer> layers) {
+  switch (layers[0].matrices.format) {
+    case MatrixFormat::kInt8:
+      return start<WgmmaInt8>(stream, layers);
+    case MatrixFormat::kF16:
+      return start<WgmmaF16>(stream, layers);
+    case MatrixFormat::kBf16:
+      return start<WgmmaBf16>(stream, layers);
+  }
+}
+
+}  // namespace sluice::kernels::cuda

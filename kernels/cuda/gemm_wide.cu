@@ -1,0 +1,562 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers by wgmma for many rows, on Hopper: blocks stay and take tiles of 128 outputs and
+// 128 tokens in turn. Two warpgroups multiply, each 64 outputs; a third has the thread that copies
+// and three warps that store, so that a tile is finished while the next one is multiplied.
+//
+// Float sums are folded in halves of four segments each, whose sums are three sets of registers:
+// two are folded while a third is multiplied, and the tensor cores wait at a half's end alone. The
+// first half's value is parked in shared memory, where the second's joins it, and from where the
+// storing warps take it. INT8 sums, which are exact, are one chain. INT8 activations are records of
+// 32 bytes, for each of which the copy engine takes about as long as for 128: the workspace, where
+// there is one, gets them in rows first (pack_rows_kernel), else two blocks share them.
+//
+// Shared memory is the limit: wgmma reads 96 of the 128 bytes a clock that there are, and copies
+// write 64 more. Blocks that shared weights or x of floats were slower. Layers that share x are one
+// launch, whose tiles follow one another. Measured on an H200 on 2026-11-26 with one layer a
+// launch; no GPU has run several yet.
+#include <algorithm>
+#include <type_traits>
+
+#include "kernels/cuda/gemm_ring.h"
+
+namespace sluice::kernels::cuda {
+namespace {
+
+namespace ptx = gpu::ptx;
+
+constexpr int kTokens = 128;  // of a tile
+constexpr int kWords = kTokens / 2;
+constexpr int kStages = 5;
+constexpr int kStoringWarps = 3;
+constexpr int kStorers = kConsumers + 32;  // the first of them; the copying thread's warp is before
+constexpr int kStorerRows = (kTokens + kStoringWarps - 1) / kStoringWarps;
+constexpr int kThreads = kStorers + 32 * kStoringWarps;
+constexpr int kConsumerRegisters = 224;
+constexpr int kOtherRegisters = 56;
+constexpr int kHalf = kSegments / 2;
+constexpr int kGroupTiles = 16;          // of tokens, that go before the next outputs
+constexpr int kRowWords = kOutputs + 4;  // so that no two lanes of a store meet in a bank
+
+// `tile` is written by every consumer warp (`written`) and stored by every storing warp (`stored`);
+// `scales` are the storing warps', of the tokens that each has.
+template <typename Sum>
+struct alignas(1024) Memory {
+  Ring<kTokens, kStages> ring;
+  ptx::Mbarrier written;
+  ptx::Mbarrier stored;
+  float scales[kStoringWarps][kStorerRows];
+  alignas(16) Sum tile[kTokens][kRowWords];
+};
+
+// Blocks of a cluster have tiles with the same tokens that follow each other in outputs: each
+// copies its part of x to all. A block alone shares nothing.
+template <int kClusterBlocks>
+struct Sharing {
+  static constexpr int kBlocks = kClusterBlocks;
+  static constexpr int kPartTokens = kTokens / kBlocks;
+
+  int rank;
+
+  __device__ __forceinline__ void meet() const {
+    if constexpr (kBlocks == 1) {
+      __syncthreads();
+    } else {
+      ptx::cluster_arrive();
+      ptx::cluster_wait();
+    }
+  }
+
+  __device__ __forceinline__ void wait_empty(ptx::Mbarrier* empty, int parity) const {
+    if constexpr (kBlocks == 1) {
+      ptx::mbar_wait(empty, parity);
+    } else {
+      ptx::mbar_wait_cluster(empty, parity);
+    }
+  }
+
+  // To every block whose copies come here, by a lane each.
+  __device__ __forceinline__ void release(ptx::Mbarrier* empty) const {
+    const auto lane = static_cast<int>(threadIdx.x % 32);
+    if constexpr (kBlocks == 1) {
+      if (lane == 0) ptx::mbar_arrive(empty);
+    } else {
+      if (lane < kBlocks) ptx::mbar_arrive_peer(ptx::peer_address(empty, lane));
+    }
+  }
+
+  template <typename Format>
+  __device__ __forceinline__ void load_x(std::byte* to,
+                                         const RingWork& work,
+                                         int32_t group,
+                                         int32_t token,
+                                         ptx::Mbarrier* full) const {
+    if constexpr (kBlocks == 1) {
+      Format::load_x(to, &work.x, group, token, full);
+    } else {
+      const int part = rank * kPartTokens;
+      constexpr uint16_t kAll = (1U << kBlocks) - 1;
+      Format::share_x(to + part * kChunkBytes, &work.x, group, token + part, full, kAll);
+    }
+  }
+};
+
+// f(layer, tile) for the tiles of this block. Tokens go first, kGroupTiles tiles of them, so that
+// weights come from memory once and few of them are in use at a time.
+template <typename Share, typename F>
+__device__ __forceinline__ void for_own_tiles(const Together& layers, const Share& share, F f) {
+  const int32_t num_rows = layers.each[0].num_rows;
+  const auto down = static_cast<int32_t>(ceil_div(layers.num_tiles, Share::kBlocks));
+  const auto across = static_cast<int32_t>(ceil_div(num_rows, kTokens));
+  const int32_t all = down * across;
+  for (auto i = static_cast<int32_t>(blockIdx.x); i < all; i += static_cast<int32_t>(gridDim.x)) {
+    const int32_t group = i / (kGroupTiles * down);
+    const int32_t left = across - group * kGroupTiles;
+    const int32_t width = left < kGroupTiles ? left : kGroupTiles;
+    const int32_t in_group = i - group * kGroupTiles * down;
+    const Place place = place_of(layers, in_group / width * Share::kBlocks + share.rank);
+    const int32_t token = group * kGroupTiles + in_group % width;
+    f(place.layer, Tile{0, place.output, token * kTokens, num_rows});
+  }
+}
+
+// The block's chunks, by one thread.
+template <typename Format, typename Share>
+__device__ __forceinline__ void copy_chunks(Memory<typename Format::Sum>& memory,
+                                            const RingWork& work,
+                                            const Share& share) {
+  auto& ring = memory.ring;
+  const Outputs& first = work.layers.each[0];
+  Cursor<kStages> at;
+  for_own_tiles(work.layers, share, [&](int32_t layer, const Tile& tile) {
+    Walk walk = walk_all<Format>(first);
+    for (; walk.left.begin < walk.left.end; take_chunk<Format>(first, walk), at.advance()) {
+      share.wait_empty(&ring.empty[at.stage], at.parity ^ 1);
+      ptx::Mbarrier* const full = &ring.full[at.stage];
+      ptx::mbar_arrive_expect_tx(full, (kOutputs + kTokens) * kChunkBytes);
+      const int32_t column = walk.left.begin * kQuantGroup;
+      ptx::tma_load_2d(ring.weight[at.stage], &work.weight[layer], column, tile.output, full);
+      share.template load_x<Format>(ring.x[at.stage], work, walk.left.begin, tile.token, full);
+    }
+  });
+}
+
+// The ring as a consumer warp goes through it. One group of wgmma stays in flight.
+template <typename Format, typename Share>
+class Chunks {
+ public:
+  using Sum = typename Format::Sum;
+
+  __device__ __forceinline__ Chunks(Memory<Sum>& memory, const Share& share)
+      : ring_(memory.ring), share_(share) {}
+
+  // d = the chain over the groups, of which there are some. meanwhile(0) to meanwhile(kPieces - 1),
+  // the numbers being constants, are called behind the first chunks: while each is multiplied, all
+  // sums in front of it are there.
+  template <int kPieces, typename F>
+  __device__ __forceinline__ void multiply(Groups groups, Sum (&d)[kWords], F meanwhile) {
+    int32_t left = groups.end - groups.begin;
+    take<0, kPieces>(left, d, meanwhile);
+    for (; left > 0; left -= kChunkGroups<Format>) take_chunk(left, true, d);
+  }
+
+  __device__ __forceinline__ void multiply(Groups groups, Sum (&d)[kWords]) {
+    multiply<1>(groups, d, [](auto) {});
+  }
+
+  // Waits for d.
+  __device__ __forceinline__ void drain(Sum (&d)[kWords]) {
+    ptx::wgmma_wait<0>();
+    ptx::fence_registers(d);
+    release();
+    before_ = -1;
+  }
+
+ private:
+  template <int kPiece, int kPieces, typename F>
+  __device__ __forceinline__ void take(int32_t& left, Sum (&d)[kWords], F& meanwhile) {
+    if constexpr (kPiece < kPieces) {
+      if (kPiece == 0 || left > 0) take_chunk(left, kPiece > 0, d);
+      left -= kChunkGroups<Format>;
+      meanwhile(std::integral_constant<int, kPiece>{});
+      take<kPiece + 1, kPieces>(left, d, meanwhile);
+    }
+  }
+
+  __device__ __forceinline__ void take_chunk(int32_t groups, bool accumulate, Sum (&d)[kWords]) {
+    ptx::mbar_wait(&ring_.full[at_.stage], at_.parity);
+    // A chain of exact sums may take what is behind its groups, which is zeros.
+    if (Format::kInOnePiece || groups > 1) {
+      issue_steps<Format, kSteps>(ring_, at_.stage, accumulate, d);
+    } else {
+      issue_steps<Format, kSteps / 2>(ring_, at_.stage, accumulate, d);
+    }
+    ptx::wgmma_wait<1>();
+    release();
+    before_ = at_.stage;
+    at_.advance();
+  }
+
+  __device__ __forceinline__ void release() {
+    if (before_ >= 0) share_.release(&ring_.empty[before_]);
+  }
+
+  Ring<kTokens, kStages>& ring_;
+  const Share share_;
+  Cursor<kStages> at_;
+  int before_ = -1;  // the stage of the products that may still run
+};
+
+enum class Next : uint8_t { kNothing, kPark, kStore };
+
+// Where a thread's value goes, in pieces, while the next one is multiplied: a first half's is
+// parked in the tile, a second half's joins it there, and the tile goes to the storing warps.
+template <typename Sum>
+class Passing {
+ public:
+  static constexpr int kPieces = 4;
+
+  __device__ __forceinline__ explicit Passing(Memory<Sum>& memory) : memory_(memory) {
+    const int thread = static_cast<int>(threadIdx.x);
+    own_ = &memory.tile[thread % 4 * 2][thread / 32 * 16 + thread % 32 / 4];
+  }
+
+  __device__ __forceinline__ void set_next(Next next) { next_ = next; }
+
+  template <int kPiece>
+  __device__ __forceinline__ void pass_on(Sum (&value)[kWords]) {
+    if (next_ == Next::kNothing) return;
+    if (kPiece == 0 && !parked_) {
+      ptx::mbar_wait(&memory_.stored, stored_parity_);
+      stored_parity_ ^= 1;
+    }
+    constexpr int kFirst = kPiece * (kWords / kPieces);
+    constexpr int kEnd = kFirst + kWords / kPieces;
+    if (parked_) {
+#pragma unroll
+      for (int i = kFirst; i < kEnd; ++i) value[i] = sum_of(word(i), value[i]);
+    }
+#pragma unroll
+    for (int i = kFirst; i < kEnd; ++i) word(i) = value[i];
+    if (kPiece < kPieces - 1) return;
+    parked_ = next_ == Next::kPark;
+    next_ = Next::kNothing;
+    if (parked_) return;
+    __syncwarp();
+    if (is_first_lane()) ptx::mbar_arrive(&memory_.written);
+  }
+
+ private:
+  // Where value[i] is in the tile: i = 4 j + 2 h + c has token 8 j + c and output 8 h from own_ on.
+  __device__ __forceinline__ Sum& word(int i) const {
+    return own_[(i / 4 * 8 + i % 2) * kRowWords + i % 4 / 2 * 8];
+  }
+
+  Memory<Sum>& memory_;
+  Sum* own_;
+  Next next_ = Next::kNothing;
+  bool parked_ = false;
+  int stored_parity_ = 1;
+};
+
+// a += b.
+__device__ __forceinline__ void join(float (&a)[kWords], const float (&b)[kWords]) {
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) a[i] = __fadd_rn(a[i], b[i]);
+}
+
+// value = the sum of the half from segment `first` on; meanwhile the value before is passed on.
+// `one` and `two` are the caller's for all halves: as variables of this function they spill.
+template <typename Format, typename Share, typename F>
+__device__ __forceinline__ void multiply_half(Chunks<Format, Share>& chunks,
+                                              const Outputs& outputs,
+                                              int32_t first,
+                                              float (&one)[kWords],
+                                              float (&two)[kWords],
+                                              float (&value)[kWords],
+                                              F pass_on) {
+  chunks.template multiply<Passing<float>::kPieces>(groups_of(outputs, first), two, pass_on);
+  chunks.multiply(groups_of(outputs, first + 1), one);
+  chunks.template multiply<1>(groups_of(outputs, first + 2), value, [&](auto) {
+    ptx::fence_registers(one);
+    ptx::fence_registers(two);
+    join(two, one);
+  });
+  chunks.multiply(groups_of(outputs, first + 3), one);
+  chunks.drain(one);
+  ptx::fence_registers(value);
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    value[i] = __fadd_rn(two[i], __fadd_rn(value[i], one[i]));
+  }
+}
+
+template <typename Format, typename Share>
+__device__ __forceinline__ void multiply_tiles(Memory<typename Format::Sum>& memory,
+                                               const Together& layers,
+                                               const Share& share) {
+  using Sum = typename Format::Sum;
+  const Outputs& outputs = layers.each[0];  // whose segments are those of all
+  Chunks<Format, Share> chunks(memory, share);
+  Passing<Sum> passing(memory);
+  Sum value[kWords];
+  const auto pass_on = [&](auto piece) { passing.template pass_on<piece.value>(value); };
+  for_own_tiles(layers, share, [&](int32_t, const Tile&) {
+    if constexpr (Format::kInOnePiece) {
+      Sum sums[kWords];
+      const Groups groups = groups_of(outputs, outputs.segments);
+      chunks.template multiply<Passing<Sum>::kPieces>(groups, sums, pass_on);
+      chunks.drain(sums);
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) value[i] = sums[i];
+      passing.set_next(Next::kStore);
+    } else {
+      Sum one[kWords];
+      Sum two[kWords];
+      for (int32_t first = 0; first < outputs.segments.count; first += kHalf) {
+        multiply_half(chunks, outputs, first, one, two, value, pass_on);
+        const bool is_last = first + kHalf >= outputs.segments.count;
+        passing.set_next(is_last ? Next::kStore : Next::kPark);
+      }
+    }
+  });
+  pass_on(std::integral_constant<int, 0>{});
+  pass_on(std::integral_constant<int, 1>{});
+  pass_on(std::integral_constant<int, 2>{});
+  pass_on(std::integral_constant<int, 3>{});
+}
+
+template <typename Sum>
+struct alignas(16) Four {
+  Sum x[4];
+};
+
+// What becomes of the sums of a lane's four outputs of a tile, for all tokens.
+template <typename Format>
+struct Finish {
+  const Outputs& outputs;
+  int32_t count;  // of the four, that the layer has
+  float scale[4];
+  float bias[4];
+  float* out;  // of token 0
+  bool aligned;
+
+  __device__ __forceinline__ Finish(const Outputs& all, int32_t first)
+      : outputs(all), out(all.out + first) {
+    const int32_t left = all.n - first;
+    count = left < 0 ? 0 : left < 4 ? left : 4;
+    aligned = count == 4 && reinterpret_cast<uintptr_t>(out) % 16 == 0 && all.out_stride % 4 == 0;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      bias[c] = all.bias != nullptr && c < count ? all.bias[first + c] : 0.0F;
+      scale[c] = is_scaled() && c < count ? all.weight_scale[first + c] : 0.0F;
+    }
+  }
+
+  __device__ __forceinline__ bool is_scaled() const {
+    return Format::kInOnePiece && outputs.segments.are_all();
+  }
+
+  __device__ __forceinline__ float value(float sum, float, int) const { return sum; }
+
+  __device__ __forceinline__ float value(int32_t sum, float token_scale, int c) const {
+    if (!is_scaled()) return __int_as_float(sum);
+    return __fmul_rn(__fmul_rn(__int2float_rn(sum), token_scale), scale[c]);
+  }
+
+  __device__ __forceinline__ float scale_of(int32_t token) const {
+    if (!is_scaled()) return 0.0F;
+    return reinterpret_cast<const float*>(
+        outputs.heads + token / kActivationRows * outputs.block_bytes)[token % kActivationRows];
+  }
+
+  __device__ __forceinline__ void store(int32_t token,
+                                        float token_scale,
+                                        const Four<typename Format::Sum>& sums) const {
+    Four<float> y;
+    float* const to = out + token * outputs.out_stride;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      y.x[c] = value(sums.x[c], token_scale, c);
+      if (outputs.bias != nullptr) y.x[c] = __fadd_rn(y.x[c], bias[c]);
+    }
+    if (aligned) {
+      auto* const four = reinterpret_cast<Four<float>*>(to);
+      if (outputs.add) {
+        const Four<float> before = *four;
+#pragma unroll
+        for (int c = 0; c < 4; ++c) y.x[c] = __fadd_rn(before.x[c], y.x[c]);
+      }
+      *four = y;
+      return;
+    }
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      if (c < count) to[c] = outputs.add ? __fadd_rn(to[c], y.x[c]) : y.x[c];
+    }
+  }
+};
+
+template <typename Format, typename Share>
+__device__ __forceinline__ void store_tiles(Memory<typename Format::Sum>& memory,
+                                            const Together& layers,
+                                            const Share& share) {
+  using Sums = Four<typename Format::Sum>;
+  constexpr int kAtOnce = Format::kInOnePiece ? 2 : 4;  // rows of a warp
+  const auto warp = static_cast<int32_t>(threadIdx.x - kStorers) / 32;
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  float(&scales)[kStorerRows] = memory.scales[warp];
+  int parity = 0;
+  for_own_tiles(layers, share, [&](int32_t layer, const Tile& tile) {
+    const Finish<Format> finish(layers.each[layer], tile.output + 4 * lane);
+    const int32_t left = tile.token_end - tile.token;
+    const int32_t rows = left < kTokens ? left : kTokens;
+    // Scales are loaded before the tile is there: the loop below would wait for each.
+    if constexpr (Format::kInOnePiece) {
+      for (int32_t i = lane; i * kStoringWarps + warp < rows; i += 32) {
+        scales[i] = finish.scale_of(tile.token + i * kStoringWarps + warp);
+      }
+      __syncwarp();
+    }
+    ptx::mbar_wait(&memory.written, parity);
+    parity ^= 1;
+    for (int32_t first = 0; first * kStoringWarps + warp < rows; first += kAtOnce) {
+      Sums sums[kAtOnce];
+      float scale[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int32_t row = (first + i) * kStoringWarps + warp;
+        const int32_t from = row < rows ? row : warp;
+        sums[i] = *reinterpret_cast<const Sums*>(&memory.tile[from][4 * lane]);
+        scale[i] = Format::kInOnePiece ? scales[from / kStoringWarps] : 0.0F;
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int32_t row = (first + i) * kStoringWarps + warp;
+        if (row < rows) finish.store(tile.token + row, scale[i], sums[i]);
+      }
+    }
+    __syncwarp();
+    if (lane == 0) ptx::mbar_arrive(&memory.stored);
+  });
+}
+
+template <typename Format, typename Share>
+__device__ __forceinline__ void wide_block(const RingWork& work) {
+  using Shared = Memory<typename Format::Sum>;
+  GPU_DYN_SHARED(Shared, memory);
+  const Share share{Share::kBlocks == 1 ? 0 : ptx::cluster_rank()};
+  ptx::start_next_launch();
+  if (threadIdx.x == 0) {
+    init_ring(memory.ring, Share::kBlocks * kConsumerWarps);
+    ptx::mbar_init(&memory.written, kConsumerWarps);
+    ptx::mbar_init(&memory.stored, kStoringWarps);
+    ptx::fence_mbar_init();
+  }
+  share.meet();
+  if (threadIdx.x < kConsumers) {
+    ptx::take_registers<kConsumerRegisters>();
+    ptx::wait_for_launches();
+    multiply_tiles<Format>(memory, work.layers, share);
+  } else {
+    ptx::give_registers<kOtherRegisters>();
+    ptx::wait_for_launches();
+    if (threadIdx.x == kConsumers) copy_chunks<Format>(memory, work, share);
+    if (threadIdx.x >= kStorers) store_tiles<Format>(memory, work.layers, share);
+  }
+  if constexpr (Share::kBlocks > 1) share.meet();  // peers' last arrivals come before a block ends
+}
+
+template <typename Format, typename Share>
+__global__ void __launch_bounds__(kThreads, 1)
+    wide_wgmma_kernel(const __grid_constant__ RingWork work) {
+  if constexpr (ptx::kHasWgmma) wide_block<Format, Share>(work);
+}
+
+int32_t row_stride(const Matrices& matrices) {
+  return static_cast<int32_t>(align_up(matrices.k, kQuantGroup));
+}
+
+constexpr int kPackThreads = 256;
+
+// Writes x of kInt8Token, which is in records, to rows of `stride` bytes. A thread takes 16 bytes;
+// blocks along y have 8 rows each.
+__global__ void __launch_bounds__(kPackThreads, 1)
+    pack_rows_kernel(const __grid_constant__ Matrices matrices, std::byte* to, int32_t stride) {
+  ptx::start_next_launch();
+  ptx::wait_for_launches();
+  const auto at = static_cast<int32_t>(blockIdx.x * kPackThreads + threadIdx.x) * 16;
+  const int32_t in_block = at / stride;
+  const int32_t column = at % stride;
+  const int64_t row = int64_t{blockIdx.y} * kActivationRows + in_block;
+  if (in_block >= kActivationRows || row >= matrices.x_rows) return;
+  const std::byte* const from = matrices.x + blockIdx.y * matrices.x_stride +
+                                column / kQuantGroup * (kActivationRows * kQuantGroup) +
+                                in_block * kQuantGroup + column % kQuantGroup;
+  *reinterpret_cast<Four<int32_t>*>(to + row * stride + column) =
+      *reinterpret_cast<const Four<int32_t>*>(from);
+}
+
+void pack_rows(Stream stream, const Matrices& matrices, void* to) {
+  const int32_t stride = row_stride(matrices);
+  gpu::launch(stream,
+              {.blocks_x = ceil_div(kActivationRows * stride, 16 * kPackThreads),
+               .blocks_y = ceil_div(matrices.x_rows, kActivationRows),
+               .threads = kPackThreads,
+               .overlaps = true},
+              pack_rows_kernel,
+              matrices,
+              static_cast<std::byte*>(to),
+              stride);
+}
+
+template <typename Format, int kClusterBlocks>
+void start(Stream stream, std::span<const Layer> layers) {
+  using Share = Sharing<kClusterBlocks>;
+  gpu::LaunchShape shape{.blocks_y = Share::kBlocks,
+                         .threads = kThreads,
+                         .shared_bytes = sizeof(Memory<typename Format::Sum>),
+                         .cluster_blocks = Share::kBlocks,
+                         .overlaps = true};
+  const auto kernel = wide_wgmma_kernel<Format, Share>;
+  const auto& [matrices, outputs] = layers[0];
+  RingWork work = ring_work(layers, Share::kPartTokens);
+  const int64_t tiles =
+      ceil_div(work.layers.num_tiles, Share::kBlocks) * ceil_div(outputs.num_rows, kTokens);
+  shape.blocks_x = std::min(tiles, gpu::clusters_at_once(shape, kernel));
+  if constexpr (std::is_same_v<Format, WgmmaInt8Rows>) {
+    const auto* const x = static_cast<const std::byte*>(outputs.workspace);
+    work.x = matrix_map(x, 1, matrices.k, outputs.num_rows, row_stride(matrices), kTokens);
+  }
+  gpu::launch(stream, shape, kernel, work);
+}
+
+}  // namespace
+
+// Up to kSplitTokens rows where tiles of 128 tokens are blocks enough, and runs of segments of
+// tiles of 64 would not be faster; more rows always.
+bool takes_wide(std::span<const Layer> layers) {
+  const Outputs& outputs = layers[0].outputs;
+  if (outputs.num_rows <= kManyTokens || outputs.segments.count < kHalf) return false;
+  if (ceil_div(outputs.k, kQuantGroup) < kSegments) return false;  // some are empty
+  if (outputs.num_rows > kSplitTokens) return true;
+  constexpr int64_t kBlocks = 132;   // of an H100 or H200
+  constexpr int64_t kRunTiles = 96;  // take about as long in runs as one tile of each block here
+  const int64_t down = num_tiles(layers);
+  return down * ceil_div(outputs.num_rows, kManyTokens) >= kRunTiles * ceil_div(down, kBlocks);
+}
+
+void launch_wide(Stream stream, std::span<const Layer> layers) {
+  const auto& [matrices, outputs] = layers[0];
+  switch (matrices.format) {
+    case MatrixFormat::kInt8:
+      if (outputs.workspace == nullptr) return start<WgmmaInt8, 2>(stream, layers);
+      pack_rows(stream, matrices, outputs.workspace);
+      return start<WgmmaInt8Rows, 1>(stream, layers);
+    case MatrixFormat::kF16:
+      return start<WgmmaF16, 1>(stream, layers);
+    case MatrixFormat::kBf16:
+      return start<WgmmaBf16, 1>(stream, layers);
+  }
+}
+
+}  // namespace sluice::kernels::cuda

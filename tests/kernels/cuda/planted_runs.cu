@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/gpu.h"
+#include "kernels/cuda/ptx.h"
+#include "kernels/cuda/ring.h"
+#include "tests/kernels/cuda/planted_segments.h"
+
+namespace sluice::kernels::test {
+namespace {
+
+using cuda::Cursor;
+using gpu::Swizzle;
+using gpu::TensorMap;
+namespace ptx = gpu::ptx;
+using Shape = SegmentsShape;
+
+constexpr int kStages = 3;
+constexpr int kConsumers = 128;
+constexpr int kWarps = kConsumers / 32;
+constexpr int kWeightCopier = kConsumers;
+constexpr int kXCopier = kConsumers + 32;
+constexpr int kThreads = kConsumers + 64;
+constexpr int kRun = 9;  // segments of a block: two tiles are cut, one is whole
+constexpr int kUnits = Shape::kTiles * Shape::kSegments;
+constexpr uint32_t kRowBytes = 128;
+constexpr uint32_t kAtom = 8 * kRowBytes;
+
+struct alignas(1024) Memory {
+  std::byte w[kStages][Shape::kTileOutputs * kRowBytes];
+  std::byte x[kStages][Shape::kTokens * kRowBytes];
+  ptx::Mbarrier full[kStages];
+  ptx::Mbarrier empty[kStages];
+  float four[4][kConsumers];
+};
+
+// The outputs are those of two layers, of which the first has a tile that is not full. `parts`: of
+// each [segment][token][output].
+constexpr int kLayers = 2;
+constexpr int kLayerOutputs[kLayers] = {72, 64};
+constexpr int kFirstTiles = 2;  // of the first layer
+
+struct Work {
+  TensorMap x;
+  TensorMap w[kLayers];
+  float* parts[kLayers];
+  float* out[kLayers];  // in rows of both
+};
+
+// A tile's layer, and its first output there.
+struct Place {
+  int layer;
+  int output;
+};
+
+template <RunsBug kBug>
+__device__ __forceinline__ Place place_of(int tile) {
+  const int layer = tile < kFirstTiles ? 0 : 1;
+  const bool restarts = kBug != RunsBug::kTilesGoOn;
+  return {layer, (tile - (restarts ? layer * kFirstTiles : 0)) * Shape::kTileOutputs};
+}
+
+__device__ __forceinline__ int outputs_of(int layer) {
+  return layer == 0 ? kLayerOutputs[0] : kLayerOutputs[1];
+}
+
+// f(tile, begin, end) for each tile that the block's run has segments of.
+template <RunsBug kBug, typename F>
+__device__ __forceinline__ void for_run(F f) {
+  const int first = static_cast<int>(blockIdx.x) * kRun;
+  int last = first + kRun < kUnits ? first + kRun : kUnits;
+  if (kBug == RunsBug::kRunOneShort && blockIdx.x == 1) --last;
+  if (kBug == RunsBug::kRunsOverlap && blockIdx.x == 1) ++last;
+  for (int unit = first; unit < last;) {
+    const int tile = unit / Shape::kSegments;
+    const int begin = unit % Shape::kSegments;
+    const int left = last - tile * Shape::kSegments;
+    const int end = left < Shape::kSegments ? left : Shape::kSegments;
+    f(tile, begin, end);
+    unit += end - begin;
+  }
+}
+
+template <RunsBug kBug, typename F>
+__device__ __forceinline__ void copy(Memory& memory, F load) {
+  Cursor<kStages> at;
+  for_run<kBug>([&](int tile, int begin, int end) {
+    for (int segment = begin; segment < end; ++segment, at.advance()) {
+      ptx::mbar_wait(&memory.empty[at.stage], at.parity ^ 1);
+      load(tile, Shape::first_column(segment), at.stage);
+    }
+  });
+}
+
+template <RunsBug kBug>
+__device__ __forceinline__ void copy_weights(Memory& memory, const Work& work) {
+  copy<kBug>(memory, [&](int tile, int column, int stage) {
+    ptx::mbar_arrive_expect_tx(&memory.full[stage], Shape::kTileOutputs * kRowBytes);
+    const Place place = place_of<kBug>(tile);
+    const int layer = kBug == RunsBug::kWeightsOfTheFirst ? 0 : place.layer;
+    ptx::tma_load_2d(memory.w[stage], &work.w[layer], column, place.output, &memory.full[stage]);
+  });
+}
+
+template <RunsBug kBug>
+__device__ __forceinline__ void copy_x(Memory& memory, const Work& work) {
+  copy<kBug>(memory, [&](int, int column, int stage) {
+    ptx::mbar_arrive_expect_tx(&memory.full[stage], Shape::kTokens * kRowBytes);
+    ptx::tma_load_2d(memory.x[stage], &work.x, column, 0, &memory.full[stage]);
+  });
+}
+
+// d = (accumulate ? d : 0) + the segment's products.
+template <RunsBug kBug>
+__device__ __forceinline__ void multiply(Memory& memory,
+                                         const Cursor<kStages>& at,
+                                         int segment,
+                                         bool accumulate,
+                                         float (&d)[4]) {
+  ptx::mbar_wait(&memory.full[at.stage], at.parity);
+  const bool is_first = threadIdx.x % 32 == 0;
+  if (kBug == RunsBug::kReleaseBeforeWait && is_first) ptx::mbar_arrive(&memory.empty[at.stage]);
+  const uint32_t w = ptx::shared_address(memory.w[at.stage]);
+  const uint32_t x = ptx::shared_address(memory.x[at.stage]);
+  ptx::fence_registers(d);
+  ptx::wgmma_fence();
+  int steps = 2 * Shape::num_groups(segment);
+  if (kBug == RunsBug::kWholeChunks) steps = 4;
+  for (int step = 0; step < steps; ++step) {
+    const auto offset = static_cast<uint32_t>(32 * step);
+    ptx::wgmma_bf16(d,
+                    ptx::matrix_descriptor(w + offset, Swizzle::k128, kAtom),
+                    ptx::matrix_descriptor(x + offset, Swizzle::k128, kAtom),
+                    accumulate || step > 0);
+  }
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>();
+  ptx::fence_registers(d);
+  if (kBug != RunsBug::kReleaseBeforeWait && is_first) ptx::mbar_arrive(&memory.empty[at.stage]);
+}
+
+// f(output, token, i) for a thread's d[i] that the layer has.
+template <typename F>
+__device__ __forceinline__ void for_sums(const Place& place, F f) {
+  const auto thread = static_cast<int>(threadIdx.x);
+  for (int i = 0; i < 4; ++i) {
+    const int output = place.output + thread / 32 * 16 + thread % 32 / 4 + i / 2 * 8;
+    const int token = thread % 4 * 2 + i % 2;
+    if (output < outputs_of(place.layer)) f(output, token, i);
+  }
+}
+
+__device__ __forceinline__ int part_at(int layer, int segment, int token, int output) {
+  return (segment * Shape::kTokens + token) * outputs_of(layer) + output;
+}
+
+// The sums that wait for the right half of their subtree.
+struct Waiting {
+  float one[4];
+  float two[4];
+};
+
+// Joins the sums of `segment` of [begin, end) to what waits: the width of their subtree, from
+// `first` on, or 0 where it waits itself.
+template <RunsBug kBug>
+__device__ __forceinline__ int grow(
+    Memory& memory, Waiting& waiting, int segment, int begin, int end, float (&d)[4], int& first) {
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int column = kBug == RunsBug::kFourOfTheLane ? thread % 32 : thread;
+  first = segment;
+  for (int width = 1; width < Shape::kSegments; width *= 2) {
+    const bool is_right = (first & width) != 0;
+    const bool has_left = kBug == RunsBug::kLeftOfTheTileBefore || first - width >= begin;
+    const auto word = [&](int i) -> float& {
+      return width == 1 ? waiting.one[i] : width == 2 ? waiting.two[i] : memory.four[i][column];
+    };
+    if (is_right && has_left) {
+      for (int i = 0; i < 4; ++i) d[i] = __fadd_rn(word(i), d[i]);
+      first -= width;
+      continue;
+    }
+    if (is_right || first + 2 * width > end) return width;
+    for (int i = 0; i < 4; ++i) word(i) = d[i];
+    return 0;
+  }
+  return Shape::kSegments;
+}
+
+template <RunsBug kBug>
+__device__ __forceinline__ void multiply_run(Memory& memory, const Work& work) {
+  Cursor<kStages> at;
+  Waiting waiting{};
+  for_run<kBug>([&](int tile, int begin, int end) {
+    if (kBug == RunsBug::kRingRestarts) at = {};
+    float d[4];
+    for (int segment = begin; segment < end; ++segment, at.advance()) {
+      const bool accumulate = kBug == RunsBug::kNoPromotion && segment > begin;
+      multiply<kBug>(memory, at, segment, accumulate, d);
+      int first = 0;
+      const int width = grow<kBug>(memory, waiting, segment, begin, end, d, first);
+      if (width == 0) continue;
+      const int at_segment = kBug == RunsBug::kPartAtItsEnd ? first + width - 1 : first;
+      const Place place = place_of<kBug>(tile);
+      for_sums(place, [&](int output, int token, int i) {
+        if (end - begin == Shape::kSegments) {
+          work.out[place.layer][token * Shape::kOutputs + output] = d[i];
+        } else {
+          work.parts[place.layer][part_at(place.layer, at_segment, token, output)] = d[i];
+        }
+      });
+    }
+  });
+}
+
+template <RunsBug kBug>
+__global__ void __launch_bounds__(kThreads, 1) runs_kernel(const __grid_constant__ Work work) {
+  GPU_DYN_SHARED(Memory, memory);
+  ptx::start_next_launch();
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < kStages; ++stage) {
+      ptx::mbar_init(&memory.full[stage], kBug == RunsBug::kOneCopier ? 1 : 2);
+      ptx::mbar_init(&memory.empty[stage], kWarps);
+    }
+    ptx::fence_mbar_init();
+  }
+  __syncthreads();
+  if (threadIdx.x == kWeightCopier) {
+    copy_weights<kBug>(memory, work);
+    if (kBug == RunsBug::kEndWithoutWait) return;
+  }
+  if (kBug == RunsBug::kStoreBeforeWait && threadIdx.x < kConsumers) {
+    multiply_run<kBug>(memory, work);
+  }
+  ptx::wait_for_launches();
+  if (kBug != RunsBug::kStoreBeforeWait && threadIdx.x < kConsumers) {
+    multiply_run<kBug>(memory, work);
+  }
+  if (threadIdx.x == kXCopier) copy_x<kBug>(memory, work);
+}
+
+// Whether a run begins behind the first of the tile's segments [first, first + width).
+__device__ __forceinline__ bool is_cut(int tile, int first, int width) {
+  for (int i = first + 1; i < first + width; ++i) {
+    if ((tile * Shape::kSegments + i) % kRun == 0) return true;
+  }
+  return false;
+}
+
+template <RunsBug kBug>
+__device__ __forceinline__ float join(const Work& work, int tile, int token, const Place& place) {
+  const int layer = kBug == RunsBug::kJoinOfTheFirst ? 0 : place.layer;
+  float s[Shape::kSegments];
+  for (int i = 0; i < Shape::kSegments; ++i) {
+    s[i] = work.parts[layer][part_at(layer, i, token, place.output)];
+  }
+  if (kBug == RunsBug::kJoinInOrder) {
+    for (int i = 1; i < Shape::kSegments; ++i) {
+      if (is_cut(tile, i - 1, 2)) s[0] = __fadd_rn(s[0], s[i]);
+    }
+    return s[0];
+  }
+  for (int width = 1; width < Shape::kSegments; width *= 2) {
+    for (int i = 0; i < Shape::kSegments; i += 2 * width) {
+      const int first = kBug == RunsBug::kCutOneLate ? i + 1 : i;
+      if (is_cut(tile, first, 2 * width)) s[i] = __fadd_rn(s[i], s[i + width]);
+    }
+  }
+  return s[0];
+}
+
+template <RunsBug kBug>
+__global__ void __launch_bounds__(Shape::kTileOutputs, 1)
+    join_kernel(const __grid_constant__ Work work) {
+  ptx::start_next_launch();
+  if (kBug != RunsBug::kJoinWithoutWait) ptx::wait_for_launches();
+  const auto tile = static_cast<int>(blockIdx.x);
+  const auto token = static_cast<int>(blockIdx.y);
+  Place place = place_of<kBug>(tile);
+  place.output += static_cast<int>(threadIdx.x);
+  if (place.output >= outputs_of(place.layer)) return;
+  if (kBug != RunsBug::kWholeTilesToo && !is_cut(tile, 0, Shape::kSegments)) return;
+  work.out[place.layer][token * Shape::kOutputs + place.output] =
+      join<kBug>(work, tile, token, place);
+}
+
+template <RunsBug kBug>
+void start(const Work& work) {
+  gpu::launch(nullptr,
+              {.blocks_x = (kUnits + kRun - 1) / kRun,
+               .threads = kThreads,
+               .shared_bytes = sizeof(Memory),
+               .overlaps = true},
+              runs_kernel<kBug>,
+              work);
+  gpu::launch(nullptr,
+              {.blocks_x = Shape::kTiles,
+               .blocks_y = Shape::kTokens,
+               .threads = Shape::kTileOutputs,
+               .overlaps = true},
+              join_kernel<kBug>,
+              work);
+}
+
+}  // namespace
+
+std::vector<float> run_runs(RunsBug bug,
+                            const std::vector<uint16_t>& x,
+                            const std::vector<uint16_t>& w) {
+  std::vector<float> out(static_cast<size_t>(Shape::kTokens * Shape::kOutputs), -1.0F);
+  std::vector<float> parts(out.size() * Shape::kSegments, -1.0F);
+  const auto second = w.begin() + kLayerOutputs[0] * Shape::kK;
+  const std::vector<uint16_t> weights[kLayers] = {{w.begin(), second}, {second, w.end()}};
+  Work work{.x = segments_map(x, Shape::kTokens, Shape::kTokens),
+            .w = {},
+            .parts = {parts.data(), parts.data()},
+            .out = {out.data(), out.data() + kLayerOutputs[0]}};
+  for (int i = 0; i < kLayers; ++i) {
+    work.w[i] = segments_map(weights[i], kLayerOutputs[i], Shape::kTileOutputs);
+  }
+  if (bug != RunsBug::kPartsShareAPlace) {
+    work.parts[1] += Shape::kSegments * Shape::kTokens * kLayerOutputs[0];
+  }
+  with_bug<RunsBug::kJoinOfTheFirst>(bug, [&]<RunsBug kBug>() { start<kBug>(work); });
+  return out;
+}
+
+}  // namespace sluice::kernels::test

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// The linear layers of kernels/cuda/gemm_split.cu and gemm_wide.cu in small, with bugs that can be
+// switched on: both fold 8 segments of K, which are a chunk of a ring each.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cuda/tensor_map.h"
+#include "tests/kernels/cuda/planted.h"
+
+namespace sluice::kernels::test {
+
+struct SegmentsShape {
+  static constexpr int kTileOutputs = 64;
+  static constexpr int kOutputs = 136;  // the last tile is not full
+  static constexpr int kTiles = 3;
+  static constexpr int kTokens = 8;
+  static constexpr int kSegments = 8;
+  static constexpr int kGroups = 14;  // of 32: segments have one or two, the last is not full
+  static constexpr int kK = 440;
+
+  static constexpr int first_group(int segment) { return segment * kGroups / kSegments; }
+  static constexpr int first_column(int segment) { return first_group(segment) * 32; }
+  static constexpr int num_groups(int segment) {
+    return first_group(segment + 1) - first_group(segment);
+  }
+};
+
+// bf16 of [rows][kK], in boxes of a chunk of `box` rows.
+inline gpu::TensorMap segments_map(const std::vector<uint16_t>& data, int rows, int box) {
+  return gpu::make_tensor_map({.data = data.data(),
+                               .element_bytes = 2,
+                               .rank = 2,
+                               .sizes = {SegmentsShape::kK, rows},
+                               .strides = {0, int64_t{SegmentsShape::kK} * 2},
+                               .box = {64, box},
+                               .swizzle = gpu::Swizzle::k128});
+}
+
+// The segments of all tiles of two layers in runs of equal length, a block each; a second launch
+// joins the subtrees of tiles that runs cut.
+enum class RunsBug : uint8_t {
+  kNone,
+  kRunOneShort,
+  kRunsOverlap,
+  kWholeChunks,
+  kNoPromotion,
+  kLeftOfTheTileBefore,
+  kFourOfTheLane,
+  kPartAtItsEnd,
+  kReleaseBeforeWait,
+  kRingRestarts,
+  kOneCopier,
+  kEndWithoutWait,
+  kStoreBeforeWait,
+  kCutOneLate,
+  kJoinInOrder,
+  kWholeTilesToo,
+  kJoinWithoutWait,
+  kTilesGoOn,
+  kWeightsOfTheFirst,
+  kPartsShareAPlace,
+  kJoinOfTheFirst,
+};
+
+// out[token][output] of bf16 x [kTokens][kK] and w [kOutputs][kK].
+std::vector<float> run_runs(RunsBug bug,
+                            const std::vector<uint16_t>& x,
+                            const std::vector<uint16_t>& w);
+
+// Tiles by a block that stays: halves of four segments in three sets of registers, with one group
+// of wgmma in flight; the first half is parked in shared memory, where the second joins it, and two
+// warps store the tile while the next one is multiplied.
+enum class HalvesBug : uint8_t {
+  kNone,
+  kFoldInFlight,
+  kFoldInAChain,
+  kNoDrain,
+  kReleaseInFlight,
+  kHalfNotJoined,
+  kWrittenWhenParked,
+  kNoSyncBeforeWritten,
+  kNoWaitForStored,
+  kStoredParity,
+  kNoWaitForWritten,
+  kNoSyncBeforeStored,
+  kStoredByOneWarp,
+  kRowsOfOneWarp,
+  kTilesOutOfStep,
+  kRingRestarts,
+  kEmptyParity,
+  kEndWithoutWait,
+  kStoreBeforeWait,
+};
+
+// As run_runs.
+std::vector<float> run_halves(HalvesBug bug,
+                              const std::vector<uint16_t>& x,
+                              const std::vector<uint16_t>& w);
+
+}  // namespace sluice::kernels::test

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether the shim sees bugs of linear layers whose segments run in several blocks, and of those
+// that hand a tile on while they multiply the next one.
+#include "tests/kernels/cuda/planted_segments.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/kernels/cuda/planted_check.h"
+#include "tests/kernels/cuda/schedules.h"
+#include "tests/support/simt/tensorcore.h"
+
+namespace sluice::kernels::test {
+namespace {
+
+// The definition by plain loops: a chain of steps of 16 in each segment, and their tree.
+class SegmentsOfK : public testing::Test {
+ protected:
+  using Shape = SegmentsShape;
+
+  SegmentsOfK()
+      : x_(bf16_matrix(Shape::kTokens, Shape::kK, 81)),
+        w_(bf16_matrix(Shape::kOutputs, Shape::kK, 82)) {
+    for (int token = 0; token < Shape::kTokens; ++token) {
+      for (int output = 0; output < Shape::kOutputs; ++output) want_.push_back(sum(token, output));
+    }
+  }
+
+  [[nodiscard]] float sum(int token, int output) const {
+    float s[Shape::kSegments] = {};
+    for (int segment = 0; segment < Shape::kSegments; ++segment) {
+      const int end = Shape::first_column(segment + 1);
+      for (int column = Shape::first_column(segment); column < end; column += 16) {
+        uint16_t a[16] = {};
+        uint16_t b[16] = {};
+        for (int i = 0; i < 16 && column + i < Shape::kK; ++i) {
+          a[i] = w_[static_cast<size_t>(output * Shape::kK + column + i)];
+          b[i] = x_[static_cast<size_t>(token * Shape::kK + column + i)];
+        }
+        s[segment] = simt::tensor_core_step(simt::Half::kBF16, a, b, s[segment]);
+      }
+    }
+    return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+  }
+
+  std::vector<uint16_t> x_;
+  std::vector<uint16_t> w_;
+  std::vector<float> want_;
+};
+
+class Runs : public SegmentsOfK {
+ protected:
+  bool is_right(RunsBug bug) { return same(run_runs(bug, x_, w_), want_); }
+
+  void expect(const char* name, const char* words, RunsBug bug) {
+    expect_caught(name, words, [&] { return is_right(bug); });
+  }
+};
+
+TEST_F(Runs, WithoutABugNothingIsReported) {
+  on_schedules([&] { ASSERT_TRUE(is_right(RunsBug::kNone)); });
+}
+
+TEST_F(Runs, EveryPlantedBugIsCaught) {
+  using enum RunsBug;
+  expect("run one short", "wrong bits", kRunOneShort);
+  expect("runs overlap", "race: writes of two blocks", kRunsOverlap);
+  expect("whole chunks", "wrong bits", kWholeChunks);
+  expect("no promotion", "wrong bits", kNoPromotion);
+  expect("left half of the tile before", "wrong bits", kLeftOfTheTileBefore);
+  expect("four of the lane", "race: ", kFourOfTheLane);
+  expect("part at its end", "wrong bits", kPartAtItsEnd);
+  expect("release before wgmma_wait", "race: ", kReleaseBeforeWait);
+  expect("ring restarts", "nobody had waited for a copy", kRingRestarts);
+  expect("one copier counted", "more arrivals than the 1 of the phase", kOneCopier);
+  expect("end without wait", "ended without wait_for_launches", kEndWithoutWait);
+  expect("store before wait", "a write before wait_for_launches", kStoreBeforeWait);
+  expect("cut one late", "wrong bits", kCutOneLate);
+  expect("join in order", "wrong bits", kJoinInOrder);
+  expect("whole tiles too", "wrong bits", kWholeTilesToo);
+  expect("join without wait", "wait_for_launches", kJoinWithoutWait);
+  expect("tiles go on", "wrong bits", kTilesGoOn);
+  expect("weights of the first layer", "wrong bits", kWeightsOfTheFirst);
+  expect("parts share a place", "wrong bits", kPartsShareAPlace);
+  expect("join of the first layer", "wrong bits", kJoinOfTheFirst);
+}
+
+class Halves : public SegmentsOfK {
+ protected:
+  bool is_right(HalvesBug bug) { return same(run_halves(bug, x_, w_), want_); }
+
+  void expect(const char* name, const char* words, HalvesBug bug) {
+    expect_caught(name, words, [&] { return is_right(bug); });
+  }
+};
+
+TEST_F(Halves, WithoutABugNothingIsReported) {
+  on_schedules([&] { ASSERT_TRUE(is_right(HalvesBug::kNone)); });
+}
+
+TEST_F(Halves, EveryPlantedBugIsCaught) {
+  using enum HalvesBug;
+  expect("fold in flight", "race: a write that a read may overtake", kFoldInFlight);
+  expect("fold in a chain", "wrong bits", kFoldInAChain);
+  expect("no drain", "the kernel ended before wgmma_wait", kNoDrain);
+  expect("release in flight", "race: ", kReleaseInFlight);
+  expect("half not joined", "wrong bits", kHalfNotJoined);
+  expect("written when parked", "race: a write that a read may overtake", kWrittenWhenParked);
+  expect("no sync before written", "race: ", kNoSyncBeforeWritten);
+  expect("no wait for stored", "race: ", kNoWaitForStored);
+  expect("parity of stored", "deadlock: ", kStoredParity);
+  expect("no wait for written", "race: ", kNoWaitForWritten);
+  expect("no sync before stored", "race: ", kNoSyncBeforeStored);
+  expect("stored by one warp", "deadlock: ", kStoredByOneWarp);
+  expect("rows of one warp", "race: ", kRowsOfOneWarp);
+  expect("tiles out of step", "wrong bits", kTilesOutOfStep);
+  expect("ring restarts", "race: a write that a read may overtake", kRingRestarts);
+  expect("parity of empty", "deadlock: ", kEmptyParity);
+  expect("end without wait", "ended without wait_for_launches", kEndWithoutWait);
+  expect("store before wait", "a write before wait_for_launches", kStoreBeforeWait);
+}
+
+}  // namespace
+}  // namespace sluice::kernels::test
