@@ -414,41 +414,4 @@ constexpr bool takes_few_tokens(const Outputs& outputs) {
          kFewTokens * (has_experts(outputs) ? outputs.experts.num_experts : int64_t{1});
 }
 
-// The kernels of a format for a device; [0] takes kManyTokens a tile, [1] kFewTokens.
-template <typename Work>
-struct Kernels {
-  using Kernel = void (*)(Work);
-
-  int threads;
-  bool overlaps;  // with the launches in front, where tokens are few
-  int64_t shared_bytes[2];
-  Kernel linear[2];
-  Kernel experts[2];
-  Kernel segment;  // of few tokens
-};
-
-// Blocks along x are outputs; along y segments, experts or tiles of tokens. With many tokens no
-// block starts early: those that do are put where there is room, two on one SM beside SMs that are
-// about to be free, which costs more than their weights' early start gains (a sixth of a step of 16
-// on an H200).
-template <typename Work>
-void launch_tiles(gpu::Stream stream, const Work& work, const Kernels<Work>& kernels) {
-  const Outputs& outputs = work.outputs;
-  const bool few = takes_few_tokens(outputs);
-  gpu::LaunchShape shape{.blocks_x = ceil_div(outputs.n, kOutputs),
-                         .blocks_y = ceil_div(outputs.num_rows, few ? kFewTokens : kManyTokens),
-                         .threads = kernels.threads,
-                         .shared_bytes = kernels.shared_bytes[few ? 1 : 0],
-                         .overlaps = kernels.overlaps && few && !has_experts(outputs)};
-  auto kernel = kernels.linear[few ? 1 : 0];
-  if (has_experts(outputs)) {
-    shape.blocks_y = max_chosen(outputs);
-    kernel = kernels.experts[few ? 1 : 0];
-  } else if (outputs.workspace != nullptr) {
-    shape.blocks_y = outputs.segments.count;
-    kernel = kernels.segment;
-  }
-  gpu::launch(stream, shape, kernel, work);
-}
-
 }  // namespace sluice::kernels::cuda

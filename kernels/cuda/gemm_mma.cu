@@ -259,19 +259,27 @@ __global__ void __launch_bounds__(kThreads, 1)
 constexpr int kFewStages = 5;
 constexpr int kManyStages = 4;
 
+// Blocks along x are outputs; along y segments, experts or tiles of tokens.
 template <typename Format>
 void start(Stream stream, const Work& work) {
-  launch_tiles<Work>(stream,
-                     work,
-                     {.threads = kThreads,
-                      .overlaps = false,
-                      .shared_bytes = {sizeof(Ring<kManyTokens, kManyStages>),
-                                       sizeof(Ring<kFewTokens, kFewStages>)},
-                      .linear = {linear_mma_kernel<Format, false, kManyTokens, kManyStages>,
-                                 linear_mma_kernel<Format, false, kFewTokens, kFewStages>},
-                      .experts = {linear_mma_kernel<Format, true, kManyTokens, kManyStages>,
-                                  linear_mma_kernel<Format, true, kFewTokens, kFewStages>},
-                      .segment = segment_mma_kernel<Format, kFewTokens, kFewStages>});
+  const Outputs& outputs = work.outputs;
+  const bool few = takes_few_tokens(outputs);
+  gpu::LaunchShape shape{.blocks_x = ceil_div(outputs.n, kOutputs),
+                         .blocks_y = ceil_div(outputs.num_rows, few ? kFewTokens : kManyTokens),
+                         .threads = kThreads,
+                         .shared_bytes = few ? sizeof(Ring<kFewTokens, kFewStages>)
+                                             : sizeof(Ring<kManyTokens, kManyStages>)};
+  auto kernel = few ? linear_mma_kernel<Format, false, kFewTokens, kFewStages>
+                    : linear_mma_kernel<Format, false, kManyTokens, kManyStages>;
+  if (has_experts(outputs)) {
+    shape.blocks_y = max_chosen(outputs);
+    kernel = few ? linear_mma_kernel<Format, true, kFewTokens, kFewStages>
+                 : linear_mma_kernel<Format, true, kManyTokens, kManyStages>;
+  } else if (outputs.workspace != nullptr) {
+    shape.blocks_y = outputs.segments.count;
+    kernel = segment_mma_kernel<Format, kFewTokens, kFewStages>;
+  }
+  gpu::launch(stream, shape, kernel, work);
 }
 
 }  // namespace
