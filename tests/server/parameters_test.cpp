@@ -20,7 +20,7 @@ using Json = nlohmann::json;
 std::string prompt_text(const FakeEngine& engine) {
   const ValidRequest request = engine.submitted().back();
   std::string text;
-  for (const TokenId id : request.prompt.front().token_ids) {
+  for (const TokenId id : request.prompt) {
     text += engine.tokenizer().token_bytes(id);
   }
   return text;
