@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prefixes on disk: what a restarted engine, or one short of memory, finds there, and that nothing
 // it finds there changes an answer.
-#include "engine/prefix_store.h"
+#include "engine/tiers/prefix_store.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/prefix_store.h"
+#include "engine/tiers/prefix_store.h"
 
 #include <algorithm>
 #include <utility>
