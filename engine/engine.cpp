@@ -28,6 +28,7 @@
 #include "engine/step_executor.h"
 #include "engine/step_log.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/tokenizer_files.h"
 #include "engine/weights/generation_defaults.h"
 #include "kvcache/kv_cache_manager.h"
 #include "scheduler/scheduler.h"
@@ -77,6 +78,10 @@ class LocalEngine final : public Engine {
   [[nodiscard]] const ModelInfo& model() const override { return info_; }
 
   [[nodiscard]] const Tokenizer& tokenizer() const override { return *tokenizer_; }
+
+  [[nodiscard]] Expected<std::vector<NamedFile>> tokenizer_files() const override {
+    return read_tokenizer_files(info_.path, info_.chat_template, tokenizer_->end_tokens());
+  }
 
   void wait_until_backed() const override { core_->runner->wait_until_backed(); }
 
@@ -258,6 +263,16 @@ Expected<void> LocalEngine::load(const RankGroups& groups) {
   info_.memory_plan = runner->plan().describe();
   SLUICE_TRY(const GenerationDefaults defaults,
              read_generation_defaults(config_, runner->checkpoint()));
+  if (defaults.end_tokens) {
+    const Expected<void> replaced = tokenizer_->replace_more_ends(*defaults.end_tokens);
+    if (!replaced) {
+      const bool is_override = !config_.override_generation_config.empty();
+      return make_error(
+          replaced.error().code,
+          std::string(is_override ? "--override-generation-config" : "--generation-config") + ": " +
+              replaced.error().message);
+    }
+  }
   info_.sampling = defaults.sampling;
   info_.max_output_tokens = defaults.max_output_tokens;
   if (!defaults.summary.empty()) {

@@ -38,6 +38,11 @@ struct ModelInfo {
   [[nodiscard]] bool is_on_gpu() const { return backend.starts_with("cuda:"); }
 };
 
+struct NamedFile {
+  std::string name;  // of a file, without a folder
+  std::string content;
+};
+
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -58,6 +63,9 @@ class Engine {
   virtual void report_state(int32_t num_steps, std::function<void(EngineState)> done) = 0;
   [[nodiscard]] virtual const ModelInfo& model() const = 0;
   [[nodiscard]] virtual const Tokenizer& tokenizer() const = 0;
+  // Any thread; reads the disk and takes up to seconds. What makes the tokenizer in Hugging Face's
+  // layout: the files of the model's directory, or for a GGUF file such as give the same ids.
+  [[nodiscard]] virtual Expected<std::vector<NamedFile>> tokenizer_files() const = 0;
   // Any thread but the engine's, before stop(). Returns when the system has backed all planned
   // memory, which takes seconds beside the first requests: for those who measure what comes after.
   virtual void wait_until_backed() const = 0;

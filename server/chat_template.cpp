@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/chat_template.h"
 
+#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -14,6 +15,10 @@ namespace sluice {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+// For the renders that find what a template takes: a few small messages.
+constexpr TemplateLimits kFindingLimits = {
+    .fuel = 1'000'000, .max_output_bytes = 1 << 20, .max_memory_bytes = 8 << 20};
 
 int64_t system_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(
@@ -56,12 +61,13 @@ struct ChatTemplate::Impl {
   jinja::Block block;
   jinja::Limits limits;
   TemplateClock clock;
+  MessageForms forms;
 
-  Expected<jinja::Text> render(const Json& variables) const {
+  Expected<jinja::Text> render(const Json& variables, const jinja::Limits& most) const {
     if (!variables.is_object()) {
       return make_error(ErrorCode::kInvalidArgument, "template variables must be a JSON object");
     }
-    jinja::Runtime runtime(limits, clock);
+    jinja::Runtime runtime(most, clock);
     SLUICE_TRY(auto scope, make_scope(runtime, variables));
     return jinja::Evaluator(runtime, std::move(scope)).render(block);
   }
@@ -83,16 +89,28 @@ Expected<ChatTemplate> ChatTemplate::compile(std::string_view source,
                   .max_memory_bytes = limits.max_memory_bytes,
                   .max_depth = limits.max_depth};
   impl->clock = clock ? std::move(clock) : TemplateClock(system_seconds);
+  const jinja::Limits finding = {
+      .fuel = std::min(limits.fuel, kFindingLimits.fuel),
+      .max_output_bytes = std::min(limits.max_output_bytes, kFindingLimits.max_output_bytes),
+      .max_memory_bytes = std::min(limits.max_memory_bytes, kFindingLimits.max_memory_bytes),
+      .max_depth = limits.max_depth};
+  impl->forms = find_message_forms(impl->block, [&](const Json& variables) {
+    return impl->render(variables, finding).map([](const jinja::Text& text) {
+      return std::string(text.view());
+    });
+  });
   return ChatTemplate(std::move(impl));
 }
 
+const MessageForms& ChatTemplate::forms() const { return impl_->forms; }
+
 Expected<std::vector<RenderedSpan>> ChatTemplate::render(const Json& variables) const {
-  SLUICE_TRY(const jinja::Text text, impl_->render(variables));
+  SLUICE_TRY(const jinja::Text text, impl_->render(variables, impl_->limits));
   return split_spans(text);
 }
 
 Expected<std::string> ChatTemplate::render_text(const Json& variables) const {
-  SLUICE_TRY(const jinja::Text text, impl_->render(variables));
+  SLUICE_TRY(const jinja::Text text, impl_->render(variables, impl_->limits));
   return std::string(text.view());
 }
 

@@ -14,6 +14,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "engine/core/status.h"
+#include "server/message_forms.h"
 
 namespace sluice {
 
@@ -24,7 +25,8 @@ struct TemplateLimits {
   int32_t max_depth = 64;               // nesting of syntax, macro calls and values
 };
 
-// Seconds since the epoch (UTC) for strftime_now; empty: the system's clock.
+// Seconds since the epoch for strftime_now, which tells them as local time (TZ); empty: the
+// system's clock.
 using TemplateClock = std::function<int64_t()>;
 
 // A rendered prompt. Spans tell what the template wrote from what came out of its inputs: only
@@ -36,13 +38,17 @@ struct RenderedSpan {
 
 class ChatTemplate {
  public:
-  // kInvalidArgument with line number: what is wrong in the source.
+  // kInvalidArgument with line number: what is wrong in the source. Renders small conversations to
+  // find forms().
   static Expected<ChatTemplate> compile(std::string_view source,
                                         const TemplateLimits& limits = {},
                                         TemplateClock clock = {});
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
   ~ChatTemplate();
+
+  // What it takes of messages; fit_messages() applies it.
+  [[nodiscard]] const MessageForms& forms() const;
 
   // `variables`: a JSON object (ordered) with messages, tools, add_generation_prompt, bos_token,
   // eos_token and the like; strings of keys that end in `_token` count as template text.

@@ -38,7 +38,25 @@ std::string path_of(std::string_view target) {
     if (!target.starts_with('/')) return "/";
     break;
   }
-  return std::string(target.substr(0, target.find('?')));
+  std::string_view path = target.substr(0, target.find('?'));
+  // Of a path with a slash behind it: the same without. One slash alone is the path of "/".
+  if (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
+  return std::string(path);
+}
+
+// The value of the Origin line among the header lines that are there to their ends; empty: none is.
+std::string_view origin_line(std::string_view lines) {
+  constexpr std::string_view kName = "origin:";
+  for (size_t end = lines.find("\r\n"); end != std::string_view::npos; end = lines.find("\r\n")) {
+    std::string_view line = lines.substr(0, end);
+    if (line.empty()) break;  // a body follows
+    lines.remove_prefix(end + 2);
+    if (!boost::beast::iequals(line.substr(0, kName.size()), kName)) continue;
+    line.remove_prefix(kName.size());
+    line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
+    return line.substr(0, line.find_last_not_of(" \t") + 1);
+  }
+  return {};
 }
 
 // The library takes line ends inside of a quoted extension, where a proxy may see the chunk begin.
@@ -67,6 +85,7 @@ struct Connection::Parser {
   http::request_parser<http::string_body> beast;
   size_t header_bytes = 0;  // parsed so far
   bool header_checked = false;
+  bool header_read = false;
   bool is_gzip = false;
   // From the header alone: the library puts trailers among its fields, and a trailer must not say
   // who asks or what becomes of the connection (RFC 9110, 6.5.1).
@@ -255,13 +274,14 @@ void Connection::read_header() {
   request.origin = header(http::field::origin);
   request.wanted_headers = header(http::field::access_control_request_headers);
   parser_->keep_alive = message.keep_alive();
+  parser_->header_read = true;
 }
 
 void Connection::dispatch() {
   auto& message = parser_->beast.get();
+  if (parser_->is_gzip && !inflate_body(message.body())) return;
   HttpRequest request = std::move(parser_->request);
   request.body = std::move(message.body());
-  if (parser_->is_gzip && !inflate_body(request.body)) return;
   keep_alive_ = parser_->keep_alive;
   use_chunks_ = message.version() >= 11;
   is_head_ = request.method == "HEAD";
@@ -287,12 +307,22 @@ bool Connection::inflate_body(std::string& body) {
   return true;
 }
 
+// As far as it has come of a request that may not be whole. Trailers are not asked: once the header
+// is read, what it said counts.
+std::string Connection::received_origin(std::string_view unparsed) const {
+  if (parser_ == nullptr) return std::string(origin_line(unparsed));
+  if (parser_->header_read) return parser_->request.origin;
+  const auto parsed = parser_->beast.get()[http::field::origin];
+  return parsed.empty() ? std::string(origin_line(unparsed))
+                        : std::string(parsed.data(), parsed.size());
+}
+
 // Answers what could not be parsed; nothing after it can be trusted.
 void Connection::fail_request(int status, const std::string& message) {
+  cors_lines_ = limits_.cors.header_lines(received_origin(input_));
   input_.clear();
   is_head_ = false;
   request_id_.clear();
-  cors_lines_ = limits_.cors.header_lines({});
   response_complete_ = false;
   state_ = State::kHandling;
   worker_.request_started();

@@ -80,6 +80,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   bool check_header();
   void read_header();
   void dispatch();
+  [[nodiscard]] std::string received_origin(std::string_view unparsed) const;
   void fail_request(int status, const std::string& message);
   void append_head(int status, const HttpHeaders& headers, std::string_view framing);
   void complete_response();

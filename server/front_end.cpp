@@ -18,8 +18,7 @@
 namespace sluice {
 namespace {
 
-Expected<std::string> template_source(const Config& config, const Engine& engine) {
-  if (config.chat_template.empty()) return engine.model().chat_template;
+Expected<std::string> read_template_file(const Config& config) {
   std::ifstream file(config.chat_template, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
@@ -29,6 +28,32 @@ Expected<std::string> template_source(const Config& config, const Engine& engine
                       "chat-template");
   }
   return text.str();
+}
+
+tl::unexpected<Error> no_template(const std::string& why) {
+  return make_error(ErrorCode::kUnsupported,
+                    why + "; start the server with --chat-template or use /v1/completions.",
+                    "messages");
+}
+
+Expected<ChatTemplate> given_template(const Config& config) {
+  SLUICE_TRY(const std::string source, read_template_file(config));
+  auto compiled = ChatTemplate::compile(source);
+  if (compiled) return compiled;
+  return make_error(compiled.error().code,
+                    config.chat_template + ": chat template: found " + compiled.error().message +
+                        ", expected one that compiles",
+                    "chat-template");
+}
+
+// The error is one of each chat: whatever needs no template works.
+Expected<ChatTemplate> own_template(const ModelInfo& model) {
+  if (model.chat_template.empty()) return no_template("The model has no chat template");
+  auto compiled = ChatTemplate::compile(model.chat_template);
+  if (compiled) return compiled;
+  const std::string& reason = compiled.error().message;
+  log_event(LogLevel::kWarning, "chat_template_unusable", "model", model.path, "reason", reason);
+  return no_template("The model's chat template cannot be used: " + reason);
 }
 
 // Without --served-model-name the model goes by its file's name.
@@ -52,9 +77,13 @@ std::string_view first_characters(std::string_view text, size_t most) {
 
 }  // namespace
 
+void add_ignored(const IgnoredArguments& ignored, HttpHeaders& headers) {
+  if (ignored.size() > 0) headers.emplace_back(kIgnoredArgumentsHeader, ignored.header_value());
+}
+
 FrontEnd::FrontEnd(const Config& server_config,
                    Engine& served,
-                   std::optional<ChatTemplate> compiled,
+                   Expected<ChatTemplate> compiled,
                    std::unique_ptr<TlsContext> tls_context)
     : config(server_config),
       engine(served),
@@ -67,18 +96,9 @@ FrontEnd::FrontEnd(const Config& server_config,
       created(static_cast<int64_t>(std::time(nullptr))) {}
 
 Expected<std::unique_ptr<FrontEnd>> FrontEnd::create(const Config& config, Engine& engine) {
-  SLUICE_TRY(const std::string source, template_source(config, engine));
-  std::optional<ChatTemplate> compiled;
-  if (!source.empty()) {
-    auto result = ChatTemplate::compile(source);
-    if (!result) {
-      return make_error(result.error().code,
-                        config.model + ": chat template: found " + result.error().message +
-                            ", expected one that compiles",
-                        "chat-template");
-    }
-    compiled.emplace(std::move(*result));
-  }
+  const bool is_given = !config.chat_template.empty();
+  auto compiled = is_given ? given_template(config) : own_template(engine.model());
+  if (is_given && !compiled) return tl::unexpected(std::move(compiled).error());
   SLUICE_TRY(auto tls, TlsContext::create(config));
   std::unique_ptr<FrontEnd> made(new FrontEnd(config, engine, std::move(compiled), std::move(tls)));
   SLUICE_TRY_VOID(made->authenticator.load());
@@ -101,6 +121,7 @@ void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> write
   exchange.writer = std::move(writer);
   exchange.request = std::move(request);
   exchange.route_idx = kUnroutedHandler;
+  exchange.ignored = IgnoredArguments(unknown_arguments_rule(config));
   const HttpRequest& seen = exchange.request;
   if (seen.method == "OPTIONS") {
     HttpResponse response;
@@ -173,11 +194,25 @@ void FrontEnd::respond(const Exchange& exchange, HttpResponse response) {
   http_counters.count(exchange.route_idx, response.status);
   log_request(exchange, response.status);
   if (is_draining() || leaving_.load()) response.close = true;
+  add_ignored(exchange.ignored, response.headers);
   exchange.writer->send(std::move(response));
 }
 
 void FrontEnd::fail(const Exchange& exchange, const Error& error) {
   respond(exchange, error_response(error));
+}
+
+void FrontEnd::note_ignored(const IgnoredArguments& ignored) {
+  if (ignored.size() == 0) return;
+  num_ignored_arguments.fetch_add(ignored.size(), std::memory_order_relaxed);
+  constexpr size_t kMaxLogged = 256;
+  const std::scoped_lock lock(ignored_mutex_);
+  for (const std::string& name : ignored.names()) {
+    if (ignored_names_.size() == kMaxLogged) return;
+    if (ignored_names_.insert(name).second) {
+      log_event(LogLevel::kWarning, "ignored_argument", "name", name);
+    }
+  }
 }
 
 uint64_t FrontEnd::next_seed() { return choice_seed(config.seed, num_seeds_.fetch_add(1) + 1); }
@@ -187,7 +222,7 @@ ValidationContext FrontEnd::validation_context(uint64_t tenant_salt,
   return {config,
           engine.model(),
           engine.tokenizer(),
-          chat_template ? &*chat_template : nullptr,
+          chat_template,
           model_names,
           next_seed(),
           tenant_salt,

@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,7 @@
 #include "server/chat_template.h"
 #include "server/cors.h"
 #include "server/http_message.h"
+#include "server/ignored_arguments.h"
 #include "server/metrics.h"
 #include "server/tls.h"
 #include "server/usage.h"
@@ -36,8 +39,13 @@ struct Exchange {
   uint64_t tenant_salt = 0;
   std::shared_ptr<Tenant> tenant;  // null on routes that need no key
   std::optional<Usage> usage;      // for the log
+  // Of the body; the answer names them.
+  IgnoredArguments ignored{UnknownArguments::kIgnore};
   std::chrono::steady_clock::time_point arrival;
 };
+
+// The header that names them, where there are any; respond() adds it by itself.
+void add_ignored(const IgnoredArguments& ignored, HttpHeaders& headers);
 
 class FrontEnd {
  public:
@@ -52,6 +60,10 @@ class FrontEnd {
   void log_request(const Exchange& exchange, int status) const;
   // A line for each prompt with its text, where that is asked for. Any thread.
   void log_prompts(const std::string& request_id, const GenerationRequest& request) const;
+
+  // Any thread: counts what a request's validation left out, and logs each name once, but only a
+  // few hundred of them, as clients choose them.
+  void note_ignored(const IgnoredArguments& ignored);
 
   // What one request is checked against; takes a seed for it. Any thread.
   ValidationContext validation_context(uint64_t tenant_salt,
@@ -92,7 +104,7 @@ class FrontEnd {
   Engine& engine;
   const std::vector<std::string> model_names;  // at least one; the first is the default
   Authenticator authenticator;
-  const std::optional<ChatTemplate> chat_template;
+  const Expected<ChatTemplate> chat_template;  // or why chats are refused
   const std::unique_ptr<TlsContext> tls;  // null: plain HTTP
   const CorsPolicy cors;
   const std::chrono::steady_clock::time_point start;
@@ -100,6 +112,7 @@ class FrontEnd {
   HttpCounters http_counters;
   GrpcCounters grpc_counters;
   FinishCounters finish_counters;
+  std::atomic<uint64_t> num_ignored_arguments{0};
 
  private:
   // A seed for a request without one: a function of the configured seed and the request's number.
@@ -107,7 +120,7 @@ class FrontEnd {
 
   FrontEnd(const Config& server_config,
            Engine& served,
-           std::optional<ChatTemplate> compiled,
+           Expected<ChatTemplate> compiled,
            std::unique_ptr<TlsContext> tls_context);
 
   std::atomic<bool> draining_{false};
@@ -116,11 +129,15 @@ class FrontEnd {
   std::atomic<int64_t> num_connections_{0};
   std::atomic<uint64_t> num_seeds_{0};
   std::function<void()> on_quiescent_;
+  std::mutex ignored_mutex_;
+  std::set<std::string> ignored_names_;  // that are logged; guarded by ignored_mutex_
 };
 
 // Handlers, one per endpoint; each answers through the exchange, at once or later.
 void handle_chat_completions(FrontEnd& front_end, Exchange exchange);
 void handle_completions(FrontEnd& front_end, Exchange exchange);
+void handle_render_chat(FrontEnd& front_end, Exchange exchange);
+void handle_render_completion(FrontEnd& front_end, Exchange exchange);
 void handle_models(FrontEnd& front_end, Exchange exchange);
 void handle_model(FrontEnd& front_end, Exchange exchange);
 void handle_health(FrontEnd& front_end, Exchange exchange);

@@ -7,7 +7,6 @@
 #include "server/api_errors.h"
 #include "server/generation.h"
 #include "server/json_writer.h"
-#include "server/prompt.h"
 
 namespace sluice {
 namespace {
@@ -20,7 +19,8 @@ void start_generation(FrontEnd& front_end, Exchange exchange, Endpoint endpoint)
   }
   const ValidationContext context =
       front_end.validation_context(exchange.tenant_salt, exchange.arrival);
-  auto request = validate_generation(context, exchange.request.body, endpoint);
+  auto request = validate_generation(context, exchange.request.body, endpoint, exchange.ignored);
+  front_end.note_ignored(exchange.ignored);
   if (!request) return front_end.fail(exchange, request.error());
   std::string().swap(exchange.request.body);
   const int64_t prompt_tokens = num_prompt_tokens(*request);
@@ -72,7 +72,8 @@ void HttpAnswer::prepare(const GenerationRequest& request) {
     choices_.emplace_back(tokenizer, request);
     if (request.return_token_ids) prompts_.push_back(ids);
     if (request.num_echoed_logprobs >= 0) {
-      choices_.back().logprobs.start_prompt(ids.front(), !is_hidden_bos(tokenizer, ids.front()));
+      const size_t prompt_idx = (choices_.size() - 1) / static_cast<size_t>(request.num_choices);
+      choices_.back().logprobs.start_prompt(ids, request.echoed[prompt_idx]);
     }
   }
 }
@@ -195,7 +196,9 @@ void HttpAnswer::begin_stream() {
   if (streaming_) return;
   streaming_ = true;
   front_end_.http_counters.count(exchange_.route_idx, 200);
-  exchange_.writer->start_stream(headers());
+  HttpHeaders lines = headers();
+  add_ignored(exchange_.ignored, lines);
+  exchange_.writer->start_stream(lines);
 }
 
 HttpHeaders HttpAnswer::headers() const {

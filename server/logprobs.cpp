@@ -7,6 +7,7 @@
 
 #include "engine/tokenizer/utf8.h"
 #include "server/json_writer.h"
+#include "server/text_offsets.h"
 
 namespace sluice {
 namespace {
@@ -30,27 +31,24 @@ void separate(std::string& list) {
 
 }  // namespace
 
-void LogprobsText::start_prompt(TokenId first, bool is_shown) {
-  in_prompt_ = true;
-  append_position(first, is_shown);
+void LogprobsText::start_prompt(std::span<const TokenId> tokens, std::string_view text) {
+  prompt_offsets_ = text_offsets(*tokenizer_, tokens, text);
+  num_characters_ = count_characters(text);
+  append_position(tokens[0], prompt_offsets_[num_prompt_++]);
   token_logprobs_ += "null";
   top_logprobs_ += "null";
 }
 
 void LogprobsText::append_prompt(const PromptLogprob& scored, int32_t num_top) {
   append_completion({scored.token, scored.logprob, first_of(scored.top_logprobs, num_top)},
-                    /*is_shown=*/true);
+                    prompt_offsets_[num_prompt_++]);
 }
 
 void LogprobsText::append(const TokenOutput& output) {
   const Row row = {output.token, output.logprob, output.top_logprobs};
   if (endpoint_ == Endpoint::kChat) return append_chat(row);
-  if (in_prompt_ && !partial_.empty()) {  // the prompt's text ends here, its last character too
-    ++num_characters_;
-    partial_.clear();
-  }
-  in_prompt_ = false;
-  append_completion(row, !skip_special_tokens_ || !tokenizer_->is_special(output.token));
+  append_completion(row, num_characters_);
+  if (!skip_special_tokens_ || !tokenizer_->is_special(output.token)) pass_text(output.token);
 }
 
 void LogprobsText::append_chat(const Row& row) {
@@ -68,14 +66,16 @@ void LogprobsText::append_chat(const Row& row) {
 }
 
 // The token's text and where in the whole text it begins: behind the characters complete before it.
-void LogprobsText::append_position(TokenId token, bool is_shown) {
-  const std::string_view bytes = tokenizer_->token_bytes(token);
+void LogprobsText::append_position(TokenId token, int64_t offset) {
   separate(items_);
-  append_json_string(items_, bytes);
+  append_json_string(items_, tokenizer_->token_bytes(token));
   separate(text_offsets_);
-  text_offsets_ += std::to_string(num_characters_);
-  if (!is_shown) return;
-  partial_ += bytes;
+  text_offsets_ += std::to_string(offset);
+}
+
+// Counts the characters that a generated token completes.
+void LogprobsText::pass_text(TokenId token) {
+  partial_ += tokenizer_->token_bytes(token);
   size_t at = 0;
   while (at < partial_.size()) {
     const Utf8Part part = next_utf8_part(partial_, at);
@@ -86,8 +86,8 @@ void LogprobsText::append_position(TokenId token, bool is_shown) {
   partial_.erase(0, at);
 }
 
-void LogprobsText::append_completion(const Row& row, bool is_shown) {
-  append_position(row.token, is_shown);
+void LogprobsText::append_completion(const Row& row, int64_t offset) {
+  append_position(row.token, offset);
   separate(token_logprobs_);
   append_json_float(token_logprobs_, row.logprob);
   separate(top_logprobs_);

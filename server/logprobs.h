@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/engine.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -20,9 +21,9 @@ class LogprobsText {
   LogprobsText(const Tokenizer& tokenizer, Endpoint endpoint, bool skip_special_tokens)
       : tokenizer_(&tokenizer), endpoint_(endpoint), skip_special_tokens_(skip_special_tokens) {}
 
-  // A prompt that is echoed: its first token, which nothing comes before, then the others with
-  // their `num_top` likeliest alternatives. `is_shown`: the first token is in the echoed text.
-  void start_prompt(TokenId first, bool is_shown);
+  // A prompt that is echoed as `text`: its first token, which nothing comes before, then the others
+  // with their `num_top` likeliest alternatives.
+  void start_prompt(std::span<const TokenId> tokens, std::string_view text);
   void append_prompt(const PromptLogprob& scored, int32_t num_top);
 
   void append(const TokenOutput& output);
@@ -41,8 +42,9 @@ class LogprobsText {
   };
 
   void append_chat(const Row& row);
-  void append_completion(const Row& row, bool is_shown);
-  void append_position(TokenId token, bool is_shown);
+  void append_completion(const Row& row, int64_t offset);
+  void append_position(TokenId token, int64_t offset);
+  void pass_text(TokenId token);
   void write_top(const Row& row);
 
   const Tokenizer* tokenizer_;
@@ -54,7 +56,8 @@ class LogprobsText {
   std::string text_offsets_;
   int64_t num_characters_ = 0;  // of the text so far
   std::string partial_;         // bytes of the text's last, unfinished character
-  bool in_prompt_ = false;
+  std::vector<int64_t> prompt_offsets_;
+  size_t num_prompt_ = 0;  // tokens of the prompt so far
 };
 
 // [null, {"<id>": {"logprob", "rank", "decoded_token"}, ...}, ...]: the token itself, then the

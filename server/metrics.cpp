@@ -218,10 +218,14 @@ std::string metrics_text(const EngineStats& stats,
                          const std::string& model_name,
                          const HttpCounters& http,
                          const GrpcCounters& grpc,
-                         const FinishCounters& finished) {
+                         const FinishCounters& finished,
+                         uint64_t num_ignored_arguments) {
   Families families(model_name);
   add_gauges(families, stats, config);
   add_counters(families, stats, finished);
+  families.counter("sluice_ignored_arguments_total",
+                   "Arguments of requests that were left out because they are not known.",
+                   static_cast<double>(num_ignored_arguments));
   add_histograms(families, stats);
   add_http(families, http);
   add_grpc(families, grpc);

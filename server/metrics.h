@@ -67,6 +67,7 @@ inline constexpr std::array kGrpcMethods = {
     GrpcMethod{kVllmService, "GetModelInfo", "unary"},
     GrpcMethod{kVllmService, "GetServerInfo", "unary"},
     GrpcMethod{kVllmService, "GetLoads", "unary"},
+    GrpcMethod{kVllmService, "GetTokenizer", "server_stream"},
     GrpcMethod{kSluiceService, "Complete", "unary"},
     GrpcMethod{kSluiceService, "StreamComplete", "server_stream"},
     GrpcMethod{kSluiceService, "Chat", "unary"},
@@ -134,6 +135,7 @@ std::string metrics_text(const EngineStats& stats,
                          const std::string& model_name,
                          const HttpCounters& http,
                          const GrpcCounters& grpc,
-                         const FinishCounters& finished);
+                         const FinishCounters& finished,
+                         uint64_t num_ignored_arguments);
 
 }  // namespace sluice

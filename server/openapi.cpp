@@ -10,6 +10,7 @@
 #include "engine/core/config.h"
 #include "engine/core/sampling_params.h"
 #include "server/front_end.h"
+#include "server/ignored_arguments.h"
 #include "server/json_writer.h"
 #include "server/parameters.h"
 #include "server/routes.h"
@@ -44,7 +45,7 @@ void write_sampling_schema(JsonWriter& json, const SamplingField& field) {
     return;
   }
   json.key("type").string(field.kind == ParamKind::kInteger ? "integer" : "number");
-  json.key(field.min_exclusive ? "exclusiveMinimum" : "minimum").raw(format_number(field.min));
+  json.key("minimum").raw(format_number(field.min));
   json.key("maximum").raw(format_number(field.max));
 }
 
@@ -61,6 +62,16 @@ void write_default(JsonWriter& json, const SamplingField& field, const SamplingP
   }
 }
 
+// Inside of its object, which this ends.
+void write_neutral_parameter(JsonWriter& json, const Parameter& parameter) {
+  json.key("description").string("Not offered; only a value that changes nothing is taken.");
+  json.key("anyOf").open_array();
+  if (!parameter.schema.empty()) json.open_object().raw(parameter.schema).close_object();
+  json.raw(R"({"type":"null"},{"const":false},{"type":"array","maxItems":0},)"
+           R"({"type":"object","maxProperties":0})");
+  json.close_array().close_object();
+}
+
 void write_parameter(JsonWriter& json,
                      const Parameter& parameter,
                      const Config& config,
@@ -71,7 +82,7 @@ void write_parameter(JsonWriter& json,
     return;
   }
   if (parameter.disposition == Disposition::kNeutralOnly) {
-    json.key("description").string("Not offered; only the value that changes nothing is taken.");
+    return write_neutral_parameter(json, parameter);
   }
   json.key("anyOf").open_array();
   json.open_object();
@@ -91,14 +102,21 @@ void write_parameter(JsonWriter& json,
   json.close_object();
 }
 
+std::string_view required_field(Endpoint endpoint) {
+  if (endpoint == Endpoint::kChat) return "messages";
+  return endpoint == Endpoint::kDetokenize ? "tokens" : "prompt";
+}
+
 void write_request_schema(JsonWriter& json,
                           Endpoint endpoint,
                           const Config& config,
                           const SamplingParams& defaults) {
   json.open_object().key("type").string("object");
-  json.key("required").open_array();
-  json.string(endpoint == Endpoint::kChat ? "messages" : "prompt").close_array();
-  json.key("additionalProperties").boolean(false);
+  json.raw(endpoint == Endpoint::kTokenize
+               ? R"("anyOf":[{"required":["messages"]},{"required":["prompt"]}])"
+               : R"("required":[")" + std::string(required_field(endpoint)) + "\"]");
+  const bool ignores = unknown_arguments_rule(config) == UnknownArguments::kIgnore;
+  json.key("additionalProperties").boolean(ignores);
   json.key("properties").open_object();
   for (const Parameter& parameter : request_parameters()) {
     if (is_offered(parameter, endpoint)) write_parameter(json, parameter, config, defaults);
@@ -131,10 +149,16 @@ void write_component_schemas(JsonWriter& json,
   json.key("Completion");
   write_response_schema(json, "text_completion");
   json.key("Error").raw(kErrorSchema);
-  json.key("TokenizeRequest").raw(R"({"type":"object"})");
-  json.key("DetokenizeRequest")
-      .raw(R"({"type":"object","required":["tokens"],"properties":{"tokens":{"type":"array",)"
-           R"("items":{"type":"integer","minimum":0}}}})");
+  json.key("RenderedPrompt")
+      .raw(
+          R"({"type":"object","required":["request_id","token_ids","sampling_params","model"],)"
+          R"("properties":{"token_ids":{"type":"array","items":{"type":"integer","minimum":0}}}})");
+  json.key("RenderedPrompts")
+      .raw(R"({"type":"array","items":{"$ref":"#/components/schemas/RenderedPrompt"}})");
+  json.key("TokenizeRequest");
+  write_request_schema(json, Endpoint::kTokenize, config, defaults);
+  json.key("DetokenizeRequest");
+  write_request_schema(json, Endpoint::kDetokenize, config, defaults);
   json.close_object();
 }
 
@@ -150,6 +174,8 @@ constexpr Body kBodies[] = {
     {"/chat/completions", "ChatCompletionRequest", "ChatCompletion", true},
     {"/v1/completions", "CompletionRequest", "Completion", true},
     {"/completions", "CompletionRequest", "Completion", true},
+    {"/v1/chat/completions/render", "ChatCompletionRequest", "RenderedPrompt", false},
+    {"/v1/completions/render", "CompletionRequest", "RenderedPrompts", false},
     {"/tokenize", "TokenizeRequest", "", false},
     {"/detokenize", "DetokenizeRequest", "", false},
 };
@@ -180,7 +206,13 @@ void write_operation(JsonWriter& json, const Route& route) {
     json.close_object().close_object().close_object();
   }
   json.key("responses").open_object();
-  json.key("200").open_object().key("description").string("Done.").key("content").open_object();
+  json.key("200").open_object().key("description").string("Done.");
+  if (has_body) {
+    json.key("headers").open_object().key(kIgnoredArgumentsHeader);
+    json.raw(R"({"description":"Arguments that were left out.","schema":{"type":"string"}})");
+    json.close_object();
+  }
+  json.key("content").open_object();
   const bool is_text = route.path == "/metrics";
   json.key(is_text ? "text/plain" : "application/json").open_object().key("schema");
   if (is_text) {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/parameters.h"
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "engine/core/config.h"
-#include "server/json_fields.h"
+#include "server/ignored_arguments.h"
 
 namespace sluice {
 namespace {
@@ -17,26 +18,21 @@ bool never(const Json&) { return false; }
 
 bool is_one(const Json& v) { return v.is_number() && v.get<double>() == 1; }
 
-bool is_false(const Json& v) { return v.is_boolean() && !v.get<bool>(); }
-
-bool is_true(const Json& v) { return v.is_boolean() && v.get<bool>(); }
-
 bool is_bool(const Json& v) { return v.is_boolean(); }
 
-bool is_empty_array(const Json& v) { return v.is_array() && v.empty(); }
-
-bool is_empty_object(const Json& v) { return v.is_object() && v.empty(); }
+bool is_number(const Json& v) { return v.is_number(); }
 
 bool is_empty_string(const Json& v) {
   return v.is_string() && v.get_ref<const std::string&>().empty();
 }
 
-bool is_none(const Json& v) { return v.is_string() && v.get_ref<const std::string&>() == "none"; }
+// Without tools, which are refused, the model's own choice is none as well.
+bool is_none_or_auto(const Json& v) { return v == "none" || v == "auto"; }
 
 bool is_text_only(const Json& v) { return v.is_array() && v.size() == 1 && v[0] == "text"; }
 
 bool is_text_format(const Json& v) {
-  return v.is_object() && v.size() == 1 && v.contains("type") && v["type"] == "text";
+  return v.is_object() && v.contains("type") && v["type"] == "text";
 }
 
 struct Neutral {
@@ -44,17 +40,16 @@ struct Neutral {
   std::string_view schema;
 };
 
-constexpr Neutral kNever = {never, R"("type":"null")"};
+constexpr Neutral kNever = {never, {}};
 constexpr Neutral kOne = {is_one, R"("const":1)"};
-constexpr Neutral kFalse = {is_false, R"("const":false)"};
-constexpr Neutral kTrue = {is_true, R"("const":true)"};
 constexpr Neutral kAnyBool = {is_bool, R"("type":"boolean")"};
-constexpr Neutral kEmptyArray = {is_empty_array, R"("type":"array","maxItems":0)"};
-constexpr Neutral kEmptyObject = {is_empty_object, R"("type":"object","maxProperties":0)"};
+constexpr Neutral kAnyNumber = {is_number, R"("type":"number")"};
 constexpr Neutral kEmptyString = {is_empty_string, R"("const":"")"};
-constexpr Neutral kNone = {is_none, R"("const":"none")"};
+constexpr Neutral kNoneOrAuto = {is_none_or_auto, R"("enum":["none","auto"])"};
 constexpr Neutral kTextOnly = {is_text_only, R"("const":["text"])"};
-constexpr Neutral kTextFormat = {is_text_format, R"("const":{"type":"text"})"};
+constexpr Neutral kTextFormat = {
+    is_text_format,
+    R"("type":"object","required":["type"],"properties":{"type":{"const":"text"}})"};
 
 constexpr std::string_view kText = R"("type":"string")";
 constexpr std::string_view kBool = R"("type":"boolean")";
@@ -64,7 +59,7 @@ constexpr std::string_view kAtLeastOne = R"("type":"integer","minimum":1)";
 constexpr std::string_view kTokenIds = R"("type":"array","items":{"type":"integer","minimum":0})";
 constexpr std::string_view kMessages =
     R"("type":"array","minItems":1,"items":{"type":"object","required":["role"],"properties":{"role":)"
-    R"({"enum":["developer","system","user","assistant","tool","function"]},"content":{"anyOf":[)"
+    R"({"type":"string","minLength":1},"content":{"anyOf":[)"
     R"({"type":"string"},{"type":"null"},{"type":"array","items":{"type":"object","required":)"
     R"(["type","text"],"properties":{"type":{"const":"text"},"text":{"type":"string"}}}}]}}})";
 constexpr std::string_view kPrompt =
@@ -96,6 +91,12 @@ constexpr Parameter ignored(std::string_view name) {
   return {name, Endpoint::kBoth, Disposition::kIgnored, never, {}, {}};
 }
 
+// Those of `parameter` alone are members of its objects.
+constexpr Parameter with_members(Parameter parameter, std::string_view members) {
+  parameter.members = members;
+  return parameter;
+}
+
 constexpr Parameter neutral(std::string_view name,
                             const Neutral& value,
                             Endpoint endpoints = Endpoint::kBoth) {
@@ -103,9 +104,11 @@ constexpr Parameter neutral(std::string_view name,
 }
 
 constexpr std::array kParameters = {
-    implemented("model", kText),
-    implemented("messages", kMessages, Endpoint::kChat),
+    implemented("model", kText, Endpoint::kAny),
+    implemented("messages", kMessages, Endpoint::kChatOrTokenize),
     implemented("prompt", kPrompt, Endpoint::kCompletion),
+    implemented("prompt", kText, Endpoint::kTokenize),
+    implemented("tokens", kTokenIds, Endpoint::kDetokenize),
     sampling("max_tokens", Endpoint::kChat),
     implemented("max_tokens", kCount, Endpoint::kCompletion),  // 0: with echo
     implemented("max_completion_tokens", kAtLeastOne, Endpoint::kChat),
@@ -138,13 +141,15 @@ constexpr std::array kParameters = {
     implemented("n", kAtLeastOne, Endpoint::kBoth, {&Config::max_n, "maximum"}),
     implemented("best_of", kAtLeastOne, Endpoint::kBoth, {&Config::max_n, "maximum"}),
     implemented("stream", kBool),
-    implemented("stream_options", kStreamOptions),
-    implemented("add_generation_prompt", kBool, Endpoint::kChat),
-    implemented("continue_final_message", kBool, Endpoint::kChat),
-    implemented("chat_template_kwargs", kObject, Endpoint::kChat),
-    implemented("reasoning_effort", kText, Endpoint::kChat),
-    implemented("add_special_tokens", kBool),
+    with_members(implemented("stream_options", kStreamOptions),
+                 "include_usage,continuous_usage_stats,include_obfuscation,"),
+    implemented("add_generation_prompt", kBool, Endpoint::kChatOrTokenize),
+    implemented("continue_final_message", kBool, Endpoint::kChatOrTokenize),
+    implemented("chat_template_kwargs", kObject, Endpoint::kChatOrTokenize),
+    implemented("reasoning_effort", kText, Endpoint::kChatOrTokenize),
+    implemented("add_special_tokens", kBool, Endpoint::kBothOrTokenize),
     implemented("return_token_ids", kBool),
+    implemented("return_token_strs", kBool, Endpoint::kTokenize),
     implemented("truncate_prompt_tokens", R"("type":"integer","minimum":-1)"),
     implemented("truncation_side", R"("enum":["left","right"])"),
     implemented("echo", kBool, Endpoint::kCompletion),
@@ -153,7 +158,8 @@ constexpr std::array kParameters = {
     implemented("cache_salt",
                 R"("type":"string","minLength":1,"maxLength":128,"pattern":"^[^@/\\\\\u0000]+$")"),
     implemented("prompt_cache_retention", R"("enum":["in_memory","in-memory","24h"])"),
-    implemented("documents", R"("type":"array","items":{"type":"object"})", Endpoint::kChat),
+    implemented(
+        "documents", R"("type":"array","items":{"type":"object"})", Endpoint::kChatOrTokenize),
 
     ignored("user"),
     ignored("safety_identifier"),
@@ -168,9 +174,9 @@ constexpr std::array kParameters = {
     ignored("request_id"),
     ignored("session_id"),
 
-    neutral("length_penalty", kOne),
-    neutral("use_beam_search", kFalse),
-    neutral("response_format", kTextFormat),
+    neutral("length_penalty", kAnyNumber),
+    neutral("use_beam_search", kNever),
+    with_members(neutral("response_format", kTextFormat), "type,json_schema,"),
     neutral("structured_outputs", kNever),
     neutral("guided_json", kNever),
     neutral("guided_regex", kNever),
@@ -178,28 +184,28 @@ constexpr std::array kParameters = {
     neutral("guided_grammar", kNever),
     neutral("guided_whitespace_pattern", kNever),
     neutral("guided_decoding_backend", kNever),
-    neutral("tools", kNever, Endpoint::kChat),
-    neutral("tool_choice", kNone, Endpoint::kChat),
+    neutral("tools", kNever, Endpoint::kChatOrTokenize),
+    neutral("tool_choice", kNoneOrAuto, Endpoint::kChat),
     neutral("parallel_tool_calls", kAnyBool, Endpoint::kChat),
-    neutral("functions", kEmptyArray, Endpoint::kChat),
-    neutral("function_call", kNone, Endpoint::kChat),
+    neutral("functions", kNever, Endpoint::kChat),
+    neutral("function_call", kNoneOrAuto, Endpoint::kChat),
     neutral("modalities", kTextOnly, Endpoint::kChat),
     neutral("audio", kNever, Endpoint::kChat),
     neutral("web_search_options", kNever, Endpoint::kChat),
-    neutral("chat_template", kNever, Endpoint::kChat),
-    neutral("media_io_kwargs", kEmptyObject, Endpoint::kChat),
-    neutral("mm_processor_kwargs", kEmptyObject, Endpoint::kChat),
-    neutral("include_reasoning", kTrue, Endpoint::kChat),
+    neutral("chat_template", kNever, Endpoint::kChatOrTokenize),
+    neutral("media_io_kwargs", kNever, Endpoint::kChatOrTokenize),
+    neutral("mm_processor_kwargs", kNever, Endpoint::kChatOrTokenize),
+    neutral("include_reasoning", kAnyBool, Endpoint::kChat),
     neutral("thinking_token_budget", kNever, Endpoint::kChat),
     neutral("suffix", kEmptyString, Endpoint::kCompletion),
-    neutral("echo", kFalse, Endpoint::kChat),
-    neutral("logprob_token_ids", kEmptyArray),
-    neutral("spaces_between_special_tokens", kTrue),
-    neutral("return_tokens_as_token_ids", kFalse),
-    neutral("return_prompt_text", kFalse),
+    neutral("echo", kNever, Endpoint::kChat),
+    neutral("logprob_token_ids", kNever),
+    neutral("spaces_between_special_tokens", kAnyBool),
+    neutral("return_tokens_as_token_ids", kNever),
+    neutral("return_prompt_text", kNever),
     neutral("kv_transfer_params", kNever),
     neutral("ec_transfer_params", kNever),
-    neutral("vllm_xargs", kEmptyObject),
+    neutral("vllm_xargs", kNever),
     neutral("repetition_detection", kNever),
     neutral("stream_interval", kOne),
 };
@@ -211,29 +217,58 @@ const Parameter* find_parameter(std::string_view name, Endpoint endpoint) {
   return nullptr;
 }
 
+bool has_member(const Parameter& parameter, const std::string& member) {
+  for (std::string_view rest = parameter.members; !rest.empty();) {
+    const size_t comma = rest.find(',');
+    if (rest.substr(0, comma) == member) return true;
+    rest.remove_prefix(comma + 1);
+  }
+  return false;
+}
+
+Expected<void> check_members(const Parameter& parameter, Json& value, IgnoredArguments& ignored) {
+  for (auto item = value.begin(); item != value.end();) {
+    if (has_member(parameter, item.key())) {
+      ++item;
+      continue;
+    }
+    SLUICE_TRY_VOID(ignored.add(std::string(parameter.name) + "." + item.key()));
+    item = value.erase(item);
+  }
+  return {};
+}
+
 }  // namespace
 
 std::span<const Parameter> request_parameters() { return kParameters; }
 
-Expected<void> check_parameters(const Json& body, Endpoint endpoint) {
-  for (const auto& [name, value] : body.items()) {
+bool asks_nothing(const Json& value) {
+  if (value.is_object()) return std::ranges::all_of(value, asks_nothing);
+  return value.is_null() || value == false || (value.is_array() && value.empty());
+}
+
+Expected<void> check_parameters(Json& body, Endpoint endpoint, IgnoredArguments& ignored) {
+  for (auto item = body.begin(); item != body.end();) {
+    const std::string name = item.key();
     const Parameter* parameter = find_parameter(name, endpoint);
     if (parameter == nullptr) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "Unrecognized request argument: `" + show_text(name) + "`.",
-                        name.substr(0, 64));
+      SLUICE_TRY_VOID(ignored.add(name));
+      item = body.erase(item);
+      continue;
     }
-    if (parameter->disposition != Disposition::kNeutralOnly || value.is_null()) continue;
-    if (name == "tools" && is_empty_array(value)) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "`tools` must not be an empty array. Either provide at least one tool or "
-                        "omit the field entirely.",
-                        name);
+    Json& value = *item;
+    if (!parameter->members.empty() && value.is_object()) {
+      SLUICE_TRY_VOID(check_members(*parameter, value, ignored));
     }
-    if (!parameter->is_neutral(value)) {
+    if (parameter->disposition != Disposition::kNeutralOnly) {
+      ++item;
+      continue;
+    }
+    if (!asks_nothing(value) && !parameter->is_neutral(value)) {
       return make_error(
           ErrorCode::kUnsupported, "`" + name + "` is not supported; leave it out.", name);
     }
+    item = body.erase(item);
   }
   return {};
 }

@@ -13,13 +13,23 @@
 namespace sluice {
 
 struct Config;
+class IgnoredArguments;
 
-enum class Endpoint : uint8_t { kChat = 1, kCompletion = 2, kBoth = 3 };
+enum class Endpoint : uint8_t {
+  kChat = 1,
+  kCompletion = 2,
+  kBoth = 3,  // of those two
+  kTokenize = 4,
+  kChatOrTokenize = 5,
+  kBothOrTokenize = 7,
+  kDetokenize = 8,
+  kAny = 15,
+};
 
 enum class Disposition : uint8_t {
   kImplemented,
   kIgnored,      // defined as without effect on a local engine's output
-  kNeutralOnly,  // 400 unless `is_neutral`
+  kNeutralOnly,  // 400 where the value asks for something and is not `is_neutral`
 };
 
 // The knob that bounds a parameter, and the JSON-schema keyword which that makes.
@@ -32,11 +42,13 @@ struct Parameter {
   std::string_view name;
   Endpoint endpoints;
   Disposition disposition;
-  bool (*is_neutral)(const nlohmann::ordered_json&);  // kNeutralOnly; null is always neutral
+  bool (*is_neutral)(const nlohmann::ordered_json&);  // kNeutralOnly
   // Members of the JSON schema of the values that are taken, null apart. Empty: any value, or for a
   // name of sampling_fields() what that row says.
   std::string_view schema;
   ParameterLimit limit;
+  // Of a value that is an object: the members that are known, with a comma behind each. Empty: any.
+  std::string_view members = {};
 };
 
 [[nodiscard]] constexpr bool is_offered(const Parameter& parameter, Endpoint endpoint) {
@@ -45,7 +57,14 @@ struct Parameter {
 
 std::span<const Parameter> request_parameters();
 
-// Refuses what is not offered on `endpoint`: unknown names and values that are not neutral.
-Expected<void> check_parameters(const nlohmann::ordered_json& body, Endpoint endpoint);
+// True: the value asks for nothing. null, false, an empty list, an object with such members alone.
+bool asks_nothing(const nlohmann::ordered_json& value);
+
+// Takes out of `body` what changes no answer: values that are neutral, and names that `endpoint`
+// does not know, members of known objects too; it adds those names to `ignored`, which may refuse
+// them. kUnsupported: a value that is not offered and would change the answer.
+Expected<void> check_parameters(nlohmann::ordered_json& body,
+                                Endpoint endpoint,
+                                IgnoredArguments& ignored);
 
 }  // namespace sluice

@@ -8,8 +8,10 @@
 #include <utility>
 
 #include "engine/core/config.h"
+#include "engine/tokenizer/detokenizer.h"
 #include "server/json_fields.h"
-#include "server/json_reader.h"
+#include "server/message_forms.h"
+#include "server/messages.h"
 
 namespace sluice {
 namespace {
@@ -17,17 +19,12 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Prompts = std::vector<std::vector<TokenId>>;
 
-constexpr std::array<std::string_view, 6> kRoles = {
-    "developer", "system", "user", "assistant", "tool", "function"};
-
-constexpr std::array<std::string_view, 9> kReservedVariables = {"messages",
+constexpr std::array<std::string_view, 7> kReservedVariables = {"messages",
                                                                 "tools",
                                                                 "documents",
                                                                 "chat_template",
                                                                 "add_generation_prompt",
                                                                 "continue_final_message",
-                                                                "bos_token",
-                                                                "eos_token",
                                                                 "tokenize"};
 
 tl::unexpected<Error> invalid(std::string message, std::string param) {
@@ -42,95 +39,6 @@ Expected<void> check_text_size(const ValidationContext& context, size_t num_byte
   const int64_t least_tokens = static_cast<int64_t>(num_bytes) / kMaxTokenBytes;
   if (least_tokens < context.model.max_model_len) return {};
   return tl::unexpected(context_length_error(context.model, 1, least_tokens));
-}
-
-// Content parts become one text, joined by newlines.
-Expected<std::string> join_parts(const Json& parts, const std::string& place) {
-  std::string text;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const std::string where = place + "[" + std::to_string(i) + "]";
-    const Json& part = parts[i];
-    if (!part.is_object() || !part.contains("type") || !part["type"].is_string()) {
-      return invalid(where + " must be an object with a type.", "messages");
-    }
-    const auto& type = part["type"].get_ref<const std::string&>();
-    if (type != "text") {
-      return make_error(ErrorCode::kUnsupported,
-                        where + " has type '" + show_text(type) + "'; only 'text' is supported.",
-                        "messages");
-    }
-    if (!part.contains("text") || !part["text"].is_string()) {
-      return invalid(where + ".text must be a string.", "messages");
-    }
-    if (i > 0) text += '\n';
-    text += part["text"].get_ref<const std::string&>();
-  }
-  return text;
-}
-
-// Templates iterate over arguments, which clients send as JSON text.
-Expected<void> decode_tool_calls(Json& message, const std::string& place, int32_t max_depth) {
-  if (!message.contains("tool_calls") || message["tool_calls"].is_null()) return {};
-  Json& calls = message["tool_calls"];
-  if (!calls.is_array()) return invalid(place + ".tool_calls must be an array.", "messages");
-  for (Json& call : calls) {
-    if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) {
-      return invalid(place + ".tool_calls entries must have a function object.", "messages");
-    }
-    Json& function = call["function"];
-    if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
-    const std::string text = function["arguments"].get<std::string>();
-    auto arguments = text.empty() ? Expected<Json>(Json::object()) : parse_json(text, max_depth);
-    if (!arguments || !arguments->is_object()) {
-      return invalid(place + ".tool_calls function.arguments must be the text of a JSON object.",
-                     "messages");
-    }
-    function["arguments"] = std::move(*arguments);
-  }
-  return {};
-}
-
-Expected<Json> check_message(const Json& given, const std::string& place, int32_t max_depth) {
-  if (!given.is_object()) return invalid(place + " must be an object.", "messages");
-  if (!given.contains("role") || !given["role"].is_string()) {
-    return invalid(place + ".role must be a string.", "messages");
-  }
-  const auto& role = given["role"].get_ref<const std::string&>();
-  if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end()) {
-    return invalid(place + ".role must be one of developer, system, user, assistant, tool, " +
-                       "function, got '" + show_text(role) + "'.",
-                   "messages");
-  }
-  Json message = given;
-  const Json* content = find_field(given, "content");
-  if (content == nullptr) {
-    if (role != "assistant") return invalid(place + ".content is missing.", "messages");
-    if (find_field(given, "tool_calls") == nullptr) message["content"] = "";
-  } else if (content->is_array()) {
-    SLUICE_TRY(message["content"], join_parts(*content, place + ".content"));
-  } else if (!content->is_string()) {
-    return invalid(
-        place + ".content must be a string or an array of parts, got " + show_value(*content) + ".",
-        "messages");
-  }
-  SLUICE_TRY_VOID(decode_tool_calls(message, place, max_depth));
-  return message;
-}
-
-Expected<Json> read_messages(const ValidationContext& context, const Json& body) {
-  const Json* given = find_field(body, "messages");
-  if (given == nullptr || !given->is_array() || given->empty()) {
-    return invalid("messages must be an array of at least one message.", "messages");
-  }
-  Json messages = Json::array();
-  for (size_t i = 0; i < given->size(); ++i) {
-    SLUICE_TRY(
-        Json message,
-        check_message(
-            (*given)[i], "messages[" + std::to_string(i) + "]", context.config.max_json_depth));
-    messages.push_back(std::move(message));
-  }
-  return messages;
 }
 
 // What a template may quote; null where there are none.
@@ -159,8 +67,9 @@ Expected<void> add_kwargs(const Json& body, Json& variables) {
     return invalid("chat_template_kwargs must be an object.", "chat_template_kwargs");
   }
   for (const auto& [name, value] : kwargs->items()) {
-    if (std::find(kReservedVariables.begin(), kReservedVariables.end(), name) !=
-        kReservedVariables.end()) {
+    // Texts of tokens count as the template's own.
+    if (name.ends_with("_token") ||
+        std::ranges::find(kReservedVariables, name) != kReservedVariables.end()) {
       return invalid("chat_template_kwargs must not set `" + name + "`.", "chat_template_kwargs");
     }
     variables[name] = value;
@@ -168,24 +77,78 @@ Expected<void> add_kwargs(const Json& body, Json& variables) {
   return {};
 }
 
-// Cuts the prompt behind the last message's text, so that the model goes on with it.
-Expected<void> cut_behind_last_message(const Json& messages, std::vector<RenderedSpan>& spans) {
-  const Json* content = find_field(messages.back(), "content");
-  std::string text = content != nullptr && content->is_string() ? content->get<std::string>() : "";
-  const size_t first = text.find_first_not_of(" \t\r\n");
-  const size_t last = text.find_last_not_of(" \t\r\n");
-  text = first == std::string::npos ? "" : text.substr(first, last - first + 1);
-  for (size_t i = spans.size(); !text.empty() && i-- > 0;) {
-    const size_t at = spans[i].from_template ? std::string::npos : spans[i].text.rfind(text);
-    if (at == std::string::npos) continue;
-    spans[i].text.resize(at + text.size());
-    spans.resize(i + 1);
-    return {};
-  }
+// The last message's text with a mark behind its last character that is no white space: where the
+// mark is rendered, the prompt ends, with the white space that the template kept behind it.
+struct MarkedEnd {
+  std::string mark;
+  std::string text;      // without white space around it
+  std::string trailing;  // white space
+};
+
+constexpr std::string_view kMark = "qzvxkj";
+constexpr const char* kWhiteSpace = " \t\n\v\f\r";
+
+tl::unexpected<Error> no_final_text() {
   return invalid(
       "continue_final_message is set, but the final message's text does not appear in "
       "the rendered chat.",
       "continue_final_message");
+}
+
+Expected<MarkedEnd> mark_end(const Json& body, Json& messages) {
+  Json* content = &messages.back()["content"];
+  if (content->is_array()) {
+    if (content->empty()) return no_final_text();
+    content = &content->back()["text"];
+  }
+  if (!content->is_string()) return no_final_text();
+  MarkedEnd end;
+  // Letters alone, which no template takes apart, and that nothing else which it may print holds.
+  const auto text_of = [](const Json& json) {
+    return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+  };
+  const std::string all = text_of(messages) + text_of(body);
+  end.mark = kMark;
+  for (size_t at = all.find(kMark); at != std::string::npos; at = all.find(kMark, at + 1)) {
+    const size_t behind = at + kMark.size();
+    const size_t run = std::min(all.find_first_not_of('q', behind), all.size()) - behind;
+    if (kMark.size() + run >= end.mark.size()) end.mark.assign(kMark).append(run + 1, 'q');
+  }
+  const auto& given = content->get_ref<const std::string&>();
+  const size_t last = given.find_last_not_of(kWhiteSpace);
+  const size_t size = last == std::string::npos ? 0 : last + 1;
+  end.text = given.substr(0, size);
+  end.text.erase(0, end.text.find_first_not_of(kWhiteSpace));
+  end.trailing = given.substr(size);
+  *content = given.substr(0, size) + end.mark + end.trailing;
+  return end;
+}
+
+Expected<void> cut_at_end(const MarkedEnd& end, std::vector<RenderedSpan>& spans) {
+  for (size_t i = spans.size(); i-- > 0;) {
+    std::string& text = spans[i].text;
+    const size_t at = spans[i].from_template ? std::string::npos : text.rfind(end.mark);
+    if (at == std::string::npos) continue;
+    const std::string kept = text.substr(at + end.mark.size(), end.trailing.size());
+    text.resize(at);
+    const size_t differs =
+        static_cast<size_t>(std::ranges::mismatch(kept, end.trailing).in1 - kept.begin());
+    text.append(kept, 0, differs);
+    spans.resize(i + 1);
+    std::string before;
+    for (const RenderedSpan& span : spans) before += span.text;
+    before.resize(before.size() - differs);
+    if (!before.ends_with(end.text)) return no_final_text();
+    return {};
+  }
+  return no_final_text();
+}
+
+// The prompts of a completion, whether it has one or a list of them.
+Json prompt_list(const Json& body) {
+  const Json& prompt = body["prompt"];
+  const bool is_single = prompt.is_string() || (!prompt.empty() && prompt[0].is_number());
+  return is_single ? Json::array({prompt}) : prompt;
 }
 
 void append_suffix(const Tokenizer& tokenizer, std::vector<TokenId>& ids) {
@@ -200,7 +163,7 @@ Expected<std::vector<TokenId>> encode_text(const ValidationContext& context,
   std::vector<TokenId> ids;
   const Tokenizer& tokenizer = context.tokenizer;
   if (add_special_tokens) ids = tokenizer.prefix_tokens();
-  tokenizer.encode(text, SpecialText::kText, ids);
+  tokenizer.encode(text, SpecialText::kParse, ids);
   if (add_special_tokens) append_suffix(tokenizer, ids);
   return ids;
 }
@@ -220,10 +183,20 @@ Error context_length_error(const ModelInfo& model, int64_t output_tokens, int64_
                "context_length_exceeded"};
 }
 
-Expected<void> truncate_prompts(const ValidationContext& context,
-                                const Json& body,
-                                int32_t reserved,
-                                Prompts& prompts) {
+void add_special_token_names(const Tokenizer& tokenizer, Json& variables) {
+  for (const auto& [name, text] : tokenizer.named_tokens()) {
+    if (!variables.contains(name)) variables[name] = text;
+  }
+  // Templates print these unasked.
+  for (const char* name : {"bos_token", "eos_token"}) {
+    if (!variables.contains(name)) variables[name] = "";
+  }
+}
+
+Expected<std::vector<bool>> truncate_prompts(const ValidationContext& context,
+                                             const Json& body,
+                                             int32_t reserved,
+                                             Prompts& prompts) {
   const int64_t max_len = context.model.max_model_len;
   SLUICE_TRY(const auto given, read_integer(body, "truncate_prompt_tokens", -1, max_len));
   bool keep_end = true;
@@ -235,19 +208,22 @@ Expected<void> truncate_prompts(const ValidationContext& context,
     }
     keep_end = *side == "left";
   }
-  if (!given) return {};
+  std::vector<bool> is_cut(prompts.size(), false);
+  if (!given) return is_cut;
   if (*given == 0) {
     return invalid("truncate_prompt_tokens must be -1 or at least 1, got 0.",
                    "truncate_prompt_tokens");
   }
   const auto most =
       static_cast<size_t>(*given > 0 ? *given : std::max<int64_t>(max_len - reserved, 1));
-  for (std::vector<TokenId>& prompt : prompts) {
-    if (prompt.size() <= most) continue;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    std::vector<TokenId>& prompt = prompts[i];
+    is_cut[i] = prompt.size() > most;
+    if (!is_cut[i]) continue;
     if (keep_end) prompt.erase(prompt.begin(), prompt.end() - static_cast<ptrdiff_t>(most));
     prompt.resize(most);
   }
-  return {};
+  return is_cut;
 }
 
 void encode_spans(const Tokenizer& tokenizer,
@@ -264,30 +240,28 @@ void encode_spans(const Tokenizer& tokenizer,
   tokenizer.encode_marked(text, literal, out);
 }
 
-bool is_hidden_bos(const Tokenizer& tokenizer, TokenId first) {
-  return tokenizer.add_bos() && first == tokenizer.bos();
-}
-
-std::vector<std::string> prompt_texts(const Tokenizer& tokenizer, const Prompts& prompts) {
+std::vector<std::string> prompt_texts(const Tokenizer& tokenizer,
+                                      const Json& body,
+                                      const Prompts& prompts,
+                                      const std::vector<bool>& is_cut) {
+  const Json list = prompt_list(body);
   std::vector<std::string> texts;
-  for (const std::vector<TokenId>& prompt : prompts) {
-    std::string text;
-    for (size_t i = is_hidden_bos(tokenizer, prompt.front()) ? 1 : 0; i < prompt.size(); ++i) {
-      text += tokenizer.token_bytes(prompt[i]);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    if (list[i].is_string() && !is_cut[i]) {
+      texts.push_back(list[i].get<std::string>());
+      continue;
     }
-    texts.push_back(std::move(text));
+    const bool has_bos = tokenizer.add_bos() && prompts[i].front() == tokenizer.bos();
+    texts.push_back(decode_tokens(tokenizer, std::span(prompts[i]).subspan(has_bos ? 1 : 0)));
   }
   return texts;
 }
 
 Expected<Prompts> chat_prompt(const ValidationContext& context, const Json& body) {
-  if (context.chat_template == nullptr) {
-    return make_error(ErrorCode::kUnsupported,
-                      "The model has no chat template; start the server with --chat-template or "
-                      "use /v1/completions.",
-                      "messages");
-  }
-  SLUICE_TRY(Json messages, read_messages(context, body));
+  if (!context.chat_template) return tl::unexpected(context.chat_template.error());
+  const Json* given = find_field(body, "messages");
+  SLUICE_TRY(Json messages,
+             normal_messages(given != nullptr ? *given : Json(), context.config.max_json_depth));
   SLUICE_TRY(const bool continue_final, read_bool(body, "continue_final_message", false));
   SLUICE_TRY(const bool add_prompt, read_bool(body, "add_generation_prompt", !continue_final));
   SLUICE_TRY(const bool add_special_tokens, read_bool(body, "add_special_tokens", false));
@@ -295,20 +269,24 @@ Expected<Prompts> chat_prompt(const ValidationContext& context, const Json& body
     return invalid("Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
                    "continue_final_message");
   }
+  fit_messages(context.chat_template->forms(), messages);
+  MarkedEnd end;
+  if (continue_final) {
+    SLUICE_TRY(end, mark_end(body, messages));
+  }
   Json variables = Json::object();
-  variables["messages"] = messages;
+  variables["messages"] = std::move(messages);
   variables["tools"] = nullptr;
   SLUICE_TRY(variables["documents"], read_documents(body));
   variables["add_generation_prompt"] = add_prompt;
-  variables["bos_token"] = std::string(context.tokenizer.bos_text());
-  variables["eos_token"] = std::string(context.tokenizer.eos_text());
+  add_special_token_names(context.tokenizer, variables);
   SLUICE_TRY_VOID(add_kwargs(body, variables));
   auto spans = context.chat_template->render(variables);
   if (!spans) {
     // The template's limits speak of this request's size, not of the server's load.
     return invalid("The chat template failed: " + spans.error().message, "messages");
   }
-  if (continue_final) SLUICE_TRY_VOID(cut_behind_last_message(messages, *spans));
+  if (continue_final) SLUICE_TRY_VOID(cut_at_end(end, *spans));
   size_t num_bytes = 0;
   for (const RenderedSpan& span : *spans) num_bytes += span.text.size();
   SLUICE_TRY_VOID(check_text_size(context, num_bytes));
@@ -330,8 +308,7 @@ Expected<Prompts> completion_prompts(const ValidationContext& context, const Jso
         "prompt");
   };
   if (prompt == nullptr || (!prompt->is_string() && !prompt->is_array())) return wrong_type();
-  const bool is_single = prompt->is_string() || (!prompt->empty() && (*prompt)[0].is_number());
-  const Json list = is_single ? Json::array({*prompt}) : *prompt;
+  const Json list = prompt_list(body);
   if (list.empty()) return wrong_type();
   Prompts prompts;
   for (const Json& item : list) {

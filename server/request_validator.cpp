@@ -128,14 +128,12 @@ Expected<void> read_stream_options(const Json& body, GenerationRequest& request)
   if (!request.stream) {
     return invalid("Stream options can only be defined when `stream=True`.", "stream_options");
   }
-  for (const auto& [name, value] : options->items()) {
-    // Obfuscation pads chunks against observers of an encrypted stream's sizes; false asks for
-    // none.
-    const bool is_plain = name == "include_obfuscation" && (value.is_null() || value == false);
-    if (name != "include_usage" && name != "continuous_usage_stats" && !is_plain) {
-      return invalid("`stream_options." + show_text(name) + "` is not supported; leave it out.",
-                     "stream_options");
-    }
+  // Obfuscation pads chunks against observers of an encrypted stream's sizes.
+  const auto obfuscation = options->find("include_obfuscation");
+  if (obfuscation != options->end() && !asks_nothing(*obfuscation)) {
+    return make_error(ErrorCode::kUnsupported,
+                      "`stream_options.include_obfuscation` is not supported; leave it out.",
+                      "stream_options");
   }
   SLUICE_TRY(request.include_usage, read_bool(*options, "include_usage", false));
   SLUICE_TRY(request.continuous_usage_stats, read_bool(*options, "continuous_usage_stats", false));
@@ -201,6 +199,7 @@ Expected<void> read_num_choices(const ValidationContext& context,
 Expected<void> read_prompt_output(const ValidationContext& context,
                                   const Json& body,
                                   const std::vector<std::vector<TokenId>>& prompts,
+                                  const std::vector<bool>& is_cut,
                                   SamplingParams& sampling,
                                   GenerationRequest& out) {
   SLUICE_TRY(const auto count,
@@ -211,7 +210,7 @@ Expected<void> read_prompt_output(const ValidationContext& context,
   if (count) out.num_prompt_logprobs = static_cast<int32_t>(*count);
   SLUICE_TRY(const bool echo, read_bool(body, "echo", false));
   if (echo) {
-    out.echoed = prompt_texts(context.tokenizer, prompts);
+    out.echoed = prompt_texts(context.tokenizer, body, prompts, is_cut);
     if (out.wants_logprobs) out.num_echoed_logprobs = sampling.num_logprobs;
   }
   sampling.num_prompt_logprobs = std::max(out.num_prompt_logprobs, out.num_echoed_logprobs);
@@ -365,16 +364,18 @@ Expected<std::string> resolve_model(const std::vector<std::string>& model_names,
 
 Expected<GenerationRequest> validate_generation(const ValidationContext& context,
                                                 std::string_view body_text,
-                                                Endpoint endpoint) {
-  SLUICE_TRY(const Json body, parse_json(body_text, context.config.max_json_depth));
+                                                Endpoint endpoint,
+                                                IgnoredArguments& ignored) {
+  SLUICE_TRY(Json body, parse_json(body_text, context.config.max_json_depth));
   if (!body.is_object()) return invalid("The request body must be a JSON object.", "");
-  return validate_parameters(context, body, endpoint);
+  return validate_parameters(context, body, endpoint, ignored);
 }
 
 Expected<GenerationRequest> validate_parameters(const ValidationContext& context,
-                                                const Json& body,
-                                                Endpoint endpoint) {
-  SLUICE_TRY_VOID(check_parameters(body, endpoint));
+                                                Json& body,
+                                                Endpoint endpoint,
+                                                IgnoredArguments& ignored) {
+  SLUICE_TRY_VOID(check_parameters(body, endpoint, ignored));
 
   GenerationRequest out;
   out.endpoint = endpoint;
@@ -394,12 +395,13 @@ Expected<GenerationRequest> validate_parameters(const ValidationContext& context
     sampling.num_logprobs = std::max(sampling.num_logprobs, 0);
   }
   out.seed = sampling.seed;
+  out.stop.min_tokens = sampling.min_tokens;
   SLUICE_TRY(const auto limit, read_max_tokens(body, endpoint, out));
   SLUICE_TRY(
       auto prompts,
       endpoint == Endpoint::kChat ? chat_prompt(context, body) : completion_prompts(context, body));
-  SLUICE_TRY_VOID(truncate_prompts(context, body, limit.value_or(1), prompts));
-  SLUICE_TRY_VOID(read_prompt_output(context, body, prompts, sampling, out));
+  SLUICE_TRY(const auto is_cut, truncate_prompts(context, body, limit.value_or(1), prompts));
+  SLUICE_TRY_VOID(read_prompt_output(context, body, prompts, is_cut, sampling, out));
   SLUICE_TRY_VOID(add_requests(context, sampling, limit, turn, caching, std::move(prompts), out));
   return out;
 }

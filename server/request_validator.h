@@ -16,6 +16,7 @@
 #include "engine/tokenizer/detokenizer.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/chat_template.h"
+#include "server/ignored_arguments.h"
 #include "server/parameters.h"
 #include "server/tenant.h"
 
@@ -28,7 +29,7 @@ struct ValidationContext {
   const Config& config;
   const ModelInfo& model;
   const Tokenizer& tokenizer;
-  const ChatTemplate* chat_template;  // null: the model has none
+  const Expected<ChatTemplate>& chat_template;  // or why there is none that can be used
   const std::vector<std::string>& model_names;
   uint64_t unset_seed;  // for a request that names none
   uint64_t tenant_salt;
@@ -50,7 +51,7 @@ struct GenerationRequest {
   std::shared_ptr<TenantLease> lease;  // set at admission, where the client's key counts
   uint64_t seed = 0;                   // of choice 0
   StopConfig stop;
-  std::vector<std::string> echoed;  // before each prompt's answers; empty: no echo
+  std::vector<std::string> echoed;  // text of each prompt, before its answers; empty: no echo
   bool skip_special_tokens = true;
   bool stream = false;
   bool include_usage = false;
@@ -58,14 +59,18 @@ struct GenerationRequest {
   bool return_token_ids = false;
 };
 
+// `ignored`: gets the names that are left out.
 Expected<GenerationRequest> validate_generation(const ValidationContext& context,
                                                 std::string_view body,
-                                                Endpoint endpoint);
+                                                Endpoint endpoint,
+                                                IgnoredArguments& ignored);
 
-// The same from what a decoder found: an object with the names of request_parameters().
+// The same from what a decoder found: an object with the names of request_parameters(). Others are
+// taken out of it.
 Expected<GenerationRequest> validate_parameters(const ValidationContext& context,
-                                                const nlohmann::ordered_json& parameters,
-                                                Endpoint endpoint);
+                                                nlohmann::ordered_json& parameters,
+                                                Endpoint endpoint,
+                                                IgnoredArguments& ignored);
 
 // It is this tenant's: takes of its share, and of its limits till it ends.
 void lease_to(GenerationRequest& request, const std::shared_ptr<Tenant>& tenant);

@@ -14,6 +14,8 @@ constexpr std::array kRoutes = {
     Route{"POST", "/chat/completions", handle_chat_completions, RouteAuth::kKey},
     Route{"POST", "/v1/completions", handle_completions, RouteAuth::kKey},
     Route{"POST", "/completions", handle_completions, RouteAuth::kKey},
+    Route{"POST", "/v1/chat/completions/render", handle_render_chat, RouteAuth::kKey},
+    Route{"POST", "/v1/completions/render", handle_render_completion, RouteAuth::kKey},
     Route{"GET", "/v1/models", handle_models, RouteAuth::kKey},
     Route{"GET", "/v1/models/*", handle_model, RouteAuth::kKey},
     Route{"GET", "/health", handle_health, RouteAuth::kOpen},

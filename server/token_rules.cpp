@@ -83,14 +83,16 @@ Expected<std::vector<TokenId>> read_allowed(const ValidationContext& context, co
 }
 
 // A word counts at the beginning of a text and behind a space. Both are refused; the second only
-// where the space makes other tokens and not more of them.
+// where the space makes other tokens and not more of them. The name of a control token is that
+// token. A word that the vocabulary has no tokens for is never generated.
 void add_bad_word(const Tokenizer& tokenizer,
                   const std::string& word,
                   std::vector<std::vector<TokenId>>& sequences) {
   std::vector<TokenId> bare;
-  tokenizer.encode(word, SpecialText::kText, bare);
+  tokenizer.encode(word, SpecialText::kParse, bare);
+  if (bare.empty()) return;
   std::vector<TokenId> behind_space;
-  tokenizer.encode(" " + word, SpecialText::kText, behind_space);
+  tokenizer.encode(" " + word, SpecialText::kParse, behind_space);
   const bool differs = behind_space.size() == bare.size() && behind_space.front() != bare.front();
   sequences.push_back(std::move(bare));
   if (differs) sequences.push_back(std::move(behind_space));

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // POST /tokenize and /detokenize, in vLLM's shapes.
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -16,41 +15,25 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Expected<Json> read_body(const FrontEnd& front_end,
-                         const Exchange& exchange,
-                         const std::vector<std::string_view>& known) {
+Expected<Json> read_body(FrontEnd& front_end, Exchange& exchange, Endpoint endpoint) {
   SLUICE_TRY(Json body, parse_json(exchange.request.body, front_end.config.max_json_depth));
   if (!body.is_object()) {
     return make_error(ErrorCode::kInvalidArgument, "The request body must be a JSON object.");
   }
-  for (const auto& [name, value] : body.items()) {
-    if (std::find(known.begin(), known.end(), name) == known.end()) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "Unrecognized request argument: `" + show_text(name) + "`.",
-                        name.substr(0, 64));
-    }
-  }
+  const auto checked = check_parameters(body, endpoint, exchange.ignored);
+  front_end.note_ignored(exchange.ignored);
+  if (!checked) return tl::unexpected(checked.error());
   SLUICE_TRY(const std::string model, resolve_model(front_end.model_names, body));
   return body;
 }
 
-Expected<std::string> tokenize(const FrontEnd& front_end, const Exchange& exchange) {
-  SLUICE_TRY(const Json body,
-             read_body(front_end,
-                       exchange,
-                       {"model",
-                        "prompt",
-                        "messages",
-                        "add_special_tokens",
-                        "return_token_strs",
-                        "add_generation_prompt",
-                        "continue_final_message",
-                        "chat_template_kwargs"}));
+Expected<std::string> tokenize(FrontEnd& front_end, Exchange& exchange) {
+  SLUICE_TRY(const Json body, read_body(front_end, exchange, Endpoint::kTokenize));
   const Tokenizer& tokenizer = front_end.engine.tokenizer();
   const ValidationContext context{front_end.config,
                                   front_end.engine.model(),
                                   tokenizer,
-                                  front_end.chat_template ? &*front_end.chat_template : nullptr,
+                                  front_end.chat_template,
                                   front_end.model_names,
                                   0,
                                   0,
@@ -88,8 +71,8 @@ Expected<std::string> tokenize(const FrontEnd& front_end, const Exchange& exchan
   return out;
 }
 
-Expected<std::string> detokenize(const FrontEnd& front_end, const Exchange& exchange) {
-  SLUICE_TRY(const Json body, read_body(front_end, exchange, {"model", "tokens"}));
+Expected<std::string> detokenize(FrontEnd& front_end, Exchange& exchange) {
+  SLUICE_TRY(const Json body, read_body(front_end, exchange, Endpoint::kDetokenize));
   const Json* tokens = find_field(body, "tokens");
   if (tokens == nullptr) {
     return make_error(ErrorCode::kInvalidArgument, "tokens is missing.", "tokens");
@@ -112,11 +95,13 @@ void answer(FrontEnd& front_end, const Exchange& exchange, Expected<std::string>
 }  // namespace
 
 void handle_tokenize(FrontEnd& front_end, Exchange exchange) {
-  answer(front_end, exchange, tokenize(front_end, exchange));
+  auto body = tokenize(front_end, exchange);
+  answer(front_end, exchange, std::move(body));
 }
 
 void handle_detokenize(FrontEnd& front_end, Exchange exchange) {
-  answer(front_end, exchange, detokenize(front_end, exchange));
+  auto body = detokenize(front_end, exchange);
+  answer(front_end, exchange, std::move(body));
 }
 
 }  // namespace sluice

@@ -7,9 +7,9 @@ set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 case "${1:-}" in
-  "") stages="asan tsan fuzz" ;;
+  "") stages="routers asan tsan fuzz" ;;
   --full)
-    stages="asan tsan fuzz clang image mutation"
+    stages="routers asan tsan fuzz clang image mutation"
     export SLUICE_FULL=1 SLUICE_SIM_STEPS="${SLUICE_SIM_STEPS:-100000000}"
     export SLUICE_FUZZ_SECONDS="${SLUICE_FUZZ_SECONDS:-300}" SLUICE_FUZZ_SEED=0
     ;;
@@ -24,22 +24,15 @@ fail() { # step, remedy
   exit 1
 }
 
-# The pinned Python packages, outside the repository, made again when the list changes.
+# The pinned Python packages.
 prepare_python() {
-  local venv
-  venv="${XDG_CACHE_HOME:-$HOME/.cache}/sluice/venv-$(sha256sum tests/requirements.txt | cut -c 1-12)"
-  if [[ ! -e "$venv/complete" ]]; then
-    rm -rf "$venv"
-    if ! { python3 -m venv "$venv" &&
-      "$venv/bin/python" -m pip --disable-pip-version-check install -q \
-        -r tests/requirements.txt; }; then
-      echo "The Python packages of tests/requirements.txt cannot be installed (no network?):"
-      echo "the test with the openai client is skipped."
-      return
-    fi
-    touch "$venv/complete"
+  if SLUICE_TEST_PYTHON="$(tests/python_venv.sh tests/requirements.txt)"; then
+    export SLUICE_TEST_PYTHON
+    return
   fi
-  export SLUICE_TEST_PYTHON="$venv/bin/python"
+  unset SLUICE_TEST_PYTHON
+  echo "The Python packages of tests/requirements.txt cannot be installed (no network?):"
+  echo "the test with the openai client is skipped."
 }
 
 bash deploy/install_packages.sh --tests || fail packages "The lines above say what to do."

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # One stage of tests/run.sh: asan, tsan, fuzz and clang in build folders of their own, image: the
-# container, mutation: whether the simulator sees bugs. Run by ctest; exit code 77 skips it, which is what happens unless SLUICE_STAGES names it.
+# container, mutation: whether the simulator sees bugs, routers: two servers behind routers of others.
+# Run by ctest; exit code 77 skips it, which is what happens unless SLUICE_STAGES names it.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -47,6 +48,14 @@ case "$stage" in
     configure clang
     ninja -C build-clang
     run_tests build-clang -L unit
+    ;;
+  routers)
+    if ! SLUICE_ROUTER_PYTHON="$(tests/python_venv.sh tests/router_requirements.txt)"; then
+      echo "skipped: the packages of tests/router_requirements.txt cannot be installed (no network?)"
+      exit 77
+    fi
+    export SLUICE_ROUTER_PYTHON
+    "$SLUICE_ROUTER_PYTHON" tests/server/router_test.py build/sluice tests/golden/tiny/tiny-llama.gguf
     ;;
   mutation)
     python3 tests/scheduler/mutations.py build

@@ -14,11 +14,11 @@
 namespace sluice {
 namespace {
 
-std::string scalar_text(const YAML::Node& node) {
+std::string value_text(const YAML::Node& node, KnobKind kind) {
   if (!node.IsSequence()) return node.IsNull() ? std::string() : node.as<std::string>();
   std::string joined;
   for (const YAML::Node& item : node) {
-    if (!joined.empty()) joined += ',';
+    if (!joined.empty()) joined += list_separator(kind);
     joined += item.as<std::string>();
   }
   return joined;
@@ -47,7 +47,7 @@ Expected<void> apply_yaml_entry(Config& config,
                           (value.IsMap() ? "a map" : "a list") + "\"",
                       knob->name);
   }
-  return knob->set(config, *knob, scalar_text(value));
+  return knob->set(config, *knob, value_text(value, knob->kind));
 }
 
 std::string range_text(const Knob& knob) {
@@ -62,6 +62,7 @@ std::string range_text(const Knob& knob) {
     case KnobKind::kString:
       return "text";
     case KnobKind::kStringList:
+    case KnobKind::kLineList:
       return "list";
     case KnobKind::kIntegerList:
       return "list of " + std::to_string(knob.min) + " to " + std::to_string(knob.max);
@@ -161,7 +162,7 @@ std::string print_config(const Config& config) {
     if (is_list(knob.kind)) {
       out << YAML::Flow << YAML::BeginSeq;
       std::stringstream stream(value);
-      for (std::string item; std::getline(stream, item, ',');) out << item;
+      for (std::string item; std::getline(stream, item, list_separator(knob.kind));) out << item;
       out << YAML::EndSeq;
     } else if (knob.kind == KnobKind::kString) {
       out << YAML::DoubleQuoted << value;

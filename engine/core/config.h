@@ -86,6 +86,7 @@ struct Config {
   int32_t max_requests_per_key = 0;        // under way; 0: no limit
   int32_t requests_per_minute_per_key = 0;
   int32_t tokens_per_minute_per_key = 0;   // prompt and output
+  std::string unknown_arguments = "ignore";  // ignore, refuse: of request bodies
   int32_t io_threads = 1;
   int64_t max_body_bytes = 16 << 20;
   int32_t max_gzip_ratio = 100;            // inflated over compressed size of a body
@@ -118,14 +119,19 @@ enum class KnobKind : uint8_t {
   kBoolean,
   kString,
   kStringList,
+  kLineList,
   kIntegerList,
   kChoice
 };
 
-// Of several values, given as one text with commas or one by one.
+// Of several values, given one by one, or as one text with commas. The values of a kLineList may
+// have commas in them: its text has a line for each.
 constexpr bool is_list(KnobKind kind) {
-  return kind == KnobKind::kStringList || kind == KnobKind::kIntegerList;
+  return kind == KnobKind::kStringList || kind == KnobKind::kLineList ||
+         kind == KnobKind::kIntegerList;
 }
+
+constexpr char list_separator(KnobKind kind) { return kind == KnobKind::kLineList ? '\n' : ','; }
 
 struct Knob {
   const char* name;     // with dashes: "max-num-seqs"

@@ -171,6 +171,32 @@ std::string get_list(const Config& config) {
   return joined;
 }
 
+// Such values may be secrets: an error does not show them.
+template <auto kMember>
+Expected<void> set_lines(Config& config, const Knob& knob, const std::string& text) {
+  std::vector<std::string> lines;
+  std::stringstream stream(text);
+  for (std::string line; std::getline(stream, line);) {
+    if (line.empty()) {
+      return make_error(
+          ErrorCode::kInvalidArgument, std::string(knob.name) + " has an empty line", knob.name);
+    }
+    lines.push_back(line);
+  }
+  config.*kMember = std::move(lines);
+  return {};
+}
+
+template <auto kMember>
+std::string get_lines(const Config& config) {
+  std::string joined;
+  for (const std::string& line : config.*kMember) {
+    if (!joined.empty()) joined += '\n';
+    joined += line;
+  }
+  return joined;
+}
+
 template <auto kMember>
 Expected<void> set_integer_list(Config& config, const Knob& knob, const std::string& text) {
   std::vector<int32_t> values;
@@ -286,6 +312,11 @@ Knob list(Text name, Text group, Text help) {
 }
 
 template <auto M>
+Knob lines(Text name, Text group, Text help) {
+  return {name, group, KnobKind::kLineList, "", 0, 0, "", help, set_lines<M>, get_lines<M>};
+}
+
+template <auto M>
 Knob integer_list(Text name, Text group, Text unit, Range range, Text help) {
   return {name,
           group,
@@ -339,7 +370,10 @@ std::vector<Knob> make_model_knobs() {
           "Sampling where requests do not say: auto: the model's, vllm: the API's, or a "
           "generation_config.json."),
       string<&Config::override_generation_config>(
-          "override-generation-config", "model", "JSON object put over the generation config."),
+          "override-generation-config",
+          "model",
+          "JSON object put over the generation config; its eos_token_id ends answers instead of "
+          "the model's, besides the tokenizer's own."),
       string<&Config::chat_template>(
           "chat-template", "model", "Jinja file to use instead of the model's own template."),
       integer_or_auto<&Config::max_model_len>(
@@ -583,12 +617,18 @@ std::vector<Knob> make_server_knobs() {
                                   "",
                                   {-1, 65535},
                                   "TCP port of gRPC, usually 50051; 0 takes a free one, -1: none."),
-      list<&Config::api_key>(
-          "api-key", "server", "Accepted bearer tokens; none: no authentication."),
+      lines<&Config::api_key>(
+          "api-key", "server", "An accepted bearer token; several: as often, or as many lines."),
       string<&Config::api_key_file>(
           "api-key-file",
           "server",
           "File with a line for each key: name, key, limits; read again on SIGHUP."),
+      choice<&Config::unknown_arguments>(
+          "unknown-arguments",
+          "server",
+          "",
+          "ignore|refuse",
+          "Arguments that no request has: left out and named in a header, or status 400."),
       integer<&Config::io_threads>("io-threads",
                                    "server",
                                    "threads",

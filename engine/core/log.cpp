@@ -149,4 +149,20 @@ void LogLine::emit() const {
   logger().log(to_spdlog(level_), spdlog::string_view_t(text_.data(), text_.size()));
 }
 
+void warn_of_file(std::string_view file,
+                  std::string_view key,
+                  std::string_view found,
+                  std::string_view counts_as) {
+  log_event(LogLevel::kWarning,
+            "file_oddity",
+            "file",
+            file,
+            "key",
+            key,
+            "found",
+            found,
+            "counts_as",
+            counts_as);
+}
+
 }  // namespace sluice

@@ -68,4 +68,11 @@ void log_event(LogLevel level, std::string_view event, const Args&... args) {
   line.emit();
 }
 
+// A warning, "file_oddity": a model's file has what no writer should have written and what changes
+// no answer. `key` is the key or tensor, `found` what it holds, `counts_as` what it is read as.
+void warn_of_file(std::string_view file,
+                  std::string_view key,
+                  std::string_view found,
+                  std::string_view counts_as);
+
 }  // namespace sluice

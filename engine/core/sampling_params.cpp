@@ -16,7 +16,6 @@ constexpr std::array kFields = {
                   ParamKind::kNumber,
                   0,
                   2,
-                  false,
                   1,
                   "Divides the logits; 0 takes the most likely token.",
                   [](SamplingParams& p, double v) { p.temperature = static_cast<float>(v); },
@@ -26,9 +25,8 @@ constexpr std::array kFields = {
                   ParamKind::kNumber,
                   0,
                   1,
-                  true,
                   1,
-                  "Keeps the smallest set of tokens whose probability reaches this.",
+                  "Keeps the smallest set of tokens whose probability reaches this; 0: the first.",
                   [](SamplingParams& p, double v) { p.top_p = static_cast<float>(v); },
                   nullptr,
                   [](const SamplingParams& p) -> double { return p.top_p; }},
@@ -36,7 +34,6 @@ constexpr std::array kFields = {
                   ParamKind::kInteger,
                   -1,
                   kMaxInt32,
-                  false,
                   0,
                   "Keeps the k most likely tokens; 0 or -1 keeps all.",
                   nullptr,
@@ -46,7 +43,6 @@ constexpr std::array kFields = {
                   ParamKind::kNumber,
                   0,
                   1,
-                  false,
                   0,
                   "Drops tokens less likely than this share of the most likely one.",
                   [](SamplingParams& p, double v) { p.min_p = static_cast<float>(v); },
@@ -56,7 +52,6 @@ constexpr std::array kFields = {
                   ParamKind::kInteger,
                   -kMaxInt64,
                   kMaxInt64,
-                  false,
                   0,
                   "Same request and seed, same tokens; unset: chosen at admission.",
                   nullptr,
@@ -68,7 +63,6 @@ constexpr std::array kFields = {
                   ParamKind::kInteger,
                   1,
                   kMaxInt32,
-                  false,
                   16,
                   "Tokens to generate at most.",
                   nullptr,
@@ -78,9 +72,8 @@ constexpr std::array kFields = {
                   ParamKind::kInteger,
                   0,
                   kMaxInt32,
-                  false,
                   0,
-                  "No end or stop token before this many tokens.",
+                  "Nothing but max_tokens ends the answer before this many tokens.",
                   nullptr,
                   [](SamplingParams& p, int64_t v) { p.min_tokens = static_cast<int32_t>(v); },
                   [](const SamplingParams& p) -> double { return p.min_tokens; }},
@@ -88,7 +81,6 @@ constexpr std::array kFields = {
                   ParamKind::kBoolean,
                   0,
                   1,
-                  false,
                   0,
                   "Goes on after the model's end token.",
                   [](SamplingParams& p, double v) { p.ignore_eos = v != 0; },
@@ -98,7 +90,6 @@ constexpr std::array kFields = {
                   ParamKind::kNumber,
                   -2,
                   2,
-                  false,
                   0,
                   "Lowers the logits of tokens generated before.",
                   [](SamplingParams& p, double v) { p.presence_penalty = static_cast<float>(v); },
@@ -108,7 +99,6 @@ constexpr std::array kFields = {
                   ParamKind::kNumber,
                   -2,
                   2,
-                  false,
                   0,
                   "The same, for each time that a token was generated.",
                   [](SamplingParams& p, double v) { p.frequency_penalty = static_cast<float>(v); },
@@ -118,7 +108,6 @@ constexpr std::array kFields = {
                   ParamKind::kNumber,
                   0.01,
                   100,
-                  false,
                   1,
                   "Divides the logits of tokens in prompt and output; negative ones it multiplies.",
                   [](SamplingParams& p, double v) { p.repetition_penalty = static_cast<float>(v); },
@@ -135,9 +124,8 @@ std::string format_number(double value) {
 tl::unexpected<Error> out_of_range(const SamplingField& field, const std::string& value) {
   const std::string name(field.name);
   return make_error(ErrorCode::kInvalidArgument,
-                    name + " must be in " + (field.min_exclusive ? "(" : "[") +
-                        format_number(field.min) + ", " + format_number(field.max) + "], got " +
-                        value + ".",
+                    name + " must be in [" + format_number(field.min) + ", " +
+                        format_number(field.max) + "], got " + value + ".",
                     name);
 }
 
@@ -156,8 +144,7 @@ Expected<void> set_sampling_field(SamplingParams& params,
                                   const SamplingField& field,
                                   double value) {
   const std::string name(field.name);
-  const bool too_small = field.min_exclusive ? value <= field.min : value < field.min;
-  if (!std::isfinite(value) || too_small || value > field.max) {
+  if (!std::isfinite(value) || value < field.min || value > field.max) {
     return out_of_range(field, format_number(value));
   }
   if (field.kind != ParamKind::kNumber && value != std::floor(value)) {

@@ -22,12 +22,12 @@ struct LogitBias {
 
 struct SamplingParams {
   float temperature = 1.0F;  // 0 selects the arg max (ties: lowest id)
-  float top_p = 1.0F;        // (0, 1]
+  float top_p = 1.0F;        // [0, 1]; 0 keeps the most likely token alone, as top_k 1 does
   int32_t top_k = 0;         // 0 or -1: off
   float min_p = 0.0F;        // [0, 1]
   uint64_t seed = 0;         // concrete by admission; noise is keyed (seed, position, token)
   int32_t max_tokens = 16;   // >= 1; resolved against the context at admission
-  int32_t min_tokens = 0;    // no eos or stop token id before this many
+  int32_t min_tokens = 0;    // no eos, stop token id or stop string ends it before this many
   bool ignore_eos = false;
   float presence_penalty = 0.0F;   // off the logits of tokens that were generated
   float frequency_penalty = 0.0F;  // the same, for each time they were
@@ -37,13 +37,9 @@ struct SamplingParams {
   std::vector<LogitBias> logit_bias;            // one entry a token
   std::vector<TokenId> allowed_token_ids;       // ascending; empty: all
   std::vector<std::vector<TokenId>> bad_words;  // token sequences not to generate
-  int32_t num_logprobs = -1;  // -1: none; 0: the sampled token's; k: and the k best
+  int32_t num_logprobs = -1;         // -1: none; 0: the sampled token's; k: and the k best
   int32_t num_prompt_logprobs = -1;  // the same of the prompt's tokens, from the second on
 };
-
-[[nodiscard]] inline bool is_greedy(const SamplingParams& params) {
-  return params.temperature == 0.0F;
-}
 
 enum class ParamKind : uint8_t { kNumber, kInteger, kBoolean };
 
@@ -51,9 +47,8 @@ enum class ParamKind : uint8_t { kNumber, kInteger, kBoolean };
 struct SamplingField {
   std::string_view name;  // JSON key
   ParamKind kind;
-  double min;  // inclusive unless min_exclusive
-  double max;  // inclusive
-  bool min_exclusive;
+  double min;            // inclusive
+  double max;            // inclusive
   double default_value;  // booleans: 0 or 1
   std::string_view help;
   void (*set)(SamplingParams&, double);           // kNumber and kBoolean

@@ -67,11 +67,15 @@ Expected<void> read_shape(const Checkpoint& checkpoint, ModelConfig& config) {
   return {};
 }
 
-// Factors outside would leave the range of the tables' functions.
-Expected<double> read_factor(const Metadata& metadata) {
+// Factors outside would leave the range of the tables' functions. 0 is what llama.cpp's converters
+// write for none.
+Expected<double> read_factor(const Checkpoint& checkpoint) {
+  const Metadata& metadata = checkpoint.metadata();
   const bool old = metadata.has("rope.scale_linear") && !metadata.has("rope.scaling.factor");
   const char* key = old ? "rope.scale_linear" : "rope.scaling.factor";
-  SLUICE_TRY(const double factor, metadata.get_positive_or(key, 1));
+  const bool gguf = checkpoint.kind() == CheckpointKind::kGguf;
+  SLUICE_TRY(const double factor,
+             gguf ? metadata.get_positive_or(key, 1, 1) : metadata.get_positive_or(key, 1));
   if (factor < 0.01 || factor > 1e5) {
     return metadata.wrong(key, std::to_string(factor), "0.01 to 100000");
   }
@@ -112,14 +116,22 @@ Expected<double> usual_yarn_attention(const Metadata& metadata, double factor) {
   return usual;
 }
 
-Expected<void> read_scaling(const Metadata& metadata,
+// 0 means the model's own in GGUF files.
+Expected<double> read_original_context(const Checkpoint& checkpoint, double context) {
+  constexpr const char* kKey = "rope.scaling.original_context_length";
+  const Metadata& metadata = checkpoint.metadata();
+  if (checkpoint.kind() != CheckpointKind::kGguf) return metadata.get_positive_or(kKey, context);
+  return metadata.get_positive_or(kKey, context, context);
+}
+
+Expected<void> read_scaling(const Checkpoint& checkpoint,
                             const std::string& type,
                             kernels::RopeParams& rope,
                             ModelConfig& config) {
-  SLUICE_TRY(const double factor, read_factor(metadata));
+  const Metadata& metadata = checkpoint.metadata();
+  SLUICE_TRY(const double factor, read_factor(checkpoint));
   const auto context = static_cast<double>(config.context_len);
-  SLUICE_TRY(const double original,
-             metadata.get_positive_or("rope.scaling.original_context_length", context));
+  SLUICE_TRY(const double original, read_original_context(checkpoint, context));
   const double stretch = metadata.has("rope.scaling.factor") ? factor : context / original;
   if (type == "linear") {
     rope.freq_scale = static_cast<float>(1 / factor);
@@ -195,7 +207,7 @@ Expected<void> read_rope(const Checkpoint& checkpoint, ModelConfig& config) {
   if (needs_factor && !gguf && !metadata.has("rope.scaling.factor")) {
     return metadata.wrong("rope.scaling.factor", "nothing", "a number for rope_type " + type);
   }
-  SLUICE_TRY_VOID(read_scaling(metadata, type, rope, config));
+  SLUICE_TRY_VOID(read_scaling(checkpoint, type, rope, config));
   if (gguf && type != "longrope") {  // one more factor, whatever the type
     SLUICE_TRY(const double more, metadata.get_positive_or("rope.scaling.attn_factor", 1));
     rope.attention_factor *= static_cast<float>(more);

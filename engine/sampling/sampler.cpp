@@ -75,8 +75,10 @@ FinishReason Sampler::verdict(const SamplerInput& input, TokenId token, bool& by
   const SamplingParams& params = *input.params;
   const bool is_end =
       !params.ignore_eos && std::binary_search(end_tokens_.begin(), end_tokens_.end(), token);
+  // One that was chosen before min_tokens, because no other token was allowed, ends nothing.
   by_token =
-      is_end || std::ranges::find(params.stop_token_ids, token) != params.stop_token_ids.end();
+      input.num_generated >= params.min_tokens &&
+      (is_end || std::ranges::find(params.stop_token_ids, token) != params.stop_token_ids.end());
   if (by_token) return FinishReason::kStop;
   if (input.num_generated + 1 >= params.max_tokens) return FinishReason::kLength;
   return FinishReason::kNone;

@@ -2,9 +2,9 @@
 // From logits rows to tokens and finish verdicts. Engine thread; buffers are sized at construction.
 //
 // Order of stages: mask (token_mask.h), bias and penalties (logit_edits.h) -> top_k -> min_p ->
-// top_p
-// -> temperature and noise (kernels/sampling.h). Then the verdict: end or stop token -> stop,
-// max_tokens -> length. Log-probabilities are those of the unmodified logits.
+// top_p -> temperature and noise (kernels/sampling.h). Then the verdict: end or stop token behind
+// min_tokens others -> stop, max_tokens -> length. Log-probabilities are those of the unmodified
+// logits.
 #pragma once
 
 #include <cstddef>

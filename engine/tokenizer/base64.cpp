@@ -35,4 +35,20 @@ std::optional<std::string> decode_base64(std::string_view text) {
   return out;
 }
 
+std::string encode_base64(std::string_view bytes) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  out.reserve(bytes.size() / 3 * 4 + 4);
+  uint32_t bits = 0;
+  int count = 0;
+  for (const char c : bytes) {
+    bits = (bits << 8) | static_cast<uint8_t>(c);
+    for (count += 8; count >= 6; count -= 6) out += kDigits[(bits >> (count - 6)) & 63];
+  }
+  if (count > 0) out += kDigits[(bits << (6 - count)) & 63];
+  while (out.size() % 4 != 0) out += '=';
+  return out;
+}
+
 }  // namespace sluice

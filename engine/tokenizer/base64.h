@@ -11,4 +11,7 @@ namespace sluice {
 // RFC 4648, with or without padding; nullopt: a character is not of its alphabet.
 std::optional<std::string> decode_base64(std::string_view text);
 
+// With padding.
+std::string encode_base64(std::string_view bytes);
+
 }  // namespace sluice

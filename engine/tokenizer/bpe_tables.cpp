@@ -11,13 +11,11 @@
 namespace sluice {
 namespace {
 
-tl::unexpected<Error> bad_merge(size_t rank,
-                                std::string_view left,
-                                std::string_view right,
-                                const char* what) {
+tl::unexpected<Error> bad_merge(size_t rank, std::string_view left, std::string_view right) {
   return make_error(ErrorCode::kDataLoss,
                     "tokenizer vocabulary: merge " + std::to_string(rank) + " \"" +
-                        std::string(left) + " " + std::string(right) + "\" " + what);
+                        std::string(left) + " " + std::string(right) +
+                        "\" names a token that the vocabulary lacks");
 }
 
 // Characters that occur in tokens and are none themselves, in order of code points.
@@ -52,12 +50,14 @@ TokenTable index_names(std::span<const std::string> names,
   return table;
 }
 
-Expected<BpeMerges> read_merges(const MergeList& merges,
-                                const TokenTable& tokens,
-                                std::string_view prefix) {
-  BpeMerges result(merges.size());
+Expected<MergeTable> read_merges(const MergeList& merges,
+                                 const TokenTable& tokens,
+                                 RepeatedMerge repeated,
+                                 std::string_view prefix) {
+  MergeTable table{.merges = BpeMerges(merges.size())};
   std::string joined;
-  for (size_t rank = 0; rank < merges.size(); ++rank) {
+  for (size_t i = 0; i < merges.size(); ++i) {
+    const size_t rank = repeated == RepeatedMerge::kFirst ? i : merges.size() - 1 - i;
     const auto& [left_name, right_name] = merges[rank];
     const TokenId left = tokens.find(left_name);
     const TokenId right = tokens.find(right_name);
@@ -65,13 +65,12 @@ Expected<BpeMerges> read_merges(const MergeList& merges,
     joined.assign(left_name).append(right_name.substr(is_prefixed ? prefix.size() : 0));
     const TokenId merged = tokens.find(joined);
     if (left == kInvalidToken || right == kInvalidToken || merged == kInvalidToken) {
-      return bad_merge(rank, left_name, right_name, "names a token that the vocabulary lacks");
+      return bad_merge(rank, left_name, right_name);
     }
-    if (!result.add(left, right, static_cast<uint32_t>(rank), merged)) {
-      return bad_merge(rank, left_name, right_name, "is there twice");
-    }
+    const bool is_new = table.merges.add(left, right, static_cast<uint32_t>(rank), merged);
+    table.num_repeated += is_new ? 0 : 1;
   }
-  return result;
+  return table;
 }
 
 std::unique_ptr<TokenModel> make_byte_bpe(BpeMerges merges,
@@ -103,7 +102,8 @@ std::unique_ptr<TokenModel> make_scored_bpe(std::span<const std::string> names,
   const auto first_extra = static_cast<TokenId>(names.size());
   std::vector<TokenId> order;  // by falling score; equal ones share a rank
   for (size_t id = 0; id < names.size(); ++id) {
-    if (can_form(static_cast<TokenId>(id))) order.push_back(static_cast<TokenId>(id));
+    const auto token = static_cast<TokenId>(id);
+    if (can_form(token) && tokens.find(names[id]) == token) order.push_back(token);
   }
   std::stable_sort(
       order.begin(), order.end(), [&](TokenId a, TokenId b) { return scores[a] > scores[b]; });

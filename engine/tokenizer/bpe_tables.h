@@ -24,11 +24,20 @@ TokenTable index_names(std::span<const std::string> names,
 
 using MergeList = std::vector<std::pair<std::string_view, std::string_view>>;  // by rank
 
-// kDataLoss: a merge names a token that `tokens` lacks, or is there twice.
+// Which of several merges of one pair counts: llama.cpp takes the first, `tokenizers` the last.
+enum class RepeatedMerge : uint8_t { kFirst, kLast };
+
+struct MergeTable {
+  BpeMerges merges;
+  size_t num_repeated = 0;  // left out, as another of their pair counts
+};
+
+// kDataLoss: a merge names a token that `tokens` lacks.
 // `prefix`: of right parts, left out of what merges make.
-Expected<BpeMerges> read_merges(const MergeList& merges,
-                                const TokenTable& tokens,
-                                std::string_view prefix = {});
+Expected<MergeTable> read_merges(const MergeList& merges,
+                                 const TokenTable& tokens,
+                                 RepeatedMerge repeated,
+                                 std::string_view prefix = {});
 
 // Sets the byte tokens of a byte-level vocabulary and, for `whole_words_first`, the words: views
 // of `bytes`.

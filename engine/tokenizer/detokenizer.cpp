@@ -10,7 +10,7 @@
 namespace sluice {
 
 bool Detokenizer::Matcher::advance(char byte) {
-  // `matched` is below the pattern's size here: a full match ends the stream.
+  // `matched` is below the pattern's size here: a full match ends the stream or is passed.
   while (matched > 0 && pattern[matched] != byte) matched = fallbacks[matched - 1];
   if (pattern[matched] == byte) ++matched;
   return matched == pattern.size();
@@ -34,9 +34,27 @@ Detokenizer::Detokenizer(const Tokenizer& tokenizer, StopConfig stop, bool skip_
 }
 
 Detokenizer::Result Detokenizer::append(TokenId token) {
-  if (ended_ || (skip_special_tokens_ && tokenizer_.is_special(token))) return {};
+  if (ended_) return {};
+  ++num_tokens_;
+  if (skip_special_tokens_ && tokenizer_.is_special(token)) return pass_hidden(token);
   partial_ += tokenizer_.token_bytes(token);
   return take_ready(take_characters(/*at_end=*/false));
+}
+
+Detokenizer::Result Detokenizer::pass_hidden(TokenId token) {
+  if (num_tokens_ <= stop_.min_tokens) return {};
+  const std::string_view name = tokenizer_.token_bytes(token);
+  const auto found = std::ranges::find(stop_.strings, name);
+  if (found == stop_.strings.end()) return {};
+  // Bytes that wait for the rest of their character end here, as they do before a shown token.
+  Result result = take_ready(take_characters(/*at_end=*/true));
+  if (ended_) return result;
+  result.text += held_;
+  if (stop_.include_in_output) result.text += name;
+  result.matched_stop = static_cast<int>(found - stop_.strings.begin());
+  ended_ = true;
+  held_.clear();
+  return result;
 }
 
 std::string Detokenizer::finish() {
@@ -67,10 +85,15 @@ std::string Detokenizer::take_characters(bool at_end) {
 
 Detokenizer::Result Detokenizer::take_ready(std::string_view text) {
   if (matchers_.empty()) return {std::string(text), -1};
+  const bool may_end = num_tokens_ > stop_.min_tokens;
   for (size_t i = 0; i < text.size(); ++i) {
     int found = -1;
     for (size_t m = 0; m < matchers_.size(); ++m) {
       if (!matchers_[m].advance(text[i])) continue;
+      if (!may_end) {
+        matchers_[m].pass_match();
+        continue;
+      }
       if (found < 0 || matchers_[m].pattern.size() > matchers_[found].pattern.size()) {
         found = static_cast<int>(m);
       }

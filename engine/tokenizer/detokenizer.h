@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Token ids to streamed text: never a broken character, stop strings end exactly. One instance per
 // stream, one thread at a time (the stream's I/O thread).
+//
+// A stop string is looked for in the text that is shown; one that is the whole name of a hidden
+// token is found at that token as well.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +23,9 @@ struct StopConfig {
   // A match is the stop string whose end comes first; of those that end together the longest one,
   // of equal ones the first in the list.
   bool include_in_output = false;
+  // No match ends in the text of the first so many tokens. One may begin there: the text of a later
+  // token completes it.
+  int32_t min_tokens = 0;
 };
 
 class Detokenizer {
@@ -35,7 +41,8 @@ class Detokenizer {
     int matched_stop = -1;  // index into StopConfig::strings: the stream is over
   };
 
-  // Appends one token. After a match, further calls return nothing.
+  // Appends one token, which counts toward min_tokens whether it is shown or not. After a match,
+  // further calls return nothing.
   Result append(TokenId token);
 
   // End of stream: whatever was held back; incomplete bytes become one U+FFFD, after which a stop
@@ -51,8 +58,13 @@ class Detokenizer {
 
     // True where the pattern ends with this byte.
     bool advance(char byte);
+
+    // Behind a match that does not count: what of it may begin another one.
+    void pass_match() { matched = fallbacks[matched - 1]; }
   };
 
+  // A token that is not shown, but may be what a stop string names.
+  Result pass_hidden(TokenId token);
   // Moves what is decided of partial_ to valid UTF-8; at the end of the stream all of it is.
   std::string take_characters(bool at_end);
   Result take_ready(std::string_view text);
@@ -61,8 +73,9 @@ class Detokenizer {
   StopConfig stop_;
   bool skip_special_tokens_;
   bool ended_ = false;
-  std::string partial_;  // trailing bytes that do not yet form a character, at most 3
-  std::string held_;     // text that may turn out to be the start of a stop string
+  int64_t num_tokens_ = 0;  // appended so far
+  std::string partial_;     // trailing bytes that do not yet form a character, at most 3
+  std::string held_;        // text that may turn out to be the start of a stop string
   std::vector<Matcher> matchers_;
 };
 

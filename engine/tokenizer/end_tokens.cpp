@@ -38,10 +38,12 @@ std::vector<TokenId> find_end_tokens(const Vocabulary& vocabulary, const Tokeniz
   // Where a model has these, <|end|> only closes a message of several (OpenAI's harmony format).
   const bool end_closes_message = tokenizer.find_token("<|return|>") != kInvalidToken &&
                                   tokenizer.find_token("<|call|>") != kInvalidToken;
-  for (const std::string_view name : kEndNames) {
+  // Several tokens may have one name.
+  for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+    if (!tokenizer.is_special(id)) continue;
+    const std::string_view name = tokenizer.token_bytes(id);
     if (end_closes_message && name == "<|end|>") continue;
-    const TokenId id = tokenizer.find_token(name);
-    if (id != kInvalidToken && tokenizer.is_special(id)) ends.push_back(id);
+    if (std::ranges::find(kEndNames, name) != std::end(kEndNames)) ends.push_back(id);
   }
   std::sort(ends.begin(), ends.end());
   ends.erase(std::unique(ends.begin(), ends.end()), ends.end());

@@ -5,8 +5,10 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <unordered_set>
 #include <utility>
 
+#include "engine/core/log.h"
 #include "engine/tokenizer/bpe_tables.h"
 #include "engine/tokenizer/byte_level.h"
 #include "engine/tokenizer/pretokenizer_names.h"
@@ -64,28 +66,53 @@ Expected<void> check_vocabulary(const Vocabulary& vocabulary, bool needs_scores)
                             " is outside the vocabulary of " + std::to_string(count));
     }
   }
+  return {};
+}
+
+void warn_of_texts(const Vocabulary& vocabulary) {
   TokenTable names(vocabulary.tokens);
-  for (size_t id = 0; id < count; ++id) {
-    if (!names.insert(static_cast<TokenId>(id))) {
-      return bad_vocabulary("token \"" + vocabulary.tokens[id] + "\" (id " + std::to_string(id) +
-                            ") is there twice");
+  size_t num_empty = 0;
+  size_t num_repeated = 0;
+  size_t repeated = 0;
+  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    if (vocabulary.tokens[id].empty()) {
+      ++num_empty;
+    } else if (!names.insert(static_cast<TokenId>(id)) && num_repeated++ == 0) {
+      repeated = id;
     }
   }
-  return {};
+  constexpr std::string_view kKey = "tokenizer.ggml.tokens";
+  if (num_empty > 0) {
+    warn_of_file(vocabulary.file, kKey, std::to_string(num_empty) + " empty texts", "no text");
+  }
+  if (num_repeated == 0) return;
+  const std::string& text = vocabulary.tokens[repeated];
+  warn_of_file(vocabulary.file,
+               kKey,
+               std::to_string(num_repeated) +
+                   " texts that tokens before have, the first of token " +
+                   std::to_string(repeated) + ", " + text.substr(0, 60),
+               "the token " + std::to_string(names.find(text)) + " in encoding");
 }
 
 class GgufParts {
  public:
   explicit GgufParts(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {
+    warn_of_texts(vocabulary_);
     if (vocabulary_.token_types.empty()) {
       vocabulary_.token_types.assign(vocabulary_.tokens.size(), TokenType::kNormal);
     }
     parts_.names = std::move(vocabulary_.tokens);
     parts_.bos = vocabulary_.bos;
     parts_.eos = vocabulary_.eos;
-    if (vocabulary_.eot != kInvalidToken) parts_.more_ends.push_back(vocabulary_.eot);
+    parts_.eot = vocabulary_.eot;
     if (vocabulary_.add_bos && parts_.bos != kInvalidToken) parts_.prefix.push_back(parts_.bos);
     if (vocabulary_.add_eos && parts_.eos != kInvalidToken) parts_.suffix.push_back(parts_.eos);
+    for (const auto& [name, id] :
+         {std::pair("unk_token", vocabulary_.unknown), {"pad_token", vocabulary_.padding}}) {
+      if (id == kInvalidToken) continue;
+      parts_.named.push_back({name, parts_.names[static_cast<size_t>(id)]});
+    }
     for (const TokenType type : vocabulary_.token_types) {
       parts_.special.push_back(is_control(type));
     }
@@ -95,11 +122,14 @@ class GgufParts {
 
   // Control and user-defined tokens are found in the text by name. Where spaces are spelled with
   // a symbol, user-defined names with it are found once the text is spelled so.
+  // Of tokens with one name the first is found.
   void add_named_tokens(bool spaces_are_symbols) {
+    std::unordered_set<std::string_view> known;
     for (size_t id = 0; id < parts_.names.size(); ++id) {
       const TokenType type = type_of(id);
       const std::string& name = parts_.names[id];
       if ((!is_control(type) && type != TokenType::kUserDefined) || name.empty()) continue;
+      if (!known.insert(name).second) continue;
       AddedToken added;
       added.content = name;
       added.id = static_cast<TokenId>(id);
@@ -124,7 +154,8 @@ class GgufParts {
       const int byte = type_of(id) == TokenType::kByte ? byte_of_name(parts_.names[id]) : -1;
       if (byte >= 0) {
         parts_.bytes.emplace_back(1, static_cast<char>(byte));
-        byte_tokens_[static_cast<size_t>(byte)] = static_cast<TokenId>(id);
+        TokenId& token = byte_tokens_[static_cast<size_t>(byte)];
+        if (token == kInvalidToken) token = static_cast<TokenId>(id);
       } else if (is_control(type_of(id))) {
         parts_.bytes.push_back(parts_.names[id]);
       } else {
@@ -142,7 +173,19 @@ class GgufParts {
     return steps;
   }
 
-  Expected<MergeList> split_merges() const {
+  [[nodiscard]] Expected<BpeMerges> read_merges(const TokenTable& names) const {
+    SLUICE_TRY(const MergeList list, split_merges());
+    SLUICE_TRY(MergeTable table, sluice::read_merges(list, names, RepeatedMerge::kFirst));
+    if (table.num_repeated > 0) {
+      warn_of_file(vocabulary_.file,
+                   "tokenizer.ggml.merges",
+                   std::to_string(table.num_repeated) + " pairs that are there before",
+                   "the first of each");
+    }
+    return std::move(table.merges);
+  }
+
+  [[nodiscard]] Expected<MergeList> split_merges() const {
     MergeList merges;
     for (size_t rank = 0; rank < vocabulary_.merges.size(); ++rank) {
       const std::string_view merge = vocabulary_.merges[rank];
@@ -154,6 +197,19 @@ class GgufParts {
       merges.emplace_back(merge.substr(0, space), merge.substr(space + 1));
     }
     return merges;
+  }
+
+  // By text. Of several tokens with one text a normal one counts before those that text names, so
+  // that no merge ends in a control token, and then the first.
+  [[nodiscard]] TokenTable index_texts() const {
+    TokenTable table(parts_.names);
+    for (const bool normal : {true, false}) {
+      for (size_t id = 0; id < parts_.names.size(); ++id) {
+        if (parts_.names[id].empty() || (type_of(id) == TokenType::kNormal) != normal) continue;
+        table.insert(static_cast<TokenId>(id));
+      }
+    }
+    return table;
   }
 
   // Tokens that text can become without being named in it.
@@ -202,9 +258,8 @@ Expected<std::unique_ptr<Tokenizer>> create_byte_bpe_tokenizer(Vocabulary vocabu
     steps.emplace_back(UnicodeFormStep{UnicodeForm::kNfc});
     gguf.parts_.normalizer = Normalizer(std::move(steps));
   }
-  SLUICE_TRY(const MergeList list, gguf.split_merges());
-  const TokenTable names = index_names(gguf.parts_.names, [](TokenId) { return true; });
-  SLUICE_TRY(BpeMerges merges, read_merges(list, names));
+  const TokenTable names = gguf.index_texts();
+  SLUICE_TRY(BpeMerges merges, gguf.read_merges(names));
   gguf.parts_.model = make_byte_bpe(
       std::move(merges), names, gguf.parts_.bytes, gguf.is_normal(), named.whole_words_first);
   return gguf.create();
@@ -237,18 +292,17 @@ Expected<std::unique_ptr<Tokenizer>> create_char_bpe_tokenizer(Vocabulary vocabu
   gguf.add_named_tokens(/*spaces_are_symbols=*/false);
   gguf.fill_sentencepiece_bytes();
   gguf.parts_.normalizer = Normalizer(gguf.space_steps());
-  SLUICE_TRY(const MergeList list, gguf.split_merges());
-  const TokenTable names = index_names(gguf.parts_.names, [](TokenId) { return true; });
-  SLUICE_TRY(BpeMerges merges, read_merges(list, names));
+  const TokenTable names = gguf.index_texts();
+  SLUICE_TRY(BpeMerges merges, gguf.read_merges(names));
   const auto num_tokens = static_cast<TokenId>(gguf.parts_.names.size());
   auto model = std::make_unique<CharBpe>(
       std::move(merges),
       CharBpe::Options{gguf.vocabulary_.unknown, /*fuse_unknown=*/true, false, num_tokens});
   for (TokenId id = 0; id < num_tokens; ++id) {
     const TokenType type = gguf.type_of(static_cast<size_t>(id));
-    if (type == TokenType::kNormal || type == TokenType::kUserDefined) {
-      model->add_token(gguf.parts_.names[static_cast<size_t>(id)], id);
-    }
+    const std::string& name = gguf.parts_.names[static_cast<size_t>(id)];
+    const bool takes_part = type == TokenType::kNormal || type == TokenType::kUserDefined;
+    if (takes_part && names.find(name) == id) model->add_token(name, id);
   }
   for (int byte = 0; byte < 256; ++byte) {
     model->set_byte_token(static_cast<uint8_t>(byte), gguf.byte_tokens_[byte]);
@@ -280,9 +334,13 @@ Expected<std::unique_ptr<Tokenizer>> create_unigram_tokenizer(Vocabulary vocabul
   }
   auto model = std::make_unique<Unigram>(
       Unigram::Options{gguf.vocabulary_.unknown, lowest - kUnknownPenalty});
+  const TokenTable names = index_names(gguf.parts_.names, gguf.is_normal());
   for (size_t id = 0; id < gguf.parts_.names.size(); ++id) {
-    if (gguf.type_of(id) != TokenType::kNormal || gguf.parts_.names[id].empty()) continue;
-    model->add_token(gguf.parts_.names[id], static_cast<TokenId>(id), gguf.vocabulary_.scores[id]);
+    const auto token = static_cast<TokenId>(id);
+    if (gguf.type_of(id) != TokenType::kNormal || names.find(gguf.parts_.names[id]) != token) {
+      continue;
+    }
+    model->add_token(gguf.parts_.names[id], token, gguf.vocabulary_.scores[id]);
   }
   model->build();
   for (int byte = 0; byte < 256; ++byte) {

@@ -7,8 +7,10 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 
+#include "engine/core/log.h"
 #include "engine/tokenizer/affix_bpe.h"
 #include "engine/tokenizer/bpe_tables.h"
 #include "engine/tokenizer/byte_level.h"
@@ -82,6 +84,7 @@ class HfReader {
   Expected<void> set_name(const std::string& name, int64_t id, std::string_view where);
   Expected<void> read_added_tokens();
   Expected<void> read_added_token(const Json& item);
+  [[nodiscard]] TokenId find_in_model(const std::string& text) const;
   void normalize_names();
   Expected<void> read_decoder();
   static bool has_all_bytes(const TokenTable& tokens);
@@ -95,6 +98,7 @@ class HfReader {
   Expected<void> read_model(const JsonPretokenizer& pretokenizer);
   Expected<void> read_special_tokens(const HfTokenizerFiles& files);
   Expected<TokenId> special_token(const Json& config, std::string_view key) const;
+  void add_named(const std::string& name, const Json* field);
   Expected<void> add_ends(const Json& config, const std::string& file);
   [[nodiscard]] TokenId find_name(std::string_view name) const;
 
@@ -107,8 +111,11 @@ class HfReader {
 
   Json json_;
   Json model_;
-  std::string type_;            // of the model
-  int64_t num_rows_ = 0;        // of the model's embedding; 0: not known
+  std::string type_;      // of the model
+  int64_t num_rows_ = 0;  // of the model's embedding; 0: not known
+  // By text: tokens of a vocabulary that is a list, and added tokens.
+  std::unordered_map<std::string_view, TokenId> listed_ids_;
+  std::unordered_map<std::string, TokenId> added_ids_;
   std::vector<bool> in_model_;  // by id
   std::vector<bool> is_added_;  // by id
   TokenizerParts parts_;
@@ -161,6 +168,7 @@ Expected<void> HfReader::read_vocabulary() {
       const auto id = static_cast<int64_t>(in_model_.size());
       SLUICE_TRY_VOID(set_name(item[0].get_ref<const std::string&>(), id, kWhere));
       in_model_[static_cast<size_t>(id)] = true;
+      listed_ids_[item[0].get_ref<const std::string&>()] = static_cast<TokenId>(id);
     }
     return {};
   }
@@ -189,12 +197,37 @@ Expected<void> HfReader::read_added_token(const Json& item) {
   if (special && num_rows_ > 0 && id >= num_rows_) return {};
   SLUICE_TRY_VOID(set_name(content, id, kWhere));
   added.id = static_cast<TokenId>(id);
-  added.content = content;
-  added.in_normalized = normalized;
   parts_.special[static_cast<size_t>(id)] = special;
   is_added_[static_cast<size_t>(id)] = true;
+  // The package keeps the first token of a text, and the model's before all: others only decode.
+  const TokenId in_model = find_in_model(content);
+  if (in_model != kInvalidToken) added.id = in_model;
+  const auto [first, is_new] = added_ids_.emplace(content, added.id);
+  if (first->second != id) {
+    warn_of_file(
+        "tokenizer.json",
+        kWhere,
+        "the text of token " + std::to_string(first->second) + " for token " + std::to_string(id),
+        "token " + std::to_string(first->second) + " in encoding");
+  }
+  if (!is_new) return {};
+  added.content = content;
+  added.in_normalized = normalized;
+  parts_.special[static_cast<size_t>(added.id)] = special;
+  is_added_[static_cast<size_t>(added.id)] = true;
   parts_.added.push_back(std::move(added));
   return {};
+}
+
+// Of several tokens with one text the last, as the package has it.
+TokenId HfReader::find_in_model(const std::string& text) const {
+  const Json& vocab = model_["vocab"];
+  if (vocab.is_object()) {
+    const auto found = vocab.find(text);
+    return found == vocab.end() ? kInvalidToken : found->get<TokenId>();
+  }
+  const auto found = listed_ids_.find(text);
+  return found == listed_ids_.end() ? kInvalidToken : found->second;
 }
 
 Expected<void> HfReader::read_added_tokens() {
@@ -300,7 +333,14 @@ Expected<void> HfReader::read_bpe(const JsonPretokenizer& pretokenizer) {
   TokenTable tokens =
       index_names(parts_.names, [this](TokenId id) { return in_model_[static_cast<size_t>(id)]; });
   SLUICE_TRY(const MergeList list, merge_list());
-  SLUICE_TRY(BpeMerges merges, read_merges(list, tokens, options.prefix));
+  SLUICE_TRY(MergeTable table, read_merges(list, tokens, RepeatedMerge::kLast, options.prefix));
+  BpeMerges& merges = table.merges;
+  if (table.num_repeated > 0) {
+    warn_of_file("tokenizer.json",
+                 "model.merges",
+                 std::to_string(table.num_repeated) + " pairs that come again",
+                 "the last of each");
+  }
   if (!unknown_name.empty()) options.unknown = tokens.find(unknown_name);
   if (!options.prefix.empty() || !options.suffix.empty()) {
     keep_spelling(pretokenizer);
@@ -355,11 +395,17 @@ Expected<void> HfReader::read_unigram(const JsonPretokenizer& pretokenizer) {
   auto model = std::make_unique<Unigram>(Unigram::Options{
       unknown < 0 ? kInvalidToken : static_cast<TokenId>(unknown), lowest - kUnknownPenalty});
   TokenTable tokens(parts_.names);
-  for (size_t id = 0; id < vocab.size(); ++id) {
+  for (size_t id = vocab.size(); id-- > 0;) {
     const auto token = static_cast<TokenId>(id);
     if (parts_.names[id].empty()) continue;
     if (!tokens.insert(token)) {
-      return json_error(kWhere, "token \"" + parts_.names[id] + "\" is there twice");
+      // The package takes the last as well.
+      const TokenId last = tokens.find(parts_.names[id]);
+      warn_of_file("tokenizer.json",
+                   "model.vocab",
+                   "the text of token " + std::to_string(last) + " for token " + std::to_string(id),
+                   "token " + std::to_string(last) + " in encoding");
+      continue;
     }
     if (in_model()(token)) {
       model->add_token(parts_.names[id], token, score_as_written(vocab[id][1].get<double>()));
@@ -416,13 +462,23 @@ TokenId HfReader::find_name(std::string_view name) const {
 }
 
 // "<s>" or {"content": "<s>"}; kInvalidToken: none, or one the vocabulary lacks.
+// A name, or an added token that has one.
+Expected<std::string> token_text(const Json& field) {
+  if (field.is_string()) return field.get<std::string>();
+  return json_string(field, "content", "tokenizer_config.json");
+}
+
 Expected<TokenId> HfReader::special_token(const Json& config, std::string_view key) const {
-  constexpr std::string_view kWhere = "tokenizer_config.json";
   const Json* field = json_field(config, key);
   if (field == nullptr) return kInvalidToken;
-  if (field->is_string()) return find_name(field->get_ref<const std::string&>());
-  SLUICE_TRY(const std::string content, json_string(*field, "content", kWhere));
-  return find_name(content);
+  SLUICE_TRY(const std::string text, token_text(*field));
+  return find_name(text);
+}
+
+// What names no token has no effect on any.
+void HfReader::add_named(const std::string& name, const Json* field) {
+  if (field == nullptr) return;
+  if (auto text = token_text(*field)) parts_.named.push_back({name, std::move(*text)});
 }
 
 // eos_token_id is an id or a list of them.
@@ -431,13 +487,15 @@ Expected<void> HfReader::add_ends(const Json& config, const std::string& file) {
   if (field == nullptr) return {};
   const Json list = field->is_array() ? *field : Json::array({*field});
   for (const Json& id : list) {
-    if (!id.is_number_integer()) {
+    const std::optional<int64_t> token = json_whole_number(id);
+    if (!token) {
       return make_error(ErrorCode::kDataLoss, file + ": \"eos_token_id\" has to hold integers");
     }
-    const auto token = id.get<int64_t>();
-    if (token >= 0 && token < static_cast<int64_t>(num_tokens())) {
-      parts_.more_ends.push_back(static_cast<TokenId>(token));
+    if (*token < 0 || *token >= static_cast<int64_t>(num_tokens())) {
+      warn_of_file(file, "eos_token_id", std::to_string(*token), "not given");
+      continue;
     }
+    parts_.more_ends.push_back(static_cast<TokenId>(*token));
   }
   return {};
 }
@@ -449,6 +507,13 @@ Expected<void> HfReader::read_special_tokens(const HfTokenizerFiles& files) {
   SLUICE_TRY(const Json generation, parse_file(files.generation_config, "generation_config.json"));
   SLUICE_TRY(parts_.bos, special_token(tokenizer, "bos_token"));
   SLUICE_TRY(parts_.eos, special_token(tokenizer, "eos_token"));
+  for (const char* name : {"unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
+    add_named(name, json_field(tokenizer, name));
+  }
+  // A model's own: {"image_token": "<image>"}. A list has no names.
+  if (const Json extra = section_of(tokenizer, "extra_special_tokens"); extra.is_object()) {
+    for (const auto& [name, field] : extra.items()) add_named(name, &field);
+  }
   SLUICE_TRY_VOID(add_ends(config, "config.json"));
   SLUICE_TRY_VOID(add_ends(section_of(config, "text_config"), "config.json"));
   SLUICE_TRY_VOID(add_ends(generation, "generation_config.json"));

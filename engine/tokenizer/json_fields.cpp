@@ -77,6 +77,16 @@ Expected<int64_t> json_integer_or(const Json& object,
   return field->get<int64_t>();
 }
 
+std::optional<int64_t> json_whole_number(const Json& value) {
+  constexpr double kExact = 9007199254740992;  // 2^53
+  if (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX) return std::nullopt;
+  if (value.is_number_integer()) return value.get<int64_t>();
+  if (!value.is_number_float()) return std::nullopt;
+  const auto number = value.get<double>();
+  if (!(std::fabs(number) <= kExact) || number != std::floor(number)) return std::nullopt;
+  return static_cast<int64_t>(number);
+}
+
 double score_as_written(double score) {
   constexpr int kMaxPower = 308;  // of ten, in a double
   std::array<char, 64> buffer{};

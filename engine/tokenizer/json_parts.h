@@ -4,6 +4,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -35,6 +36,8 @@ Expected<int64_t> json_integer_or(const nlohmann::json& object,
                                   std::string_view key,
                                   std::string_view where,
                                   int64_t fallback);
+// An integer, also as a float without a fraction; none: it is something else.
+std::optional<int64_t> json_whole_number(const nlohmann::json& value);
 // nullptr: missing or null.
 const nlohmann::json* json_field(const nlohmann::json& object, std::string_view key);
 tl::unexpected<Error> json_error(std::string_view where, const std::string& what);

@@ -151,6 +151,7 @@ Expected<NamedPretokenizer> pretokenizer_by_name(std::string_view pre) {
     if (pattern.empty()) continue;
     SLUICE_TRY(Regex regex, Regex::compile(pattern));
     result.stages.emplace_back(SplitStage{std::move(regex), SplitBehavior::kIsolated});
+    result.patterns.push_back(pattern);
   }
   return result;
 }

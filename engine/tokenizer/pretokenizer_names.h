@@ -15,8 +15,9 @@ namespace sluice {
 
 struct NamedPretokenizer {
   std::vector<PretokenizerStage> stages;
-  bool whole_words_first = false;  // a piece that is a token as a whole is that token
-  bool nfc = false;                // text is normalized to NFC first
+  std::vector<std::string_view> patterns;  // of `stages`
+  bool whole_words_first = false;          // a piece that is a token as a whole is that token
+  bool nfc = false;                        // text is normalized to NFC first
 };
 
 // kUnsupported names `pre` and the names there are.

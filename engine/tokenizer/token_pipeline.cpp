@@ -70,9 +70,11 @@ class TokenPipeline final : public Tokenizer {
 
   [[nodiscard]] const std::vector<TokenId>& end_tokens() const override { return end_tokens_; }
 
-  [[nodiscard]] std::string_view bos_text() const override { return name_of(parts_.bos); }
+  Expected<void> replace_more_ends(std::vector<TokenId> ids) override;
 
-  [[nodiscard]] std::string_view eos_text() const override { return name_of(parts_.eos); }
+  [[nodiscard]] const std::vector<NamedToken>& named_tokens() const override {
+    return parts_.named;
+  }
 
  private:
   // One call of encode.
@@ -96,12 +98,10 @@ class TokenPipeline final : public Tokenizer {
                    LiteralRanges literal_ranges,
                    Job& job) const;
 
+  void collect_ends();
+
   [[nodiscard]] bool is_token(TokenId id) const {
     return id >= 0 && static_cast<size_t>(id) < parts_.names.size();
-  }
-
-  [[nodiscard]] std::string_view name_of(TokenId id) const {
-    return is_token(id) ? std::string_view(parts_.names[id]) : std::string_view();
   }
 
   TokenizerParts parts_;
@@ -113,8 +113,12 @@ class TokenPipeline final : public Tokenizer {
 };
 
 Expected<void> TokenPipeline::build() {
-  for (size_t id = 0; id < parts_.names.size(); ++id) {
-    if (!parts_.names[id].empty()) names_.insert(static_cast<TokenId>(id));
+  // Names are asked for special tokens above all: those come first where others have their text.
+  for (const bool special : {true, false}) {
+    for (size_t id = 0; id < parts_.names.size(); ++id) {
+      if (parts_.names[id].empty() || parts_.special[id] != special) continue;
+      names_.insert(static_cast<TokenId>(id));
+    }
   }
   std::unordered_set<std::string_view> known;
   for (const AddedToken& added : parts_.added) {
@@ -133,13 +137,33 @@ Expected<void> TokenPipeline::build() {
     SpecialTokens& tokens = added.in_normalized ? normalized_tokens_ : raw_tokens_;
     tokens.add(added.content, added.id, added.flags);
   }
+  for (const auto& [name, id] : {std::pair("bos_token", parts_.bos), {"eos_token", parts_.eos}}) {
+    if (is_token(id)) parts_.named.push_back({name, parts_.names[id]});
+  }
+  collect_ends();
+  return {};
+}
+
+Expected<void> TokenPipeline::replace_more_ends(std::vector<TokenId> ids) {
+  for (const TokenId id : ids) {
+    if (is_token(id)) continue;
+    return make_error(ErrorCode::kInvalidArgument,
+                      "eos_token_id: found " + std::to_string(id) + ", expected an id below " +
+                          std::to_string(vocab_size()));
+  }
+  parts_.more_ends = std::move(ids);
+  collect_ends();
+  return {};
+}
+
+void TokenPipeline::collect_ends() {
   Vocabulary ends;
   ends.eos = parts_.eos;
+  ends.eot = parts_.eot;
   end_tokens_ = find_end_tokens(ends, *this);
   end_tokens_.insert(end_tokens_.end(), parts_.more_ends.begin(), parts_.more_ends.end());
   std::sort(end_tokens_.begin(), end_tokens_.end());
   end_tokens_.erase(std::unique(end_tokens_.begin(), end_tokens_.end()), end_tokens_.end());
-  return {};
 }
 
 bool is_word_character(std::string_view text, size_t position) {

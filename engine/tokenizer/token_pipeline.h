@@ -37,10 +37,12 @@ struct TokenizerParts {
   std::unique_ptr<TokenModel> model;
   TokenId bos = kInvalidToken;
   TokenId eos = kInvalidToken;
-  std::vector<TokenId> more_ends;  // that generations end with, besides those known by name
+  TokenId eot = kInvalidToken;     // end of a turn, where it is another than eos
+  std::vector<TokenId> more_ends;  // of a generation configuration; see replace_more_ends()
   std::vector<TokenId> prefix;     // before and behind a text with special tokens
   std::vector<TokenId> suffix;
   bool strips_first_space = false;
+  std::vector<NamedToken> named;  // besides bos and eos, whose ids are known
 };
 
 // kDataLoss: an added token's name is too long, or two have one name.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text to token ids and back. Immutable after creation, so any thread may use one instance.
+// Text to token ids and back. Immutable once a model is loaded, so any thread may use one instance.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,7 @@ enum class TokenType : uint8_t {
 
 // The vocabulary as a model file states it; engine/weights fills it, create_tokenizer checks it.
 struct Vocabulary {
+  std::string file;                    // that it is from, for warnings
   std::string model;                   // tokenizer.ggml.model: "gpt2", "llama", ...
   std::string pre;                     // tokenizer.ggml.pre: "smollm", "llama-bpe", ...
   std::vector<std::string> tokens;     // by id, in the file's spelling (byte-level BPE: mapped)
@@ -46,14 +47,20 @@ struct Vocabulary {
   bool remove_extra_whitespaces = false;  // unigram models: runs of spaces become one
 };
 
-// Whether strings such as "<|im_end|>" become their token or stay text. User text is always kText;
-// only what a chat template itself wrote is parsed.
+// Whether strings such as "<|im_end|>" become their token or stay text. Prompts of completions are
+// parsed; contents of chat messages stay text, see encode_marked.
 enum class SpecialText : uint8_t { kText, kParse };
 
 // Bytes [begin, end) of a text.
 struct TextRange {
   size_t begin = 0;
   size_t end = 0;
+};
+
+// A special token by its use, as transformers' special_tokens_map has it.
+struct NamedToken {
+  std::string name;  // "pad_token"
+  std::string text;  // "<pad>"
 };
 
 class Tokenizer {
@@ -99,13 +106,20 @@ class Tokenizer {
 
   // Tokens that end a generation (eos, eot and their like), ascending.
   [[nodiscard]] virtual const std::vector<TokenId>& end_tokens() const = 0;
-  // Text of bos and eos for chat templates; empty: none.
-  [[nodiscard]] virtual std::string_view bos_text() const = 0;
-  [[nodiscard]] virtual std::string_view eos_text() const = 0;
+
+  // Puts `ids` in the place of the end tokens that config.json and generation_config.json gave; the
+  // tokenizer's own (eos, eot, those known by name) stay. Called by the thread that loads a model,
+  // before others see the tokenizer. kInvalidArgument: an id is outside the vocabulary.
+  virtual Expected<void> replace_more_ends(std::vector<TokenId> ids) = 0;
+
+  // For chat templates: "bos_token", "eos_token", "unk_token", "pad_token" and whatever else the
+  // tokenizer's files name, those that there are.
+  [[nodiscard]] virtual const std::vector<NamedToken>& named_tokens() const = 0;
 };
 
 // kUnsupported names the model or pre-tokenizer found and those supported; kDataLoss: the
-// vocabulary contradicts itself (merge of unknown tokens, duplicate tokens, id out of range).
+// vocabulary contradicts itself (merge of unknown tokens, id out of range). Several tokens may have
+// one text, or none: a warning says which of them encoding yields.
 [[nodiscard]] Expected<std::unique_ptr<Tokenizer>> create_tokenizer(Vocabulary vocabulary);
 
 }  // namespace sluice

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/core/config.h"
+#include "engine/core/log.h"
+#include "engine/tokenizer/json_parts.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/mapped_file.h"
 
@@ -16,7 +18,9 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kMaxFileBytes = 1 << 20;
+constexpr size_t kMaxShown = 60;  // of a value in a warning
 constexpr std::string_view kMaxTokens = "max_new_tokens";
+constexpr std::string_view kEndTokens = "eos_token_id";
 
 // Those that vLLM takes from the file as well.
 constexpr std::string_view kFields[] = {
@@ -40,16 +44,10 @@ tl::unexpected<Error> wrong(const std::string& source, const std::string& what) 
                     source + ": " + what + "; --generation-config vllm leaves it out");
 }
 
-Expected<void> set_field(std::string_view name,
-                         double value,
-                         const std::string& source,
-                         GenerationDefaults& defaults) {
+Expected<void> set_field(std::string_view name, double value, GenerationDefaults& defaults) {
   const SamplingField* field = find_sampling_field(name);
   CHECK(field != nullptr);
-  if (const auto set = set_sampling_field(defaults.sampling, *field, value); !set) {
-    return wrong(source, set.error().message);
-  }
-  return {};
+  return set_sampling_field(defaults.sampling, *field, value);
 }
 
 void describe(GenerationDefaults& defaults) {
@@ -66,6 +64,9 @@ void describe(GenerationDefaults& defaults) {
     if (value != field.default_value) add(name, value);
   }
   if (defaults.max_output_tokens > 0) add(kMaxTokens, defaults.max_output_tokens);
+  if (!defaults.end_tokens) return;
+  text += (text.empty() ? "" : ", ") + std::string(kEndTokens);
+  for (const TokenId id : *defaults.end_tokens) text += " " + std::to_string(id);
 }
 
 // The file that --generation-config means; empty: there is none, and need not be.
@@ -83,51 +84,89 @@ std::string path_of(const Config& config, const Checkpoint& checkpoint) {
   return fs::is_directory(path, error) ? (fs::path(path) / kName).string() : path;
 }
 
-Expected<void> apply_file(const std::string& path, GenerationDefaults& defaults) {
+Expected<void> apply_file(const std::string& path,
+                          GenerationSource source,
+                          GenerationDefaults& defaults) {
   SLUICE_TRY(const MappedFile file, MappedFile::open(path));
   const auto bytes = file.bytes();
   if (bytes.size() > kMaxFileBytes) {
     return wrong(path, "size: found more than 1 MiB, expected a generation_config.json");
   }
   return apply_generation_config(
-      {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path, defaults);
+      {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path, source, defaults);
 }
 
-Expected<void> apply_gguf(const Checkpoint& checkpoint, GenerationDefaults& defaults) {
+void apply_gguf(const Checkpoint& checkpoint, GenerationDefaults& defaults) {
   const Metadata& metadata = checkpoint.metadata();
   for (const auto& [key, field] : kGgufKeys) {
     if (!metadata.has(key)) continue;
-    SLUICE_TRY(const double value, metadata.get_float(key));
-    SLUICE_TRY_VOID(set_field(field, value, checkpoint.path() + ": " + std::string(key), defaults));
+    const Expected<double> value = metadata.get_float(key);
+    const Expected<void> set =
+        value ? set_field(field, *value, defaults) : tl::unexpected(value.error());
+    if (!set) warn_of_file(checkpoint.path(), key, set.error().message, "not given");
   }
+}
+
+Expected<void> set_number(std::string_view name, const Json& value, GenerationDefaults& defaults) {
+  if (!value.is_number()) {
+    return make_error(ErrorCode::kDataLoss, std::string(name) + " must be a number");
+  }
+  return set_field(name, value.get<double>(), defaults);
+}
+
+Expected<void> set_max_tokens(const Json& value, GenerationDefaults& defaults) {
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  const std::optional<int64_t> number = json_whole_number(value);
+  if (!number || *number < 1 || *number > kMost) {
+    return make_error(ErrorCode::kDataLoss,
+                      std::string(kMaxTokens) + " must be an integer in [1, 2147483647]");
+  }
+  defaults.max_output_tokens = static_cast<int32_t>(*number);
+  return {};
+}
+
+// An id or a list of them.
+Expected<void> set_end_tokens(const Json& value, GenerationDefaults& defaults) {
+  std::vector<TokenId> ids;
+  const Json list = value.is_array() ? value : Json::array({value});
+  for (const Json& item : list) {
+    const std::optional<int64_t> id = json_whole_number(item);
+    if (!id || *id < 0 || *id > std::numeric_limits<TokenId>::max()) {
+      return make_error(ErrorCode::kDataLoss,
+                        std::string(kEndTokens) + " must be a token id or a list of them");
+    }
+    ids.push_back(static_cast<TokenId>(*id));
+  }
+  defaults.end_tokens = std::move(ids);
   return {};
 }
 
 }  // namespace
 
 Expected<void> apply_generation_config(std::string_view json,
-                                       const std::string& source,
+                                       const std::string& name,
+                                       GenerationSource source,
                                        GenerationDefaults& defaults) {
   const Json root = Json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
-  if (!root.is_object()) return wrong(source, "found no JSON object, expected one of parameters");
-  const auto number_of = [&root](std::string_view name) -> const Json* {
-    const auto found = root.find(name);
-    return found == root.end() || found->is_null() ? nullptr : &*found;
+  if (!root.is_object()) return wrong(name, "found no JSON object, expected one of parameters");
+  const auto apply = [&](std::string_view key, const auto& set) -> Expected<void> {
+    const auto found = root.find(key);
+    if (found == root.end() || found->is_null()) return {};
+    const Expected<void> done = set(*found);
+    if (done) return {};
+    if (source == GenerationSource::kFlag) return wrong(name, done.error().message);
+    const std::string text = found->dump(-1, ' ', true, Json::error_handler_t::replace);
+    warn_of_file(name, key, text.substr(0, kMaxShown), "not given: " + done.error().message);
+    return {};
   };
-  for (const std::string_view name : kFields) {
-    const Json* value = number_of(name);
-    if (value == nullptr) continue;
-    if (!value->is_number()) return wrong(source, std::string(name) + " must be a number");
-    SLUICE_TRY_VOID(set_field(name, value->get<double>(), source, defaults));
+  for (const std::string_view key : kFields) {
+    SLUICE_TRY_VOID(
+        apply(key, [&](const Json& value) { return set_number(key, value, defaults); }));
   }
-  if (const Json* value = number_of(kMaxTokens)) {
-    if (!value->is_number_unsigned() || value->get<uint64_t>() < 1 ||
-        value->get<uint64_t>() > std::numeric_limits<int32_t>::max()) {
-      return wrong(source, std::string(kMaxTokens) + " must be an integer in [1, 2147483647]");
-    }
-    defaults.max_output_tokens = value->get<int32_t>();
-  }
-  return {};
+  SLUICE_TRY_VOID(
+      apply(kMaxTokens, [&](const Json& value) { return set_max_tokens(value, defaults); }));
+  if (source == GenerationSource::kModelFile) return {};  // the tokenizer has its end tokens
+  return apply(kEndTokens, [&](const Json& value) { return set_end_tokens(value, defaults); });
 }
 
 Expected<GenerationDefaults> read_generation_defaults(const Config& config,
@@ -135,11 +174,19 @@ Expected<GenerationDefaults> read_generation_defaults(const Config& config,
   GenerationDefaults defaults;
   if (config.generation_config != "vllm") {
     const std::string path = path_of(config, checkpoint);
-    SLUICE_TRY_VOID(path.empty() ? apply_gguf(checkpoint, defaults) : apply_file(path, defaults));
+    const bool is_named = config.generation_config != "auto";
+    if (path.empty()) {
+      apply_gguf(checkpoint, defaults);
+    } else {
+      SLUICE_TRY_VOID(apply_file(
+          path, is_named ? GenerationSource::kNamedFile : GenerationSource::kModelFile, defaults));
+    }
   }
   if (!config.override_generation_config.empty()) {
-    SLUICE_TRY_VOID(apply_generation_config(
-        config.override_generation_config, "--override-generation-config", defaults));
+    SLUICE_TRY_VOID(apply_generation_config(config.override_generation_config,
+                                            "--override-generation-config",
+                                            GenerationSource::kFlag,
+                                            defaults));
   }
   describe(defaults);
   return defaults;

@@ -4,8 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/core/sampling_params.h"
 #include "engine/core/status.h"
@@ -18,18 +20,26 @@ class Checkpoint;
 struct GenerationDefaults {
   SamplingParams sampling;
   int32_t max_output_tokens = 0;  // max_new_tokens: of every request, 0: no bound
-  std::string summary;            // "temperature 0.6, top_p 0.95"; empty: nothing is set
+  // eos_token_id of what a flag names, in the place of those that the model's own files give;
+  // absent: the tokenizer has read them there. Not negative.
+  std::optional<std::vector<TokenId>> end_tokens;
+  std::string summary;  // "temperature 0.6, top_p 0.95"; empty: nothing is set
 };
 
 // --generation-config and --override-generation-config of `config`. One line "file: field ..." for
-// a value out of the parameter's range.
+// a file that is none, and for a value of the override that the parameter cannot have.
 Expected<GenerationDefaults> read_generation_defaults(const Config& config,
                                                       const Checkpoint& checkpoint);
 
-// Sets what a generation_config.json names and Sluice has; the rest is of other programs. `source`
-// is for messages.
+// A file's values that their parameters cannot have are left out, with a warning each: files are
+// written for other programs. Those of a flag are refused.
+enum class GenerationSource : uint8_t { kModelFile, kNamedFile, kFlag };
+
+// Sets what a generation_config.json names and Sluice has; the rest is of other programs. A float
+// without a fraction is an integer. `name` is for messages.
 Expected<void> apply_generation_config(std::string_view json,
-                                       const std::string& source,
+                                       const std::string& name,
+                                       GenerationSource source,
                                        GenerationDefaults& defaults);
 
 }  // namespace sluice

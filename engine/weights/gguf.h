@@ -105,8 +105,9 @@ class GgufFile {
   std::unique_ptr<Impl> impl_;
 };
 
-// tokenizer.ggml.* as a Vocabulary; kDataLoss where arrays disagree in length or type, or where a
-// special id or a token type is out of range.
+// tokenizer.ggml.* as a Vocabulary; kDataLoss where arrays disagree in length or type, where a
+// token type is unknown, or where the id of a token that begins or ends every text is out of range.
+// Other ids out of range count as not given and token type 0 as normal, with a warning.
 Expected<Vocabulary> read_vocabulary(const GgufFile& file);
 
 }  // namespace sluice

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "engine/core/log.h"
 #include "engine/tokenizer/hf_tokenizer.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/fused_experts.h"
@@ -180,6 +181,19 @@ tl::unexpected<Error> wrong_tensor(const SetAside& at,
                         ", expected " + expected);
 }
 
+using Index = std::map<std::string, std::string>;  // file name by tensor name
+
+struct Shard {
+  std::string name;  // of the file
+  MappedFile file;
+  std::vector<SafetensorsTensor> tensors;  // views of it
+};
+
+bool is_listed(const Index& index, const SafetensorsTensor& tensor, const Shard& shard) {
+  const auto found = index.find(tensor.name);
+  return found != index.end() && found->second == shard.name;
+}
+
 class HfCheckpoint final : public Checkpoint {
  public:
   HfCheckpoint(const std::string& directory,
@@ -216,9 +230,15 @@ class HfCheckpoint final : public Checkpoint {
   [[nodiscard]] std::string describe(bool all_tensors) const override;
 
  private:
-  // The number of tensors in it.
-  Expected<size_t> read_shard(const std::string& name,
-                              const std::map<std::string, std::string>* index);
+  [[nodiscard]] bool is_behind_model(std::string_view stored) const;
+  [[nodiscard]] Expected<Shard> open_shard(const std::string& name) const;
+  // All that the index names, each with the tensors that it says are there.
+  [[nodiscard]] Expected<std::vector<Shard>> open_listed(const std::string& index_path) const;
+  void leave_out_unlisted(const Index& index, Shard& shard) const;
+  [[nodiscard]] Expected<void> check_listed(const Index& index,
+                                            const std::vector<Shard>& shards,
+                                            const std::string& index_path) const;
+  Expected<void> add_shard(Shard shard);
   // What needs the tensors of all files: experts, scales.
   Expected<void> finish();
   // INT8 weights and their scales may lie in different files: both are set aside, then joined.
@@ -233,23 +253,89 @@ class HfCheckpoint final : public Checkpoint {
   std::vector<std::vector<std::byte>> memory_;                   // of tensors that were rearranged
 };
 
-Expected<size_t> HfCheckpoint::read_shard(const std::string& name,
-                                          const std::map<std::string, std::string>* index) {
+// Modules that guess further tokens, as published checkpoints have them behind the layers of the
+// model: transformers leaves them out as well.
+bool HfCheckpoint::is_behind_model(std::string_view stored) const {
+  std::string_view name = without_prefix(stored);
+  if (name.starts_with("mtp.") || name.starts_with("model.mtp.")) return true;
+  constexpr std::string_view kLayers = "model.layers.";
+  const Expected<uint64_t> num_layers = metadata_.get_uint("block_count");
+  if (!name.starts_with(kLayers) || !num_layers) return false;
+  name.remove_prefix(kLayers.size());
+  const std::optional<std::string> layer = take_number(name);
+  return layer && std::stoull(*layer) >= *num_layers;
+}
+
+Expected<Shard> HfCheckpoint::open_shard(const std::string& name) const {
   const std::string path = path_ + "/" + name;
   SLUICE_TRY(MappedFile file, MappedFile::open(path));
   SLUICE_TRY(std::vector<SafetensorsTensor> tensors, parse_safetensors(file.bytes(), path));
-  const size_t num_tensors = tensors.size();
-  for (SafetensorsTensor& tensor : tensors) {
-    if (index != nullptr) {
-      const auto found = index->find(tensor.name);
-      if (found == index->end() || found->second != name) {
-        return make_error(ErrorCode::kDataLoss,
-                          path + ": tensor " + quoted(tensor.name) + ": found here, expected " +
-                              (found == index->end() ? "nowhere" : "in " + found->second) +
-                              " by the index");
-      }
+  return Shard{.name = name, .file = std::move(file), .tensors = std::move(tensors)};
+}
+
+// What the index does not list, or lists elsewhere, is no part of the model.
+void HfCheckpoint::leave_out_unlisted(const Index& index, Shard& shard) const {
+  std::vector<std::string> left_out;
+  std::erase_if(shard.tensors, [&](const SafetensorsTensor& tensor) {
+    if (is_listed(index, tensor, shard)) return false;
+    left_out.push_back(tensor.name);
+    return true;
+  });
+  if (left_out.empty()) return;
+  warn_of_file(path_ + "/" + shard.name,
+               left_out.front(),
+               std::to_string(left_out.size()) + " tensors that the index does not list here",
+               "not given");
+}
+
+Expected<void> HfCheckpoint::check_listed(const Index& index,
+                                          const std::vector<Shard>& shards,
+                                          const std::string& index_path) const {
+  std::set<std::string_view> found;
+  for (const Shard& shard : shards) {
+    for (const SafetensorsTensor& tensor : shard.tensors) {
+      if (is_listed(index, tensor, shard)) found.insert(tensor.name);
     }
+  }
+  for (const auto& [tensor, shard] : index) {
+    if (found.contains(tensor)) continue;
+    if (is_ignored(tensor, tied_embeddings_)) {
+      warn_of_file(index_path, tensor, "nothing in " + shard, "not given");
+      continue;
+    }
+    return make_error(ErrorCode::kDataLoss,
+                      index_path + ": weight_map: tensor " + quoted(tensor) +
+                          ": found nothing in " + shard + ", expected it there");
+  }
+  return {};
+}
+
+Expected<std::vector<Shard>> HfCheckpoint::open_listed(const std::string& index_path) const {
+  SLUICE_TRY(const MappedFile index_file, MappedFile::open(index_path));
+  SLUICE_TRY(const Index index, parse_safetensors_index(index_file.bytes(), index_path));
+  std::set<std::string> names;
+  for (const auto& [tensor, shard] : index) names.insert(shard);
+  std::vector<Shard> shards;
+  for (const std::string& name : names) {
+    SLUICE_TRY(Shard shard, open_shard(name));
+    shards.push_back(std::move(shard));
+  }
+  SLUICE_TRY_VOID(check_listed(index, shards, index_path));
+  for (Shard& shard : shards) leave_out_unlisted(index, shard);
+  return shards;
+}
+
+Expected<void> HfCheckpoint::add_shard(Shard shard) {
+  const std::string path = path_ + "/" + shard.name;
+  size_t num_behind = 0;
+  for (SafetensorsTensor& tensor : shard.tensors) {
     if (is_ignored(tensor.name, tied_embeddings_)) continue;
+    if (is_behind_model(tensor.name)) {
+      if (num_behind++ == 0) {
+        warn_of_file(path, tensor.name, "a tensor behind the model's layers", "not given");
+      }
+      continue;
+    }
     SLUICE_TRY(const bool is_aside, set_aside(tensor, path));
     if (is_aside) continue;
     if (const std::string layer = take_fused_layer(tensor.name); !layer.empty()) {
@@ -263,8 +349,8 @@ Expected<size_t> HfCheckpoint::read_shard(const std::string& name,
     }
     add_tensor(make_entry(tensor));
   }
-  files_.push_back(std::move(file));
-  return num_tensors;
+  files_.push_back(std::move(shard.file));
+  return {};
 }
 
 Expected<bool> HfCheckpoint::set_aside(const SafetensorsTensor& tensor, const std::string& path) {
@@ -330,27 +416,27 @@ Expected<void> HfCheckpoint::finish() {
   return index_tensors();
 }
 
+// An index that does not fit the files beside it gives way to a file that needs none: it is of what
+// the model was before it was saved as a whole.
 Expected<void> HfCheckpoint::read_tensors() {
+  constexpr const char* kWhole = "model.safetensors";
   const std::string index_path = path_ + "/model.safetensors.index.json";
-  if (!exists(index_path)) {
-    SLUICE_TRY_VOID(read_shard("model.safetensors", nullptr));
-    return finish();
+  std::vector<Shard> shards;
+  if (exists(index_path)) {
+    Expected<std::vector<Shard>> listed = open_listed(index_path);
+    if (listed) {
+      shards = std::move(*listed);
+    } else if (exists(path_ + "/" + kWhole)) {
+      warn_of_file(index_path, "weight_map", listed.error().message, "not given");
+    } else {
+      return tl::unexpected(std::move(listed).error());
+    }
   }
-  SLUICE_TRY(const MappedFile index_file, MappedFile::open(index_path));
-  SLUICE_TRY(const auto index, parse_safetensors_index(index_file.bytes(), index_path));
-  std::set<std::string> shards;
-  for (const auto& [tensor, shard] : index) shards.insert(shard);
-  size_t num_found = 0;
-  for (const std::string& shard : shards) {
-    SLUICE_TRY(const size_t count, read_shard(shard, &index));
-    num_found += count;
+  if (shards.empty()) {
+    SLUICE_TRY(Shard whole, open_shard(kWhole));
+    shards.push_back(std::move(whole));
   }
-  if (num_found != index.size()) {
-    return make_error(ErrorCode::kDataLoss,
-                      index_path + ": weight_map: found " + std::to_string(index.size()) +
-                          " tensors, expected the " + std::to_string(num_found) +
-                          " that the files hold");
-  }
+  for (Shard& shard : shards) SLUICE_TRY_VOID(add_shard(std::move(shard)));
   return finish();
 }
 

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/weights/metadata.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <functional>
+
+#include "engine/core/log.h"
 
 namespace sluice {
 namespace {
@@ -17,7 +21,10 @@ std::string text_of(const MetadataValue& value) {
     return text;
   }
   if (const auto* text = std::get_if<std::string>(&value)) return "\"" + text->substr(0, 60) + "\"";
-  return "an array of " + std::to_string(std::get<std::vector<double>>(value).size());
+  const auto& numbers = std::get<std::vector<double>>(value);
+  const bool are_equal =
+      std::ranges::adjacent_find(numbers, std::not_equal_to<>()) == numbers.end();
+  return "an array of " + std::to_string(numbers.size()) + (are_equal ? "" : " different numbers");
 }
 
 }  // namespace
@@ -46,9 +53,26 @@ tl::unexpected<Error> Metadata::wrong_type(std::string_view key,
   return wrong(key, entry != nullptr ? text_of(entry->value) : "nothing", expected);
 }
 
+std::optional<double> Metadata::number_of_all_layers(const Entry& entry) const {
+  const auto* numbers = std::get_if<std::vector<double>>(&entry.value);
+  const Entry* layers = find("block_count");
+  const auto* count = layers == nullptr ? nullptr : std::get_if<uint64_t>(&layers->value);
+  if (numbers == nullptr || count == nullptr || numbers->empty() || numbers->size() != *count) {
+    return std::nullopt;
+  }
+  const double first = numbers->front();
+  const bool are_equal = std::ranges::all_of(*numbers, [&](double n) { return n == first; });
+  return are_equal ? std::optional(first) : std::nullopt;
+}
+
 Expected<uint64_t> Metadata::get_uint(std::string_view key) const {
   if (const Entry* entry = find(key); entry != nullptr) {
     if (const auto* value = std::get_if<uint64_t>(&entry->value)) return *value;
+    constexpr double kExact = 9007199254740992;  // 2^53
+    const std::optional<double> all = number_of_all_layers(*entry);
+    if (all && *all >= 0 && *all <= kExact && *all == std::floor(*all)) {
+      return static_cast<uint64_t>(*all);
+    }
   }
   return wrong_type(key, "a whole number");
 }
@@ -60,6 +84,7 @@ Expected<double> Metadata::get_float(std::string_view key) const {
       return static_cast<double>(*value);
     }
     if (const auto* value = std::get_if<int64_t>(&entry->value)) return static_cast<double>(*value);
+    if (const std::optional<double> all = number_of_all_layers(*entry)) return *all;
   }
   return wrong_type(key, "a number");
 }
@@ -108,6 +133,16 @@ Expected<int32_t> Metadata::get_count_or(std::string_view key,
                                          int32_t fallback) const {
   if (!has(key)) return fallback;
   return get_count(key, max);
+}
+
+Expected<double> Metadata::get_positive_or(std::string_view key,
+                                           double fallback,
+                                           double zero_counts_as) const {
+  if (!has(key)) return fallback;
+  const Expected<double> value = get_float(key);
+  if (!value || *value != 0) return get_positive_or(key, fallback);
+  warn_of_file(file_, find(key)->place, "0", text_of(zero_counts_as));
+  return zero_counts_as;
 }
 
 Expected<double> Metadata::get_positive_or(std::string_view key, double fallback) const {

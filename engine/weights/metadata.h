@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -26,7 +27,8 @@ class Metadata {
 
   [[nodiscard]] bool has(std::string_view key) const { return entries_.contains(key); }
 
-  // kDataLoss: absent or of another type. Whole numbers pass as floats.
+  // kDataLoss: absent or of another type. Whole numbers pass as floats. An array with one number
+  // for each of "block_count" layers, all equal, passes as that number.
   [[nodiscard]] Expected<uint64_t> get_uint(std::string_view key) const;
   [[nodiscard]] Expected<double> get_float(std::string_view key) const;
   [[nodiscard]] Expected<std::string> get_string(std::string_view key) const;
@@ -40,6 +42,10 @@ class Metadata {
   [[nodiscard]] Expected<int32_t> get_count_or(std::string_view key,
                                                uint64_t max,
                                                int32_t fallback) const;
+  // Finite and above zero, but for a zero that `zero_counts_as` says, with a warning.
+  [[nodiscard]] Expected<double> get_positive_or(std::string_view key,
+                                                 double fallback,
+                                                 double zero_counts_as) const;
   // Finite and above zero.
   [[nodiscard]] Expected<double> get_positive_or(std::string_view key, double fallback) const;
 
@@ -55,6 +61,8 @@ class Metadata {
   };
 
   [[nodiscard]] const Entry* find(std::string_view key) const;
+  // The number that an array has for every layer; none: there is no such array.
+  [[nodiscard]] std::optional<double> number_of_all_layers(const Entry& entry) const;
   [[nodiscard]] tl::unexpected<Error> wrong_type(std::string_view key,
                                                  const std::string& expected) const;
 

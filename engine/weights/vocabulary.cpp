@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/core/log.h"
 #include "engine/weights/gguf.h"
 #include "engine/weights/gguf_parse.h"
 
@@ -96,13 +97,20 @@ Expected<void> read_token_types(const GgufFile& file, Vocabulary& vocabulary) {
       find_token_array(file, kKey, is_integer, "array of integer", vocabulary.tokens.size()));
   if (array == nullptr) return {};
   vocabulary.token_types.reserve(array->size());
+  size_t num_undefined = 0;
   for (size_t i = 0; i < array->size(); ++i) {
     const double type = array->number(i);
-    if (type < 1 || type > 6) {
-      return wrong(
-          file, kKey, "type " + number_text(type) + " for token " + std::to_string(i), "1 to 6");
+    const auto found = [&] {
+      return "type " + number_text(type) + " for token " + std::to_string(i);
+    };
+    if (type < 0 || type > 6) return wrong(file, kKey, found(), "1 to 6");
+    // GGUF calls type 0 undefined; converters that know no types write it for every token.
+    const bool is_undefined = type == 0;
+    if (is_undefined && num_undefined++ == 0) {
+      warn_of_file(file.path(), kKey, found(), "type 1, as of all others of type 0");
     }
-    vocabulary.token_types.push_back(static_cast<TokenType>(static_cast<int>(type)));
+    vocabulary.token_types.push_back(is_undefined ? TokenType::kNormal
+                                                  : static_cast<TokenType>(static_cast<int>(type)));
   }
   return {};
 }
@@ -146,22 +154,29 @@ Expected<void> read_merges(const GgufFile& file, Vocabulary& vocabulary) {
   return {};
 }
 
-Expected<TokenId> read_id(const GgufFile& file, std::string_view key, size_t num_tokens) {
-  if (file.find(key) == nullptr) return kInvalidToken;
-  SLUICE_TRY(const uint64_t id, file.get_uint(key));
-  if (id >= num_tokens) {
-    return wrong(file, key, std::to_string(id), "an id below " + std::to_string(num_tokens));
+// An id that no token has counts as not given: converters write -1 or its 32 bits for "none".
+// `is_written`: the token stands before or behind every text, so that it has to be there.
+Expected<TokenId> read_id(const GgufFile& file,
+                          std::string_view key,
+                          size_t num_tokens,
+                          bool is_written = false) {
+  const GgufValue* value = file.find(key);
+  if (value == nullptr) return kInvalidToken;
+  const auto* with_sign = std::get_if<int64_t>(&value->value);
+  std::string found;
+  if (with_sign != nullptr && *with_sign < 0) {
+    found = std::to_string(*with_sign);
+  } else {
+    SLUICE_TRY(const uint64_t id, file.get_uint(key));
+    if (id < num_tokens) return static_cast<TokenId>(id);
+    found = std::to_string(id);
   }
-  return static_cast<TokenId>(id);
+  if (is_written) return wrong(file, key, found, "an id below " + std::to_string(num_tokens));
+  warn_of_file(file.path(), key, found, "not given");
+  return kInvalidToken;
 }
 
 Expected<void> read_special(const GgufFile& file, Vocabulary& vocabulary) {
-  const size_t num_tokens = vocabulary.tokens.size();
-  SLUICE_TRY(vocabulary.bos, read_id(file, "tokenizer.ggml.bos_token_id", num_tokens));
-  SLUICE_TRY(vocabulary.eos, read_id(file, "tokenizer.ggml.eos_token_id", num_tokens));
-  SLUICE_TRY(vocabulary.eot, read_id(file, "tokenizer.ggml.eot_token_id", num_tokens));
-  SLUICE_TRY(vocabulary.unknown, read_id(file, "tokenizer.ggml.unknown_token_id", num_tokens));
-  SLUICE_TRY(vocabulary.padding, read_id(file, "tokenizer.ggml.padding_token_id", num_tokens));
   // Files that leave these out mean what their kind of tokenizer does.
   const bool is_bpe = vocabulary.model == "llama";
   const bool is_unigram = vocabulary.model == "t5";
@@ -173,6 +188,14 @@ Expected<void> read_special(const GgufFile& file, Vocabulary& vocabulary) {
              file.get_bool_or("tokenizer.ggml.add_space_prefix", is_bpe || is_unigram));
   SLUICE_TRY(vocabulary.remove_extra_whitespaces,
              file.get_bool_or("tokenizer.ggml.remove_extra_whitespaces", false));
+  const size_t num_tokens = vocabulary.tokens.size();
+  SLUICE_TRY(vocabulary.bos,
+             read_id(file, "tokenizer.ggml.bos_token_id", num_tokens, vocabulary.add_bos));
+  SLUICE_TRY(vocabulary.eos,
+             read_id(file, "tokenizer.ggml.eos_token_id", num_tokens, vocabulary.add_eos));
+  SLUICE_TRY(vocabulary.eot, read_id(file, "tokenizer.ggml.eot_token_id", num_tokens));
+  SLUICE_TRY(vocabulary.unknown, read_id(file, "tokenizer.ggml.unknown_token_id", num_tokens));
+  SLUICE_TRY(vocabulary.padding, read_id(file, "tokenizer.ggml.padding_token_id", num_tokens));
   return {};
 }
 
@@ -180,6 +203,7 @@ Expected<void> read_special(const GgufFile& file, Vocabulary& vocabulary) {
 
 Expected<Vocabulary> read_vocabulary(const GgufFile& file) {
   Vocabulary vocabulary;
+  vocabulary.file = file.path();
   SLUICE_TRY(vocabulary.model, file.get_string("tokenizer.ggml.model"));
   if (file.find("tokenizer.ggml.pre") != nullptr) {
     SLUICE_TRY(vocabulary.pre, file.get_string("tokenizer.ggml.pre"));

@@ -95,7 +95,7 @@ class OfflineLoad {
     } else if (!text.empty()) {
       request.prompt = tokenizer.prefix_tokens();
     }
-    tokenizer.encode(text, SpecialText::kText, request.prompt);
+    tokenizer.encode(text, SpecialText::kParse, request.prompt);
     request.prompt.insert(request.prompt.end(), turn.token_ids.begin(), turn.token_ids.end());
     return request;
   }

@@ -74,10 +74,13 @@ class Conversation {
  private:
   Expected<std::vector<TokenId>> encode_messages() const {
     const Tokenizer& tokenizer = engine_.tokenizer();
-    const nlohmann::ordered_json variables = {{"messages", messages_},
-                                              {"add_generation_prompt", true},
-                                              {"bos_token", tokenizer.bos_text()},
-                                              {"eos_token", tokenizer.eos_text()}};
+    nlohmann::ordered_json messages = messages_;
+    fit_messages(template_.forms(), messages);
+    nlohmann::ordered_json variables = {{"messages", std::move(messages)},
+                                        {"tools", nullptr},
+                                        {"documents", nullptr},
+                                        {"add_generation_prompt", true}};
+    add_special_token_names(tokenizer, variables);
     SLUICE_TRY(const auto spans, template_.render(variables));
     std::vector<TokenId> ids;
     encode_spans(tokenizer, spans, ids);

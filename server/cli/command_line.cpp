@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <limits>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -90,6 +91,7 @@ std::string value_name(const Knob& knob) {
   if (knob.kind == KnobKind::kChoice) return knob.choices;
   if (knob.kind == KnobKind::kString) return "TEXT";
   if (knob.kind == KnobKind::kStringList) return "TEXT,...";
+  if (knob.kind == KnobKind::kLineList) return "TEXT...";
   const std::string number = *knob.unit == '\0' ? "N" : knob.unit;
   return knob.kind == KnobKind::kIntegerList ? number + ",..." : number;
 }
@@ -208,6 +210,34 @@ void add_own_flags(Subcommand& sub, Invocation& invocation) {
   }
 }
 
+// As users write it: `bench serve` is the command bench-serve.
+std::string shown_command(std::string name) {
+  constexpr std::string_view kBench = "bench-";
+  if (name.starts_with(kBench)) name[kBench.size() - 1] = ' ';
+  return name;
+}
+
+class HelpFormatter final : public CLI::Formatter {
+ public:
+  std::string make_subcommand(const CLI::App* sub) const override {
+    std::ostringstream out;
+    CLI::detail::format_help(
+        out, shown_command(sub->get_name()), sub->get_description(), get_column_width());
+    return out.str();
+  }
+
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    return CLI::Formatter::make_usage(app, shown_usage(std::move(name)));
+  }
+
+ private:
+  // "sluice bench-serve" as "sluice bench serve".
+  static std::string shown_usage(std::string name) {
+    const size_t word = name.rfind(' ') + 1;
+    return name.substr(0, word) + shown_command(name.substr(word));
+  }
+};
+
 // `bench serve` is the command bench-serve; `bench MODEL` stays what it is.
 void join_command_words(std::vector<std::string>& arguments) {
   if (arguments.size() < 2) return;
@@ -248,7 +278,8 @@ void split_empty_values(std::vector<std::string>& arguments) {
 }
 
 ParsedCommandLine usage_error(const Subcommand* sub, const std::string& message) {
-  const std::string command = sub == nullptr ? "sluice" : std::string("sluice ") + sub->row->name;
+  const std::string command =
+      sub == nullptr ? "sluice" : "sluice " + shown_command(sub->row->name);
   std::fprintf(stderr,
                "%s: %s (%s --help lists what there is)\n",
                command.c_str(),
@@ -278,9 +309,12 @@ std::string describe_extras(const Subcommand& sub) {
   return "unexpected argument \"" + (extras.empty() ? std::string() : extras.front()) + "\"";
 }
 
-std::string joined(const std::vector<std::string>& parts) {
+std::string joined(const std::vector<std::string>& parts, char separator) {
   std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : ",") + part;
+  for (const std::string& part : parts) {
+    if (!text.empty()) text += separator;
+    text += part;
+  }
   return text;
 }
 
@@ -293,16 +327,20 @@ Expected<void> apply_knobs(const Subcommand& sub, Config& config) {
   for (const KnobOption& entry : sub.knobs) {
     if (entry.option->count() == 0) continue;
     const std::vector<std::string>& results = entry.option->results();
-    const auto applied = entry.knob->set(
-        config, *entry.knob, is_list(entry.knob->kind) ? joined(results) : results.back());
+    // A shell variable that is not set must not open the server.
+    if (entry.knob->kind == KnobKind::kLineList && std::ranges::count(results, "") > 0) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "--" + std::string(entry.knob->name) +
+                            " is empty; leave it out for a server without keys",
+                        entry.knob->name);
+    }
+    const char separator = list_separator(entry.knob->kind);
+    const auto applied =
+        entry.knob->set(config,
+                        *entry.knob,
+                        is_list(entry.knob->kind) ? joined(results, separator) : results.back());
     if (!applied) {
       return make_error(applied.error().code, "--" + applied.error().message, entry.knob->name);
-    }
-    // A shell variable that is not set must not open the server.
-    if (std::string_view(entry.knob->name) == "api-key" && config.api_key.empty()) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "--api-key is empty; leave it out for a server without keys",
-                        entry.knob->name);
     }
   }
   if (sub.model_argument != nullptr && sub.model_argument->count() > 0) {
@@ -385,8 +423,11 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   if (auto rejected = reject_command_word(arguments)) return *rejected;
 
   Invocation invocation;
-  CLI::App app{"Sluice serves language models on CPUs.", "sluice"};
+  CLI::App app{"Sluice serves language models on CPUs and NVIDIA GPUs.", "sluice"};
+  app.formatter(std::make_shared<HelpFormatter>());
   app.get_formatter()->column_width(44);
+  // Of a flag that is given twice; lists, which take any number of values, have them all.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.require_subcommand(1);
   std::vector<Subcommand> subcommands;
   for (const CommandRow& row : kCommands) {

@@ -179,8 +179,11 @@ Expected<void> apply(const Given& given, const FlagRow& row, TranslatedCommandLi
       const std::string name(row.fate == Fate::kSame ? row.name : row.other);
       if (row.values == Values::kNone) {
         out.arguments.push_back((given.negated ? "--no-" : "--") + name);
-      } else {
-        out.arguments.push_back("--" + name + "=" + value);
+        return {};
+      }
+      // A list is given one by one, so that no value of it is read as two.
+      for (const std::string& item : given.values) {
+        out.arguments.push_back("--" + name + "=" + item);
       }
       return {};
     }
@@ -259,28 +262,52 @@ Expected<std::string> model_file(const std::string& model) {
                         std::to_string(files.size()) + (files.empty() ? "" : ": ") + joined(files));
 }
 
+// Of a flag that is given twice the last counts, as argparse has it, but for lists.
+void keep_last(std::vector<Given>& flags, Given given) {
+  if (find_flag(given.name)->values != Values::kSome) {
+    std::erase_if(flags, [&](const Given& earlier) { return earlier.name == given.name; });
+  }
+  flags.push_back(std::move(given));
+}
+
+// The words of `vllm serve`. nullopt: they ask for help.
+struct ServeWords {
+  std::optional<std::string> model;
+  std::vector<Given> flags;
+};
+
+Expected<std::optional<ServeWords>> read_serve_words(const std::vector<std::string>& arguments) {
+  ServeWords words;
+  for (size_t at = 1; at < arguments.size();) {
+    if (arguments[at] == "--help" || arguments[at] == "-h") return std::optional<ServeWords>();
+    if (is_flag(arguments[at])) {
+      SLUICE_TRY(Given given, take_flag(arguments, at));
+      keep_last(words.flags, std::move(given));
+      continue;
+    }
+    if (words.model) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "unexpected argument \"" + arguments[at] + "\"");
+    }
+    words.model = arguments[at++];
+  }
+  return std::optional<ServeWords>(std::move(words));
+}
+
 Expected<TranslatedCommandLine> translate_serve(const std::vector<std::string>& arguments) {
   TranslatedCommandLine out;
   out.arguments = {"serve"};
-  std::optional<std::string> model;
+  SLUICE_TRY(auto words, read_serve_words(arguments));
+  if (!words) {
+    out.arguments.emplace_back("--help");
+    return out;
+  }
+  std::optional<std::string> model = std::move(words->model);
   std::string host = "0.0.0.0";  // what vLLM does without the flag, as with the next
   std::string port = "8000";
   bool grpc = false;
   bool has_key = false;
-  for (size_t at = 1; at < arguments.size();) {
-    if (arguments[at] == "--help" || arguments[at] == "-h") {
-      out.arguments.emplace_back("--help");
-      return out;
-    }
-    if (!is_flag(arguments[at])) {
-      if (model) {
-        return make_error(ErrorCode::kInvalidArgument,
-                          "unexpected argument \"" + arguments[at] + "\"");
-      }
-      model = arguments[at++];
-      continue;
-    }
-    SLUICE_TRY(const Given given, take_flag(arguments, at));
+  for (const Given& given : words->flags) {
     if (given.name == "model") {
       model = given.values.front();
       continue;

@@ -75,7 +75,12 @@ void GrpcCall::run() {
   if (front_end_.is_draining()) {
     return fail(Error{ErrorCode::kUnavailable, "The server is draining.", {}, {}});
   }
-  auto request = decode(front_end_.validation_context(tenant_->salt(), arrival_));
+  IgnoredArguments ignored(unknown_arguments_rule(front_end_.config));
+  auto request = decode(front_end_.validation_context(tenant_->salt(), arrival_), ignored);
+  front_end_.note_ignored(ignored);
+  if (ignored.size() > 0) {
+    context_->AddInitialMetadata(kIgnoredArgumentsHeader, ignored.header_value());
+  }
   if (!request) return fail(request.error());
   const int64_t prompt_tokens = num_prompt_tokens(*request);
   usage_.emplace().prompt_tokens = prompt_tokens;

@@ -61,7 +61,9 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
   void client_left() final;
 
  protected:
-  virtual Expected<GenerationRequest> decode(const ValidationContext& context) = 0;
+  // `ignored`: gets the fields that are left out.
+  virtual Expected<GenerationRequest> decode(const ValidationContext& context,
+                                             IgnoredArguments& ignored) = 0;
 
   // Around the time that the engine knows the generation; start() may refuse it.
   virtual Expected<void> start(const std::shared_ptr<Generation>&) { return {}; }

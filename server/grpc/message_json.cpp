@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/ignored_arguments.h"
 #include "server/json_reader.h"
 
 namespace sluice {
@@ -33,7 +34,10 @@ double widen(float value) {
 }
 
 // `index` < 0: a field that is not repeated.
-Expected<Json> value_json(const Message& message, const FieldDescriptor* field, int index) {
+Expected<Json> value_json(const Message& message,
+                          const FieldDescriptor* field,
+                          int index,
+                          IgnoredArguments& ignored) {
   const Reflection* reflection = message.GetReflection();
   const bool one = index < 0;
   switch (field->cpp_type()) {
@@ -57,7 +61,8 @@ Expected<Json> value_json(const Message& message, const FieldDescriptor* field, 
                       : reflection->GetRepeatedString(message, field, index));
     case FieldDescriptor::CPPTYPE_MESSAGE:
       return message_json(one ? reflection->GetMessage(message, field)
-                              : reflection->GetRepeatedMessage(message, field, index));
+                              : reflection->GetRepeatedMessage(message, field, index),
+                          ignored);
     default:
       SLUICE_UNREACHABLE("a field type that no request message has");
   }
@@ -67,7 +72,9 @@ std::string key_text(const Message& entry, const FieldDescriptor* key) {
   return std::to_string(entry.GetReflection()->GetInt32(entry, key));
 }
 
-Expected<Json> map_json(const Message& message, const FieldDescriptor* field) {
+Expected<Json> map_json(const Message& message,
+                        const FieldDescriptor* field,
+                        IgnoredArguments& ignored) {
   const Reflection* reflection = message.GetReflection();
   const int size = reflection->FieldSize(message, field);
   if (size > kMaxJsonMembers) {
@@ -80,13 +87,15 @@ Expected<Json> map_json(const Message& message, const FieldDescriptor* field) {
   for (int i = 0; i < size; ++i) {
     const Message& entry = reflection->GetRepeatedMessage(message, field, i);
     const auto* type = field->message_type();
-    SLUICE_TRY(Json value, value_json(entry, type->map_value(), -1));
+    SLUICE_TRY(Json value, value_json(entry, type->map_value(), -1, ignored));
     map[key_text(entry, type->map_key())] = std::move(value);
   }
   return map;
 }
 
-Expected<Json> list_json(const Message& message, const FieldDescriptor* field) {
+Expected<Json> list_json(const Message& message,
+                         const FieldDescriptor* field,
+                         IgnoredArguments& ignored) {
   const int size = message.GetReflection()->FieldSize(message, field);
   if (size > kMaxListItems) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -97,7 +106,7 @@ Expected<Json> list_json(const Message& message, const FieldDescriptor* field) {
   Json list = Json::array();
   list.get_ref<Json::array_t&>().reserve(static_cast<size_t>(size));
   for (int i = 0; i < size; ++i) {
-    SLUICE_TRY(Json value, value_json(message, field, i));
+    SLUICE_TRY(Json value, value_json(message, field, i, ignored));
     list.push_back(std::move(value));
   }
   return list;
@@ -105,23 +114,21 @@ Expected<Json> list_json(const Message& message, const FieldDescriptor* field) {
 
 }  // namespace
 
-Expected<Json> message_json(const Message& message) {
+Expected<Json> message_json(const Message& message, IgnoredArguments& ignored) {
   const Reflection* reflection = message.GetReflection();
   const auto& unknown = reflection->GetUnknownFields(message);
   // A type without fields stands for something that is refused whole, by its own name.
-  if (unknown.field_count() > 0 && message.GetDescriptor()->field_count() > 0) {
-    const std::string name =
-        message.GetDescriptor()->name() + " field " + std::to_string(unknown.field(0).number());
-    return make_error(
-        ErrorCode::kInvalidArgument, name + " is not known to this server; leave it out.", name);
+  for (int i = 0; message.GetDescriptor()->field_count() > 0 && i < unknown.field_count(); ++i) {
+    SLUICE_TRY_VOID(ignored.add(message.GetDescriptor()->name() + "." +
+                                std::to_string(unknown.field(i).number())));
   }
   std::vector<const FieldDescriptor*> set;
   reflection->ListFields(message, &set);
   Json out = Json::object();
   for (const FieldDescriptor* field : set) {
-    auto value = field->is_map()        ? map_json(message, field)
-                 : field->is_repeated() ? list_json(message, field)
-                                        : value_json(message, field, -1);
+    auto value = field->is_map()        ? map_json(message, field, ignored)
+                 : field->is_repeated() ? list_json(message, field, ignored)
+                                        : value_json(message, field, -1, ignored);
     if (!value) return tl::unexpected(std::move(value).error());
     out[field->name()] = std::move(*value);
   }

@@ -13,7 +13,11 @@ class Message;
 
 namespace sluice {
 
-// kInvalidArgument: a field whose number the message type does not know, or a list out of bounds.
-Expected<nlohmann::ordered_json> message_json(const google::protobuf::Message& message);
+class IgnoredArguments;
+
+// A field whose number the message type does not know goes to `ignored`, as "SamplingParams.28".
+// kInvalidArgument: it is refused there, or a list is out of bounds.
+Expected<nlohmann::ordered_json> message_json(const google::protobuf::Message& message,
+                                              IgnoredArguments& ignored);
 
 }  // namespace sluice

@@ -62,9 +62,10 @@ std::string move_constraint(Json& parameters) {
 }
 
 Expected<void> move_transfer(Json& request, Json& parameters, int32_t max_depth) {
-  Json typed = take(request, "kv_transfer_params");
+  const Json typed = take(request, "kv_transfer_params");
   const Json text = take(request, "kv_transfer_params_json");
-  if (!typed.is_null()) parameters["kv_transfer_params"] = std::move(typed);
+  // What it holds is not read.
+  if (!typed.is_null()) parameters["kv_transfer_params"] = true;
   if (text.is_null()) return {};
   SLUICE_TRY(parameters["kv_transfer_params"],
              parse_object(text.get<std::string>(), "kv_transfer_params_json", max_depth));
@@ -96,14 +97,24 @@ void to_openai_tool_calls(Json& message) {
   }
 }
 
+// Names come from the messages' own definitions: what the table does not know is refused.
+Expected<GenerationRequest> validate_known(const ValidationContext& context,
+                                           Json& parameters,
+                                           Endpoint endpoint) {
+  IgnoredArguments refused(UnknownArguments::kRefuse);
+  return validate_parameters(context, parameters, endpoint, refused);
+}
+
 }  // namespace
 
 Expected<GenerationRequest> decode(ValidationContext context,
-                                   const engine::GenerateRequest& message) {
-  SLUICE_TRY(Json request, message_json(message));
+                                   const engine::GenerateRequest& message,
+                                   IgnoredArguments& ignored) {
+  SLUICE_TRY(Json request, message_json(message, ignored));
   Json parameters = take(request, "sampling_params");
   if (parameters.is_null()) parameters = Json::object();
   take(request, "request_id");
+  take(parameters, "grammar_from_first_token");  // of a constraint, and those are refused
   Json tokenized = take(request, "tokenized");
   if (tokenized.is_object()) {
     Json ids = take(tokenized, "input_ids");
@@ -123,7 +134,7 @@ Expected<GenerationRequest> decode(ValidationContext context,
   const std::string constraint = move_constraint(parameters);
   parameters["skip_special_tokens"] = message.sampling_params().skip_special_tokens();
   context.fills_context = true;
-  auto valid = validate_parameters(context, parameters, Endpoint::kCompletion);
+  auto valid = validate_known(context, parameters, Endpoint::kCompletion);
   if (!valid && valid.error().param == "structured_outputs" && !constraint.empty()) {
     Error error = std::move(valid).error();
     error.message = constraint + ": " + error.message;
@@ -135,8 +146,9 @@ Expected<GenerationRequest> decode(ValidationContext context,
 
 Expected<GenerationRequest> decode(const ValidationContext& context,
                                    const v1::CompletionRequest& message,
+                                   IgnoredArguments& ignored,
                                    bool stream) {
-  SLUICE_TRY(Json request, message_json(message));
+  SLUICE_TRY(Json request, message_json(message, ignored));
   move_sampling(request, stream);
   Json prompts = take(request, "prompts");
   Json list = Json::array();
@@ -153,13 +165,14 @@ Expected<GenerationRequest> decode(const ValidationContext& context,
     }
   }
   request["prompt"] = std::move(list);
-  return validate_parameters(context, request, Endpoint::kCompletion);
+  return validate_known(context, request, Endpoint::kCompletion);
 }
 
 Expected<GenerationRequest> decode(const ValidationContext& context,
                                    const v1::ChatRequest& message,
+                                   IgnoredArguments& ignored,
                                    bool stream) {
-  SLUICE_TRY(Json request, message_json(message));
+  SLUICE_TRY(Json request, message_json(message, ignored));
   move_sampling(request, stream);
   if (const auto messages = request.find("messages"); messages != request.end()) {
     for (Json& item : *messages) to_openai_tool_calls(item);
@@ -180,7 +193,7 @@ Expected<GenerationRequest> decode(const ValidationContext& context,
           parse_object(document.get<std::string>(), "documents", context.config.max_json_depth));
     }
   }
-  return validate_parameters(context, request, Endpoint::kChat);
+  return validate_known(context, request, Endpoint::kChat);
 }
 
 }  // namespace sluice

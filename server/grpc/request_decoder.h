@@ -18,15 +18,19 @@ class ChatRequest;
 class CompletionRequest;
 }  // namespace v1
 
-// An error's `param` is the field of the message where that has another name.
+// An error's `param` is the field of the message where that has another name. `ignored`: gets the
+// fields that are known neither by name nor by number; one that is known by name is never left out.
 Expected<GenerationRequest> decode(ValidationContext context,
-                                   const vllm::grpc::engine::GenerateRequest& request);
+                                   const vllm::grpc::engine::GenerateRequest& request,
+                                   IgnoredArguments& ignored);
 // `stream`: the method's, which the messages do not say.
 Expected<GenerationRequest> decode(const ValidationContext& context,
                                    const v1::CompletionRequest& request,
+                                   IgnoredArguments& ignored,
                                    bool stream);
 Expected<GenerationRequest> decode(const ValidationContext& context,
                                    const v1::ChatRequest& request,
+                                   IgnoredArguments& ignored,
                                    bool stream);
 
 }  // namespace sluice

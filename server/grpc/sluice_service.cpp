@@ -111,8 +111,9 @@ class SluiceCall final : public GrpcCall {
     }
   }
 
-  Expected<GenerationRequest> decode(const ValidationContext& context) override {
-    return sluice::decode(context, message_, stream_);
+  Expected<GenerationRequest> decode(const ValidationContext& context,
+                                     IgnoredArguments& ignored) override {
+    return sluice::decode(context, message_, ignored, stream_);
   }
 
   void complete(std::span<const size_t> returned, const Usage& usage) override {

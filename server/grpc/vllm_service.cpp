@@ -16,6 +16,7 @@
 #include "server/grpc/reactors.h"
 #include "server/grpc/request_decoder.h"
 #include "server/grpc/rpc_context.h"
+#include "server/grpc/tokenizer_bundle.h"
 #include "server/io_worker.h"
 #include "server/json_fields.h"
 #include "server/response_format.h"
@@ -116,14 +117,15 @@ class VllmCall final : public GrpcCall {
     bool completed = false;  // its complete is sent
   };
 
-  Expected<GenerationRequest> decode(const ValidationContext& context) override {
+  Expected<GenerationRequest> decode(const ValidationContext& context,
+                                     IgnoredArguments& ignored) override {
     if (name_.second.size() > kMaxRequestIdBytes) {
       return make_error(ErrorCode::kInvalidArgument,
                         "request_id may have at most " + std::to_string(kMaxRequestIdBytes) +
                             " bytes, got " + std::to_string(name_.second.size()) + ".",
                         "request_id");
     }
-    return sluice::decode(context, message_);
+    return sluice::decode(context, message_, ignored);
   }
 
   Expected<void> start(const std::shared_ptr<Generation>& generation) override {
@@ -234,9 +236,53 @@ class VllmCall final : public GrpcCall {
   std::vector<size_t> returned_;  // when the generation is complete
 };
 
+// Sends an archive in pieces and deletes itself. gRPC's threads, which also make the first archive.
+class TokenizerReactor final
+    : public grpc::ServerWriteReactor<smg::grpc::common::GetTokenizerChunk> {
+ public:
+  TokenizerReactor(RpcContext& rpc, Expected<std::shared_ptr<const TokenizerBundle>> bundle)
+      : rpc_(rpc) {
+    if (bundle) {
+      bundle_ = std::move(*bundle);
+      write_next();
+    } else {
+      end(to_status(bundle.error()));
+    }
+  }
+
+  void OnWriteDone(bool ok) override {
+    if (!ok) return end(grpc::Status::CANCELLED);
+    if (num_sent_ == bundle_->archive.size()) return end(grpc::Status::OK);
+    write_next();
+  }
+
+  void OnDone() override { delete this; }
+
+ private:
+  void write_next() {
+    constexpr size_t kChunkBytes = 64 << 10;
+    chunk_.set_data(bundle_->archive.substr(num_sent_, kChunkBytes));
+    num_sent_ += chunk_.data().size();
+    if (num_sent_ == bundle_->archive.size()) chunk_.set_sha256(bundle_->sha256);
+    StartWrite(&chunk_);
+  }
+
+  void end(const grpc::Status& status) {
+    rpc_.front_end.grpc_counters.count(grpc_method(kVllmService, "GetTokenizer"),
+                                       status.error_code());
+    Finish(status);
+  }
+
+  RpcContext& rpc_;
+  std::shared_ptr<const TokenizerBundle> bundle_;
+  smg::grpc::common::GetTokenizerChunk chunk_;
+  size_t num_sent_ = 0;
+};
+
 class VllmService final : public engine::VllmEngine::CallbackService {
  public:
-  explicit VllmService(RpcContext& rpc) : rpc_(rpc) {}
+  explicit VllmService(RpcContext& rpc)
+      : rpc_(rpc), tokenizer_(rpc.front_end.engine, rpc.front_end.config.chat_template) {}
 
   grpc::ServerWriteReactor<engine::GenerateResponse>* Generate(
       grpc::CallbackServerContext* context, const engine::GenerateRequest* request) override {
@@ -345,6 +391,14 @@ class VllmService final : public engine::VllmEngine::CallbackService {
     return rpc_.finish(*context, kMethod, grpc::Status::OK);
   }
 
+  grpc::ServerWriteReactor<smg::grpc::common::GetTokenizerChunk>* GetTokenizer(
+      grpc::CallbackServerContext* context,
+      const smg::grpc::common::GetTokenizerRequest*) override {
+    const auto tenant = rpc_.authenticate(*context);
+    if (!tenant) return new TokenizerReactor(rpc_, tl::unexpected(tenant.error()));
+    return new TokenizerReactor(rpc_, tokenizer_.get());
+  }
+
  private:
   void fill_load(engine::SchedulerLoad& load) const {
     const EngineStats stats = rpc_.front_end.engine.stats();
@@ -362,6 +416,7 @@ class VllmService final : public engine::VllmEngine::CallbackService {
   }
 
   RpcContext& rpc_;
+  TokenizerBundleSource tokenizer_;
   std::atomic<int64_t> last_receive_{0};
 };
 

@@ -86,14 +86,35 @@ Result make_namespace(Runtime& runtime, const Value& self, const CallArgs& args)
   return Value(Kind::kNamespace, names.get());
 }
 
+// The format for strftime() of a time without a zone, as Python reads it: %z and %Z are empty, and
+// %f are microseconds, which the clock does not have.
+std::string naive_format(std::string_view format) {
+  std::string out;
+  for (size_t i = 0; i < format.size(); ++i) {
+    const char directive = format[i] == '%' && i + 1 < format.size() ? format[i + 1] : '\0';
+    if (directive == '\0') {
+      out += format[i];
+      continue;
+    }
+    ++i;
+    if (directive == 'f') {
+      out += "000000";
+    } else if (directive != 'z' && directive != 'Z') {
+      out += {'%', directive};
+    }
+  }
+  return out;
+}
+
+// Local time (TZ) that does not name its zone, as Python's datetime.now().
 Result strftime_now(Runtime& runtime, const Value&, const CallArgs& args) {
   SLUICE_TRY(const Bound bound, bind(runtime, "strftime_now", args, {"format"}, 1));
   if (!bound[0].is(Kind::kString)) return runtime.fail("strftime_now() needs a string");
   const auto now = static_cast<time_t>(runtime.now());
   std::tm parts{};
-  if (gmtime_r(&now, &parts) == nullptr) return runtime.fail("the clock is out of range");
+  if (localtime_r(&now, &parts) == nullptr) return runtime.fail("the clock is out of range");
   // A mark at the end tells an empty result from one that did not fit.
-  const std::string format = std::string(bound[0].view()) + "|";
+  const std::string format = naive_format(bound[0].view()) + "|";
   if (format.size() > 256) return runtime.fail("strftime_now(): the format is too long");
   std::array<char, 4096> buffer{};
   const size_t size = std::strftime(buffer.data(), buffer.size(), format.c_str(), &parts);

@@ -46,6 +46,8 @@ std::string_view to_string(ErrorKind kind) {
       return "truncated";
     case ErrorKind::kBadHttp:
       return "bad_http";
+    case ErrorKind::kNoToken:
+      return "no_token";
     case ErrorKind::kBadJson:
       return "bad_json";
     case ErrorKind::kServerError:
@@ -189,7 +191,16 @@ void Connection::on_answer_end() {
   } else {
     judge_body();
   }
+  if (!exchange_->is_plain) judge_tokens();
   finish();
+}
+
+// Tokens without text are known from usage, and come with an event all the same.
+void Connection::judge_tokens() {
+  const Record& record = exchange_->record;
+  const bool has_token =
+      record.num_text_chunks > 0 || (record.first_chunk >= 0 && record.completion_tokens > 0);
+  if (record.is_ok() && !has_token) note_failure(ErrorKind::kNoToken, "an answer without a token");
 }
 
 void Connection::judge_stream() {
@@ -204,7 +215,7 @@ void Connection::judge_stream() {
 
 void Connection::judge_body() {
   Record& record = exchange_->record;
-  const std::string& body = exchange_->body;
+  const std::string_view body = without_byte_order_mark(exchange_->body);
   CompletionEvent event;
   const bool is_json = read_completion_event(body, event);
   if (head_.status != 200) {
@@ -241,6 +252,7 @@ void Connection::on_body(std::string_view bytes) {
 void Connection::on_event(std::string_view data) {
   Record& record = exchange_->record;
   if (!record.is_ok()) return;
+  if (data.empty() || data == "null") return;  // what some servers send to keep a stream alive
   if (data == "[DONE]") {
     record.is_done = true;
     return;

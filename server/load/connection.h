@@ -78,6 +78,7 @@ class Connection final : TransportEvents, ResponseSink, SseSink {
   void on_answer_end();
   void judge_body();
   void judge_stream();
+  void judge_tokens();
   void note_failure(ErrorKind kind, std::string message);
   void finish();
   void drop_transport();

@@ -20,6 +20,7 @@ enum class ErrorKind : uint8_t {
   kHalfFrame,    // the same, inside an event
   kTruncated,    // ended in order, without finish_reason and [DONE]
   kBadHttp,      // not HTTP/1.1
+  kNoToken,      // complete, without a token
   kBadJson,      // an event, or an answer, that is no JSON object
   kServerError,  // an error object inside a stream
   kRateLimited,  // status 429
@@ -65,7 +66,7 @@ struct Record {
     return prompt_tokens >= 0 ? prompt_tokens : planned_input_len;
   }
 
-  // A stream that had only one event without text (an answer cut to nothing) counts from it.
+  // A stream whose tokens have no text (an end token alone, by usage) counts from its first event.
   [[nodiscard]] double ttft() const {
     return (first_token >= 0 ? first_token : first_chunk >= 0 ? first_chunk : end) - sent;
   }

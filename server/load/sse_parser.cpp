@@ -10,8 +10,14 @@ constexpr std::string_view kField = "data:";
 
 }  // namespace
 
+std::string_view without_byte_order_mark(std::string_view text) {
+  constexpr std::string_view kMark = "\xEF\xBB\xBF";
+  return text.starts_with(kMark) ? text.substr(kMark.size()) : text;
+}
+
 void SseParser::reset() {
   line_.clear();
+  is_first_line_ = true;
   data_.clear();
   has_data_ = false;
   failed_ = false;
@@ -42,6 +48,8 @@ bool SseParser::feed(std::string_view bytes, SseSink& sink) {
 }
 
 void SseParser::take_line(std::string_view line, SseSink& sink) {
+  if (is_first_line_) line = without_byte_order_mark(line);
+  is_first_line_ = false;
   if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
   if (line.empty()) {
     if (!has_data_) return;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Server-sent events from a byte stream that may be cut anywhere. Lines end with LF or CRLF; only
-// the data field is looked at, which is all that the completion APIs send.
+// Server-sent events from a byte stream that may be cut anywhere. Lines end with LF or CRLF, a byte
+// order mark before the first is no part of it; only the data field is looked at, which is all that
+// the completion APIs send.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +9,9 @@
 #include <string_view>
 
 namespace sluice::load {
+
+// `text` less a U+FEFF at its beginning, in UTF-8.
+std::string_view without_byte_order_mark(std::string_view text);
 
 class SseSink {
  public:
@@ -35,6 +39,7 @@ class SseParser {
 
   std::string line_;  // begun, not ended
   std::string data_;  // of the event so far, once it has more than one piece
+  bool is_first_line_ = true;
   bool has_data_ = false;
   bool failed_ = false;
 };

@@ -36,7 +36,7 @@ TEST(CommandLine, FlagsOfEveryKindReachTheConfig) {
                              "8",
                              "--no-enable-prefix-caching",
                              "--api-key",
-                             "a,b",
+                             "k,1",
                              "--api-key",
                              "c_d",
                              "--max-model-len",
@@ -52,7 +52,7 @@ TEST(CommandLine, FlagsOfEveryKindReachTheConfig) {
   EXPECT_EQ(config.port, 9001);
   EXPECT_EQ(config.max_num_seqs, 8);
   EXPECT_FALSE(config.enable_prefix_caching);
-  EXPECT_EQ(config.api_key, (std::vector<std::string>{"a", "b", "c_d"}));
+  EXPECT_EQ(config.api_key, (std::vector<std::string>{"k,1", "c_d"}));
   EXPECT_EQ(config.max_model_len, 0);
   EXPECT_EQ(config.kv_cache_memory, int64_t{1} << 30);
   EXPECT_EQ(config.isa, "scalar");
@@ -70,6 +70,75 @@ TEST(CommandLine, TheLastOfARepeatedFlagCounts) {
   ASSERT_TRUE(parsed.invocation);
   EXPECT_EQ(parsed.invocation->config.port, 2);
   EXPECT_TRUE(parsed.invocation->config.enable_prefix_caching);
+}
+
+TEST(CommandLine, TheLastOfARepeatedFlagCountsInEveryCommand) {
+  auto parsed = parse({"chat", "m", "--temperature", "1", "--temperature", "0.5", "--system", "a",
+                       "--system", "b", "--config=x", "--config=/dev/null"});
+  ASSERT_TRUE(parsed.invocation);
+  EXPECT_EQ(parsed.invocation->chat.sampling.temperature, 0.5F);
+  EXPECT_EQ(parsed.invocation->chat.system, "b");
+  parsed = parse({"tokenize", "--model", "a", "--model", "b", "--file", "c", "--file", "d",
+                  "--json", "--json"});
+  ASSERT_TRUE(parsed.invocation);
+  EXPECT_EQ(parsed.invocation->config.model, "b");
+  EXPECT_EQ(parsed.invocation->files.file, "d");
+  EXPECT_TRUE(parsed.invocation->files.json);
+  parsed = parse({"render", "--template=a", "--template=b", "--input=c", "--input=d"});
+  ASSERT_TRUE(parsed.invocation);
+  EXPECT_EQ(parsed.invocation->files.file, "b");
+  EXPECT_EQ(parsed.invocation->files.input, "d");
+  parsed = parse({"health", "--url", "a", "--url", "b"});
+  ASSERT_TRUE(parsed.invocation);
+  EXPECT_EQ(parsed.invocation->url, "b");
+  parsed = parse({"bench", "mock", "--port", "1", "--port", "2"});
+  ASSERT_TRUE(parsed.invocation);
+  EXPECT_EQ(parsed.invocation->bench_mock.port, 2);
+  parsed = parse({"bench", "latency", "m", "--batch-size", "1", "--batch-size", "2"});
+  ASSERT_TRUE(parsed.invocation);
+  EXPECT_EQ(parsed.invocation->bench_offline.batch_size, 2);
+  // Lists have the values of both.
+  parsed = parse({"bench", "serve", "--num-prompts", "1", "--num-prompts", "2", "--goodput",
+                  "ttft:1", "--goodput", "e2el:2", "--backend", "openai", "--backend", "vllm"});
+  ASSERT_TRUE(parsed.invocation);
+  EXPECT_EQ(parsed.invocation->bench_serve.data.dataset.num_prompts, 2U);
+  EXPECT_EQ(parsed.invocation->bench_serve.backend, "vllm");
+  EXPECT_EQ(parsed.invocation->bench_serve.result.goodput,
+            (std::vector<std::string>{"ttft:1", "e2el:2"}));
+}
+
+TEST(CommandLine, KeysAreNeverSplit) {
+  const std::string path = testing::TempDir() + "sluice_keys_test.yaml";
+  std::ofstream(path) << "api-key: [\"a,b\", c]\n";
+  auto parsed = parse({"serve", "m", "--config", path.c_str()});
+  std::remove(path.c_str());
+  ASSERT_TRUE(parsed.invocation);
+  EXPECT_EQ(parsed.invocation->config.api_key, (std::vector<std::string>{"a,b", "c"}));
+  setenv("SLUICE_API_KEY", "k,1\n[\"k2\"]", 1);
+  parsed = parse({"serve", "m"});
+  unsetenv("SLUICE_API_KEY");
+  ASSERT_TRUE(parsed.invocation);
+  EXPECT_EQ(parsed.invocation->config.api_key, (std::vector<std::string>{"k,1", "[\"k2\"]"}));
+  const std::string line = refusal({"serve", "m", "--api-key", "secret", "--api-key", ""});
+  EXPECT_NE(line.find("--api-key is empty"), std::string::npos) << line;
+  EXPECT_EQ(line.find("secret"), std::string::npos) << line;
+}
+
+TEST(CommandLine, HelpNamesDevicesAndCommandsAsTheyAreWritten) {
+  testing::internal::CaptureStdout();
+  parse({"--help"});
+  std::string help = testing::internal::GetCapturedStdout();
+  EXPECT_NE(help.find("on CPUs and NVIDIA GPUs"), std::string::npos) << help;
+  for (const char* command : {"bench serve ", "bench throughput ", "bench latency ", "bench mock "}) {
+    EXPECT_NE(help.find(std::string("  ") + command), std::string::npos) << help;
+  }
+  EXPECT_EQ(help.find("bench-"), std::string::npos) << help;
+  testing::internal::CaptureStdout();
+  parse({"bench", "serve", "--help"});
+  help = testing::internal::GetCapturedStdout();
+  EXPECT_NE(help.find("sluice bench serve [OPTIONS]"), std::string::npos) << help.substr(0, 200);
+  EXPECT_EQ(help.find("bench-serve"), std::string::npos);
+  EXPECT_NE(refusal({"bench", "serve", "--nope"}).find("sluice bench serve: "), std::string::npos);
 }
 
 TEST(CommandLine, FlagsWinOverEnvironmentAndThatOverYaml) {

@@ -156,6 +156,35 @@ TEST(VllmCommandLine, ValueWithADashOrAnEqualsSignStaysAValue) {
   EXPECT_EQ(parsed.invocation->config.api_key, std::vector<std::string>{"a=b"});
 }
 
+TEST(VllmCommandLine, KeysAreNeverSplit) {
+  const auto [parsed, text] =
+      run({"vllm", "serve", "m.gguf", "--api-key", "k,1", "k2", "--served-model-name", "a", "b"});
+  ASSERT_TRUE(parsed.invocation) << text;
+  EXPECT_EQ(parsed.invocation->config.api_key, (std::vector<std::string>{"k,1", "k2"}));
+  EXPECT_EQ(parsed.invocation->config.served_model_name, (std::vector<std::string>{"a", "b"}));
+  setenv("VLLM_API_KEY", "k,1", 1);
+  const char* words[] = {"vllm", "serve", "m.gguf"};
+  const ParsedCommandLine from_environment = parse_command_line(3, words);
+  unsetenv("VLLM_API_KEY");
+  ASSERT_TRUE(from_environment.invocation);
+  EXPECT_EQ(from_environment.invocation->config.api_key, std::vector<std::string>{"k,1"});
+}
+
+TEST(VllmCommandLine, TheLastOfARepeatedFlagCounts) {
+  const auto [parsed, text] =
+      run({"vllm",         "serve", "--model", "a",        "--model", "b",    "--port",       "1",
+           "--port",       "2",     "--dtype", "float16",  "--dtype", "auto", "--swap-space", "1",
+           "--swap-space", "2",     "--grpc",  "--no-grpc"});
+  ASSERT_TRUE(parsed.invocation) << text;
+  EXPECT_EQ(parsed.invocation->config.model, "b");
+  EXPECT_EQ(parsed.invocation->config.port, 2);
+  EXPECT_EQ(parsed.invocation->config.grpc_port, -1);
+  EXPECT_EQ(text, "vllm: --swap-space means nothing here and is left out\n");
+  EXPECT_NE(
+      refusal({"vllm", "serve", "m", "--dtype", "auto", "--dtype", "float16"}).find("--dtype"),
+      std::string::npos);
+}
+
 TEST(VllmCommandLine, DottedKeyOfAJsonFlagIsThatFlag) {
   const auto [parsed, text] =
       run({"vllm", "serve", "m.gguf", "--speculative-config.method", "ngram"});

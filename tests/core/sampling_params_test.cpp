@@ -38,11 +38,7 @@ TEST(SamplingParams, BothEndsOfEveryRangeAreAcceptedAndNothingBeyond) {
     const double beyond = is_64_bit ? 4096 : field.kind == ParamKind::kNumber ? 1e-3 : 1;
     const double last = is_64_bit ? std::nextafter(field.max, 0.0) : field.max;
     EXPECT_EQ(set_error(name.c_str(), last), "accepted") << name;
-    if (field.min_exclusive) {
-      EXPECT_NE(set_error(name.c_str(), field.min), "accepted") << name;
-    } else {
-      EXPECT_EQ(set_error(name.c_str(), field.min), "accepted") << name;
-    }
+    EXPECT_EQ(set_error(name.c_str(), field.min), "accepted") << name;
     EXPECT_NE(set_error(name.c_str(), field.min - beyond), "accepted") << name;
     EXPECT_NE(set_error(name.c_str(), field.max + beyond), "accepted") << name;
     EXPECT_NE(set_error(name.c_str(), std::nan("")), "accepted") << name;
@@ -52,7 +48,7 @@ TEST(SamplingParams, BothEndsOfEveryRangeAreAcceptedAndNothingBeyond) {
 
 TEST(SamplingParams, MessagesNameFieldRuleAndValue) {
   EXPECT_EQ(set_error("temperature", 2.5), "temperature must be in [0, 2], got 2.5.");
-  EXPECT_EQ(set_error("top_p", 0), "top_p must be in (0, 1], got 0.");
+  EXPECT_EQ(set_error("top_p", -0.5), "top_p must be in [0, 1], got -0.5.");
   EXPECT_EQ(set_error("top_k", 1.5), "top_k must be an integer, got 1.5.");
 }
 
@@ -63,9 +59,6 @@ TEST(SamplingParams, SetValuesAreRead) {
     ASSERT_TRUE(set_sampling_field(params, field, value)) << field.name;
     EXPECT_EQ(field.get(params), value) << field.name;
   }
-  EXPECT_FALSE(is_greedy(params));
-  params.temperature = 0;
-  EXPECT_TRUE(is_greedy(params));
 }
 
 TEST(SamplingParams, NegativeSeedsKeepTheirBits) {

@@ -142,6 +142,76 @@ TEST(Detokenizer, StopThatEndsFirstWinsThenTheLongestThenTheFirst) {
   EXPECT_EQ(stream(*tokenizer, "xabcd", {{"abc"}, true}).text, "xabc");
 }
 
+TEST(Detokenizer, NoStopEndsInTheTextOfTheFirstMinTokens) {
+  const auto tokenizer = byte_tokenizer();
+  const auto ended = [&](std::string_view bytes, int32_t min_tokens, bool included = false) {
+    const Streamed found = stream(*tokenizer, bytes, {{"aba"}, included, min_tokens});
+    return std::pair(found.text, found.num_bytes);
+  };
+  EXPECT_EQ(ended("xabay", 0), std::pair(std::string("x"), size_t{4}));
+  EXPECT_EQ(ended("xabay", 3), std::pair(std::string("x"), size_t{4}));
+  EXPECT_EQ(ended("xabay", 4), std::pair(std::string("xabay"), size_t{5}));
+  // One that begins before and ends behind counts, also as the rest of one that did not.
+  EXPECT_EQ(ended("xababay", 4), std::pair(std::string("xab"), size_t{6}));
+  EXPECT_EQ(ended("xababay", 4, true), std::pair(std::string("xababa"), size_t{6}));
+  EXPECT_EQ(ended("xabaababay", 9), std::pair(std::string("xabaababay"), size_t{10}));
+  EXPECT_EQ(ended("abaabaaba", 7), std::pair(std::string("abaaba"), size_t{9}));
+}
+
+TEST(Detokenizer, TextOfAPassedStopIsNotHeld) {
+  const auto tokenizer = byte_tokenizer();
+  Detokenizer detokenizer(*tokenizer, {{"ab"}, false, 2}, true);
+  EXPECT_EQ(detokenizer.append('a').text, "");
+  EXPECT_EQ(detokenizer.append('b').text, "ab");
+  EXPECT_EQ(detokenizer.append('a').text, "");
+  EXPECT_EQ(detokenizer.append('b').matched_stop, 0);
+}
+
+TEST(Detokenizer, StopThatOnlyTheEndOfTheStreamCompletesWaitsForMinTokensToo) {
+  const auto tokenizer = byte_tokenizer();
+  const std::string stop = "b" + std::string(kReplacementCharacter);
+  EXPECT_EQ(stream(*tokenizer, "ab\xE2\x82", {{stop}, false, 3}).text, "a");
+  EXPECT_EQ(stream(*tokenizer, "ab\xE2\x82", {{stop}, false, 4}).text, "a" + stop);
+}
+
+TEST(Detokenizer, NameOfAHiddenTokenEndsTheTextThere) {
+  const auto tokenizer = byte_tokenizer({"<|im_end|>", "<|other|>"});
+  constexpr TokenId kEnd = 256;
+  constexpr TokenId kOther = 257;
+  const StopConfig stop{{"zz", "<|im_end|>"}};
+  for (const bool skip : {true, false}) {
+    for (const bool included : {true, false}) {
+      StopConfig config = stop;
+      config.include_in_output = included;
+      Detokenizer detokenizer(*tokenizer, config, skip);
+      const std::string shown = skip ? "" : "<|other|>";
+      EXPECT_EQ(detokenizer.append('a').text, "a");
+      EXPECT_EQ(detokenizer.append(kOther).text, shown);
+      EXPECT_EQ(detokenizer.append('z').text, "");  // held: may begin a stop
+      EXPECT_EQ(detokenizer.append(0xE2).text, "");
+      const auto result = detokenizer.append(kEnd);
+      // What was held comes, and the character that stays a part.
+      EXPECT_EQ(result.text,
+                "z" + std::string(kReplacementCharacter) + (included ? "<|im_end|>" : ""));
+      EXPECT_EQ(result.matched_stop, 1);
+      EXPECT_EQ(detokenizer.append('b').text, "");
+      EXPECT_EQ(detokenizer.finish(), "");
+    }
+  }
+  // Hidden ones count toward min_tokens, and do not end anything before.
+  StopConfig later = stop;
+  later.min_tokens = 2;
+  Detokenizer detokenizer(*tokenizer, later, true);
+  EXPECT_EQ(detokenizer.append(kEnd).matched_stop, -1);
+  EXPECT_EQ(detokenizer.append(kEnd).matched_stop, -1);
+  EXPECT_EQ(detokenizer.append('a').text, "a");
+  EXPECT_EQ(detokenizer.append(kEnd).matched_stop, 1);
+  // A part of a name ends nothing.
+  Detokenizer part(*tokenizer, {{"<|im", "im_end|>"}}, true);
+  EXPECT_EQ(part.append(kEnd).matched_stop, -1);
+  EXPECT_EQ(part.append('a').text, "a");
+}
+
 TEST(Detokenizer, StopStringsCrossTokensAndCharacters) {
   const auto tokenizer =
       byte_tokenizer({"ab\xE2\x82\xAC"
@@ -186,13 +256,25 @@ std::string decode_all(std::string_view bytes) {
   return text;
 }
 
-Streamed decode_then_find(std::string_view bytes, const StopConfig& stop) {
+Streamed decode_then_find(const Tokenizer& tokenizer,
+                          std::string_view bytes,
+                          const StopConfig& stop) {
   const std::string text = decode_all(bytes);
+  // Text that is there after min_tokens tokens; all of it where there are no more.
+  const auto min_tokens = static_cast<size_t>(stop.min_tokens);
+  size_t before = 0;
+  Detokenizer plain(tokenizer, {}, true);
+  for (size_t i = 0; i < std::min(bytes.size(), min_tokens); ++i) {
+    before += plain.append(static_cast<uint8_t>(bytes[i])).text.size();
+  }
+  if (bytes.size() <= min_tokens) before = text.size();
   Streamed best{text, -1};
   size_t best_end = std::string::npos;
   for (size_t i = 0; i < stop.strings.size(); ++i) {
     const std::string& pattern = stop.strings[i];
-    const size_t begin = text.find(pattern);
+    // The first that ends behind `before`.
+    const size_t from = before < pattern.size() ? 0 : before + 1 - pattern.size();
+    const size_t begin = text.find(pattern, from);
     if (begin == std::string::npos) continue;
     const size_t end = begin + pattern.size();
     const bool longer =
@@ -213,6 +295,7 @@ TEST(Detokenizer, RandomStreamsEqualDecodingEverythingFirst) {
   for (int round = 0; round < 20000; ++round) {
     StopConfig stop;
     stop.include_in_output = random() % 2 == 0;
+    if (random() % 2 == 0) stop.min_tokens = static_cast<int32_t>(random() % 30);
     for (size_t i = random() % 4; i > 0; --i) {
       std::string pattern;
       for (size_t j = 1 + random() % 5; j > 0; --j) pattern += pieces[random() % 6];
@@ -225,7 +308,7 @@ TEST(Detokenizer, RandomStreamsEqualDecodingEverythingFirst) {
       if (random() % 16 == 0) piece += static_cast<char>(random());
       bytes += piece;
     }
-    const Streamed expected = decode_then_find(bytes, stop);
+    const Streamed expected = decode_then_find(*tokenizer, bytes, stop);
     const Streamed found = stream(*tokenizer, bytes, stop);
     ASSERT_EQ(found.text, expected.text) << "round " << round;
     // A match that only the end of the stream completes has no token to be reported with.

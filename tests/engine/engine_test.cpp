@@ -78,6 +78,24 @@ TEST(Engine, MaxTokensEndsWithLength) {
   EXPECT_EQ(result.finish_reason, FinishReason::kLength);
 }
 
+TEST(Engine, TopPOfZeroTakesTheTokensOfTemperatureZero) {
+  const auto engine = start(tiny_config());
+  CollectingSink sink;
+  ValidRequest request = make_request({5, 6, 7}, 20);
+  request.sampling.ignore_eos = true;
+  request.sampling.num_logprobs = 0;
+  request.sampling.temperature = 0;
+  const Collected greedy = sink.wait(*engine->submit(request, sink));
+  request.sampling.temperature = 1.5F;
+  request.sampling.seed = 9;
+  const Collected sampled = sink.wait(*engine->submit(request, sink));
+  EXPECT_NE(sampled.tokens, greedy.tokens);
+  request.sampling.top_p = 0;
+  const Collected narrowed = sink.wait(*engine->submit(request, sink));
+  EXPECT_EQ(narrowed.tokens, greedy.tokens);
+  EXPECT_EQ(narrowed.logprobs, greedy.logprobs);
+}
+
 TEST(Engine, StopTokenEndsWithStopAndMinTokensHoldsItBack) {
   const auto engine = start(tiny_config());
   CollectingSink sink;
@@ -93,6 +111,37 @@ TEST(Engine, StopTokenEndsWithStopAndMinTokensHoldsItBack) {
   request.sampling.min_tokens = 12;
   const Collected held = sink.wait(*engine->submit(request, sink));
   EXPECT_EQ(std::count(held.tokens.begin(), held.tokens.begin() + 12, stop), 0);
+}
+
+TEST(Engine, EndTokensOfTheGenerationConfigEndAnswers) {
+  Config config = tiny_config();
+  std::vector<TokenId> free_run;
+  {
+    const auto engine = start(config);
+    CollectingSink sink;
+    free_run = sink.wait(*engine->submit(make_request({5, 6, 7}, 20), sink)).tokens;
+  }
+  const TokenId end = free_run.at(3);
+  const auto first = std::find(free_run.begin(), free_run.end(), end) - free_run.begin();
+  const std::string id = std::to_string(end);
+  for (const std::string& ids : {id, "[0, " + id + ".0]"}) {
+    config.override_generation_config = "{\"eos_token_id\":" + ids + "}";
+    const auto engine = start(config);
+    ASSERT_NE(engine, nullptr);
+    CollectingSink sink;
+    ValidRequest request = make_request({5, 6, 7}, 20);
+    const Collected ignored = sink.wait(*engine->submit(request, sink));
+    EXPECT_EQ(ignored.tokens, free_run) << ids;
+    request.sampling.ignore_eos = false;
+    const Collected ended = sink.wait(*engine->submit(request, sink));
+    EXPECT_EQ(ended.finish_reason, FinishReason::kStop) << ids;
+    EXPECT_EQ(ended.tokens.size(), static_cast<size_t>(first) + 1) << ids;
+  }
+  config.override_generation_config = R"({"eos_token_id":100000})";
+  const auto refused = create_engine(config);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().message,
+            "--override-generation-config: eos_token_id: found 100000, expected an id below 487");
 }
 
 TEST(Engine, PromptLogprobsCoverThePromptFromItsSecondTokenOn) {

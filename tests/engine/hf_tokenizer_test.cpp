@@ -14,6 +14,7 @@
 #include "engine/tokenizer/detokenizer.h"
 #include "engine/tokenizer/json_parts.h"
 #include "tests/engine/token_cases.h"
+#include "tests/support/captured_log.h"
 
 namespace sluice {
 namespace {
@@ -36,6 +37,12 @@ Expected<std::unique_ptr<Tokenizer>> create(const std::string& tokenizer_json,
   files.tokenizer_json = tokenizer_json;
   files.tokenizer_config = tokenizer_config;
   return create_hf_tokenizer(files);
+}
+
+std::unique_ptr<Tokenizer> created(const Json& tokenizer_json) {
+  auto tokenizer = create(tokenizer_json.dump());
+  EXPECT_TRUE(tokenizer.has_value()) << (tokenizer ? "" : tokenizer.error().message);
+  return tokenizer ? std::move(*tokenizer) : nullptr;
 }
 
 std::unique_ptr<Tokenizer> golden(const std::string& name) {
@@ -256,24 +263,94 @@ TEST(HfTokenizer, SpecialTokensAreFoundOnlyOutsideLiteralRanges) {
   }
 }
 
+std::string names_of(const Tokenizer& tokenizer) {
+  std::string all;
+  for (const auto& [name, text] : tokenizer.named_tokens()) all += name + "=" + text + " ";
+  return all;
+}
+
 TEST(HfTokenizer, ConfigsNameTheSpecialTokens) {
   HfTokenizerFiles files;
   files.tokenizer_json = read_text(kGoldens + "llama3.json");
   files.tokenizer_config =
-      R"({"bos_token": {"content": "<s>"}, "eos_token": "</s>", "add_bos_token": false})";
+      R"({"bos_token": {"content": "<s>"}, "eos_token": "</s>", "add_bos_token": false,
+          "unk_token": {"content": "<unk>"}, "pad_token": "</s>", "cls_token": null,
+          "mask_token": 7, "extra_special_tokens": {"image_token": "<image>"}})";
   files.config = R"({"text_config": {"eos_token_id": [1, 2]}})";
-  files.generation_config = R"({"eos_token_id": 3})";
+  files.generation_config = R"({"eos_token_id": 3.0})";
   const auto tokenizer = create_hf_tokenizer(files);
   ASSERT_TRUE(tokenizer.has_value()) << tokenizer.error().message;
-  EXPECT_EQ((*tokenizer)->bos_text(), "<s>");
-  EXPECT_EQ((*tokenizer)->eos_text(), "</s>");
+  EXPECT_EQ(names_of(**tokenizer),
+            "unk_token=<unk> pad_token=</s> image_token=<image> bos_token=<s> eos_token=</s> ");
   for (const TokenId id : {1, 2, 3, (*tokenizer)->find_token("<|im_end|>")}) {
     const auto& ends = (*tokenizer)->end_tokens();
     EXPECT_EQ(std::count(ends.begin(), ends.end(), id), 1) << id;
   }
   EXPECT_EQ((*tokenizer)->prefix_tokens().size(), 1U);
+  ASSERT_TRUE((*tokenizer)->replace_more_ends({5}).has_value());
+  const auto& replaced = (*tokenizer)->end_tokens();
+  EXPECT_EQ(std::count(replaced.begin(), replaced.end(), 3), 0);
+  EXPECT_EQ(std::count(replaced.begin(), replaced.end(), 5), 1);
   files.tokenizer_config.insert(1, R"("tokenizer_class": "LlamaTokenizerFast", )");
   EXPECT_TRUE(create_hf_tokenizer(files).value()->prefix_tokens().empty());
+}
+
+TEST(HfTokenizer, EndTokensThatNoTokenHasCountAsNotGiven) {
+  HfTokenizerFiles files;
+  files.tokenizer_json = read_text(kGoldens + "llama3.json");
+  std::vector<TokenId> usual = create_hf_tokenizer(files).value()->end_tokens();
+  for (const char* ids : {"-1", "4294967295", "[4294967295, -1]", "1e6"}) {
+    files.generation_config = "{\"eos_token_id\": " + std::string(ids) + "}";
+    const std::string log = logged_by(
+        [&] { EXPECT_EQ(create_hf_tokenizer(files).value()->end_tokens(), usual) << ids; });
+    EXPECT_NE(log.find("file=generation_config.json key=eos_token_id found="), std::string::npos)
+        << log;
+  }
+  files.generation_config = R"({"eos_token_id": 2.5})";
+  EXPECT_FALSE(create_hf_tokenizer(files).has_value());
+}
+
+// What the package does with each: its own ids are in the comments.
+TEST(HfTokenizer, SeveralTokensMayHaveOneText) {
+  Json json = Json::parse(read_text(kGoldens + "qwen.json"));
+  const auto added = [](int id, const std::string& content, bool special) {
+    return Json{{"id", id}, {"content", content}, {"special", special}, {"normalized", false}};
+  };
+  json["added_tokens"].push_back(added(425, "aaaa", false));  // 259 is the model's
+  json["added_tokens"].push_back(added(426, "<s>", true));    // 420 came first
+  json["added_tokens"].push_back(json["added_tokens"][1]);    // the same once more
+  std::unique_ptr<Tokenizer> tokenizer;
+  const std::string log = logged_by([&] { tokenizer = created(json); });
+  EXPECT_EQ(encode(*tokenizer, "xaaaay", SpecialText::kParse), (std::vector<TokenId>{87, 259, 88}));
+  EXPECT_EQ(encode(*tokenizer, "<s>", SpecialText::kParse), std::vector<TokenId>{420});
+  EXPECT_EQ(tokenizer->token_bytes(425), "aaaa");
+  EXPECT_EQ(tokenizer->token_bytes(426), "<s>");
+  EXPECT_NE(log.find("the text of token 259 for token 425"), std::string::npos) << log;
+  EXPECT_NE(log.find("the text of token 420 for token 426"), std::string::npos) << log;
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 2) << log;
+
+  json = Json::parse(read_text(kGoldens + "t5.json"));
+  json["model"]["vocab"][20] = {"d", -1.0};
+  const std::string t5 = logged_by([&] { tokenizer = created(json); });
+  const std::vector<TokenId> ids = encode(*tokenizer, "d");
+  EXPECT_EQ(ids.back(), 20);  // 8 is the first
+  EXPECT_EQ(tokenizer->token_bytes(8), "d");
+  EXPECT_NE(t5.find("the text of token 20 for token 8"), std::string::npos) << t5;
+}
+
+// The package: ["a", "bc"] where the first merge comes again behind the other, else ["ab", "c"].
+TEST(HfTokenizer, OfMergesOfOnePairTheLastCounts) {
+  Json json = {{"model",
+                {{"type", "BPE"},
+                 {"vocab", {{"a", 0}, {"b", 1}, {"c", 2}, {"ab", 3}, {"bc", 4}}},
+                 {"merges", Json::array({"a b", "b c"})}}}};
+  EXPECT_EQ(encode(*created(json), "abc"), (std::vector<TokenId>{3, 2}));
+  json["model"]["merges"].push_back("a b");
+  const std::string log = logged_by([&] {
+    EXPECT_EQ(encode(*created(json), "abc"), (std::vector<TokenId>{0, 4}));
+  });
+  EXPECT_NE(log.find("key=model.merges found=\"1 pairs that come again\""), std::string::npos)
+      << log;
 }
 
 // Gemma 3's text-only checkpoints: 262144 rows, and a token for images behind them.
@@ -345,12 +422,22 @@ TEST(HfTokenizer, WhatIsNotKnownIsRefusedByName) {
   const auto data_loss = ErrorCode::kDataLoss;
   const BadCase cases[] = {
       {"qwen", [](Json& j) { j["model"]["type"] = "CharLevel"; }, unsupported, "CharLevel"},
-      {"qwen", [](Json& j) { j["normalizer"] = {{"type", "Mystery"}}; }, unsupported, "Mystery"},
+      {"qwen",
+       [](Json& j) {
+         j["normalizer"] = {{"type", "Mystery"}};
+       },
+       unsupported,
+       "Mystery"},
       {"qwen",
        [](Json& j) { j["pre_tokenizer"] = {{"type", "UnicodeScripts"}}; },
        unsupported,
        "UnicodeScripts"},
-      {"qwen", [](Json& j) { j["decoder"] = {{"type", "CTC"}}; }, unsupported, "CTC"},
+      {"qwen",
+       [](Json& j) {
+         j["decoder"] = {{"type", "CTC"}};
+       },
+       unsupported,
+       "CTC"},
       {"qwen",
        [](Json& j) { j["post_processor"] = {{"type", "Mystery"}}; },
        unsupported,
@@ -376,10 +463,6 @@ TEST(HfTokenizer, WhatIsNotKnownIsRefusedByName) {
        "Odd"},
       {"qwen", [](Json& j) { j["model"].erase("vocab"); }, data_loss, "vocab"},
       {"qwen", [](Json& j) { j["model"]["merges"].push_back("nosuch pair"); }, data_loss, "nosuch"},
-      {"qwen",
-       [](Json& j) { j["model"]["merges"].push_back(j["model"]["merges"][0]); },
-       data_loss,
-       "twice"},
       {"qwen", [](Json& j) { j["model"]["merges"] = 3; }, data_loss, "merges"},
       {"qwen", [](Json& j) { j["added_tokens"][0]["id"] = -4; }, data_loss, "-4"},
       {"qwen", [](Json& j) { j["added_tokens"][0]["id"] = 1 << 30; }, data_loss, "out of range"},

@@ -12,6 +12,7 @@
 #include "engine/core/config.h"
 #include "engine/model_runner.h"
 #include "tests/engine/weights/gguf_builder.h"
+#include "tests/support/captured_log.h"
 
 namespace sluice {
 namespace {
@@ -56,6 +57,12 @@ class TinyGguf {
 
   void set(const std::string& key, const char* value) {
     put(key, GgufType::kString, raw_string(value));
+  }
+
+  void set_array(const std::string& key, const std::vector<int32_t>& values) {
+    std::string elements;
+    for (const int32_t value : values) elements += raw(value);
+    put(key, GgufType::kArray, raw_array(GgufType::kInt32, values.size(), elements));
   }
 
   void add(const std::string& name, std::vector<uint64_t> dims, uint32_t type = kF32) {
@@ -115,6 +122,67 @@ TEST(GgufKeys, LinearScalingIsOneOverTheFactorUnderEitherNameAndWithoutAType) {
     file.set("rope.scaling.type", "none");
     EXPECT_EQ(rope_of(file).freq_scale, 1.0F) << key;
   }
+}
+
+// Converters write 0 where a model has no factor.
+TEST(GgufKeys, AFactorOfNothingIsOne) {
+  for (const char* key : {"rope.scale_linear", "rope.scaling.factor"}) {
+    for (const char* type : {"", "linear", "yarn", "none"}) {
+      TinyGguf file("llama");
+      file.add_dense();
+      if (*type != '\0') file.set("rope.scaling.type", type);
+      file.set("rope.scaling.original_context_length", 0U);
+      file.set(key, 0.0F);
+      const std::string log = logged_by([&] {
+        const kernels::RopeParams rope = rope_of(file);
+        EXPECT_EQ(rope.freq_scale, 1.0F) << key << type;
+        EXPECT_EQ(rope.attention_factor, 1.0F) << key << type;
+      });
+      EXPECT_NE(log.find("key=llama." + std::string(key) + " found=0 counts_as=1\n"),
+                std::string::npos)
+          << log;
+      EXPECT_NE(log.find("original_context_length found=0 counts_as=256\n"), std::string::npos)
+          << log;
+      file.set(key, -1.0F);
+      EXPECT_NE(file.error().find("found -1, expected a positive number"), std::string::npos);
+    }
+  }
+}
+
+// One number a layer, as converters write what may differ from layer to layer.
+TEST(GgufKeys, ArraysOfOneNumberForEachLayerAreThatNumber) {
+  const char* const keys[] = {"attention.head_count",
+                              "attention.head_count_kv",
+                              "feed_forward_length",
+                              "attention.key_length",
+                              "attention.value_length",
+                              "rope.dimension_count"};
+  for (const char* key : keys) {
+    const bool is_width = std::string(key) == "feed_forward_length";
+    const bool is_head = std::string(key).find("head_count") != std::string::npos;
+    const int32_t value = is_width ? 32 : is_head ? 2 : 16;
+    TinyGguf file("llama");
+    file.add_dense();
+    file.set_array(key, {value});
+    const auto planned = file.plan();
+    ASSERT_TRUE(planned.has_value()) << key << ": " << planned.error().message;
+    EXPECT_EQ(planned->model.num_kv_heads, 2);
+    EXPECT_EQ(planned->model.head_dim, 16);
+    EXPECT_EQ(planned->model.ffn_hidden, 32);
+    file.set_array(key, {value, value});
+    EXPECT_NE(file.error().find("llama." + std::string(key) + ": found an array of 2, expected"),
+              std::string::npos)
+        << file.error();
+    file.set_array(key, {});
+    EXPECT_NE(file.error().find("found an array of 0, expected"), std::string::npos) << key;
+  }
+  TinyGguf file("llama");
+  file.add_dense();
+  file.set("block_count", 2U);
+  file.set_array("feed_forward_length", {32, 64});
+  EXPECT_NE(file.error().find("feed_forward_length: found an array of 2 different numbers"),
+            std::string::npos)
+      << file.error();
 }
 
 TEST(GgufKeys, AFactorOfAttentionAddsToThatOfEveryScaling) {

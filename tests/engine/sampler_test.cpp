@@ -147,6 +147,27 @@ TEST_F(SamplerTest, RowsOfABatchDoNotSeeEachOther) {
   }
 }
 
+TEST_F(SamplerTest, EndTokenThatHadToBeChosenBeforeMinTokensEndsNothing) {
+  SamplingParams params;
+  params.temperature = 0;
+  params.min_tokens = 2;
+  params.max_tokens = 9;
+  params.allowed_token_ids = {kEnd};
+  for (const std::vector<TokenId>& stops : {std::vector<TokenId>{}, std::vector<TokenId>{kEnd}}) {
+    params.stop_token_ids = stops;
+    params.ignore_eos = !stops.empty();
+    std::vector<TokenId> tokens = {1};
+    for (const FinishReason expected :
+         {FinishReason::kNone, FinishReason::kNone, FinishReason::kStop}) {
+      const SamplerResult result = choose(params, tokens, 1, random_logits(3));
+      EXPECT_EQ(result.token, kEnd);
+      EXPECT_EQ(result.finish_reason, expected);
+      EXPECT_EQ(result.stopped_by_token, expected == FinishReason::kStop);
+      tokens.push_back(result.token);
+    }
+  }
+}
+
 class TokenMask : public ::testing::Test {
  protected:
   // The tokens that may follow `generated`; empty: no mask.

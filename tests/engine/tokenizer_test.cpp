@@ -10,6 +10,7 @@
 
 #include "tests/engine/token_cases.h"
 #include "tests/engine/vocabulary_file.h"
+#include "tests/support/captured_log.h"
 
 namespace sluice {
 namespace {
@@ -311,8 +312,11 @@ TEST(Tokenizer, EndTokensAreEosAndKnownNames) {
   const std::vector<TokenId> expected{tokenizer->find_token("<|endoftext|>"),
                                       tokenizer->find_token("<|im_end|>")};
   EXPECT_EQ(tokenizer->end_tokens(), expected);
-  EXPECT_EQ(tokenizer->eos_text(), "<|im_end|>");
-  EXPECT_EQ(tokenizer->bos_text(), "");
+  const auto& named = tokenizer->named_tokens();
+  const auto eos = std::ranges::find(named, "eos_token", &NamedToken::name);
+  ASSERT_NE(eos, named.end());
+  EXPECT_EQ(eos->text, "<|im_end|>");
+  EXPECT_EQ(std::ranges::count(named, "bos_token", &NamedToken::name), 0);
   EXPECT_EQ(tokenizer->bos(), kInvalidToken);
 }
 
@@ -330,6 +334,91 @@ TEST(Tokenizer, EndOfMessageIsNoEndWhereReturnAndCallExist) {
     const TokenId end = (*tokenizer)->find_token("<|end|>");
     EXPECT_EQ(std::count(ends.begin(), ends.end(), end), harmony ? 0 : 1);
   }
+}
+
+Vocabulary vocabulary_of(const std::string& model,
+                         const std::vector<std::string>& tokens,
+                         std::vector<std::string> merges = {}) {
+  Vocabulary vocabulary;
+  vocabulary.file = "twice.gguf";
+  vocabulary.model = model;
+  vocabulary.pre = model == "gpt2" ? "smollm" : "";
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    vocabulary.tokens.push_back(tokens[i]);
+    const bool is_control = tokens[i].starts_with("<|");
+    vocabulary.token_types.push_back(is_control ? TokenType::kControl : TokenType::kNormal);
+    vocabulary.scores.push_back(-static_cast<float>(i));
+  }
+  vocabulary.merges = std::move(merges);
+  return vocabulary;
+}
+
+// Published Gemma 4 files have such vocabularies.
+TEST(Tokenizer, SeveralTokensMayHaveOneTextOrNone) {
+  for (const char* model : {"gpt2", "llama", "gemma4", "t5"}) {
+    const std::vector<std::string> merges =
+        model == std::string("gpt2") || model == std::string("gemma4")
+            ? std::vector<std::string>{"a b", "b a", "a b"}
+            : std::vector<std::string>();
+    const std::vector<std::string> tokens = {
+        "<|x|>", "b", "a", "ab", "", "a", "ab", "", "b", "ba", "<|x|>"};
+    std::unique_ptr<Tokenizer> tokenizer;
+    const std::string log = logged_by([&] {
+      auto created = create_tokenizer(vocabulary_of(model, tokens, merges));
+      ASSERT_TRUE(created.has_value()) << model << ": " << created.error().message;
+      tokenizer = std::move(*created);
+    });
+    ASSERT_NE(tokenizer, nullptr);
+    EXPECT_EQ(encode(*tokenizer, "ab<|x|>a", SpecialText::kParse), (std::vector<TokenId>{3, 0, 2}))
+        << model;
+    for (size_t id = 0; id < tokens.size(); ++id) {
+      EXPECT_EQ(tokenizer->token_bytes(static_cast<TokenId>(id)), tokens[id]) << model;
+    }
+    EXPECT_NE(log.find("twice.gguf"), std::string::npos) << log;
+    EXPECT_NE(log.find("4 texts that tokens before have, the first of token 5, a"),
+              std::string::npos)
+        << log;
+    EXPECT_NE(log.find("2 empty texts"), std::string::npos) << log;
+    EXPECT_EQ(log.find("1 pairs that are there before") != std::string::npos, !merges.empty());
+  }
+}
+
+// Whatever has its name: what a user writes never becomes a control token.
+TEST(Tokenizer, ANormalTokenWithTheTextOfAControlTokenIsFoundInText) {
+  Vocabulary vocabulary = vocabulary_of("gpt2", {"a", "b", "ab", "ab", "<|im_end|>"}, {"a b"});
+  vocabulary.token_types[2] = TokenType::kControl;
+  const auto tokenizer = create_tokenizer(std::move(vocabulary)).value();
+  EXPECT_EQ(encode(*tokenizer, "ab", SpecialText::kText), std::vector<TokenId>{3});
+  EXPECT_EQ(encode(*tokenizer, "ab", SpecialText::kParse), std::vector<TokenId>{2});
+  EXPECT_EQ(tokenizer->find_token("ab"), 2);
+}
+
+TEST(Tokenizer, EveryTokenOfAnEndsNameEndsAGeneration) {
+  Vocabulary vocabulary =
+      vocabulary_of("gpt2", {"a", "<|im_end|>", "<|eot_id|>", "<|im_end|>", "</s>"});
+  vocabulary.eos = 0;
+  vocabulary.eot = 4;
+  const auto tokenizer = create_tokenizer(std::move(vocabulary)).value();
+  EXPECT_EQ(tokenizer->end_tokens(), (std::vector<TokenId>{0, 1, 2, 3, 4}));
+}
+
+TEST(Tokenizer, MoreEndTokensStandBesideItsOwn) {
+  const auto tokenizer = golden_tokenizer();
+  const std::vector<TokenId> own = tokenizer->end_tokens();
+  for (const TokenId id : {TokenId{-1}, tokenizer->vocab_size()}) {
+    const auto replaced = tokenizer->replace_more_ends({id});
+    ASSERT_FALSE(replaced.has_value());
+    EXPECT_NE(replaced.error().message.find("eos_token_id: found " + std::to_string(id)),
+              std::string::npos);
+    EXPECT_EQ(tokenizer->end_tokens(), own);
+  }
+  ASSERT_GT(own.front(), 7);
+  ASSERT_TRUE(tokenizer->replace_more_ends({7, own.front()}).has_value());
+  std::vector<TokenId> more = own;
+  more.insert(more.begin(), 7);
+  EXPECT_EQ(tokenizer->end_tokens(), more);
+  ASSERT_TRUE(tokenizer->replace_more_ends({}).has_value());
+  EXPECT_EQ(tokenizer->end_tokens(), own);
 }
 
 TEST(Tokenizer, IdsOutOfRangeAreEmpty) {
@@ -356,12 +445,10 @@ TEST(Tokenizer, ContradictionsAreDataLoss) {
     change(vocabulary);
     EXPECT_EQ(creation_error(std::move(vocabulary), mentioned), ErrorCode::kDataLoss) << mentioned;
   };
-  broken([](Vocabulary& v) { v.tokens[7] = v.tokens[3]; }, "twice");
   broken([](Vocabulary& v) { v.merges[5] = "no-such token"; }, "lacks");
   broken([](Vocabulary& v) { v.merges[5] = "alone"; }, "two tokens");
   broken([](Vocabulary& v) { v.merges[5] = "a "; }, "two tokens");
   broken([](Vocabulary& v) { v.merges[5] = ""; }, "two tokens");
-  broken([](Vocabulary& v) { v.merges[5] = v.merges[4]; }, "twice");
   broken([](Vocabulary& v) { v.token_types.pop_back(); }, "token types");
   broken([](Vocabulary& v) { v.token_types[0] = static_cast<TokenType>(9); }, "none of 1 to 6");
   broken([](Vocabulary& v) { v.eos = static_cast<TokenId>(v.tokens.size()); }, "outside");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A stream of tokens with stop strings against the plain definition: decode everything, then find
-// the stop that ends first. Every piece of output is valid UTF-8.
+// the stop that ends first behind the text of min_tokens. Every piece of output is valid UTF-8.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -33,11 +33,13 @@ std::string decode_all(std::string_view bytes) {
   return text;
 }
 
-std::string expected_text(const std::string& text, const StopConfig& stop) {
+// `before`: bytes of text in which no stop ends.
+std::string expected_text(const std::string& text, size_t before, const StopConfig& stop) {
   size_t best_end = std::string::npos;
   size_t best_begin = std::string::npos;
   for (const std::string& pattern : stop.strings) {
-    const size_t begin = text.find(pattern);
+    const size_t from = before < pattern.size() ? 0 : before + 1 - pattern.size();
+    const size_t begin = text.find(pattern, from);
     if (begin == std::string::npos) continue;
     const size_t end = begin + pattern.size();
     if (end > best_end || (end == best_end && begin > best_begin)) continue;
@@ -68,10 +70,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::string pattern = decode_all(take(length));
     if (!pattern.empty()) stop.strings.push_back(std::move(pattern));
   }
+  stop.min_tokens = flags / 8;
+  Detokenizer plain(*tokenizer, {}, /*skip_special_tokens=*/true);
+  size_t before = 0;
   Detokenizer detokenizer(*tokenizer, stop, /*skip_special_tokens=*/true);
   std::string text;
   bool matched = false;
-  for (const char c : rest) {
+  for (size_t i = 0; i < rest.size(); ++i) {
+    const char c = rest[i];
+    if (i < static_cast<size_t>(stop.min_tokens)) {
+      before += plain.append(static_cast<uint8_t>(c)).text.size();
+    }
     const Detokenizer::Result result = detokenizer.append(static_cast<uint8_t>(c));
     CHECK_EQ(find_invalid_utf8(result.text, 0), result.text.size());
     CHECK(!matched || (result.text.empty() && result.matched_stop < 0));
@@ -79,6 +88,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     text += result.text;
   }
   text += detokenizer.finish();
-  CHECK(text == expected_text(decode_all(rest), stop));
+  const std::string all = decode_all(rest);
+  if (rest.size() <= static_cast<size_t>(stop.min_tokens)) before = all.size();
+  CHECK(text == expected_text(all, before, stop));
   return 0;
 }

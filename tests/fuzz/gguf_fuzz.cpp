@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/core/log.h"
 #include "engine/weights/gguf.h"
 #include "engine/weights/inspect.h"
 
@@ -16,6 +17,12 @@ bool inside(std::span<const std::byte> part, std::span<const std::byte> whole) {
 }
 
 }  // namespace
+
+// Warnings of odd files would be most of the time.
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  sluice::init_log(sluice::LogLevel::kError);
+  return 0;
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);

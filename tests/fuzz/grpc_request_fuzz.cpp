@@ -15,7 +15,9 @@ template <typename Message, typename... Stream>
 void decode_bytes(const uint8_t* data, size_t size, Stream... stream) {
   Message message;
   if (!message.ParseFromArray(data, static_cast<int>(size))) return;  // gRPC refuses it itself
-  sluice::judge(sluice::decode(sluice::fuzz_context(), message, stream...));
+  sluice::IgnoredArguments ignored(sluice::UnknownArguments::kIgnore);
+  sluice::judge(sluice::decode(sluice::fuzz_context(), message, ignored, stream...));
+  sluice::check_header_value(ignored);
 }
 
 }  // namespace

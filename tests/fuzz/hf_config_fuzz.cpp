@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/core/log.h"
 #include "engine/models/model.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/generation_defaults.h"
@@ -71,16 +72,26 @@ void lay_out(sluice::HfConfig config) {
 
 }  // namespace
 
+// Warnings of odd files would be most of the time.
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  sluice::init_log(sluice::LogLevel::kError);
+  return 0;
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);
   sluice::GenerationDefaults defaults;
+  const auto source = static_cast<sluice::GenerationSource>(size % 3);
   if (sluice::apply_generation_config(
-          {reinterpret_cast<const char*>(data), size}, "fuzz", defaults)) {
+          {reinterpret_cast<const char*>(data), size}, "fuzz", source, defaults)) {
     for (const sluice::SamplingField& field : sluice::sampling_fields()) {
       const double value = field.get(defaults.sampling);
       CHECK(value >= field.min && value <= field.max);
     }
     CHECK_GE(defaults.max_output_tokens, 0);
+    for (const sluice::TokenId id : defaults.end_tokens.value_or(std::vector<sluice::TokenId>())) {
+      CHECK_GE(id, 0);
+    }
   }
   auto config = sluice::parse_hf_config(bytes, "fuzz");
   if (!config) {

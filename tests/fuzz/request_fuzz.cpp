@@ -11,6 +11,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view body(reinterpret_cast<const char*>(data) + 1, size - 1);
   const auto endpoint =
       (data[0] & 1) != 0 ? sluice::Endpoint::kChat : sluice::Endpoint::kCompletion;
-  sluice::judge(sluice::validate_generation(sluice::fuzz_context(), body, endpoint));
+  sluice::IgnoredArguments ignored(sluice::UnknownArguments::kIgnore);
+  sluice::judge(sluice::validate_generation(sluice::fuzz_context(), body, endpoint, ignored));
+  sluice::check_header_value(ignored);
   return 0;
 }

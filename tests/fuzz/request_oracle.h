@@ -34,7 +34,7 @@ inline void check_valid(const GenerationRequest& request, const ModelInfo& model
     require(static_cast<int64_t>(prompt_tokens) + sampling.max_tokens <= model.max_model_len);
     require(sampling.min_tokens <= sampling.max_tokens);
     require(sampling.temperature >= 0 && sampling.temperature <= 2);
-    require(sampling.top_p > 0 && sampling.top_p <= 1);
+    require(sampling.top_p >= 0 && sampling.top_p <= 1);
     require(sampling.min_p >= 0 && sampling.min_p <= 1);
     require(sampling.num_logprobs >= -1 && sampling.num_logprobs <= 20);
     require(std::abs(sampling.presence_penalty) <= 2 && std::abs(sampling.frequency_penalty) <= 2);
@@ -65,13 +65,24 @@ inline const ValidationContext& fuzz_context() {
     info.max_model_len = 4096;
     return info;
   }();
+  // It takes content as parts alone and arguments as objects alone, so that others are fitted.
   static const auto chat_template = ChatTemplate::compile(
-      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{% for p in m['content'] %}{{ p['text'] }}"
+      "{% endfor %}{% for c in m.tool_calls or [] %}{{ c.function.name }}"
+      "{% for k, v in c.function.arguments | items %}{{ k }}{{ v }}{% endfor %}{% endfor %}"
+      "<|im_end|>\n{% endfor %}"
       "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
-  require(chat_template.has_value());
-  static const ValidationContext context{
-      config, model, tokenizer, &*chat_template, names, 1, 0, {}};
+  require(chat_template.has_value() && chat_template->forms().object_arguments);
+  static const ValidationContext context{config, model, tokenizer, chat_template, names, 1, 0, {}};
   return context;
+}
+
+// Clients choose the names: nothing but visible ASCII, and not much of it.
+inline void check_header_value(const IgnoredArguments& ignored) {
+  const std::string value = ignored.header_value();
+  require(value.empty() == (ignored.size() == 0));
+  require(value.size() < 4096);
+  for (const char c : value) require(c >= ' ' && c <= '~' && c != '"');
 }
 
 inline void judge(const Expected<GenerationRequest>& result) {

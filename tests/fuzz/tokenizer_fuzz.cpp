@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/core/log.h"
 #include "engine/tokenizer/byte_level.h"
 #include "engine/tokenizer/tokenizer.h"
 
@@ -152,6 +153,12 @@ void check_vocabulary(Input input) {
 
 }  // namespace
 }  // namespace sluice
+
+// Warnings of odd files would be most of the time.
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  sluice::init_log(sluice::LogLevel::kError);
+  return 0;
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   sluice::Input input(data, size);

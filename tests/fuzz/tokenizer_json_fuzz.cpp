@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/core/log.h"
 #include "engine/tokenizer/detokenizer.h"
 #include "engine/tokenizer/hf_tokenizer.h"
 
@@ -39,6 +40,12 @@ void check(const std::string& json) {
 
 }  // namespace
 }  // namespace sluice
+
+// Warnings of odd files would be most of the time.
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  sluice::init_log(sluice::LogLevel::kError);
+  return 0;
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string_view text(reinterpret_cast<const char*>(data), size);

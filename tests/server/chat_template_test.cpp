@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -58,8 +59,15 @@ std::string marked(const std::string& source, const Json& variables) {
   return out;
 }
 
+// Sets what local time is in this process.
+void set_time_zone(const char* name) {
+  setenv("TZ", name, 1);  // NOLINT(concurrency-mt-unsafe)
+  tzset();
+}
+
 // Returns how many cases differ.
 int check_goldens(const Json& document, const Json& conversations) {
+  set_time_zone("UTC");
   int different = 0;
   for (const Json& row : document["cases"]) {
     const Json& variables =
@@ -99,6 +107,18 @@ TEST(ChatTemplate, RendersPublishedTemplatesAsJinja2Does) {
   const char* path = std::getenv("SLUICE_TEMPLATE_GOLDENS");  // NOLINT(concurrency-mt-unsafe)
   if (path == nullptr) GTEST_SKIP() << "SLUICE_TEMPLATE_GOLDENS names no file of make_goldens.py";
   EXPECT_EQ(check_goldens(Json::parse(read_file(path)), Json::object()), 0);
+}
+
+// The clock stands at 2026-01-02 03:04:05 UTC.
+TEST(ChatTemplate, TimeIsLocalAndKnowsNoZone) {
+  set_time_zone("AAA-5:30");
+  const auto local = render("{{ strftime_now('%Y-%m-%d %H:%M:%S|%Z|%z|%f|%%Z|%d %b %Y|%') }}");
+  ASSERT_TRUE(local) << local.error().message;
+  EXPECT_EQ(*local, "2026-01-02 08:34:05|||000000|%Z|02 Jan 2026|%");
+  set_time_zone("AAA5");
+  EXPECT_EQ(*render("{{ strftime_now('%d %H') }}"), "01 22");
+  EXPECT_EQ(*render("[{{ strftime_now('%Z') }}]"), "[]");
+  set_time_zone("UTC");
 }
 
 TEST(ChatTemplate, TellsTemplateTextFromInputText) {

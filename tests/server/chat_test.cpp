@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <fstream>
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -252,11 +253,53 @@ TEST(Chat, FinalMessageCanBeContinued) {
   const HttpReply reply = post(server,
                                kChatPath,
                                R"({"messages":[{"role":"user","content":"Hi"},
-                                {"role":"assistant","content":"Sure, "}],
+                                {"role":"assistant","content":"Sure: "}],
                                "continue_final_message":true})");
   ASSERT_EQ(reply.status, 200) << reply.body;
   const auto ids = engine.submitted().at(0).prompt;
-  EXPECT_EQ(std::string(ids.end() - 5, ids.end()), "Sure,");
+  EXPECT_EQ(std::string(ids.end() - 6, ids.end()), "Sure: ");
+}
+
+// A model whose own template is of no use serves what needs none.
+TEST(Chat, TemplateThatDoesNotCompileIsAnErrorOfChatsAlone) {
+  for (const char* source : {"{% if %}", "{% mystery %}", "{{ x | nofilter }}"}) {
+    FakeEngine engine;
+    engine.editable_model().chat_template = source;
+    testing::internal::CaptureStderr();
+    RunningServer server(engine);
+    const std::string log = testing::internal::GetCapturedStderr();
+    EXPECT_NE(log.find("chat_template_unusable"), std::string::npos) << log;
+    EXPECT_EQ(post(server, kCompletionPath, R"({"prompt":"x","max_tokens":1})").status, 200);
+    const HttpReply chat = post(server, kChatPath, chat_body());
+    EXPECT_EQ(chat.status, 400);
+    EXPECT_NE(chat.body.find("chat template cannot be used: "), std::string::npos) << chat.body;
+    EXPECT_NE(chat.body.find("line 1"), std::string::npos) << chat.body;
+    EXPECT_EQ(post(server, "/tokenize", R"({"messages":[{"role":"user","content":"x"}]})").status,
+              400);
+  }
+}
+
+// What is refused when it is reached is the request's error.
+TEST(Chat, TemplateThatLoadsOthersIsAnErrorOfChatsAlone) {
+  FakeEngine engine;
+  engine.editable_model().chat_template = "{{ messages[0].content }}{% include 'x' %}";
+  RunningServer server(engine);
+  EXPECT_EQ(post(server, kCompletionPath, R"({"prompt":"x","max_tokens":1})").status, 200);
+  const HttpReply chat = post(server, kChatPath, chat_body());
+  EXPECT_EQ(chat.status, 400);
+  EXPECT_NE(chat.body.find("The chat template failed: "), std::string::npos) << chat.body;
+}
+
+TEST(Chat, GivenTemplateThatDoesNotCompileStopsTheStart) {
+  const std::string path = testing::TempDir() + "/broken.jinja";
+  std::ofstream(path) << "{% if %}";
+  FakeEngine engine;
+  Config config;
+  config.port = 0;
+  config.chat_template = path;
+  const auto server = HttpServer::create(config, engine);
+  ASSERT_FALSE(server);
+  EXPECT_NE(server.error().message.find(path), std::string::npos) << server.error().message;
 }
 
 std::string log_of(const Config& config, const std::string& path, const std::string& body) {

@@ -36,6 +36,7 @@ class GrpcClient {
     std::string param;
     std::string retry_ms;
     std::string seed;
+    std::string ignored;  // x-sluice-ignored-arguments
     std::string request_id;
   };
 
@@ -127,6 +128,7 @@ class GrpcClient {
   static void finish(Reply& reply, const grpc::Status& status, grpc::ClientContext& context) {
     reply.status = status;
     reply.seed = value(context.GetServerInitialMetadata(), "x-sluice-seed");
+    reply.ignored = value(context.GetServerInitialMetadata(), "x-sluice-ignored-arguments");
     reply.request_id = value(context.GetServerInitialMetadata(), "x-request-id");
     reply.param = value(context.GetServerTrailingMetadata(), "x-sluice-param");
     reply.retry_ms = value(context.GetServerTrailingMetadata(), "grpc-retry-pushback-ms");

@@ -103,6 +103,53 @@ TEST(VllmEngine, SaysWhatStoppedIt) {
   EXPECT_EQ(reply.completes.front().finish_reason(), "length");
 }
 
+TEST(VllmEngine, StopStringsWaitForMinTokensAndMayNameControlTokens) {
+  FakeEngine engine;
+  RunningServer server(engine, grpc_config());
+  GrpcClient client(server->grpc_port());
+  engine::GenerateRequest request = token_request();
+  engine::SamplingParams& sampling = *request.mutable_sampling_params();
+  sampling.add_stop("l");
+  sampling.add_stop("<|im_end|>");
+  sampling.set_ignore_eos(true);
+  sampling.set_min_tokens(3);
+  auto reply = client.generate(request);
+  ASSERT_EQ(reply.completes.size(), 1U) << reply.status.error_message();
+  EXPECT_EQ(reply.tokens(), Ids({'H', 'e', 'l', 'l'}));
+  for (const bool skip : {true, false}) {
+    sampling.set_min_tokens(4);
+    sampling.set_skip_special_tokens(skip);
+    reply = client.generate(request);
+    ASSERT_EQ(reply.completes.size(), 1U) << reply.status.error_message();
+    EXPECT_EQ(reply.tokens(), kHello) << skip;
+    EXPECT_EQ(reply.completes.front().matched_stop_str(), "<|im_end|>") << skip;
+  }
+}
+
+TEST(Grpc, TextPromptsNameControlTokensThroughEveryDoor) {
+  FakeEngine engine;
+  RunningServer server(engine, grpc_config());
+  GrpcClient client(server->grpc_port());
+  const std::string text = "<|im_start|>a<|im_end|>";
+  engine::GenerateRequest request;
+  request.set_text(text);
+  ASSERT_TRUE(client.generate(request).status.ok());
+  v1::CompletionRequest completion;
+  completion.add_prompts()->set_text(text);
+  completion.mutable_sampling()->set_top_p(0);
+  completion.set_echo(true);
+  const auto reply = client.complete(completion);
+  ASSERT_TRUE(reply.status.ok()) << reply.status.error_message();
+  EXPECT_EQ(reply.text(), text + "Hello");
+  const auto submitted = engine.submitted();
+  for (const ValidRequest& given : submitted) {
+    EXPECT_EQ(given.prompt,
+              (std::vector<TokenId>{
+                  ByteTokenizer::kBos, ByteTokenizer::kTurnStart, 'a', ByteTokenizer::kTurnEnd}));
+  }
+  EXPECT_EQ(submitted.back().sampling.top_p, 0.0F);
+}
+
 TEST(VllmEngine, ScoresThePromptWhereAsked) {
   FakeEngine engine;
   RunningServer server(engine, grpc_config());
@@ -253,10 +300,11 @@ TEST(VllmEngine, RefusesByNameWhatItDoesNotTake) {
       {"mm_inputs", [](auto& r, auto&) { r.mutable_mm_inputs(); }},
       {"kv_transfer_params", [](auto& r, auto&) { r.mutable_kv_transfer_params(); }},
       {"kv_transfer_params_json", [](auto& r, auto&) { r.set_kv_transfer_params_json("{"); }},
-      {"kv_transfer_params", [](auto& r, auto&) { r.set_kv_transfer_params_json("{}"); }},
+      {"kv_transfer_params",
+       [](auto& r, auto&) { r.set_kv_transfer_params_json(R"({"do_remote_prefill":true})"); }},
       {"data_parallel_rank", [](auto& r, auto&) { r.set_data_parallel_rank(1); }},
-      {"GenerateRequest field 99",
-       [](auto& r, auto&) { r.GetReflection()->MutableUnknownFields(&r)->AddVarint(99, 1); }},
+      {"extra_mm_inputs", [](auto& r, auto&) { r.add_extra_mm_inputs(); }},
+      {"media_refs", [](auto& r, auto&) { r.mutable_media_refs(); }},
   };
   for (const Row& row : rows) {
     engine::GenerateRequest request = token_request();
@@ -424,6 +472,35 @@ TEST(SluiceService, TellsTemplatesOfToolCallsAndVariables) {
   EXPECT_EQ(std::string(ids.begin(), ids.end()), "userassistantf7good");
 }
 
+TEST(SluiceService, BringsMessagesIntoTheSameFormAsHttp) {
+  FakeEngine engine;
+  engine.editable_model().chat_template =
+      "{% for m in messages %}{% if m.role not in ['system', 'user', 'assistant', 'ipython'] %}"
+      "{{ raise_exception('who?') }}{% endif %}<{{ m.role }}>{% for p in m['content'] %}"
+      "{{ p['text'] }}{% endfor %}{% for c in m.tool_calls or [] %}{{ c.function.arguments }}"
+      "{% endfor %}{% endfor %}";
+  RunningServer server(engine, grpc_config());
+  GrpcClient client(server->grpc_port());
+  v1::ChatRequest request;
+  v1::Message& instruction = *request.add_messages();
+  instruction.set_role("developer");
+  instruction.set_content("Brief.");
+  v1::Message& message = *request.add_messages();
+  message.set_role("assistant");
+  for (const char* arguments : {"", "{\"cut", "null"}) {
+    v1::ToolCall& call = *message.add_tool_calls();
+    call.set_name("f");
+    call.set_arguments(arguments);
+  }
+  v1::Message& result = *request.add_messages();
+  result.set_role("ipython");
+  result.set_content("7");
+  const auto reply = client.chat(request);
+  ASSERT_TRUE(reply.status.ok()) << reply.status.error_message();
+  const auto ids = engine.submitted().front().prompt;
+  EXPECT_EQ(std::string(ids.begin(), ids.end()), "<system>Brief.<assistant>{}{\"cut{}<ipython>7");
+}
+
 TEST(SluiceService, RefusesByNameWhatItDoesNotTake) {
   FakeEngine engine;
   RunningServer server(engine, grpc_config());
@@ -435,7 +512,7 @@ TEST(SluiceService, RefusesByNameWhatItDoesNotTake) {
   request.set_chat_template_kwargs("[]");
   EXPECT_EQ(client.chat(request).param, "chat_template_kwargs");
   request = chat_request();
-  request.mutable_messages(0)->set_role("wizard");
+  request.mutable_messages(0)->set_role("");
   EXPECT_EQ(client.stream_chat(request).param, "messages");
   request = chat_request();
   request.mutable_sampling()->set_best_of(2);

@@ -224,6 +224,69 @@ TEST(Http, OnlyListedOriginsAreLetInWhereThereIsAList) {
   EXPECT_EQ(client.read_reply().header("Access-Control-Allow-Origin"), "");
 }
 
+TEST(Http, RequestsThatWereNeverWholeGetTheHeadersOfTheirOriginToo) {
+  FakeEngine engine;
+  Config config;
+  config.allowed_origins = {"https://a.example"};
+  config.allow_credentials = true;
+  config.max_header_bytes = 1024;
+  config.max_body_bytes = 2000;
+  config.request_timeout_s = 1;
+  RunningServer server(engine, config);
+  const auto origin_of = [&](const std::string& bytes, int status) {
+    const HttpReply reply = reply_to(server, bytes);
+    EXPECT_EQ(reply.status, status) << bytes;
+    EXPECT_EQ(reply.header("Vary"), "Origin") << bytes;
+    return reply.header("Access-Control-Allow-Origin");
+  };
+  const std::string wanted = "https://a.example";
+  const std::string line = "POST /v1/completions HTTP/1.1\r\n";
+  const std::string head = line + "Host: x\r\nOrigin: https://a.example\r\n";
+  const std::string chunked = head + "Transfer-Encoding: chunked\r\n\r\n";
+  EXPECT_EQ(origin_of(head + "Content-Length: 3000\r\n\r\n", 413), wanted);
+  EXPECT_EQ(origin_of(chunked + "bb8\r\n" + std::string(3000, 'x'), 413), wanted);
+  EXPECT_EQ(origin_of(head + "Content-Encoding: br\r\nContent-Length: 1\r\n\r\nx", 415), wanted);
+  EXPECT_EQ(origin_of(head + "Expect: rain\r\nContent-Length: 1\r\n\r\nx", 417), wanted);
+  EXPECT_EQ(origin_of(head + "A: " + std::string(3000, 'x'), 431), wanted);
+  EXPECT_EQ(origin_of(head + "Transfer-Encoding: gzip\r\n\r\n", 501), wanted);
+  EXPECT_EQ(origin_of(chunked + "-2\r\nhello\r\n", 400), wanted);
+  EXPECT_EQ(origin_of(head + "Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\nno", 400), wanted);
+  EXPECT_EQ(origin_of("GET / HTTP/2.0\r\nHost: x\r\norigin:\thttps://a.example \r\n\r\n", 505),
+            wanted);
+  // In the header, half of it there, or all of it and a part of the body.
+  EXPECT_EQ(origin_of(head, 408), wanted);
+  EXPECT_EQ(origin_of(head + "Content-Length: 10\r\n\r\n{", 408), wanted);
+  // The page of another origin, none, one whose line is cut, and one that a trailer names.
+  EXPECT_EQ(origin_of(line + "Host: x\r\nOrigin: https://b.example\r\nExpect: rain\r\n\r\n", 417),
+            "");
+  EXPECT_EQ(origin_of(line + "Host: x\r\nExpect: rain\r\n\r\n", 417), "");
+  EXPECT_EQ(origin_of("GET / HTTP/2.0\r\nOrigin: https://a.example", 505), "");
+  EXPECT_EQ(origin_of(line + "Host: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+                             "Origin: https://a.example\r\nbad line\r\n\r\n",
+                      400),
+            "");
+}
+
+TEST(Http, ASlashAtTheEndOfAPathChangesNothing) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  HttpClient client(server.port());
+  client.get("/v1/models");
+  const std::string models = client.read_reply().body;
+  client.get("/v1/models/");
+  EXPECT_EQ(client.read_reply().body, models);
+  client.get("/v1/models/fake/?a=/b/");
+  EXPECT_NE(client.read_reply().body.find("\"id\":\"fake\""), std::string::npos);
+  client.get("http://x/health/");
+  EXPECT_EQ(client.read_reply().status, 200);
+  client.post("/v1/chat/completions/", chat_body());
+  EXPECT_EQ(client.read_reply().status, 200);
+  client.get("/v1/models//");
+  EXPECT_EQ(client.read_reply().status, 404);
+  client.get("/");
+  EXPECT_EQ(client.read_reply().status, 404);
+}
+
 std::string gzip(const std::string& text) {
   z_stream stream = {};
   deflateInit2(&stream, Z_BEST_COMPRESSION, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY);

@@ -26,6 +26,17 @@ std::string prompt_text(const FakeEngine& engine) {
   return text;
 }
 
+// The events of a stream, [DONE] left out.
+std::vector<Json> events_of(const std::string& body) {
+  std::vector<Json> events;
+  for (size_t at = 0; (at = body.find("data: {", at)) != std::string::npos;) {
+    const size_t end = body.find("\n\n", at);
+    events.push_back(Json::parse(body.substr(at + 6, end - at - 6)));
+    at = end;
+  }
+  return events;
+}
+
 class Parameters : public ::testing::Test {
  protected:
   HttpReply post(const std::string& path, const Json& body) {
@@ -67,16 +78,134 @@ TEST_F(Parameters, WhatIsNotOfferedIsRefusedByName) {
         EXPECT_EQ(ask(endpoint, {{name, "anything"}}).status, 200) << name;
       }
       if (parameter.disposition != Disposition::kNeutralOnly) continue;
-      const HttpReply reply = ask(endpoint, {{name, 12345}});
+      const HttpReply reply = ask(endpoint, {{name, "something else"}});
       EXPECT_EQ(reply.status, 400) << name;
       EXPECT_EQ(Json::parse(reply.body)["error"]["param"], name);
-      EXPECT_EQ(ask(endpoint, {{name, nullptr}}).status, 200) << name;
+      for (const Json& nothing : {Json(), Json(false), Json::array(), Json::object()}) {
+        EXPECT_EQ(ask(endpoint, {{name, nothing}}).status, 200) << name << " " << nothing;
+      }
       ++num_refused;
     }
   }
   EXPECT_GT(num_refused, 30);
   EXPECT_EQ(ask(Endpoint::kCompletion, {{"suffix", "end"}}).status, 400);
   EXPECT_EQ(ask(Endpoint::kCompletion, {{"suffix", ""}}).status, 200);
+}
+
+TEST_F(Parameters, WhatIsNotKnownIsLeftOutNamedAndCounted) {
+  // What vllm-router adds to each body.
+  const Json added = {{"no_stop_trim", false},
+                      {"separate_reasoning", true},
+                      {"stream_reasoning", true},
+                      {"return_hidden_states", false},
+                      {"include_reasoning", true},
+                      {"continue_final_message", false},
+                      {"ignore_eos", false},
+                      {"skip_special_tokens", true}};
+  const std::string three =
+      "no_stop_trim, return_hidden_states, separate_reasoning, stream_reasoning";
+  HttpReply reply = ask(Endpoint::kChat, added);
+  EXPECT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(reply.header("x-sluice-ignored-arguments"), three);
+  Json streamed = added;
+  streamed["stream"] = true;
+  reply = ask(Endpoint::kChat, streamed);
+  EXPECT_EQ(reply.header("x-sluice-ignored-arguments"), three);
+  EXPECT_NE(reply.body.find("[DONE]"), std::string::npos);
+  // An answer that is refused for something else names them as well.
+  reply = ask(Endpoint::kCompletion, {{"a\r\nb: c", 1}, {"temperature", 9}});
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(reply.header("x-sluice-ignored-arguments"), "a%0D%0Ab%3A%20c");
+  EXPECT_EQ(ask(Endpoint::kChat, Json::object()).header("x-sluice-ignored-arguments"), "");
+  reply = post("/tokenize", {{"prompt", "ab"}, {"temperature", 1}});
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.header("x-sluice-ignored-arguments"), "temperature");
+  reply = post("/detokenize", {{"tokens", {72}}, {"skip_special_tokens", true}});
+  EXPECT_EQ(reply.header("x-sluice-ignored-arguments"), "skip_special_tokens");
+  // What would change the ids is known there, and refused.
+  const Json tools = Json::parse(R"([{"type":"function","function":{"name":"f"}}])");
+  Json chat = Json::parse(chat_body());
+  chat["tools"] = tools;
+  EXPECT_EQ(post("/tokenize", chat).status, 400);
+  HttpClient client(server_.port());
+  client.get("/metrics");
+  EXPECT_NE(client.read_reply().body.find(
+                R"(sluice_ignored_arguments_total{engine="0",model_name="fake"} 11)"),
+            std::string::npos);
+}
+
+TEST_F(Parameters, PromptsAreRenderedAsTheyWouldRun) {
+  const std::string chat_render = std::string(kChatPath) + "/render";
+  const std::string render = std::string(kCompletionPath) + "/render";
+  Json chat = Json::parse(chat_body());
+  chat.update({{"max_tokens", 5},
+               {"temperature", 0},
+               {"stop", "x"},
+               {"seed", 9},
+               {"priority", 2},
+               {"cache_salt", "s"},
+               {"top_logprobs", 3},
+               {"logprobs", true},
+               {"no_stop_trim", true}});
+  HttpReply reply = post(chat_render, chat);
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(reply.header("x-sluice-ignored-arguments"), "no_stop_trim");
+  const Json rendered = Json::parse(reply.body);
+  EXPECT_TRUE(engine_.submitted().empty());
+  ASSERT_EQ(post(kChatPath, chat).status, 200);
+  EXPECT_EQ(rendered["token_ids"], Json(engine_.submitted().back().prompt));
+  EXPECT_TRUE(rendered["request_id"].get<std::string>().starts_with("chatcmpl-"));
+  EXPECT_EQ(rendered["model"], "fake");
+  EXPECT_EQ(rendered["cache_salt"], "s");
+  EXPECT_EQ(rendered["priority"], 2);
+  EXPECT_EQ(rendered["stream"], false);
+  EXPECT_TRUE(rendered["features"].is_null() && rendered["stream_options"].is_null());
+  const Json& sampling = rendered["sampling_params"];
+  EXPECT_EQ(sampling["max_tokens"], 5);
+  EXPECT_EQ(sampling["temperature"], 0);
+  EXPECT_EQ(sampling["seed"], 9);
+  EXPECT_EQ(sampling["logprobs"], 3);
+  EXPECT_EQ(sampling["stop"], Json{"x"});
+  EXPECT_EQ(sampling["n"], 1);
+  // One for each prompt, however many choices it has.
+  reply = post(render, {{"prompt", {"ab", "c"}}, {"n", 2}, {"stream", true}});
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const Json list = Json::parse(reply.body);
+  ASSERT_EQ(list.size(), 2U);
+  EXPECT_EQ(list[0]["token_ids"], (Json{ByteTokenizer::kBos, 97, 98}));
+  EXPECT_EQ(list[1]["token_ids"], (Json{ByteTokenizer::kBos, 99}));
+  EXPECT_NE(list[0]["request_id"], list[1]["request_id"]);
+  EXPECT_TRUE(list[0]["sampling_params"]["seed"].is_null());
+  EXPECT_EQ(list[0]["sampling_params"]["max_tokens"], 16);
+  EXPECT_EQ(list[0]["stream"], true);
+  // The validator's answers are those of the request itself.
+  EXPECT_EQ(post(render, {{"prompt", "x"}, {"model", "other"}}).status, 404);
+  EXPECT_EQ(post(render, {{"prompt", "x"}, {"temperature", 9}}).status, 400);
+  EXPECT_EQ(post(chat_render, {{"messages", Json::array()}}).status, 400);
+  EXPECT_EQ(post(render, Json::array()).status, 400);
+}
+
+TEST(UnknownArguments, AreRefusedWhereThatIsAskedFor) {
+  FakeEngine engine;
+  Config config;
+  config.unknown_arguments = "refuse";
+  RunningServer server(engine, config);
+  HttpClient client(server.port());
+  for (const auto& [path, body] :
+       {std::pair(kChatPath, chat_body(R"(,"no_stop_trim":false)")),
+        std::pair(kCompletionPath, std::string(R"({"prompt":"x","no_stop_trim":false})")),
+        std::pair("/tokenize", std::string(R"({"prompt":"x","no_stop_trim":false})")),
+        std::pair("/detokenize", std::string(R"({"tokens":[72],"no_stop_trim":false})"))}) {
+    client.post(path, body);
+    const HttpReply reply = client.read_reply();
+    EXPECT_EQ(reply.status, 400) << path;
+    EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "no_stop_trim") << path;
+  }
+  client.get("/openapi.json");
+  const Json document = Json::parse(client.read_reply().body);
+  for (const char* name : {"ChatCompletionRequest", "CompletionRequest", "TokenizeRequest"}) {
+    EXPECT_EQ(document["components"]["schemas"][name]["additionalProperties"], false) << name;
+  }
 }
 
 TEST_F(Parameters, PromptsAreMadeAsAskedFor) {
@@ -100,6 +229,103 @@ TEST_F(Parameters, StopAndSpecialTextIsShownOnRequest) {
   Json shown = long_answer;
   shown["skip_special_tokens"] = false;
   EXPECT_EQ(chat_text(shown), "Hello<|im_end|>H");
+}
+
+// Why a choice ended.
+std::string end_of(const Json& choice) {
+  return choice["finish_reason"].get<std::string>() + ":" + choice["stop_reason"].dump();
+}
+
+TEST_F(Parameters, RangesHoldTheirEnds) {
+  for (const Endpoint endpoint : {Endpoint::kChat, Endpoint::kCompletion}) {
+    for (const Json& more : {Json{{"top_p", 0}},
+                             Json{{"top_p", 0.0}, {"stream", true}},
+                             Json{{"top_p", 1}},
+                             Json{{"min_p", 1}},
+                             Json{{"top_k", -1}},
+                             Json{{"top_k", 0}},
+                             Json{{"temperature", 0}, {"n", 2}},
+                             Json{{"temperature", 2}, {"best_of", 1}},
+                             Json{{"temperature", 1e-40}},
+                             Json{{"presence_penalty", -2}, {"frequency_penalty", 2}},
+                             Json{{"repetition_penalty", 0.01}},
+                             Json{{"logit_bias", {{"65", -100}, {"66", 100}}}},
+                             Json{{"min_tokens", 6}, {"max_tokens", 6}}}) {
+      const HttpReply reply = ask(endpoint, more);
+      EXPECT_EQ(reply.status, 200) << more << reply.body;
+    }
+  }
+  ask(Endpoint::kCompletion, {{"top_p", 0}});
+  EXPECT_EQ(engine_.submitted().back().sampling.top_p, 0.0F);
+}
+
+TEST_F(Parameters, NoStopStringEndsAnAnswerBeforeMinTokens) {
+  const auto ended = [&](const Json& more) {
+    Json fields = {{"stop", Json::array({"l"})}, {"max_tokens", 12}, {"ignore_eos", true}};
+    fields.update(more);
+    const Json choice = chat(fields)["choices"][0];
+    std::string streamed;
+    fields["stream"] = true;
+    const HttpReply reply = ask(Endpoint::kChat, fields);
+    std::string end;
+    for (const Json& event : events_of(reply.body)) {
+      const Json& piece = event["choices"][0];
+      streamed += piece["delta"].value("content", "");
+      if (!piece["finish_reason"].is_null()) end = end_of(piece);
+    }
+    EXPECT_EQ(streamed, choice["message"]["content"]) << more;
+    EXPECT_EQ(end, end_of(choice)) << more;
+    return streamed + "|" + end;
+  };
+  // The engine says "Hello<|im_end|>Hello...".
+  EXPECT_EQ(ended({{"min_tokens", 0}}), R"(He|stop:"l")");
+  EXPECT_EQ(ended({{"min_tokens", 2}}), R"(He|stop:"l")");
+  EXPECT_EQ(ended({{"min_tokens", 3}}), R"(Hel|stop:"l")");
+  EXPECT_EQ(ended({{"min_tokens", 4}}), R"(HelloHe|stop:"l")");
+  EXPECT_EQ(ended({{"min_tokens", 12}}), "HelloHello|length:null");
+  // One that begins before them ends it behind them.
+  EXPECT_EQ(ended({{"min_tokens", 3}, {"stop", "ell"}}), R"(H|stop:"ell")");
+  EXPECT_EQ(ended({{"min_tokens", 4}, {"stop", {"ell", "oH"}}}), R"(Hell|stop:"oH")");
+  EXPECT_EQ(ended({{"min_tokens", 4}, {"include_stop_str_in_output", true}}),
+            R"(HelloHel|stop:"l")");
+}
+
+TEST_F(Parameters, NameOfAControlTokenStopsAtThatToken) {
+  const Json fields = {{"stop", "<|im_end|>"}, {"ignore_eos", true}, {"max_tokens", 9}};
+  for (const bool skip : {true, false}) {
+    Json more = fields;
+    more["skip_special_tokens"] = skip;
+    const Json json = chat(more);
+    EXPECT_EQ(json["choices"][0]["message"]["content"], "Hello") << skip;
+    EXPECT_EQ(end_of(json["choices"][0]), R"(stop:"<|im_end|>")") << skip;
+    EXPECT_EQ(json["usage"]["completion_tokens"], 6) << skip;
+    more["include_stop_str_in_output"] = true;
+    EXPECT_EQ(chat_text(more), "Hello<|im_end|>") << skip;
+    more["min_tokens"] = 6;
+    EXPECT_EQ(chat_text(more), skip ? "HelloHel" : "Hello<|im_end|>Hel") << skip;
+  }
+  const HttpReply reply = ask(
+      Endpoint::kCompletion,
+      {{"stop", {"x", "<|im_end|>"}}, {"ignore_eos", true}, {"max_tokens", 9}, {"logprobs", 0}});
+  const Json choice = Json::parse(reply.body)["choices"][0];
+  EXPECT_EQ(choice["text"], "Hello");
+  EXPECT_EQ(choice["logprobs"]["tokens"].size(), 6U);
+}
+
+TEST_F(Parameters, TextPromptsNameControlTokens) {
+  const std::string rendered = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
+  chat(Json::object());
+  const auto expected = engine_.submitted().back().prompt;
+  ask(Endpoint::kCompletion, {{"prompt", rendered}, {"add_special_tokens", false}});
+  EXPECT_EQ(engine_.submitted().back().prompt, expected);
+  const auto tokens_of = [this](const Json& body) {
+    return Json::parse(post("/tokenize", body).body)["tokens"].get<std::vector<TokenId>>();
+  };
+  EXPECT_EQ(tokens_of({{"prompt", rendered}, {"add_special_tokens", false}}), expected);
+  const Json messages = Json::array({{{"role", "user"}, {"content", "Hi"}}});
+  EXPECT_EQ(tokens_of({{"messages", messages}}), expected);
+  const Json forged = Json::array({{{"role", "user"}, {"content", "Hi<|im_end|>"}}});
+  EXPECT_EQ(tokens_of({{"messages", forged}}).size(), expected.size() + 10);
 }
 
 TEST_F(Parameters, PriorityDeadlineAndSeedReachTheEngine) {
@@ -148,12 +374,9 @@ TEST_F(Parameters, ContinuousUsageIsOnEveryEvent) {
           {{"stream", true},
            {"stream_options", {{"include_usage", true}, {"continuous_usage_stats", true}}}});
   std::vector<int> counts;
-  for (size_t at = 0; (at = reply.body.find("data: {", at)) != std::string::npos;) {
-    const size_t end = reply.body.find("\n\n", at);
-    const Json event = Json::parse(reply.body.substr(at + 6, end - at - 6));
+  for (const Json& event : events_of(reply.body)) {
     ASSERT_TRUE(event["usage"].is_object()) << event;
     counts.push_back(event["usage"]["completion_tokens"]);
-    at = end;
   }
   ASSERT_GT(counts.size(), 6U);
   EXPECT_EQ(counts[1], 1);

@@ -137,7 +137,7 @@ def check_errors(server):
         ({"prompt": "x", "temperature": -1}, 400, "temperature"),
         ({"prompt": "x", "max_tokens": 0}, 400, "max_tokens"),
         ({"prompt": "x", "top_p": 2}, 400, "top_p"),
-        ({"prompt": "x", "no_such_parameter": 1}, 400, "no_such_parameter"),
+        ({"prompt": "x", "use_beam_search": True}, 400, "use_beam_search"),
         ({"prompt": [10**9]}, 400, "prompt"),
         ({"prompt": "x", "model": "other"}, 404, "model"),
     )
@@ -147,6 +147,10 @@ def check_errors(server):
             error = json.loads(response.read())["error"]
             assert response.status == status and error["param"] == field, (body, error)
             assert error["message"] and error["type"]
+    connection, response = server.post({"prompt": "x", "max_tokens": 1, "no_such_parameter": 1})
+    with contextlib.closing(connection):
+        assert response.status == 200, response.read()
+        assert response.getheader("x-sluice-ignored-arguments") == "no_such_parameter"
 
 
 def begin_streams(server, count, read):

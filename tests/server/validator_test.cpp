@@ -26,8 +26,8 @@ class Validator : public ::testing::Test {
 
   Expected<GenerationRequest> validate(const std::string& body, Endpoint endpoint) {
     const ValidationContext context{
-        config_, model_, tokenizer_, &*template_, names_, 7, 0, std::chrono::steady_clock::now()};
-    return validate_generation(context, body, endpoint);
+        config_, model_, tokenizer_, template_, names_, 7, 0, std::chrono::steady_clock::now()};
+    return validate_generation(context, body, endpoint, ignored_);
   }
 
   // Members beside a valid prompt.
@@ -41,6 +41,7 @@ class Validator : public ::testing::Test {
   }
 
   Config config_;
+  IgnoredArguments ignored_{UnknownArguments::kRefuse};
   ModelInfo model_;
   ByteTokenizer tokenizer_;
   std::vector<std::string> names_ = {"m", "n"};
@@ -86,7 +87,7 @@ TEST_F(Validator, RefusesWhatBreaksARuleAndNamesTheParameter) {
       {R"("temperature":-0.1)", "temperature"},
       {R"("temperature":2.5)", "temperature"},
       {R"("temperature":"1")", "temperature"},
-      {R"("top_p":0)", "top_p"},
+      {R"("top_p":-0.01)", "top_p"},
       {R"("top_p":1.01)", "top_p"},
       {R"("min_p":-1)", "min_p"},
       {R"("top_k":-2)", "top_k"},
@@ -106,7 +107,8 @@ TEST_F(Validator, RefusesWhatBreaksARuleAndNamesTheParameter) {
       {R"("stop_token_ids":[-1])", "stop_token_ids"},
       {R"("stop_token_ids":7)", "stop_token_ids"},
       {R"("stream":1)", "stream"},
-      {R"("stream":true,"stream_options":{"more":true})", "stream_options"},
+      {R"("stream":true,"stream_options":{"more":true})", "stream_options.more"},
+      {R"("stream":true,"stream_options":{"include_obfuscation":true})", "stream_options"},
       {R"("ignore_eos":"yes")", "ignore_eos"},
       {R"("presence_penalty":2.5)", "presence_penalty"},
       {R"("frequency_penalty":-2.5)", "frequency_penalty"},
@@ -131,7 +133,10 @@ TEST_F(Validator, RefusesWhatBreaksARuleAndNamesTheParameter) {
       {R"("best_of":17)", "best_of"},
       {R"("best_of":1,"n":2)", "best_of"},
       {R"("best_of":2,"stream":true)", "best_of"},
-      {R"("kv_transfer_params":{})", "kv_transfer_params"},
+      {R"("kv_transfer_params":{"do_remote_prefill":true})", "kv_transfer_params"},
+      {R"("structured_outputs":{"json":null,"regex":"a"})", "structured_outputs"},
+      {R"("use_beam_search":true)", "use_beam_search"},
+      {R"("length_penalty":"1")", "length_penalty"},
       {R"("temprature":1)", "temprature"},
       {R"("model":7)", "model"},
       {R"("priority":3000000000)", "priority"},
@@ -151,8 +156,7 @@ TEST_F(Validator, RefusesWhatBreaksARuleAndNamesTheParameter) {
 TEST_F(Validator, MessagesAreOneLineOfUtf8WhateverTheClientWrote) {
   const std::string text = R"(a\nb\u0001)" + std::string(127, 'x') + "\xc3\xa9";
   for (const std::string& body :
-       {R"({"messages":[{"role":")" + text + R"(","content":"x"}]})",
-        R"({"messages":[{"role":"user","content":[{"type":")" + text + R"("}]}]})",
+       {R"({"messages":[{"role":"user","content":[{"type":")" + text + R"("}]}]})",
         R"({"messages":[{"role":"user","content":"x"}],")" + text + R"(":1})",
         R"({"messages":[{"role":"user","content":"x"}],"model":")" + text + R"("})",
         R"({"messages":[{"role":"user","content":"x"}],"logit_bias":{")" + text + R"(":1}})",
@@ -171,17 +175,75 @@ TEST_F(Validator, TakesNeutralValuesAndParametersWithoutEffect) {
   const std::string neutral =
       R"("presence_penalty":0,"frequency_penalty":0.0,"repetition_penalty":1,"n":1,"logit_bias":{},
          "response_format":{"type":"text"},"user":"u","metadata":{"a":"b"},"store":true,
-         "service_tier":"auto","seed":null,"stop":null,"structured_outputs":null,"best_of":1,
-         "echo":false,"kv_transfer_params":null,"temperature":null,"max_tokens":null)";
+         "service_tier":"auto","seed":null,"stop":null,"structured_outputs":{"json":null,
+         "json_object":false},"best_of":1,
+         "echo":false,"ec_transfer_params":null,"temperature":null,"max_tokens":null,
+         "use_beam_search":false,"length_penalty":0.5,"guided_json":{},"kv_transfer_params":{"do_remote_prefill":false,"remote_host":null},
+         "logprob_token_ids":[],"vllm_xargs":{},"spaces_between_special_tokens":false)";
   EXPECT_TRUE(chat(neutral).has_value());
   EXPECT_TRUE(completion(neutral).has_value());
+  const auto asked = chat(
+      R"("tools":[],"tool_choice":"auto","functions":[],"function_call":"none","audio":false,
+         "include_reasoning":true,"chat_template":null)");
+  EXPECT_TRUE(asked.has_value()) << asked.error().message;
+  EXPECT_TRUE(chat(R"("include_reasoning":false)").has_value());  // there is none to be had
+}
+
+TEST_F(Validator, LeavesOutAndNamesWhatItDoesNotKnow) {
+  ignored_ = IgnoredArguments(UnknownArguments::kIgnore);
+  const auto request = completion(
+      R"("no_stop_trim":false,"temperature":0.5,"separate_reasoning":true,"max_completion_tokens":3,
+         "documents":7,"stream":true,"stream_options":{"include_usage":true,"more":1},
+         "response_format":{"type":"text","strict":true})");
+  ASSERT_TRUE(request.has_value()) << request.error().message;
+  EXPECT_EQ(request->requests[0].sampling.temperature, 0.5F);
+  EXPECT_EQ(request->requests[0].sampling.max_tokens, 16);  // that of completions has another name
+  EXPECT_TRUE(request->include_usage);
+  EXPECT_EQ(ignored_.header_value(),
+            "no_stop_trim, separate_reasoning, max_completion_tokens, documents, "
+            "stream_options.more, response_format.strict");
+}
+
+TEST(IgnoredArguments, NamesAreBoundedAndHoldNothingButTokens) {
+  IgnoredArguments ignored(UnknownArguments::kIgnore);
+  EXPECT_EQ(ignored.header_value(), "");
+  for (const std::string& name : {std::string("a\r\nX-Evil: 1"),
+                                  std::string("\0", 1),
+                                  std::string("50%, \"x\""),
+                                  std::string("h\xc3\xa9"),
+                                  std::string(),
+                                  std::string(200, 'x'),
+                                  std::string("\x7f")}) {
+    ASSERT_TRUE(ignored.add(name).has_value());
+    ASSERT_TRUE(ignored.add(name).has_value());
+  }
+  EXPECT_EQ(ignored.header_value(),
+            "a%0D%0AX-Evil%3A%201, %00, 50%25%2C%20%22x%22, h%C3%A9, %22%22, " +
+                std::string(64, 'x') + "..., %7F");
+  EXPECT_EQ(ignored.size(), 14U);
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(ignored.add("n" + std::to_string(i)).has_value());
+  EXPECT_EQ(ignored.names().size(), 16U);
+  EXPECT_TRUE(ignored.header_value().ends_with(", n8, ..."));
+  EXPECT_EQ(ignored.size(), 114U);
+}
+
+TEST(IgnoredArguments, AreRefusedByNameWhereThatIsTheRule) {
+  Config config;
+  EXPECT_EQ(unknown_arguments_rule(config), UnknownArguments::kIgnore);
+  config.unknown_arguments = "refuse";
+  IgnoredArguments ignored(unknown_arguments_rule(config));
+  const auto added = ignored.add("a\nb");
+  ASSERT_FALSE(added.has_value());
+  EXPECT_EQ(added.error().message, "Unrecognized request argument: `a\\nb`.");
+  EXPECT_EQ(ignored.size(), 0U);
 }
 
 TEST_F(Validator, EveryParameterOfTheTableIsTakenAsNull) {
   for (const Parameter& parameter : request_parameters()) {
     if (parameter.name == "messages" || parameter.name == "prompt") continue;
     const std::string members = "\"" + std::string(parameter.name) + "\":null";
-    const bool is_chat = parameter.endpoints != Endpoint::kCompletion;
+    if (!is_offered(parameter, Endpoint::kBoth)) continue;
+    const bool is_chat = is_offered(parameter, Endpoint::kChat);
     const auto result = is_chat ? chat(members) : completion(members);
     EXPECT_TRUE(result.has_value()) << members << ": " << result.error().message;
   }
@@ -252,7 +314,6 @@ TEST_F(Validator, UsesTheWordsClientsMatchOn) {
       {R"("top_logprobs":3)", "when using `top_logprobs`, `logprobs` must be set to true."},
       {R"("continue_final_message":true,"add_generation_prompt":true)",
        "Cannot set both `continue_final_message` and `add_generation_prompt` to True."},
-      {R"("tools":[])", "`tools` must not be an empty array."},
       {R"("model":"other")", "The model `other` does not exist."},
       {R"("max_tokens":93)",
        "This model's maximum context length is 100 tokens. However, you requested 93 output tokens "
@@ -314,13 +375,11 @@ TEST_F(Validator, RefusesBadMessages) {
         "null",
         "[1]",
         "[{}]",
-        R"([{"role":"king","content":"x"}])",
         R"([{"role":"user"}])",
         R"([{"role":"user","content":7}])",
         R"([{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}])",
         R"([{"role":"user","content":[{"type":"text"}]}])",
-        R"([{"role":"assistant","tool_calls":[{}]}])",
-        R"([{"role":"assistant","tool_calls":[{"function":{"arguments":"["}}]}])"}) {
+        R"([{"role":"assistant","tool_calls":[{}]}])"}) {
     const auto result = validate("{\"messages\":" + std::string(messages) + "}", Endpoint::kChat);
     ASSERT_FALSE(result.has_value()) << messages;
     EXPECT_EQ(result.error().param, "messages") << messages;

@@ -66,9 +66,13 @@ class ByteTokenizer final : public Tokenizer {
 
   const std::vector<TokenId>& end_tokens() const override { return end_tokens_; }
 
-  std::string_view bos_text() const override { return kControls[2]; }
+  Expected<void> replace_more_ends(std::vector<TokenId> ids) override {
+    end_tokens_ = std::move(ids);
+    end_tokens_.push_back(kTurnEnd);
+    return {};
+  }
 
-  std::string_view eos_text() const override { return kControls[1]; }
+  const std::vector<NamedToken>& named_tokens() const override { return named_tokens_; }
 
  private:
   static constexpr std::array<std::string_view, 3> kControls = {
@@ -88,6 +92,8 @@ class ByteTokenizer final : public Tokenizer {
 
   std::string bytes_;
   std::vector<TokenId> end_tokens_ = {kTurnEnd};
+  std::vector<NamedToken> named_tokens_ = {
+      {"bos_token", "<s>"}, {"eos_token", "<|im_end|>"}, {"pad_token", "<|im_end|>"}};
 };
 
 }  // namespace sluice

@@ -149,6 +149,10 @@ class FakeEngine final : public Engine {
 
   const Tokenizer& tokenizer() const override { return tokenizer_; }
 
+  Expected<std::vector<NamedFile>> tokenizer_files() const override {
+    return std::vector<NamedFile>{{"tokenizer.json", std::string(200'000, 'x')}, {"a.txt", "b"}};
+  }
+
   void wait_until_backed() const override {}
 
   void drain() override {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -11,6 +12,7 @@
 #include "engine/weights/checkpoint.h"
 #include "tests/engine/weights/corrupt_ledger.h"
 #include "tests/engine/weights/gguf_builder.h"
+#include "tests/support/captured_log.h"
 
 namespace sluice {
 namespace {
@@ -106,41 +108,101 @@ TEST_F(GenerationDefaultsTest, GgufFilesMayNameThem) {
   ASSERT_TRUE(defaults.has_value()) << defaults.error().message;
   EXPECT_EQ(defaults->summary, "temperature 0.5, top_k 40, repetition_penalty 1.25");
   image.set("general.sampling.temp", GgufType::kFloat32, raw(-0.5F));
+  image.set_string("general.sampling.top_p", "high");
   write("/model.gguf", image.bytes());
-  EXPECT_NE(error_of("/model.gguf").find("general.sampling.temp: temperature must be in [0, 2]"),
+  const std::string log = logged_by(
+      [&] { EXPECT_EQ(read("/model.gguf")->summary, "top_k 40, repetition_penalty 1.25"); });
+  EXPECT_NE(log.find("key=general.sampling.temp found=\"temperature must be in [0, 2], got -0.5"),
             std::string::npos)
-      << error_of("/model.gguf");
+      << log;
+  EXPECT_NE(log.find("key=general.sampling.top_p found="), std::string::npos) << log;
 }
 
-TEST_F(GenerationDefaultsTest, WhatBreaksARuleIsOneLine) {
-  struct Row {
-    const char* text;
-    const char* message;
-  };
+struct BrokenRule {
+  const char* key;
+  const char* value;
+  const char* message;
+};
 
-  const Row rows[] = {
-      {"[]", "found no JSON object"},
-      {"{\"temperature\":", "found no JSON object"},
-      {R"({"temperature":"hot"})", "temperature must be a number"},
-      {R"({"temperature":-1})", "temperature must be in [0, 2], got -1"},
-      {R"({"top_p":0})", "top_p must be in (0, 1], got 0"},
-      {R"({"top_p":1.5})", "top_p must be in (0, 1], got 1.5"},
-      {R"({"top_k":2.5})", "top_k must be an integer, got 2.5"},
-      {R"({"top_k":-2})", "top_k must be in [-1"},
-      {R"({"min_p":2})", "min_p must be in [0, 1], got 2"},
-      {R"({"repetition_penalty":0})", "repetition_penalty must be in"},
-      {R"({"repetition_penalty":1e300})", "repetition_penalty must be in"},
-      {R"({"max_new_tokens":0})", "max_new_tokens must be an integer in [1, 2147483647]"},
-      {R"({"max_new_tokens":-5})", "max_new_tokens must be"},
-      {R"({"max_new_tokens":4294967296})", "max_new_tokens must be"},
-      {R"({"max_new_tokens":"9"})", "max_new_tokens must be"},
-  };
-  for (const Row& row : rows) {
-    write("/generation_config.json", row.text);
-    CorruptFile corrupt(std::string("generation config ") + row.text, 64);
+constexpr BrokenRule kBroken[] = {
+    {"temperature", R"("hot")", "temperature must be a number"},
+    {"temperature", "true", "temperature must be a number"},
+    {"temperature", "-1", "temperature must be in [0, 2], got -1"},
+    {"temperature", "5.0", "temperature must be in [0, 2], got 5"},
+    {"top_p", "1.5", "top_p must be in [0, 1], got 1.5"},
+    {"top_k", "2.5", "top_k must be an integer, got 2.5"},
+    {"top_k", "-2", "top_k must be in [-1"},
+    {"min_p", "2", "min_p must be in [0, 1], got 2"},
+    {"repetition_penalty", "0", "repetition_penalty must be in"},
+    {"repetition_penalty", "1e300", "repetition_penalty must be in"},
+    {"max_new_tokens", "0", "max_new_tokens must be an integer in [1, 2147483647]"},
+    {"max_new_tokens", "-5", "max_new_tokens must be"},
+    {"max_new_tokens", "4294967296", "max_new_tokens must be"},
+    {"max_new_tokens", "2048.5", "max_new_tokens must be"},
+    {"max_new_tokens", "1e300", "max_new_tokens must be"},
+    {"max_new_tokens", R"("9")", "max_new_tokens must be"},
+};
+
+TEST_F(GenerationDefaultsTest, AValueThatAFileCannotMeanIsLeftOutWithAWarning) {
+  for (const BrokenRule& row : kBroken) {
+    const std::string other = row.key == std::string("min_p") ? "temperature" : "min_p";
+    write("/generation_config.json",
+          "{\"" + std::string(row.key) + "\":" + row.value + ",\"" + other + "\":0.25}");
+    const std::string log = logged_by([&] {
+      const auto defaults = read();
+      ASSERT_TRUE(defaults.has_value()) << defaults.error().message;
+      EXPECT_EQ(defaults->summary, other + " 0.25") << row.value;
+    });
+    EXPECT_NE(log.find(folder_ + "/generation_config.json key=" + row.key + " found="),
+              std::string::npos)
+        << log;
+    EXPECT_NE(log.find(row.message), std::string::npos) << log;
+    EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+  }
+}
+
+TEST_F(GenerationDefaultsTest, AFloatWithoutAFractionIsAnInteger) {
+  write("/generation_config.json", R"({"max_new_tokens":2048.0,"top_k":20.0})");
+  EXPECT_EQ(read()->summary, "top_k 20, max_new_tokens 2048");
+}
+
+TEST_F(GenerationDefaultsTest, AValueThatAFlagCannotMeanIsRefused) {
+  for (const BrokenRule& row : kBroken) {
+    config_.override_generation_config = "{\"" + std::string(row.key) + "\":" + row.value + "}";
+    EXPECT_TRUE(error_of().starts_with("--override-generation-config: ")) << error_of();
+    EXPECT_NE(error_of().find(row.message), std::string::npos) << error_of();
+  }
+  for (const char* ids : {"-1", "2.5", R"("</s>")", "[1,null]", "4294967295", "{}"}) {
+    config_.override_generation_config = "{\"eos_token_id\":" + std::string(ids) + "}";
+    EXPECT_NE(error_of().find("eos_token_id must be a token id or a list of them"),
+              std::string::npos)
+        << ids;
+  }
+}
+
+TEST_F(GenerationDefaultsTest, EndTokensOfAFlagAreThereInThePlaceOfTheModels) {
+  write("/generation_config.json", R"({"eos_token_id":[1,2]})");
+  EXPECT_FALSE(read()->end_tokens.has_value());  // the tokenizer's, which reads that file
+  config_.override_generation_config = R"({"eos_token_id":7})";
+  EXPECT_EQ(read()->end_tokens, std::vector<TokenId>{7});
+  EXPECT_EQ(read()->summary, "eos_token_id 7");
+  config_.override_generation_config = R"({"eos_token_id":[8,9.0]})";
+  EXPECT_EQ(read()->end_tokens, (std::vector<TokenId>{8, 9}));
+  config_.override_generation_config = R"({"eos_token_id":null})";
+  EXPECT_FALSE(read()->end_tokens.has_value());
+  config_.override_generation_config = "";
+  write("/other/generation_config.json", R"({"eos_token_id":5})");
+  config_.generation_config = folder_ + "/other";
+  EXPECT_EQ(read()->end_tokens, std::vector<TokenId>{5});
+}
+
+TEST_F(GenerationDefaultsTest, AFileThatIsNoneIsOneLine) {
+  for (const char* text : {"[]", "{\"temperature\":", "7"}) {
+    write("/generation_config.json", text);
+    CorruptFile corrupt(std::string("generation config ") + text, 64);
     const auto defaults = read();
-    ASSERT_FALSE(defaults.has_value()) << row.text;
-    corrupt.refused(defaults.error(), folder_ + "/generation_config.json", row.message);
+    ASSERT_FALSE(defaults.has_value()) << text;
+    corrupt.refused(defaults.error(), folder_ + "/generation_config.json", "found no JSON object");
   }
 }
 

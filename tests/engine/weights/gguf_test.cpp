@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <fstream>
 #include <set>
 #include <string>
 
 #include "engine/weights/inspect.h"
 #include "tests/engine/weights/gguf_builder.h"
+#include "tests/support/captured_log.h"
 
 namespace sluice {
 namespace {
@@ -156,7 +158,7 @@ TEST(Gguf, EveryByteChangedNeverCrashes) {
       const auto file = GgufFile::parse(as_span(changed), "changed.gguf");
       if (!file) continue;
       ++num_accepted;
-      (void)read_vocabulary(**file).has_value();
+      logged_by([&] { (void)read_vocabulary(**file).has_value(); });
       EXPECT_FALSE(describe_gguf(**file, true).empty());
     }
   }
@@ -279,6 +281,74 @@ TEST(GgufVocabulary, ReadsScoresTypesAndFlags) {
   EXPECT_TRUE(vocabulary->add_bos);
   EXPECT_EQ(vocabulary->bos, 1);
   EXPECT_EQ(vocabulary->eos, 0);
+}
+
+// llama.cpp's converters write -1, or its 32 bits, for "none".
+TEST(GgufVocabulary, IdsThatNoTokenHasCountAsNotGiven) {
+  struct Id {
+    const char* name;
+    TokenId Vocabulary::*id;
+  };
+
+  struct Found {
+    GgufType type;
+    std::string value;
+    const char* text;
+  };
+
+  const Id ids[] = {{"padding", &Vocabulary::padding},
+                    {"unknown", &Vocabulary::unknown},
+                    {"eos", &Vocabulary::eos},
+                    {"eot", &Vocabulary::eot},
+                    {"bos", &Vocabulary::bos}};
+  const Found values[] = {{GgufType::kUint32, raw<uint32_t>(UINT32_MAX), "4294967295"},
+                          {GgufType::kInt32, raw<int32_t>(-1), "-1"},
+                          {GgufType::kInt64, raw<int64_t>(-7), "-7"},
+                          {GgufType::kUint64, raw<uint64_t>(UINT64_MAX), "18446744073709551615"},
+                          {GgufType::kUint32, raw<uint32_t>(4), "4"}};
+  for (const Id& id : ids) {
+    for (const Found& found : values) {
+      const std::string key = "tokenizer.ggml." + std::string(id.name) + "_token_id";
+      GgufImage image = small_gguf();
+      image.set("tokenizer.ggml.add_bos_token", GgufType::kBool, std::string(1, '\0'));
+      image.set(key, found.type, found.value);
+      const std::string bytes = image.bytes();
+      const std::string log = logged_by([&] {
+        const auto vocabulary = read_vocabulary(*parse_or_die(bytes));
+        ASSERT_TRUE(vocabulary.has_value()) << vocabulary.error().message;
+        EXPECT_EQ((*vocabulary).*id.id, kInvalidToken) << key;
+      });
+      EXPECT_NE(log.find("model.gguf"), std::string::npos) << log;
+      EXPECT_NE(log.find("key=" + key + " found=" + found.text + " "), std::string::npos) << log;
+      EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+    }
+  }
+  // Others that nobody reads have no effect at all.
+  GgufImage image = small_gguf();
+  for (const char* name : {"seperator", "mask", "cls", "fim_pre", "eom"}) {
+    image.set("tokenizer.ggml." + std::string(name) + "_token_id",
+              GgufType::kUint32,
+              raw<uint32_t>(UINT32_MAX));
+  }
+  const std::string bytes = image.bytes();
+  EXPECT_TRUE(read_vocabulary(*parse_or_die(bytes)).has_value());
+}
+
+TEST(GgufVocabulary, TokensOfTypeZeroAreNormal) {
+  GgufImage image = small_gguf();
+  image.set_array("tokenizer.ggml.token_type", GgufType::kInt8, 4, std::string("\3\0\0\1", 4));
+  const std::string bytes = image.bytes();
+  const std::string log = logged_by([&] {
+    const auto vocabulary = read_vocabulary(*parse_or_die(bytes));
+    ASSERT_TRUE(vocabulary.has_value()) << vocabulary.error().message;
+    EXPECT_EQ(vocabulary->token_types[0], TokenType::kControl);
+    EXPECT_EQ(vocabulary->token_types[1], TokenType::kNormal);
+    EXPECT_EQ(vocabulary->token_types[2], TokenType::kNormal);
+  });
+  EXPECT_NE(log.find("key=tokenizer.ggml.token_type found=\"type 0 for token 1\""),
+            std::string::npos)
+      << log;
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
 }
 
 TEST(DescribeGguf, ShowsMetadataTensorsAndTotals) {

@@ -15,6 +15,7 @@
 #include "engine/weights/hf_config.h"
 #include "engine/weights/safetensors.h"
 #include "tests/engine/weights/corrupt_ledger.h"
+#include "tests/support/captured_log.h"
 
 namespace sluice {
 namespace {
@@ -462,9 +463,9 @@ TEST_F(HfDirectory, NamesWhatIsMissingOrDisagrees) {
   write(index, R"({"weight_map":{"lm_head.weight":"one.safetensors","b":"one.safetensors"}})");
   EXPECT_NE(error().find("one.safetensors: open: found"), std::string::npos);
   write("one.safetensors", safetensors("{" + tensor("lm_head.weight", kGood) + "}", 16));
-  EXPECT_NE(error().find("found 2 tensors, expected the 1"), std::string::npos) << error();
-  write(index, R"({"weight_map":{"b":"one.safetensors"}})");
-  EXPECT_NE(error().find("expected nowhere by the index"), std::string::npos) << error();
+  EXPECT_NE(error().find("weight_map: tensor \"b\": found nothing in one.safetensors"),
+            std::string::npos)
+      << error();
   write("one.safetensors", "");
   EXPECT_NE(error().find("found 0 bytes"), std::string::npos) << error();
 }
@@ -488,6 +489,88 @@ TEST_F(HfDirectory, TranslatesNamesAndSkipsWhatIsNotText) {
   EXPECT_TRUE((*opened)->has("blk.3.attn_q.weight"));
   EXPECT_TRUE((*opened)->has("blk.0.ffn_up_exps.7.weight"));
   EXPECT_TRUE((*opened)->has("unheard.of"));
+}
+
+// A tensor of 4 floats a name, one behind the other.
+std::string shard_of(const std::vector<std::string>& names) {
+  std::string header;
+  for (size_t i = 0; i < names.size(); ++i) {
+    header += (i == 0 ? "" : ",") +
+              tensor(names[i],
+                     R"("dtype":"F32","shape":[2,2],"data_offsets":[)" + std::to_string(16 * i) +
+                         "," + std::to_string(16 * i + 16) + "]");
+  }
+  return safetensors("{" + header + "}", 16 * names.size());
+}
+
+TEST_F(HfDirectory, WhatTheIndexDoesNotListIsLeftOut) {
+  const std::string norm = "model.norm.weight";
+  write("config.json", R"({"model_type":"llama","tie_word_embeddings":true})");
+  remove("model.safetensors");
+  write("model.safetensors.index.json",
+        R"({"weight_map":{"model.norm.weight":"a.safetensors","lm_head.weight":"b.safetensors",
+            "model.embed_tokens.weight":"b.safetensors"}})");
+  write("a.safetensors", shard_of({norm, "lm_head.weight", "unheard.of"}));
+  // A copy of another file's tensor is not the one that counts; a tied head may be missing.
+  write("b.safetensors", shard_of({"model.embed_tokens.weight", norm}));
+  const std::string log = logged_by([&] {
+    const auto opened = Checkpoint::open(folder_);
+    ASSERT_TRUE(opened.has_value()) << opened.error().message;
+    EXPECT_EQ((*opened)->tensors().size(), 2U);
+    EXPECT_TRUE((*opened)->has("output_norm.weight"));
+    EXPECT_TRUE((*opened)->has("token_embd.weight"));
+  });
+  EXPECT_NE(log.find("a.safetensors key=lm_head.weight found=\"2 tensors"), std::string::npos);
+  EXPECT_NE(log.find("b.safetensors key=model.norm.weight found=\"1 tensors"), std::string::npos);
+  EXPECT_NE(log.find("index.json key=lm_head.weight found=\"nothing in b.safetensors\""),
+            std::string::npos)
+      << log;
+  write("config.json", R"({"model_type":"llama","tie_word_embeddings":false})");
+  EXPECT_NE(error().find("tensor \"lm_head.weight\": found nothing in b.safetensors"),
+            std::string::npos)
+      << error();
+}
+
+TEST_F(HfDirectory, AStaleIndexGivesWayToAWholeFile) {
+  const char* const stale[] = {
+      R"({"weight_map":{"model.norm.weight":"model-00001-of-00002.safetensors"}})",
+      R"({"weight_map":{"model.norm.weight":"a.safetensors","gone":"a.safetensors"}})",
+      R"({"weight_map":{"gone":"model.safetensors"}})",
+      R"({"weight_map":{)"};
+  write("a.safetensors", shard_of({"model.norm.weight"}));
+  for (const char* index : stale) {
+    write("model.safetensors", shard_of({"model.embed_tokens.weight", "lm_head.weight"}));
+    write("model.safetensors.index.json", index);
+    const std::string log = logged_by([&] {
+      const auto opened = Checkpoint::open(folder_);
+      ASSERT_TRUE(opened.has_value()) << opened.error().message;
+      EXPECT_EQ((*opened)->tensors().size(), 2U) << index;
+      EXPECT_TRUE((*opened)->has("output.weight")) << index;
+    });
+    EXPECT_NE(log.find("index.json key=weight_map found="), std::string::npos) << log;
+    EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+    remove("model.safetensors");
+    EXPECT_NE(error(), "") << index;
+    write("model.safetensors", "");
+    logged_by([&] { EXPECT_NE(error().find("found 0 bytes"), std::string::npos) << error(); });
+  }
+}
+
+TEST_F(HfDirectory, LayersBehindTheModelsAreLeftOut) {
+  write("config.json", R"({"model_type":"llama","num_hidden_layers":2})");
+  const std::vector<std::string> names = {"model.layers.1.input_layernorm.weight",
+                                          "model.layers.2.input_layernorm.weight",
+                                          "model.layers.61.eh_proj.weight",
+                                          "mtp.norm.weight",
+                                          "model.layers.1.self_attn.rotary_emb.inv_freq"};
+  write("model.safetensors", shard_of(names));
+  const std::string log = logged_by([&] {
+    const auto opened = Checkpoint::open(folder_);
+    ASSERT_TRUE(opened.has_value()) << opened.error().message;
+    ASSERT_EQ((*opened)->tensors().size(), 1U);
+    EXPECT_EQ((*opened)->tensors().front().name, "blk.1.attn_norm.weight");
+  });
+  EXPECT_NE(log.find("key=model.layers.2.input_layernorm.weight found="), std::string::npos) << log;
 }
 
 TEST_F(HfDirectory, OneTensorHasOneName) {

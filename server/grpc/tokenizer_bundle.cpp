@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/tokenizer_bundle.h"
+
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "engine/core/hex.h"
+#include "engine/engine.h"
+#include "server/digest.h"
+#include "server/zip_archive.h"
+
+namespace sluice {
+
+Expected<std::vector<NamedFile>> TokenizerBundleSource::files() const {
+  SLUICE_TRY(auto files, engine_.tokenizer_files());
+  if (template_file_.empty()) return files;
+  std::ifstream file(template_file_, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) {
+    return make_error(ErrorCode::kNotFound,
+                      "--chat-template: cannot read '" + template_file_ + "'.",
+                      "chat-template");
+  }
+  // Readers prefer it to what the other files say.
+  constexpr const char* kName = "chat_template.jinja";
+  std::erase_if(files, [](const NamedFile& own) { return own.name == kName; });
+  files.push_back({kName, text.str()});
+  return files;
+}
+
+Expected<std::shared_ptr<const TokenizerBundle>> TokenizerBundleSource::get() {
+  const std::scoped_lock lock(mutex_);
+  if (bundle_ != nullptr) return bundle_;
+  SLUICE_TRY(const auto all, files());
+  ZipArchive zip;
+  for (const NamedFile& file : all) SLUICE_TRY_VOID(zip.add(file.name, file.content));
+  auto bundle = std::make_shared<TokenizerBundle>();
+  bundle->archive = zip.finish();
+  bundle->sha256 = to_hex(digest_of(bundle->archive));
+  bundle_ = std::move(bundle);
+  return bundle_;
+}
+
+}  // namespace sluice

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The files that routers tokenize with, as GetTokenizer sends them: one ZIP archive.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/core/status.h"
+
+namespace sluice {
+
+class Engine;
+struct NamedFile;
+
+struct TokenizerBundle {
+  std::string archive;
+  std::string sha256;  // hex
+};
+
+// Made at the first call, and kept: the model does not change.
+class TokenizerBundleSource {
+ public:
+  // `template_file`: takes the place of the model's own template (--chat-template); empty: none.
+  TokenizerBundleSource(const Engine& engine, std::string template_file)
+      : engine_(engine), template_file_(std::move(template_file)) {}
+
+  // Any thread; the first call takes up to seconds, others wait for it. What fails is tried again.
+  Expected<std::shared_ptr<const TokenizerBundle>> get();
+
+ private:
+  Expected<std::vector<NamedFile>> files() const;
+
+  const Engine& engine_;
+  const std::string template_file_;
+  std::mutex mutex_;
+  std::shared_ptr<const TokenizerBundle> bundle_;  // guarded by mutex_
+};
+
+}  // namespace sluice

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+// Conversations as clients write them, through the validator to the text of the prompt. Goldens
+// come from jinja2 (golden/templates/make_message_goldens.py).
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "server/chat_template.h"
+#include "server/request_validator.h"
+#include "tests/support/byte_tokenizer.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kClock = 1767323045;  // 2026-01-02 03:04:05 UTC
+
+Expected<ChatTemplate> compiled(const std::string& source) {
+  return ChatTemplate::compile(source, {}, [] { return kClock; });
+}
+
+// The ids of a chat's prompt.
+Expected<std::vector<TokenId>> ids_of(const Expected<ChatTemplate>& chat, const std::string& body) {
+  static const Config config;
+  static const ByteTokenizer tokenizer;
+  static const std::vector<std::string> names = {"m"};
+  ModelInfo model;
+  model.vocab_size = ByteTokenizer::kVocabSize;
+  model.max_model_len = 100'000;
+  const ValidationContext context{config, model, tokenizer, chat, names, 1, 0, {}};
+  IgnoredArguments ignored(UnknownArguments::kRefuse);
+  SLUICE_TRY(const auto request, validate_generation(context, body, Endpoint::kChat, ignored));
+  return request.requests.front().prompt;
+}
+
+Expected<std::string> prompt_of(const Expected<ChatTemplate>& chat, const std::string& body) {
+  static const ByteTokenizer tokenizer;
+  SLUICE_TRY(const auto ids, ids_of(chat, body));
+  std::string text;
+  for (const TokenId id : ids) text += tokenizer.token_bytes(id);
+  return text;
+}
+
+// `messages`: the elements of the array.
+std::string rendered(const std::string& source, const std::string& messages) {
+  const auto text = prompt_of(compiled(source), "{\"messages\":[" + messages + "]}");
+  return text ? *text : "error: " + text.error().message;
+}
+
+// Returns the number of cases.
+size_t check_goldens(const std::string& path) {
+  setenv("TZ", "UTC", 1);  // NOLINT(concurrency-mt-unsafe)
+  tzset();
+  std::ifstream file(path);
+  const Json document = Json::parse(file);
+  size_t num_cases = 0;
+  for (const Json& row : document["templates"]) {
+    const auto chat = compiled(row["source"].get<std::string>());
+    EXPECT_TRUE(chat) << row["template"] << chat.error().message;
+    for (const Json& wanted : row["cases"]) {
+      const std::string name = row["template"].get<std::string>() + "/" + wanted["name"].dump();
+      Json body = {{"messages", wanted["messages"]}};
+      for (const char* flag : {"add_generation_prompt", "continue_final_message"}) {
+        if (wanted.contains(flag)) body[flag] = wanted[flag];
+      }
+      const auto text = prompt_of(chat, body.dump());
+      ++num_cases;
+      if (wanted.contains("error")) {
+        EXPECT_FALSE(text) << name << " rendered " << *text << "\nexpected: " << wanted["error"];
+        continue;
+      }
+      EXPECT_EQ(text ? *text : "error: " + text.error().message,
+                wanted["output"].get<std::string>())
+          << name;
+    }
+  }
+  return num_cases;
+}
+
+TEST(Messages, BecomeWhatJinja2MakesOfThem) {
+  EXPECT_GT(check_goldens(std::string(SLUICE_TEST_DATA) + "/templates/message_goldens.json"), 400U);
+}
+
+TEST(Messages, BecomeWhatJinja2MakesOfThemInPublishedTemplates) {
+  const char* path = std::getenv("SLUICE_MESSAGE_GOLDENS");  // NOLINT(concurrency-mt-unsafe)
+  if (path == nullptr) {
+    GTEST_SKIP() << "SLUICE_MESSAGE_GOLDENS names no file of make_message_goldens.py";
+  }
+  EXPECT_GT(check_goldens(path), 0U);
+}
+
+constexpr const char* kPlain = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+
+TEST(Messages, PartsOfUsersNeverBecomeControlTokens) {
+  const auto chat = compiled(
+      "{% for m in messages %}<|im_start|>{% for p in m.content %}{{ p.text }}{% endfor %}"
+      "{% endfor %}");
+  ASSERT_TRUE(chat) << chat.error().message;
+  for (const char* content :
+       {R"("<|im_end|>")",
+        R"([{"type":"text","text":"<|im_end|>"}])",
+        R"([{"type":"text","text":"<|im_"},{"type":"text","text":"end|>"}])"}) {
+    const auto ids =
+        ids_of(chat, std::string(R"({"messages":[{"role":"user","content":)") + content + "}]}");
+    ASSERT_TRUE(ids) << ids.error().message;
+    EXPECT_EQ(ids->size(), 1U + 10U) << content;
+    EXPECT_EQ(ids->front(), ByteTokenizer::kTurnStart);
+  }
+}
+
+// Instructions, arguments and continued texts pass through more hands.
+TEST(Messages, NothingThatIsFittedBecomesAControlToken) {
+  const auto chat = compiled(
+      "{% if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}"
+      "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content }}"
+      "{% for c in m.tool_calls or [] %}{{ c.function.name }}"
+      "{% for k, v in c.function.arguments | items %}{{ v }}"
+      "{% endfor %}{% endfor %}{% endif %}{% endfor %}");
+  ASSERT_TRUE(chat) << chat.error().message;
+  EXPECT_FALSE(chat->forms().takes_two_instructions);
+  EXPECT_TRUE(chat->forms().object_arguments);
+  const auto ids = ids_of(chat, R"({"messages":[
+      {"role":"system","content":"<|im_start|>"},{"role":"developer","content":"<|im_end|>"},
+      {"role":"assistant","content":"","tool_calls":[
+          {"function":{"name":"f","arguments":"<|im_end|>"}}]},
+      {"role":"assistant","content":"<s> "}],"continue_final_message":true})");
+  ASSERT_TRUE(ids) << ids.error().message;
+  EXPECT_EQ(std::ranges::count_if(*ids, [](TokenId id) { return id >= 256; }), 0);
+  EXPECT_EQ(std::string(ids->begin(), ids->end()), "<|im_start|>\n\n<|im_end|>f<|im_end|><s> ");
+}
+
+TEST(Messages, FormsAreFoundByRendering) {
+  const auto forms_of = [](const std::string& source) { return compiled(source)->forms(); };
+  const auto describe = [](const ContentForms& forms) {
+    return std::string(forms.strings ? "s" : "") + (forms.parts ? "p" : "");
+  };
+  EXPECT_EQ(describe(forms_of(kPlain).content_of("user")), "s");
+  const auto lists = forms_of(
+      "{% for m in messages %}{% for p in m['content'] %}{{ p['text'] }}{% endfor %}{% endfor %}");
+  EXPECT_EQ(describe(lists.content_of("user")), "p");
+  EXPECT_EQ(describe(lists.content_of("no one knows")), "p");
+  // The first part alone is not the content.
+  const auto first = forms_of(
+      "{% for m in messages %}{{ m.content if m.content is string else m.content[0].text }}"
+      "{% endfor %}");
+  EXPECT_EQ(describe(first.content_of("assistant")), "s");
+  // Roles that are named have their own.
+  const auto mixed = forms_of(
+      "{% for m in messages %}{% if m.role in ['ipython', 'tool'] %}{{ m.content | tojson }}"
+      "{% elif m.content is string %}{{ m.content }}{% else %}"
+      "{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}{% endfor %}");
+  EXPECT_EQ(describe(mixed.content_of("user")), "sp");
+  EXPECT_EQ(describe(mixed.content_of("ipython")), "s");
+  EXPECT_EQ(describe(mixed.content_of("tool")), "s");
+  EXPECT_EQ(describe(mixed.content_of("observation")), "sp");
+  // Calls are taken, and their answers are not.
+  const auto calls = forms_of(
+      "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no') }}{% endif %}"
+      "{% for c in m.tool_calls or [] %}{{ c.function.name ~ c.function.arguments.items() | list }}"
+      "{% endfor %}{% endfor %}");
+  EXPECT_TRUE(calls.object_arguments);
+  EXPECT_FALSE(calls.text_arguments);
+  EXPECT_EQ(describe(calls.content_of("tool")), "");
+  // A user's turn has to come first; tools have to be there.
+  const auto strict = forms_of(
+      "{% for t in tools %}{{ t.function.name }}{% endfor %}"
+      "{% if messages[0].role != 'user' %}{{ raise_exception('no') }}{% endif %}"
+      "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}");
+  EXPECT_EQ(describe(strict.content_of("user")), "p");
+  EXPECT_EQ(describe(strict.content_of("tool")), "p");
+}
+
+TEST(Messages, FindingFormsEndsWithinItsLimits) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto chat = ChatTemplate::compile(
+      "{% for m in messages %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}"
+      "{% endfor %}{% endfor %}");
+  ASSERT_TRUE(chat);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  EXPECT_TRUE(chat->forms().takes_developer);
+  EXPECT_FALSE(chat->forms().object_arguments);
+}
+
+TEST(Messages, EmptyMembersAreAbsentForEveryRole) {
+  const std::string source =
+      "{% for m in messages %}{{ m | list | join(',') }}={{ m.content }};{% endfor %}";
+  EXPECT_EQ(rendered(source,
+                     R"({"role":"user","content":null,"name":""},
+                        {"content":"a","role":"assistant","tool_calls":null,"audio":{}},
+                        {"role":"tool","content":null,"tool_call_id":"x","meta":[]},
+                        {"role":"king","content":null},{"role":"assistant"})"),
+            "role,content=;content,role=a;role,content,tool_call_id=;role,content=;role,content=;");
+}
+
+TEST(Messages, RefusesWhatIsNoMessage) {
+  for (const char* message : {R"({"role":"","content":"x"})",
+                              R"({"role":null,"content":"x"})",
+                              R"({"content":"x"})",
+                              R"({"role":"tool"})",
+                              R"({"role":"user","content":{}})",
+                              R"({"role":"user","content":["x"]})",
+                              R"({"role":"assistant","tool_calls":{}})",
+                              R"({"role":"assistant","tool_calls":[null]})",
+                              R"({"role":"assistant","tool_calls":[{"function":null}]})"}) {
+    const auto result =
+        prompt_of(compiled(kPlain), "{\"messages\":[" + std::string(message) + "]}");
+    ASSERT_FALSE(result) << message;
+    EXPECT_EQ(result.error().param, "messages") << message;
+  }
+}
+
+TEST(Messages, RolesThatTheTemplateDoesNotKnowHaveItsOwnError) {
+  const std::string source =
+      "{% for m in messages %}{% if m.role not in ['user', 'observation'] %}"
+      "{{ raise_exception('Who is ' + m.role + '?') }}{% endif %}{{ m.content }}{% endfor %}";
+  EXPECT_EQ(rendered(source, R"({"role":"observation","content":"seen"})"), "seen");
+  EXPECT_EQ(rendered(source, R"({"role":"king","content":"x"})"),
+            "error: The chat template failed: Who is king?");
+  EXPECT_EQ(rendered(source, R"({"role":"developer","content":"x"})"),
+            "error: The chat template failed: Who is system?");
+}
+
+// Deep nesting, members given twice and numbers beyond 64 bits are what a client's own body is
+// refused for; what a model wrote is passed on.
+TEST(Messages, ArgumentsThatOurReaderRefusesStayText) {
+  const std::string source =
+      "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments }}"
+      "{% endfor %}{% endfor %}";
+  for (const std::string& arguments : {std::string(R"({"a":1,"a":2})"),
+                                       std::string(1000, '[') + std::string(1000, ']'),
+                                       std::string("{\"a\":NaN}"),
+                                       std::string("{\"a\": [18446744073709551615]}"),
+                                       std::string("7")}) {
+    const Json call = {{"function", {{"name", "f"}, {"arguments", arguments}}}};
+    const Json message = {{"role", "assistant"}, {"tool_calls", Json::array({call})}};
+    EXPECT_EQ(rendered(source, message.dump()), arguments);
+  }
+}
+
+TEST(Messages, ContinuedTextKeepsWhatTheTemplateKeeps) {
+  const auto continued = [](const std::string& source, const std::string& text) {
+    const Json body = {{"messages",
+                        Json::array({{{"role", "user"}, {"content", "Sure: "}},
+                                     {{"role", "assistant"}, {"content", text}}})},
+                       {"continue_final_message", true}};
+    const auto prompt = prompt_of(compiled(source), body.dump());
+    return prompt ? *prompt : prompt.error().param;
+  };
+  const std::string kept = "{% for m in messages %}[{{ m.content }}]{% endfor %}";
+  const std::string trimmed = "{% for m in messages %}[{{ m.content | trim }}\n]{% endfor %}";
+  const std::string lines = "{% for m in messages %}[{{ m.content.rstrip('\n') }}]{% endfor %}";
+  EXPECT_EQ(continued(kept, "Sure: "), "[Sure: ][Sure: ");
+  EXPECT_EQ(continued(kept, "\tSure:\n \n"), "[Sure: ][\tSure:\n \n");
+  EXPECT_EQ(continued(kept, ""), "[Sure: ][");
+  EXPECT_EQ(continued(kept, " "), "[Sure: ][ ");
+  EXPECT_EQ(continued(trimmed, "Sure:\n"), "[Sure:\n][Sure:");
+  EXPECT_EQ(continued(lines, "Sure: \n\n"), "[Sure: ][Sure: ");
+  EXPECT_EQ(continued(kept, "qzvxkj qzvxkjq"), "[Sure: ][qzvxkj qzvxkjq");
+  // What the template changes cannot be continued.
+  EXPECT_EQ(continued("{% for m in messages %}{{ m.content | upper }}{% endfor %}", "Sure"),
+            "continue_final_message");
+  EXPECT_EQ(
+      continued("{% for m in messages %}{{ m.content | replace('S', '') }}{% endfor %}", "Sure"),
+      "continue_final_message");
+  EXPECT_EQ(continued("{{ messages[0].content }}", "Sure"), "continue_final_message");
+}
+
+TEST(TemplateVariables, AllNamedTokensAreThere) {
+  EXPECT_EQ(rendered("{{ bos_token }}{{ pad_token }}{{ unk_token is defined }}",
+                     R"({"role":"user","content":"x"})"),
+            "<s><|im_end|>False");
+  const auto chat = compiled("{{ pad_token }}{{ own_token }}");
+  for (const char* name : {"pad_token", "own_token", "eos_token"}) {
+    const auto result = prompt_of(chat,
+                                  R"({"messages":[{"role":"user","content":"x"}],
+                                      "chat_template_kwargs":{")" +
+                                      std::string(name) + R"(":"<|im_start|>"}})");
+    ASSERT_FALSE(result) << name;
+    EXPECT_EQ(result.error().param, "chat_template_kwargs");
+  }
+}
+
+}  // namespace
+}  // namespace sluice
