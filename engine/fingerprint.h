@@ -13,9 +13,9 @@
 
 namespace sluice {
 
-// "fp_" and 16 hex digits: a hash of model files, build, backend class, activation and KV dtypes, and
-// of what the planned context changes in rotations. Once, after the weights of rank 0 are packed:
-// their contents were hashed on the way.
+// "fp_" and 16 hex digits: a hash of model files, build, backend class, activation and KV dtypes,
+// and of what the planned context changes in rotations. Once, after the weights of rank 0 are
+// packed: their contents were hashed on the way.
 [[nodiscard]] std::string fingerprint_of(const Checkpoint& checkpoint,
                                          const WeightStore& weights,
                                          const Config& config,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model file read, the devices chosen and every byte planned, before anything of size is
-// allocated: what `serve --dry-run` and `inspect` show and ModelRunner::create carries out. Called on
-// the thread that starts the engine.
+// allocated: what `serve --dry-run` and `inspect` show and ModelRunner::create carries out. Called
+// on the thread that starts the engine.
 #pragma once
 
 #include <cstdint>
