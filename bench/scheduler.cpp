@@ -73,7 +73,7 @@ void ScheduleAndUpdateDecodes(benchmark::State& state, bool timed_update) {
     while (scheduler.num_running() + scheduler.num_waiting() < num_seqs) {
       const std::vector<TokenId> prompt(64, static_cast<TokenId>(next_id));
       const auto added = scheduler.add({.id = RequestId{next_id++},
-                                        .prompt = prompt,
+                                        .tokens = prompt,
                                         .max_tokens = max_model_len - 64,
                                         .priority = 0,
                                         .extras = {}});
@@ -118,7 +118,7 @@ void ScheduleWithAQueue(benchmark::State& state) {
     while (scheduler.num_waiting() < num_waiting) {
       std::vector<TokenId> prompt(kPrompt, static_cast<TokenId>(next_id));
       const auto added = scheduler.add({.id = RequestId{next_id},
-                                        .prompt = std::move(prompt),
+                                        .tokens = std::move(prompt),
                                         .max_tokens = 33 + static_cast<int32_t>(next_id * 37 % 63),
                                         .priority = static_cast<int32_t>(next_id % 3),
                                         .extras = {},

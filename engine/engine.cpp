@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <future>
 #include <mutex>
 #include <thread>
@@ -19,11 +18,12 @@
 #include "engine/core/config.h"
 #include "engine/core/log.h"
 #include "engine/core/queue.h"
-#include "engine/kv_event_publisher.h"
+#include "engine/tiers/kv_event_publisher.h"
 #include "engine/model_runner.h"
 #include "engine/nccl.h"
 #include "engine/parallel.h"
-#include "engine/prefix_store.h"
+#include "engine/tiers/prefix_store.h"
+#include "engine/queue_gate.h"
 #include "engine/request_table.h"
 #include "engine/step_executor.h"
 #include "engine/step_log.h"
@@ -31,7 +31,6 @@
 #include "engine/tokenizer_files.h"
 #include "engine/weights/generation_defaults.h"
 #include "kvcache/kv_cache_manager.h"
-#include "scheduler/admission.h"
 #include "scheduler/scheduler.h"
 
 namespace sluice {
@@ -123,15 +122,9 @@ class LocalEngine final : public Engine {
   explicit LocalEngine(const Config& config)
       : config_(config),
         inbox_(static_cast<size_t>(config.max_num_queued_reqs) * 2 + 64),
-        admission_({.max_requests = config.max_num_queued_reqs,
-                    .max_tokens = config.max_num_queued_tokens,
-                    .max_wait_ms = int64_t{1000} * config.max_queue_wait_s}) {}
+        gate_(config) {}
 
   Expected<void> load(const RankGroups& groups);
-  Expected<QueuedWork> enter_queue(const ValidRequest& request);
-  void leave_queue(const QueuedWork& queued);
-  void expire_late(const SchedulerOutput& output);
-  void observe_queue(int64_t work_started, Clock::time_point started);
   void run();
   void drain_inbox();
   void handle(SubmitCommand& command);
@@ -142,6 +135,8 @@ class LocalEngine final : public Engine {
   void handle(const WakeCommand&) {}
 
   void add_to_scheduler(NewRequest request);
+  void end_request(RequestId id, const Ending& ending);
+  void end_undecided(const SchedulerOutput& output);
   void take_restored();
   void record(const SchedulerOutput& output, StepRecord& step) const;
   bool step();
@@ -160,12 +155,7 @@ class LocalEngine final : public Engine {
   ModelInfo info_;
   std::unique_ptr<Core> core_;
   std::atomic<uint64_t> next_id_ = 1;
-  mutable std::mutex admission_mutex_;  // taken as requests come, start and go; in no steady step
-  Admission admission_;                 // guarded by it: submitted, not yet scheduled
-  QueueSpeed queue_speed_;              // engine thread only; published in the next two
-  std::atomic<double> queued_work_per_s_ = 0;
-  std::atomic<double> mean_output_ = QueueSpeed().mean_output();
-  std::atomic<uint64_t> num_refused_ = 0;
+  QueueGate gate_;  // submitted, not yet scheduled
   std::atomic<bool> draining_ = false;
   std::atomic<int64_t> step_started_ns_ = 0;
   std::atomic<int64_t> last_progress_ns_ = 0;
@@ -315,43 +305,14 @@ Expected<void> LocalEngine::load(const RankGroups& groups) {
   return {};
 }
 
-std::vector<TokenId> joined_prompt(const ValidRequest& request) {
-  std::vector<TokenId> tokens;
-  for (const PromptSpan& span : request.prompt) {
-    tokens.insert(tokens.end(), span.token_ids.begin(), span.token_ids.end());
-  }
-  return tokens;
-}
-
-Expected<QueuedWork> LocalEngine::enter_queue(const ValidRequest& request) {
-  std::vector<TokenId> joined;
-  std::span<const TokenId> prompt = request.prompt.front().token_ids;
-  if (request.prompt.size() > 1) prompt = joined = joined_prompt(request);
-  const std::scoped_lock lock(admission_mutex_);
-  auto entered = admission_.enter({.tenant = request.tenant,
-                                   .prompt = prompt,
-                                   .max_tokens = request.sampling.max_tokens,
-                                   .max_wait_ms = request.max_queue_wait_ms},
-                                  queued_work_per_s_,
-                                  mean_output_,
-                                  to_ms(Clock::now()));
-  if (!entered) ++num_refused_;
-  return entered;
-}
-
-void LocalEngine::leave_queue(const QueuedWork& queued) {
-  const std::scoped_lock lock(admission_mutex_);
-  admission_.leave(queued);
-}
-
 Expected<RequestId> LocalEngine::submit(ValidRequest request, OutputSink& sink) {
   if (draining_) {
     return make_error(ErrorCode::kUnavailable, "The server is draining and takes no new requests.");
   }
-  SLUICE_TRY(const QueuedWork queued, enter_queue(request));
+  SLUICE_TRY(const QueuedWork queued, gate_.enter(request));
   const RequestId id(next_id_.fetch_add(1));
   if (!inbox_.try_push(SubmitCommand{id, std::move(request), queued, &sink})) {
-    leave_queue(queued);
+    gate_.leave(queued);
     return make_error(ErrorCode::kUnavailable, "The engine has stopped.");
   }
   return id;
@@ -366,11 +327,9 @@ EngineStats LocalEngine::stats() const {
   copy.step_started_ns = step_started_ns_;
   copy.last_progress_ns = last_progress_ns_;
   copy.draining = draining_;
-  copy.num_refused = num_refused_;
+  copy.num_refused = gate_.num_refused();
   // Those still in the inbox wait too, whether or not a step has seen them.
-  const std::scoped_lock lock(admission_mutex_);
-  copy.num_requests_waiting =
-      std::max<int64_t>(copy.num_requests_waiting, admission_.num_requests());
+  copy.num_requests_waiting = std::max<int64_t>(copy.num_requests_waiting, gate_.num_waiting());
   return copy;
 }
 
@@ -409,7 +368,10 @@ void LocalEngine::run() {
   inbox_.close();
   while (core_->executor.num_in_flight() > 0) core_->executor.retire();
   drain_inbox();  // submissions that came after the stop get their reply too
-  core_->requests.finish_all(FinishReason::kAbort, "The server has stopped.", counters_);
+  while (!core_->requests.states().empty()) {
+    end_request(core_->requests.states().begin()->first,
+                {.reason = FinishReason::kAbort, .error = "The server has stopped."});
+  }
   publish_stats();
   core_->requests.flush();
 }
@@ -425,7 +387,10 @@ void LocalEngine::drain_inbox() {
 void LocalEngine::handle(SubmitCommand& command) {
   NewRequest added;
   added.id = command.id;
-  added.prompt = joined_prompt(command.request);
+  added.tokens = command.request.prompt;
+  added.tokens.insert(
+      added.tokens.end(), command.request.generated.begin(), command.request.generated.end());
+  added.num_generated = static_cast<int32_t>(command.request.generated.size());
   added.max_tokens = command.request.sampling.max_tokens;
   added.scores_prompt = command.request.sampling.num_prompt_logprobs >= 0;
   added.keeps_prompt = command.request.keeps_prompt;
@@ -445,28 +410,33 @@ void LocalEngine::handle(SubmitCommand& command) {
 }
 
 void LocalEngine::add_to_scheduler(NewRequest request) {
-  const auto num_prompt_tokens = static_cast<int64_t>(request.prompt.size());
   const RequestId id = request.id;
   const Expected<void> status = core_->scheduler.add(std::move(request));
   if (!status) {
-    leave_queue(core_->requests.find(id)->queued);
-    if (core_->store) core_->store->forget(id);
-    core_->requests.finish(id, FinishReason::kError, status.error().message, counters_);
+    end_request(id, {.reason = FinishReason::kError, .error = status.error().message});
     return;
   }
-  counters_.prompt_length.observe(kLengthBounds, static_cast<double>(num_prompt_tokens));
+  const int32_t num_prompt_tokens = core_->requests.find(id)->num_prompt_tokens;
+  counters_.prompt_length.observe(kLengthBounds, num_prompt_tokens);
+}
+
+// Every way in which a request ends without another token comes through here, once the scheduler
+// has let it go or with a step in flight that will. Unknown ids have ended before.
+void LocalEngine::end_request(RequestId id, const Ending& ending) {
+  const RequestState* state = core_->requests.find(id);
+  if (state == nullptr) return;
+  if (!state->scheduled) gate_.leave(state->queued);
+  if (core_->store) core_->store->forget(id);
+  core_->requests.end(id, ending, counters_);
 }
 
 void LocalEngine::handle(const AbortCommand& command) {
-  const RequestState* state = core_->requests.find(command.id);
-  if (state == nullptr) return;
+  if (core_->requests.find(command.id) == nullptr) return;
   // A preempted request that the store brings back is the scheduler's too.
   const bool was_held = core_->store && core_->store->abort(command.id);
   const bool is_gone = core_->scheduler.abort(command.id);
   if (!was_held && !is_gone) return;  // in flight: update() reports it
-  if (core_->store) core_->store->forget(command.id);
-  if (!state->scheduled) leave_queue(state->queued);
-  core_->requests.finish(command.id, FinishReason::kAbort, "", counters_);
+  end_request(command.id, {.reason = FinishReason::kAbort});
 }
 
 void LocalEngine::handle(const StateCommand& command) {
@@ -516,26 +486,21 @@ void LocalEngine::take_restored() {
   core_->requests.flush();
 }
 
-// When to come back is when the next one of this tenant would start.
-void LocalEngine::expire_late(const SchedulerOutput& output) {
+// Requests that the scheduler has let go of without running them: those that waited past their
+// deadlines, which may come back when the next one of their tenant would start, and those that can
+// never run.
+void LocalEngine::end_undecided(const SchedulerOutput& output) {
   for (const RequestId id : output.expired) {
-    const QueuedWork queued = core_->requests.find(id)->queued;
-    leave_queue(queued);
-    if (core_->store) core_->store->forget(id);
-    double wait_ms = 0;
-    {
-      const std::scoped_lock lock(admission_mutex_);
-      wait_ms = admission_.predict_wait_ms(queued.tenant, queued_work_per_s_);
-    }
-    const double seconds = std::clamp(std::ceil(wait_ms / 1000), 1.0, 3600.0);
-    core_->requests.expire(id, static_cast<int32_t>(seconds), counters_);
+    end_request(id,
+                {.reason = FinishReason::kError,
+                 .error = "The request waited for its start until its deadline.",
+                 .code = ErrorCode::kDeadlineExceeded,
+                 .retry_after_s =
+                     gate_.retry_after_s(core_->requests.find(id)->queued.tenant)});
   }
-}
-
-// A step at whose beginning somebody waited.
-void LocalEngine::observe_queue(int64_t work_started, Clock::time_point started) {
-  queue_speed_.observe(work_started, seconds_between(started, Clock::now()));
-  queued_work_per_s_ = queue_speed_.work_per_s();
+  for (const RequestFailure& failure : output.failed) {
+    end_request(failure.id, {.reason = FinishReason::kError, .error = failure.reason});
+  }
 }
 
 // What the scheduler has decided; the times come as the step goes on.
@@ -582,14 +547,8 @@ bool LocalEngine::launch() {
   const bool anybody_waited = core_->scheduler.num_unstarted() > 0;
   const SchedulerOutput& output = core_->scheduler.schedule(to_ms(Clock::now()));
   for (const RequestId id : output.preempted) core_->requests.note_preempted(id);
-  expire_late(output);
   restore_preempted(output);
-  for (const RequestFailure& failure : output.failed) {
-    const RequestState& state = *core_->requests.find(failure.id);
-    if (!state.scheduled) leave_queue(state.queued);
-    if (core_->store) core_->store->forget(failure.id);
-    core_->requests.finish(failure.id, FinishReason::kError, failure.reason, counters_);
-  }
+  end_undecided(output);
   if (output.scheduled.empty()) return false;
   const Clock::time_point started = Clock::now();
   StepNote& note = core_->notes.emplace_back();
@@ -606,7 +565,7 @@ bool LocalEngine::launch() {
     if (core_->requests.note_scheduled(item.id, request.num_cached_tokens, started, counters_)) {
       const QueuedWork& queued = core_->requests.find(item.id)->queued;
       note.work_started += queued.work;
-      leave_queue(queued);
+      gate_.leave(queued);
     }
   }
   core_->executor.submit(output, core_->scheduler, core_->kv, core_->requests);
@@ -630,7 +589,9 @@ void LocalEngine::retire() {
   step.num_running = core_->scheduler.num_running();
   step.num_waiting = core_->scheduler.num_waiting();
   step.end_ns = now_ns();
-  if (note.anybody_waited) observe_queue(note.work_started, work.started);
+  if (note.anybody_waited) {
+    gate_.observe_step(note.work_started, seconds_between(work.started, Clock::now()));
+  }
   step_started_ns_ = core_->executor.num_in_flight() > 0 ? step.end_ns : 0;
   last_progress_ns_ = step.end_ns;
 }
@@ -674,13 +635,11 @@ void LocalEngine::add_results(StepWork& work) {
     const Request& request = *core_->scheduler.find(id);
     if (core_->requests.find(id) == nullptr) continue;
     if (result.finish_reason == FinishReason::kError) {
-      core_->requests.finish(id, FinishReason::kError, failure_of(work), counters_);
+      end_request(id, {.reason = FinishReason::kError, .error = failure_of(work)});
     } else {
       core_->requests.add_token(id, result, now, counters_);
     }
-    if (!ends) continue;
-    queue_speed_.observe_output(request.num_generated() + 1);
-    mean_output_ = queue_speed_.mean_output();
+    if (ends) gate_.observe_output(request.num_generated() + 1);
   }
 }
 
@@ -693,11 +652,11 @@ void LocalEngine::commit(StepWork& work) {
   }
   core_->scheduler.update(output, core_->sampled, 1e3 * seconds, core_->aborted);
   for (const RequestId id : core_->aborted) {
-    core_->requests.finish(id, FinishReason::kAbort, "", counters_);
+    end_request(id, {.reason = FinishReason::kAbort});
   }
   for (const RequestId id : core_->failed) {  // those that were not sampling
     core_->scheduler.abort(id);
-    core_->requests.finish(id, FinishReason::kError, failure_of(work), counters_);
+    end_request(id, {.reason = FinishReason::kError, .error = failure_of(work)});
   }
   if (core_->store) core_->store->end_step(output, core_->scheduler, seconds);
   ++counters_.num_steps;

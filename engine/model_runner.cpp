@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/model_runner.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
-#include <cstdio>
-#include <limits>
 #include <thread>
 
 #include "engine/core/log.h"
-#include "engine/core/version.h"
+#include "engine/fingerprint.h"
 #include "engine/models/rank_share.h"
 #include "engine/sampling/sampler.h"
 #include "engine/weights/gguf_parse.h"
@@ -29,83 +25,7 @@ std::vector<KvGroupSpec> group_specs(const Model& model, const MemoryPlan& plan)
   return specs;
 }
 
-// Which of LongRoPE's two sets of factors is in use, or for what length frequencies were stretched,
-// changes what the model computes.
-std::string rope_variant(const ModelConfig& model, const MemoryPlan& plan) {
-  const DynamicRope& dynamic = model.dynamic_rope;
-  if (dynamic.trained_context > 0 && plan.max_model_len > dynamic.trained_context) {
-    return "|rope for " + std::to_string(plan.max_model_len);
-  }
-  const int32_t original = model.long_rope.original_context;
-  if (original == 0) return "";
-  return plan.max_model_len > original ? "|long rope" : "|short rope";
-}
-
-// Of the headers and of the tensors that were packed.
-uint64_t content_hash(const Checkpoint& checkpoint, const WeightStore& weights) {
-  uint64_t hash = weights.content_hash();
-  for (const CheckpointFile& file : checkpoint.files()) {
-    hash = XXH3_64bits_withSeed(file.bytes.data(), file.header_bytes, hash);
-  }
-  return hash;
-}
-
-std::string fingerprint_of(uint64_t file_hash,
-                           const Config& config,
-                           const ModelConfig& model,
-                           const MemoryPlan& plan) {
-  const std::string key =
-      std::string(version()) + "|" + build_id() + (plan.on_device ? "|cuda|" : "|cpu|") +
-      std::to_string(config.activation_bits) + "|" + std::string(to_string(plan.kv_dtype)) + "|" +
-      std::to_string(file_hash) + rope_variant(model, plan);
-  char text[24];
-  std::snprintf(text,
-                sizeof text,
-                "fp_%016llx",
-                static_cast<unsigned long long>(XXH3_64bits(key.data(), key.size())));
-  return text;
-}
-
 using Pages = AlignedBuffer::Pages;
-
-// The ranks of the CPU share its threads; of GPUs the host's work is rank 0's.
-Expected<std::unique_ptr<kernels::Device>> make_device(const Config& config,
-                                                       DeviceType type,
-                                                       const Placement& placement,
-                                                       int32_t rank) {
-  const int32_t ranks = config.tensor_parallel_size;
-  if (type == DeviceType::kCuda) {
-    return kernels::Device::create(
-        {.type = type,
-         .isa = config.isa,
-         .threads = rank == 0 ? config.threads : 1,
-         .number = rank,
-         .placement = rank == 0 ? placement : placement.share(rank, ranks)});
-  }
-  return kernels::Device::create(
-      {.type = type,
-       .isa = config.isa,
-       .threads = ranks == 1 ? config.threads : threads_per_rank(config, placement),
-       .placement = placement.share(rank, ranks)});
-}
-
-Expected<std::vector<std::unique_ptr<kernels::Device>>> make_devices(const Config& config,
-                                                                     DeviceType type,
-                                                                     const Placement& placement) {
-  std::vector<std::unique_ptr<kernels::Device>> devices(
-      static_cast<size_t>(config.tensor_parallel_size));
-  // From the last on: where there are not so many GPUs, none is opened.
-  for (size_t rank = devices.size(); rank-- > 0;) {
-    SLUICE_TRY(devices[rank], make_device(config, type, placement, static_cast<int32_t>(rank)));
-  }
-  return devices;
-}
-
-int64_t least_free_bytes(std::span<const std::unique_ptr<kernels::Device>> devices) {
-  int64_t least = std::numeric_limits<int64_t>::max();
-  for (const auto& device : devices) least = std::min(least, device->memory()->free_bytes());
-  return least;
-}
 
 // body(rank) for each, at the same time, rank 0's on this thread.
 template <typename Body>
@@ -116,222 +36,7 @@ void side_by_side(int32_t num_ranks, const Body& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// What a mapped file does not obey: its pages are the system's cache, shared by whoever maps it.
-std::string ignored_by_mapped_weights(const Config& config) {
-  std::string flags = config.numa == "off" ? "" : "--numa " + config.numa;
-  if (config.huge_pages == "explicit") {
-    flags += std::string(flags.empty() ? "" : ", ") + "--huge-pages explicit";
-  }
-  return flags;
-}
-
-std::string placement_text(const Config& config,
-                           const Placement& placement,
-                           const MemoryPlan& plan) {
-  std::string pages = "huge pages " + config.huge_pages;
-  if (config.huge_pages == "explicit") {
-    int64_t count = 0;
-    for (const int64_t bytes :
-         {plan.weights_mapped ? 0 : plan.weight_bytes, plan.kv_bytes, plan.arena_bytes}) {
-      count += ceil_div(bytes, AlignedBuffer::kHugePageBytes);
-    }
-    pages += ", " + std::to_string(count) + " of 2 MiB";
-  }
-  std::string text = placement.describe() + "; " + pages;
-  if (const std::string ignored = ignored_by_mapped_weights(config);
-      plan.weights_mapped && !ignored.empty()) {
-    text += "; mapped weights as the page cache has them, without " + ignored;
-  }
-  return text;
-}
-
 }  // namespace
-
-Placement placement_of(const Config& config) {
-  return make_placement(parse_numa_mode(config.numa), config.cpu_strict);
-}
-
-LoadFormat load_format(const Config& config) {
-  return config.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
-}
-
-int32_t threads_per_rank(const Config& config, const Placement& placement) {
-  const int32_t threads =
-      config.threads > 0 ? config.threads : kernels::default_num_threads(placement);
-  return std::max(1, threads / config.tensor_parallel_size);
-}
-
-namespace {
-
-InputBatch::Bounds batch_bounds_of(const StepBounds& bounds,
-                                   int32_t max_model_len,
-                                   int32_t block_size,
-                                   size_t num_groups) {
-  return {.max_tokens = bounds.max_tokens,
-          .max_seqs = bounds.max_seqs,
-          .max_blocks_per_seq = static_cast<int32_t>(ceil_div(max_model_len, block_size)),
-          .num_groups = static_cast<int32_t>(num_groups),
-          .block_size = block_size};
-}
-
-DeviceSampling::Bounds sampling_bounds_of(const Config& config, int32_t vocab_size) {
-  return {.max_rows = static_cast<int32_t>(config.max_num_seqs),
-          .max_logprobs = static_cast<int32_t>(config.max_logprobs),
-          .vocab_size = vocab_size};
-}
-
-// Of ranks of the CPU together, of devices of the one with the most.
-struct RanksMemory {
-  int64_t weight_bytes = 0;
-  int64_t arena_bytes = 0;
-  int64_t part_bytes = 0;
-  int32_t num_kv_heads = 0;  // some ranks may have the same
-};
-
-FixedMemory fixed_memory(const Config& config,
-                         const PlannedModel& planned,
-                         size_t num_kv_groups,
-                         const RanksMemory& ranks,
-                         const PlanTarget& target) {
-  const int32_t vocab = planned.model.vocab_size;
-  const int64_t logits_bytes =
-      int64_t{vocab} * config.max_num_seqs * static_cast<int64_t>(sizeof(float));
-  const int64_t sampler_bytes =
-      Sampler::buffer_bytes(vocab, config.max_num_seqs, config.max_logprobs, target.num_threads);
-  const int32_t size = config.tensor_parallel_size;
-  FixedMemory fixed = {.file_bytes = planned.checkpoint->file_bytes(),
-                       .weight_bytes = ranks.weight_bytes,
-                       .rope_bytes_per_token = size * planned.model.rope_bytes(1),
-                       .arena_bytes = ranks.arena_bytes,
-                       .logits_bytes = logits_bytes + sampler_bytes};
-  if (target.device == DeviceType::kCpu) return fixed;
-  const ModelRank::Bounds bounds = {
-      .step = planned.bounds,
-      .batch = batch_bounds_of(
-          planned.bounds, planned.bounds.max_seq_len, config.block_size, num_kv_groups),
-      .largest = planned.largest};
-  const DeviceSampling::Bounds sampling = sampling_bounds_of(config, vocab);
-  fixed.rope_bytes_per_token = planned.model.rope_bytes(1);
-  fixed.arena_bytes += ModelRank::device_bytes(bounds, ranks.part_bytes, size) +
-                       DeviceSampling::device_bytes(sampling);
-  fixed.logits_bytes = logits_bytes;
-  fixed.device_free_bytes = target.free_bytes;
-  fixed.num_devices = size;
-  fixed.num_recorded_steps = static_cast<int64_t>(DecodeBuckets::sizes_of(config).size());
-  fixed.host_bytes = logits_bytes + sampler_bytes + DeviceSampling::host_bytes(sampling) +
-                     size * (ModelRank::pinned_bytes(bounds) +
-                             std::min(2 * ranks.weight_bytes, DeviceUpload::kBytes));
-  return fixed;
-}
-
-}  // namespace
-
-Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target) {
-  if (config.tensor_parallel_size > 1 &&
-      (config.kv_offloading_size > 0 || !config.kv_disk_path.empty())) {
-    return make_error(ErrorCode::kUnsupported,
-                      "--tensor-parallel-size: found " +
-                          std::to_string(config.tensor_parallel_size) +
-                          " with --kv-offloading-size or --kv-disk-path, expected 1 with them",
-                      "tensor-parallel-size");
-  }
-  PlannedModel planned;
-  SLUICE_TRY(planned.checkpoint, Checkpoint::open(config.model, load_format(config)));
-  SLUICE_TRY(planned.spec, find_model_spec(*planned.checkpoint));
-  SLUICE_TRY(planned.model, read_model_config(*planned.spec, *planned.checkpoint));
-
-  // Every step samples at most one row a request; a chunk per request is at least one token. The
-  // logits of prompts that are scored come that many rows at a time.
-  const auto max_seq_len = static_cast<int32_t>(
-      config.max_model_len > 0 ? config.max_model_len : planned.model.context_len);
-  planned.bounds = {.max_tokens = std::max(config.max_num_batched_tokens, config.max_num_seqs),
-                    .max_seqs = config.max_num_seqs,
-                    .max_logits = config.max_num_seqs,
-                    .max_seq_len = max_seq_len,
-                    .num_threads = target.num_threads,
-                    .device = target.device};
-  const bool on_device = target.device != DeviceType::kCpu;
-  std::optional<WeightStore> names_and_shapes;
-  std::unique_ptr<Model> shape;
-  RanksMemory ranks;
-  for (int32_t rank = 0; rank < config.tensor_parallel_size; ++rank) {
-    SLUICE_TRY(const ModelConfig own, share_of(planned.model, rank, config.tensor_parallel_size));
-    if (on_device || !names_and_shapes) {
-      names_and_shapes.emplace(*planned.checkpoint, target.device);
-    }
-    SLUICE_TRY(shape,
-               planned.spec->build(own,
-                                   {.activation_bits = config.activation_bits, .max_model_len = 1},
-                                   *names_and_shapes));
-    const auto add = [&](auto& total, auto part) {
-      total = on_device ? std::max(total, part) : total + part;
-    };
-    ranks.weight_bytes = std::max(ranks.weight_bytes, names_and_shapes->packed_bytes());
-    add(ranks.arena_bytes, shape->arena_bytes(planned.bounds));
-    add(ranks.num_kv_heads, own.num_kv_heads);
-    ranks.part_bytes = std::max(ranks.part_bytes, shape->max_part_bytes(planned.bounds));
-    planned.largest.add(names_and_shapes->largest());
-  }
-  const std::vector<std::string> unused = names_and_shapes->unused();
-  if (!unused.empty()) {
-    return make_error(ErrorCode::kUnsupported,
-                      config.model + ": tensor " + quoted(unused.front()) + ": found it and " +
-                          std::to_string(unused.size() - 1) +
-                          " more that have no place in architecture " + planned.model.architecture +
-                          ", expected none");
-  }
-  // A device's weights are in memory of its own: there is nothing to map.
-  if (!config.packed_weights_cache.empty() && !planned.checkpoint->is_dummy() &&
-      target.device == DeviceType::kCpu) {
-    planned.packed = PackedPlace(config.packed_weights_cache,
-                                 static_cast<uint64_t>(config.packed_weights_cache_size),
-                                 *planned.checkpoint,
-                                 names_and_shapes->layout());
-  }
-  const std::vector<KvLayout> layouts = shape->kv_layouts();
-  ModelConfig counted = planned.model;
-  counted.num_kv_heads = ranks.num_kv_heads;
-  SLUICE_TRY(
-      planned.plan,
-      plan_memory(
-          config, counted, layouts, fixed_memory(config, planned, layouts.size(), ranks, target)));
-  planned.plan.weights_mapped = planned.packed.has_file();
-  return planned;
-}
-
-Expected<PlannedDevices> plan_on_devices(const Config& config) {
-  const Placement placement = placement_of(config);
-  using Devices = std::vector<std::unique_ptr<kernels::Device>>;
-  const auto plan = [&](Devices devices) -> Expected<PlannedDevices> {
-    const kernels::Device& first = *devices.front();
-    SLUICE_TRY(
-        PlannedModel model,
-        plan_model(config,
-                   {.device = first.type(),
-                    .num_threads = first.num_threads(),
-                    .free_bytes = first.memory() == nullptr ? 0 : least_free_bytes(devices)}));
-    model.plan.placement = placement_text(config, placement, model.plan);
-    return PlannedDevices{std::move(devices), std::move(model), placement};
-  };
-  if (config.device != "cpu") {
-    Expected<Devices> gpus = make_devices(config, DeviceType::kCuda, placement);
-    if (!gpus && config.device == "cuda") return tl::unexpected(std::move(gpus).error());
-    if (!gpus) {
-      const bool is_there = gpus.error().code != ErrorCode::kUnsupported;
-      log_event(is_there ? LogLevel::kWarning : LogLevel::kDebug,
-                "cpu_chosen",
-                "reason",
-                gpus.error().message);
-    } else {
-      Expected<PlannedDevices> planned = plan(std::move(*gpus));
-      // Only what its backend lacks is a reason to do without it.
-      if (planned || config.device == "cuda" || planned.error().param != "device") return planned;
-      log_event(LogLevel::kWarning, "cpu_chosen", "reason", planned.error().message);
-    }
-  }
-  SLUICE_TRY(Devices cpu, make_devices(config, DeviceType::kCpu, placement));
-  return plan(std::move(cpu));
-}
 
 Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
                                                            const RankGroups& groups) {
@@ -391,7 +96,7 @@ Expected<void> ModelRunner::load(PlannedDevices& planned, const Config& config) 
   if (!plan_.on_device) {
     cache_writer_ = model.packed.write(weights.arena(), weights.matrix_hashes());
   }
-  fingerprint_ = fingerprint_of(content_hash(*checkpoint_, weights), config, model.model, plan_);
+  fingerprint_ = fingerprint_of(*checkpoint_, weights, config, model.model, plan_);
   return {};
 }
 

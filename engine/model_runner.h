@@ -19,6 +19,7 @@
 #include "engine/followers.h"
 #include "engine/input_batch.h"
 #include "engine/memory_plan.h"
+#include "engine/model_plan.h"
 #include "engine/model_rank.h"
 #include "engine/models/model.h"
 #include "engine/parallel.h"
@@ -30,47 +31,6 @@
 #include "kernels/gemm.h"
 
 namespace sluice {
-
-// A model file read and planned, nothing of size allocated yet; `serve --dry-run` and `inspect`
-// stop here.
-struct PlannedModel {
-  std::unique_ptr<Checkpoint> checkpoint;
-  const ModelSpec* spec = nullptr;
-  ModelConfig model;
-  StepBounds bounds;
-  kernels::LargestMatrices largest;  // of any rank
-  PackedPlace packed;
-  MemoryPlan plan;
-};
-
-// --load-format.
-LoadFormat load_format(const Config& config);
-
-// --numa and --cpu-strict on this machine, for the calling thread: once for an engine, as the
-// thread may move to another node.
-Placement placement_of(const Config& config);
-
-// Compute threads of each rank.
-int32_t threads_per_rank(const Config& config, const Placement& placement);
-
-// What a plan is for.
-struct PlanTarget {
-  DeviceType device = DeviceType::kCpu;
-  int32_t num_threads = 1;  // of a rank
-  int64_t free_bytes = 0;   // of each rank's device with memory of its own
-};
-
-Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target);
-
-// What --device asks for, one for each rank, and the model planned on them. With auto the CPU, and
-// a line in the log, where there are not so many GPUs or the model has what their backend lacks.
-struct PlannedDevices {
-  std::vector<std::unique_ptr<kernels::Device>> devices;  // by rank
-  PlannedModel model;
-  Placement placement;  // of all ranks
-};
-
-Expected<PlannedDevices> plan_on_devices(const Config& config);
 
 class ModelRunner {
  public:

@@ -20,9 +20,8 @@ void RequestTable::add(RequestId id,
                        OutputSink& sink) {
   RequestState state;
   state.queued = queued;
-  for (const PromptSpan& span : request.prompt) {
-    state.num_prompt_tokens += static_cast<int32_t>(span.token_ids.size());
-  }
+  state.num_prompt_tokens = static_cast<int32_t>(request.prompt.size());
+  state.num_given = state.num_generated = static_cast<int32_t>(request.generated.size());
   state.sampling = std::make_shared<const SamplingParams>(std::move(request.sampling));
   state.sink = &sink;
   state.arrival = request.arrival;
@@ -53,7 +52,7 @@ void RequestTable::add_token(RequestId id,
                              Clock::time_point now,
                              EngineStats& stats) {
   RequestState& state = states_.at(id);
-  if (state.num_generated == 0) {
+  if (state.num_generated == state.num_given) {
     state.first_token = now;
     stats.time_to_first_token.observe(kFirstTokenBounds, seconds_between(state.arrival, now));
     stats.prefill_time.observe(kRequestBounds, seconds_between(state.first_scheduled, now));
@@ -92,41 +91,21 @@ void RequestTable::add_prompt_logprobs(RequestId id, std::vector<PromptLogprob> 
   queue(state.sink, std::move(output));
 }
 
-void RequestTable::finish(RequestId id,
-                          FinishReason reason,
-                          const std::string& error,
-                          EngineStats& stats) {
-  TokenOutput output;
-  output.request_id = id;
-  output.finish_reason = reason;
-  output.error = error;
-  end(std::move(output), stats);
-}
-
-void RequestTable::expire(RequestId id, int32_t retry_after_s, EngineStats& stats) {
-  TokenOutput output;
-  output.request_id = id;
-  output.finish_reason = FinishReason::kError;
-  output.error = "The request waited for its start until its deadline.";
-  output.error_code = ErrorCode::kDeadlineExceeded;
-  output.retry_after_s = retry_after_s;
-  end(std::move(output), stats);
-  ++stats.num_expired;
-}
-
-void RequestTable::end(TokenOutput output, EngineStats& stats) {
-  const auto it = states_.find(output.request_id);
+void RequestTable::end(RequestId id, const Ending& ending, EngineStats& stats) {
+  const auto it = states_.find(id);
   if (it == states_.end()) return;
-  const FinishReason reason = output.finish_reason;
+  TokenOutput output;
+  output.request_id = id;
+  output.finish_reason = ending.reason;
+  output.error = ending.error;
+  output.error_code = ending.code;
+  output.retry_after_s = ending.retry_after_s;
   output.num_cached_tokens = it->second.num_cached_tokens;
   output.timings = timings(it->second);
   queue(it->second.sink, std::move(output));
-  count_end(it->second, reason, stats);
+  count_end(it->second, ending.reason, stats);
+  if (ending.code == ErrorCode::kDeadlineExceeded) ++stats.num_expired;
   states_.erase(it);
-}
-
-void RequestTable::finish_all(FinishReason reason, const std::string& error, EngineStats& stats) {
-  while (!states_.empty()) finish(states_.begin()->first, reason, error, stats);
 }
 
 RequestTimings RequestTable::timings(const RequestState& state) {
@@ -138,7 +117,7 @@ RequestTimings RequestTable::timings(const RequestState& state) {
   };
   timings.queued_ms = ms(state.arrival, state.scheduled ? state.first_scheduled : now);
   if (!state.scheduled) return timings;
-  const bool has_token = state.num_generated > 0;
+  const bool has_token = state.num_generated > state.num_given;
   timings.prefill_ms = ms(state.first_scheduled, has_token ? state.first_token : now);
   if (has_token) timings.decode_ms = ms(state.first_token, state.last_token);
   return timings;
@@ -160,7 +139,7 @@ void RequestTable::count_end(const RequestState& state, FinishReason reason, Eng
   ++stats.requests_finished[static_cast<size_t>(reason)];
   stats.e2e_latency.observe(kRequestBounds, seconds_between(state.arrival, now));
   stats.generation_length.observe(kLengthBounds, state.num_generated);
-  if (state.num_generated > 0) {
+  if (state.num_generated > state.num_given) {
     stats.decode_time.observe(kRequestBounds, seconds_between(state.first_token, now));
   }
 }

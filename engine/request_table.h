@@ -12,11 +12,19 @@
 
 #include "engine/core/stats.h"
 #include "engine/core/types.h"
-#include "engine/engine.h"
+#include "engine/request.h"
 #include "engine/sampling/sampler.h"
 #include "scheduler/admission.h"
 
 namespace sluice {
+
+// Why a request ends without another token.
+struct Ending {
+  FinishReason reason = FinishReason::kAbort;
+  std::string error = {};                       // with kError: one line for the client
+  ErrorCode code = ErrorCode::kInternal;        // with kError
+  int32_t retry_after_s = 0;                    // with kError: when to come back; 0: not known
+};
 
 struct RequestState {
   using Clock = std::chrono::steady_clock;
@@ -30,7 +38,8 @@ struct RequestState {
   Clock::time_point last_token;
   int32_t num_prompt_tokens = 0;
   int32_t num_cached_tokens = 0;
-  int32_t num_generated = 0;
+  int32_t num_given = 0;      // of its answer, by another worker before it came here
+  int32_t num_generated = 0;  // those included
   int32_t num_preemptions = 0;
   bool scheduled = false;
 };
@@ -55,10 +64,7 @@ class RequestTable {
                  EngineStats& stats);
   void add_prompt_logprobs(RequestId id, std::vector<PromptLogprob> logprobs);
   // Queues an output without a token and removes the request. Unknown ids are ignored.
-  void finish(RequestId id, FinishReason reason, const std::string& error, EngineStats& stats);
-  // The same of a request that waited too long, to come back after so many seconds.
-  void expire(RequestId id, int32_t retry_after_s, EngineStats& stats);
-  void finish_all(FinishReason reason, const std::string& error, EngineStats& stats);
+  void end(RequestId id, const Ending& ending, EngineStats& stats);
 
   [[nodiscard]] static RequestTimings timings(const RequestState& state);
   [[nodiscard]] const std::unordered_map<RequestId, RequestState>& states() const {
@@ -70,7 +76,6 @@ class RequestTable {
 
  private:
   void queue(OutputSink* sink, TokenOutput output);
-  void end(TokenOutput output, EngineStats& stats);
   static void count_end(const RequestState& state, FinishReason reason, EngineStats& stats);
 
   std::unordered_map<RequestId, RequestState> states_;

@@ -178,8 +178,8 @@ bool Scheduler::Impl::admit(int32_t index) {
   if (computes_blocks(e)) leaders.push_back(index);
   r.num_scheduled_tokens = num_found;
   if (!e.was_admitted) {
-    r.num_cached_tokens = num_found;
-    waiting.start(e.tenant_slot, e.key(), r.num_prompt_tokens - num_found);
+    r.num_cached_tokens = std::min(num_found, r.num_prompt_tokens);
+    waiting.start(e.tenant_slot, e.key(), r.num_tokens() - num_found);
     --num_unstarted;
     if (deadlines.contains(index)) deadlines.remove(index);
   }

@@ -32,10 +32,11 @@ constexpr std::string_view to_string(RequestStatus status) {
 // What Scheduler::add takes.
 struct NewRequest {
   RequestId id;
-  std::vector<TokenId> prompt;  // not empty
-  int32_t max_tokens = 1;       // to generate; prompt + max_tokens <= max_model_len
+  std::vector<TokenId> tokens;  // the prompt, not empty; then what another worker generated
+  int32_t max_tokens = 1;       // to generate, those included; prompt + max_tokens <= max_model_len
   int32_t priority = 0;         // lower first
   PrefixExtras extras;
+  int32_t num_generated = 0;          // last ones of `tokens`; less than max_tokens
   bool scores_prompt = false;         // the logits of every prompt row are wanted
   bool keeps_prompt = false;          // its KV should stay cached longer than that of others
   TenantId tenant{};                  // whose share it takes

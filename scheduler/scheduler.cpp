@@ -33,12 +33,19 @@ Scheduler::~Scheduler() = default;
 
 Expected<void> Scheduler::add(NewRequest request) {
   Impl& m = *impl_;
-  const auto num_prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  if (num_prompt_tokens == 0) {
+  const int64_t num_prompt_tokens =
+      static_cast<int64_t>(request.tokens.size()) - request.num_generated;
+  if (num_prompt_tokens < 1) {
     return make_error(ErrorCode::kInvalidArgument, "the prompt is empty", "prompt");
   }
   if (request.max_tokens < 1) {
     return make_error(ErrorCode::kInvalidArgument, "max_tokens must be at least 1", "max_tokens");
+  }
+  if (request.num_generated < 0 || request.num_generated >= request.max_tokens) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      std::to_string(request.num_generated) + " of " +
+                          std::to_string(request.max_tokens) + " tokens have been generated",
+                      "max_tokens");
   }
   if (m.entry_of.find(request.id) != IdMap::kAbsent) {
     return make_error(ErrorCode::kInvalidArgument, "the request id is in use");
@@ -69,7 +76,7 @@ Expected<void> Scheduler::add(NewRequest request) {
   e.in_use = true;
   Request& r = e.request;
   r.id = request.id;
-  r.tokens = std::move(request.prompt);
+  r.tokens = std::move(request.tokens);
   r.tokens.reserve(static_cast<size_t>(num_tokens));
   r.num_prompt_tokens = static_cast<int32_t>(num_prompt_tokens);
   r.max_tokens = request.max_tokens;

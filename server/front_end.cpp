@@ -174,7 +174,7 @@ void FrontEnd::log_prompts(const std::string& request_id, const GenerationReques
                                            : std::numeric_limits<size_t>::max();
   const Tokenizer& tokenizer = engine.tokenizer();
   for (size_t i = 0; i < request.requests.size(); i += static_cast<size_t>(request.num_choices)) {
-    const std::vector<TokenId>& ids = request.requests[i].prompt.front().token_ids;
+    const std::vector<TokenId>& ids = request.requests[i].prompt;
     std::string text;
     for (size_t k = 0; k < ids.size() && text.size() <= most; ++k) {
       text += tokenizer.token_bytes(ids[k]);

@@ -29,7 +29,7 @@ Generation::Generation(FrontEnd& front_end,
   num_open_ = request_.requests.size();
   choices_.reserve(num_open_);
   for (size_t i = 0; i < num_open_; ++i) {
-    const auto& ids = request_.requests[i].prompt.front().token_ids;
+    const auto& ids = request_.requests[i].prompt;
     choices_.emplace_back(tokenizer_, request_);
     const size_t prompt_idx = i / static_cast<size_t>(request_.num_choices);
     if (!request_.echoed.empty()) choices_[i].echoed = request_.echoed[prompt_idx];

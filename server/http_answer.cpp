@@ -68,7 +68,7 @@ void HttpAnswer::prepare(const GenerationRequest& request) {
   choices_.reserve(request.requests.size());
   const Tokenizer& tokenizer = front_end_.engine.tokenizer();
   for (const ValidRequest& choice : request.requests) {
-    const std::vector<TokenId>& ids = choice.prompt.front().token_ids;
+    const std::vector<TokenId>& ids = choice.prompt;
     choices_.emplace_back(tokenizer, request);
     if (request.return_token_ids) prompts_.push_back(ids);
     if (request.num_echoed_logprobs >= 0) {

@@ -88,7 +88,7 @@ void write_prompt(JsonWriter& json,
                   const ValidRequest& prompt) {
   json.open_object().key("request_id").string(response_id(request.endpoint));
   json.key("token_ids").open_array();
-  for (const TokenId id : prompt.prompt.front().token_ids) json.integer(id);
+  for (const TokenId id : prompt.prompt) json.integer(id);
   json.close_array().key("features").null();  // of images and the like
   write_sampling(json, body, request, prompt.sampling);
   json.key("model").string(request.model).key("stream").boolean(request.stream);

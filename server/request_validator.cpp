@@ -305,7 +305,7 @@ Expected<void> add_requests(const ValidationContext& context,
         request.sampling.max_tokens,
         resolve_max_tokens(context, limit, out.endpoint, static_cast<int64_t>(prompt.size())));
     SLUICE_TRY_VOID(validate(request.sampling));
-    request.prompt.push_back(PromptSpan{prompt});
+    request.prompt = prompt;
     request.tenant_salt = caching.salt;
     request.keeps_prompt = caching.keeps_prompt;
     request.priority = turn.priority;
@@ -331,7 +331,7 @@ void lease_to(GenerationRequest& request, const std::shared_ptr<Tenant>& tenant)
 int64_t num_prompt_tokens(const GenerationRequest& request) {
   int64_t sum = 0;
   for (size_t i = 0; i < request.requests.size(); i += static_cast<size_t>(request.num_choices)) {
-    sum += static_cast<int64_t>(request.requests[i].prompt.front().token_ids.size());
+    sum += static_cast<int64_t>(request.requests[i].prompt.size());
   }
   return sum;
 }

@@ -26,7 +26,7 @@ ALLOWED = {
     "kvcache/": ("kvcache/", CORE),
     "scheduler/": ("scheduler/", "kvcache/", CORE),
     "engine/": ("engine/", "scheduler/", "kvcache/", "kernels/", "quant/"),
-    "server/": ("server/", "engine/engine.h", "engine/inspect.h", "engine/tokenizer/", CORE),
+    "server/": ("server/", "engine/engine.h", "engine/request.h", "engine/inspect.h", "engine/tokenizer/", CORE),
 }
 # Where kernels become C++ for the CPU (tests/support/simt), and nowhere else.
 SHIM_DOORS = {"kernels/cuda/gpu.h": "tests/support/simt/simt.h",

@@ -112,7 +112,7 @@ class Conversation {
         static_cast<int32_t>(std::min<int64_t>(room, options_.sampling.max_tokens));
     request.sampling.min_tokens =
         std::min(request.sampling.min_tokens, request.sampling.max_tokens);
-    request.prompt.push_back({std::move(ids)});
+    request.prompt = std::move(ids);
     request.arrival = std::chrono::steady_clock::now();
     SLUICE_TRY(const RequestId id, engine_.submit(std::move(request), outputs_));
     return stream_answer(id);

@@ -73,7 +73,7 @@ class OfflineRun {
     answer.prompt = turn->prompt;
     answer.max_tokens = turn->sampling.max_tokens;
     ValidRequest request;
-    request.prompt.push_back({std::move(turn->prompt)});
+    request.prompt = std::move(turn->prompt);
     request.sampling = std::move(turn->sampling);
     request.arrival = answer.submitted = Clock::now();
     const auto id = engine_.submit(std::move(request), outputs_);

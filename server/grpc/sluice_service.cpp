@@ -56,7 +56,7 @@ class SluiceCall final : public GrpcCall {
     for (size_t i = 0; i < choices_.size(); ++i) {
       choices_[i].set_index(static_cast<int32_t>(i));
       if (!request.return_token_ids) continue;
-      for (const TokenId id : request.requests[i].prompt.front().token_ids) {
+      for (const TokenId id : request.requests[i].prompt) {
         choices_[i].add_prompt_token_ids(id);
       }
     }

@@ -65,12 +65,12 @@ class VllmCall final : public GrpcCall {
     choices_.resize(request.requests.size());
     for (size_t i = 0; i < choices_.size(); ++i) {
       choices_[i].prompt_tokens =
-          static_cast<uint32_t>(request.requests[i].prompt.front().token_ids.size());
+          static_cast<uint32_t>(request.requests[i].prompt.size());
     }
     if (request.num_prompt_logprobs < 0) return;
     prompt_logprobs_.add_token_logprobs();
     prompt_logprobs_.add_token_ids(
-        static_cast<uint32_t>(request.requests.front().prompt.front().token_ids.front()));
+        static_cast<uint32_t>(request.requests.front().prompt.front()));
     prompt_logprobs_.add_top_logprobs();
   }
 

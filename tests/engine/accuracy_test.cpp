@@ -133,7 +133,7 @@ TEST(Accuracy, TinyModelContinuesGreedilyAsDoubleArithmeticDoes) {
   auto engine = create_engine(config);
   ASSERT_TRUE(engine.has_value()) << engine.error().message;
   ValidRequest request;
-  request.prompt.push_back({golden["prompt"].get<std::vector<TokenId>>()});
+  request.prompt = golden["prompt"].get<std::vector<TokenId>>();
   const auto expected = golden["greedy"].get<std::vector<TokenId>>();
   request.sampling.temperature = 0;
   request.sampling.ignore_eos = true;
@@ -158,7 +158,7 @@ TEST(Accuracy, PromptLogprobsAreThoseOfDoubleArithmetic) {
   auto engine = create_engine(config);
   ASSERT_TRUE(engine.has_value()) << engine.error().message;
   ValidRequest request;
-  request.prompt.push_back({prompt});
+  request.prompt = prompt;
   request.sampling.max_tokens = 1;
   request.sampling.num_prompt_logprobs = 3;
   testing::CollectingSink sink;
@@ -236,7 +236,7 @@ TEST_F(SmolLm2, ContinuesGreedilyAsTransformersDoes) {
   std::vector<RequestId> ids;
   for (const nlohmann::json& row : golden["rows"]) {
     ValidRequest request;
-    request.prompt.push_back({row["prompt"].get<std::vector<TokenId>>()});
+    request.prompt = row["prompt"].get<std::vector<TokenId>>();
     request.sampling.temperature = 0;
     request.sampling.ignore_eos = true;
     request.sampling.max_tokens = static_cast<int32_t>(row["output"].size());

@@ -31,7 +31,7 @@ std::vector<TokenId> some_tokens(size_t count, size_t seed) {
 
 ValidRequest make_request(std::vector<TokenId> prompt, int32_t max_tokens, size_t seed) {
   ValidRequest request;
-  request.prompt.push_back({std::move(prompt)});
+  request.prompt = std::move(prompt);
   request.sampling.max_tokens = max_tokens;
   request.sampling.ignore_eos = true;
   request.sampling.temperature = 0.8F;

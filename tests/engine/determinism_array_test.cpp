@@ -136,7 +136,7 @@ std::vector<ValidRequest> make_requests(int32_t vocab_size, size_t count) {
     if (random() % 2 == 0) prompt = beginnings[random() % beginnings.size()];
     const std::vector<TokenId> own = tokens(1 + random() % 60);
     prompt.insert(prompt.end(), own.begin(), own.end());
-    request.prompt.push_back({std::move(prompt)});
+    request.prompt = std::move(prompt);
     request.sampling.temperature = random() % 3 == 0 ? 0.0F : 0.9F;
     request.sampling.top_p = random() % 2 == 0 ? 1.0F : 0.8F;
     request.sampling.seed = random();
@@ -212,7 +212,7 @@ class Matrix : public ::testing::Test {
                       std::vector<ValidRequest> requests) {
     if (prefix != "hit" && prefix != "partial") return;
     for (ValidRequest& request : requests) {
-      std::vector<TokenId>& prompt = request.prompt[0].token_ids;
+      std::vector<TokenId>& prompt = request.prompt;
       if (prefix == "partial") prompt.resize(prompt.size() / 2 + 1);
       request.sampling.max_tokens = 2;
     }

@@ -91,7 +91,7 @@ std::vector<ValidRequest> make_requests(int32_t vocab_size, size_t count) {
     if (below(2) == 0) prompt = prefixes[below(prefixes.size())];
     const std::vector<TokenId> tail = random_tokens(1 + below(below(4) == 0 ? 300 : 40));
     prompt.insert(prompt.end(), tail.begin(), tail.end());
-    request.prompt.push_back({std::move(prompt)});
+    request.prompt = std::move(prompt);
     SamplingParams& params = request.sampling;
     params.temperature = below(3) == 0 ? 0.0F : 0.2F + 0.1F * static_cast<float>(below(14));
     params.top_p = below(2) == 0 ? 1.0F : 0.5F + 0.1F * static_cast<float>(below(5));
@@ -119,7 +119,7 @@ std::vector<size_t> chosen_requests(const std::string& isa,
   // Forced preemption computes the prompt again for each generated token.
   const auto work = [&requests](size_t i) {
     const auto max_tokens = static_cast<size_t>(requests[i].sampling.max_tokens);
-    return (requests[i].prompt[0].token_ids.size() + max_tokens) * max_tokens;
+    return (requests[i].prompt.size() + max_tokens) * max_tokens;
   };
   std::sort(chosen.begin(), chosen.end(), [&](size_t a, size_t b) { return work(a) < work(b); });
   chosen.resize(std::min<size_t>(4, chosen.size()));
@@ -282,7 +282,7 @@ TEST(Determinism, ScarceMemoryPreemptsAndChangesNothing) {
   // Short prompts are admitted together, and their long answers outgrow the cache.
   std::vector<ValidRequest> requests = make_requests(roomy->model().vocab_size, 24);
   for (ValidRequest& request : requests) {
-    std::vector<TokenId>& prompt = request.prompt[0].token_ids;
+    std::vector<TokenId>& prompt = request.prompt;
     prompt.resize(std::min<size_t>(prompt.size(), 30));
     request.sampling.max_tokens = 300;
     request.sampling.min_tokens = 0;
@@ -348,7 +348,7 @@ TEST(Determinism, PrefixHitGivesTheSameBitsAndIsReported) {
   const std::unique_ptr<Engine> engine = start_engine(config);
   ASSERT_NE(engine, nullptr);
   std::vector<ValidRequest> requests = make_requests(engine->model().vocab_size, 1);
-  requests[0].prompt[0].token_ids.resize(100, 7);
+  requests[0].prompt.resize(100, 7);
   const std::vector<Collected> cold = testing::run_alone(*engine, requests);
   const std::vector<Collected> warm = testing::run_alone(*engine, requests);
   expect_same(cold, warm, "prefix hit");

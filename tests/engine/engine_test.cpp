@@ -37,7 +37,7 @@ std::unique_ptr<Engine> start(const Config& config) {
 
 ValidRequest make_request(std::vector<TokenId> prompt, int32_t max_tokens) {
   ValidRequest request;
-  request.prompt.push_back({std::move(prompt)});
+  request.prompt = std::move(prompt);
   request.sampling.temperature = 0;
   request.sampling.max_tokens = max_tokens;
   request.sampling.ignore_eos = true;

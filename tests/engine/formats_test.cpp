@@ -114,7 +114,7 @@ std::vector<Collected> run(const Config& config, bool alone) {
   std::vector<Collected> results;
   for (uint32_t i = 0; i < 10; ++i) {
     ValidRequest request;
-    request.prompt.push_back({random_tokens(3 + i * 7, i)});
+    request.prompt = random_tokens(3 + i * 7, i);
     request.sampling.temperature = i % 2 == 0 ? 0.0F : 0.9F;
     request.sampling.seed = i;
     request.sampling.ignore_eos = true;

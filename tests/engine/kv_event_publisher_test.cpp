@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/kv_event_publisher.h"
+#include "engine/tiers/kv_event_publisher.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/tier_events.h"
+#include "engine/tiers/tier_events.h"
 
 namespace sluice {
 namespace {

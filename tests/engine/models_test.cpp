@@ -96,7 +96,7 @@ TEST(Models, DummyWeightsComeFromTheConfigurationAlone) {
       ASSERT_TRUE(engine.has_value()) << name << ": " << engine.error().message;
       EXPECT_GT((*engine)->model().num_parameters, 440 * 32) << name;
       ValidRequest request;
-      request.prompt.push_back({{5, 6, 7, 8, 9}});
+      request.prompt = {5, 6, 7, 8, 9};
       request.sampling.temperature = 0;
       request.sampling.max_tokens = 6;
       request.sampling.ignore_eos = true;

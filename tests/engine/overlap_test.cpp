@@ -101,7 +101,7 @@ TEST(Overlap, AnEndThatNobodyForesawCostsARowAndNothingElse) {
   const std::unique_ptr<Engine> plain = start_engine(tiny_config(false));
   ASSERT_NE(plain, nullptr);
   std::vector<ValidRequest> requests = varied_requests(plain->model().vocab_size, 1);
-  requests[0].prompt[0].token_ids.resize(50, 9);
+  requests[0].prompt.resize(50, 9);
   requests[0].sampling = {};
   requests[0].sampling.ignore_eos = true;
   requests[0].sampling.max_tokens = 40;
@@ -118,7 +118,7 @@ TEST(Overlap, AnEndThatNobodyForesawCostsARowAndNothingElse) {
   ASSERT_EQ(static_cast<std::ptrdiff_t>(stopped.tokens.size()), length);
   settle(*engine);
   ValidRequest next = requests[0];
-  std::vector<TokenId>& prompt = next.prompt[0].token_ids;
+  std::vector<TokenId>& prompt = next.prompt;
   prompt.insert(prompt.end(), stopped.tokens.begin(), stopped.tokens.end());
   prompt.resize(prompt.size() + 20, 11);
   const Collected second = run_alone(*engine, {next})[0];
@@ -217,13 +217,13 @@ TEST_F(PoisonedModel, ARequestWithoutFiniteLogitsEndsAloneAndLeavesNothingBehind
     ASSERT_NE(engine, nullptr);
     std::vector<ValidRequest> requests = varied_requests(engine->model().vocab_size, 24);
     for (ValidRequest& request : requests) {
-      std::ranges::replace(request.prompt[0].token_ids, kPoison, TokenId{1});
-      std::ranges::replace(request.prompt[0].token_ids, kInfinite, TokenId{1});
+      std::ranges::replace(request.prompt, kPoison, TokenId{1});
+      std::ranges::replace(request.prompt, kInfinite, TokenId{1});
       request.sampling.allowed_token_ids = {3, 4, 5, 6, 7};
     }
     const std::vector<Collected> alone = run_alone(*engine, requests);
     for (size_t i = 0; i < requests.size(); i += 3) {
-      requests[i].prompt[0].token_ids.back() = kPoison;
+      requests[i].prompt.back() = kPoison;
     }
     const std::vector<Collected> together = run_together(*engine, requests);
     for (size_t i = 0; i < requests.size(); ++i) {
@@ -254,8 +254,8 @@ TEST_F(PoisonedModel, WhatFollowsABadStepIsNeitherToldNorKept) {
   ValidRequest& request = requests[0];
   request.sampling = {};
   request.sampling.max_tokens = 8;
-  request.prompt[0].token_ids.assign(80, 9);
-  request.prompt[0].token_ids[5] = kPoison;
+  request.prompt.assign(80, 9);
+  request.prompt[5] = kPoison;
   request.sampling.num_prompt_logprobs = 0;
   const Collected scored = run_alone(*engine, requests)[0];
   EXPECT_EQ(scored.finish_reason, FinishReason::kError);
@@ -263,8 +263,8 @@ TEST_F(PoisonedModel, WhatFollowsABadStepIsNeitherToldNorKept) {
   EXPECT_LT(scored.prompt_logprobs.size(), 80U);
 
   // With the token that was never chosen the block would be whole.
-  request.prompt[0].token_ids.assign(15, 9);
-  request.prompt[0].token_ids.back() = kPoison;
+  request.prompt.assign(15, 9);
+  request.prompt.back() = kPoison;
   request.sampling.num_prompt_logprobs = -1;
   const Collected sampled = run_alone(*engine, requests)[0];
   EXPECT_EQ(sampled.finish_reason, FinishReason::kError);

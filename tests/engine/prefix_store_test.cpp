@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prefixes on disk: what a restarted engine, or one short of memory, finds there, and that nothing
 // it finds there changes an answer.
-#include "engine/prefix_store.h"
+#include "engine/tiers/prefix_store.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -92,7 +92,7 @@ class PrefixOnDisk : public ::testing::Test {
     for (size_t i = 0; i < num_tokens; ++i) {
       prompt[i] = static_cast<TokenId>((static_cast<size_t>(first) + i * i * 31 + i * 7) % 250);
     }
-    request.prompt.push_back({std::move(prompt)});
+    request.prompt = std::move(prompt);
     request.sampling.max_tokens = 40;
     request.sampling.ignore_eos = true;
     request.sampling.temperature = 0.7F;
@@ -135,7 +135,7 @@ TEST_F(PrefixOnDisk, ARestartedEngineFindsAConversationWithItsAnswer) {
   EXPECT_EQ(engine_->stats().kv_tier_hits, 288U);
   // The next turn: prompt, answer, and more.
   ValidRequest second = first;
-  std::vector<TokenId>& tokens = second.prompt[0].token_ids;
+  std::vector<TokenId>& tokens = second.prompt;
   tokens.insert(tokens.end(), cold.tokens.begin(), cold.tokens.end());
   for (TokenId i = 0; i < 20; ++i) tokens.push_back(i);
   start();

@@ -164,7 +164,7 @@ void FakeEngine::arrive(EpisodeStats& stats) {
   for (int32_t i = 0; i < num_own; ++i) prompt.push_back(between(0, vocab_size_ - 1));
   const int32_t room = options_.max_model_len - static_cast<int32_t>(prompt.size());
   NewRequest request{.id = RequestId{shadows_.size() + 1},
-                     .prompt = prompt,
+                     .tokens = prompt,
                      .max_tokens = between(1, std::max(2, room + 1)),
                      .priority = chance(0.3) ? between(-1, 3) : 0,
                      .extras = {},
@@ -183,6 +183,15 @@ void FakeEngine::arrive(EpisodeStats& stats) {
   shadow.prefix_hash.push_back(hash_extras(request.extras));
   for (const TokenId token : prompt) append_token(shadow, token);
   shadow.num_prompt_tokens = static_cast<int32_t>(prompt.size());
+  if (chance(0.2)) {  // a stream that another worker began
+    const int32_t num_generated = between(0, request.max_tokens - 1);
+    while (request.num_generated < num_generated && !ends_here(shadow.prefix_hash.back())) {
+      request.tokens.push_back(next_token(shadow.prefix_hash.back(), vocab_size_));
+      append_token(shadow, request.tokens.back());
+      ++request.num_generated;
+    }
+  }
+  shadow.num_given_tokens = shadow.num_tokens();
   shadow.max_tokens = request.max_tokens;
   shadow.priority = request.priority;
   const int64_t level_ms = options_.priority_aging_ms > 0 ? options_.priority_aging_ms : 1LL << 31;
@@ -405,7 +414,7 @@ void FakeEngine::check_admission_order(const Shadow& admitted, uint64_t step_id)
 void FakeEngine::charge_start(Shadow& shadow, int32_t num_found) {
   Share& share = shares_[shadow.tenant];
   if (shadow.rank_ms <= now_ms_) served_ = std::max(served_, share.counter);
-  share.counter += shadow.num_prompt_tokens - num_found;
+  share.counter += shadow.num_given_tokens - num_found;
   --share.num_unstarted;
   shadow.started = true;
 }
@@ -508,7 +517,7 @@ void FakeEngine::see_row(const ScheduledRequest& scheduled, Step& step, EpisodeS
   if (scheduled.samples != (end == known)) wrong("a row samples wrongly");
   if (scheduled.samples) {
     // Before each prompt that runs the scheduler looks who comes first, and then charges it.
-    if (known - start > 1 || known == shadow.num_prompt_tokens) note_turns();
+    if (known - start > 1 || known == shadow.num_given_tokens) note_turns();
     ++shadow.num_pending;
     shares_[shadow.tenant].counter += 2;
   }

@@ -54,6 +54,7 @@ class FakeEngine {
     std::vector<TokenId> tokens;
     std::vector<uint64_t> prefix_hash;  // [i]: of the extras and the first i tokens
     int32_t num_prompt_tokens = 0;
+    int32_t num_given_tokens = 0;  // those and what was generated before it came
     int32_t max_tokens = 0;
     int32_t priority = 0;
     int64_t rank_ms = 0;

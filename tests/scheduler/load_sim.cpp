@@ -114,7 +114,7 @@ class LoadSim {
                             .queued = *entered,
                             .num_answer = answer_of(client, arrival.id)};
     const auto added = scheduler_.add({.id = RequestId(arrival.id),
-                                       .prompt = std::move(prompt),
+                                       .tokens = std::move(prompt),
                                        .max_tokens = client.num_output,
                                        .priority = 0,
                                        .extras = {},

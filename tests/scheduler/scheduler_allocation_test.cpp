@@ -25,7 +25,7 @@ TEST(SchedulerAllocation, SteadyStepsAllocateNothing) {
   for (uint64_t id = 1; id <= 40; ++id) {
     std::vector<TokenId> prompt(20 + id % 5 * 8, static_cast<TokenId>(id % 5));
     const auto added = scheduler.add({.id = RequestId{id},
-                                      .prompt = std::move(prompt),
+                                      .tokens = std::move(prompt),
                                       .max_tokens = 60,
                                       .priority = static_cast<int32_t>(id % 2),
                                       .extras = {},

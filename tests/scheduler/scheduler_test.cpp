@@ -39,7 +39,7 @@ class SchedulerTest : public testing::Test {
   Expected<void> add(uint64_t id, int32_t num_tokens, int32_t max_tokens, int32_t priority = 0) {
     std::vector<TokenId> prompt(static_cast<size_t>(num_tokens), static_cast<TokenId>(id));
     return scheduler_->add({.id = RequestId{id},
-                            .prompt = std::move(prompt),
+                            .tokens = std::move(prompt),
                             .max_tokens = max_tokens,
                             .priority = priority,
                             .extras = {}});
@@ -53,7 +53,7 @@ class SchedulerTest : public testing::Test {
                         int32_t max_tokens = 1) {
     std::vector<TokenId> prompt(static_cast<size_t>(num_tokens), static_cast<TokenId>(id));
     return scheduler_->add({.id = RequestId{id},
-                            .prompt = std::move(prompt),
+                            .tokens = std::move(prompt),
                             .max_tokens = max_tokens,
                             .priority = priority,
                             .extras = {},
@@ -75,7 +75,7 @@ class SchedulerTest : public testing::Test {
   // Prompts of forty times the same token.
   Expected<void> add_sevens(uint64_t id, bool scores_prompt = false) {
     return scheduler_->add({.id = RequestId{id},
-                            .prompt = std::vector<TokenId>(40, 7),
+                            .tokens = std::vector<TokenId>(40, 7),
                             .max_tokens = 4,
                             .priority = 0,
                             .extras = {},
@@ -257,7 +257,7 @@ TEST_F(SchedulerTest, TheVictimIsOfLowPriorityOrOfTheTenantThatWasGivenMost) {
     build(9, options());
     const auto add_long = [this, by_priority](uint64_t id, uint64_t tenant, int32_t priority) {
       return scheduler_->add({.id = RequestId{id},
-                              .prompt = std::vector<TokenId>(8, static_cast<TokenId>(id)),
+                              .tokens = std::vector<TokenId>(8, static_cast<TokenId>(id)),
                               .max_tokens = 20,
                               .priority = priority,
                               .extras = {},
@@ -282,7 +282,7 @@ TEST_F(SchedulerTest, WhoHasNotStartedAtTheDeadlineEnds) {
   build(64, narrow);
   const auto add_until = [this](uint64_t id, TokenId token, int64_t deadline_ms) {
     return scheduler_->add({.id = RequestId{id},
-                            .prompt = std::vector<TokenId>(40, token),
+                            .tokens = std::vector<TokenId>(40, token),
                             .max_tokens = 4,
                             .extras = {},
                             .deadline_ms = deadline_ms});
@@ -352,7 +352,7 @@ TEST_F(SchedulerTest, NobodyWaitsForAPrefixThatGivesWayToOthers) {
   EXPECT_EQ(tokens_of(step(), 1), 64);
   const std::vector<TokenId> same(200, 1);
   ASSERT_TRUE(scheduler_->add(
-      {.id = RequestId{2}, .prompt = same, .max_tokens = 1, .priority = 0, .extras = {}}));
+      {.id = RequestId{2}, .tokens = same, .max_tokens = 1, .priority = 0, .extras = {}}));
   // Others of its own level take every token, so the one it would wait for gets none.
   int32_t num_steps = 0;
   for (uint64_t id = 3; num_steps < 50; ++id, ++num_steps) {
@@ -447,7 +447,7 @@ TEST_F(SchedulerTest, SecondRequestWithTheSamePromptFindsItCached) {
   const std::vector<TokenId> prompt(33, 7);
   for (uint64_t id = 1; id <= 2; ++id) {
     ASSERT_TRUE(scheduler_->add(
-        {.id = RequestId{id}, .prompt = prompt, .max_tokens = 8, .priority = 0, .extras = {}}));
+        {.id = RequestId{id}, .tokens = prompt, .max_tokens = 8, .priority = 0, .extras = {}}));
     const SchedulerOutput output = schedule();
     EXPECT_EQ(tokens_of(output, id), id == 1 ? 33 : 1);
     EXPECT_EQ(scheduler_->find(RequestId{id})->num_cached_tokens, id == 1 ? 0 : 32);
@@ -463,7 +463,7 @@ TEST_F(SchedulerTest, AScoredPromptIsComputedAndResumesWhereItWas) {
   const std::vector<TokenId> prompt(40, 7);
   const auto add_same = [&](uint64_t id, bool scores_prompt) {
     return scheduler_->add({.id = RequestId{id},
-                            .prompt = prompt,
+                            .tokens = prompt,
                             .max_tokens = 3,
                             .extras = {},
                             .scores_prompt = scores_prompt});

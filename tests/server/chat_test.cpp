@@ -80,7 +80,7 @@ TEST(Chat, TextOfTheUserNeverBecomesAControlToken) {
       server, kChatPath, R"({"messages":[{"role":"user","content":"<|im_end|>"}],"max_tokens":1})");
   ASSERT_EQ(reply.status, 200) << reply.body;
   const auto requests = engine.submitted();
-  const auto& ids = requests.at(0).prompt.at(0).token_ids;
+  const auto& ids = requests.at(0).prompt;
   EXPECT_EQ(std::count(ids.begin(), ids.end(), ByteTokenizer::kTurnEnd), 1);
 }
 
@@ -256,7 +256,7 @@ TEST(Chat, FinalMessageCanBeContinued) {
                                 {"role":"assistant","content":"Sure: "}],
                                "continue_final_message":true})");
   ASSERT_EQ(reply.status, 200) << reply.body;
-  const auto ids = engine.submitted().at(0).prompt.at(0).token_ids;
+  const auto ids = engine.submitted().at(0).prompt;
   EXPECT_EQ(std::string(ids.end() - 6, ids.end()), "Sure: ");
 }
 

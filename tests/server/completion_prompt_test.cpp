@@ -68,7 +68,7 @@ class CompletionPrompt {
 
   [[nodiscard]] std::vector<TokenId> ids(const Json& prompt,
                                          const Json& more = Json::object()) const {
-    return request(prompt, more).requests.front().prompt.front().token_ids;
+    return request(prompt, more).requests.front().prompt;
   }
 
   [[nodiscard]] std::vector<TokenId> chat_ids(const Json& messages) const {
@@ -84,7 +84,7 @@ class CompletionPrompt {
     auto valid =
         validate_generation(context, Json{{"messages", messages}}.dump(), Endpoint::kChat, ignored);
     EXPECT_TRUE(valid.has_value()) << valid.error().message;
-    return valid->requests.front().prompt.front().token_ids;
+    return valid->requests.front().prompt;
   }
 
  private:

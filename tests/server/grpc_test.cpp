@@ -143,7 +143,7 @@ TEST(Grpc, TextPromptsNameControlTokensThroughEveryDoor) {
   EXPECT_EQ(reply.text(), text + "Hello");
   const auto submitted = engine.submitted();
   for (const ValidRequest& given : submitted) {
-    EXPECT_EQ(given.prompt.front().token_ids,
+    EXPECT_EQ(given.prompt,
               (std::vector<TokenId>{
                   ByteTokenizer::kBos, ByteTokenizer::kTurnStart, 'a', ByteTokenizer::kTurnEnd}));
   }
@@ -181,7 +181,7 @@ TEST(VllmEngine, UnsetNumbersAreDefaults) {
   EXPECT_EQ(sampling.top_p, 1.0F);
   EXPECT_EQ(sampling.repetition_penalty, 1.0F);
   EXPECT_EQ(sampling.num_logprobs, -1);
-  const auto prompt = engine.submitted().front().prompt.front().token_ids;
+  const auto prompt = engine.submitted().front().prompt;
   EXPECT_EQ(sampling.max_tokens, 512 - static_cast<int32_t>(prompt.size()));
 }
 
@@ -247,7 +247,7 @@ TEST(Grpc, EqualRequestsAreEqualToTheEngineThroughBothDoors) {
   for (size_t i = 2; i < 6; ++i) {
     const SamplingParams& expected = submitted[i % 2].sampling;
     const SamplingParams& given = submitted[i].sampling;
-    EXPECT_EQ(submitted[i].prompt.front().token_ids, submitted[i % 2].prompt.front().token_ids);
+    EXPECT_EQ(submitted[i].prompt, submitted[i % 2].prompt);
     for (const SamplingField& field : sampling_fields()) {
       EXPECT_EQ(field.get(given), field.get(expected)) << field.name;
     }
@@ -468,7 +468,7 @@ TEST(SluiceService, TellsTemplatesOfToolCallsAndVariables) {
   request.set_chat_template_kwargs(R"({"mood":"good"})");
   const auto reply = client.chat(request);
   ASSERT_TRUE(reply.status.ok()) << reply.status.error_message();
-  const auto ids = engine.submitted().front().prompt.front().token_ids;
+  const auto ids = engine.submitted().front().prompt;
   EXPECT_EQ(std::string(ids.begin(), ids.end()), "userassistantf7good");
 }
 
@@ -497,7 +497,7 @@ TEST(SluiceService, BringsMessagesIntoTheSameFormAsHttp) {
   result.set_content("7");
   const auto reply = client.chat(request);
   ASSERT_TRUE(reply.status.ok()) << reply.status.error_message();
-  const auto ids = engine.submitted().front().prompt.front().token_ids;
+  const auto ids = engine.submitted().front().prompt;
   EXPECT_EQ(std::string(ids.begin(), ids.end()), "<system>Brief.<assistant>{}{\"cut{}<ipython>7");
 }
 

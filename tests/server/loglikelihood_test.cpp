@@ -41,7 +41,7 @@ Scored read_answer(const Json& logprobs, size_t context_len) {
 
 Scored score_in_process(Engine& engine, const std::vector<TokenId>& tokens, size_t context_len) {
   ValidRequest request;
-  request.prompt.push_back({tokens});
+  request.prompt = tokens;
   request.sampling.max_tokens = 1;
   request.sampling.num_prompt_logprobs = 1;
   testing::CollectingSink sink;
@@ -176,7 +176,7 @@ TEST(Loglikelihood, OverTheWireEqualsInProcess) {
     if (i % 2 == 1) {
       ValidRequest request;
       tokens.resize(kContextLen);
-      request.prompt.push_back({tokens});
+      request.prompt = tokens;
       request.sampling.temperature = 0;
       request.sampling.ignore_eos = true;
       request.sampling.max_tokens = static_cast<int32_t>(kLen - kContextLen);

@@ -38,7 +38,7 @@ Expected<std::vector<TokenId>> ids_of(const Expected<ChatTemplate>& chat, const 
   const ValidationContext context{config, model, tokenizer, chat, names, 1, 0, {}};
   IgnoredArguments ignored(UnknownArguments::kRefuse);
   SLUICE_TRY(const auto request, validate_generation(context, body, Endpoint::kChat, ignored));
-  return request.requests.front().prompt.front().token_ids;
+  return request.requests.front().prompt;
 }
 
 Expected<std::string> prompt_of(const Expected<ChatTemplate>& chat, const std::string& body) {

@@ -20,7 +20,7 @@ using Json = nlohmann::json;
 std::string prompt_text(const FakeEngine& engine) {
   const ValidRequest request = engine.submitted().back();
   std::string text;
-  for (const TokenId id : request.prompt.front().token_ids) {
+  for (const TokenId id : request.prompt) {
     text += engine.tokenizer().token_bytes(id);
   }
   return text;
@@ -153,7 +153,7 @@ TEST_F(Parameters, PromptsAreRenderedAsTheyWouldRun) {
   const Json rendered = Json::parse(reply.body);
   EXPECT_TRUE(engine_.submitted().empty());
   ASSERT_EQ(post(kChatPath, chat).status, 200);
-  EXPECT_EQ(rendered["token_ids"], Json(engine_.submitted().back().prompt.front().token_ids));
+  EXPECT_EQ(rendered["token_ids"], Json(engine_.submitted().back().prompt));
   EXPECT_TRUE(rendered["request_id"].get<std::string>().starts_with("chatcmpl-"));
   EXPECT_EQ(rendered["model"], "fake");
   EXPECT_EQ(rendered["cache_salt"], "s");
@@ -315,9 +315,9 @@ TEST_F(Parameters, NameOfAControlTokenStopsAtThatToken) {
 TEST_F(Parameters, TextPromptsNameControlTokens) {
   const std::string rendered = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
   chat(Json::object());
-  const auto expected = engine_.submitted().back().prompt.front().token_ids;
+  const auto expected = engine_.submitted().back().prompt;
   ask(Endpoint::kCompletion, {{"prompt", rendered}, {"add_special_tokens", false}});
-  EXPECT_EQ(engine_.submitted().back().prompt.front().token_ids, expected);
+  EXPECT_EQ(engine_.submitted().back().prompt, expected);
   const auto tokens_of = [this](const Json& body) {
     return Json::parse(post("/tokenize", body).body)["tokens"].get<std::vector<TokenId>>();
   };

@@ -278,7 +278,7 @@ TEST_F(Validator, PromptsAreCutOnTheSideAskedFor) {
     const auto request =
         validate(R"({"prompt":[1,2,3,4,5],)" + members + "}", Endpoint::kCompletion);
     EXPECT_TRUE(request.has_value()) << request.error().message;
-    return request->requests.front().prompt.front().token_ids;
+    return request->requests.front().prompt;
   };
   EXPECT_EQ(prompt_of(R"("truncate_prompt_tokens":2)"), (std::vector<TokenId>{4, 5}));
   EXPECT_EQ(prompt_of(R"("truncate_prompt_tokens":2,"truncation_side":"right")"),

@@ -229,7 +229,7 @@ class FakeEngine final : public Engine {
 
   // Two tokens of the prompt a step: -1 each, the likeliest other one is 'a'. False: all are done.
   static bool score_prompt(Running& running, TokenOutput& output) {
-    const std::vector<TokenId>& prompt = running.request.prompt.front().token_ids;
+    const std::vector<TokenId>& prompt = running.request.prompt;
     for (int i = 0; i < 2 && running.num_scored < prompt.size(); ++i) {
       PromptLogprob& scored = output.prompt_logprobs.emplace_back();
       scored.token = prompt[running.num_scored++];

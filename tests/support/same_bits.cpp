@@ -70,7 +70,7 @@ std::vector<ValidRequest> seeded_requests(int32_t count) {
     for (size_t i = 0; i < prompt.size(); ++i) {
       prompt[i] = static_cast<TokenId>((i * i * 31 + i * 7 + static_cast<size_t>(seed)) % 250);
     }
-    request.prompt.push_back({std::move(prompt)});
+    request.prompt = std::move(prompt);
     request.sampling.max_tokens = 24;
     request.sampling.ignore_eos = true;
     request.sampling.temperature = seed == 0 ? 0.0F : 0.8F;

@@ -26,7 +26,7 @@ inline std::vector<ValidRequest> varied_requests(int32_t vocab_size, size_t coun
     ValidRequest& request = requests[i];
     std::vector<TokenId> prompt(1 + random() % 90);
     for (TokenId& id : prompt) id = token();
-    request.prompt.push_back({std::move(prompt)});
+    request.prompt = std::move(prompt);
     SamplingParams& sampling = request.sampling;
     sampling.seed = random();
     sampling.temperature = i % 5 == 0 ? 0.0F : 1.1F;

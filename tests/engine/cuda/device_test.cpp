@@ -92,7 +92,7 @@ TEST(CudaDevice, BlocksComeBackFromTheHostTier) {
   if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
   const TinyModel model(TinyWeights::kInt8, "float32");
   std::vector<ValidRequest> requests = {testing::tiny_requests()[1], testing::tiny_requests()[2]};
-  requests[1].prompt[0].token_ids = testing::tiny_prompt(250, 9);
+  requests[1].prompt = testing::tiny_prompt(250, 9);
   const std::vector<ValidRequest> again = {requests[0], requests[1], requests[0]};
   const std::unique_ptr<Engine> cpu = start_engine(model.config("cpu"));
   ASSERT_NE(cpu, nullptr);

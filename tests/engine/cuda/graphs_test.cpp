@@ -31,7 +31,7 @@ using testing::TinyWeights;
 std::vector<ValidRequest> requests_of(size_t count) {
   std::vector<ValidRequest> requests(count);
   for (size_t i = 0; i < count; ++i) {
-    requests[i].prompt.push_back({testing::tiny_prompt(60 + 3 * i, i)});  // goes past position 64
+    requests[i].prompt = testing::tiny_prompt(60 + 3 * i, i);  // goes past position 64
     SamplingParams& params = requests[i].sampling;
     params.max_tokens = static_cast<int32_t>(testing::is_short() ? 2 : 9 - i);
     params.ignore_eos = true;

@@ -27,7 +27,7 @@ using testing::TinyWeights;
 
 ValidRequest decoding_request(int32_t max_tokens) {
   ValidRequest request;
-  request.prompt.push_back({testing::tiny_prompt(9, 1)});
+  request.prompt = testing::tiny_prompt(9, 1);
   request.sampling.max_tokens = max_tokens;
   request.sampling.ignore_eos = true;
   request.sampling.num_logprobs = 2;

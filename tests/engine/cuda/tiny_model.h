@@ -91,7 +91,7 @@ inline std::vector<ValidRequest> tiny_requests() {
   constexpr size_t kLengths[] = {3, 34, 62, 12, 9};
   constexpr size_t kPrompts[] = {1, 2, 2, 3, 4};
   for (size_t i = 0; i < requests.size(); ++i) {
-    requests[i].prompt.push_back({tiny_prompt(kLengths[i], kPrompts[i])});
+    requests[i].prompt = tiny_prompt(kLengths[i], kPrompts[i]);
     SamplingParams& params = requests[i].sampling;
     params.max_tokens = 5;
     params.ignore_eos = true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/tier_events.h"
+#include "engine/tiers/tier_events.h"
 
 #include <utility>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/prefix_store.h"
+#include "engine/tiers/prefix_store.h"
 
 #include <algorithm>
 #include <utility>
@@ -139,8 +139,9 @@ bool PrefixStore::hold_preempted(const Request& request, Clock::time_point now) 
   Held held;
   held.is_preempted = true;
   held.request.id = request.id;
-  held.request.prompt = request.tokens;
-  held.request.max_tokens = request.max_tokens - request.num_generated();
+  held.request.tokens = request.tokens;
+  held.request.max_tokens = request.max_tokens;
+  held.request.num_generated = request.num_generated();
   held.request.extras = request.extras;
   return start(held, /*by_cost=*/preemption_mode_ == "auto", now);
 }
@@ -149,13 +150,13 @@ bool PrefixStore::hold_preempted(const Request& request, Clock::time_point now) 
 // none, or computing them takes less time.
 bool PrefixStore::start(Held& held, bool by_cost, Clock::time_point now) {
   const NewRequest& request = held.request;
-  const std::span<const TokenId> tokens = request.prompt;
+  const std::span<const TokenId> tokens = request.tokens;
   const auto num_tokens = static_cast<int64_t>(tokens.size());
   const bool is_stuck = num_outstanding_ > 0 && now - last_load_ > kPatience;
   if (is_stuck || num_tokens <= block_size_) return false;
   // What cannot run is refused elsewhere.
-  if (num_tokens + request.max_tokens > INT32_MAX ||
-      !kv_.fits_alone(static_cast<int32_t>(num_tokens) + request.max_tokens - 1)) {
+  const int64_t num_in_all = num_tokens + request.max_tokens - request.num_generated;
+  if (num_in_all > INT32_MAX || !kv_.fits_alone(static_cast<int32_t>(num_in_all) - 1)) {
     return false;
   }
   const int32_t num_cached =
@@ -208,7 +209,7 @@ void PrefixStore::ask(Held& held, Clock::time_point now) {
     KvTier& tier = *tiers_[held.tier_of[static_cast<size_t>(held.next_asked)]];
     const int32_t buffer = tier.take_buffer();
     if (buffer == KvTier::kNone) return;
-    tier.load(name_of(held.chain, held.request.prompt, held.next_asked),
+    tier.load(name_of(held.chain, held.request.tokens, held.next_asked),
               buffer,
               held.ticket + static_cast<uint64_t>(held.next_asked));
     ++held.num_outstanding;
@@ -259,7 +260,7 @@ bool PrefixStore::find_blocks(RequestId id, int32_t block) {
 // meanwhile, or all blocks are in use.
 bool PrefixStore::copy(Held& held, std::span<const Arrival> piece) {
   const NewRequest& request = held.request;
-  const std::span<const TokenId> tokens = request.prompt;
+  const std::span<const TokenId> tokens = request.tokens;
   const int32_t num_before = held.next_copied * block_size_;
   const int32_t num_after = (piece.back().block + 1) * block_size_;
   const int32_t num_found = kv_.acquire_prefix(request.id,

@@ -25,8 +25,8 @@
 #include "engine/core/config.h"
 #include "engine/core/stats.h"
 #include "engine/core/status.h"
-#include "engine/restore_cost.h"
-#include "engine/tier_events.h"
+#include "engine/tiers/restore_cost.h"
+#include "engine/tiers/tier_events.h"
 #include "kvcache/kv_cache_manager.h"
 #include "kvcache/kv_storage.h"
 #include "kvcache/kv_tier.h"
@@ -48,7 +48,7 @@ class PrefixStore {
                                                        KvEventSink* events,
                                                        std::function<void()> wake);
 
-  // True: blocks of its prompt are on their way, and it comes out of advance(); `request` is moved.
+  // True: blocks of its tokens are on their way, and it comes out of advance(); `request` is moved.
   bool hold(NewRequest& request, Clock::time_point now);
   // True: blocks of a preempted request are on their way, and its id comes out of advance().
   bool hold_preempted(const Request& request, Clock::time_point now);
@@ -103,7 +103,7 @@ class PrefixStore {
   };
 
   struct Held {
-    NewRequest request;  // of a preempted one: its tokens are the prompt
+    NewRequest request;  // of a preempted one what the scheduler knows is left out
     bool is_preempted = false;
     Chain chain;
     uint64_t ticket = 0;  // of block i: ticket + i

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/restore_cost.h"
+#include "engine/tiers/restore_cost.h"
 
 namespace sluice {
 namespace {

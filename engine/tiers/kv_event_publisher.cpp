@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/kv_event_publisher.h"
+#include "engine/tiers/kv_event_publisher.h"
 
 #include <sys/eventfd.h>
 #include <unistd.h>

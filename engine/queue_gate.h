@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// The door of the waiting queue: scheduler/admission.h with the lock, the clock and the measured
+// speed that front-end threads and the engine thread share. A request enters when it is submitted
+// and leaves when it is first scheduled, or when it ends before that.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "engine/core/config.h"
+#include "engine/core/status.h"
+#include "engine/core/types.h"
+#include "engine/request.h"
+#include "scheduler/admission.h"
+
+namespace sluice {
+
+class QueueGate {
+ public:
+  explicit QueueGate(const Config& config);
+
+  // Any thread. kResourceExhausted, with retry_after_s where the speed is known: the queue is full,
+  // or the request would wait in it for longer than it may.
+  [[nodiscard]] Expected<QueuedWork> enter(const ValidRequest& request);
+  // Any thread, once for each request that entered.
+  void leave(const QueuedWork& queued);
+
+  // Any thread: requests that have entered and not left.
+  [[nodiscard]] int64_t num_waiting() const;
+  // Any thread: requests that were not let in.
+  [[nodiscard]] uint64_t num_refused() const { return num_refused_; }
+
+  // Engine thread: whole seconds in [1, 3600] until a request of this tenant would start.
+  [[nodiscard]] int32_t retry_after_s(TenantId tenant) const;
+  // Engine thread, after a step at whose beginning requests waited: QueuedWork::work of those that
+  // the step started, and the seconds it took.
+  void observe_step(int64_t work_started, double seconds);
+  // Engine thread: a request has ended with so many generated tokens.
+  void observe_output(int32_t num_tokens);
+
+ private:
+  mutable std::mutex mutex_;  // taken as requests come, start and end; in no steady step
+  Admission admission_;       // guarded by mutex_
+  QueueSpeed speed_;          // engine thread only; published in the next two
+  std::atomic<double> work_per_s_ = 0;
+  std::atomic<double> mean_output_ = QueueSpeed().mean_output();
+  std::atomic<uint64_t> num_refused_ = 0;
+};
+
+}  // namespace sluice
