@@ -14,6 +14,7 @@
 #include "engine/core/status.h"
 #include "engine/core/types.h"
 #include "engine/request.h"
+#include "engine/tokenizer_files.h"
 
 namespace sluice {
 
@@ -36,11 +37,6 @@ struct ModelInfo {
   int32_t max_output_tokens = 0;   // of any request; 0: as the context allows
 
   [[nodiscard]] bool is_on_gpu() const { return backend.starts_with("cuda:"); }
-};
-
-struct NamedFile {
-  std::string name;  // of a file, without a folder
-  std::string content;
 };
 
 class Engine {

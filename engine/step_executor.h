@@ -26,9 +26,9 @@
 
 #include "engine/core/sampling_params.h"
 #include "engine/core/types.h"
-#include "engine/engine.h"
 #include "engine/input_batch.h"
 #include "engine/model_runner.h"
+#include "engine/request.h"
 #include "engine/request_table.h"
 #include "engine/sampling/sampler.h"
 #include "kernels/sampling.h"

@@ -8,9 +8,13 @@
 
 #include "engine/core/status.h"
 #include "engine/core/types.h"
-#include "engine/engine.h"
 
 namespace sluice {
+
+struct NamedFile {
+  std::string name;  // without a folder
+  std::string content;
+};
 
 // `path`: of a model that is loaded. `chat_template` and `end_tokens` go into what is made. Reads
 // the disk. kDataLoss, kNotFound: it is not there any more, or not what it was.
