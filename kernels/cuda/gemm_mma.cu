@@ -267,8 +267,8 @@ void start(Stream stream, const Work& work) {
   gpu::LaunchShape shape{.blocks_x = ceil_div(outputs.n, kOutputs),
                          .blocks_y = ceil_div(outputs.num_rows, few ? kFewTokens : kManyTokens),
                          .threads = kThreads,
-                         .shared_bytes = few ? sizeof(Ring<kFewTokens, kFewStages>)
-                                             : sizeof(Ring<kManyTokens, kManyStages>)};
+                         .shared_bytes = few ? int64_t{sizeof(Ring<kFewTokens, kFewStages>)}
+                                             : int64_t{sizeof(Ring<kManyTokens, kManyStages>)}};
   auto kernel = few ? linear_mma_kernel<Format, false, kFewTokens, kFewStages>
                     : linear_mma_kernel<Format, false, kManyTokens, kManyStages>;
   if (has_experts(outputs)) {
