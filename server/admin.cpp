@@ -6,10 +6,10 @@
 #include <string_view>
 #include <utility>
 
-#include "server/api_errors.h"
+#include "server/api/api_errors.h"
 #include "server/front_end.h"
-#include "server/json_fields.h"
-#include "server/json_writer.h"
+#include "server/json/json_fields.h"
+#include "server/json/json_writer.h"
 
 namespace sluice {
 namespace {

@@ -7,10 +7,10 @@
 #include <string_view>
 #include <utility>
 
+#include "server/api/usage.h"
 #include "server/front_end.h"
-#include "server/io_worker.h"
-#include "server/json_writer.h"
-#include "server/usage.h"
+#include "server/http/io_worker.h"
+#include "server/json/json_writer.h"
 
 namespace sluice {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "engine/core/log.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "server/api_errors.h"
-#include "server/request_validator.h"
+#include "server/api/api_errors.h"
+#include "server/api/request_validator.h"
 #include "server/routes.h"
 
 namespace sluice {

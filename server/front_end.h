@@ -17,14 +17,14 @@
 #include "engine/core/config.h"
 #include "engine/core/status.h"
 #include "engine/engine.h"
-#include "server/auth.h"
-#include "server/chat_template.h"
-#include "server/cors.h"
-#include "server/http_message.h"
-#include "server/ignored_arguments.h"
+#include "server/api/ignored_arguments.h"
+#include "server/api/usage.h"
+#include "server/http/cors.h"
+#include "server/http/http_message.h"
+#include "server/http/tls.h"
+#include "server/keys/auth.h"
 #include "server/metrics.h"
-#include "server/tls.h"
-#include "server/usage.h"
+#include "server/prompt/chat_template.h"
 
 namespace sluice {
 

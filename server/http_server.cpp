@@ -18,11 +18,11 @@
 #include "engine/core/config.h"
 #include "engine/core/log.h"
 #include "engine/engine.h"
-#include "server/connection.h"
 #include "server/front_end.h"
 #include "server/grpc/grpc_server.h"
-#include "server/io_worker.h"
-#include "server/listener.h"
+#include "server/http/connection.h"
+#include "server/http/io_worker.h"
+#include "server/http/listener.h"
 
 namespace sluice {
 

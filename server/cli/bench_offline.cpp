@@ -8,12 +8,12 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/tokenizer/tokenizer.h"
+#include "server/api/request_validator.h"
 #include "server/cli/bench_report.h"
 #include "server/cli/command.h"
 #include "server/cli/offline_run.h"
-#include "server/json_writer.h"
+#include "server/json/json_writer.h"
 #include "server/load/request_format.h"
-#include "server/request_validator.h"
 
 namespace sluice {
 namespace {

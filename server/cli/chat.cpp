@@ -13,10 +13,10 @@
 #include "engine/engine.h"
 #include "engine/tokenizer/detokenizer.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "server/chat_template.h"
 #include "server/cli/command.h"
 #include "server/cli/output_queue.h"
-#include "server/prompt.h"
+#include "server/prompt/chat_template.h"
+#include "server/prompt/prompt.h"
 
 namespace sluice {
 namespace {

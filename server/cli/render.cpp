@@ -2,8 +2,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "server/chat_template.h"
 #include "server/cli/command.h"
+#include "server/prompt/chat_template.h"
 
 namespace sluice {
 

@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "engine/core/log.h"
-#include "server/api_errors.h"
-#include "server/generation.h"
+#include "server/api/api_errors.h"
+#include "server/api/generation.h"
 #include "server/grpc/rpc_context.h"
-#include "server/io_worker.h"
-#include "server/request_id.h"
+#include "server/http/io_worker.h"
+#include "server/http/request_id.h"
 
 namespace sluice {
 namespace {

@@ -13,10 +13,10 @@
 #include <optional>
 #include <string>
 
-#include "server/answer.h"
+#include "server/api/answer.h"
+#include "server/api/request_validator.h"
 #include "server/front_end.h"
-#include "server/request_validator.h"
-#include "server/tenant.h"
+#include "server/keys/tenant.h"
 
 namespace sluice {
 

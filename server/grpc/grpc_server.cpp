@@ -21,7 +21,7 @@
 #include "server/grpc/rpc_context.h"
 #include "server/grpc/sluice_service.h"
 #include "server/grpc/vllm_service.h"
-#include "server/listener.h"
+#include "server/http/listener.h"
 
 namespace sluice {
 namespace {

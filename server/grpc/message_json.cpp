@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "server/ignored_arguments.h"
-#include "server/json_reader.h"
+#include "server/api/ignored_arguments.h"
+#include "server/json/json_reader.h"
 
 namespace sluice {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "engine/core/config.h"
 #include "server/grpc/message_json.h"
-#include "server/json_reader.h"
+#include "server/json/json_reader.h"
 
 namespace sluice {
 namespace {

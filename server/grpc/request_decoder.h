@@ -5,7 +5,7 @@
 #include <string>
 
 #include "engine/core/status.h"
-#include "server/request_validator.h"
+#include "server/api/request_validator.h"
 
 namespace vllm::grpc::engine {
 class GenerateRequest;

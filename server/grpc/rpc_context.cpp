@@ -4,8 +4,8 @@
 #include <functional>
 #include <string_view>
 
-#include "server/api_errors.h"
-#include "server/request_id.h"
+#include "server/api/api_errors.h"
+#include "server/http/request_id.h"
 
 namespace sluice {
 namespace {

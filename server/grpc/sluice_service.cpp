@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "engine/tokenizer/tokenizer.h"
-#include "server/generation.h"
+#include "server/api/generation.h"
+#include "server/api/response_format.h"
 #include "server/grpc/reactors.h"
 #include "server/grpc/request_decoder.h"
 #include "server/grpc/rpc_context.h"
-#include "server/response_format.h"
 
 namespace sluice {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "engine/core/hex.h"
 #include "engine/engine.h"
-#include "server/digest.h"
-#include "server/zip_archive.h"
+#include "server/grpc/zip_archive.h"
+#include "server/keys/digest.h"
 
 namespace sluice {
 

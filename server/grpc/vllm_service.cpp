@@ -12,14 +12,14 @@
 
 #include "engine/core/version.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "server/generation.h"
+#include "server/api/generation.h"
+#include "server/api/response_format.h"
 #include "server/grpc/reactors.h"
 #include "server/grpc/request_decoder.h"
 #include "server/grpc/rpc_context.h"
 #include "server/grpc/tokenizer_bundle.h"
-#include "server/io_worker.h"
-#include "server/json_fields.h"
-#include "server/response_format.h"
+#include "server/http/io_worker.h"
+#include "server/json/json_fields.h"
 
 namespace sluice {
 namespace {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "server/json_writer.h"
+#include "server/json/json_writer.h"
 
 namespace sluice::load {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "server/json_writer.h"
+#include "server/json/json_writer.h"
 
 namespace sluice::load {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "server/json_writer.h"
+#include "server/json/json_writer.h"
 
 namespace sluice::load {
 namespace {

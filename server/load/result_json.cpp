@@ -2,7 +2,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "server/json_writer.h"
+#include "server/json/json_writer.h"
 #include "server/load/result.h"
 
 namespace sluice::load {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "engine/core/status.h"
-#include "server/inflate.h"
+#include "server/http/inflate.h"
 
 namespace sluice {
 namespace {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "server/chat_template.h"
+#include "server/prompt/chat_template.h"
 
 namespace {
 

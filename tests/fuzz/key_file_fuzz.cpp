@@ -10,7 +10,7 @@
 
 #include "engine/core/config.h"
 #include "engine/core/status.h"
-#include "server/auth.h"
+#include "server/keys/auth.h"
 
 using namespace sluice;
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/core/config.h"
-#include "server/request_validator.h"
+#include "server/api/request_validator.h"
 #include "tests/support/byte_tokenizer.h"
 
 namespace sluice {

@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-#include "server/parameters.h"
+#include "server/api/parameters.h"
 #include "server/routes.h"
 #include "tests/server/running_server.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goldens come from jinja2 (golden/templates/make_goldens.py); the rest are rules of our own:
 // limits, where text came from, thread safety.
-#include "server/chat_template.h"
+#include "server/prompt/chat_template.h"
 
 #include <gtest/gtest.h>
 

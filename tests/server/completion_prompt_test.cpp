@@ -15,9 +15,9 @@
 
 #include "engine/core/config.h"
 #include "engine/tokenizer/hf_tokenizer.h"
-#include "server/json_writer.h"
-#include "server/request_validator.h"
-#include "server/text_offsets.h"
+#include "server/api/request_validator.h"
+#include "server/api/text_offsets.h"
+#include "server/json/json_writer.h"
 #include "tests/support/byte_tokenizer.h"
 
 namespace sluice {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/core/hex.h"
-#include "server/digest.h"
+#include "server/keys/digest.h"
 #include "tests/server/grpc_client.h"
 
 namespace sluice {

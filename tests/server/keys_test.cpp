@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "server/auth.h"
+#include "server/keys/auth.h"
 #include "tests/server/running_server.h"
 
 namespace sluice {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "engine/core/config.h"
-#include "server/chat_template.h"
-#include "server/request_validator.h"
+#include "server/api/request_validator.h"
+#include "server/prompt/chat_template.h"
 #include "tests/support/byte_tokenizer.h"
 
 namespace sluice {

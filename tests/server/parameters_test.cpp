@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every parameter over the wire: it does what it says, or is refused by name.
-#include "server/parameters.h"
+#include "server/api/parameters.h"
 
 #include <gtest/gtest.h>
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "engine/core/config.h"
-#include "server/api_errors.h"
-#include "server/json_writer.h"
-#include "server/parameters.h"
-#include "server/request_validator.h"
+#include "server/api/api_errors.h"
+#include "server/api/parameters.h"
+#include "server/api/request_validator.h"
+#include "server/json/json_writer.h"
 #include "tests/support/byte_tokenizer.h"
 
 namespace sluice {

@@ -7,8 +7,8 @@ message_templates.json and chatml.jinja. With --templates DIR it does the same f
 DIR, into --out FILE: run messages_test with SLUICE_MESSAGE_GOLDENS=FILE to compare those, and see
 a table of what each template takes (--table).
 
-What clients write is brought into form here by the rules that server/messages.h and
-server/message_forms.h state, in Python, and by FORMS. FORMS was written down from what the server
+What clients write is brought into form here by the rules that server/prompt/messages.h and
+server/prompt/message_forms.h state, in Python, and by FORMS. FORMS was written down from what the server
 found in the published templates, so it holds that fast and does not prove it; the forms of
 message_templates.json were written with the templates. Where the result differs from what
 transformers renders of the same conversation, the case says why: only the others are transformers'

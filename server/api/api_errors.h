@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one table from what went wrong to what HTTP and gRPC say about it, and the JSON form of an
+// error.
+#pragma once
+
+#include <string>
+
+#include "engine/core/status.h"
+#include "server/http/http_message.h"
+
+namespace sluice {
+
+int http_status(ErrorCode code);
+int grpc_status(ErrorCode code);    // a grpc::StatusCode
+int retry_after_s(ErrorCode code);  // 0: none
+int retry_after_s(const Error& error);
+
+// {"error":{"message","type","param","code"}}, all four always there.
+std::string error_json(const Error& error);
+
+// The whole response; scarcity carries Retry-After.
+HttpResponse error_response(const Error& error);
+
+// For failures of HTTP itself (404, 405, 408, 413, 431, ...), which have no ErrorCode.
+HttpResponse http_error_response(int status, const std::string& message);
+
+}  // namespace sluice

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/api/generation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/http/io_worker.h"
+
+namespace sluice {
+namespace {
+
+bool contains(const std::vector<TokenId>& ids, TokenId id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+}  // namespace
+
+Generation::Choice::Choice(const Tokenizer& tokenizer, const GenerationRequest& request)
+    : detokenizer(tokenizer, request.stop, request.skip_special_tokens) {}
+
+Generation::Generation(FrontEnd& front_end,
+                       std::shared_ptr<Answer> answer,
+                       GenerationRequest request)
+    : front_end_(front_end),
+      answer_(std::move(answer)),
+      request_(std::move(request)),
+      tokenizer_(front_end.engine.tokenizer()) {
+  ignore_eos_ = request_.requests.front().sampling.ignore_eos;
+  num_open_ = request_.requests.size();
+  choices_.reserve(num_open_);
+  for (size_t i = 0; i < num_open_; ++i) {
+    const auto& ids = request_.requests[i].prompt;
+    choices_.emplace_back(tokenizer_, request_);
+    const size_t prompt_idx = i / static_cast<size_t>(request_.num_choices);
+    if (!request_.echoed.empty()) choices_[i].echoed = request_.echoed[prompt_idx];
+    if (i % static_cast<size_t>(request_.num_choices) == 0) {
+      prompt_tokens_ += static_cast<int64_t>(ids.size());
+    }
+  }
+  answer_->prepare(request_);
+}
+
+Generation::~Generation() = default;
+
+void Generation::start() {
+  IoWorker& worker = answer_->worker();
+  front_end_.log_prompts(answer_->request_id(), request_);
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    auto id = front_end_.engine.submit(std::move(request_.requests[i]), worker);
+    if (!id) return fail(id.error());
+    choices_[i].id = *id;
+    choices_[i].submitted = true;
+    worker.watch(*id, shared_from_this(), i);
+  }
+  request_.requests.clear();
+  answer_->attach(shared_from_this());
+}
+
+void Generation::accept(size_t choice_idx, const TokenOutput& output) {
+  Choice& choice = choices_[choice_idx];
+  if (done_ || choice.finish_reason != FinishReason::kNone) return;
+  if (output.finish_reason == FinishReason::kError) {
+    Error error{output.error_code, output.error, {}, {}};
+    error.retry_after_s = output.retry_after_s;
+    return fail(error);
+  }
+  if (output.finish_reason == FinishReason::kAbort) {
+    return fail(Error{ErrorCode::kUnavailable, "The server is shutting down.", {}, {}});
+  }
+  if (!output.prompt_logprobs.empty()) {
+    return answer_->add_prompt(choice_idx, output.prompt_logprobs);
+  }
+  choice.timings = output.timings;
+  std::string text;
+  if (output.token != kInvalidToken) append_token(choice_idx, output, text);
+  if (choice.finish_reason == FinishReason::kNone && output.finish_reason != FinishReason::kNone) {
+    text += choice.detokenizer.finish();
+    finish_choice(choice, request_.only_echo ? FinishReason::kLength : output.finish_reason);
+    const bool is_end = !ignore_eos_ && contains(tokenizer_.end_tokens(), output.stop_token);
+    if (!is_end && !request_.only_echo) choice.stop_token = output.stop_token;
+  }
+  if (!choice.echoed.empty()) {
+    text.insert(0, choice.echoed);
+    choice.echoed.clear();
+  }
+  tell(choice_idx, text);
+}
+
+void Generation::append_token(size_t choice_idx, const TokenOutput& output, std::string& text) {
+  if (request_.only_echo) return;
+  Choice& choice = choices_[choice_idx];
+  if (choice.num_tokens == 0) choice.num_cached = output.num_cached_tokens;
+  ++choice.num_tokens;
+  choice.sum_logprobs += output.logprob;
+  answer_->add_token(choice_idx, output);
+  // A token that ends the text is no part of it.
+  const bool is_hidden = output.stop_token == output.token && !request_.stop.include_in_output;
+  if (is_hidden) return;
+  Detokenizer::Result result = choice.detokenizer.append(output.token);
+  text = std::move(result.text);
+  if (result.matched_stop < 0) return;
+  choice.matched_stop = request_.stop.strings[static_cast<size_t>(result.matched_stop)];
+  finish_choice(choice, FinishReason::kStop);
+  if (output.finish_reason == FinishReason::kNone) front_end_.engine.abort(choice.id);
+}
+
+void Generation::finish_choice(Choice& choice, FinishReason reason) {
+  choice.finish_reason = reason;
+  if (request_.lease != nullptr) request_.lease->add_tokens(choice.num_tokens);
+  front_end_.finish_counters.count(reason);
+  --num_open_;
+}
+
+void Generation::tell(size_t choice_idx, std::string_view text) {
+  const Choice& choice = choices_[choice_idx];
+  ChoiceNews news;
+  news.choice_idx = choice_idx;
+  news.text = text;
+  news.finish_reason = choice.finish_reason;
+  news.matched_stop = choice.matched_stop;
+  news.stop_token = choice.stop_token;
+  news.num_tokens = choice.num_tokens;
+  news.num_cached = choice.num_cached;
+  answer_->tell(news, usage());
+}
+
+// No more tokens count. The client's key may be used again before it learns of the end.
+void Generation::end() {
+  done_ = true;
+  request_.lease.reset();
+}
+
+void Generation::flush() {
+  if (done_) return;
+  if (num_open_ > 0) return answer_->flush();
+  end();
+  answer_->finish(returned_choices(), usage());
+}
+
+// Of each prompt the num_returned choices with the largest mean log-probability, best first; all in
+// order where none is left out.
+std::vector<size_t> Generation::returned_choices() const {
+  const auto num_choices = static_cast<size_t>(request_.num_choices);
+  const auto num_returned = static_cast<size_t>(request_.num_returned);
+  const auto mean_logprob = [this](size_t i) {
+    return choices_[i].sum_logprobs /
+           static_cast<double>(std::max<int64_t>(choices_[i].num_tokens, 1));
+  };
+  std::vector<size_t> returned;
+  for (size_t begin = 0; begin < choices_.size(); begin += num_choices) {
+    std::vector<size_t> order;
+    for (size_t i = begin; i < begin + num_choices; ++i) order.push_back(i);
+    if (num_returned < num_choices) {
+      std::ranges::stable_sort(
+          order, [&](size_t a, size_t b) { return mean_logprob(a) > mean_logprob(b); });
+    }
+    returned.insert(returned.end(), order.begin(), order.begin() + request_.num_returned);
+  }
+  return returned;
+}
+
+Usage Generation::usage() const {
+  Usage usage;
+  usage.prompt_tokens = prompt_tokens_;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    usage.completion_tokens += choices_[i].num_tokens;
+    const RequestTimings& timings = choices_[i].timings;
+    usage.timings.queued_ms = std::max(usage.timings.queued_ms, timings.queued_ms);
+    usage.timings.prefill_ms = std::max(usage.timings.prefill_ms, timings.prefill_ms);
+    usage.timings.decode_ms = std::max(usage.timings.decode_ms, timings.decode_ms);
+    usage.timings.num_preemptions += timings.num_preemptions;
+    // The first choice of a prompt: the others find what it has just computed.
+    if (i % static_cast<size_t>(request_.num_choices) == 0) {
+      usage.cached_tokens += choices_[i].num_cached;
+    }
+  }
+  return usage;
+}
+
+void Generation::fail(const Error& error) {
+  if (done_) return;
+  abort_open_choices(FinishReason::kError);
+  end();
+  answer_->fail(error);
+}
+
+void Generation::abort() {
+  if (done_) return;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    if (choices_[i].finish_reason != FinishReason::kNone) continue;
+    const std::string rest = choices_[i].detokenizer.finish();
+    finish_choice(choices_[i], FinishReason::kAbort);
+    front_end_.engine.abort(choices_[i].id);
+    tell(i, rest);
+  }
+  flush();
+}
+
+void Generation::abort_open_choices(FinishReason reason) {
+  for (Choice& choice : choices_) {
+    if (choice.finish_reason != FinishReason::kNone || !choice.submitted) continue;
+    finish_choice(choice, reason);
+    front_end_.engine.abort(choice.id);
+  }
+}
+
+void Generation::cancel() {
+  if (done_) return;
+  abort_open_choices(FinishReason::kAbort);
+  end();
+  answer_->client_left();
+}
+
+}  // namespace sluice

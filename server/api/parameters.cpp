@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/api/parameters.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "engine/core/config.h"
+#include "server/api/ignored_arguments.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+bool never(const Json&) { return false; }
+
+bool is_one(const Json& v) { return v.is_number() && v.get<double>() == 1; }
+
+bool is_bool(const Json& v) { return v.is_boolean(); }
+
+bool is_number(const Json& v) { return v.is_number(); }
+
+bool is_empty_string(const Json& v) {
+  return v.is_string() && v.get_ref<const std::string&>().empty();
+}
+
+// Without tools, which are refused, the model's own choice is none as well.
+bool is_none_or_auto(const Json& v) { return v == "none" || v == "auto"; }
+
+bool is_text_only(const Json& v) { return v.is_array() && v.size() == 1 && v[0] == "text"; }
+
+bool is_text_format(const Json& v) {
+  return v.is_object() && v.contains("type") && v["type"] == "text";
+}
+
+struct Neutral {
+  bool (*holds)(const Json&);
+  std::string_view schema;
+};
+
+constexpr Neutral kNever = {never, {}};
+constexpr Neutral kOne = {is_one, R"("const":1)"};
+constexpr Neutral kAnyBool = {is_bool, R"("type":"boolean")"};
+constexpr Neutral kAnyNumber = {is_number, R"("type":"number")"};
+constexpr Neutral kEmptyString = {is_empty_string, R"("const":"")"};
+constexpr Neutral kNoneOrAuto = {is_none_or_auto, R"("enum":["none","auto"])"};
+constexpr Neutral kTextOnly = {is_text_only, R"("const":["text"])"};
+constexpr Neutral kTextFormat = {
+    is_text_format,
+    R"("type":"object","required":["type"],"properties":{"type":{"const":"text"}})"};
+
+constexpr std::string_view kText = R"("type":"string")";
+constexpr std::string_view kBool = R"("type":"boolean")";
+constexpr std::string_view kObject = R"("type":"object")";
+constexpr std::string_view kCount = R"("type":"integer","minimum":0)";
+constexpr std::string_view kAtLeastOne = R"("type":"integer","minimum":1)";
+constexpr std::string_view kTokenIds = R"("type":"array","items":{"type":"integer","minimum":0})";
+constexpr std::string_view kMessages =
+    R"("type":"array","minItems":1,"items":{"type":"object","required":["role"],"properties":{"role":)"
+    R"({"type":"string","minLength":1},"content":{"anyOf":[)"
+    R"({"type":"string"},{"type":"null"},{"type":"array","items":{"type":"object","required":)"
+    R"(["type","text"],"properties":{"type":{"const":"text"},"text":{"type":"string"}}}}]}}})";
+constexpr std::string_view kPrompt =
+    R"("anyOf":[{"type":"string"},{"type":"array","minItems":1,"items":{"type":"string"}},)"
+    R"({"type":"array","minItems":1,"items":{"type":"integer","minimum":0}},{"type":"array",)"
+    R"("minItems":1,"items":{"type":"array","minItems":1,"items":{"type":"integer","minimum":0}}}])";
+constexpr std::string_view kStop =
+    R"("anyOf":[{"type":"string","minLength":1},{"type":"array","items":{"type":"string",)"
+    R"("minLength":1}}])";
+constexpr std::string_view kLogitBias =
+    R"("type":"object","additionalProperties":{"type":"number","minimum":-100,"maximum":100})";
+constexpr std::string_view kStreamOptions =
+    R"("type":"object","properties":{"include_usage":{"type":"boolean"},)"
+    R"("continuous_usage_stats":{"type":"boolean"}})";
+
+constexpr Parameter implemented(std::string_view name,
+                                std::string_view schema,
+                                Endpoint endpoints = Endpoint::kBoth,
+                                ParameterLimit limit = {}) {
+  return {name, endpoints, Disposition::kImplemented, never, schema, limit};
+}
+
+// Range and meaning are a row of sampling_fields().
+constexpr Parameter sampling(std::string_view name, Endpoint endpoints = Endpoint::kBoth) {
+  return {name, endpoints, Disposition::kImplemented, never, {}, {}};
+}
+
+constexpr Parameter ignored(std::string_view name) {
+  return {name, Endpoint::kBoth, Disposition::kIgnored, never, {}, {}};
+}
+
+// Those of `parameter` alone are members of its objects.
+constexpr Parameter with_members(Parameter parameter, std::string_view members) {
+  parameter.members = members;
+  return parameter;
+}
+
+constexpr Parameter neutral(std::string_view name,
+                            const Neutral& value,
+                            Endpoint endpoints = Endpoint::kBoth) {
+  return {name, endpoints, Disposition::kNeutralOnly, value.holds, value.schema, {}};
+}
+
+constexpr std::array kParameters = {
+    implemented("model", kText, Endpoint::kAny),
+    implemented("messages", kMessages, Endpoint::kChatOrTokenize),
+    implemented("prompt", kPrompt, Endpoint::kCompletion),
+    implemented("prompt", kText, Endpoint::kTokenize),
+    implemented("tokens", kTokenIds, Endpoint::kDetokenize),
+    sampling("max_tokens", Endpoint::kChat),
+    implemented("max_tokens", kCount, Endpoint::kCompletion),  // 0: with echo
+    implemented("max_completion_tokens", kAtLeastOne, Endpoint::kChat),
+    sampling("temperature"),
+    sampling("top_p"),
+    sampling("top_k"),
+    sampling("min_p"),
+    sampling("seed"),
+    sampling("presence_penalty"),
+    sampling("frequency_penalty"),
+    sampling("repetition_penalty"),
+    sampling("min_tokens"),
+    sampling("ignore_eos"),
+    implemented("stop", kStop),
+    implemented("stop_token_ids", kTokenIds),
+    implemented(
+        "logit_bias", kLogitBias, Endpoint::kBoth, {&Config::max_logit_bias, "maxProperties"}),
+    implemented("bad_words",
+                R"("type":"array","items":{"type":"string","pattern":"[^ ]"})",
+                Endpoint::kBoth,
+                {&Config::max_bad_words, "maxItems"}),
+    implemented("allowed_token_ids",
+                R"("type":"array","minItems":1,"items":{"type":"integer","minimum":0})"),
+    implemented("include_stop_str_in_output", kBool),
+    implemented("skip_special_tokens", kBool),
+    implemented("logprobs", kBool, Endpoint::kChat),
+    implemented("logprobs", kCount, Endpoint::kCompletion, {&Config::max_logprobs, "maximum"}),
+    implemented("top_logprobs", kCount, Endpoint::kChat, {&Config::max_logprobs, "maximum"}),
+    implemented("prompt_logprobs", kCount, Endpoint::kBoth, {&Config::max_logprobs, "maximum"}),
+    implemented("n", kAtLeastOne, Endpoint::kBoth, {&Config::max_n, "maximum"}),
+    implemented("best_of", kAtLeastOne, Endpoint::kBoth, {&Config::max_n, "maximum"}),
+    implemented("stream", kBool),
+    with_members(implemented("stream_options", kStreamOptions),
+                 "include_usage,continuous_usage_stats,include_obfuscation,"),
+    implemented("add_generation_prompt", kBool, Endpoint::kChatOrTokenize),
+    implemented("continue_final_message", kBool, Endpoint::kChatOrTokenize),
+    implemented("chat_template_kwargs", kObject, Endpoint::kChatOrTokenize),
+    implemented("reasoning_effort", kText, Endpoint::kChatOrTokenize),
+    implemented("add_special_tokens", kBool, Endpoint::kBothOrTokenize),
+    implemented("return_token_ids", kBool),
+    implemented("return_token_strs", kBool, Endpoint::kTokenize),
+    implemented("truncate_prompt_tokens", R"("type":"integer","minimum":-1)"),
+    implemented("truncation_side", R"("enum":["left","right"])"),
+    implemented("echo", kBool, Endpoint::kCompletion),
+    implemented("priority", R"("type":"integer","minimum":-2147483648,"maximum":2147483647)"),
+    implemented("max_queue_wait_ms", kAtLeastOne),
+    implemented("cache_salt",
+                R"("type":"string","minLength":1,"maxLength":128,"pattern":"^[^@/\\\\\u0000]+$")"),
+    implemented("prompt_cache_retention", R"("enum":["in_memory","in-memory","24h"])"),
+    implemented(
+        "documents", R"("type":"array","items":{"type":"object"})", Endpoint::kChatOrTokenize),
+
+    ignored("user"),
+    ignored("safety_identifier"),
+    ignored("metadata"),
+    ignored("store"),
+    ignored("service_tier"),
+    ignored("prompt_cache_key"),
+    ignored("prompt_cache_options"),
+    ignored("moderation"),
+    ignored("prediction"),
+    ignored("verbosity"),
+    ignored("request_id"),
+    ignored("session_id"),
+
+    neutral("length_penalty", kAnyNumber),
+    neutral("use_beam_search", kNever),
+    with_members(neutral("response_format", kTextFormat), "type,json_schema,"),
+    neutral("structured_outputs", kNever),
+    neutral("guided_json", kNever),
+    neutral("guided_regex", kNever),
+    neutral("guided_choice", kNever),
+    neutral("guided_grammar", kNever),
+    neutral("guided_whitespace_pattern", kNever),
+    neutral("guided_decoding_backend", kNever),
+    neutral("tools", kNever, Endpoint::kChatOrTokenize),
+    neutral("tool_choice", kNoneOrAuto, Endpoint::kChat),
+    neutral("parallel_tool_calls", kAnyBool, Endpoint::kChat),
+    neutral("functions", kNever, Endpoint::kChat),
+    neutral("function_call", kNoneOrAuto, Endpoint::kChat),
+    neutral("modalities", kTextOnly, Endpoint::kChat),
+    neutral("audio", kNever, Endpoint::kChat),
+    neutral("web_search_options", kNever, Endpoint::kChat),
+    neutral("chat_template", kNever, Endpoint::kChatOrTokenize),
+    neutral("media_io_kwargs", kNever, Endpoint::kChatOrTokenize),
+    neutral("mm_processor_kwargs", kNever, Endpoint::kChatOrTokenize),
+    neutral("include_reasoning", kAnyBool, Endpoint::kChat),
+    neutral("thinking_token_budget", kNever, Endpoint::kChat),
+    neutral("suffix", kEmptyString, Endpoint::kCompletion),
+    neutral("echo", kNever, Endpoint::kChat),
+    neutral("logprob_token_ids", kNever),
+    neutral("spaces_between_special_tokens", kAnyBool),
+    neutral("return_tokens_as_token_ids", kNever),
+    neutral("return_prompt_text", kNever),
+    neutral("kv_transfer_params", kNever),
+    neutral("ec_transfer_params", kNever),
+    neutral("vllm_xargs", kNever),
+    neutral("repetition_detection", kNever),
+    neutral("stream_interval", kOne),
+};
+
+const Parameter* find_parameter(std::string_view name, Endpoint endpoint) {
+  for (const Parameter& parameter : kParameters) {
+    if (parameter.name == name && is_offered(parameter, endpoint)) return &parameter;
+  }
+  return nullptr;
+}
+
+bool has_member(const Parameter& parameter, const std::string& member) {
+  for (std::string_view rest = parameter.members; !rest.empty();) {
+    const size_t comma = rest.find(',');
+    if (rest.substr(0, comma) == member) return true;
+    rest.remove_prefix(comma + 1);
+  }
+  return false;
+}
+
+Expected<void> check_members(const Parameter& parameter, Json& value, IgnoredArguments& ignored) {
+  for (auto item = value.begin(); item != value.end();) {
+    if (has_member(parameter, item.key())) {
+      ++item;
+      continue;
+    }
+    SLUICE_TRY_VOID(ignored.add(std::string(parameter.name) + "." + item.key()));
+    item = value.erase(item);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::span<const Parameter> request_parameters() { return kParameters; }
+
+bool asks_nothing(const Json& value) {
+  if (value.is_object()) return std::ranges::all_of(value, asks_nothing);
+  return value.is_null() || value == false || (value.is_array() && value.empty());
+}
+
+Expected<void> check_parameters(Json& body, Endpoint endpoint, IgnoredArguments& ignored) {
+  for (auto item = body.begin(); item != body.end();) {
+    const std::string name = item.key();
+    const Parameter* parameter = find_parameter(name, endpoint);
+    if (parameter == nullptr) {
+      SLUICE_TRY_VOID(ignored.add(name));
+      item = body.erase(item);
+      continue;
+    }
+    Json& value = *item;
+    if (!parameter->members.empty() && value.is_object()) {
+      SLUICE_TRY_VOID(check_members(*parameter, value, ignored));
+    }
+    if (parameter->disposition != Disposition::kNeutralOnly) {
+      ++item;
+      continue;
+    }
+    if (!asks_nothing(value) && !parameter->is_neutral(value)) {
+      return make_error(
+          ErrorCode::kUnsupported, "`" + name + "` is not supported; leave it out.", name);
+    }
+    item = body.erase(item);
+  }
+  return {};
+}
+
+}  // namespace sluice

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/api/request_validator.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "engine/core/config.h"
+#include "server/api/token_rules.h"
+#include "server/json/json_fields.h"
+#include "server/json/json_reader.h"
+#include "server/keys/digest.h"
+#include "server/prompt/prompt.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kMaxStopStringBytes = 1024;
+constexpr int32_t kDefaultCompletionTokens = 16;
+
+tl::unexpected<Error> invalid(std::string message, std::string param) {
+  return make_error(ErrorCode::kInvalidArgument, std::move(message), std::move(param));
+}
+
+Expected<void> read_sampling_field(const Json& body,
+                                   const SamplingField& field,
+                                   SamplingParams& sampling) {
+  const Json* value = find_field(body, field.name);
+  if (value == nullptr) return {};
+  const std::string name(field.name);
+  switch (field.kind) {
+    case ParamKind::kBoolean: {
+      SLUICE_TRY(const bool flag, read_bool(body, name, false));
+      return set_sampling_field(sampling, field, flag ? 1 : 0);
+    }
+    case ParamKind::kInteger: {
+      SLUICE_TRY(const int64_t number,
+                 to_integer(*value,
+                            name,
+                            std::numeric_limits<int64_t>::min(),
+                            std::numeric_limits<int64_t>::max()));
+      return set_sampling_integer(sampling, field, number);
+    }
+    case ParamKind::kNumber:
+      break;
+  }
+  if (!value->is_number()) {
+    return invalid(name + " must be a number, got " + show_value(*value) + ".", name);
+  }
+  return set_sampling_field(sampling, field, value->get<double>());
+}
+
+// Everything in the table but max_tokens, which needs the prompt's length.
+Expected<SamplingParams> read_sampling(const ValidationContext& context, const Json& body) {
+  SamplingParams sampling = context.model.sampling;
+  sampling.seed = context.unset_seed;
+  for (const SamplingField& field : sampling_fields()) {
+    if (field.name == "max_tokens") continue;
+    SLUICE_TRY_VOID(read_sampling_field(body, field, sampling));
+  }
+  SLUICE_TRY_VOID(read_token_rules(context, body, sampling));
+  return sampling;
+}
+
+Expected<void> read_logprobs(const ValidationContext& context,
+                             const Json& body,
+                             Endpoint endpoint,
+                             SamplingParams& sampling) {
+  const int64_t max_logprobs = context.config.max_logprobs;
+  if (endpoint == Endpoint::kCompletion) {
+    SLUICE_TRY(const auto count, read_integer(body, "logprobs", 0, max_logprobs));
+    if (count) sampling.num_logprobs = static_cast<int32_t>(*count);
+    return {};
+  }
+  SLUICE_TRY(const bool wanted, read_bool(body, "logprobs", false));
+  SLUICE_TRY(const auto count, read_integer(body, "top_logprobs", 0, max_logprobs));
+  if (count && !wanted && *count > 0) {
+    return invalid("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs");
+  }
+  if (wanted) sampling.num_logprobs = static_cast<int32_t>(count.value_or(0));
+  return {};
+}
+
+Expected<std::vector<std::string>> read_stop(const ValidationContext& context, const Json& body) {
+  std::vector<std::string> strings;
+  const Json* stop = find_field(body, "stop");
+  if (stop == nullptr) return strings;
+  if (!stop->is_string() && !stop->is_array()) {
+    return invalid("stop must be a string or an array of strings, got " + show_value(*stop) + ".",
+                   "stop");
+  }
+  const Json list = stop->is_string() ? Json::array({*stop}) : *stop;
+  if (static_cast<int64_t>(list.size()) > context.config.max_stop_strings) {
+    return invalid("stop may have at most " + std::to_string(context.config.max_stop_strings) +
+                       " strings, got " + std::to_string(list.size()) + ".",
+                   "stop");
+  }
+  for (const Json& item : list) {
+    if (!item.is_string() || item.get_ref<const std::string&>().empty()) {
+      return invalid("stop strings must be non-empty strings, got " + show_value(item) + ".",
+                     "stop");
+    }
+    const auto& text = item.get_ref<const std::string&>();
+    if (text.size() > kMaxStopStringBytes) {
+      return invalid("A stop string may have at most " + std::to_string(kMaxStopStringBytes) +
+                         " bytes, got " + std::to_string(text.size()) + ".",
+                     "stop");
+    }
+    strings.push_back(text);
+  }
+  return strings;
+}
+
+Expected<void> read_stream_options(const Json& body, GenerationRequest& request) {
+  SLUICE_TRY(request.stream, read_bool(body, "stream", false));
+  const Json* options = find_field(body, "stream_options");
+  if (options == nullptr) return {};
+  if (!options->is_object()) {
+    return invalid("stream_options must be an object, got " + show_value(*options) + ".",
+                   "stream_options");
+  }
+  if (!request.stream) {
+    return invalid("Stream options can only be defined when `stream=True`.", "stream_options");
+  }
+  // Obfuscation pads chunks against observers of an encrypted stream's sizes.
+  const auto obfuscation = options->find("include_obfuscation");
+  if (obfuscation != options->end() && !asks_nothing(*obfuscation)) {
+    return make_error(ErrorCode::kUnsupported,
+                      "`stream_options.include_obfuscation` is not supported; leave it out.",
+                      "stream_options");
+  }
+  SLUICE_TRY(request.include_usage, read_bool(*options, "include_usage", false));
+  SLUICE_TRY(request.continuous_usage_stats, read_bool(*options, "continuous_usage_stats", false));
+  request.continuous_usage_stats = request.continuous_usage_stats && request.include_usage;
+  return {};
+}
+
+// The client's limit, or nothing. 0 is for requests that want the echoed prompt alone; the engine
+// generates one token all the same.
+Expected<std::optional<int32_t>> read_max_tokens(const Json& body,
+                                                 Endpoint endpoint,
+                                                 GenerationRequest& out) {
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  SLUICE_TRY(
+      const bool may_be_zero,
+      endpoint == Endpoint::kCompletion ? read_bool(body, "echo", false) : Expected<bool>(false));
+  SLUICE_TRY(auto limit, read_integer(body, "max_tokens", may_be_zero ? 0 : 1, kMax));
+  out.only_echo = limit == 0;
+  if (out.only_echo) return std::optional<int32_t>(1);
+  if (endpoint == Endpoint::kChat) {
+    SLUICE_TRY(const auto newer, read_integer(body, "max_completion_tokens", 1, kMax));
+    if (newer) limit = newer;
+  }
+  if (!limit) return std::optional<int32_t>();
+  return std::optional<int32_t>(static_cast<int32_t>(*limit));
+}
+
+Expected<int32_t> resolve_max_tokens(const ValidationContext& context,
+                                     std::optional<int32_t> limit,
+                                     Endpoint endpoint,
+                                     int64_t prompt_tokens) {
+  const int64_t room = context.model.max_model_len - prompt_tokens;
+  if (limit.value_or(1) > room) {
+    return tl::unexpected(context_length_error(context.model, limit.value_or(1), prompt_tokens));
+  }
+  const int64_t bound = context.model.max_output_tokens;
+  const int64_t most = bound > 0 ? std::min(room, bound) : room;
+  if (limit) return static_cast<int32_t>(std::min<int64_t>(*limit, most));
+  if (endpoint == Endpoint::kChat || context.fills_context) return static_cast<int32_t>(most);
+  return static_cast<int32_t>(std::min<int64_t>(kDefaultCompletionTokens, most));
+}
+
+Expected<void> read_num_choices(const ValidationContext& context,
+                                const Json& body,
+                                GenerationRequest& out) {
+  const int32_t most = context.config.max_n;
+  SLUICE_TRY(const auto num_choices, read_integer(body, "n", 1, most));
+  out.num_returned = static_cast<int32_t>(num_choices.value_or(1));
+  SLUICE_TRY(const auto best_of, read_integer(body, "best_of", 1, most));
+  out.num_choices = static_cast<int32_t>(best_of.value_or(out.num_returned));
+  if (out.num_choices < out.num_returned) {
+    return invalid("best_of must be at least n (" + std::to_string(out.num_returned) + "), got " +
+                       std::to_string(out.num_choices) + ".",
+                   "best_of");
+  }
+  if (out.num_choices > out.num_returned && out.stream) {
+    return invalid("best_of beyond n cannot be streamed.", "best_of");
+  }
+  return {};
+}
+
+// `echo` and `prompt_logprobs`: what the answer says about the prompt.
+Expected<void> read_prompt_output(const ValidationContext& context,
+                                  const Json& body,
+                                  const std::vector<std::vector<TokenId>>& prompts,
+                                  const std::vector<bool>& is_cut,
+                                  SamplingParams& sampling,
+                                  GenerationRequest& out) {
+  SLUICE_TRY(const auto count,
+             read_integer(body, "prompt_logprobs", 0, context.config.max_logprobs));
+  if (count && out.stream) {
+    return invalid("`prompt_logprobs` are not available when `stream=True`.", "prompt_logprobs");
+  }
+  if (count) out.num_prompt_logprobs = static_cast<int32_t>(*count);
+  SLUICE_TRY(const bool echo, read_bool(body, "echo", false));
+  if (echo) {
+    out.echoed = prompt_texts(context.tokenizer, body, prompts, is_cut);
+    if (out.wants_logprobs) out.num_echoed_logprobs = sampling.num_logprobs;
+  }
+  sampling.num_prompt_logprobs = std::max(out.num_prompt_logprobs, out.num_echoed_logprobs);
+  if (sampling.num_prompt_logprobs < 0) return {};
+  int64_t total = 0;
+  for (const auto& prompt : prompts) {
+    total += static_cast<int64_t>(prompt.size()) * (1 + sampling.num_prompt_logprobs);
+  }
+  if (out.num_echoed_logprobs >= 0) total *= out.num_choices;
+  if (total > context.config.max_prompt_logprobs) {
+    return invalid("The log-probabilities of all prompts may be at most " +
+                       std::to_string(context.config.max_prompt_logprobs) + " values, got " +
+                       std::to_string(total) + "; ask for fewer alternatives or prompts at once.",
+                   count ? "prompt_logprobs" : "logprobs");
+  }
+  return {};
+}
+
+// What a request says of its place in the queue.
+struct Turn {
+  int32_t priority = 0;
+  int32_t max_wait_ms = 0;
+};
+
+Expected<Turn> read_turn(const Json& body) {
+  constexpr int64_t kMin = std::numeric_limits<int32_t>::min();
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  SLUICE_TRY(const auto priority, read_integer(body, "priority", kMin, kMax));
+  SLUICE_TRY(const auto max_wait, read_integer(body, "max_queue_wait_ms", 1, kMax));
+  return Turn{static_cast<int32_t>(priority.value_or(0)),
+              static_cast<int32_t>(max_wait.value_or(0))};
+}
+
+// What a request says of how its KV is cached.
+struct Caching {
+  uint64_t salt = 0;
+  bool keeps_prompt = false;
+};
+
+// `cache_salt` sets requests apart from others of the same tenant: a digest, so that no salt leads
+// to what another tenant has.
+uint64_t narrowed_salt(uint64_t tenant_salt, const std::string& salt) {
+  std::string bytes(reinterpret_cast<const char*>(&tenant_salt), sizeof tenant_salt);
+  bytes += salt;
+  return salt_of(digest_of(bytes));
+}
+
+Expected<Caching> read_caching(const ValidationContext& context, const Json& body) {
+  constexpr size_t kMaxSaltBytes = 128;
+  Caching caching;
+  caching.salt = context.tenant_salt;
+  if (const Json* salt = find_field(body, "cache_salt")) {
+    const std::string text = salt->is_string() ? salt->get<std::string>() : "";
+    const bool is_plain = text.find_first_of(std::string_view("@/\\\0", 4)) == std::string::npos;
+    if (text.empty() || text.size() > kMaxSaltBytes || !is_plain) {
+      return invalid(
+          "cache_salt must be a string of 1 to 128 bytes without @, /, \\ and NUL, got " +
+              show_value(*salt) + ".",
+          "cache_salt");
+    }
+    caching.salt = narrowed_salt(context.tenant_salt, text);
+  }
+  if (const Json* retention = find_field(body, "prompt_cache_retention")) {
+    if (*retention != "in_memory" && *retention != "in-memory" && *retention != "24h") {
+      return invalid("prompt_cache_retention must be one of in_memory, 24h, got " +
+                         show_value(*retention) + ".",
+                     "prompt_cache_retention");
+    }
+    caching.keeps_prompt = *retention == "24h";
+  }
+  return caching;
+}
+
+Expected<void> add_requests(const ValidationContext& context,
+                            const SamplingParams& sampling,
+                            std::optional<int32_t> limit,
+                            const Turn& turn,
+                            const Caching& caching,
+                            std::vector<std::vector<TokenId>> prompts,
+                            GenerationRequest& out) {
+  const int64_t total = static_cast<int64_t>(prompts.size()) * out.num_choices;
+  if (total > context.config.max_num_queued_reqs) {
+    return invalid("Prompts times n must be at most " +
+                       std::to_string(context.config.max_num_queued_reqs) + ", got " +
+                       std::to_string(total) + ".",
+                   "n");
+  }
+  for (const auto& prompt : prompts) {
+    ValidRequest request;
+    request.sampling = sampling;
+    SLUICE_TRY(
+        request.sampling.max_tokens,
+        resolve_max_tokens(context, limit, out.endpoint, static_cast<int64_t>(prompt.size())));
+    SLUICE_TRY_VOID(validate(request.sampling));
+    request.prompt = prompt;
+    request.tenant_salt = caching.salt;
+    request.keeps_prompt = caching.keeps_prompt;
+    request.priority = turn.priority;
+    request.max_queue_wait_ms = turn.max_wait_ms;
+    request.arrival = context.arrival;
+    for (int32_t k = 0; k < out.num_choices; ++k) {
+      request.sampling.seed = choice_seed(sampling.seed, static_cast<uint64_t>(k));
+      // What is not echoed is answered once for each prompt.
+      if (k > 0 && out.num_echoed_logprobs < 0) request.sampling.num_prompt_logprobs = -1;
+      out.requests.push_back(request);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+void lease_to(GenerationRequest& request, const std::shared_ptr<Tenant>& tenant) {
+  request.lease = std::make_shared<TenantLease>(tenant);
+  for (ValidRequest& choice : request.requests) choice.tenant = tenant->id();
+}
+
+int64_t num_prompt_tokens(const GenerationRequest& request) {
+  int64_t sum = 0;
+  for (size_t i = 0; i < request.requests.size(); i += static_cast<size_t>(request.num_choices)) {
+    sum += static_cast<int64_t>(request.requests[i].prompt.size());
+  }
+  return sum;
+}
+
+uint64_t choice_seed(uint64_t seed, uint64_t k) {
+  if (k == 0) return seed;
+  // SplitMix64 (Steele, Lea, Flood 2014): step k of the sequence that starts at `seed`.
+  uint64_t z = seed + k * 0x9E3779B97F4A7C15ULL;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
+  return z ^ (z >> 31);
+}
+
+Expected<std::string> resolve_model(const std::vector<std::string>& model_names, const Json& body) {
+  const Json* model = find_field(body, "model");
+  if (model == nullptr) return model_names.front();
+  if (!model->is_string()) {
+    return invalid("model must be a string, got " + show_value(*model) + ".", "model");
+  }
+  const auto& name = model->get_ref<const std::string&>();
+  if (name.empty()) return model_names.front();
+  if (std::find(model_names.begin(), model_names.end(), name) == model_names.end()) {
+    return make_error(ErrorCode::kNotFound,
+                      "The model `" + show_text(name) + "` does not exist.",
+                      "model",
+                      "model_not_found");
+  }
+  return name;
+}
+
+Expected<GenerationRequest> validate_generation(const ValidationContext& context,
+                                                std::string_view body_text,
+                                                Endpoint endpoint,
+                                                IgnoredArguments& ignored) {
+  SLUICE_TRY(Json body, parse_json(body_text, context.config.max_json_depth));
+  if (!body.is_object()) return invalid("The request body must be a JSON object.", "");
+  return validate_parameters(context, body, endpoint, ignored);
+}
+
+Expected<GenerationRequest> validate_parameters(const ValidationContext& context,
+                                                Json& body,
+                                                Endpoint endpoint,
+                                                IgnoredArguments& ignored) {
+  SLUICE_TRY_VOID(check_parameters(body, endpoint, ignored));
+
+  GenerationRequest out;
+  out.endpoint = endpoint;
+  SLUICE_TRY(out.model, resolve_model(context.model_names, body));
+  SLUICE_TRY_VOID(read_stream_options(body, out));
+  SLUICE_TRY(out.stop.strings, read_stop(context, body));
+  SLUICE_TRY(out.stop.include_in_output, read_bool(body, "include_stop_str_in_output", false));
+  SLUICE_TRY(out.skip_special_tokens, read_bool(body, "skip_special_tokens", true));
+  SLUICE_TRY(out.return_token_ids, read_bool(body, "return_token_ids", false));
+  SLUICE_TRY_VOID(read_num_choices(context, body, out));
+  SLUICE_TRY(const Turn turn, read_turn(body));
+  SLUICE_TRY(const Caching caching, read_caching(context, body));
+  SLUICE_TRY(SamplingParams sampling, read_sampling(context, body));
+  SLUICE_TRY_VOID(read_logprobs(context, body, endpoint, sampling));
+  out.wants_logprobs = sampling.num_logprobs >= 0;
+  if (out.num_choices > out.num_returned) {
+    sampling.num_logprobs = std::max(sampling.num_logprobs, 0);
+  }
+  out.seed = sampling.seed;
+  out.stop.min_tokens = sampling.min_tokens;
+  SLUICE_TRY(const auto limit, read_max_tokens(body, endpoint, out));
+  SLUICE_TRY(
+      auto prompts,
+      endpoint == Endpoint::kChat ? chat_prompt(context, body) : completion_prompts(context, body));
+  SLUICE_TRY(const auto is_cut, truncate_prompts(context, body, limit.value_or(1), prompts));
+  SLUICE_TRY_VOID(read_prompt_output(context, body, prompts, is_cut, sampling, out));
+  SLUICE_TRY_VOID(add_requests(context, sampling, limit, turn, caching, std::move(prompts), out));
+  return out;
+}
+
+}  // namespace sluice

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one way from bytes of a client to a ValidRequest. Whatever passes is in range for the model;
+// whatever does not is an Error that names rule, value and field.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "engine/engine.h"
+#include "engine/tokenizer/detokenizer.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "server/api/ignored_arguments.h"
+#include "server/api/parameters.h"
+#include "server/keys/tenant.h"
+#include "server/prompt/chat_template.h"
+
+namespace sluice {
+
+struct Config;
+
+// What requests are checked against. Everything referred to outlives the validator's calls.
+struct ValidationContext {
+  const Config& config;
+  const ModelInfo& model;
+  const Tokenizer& tokenizer;
+  const Expected<ChatTemplate>& chat_template;  // or why there is none that can be used
+  const std::vector<std::string>& model_names;
+  uint64_t unset_seed;  // for a request that names none
+  uint64_t tenant_salt;
+  std::chrono::steady_clock::time_point arrival;
+  bool fills_context = false;  // without max_tokens a completion takes what is left, as chats do
+};
+
+// A client's request for one or several choices.
+struct GenerationRequest {
+  Endpoint endpoint = Endpoint::kChat;
+  std::string model;                   // as the client named it
+  std::vector<ValidRequest> requests;  // choice index = prompt * n + k
+  int32_t num_choices = 1;             // of each prompt that are generated: best_of, or n
+  int32_t num_returned = 1;            // of each prompt that are answered: n, the likeliest
+  bool wants_logprobs = false;         // in the answer; best_of needs them anyway
+  int32_t num_prompt_logprobs = -1;    // of `prompt_logprobs`; -1: not in the answer
+  int32_t num_echoed_logprobs = -1;    // of the echoed prompt; -1: none
+  bool only_echo = false;              // max_tokens 0: the one token generated is not answered
+  std::shared_ptr<TenantLease> lease;  // set at admission, where the client's key counts
+  uint64_t seed = 0;                   // of choice 0
+  StopConfig stop;
+  std::vector<std::string> echoed;  // text of each prompt, before its answers; empty: no echo
+  bool skip_special_tokens = true;
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage_stats = false;
+  bool return_token_ids = false;
+};
+
+// `ignored`: gets the names that are left out.
+Expected<GenerationRequest> validate_generation(const ValidationContext& context,
+                                                std::string_view body,
+                                                Endpoint endpoint,
+                                                IgnoredArguments& ignored);
+
+// The same from what a decoder found: an object with the names of request_parameters(). Others are
+// taken out of it.
+Expected<GenerationRequest> validate_parameters(const ValidationContext& context,
+                                                nlohmann::ordered_json& parameters,
+                                                Endpoint endpoint,
+                                                IgnoredArguments& ignored);
+
+// It is this tenant's: takes of its share, and of its limits till it ends.
+void lease_to(GenerationRequest& request, const std::shared_ptr<Tenant>& tenant);
+
+// Of each prompt once.
+int64_t num_prompt_tokens(const GenerationRequest& request);
+
+// The seed of choice k: the request's own for k = 0, a 64-bit mix of both for the others.
+uint64_t choice_seed(uint64_t seed, uint64_t k);
+
+// The name a response echoes: the client's, or the first served one. kNotFound: not served.
+Expected<std::string> resolve_model(const std::vector<std::string>& model_names,
+                                    const nlohmann::ordered_json& body);
+
+}  // namespace sluice

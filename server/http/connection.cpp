@@ -1,0 +1,530 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/http/connection.h"
+
+#include <algorithm>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/error.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/beast/core/string.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <cstdio>
+#include <utility>
+
+#include "engine/core/config.h"
+#include "server/api/api_errors.h"
+#include "server/http/inflate.h"
+#include "server/http/io_worker.h"
+#include "server/http/request_id.h"
+
+namespace sluice {
+
+namespace http = boost::beast::http;
+using boost::system::error_code;
+
+namespace {
+
+// A chunk header or the rest of a header may wait unparsed for so long; and so much pipelined input
+// is kept while a request is answered.
+constexpr size_t kMaxUnparsedBytes = 64 << 10;
+constexpr std::chrono::seconds kLingerTime{2};
+
+// A target's path: of "/path?query", or of the absolute form that proxies are sent (RFC 9112, 3.2).
+std::string path_of(std::string_view target) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!boost::beast::iequals(target.substr(0, scheme.size()), scheme)) continue;
+    target.remove_prefix(scheme.size());
+    target.remove_prefix(std::min(target.find_first_of("/?"), target.size()));
+    if (!target.starts_with('/')) return "/";
+    break;
+  }
+  std::string_view path = target.substr(0, target.find('?'));
+  // Of a path with a slash behind it: the same without. One slash alone is the path of "/".
+  if (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
+  return std::string(path);
+}
+
+// The value of the Origin line among the header lines that are there to their ends; empty: none is.
+std::string_view origin_line(std::string_view lines) {
+  constexpr std::string_view kName = "origin:";
+  for (size_t end = lines.find("\r\n"); end != std::string_view::npos; end = lines.find("\r\n")) {
+    std::string_view line = lines.substr(0, end);
+    if (line.empty()) break;  // a body follows
+    lines.remove_prefix(end + 2);
+    if (!boost::beast::iequals(line.substr(0, kName.size()), kName)) continue;
+    line.remove_prefix(kName.size());
+    line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
+    return line.substr(0, line.find_last_not_of(" \t") + 1);
+  }
+  return {};
+}
+
+// The library takes line ends inside of a quoted extension, where a proxy may see the chunk begin.
+void check_extension(std::uint64_t, boost::beast::string_view extension, error_code& error) {
+  const bool is_one_line = std::ranges::all_of(
+      extension, [](char c) { return static_cast<unsigned char>(c) >= 0x20 || c == '\t'; });
+  if (!is_one_line) error = http::error::bad_chunk_extension;
+}
+
+}  // namespace
+
+ConnectionLimits::ConnectionLimits(const Config& config)
+    : cors(config),
+      max_body_bytes(static_cast<uint64_t>(config.max_body_bytes)),
+      max_gzip_ratio(config.max_gzip_ratio),
+      max_header_bytes(static_cast<uint32_t>(config.max_header_bytes)),
+      max_stream_buffer_bytes(static_cast<size_t>(config.max_stream_buffer_bytes)),
+      idle_timeout(config.idle_timeout_s),
+      request_timeout(config.request_timeout_s),
+      write_timeout(config.write_timeout_s),
+      ping_interval(config.ping_interval_s) {}
+
+struct Connection::Parser {
+  Parser() { beast.on_chunk_header(check_extension); }
+
+  http::request_parser<http::string_body> beast;
+  size_t header_bytes = 0;  // parsed so far
+  bool header_checked = false;
+  bool header_read = false;
+  bool is_gzip = false;
+  // From the header alone: the library puts trailers among its fields, and a trailer must not say
+  // who asks or what becomes of the connection (RFC 9110, 6.5.1).
+  HttpRequest request;
+  bool keep_alive = false;
+};
+
+Connection::Connection(StreamSocket socket,
+                       std::unique_ptr<TlsSession> tls,
+                       IoWorker& worker,
+                       const ConnectionLimits& limits)
+    : socket_(std::move(socket)),
+      tls_(std::move(tls)),
+      worker_(worker),
+      limits_(limits),
+      request_start_(Clock::now()),
+      last_activity_(request_start_),
+      last_write_(request_start_) {}
+
+Connection::~Connection() = default;
+
+void Connection::start() {
+  error_code ignored;  // both only tune; the connection works without
+  socket_.non_blocking(true, ignored);
+  socket_.set_option(boost::asio::ip::tcp::no_delay(true), ignored);
+  wait_readable();
+}
+
+void Connection::wait_readable() {
+  if (reading_ || state_ == State::kClosed) return;
+  if (state_ == State::kHandling && input_.size() >= kMaxUnparsedBytes) return;  // backpressure
+  reading_ = true;
+  socket_.async_wait(StreamSocket::wait_read, [self = shared_from_this()](const error_code& error) {
+    self->reading_ = false;
+    if (error || self->state_ == State::kClosed) return self->close();
+    self->on_readable();
+  });
+}
+
+void Connection::on_readable() {
+  const auto scratch = worker_.scratch();
+  error_code error;
+  const size_t num_read =
+      socket_.read_some(boost::asio::buffer(scratch.data(), scratch.size()), error);
+  if (error == boost::asio::error::would_block || error == boost::asio::error::interrupted) {
+    return wait_readable();
+  }
+  if (error) return close();  // end of file too: the client is gone
+  if (state_ != State::kLingering) {
+    last_activity_ = Clock::now();
+    const bool is_first = input_.empty() && parser_ == nullptr;
+    if (tls_ == nullptr) {
+      input_.append(scratch.data(), num_read);
+    } else if (!decrypt({scratch.data(), num_read})) {
+      return close();
+    }
+    if (is_first && !input_.empty()) request_start_ = last_activity_;
+    process_input();
+  }
+  wait_readable();
+}
+
+// False: nothing more can come. What the peer has to be told of that is sent if it fits at once.
+bool Connection::decrypt(std::string_view received) {
+  const bool goes_on = tls_->receive(received, input_, tls_reply_);
+  if (tls_reply_.size() > kMaxUnparsedBytes) return false;
+  if (goes_on) {
+    start_write();
+    return true;
+  }
+  error_code ignored;  // the connection ends either way
+  if (!writing_) socket_.write_some(boost::asio::buffer(tls_reply_), ignored);
+  return false;
+}
+
+// Parses what has arrived; the next request waits in input_ until this one is answered.
+void Connection::process_input() {
+  if (state_ == State::kReading && !input_.empty() && parse_some()) dispatch();
+}
+
+// True: a whole request is there.
+bool Connection::parse_some() {
+  if (parser_ == nullptr) {
+    parser_ = std::make_unique<Parser>();
+    parser_->beast.header_limit(limits_.max_header_bytes);
+    parser_->beast.body_limit(limits_.max_body_bytes);
+  }
+  auto& beast = parser_->beast;
+  size_t offset = 0;
+  error_code error;
+  while (!beast.is_done() && offset < input_.size()) {
+    const size_t taken =
+        beast.put(boost::asio::const_buffer(input_.data() + offset, input_.size() - offset), error);
+    offset += taken;
+    // The parser's own limit forgets the lines of a header that it has taken before.
+    if (!parser_->header_checked) parser_->header_bytes += taken;
+    if (parser_->header_bytes > limits_.max_header_bytes) error = http::error::header_limit;
+    if (error) break;
+    if (beast.is_header_done() && !parser_->header_checked) {
+      parser_->header_checked = true;
+      if (!check_header()) return false;
+      read_header();
+      beast.eager(true);
+    }
+  }
+  input_.erase(0, offset);
+  if (error == http::error::need_more) {
+    if (input_.size() > std::max<size_t>(kMaxUnparsedBytes, limits_.max_header_bytes)) {
+      fail_request(400, "A chunk header is too long.");
+    }
+    return false;
+  }
+  if (error == http::error::header_limit) {
+    fail_request(431,
+                 "The request header is larger than " + std::to_string(limits_.max_header_bytes) +
+                     " bytes.");
+  } else if (error == http::error::body_limit) {
+    fail_request(
+        413,
+        "The request body is larger than " + std::to_string(limits_.max_body_bytes) + " bytes.");
+  } else if (error == http::error::bad_version) {
+    fail_request(505, "Only HTTP/1.0 and HTTP/1.1 are spoken here.");
+  } else if (error) {
+    fail_request(400, "Malformed HTTP request: " + error.message() + ".");
+  }
+  return !error && beast.is_done();
+}
+
+// What the parser lets pass and RFC 9112 (3.2, 6.1, 6.3) does not; then 100-continue.
+bool Connection::check_header() {
+  const auto& message = parser_->beast.get();
+  const auto num_lengths = message.count(http::field::content_length);
+  const auto num_codings = message.count(http::field::transfer_encoding);
+  const auto reject = [this](int status, const char* why) {
+    fail_request(status, why);
+    return false;
+  };
+  if (num_lengths > 1) return reject(400, "More than one Content-Length.");
+  if (num_codings > 0 && num_lengths > 0) {
+    return reject(400, "Content-Length and Transfer-Encoding in one request.");
+  }
+  if (num_codings > 1) return reject(400, "More than one Transfer-Encoding.");
+  if (num_codings == 1) {
+    if (!boost::beast::iequals(message[http::field::transfer_encoding], "chunked")) {
+      return reject(501, "The only transfer coding understood is 'chunked'.");
+    }
+    if (message.version() < 11) return reject(400, "HTTP/1.0 has no Transfer-Encoding.");
+  }
+  for (const char c : message[http::field::content_length]) {
+    if (c < '0' || c > '9') return reject(400, "Content-Length must be digits.");
+  }
+  if (message.version() >= 11 && message.count(http::field::host) != 1) {
+    return reject(400, "An HTTP/1.1 request has exactly one Host header.");
+  }
+  const auto content_encoding = message[http::field::content_encoding];
+  parser_->is_gzip = boost::beast::iequals(content_encoding, "gzip") ||
+                     boost::beast::iequals(content_encoding, "x-gzip");
+  if (!parser_->is_gzip && !content_encoding.empty() &&
+      !boost::beast::iequals(content_encoding, "identity")) {
+    return reject(415, "The only Content-Encoding understood is 'gzip'.");
+  }
+  if (message.count(http::field::expect) > 0) {
+    if (!boost::beast::iequals(message[http::field::expect], "100-continue")) {
+      return reject(417, "The only expectation understood is '100-continue'.");
+    }
+    if (!parser_->beast.is_done() && message.version() >= 11) {
+      pending_ += "HTTP/1.1 100 Continue\r\n\r\n";
+      start_write();
+    }
+  }
+  return true;
+}
+
+void Connection::read_header() {
+  const auto& message = parser_->beast.get();
+  const auto header = [&message](auto name) {
+    const auto value = message[name];
+    return std::string(value.data(), value.size());
+  };
+  HttpRequest& request = parser_->request;
+  request.method.assign(message.method_string().data(), message.method_string().size());
+  request.path = path_of({message.target().data(), message.target().size()});
+  request.authorization = header(http::field::authorization);
+  request.api_key = header("x-api-key");
+  request.request_id = safe_request_id(header("x-request-id"));
+  request.origin = header(http::field::origin);
+  request.wanted_headers = header(http::field::access_control_request_headers);
+  parser_->keep_alive = message.keep_alive();
+  parser_->header_read = true;
+}
+
+void Connection::dispatch() {
+  auto& message = parser_->beast.get();
+  if (parser_->is_gzip && !inflate_body(message.body())) return;
+  HttpRequest request = std::move(parser_->request);
+  request.body = std::move(message.body());
+  keep_alive_ = parser_->keep_alive;
+  use_chunks_ = message.version() >= 11;
+  is_head_ = request.method == "HEAD";
+  request_id_ = request.request_id;
+  cors_lines_ = limits_.cors.header_lines(request.origin);
+  response_complete_ = false;
+  parser_.reset();
+  state_ = State::kHandling;
+  last_write_ = Clock::now();
+  worker_.request_started();
+  worker_.handle(std::move(request), shared_from_this());
+}
+
+// False: the answer says why it cannot be.
+bool Connection::inflate_body(std::string& body) {
+  auto inflated = inflate_gzip(body, limits_.max_body_bytes, limits_.max_gzip_ratio);
+  if (!inflated) {
+    const bool too_large = inflated.error().code == ErrorCode::kResourceExhausted;
+    fail_request(too_large ? 413 : 400, inflated.error().message);
+    return false;
+  }
+  body = std::move(*inflated);
+  return true;
+}
+
+// As far as it has come of a request that may not be whole. Trailers are not asked: once the header
+// is read, what it said counts.
+std::string Connection::received_origin(std::string_view unparsed) const {
+  if (parser_ == nullptr) return std::string(origin_line(unparsed));
+  if (parser_->header_read) return parser_->request.origin;
+  const auto parsed = parser_->beast.get()[http::field::origin];
+  return parsed.empty() ? std::string(origin_line(unparsed))
+                        : std::string(parsed.data(), parsed.size());
+}
+
+// Answers what could not be parsed; nothing after it can be trusted.
+void Connection::fail_request(int status, const std::string& message) {
+  cors_lines_ = limits_.cors.header_lines(received_origin(input_));
+  input_.clear();
+  is_head_ = false;
+  request_id_.clear();
+  response_complete_ = false;
+  state_ = State::kHandling;
+  worker_.request_started();
+  worker_.count_rejected(status);
+  HttpResponse response = http_error_response(status, message);
+  response.close = true;
+  send(std::move(response));
+}
+
+void Connection::append_head(int status, const HttpHeaders& headers, std::string_view framing) {
+  const auto reason = http::obsolete_reason(static_cast<http::status>(status));
+  pending_ += "HTTP/1.1 " + std::to_string(status) + " ";
+  pending_.append(reason.data(), reason.size());
+  pending_ += "\r\nServer: sluice\r\n";
+  pending_ += cors_lines_;
+  pending_ += framing;
+  if (!request_id_.empty()) pending_ += "X-Request-Id: " + request_id_ + "\r\n";
+  for (const auto& [name, value] : headers) pending_ += name + ": " + value + "\r\n";
+  pending_ += keep_alive_ ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
+}
+
+void Connection::send(HttpResponse response) {
+  if (state_ != State::kHandling) return;
+  if (response.close) keep_alive_ = false;
+  std::string framing;
+  if (response.status != 204) {
+    framing = "Content-Type: " + response.content_type +
+              "\r\nContent-Length: " + std::to_string(response.body.size()) + "\r\n";
+  }
+  append_head(response.status, response.headers, framing);
+  if (!is_head_) pending_ += response.body;
+  complete_response();
+}
+
+void Connection::start_stream(const HttpHeaders& headers) {
+  if (state_ != State::kHandling) return;
+  if (!use_chunks_) keep_alive_ = false;
+  std::string framing =
+      "Content-Type: text/event-stream; charset=utf-8\r\n"
+      "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n";
+  if (use_chunks_) framing += "Transfer-Encoding: chunked\r\n";
+  append_head(200, headers, framing);
+}
+
+void Connection::write(std::string_view bytes) {
+  if (state_ == State::kHandling) chunk_ += bytes;
+}
+
+bool Connection::flush() {
+  if (state_ != State::kHandling) return false;
+  // What earlier calls left unsent counts: a single event may be larger than the bound.
+  if (pending_.size() > limits_.max_stream_buffer_bytes && writing_) {
+    close();
+    return false;
+  }
+  if (!chunk_.empty()) {
+    if (use_chunks_) {
+      char size[20];
+      const int length = std::snprintf(size, sizeof size, "%zx\r\n", chunk_.size());
+      pending_.append(size, static_cast<size_t>(length));
+      pending_ += chunk_;
+      pending_ += "\r\n";
+    } else {
+      pending_ += chunk_;
+    }
+    chunk_.clear();
+  }
+  start_write();
+  return state_ == State::kHandling;
+}
+
+void Connection::finish_stream() {
+  if (!flush()) return;
+  if (use_chunks_) pending_ += "0\r\n\r\n";
+  complete_response();
+}
+
+void Connection::complete_response() {
+  response_complete_ = true;
+  on_disconnect_ = nullptr;
+  on_quiet_ = nullptr;
+  start_write();
+  if (!writing_ && state_ == State::kHandling) after_response();
+}
+
+void Connection::set_callbacks(std::function<void()> on_disconnect,
+                               std::function<void()> on_quiet) {
+  on_disconnect_ = std::move(on_disconnect);
+  on_quiet_ = std::move(on_quiet);
+}
+
+void Connection::start_write() {
+  if (writing_ || state_ == State::kClosed) return;
+  if (num_sent_ == outgoing_.size()) {
+    outgoing_.clear();
+    num_sent_ = 0;
+    append_outgoing();
+    if (outgoing_.empty()) return;
+    last_write_ = Clock::now();
+  }
+  writing_ = true;
+  socket_.async_write_some(
+      boost::asio::buffer(outgoing_.data() + num_sent_, outgoing_.size() - num_sent_),
+      [self = shared_from_this()](const error_code& error, size_t num_bytes) {
+        self->writing_ = false;
+        if (error) return self->close();
+        self->on_written(num_bytes);
+      });
+}
+
+// Everything pending, as it goes out.
+void Connection::append_outgoing() {
+  if (tls_ == nullptr) {
+    outgoing_.swap(pending_);
+    return;
+  }
+  outgoing_.swap(tls_reply_);
+  if (!tls_->is_established()) return;
+  tls_->send(pending_, outgoing_);
+  pending_.clear();
+  if (state_ == State::kHandling && response_complete_ && !keep_alive_) tls_->close(outgoing_);
+}
+
+void Connection::on_written(size_t num_bytes) {
+  if (state_ == State::kClosed) return;
+  num_sent_ += num_bytes;
+  last_write_ = Clock::now();
+  last_activity_ = last_write_;
+  start_write();
+  if (!writing_ && state_ == State::kHandling && response_complete_) after_response();
+}
+
+// Everything of the response is with the kernel.
+void Connection::after_response() {
+  worker_.request_done();
+  constexpr size_t kKeptCapacity = 64 << 10;
+  if (outgoing_.capacity() > kKeptCapacity) {
+    std::string().swap(outgoing_);
+    num_sent_ = 0;
+  }
+  if (!keep_alive_) return linger();
+  state_ = State::kReading;
+  request_start_ = last_activity_;
+  process_input();
+  wait_readable();
+}
+
+// Closing with unread input would reset the connection and could destroy the response on its way.
+void Connection::linger() {
+  state_ = State::kLingering;
+  input_.clear();
+  parser_.reset();
+  last_activity_ = Clock::now();
+  error_code ignored;  // the peer may be gone already
+  socket_.shutdown(boost::asio::ip::tcp::socket::shutdown_send, ignored);
+  wait_readable();
+}
+
+void Connection::close() {
+  if (state_ == State::kClosed) return;
+  const bool was_handling = state_ == State::kHandling;
+  state_ = State::kClosed;
+  error_code ignored;
+  socket_.close(ignored);
+  auto on_disconnect = std::move(on_disconnect_);
+  on_disconnect_ = nullptr;
+  on_quiet_ = nullptr;
+  if (on_disconnect) on_disconnect();
+  if (was_handling) worker_.request_done();
+  worker_.remove(*this);
+}
+
+void Connection::check_deadlines(Clock::time_point now) {
+  const auto self = shared_from_this();  // close() drops the worker's reference
+  if ((writing_ || !pending_.empty()) && now - last_write_ > limits_.write_timeout) return close();
+  switch (state_) {
+    case State::kReading: {
+      const bool in_handshake = tls_ != nullptr && !tls_->is_established();
+      if (in_handshake && now - request_start_ > limits_.request_timeout) return close();
+      const bool in_request = parser_ != nullptr || !input_.empty();
+      if (in_request && now - request_start_ > limits_.request_timeout) {
+        fail_request(408,
+                     "The request did not arrive completely within " +
+                         std::to_string(limits_.request_timeout.count()) + " s.");
+      } else if (!in_request && now - last_activity_ > limits_.idle_timeout) {
+        close();
+      }
+      break;
+    }
+    case State::kHandling:
+      if (on_quiet_ && !writing_ && now - last_write_ > limits_.ping_interval) {
+        last_write_ = now;
+        const auto on_quiet = on_quiet_;
+        on_quiet();
+      }
+      break;
+    case State::kLingering:
+      if (now - last_activity_ > kLingerTime) close();
+      break;
+    case State::kClosed:
+      break;
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// One HTTP/1.1 connection: bytes in, requests to the handler one at a time in order, bytes out.
+// Owned by its pending operations and its worker's list; touched on its worker's thread only.
+#pragma once
+
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "server/http/cors.h"
+#include "server/http/http_message.h"
+#include "server/http/tls.h"
+
+namespace sluice {
+
+struct Config;
+
+// Of any family: TCP or Unix.
+using StreamSocket = boost::asio::generic::stream_protocol::socket;
+
+// Bounds of a connection, from the configuration.
+struct ConnectionLimits {
+  explicit ConnectionLimits(const Config& config);
+
+  CorsPolicy cors;
+  uint64_t max_body_bytes;
+  int32_t max_gzip_ratio;
+  uint32_t max_header_bytes;
+  size_t max_stream_buffer_bytes;
+  std::chrono::seconds idle_timeout;
+  std::chrono::seconds request_timeout;
+  std::chrono::seconds write_timeout;
+  std::chrono::seconds ping_interval;
+};
+
+class Connection final : public ResponseWriter, public std::enable_shared_from_this<Connection> {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // `tls`: null for plain HTTP.
+  Connection(StreamSocket socket,
+             std::unique_ptr<TlsSession> tls,
+             IoWorker& worker,
+             const ConnectionLimits& limits);
+  ~Connection() override;
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  void start();
+  // Called a few times a second: deadlines and pings.
+  void check_deadlines(Clock::time_point now);
+  // Ends it at once; the handler of an open request hears of the disconnect.
+  void close();
+
+  // ResponseWriter.
+  void send(HttpResponse response) override;
+  void start_stream(const HttpHeaders& headers) override;
+  void write(std::string_view bytes) override;
+  bool flush() override;
+  void finish_stream() override;
+  void set_callbacks(std::function<void()> on_disconnect, std::function<void()> on_quiet) override;
+
+  IoWorker& worker() override { return worker_; }
+
+ private:
+  enum class State : uint8_t { kReading, kHandling, kLingering, kClosed };
+  struct Parser;
+
+  void wait_readable();
+  void on_readable();
+  bool decrypt(std::string_view received);
+  void append_outgoing();
+  bool inflate_body(std::string& body);
+  void process_input();
+  bool parse_some();
+  bool check_header();
+  void read_header();
+  void dispatch();
+  [[nodiscard]] std::string received_origin(std::string_view unparsed) const;
+  void fail_request(int status, const std::string& message);
+  void append_head(int status, const HttpHeaders& headers, std::string_view framing);
+  void complete_response();
+  void start_write();
+  void on_written(size_t num_bytes);
+  void after_response();
+  void linger();
+
+  StreamSocket socket_;
+  std::unique_ptr<TlsSession> tls_;
+  IoWorker& worker_;
+  const ConnectionLimits& limits_;
+  State state_ = State::kReading;
+
+  std::string input_;               // received, not yet parsed
+  std::unique_ptr<Parser> parser_;  // of the request being read
+  bool reading_ = false;            // a wait for input is under way
+
+  std::string pending_;   // framed output that waits for the write under way
+  std::string chunk_;     // stream bytes that wait for flush()
+  std::string outgoing_;  // being written
+  size_t num_sent_ = 0;   // of outgoing_
+  bool writing_ = false;
+  std::string tls_reply_;  // handshake and alerts, as they go out
+
+  // Of the request being answered.
+  bool keep_alive_ = true;
+  bool is_head_ = false;
+  bool use_chunks_ = true;  // HTTP/1.0 streams end with the connection
+  bool response_complete_ = false;
+  std::string request_id_;
+  std::string cors_lines_;
+  std::function<void()> on_disconnect_;
+  std::function<void()> on_quiet_;
+
+  Clock::time_point request_start_;  // first byte of the request being read
+  Clock::time_point last_activity_;  // last byte in or out
+  Clock::time_point last_write_;     // progress of the write under way, or last byte out
+};
+
+}  // namespace sluice

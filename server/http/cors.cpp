@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/http/cors.h"
+
+#include <algorithm>
+
+#include "engine/core/config.h"
+
+namespace sluice {
+namespace {
+
+bool has_star(const std::vector<std::string>& list) {
+  return std::ranges::find(list, "*") != list.end();
+}
+
+std::string join(const std::vector<std::string>& list) {
+  std::string joined;
+  for (const std::string& item : list) joined += (joined.empty() ? "" : ", ") + item;
+  return joined;
+}
+
+// Visible ASCII: what a header line may repeat.
+bool is_plain(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });
+}
+
+}  // namespace
+
+CorsPolicy::CorsPolicy(const Config& config)
+    : origins_(config.allowed_origins),
+      any_origin_(has_star(config.allowed_origins)),
+      with_credentials_(config.allow_credentials),
+      methods_(has_star(config.allowed_methods) ? "GET, HEAD, POST, OPTIONS"
+                                                : join(config.allowed_methods)),
+      headers_(has_star(config.allowed_headers) ? std::string() : join(config.allowed_headers)) {}
+
+bool CorsPolicy::allows(std::string_view origin) const {
+  return any_origin_ || std::ranges::find(origins_, origin) != origins_.end();
+}
+
+std::string CorsPolicy::header_lines(std::string_view origin) const {
+  // Browsers take no star together with credentials.
+  if (any_origin_ && !with_credentials_) return "Access-Control-Allow-Origin: *\r\n";
+  std::string lines = "Vary: Origin\r\n";
+  if (origin.empty() || !allows(origin) || !is_plain(origin)) return lines;
+  lines += "Access-Control-Allow-Origin: " + std::string(origin) + "\r\n";
+  if (with_credentials_) lines += "Access-Control-Allow-Credentials: true\r\n";
+  return lines;
+}
+
+HttpHeaders CorsPolicy::preflight_headers(std::string_view origin,
+                                          std::string_view wanted_headers) const {
+  if (!any_origin_ && !allows(origin)) return {};
+  // A star does not stand for Authorization, nor for anything together with credentials.
+  std::string headers = headers_;
+  if (headers.empty()) {
+    const bool repeats = !wanted_headers.empty() && is_plain(wanted_headers);
+    headers = repeats ? std::string(wanted_headers) : "*, Authorization";
+  }
+  return {{"Access-Control-Allow-Methods", methods_},
+          {"Access-Control-Allow-Headers", headers},
+          {"Access-Control-Max-Age", "86400"}};
+}
+
+}  // namespace sluice

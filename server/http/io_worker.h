@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// One I/O thread: its event loop, its connections and the generations whose tokens it writes. It is
+// the sink its own requests name, so a step costs one hand-over per I/O thread. Everything but
+// publish(), post() and the atomics belongs to its thread.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <functional>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "engine/engine.h"
+#include "server/http/connection.h"
+#include "server/http/http_message.h"
+
+namespace sluice {
+
+class FrontEnd;
+class Generation;
+
+class IoWorker final : public OutputSink {
+ public:
+  IoWorker(FrontEnd& front_end, const ConnectionLimits& limits);
+  ~IoWorker() override;
+
+  boost::asio::io_context& context() { return context_; }
+
+  void run();  // the thread's body
+
+  // Any thread: runs `task` on this worker's thread.
+  void post(std::function<void()> task);
+
+  // Engine thread.
+  void publish(OutputBatch batch) override;
+
+  // The worker's thread from here on.
+  void adopt(StreamSocket socket);
+  void remove(Connection& connection);
+  void close_connections();
+  void cut_generations(const Error& reason);
+
+  void handle(HttpRequest request, const std::shared_ptr<Connection>& connection);
+  // Around every request, from dispatch to its last byte (or the connection's end).
+  void request_started();
+  void request_done();
+  void count_rejected(int status);
+
+  // Tokens of `id` go to choice `choice` of `generation` until its finish reason has come.
+  void watch(RequestId id, std::shared_ptr<Generation> generation, size_t choice);
+
+  // What the engine says of itself, on this thread.
+  void ask_state(int32_t num_steps, std::function<void(const EngineState&)> done);
+
+  // Calls `check` about every 100 ms until forget_deadlines(key).
+  void watch_deadlines(const void* key, std::function<void()> check);
+
+  void forget_deadlines(const void* key) { deadline_checks_.erase(key); }
+
+  std::span<char> scratch() { return scratch_; }
+
+  // Any thread: requests whose end, and questions whose answer, the engine has not yet reported.
+  [[nodiscard]] int64_t num_watched() const { return num_watched_.load(); }
+
+ private:
+  struct Target {
+    std::shared_ptr<Generation> generation;  // also held by its connection's callbacks
+    size_t choice;
+  };
+
+  void deliver(OutputBatch& batch);
+  void schedule_sweep();
+
+  FrontEnd& front_end_;
+  const ConnectionLimits& limits_;
+  boost::asio::io_context context_{1};
+  boost::asio::steady_timer sweep_timer_{context_};
+  std::unordered_map<Connection*, std::shared_ptr<Connection>> connections_;
+  std::unordered_map<RequestId, Target> targets_;
+  std::unordered_map<const void*, std::function<void()>> deadline_checks_;
+  std::vector<std::shared_ptr<Generation>> touched_;  // during deliver()
+  std::vector<char> scratch_;
+  std::atomic<int64_t> num_watched_{0};
+};
+
+}  // namespace sluice

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/json/json_reader.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/json/json_fields.h"
+#include "server/json/json_writer.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Builds the tree itself: nlohmann's own builder looks a key up for each insertion into an ordered
+// object, which is quadratic, and keeps one of two equal keys.
+class TreeBuilder {
+ public:
+  TreeBuilder(Json& root, int32_t max_depth) : root_(root), max_depth_(max_depth) {}
+
+  bool null() { return add(nullptr); }
+
+  bool boolean(bool value) { return add(value); }
+
+  bool number_integer(Json::number_integer_t value) { return add(value); }
+
+  bool number_unsigned(Json::number_unsigned_t value) { return add(value); }
+
+  bool number_float(Json::number_float_t value, const std::string&) { return add(value); }
+
+  bool string(std::string& value) { return add(std::move(value)); }
+
+  bool binary(Json::binary_t&) { return fail("Binary values are not JSON."); }
+
+  bool start_object(size_t) { return open(Json::object()); }
+
+  bool end_object() { return close(); }
+
+  bool start_array(size_t) { return open(Json::array()); }
+
+  bool end_array() { return close(); }
+
+  bool key(std::string& name) {
+    Level& level = levels_.back();
+    if (!level.keys.insert(name).second) {
+      return fail("Duplicate key '" + show_text(name) + "' in an object.");
+    }
+    if (static_cast<int64_t>(level.keys.size()) > kMaxJsonMembers) {
+      return fail("An object may have at most " + std::to_string(kMaxJsonMembers) + " members.");
+    }
+    level.key = std::move(name);
+    return true;
+  }
+
+  bool parse_error(size_t position, const std::string&, const Json::exception& error) {
+    // Drops the library's tag: "[json.exception.parse_error.101] ".
+    std::string_view text = error.what();
+    if (const size_t end = text.find("] "); end != std::string_view::npos) {
+      text.remove_prefix(end + 2);
+    }
+    return fail("The request body is not valid JSON (byte " + std::to_string(position) +
+                "): " + shorten(text));
+  }
+
+  [[nodiscard]] const std::string& message() const { return message_; }
+
+ private:
+  struct Level {
+    Json* node;
+    std::string key;
+    std::set<std::string> keys;  // ordered: hashes could be made to collide
+  };
+
+  static std::string shorten(std::string_view text) {
+    constexpr size_t kMaxShown = 160;
+    return to_valid_utf8(text.substr(0, kMaxShown));
+  }
+
+  bool fail(std::string message) {
+    if (message_.empty()) message_ = std::move(message);
+    return false;
+  }
+
+  Json* place(Json value) {
+    if (levels_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    Level& level = levels_.back();
+    if (level.node->is_array()) {
+      auto& array = level.node->get_ref<Json::array_t&>();
+      array.push_back(std::move(value));
+      return &array.back();
+    }
+    // The base's emplace_back: key() has already refused duplicates.
+    auto& members = static_cast<Json::object_t::Container&>(level.node->get_ref<Json::object_t&>());
+    members.emplace_back(std::move(level.key), std::move(value));
+    return &members.back().second;
+  }
+
+  template <typename Value>
+  bool add(Value&& value) {
+    place(Json(std::forward<Value>(value)));
+    return true;
+  }
+
+  bool open(Json container) {
+    if (static_cast<int32_t>(levels_.size()) >= max_depth_) {
+      return fail("JSON may be nested at most " + std::to_string(max_depth_) + " deep.");
+    }
+    Json* node = place(std::move(container));
+    levels_.push_back(Level{node, {}, {}});
+    return true;
+  }
+
+  bool close() {
+    levels_.pop_back();
+    return true;
+  }
+
+  Json& root_;
+  int32_t max_depth_;
+  std::vector<Level> levels_;
+  std::string message_;
+};
+
+}  // namespace
+
+Expected<Json> parse_json(std::string_view body, int32_t max_depth) {
+  Json root;
+  TreeBuilder builder(root, max_depth);
+  if (!Json::sax_parse(body.begin(), body.end(), &builder)) {
+    return make_error(ErrorCode::kInvalidArgument, builder.message());
+  }
+  return root;
+}
+
+}  // namespace sluice

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// API keys: compared by digest over all keys, so that the time taken tells nothing about them.
+//
+// A key file has a line for each key: its name, the key (or sha256: and the 64 hex digits of its
+// digest), and limits of its own where they differ from the configured ones; # begins a comment:
+//   team-a  sk-2f9c...          tokens-per-minute=100000
+//   team-b  sha256:9f86d08...   concurrency=4 requests-per-minute=600
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/http/http_message.h"
+#include "server/keys/digest.h"
+#include "server/keys/tenant.h"
+
+namespace sluice {
+
+struct Config;
+
+class Authenticator {
+ public:
+  // --api-key, --api-key-file and the limits of keys; load() reads the file.
+  explicit Authenticator(const Config& config);
+
+  // Any thread: reads the key file, again too. On error the old keys stay. Tenants are known by
+  // their names: with a new key they keep what they owe.
+  Expected<void> load();
+  // The same with what the file holds.
+  Expected<void> load_text(std::string_view text);
+
+  // Any thread. Reads "Authorization: Bearer KEY" or "x-api-key: KEY". Null: not let in.
+  [[nodiscard]] std::shared_ptr<Tenant> find_tenant(const HttpRequest& request) const;
+
+ private:
+  struct Key {
+    Digest digest;
+    std::shared_ptr<Tenant> tenant;
+    TenantLimits limits;
+  };
+
+  using Keys = std::vector<Key>;
+
+  Expected<void> add_line(std::string_view line, Keys& keys) const;
+  Expected<void> add_key(const std::string& name,
+                         const Digest& digest,
+                         const TenantLimits& limits,
+                         Keys& keys) const;
+  [[nodiscard]] std::shared_ptr<const Keys> keys() const;
+
+  const std::vector<std::string> given_keys_;
+  const std::string file_;
+  const TenantLimits limits_;
+  const std::shared_ptr<Tenant> everybody_;  // where there are no keys
+  mutable std::mutex mutex_;
+  std::shared_ptr<const Keys> keys_;  // guarded by mutex_
+};
+
+}  // namespace sluice

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/prompt/prompt.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "engine/core/config.h"
+#include "engine/tokenizer/detokenizer.h"
+#include "server/json/json_fields.h"
+#include "server/prompt/message_forms.h"
+#include "server/prompt/messages.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Prompts = std::vector<std::vector<TokenId>>;
+
+constexpr std::array<std::string_view, 7> kReservedVariables = {"messages",
+                                                                "tools",
+                                                                "documents",
+                                                                "chat_template",
+                                                                "add_generation_prompt",
+                                                                "continue_final_message",
+                                                                "tokenize"};
+
+tl::unexpected<Error> invalid(std::string message, std::string param) {
+  return make_error(ErrorCode::kInvalidArgument, std::move(message), std::move(param));
+}
+
+// Longest token of any vocabulary we can serve; a text longer than the context times this cannot
+// fit, which is known before the time is spent on tokenizing it.
+constexpr int64_t kMaxTokenBytes = 1024;
+
+Expected<void> check_text_size(const ValidationContext& context, size_t num_bytes) {
+  const int64_t least_tokens = static_cast<int64_t>(num_bytes) / kMaxTokenBytes;
+  if (least_tokens < context.model.max_model_len) return {};
+  return tl::unexpected(context_length_error(context.model, 1, least_tokens));
+}
+
+// What a template may quote; null where there are none.
+Expected<Json> read_documents(const Json& body) {
+  const Json* documents = find_field(body, "documents");
+  if (documents == nullptr) return Json(nullptr);
+  const bool are_objects =
+      documents->is_array() &&
+      std::ranges::all_of(*documents, [](const Json& document) { return document.is_object(); });
+  if (!are_objects) return invalid("documents must be an array of objects.", "documents");
+  return *documents;
+}
+
+Expected<void> add_kwargs(const Json& body, Json& variables) {
+  if (const Json* effort = find_field(body, "reasoning_effort")) {
+    if (!effort->is_string()) {
+      return invalid("reasoning_effort must be a string, got " + show_value(*effort) + ".",
+                     "reasoning_effort");
+    }
+    variables["reasoning_effort"] = *effort;
+    variables["enable_thinking"] = *effort != "none";
+  }
+  const Json* kwargs = find_field(body, "chat_template_kwargs");
+  if (kwargs == nullptr) return {};
+  if (!kwargs->is_object()) {
+    return invalid("chat_template_kwargs must be an object.", "chat_template_kwargs");
+  }
+  for (const auto& [name, value] : kwargs->items()) {
+    // Texts of tokens count as the template's own.
+    if (name.ends_with("_token") ||
+        std::ranges::find(kReservedVariables, name) != kReservedVariables.end()) {
+      return invalid("chat_template_kwargs must not set `" + name + "`.", "chat_template_kwargs");
+    }
+    variables[name] = value;
+  }
+  return {};
+}
+
+// The last message's text with a mark behind its last character that is no white space: where the
+// mark is rendered, the prompt ends, with the white space that the template kept behind it.
+struct MarkedEnd {
+  std::string mark;
+  std::string text;      // without white space around it
+  std::string trailing;  // white space
+};
+
+constexpr std::string_view kMark = "qzvxkj";
+constexpr const char* kWhiteSpace = " \t\n\v\f\r";
+
+tl::unexpected<Error> no_final_text() {
+  return invalid(
+      "continue_final_message is set, but the final message's text does not appear in "
+      "the rendered chat.",
+      "continue_final_message");
+}
+
+Expected<MarkedEnd> mark_end(const Json& body, Json& messages) {
+  Json* content = &messages.back()["content"];
+  if (content->is_array()) {
+    if (content->empty()) return no_final_text();
+    content = &content->back()["text"];
+  }
+  if (!content->is_string()) return no_final_text();
+  MarkedEnd end;
+  // Letters alone, which no template takes apart, and that nothing else which it may print holds.
+  const auto text_of = [](const Json& json) {
+    return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+  };
+  const std::string all = text_of(messages) + text_of(body);
+  end.mark = kMark;
+  for (size_t at = all.find(kMark); at != std::string::npos; at = all.find(kMark, at + 1)) {
+    const size_t behind = at + kMark.size();
+    const size_t run = std::min(all.find_first_not_of('q', behind), all.size()) - behind;
+    if (kMark.size() + run >= end.mark.size()) end.mark.assign(kMark).append(run + 1, 'q');
+  }
+  const auto& given = content->get_ref<const std::string&>();
+  const size_t last = given.find_last_not_of(kWhiteSpace);
+  const size_t size = last == std::string::npos ? 0 : last + 1;
+  end.text = given.substr(0, size);
+  end.text.erase(0, end.text.find_first_not_of(kWhiteSpace));
+  end.trailing = given.substr(size);
+  *content = given.substr(0, size) + end.mark + end.trailing;
+  return end;
+}
+
+Expected<void> cut_at_end(const MarkedEnd& end, std::vector<RenderedSpan>& spans) {
+  for (size_t i = spans.size(); i-- > 0;) {
+    std::string& text = spans[i].text;
+    const size_t at = spans[i].from_template ? std::string::npos : text.rfind(end.mark);
+    if (at == std::string::npos) continue;
+    const std::string kept = text.substr(at + end.mark.size(), end.trailing.size());
+    text.resize(at);
+    const size_t differs =
+        static_cast<size_t>(std::ranges::mismatch(kept, end.trailing).in1 - kept.begin());
+    text.append(kept, 0, differs);
+    spans.resize(i + 1);
+    std::string before;
+    for (const RenderedSpan& span : spans) before += span.text;
+    before.resize(before.size() - differs);
+    if (!before.ends_with(end.text)) return no_final_text();
+    return {};
+  }
+  return no_final_text();
+}
+
+// The prompts of a completion, whether it has one or a list of them.
+Json prompt_list(const Json& body) {
+  const Json& prompt = body["prompt"];
+  const bool is_single = prompt.is_string() || (!prompt.empty() && prompt[0].is_number());
+  return is_single ? Json::array({prompt}) : prompt;
+}
+
+void append_suffix(const Tokenizer& tokenizer, std::vector<TokenId>& ids) {
+  const std::vector<TokenId> suffix = tokenizer.suffix_tokens();
+  ids.insert(ids.end(), suffix.begin(), suffix.end());
+}
+
+Expected<std::vector<TokenId>> encode_text(const ValidationContext& context,
+                                           const std::string& text,
+                                           bool add_special_tokens) {
+  SLUICE_TRY_VOID(check_text_size(context, text.size()));
+  std::vector<TokenId> ids;
+  const Tokenizer& tokenizer = context.tokenizer;
+  if (add_special_tokens) ids = tokenizer.prefix_tokens();
+  tokenizer.encode(text, SpecialText::kParse, ids);
+  if (add_special_tokens) append_suffix(tokenizer, ids);
+  return ids;
+}
+
+}  // namespace
+
+Error context_length_error(const ModelInfo& model, int64_t output_tokens, int64_t prompt_tokens) {
+  return Error{ErrorCode::kInvalidArgument,
+               "This model's maximum context length is " + std::to_string(model.max_model_len) +
+                   " tokens. However, you requested " + std::to_string(output_tokens) +
+                   " output tokens and your prompt contains at least " +
+                   std::to_string(prompt_tokens) + " input tokens, for a total of at least " +
+                   std::to_string(output_tokens + prompt_tokens) +
+                   " tokens. Please reduce the length of the input prompt or the number of "
+                   "requested output tokens.",
+               "messages",
+               "context_length_exceeded"};
+}
+
+void add_special_token_names(const Tokenizer& tokenizer, Json& variables) {
+  for (const auto& [name, text] : tokenizer.named_tokens()) {
+    if (!variables.contains(name)) variables[name] = text;
+  }
+  // Templates print these unasked.
+  for (const char* name : {"bos_token", "eos_token"}) {
+    if (!variables.contains(name)) variables[name] = "";
+  }
+}
+
+Expected<std::vector<bool>> truncate_prompts(const ValidationContext& context,
+                                             const Json& body,
+                                             int32_t reserved,
+                                             Prompts& prompts) {
+  const int64_t max_len = context.model.max_model_len;
+  SLUICE_TRY(const auto given, read_integer(body, "truncate_prompt_tokens", -1, max_len));
+  bool keep_end = true;
+  if (const Json* side = find_field(body, "truncation_side")) {
+    if (*side != "left" && *side != "right") {
+      return invalid(
+          "truncation_side must be \"left\" or \"right\", got " + show_value(*side) + ".",
+          "truncation_side");
+    }
+    keep_end = *side == "left";
+  }
+  std::vector<bool> is_cut(prompts.size(), false);
+  if (!given) return is_cut;
+  if (*given == 0) {
+    return invalid("truncate_prompt_tokens must be -1 or at least 1, got 0.",
+                   "truncate_prompt_tokens");
+  }
+  const auto most =
+      static_cast<size_t>(*given > 0 ? *given : std::max<int64_t>(max_len - reserved, 1));
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    std::vector<TokenId>& prompt = prompts[i];
+    is_cut[i] = prompt.size() > most;
+    if (!is_cut[i]) continue;
+    if (keep_end) prompt.erase(prompt.begin(), prompt.end() - static_cast<ptrdiff_t>(most));
+    prompt.resize(most);
+  }
+  return is_cut;
+}
+
+void encode_spans(const Tokenizer& tokenizer,
+                  const std::vector<RenderedSpan>& spans,
+                  std::vector<TokenId>& out) {
+  std::string text;
+  std::vector<TextRange> literal;
+  for (const RenderedSpan& span : spans) {
+    const size_t begin = text.size();
+    text += span.text;
+    if (span.from_template || span.text.empty()) continue;
+    literal.push_back(TextRange{begin, text.size()});
+  }
+  tokenizer.encode_marked(text, literal, out);
+}
+
+std::vector<std::string> prompt_texts(const Tokenizer& tokenizer,
+                                      const Json& body,
+                                      const Prompts& prompts,
+                                      const std::vector<bool>& is_cut) {
+  const Json list = prompt_list(body);
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    if (list[i].is_string() && !is_cut[i]) {
+      texts.push_back(list[i].get<std::string>());
+      continue;
+    }
+    const bool has_bos = tokenizer.add_bos() && prompts[i].front() == tokenizer.bos();
+    texts.push_back(decode_tokens(tokenizer, std::span(prompts[i]).subspan(has_bos ? 1 : 0)));
+  }
+  return texts;
+}
+
+Expected<Prompts> chat_prompt(const ValidationContext& context, const Json& body) {
+  if (!context.chat_template) return tl::unexpected(context.chat_template.error());
+  const Json* given = find_field(body, "messages");
+  SLUICE_TRY(Json messages,
+             normal_messages(given != nullptr ? *given : Json(), context.config.max_json_depth));
+  SLUICE_TRY(const bool continue_final, read_bool(body, "continue_final_message", false));
+  SLUICE_TRY(const bool add_prompt, read_bool(body, "add_generation_prompt", !continue_final));
+  SLUICE_TRY(const bool add_special_tokens, read_bool(body, "add_special_tokens", false));
+  if (continue_final && add_prompt) {
+    return invalid("Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
+                   "continue_final_message");
+  }
+  fit_messages(context.chat_template->forms(), messages);
+  MarkedEnd end;
+  if (continue_final) {
+    SLUICE_TRY(end, mark_end(body, messages));
+  }
+  Json variables = Json::object();
+  variables["messages"] = std::move(messages);
+  variables["tools"] = nullptr;
+  SLUICE_TRY(variables["documents"], read_documents(body));
+  variables["add_generation_prompt"] = add_prompt;
+  add_special_token_names(context.tokenizer, variables);
+  SLUICE_TRY_VOID(add_kwargs(body, variables));
+  auto spans = context.chat_template->render(variables);
+  if (!spans) {
+    // The template's limits speak of this request's size, not of the server's load.
+    return invalid("The chat template failed: " + spans.error().message, "messages");
+  }
+  if (continue_final) SLUICE_TRY_VOID(cut_at_end(end, *spans));
+  size_t num_bytes = 0;
+  for (const RenderedSpan& span : *spans) num_bytes += span.text.size();
+  SLUICE_TRY_VOID(check_text_size(context, num_bytes));
+  std::vector<TokenId> ids;
+  if (add_special_tokens) ids = context.tokenizer.prefix_tokens();
+  encode_spans(context.tokenizer, *spans, ids);
+  if (add_special_tokens) append_suffix(context.tokenizer, ids);
+  if (ids.empty()) return invalid("The rendered chat is empty.", "messages");
+  return Prompts{std::move(ids)};
+}
+
+Expected<Prompts> completion_prompts(const ValidationContext& context, const Json& body) {
+  const Json* prompt = find_field(body, "prompt");
+  SLUICE_TRY(const bool add_special_tokens, read_bool(body, "add_special_tokens", true));
+  const auto wrong_type = [] {
+    return invalid(
+        "prompt must be a string, an array of strings, an array of token ids or an "
+        "array of arrays of token ids, and not empty.",
+        "prompt");
+  };
+  if (prompt == nullptr || (!prompt->is_string() && !prompt->is_array())) return wrong_type();
+  const Json list = prompt_list(body);
+  if (list.empty()) return wrong_type();
+  Prompts prompts;
+  for (const Json& item : list) {
+    if (!item.is_string() && !item.is_array()) return wrong_type();
+    auto ids = item.is_string()
+                   ? encode_text(context, item.get_ref<const std::string&>(), add_special_tokens)
+                   : to_token_ids(item, "prompt", context.model.vocab_size);
+    if (!ids) return tl::unexpected(std::move(ids).error());
+    if (ids->empty()) return invalid("prompt must have at least one token.", "prompt");
+    prompts.push_back(std::move(*ids));
+  }
+  return prompts;
+}
+
+}  // namespace sluice

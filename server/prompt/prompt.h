@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// From `messages` or `prompt` to token ids. In a text prompt the names of control tokens are those
+// tokens, as clients that render chats or FIM prompts themselves mean them. Contents of chat
+// messages never become control tokens: in a rendered chat only what the template itself wrote is
+// parsed for them.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "engine/core/types.h"
+#include "server/api/request_validator.h"
+
+namespace sluice {
+
+// One prompt, as one-element list.
+Expected<std::vector<std::vector<TokenId>>> chat_prompt(const ValidationContext& context,
+                                                        const nlohmann::ordered_json& body);
+
+// A string, a list of strings, a list of ids or a list of lists of ids.
+Expected<std::vector<std::vector<TokenId>>> completion_prompts(const ValidationContext& context,
+                                                               const nlohmann::ordered_json& body);
+
+// truncate_prompt_tokens and truncation_side. `reserved`: tokens that -1 leaves for the output.
+// Returns of each prompt whether it was cut.
+Expected<std::vector<bool>> truncate_prompts(const ValidationContext& context,
+                                             const nlohmann::ordered_json& body,
+                                             int32_t reserved,
+                                             std::vector<std::vector<TokenId>>& prompts);
+
+// Variables for chat templates: the tokenizer's named tokens, bos_token and eos_token in any case.
+void add_special_token_names(const Tokenizer& tokenizer, nlohmann::ordered_json& variables);
+
+// Tokenizes a rendered chat as one text: pieces may span the border between template and message.
+void encode_spans(const Tokenizer& tokenizer,
+                  const std::vector<RenderedSpan>& spans,
+                  std::vector<TokenId>& out);
+
+// What `echo` puts before each answer of a completion: a text as it was sent; of ids, and of a text
+// that was cut, what they decode to, without a beginning-of-text token that completions start with.
+std::vector<std::string> prompt_texts(const Tokenizer& tokenizer,
+                                      const nlohmann::ordered_json& body,
+                                      const std::vector<std::vector<TokenId>>& prompts,
+                                      const std::vector<bool>& is_cut);
+
+Error context_length_error(const ModelInfo& model, int64_t output_tokens, int64_t prompt_tokens);
+
+}  // namespace sluice
