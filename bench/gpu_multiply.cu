@@ -16,10 +16,10 @@ void launch_linear_by(Instructions which,
                       CUstream_st* stream,
                       const kernels::cuda::LinearHalfArgs& args) {
   namespace cuda = kernels::cuda;
-  const auto multiply = which == Instructions::kWgmma ? cuda::launch_wgmma : cuda::launch_mma;
-  multiply(stream,
-           cuda::matrices_of(args),
-           cuda::outputs_of(args, args.num_rows, args.n, args.k, nullptr));
+  const cuda::Layer layer{cuda::matrices_of(args),
+                          cuda::outputs_of(args, args.num_rows, args.n, args.k, nullptr)};
+  if (which == Instructions::kWgmma) return cuda::launch_wgmma(stream, {&layer, 1});
+  cuda::launch_mma(stream, layer.matrices, layer.outputs);
 }
 
 }  // namespace sluice::bench
