@@ -313,7 +313,7 @@ choose_heap() {
 # Under the sanitizer a kernel takes some hundred times as long; sm_80's are not this GPU's.
 few='CudaNorm.*:CudaRope.*:CudaElementwise.*:CudaMoe.*:CudaSampling.The*:CudaAttention.Blocks*'
 few+=':CudaAttention.PromptsHave*:Devices/CudaLinear*.IsNear*:Devices/CudaLinear*.Adds*'
-few+=':Devices/CudaLinearHalf.Few*:Devices/CudaLinearPairs.*:Devices/CudaParts.*'
+few+=':Devices/CudaLinearHalf.Few*:Devices/CudaLinearTogether.*:Devices/CudaParts.*'
 few+=':Devices/CudaExperts.*:Formats/CudaExpertFormats.*:Formats/CudaMatrix.*'
 few+='-*/sm_80'
 

@@ -237,7 +237,7 @@ print("first token: FAILED, not run")
     def test_sanitizers_see_what_is_risky_and_nothing_of_other_gpus(self):
         self.gtests("gpu_kernels_test", "CudaElementwise.Adds pass",
                     "CudaAttention.PromptsHaveBits pass", "CudaAttention.Everything pass",
-                    "Devices/CudaLinearPairs.Each/sm_90 pass",
+                    "Devices/CudaLinearTogether.Each/sm_90 pass",
                     "Devices/CudaLinearHalf.FewAnd/sm_90 crash",
                     "Devices/CudaLinearHalf.FewAnd/sm_80 pass",
                     "Formats/CudaExpertFormats.Rows/q4 pass")

@@ -146,6 +146,7 @@ TEST(NcclRanks, NobodyWaitsForARankThatTheLibraryHoldsUp) {
       held = &own;
       EXPECT_TRUE(own.all_gather({&part, 1}).empty());
       EXPECT_TRUE(own.has_failed());
+      while (held != nullptr) std::this_thread::yield();  // the other rank still looks at this one
       return;
     }
     while (held == nullptr) std::this_thread::yield();
@@ -153,6 +154,7 @@ TEST(NcclRanks, NobodyWaitsForARankThatTheLibraryHoldsUp) {
     EXPECT_FALSE(held.load()->has_failed());
     held.load()->fail();
     EXPECT_TRUE(held.load()->has_failed());
+    held = nullptr;
     own.fail();
   });
 }
