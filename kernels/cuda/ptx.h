@@ -205,27 +205,6 @@ __device__ __forceinline__ void tma_load_multicast_2d(
       : "memory");
 }
 
-__device__ __forceinline__ void tma_load_multicast_4d(void* to,
-                                                      const TensorMap* map,
-                                                      int32_t i0,
-                                                      int32_t i1,
-                                                      int32_t i2,
-                                                      int32_t i3,
-                                                      Mbarrier* barrier,
-                                                      uint16_t ranks) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(shared_address(to)),
-      "l"(map),
-      "r"(i0),
-      "r"(i1),
-      "r"(i2),
-      "r"(i3),
-      "r"(shared_address(barrier)),
-      "h"(ranks)
-      : "memory");
-}
-
 // Before the first wgmma, and after each wait or change of the accumulators.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
