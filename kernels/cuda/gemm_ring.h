@@ -102,8 +102,8 @@ struct RingWork {
 
 __device__ __forceinline__ bool is_first_lane() { return threadIdx.x % 32 == 0; }
 
-// By one thread; fence_mbar_init and a barrier follow. `copiers` threads fill a stage, consumer warps
-// let go of it: each arrives once, so that none waits for another before it arrives.
+// By one thread; fence_mbar_init and a barrier follow. `copiers` threads fill a stage, consumer
+// warps let go of it: each arrives once, so that none waits for another before it arrives.
 template <int kTokens, int kStages>
 __device__ __forceinline__ void init_ring(Ring<kTokens, kStages>& ring, int copiers = 1) {
   for (int stage = 0; stage < kStages; ++stage) {

@@ -8,12 +8,12 @@
 // first half's value is parked in shared memory, where the second's joins it, and from where the
 // storing warps take it. INT8 sums, which are exact, are one chain. INT8 activations are records of
 // 32 bytes, for each of which the copy engine takes about as long as for 128: the workspace gets
-// them in rows first (pack_rows_kernel). Layers without a workspace are gemm_split.cu's.
+// them in rows first (pack_rows_kernel). INT8 without a workspace is gemm_split.cu's.
 //
 // Shared memory is the limit: wgmma reads 96 of the 128 bytes a clock that there are, and copies
 // write 64 more. Blocks of a cluster that shared weights or x of floats were slower. Layers that
-// share x are one launch, whose tiles follow one another. Measured on an H200 on 2026-11-26 with one
-// layer a launch; no GPU has run several yet.
+// share x are one launch, whose tiles follow one another. Measured on an H200 on 2026-11-26 with
+// one layer a launch; no GPU has run several yet.
 #include <algorithm>
 #include <type_traits>
 
@@ -270,7 +270,7 @@ __device__ __forceinline__ void multiply_tiles(Memory<typename Format::Sum>& mem
 }
 
 template <typename Sum>
-struct alignas(16) Four {
+struct alignas(16) FourSums {
   Sum x[4];
 };
 
@@ -315,8 +315,8 @@ struct Finish {
 
   __device__ __forceinline__ void store(int32_t token,
                                         float token_scale,
-                                        const Four<typename Format::Sum>& sums) const {
-    Four<float> y;
+                                        const FourSums<typename Format::Sum>& sums) const {
+    FourSums<float> y;
     float* const to = out + token * outputs.out_stride;
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
@@ -324,9 +324,9 @@ struct Finish {
       if (outputs.bias != nullptr) y.x[c] = __fadd_rn(y.x[c], bias[c]);
     }
     if (aligned) {
-      auto* const four = reinterpret_cast<Four<float>*>(to);
+      auto* const four = reinterpret_cast<FourSums<float>*>(to);
       if (outputs.add) {
-        const Four<float> before = *four;
+        const FourSums<float> before = *four;
 #pragma unroll
         for (int c = 0; c < 4; ++c) y.x[c] = __fadd_rn(before.x[c], y.x[c]);
       }
@@ -343,7 +343,7 @@ struct Finish {
 template <typename Format>
 __device__ __forceinline__ void store_tiles(Memory<typename Format::Sum>& memory,
                                             const Together& layers) {
-  using Sums = Four<typename Format::Sum>;
+  using Sums = FourSums<typename Format::Sum>;
   constexpr int kAtOnce = Format::kInOnePiece ? 2 : 4;  // rows of a warp
   const auto warp = static_cast<int32_t>(threadIdx.x - kStorers) / 32;
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
@@ -433,8 +433,8 @@ __global__ void __launch_bounds__(kPackThreads, 1)
   const std::byte* const from = matrices.x + blockIdx.y * matrices.x_stride +
                                 column / kQuantGroup * (kActivationRows * kQuantGroup) +
                                 in_block * kQuantGroup + column % kQuantGroup;
-  *reinterpret_cast<Four<int32_t>*>(to + row * stride + column) =
-      *reinterpret_cast<const Four<int32_t>*>(from);
+  *reinterpret_cast<FourSums<int32_t>*>(to + row * stride + column) =
+      *reinterpret_cast<const FourSums<int32_t>*>(from);
 }
 
 void pack_rows(Stream stream, const Matrices& matrices, void* to) {
@@ -466,20 +466,30 @@ void start(Stream stream, std::span<const Layer> layers) {
   gpu::launch(stream, shape, kernel, work);
 }
 
+// Whether the sums are what the kernel goes through: of floats whole halves, none of whose segments
+// is empty; of INT8 one chain of some groups, whose rows the workspace has room for.
+bool fits_wide(const Layer& layer) {
+  const auto& [matrices, outputs] = layer;
+  if (matrices.format == MatrixFormat::kInt8) {
+    return outputs.workspace != nullptr && matrices.k > 0;
+  }
+  return outputs.segments.count >= kHalf && ceil_div(outputs.k, kQuantGroup) >= kSegments;
+}
+
 }  // namespace
 
 // Up to kSplitTokens rows where tiles of 128 tokens are blocks enough, and runs of segments of
 // tiles of 64 would not be faster; more rows always.
 bool takes_wide(std::span<const Layer> layers) {
-  const auto& [matrices, outputs] = layers[0];
-  if (outputs.num_rows <= kManyTokens || outputs.segments.count < kHalf) return false;
-  if (ceil_div(outputs.k, kQuantGroup) < kSegments) return false;  // some are empty
-  if (matrices.format == MatrixFormat::kInt8 && outputs.workspace == nullptr) return false;
+  const Outputs& outputs = layers[0].outputs;
+  if (outputs.num_rows <= kManyTokens || !fits_wide(layers[0])) return false;
   if (outputs.num_rows > kSplitTokens) return true;
-  constexpr int64_t kBlocks = 132;   // of an H100 or H200
-  constexpr int64_t kRunTiles = 96;  // take about as long in runs as one tile of each block here
+  // On an H200, of 132 blocks, 96 tiles of 64 take about as long in runs as a tile of each block
+  // here.
+  const int64_t blocks = gpu::multiprocessors();
   const int64_t down = num_tiles(layers);
-  return down * ceil_div(outputs.num_rows, kManyTokens) >= kRunTiles * ceil_div(down, kBlocks);
+  const int64_t run_tiles = down * ceil_div(outputs.num_rows, kManyTokens);
+  return run_tiles * 132 >= 96 * blocks * ceil_div(down, blocks);
 }
 
 void launch_wide(Stream stream, std::span<const Layer> layers) {
