@@ -37,8 +37,8 @@ constexpr uint64_t transposed_descriptor(uint32_t shared_address,
          uint64_t{rows_stride >> 4} << 16;
 }
 
-// wgmma and the copy engine are Hopper's alone. The one place of the kernels that asks
-// which device this is.
+// wgmma and the copy engine are Hopper's alone. What else depends on the compute capability is in
+// gpu.h: device_overlaps.
 inline bool device_has_wgmma() { return compute_capability() == 90; }
 
 }  // namespace sluice::gpu::ptx
