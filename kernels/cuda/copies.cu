@@ -15,6 +15,7 @@ namespace {
 constexpr int kCopyThreads = 256;
 constexpr int kThreadPieces = 4;  // on their way at once
 constexpr int64_t kPieceBytes = sizeof(uint4);
+constexpr int64_t kWordBytes = sizeof(uint32_t);
 constexpr int64_t kBlockBytes = kCopyThreads * kThreadPieces * kPieceBytes;
 
 __global__ void __launch_bounds__(kCopyThreads, 1)
@@ -51,8 +52,7 @@ __global__ void __launch_bounds__(kCopyThreads, 1)
     copy_parts_kernel(const __grid_constant__ CopiedParts copied) {
   ptx::start_next_launch();
   ptx::wait_for_launches();
-  constexpr int64_t kWord = sizeof(uint32_t);
-  int64_t at = (int64_t{blockIdx.x} * kCopyThreads + threadIdx.x) * kWord;
+  int64_t at = (int64_t{blockIdx.x} * kCopyThreads + threadIdx.x) * kWordBytes;
   for (int32_t i = 0; i < copied.count; ++i) {
     const DeviceMemory::Part& part = copied.parts[i];
     const int64_t all = part.bytes * part.num_rows;
@@ -67,6 +67,11 @@ __global__ void __launch_bounds__(kCopyThreads, 1)
 }
 
 bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % kPieceBytes == 0; }
+
+bool is_of_words(const DeviceMemory::Part& part) {
+  return part.begin % kWordBytes == 0 && part.bytes % kWordBytes == 0 &&
+         part.stride % kWordBytes == 0;
+}
 
 }  // namespace
 
@@ -88,13 +93,15 @@ void launch_copy_parts(Stream stream,
   CopiedParts copied{.to = to, .from = from, .parts = {}, .count = 0};
   int64_t bytes = 0;
   for (const DeviceMemory::Part& part : parts) {
+    CHECK(is_of_words(part));
     if (part.bytes == 0 || part.num_rows == 0) continue;
     copied.parts[copied.count++] = part;
     bytes += part.bytes * part.num_rows;
   }
-  constexpr int64_t kBlockWords = kCopyThreads * int64_t{sizeof(uint32_t)};
   gpu::launch(stream,
-              {.blocks_x = ceil_div(bytes, kBlockWords), .threads = kCopyThreads, .overlaps = true},
+              {.blocks_x = ceil_div(bytes, kCopyThreads * kWordBytes),
+               .threads = kCopyThreads,
+               .overlaps = true},
               copy_parts_kernel,
               copied);
 }

@@ -107,7 +107,7 @@ struct Together {
   Outputs each[kMostTogether];
 };
 
-// A tile's layer and its first output there; num_tiles and more lie behind the last layer.
+// A tile's layer and its first output there.
 struct Place {
   int32_t layer;
   int32_t output;

@@ -71,16 +71,6 @@ struct WgmmaInt8 : WgmmaInt8Sums {
     gpu::ptx::tma_load_4d(to, map, 0, 0, group, token / kActivationRows, full);
   }
 
-  // To the same place in each of the cluster's blocks that have a bit in `ranks`.
-  __device__ __forceinline__ static void share_x(void* to,
-                                                 const gpu::TensorMap* map,
-                                                 int32_t group,
-                                                 int32_t token,
-                                                 gpu::ptx::Mbarrier* full,
-                                                 uint16_t ranks) {
-    gpu::ptx::tma_load_multicast_4d(to, map, 0, 0, group, token / kActivationRows, full, ranks);
-  }
-
   // x is [blocks of 8 tokens][4 groups][8][32 bytes], as the records are in global memory.
   __device__ __forceinline__ static uint64_t x_descriptor(uint32_t x, int step) {
     const auto offset = static_cast<uint32_t>(step * kActivationRows * kStepBytes);
@@ -112,15 +102,13 @@ struct RingWork {
 
 __device__ __forceinline__ bool is_first_lane() { return threadIdx.x % 32 == 0; }
 
-// By one thread; fence_mbar_init and a barrier follow. `copiers` threads fill a stage, `readers`
-// warps let go of it: each warp arrives once, so that none waits for another before it arrives.
+// By one thread; fence_mbar_init and a barrier follow. `copiers` threads fill a stage, consumer
+// warps let go of it: each arrives once, so that none waits for another before it arrives.
 template <int kTokens, int kStages>
-__device__ __forceinline__ void init_ring(Ring<kTokens, kStages>& ring,
-                                          int readers,
-                                          int copiers = 1) {
+__device__ __forceinline__ void init_ring(Ring<kTokens, kStages>& ring, int copiers = 1) {
   for (int stage = 0; stage < kStages; ++stage) {
     gpu::ptx::mbar_init(&ring.full[stage], copiers);
-    gpu::ptx::mbar_init(&ring.empty[stage], readers);
+    gpu::ptx::mbar_init(&ring.empty[stage], kConsumerWarps);
   }
 }
 

@@ -198,7 +198,7 @@ __device__ __forceinline__ void split_block(const RingWork& work, int32_t length
   GPU_DYN_SHARED(Shared, memory);
   ptx::start_next_launch();
   if (threadIdx.x == 0) {
-    init_ring(memory.ring, kConsumerWarps, 2);
+    init_ring(memory.ring, 2);
     ptx::fence_mbar_init();
   }
   __syncthreads();

@@ -52,7 +52,7 @@ __device__ __forceinline__ void experts_block(const ExpertsWork& work) {
   auto& ring = memory.ring;
   const Outputs& outputs = work.outputs;
   if (threadIdx.x == 0) {
-    init_ring(ring, kConsumerWarps);
+    init_ring(ring);
     ptx::fence_mbar_init();
   }
   __syncthreads();

@@ -7,13 +7,13 @@
 // two are folded while a third is multiplied, and the tensor cores wait at a half's end alone. The
 // first half's value is parked in shared memory, where the second's joins it, and from where the
 // storing warps take it. INT8 sums, which are exact, are one chain. INT8 activations are records of
-// 32 bytes, for each of which the copy engine takes about as long as for 128: the workspace, where
-// there is one, gets them in rows first (pack_rows_kernel), else two blocks share them.
+// 32 bytes, for each of which the copy engine takes about as long as for 128: the workspace gets
+// them in rows first (pack_rows_kernel). INT8 without a workspace is gemm_split.cu's.
 //
 // Shared memory is the limit: wgmma reads 96 of the 128 bytes a clock that there are, and copies
-// write 64 more. Blocks that shared weights or x of floats were slower. Layers that share x are one
-// launch, whose tiles follow one another. Measured on an H200 on 2026-11-26 with one layer a
-// launch; no GPU has run several yet.
+// write 64 more. Blocks of a cluster that shared weights or x of floats were slower. Layers that
+// share x are one launch, whose tiles follow one another. Measured on an H200 on 2026-11-26 with
+// one layer a launch; no GPU has run several yet.
 #include <algorithm>
 #include <type_traits>
 
@@ -48,64 +48,12 @@ struct alignas(1024) Memory {
   alignas(16) Sum tile[kTokens][kRowWords];
 };
 
-// Blocks of a cluster have tiles with the same tokens that follow each other in outputs: each
-// copies its part of x to all. A block alone shares nothing.
-template <int kClusterBlocks>
-struct Sharing {
-  static constexpr int kBlocks = kClusterBlocks;
-  static constexpr int kPartTokens = kTokens / kBlocks;
-
-  int rank;
-
-  __device__ __forceinline__ void meet() const {
-    if constexpr (kBlocks == 1) {
-      __syncthreads();
-    } else {
-      ptx::cluster_arrive();
-      ptx::cluster_wait();
-    }
-  }
-
-  __device__ __forceinline__ void wait_empty(ptx::Mbarrier* empty, int parity) const {
-    if constexpr (kBlocks == 1) {
-      ptx::mbar_wait(empty, parity);
-    } else {
-      ptx::mbar_wait_cluster(empty, parity);
-    }
-  }
-
-  // To every block whose copies come here, by a lane each.
-  __device__ __forceinline__ void release(ptx::Mbarrier* empty) const {
-    const auto lane = static_cast<int>(threadIdx.x % 32);
-    if constexpr (kBlocks == 1) {
-      if (lane == 0) ptx::mbar_arrive(empty);
-    } else {
-      if (lane < kBlocks) ptx::mbar_arrive_peer(ptx::peer_address(empty, lane));
-    }
-  }
-
-  template <typename Format>
-  __device__ __forceinline__ void load_x(std::byte* to,
-                                         const RingWork& work,
-                                         int32_t group,
-                                         int32_t token,
-                                         ptx::Mbarrier* full) const {
-    if constexpr (kBlocks == 1) {
-      Format::load_x(to, &work.x, group, token, full);
-    } else {
-      const int part = rank * kPartTokens;
-      constexpr uint16_t kAll = (1U << kBlocks) - 1;
-      Format::share_x(to + part * kChunkBytes, &work.x, group, token + part, full, kAll);
-    }
-  }
-};
-
 // f(layer, tile) for the tiles of this block. Tokens go first, kGroupTiles tiles of them, so that
 // weights come from memory once and few of them are in use at a time.
-template <typename Share, typename F>
-__device__ __forceinline__ void for_own_tiles(const Together& layers, const Share& share, F f) {
+template <typename F>
+__device__ __forceinline__ void for_own_tiles(const Together& layers, F f) {
   const int32_t num_rows = layers.each[0].num_rows;
-  const auto down = static_cast<int32_t>(ceil_div(layers.num_tiles, Share::kBlocks));
+  const int32_t down = layers.num_tiles;
   const auto across = static_cast<int32_t>(ceil_div(num_rows, kTokens));
   const int32_t all = down * across;
   for (auto i = static_cast<int32_t>(blockIdx.x); i < all; i += static_cast<int32_t>(gridDim.x)) {
@@ -113,41 +61,39 @@ __device__ __forceinline__ void for_own_tiles(const Together& layers, const Shar
     const int32_t left = across - group * kGroupTiles;
     const int32_t width = left < kGroupTiles ? left : kGroupTiles;
     const int32_t in_group = i - group * kGroupTiles * down;
-    const Place place = place_of(layers, in_group / width * Share::kBlocks + share.rank);
+    const Place place = place_of(layers, in_group / width);
     const int32_t token = group * kGroupTiles + in_group % width;
     f(place.layer, Tile{0, place.output, token * kTokens, num_rows});
   }
 }
 
 // The block's chunks, by one thread.
-template <typename Format, typename Share>
+template <typename Format>
 __device__ __forceinline__ void copy_chunks(Memory<typename Format::Sum>& memory,
-                                            const RingWork& work,
-                                            const Share& share) {
+                                            const RingWork& work) {
   auto& ring = memory.ring;
   const Outputs& first = work.layers.each[0];
   Cursor<kStages> at;
-  for_own_tiles(work.layers, share, [&](int32_t layer, const Tile& tile) {
+  for_own_tiles(work.layers, [&](int32_t layer, const Tile& tile) {
     Walk walk = walk_all<Format>(first);
     for (; walk.left.begin < walk.left.end; take_chunk<Format>(first, walk), at.advance()) {
-      share.wait_empty(&ring.empty[at.stage], at.parity ^ 1);
+      ptx::mbar_wait(&ring.empty[at.stage], at.parity ^ 1);
       ptx::Mbarrier* const full = &ring.full[at.stage];
       ptx::mbar_arrive_expect_tx(full, (kOutputs + kTokens) * kChunkBytes);
       const int32_t column = walk.left.begin * kQuantGroup;
       ptx::tma_load_2d(ring.weight[at.stage], &work.weight[layer], column, tile.output, full);
-      share.template load_x<Format>(ring.x[at.stage], work, walk.left.begin, tile.token, full);
+      Format::load_x(ring.x[at.stage], &work.x, walk.left.begin, tile.token, full);
     }
   });
 }
 
 // The ring as a consumer warp goes through it. One group of wgmma stays in flight.
-template <typename Format, typename Share>
+template <typename Format>
 class Chunks {
  public:
   using Sum = typename Format::Sum;
 
-  __device__ __forceinline__ Chunks(Memory<Sum>& memory, const Share& share)
-      : ring_(memory.ring), share_(share) {}
+  __device__ __forceinline__ explicit Chunks(Memory<Sum>& memory) : ring_(memory.ring) {}
 
   // d = the chain over the groups, of which there are some. meanwhile(0) to meanwhile(kPieces - 1),
   // the numbers being constants, are called behind the first chunks: while each is multiplied, all
@@ -197,11 +143,10 @@ class Chunks {
   }
 
   __device__ __forceinline__ void release() {
-    if (before_ >= 0) share_.release(&ring_.empty[before_]);
+    if (before_ >= 0 && is_first_lane()) ptx::mbar_arrive(&ring_.empty[before_]);
   }
 
   Ring<kTokens, kStages>& ring_;
-  const Share share_;
   Cursor<kStages> at_;
   int before_ = -1;  // the stage of the products that may still run
 };
@@ -266,8 +211,8 @@ __device__ __forceinline__ void join(float (&a)[kWords], const float (&b)[kWords
 
 // value = the sum of the half from segment `first` on; meanwhile the value before is passed on.
 // `one` and `two` are the caller's for all halves: as variables of this function they spill.
-template <typename Format, typename Share, typename F>
-__device__ __forceinline__ void multiply_half(Chunks<Format, Share>& chunks,
+template <typename Format, typename F>
+__device__ __forceinline__ void multiply_half(Chunks<Format>& chunks,
                                               const Outputs& outputs,
                                               int32_t first,
                                               float (&one)[kWords],
@@ -290,17 +235,16 @@ __device__ __forceinline__ void multiply_half(Chunks<Format, Share>& chunks,
   }
 }
 
-template <typename Format, typename Share>
+template <typename Format>
 __device__ __forceinline__ void multiply_tiles(Memory<typename Format::Sum>& memory,
-                                               const Together& layers,
-                                               const Share& share) {
+                                               const Together& layers) {
   using Sum = typename Format::Sum;
   const Outputs& outputs = layers.each[0];  // whose segments are those of all
-  Chunks<Format, Share> chunks(memory, share);
+  Chunks<Format> chunks(memory);
   Passing<Sum> passing(memory);
   Sum value[kWords];
   const auto pass_on = [&](auto piece) { passing.template pass_on<piece.value>(value); };
-  for_own_tiles(layers, share, [&](int32_t, const Tile&) {
+  for_own_tiles(layers, [&](int32_t, const Tile&) {
     if constexpr (Format::kInOnePiece) {
       Sum sums[kWords];
       const Groups groups = groups_of(outputs, outputs.segments);
@@ -326,7 +270,7 @@ __device__ __forceinline__ void multiply_tiles(Memory<typename Format::Sum>& mem
 }
 
 template <typename Sum>
-struct alignas(16) Four {
+struct alignas(16) FourSums {
   Sum x[4];
 };
 
@@ -371,8 +315,8 @@ struct Finish {
 
   __device__ __forceinline__ void store(int32_t token,
                                         float token_scale,
-                                        const Four<typename Format::Sum>& sums) const {
-    Four<float> y;
+                                        const FourSums<typename Format::Sum>& sums) const {
+    FourSums<float> y;
     float* const to = out + token * outputs.out_stride;
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
@@ -380,9 +324,9 @@ struct Finish {
       if (outputs.bias != nullptr) y.x[c] = __fadd_rn(y.x[c], bias[c]);
     }
     if (aligned) {
-      auto* const four = reinterpret_cast<Four<float>*>(to);
+      auto* const four = reinterpret_cast<FourSums<float>*>(to);
       if (outputs.add) {
-        const Four<float> before = *four;
+        const FourSums<float> before = *four;
 #pragma unroll
         for (int c = 0; c < 4; ++c) y.x[c] = __fadd_rn(before.x[c], y.x[c]);
       }
@@ -396,17 +340,16 @@ struct Finish {
   }
 };
 
-template <typename Format, typename Share>
+template <typename Format>
 __device__ __forceinline__ void store_tiles(Memory<typename Format::Sum>& memory,
-                                            const Together& layers,
-                                            const Share& share) {
-  using Sums = Four<typename Format::Sum>;
+                                            const Together& layers) {
+  using Sums = FourSums<typename Format::Sum>;
   constexpr int kAtOnce = Format::kInOnePiece ? 2 : 4;  // rows of a warp
   const auto warp = static_cast<int32_t>(threadIdx.x - kStorers) / 32;
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   float(&scales)[kStorerRows] = memory.scales[warp];
   int parity = 0;
-  for_own_tiles(layers, share, [&](int32_t layer, const Tile& tile) {
+  for_own_tiles(layers, [&](int32_t layer, const Tile& tile) {
     const Finish<Format> finish(layers.each[layer], tile.output + 4 * lane);
     const int32_t left = tile.token_end - tile.token;
     const int32_t rows = left < kTokens ? left : kTokens;
@@ -440,36 +383,34 @@ __device__ __forceinline__ void store_tiles(Memory<typename Format::Sum>& memory
   });
 }
 
-template <typename Format, typename Share>
+template <typename Format>
 __device__ __forceinline__ void wide_block(const RingWork& work) {
   using Shared = Memory<typename Format::Sum>;
   GPU_DYN_SHARED(Shared, memory);
-  const Share share{Share::kBlocks == 1 ? 0 : ptx::cluster_rank()};
   ptx::start_next_launch();
   if (threadIdx.x == 0) {
-    init_ring(memory.ring, Share::kBlocks * kConsumerWarps);
+    init_ring(memory.ring);
     ptx::mbar_init(&memory.written, kConsumerWarps);
     ptx::mbar_init(&memory.stored, kStoringWarps);
     ptx::fence_mbar_init();
   }
-  share.meet();
+  __syncthreads();
   if (threadIdx.x < kConsumers) {
     ptx::take_registers<kConsumerRegisters>();
     ptx::wait_for_launches();
-    multiply_tiles<Format>(memory, work.layers, share);
+    multiply_tiles<Format>(memory, work.layers);
   } else {
     ptx::give_registers<kOtherRegisters>();
     ptx::wait_for_launches();
-    if (threadIdx.x == kConsumers) copy_chunks<Format>(memory, work, share);
-    if (threadIdx.x >= kStorers) store_tiles<Format>(memory, work.layers, share);
+    if (threadIdx.x == kConsumers) copy_chunks<Format>(memory, work);
+    if (threadIdx.x >= kStorers) store_tiles<Format>(memory, work.layers);
   }
-  if constexpr (Share::kBlocks > 1) share.meet();  // peers' last arrivals come before a block ends
 }
 
-template <typename Format, typename Share>
+template <typename Format>
 __global__ void __launch_bounds__(kThreads, 1)
     wide_wgmma_kernel(const __grid_constant__ RingWork work) {
-  if constexpr (ptx::kHasWgmma) wide_block<Format, Share>(work);
+  if constexpr (ptx::kHasWgmma) wide_block<Format>(work);
 }
 
 int32_t row_stride(const Matrices& matrices) {
@@ -492,8 +433,8 @@ __global__ void __launch_bounds__(kPackThreads, 1)
   const std::byte* const from = matrices.x + blockIdx.y * matrices.x_stride +
                                 column / kQuantGroup * (kActivationRows * kQuantGroup) +
                                 in_block * kQuantGroup + column % kQuantGroup;
-  *reinterpret_cast<Four<int32_t>*>(to + row * stride + column) =
-      *reinterpret_cast<const Four<int32_t>*>(from);
+  *reinterpret_cast<FourSums<int32_t>*>(to + row * stride + column) =
+      *reinterpret_cast<const FourSums<int32_t>*>(from);
 }
 
 void pack_rows(Stream stream, const Matrices& matrices, void* to) {
@@ -509,19 +450,14 @@ void pack_rows(Stream stream, const Matrices& matrices, void* to) {
               stride);
 }
 
-template <typename Format, int kClusterBlocks>
+template <typename Format>
 void start(Stream stream, std::span<const Layer> layers) {
-  using Share = Sharing<kClusterBlocks>;
-  gpu::LaunchShape shape{.blocks_y = Share::kBlocks,
-                         .threads = kThreads,
-                         .shared_bytes = sizeof(Memory<typename Format::Sum>),
-                         .cluster_blocks = Share::kBlocks,
-                         .overlaps = true};
-  const auto kernel = wide_wgmma_kernel<Format, Share>;
+  gpu::LaunchShape shape{
+      .threads = kThreads, .shared_bytes = sizeof(Memory<typename Format::Sum>), .overlaps = true};
+  const auto kernel = wide_wgmma_kernel<Format>;
   const auto& [matrices, outputs] = layers[0];
-  RingWork work = ring_work(layers, Share::kPartTokens);
-  const int64_t tiles =
-      ceil_div(work.layers.num_tiles, Share::kBlocks) * ceil_div(outputs.num_rows, kTokens);
+  RingWork work = ring_work(layers, kTokens);
+  const int64_t tiles = work.layers.num_tiles * ceil_div(outputs.num_rows, kTokens);
   shape.blocks_x = std::min(tiles, gpu::clusters_at_once(shape, kernel));
   if constexpr (std::is_same_v<Format, WgmmaInt8Rows>) {
     const auto* const x = static_cast<const std::byte*>(outputs.workspace);
@@ -530,32 +466,42 @@ void start(Stream stream, std::span<const Layer> layers) {
   gpu::launch(stream, shape, kernel, work);
 }
 
+// Whether the sums are what the kernel goes through: of floats whole halves, none of whose segments
+// is empty; of INT8 one chain of some groups, whose rows the workspace has room for.
+bool fits_wide(const Layer& layer) {
+  const auto& [matrices, outputs] = layer;
+  if (matrices.format == MatrixFormat::kInt8) {
+    return outputs.workspace != nullptr && matrices.k > 0;
+  }
+  return outputs.segments.count >= kHalf && ceil_div(outputs.k, kQuantGroup) >= kSegments;
+}
+
 }  // namespace
 
 // Up to kSplitTokens rows where tiles of 128 tokens are blocks enough, and runs of segments of
 // tiles of 64 would not be faster; more rows always.
 bool takes_wide(std::span<const Layer> layers) {
   const Outputs& outputs = layers[0].outputs;
-  if (outputs.num_rows <= kManyTokens || outputs.segments.count < kHalf) return false;
-  if (ceil_div(outputs.k, kQuantGroup) < kSegments) return false;  // some are empty
+  if (outputs.num_rows <= kManyTokens || !fits_wide(layers[0])) return false;
   if (outputs.num_rows > kSplitTokens) return true;
-  constexpr int64_t kBlocks = 132;   // of an H100 or H200
-  constexpr int64_t kRunTiles = 96;  // take about as long in runs as one tile of each block here
+  // On an H200, of 132 blocks, 96 tiles of 64 take about as long in runs as a tile of each block
+  // here.
+  const int64_t blocks = gpu::multiprocessors();
   const int64_t down = num_tiles(layers);
-  return down * ceil_div(outputs.num_rows, kManyTokens) >= kRunTiles * ceil_div(down, kBlocks);
+  const int64_t run_tiles = down * ceil_div(outputs.num_rows, kManyTokens);
+  return run_tiles * 132 >= 96 * blocks * ceil_div(down, blocks);
 }
 
 void launch_wide(Stream stream, std::span<const Layer> layers) {
   const auto& [matrices, outputs] = layers[0];
   switch (matrices.format) {
     case MatrixFormat::kInt8:
-      if (outputs.workspace == nullptr) return start<WgmmaInt8, 2>(stream, layers);
       pack_rows(stream, matrices, outputs.workspace);
-      return start<WgmmaInt8Rows, 1>(stream, layers);
+      return start<WgmmaInt8Rows>(stream, layers);
     case MatrixFormat::kF16:
-      return start<WgmmaF16, 1>(stream, layers);
+      return start<WgmmaF16>(stream, layers);
     case MatrixFormat::kBf16:
-      return start<WgmmaBf16, 1>(stream, layers);
+      return start<WgmmaBf16>(stream, layers);
   }
 }
 

@@ -13,9 +13,6 @@
 #include "kernels/cuda/rows.h"
 
 namespace sluice::kernels::cuda {
-
-namespace ptx = gpu::ptx;
-
 namespace {
 
 namespace ptx = gpu::ptx;

@@ -37,8 +37,8 @@ constexpr uint64_t transposed_descriptor(uint32_t shared_address,
          uint64_t{rows_stride >> 4} << 16;
 }
 
-// wgmma and the copy engine are Hopper's alone. The one place of the kernels that asks
-// which device this is.
+// wgmma and the copy engine are Hopper's alone. What else depends on the compute capability is in
+// gpu.h: device_overlaps.
 inline bool device_has_wgmma() { return compute_capability() == 90; }
 
 }  // namespace sluice::gpu::ptx
@@ -200,27 +200,6 @@ __device__ __forceinline__ void tma_load_multicast_2d(
       "l"(map),
       "r"(i0),
       "r"(i1),
-      "r"(shared_address(barrier)),
-      "h"(ranks)
-      : "memory");
-}
-
-__device__ __forceinline__ void tma_load_multicast_4d(void* to,
-                                                      const TensorMap* map,
-                                                      int32_t i0,
-                                                      int32_t i1,
-                                                      int32_t i2,
-                                                      int32_t i3,
-                                                      Mbarrier* barrier,
-                                                      uint16_t ranks) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(shared_address(to)),
-      "l"(map),
-      "r"(i0),
-      "r"(i1),
-      "r"(i2),
-      "r"(i3),
       "r"(shared_address(barrier)),
       "h"(ranks)
       : "memory");

@@ -66,5 +66,18 @@ TEST(CudaCopies, PartsGoToTheirPlacesAndNothingBetweenThem) {
   });
 }
 
+// They are copied by words.
+TEST(CudaCopiesDeathTest, PartsAreMultiplesOfFour) {
+  const test::DeviceBytes from(256);
+  const test::DeviceBytes to(256);
+  for (const Part& part : {Part{.begin = 2, .bytes = 8},
+                           Part{.begin = 4, .bytes = 7},
+                           Part{.begin = 4, .bytes = 0, .stride = 6, .num_rows = 2},
+                           Part{.begin = 4, .bytes = 4, .stride = 6, .num_rows = 2}}) {
+    EXPECT_DEATH(cuda::launch_copy_parts(nullptr, to.data(), from.data(), {&part, 1}),
+                 "is_of_words");
+  }
+}
+
 }  // namespace
 }  // namespace sluice::kernels

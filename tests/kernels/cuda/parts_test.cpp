@@ -330,6 +330,51 @@ TEST_P(CudaParts, OfInt8JoinToTheCpusBitsOfTheWholeLayer) {
   }
 }
 
+// A rank's sums of many rows, against the CPU's: the last two are a tile of their own. Shares of
+// two segments are 11 chunks, twice around the ring of gemm_wide.cu.
+TEST_P(CudaParts, OfInt8AndManyRowsHaveTheCpusBits) {
+  const auto cpu = test::make_device("scalar", 1);
+  const Setting setting{.rows = 130, .k = 5160};
+  const Int8Matrix matrix(setting, 116);
+  for (const Segments share : {Segments{7, 1}, Segments{2, 2}, Segments{6, 2}}) {
+    SCOPED_TRACE("segment " + std::to_string(share.first));
+    const TokenRows rows(setting.rows, share.num_columns(setting.k));
+    const std::vector<float> values =
+        Random(117).normals(static_cast<size_t>(setting.rows * rows.view.k));
+    quantize_activations(cpu->context(),
+                         {.x = values.data(), .x_stride = rows.view.k, .out = rows.view});
+    std::vector<float> want(static_cast<size_t>(setting.rows * kN), 0.5F);
+    const PackedWeight weight = matrix.cpu();
+    const RowGroup group{.weight = &weight, .out = want.data(), .out_stride = kN, .bias = nullptr};
+    linear(cpu->context(), {.x = rows.view, .groups = {&group, 1}, .segments = share});
+    const DeviceBytes workspace(cuda::linear_workspace_bytes(setting.rows, kN, rows.view.k));
+    const auto body = [&] {
+      std::vector<float> out(want.size(), 0.5F);
+      cuda::launch_linear_int8(nullptr,
+                               {.x = rows.view,
+                                .weight = reinterpret_cast<const int8_t*>(matrix.device().data),
+                                .weight_stride = matrix.stride(),
+                                .weight_scale = matrix.scales(),
+                                .n = kN,
+                                .k = setting.k,
+                                .out = out.data(),
+                                .out_stride = kN,
+                                .workspace = workspace.size() > 0 ? workspace.data() : nullptr,
+                                .segments = share});
+      test::expect_same_bytes(reinterpret_cast<const std::byte*>(out.data()),
+                              reinterpret_cast<const std::byte*>(want.data()),
+                              want.size() * sizeof(float));
+    };
+    test::on_schedules(body, test::Seeds::kOne);
+#ifndef SLUICE_TESTS_ON_GPU  // which does not count launches
+    simt::Run schedule(3);
+    body();
+    EXPECT_EQ(schedule.num_launches(), GetParam() == 90 ? 2 : 1);  // rows are packed first
+    EXPECT_EQ(test::joined(schedule.take_reports()), "");
+#endif
+  }
+}
+
 // Memory of a device that is kept to the end of a test.
 class OnDevice {
  public:

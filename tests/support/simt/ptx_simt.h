@@ -158,18 +158,6 @@ inline void tma_load_multicast_2d(void* to,
   simt::copy_box_to(ranks, to, *map, {i0, i1, 0, 0}, barrier, site);
 }
 
-inline void tma_load_multicast_4d(void* to,
-                                  const TensorMap* map,
-                                  int32_t i0,
-                                  int32_t i1,
-                                  int32_t i2,
-                                  int32_t i3,
-                                  uint64_t* barrier,
-                                  uint16_t ranks,
-                                  simt::Site site = {}) {
-  simt::copy_box_to(ranks, to, *map, {i0, i1, i2, i3}, barrier, site);
-}
-
 template <int kPending>
 void wgmma_wait(simt::Site site = {}) {
   simt::wait_matrix(kPending, site);
