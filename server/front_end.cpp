@@ -60,6 +60,7 @@ Expected<ChatTemplate> own_template(const ModelInfo& model) {
 std::vector<std::string> names_of(const Config& config, const Engine& engine) {
   if (!config.served_model_name.empty()) return config.served_model_name;
   std::string name = engine.model().path;
+  while (name.size() > 1 && name.ends_with('/')) name.pop_back();
   if (const size_t slash = name.find_last_of('/'); slash != std::string::npos) {
     name.erase(0, slash + 1);
   }

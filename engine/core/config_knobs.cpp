@@ -2,6 +2,7 @@
 // The rows: every knob once.
 #include "engine/core/config.h"
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <sstream>
@@ -106,8 +107,14 @@ std::string get_integer_or_auto(const Config& config) {
   return config.*kMember == 0 ? "auto" : std::to_string(config.*kMember);
 }
 
+std::string lower_case(std::string text) {
+  for (char& c : text) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  return text;
+}
+
 template <auto kMember>
-Expected<void> set_boolean(Config& config, const Knob& knob, const std::string& text) {
+Expected<void> set_boolean(Config& config, const Knob& knob, const std::string& given) {
+  const std::string text = lower_case(given);
   for (const char* yes : {"true", "1", "yes", "on"}) {
     if (text == yes) {
       config.*kMember = true;
@@ -120,7 +127,7 @@ Expected<void> set_boolean(Config& config, const Knob& knob, const std::string& 
       return {};
     }
   }
-  return knob_error(knob, "true or false", text);
+  return knob_error(knob, "true or false", given);
 }
 
 template <auto kMember>
@@ -171,17 +178,26 @@ std::string get_list(const Config& config) {
   return joined;
 }
 
+// Blanks and the CR of a line end of other systems.
+std::string_view trimmed(std::string_view line) {
+  constexpr std::string_view kBlanks = " \t\r";
+  const size_t begin = std::min(line.find_first_not_of(kBlanks), line.size());
+  line.remove_prefix(begin);
+  return line.substr(0, line.find_last_not_of(kBlanks) + 1);
+}
+
 // Such values may be secrets: an error does not show them.
 template <auto kMember>
 Expected<void> set_lines(Config& config, const Knob& knob, const std::string& text) {
   std::vector<std::string> lines;
   std::stringstream stream(text);
   for (std::string line; std::getline(stream, line);) {
-    if (line.empty()) {
+    const std::string_view value = trimmed(line);
+    if (value.empty()) {
       return make_error(
           ErrorCode::kInvalidArgument, std::string(knob.name) + " has an empty line", knob.name);
     }
-    lines.push_back(line);
+    lines.emplace_back(value);
   }
   config.*kMember = std::move(lines);
   return {};
@@ -230,10 +246,12 @@ bool is_choice(const Knob& knob, const std::string& text) {
   return false;
 }
 
+// Choices are in lower case; a value may have any.
 template <auto kMember>
-Expected<void> set_choice(Config& config, const Knob& knob, const std::string& text) {
+Expected<void> set_choice(Config& config, const Knob& knob, const std::string& given) {
+  const std::string text = lower_case(given);
   if (!is_choice(knob, text)) {
-    return knob_error(knob, "one of " + std::string(knob.choices), text);
+    return knob_error(knob, "one of " + std::string(knob.choices), given);
   }
   if constexpr (std::is_same_v<decltype(Config::model),
                                std::remove_reference_t<decltype(config.*kMember)>>) {
@@ -355,7 +373,7 @@ std::vector<Knob> make_model_knobs() {
                                "https://huggingface.co."),
       string<&Config::hf_token>(
           "hf-token", "model", "Token for the hub. Default: HF_TOKEN, the hub's token file."),
-      list<&Config::served_model_name>(
+      lines<&Config::served_model_name>(
           "served-model-name",
           "model",
           "Names that requests may give as `model`; the first is reported. Default: the file's."),

@@ -44,6 +44,10 @@ class TokenPipeline final : public Tokenizer {
     return is_token(id) ? std::string_view(parts_.bytes[id]) : std::string_view();
   }
 
+  [[nodiscard]] std::string_view token_name(TokenId id) const override {
+    return is_token(id) ? std::string_view(parts_.names[id]) : std::string_view();
+  }
+
   [[nodiscard]] bool is_special(TokenId id) const override {
     return is_token(id) && parts_.special[id];
   }

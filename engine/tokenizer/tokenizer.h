@@ -115,6 +115,10 @@ class Tokenizer {
   // For chat templates: "bos_token", "eos_token", "unk_token", "pad_token" and whatever else the
   // tokenizer's files name, those that there are.
   [[nodiscard]] virtual const std::vector<NamedToken>& named_tokens() const = 0;
+
+  // A token as its file spells it ("\u0120w", "<0x41>"), which is what transformers'
+  // convert_ids_to_tokens gives. Ids out of range give an empty view.
+  [[nodiscard]] virtual std::string_view token_name(TokenId id) const = 0;
 };
 
 // kUnsupported names the model or pre-tokenizer found and those supported; kDataLoss: the

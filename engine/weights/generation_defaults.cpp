@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/weights/generation_defaults.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <limits>
@@ -8,6 +9,7 @@
 
 #include "engine/core/config.h"
 #include "engine/core/log.h"
+#include "engine/core/suggest.h"
 #include "engine/tokenizer/json_parts.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/mapped_file.h"
@@ -141,6 +143,23 @@ Expected<void> set_end_tokens(const Json& value, GenerationDefaults& defaults) {
   return {};
 }
 
+// A model's own file has many keys that mean nothing here; those of a flag are meant.
+void warn_of_unknown_keys(const Json& root, const std::string& name) {
+  std::vector<std::string> known(std::begin(kFields), std::end(kFields));
+  known.emplace_back(kMaxTokens);
+  known.emplace_back(kEndTokens);
+  for (const auto& [key, value] : root.items()) {
+    if (std::ranges::find(known, key) != known.end()) continue;
+    const std::string nearest = nearest_name(key, known);
+    const std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+    warn_of_file(name,
+                 key,
+                 text.substr(0, kMaxShown),
+                 "not given: no such parameter" +
+                     (nearest.empty() ? "" : "; did you mean " + nearest + "?"));
+  }
+}
+
 }  // namespace
 
 Expected<void> apply_generation_config(std::string_view json,
@@ -159,6 +178,7 @@ Expected<void> apply_generation_config(std::string_view json,
     warn_of_file(name, key, text.substr(0, kMaxShown), "not given: " + done.error().message);
     return {};
   };
+  if (source == GenerationSource::kFlag) warn_of_unknown_keys(root, name);
   for (const std::string_view key : kFields) {
     SLUICE_TRY_VOID(
         apply(key, [&](const Json& value) { return set_number(key, value, defaults); }));

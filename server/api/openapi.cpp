@@ -67,8 +67,10 @@ void write_neutral_parameter(JsonWriter& json, const Parameter& parameter) {
   json.key("description").string("Not offered; only a value that changes nothing is taken.");
   json.key("anyOf").open_array();
   if (!parameter.schema.empty()) json.open_object().raw(parameter.schema).close_object();
-  json.raw(R"({"type":"null"},{"const":false},{"type":"array","maxItems":0},)"
-           R"({"type":"object","maxProperties":0})");
+  json.raw(R"({"type":"null"},{"const":false})");
+  if (!parameter.empty_asks) {
+    json.raw(R"({"type":"array","maxItems":0},{"type":"object","maxProperties":0})");
+  }
   json.close_array().close_object();
 }
 

@@ -31,25 +31,38 @@ bool is_none_or_auto(const Json& v) { return v == "none" || v == "auto"; }
 
 bool is_text_only(const Json& v) { return v.is_array() && v.size() == 1 && v[0] == "text"; }
 
+bool is_null_or_false(const Json& v) { return v.is_null() || v == false; }
+
+bool has_no_member_set(const Json& v) {
+  return v.is_object() && std::ranges::all_of(v, is_null_or_false);
+}
+
 bool is_text_format(const Json& v) {
-  return v.is_object() && v.contains("type") && v["type"] == "text";
+  return has_no_member_set(v) || (v.is_object() && v.contains("type") && v["type"] == "text");
 }
 
 struct Neutral {
   bool (*holds)(const Json&);
   std::string_view schema;
+  bool empty_asks = false;  // as in Parameter
 };
 
 constexpr Neutral kNever = {never, {}};
+constexpr Neutral kNullOnly = {never, {}, /*empty_asks=*/true};
+constexpr Neutral kNoMemberSet = {has_no_member_set,
+                                  R"("type":"object","additionalProperties":{"enum":[null,false]})",
+                                  /*empty_asks=*/true};
 constexpr Neutral kOne = {is_one, R"("const":1)"};
 constexpr Neutral kAnyBool = {is_bool, R"("type":"boolean")"};
 constexpr Neutral kAnyNumber = {is_number, R"("type":"number")"};
 constexpr Neutral kEmptyString = {is_empty_string, R"("const":"")"};
+constexpr Neutral kNoGrammar = {is_empty_string, R"("const":"")", /*empty_asks=*/true};
 constexpr Neutral kNoneOrAuto = {is_none_or_auto, R"("enum":["none","auto"])"};
 constexpr Neutral kTextOnly = {is_text_only, R"("const":["text"])"};
 constexpr Neutral kTextFormat = {
     is_text_format,
-    R"("type":"object","required":["type"],"properties":{"type":{"const":"text"}})"};
+    R"("type":"object","required":["type"],"properties":{"type":{"const":"text"}})",
+    /*empty_asks=*/true};
 
 constexpr std::string_view kText = R"("type":"string")";
 constexpr std::string_view kBool = R"("type":"boolean")";
@@ -100,7 +113,9 @@ constexpr Parameter with_members(Parameter parameter, std::string_view members) 
 constexpr Parameter neutral(std::string_view name,
                             const Neutral& value,
                             Endpoint endpoints = Endpoint::kBoth) {
-  return {name, endpoints, Disposition::kNeutralOnly, value.holds, value.schema, {}};
+  Parameter parameter = {name, endpoints, Disposition::kNeutralOnly, value.holds, value.schema, {}};
+  parameter.empty_asks = value.empty_asks;
+  return parameter;
 }
 
 constexpr std::array kParameters = {
@@ -138,6 +153,7 @@ constexpr std::array kParameters = {
     implemented("logprobs", kCount, Endpoint::kCompletion, {&Config::max_logprobs, "maximum"}),
     implemented("top_logprobs", kCount, Endpoint::kChat, {&Config::max_logprobs, "maximum"}),
     implemented("prompt_logprobs", kCount, Endpoint::kBoth, {&Config::max_logprobs, "maximum"}),
+    implemented("return_tokens_as_token_ids", kBool),  // refused together with logprobs
     implemented("n", kAtLeastOne, Endpoint::kBoth, {&Config::max_n, "maximum"}),
     implemented("best_of", kAtLeastOne, Endpoint::kBoth, {&Config::max_n, "maximum"}),
     implemented("stream", kBool),
@@ -173,17 +189,23 @@ constexpr std::array kParameters = {
     ignored("verbosity"),
     ignored("request_id"),
     ignored("session_id"),
+    ignored("guided_decoding_backend"),  // this and the next: of a constraint, which is refused
+    ignored("guided_whitespace_pattern"),
 
     neutral("length_penalty", kAnyNumber),
     neutral("use_beam_search", kNever),
     with_members(neutral("response_format", kTextFormat), "type,json_schema,"),
-    neutral("structured_outputs", kNever),
-    neutral("guided_json", kNever),
-    neutral("guided_regex", kNever),
-    neutral("guided_choice", kNever),
-    neutral("guided_grammar", kNever),
-    neutral("guided_whitespace_pattern", kNever),
-    neutral("guided_decoding_backend", kNever),
+    neutral("structured_outputs", kNoMemberSet),
+    neutral("guided_json", kNullOnly),
+    neutral("guided_regex", kNullOnly),
+    neutral("guided_choice", kNullOnly),
+    neutral("guided_grammar", kNullOnly),
+    neutral("regex", kNoGrammar),  // this and the next three: SGLang's and llama.cpp's
+    neutral("ebnf", kNoGrammar),
+    neutral("grammar", kNoGrammar),
+    neutral("json_schema", kNoGrammar),
+    neutral("logits_processors", kNever),
+    neutral("prompt_embeds", kNever, Endpoint::kCompletion),
     neutral("tools", kNever, Endpoint::kChatOrTokenize),
     neutral("tool_choice", kNoneOrAuto, Endpoint::kChat),
     neutral("parallel_tool_calls", kAnyBool, Endpoint::kChat),
@@ -191,7 +213,7 @@ constexpr std::array kParameters = {
     neutral("function_call", kNoneOrAuto, Endpoint::kChat),
     neutral("modalities", kTextOnly, Endpoint::kChat),
     neutral("audio", kNever, Endpoint::kChat),
-    neutral("web_search_options", kNever, Endpoint::kChat),
+    neutral("web_search_options", kNullOnly, Endpoint::kChat),
     neutral("chat_template", kNever, Endpoint::kChatOrTokenize),
     neutral("media_io_kwargs", kNever, Endpoint::kChatOrTokenize),
     neutral("mm_processor_kwargs", kNever, Endpoint::kChatOrTokenize),
@@ -201,7 +223,6 @@ constexpr std::array kParameters = {
     neutral("echo", kNever, Endpoint::kChat),
     neutral("logprob_token_ids", kNever),
     neutral("spaces_between_special_tokens", kAnyBool),
-    neutral("return_tokens_as_token_ids", kNever),
     neutral("return_prompt_text", kNever),
     neutral("kv_transfer_params", kNever),
     neutral("ec_transfer_params", kNever),
@@ -244,7 +265,7 @@ std::span<const Parameter> request_parameters() { return kParameters; }
 
 bool asks_nothing(const Json& value) {
   if (value.is_object()) return std::ranges::all_of(value, asks_nothing);
-  return value.is_null() || value == false || (value.is_array() && value.empty());
+  return is_null_or_false(value) || (value.is_array() && value.empty());
 }
 
 Expected<void> check_parameters(Json& body, Endpoint endpoint, IgnoredArguments& ignored) {
@@ -264,7 +285,8 @@ Expected<void> check_parameters(Json& body, Endpoint endpoint, IgnoredArguments&
       ++item;
       continue;
     }
-    if (!asks_nothing(value) && !parameter->is_neutral(value)) {
+    const bool is_nothing = parameter->empty_asks ? is_null_or_false(value) : asks_nothing(value);
+    if (!is_nothing && !parameter->is_neutral(value)) {
       return make_error(
           ErrorCode::kUnsupported, "`" + name + "` is not supported; leave it out.", name);
     }

@@ -34,7 +34,7 @@ enum class Disposition : uint8_t {
 
 // The knob that bounds a parameter, and the JSON-schema keyword which that makes.
 struct ParameterLimit {
-  int32_t Config::* knob = nullptr;
+  int32_t Config::*knob = nullptr;
   std::string_view keyword = {};
 };
 
@@ -49,6 +49,9 @@ struct Parameter {
   ParameterLimit limit;
   // Of a value that is an object: the members that are known, with a comma behind each. Empty: any.
   std::string_view members = {};
+  // kNeutralOnly: an empty list or object asks for something, such as the JSON schema {}; null and
+  // false alone do not.
+  bool empty_asks = false;
 };
 
 [[nodiscard]] constexpr bool is_offered(const Parameter& parameter, Endpoint endpoint) {

@@ -68,23 +68,39 @@ Expected<SamplingParams> read_sampling(const ValidationContext& context, const J
   return sampling;
 }
 
+// A number of alternatives; clients of vLLM also send false for none.
+Expected<std::optional<int64_t>> read_count(const Json& body, std::string_view name, int64_t max) {
+  const Json* value = find_field(body, name);
+  if (value != nullptr && *value == false) return std::optional<int64_t>();
+  return read_integer(body, name, 0, max);
+}
+
 Expected<void> read_logprobs(const ValidationContext& context,
                              const Json& body,
                              Endpoint endpoint,
                              SamplingParams& sampling) {
   const int64_t max_logprobs = context.config.max_logprobs;
   if (endpoint == Endpoint::kCompletion) {
-    SLUICE_TRY(const auto count, read_integer(body, "logprobs", 0, max_logprobs));
+    SLUICE_TRY(const auto count, read_count(body, "logprobs", max_logprobs));
     if (count) sampling.num_logprobs = static_cast<int32_t>(*count);
     return {};
   }
   SLUICE_TRY(const bool wanted, read_bool(body, "logprobs", false));
-  SLUICE_TRY(const auto count, read_integer(body, "top_logprobs", 0, max_logprobs));
+  SLUICE_TRY(const auto count, read_count(body, "top_logprobs", max_logprobs));
   if (count && !wanted && *count > 0) {
     return invalid("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs");
   }
   if (wanted) sampling.num_logprobs = static_cast<int32_t>(count.value_or(0));
   return {};
+}
+
+// `return_tokens_as_token_ids` says how logprobs name tokens; without them it changes nothing.
+Expected<void> check_token_names(const Json& body, const GenerationRequest& request) {
+  SLUICE_TRY(const bool as_ids, read_bool(body, "return_tokens_as_token_ids", false));
+  if (!as_ids || !request.wants_logprobs) return {};
+  return make_error(ErrorCode::kUnsupported,
+                    "`return_tokens_as_token_ids` is not supported; leave it out.",
+                    "return_tokens_as_token_ids");
 }
 
 Expected<std::vector<std::string>> read_stop(const ValidationContext& context, const Json& body) {
@@ -202,8 +218,7 @@ Expected<void> read_prompt_output(const ValidationContext& context,
                                   const std::vector<bool>& is_cut,
                                   SamplingParams& sampling,
                                   GenerationRequest& out) {
-  SLUICE_TRY(const auto count,
-             read_integer(body, "prompt_logprobs", 0, context.config.max_logprobs));
+  SLUICE_TRY(const auto count, read_count(body, "prompt_logprobs", context.config.max_logprobs));
   if (count && out.stream) {
     return invalid("`prompt_logprobs` are not available when `stream=True`.", "prompt_logprobs");
   }
@@ -391,6 +406,7 @@ Expected<GenerationRequest> validate_parameters(const ValidationContext& context
   SLUICE_TRY(SamplingParams sampling, read_sampling(context, body));
   SLUICE_TRY_VOID(read_logprobs(context, body, endpoint, sampling));
   out.wants_logprobs = sampling.num_logprobs >= 0;
+  SLUICE_TRY_VOID(check_token_names(body, out));
   if (out.num_choices > out.num_returned) {
     sampling.num_logprobs = std::max(sampling.num_logprobs, 0);
   }

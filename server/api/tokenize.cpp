@@ -62,7 +62,7 @@ Expected<std::string> tokenize(FrontEnd& front_end, Exchange& exchange) {
   json.close_array().key("token_strs");
   if (with_text) {
     json.open_array();
-    for (const TokenId id : ids) json.string(tokenizer.token_bytes(id));
+    for (const TokenId id : ids) json.string(tokenizer.token_name(id));
     json.close_array();
   } else {
     json.null();

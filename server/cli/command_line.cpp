@@ -327,11 +327,10 @@ Expected<void> apply_knobs(const Subcommand& sub, Config& config) {
   for (const KnobOption& entry : sub.knobs) {
     if (entry.option->count() == 0) continue;
     const std::vector<std::string>& results = entry.option->results();
-    // A shell variable that is not set must not open the server.
+    // A shell variable that is not set must not open the server: an empty key is not no key.
     if (entry.knob->kind == KnobKind::kLineList && std::ranges::count(results, "") > 0) {
       return make_error(ErrorCode::kInvalidArgument,
-                        "--" + std::string(entry.knob->name) +
-                            " is empty; leave it out for a server without keys",
+                        "--" + std::string(entry.knob->name) + " is empty; leave it out instead",
                         entry.knob->name);
     }
     const char separator = list_separator(entry.knob->kind);
@@ -419,6 +418,9 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   if (take_vllm_name(argc, argv, arguments)) {
     if (auto rejected = replace_vllm_arguments(arguments)) return *rejected;
   }
+  if (!arguments.empty() && (arguments[0] == "--version" || arguments[0] == "-V")) {
+    arguments[0] = "version";
+  }
   join_command_words(arguments);
   if (auto rejected = reject_command_word(arguments)) return *rejected;
 
@@ -429,6 +431,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   // Of a flag that is given twice; lists, which take any number of values, have them all.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.require_subcommand(1);
+  app.footer("--version and -V stand for the command version.");
   std::vector<Subcommand> subcommands;
   for (const CommandRow& row : kCommands) {
     Subcommand sub;

@@ -4,18 +4,22 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 namespace sluice {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 enum class Fate : uint8_t {
   kSame,     // a knob of the same name and meaning
   kRenamed,  // a knob under another name
   kIgnored,  // cannot change an answer: a warning, unless the value is `neutral`
-  kNeutral,  // an error unless the value is one of `neutral`
+  kNeutral,  // an error unless the value is one of `neutral`, or the flag --no-...
   kApart,    // translate_serve() sees to it
   kRefused,
 };
@@ -32,6 +36,7 @@ struct FlagRow {
 // clang-format off
 constexpr FlagRow kFlags[] = {
     {"model", Values::kOne, Fate::kApart},
+    {"tokenizer", Values::kOne, Fate::kApart},
     {"grpc", Values::kNone, Fate::kApart},
     {"config", Values::kOne, Fate::kRefused},
     {"host", Values::kOne, Fate::kSame},
@@ -81,6 +86,10 @@ constexpr FlagRow kFlags[] = {
     {"enforce-eager", Values::kNone, Fate::kSame},
     {"cuda-graph-sizes", Values::kSome, Fate::kSame},
     {"compilation-config", Values::kOne, Fate::kIgnored},
+    {"optimization-level", Values::kOne, Fate::kIgnored},
+    {"max-parallel-loading-workers", Values::kOne, Fate::kIgnored},
+    {"disable-frontend-multiprocessing", Values::kNone, Fate::kIgnored},
+    {"log-config-file", Values::kOne, Fate::kIgnored},
     {"attention-backend", Values::kOne, Fate::kIgnored},
     {"async-scheduling", Values::kNone, Fate::kIgnored},
     {"enable-chunked-prefill", Values::kNone, Fate::kIgnored},
@@ -124,7 +133,19 @@ constexpr FlagRow kFlags[] = {
     {"chat-template-content-format", Values::kOne, Fate::kNeutral, "auto"},
     {"response-role", Values::kOne, Fate::kNeutral, "assistant"},
     {"root-path", Values::kOne, Fate::kNeutral, ""},
+    {"task", Values::kOne, Fate::kNeutral, "generate,auto"},
+    {"runner", Values::kOne, Fate::kNeutral, "auto,generate"},
+    {"device", Values::kOne, Fate::kNeutral, "cpu,auto"},
+    {"tokenizer-revision", Values::kOne, Fate::kNeutral, "main"},
+    {"hf-overrides", Values::kOne, Fate::kNeutral, "{}"},
+    {"logprobs-mode", Values::kOne, Fate::kNeutral, "raw_logprobs"},
+    {"structured-outputs-config", Values::kOne, Fate::kNeutral, R"({"backend":"auto"},{})"},
+    {"reasoning-parser", Values::kOne, Fate::kNeutral, ""},
+    {"tool-call-parser", Values::kOne, Fate::kNeutral, ""},
+    {"enable-lora", Values::kNone, Fate::kNeutral},
+    {"enable-auto-tool-choice", Values::kNone, Fate::kNeutral},
 };
+
 // clang-format on
 
 const FlagRow* find_flag(std::string_view name) {
@@ -132,12 +153,29 @@ const FlagRow* find_flag(std::string_view name) {
   return row == std::end(kFlags) ? nullptr : row;
 }
 
-std::string_view long_name(std::string_view argument) {
-  if (argument == "-tp") return "tensor-parallel-size";
-  if (argument == "-pp") return "pipeline-parallel-size";
-  if (argument == "-dp") return "data-parallel-size";
-  if (argument == "-q") return "quantization";
-  return argument.starts_with("--") ? argument.substr(2) : std::string_view{};
+// Without what follows '='; "-cc.mode" is "compilation-config.mode".
+std::string long_name(std::string_view argument) {
+  constexpr std::pair<std::string_view, std::string_view> kShort[] = {
+      {"-tp", "tensor-parallel-size"},
+      {"-pp", "pipeline-parallel-size"},
+      {"-dp", "data-parallel-size"},
+      {"-q", "quantization"},
+      {"-cc", "compilation-config"},
+      {"-O", "optimization-level"}};
+  const size_t dot = std::min(argument.find('.'), argument.size());
+  for (const auto& [name, full] : kShort) {
+    if (argument.substr(0, dot) == name) {
+      return std::string(full) + std::string(argument.substr(dot));
+    }
+  }
+  return std::string(argument.starts_with("--") ? argument.substr(2) : std::string_view{});
+}
+
+// -O3 is -O=3.
+std::string with_equals(const std::string& argument) {
+  const bool has_level =
+      argument.size() > 2 && argument.starts_with("-O") && argument[2] >= '0' && argument[2] <= '9';
+  return has_level ? "-O=" + argument.substr(2) : argument;
 }
 
 bool lists(std::string_view values, std::string_view value) {
@@ -165,7 +203,30 @@ struct Given {
   std::string name;  // --max-model-len becomes max-model-len
   bool negated = false;
   std::vector<std::string> values;
+  Json keys;  // of --name.key VALUE, which are one JSON object together; null: not given so
 };
+
+// A value as one JSON text however it is spaced; what is no object stays as it is.
+std::string plain_json(const std::string& value) {
+  const Json json = Json::parse(value, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() ? json.dump() : value;
+}
+
+// {"a":{"b":VALUE}} of the keys "a.b"; dashes were underscores. What is no JSON is a string.
+Json object_of(std::string_view keys, const std::string& value) {
+  const size_t dot = keys.find('.');
+  std::string key(keys.substr(0, dot));
+  std::ranges::replace(key, '-', '_');
+  Json object = Json::object();
+  Json& member = object[key];
+  if (dot != std::string_view::npos) {
+    member = object_of(keys.substr(dot + 1), value);
+    return object;
+  }
+  member = Json::parse(value, nullptr, /*allow_exceptions=*/false);
+  if (member.is_discarded()) member = value;
+  return object;
+}
 
 tl::unexpected<Error> refuse(const Given& given, const std::string& reason) {
   return make_error(ErrorCode::kInvalidArgument, "flag --" + given.name + " " + reason);
@@ -183,7 +244,9 @@ Expected<void> apply(const Given& given, const FlagRow& row, TranslatedCommandLi
       }
       // A list is given one by one, so that no value of it is read as two.
       for (const std::string& item : given.values) {
-        out.arguments.push_back("--" + name + "=" + item);
+        // Uvicorn's highest level; ours is error.
+        const bool is_critical = name == "log-level" && item == "critical";
+        out.arguments.push_back("--" + name + "=" + (is_critical ? "error" : item));
       }
       return {};
     }
@@ -193,7 +256,11 @@ Expected<void> apply(const Given& given, const FlagRow& row, TranslatedCommandLi
       }
       return {};
     case Fate::kNeutral:
-      if (lists(row.other, value)) return {};
+      if (row.values == Values::kNone) {
+        if (given.negated) return {};
+        break;
+      }
+      if (lists(row.other, plain_json(value))) return {};
       return refuse(given,
                     "must be " +
                         (row.other.empty() ? std::string("empty") : std::string(row.other)) +
@@ -206,18 +273,19 @@ Expected<void> apply(const Given& given, const FlagRow& row, TranslatedCommandLi
 }
 
 Expected<Given> take_flag(const std::vector<std::string>& arguments, size_t& at) {
-  const std::string& argument = arguments[at++];
+  const std::string argument = with_equals(arguments[at++]);
   const size_t equals = argument.find('=');
   Given given;
   given.name = long_name(std::string_view(argument).substr(0, equals));
-  // --speculative-config.method ngram sets one key of a JSON value.
+  std::string keys;  // --speculative-config.method ngram sets one key of a JSON value
   if (find_flag(given.name) == nullptr) {
-    const std::string_view whole(given.name);
-    const FlagRow* parent = find_flag(whole.substr(0, whole.find('.')));
-    if (parent != nullptr && whole.find('.') != std::string_view::npos) {
-      given.name = parent->name;
+    const std::string whole = given.name;
+    const size_t dot = whole.find('.');
+    if (dot != std::string::npos && find_flag(whole.substr(0, dot)) != nullptr) {
+      given.name = whole.substr(0, dot);
+      keys = whole.substr(dot + 1);
     } else if (whole.starts_with("no-") && find_flag(whole.substr(3)) != nullptr) {
-      given.name = std::string(whole.substr(3));
+      given.name = whole.substr(3);
       given.negated = true;
     }
   }
@@ -229,15 +297,19 @@ Expected<Given> take_flag(const std::vector<std::string>& arguments, size_t& at)
   }
   if (equals != std::string::npos) {
     given.values.push_back(argument.substr(equals + 1));
-    return given;
   }
   const size_t most = row->values == Values::kNone  ? 0
                       : row->values == Values::kOne ? 1
                                                     : arguments.size();
-  while (given.values.size() < most && at < arguments.size() && !is_flag(arguments[at])) {
+  while (equals == std::string::npos && given.values.size() < most && at < arguments.size() &&
+         !is_flag(arguments[at])) {
     given.values.push_back(arguments[at++]);
   }
   if (most > 0 && given.values.empty()) return refuse(given, "needs a value");
+  if (!keys.empty()) {
+    given.keys = object_of(keys, joined(given.values));
+    given.values = {given.keys.dump(-1, ' ', false, Json::error_handler_t::replace)};
+  }
   return given;
 }
 
@@ -262,8 +334,15 @@ Expected<std::string> model_file(const std::string& model) {
                         std::to_string(files.size()) + (files.empty() ? "" : ": ") + joined(files));
 }
 
-// Of a flag that is given twice the last counts, as argparse has it, but for lists.
+// The last of a flag that is given twice counts, as argparse has it, but for lists and the keys of
+// one object.
 void keep_last(std::vector<Given>& flags, Given given) {
+  const auto same = std::ranges::find(flags, given.name, &Given::name);
+  if (same != flags.end() && !same->keys.is_null() && !given.keys.is_null()) {
+    same->keys.update(given.keys, /*merge_objects=*/true);
+    same->values = {same->keys.dump(-1, ' ', false, Json::error_handler_t::replace)};
+    return;
+  }
   if (find_flag(given.name)->values != Values::kSome) {
     std::erase_if(flags, [&](const Given& earlier) { return earlier.name == given.name; });
   }
@@ -294,6 +373,20 @@ Expected<std::optional<ServeWords>> read_serve_words(const std::vector<std::stri
   return std::optional<ServeWords>(std::move(words));
 }
 
+// vLLM's clients ask for the model as the command line has it; `sluice serve` goes by the file's
+// name, which stands behind that.
+void add_names(const std::string& model, const std::string& file, TranslatedCommandLine& out) {
+  namespace fs = std::filesystem;
+  out.arguments.push_back("--served-model-name=" + model);
+  std::error_code error;
+  if (!fs::exists(file, error)) return;  // a name on the hub is complete
+  std::string path = file;
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  std::string name = fs::path(path).filename().string();
+  if (name.ends_with(".gguf")) name.resize(name.size() - 5);
+  if (!name.empty() && name != model) out.arguments.push_back("--served-model-name=" + name);
+}
+
 Expected<TranslatedCommandLine> translate_serve(const std::vector<std::string>& arguments) {
   TranslatedCommandLine out;
   out.arguments = {"serve"};
@@ -307,6 +400,8 @@ Expected<TranslatedCommandLine> translate_serve(const std::vector<std::string>& 
   std::string port = "8000";
   bool grpc = false;
   bool has_key = false;
+  bool has_name = std::getenv("SLUICE_SERVED_MODEL_NAME") != nullptr;
+  const Given* tokenizer = nullptr;
   for (const Given& given : words->flags) {
     if (given.name == "model") {
       model = given.values.front();
@@ -316,14 +411,24 @@ Expected<TranslatedCommandLine> translate_serve(const std::vector<std::string>& 
       grpc = !given.negated;
       continue;
     }
+    if (given.name == "tokenizer") {
+      tokenizer = &given;
+      continue;
+    }
     if (given.name == "host") host = given.values.front();
     if (given.name == "port") port = given.values.front();
     has_key = has_key || given.name == "api-key";
+    has_name = has_name || given.name == "served-model-name";
     SLUICE_TRY_VOID(apply(given, *find_flag(given.name), out));
+  }
+  if (tokenizer != nullptr && (!model || tokenizer->values.front() != *model)) {
+    return refuse(*tokenizer,
+                  "must be the model itself, got \"" + tokenizer->values.front() + "\"");
   }
   if (model) {
     SLUICE_TRY(const std::string file, model_file(*model));
     out.arguments.push_back("--model=" + file);
+    if (!has_name) add_names(*model, file, out);
   }
   if (grpc) {
     // vLLM then speaks gRPC instead of HTTP; here HTTP, with its metrics, moves out of the way.
@@ -342,6 +447,34 @@ Expected<TranslatedCommandLine> translate_serve(const std::vector<std::string>& 
   return out;
 }
 
+// `vllm bench ...` has our flags, but for these: how vLLM reads the tokenizer and shuffles or
+// repeats a data set, all of which the server or our data sets do their own way.
+TranslatedCommandLine translate_bench(const std::vector<std::string>& arguments) {
+  constexpr std::pair<std::string_view, Values> kIgnored[] = {
+      {"--trust-remote-code", Values::kNone},
+      {"--tokenizer-mode", Values::kOne},
+      {"--request-id-prefix", Values::kOne},
+      {"--disable-shuffle", Values::kNone},
+      {"--no-oversample", Values::kNone}};
+  TranslatedCommandLine out;
+  for (size_t at = 0; at < arguments.size(); ++at) {
+    const std::string& argument = arguments[at];
+    const size_t equals = std::min(argument.find('='), argument.size());
+    const std::string name = argument.substr(0, equals);
+    const auto* row =
+        std::ranges::find(kIgnored, name, &std::pair<std::string_view, Values>::first);
+    if (row != std::end(kIgnored)) {
+      out.warnings.push_back(name + " means nothing here and is left out");
+      if (row->second == Values::kOne && equals == argument.size()) ++at;
+    } else if (name == "--endpoint-type") {
+      out.arguments.push_back("--backend" + argument.substr(equals));
+    } else {
+      out.arguments.push_back(argument);
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 Expected<TranslatedCommandLine> translate_vllm(const std::vector<std::string>& arguments) {
@@ -352,7 +485,7 @@ Expected<TranslatedCommandLine> translate_vllm(const std::vector<std::string>& a
     return TranslatedCommandLine{{"version", "--short"}, {}};
   }
   if (arguments[0] == "serve") return translate_serve(arguments);
-  if (arguments[0] == "bench") return TranslatedCommandLine{arguments, {}};  // the same flags
+  if (arguments[0] == "bench") return translate_bench(arguments);
   return make_error(
       ErrorCode::kInvalidArgument,
       "offers only \"serve\", \"bench\" and \"--version\", got \"" + arguments[0] + "\"");

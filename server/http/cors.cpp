@@ -8,6 +8,11 @@
 namespace sluice {
 namespace {
 
+// What a script of another origin may read, besides the few headers that it always may.
+constexpr std::string_view kExposed =
+    "Access-Control-Expose-Headers: x-sluice-ignored-arguments, x-sluice-seed, x-request-id, "
+    "retry-after\r\n";
+
 bool has_star(const std::vector<std::string>& list) {
   return std::ranges::find(list, "*") != list.end();
 }
@@ -39,10 +44,13 @@ bool CorsPolicy::allows(std::string_view origin) const {
 
 std::string CorsPolicy::header_lines(std::string_view origin) const {
   // Browsers take no star together with credentials.
-  if (any_origin_ && !with_credentials_) return "Access-Control-Allow-Origin: *\r\n";
+  if (any_origin_ && !with_credentials_) {
+    return "Access-Control-Allow-Origin: *\r\n" + std::string(kExposed);
+  }
   std::string lines = "Vary: Origin\r\n";
   if (origin.empty() || !allows(origin) || !is_plain(origin)) return lines;
   lines += "Access-Control-Allow-Origin: " + std::string(origin) + "\r\n";
+  lines += kExposed;
   if (with_credentials_) lines += "Access-Control-Allow-Credentials: true\r\n";
   return lines;
 }

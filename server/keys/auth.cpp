@@ -143,6 +143,8 @@ Expected<void> Authenticator::load_text(std::string_view text) {
     if (is_given) fresh.push_back(key);
   }
   const size_t num_given = fresh.size();
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // as editors of Windows write it
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   size_t line_number = 0;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());

@@ -180,8 +180,13 @@ class Reader {
     return true;
   }
 
+  // Whether a JSON text is not null, not false and not empty.
   static bool is_filled(std::string_view value) {
-    return value != "null" && value != "\"\"" && value != "[]";
+    if (value.starts_with('{') || value.starts_with('[')) {
+      return value.substr(1, value.size() - 2).find_first_not_of(" \n\t\r") !=
+             std::string_view::npos;
+    }
+    return value != "null" && value != "false" && value != "\"\"";
   }
 
   static void note_count(std::string_view value, int64_t& count) {
@@ -201,14 +206,14 @@ class Reader {
       case Place::kRoot:
         if (name == "choices") {
           event_.has_choices = value.starts_with('[') && value.find('{') != std::string_view::npos;
-        } else if (name == "error" && value != "null") {
+        } else if (name == "error" && is_filled(value)) {
           event_.has_error = true;
           if (event_.error.empty()) event_.error = value;
         }
         break;
       case Place::kChoice:
         if (name == "text") note_text(value);
-        if (name == "finish_reason") event_.is_finished = event_.is_finished || value != "null";
+        if (name == "finish_reason") event_.is_finished = event_.is_finished || is_filled(value);
         break;
       case Place::kMessage:
         if (name == "content") note_text(value);

@@ -12,8 +12,8 @@ struct CompletionEvent {
   bool has_choices = false;    // at least one choice
   std::string_view text;       // new text of the choice as JSON spells it, without the quotes
   bool has_text = false;       // text, reasoning or a tool call that is not empty
-  bool is_finished = false;    // a finish_reason that is not null
-  bool has_error = false;      // a member "error" that is not null
+  bool is_finished = false;    // a finish_reason that is not null or empty
+  bool has_error = false;      // a member "error" other than null, false, "", {} and []
   std::string_view error;      // its message, or the whole value
   int64_t prompt_tokens = -1;  // of usage; -1: not given
   int64_t completion_tokens = -1;

@@ -14,7 +14,8 @@ namespace {
 
 constexpr size_t kSmallBuffer = 2 << 10;  // many idle streams; grows for one that brings much
 constexpr size_t kLargeBuffer = 64 << 10;
-constexpr size_t kShownBytes = 200;  // of a body or an event in an error message
+constexpr std::string_view kDone = "[DONE]";  // data of a stream's last event
+constexpr size_t kShownBytes = 200;           // of a body or an event in an error message
 
 std::string shown(std::string_view text) {
   std::string line(text.substr(0, kShownBytes));
@@ -204,9 +205,12 @@ void Connection::judge_tokens() {
 }
 
 void Connection::judge_stream() {
-  const Record& record = exchange_->record;
+  Record& record = exchange_->record;
   if (!record.is_ok()) return;
-  if (events_.is_inside_event()) {
+  // Some servers end the stream right behind its last event, without the empty line.
+  if (events_.unended_data() == kDone) {
+    record.is_done = true;
+  } else if (events_.is_inside_event()) {
     note_failure(ErrorKind::kHalfFrame, "the answer ended inside an event");
   } else if (!record.is_done && !record.is_finished) {
     note_failure(ErrorKind::kTruncated, "the stream ended without finish_reason and [DONE]");
@@ -253,7 +257,7 @@ void Connection::on_event(std::string_view data) {
   Record& record = exchange_->record;
   if (!record.is_ok()) return;
   if (data.empty() || data == "null") return;  // what some servers send to keep a stream alive
-  if (data == "[DONE]") {
+  if (data == kDone) {
     record.is_done = true;
     return;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Server-sent events from a byte stream that may be cut anywhere. Lines end with LF or CRLF, a byte
-// order mark before the first is no part of it; only the data field is looked at, which is all that
-// the completion APIs send.
+// Server-sent events from a byte stream that may be cut anywhere. Lines end with LF, CRLF or
+// CR, a byte order mark before the first is no part of it; only the data field is looked at, which
+// is all that the completion APIs send.
 #pragma once
 
 #include <cstddef>
@@ -30,6 +30,9 @@ class SseParser {
   // Bytes of an event whose end has not come: at the end of a stream, half a frame.
   [[nodiscard]] bool is_inside_event() const { return has_data_ || !line_.empty(); }
 
+  // The data of such an event so far; with a line that has not ended.
+  [[nodiscard]] std::string unended_data() const;
+
   [[nodiscard]] bool has_failed() const { return failed_; }
 
   void reset();
@@ -40,6 +43,7 @@ class SseParser {
   std::string line_;  // begun, not ended
   std::string data_;  // of the event so far, once it has more than one piece
   bool is_first_line_ = true;
+  bool after_cr_ = false;  // an LF that comes next ends no other line
   bool has_data_ = false;
   bool failed_ = false;
 };

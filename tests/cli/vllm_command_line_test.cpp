@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -192,6 +193,124 @@ TEST(VllmCommandLine, DottedKeyOfAJsonFlagIsThatFlag) {
   EXPECT_EQ(text, "vllm: --speculative-config means nothing here and is left out\n");
 }
 
+TEST(VllmCommandLine, DottedKeysAreOneJsonObject) {
+  const auto [parsed, text] = run({"vllm",
+                                   "serve",
+                                   "m.gguf",
+                                   "--override-generation-config.temperature",
+                                   "0.5",
+                                   "--override-generation-config.top_p=0.9",
+                                   "--override-generation-config.more.name",
+                                   "a b"});
+  ASSERT_TRUE(parsed.invocation) << text;
+  EXPECT_EQ(parsed.invocation->config.override_generation_config,
+            R"({"temperature":0.5,"top_p":0.9,"more":{"name":"a b"}})");
+  const auto [whole, whole_text] = run({"vllm",
+                                        "serve",
+                                        "m.gguf",
+                                        "--override-generation-config.top_p",
+                                        "1",
+                                        "--override-generation-config",
+                                        "{}"});
+  ASSERT_TRUE(whole.invocation) << whole_text;
+  EXPECT_EQ(whole.invocation->config.override_generation_config, "{}");
+}
+
+TEST(VllmCommandLine, FlagsThatChangeNoAnswerAreTaken) {
+  const auto [parsed, text] = run({"vllm",
+                                   "serve",
+                                   "m.gguf",
+                                   "--disable-frontend-multiprocessing",
+                                   "--max-parallel-loading-workers",
+                                   "2",
+                                   "--log-config-file",
+                                   "log.json",
+                                   "-O3",
+                                   "-cc",
+                                   R"({"mode":3})",
+                                   "--uvicorn-log-level",
+                                   "critical"});
+  ASSERT_TRUE(parsed.invocation) << text;
+  EXPECT_EQ(parsed.invocation->config.log_level, "error");
+  for (const char* name : {"disable-frontend-multiprocessing",
+                           "max-parallel-loading-workers",
+                           "log-config-file",
+                           "optimization-level",
+                           "compilation-config"}) {
+    const std::string line =
+        "vllm: --" + std::string(name) + " means nothing here and is left out\n";
+    EXPECT_NE(text.find(line), std::string::npos) << text;
+  }
+  EXPECT_TRUE(run({"vllm", "serve", "m", "-O", "2", "-cc.mode", "3"}).parsed.invocation);
+  const std::vector<std::vector<const char*>> neutral = {
+      {"--task", "generate"},
+      {"--task=auto"},
+      {"--runner", "generate"},
+      {"--device", "cpu"},
+      {"--tokenizer-revision", "main"},
+      {"--hf-overrides", "{ }"},
+      {"--logprobs-mode", "raw_logprobs"},
+      {"--structured-outputs-config", R"({"backend": "auto"})"},
+      {"--structured-outputs-config.backend", "auto"},
+      {"--no-enable-lora"},
+      {"--reasoning-parser", ""},
+      {"--tokenizer", "m"}};
+  for (const std::vector<const char*>& flag : neutral) {
+    std::vector<const char*> words = {"vllm", "serve", "m"};
+    words.insert(words.end(), flag.begin(), flag.end());
+    const auto [taken, said] = run(words);
+    EXPECT_TRUE(taken.invocation) << flag[0] << said;
+    EXPECT_EQ(said, "") << flag[0];
+  }
+  EXPECT_NE(refusal({"vllm", "serve", "m", "--structured-outputs-config.backend", "outlines"})
+                .find(R"(got "{"backend":"outlines"}")"),
+            std::string::npos);
+}
+
+TEST(VllmCommandLine, ModelGoesByItsNameAsTyped) {
+  std::string folder = (std::filesystem::temp_directory_path() / "named_XXXXXX").string();
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const std::string file = folder + "/tiny,q4.gguf";
+  std::ofstream(file) << "GGUF";
+  const auto of_file = run({"vllm", "serve", file.c_str()});
+  const auto of_folder = run({"vllm", "serve", folder.c_str()});
+  const auto named = run({"vllm", "serve", file.c_str(), "--served-model-name", "x"});
+  std::filesystem::remove_all(folder);
+  ASSERT_TRUE(of_file.parsed.invocation && of_folder.parsed.invocation && named.parsed.invocation);
+  const auto names = [](const Outcome& outcome) {
+    return outcome.parsed.invocation->config.served_model_name;
+  };
+  EXPECT_EQ(names(of_file), (std::vector<std::string>{file, "tiny,q4"}));
+  EXPECT_EQ(names(of_folder), (std::vector<std::string>{folder, "tiny,q4"}));
+  EXPECT_EQ(names(named), std::vector<std::string>{"x"});
+  const auto of_hub = run({"vllm", "serve", "org/name:Q4_K_M"});
+  ASSERT_TRUE(of_hub.parsed.invocation);
+  EXPECT_EQ(names(of_hub), std::vector<std::string>{"org/name:Q4_K_M"});
+}
+
+TEST(VllmCommandLine, BenchTakesTheFlagsOfVllm) {
+  const auto [parsed, text] = run({"sluice",
+                                   "vllm",
+                                   "bench",
+                                   "serve",
+                                   "--endpoint-type",
+                                   "openai-chat",
+                                   "--trust-remote-code",
+                                   "--tokenizer-mode",
+                                   "auto",
+                                   "--request-id-prefix=b-",
+                                   "--disable-shuffle",
+                                   "--no-oversample",
+                                   "--num-prompts",
+                                   "3"});
+  ASSERT_TRUE(parsed.invocation) << text;
+  EXPECT_EQ(parsed.invocation->command, Command::kBenchServe);
+  EXPECT_EQ(parsed.invocation->bench_serve.backend, "openai-chat");
+  EXPECT_EQ(parsed.invocation->bench_serve.data.dataset.num_prompts, 3U);
+  EXPECT_EQ(std::ranges::count(text, '\n'), 5);
+  EXPECT_NE(text.find("--request-id-prefix means nothing here"), std::string::npos) << text;
+}
+
 TEST(VllmCommandLine, ModelsByNameAndTheirSamplingAreTheSameHere) {
   const auto [parsed, text] = run({"vllm",
                                    "serve",
@@ -225,8 +344,10 @@ TEST(VllmCommandLine, FlagThatCouldChangeAnAnswerIsRefusedByName) {
                            "--enable-lora",
                            "--tokenizer",
                            "--kv-transfer-config",
+                           "--structured-outputs-config",
+                           "--task",
                            "--made-up"}) {
-    const std::string line = refusal({"vllm", "serve", "m.gguf", flag, "x"});
+    const std::string line = refusal({"vllm", "serve", flag, "x"});
     EXPECT_NE(line.find(std::string("vllm: flag ") + flag), std::string::npos) << line;
     EXPECT_EQ(line.find('\n'), line.size() - 1);
   }

@@ -141,8 +141,31 @@ TEST(Config, OutOfRangeValuesNameKnobRuleAndValue) {
             "block-size must be one of 1|2|4|8|16|32|64, got \"24\"");
   EXPECT_EQ(set_error("enable-prefix-caching", "maybe"),
             "enable-prefix-caching must be true or false, got \"maybe\"");
-  EXPECT_NE(set_error("served-model-name", "a,,b"), "accepted");
+  EXPECT_NE(set_error("allowed-methods", "a,,b"), "accepted");
+  EXPECT_EQ(set_error("served-model-name", " \t"), "served-model-name has an empty line");
   EXPECT_EQ(set_error("allowed-origins", "[\"https://a\", \"https://b\"]"), "accepted");
+}
+
+TEST(Config, LinesLoseTheBlanksAroundThemAndKeepTheirCommas) {
+  Config config;
+  ASSERT_TRUE(set(config, "api-key", " a b \r\n\tk,1\r\n"));
+  EXPECT_EQ(config.api_key, (std::vector<std::string>{"a b", "k,1"}));
+  ASSERT_TRUE(set(config, "served-model-name", "org/a,b\nc"));
+  EXPECT_EQ(config.served_model_name, (std::vector<std::string>{"org/a,b", "c"}));
+  EXPECT_EQ(set_error("api-key", "a\n \r\nb"), "api-key has an empty line");
+}
+
+TEST(Config, BooleansAndChoicesMayHaveCapitals) {
+  Config config;
+  ASSERT_TRUE(set(config, "enable-prefix-caching", "False"));
+  EXPECT_FALSE(config.enable_prefix_caching);
+  ASSERT_TRUE(set(config, "enable-prefix-caching", "TRUE"));
+  EXPECT_TRUE(config.enable_prefix_caching);
+  ASSERT_TRUE(set(config, "log-level", "DEBUG"));
+  EXPECT_EQ(config.log_level, "debug");
+  for (const Knob& knob : config_knobs()) {
+    for (const char* c = knob.choices; *c != '\0'; ++c) EXPECT_FALSE(*c >= 'A' && *c <= 'Z');
+  }
 }
 
 TEST(Config, YamlFillsEveryKindOfKnob) {
@@ -220,7 +243,7 @@ TEST(Config, KubernetesServiceLinkIsNotAPort) {
 TEST(Config, PrintedConfigReadsBackTheSame) {
   Config config;
   ASSERT_TRUE(set(config, "model", "a \"quoted\": path\\with # signs.gguf"));
-  ASSERT_TRUE(set(config, "served-model-name", "x,y: z,true"));
+  ASSERT_TRUE(set(config, "served-model-name", "x,y: z\ntrue"));
   ASSERT_TRUE(set(config, "max-model-len", "2K"));
   ASSERT_TRUE(set(config, "enable-prefix-caching", "false"));
   ASSERT_TRUE(set(config, "activation-bits", "32"));

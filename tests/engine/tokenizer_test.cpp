@@ -421,10 +421,23 @@ TEST(Tokenizer, MoreEndTokensStandBesideItsOwn) {
   EXPECT_EQ(tokenizer->end_tokens(), own);
 }
 
+TEST(Tokenizer, NamesAreTheSpellingOfTheFile) {
+  const std::vector<std::string> tokens = {"<|x|>", "a", "\xe2\x96\x81w", "\xc4\xa0w"};
+  for (const char* model : {"gpt2", "llama"}) {
+    const auto tokenizer = create_tokenizer(vocabulary_of(model, tokens));
+    ASSERT_TRUE(tokenizer.has_value()) << tokenizer.error().message;
+    for (size_t id = 0; id < tokens.size(); ++id) {
+      EXPECT_EQ((*tokenizer)->token_name(static_cast<TokenId>(id)), tokens[id]) << model;
+    }
+    EXPECT_EQ((*tokenizer)->token_bytes(model == std::string("llama") ? 2 : 3), " w");
+  }
+}
+
 TEST(Tokenizer, IdsOutOfRangeAreEmpty) {
   const auto tokenizer = golden_tokenizer();
   for (const TokenId id : {-1, tokenizer->vocab_size(), INT32_MAX, INT32_MIN}) {
     EXPECT_TRUE(tokenizer->token_bytes(id).empty());
+    EXPECT_TRUE(tokenizer->token_name(id).empty());
     EXPECT_FALSE(tokenizer->is_special(id));
   }
 }

@@ -454,13 +454,18 @@ const std::string kEnd = R"({"choices":[{"text":"","finish_reason":"stop"}]})";
 TEST(LoadRun, EventsOfNothingAndAByteOrderMarkAreNoFault) {
   const std::string answers[] = {kMark + "data: " + kWord + "\n\ndata: null\n\ndata:\n\ndata: " +
                                      kEnd + "\n\ndata: [DONE]\n\n",
-                                 "data: null\n\ndata: " + kWord + "\n\ndata: " + kEnd + "\n\n"};
+                                 "data: null\n\ndata: " + kWord + "\n\ndata: " + kEnd + "\n\n",
+                                 "data: " + kWord + "\r\rdata: [DONE]\r\r",
+                                 "data: " + kWord + "\n\ndata: [DONE]\n",
+                                 "data: " + kWord + "\n\ndata: [DONE]"};
   for (const std::string& answer : answers) {
     const RunResult result = answered_with("text/event-stream", answer);
     ASSERT_EQ(result.records.size(), 1U);
     EXPECT_TRUE(result.records[0].is_ok()) << result.records[0].error_message;
     EXPECT_EQ(result.records[0].num_text_chunks, 1);
   }
+  const RunResult cut = answered_with("text/event-stream", "data: " + kWord + "\n\ndata: [DON");
+  EXPECT_EQ(cut.records.at(0).error, ErrorKind::kHalfFrame);
   const RunResult whole = answered_with("application/json", kMark + kWord);
   EXPECT_TRUE(whole.records.at(0).is_ok()) << whole.records.at(0).error_message;
 }

@@ -43,6 +43,38 @@ TEST(SseParser, GivesTheSameEventsHoweverTheBytesAreCut) {
   }
 }
 
+TEST(SseParser, ALoneCrEndsALine) {
+  const std::string stream = "data: a\r\rdata: b\rdata: c\r\n\rdata: d\n\r: x\r\ndata: e\r\n\r\n";
+  const std::vector<std::string> expected = {"a", "b\nc", "d", "e"};
+  for (size_t cut = 0; cut <= stream.size(); ++cut) {
+    SseParser parser;
+    Collected got;
+    ASSERT_TRUE(parser.feed(std::string_view(stream).substr(0, cut), got));
+    ASSERT_TRUE(parser.feed(std::string_view(stream).substr(cut), got));
+    ASSERT_EQ(got.events, expected) << cut;
+    ASSERT_FALSE(parser.is_inside_event());
+  }
+}
+
+TEST(SseParser, SaysWhatTheDataOfAnEventWithoutEndIs) {
+  for (const char* stream : {"data: x\n\ndata: [DONE]",
+                             "data:[DONE]\r",
+                             "\xEF\xBB\xBF"
+                             "data: [DONE]"}) {
+    SseParser parser;
+    Collected got;
+    ASSERT_TRUE(parser.feed(stream, got));
+    EXPECT_EQ(parser.unended_data(), "[DONE]") << stream;
+  }
+  SseParser parser;
+  Collected got;
+  ASSERT_TRUE(parser.feed("data: a\n", got));
+  ASSERT_TRUE(parser.feed("data: b", got));
+  EXPECT_EQ(parser.unended_data(), "a\nb");
+  ASSERT_TRUE(parser.feed("\n\n: data", got));
+  EXPECT_EQ(parser.unended_data(), "");
+}
+
 TEST(SseParser, AByteOrderMarkIsIgnoredAtTheBeginningOfAStreamAlone) {
   SseParser parser;
   for (int stream = 0; stream < 2; ++stream) {
@@ -116,6 +148,16 @@ TEST(CompletionEvent, ReadsBothApisAndWholeAnswers) {
   EXPECT_EQ(event.error, "no room");
   ASSERT_TRUE(read_completion_event(R"({"error":"plain"})", event));
   EXPECT_EQ(event.error, R"("plain")");
+
+  // Some servers put a member into each event that says of an error that there is none.
+  for (const char* none : {"null", "false", "\"\"", "{}", "{ }", "[]"}) {
+    const std::string json =
+        R"({"choices":[{"text":"a","finish_reason":""}],"error":)" + std::string(none) + "}";
+    ASSERT_TRUE(read_completion_event(json, event)) << none;
+    EXPECT_FALSE(event.has_error) << none;
+    EXPECT_TRUE(event.has_text) << none;
+    EXPECT_FALSE(event.is_finished) << none;
+  }
 }
 
 TEST(CompletionEvent, AgreesWithAJsonLibraryOnWhatIsAnObject) {

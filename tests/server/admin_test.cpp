@@ -347,6 +347,9 @@ TEST(Tokens, GoBothWays) {
   EXPECT_EQ(json["count"], 3);
   EXPECT_EQ(json["max_model_len"], 512);
   EXPECT_EQ(json["token_strs"], (Json{"<s>", "a", "b"}));
+  client.post("/tokenize", R"({"prompt":"a b","return_token_strs":true})");
+  EXPECT_EQ(Json::parse(client.read_reply().body)["token_strs"],
+            (Json{"<s>", "a", "\xc4\xa0", "b"}));
   client.post("/tokenize", R"({"messages":[{"role":"user","content":"Hi"}]})");
   json = Json::parse(client.read_reply().body);
   EXPECT_EQ(json["tokens"][0], ByteTokenizer::kTurnStart);

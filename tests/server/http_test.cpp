@@ -23,6 +23,9 @@ HttpReply reply_to(RunningServer& server, const std::string& bytes) {
   return client.read_reply();
 }
 
+constexpr const char* kExposed =
+    "x-sluice-ignored-arguments, x-sluice-seed, x-request-id, retry-after";
+
 TEST(Http, AnswerDoesNotDependOnWhereTheBytesAreSplit) {
   FakeEngine engine;
   RunningServer server(engine);
@@ -196,6 +199,7 @@ TEST(Http, BrowsersMayAskFromAnywhere) {
   const HttpReply reply = client.read_reply();
   EXPECT_EQ(reply.status, 204);
   EXPECT_EQ(reply.header("Access-Control-Allow-Origin"), "*");
+  EXPECT_EQ(reply.header("Access-Control-Expose-Headers"), kExposed);
 }
 
 TEST(Http, OnlyListedOriginsAreLetInWhereThereIsAList) {
@@ -214,10 +218,12 @@ TEST(Http, OnlyListedOriginsAreLetInWhereThereIsAList) {
   EXPECT_EQ(reply.header("Access-Control-Allow-Credentials"), "true");
   EXPECT_EQ(reply.header("Access-Control-Allow-Headers"), "x-special");
   EXPECT_EQ(reply.header("Vary"), "Origin");
+  EXPECT_EQ(reply.header("Access-Control-Expose-Headers"), kExposed);
   client.request("OPTIONS", kChatPath, {}, "Origin: https://c.example\r\n" + asked);
   reply = client.read_reply();
   EXPECT_EQ(reply.header("Access-Control-Allow-Origin"), "");
   EXPECT_EQ(reply.header("Access-Control-Allow-Methods"), "");
+  EXPECT_EQ(reply.header("Access-Control-Expose-Headers"), "");
   client.request("GET", "/health", {}, "Origin: https://a.example\r\n");
   EXPECT_EQ(client.read_reply().header("Access-Control-Allow-Origin"), "https://a.example");
   client.get("/health");

@@ -109,6 +109,18 @@ TEST_F(KeyFile, TheDigestOfNothingLetsNobodyIn) {
   EXPECT_EQ(authenticator.find_tenant(with_key("")), nullptr);
 }
 
+TEST_F(KeyFile, AByteOrderMarkAndCrAreNoPartOfIt) {
+  write(
+      "\xEF\xBB\xBF"
+      "a k1\r\nb k2 concurrency=2\r\n");
+  Authenticator authenticator(config_);
+  const auto loaded = authenticator.load();
+  ASSERT_TRUE(loaded.has_value()) << loaded.error().message;
+  ASSERT_NE(authenticator.find_tenant(with_key("k1")), nullptr);
+  EXPECT_EQ(authenticator.find_tenant(with_key("k1"))->name(), "a");
+  EXPECT_NE(authenticator.find_tenant(with_key("k2")), nullptr);
+}
+
 TEST_F(KeyFile, MistakesNameTheLineAndNeverTheKey) {
   const std::string at = "--api-key-file: '" + path_ + "' line ";
   EXPECT_EQ(error("a k1\nb\n"), at + "2: 'b' has no key.");

@@ -81,8 +81,14 @@ TEST_F(Parameters, WhatIsNotOfferedIsRefusedByName) {
       const HttpReply reply = ask(endpoint, {{name, "something else"}});
       EXPECT_EQ(reply.status, 400) << name;
       EXPECT_EQ(Json::parse(reply.body)["error"]["param"], name);
-      for (const Json& nothing : {Json(), Json(false), Json::array(), Json::object()}) {
+      for (const Json& nothing : {Json(), Json(false)}) {
         EXPECT_EQ(ask(endpoint, {{name, nothing}}).status, 200) << name << " " << nothing;
+      }
+      if (!parameter.empty_asks) {
+        EXPECT_EQ(ask(endpoint, {{name, Json::array()}}).status, 200) << name;
+        EXPECT_EQ(ask(endpoint, {{name, Json::object()}}).status, 200) << name;
+      } else {
+        EXPECT_EQ(ask(endpoint, {{name, Json::array()}}).status, 400) << name;
       }
       ++num_refused;
     }

@@ -135,6 +135,20 @@ TEST_F(Validator, RefusesWhatBreaksARuleAndNamesTheParameter) {
       {R"("best_of":2,"stream":true)", "best_of"},
       {R"("kv_transfer_params":{"do_remote_prefill":true})", "kv_transfer_params"},
       {R"("structured_outputs":{"json":null,"regex":"a"})", "structured_outputs"},
+      // A schema that is empty, or has nothing but false and null, is a constraint all the same.
+      {R"("structured_outputs":{"json":{}})", "structured_outputs"},
+      {R"("structured_outputs":{"choice":[]})", "structured_outputs"},
+      {R"("guided_json":{})", "guided_json"},
+      {R"("guided_json":{"additionalProperties":false})", "guided_json"},
+      {R"("guided_choice":[])", "guided_choice"},
+      {R"("response_format":{"json_schema":{}})", "response_format"},
+      {R"("json_schema":{})", "json_schema"},
+      {R"("json_schema":"{}")", "json_schema"},
+      {R"("regex":"a+")", "regex"},
+      {R"("ebnf":"root ::= 'a'")", "ebnf"},
+      {R"("grammar":"root ::= 'a'")", "grammar"},
+      {R"("logits_processors":["a.b"])", "logits_processors"},
+      {R"("prompt_logprobs":true)", "prompt_logprobs"},
       {R"("use_beam_search":true)", "use_beam_search"},
       {R"("length_penalty":"1")", "length_penalty"},
       {R"("temprature":1)", "temprature"},
@@ -178,15 +192,45 @@ TEST_F(Validator, TakesNeutralValuesAndParametersWithoutEffect) {
          "service_tier":"auto","seed":null,"stop":null,"structured_outputs":{"json":null,
          "json_object":false},"best_of":1,
          "echo":false,"ec_transfer_params":null,"temperature":null,"max_tokens":null,
-         "use_beam_search":false,"length_penalty":0.5,"guided_json":{},"kv_transfer_params":{"do_remote_prefill":false,"remote_host":null},
+         "use_beam_search":false,"length_penalty":0.5,"guided_json":null,
+         "guided_regex":false,"regex":"","grammar":"","json_schema":null,"logits_processors":[],
+         "guided_decoding_backend":"xgrammar","guided_whitespace_pattern":" ?",
+         "return_tokens_as_token_ids":true,"prompt_logprobs":false,"kv_transfer_params":{"do_remote_prefill":false,"remote_host":null},
          "logprob_token_ids":[],"vllm_xargs":{},"spaces_between_special_tokens":false)";
   EXPECT_TRUE(chat(neutral).has_value());
   EXPECT_TRUE(completion(neutral).has_value());
+  EXPECT_TRUE(chat(R"("web_search_options":null)").has_value());
+  EXPECT_TRUE(completion(R"("prompt_embeds":[])").has_value());
   const auto asked = chat(
       R"("tools":[],"tool_choice":"auto","functions":[],"function_call":"none","audio":false,
          "include_reasoning":true,"chat_template":null)");
   EXPECT_TRUE(asked.has_value()) << asked.error().message;
   EXPECT_TRUE(chat(R"("include_reasoning":false)").has_value());  // there is none to be had
+}
+
+TEST_F(Validator, WhatOneApiAloneKnowsIsRefusedThere) {
+  EXPECT_EQ(chat(R"("web_search_options":{})").error().param, "web_search_options");
+  EXPECT_EQ(completion(R"("prompt_embeds":"AAAA")").error().param, "prompt_embeds");
+}
+
+TEST_F(Validator, FalseAsksForNoLogprobs) {
+  const auto completed = completion(R"("logprobs":false)");
+  ASSERT_TRUE(completed.has_value()) << completed.error().message;
+  EXPECT_FALSE(completed->wants_logprobs);
+  const auto chatted = chat(R"("logprobs":true,"top_logprobs":false,"prompt_logprobs":false)");
+  ASSERT_TRUE(chatted.has_value()) << chatted.error().message;
+  EXPECT_EQ(chatted->requests.front().sampling.num_logprobs, 0);
+  EXPECT_EQ(chatted->num_prompt_logprobs, -1);
+  EXPECT_EQ(completion(R"("logprobs":true)").error().param, "logprobs");
+  EXPECT_EQ(chat(R"("logprobs":true,"top_logprobs":true)").error().param, "top_logprobs");
+}
+
+TEST_F(Validator, TokensAreNamedByTheirTextAlone) {
+  constexpr const char* kParam = "return_tokens_as_token_ids";
+  EXPECT_TRUE(chat(R"("return_tokens_as_token_ids":true,"logprobs":false)").has_value());
+  EXPECT_TRUE(completion(R"("return_tokens_as_token_ids":false,"logprobs":1)").has_value());
+  EXPECT_EQ(chat(R"("return_tokens_as_token_ids":true,"logprobs":true)").error().param, kParam);
+  EXPECT_EQ(completion(R"("return_tokens_as_token_ids":true,"logprobs":0)").error().param, kParam);
 }
 
 TEST_F(Validator, LeavesOutAndNamesWhatItDoesNotKnow) {

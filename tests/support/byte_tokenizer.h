@@ -49,6 +49,11 @@ class ByteTokenizer final : public Tokenizer {
     return {};
   }
 
+  // Other than the bytes, so that a test can tell which it was given.
+  std::string_view token_name(TokenId id) const override {
+    return id == ' ' ? std::string_view("\xc4\xa0") : token_bytes(id);
+  }
+
   bool is_special(TokenId id) const override { return id >= 256; }
 
   TokenId find_token(std::string_view name) const override {

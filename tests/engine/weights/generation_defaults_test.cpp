@@ -180,6 +180,14 @@ TEST_F(GenerationDefaultsTest, AValueThatAFlagCannotMeanIsRefused) {
   }
 }
 
+TEST_F(GenerationDefaultsTest, AKeyOfAFlagThatIsNoParameterIsWarnedOf) {
+  config_.override_generation_config = R"({"temprature":0.5,"top_p":0.9})";
+  const std::string log = logged_by([&] { EXPECT_EQ(read()->summary, "top_p 0.9"); });
+  EXPECT_NE(log.find("key=temprature found=0.5"), std::string::npos) << log;
+  EXPECT_NE(log.find("did you mean temperature?"), std::string::npos) << log;
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+}
+
 TEST_F(GenerationDefaultsTest, EndTokensOfAFlagAreThereInThePlaceOfTheModels) {
   write("/generation_config.json", R"({"eos_token_id":[1,2]})");
   EXPECT_FALSE(read()->end_tokens.has_value());  // the tokenizer's, which reads that file
