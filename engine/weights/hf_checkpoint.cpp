@@ -336,6 +336,7 @@ Expected<void> HfCheckpoint::add_shard(Shard shard) {
       }
       continue;
     }
+    if (tensor.unreadable) return tl::unexpected(std::move(*tensor.unreadable));
     SLUICE_TRY(const bool is_aside, set_aside(tensor, path));
     if (is_aside) continue;
     if (const std::string layer = take_fused_layer(tensor.name); !layer.empty()) {

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Directories in Hugging Face's layout with an oddity that changes no answer: each opens.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "engine/weights/checkpoint.h"
+#include "engine/weights/safetensors.h"
+#include "tests/engine/weights/hf_directory.h"
+#include "tests/support/captured_log.h"
+
+namespace sluice {
+namespace {
+
+struct Unread {
+  const char* fields;  // dtype and shape
+  size_t bytes;
+  const char* message;  // where the tensor is used
+};
+
+constexpr Unread kUnread[] = {
+    {R"("dtype":"I64","shape":[2])", 16, "dtype: found \"I64\", expected F32, F16 or BF16"},
+    {R"("dtype":"BOOL","shape":[3])", 3, "dtype: found \"BOOL\""},
+    {R"("dtype":"F8_E4M3","shape":[4])", 4, "dtype: found \"F8_E4M3\""},
+    {R"("dtype":"F64","shape":[1,2])", 16, "dtype: found \"F64\""},
+    {R"("dtype":"I32","shape":[])", 4, "dtype: found \"I32\""},
+    {R"("dtype":"F32","shape":[])", 4, "shape: found 0 dimensions, expected 1 to 4"},
+    {R"("dtype":"F32","shape":[0,2])", 0, "shape: found 0 elements, expected 1 or more"},
+    {R"("dtype":"F16","shape":[1,1,1,1,2])", 4, "shape: found 5 dimensions, expected 1 to 4"},
+};
+
+// A norm, the unread tensor under `name`, and another norm behind it.
+std::string file_with(const Unread& unread, const std::string& name) {
+  const auto offsets = [](size_t begin, size_t end) {
+    return R"(,"data_offsets":[)" + std::to_string(begin) + "," + std::to_string(end) + "]";
+  };
+  const std::string norm = R"("dtype":"F32","shape":[4])";
+  const size_t end = 16 + unread.bytes;
+  const std::string header =
+      tensor("model.norm.weight", norm + offsets(0, 16)) + "," +
+      tensor(name, unread.fields + offsets(16, end)) + "," +
+      tensor("model.layers.0.input_layernorm.weight", norm + offsets(end, end + 16));
+  return safetensors("{" + header + "}", end + 16);
+}
+
+TEST_F(HfDirectory, ATensorThatIsLeftOutMayHaveAnyTypeAndShape) {
+  write("config.json", R"({"model_type":"llama","num_hidden_layers":1})");
+  for (const Unread& unread : kUnread) {
+    for (const char* name : {"vision_tower.embeddings.position_ids",
+                             "mtp.counter",
+                             "model.layers.1.mlp.gate.weight",
+                             "model.layers.0.self_attn.rotary_emb.inv_freq"}) {
+      write("model.safetensors", file_with(unread, name));
+      logged_by([&] {
+        const auto opened = Checkpoint::open(folder_);
+        ASSERT_TRUE(opened.has_value()) << name << unread.fields << opened.error().message;
+        EXPECT_EQ((*opened)->tensors().size(), 2U) << name << unread.fields;
+        EXPECT_TRUE((*opened)->has("blk.0.attn_norm.weight"));
+      });
+    }
+    write("model.safetensors", file_with(unread, "lm_head.weight"));
+    EXPECT_NE(error().find(std::string("tensor \"lm_head.weight\": ") + unread.message),
+              std::string::npos)
+        << error();
+    // An index leaves out what it does not list.
+    write("model.safetensors.index.json",
+          R"({"weight_map":{"model.norm.weight":"model.safetensors"}})");
+    logged_by([&] { EXPECT_EQ(error(), "") << unread.fields; });
+    remove("model.safetensors.index.json");
+  }
+}
+
+TEST_F(HfDirectory, PlacesOfUnreadTensorsAreChecked) {
+  for (const char* fields : {R"("dtype":"I64","shape":[2],"data_offsets":[0,32])",
+                             R"("dtype":"I64","shape":[2],"data_offsets":[16,8])",
+                             R"("dtype":"F32","shape":[0],"data_offsets":[0,16])",
+                             R"("dtype":"F32","shape":[0],"data_offsets":[8,8])",
+                             R"("dtype":"I64","shape":[1],"data_offsets":[8,16])"}) {
+    const std::string header = tensor("model.norm.weight", kGood) + "," + tensor("mtp.a", fields);
+    write("model.safetensors", safetensors("{" + header + "}", 16));
+    EXPECT_NE(error().find("\"mtp.a\": data_offsets: found"), std::string::npos)
+        << fields << error();
+  }
+}
+
+}  // namespace
+}  // namespace sluice
