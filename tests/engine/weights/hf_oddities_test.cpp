@@ -85,5 +85,21 @@ TEST_F(HfDirectory, PlacesOfUnreadTensorsAreChecked) {
   }
 }
 
+TEST_F(HfDirectory, NumbersThatPythonAloneWritesAreNull) {
+  write("config.json",
+        R"({"model_type":"llama","hidden_size":64,"rope_theta":5000.0,"aux_loss":NaN,
+            "limits":[-Infinity,Infinity],"NaN":"Infinity"})");
+  const std::string log = logged_by([&] {
+    const auto opened = Checkpoint::open(folder_);
+    ASSERT_TRUE(opened.has_value()) << opened.error().message;
+    EXPECT_EQ(*(*opened)->metadata().get_uint("embedding_length"), 64U);
+    EXPECT_EQ(*(*opened)->metadata().get_float("rope.freq_base"), 5000.0);
+  });
+  EXPECT_NE(log.find("aux_loss"), std::string::npos) << log;
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+  write("config.json", R"({"model_type":"llama","a":nan})");
+  EXPECT_NE(error().find("found no JSON object"), std::string::npos) << error();
+}
+
 }  // namespace
 }  // namespace sluice
