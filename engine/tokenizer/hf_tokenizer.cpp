@@ -335,7 +335,9 @@ Expected<void> HfReader::read_bpe(const JsonPretokenizer& pretokenizer) {
   TokenTable tokens =
       index_names(parts_.names, [this](TokenId id) { return in_model_[static_cast<size_t>(id)]; });
   SLUICE_TRY(const MergeList list, merge_list());
-  SLUICE_TRY(MergeTable table, read_merges(list, tokens, RepeatedMerge::kLast, options.prefix));
+  SLUICE_TRY(
+      MergeTable table,
+      read_merges(list, tokens, RepeatedMerge::kLast, UnknownMerge::kRefused, options.prefix));
   BpeMerges& merges = table.merges;
   if (table.num_repeated > 0) {
     warn_of_file("tokenizer.json",
