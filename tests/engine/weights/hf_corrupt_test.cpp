@@ -467,6 +467,7 @@ TEST_F(HfDirectory, WhatTheIndexDoesNotListIsLeftOut) {
             std::string::npos)
       << log;
   write("config.json", R"({"model_type":"llama","tie_word_embeddings":false})");
+  write("a.safetensors", shard_of({norm, "unheard.of"}));
   EXPECT_NE(error().find("tensor \"lm_head.weight\": found nothing in b.safetensors"),
             std::string::npos)
       << error();

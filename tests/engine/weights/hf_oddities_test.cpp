@@ -85,6 +85,85 @@ TEST_F(HfDirectory, PlacesOfUnreadTensorsAreChecked) {
   }
 }
 
+TEST_F(HfDirectory, TablesOfTheRotationAreNotRead) {
+  std::vector<std::string> names = {"model.norm.weight"};
+  for (const char* table : {"inv_freq", "cos_cached", "sin_cached"}) {
+    names.push_back(std::string("model.layers.0.self_attn.rotary_emb.") + table);
+    names.push_back(std::string("model.rotary_emb.") + table);
+  }
+  write("model.safetensors", shard_of(names));
+  const auto opened = Checkpoint::open(folder_);
+  ASSERT_TRUE(opened.has_value()) << opened.error().message;
+  EXPECT_EQ((*opened)->tensors().size(), 1U);
+}
+
+TEST_F(HfDirectory, WhatIsLeftOutMayBeListedAndAbsent) {
+  remove("model.safetensors");
+  write("config.json", R"({"model_type":"llama","num_hidden_layers":1})");
+  write("a.safetensors", shard_of({"model.norm.weight"}));
+  write("model.safetensors.index.json",
+        R"({"weight_map":{"model.norm.weight":"a.safetensors","mtp.x":"a.safetensors",
+            "model.layers.1.eh_proj.weight":"gone.safetensors",
+            "vision_tower.a":"gone.safetensors"}})");
+  const std::string log = logged_by([&] {
+    const auto opened = Checkpoint::open(folder_);
+    ASSERT_TRUE(opened.has_value()) << opened.error().message;
+    EXPECT_EQ((*opened)->tensors().size(), 1U);
+  });
+  EXPECT_NE(log.find("key=mtp.x found=\"nothing in a.safetensors\""), std::string::npos) << log;
+  EXPECT_NE(log.find("key=vision_tower.a found=\"nothing in gone.safetensors\""), std::string::npos)
+      << log;
+  write("model.safetensors.index.json",
+        R"({"weight_map":{"model.norm.weight":"a.safetensors",
+            "model.layers.0.input_layernorm.weight":"gone.safetensors"}})");
+  EXPECT_NE(error().find("gone.safetensors: open: found"), std::string::npos) << error();
+}
+
+TEST_F(HfDirectory, AListedTensorMayLieInOneOtherFile) {
+  remove("model.safetensors");
+  write("a.safetensors", shard_of({"model.norm.weight", "lm_head.weight"}));
+  write("b.safetensors", shard_of({"model.embed_tokens.weight"}));
+  write("model.safetensors.index.json",
+        R"({"weight_map":{"model.norm.weight":"a.safetensors","lm_head.weight":"b.safetensors",
+            "model.embed_tokens.weight":"b.safetensors"}})");
+  const std::string log = logged_by([&] {
+    const auto opened = Checkpoint::open(folder_);
+    ASSERT_TRUE(opened.has_value()) << opened.error().message;
+    EXPECT_EQ((*opened)->tensors().size(), 3U);
+  });
+  EXPECT_NE(log.find("key=lm_head.weight found=\"nothing in b.safetensors\" "
+                     "counts_as=\"in a.safetensors\""),
+            std::string::npos)
+      << log;
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+  // Which of two would be meant is not known.
+  write("c.safetensors", shard_of({"lm_head.weight", "model.layers.0.input_layernorm.weight"}));
+  write("model.safetensors.index.json",
+        R"({"weight_map":{"model.norm.weight":"a.safetensors","lm_head.weight":"b.safetensors",
+            "model.embed_tokens.weight":"b.safetensors",
+            "model.layers.0.input_layernorm.weight":"c.safetensors"}})");
+  EXPECT_NE(error().find("found nothing in b.safetensors"), std::string::npos) << error();
+}
+
+TEST_F(HfDirectory, NumberedFilesNeedNoIndex) {
+  write("model-00001-of-00002.safetensors", shard_of({"model.norm.weight"}));
+  write("model-00002-of-00002.safetensors", shard_of({"model.embed_tokens.weight"}));
+  write("model-00003-of-00002.safetensors", "no part of them");
+  EXPECT_TRUE((*Checkpoint::open(folder_))->has("output.weight"));  // one file is the whole
+  remove("model.safetensors");
+  const std::string log = logged_by([&] {
+    const auto opened = Checkpoint::open(folder_);
+    ASSERT_TRUE(opened.has_value()) << opened.error().message;
+    EXPECT_EQ((*opened)->tensors().size(), 2U);
+  });
+  EXPECT_NE(log.find("key=model.safetensors.index.json found=\"no file\""), std::string::npos)
+      << log;
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+  remove("model-00001-of-00002.safetensors");
+  EXPECT_NE(error().find("model-00001-of-00002.safetensors: open: found"), std::string::npos)
+      << error();
+}
+
 TEST_F(HfDirectory, NumbersThatPythonAloneWritesAreNull) {
   write("config.json",
         R"({"model_type":"llama","hidden_size":64,"rope_theta":5000.0,"aux_loss":NaN,
