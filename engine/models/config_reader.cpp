@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "engine/core/log.h"
 #include "engine/models/config_reader.h"
 #include "engine/weights/checkpoint.h"
 #include "kernels/moe.h"
@@ -51,7 +52,7 @@ Expected<void> read_shape(const Checkpoint& checkpoint, ModelConfig& config) {
     return {};
   }
   const CheckpointTensor* embedding = checkpoint.find("token_embd.weight");
-  if (embedding == nullptr || embedding->num_dims != 2 ||
+  if (embedding == nullptr || embedding->num_dims > 2 ||
       embedding->dims[1] > uint64_t{kernels::kMaxVocabSize}) {
     return make_error(ErrorCode::kDataLoss,
                       checkpoint.path() + ": tensor token_embd.weight: found " +
@@ -127,14 +128,25 @@ Expected<double> read_original_context(const Checkpoint& checkpoint, double cont
   return metadata.get_positive_or(kKey, context, context);
 }
 
+// What a file says beside a type of scaling that does not scale has no effect, whatever it is.
+Expected<double> unless_unused(Expected<double> value,
+                               const std::string& type,
+                               const Checkpoint& checkpoint,
+                               double usual) {
+  if (value || (type != "none" && type != "default")) return value;
+  warn_of_file(checkpoint.path(), "rope.scaling", value.error().message, "not given");
+  return usual;
+}
+
 Expected<void> read_scaling(const Checkpoint& checkpoint,
                             const std::string& type,
                             kernels::RopeParams& rope,
                             ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
-  SLUICE_TRY(const double factor, read_factor(checkpoint));
+  SLUICE_TRY(const double factor, unless_unused(read_factor(checkpoint), type, checkpoint, 1));
   const auto context = static_cast<double>(config.context_len);
-  SLUICE_TRY(const double original, read_original_context(checkpoint, context));
+  SLUICE_TRY(const double original,
+             unless_unused(read_original_context(checkpoint, context), type, checkpoint, context));
   const double stretch = metadata.has("rope.scaling.factor") ? factor : context / original;
   if (type == "linear") {
     rope.freq_scale = static_cast<float>(1 / factor);
@@ -271,9 +283,19 @@ Expected<void> read_tensor_kinds(const Checkpoint& checkpoint, ModelConfig& conf
   return {};
 }
 
+// Values besides the usual one that leave a computation as it is. A group of all experts is none;
+// a negative share of YaRN means that of the type of scaling, which is 0 for all but YaRN.
+bool has_no_effect(const Metadata& metadata, std::string_view key, double value) {
+  if (key == "expert_group_count") return value == 1;
+  if (key != "rope.scaling.yarn_ext_factor") return false;
+  const Expected<std::string> type = metadata.get_string("rope.scaling.type");
+  return value < 0 || (value == 0 && (!type || *type != "yarn"));
+}
+
 // Keys of GGUF that would change what is computed, and the values that do not. Other keys of an
 // architecture that no spec reads have no effect in the program that defines them either.
-Expected<void> check_fixed_keys(const Metadata& metadata) {
+Expected<void> check_fixed_keys(const Checkpoint& checkpoint) {
+  const Metadata& metadata = checkpoint.metadata();
   constexpr std::pair<const char*, double> kFixed[] = {
       {"attention.causal", 1},
       {"attention.clamp_kqv", 0},
@@ -290,6 +312,10 @@ Expected<void> check_fixed_keys(const Metadata& metadata) {
     const Expected<double> number = metadata.get_float(key);
     const bool is_usual = flag ? *flag == (usual != 0) : number.has_value() && *number == usual;
     if (is_usual) continue;
+    if (number && has_no_effect(metadata, key, *number)) {
+      warn_of_file(checkpoint.path(), key, std::to_string(*number), "not given");
+      continue;
+    }
     return metadata.wrong(key,
                           flag     ? (*flag ? "true" : "false")
                           : number ? std::to_string(*number)
@@ -382,7 +408,7 @@ Expected<void> read_optional_window(const Checkpoint& checkpoint, ModelConfig& c
 Expected<ModelConfig> read_model_config(const ModelSpec& spec, const Checkpoint& checkpoint) {
   ModelConfig config;
   config.architecture = checkpoint.architecture();
-  SLUICE_TRY_VOID(check_fixed_keys(checkpoint.metadata()));
+  SLUICE_TRY_VOID(check_fixed_keys(checkpoint));
   SLUICE_TRY_VOID(read_shape(checkpoint, config));
   SLUICE_TRY_VOID(read_rope(checkpoint, config));
   SLUICE_TRY_VOID(read_experts(checkpoint.metadata(), config));

@@ -53,6 +53,7 @@ TokenTable index_names(std::span<const std::string> names,
 Expected<MergeTable> read_merges(const MergeList& merges,
                                  const TokenTable& tokens,
                                  RepeatedMerge repeated,
+                                 UnknownMerge unknown,
                                  std::string_view prefix) {
   MergeTable table{.merges = BpeMerges(merges.size())};
   std::string joined;
@@ -65,12 +66,20 @@ Expected<MergeTable> read_merges(const MergeList& merges,
     joined.assign(left_name).append(right_name.substr(is_prefixed ? prefix.size() : 0));
     const TokenId merged = tokens.find(joined);
     if (left == kInvalidToken || right == kInvalidToken || merged == kInvalidToken) {
-      return bad_merge(rank, left_name, right_name);
+      if (unknown == UnknownMerge::kRefused) return bad_merge(rank, left_name, right_name);
+      ++table.num_unknown;
+      continue;
     }
     const bool is_new = table.merges.add(left, right, static_cast<uint32_t>(rank), merged);
     table.num_repeated += is_new ? 0 : 1;
   }
   return table;
+}
+
+std::optional<std::pair<std::string_view, std::string_view>> split_merge(std::string_view text) {
+  const size_t space = text.find(' ', 1);
+  if (space == std::string_view::npos || space + 1 == text.size()) return std::nullopt;
+  return std::pair(text.substr(0, space), text.substr(space + 1));
 }
 
 std::unique_ptr<TokenModel> make_byte_bpe(BpeMerges merges,

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,17 +28,25 @@ using MergeList = std::vector<std::pair<std::string_view, std::string_view>>;  /
 // Which of several merges of one pair counts: llama.cpp takes the first, `tokenizers` the last.
 enum class RepeatedMerge : uint8_t { kFirst, kLast };
 
+// What happens to a merge that can never apply, as `tokens` lacks a part of it or its result.
+enum class UnknownMerge : uint8_t { kRefused, kSkipped };
+
 struct MergeTable {
   BpeMerges merges;
   size_t num_repeated = 0;  // left out, as another of their pair counts
+  size_t num_unknown = 0;   // left out by UnknownMerge::kSkipped
 };
 
-// kDataLoss: a merge names a token that `tokens` lacks.
+// kDataLoss: a merge names a token that `tokens` lacks, by UnknownMerge::kRefused.
 // `prefix`: of right parts, left out of what merges make.
 Expected<MergeTable> read_merges(const MergeList& merges,
                                  const TokenTable& tokens,
                                  RepeatedMerge repeated,
+                                 UnknownMerge unknown,
                                  std::string_view prefix = {});
+
+// "left right" as its parts; none: the text is not two of them.
+std::optional<std::pair<std::string_view, std::string_view>> split_merge(std::string_view text);
 
 // Sets the byte tokens of a byte-level vocabulary and, for `whole_words_first`, the words: views
 // of `bytes`.

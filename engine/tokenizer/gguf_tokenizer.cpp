@@ -173,30 +173,29 @@ class GgufParts {
     return steps;
   }
 
+  // Merges that can never apply are left out.
   [[nodiscard]] Expected<BpeMerges> read_merges(const TokenTable& names) const {
-    SLUICE_TRY(const MergeList list, split_merges());
-    SLUICE_TRY(MergeTable table, sluice::read_merges(list, names, RepeatedMerge::kFirst));
+    constexpr std::string_view kKey = "tokenizer.ggml.merges";
+    MergeList list;
+    for (const std::string& text : vocabulary_.merges) {
+      if (const auto parts = split_merge(text)) list.push_back(*parts);
+    }
+    SLUICE_TRY(MergeTable table,
+               sluice::read_merges(list, names, RepeatedMerge::kFirst, UnknownMerge::kSkipped));
     if (table.num_repeated > 0) {
       warn_of_file(vocabulary_.file,
-                   "tokenizer.ggml.merges",
+                   kKey,
                    std::to_string(table.num_repeated) + " pairs that are there before",
                    "the first of each");
     }
-    return std::move(table.merges);
-  }
-
-  [[nodiscard]] Expected<MergeList> split_merges() const {
-    MergeList merges;
-    for (size_t rank = 0; rank < vocabulary_.merges.size(); ++rank) {
-      const std::string_view merge = vocabulary_.merges[rank];
-      const size_t space = merge.find(' ', 1);
-      if (space == std::string_view::npos || space + 1 == merge.size()) {
-        return bad_vocabulary("merge " + std::to_string(rank) + " \"" + std::string(merge) +
-                              "\" is not two tokens with a space between them");
-      }
-      merges.emplace_back(merge.substr(0, space), merge.substr(space + 1));
+    const size_t num_useless = vocabulary_.merges.size() - list.size() + table.num_unknown;
+    if (num_useless > 0) {
+      warn_of_file(vocabulary_.file,
+                   kKey,
+                   std::to_string(num_useless) + " that are not two tokens which make a third",
+                   "not given");
     }
-    return merges;
+    return std::move(table.merges);
   }
 
   // By text. Of several tokens with one text a normal one counts before those that text names, so
@@ -247,6 +246,9 @@ Expected<std::unique_ptr<Tokenizer>> create_byte_bpe_tokenizer(Vocabulary vocabu
   SLUICE_TRY_VOID(check_vocabulary(vocabulary, /*needs_scores=*/false));
   if (vocabulary.pre == "gemma4" || vocabulary.pre == "gemma-4") {
     return create_char_bpe_tokenizer(std::move(vocabulary));
+  }
+  if (vocabulary.pre.empty()) {
+    warn_of_file(vocabulary.file, "tokenizer.ggml.pre", "no name", kUsualPretokenizer);
   }
   SLUICE_TRY(auto named, pretokenizer_by_name(vocabulary.pre));
   GgufParts gguf(std::move(vocabulary));

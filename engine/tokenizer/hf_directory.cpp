@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "engine/core/log.h"
 #include "engine/tokenizer/hf_tokenizer.h"
 
 namespace sluice {
@@ -67,7 +68,11 @@ Expected<HfText> load_hf_text(const std::string& directory) {
   }
   SLUICE_TRY(files.tokenizer_config, read_file(directory, "tokenizer_config.json"));
   SLUICE_TRY(files.config, read_file(directory, "config.json"));
-  SLUICE_TRY(files.generation_config, read_file(directory, "generation_config.json"));
+  if (auto text = read_file(directory, "generation_config.json")) {
+    files.generation_config = std::move(*text);
+  } else {
+    warn_of_file("generation_config.json", "eos_token_id", text.error().message, "not given");
+  }
   auto tokenizer = create_hf_tokenizer(files);
   if (!tokenizer) {
     Error error = std::move(tokenizer).error();

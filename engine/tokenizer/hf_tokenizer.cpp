@@ -45,7 +45,7 @@ Json section_of(const Json& json, std::string_view key) {
 
 // vocab_size of a config.json; 0: not stated.
 Expected<int64_t> embedding_rows(std::string_view config_text) {
-  SLUICE_TRY(const Json config, parse_file(config_text, "config.json"));
+  SLUICE_TRY(const Json config, parse_file(json_without_nan(config_text, ""), "config.json"));
   for (const Json& section : {section_of(config, "text_config"), config}) {
     const Json* size = json_field(section, "vocab_size");
     if (size != nullptr && size->is_number_unsigned()) return size->get<int64_t>();
@@ -99,7 +99,9 @@ class HfReader {
   Expected<void> read_special_tokens(const HfTokenizerFiles& files);
   Expected<TokenId> special_token(const Json& config, std::string_view key) const;
   void add_named(const std::string& name, const Json* field);
+  void add_end(int64_t id, const std::string& file);
   Expected<void> add_ends(const Json& config, const std::string& file);
+  void add_ends_of_generation(std::string_view text);
   [[nodiscard]] TokenId find_name(std::string_view name) const;
 
   // Tokens that text can become without being named in it.
@@ -333,7 +335,9 @@ Expected<void> HfReader::read_bpe(const JsonPretokenizer& pretokenizer) {
   TokenTable tokens =
       index_names(parts_.names, [this](TokenId id) { return in_model_[static_cast<size_t>(id)]; });
   SLUICE_TRY(const MergeList list, merge_list());
-  SLUICE_TRY(MergeTable table, read_merges(list, tokens, RepeatedMerge::kLast, options.prefix));
+  SLUICE_TRY(
+      MergeTable table,
+      read_merges(list, tokens, RepeatedMerge::kLast, UnknownMerge::kRefused, options.prefix));
   BpeMerges& merges = table.merges;
   if (table.num_repeated > 0) {
     warn_of_file("tokenizer.json",
@@ -481,6 +485,37 @@ void HfReader::add_named(const std::string& name, const Json* field) {
   if (auto text = token_text(*field)) parts_.named.push_back({name, std::move(*text)});
 }
 
+// An id that no token has counts as not given.
+void HfReader::add_end(int64_t id, const std::string& file) {
+  if (id >= 0 && id < static_cast<int64_t>(num_tokens())) {
+    parts_.more_ends.push_back(static_cast<TokenId>(id));
+  } else {
+    warn_of_file(file, "eos_token_id", std::to_string(id), "not given");
+  }
+}
+
+// The model's generation_config.json: what it gives wrongly leaves the other files' ids.
+void HfReader::add_ends_of_generation(std::string_view text) {
+  constexpr const char* kFile = "generation_config.json";
+  constexpr size_t kMaxShown = 60;  // of a value in a warning
+  const Expected<Json> config = parse_file(json_without_nan(text, ""), kFile);
+  if (!config) {
+    warn_of_file(kFile, "eos_token_id", config.error().message, "not given");
+    return;
+  }
+  const Json* field = json_field(*config, "eos_token_id");
+  if (field == nullptr) return;
+  const Json list = field->is_array() ? *field : Json::array({*field});
+  for (const Json& id : list) {
+    if (const std::optional<int64_t> token = json_whole_number(id)) {
+      add_end(*token, kFile);
+    } else {
+      const std::string found = id.dump(-1, ' ', true, Json::error_handler_t::replace);
+      warn_of_file(kFile, "eos_token_id", found.substr(0, kMaxShown), "not given");
+    }
+  }
+}
+
 // eos_token_id is an id or a list of them.
 Expected<void> HfReader::add_ends(const Json& config, const std::string& file) {
   const Json* field = json_field(config, "eos_token_id");
@@ -491,20 +526,16 @@ Expected<void> HfReader::add_ends(const Json& config, const std::string& file) {
     if (!token) {
       return make_error(ErrorCode::kDataLoss, file + ": \"eos_token_id\" has to hold integers");
     }
-    if (*token < 0 || *token >= static_cast<int64_t>(num_tokens())) {
-      warn_of_file(file, "eos_token_id", std::to_string(*token), "not given");
-      continue;
-    }
-    parts_.more_ends.push_back(static_cast<TokenId>(*token));
+    add_end(*token, file);
   }
   return {};
 }
 
 Expected<void> HfReader::read_special_tokens(const HfTokenizerFiles& files) {
   constexpr std::string_view kWhere = "tokenizer_config.json";
-  SLUICE_TRY(const Json tokenizer, parse_file(files.tokenizer_config, kWhere));
-  SLUICE_TRY(const Json config, parse_file(files.config, "config.json"));
-  SLUICE_TRY(const Json generation, parse_file(files.generation_config, "generation_config.json"));
+  SLUICE_TRY(const Json tokenizer,
+             parse_file(json_without_nan(files.tokenizer_config, kWhere), kWhere));
+  SLUICE_TRY(const Json config, parse_file(json_without_nan(files.config, ""), "config.json"));
   SLUICE_TRY(parts_.bos, special_token(tokenizer, "bos_token"));
   SLUICE_TRY(parts_.eos, special_token(tokenizer, "eos_token"));
   for (const char* name : {"unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
@@ -516,7 +547,7 @@ Expected<void> HfReader::read_special_tokens(const HfTokenizerFiles& files) {
   }
   SLUICE_TRY_VOID(add_ends(config, "config.json"));
   SLUICE_TRY_VOID(add_ends(section_of(config, "text_config"), "config.json"));
-  SLUICE_TRY_VOID(add_ends(generation, "generation_config.json"));
+  add_ends_of_generation(files.generation_config);
   if (parts_.bos == kInvalidToken && !parts_.prefix.empty()) parts_.bos = parts_.prefix.front();
   if (parts_.eos == kInvalidToken && !parts_.more_ends.empty()) {
     parts_.eos = parts_.more_ends.front();

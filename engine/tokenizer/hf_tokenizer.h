@@ -22,7 +22,8 @@ struct HfTokenizerFiles {
 };
 
 // kDataLoss: a file is no JSON or contradicts itself; kUnsupported names the piece of
-// tokenizer.json that is not known, and what is.
+// tokenizer.json that is not known, and what is. What cannot be used of generation_config.json
+// counts as not given, with a warning.
 Expected<std::unique_ptr<Tokenizer>> create_hf_tokenizer(const HfTokenizerFiles& files);
 
 struct HfText {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -8,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "engine/core/log.h"
 #include "engine/tokenizer/json_parts.h"
 
 namespace sluice {
@@ -85,6 +87,38 @@ std::optional<int64_t> json_whole_number(const Json& value) {
   const auto number = value.get<double>();
   if (!(std::fabs(number) <= kExact) || number != std::floor(number)) return std::nullopt;
   return static_cast<int64_t>(number);
+}
+
+std::string json_without_nan(std::string_view text, std::string_view file) {
+  constexpr size_t kMaxShown = 60;  // of a key in a warning
+  std::string result;
+  result.reserve(text.size());
+  std::string_view last_string;  // the key, where a number is a member's value
+  bool has_warned = file.empty();
+  for (size_t at = 0; at < text.size();) {
+    if (text[at] == '"') {
+      size_t end = at + 1;
+      while (end < text.size() && text[end] != '"') end += text[end] == '\\' ? 2 : 1;
+      end = std::min(end + 1, text.size());
+      last_string = text.substr(at, end - at);
+      result += last_string;
+      at = end;
+      continue;
+    }
+    std::string_view number;
+    for (const std::string_view name : {"NaN", "Infinity", "-Infinity"}) {
+      if (text.substr(at).starts_with(name)) number = name;
+    }
+    if (number.empty()) {
+      result += text[at++];
+      continue;
+    }
+    if (!has_warned) warn_of_file(file, last_string.substr(0, kMaxShown), number, "null");
+    has_warned = true;
+    result += "null";
+    at += number.size();
+  }
+  return result;
 }
 
 double score_as_written(double score) {

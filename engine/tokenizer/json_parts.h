@@ -38,6 +38,9 @@ Expected<int64_t> json_integer_or(const nlohmann::json& object,
                                   int64_t fallback);
 // An integer, also as a float without a fraction; none: it is something else.
 std::optional<int64_t> json_whole_number(const nlohmann::json& value);
+// Python writes NaN, Infinity and -Infinity, which are no JSON: each becomes null, with one warning
+// about `file`. An empty `file`: another reader of it warns.
+std::string json_without_nan(std::string_view text, std::string_view file);
 // nullptr: missing or null.
 const nlohmann::json* json_field(const nlohmann::json& object, std::string_view key);
 tl::unexpected<Error> json_error(std::string_view where, const std::string& what);

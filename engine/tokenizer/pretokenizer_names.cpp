@@ -111,7 +111,7 @@ constexpr Row kRows[] = {
     {{"falcon"}, {"[\\p{P}$+<=>\\^~|`]+", kGpt2Words, "[0-9][0-9][0-9]"}},
     {{"bloom", "poro-chat", "gpt3-finnish"}, {kBloomWords}},
     {{"viking"}, {kBloomWords, "\\p{N}"}},
-    {{"default"}, {"[\\p{P}$+<=>\\^~|]+", kGpt2Words, "\\p{N}+", "[0-9][0-9][0-9]"}},
+    {{kUsualPretokenizer}, {"[\\p{P}$+<=>\\^~|]+", kGpt2Words, "\\p{N}+", "[0-9][0-9][0-9]"}},
 };
 
 const Row* find_row(std::string_view pre) {
@@ -138,7 +138,7 @@ std::string all_names() {
 }  // namespace
 
 Expected<NamedPretokenizer> pretokenizer_by_name(std::string_view pre) {
-  const Row* row = find_row(pre);
+  const Row* row = find_row(pre.empty() ? kUsualPretokenizer : pre);
   if (row == nullptr) {
     return make_error(ErrorCode::kUnsupported,
                       "tokenizer.ggml.pre is \"" + std::string(pre) +

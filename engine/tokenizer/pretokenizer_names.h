@@ -20,6 +20,9 @@ struct NamedPretokenizer {
   bool nfc = false;                        // text is normalized to NFC first
 };
 
+// What an empty name stands for, as in llama.cpp.
+inline constexpr std::string_view kUsualPretokenizer = "default";
+
 // kUnsupported names `pre` and the names there are.
 Expected<NamedPretokenizer> pretokenizer_by_name(std::string_view pre);
 

@@ -122,8 +122,9 @@ class Tokenizer {
 };
 
 // kUnsupported names the model or pre-tokenizer found and those supported; kDataLoss: the
-// vocabulary contradicts itself (merge of unknown tokens, id out of range). Several tokens may have
-// one text, or none: a warning says which of them encoding yields.
+// vocabulary contradicts itself (an id out of range). Several tokens may have one text, or none: a
+// warning says which of them encoding yields. Merges that can never apply are left out, and a
+// byte-level vocabulary without `pre` is split as "default" says, with a warning each.
 [[nodiscard]] Expected<std::unique_ptr<Tokenizer>> create_tokenizer(Vocabulary vocabulary);
 
 }  // namespace sluice

@@ -76,13 +76,20 @@ class Writer {
     return text + "]";
   }
 
-  // By rank, as the file has them.
+  // By rank, as the file has them, but for those that can never apply.
   [[nodiscard]] std::string merges() const {
+    const TokenTable tokens = index_names(
+        vocabulary_.tokens, [&](TokenId id) { return is_named_[static_cast<size_t>(id)]; });
+    std::string joined;
     std::string text = "[";
     for (const std::string& merge : vocabulary_.merges) {
-      const size_t space = merge.find(' ', 1);
-      const std::string_view view = merge;
-      append_merge(text, view.substr(0, space), view.substr(space + 1));
+      const auto parts = split_merge(merge);
+      if (!parts) continue;
+      joined.assign(parts->first).append(parts->second);
+      const bool applies = tokens.find(parts->first) != kInvalidToken &&
+                           tokens.find(parts->second) != kInvalidToken &&
+                           tokens.find(joined) != kInvalidToken;
+      if (applies) append_merge(text, parts->first, parts->second);
     }
     return text + "]";
   }

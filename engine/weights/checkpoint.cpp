@@ -122,7 +122,10 @@ Expected<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(const std::string& pa
   return std::make_unique<GgufCheckpoint>(path, std::move(parts), std::move(architecture));
 }
 
-void Checkpoint::add_tensor(CheckpointTensor tensor) { tensors_.push_back(std::move(tensor)); }
+void Checkpoint::add_tensor(CheckpointTensor tensor) {
+  while (tensor.num_dims > 1 && tensor.dims[tensor.num_dims - 1] == 1) --tensor.num_dims;
+  tensors_.push_back(std::move(tensor));
+}
 
 Expected<void> Checkpoint::index_tensors() {
   for (size_t i = 0; i < tensors_.size(); ++i) {

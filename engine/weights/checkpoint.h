@@ -20,8 +20,8 @@
 namespace sluice {
 
 struct CheckpointTensor {
-  std::string name;  // "blk.0.attn_q.weight"
-  uint32_t num_dims = 0;
+  std::string name;                 // "blk.0.attn_q.weight"
+  uint32_t num_dims = 0;            // trailing dimensions of 1 do not count
   uint64_t dims[4] = {1, 1, 1, 1};  // fastest first: dims[0] = K
   WeightFormat format = WeightFormat::kF32;
   std::span<const std::byte> data;  // mapped

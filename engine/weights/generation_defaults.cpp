@@ -166,7 +166,7 @@ Expected<void> apply_generation_config(std::string_view json,
                                        const std::string& name,
                                        GenerationSource source,
                                        GenerationDefaults& defaults) {
-  const Json root = Json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
+  const Json root = Json::parse(json_without_nan(json, name), nullptr, /*allow_exceptions=*/false);
   if (!root.is_object()) return wrong(name, "found no JSON object, expected one of parameters");
   const auto apply = [&](std::string_view key, const auto& set) -> Expected<void> {
     const auto found = root.find(key);
@@ -198,8 +198,10 @@ Expected<GenerationDefaults> read_generation_defaults(const Config& config,
     if (path.empty()) {
       apply_gguf(checkpoint, defaults);
     } else {
-      SLUICE_TRY_VOID(apply_file(
-          path, is_named ? GenerationSource::kNamedFile : GenerationSource::kModelFile, defaults));
+      const Expected<void> applied = apply_file(
+          path, is_named ? GenerationSource::kNamedFile : GenerationSource::kModelFile, defaults);
+      if (!applied && is_named) return tl::unexpected(applied.error());
+      if (!applied) warn_of_file(path, "sampling parameters", applied.error().message, "not given");
     }
   }
   if (!config.override_generation_config.empty()) {

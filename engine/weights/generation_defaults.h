@@ -27,7 +27,8 @@ struct GenerationDefaults {
 };
 
 // --generation-config and --override-generation-config of `config`. One line "file: field ..." for
-// a file that is none, and for a value of the override that the parameter cannot have.
+// a named file that is none, and for a value of the override that the parameter cannot have. The
+// model's own file that is none is as good as absent, with a warning.
 Expected<GenerationDefaults> read_generation_defaults(const Config& config,
                                                       const Checkpoint& checkpoint);
 

@@ -149,6 +149,8 @@ Expected<std::unique_ptr<GgufFile>> GgufFile::parse(std::span<const std::byte> b
 
 const std::string& GgufFile::path() const { return impl_->path; }
 
+uint32_t GgufFile::version() const { return impl_->contents.version; }
+
 uint64_t GgufFile::alignment() const { return impl_->contents.alignment; }
 
 std::span<const std::byte> GgufFile::bytes() const { return impl_->bytes; }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// GGUF v3, mapped read-only and checked completely at open: every count is compared with the bytes
-// that remain before anything is allocated for it, every product and sum is checked, tensors lie
-// inside the file, aligned, not overlapping, and names are unique. Opening allocates the tables of
-// keys and tensors (at most 65536 each) and nothing in proportion to any other number in the file.
+// GGUF v2 and v3, mapped read-only and checked completely at open: every count is compared with the
+// bytes that remain before anything is allocated for it, every product and sum is checked, tensors
+// lie inside the file, aligned, not overlapping, and names are unique. Opening allocates the tables
+// of keys and tensors (at most 65536 each) and nothing in proportion to any other number in the
+// file.
 #pragma once
 
 #include <cstdint>
@@ -80,6 +81,7 @@ class GgufFile {
   ~GgufFile();
 
   [[nodiscard]] const std::string& path() const;
+  [[nodiscard]] uint32_t version() const;
   [[nodiscard]] uint64_t alignment() const;
   [[nodiscard]] int64_t file_bytes() const;
   [[nodiscard]] std::span<const std::byte> bytes() const;  // the whole file
@@ -105,9 +107,10 @@ class GgufFile {
   std::unique_ptr<Impl> impl_;
 };
 
-// tokenizer.ggml.* as a Vocabulary; kDataLoss where arrays disagree in length or type, where a
-// token type is unknown, or where the id of a token that begins or ends every text is out of range.
-// Other ids out of range count as not given and token type 0 as normal, with a warning.
+// tokenizer.ggml.* as a Vocabulary, of which its kind of tokenizer decides what is read: merges of
+// BPE, else scores, the character map of unigram models. kDataLoss where arrays disagree in length
+// or type, or where the id of a token that begins or ends every text is out of range. Other ids out
+// of range count as not given, and token types that are none as normal, with a warning.
 Expected<Vocabulary> read_vocabulary(const GgufFile& file);
 
 }  // namespace sluice

@@ -19,6 +19,7 @@ static_assert(std::endian::native == std::endian::little, "GGUF is read as littl
 
 constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
 constexpr uint32_t kVersion = 3;
+constexpr uint32_t kOldestVersion = 2;  // of the same layout, little-endian
 // Real files have tens of keys and a few thousand tensors. With these bounds the tables below stay
 // small whatever a header claims.
 constexpr uint64_t kMaxMetadata = 1 << 16;
@@ -238,16 +239,17 @@ Expected<void> Parser::parse_header() {
         "magic", quoted({reinterpret_cast<const char*>(bytes_.data()), sizeof(magic)}), "\"GGUF\"");
   }
   SLUICE_TRY(const uint32_t version, read<uint32_t>("version"));
-  if (version != kVersion) {
+  if (version < kOldestVersion || version > kVersion) {
     const uint32_t swapped = __builtin_bswap32(version);
     const bool big_endian = swapped >= 1 && swapped <= kVersion;
     const bool other_version = version >= 1 && version <= 0xffff;
     return fail(
         "version",
         big_endian ? "big-endian version " + std::to_string(swapped) : std::to_string(version),
-        "little-endian version 3",
+        "little-endian version 2 or 3",
         big_endian || other_version ? ErrorCode::kUnsupported : ErrorCode::kDataLoss);
   }
+  contents_.version = version;
   SLUICE_TRY(num_tensors_, read<uint64_t>("tensor_count"));
   SLUICE_TRY(num_metadata_, read<uint64_t>("metadata_kv_count"));
   const uint64_t tensor_limit = std::min(kMaxTensors, remaining() / kMinTensorInfoBytes);

@@ -17,6 +17,7 @@ namespace sluice {
 
 // Views point into the bytes parsed.
 struct GgufContents {
+  uint32_t version = 3;
   uint64_t alignment = 32;
   std::vector<std::pair<std::string_view, GgufValue>> metadata;  // in file order
   std::vector<GgufTensor> tensors;                               // in file order

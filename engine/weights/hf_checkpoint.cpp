@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <set>
@@ -144,7 +145,9 @@ std::string take_fused_layer(std::string& name) {
 
 bool is_ignored(std::string_view stored, bool tied_embeddings) {
   if (tied_embeddings && without_prefix(stored).starts_with("lm_head.weight")) return true;
-  if (stored.ends_with(".rotary_emb.inv_freq")) return true;
+  for (const std::string_view table : {"inv_freq", "cos_cached", "sin_cached"}) {
+    if (stored.ends_with(".rotary_emb." + std::string(table))) return true;
+  }
   return std::any_of(std::begin(kIgnored), std::end(kIgnored), [&](std::string_view prefix) {
     return stored.starts_with(prefix);
   });
@@ -177,7 +180,7 @@ tl::unexpected<Error> wrong_tensor(const SetAside& at,
                                    const std::string& found,
                                    const std::string& expected) {
   return make_error(ErrorCode::kDataLoss,
-                    at.path + ": tensor " + quoted(at.tensor.name) + ": found " + found +
+                    at.path + ": tensor " + sluice::quoted(at.tensor.name) + ": found " + found +
                         ", expected " + expected);
 }
 
@@ -192,6 +195,36 @@ struct Shard {
 bool is_listed(const Index& index, const SafetensorsTensor& tensor, const Shard& shard) {
   const auto found = index.find(tensor.name);
   return found != index.end() && found->second == shard.name;
+}
+
+constexpr std::string_view kShardStart = "model-";
+constexpr std::string_view kShardEnd = ".safetensors";
+constexpr size_t kShardDigits = 5;
+
+std::string shard_name(size_t number, size_t total) {
+  const auto digits = [](size_t value) {
+    const std::string text = std::to_string(value);
+    return std::string(kShardDigits - text.size(), '0') + text;
+  };
+  return std::string(kShardStart) + digits(number) + "-of-" + digits(total) +
+         std::string(kShardEnd);
+}
+
+// 3 of "model-00001-of-00003.safetensors", 0 of another name.
+size_t shards_of_name(std::string_view name) {
+  const size_t total_at = kShardStart.size() + kShardDigits + std::string_view("-of-").size();
+  if (name.size() != total_at + kShardDigits + kShardEnd.size()) return 0;
+  const auto number_at = [&](size_t at) {
+    size_t number = 0;
+    for (const char c : name.substr(at, kShardDigits)) {
+      if (c < '0' || c > '9') return size_t{0};
+      number = 10 * number + static_cast<size_t>(c - '0');
+    }
+    return number;
+  };
+  const size_t number = number_at(kShardStart.size());
+  const size_t total = number_at(total_at);
+  return number > 0 && number <= total && name == shard_name(number, total) ? total : 0;
 }
 
 class HfCheckpoint final : public Checkpoint {
@@ -231,9 +264,20 @@ class HfCheckpoint final : public Checkpoint {
 
  private:
   [[nodiscard]] bool is_behind_model(std::string_view stored) const;
+
+  [[nodiscard]] bool is_left_out(std::string_view stored) const {
+    return is_ignored(stored, tied_embeddings_) || is_behind_model(stored);
+  }
+
   [[nodiscard]] Expected<Shard> open_shard(const std::string& name) const;
   // All that the index names, each with the tensors that it says are there.
   [[nodiscard]] Expected<std::vector<Shard>> open_listed(const std::string& index_path) const;
+  void correct_places(const std::vector<Shard>& shards,
+                      const std::string& index_path,
+                      Index& index) const;
+  // Files that state their number in their names, all of them, where no index names them; none:
+  // there is none of them.
+  [[nodiscard]] Expected<std::vector<Shard>> open_numbered() const;
   void leave_out_unlisted(const Index& index, Shard& shard) const;
   [[nodiscard]] Expected<void> check_listed(const Index& index,
                                             const std::vector<Shard>& shards,
@@ -299,27 +343,71 @@ Expected<void> HfCheckpoint::check_listed(const Index& index,
   }
   for (const auto& [tensor, shard] : index) {
     if (found.contains(tensor)) continue;
-    if (is_ignored(tensor, tied_embeddings_)) {
+    if (is_left_out(tensor)) {
       warn_of_file(index_path, tensor, "nothing in " + shard, "not given");
       continue;
     }
     return make_error(ErrorCode::kDataLoss,
-                      index_path + ": weight_map: tensor " + quoted(tensor) +
+                      index_path + ": weight_map: tensor " + sluice::quoted(tensor) +
                           ": found nothing in " + shard + ", expected it there");
   }
   return {};
 }
 
+// A tensor that lies in one other file than the listed one can be no other than the one meant.
+void HfCheckpoint::correct_places(const std::vector<Shard>& shards,
+                                  const std::string& index_path,
+                                  Index& index) const {
+  std::map<std::string_view, std::set<std::string_view>> places;
+  for (const Shard& shard : shards) {
+    for (const SafetensorsTensor& tensor : shard.tensors) places[tensor.name].insert(shard.name);
+  }
+  for (auto& [tensor, file] : index) {
+    const auto found = places.find(tensor);
+    if (is_left_out(tensor) || found == places.end()) continue;
+    if (found->second.size() > 1 || found->second.contains(file)) continue;
+    const std::string place(*found->second.begin());
+    warn_of_file(index_path, tensor, "nothing in " + file, "in " + place);
+    file = place;
+  }
+}
+
+Expected<std::vector<Shard>> HfCheckpoint::open_numbered() const {
+  size_t total = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(path_, error)) {
+    total = std::max(total, shards_of_name(entry.path().filename().string()));
+  }
+  std::vector<Shard> shards;
+  for (size_t i = 1; i <= total; ++i) {
+    SLUICE_TRY(Shard shard, open_shard(shard_name(i, total)));
+    shards.push_back(std::move(shard));
+  }
+  if (total > 0) {
+    warn_of_file(path_,
+                 "model.safetensors.index.json",
+                 "no file",
+                 "one of the " + std::to_string(total) + " files beside it");
+  }
+  return shards;
+}
+
 Expected<std::vector<Shard>> HfCheckpoint::open_listed(const std::string& index_path) const {
   SLUICE_TRY(const MappedFile index_file, MappedFile::open(index_path));
-  SLUICE_TRY(const Index index, parse_safetensors_index(index_file.bytes(), index_path));
+  SLUICE_TRY(Index index, parse_safetensors_index(index_file.bytes(), index_path));
   std::set<std::string> names;
-  for (const auto& [tensor, shard] : index) names.insert(shard);
+  std::set<std::string_view> needed;
+  for (const auto& [tensor, shard] : index) {
+    names.insert(shard);
+    if (!is_left_out(tensor)) needed.insert(shard);
+  }
   std::vector<Shard> shards;
   for (const std::string& name : names) {
+    if (!needed.contains(name) && !exists(path_ + "/" + name)) continue;
     SLUICE_TRY(Shard shard, open_shard(name));
     shards.push_back(std::move(shard));
   }
+  correct_places(shards, index_path, index);
   SLUICE_TRY_VOID(check_listed(index, shards, index_path));
   for (Shard& shard : shards) leave_out_unlisted(index, shard);
   return shards;
@@ -336,6 +424,7 @@ Expected<void> HfCheckpoint::add_shard(Shard shard) {
       }
       continue;
     }
+    if (tensor.unreadable) return tl::unexpected(std::move(*tensor.unreadable));
     SLUICE_TRY(const bool is_aside, set_aside(tensor, path));
     if (is_aside) continue;
     if (const std::string layer = take_fused_layer(tensor.name); !layer.empty()) {
@@ -344,7 +433,7 @@ Expected<void> HfCheckpoint::add_shard(Shard shard) {
     }
     if (tensor.is_bytes) {
       return make_error(ErrorCode::kUnsupported,
-                        path + ": tensor " + quoted(tensor.name) +
+                        path + ": tensor " + sluice::quoted(tensor.name) +
                             ": dtype: found \"U8\", expected F32, F16 or BF16");
     }
     add_tensor(make_entry(tensor));
@@ -357,9 +446,9 @@ Expected<bool> HfCheckpoint::set_aside(const SafetensorsTensor& tensor, const st
   const std::string_view name = tensor.name;
   if (tensor.format == WeightFormat::kInt8Channel) {
     if (!has_int8_layers_) {
-      return make_error(
-          ErrorCode::kUnsupported,
-          path + ": tensor " + quoted(name) + ": dtype: found \"I8\", expected F32, F16 or BF16");
+      return make_error(ErrorCode::kUnsupported,
+                        path + ": tensor " + sluice::quoted(name) +
+                            ": dtype: found \"I8\", expected F32, F16 or BF16");
     }
     const SetAside codes{tensor, path};
     if (tensor.shape.size() != 2 || !name.ends_with(".weight")) {
@@ -382,7 +471,8 @@ Expected<void> HfCheckpoint::join_scales() {
     }
     const auto found = scales_.find(name);
     if (found == scales_.end()) {
-      return wrong_tensor(codes, "no tensor " + quoted(name + std::string(kScaleSuffix)), "one");
+      return wrong_tensor(
+          codes, "no tensor " + sluice::quoted(name + std::string(kScaleSuffix)), "one");
     }
     const std::vector<uint64_t>& scales = found->second.tensor.shape;
     const bool one_per_row =
@@ -431,6 +521,9 @@ Expected<void> HfCheckpoint::read_tensors() {
     } else {
       return tl::unexpected(std::move(listed).error());
     }
+  }
+  if (shards.empty() && !exists(path_ + "/" + kWhole)) {
+    SLUICE_TRY(shards, open_numbered());
   }
   if (shards.empty()) {
     SLUICE_TRY(Shard whole, open_shard(kWhole));

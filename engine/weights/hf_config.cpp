@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "engine/tokenizer/json_parts.h"
 #include "engine/weights/compressed_tensors.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/hf_defaults.h"
@@ -230,13 +231,14 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
   if (json.size() > kMaxConfigBytes) {
     return fail("file", std::to_string(json.size()) + " bytes", "at most 1 MiB");
   }
-  const auto* text = reinterpret_cast<const char*>(json.data());
+  const std::string text =
+      json_without_nan({reinterpret_cast<const char*>(json.data()), json.size()}, file_name);
   bool too_deep = false;
   const auto watch_depth = [&too_deep](int depth, Json::parse_event_t, Json&) {
     too_deep = too_deep || depth > kMaxDepth;
     return !too_deep;
   };
-  const Json root = Json::parse(text, text + json.size(), watch_depth, false);
+  const Json root = Json::parse(text, watch_depth, false);
   if (too_deep) return fail("file", "values nested deeper than 16", "a configuration");
   if (!root.is_object()) return fail("file", "no JSON object", "a JSON object");
   const Json* nested = member(root, "text_config");

@@ -118,8 +118,9 @@ void append_totals(const GgufFile& file, std::string& out) {
 }  // namespace
 
 std::string describe_gguf(const GgufFile& file, bool all_tensors) {
-  std::string out = file.path() + ": GGUF version 3, " + std::to_string(file.file_bytes()) +
-                    " bytes, alignment " + std::to_string(file.alignment()) + "\n";
+  std::string out = file.path() + ": GGUF version " + std::to_string(file.version()) + ", " +
+                    std::to_string(file.file_bytes()) + " bytes, alignment " +
+                    std::to_string(file.alignment()) + "\n";
   append_metadata(file, out);
   append_tensors(file, all_tensors, out);
   append_totals(file, out);

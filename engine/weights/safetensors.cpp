@@ -16,6 +16,7 @@ constexpr size_t kLengthBytes = 8;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own bound
 constexpr size_t kMaxTensors = 1 << 20;
 constexpr size_t kMaxDims = 4;
+constexpr size_t kMaxStatedDims = 64;  // PyTorch's own bound
 
 tl::unexpected<Error> wrong(const std::string& file,
                             const std::string& field,
@@ -60,7 +61,7 @@ class HeaderReader {
   bool number_unsigned(number_unsigned_t value) {
     std::vector<uint64_t>* list = open_list();
     if (list == nullptr) return fail("a number");
-    if (list->size() > kMaxDims) return fail("more than 4 dimensions");
+    if (list->size() == kMaxStatedDims) return fail("more than 64 dimensions");
     list->push_back(value);
     return true;
   }
@@ -150,27 +151,36 @@ std::optional<WeightFormat> format_of(const std::string& dtype) {
   return std::nullopt;
 }
 
+// Why a tensor of this type and shape cannot be used; none: it can.
+std::optional<Error> why_unreadable(const Entry& entry,
+                                    bool has_format,
+                                    const std::string& file,
+                                    const std::string& field) {
+  if (!has_format) {
+    return Error{.code = ErrorCode::kUnsupported,
+                 .message = file + ": " + field + ": dtype: found " + sluice::quoted(entry.dtype) +
+                            ", expected F32, F16 or BF16",
+                 .param = {}};
+  }
+  if (entry.shape.empty() || entry.shape.size() > kMaxDims) {
+    return wrong(file,
+                 field + ": shape",
+                 std::to_string(entry.shape.size()) + " dimensions",
+                 "1 to 4")
+        .value();
+  }
+  if (std::ranges::find(entry.shape, uint64_t{0}) != entry.shape.end()) {
+    return wrong(file, field + ": shape", "0 elements", "1 or more").value();
+  }
+  return std::nullopt;
+}
+
 Expected<SafetensorsTensor> check_entry(Entry& entry,
                                         std::span<const std::byte> data,
                                         const std::string& file) {
   const std::string field = "tensor " + sluice::quoted(entry.name);
   const bool is_bytes = entry.dtype == "U8";
   const std::optional<WeightFormat> format = is_bytes ? WeightFormat::kF32 : format_of(entry.dtype);
-  if (!format) {
-    return make_error(ErrorCode::kUnsupported,
-                      file + ": " + field + ": dtype: found " + sluice::quoted(entry.dtype) +
-                          ", expected F32, F16 or BF16");
-  }
-  if (entry.shape.empty() || entry.shape.size() > kMaxDims) {
-    return wrong(
-        file, field + ": shape", std::to_string(entry.shape.size()) + " dimensions", "1 to 4");
-  }
-  std::optional<uint64_t> bytes =
-      is_bytes ? 1 : static_cast<uint64_t>(format_info(*format).block_bytes);
-  for (const uint64_t dim : entry.shape) {
-    bytes = bytes && dim > 0 ? checked_mul(*bytes, dim) : std::nullopt;
-  }
-  if (!bytes) return wrong(file, field + ": shape", "0 or too many elements", "1 or more");
   if (entry.offsets.size() != 2 || entry.offsets[0] > entry.offsets[1] ||
       entry.offsets[1] > data.size()) {
     return wrong(file,
@@ -180,17 +190,26 @@ Expected<SafetensorsTensor> check_entry(Entry& entry,
                      : std::to_string(entry.offsets.size()) + " numbers",
                  "begin and end within the " + std::to_string(data.size()) + " bytes of data");
   }
-  if (entry.offsets[1] - entry.offsets[0] != *bytes) {
-    return wrong(file,
-                 field + ": data_offsets",
-                 std::to_string(entry.offsets[1] - entry.offsets[0]) + " bytes",
-                 std::to_string(*bytes) + " for its shape and dtype");
+  const uint64_t stored = entry.offsets[1] - entry.offsets[0];
+  if (format) {
+    std::optional<uint64_t> bytes =
+        is_bytes ? 1 : static_cast<uint64_t>(format_info(*format).block_bytes);
+    for (const uint64_t dim : entry.shape) bytes = bytes ? checked_mul(*bytes, dim) : bytes;
+    if (!bytes) return wrong(file, field + ": shape", "too many elements", "those of its bytes");
+    if (stored != *bytes) {
+      return wrong(file,
+                   field + ": data_offsets",
+                   std::to_string(stored) + " bytes",
+                   std::to_string(*bytes) + " for its shape and dtype");
+    }
   }
+  std::optional<Error> unreadable = why_unreadable(entry, format.has_value(), file, field);
   return SafetensorsTensor{.name = std::move(entry.name),
-                           .format = *format,
+                           .format = format.value_or(WeightFormat::kF32),
                            .is_bytes = is_bytes,
                            .shape = std::move(entry.shape),
-                           .data = data.subspan(entry.offsets[0], *bytes)};
+                           .data = data.subspan(entry.offsets[0], stored),
+                           .unreadable = std::move(unreadable)};
 }
 
 // Each byte of the data is one tensor's, as the format wants it.
@@ -200,8 +219,10 @@ Expected<void> check_places(const std::vector<SafetensorsTensor>& tensors,
   std::vector<const SafetensorsTensor*> order;
   for (const SafetensorsTensor& tensor : tensors) order.push_back(&tensor);
   const auto by_name = [](const auto* a, const auto* b) { return a->name < b->name; };
+  // A tensor without bytes lies before the one that begins at its place.
   const auto by_place = [](const auto* a, const auto* b) {
-    return a->data.data() < b->data.data();
+    if (a->data.data() != b->data.data()) return a->data.data() < b->data.data();
+    return a->data.size() < b->data.size();
   };
   std::sort(order.begin(), order.end(), by_name);
   for (size_t i = 1; i < order.size(); ++i) {

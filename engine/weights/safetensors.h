@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // safetensors: an 8-byte length, a JSON header, then the tensors' bytes. Everything is checked
-// before it is used: the header lies inside the file, offsets inside the data, every tensor has
-// exactly the bytes of its shape and type, none overlap, names are unique.
+// before it is used: the header lies inside the file, offsets inside the data, every tensor of a
+// type and shape that we read has exactly the bytes of both, none overlap, names are unique.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,9 +23,13 @@ struct SafetensorsTensor {
   bool is_bytes = false;            // U8: codes of a quantized tensor; no format of its own
   std::vector<uint64_t> shape;      // as stored: the last dimension is contiguous
   std::span<const std::byte> data;  // inside the file
+  // Why the tensor cannot be used: its type, or a number of dimensions or elements that none of
+  // ours has. Name, shape and data are the file's; format means nothing.
+  std::optional<Error> unreadable = {};
 };
 
-// kDataLoss or kUnsupported (element type) with one line "file: field: found X, expected Y".
+// kDataLoss with one line "file: field: found X, expected Y". A tensor that we do not read is no
+// error of the file, as nothing may want it: see SafetensorsTensor::unreadable.
 Expected<std::vector<SafetensorsTensor>> parse_safetensors(std::span<const std::byte> file,
                                                            const std::string& file_name);
 

@@ -52,7 +52,7 @@ Expected<const GgufArray*> find_array(const GgufFile& file,
   if (value == nullptr) return nullptr;
   const auto* array = std::get_if<GgufArray>(&value->value);
   if (array == nullptr) return wrong(file, key, std::string(to_string(value->type)), expected);
-  if (!accepts(array->element_type)) {
+  if (array->count > 0 && !accepts(array->element_type)) {
     return wrong(file, key, "array of " + std::string(to_string(array->element_type)), expected);
   }
   if (array->count > kMaxTokens) {
@@ -92,6 +92,11 @@ Expected<void> read_tokens(const GgufFile& file, Vocabulary& vocabulary) {
 
 Expected<void> read_token_types(const GgufFile& file, Vocabulary& vocabulary) {
   constexpr std::string_view kKey = "tokenizer.ggml.token_type";
+  SLUICE_TRY(const GgufArray* any, find_array(file, kKey, is_integer, "array of integer"));
+  if (any != nullptr && any->count == 0) {
+    warn_of_file(file.path(), kKey, "0 elements", "type 1 for each token");
+    return {};
+  }
   SLUICE_TRY(
       const GgufArray* array,
       find_token_array(file, kKey, is_integer, "array of integer", vocabulary.tokens.size()));
@@ -100,14 +105,13 @@ Expected<void> read_token_types(const GgufFile& file, Vocabulary& vocabulary) {
   size_t num_undefined = 0;
   for (size_t i = 0; i < array->size(); ++i) {
     const double type = array->number(i);
-    const auto found = [&] {
-      return "type " + number_text(type) + " for token " + std::to_string(i);
-    };
-    if (type < 0 || type > 6) return wrong(file, kKey, found(), "1 to 6");
     // GGUF calls type 0 undefined; converters that know no types write it for every token.
-    const bool is_undefined = type == 0;
+    const bool is_undefined = type < 1 || type > 6;
     if (is_undefined && num_undefined++ == 0) {
-      warn_of_file(file.path(), kKey, found(), "type 1, as of all others of type 0");
+      warn_of_file(file.path(),
+                   kKey,
+                   "type " + number_text(type) + " for token " + std::to_string(i),
+                   "type 1, as of all others of no type from 1 to 6");
     }
     vocabulary.token_types.push_back(is_undefined ? TokenType::kNormal
                                                   : static_cast<TokenType>(static_cast<int>(type)));
@@ -149,6 +153,7 @@ Expected<void> read_merges(const GgufFile& file, Vocabulary& vocabulary) {
   SLUICE_TRY(const GgufArray* array,
              find_array(file, "tokenizer.ggml.merges", is_string, "array of string"));
   if (array == nullptr) return {};
+  if (array->count == 0) return {};
   const auto views = array->strings();
   vocabulary.merges.assign(views.begin(), views.end());
   return {};
@@ -210,9 +215,14 @@ Expected<Vocabulary> read_vocabulary(const GgufFile& file) {
   }
   SLUICE_TRY_VOID(read_tokens(file, vocabulary));
   SLUICE_TRY_VOID(read_token_types(file, vocabulary));
-  SLUICE_TRY_VOID(read_scores(file, vocabulary));
-  SLUICE_TRY_VOID(read_merges(file, vocabulary));
-  SLUICE_TRY_VOID(read_charsmap(file, vocabulary));
+  // Each kind of tokenizer reads what it needs.
+  const bool has_merges = vocabulary.model == "gpt2" || vocabulary.model == "gemma4";
+  if (has_merges) {
+    SLUICE_TRY_VOID(read_merges(file, vocabulary));
+  } else {
+    SLUICE_TRY_VOID(read_scores(file, vocabulary));
+  }
+  if (vocabulary.model == "t5") SLUICE_TRY_VOID(read_charsmap(file, vocabulary));
   SLUICE_TRY_VOID(read_special(file, vocabulary));
   return vocabulary;
 }

@@ -237,8 +237,7 @@ Expected<PackedWeight> WeightStore::take_matrix(
   }
   SLUICE_TRY(const CheckpointTensor* tensor, take(name));
   const int64_t rows = slice.total == 0 ? n : slice.total;
-  if (tensor->num_dims < 2 || num_rows(*tensor) != rows ||
-      static_cast<int64_t>(tensor->dims[0]) != k) {
+  if (num_rows(*tensor) != rows || static_cast<int64_t>(tensor->dims[0]) != k) {
     return make_error(ErrorCode::kDataLoss,
                       checkpoint_.path() + ": tensor " + name + ": found shape " +
                           shape_text(num_rows(*tensor), static_cast<int64_t>(tensor->dims[0])) +

@@ -306,8 +306,60 @@ TEST(HfTokenizer, EndTokensThatNoTokenHasCountAsNotGiven) {
     EXPECT_NE(log.find("file=generation_config.json key=eos_token_id found="), std::string::npos)
         << log;
   }
-  files.generation_config = R"({"eos_token_id": 2.5})";
+}
+
+TEST(HfTokenizer, AGenerationConfigThatIsNoneLeavesTheModelsEndTokens) {
+  HfTokenizerFiles files;
+  files.tokenizer_json = read_text(kGoldens + "llama3.json");
+  files.config = R"({"eos_token_id": 3})";
+  const std::vector<TokenId> usual = create_hf_tokenizer(files).value()->end_tokens();
+  EXPECT_EQ(std::count(usual.begin(), usual.end(), 3), 1);
+  const auto ends_with = [&](const std::string& text) {
+    files.generation_config = text;
+    std::vector<TokenId> ends;
+    const std::string log = logged_by([&] {
+      const auto tokenizer = create_hf_tokenizer(files);
+      ASSERT_TRUE(tokenizer.has_value()) << text << tokenizer.error().message;
+      ends = (*tokenizer)->end_tokens();
+    });
+    EXPECT_NE(log.find("file=generation_config.json key=eos_token_id found="), std::string::npos)
+        << text << log;
+    EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+    return ends;
+  };
+  for (const char* text : {"[]",
+                           "null",
+                           "{\"eos_token_id\": 2,}",
+                           "{\"eos_token_id\"",
+                           R"({"eos_token_id": 2.5})",
+                           R"({"eos_token_id": "2"})",
+                           R"({"eos_token_id": true})",
+                           R"({"eos_token_id": {"a": 2}})",
+                           R"({"eos_token_id": [[2]]})"}) {
+    EXPECT_EQ(ends_with(text), usual) << text;
+  }
+  const std::vector<TokenId> more = ends_with(R"({"eos_token_id": ["a", 2]})");
+  EXPECT_EQ(std::count(more.begin(), more.end(), 2), 1);
+  // The model's config.json decides more than that.
+  files.generation_config.clear();
+  files.config = R"({"eos_token_id": 2.5})";
   EXPECT_FALSE(create_hf_tokenizer(files).has_value());
+}
+
+TEST(HfTokenizer, NumbersThatPythonAloneWritesAreNull) {
+  HfTokenizerFiles files;
+  files.tokenizer_json = read_text(kGoldens + "llama3.json");
+  const std::vector<TokenId> usual = create_hf_tokenizer(files).value()->end_tokens();
+  files.config = R"({"eos_token_id": NaN, "a": [Infinity]})";
+  files.generation_config = R"({"eos_token_id": -Infinity})";
+  files.tokenizer_config = R"({"model_max_length": Infinity, "NaN": "a \" NaN", "b": NaN})";
+  const std::string log = logged_by([&] {
+    const auto tokenizer = create_hf_tokenizer(files);
+    ASSERT_TRUE(tokenizer.has_value()) << tokenizer.error().message;
+    EXPECT_EQ((*tokenizer)->end_tokens(), usual);
+  });
+  EXPECT_NE(log.find("model_max_length"), std::string::npos) << log;
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
 }
 
 // What the package does with each: its own ids are in the comments.
@@ -429,7 +481,9 @@ TEST(HfTokenizer, WhatIsNotKnownIsRefusedByName) {
        unsupported,
        "Mystery"},
       {"qwen",
-       [](Json& j) { j["pre_tokenizer"] = {{"type", "UnicodeScripts"}}; },
+       [](Json& j) {
+         j["pre_tokenizer"] = {{"type", "UnicodeScripts"}};
+       },
        unsupported,
        "UnicodeScripts"},
       {"qwen",
@@ -439,7 +493,9 @@ TEST(HfTokenizer, WhatIsNotKnownIsRefusedByName) {
        unsupported,
        "CTC"},
       {"qwen",
-       [](Json& j) { j["post_processor"] = {{"type", "Mystery"}}; },
+       [](Json& j) {
+         j["post_processor"] = {{"type", "Mystery"}};
+       },
        unsupported,
        "Mystery"},
       {"qwen", [](Json& j) { j["model"]["dropout"] = 0.1; }, unsupported, "dropout"},

@@ -74,6 +74,15 @@ class TinyGguf {
     image_.data_bytes += (bytes + 31) / 32 * 32;
   }
 
+  // `dims` have no more elements than those that they replace.
+  void set_dims(const std::string& name, std::vector<uint64_t> dims) {
+    for (GgufImage::Tensor& tensor : image_.tensors) {
+      if (tensor.name != name) continue;
+      tensor.num_dims = static_cast<uint32_t>(dims.size());
+      tensor.dims = dims;
+    }
+  }
+
   void add_dense() {
     for (const char* name : {"ffn_gate", "ffn_up", "ffn_down"}) add(layer(name), {32, 32});
   }
@@ -144,6 +153,7 @@ TEST(GgufKeys, AFactorOfNothingIsOne) {
       EXPECT_NE(log.find("original_context_length found=0 counts_as=256\n"), std::string::npos)
           << log;
       file.set(key, -1.0F);
+      if (type == std::string("none")) continue;
       EXPECT_NE(file.error().find("found -1, expected a positive number"), std::string::npos);
     }
   }
@@ -246,6 +256,64 @@ TEST(GgufKeys, WhatNoModelHereDoesIsRefusedByName) {
   EXPECT_NE(refusal("rope.scaling.yarn_ext_factor", "one").find("found no number"),
             std::string::npos);
   EXPECT_NE(refusal("use_parallel_residual", true).find("found true"), std::string::npos);
+}
+
+TEST(GgufKeys, ValuesWithoutEffectAreTaken) {
+  const auto log_of = [](const char* type, const char* key, auto value) {
+    TinyGguf file("llama");
+    file.add_dense();
+    if (*type != '\0') file.set("rope.scaling.type", type);
+    file.set(key, value);
+    return logged_by([&] {
+      const auto planned = file.plan();
+      EXPECT_TRUE(planned.has_value()) << type << key << planned.error().message;
+      if (!planned) return;
+      EXPECT_EQ(planned->model.ropes.front().freq_scale, 1.0F) << type << key;
+      EXPECT_EQ(planned->model.ropes.front().attention_factor, 1.0F) << type << key;
+    });
+  };
+  EXPECT_NE(log_of("", "expert_group_count", 1U).find("key=expert_group_count"), std::string::npos);
+  for (const float share : {0.0F, -1.0F}) {
+    for (const char* type : {"", "none", "linear"}) {
+      EXPECT_NE(log_of(type, "rope.scaling.yarn_ext_factor", share).find("yarn_ext_factor"),
+                std::string::npos)
+          << type;
+    }
+  }
+  for (const float factor : {-1.0F, __builtin_inff(), 1e6F}) {
+    EXPECT_NE(log_of("none", "rope.scaling.factor", factor).find("key=rope.scaling"),
+              std::string::npos)
+        << factor;
+  }
+  EXPECT_NE(log_of("none", "rope.scaling.original_context_length", -1.0F).find("counts_as="),
+            std::string::npos);
+  TinyGguf yarn("llama");
+  yarn.add_dense();
+  yarn.set("rope.scaling.type", "yarn");
+  yarn.set("rope.scaling.factor", 4.0F);
+  yarn.set("rope.scaling.yarn_ext_factor", 0.0F);
+  EXPECT_NE(yarn.error().find("yarn_ext_factor: found 0.000000, expected 1"), std::string::npos);
+  yarn.set("rope.scaling.yarn_ext_factor", -1.0F);
+  EXPECT_EQ(yarn.error(), "");
+}
+
+// A matrix of one row has trailing dimensions of 1 as well, and a vector is no matrix.
+TEST(GgufTensors, TrailingDimensionsOfOneDoNotCount) {
+  const auto opened = [](std::vector<uint64_t> norm, std::vector<uint64_t> embedding) {
+    TinyGguf file("llama");
+    file.add_dense();
+    file.set_dims("output_norm.weight", std::move(norm));
+    file.set_dims("token_embd.weight", std::move(embedding));
+    return file.error();
+  };
+  EXPECT_EQ(opened({32}, {32, 64}), "");
+  EXPECT_EQ(opened({32, 1}, {32, 64, 1}), "");
+  EXPECT_EQ(opened({32, 1, 1, 1}, {32, 64, 1, 1}), "");
+  EXPECT_EQ(opened({32}, {32, 1}), "");
+  EXPECT_NE(opened({1, 32}, {32, 64}).find("output_norm.weight: found 32 elements in 2"),
+            std::string::npos);
+  EXPECT_NE(opened({32}, {32, 1, 64}).find("token_embd.weight: found another shape"),
+            std::string::npos);
 }
 
 // One product runs the experts of a layer, on inputs of one kind.

@@ -8,6 +8,7 @@
 #include <random>
 #include <sstream>
 
+#include "engine/tokenizer/tokenizer_json.h"
 #include "tests/engine/token_cases.h"
 #include "tests/engine/vocabulary_file.h"
 #include "tests/support/captured_log.h"
@@ -451,6 +452,45 @@ TEST(Tokenizer, UnknownNamesAreUnsupportedAndListWhatIs) {
   EXPECT_EQ(creation_error(vocabulary, "\"bert\""), ErrorCode::kUnsupported);
 }
 
+TEST(Tokenizer, MergesThatCanNeverApplyAreLeftOut) {
+  for (const char* model : {"gpt2", "gemma4"}) {
+    const std::vector<std::string> tokens = {"a", "b", "c", "ab", "abc"};
+    Vocabulary vocabulary = vocabulary_of(
+        model, tokens, {"#version: 0.2", "", "abc", "a ", "b c", "a b", "ab no", "no c", "ab c"});
+    std::unique_ptr<Tokenizer> tokenizer;
+    const std::string log = logged_by([&] {
+      auto created = create_tokenizer(vocabulary);
+      ASSERT_TRUE(created.has_value()) << model << ": " << created.error().message;
+      tokenizer = std::move(*created);
+    });
+    ASSERT_NE(tokenizer, nullptr);
+    EXPECT_EQ(encode(*tokenizer, "abc"), (std::vector<TokenId>{4})) << model;
+    EXPECT_NE(log.find("key=tokenizer.ggml.merges found=\"7 that are not two tokens"),
+              std::string::npos)
+        << log;
+    EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+    const auto json = tokenizer_json(vocabulary);
+    ASSERT_TRUE(json.has_value()) << json.error().message;
+    EXPECT_NE(json->find(R"("merges":[["a","b"],["ab","c"]])"), std::string::npos) << *json;
+  }
+}
+
+TEST(Tokenizer, WithoutANameTheUsualWordsAreMadeOfText) {
+  Vocabulary vocabulary = golden_vocabulary();
+  vocabulary.pre = "default";
+  const auto usual = create_tokenizer(vocabulary).value();
+  vocabulary.pre = "";
+  std::unique_ptr<Tokenizer> tokenizer;
+  const std::string log = logged_by([&] { tokenizer = create_tokenizer(vocabulary).value(); });
+  EXPECT_NE(log.find("key=tokenizer.ggml.pre found=\"no name\" counts_as=default"),
+            std::string::npos)
+      << log;
+  for (const char* text : {"Hello, world! 12345", "it's  two", "a+b=c"}) {
+    EXPECT_EQ(encode(*tokenizer, text), encode(*usual, text)) << text;
+  }
+  EXPECT_TRUE(tokenizer_json(vocabulary).has_value());
+}
+
 TEST(Tokenizer, ContradictionsAreDataLoss) {
   const Vocabulary good = golden_vocabulary();
   const auto broken = [&](auto change, const char* mentioned) {
@@ -458,10 +498,6 @@ TEST(Tokenizer, ContradictionsAreDataLoss) {
     change(vocabulary);
     EXPECT_EQ(creation_error(std::move(vocabulary), mentioned), ErrorCode::kDataLoss) << mentioned;
   };
-  broken([](Vocabulary& v) { v.merges[5] = "no-such token"; }, "lacks");
-  broken([](Vocabulary& v) { v.merges[5] = "alone"; }, "two tokens");
-  broken([](Vocabulary& v) { v.merges[5] = "a "; }, "two tokens");
-  broken([](Vocabulary& v) { v.merges[5] = ""; }, "two tokens");
   broken([](Vocabulary& v) { v.token_types.pop_back(); }, "token types");
   broken([](Vocabulary& v) { v.token_types[0] = static_cast<TokenType>(9); }, "none of 1 to 6");
   broken([](Vocabulary& v) { v.eos = static_cast<TokenId>(v.tokens.size()); }, "outside");

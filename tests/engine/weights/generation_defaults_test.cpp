@@ -205,13 +205,30 @@ TEST_F(GenerationDefaultsTest, EndTokensOfAFlagAreThereInThePlaceOfTheModels) {
 }
 
 TEST_F(GenerationDefaultsTest, AFileThatIsNoneIsOneLine) {
-  for (const char* text : {"[]", "{\"temperature\":", "7"}) {
+  const std::string path = folder_ + "/generation_config.json";
+  for (const char* text : {"", "[]", "{\"temperature\":", "7", "null", "{\"temperature\":0.5,}"}) {
     write("/generation_config.json", text);
+    config_.generation_config = "auto";
+    const std::string log = logged_by([&] {
+      const auto defaults = read();
+      ASSERT_TRUE(defaults.has_value()) << text << defaults.error().message;
+      EXPECT_EQ(defaults->summary, "");
+    });
+    EXPECT_NE(log.find("file=" + path + " key="), std::string::npos) << log;
+    EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+    config_.generation_config = path;  // named by the flag
     CorruptFile corrupt(std::string("generation config ") + text, 64);
     const auto defaults = read();
     ASSERT_FALSE(defaults.has_value()) << text;
-    corrupt.refused(defaults.error(), folder_ + "/generation_config.json", "found no JSON object");
+    corrupt.refused(defaults.error(), path, "found ");
   }
+}
+
+TEST_F(GenerationDefaultsTest, NumbersThatPythonAloneWritesAreNull) {
+  write("/generation_config.json", R"({"top_p":NaN,"temperature":-Infinity,"top_k":5})");
+  const std::string log = logged_by([&] { EXPECT_EQ(read()->summary, "top_k 5"); });
+  EXPECT_NE(log.find("found=NaN"), std::string::npos) << log;
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
 }
 
 }  // namespace

@@ -273,7 +273,9 @@ TEST(GgufVocabulary, OptionalKeysMayBeAbsent) {
 }
 
 TEST(GgufVocabulary, ReadsScoresTypesAndFlags) {
-  const std::string bytes = small_gguf().bytes();
+  GgufImage image = small_gguf();
+  image.set_string("tokenizer.ggml.model", "llama");
+  const std::string bytes = image.bytes();
   const auto vocabulary = read_vocabulary(*parse_or_die(bytes));
   ASSERT_TRUE(vocabulary.has_value()) << vocabulary.error().message;
   EXPECT_EQ(vocabulary->scores, (std::vector<float>{0, -1, -2, -3}));
@@ -334,21 +336,75 @@ TEST(GgufVocabulary, IdsThatNoTokenHasCountAsNotGiven) {
   EXPECT_TRUE(read_vocabulary(*parse_or_die(bytes)).has_value());
 }
 
-TEST(GgufVocabulary, TokensOfTypeZeroAreNormal) {
-  GgufImage image = small_gguf();
-  image.set_array("tokenizer.ggml.token_type", GgufType::kInt8, 4, std::string("\3\0\0\1", 4));
-  const std::string bytes = image.bytes();
-  const std::string log = logged_by([&] {
+TEST(GgufVocabulary, TokensOfATypeThatIsNoneAreNormal) {
+  for (const auto& [type, shown] : {std::pair(0, "0"), std::pair(-1, "-1"), std::pair(7, "7")}) {
+    GgufImage image = small_gguf();
+    const std::string odd = raw(static_cast<int8_t>(type));
+    image.set_array("tokenizer.ggml.token_type", GgufType::kInt8, 4, "\3" + odd + odd + "\1");
+    const std::string bytes = image.bytes();
+    const std::string log = logged_by([&] {
+      const auto vocabulary = read_vocabulary(*parse_or_die(bytes));
+      ASSERT_TRUE(vocabulary.has_value()) << vocabulary.error().message;
+      EXPECT_EQ(vocabulary->token_types[0], TokenType::kControl);
+      EXPECT_EQ(vocabulary->token_types[1], TokenType::kNormal);
+      EXPECT_EQ(vocabulary->token_types[2], TokenType::kNormal);
+    });
+    const std::string found = "found=\"type " + std::string(shown) + " for token 1\"";
+    EXPECT_NE(log.find("key=tokenizer.ggml.token_type " + found), std::string::npos) << log;
+    EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+  }
+}
+
+TEST(GgufVocabulary, AnEmptyListOfTypesIsNone) {
+  for (const GgufType type : {GgufType::kInt32, GgufType::kString}) {
+    GgufImage image = small_gguf();
+    image.set_array("tokenizer.ggml.token_type", type, 0, "");
+    image.set_array("tokenizer.ggml.merges", GgufType::kUint8, 0, "");
+    const std::string bytes = image.bytes();
+    const std::string log = logged_by([&] {
+      const auto vocabulary = read_vocabulary(*parse_or_die(bytes));
+      ASSERT_TRUE(vocabulary.has_value()) << vocabulary.error().message;
+      EXPECT_TRUE(vocabulary->token_types.empty());
+      EXPECT_TRUE(vocabulary->merges.empty());
+    });
+    EXPECT_NE(log.find("key=tokenizer.ggml.token_type found=\"0 elements\""), std::string::npos)
+        << log;
+  }
+}
+
+// What a kind of tokenizer does not use may be anything.
+TEST(GgufVocabulary, ListsThatTheTokenizerDoesNotUseAreNotRead) {
+  for (const auto& [type, elements] :
+       {std::pair(GgufType::kFloat32, raw(__builtin_nanf("")) + raw(0.0F)),
+        std::pair(GgufType::kFloat64, raw(1e300) + raw(0.0)),
+        std::pair(GgufType::kUint8, std::string("ab"))}) {
+    GgufImage image = small_gguf();
+    image.set_array("tokenizer.ggml.scores", type, 2, elements);
+    image.set_array("tokenizer.ggml.precompiled_charsmap", GgufType::kBool, 1, "\1");
+    const std::string bytes = image.bytes();
     const auto vocabulary = read_vocabulary(*parse_or_die(bytes));
     ASSERT_TRUE(vocabulary.has_value()) << vocabulary.error().message;
-    EXPECT_EQ(vocabulary->token_types[0], TokenType::kControl);
-    EXPECT_EQ(vocabulary->token_types[1], TokenType::kNormal);
-    EXPECT_EQ(vocabulary->token_types[2], TokenType::kNormal);
-  });
-  EXPECT_NE(log.find("key=tokenizer.ggml.token_type found=\"type 0 for token 1\""),
-            std::string::npos)
-      << log;
-  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+    EXPECT_TRUE(vocabulary->scores.empty());
+    EXPECT_EQ(vocabulary->merges.size(), 1U);
+  }
+  GgufImage image = small_gguf();
+  image.set_string("tokenizer.ggml.model", "llama");
+  image.set_string("tokenizer.ggml.merges", "a b");
+  const std::string bytes = image.bytes();
+  const auto vocabulary = read_vocabulary(*parse_or_die(bytes));
+  ASSERT_TRUE(vocabulary.has_value()) << vocabulary.error().message;
+  EXPECT_EQ(vocabulary->scores.size(), 4U);
+}
+
+TEST(Gguf, VersionTwoHasTheLayoutOfThree) {
+  GgufImage image = small_gguf();
+  image.version = 2;
+  const std::string bytes = image.bytes();
+  const auto file = parse_or_die(bytes);
+  const std::string newer = small_gguf().bytes();
+  EXPECT_EQ(file->metadata().size(), parse_or_die(newer)->metadata().size());
+  EXPECT_EQ(file->tensors().size(), 4U);
+  EXPECT_NE(describe_gguf(*file, false).find("GGUF version 2,"), std::string::npos);
 }
 
 TEST(DescribeGguf, ShowsMetadataTensorsAndTotals) {

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// Directories in Hugging Face's layout with an oddity that changes no answer: each opens.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "engine/weights/checkpoint.h"
+#include "engine/weights/safetensors.h"
+#include "tests/engine/weights/hf_directory.h"
+#include "tests/support/captured_log.h"
+
+namespace sluice {
+namespace {
+
+struct Unread {
+  const char* fields;  // dtype and shape
+  size_t bytes;
+  const char* message;  // where the tensor is used
+};
+
+constexpr Unread kUnread[] = {
+    {R"("dtype":"I64","shape":[2])", 16, "dtype: found \"I64\", expected F32, F16 or BF16"},
+    {R"("dtype":"BOOL","shape":[3])", 3, "dtype: found \"BOOL\""},
+    {R"("dtype":"F8_E4M3","shape":[4])", 4, "dtype: found \"F8_E4M3\""},
+    {R"("dtype":"F64","shape":[1,2])", 16, "dtype: found \"F64\""},
+    {R"("dtype":"I32","shape":[])", 4, "dtype: found \"I32\""},
+    {R"("dtype":"F32","shape":[])", 4, "shape: found 0 dimensions, expected 1 to 4"},
+    {R"("dtype":"F32","shape":[0,2])", 0, "shape: found 0 elements, expected 1 or more"},
+    {R"("dtype":"F16","shape":[1,1,1,1,2])", 4, "shape: found 5 dimensions, expected 1 to 4"},
+};
+
+// A norm, the unread tensor under `name`, and another norm behind it.
+std::string file_with(const Unread& unread, const std::string& name) {
+  const auto offsets = [](size_t begin, size_t end) {
+    return R"(,"data_offsets":[)" + std::to_string(begin) + "," + std::to_string(end) + "]";
+  };
+  const std::string norm = R"("dtype":"F32","shape":[4])";
+  const size_t end = 16 + unread.bytes;
+  const std::string header =
+      tensor("model.norm.weight", norm + offsets(0, 16)) + "," +
+      tensor(name, unread.fields + offsets(16, end)) + "," +
+      tensor("model.layers.0.input_layernorm.weight", norm + offsets(end, end + 16));
+  return safetensors("{" + header + "}", end + 16);
+}
+
+TEST_F(HfDirectory, ATensorThatIsLeftOutMayHaveAnyTypeAndShape) {
+  write("config.json", R"({"model_type":"llama","num_hidden_layers":1})");
+  for (const Unread& unread : kUnread) {
+    for (const char* name : {"vision_tower.embeddings.position_ids",
+                             "mtp.counter",
+                             "model.layers.1.mlp.gate.weight",
+                             "model.layers.0.self_attn.rotary_emb.inv_freq"}) {
+      write("model.safetensors", file_with(unread, name));
+      logged_by([&] {
+        const auto opened = Checkpoint::open(folder_);
+        ASSERT_TRUE(opened.has_value()) << name << unread.fields << opened.error().message;
+        EXPECT_EQ((*opened)->tensors().size(), 2U) << name << unread.fields;
+        EXPECT_TRUE((*opened)->has("blk.0.attn_norm.weight"));
+      });
+    }
+    write("model.safetensors", file_with(unread, "lm_head.weight"));
+    EXPECT_NE(error().find(std::string("tensor \"lm_head.weight\": ") + unread.message),
+              std::string::npos)
+        << error();
+    // An index leaves out what it does not list.
+    write("model.safetensors.index.json",
+          R"({"weight_map":{"model.norm.weight":"model.safetensors"}})");
+    logged_by([&] { EXPECT_EQ(error(), "") << unread.fields; });
+    remove("model.safetensors.index.json");
+  }
+}
+
+TEST_F(HfDirectory, PlacesOfUnreadTensorsAreChecked) {
+  for (const char* fields : {R"("dtype":"I64","shape":[2],"data_offsets":[0,32])",
+                             R"("dtype":"I64","shape":[2],"data_offsets":[16,8])",
+                             R"("dtype":"F32","shape":[0],"data_offsets":[0,16])",
+                             R"("dtype":"F32","shape":[0],"data_offsets":[8,8])",
+                             R"("dtype":"I64","shape":[1],"data_offsets":[8,16])"}) {
+    const std::string header = tensor("model.norm.weight", kGood) + "," + tensor("mtp.a", fields);
+    write("model.safetensors", safetensors("{" + header + "}", 16));
+    EXPECT_NE(error().find("\"mtp.a\": data_offsets: found"), std::string::npos)
+        << fields << error();
+  }
+}
+
+TEST_F(HfDirectory, TablesOfTheRotationAreNotRead) {
+  std::vector<std::string> names = {"model.norm.weight"};
+  for (const char* table : {"inv_freq", "cos_cached", "sin_cached"}) {
+    names.push_back(std::string("model.layers.0.self_attn.rotary_emb.") + table);
+    names.push_back(std::string("model.rotary_emb.") + table);
+  }
+  write("model.safetensors", shard_of(names));
+  const auto opened = Checkpoint::open(folder_);
+  ASSERT_TRUE(opened.has_value()) << opened.error().message;
+  EXPECT_EQ((*opened)->tensors().size(), 1U);
+}
+
+TEST_F(HfDirectory, WhatIsLeftOutMayBeListedAndAbsent) {
+  remove("model.safetensors");
+  write("config.json", R"({"model_type":"llama","num_hidden_layers":1})");
+  write("a.safetensors", shard_of({"model.norm.weight"}));
+  write("model.safetensors.index.json",
+        R"({"weight_map":{"model.norm.weight":"a.safetensors","mtp.x":"a.safetensors",
+            "model.layers.1.eh_proj.weight":"gone.safetensors",
+            "vision_tower.a":"gone.safetensors"}})");
+  const std::string log = logged_by([&] {
+    const auto opened = Checkpoint::open(folder_);
+    ASSERT_TRUE(opened.has_value()) << opened.error().message;
+    EXPECT_EQ((*opened)->tensors().size(), 1U);
+  });
+  EXPECT_NE(log.find("key=mtp.x found=\"nothing in a.safetensors\""), std::string::npos) << log;
+  EXPECT_NE(log.find("key=vision_tower.a found=\"nothing in gone.safetensors\""), std::string::npos)
+      << log;
+  write("model.safetensors.index.json",
+        R"({"weight_map":{"model.norm.weight":"a.safetensors",
+            "model.layers.0.input_layernorm.weight":"gone.safetensors"}})");
+  EXPECT_NE(error().find("gone.safetensors: open: found"), std::string::npos) << error();
+}
+
+TEST_F(HfDirectory, AListedTensorMayLieInOneOtherFile) {
+  remove("model.safetensors");
+  write("a.safetensors", shard_of({"model.norm.weight", "lm_head.weight"}));
+  write("b.safetensors", shard_of({"model.embed_tokens.weight"}));
+  write("model.safetensors.index.json",
+        R"({"weight_map":{"model.norm.weight":"a.safetensors","lm_head.weight":"b.safetensors",
+            "model.embed_tokens.weight":"b.safetensors"}})");
+  const std::string log = logged_by([&] {
+    const auto opened = Checkpoint::open(folder_);
+    ASSERT_TRUE(opened.has_value()) << opened.error().message;
+    EXPECT_EQ((*opened)->tensors().size(), 3U);
+  });
+  EXPECT_NE(log.find("key=lm_head.weight found=\"nothing in b.safetensors\" "
+                     "counts_as=\"in a.safetensors\""),
+            std::string::npos)
+      << log;
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+  // Which of two would be meant is not known.
+  write("c.safetensors", shard_of({"lm_head.weight", "model.layers.0.input_layernorm.weight"}));
+  write("model.safetensors.index.json",
+        R"({"weight_map":{"model.norm.weight":"a.safetensors","lm_head.weight":"b.safetensors",
+            "model.embed_tokens.weight":"b.safetensors",
+            "model.layers.0.input_layernorm.weight":"c.safetensors"}})");
+  EXPECT_NE(error().find("found nothing in b.safetensors"), std::string::npos) << error();
+}
+
+TEST_F(HfDirectory, NumberedFilesNeedNoIndex) {
+  write("model-00001-of-00002.safetensors", shard_of({"model.norm.weight"}));
+  write("model-00002-of-00002.safetensors", shard_of({"model.embed_tokens.weight"}));
+  write("model-00003-of-00002.safetensors", "no part of them");
+  EXPECT_TRUE((*Checkpoint::open(folder_))->has("output.weight"));  // one file is the whole
+  remove("model.safetensors");
+  const std::string log = logged_by([&] {
+    const auto opened = Checkpoint::open(folder_);
+    ASSERT_TRUE(opened.has_value()) << opened.error().message;
+    EXPECT_EQ((*opened)->tensors().size(), 2U);
+  });
+  EXPECT_NE(log.find("key=model.safetensors.index.json found=\"no file\""), std::string::npos)
+      << log;
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+  remove("model-00001-of-00002.safetensors");
+  EXPECT_NE(error().find("model-00001-of-00002.safetensors: open: found"), std::string::npos)
+      << error();
+}
+
+TEST_F(HfDirectory, NumbersThatPythonAloneWritesAreNull) {
+  write("config.json",
+        R"({"model_type":"llama","hidden_size":64,"rope_theta":5000.0,"aux_loss":NaN,
+            "limits":[-Infinity,Infinity],"NaN":"Infinity"})");
+  const std::string log = logged_by([&] {
+    const auto opened = Checkpoint::open(folder_);
+    ASSERT_TRUE(opened.has_value()) << opened.error().message;
+    EXPECT_EQ(*(*opened)->metadata().get_uint("embedding_length"), 64U);
+    EXPECT_EQ(*(*opened)->metadata().get_float("rope.freq_base"), 5000.0);
+  });
+  EXPECT_NE(log.find("aux_loss"), std::string::npos) << log;
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+  write("config.json", R"({"model_type":"llama","a":nan})");
+  EXPECT_NE(error().find("found no JSON object"), std::string::npos) << error();
+}
+
+}  // namespace
+}  // namespace sluice
