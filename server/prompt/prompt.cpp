@@ -269,18 +269,25 @@ Expected<Prompts> chat_prompt(const ValidationContext& context, const Json& body
     return invalid("Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
                    "continue_final_message");
   }
-  fit_messages(context.chat_template->forms(), messages);
-  MarkedEnd end;
-  if (continue_final) {
-    SLUICE_TRY(end, mark_end(body, messages));
-  }
   Json variables = Json::object();
-  variables["messages"] = std::move(messages);
+  variables["messages"] = nullptr;
   variables["tools"] = nullptr;
   SLUICE_TRY(variables["documents"], read_documents(body));
   variables["add_generation_prompt"] = add_prompt;
   add_special_token_names(context.tokenizer, variables);
   SLUICE_TRY_VOID(add_kwargs(body, variables));
+  fit_messages(forms_of_request(context.chat_template->forms(),
+                                messages,
+                                [&](Json fitted) {
+                                  variables["messages"] = std::move(fitted);
+                                  return context.chat_template->render_text(variables);
+                                }),
+               messages);
+  MarkedEnd end;
+  if (continue_final) {
+    SLUICE_TRY(end, mark_end(body, messages));
+  }
+  variables["messages"] = std::move(messages);
   auto spans = context.chat_template->render(variables);
   if (!spans) {
     // The template's limits speak of this request's size, not of the server's load.

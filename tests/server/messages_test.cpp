@@ -178,6 +178,92 @@ TEST(Messages, FormsAreFoundByRendering) {
   EXPECT_EQ(describe(strict.content_of("tool")), "p");
 }
 
+// A template that no small conversation satisfies, or that shows contents only changed, must not
+// lose what a user says.
+TEST(Messages, UsersTextReachesThePromptOfTemplatesThatAskForMore) {
+  const std::string list = "{% for m in messages %}{% for p in m.content %}{{ p.text }};{% endfor %}"
+                           "{% endfor %}";
+  const auto demanding = [&](const std::string& condition) {
+    return "{% if " + condition + " %}{{ raise_exception('no') }}{% endif %}" + list;
+  };
+  const std::string user = R"({"role":"user","content":"Hi"})";
+  const std::string system = R"({"role":"system","content":"S"},)";
+  const std::string answer = R"(,{"role":"assistant","content":"A"})";
+  EXPECT_EQ(rendered("{{ pad_token + eos_token }}" + list, user), "<|im_end|><|im_end|>Hi;");
+  EXPECT_EQ(rendered(demanding("messages[0].role != 'system'"), system + user), "S;Hi;");
+  EXPECT_EQ(rendered(demanding("messages | length < 2"), user + answer), "Hi;A;");
+  EXPECT_EQ(rendered(demanding("messages[-1].role != 'assistant'"), user + answer), "Hi;A;");
+  EXPECT_EQ(rendered(demanding("messages[0].role != 'system' or messages[-1].role != 'assistant'"),
+                     system + user + answer),
+            "S;Hi;A;");
+  EXPECT_EQ(rendered(demanding("messages | length != 3 or messages[1].role == 'assistant'"),
+                     user + "," + user + "," + user),
+            "Hi;Hi;Hi;");
+  const auto with = [&](const std::string& source, const std::string& rest) {
+    const auto text = prompt_of(compiled(source), "{\"messages\":[" + user + "]," + rest + "}");
+    return text ? *text : "error: " + text.error().message;
+  };
+  EXPECT_EQ(with("{{ documents[0].title + ' ' }}" + list, R"("documents":[{"title":"D"}])"),
+            "D Hi;");
+  EXPECT_EQ(with("{{ mode + ' ' }}" + list, R"("chat_template_kwargs":{"mode":"on"})"), "on Hi;");
+  EXPECT_EQ(with("{{ mode + ' ' }}{{ messages[0].content[0].text }}",
+                 R"("chat_template_kwargs":{"mode":"on"})"),
+            "on Hi");
+  EXPECT_EQ(rendered("{% for m in messages %}{% for p in m.content %}{{ p.text | upper }};"
+                     "{% endfor %}{% endfor %}",
+                     user),
+            "HI;");
+}
+
+TEST(Messages, ContentsAreJoinedIntoTheOnePartThatATemplateReads) {
+  const std::string user =
+      R"({"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},)"
+      R"({"role":"user","content":"c"})";
+  EXPECT_EQ(rendered("{% for m in messages %}{{ m['content'][0]['text'] }};{% endfor %}", user),
+            "a\nb;c;");
+  EXPECT_EQ(rendered("{% for m in messages %}{% if m.content | length == 1 %}"
+                     "{{ m.content[0].text }};{% else %}{{ raise_exception('no') }}{% endif %}"
+                     "{% endfor %}",
+                     user),
+            "a\nb;c;");
+}
+
+TEST(Messages, EmptyPartsAddNoLineWhereTheyAreJoined) {
+  EXPECT_EQ(rendered("{% for m in messages %}[{{ m.content }}]{% endfor %}",
+                     R"({"role":"user","content":[{"type":"text","text":""},
+                         {"type":"text","text":"a"},{"type":"text","text":""},
+                         {"type":"text","text":"b"},{"type":"text","text":""}]},
+                        {"role":"user","content":[{"type":"text","text":""}]})"),
+            "[a\nb][]");
+}
+
+TEST(Messages, EveryInstructionReachesATemplateThatTakesOne) {
+  const std::string source =
+      "{% if messages[0].role == 'system' %}[{{ messages[0].content }}]{% endif %}"
+      "{% for m in messages %}{% if m.role in ['user', 'assistant'] %}{{ m.content }}{% endif %}"
+      "{% endfor %}";
+  const std::string system = R"({"role":"system","content":"A1"})";
+  const std::string developer = R"({"role":"developer","content":"A2"})";
+  const std::string user = R"({"role":"user","content":"u"})";
+  const std::string answer = R"({"role":"assistant","content":"a"})";
+  EXPECT_EQ(rendered(source, system + "," + user + "," + answer + "," + developer + "," + user),
+            "[A1\n\nA2]uau");
+  EXPECT_EQ(rendered(source, user + "," + developer), "[A2]u");
+  EXPECT_EQ(rendered(source, user + "," + system + "," + user + "," + developer),
+            "[A1\n\nA2]uu");
+  EXPECT_EQ(rendered(source, system + "," + system + "," + user), "[A1\n\nA1]u");
+  // Two at the front are taken, and later ones are lost without a word.
+  const std::string front =
+      "{% for m in messages %}{% if m.role in ['user', 'assistant'] or loop.index0 < 2 %}"
+      "{{ m.content }};{% endif %}{% endfor %}";
+  EXPECT_EQ(rendered(front, system + "," + developer + "," + user), "A1;A2;u;");
+  EXPECT_EQ(rendered(front, system + "," + user + "," + answer + "," + developer + "," + user),
+            "A1\n\nA2;u;a;u;");
+  // The places of those that are taken anywhere stay.
+  EXPECT_EQ(rendered(kPlain, user + "," + system + "," + user + "," + system),
+            "<user>u<system>A1<user>u<system>A1");
+}
+
 TEST(Messages, FindingFormsEndsWithinItsLimits) {
   const auto begin = std::chrono::steady_clock::now();
   const auto chat = ChatTemplate::compile(
