@@ -75,12 +75,17 @@ class Conversation {
   Expected<std::vector<TokenId>> encode_messages() const {
     const Tokenizer& tokenizer = engine_.tokenizer();
     nlohmann::ordered_json messages = messages_;
-    fit_messages(template_.forms(), messages);
-    nlohmann::ordered_json variables = {{"messages", std::move(messages)},
+    nlohmann::ordered_json variables = {{"messages", nullptr},
                                         {"tools", nullptr},
                                         {"documents", nullptr},
                                         {"add_generation_prompt", true}};
     add_special_token_names(tokenizer, variables);
+    const auto render = [&](nlohmann::ordered_json fitted) {
+      variables["messages"] = std::move(fitted);
+      return template_.render_text(variables);
+    };
+    fit_messages(forms_of_request(template_.forms(), messages, render), messages);
+    variables["messages"] = std::move(messages);
     SLUICE_TRY(const auto spans, template_.render(variables));
     std::vector<TokenId> ids;
     encode_spans(tokenizer, spans, ids);

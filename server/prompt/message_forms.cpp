@@ -455,6 +455,9 @@ MessageForms find_message_forms(const jinja::Block& block, const TemplateRender&
 void fit_messages(const MessageForms& forms, Json& messages) {
   for (Json& message : messages) {
     if (message["role"] == "developer" && !forms.takes_developer) message["role"] = "system";
+    if (message["role"] == "function" && !forms.content_of("function").any()) {
+      message["role"] = "tool";
+    }
   }
   join_instructions(forms, messages);
   for (Json& message : messages) {

@@ -61,6 +61,7 @@ MessageForms find_message_forms(const jinja::Block& block, const TemplateRender&
 //   string becomes one text part;
 // - a developer becomes system; instructions of which not all would reach the prompt are joined,
 //   into one at the front;
+// - a function's answer becomes a tool's where a function's would not reach the prompt;
 // - arguments become JSON text, and arguments that are no object {"arguments": them}, for a
 //   template that would fail otherwise.
 void fit_messages(const MessageForms& forms, nlohmann::ordered_json& messages);

@@ -139,6 +139,11 @@ def conversations():
         "ipython": [user, call(arguments="{}"), {"role": "ipython", "content": "7"}],
         "observation": [user, reply, {"role": "observation", "content": "8"}],
         "tool_response": [user, reply, {"role": "tool_response", "content": text("9", "10")}],
+        "reasoning": [user, {**reply, "reasoning": "Hm."}, user],
+        "thinking": [user, {**reply, "reasoning_content": None, "thinking": "Hm."}, user],
+        "reasoning_and_call": after({**call(arguments="{}"), "reasoning_content": "Hm."}),
+        "arguments_spaced": after(call(arguments="{\"a\":1,\"b\":[1,2.50]}")),
+        "arguments_twice": after(call(arguments="{\"a\":1,\"b\":2,\"a\":3}")),
         "strange_role": [user, {"role": "king", "content": "No."}],
     }
 
@@ -149,6 +154,10 @@ def continued():
         "continue_space": [user, {"role": "assistant", "content": "Sure: "}],
         "continue_lines": [user, {"role": "assistant", "content": "\n Sure:\n\n"}],
         "continue_parts": [user, {"role": "assistant", "content": text("Well.", "Sure: ")}],
+        "continue_thought": [user, {"role": "assistant", "content": "<think>\n\n</think>\n\n"}],
+        "continue_thoughts": [user, {"role": "assistant",
+                                     "content": "<think>\nok\n</think>\n\n"}],
+        "continue_unicode": [user, {"role": "assistant", "content": "Sure:\u2003"}],
         "continue_plain": [user, {"role": "assistant", "content": "Sure"}],
     }
 
@@ -169,15 +178,24 @@ def normal_arguments(value):
     return {} if parsed is None else parsed if isinstance(parsed, dict) else value
 
 
-def normal(message):
+REASONING = ("reasoning_content", "thinking", "reasoning")
+
+
+def normal(message, text_arguments):
+    reasoning = next((message[k] for k in REASONING if message.get(k) is not None), None)
     out = {k: v for k, v in message.items() if k in ("role", "content") or not is_empty(v)}
     out["content"] = message.get("content") if message.get("content") is not None else ""
+    if not is_empty(reasoning):
+        out = {"thinking": reasoning, **out, "reasoning_content": reasoning}
     for made in out.get("tool_calls", []):
-        for key in [k for k, v in made.items() if is_empty(v)]:
+        for key in [k for k, v in made.items() if k != "id" and is_empty(v)]:
             del made[key]
         function = made["function"]
         arguments = normal_arguments(function.get("arguments"))
-        for key in [k for k, v in function.items() if k != "arguments" and is_empty(v)]:
+        if text_arguments and isinstance(function.get("arguments"), str) and arguments != {}:
+            arguments = function["arguments"]
+        for key in [k for k, v in function.items()
+                    if k not in ("arguments", "name") and is_empty(v)]:
             del function[key]
         function["arguments"] = arguments
     return out
@@ -252,7 +270,7 @@ def case(source, forms, messages, **kwargs):
         for made in message.get("tool_calls", []):
             made["function"]["arguments"] = normal_arguments(made["function"].get("arguments"))
     theirs = render(source, sent, **kwargs)
-    ours = [normal(message) for message in copy.deepcopy(messages)]
+    ours = [normal(message, forms.get("text_arguments")) for message in copy.deepcopy(messages)]
     ours = fitted(ours, forms, why)
     wanted = render(source, ours, **kwargs)
     row = {"messages": messages, **kwargs, **wanted}
