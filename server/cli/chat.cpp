@@ -157,7 +157,9 @@ class Conversation {
 
 Expected<ChatTemplate> compile_template(const Config& config, const ModelInfo& model) {
   if (!config.chat_template.empty()) {
-    SLUICE_TRY(const std::string source, read_text_file(config.chat_template));
+    const std::string& given = config.chat_template;
+    if (is_template_source(given)) return ChatTemplate::compile(given);
+    SLUICE_TRY(const std::string source, read_text_file(given));
     return ChatTemplate::compile(source);
   }
   if (model.chat_template.empty()) {

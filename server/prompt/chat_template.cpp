@@ -2,8 +2,11 @@
 #include "server/prompt/chat_template.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 
 #include "server/jinja/ast.h"
@@ -116,6 +119,14 @@ Expected<std::vector<RenderedSpan>> ChatTemplate::render(const Json& variables) 
 Expected<std::string> ChatTemplate::render_text(const Json& variables) const {
   SLUICE_TRY(const jinja::Text text, impl_->render(variables, impl_->limits, impl_->clock));
   return std::string(text.view());
+}
+
+bool is_template_source(const std::string& given) {
+  const bool has_tag = std::ranges::any_of(
+      std::array{"{{", "{%", "{#"},
+      [&](const char* tag) { return given.find(tag) != std::string::npos; });
+  std::error_code error;
+  return has_tag && !std::filesystem::exists(given, error);
 }
 
 Expected<std::string> render_file(std::string_view template_source, std::string_view json_text) {

@@ -309,6 +309,19 @@ TEST(ChatTemplate, RefusesCharactersByTheirNames) {
   EXPECT_EQ(escaped->render_text(Json::object()).value_or(""), "\\N{x}\\N{BULLET}");
 }
 
+TEST(ChatTemplate, AGivenTextWithTagsThatNamesNoFileIsTheTemplateItself) {
+  for (const char* source : {"{{ messages }}", "a{% if x %}{% endif %}", "{# none #}"}) {
+    EXPECT_TRUE(is_template_source(source)) << source;
+  }
+  EXPECT_TRUE(is_template_source(std::string(10'000, 'x') + "{{ x }}"));
+  EXPECT_FALSE(is_template_source("missing.jinja"));
+  EXPECT_FALSE(is_template_source("{ x }"));
+  const std::string path = testing::TempDir() + "/{{named}}.jinja";
+  std::ofstream(path) << "x";
+  EXPECT_FALSE(is_template_source(path));
+  std::remove(path.c_str());
+}
+
 TEST(ChatTemplate, OneTemplateRendersOnManyThreads) {
   const auto chat = ChatTemplate::compile(read_file(golden_path("chatml.jinja")));
   ASSERT_TRUE(chat) << chat.error().message;

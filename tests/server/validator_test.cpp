@@ -323,7 +323,8 @@ TEST_F(Validator, UsesTheWordsClientsMatchOn) {
   };
 
   const std::vector<Row> rows = {
-      {R"("stream_options":{"include_usage":true})", "Stream options can only be defined when `stream=True`."},
+      {R"("stream_options":{"include_usage":true})",
+       "Stream options can only be defined when `stream=True`."},
       {R"("top_logprobs":3)", "when using `top_logprobs`, `logprobs` must be set to true."},
       {R"("continue_final_message":true,"add_generation_prompt":true)",
        "Cannot set both `continue_final_message` and `add_generation_prompt` to True."},
