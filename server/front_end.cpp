@@ -18,7 +18,8 @@
 namespace sluice {
 namespace {
 
-Expected<std::string> read_template_file(const Config& config) {
+Expected<std::string> read_template(const Config& config) {
+  if (is_template_source(config.chat_template)) return config.chat_template;
   std::ifstream file(config.chat_template, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
@@ -37,7 +38,7 @@ tl::unexpected<Error> no_template(const std::string& why) {
 }
 
 Expected<ChatTemplate> given_template(const Config& config) {
-  SLUICE_TRY(const std::string source, read_template_file(config));
+  SLUICE_TRY(const std::string source, read_template(config));
   auto compiled = ChatTemplate::compile(source);
   if (compiled) return compiled;
   return make_error(compiled.error().code,

@@ -393,7 +393,9 @@ std::vector<Knob> make_model_knobs() {
           "JSON object put over the generation config; its eos_token_id ends answers instead of "
           "the model's, besides the tokenizer's own."),
       string<&Config::chat_template>(
-          "chat-template", "model", "Jinja file to use instead of the model's own template."),
+          "chat-template",
+          "model",
+          "Jinja file, or the template itself, to use instead of the model's own."),
       integer_or_auto<&Config::max_model_len>(
           "max-model-len",
           "model",

@@ -141,7 +141,7 @@ Expected<void> read_stream_options(const Json& body, GenerationRequest& request)
     return invalid("stream_options must be an object, got " + show_value(*options) + ".",
                    "stream_options");
   }
-  if (!request.stream) {
+  if (!request.stream && !asks_nothing(*options)) {
     return invalid("Stream options can only be defined when `stream=True`.", "stream_options");
   }
   // Obfuscation pads chunks against observers of an encrypted stream's sizes.

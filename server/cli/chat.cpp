@@ -75,12 +75,17 @@ class Conversation {
   Expected<std::vector<TokenId>> encode_messages() const {
     const Tokenizer& tokenizer = engine_.tokenizer();
     nlohmann::ordered_json messages = messages_;
-    fit_messages(template_.forms(), messages);
-    nlohmann::ordered_json variables = {{"messages", std::move(messages)},
+    nlohmann::ordered_json variables = {{"messages", nullptr},
                                         {"tools", nullptr},
                                         {"documents", nullptr},
                                         {"add_generation_prompt", true}};
     add_special_token_names(tokenizer, variables);
+    const auto render = [&](nlohmann::ordered_json fitted) {
+      variables["messages"] = std::move(fitted);
+      return template_.render_text(variables);
+    };
+    fit_messages(forms_of_request(template_.forms(), messages, render), messages);
+    variables["messages"] = std::move(messages);
     SLUICE_TRY(const auto spans, template_.render(variables));
     std::vector<TokenId> ids;
     encode_spans(tokenizer, spans, ids);
@@ -152,7 +157,9 @@ class Conversation {
 
 Expected<ChatTemplate> compile_template(const Config& config, const ModelInfo& model) {
   if (!config.chat_template.empty()) {
-    SLUICE_TRY(const std::string source, read_text_file(config.chat_template));
+    const std::string& given = config.chat_template;
+    if (is_template_source(given)) return ChatTemplate::compile(given);
+    SLUICE_TRY(const std::string source, read_text_file(given));
     return ChatTemplate::compile(source);
   }
   if (model.chat_template.empty()) {

@@ -9,19 +9,24 @@
 #include "engine/engine.h"
 #include "server/grpc/zip_archive.h"
 #include "server/keys/digest.h"
+#include "server/prompt/chat_template.h"
 
 namespace sluice {
 
 Expected<std::vector<NamedFile>> TokenizerBundleSource::files() const {
   SLUICE_TRY(auto files, engine_.tokenizer_files());
-  if (template_file_.empty()) return files;
-  std::ifstream file(template_file_, std::ios::binary);
+  if (template_.empty()) return files;
   std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) {
-    return make_error(ErrorCode::kNotFound,
-                      "--chat-template: cannot read '" + template_file_ + "'.",
-                      "chat-template");
+  if (is_template_source(template_)) {
+    text << template_;
+  } else {
+    std::ifstream file(template_, std::ios::binary);
+    text << file.rdbuf();
+    if (!file) {
+      return make_error(ErrorCode::kNotFound,
+                        "--chat-template: cannot read '" + template_ + "'.",
+                        "chat-template");
+    }
   }
   // Readers prefer it to what the other files say.
   constexpr const char* kName = "chat_template.jinja";

@@ -23,9 +23,10 @@ struct TokenizerBundle {
 // Made at the first call, and kept: the model does not change.
 class TokenizerBundleSource {
  public:
-  // `template_file`: takes the place of the model's own template (--chat-template); empty: none.
-  TokenizerBundleSource(const Engine& engine, std::string template_file)
-      : engine_(engine), template_file_(std::move(template_file)) {}
+  // `given_template`: a file or a template (--chat-template) in place of the model's own; empty:
+  // none.
+  TokenizerBundleSource(const Engine& engine, std::string given_template)
+      : engine_(engine), template_(std::move(given_template)) {}
 
   // Any thread; the first call takes up to seconds, others wait for it. What fails is tried again.
   Expected<std::shared_ptr<const TokenizerBundle>> get();
@@ -34,7 +35,7 @@ class TokenizerBundleSource {
   Expected<std::vector<NamedFile>> files() const;
 
   const Engine& engine_;
-  const std::string template_file_;
+  const std::string template_;
   std::mutex mutex_;
   std::shared_ptr<const TokenizerBundle> bundle_;  // guarded by mutex_
 };

@@ -9,7 +9,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Result scalar(Runtime& runtime, const Json& json, Origin origin) {
+Value scalar(const Json& json, Origin origin) {
   Value value;
   switch (json.type()) {
     case Json::value_t::boolean:
@@ -20,10 +20,9 @@ Result scalar(Runtime& runtime, const Json& json, Origin origin) {
       break;
     case Json::value_t::number_unsigned: {
       const auto number = json.get<uint64_t>();
-      if (number > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-        return runtime.fail("integer overflow");
-      }
-      value = Value(static_cast<int64_t>(number));
+      // An integer beyond int64 is a number like one beyond uint64: hardly any template reads it.
+      const bool is_large = number > static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+      value = is_large ? Value(static_cast<double>(number)) : Value(static_cast<int64_t>(number));
       break;
     }
     case Json::value_t::number_float:
@@ -53,7 +52,7 @@ Result json_to_value(Runtime& runtime, const Json& json, Origin origin) {
     }
     return runtime.sequence(std::move(items), SequenceKind::kList, origin);
   }
-  if (!json.is_object()) return scalar(runtime, json, origin);
+  if (!json.is_object()) return scalar(json, origin);
   SLUICE_TRY(auto dict, runtime.dict(origin));
   SLUICE_TRY_VOID(runtime.grow(*dict, static_cast<int64_t>(2 * json.size() * sizeof(Value))));
   dict->entries.reserve(json.size());

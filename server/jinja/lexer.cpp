@@ -33,7 +33,15 @@ std::string normalise_newlines(std::string_view source) {
   return out;
 }
 
-// Python's escapes; one it does not know stays as written.
+// A character by its Unicode name, \N{BULLET}: names take tables that no template is worth.
+bool has_named_character(std::string_view body) {
+  for (size_t at = body.find('\\'); at != std::string_view::npos; at = body.find('\\', at + 2)) {
+    if (body.substr(at + 1).starts_with('N')) return true;
+  }
+  return false;
+}
+
+// Python's escapes but for names of characters; one it does not know stays as written.
 std::string unescape(std::string_view body) {
   std::string out;
   for (size_t i = 0; i < body.size(); ++i) {
@@ -273,7 +281,11 @@ class Lexer {
     size_t end = pos_ + 1;
     while (end < source_.size() && source_[end] != quote) end += source_[end] == '\\' ? 2 : 1;
     if (end >= source_.size()) return error("string is not closed");
-    push(TokenKind::kString, unescape(std::string_view(source_).substr(pos_ + 1, end - pos_ - 1)));
+    const auto body = std::string_view(source_).substr(pos_ + 1, end - pos_ - 1);
+    if (has_named_character(body)) {
+      return error("\\N in a string, a character by its name, is not supported");
+    }
+    push(TokenKind::kString, unescape(body));
     advance(end + 1);
     return {};
   }

@@ -32,7 +32,8 @@ struct Token {
   int32_t line = 0;
 };
 
-// The last token is kEnd. kInvalidArgument: an unclosed tag, string or bracket, a stray character.
+// The last token is kEnd. kInvalidArgument: an unclosed tag, string or bracket, a stray character,
+// a character by its name (\N{BULLET}).
 Expected<std::vector<Token>> tokenize(std::string_view source);
 
 }  // namespace sluice::jinja

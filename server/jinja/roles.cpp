@@ -60,6 +60,9 @@ class Finder {
   void look_at(const Expr& expr) {
     if (is_literal(expr) && expr.text == "developer") found_.has_developer = true;
     if (expr.kind == ExprKind::kName && expr.text == "messages") found_.reads_messages = true;
+    if (expr.kind == ExprKind::kName && expr.text.ends_with("_token")) {
+      add_name(expr.text, found_.tokens);
+    }
     for (const ExprPtr& child : expr.children) add(child);
     for (const ExprPtr& argument : expr.arguments.positional) add(argument);
     for (const auto& [name, argument] : expr.arguments.named) add(argument);
@@ -77,17 +80,16 @@ class Finder {
   // A literal, or a list of them.
   void add_roles(const ExprPtr& expr) {
     if (expr == nullptr) return;
-    if (is_literal(*expr)) return add_role(expr->text);
+    if (is_literal(*expr)) return add_name(expr->text, found_.compared);
     if (expr->kind != ExprKind::kList && expr->kind != ExprKind::kTuple) return;
     for (const ExprPtr& item : expr->children) {
-      if (item != nullptr && is_literal(*item)) add_role(item->text);
+      if (item != nullptr && is_literal(*item)) add_name(item->text, found_.compared);
     }
   }
 
-  void add_role(const std::string& role) {
-    auto& roles = found_.compared;
-    if (roles.size() == kMaxNamedRoles || std::ranges::find(roles, role) != roles.end()) return;
-    roles.push_back(role);
+  static void add_name(const std::string& name, std::vector<std::string>& names) {
+    if (names.size() == kMaxNamedRoles || std::ranges::find(names, name) != names.end()) return;
+    names.push_back(name);
   }
 
   NamedRoles found_;

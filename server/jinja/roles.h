@@ -15,6 +15,8 @@ struct NamedRoles {
   // String literals that something called a role is compared with, in order, at most
   // kMaxNamedRoles of them.
   std::vector<std::string> compared;
+  // Names that end in `_token` and that it reads, at most kMaxNamedRoles of them.
+  std::vector<std::string> tokens;
   bool has_developer = false;   // the literal "developer" is anywhere in an expression
   bool reads_messages = false;  // the name `messages` is
 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/json/json_reader.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,11 +15,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+enum class Writer : uint8_t { kClient, kModel };
+
 // Builds the tree itself: nlohmann's own builder looks a key up for each insertion into an ordered
 // object, which is quadratic, and keeps one of two equal keys.
 class TreeBuilder {
  public:
-  TreeBuilder(Json& root, int32_t max_depth) : root_(root), max_depth_(max_depth) {}
+  TreeBuilder(Json& root, int32_t max_depth, Writer writer)
+      : root_(root), max_depth_(max_depth), writer_(writer) {}
 
   bool null() { return add(nullptr); }
 
@@ -29,7 +32,11 @@ class TreeBuilder {
 
   bool number_unsigned(Json::number_unsigned_t value) { return add(value); }
 
-  bool number_float(Json::number_float_t value, const std::string&) { return add(value); }
+  bool number_float(Json::number_float_t value, const std::string& text) {
+    const bool is_integer = text.find_first_of(".eE") == std::string::npos;
+    if (writer_ == Writer::kModel && is_integer) return fail("An integer has over 64 bits.");
+    return add(value);
+  }
 
   bool string(std::string& value) { return add(std::move(value)); }
 
@@ -45,9 +52,11 @@ class TreeBuilder {
 
   bool key(std::string& name) {
     Level& level = levels_.back();
-    if (!level.keys.insert(name).second) {
+    const auto [known, is_new] = level.keys.emplace(name, level.keys.size());
+    if (!is_new && writer_ == Writer::kClient) {
       return fail("Duplicate key '" + show_text(name) + "' in an object.");
     }
+    level.index = known->second;
     if (static_cast<int64_t>(level.keys.size()) > kMaxJsonMembers) {
       return fail("An object may have at most " + std::to_string(kMaxJsonMembers) + " members.");
     }
@@ -71,7 +80,8 @@ class TreeBuilder {
   struct Level {
     Json* node;
     std::string key;
-    std::set<std::string> keys;  // ordered: hashes could be made to collide
+    size_t index = 0;                    // of the key among the members
+    std::map<std::string, size_t> keys;  // ordered: hashes could be made to collide
   };
 
   static std::string shorten(std::string_view text) {
@@ -95,8 +105,12 @@ class TreeBuilder {
       array.push_back(std::move(value));
       return &array.back();
     }
-    // The base's emplace_back: key() has already refused duplicates.
+    // The base's emplace_back: key() has already found equal keys.
     auto& members = static_cast<Json::object_t::Container&>(level.node->get_ref<Json::object_t&>());
+    if (level.index < members.size()) {
+      members[level.index].second = std::move(value);
+      return &members[level.index].second;
+    }
     members.emplace_back(std::move(level.key), std::move(value));
     return &members.back().second;
   }
@@ -112,7 +126,7 @@ class TreeBuilder {
       return fail("JSON may be nested at most " + std::to_string(max_depth_) + " deep.");
     }
     Json* node = place(std::move(container));
-    levels_.push_back(Level{node, {}, {}});
+    levels_.push_back(Level{node, {}, 0, {}});
     return true;
   }
 
@@ -123,19 +137,28 @@ class TreeBuilder {
 
   Json& root_;
   int32_t max_depth_;
+  Writer writer_;
   std::vector<Level> levels_;
   std::string message_;
 };
 
-}  // namespace
-
-Expected<Json> parse_json(std::string_view body, int32_t max_depth) {
+Expected<Json> parse(std::string_view text, int32_t max_depth, Writer writer) {
   Json root;
-  TreeBuilder builder(root, max_depth);
-  if (!Json::sax_parse(body.begin(), body.end(), &builder)) {
+  TreeBuilder builder(root, max_depth, writer);
+  if (!Json::sax_parse(text.begin(), text.end(), &builder)) {
     return make_error(ErrorCode::kInvalidArgument, builder.message());
   }
   return root;
+}
+
+}  // namespace
+
+Expected<Json> parse_json(std::string_view body, int32_t max_depth) {
+  return parse(body, max_depth, Writer::kClient);
+}
+
+Expected<Json> parse_written_json(std::string_view text, int32_t max_depth) {
+  return parse(text, max_depth, Writer::kModel);
 }
 
 }  // namespace sluice

@@ -17,4 +17,9 @@ inline constexpr int64_t kMaxJsonMembers = 4096;  // of one object; look-ups in 
 // kInvalidArgument says the rule and the place.
 Expected<nlohmann::ordered_json> parse_json(std::string_view body, int32_t max_depth);
 
+// JSON that a model wrote, as Python's json.loads reads it: of equal keys the last one's value
+// counts, in the first one's place. Bounded as parse_json(); an integer that neither int64 nor
+// uint64 holds is an error, since its digits would be lost.
+Expected<nlohmann::ordered_json> parse_written_json(std::string_view text, int32_t max_depth);
+
 }  // namespace sluice

@@ -2,8 +2,11 @@
 #include "server/prompt/chat_template.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 
 #include "server/jinja/ast.h"
@@ -63,11 +66,13 @@ struct ChatTemplate::Impl {
   TemplateClock clock;
   MessageForms forms;
 
-  Expected<jinja::Text> render(const Json& variables, const jinja::Limits& most) const {
+  Expected<jinja::Text> render(const Json& variables,
+                               const jinja::Limits& most,
+                               const TemplateClock& now) const {
     if (!variables.is_object()) {
       return make_error(ErrorCode::kInvalidArgument, "template variables must be a JSON object");
     }
-    jinja::Runtime runtime(most, clock);
+    jinja::Runtime runtime(most, now);
     SLUICE_TRY(auto scope, make_scope(runtime, variables));
     return jinja::Evaluator(runtime, std::move(scope)).render(block);
   }
@@ -94,8 +99,10 @@ Expected<ChatTemplate> ChatTemplate::compile(std::string_view source,
       .max_output_bytes = std::min(limits.max_output_bytes, kFindingLimits.max_output_bytes),
       .max_memory_bytes = std::min(limits.max_memory_bytes, kFindingLimits.max_memory_bytes),
       .max_depth = limits.max_depth};
+  // Renders are compared: the time stands still.
+  const TemplateClock still = [now = impl->clock()] { return now; };
   impl->forms = find_message_forms(impl->block, [&](const Json& variables) {
-    return impl->render(variables, finding).map([](const jinja::Text& text) {
+    return impl->render(variables, finding, still).map([](const jinja::Text& text) {
       return std::string(text.view());
     });
   });
@@ -105,13 +112,21 @@ Expected<ChatTemplate> ChatTemplate::compile(std::string_view source,
 const MessageForms& ChatTemplate::forms() const { return impl_->forms; }
 
 Expected<std::vector<RenderedSpan>> ChatTemplate::render(const Json& variables) const {
-  SLUICE_TRY(const jinja::Text text, impl_->render(variables, impl_->limits));
+  SLUICE_TRY(const jinja::Text text, impl_->render(variables, impl_->limits, impl_->clock));
   return split_spans(text);
 }
 
 Expected<std::string> ChatTemplate::render_text(const Json& variables) const {
-  SLUICE_TRY(const jinja::Text text, impl_->render(variables, impl_->limits));
+  SLUICE_TRY(const jinja::Text text, impl_->render(variables, impl_->limits, impl_->clock));
   return std::string(text.view());
+}
+
+bool is_template_source(const std::string& given) {
+  const bool has_tag = std::ranges::any_of(
+      std::array{"{{", "{%", "{#"},
+      [&](const char* tag) { return given.find(tag) != std::string::npos; });
+  std::error_code error;
+  return has_tag && !std::filesystem::exists(given, error);
 }
 
 Expected<std::string> render_file(std::string_view template_source, std::string_view json_text) {

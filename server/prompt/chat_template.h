@@ -65,6 +65,9 @@ class ChatTemplate {
   std::unique_ptr<Impl> impl_;
 };
 
+// `given` of --chat-template is the template itself: it holds {{, {% or {# and names no file.
+bool is_template_source(const std::string& given);
+
 // Renders the JSON object in `json_text` as Hugging Face would: messages, add_generation_prompt,
 // tokens and extra variables come from it; tools and documents it lacks are none.
 Expected<std::string> render_file(std::string_view template_source, std::string_view json_text);

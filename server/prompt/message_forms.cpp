@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -15,36 +16,25 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Texts that no template holds. A part has one that must not show up: it does where a list is
-// printed as a whole.
-constexpr std::string_view kText = "qzvxkjw";
-constexpr std::string_view kFirst = "qzvxkjf";
-constexpr std::string_view kSecond = "qzvxkjs";
-constexpr std::string_view kBeside = "qzvxkjb";
-constexpr std::string_view kFunction = "qzvxkjn";
-constexpr std::string_view kArgument = "qzvxkja";
+// A text in two versions that share no letter: what it reaches differs between them.
+struct Versions {
+  std::string_view one;
+  std::string_view other;
+};
+
+constexpr Versions kText = {"qzvxkjw", "bhgmpdy"};
 // A role that no template names.
 constexpr std::string_view kOtherRole = "qzvxkj";
 
 // Templates that ask for an id want nine letters and digits.
 constexpr std::string_view kCallId = "call12345";
 
-bool holds(const std::string& text, std::string_view what) {
-  return text.find(what) != std::string::npos;
-}
-
 Json message(std::string_view role, Json content) {
   return {{"role", role}, {"content", std::move(content)}};
 }
 
-Json one_part(std::string_view text) {
-  return Json::array({{{"type", "text"}, {"text", text}, {"beside", kBeside}}});
-}
-
-Json two_parts() {
-  Json parts = one_part(kFirst);
-  parts.push_back(one_part(kSecond)[0]);
-  return parts;
+Json part(std::string_view text, std::string_view beside = kText.one) {
+  return {{"type", "text"}, {"text", text}, {"beside", beside}};
 }
 
 Json a_tool() {
@@ -53,6 +43,8 @@ Json a_tool() {
       {{{"type", "function"},
         {"function", {{"name", "f"}, {"description", "d"}, {"parameters", schema}}}}});
 }
+
+Json a_document() { return Json::array({{{"title", "d"}, {"text", "d"}, {"contents", "d"}}}); }
 
 // Joins what two contents hold, as one instruction.
 Json joined(const Json& first, const Json& second) {
@@ -80,35 +72,93 @@ class Finder {
   struct Call {
     Json content;
     Json arguments;
+    std::string_view name = kText.one;
   };
+
+  // Where a role's message stands among the others.
+  enum class Place : uint8_t {
+    kAlone,
+    kFirst,         // before a user's
+    kBetweenUsers,  // behind a user's and before another
+    kBehindUser,
+    kBehindAnswer,  // behind a user's and an assistant's
+    kBehindCall,    // behind a user's and an assistant's call
+  };
+
+  // Messages around those, for a template that asks for them.
+  enum class Frame : uint8_t { kNone, kSystem, kAssistant, kSystemAndAssistant, kSystemAndUser };
+  static constexpr std::array kFrames = {Frame::kNone,
+                                         Frame::kSystem,
+                                         Frame::kAssistant,
+                                         Frame::kSystemAndAssistant,
+                                         Frame::kSystemAndUser};
+
+  using With = std::function<Json(std::string_view)>;
 
   // Nothing: the template fails, or finding was given up.
   std::optional<std::string> rendered(Json messages);
+  std::optional<std::string> rendered_in_frames(const Json& messages);
+  // A text that the messages are made with reaches the prompt.
+  bool reaches(const With& messages_with);
+  bool reaches_in_frames(const With& messages_with);
+  [[nodiscard]] Json filler(std::string_view role) const;
   [[nodiscard]] Json call_message(const Call& call) const;
-  // The role's message in the places where conversations have it, the usual one first.
-  [[nodiscard]] std::vector<Json> places(std::string_view role, const Json& content) const;
+  [[nodiscard]] Json framed(Frame frame, Json messages) const;
+  [[nodiscard]] Json placed(Place place, Json self) const;
+  static std::vector<Place> places_of(std::string_view role);
+  void find_setting();
+  ContentForms content_in(std::string_view role, Place place, Frame frame);
   ContentForms content_of(std::string_view role);
   void find_calls(MessageForms& forms);
   void find_instructions(const jinja::NamedRoles& named, MessageForms& forms);
 
   const TemplateRender& render_;
-  Json tools_;                     // without any, unless the template fails then
-  Call call_{"", Json::object()};  // that the template takes
+  std::vector<std::string> tokens_;  // names of tokens that the template reads
+  Json tools_;                       // without any, unless the template fails then
+  Json documents_;                   // likewise
+  bool fills_with_parts_ = false;    // contents of the other messages
+  Call call_{"", Json::object()};    // that the template takes
   bool gave_up_ = false;
 };
 
 std::optional<std::string> Finder::rendered(Json messages) {
   if (gave_up_) return std::nullopt;
-  const Json variables = {{"messages", std::move(messages)},
-                          {"tools", tools_},
-                          {"documents", nullptr},
-                          {"add_generation_prompt", true},
-                          {"bos_token", ""},
-                          {"eos_token", ""}};
+  Json variables = {{"messages", std::move(messages)},
+                    {"tools", tools_},
+                    {"documents", documents_},
+                    {"add_generation_prompt", true},
+                    {"bos_token", ""},
+                    {"eos_token", ""}};
+  for (const std::string& name : tokens_) variables[name] = "<" + name + ">";
   auto text = render_(variables);
   if (text) return std::move(*text);
   gave_up_ = text.error().code == ErrorCode::kResourceExhausted;
   return std::nullopt;
+}
+
+std::optional<std::string> Finder::rendered_in_frames(const Json& messages) {
+  for (const Frame frame : kFrames) {
+    if (auto text = rendered(framed(frame, messages))) return text;
+  }
+  return std::nullopt;
+}
+
+bool Finder::reaches(const With& messages_with) {
+  const auto one = rendered(messages_with(kText.one));
+  if (!one) return false;
+  const auto other = rendered(messages_with(kText.other));
+  return other && *one != *other;
+}
+
+bool Finder::reaches_in_frames(const With& messages_with) {
+  const auto one = rendered_in_frames(messages_with(kText.one));
+  if (!one) return false;
+  const auto other = rendered_in_frames(messages_with(kText.other));
+  return other && *one != *other;
+}
+
+Json Finder::filler(std::string_view role) const {
+  return message(role, fills_with_parts_ ? Json::array({part("u")}) : Json("u"));
 }
 
 Json Finder::call_message(const Call& call) const {
@@ -116,37 +166,97 @@ Json Finder::call_message(const Call& call) const {
   made["tool_calls"] =
       Json::array({{{"id", kCallId},
                     {"type", "function"},
-                    {"function", {{"name", kFunction}, {"arguments", call.arguments}}}}});
+                    {"function", {{"name", call.name}, {"arguments", call.arguments}}}}});
   return made;
 }
 
-std::vector<Json> Finder::places(std::string_view role, const Json& content) const {
-  Json self = message(role, content);
-  const Json user = message("user", "u");
-  if (role == "user") return {Json::array({self})};
-  if (role == "assistant") return {Json::array({user, self, user})};
-  Json answer = self;
-  answer["tool_call_id"] = kCallId;
-  answer["name"] = "n";
-  const Json last = Json::array({user, call_message(call_), answer});
-  const Json first = Json::array({self, user});
-  const Json middle = Json::array({user, message("assistant", "a"), self});
-  if (role == "tool") return {last, middle};
-  if (role == "system" || role == "developer") return {first, middle};
-  return {last, first, middle};
+Json Finder::framed(Frame frame, Json messages) const {
+  if (frame != Frame::kNone && frame != Frame::kAssistant) {
+    messages.insert(messages.begin(), filler("system"));
+  }
+  if (frame != Frame::kNone && frame != Frame::kSystem) messages.push_back(filler("assistant"));
+  if (frame == Frame::kSystemAndUser) messages.push_back(filler("user"));
+  return messages;
 }
 
+Json Finder::placed(Place place, Json self) const {
+  const Json user = filler("user");
+  switch (place) {
+    case Place::kAlone:
+      return Json::array({std::move(self)});
+    case Place::kFirst:
+      return Json::array({std::move(self), user});
+    case Place::kBetweenUsers:
+      return Json::array({user, std::move(self), user});
+    case Place::kBehindUser:
+      return Json::array({user, std::move(self)});
+    case Place::kBehindAnswer:
+      return Json::array({user, filler("assistant"), std::move(self)});
+    case Place::kBehindCall:
+      self["tool_call_id"] = kCallId;
+      self["name"] = "n";
+      return Json::array({user, call_message(call_), std::move(self)});
+  }
+  return {};
+}
+
+// The usual one first.
+std::vector<Finder::Place> Finder::places_of(std::string_view role) {
+  if (role == "user") return {Place::kAlone};
+  if (role == "assistant") return {Place::kBetweenUsers, Place::kBehindUser};
+  if (role == "tool") return {Place::kBehindCall, Place::kBehindAnswer};
+  if (role == "system" || role == "developer") return {Place::kFirst, Place::kBehindAnswer};
+  return {Place::kBehindCall, Place::kFirst, Place::kBehindAnswer};
+}
+
+// What a template asks for before it renders anything.
+void Finder::find_setting() {
+  for (const bool has_documents : {false, true}) {
+    for (const bool has_tools : {false, true}) {
+      for (const bool has_parts : {false, true}) {
+        documents_ = has_documents ? a_document() : Json();
+        tools_ = has_tools ? a_tool() : Json();
+        fills_with_parts_ = has_parts;
+        if (rendered_in_frames(Json::array({filler("user")})) || gave_up_) return;
+      }
+    }
+  }
+  documents_ = nullptr;
+  tools_ = nullptr;
+  fills_with_parts_ = false;
+}
+
+ContentForms Finder::content_in(std::string_view role, Place place, Frame frame) {
+  const auto conversation = [&](Json content) {
+    return framed(frame, placed(place, message(role, std::move(content))));
+  };
+  const auto shows = [&](const With& content_with) {
+    return reaches([&](std::string_view text) { return conversation(content_with(text)); });
+  };
+  const auto list = [](Json first) { return Json::array({std::move(first)}); };
+  ContentForms found;
+  found.strings = shows([](std::string_view text) { return Json(text); });
+  found.parts =
+      shows([&](std::string_view text) { return Json::array({part(text), part("u")}); }) &&
+      shows([&](std::string_view text) { return Json::array({part("u"), part(text)}); }) &&
+      // It does where a list is printed as a whole.
+      !shows([&](std::string_view text) { return Json::array({part("u", text), part("u")}); });
+  found.one_part = !found.strings && !found.parts &&
+                   shows([&](std::string_view text) { return list(part(text)); }) &&
+                   !shows([&](std::string_view text) { return list(part("u", text)); });
+  return found;
+}
+
+// Decided by the first frame that renders.
 ContentForms Finder::content_of(std::string_view role) {
-  const std::vector<Json> with_text = places(role, kText);
-  const std::vector<Json> with_parts = places(role, two_parts());
-  for (size_t i = 0; i < with_text.size(); ++i) {
-    ContentForms found;
-    const auto text = rendered(with_text[i]);
-    found.strings = text && holds(*text, kText);
-    const auto parts = rendered(with_parts[i]);
-    found.parts =
-        parts && holds(*parts, kFirst) && holds(*parts, kSecond) && !holds(*parts, kBeside);
-    if (found.strings || found.parts) return found;
+  for (const Frame frame : kFrames) {
+    bool renders = false;
+    for (const Place place : places_of(role)) {
+      const ContentForms found = content_in(role, place, frame);
+      if (found.any()) return found;
+      renders = renders || rendered(framed(frame, placed(place, filler(role))));
+    }
+    if (renders) break;
   }
   return {};
 }
@@ -154,53 +264,80 @@ ContentForms Finder::content_of(std::string_view role) {
 // The first way to write a call in which its name and its arguments reach the prompt: transformers'
 // own, then what some templates want instead.
 void Finder::find_calls(MessageForms& forms) {
-  const Json user = message("user", "u");
-  Json answer = message("tool", "t");
+  const Json user = filler("user");
+  Json answer = filler("tool");
   answer["tool_call_id"] = kCallId;
   const auto text_with = [&](const Call& call) {
-    auto text = rendered(Json::array({user, call_message(call), answer}));
-    return text ? text : rendered(Json::array({user, call_message(call)}));
+    auto text = rendered_in_frames(Json::array({user, call_message(call), answer}));
+    return text ? text : rendered_in_frames(Json::array({user, call_message(call)}));
   };
-  const Json object = {{"key", kArgument}};
+  const auto argument = [](std::string_view text, bool is_text) {
+    const Json object = {{"key", text}};
+    return is_text ? Json(object.dump()) : object;
+  };
   for (const bool is_null : {false, true}) {
     for (const bool is_text : {false, true}) {
-      const Json content = is_null ? Json() : Json("");
-      const Call call{content, is_text ? Json(object.dump()) : object};
+      const Json none = is_null ? Json() : Json("");
+      const Call call{none, argument(kText.one, is_text)};
       const auto text = text_with(call);
-      if (!text || !holds(*text, kFunction) || !holds(*text, kArgument)) continue;
+      if (!text) continue;
+      const auto named = text_with({none, call.arguments, kText.other});
+      const auto other = text_with({none, argument(kText.other, is_text)});
+      if (!named || *named == *text || !other || *other == *text) continue;
       forms.text_arguments = is_text;
       forms.null_beside_calls = is_null;
       call_ = call;
       const std::string cut = R"({"key": ")";
-      forms.object_arguments = !is_text && !text_with({content, cut}) && !gave_up_;
+      forms.object_arguments = !is_text && !text_with({none, cut}) && !gave_up_;
       return;
     }
   }
 }
 
 void Finder::find_instructions(const jinja::NamedRoles& named, MessageForms& forms) {
-  const Json user = message("user", "u");
-  const ContentForms taken = content_of("developer");
+  const Json user = filler("user");
+  const Json assistant = filler("assistant");
+  const bool takes = content_of("developer").any();
   // An error of the template's own says why; silence does not.
   const bool refuses =
-      named.has_developer && !rendered(Json::array({message("developer", "d"), user}));
-  forms.takes_developer = taken.strings || taken.parts || refuses || gave_up_;
-  const bool parts_only = !forms.content_of("system").strings;
-  const auto content = [&](std::string_view text) {
-    return parts_only ? one_part(text) : Json(text);
+      named.has_developer && !rendered_in_frames(placed(Place::kFirst, filler("developer")));
+  forms.takes_developer = takes || refuses || gave_up_;
+  const ContentForms& alone = forms.content_of("system");
+  if (refuses || !alone.any()) return;
+  const auto system = [&](std::string_view role, std::string_view text) {
+    return message(role, alone.strings ? Json(text) : Json::array({part(text)}));
   };
   const std::string_view second = forms.takes_developer ? "developer" : "system";
-  const auto both = rendered(
-      Json::array({message("system", content(kFirst)), message(second, content(kSecond)), user}));
-  const ContentForms& alone = forms.content_of("system");
-  const bool has_both = both && holds(*both, kFirst) && holds(*both, kSecond);
+  const auto both_reach = [&](const std::function<Json(Json, Json)>& conversation) {
+    return reaches_in_frames([&](std::string_view text) {
+             return conversation(system("system", text), system(second, "u"));
+           }) &&
+           reaches_in_frames([&](std::string_view text) {
+             return conversation(system("system", "u"), system(second, text));
+           });
+  };
   forms.takes_two_instructions =
-      has_both || refuses || gave_up_ || (!alone.strings && !alone.parts);
+      both_reach([&](Json one, Json two) { return Json::array({one, two, user}); });
+  if (forms.takes_two_instructions) {
+    const auto late = [&](const Json& one, const Json& two) {
+      return Json::array({one, user, assistant, two, user});
+    };
+    forms.takes_late_instructions =
+        both_reach(late) || !rendered_in_frames(late(system("system", "u"), system(second, "u")));
+  } else {
+    forms.takes_late_instructions = reaches_in_frames([&](std::string_view text) {
+      return Json::array({user, assistant, system(second, text), user});
+    });
+  }
+  if (!gave_up_) return;
+  forms.takes_two_instructions = true;
+  forms.takes_late_instructions = true;
 }
 
 MessageForms Finder::find(const jinja::NamedRoles& named) {
   MessageForms forms;
-  if (!rendered(Json::array({message("user", "u")})) && !gave_up_) tools_ = a_tool();
+  tokens_ = named.tokens;
+  find_setting();
   find_calls(forms);
   std::vector<std::string> roles = {"system", "user", "assistant", "tool"};
   for (const std::string& role : named.compared) {
@@ -231,17 +368,21 @@ std::string text_of(const Json& json) {
   return written ? *written : json.dump();
 }
 
+std::string joined_texts(const Json& parts) {
+  std::string text;
+  for (const Json& part : parts) {
+    const auto& more = part["text"].get_ref<const std::string&>();
+    if (!text.empty() && !more.empty()) text += '\n';
+    text += more;
+  }
+  return text;
+}
+
 void fit_content(const ContentForms& forms, Json& content) {
-  if (content.is_string() && forms.parts && !forms.strings) {
+  if (content.is_array() && !forms.parts) content = joined_texts(content);
+  if (content.is_string() && !forms.strings && forms.any()) {
     content = Json::array({{{"type", "text"}, {"text", content}}});
   }
-  if (!content.is_array() || forms.parts) return;
-  std::string text;
-  for (size_t i = 0; i < content.size(); ++i) {
-    if (i > 0) text += '\n';
-    text += content[i]["text"].get_ref<const std::string&>();
-  }
-  content = std::move(text);
 }
 
 void fit_calls(const MessageForms& forms, Json& message) {
@@ -255,6 +396,45 @@ void fit_calls(const MessageForms& forms, Json& message) {
     }
   }
   if (forms.null_beside_calls && message["content"] == "") message["content"] = nullptr;
+}
+
+// A text of as many characters, with white space at the same places.
+std::string another(std::string_view text) {
+  std::string made;
+  for (const char c : text) {
+    const bool continues = (static_cast<unsigned char>(c) & 0xC0U) == 0x80U;
+    if (continues) continue;
+    const bool is_space = c == ' ' || (c >= '\t' && c <= '\r');
+    made += is_space ? c : c == 'q' ? 'b' : 'q';
+  }
+  return made;
+}
+
+// Into one at the front, where not all would reach the prompt.
+void join_instructions(const MessageForms& forms, Json& messages) {
+  const auto is_instruction = [](const Json& message) {
+    return message["role"] == "system" || message["role"] == "developer";
+  };
+  const auto num = std::ranges::count_if(messages, is_instruction);
+  const bool is_late = num > 0 && !is_instruction(messages.front());
+  const bool is_one = num == 1 && !is_late;
+  if (num == 0 || is_one) return;
+  if (forms.takes_late_instructions && (forms.takes_two_instructions || num == 1)) return;
+  const bool are_first = std::ranges::is_partitioned(messages, is_instruction);
+  if (forms.takes_two_instructions && are_first) return;
+  Json one;
+  Json others = Json::array();
+  for (Json& message : messages) {
+    if (!is_instruction(message)) {
+      others.push_back(std::move(message));
+    } else if (one.is_null()) {
+      one = std::move(message);
+    } else {
+      one["content"] = joined(one["content"], message["content"]);
+    }
+  }
+  others.insert(others.begin(), std::move(one));
+  messages = std::move(others);
 }
 
 }  // namespace
@@ -273,29 +453,55 @@ MessageForms find_message_forms(const jinja::Block& block, const TemplateRender&
 }
 
 void fit_messages(const MessageForms& forms, Json& messages) {
-  Json fitted = Json::array();
-  bool follows_instruction = false;
-  bool follows_developer = false;
   for (Json& message : messages) {
-    const bool is_developer = message["role"] == "developer";
-    const bool is_instruction = is_developer || message["role"] == "system";
-    if (is_developer && !forms.takes_developer) message["role"] = "system";
-    const bool joins = is_instruction && follows_instruction && (is_developer || follows_developer);
-    if (joins && !forms.takes_two_instructions) {
-      Json& content = fitted.back()["content"];
-      content = joined(content, message["content"]);
-    } else {
-      fitted.push_back(std::move(message));
+    if (message["role"] == "developer" && !forms.takes_developer) message["role"] = "system";
+    if (message["role"] == "function" && !forms.content_of("function").any()) {
+      message["role"] = "tool";
     }
-    follows_instruction = is_instruction;
-    follows_developer = is_developer;
   }
-  for (Json& message : fitted) {
+  join_instructions(forms, messages);
+  for (Json& message : messages) {
     fit_content(forms.content_of(message["role"].get_ref<const std::string&>()),
                 message["content"]);
     fit_calls(forms, message);
   }
-  messages = std::move(fitted);
+}
+
+MessageForms forms_of_request(const MessageForms& forms,
+                              const Json& messages,
+                              const MessagesRender& render) {
+  if (forms.content_of("user").any()) return forms;
+  size_t index = messages.size();
+  while (index > 0 && messages[index - 1]["role"] != "user") --index;
+  if (index == 0) return forms;
+  --index;
+  for (const ContentForms form : {ContentForms{.strings = true},
+                                  ContentForms{.parts = true},
+                                  ContentForms{.one_part = true}}) {
+    MessageForms tried = forms;
+    for (auto& [role, content] : tried.roles) {
+      if (!content.any()) content = form;
+    }
+    if (!tried.other_roles.any()) tried.other_roles = form;
+    const auto rendered = [&](Json some) {
+      fit_messages(tried, some);
+      return render(std::move(some));
+    };
+    const auto as_it_is = rendered(messages);
+    if (!as_it_is) continue;
+    // Both ends of a list, so that none which shows one of its parts alone is taken for it.
+    const auto reaches = [&](bool front) {
+      Json changed = messages;
+      Json* text = &changed[index]["content"];
+      if (text->is_array() && text->empty()) return true;
+      if (text->is_array()) text = &(front ? text->front() : text->back())["text"];
+      *text = another(text->get_ref<const std::string&>());
+      const auto other = rendered(std::move(changed));
+      return other && *other != *as_it_is;
+    };
+    if (reaches(true) && reaches(false)) return tried;
+  }
+  return forms;
 }
 
 }  // namespace sluice

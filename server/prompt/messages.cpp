@@ -2,10 +2,12 @@
 #include "server/prompt/messages.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "server/json/json_fields.h"
@@ -24,33 +26,35 @@ bool is_empty(const Json& value) {
   return value.is_null() || (value.is_structured() && value.empty()) || value == "";
 }
 
-// The members that say something.
-Json without_empty(const Json& given) {
-  Json kept = Json::object();
-  for (const auto& [name, value] : given.items()) {
-    if (!is_empty(value)) kept[name] = value;
+// The member that holds the text of a part of this type; empty: there is none that we render.
+std::string_view text_member(std::string_view type) {
+  if (type == "text" || type == "input_text" || type == "output_text") return "text";
+  return type == "refusal" ? "refusal" : "";
+}
+
+Expected<Json> normal_part(const Json& part, const std::string& where) {
+  if (part.is_string()) return Json({{"type", "text"}, {"text", part}});
+  if (!part.is_object() || !part.contains("type") || !part["type"].is_string()) {
+    return invalid(where + " must be a string or an object with a type.");
   }
-  return kept;
+  const auto& type = part["type"].get_ref<const std::string&>();
+  const std::string member(text_member(type));
+  if (member.empty()) {
+    return make_error(ErrorCode::kUnsupported,
+                      where + " has type '" + show_text(type) + "'; only 'text' is supported.",
+                      "messages");
+  }
+  if (!part.contains(member) || !part[member].is_string()) {
+    return invalid(where + "." + member + " must be a string.");
+  }
+  return Json({{"type", "text"}, {"text", part[member]}});
 }
 
 Expected<Json> normal_parts(const Json& given, const std::string& place) {
   Json parts = Json::array();
   for (size_t i = 0; i < given.size(); ++i) {
-    const std::string where = place + "[" + std::to_string(i) + "]";
-    const Json& part = given[i];
-    if (!part.is_object() || !part.contains("type") || !part["type"].is_string()) {
-      return invalid(where + " must be an object with a type.");
-    }
-    const auto& type = part["type"].get_ref<const std::string&>();
-    if (type != "text") {
-      return make_error(ErrorCode::kUnsupported,
-                        where + " has type '" + show_text(type) + "'; only 'text' is supported.",
-                        "messages");
-    }
-    if (!part.contains("text") || !part["text"].is_string()) {
-      return invalid(where + ".text must be a string.");
-    }
-    parts.push_back({{"type", "text"}, {"text", part["text"]}});
+    SLUICE_TRY(Json part, normal_part(given[i], place + "[" + std::to_string(i) + "]"));
+    parts.push_back(std::move(part));
   }
   return parts;
 }
@@ -58,7 +62,8 @@ Expected<Json> normal_parts(const Json& given, const std::string& place) {
 Expected<Json> normal_content(const Json& message, const std::string& place) {
   const auto found = message.find("content");
   if (found == message.end()) {
-    if (message["role"] == "assistant") return Json("");
+    const Json& role = message["role"];
+    if (role == "assistant" || role == "tool" || role == "function") return Json("");
     return invalid(place + ".content is missing.");
   }
   if (found->is_null()) return Json("");
@@ -75,81 +80,139 @@ bool has_large_integer(const Json& json) {
          json.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
 }
 
-Json normal_arguments(const Json& function, int32_t max_depth) {
+Json normal_arguments(const Json& function, const ArgumentRules& rules) {
   const Json* arguments = find_field(function, "arguments");
   if (arguments == nullptr) return Json::object();
-  if (!arguments->is_string()) return *arguments;
+  if (!arguments->is_string()) {
+    return has_large_integer(*arguments) ? Json(arguments->dump()) : *arguments;
+  }
   const auto& text = arguments->get_ref<const std::string&>();
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) return Json::object();
-  const auto parsed = parse_json(text, max_depth);
+  const auto parsed = parse_written_json(text, rules.max_depth);
   if (!parsed) return text;
   if (parsed->is_null()) return Json::object();
-  return parsed->is_object() && !has_large_integer(*parsed) ? *parsed : Json(text);
+  const bool is_parsed = !rules.keeps_text && parsed->is_object() && !has_large_integer(*parsed);
+  return is_parsed ? *parsed : Json(text);
 }
 
-Expected<Json> normal_call(const Json& given, const std::string& place, int32_t max_depth) {
+// A member that is required: null counts as an empty text.
+Json required_text(const Json& value) { return value.is_null() ? Json("") : value; }
+
+// Members stay where they were: templates that print the function show it.
+Json normal_function(const Json& given, const ArgumentRules& rules) {
+  Json arguments = normal_arguments(given, rules);
+  Json function = Json::object();
+  for (const auto& [name, value] : given.items()) {
+    if (name == "arguments") {
+      function[name] = arguments;
+    } else if (name == "name") {
+      function[name] = required_text(value);
+    } else if (!is_empty(value)) {
+      function[name] = value;
+    }
+  }
+  if (!function.contains("name")) function["name"] = "";
+  if (!function.contains("arguments")) function["arguments"] = std::move(arguments);
+  return function;
+}
+
+Expected<Json> normal_call(const Json& given,
+                           const std::string& place,
+                           const ArgumentRules& rules) {
   const Json* function = given.is_object() ? find_field(given, "function") : nullptr;
   if (function == nullptr || !function->is_object()) {
     return invalid(place + ".tool_calls entries must have a function object.");
   }
-  Json arguments = normal_arguments(*function, max_depth);
-  Json call = without_empty(given);
-  Json& kept = call["function"];
-  // Where they were: templates that print the function show it.
-  kept = Json::object();
-  for (const auto& [name, value] : function->items()) {
-    if (name == "arguments") {
-      kept[name] = arguments;
+  Json call = Json::object();
+  for (const auto& [name, value] : given.items()) {
+    if (name == "function") {
+      call[name] = normal_function(value, rules);
+    } else if (name == "id") {
+      call[name] = required_text(value);
     } else if (!is_empty(value)) {
-      kept[name] = value;
+      call[name] = value;
     }
   }
-  if (!kept.contains("arguments")) kept["arguments"] = std::move(arguments);
   return call;
 }
 
-Expected<Json> normal_calls(const Json& given, const std::string& place, int32_t max_depth) {
+Expected<Json> normal_calls(const Json& given,
+                            const std::string& place,
+                            const ArgumentRules& rules) {
   if (!given.is_array()) return invalid(place + ".tool_calls must be an array.");
   Json calls = Json::array();
   for (const Json& call : given) {
-    SLUICE_TRY(Json normal, normal_call(call, place, max_depth));
+    SLUICE_TRY(Json normal, normal_call(call, place, rules));
     calls.push_back(std::move(normal));
   }
   return calls;
 }
 
-Expected<Json> normal_message(const Json& given, const std::string& place, int32_t max_depth) {
+// The names that reasoning has in messages; the first that says something counts.
+constexpr std::array<const char*, 3> kReasoningFields = {
+    "reasoning_content", "thinking", "reasoning"};
+
+const Json* find_reasoning(const Json& message) {
+  for (const char* name : kReasoningFields) {
+    if (const Json* reasoning = find_field(message, name)) return reasoning;
+  }
+  return nullptr;
+}
+
+// The call that OpenAI's older form of a message holds; null: it holds none.
+Expected<Json> older_call(const Json& message,
+                          const std::string& place,
+                          const ArgumentRules& rules) {
+  const Json* function = find_field(message, "function_call");
+  const Json* calls = find_field(message, "tool_calls");
+  if (function == nullptr || (calls != nullptr && !calls->empty())) return Json();
+  if (!function->is_object()) return invalid(place + ".function_call must be an object.");
+  if (function->empty()) return Json();
+  return Json::array({{{"type", "function"}, {"function", normal_function(*function, rules)}}});
+}
+
+Expected<Json> normal_message(const Json& given,
+                              const std::string& place,
+                              const ArgumentRules& rules) {
   if (!given.is_object()) return invalid(place + " must be an object.");
   const Json* role = find_field(given, "role");
   if (role == nullptr || !role->is_string() || is_empty(*role)) {
     return invalid(place + ".role must be a string that is not empty.");
   }
   SLUICE_TRY(Json content, normal_content(given, place));
+  SLUICE_TRY(Json older_calls, older_call(given, place, rules));
+  const Json* reasoning = find_reasoning(given);
+  const bool has_reasoning = reasoning != nullptr && !is_empty(*reasoning);
   Json message = Json::object();
+  // Templates that print the whole message show where transformers puts it.
+  if (has_reasoning && find_field(given, "thinking") == nullptr) message["thinking"] = *reasoning;
   for (const auto& [name, value] : given.items()) {
     if (name == "content") {
       message[name] = content;
+    } else if (name == "function_call") {
+      if (!older_calls.is_null()) message["tool_calls"] = older_calls;
     } else if (name == "tool_calls" && !value.is_null()) {
-      SLUICE_TRY(Json calls, normal_calls(value, place, max_depth));
+      SLUICE_TRY(Json calls, normal_calls(value, place, rules));
       if (!calls.empty()) message[name] = std::move(calls);
     } else if (!is_empty(value)) {
       message[name] = value;
     }
   }
+  if (has_reasoning) message["reasoning_content"] = *reasoning;
   if (!message.contains("content")) message["content"] = std::move(content);
   return message;
 }
 
 }  // namespace
 
-Expected<Json> normal_messages(const Json& given, int32_t max_depth) {
+Expected<Json> normal_messages(const Json& given, const ArgumentRules& rules) {
   if (!given.is_array() || given.empty()) {
     return invalid("messages must be an array of at least one message.");
   }
   Json messages = Json::array();
   for (size_t i = 0; i < given.size(); ++i) {
     SLUICE_TRY(Json message,
-               normal_message(given[i], "messages[" + std::to_string(i) + "]", max_depth));
+               normal_message(given[i], "messages[" + std::to_string(i) + "]", rules));
     messages.push_back(std::move(message));
   }
   return messages;

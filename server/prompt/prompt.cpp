@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "engine/core/config.h"
 #include "engine/tokenizer/detokenizer.h"
+#include "server/jinja/text.h"
 #include "server/json/json_fields.h"
 #include "server/prompt/message_forms.h"
 #include "server/prompt/messages.h"
@@ -68,7 +70,7 @@ Expected<void> add_kwargs(const Json& body, Json& variables) {
   }
   for (const auto& [name, value] : kwargs->items()) {
     // Texts of tokens count as the template's own.
-    if (name.ends_with("_token") ||
+    if ((name.ends_with("_token") && value.is_string()) ||
         std::ranges::find(kReservedVariables, name) != kReservedVariables.end()) {
       return invalid("chat_template_kwargs must not set `" + name + "`.", "chat_template_kwargs");
     }
@@ -77,16 +79,19 @@ Expected<void> add_kwargs(const Json& body, Json& variables) {
   return {};
 }
 
-// The last message's text with a mark behind its last character that is no white space: where the
-// mark is rendered, the prompt ends, with the white space that the template kept behind it.
+// Where a mark in the last message's text stands: behind its last character that is no white space,
+// or behind all of it and before a space, where transformers puts its own.
+enum class MarkPlace : uint8_t { kBehindText, kBehindAll };
+
+// The last message's text with a mark in it: where the mark is rendered, the prompt ends, with the
+// white space that the template kept.
 struct MarkedEnd {
   std::string mark;
   std::string text;      // without white space around it
-  std::string trailing;  // white space
+  std::string trailing;  // white space behind the mark
 };
 
 constexpr std::string_view kMark = "qzvxkj";
-constexpr const char* kWhiteSpace = " \t\n\v\f\r";
 
 tl::unexpected<Error> no_final_text() {
   return invalid(
@@ -95,7 +100,22 @@ tl::unexpected<Error> no_final_text() {
       "continue_final_message");
 }
 
-Expected<MarkedEnd> mark_end(const Json& body, Json& messages) {
+// Letters alone, which no template takes apart, and that nothing else which it may print holds.
+std::string unused_mark(const Json& body, const Json& messages) {
+  const auto text_of = [](const Json& json) {
+    return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+  };
+  const std::string all = text_of(messages) + text_of(body);
+  std::string mark(kMark);
+  for (size_t at = all.find(kMark); at != std::string::npos; at = all.find(kMark, at + 1)) {
+    const size_t behind = at + kMark.size();
+    const size_t run = std::min(all.find_first_not_of('q', behind), all.size()) - behind;
+    if (kMark.size() + run >= mark.size()) mark.assign(kMark).append(run + 1, 'q');
+  }
+  return mark;
+}
+
+Expected<MarkedEnd> mark_end(const Json& body, MarkPlace place, Json& messages) {
   Json* content = &messages.back()["content"];
   if (content->is_array()) {
     if (content->empty()) return no_final_text();
@@ -103,43 +123,88 @@ Expected<MarkedEnd> mark_end(const Json& body, Json& messages) {
   }
   if (!content->is_string()) return no_final_text();
   MarkedEnd end;
-  // Letters alone, which no template takes apart, and that nothing else which it may print holds.
-  const auto text_of = [](const Json& json) {
-    return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
-  };
-  const std::string all = text_of(messages) + text_of(body);
-  end.mark = kMark;
-  for (size_t at = all.find(kMark); at != std::string::npos; at = all.find(kMark, at + 1)) {
-    const size_t behind = at + kMark.size();
-    const size_t run = std::min(all.find_first_not_of('q', behind), all.size()) - behind;
-    if (kMark.size() + run >= end.mark.size()) end.mark.assign(kMark).append(run + 1, 'q');
-  }
-  const auto& given = content->get_ref<const std::string&>();
-  const size_t last = given.find_last_not_of(kWhiteSpace);
-  const size_t size = last == std::string::npos ? 0 : last + 1;
+  end.mark = unused_mark(body, messages);
+  const auto given = content->get<std::string>();
+  const size_t size = jinja::rstrip_end(given);
   end.text = given.substr(0, size);
-  end.text.erase(0, end.text.find_first_not_of(kWhiteSpace));
-  end.trailing = given.substr(size);
-  *content = given.substr(0, size) + end.mark + end.trailing;
+  end.text.erase(0, jinja::skip_space(end.text, 0));
+  const bool is_behind_all = place == MarkPlace::kBehindAll;
+  end.trailing = is_behind_all ? " " : given.substr(size);
+  *content = (is_behind_all ? given : given.substr(0, size)) + end.mark + end.trailing;
   return end;
 }
 
-Expected<void> cut_at_end(const MarkedEnd& end, std::vector<RenderedSpan>& spans) {
+// Ends the spans at the mark and returns the text that stood behind it, as much as `trailing` has.
+std::optional<std::string> cut_at_mark(const MarkedEnd& end, std::vector<RenderedSpan>& spans) {
   for (size_t i = spans.size(); i-- > 0;) {
     std::string& text = spans[i].text;
     const size_t at = spans[i].from_template ? std::string::npos : text.rfind(end.mark);
     if (at == std::string::npos) continue;
-    const std::string kept = text.substr(at + end.mark.size(), end.trailing.size());
+    std::string behind = text.substr(at + end.mark.size(), end.trailing.size());
     text.resize(at);
-    const size_t differs =
-        static_cast<size_t>(std::ranges::mismatch(kept, end.trailing).in1 - kept.begin());
-    text.append(kept, 0, differs);
     spans.resize(i + 1);
-    std::string before;
-    for (const RenderedSpan& span : spans) before += span.text;
-    before.resize(before.size() - differs);
-    if (!before.ends_with(end.text)) return no_final_text();
-    return {};
+    return behind;
+  }
+  return std::nullopt;
+}
+
+std::string text_of(const std::vector<RenderedSpan>& spans) {
+  std::string text;
+  for (const RenderedSpan& span : spans) text += span.text;
+  return text;
+}
+
+// The final text stands right before the mark.
+bool cut_behind_text(const MarkedEnd& end, std::vector<RenderedSpan>& spans) {
+  const auto behind = cut_at_mark(end, spans);
+  if (!behind || !text_of(spans).ends_with(end.text)) return false;
+  auto differs =
+      static_cast<size_t>(std::ranges::mismatch(*behind, end.trailing).in1 - behind->begin());
+  const auto continues = [&](size_t at) {
+    return at < behind->size() && (static_cast<unsigned char>((*behind)[at]) & 0xC0U) == 0x80U;
+  };
+  while (continues(differs)) --differs;
+  spans.back().text.append(*behind, 0, differs);
+  return true;
+}
+
+// The rule of transformers: the final text stands anywhere, and white space before the mark goes
+// where the template dropped the space behind it.
+bool cut_behind_all(const MarkedEnd& end, std::vector<RenderedSpan>& spans) {
+  if (text_of(spans).find(end.text) == std::string::npos) return false;
+  const auto behind = cut_at_mark(end, spans);
+  if (!behind) return false;
+  if (*behind == end.trailing) return true;
+  while (!spans.empty()) {
+    std::string& text = spans.back().text;
+    text.resize(jinja::rstrip_end(text));
+    if (!text.empty()) break;
+    spans.pop_back();
+  }
+  return true;
+}
+
+Expected<std::vector<RenderedSpan>> render_chat(const ChatTemplate& chat, const Json& variables) {
+  auto spans = chat.render(variables);
+  if (spans) return spans;
+  // The template's limits speak of this request's size, not of the server's load.
+  return invalid("The chat template failed: " + spans.error().message, "messages");
+}
+
+// A template that takes the text apart may have rendered the mark away from it: the second place is
+// for those.
+Expected<std::vector<RenderedSpan>> render_continued(const ChatTemplate& chat,
+                                                     const Json& body,
+                                                     const Json& messages,
+                                                     Json& variables) {
+  for (const MarkPlace place : {MarkPlace::kBehindText, MarkPlace::kBehindAll}) {
+    Json marked = messages;
+    SLUICE_TRY(const MarkedEnd end, mark_end(body, place, marked));
+    variables["messages"] = std::move(marked);
+    SLUICE_TRY(auto spans, render_chat(chat, variables));
+    const bool is_cut = place == MarkPlace::kBehindText ? cut_behind_text(end, spans)
+                                                        : cut_behind_all(end, spans);
+    if (is_cut) return spans;
   }
   return no_final_text();
 }
@@ -260,8 +325,10 @@ std::vector<std::string> prompt_texts(const Tokenizer& tokenizer,
 Expected<Prompts> chat_prompt(const ValidationContext& context, const Json& body) {
   if (!context.chat_template) return tl::unexpected(context.chat_template.error());
   const Json* given = find_field(body, "messages");
-  SLUICE_TRY(Json messages,
-             normal_messages(given != nullptr ? *given : Json(), context.config.max_json_depth));
+  const MessageForms& forms = context.chat_template->forms();
+  const ArgumentRules rules = {.max_depth = context.config.max_json_depth,
+                               .keeps_text = forms.text_arguments};
+  SLUICE_TRY(Json messages, normal_messages(given != nullptr ? *given : Json(), rules));
   SLUICE_TRY(const bool continue_final, read_bool(body, "continue_final_message", false));
   SLUICE_TRY(const bool add_prompt, read_bool(body, "add_generation_prompt", !continue_final));
   SLUICE_TRY(const bool add_special_tokens, read_bool(body, "add_special_tokens", false));
@@ -269,30 +336,33 @@ Expected<Prompts> chat_prompt(const ValidationContext& context, const Json& body
     return invalid("Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
                    "continue_final_message");
   }
-  fit_messages(context.chat_template->forms(), messages);
-  MarkedEnd end;
-  if (continue_final) {
-    SLUICE_TRY(end, mark_end(body, messages));
-  }
   Json variables = Json::object();
-  variables["messages"] = std::move(messages);
+  variables["messages"] = nullptr;
   variables["tools"] = nullptr;
   SLUICE_TRY(variables["documents"], read_documents(body));
   variables["add_generation_prompt"] = add_prompt;
   add_special_token_names(context.tokenizer, variables);
   SLUICE_TRY_VOID(add_kwargs(body, variables));
-  auto spans = context.chat_template->render(variables);
-  if (!spans) {
-    // The template's limits speak of this request's size, not of the server's load.
-    return invalid("The chat template failed: " + spans.error().message, "messages");
-  }
-  if (continue_final) SLUICE_TRY_VOID(cut_at_end(end, *spans));
+  fit_messages(forms_of_request(forms,
+                                messages,
+                                [&](Json fitted) {
+                                  variables["messages"] = std::move(fitted);
+                                  return context.chat_template->render_text(variables);
+                                }),
+               messages);
+  const auto render = [&]() -> Expected<std::vector<RenderedSpan>> {
+    const ChatTemplate& chat = *context.chat_template;
+    if (continue_final) return render_continued(chat, body, messages, variables);
+    variables["messages"] = std::move(messages);
+    return render_chat(chat, variables);
+  };
+  SLUICE_TRY(const auto spans, render());
   size_t num_bytes = 0;
-  for (const RenderedSpan& span : *spans) num_bytes += span.text.size();
+  for (const RenderedSpan& span : spans) num_bytes += span.text.size();
   SLUICE_TRY_VOID(check_text_size(context, num_bytes));
   std::vector<TokenId> ids;
   if (add_special_tokens) ids = context.tokenizer.prefix_tokens();
-  encode_spans(context.tokenizer, *spans, ids);
+  encode_spans(context.tokenizer, spans, ids);
   if (add_special_tokens) append_suffix(context.tokenizer, ids);
   if (ids.empty()) return invalid("The rendered chat is empty.", "messages");
   return Prompts{std::move(ids)};

@@ -299,6 +299,29 @@ TEST(ChatTemplate, ReportsIntegerOverflow) {
   EXPECT_EQ(error_of("{{ 99999999999999999999 }}"), ErrorCode::kInvalidArgument);
 }
 
+TEST(ChatTemplate, RefusesCharactersByTheirNames) {
+  const auto named = ChatTemplate::compile("a\n{{ '\\N{BULLET}' }}");
+  ASSERT_FALSE(named);
+  EXPECT_NE(named.error().message.find("\\N"), std::string::npos) << named.error().message;
+  EXPECT_NE(named.error().message.find("line 2"), std::string::npos) << named.error().message;
+  const auto escaped = ChatTemplate::compile("{{ '\\\\N{x}' }}\\N{BULLET}");
+  ASSERT_TRUE(escaped) << escaped.error().message;
+  EXPECT_EQ(escaped->render_text(Json::object()).value_or(""), "\\N{x}\\N{BULLET}");
+}
+
+TEST(ChatTemplate, AGivenTextWithTagsThatNamesNoFileIsTheTemplateItself) {
+  for (const char* source : {"{{ messages }}", "a{% if x %}{% endif %}", "{# none #}"}) {
+    EXPECT_TRUE(is_template_source(source)) << source;
+  }
+  EXPECT_TRUE(is_template_source(std::string(10'000, 'x') + "{{ x }}"));
+  EXPECT_FALSE(is_template_source("missing.jinja"));
+  EXPECT_FALSE(is_template_source("{ x }"));
+  const std::string path = testing::TempDir() + "/{{named}}.jinja";
+  std::ofstream(path) << "x";
+  EXPECT_FALSE(is_template_source(path));
+  std::remove(path.c_str());
+}
+
 TEST(ChatTemplate, OneTemplateRendersOnManyThreads) {
   const auto chat = ChatTemplate::compile(read_file(golden_path("chatml.jinja")));
   ASSERT_TRUE(chat) << chat.error().message;

@@ -185,6 +185,19 @@ TEST_F(Validator, MessagesAreOneLineOfUtf8WhateverTheClientWrote) {
   }
 }
 
+TEST_F(Validator, StreamOptionsThatAskForNothingNeedNoStream) {
+  for (const char* options : {"{}",
+                              R"({"include_usage":false})",
+                              R"({"include_usage":null,"include_obfuscation":false})"}) {
+    const auto request = chat(std::string(R"("stream_options":)") + options);
+    ASSERT_TRUE(request.has_value()) << options << request.error().message;
+    EXPECT_FALSE(request->include_usage);
+  }
+  const auto asked = chat(R"("stream_options":{"include_usage":true})");
+  ASSERT_FALSE(asked.has_value());
+  EXPECT_EQ(asked.error().param, "stream_options");
+}
+
 TEST_F(Validator, TakesNeutralValuesAndParametersWithoutEffect) {
   const std::string neutral =
       R"("presence_penalty":0,"frequency_penalty":0.0,"repetition_penalty":1,"n":1,"logit_bias":{},
@@ -354,7 +367,8 @@ TEST_F(Validator, UsesTheWordsClientsMatchOn) {
   };
 
   const std::vector<Row> rows = {
-      {R"("stream_options":{})", "Stream options can only be defined when `stream=True`."},
+      {R"("stream_options":{"include_usage":true})",
+       "Stream options can only be defined when `stream=True`."},
       {R"("top_logprobs":3)", "when using `top_logprobs`, `logprobs` must be set to true."},
       {R"("continue_final_message":true,"add_generation_prompt":true)",
        "Cannot set both `continue_final_message` and `add_generation_prompt` to True."},

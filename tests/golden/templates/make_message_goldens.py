@@ -29,21 +29,22 @@ CLOCK = 1767323045  # 2026-01-02 03:04:05 UTC
 TOKENS = {"bos_token": "<s>", "eos_token": "<|im_end|>", "pad_token": "<|im_end|>"}
 
 # For templates that are not in message_templates.json. parts: roles that take them beside strings;
-# developer: false where they are rendered as system; merged: a developer behind a system joins it;
+# developer: false where they are rendered as system; merged: of several instructions all join the
+# first; late_lost: those behind other messages do, since they would not reach the prompt;
 # text_arguments, object_arguments, null_content: what calls are wanted with.
 SYSTEM = {"developer": False}
 CHAT = ["system", "user", "assistant"]
 FORMS = {
     "Apriel-1.6-15b-Thinker-fixed": {"parts": ["user"], **SYSTEM},
-    "Bielik-11B-v3.0-Instruct": {"merged": True, **SYSTEM},
+    "Bielik-11B-v3.0-Instruct": {"merged": True, "late_lost": True, **SYSTEM},
     "Cohere2MoE": {"parts": CHAT + ["tool"], **SYSTEM},
     "CohereForAI-c4ai-command-r-plus-tool_use": SYSTEM,
     "GLM-4.6": {"parts": CHAT, **SYSTEM},
     "GLM-4.7-Flash": {"parts": CHAT, "object_arguments": True, **SYSTEM},
-    "HuggingFaceTB-SmolLM3-3B": {"merged": True, **SYSTEM},
+    "HuggingFaceTB-SmolLM3-3B": {"merged": True, "late_lost": True, **SYSTEM},
     "Kimi-K2-Instruct": {"parts": "all"},
     "Mistral-Small-3.2-24B-Instruct-2506": {"parts": ["user", "assistant"], "merged": True,
-                                            **SYSTEM},
+                                            "late_lost": True, **SYSTEM},
     "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use": SYSTEM,
     "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": SYSTEM,
     "Qwen-QwQ-32B": SYSTEM,
@@ -62,9 +63,9 @@ FORMS = {
     "llama-cpp-deepseek-r1": {"merged": True, **SYSTEM},
     "llama-cpp-rwkv-world": {"merged": True, **SYSTEM},
     "microsoft-Phi-3.5-mini-instruct": SYSTEM,
-    "mistralai-Mistral-Nemo-Instruct-2407": {"merged": True, **SYSTEM},
+    "mistralai-Mistral-Nemo-Instruct-2407": {"merged": True, "late_lost": True, **SYSTEM},
     "moonshotai-Kimi-K2": {"parts": CHAT + ["other", "developer"]},
-    "openai-gpt-oss-120b": {"merged": True},
+    "openai-gpt-oss-120b": {"merged": True, "late_lost": True},
     "stepfun-ai-Step-3.5-Flash": {"parts": CHAT + ["tool"], "object_arguments": True, **SYSTEM},
     "unsloth-Apriel-1.5": {"parts": ["user"], **SYSTEM},
 }
@@ -132,9 +133,17 @@ def conversations():
         "developer": [{"role": "developer", "content": "Be brief."}, user],
         "developer_parts": [{"role": "developer", "content": text("Be", "brief.")}, user],
         "developer_second": [system, {"role": "developer", "content": "In rhyme."}, user],
+        "developer_late": [system, user, reply, {"role": "developer", "content": "In rhyme."}, user],
+        "developer_behind_user": [user, {"role": "developer", "content": "In rhyme."}],
+        "two_systems": [system, {"role": "system", "content": "In rhyme."}, user],
         "ipython": [user, call(arguments="{}"), {"role": "ipython", "content": "7"}],
         "observation": [user, reply, {"role": "observation", "content": "8"}],
         "tool_response": [user, reply, {"role": "tool_response", "content": text("9", "10")}],
+        "reasoning": [user, {**reply, "reasoning": "Hm."}, user],
+        "thinking": [user, {**reply, "reasoning_content": None, "thinking": "Hm."}, user],
+        "reasoning_and_call": after({**call(arguments="{}"), "reasoning_content": "Hm."}),
+        "arguments_spaced": after(call(arguments="{\"a\":1,\"b\":[1,2.50]}")),
+        "arguments_twice": after(call(arguments="{\"a\":1,\"b\":2,\"a\":3}")),
         "strange_role": [user, {"role": "king", "content": "No."}],
     }
 
@@ -145,6 +154,10 @@ def continued():
         "continue_space": [user, {"role": "assistant", "content": "Sure: "}],
         "continue_lines": [user, {"role": "assistant", "content": "\n Sure:\n\n"}],
         "continue_parts": [user, {"role": "assistant", "content": text("Well.", "Sure: ")}],
+        "continue_thought": [user, {"role": "assistant", "content": "<think>\n\n</think>\n\n"}],
+        "continue_thoughts": [user, {"role": "assistant",
+                                     "content": "<think>\nok\n</think>\n\n"}],
+        "continue_unicode": [user, {"role": "assistant", "content": "Sure:\u2003"}],
         "continue_plain": [user, {"role": "assistant", "content": "Sure"}],
     }
 
@@ -165,35 +178,52 @@ def normal_arguments(value):
     return {} if parsed is None else parsed if isinstance(parsed, dict) else value
 
 
-def normal(message):
+REASONING = ("reasoning_content", "thinking", "reasoning")
+
+
+def normal(message, text_arguments):
+    reasoning = next((message[k] for k in REASONING if message.get(k) is not None), None)
     out = {k: v for k, v in message.items() if k in ("role", "content") or not is_empty(v)}
     out["content"] = message.get("content") if message.get("content") is not None else ""
+    if not is_empty(reasoning):
+        out = {"thinking": reasoning, **out, "reasoning_content": reasoning}
     for made in out.get("tool_calls", []):
-        for key in [k for k, v in made.items() if is_empty(v)]:
+        for key in [k for k, v in made.items() if k != "id" and is_empty(v)]:
             del made[key]
         function = made["function"]
         arguments = normal_arguments(function.get("arguments"))
-        for key in [k for k, v in function.items() if k != "arguments" and is_empty(v)]:
+        if text_arguments and isinstance(function.get("arguments"), str) and arguments != {}:
+            arguments = function["arguments"]
+        for key in [k for k, v in function.items()
+                    if k not in ("arguments", "name") and is_empty(v)]:
             del function[key]
         function["arguments"] = arguments
     return out
 
 
+def joined_instructions(messages, forms, why):
+    """Instructions of which not all would reach the prompt, as one at the front."""
+    instructions = [m for m in messages if m["role"] in ("system", "developer")]
+    others = [m for m in messages if m["role"] not in ("system", "developer")]
+    is_late = messages[:len(instructions)] != instructions
+    if len(instructions) > 1:
+        joins = forms.get("merged") or (is_late and forms.get("late_lost"))
+    else:
+        joins = is_late and forms.get("late_lost")
+    if not joins:
+        return messages
+    why.add("instructions joined at the front")
+    first = {**instructions[0], "content": "\n\n".join(m["content"] for m in instructions)}
+    return [first] + others
+
+
 def fitted(messages, forms, why):
-    out = []
     for message in messages:
-        instruction = message["role"] in ("system", "developer")
-        was_developer = message["role"] == "developer"
-        if was_developer and not forms.get("developer", True):
+        if message["role"] == "developer" and not forms.get("developer", True):
             message["role"] = "system"
             why.add("developer as system")
-        if was_developer and forms.get("merged") and out and out[-1].get("instruction"):
-            out[-1]["content"] += "\n\n" + message["content"]
-            why.add("developer joins system")
-            continue
-        out.append({**message, "instruction": instruction})
+    out = joined_instructions(messages, forms, why)
     for message in out:
-        del message["instruction"]
         fit_content(message, forms, why)
         for made in message.get("tool_calls", []):
             function = made["function"]
@@ -240,7 +270,7 @@ def case(source, forms, messages, **kwargs):
         for made in message.get("tool_calls", []):
             made["function"]["arguments"] = normal_arguments(made["function"].get("arguments"))
     theirs = render(source, sent, **kwargs)
-    ours = [normal(message) for message in copy.deepcopy(messages)]
+    ours = [normal(message, forms.get("text_arguments")) for message in copy.deepcopy(messages)]
     ours = fitted(ours, forms, why)
     wanted = render(source, ours, **kwargs)
     row = {"messages": messages, **kwargs, **wanted}
