@@ -23,11 +23,8 @@ inline void require(bool condition) {
 inline void check_valid(const GenerationRequest& request, const ModelInfo& model) {
   require(!request.requests.empty());
   for (const ValidRequest& valid : request.requests) {
-    size_t prompt_tokens = 0;
-    for (const auto& span : valid.prompt) {
-      prompt_tokens += span.token_ids.size();
-      for (const TokenId id : span.token_ids) require(id >= 0 && id < model.vocab_size);
-    }
+    const size_t prompt_tokens = valid.prompt.size();
+    for (const TokenId id : valid.prompt) require(id >= 0 && id < model.vocab_size);
     const SamplingParams& sampling = valid.sampling;
     require(prompt_tokens >= 1);
     require(sampling.max_tokens >= 1);

@@ -279,7 +279,7 @@ TEST_F(Parameters, NoStopStringEndsAnAnswerBeforeMinTokens) {
       streamed += piece["delta"].value("content", "");
       if (!piece["finish_reason"].is_null()) end = end_of(piece);
     }
-    EXPECT_EQ(streamed, choice["message"]["content"]) << more;
+    EXPECT_EQ(Json(streamed), choice["message"]["content"]) << more;
     EXPECT_EQ(end, end_of(choice)) << more;
     return streamed + "|" + end;
   };
