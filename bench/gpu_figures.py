@@ -102,6 +102,7 @@ class Figures(Peers):
             self.programs.run(
                 [self.bin / "sluice", "bench", self.models[kind], "--device", self.options.device,
                  "--load-format", "dummy", "--max-num-batched-tokens", 8192, "--rounds", 1,
+                 "--max-num-seqs", max(self.options.streams),
                  "--prefill", ",".join(map(str, self.options.prompts)),
                  "--concurrency", ",".join(map(str, self.options.streams)),
                  "--prompt-len", self.options.prompts[0], "--output-len", 128, "--json", out],
