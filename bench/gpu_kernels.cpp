@@ -2,7 +2,7 @@
 // CUDA kernels on the first GPU, at the shapes of an 8B model, against what it gives at most and,
 // for linear layers, against cuBLASLt, all in one run. Inputs are random and used in turn, so that
 // none is in the L2 cache; attention's are normal, its blocks of the cache in no order. Times are
-// of recorded graphs. No GPU has run it with such inputs of attention yet.
+// of recorded graphs.
 //
 //   gpu_kernels [--only linear|attention|sampling] [FILE]     the figures as JSON as well
 #include <algorithm>

@@ -2,7 +2,7 @@
 // How fast bytes get from one place to another on a machine with one GPU: through NCCL from a rank
 // to itself, through CUDA IPC from one process to another, and from and to pinned memory of the
 // host. A line of JSON each: {"what", "bytes", "us", "gb_per_second"}, or {"failed", "why"}, which
-// makes the exit code 1. No GPU has run it yet.
+// makes the exit code 1.
 //   gpu_links          all of it
 //   gpu_links reader   the second process: the handle comes on stdin
 #include <cuda_runtime.h>

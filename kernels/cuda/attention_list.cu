@@ -3,8 +3,7 @@
 // the definition in launch.h. A block walks its share of the list (attention_list.h) while one of
 // its warps copies (attention_list_copies.h). Eight warps take a partition at a time: each has the
 // scores and weights of one of its 8 tiles (attention_list_scores.h), then an eighth of d of all of
-// them (attention_list_outputs.h), so that the warps meet twice a partition. No GPU has run the
-// early start of these kernels yet.
+// them (attention_list_outputs.h), so that the warps meet twice a partition.
 #include <algorithm>
 #include <cstddef>
 

@@ -4,7 +4,6 @@
 // length but for one partition, so that all multiprocessors end together whatever the requests'
 // lengths are. A block joins what it has of a row block from the first partition on; what it has of
 // one that began in another block's share it stores, each partition for itself, for the merge.
-// No GPU has run a row block's own first partition, where a window cuts the request's keys, yet.
 #pragma once
 
 #include <algorithm>

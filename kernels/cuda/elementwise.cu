@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/elementwise.h and the quantization of kernels/gemm.h. Gates and quantization were timed
-// on an H200 with 40 registers and 12 blocks on an SM; no GPU has run them yet with what the
-// compiler takes by itself (registers.md), which leaves room for 10.
+// kernels/elementwise.h and the quantization of kernels/gemm.h.
 #include <algorithm>
 
 #include "engine/core/status.h"

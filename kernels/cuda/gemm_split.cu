@@ -8,7 +8,6 @@
 //
 // Layers that share x are one launch, whose tiles follow one another. A launch may overlap the one
 // in front: no launch writes weights, so they are copied at once, and everything else waits.
-// Measured on an H200 on 2026-11-26 with one layer a launch; no GPU has run several yet.
 #include "kernels/cuda/gemm_ring.h"
 
 namespace sluice::kernels::cuda {

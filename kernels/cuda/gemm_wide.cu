@@ -12,8 +12,7 @@
 //
 // Shared memory is the limit: wgmma reads 96 of the 128 bytes a clock that there are, and copies
 // write 64 more. Blocks of a cluster that shared weights or x of floats were slower. Layers that
-// share x are one launch, whose tiles follow one another. Measured on an H200 on 2026-11-26 with
-// one layer a launch; no GPU has run several yet.
+// share x are one launch, whose tiles follow one another.
 #include <algorithm>
 #include <type_traits>
 

@@ -74,8 +74,7 @@ int64_t attention_workspace_bytes(const AttentionLimits& limits, int32_t window)
 
 // Bytes of the workspace with which the partitions of few rows a request run side by side in every
 // step within `limits`, whatever their windows: beside prompts too, and with several tokens a
-// request. 0 where no such step has blocks of 16 rows that share a list of work. No GPU has run a
-// mixed step with it yet.
+// request. 0 where no such step has blocks of 16 rows that share a list of work.
 int64_t mixed_attention_workspace_bytes(const AttentionLimits& limits);
 
 // `limits` are what the host knows of the call, whose lengths are in device memory: its heads, and

@@ -100,7 +100,7 @@ void launch_rms_norm(Stream stream, const RmsNormArgs& args) {
   gpu::launch(stream,
               {.blocks_x = args.out.num_rows,
                .threads = few ? norm_threads(args.out.k) : kManyThreads,
-               .shared_bytes = int64_t{args.out.k} * int64_t{sizeof(float)},
+               .shared_bytes = align_up(int64_t{args.out.k}, int64_t{4}) * int64_t{sizeof(float)},
                .overlaps = overlaps(args.out.num_rows)},
               few ? rms_norm_kernel<kMostThreads, 4> : rms_norm_kernel<kManyThreads, 1>,
               args);
@@ -109,11 +109,13 @@ void launch_rms_norm(Stream stream, const RmsNormArgs& args) {
 void launch_head_norm(Stream stream, const HeadNormArgs& args) {
   const int64_t heads = int64_t{args.num_rows} * args.num_heads;
   const int64_t bytes = int64_t{args.n} * int64_t{sizeof(float)};
+  // Room in whole fours: the compiler reads the last values of a long row four at a time.
+  const int64_t long_bytes = align_up(int64_t{args.n}, int64_t{4}) * int64_t{sizeof(float)};
   if (args.n > kShortHead) {
     return gpu::launch(stream,
                        {.blocks_x = heads,
                         .threads = norm_threads(args.n),
-                        .shared_bytes = bytes,
+                        .shared_bytes = long_bytes,
                         .overlaps = overlaps(args.num_rows)},
                        long_head_norm_kernel,
                        args);

@@ -3,7 +3,7 @@
 // largest logits, then noise where nothing is filtered and the terms of sums; a last block joins
 // what they found. Filters that end among a row's likeliest tokens look at those alone; where they
 // keep more, that block goes through all of the row (sampling_filters.h). Nothing is sorted but
-// what is asked for. No GPU has run the terms that pieces make (kTermRows) yet.
+// what is asked for.
 #include "kernels/sampling.h"
 
 #include "kernels/cuda/gpu.h"
