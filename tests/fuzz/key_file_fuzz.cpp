@@ -48,7 +48,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     CHECK(holder(keys, "first") != nullptr);
     return 0;
   }
-  std::istringstream lines(text);
+  std::istringstream lines(text.starts_with("\xEF\xBB\xBF") ? text.substr(3) : text);
   for (std::string line; std::getline(lines, line);) check_line(keys, line);
   CHECK(keys.load_text(text));
   return 0;
