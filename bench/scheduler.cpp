@@ -18,6 +18,8 @@
 namespace sluice {
 namespace {
 
+constexpr TokenId kToken = 1;  // that every request is given
+
 // Times what it is told to, each on its own: benchmarks' pauses cost more than a step.
 class Samples {
  public:
@@ -65,9 +67,9 @@ void ScheduleAndUpdateDecodes(benchmark::State& state, bool timed_update) {
   Scheduler scheduler(options, kv);
   uint64_t next_id = 1;
   int64_t now_ms = 0;
-  std::vector<SampledToken> sampled;
+  std::vector<StepResult> results;
   std::vector<RequestId> aborted;
-  sampled.reserve(static_cast<size_t>(num_seqs));
+  results.reserve(static_cast<size_t>(num_seqs));
   Samples samples(state);
   for (auto _ : state) {
     while (scheduler.num_running() + scheduler.num_waiting() < num_seqs) {
@@ -82,11 +84,11 @@ void ScheduleAndUpdateDecodes(benchmark::State& state, bool timed_update) {
     samples.start();
     const SchedulerOutput& output = scheduler.schedule(now_ms++);
     if (!timed_update) samples.stop();
-    sampled.clear();
+    results.clear();
     for (const ScheduledRequest& row : output.scheduled) {
-      if (row.samples) sampled.push_back({row.id, 1, false});
+      if (!row.chosen.empty()) results.push_back({row.id, {&kToken, 1}, false});
     }
-    scheduler.update(output, sampled, 1.0, aborted);
+    scheduler.update(output, results, 1.0, aborted);
     if (timed_update) samples.stop();
   }
   samples.report();
@@ -111,7 +113,7 @@ void ScheduleWithAQueue(benchmark::State& state) {
                       kv);
   uint64_t next_id = 1;
   int64_t now_ms = 0;
-  std::vector<SampledToken> sampled;
+  std::vector<StepResult> results;
   std::vector<RequestId> aborted;
   Samples samples(state);
   for (auto _ : state) {
@@ -131,11 +133,11 @@ void ScheduleWithAQueue(benchmark::State& state) {
     const SchedulerOutput& output = scheduler.schedule(now_ms);
     samples.stop();
     now_ms += 50;
-    sampled.clear();
+    results.clear();
     for (const ScheduledRequest& row : output.scheduled) {
-      if (row.samples) sampled.push_back({row.id, 1, false});
+      if (!row.chosen.empty()) results.push_back({row.id, {&kToken, 1}, false});
     }
-    scheduler.update(output, sampled, 40.0, aborted);
+    scheduler.update(output, results, 40.0, aborted);
   }
   samples.report();
 }

@@ -24,12 +24,12 @@ DeviceBatch::Places DeviceBatch::places(const InputBatch::Bounds& bounds) {
   places.positions = take(tokens * kInt);
   places.query_start_loc = take((seqs + 1) * kInt);
   places.seq_lens = take(seqs * kInt);
-  places.logits_indices = take(seqs * kInt);
+  places.logits_indices = take(bounds.max_rows * kInt);
   places.open_tokens = take(seqs * static_cast<int64_t>(sizeof(kernels::OpenToken)));
   for (int32_t i = 0; i < bounds.num_groups; ++i) {
     places.slot_mapping.push_back(take(tokens * static_cast<int64_t>(sizeof(int64_t))));
   }
-  places.rows = take(seqs * kInt);
+  places.rows = take(bounds.max_rows * kInt);
   for (int32_t i = 0; i < bounds.num_groups; ++i) {
     places.block_tables.push_back(take(seqs * bounds.max_blocks_per_seq * kInt));
   }

@@ -32,7 +32,7 @@ class DeviceBatch {
   // Where its token ids are.
   [[nodiscard]] TokenId* token_ids() const;
 
-  // The same for the rows that logits are wanted of, at most max_seqs; until the next call.
+  // The same for the rows that logits are wanted of, at most max_rows; until the next call.
   std::span<const int32_t> upload_rows(std::span<const int32_t> rows);
 
  private:

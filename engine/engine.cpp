@@ -115,7 +115,7 @@ class LocalEngine final : public Engine {
     std::vector<RequestId> resumed;      // the same, of preempted ones
     StepLog steps;
     std::vector<RequestId> failed;  // this step: by their prompts, or with all of it
-    std::vector<SampledToken> sampled;
+    std::vector<StepResult> results;
     std::vector<RequestId> aborted;
   };
 
@@ -198,6 +198,7 @@ LocalEngine::Core::Core(const Config& config,
          runner->kv_groups()),
       scheduler({.max_num_seqs = config.max_num_seqs,
                  .max_num_batched_tokens = config.max_num_batched_tokens,
+                 .max_chosen_rows = max_chosen_rows(config),
                  .step_target_ms = static_cast<double>(config.step_target_ms),
                  .max_prefill_share = 0.01 * config.max_prefill_share,
                  .long_prefill_token_threshold = config.long_prefill_token_threshold,
@@ -213,12 +214,11 @@ LocalEngine::Core::Core(const Config& config,
       executor(*runner,
                {.overlap = config.overlap,
                 .num_slots = scheduler.num_slots(),
-                .max_num_seqs = config.max_num_seqs,
                 .max_logprobs = config.max_logprobs,
                 .end_tokens = tokenizer.end_tokens()}) {
   const auto max_seqs = static_cast<size_t>(config.max_num_seqs);
   notes.reserve(static_cast<size_t>(executor.depth()) + 1);
-  sampled.reserve(max_seqs);
+  results.reserve(max_seqs);
   aborted.reserve(max_seqs);
 }
 
@@ -513,7 +513,8 @@ void LocalEngine::record(const SchedulerOutput& output, StepRecord& step) const 
     step.items.push_back({.id = item.id,
                           .position = item.num_computed_tokens,
                           .num_tokens = item.num_scheduled_tokens,
-                          .samples = item.samples});
+                          .samples = !item.chosen.empty(),
+                          .num_drafts = item.num_draft_tokens});
   }
 }
 
@@ -568,7 +569,7 @@ bool LocalEngine::launch() {
       gate_.leave(queued);
     }
   }
-  core_->executor.submit(output, core_->scheduler, core_->kv, core_->requests);
+  core_->executor.submit(output, core_->scheduler, core_->requests);
   return true;
 }
 
@@ -622,24 +623,26 @@ void LocalEngine::add_results(StepWork& work) {
     if (is_over || work.has_failed) continue;
     core_->requests.add_prompt_logprobs(prompt.id, std::move(prompt.logprobs));
   }
-  core_->sampled.clear();
-  for (size_t i = 0; i < work.rows.size(); ++i) {
-    const RequestId id = work.rows[i].id;
-    SamplerResult result = work.results[i];
-    if (std::ranges::find(core_->failed, id) != core_->failed.end()) {
-      result = SamplerResult();
-      result.finish_reason = FinishReason::kError;
-    }
-    const bool ends = result.finish_reason != FinishReason::kNone;
-    core_->sampled.push_back({.id = id, .token = result.token, .finished = ends});
+  core_->results.clear();
+  for (const SampledRequest& sampled : work.requests) {
+    const RequestId id = sampled.id;
+    const bool has_failed = std::ranges::find(core_->failed, id) != core_->failed.end();
+    const size_t num_tokens = has_failed ? 0 : sampled.num_tokens;
+    const std::span<const SamplerResult> results =
+        std::span(work.results).subspan(sampled.first_row, num_tokens);
+    const bool ends = results.empty() || results.back().finish_reason != FinishReason::kNone;
+    core_->results.push_back({.id = id,
+                              .tokens = std::span(work.tokens).subspan(sampled.first_row, num_tokens),
+                              .finished = ends});
     const Request& request = *core_->scheduler.find(id);
     if (core_->requests.find(id) == nullptr) continue;
-    if (result.finish_reason == FinishReason::kError) {
+    if (results.empty()) {
       end_request(id, {.reason = FinishReason::kError, .error = failure_of(work)});
     } else {
-      core_->requests.add_token(id, result, now, counters_);
+      core_->requests.add_tokens(id, results, now, counters_);
     }
-    if (ends) gate_.observe_output(request.num_generated() + 1);
+    const int32_t num_generated = request.num_generated() + static_cast<int32_t>(results.size());
+    if (ends) gate_.observe_output(num_generated);
   }
 }
 
@@ -648,9 +651,9 @@ void LocalEngine::commit(StepWork& work) {
   const double seconds = seconds_between(work.started, work.sampled);
   core_->aborted.clear();
   if (core_->store) {
-    core_->store->save(output, core_->scheduler, core_->sampled, core_->failed);
+    core_->store->save(output, core_->scheduler, core_->results, core_->failed);
   }
-  core_->scheduler.update(output, core_->sampled, 1e3 * seconds, core_->aborted);
+  core_->scheduler.update(output, core_->results, 1e3 * seconds, core_->aborted);
   for (const RequestId id : core_->aborted) {
     end_request(id, {.reason = FinishReason::kAbort});
   }

@@ -16,7 +16,7 @@ InputBatch::InputBatch(const Bounds& bounds) : bounds_(bounds) {
   query_start_loc_.reserve(max_seqs + 1);
   query_start_loc_.push_back(0);
   seq_lens_.reserve(max_seqs);
-  logits_indices_.reserve(max_seqs);
+  logits_indices_.reserve(static_cast<size_t>(bounds.max_rows));
   open_tokens_.reserve(max_seqs);
   prompt_rows_.reserve(max_tokens);
   slot_mapping_.resize(num_groups);
@@ -27,10 +27,7 @@ InputBatch::InputBatch(const Bounds& bounds) : bounds_(bounds) {
   block_table_views_.resize(num_groups);
 }
 
-void InputBatch::build(const SchedulerOutput& output,
-                       const Scheduler& scheduler,
-                       const KvCacheManager& kv,
-                       std::span<const int32_t> row_of_slot) {
+void InputBatch::build(const SchedulerOutput& output, std::span<const int32_t> row_of_slot) {
   token_ids_.clear();
   positions_.clear();
   query_start_loc_.assign(1, 0);
@@ -41,44 +38,64 @@ void InputBatch::build(const SchedulerOutput& output,
   prompt_rows_.clear();
   for (auto& slots : slot_mapping_) slots.clear();
 
-  const auto stride = static_cast<size_t>(bounds_.max_blocks_per_seq);
+  std::span<const TokenId> token_ids = output.token_ids;
+  std::span<const TokenId> scored_tokens = output.scored_tokens;
+  std::span<const BlockId> blocks = output.blocks;
   for (const ScheduledRequest& item : output.scheduled) {
-    const Request* request = scheduler.find(item.id);
-    CHECK(request != nullptr);
-    const int32_t begin = item.num_computed_tokens;
-    const int32_t end = begin + item.num_scheduled_tokens;
-    const int32_t num_known = request->num_tokens();
-    CHECK_LE(end, num_known + 1);
-    add_prompt_rows(*request, begin, end);
-    for (int32_t position = begin; position < end; ++position) {
-      const bool is_open = position == num_known;
-      if (is_open) {
-        open_tokens_.push_back({.row = static_cast<int32_t>(token_ids_.size()),
-                                .from = row_of_slot[static_cast<size_t>(item.slot)]});
-      }
-      token_ids_.push_back(is_open ? 0 : request->tokens[static_cast<size_t>(position)]);
-      positions_.push_back(position);
+    const auto first_row = static_cast<int32_t>(token_ids_.size()) - item.num_computed_tokens;
+    const auto num_rows = static_cast<size_t>(item.num_scheduled_tokens);
+    add_tokens(item, token_ids.first(num_rows), row_of_slot[static_cast<size_t>(item.slot)]);
+    token_ids = token_ids.subspan(num_rows);
+    for (int32_t position = item.scored.begin; position < item.scored.end; ++position) {
+      prompt_rows_.push_back(
+          {.id = item.id, .row = first_row + position, .next = scored_tokens.front()});
+      scored_tokens = scored_tokens.subspan(1);
     }
-    const size_t row = seq_lens_.size();
+    for (int32_t position = item.chosen.begin; position < item.chosen.end; ++position) {
+      logits_indices_.push_back(first_row + position);
+    }
+    const auto num_blocks = static_cast<size_t>(ceil_div(item.end(), bounds_.block_size));
     for (size_t group = 0; group < block_tables_.size(); ++group) {
-      const std::span<const BlockId> blocks = kv.block_table(item.id, static_cast<int32_t>(group));
-      int32_t* table = block_tables_[group].data() + row * stride;
-      const auto num_blocks = static_cast<size_t>(ceil_div(end, bounds_.block_size));
-      CHECK_LE(num_blocks, blocks.size());
-      for (size_t i = 0; i < num_blocks; ++i) table[i] = blocks[i].value;
-      for (int32_t position = begin; position < end; ++position) {
-        const int64_t block = table[position / bounds_.block_size];
-        slot_mapping_[group].push_back(block * bounds_.block_size + position % bounds_.block_size);
-      }
+      add_blocks(item, blocks.first(num_blocks), group);
+      blocks = blocks.subspan(num_blocks);
     }
     query_start_loc_.push_back(static_cast<int32_t>(token_ids_.size()));
-    seq_lens_.push_back(end);
-    max_seq_len_ = std::max(max_seq_len_, end);
-    if (item.samples) logits_indices_.push_back(static_cast<int32_t>(token_ids_.size()) - 1);
+    seq_lens_.push_back(item.end());
+    max_seq_len_ = std::max(max_seq_len_, item.end());
   }
+  CHECK(token_ids.empty() && scored_tokens.empty() && blocks.empty());
+  CHECK_LE(logits_indices_.size(), static_cast<size_t>(bounds_.max_rows));
+  const auto stride = static_cast<size_t>(bounds_.max_blocks_per_seq);
   for (size_t group = 0; group < block_tables_.size(); ++group) {
     slot_mapping_views_[group] = slot_mapping_[group];
     block_table_views_[group] = std::span(block_tables_[group]).first(seq_lens_.size() * stride);
+  }
+}
+
+void InputBatch::add_tokens(const ScheduledRequest& item,
+                            std::span<const TokenId> token_ids,
+                            int32_t row_before) {
+  int32_t position = item.num_computed_tokens;
+  for (const TokenId token : token_ids) {
+    if (token == kInvalidToken) {
+      open_tokens_.push_back(
+          {.row = static_cast<int32_t>(token_ids_.size()), .from = row_before});
+    }
+    token_ids_.push_back(token == kInvalidToken ? 0 : token);
+    positions_.push_back(position++);
+  }
+}
+
+void InputBatch::add_blocks(const ScheduledRequest& item,
+                            std::span<const BlockId> blocks,
+                            size_t group) {
+  const auto stride = static_cast<size_t>(bounds_.max_blocks_per_seq);
+  CHECK_LE(blocks.size(), stride);
+  int32_t* const table = block_tables_[group].data() + seq_lens_.size() * stride;
+  for (size_t i = 0; i < blocks.size(); ++i) table[i] = blocks[i].value;
+  for (int32_t position = item.num_computed_tokens; position < item.end(); ++position) {
+    const int64_t block = table[position / bounds_.block_size];
+    slot_mapping_[group].push_back(block * bounds_.block_size + position % bounds_.block_size);
   }
 }
 
@@ -91,17 +108,6 @@ void InputBatch::resolve(const kernels::ExecContext& host,
                         .token_ids = token_ids_.data(),
                         .vocab_size = vocab_size});
   open_tokens_.clear();
-}
-
-void InputBatch::add_prompt_rows(const Request& request, int32_t begin, int32_t end) {
-  if (!request.scores_prompt) return;
-  const auto first_row = static_cast<int32_t>(token_ids_.size());
-  const int32_t last = std::min(end, request.num_prompt_tokens - 1);
-  for (int32_t i = std::max(begin, request.num_scored_tokens); i < last; ++i) {
-    prompt_rows_.push_back({.id = request.id,
-                            .row = first_row + i - begin,
-                            .next = request.tokens[static_cast<size_t>(i) + 1]});
-  }
 }
 
 ForwardBatch InputBatch::view() const {

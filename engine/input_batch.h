@@ -10,12 +10,11 @@
 #include "engine/core/types.h"
 #include "engine/models/model.h"
 #include "kernels/sampling.h"
-#include "kvcache/kv_cache_manager.h"
-#include "scheduler/scheduler.h"
+#include "scheduler/scheduler_output.h"
 
 namespace sluice {
 
-// A row of the prompt that gives the log-probabilities of the prompt's next token.
+// A row of the prompt that gives the log-probability of the prompt's next token.
 struct PromptRow {
   RequestId id;
   int32_t row = 0;  // of the step
@@ -27,6 +26,7 @@ class InputBatch {
   struct Bounds {
     int32_t max_tokens = 0;
     int32_t max_seqs = 0;
+    int32_t max_rows = 0;  // behind which tokens are chosen
     int32_t max_blocks_per_seq = 0;
     int32_t num_groups = 1;
     int32_t block_size = 16;
@@ -34,14 +34,10 @@ class InputBatch {
 
   explicit InputBatch(const Bounds& bounds);
 
-  // Reads tokens from the scheduler's requests and block ids from the manager. A token that the
-  // step before has yet to choose is left open; `row_of_slot`: which of that step's sampled rows a
-  // slot had.
-  void build(const SchedulerOutput& output,
-             const Scheduler& scheduler,
-             const KvCacheManager& kv,
-             std::span<const int32_t> row_of_slot);
-  // Puts the tokens in that were left open: what the step before chose, by sampled row.
+  // A token that the step before has yet to choose is left open; `row_of_slot`: the last chosen row
+  // that a slot had in that step.
+  void build(const SchedulerOutput& output, std::span<const int32_t> row_of_slot);
+  // Puts the tokens in that were left open: what the step before chose, by chosen row.
   void resolve(const kernels::ExecContext& host,
                std::span<const TokenId> chosen,
                int32_t vocab_size);
@@ -53,7 +49,10 @@ class InputBatch {
   [[nodiscard]] std::span<const PromptRow> prompt_rows() const { return prompt_rows_; }
 
  private:
-  void add_prompt_rows(const Request& request, int32_t begin, int32_t end);
+  void add_tokens(const ScheduledRequest& item,
+                  std::span<const TokenId> token_ids,
+                  int32_t row_before);
+  void add_blocks(const ScheduledRequest& item, std::span<const BlockId> blocks, size_t group);
 
   Bounds bounds_;
 

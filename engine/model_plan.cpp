@@ -59,19 +59,22 @@ int32_t threads_per_rank(const Config& config, const Placement& placement) {
   return std::max(1, threads / config.tensor_parallel_size);
 }
 
+int32_t max_chosen_rows(const Config& config) { return config.max_num_seqs; }
+
 InputBatch::Bounds batch_bounds_of(const StepBounds& bounds,
                                    int32_t max_model_len,
                                    int32_t block_size,
                                    size_t num_groups) {
   return {.max_tokens = bounds.max_tokens,
           .max_seqs = bounds.max_seqs,
+          .max_rows = bounds.max_logits,
           .max_blocks_per_seq = static_cast<int32_t>(ceil_div(max_model_len, block_size)),
           .num_groups = static_cast<int32_t>(num_groups),
           .block_size = block_size};
 }
 
 DeviceSampling::Bounds sampling_bounds_of(const Config& config, int32_t vocab_size) {
-  return {.max_rows = static_cast<int32_t>(config.max_num_seqs),
+  return {.max_rows = max_chosen_rows(config),
           .max_logprobs = static_cast<int32_t>(config.max_logprobs),
           .vocab_size = vocab_size};
 }
@@ -132,9 +135,9 @@ FixedMemory fixed_memory(const Config& config,
                          const PlanTarget& target) {
   const int32_t vocab = planned.model.vocab_size;
   const int64_t logits_bytes =
-      int64_t{vocab} * config.max_num_seqs * static_cast<int64_t>(sizeof(float));
-  const int64_t sampler_bytes =
-      Sampler::buffer_bytes(vocab, config.max_num_seqs, config.max_logprobs, target.num_threads);
+      int64_t{vocab} * max_chosen_rows(config) * static_cast<int64_t>(sizeof(float));
+  const int64_t sampler_bytes = Sampler::buffer_bytes(
+      vocab, max_chosen_rows(config), config.max_logprobs, target.num_threads);
   const int32_t size = config.tensor_parallel_size;
   FixedMemory fixed = {.file_bytes = planned.checkpoint->file_bytes(),
                        .weight_bytes = ranks.weight_bytes,
@@ -177,13 +180,13 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
   SLUICE_TRY(planned.spec, find_model_spec(*planned.checkpoint));
   SLUICE_TRY(planned.model, read_model_config(*planned.spec, *planned.checkpoint));
 
-  // Every step samples at most one row a request; a chunk per request is at least one token. The
-  // logits of prompts that are scored come that many rows at a time.
+  // A chunk per request is at least one token. The logits of prompts that are scored come as many
+  // rows at a time as tokens may be chosen behind.
   const auto max_seq_len = static_cast<int32_t>(
       config.max_model_len > 0 ? config.max_model_len : planned.model.context_len);
   planned.bounds = {.max_tokens = std::max(config.max_num_batched_tokens, config.max_num_seqs),
                     .max_seqs = config.max_num_seqs,
-                    .max_logits = config.max_num_seqs,
+                    .max_logits = max_chosen_rows(config),
                     .max_seq_len = max_seq_len,
                     .num_threads = target.num_threads,
                     .device = target.device};

@@ -65,6 +65,9 @@ struct PlannedDevices {
 
 Expected<PlannedDevices> plan_on_devices(const Config& config);
 
+// Rows of a step behind which tokens are chosen, at most: one of each request, and its drafts.
+int32_t max_chosen_rows(const Config& config);
+
 // What a step's arrays are sized for.
 InputBatch::Bounds batch_bounds_of(const StepBounds& bounds,
                                    int32_t max_model_len,

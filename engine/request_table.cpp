@@ -47,10 +47,10 @@ bool RequestTable::note_scheduled(RequestId id,
   return true;
 }
 
-void RequestTable::add_token(RequestId id,
-                             const SamplerResult& result,
-                             Clock::time_point now,
-                             EngineStats& stats) {
+void RequestTable::add_tokens(RequestId id,
+                              std::span<const SamplerResult> results,
+                              Clock::time_point now,
+                              EngineStats& stats) {
   RequestState& state = states_.at(id);
   if (state.num_generated == state.num_given) {
     state.first_token = now;
@@ -60,9 +60,21 @@ void RequestTable::add_token(RequestId id,
     stats.inter_token_latency.observe(kInterTokenBounds, seconds_between(state.last_token, now));
   }
   state.last_token = now;
-  ++state.num_generated;
-  ++stats.generation_tokens;
+  stats.generation_tokens += results.size();
+  for (const SamplerResult& result : results) {
+    ++state.num_generated;
+    queue_token(id, state, result);
+  }
+  const FinishReason reason = results.back().finish_reason;
+  if (reason != FinishReason::kNone) {
+    count_end(state, reason, stats);
+    states_.erase(id);
+  }
+}
 
+void RequestTable::queue_token(RequestId id,
+                               const RequestState& state,
+                               const SamplerResult& result) {
   TokenOutput output;
   output.request_id = id;
   output.token = result.token;
@@ -76,10 +88,6 @@ void RequestTable::add_token(RequestId id,
   output.num_cached_tokens = state.num_cached_tokens;
   output.timings = timings(state);
   queue(state.sink, std::move(output));
-  if (result.finish_reason != FinishReason::kNone) {
-    count_end(state, result.finish_reason, stats);
-    states_.erase(id);
-  }
 }
 
 void RequestTable::add_prompt_logprobs(RequestId id, std::vector<PromptLogprob> logprobs) {

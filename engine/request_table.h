@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -57,11 +58,12 @@ class RequestTable {
                       Clock::time_point now,
                       EngineStats& stats);
   void note_preempted(RequestId id) { ++states_.at(id).num_preemptions; }
-  // Queues the output; the request leaves the table when the result carries a finish reason.
-  void add_token(RequestId id,
-                 const SamplerResult& result,
-                 Clock::time_point now,
-                 EngineStats& stats);
+  // Queues the outputs of a step, at least one; the request leaves the table when the last one
+  // carries a finish reason.
+  void add_tokens(RequestId id,
+                  std::span<const SamplerResult> results,
+                  Clock::time_point now,
+                  EngineStats& stats);
   void add_prompt_logprobs(RequestId id, std::vector<PromptLogprob> logprobs);
   // Queues an output without a token and removes the request. Unknown ids are ignored.
   void end(RequestId id, const Ending& ending, EngineStats& stats);
@@ -76,6 +78,7 @@ class RequestTable {
 
  private:
   void queue(OutputSink* sink, TokenOutput output);
+  void queue_token(RequestId id, const RequestState& state, const SamplerResult& result);
   static void count_end(const RequestState& state, FinishReason reason, EngineStats& stats);
 
   std::unordered_map<RequestId, RequestState> states_;

@@ -9,13 +9,26 @@
 namespace sluice {
 namespace {
 
-SamplerInput input_of(const SampledRow& row) {
-  return {.params = row.params.get(),
+// Of the row behind so many of the request's drafts.
+SamplerInput input_of(const SampledRequest& request, size_t num_drafts) {
+  const size_t num_unread = request.drafts.size() - num_drafts;
+  const std::span<const TokenId> history = request.history;
+  return {.params = request.params.get(),
           .logits = nullptr,
-          .tokens = row.history.empty() ? row.tokens : row.history,
-          .num_prompt_tokens = row.num_prompt_tokens,
-          .num_generated = row.num_generated,
-          .on_device = row.on_device};
+          .tokens = history.empty() ? request.tokens : history.first(history.size() - num_unread),
+          .num_prompt_tokens = request.num_prompt_tokens,
+          .num_generated = request.num_generated + static_cast<int32_t>(num_drafts)};
+}
+
+// How many tokens the request got: drafts count as long as each is what was chosen in its place.
+// A row whose logits mean nothing ends that; it fails the request once it is the first one.
+size_t count_tokens(const SampledRequest& request, std::span<const SamplerResult> rows) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].finish_reason == FinishReason::kError) return i;
+    if (rows[i].finish_reason != FinishReason::kNone || i == request.drafts.size()) return i + 1;
+    if (rows[i].token != request.drafts[i]) return i + 1;
+  }
+  return rows.size();
 }
 
 }  // namespace
@@ -26,26 +39,28 @@ StepExecutor::StepExecutor(ModelRunner& runner, const Options& options)
       is_threaded_(options.overlap && !is_queued_),
       row_of_slot_(static_cast<size_t>(options.num_slots)),
       sampler_(runner.model().vocab_size,
-               options.max_num_seqs,
+               runner.batch_bounds().max_rows,
                options.max_logprobs,
                runner.device().num_threads(),
                options.end_tokens) {
-  const auto max_seqs = static_cast<size_t>(options.max_num_seqs);
+  const auto max_seqs = static_cast<size_t>(runner.batch_bounds().max_seqs);
+  const auto max_rows = static_cast<size_t>(runner.batch_bounds().max_rows);
   const auto max_logprobs = static_cast<size_t>(options.max_logprobs);
   works_.reserve(static_cast<size_t>(depth()) + 1);
   if (is_queued_) CHECK_LT(static_cast<uint64_t>(depth()), DeviceSampling::kSteps);
   for (int32_t i = 0; i <= depth(); ++i) {
     StepWork& added = works_.emplace_back(runner.batch_bounds());
-    added.rows.reserve(max_seqs);
+    added.requests.reserve(max_seqs);
     added.prompts.reserve(max_seqs);
-    added.inputs.reserve(max_seqs);
-    added.results.reserve(max_seqs);
-    added.top_logprobs.reserve(max_seqs * max_logprobs);
+    added.inputs.reserve(max_rows);
+    added.results.reserve(max_rows);
+    added.tokens.reserve(max_rows);
+    added.top_logprobs.reserve(max_rows * max_logprobs);
   }
-  chosen_.reserve(max_seqs);
-  device_rows_.reserve(max_seqs);
-  score_inputs_.reserve(max_seqs);
-  score_rows_.reserve(max_seqs);
+  chosen_.reserve(max_rows);
+  device_rows_.reserve(max_rows);
+  score_inputs_.reserve(max_rows);
+  score_rows_.reserve(max_rows);
   if (is_threaded_) thread_ = std::thread([this] { thread_main(); });
 }
 
@@ -64,13 +79,12 @@ StepExecutor::~StepExecutor() {
 
 void StepExecutor::submit(const SchedulerOutput& decision,
                           const Scheduler& scheduler,
-                          const KvCacheManager& kv,
                           const RequestTable& requests) {
   CHECK_LE(num_in_flight(), depth());
   StepWork& next = work(num_submitted_);
   next.number = num_submitted_;
   next.decision = decision;
-  next.batch.build(decision, scheduler, kv, row_of_slot_);
+  next.batch.build(decision, row_of_slot_);
   fill(next, scheduler, requests);
   next.is_done = false;
   if (is_threaded_) {
@@ -93,25 +107,19 @@ void StepExecutor::submit(const SchedulerOutput& decision,
 void StepExecutor::fill(StepWork& work,
                         const Scheduler& scheduler,
                         const RequestTable& requests) {
-  work.rows.clear();
+  work.requests.clear();
+  work.inputs.clear();
+  std::span<const TokenId> token_ids = work.decision.token_ids;
   for (const ScheduledRequest& item : work.decision.scheduled) {
-    if (!item.samples) continue;
-    const Request& request = *scheduler.find(item.id);
-    SampledRow& row = work.rows.emplace_back();
-    row.id = item.id;
-    row.row_before = row_of_slot_[static_cast<size_t>(item.slot)];
-    row_of_slot_[static_cast<size_t>(item.slot)] = static_cast<int32_t>(work.rows.size()) - 1;
-    row.params = requests.find(item.id)->sampling;
-    row.tokens = request.tokens;
-    row.num_prompt_tokens = request.num_prompt_tokens;
-    const int32_t num_tokens = item.num_computed_tokens + item.num_scheduled_tokens;
-    row.num_generated = num_tokens - request.num_prompt_tokens;
-    if (num_tokens > request.num_tokens() && reads_tokens(*row.params)) {
-      row.history.reserve(static_cast<size_t>(num_tokens));
-      row.history = request.tokens;
-      row.history.push_back(kInvalidToken);
-    }
-    row.on_device = is_queued_ && sampler_.can_choose(input_of(row));
+    const std::span<const TokenId> own =
+        token_ids.first(static_cast<size_t>(item.num_scheduled_tokens));
+    token_ids = token_ids.subspan(own.size());
+    if (item.chosen.empty()) continue;
+    add_request(work,
+                item,
+                own.last(static_cast<size_t>(item.num_draft_tokens)),
+                *scheduler.find(item.id),
+                requests.find(item.id)->sampling);
   }
   work.prompts.clear();
   for (const PromptRow& row : work.batch.prompt_rows()) {
@@ -122,6 +130,36 @@ void StepExecutor::fill(StepWork& work,
     }
     ++work.prompts.back().num_rows;
   }
+}
+
+void StepExecutor::add_request(StepWork& work,
+                               const ScheduledRequest& item,
+                               std::span<const TokenId> drafts,
+                               const Request& request,
+                               std::shared_ptr<const SamplingParams> params) {
+  SampledRequest& added = work.requests.emplace_back();
+  int32_t& row_of_slot = row_of_slot_[static_cast<size_t>(item.slot)];
+  added.id = item.id;
+  added.row_before = row_of_slot;
+  added.params = std::move(params);
+  added.tokens = request.tokens;
+  added.drafts = drafts;
+  added.num_prompt_tokens = request.num_prompt_tokens;
+  const int32_t num_tokens = item.chosen.begin + 1;
+  added.num_generated = num_tokens - request.num_prompt_tokens;
+  const bool is_open = num_tokens > request.num_tokens();
+  if ((is_open || !drafts.empty()) && reads_tokens(*added.params)) {
+    added.history.reserve(static_cast<size_t>(num_tokens) + drafts.size());
+    added.history = request.tokens;
+    if (is_open) added.history.push_back(kInvalidToken);
+    added.history.insert(added.history.end(), drafts.begin(), drafts.end());
+  }
+  added.first_row = work.inputs.size();
+  for (size_t i = 0; i < added.num_rows(); ++i) {
+    SamplerInput& input = work.inputs.emplace_back(input_of(added, i));
+    input.on_device = is_queued_ && sampler_.can_choose(input);
+  }
+  row_of_slot = static_cast<int32_t>(work.inputs.size()) - 1;
 }
 
 StepWork& StepExecutor::retire() {
@@ -138,7 +176,7 @@ StepWork& StepExecutor::retire() {
 // A step that the host has a part in needs the tokens of the one before, and has its own at once.
 void StepExecutor::enqueue(StepWork& next) {
   const bool waits =
-      !next.prompts.empty() || !std::ranges::all_of(next.rows, &SampledRow::on_device);
+      !next.prompts.empty() || !std::ranges::all_of(next.inputs, &SamplerInput::on_device);
   if (waits && num_in_flight() > 0) {
     StepWork& before = work(num_submitted_ - 1);
     if (!before.is_done) finish(before);
@@ -211,6 +249,11 @@ void StepExecutor::finish(StepWork& work) {
     // The next step may already have a row that goes on behind one that failed.
     chosen_.push_back(std::max(result.token, TokenId{0}));
   }
+  work.tokens = chosen_;
+  for (SampledRequest& request : work.requests) {
+    const std::span<const SamplerResult> rows = work.results;
+    request.num_tokens = count_tokens(request, rows.subspan(request.first_row, request.num_rows()));
+  }
   work.has_failed = runner_.has_failed();
   work.is_done = true;
   work.sampled = Clock::now();
@@ -218,11 +261,12 @@ void StepExecutor::finish(StepWork& work) {
 
 void StepExecutor::set_inputs(StepWork& work) {
   const auto vocab = static_cast<size_t>(runner_.model().vocab_size);
-  work.inputs.clear();
-  for (SampledRow& row : work.rows) {
-    if (!row.history.empty()) row.history.back() = chosen_[static_cast<size_t>(row.row_before)];
-    SamplerInput& input = work.inputs.emplace_back(input_of(row));
-    input.logits = runner_.logits() + (work.inputs.size() - 1) * vocab;
+  for (SampledRequest& request : work.requests) {
+    if (request.history.empty() || request.history.back() != kInvalidToken) continue;
+    request.history.back() = chosen_[static_cast<size_t>(request.row_before)];
+  }
+  for (size_t i = 0; i < work.inputs.size(); ++i) {
+    work.inputs[i].logits = runner_.logits() + i * vocab;
   }
 }
 

@@ -37,16 +37,21 @@
 
 namespace sluice {
 
-// A row that chooses a token.
-struct SampledRow {
+// A request that a token is chosen for, behind its last token and behind each of its drafts.
+struct SampledRequest {
   RequestId id;
   int32_t row_before = 0;  // of the step before, where that chose its last token
   std::shared_ptr<const SamplingParams> params;
   std::span<const TokenId> tokens;  // known ones, in the scheduler's request
+  std::span<const TokenId> drafts;  // in the decision
   int32_t num_prompt_tokens = 0;
-  int32_t num_generated = 0;     // the open one included
-  std::vector<TokenId> history;  // in place of `tokens` where one is open and all are read
-  bool on_device = false;        // where it is chosen
+  int32_t num_generated = 0;  // before the first draft, the open one included
+  // In place of `tokens` where one is open or drafts follow, and all are read; drafts included.
+  std::vector<TokenId> history;
+  size_t first_row = 0;   // of the step's chosen rows; 1 + drafts.size() of them
+  size_t num_tokens = 0;  // that it got, by those first rows; 0: its logits mean nothing
+
+  [[nodiscard]] size_t num_rows() const { return 1 + drafts.size(); }
 };
 
 // Consecutive rows of one prompt that is scored.
@@ -66,15 +71,16 @@ struct StepWork {
   uint64_t number = 0;
   SchedulerOutput decision;
   InputBatch batch;
-  std::vector<SampledRow> rows;       // in the order of the decision
-  std::vector<ScoredPrompt> prompts;  // the same
-  std::vector<SamplerInput> inputs;   // of `rows`, once it has begun
+  std::vector<SampledRequest> requests;  // in the order of the decision
+  std::vector<ScoredPrompt> prompts;     // the same
+  std::vector<SamplerInput> inputs;      // by chosen row; logits once it has begun
   bool follows = false;               // it was put into the queue behind one that had not ended
   bool is_done = false;
 
   // Once it is.
   bool has_failed = false;                        // with a rank: what follows means nothing
-  std::vector<SamplerResult> results;             // of `rows`
+  std::vector<SamplerResult> results;             // by chosen row
+  std::vector<TokenId> tokens;                    // the same
   std::vector<kernels::TokenScore> top_logprobs;  // what they point to
   Clock::time_point started;
   Clock::time_point executed;
@@ -88,7 +94,6 @@ class StepExecutor {
   struct Options {
     bool overlap = false;
     int32_t num_slots = 0;  // of the scheduler
-    int32_t max_num_seqs = 0;
     int32_t max_logprobs = 0;
     std::vector<TokenId> end_tokens;  // the model's own, ascending
   };
@@ -108,7 +113,6 @@ class StepExecutor {
   // At most depth() are in flight before. The requests' tokens stay where they are until retire().
   void submit(const SchedulerOutput& decision,
               const Scheduler& scheduler,
-              const KvCacheManager& kv,
               const RequestTable& requests);
 
   [[nodiscard]] int32_t num_in_flight() const {
@@ -132,6 +136,11 @@ class StepExecutor {
   }
 
   void fill(StepWork& work, const Scheduler& scheduler, const RequestTable& requests);
+  void add_request(StepWork& work,
+                   const ScheduledRequest& item,
+                   std::span<const TokenId> drafts,
+                   const Request& request,
+                   std::shared_ptr<const SamplingParams> params);
   void enqueue(StepWork& work);
   void thread_main();
   void begin(StepWork& work);
@@ -146,7 +155,7 @@ class StepExecutor {
   std::vector<StepWork> works_;  // step n's is at n % size
   uint64_t num_submitted_ = 0;   // with a thread, written under mutex_
   uint64_t num_retired_ = 0;     // engine thread only
-  std::vector<int32_t> row_of_slot_;  // the same: of the latest step, which of its sampled rows
+  std::vector<int32_t> row_of_slot_;  // the same: of the latest step, the last of its chosen rows
 
   // Of whoever runs the steps.
   Sampler sampler_;

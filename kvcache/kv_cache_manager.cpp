@@ -372,6 +372,20 @@ bool KvCacheManager::allocate_slots(RequestId id, int32_t num_tokens) {
   return true;
 }
 
+bool KvCacheManager::has_unused(RequestId id, int32_t num_tokens) const {
+  const int32_t slot = impl_->slot_of.find(id);
+  return std::ranges::all_of(impl_->groups, [&](const Group& group) {
+    const int32_t held = slot == IdMap::kAbsent ? 0 : group.count(slot);
+    return group.entries_for(num_tokens) - held <= group.pool.num_free();
+  });
+}
+
+bool KvCacheManager::keeps_states() const {
+  return std::ranges::any_of(impl_->groups, [](const Group& group) {
+    return group.spec.kind == KvGroupKind::kState;
+  });
+}
+
 // Puts the next full block of the request under its prefix node; false when no node is to be had.
 bool KvCacheManager::Impl::index_next_block(int32_t slot, std::span<const TokenId> tokens) {
   Slot& holder = slots[static_cast<size_t>(slot)];

@@ -104,6 +104,10 @@ class KvCacheManager {
                               int32_t num_spare_blocks,
                               int32_t num_growing_blocks = 0) const;
 
+  // Whether allocate_slots() would take nothing for `num_tokens` tokens but blocks that hold
+  // nothing: no cached one would be evicted.
+  [[nodiscard]] bool has_unused(RequestId id, int32_t num_tokens) const;
+
   // Full blocks among the first `num_computed_tokens` become findable, under the hash chain of
   // `tokens` and the extras given to acquire_prefix(). Window groups let go of blocks that no query
   // from position `num_computed_tokens` on reads: a step in flight starts there or later, and must
@@ -153,6 +157,7 @@ class KvCacheManager {
   [[nodiscard]] int32_t num_groups() const;
   [[nodiscard]] int32_t block_size() const;
   [[nodiscard]] bool caches_prefixes() const;
+  [[nodiscard]] bool keeps_states() const;  // a group is kState: a token's KV cannot be taken back
 
   // Walks everything: conservation (free + cached + referenced + held by transfers = all),
   // refcounts equal to the holders found, index entries valid. Empty when right, else what is

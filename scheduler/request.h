@@ -55,7 +55,7 @@ struct Request {
   uint64_t arrival_order = 0;  // set by add(); FCFS key, kept over preemptions
   RequestStatus status = RequestStatus::kWaiting;
   // The three counters: KV valid; handed out by schedule() (= computed + in flight); submitted to a
-  // step that has not retired.
+  // step that has not retired. Drafts count in the latter two until their step retires.
   int32_t num_computed_tokens = 0;
   int32_t num_scheduled_tokens = 0;
   int32_t num_in_flight_tokens = 0;

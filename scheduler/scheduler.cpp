@@ -170,15 +170,27 @@ void Scheduler::Impl::leave(int32_t index) {
 void Scheduler::Impl::record(Entry& e, int32_t num_tokens, bool decode) {
   Request& r = e.request;
   const bool samples = num_tokens == e.num_remaining();
-  const auto slot = static_cast<int32_t>(&e - entries.data());
-  output.scheduled.push_back({r.id, r.num_scheduled_tokens, num_tokens, samples, slot});
+  const int32_t begin = r.num_scheduled_tokens;
+  const int32_t end = begin + num_tokens;
+  e.row = static_cast<int32_t>(output.scheduled.size());
+  ScheduledRequest& row = output.scheduled.emplace_back();
+  row.id = r.id;
+  row.num_computed_tokens = begin;
+  row.num_scheduled_tokens = num_tokens;
+  row.slot = static_cast<int32_t>(&e - entries.data());
+  if (samples) row.chosen = {end - 1, end};
+  if (r.scores_prompt) {
+    const int32_t first = std::max(begin, r.num_scored_tokens);
+    row.scored = {first, std::max(first, std::min(end, r.num_prompt_tokens - 1))};
+  }
   output.total_tokens += num_tokens;
   if (!decode) output.num_prefill_tokens += num_tokens;
-  shape.add(decode, r.num_scheduled_tokens, num_tokens);
+  shape.add(decode, begin, num_tokens);
   r.num_scheduled_tokens += num_tokens;
   r.num_in_flight_tokens += num_tokens;
   num_tokens_in_flight += num_tokens;
   if (samples) {
+    ++num_chosen_rows;
     ++e.num_pending_samples;
     waiting.charge(e.tenant_slot, kGeneratedCost);
   }
@@ -270,11 +282,99 @@ void Scheduler::Impl::schedule_prefills() {
   }
 }
 
+void Scheduler::offer_drafts(RequestId id, std::span<const TokenId> drafts) {
+  Impl& m = *impl_;
+  if (drafts.empty()) return;
+  m.offers.push_back({.id = id,
+                      .begin = m.offered_tokens.size(),
+                      .count = static_cast<int32_t>(drafts.size())});
+  m.offered_tokens.insert(m.offered_tokens.end(), drafts.begin(), drafts.end());
+}
+
+// How many drafts may follow a request's row of this step: they may not outgrow its answer, the
+// step, or the blocks that it has or that nobody has a use for.
+int32_t Scheduler::Impl::drafts_allowed(const Entry& e, const ScheduledRequest& row) const {
+  const int32_t most_rows = std::max(options.max_chosen_rows, options.max_num_seqs);
+  const int32_t allowed = std::min({e.request.max_tokens - e.request.num_generated() - 1,
+                                    num_tokens_left(),
+                                    most_rows - num_chosen_rows});
+  if (row.end() + allowed <= e.num_allocated_tokens) return allowed;
+  const int32_t in_block = e.num_allocated_tokens - row.end();
+  const int32_t in_next = std::min(allowed, in_block + kv.block_size());
+  return kv.has_unused(row.id, row.end() + in_next) ? in_next : in_block;
+}
+
+// Behind all that has to run: a draft takes no room from a prompt, and no block from the cache.
+void Scheduler::Impl::add_drafts() {
+  for (const Offer& offer : offers) {
+    const int32_t index = entry_of.find(offer.id);
+    if (index == IdMap::kAbsent || kv.keeps_states()) continue;
+    Entry& e = entry(index);
+    Request& r = e.request;
+    if (e.last_step != output.step_id || r.status != RequestStatus::kRunning) continue;
+    ScheduledRequest& row = output.scheduled[static_cast<size_t>(e.row)];
+    const bool decodes = row.num_scheduled_tokens == 1 && r.num_generated() > 0;
+    if (!decodes || row.chosen.empty() || row.end() != r.num_tokens()) continue;
+    const int32_t count = std::min(offer.count, drafts_allowed(e, row));
+    if (count <= 0) continue;
+    if (row.end() + count > e.num_allocated_tokens) {
+      CHECK(kv.allocate_slots(row.id, row.end() + count));
+      e.num_allocated_tokens = static_cast<int32_t>(align_up(row.end() + count, kv.block_size()));
+    }
+    shape.add(/*decode=*/true, row.end(), count);
+    row.num_draft_tokens = count;
+    row.num_scheduled_tokens += count;
+    row.chosen.end += count;
+    num_chosen_rows += count;
+    e.num_drafts_in_flight = count;
+    e.first_draft = offer.begin;
+    r.num_scheduled_tokens += count;
+    r.num_in_flight_tokens += count;
+    num_tokens_in_flight += count;
+    output.total_tokens += count;
+  }
+}
+
+// The tokens and blocks of the decision, which change no more.
+void Scheduler::Impl::write_rows() {
+  for (const ScheduledRequest& row : output.scheduled) {
+    const Entry& e = entry(row.slot);
+    const std::vector<TokenId>& tokens = e.request.tokens;
+    const int32_t num_known = e.request.num_tokens();
+    const int32_t first_draft = row.end() - row.num_draft_tokens;
+    const auto known = tokens.begin() + std::min(row.num_computed_tokens, num_known);
+    output.token_ids.insert(
+        output.token_ids.end(), known, tokens.begin() + std::min(first_draft, num_known));
+    if (first_draft > num_known) output.token_ids.push_back(kInvalidToken);
+    if (row.num_draft_tokens > 0) {
+      const auto drafts = offered_tokens.begin() + static_cast<ptrdiff_t>(e.first_draft);
+      output.token_ids.insert(output.token_ids.end(), drafts, drafts + row.num_draft_tokens);
+    }
+    if (!row.scored.empty()) {
+      output.scored_tokens.insert(output.scored_tokens.end(),
+                                  tokens.begin() + row.scored.begin + 1,
+                                  tokens.begin() + row.scored.end + 1);
+    }
+    const auto num_blocks = static_cast<size_t>(ceil_div(row.end(), kv.block_size()));
+    for (int32_t group = 0; group < kv.num_groups(); ++group) {
+      const std::span<const BlockId> table = kv.block_table(row.id, group);
+      const std::span<const BlockId> used = table.first(std::min(num_blocks, table.size()));
+      output.blocks.insert(output.blocks.end(), used.begin(), used.end());
+      output.blocks.resize(output.blocks.size() + num_blocks - used.size(), kNullBlock);
+    }
+  }
+  offers.clear();
+  offered_tokens.clear();
+}
+
 const SchedulerOutput& Scheduler::schedule(int64_t now_ms) {
   Impl& m = *impl_;
   SchedulerOutput& output = m.output;
   ++output.step_id;
   output.scheduled.clear();
+  output.token_ids.clear();
+  output.scored_tokens.clear();
+  output.blocks.clear();
   output.preempted.clear();
   output.restoring.clear();
   output.failed.clear();
@@ -283,6 +383,7 @@ const SchedulerOutput& Scheduler::schedule(int64_t now_ms) {
   output.total_tokens = 0;
   output.num_prefill_tokens = 0;
   m.shape = {};
+  m.num_chosen_rows = 0;
   m.outlook.is_current = false;
   m.short_of_blocks = false;
   m.now_ms = std::max(m.now_ms, now_ms);
@@ -295,6 +396,8 @@ const SchedulerOutput& Scheduler::schedule(int64_t now_ms) {
   m.set_target();
   m.schedule_prefills();
   m.admit_waiting(/*before=*/-1);
+  m.add_drafts();
+  m.write_rows();
   m.kv.take_copies(output.copies);
   if (output.scheduled.empty()) {  // whoever wanted them was preempted
     m.kv.end_copies(output.copies);
@@ -307,44 +410,46 @@ const SchedulerOutput& Scheduler::schedule(int64_t now_ms) {
 
 // --- Retirement ------------------------------------------------------------------------------
 
-void Scheduler::Impl::retire_row(const ScheduledRequest& row,
-                                 std::span<const SampledToken> sampled,
-                                 size_t& next) {
+// `result`: null where no token was chosen, or nobody asks any more.
+void Scheduler::Impl::retire_row(const ScheduledRequest& row, const StepResult* result) {
   const int32_t index = entry_of.find(row.id);
   CHECK_NE(index, IdMap::kAbsent);  // in flight, so it cannot have left
   Entry& e = entry(index);
   Request& r = e.request;
+  const bool dead = r.abort_pending || r.status == RequestStatus::kFinished;
+  CHECK(row.chosen.empty() || result != nullptr || dead);
+  const std::span<const TokenId> tokens =
+      result == nullptr || dead ? std::span<const TokenId>() : result->tokens;
+  const int32_t num_right = std::max(static_cast<int32_t>(tokens.size()) - 1, 0);
+  const int32_t num_wrong = row.num_draft_tokens - num_right;
+  CHECK_GE(num_wrong, 0);
   num_tokens_in_flight -= row.num_scheduled_tokens;
   r.num_in_flight_tokens -= row.num_scheduled_tokens;
-  r.num_computed_tokens += row.num_scheduled_tokens;
+  r.num_computed_tokens += row.num_scheduled_tokens - num_wrong;
+  r.num_scheduled_tokens -= num_wrong;
   r.num_scored_tokens =
       std::max(r.num_scored_tokens, std::min(r.num_computed_tokens, r.num_prompt_tokens - 1));
-  bool failed = false;
-  const bool dead = r.abort_pending || r.status == RequestStatus::kFinished;
-  if (row.samples) {
+  if (!row.chosen.empty()) {
     --e.num_pending_samples;
-    const bool present = next < sampled.size() && sampled[next].id == row.id;
-    CHECK(present || dead);
-    if (present) {
-      const SampledToken& sample = sampled[next++];
-      if (!dead && sample.token != kInvalidToken) r.tokens.push_back(sample.token);
-      failed = sample.token == kInvalidToken;
-      if (!dead && (sample.finished || r.num_generated() == r.max_tokens)) {
-        if (!e.draining()) ++num_draining;
-        r.status = RequestStatus::kFinished;
-        answer_lengths.observe(r.num_generated());
-      }
-    }
+    e.num_drafts_in_flight = 0;
+  }
+  r.tokens.insert(r.tokens.end(), tokens.begin(), tokens.end());
+  CHECK_LE(r.num_generated(), r.max_tokens);
+  if (num_right > 0) waiting.charge(e.tenant_slot, num_right * kGeneratedCost);
+  if (result != nullptr && !dead && (result->finished || r.num_generated() == r.max_tokens)) {
+    if (!e.draining()) ++num_draining;
+    r.status = RequestStatus::kFinished;
+    answer_lengths.observe(r.num_generated());
   }
   // The KV of a step that failed is not worth finding again. An aborted request may have fed back a
   // token that it never learned.
-  e.is_kv_bad = e.is_kv_bad || failed;
+  e.is_kv_bad = e.is_kv_bad || (result != nullptr && result->tokens.empty());
   if (e.is_kv_bad) return;
   kv.cache_blocks(r.id, r.tokens, std::min(r.num_computed_tokens, r.num_tokens()));
 }
 
 void Scheduler::update(const SchedulerOutput& output,
-                       std::span<const SampledToken> sampled,
+                       std::span<const StepResult> results,
                        double measured_ms,
                        std::vector<RequestId>& aborted) {
   Impl& m = *impl_;
@@ -352,10 +457,12 @@ void Scheduler::update(const SchedulerOutput& output,
   size_t next = 0;
   int32_t num_decodes = output.total_tokens - output.num_prefill_tokens;
   for (const ScheduledRequest& row : output.scheduled) {
-    retired.add(num_decodes-- > 0, row.num_computed_tokens, row.num_scheduled_tokens);
-    m.retire_row(row, sampled, next);
+    retired.add(num_decodes > 0, row.num_computed_tokens, row.num_scheduled_tokens);
+    num_decodes -= row.num_scheduled_tokens;
+    const bool is_next = !row.chosen.empty() && next < results.size() && results[next].id == row.id;
+    m.retire_row(row, is_next ? &results[next++] : nullptr);
   }
-  CHECK_EQ(next, sampled.size());
+  CHECK_EQ(next, results.size());
   m.kv.end_copies(output.copies);
   if (m.num_draining > 0) {
     for (const ScheduledRequest& row : output.scheduled) {

@@ -5,7 +5,8 @@
 //
 // Step order: schedule() -> (the step runs) -> update(). With overlap, schedule() of step n + 1 may
 // come before update() of step n; the three counters of Request keep them apart. A row may then
-// begin at the token that step n is to choose: "the last one chosen in that slot".
+// begin at the token that step n is to choose: "the last one chosen in that slot". A request whose
+// drafts are in flight is left out until they retire: where it goes on is not known before.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,7 @@ namespace sluice {
 struct SchedulerOptions {
   int32_t max_num_seqs = 64;                 // running requests; at most the KV manager's
   int32_t max_num_batched_tokens = 512;      // tokens a step; no more requests than that run
+  int32_t max_chosen_rows = 0;  // a step's, drafts included; at least max_num_seqs; 0: that many
   double step_target_ms = 50;                // predicted milliseconds a step; <= 0: no such budget
   double max_prefill_share = 0.75;           // of that time, beside decodes; 1: no such bound
   int32_t long_prefill_token_threshold = 0;  // tokens of one prompt a step; 0: no such limit
@@ -53,6 +55,11 @@ class Scheduler {
   // A request of SchedulerOutput::restoring waits in its place again, to take what is cached now.
   void resume(RequestId id);
 
+  // Guesses at the next tokens of a request, in order, for the next schedule() alone; of an id that
+  // decodes in that step some of them become rows. They take what nothing else wants: rows and
+  // blocks that are left over.
+  void offer_drafts(RequestId id, std::span<const TokenId> drafts);
+
   // Decides one step and takes the blocks it needs. Decodes come first; then running prefills and
   // waiting requests, in chunks under both budgets: tenants by what they were given so far, each
   // one's requests by priority and arrival. When blocks run out a running request is preempted
@@ -62,12 +69,13 @@ class Scheduler {
   // valid until the next call.
   const SchedulerOutput& schedule(int64_t now_ms);
 
-  // The step retired: its tokens count as computed, blocks become cacheable, sampled tokens are
-  // appended, finished and abort-pending requests leave. `measured_ms` feeds the cost model; not
-  // positive: unknown. A request ends at max_tokens even if `finished` does not say so.
+  // The step retired: its tokens count as computed, but for drafts that were not chosen; blocks
+  // become cacheable, chosen tokens are appended, finished and abort-pending requests leave.
+  // `measured_ms` feeds the cost model; not positive: unknown. A request ends at max_tokens even if
+  // `finished` does not say so.
   // Ids of aborted requests that left now are appended to `aborted`.
   void update(const SchedulerOutput& output,
-              std::span<const SampledToken> sampled,
+              std::span<const StepResult> results,
               double measured_ms,
               std::vector<RequestId>& aborted);
 

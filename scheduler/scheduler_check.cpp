@@ -16,7 +16,12 @@ std::string Scheduler::Impl::check_entry(int32_t index) const {
   if (r.num_scheduled_tokens != r.num_computed_tokens + r.num_in_flight_tokens) {
     return name + ": scheduled is not computed + in flight";
   }
-  if (r.num_generated() + e.num_pending_samples > r.max_tokens) return name + " generates too much";
+  if (r.num_generated() + e.num_pending_samples + e.num_drafts_in_flight > r.max_tokens) {
+    return name + " generates too much";
+  }
+  if (e.num_drafts_in_flight >= std::max(r.num_in_flight_tokens, 1)) {
+    return name + " has drafts in flight that are not";
+  }
   const auto num_outside =
       std::ranges::count(followers, index) + std::ranges::count(restoring, index);
   const bool has_deadline = e.deadline_ms != kNoDeadline && !e.was_admitted;

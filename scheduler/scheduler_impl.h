@@ -27,7 +27,10 @@ struct Scheduler::Impl {
     bool was_admitted = false;
     bool was_restored = false;         // since its preemption, or it was tried
     bool is_kv_bad = false;            // of a step that failed: not to be found again
-    int32_t num_pending_samples = 0;   // tokens that steps in flight will append
+    int32_t num_pending_samples = 0;   // tokens that steps in flight will append at least
+    int32_t num_drafts_in_flight = 0;  // rows in flight of which some may not count
+    size_t first_draft = 0;            // of this step's, in offered_tokens
+    int32_t row = 0;                   // in the decision of `last_step`
     int32_t num_allocated_tokens = 0;  // KV room, a multiple of the block size
     int32_t num_found_tokens = 0;      // of those, found in the cache when it was admitted
     int32_t forced_at_generated = -1;  // generated tokens at the last forced preemption
@@ -51,11 +54,12 @@ struct Scheduler::Impl {
 
     // Of those, without KV handed out.
     [[nodiscard]] int32_t num_remaining() const {
-      return num_known() - request.num_scheduled_tokens;
+      return num_known() - (request.num_scheduled_tokens - num_drafts_in_flight);
     }
 
     [[nodiscard]] bool schedulable() const {
-      return !draining() && request.num_generated() + num_pending_samples < request.max_tokens;
+      return !draining() && num_drafts_in_flight == 0 &&
+             request.num_generated() + num_pending_samples < request.max_tokens;
     }
 
     [[nodiscard]] bool wants_restoring() const {
@@ -80,6 +84,13 @@ struct Scheduler::Impl {
     [[nodiscard]] bool decodes() const {
       return num_remaining() == 1 && request.num_generated() + num_pending_samples > 0;
     }
+  };
+
+  // Drafts of a request, in offered_tokens.
+  struct Offer {
+    RequestId id;
+    size_t begin = 0;
+    int32_t count = 0;
   };
 
   // Its order among those with deadlines.
@@ -119,7 +130,10 @@ struct Scheduler::Impl {
 
   Outlook outlook;
   SchedulerOutput output;
-  StepShape shape;  // of `output`
+  StepShape shape;             // of `output`
+  int32_t num_chosen_rows = 0;  // of `output`
+  std::vector<Offer> offers;    // for the next step
+  std::vector<TokenId> offered_tokens;
   // Of this step, once its decodes are known; 0: it is for them alone.
   static constexpr double kNoTarget = std::numeric_limits<double>::infinity();
   double target_ms = kNoTarget;
@@ -163,7 +177,13 @@ struct Scheduler::Impl {
     restoring.reserve(num_seqs);
     preempted.reserve(entries.size());
     deadlines.reserve(entries.size());
+    offers.reserve(num_seqs);
     output.scheduled.reserve(num_seqs);
+    output.token_ids.reserve(static_cast<size_t>(o.max_num_batched_tokens));
+    output.scored_tokens.reserve(output.token_ids.capacity());
+    output.blocks.reserve(num_seqs * static_cast<size_t>(manager.num_groups()) *
+                          static_cast<size_t>(ceil_div(o.max_model_len, manager.block_size())));
+    offered_tokens.reserve(static_cast<size_t>(o.max_chosen_rows));
     output.preempted.reserve(num_seqs);
     output.restoring.reserve(num_seqs);
     output.failed.reserve(1);
@@ -215,6 +235,9 @@ struct Scheduler::Impl {
   void set_target();
   void schedule_prefill(int32_t index);
   void schedule_prefills();
+  [[nodiscard]] int32_t drafts_allowed(const Entry& e, const ScheduledRequest& row) const;
+  void add_drafts();
+  void write_rows();
   [[nodiscard]] int32_t expected_more(const Entry& e) const;
   void add_to_outlook(const Entry& e);
   void look_ahead();
@@ -231,7 +254,7 @@ struct Scheduler::Impl {
   void release_followers();
   void admit_waiting(int32_t before);
   void fail_oldest();
-  void retire_row(const ScheduledRequest& row, std::span<const SampledToken> sampled, size_t& next);
+  void retire_row(const ScheduledRequest& row, const StepResult* result);
   [[nodiscard]] std::string check_entry(int32_t index) const;
 };
 

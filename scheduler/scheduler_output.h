@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole decision of one step, as a value, and what came back.
+// The whole decision of one step, as a value, and what came back. With the requests' parameters it
+// is all that running the step takes: whoever runs it needs neither scheduler nor KV manager.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/core/types.h"
@@ -10,12 +12,28 @@
 
 namespace sluice {
 
+// Positions of a request, [begin, end).
+struct RowRange {
+  int32_t begin = 0;
+  int32_t end = 0;
+
+  [[nodiscard]] int32_t size() const { return end - begin; }
+  [[nodiscard]] bool empty() const { return begin == end; }
+  friend bool operator==(const RowRange&, const RowRange&) = default;
+};
+
+// A request's rows of a step, one a token: known tokens, then drafts, which are guesses at the
+// tokens that follow.
 struct ScheduledRequest {
   RequestId id;
-  int32_t num_computed_tokens = 0;   // position of the first token of this step
-  int32_t num_scheduled_tokens = 0;  // tokens this step, >= 1
-  bool samples = false;              // the last known token is among them: a new one is chosen
-  int32_t slot = 0;                  // its own while it is here, below Scheduler::num_slots()
+  int32_t num_computed_tokens = 0;   // position of the first row
+  int32_t num_scheduled_tokens = 0;  // rows, drafts included; >= 1
+  int32_t num_draft_tokens = 0;      // the last ones of them
+  RowRange chosen;  // rows behind which a token is chosen: none, or the last known one and all drafts
+  RowRange scored;  // rows of the prompt that give the log-probability of the prompt's next token
+  int32_t slot = 0;  // its own while it is here, below Scheduler::num_slots()
+
+  [[nodiscard]] int32_t end() const { return num_computed_tokens + num_scheduled_tokens; }
 };
 
 struct RequestFailure {
@@ -26,6 +44,12 @@ struct RequestFailure {
 struct SchedulerOutput {
   uint64_t step_id = 0;
   std::vector<ScheduledRequest> scheduled;  // decodes first, then prefill chunks
+  // Of all rows, in the order of `scheduled`; kInvalidToken: what the step before chooses behind
+  // the last known token of that request.
+  std::vector<TokenId> token_ids;
+  std::vector<TokenId> scored_tokens;  // of all scored rows: the tokens that follow them
+  // Of each request, for each KV group: its blocks from the first one to that of its last row.
+  std::vector<BlockId> blocks;
   // By recompute; they wait again. Read before `scheduled`: with room one may be back at once.
   std::vector<RequestId> preempted;
   // Preempted ones that there is room for again: whoever has kept their KV may bring it back into
@@ -39,11 +63,13 @@ struct SchedulerOutput {
   double predicted_ms = 0;
 };
 
-// One sampled token of a step, in the order of SchedulerOutput::scheduled (rows that sample).
-struct SampledToken {
+// What a step gave a request that had chosen rows, in the order of SchedulerOutput::scheduled.
+struct StepResult {
   RequestId id;
-  TokenId token = kInvalidToken;  // kInvalidToken: the step failed for it; its KV is not cached
-  bool finished = false;          // the engine's verdict: end token, stop token, length or error
+  // As many first drafts as were what the model chose in their places, then the token chosen behind
+  // them. Empty: the step failed for it; its KV is not cached.
+  std::span<const TokenId> tokens;
+  bool finished = false;  // with the last of `tokens`: end token, stop token, length or error
 };
 
 }  // namespace sluice

@@ -55,7 +55,8 @@ void write_step(JsonWriter& json, const StepRecord& step) {
   for (const StepItem& item : step.items) {
     json.open_object().key("id").integer(static_cast<int64_t>(item.id.value));
     json.key("position").integer(item.position).key("tokens").integer(item.num_tokens);
-    json.key("samples").boolean(item.samples).close_object();
+    json.key("samples").boolean(item.samples);
+    json.key("num_drafts").integer(item.num_drafts).close_object();
   }
   json.close_array().close_object();
 }

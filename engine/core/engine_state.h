@@ -43,6 +43,7 @@ struct StepItem {
   int32_t position = 0;  // of its first token
   int32_t num_tokens = 0;
   bool samples = false;  // it got a token
+  int32_t num_drafts = 0;  // of num_tokens, the last ones: guesses
 };
 
 // Times are of the steady clock, in nanoseconds.

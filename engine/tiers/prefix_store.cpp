@@ -329,17 +329,23 @@ void PrefixStore::advance(Clock::time_point now,
 
 void PrefixStore::save(const SchedulerOutput& output,
                        const Scheduler& scheduler,
-                       std::span<const SampledToken> sampled,
+                       std::span<const StepResult> results,
                        std::span<const RequestId> failed) {
   size_t next = 0;
   for (const ScheduledRequest& row : output.scheduled) {
-    const bool is_good = !row.samples || sampled[next++].token != kInvalidToken;
-    const int32_t end = row.num_computed_tokens + row.num_scheduled_tokens;
+    const std::span<const TokenId> chosen =
+        row.chosen.empty() ? std::span<const TokenId>() : results[next++].tokens;
+    if (!row.chosen.empty() && chosen.empty()) continue;
+    // Drafts that were right have KV too.
+    const auto num_right = row.chosen.empty() ? 0 : static_cast<int32_t>(chosen.size()) - 1;
+    const int32_t end = row.end() - row.num_draft_tokens + num_right;
     if (end / block_size_ == row.num_computed_tokens / block_size_) continue;
-    if (!is_good || std::ranges::find(failed, row.id) != failed.end()) continue;
+    if (std::ranges::find(failed, row.id) != failed.end()) continue;
     const Request& request = *scheduler.find(row.id);
+    tokens_ = request.tokens;
+    tokens_.insert(tokens_.end(), chosen.begin(), chosen.begin() + num_right);
     // The step before has failed, and this one went on behind a token that there is not.
-    if (end > request.num_tokens()) continue;
+    if (static_cast<size_t>(end) > tokens_.size()) continue;
     save_blocks(request, end / block_size_);
   }
 }
@@ -363,11 +369,11 @@ bool PrefixStore::save_block(size_t index,
                              Chain& chain,
                              Progress& progress) {
   KvTier& tier = *tiers_[index];
-  const KvFileName name = name_of(chain, request.tokens, progress.num_saved);
+  const KvFileName name = name_of(chain, tokens_, progress.num_saved);
   if (tier.contains(name.key)) {
     tier.touch(name.key);
     if (events_.has_listener()) {
-      events_.meet(index, event_block(chain, request.tokens, progress.num_saved));
+      events_.meet(index, event_block(chain, tokens_, progress.num_saved));
     }
     return true;
   }
@@ -378,7 +384,7 @@ bool PrefixStore::save_block(size_t index,
   storage_.copy_out(blocks_, tier.payload(buffer));
   progress.is_broken = !tier.save(name, buffer);
   if (!progress.is_broken && events_.has_listener()) {
-    events_.expect(index, event_block(chain, request.tokens, progress.num_saved));
+    events_.expect(index, event_block(chain, tokens_, progress.num_saved));
   }
   return !progress.is_broken;
 }

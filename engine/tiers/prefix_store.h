@@ -64,7 +64,7 @@ class PrefixStore {
   // each row that samples; what belongs to a failed one or to those of `failed` is not kept.
   void save(const SchedulerOutput& output,
             const Scheduler& scheduler,
-            std::span<const SampledToken> sampled,
+            std::span<const StepResult> results,
             std::span<const RequestId> failed);
   // After that step retired: it teaches the cost of computing, and requests may have ended.
   void end_step(const SchedulerOutput& output, const Scheduler& scheduler, double seconds);
@@ -152,6 +152,7 @@ class PrefixStore {
   RestoreCost cost_;
   TierEvents events_;
   std::unordered_map<RequestId, Saving> savings_;  // of requests that the scheduler has
+  std::vector<TokenId> tokens_;  // with KV, of the request that is being saved
   std::vector<Held> held_;                         // in order of arrival
   uint64_t next_ticket_ = 0;
   int32_t num_outstanding_ = 0;         // loads of anybody

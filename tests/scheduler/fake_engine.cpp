@@ -514,8 +514,9 @@ void FakeEngine::see_row(const ScheduledRequest& scheduled, Step& step, EpisodeS
   }
   const int32_t known = shadow.num_tokens() + shadow.num_pending;
   if (scheduled.num_scheduled_tokens < 1 || end > known) return wrong("a row of unknown tokens");
-  if (scheduled.samples != (end == known)) wrong("a row samples wrongly");
-  if (scheduled.samples) {
+  const RowRange expected = end == known ? RowRange{end - 1, end} : RowRange{};
+  if (scheduled.chosen != expected) wrong("a row samples wrongly");
+  if (!scheduled.chosen.empty()) {
     // Before each prompt that runs the scheduler looks who comes first, and then charges it.
     if (known - start > 1 || known == shadow.num_given_tokens) note_turns();
     ++shadow.num_pending;
@@ -639,7 +640,8 @@ void FakeEngine::retire(EpisodeStats& stats) {
   }
   for (const Row& row : step.rows) write_row(row);
   for (const Row& row : step.rows) save_blocks(row);
-  std::vector<SampledToken> sampled;
+  std::vector<StepResult> results;
+  std::deque<TokenId> chosen;
   std::vector<size_t> leaving;
   for (const Row& row : step.rows) {
     Shadow& shadow = shadows_[row.shadow];
@@ -651,7 +653,7 @@ void FakeEngine::retire(EpisodeStats& stats) {
         if (block != kNullBlock) --readers_[g][static_cast<size_t>(block.value)];
       }
     }
-    if (row.scheduled.samples) {
+    if (!row.scheduled.chosen.empty()) {
       --shadow.num_pending;
       const uint64_t hash = shadow.prefix_hash[static_cast<size_t>(end)];
       const TokenId token = next_token(hash, vocab_size_);
@@ -659,7 +661,8 @@ void FakeEngine::retire(EpisodeStats& stats) {
       const bool last = shadow.num_tokens() - shadow.num_prompt_tokens == shadow.max_tokens;
       // Past its end a request may still be answered by the runner, or not.
       if (!(shadow.ended || shadow.aborting) || chance(0.5)) {
-        sampled.push_back({shadow.id, token, last || ends_here(hash)});
+        chosen.push_back(token);
+        results.push_back({shadow.id, {&chosen.back(), 1}, last || ends_here(hash)});
       }
       if (!shadow.ended && !shadow.aborting && (last || ends_here(hash))) {
         shadow.ended = true;
@@ -674,7 +677,7 @@ void FakeEngine::retire(EpisodeStats& stats) {
   const double measured_ms =
       (0.3 + 0.2 * tokens) * (chance(0.02) ? 300 : 1) * (chance(0.02) ? 0 : 1);
   std::vector<RequestId> aborted;
-  scheduler_->update(step.output, sampled, measured_ms, aborted);
+  scheduler_->update(step.output, results, measured_ms, aborted);
   for (const size_t i : leaving) {
     Shadow& shadow = shadows_[i];
     if (scheduler_->find(shadow.id) != nullptr) wrong("an ended request did not leave");

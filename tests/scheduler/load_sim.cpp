@@ -142,7 +142,7 @@ class LoadSim {
       results_[request.client].num_lost_tokens += std::exchange(request.num_computed, 0);
     }
     int64_t work_started = 0;
-    sampled_.clear();
+    results_of_step_.clear();
     for (const ScheduledRequest& row : output.scheduled) {
       Running& request = running_.at(row.id.value);
       if (!request.started) {
@@ -151,13 +151,14 @@ class LoadSim {
         admission_.leave(request.queued);
       }
       request.num_computed = row.num_computed_tokens + row.num_scheduled_tokens;
-      if (row.samples) {
-        sampled_.push_back({row.id, 1, request.num_generated + 1 == request.num_answer});
+      if (!row.chosen.empty()) {
+        results_of_step_.push_back(
+            {row.id, {&kToken, 1}, request.num_generated + 1 == request.num_answer});
       }
     }
-    scheduler_.update(output, sampled_, ms, aborted_);
+    scheduler_.update(output, results_of_step_, ms, aborted_);
     if (anybody_waited) speed_.observe(work_started, ms / 1000);
-    for (const SampledToken& sample : sampled_) note_token(sample.id);
+    for (const StepResult& result : results_of_step_) note_token(result.id);
   }
 
   void note_token(RequestId id) {
@@ -182,7 +183,8 @@ class LoadSim {
   QueueSpeed speed_;
   std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> arrivals_;
   std::map<uint64_t, Running> running_;
-  std::vector<SampledToken> sampled_;
+  static constexpr TokenId kToken = 1;
+  std::vector<StepResult> results_of_step_;
   std::vector<RequestId> aborted_;
   double now_ms_ = 0;
   std::vector<LoadResult> results_;

@@ -33,20 +33,21 @@ TEST(SchedulerAllocation, SteadyStepsAllocateNothing) {
                                       .deadline_ms = id == 40 ? 100 : kNoDeadline});
     ASSERT_TRUE(added.has_value());
   }
-  std::vector<SampledToken> sampled;
+  constexpr TokenId kToken = 1;
+  std::vector<StepResult> results;
   std::vector<RequestId> aborted;
-  sampled.reserve(16);
+  results.reserve(16);
   uint64_t num_preempted = 0;
   int64_t now_ms = 0;
   reset_allocation_meter();
   while (scheduler.has_work()) {
     const SchedulerOutput& output = scheduler.schedule(now_ms += 7);
     num_preempted += output.preempted.size();
-    sampled.clear();
+    results.clear();
     for (const ScheduledRequest& row : output.scheduled) {
-      if (row.samples) sampled.push_back({row.id, 1, false});
+      if (!row.chosen.empty()) results.push_back({row.id, {&kToken, 1}, false});
     }
-    scheduler.update(output, sampled, 1.0 + 0.1 * output.total_tokens, aborted);
+    scheduler.update(output, results, 1.0 + 0.1 * output.total_tokens, aborted);
   }
   EXPECT_EQ(num_allocations(), 0U);
   EXPECT_GT(num_preempted, 0u);

@@ -90,14 +90,13 @@ class SchedulerTest : public testing::Test {
   }
 
   std::vector<RequestId> update(const SchedulerOutput& output, double measured_ms = 0) {
-    std::vector<SampledToken> sampled;
+    const auto token = static_cast<TokenId>(1000 + output.step_id);
+    std::vector<StepResult> results;
     for (const ScheduledRequest& row : output.scheduled) {
-      if (row.samples) {
-        sampled.push_back({row.id, static_cast<TokenId>(1000 + output.step_id), false});
-      }
+      if (!row.chosen.empty()) results.push_back({row.id, {&token, 1}, false});
     }
     std::vector<RequestId> aborted;
-    scheduler_->update(output, sampled, measured_ms, aborted);
+    scheduler_->update(output, results, measured_ms, aborted);
     EXPECT_EQ(scheduler_->check_integrity(), "");
     EXPECT_EQ(kv_->check_integrity(), "");
     return aborted;
@@ -514,7 +513,8 @@ TEST_F(SchedulerTest, DecodeIsScheduledBeforeItsInputIsSampled) {
   const SchedulerOutput second = schedule();
   ASSERT_EQ(second.scheduled.size(), 1u);
   EXPECT_EQ(second.scheduled[0].num_computed_tokens, 5);
-  EXPECT_TRUE(second.scheduled[0].samples);
+  EXPECT_EQ(second.scheduled[0].chosen, (RowRange{5, 6}));
+  EXPECT_EQ(second.token_ids, std::vector<TokenId>{kInvalidToken});
   update(first);
   const SchedulerOutput third = schedule();
   EXPECT_EQ(third.scheduled.at(0).num_computed_tokens, 6);
@@ -530,7 +530,8 @@ TEST_F(SchedulerTest, RequestThatEndsWithAStepInFlightKeepsItsBlocksUntilThatRet
   const SchedulerOutput first = schedule();
   const SchedulerOutput second = schedule();
   std::vector<RequestId> aborted;
-  const std::vector<SampledToken> last = {{RequestId{1}, 42, true}};
+  const TokenId token = 42;
+  const std::vector<StepResult> last = {{RequestId{1}, {&token, 1}, true}};
   scheduler_->update(first, last, 0, aborted);
   EXPECT_EQ(scheduler_->check_integrity(), "");
   EXPECT_GT(kv_->usage().num_referenced, 0);
@@ -576,7 +577,7 @@ TEST_F(SchedulerTest, FailedStepIsNotKeptAsAPrefix) {
   build(64, options());
   ASSERT_TRUE(add(1, 8, 4));
   const SchedulerOutput output = schedule();
-  const std::vector<SampledToken> failed = {{RequestId{1}, kInvalidToken, true}};
+  const std::vector<StepResult> failed = {{RequestId{1}, {}, true}};
   std::vector<RequestId> aborted;
   scheduler_->update(output, failed, 0, aborted);
   EXPECT_EQ(kv_->usage().num_cached, 0);
@@ -606,10 +607,11 @@ TEST_F(SchedulerTest, NeitherIsTheStepThatWasInFlightBehindOneThatFailed) {
   const SchedulerOutput second = schedule();
   ASSERT_EQ(second.scheduled.size(), 1U);
   std::vector<RequestId> aborted;
-  const std::vector<SampledToken> failed = {{RequestId{1}, kInvalidToken, true}};
+  const std::vector<StepResult> failed = {{RequestId{1}, {}, true}};
   scheduler_->update(first, failed, 0, aborted);
-  const std::vector<SampledToken> sampled = {{RequestId{1}, 5, false}};
-  scheduler_->update(second, sampled, 0, aborted);
+  const TokenId token = 5;
+  const std::vector<StepResult> chosen = {{RequestId{1}, {&token, 1}, false}};
+  scheduler_->update(second, chosen, 0, aborted);
   EXPECT_EQ(kv_->usage().num_cached, 0);
   EXPECT_FALSE(scheduler_->has_work());
 }

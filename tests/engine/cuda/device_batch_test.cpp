@@ -16,7 +16,7 @@ namespace sluice {
 namespace {
 
 constexpr InputBatch::Bounds kBounds{
-    .max_tokens = 20, .max_seqs = 3, .max_blocks_per_seq = 5, .num_groups = 2};
+    .max_tokens = 20, .max_seqs = 3, .max_rows = 3, .max_blocks_per_seq = 5, .num_groups = 2};
 
 class CudaDeviceBatch : public ::testing::Test {
  protected:
