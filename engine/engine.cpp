@@ -631,9 +631,9 @@ void LocalEngine::add_results(StepWork& work) {
     const std::span<const SamplerResult> results =
         std::span(work.results).subspan(sampled.first_row, num_tokens);
     const bool ends = results.empty() || results.back().finish_reason != FinishReason::kNone;
-    core_->results.push_back({.id = id,
-                              .tokens = std::span(work.tokens).subspan(sampled.first_row, num_tokens),
-                              .finished = ends});
+    const std::span<const TokenId> tokens =
+        std::span(work.tokens).subspan(sampled.first_row, num_tokens);
+    core_->results.push_back({.id = id, .tokens = tokens, .finished = ends});
     const Request& request = *core_->scheduler.find(id);
     if (core_->requests.find(id) == nullptr) continue;
     if (results.empty()) {

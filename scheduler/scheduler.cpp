@@ -225,6 +225,7 @@ void Scheduler::Impl::schedule_decodes() {
     if (!e.schedulable() || !e.decodes()) continue;
     if (take_blocks(i, 1) == 1) record(e, 1, /*decode=*/true);
   }
+  num_decoding = static_cast<int32_t>(output.scheduled.size());
 }
 
 // How long the step may get for the sake of prompts, beside the decodes that it has.
@@ -311,10 +312,9 @@ void Scheduler::Impl::add_drafts() {
     if (index == IdMap::kAbsent || kv.keeps_states()) continue;
     Entry& e = entry(index);
     Request& r = e.request;
-    if (e.last_step != output.step_id || r.status != RequestStatus::kRunning) continue;
+    if (e.last_step != output.step_id || e.row >= num_decoding) continue;
     ScheduledRequest& row = output.scheduled[static_cast<size_t>(e.row)];
-    const bool decodes = row.num_scheduled_tokens == 1 && r.num_generated() > 0;
-    if (!decodes || row.chosen.empty() || row.end() != r.num_tokens()) continue;
+    if (row.end() != r.num_tokens()) continue;  // behind a token that is not chosen yet
     const int32_t count = std::min(offer.count, drafts_allowed(e, row));
     if (count <= 0) continue;
     if (row.end() + count > e.num_allocated_tokens) {

@@ -131,6 +131,7 @@ struct Scheduler::Impl {
   Outlook outlook;
   SchedulerOutput output;
   StepShape shape;             // of `output`
+  int32_t num_decoding = 0;     // requests, the first ones of `output`
   int32_t num_chosen_rows = 0;  // of `output`
   std::vector<Offer> offers;    // for the next step
   std::vector<TokenId> offered_tokens;

@@ -29,7 +29,7 @@ struct ScheduledRequest {
   int32_t num_computed_tokens = 0;   // position of the first row
   int32_t num_scheduled_tokens = 0;  // rows, drafts included; >= 1
   int32_t num_draft_tokens = 0;      // the last ones of them
-  RowRange chosen;  // rows behind which a token is chosen: none, or the last known one and all drafts
+  RowRange chosen;  // rows behind which a token is chosen: none, or the last known one and drafts
   RowRange scored;  // rows of the prompt that give the log-probability of the prompt's next token
   int32_t slot = 0;  // its own while it is here, below Scheduler::num_slots()
 

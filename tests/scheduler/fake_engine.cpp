@@ -9,25 +9,11 @@ namespace sluice {
 
 namespace {
 
-uint64_t mix(uint64_t x) {
-  x += 0x9E3779B97F4A7C15ull;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
-  return x ^ (x >> 31);
-}
-
 uint64_t hash_extras(const PrefixExtras& extras) {
   uint64_t hash = mix(extras.tenant_salt);
   hash = mix(hash ^ static_cast<uint64_t>(extras.adapter_id));
   return mix(hash ^ extras.media_hash);
 }
-
-// The model: everything it says is a function of the prefix.
-TokenId next_token(uint64_t prefix_hash, int32_t vocab_size) {
-  return static_cast<TokenId>(mix(prefix_hash ^ 0x70CE4) % static_cast<uint64_t>(vocab_size));
-}
-
-bool ends_here(uint64_t prefix_hash) { return mix(prefix_hash ^ 0xE05) % 24 == 0; }
 
 }  // namespace
 
@@ -55,6 +41,11 @@ FakeEngine::FakeEngine(uint64_t seed) : seed_(seed), random_(mix(seed)) {
   arrival_rate_ = 0.05 + 0.6 * static_cast<double>(draw(100)) / 100;
   abort_rate_ = chance(0.5) ? 0.0 : 0.1;
   transfer_rate_ = chance(0.7) ? 0.0 : 0.1;
+  if (chance(0.6)) {
+    draft_rate_ = chance(0.5) ? 1.0 : 0.5;
+    right_draft_rate_ = chance(0.2) ? 0.0 : chance(0.3) ? 1.0 : 0.8;
+  }
+  options_.max_chosen_rows = chance(0.5) ? 0 : between(1, 40);
   const bool has_state = std::ranges::any_of(
       groups_, [](const KvGroupSpec& group) { return group.kind == KvGroupKind::kState; });
   if (!has_state && kv_options_.enable_prefix_caching && chance(0.5)) {
@@ -151,7 +142,7 @@ bool FakeEngine::is_before(const Shadow& a, const Shadow& b) const {
 
 void FakeEngine::append_token(Shadow& shadow, TokenId token) {
   shadow.tokens.push_back(token);
-  shadow.prefix_hash.push_back(mix(shadow.prefix_hash.back() ^ static_cast<uint64_t>(token + 1)));
+  shadow.prefix_hash.push_back(extended(shadow.prefix_hash.back(), token));
 }
 
 // --- What happens to the engine --------------------------------------------------------------
@@ -335,14 +326,19 @@ int64_t FakeEngine::num_partial() const {
 
 void FakeEngine::check_budgets(const SchedulerOutput& output) {
   int32_t total = 0;
-  int32_t num_decodes = 0;
-  const int32_t expected_decodes = output.total_tokens - output.num_prefill_tokens;
+  int32_t num_chosen = 0;
+  int32_t num_decode_tokens = output.total_tokens - output.num_prefill_tokens;
   for (const ScheduledRequest& row : output.scheduled) {
     total += row.num_scheduled_tokens;
-    if (num_decodes < expected_decodes && row.num_scheduled_tokens != 1) {
+    num_chosen += row.chosen.size();
+    if (num_decode_tokens > 0 && row.num_scheduled_tokens != 1 + row.num_draft_tokens) {
       wrong("decodes do not come first");
     }
-    ++num_decodes;
+    num_decode_tokens -= row.num_scheduled_tokens;
+  }
+  if (static_cast<size_t>(total) != output.token_ids.size()) wrong("token_ids are not the rows'");
+  if (num_chosen > std::max(options_.max_chosen_rows, options_.max_num_seqs)) {
+    wrong("too many rows choose a token");
   }
   if (total != output.total_tokens) wrong("total_tokens is not the sum of the rows");
   if (total > options_.max_num_batched_tokens) wrong("over the token budget");
@@ -490,11 +486,15 @@ void FakeEngine::check_oldest_progresses(const SchedulerOutput& output) {
   if (++oldest_waited_ > 2 * options_.max_num_seqs + 8) wrong("the oldest request is starved");
 }
 
-void FakeEngine::see_row(const ScheduledRequest& scheduled, Step& step, EpisodeStats& stats) {
+void FakeEngine::see_row(const ScheduledRequest& scheduled,
+                         std::span<const TokenId> token_ids,
+                         Step& step,
+                         EpisodeStats& stats) {
   Shadow& shadow = shadows_[shadow_of(scheduled.id)];
   const int32_t start = scheduled.num_computed_tokens;
-  const int32_t end = start + scheduled.num_scheduled_tokens;
+  const int32_t end = start + scheduled.num_scheduled_tokens - scheduled.num_draft_tokens;
   if (shadow.ended || shadow.aborting) return wrong("a request was scheduled after its end");
+  if (shadow.has_drafts_in_flight) return wrong("a request goes on behind drafts in flight");
   if (shadow.next_position < 0) {
     note_turns();
     check_admission_order(shadow, step.output.step_id);
@@ -513,8 +513,9 @@ void FakeEngine::see_row(const ScheduledRequest& scheduled, Step& step, EpisodeS
     return wrong("a row does not go on where the last one ended");
   }
   const int32_t known = shadow.num_tokens() + shadow.num_pending;
-  if (scheduled.num_scheduled_tokens < 1 || end > known) return wrong("a row of unknown tokens");
-  const RowRange expected = end == known ? RowRange{end - 1, end} : RowRange{};
+  if (end <= start || end > known) return wrong("a row of unknown tokens");
+  const RowRange expected =
+      end == known ? RowRange{end - 1, scheduled.end()} : RowRange{};
   if (scheduled.chosen != expected) wrong("a row samples wrongly");
   if (!scheduled.chosen.empty()) {
     // Before each prompt that runs the scheduler looks who comes first, and then charges it.
@@ -525,7 +526,12 @@ void FakeEngine::see_row(const ScheduledRequest& scheduled, Step& step, EpisodeS
   if (known - shadow.num_prompt_tokens >= shadow.max_tokens) wrong("a row after the last token");
   shadow.next_position = end;
   ++shadow.num_rows_in_flight;
-  Row row{.scheduled = scheduled, .shadow = shadow_of(scheduled.id), .tables = {}};
+  Row row{.scheduled = scheduled,
+          .shadow = shadow_of(scheduled.id),
+          .tables = {},
+          .drafts = {},
+          .draft_hash = {}};
+  see_drafts(row, token_ids, stats);
   for (size_t g = 0; g < groups_.size(); ++g) {
     const auto table = kv_->block_table(scheduled.id, static_cast<int32_t>(g));
     row.tables.emplace_back(table.begin(), table.end());
@@ -547,6 +553,7 @@ void FakeEngine::submit(EpisodeStats& stats) {
   clock_ms_ += chance(0.02) ? between(-3000, 3000) : between(0, 20);
   now_ms_ = std::max(now_ms_, clock_ms_);
   for (const size_t i : live_) shadows_[i].could_follow = may_follow(shadows_[i]);
+  offer_drafts();
   step.output = scheduler_->schedule(clock_ms_);
   ++stats.num_steps;
   see_expired(step.output, stats);
@@ -554,8 +561,12 @@ void FakeEngine::submit(EpisodeStats& stats) {
   see_failed(step.output, stats);
   see_restoring(step.output, stats);
   check_budgets(step.output);
+  std::span<const TokenId> token_ids = step.output.token_ids;
   for (const ScheduledRequest& row : step.output.scheduled) {
-    if (error_.empty()) see_row(row, step, stats);
+    if (!error_.empty()) break;
+    const auto num_rows = static_cast<size_t>(row.num_scheduled_tokens);
+    see_row(row, token_ids.first(num_rows), step, stats);
+    token_ids = token_ids.subspan(num_rows);
   }
   note_turns();
   check_no_room_is_idle(step.output);
@@ -582,7 +593,6 @@ void FakeEngine::check_state_read(const Row& row, size_t group) {
 
 // Every slot that the row's queries see up to position `end` holds the row's own prefix.
 void FakeEngine::check_reads(const Row& row, int32_t end, const char* when) {
-  const Shadow& shadow = shadows_[row.shadow];
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (groups_[g].kind == KvGroupKind::kState) continue;
     int32_t position = 0;
@@ -595,7 +605,7 @@ void FakeEngine::check_reads(const Row& row, int32_t end, const char* when) {
       if (block == kNullBlock) return wrong("a row reads a block that was let go");
       const auto slot = static_cast<size_t>(block.value * kv_options_.block_size +
                                             position % kv_options_.block_size);
-      if (storage_[g][slot] != shadow.prefix_hash[static_cast<size_t>(position) + 1]) {
+      if (storage_[g][slot] != hash_at(row, position + 1)) {
         return wrong(std::string("a slot holds another prefix ") + when);
       }
     }
@@ -603,11 +613,10 @@ void FakeEngine::check_reads(const Row& row, int32_t end, const char* when) {
 }
 
 void FakeEngine::write_row(const Row& row) {
-  const Shadow& shadow = shadows_[row.shadow];
   const int32_t start = row.scheduled.num_computed_tokens;
   for (int32_t position = start; position < start + row.scheduled.num_scheduled_tokens;
        ++position) {
-    const uint64_t hash = shadow.prefix_hash[static_cast<size_t>(position) + 1];
+    const uint64_t hash = hash_at(row, position + 1);
     for (size_t g = 0; g < groups_.size(); ++g) {
       if (groups_[g].kind == KvGroupKind::kState) {
         const auto entry = static_cast<size_t>(position / groups_[g].interval);
@@ -641,12 +650,11 @@ void FakeEngine::retire(EpisodeStats& stats) {
   for (const Row& row : step.rows) write_row(row);
   for (const Row& row : step.rows) save_blocks(row);
   std::vector<StepResult> results;
-  std::deque<TokenId> chosen;
+  std::deque<std::vector<TokenId>> chosen;
   std::vector<size_t> leaving;
   for (const Row& row : step.rows) {
     Shadow& shadow = shadows_[row.shadow];
-    const int32_t end = row.scheduled.num_computed_tokens + row.scheduled.num_scheduled_tokens;
-    check_reads(row, end, "after the step");
+    check_reads(row, row.scheduled.end(), "after the step");
     --shadow.num_rows_in_flight;
     for (size_t g = 0; g < groups_.size(); ++g) {
       for (const BlockId block : row.tables[g]) {
@@ -655,16 +663,14 @@ void FakeEngine::retire(EpisodeStats& stats) {
     }
     if (!row.scheduled.chosen.empty()) {
       --shadow.num_pending;
-      const uint64_t hash = shadow.prefix_hash[static_cast<size_t>(end)];
-      const TokenId token = next_token(hash, vocab_size_);
-      append_token(shadow, token);
-      const bool last = shadow.num_tokens() - shadow.num_prompt_tokens == shadow.max_tokens;
+      shadow.has_drafts_in_flight = false;
+      bool ends = false;
+      chosen.push_back(choose(row, ends, stats));
       // Past its end a request may still be answered by the runner, or not.
       if (!(shadow.ended || shadow.aborting) || chance(0.5)) {
-        chosen.push_back(token);
-        results.push_back({shadow.id, {&chosen.back(), 1}, last || ends_here(hash)});
+        results.push_back({shadow.id, chosen.back(), ends});
       }
-      if (!shadow.ended && !shadow.aborting && (last || ends_here(hash))) {
+      if (!shadow.ended && !shadow.aborting && ends) {
         shadow.ended = true;
         ++stats.num_finished;
       }

@@ -3,8 +3,8 @@
 // the whole sequence and a storage that remembers which prefix wrote each slot. One object is one
 // episode: arrivals of several tenants with shared prefixes, priorities and deadlines, aborts in
 // every phase, tiny pools, slow steps, a clock that jumps, transfers, one or two steps in flight;
-// a tier below the cache that brings KV back late, in part or not at all; then arrivals stop and
-// everything has to end.
+// a tier below the cache that brings KV back late, in part or not at all; drafts that are right,
+// wrong, or right and then wrong; then arrivals stop and everything has to end.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,8 +36,28 @@ struct EpisodeStats {
   uint64_t num_taken_turns = 0;  // admissions when others waited
   uint64_t num_hit_tokens = 0;
   uint64_t num_copied_tokens = 0;  // of those, in blocks that were copied
+  uint64_t num_drafted_tokens = 0;
+  uint64_t num_accepted_tokens = 0;  // of those
   uint64_t num_steps = 0;
 };
+
+inline uint64_t mix(uint64_t x) {
+  x += 0x9E3779B97F4A7C15ull;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+  return x ^ (x >> 31);
+}
+
+inline uint64_t extended(uint64_t prefix_hash, TokenId token) {
+  return mix(prefix_hash ^ static_cast<uint64_t>(token + 1));
+}
+
+// The model: everything it says is a function of the prefix.
+inline TokenId next_token(uint64_t prefix_hash, int32_t vocab_size) {
+  return static_cast<TokenId>(mix(prefix_hash ^ 0x70CE4) % static_cast<uint64_t>(vocab_size));
+}
+
+inline bool ends_here(uint64_t prefix_hash) { return mix(prefix_hash ^ 0xE05) % 24 == 0; }
 
 class FakeEngine {
  public:
@@ -67,6 +88,8 @@ class FakeEngine {
     bool could_follow = false;    // as the step began
     int32_t next_position = -1;   // -1: not running
     int32_t num_pending = 0;      // samples in flight
+    bool has_drafts_in_flight = false;
+    std::vector<TokenId> offered;  // for the coming step
     int32_t num_rows_in_flight = 0;
     bool ended = false;     // finished, failed or aborted, for the client
     bool aborting = false;  // aborted while in flight
@@ -78,6 +101,8 @@ class FakeEngine {
     ScheduledRequest scheduled;
     size_t shadow = 0;
     std::vector<std::vector<BlockId>> tables;  // by group, as they were at submission
+    std::vector<TokenId> drafts;
+    std::vector<uint64_t> draft_hash;  // [i]: of the prefix that draft i ends
   };
 
   struct Step {
@@ -116,6 +141,10 @@ class FakeEngine {
   void draw_groups(int32_t blocks_for_longest);
   void arrive(EpisodeStats& stats);
   void abort_somebody(EpisodeStats& stats);
+  void offer_drafts();
+  void see_drafts(Row& row, std::span<const TokenId> token_ids, EpisodeStats& stats);
+  [[nodiscard]] uint64_t hash_at(const Row& row, int32_t num_tokens) const;
+  std::vector<TokenId> choose(const Row& row, bool& ends, EpisodeStats& stats);
   void start_transfer();
   void end_transfers(bool all);
   void submit(EpisodeStats& stats);
@@ -135,7 +164,10 @@ class FakeEngine {
   void see_preempted(const SchedulerOutput& output, EpisodeStats& stats);
   void see_expired(const SchedulerOutput& output, EpisodeStats& stats);
   void see_failed(const SchedulerOutput& output, EpisodeStats& stats);
-  void see_row(const ScheduledRequest& scheduled, Step& step, EpisodeStats& stats);
+  void see_row(const ScheduledRequest& scheduled,
+               std::span<const TokenId> token_ids,
+               Step& step,
+               EpisodeStats& stats);
   [[nodiscard]] int64_t num_partial() const;
   void check_budgets(const SchedulerOutput& output);
   [[nodiscard]] bool may_follow(const Shadow& waiting) const;
@@ -172,7 +204,9 @@ class FakeEngine {
   double arrival_rate_ = 0;
   double abort_rate_ = 0;
   double transfer_rate_ = 0;
-  double tier_rate_ = 0;        // of the blocks that are kept; 0: there is no tier
+  double draft_rate_ = 0;        // of the steps of a request
+  double right_draft_rate_ = 0;  // of their tokens
+  double tier_rate_ = 0;         // of the blocks that are kept; 0: there is no tier
   double tier_fault_rate_ = 0;  // of the blocks that cannot be read
   std::vector<std::vector<TokenId>> shared_prefixes_;
 

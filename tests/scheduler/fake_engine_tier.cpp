@@ -14,7 +14,7 @@ void FakeEngine::save_blocks(const Row& row) {
   if (tier_rate_ == 0) return;
   const int32_t size = kv_options_.block_size;
   const int32_t start = row.scheduled.num_computed_tokens;
-  const int32_t end = start + row.scheduled.num_scheduled_tokens;
+  const int32_t end = start + row.scheduled.num_scheduled_tokens - row.scheduled.num_draft_tokens;
   for (int32_t i = start / size; i < end / size; ++i) {
     if (!chance(tier_rate_)) continue;
     Kept kept;

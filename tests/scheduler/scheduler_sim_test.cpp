@@ -44,6 +44,8 @@ TEST(SchedulerSim, EveryRequestEndsWithItsOwnTokensWhateverHappens) {
   EXPECT_GT(stats.num_resumed, num_steps / 1000);
   EXPECT_GT(stats.num_restored, num_steps / 1000);
   EXPECT_GT(stats.num_taken_turns, num_steps / 1000);
+  EXPECT_GT(stats.num_drafted_tokens, num_steps / 20);
+  EXPECT_GT(stats.num_accepted_tokens, num_steps / 40);
   RecordProperty("requests", std::to_string(stats.num_requests));
   RecordProperty("finished", std::to_string(stats.num_finished));
   RecordProperty("preempted", std::to_string(stats.num_preempted));

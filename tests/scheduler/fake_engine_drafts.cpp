@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Drafts: what is offered for a request, what of it becomes rows, and what the model makes of them.
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "tests/scheduler/fake_engine.h"
+
+namespace sluice {
+
+// Of some requests, whatever state they are in. Each token is right with the episode's probability;
+// behind a wrong one the rest is right for another prefix.
+void FakeEngine::offer_drafts() {
+  for (const size_t i : live_) {
+    Shadow& shadow = shadows_[i];
+    shadow.offered.clear();
+    if (draft_rate_ == 0 || !chance(draft_rate_)) continue;
+    uint64_t hash = shadow.prefix_hash.back();
+    for (int32_t left = between(1, 9); left > 0; --left) {
+      const TokenId right = next_token(hash, vocab_size_);
+      const TokenId token = chance(right_draft_rate_) ? right : between(0, vocab_size_ - 1);
+      shadow.offered.push_back(token);
+      hash = extended(hash, token);
+    }
+    scheduler_->offer_drafts(shadow.id, shadow.offered);
+  }
+}
+
+void FakeEngine::see_drafts(Row& row, std::span<const TokenId> token_ids, EpisodeStats& stats) {
+  Shadow& shadow = shadows_[row.shadow];
+  const ScheduledRequest& scheduled = row.scheduled;
+  const auto num_drafts = static_cast<size_t>(scheduled.num_draft_tokens);
+  const int32_t end = scheduled.end() - scheduled.num_draft_tokens;
+  for (int32_t position = scheduled.num_computed_tokens; position < end; ++position) {
+    const bool is_known = position < shadow.num_tokens();
+    const TokenId expected =
+        is_known ? shadow.tokens[static_cast<size_t>(position)] : kInvalidToken;
+    if (token_ids[static_cast<size_t>(position - scheduled.num_computed_tokens)] != expected) {
+      wrong("a row has another token");
+    }
+  }
+  if (num_drafts == 0) return;
+  const std::span<const TokenId> drafts = token_ids.last(num_drafts);
+  const std::vector<TokenId>& offered = shadow.offered;
+  if (num_drafts > offered.size() || !std::ranges::equal(drafts, std::span(offered).first(num_drafts))) {
+    return wrong("drafts that were not offered");
+  }
+  if (end != shadow.num_tokens()) return wrong("drafts behind a token that is not known");
+  if (end + scheduled.num_draft_tokens + 1 - shadow.num_prompt_tokens > shadow.max_tokens) {
+    return wrong("drafts beyond max_tokens");
+  }
+  stats.num_drafted_tokens += num_drafts;
+  shadow.has_drafts_in_flight = true;
+  uint64_t hash = shadow.prefix_hash.back();
+  for (const TokenId token : drafts) {
+    row.drafts.push_back(token);
+    row.draft_hash.push_back(hash = extended(hash, token));
+  }
+}
+
+// Of the first `num_tokens` tokens as the row has them: its drafts behind what is known.
+uint64_t FakeEngine::hash_at(const Row& row, int32_t num_tokens) const {
+  const int32_t num_known = row.scheduled.end() - row.scheduled.num_draft_tokens;
+  if (num_tokens > num_known) return row.draft_hash[static_cast<size_t>(num_tokens - num_known) - 1];
+  return shadows_[row.shadow].prefix_hash[static_cast<size_t>(num_tokens)];
+}
+
+// What the model says behind the row's known tokens, and behind each draft that it would have said:
+// appended to the request.
+std::vector<TokenId> FakeEngine::choose(const Row& row, bool& ends, EpisodeStats& stats) {
+  Shadow& shadow = shadows_[row.shadow];
+  const int32_t first = row.scheduled.chosen.begin + 1;
+  std::vector<TokenId> chosen;
+  while (true) {
+    const uint64_t hash = hash_at(row, first + static_cast<int32_t>(chosen.size()));
+    const size_t next = chosen.size();
+    chosen.push_back(next_token(hash, vocab_size_));
+    append_token(shadow, chosen.back());
+    const bool last = shadow.num_tokens() - shadow.num_prompt_tokens == shadow.max_tokens;
+    ends = last || ends_here(hash);
+    const bool is_right = next < row.drafts.size() && row.drafts[next] == chosen.back();
+    if (ends || !is_right) break;
+  }
+  const size_t num_right = chosen.size() - 1;
+  if (shadow.ended || shadow.aborting) return chosen;
+  stats.num_accepted_tokens += num_right;
+  shares_[shadow.tenant].counter += 2 * static_cast<int64_t>(num_right);
+  if (num_right > 0) shadow.next_position += static_cast<int32_t>(num_right);
+  return chosen;
+}
+
+}  // namespace sluice
