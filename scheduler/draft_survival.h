@@ -25,19 +25,17 @@ class DraftSurvival {
  public:
   DraftSurvival();
 
-  // That a token is accepted whose predecessors in the draft all were. `depth`: 0 is the first.
-  [[nodiscard]] double acceptance(DraftSource source, uint8_t bin, int32_t depth) const;
+  // That a token of `request` is accepted whose predecessors in the draft all were. `depth`: 0 is
+  // the first.
+  [[nodiscard]] double acceptance(DraftSource source,
+                                  uint8_t bin,
+                                  int32_t depth,
+                                  const RequestAcceptance& request) const;
 
-  // Expected number of accepted tokens of a draft.
+  // How many tokens of a draft are expected to be accepted.
   [[nodiscard]] double expected(DraftSource source,
                                 std::span<const uint8_t> bins,
                                 const RequestAcceptance& request) const;
-
-  // survives[j]: that tokens 0 to j are all accepted; as many as there are bins.
-  void survival(DraftSource source,
-                std::span<const uint8_t> bins,
-                const RequestAcceptance& request,
-                std::span<double> survives) const;
 
   // A draft with these bins was judged: its first `num_accepted` tokens were accepted.
   void observe(DraftSource source,
@@ -51,11 +49,11 @@ class DraftSurvival {
   struct Counter {
     double accepted = 0;
     double judged = 0;
-    uint64_t at_draft = 0;  // when both were brought up to date
+    double acceptance = 0;  // of both, with the prior
   };
 
   static size_t index_of(DraftSource source, uint8_t bin, int32_t depth);
-  void fade(Counter& counter) const;
+  void fade();
 
   std::array<Counter, kNumDraftSources * kNumConfidenceBins * kNumDepths> counters_;
   uint64_t num_drafts_ = 0;

@@ -96,36 +96,41 @@ class SpeculationBudget {
 
  private:
   static constexpr size_t kNumBins = 64;  // of survival, by which rows are ranked
-  static constexpr size_t kMaxCandidates = RowTimes::kNumBuckets + 1;
 
-  // Rows by survival: how many there are and the sum of what they are expected to give.
+  // Drafted rows by survival: how many, and the tokens that they are expected to give.
   struct Ranking {
     std::array<int32_t, kNumBins> rows{};
     std::array<double, kNumBins> tokens{};
-    size_t least_first = kNumBins;  // the least bin of any request's first token
-    bool all_offer = false;         // every decode of the step has a first token in a bin
+    int32_t num_rows = 0;
+    int32_t num_first = 0;          // first tokens of drafts among them
+    size_t least_first = kNumBins;  // the least bin that has one
+    int64_t position = 0;           // of a drafted row, on average
   };
 
   struct Choice {
     int32_t num_rows = 0;
     double gain = 1;
-    bool is_cut = false;  // a limit of time stood in the way of more
+    int32_t num_tried = 0;  // rows that are worth a try without a gain: as many as stretch little
   };
 
-  void rank(std::span<const DraftOffer> offers, int32_t num_decodes);
-  Choice best_rows(const CostModel& cost, const DraftLimits& limits) const;
+  void rank(std::span<const DraftOffer> offers);
+  [[nodiscard]] Choice best_rows(const CostModel& cost, const DraftLimits& limits) const;
   void grant(std::span<const DraftOffer> offers, int32_t num_rows, std::span<int32_t> granted);
-  DraftDecision choose_fixed(const DraftLimits& limits,
-                             std::span<const DraftOffer> offers,
-                             std::span<int32_t> granted) const;
+  [[nodiscard]] DraftDecision choose_fixed(const DraftLimits& limits,
+                                           std::span<const DraftOffer> offers,
+                                           std::span<int32_t> granted) const;
+  [[nodiscard]] double plain_ms(const CostModel& cost, const StepShape& plain) const;
+
+  [[nodiscard]] bool is_trial() const;
 
   Options options_;
   DraftSurvival survival_;
   RowTimes times_;
   Ranking ranking_;
-  std::vector<double> survives_;  // max_tokens for each offer
-  uint64_t num_steps_ = 0;
-  bool is_on_ = false;  // the last choice drafted
+  std::vector<uint8_t> bins_;  // of survival: max_tokens for each offer
+  uint64_t num_steps_ = 0;     // that retired
+  int32_t num_idle_ = 0;       // choices in a row that took nothing of what was offered
+  bool is_on_ = false;         // the last choice drafted
   bool is_guarded_ = false;
   double debt_ = 0;
   double drift_ = 1;  // of undrafted steps, over their times in the table

@@ -21,10 +21,10 @@ namespace sluice {
 
 // What a proposer is told of a request that begins. The spans live as long as the call.
 struct DraftSubject {
-  std::span<const TokenId> known;  // prompt, then what is generated already
+  std::span<const TokenId> known = {};  // prompt, then what is generated already
   int32_t num_prompt_tokens = 0;
-  uint64_t salt = 0;                    // requests of different salts learn nothing from each other
-  std::span<const TokenId> prediction;  // the answer that the client expects; empty: none
+  uint64_t salt = 0;  // requests of different salts learn nothing from each other
+  std::span<const TokenId> prediction = {};  // the answer that the client expects; empty: none
 };
 
 class Proposer {

@@ -43,12 +43,18 @@ struct SpecConfig {
 
   std::vector<DraftTokensAtLoad> num_tokens_at_load;  // ascending; a gap keeps what is before it
 
+  std::vector<std::string> without_meaning;  // keys that were given and change nothing here
+
+  // It was configured: something is drafted for requests that send no prediction.
+  [[nodiscard]] bool has_method() const { return ngram || suffix || replay; }
+
   // The bound for so many running requests.
   [[nodiscard]] int32_t max_tokens(int32_t num_running) const;
 };
 
-// Empty: nothing but the defaults. kInvalidArgument names key and value; a method or key of vLLM's
-// that is not offered is refused by its name.
+// Empty: nothing but the defaults. "method" is one of ngram, suffix and replay, or several of the
+// first two with commas between. kInvalidArgument names key and value; a method or key that is not
+// offered, of vLLM's or not, is refused by its name.
 Expected<SpecConfig> parse_spec_config(const std::string& json);
 
 }  // namespace sluice

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The proposers of an engine as one: which drafts which request in a step. A prediction that the
-// client gave comes first while it follows the answer; then whichever of the other proposers is
-// expected to have more tokens accepted, by what was measured of their drafts (DraftSurvival).
+// The proposers of an engine as one. In each step every proposer guesses for a request, and the
+// guess counts of which most tokens are expected to be accepted, by what was measured of the drafts
+// of its kind (DraftSurvival); of equals the first, in the order prediction, suffix, n-gram.
 //
 // One thread, that of the steps: begin() before the first propose() of a request, committed() as
-// its tokens come, end() once. A request that is preempted stays begun. Calls with an id that was
-// not begun, or has ended, do nothing.
+// its tokens come, end() once. A request that is preempted stays begun. Of an id that was not
+// begun, or has ended, all but begin() do nothing.
 #pragma once
 
 #include <cstdint>
@@ -45,14 +45,11 @@ class Speculator {
   [[nodiscard]] int64_t memory_bytes() const;
 
  private:
-  struct Slot {
-    std::vector<TokenId> known;
-    bool is_used = false;
-  };
+  void cut_to_vocabulary(Draft& draft) const;
 
   std::vector<std::unique_ptr<Proposer>> proposers_;
   int32_t vocab_size_;
-  std::vector<Slot> slots_;
+  std::vector<std::vector<TokenId>> slots_;  // what is known of each request
   std::vector<int32_t> free_slots_;
   std::unordered_map<RequestId, int32_t> slot_of_;
   Draft other_;  // a second proposer's, to be compared
