@@ -31,6 +31,9 @@ struct ValidRequest {
   int32_t priority = 0;           // lower runs earlier
   int32_t max_queue_wait_ms = 0;  // it has started by then or ends; 0: as configured
   bool keeps_prompt = false;      // its KV should stay cached longer than that of others
+  bool speculative = true;        // false: its answer is computed without drafts
+  // The client's guess of the answer, which drafts follow. Changes no token of it.
+  std::vector<TokenId> prediction;
   std::chrono::steady_clock::time_point arrival;  // for queue and first-token times
 };
 

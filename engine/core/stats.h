@@ -6,7 +6,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
+#include "engine/core/draft.h"
 #include "engine/core/types.h"
 
 namespace sluice {
@@ -40,6 +42,33 @@ inline constexpr std::array<double, 20> kLengthBounds = {
     2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, 2000000};
 inline constexpr std::array<double, 13> kIterationBounds = {
     1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+inline constexpr std::array<double, 9> kDraftDepthBounds = {0, 1, 2, 3, 4, 8, 16, 32, 64};
+
+// Why a step had no drafts though requests could have drafted.
+enum class DraftsOff : uint8_t { kLoad, kGuard, kBlocks, kAcceptance };
+inline constexpr size_t kNumDraftsOff = 4;
+constexpr std::string_view to_string(DraftsOff reason) {
+  switch (reason) {
+    case DraftsOff::kLoad: return "load";
+    case DraftsOff::kGuard: return "guard";
+    case DraftsOff::kBlocks: return "blocks";
+    case DraftsOff::kAcceptance: return "acceptance";
+  }
+  return "unknown";
+}
+
+// Speculation, counted since start: drafted = accepted + rejected + padded.
+struct DraftStats {
+  std::array<uint64_t, kNumDraftSources> num_drafts{};  // a request's, of one step, by source
+  std::array<uint64_t, kNumDraftSources> num_draft_tokens{};
+  std::array<uint64_t, kNumDraftSources> num_accepted_tokens{};
+  uint64_t num_padded_rows = 0;  // drafted rows that were not judged: their request had ended
+  std::array<uint64_t, kMaxDraftTokens> num_accepted_at{};  // by position in the draft
+  std::array<uint64_t, kNumDraftsOff> num_steps_off{};      // by DraftsOff
+  uint64_t proposer_ns = 0;                                 // time spent guessing
+  HistogramData<9> depth;  // tokens of a draft that a step took, kDraftDepthBounds
+  double gain_ratio = 1;   // gauge: tokens a millisecond over the same without drafts, as measured
+};
 
 struct EngineStats {
   // Gauges.
@@ -78,6 +107,8 @@ struct EngineStats {
   HistogramData<20> prompt_length;
   HistogramData<20> generation_length;
   HistogramData<13> iteration_tokens;
+
+  DraftStats drafts;
 };
 
 }  // namespace sluice

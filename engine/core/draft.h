@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Guessed tokens of a request: what proposers (engine/spec/) give, the scheduler counts and the
+// metrics name. Nothing of a draft reaches an answer: the target's own sampler decides at every
+// position, and a draft only says which positions are computed together.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "engine/core/types.h"
+
+namespace sluice {
+
+// Whose guess it is, the most trusted first.
+enum class DraftSource : uint8_t { kPrediction, kSuffix, kNgram, kReplay };
+
+inline constexpr size_t kNumDraftSources = 4;
+
+constexpr std::string_view to_string(DraftSource source) {
+  switch (source) {
+    case DraftSource::kPrediction: return "prediction";
+    case DraftSource::kSuffix: return "suffix";
+    case DraftSource::kNgram: return "ngram";
+    case DraftSource::kReplay: return "replay";
+  }
+  return "unknown";
+}
+
+// Of one request in one step.
+inline constexpr int32_t kMaxDraftTokens = 64;
+
+// How sure a source is of a token, as a bin whose acceptance is measured: 4 classes of the length
+// of the match that the guess comes from, times 4 classes of agreement that each source defines.
+inline constexpr size_t kNumConfidenceBins = 16;
+
+constexpr uint8_t confidence_bin(int32_t match_length, int32_t agreement) {
+  const int32_t length_class = (match_length >= 4 ? 1 : 0) + (match_length >= 8 ? 1 : 0) +
+                               (match_length >= 16 ? 1 : 0);
+  return static_cast<uint8_t>(4 * length_class + agreement);
+}
+
+// The tokens that are guessed to follow what is known of a request, the next one first. A value
+// without heap memory; tokens are ids of the target's vocabulary.
+struct Draft {
+  DraftSource source = DraftSource::kNgram;
+  int32_t size = 0;
+  std::array<TokenId, kMaxDraftTokens> tokens{};
+  std::array<uint8_t, kMaxDraftTokens> bins{};  // of each token, < kNumConfidenceBins
+
+  void clear(DraftSource from) {
+    source = from;
+    size = 0;
+  }
+
+  // There is room: size < kMaxDraftTokens.
+  void push(TokenId token, uint8_t bin) {
+    tokens[static_cast<size_t>(size)] = token;
+    bins[static_cast<size_t>(size)] = bin;
+    ++size;
+  }
+
+  [[nodiscard]] std::span<const TokenId> guessed() const {
+    return {tokens.data(), static_cast<size_t>(size)};
+  }
+
+  [[nodiscard]] std::span<const uint8_t> confidence() const {
+    return {bins.data(), static_cast<size_t>(size)};
+  }
+};
+
+}  // namespace sluice

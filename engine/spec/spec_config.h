@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `--speculative-config` says: a JSON object with vLLM's keys.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/core/draft.h"
+#include "engine/core/status.h"
+
+namespace sluice {
+
+// An upper bound on drafted tokens while so many requests run.
+struct DraftTokensAtLoad {
+  int32_t min_requests = 1;
+  int32_t max_requests = 1;  // this one included
+  int32_t num_tokens = 0;
+};
+
+struct SpecConfig {
+  // Proposers, in the order given; none: only predictions that clients send are drafted.
+  bool ngram = false;
+  bool suffix = false;
+  bool replay = false;  // for measurements: drafts each request's `prediction`, with errors
+
+  int32_t num_speculative_tokens = 16;  // of one request in one step, at most
+  bool is_fixed = false;                // "adaptive": false: always so many, whatever it costs
+
+  // N-gram: the last so many tokens are looked for, the longest first.
+  int32_t prompt_lookup_max = 5;
+  int32_t prompt_lookup_min = 5;
+
+  // Suffix.
+  int32_t suffix_max_tree_depth = 24;          // tokens of a match and its draft together
+  int32_t suffix_max_cached_requests = 10000;  // answers that others draft from; 0: none
+  double suffix_max_spec_factor = 1.0;         // drafted tokens for each token matched
+  double suffix_min_token_prob = 0.1;          // of a draft's last token
+
+  // Replay.
+  double replay_error_rate = 0;  // of a token
+  uint64_t replay_seed = 0;
+
+  std::vector<DraftTokensAtLoad> num_tokens_at_load;  // ascending; a gap keeps what is before it
+
+  std::vector<std::string> without_meaning;  // keys that were given and change nothing here
+
+  // It was configured: something is drafted for requests that send no prediction.
+  [[nodiscard]] bool has_method() const { return ngram || suffix || replay; }
+
+  // The bound for so many running requests.
+  [[nodiscard]] int32_t max_tokens(int32_t num_running) const;
+};
+
+// Empty: nothing but the defaults. "method" is one of ngram, suffix and replay, or several of the
+// first two with commas between. kInvalidArgument names key and value; a method or key that is not
+// offered, of vLLM's or not, is refused by its name.
+Expected<SpecConfig> parse_spec_config(const std::string& json);
+
+}  // namespace sluice

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The proposers of an engine as one. In each step every proposer guesses for a request, and the
+// guess counts of which most tokens are expected to be accepted, by what was measured of the drafts
+// of its kind (DraftSurvival); of equals the first, in the order prediction, suffix, n-gram.
+//
+// One thread, that of the steps: begin() before the first propose() of a request, committed() as
+// its tokens come, end() once. A request that is preempted stays begun. Of an id that was not
+// begun, or has ended, all but begin() do nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/core/draft.h"
+#include "engine/core/types.h"
+#include "engine/spec/proposer.h"
+#include "engine/spec/spec_config.h"
+#include "scheduler/draft_survival.h"
+
+namespace sluice {
+
+class Speculator {
+ public:
+  // Proposers as `config` says; predictions are always followed. `vocab_size`: that of the target.
+  Speculator(const SpecConfig& config, int32_t vocab_size);
+  // The proposers in order; tests and the simulator bring their own.
+  Speculator(std::vector<std::unique_ptr<Proposer>> proposers, int32_t vocab_size);
+  ~Speculator();
+
+  void begin(RequestId id, const DraftSubject& subject);
+
+  // Tokens of the answer, in order; rejected drafts are none of them.
+  void committed(RequestId id, std::span<const TokenId> tokens);
+
+  // What may follow the committed tokens: at most `max` of them, which may be any number; empty
+  // where there is no guess. `survival`: what was measured of earlier drafts.
+  void propose(RequestId id, int32_t max, const DraftSurvival& survival, Draft& draft);
+
+  void end(RequestId id);
+
+  // Of everything, in bytes; grows and falls with the requests.
+  [[nodiscard]] int64_t memory_bytes() const;
+
+ private:
+  void cut_to_vocabulary(Draft& draft) const;
+
+  std::vector<std::unique_ptr<Proposer>> proposers_;
+  int32_t vocab_size_;
+  std::vector<std::vector<TokenId>> slots_;  // what is known of each request
+  std::vector<int32_t> free_slots_;
+  std::unordered_map<RequestId, int32_t> slot_of_;
+  Draft other_;  // a second proposer's, to be compared
+};
+
+}  // namespace sluice

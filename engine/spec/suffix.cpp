@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/spec/suffix.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <deque>
+#include <vector>
+
+#include "engine/spec/suffix_tree.h"
+
+namespace sluice {
+namespace {
+
+constexpr int32_t kRequestNodes = 1 << 16;  // of each request's tree
+constexpr int32_t kAnswerNodes = 1 << 20;   // of the tree of answers, 40 to 56 MB
+constexpr size_t kTokensACall = 512;        // of a request that are taken in before a guess
+constexpr size_t kLearnedAGuess = 8;        // tokens of answers
+constexpr size_t kLearnedAnEnd = 64;        // the same
+constexpr size_t kMaxToLearn = 1 << 18;     // tokens that wait for it; beyond: the oldest go
+
+// Answers of finished requests, for others to draft from.
+class Answers {
+ public:
+  Answers(int32_t max_depth, int32_t max_requests)
+      : tree_({.max_depth = max_depth,
+               .max_nodes = kAnswerNodes,
+               .max_sequences = max_requests,
+               .reserves = true}) {}
+
+  void add(uint64_t salt, std::span<const TokenId> tokens) {
+    if (tokens.empty()) return;
+    waiting_.push_back({salt, {tokens.begin(), tokens.end()}});
+    num_waiting_ += tokens.size();
+    while (num_waiting_ > kMaxToLearn && waiting_.size() > 1) {
+      num_waiting_ -= waiting_[1].tokens.size();
+      waiting_.erase(waiting_.begin() + 1);  // the first may be half learned
+    }
+  }
+
+  void learn(size_t num_tokens) {
+    for (; num_tokens > 0 && !waiting_.empty(); --num_tokens) {
+      const Answer& answer = waiting_.front();
+      if (next_ == 0) tree_.open(answer.salt);
+      tree_.append(answer.tokens[next_++]);
+      --num_waiting_;
+      if (next_ < answer.tokens.size()) continue;
+      tree_.close();
+      waiting_.pop_front();
+      next_ = 0;
+    }
+  }
+
+  [[nodiscard]] const SuffixTree& tree() const { return tree_; }
+
+  [[nodiscard]] int64_t memory_bytes() const {
+    return tree_.memory_bytes() + static_cast<int64_t>(num_waiting_ * sizeof(TokenId));
+  }
+
+ private:
+  struct Answer {
+    uint64_t salt = 0;
+    std::vector<TokenId> tokens;
+  };
+
+  SuffixTree tree_;
+  std::deque<Answer> waiting_;  // to be learned
+  size_t num_waiting_ = 0;      // tokens of them that are not
+  size_t next_ = 0;             // of the first one
+};
+
+class SuffixProposer : public Proposer {
+ public:
+  explicit SuffixProposer(const SuffixOptions& options) : options_(options) {
+    if (options.max_cached_requests > 0) {
+      answers_ = std::make_unique<Answers>(options.max_depth, options.max_cached_requests);
+    }
+  }
+
+  std::string_view name() const override { return to_string(DraftSource::kSuffix); }
+
+  void begin(int32_t slot, const DraftSubject& subject) override {
+    while (requests_.size() <= static_cast<size_t>(slot)) {
+      requests_.push_back(std::make_unique<Text>(options_.max_depth));
+    }
+    Text& text = *requests_[static_cast<size_t>(slot)];
+    text.tree.clear();
+    text.tree.open(0);
+    text.num_seen = 0;
+    text.num_prompt_tokens = static_cast<size_t>(subject.num_prompt_tokens);
+    text.salt = subject.salt;
+  }
+
+  void propose(int32_t slot, std::span<const TokenId> known, int32_t max, Draft& draft) override {
+    draft.clear(DraftSource::kSuffix);
+    Text& text = *requests_[static_cast<size_t>(slot)];
+    const size_t end = std::min(known.size(), text.num_seen + kTokensACall);
+    while (text.num_seen < end) text.tree.append(known[text.num_seen++]);
+    const SuffixTree::Rules rules = {.max_tokens = max,
+                                     .max_spec_factor = options_.max_spec_factor,
+                                     .min_token_prob = options_.min_token_prob};
+    double best = 0;
+    if (text.num_seen == known.size()) best = text.tree.guess(0, known, rules, draft);
+    if (answers_ == nullptr) return;
+    answers_->learn(kLearnedAGuess);
+    other_.clear(DraftSource::kSuffix);
+    if (answers_->tree().guess(text.salt, known, rules, other_) > best) draft = other_;
+  }
+
+  void end(int32_t slot, std::span<const TokenId> known) override {
+    Text& text = *requests_[static_cast<size_t>(slot)];
+    text.tree.clear();
+    if (answers_ == nullptr) return;
+    answers_->add(text.salt, known.subspan(text.num_prompt_tokens));
+    answers_->learn(kLearnedAnEnd);
+  }
+
+  int64_t memory_bytes() const override {
+    int64_t bytes = answers_ != nullptr ? answers_->memory_bytes() : 0;
+    for (const auto& text : requests_) bytes += text->tree.memory_bytes();
+    return bytes;
+  }
+
+ private:
+  struct Text {
+    explicit Text(int32_t max_depth)
+        : tree({.max_depth = max_depth, .max_nodes = kRequestNodes, .max_sequences = 1}) {}
+
+    SuffixTree tree;
+    size_t num_seen = 0;  // tokens that are in the tree
+    size_t num_prompt_tokens = 0;
+    uint64_t salt = 0;
+  };
+
+  SuffixOptions options_;
+  std::vector<std::unique_ptr<Text>> requests_;  // by slot
+  std::unique_ptr<Answers> answers_;
+  Draft other_;  // the guess from answers
+};
+
+}  // namespace
+
+std::unique_ptr<Proposer> make_suffix_proposer(const SuffixOptions& options) {
+  return std::make_unique<SuffixProposer>(options);
+}
+
+}  // namespace sluice

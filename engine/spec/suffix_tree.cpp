@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/spec/suffix_tree.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "engine/core/status.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr size_t kMinTable = 64;
+constexpr int kEvictedAToken = 4;  // suffixes of sequences beyond the limit
+
+uint64_t hash_of(int32_t parent, TokenId token) {
+  const uint64_t key =
+      (static_cast<uint64_t>(static_cast<uint32_t>(parent)) << 32) | static_cast<uint32_t>(token);
+  const uint64_t mixed = key * 0x9E3779B97F4A7C15ULL;
+  return mixed ^ (mixed >> 29);
+}
+
+// Classes of agreement of confidence_bin(): by the share of the occurrences that go on so.
+int32_t agreement_of(double share, int32_t count) {
+  if (share >= 1) return count > 1 ? 0 : 1;
+  return share >= 0.5 ? 2 : 3;
+}
+
+}  // namespace
+
+SuffixTree::SuffixTree(const SuffixTreeLimits& limits)
+    : limits_(limits), table_(kMinTable, kNone), cursors_(static_cast<size_t>(limits.max_depth)) {
+  CHECK_GE(limits.max_depth, 2);
+  CHECK_GE(limits.max_nodes, 4 * limits.max_depth);
+  path_.reserve(static_cast<size_t>(limits.max_depth));
+  if (!limits.reserves) return;
+  // A token may add two nodes a level before the oldest go.
+  const auto most = static_cast<size_t>(limits.max_nodes + 2 * limits.max_depth + 2);
+  nodes_.reserve(most);
+  table_.assign(std::bit_ceil(2 * most), kNone);
+}
+
+void SuffixTree::clear() {
+  nodes_.clear();
+  first_free_ = kNone;
+  num_nodes_ = 0;
+  std::ranges::fill(table_, kNone);
+  roots_.clear();
+  text_.clear();
+  text_begin_ = 0;
+  sequences_.clear();
+  is_open_ = false;
+}
+
+// Text and positions.
+
+uint32_t SuffixTree::end_position() const {
+  return text_begin_ + static_cast<uint32_t>(text_.size());
+}
+
+TokenId SuffixTree::token_at(uint32_t position) const {
+  const uint32_t index = position - text_begin_;
+  return index < text_.size() ? text_[index] : kInvalidToken;
+}
+
+bool SuffixTree::is_active(uint32_t start) const {
+  if (!is_open_) return false;
+  const uint32_t length = end_position() - start;  // of the suffix; too large: behind the end
+  return length <= static_cast<uint32_t>(limits_.max_depth) &&
+         length <= end_position() - sequences_.back().begin;
+}
+
+// Nodes and the table that finds them.
+
+size_t SuffixTree::slot_of(int32_t parent, TokenId token) const {
+  const size_t mask = table_.size() - 1;
+  size_t slot = static_cast<size_t>(hash_of(parent, token)) & mask;
+  while (table_[slot] != kNone &&
+         (at(table_[slot]).parent != parent || at(table_[slot]).token != token)) {
+    slot = (slot + 1) & mask;
+  }
+  return slot;
+}
+
+int32_t SuffixTree::find_child(int32_t parent, TokenId token) const {
+  return table_[slot_of(parent, token)];
+}
+
+void SuffixTree::grow_table() {
+  std::vector<int32_t> old(2 * table_.size(), kNone);
+  old.swap(table_);
+  for (const int32_t node : old) {
+    if (node != kNone) table_[slot_of(at(node).parent, at(node).token)] = node;
+  }
+}
+
+int32_t SuffixTree::new_node() {
+  ++num_nodes_;
+  if (first_free_ == kNone) {
+    nodes_.emplace_back();
+    return static_cast<int32_t>(nodes_.size()) - 1;
+  }
+  const int32_t node = first_free_;
+  first_free_ = at(node).next;
+  at(node) = {};
+  return node;
+}
+
+void SuffixTree::free_node(int32_t node) {
+  at(node).next = first_free_;
+  first_free_ = node;
+  --num_nodes_;
+}
+
+int32_t SuffixTree::root_of(uint64_t salt) {
+  const auto found = roots_.find(salt);
+  if (found != roots_.end()) return found->second;
+  const int32_t root = new_node();
+  roots_.emplace(salt, root);
+  return root;
+}
+
+// A node with one suffix; `depth` is its own.
+int32_t SuffixTree::add_child(int32_t parent, TokenId token, uint32_t where, int32_t depth) {
+  if (2 * static_cast<size_t>(num_nodes_ + 1) > table_.size()) grow_table();
+  const int32_t node = new_node();
+  Node& added = at(node);
+  added.parent = parent;
+  added.token = token;
+  added.count = 1;
+  added.where = where;
+  added.is_leaf = depth < limits_.max_depth;
+  added.next = at(parent).first_child;
+  if (added.next != kNone) at(added.next).previous = node;
+  at(parent).first_child = node;
+  table_[slot_of(parent, token)] = node;
+  const int32_t best = at(parent).best_child;
+  if (best == kNone || at(best).count <= 1) at(parent).best_child = node;
+  return node;
+}
+
+// A node without children. Later entries of the table move up, so that none is cut off.
+void SuffixTree::remove_node(int32_t node) {
+  const Node removed = at(node);
+  const size_t mask = table_.size() - 1;
+  size_t hole = slot_of(removed.parent, removed.token);
+  table_[hole] = kNone;
+  for (size_t slot = (hole + 1) & mask; table_[slot] != kNone; slot = (slot + 1) & mask) {
+    const Node& other = at(table_[slot]);
+    const size_t home = static_cast<size_t>(hash_of(other.parent, other.token)) & mask;
+    if (((slot - home) & mask) < ((slot - hole) & mask)) continue;
+    table_[hole] = table_[slot];
+    table_[slot] = kNone;
+    hole = slot;
+  }
+  if (removed.previous != kNone) at(removed.previous).next = removed.next;
+  if (removed.next != kNone) at(removed.next).previous = removed.previous;
+  if (at(removed.parent).first_child == node) at(removed.parent).first_child = removed.next;
+  if (at(removed.parent).best_child == node) choose_best(removed.parent);
+  free_node(node);
+}
+
+void SuffixTree::choose_best(int32_t node) {
+  int32_t best = at(node).first_child;
+  for (int32_t child = best; child != kNone; child = at(child).next) {
+    if (at(child).count > at(best).count) best = child;
+  }
+  at(node).best_child = best;
+}
+
+// Sequences in.
+
+void SuffixTree::open(uint64_t salt) {
+  close();
+  shrink();
+  sequences_.push_back({end_position(), end_position(), salt});
+  root_of(salt);
+  is_open_ = true;
+}
+
+void SuffixTree::close() {
+  if (!is_open_) return;
+  const uint32_t end = end_position();
+  const uint32_t begin = sequences_.back().begin;
+  const uint32_t num_active = std::min(end - begin, static_cast<uint32_t>(limits_.max_depth));
+  for (uint32_t start = end - num_active; start != end; ++start) {
+    const Cursor& cursor = cursors_[start % static_cast<uint32_t>(limits_.max_depth)];
+    if (!at(cursor.node).is_leaf && static_cast<uint32_t>(cursor.depth) == end - start) {
+      ++at(cursor.node).num_ends;
+    }
+  }
+  sequences_.back().end = end;
+  text_.push_back(kInvalidToken);
+  is_open_ = false;
+  if (end != begin) return;
+  const uint64_t salt = sequences_.back().salt;
+  sequences_.pop_back();
+  release_root(salt);
+}
+
+// A second suffix comes to the leaf: the one that has it goes on to a child.
+void SuffixTree::expand(int32_t leaf, int32_t depth) {
+  const uint32_t where = at(leaf).where;
+  at(leaf).is_leaf = false;
+  const TokenId token = token_at(where);
+  if (token == kInvalidToken) {
+    ++at(leaf).num_ends;
+    return;
+  }
+  const int32_t child = add_child(leaf, token, where + 1, depth + 1);
+  const uint32_t start = where - static_cast<uint32_t>(depth);
+  if (is_active(start)) {
+    cursors_[start % static_cast<uint32_t>(limits_.max_depth)] = {child, depth + 1};
+  }
+}
+
+// The suffix at `cursor`, an inner node, goes on with the last token of the text.
+void SuffixTree::advance(Cursor& cursor, TokenId token) {
+  const int32_t depth = cursor.depth + 1;
+  const int32_t child = find_child(cursor.node, token);
+  if (child == kNone) {
+    cursor = {add_child(cursor.node, token, end_position(), depth), depth};
+    return;
+  }
+  if (at(child).is_leaf) expand(child, depth);
+  Node& node = at(child);
+  ++node.count;
+  Node& parent = at(cursor.node);
+  if (node.count >= at(parent.best_child).count) parent.best_child = child;
+  cursor = {child, depth};
+}
+
+void SuffixTree::append(TokenId token) {
+  CHECK(is_open_);
+  const auto max_depth = static_cast<uint32_t>(limits_.max_depth);
+  const uint32_t position = end_position();
+  text_.push_back(token);
+  const int32_t root = root_of(sequences_.back().salt);
+  cursors_[position % max_depth] = {root, 0};
+  ++at(root).count;
+  const uint32_t num_older = std::min(position - sequences_.back().begin, max_depth - 1);
+  for (uint32_t start = position - num_older; start != position + 1; ++start) {
+    Cursor& cursor = cursors_[start % max_depth];
+    const bool is_here = static_cast<uint32_t>(cursor.depth) == position - start;
+    if (is_here && !at(cursor.node).is_leaf) advance(cursor, token);
+  }
+  shrink();
+}
+
+// Sequences out.
+
+void SuffixTree::shrink() {
+  while (num_nodes_ > limits_.max_nodes && evict_suffix()) {
+  }
+  for (int i = 0; i < kEvictedAToken && num_sequences() > limits_.max_sequences; ++i) {
+    if (!evict_suffix()) break;
+  }
+}
+
+// Takes the oldest suffix out; false: it is one that still grows, or there is none.
+bool SuffixTree::evict_suffix() {
+  if (sequences_.empty()) return false;
+  Sequence& oldest = sequences_.front();
+  const uint32_t start = oldest.begin;
+  const bool is_growing = is_open_ && sequences_.size() == 1;
+  if (is_growing && (start == end_position() || is_active(start))) return false;
+  path_.clear();
+  int32_t node = roots_.find(oldest.salt)->second;
+  --at(node).count;
+  for (int32_t depth = 0; depth < limits_.max_depth; ++depth) {
+    const TokenId token = token_at(start + static_cast<uint32_t>(depth));
+    if (token == kInvalidToken) {
+      --at(node).num_ends;
+      break;
+    }
+    const int32_t parent = node;
+    node = find_child(parent, token);
+    --at(node).count;
+    path_.push_back(node);
+    if (at(node).is_leaf) break;
+  }
+  // Its end comes at the depth of an inner node too, where the loop has not looked.
+  const bool is_whole = path_.size() == static_cast<size_t>(limits_.max_depth);
+  if (is_whole && token_at(start + static_cast<uint32_t>(limits_.max_depth)) == kInvalidToken) {
+    --at(node).num_ends;
+  }
+  for (size_t i = path_.size(); i-- > 0;) {
+    const int32_t parent = at(path_[i]).parent;
+    if (at(path_[i]).count == 0) {
+      remove_node(path_[i]);
+    } else if (at(parent).best_child == path_[i]) {
+      choose_best(parent);
+    }
+  }
+  ++oldest.begin;
+  if (!is_growing && oldest.begin == oldest.end) forget_sequence();
+  drop_text();
+  return true;
+}
+
+void SuffixTree::forget_sequence() {
+  const uint64_t salt = sequences_.front().salt;
+  sequences_.pop_front();
+  release_root(salt);
+}
+
+void SuffixTree::release_root(uint64_t salt) {
+  const auto root = roots_.find(salt);
+  if (at(root->second).count > 0) return;
+  const bool is_used = is_open_ && sequences_.back().salt == salt;
+  if (is_used) return;
+  free_node(root->second);
+  roots_.erase(root);
+}
+
+// Text before the oldest suffix is not read again.
+void SuffixTree::drop_text() {
+  const uint32_t begin = sequences_.empty() ? end_position() : sequences_.front().begin;
+  const uint32_t num_dead = begin - text_begin_;
+  if (num_dead < 1024 || 2 * static_cast<size_t>(num_dead) < text_.size()) return;
+  text_.erase(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(num_dead));
+  text_begin_ += num_dead;
+}
+
+// Questions.
+
+bool SuffixTree::step(Place& place, TokenId token) const {
+  if (place.in_leaf) {
+    if (token_at(place.where) != token) return false;
+    ++place.where;
+  } else {
+    place.node = find_child(place.node, token);
+    if (place.node == kNone) return false;
+    place.in_leaf = at(place.node).is_leaf;
+    place.where = at(place.node).where;
+  }
+  ++place.depth;
+  return true;
+}
+
+// Of all occurrences of what leads to `place` that go on, how the most of them do.
+bool SuffixTree::best_follower(const Place& place, Follower& follower) const {
+  if (place.in_leaf) {
+    follower = {token_at(place.where), 1, 1};
+    return follower.token != kInvalidToken;
+  }
+  const Node& node = at(place.node);
+  if (node.best_child == kNone) return false;
+  const auto depth = static_cast<uint32_t>(place.depth);
+  const uint32_t start = end_position() - depth;  // of the open sequence's end, if it is one here
+  const Cursor& cursor = cursors_[start % static_cast<uint32_t>(limits_.max_depth)];
+  const bool ends_here = is_active(start) && cursor.node == place.node;
+  const int32_t num_going_on = node.count - node.num_ends - (ends_here ? 1 : 0);
+  const Node& child = at(node.best_child);
+  follower = {child.token, static_cast<double>(child.count) / num_going_on, child.count};
+  return true;
+}
+
+double SuffixTree::guess(uint64_t salt,
+                         std::span<const TokenId> text,
+                         const Rules& rules,
+                         Draft& draft) const {
+  const auto root = roots_.find(salt);
+  if (root == roots_.end()) return 0;
+  double best = 0;
+  const auto longest = std::min(static_cast<int32_t>(text.size()), limits_.max_depth - 1);
+  for (int32_t length = 1; length <= longest; ++length) {
+    Place place = {.node = root->second};
+    bool matches = true;
+    for (const TokenId token : text.last(static_cast<size_t>(length))) {
+      matches = matches && step(place, token);
+    }
+    // The text itself, if it is the open sequence, is no match, nor with more tokens.
+    if (!matches || (place.in_leaf && place.where == end_position())) break;
+    const auto most = std::min({rules.max_tokens,
+                                static_cast<int32_t>(rules.max_spec_factor * length),
+                                limits_.max_depth - length,
+                                kMaxDraftTokens});
+    double sum = 0;
+    double product = 1;
+    Draft tried;
+    tried.clear(draft.source);
+    Follower next;
+    while (tried.size < most && best_follower(place, next)) {
+      product *= next.probability;
+      if (product < rules.min_token_prob) break;
+      sum += product;
+      tried.push(next.token, confidence_bin(length, agreement_of(next.probability, next.count)));
+      if (!step(place, next.token)) break;
+    }
+    if (tried.size > 0 && sum >= best) {
+      best = sum;
+      draft = tried;
+    }
+  }
+  return best;
+}
+
+int32_t SuffixTree::count(uint64_t salt, std::span<const TokenId> tokens) const {
+  const auto root = roots_.find(salt);
+  if (root == roots_.end()) return 0;
+  Place place = {.node = root->second};
+  for (const TokenId token : tokens) {
+    if (!step(place, token)) return 0;
+  }
+  return place.in_leaf ? 1 : at(place.node).count;
+}
+
+int64_t SuffixTree::memory_bytes() const {
+  return static_cast<int64_t>(
+      nodes_.capacity() * sizeof(Node) + table_.capacity() * sizeof(int32_t) +
+      text_.capacity() * sizeof(TokenId) + sequences_.size() * sizeof(Sequence) +
+      roots_.size() * (sizeof(uint64_t) + 4 * sizeof(void*)));
+}
+
+}  // namespace sluice

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// How often each run of tokens occurs in a set of sequences, and what follows it: a tree of all
+// their substrings to a depth. A node that one suffix alone has reached is a leaf, which stands for
+// the rest of that suffix in the text, so that text without repetitions has about one node a token.
+//
+// Sequences are appended one after the other, token by token, each O(depth); the last may be open.
+// Beyond the limits the oldest suffixes go, first in, first out. Sequences of different salts share
+// nothing but the room.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/core/draft.h"
+#include "engine/core/types.h"
+
+namespace sluice {
+
+struct SuffixTreeLimits {
+  int32_t max_depth = 24;       // tokens of a match and what follows it; at least 2
+  int32_t max_nodes = 1 << 16;  // at least 4 * max_depth; up to 56 bytes each
+  int32_t max_sequences = 1;    // those that are on their way out may come on top
+  bool reserves = false;        // room for all at the start, so that no token waits for it
+};
+
+class SuffixTree {
+ public:
+  explicit SuffixTree(const SuffixTreeLimits& limits);
+
+  // Empty again; keeps its memory.
+  void clear();
+
+  // A new sequence begins; the one before is closed.
+  void open(uint64_t salt);
+  void append(TokenId token);
+  void close();
+
+  struct Rules {
+    int32_t max_tokens = 1;
+    double max_spec_factor = 1;   // tokens for each one matched
+    double min_token_prob = 0.1;  // that all tokens of the guess so far occur
+  };
+
+  // Guesses what follows `text`: of the matches of its last 1, 2, ... tokens, the one whose most
+  // frequent continuation has the largest sum of probabilities (of equals, the longest). Pushes it
+  // to `draft`, which is empty, and returns that sum; 0: there is none.
+  double guess(uint64_t salt,
+               std::span<const TokenId> text,
+               const Rules& rules,
+               Draft& draft) const;
+
+  // Occurrences of `tokens`, not empty and at most max_depth of them.
+  [[nodiscard]] int32_t count(uint64_t salt, std::span<const TokenId> tokens) const;
+
+  [[nodiscard]] int32_t num_nodes() const { return num_nodes_; }
+
+  [[nodiscard]] int32_t num_sequences() const { return static_cast<int32_t>(sequences_.size()); }
+
+  [[nodiscard]] int64_t memory_bytes() const;
+
+ private:
+  static constexpr int32_t kNone = -1;
+
+  struct Node {
+    int32_t parent = kNone;
+    TokenId token = kInvalidToken;  // that leads here from the parent
+    int32_t count = 0;              // suffixes that pass or end here
+    int32_t num_ends = 0;           // closed sequences whose last token this is
+    int32_t best_child = kNone;
+    int32_t first_child = kNone;
+    int32_t next = kNone;  // siblings; of a free node: the next free one
+    int32_t previous = kNone;
+    uint32_t where = 0;  // leaf: the position behind its token, in its suffix's text
+    bool is_leaf = false;
+  };
+
+  // A node, or a place in the text of a leaf.
+  struct Place {
+    int32_t node = kNone;
+    int32_t depth = 0;
+    bool in_leaf = false;
+    uint32_t where = 0;  // in_leaf: before this position of the leaf's text
+  };
+
+  // Where a suffix of the open sequence has got to.
+  struct Cursor {
+    int32_t node = kNone;
+    int32_t depth = 0;
+  };
+
+  struct Sequence {
+    uint32_t begin = 0;  // its first suffix that is in the tree
+    uint32_t end = 0;    // position of its end mark; open: not yet set
+    uint64_t salt = 0;
+  };
+
+  struct Follower {
+    TokenId token = kInvalidToken;
+    double probability = 0;
+    int32_t count = 0;
+  };
+
+  [[nodiscard]] TokenId token_at(uint32_t position) const;  // kInvalidToken: a sequence ends
+  [[nodiscard]] uint32_t end_position() const;
+  [[nodiscard]] size_t slot_of(int32_t parent, TokenId token) const;
+  [[nodiscard]] int32_t find_child(int32_t parent, TokenId token) const;
+  [[nodiscard]] bool is_active(uint32_t start) const;
+  [[nodiscard]] bool step(Place& place, TokenId token) const;
+  [[nodiscard]] bool best_follower(const Place& place, Follower& follower) const;
+
+  Node& at(int32_t node) { return nodes_[static_cast<size_t>(node)]; }
+
+  [[nodiscard]] const Node& at(int32_t node) const { return nodes_[static_cast<size_t>(node)]; }
+
+  int32_t root_of(uint64_t salt);
+  int32_t new_node();
+  int32_t add_child(int32_t parent, TokenId token, uint32_t where, int32_t depth);
+  void remove_node(int32_t node);
+  void free_node(int32_t node);
+  void choose_best(int32_t node);
+  void grow_table();
+  void expand(int32_t leaf, int32_t depth);
+  void advance(Cursor& cursor, TokenId token);
+  void shrink();
+  [[nodiscard]] bool evict_suffix();
+  void forget_sequence();
+  void release_root(uint64_t salt);
+  void drop_text();
+
+  SuffixTreeLimits limits_;
+  std::vector<Node> nodes_;
+  int32_t first_free_ = kNone;
+  int32_t num_nodes_ = 0;
+  std::vector<int32_t> table_;  // nodes by parent and token; a power of two; linear probing
+  std::unordered_map<uint64_t, int32_t> roots_;  // by salt
+  std::vector<TokenId> text_;                    // all sequences, an end mark behind each
+  uint32_t text_begin_ = 0;                      // position of text_[0]; positions wrap around
+  std::deque<Sequence> sequences_;
+  bool is_open_ = false;
+  std::vector<Cursor> cursors_;  // of the open sequence's last max_depth suffixes, by position
+  std::vector<int32_t> path_;    // scratch
+};
+
+}  // namespace sluice

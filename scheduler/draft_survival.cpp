@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/draft_survival.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace sluice {
+
+namespace {
+
+// Beta(2, 2): what is not known is accepted half of the time.
+constexpr double kPriorAccepted = 2;
+constexpr double kPriorJudged = 4;
+constexpr uint64_t kHalfLife = 2000;  // drafts
+constexpr uint64_t kFadeEvery = 50;   // drafts
+constexpr double kMaxAcceptance = 0.995;
+constexpr double kStep = 0.05;  // of a request's factor, for each token that was judged
+constexpr double kMinFactor = 0.25;
+constexpr double kMaxFactor = 2;
+
+double with_prior(double accepted, double judged) {
+  return (kPriorAccepted + accepted) / (kPriorJudged + judged);
+}
+
+}  // namespace
+
+DraftSurvival::DraftSurvival() {
+  for (Counter& counter : counters_) counter.acceptance = with_prior(0, 0);
+}
+
+size_t DraftSurvival::index_of(DraftSource source, uint8_t bin, int32_t depth) {
+  const size_t at = std::min(static_cast<size_t>(depth), kNumDepths - 1);
+  return (static_cast<size_t>(source) * kNumConfidenceBins + bin) * kNumDepths + at;
+}
+
+double DraftSurvival::acceptance(DraftSource source,
+                                 uint8_t bin,
+                                 int32_t depth,
+                                 const RequestAcceptance& request) const {
+  const double shared = counters_[index_of(source, bin, depth)].acceptance;
+  return std::min(request.factor * shared, kMaxAcceptance);
+}
+
+double DraftSurvival::expected(DraftSource source,
+                               std::span<const uint8_t> bins,
+                               const RequestAcceptance& request) const {
+  double product = 1;
+  double sum = 0;
+  for (size_t j = 0; j < bins.size(); ++j) {
+    product *= acceptance(source, bins[j], static_cast<int32_t>(j), request);
+    sum += product;
+  }
+  return sum;
+}
+
+void DraftSurvival::observe(DraftSource source,
+                            std::span<const uint8_t> bins,
+                            int32_t num_accepted,
+                            RequestAcceptance& request) {
+  const size_t num_judged = std::min(bins.size(), static_cast<size_t>(num_accepted) + 1);
+  for (size_t j = 0; j < num_judged; ++j) {
+    const double outcome = j < static_cast<size_t>(num_accepted) ? 1 : 0;
+    const auto depth = static_cast<int32_t>(j);
+    const double surprise = outcome - acceptance(source, bins[j], depth, request);
+    request.factor = std::clamp(request.factor + kStep * surprise, kMinFactor, kMaxFactor);
+    Counter& counter = counters_[index_of(source, bins[j], depth)];
+    counter.accepted += outcome;
+    counter.judged += 1;
+    counter.acceptance = with_prior(counter.accepted, counter.judged);
+  }
+  if (++num_drafts_ % kFadeEvery == 0) fade();
+}
+
+void DraftSurvival::fade() {
+  static const double kFactor =
+      std::exp2(-static_cast<double>(kFadeEvery) / static_cast<double>(kHalfLife));
+  for (Counter& counter : counters_) {
+    counter.accepted *= kFactor;
+    counter.judged *= kFactor;
+    counter.acceptance = with_prior(counter.accepted, counter.judged);
+  }
+}
+
+}  // namespace sluice

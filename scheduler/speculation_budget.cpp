@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/speculation_budget.h"
+
+#include <algorithm>
+
+#include "engine/core/status.h"
+
+namespace sluice {
+
+namespace {
+
+constexpr double kLeastSurvival = 0.05;  // of a row that is looked at
+constexpr double kGainToBegin = 1.03;    // predicted
+constexpr double kGainToGoOn = 1.00;
+constexpr double kMaxStretch = 1.25;   // of a step in which not everybody drafts
+constexpr uint64_t kPeriod = 256;      // steps, with one trial or one baseline
+constexpr uint32_t kNumBaselines = 2;  // undrafted steps of such a size that come before drafts
+constexpr int32_t kIdleChoices = 16;   // after so many in vain, offers are wanted ...
+constexpr uint64_t kIdleEvery = 8;     // ... in one of so many steps
+constexpr double kMaxDebt = 16;        // tokens a decode
+constexpr double kMaxLoss = 4;         // tokens a decode, of one step: a disturbed one
+constexpr double kRepayment = 0.01;    // of all committed tokens
+constexpr double kDriftStep = 0.05;
+constexpr double kMaxDrift = 2;  // and at least its inverse
+
+int64_t rows_of(const StepShape& shape) {
+  return shape.num_prefill_tokens + shape.num_decode_tokens;
+}
+
+}  // namespace
+
+SpeculationBudget::SpeculationBudget(const Options& options) : options_(options) {
+  CHECK_GE(options.max_tokens, 1);
+  CHECK_LE(options.max_tokens, kMaxDraftTokens);
+}
+
+// While drafting is off, one step in a period drafts all the same.
+bool SpeculationBudget::is_trial() const { return num_steps_ % kPeriod == 0; }
+
+bool SpeculationBudget::offers_wanted() const {
+  if (options_.is_fixed || is_trial()) return true;
+  if (is_guarded_) return false;
+  if (num_idle_ >= kIdleChoices) return num_steps_ % kIdleEvery == 0;
+  const bool is_baseline = num_steps_ % kPeriod == kPeriod / 2;
+  return !is_baseline;
+}
+
+DraftDecision SpeculationBudget::choose_fixed(const DraftLimits& limits,
+                                              std::span<const DraftOffer> offers,
+                                              std::span<int32_t> granted) const {
+  DraftDecision decision;
+  for (size_t i = 0; i < offers.size(); ++i) {
+    granted[i] = std::min({static_cast<int32_t>(offers[i].bins.size()),
+                           options_.max_tokens,
+                           limits.max_draft_rows - decision.num_rows});
+    decision.num_rows += granted[i];
+  }
+  return decision;
+}
+
+void SpeculationBudget::rank(std::span<const DraftOffer> offers) {
+  const auto most = static_cast<size_t>(options_.max_tokens);
+  if (bins_.size() < offers.size() * most) bins_.resize(offers.size() * most);
+  ranking_ = {};
+  int64_t positions = 0;
+  for (size_t i = 0; i < offers.size(); ++i) {
+    const DraftOffer& offer = offers[i];
+    uint8_t* bins = &bins_[i * most];
+    double product = 1;
+    for (size_t j = 0; j < most; ++j) {
+      bins[j] = kNumBins;
+      if (j >= offer.bins.size()) break;
+      product *= survival_.acceptance(
+          offer.source, offer.bins[j], static_cast<int32_t>(j), *offer.request);
+      if (product < kLeastSurvival) break;
+      const auto bin = static_cast<size_t>(product * kNumBins);
+      bins[j] = static_cast<uint8_t>(bin);
+      ++ranking_.rows[bin];
+      ranking_.tokens[bin] += product;
+      ++ranking_.num_rows;
+      positions += offer.position + static_cast<int64_t>(j);
+      if (j == 0) {
+        ++ranking_.num_first;
+        ranking_.least_first = std::min(ranking_.least_first, bin);
+      }
+    }
+  }
+  if (ranking_.num_rows > 0) ranking_.position = positions / ranking_.num_rows;
+}
+
+// Sizes at which a bucket of rows ends, and all that is there, are compared.
+SpeculationBudget::Choice SpeculationBudget::best_rows(const CostModel& cost,
+                                                       const DraftLimits& limits) const {
+  const int32_t most = std::min(ranking_.num_rows, limits.max_draft_rows);
+  std::array<StepShape, RowTimes::kMaxShapes> shapes;
+  std::array<int32_t, RowTimes::kMaxShapes> sizes;
+  std::array<double, RowTimes::kMaxShapes> ms;
+  shapes[0] = limits.shape;
+  sizes[0] = 0;
+  size_t count = 1;
+  const int64_t num_plain = rows_of(limits.shape);
+  for (size_t bucket = RowTimes::bucket_of(num_plain); sizes[count - 1] < most; ++bucket) {
+    const bool is_last = bucket + 1 >= RowTimes::kNumBuckets;
+    const int64_t end = RowTimes::bucket_end(bucket) - num_plain;
+    if (end <= 0 && !is_last) continue;
+    sizes[count] = is_last ? most : static_cast<int32_t>(std::min<int64_t>(end, most));
+    shapes[count] = limits.shape;
+    shapes[count].add(/*decode=*/true, ranking_.position, sizes[count]);
+    ++count;
+  }
+  times_.predict(cost, {shapes.data(), count}, {ms.data(), count});
+
+  int32_t num_all = 0;  // rows, with which every request of the step drafts
+  for (size_t bin = ranking_.least_first; bin < kNumBins; ++bin) num_all += ranking_.rows[bin];
+  const bool may_stretch = ranking_.num_first == limits.num_decodes && !limits.has_prefill;
+
+  Choice choice;
+  size_t bin = kNumBins;  // those from here on are counted whole
+  int32_t num_whole = 0;
+  double tokens_whole = 0;
+  for (size_t i = 1; i < count; ++i) {
+    while (bin > 0 && num_whole + ranking_.rows[bin - 1] <= sizes[i]) {
+      --bin;
+      num_whole += ranking_.rows[bin];
+      tokens_whole += ranking_.tokens[bin];
+    }
+    double tokens = tokens_whole;
+    if (bin > 0 && sizes[i] > num_whole) {
+      tokens += ranking_.tokens[bin - 1] / ranking_.rows[bin - 1] * (sizes[i] - num_whole);
+    }
+    const double step_ms = ms[i] + limits.draft_ms;
+    if (limits.target_ms > 0 && step_ms > limits.target_ms) break;
+    const bool stretches = step_ms > kMaxStretch * ms[0];
+    if (!stretches || i == 1) choice.num_tried = sizes[i];
+    if (stretches && !(may_stretch && sizes[i] >= num_all)) continue;
+    const double gain = (limits.num_decodes + tokens) / limits.num_decodes * ms[0] / step_ms;
+    if (gain > choice.gain) {
+      choice.gain = gain;
+      choice.num_rows = sizes[i];
+    }
+  }
+  return choice;
+}
+
+// The rows that survive most likely; among equals the requests take turns in coming first.
+void SpeculationBudget::grant(std::span<const DraftOffer> offers,
+                              int32_t num_rows,
+                              std::span<int32_t> granted) {
+  size_t last_bin = kNumBins;  // that is taken, in part
+  int32_t left = num_rows;
+  while (last_bin > 0 && ranking_.rows[last_bin - 1] <= left) left -= ranking_.rows[--last_bin];
+  if (last_bin > 0) --last_bin;
+  const auto most = static_cast<size_t>(options_.max_tokens);
+  for (size_t n = 0; n < offers.size(); ++n) {
+    const size_t i = (n + num_steps_) % offers.size();
+    const uint8_t* bins = &bins_[i * most];
+    for (size_t j = 0; j < most && bins[j] < kNumBins; ++j) {
+      if (bins[j] < last_bin || (bins[j] == last_bin && left == 0)) break;
+      left -= bins[j] == last_bin ? 1 : 0;
+      ++granted[i];
+    }
+  }
+}
+
+DraftDecision SpeculationBudget::choose(const CostModel& cost,
+                                        const DraftLimits& limits,
+                                        std::span<const DraftOffer> offers,
+                                        std::span<int32_t> granted) {
+  CHECK_EQ(offers.size(), granted.size());
+  std::ranges::fill(granted, 0);
+  if (options_.is_fixed) return choose_fixed(limits, offers, granted);
+  rank(offers);
+  DraftDecision decision;
+  if (ranking_.num_rows == 0) {
+    const bool had_offer =
+        std::ranges::any_of(offers, [](const DraftOffer& offer) { return !offer.bins.empty(); });
+    if (had_offer) decision.off = DraftsOff::kAcceptance;
+    return decision;
+  }
+  const size_t bucket = RowTimes::bucket_of(rows_of(limits.shape));
+  if (times_.num_observations(bucket) < kNumBaselines) return decision;
+  const Choice choice = best_rows(cost, limits);
+  const bool gains = choice.gain > (is_on_ ? kGainToGoOn : kGainToBegin);
+  decision.predicted_gain = choice.gain;
+  is_on_ = gains && !is_guarded_;
+  decision.num_rows = is_on_ ? choice.num_rows : (is_trial() ? choice.num_tried : 0);
+  if (decision.num_rows > 0) {
+    num_idle_ = 0;
+    grant(offers, decision.num_rows, granted);
+    return decision;
+  }
+  ++num_idle_;
+  decision.off = is_guarded_             ? DraftsOff::kGuard
+                 : choice.num_tried == 0 ? DraftsOff::kLoad
+                                         : DraftsOff::kAcceptance;
+  return decision;
+}
+
+void SpeculationBudget::observe_draft(DraftSource source,
+                                      std::span<const uint8_t> bins,
+                                      int32_t num_accepted,
+                                      RequestAcceptance& request) {
+  survival_.observe(source, bins, num_accepted, request);
+}
+
+double SpeculationBudget::plain_ms(const CostModel& cost, const StepShape& plain) const {
+  double ms = 0;
+  times_.predict(cost, {&plain, 1}, {&ms, 1});
+  return ms;
+}
+
+void SpeculationBudget::observe_step(const CostModel& cost, const DraftedStep& step) {
+  ++num_steps_;
+  if (!(step.ms > 0) || options_.is_fixed) return;
+  const bool is_known =
+      times_.num_observations(RowTimes::bucket_of(rows_of(step.plain))) >= kNumBaselines;
+  const double plain = plain_ms(cost, step.plain);
+  times_.observe(step.shape, step.ms);
+  if (step.num_draft_rows == 0 && is_known) {
+    const double seen = std::clamp(step.ms / plain, 1 / kMaxDrift, kMaxDrift);
+    drift_ += kDriftStep * (seen - drift_);
+  }
+  if (step.num_draft_rows > 0) {
+    const double loss = step.num_decodes * step.ms / (drift_ * plain) - step.num_committed;
+    debt_ += std::min(loss, kMaxLoss * step.num_decodes);
+  }
+  debt_ = std::max(0.0, debt_ - kRepayment * step.num_committed);
+  if (debt_ > kMaxDebt * step.num_decodes && step.num_decodes > 0) is_guarded_ = true;
+  if (debt_ == 0) is_guarded_ = false;
+}
+
+}  // namespace sluice

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/spec/spec_config.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace sluice {
+namespace {
+
+TEST(SpecConfig, NothingGivenDraftsOnlyPredictions) {
+  const auto config = parse_spec_config("");
+  ASSERT_TRUE(config.has_value());
+  EXPECT_FALSE(config->has_method());
+}
+
+TEST(SpecConfig, KeysOfVllmMeanWhatTheyMeanThere) {
+  const auto ngram = parse_spec_config(
+      R"({"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4})");
+  ASSERT_TRUE(ngram.has_value()) << ngram.error().message;
+  EXPECT_TRUE(ngram->ngram && !ngram->suffix);
+  EXPECT_EQ(ngram->num_speculative_tokens, 5);
+  EXPECT_EQ(ngram->prompt_lookup_max, 4);
+  EXPECT_EQ(ngram->prompt_lookup_min, 4);  // one given: the other takes its value
+
+  const auto suffix = parse_spec_config(
+      R"({"method": "suffix", "suffix_decoding_max_tree_depth": 32,
+          "suffix_decoding_max_cached_requests": 0, "suffix_decoding_max_spec_factor": 2,
+          "suffix_decoding_min_token_prob": 0.25, "num_speculative_tokens": null})");
+  ASSERT_TRUE(suffix.has_value()) << suffix.error().message;
+  EXPECT_TRUE(suffix->suffix && !suffix->ngram);
+  EXPECT_EQ(suffix->num_speculative_tokens, 32);  // the depth of the tree
+  EXPECT_EQ(suffix->suffix_max_cached_requests, 0);
+  EXPECT_EQ(suffix->suffix_max_spec_factor, 2);
+  EXPECT_EQ(suffix->suffix_min_token_prob, 0.25);
+
+  const auto model = parse_spec_config(R"({"model": "[ngram]", "prompt_lookup_min": 2})");
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  EXPECT_TRUE(model->ngram);
+  EXPECT_EQ(model->prompt_lookup_max, 2);
+}
+
+TEST(SpecConfig, SeveralMethodsAndFixedDepth) {
+  const auto config = parse_spec_config(R"({"method": "suffix,ngram", "adaptive": false})");
+  ASSERT_TRUE(config.has_value()) << config.error().message;
+  EXPECT_TRUE(config->ngram && config->suffix && config->is_fixed);
+}
+
+TEST(SpecConfig, BoundByRunningRequestsKeepsItsValueOverAGap) {
+  const auto config = parse_spec_config(
+      R"({"method": "ngram", "num_speculative_tokens": 8,
+          "num_speculative_tokens_per_batch_size": [[1, 4, 8], [8, 16, 2], [17, 64, 0]]})");
+  ASSERT_TRUE(config.has_value()) << config.error().message;
+  EXPECT_EQ(config->max_tokens(1), 8);
+  EXPECT_EQ(config->max_tokens(6), 8);
+  EXPECT_EQ(config->max_tokens(8), 2);
+  EXPECT_EQ(config->max_tokens(64), 0);
+  EXPECT_EQ(config->max_tokens(1000), 0);
+}
+
+TEST(SpecConfig, KeysThatChangeNothingAreNamed) {
+  const auto config = parse_spec_config(
+      R"({"method": "ngram", "rejection_sample_method": "block", "draft_sample_method": "greedy"})");
+  ASSERT_TRUE(config.has_value()) << config.error().message;
+  EXPECT_EQ(config->without_meaning,
+            (std::vector<std::string>{"rejection_sample_method", "draft_sample_method"}));
+}
+
+TEST(SpecConfig, WhatIsNotOfferedIsRefusedByName) {
+  const struct {
+    const char* json;
+    const char* named;
+  } kCases[] = {
+      {"ngram", "JSON object"},
+      {"[]", "JSON object"},
+      {"{}", "needs a method"},
+      {R"({"num_speculative_tokens": 4})", "needs a method"},
+      {R"({"method": 3})", "method"},
+      {R"({"method": ""})", "is not known"},
+      {R"({"method": "ngram,"})", "is not known"},
+      {R"({"method": "lookahead"})", "\"lookahead\" is not known"},
+      {R"({"method": "draft_model", "model": "x"})", "\"draft_model\" is not supported"},
+      {R"({"method": "eagle3", "model": "x"})", "\"eagle3\" is not supported"},
+      {R"({"method": "mtp"})", "\"mtp\" is not supported"},
+      {R"({"method": "deepseek_mtp"})", "\"deepseek_mtp\" is not supported"},
+      {R"({"model": "org/draft"})", "draft_model"},
+      {R"({"method": "ngram", "quantization": "fp8"})", "\"quantization\""},
+      {R"({"method": "ngram", "tree": 1})", "\"tree\""},
+      {R"({"method": "ngram", "num_speculative_tokens": 0})", "num_speculative_tokens"},
+      {R"({"method": "ngram", "num_speculative_tokens": 65})", "num_speculative_tokens"},
+      {R"({"method": "ngram", "num_speculative_tokens": 4.5})", "num_speculative_tokens"},
+      {R"({"method": "ngram", "num_speculative_tokens": 18446744073709551615})",
+       "num_speculative_tokens"},
+      {R"({"method": "ngram", "prompt_lookup_min": 5, "prompt_lookup_max": 3})",
+       "prompt_lookup_min"},
+      {R"({"method": "suffix", "suffix_decoding_min_token_prob": 1.5})",
+       "suffix_decoding_min_token_prob"},
+      {R"({"method": "suffix", "suffix_decoding_max_tree_depth": 1})",
+       "suffix_decoding_max_tree_depth"},
+      {R"({"method": "ngram", "adaptive": 1})", "adaptive"},
+      {R"({"method": "replay,ngram"})", "replay"},
+      {R"({"method": "replay", "replay_seed": -1})", "replay_seed"},
+      {R"({"method": "ngram", "num_speculative_tokens_per_batch_size": [[2, 4, 1]]})",
+       "begins with one request"},
+      {R"({"method": "ngram", "num_speculative_tokens_per_batch_size": [[1, 4, 1], [4, 8, 0]]})",
+       "num_speculative_tokens_per_batch_size"},
+  };
+
+  for (const auto& one : kCases) {
+    const auto config = parse_spec_config(one.json);
+    ASSERT_FALSE(config.has_value()) << one.json;
+    EXPECT_NE(config.error().message.find(one.named), std::string::npos)
+        << one.json << ": " << config.error().message;
+    EXPECT_TRUE(config.error().message.starts_with("speculative-config: "));
+  }
+}
+
+}  // namespace
+}  // namespace sluice
