@@ -199,12 +199,16 @@ void OutputParser::State::begin_calls(Role role, std::string_view marker_text) {
   }
 }
 
-void OutputParser::State::leave_calls(bool is_content) {
+void OutputParser::State::leave_calls(bool is_content, bool gives_space) {
   mode_ = Mode::kContent;
   reader_ = std::monostate();
   std::string kept = std::exchange(kept_, {});
   is_behind_call_ = had_call_;
-  if (!is_content) return;
+  if (!is_content) {
+    // White space behind the last call and its markers is content's, if content follows.
+    if (had_call_ && gives_space) space_ = kept.substr(kept.find_last_not_of(" \t\r\n") + 1);
+    return;
+  }
   if (had_call_) {
     kept.erase(0, std::min(kept.find_first_not_of(" \t\r\n,;"), kept.size()));
   }
@@ -224,6 +228,8 @@ void OutputParser::State::take_step(Step step,
     had_call_ = true;
     has_content_ = true;
   } else if (!was_open && (step == Step::kGoOn || step == Step::kFail)) {
+    const bool is_marker = symbols.size() > 1 || (!symbols.empty() && symbols[0] >= kFirstSpecial);
+    if (is_marker && had_call_ && trimmed(kept_).empty()) kept_.clear();
     kept_ += text;
   }
   if (step == Step::kGoOn && kept_.size() > kMaxBufferedBytes) step = Step::kFail;
@@ -231,16 +237,16 @@ void OutputParser::State::take_step(Step step,
     case Step::kGoOn:
       return;
     case Step::kDone:
-      leave_calls(is_bare_ && !had_call_);
+      leave_calls(is_bare_ && !had_call_, false);
       return;
     case Step::kFail:
-      leave_calls(true);
+      leave_calls(true, false);
       return;
     case Step::kDoneBefore:
-      leave_calls(is_bare_ && !had_call_);
+      leave_calls(is_bare_ && !had_call_, true);
       break;
     case Step::kFailBefore:
-      leave_calls(true);
+      leave_calls(true, false);
       break;
     case Step::kJson:
       reader_ = JsonCall();
@@ -455,6 +461,7 @@ void OutputParser::State::start(std::string_view prompt_tail) {
         at += found->text.size();
       }
     }
+    if (auto* messages = std::get_if<HarmonyMessages>(&reader_)) messages->begin_output();
     if (out.call_is_open()) {
       begun_call = std::move(begun);
       begun_call.erase(begun_call.begin(),

@@ -87,7 +87,8 @@ struct OutputParser::State {
                  std::string_view text,
                  int32_t num_before,
                  bool was_open);
-  void leave_calls(bool is_content);
+  // `is_content`: what was kept of no call is; `gives_space`: white space at its end may be.
+  void leave_calls(bool is_content, bool gives_space);
   void give_space(PieceKind kind);
   void append_text_of(std::u16string_view symbols, std::string& text) const;
 
