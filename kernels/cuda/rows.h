@@ -335,7 +335,7 @@ struct RowBlocks {
 };
 
 // Rows in pieces for all of the device while there are few, whole rows when there are many; a row
-// of kInt8Token is always whole.
+// of kInt8Token is always whole, and has its scale where it has no value.
 inline RowBlocks blocks_of(const Activations& out, int64_t rows) {
   const int32_t vectors = vectors_of(out.k);
   if (out.format == ActivationFormat::kInt8Token) {
@@ -348,8 +348,9 @@ inline RowBlocks blocks_of(const Activations& out, int64_t rows) {
 }
 
 inline gpu::LaunchShape shape_of(const Activations& out, int64_t rows, const RowBlocks& blocks) {
+  const bool token = out.format == ActivationFormat::kInt8Token;
   return {.blocks_x = rows,
-          .blocks_y = ceil_div(vectors_of(out.k), blocks.piece),
+          .blocks_y = token ? 1 : ceil_div(vectors_of(out.k), blocks.piece),
           .threads = blocks.threads,
           .overlaps = overlaps(rows)};
 }
