@@ -239,11 +239,13 @@ constexpr int32_t vectors_of(int32_t k) {
 }
 
 // Writes a row of kInt8Token, by all threads of the block. four(i): its values from i on, a
-// multiple of 4; those past k do not matter. The first kHeld fours of a thread are asked for once,
-// the others twice unless the bits of the row's `largest` magnitude are known.
-template <int kHeld, typename Values>
+// multiple of 4; those past k do not matter. first(s, i): the same of a thread's fours s below
+// kHeld, which are asked for once, the others twice unless the bits of the row's `largest`
+// magnitude are known.
+template <int kHeld, typename First, typename Values>
 __device__ __forceinline__ void write_token_row(const Activations& out,
                                                 int64_t row_index,
+                                                First first,
                                                 Values four,
                                                 int32_t largest = kOwnLargest) {
   GPU_SHARED(int32_t, sum_by_warp, kMostWarps);
@@ -260,7 +262,9 @@ __device__ __forceinline__ void write_token_row(const Activations& out,
 #pragma unroll
   for (int s = 0; s < kHeld; ++s) {
     const int32_t vector = thread + s * threads;
-    if (vector < vectors) held[s] = values(vector);
+    if (vector >= vectors) continue;
+    held[s] = first(s, 4 * vector);
+    clear_from(held[s], 4 * vector, out.k);
   }
   if (largest == kOwnLargest) {
     int32_t mine = 0;
@@ -363,7 +367,10 @@ __device__ __forceinline__ void write_part(const Activations& out,
                                            int32_t piece,
                                            Values four,
                                            int32_t largest = kOwnLargest) {
-  if constexpr (kToken) return write_token_row<4>(out, row_index, four, largest);
+  if constexpr (kToken) {
+    const auto first = [&](int, int32_t i) { return four(i); };
+    return write_token_row<4>(out, row_index, first, four, largest);
+  }
   const int32_t begin = static_cast<int32_t>(blockIdx.y) * piece;
   const int32_t vectors = vectors_of(out.k);
   const int32_t end = begin + piece < vectors ? begin + piece : vectors;
