@@ -17,6 +17,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/gemm_ring.h"
+#include "kernels/cuda/overlap.h"
 
 namespace sluice::kernels::cuda {
 namespace {
@@ -442,7 +443,7 @@ void pack_rows(Stream stream, const Matrices& matrices, void* to) {
               {.blocks_x = ceil_div(kActivationRows * stride, 16 * kPackThreads),
                .blocks_y = ceil_div(matrices.x_rows, kActivationRows),
                .threads = kPackThreads,
-               .overlaps = true},
+               .overlaps = overlaps(LaunchKind::kLinear, matrices.x_rows)},
               pack_rows_kernel,
               matrices,
               static_cast<std::byte*>(to),
@@ -451,8 +452,9 @@ void pack_rows(Stream stream, const Matrices& matrices, void* to) {
 
 template <typename Format>
 void start(Stream stream, std::span<const Layer> layers) {
-  gpu::LaunchShape shape{
-      .threads = kThreads, .shared_bytes = sizeof(Memory<typename Format::Sum>), .overlaps = true};
+  gpu::LaunchShape shape{.threads = kThreads,
+                         .shared_bytes = sizeof(Memory<typename Format::Sum>),
+                         .overlaps = overlaps(LaunchKind::kLinear, layers[0].outputs.num_rows)};
   const auto kernel = wide_wgmma_kernel<Format>;
   const auto& [matrices, outputs] = layers[0];
   RingWork work = ring_work(layers, kTokens);

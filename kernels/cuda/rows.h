@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/narrow.h"
+#include "kernels/cuda/overlap.h"
 #include "kernels/gemm.h"
 
 namespace sluice::kernels::cuda {
@@ -18,11 +19,6 @@ inline constexpr uint32_t kAllLanes = 0xFFFFFFFFU;
 inline constexpr int32_t kInfinityBits = 0x7F800000;
 inline constexpr int32_t kQuietNanBits = 0x7FC00000;
 inline constexpr float kLargestFloat = 0x1.fffffep127F;
-
-// Whether a row kernel, or attention, of so many rows overlaps with the launch in front
-// (LaunchShape). Linear layers by wgmma do at any number (gemm_split.cu, gemm_wide.cu). From 9 rows
-// on a mix cost 4% on an H200 with the linear layers before those; with these it was not timed.
-constexpr bool overlaps(int64_t rows) { return rows <= 8; }
 
 // Where group 0 of a row is; the other groups follow at group_bytes.
 struct DeviceRow {
@@ -356,7 +352,7 @@ inline gpu::LaunchShape shape_of(const Activations& out, int64_t rows, const Row
   return {.blocks_x = rows,
           .blocks_y = token ? 1 : ceil_div(vectors_of(out.k), blocks.piece),
           .threads = blocks.threads,
-          .overlaps = overlaps(rows)};
+          .overlaps = overlaps(LaunchKind::kRows, rows)};
 }
 
 // Writes what blocks_of gave this block: all of a row of kInt8Token (kToken), or a piece of
@@ -394,7 +390,7 @@ inline gpu::LaunchShape piecewise(int64_t rows, int32_t n) {
   return {.blocks_x = rows,
           .blocks_y = ceil_div(n, kPiece),
           .threads = kRowThreads,
-          .overlaps = overlaps(rows)};
+          .overlaps = overlaps(LaunchKind::kRows, rows)};
 }
 
 }  // namespace sluice::kernels::cuda
