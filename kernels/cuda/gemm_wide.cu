@@ -39,6 +39,18 @@ constexpr int kRowWords = kOutputs + 4;  // so that no two lanes of a store meet
 
 // `tile` is written by every consumer warp (`written`) and stored by every storing warp (`stored`);
 // `scales` are the storing warps', of the tokens that each has.
+//
+// Threads alone read and write `tile`, with plain loads and stores, so that no proxy is to be
+// fenced. Of a block's tiles 0, 1, ... the tile t is phase t of both mbarriers. A consumer warp
+// arrives at `written` once a tile, behind the last word of its second half; a storing warp at
+// `stored` once a tile, behind its last load, also where it has no row. One lane arrives for its
+// warp behind __syncwarp, by which the accesses of the other lanes are in front of the arrival.
+// Every lane waits for itself: storing warps for phase t of `written` before they load tile t,
+// consumers for phase t - 1 of `stored` before their first word of tile t; phase -1 is complete
+// from the start. So loads of tile t follow all of its words, and words of tile t + 1 follow all
+// loads of tile t. No phase completes twice while a warp still waits for it: the next one needs
+// that warp's arrival at the other mbarrier. A first half in the tile is read back by the thread
+// that wrote it.
 template <typename Sum>
 struct alignas(1024) Memory {
   Ring<kTokens, kStages> ring;
