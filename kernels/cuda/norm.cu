@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/norm.h: a block a row, or a warp a head where heads are short.
+// kernels/norm.h: a block a row, or a warp a head where heads are short. An H200 ran it when a row
+// had room for its values alone, behind which memcheck saw the compiler read; with room in whole
+// fours, and with an INT8 row's weights read once, no GPU has run it.
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/norm_rows.h"

@@ -22,11 +22,11 @@ enum class LaunchKind : uint8_t {
 // Linear layers copy weights, which no launch writes, before they wait, and have one block an SM.
 // Row kernels and attention read little before they wait: they gain a launch's latency. On an H200
 // a BF16 decode step of Llama 8B's shape took 5.20 ms for one stream where all launches overlapped
-// and 5.58 where none did; for 16 and 64 streams 9.3 and 10.6 ms where row kernels alone did
-// and 8.93 and 10.22 where none did. That was with earlier linear layers, whose blocks went where
-// there was room; one rule for any number of rows has not been timed beside today's. The embedding
-// is a step's first launch: as it does not overlap, positions and slots, which copies brought for
-// the step, may be read by any launch behind it as early as weights.
+// and 5.58 where none did; for 16 and 64 streams 9.3 and 10.6 ms where row kernels alone did and
+// 8.93 and 10.22 where none did. That was with earlier linear layers, whose blocks went where there
+// was room; one rule for any number of rows has not been timed beside today's. The embedding is a
+// step's first launch: as it does not overlap, positions and slots, which copies brought for the
+// step, may be read by any launch behind it as early as weights.
 constexpr bool overlaps(LaunchKind kind, int64_t rows) {
   constexpr int64_t kFewRows = 8;
   switch (kind) {
