@@ -27,29 +27,26 @@ struct XInRows {
   }
 };
 
+template <bool kBf16>
 struct WgmmaHalf : FloatSums, XInRows {
   static constexpr int32_t kElementBytes = 2;
-};
 
-struct WgmmaBf16 : WgmmaHalf {
   template <int kWords>
   __device__ __forceinline__ static void multiply(float (&d)[kWords],
                                                   uint64_t a,
                                                   uint64_t b,
                                                   bool accumulate) {
-    gpu::ptx::wgmma_bf16(d, a, b, accumulate);
+    if constexpr (kBf16) {
+      gpu::ptx::wgmma_bf16(d, a, b, accumulate);
+    } else {
+      gpu::ptx::wgmma_f16(d, a, b, accumulate);
+    }
   }
 };
 
-struct WgmmaF16 : WgmmaHalf {
-  template <int kWords>
-  __device__ __forceinline__ static void multiply(float (&d)[kWords],
-                                                  uint64_t a,
-                                                  uint64_t b,
-                                                  bool accumulate) {
-    gpu::ptx::wgmma_f16(d, a, b, accumulate);
-  }
-};
+struct WgmmaBf16 : WgmmaHalf<true> {};
+
+struct WgmmaF16 : WgmmaHalf<false> {};
 
 struct WgmmaInt8Sums : Int8Sums {
   static constexpr int32_t kElementBytes = 1;
