@@ -108,7 +108,8 @@ TEST(DecodeBuckets, RowsOfDraftsAreRequestsOnTheBlocksOfTheirOwn) {
   EXPECT_EQ(list(padded.query_start_loc), (std::vector<int32_t>{0, 1, 2, 3, 3, 3}));
   EXPECT_EQ(list(padded.seq_lens), (std::vector<int32_t>{1, 8, 9, 0, 0}));
   EXPECT_EQ(list(padded.block_tables[0]), (std::vector<int32_t>{1, 2, 3, 4, 5, 6, 4, 5, 6}));
-  EXPECT_EQ(list(padded.block_tables[1]), (std::vector<int32_t>{11, 12, 13, 14, 15, 16, 14, 15, 16}));
+  EXPECT_EQ(list(padded.block_tables[1]),
+            (std::vector<int32_t>{11, 12, 13, 14, 15, 16, 14, 15, 16}));
 }
 
 TEST(DecodeBuckets, PaddingBelongsToNoRequestAndHasNoSlot) {

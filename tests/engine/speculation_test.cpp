@@ -150,8 +150,7 @@ TEST(Speculation, RightDraftsTakeAsManyStepsLess) {
   const std::unique_ptr<Engine> engine = start_engine(config);
   ASSERT_NE(engine, nullptr);
   expect_same(expected.answers, run_together(*engine, expected.requests), "replay");
-  // One token by the prompt, then sixteen a step; blocks are of sixteen, of which one may have ended
-  // before the next is begun.
+  // One token by the prompt, then sixteen a step, or fewer where a block ends.
   EXPECT_LE(engine->stats().num_steps, 6U);
 }
 
