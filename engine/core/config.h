@@ -48,6 +48,7 @@ struct Config {
   int32_t long_prefill_token_threshold = 0;  // of one prompt a step; 0: no such limit
   int32_t max_num_partial_prefills = 0;      // prompts half computed; 0: no such limit
   bool overlap = false;  // the next step is decided while one runs
+  std::string speculative_config;  // JSON; empty: only predictions of clients are drafted
   int32_t priority_aging_s = 10;           // of waiting that are worth a priority level; 0: none
   int32_t max_num_queued_reqs = 1024;      // waiting requests; more get 429
   int64_t max_num_queued_tokens = 4 << 20;  // of their prompts; the same
