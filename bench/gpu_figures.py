@@ -1,19 +1,23 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Sluice's own figures on a GPU as one JSON file, which gpu_report.py makes a chapter of bench/gpu.md
-of: a model of 8B's shape with random weights, in BF16 and INT8. No GPU has run it yet.
+of: a model of 8B's shape with random weights, in BF16 and INT8.
 
   python3 gpu_figures.py --bin FOLDER --tokenizer tokenizer.json [--seconds N] [part ...]
 
-  steps    `sluice bench`: 1, 16, 64 and 256 streams behind prompts of 512, prefill of 512, 2048, 8000
+  steps    `sluice bench`: 1, 16 and 64 streams behind prompts of 512 for 128 tokens, 256 for 512,
+           prefill of 512, 2048, 8000
   profile  a decode step of one stream by kernel, by ncu where there is one: launches, us, share of the
            read rate. Without graphs, as ncu sees them one by one; its caches are cold.
-  serve    `sluice serve` under `sluice bench serve`: 256 prompts of 1024 tokens, 128 out, 128 at once
+  serve    `sluice serve` under `sluice bench serve`: 256 prompts of 1024 tokens, 128 out, 128 at once.
+           Its tokenizer has a word for each of the model's ids: a token without text is no event, and
+           a client sees neither the first nor the next one
   links    NCCL to itself, CUDA IPC between two processes, pinned memory
 
 --bin has `sluice`, `gpu_kernels` and `gpu_links` (bin/ of the archive that deploy/gpu_archive.sh
-makes). A part that fails costs its own figures, and its reason is in the file; another call fills in
-what a file of the day lacks. Exit code 1: a part failed; 77: there is no GPU.
+makes). What gpu_kernels wrote to PREFIX-linear.json and so on (--kernels PREFIX) becomes tables of the
+file. A part that fails costs its own figures, and its reason is in the file; another call fills in what
+a file of the day lacks. Exit code 1: a part failed; 77: there is no GPU.
 """
 import argparse
 import csv
@@ -37,6 +41,11 @@ from gpu_peers import Failed, NoGpu, Peers, Programs, Report, last_lines
 PARTS = ("steps", "profile", "serve", "links")
 STREAMS = [1, 16, 64, 256]
 PROMPTS = [512, 2048, 8000]
+# Tokens of an answer. So many prompts take longer to compute, beside requests that decode, than the
+# first of these would take for 128: there would be no step in which all decode.
+OUTPUT_LEN = 128
+MANY_STREAMS = 128
+LONG_OUTPUT_LEN = 512
 SERVED = {"request_throughput": "requests/s", "output_throughput": "tokens out/s",
           "median_ttft_ms": "median TTFT, ms", "p99_ttft_ms": "p99 TTFT, ms",
           "median_tpot_ms": "median TPOT, ms", "p99_tpot_ms": "p99 TPOT, ms",
@@ -92,32 +101,69 @@ def find_ncu():
     return shutil.which("ncu") or (folders[-1] if folders else None)
 
 
+def linear_row(row):
+    theirs = round(row["cublaslt_us"] / row["us"], 2) if row["cublaslt_us"] else None
+    return [row["type"], row["layer"], row["rows"], round(row["us"], 1), theirs]
+
+
+def attention_row(row):
+    share = f"{100 * row['of_read']:.1f}%"
+    return [row["requests"], row["context"], round(row["us"], 1), share]
+
+
+def kernel_tables(prefix):
+    """Of gpu_kernels' files, those that there are; gpu_report.py finds columns by these names."""
+    def figures(only):
+        path = pathlib.Path(f"{prefix}-{only}.json")
+        return json.loads(path.read_text())[only] if path.exists() else []
+
+    tables = [
+        {"title": "Linear layers, `gpu_kernels --only linear`",
+         "columns": ["type", "layer", "rows", "us", "cuBLASLt's time / ours"],
+         "rows": list(map(linear_row, figures("linear")))},
+        {"title": "Decode attention over BF16, `gpu_kernels --only attention`",
+         "columns": ["requests", "context", "us", "of read"],
+         "rows": list(map(attention_row, dict(figures("attention")).get("decode", [])))}]
+    return [table for table in tables if table["rows"]]
+
+
 class Figures(Peers):
     """The parts; each returns what goes into the file."""
 
     def steps(self):
         found = {"decode": [], "prefill": []}
+        few = [streams for streams in self.options.streams if streams <= MANY_STREAMS]
+        many = [streams for streams in self.options.streams if streams > MANY_STREAMS]
         for kind in ("bf16", "int8"):
-            out = self.folder / f"{kind}.json"
-            self.programs.run(
-                [self.bin / "sluice", "bench", self.models[kind], "--device", self.options.device,
-                 "--load-format", "dummy", "--max-num-batched-tokens", 8192, "--rounds", 1,
-                 "--max-num-seqs", max(self.options.streams),
-                 "--prefill", ",".join(map(str, self.options.prompts)),
-                 "--concurrency", ",".join(map(str, self.options.streams)),
-                 "--prompt-len", self.options.prompts[0], "--output-len", 128, "--json", out],
-                self.folder / "sluice.txt", 240)
-            figures = json.loads(out.read_text())
-            for row in figures["decode"]:
-                found["decode"].append(
+            prompts = self.options.prompts
+            for streams, output_len in ((few, OUTPUT_LEN), (many, LONG_OUTPUT_LEN)):
+                if not streams:
+                    continue
+                figures = self.bench(kind, prompts, streams, output_len)
+                found["decode"] += [
                     {"type": kind.upper(), "streams": row["concurrency"],
-                     "prompt": row["prompt_len"], "tokens_per_second": row["tokens_per_second"],
+                     "prompt": row["prompt_len"], "output": row["output_len"],
+                     "tokens_per_second": row["tokens_per_second"],
                      "ms_per_step": 1e3 * row["concurrency"] / row["tokens_per_second"],
-                     "idle_us": row.get("device_idle_us_per_step")})
-            for row in figures["prefill"]:
-                found["prefill"].append({"type": kind.upper(), "tokens": row["prompt_len"],
-                                         "tokens_per_second": row["tokens_per_second"]})
+                     "idle_us": row.get("device_idle_us_per_step")} for row in figures["decode"]]
+                if prompts:
+                    found["prefill"] += [
+                        {"type": kind.upper(), "tokens": row["prompt_len"],
+                         "tokens_per_second": row["tokens_per_second"]}
+                        for row in figures["prefill"]]
+                prompts = []
         return found
+
+    def bench(self, kind, prompts, streams, output_len):
+        """What `sluice bench` wrote; without prompts its prefill is of no use."""
+        out = self.folder / f"{kind}.json"
+        self.programs.run(
+            [self.bin / "sluice", "bench", self.models[kind], "--device", self.options.device,
+             "--load-format", "dummy", "--max-num-batched-tokens", 8192, "--rounds", 1,
+             "--max-num-seqs", max(streams), "--prefill", ",".join(map(str, prompts or [16])),
+             "--concurrency", ",".join(map(str, streams)), "--prompt-len", self.options.prompts[0],
+             "--output-len", output_len, "--json", out], self.folder / "sluice.txt", 240)
+        return json.loads(out.read_text())
 
     def profile(self):
         ncu = find_ncu()
@@ -132,7 +178,18 @@ class Figures(Peers):
              "--prefill", 16, "--prompt-len", 16, "--output-len", 4], out, 300)
         return {"profile": profile_of(step_of(launches_of(out.read_text())), self.read)}
 
+    def speak(self, model):
+        """Gives the model's tokenizer a word for each id that it lacks."""
+        path = self.models[model] / "tokenizer.json"
+        tokenizer = json.loads(path.read_text())
+        words = tokenizer["model"]["vocab"]
+        known = set(words.values()) | {token["id"] for token in tokenizer["added_tokens"]}
+        words.update({f"x{number}": number for number in range(self.shape["vocab_size"])
+                      if number not in known})
+        path.write_text(json.dumps(tokenizer))
+
     def serve(self):
+        self.speak("bf16")
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -243,6 +300,7 @@ def main():
     parser.add_argument("--out", default=".", help="the folder of the JSON file (.)")
     parser.add_argument("--tree", default="unknown", help="the commit, for the file")
     parser.add_argument("--libraries", default="", help="folders to find NCCL in, with colons")
+    parser.add_argument("--kernels", default="", metavar="PREFIX", help="of gpu_kernels' files")
     for name, numbers in (("streams", STREAMS), ("prompts", PROMPTS)):
         parser.add_argument(f"--{name}", default=numbers, metavar="N,N",
                             type=lambda text: [int(one) for one in text.split(",")],
@@ -260,6 +318,9 @@ def main():
     path = out / f"{day}-gpu-figures.json"
     run = json.loads(path.read_text()) if path.exists() else {}
     run.update({**card(), "date": day, "tree": options.tree})
+    new = kernel_tables(options.kernels)
+    titles = [table["title"] for table in new]
+    run["tables"] = new + [one for one in run.get("tables", []) if one["title"] not in titles]
     with tempfile.TemporaryDirectory() as folder:
         programs = Programs(pathlib.Path(folder), Report(out), options.seconds)
         try:

@@ -261,7 +261,7 @@ Json attention(GpuRig& rig, const Limits& limits) {
               "context",
               "us",
               "read");
-  for (const int32_t reqs : {1, 8, 32, 64}) {
+  for (const int32_t reqs : {1, 8, 16, 32, 64}) {
     for (const int32_t length : {512, 4096, 16384}) {
       const double time = attention_seconds(rig, reqs, 1, length);
       const double bytes = 2.0 * reqs * length * kKvHeads * kHeadDim * 2;

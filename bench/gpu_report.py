@@ -5,10 +5,11 @@ person added. Each file is a chapter, in the order given.
 Usage: bench/gpu_report.py bench/gpu/*.json > bench/gpu.md
 
 A file: card, driver, cuda, date, tree (the commit), notes (sentences); read_gb_per_second; decode
-[{type, streams, prompt, tokens_per_second, ms_per_step, idle_us}], prefill [{type, tokens,
+[{type, streams, prompt, output, tokens_per_second, ms_per_step, idle_us}], prefill [{type, tokens,
 tokens_per_second}], profile [{kernel, launches, us, of_read}], serve {name: value}, links [{what,
 bytes, us, gb_per_second}], failed {part: why}; tables [{title, note, columns, rows}]. All but card,
-date and tree may be missing.
+date and tree may be missing. A decode step is put beside its linear layers and attention where tables
+have the columns of gpu_figures.py's kernel_tables.
 """
 import json
 import sys
@@ -40,6 +41,36 @@ def table(columns, rows):
     yield ""
 
 
+LAYERS = 32  # of Llama 8B's shape
+OF_A_LAYER = ("qkv", "attention out", "gate and up", "down")
+
+
+def microseconds(tables, columns):
+    """What is in the tables' column `us`, by the columns in front of it, which these are."""
+    found = {}
+    for one in tables:
+        width = len(columns)
+        if one["columns"][:width + 1] == [*columns, "us"]:
+            found.update({tuple(row[:width]): row[width] for row in one["rows"]})
+    return found
+
+
+def beside_kernels(run):
+    """Of each decode step whose parts are in the tables: them alone in ms, and how much longer the
+    step takes. The head is BF16 in every model."""
+    linear = microseconds(run.get("tables", []), ["type", "layer", "rows"])
+    attention = microseconds(run.get("tables", []), ["requests", "context"])
+    for step in run.get("decode", []):
+        streams = step["streams"]
+        parts = [linear.get((step["type"], name, streams)) for name in OF_A_LAYER]
+        parts.append(attention.get((streams, step.get("prompt"))))
+        head = linear.get(("BF16", "head", streams))
+        if head is None or None in parts:
+            continue
+        alone = 1e-3 * (LAYERS * sum(parts) + head)
+        yield [step["type"], streams, step["ms_per_step"], alone, step["ms_per_step"] / alone]
+
+
 def rows_of(entries, *keys):
     return [[entry.get(key) for key in keys] for entry in entries]
 
@@ -56,9 +87,16 @@ def chapter(run):
     yield ""
     if run.get("decode"):
         yield from table(
-            ["decode", "streams", "prompt", "tokens/s", "ms a step", "idle us a step"],
-            rows_of(run["decode"], "type", "streams", "prompt", "tokens_per_second", "ms_per_step",
-                    "idle_us"))
+            ["decode", "streams", "prompt", "out", "tokens/s", "ms a step", "idle us a step"],
+            rows_of(run["decode"], "type", "streams", "prompt", "output", "tokens_per_second",
+                    "ms_per_step", "idle_us"))
+    alone = list(beside_kernels(run))
+    if alone:
+        yield ("The same beside what its linear layers and attention take, each launched again and "
+               "again by itself, over caches as long as the prompt:")
+        yield ""
+        yield from table(["decode", "streams", "ms a step", "layers and attention alone, ms",
+                          "step / alone"], alone)
     if run.get("prefill"):
         yield from table(["prefill", "tokens", "tokens/s"],
                          rows_of(run["prefill"], "type", "tokens", "tokens_per_second"))

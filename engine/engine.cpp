@@ -18,6 +18,7 @@
 #include "engine/core/config.h"
 #include "engine/core/log.h"
 #include "engine/core/queue.h"
+#include "engine/drafting.h"
 #include "engine/tiers/kv_event_publisher.h"
 #include "engine/model_runner.h"
 #include "engine/nccl.h"
@@ -100,6 +101,7 @@ class LocalEngine final : public Engine {
   // Everything below the inbox; made and used on the engine thread.
   struct Core {
     Core(const Config& config,
+         const SpecConfig& speculation,
          std::unique_ptr<ModelRunner> model_runner,
          const Tokenizer& tokenizer);
 
@@ -109,6 +111,7 @@ class LocalEngine final : public Engine {
     Scheduler scheduler;
     RequestTable requests;
     StepExecutor executor;
+    Drafting drafting;
     std::vector<StepNote> notes;         // of steps in flight, oldest first
     std::unique_ptr<PrefixStore> store;  // null: no tier below the cache
     std::vector<NewRequest> ready;       // scratch: those that the store held
@@ -188,6 +191,7 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
 }
 
 LocalEngine::Core::Core(const Config& config,
+                        const SpecConfig& speculation,
                         std::unique_ptr<ModelRunner> model_runner,
                         const Tokenizer& tokenizer)
     : runner(std::move(model_runner)),
@@ -209,13 +213,16 @@ LocalEngine::Core::Core(const Config& config,
                  .max_model_len = runner->plan().max_model_len,
                  .priority_aging_ms = int64_t{1000} * config.priority_aging_s,
                  .restores_preempted = has_tiers(config) && config.preemption_mode != "recompute",
+                 .speculation = {.max_tokens = speculation.num_speculative_tokens,
+                                 .is_fixed = speculation.is_fixed},
                  .preempt_every = config.debug_preempt_every},
                 kv),
       executor(*runner,
                {.overlap = config.overlap,
                 .num_slots = scheduler.num_slots(),
                 .max_logprobs = config.max_logprobs,
-                .end_tokens = tokenizer.end_tokens()}) {
+                .end_tokens = tokenizer.end_tokens()}),
+      drafting(speculation, runner->model().vocab_size) {
   const auto max_seqs = static_cast<size_t>(config.max_num_seqs);
   notes.reserve(static_cast<size_t>(executor.depth()) + 1);
   results.reserve(max_seqs);
@@ -243,6 +250,7 @@ Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config,
 
 Expected<void> LocalEngine::load(const RankGroups& groups) {
   SLUICE_TRY(const KvEventsOptions events, parse_kv_events_config(config_.kv_events_config));
+  SLUICE_TRY(const SpecConfig speculation, parse_spec_config(config_.speculative_config));
   SLUICE_TRY(auto runner, ModelRunner::create(config_, groups));
   CheckpointText text = runner->take_text();
   tokenizer_ = std::move(text.tokenizer);
@@ -278,7 +286,7 @@ Expected<void> LocalEngine::load(const RankGroups& groups) {
   if (!defaults.summary.empty()) {
     log_event(LogLevel::kInfo, "sampling_defaults", "of_the_model", defaults.summary);
   }
-  core_ = std::make_unique<Core>(config_, std::move(runner), *tokenizer_);
+  core_ = std::make_unique<Core>(config_, speculation, std::move(runner), *tokenizer_);
   if (events.is_enabled) {
     SLUICE_TRY(core_->events,
                KvEventPublisher::create(events, config_.block_size, core_->runner->kv_groups()));
@@ -404,6 +412,7 @@ void LocalEngine::handle(SubmitCommand& command) {
   if (max_wait_ms > 0) added.deadline_ms = added.arrival_ms + max_wait_ms;
   added.extras = {.tenant_salt = command.request.tenant_salt,
                   .adapter_id = command.request.adapter_id};
+  core_->drafting.begin(command.id, command.request);
   core_->requests.add(command.id, std::move(command.request), command.queued, *command.sink);
   if (core_->store && core_->store->hold(added, Clock::now())) return;
   add_to_scheduler(std::move(added));
@@ -427,6 +436,7 @@ void LocalEngine::end_request(RequestId id, const Ending& ending) {
   if (state == nullptr) return;
   if (!state->scheduled) gate_.leave(state->queued);
   if (core_->store) core_->store->forget(id);
+  core_->drafting.end(id);
   core_->requests.end(id, ending, counters_);
 }
 
@@ -528,9 +538,13 @@ void LocalEngine::restore_preempted(const SchedulerOutput& output) {
 
 // Whether anything ran.
 bool LocalEngine::step() {
+  bool retires = false;
+  if (core_->executor.num_in_flight() > 0 && core_->drafting.should_wait(core_->scheduler)) {
+    while (core_->executor.num_in_flight() > 0) retire();
+    retires = true;
+  }
   const bool is_launched = launch();
   const int32_t may_run = is_launched ? core_->executor.depth() : 0;
-  bool retires = false;
   while (core_->executor.num_in_flight() > may_run || core_->executor.is_oldest_done()) {
     retire();
     retires = true;
@@ -545,6 +559,7 @@ bool LocalEngine::step() {
 // Decides a step and hands it over; false: there was nothing to run.
 bool LocalEngine::launch() {
   const int64_t begin_ns = now_ns();
+  core_->drafting.offer(core_->scheduler, counters_.drafts);
   const bool anybody_waited = core_->scheduler.num_unstarted() > 0;
   const SchedulerOutput& output = core_->scheduler.schedule(to_ms(Clock::now()));
   for (const RequestId id : output.preempted) core_->requests.note_preempted(id);
@@ -634,8 +649,16 @@ void LocalEngine::add_results(StepWork& work) {
     const std::span<const TokenId> tokens =
         std::span(work.tokens).subspan(sampled.first_row, num_tokens);
     core_->results.push_back({.id = id, .tokens = tokens, .finished = ends});
+    const bool is_over = core_->requests.find(id) == nullptr;
+    Drafting::count(sampled.draft_source,
+                    sampled.drafts.size(),
+                    is_over ? 0 : num_tokens,
+                    ends || is_over,
+                    counters_.drafts);
+    if (is_over) continue;
     const Request& request = *core_->scheduler.find(id);
-    if (core_->requests.find(id) == nullptr) continue;
+    core_->drafting.committed(id, tokens);
+    if (ends) core_->drafting.end(id);
     if (results.empty()) {
       end_request(id, {.reason = FinishReason::kError, .error = failure_of(work)});
     } else {
@@ -662,6 +685,7 @@ void LocalEngine::commit(StepWork& work) {
     end_request(id, {.reason = FinishReason::kError, .error = failure_of(work)});
   }
   if (core_->store) core_->store->end_step(output, core_->scheduler, seconds);
+  if (output.drafts_off) ++counters_.drafts.num_steps_off[static_cast<size_t>(*output.drafts_off)];
   ++counters_.num_steps;
   counters_.num_preemptions += output.preempted.size();
   counters_.iteration_tokens.observe(kIterationBounds, output.total_tokens);

@@ -11,6 +11,7 @@
 #include "engine/model_rank.h"
 #include "engine/models/rank_share.h"
 #include "engine/sampling/sampler.h"
+#include "engine/spec/spec_config.h"
 #include "engine/weights/device_upload.h"
 #include "engine/weights/gguf_parse.h"
 
@@ -59,7 +60,13 @@ int32_t threads_per_rank(const Config& config, const Placement& placement) {
   return std::max(1, threads / config.tensor_parallel_size);
 }
 
-int32_t max_chosen_rows(const Config& config) { return config.max_num_seqs; }
+int32_t max_chosen_rows(const Config& config) {
+  constexpr int32_t kMost = 512;  // unless as many requests run
+  const Expected<SpecConfig> speculation = parse_spec_config(config.speculative_config);
+  if (!speculation || !speculation->has_method()) return config.max_num_seqs;
+  const int64_t wanted = int64_t{config.max_num_seqs} * (1 + speculation->num_speculative_tokens);
+  return std::max(config.max_num_seqs, static_cast<int32_t>(std::min<int64_t>(wanted, kMost)));
+}
 
 InputBatch::Bounds batch_bounds_of(const StepBounds& bounds,
                                    int32_t max_model_len,

@@ -144,6 +144,7 @@ void StepExecutor::add_request(StepWork& work,
   added.params = std::move(params);
   added.tokens = request.tokens;
   added.drafts = drafts;
+  added.draft_source = item.draft_source;
   added.num_prompt_tokens = request.num_prompt_tokens;
   const int32_t num_tokens = item.chosen.begin + 1;
   added.num_generated = num_tokens - request.num_prompt_tokens;

@@ -44,6 +44,7 @@ struct SampledRequest {
   std::shared_ptr<const SamplingParams> params;
   std::span<const TokenId> tokens;  // known ones, in the scheduler's request
   std::span<const TokenId> drafts;  // in the decision
+  DraftSource draft_source = DraftSource::kNgram;
   int32_t num_prompt_tokens = 0;
   int32_t num_generated = 0;  // before the first draft, the open one included
   // In place of `tokens` where one is open or drafts follow, and all are read; drafts included.

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 
 #include "engine/core/status.h"
 
@@ -11,8 +10,7 @@ namespace sluice {
 
 namespace {
 
-constexpr int64_t kNumSingles = 8;   // buckets of one size each
-constexpr uint32_t kNumToTrust = 3;  // samples, from which on the median counts
+constexpr int64_t kNumSingles = 8;  // buckets of one size each
 constexpr double kMinMs = 1e-3;
 
 int64_t rows_of(const StepShape& shape) {
@@ -45,34 +43,31 @@ void RowTimes::observe(const StepShape& shape, double ms) {
   ++bucket.count;
 }
 
-// Measured over fitted time; the bucket has samples. The first few may have been disturbed, and
-// only a time that is too short is found out by trying again.
+// Measured over fitted time, of a bucket that is known.
 double RowTimes::ratio(const CostModel& cost, size_t bucket) const {
   const Bucket& from = buckets_[bucket];
   const size_t count = std::min<size_t>(from.count, kNumSamples);
-  std::array<double, kNumSamples> ratios;
+  std::array<double, kNumSamples> ratios{};
   for (size_t i = 0; i < count; ++i) {
     const Sample& sample = from.samples[i];
     ratios[i] = sample.ms / std::max(cost.predict_ms(sample.shape), kMinMs);
   }
-  const size_t rank = count < kNumToTrust ? 0 : count / 2;
-  std::nth_element(ratios.begin(),
-                   ratios.begin() + static_cast<std::ptrdiff_t>(rank),
-                   ratios.begin() + static_cast<std::ptrdiff_t>(count));
-  return ratios[rank];
+  const auto middle = ratios.begin() + static_cast<std::ptrdiff_t>(count / 2);
+  std::nth_element(ratios.begin(), middle, ratios.begin() + static_cast<std::ptrdiff_t>(count));
+  return *middle;
 }
 
 RowTimes::Known RowTimes::nearest(int64_t num_rows) const {
   Known known;
   const size_t own = bucket_of(num_rows);
   for (size_t bucket = own + 1; bucket-- > 0;) {
-    if (buckets_[bucket].count > 0) {
+    if (is_known(bucket)) {
       known.below = static_cast<int>(bucket);
       break;
     }
   }
   for (size_t bucket = own; bucket < kNumBuckets; ++bucket) {
-    if (buckets_[bucket].count > 0) {
+    if (is_known(bucket)) {
       known.above = static_cast<int>(bucket);
       break;
     }
@@ -87,15 +82,8 @@ double RowTimes::predict_one(const CostModel& cost, const StepShape& shape) cons
   if (known.below < 0) return fitted * (known.above < 0 ? 1 : ratio(cost, known.above_bucket()));
   const double low = ratio(cost, known.below_bucket());
   if (known.above == known.below) return fitted * low;
-  if (known.above >= 0) {
-    const double high = ratio(cost, known.above_bucket());
-    const auto rows = [](size_t bucket) {
-      return std::log2(static_cast<double>(bucket_end(bucket)));
-    };
-    const double begin = rows(known.below_bucket());
-    const double share = (rows(bucket_of(num_rows)) - begin) / (rows(known.above_bucket()) - begin);
-    return fitted * (low + share * (high - low));
-  }
+  // Between two that were measured the better counts, so that it is measured.
+  if (known.above >= 0) return fitted * std::min(low, ratio(cost, known.above_bucket()));
   return beyond(cost, shape, low, bucket_end(known.below_bucket()));
 }
 

@@ -31,7 +31,9 @@ class RowTimes {
                std::span<const StepShape> shapes,
                std::span<double> ms) const;
 
-  [[nodiscard]] uint32_t num_observations(size_t bucket) const { return buckets_[bucket].count; }
+  // Measured often enough for a median: what came between two steps once is not taken for their
+  // time.
+  [[nodiscard]] bool is_known(size_t bucket) const { return buckets_[bucket].count >= 3; }
 
  private:
   static constexpr size_t kNumSamples = 15;
@@ -46,7 +48,7 @@ class RowTimes {
     uint32_t count = 0;                       // ever
   };
 
-  // The measured buckets at or around a number of rows; -1: none.
+  // The known buckets at or around a number of rows; -1: none.
   struct Known {
     int below = -1;
     int above = -1;

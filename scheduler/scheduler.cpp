@@ -283,58 +283,6 @@ void Scheduler::Impl::schedule_prefills() {
   }
 }
 
-void Scheduler::offer_drafts(RequestId id, std::span<const TokenId> drafts) {
-  Impl& m = *impl_;
-  if (drafts.empty()) return;
-  m.offers.push_back({.id = id,
-                      .begin = m.offered_tokens.size(),
-                      .count = static_cast<int32_t>(drafts.size())});
-  m.offered_tokens.insert(m.offered_tokens.end(), drafts.begin(), drafts.end());
-}
-
-// How many drafts may follow a request's row of this step: they may not outgrow its answer, the
-// step, or the blocks that it has or that nobody has a use for.
-int32_t Scheduler::Impl::drafts_allowed(const Entry& e, const ScheduledRequest& row) const {
-  const int32_t most_rows = std::max(options.max_chosen_rows, options.max_num_seqs);
-  const int32_t allowed = std::min({e.request.max_tokens - e.request.num_generated() - 1,
-                                    num_tokens_left(),
-                                    most_rows - num_chosen_rows});
-  if (row.end() + allowed <= e.num_allocated_tokens) return allowed;
-  const int32_t in_block = e.num_allocated_tokens - row.end();
-  const int32_t in_next = std::min(allowed, in_block + kv.block_size());
-  return kv.has_unused(row.id, row.end() + in_next) ? in_next : in_block;
-}
-
-// Behind all that has to run: a draft takes no room from a prompt, and no block from the cache.
-void Scheduler::Impl::add_drafts() {
-  for (const Offer& offer : offers) {
-    const int32_t index = entry_of.find(offer.id);
-    if (index == IdMap::kAbsent || kv.keeps_states()) continue;
-    Entry& e = entry(index);
-    Request& r = e.request;
-    if (e.last_step != output.step_id || e.row >= num_decoding) continue;
-    ScheduledRequest& row = output.scheduled[static_cast<size_t>(e.row)];
-    if (row.end() != r.num_tokens()) continue;  // behind a token that is not chosen yet
-    const int32_t count = std::min(offer.count, drafts_allowed(e, row));
-    if (count <= 0) continue;
-    if (row.end() + count > e.num_allocated_tokens) {
-      CHECK(kv.allocate_slots(row.id, row.end() + count));
-      e.num_allocated_tokens = static_cast<int32_t>(align_up(row.end() + count, kv.block_size()));
-    }
-    shape.add(/*decode=*/true, row.end(), count);
-    row.num_draft_tokens = count;
-    row.num_scheduled_tokens += count;
-    row.chosen.end += count;
-    num_chosen_rows += count;
-    e.num_drafts_in_flight = count;
-    e.first_draft = offer.begin;
-    r.num_scheduled_tokens += count;
-    r.num_in_flight_tokens += count;
-    num_tokens_in_flight += count;
-    output.total_tokens += count;
-  }
-}
-
 // The tokens and blocks of the decision, which change no more.
 void Scheduler::Impl::write_rows() {
   for (const ScheduledRequest& row : output.scheduled) {
@@ -347,8 +295,12 @@ void Scheduler::Impl::write_rows() {
         output.token_ids.end(), known, tokens.begin() + std::min(first_draft, num_known));
     if (first_draft > num_known) output.token_ids.push_back(kInvalidToken);
     if (row.num_draft_tokens > 0) {
-      const auto drafts = offered_tokens.begin() + static_cast<ptrdiff_t>(e.first_draft);
-      output.token_ids.insert(output.token_ids.end(), drafts, drafts + row.num_draft_tokens);
+      const Draft& draft = offers[e.offer].draft;
+      const auto count = static_cast<size_t>(row.num_draft_tokens);
+      const std::span<const TokenId> guessed = draft.guessed().first(count);
+      const std::span<const uint8_t> bins = draft.confidence().first(count);
+      output.token_ids.insert(output.token_ids.end(), guessed.begin(), guessed.end());
+      output.draft_bins.insert(output.draft_bins.end(), bins.begin(), bins.end());
     }
     if (!row.scored.empty()) {
       output.scored_tokens.insert(output.scored_tokens.end(),
@@ -364,7 +316,7 @@ void Scheduler::Impl::write_rows() {
     }
   }
   offers.clear();
-  offered_tokens.clear();
+  offers_ms = 0;
 }
 
 const SchedulerOutput& Scheduler::schedule(int64_t now_ms) {
@@ -375,6 +327,9 @@ const SchedulerOutput& Scheduler::schedule(int64_t now_ms) {
   output.token_ids.clear();
   output.scored_tokens.clear();
   output.blocks.clear();
+  output.draft_bins.clear();
+  output.drafts_off.reset();
+  output.predicted_gain = 1;
   output.preempted.clear();
   output.restoring.clear();
   output.failed.clear();
@@ -453,14 +408,25 @@ void Scheduler::update(const SchedulerOutput& output,
                        double measured_ms,
                        std::vector<RequestId>& aborted) {
   Impl& m = *impl_;
-  StepShape retired;
+  DraftedStep retired;
+  retired.ms = measured_ms;
   size_t next = 0;
-  int32_t num_decodes = output.total_tokens - output.num_prefill_tokens;
+  int32_t num_decode_tokens = output.total_tokens - output.num_prefill_tokens;
+  std::span<const uint8_t> bins = output.draft_bins;
   for (const ScheduledRequest& row : output.scheduled) {
-    retired.add(num_decodes > 0, row.num_computed_tokens, row.num_scheduled_tokens);
-    num_decodes -= row.num_scheduled_tokens;
+    const bool decodes = num_decode_tokens > 0;
+    const int32_t num_known = row.num_scheduled_tokens - row.num_draft_tokens;
+    retired.shape.add(decodes, row.num_computed_tokens, row.num_scheduled_tokens);
+    retired.plain.add(decodes, row.num_computed_tokens, num_known);
+    num_decode_tokens -= row.num_scheduled_tokens;
     const bool is_next = !row.chosen.empty() && next < results.size() && results[next].id == row.id;
-    m.retire_row(row, is_next ? &results[next++] : nullptr);
+    const StepResult* const result = is_next ? &results[next++] : nullptr;
+    if (decodes) {
+      const auto count = static_cast<size_t>(row.num_draft_tokens);
+      m.observe_drafts(row, bins.first(count), result, retired);
+      bins = bins.subspan(count);
+    }
+    m.retire_row(row, result);
   }
   CHECK_EQ(next, results.size());
   m.kv.end_copies(output.copies);
@@ -475,7 +441,9 @@ void Scheduler::update(const SchedulerOutput& output,
       m.leave(index);
     }
   }
-  if (!output.scheduled.empty()) m.cost.observe(retired, measured_ms);
+  if (output.scheduled.empty()) return;
+  m.cost.observe(retired.shape, measured_ms);
+  m.budget.observe_step(m.cost, retired);
 }
 
 // --- Views -----------------------------------------------------------------------------------

@@ -18,6 +18,7 @@
 #include "kvcache/kv_cache_manager.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler_output.h"
+#include "scheduler/speculation_budget.h"
 
 namespace sluice {
 
@@ -34,6 +35,7 @@ struct SchedulerOptions {
   int64_t priority_aging_ms = 10'000;  // of waiting are worth a priority level; 0: none are
   bool leave_room_for_answers = true;  // admission counts the KV of what will be generated
   bool restores_preempted = false;     // there is somebody who takes SchedulerOutput::restoring
+  SpeculationBudget::Options speculation;
   int32_t preempt_every = 0;  // test knob of the determinism matrix: a preemption each n steps
 };
 
@@ -58,7 +60,15 @@ class Scheduler {
   // Guesses at the next tokens of a request, in order, for the next schedule() alone; of an id that
   // decodes in that step some of them become rows. They take what nothing else wants: rows and
   // blocks that are left over.
-  void offer_drafts(RequestId id, std::span<const TokenId> drafts);
+  void offer_drafts(RequestId id, const Draft& draft);
+  // Making the coming step's drafts took so long.
+  void note_proposers(double ms);
+  // False: the coming step takes none.
+  [[nodiscard]] bool wants_drafts() const;
+  // What was measured of drafts so far.
+  [[nodiscard]] const DraftSurvival& draft_survival() const;
+  // Requests that will decode in the coming step, if they can go on.
+  void list_decoding(std::vector<RequestId>& ids) const;
 
   // Decides one step and takes the blocks it needs. Decodes come first; then running prefills and
   // waiting requests, in chunks under both budgets: tenants by what they were given so far, each

@@ -16,6 +16,7 @@
 #include "scheduler/kv_forecast.h"
 #include "scheduler/policy.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/speculation_budget.h"
 
 namespace sluice {
 
@@ -29,7 +30,8 @@ struct Scheduler::Impl {
     bool is_kv_bad = false;            // of a step that failed: not to be found again
     int32_t num_pending_samples = 0;   // tokens that steps in flight will append at least
     int32_t num_drafts_in_flight = 0;  // rows in flight of which some may not count
-    size_t first_draft = 0;            // of this step's, in offered_tokens
+    size_t offer = 0;                  // of this step's drafts
+    RequestAcceptance acceptance;      // of its drafts
     int32_t row = 0;                   // in the decision of `last_step`
     int32_t num_allocated_tokens = 0;  // KV room, a multiple of the block size
     int32_t num_found_tokens = 0;      // of those, found in the cache when it was admitted
@@ -86,11 +88,9 @@ struct Scheduler::Impl {
     }
   };
 
-  // Drafts of a request, in offered_tokens.
   struct Offer {
     RequestId id;
-    size_t begin = 0;
-    int32_t count = 0;
+    Draft draft;
   };
 
   // Its order among those with deadlines.
@@ -133,8 +133,13 @@ struct Scheduler::Impl {
   StepShape shape;             // of `output`
   int32_t num_decoding = 0;     // requests, the first ones of `output`
   int32_t num_chosen_rows = 0;  // of `output`
-  std::vector<Offer> offers;    // for the next step
-  std::vector<TokenId> offered_tokens;
+  SpeculationBudget budget;
+  std::vector<Offer> offers;  // for the next step
+  double offers_ms = 0;       // that making them took
+  // Of add_drafts(): what the budget is asked about, by number in `offers`, and its answer.
+  std::vector<DraftOffer> considered;
+  std::vector<size_t> taken_offers;
+  std::vector<int32_t> granted_drafts;
   // Of this step, once its decodes are known; 0: it is for them alone.
   static constexpr double kNoTarget = std::numeric_limits<double>::infinity();
   double target_ms = kNoTarget;
@@ -161,7 +166,8 @@ struct Scheduler::Impl {
         preempted(preempted_positions),
         deadline_positions(preempted_positions),
         deadlines(deadline_positions),
-        outlook{.forecast = KvForecast(std::min(o.max_num_seqs, o.max_num_batched_tokens))} {
+        outlook{.forecast = KvForecast(std::min(o.max_num_seqs, o.max_num_batched_tokens))},
+        budget(o.speculation) {
     CHECK_GT(o.max_num_seqs, 0);
     CHECK_GT(o.max_num_batched_tokens, 0);
     CHECK_GE(o.max_num_queued_reqs, 0);
@@ -184,7 +190,10 @@ struct Scheduler::Impl {
     output.scored_tokens.reserve(output.token_ids.capacity());
     output.blocks.reserve(num_seqs * static_cast<size_t>(manager.num_groups()) *
                           static_cast<size_t>(ceil_div(o.max_model_len, manager.block_size())));
-    offered_tokens.reserve(static_cast<size_t>(o.max_chosen_rows));
+    considered.reserve(num_seqs);
+    taken_offers.reserve(num_seqs);
+    granted_drafts.reserve(num_seqs);
+    output.draft_bins.reserve(static_cast<size_t>(o.max_chosen_rows));
     output.preempted.reserve(num_seqs);
     output.restoring.reserve(num_seqs);
     output.failed.reserve(1);
@@ -237,7 +246,14 @@ struct Scheduler::Impl {
   void schedule_prefill(int32_t index);
   void schedule_prefills();
   [[nodiscard]] int32_t drafts_allowed(const Entry& e, const ScheduledRequest& row) const;
+  [[nodiscard]] int32_t num_rows_left() const;
+  ScheduledRequest* row_of_offer(const Offer& offer);
   void add_drafts();
+  void take_drafts(size_t offer, int32_t count);
+  void observe_drafts(const ScheduledRequest& row,
+                      std::span<const uint8_t> bins,
+                      const StepResult* result,
+                      DraftedStep& step);
   void write_rows();
   [[nodiscard]] int32_t expected_more(const Entry& e) const;
   void add_to_outlook(const Entry& e);

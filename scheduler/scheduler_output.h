@@ -4,9 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "engine/core/draft.h"
+#include "engine/core/stats.h"
 #include "engine/core/types.h"
 #include "kvcache/kv_cache_manager.h"
 
@@ -29,6 +32,7 @@ struct ScheduledRequest {
   int32_t num_computed_tokens = 0;   // position of the first row
   int32_t num_scheduled_tokens = 0;  // rows, drafts included; >= 1
   int32_t num_draft_tokens = 0;      // the last ones of them
+  DraftSource draft_source = DraftSource::kNgram;  // where there are some
   RowRange chosen;  // rows behind which a token is chosen: none, or the last known one and drafts
   RowRange scored;  // rows of the prompt that give the log-probability of the prompt's next token
   int32_t slot = 0;  // its own while it is here, below Scheduler::num_slots()
@@ -47,6 +51,7 @@ struct SchedulerOutput {
   // Of all rows, in the order of `scheduled`; kInvalidToken: what the step before chooses behind
   // the last known token of that request.
   std::vector<TokenId> token_ids;
+  std::vector<uint8_t> draft_bins;      // of all drafts: how sure their source is of each
   std::vector<TokenId> scored_tokens;  // of all scored rows: the tokens that follow them
   // Of each request, for each KV group: its blocks from the first one to that of its last row.
   std::vector<BlockId> blocks;
@@ -61,6 +66,8 @@ struct SchedulerOutput {
   int32_t total_tokens = 0;
   int32_t num_prefill_tokens = 0;
   double predicted_ms = 0;
+  double predicted_gain = 1;            // tokens a millisecond, over the step without its drafts
+  std::optional<DraftsOff> drafts_off;  // why drafts were offered and none taken
 };
 
 // What a step gave a request that had chosen rows, in the order of SchedulerOutput::scheduled.

@@ -12,14 +12,14 @@ namespace {
 constexpr double kLeastSurvival = 0.05;  // of a row that is looked at
 constexpr double kGainToBegin = 1.03;    // predicted
 constexpr double kGainToGoOn = 1.00;
-constexpr double kMaxStretch = 1.25;   // of a step in which not everybody drafts
-constexpr uint64_t kPeriod = 256;      // steps, with one trial or one baseline
-constexpr uint32_t kNumBaselines = 2;  // undrafted steps of such a size that come before drafts
-constexpr int32_t kIdleChoices = 16;   // after so many in vain, offers are wanted ...
-constexpr uint64_t kIdleEvery = 8;     // ... in one of so many steps
-constexpr double kMaxDebt = 16;        // tokens a decode
-constexpr double kMaxLoss = 4;         // tokens a decode, of one step: a disturbed one
-constexpr double kRepayment = 0.01;    // of all committed tokens
+constexpr double kMaxStretch = 1.25;  // of a step in which not everybody drafts
+constexpr uint64_t kPeriod = 256;     // steps: one is a baseline, or while drafts are off a trial
+constexpr uint64_t kSooner = 4;       // times as soon comes a trial after one that gained
+constexpr int32_t kIdleChoices = 16;  // after so many in vain, offers are wanted ...
+constexpr uint64_t kIdleEvery = 8;    // ... in one of so many steps
+constexpr double kMaxDebt = 16;       // tokens a decode
+constexpr double kMaxLoss = 4;        // tokens a decode, of one step: a disturbed one
+constexpr double kRepayment = 0.01;   // of all committed tokens
 constexpr double kDriftStep = 0.05;
 constexpr double kMaxDrift = 2;  // and at least its inverse
 
@@ -29,19 +29,21 @@ int64_t rows_of(const StepShape& shape) {
 
 }  // namespace
 
-SpeculationBudget::SpeculationBudget(const Options& options) : options_(options) {
+SpeculationBudget::SpeculationBudget(const Options& options)
+    : options_(options), next_trial_(kPeriod), trial_gap_(kPeriod) {
   CHECK_GE(options.max_tokens, 1);
   CHECK_LE(options.max_tokens, kMaxDraftTokens);
 }
 
-// While drafting is off, one step in a period drafts all the same.
-bool SpeculationBudget::is_trial() const { return num_steps_ % kPeriod == 0; }
+// While drafting is off, one step in a period drafts all the same, and sooner after one that
+// gained.
+bool SpeculationBudget::is_trial() const { return num_steps_ >= next_trial_; }
 
 bool SpeculationBudget::offers_wanted() const {
   if (options_.is_fixed || is_trial()) return true;
   if (is_guarded_) return false;
   if (num_idle_ >= kIdleChoices) return num_steps_ % kIdleEvery == 0;
-  const bool is_baseline = num_steps_ % kPeriod == kPeriod / 2;
+  const bool is_baseline = num_steps_ % kPeriod == 0;
   return !is_baseline;
 }
 
@@ -61,6 +63,7 @@ DraftDecision SpeculationBudget::choose_fixed(const DraftLimits& limits,
 void SpeculationBudget::rank(std::span<const DraftOffer> offers) {
   const auto most = static_cast<size_t>(options_.max_tokens);
   if (bins_.size() < offers.size() * most) bins_.resize(offers.size() * most);
+  const double least = is_trial() ? 0 : kLeastSurvival;
   ranking_ = {};
   int64_t positions = 0;
   for (size_t i = 0; i < offers.size(); ++i) {
@@ -72,7 +75,7 @@ void SpeculationBudget::rank(std::span<const DraftOffer> offers) {
       if (j >= offer.bins.size()) break;
       product *= survival_.acceptance(
           offer.source, offer.bins[j], static_cast<int32_t>(j), *offer.request);
-      if (product < kLeastSurvival) break;
+      if (product < least) break;
       const auto bin = static_cast<size_t>(product * kNumBins);
       bins[j] = static_cast<uint8_t>(bin);
       ++ranking_.rows[bin];
@@ -146,17 +149,18 @@ SpeculationBudget::Choice SpeculationBudget::best_rows(const CostModel& cost,
 void SpeculationBudget::grant(std::span<const DraftOffer> offers,
                               int32_t num_rows,
                               std::span<int32_t> granted) {
-  size_t last_bin = kNumBins;  // that is taken, in part
+  auto bin_in_part = static_cast<int>(kNumBins) - 1;  // those above are taken whole; -1: all are
   int32_t left = num_rows;
-  while (last_bin > 0 && ranking_.rows[last_bin - 1] <= left) left -= ranking_.rows[--last_bin];
-  if (last_bin > 0) --last_bin;
+  while (bin_in_part >= 0 && ranking_.rows[static_cast<size_t>(bin_in_part)] <= left) {
+    left -= ranking_.rows[static_cast<size_t>(bin_in_part--)];
+  }
   const auto most = static_cast<size_t>(options_.max_tokens);
   for (size_t n = 0; n < offers.size(); ++n) {
     const size_t i = (n + num_steps_) % offers.size();
     const uint8_t* bins = &bins_[i * most];
     for (size_t j = 0; j < most && bins[j] < kNumBins; ++j) {
-      if (bins[j] < last_bin || (bins[j] == last_bin && left == 0)) break;
-      left -= bins[j] == last_bin ? 1 : 0;
+      if (bins[j] < bin_in_part || (bins[j] == bin_in_part && left == 0)) break;
+      left -= bins[j] == bin_in_part ? 1 : 0;
       ++granted[i];
     }
   }
@@ -178,11 +182,12 @@ DraftDecision SpeculationBudget::choose(const CostModel& cost,
     return decision;
   }
   const size_t bucket = RowTimes::bucket_of(rows_of(limits.shape));
-  if (times_.num_observations(bucket) < kNumBaselines) return decision;
+  if (!times_.is_known(bucket)) return decision;  // undrafted steps come first
   const Choice choice = best_rows(cost, limits);
   const bool gains = choice.gain > (is_on_ ? kGainToGoOn : kGainToBegin);
   decision.predicted_gain = choice.gain;
   is_on_ = gains && !is_guarded_;
+  if (is_on_) next_trial_ = num_steps_ + kPeriod;
   decision.num_rows = is_on_ ? choice.num_rows : (is_trial() ? choice.num_tried : 0);
   if (decision.num_rows > 0) {
     num_idle_ = 0;
@@ -212,8 +217,7 @@ double SpeculationBudget::plain_ms(const CostModel& cost, const StepShape& plain
 void SpeculationBudget::observe_step(const CostModel& cost, const DraftedStep& step) {
   ++num_steps_;
   if (!(step.ms > 0) || options_.is_fixed) return;
-  const bool is_known =
-      times_.num_observations(RowTimes::bucket_of(rows_of(step.plain))) >= kNumBaselines;
+  const bool is_known = times_.is_known(RowTimes::bucket_of(rows_of(step.plain)));
   const double plain = plain_ms(cost, step.plain);
   times_.observe(step.shape, step.ms);
   if (step.num_draft_rows == 0 && is_known) {
@@ -223,6 +227,10 @@ void SpeculationBudget::observe_step(const CostModel& cost, const DraftedStep& s
   if (step.num_draft_rows > 0) {
     const double loss = step.num_decodes * step.ms / (drift_ * plain) - step.num_committed;
     debt_ += std::min(loss, kMaxLoss * step.num_decodes);
+    if (!is_on_) {
+      trial_gap_ = loss < 0 ? std::max<uint64_t>(trial_gap_ / kSooner, 1) : kPeriod;
+      next_trial_ = num_steps_ + trial_gap_;
+    }
   }
   debt_ = std::max(0.0, debt_ - kRepayment * step.num_committed);
   if (debt_ > kMaxDebt * step.num_decodes && step.num_decodes > 0) is_guarded_ = true;

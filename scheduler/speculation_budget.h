@@ -129,6 +129,8 @@ class SpeculationBudget {
   Ranking ranking_;
   std::vector<uint8_t> bins_;  // of survival: max_tokens for each offer
   uint64_t num_steps_ = 0;     // that retired
+  uint64_t next_trial_;        // while drafting is off: the step that drafts all the same
+  uint64_t trial_gap_;         // steps from one trial to the next
   int32_t num_idle_ = 0;       // choices in a row that took nothing of what was offered
   bool is_on_ = false;         // the last choice drafted
   bool is_guarded_ = false;

@@ -38,6 +38,7 @@ struct Config {
   int64_t kv_cache_memory = 0;             // bytes; 0: planned from what is free
   bool enable_prefix_caching = true;
   std::string kv_events_config;            // JSON; empty: no events
+  std::string speculative_config;          // JSON; empty: only predictions of clients are drafted
   int64_t kv_offloading_size = 0;          // GiB of host memory below the cache
   std::string kv_disk_path;                // folder; empty: no disk tier
   int64_t kv_disk_size = int64_t{4} << 30;  // bytes
@@ -48,7 +49,6 @@ struct Config {
   int32_t long_prefill_token_threshold = 0;  // of one prompt a step; 0: no such limit
   int32_t max_num_partial_prefills = 0;      // prompts half computed; 0: no such limit
   bool overlap = false;  // the next step is decided while one runs
-  std::string speculative_config;  // JSON; empty: only predictions of clients are drafted
   int32_t priority_aging_s = 10;           // of waiting that are worth a priority level; 0: none
   int32_t max_num_queued_reqs = 1024;      // waiting requests; more get 429
   int64_t max_num_queued_tokens = 4 << 20;  // of their prompts; the same

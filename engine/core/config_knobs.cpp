@@ -451,6 +451,11 @@ std::vector<Knob> make_cache_knobs() {
           "kv-events-config",
           "cache",
           "JSON in vLLM's names: publishes changes of the prefix cache over ZeroMQ."),
+      string<&Config::speculative_config>(
+          "speculative-config",
+          "scheduler",
+          "JSON in vLLM's names: what guesses at the next tokens of a request, which then are "
+          "computed together. Changes no token."),
       integer<&Config::kv_offloading_size>(
           "kv-offloading-size",
           "cache",

@@ -11,6 +11,7 @@
 #include "kernels/cuda/attention_rows.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/overlap.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/rows.h"
 
@@ -196,7 +197,7 @@ void start(Stream stream,
               {.blocks_x = grid.blocks,
                .blocks_y = launch.rows_per_block,
                .threads = kAttentionThreads,
-               .overlaps = overlaps(args.num_tokens)},
+               .overlaps = overlaps(LaunchKind::kAttention, args.num_tokens)},
               merge_kernel,
               work);
 }

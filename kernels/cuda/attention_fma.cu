@@ -9,6 +9,7 @@
 #include "kernels/cuda/attention_rows.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/math.h"
+#include "kernels/cuda/overlap.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/rows.h"
 
@@ -387,7 +388,7 @@ void start(Stream stream, const Work& work, const AttentionGrid& grid) {
                .blocks_y = grid.partitions,
                .threads = kThreads,
                .shared_bytes = kRows * row_floats * int64_t{sizeof(float)},
-               .overlaps = overlaps(work.args.num_tokens)},
+               .overlaps = overlaps(LaunchKind::kAttention, work.args.num_tokens)},
               attention_fma_kernel<kRows>,
               work);
 }

@@ -16,6 +16,7 @@
 #include "kernels/cuda/attention_rows.h"
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/gpu.h"
+#include "kernels/cuda/overlap.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/ring.h"
 #include "kernels/cuda/rows.h"
@@ -347,7 +348,7 @@ void start(Stream stream, const ListWork& list) {
               {.blocks_x = list.blocks,
                .threads = kListThreads,
                .shared_bytes = sizeof(Memory),
-               .overlaps = overlaps(list.attention.args.num_tokens)},
+               .overlaps = overlaps(LaunchKind::kAttention, list.attention.args.num_tokens)},
               attention_list_kernel<Cache, kDim, kHalves>,
               maps);
 }
@@ -396,7 +397,7 @@ void launch_attention_list(Stream stream, const ListWork& work) {
               {.blocks_x = work.blocks - 1,
                .blocks_y = work.attention.rows_per_block,
                .threads = kAttentionThreads,
-               .overlaps = overlaps(work.attention.args.num_tokens)},
+               .overlaps = overlaps(LaunchKind::kAttention, work.attention.args.num_tokens)},
               merge_list_kernel,
               work);
 }

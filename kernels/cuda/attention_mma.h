@@ -15,6 +15,7 @@
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/math.h"
+#include "kernels/cuda/overlap.h"
 
 namespace sluice::kernels::cuda {
 
@@ -259,7 +260,7 @@ void launch_attention_shape(Stream stream, const AttentionWork& work, const Atte
                .blocks_y = grid.partitions,
                .threads = kAttentionThreads,
                .shared_bytes = sizeof(TileMemory<Cache, kDim, kRows>),
-               .overlaps = overlaps(work.args.num_tokens)},
+               .overlaps = overlaps(LaunchKind::kAttention, work.args.num_tokens)},
               attention_mma_kernel<Cache, kDim, kRows>,
               work);
 }

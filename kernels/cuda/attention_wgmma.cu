@@ -15,6 +15,7 @@
 #include "kernels/cuda/attention_pair.h"
 #include "kernels/cuda/attention_rows.h"
 #include "kernels/cuda/gpu.h"
+#include "kernels/cuda/overlap.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/ring.h"
 #include "kernels/cuda/rows.h"
@@ -418,7 +419,7 @@ void start(Stream stream, const AttentionWork& attention, const AttentionGrid& g
                .blocks_y = grid.partitions,
                .threads = kThreads,
                .shared_bytes = sizeof(Memory<kDim>),
-               .overlaps = overlaps(attention.args.num_tokens)},
+               .overlaps = overlaps(LaunchKind::kAttention, attention.args.num_tokens)},
               attention_wgmma_kernel<Cache, kDim>,
               work);
 }

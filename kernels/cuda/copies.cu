@@ -4,6 +4,7 @@
 #include "engine/core/types.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/overlap.h"
 #include "kernels/cuda/ptx.h"
 
 namespace sluice::kernels::cuda {
@@ -78,7 +79,9 @@ bool is_of_words(const DeviceMemory::Part& part) {
 void launch_copy(Stream stream, std::byte* to, const std::byte* from, int64_t bytes) {
   CHECK(is_aligned(to) && is_aligned(from));
   gpu::launch(stream,
-              {.blocks_x = ceil_div(bytes, kBlockBytes), .threads = kCopyThreads, .overlaps = true},
+              {.blocks_x = ceil_div(bytes, kBlockBytes),
+               .threads = kCopyThreads,
+               .overlaps = overlaps(LaunchKind::kCopy, 1)},
               copy_kernel,
               to,
               from,
@@ -101,7 +104,7 @@ void launch_copy_parts(Stream stream,
   gpu::launch(stream,
               {.blocks_x = ceil_div(bytes, kCopyThreads * kWordBytes),
                .threads = kCopyThreads,
-               .overlaps = true},
+               .overlaps = overlaps(LaunchKind::kCopy, 1)},
               copy_parts_kernel,
               copied);
 }

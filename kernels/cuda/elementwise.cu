@@ -8,6 +8,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/math.h"
 #include "kernels/cuda/narrow.h"
+#include "kernels/cuda/overlap.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/weights.h"
@@ -194,8 +195,6 @@ void launch_gather_rows(Stream stream, const GatherRowsArgs& args) {
   gpu::launch(stream, piecewise(rows, args.n), gather_rows_kernel, args);
 }
 
-// Does not overlap: what was uploaded for a step is there when any launch behind this one begins,
-// so that those may read positions and slots before they wait.
 void launch_embedding(Stream stream, const EmbeddingArgs& args) {
   const PackedWeight& table = *args.table;
   const bool rows = has_rows(table.format);
@@ -208,7 +207,7 @@ void launch_embedding(Stream stream, const EmbeddingArgs& args) {
                            .out = args.out,
                            .out_stride = args.out_stride};
   gpu::LaunchShape shape = piecewise(static_cast<int64_t>(args.token_ids.size()), table.k);
-  shape.overlaps = false;
+  shape.overlaps = overlaps(LaunchKind::kEmbedding, shape.blocks_x);
   switch (table.format) {
     case WeightFormat::kF32:
       return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kF32>, work);

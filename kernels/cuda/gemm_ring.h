@@ -27,29 +27,26 @@ struct XInRows {
   }
 };
 
+template <bool kBf16>
 struct WgmmaHalf : FloatSums, XInRows {
   static constexpr int32_t kElementBytes = 2;
-};
 
-struct WgmmaBf16 : WgmmaHalf {
   template <int kWords>
   __device__ __forceinline__ static void multiply(float (&d)[kWords],
                                                   uint64_t a,
                                                   uint64_t b,
                                                   bool accumulate) {
-    gpu::ptx::wgmma_bf16(d, a, b, accumulate);
+    if constexpr (kBf16) {
+      gpu::ptx::wgmma_bf16(d, a, b, accumulate);
+    } else {
+      gpu::ptx::wgmma_f16(d, a, b, accumulate);
+    }
   }
 };
 
-struct WgmmaF16 : WgmmaHalf {
-  template <int kWords>
-  __device__ __forceinline__ static void multiply(float (&d)[kWords],
-                                                  uint64_t a,
-                                                  uint64_t b,
-                                                  bool accumulate) {
-    gpu::ptx::wgmma_f16(d, a, b, accumulate);
-  }
-};
+struct WgmmaBf16 : WgmmaHalf<true> {};
+
+struct WgmmaF16 : WgmmaHalf<false> {};
 
 struct WgmmaInt8Sums : Int8Sums {
   static constexpr int32_t kElementBytes = 1;
@@ -178,6 +175,12 @@ __device__ __forceinline__ void multiply_chunks(Ring<kTokens, kStages>& ring,
   if (is_first_lane()) gpu::ptx::mbar_arrive(&ring.empty[before]);
 }
 
+// What has `columns` of K. A share of K without a column, as where K has fewer groups than there
+// are ranks, has no chunks: kernels do not read its map, and the copy engine refuses such a one.
+inline gpu::TensorMap map_of(int32_t columns, const gpu::TensorMapShape& shape) {
+  return columns == 0 ? gpu::TensorMap{} : gpu::make_tensor_map(shape);
+}
+
 // A matrix in rows, in boxes of a chunk of `box` rows.
 inline gpu::TensorMap matrix_map(const std::byte* data,
                                  int32_t element_bytes,
@@ -185,31 +188,32 @@ inline gpu::TensorMap matrix_map(const std::byte* data,
                                  int64_t rows,
                                  int64_t stride,
                                  int box) {
-  return gpu::make_tensor_map({.data = data,
-                               .element_bytes = element_bytes,
-                               .rank = 2,
-                               .sizes = {columns, rows},
-                               .strides = {0, stride},
-                               .box = {kChunkBytes / element_bytes, box},
-                               .swizzle = gpu::Swizzle::k128});
+  return map_of(columns,
+                {.data = data,
+                 .element_bytes = element_bytes,
+                 .rank = 2,
+                 .sizes = {columns, rows},
+                 .strides = {0, stride},
+                 .box = {kChunkBytes / element_bytes, box},
+                 .swizzle = gpu::Swizzle::k128});
 }
 
 // Activations of kInt8Token, in boxes of a chunk of `tokens`.
 inline gpu::TensorMap blocks_map(const Matrices& matrices, int tokens) {
-  return gpu::make_tensor_map(
-      {.data = matrices.x,
-       .element_bytes = 1,
-       .rank = 4,
-       .sizes = {kQuantGroup,
-                 kActivationRows,
-                 ceil_div(matrices.k, kQuantGroup),
-                 ceil_div(matrices.x_rows, kActivationRows)},
-       .strides = {0,
-                   kQuantGroup,
-                   activation_record_bytes(ActivationFormat::kInt8Token),
-                   matrices.x_stride},
-       .box = {kQuantGroup, kActivationRows, kSteps, tokens / kActivationRows},
-       .swizzle = gpu::Swizzle::k32});
+  return map_of(matrices.k,
+                {.data = matrices.x,
+                 .element_bytes = 1,
+                 .rank = 4,
+                 .sizes = {kQuantGroup,
+                           kActivationRows,
+                           ceil_div(matrices.k, kQuantGroup),
+                           ceil_div(matrices.x_rows, kActivationRows)},
+                 .strides = {0,
+                             kQuantGroup,
+                             activation_record_bytes(ActivationFormat::kInt8Token),
+                             matrices.x_stride},
+                 .box = {kQuantGroup, kActivationRows, kSteps, tokens / kActivationRows},
+                 .swizzle = gpu::Swizzle::k32});
 }
 
 inline constexpr int32_t element_bytes(MatrixFormat format) {

@@ -9,6 +9,7 @@
 // Layers that share x are one launch, whose tiles follow one another. A launch may overlap the one
 // in front: no launch writes weights, so they are copied at once, and everything else waits.
 #include "kernels/cuda/gemm_ring.h"
+#include "kernels/cuda/overlap.h"
 
 namespace sluice::kernels::cuda {
 namespace {
@@ -232,7 +233,7 @@ template <typename Format, int kTokens, int kStages>
 void start(Stream stream, std::span<const Layer> layers) {
   gpu::LaunchShape shape{.threads = kThreads,
                          .shared_bytes = sizeof(Memory<typename Format::Sum, kTokens, kStages>),
-                         .overlaps = true};
+                         .overlaps = overlaps(LaunchKind::kLinear, layers[0].outputs.num_rows)};
   const auto kernel = split_wgmma_kernel<Format, kTokens, kStages>;
   const Outputs& first = layers[0].outputs;
   const int64_t count = first.segments.count;

@@ -101,13 +101,14 @@ void start(Stream stream, const ExpertsWork& work) {
 TensorMap experts_map(const Matrices& matrices, int32_t element_bytes, const Outputs& outputs) {
   // A map takes no stride of 0, which is that of one expert.
   const int64_t stride = std::max(outputs.expert_stride, outputs.n * matrices.weight_stride);
-  return gpu::make_tensor_map({.data = matrices.weight,
-                               .element_bytes = element_bytes,
-                               .rank = 4,
-                               .sizes = {matrices.k, outputs.n, outputs.experts.num_experts, 1},
-                               .strides = {0, matrices.weight_stride, stride, stride},
-                               .box = {kChunkBytes / element_bytes, kOutputs, 1, 1},
-                               .swizzle = gpu::Swizzle::k128});
+  return map_of(matrices.k,
+                {.data = matrices.weight,
+                 .element_bytes = element_bytes,
+                 .rank = 4,
+                 .sizes = {matrices.k, outputs.n, outputs.experts.num_experts, 1},
+                 .strides = {0, matrices.weight_stride, stride, stride},
+                 .box = {kChunkBytes / element_bytes, kOutputs, 1, 1},
+                 .swizzle = gpu::Swizzle::k128});
 }
 
 void launch_experts(Stream stream, const Matrices& matrices, const Outputs& outputs) {

@@ -17,6 +17,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/gemm_ring.h"
+#include "kernels/cuda/overlap.h"
 
 namespace sluice::kernels::cuda {
 namespace {
@@ -38,6 +39,18 @@ constexpr int kRowWords = kOutputs + 4;  // so that no two lanes of a store meet
 
 // `tile` is written by every consumer warp (`written`) and stored by every storing warp (`stored`);
 // `scales` are the storing warps', of the tokens that each has.
+//
+// Threads alone read and write `tile`, with plain loads and stores, so that no proxy is to be
+// fenced. Of a block's tiles 0, 1, ... the tile t is phase t of both mbarriers. A consumer warp
+// arrives at `written` once a tile, behind the last word of its second half; a storing warp at
+// `stored` once a tile, behind its last load, also where it has no row. One lane arrives for its
+// warp behind __syncwarp, by which the accesses of the other lanes are in front of the arrival.
+// Every lane waits for itself: storing warps for phase t of `written` before they load tile t,
+// consumers for phase t - 1 of `stored` before their first word of tile t; phase -1 is complete
+// from the start. So loads of tile t follow all of its words, and words of tile t + 1 follow all
+// loads of tile t. No phase completes twice while a warp still waits for it: the next one needs
+// that warp's arrival at the other mbarrier. A first half in the tile is read back by the thread
+// that wrote it.
 template <typename Sum>
 struct alignas(1024) Memory {
   Ring<kTokens, kStages> ring;
@@ -442,7 +455,7 @@ void pack_rows(Stream stream, const Matrices& matrices, void* to) {
               {.blocks_x = ceil_div(kActivationRows * stride, 16 * kPackThreads),
                .blocks_y = ceil_div(matrices.x_rows, kActivationRows),
                .threads = kPackThreads,
-               .overlaps = true},
+               .overlaps = overlaps(LaunchKind::kLinear, matrices.x_rows)},
               pack_rows_kernel,
               matrices,
               static_cast<std::byte*>(to),
@@ -451,8 +464,9 @@ void pack_rows(Stream stream, const Matrices& matrices, void* to) {
 
 template <typename Format>
 void start(Stream stream, std::span<const Layer> layers) {
-  gpu::LaunchShape shape{
-      .threads = kThreads, .shared_bytes = sizeof(Memory<typename Format::Sum>), .overlaps = true};
+  gpu::LaunchShape shape{.threads = kThreads,
+                         .shared_bytes = sizeof(Memory<typename Format::Sum>),
+                         .overlaps = overlaps(LaunchKind::kLinear, layers[0].outputs.num_rows)};
   const auto kernel = wide_wgmma_kernel<Format>;
   const auto& [matrices, outputs] = layers[0];
   RingWork work = ring_work(layers, kTokens);

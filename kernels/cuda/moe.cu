@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Routing, placement and joining of kernels/moe.h with the CPU's bits; the experts' matrices are
 // those of linear layers, gemm*.cu.
+#include "kernels/cuda/overlap.h"
 #include "kernels/moe.h"
 
 #include "engine/core/status.h"
@@ -211,7 +212,9 @@ __global__ void __launch_bounds__(kRowThreads, 1)
 void launch_moe_route(Stream stream, const MoeRouteArgs& args) {
   CHECK(args.top_k >= 1 && args.top_k <= args.num_experts && args.num_experts <= kMaxExperts);
   gpu::launch(stream,
-              {.blocks_x = args.num_rows, .threads = kLanes, .overlaps = overlaps(args.num_rows)},
+              {.blocks_x = args.num_rows,
+               .threads = kLanes,
+               .overlaps = overlaps(LaunchKind::kRows, args.num_rows)},
               moe_route_kernel,
               args);
 }
@@ -222,7 +225,7 @@ void launch_place_rows(Stream stream, const PlaceRowsArgs& args) {
   gpu::launch(stream,
               {.threads = kPlaceThreads,
                .shared_bytes = (kPlaceWarps + 1) * num_experts * int64_t{sizeof(uint32_t)},
-               .overlaps = overlaps(args.num_pairs)},
+               .overlaps = overlaps(LaunchKind::kRows, args.num_pairs)},
               place_rows_kernel,
               args);
 }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/norm.h: a block a row, or a warp a head where heads are short.
+// kernels/norm.h: a block a row, or a warp a head where heads are short. An H200 ran it when a row
+// had room for its values alone, behind which memcheck saw the compiler read; with room in whole
+// fours, and with an INT8 row's weights read once, no GPU has run it.
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/norm_rows.h"
+#include "kernels/cuda/overlap.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/rows.h"
 
@@ -101,7 +104,7 @@ void launch_rms_norm(Stream stream, const RmsNormArgs& args) {
               {.blocks_x = args.out.num_rows,
                .threads = few ? norm_threads(args.out.k) : kManyThreads,
                .shared_bytes = align_up(int64_t{args.out.k}, int64_t{4}) * int64_t{sizeof(float)},
-               .overlaps = overlaps(args.out.num_rows)},
+               .overlaps = overlaps(LaunchKind::kRows, args.out.num_rows)},
               few ? rms_norm_kernel<kMostThreads, 4> : rms_norm_kernel<kManyThreads, 1>,
               args);
 }
@@ -116,7 +119,7 @@ void launch_head_norm(Stream stream, const HeadNormArgs& args) {
                        {.blocks_x = heads,
                         .threads = norm_threads(args.n),
                         .shared_bytes = long_bytes,
-                        .overlaps = overlaps(args.num_rows)},
+                        .overlaps = overlaps(LaunchKind::kRows, args.num_rows)},
                        long_head_norm_kernel,
                        args);
   }
@@ -124,7 +127,7 @@ void launch_head_norm(Stream stream, const HeadNormArgs& args) {
               {.blocks_x = ceil_div(heads, kHeadsPerBlock),
                .threads = 32 * kHeadsPerBlock,
                .shared_bytes = kHeadsPerBlock * bytes,
-               .overlaps = overlaps(args.num_rows)},
+               .overlaps = overlaps(LaunchKind::kRows, args.num_rows)},
               head_norm_kernel,
               args);
 }

@@ -99,9 +99,11 @@ __device__ __forceinline__ void write_normed(const Activations& out,
     return normed(load_four(staged, i, out.k, true), r, weight);
   };
   if (out.format == ActivationFormat::kInt8Token) {
-    return write_token_row<kHeld>(out, row_index, [&](int32_t i) {
-      return value(i, load_four(weights.weight, i, out.k, weights.wide));
-    });
+    return write_token_row<kHeld>(
+        out,
+        row_index,
+        [&](int s, int32_t i) { return value(i, weights.held[s]); },
+        [&](int32_t i) { return value(i, load_four(weights.weight, i, out.k, weights.wide)); });
   }
   const int32_t vectors = vectors_of(out.k);
   const DeviceRow row = row_of(out, row_index, vectors / kGroupLanes);

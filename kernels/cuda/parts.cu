@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/parts.h, and the segments of a linear layer that ran side by side, which are parts too:
 // of one device.
+#include "kernels/cuda/overlap.h"
 #include "kernels/parts.h"
 
 #include <algorithm>
@@ -165,7 +166,7 @@ void launch_fold(Stream stream, bool int8, const Outputs& outputs, const Parts& 
   const gpu::LaunchShape shape{.blocks_x = outputs.num_rows,
                                .blocks_y = ceil_div(outputs.n, kFoldThreads),
                                .threads = kFoldThreads,
-                               .overlaps = overlaps(outputs.num_rows)};
+                               .overlaps = overlaps(LaunchKind::kRows, outputs.num_rows)};
   gpu::launch(stream, shape, int8 ? fold_kernel<Int8Sums> : fold_kernel<FloatSums>, outputs, parts);
 }
 
@@ -173,7 +174,7 @@ void launch_fold_runs(Stream stream, bool int8, const Together& layers, const Ru
   const gpu::LaunchShape shape{.blocks_x = ceil_div(layers.each[0].num_rows, kFoldTokens),
                                .blocks_y = layers.num_tiles,
                                .threads = kFoldThreads,
-                               .overlaps = true};
+                               .overlaps = overlaps(LaunchKind::kLinear, layers.each[0].num_rows)};
   const auto kernel = int8 ? fold_runs_kernel<Int8Sums> : fold_runs_kernel<FloatSums>;
   gpu::launch(stream, shape, kernel, layers, runs);
 }
@@ -207,11 +208,12 @@ void launch_join_parts(Stream stream, const JoinPartsArgs& args, const ExpertMat
 }
 
 void launch_row_magnitudes(Stream stream, const RowMagnitudesArgs& args) {
-  gpu::launch(
-      stream,
-      {.blocks_x = args.num_rows, .threads = kRowThreads, .overlaps = overlaps(args.num_rows)},
-      row_magnitudes_kernel,
-      args);
+  gpu::launch(stream,
+              {.blocks_x = args.num_rows,
+               .threads = kRowThreads,
+               .overlaps = overlaps(LaunchKind::kRows, args.num_rows)},
+              row_magnitudes_kernel,
+              args);
 }
 
 }  // namespace sluice::kernels::cuda

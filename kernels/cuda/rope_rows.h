@@ -9,6 +9,7 @@
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/narrow.h"
+#include "kernels/cuda/overlap.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/rope.h"
@@ -192,7 +193,7 @@ inline gpu::LaunchShape rope_shape(const RopeWriteKvArgs& args) {
           .blocks_y = ceil_div(rope_heads(args), kRopeHeads),
           .threads = 32 * kRopeHeads,
           .shared_bytes = int64_t{kRopeHeads} * args.kv.head_dim * int64_t{sizeof(float)},
-          .overlaps = overlaps(static_cast<int64_t>(args.slot_mapping.size()))};
+          .overlaps = overlaps(LaunchKind::kRows, static_cast<int64_t>(args.slot_mapping.size()))};
 }
 
 }  // namespace sluice::kernels::cuda

@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/narrow.h"
+#include "kernels/cuda/overlap.h"
 #include "kernels/gemm.h"
 
 namespace sluice::kernels::cuda {
@@ -18,11 +19,6 @@ inline constexpr uint32_t kAllLanes = 0xFFFFFFFFU;
 inline constexpr int32_t kInfinityBits = 0x7F800000;
 inline constexpr int32_t kQuietNanBits = 0x7FC00000;
 inline constexpr float kLargestFloat = 0x1.fffffep127F;
-
-// Whether a row kernel, or attention, of so many rows overlaps with the launch in front
-// (LaunchShape). Linear layers by wgmma do at any number (gemm_split.cu, gemm_wide.cu). From 9 rows
-// on a mix cost 4% on an H200 with the linear layers before those; with these it was not timed.
-constexpr bool overlaps(int64_t rows) { return rows <= 8; }
 
 // Where group 0 of a row is; the other groups follow at group_bytes.
 struct DeviceRow {
@@ -239,11 +235,13 @@ constexpr int32_t vectors_of(int32_t k) {
 }
 
 // Writes a row of kInt8Token, by all threads of the block. four(i): its values from i on, a
-// multiple of 4; those past k do not matter. The first kHeld fours of a thread are asked for once,
-// the others twice unless the bits of the row's `largest` magnitude are known.
-template <int kHeld, typename Values>
+// multiple of 4; those past k do not matter. first(s, i): the same of a thread's fours s below
+// kHeld, which are asked for once, the others twice unless the bits of the row's `largest`
+// magnitude are known.
+template <int kHeld, typename First, typename Values>
 __device__ __forceinline__ void write_token_row(const Activations& out,
                                                 int64_t row_index,
+                                                First first,
                                                 Values four,
                                                 int32_t largest = kOwnLargest) {
   GPU_SHARED(int32_t, sum_by_warp, kMostWarps);
@@ -260,7 +258,9 @@ __device__ __forceinline__ void write_token_row(const Activations& out,
 #pragma unroll
   for (int s = 0; s < kHeld; ++s) {
     const int32_t vector = thread + s * threads;
-    if (vector < vectors) held[s] = values(vector);
+    if (vector >= vectors) continue;
+    held[s] = first(s, 4 * vector);
+    clear_from(held[s], 4 * vector, out.k);
   }
   if (largest == kOwnLargest) {
     int32_t mine = 0;
@@ -335,7 +335,7 @@ struct RowBlocks {
 };
 
 // Rows in pieces for all of the device while there are few, whole rows when there are many; a row
-// of kInt8Token is always whole.
+// of kInt8Token is always whole, and has its scale where it has no value.
 inline RowBlocks blocks_of(const Activations& out, int64_t rows) {
   const int32_t vectors = vectors_of(out.k);
   if (out.format == ActivationFormat::kInt8Token) {
@@ -348,10 +348,11 @@ inline RowBlocks blocks_of(const Activations& out, int64_t rows) {
 }
 
 inline gpu::LaunchShape shape_of(const Activations& out, int64_t rows, const RowBlocks& blocks) {
+  const bool token = out.format == ActivationFormat::kInt8Token;
   return {.blocks_x = rows,
-          .blocks_y = ceil_div(vectors_of(out.k), blocks.piece),
+          .blocks_y = token ? 1 : ceil_div(vectors_of(out.k), blocks.piece),
           .threads = blocks.threads,
-          .overlaps = overlaps(rows)};
+          .overlaps = overlaps(LaunchKind::kRows, rows)};
 }
 
 // Writes what blocks_of gave this block: all of a row of kInt8Token (kToken), or a piece of
@@ -362,7 +363,10 @@ __device__ __forceinline__ void write_part(const Activations& out,
                                            int32_t piece,
                                            Values four,
                                            int32_t largest = kOwnLargest) {
-  if constexpr (kToken) return write_token_row<4>(out, row_index, four, largest);
+  if constexpr (kToken) {
+    const auto first = [&](int, int32_t i) { return four(i); };
+    return write_token_row<4>(out, row_index, first, four, largest);
+  }
   const int32_t begin = static_cast<int32_t>(blockIdx.y) * piece;
   const int32_t vectors = vectors_of(out.k);
   const int32_t end = begin + piece < vectors ? begin + piece : vectors;
@@ -386,7 +390,7 @@ inline gpu::LaunchShape piecewise(int64_t rows, int32_t n) {
   return {.blocks_x = rows,
           .blocks_y = ceil_div(n, kPiece),
           .threads = kRowThreads,
-          .overlaps = overlaps(rows)};
+          .overlaps = overlaps(LaunchKind::kRows, rows)};
 }
 
 }  // namespace sluice::kernels::cuda

@@ -4,6 +4,7 @@
 // what they found. Filters that end among a row's likeliest tokens look at those alone; where they
 // keep more, that block goes through all of the row (sampling_filters.h). Nothing is sorted but
 // what is asked for.
+#include "kernels/cuda/overlap.h"
 #include "kernels/sampling.h"
 
 #include "kernels/cuda/gpu.h"
@@ -277,11 +278,13 @@ void launch_sample(Stream stream, const SampleArgs& args) {
       .chosen = args.chosen,
       .found = reinterpret_cast<PiecesOfRow*>(args.workspace.data()),
       .terms = reinterpret_cast<float*>(args.workspace.data() + found_bytes(rows))};
-  const gpu::LaunchShape by_row{.blocks_x = rows, .threads = kSampleThreads, .overlaps = true};
+  const gpu::LaunchShape by_row{.blocks_x = rows,
+                                .threads = kSampleThreads,
+                                .overlaps = overlaps(LaunchKind::kSampling, rows)};
   const gpu::LaunchShape by_piece{.blocks_x = pieces_of(args.vocab_size),
                                   .blocks_y = rows,
                                   .threads = kSampleThreads,
-                                  .overlaps = true};
+                                  .overlaps = overlaps(LaunchKind::kSampling, rows)};
   gpu::launch(stream, by_piece, scan_pieces_kernel, work);
   gpu::launch(stream, by_piece, weigh_pieces_kernel, work);
   gpu::launch(stream, by_row, join_pieces_kernel, work);
@@ -292,7 +295,7 @@ void launch_take_tokens(Stream stream, const TakeTokensArgs& args) {
   gpu::launch(stream,
               {.blocks_x = ceil_div(count, int64_t{kTakeThreads}),
                .threads = kTakeThreads,
-               .overlaps = true},
+               .overlaps = overlaps(LaunchKind::kSampling, count)},
               take_tokens_kernel,
               args);
 }

@@ -3,8 +3,10 @@
 """gpu_figures.py with programs that only behave like the real ones, and gpu_report.py: what a run
 measured is in its JSON and on the page, a part that fails costs its own figures, and bench/gpu.md is
 what the script makes of bench/gpu."""
+import datetime
 import json
 import re
+import shutil
 import subprocess
 import sys
 import unittest
@@ -19,6 +21,11 @@ import http.server, json, pathlib, sys
 def option(name, default=None):
     return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else default
 if sys.argv[1] == "serve":
+    model = pathlib.Path(sys.argv[2])
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    ids = list(tokenizer["model"]["vocab"].values()) + [t["id"] for t in tokenizer["added_tokens"]]
+    if sorted(ids) != list(range(json.loads((model / "config.json").read_text())["vocab_size"])):
+        sys.exit("a token without a word")
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             self.send_response(200)
@@ -30,14 +37,17 @@ elif sys.argv[2] == "serve":
     (pathlib.Path(option("--result-dir")) / option("--result-filename")).write_text(json.dumps(
         {"completed": int(option("--num-prompts")), "median_ttft_ms": 12.5, "p99_tpot_ms": 20}))
 else:
+    streams, output = option("--concurrency").split(","), int(option("--output-len"))
+    if max(map(int, streams)) > 128 and output < 512:
+        sys.exit("--output-len is too short")
     kind = json.loads((pathlib.Path(sys.argv[2]) / "config.json").read_text())
     scale = 2 if "quantization_config" in kind else 1
     pathlib.Path(option("--json")).write_text(json.dumps({
         "prefill": [{"prompt_len": int(n), "tokens_per_second": 16000.0 * scale}
                     for n in option("--prefill").split(",")],
         "decode": [{"concurrency": int(n), "prompt_len": int(option("--prompt-len")),
-                    "tokens_per_second": 100.0 * int(n) * scale, "device_idle_us_per_step": 15}
-                   for n in option("--concurrency").split(",")]}))
+                    "output_len": output, "tokens_per_second": 100.0 * int(n) * scale,
+                    "device_idle_us_per_step": 15} for n in streams]}))
 """
 # Two whole steps behind a prompt's, and the beginning of another.
 NCU = r"""#!/usr/bin/env python3
@@ -64,6 +74,8 @@ exit 1
 class Figures(Archive):
     def setUp(self):
         super().setUp()
+        shutil.copy(REPOSITORY / "tests/golden/tokenizer/json/qwen.json",
+                    self.root / "golden/tokenizer/json")
         self.program("bin/sluice", SLUICE)
         self.program("bin/gpu_links", LINKS)
         self.program("tools/ncu", NCU)
@@ -80,6 +92,7 @@ class Figures(Archive):
         self.assertEqual(run["read_gb_per_second"], 4000)
         self.assertEqual([(row["type"], row["streams"]) for row in run["decode"]],
                          [(kind, n) for kind in ("BF16", "INT8") for n in (1, 16, 64, 256)])
+        self.assertEqual([row["output"] for row in run["decode"]], [128, 128, 128, 512] * 2)
         self.assertEqual(run["decode"][4]["ms_per_step"], 5)
         self.assertEqual([row["tokens"] for row in run["prefill"]], [512, 2048, 8000] * 2)
         # The last whole step; 20 MB in 10 us are half of 4000 GB/s.
@@ -92,11 +105,36 @@ class Figures(Archive):
         self.assertEqual(run["links"][0]["gb_per_second"], 524.288)
         self.assertEqual(run["failed"], {"links: NCCL": "no libnccl.so.2"})
         page = gpu_report.report([run])
-        for line in ("## a GPU of paper, ", "| INT8 | 16 | 512 | 3,200 | 5 | 15 |",
+        for line in ("## a GPU of paper, ", "| INT8 | 16 | 512 | 128 | 3,200 | 5 | 15 |",
                      "| BF16 | 8,000 | 16,000 |", "| `rms_norm` | 2 | 20 | 50.0% | 50% |",
                      "| completed | 256 |", "| links: NCCL | no libnccl.so.2 |",
                      "| CUDA IPC, two processes of one GPU | 1,048,576 | 2 | 524 |"):
             self.assertIn(line, page)
+
+    def test_a_step_is_beside_the_layers_and_the_attention_that_the_kernels_were_timed_with(self):
+        logs = self.root / "logs"
+        logs.mkdir()
+        day = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+        linear = [{"type": kind, "layer": layer, "rows": rows, "us": us, "cublaslt_us": 8}
+                  for kind, us in (("BF16", 20), ("INT8", 10)) for rows in (16, 64)
+                  for layer in ("qkv", "attention out", "gate and up", "down", "head")]
+        (logs / f"{day}-gpu-linear.json").write_text(json.dumps({"linear": linear}))
+        decode = [{"requests": 64, "context": 512, "us": 20, "of_read": 0.5}]
+        (logs / f"{day}-gpu-attention.json").write_text(json.dumps({"attention": {"decode": decode}}))
+        self.assertEqual(self.run_it("steps").returncode, 0, self.summary())
+        run = self.figures()
+        self.assertEqual(run["tables"][0]["rows"][0], ["BF16", "qkv", 16, 20, 0.4])
+        self.assertEqual(run["tables"][1]["rows"], [[64, 512, 20, "50.0%"]])
+        # 16 streams lack their attention; the head of an INT8 model is BF16.
+        beside = [[kind, streams, step, round(alone, 6), round(ratio, 6)]
+                  for kind, streams, step, alone, ratio in gpu_report.beside_kernels(run)]
+        self.assertEqual(beside, [["BF16", 64, 10, 3.22, round(10 / 3.22, 6)],
+                                  ["INT8", 64, 5, 1.94, round(5 / 1.94, 6)]])
+        page = gpu_report.report([run])
+        self.assertIn("| BF16 | 64 | 10 | 3.22 | 3.11 |", page)
+        # Another call of the day has its tables once.
+        self.assertEqual(self.run_it("links").returncode, 1)
+        self.assertEqual(len(self.figures()["tables"]), 2)
 
     def test_a_part_that_fails_costs_its_own_figures_until_it_does_not(self):
         self.program("tools/ncu", "#!/bin/sh\necho 'no permission' >&2 && exit 1\n")

@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -68,7 +69,7 @@ done <"$0.tests"
 exit "$code"
 """
 SANITIZER = r"""#!/usr/bin/env bash
-echo "========= COMPUTE-SANITIZER"
+echo "========= COMPUTE-SANITIZER $*"
 while [[ "$1" == --* ]]; do shift 2; done
 "$@" || exit
 """
@@ -245,6 +246,16 @@ print("first token: FAILED, not run")
         self.assertIn("FAILED: 4 passed, 1 failed, 0 skipped", self.summary())
         self.assertIn("FAILED Devices/CudaLinearHalf.FewAnd/sm_90", self.summary())
         self.assertIn("| ========= COMPUTE-SANITIZER", self.summary())
+
+    def test_racecheck_alone_leaves_out_a_kernel_and_says_which(self):
+        for part in ("racecheck", "memcheck"):
+            self.assertEqual(self.run_it(part).returncode, 0, self.summary())
+        left_out = re.search(r"--kernel-name-exclude kns=(\w+)", self.log("racecheck"))
+        self.assertIn(f"racecheck leaves out {left_out[1]}", self.summary())
+        self.assertNotIn("--kernel-name-exclude", self.log("memcheck"))
+        kernels = "".join(path.read_text() for path in
+                          (REPOSITORY / "kernels/cuda").glob("*.cu"))
+        self.assertRegex(kernels, rf"__global__ [^;{{]*\b{left_out[1]}\(")
 
     def test_the_sanitizers_tests_are_in_the_sources(self):
         """Each pattern names a test that there is."""

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <set>
 #include <string>
@@ -46,6 +47,7 @@ enum Axis : uint8_t {
   kIsa,
   kDtype,
   kGraphs,
+  kDrafts,
   kNumAxes
 };
 
@@ -69,6 +71,7 @@ Values all_values() {
   values[kIsa] = testing::usable_isas();
 #endif
   values[kDtype] = {"bfloat16", "float16", "float32", "int8", "fp8"};
+  values[kDrafts] = {"off", "ngram", "suffix", "prediction", "replay"};
   return values;
 }
 
@@ -148,6 +151,15 @@ std::vector<ValidRequest> make_requests(int32_t vocab_size, size_t count) {
   return requests;
 }
 
+// As many drafts as there is room for, most of which are wrong but for "replay".
+std::string speculation_of(const std::string& method) {
+  if (method == "off" || method == "prediction") return "";
+  std::string text = R"({"adaptive":false,"num_speculative_tokens":5,"method":")" + method + '"';
+  if (method == "ngram") text += R"(,"prompt_lookup_max":2,"prompt_lookup_min":1)";
+  if (method == "replay") text += R"(,"replay_error_rate":0.2)";
+  return text + "}";
+}
+
 class Matrix : public ::testing::Test {
  protected:
   Matrix() { std::filesystem::remove_all(folder_); }
@@ -193,6 +205,7 @@ class Matrix : public ::testing::Test {
     config.isa = value(kIsa);
     config.kv_cache_dtype = value(kDtype);
     config.enforce_eager = value(kGraphs) == "eager";
+    config.speculative_config = speculation_of(value(kDrafts));
     if (value(kGraphs) == "3,8") config.cuda_graph_sizes = {3, 8};
     // Tiers keep what the prefix cache keeps.
     if (value(kTier) != "none" && config.enable_prefix_caching) {
@@ -252,6 +265,7 @@ TEST_F(Matrix, AnyTwoWaysOfRunningARequestGiveItTheSameBits) {
   uint64_t num_preemptions = 0;
   uint64_t num_hits = 0;
   uint64_t num_restored = 0;
+  uint64_t num_accepted = 0;
   for (size_t number = 0; number < rows.size(); ++number) {
     const Row& row = rows[number];
     std::string what;
@@ -259,6 +273,10 @@ TEST_F(Matrix, AnyTwoWaysOfRunningARequestGiveItTheSameBits) {
     const std::unique_ptr<Engine> engine = start_engine(config_of(values, row, number));
     ASSERT_NE(engine, nullptr) << what;
     std::vector<ValidRequest> some = requests_;
+    const std::string drafts = values[kDrafts][row[kDrafts]];
+    for (size_t i = 0; i < some.size() && (drafts == "prediction" || drafts == "replay"); ++i) {
+      some[i].prediction = expected_[values[kDtype][row[kDtype]]][i].tokens;
+    }
     if (values[kIsa][row[kIsa]] == "scalar") some.resize(num_scalar);
     // In parts that the queue holds.
     constexpr size_t kPart = 200;
@@ -278,6 +296,8 @@ TEST_F(Matrix, AnyTwoWaysOfRunningARequestGiveItTheSameBits) {
     num_preemptions += stats.num_preemptions;
     num_hits += stats.prefix_cache_hits;
     num_restored += stats.kv_tier_hits;
+    const auto& accepted = stats.drafts.num_accepted_tokens;
+    num_accepted += std::accumulate(accepted.begin(), accepted.end(), uint64_t{0});
   }
   RecordProperty("tokens", std::to_string(num_tokens));
   RecordProperty("settings", std::to_string(rows.size()));
@@ -289,6 +309,7 @@ TEST_F(Matrix, AnyTwoWaysOfRunningARequestGiveItTheSameBits) {
   EXPECT_GT(num_preemptions, 0U);
   EXPECT_GT(num_hits, 0U);
   EXPECT_GT(num_restored, 0U);
+  EXPECT_GT(num_accepted, 0U);
 }
 
 }  // namespace

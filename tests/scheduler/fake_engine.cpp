@@ -45,6 +45,7 @@ FakeEngine::FakeEngine(uint64_t seed) : seed_(seed), random_(mix(seed)) {
     draft_rate_ = chance(0.5) ? 1.0 : 0.5;
     right_draft_rate_ = chance(0.2) ? 0.0 : chance(0.3) ? 1.0 : 0.8;
   }
+  options_.speculation.is_fixed = chance(0.7);
   options_.max_chosen_rows = chance(0.5) ? 0 : between(1, 40);
   const bool has_state = std::ranges::any_of(
       groups_, [](const KvGroupSpec& group) { return group.kind == KvGroupKind::kState; });

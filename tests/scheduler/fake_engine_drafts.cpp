@@ -22,7 +22,9 @@ void FakeEngine::offer_drafts() {
       shadow.offered.push_back(token);
       hash = extended(hash, token);
     }
-    scheduler_->offer_drafts(shadow.id, shadow.offered);
+    Draft draft;
+    for (const TokenId token : shadow.offered) draft.push(token, confidence_bin(between(1, 20), 0));
+    scheduler_->offer_drafts(shadow.id, draft);
   }
 }
 

@@ -107,30 +107,35 @@ struct Case {
   std::vector<int32_t> counts;  // rows, by expert
   int32_t n;
   Segments segments = {};
+  int32_t k = 0;  // the test's own
 };
 
 // Few rows an expert take tiles of 8 tokens, many take tiles of 64; one expert of each has none and
-// one more than a tile. An expert's last block of outputs is not full.
-const std::vector<Case> kCases = {
-    {{3, 0, 11, 1}, 136}, {{66, 5, 0}, 24}, {{2, 9}, 40, {4, 4}}, {{0, 70}, 24, {2, 2}}};
+// one more than a tile. An expert's last block of outputs is not full. The last shares have no
+// column.
+const std::vector<Case> kCases = {{{3, 0, 11, 1}, 136},
+                                  {{66, 5, 0}, 24},
+                                  {{2, 9}, 40, {4, 4}},
+                                  {{0, 70}, 24, {2, 2}},
+                                  {{3, 10}, 24, {0, 2}, 48}};
 
 // Of some columns of K: sums that nothing has scaled.
 TEST_P(CudaExperts, Int8RowsHaveTheBitsOfTheCpu) {
-  constexpr int32_t kK = 272;
   const auto cpu = test::make_device("scalar", 1);
   Random random(101);
-  for (const auto& [counts, n, segments] : kCases) {
+  for (const auto& [counts, n, segments, own_k] : kCases) {
+    const int32_t k = own_k > 0 ? own_k : 272;
     SCOPED_TRACE("rows " + std::to_string(counts[0]) + ", segments " +
                  std::to_string(segments.count));
     const bool whole = segments.are_all();
-    const auto first = static_cast<int32_t>(segments.first_column(kK));
-    const auto columns = static_cast<int32_t>(segments.num_columns(kK));
+    const auto first = static_cast<int32_t>(segments.first_column(k));
+    const auto columns = static_cast<int32_t>(segments.num_columns(k));
     Placed placed = place(counts);
     const auto experts = static_cast<int32_t>(counts.size());
     const int32_t outputs = n;
-    Arena arena(experts, {outputs * int64_t{kK}, outputs * int64_t{4}, outputs * int64_t{4}});
+    Arena arena(experts, {outputs * int64_t{k}, outputs * int64_t{4}, outputs * int64_t{4}});
     for (int32_t expert = 0; expert < experts; ++expert) {
-      for (int32_t i = 0; i < outputs * kK; ++i) {
+      for (int32_t i = 0; i < outputs * k; ++i) {
         arena.at<int8_t>(expert, 0)[i] = static_cast<int8_t>(random.below(255) - 127);
       }
       for (int32_t i = 0; i < outputs; ++i) {
@@ -138,20 +143,20 @@ TEST_P(CudaExperts, Int8RowsHaveTheBitsOfTheCpu) {
         arena.at<float>(expert, 2)[i] = random.normal();
       }
     }
-    const std::vector<float> values = random.normals(static_cast<size_t>(placed.num_rows) * kK);
+    const std::vector<float> values = random.normals(static_cast<size_t>(placed.num_rows) * k);
     const test::DeviceBytes bytes(
         activation_bytes(ActivationFormat::kInt8Token, placed.num_rows, columns));
     const Activations x =
         carve_activations(ActivationFormat::kInt8Token, placed.num_rows, columns, bytes.data());
-    quantize_activations(cpu->context(), {.x = values.data() + first, .x_stride = kK, .out = x});
+    quantize_activations(cpu->context(), {.x = values.data() + first, .x_stride = k, .out = x});
     const std::vector<float> want = expected(placed, outputs, [&](int32_t expert, int32_t row) {
       std::vector<float> out;
       for (int32_t at = 0; at < outputs; ++at) {
         int32_t sum = 0;
-        for (int32_t k = 0; k < columns; ++k) {
-          const auto group = activation_group(x, row, k / kQuantGroup);
-          sum += arena.at<int8_t>(expert, 0)[at * kK + first + k] *
-                 static_cast<const int8_t*>(group.codes)[k % kQuantGroup];
+        for (int32_t column = 0; column < columns; ++column) {
+          const auto group = activation_group(x, row, column / kQuantGroup);
+          sum += arena.at<int8_t>(expert, 0)[at * k + first + column] *
+                 static_cast<const int8_t*>(group.codes)[column % kQuantGroup];
         }
         if (!whole) {
           out.push_back(std::bit_cast<float>(sum));
@@ -167,10 +172,10 @@ TEST_P(CudaExperts, Int8RowsHaveTheBitsOfTheCpu) {
       cuda::launch_experts_int8(nullptr,
                                 {.x = x,
                                  .weight = arena.at<int8_t>(0, 0),
-                                 .weight_stride = kK,
+                                 .weight_stride = k,
                                  .weight_scale = arena.at<float>(0, 1),
                                  .n = outputs,
-                                 .k = kK,
+                                 .k = k,
                                  .bias = whole ? arena.at<float>(0, 2) : nullptr,
                                  .out = out.data(),
                                  .out_stride = outputs,
@@ -183,16 +188,16 @@ TEST_P(CudaExperts, Int8RowsHaveTheBitsOfTheCpu) {
 
 // By the layer that the CPU has not (kernels/cuda/launch.h): a row through its expert alone.
 void check_half(WeightFormat format, const std::vector<Case>& cases) {
-  constexpr int32_t kK = 232;  // a group for each segment, the last not full
   Random random(102);
-  const auto matrix = [&](int64_t rows) {
-    std::vector<uint16_t> codes;
-    for (int64_t i = 0; i < rows * kK; ++i) {
-      codes.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(random.normal()) >> 16));
-    }
-    return codes;
-  };
-  for (const auto& [counts, n, segments] : cases) {
+  for (const auto& [counts, n, segments, own_k] : cases) {
+    const int32_t k = own_k > 0 ? own_k : 232;  // a group for each segment, the last not full
+    const auto matrix = [&](int64_t rows) {
+      std::vector<uint16_t> codes;
+      for (int64_t i = 0; i < rows * k; ++i) {
+        codes.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(random.normal()) >> 16));
+      }
+      return codes;
+    };
     SCOPED_TRACE("rows " + std::to_string(counts[0]) + ", segments " +
                  std::to_string(segments.count));
     const bool whole = segments.are_all();
@@ -200,7 +205,7 @@ void check_half(WeightFormat format, const std::vector<Case>& cases) {
     Placed placed = place(counts);
     const auto experts = static_cast<int32_t>(counts.size());
     const int32_t outputs = n;
-    Arena arena(experts, {outputs * int64_t{kK} * 2, outputs * int64_t{4}});
+    Arena arena(experts, {outputs * int64_t{k} * 2, outputs * int64_t{4}});
     for (int32_t expert = 0; expert < experts; ++expert) {
       std::ranges::copy(matrix(outputs), arena.at<uint16_t>(expert, 0));
       std::ranges::copy(random.normals(static_cast<size_t>(outputs)), arena.at<float>(expert, 1));
@@ -208,13 +213,13 @@ void check_half(WeightFormat format, const std::vector<Case>& cases) {
     const std::vector<uint16_t> x = matrix(placed.num_rows);
     const auto args = [&](std::vector<float>& out) {
       return cuda::LinearHalfArgs{.format = format,
-                                  .x = x.data() + own.first_column(kK),
-                                  .x_stride = kK,
+                                  .x = x.data() + own.first_column(k),
+                                  .x_stride = k,
                                   .weight = arena.at<uint16_t>(0, 0),
-                                  .weight_stride = kK,
+                                  .weight_stride = k,
                                   .num_rows = placed.num_rows,
                                   .n = outputs,
-                                  .k = kK,
+                                  .k = k,
                                   .bias = whole ? arena.at<float>(0, 1) : nullptr,
                                   .out = out.data(),
                                   .out_stride = outputs,
@@ -226,7 +231,7 @@ void check_half(WeightFormat format, const std::vector<Case>& cases) {
       want = expected(placed, outputs, [&](int32_t expert, int32_t row) {
         std::vector<float> out(static_cast<size_t>(outputs));
         cuda::LinearHalfArgs alone = args(out);
-        alone.x += int64_t{row} * kK;
+        alone.x += int64_t{row} * k;
         alone.weight = arena.at<uint16_t>(expert, 0);
         if (whole) alone.bias = arena.at<float>(expert, 1);
         alone.num_rows = 1;

@@ -138,6 +138,9 @@ TEST_P(CudaMatrix, SharesOfTheSegmentsHaveTheBitsOfTheCpu) {
   check(matrix, 2, {0, 4}, Epilogue::kStore);
   check(matrix, 11, {6, 2}, Epilogue::kStore);
   check(matrix, 3, {3, 1}, Epilogue::kStore);
+  // Two groups leave the first half of four ranks' shares without a column.
+  if (format_info(GetParam()).block_elements > kQuantGroup) return;
+  check(make_matrix(GetParam(), 64, testing::Values::kOrdinary, 87), 9, {0, 2}, Epilogue::kStore);
 }
 
 TEST_P(CudaMatrix, EmbeddingsHaveTheBitsOfTheCpu) {

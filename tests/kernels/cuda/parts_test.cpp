@@ -101,13 +101,15 @@ constexpr auto kName = [](const auto& info) { return "sm_" + std::to_string(info
 INSTANTIATE_TEST_SUITE_P(Devices, CudaParts, ::testing::Values(80, 90), kName);
 
 // Borders inside of chunks, shares of unequal size, a last group that is not full; one row, few, a
-// tile of 8 and one more, of 64 and more.
+// tile of 8 and one more, of 64 and more; fewer groups than ranks, some of which have no column.
 const std::vector<Setting> kSettings = {
     {.rows = 3, .k = 840},
     {.rows = 9, .k = 296, .bias = true, .epilogue = Epilogue::kAdd},
     {.rows = 1, .k = 1032, .bias = true},
     {.rows = 64, .k = 288, .epilogue = Epilogue::kAdd},
-    {.rows = 70, .k = 520, .bias = true}};
+    {.rows = 70, .k = 520, .bias = true},
+    {.rows = 5, .k = 24, .bias = true},
+    {.rows = 70, .k = 40, .epilogue = Epilogue::kAdd}};
 
 uint16_t code_of(WeightFormat format, float value) {
   return format == WeightFormat::kF16 ? float_to_half(value) : float_to_bf16(value);

@@ -1,36 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/ptx.h"
-#include "kernels/cuda/ring.h"
+#include "tests/kernels/cuda/planted_ring.h"
 #include "tests/kernels/cuda/planted_segments.h"
 
 namespace sluice::kernels::test {
 namespace {
 
-using cuda::Cursor;
-using gpu::Swizzle;
 using gpu::TensorMap;
 namespace ptx = gpu::ptx;
 using Shape = SegmentsShape;
 
-constexpr int kStages = 3;
-constexpr int kConsumers = 128;
-constexpr int kConsumerWarps = kConsumers / 32;
-constexpr int kCopier = kConsumers;
-constexpr int kStorers = kConsumers + 32;
+constexpr int kCopier = kRingConsumers;
+constexpr int kStorers = kRingConsumers + 32;
 constexpr int kStoringWarps = 2;
 constexpr int kThreads = kStorers + 32 * kStoringWarps;
 constexpr int kBlocks = 2;  // of which one has two tiles
 constexpr int kHalf = Shape::kSegments / 2;
 constexpr int kRowWords = Shape::kTileOutputs + 4;
-constexpr uint32_t kRowBytes = 128;
-constexpr uint32_t kAtom = 8 * kRowBytes;
 
 struct alignas(1024) Memory {
-  std::byte w[kStages][Shape::kTileOutputs * kRowBytes];
-  std::byte x[kStages][Shape::kTokens * kRowBytes];
-  ptx::Mbarrier full[kStages];
-  ptx::Mbarrier empty[kStages];
+  SegmentsRing ring;
   ptx::Mbarrier written;
   ptx::Mbarrier stored;
   float tile[Shape::kTokens][kRowWords];
@@ -49,16 +39,16 @@ __device__ __forceinline__ void for_own_tiles(F f) {
 
 template <HalvesBug kBug>
 __device__ __forceinline__ void copy(Memory& memory, const Work& work) {
-  Cursor<kStages> at;
+  RingCursor at;
   for_own_tiles([&](int tile) {
     for (int segment = 0; segment < Shape::kSegments; ++segment, at.advance()) {
       const int parity = kBug == HalvesBug::kEmptyParity ? at.parity : at.parity ^ 1;
-      ptx::mbar_wait(&memory.empty[at.stage], parity);
-      ptx::Mbarrier* const full = &memory.full[at.stage];
-      ptx::mbar_arrive_expect_tx(full, (Shape::kTileOutputs + Shape::kTokens) * kRowBytes);
+      ptx::mbar_wait(&memory.ring.empty[at.stage], parity);
+      ptx::Mbarrier* const full = &memory.ring.full[at.stage];
+      ptx::mbar_arrive_expect_tx(full, kRingWeightBytes + kRingXBytes);
       const int column = Shape::first_column(segment);
-      ptx::tma_load_2d(memory.w[at.stage], &work.w, column, tile * Shape::kTileOutputs, full);
-      ptx::tma_load_2d(memory.x[at.stage], &work.x, column, 0, full);
+      ptx::tma_load_2d(memory.ring.w[at.stage], &work.w, column, tile * Shape::kTileOutputs, full);
+      ptx::tma_load_2d(memory.ring.x[at.stage], &work.x, column, 0, full);
     }
   });
 }
@@ -74,19 +64,8 @@ class Chunks {
 
   // d = the segment's chain, which is in flight; all before it is there.
   __device__ __forceinline__ void multiply(int segment, float (&d)[4]) {
-    ptx::mbar_wait(&memory_.full[at_.stage], at_.parity);
-    const uint32_t w = ptx::shared_address(memory_.w[at_.stage]);
-    const uint32_t x = ptx::shared_address(memory_.x[at_.stage]);
-    ptx::fence_registers(d);
-    ptx::wgmma_fence();
-    for (int step = 0; step < 2 * Shape::num_groups(segment); ++step) {
-      const auto offset = static_cast<uint32_t>(32 * step);
-      ptx::wgmma_bf16(d,
-                      ptx::matrix_descriptor(w + offset, Swizzle::k128, kAtom),
-                      ptx::matrix_descriptor(x + offset, Swizzle::k128, kAtom),
-                      step > 0);
-    }
-    ptx::wgmma_commit();
+    ptx::mbar_wait(&memory_.ring.full[at_.stage], at_.parity);
+    issue_steps(memory_.ring, at_.stage, 2 * Shape::num_groups(segment), false, d);
     if (kBug != HalvesBug::kFoldInFlight) ptx::wgmma_wait<1>();
     if (kBug == HalvesBug::kReleaseInFlight) before_ = at_.stage;
     release();
@@ -102,11 +81,11 @@ class Chunks {
 
  private:
   __device__ __forceinline__ void release() {
-    if (before_ >= 0 && threadIdx.x % 32 == 0) ptx::mbar_arrive(&memory_.empty[before_]);
+    if (before_ >= 0 && threadIdx.x % 32 == 0) ptx::mbar_arrive(&memory_.ring.empty[before_]);
   }
 
   Memory& memory_;
-  Cursor<kStages> at_;
+  RingCursor at_;
   int before_ = -1;
 };
 
@@ -130,8 +109,8 @@ class Passing {
     }
     const auto thread = static_cast<int>(threadIdx.x);
     for (int i = 0; i < 4; ++i) {
-      float& word = memory_.tile[thread % 4 * 2 + i % 2]
-                                [thread / 32 * 16 + thread % 32 / 4 + i / 2 * 8];
+      float& word =
+          memory_.tile[thread % 4 * 2 + i % 2][thread / 32 * 16 + thread % 32 / 4 + i / 2 * 8];
       const bool joins = parked_ && kBug != HalvesBug::kHalfNotJoined;
       word = joins ? __fadd_rn(word, value[i]) : value[i];
     }
@@ -206,19 +185,16 @@ __global__ void __launch_bounds__(kThreads, 1) halves_kernel(const __grid_consta
   GPU_DYN_SHARED(Memory, memory);
   ptx::start_next_launch();
   if (threadIdx.x == 0) {
-    for (int stage = 0; stage < kStages; ++stage) {
-      ptx::mbar_init(&memory.full[stage], 1);
-      ptx::mbar_init(&memory.empty[stage], kConsumerWarps);
-    }
-    ptx::mbar_init(&memory.written, kConsumerWarps);
+    init_ring(memory.ring, 1);
+    ptx::mbar_init(&memory.written, kRingConsumerWarps);
     ptx::mbar_init(&memory.stored, kBug == HalvesBug::kStoredByOneWarp ? 1 : kStoringWarps);
     ptx::fence_mbar_init();
   }
   __syncthreads();
   const bool is_storer = threadIdx.x >= kStorers;
   if (kBug == HalvesBug::kStoreBeforeWait && is_storer) store_tiles<kBug>(memory, work);
-  if (kBug != HalvesBug::kEndWithoutWait || threadIdx.x >= kConsumers) ptx::wait_for_launches();
-  if (threadIdx.x < kConsumers) multiply_tiles<kBug>(memory);
+  if (kBug != HalvesBug::kEndWithoutWait || threadIdx.x >= kRingConsumers) ptx::wait_for_launches();
+  if (threadIdx.x < kRingConsumers) multiply_tiles<kBug>(memory);
   if (threadIdx.x == kCopier) copy<kBug>(memory, work);
   if (kBug != HalvesBug::kStoreBeforeWait && is_storer) store_tiles<kBug>(memory, work);
 }
@@ -232,10 +208,8 @@ std::vector<float> run_halves(HalvesBug bug,
   const Work work{.x = segments_map(x, Shape::kTokens, Shape::kTokens),
                   .w = segments_map(w, Shape::kOutputs, Shape::kTileOutputs),
                   .out = out.data()};
-  const gpu::LaunchShape shape{.blocks_x = kBlocks,
-                               .threads = kThreads,
-                               .shared_bytes = sizeof(Memory),
-                               .overlaps = true};
+  const gpu::LaunchShape shape{
+      .blocks_x = kBlocks, .threads = kThreads, .shared_bytes = sizeof(Memory), .overlaps = true};
   with_bug<HalvesBug::kStoreBeforeWait>(
       bug, [&]<HalvesBug kBug>() { gpu::launch(nullptr, shape, halves_kernel<kBug>, work); });
   return out;

@@ -1,35 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/ptx.h"
-#include "kernels/cuda/ring.h"
+#include "tests/kernels/cuda/planted_ring.h"
 #include "tests/kernels/cuda/planted_segments.h"
 
 namespace sluice::kernels::test {
 namespace {
 
-using cuda::Cursor;
-using gpu::Swizzle;
 using gpu::TensorMap;
 namespace ptx = gpu::ptx;
 using Shape = SegmentsShape;
 
-constexpr int kStages = 3;
-constexpr int kConsumers = 128;
-constexpr int kWarps = kConsumers / 32;
-constexpr int kWeightCopier = kConsumers;
-constexpr int kXCopier = kConsumers + 32;
-constexpr int kThreads = kConsumers + 64;
+constexpr int kWeightCopier = kRingConsumers;
+constexpr int kXCopier = kRingConsumers + 32;
+constexpr int kThreads = kRingConsumers + 64;
 constexpr int kRun = 9;  // segments of a block: two tiles are cut, one is whole
 constexpr int kUnits = Shape::kTiles * Shape::kSegments;
-constexpr uint32_t kRowBytes = 128;
-constexpr uint32_t kAtom = 8 * kRowBytes;
 
 struct alignas(1024) Memory {
-  std::byte w[kStages][Shape::kTileOutputs * kRowBytes];
-  std::byte x[kStages][Shape::kTokens * kRowBytes];
-  ptx::Mbarrier full[kStages];
-  ptx::Mbarrier empty[kStages];
-  float four[4][kConsumers];
+  SegmentsRing ring;
+  float four[4][kRingConsumers];
 };
 
 // The outputs are those of two layers, of which the first has a tile that is not full. `parts`: of
@@ -81,10 +71,10 @@ __device__ __forceinline__ void for_run(F f) {
 
 template <RunsBug kBug, typename F>
 __device__ __forceinline__ void copy(Memory& memory, F load) {
-  Cursor<kStages> at;
+  RingCursor at;
   for_run<kBug>([&](int tile, int begin, int end) {
     for (int segment = begin; segment < end; ++segment, at.advance()) {
-      ptx::mbar_wait(&memory.empty[at.stage], at.parity ^ 1);
+      ptx::mbar_wait(&memory.ring.empty[at.stage], at.parity ^ 1);
       load(tile, Shape::first_column(segment), at.stage);
     }
   });
@@ -93,48 +83,36 @@ __device__ __forceinline__ void copy(Memory& memory, F load) {
 template <RunsBug kBug>
 __device__ __forceinline__ void copy_weights(Memory& memory, const Work& work) {
   copy<kBug>(memory, [&](int tile, int column, int stage) {
-    ptx::mbar_arrive_expect_tx(&memory.full[stage], Shape::kTileOutputs * kRowBytes);
+    ptx::mbar_arrive_expect_tx(&memory.ring.full[stage], kRingWeightBytes);
     const Place place = place_of<kBug>(tile);
     const int layer = kBug == RunsBug::kWeightsOfTheFirst ? 0 : place.layer;
-    ptx::tma_load_2d(memory.w[stage], &work.w[layer], column, place.output, &memory.full[stage]);
+    ptx::tma_load_2d(
+        memory.ring.w[stage], &work.w[layer], column, place.output, &memory.ring.full[stage]);
   });
 }
 
 template <RunsBug kBug>
 __device__ __forceinline__ void copy_x(Memory& memory, const Work& work) {
   copy<kBug>(memory, [&](int, int column, int stage) {
-    ptx::mbar_arrive_expect_tx(&memory.full[stage], Shape::kTokens * kRowBytes);
-    ptx::tma_load_2d(memory.x[stage], &work.x, column, 0, &memory.full[stage]);
+    ptx::mbar_arrive_expect_tx(&memory.ring.full[stage], kRingXBytes);
+    ptx::tma_load_2d(memory.ring.x[stage], &work.x, column, 0, &memory.ring.full[stage]);
   });
 }
 
 // d = (accumulate ? d : 0) + the segment's products.
 template <RunsBug kBug>
-__device__ __forceinline__ void multiply(Memory& memory,
-                                         const Cursor<kStages>& at,
-                                         int segment,
-                                         bool accumulate,
-                                         float (&d)[4]) {
-  ptx::mbar_wait(&memory.full[at.stage], at.parity);
+__device__ __forceinline__ void multiply(
+    Memory& memory, const RingCursor& at, int segment, bool accumulate, float (&d)[4]) {
+  ptx::mbar_wait(&memory.ring.full[at.stage], at.parity);
   const bool is_first = threadIdx.x % 32 == 0;
-  if (kBug == RunsBug::kReleaseBeforeWait && is_first) ptx::mbar_arrive(&memory.empty[at.stage]);
-  const uint32_t w = ptx::shared_address(memory.w[at.stage]);
-  const uint32_t x = ptx::shared_address(memory.x[at.stage]);
-  ptx::fence_registers(d);
-  ptx::wgmma_fence();
-  int steps = 2 * Shape::num_groups(segment);
-  if (kBug == RunsBug::kWholeChunks) steps = 4;
-  for (int step = 0; step < steps; ++step) {
-    const auto offset = static_cast<uint32_t>(32 * step);
-    ptx::wgmma_bf16(d,
-                    ptx::matrix_descriptor(w + offset, Swizzle::k128, kAtom),
-                    ptx::matrix_descriptor(x + offset, Swizzle::k128, kAtom),
-                    accumulate || step > 0);
-  }
-  ptx::wgmma_commit();
+  if (kBug == RunsBug::kReleaseBeforeWait && is_first)
+    ptx::mbar_arrive(&memory.ring.empty[at.stage]);
+  const int steps = kBug == RunsBug::kWholeChunks ? 4 : 2 * Shape::num_groups(segment);
+  issue_steps(memory.ring, at.stage, steps, accumulate, d);
   ptx::wgmma_wait<0>();
   ptx::fence_registers(d);
-  if (kBug != RunsBug::kReleaseBeforeWait && is_first) ptx::mbar_arrive(&memory.empty[at.stage]);
+  if (kBug != RunsBug::kReleaseBeforeWait && is_first)
+    ptx::mbar_arrive(&memory.ring.empty[at.stage]);
 }
 
 // f(output, token, i) for a thread's d[i] that the layer has.
@@ -186,7 +164,7 @@ __device__ __forceinline__ int grow(
 
 template <RunsBug kBug>
 __device__ __forceinline__ void multiply_run(Memory& memory, const Work& work) {
-  Cursor<kStages> at;
+  RingCursor at;
   Waiting waiting{};
   for_run<kBug>([&](int tile, int begin, int end) {
     if (kBug == RunsBug::kRingRestarts) at = {};
@@ -215,10 +193,7 @@ __global__ void __launch_bounds__(kThreads, 1) runs_kernel(const __grid_constant
   GPU_DYN_SHARED(Memory, memory);
   ptx::start_next_launch();
   if (threadIdx.x == 0) {
-    for (int stage = 0; stage < kStages; ++stage) {
-      ptx::mbar_init(&memory.full[stage], kBug == RunsBug::kOneCopier ? 1 : 2);
-      ptx::mbar_init(&memory.empty[stage], kWarps);
-    }
+    init_ring(memory.ring, kBug == RunsBug::kOneCopier ? 1 : 2);
     ptx::fence_mbar_init();
   }
   __syncthreads();
@@ -226,11 +201,11 @@ __global__ void __launch_bounds__(kThreads, 1) runs_kernel(const __grid_constant
     copy_weights<kBug>(memory, work);
     if (kBug == RunsBug::kEndWithoutWait) return;
   }
-  if (kBug == RunsBug::kStoreBeforeWait && threadIdx.x < kConsumers) {
+  if (kBug == RunsBug::kStoreBeforeWait && threadIdx.x < kRingConsumers) {
     multiply_run<kBug>(memory, work);
   }
   ptx::wait_for_launches();
-  if (kBug != RunsBug::kStoreBeforeWait && threadIdx.x < kConsumers) {
+  if (kBug != RunsBug::kStoreBeforeWait && threadIdx.x < kRingConsumers) {
     multiply_run<kBug>(memory, work);
   }
   if (threadIdx.x == kXCopier) copy_x<kBug>(memory, work);

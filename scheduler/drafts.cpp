@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which drafts become rows, and what is learned of them.
+#include <algorithm>
+#include <cstddef>
+#include <span>
+
+#include "scheduler/scheduler_impl.h"
+
+namespace sluice {
+
+bool Scheduler::wants_drafts() const { return impl_->budget.offers_wanted(); }
+
+const DraftSurvival& Scheduler::draft_survival() const { return impl_->budget.survival(); }
+
+void Scheduler::list_decoding(std::vector<RequestId>& ids) const {
+  const Impl& m = *impl_;
+  ids.clear();
+  for (const int32_t index : m.running) {
+    const Impl::Entry& e = m.entry(index);
+    if (e.schedulable() && e.decodes()) ids.push_back(e.request.id);
+  }
+}
+
+void Scheduler::offer_drafts(RequestId id, const Draft& draft) {
+  if (draft.size > 0) impl_->offers.push_back({.id = id, .draft = draft});
+}
+
+void Scheduler::note_proposers(double ms) { impl_->offers_ms += ms; }
+
+int32_t Scheduler::Impl::num_rows_left() const {
+  return std::min(num_tokens_left(),
+                  std::max(options.max_chosen_rows, options.max_num_seqs) - num_chosen_rows);
+}
+
+// How many drafts may follow a request's row of this step: they may not outgrow its answer, the
+// step, or the blocks that it has or that nobody has a use for.
+int32_t Scheduler::Impl::drafts_allowed(const Entry& e, const ScheduledRequest& row) const {
+  const int32_t allowed =
+      std::min(e.request.max_tokens - e.request.num_generated() - 1, num_rows_left());
+  if (row.end() + allowed <= e.num_allocated_tokens) return allowed;
+  const int32_t in_block = e.num_allocated_tokens - row.end();
+  const int32_t in_next = std::min(allowed, in_block + kv.block_size());
+  return kv.has_unused(row.id, row.end() + in_next) ? in_next : in_block;
+}
+
+// The row that the drafts of an offer would follow; null: the request does not decode in this step,
+// or behind a token that is not chosen yet.
+ScheduledRequest* Scheduler::Impl::row_of_offer(const Offer& offer) {
+  const int32_t index = entry_of.find(offer.id);
+  if (index == IdMap::kAbsent) return nullptr;
+  const Entry& e = entry(index);
+  if (e.last_step != output.step_id || e.row >= num_decoding) return nullptr;
+  ScheduledRequest& row = output.scheduled[static_cast<size_t>(e.row)];
+  return row.end() == e.request.num_tokens() ? &row : nullptr;
+}
+
+// Behind all that has to run: a draft takes no room from a prompt, and no block from the cache.
+void Scheduler::Impl::add_drafts() {
+  if (offers.empty() || kv.keeps_states()) return;
+  considered.clear();
+  taken_offers.clear();
+  bool is_short_of_blocks = false;
+  for (size_t i = 0; i < offers.size(); ++i) {
+    const ScheduledRequest* const row = row_of_offer(offers[i]);
+    if (row == nullptr) continue;
+    const Entry& e = entry(row->slot);
+    const int32_t allowed = drafts_allowed(e, *row);
+    is_short_of_blocks = is_short_of_blocks || allowed == 0;
+    if (allowed <= 0) continue;
+    const std::span<const uint8_t> bins = offers[i].draft.confidence();
+    considered.push_back({.source = offers[i].draft.source,
+                          .bins = bins.first(std::min(bins.size(), static_cast<size_t>(allowed))),
+                          .request = &e.acceptance,
+                          .position = row->end()});
+    taken_offers.push_back(i);
+  }
+  if (considered.empty()) {
+    if (is_short_of_blocks) output.drafts_off = DraftsOff::kBlocks;
+    return;
+  }
+  granted_drafts.assign(considered.size(), 0);
+  const DraftDecision decision = budget.choose(cost,
+                                               {.shape = shape,
+                                                .num_decodes = num_decoding,
+                                                .max_draft_rows = num_rows_left(),
+                                                .target_ms = options.step_target_ms,
+                                                .draft_ms = offers_ms,
+                                                .has_prefill = output.num_prefill_tokens > 0},
+                                               considered,
+                                               granted_drafts);
+  output.drafts_off = decision.off;
+  output.predicted_gain = decision.predicted_gain;
+  for (size_t i = 0; i < considered.size(); ++i) {
+    if (granted_drafts[i] > 0) take_drafts(taken_offers[i], granted_drafts[i]);
+  }
+}
+
+void Scheduler::Impl::take_drafts(size_t offer, int32_t count) {
+  ScheduledRequest& row = *row_of_offer(offers[offer]);
+  Entry& e = entry(row.slot);
+  count = std::min(count, drafts_allowed(e, row));  // others may have taken blocks since
+  if (count <= 0) return;
+  if (row.end() + count > e.num_allocated_tokens) {
+    CHECK(kv.allocate_slots(row.id, row.end() + count));
+    e.num_allocated_tokens = static_cast<int32_t>(align_up(row.end() + count, kv.block_size()));
+  }
+  shape.add(/*decode=*/true, row.end(), count);
+  row.num_draft_tokens = count;
+  row.draft_source = offers[offer].draft.source;
+  row.num_scheduled_tokens += count;
+  row.chosen.end += count;
+  num_chosen_rows += count;
+  e.num_drafts_in_flight = count;
+  e.offer = offer;
+  e.request.num_scheduled_tokens += count;
+  e.request.num_in_flight_tokens += count;
+  num_tokens_in_flight += count;
+  output.total_tokens += count;
+}
+
+// Of a decode that retires. Drafts of a request that has ended, or behind its last token, were not
+// judged.
+void Scheduler::Impl::observe_drafts(const ScheduledRequest& row,
+                                     std::span<const uint8_t> bins,
+                                     const StepResult* result,
+                                     DraftedStep& step) {
+  ++step.num_decodes;
+  step.num_draft_rows += row.num_draft_tokens;
+  Entry& e = entry(row.slot);
+  if (e.draining() || result == nullptr || result->tokens.empty()) return;
+  step.num_committed += static_cast<int32_t>(result->tokens.size());
+  if (bins.empty()) return e.acceptance.forget();
+  const size_t num_right = result->tokens.size() - 1;
+  const std::span<const uint8_t> judged = result->finished ? bins.first(num_right) : bins;
+  budget.observe_draft(
+      row.draft_source, judged, static_cast<int32_t>(num_right), e.acceptance);
+}
+
+}  // namespace sluice

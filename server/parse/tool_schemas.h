@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tools of a request say about the types of their parameters, for families whose arguments
+// are text in tags: "03106" is a string where the schema says so. Made once per request; immutable
+// after, read by any thread.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+namespace sluice {
+
+// A set of JSON types, as bits.
+using JsonTypes = uint8_t;
+inline constexpr JsonTypes kJsonString = 1;
+inline constexpr JsonTypes kJsonInteger = 2;
+inline constexpr JsonTypes kJsonNumber = 4;  // one with a fraction or an exponent
+inline constexpr JsonTypes kJsonBoolean = 8;
+inline constexpr JsonTypes kJsonNull = 16;
+inline constexpr JsonTypes kJsonObject = 32;
+inline constexpr JsonTypes kJsonArray = 64;
+inline constexpr JsonTypes kJsonAny = 127;  // also: nothing is known
+
+class ToolSchemas {
+ public:
+  // `parameters`: a JSON schema, any value; null: no parameters. Later ones of a name win. Types of
+  // a parameter come from `type`, `const` and `enum`, through `$ref` within the schema, `anyOf`,
+  // `oneOf` and `allOf`; what says nothing allows all.
+  void add(std::string name, const nlohmann::ordered_json& parameters);
+
+  // Types that parameter `key` of tool `name` may have; kJsonAny where tool or parameter is
+  // unknown.
+  [[nodiscard]] JsonTypes types_of(std::string_view name, std::string_view key) const;
+
+ private:
+  struct Tool {
+    std::unordered_map<std::string, JsonTypes> parameters;
+    JsonTypes other = kJsonAny;  // parameters that the schema does not name
+  };
+
+  std::unordered_map<std::string, Tool> tools_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// Speculation changes nothing but the speed: every answer is that without drafts, bit for bit, and
+// so are hits, counts and ends. Drafts are the answer itself with errors (method replay), so that
+// runs of every length are accepted and cut.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/engine.h"
+#include "tests/support/same_bits.h"
+#include "tests/support/varied_requests.h"
+
+namespace sluice {
+namespace {
+
+using testing::Collected;
+using testing::expect_same;
+using testing::run_alone;
+using testing::run_together;
+using testing::settle;
+using testing::start_engine;
+using testing::varied_requests;
+
+Config tiny_config() {
+  Config config;
+  config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  config.threads = 2;
+  config.max_model_len = 512;
+  config.kv_cache_memory = int64_t{8} << 20;
+  return config;
+}
+
+std::string replay(double error_rate, int32_t num_tokens, bool is_fixed = true) {
+  return R"({"method":"replay","replay_error_rate":)" + std::to_string(error_rate) +
+         R"(,"num_speculative_tokens":)" + std::to_string(num_tokens) +
+         R"(,"adaptive":)" + (is_fixed ? "false" : "true") + "}";
+}
+
+struct Alone {
+  std::vector<ValidRequest> requests;  // each with its answer as the prediction
+  std::vector<Collected> answers;
+};
+
+// What requests get without drafts, one after the other.
+Alone alone(const std::vector<ValidRequest>& requests) {
+  const std::unique_ptr<Engine> engine = start_engine(tiny_config());
+  Alone result{.requests = requests, .answers = run_alone(*engine, requests)};
+  for (size_t i = 0; i < requests.size(); ++i) {
+    result.requests[i].prediction = result.answers[i].tokens;
+  }
+  return result;
+}
+
+Alone varied_alone(size_t count) {
+  const std::unique_ptr<Engine> engine = start_engine(tiny_config());
+  return alone(varied_requests(engine->model().vocab_size, count));
+}
+
+uint64_t sum(const auto& counters) {
+  return std::accumulate(counters.begin(), counters.end(), uint64_t{0});
+}
+
+void expect_conserved(const DraftStats& drafts) {
+  const uint64_t drafted = sum(drafts.num_draft_tokens);
+  const uint64_t accepted = sum(drafts.num_accepted_tokens);
+  EXPECT_EQ(sum(drafts.num_accepted_at), accepted);
+  EXPECT_LE(accepted + drafts.num_padded_rows, drafted);
+  EXPECT_EQ(sum(drafts.depth.counts), sum(drafts.num_drafts));
+  for (size_t i = 1; i < drafts.num_accepted_at.size(); ++i) {
+    EXPECT_LE(drafts.num_accepted_at[i], drafts.num_accepted_at[i - 1]);
+  }
+}
+
+// Penalties, min_tokens, bad words, stop tokens, log-probabilities and scored prompts are among the
+// requests; stop and max_tokens end inside of accepted runs.
+TEST(Speculation, IsNotToBeSeenInAnyAnswer) {
+  const Alone expected = varied_alone(80);
+  for (const double error_rate : {0.0, 0.2, 1.0}) {
+    for (const int32_t num_seqs : {1, 7, 64}) {
+      for (const bool overlap : {false, true}) {
+        Config config = tiny_config();
+        config.speculative_config = replay(error_rate, num_seqs == 7 ? 3 : 12);
+        config.max_num_seqs = num_seqs;
+        config.overlap = overlap;
+        config.debug_preempt_every = num_seqs == 7 ? 5 : 0;
+        const std::unique_ptr<Engine> engine = start_engine(config);
+        ASSERT_NE(engine, nullptr);
+        expect_same(expected.answers,
+                    run_together(*engine, expected.requests),
+                    config.speculative_config + std::to_string(num_seqs));
+        if (HasFatalFailure()) return;
+        settle(*engine);
+        const EngineStats stats = engine->stats();
+        EXPECT_EQ(stats.num_blocks_used, 0);
+        expect_conserved(stats.drafts);
+        EXPECT_GT(sum(stats.drafts.num_drafts), 0U);
+        EXPECT_EQ(sum(stats.drafts.num_accepted_tokens) > 0, error_rate < 1);
+      }
+    }
+  }
+}
+
+// Each method of its own accord, and what the budget makes of it.
+TEST(Speculation, MethodsChangeNoAnswer) {
+  const Alone expected = varied_alone(60);
+  std::vector<ValidRequest> repeating = expected.requests;
+  for (ValidRequest& request : repeating) {
+    const std::vector<TokenId> once = request.prompt;
+    for (int i = 0; i < 2; ++i) {
+      request.prompt.insert(request.prompt.end(), once.begin(), once.end());
+    }
+    request.prediction.clear();
+  }
+  const std::vector<Collected> repeated = alone(repeating).answers;
+  for (const char* method :
+       {R"({"method":"ngram","prompt_lookup_max":3,"prompt_lookup_min":1})",
+        R"({"method":"suffix","num_speculative_tokens":8})",
+        R"({"method":"ngram,suffix","prompt_lookup_max":2,"prompt_lookup_min":1,"adaptive":false})",
+        ""}) {
+    Config config = tiny_config();
+    config.speculative_config = method;
+    const std::unique_ptr<Engine> engine = start_engine(config);
+    ASSERT_NE(engine, nullptr);
+    expect_same(repeated, run_together(*engine, repeating), method);
+    expect_same(expected.answers, run_together(*engine, expected.requests), method);
+    expect_same(repeated, run_together(*engine, repeating), method);
+    if (HasFatalFailure()) return;
+    settle(*engine);
+    expect_conserved(engine->stats().drafts);
+    EXPECT_GT(sum(engine->stats().drafts.num_drafts), 0U) << method;
+  }
+}
+
+TEST(Speculation, RightDraftsTakeAsManyStepsLess) {
+  std::vector<ValidRequest> requests = testing::seeded_requests(1);
+  requests[0].sampling.max_tokens = 65;
+  requests[0].sampling.ignore_eos = true;
+  const Alone expected = alone(requests);
+  Config config = tiny_config();
+  config.speculative_config = replay(0, 15);
+  const std::unique_ptr<Engine> engine = start_engine(config);
+  ASSERT_NE(engine, nullptr);
+  expect_same(expected.answers, run_together(*engine, expected.requests), "replay");
+  // One token by the prompt, then sixteen a step; blocks are of sixteen, of which one may have ended
+  // before the next is begun.
+  EXPECT_LE(engine->stats().num_steps, 6U);
+}
+
+TEST(Speculation, OfARequestThatWantsNoneNothingIsDrafted) {
+  Alone expected = varied_alone(10);
+  for (ValidRequest& request : expected.requests) request.speculative = false;
+  Config config = tiny_config();
+  config.speculative_config = replay(0, 8);
+  const std::unique_ptr<Engine> engine = start_engine(config);
+  expect_same(expected.answers, run_together(*engine, expected.requests), "none");
+  EXPECT_EQ(sum(engine->stats().drafts.num_drafts), 0U);
+}
+
+// Hits of the prefix cache are those without drafts, to the token, in a cache that is always full.
+TEST(Speculation, PrefixHitTokensEqualNoSpeculation) {
+  std::vector<ValidRequest> requests = testing::seeded_requests(40);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].prompt = requests[i % 5].prompt;
+    requests[i].prompt.resize(64 + i % 3 * 16, static_cast<TokenId>(i % 5));
+    requests[i].prompt.push_back(static_cast<TokenId>(i));
+    requests[i].sampling.max_tokens = 40;
+    requests[i].sampling.ignore_eos = true;
+  }
+  std::vector<uint64_t> hits;
+  std::vector<Collected> answers;
+  for (const std::string& method : {std::string(), replay(0.1, 12), replay(1, 12)}) {
+    Config config = tiny_config();
+    config.speculative_config = method;
+    config.kv_cache_memory = int64_t{1} << 18;
+    const std::unique_ptr<Engine> engine = start_engine(config);
+    ASSERT_NE(engine, nullptr);
+    const std::vector<Collected> results = run_alone(*engine, requests);
+    if (answers.empty()) answers = results;
+    expect_same(answers, results, method);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_EQ(results[i].num_cached_tokens, answers[i].num_cached_tokens) << method;
+      requests[i].prediction = answers[i].tokens;
+    }
+    hits.push_back(engine->stats().prefix_cache_hits);
+  }
+  EXPECT_GT(hits[0], 0U);
+  EXPECT_EQ(hits[1], hits[0]);
+  EXPECT_EQ(hits[2], hits[0]);
+}
+
+// What was accepted of a request in flight counts once when it is preempted, and a tier below the
+// cache brings it back.
+TEST(Speculation, PreemptedInFlightKeepsAcceptedTokensOnce) {
+  const Alone expected = varied_alone(40);
+  const std::string folder =
+      ::testing::TempDir() + "speculation_" + std::to_string(::getpid());
+  for (const char* mode : {"recompute", "swap"}) {
+    for (const bool overlap : {false, true}) {
+      Config config = tiny_config();
+      config.speculative_config = replay(0.3, 6);
+      config.kv_cache_memory = int64_t{1} << 18;
+      config.preemption_mode = mode;
+      config.kv_disk_path = folder + mode + (overlap ? "1" : "0");
+      config.debug_preempt_every = 2;
+      config.overlap = overlap;
+      const std::unique_ptr<Engine> engine = start_engine(config);
+      ASSERT_NE(engine, nullptr);
+      expect_same(expected.answers, run_together(*engine, expected.requests), mode);
+      if (HasFatalFailure()) return;
+      settle(*engine);
+      EXPECT_GT(engine->stats().num_preemptions, 0U);
+      expect_conserved(engine->stats().drafts);
+      std::filesystem::remove_all(config.kv_disk_path);
+    }
+  }
+}
+
+// Shares are the same with three ranks, whose steps rank 0 decides.
+TEST(Speculation, RanksShareTheRowsOfDrafts) {
+  const Alone expected = varied_alone(20);
+  Config config = tiny_config();
+  config.speculative_config = replay(0.2, 5);
+  config.tensor_parallel_size = 2;
+  const std::unique_ptr<Engine> engine = start_engine(config);
+  ASSERT_NE(engine, nullptr);
+  expect_same(expected.answers, run_together(*engine, expected.requests), "ranks");
+  EXPECT_GT(sum(engine->stats().drafts.num_accepted_tokens), 0U);
+}
+
+// What was learned of good drafts does not fade with their number.
+TEST(Speculation, AcceptanceDoesNotDecay) {
+  std::vector<ValidRequest> requests = testing::seeded_requests(200);
+  for (ValidRequest& request : requests) {
+    request.prompt.resize(20);
+    request.sampling.max_tokens = 30;
+  }
+  const Alone expected = alone(requests);
+  Config config = tiny_config();
+  config.speculative_config = replay(0.1, 6, /*is_fixed=*/true);
+  const std::unique_ptr<Engine> engine = start_engine(config);
+  double first = 0;
+  uint64_t drafted = 0;
+  uint64_t accepted = 0;
+  for (int round = 0; round < 5; ++round) {
+    expect_same(expected.answers, run_together(*engine, expected.requests), "round");
+    if (HasFatalFailure()) return;
+    const DraftStats drafts = engine->stats().drafts;
+    const auto share = static_cast<double>(sum(drafts.num_accepted_tokens) - accepted) /
+                       static_cast<double>(sum(drafts.num_draft_tokens) - drafted);
+    drafted = sum(drafts.num_draft_tokens);
+    accepted = sum(drafts.num_accepted_tokens);
+    if (round == 0) first = share;
+    EXPECT_NEAR(share, first, 0.05) << round;
+  }
+  EXPECT_GT(first, 0.5);
+}
+
+}  // namespace
+}  // namespace sluice
