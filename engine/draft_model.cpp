@@ -91,10 +91,9 @@ void DraftModel::use_end_tokens(std::vector<TokenId> end_tokens) {
 
 // What is to be computed for a request: nothing where it is beyond the model's context, or has
 // fewer blocks than its tokens need.
-DraftModel::Row DraftModel::row_of(const DraftTask& task, size_t index) {
+DraftModel::Row DraftModel::row_of(const DraftTask& task, Known& request) const {
   const auto num_known = static_cast<int32_t>(task.known.size());
-  Known& request = requests_.try_emplace(task.id, *task.params, block_size_).first->second;
-  Row row = {.task = index, .request = &request, .own = index};
+  Row row = {.request = &request};
   row.end = num_known;
   row.covered = static_cast<int32_t>(task.blocks.size()) * block_size_;
   const int32_t num_own = plan_.num_own_blocks / bounds_.max_seqs * block_size_;
@@ -127,7 +126,10 @@ void DraftModel::plan_rows(std::span<const DraftTask> tasks) {
   CHECK_LE(tasks.size(), static_cast<size_t>(bounds_.max_seqs));
   rows_.clear();
   for (size_t i = 0; i < tasks.size(); ++i) {
-    const Row row = row_of(tasks[i], i);
+    const auto found = requests_.find(tasks[i].id);
+    if (found == requests_.end()) continue;
+    Row row = row_of(tasks[i], found->second);
+    row.task = i;
     if (row.begin < row.end) rows_.push_back(row);
   }
   std::ranges::sort(rows_, {}, [](const Row& row) {
@@ -179,7 +181,7 @@ void DraftModel::add_to_batch(const DraftTask& task, const Row& row, int32_t beg
       decision_.blocks.push_back(
           i < task.blocks.size()
               ? task.blocks[i]
-              : BlockId(num_target_blocks_ + static_cast<int32_t>(row.own * num_own + behind)));
+              : BlockId(num_target_blocks_ + static_cast<int32_t>(row.task * num_own + behind)));
     }
   }
 }

@@ -38,13 +38,12 @@
 
 namespace sluice {
 
-// A request that would have a draft. What spans and pointers say lives as long as the call.
+// A request that would have a draft. Spans live as long as the call.
 struct DraftTask {
   RequestId id;
   std::span<const TokenId> known;   // prompt and committed tokens, not empty
   std::span<const BlockId> blocks;  // of the target's group DraftPlan::kv_group, from the first;
                                     // of all known tokens but the last, or more
-  const SamplingParams* params = nullptr;
   int32_t num_prompt_tokens = 0;  // of `known`
   int32_t num_cached_tokens = 0;  // the first ones, which the target took from its cache
   int32_t max = 0;                // tokens wanted, at most; 0: only what is known is computed
@@ -65,17 +64,20 @@ class DraftModel {
   // The target's, ascending, which min_tokens keeps from being drafted. Before the first propose().
   void use_end_tokens(std::vector<TokenId> end_tokens);
 
-  // drafts[i]: what may follow tasks[i].known; at most max_num_seqs tasks, each of another request.
-  // Empty, with this source, where a request is beyond the model's context or has not been caught
-  // up with: a call computes no more tokens than a pass has room for, those of tasks with few of
-  // them first.
-  void propose(std::span<const DraftTask> tasks, std::span<Draft> drafts);
-
-  // The request is over. Unknown ids do nothing.
+  // Before the first task of a request, and when it is over; it stays begun while it is preempted.
+  void begin(RequestId id, const SamplingParams& params) {
+    requests_.try_emplace(id, params, block_size_);
+  }
   void end(RequestId id) { requests_.erase(id); }
 
-  // Texts of the checkpoint, for check_draft_vocabulary().
-  [[nodiscard]] const Checkpoint& checkpoint() const { return *checkpoint_; }
+  // drafts[i]: what may follow tasks[i].known; at most max_num_seqs tasks, each of another request.
+  // Empty, with this source, where a request was not begun, is beyond the model's context, or has
+  // not been caught up with: a call computes no more tokens than a pass has room for, those of
+  // tasks with few of them first.
+  void propose(std::span<const DraftTask> tasks, std::span<Draft> drafts);
+
+  // The target's group whose blocks tasks are to have.
+  [[nodiscard]] int32_t kv_group() const { return plan_.kv_group; }
 
  private:
   // What is kept of a request.
@@ -98,7 +100,6 @@ class DraftModel {
     int32_t end = 0;
     int32_t covered = 0;  // positions that the request's blocks hold
     int32_t max = 0;      // drafted tokens
-    size_t own = 0;       // whose blocks behind the target's it uses
     bool is_caught_up = false;
 
     [[nodiscard]] bool is_drafting() const { return is_caught_up && max > 0; }
@@ -111,7 +112,7 @@ class DraftModel {
                           const Placement& placement,
                           const Config& config);
 
-  Row row_of(const DraftTask& task, size_t index);
+  Row row_of(const DraftTask& task, Known& request) const;
   void plan_rows(std::span<const DraftTask> tasks);
   void claim_rows(std::span<const DraftTask> tasks);
   void begin_batch();

@@ -43,6 +43,37 @@ std::string drafting_with(const std::string& path, const std::string& more = "")
          more + "}";
 }
 
+// A request whose answer the target has given, and how far it has come here.
+struct Replayed {
+  RequestId id;
+  SamplingParams params;
+  std::vector<TokenId> all;  // prompt and answer
+  size_t num_prompt = 0;
+  size_t num_known = 0;
+  std::vector<BlockId> blocks;
+  int32_t num_cached = 0;
+
+  [[nodiscard]] bool is_over() const { return num_known >= all.size(); }
+
+  [[nodiscard]] DraftTask task(int32_t max = 4) const {
+    return {.id = id,
+            .known = std::span(all).first(num_known),
+            .blocks = blocks,
+            .num_prompt_tokens = static_cast<int32_t>(num_prompt),
+            .num_cached_tokens = num_cached,
+            .max = max};
+  }
+
+  // How many of the draft's tokens are the answer's.
+  [[nodiscard]] int32_t num_right(const Draft& draft) const {
+    int32_t right = 0;
+    for (size_t at = num_known; at < all.size() && right < draft.size; ++at, ++right) {
+      if (draft.guessed()[static_cast<size_t>(right)] != all[at]) break;
+    }
+    return right;
+  }
+};
+
 // A drafting model without its target: the target's answers are known.
 class Rig {
  public:
@@ -64,7 +95,13 @@ class Rig {
   DraftModel& model() { return *model_; }
   [[nodiscard]] const MemoryPlan& plan() const { return plan_; }
 
-  std::vector<Draft> propose(const std::vector<DraftTask>& tasks) {
+  // What is proposed for requests, which are begun where they were not.
+  std::vector<Draft> drafts_of(const std::vector<const Replayed*>& requests, int32_t max = 4) {
+    std::vector<DraftTask> tasks;
+    for (const Replayed* request : requests) {
+      model_->begin(request->id, request->params);
+      tasks.push_back(request->task(max));
+    }
     std::vector<Draft> drafts(tasks.size());
     model_->propose(tasks, drafts);
     return drafts;
@@ -83,38 +120,6 @@ class Rig {
   MemoryPlan plan_;
   std::unique_ptr<DraftModel> model_;
   int32_t next_block_ = 0;
-};
-
-// A request whose answer the target has given, and how far it has come here.
-struct Replayed {
-  RequestId id;
-  SamplingParams params;
-  std::vector<TokenId> all;  // prompt and answer
-  size_t num_prompt = 0;
-  size_t num_known = 0;
-  std::vector<BlockId> blocks;
-  int32_t num_cached = 0;
-
-  [[nodiscard]] bool is_over() const { return num_known >= all.size(); }
-
-  [[nodiscard]] DraftTask task(int32_t max = 4) const {
-    return {.id = id,
-            .known = std::span(all).first(num_known),
-            .blocks = blocks,
-            .params = &params,
-            .num_prompt_tokens = static_cast<int32_t>(num_prompt),
-            .num_cached_tokens = num_cached,
-            .max = max};
-  }
-
-  // How many of the draft's tokens are the answer's.
-  [[nodiscard]] int32_t num_right(const Draft& draft) const {
-    int32_t right = 0;
-    for (size_t at = num_known; at < all.size() && right < draft.size; ++at, ++right) {
-      if (draft.guessed()[static_cast<size_t>(right)] != all[at]) break;
-    }
-    return right;
-  }
 };
 
 std::vector<Replayed> replayed(const std::vector<ValidRequest>& requests,
@@ -146,18 +151,16 @@ struct Score {
 Score run(Rig& rig, std::vector<Replayed> requests) {
   Score score;
   for (int step = 0; step < 1000; ++step) {
-    std::vector<DraftTask> tasks;
-    std::vector<Replayed*> whose;
+    std::vector<const Replayed*> running;
     for (Replayed& request : requests) {
       if (request.is_over()) continue;
       rig.grow(request.blocks, request.num_known);
-      tasks.push_back(request.task());
-      whose.push_back(&request);
+      running.push_back(&request);
     }
-    if (tasks.empty()) break;
-    const std::vector<Draft> drafts = rig.propose(tasks);
+    if (running.empty()) break;
+    const std::vector<Draft> drafts = rig.drafts_of(running);
     for (size_t i = 0; i < drafts.size(); ++i) {
-      Replayed& request = *whose[i];
+      Replayed& request = requests[running[i]->id.value - 1];
       const int32_t right = request.num_right(drafts[i]);
       const auto left = static_cast<int32_t>(request.all.size() - request.num_known);
       score.drafted += std::min(drafts[i].size, left);
@@ -251,7 +254,7 @@ TEST(DraftModel, ContextEndsBeforeTarget) {
   EXPECT_EQ(rig.plan().draft->max_model_len, 48);
   while (!request.is_over()) {
     rig.grow(request.blocks, request.num_known);
-    const Draft draft = rig.propose({request.task()})[0];
+    const Draft draft = rig.drafts_of({&request})[0];
     const int32_t room = 48 - static_cast<int32_t>(request.num_known) + 1;
     EXPECT_EQ(draft.size, std::clamp(room, 0, 4)) << request.num_known;
     ++request.num_known;
@@ -263,19 +266,19 @@ TEST(DraftModel, FollowsARequestIntoOtherBlocks) {
   Replayed& request = requests[1];
   Rig rig(tiny_config());
   rig.grow(request.blocks, request.num_known);
-  EXPECT_EQ(request.num_right(rig.propose({request.task()})[0]), 4);
+  EXPECT_EQ(request.num_right(rig.drafts_of({&request})[0]), 4);
   // Preempted: another one has its blocks, and it comes back with others.
   requests[0].blocks = std::exchange(request.blocks, {});
   requests[0].num_known = std::min<size_t>(requests[0].num_known, 40);
   ASSERT_GE(requests[0].blocks.size() * 16 + 1, requests[0].num_known);
-  rig.propose({requests[0].task()});
+  rig.drafts_of({&requests[0]});
   rig.grow(request.blocks, request.num_known + 3);
   request.num_known += 3;
-  EXPECT_EQ(request.num_right(rig.propose({request.task()})[0]), 4);
+  EXPECT_EQ(request.num_right(rig.drafts_of({&request})[0]), 4);
   // It is back where it was, and nothing there is its own any more.
   request.blocks = requests[0].blocks;
   request.blocks.emplace_back(100);
-  EXPECT_EQ(request.num_right(rig.propose({request.task()})[0]), 4);
+  EXPECT_EQ(request.num_right(rig.drafts_of({&request})[0]), 4);
 }
 
 TEST(DraftModel, UsesWhatAnotherRequestHasComputedOfAPrefix) {
@@ -283,13 +286,13 @@ TEST(DraftModel, UsesWhatAnotherRequestHasComputedOfAPrefix) {
   Replayed first = requests[2];
   Rig rig(tiny_config());
   rig.grow(first.blocks, first.num_known);
-  EXPECT_EQ(first.num_right(rig.propose({first.task()})[0]), 4);
+  EXPECT_EQ(first.num_right(rig.drafts_of({&first})[0]), 4);
   Replayed second = first;
   second.id = RequestId(50);
   second.num_cached = static_cast<int32_t>(second.num_prompt - 1) / 16 * 16;
   second.blocks.resize(static_cast<size_t>(second.num_cached) / 16);
   rig.grow(second.blocks, second.num_known);
-  EXPECT_EQ(second.num_right(rig.propose({second.task()})[0]), 4);
+  EXPECT_EQ(second.num_right(rig.drafts_of({&second})[0]), 4);
 }
 
 // Both have blocks without draft KV: in one call one of them computes it.
@@ -302,10 +305,10 @@ TEST(DraftModel, TwoRequestsWithOnePrefixDoNotComputeItAtOnce) {
   second.id = RequestId(50);
   second.blocks.pop_back();
   rig.grow(second.blocks, second.num_known);
-  const std::vector<Draft> at_once = rig.propose({first.task(), second.task()});
+  const std::vector<Draft> at_once = rig.drafts_of({&first, &second});
   EXPECT_EQ(first.num_right(at_once[0]), 4);
   EXPECT_EQ(at_once[1].size, 0);
-  EXPECT_EQ(second.num_right(rig.propose({second.task()})[0]), 4);
+  EXPECT_EQ(second.num_right(rig.drafts_of({&second})[0]), 4);
 }
 
 TEST(DraftModel, CatchesUpWithALongPromptInSeveralCallsBesideOthers) {
@@ -317,11 +320,10 @@ TEST(DraftModel, CatchesUpWithALongPromptInSeveralCallsBesideOthers) {
   Rig rig(config);
   for (Replayed& request : requests) rig.grow(request.blocks, request.num_known);
   ASSERT_GT(requests[1].num_known, 512U);
-  const auto tasks = [&] { return std::vector{requests[1].task(), requests[0].task()}; };
-  std::vector<Draft> drafts = rig.propose(tasks());
+  std::vector<Draft> drafts = rig.drafts_of({&requests[1], &requests[0]});
   EXPECT_EQ(drafts[0].size, 0);
   EXPECT_EQ(requests[0].num_right(drafts[1]), 4);
-  drafts = rig.propose(tasks());
+  drafts = rig.drafts_of({&requests[1], &requests[0]});
   EXPECT_EQ(requests[1].num_right(drafts[0]), 4);
   EXPECT_EQ(requests[0].num_right(drafts[1]), 4);
 }
@@ -337,8 +339,8 @@ TEST(DraftModel, BehindALongHitItComputesTheLastTokensAlone) {
   Rig rig(tiny_config());
   rig.grow(request.blocks, request.num_known);
   // 784 - 512 = 272 is where it begins: 529 tokens are left, more than one call computes.
-  EXPECT_EQ(rig.propose({request.task()})[0].size, 0);
-  const Draft draft = rig.propose({request.task()})[0];
+  EXPECT_EQ(rig.drafts_of({&request})[0].size, 0);
+  const Draft draft = rig.drafts_of({&request})[0];
   EXPECT_EQ(draft.size, 4);
 
   Replayed cut = request;
@@ -349,8 +351,8 @@ TEST(DraftModel, BehindALongHitItComputesTheLastTokensAlone) {
   cut.num_cached = 0;
   cut.blocks.clear();
   rig.grow(cut.blocks, cut.num_known);
-  EXPECT_EQ(rig.propose({cut.task()})[0].size, 0);
-  const Draft same = rig.propose({cut.task()})[0];
+  EXPECT_EQ(rig.drafts_of({&cut})[0].size, 0);
+  const Draft same = rig.drafts_of({&cut})[0];
   ASSERT_EQ(same.size, 4);
   // Rotations by other positions differ in their last bits, hardly in what is likeliest.
   EXPECT_EQ(draft.tokens[0], same.tokens[0]);
@@ -360,10 +362,10 @@ TEST(DraftModel, WithoutBlocksForItsTokensARequestHasNoDraft) {
   std::vector<Replayed> requests = answered(at_temperature(0, 2, 10));
   Replayed& request = requests[1];
   Rig rig(tiny_config());
-  EXPECT_EQ(rig.propose({request.task()})[0].size, 0);
+  EXPECT_EQ(rig.drafts_of({&request})[0].size, 0);
   rig.grow(request.blocks, request.num_known);
-  EXPECT_EQ(rig.propose({request.task(0)})[0].size, 0);  // computed, and not drafted
-  EXPECT_EQ(rig.propose({request.task(1)})[0].size, 1);
+  EXPECT_EQ(rig.drafts_of({&request}, 0)[0].size, 0);  // computed, and not drafted
+  EXPECT_EQ(rig.drafts_of({&request}, 1)[0].size, 1);
 }
 
 TEST(DraftModel, SureTokensAreInHigherBins) {
@@ -371,11 +373,11 @@ TEST(DraftModel, SureTokensAreInHigherBins) {
   Rig rig(tiny_config());
   Replayed& request = requests[0];
   rig.grow(request.blocks, request.num_known);
-  const Draft greedy = rig.propose({request.task()})[0];
+  const Draft greedy = rig.drafts_of({&request})[0];
   for (const uint8_t bin : greedy.confidence()) EXPECT_LT(bin, 8);
   request.id = RequestId(99);
   request.params.temperature = 1;
-  const Draft sampled = rig.propose({request.task()})[0];
+  const Draft sampled = rig.drafts_of({&request})[0];
   for (const uint8_t bin : sampled.confidence()) {
     EXPECT_GE(bin, 8);
     EXPECT_LT(bin, kNumConfidenceBins);
@@ -406,9 +408,14 @@ TEST(MemoryPlan, DraftRowsSumUp) {
   EXPECT_EQ(draft.num_own_blocks, 16);
   EXPECT_EQ(draft.kv_bytes,
             kv_block_bytes(draft.kv_groups[0], draft.kv_dtype, 16) * draft.kv_groups[0].num_blocks);
-  EXPECT_EQ(on->plan.total_bytes(),
-            off->plan.total_bytes() - off->plan.kv_bytes + on->plan.kv_bytes +
-                draft.weight_bytes + draft.arena_bytes + draft.kv_bytes);
+  const MemoryPlan& plan = on->plan;
+  EXPECT_EQ(plan.total_bytes(),
+            plan.weight_bytes + plan.rope_bytes + plan.arena_bytes + plan.logits_bytes +
+                plan.kv_bytes + draft.weight_bytes + draft.arena_bytes + draft.kv_bytes);
+  // What --kv-cache-memory says is what blocks take with all that is in them.
+  const int64_t in_blocks = draft.kv_bytes / draft.kv_groups[0].num_blocks * blocks_on;
+  EXPECT_LE(plan.kv_bytes + in_blocks, config.kv_cache_memory);
+  EXPECT_GT(plan.kv_bytes + in_blocks, config.kv_cache_memory - (int64_t{64} << 10));
   const std::string text = on->plan.describe();
   for (const char* row : {"draft weights", "draft activations", "draft KV"}) {
     EXPECT_NE(text.find(row), std::string::npos) << text;
