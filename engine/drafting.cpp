@@ -6,8 +6,11 @@
 
 namespace sluice {
 
-Drafting::Drafting(const SpecConfig& config, int32_t vocab_size)
-    : config_(config), speculator_(config, vocab_size) {}
+Drafting::Drafting(const SpecConfig& config,
+                   int32_t vocab_size,
+                   const KvCacheManager& kv,
+                   DraftModel* model)
+    : config_(config), kv_(kv), model_(model), speculator_(config, vocab_size) {}
 
 void Drafting::begin(RequestId id, const ValidRequest& request) {
   const bool drafts = config_.has_method() || !request.prediction.empty();
@@ -19,6 +22,7 @@ void Drafting::begin(RequestId id, const ValidRequest& request) {
                      .num_prompt_tokens = static_cast<int32_t>(request.prompt.size()),
                      .salt = request.tenant_salt,
                      .prediction = request.prediction});
+  if (model_ != nullptr) model_->begin(id, request.sampling);
   begun_.insert(id);
 }
 
@@ -27,7 +31,9 @@ void Drafting::committed(RequestId id, std::span<const TokenId> tokens) {
 }
 
 void Drafting::end(RequestId id) {
-  if (begun_.erase(id) > 0) speculator_.end(id);
+  if (begun_.erase(id) == 0) return;
+  speculator_.end(id);
+  if (model_ != nullptr) model_->end(id);
 }
 
 int32_t Drafting::most_tokens(const Scheduler& scheduler) const {
@@ -38,11 +44,41 @@ int32_t Drafting::most_tokens(const Scheduler& scheduler) const {
 bool Drafting::should_wait(const Scheduler& scheduler) {
   const int32_t most = most_tokens(scheduler);
   if (most == 0) return false;
+  if (model_ != nullptr) return true;
   scheduler.list_decoding(ids_);
+  drafts_.resize(1);
   return std::ranges::any_of(ids_, [&](RequestId id) {
-    speculator_.propose(id, most, scheduler.draft_survival(), draft_);
-    return draft_.size > 1;  // the first one stands for the token that is being chosen
+    speculator_.propose(id, most, scheduler.draft_survival(), drafts_.front());
+    return drafts_.front().size > 1;  // the first one stands for the token that is being chosen
   });
+}
+
+void Drafting::ask_model(const Scheduler& scheduler, int32_t most) {
+  constexpr double kSureProposer = 1;  // accepted tokens that are expected of its draft
+  const DraftSurvival& survival = scheduler.draft_survival();
+  const auto expected = [&](const Draft& draft) {
+    return survival.expected(draft.source, draft.confidence(), {});
+  };
+  const int32_t group = model_->kv_group();
+  tasks_.clear();
+  asked_.clear();
+  for (size_t i = 0; i < ids_.size(); ++i) {
+    if (!begun_.contains(ids_[i]) || expected(drafts_[i]) > kSureProposer) continue;
+    const Request& request = *scheduler.find(ids_[i]);
+    tasks_.push_back({.id = request.id,
+                      .known = request.tokens,
+                      .blocks = kv_.block_table(request.id, group),
+                      .num_prompt_tokens = request.num_prompt_tokens,
+                      .num_cached_tokens = request.num_cached_tokens,
+                      .max = most});
+    asked_.push_back(i);
+  }
+  modelled_.resize(tasks_.size());
+  model_->propose(tasks_, modelled_);
+  for (size_t i = 0; i < asked_.size(); ++i) {
+    Draft& draft = drafts_[asked_[i]];
+    if (expected(modelled_[i]) > expected(draft)) draft = modelled_[i];
+  }
 }
 
 void Drafting::offer(Scheduler& scheduler, DraftStats& stats) {
@@ -51,10 +87,12 @@ void Drafting::offer(Scheduler& scheduler, DraftStats& stats) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   scheduler.list_decoding(ids_);
-  for (const RequestId id : ids_) {
-    speculator_.propose(id, most, scheduler.draft_survival(), draft_);
-    scheduler.offer_drafts(id, draft_);
+  drafts_.resize(ids_.size());
+  for (size_t i = 0; i < ids_.size(); ++i) {
+    speculator_.propose(ids_[i], most, scheduler.draft_survival(), drafts_[i]);
   }
+  if (model_ != nullptr) ask_model(scheduler, most);
+  for (size_t i = 0; i < ids_.size(); ++i) scheduler.offer_drafts(ids_[i], drafts_[i]);
   const std::chrono::nanoseconds passed = Clock::now() - begin;
   stats.proposer_ns += static_cast<uint64_t>(passed.count());
   scheduler.note_proposers(1e-6 * static_cast<double>(passed.count()));

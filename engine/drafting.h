@@ -2,6 +2,9 @@
 // Speculation's place in the step loop: which requests draft, when their proposers are asked, and
 // what is counted of it. Engine thread only.
 //
+// Proposers are asked first. A second model drafts for those of whom none of the proposers' tokens
+// is expected to be accepted, and needs that no step is in flight, as it computes where steps do.
+//
 // A step: should_wait() -> offer() -> Scheduler::schedule() -> the step runs -> committed() or
 // end() for each of its requests, count() for each that had drafts.
 #pragma once
@@ -14,17 +17,22 @@
 #include "engine/core/draft.h"
 #include "engine/core/stats.h"
 #include "engine/core/types.h"
+#include "engine/draft_model.h"
 #include "engine/request.h"
 #include "engine/spec/spec_config.h"
 #include "engine/spec/speculator.h"
+#include "kvcache/kv_cache_manager.h"
 #include "scheduler/scheduler.h"
 
 namespace sluice {
 
 class Drafting {
  public:
-  // `vocab_size`: that of the model.
-  Drafting(const SpecConfig& config, int32_t vocab_size);
+  // `vocab_size`: that of the model; `model`: one that drafts, or null. Both must outlive it.
+  Drafting(const SpecConfig& config,
+           int32_t vocab_size,
+           const KvCacheManager& kv,
+           DraftModel* model);
 
   // Before the request is given to the scheduler.
   void begin(RequestId id, const ValidRequest& request);
@@ -50,11 +58,19 @@ class Drafting {
   // Of one request in the coming step; 0: nothing is drafted.
   [[nodiscard]] int32_t most_tokens(const Scheduler& scheduler) const;
 
+  void ask_model(const Scheduler& scheduler, int32_t most);
+
   const SpecConfig config_;
+  const KvCacheManager& kv_;
+  DraftModel* const model_;
   Speculator speculator_;
   std::unordered_set<RequestId> begun_;
   std::vector<RequestId> ids_;
-  Draft draft_;
+  std::vector<Draft> drafts_;  // by ids_
+  // What the model is asked, and for which of ids_.
+  std::vector<DraftTask> tasks_;
+  std::vector<size_t> asked_;
+  std::vector<Draft> modelled_;
 };
 
 }  // namespace sluice

@@ -222,7 +222,10 @@ LocalEngine::Core::Core(const Config& config,
                 .num_slots = scheduler.num_slots(),
                 .max_logprobs = config.max_logprobs,
                 .end_tokens = tokenizer.end_tokens()}),
-      drafting(speculation, runner->model().vocab_size) {
+      drafting(speculation, runner->model().vocab_size, kv, runner->draft_model()) {
+  if (DraftModel* const model = runner->draft_model()) {
+    model->use_end_tokens(tokenizer.end_tokens());
+  }
   const auto max_seqs = static_cast<size_t>(config.max_num_seqs);
   notes.reserve(static_cast<size_t>(executor.depth()) + 1);
   results.reserve(max_seqs);

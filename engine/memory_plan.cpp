@@ -39,12 +39,27 @@ int64_t meminfo_available() {
   return kUnlimited;
 }
 
+std::string drafting_text(const MemoryPlan& plan) {
+  if (!plan.draft) return "";
+  return ", the model that drafts " + mib(plan.draft->weight_bytes + plan.draft->arena_bytes);
+}
+
+// Of one block in all groups of the model that drafts.
+int64_t draft_block_bytes(const DraftPlan& draft, int32_t block_size) {
+  int64_t total = 0;
+  for (const KvStorageGroup& group : draft.kv_groups) {
+    total += kv_block_bytes(group, draft.kv_dtype, block_size);
+  }
+  return total;
+}
+
 tl::unexpected<Error> does_not_fit(const MemoryPlan& plan,
                                    const std::string& kv_cache,
                                    const std::string& fix) {
   return make_error(ErrorCode::kResourceExhausted,
                     "memory plan: weights " + mib(plan.weight_bytes) + ", activations " +
-                        mib(plan.arena_bytes + plan.logits_bytes) + ", KV cache " + kv_cache +
+                        mib(plan.arena_bytes + plan.logits_bytes) + drafting_text(plan) +
+                        ", KV cache " + kv_cache +
                         "; available " + mib(plan.available_bytes) + "; " + fix);
 }
 
@@ -66,13 +81,21 @@ class RequestShape {
     return std::min(blocks_of_length, limits_[group]);
   }
 
+  // What its blocks hold for the model that drafts counts too.
   [[nodiscard]] int64_t bytes(const MemoryPlan& plan, int64_t blocks_of_length) const {
     int64_t total = 0;
     for (size_t i = 0; i < limits_.size(); ++i) {
-      total += blocks(i, blocks_of_length) *
-               kv_block_bytes(plan.kv_groups[i], plan.kv_dtype, static_cast<int32_t>(block_size_));
+      total += blocks(i, blocks_of_length) * block_bytes(plan, i);
     }
     return total;
+  }
+
+  // The price of a block of the group.
+  [[nodiscard]] int64_t block_bytes(const MemoryPlan& plan, size_t group) const {
+    const auto block_size = static_cast<int32_t>(block_size_);
+    const int64_t own = kv_block_bytes(plan.kv_groups[group], plan.kv_dtype, block_size);
+    const bool drafts = plan.draft && static_cast<size_t>(plan.draft->kv_group) == group;
+    return own + (drafts ? draft_block_bytes(*plan.draft, block_size) : 0);
   }
 
   // The longest request, in blocks and at most `most`, that `budget` bytes hold.
@@ -153,6 +176,16 @@ std::string MemoryPlan::describe() const {
                                 ? " on the device"
                                 : " on each of " + std::to_string(num_devices) + " devices";
   const char* const beside = on_device ? "of the host" : "";
+  if (draft) {
+    row("draft weights", draft->weight_bytes, "repacked");
+    row("draft activations",
+        draft->arena_bytes,
+        "with logits and sampling, to " + std::to_string(draft->max_model_len) + " tokens");
+    row("draft KV",
+        draft->kv_bytes,
+        "in the blocks of the KV cache, and " + std::to_string(draft->num_own_blocks) +
+            " of its own; " + std::string(to_string(draft->kv_dtype)));
+  }
   if (kv_tier_bytes > 0) row("KV below the cache", kv_tier_bytes, beside);
   if (on_device) row("copies and sampling", host_bytes, beside);
   row("total", total_bytes(), "of " + mib(available_bytes) + " available" + where);
@@ -161,6 +194,45 @@ std::string MemoryPlan::describe() const {
   text += "  max model len          " + std::to_string(max_model_len) + " tokens\n";
   return text;
 }
+
+namespace {
+
+// Of the tiers below the cache, for blocks of this many bytes.
+int64_t tier_bytes(const Config& config, int64_t bytes_per_block) {
+  const int64_t host_bytes = config.kv_offloading_size << 30;
+  const int64_t buffer_bytes = kv_tier_buffer_bytes(
+      {.max_bytes = 0, .block_size = config.block_size, .payload_bytes = bytes_per_block});
+  return (host_bytes > 0 ? host_bytes + buffer_bytes : 0) +
+         (config.kv_disk_path.empty() ? 0 : buffer_bytes);
+}
+
+// All but the KV in the target's blocks.
+DraftPlan draft_plan_of(const DraftMemory& fixed, const Config& config, const ModelConfig& target) {
+  const int64_t target_len = config.max_model_len > 0 ? config.max_model_len : target.context_len;
+  const int64_t max_len = std::min(target_len, fixed.max_model_len);
+  DraftPlan draft = {.weight_bytes = fixed.weight_bytes,
+                     .arena_bytes = fixed.arena_bytes + fixed.rope_bytes_per_token * max_len,
+                     .max_model_len = static_cast<int32_t>(max_len),
+                     .kv_dtype = fixed.kv_dtype,
+                     .kv_group = fixed.kv_group,
+                     .num_own_blocks = fixed.num_own_blocks,
+                     .kv_groups = fixed.kv_groups};
+  draft.kv_bytes = draft.num_own_blocks * draft_block_bytes(draft, config.block_size);
+  return draft;
+}
+
+// Once the blocks of the target are counted.
+void add_draft_blocks(MemoryPlan& plan) {
+  DraftPlan& draft = *plan.draft;
+  const int32_t num_blocks = plan.kv_groups[static_cast<size_t>(draft.kv_group)].num_blocks;
+  for (KvStorageGroup& group : draft.kv_groups) {
+    group.num_blocks = num_blocks + draft.num_own_blocks;
+  }
+  draft.kv_bytes += num_blocks * draft_block_bytes(draft, plan.block_size);
+  draft.max_model_len = std::min(draft.max_model_len, plan.max_model_len);
+}
+
+}  // namespace
 
 Expected<MemoryPlan> plan_memory(const Config& config,
                                  const ModelConfig& model,
@@ -186,6 +258,7 @@ Expected<MemoryPlan> plan_memory(const Config& config,
                           ", the model's context holds " + std::to_string(model.context_len),
                       "max-model-len");
   }
+  if (fixed.draft) plan.draft = draft_plan_of(*fixed.draft, config, model);
   const RequestShape shape(config, layouts);
   int64_t bytes_per_block = 0;
   for (const KvLayout& layout : layouts) {
@@ -196,12 +269,7 @@ Expected<MemoryPlan> plan_memory(const Config& config,
     bytes_per_block += kv_block_bytes(plan.kv_groups.back(), plan.kv_dtype, config.block_size);
   }
 
-  const int64_t host_bytes = config.kv_offloading_size << 30;
-  const int64_t buffer_bytes = kv_tier_buffer_bytes(
-      {.max_bytes = 0, .block_size = config.block_size, .payload_bytes = bytes_per_block});
-  if (host_bytes > 0) plan.kv_tier_bytes += host_bytes + buffer_bytes;
-  if (!config.kv_disk_path.empty()) plan.kv_tier_bytes += buffer_bytes;
-
+  plan.kv_tier_bytes = tier_bytes(config, bytes_per_block);
   const int64_t beside = plan.host_bytes + plan.kv_tier_bytes;
   if (plan.on_device && beside > available_memory_bytes()) {
     return make_error(ErrorCode::kResourceExhausted,
@@ -213,9 +281,11 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   const int64_t wanted_len = config.max_model_len > 0 ? config.max_model_len : model.context_len;
   const int64_t other_bytes =
       plan.on_device ? fixed.rope_bytes_per_token * wanted_len : plan.kv_tier_bytes;
-  const int64_t left = std::max<int64_t>(0,
-                                         plan.available_bytes - plan.weight_bytes -
-                                             plan.arena_bytes - plan.logits_bytes - other_bytes);
+  const int64_t draft_bytes = plan.draft ? plan.draft->total_bytes() : 0;
+  const int64_t left =
+      std::max<int64_t>(0,
+                        plan.available_bytes - plan.weight_bytes - plan.arena_bytes -
+                            plan.logits_bytes - other_bytes - draft_bytes);
   const int64_t share = plan.on_device ? left / 10 * 9 : left / 2;  // the host has other uses
   const int64_t budget = config.kv_cache_memory > 0 ? config.kv_cache_memory : share;
   const int64_t affordable_len =
@@ -258,6 +328,7 @@ Expected<MemoryPlan> plan_memory(const Config& config,
         std::min<int64_t>(num_blocks, std::numeric_limits<int32_t>::max() / 2));
     plan.kv_bytes += group.num_blocks * kv_block_bytes(group, plan.kv_dtype, config.block_size);
   }
+  if (plan.draft) add_draft_blocks(plan);
   for (size_t i = 0; i < layouts.size(); ++i) {
     if (layouts[i].spec.kind != KvGroupKind::kWindow) continue;
     plan.window_tokens.push_back(int64_t{plan.kv_groups[i].num_blocks} * config.block_size);

@@ -16,6 +16,21 @@
 
 namespace sluice {
 
+// Of a model that drafts. Its KV is indexed by the block ids of one of the target's groups, and has
+// blocks of its own behind those.
+struct DraftPlan {
+  int64_t weight_bytes = 0;
+  int64_t arena_bytes = 0;  // activations, rotations, logits and sampling
+  int64_t kv_bytes = 0;
+  int32_t max_model_len = 0;  // of a sequence that it drafts for
+  DType kv_dtype = DType::kBF16;
+  int32_t kv_group = 0;                   // the target's, whose block ids index it
+  int32_t num_own_blocks = 0;             // in each of its groups, the last ones
+  std::vector<KvStorageGroup> kv_groups;  // its own, num_blocks set
+
+  [[nodiscard]] int64_t total_bytes() const { return weight_bytes + arena_bytes + kv_bytes; }
+};
+
 struct MemoryPlan {
   int64_t file_bytes = 0;    // mapped, shared with the page cache
   int64_t weight_bytes = 0;  // repacked
@@ -35,14 +50,27 @@ struct MemoryPlan {
   DType kv_dtype = DType::kBF16;
   std::vector<KvStorageGroup> kv_groups;  // num_blocks set
   std::vector<int64_t> window_tokens;     // of each group of windowed layers
+  std::optional<DraftPlan> draft;
 
   [[nodiscard]] int64_t total_bytes() const {
     return weight_bytes + rope_bytes + arena_bytes + logits_bytes + kv_bytes +
-           (on_device ? 0 : kv_tier_bytes);
+           (on_device ? 0 : kv_tier_bytes) + (draft ? draft->total_bytes() : 0);
   }
 
   [[nodiscard]] int64_t kv_tokens() const;  // of the layers that keep every token
   [[nodiscard]] std::string describe() const;
+};
+
+// What a model that drafts needs, before it is known how many blocks there are.
+struct DraftMemory {
+  int64_t weight_bytes = 0;
+  int64_t rope_bytes_per_token = 0;
+  int64_t arena_bytes = 0;    // without its rotations
+  int64_t max_model_len = 0;  // at most
+  DType kv_dtype = DType::kBF16;
+  int32_t kv_group = 0;  // as in DraftPlan
+  int32_t num_own_blocks = 0;
+  std::vector<KvStorageGroup> kv_groups;
 };
 
 // What a model needs besides its KV.
@@ -58,6 +86,7 @@ struct FixedMemory {
   int32_t num_devices = 1;
   int64_t num_recorded_steps = 0;  // on it
   int64_t host_bytes = 0;
+  std::optional<DraftMemory> draft = {};
 };
 
 // kResourceExhausted: the numbers and the flag. Without --max-model-len the context shrinks to what

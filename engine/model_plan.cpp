@@ -238,10 +238,14 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
   const std::vector<KvLayout> layouts = shape->kv_layouts();
   ModelConfig counted = planned.model;
   counted.num_kv_heads = ranks.num_kv_heads;
-  SLUICE_TRY(
-      planned.plan,
-      plan_memory(
-          config, counted, layouts, fixed_memory(config, planned, layouts.size(), ranks, target)));
+  FixedMemory fixed = fixed_memory(config, planned, layouts.size(), ranks, target);
+  SLUICE_TRY(const SpecConfig spec, parse_spec_config(config.speculative_config));
+  if (spec.has_model()) {
+    SLUICE_TRY(planned.draft, plan_draft(config, spec, planned.model, layouts, planned.bounds));
+    fixed.file_bytes += planned.draft->checkpoint->file_bytes();
+    fixed.draft = planned.draft->memory;
+  }
+  SLUICE_TRY(planned.plan, plan_memory(config, counted, layouts, fixed));
   planned.plan.weights_mapped = planned.packed.has_file();
   return planned;
 }

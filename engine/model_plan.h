@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "engine/core/numa.h"
 #include "engine/core/status.h"
 #include "engine/core/types.h"
+#include "engine/draft_plan.h"
 #include "engine/input_batch.h"
 #include "engine/memory_plan.h"
 #include "engine/models/model.h"
@@ -33,6 +35,7 @@ struct PlannedModel {
   StepBounds bounds;
   kernels::LargestMatrices largest;  // of any rank
   PackedPlace packed;
+  std::optional<PlannedDraft> draft;  // --speculative-config with a model
   MemoryPlan plan;
 };
 

@@ -92,6 +92,7 @@ Expected<void> ModelRunner::load(PlannedDevices& planned, const Config& config) 
   text_reader.join();
   SLUICE_TRY_VOID(std::move(made));
   SLUICE_TRY(text_, std::move(text));
+  if (model.draft) SLUICE_TRY_VOID(load_draft(*model.draft, config));
   const WeightStore& weights = *weights_.front();
   if (!plan_.on_device) {
     cache_writer_ = model.packed.write(weights.arena(), weights.matrix_hashes());
@@ -147,6 +148,15 @@ Expected<void> ModelRunner::allocate_weights(PlannedModel& planned, const Config
     log_event(LogLevel::kWarning, "mapped_weights_not_placed", "ignored", ignored);
   }
   weights.use(std::move(*cache));
+  return {};
+}
+
+Expected<void> ModelRunner::load_draft(PlannedDraft& planned, const Config& config) {
+  SLUICE_TRY(const CheckpointText text, planned.checkpoint->text());
+  SLUICE_TRY_VOID(
+      check_draft_vocabulary(*text_.tokenizer, *text.tokenizer, planned.checkpoint->path()));
+  SLUICE_TRY(draft_model_,
+             DraftModel::create(*devices_.front(), std::move(planned), plan_, placement_, config));
   return {};
 }
 

@@ -16,6 +16,7 @@
 #include "engine/core/numa.h"
 #include "engine/core/status.h"
 #include "engine/decode_buckets.h"
+#include "engine/draft_model.h"
 #include "engine/followers.h"
 #include "engine/input_batch.h"
 #include "engine/memory_plan.h"
@@ -65,6 +66,9 @@ class ModelRunner {
   // Of a device with memory of its own; null on others.
   [[nodiscard]] DeviceSampling* sampling() { return sampling_ ? &*sampling_ : nullptr; }
 
+  // Null: no second model drafts.
+  [[nodiscard]] DraftModel* draft_model() { return draft_model_.get(); }
+
   // As Engine has it.
   void wait_until_backed() const;
 
@@ -104,6 +108,8 @@ class ModelRunner {
                                                  const Config& config,
                                                  int32_t rank) const;
   Expected<void> allocate_weights(PlannedModel& planned, const Config& config);
+  // Once text_ is read.
+  Expected<void> load_draft(PlannedDraft& planned, const Config& config);
   void connect(std::vector<std::unique_ptr<Communicator>> communicators) const;
   // What ranks do together before the first step. `connect_ranks`: of several.
   Expected<void> start_devices(const Config& config, const ConnectRanks& connect_ranks);
@@ -122,6 +128,7 @@ class ModelRunner {
   std::vector<std::unique_ptr<WeightStore>> weights_;
   std::vector<std::unique_ptr<ModelRank>> ranks_;
   std::unique_ptr<Followers> followers_;  // of several
+  std::unique_ptr<DraftModel> draft_model_;
   std::unique_ptr<PackedCacheWriter> cache_writer_;
   // Of a device with memory of its own.
   kernels::DeviceBuffer host_logits_;  // as logits()

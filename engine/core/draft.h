@@ -14,10 +14,10 @@
 
 namespace sluice {
 
-// Whose guess it is, the most trusted first.
-enum class DraftSource : uint8_t { kPrediction, kSuffix, kNgram, kReplay };
+// Whose guess it is. Those of models come last: a proposer's guess costs nothing to ask for.
+enum class DraftSource : uint8_t { kPrediction, kSuffix, kNgram, kReplay, kDraftModel, kEagle };
 
-inline constexpr size_t kNumDraftSources = 4;
+inline constexpr size_t kNumDraftSources = 6;
 
 constexpr std::string_view to_string(DraftSource source) {
   switch (source) {
@@ -25,6 +25,8 @@ constexpr std::string_view to_string(DraftSource source) {
     case DraftSource::kSuffix: return "suffix";
     case DraftSource::kNgram: return "ngram";
     case DraftSource::kReplay: return "replay";
+    case DraftSource::kDraftModel: return "draft_model";
+    case DraftSource::kEagle: return "eagle";
   }
   return "unknown";
 }

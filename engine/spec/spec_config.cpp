@@ -18,6 +18,9 @@ constexpr int32_t kMaxCachedRequests = 1'000'000;
 constexpr int32_t kMaxRequests = 1 << 20;
 constexpr size_t kMaxLoadRows = 64;
 constexpr double kMaxSpecFactor = 64;
+constexpr int32_t kMaxModelLen = 1 << 30;
+constexpr int32_t kModelTokens = 3;  // drafted by a model, where no number is given
+constexpr char kMethods[] = "ngram, suffix, draft_model, eagle3, replay";
 
 std::string shown(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -50,11 +53,9 @@ Expected<double> read_number(std::string_view key, const Json& value, double min
   return value.get<double>();
 }
 
-// vLLM's methods that draft with a model.
-bool is_model_method(std::string_view method) {
-  static constexpr std::string_view kNames[] = {"draft_model",
-                                                "eagle",
-                                                "eagle3",
+// vLLM's methods that are not offered.
+bool is_unsupported(std::string_view method) {
+  static constexpr std::string_view kNames[] = {"eagle",
                                                 "medusa",
                                                 "mlp_speculator",
                                                 "dflash",
@@ -66,6 +67,12 @@ bool is_model_method(std::string_view method) {
          method.ends_with("_mtp");
 }
 
+Expected<void> set_kind(SpecConfig::ModelKind kind, SpecConfig& config) {
+  if (config.model_kind) return config_error("method must name one model at most");
+  config.model_kind = kind;
+  return {};
+}
+
 Expected<void> add_method(std::string_view method, SpecConfig& config) {
   if (method == "ngram" || method == "[ngram]") {
     config.ngram = true;
@@ -73,10 +80,14 @@ Expected<void> add_method(std::string_view method, SpecConfig& config) {
     config.suffix = true;
   } else if (method == "replay") {
     config.replay = true;
+  } else if (method == "draft_model") {
+    return set_kind(SpecConfig::ModelKind::kDraftModel, config);
+  } else if (method == "eagle3") {
+    return set_kind(SpecConfig::ModelKind::kEagle3, config);
   } else {
     return config_error("method " + shown(std::string(method)) +
-                        (is_model_method(method) ? " is not supported" : " is not known") +
-                        "; there are ngram, suffix, replay");
+                        (is_unsupported(method) ? " is not supported" : " is not known") +
+                        "; there are " + kMethods);
   }
   return {};
 }
@@ -92,13 +103,24 @@ Expected<void> set_method(std::string_view, const Json& value, SpecConfig& confi
   }
 }
 
-// Without a method it names one; any other model would be a draft model.
 Expected<void> set_model(std::string_view, const Json& value, SpecConfig& config) {
-  if (!value.is_string()) return value_error("model", "a string", value);
-  const auto& name = value.get_ref<const std::string&>();
-  if (name == "ngram" || name == "[ngram]") return add_method(name, config);
-  return config_error("model " + shown(value) +
-                      ": drafting with a model (method draft_model, eagle, mtp) is not supported");
+  if (!value.is_string() || value.get_ref<const std::string&>().empty()) {
+    return value_error("model", "a path", value);
+  }
+  config.model = value.get<std::string>();
+  return {};
+}
+
+Expected<void> set_kv_dtype(std::string_view key, const Json& value, SpecConfig& config) {
+  if (!value.is_string()) return value_error(key, "a string", value);
+  config.draft_kv_cache_dtype = value.get<std::string>();
+  return {};
+}
+
+// A draft is computed on one device.
+Expected<void> set_ranks(std::string_view key, const Json& value, SpecConfig&) {
+  const Expected<int32_t> ranks = read_int(key, value, 1, 1);
+  return ranks ? Expected<void>() : tl::unexpected(ranks.error());
 }
 
 Expected<void> set_load_rows(std::string_view key, const Json& value, SpecConfig& config) {
@@ -173,6 +195,9 @@ constexpr Key kKeys[] = {
     {"model", set_model},
     {"num_speculative_tokens", integer<&SpecConfig::num_speculative_tokens, 1, kMaxDraftTokens>()},
     {"num_speculative_tokens_per_batch_size", set_load_rows},
+    {"max_model_len", integer<&SpecConfig::draft_max_model_len, 1, kMaxModelLen>()},
+    {"kv_cache_dtype", set_kv_dtype},
+    {"draft_tensor_parallel_size", set_ranks},
     {"adaptive", set_adaptive},
     {"prompt_lookup_max", integer<&SpecConfig::prompt_lookup_max, 1, kMaxLookup>()},
     {"prompt_lookup_min", integer<&SpecConfig::prompt_lookup_min, 1, kMaxLookup>()},
@@ -209,10 +234,31 @@ tl::unexpected<Error> unknown_key(const std::string& name) {
   return config_error("key " + shown(name) + " is not supported; there are " + names);
 }
 
+// A model that no method names: a name of vLLM's for a proposer, or what the path says it is.
+Expected<void> finish_model(SpecConfig& config) {
+  if (config.model == "ngram" || config.model == "[ngram]") {
+    config.ngram = true;
+    config.model.clear();
+  }
+  if (!config.has_method()) {
+    if (config.model.empty()) return config_error(std::string("needs a method: ") + kMethods);
+    const bool is_head = config.model.find("eagle3") != std::string::npos;
+    config.model_kind =
+        is_head ? SpecConfig::ModelKind::kEagle3 : SpecConfig::ModelKind::kDraftModel;
+  }
+  if (config.has_model() && config.model.empty()) {
+    return config_error("needs a model: the path of what drafts");
+  }
+  if (!config.has_model() && !config.model.empty()) {
+    return config_error("model needs method draft_model or eagle3 beside the others");
+  }
+  return {};
+}
+
 // What one key says of another.
 Expected<void> finish(const Json& given, SpecConfig& config) {
-  if (!config.has_method()) return config_error("needs a method: ngram, suffix or replay");
-  if (config.replay && (config.ngram || config.suffix)) {
+  SLUICE_TRY_VOID(finish_model(config));
+  if (config.replay && (config.ngram || config.suffix || config.has_model())) {
     return config_error("method replay stands alone");
   }
   const auto has = [&](const char* key) { return given.contains(key) && !given[key].is_null(); };
@@ -225,8 +271,12 @@ Expected<void> finish(const Json& given, SpecConfig& config) {
                         std::to_string(config.prompt_lookup_max) + "), got " +
                         std::to_string(config.prompt_lookup_min));
   }
-  if (config.suffix && !has("num_speculative_tokens")) {
-    config.num_speculative_tokens = config.suffix_max_tree_depth;
+  if (!has("num_speculative_tokens")) {
+    if (config.suffix) {
+      config.num_speculative_tokens = config.suffix_max_tree_depth;
+    } else if (config.has_model() && !config.ngram) {
+      config.num_speculative_tokens = kModelTokens;
+    }
   }
   return {};
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,16 @@ struct SpecConfig {
   bool ngram = false;
   bool suffix = false;
   bool replay = false;  // for measurements: drafts each request's `prediction`, with errors
+
+  // A second model guesses.
+  enum class ModelKind : uint8_t {
+    kDraftModel,  // a language model with the target's vocabulary
+    kEagle3,      // a layer that reads the target's hidden states
+  };
+  std::optional<ModelKind> model_kind;
+  std::string model;                 // its file or folder
+  int64_t draft_max_model_len = 0;   // tokens; 0: as far as both models' contexts go
+  std::string draft_kv_cache_dtype;  // as --kv-cache-dtype; empty: the target's
 
   int32_t num_speculative_tokens = 16;  // of one request in one step, at most
   bool is_fixed = false;                // "adaptive": false: always so many, whatever it costs
@@ -46,15 +57,18 @@ struct SpecConfig {
   std::vector<std::string> without_meaning;  // keys that were given and change nothing here
 
   // It was configured: something is drafted for requests that send no prediction.
-  [[nodiscard]] bool has_method() const { return ngram || suffix || replay; }
+  [[nodiscard]] bool has_method() const { return ngram || suffix || replay || has_model(); }
+
+  [[nodiscard]] bool has_model() const { return model_kind.has_value(); }
 
   // The bound for so many running requests.
   [[nodiscard]] int32_t max_tokens(int32_t num_running) const;
 };
 
-// Empty: nothing but the defaults. "method" is one of ngram, suffix and replay, or several of the
-// first two with commas between. kInvalidArgument names key and value; a method or key that is not
-// offered, of vLLM's or not, is refused by its name.
+// Empty: nothing but the defaults. "method" is one of ngram, suffix, draft_model, eagle3 and
+// replay, or several of them with commas between: at most one of the two with a model, and replay
+// alone. kInvalidArgument names key and value; a method or key that is not offered, of vLLM's or not, is
+// refused by its name.
 Expected<SpecConfig> parse_spec_config(const std::string& json);
 
 }  // namespace sluice

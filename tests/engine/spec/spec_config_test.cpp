@@ -40,6 +40,29 @@ TEST(SpecConfig, KeysOfVllmMeanWhatTheyMeanThere) {
   EXPECT_EQ(model->prompt_lookup_max, 2);
 }
 
+TEST(SpecConfig, AModelDraftsByItsMethodOrByWhatItsPathSays) {
+  using Kind = SpecConfig::ModelKind;
+  const auto draft = parse_spec_config(
+      R"({"method": "draft_model", "model": "a/draft", "num_speculative_tokens": 5,
+          "max_model_len": 512, "kv_cache_dtype": "int8", "draft_tensor_parallel_size": 1})");
+  ASSERT_TRUE(draft.has_value()) << draft.error().message;
+  EXPECT_EQ(draft->model_kind, Kind::kDraftModel);
+  EXPECT_EQ(draft->model, "a/draft");
+  EXPECT_EQ(draft->draft_max_model_len, 512);
+  EXPECT_EQ(draft->draft_kv_cache_dtype, "int8");
+  EXPECT_EQ(draft->num_speculative_tokens, 5);
+
+  const auto head = parse_spec_config(R"({"model": "an/eagle3-head"})");
+  ASSERT_TRUE(head.has_value()) << head.error().message;
+  EXPECT_EQ(head->model_kind, Kind::kEagle3);
+  EXPECT_EQ(head->num_speculative_tokens, 3);
+  EXPECT_EQ(parse_spec_config(R"({"model": "a/draft"})")->model_kind, Kind::kDraftModel);
+
+  const auto both = parse_spec_config(R"({"method": "ngram,draft_model", "model": "a/draft"})");
+  ASSERT_TRUE(both.has_value()) << both.error().message;
+  EXPECT_TRUE(both->ngram && both->has_model());
+}
+
 TEST(SpecConfig, SeveralMethodsAndFixedDepth) {
   const auto config = parse_spec_config(R"({"method": "suffix,ngram", "adaptive": false})");
   ASSERT_TRUE(config.has_value()) << config.error().message;
@@ -79,11 +102,17 @@ TEST(SpecConfig, WhatIsNotOfferedIsRefusedByName) {
       {R"({"method": ""})", "is not known"},
       {R"({"method": "ngram,"})", "is not known"},
       {R"({"method": "lookahead"})", "\"lookahead\" is not known"},
-      {R"({"method": "draft_model", "model": "x"})", "\"draft_model\" is not supported"},
-      {R"({"method": "eagle3", "model": "x"})", "\"eagle3\" is not supported"},
+      {R"({"method": "eagle", "model": "x"})", "\"eagle\" is not supported"},
+      {R"({"method": "draft_model"})", "needs a model"},
+      {R"({"method": "eagle3", "model": ""})", "model must be a path"},
+      {R"({"method": "draft_model,eagle3", "model": "x"})", "one model at most"},
+      {R"({"method": "suffix", "model": "x"})", "model needs method draft_model"},
+      {R"({"method": "replay,draft_model", "model": "x"})", "replay"},
+      {R"({"method": "draft_model", "model": "x", "draft_tensor_parallel_size": 2})",
+       "draft_tensor_parallel_size"},
+      {R"({"method": "draft_model", "model": "x", "max_model_len": 0})", "max_model_len"},
       {R"({"method": "mtp"})", "\"mtp\" is not supported"},
       {R"({"method": "deepseek_mtp"})", "\"deepseek_mtp\" is not supported"},
-      {R"({"model": "org/draft"})", "draft_model"},
       {R"({"method": "ngram", "quantization": "fp8"})", "\"quantization\""},
       {R"({"method": "ngram", "tree": 1})", "\"tree\""},
       {R"({"method": "ngram", "num_speculative_tokens": 0})", "num_speculative_tokens"},

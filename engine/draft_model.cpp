@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/draft_model.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace sluice {
+namespace {
+
+InputBatch::Bounds batch_bounds(const StepBounds& bounds,
+                                const DraftPlan& plan,
+                                int32_t block_size) {
+  return {.max_tokens = bounds.max_tokens,
+          .max_seqs = bounds.max_seqs,
+          .max_rows = bounds.max_logits,
+          .max_blocks_per_seq = static_cast<int32_t>(ceil_div(plan.max_model_len, block_size)),
+          .num_groups = static_cast<int32_t>(plan.kv_groups.size()),
+          .block_size = block_size};
+}
+
+}  // namespace
+
+DraftModel::Known::Known(const SamplingParams& sampling, int32_t block_size)
+    : params(sampling), chain(block_size) {
+  params.num_logprobs = 0;
+}
+
+DraftModel::DraftModel(const MemoryPlan& plan, const PlannedDraft& planned)
+    : plan_(*plan.draft),
+      block_size_(plan.block_size),
+      vocab_size_(planned.vocab_size),
+      model_vocab_(planned.model.vocab_size),
+      num_tokens_(planned.num_tokens),
+      bounds_(planned.bounds),
+      num_target_blocks_(plan_.kv_groups.front().num_blocks - plan_.num_own_blocks),
+      index_(num_target_blocks_, block_size_),
+      batch_(batch_bounds(bounds_, plan_, block_size_)),
+      no_slots_(static_cast<size_t>(bounds_.max_seqs)) {
+  rows_.reserve(static_cast<size_t>(bounds_.max_seqs));
+  decision_.scheduled.reserve(static_cast<size_t>(bounds_.max_seqs));
+  decision_.token_ids.reserve(static_cast<size_t>(bounds_.max_tokens));
+  positions_.reserve(static_cast<size_t>(bounds_.max_tokens));
+  inputs_.reserve(static_cast<size_t>(bounds_.max_logits));
+}
+
+DraftModel::~DraftModel() = default;
+
+Expected<std::unique_ptr<DraftModel>> DraftModel::create(const kernels::Device& device,
+                                                         PlannedDraft planned,
+                                                         const MemoryPlan& plan,
+                                                         const Placement& placement,
+                                                         const Config& config) {
+  std::unique_ptr<DraftModel> model(new DraftModel(plan, planned));
+  SLUICE_TRY_VOID(model->allocate(device, std::move(planned), plan, placement, config));
+  return model;
+}
+
+Expected<void> DraftModel::allocate(const kernels::Device& device,
+                                    PlannedDraft planned,
+                                    const MemoryPlan& plan,
+                                    const Placement& placement,
+                                    const Config& config) {
+  device_ = &device;
+  checkpoint_ = std::move(planned.checkpoint);
+  weights_ = std::make_unique<WeightStore>(*checkpoint_, device.type());
+  SLUICE_TRY(const auto arena,
+             weights_->allocate(plan_.weight_bytes, pages_of(config, AlignedBuffer::Pages::kHuge)));
+  place_memory(arena, placement);
+  SLUICE_TRY(std::unique_ptr<Model> model,
+             planned.spec->build(std::move(planned.model),
+                                 {.activation_bits = config.activation_bits,
+                                  .max_model_len = plan_.max_model_len},
+                                 *weights_));
+  MemoryPlan own = plan;
+  own.kv_groups = plan_.kv_groups;
+  own.kv_dtype = plan_.kv_dtype;
+  const ModelRank::Bounds bounds = {.step = bounds_,
+                                    .batch = batch_bounds(bounds_, plan_, block_size_),
+                                    .largest = planned.largest,
+                                    .max_model_len = plan_.max_model_len};
+  SLUICE_TRY(rank_, ModelRank::create(device, std::move(model), bounds, own, placement, config));
+  use_end_tokens({});
+  return {};
+}
+
+void DraftModel::use_end_tokens(std::vector<TokenId> end_tokens) {
+  sampler_.emplace(
+      vocab_size_, bounds_.max_logits, 0, device_->num_threads(), std::move(end_tokens));
+}
+
+// What is to be computed for a request: nothing where it is beyond the model's context, or has
+// fewer blocks than its tokens need.
+DraftModel::Row DraftModel::row_of(const DraftTask& task, Known& request) const {
+  const auto num_known = static_cast<int32_t>(task.known.size());
+  Row row = {.request = &request};
+  row.end = num_known;
+  row.covered = static_cast<int32_t>(task.blocks.size()) * block_size_;
+  const int32_t num_own = plan_.num_own_blocks / bounds_.max_seqs * block_size_;
+  // The row of a token d behind the known ones is at num_known + d - 1; the last one has none.
+  const int32_t room = std::min(row.covered + num_own, plan_.max_model_len) - num_known;
+  row.max = std::min({task.max, num_tokens_, kMaxDraftTokens, room + 1});
+  if (room < 0) {
+    row.begin = row.end;
+    return row;
+  }
+  const auto caught_up_from = [&](int32_t position) {
+    return std::max(0, position - kMaxDraftCatchUp) / block_size_ * block_size_;
+  };
+  const auto there_from = [&](int32_t floor) {
+    request.floor = floor;
+    return index_.find(request.chain, task.known, task.blocks, floor);
+  };
+  DraftKvIndex::Range there =
+      there_from(request.is_new ? caught_up_from(task.num_cached_tokens) : request.floor);
+  if (!request.is_new && num_known - there.end > kMaxDraftCatchUp) {
+    there = there_from(caught_up_from(num_known));
+  }
+  row.first = there.first;
+  row.begin = std::min(there.end, num_known - 1);
+  return row;
+}
+
+// Those with the fewest tokens first, as far as a pass has room; the last may be a part of its own.
+void DraftModel::plan_rows(std::span<const DraftTask> tasks) {
+  CHECK_LE(tasks.size(), static_cast<size_t>(bounds_.max_seqs));
+  rows_.clear();
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const auto found = requests_.find(tasks[i].id);
+    if (found == requests_.end()) continue;
+    Row row = row_of(tasks[i], found->second);
+    row.task = i;
+    if (row.begin < row.end) rows_.push_back(row);
+  }
+  std::ranges::sort(rows_, {}, [](const Row& row) {
+    return std::pair(row.end - row.begin, row.task);
+  });
+  int32_t left = bounds_.max_tokens;
+  for (Row& row : rows_) {
+    const int32_t count = std::min(left, row.end - row.begin);
+    row.is_caught_up = count == row.end - row.begin;
+    row.end = row.begin + count;
+    left -= count;
+  }
+  std::erase_if(rows_, [](const Row& row) { return row.begin == row.end; });
+}
+
+// Two requests may have a block in common that has no draft KV: one of them computes it now, and
+// the other finds it there later.
+void DraftModel::claim_rows(std::span<const DraftTask> tasks) {
+  index_.begin_pass();
+  std::erase_if(rows_, [&](const Row& row) {
+    const int32_t end = std::min(row.end, row.covered);
+    return !index_.claim(tasks[row.task].blocks, row.first, std::min(row.begin, end), end);
+  });
+}
+
+void DraftModel::begin_batch() {
+  decision_.scheduled.clear();
+  decision_.token_ids.clear();
+  decision_.blocks.clear();
+  positions_.clear();
+}
+
+// Rows of a request; their tokens are the caller's to add. Attention is told that the sequence
+// begins at row.first, which is a block's beginning; rotations are by position.
+void DraftModel::add_to_batch(const DraftTask& task, const Row& row, int32_t begin, int32_t end) {
+  ScheduledRequest item;
+  item.id = task.id;
+  item.num_computed_tokens = begin - row.first;
+  item.num_scheduled_tokens = end - begin;
+  if (row.is_drafting()) item.chosen = {item.end() - 1, item.end()};
+  decision_.scheduled.push_back(item);
+  for (int32_t position = begin; position < end; ++position) positions_.push_back(position);
+  const auto first_block = static_cast<size_t>(row.first / block_size_);
+  const auto num_blocks = static_cast<size_t>(ceil_div(end, block_size_));
+  const size_t num_own = static_cast<size_t>(plan_.num_own_blocks / bounds_.max_seqs);
+  for (size_t group = 0; group < plan_.kv_groups.size(); ++group) {
+    for (size_t i = first_block; i < num_blocks; ++i) {
+      const size_t behind = i - std::min(i, task.blocks.size());
+      decision_.blocks.push_back(
+          i < task.blocks.size()
+              ? task.blocks[i]
+              : BlockId(num_target_blocks_ + static_cast<int32_t>(row.task * num_own + behind)));
+    }
+  }
+}
+
+// Leaves the logits of the chosen rows.
+void DraftModel::run_batch() {
+  batch_.build(decision_, no_slots_);
+  ForwardBatch step = batch_.view();
+  step.positions = positions_;
+  step.max_seq_len = 1 + *std::ranges::max_element(positions_);
+  rank_->run({.kind = RankJob::Kind::kLayers, .batch = &step});
+  rank_->run({.kind = RankJob::Kind::kLogits, .rows = step.logits_indices});
+}
+
+void DraftModel::first_pass(std::span<const DraftTask> tasks) {
+  begin_batch();
+  for (const Row& row : rows_) {
+    const DraftTask& task = tasks[row.task];
+    for (int32_t i = row.begin; i < row.end; ++i) add_token(task.known[static_cast<size_t>(i)]);
+    add_to_batch(task, row, row.begin, row.end);
+  }
+  run_batch();
+  for (Row& row : rows_) {
+    const DraftTask& task = tasks[row.task];
+    const int32_t end = std::min(row.end, row.covered);
+    index_.note(row.request->chain, task.known, task.blocks, row.begin, end);
+    if (row.is_caught_up) row.request->is_new = false;
+  }
+}
+
+// One row of each request that goes on: of the token drafted last.
+void DraftModel::next_pass(std::span<const DraftTask> tasks, std::span<const Draft> drafts) {
+  begin_batch();
+  for (const Row& row : rows_) {
+    const Draft& draft = drafts[row.task];
+    const int32_t position = row.end + draft.size - 1;
+    add_token(draft.guessed().back());
+    add_to_batch(tasks[row.task], row, position, position + 1);
+  }
+  run_batch();
+}
+
+// A token for each request that is drafting, by the target's rules; rows_ keeps those that want
+// another one.
+void DraftModel::choose(std::span<const DraftTask> tasks, std::span<Draft> drafts) {
+  inputs_.clear();
+  for (const Row& row : rows_) {
+    const DraftTask& task = tasks[row.task];
+    const Draft& draft = drafts[row.task];
+    SamplerInput& input = inputs_.emplace_back();
+    input.params = &row.request->params;
+    input.logits = rank_->logits() + (inputs_.size() - 1) * static_cast<size_t>(model_vocab_);
+    input.num_prompt_tokens = task.num_prompt_tokens;
+    input.num_generated = row.end - task.num_prompt_tokens + draft.size;
+    if (!reads_tokens(*input.params)) continue;
+    std::vector<TokenId>& history = row.request->history;
+    history.assign(task.known.begin(), task.known.end());
+    history.insert(history.end(), draft.guessed().begin(), draft.guessed().end());
+    input.tokens = history;
+  }
+  const std::span<const SamplerResult> results =
+      sampler_->sample(device_->host_context(), inputs_);
+  size_t next = 0;
+  std::erase_if(rows_, [&](const Row& row) {
+    const SamplerResult& result = results[next++];
+    Draft& draft = drafts[row.task];
+    if (result.finish_reason == FinishReason::kError) return true;
+    draft.push(result.token, bin_of(row.request->params, result.logprob));
+    return draft.size >= row.max || result.finish_reason != FinishReason::kNone;
+  });
+}
+
+// By how probable the model holds the token, apart for greedy and sampled requests: the likeliest
+// token of an even distribution and a token drawn from it are accepted at different rates.
+uint8_t DraftModel::bin_of(const SamplingParams& params, float logprob) {
+  constexpr std::array<float, 7> kBounds = {0.02F, 0.1F, 0.3F, 0.7F, 1.4F, 2.5F, 4.5F};
+  constexpr size_t kClasses = kBounds.size() + 1;
+  static_assert(2 * kClasses == kNumConfidenceBins);
+  const auto unsure = static_cast<size_t>(
+      std::ranges::upper_bound(kBounds, -logprob) - kBounds.begin());
+  const size_t sure = kClasses - 1 - unsure;
+  return static_cast<uint8_t>(sure + (params.temperature > 0.3F ? kClasses : 0));
+}
+
+void DraftModel::propose(std::span<const DraftTask> tasks, std::span<Draft> drafts) {
+  CHECK_EQ(tasks.size(), drafts.size());
+  for (Draft& draft : drafts) draft.clear(DraftSource::kDraftModel);
+  plan_rows(tasks);
+  claim_rows(tasks);
+  if (rows_.empty()) return;
+  first_pass(tasks);
+  std::erase_if(rows_, [](const Row& row) { return !row.is_drafting(); });
+  choose(tasks, drafts);
+  while (!rows_.empty()) {
+    next_pass(tasks, drafts);
+    choose(tasks, drafts);
+  }
+}
+
+}  // namespace sluice

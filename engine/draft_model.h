@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// Drafts by a second, smaller language model with the target's vocabulary. It guesses a token as
+// the target chooses one, by the same sampler with the request's own seed, position, temperature,
+// filters and edits, over its own logits: noise of which both have the same makes them agree more
+// often than independent draws would, also at temperatures above 0.
+//
+// Its KV lies beside the target's, indexed by the block ids of one of the target's groups, and is
+// advisory: it takes no block, keeps none and shortens no prefix hit. What there is of it in a
+// request's blocks is found by the request's tokens (DraftKvIndex). Behind a prefix hit without it,
+// the last kMaxDraftCatchUp tokens are computed alone, and the model sees the sequence begin there.
+//
+// One thread, that of the steps, and between two steps, as operators of both run on the same
+// compute threads. No call allocates but those with requests or lengths that are new.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/core/draft.h"
+#include "engine/core/numa.h"
+#include "engine/core/sampling_params.h"
+#include "engine/core/status.h"
+#include "engine/core/types.h"
+#include "engine/draft_kv_index.h"
+#include "engine/draft_plan.h"
+#include "engine/input_batch.h"
+#include "engine/memory_plan.h"
+#include "engine/model_rank.h"
+#include "engine/sampling/sampler.h"
+#include "engine/weights/weight_store.h"
+#include "kernels/device.h"
+#include "scheduler/scheduler_output.h"
+
+namespace sluice {
+
+// A request that would have a draft. Spans live as long as the call.
+struct DraftTask {
+  RequestId id;
+  std::span<const TokenId> known;   // prompt and committed tokens, not empty
+  std::span<const BlockId> blocks;  // of the target's group DraftPlan::kv_group, from the first;
+                                    // of all known tokens but the last, or more
+  int32_t num_prompt_tokens = 0;  // of `known`
+  int32_t num_cached_tokens = 0;  // the first ones, which the target took from its cache
+  int32_t max = 0;                // tokens wanted, at most; 0: only what is known is computed
+};
+
+class DraftModel {
+ public:
+  // `device` must outlive it. Weights and buffers are as planned: `plan` has a draft.
+  static Expected<std::unique_ptr<DraftModel>> create(const kernels::Device& device,
+                                                      PlannedDraft planned,
+                                                      const MemoryPlan& plan,
+                                                      const Placement& placement,
+                                                      const Config& config);
+  ~DraftModel();
+  DraftModel(const DraftModel&) = delete;
+  DraftModel& operator=(const DraftModel&) = delete;
+
+  // The target's, ascending, which min_tokens keeps from being drafted. Before the first propose().
+  void use_end_tokens(std::vector<TokenId> end_tokens);
+
+  // Before the first task of a request, and when it is over; it stays begun while it is preempted.
+  void begin(RequestId id, const SamplingParams& params) {
+    requests_.try_emplace(id, params, block_size_);
+  }
+  void end(RequestId id) { requests_.erase(id); }
+
+  // drafts[i]: what may follow tasks[i].known; at most max_num_seqs tasks, each of another request.
+  // Empty, with this source, where a request was not begun, is beyond the model's context, or has
+  // not been caught up with: a call computes no more tokens than a pass has room for, those of
+  // tasks with few of them first.
+  void propose(std::span<const DraftTask> tasks, std::span<Draft> drafts);
+
+  // The target's group whose blocks tasks are to have.
+  [[nodiscard]] int32_t kv_group() const { return plan_.kv_group; }
+
+ private:
+  // What is kept of a request.
+  struct Known {
+    Known(const SamplingParams& sampling, int32_t block_size);
+
+    SamplingParams params;  // with the log-probability of what is chosen
+    DraftTokenChain chain;
+    int32_t floor = 0;      // what the model has not computed before this position it will not
+    bool is_new = true;     // no call has caught up with it yet
+    std::vector<TokenId> history;  // where the choice reads it: known tokens and those drafted
+  };
+
+  // A task in this call.
+  struct Row {
+    size_t task = 0;
+    Known* request = nullptr;
+    int32_t first = 0;    // position where the sequence begins for the model
+    int32_t begin = 0;    // [begin, end): positions to compute in the first pass
+    int32_t end = 0;
+    int32_t covered = 0;  // positions that the request's blocks hold
+    int32_t max = 0;      // drafted tokens
+    bool is_caught_up = false;
+
+    [[nodiscard]] bool is_drafting() const { return is_caught_up && max > 0; }
+  };
+
+  DraftModel(const MemoryPlan& plan, const PlannedDraft& planned);
+  Expected<void> allocate(const kernels::Device& device,
+                          PlannedDraft planned,
+                          const MemoryPlan& plan,
+                          const Placement& placement,
+                          const Config& config);
+
+  Row row_of(const DraftTask& task, Known& request) const;
+  void plan_rows(std::span<const DraftTask> tasks);
+  void claim_rows(std::span<const DraftTask> tasks);
+  void begin_batch();
+  void add_to_batch(const DraftTask& task, const Row& row, int32_t begin, int32_t end);
+  void add_token(TokenId token) { decision_.token_ids.push_back(token < model_vocab_ ? token : 0); }
+  void run_batch();
+  void first_pass(std::span<const DraftTask> tasks);
+  void next_pass(std::span<const DraftTask> tasks, std::span<const Draft> drafts);
+  void choose(std::span<const DraftTask> tasks, std::span<Draft> drafts);
+  static uint8_t bin_of(const SamplingParams& params, float logprob);
+
+  const DraftPlan plan_;
+  const int32_t block_size_;
+  const int32_t vocab_size_;   // tokens that are chosen from
+  const int32_t model_vocab_;  // rows of its embedding
+  const int32_t num_tokens_;
+  const StepBounds bounds_;
+  const int32_t num_target_blocks_;
+  std::unique_ptr<Checkpoint> checkpoint_;
+  std::unique_ptr<WeightStore> weights_;
+  std::unique_ptr<ModelRank> rank_;
+  const kernels::Device* device_ = nullptr;
+  std::optional<Sampler> sampler_;
+  DraftKvIndex index_;
+  std::unordered_map<RequestId, Known> requests_;
+
+  // Of a call.
+  std::vector<Row> rows_;
+  std::vector<BlockId> own_blocks_;
+  // Of a pass.
+  SchedulerOutput decision_;
+  InputBatch batch_;
+  std::vector<int32_t> positions_;
+  std::vector<int32_t> no_slots_;
+  std::vector<SamplerInput> inputs_;
+};
+
+}  // namespace sluice

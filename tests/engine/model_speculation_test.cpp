@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engines in which a second model drafts: answers, hits of the prefix cache and counts are those
+// without, and a model that drafts for itself is right every time.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/engine.h"
+#include "tests/support/random_model.h"
+#include "tests/support/same_bits.h"
+#include "tests/support/varied_requests.h"
+
+namespace sluice {
+namespace {
+
+using testing::Collected;
+using testing::expect_same;
+using testing::run_alone;
+using testing::run_together;
+using testing::settle;
+using testing::start_engine;
+using testing::varied_requests;
+
+const std::string kTiny = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+
+Config tiny_config() {
+  Config config;
+  config.model = kTiny;
+  config.threads = 2;
+  config.max_model_len = 512;
+  config.kv_cache_memory = int64_t{8} << 20;
+  return config;
+}
+
+std::string drafting_with(const std::string& path, bool is_fixed = true) {
+  return R"({"method": "draft_model", "model": ")" + path +
+         R"(", "num_speculative_tokens": 4, "adaptive": )" + (is_fixed ? "false" : "true") + "}";
+}
+
+// Of the same vocabulary, and seldom right.
+const std::string& other_model() {
+  static const std::string path = [] {
+    const std::string written = ::testing::TempDir() + "/model_speculation_test_other.gguf";
+    const std::vector<WeightFormat> formats(7, WeightFormat::kQ8_0);
+    EXPECT_TRUE(testing::write_random_model(kTiny, written, formats, WeightFormat::kQ8_0));
+    return written;
+  }();
+  return path;
+}
+
+uint64_t sum(const auto& counters) {
+  return std::accumulate(counters.begin(), counters.end(), uint64_t{0});
+}
+
+TEST(ModelSpeculation, ChangesNoAnswer) {
+  const std::unique_ptr<Engine> plain = start_engine(tiny_config());
+  ASSERT_NE(plain, nullptr);
+  const std::vector<ValidRequest> requests = varied_requests(plain->model().vocab_size, 60);
+  const std::vector<Collected> expected = run_alone(*plain, requests);
+  for (const std::string& draft : {kTiny, other_model()}) {
+    for (const int32_t num_seqs : {1, 7, 64}) {
+      for (const bool overlap : {false, true}) {
+        Config config = tiny_config();
+        const bool is_fixed = num_seqs != 64 || overlap;
+        config.speculative_config = drafting_with(draft, is_fixed);
+        config.max_num_seqs = num_seqs;
+        config.overlap = overlap;
+        config.debug_preempt_every = num_seqs == 7 ? 5 : 0;
+        config.max_num_batched_tokens = num_seqs == 7 ? 32 : 512;
+        const std::unique_ptr<Engine> engine = start_engine(config);
+        ASSERT_NE(engine, nullptr);
+        const std::string what = draft + ", " + std::to_string(num_seqs);
+        expect_same(expected, run_together(*engine, requests), what);
+        expect_same(expected, run_together(*engine, requests), what + ", with hits");
+        if (HasFatalFailure()) return;
+        settle(*engine);
+        EXPECT_EQ(engine->stats().num_blocks_used, 0);
+        EXPECT_TRUE(!is_fixed || sum(engine->stats().drafts.num_drafts) > 0) << what;
+      }
+    }
+  }
+}
+
+TEST(ModelSpeculation, AModelThatDraftsForItselfIsAlwaysRight) {
+  for (const float temperature : {0.0F, 0.7F, 1.3F}) {
+    std::vector<ValidRequest> requests = varied_requests(480, 24);
+    for (ValidRequest& request : requests) {
+      request.sampling.temperature = temperature;
+      request.sampling.max_tokens = 41;
+      request.sampling.min_tokens = 0;
+    }
+    Config config = tiny_config();
+    config.speculative_config = drafting_with(kTiny);
+    const std::unique_ptr<Engine> engine = start_engine(config);
+    ASSERT_NE(engine, nullptr);
+    run_together(*engine, requests);
+    settle(*engine);
+    const DraftStats drafts = engine->stats().drafts;
+    const auto source = static_cast<size_t>(DraftSource::kDraftModel);
+    EXPECT_GT(drafts.num_draft_tokens[source], 300U);
+    EXPECT_EQ(drafts.num_accepted_tokens[source] + drafts.num_padded_rows,
+              drafts.num_draft_tokens[source])
+        << temperature;
+    EXPECT_LE(drafts.num_padded_rows, 24U) << temperature;
+  }
+}
+
+TEST(ModelSpeculation, PrefixHitTokensEqualNoSpeculation) {
+  const auto hits = [](const std::string& speculation) {
+    Config config = tiny_config();
+    config.speculative_config = speculation;
+    const std::unique_ptr<Engine> engine = start_engine(config);
+    EXPECT_NE(engine, nullptr);
+    std::vector<int32_t> cached;
+    const std::vector<ValidRequest> requests = varied_requests(480, 16);
+    for (int turn = 0; turn < 2; ++turn) {
+      const std::vector<Collected> answers = run_alone(*engine, requests);
+      for (const Collected& answer : answers) cached.push_back(answer.num_cached_tokens);
+      // The next turn goes on behind the answer.
+      std::vector<ValidRequest> next = requests;
+      for (size_t i = 0; i < next.size(); ++i) {
+        next[i].prompt.insert(
+            next[i].prompt.end(), answers[i].tokens.begin(), answers[i].tokens.end());
+        next[i].prompt.push_back(7);
+      }
+      for (const Collected& answer : run_alone(*engine, next)) {
+        cached.push_back(answer.num_cached_tokens);
+      }
+    }
+    return cached;
+  };
+  const std::vector<int32_t> off = hits("");
+  EXPECT_GT(sum(off), 100U);
+  EXPECT_EQ(hits(drafting_with(kTiny)), off);
+  EXPECT_EQ(hits(drafting_with(other_model())), off);
+}
+
+TEST(ModelSpeculation, RequestsThatWantNoDraftsHaveNone) {
+  Config config = tiny_config();
+  config.speculative_config = drafting_with(kTiny);
+  const std::unique_ptr<Engine> engine = start_engine(config);
+  ASSERT_NE(engine, nullptr);
+  std::vector<ValidRequest> requests = varied_requests(480, 8);
+  for (ValidRequest& request : requests) request.speculative = false;
+  run_together(*engine, requests);
+  settle(*engine);
+  EXPECT_EQ(sum(engine->stats().drafts.num_drafts), 0U);
+}
+
+TEST(ModelSpeculation, TogetherWithProposersNoAnswerChanges) {
+  const std::unique_ptr<Engine> plain = start_engine(tiny_config());
+  ASSERT_NE(plain, nullptr);
+  std::vector<ValidRequest> requests = varied_requests(plain->model().vocab_size, 40);
+  for (ValidRequest& request : requests) {
+    const std::vector<TokenId> once = request.prompt;
+    request.prompt.insert(request.prompt.end(), once.begin(), once.end());
+  }
+  const std::vector<Collected> expected = run_alone(*plain, requests);
+  Config config = tiny_config();
+  config.speculative_config = R"({"method": "ngram,draft_model", "prompt_lookup_max": 2,
+      "prompt_lookup_min": 1, "num_speculative_tokens": 4, "adaptive": false, "model": ")" +
+                              kTiny + "\"}";
+  const std::unique_ptr<Engine> engine = start_engine(config);
+  ASSERT_NE(engine, nullptr);
+  expect_same(expected, run_together(*engine, requests), "ngram and model");
+  settle(*engine);
+  const DraftStats drafts = engine->stats().drafts;
+  EXPECT_GT(drafts.num_drafts[static_cast<size_t>(DraftSource::kDraftModel)], 0U);
+  EXPECT_GT(drafts.num_drafts[static_cast<size_t>(DraftSource::kNgram)], 0U);
+}
+
+TEST(ModelSpeculation, TensorParallelRanksAgreeWithOne) {
+  const std::unique_ptr<Engine> plain = start_engine(tiny_config());
+  ASSERT_NE(plain, nullptr);
+  const std::vector<ValidRequest> requests = varied_requests(plain->model().vocab_size, 12);
+  const std::vector<Collected> expected = run_alone(*plain, requests);
+  Config config = tiny_config();
+  config.tensor_parallel_size = 2;
+  config.speculative_config = drafting_with(kTiny);
+  const std::unique_ptr<Engine> engine = start_engine(config);
+  ASSERT_NE(engine, nullptr);
+  expect_same(expected, run_together(*engine, requests), "two ranks");
+  settle(*engine);
+  const DraftStats drafts = engine->stats().drafts;
+  EXPECT_GT(sum(drafts.num_drafts), 0U);
+  EXPECT_EQ(sum(drafts.num_accepted_tokens) + drafts.num_padded_rows,
+            sum(drafts.num_draft_tokens));
+}
+
+// The tiny model with each token's text under the next id.
+std::string rotated_vocabulary() {
+  std::ifstream in(kTiny, std::ios::binary);
+  std::string file{std::istreambuf_iterator<char>(in), {}};
+  const std::string key = "tokenizer.ggml.tokens";
+  const size_t count_at = file.find(key) + key.size() + 8;
+  uint64_t count = 0;
+  std::memcpy(&count, file.data() + count_at, sizeof count);
+  const size_t begin = count_at + sizeof count;
+  size_t last = begin;
+  size_t end = begin;
+  for (uint64_t i = 0; i < count; ++i) {
+    uint64_t length = 0;
+    std::memcpy(&length, file.data() + end, sizeof length);
+    last = end;
+    end += sizeof length + length;
+  }
+  using Offset = std::string::difference_type;
+  std::rotate(file.begin() + static_cast<Offset>(begin),
+              file.begin() + static_cast<Offset>(last),
+              file.begin() + static_cast<Offset>(end));
+  const std::string path = ::testing::TempDir() + "/model_speculation_test_rotated.gguf";
+  std::ofstream(path, std::ios::binary) << file;
+  return path;
+}
+
+TEST(ModelSpeculation, AModelWithAnotherVocabularyIsRefusedAtTheStart) {
+  Config config = tiny_config();
+  const std::string path = rotated_vocabulary();
+  config.speculative_config = drafting_with(path);
+  const auto engine = create_engine(config);
+  ASSERT_FALSE(engine.has_value());
+  EXPECT_NE(engine.error().message.find(path + ": found 0 of the target's 487"),
+            std::string::npos)
+      << engine.error().message;
+}
+
+}  // namespace
+}  // namespace sluice
