@@ -11,7 +11,9 @@ namespace sluice {
 namespace {
 
 constexpr size_t kMinTable = 64;
-constexpr int kEvictedAToken = 4;  // suffixes of sequences beyond the limit
+constexpr int kEvictedAToken = 4;        // suffixes of sequences beyond the limit
+constexpr int32_t kMaxLeaving = 64;      // sequences beyond it; of more, all at once
+constexpr int64_t kSequenceBytes = 128;  // a sequence takes, with a root of its own
 
 uint64_t hash_of(int32_t parent, TokenId token) {
   const uint64_t key =
@@ -65,7 +67,8 @@ TokenId SuffixTree::token_at(uint32_t position) const {
 
 bool SuffixTree::is_active(uint32_t start) const {
   if (!is_open_) return false;
-  const uint32_t length = end_position() - start;  // of the suffix; too large: behind the end
+  const uint32_t length =
+      end_position() - start;  // the suffix has; too large: it is behind the end
   return length <= static_cast<uint32_t>(limits_.max_depth) &&
          length <= end_position() - sequences_.back().begin;
 }
@@ -250,10 +253,14 @@ void SuffixTree::append(TokenId token) {
 // Sequences out.
 
 void SuffixTree::shrink() {
-  while (num_nodes_ > limits_.max_nodes && evict_suffix()) {
+  const auto is_over = [&] {
+    return num_nodes_ > limits_.max_nodes || num_tokens() > limits_.max_tokens;
+  };
+  while (is_over() && evict_suffix()) {
   }
-  for (int i = 0; i < kEvictedAToken && num_sequences() > limits_.max_sequences; ++i) {
-    if (!evict_suffix()) break;
+  for (int i = 0; num_sequences() > limits_.max_sequences; ++i) {
+    const bool is_far_over = num_sequences() > limits_.max_sequences + kMaxLeaving;
+    if ((i >= kEvictedAToken && !is_far_over) || !evict_suffix()) break;
   }
 }
 
@@ -338,7 +345,7 @@ bool SuffixTree::step(Place& place, TokenId token) const {
   return true;
 }
 
-// Of all occurrences of what leads to `place` that go on, how the most of them do.
+// How most of the occurrences of what leads to `place` go on, among those that do.
 bool SuffixTree::best_follower(const Place& place, Follower& follower) const {
   if (place.in_leaf) {
     follower = {token_at(place.where), 1, 1};
@@ -347,7 +354,8 @@ bool SuffixTree::best_follower(const Place& place, Follower& follower) const {
   const Node& node = at(place.node);
   if (node.best_child == kNone) return false;
   const auto depth = static_cast<uint32_t>(place.depth);
-  const uint32_t start = end_position() - depth;  // of the open sequence's end, if it is one here
+  const uint32_t start =
+      end_position() - depth;  // such a suffix of the open sequence has, if there is one here
   const Cursor& cursor = cursors_[start % static_cast<uint32_t>(limits_.max_depth)];
   const bool ends_here = is_active(start) && cursor.node == place.node;
   const int32_t num_going_on = node.count - node.num_ends - (ends_here ? 1 : 0);
@@ -406,11 +414,28 @@ int32_t SuffixTree::count(uint64_t salt, std::span<const TokenId> tokens) const 
   return place.in_leaf ? 1 : at(place.node).count;
 }
 
+int32_t SuffixTree::num_tokens() const {
+  if (sequences_.empty()) return 0;
+  return static_cast<int32_t>(end_position() - sequences_.front().begin);
+}
+
+// Vectors that grow have room for at most twice what they hold; of the text a half may be dead.
+int64_t SuffixTree::max_memory_bytes(const SuffixTreeLimits& limits) {
+  const auto most_nodes = static_cast<int64_t>(limits.max_nodes) + 2 * limits.max_depth + 2;
+  const int64_t growth = limits.reserves ? 1 : 2;
+  const auto table = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(2 * most_nodes)));
+  const auto most_tokens = static_cast<int64_t>(limits.max_tokens) + limits.max_depth + 1024;
+  return growth * most_nodes * static_cast<int64_t>(sizeof(Node)) +
+         growth * table * static_cast<int64_t>(sizeof(int32_t)) +
+         4 * most_tokens * static_cast<int64_t>(sizeof(TokenId)) +
+         kSequenceBytes * (static_cast<int64_t>(limits.max_sequences) + kMaxLeaving + 1);
+}
+
 int64_t SuffixTree::memory_bytes() const {
-  return static_cast<int64_t>(
-      nodes_.capacity() * sizeof(Node) + table_.capacity() * sizeof(int32_t) +
-      text_.capacity() * sizeof(TokenId) + sequences_.size() * sizeof(Sequence) +
-      roots_.size() * (sizeof(uint64_t) + 4 * sizeof(void*)));
+  return static_cast<int64_t>(nodes_.capacity() * sizeof(Node) +
+                              table_.capacity() * sizeof(int32_t) +
+                              text_.capacity() * sizeof(TokenId)) +
+         kSequenceBytes * num_sequences();
 }
 
 }  // namespace sluice

@@ -21,10 +21,11 @@
 namespace sluice {
 
 struct SuffixTreeLimits {
-  int32_t max_depth = 24;       // tokens of a match and what follows it; at least 2
-  int32_t max_nodes = 1 << 16;  // at least 4 * max_depth; up to 56 bytes each
-  int32_t max_sequences = 1;    // those that are on their way out may come on top
-  bool reserves = false;        // room for all at the start, so that no token waits for it
+  int32_t max_depth = 24;        // tokens of a match and what follows it; at least 2
+  int32_t max_nodes = 1 << 16;   // at least 4 * max_depth; up to 56 bytes each
+  int32_t max_tokens = 1 << 20;  // all sequences have
+  int32_t max_sequences = 1;     // and up to 64 that are on their way out
+  bool reserves = false;         // room for all at the start, so that no token waits for it
 };
 
 class SuffixTree {
@@ -60,7 +61,13 @@ class SuffixTree {
 
   [[nodiscard]] int32_t num_sequences() const { return static_cast<int32_t>(sequences_.size()); }
 
+  // Tokens whose suffixes are in the tree.
+  [[nodiscard]] int32_t num_tokens() const;
+
   [[nodiscard]] int64_t memory_bytes() const;
+
+  // What memory_bytes() never exceeds.
+  static int64_t max_memory_bytes(const SuffixTreeLimits& limits);
 
  private:
   static constexpr int32_t kNone = -1;
@@ -141,7 +148,7 @@ class SuffixTree {
   uint32_t text_begin_ = 0;                      // position of text_[0]; positions wrap around
   std::deque<Sequence> sequences_;
   bool is_open_ = false;
-  std::vector<Cursor> cursors_;  // of the open sequence's last max_depth suffixes, by position
+  std::vector<Cursor> cursors_;  // the open sequence's last max_depth suffixes, by position
   std::vector<int32_t> path_;    // scratch
 };
 

@@ -152,6 +152,39 @@ TEST(SuffixTree, StaysWithinItsNodesAndForgetsTheOldestText) {
   }
 }
 
+TEST(SuffixTree, TextThatIsAlwaysTheSameIsBoundedToo) {
+  const SuffixTreeLimits limits = {
+      .max_depth = 8, .max_nodes = 1000, .max_tokens = 5000, .max_sequences = 1000};
+  SuffixTree tree(limits);
+  for (int sequence = 0; sequence < 3000; ++sequence) {
+    tree.open(sequence % 2);
+    for (TokenId token = 0; token < 20; ++token) tree.append(token);
+    ASSERT_LE(tree.num_tokens(), 5000);
+    ASSERT_LE(tree.num_sequences(), 1000 + 64);
+    ASSERT_LE(tree.memory_bytes(), SuffixTree::max_memory_bytes(limits));
+  }
+  EXPECT_GT(tree.num_tokens(), 4900);
+}
+
+TEST(SuffixTree, MemoryNeverExceedsWhatIsPlanned) {
+  std::mt19937_64 random(6);
+  for (const bool reserves : {false, true}) {
+    for (const TokenId vocab_size : {1, 4, 60, 10'000}) {
+      const SuffixTreeLimits limits = {.max_depth = 12,
+                                       .max_nodes = 3000,
+                                       .max_tokens = 8000,
+                                       .max_sequences = 5,
+                                       .reserves = reserves};
+      SuffixTree tree(limits);
+      for (int i = 0; i < 40'000; ++i) {
+        if (i % 10'000 == 0 || random() % 500 == 0) tree.open(random());
+        tree.append(static_cast<TokenId>(random() % static_cast<uint64_t>(vocab_size)));
+        ASSERT_LE(tree.memory_bytes(), SuffixTree::max_memory_bytes(limits));
+      }
+    }
+  }
+}
+
 // The guess for one length of match, its tokens each the most frequent, from the description.
 struct Oracle {
   const std::vector<Sequence>& all;
