@@ -14,7 +14,7 @@ namespace {
 constexpr int32_t kRequestNodes = 1 << 15;   // a request's tree has, for its newest text
 constexpr int32_t kAnswerNodes = 1'000'000;  // the tree of answers has
 constexpr int32_t kAnswerTokens = 1 << 20;   // all answers in it have
-constexpr size_t kTokensACall = 512;         // a request's text, taken in before a guess
+constexpr size_t kTokensACall = 256;         // a request's text, taken in before a guess
 constexpr size_t kLearnedAGuess = 8;         // tokens of answers
 constexpr size_t kLearnedAnEnd = 64;         // the same
 constexpr size_t kMaxToLearn = 1 << 18;      // tokens that wait for it; beyond: the oldest go

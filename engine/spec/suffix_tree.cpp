@@ -35,6 +35,7 @@ SuffixTree::SuffixTree(const SuffixTreeLimits& limits)
   CHECK_GE(limits.max_depth, 2);
   CHECK_GE(limits.max_nodes, 4 * limits.max_depth);
   path_.reserve(static_cast<size_t>(limits.max_depth));
+  growing_.reserve(static_cast<size_t>(limits.max_depth) + 1);
   if (!limits.reserves) return;
   // A token may add two nodes a level before the oldest go.
   const auto most = static_cast<size_t>(limits.max_nodes + 2 * limits.max_depth + 2);
@@ -51,6 +52,7 @@ void SuffixTree::clear() {
   text_.clear();
   text_begin_ = 0;
   sequences_.clear();
+  growing_.clear();
   is_open_ = false;
 }
 
@@ -177,6 +179,7 @@ void SuffixTree::open(uint64_t salt) {
   close();
   shrink();
   sequences_.push_back({end_position(), end_position(), salt});
+  growing_.clear();
   root_of(salt);
   is_open_ = true;
 }
@@ -241,12 +244,15 @@ void SuffixTree::append(TokenId token) {
   const int32_t root = root_of(sequences_.back().salt);
   cursors_[position % max_depth] = {root, 0};
   ++at(root).count;
-  const uint32_t num_older = std::min(position - sequences_.back().begin, max_depth - 1);
-  for (uint32_t start = position - num_older; start != position + 1; ++start) {
+  growing_.push_back(position);
+  size_t num_left = 0;
+  for (const uint32_t start : growing_) {
     Cursor& cursor = cursors_[start % max_depth];
-    const bool is_here = static_cast<uint32_t>(cursor.depth) == position - start;
-    if (is_here && !at(cursor.node).is_leaf) advance(cursor, token);
+    advance(cursor, token);
+    const bool is_done = at(cursor.node).is_leaf || cursor.depth == limits_.max_depth;
+    if (!is_done) growing_[num_left++] = start;
   }
+  growing_.resize(num_left);
   shrink();
 }
 

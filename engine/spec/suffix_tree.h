@@ -149,7 +149,9 @@ class SuffixTree {
   std::deque<Sequence> sequences_;
   bool is_open_ = false;
   std::vector<Cursor> cursors_;  // the open sequence's last max_depth suffixes, by position
-  std::vector<int32_t> path_;    // scratch
+  // The suffixes among these that are not at a leaf, oldest first; a leaf stands for the rest.
+  std::vector<uint32_t> growing_;
+  std::vector<int32_t> path_;  // scratch
 };
 
 }  // namespace sluice
