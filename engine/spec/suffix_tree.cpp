@@ -30,8 +30,7 @@ int32_t agreement_of(double share, int32_t count) {
 
 }  // namespace
 
-SuffixTree::SuffixTree(const SuffixTreeLimits& limits)
-    : limits_(limits), table_(kMinTable, kNone), cursors_(static_cast<size_t>(limits.max_depth)) {
+SuffixTree::SuffixTree(const SuffixTreeLimits& limits) : limits_(limits), table_(kMinTable, kNone) {
   CHECK_GE(limits.max_depth, 2);
   CHECK_GE(limits.max_nodes, 4 * limits.max_depth);
   path_.reserve(static_cast<size_t>(limits.max_depth));
@@ -65,14 +64,6 @@ uint32_t SuffixTree::end_position() const {
 TokenId SuffixTree::token_at(uint32_t position) const {
   const uint32_t index = position - text_begin_;
   return index < text_.size() ? text_[index] : kInvalidToken;
-}
-
-bool SuffixTree::is_active(uint32_t start) const {
-  if (!is_open_) return false;
-  const uint32_t length =
-      end_position() - start;  // the suffix has; too large: it is behind the end
-  return length <= static_cast<uint32_t>(limits_.max_depth) &&
-         length <= end_position() - sequences_.back().begin;
 }
 
 // Nodes and the table that finds them.
@@ -188,13 +179,8 @@ void SuffixTree::close() {
   if (!is_open_) return;
   const uint32_t end = end_position();
   const uint32_t begin = sequences_.back().begin;
-  const uint32_t num_active = std::min(end - begin, static_cast<uint32_t>(limits_.max_depth));
-  for (uint32_t start = end - num_active; start != end; ++start) {
-    const Cursor& cursor = cursors_[start % static_cast<uint32_t>(limits_.max_depth)];
-    if (!at(cursor.node).is_leaf && static_cast<uint32_t>(cursor.depth) == end - start) {
-      ++at(cursor.node).num_ends;
-    }
-  }
+  for (const Growing& suffix : growing_) ++at(suffix.node).num_ends;
+  growing_.clear();
   sequences_.back().end = end;
   text_.push_back(kInvalidToken);
   is_open_ = false;
@@ -213,44 +199,37 @@ void SuffixTree::expand(int32_t leaf, int32_t depth) {
     ++at(leaf).num_ends;
     return;
   }
-  const int32_t child = add_child(leaf, token, where + 1, depth + 1);
-  const uint32_t start = where - static_cast<uint32_t>(depth);
-  if (is_active(start)) {
-    cursors_[start % static_cast<uint32_t>(limits_.max_depth)] = {child, depth + 1};
-  }
+  add_child(leaf, token, where + 1, depth + 1);
 }
 
-// The suffix at `cursor`, an inner node, goes on with the last token of the text.
-void SuffixTree::advance(Cursor& cursor, TokenId token) {
-  const int32_t depth = cursor.depth + 1;
-  const int32_t child = find_child(cursor.node, token);
+// `suffix`, at an inner node, comes to this depth with the last token of the text.
+void SuffixTree::advance(Growing& suffix, int32_t depth, TokenId token) {
+  const int32_t child = find_child(suffix.node, token);
   if (child == kNone) {
-    cursor = {add_child(cursor.node, token, end_position(), depth), depth};
+    suffix.node = add_child(suffix.node, token, end_position(), depth);
     return;
   }
   if (at(child).is_leaf) expand(child, depth);
   Node& node = at(child);
   ++node.count;
-  Node& parent = at(cursor.node);
+  Node& parent = at(suffix.node);
   if (node.count >= at(parent.best_child).count) parent.best_child = child;
-  cursor = {child, depth};
+  suffix.node = child;
 }
 
 void SuffixTree::append(TokenId token) {
   CHECK(is_open_);
-  const auto max_depth = static_cast<uint32_t>(limits_.max_depth);
   const uint32_t position = end_position();
   text_.push_back(token);
   const int32_t root = root_of(sequences_.back().salt);
-  cursors_[position % max_depth] = {root, 0};
   ++at(root).count;
-  growing_.push_back(position);
+  growing_.push_back({position, root});
   size_t num_left = 0;
-  for (const uint32_t start : growing_) {
-    Cursor& cursor = cursors_[start % max_depth];
-    advance(cursor, token);
-    const bool is_done = at(cursor.node).is_leaf || cursor.depth == limits_.max_depth;
-    if (!is_done) growing_[num_left++] = start;
+  for (Growing suffix : growing_) {
+    const auto depth = static_cast<int32_t>(position - suffix.start) + 1;
+    advance(suffix, depth, token);
+    const bool is_done = at(suffix.node).is_leaf || depth == limits_.max_depth;
+    if (!is_done) growing_[num_left++] = suffix;
   }
   growing_.resize(num_left);
   shrink();
@@ -275,8 +254,9 @@ bool SuffixTree::evict_suffix() {
   if (sequences_.empty()) return false;
   Sequence& oldest = sequences_.front();
   const uint32_t start = oldest.begin;
-  const bool is_growing = is_open_ && sequences_.size() == 1;
-  if (is_growing && (start == end_position() || is_active(start))) return false;
+  const bool is_open = is_open_ && sequences_.size() == 1;
+  if (is_open && start == (growing_.empty() ? end_position() : growing_.front().start))
+    return false;
   path_.clear();
   int32_t node = roots_.find(oldest.salt)->second;
   --at(node).count;
@@ -292,11 +272,6 @@ bool SuffixTree::evict_suffix() {
     path_.push_back(node);
     if (at(node).is_leaf) break;
   }
-  // Its end comes at the depth of an inner node too, where the loop has not looked.
-  const bool is_whole = path_.size() == static_cast<size_t>(limits_.max_depth);
-  if (is_whole && token_at(start + static_cast<uint32_t>(limits_.max_depth)) == kInvalidToken) {
-    --at(node).num_ends;
-  }
   for (size_t i = path_.size(); i-- > 0;) {
     const int32_t parent = at(path_[i]).parent;
     if (at(path_[i]).count == 0) {
@@ -306,7 +281,7 @@ bool SuffixTree::evict_suffix() {
     }
   }
   ++oldest.begin;
-  if (!is_growing && oldest.begin == oldest.end) forget_sequence();
+  if (!is_open && oldest.begin == oldest.end) forget_sequence();
   drop_text();
   return true;
 }
@@ -351,6 +326,14 @@ bool SuffixTree::step(Place& place, TokenId token) const {
   return true;
 }
 
+// What leads to `place` is the end of the open sequence too.
+bool SuffixTree::text_ends_at(const Place& place) const {
+  const uint32_t start = end_position() - static_cast<uint32_t>(place.depth);
+  return std::ranges::any_of(growing_, [&](const Growing& suffix) {
+    return suffix.start == start && suffix.node == place.node;
+  });
+}
+
 // How most of the occurrences of what leads to `place` go on, among those that do.
 bool SuffixTree::best_follower(const Place& place, Follower& follower) const {
   if (place.in_leaf) {
@@ -359,12 +342,7 @@ bool SuffixTree::best_follower(const Place& place, Follower& follower) const {
   }
   const Node& node = at(place.node);
   if (node.best_child == kNone) return false;
-  const auto depth = static_cast<uint32_t>(place.depth);
-  const uint32_t start =
-      end_position() - depth;  // such a suffix of the open sequence has, if there is one here
-  const Cursor& cursor = cursors_[start % static_cast<uint32_t>(limits_.max_depth)];
-  const bool ends_here = is_active(start) && cursor.node == place.node;
-  const int32_t num_going_on = node.count - node.num_ends - (ends_here ? 1 : 0);
+  const int32_t num_going_on = node.count - node.num_ends - (text_ends_at(place) ? 1 : 0);
   const Node& child = at(node.best_child);
   follower = {child.token, static_cast<double>(child.count) / num_going_on, child.count};
   return true;

@@ -76,7 +76,7 @@ class SuffixTree {
     int32_t parent = kNone;
     TokenId token = kInvalidToken;  // that leads here from the parent
     int32_t count = 0;              // suffixes that pass or end here
-    int32_t num_ends = 0;           // closed sequences whose last token this is
+    int32_t num_ends = 0;           // closed sequences whose last token this is, above max_depth
     int32_t best_child = kNone;
     int32_t first_child = kNone;
     int32_t next = kNone;  // siblings; of a free node: the next free one
@@ -93,10 +93,10 @@ class SuffixTree {
     uint32_t where = 0;  // in_leaf: before this position of the leaf's text
   };
 
-  // Where a suffix of the open sequence has got to.
-  struct Cursor {
+  // A suffix of the open sequence that has got to an inner node above max_depth.
+  struct Growing {
+    uint32_t start = 0;
     int32_t node = kNone;
-    int32_t depth = 0;
   };
 
   struct Sequence {
@@ -115,7 +115,7 @@ class SuffixTree {
   [[nodiscard]] uint32_t end_position() const;
   [[nodiscard]] size_t slot_of(int32_t parent, TokenId token) const;
   [[nodiscard]] int32_t find_child(int32_t parent, TokenId token) const;
-  [[nodiscard]] bool is_active(uint32_t start) const;
+  [[nodiscard]] bool text_ends_at(const Place& place) const;
   [[nodiscard]] bool step(Place& place, TokenId token) const;
   [[nodiscard]] bool best_follower(const Place& place, Follower& follower) const;
 
@@ -131,7 +131,7 @@ class SuffixTree {
   void choose_best(int32_t node);
   void grow_table();
   void expand(int32_t leaf, int32_t depth);
-  void advance(Cursor& cursor, TokenId token);
+  void advance(Growing& suffix, int32_t depth, TokenId token);
   void shrink();
   [[nodiscard]] bool evict_suffix();
   void forget_sequence();
@@ -148,10 +148,8 @@ class SuffixTree {
   uint32_t text_begin_ = 0;                      // position of text_[0]; positions wrap around
   std::deque<Sequence> sequences_;
   bool is_open_ = false;
-  std::vector<Cursor> cursors_;  // the open sequence's last max_depth suffixes, by position
-  // The suffixes among these that are not at a leaf, oldest first; a leaf stands for the rest.
-  std::vector<uint32_t> growing_;
-  std::vector<int32_t> path_;  // scratch
+  std::vector<Growing> growing_;  // oldest first; the other suffixes are at leaves, or done
+  std::vector<int32_t> path_;     // scratch
 };
 
 }  // namespace sluice
