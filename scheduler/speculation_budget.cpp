@@ -9,17 +9,17 @@ namespace sluice {
 
 namespace {
 
-constexpr double kLeastSurvival = 0.05;  // of a row that is looked at
+constexpr double kLeastSurvival = 0.05;  // a row that is less likely to be reached is not looked at
 constexpr double kGainToBegin = 1.03;    // predicted
 constexpr double kGainToGoOn = 1.00;
-constexpr double kMaxStretch = 1.25;  // of a step in which not everybody drafts
+constexpr double kMaxStretch = 1.25;  // so much longer takes a step in which not everybody drafts
 constexpr uint64_t kPeriod = 256;     // steps: one is a baseline, or while drafts are off a trial
 constexpr uint64_t kSooner = 4;       // times as soon comes a trial after one that gained
 constexpr int32_t kIdleChoices = 16;  // after so many in vain, offers are wanted ...
 constexpr uint64_t kIdleEvery = 8;    // ... in one of so many steps
 constexpr double kMaxDebt = 16;       // tokens a decode
 constexpr double kMaxLoss = 4;        // tokens a decode, of one step: a disturbed one
-constexpr double kRepayment = 0.01;   // of all committed tokens
+constexpr double kRepayment = 0.01;   // a share of all committed tokens
 constexpr double kDriftStep = 0.05;
 constexpr double kMaxDrift = 2;  // and at least its inverse
 
@@ -115,7 +115,8 @@ SpeculationBudget::Choice SpeculationBudget::best_rows(const CostModel& cost,
 
   int32_t num_all = 0;  // rows, with which every request of the step drafts
   for (size_t bin = ranking_.least_first; bin < kNumBins; ++bin) num_all += ranking_.rows[bin];
-  const bool may_stretch = ranking_.num_first == limits.num_decodes && !limits.has_prefill;
+  const bool may_stretch =
+      ranking_.num_first == limits.num_decodes && limits.shape.num_prefill_tokens == 0;
 
   Choice choice;
   size_t bin = kNumBins;  // those from here on are counted whole
@@ -220,7 +221,7 @@ void SpeculationBudget::observe_step(const CostModel& cost, const DraftedStep& s
   const bool is_known = times_.is_known(RowTimes::bucket_of(rows_of(step.plain)));
   const double plain = plain_ms(cost, step.plain);
   times_.observe(step.shape, step.ms);
-  if (step.num_draft_rows == 0 && is_known) {
+  if (step.num_draft_rows == 0 && step.plain.num_prefill_tokens == 0 && is_known) {
     const double seen = std::clamp(step.ms / plain, 1 / kMaxDrift, kMaxDrift);
     drift_ += kDriftStep * (seen - drift_);
   }

@@ -329,7 +329,7 @@ TEST(SpeculationBudget, RowsGoToRequestsWhoseDraftsAreRight) {
   std::vector<int32_t> granted(4);
   const DraftLimits limits = {.shape = plain, .num_decodes = 4, .max_draft_rows = 100};
   const DraftDecision decision = budget.choose(cost, limits, offers, granted);
-  // As long as not everybody drafts, the step may take a quarter longer.
+  // The step may take a quarter longer while not everybody drafts.
   EXPECT_GT(decision.predicted_gain, 1.03);
   EXPECT_EQ(granted[1], 0);
   EXPECT_EQ(granted[3], 0);
