@@ -136,7 +136,9 @@ TEST(Speculation, MethodsChangeNoAnswer) {
     if (HasFatalFailure()) return;
     settle(*engine);
     expect_conserved(engine->stats().drafts);
-    EXPECT_GT(sum(engine->stats().drafts.num_drafts), 0U) << method;
+    // With a budget there may be none that is worth its rows.
+    const bool is_fixed = config.speculative_config.find("false") != std::string::npos;
+    EXPECT_TRUE(!is_fixed || sum(engine->stats().drafts.num_drafts) > 0) << method;
   }
 }
 
