@@ -11,7 +11,8 @@
 #include <string_view>
 
 #include "engine/engine.h"
-#include "server/api/response_format.h"
+#include "server/api/usage.h"
+#include "server/parse/pieces.h"
 
 namespace sluice {
 
@@ -22,7 +23,7 @@ struct GenerationRequest;
 // What is new of one choice: at most one of these a token, and one with its end.
 struct ChoiceNews {
   size_t choice_idx = 0;
-  std::string_view text;                             // never a part of a character
+  std::span<const Piece> pieces;                     // in order
   FinishReason finish_reason = FinishReason::kNone;  // kNone: it goes on
   std::string_view matched_stop;                     // the stop string that ended it, if one did
   TokenId stop_token = kInvalidToken;                // the stop token that did; end tokens apart

@@ -71,22 +71,22 @@ void Generation::accept(size_t choice_idx, const TokenOutput& output) {
     return answer_->add_prompt(choice_idx, output.prompt_logprobs);
   }
   choice.timings = output.timings;
-  std::string text;
-  if (output.token != kInvalidToken) append_token(choice_idx, output, text);
+  Pieces pieces;
+  if (!choice.echoed.empty()) {
+    append_text(pieces, PieceKind::kContent, -1, choice.echoed);
+    choice.echoed.clear();
+  }
+  if (output.token != kInvalidToken) append_token(choice_idx, output, pieces);
   if (choice.finish_reason == FinishReason::kNone && output.finish_reason != FinishReason::kNone) {
-    text += choice.detokenizer.finish();
+    append_text(pieces, PieceKind::kContent, -1, choice.detokenizer.finish());
     finish_choice(choice, request_.only_echo ? FinishReason::kLength : output.finish_reason);
     const bool is_end = !ignore_eos_ && contains(tokenizer_.end_tokens(), output.stop_token);
     if (!is_end && !request_.only_echo) choice.stop_token = output.stop_token;
   }
-  if (!choice.echoed.empty()) {
-    text.insert(0, choice.echoed);
-    choice.echoed.clear();
-  }
-  tell(choice_idx, text);
+  tell(choice_idx, pieces);
 }
 
-void Generation::append_token(size_t choice_idx, const TokenOutput& output, std::string& text) {
+void Generation::append_token(size_t choice_idx, const TokenOutput& output, Pieces& pieces) {
   if (request_.only_echo) return;
   Choice& choice = choices_[choice_idx];
   if (choice.num_tokens == 0) choice.num_cached = output.num_cached_tokens;
@@ -97,7 +97,7 @@ void Generation::append_token(size_t choice_idx, const TokenOutput& output, std:
   const bool is_hidden = output.stop_token == output.token && !request_.stop.include_in_output;
   if (is_hidden) return;
   Detokenizer::Result result = choice.detokenizer.append(output.token);
-  text = std::move(result.text);
+  append_text(pieces, PieceKind::kContent, -1, result.text);
   if (result.matched_stop < 0) return;
   choice.matched_stop = request_.stop.strings[static_cast<size_t>(result.matched_stop)];
   finish_choice(choice, FinishReason::kStop);
@@ -111,11 +111,11 @@ void Generation::finish_choice(Choice& choice, FinishReason reason) {
   --num_open_;
 }
 
-void Generation::tell(size_t choice_idx, std::string_view text) {
+void Generation::tell(size_t choice_idx, std::span<const Piece> pieces) {
   const Choice& choice = choices_[choice_idx];
   ChoiceNews news;
   news.choice_idx = choice_idx;
-  news.text = text;
+  news.pieces = pieces;
   news.finish_reason = choice.finish_reason;
   news.matched_stop = choice.matched_stop;
   news.stop_token = choice.stop_token;
@@ -188,7 +188,8 @@ void Generation::abort() {
   if (done_) return;
   for (size_t i = 0; i < choices_.size(); ++i) {
     if (choices_[i].finish_reason != FinishReason::kNone) continue;
-    const std::string rest = choices_[i].detokenizer.finish();
+    Pieces rest;
+    append_text(rest, PieceKind::kContent, -1, choices_[i].detokenizer.finish());
     finish_choice(choices_[i], FinishReason::kAbort);
     front_end_.engine.abort(choices_[i].id);
     tell(i, rest);

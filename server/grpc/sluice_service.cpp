@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "engine/tokenizer/tokenizer.h"
+#include "server/api/answer_id.h"
 #include "server/api/generation.h"
-#include "server/api/response_format.h"
 #include "server/grpc/reactors.h"
 #include "server/grpc/request_decoder.h"
 #include "server/grpc/rpc_context.h"
@@ -46,7 +46,7 @@ class SluiceCall final : public GrpcCall {
   void prepare(const GenerationRequest& request) override {
     request_ = &request;
     // The identity, the same in each message of a stream.
-    head_.set_id(response_id(request.endpoint));
+    head_.set_id(answer_id(request.endpoint));
     if (request_id_.empty()) request_id_ = head_.id();
     head_.set_created(static_cast<int64_t>(std::time(nullptr)));
     head_.set_model(request.model);
@@ -84,9 +84,9 @@ class SluiceCall final : public GrpcCall {
 
   void add_news(const ChoiceNews& news) override {
     v1::Choice& choice = choices_[news.choice_idx];
-    if (!news.text.empty()) {
-      choice.mutable_text()->append(news.text);
-      grow(news.choice_idx, news.text.size());
+    for (const Piece& piece : news.pieces) {
+      choice.mutable_text()->append(piece.text);
+      grow(news.choice_idx, piece.text.size());
     }
     if (news.finish_reason == FinishReason::kNone) return;
     choice.set_finish_reason(std::string(to_string(news.finish_reason)));
