@@ -51,8 +51,9 @@ struct DetectedFamilies {
 // the template is not recognised, except where the call family implies it.
 DetectedFamilies detect_families(std::string_view template_source, const Tokenizer& tokenizer);
 
-// Either row may be null: no calls, no reasoning. A marker that is one special token of the
-// vocabulary counts as that token alone; others count as text, whichever tokens spell them.
+// Either row may be null: no calls, no reasoning; a reasoning row of a family that writes both in
+// one form brings its calls along. A marker that is one special token of the vocabulary counts as
+// that token alone; others count as text, whichever tokens spell them.
 std::shared_ptr<const OutputFormat> resolve_format(const CallFamily* calls,
                                                    const ReasoningFamily* reasoning,
                                                    const Tokenizer& tokenizer);

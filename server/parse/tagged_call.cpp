@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/parse/tagged_call.h"
+
+#include "server/parse/json_text.h"
+#include "server/parse/parse_limits.h"
+
+namespace sluice {
+namespace {
+
+bool has_value_marker(const CallFamily& family) {
+  return std::ranges::any_of(
+      family.markers, [](const MarkerText& marker) { return marker.role == Role::kValueBegin; });
+}
+
+}  // namespace
+
+TaggedCall::TaggedCall(Role role, const CallFamily& family) {
+  if (role == Role::kCallBegin) start_call(family);
+}
+
+void TaggedCall::start_call(const CallFamily& family) {
+  state_ = family.type_before_name ? State::kType : State::kName;
+  name_.clear();
+  arguments_ = ArgumentWriter();
+}
+
+Roles TaggedCall::live() const {
+  switch (state_) {
+    case State::kSection:
+
+      return roles(Role::kSectionBegin, Role::kSectionEnd, Role::kCallBegin, Role::kCallEnd);
+    case State::kType:
+      return roles(Role::kNameEnd, Role::kCallEnd, Role::kSectionEnd);
+    case State::kName:
+      return roles(Role::kNameEnd, Role::kKeyBegin, Role::kCallEnd, Role::kSectionEnd);
+    case State::kCall:
+      return roles(Role::kKeyBegin,
+                   Role::kCallBegin,
+                   Role::kCallEnd,
+                   Role::kSectionBegin,
+                   Role::kSectionEnd);
+    case State::kKey:
+      return roles(Role::kKeyEnd, Role::kKeyEndString, Role::kKeyEndJson);
+    case State::kKeyBehind:
+      return roles(Role::kValueBegin, Role::kKeyBegin, Role::kCallEnd, Role::kSectionEnd);
+    case State::kValue:
+      return roles(Role::kValueEnd);
+  }
+  return roles();
+}
+
+Step TaggedCall::begin(CallContext& context) {
+  const std::string name(trimmed(name_));
+  if (!is_plain_name(name) || !context.out.begin_call(name, {})) return Step::kFail;
+  name_ = name;
+  is_open_ = had_call_ = true;
+  state_ = State::kCall;
+  return Step::kGoOn;
+}
+
+void TaggedCall::finish_call(CallContext& context) {
+  if (state_ == State::kValue) end_value(context);
+  arguments_.end(context.out);
+  context.out.end_call();
+  is_open_ = false;
+}
+
+void TaggedCall::begin_value(JsonTypes types, CallContext& context) {
+  state_ = State::kValue;
+  types_ = types;
+  is_string_ = types == kJsonString;
+  at_value_start_ = true;
+  holds_newline_ = false;
+  value_.clear();
+  arguments_.begin_value(context.family.strips_newlines ? trimmed(key_) : std::string_view(key_),
+                         context.out);
+  if (is_string_) arguments_.raw("\"", context.out);
+}
+
+void TaggedCall::value_text(char c, CallContext& context) {
+  const bool was_at_start = at_value_start_;
+  at_value_start_ = false;
+  if (context.family.strips_newlines) {
+    if (was_at_start && c == '\n') return;
+    if (holds_newline_) {
+      holds_newline_ = false;
+      if (is_string_) {
+        arguments_.escaped("\n", context.out);
+      } else {
+        value_ += '\n';
+      }
+    }
+    if (c == '\n') {
+      holds_newline_ = true;
+      return;
+    }
+  }
+  if (is_string_) {
+    arguments_.escaped({&c, 1}, context.out);
+    return;
+  }
+  value_ += c;
+  if (value_.size() <= kMaxBufferedBytes) return;
+  // Too long to be looked at as a whole: a string, from here on.
+  is_string_ = true;
+  arguments_.raw("\"", context.out);
+  arguments_.escaped(value_, context.out);
+  value_.clear();
+}
+
+void TaggedCall::end_value(CallContext& context) {
+  if (is_string_) {
+    arguments_.raw("\"", context.out);
+  } else {
+    arguments_.plain(value_, types_, context.out);
+  }
+  state_ = State::kCall;
+}
+
+Step TaggedCall::text(char c, CallContext& context) {
+  switch (state_) {
+    case State::kSection:
+      if (is_json_space(c)) return Step::kGoOn;
+      return had_call_ ? Step::kDoneBefore : Step::kFail;
+    case State::kType:
+      return Step::kGoOn;
+    case State::kName:
+      if (context.family.name_ends_at_space && c == '\n' && !trimmed(name_).empty()) {
+        return begin(context);
+      }
+      name_ += c;
+      return name_.size() > kMaxBufferedBytes ? Step::kFail : Step::kGoOn;
+    case State::kCall:
+    case State::kKeyBehind:
+      return Step::kGoOn;
+    case State::kKey:
+      if (key_.size() < kMaxBufferedBytes) key_ += c;
+      return Step::kGoOn;
+    case State::kValue:
+      value_text(c, context);
+      return Step::kGoOn;
+  }
+  return Step::kFail;
+}
+
+Step TaggedCall::marker(Role role, CallContext& context) {
+  if (state_ == State::kName && role != Role::kSectionBegin && role != Role::kCallBegin) {
+    const Step step = begin(context);
+    if (step != Step::kGoOn) return step;
+  }
+  switch (role) {
+    case Role::kNameEnd:
+      if (state_ == State::kType) state_ = State::kName;
+      return Step::kGoOn;
+    case Role::kKeyBegin:
+      if (!is_open_) return Step::kFailBefore;
+      if (state_ == State::kValue) end_value(context);
+      state_ = State::kKey;
+      key_.clear();
+      return Step::kGoOn;
+    case Role::kKeyEnd:
+      if (state_ != State::kKey) return Step::kGoOn;
+      if (has_value_marker(context.family)) {
+        state_ = State::kKeyBehind;
+      } else {
+        begin_value(context.types_of(name_, trimmed(key_)), context);
+      }
+      return Step::kGoOn;
+    case Role::kKeyEndString:
+    case Role::kKeyEndJson:
+      if (state_ != State::kKey) return Step::kGoOn;
+      begin_value(role == Role::kKeyEndString ? kJsonString : kJsonAny, context);
+      return Step::kGoOn;
+    case Role::kValueBegin:
+      if (state_ == State::kKeyBehind) begin_value(context.types_of(name_, trimmed(key_)), context);
+      return Step::kGoOn;
+    case Role::kValueEnd:
+      if (state_ == State::kValue) end_value(context);
+      return Step::kGoOn;
+    case Role::kCallBegin:
+      if (state_ == State::kName || state_ == State::kType) return Step::kFailBefore;
+      if (is_open_) finish_call(context);
+      start_call(context.family);
+      return Step::kGoOn;
+    case Role::kCallEnd:
+    case Role::kSectionBegin:
+      if (state_ == State::kName || state_ == State::kType) return Step::kFailBefore;
+      if (is_open_) finish_call(context);
+      state_ = State::kSection;
+      return Step::kGoOn;
+    case Role::kSectionEnd:
+      if (is_open_) finish_call(context);
+      return had_call_ ? Step::kDone : Step::kFail;
+    default:
+      if (is_open_) finish_call(context);
+      return had_call_ && state_ != State::kName && state_ != State::kType ? Step::kDoneBefore
+                                                                           : Step::kFailBefore;
+  }
+}
+
+Step TaggedCall::end(CallContext& context) {
+  if (is_open_) {
+    finish_call(context);
+    return Step::kDoneBefore;
+  }
+  return state_ == State::kSection && had_call_ ? Step::kDoneBefore : Step::kFailBefore;
+}
+
+}  // namespace sluice
