@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers of /v1/chat/completions: a message for each choice, or its deltas. Lives on the answer's
-// I/O thread.
+// Answers of /v1/chat/completions: a message for each choice, or its deltas, of which each carries
+// one kind of piece. Lives on the answer's I/O thread.
 #pragma once
 
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "server/api/answer_parts.h"
 #include "server/api/openai_format.h"
 
 namespace sluice {
@@ -23,13 +24,10 @@ class ChatFormat final : public OpenAiFormat {
   void write_choice(size_t choice_idx, size_t prompt_idx, JsonWriter& json) override;
   void write_behind_choices(JsonWriter& json) override;
   void append_role_event(size_t choice_idx, const Usage& usage, std::string& out);
+  void write_delta(size_t choice_idx, const Piece& piece, JsonWriter& json) const;
 
-  struct Message {
-    bool has_role = false;  // its role event is written
-    std::string content;    // of a whole answer
-  };
-
-  std::vector<Message> messages_;  // by choice
+  std::vector<AnswerParts> messages_;  // by choice, of a whole answer
+  std::vector<bool> has_role_;         // by choice: its role event is written
 };
 
 }  // namespace sluice

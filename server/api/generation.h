@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "engine/tokenizer/detokenizer.h"
 #include "server/api/answer.h"
+#include "server/api/choice_output.h"
 #include "server/api/request_validator.h"
 #include "server/front_end.h"
 
@@ -45,7 +45,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     RequestId id;
     bool submitted = false;
     FinishReason finish_reason = FinishReason::kNone;  // kNone: open
-    Detokenizer detokenizer;
+    ChoiceOutput output;
     std::string echoed;             // prompt to repeat before the first text
     std::string_view matched_stop;  // into the request
     TokenId stop_token = kInvalidToken;

@@ -53,12 +53,20 @@ void write_usage(JsonWriter& json, const Usage& usage) {
   json.key("total_tokens").integer(usage.prompt_tokens + usage.completion_tokens);
   json.key("prompt_tokens_details").open_object();
   json.key("cached_tokens").integer(usage.cached_tokens).close_object();
+  json.key("completion_tokens_details").open_object();
+  json.key("reasoning_tokens").integer(usage.reasoning_tokens).close_object();
   json.key("timings");
   write_timings(json, usage.timings);
   json.close_object();
 }
 
 }  // namespace
+
+std::string_view finish_name(const ChoiceNews& news) {
+  const bool is_for_calls =
+      news.has_called && news.finish_reason == FinishReason::kStop && news.matched_stop.empty();
+  return is_for_calls ? "tool_calls" : to_string(news.finish_reason);
+}
 
 OpenAiFormat::Choice::Choice(const Tokenizer& tokenizer, const GenerationRequest& request)
     : logprobs(tokenizer, request.endpoint, request.skip_special_tokens),
@@ -110,7 +118,7 @@ void OpenAiFormat::add_token(size_t choice_idx, const TokenOutput& output) {
 
 void OpenAiFormat::note_end(const ChoiceNews& news) {
   Choice& choice = choices_[news.choice_idx];
-  choice.finish_reason = to_string(news.finish_reason);
+  choice.finish_reason = finish_name(news);
   choice.stop_reason.clear();
   if (!news.matched_stop.empty()) {
     append_json_string(choice.stop_reason, news.matched_stop);
