@@ -46,6 +46,11 @@ Roles HarmonyMessages::live() const {
   return state_ == State::kHeader ? kAny | roles(Role::kHeaderEnd, Role::kConstrain) : kAny;
 }
 
+void HarmonyMessages::begin_output() {
+  is_first_ = true;
+  if (state_ == State::kHeader && part_ == Part::kRole) role_.clear();
+}
+
 void HarmonyMessages::header_is_text(CallContext& context) {
   state_ = State::kBody;
   kind_ = PieceKind::kContent;

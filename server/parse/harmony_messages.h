@@ -15,6 +15,9 @@ class HarmonyMessages {
   // `parse_calls` false: a message to a tool is content.
   explicit HarmonyMessages(bool parse_calls) : parse_calls_(parse_calls) {}
 
+  // What was read so far was the prompt's.
+  void begin_output();
+
   [[nodiscard]] Roles live() const;
   Step text(char c, CallContext& context);
   Step marker(Role role, CallContext& context);

@@ -62,9 +62,13 @@ Step NamedCall::name_text(char c, CallContext& context) {
   const CallFamily& family = context.family;
   const bool is_empty = trimmed(name_).empty();
   if (family.json_or_named && is_empty && (c == '[' || c == '{')) return Step::kJson;
-  if (family.type_before_name && c == '\n' && !is_empty)
+  if (family.type_before_name && c == '\n' && !is_empty) {
     return begin(context, State::kArgumentStart);
-  if (family.name_ends_at_brace && c == '{') {
+  }
+  // What was taken for a type is the name where the arguments follow it.
+  const bool is_type_name = family.type_before_name && is_empty && c == '{';
+  if (is_type_name) name_ = type_;
+  if (is_type_name || (family.name_ends_at_brace && c == '{')) {
     const Step step = begin(context, State::kArgumentStart);
     return step == Step::kGoOn ? text(c, context) : step;
   }

@@ -146,20 +146,21 @@ void OutputParser::State::content_byte(char c) {
   out.text(PieceKind::kContent, {&c, 1});
 }
 
-bool OutputParser::State::read_run(std::string_view bytes) {
+bool OutputParser::State::takes_runs() const {
   if (num_newlines_ > 0 || mode_ == Mode::kCalls) return false;
+  return mode_ == Mode::kReasoning || has_content_ || family == nullptr || !family->bare;
+}
+
+void OutputParser::State::read_run(std::string_view bytes) {
   if (mode_ == Mode::kReasoning) {
     has_reasoning_ = true;
-    give_space(PieceKind::kReasoning);
-    out.text(PieceKind::kReasoning, bytes);
-    return true;
+  } else {
+    has_content_ = true;
+    is_long_space_ = is_behind_call_ = false;
   }
-  if (!has_content_ && family != nullptr && family->bare) return false;
-  has_content_ = true;
-  is_long_space_ = is_behind_call_ = false;
-  give_space(PieceKind::kContent);
-  out.text(PieceKind::kContent, bytes);
-  return true;
+  const PieceKind kind = mode_ == Mode::kReasoning ? PieceKind::kReasoning : PieceKind::kContent;
+  give_space(kind);
+  out.text(kind, bytes);
 }
 
 void OutputParser::State::end_reasoning() {
@@ -199,12 +200,16 @@ void OutputParser::State::begin_calls(Role role, std::string_view marker_text) {
   }
 }
 
-void OutputParser::State::leave_calls(bool is_content) {
+void OutputParser::State::leave_calls(bool is_content, bool gives_space) {
   mode_ = Mode::kContent;
   reader_ = std::monostate();
   std::string kept = std::exchange(kept_, {});
   is_behind_call_ = had_call_;
-  if (!is_content) return;
+  if (!is_content) {
+    // White space behind the last call and its markers is content's, if content follows.
+    if (had_call_ && gives_space) space_ = kept.substr(kept.find_last_not_of(" \t\r\n") + 1);
+    return;
+  }
   if (had_call_) {
     kept.erase(0, std::min(kept.find_first_not_of(" \t\r\n,;"), kept.size()));
   }
@@ -224,6 +229,8 @@ void OutputParser::State::take_step(Step step,
     had_call_ = true;
     has_content_ = true;
   } else if (!was_open && (step == Step::kGoOn || step == Step::kFail)) {
+    const bool is_marker = symbols.size() > 1 || (!symbols.empty() && symbols[0] >= kFirstSpecial);
+    if (is_marker && had_call_ && trimmed(kept_).empty()) kept_.clear();
     kept_ += text;
   }
   if (step == Step::kGoOn && kept_.size() > kMaxBufferedBytes) step = Step::kFail;
@@ -231,16 +238,16 @@ void OutputParser::State::take_step(Step step,
     case Step::kGoOn:
       return;
     case Step::kDone:
-      leave_calls(is_bare_ && !had_call_);
+      leave_calls(is_bare_ && !had_call_, false);
       return;
     case Step::kFail:
-      leave_calls(true);
+      leave_calls(true, false);
       return;
     case Step::kDoneBefore:
-      leave_calls(is_bare_ && !had_call_);
+      leave_calls(is_bare_ && !had_call_, true);
       break;
     case Step::kFailBefore:
-      leave_calls(true);
+      leave_calls(true, false);
       break;
     case Step::kJson:
       reader_ = JsonCall();
@@ -381,16 +388,15 @@ void OutputParser::State::feed_text(std::string_view bytes) {
     const auto is_plain = [&](char c) {
       return (format->begun_by(static_cast<uint8_t>(c)) & counting) == 0 && !is_json_space(c);
     };
-    if (pending_.empty() && is_plain(bytes[at])) {
-      size_t end = at + 1;
-      while (end < bytes.size() && is_plain(bytes[end])) ++end;
-      if (read_run(bytes.substr(at, end - at))) {
-        at = end;
-        continue;
-      }
+    if (!pending_.empty() || !is_plain(bytes[at])) {
+      pending_ += static_cast<uint8_t>(bytes[at++]);
+    } else if (!takes_runs()) {
       read_byte(bytes[at++]);
     } else {
-      pending_ += static_cast<uint8_t>(bytes[at++]);
+      size_t end = at + 1;
+      while (end < bytes.size() && is_plain(bytes[end])) ++end;
+      read_run(bytes.substr(at, end - at));
+      at = end;
     }
     drain(false);
   }
@@ -414,11 +420,27 @@ void OutputParser::State::feed_special(Symbol symbol, std::string_view name) {
   read_stray(name, true);
 }
 
+// The beginning of a marker at the end of an output is none of the text where it would have stood
+// behind calls, since an output may end with its last call, and in a call that is cut short.
+void OutputParser::State::drop_cut_marker(FinishReason reason) {
+  if (mode_ != Mode::kCalls || !had_call_ || pending_.empty()) return;
+  if (out.call_is_open()) {
+    if (reason != FinishReason::kStop) pending_.clear();
+    return;
+  }
+  const Roles counting = live() & roles(Role::kCallEnd, Role::kSectionEnd, Role::kFence);
+  const bool is_cut = std::ranges::any_of(format->markers(), [&](const Marker& marker) {
+    return contains(counting, marker.role) && marker.symbols.starts_with(pending_);
+  });
+  if (is_cut) pending_.clear();
+}
+
 void OutputParser::State::finish(FinishReason reason) {
   if (format == nullptr) {
     out.flush();
     return;
   }
+  drop_cut_marker(reason);
   drain(true);
   if (mode_ == Mode::kCalls && (!out.call_is_open() || reason == FinishReason::kStop)) {
     with_reader({},
@@ -455,6 +477,7 @@ void OutputParser::State::start(std::string_view prompt_tail) {
         at += found->text.size();
       }
     }
+    if (auto* messages = std::get_if<HarmonyMessages>(&reader_)) messages->begin_output();
     if (out.call_is_open()) {
       begun_call = std::move(begun);
       begun_call.erase(begun_call.begin(),

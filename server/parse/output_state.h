@@ -73,8 +73,9 @@ struct OutputParser::State {
   void read_byte(char c);
   // The symbol is part of no marker that counts here.
   void read_stray(std::string_view text, bool is_special);
-  // A run of bytes that hold no marker's begin and no white space; false: read them one by one.
-  bool read_run(std::string_view bytes);
+  // Bytes that begin no marker and are no white space may be read together.
+  [[nodiscard]] bool takes_runs() const;
+  void read_run(std::string_view bytes);
 
   void reasoning_byte(char c);
   void content_byte(char c);
@@ -87,8 +88,10 @@ struct OutputParser::State {
                  std::string_view text,
                  int32_t num_before,
                  bool was_open);
-  void leave_calls(bool is_content);
+  // `is_content`: what was kept of no call is; `gives_space`: white space at its end may be.
+  void leave_calls(bool is_content, bool gives_space);
   void give_space(PieceKind kind);
+  void drop_cut_marker(FinishReason reason);
   void append_text_of(std::u16string_view symbols, std::string& text) const;
 
   template <typename Read>

@@ -144,6 +144,7 @@ Step TaggedCall::text(char c, CallContext& context) {
 }
 
 Step TaggedCall::marker(Role role, CallContext& context) {
+  if (role == Role::kFence) return Step::kGoOn;  // between a call's type and its name
   if (state_ == State::kName && role != Role::kSectionBegin && role != Role::kCallBegin) {
     const Step step = begin(context);
     if (step != Step::kGoOn) return step;

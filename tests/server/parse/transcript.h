@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Outputs of models as tests write them: text in which the names of a vocabulary's special tokens
+// are those tokens. Parsed whole, byte by byte, or cut anywhere.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/tokenizer/tokenizer.h"
+#include "server/parse/output_parser.h"
+
+namespace sluice {
+
+// Bytes, and the given special tokens.
+std::unique_ptr<Tokenizer> make_byte_tokenizer(std::span<const std::string_view> specials);
+
+// A family's parser for one vocabulary.
+struct TestFormat {
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::shared_ptr<const OutputFormat> format;
+
+  // Names as the flags take them; "": none.
+  TestFormat(std::string_view calls,
+             std::string_view reasoning,
+             std::span<const std::string_view> specials);
+};
+
+struct Transcript {
+  std::string text;
+  std::string prompt_tail = {};
+  FinishReason reason = FinishReason::kStop;
+  std::shared_ptr<const ToolSchemas> tools = nullptr;
+  ParserOptions options = {};
+};
+
+// A part of an output that arrives as one token.
+struct Chunk {
+  TokenId token = 0;
+  std::string_view bytes;
+  bool is_special = false;
+};
+
+// Special tokens, and every byte between them on its own.
+std::vector<Chunk> split_bytes(const TestFormat& format, std::string_view text);
+
+// Neighbours of one kind joined.
+Pieces joined(const Pieces& pieces);
+
+// Parses `chunks`, with bytes of those between two of `cuts` (ascending indices into chunks) as one
+// token: no special token is joined.
+Pieces parse_cut(const TestFormat& format,
+                 const Transcript& transcript,
+                 std::span<const Chunk> chunks,
+                 std::span<const size_t> cuts);
+
+Pieces parse_whole(const TestFormat& format, const Transcript& transcript);
+
+// Parses under single cuts (all, but in long texts a sample without SLUICE_FULL), pairs of them (a
+// sample; all with SLUICE_FULL), byte by byte and under random cuts; expects that all give the
+// same, and returns it.
+Pieces parse_every_way(const TestFormat& format, const Transcript& transcript);
+
+// "R{thought}C{text}0 name{"a": 1};1 other #id{...": reasoning, content, calls with their index;
+// ';' is a call's end.
+std::string describe(const Pieces& pieces);
+
+}  // namespace sluice
