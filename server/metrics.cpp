@@ -202,6 +202,22 @@ void add_grpc(Families& out, const GrpcCounters& grpc) {
   }
 }
 
+void add_answers(Families& families, const AnswerCounters& answers) {
+  const auto add = [&](const char* name, const char* help, const std::atomic<uint64_t>& count) {
+    families.counter(name, help, static_cast<double>(count.load(std::memory_order_relaxed)));
+  };
+  add("sluice_tool_calls_total", "Calls of tools in answers.", answers.num_calls);
+  add("sluice_cut_tool_calls_total",
+      "Calls of tools in which an answer was cut off.",
+      answers.num_cut_calls);
+  add("sluice_refused_tool_calls_total",
+      "Calls that were left out of answers, of tools that the request did not allow.",
+      answers.num_refused_calls);
+  add("sluice_reasoning_tokens_total",
+      "Generated tokens of reasoning.",
+      answers.num_reasoning_tokens);
+}
+
 }  // namespace
 
 void HttpCounters::count(size_t handler, int status) {
@@ -219,6 +235,7 @@ std::string metrics_text(const EngineStats& stats,
                          const HttpCounters& http,
                          const GrpcCounters& grpc,
                          const FinishCounters& finished,
+                         const AnswerCounters& answers,
                          uint64_t num_ignored_arguments) {
   Families families(model_name);
   add_gauges(families, stats, config);
@@ -226,6 +243,7 @@ std::string metrics_text(const EngineStats& stats,
   families.counter("sluice_ignored_arguments_total",
                    "Arguments of requests that were left out because they are not known.",
                    static_cast<double>(num_ignored_arguments));
+  add_answers(families, answers);
   add_histograms(families, stats);
   add_http(families, http);
   add_grpc(families, grpc);

@@ -396,6 +396,18 @@ std::vector<Knob> make_model_knobs() {
           "chat-template",
           "model",
           "Jinja file, or the template itself, to use instead of the model's own."),
+      string<&Config::tool_call_parser>("tool-call-parser",
+                                        "model",
+                                        "How the model writes calls of tools: vLLM's or SGLang's "
+                                        "name; auto: found by its chat template; none: not read."),
+      string<&Config::reasoning_parser>("reasoning-parser",
+                                        "model",
+                                        "How the model writes reasoning: vLLM's or SGLang's name; "
+                                        "auto: found by its chat template; none: not read."),
+      boolean<&Config::enable_auto_tool_choice>(
+          "enable-auto-tool-choice",
+          "model",
+          "Tools that the model may call or not; off: requests with such get 400."),
       integer_or_auto<&Config::max_model_len>(
           "max-model-len",
           "model",
@@ -687,6 +699,11 @@ std::vector<Knob> make_limit_knobs() {
           "max-gzip-ratio", "server", "", {1, 1100}, "Times that a gzip body may grow."),
       bytes<&Config::max_header_bytes>(
           "max-header-bytes", "server", {kKiB, kMiB}, "Largest request header."),
+      bytes<&Config::response_store_size>(
+          "response-store-size",
+          "server",
+          {0, 64 * kGiB},
+          "Answers of /v1/responses that are kept for previous_response_id; 0: none."),
       integer<&Config::max_json_depth>(
           "max-json-depth", "server", "levels", {4, 512}, "Deepest nesting of a request body."),
       integer<&Config::max_stop_strings>(

@@ -23,7 +23,10 @@ enum class Endpoint : uint8_t {
   kChatOrTokenize = 5,
   kBothOrTokenize = 7,
   kDetokenize = 8,
-  kAny = 15,
+  kMessages = 16,   // Anthropic's, and its count of tokens
+  kResponses = 32,  // OpenAI's second API
+  kOther = 48,      // the last two
+  kAny = 63,
 };
 
 enum class Disposition : uint8_t {

@@ -299,6 +299,20 @@ Expected<Caching> read_caching(const ValidationContext& context, const Json& bod
   return caching;
 }
 
+// The prompt of a chat, and how its answer is read.
+Expected<std::vector<std::vector<TokenId>>> read_chat(const ValidationContext& context,
+                                                      const Json& body,
+                                                      GenerationRequest& out) {
+  SLUICE_TRY(ChatPrompt prompt, chat_prompt(context, body));
+  SLUICE_TRY(out.tools, read_tool_plan(context, body));
+  SLUICE_TRY(out.include_reasoning, read_bool(body, "include_reasoning", true));
+  if (context.families != nullptr) out.output_format = context.families->format;
+  out.prompt_tail = std::move(prompt.tail);
+  std::vector<std::vector<TokenId>> prompts;
+  prompts.push_back(std::move(prompt.ids));
+  return prompts;
+}
+
 Expected<void> add_requests(const ValidationContext& context,
                             const SamplingParams& sampling,
                             std::optional<int32_t> limit,
@@ -413,9 +427,9 @@ Expected<GenerationRequest> validate_parameters(const ValidationContext& context
   out.seed = sampling.seed;
   out.stop.min_tokens = sampling.min_tokens;
   SLUICE_TRY(const auto limit, read_max_tokens(body, endpoint, out));
-  SLUICE_TRY(
-      auto prompts,
-      endpoint == Endpoint::kChat ? chat_prompt(context, body) : completion_prompts(context, body));
+  SLUICE_TRY(auto prompts,
+             endpoint == Endpoint::kChat ? read_chat(context, body, out)
+                                         : completion_prompts(context, body));
   SLUICE_TRY(const auto is_cut, truncate_prompts(context, body, limit.value_or(1), prompts));
   SLUICE_TRY_VOID(read_prompt_output(context, body, prompts, is_cut, sampling, out));
   SLUICE_TRY_VOID(add_requests(context, sampling, limit, turn, caching, std::move(prompts), out));

@@ -15,7 +15,8 @@ struct Usage {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   int64_t cached_tokens = 0;
-  RequestTimings timings;  // the longest of any choice; preemptions of all
+  int64_t reasoning_tokens = 0;  // of completion_tokens
+  RequestTimings timings;        // the longest of any choice; preemptions of all
 };
 
 void write_timings(JsonWriter& json, const RequestTimings& timings);

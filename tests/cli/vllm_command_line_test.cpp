@@ -338,8 +338,6 @@ TEST(VllmCommandLine, ModelsByNameAndTheirSamplingAreTheSameHere) {
 
 TEST(VllmCommandLine, FlagThatCouldChangeAnAnswerIsRefusedByName) {
   for (const char* flag : {"--hf-overrides",
-                           "--enable-auto-tool-choice",
-                           "--reasoning-parser",
                            "--lora-modules",
                            "--enable-lora",
                            "--tokenizer",

@@ -264,12 +264,17 @@ TEST(OpenApi, DescribesEveryRouteAndEveryParameter) {
   for (const Route& route : routes()) {
     std::string path(route.path);
     if (path.ends_with('*')) path.replace(path.size() - 1, 1, "{id}");
-    EXPECT_TRUE(json["paths"][path].contains(route.method == "GET" ? "get" : "post")) << path;
+    EXPECT_TRUE(json["paths"][path].contains(route.method == "GET"      ? "get"
+                                             : route.method == "DELETE" ? "delete"
+                                                                        : "post"))
+        << path;
   }
   const Json& schemas = json["components"]["schemas"];
   for (const Parameter& parameter : request_parameters()) {
     for (const auto& [endpoint, name] : {std::pair(Endpoint::kChat, "ChatCompletionRequest"),
                                          std::pair(Endpoint::kCompletion, "CompletionRequest"),
+                                         std::pair(Endpoint::kMessages, "MessagesRequest"),
+                                         std::pair(Endpoint::kResponses, "ResponsesRequest"),
                                          std::pair(Endpoint::kTokenize, "TokenizeRequest"),
                                          std::pair(Endpoint::kDetokenize, "DetokenizeRequest")}) {
       const bool offered = is_offered(parameter, endpoint);
