@@ -15,7 +15,8 @@ SamplerInput input_of(const SampledRow& row) {
           .tokens = row.history.empty() ? row.tokens : row.history,
           .num_prompt_tokens = row.num_prompt_tokens,
           .num_generated = row.num_generated,
-          .on_device = row.on_device};
+          .on_device = row.on_device,
+          .grammar = row.grammar.get()};
 }
 
 }  // namespace
@@ -102,11 +103,12 @@ void StepExecutor::fill(StepWork& work,
     row.row_before = row_of_slot_[static_cast<size_t>(item.slot)];
     row_of_slot_[static_cast<size_t>(item.slot)] = static_cast<int32_t>(work.rows.size()) - 1;
     row.params = requests.find(item.id)->sampling;
+    row.grammar = requests.find(item.id)->grammar;
     row.tokens = request.tokens;
     row.num_prompt_tokens = request.num_prompt_tokens;
     const int32_t num_tokens = item.num_computed_tokens + item.num_scheduled_tokens;
     row.num_generated = num_tokens - request.num_prompt_tokens;
-    if (num_tokens > request.num_tokens() && reads_tokens(*row.params)) {
+    if (num_tokens > request.num_tokens() && (row.grammar || reads_tokens(*row.params))) {
       row.history.reserve(static_cast<size_t>(num_tokens));
       row.history = request.tokens;
       row.history.push_back(kInvalidToken);

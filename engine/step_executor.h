@@ -42,6 +42,7 @@ struct SampledRow {
   RequestId id;
   int32_t row_before = 0;  // of the step before, where that chose its last token
   std::shared_ptr<const SamplingParams> params;
+  std::shared_ptr<GrammarState> grammar;  // of whoever runs the steps; null: none
   std::span<const TokenId> tokens;  // known ones, in the scheduler's request
   int32_t num_prompt_tokens = 0;
   int32_t num_generated = 0;     // the open one included
