@@ -108,6 +108,7 @@ void RequestTable::end(RequestId id, const Ending& ending, EngineStats& stats) {
   output.error = ending.error;
   output.error_code = ending.code;
   output.retry_after_s = ending.retry_after_s;
+  output.error_param = ending.param;
   output.num_cached_tokens = it->second.num_cached_tokens;
   output.timings = timings(it->second);
   queue(it->second.sink, std::move(output));

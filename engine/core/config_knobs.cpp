@@ -555,6 +555,24 @@ std::vector<Knob> make_scheduler_knobs() {
           "tokens",
           {1, int64_t{1} << 40},
           "Tokens of waiting prompts at most; more get status 429."),
+      integer<&Config::grammar_cache_size>(
+          "grammar-cache-size",
+          "scheduler",
+          "bytes",
+          {0, int64_t{1} << 40},
+          "Compiled grammars of structured output that are kept; a tenant has half at most."),
+      integer<&Config::grammar_compile_timeout_s>(
+          "grammar-compile-timeout-s",
+          "scheduler",
+          "s",
+          {1, 600},
+          "Time to compile a grammar, in a process that is ended then; more get status 400."),
+      integer<&Config::max_json_whitespace>(
+          "max-json-whitespace",
+          "scheduler",
+          "characters",
+          {0, 1000},
+          "The longest run of whitespace between the tokens of JSON that a grammar binds."),
       integer<&Config::max_queue_wait_s>(
           "max-queue-wait-s",
           "scheduler",

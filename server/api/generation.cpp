@@ -60,7 +60,7 @@ void Generation::accept(size_t choice_idx, const TokenOutput& output) {
   Choice& choice = choices_[choice_idx];
   if (done_ || choice.finish_reason != FinishReason::kNone) return;
   if (output.finish_reason == FinishReason::kError) {
-    Error error{output.error_code, output.error, {}, {}};
+    Error error{output.error_code, output.error, output.error_param, {}};
     error.retry_after_s = output.retry_after_s;
     return fail(error);
   }

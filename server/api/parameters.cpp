@@ -35,14 +35,6 @@ bool is_text_only(const Json& v) { return v.is_array() && v.size() == 1 && v[0] 
 
 bool is_null_or_false(const Json& v) { return v.is_null() || v == false; }
 
-bool has_no_member_set(const Json& v) {
-  return v.is_object() && std::ranges::all_of(v, is_null_or_false);
-}
-
-bool is_text_format(const Json& v) {
-  return has_no_member_set(v) || (v.is_object() && v.contains("type") && v["type"] == "text");
-}
-
 struct Neutral {
   bool (*holds)(const Json&);
   std::string_view schema;
@@ -51,9 +43,6 @@ struct Neutral {
 
 constexpr Neutral kNever = {never, {}};
 constexpr Neutral kNullOnly = {never, {}, /*empty_asks=*/true};
-constexpr Neutral kNoMemberSet = {has_no_member_set,
-                                  R"("type":"object","additionalProperties":{"enum":[null,false]})",
-                                  /*empty_asks=*/true};
 constexpr Neutral kOne = {is_one, R"("const":1)"};
 constexpr Neutral kZero = {is_zero, R"("const":0)"};
 constexpr Neutral kAnyBool = {is_bool, R"("type":"boolean")"};
@@ -62,10 +51,6 @@ constexpr Neutral kEmptyString = {is_empty_string, R"("const":"")"};
 constexpr Neutral kNoGrammar = {is_empty_string, R"("const":"")", /*empty_asks=*/true};
 constexpr Neutral kNoneOrAuto = {is_none_or_auto, R"("enum":["none","auto"])"};
 constexpr Neutral kTextOnly = {is_text_only, R"("const":["text"])"};
-constexpr Neutral kTextFormat = {
-    is_text_format,
-    R"("type":"object","required":["type"],"properties":{"type":{"const":"text"}})",
-    /*empty_asks=*/true};
 
 constexpr std::string_view kText = R"("type":"string")";
 constexpr std::string_view kBool = R"("type":"boolean")";
@@ -126,6 +111,20 @@ constexpr std::string_view kStop =
     R"("minLength":1}}])";
 constexpr std::string_view kLogitBias =
     R"("type":"object","additionalProperties":{"type":"number","minimum":-100,"maximum":100})";
+constexpr std::string_view kResponseFormat =
+    R"("type":"object","required":["type"],"oneOf":[{"properties":{"type":{"enum":["text",)"
+    R"("json_object"]}}},{"required":["json_schema"],"properties":{"type":{"const":"json_schema"},)"
+    R"("json_schema":{"type":"object","required":["name","schema"],"properties":{"name":{"type":)"
+    R"("string","minLength":1,"maxLength":64},"schema":{"type":["object","boolean"]},"strict":)"
+    R"({"type":["boolean","null"]}}}}}])";
+constexpr std::string_view kStructuredOutputs =
+    R"("type":"object","oneOf":[{"required":["json"]},{"required":["json_object"]},{"required":)"
+    R"(["regex"]},{"required":["choice"]},{"required":["grammar"]},{"required":["structural_tag"]}],)"
+    R"("properties":{"json":{"type":["object","string","boolean"]},"json_object":{"const":true},)"
+    R"("regex":{"type":"string","minLength":1},"choice":{"type":"array","minItems":1,"items":)"
+    R"({"type":"string","minLength":1}},"grammar":{"type":"string","minLength":1},"structural_tag":)"
+    R"({"type":"string","minLength":1},"disable_any_whitespace":{"type":"boolean"},)"
+    R"("disable_additional_properties":{"type":"boolean"}})";
 constexpr std::string_view kStreamOptions =
     R"("type":"object","properties":{"include_usage":{"type":"boolean"},)"
     R"("continuous_usage_stats":{"type":"boolean"}})";
@@ -157,6 +156,13 @@ constexpr Parameter neutral(std::string_view name,
                             Endpoint endpoints = Endpoint::kBoth) {
   Parameter parameter = {name, endpoints, Disposition::kNeutralOnly, value.holds, value.schema, {}};
   parameter.empty_asks = value.empty_asks;
+  return parameter;
+}
+
+// Known under another name now.
+constexpr Parameter replaced(std::string_view name, std::string_view instead) {
+  Parameter parameter = neutral(name, kNullOnly);
+  parameter.instead = instead;
   return parameter;
 }
 
@@ -223,6 +229,11 @@ constexpr std::array kParameters = {
     implemented(
         "documents", R"("type":"array","items":{"type":"object"})", Endpoint::kChatOrTokenize),
 
+    with_members(implemented("response_format", kResponseFormat), "type,json_schema,"),
+    with_members(implemented("structured_outputs", kStructuredOutputs),
+                 "json,json_object,regex,choice,grammar,structural_tag,disable_any_whitespace,"
+                 "disable_additional_properties,whitespace_pattern,"),
+
     ignored("user"),
     ignored("safety_identifier"),
     ignored("metadata"),
@@ -240,12 +251,10 @@ constexpr std::array kParameters = {
 
     neutral("length_penalty", kAnyNumber),
     neutral("use_beam_search", kNever),
-    with_members(neutral("response_format", kTextFormat), "type,json_schema,"),
-    neutral("structured_outputs", kNoMemberSet),
-    neutral("guided_json", kNullOnly),
-    neutral("guided_regex", kNullOnly),
-    neutral("guided_choice", kNullOnly),
-    neutral("guided_grammar", kNullOnly),
+    replaced("guided_json", "structured_outputs"),
+    replaced("guided_regex", "structured_outputs"),
+    replaced("guided_choice", "structured_outputs"),
+    replaced("guided_grammar", "structured_outputs"),
     neutral("regex", kNoGrammar),  // this and the next three: SGLang's and llama.cpp's
     neutral("ebnf", kNoGrammar),
     neutral("grammar", kNoGrammar),
@@ -377,8 +386,11 @@ Expected<void> check_parameters(Json& body, Endpoint endpoint, IgnoredArguments&
     }
     const bool is_nothing = parameter->empty_asks ? is_null_or_false(value) : asks_nothing(value);
     if (!is_nothing && !parameter->is_neutral(value)) {
+      const std::string advice =
+          parameter->instead.empty() ? "leave it out"
+                                     : "use `" + std::string(parameter->instead) + "`";
       return make_error(
-          ErrorCode::kUnsupported, "`" + name + "` is not supported; leave it out.", name);
+          ErrorCode::kUnsupported, "`" + name + "` is not supported; " + advice + ".", name);
     }
     item = body.erase(item);
   }

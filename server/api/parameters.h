@@ -55,6 +55,7 @@ struct Parameter {
   // kNeutralOnly: an empty list or object asks for something, such as the JSON schema {}; null and
   // false alone do not.
   bool empty_asks = false;
+  std::string_view instead = {};  // kNeutralOnly: the parameter to use; empty: none
 };
 
 [[nodiscard]] constexpr bool is_offered(const Parameter& parameter, Endpoint endpoint) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/core/config.h"
+#include "server/api/structured_outputs.h"
 #include "server/api/token_rules.h"
 #include "server/json/json_fields.h"
 #include "server/json/json_reader.h"
@@ -315,6 +316,7 @@ Expected<std::vector<std::vector<TokenId>>> read_chat(const ValidationContext& c
 
 Expected<void> add_requests(const ValidationContext& context,
                             const SamplingParams& sampling,
+                            const GrammarSpec& grammar,
                             std::optional<int32_t> limit,
                             const Turn& turn,
                             const Caching& caching,
@@ -330,6 +332,7 @@ Expected<void> add_requests(const ValidationContext& context,
   for (const auto& prompt : prompts) {
     ValidRequest request;
     request.sampling = sampling;
+    request.grammar = grammar;
     SLUICE_TRY(
         request.sampling.max_tokens,
         resolve_max_tokens(context, limit, out.endpoint, static_cast<int64_t>(prompt.size())));
@@ -432,7 +435,9 @@ Expected<GenerationRequest> validate_parameters(const ValidationContext& context
                                          : completion_prompts(context, body));
   SLUICE_TRY(const auto is_cut, truncate_prompts(context, body, limit.value_or(1), prompts));
   SLUICE_TRY_VOID(read_prompt_output(context, body, prompts, is_cut, sampling, out));
-  SLUICE_TRY_VOID(add_requests(context, sampling, limit, turn, caching, std::move(prompts), out));
+  SLUICE_TRY(const GrammarSpec grammar, read_structured_outputs(body));
+  SLUICE_TRY_VOID(add_requests(
+      context, sampling, grammar, limit, turn, caching, std::move(prompts), out));
   return out;
 }
 

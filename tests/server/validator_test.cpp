@@ -128,16 +128,29 @@ TEST_F(Validator, RefusesWhatBreaksARuleAndNamesTheParameter) {
       {R"("truncate_prompt_tokens":0)", "truncate_prompt_tokens"},
       {R"("truncate_prompt_tokens":101)", "truncate_prompt_tokens"},
       {R"("truncation_side":"up")", "truncation_side"},
-      {R"("response_format":{"type":"json_object"})", "response_format"},
+      {R"("response_format":{"type":"xml"})", "response_format"},
+      {R"("response_format":"text")", "response_format"},
+      {R"("response_format":{"type":"json_schema"})", "response_format"},
+      {R"("response_format":{"type":"json_schema","json_schema":{"schema":{}}})", "response_format"},
+      {R"("response_format":{"type":"json_schema","json_schema":{"name":"a"}})", "response_format"},
+      {R"("response_format":{"type":"json_schema","json_schema":{"name":"a","schema":7}})",
+       "response_format"},
+      {R"("response_format":{"type":"json_object"},"structured_outputs":{"regex":"a"})",
+       "structured_outputs"},
       {R"("echo":1)", "echo"},
       {R"("best_of":17)", "best_of"},
       {R"("best_of":1,"n":2)", "best_of"},
       {R"("best_of":2,"stream":true)", "best_of"},
       {R"("kv_transfer_params":{"do_remote_prefill":true})", "kv_transfer_params"},
-      {R"("structured_outputs":{"json":null,"regex":"a"})", "structured_outputs"},
+      {R"("structured_outputs":{"json":{},"regex":"a"})", "structured_outputs"},
+      {R"("structured_outputs":{"disable_any_whitespace":true})", "structured_outputs"},
+      {R"("structured_outputs":{"choice":[1]})", "structured_outputs"},
+      {R"("structured_outputs":{"choice":[""]})", "structured_outputs"},
+      {R"("structured_outputs":{"regex":"a\u0000"})", "structured_outputs"},
+      {R"("structured_outputs":{"regex":"a","whitespace_pattern":" "})", "structured_outputs"},
+      {R"("structured_outputs":{"json":"{"})", "structured_outputs"},
+      {R"("structured_outputs":{"json_object":1})", "structured_outputs"},
       // A schema that is empty, or has nothing but false and null, is a constraint all the same.
-      {R"("structured_outputs":{"json":{}})", "structured_outputs"},
-      {R"("structured_outputs":{"choice":[]})", "structured_outputs"},
       {R"("guided_json":{})", "guided_json"},
       {R"("guided_json":{"additionalProperties":false})", "guided_json"},
       {R"("guided_choice":[])", "guided_choice"},
@@ -224,6 +237,39 @@ TEST_F(Validator, TakesNeutralValuesAndParametersWithoutEffect) {
 TEST_F(Validator, WhatOneApiAloneKnowsIsRefusedThere) {
   EXPECT_EQ(chat(R"("web_search_options":{})").error().param, "web_search_options");
   EXPECT_EQ(completion(R"("prompt_embeds":"AAAA")").error().param, "prompt_embeds");
+}
+
+TEST_F(Validator, ConstraintsBecomeTheGrammarOfEveryChoice) {
+  const auto grammar_of = [&](const std::string& fields) {
+    const auto request = chat(fields);
+    EXPECT_TRUE(request.has_value()) << request.error().message;
+    return request ? request->requests.back().grammar : GrammarSpec();
+  };
+  EXPECT_FALSE(grammar_of(R"("response_format":{"type":"text"})").is_set());
+  GrammarSpec spec = grammar_of(R"("n":2,"response_format":{"type":"json_schema",
+      "json_schema":{"name":"a","schema":{"type":"null"}}})");
+  EXPECT_EQ(spec.kind, GrammarKind::kJsonSchema);
+  EXPECT_EQ(spec.text, R"({"type":"null"})");
+  EXPECT_EQ(spec.param, "response_format");
+  EXPECT_TRUE(spec.is_best_effort);
+  spec = grammar_of(R"("response_format":{"type":"json_schema","json_schema":{"name":"a","strict":true,
+      "schema":{}}})");
+  EXPECT_FALSE(spec.is_best_effort);
+  EXPECT_EQ(grammar_of(R"("response_format":{"type":"json_object"})").kind, GrammarKind::kJsonObject);
+  // A schema that is empty, or has nothing but false and null, is a constraint all the same.
+  EXPECT_EQ(grammar_of(R"("structured_outputs":{"json":{"additionalProperties":false}})").kind,
+            GrammarKind::kJsonSchema);
+  spec = grammar_of(R"("structured_outputs":{"json":"{\"type\":\"null\"}",
+      "disable_any_whitespace":true})");
+  EXPECT_EQ(spec.text, R"({"type":"null"})");
+  EXPECT_FALSE(spec.allows_whitespace);
+  EXPECT_EQ(grammar_of(R"("structured_outputs":{"regex":"a+"})").kind, GrammarKind::kRegex);
+  EXPECT_EQ(grammar_of(R"("structured_outputs":{"choice":["a\"\n","b"]})").text,
+            R"(root ::= "a\"\x0a" | "b")");
+  EXPECT_EQ(grammar_of(R"("structured_outputs":{"grammar":"root ::= \"a\""})").kind,
+            GrammarKind::kEbnf);
+  EXPECT_EQ(grammar_of(R"("structured_outputs":{"grammar":"start: \"a\""})").kind,
+            GrammarKind::kLark);
 }
 
 TEST_F(Validator, FalseAsksForNoLogprobs) {
