@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/parts.h, and the segments of a linear layer that ran side by side, which are parts too:
 // of one device.
-#include "kernels/cuda/overlap.h"
 #include "kernels/parts.h"
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include "kernels/cuda/gemm_block.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/overlap.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/rows.h"
 
