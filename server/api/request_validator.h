@@ -57,6 +57,7 @@ struct GenerationRequest {
   bool include_usage = false;
   bool continuous_usage_stats = false;
   bool return_token_ids = false;
+  bool has_prediction = false;  // the answer says how much of it was right
 };
 
 // `ignored`: gets the names that are left out.
