@@ -20,6 +20,7 @@
 #include "engine/core/queue.h"
 #include "engine/drafting.h"
 #include "engine/grammar_vocabulary.h"
+#include "engine/spec/spec_config.h"
 #include "engine/tiers/kv_event_publisher.h"
 #include "engine/model_runner.h"
 #include "engine/nccl.h"
@@ -279,6 +280,9 @@ Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config,
 Expected<void> LocalEngine::load(const RankGroups& groups) {
   SLUICE_TRY(const KvEventsOptions events, parse_kv_events_config(config_.kv_events_config));
   SLUICE_TRY(const SpecConfig speculation, parse_spec_config(config_.speculative_config));
+  for (const std::string& key : speculation.without_meaning) {
+    log_event(LogLevel::kWarning, "speculative_config_without_meaning", "key", key);
+  }
   SLUICE_TRY(auto runner, ModelRunner::create(config_, groups));
   CheckpointText text = runner->take_text();
   tokenizer_ = std::move(text.tokenizer);

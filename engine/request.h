@@ -62,6 +62,8 @@ struct TokenOutput {
   FinishReason finish_reason = FinishReason::kNone;
   TokenId stop_token = kInvalidToken;  // the end or stop token that finished it (also `token`)
   int32_t num_cached_tokens = 0;       // prompt tokens found in the prefix cache (first output)
+  int32_t num_accepted_predictions = 0;  // tokens of `prediction` that drafts had right so far
+  int32_t num_rejected_predictions = 0;  // and wrong; tokens behind a wrong one too
   RequestTimings timings;
   std::string error;                   // with kError: one line for the client
   ErrorCode error_code = ErrorCode::kInternal;  // with kError

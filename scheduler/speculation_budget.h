@@ -88,7 +88,8 @@ class SpeculationBudget {
 
   [[nodiscard]] const DraftSurvival& survival() const { return survival_; }
 
-  // Tokens that drafting has lost and not paid back; at 16 for each decode it is turned off.
+  // Undrafted steps whose time drafting has lost and not paid back: at 16, which are so many tokens
+  // of each decode, it is turned off. Counted in steps, a debt weighs the same whatever runs.
   [[nodiscard]] double debt() const { return debt_; }
 
   [[nodiscard]] bool is_guarded() const { return is_guarded_; }
@@ -133,7 +134,7 @@ class SpeculationBudget {
   int32_t num_idle_ = 0;       // choices in a row that took nothing of what was offered
   bool is_on_ = false;         // the last choice drafted
   bool is_guarded_ = false;
-  double debt_ = 0;
+  double debt_ = 0;   // steps
   double drift_ = 1;  // undrafted steps took so many times what the table says
 };
 

@@ -45,6 +45,7 @@ struct Config {
   int64_t kv_offloading_size = 0;           // GiB of host memory below the cache
   std::string kv_disk_path;                 // folder; empty: no disk tier
   int64_t kv_disk_size = int64_t{4} << 30;  // bytes
+  std::string speculative_config;          // JSON; empty: only clients' predictions are drafted
   int32_t max_num_seqs = 64;
   int32_t max_num_batched_tokens = 512;
   int32_t step_target_ms = 50;               // predicted milliseconds a step may take

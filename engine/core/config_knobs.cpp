@@ -493,6 +493,11 @@ std::vector<Knob> make_cache_knobs() {
 
 std::vector<Knob> make_scheduler_knobs() {
   return {
+      string<&Config::speculative_config>(
+          "speculative-config",
+          "scheduler",
+          "JSON in vLLM's names: how tokens are guessed, so that several are computed at once "
+          "(method: ngram, suffix, or both with a comma). Changes no answer."),
       integer<&Config::max_num_seqs>("max-num-seqs",
                                      "scheduler",
                                      "requests",

@@ -71,6 +71,8 @@ void Generation::accept(size_t choice_idx, const TokenOutput& output) {
     return answer_->add_prompt(choice_idx, output.prompt_logprobs);
   }
   choice.timings = output.timings;
+  choice.num_accepted_predictions = output.num_accepted_predictions;
+  choice.num_rejected_predictions = output.num_rejected_predictions;
   Pieces pieces;
   if (!choice.echoed.empty()) {
     append_text(pieces, PieceKind::kContent, -1, choice.echoed);
@@ -165,9 +167,12 @@ std::vector<size_t> Generation::returned_choices() const {
 Usage Generation::usage() const {
   Usage usage;
   usage.prompt_tokens = prompt_tokens_;
+  usage.has_prediction = request_.has_prediction;
   for (size_t i = 0; i < choices_.size(); ++i) {
     usage.completion_tokens += choices_[i].num_tokens;
     usage.reasoning_tokens += choices_[i].output.num_reasoning_tokens();
+    usage.accepted_prediction_tokens += choices_[i].num_accepted_predictions;
+    usage.rejected_prediction_tokens += choices_[i].num_rejected_predictions;
     const RequestTimings& timings = choices_[i].timings;
     usage.timings.queued_ms = std::max(usage.timings.queued_ms, timings.queued_ms);
     usage.timings.prefill_ms = std::max(usage.timings.prefill_ms, timings.prefill_ms);

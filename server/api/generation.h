@@ -52,6 +52,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
     int64_t num_tokens = 0;
     double sum_logprobs = 0;  // of its tokens, where they are known
     int64_t num_cached = 0;
+    int64_t num_accepted_predictions = 0;
+    int64_t num_rejected_predictions = 0;
     RequestTimings timings;
   };
 

@@ -54,7 +54,12 @@ void write_usage(JsonWriter& json, const Usage& usage) {
   json.key("prompt_tokens_details").open_object();
   json.key("cached_tokens").integer(usage.cached_tokens).close_object();
   json.key("completion_tokens_details").open_object();
-  json.key("reasoning_tokens").integer(usage.reasoning_tokens).close_object();
+  json.key("reasoning_tokens").integer(usage.reasoning_tokens);
+  if (usage.has_prediction) {
+    json.key("accepted_prediction_tokens").integer(usage.accepted_prediction_tokens);
+    json.key("rejected_prediction_tokens").integer(usage.rejected_prediction_tokens);
+  }
+  json.close_object();
   json.key("timings");
   write_timings(json, usage.timings);
   json.close_object();

@@ -129,6 +129,11 @@ constexpr std::string_view kStreamOptions =
     R"("type":"object","properties":{"include_usage":{"type":"boolean"},)"
     R"("continuous_usage_stats":{"type":"boolean"}})";
 
+constexpr std::string_view kPrediction =
+    R"("type":"object","required":["type","content"],"properties":{"type":{"const":"content"},)"
+    R"("content":{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"object","required":)"
+    R"(["type","text"],"properties":{"type":{"const":"text"},"text":{"type":"string"}}}}]}})";
+
 constexpr Parameter implemented(std::string_view name,
                                 std::string_view schema,
                                 Endpoint endpoints = Endpoint::kBoth,
@@ -223,6 +228,8 @@ constexpr std::array kParameters = {
     implemented("echo", kBool, Endpoint::kCompletion),
     implemented("priority", R"("type":"integer","minimum":-2147483648,"maximum":2147483647)"),
     implemented("max_queue_wait_ms", kAtLeastOne),
+    implemented("speculative", kBool),
+    with_members(implemented("prediction", kPrediction), "type,content,"),
     implemented("cache_salt",
                 R"("type":"string","minLength":1,"maxLength":128,"pattern":"^[^@/\\\\\u0000]+$")"),
     implemented("prompt_cache_retention", R"("enum":["in_memory","in-memory","24h"])"),
@@ -242,7 +249,6 @@ constexpr std::array kParameters = {
     ignored("prompt_cache_key"),
     ignored("prompt_cache_options"),
     ignored("moderation"),
-    ignored("prediction"),
     ignored("verbosity"),
     ignored("request_id"),
     ignored("session_id"),

@@ -65,6 +65,7 @@ struct GenerationRequest {
   std::string prompt_tail;  // what OutputParser starts from
   ToolPlan tools;
   bool include_reasoning = true;
+  bool has_prediction = false;  // the answer says how much of it was right
 };
 
 // `ignored`: gets the names that are left out.

@@ -16,7 +16,10 @@ struct Usage {
   int64_t completion_tokens = 0;
   int64_t cached_tokens = 0;
   int64_t reasoning_tokens = 0;  // of completion_tokens
-  RequestTimings timings;        // the longest of any choice; preemptions of all
+  bool has_prediction = false;  // the client sent one; the next two are told
+  int64_t accepted_prediction_tokens = 0;
+  int64_t rejected_prediction_tokens = 0;
+  RequestTimings timings;  // the longest of any choice; preemptions of all
 };
 
 void write_timings(JsonWriter& json, const RequestTimings& timings);

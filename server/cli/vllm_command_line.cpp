@@ -102,7 +102,7 @@ constexpr FlagRow kFlags[] = {
     {"disable-custom-all-reduce", Values::kNone, Fate::kIgnored},
     {"distributed-executor-backend", Values::kOne, Fate::kIgnored},
     {"api-server-count", Values::kOne, Fate::kIgnored},
-    {"speculative-config", Values::kOne, Fate::kIgnored},
+    {"speculative-config", Values::kOne, Fate::kSame},
     {"load-format", Values::kOne, Fate::kNeutral, "auto,gguf,safetensors"},
     {"trust-remote-code", Values::kNone, Fate::kIgnored},
     {"limit-mm-per-prompt", Values::kOne, Fate::kIgnored},

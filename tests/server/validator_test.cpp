@@ -66,6 +66,38 @@ TEST_F(Validator, TakesFromTheModelWhatARequestLeavesOut) {
   EXPECT_EQ(explicit_null->requests.front().sampling.top_k, 0);
 }
 
+TEST_F(Validator, PredictionBecomesTokensOfEveryChoice) {
+  const auto text = chat(R"("prediction":{"type":"content","content":"ab<|end|>"},"n":2)");
+  ASSERT_TRUE(text.has_value()) << text.error().message;
+  std::vector<TokenId> expected;
+  tokenizer_.encode("ab<|end|>", SpecialText::kText, expected);
+  ASSERT_EQ(text->requests.size(), 2U);
+  for (const ValidRequest& request : text->requests) EXPECT_EQ(request.prediction, expected);
+  EXPECT_TRUE(text->has_prediction);
+
+  const auto parts =
+      completion(R"("prediction":{"type":"content","content":[{"type":"text","text":"ab"},)"
+                 R"({"type":"text","text":"<|end|>"}]})");
+  ASSERT_TRUE(parts.has_value()) << parts.error().message;
+  EXPECT_EQ(parts->requests.front().prediction, expected);
+
+  const auto long_one =
+      chat(R"("prediction":{"type":"content","content":")" + std::string(500, 'x') + "\"}");
+  ASSERT_TRUE(long_one.has_value());
+  EXPECT_EQ(long_one->requests.front().prediction.size(), 100U);  // of an answer at most
+
+  const auto none = chat(R"("prediction":null)");
+  ASSERT_TRUE(none.has_value());
+  EXPECT_TRUE(none->requests.front().prediction.empty());
+  EXPECT_FALSE(none->has_prediction);
+}
+
+TEST_F(Validator, SpeculationCanBeTurnedOffForARequest) {
+  EXPECT_TRUE(chat(R"("top_k":5)")->requests.front().speculative);
+  EXPECT_TRUE(chat(R"("speculative":true)")->requests.front().speculative);
+  EXPECT_FALSE(chat(R"("speculative":false)")->requests.front().speculative);
+}
+
 TEST_F(Validator, ModelsMayBoundTheTokensOfEveryRequest) {
   model_.max_output_tokens = 12;
   const auto max_tokens = [](const Expected<GenerationRequest>& request) {
@@ -85,6 +117,16 @@ TEST_F(Validator, RefusesWhatBreaksARuleAndNamesTheParameter) {
 
   const std::vector<Row> rows = {
       {R"("temperature":-0.1)", "temperature"},
+      {R"("speculative":1)", "speculative"},
+      {R"("prediction":"x")", "prediction"},
+      {R"("prediction":{})", "prediction"},
+      {R"("prediction":{"type":"tokens","content":"x"})", "prediction"},
+      {R"("prediction":{"type":"content"})", "prediction"},
+      {R"("prediction":{"type":"content","content":3})", "prediction"},
+      {R"("prediction":{"type":"content","content":["x"]})", "prediction"},
+      {R"("prediction":{"type":"content","content":[{"type":"image_url","text":"x"}]})",
+       "prediction"},
+      {R"("prediction":{"type":"content","content":[{"type":"text"}]})", "prediction"},
       {R"("temperature":2.5)", "temperature"},
       {R"("temperature":"1")", "temperature"},
       {R"("top_p":-0.01)", "top_p"},
