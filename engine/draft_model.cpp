@@ -27,10 +27,13 @@ DraftModel::Known::Known(const SamplingParams& sampling, int32_t block_size)
 }
 
 DraftModel::DraftModel(const MemoryPlan& plan, const PlannedDraft& planned)
-    : plan_(*plan.draft),
+    : source_(planned.source),
+      plan_(*plan.draft),
       block_size_(plan.block_size),
       vocab_size_(planned.vocab_size),
       model_vocab_(planned.model.vocab_size),
+      num_known_ids_(planned.spec->is_head ? planned.model.head.target_vocab
+                                           : planned.model.vocab_size),
       num_tokens_(planned.num_tokens),
       bounds_(planned.bounds),
       num_target_blocks_(plan_.kv_groups.front().num_blocks - plan_.num_own_blocks),
@@ -47,16 +50,18 @@ DraftModel::DraftModel(const MemoryPlan& plan, const PlannedDraft& planned)
 DraftModel::~DraftModel() = default;
 
 Expected<std::unique_ptr<DraftModel>> DraftModel::create(const kernels::Device& device,
+                                                         const Model* target,
                                                          PlannedDraft planned,
                                                          const MemoryPlan& plan,
                                                          const Placement& placement,
                                                          const Config& config) {
   std::unique_ptr<DraftModel> model(new DraftModel(plan, planned));
-  SLUICE_TRY_VOID(model->allocate(device, std::move(planned), plan, placement, config));
+  SLUICE_TRY_VOID(model->allocate(device, target, std::move(planned), plan, placement, config));
   return model;
 }
 
 Expected<void> DraftModel::allocate(const kernels::Device& device,
+                                    const Model* target,
                                     PlannedDraft planned,
                                     const MemoryPlan& plan,
                                     const Placement& placement,
@@ -67,10 +72,18 @@ Expected<void> DraftModel::allocate(const kernels::Device& device,
   SLUICE_TRY(const auto arena,
              weights_->allocate(plan_.weight_bytes, pages_of(config, AlignedBuffer::Pages::kHuge)));
   place_memory(arena, placement);
+  if (is_head()) {
+    head_rows_.emplace(*target, planned.model.head, bounds_.max_tokens);
+    const auto row = static_cast<size_t>(vocab_size_);
+    if (model_vocab_ < vocab_size_ || !checkpoint_->id_offsets().empty()) {
+      spread_.resize(row * static_cast<size_t>(bounds_.max_logits));
+    }
+  }
   SLUICE_TRY(std::unique_ptr<Model> model,
              planned.spec->build(std::move(planned.model),
                                  {.activation_bits = config.activation_bits,
-                                  .max_model_len = plan_.max_model_len},
+                                  .max_model_len = plan_.max_model_len,
+                                  .embedding = is_head() ? &target->embedding() : nullptr},
                                  *weights_));
   MemoryPlan own = plan;
   own.kv_groups = plan_.kv_groups;
@@ -104,6 +117,17 @@ DraftModel::Row DraftModel::row_of(const DraftTask& task, Known& request) const 
     row.begin = row.end;
     return row;
   }
+  if (is_head()) {
+    place_head(task, row);
+  } else {
+    place(task, row);
+  }
+  return row;
+}
+
+// From where the sequence is seen, and what of it is to be computed.
+void DraftModel::place(const DraftTask& task, Row& row) const {
+  Known& request = *row.request;
   const auto caught_up_from = [&](int32_t position) {
     return std::max(0, position - kMaxDraftCatchUp) / block_size_ * block_size_;
   };
@@ -113,12 +137,32 @@ DraftModel::Row DraftModel::row_of(const DraftTask& task, Known& request) const 
   };
   DraftKvIndex::Range there =
       there_from(request.is_new ? caught_up_from(task.num_cached_tokens) : request.floor);
-  if (!request.is_new && num_known - there.end > kMaxDraftCatchUp) {
-    there = there_from(caught_up_from(num_known));
+  if (!request.is_new && row.end - there.end > kMaxDraftCatchUp) {
+    there = there_from(caught_up_from(row.end));
   }
   row.first = there.first;
-  row.begin = std::min(there.end, num_known - 1);
-  return row;
+  row.begin = std::min(there.end, row.end - 1);
+}
+
+// The same for a head: behind a gap it sees the sequence from the block on in which the target's
+// states begin. Nothing is computed for a request that has none.
+void DraftModel::place_head(const DraftTask& task, Row& row) const {
+  Known& request = *row.request;
+  row.tapped = row.end - task.num_rows;
+  if (request.carried == row.tapped - 1) row.tapped = request.carried;
+  if (row.tapped >= row.end) {
+    row.begin = row.end;
+    return;
+  }
+  const auto there_from = [&](int32_t floor) {
+    request.floor = floor;
+    return index_.find(request.chain, task.known, task.blocks, floor);
+  };
+  const int32_t border = row.tapped / block_size_ * block_size_;
+  DraftKvIndex::Range there = there_from(request.is_new ? border : request.floor);
+  if (there.end < row.tapped && request.floor != border) there = there_from(border);
+  row.first = there.first;
+  row.begin = std::min(there.end, row.end - 1);
 }
 
 // Those with the fewest tokens first, as far as a pass has room; the last may be a part of its own.
@@ -159,12 +203,13 @@ void DraftModel::begin_batch() {
   decision_.scheduled.clear();
   decision_.token_ids.clear();
   decision_.blocks.clear();
+  if (head_rows_) head_rows_->begin();
   positions_.clear();
 }
 
 // Rows of a request; their tokens are the caller's to add. Attention is told that the sequence
 // begins at row.first, which is a block's beginning; rotations are by position.
-void DraftModel::add_to_batch(const DraftTask& task, const Row& row, int32_t begin, int32_t end) {
+void DraftModel::add_to_batch(const DraftTask& task, Row& row, int32_t begin, int32_t end) {
   ScheduledRequest item;
   item.id = task.id;
   item.num_computed_tokens = begin - row.first;
@@ -172,6 +217,7 @@ void DraftModel::add_to_batch(const DraftTask& task, const Row& row, int32_t beg
   if (row.is_drafting()) item.chosen = {item.end() - 1, item.end()};
   decision_.scheduled.push_back(item);
   for (int32_t position = begin; position < end; ++position) positions_.push_back(position);
+  row.last = static_cast<int32_t>(positions_.size()) - 1;
   const auto first_block = static_cast<size_t>(row.first / block_size_);
   const auto num_blocks = static_cast<size_t>(ceil_div(end, block_size_));
   const size_t num_own = static_cast<size_t>(plan_.num_own_blocks / bounds_.max_seqs);
@@ -187,23 +233,42 @@ void DraftModel::add_to_batch(const DraftTask& task, const Row& row, int32_t beg
 }
 
 // Leaves the logits of the chosen rows.
-void DraftModel::run_batch() {
+void DraftModel::run_batch(const HiddenRows& hidden) {
   batch_.build(decision_, no_slots_);
   ForwardBatch step = batch_.view();
   step.positions = positions_;
   step.max_seq_len = 1 + *std::ranges::max_element(positions_);
-  rank_->run({.kind = RankJob::Kind::kLayers, .batch = &step});
+  rank_->run({.kind = RankJob::Kind::kLayers, .batch = &step, .hidden = hidden});
   rank_->run({.kind = RankJob::Kind::kLogits, .rows = step.logits_indices});
+}
+
+// Of the rows [begin, end) of a request for a head, and what the next call may need again.
+void DraftModel::add_states(const DraftTask& task, const Row& row) {
+  const int32_t first_tapped = row.end - task.num_rows;
+  for (int32_t i = row.begin; i < row.end; ++i) {
+    if (i >= first_tapped) {
+      head_rows_->add_tapped(task.first_row + i - first_tapped);
+    } else if (i == row.request->carried) {
+      head_rows_->add(row.request->state);
+    } else {
+      head_rows_->add_unknown();
+    }
+  }
+  if (task.num_rows == 0) return;
+  const std::span<const float> state = head_rows_->tapped(task.first_row + task.num_rows - 1);
+  row.request->state.assign(state.begin(), state.end());
+  row.request->carried = row.end - 1;
 }
 
 void DraftModel::first_pass(std::span<const DraftTask> tasks) {
   begin_batch();
-  for (const Row& row : rows_) {
+  for (Row& row : rows_) {
     const DraftTask& task = tasks[row.task];
     for (int32_t i = row.begin; i < row.end; ++i) add_token(task.known[static_cast<size_t>(i)]);
     add_to_batch(task, row, row.begin, row.end);
+    if (is_head()) add_states(task, row);
   }
-  run_batch();
+  run_batch(is_head() ? head_rows_->tapped_rows() : HiddenRows{});
   for (Row& row : rows_) {
     const DraftTask& task = tasks[row.task];
     const int32_t end = std::min(row.end, row.covered);
@@ -215,13 +280,32 @@ void DraftModel::first_pass(std::span<const DraftTask> tasks) {
 // One row of each request that goes on: of the token drafted last.
 void DraftModel::next_pass(std::span<const DraftTask> tasks, std::span<const Draft> drafts) {
   begin_batch();
-  for (const Row& row : rows_) {
+  const auto width = static_cast<size_t>(rank_->model().config().hidden);
+  for (Row& row : rows_) {
     const Draft& draft = drafts[row.task];
     const int32_t position = row.end + draft.size - 1;
+    if (is_head()) {
+      head_rows_->add({rank_->model().states() + static_cast<size_t>(row.last) * width, width});
+    }
     add_token(draft.guessed().back());
     add_to_batch(tasks[row.task], row, position, position + 1);
   }
-  run_batch();
+  run_batch(is_head() ? head_rows_->own_rows(static_cast<int64_t>(width)) : HiddenRows{});
+}
+
+// By the target's ids; one that a head cannot choose is far below all that it can.
+float* DraftModel::logits_of(size_t row) {
+  float* const own = rank_->logits() + row * static_cast<size_t>(model_vocab_);
+  if (spread_.empty()) return own;
+  constexpr float kNever = -1e30F;
+  const auto width = static_cast<size_t>(vocab_size_);
+  float* const spread = spread_.data() + row * width;
+  std::fill_n(spread, width, kNever);
+  const std::span<const int64_t> offsets = checkpoint_->id_offsets();
+  for (size_t i = 0; i < offsets.size(); ++i) {
+    spread[i + static_cast<size_t>(offsets[i])] = own[i];
+  }
+  return spread;
 }
 
 // A token for each request that is drafting, by the target's rules; rows_ keeps those that want
@@ -233,7 +317,7 @@ void DraftModel::choose(std::span<const DraftTask> tasks, std::span<Draft> draft
     const Draft& draft = drafts[row.task];
     SamplerInput& input = inputs_.emplace_back();
     input.params = &row.request->params;
-    input.logits = rank_->logits() + (inputs_.size() - 1) * static_cast<size_t>(model_vocab_);
+    input.logits = logits_of(inputs_.size() - 1);
     input.num_prompt_tokens = task.num_prompt_tokens;
     input.num_generated = row.end - task.num_prompt_tokens + draft.size;
     if (!reads_tokens(*input.params)) continue;
@@ -268,7 +352,7 @@ uint8_t DraftModel::bin_of(const SamplingParams& params, float logprob) {
 
 void DraftModel::propose(std::span<const DraftTask> tasks, std::span<Draft> drafts) {
   CHECK_EQ(tasks.size(), drafts.size());
-  for (Draft& draft : drafts) draft.clear(DraftSource::kDraftModel);
+  for (Draft& draft : drafts) draft.clear(source_);
   plan_rows(tasks);
   claim_rows(tasks);
   if (rows_.empty()) return;

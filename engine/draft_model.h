@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drafts by a second, smaller language model with the target's vocabulary. It guesses a token as
+// Drafts by a second model: a smaller language model with the target's vocabulary, or a head that
+// reads the target's hidden states (models/eagle3.h). It guesses a token as
 // the target chooses one, by the same sampler with the request's own seed, position, temperature,
 // filters and edits, over its own logits: noise of which both have the same makes them agree more
 // often than independent draws would, also at temperatures above 0.
@@ -8,6 +9,8 @@
 // advisory: it takes no block, keeps none and shortens no prefix hit. What there is of it in a
 // request's blocks is found by the request's tokens (DraftKvIndex). Behind a prefix hit without it,
 // the last kMaxDraftCatchUp tokens are computed alone, and the model sees the sequence begin there.
+// A head computes what the target's last step has states of, and sees it begin where they do: it is
+// asked after every step, for every request that was in it.
 //
 // One thread, that of the steps, and between two steps, as operators of both run on the same
 // compute threads. No call allocates but those with requests or lengths that are new.
@@ -28,6 +31,7 @@
 #include "engine/core/types.h"
 #include "engine/draft_kv_index.h"
 #include "engine/draft_plan.h"
+#include "engine/head_rows.h"
 #include "engine/input_batch.h"
 #include "engine/memory_plan.h"
 #include "engine/model_rank.h"
@@ -47,12 +51,18 @@ struct DraftTask {
   int32_t num_prompt_tokens = 0;  // of `known`
   int32_t num_cached_tokens = 0;  // the first ones, which the target took from its cache
   int32_t max = 0;                // tokens wanted, at most; 0: only what is known is computed
+  // Of a head: rows [first_row, first_row + num_rows) of the target's last step are those of the
+  // tokens before the last one of `known`.
+  int32_t first_row = 0;
+  int32_t num_rows = 0;
 };
 
 class DraftModel {
  public:
-  // `device` must outlive it. Weights and buffers are as planned: `plan` has a draft.
+  // `device` must outlive it, as `target` must a head, which reads its states. Weights and buffers
+  // are as planned: `plan` has a draft.
   static Expected<std::unique_ptr<DraftModel>> create(const kernels::Device& device,
+                                                      const Model* target,
                                                       PlannedDraft planned,
                                                       const MemoryPlan& plan,
                                                       const Placement& placement,
@@ -79,6 +89,9 @@ class DraftModel {
   // The target's group whose blocks tasks are to have.
   [[nodiscard]] int32_t kv_group() const { return plan_.kv_group; }
 
+  // Whether it is a head, which is to be asked after every step.
+  [[nodiscard]] bool is_head() const { return source_ == DraftSource::kEagle; }
+
  private:
   // What is kept of a request.
   struct Known {
@@ -88,6 +101,9 @@ class DraftModel {
     DraftTokenChain chain;
     int32_t floor = 0;      // what the model has not computed before this position it will not
     bool is_new = true;     // no call has caught up with it yet
+    // Of a head: the target's state before this position, whose row may have to be made again.
+    int32_t carried = -1;
+    std::vector<float> state;
     std::vector<TokenId> history;  // where the choice reads it: known tokens and those drafted
   };
 
@@ -100,6 +116,8 @@ class DraftModel {
     int32_t end = 0;
     int32_t covered = 0;  // positions that the request's blocks hold
     int32_t max = 0;      // drafted tokens
+    int32_t tapped = 0;   // of a head: the first position whose row has a state
+    int32_t last = 0;     // its last row in the pass that ran
     bool is_caught_up = false;
 
     [[nodiscard]] bool is_drafting() const { return is_caught_up && max > 0; }
@@ -107,27 +125,34 @@ class DraftModel {
 
   DraftModel(const MemoryPlan& plan, const PlannedDraft& planned);
   Expected<void> allocate(const kernels::Device& device,
+                          const Model* target,
                           PlannedDraft planned,
                           const MemoryPlan& plan,
                           const Placement& placement,
                           const Config& config);
 
   Row row_of(const DraftTask& task, Known& request) const;
+  void place(const DraftTask& task, Row& row) const;
+  void place_head(const DraftTask& task, Row& row) const;
+  void add_states(const DraftTask& task, const Row& row);
   void plan_rows(std::span<const DraftTask> tasks);
   void claim_rows(std::span<const DraftTask> tasks);
   void begin_batch();
-  void add_to_batch(const DraftTask& task, const Row& row, int32_t begin, int32_t end);
-  void add_token(TokenId token) { decision_.token_ids.push_back(token < model_vocab_ ? token : 0); }
-  void run_batch();
+  void add_to_batch(const DraftTask& task, Row& row, int32_t begin, int32_t end);
+  void add_token(TokenId token) { decision_.token_ids.push_back(token < num_known_ids_ ? token : 0); }
+  void run_batch(const HiddenRows& hidden);
+  float* logits_of(size_t row);
   void first_pass(std::span<const DraftTask> tasks);
   void next_pass(std::span<const DraftTask> tasks, std::span<const Draft> drafts);
   void choose(std::span<const DraftTask> tasks, std::span<Draft> drafts);
   static uint8_t bin_of(const SamplingParams& params, float logprob);
 
+  const DraftSource source_;
   const DraftPlan plan_;
   const int32_t block_size_;
   const int32_t vocab_size_;   // tokens that are chosen from
-  const int32_t model_vocab_;  // rows of its embedding
+  const int32_t model_vocab_;  // columns of its logits
+  const int32_t num_known_ids_;  // rows of its embedding
   const int32_t num_tokens_;
   const StepBounds bounds_;
   const int32_t num_target_blocks_;
@@ -136,6 +161,8 @@ class DraftModel {
   std::unique_ptr<ModelRank> rank_;
   const kernels::Device* device_ = nullptr;
   std::optional<Sampler> sampler_;
+  std::optional<HeadRows> head_rows_;
+  std::vector<float> spread_;  // a head's logits by the target's ids, where its own are fewer
   DraftKvIndex index_;
   std::unordered_map<RequestId, Known> requests_;
 

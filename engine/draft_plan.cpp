@@ -2,9 +2,9 @@
 #include "engine/draft_plan.h"
 
 #include <algorithm>
-#include <optional>
-#include <string_view>
 
+#include "engine/head_rows.h"
+#include "engine/models/eagle3.h"
 #include "engine/sampling/sampler.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/weight_store.h"
@@ -22,7 +22,7 @@ Expected<int32_t> group_of_all_tokens(const std::vector<KvLayout>& layouts) {
     if (layouts[i].spec.kind == KvGroupKind::kFull) return static_cast<int32_t>(i);
   }
   return unsupported(
-      "method draft_model needs a target with a layer that attends to every token, found none");
+      "drafting with a model needs a target with a layer that attends to every token, found none");
 }
 
 // A windowed layer keeps what all others do: block tables are the target's.
@@ -38,13 +38,16 @@ std::vector<KvStorageGroup> storage_groups(const ModelConfig& model,
   return groups;
 }
 
-// Rows of a pass: a catch-up, or what a step has committed for every request.
+// Rows of a pass: a catch-up, or what a step has committed for every request. A head follows all
+// rows of a step, each request's with one from before, and with unknown ones to a block's border.
 StepBounds pass_bounds(const Config& config,
-                       const SpecConfig& spec,
+                       const PlannedDraft& planned,
                        const StepBounds& target,
                        int64_t max_len) {
-  const int32_t committed = config.max_num_seqs * (spec.num_speculative_tokens + 1);
-  return {.max_tokens = std::max(kMaxDraftCatchUp, committed),
+  const bool is_head = planned.spec->is_head;
+  const int32_t rows = config.max_num_seqs * (planned.num_tokens + 1);
+  const int32_t more = config.max_num_seqs * (config.block_size + 1);
+  return {.max_tokens = is_head ? target.max_tokens + more : std::max(kMaxDraftCatchUp, rows),
           .max_seqs = config.max_num_seqs,
           .max_logits = config.max_num_seqs,
           .max_seq_len = static_cast<int32_t>(max_len),
@@ -52,36 +55,77 @@ StepBounds pass_bounds(const Config& config,
           .device = target.device};
 }
 
+// Whether the head reads what the target has.
+Expected<void> fit_head(const std::string& path, const ModelConfig& target, ModelConfig& model) {
+  HeadConfig& head = model.head;
+  const auto expect = [&](const char* what, int64_t found, int64_t expected) -> Expected<void> {
+    if (found == expected) return {};
+    return unsupported(path + ": " + what + ": found " + std::to_string(found) +
+                       ", the target has " + std::to_string(expected));
+  };
+  SLUICE_TRY_VOID(expect("tokens", head.target_vocab, target.vocab_size));
+  SLUICE_TRY_VOID(expect("hidden size of the target", head.target_hidden, target.hidden));
+  if (!head.has_embedding) SLUICE_TRY_VOID(expect("hidden size", model.hidden, target.hidden));
+  if (head.taps.empty()) {
+    SLUICE_TRY(head.taps, usual_taps(target.num_layers));
+  }
+  if (head.taps.back() < target.num_layers) return {};
+  return unsupported(path + ": found layer " + std::to_string(head.taps.back()) +
+                     ", the target has " + std::to_string(target.num_layers));
+}
+
+// The longest sequence that both models take; a head's own context is no limit.
+Expected<int64_t> longest(const SpecConfig& spec,
+                          const ModelConfig& target,
+                          const ModelConfig& model) {
+  const bool is_head = model.head.target_hidden > 0;
+  const int64_t shorter =
+      is_head ? target.context_len : std::min(model.context_len, target.context_len);
+  if (spec.draft_max_model_len == 0) return shorter;
+  if (spec.draft_max_model_len <= shorter) return spec.draft_max_model_len;
+  return make_error(ErrorCode::kInvalidArgument,
+                    "speculative-config: max_model_len: found " +
+                        std::to_string(spec.draft_max_model_len) +
+                        ", the models' contexts hold " + std::to_string(shorter),
+                    "speculative-config");
+}
+
 }  // namespace
 
-Expected<PlannedDraft> plan_draft(const Config& config,
+Expected<PlannedDraft> open_draft(const Config& config,
                                   const SpecConfig& spec,
                                   const ModelConfig& target,
-                                  const std::vector<KvLayout>& target_layouts,
-                                  const StepBounds& target_bounds) {
-  if (target_bounds.device != DeviceType::kCpu) {
-    return unsupported("method draft_model runs on --device cpu alone");
+                                  DeviceType device) {
+  if (device != DeviceType::kCpu) {
+    return unsupported("drafting with a model runs on --device cpu alone");
   }
   PlannedDraft planned;
-  DraftMemory& memory = planned.memory;
-  SLUICE_TRY(memory.kv_group, group_of_all_tokens(target_layouts));
   const LoadFormat format = config.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   SLUICE_TRY(planned.checkpoint, Checkpoint::open(spec.model, format));
-  SLUICE_TRY(planned.spec, find_model_spec(*planned.checkpoint));
-  SLUICE_TRY(planned.model, read_model_config(*planned.spec, *planned.checkpoint));
-  const int64_t shorter = std::min(planned.model.context_len, target.context_len);
-  if (spec.draft_max_model_len > shorter) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "speculative-config: max_model_len: found " +
-                          std::to_string(spec.draft_max_model_len) + ", the models' contexts hold " +
-                          std::to_string(shorter),
-                      "speculative-config");
+  const bool is_head = spec.model_kind == SpecConfig::ModelKind::kEagle3;
+  if (is_head) {
+    planned.source = DraftSource::kEagle;
+    planned.spec = &kEagle3Spec;
+  } else {
+    SLUICE_TRY(planned.spec, find_model_spec(*planned.checkpoint));
   }
-  memory.max_model_len = spec.draft_max_model_len > 0 ? spec.draft_max_model_len : shorter;
-  planned.bounds = pass_bounds(config, spec, target_bounds, memory.max_model_len);
+  SLUICE_TRY(planned.model, read_model_config(*planned.spec, *planned.checkpoint));
+  if (is_head) SLUICE_TRY_VOID(fit_head(spec.model, target, planned.model));
+  SLUICE_TRY(planned.memory.max_model_len, longest(spec, target, planned.model));
   planned.num_tokens = spec.num_speculative_tokens;
-  planned.vocab_size = std::min(planned.model.vocab_size, target.vocab_size);
+  planned.vocab_size =
+      is_head ? target.vocab_size : std::min(planned.model.vocab_size, target.vocab_size);
+  return planned;
+}
 
+Expected<void> size_draft(const Config& config,
+                          const SpecConfig& spec,
+                          const std::vector<KvLayout>& target_layouts,
+                          const StepBounds& target_bounds,
+                          PlannedDraft& planned) {
+  DraftMemory& memory = planned.memory;
+  SLUICE_TRY(memory.kv_group, group_of_all_tokens(target_layouts));
+  planned.bounds = pass_bounds(config, planned, target_bounds, memory.max_model_len);
   WeightStore shapes(*planned.checkpoint);
   SLUICE_TRY(const std::unique_ptr<Model> shape,
              planned.spec->build(planned.model,
@@ -89,25 +133,30 @@ Expected<PlannedDraft> plan_draft(const Config& config,
                                  shapes));
   if (const std::vector<std::string> unused = shapes.unused(); !unused.empty()) {
     return unsupported(spec.model + ": tensor " + quoted(unused.front()) +
-                       " has no place in architecture " + planned.model.architecture);
+                       " has no place in what drafts");
   }
   planned.largest.add(shapes.largest());
   memory.weight_bytes = shapes.packed_bytes();
   memory.rope_bytes_per_token = planned.model.rope_bytes(1);
-  memory.arena_bytes =
-      shape->arena_bytes(planned.bounds) +
-      int64_t{planned.model.vocab_size} * planned.bounds.max_logits *
-          static_cast<int64_t>(sizeof(float)) +
-      Sampler::buffer_bytes(
-          planned.vocab_size, planned.bounds.max_logits, 0, planned.bounds.num_threads);
+  const int64_t logits_row = int64_t{planned.model.vocab_size} * static_cast<int64_t>(sizeof(float));
+  memory.arena_bytes = shape->arena_bytes(planned.bounds) +
+                       logits_row * planned.bounds.max_logits +
+                       Sampler::buffer_bytes(planned.vocab_size,
+                                             planned.bounds.max_logits,
+                                             0,
+                                             planned.bounds.num_threads);
+  if (planned.spec->is_head) {
+    memory.arena_bytes += HeadRows::bytes(planned.model.head, planned.bounds.max_tokens) +
+                          int64_t{planned.vocab_size} * planned.bounds.max_logits *
+                              static_cast<int64_t>(sizeof(float));
+  }
   SLUICE_TRY(memory.kv_dtype,
              parse_kv_dtype(spec.draft_kv_cache_dtype.empty() ? config.kv_cache_dtype
                                                               : spec.draft_kv_cache_dtype));
   memory.kv_groups = storage_groups(planned.model, shape->kv_layouts());
   memory.num_own_blocks =
-      config.max_num_seqs *
-      static_cast<int32_t>(ceil_div(spec.num_speculative_tokens, config.block_size));
-  return planned;
+      config.max_num_seqs * static_cast<int32_t>(ceil_div(planned.num_tokens, config.block_size));
+  return {};
 }
 
 Expected<void> check_draft_vocabulary(const Tokenizer& target,

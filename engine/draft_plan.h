@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/core/config.h"
+#include "engine/core/draft.h"
 #include "engine/core/status.h"
 #include "engine/memory_plan.h"
 #include "engine/models/model.h"
@@ -24,6 +25,7 @@ namespace sluice {
 inline constexpr int32_t kMaxDraftCatchUp = 512;
 
 struct PlannedDraft {
+  DraftSource source = DraftSource::kDraftModel;
   std::unique_ptr<Checkpoint> checkpoint;
   const ModelSpec* spec = nullptr;
   ModelConfig model;
@@ -34,14 +36,21 @@ struct PlannedDraft {
   DraftMemory memory;
 };
 
-// The model that `spec` names, for a target with these groups. kUnsupported, with param
-// speculative-config: the target has no group that keeps every token, or computes on a device with
-// memory of its own.
-Expected<PlannedDraft> plan_draft(const Config& config,
+// The model that `spec` names, read and checked beside its target. A head's `model.head.taps` are
+// the target's to keep. kUnsupported, with param speculative-config: they do not fit each other, or
+// `device` has memory of its own.
+Expected<PlannedDraft> open_draft(const Config& config,
                                   const SpecConfig& spec,
                                   const ModelConfig& target,
-                                  const std::vector<KvLayout>& target_layouts,
-                                  const StepBounds& target_bounds);
+                                  DeviceType device);
+
+// Sizes it for a target with these groups. kUnsupported, with the same param: none of them keeps
+// every token.
+Expected<void> size_draft(const Config& config,
+                          const SpecConfig& spec,
+                          const std::vector<KvLayout>& target_layouts,
+                          const StepBounds& target_bounds,
+                          PlannedDraft& planned);
 
 // kInvalidArgument names both numbers: fewer than 90% of the target's ids stand for the same bytes.
 Expected<void> check_draft_vocabulary(const Tokenizer& target,

@@ -53,25 +53,53 @@ bool Drafting::should_wait(const Scheduler& scheduler) {
   });
 }
 
+void Drafting::follow(const SchedulerOutput& decision) {
+  if (model_ == nullptr || !model_->is_head()) return;
+  followed_.clear();
+  int32_t row = 0;
+  for (const ScheduledRequest& item : decision.scheduled) {
+    followed_.push_back({.id = item.id, .row = row, .position = item.num_computed_tokens});
+    row += item.num_scheduled_tokens;
+  }
+}
+
+// The tokens of a prompt that is half computed are known up to the one behind its last row.
+void Drafting::add_task(const Request& request, int32_t max) {
+  DraftTask& task = tasks_.emplace_back();
+  task.id = request.id;
+  task.known = std::span(request.tokens);
+  task.blocks = kv_.block_table(request.id, model_->kv_group());
+  task.num_prompt_tokens = request.num_prompt_tokens;
+  task.num_cached_tokens = request.num_cached_tokens;
+  task.max = max;
+  if (!model_->is_head()) return;
+  const auto num_known = static_cast<size_t>(request.num_computed_tokens) + 1;
+  task.known = task.known.first(std::min(num_known, request.tokens.size()));
+  const auto rows = std::ranges::find(followed_, request.id, &StepRows::id);
+  if (rows == followed_.end()) return;
+  task.first_row = rows->row;
+  task.num_rows = std::max(0, request.num_computed_tokens - rows->position);
+}
+
 void Drafting::ask_model(const Scheduler& scheduler, int32_t most) {
   constexpr double kSureProposer = 1;  // accepted tokens that are expected of its draft
   const DraftSurvival& survival = scheduler.draft_survival();
   const auto expected = [&](const Draft& draft) {
     return survival.expected(draft.source, draft.confidence(), {});
   };
-  const int32_t group = model_->kv_group();
   tasks_.clear();
   asked_.clear();
   for (size_t i = 0; i < ids_.size(); ++i) {
-    if (!begun_.contains(ids_[i]) || expected(drafts_[i]) > kSureProposer) continue;
-    const Request& request = *scheduler.find(ids_[i]);
-    tasks_.push_back({.id = request.id,
-                      .known = request.tokens,
-                      .blocks = kv_.block_table(request.id, group),
-                      .num_prompt_tokens = request.num_prompt_tokens,
-                      .num_cached_tokens = request.num_cached_tokens,
-                      .max = most});
+    if (!begun_.contains(ids_[i])) continue;
+    const bool is_sure = expected(drafts_[i]) > kSureProposer;
+    if (is_sure && !model_->is_head()) continue;
+    add_task(*scheduler.find(ids_[i]), is_sure ? 0 : most);
     asked_.push_back(i);
+  }
+  for (const StepRows& rows : followed_) {
+    const Request* request = scheduler.find(rows.id);
+    const bool is_asked = std::ranges::find(ids_, rows.id) != ids_.end();
+    if (request != nullptr && !is_asked && begun_.contains(rows.id)) add_task(*request, 0);
   }
   modelled_.resize(tasks_.size());
   model_->propose(tasks_, modelled_);
@@ -92,6 +120,7 @@ void Drafting::offer(Scheduler& scheduler, DraftStats& stats) {
     speculator_.propose(ids_[i], most, scheduler.draft_survival(), drafts_[i]);
   }
   if (model_ != nullptr) ask_model(scheduler, most);
+  followed_.clear();
   for (size_t i = 0; i < ids_.size(); ++i) scheduler.offer_drafts(ids_[i], drafts_[i]);
   const std::chrono::nanoseconds passed = Clock::now() - begin;
   stats.proposer_ns += static_cast<uint64_t>(passed.count());

@@ -39,6 +39,10 @@ class Drafting {
   void committed(RequestId id, std::span<const TokenId> tokens);
   void end(RequestId id);
 
+  // A step has run and its tokens are committed. A head reads what it leaves in the model, so
+  // none may run until the next offer().
+  void follow(const SchedulerOutput& decision);
+
   // Whether the next step should wait for those in flight: a request of theirs has a draft behind
   // the tokens that it is known to have, so it will hardly be without one behind the next.
   bool should_wait(const Scheduler& scheduler);
@@ -58,7 +62,15 @@ class Drafting {
   // Of one request in the coming step; 0: nothing is drafted.
   [[nodiscard]] int32_t most_tokens(const Scheduler& scheduler) const;
 
+  // Of a request in the step that ran last: its first row and the position of that.
+  struct StepRows {
+    RequestId id;
+    int32_t row = 0;
+    int32_t position = 0;
+  };
+
   void ask_model(const Scheduler& scheduler, int32_t most);
+  void add_task(const Request& request, int32_t max);
 
   const SpecConfig config_;
   const KvCacheManager& kv_;
@@ -71,6 +83,7 @@ class Drafting {
   std::vector<DraftTask> tasks_;
   std::vector<size_t> asked_;
   std::vector<Draft> modelled_;
+  std::vector<StepRows> followed_;  // of a head
 };
 
 }  // namespace sluice

@@ -690,6 +690,7 @@ void LocalEngine::retire() {
   counters_.device_idle_ns += static_cast<uint64_t>(step.device_idle_ns);
   add_results(work);
   commit(work);
+  core_->drafting.follow(work.decision);
   step.num_running = core_->scheduler.num_running();
   step.num_waiting = core_->scheduler.num_waiting();
   step.end_ns = now_ns();

@@ -173,6 +173,10 @@ FixedMemory fixed_memory(const Config& config,
 
 }  // namespace
 
+std::vector<int32_t> taps_of(const PlannedModel& planned) {
+  return planned.draft ? planned.draft->model.head.taps : std::vector<int32_t>();
+}
+
 Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target) {
   if (config.tensor_parallel_size > 1 &&
       (config.kv_offloading_size > 0 || !config.kv_disk_path.empty())) {
@@ -187,6 +191,10 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
   SLUICE_TRY(planned.spec, find_model_spec(*planned.checkpoint));
   SLUICE_TRY(planned.model, read_model_config(*planned.spec, *planned.checkpoint));
 
+  SLUICE_TRY(const SpecConfig spec, parse_spec_config(config.speculative_config));
+  if (spec.has_model()) {
+    SLUICE_TRY(planned.draft, open_draft(config, spec, planned.model, target.device));
+  }
   // A chunk per request is at least one token. The logits of prompts that are scored come as many
   // rows at a time as tokens may be chosen behind.
   const auto max_seq_len = static_cast<int32_t>(
@@ -208,7 +216,9 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
     }
     SLUICE_TRY(shape,
                planned.spec->build(own,
-                                   {.activation_bits = config.activation_bits, .max_model_len = 1},
+                                   {.activation_bits = config.activation_bits,
+                                    .max_model_len = 1,
+                                    .taps = taps_of(planned)},
                                    *names_and_shapes));
     const auto add = [&](auto& total, auto part) {
       total = on_device ? std::max(total, part) : total + part;
@@ -239,9 +249,8 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
   ModelConfig counted = planned.model;
   counted.num_kv_heads = ranks.num_kv_heads;
   FixedMemory fixed = fixed_memory(config, planned, layouts.size(), ranks, target);
-  SLUICE_TRY(const SpecConfig spec, parse_spec_config(config.speculative_config));
-  if (spec.has_model()) {
-    SLUICE_TRY(planned.draft, plan_draft(config, spec, planned.model, layouts, planned.bounds));
+  if (planned.draft) {
+    SLUICE_TRY_VOID(size_draft(config, spec, layouts, planned.bounds, *planned.draft));
     fixed.file_bytes += planned.draft->checkpoint->file_bytes();
     fixed.draft = planned.draft->memory;
   }

@@ -56,6 +56,9 @@ struct PlanTarget {
   int64_t free_bytes = 0;   // of each rank's device with memory of its own
 };
 
+// Layers of the model whose inputs a head reads; none: nothing does.
+std::vector<int32_t> taps_of(const PlannedModel& planned);
+
 Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target);
 
 // What --device asks for, one for each rank, and the model planned on them. With auto the CPU, and

@@ -206,6 +206,7 @@ void ModelRank::run(const RankJob& job) {
 
 void ModelRank::run_layers(const RankJob& job) {
   step_ = device_batch_ ? device_batch_->upload(*job.batch) : *job.batch;
+  hidden_ = job.hidden;
   if (job.begun != nullptr && is_first()) job.begun->record();
   take_open_tokens();
   for (const KvBlockCopy& copy : job.copies) {

@@ -34,6 +34,7 @@ struct RankJob {
 
   // kLayers. The step, in memory of the host, and blocks to copy before it.
   const ForwardBatch* batch = nullptr;
+  HiddenRows hidden = {};  // of a head
   std::span<const KvBlockCopy> copies = {};
   std::optional<size_t> bucket = {};  // of the recorded step that runs in the layers' place
   // Recorded by rank 0 before the first operator.
@@ -145,7 +146,11 @@ class ModelRank {
   void take_open_tokens();
 
   [[nodiscard]] ForwardContext context() const {
-    return {.exec = exec_, .batch = step_, .caches = caches_, .communicator = communicator_.get()};
+    return {.exec = exec_,
+            .batch = step_,
+            .caches = caches_,
+            .hidden = hidden_,
+            .communicator = communicator_.get()};
   }
 
   const kernels::Device& device_;
@@ -167,6 +172,7 @@ class ModelRank {
   std::unique_ptr<Communicator> communicator_;  // of several ranks; gone before what it receives in
   std::vector<std::unique_ptr<kernels::RecordedWork>> recorded_;  // by bucket
   ForwardBatch step_;                                             // the last
+  HiddenRows hidden_;                                             // the same
 };
 
 }  // namespace sluice

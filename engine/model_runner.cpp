@@ -152,11 +152,18 @@ Expected<void> ModelRunner::allocate_weights(PlannedModel& planned, const Config
 }
 
 Expected<void> ModelRunner::load_draft(PlannedDraft& planned, const Config& config) {
-  SLUICE_TRY(const CheckpointText text, planned.checkpoint->text());
-  SLUICE_TRY_VOID(
-      check_draft_vocabulary(*text_.tokenizer, *text.tokenizer, planned.checkpoint->path()));
+  if (!planned.spec->is_head) {
+    SLUICE_TRY(const CheckpointText text, planned.checkpoint->text());
+    SLUICE_TRY_VOID(
+        check_draft_vocabulary(*text_.tokenizer, *text.tokenizer, planned.checkpoint->path()));
+  }
   SLUICE_TRY(draft_model_,
-             DraftModel::create(*devices_.front(), std::move(planned), plan_, placement_, config));
+             DraftModel::create(ranks_.front()->device(),
+                                &ranks_.front()->model(),
+                                std::move(planned),
+                                plan_,
+                                placement_,
+                                config));
   return {};
 }
 
@@ -176,7 +183,8 @@ Expected<std::unique_ptr<ModelRank>> ModelRunner::make_rank(const PlannedModel& 
              planned.spec->build(own,
                                  {.activation_bits = config.activation_bits,
                                   .max_model_len = plan_.max_model_len,
-                                  .memory = memory},
+                                  .memory = memory,
+                                  .taps = taps_of(planned)},
                                  weights));
   SLUICE_TRY(auto made,
              ModelRank::create(

@@ -50,7 +50,8 @@ Expected<AttentionBlock> AttentionBlock::load(const ModelConfig& config,
                                        : Parts{{{prefix + "attn_q", q, bias, {}, q_rows},
                                                 {prefix + "attn_k", kv, bias, {}, kv_rows},
                                                 {prefix + "attn_v", kv, bias, {}, kv_rows}}};
-  SLUICE_TRY(block.qkv_, Projection::load(weights, parts, config.hidden, activation_bits));
+  const int32_t width = config.attention_in > 0 ? config.attention_in : config.hidden;
+  SLUICE_TRY(block.qkv_, Projection::load(weights, parts, width, activation_bits));
   const std::array<Projection::Part, 1> out = {
       {{prefix + "attn_output", config.hidden, config.attention_out_bias, {}, {}}}};
   SLUICE_TRY(block.out_, Projection::load(weights, out, q, activation_bits, share.segments));

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/models/blocks.h"
 
+#include <algorithm>
+#include <numeric>
+
 namespace sluice {
 
 std::byte* Arena::take_bytes(int64_t bytes) {
@@ -88,6 +91,19 @@ Expected<Projection> Projection::load(WeightStore& weights,
     projection.needs_[static_cast<size_t>(format)] = true;
   }
   return projection;
+}
+
+void number_rows(kernels::DeviceMemory* memory, int32_t* rows, int32_t count) {
+  std::vector<int32_t> numbers(static_cast<size_t>(count));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  if (memory == nullptr) {
+    std::ranges::copy(numbers, rows);
+    return;
+  }
+  memory->upload(reinterpret_cast<std::byte*>(rows),
+                 reinterpret_cast<const std::byte*>(numbers.data()),
+                 static_cast<int64_t>(numbers.size() * sizeof(int32_t)));
+  memory->wait();
 }
 
 LinearInput::LinearInput(std::span<const Projection* const> projections,

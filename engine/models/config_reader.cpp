@@ -18,7 +18,7 @@ constexpr uint64_t kMaxWidth = 1 << 20;
 constexpr uint64_t kMaxHeads = 1024;
 constexpr uint64_t kMaxContext = 1 << 27;
 
-Expected<void> read_shape(const Checkpoint& checkpoint, ModelConfig& config) {
+Expected<void> read_shape(const Checkpoint& checkpoint, bool is_head, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   SLUICE_TRY(config.num_layers, metadata.get_count("block_count", 1024));
   SLUICE_TRY(config.hidden, metadata.get_count("embedding_length", kMaxWidth));
@@ -47,11 +47,11 @@ Expected<void> read_shape(const Checkpoint& checkpoint, ModelConfig& config) {
     return metadata.wrong("attention.layer_norm_rms_epsilon", std::to_string(eps), "1e-12 to 1");
   }
   config.norm_eps = static_cast<float>(eps);
-  if (checkpoint.is_dummy()) {
+  const CheckpointTensor* embedding = checkpoint.find("token_embd.weight");
+  if (checkpoint.is_dummy() || (is_head && embedding == nullptr)) {
     SLUICE_TRY(config.vocab_size, metadata.get_count("vocab_size", kernels::kMaxVocabSize));
     return {};
   }
-  const CheckpointTensor* embedding = checkpoint.find("token_embd.weight");
   if (embedding == nullptr || embedding->num_dims > 2 ||
       embedding->dims[1] > uint64_t{kernels::kMaxVocabSize}) {
     return make_error(ErrorCode::kDataLoss,
@@ -409,7 +409,7 @@ Expected<ModelConfig> read_model_config(const ModelSpec& spec, const Checkpoint&
   ModelConfig config;
   config.architecture = checkpoint.architecture();
   SLUICE_TRY_VOID(check_fixed_keys(checkpoint));
-  SLUICE_TRY_VOID(read_shape(checkpoint, config));
+  SLUICE_TRY_VOID(read_shape(checkpoint, spec.is_head, config));
   SLUICE_TRY_VOID(read_rope(checkpoint, config));
   SLUICE_TRY_VOID(read_experts(checkpoint.metadata(), config));
   config.layers.resize(static_cast<size_t>(config.num_layers));

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 
 #include "engine/models/attention_block.h"
 #include "engine/models/blocks.h"
@@ -34,6 +33,8 @@ struct DecoderBuffers {
   LinearInput logits_in;
   float* logits = nullptr;         // [logits rows, widest share], where ranks share the vocabulary
   int32_t* logits_rows = nullptr;  // [logits rows] 0, 1, 2, ...
+  float* taps = nullptr;           // [tokens, taps * hidden], where somebody reads them
+  int32_t* token_rows = nullptr;   // [tokens] 0, 1, 2, ..., the same
   AttentionBuffers attention;
   MlpBuffers mlp;
 };
@@ -56,11 +57,22 @@ class DecoderModel final : public Model {
   void bind(const StepBounds& bounds, std::span<std::byte> buffer) override {
     Arena arena(buffer);
     buffers_ = layout(bounds, arena);
-    if (buffers_.logits_rows != nullptr) number_rows(bounds.max_logits);
+    if (buffers_.logits_rows != nullptr) {
+      number_rows(memory_, buffers_.logits_rows, bounds.max_logits);
+    }
+    if (buffers_.token_rows != nullptr) {
+      number_rows(memory_, buffers_.token_rows, bounds.max_tokens);
+    }
   }
 
   void forward(const ForwardContext& context) override;
   void logits(const ForwardContext& context, std::span<const int32_t> rows, float* out) override;
+
+  [[nodiscard]] const float* states() const override { return buffers_.x; }
+
+  [[nodiscard]] const float* taps() const override { return buffers_.taps; }
+
+  [[nodiscard]] const PackedWeight& embedding() const override { return embedding_.weight(0); }
 
  private:
   Expected<DeviceFloats> load_norm(WeightStore& weights, const std::string& name) const;
@@ -86,7 +98,7 @@ class DecoderModel final : public Model {
     return ceil_div(ceil_div(config_.vocab_size, kRowTile), config_.share.size) * kRowTile;
   }
 
-  void number_rows(int32_t count) const;
+  void tap(const ForwardContext& context, size_t layer) const;
   void gather_logits(const ForwardContext& context, int32_t num_rows, float* out) const;
 
   void add_input_steps(const DeviceFloats& norm,
@@ -106,6 +118,7 @@ class DecoderModel final : public Model {
 
   ModelConfig config_;
   kernels::DeviceMemory* memory_ = nullptr;  // of a device that has some
+  std::vector<int32_t> taps_;
   std::vector<kernels::RopeTable> ropes_;
   Projection embedding_;
   Projection head_;
@@ -163,6 +176,7 @@ Expected<void> DecoderModel::load_norms(int32_t index, WeightStore& weights) {
 Expected<void> DecoderModel::load(const ModelOptions& options, WeightStore& weights) {
   const int32_t bits = options.activation_bits;
   memory_ = options.memory;
+  taps_ = options.taps;
   for (kernels::RopeTable& rope : ropes_) {
     if (options.memory == nullptr) break;
     SLUICE_TRY(kernels::DeviceBuffer rows,
@@ -235,6 +249,11 @@ DecoderBuffers DecoderModel::layout(const StepBounds& bounds, Arena& arena) cons
     buffers.logits = arena.take_floats(bounds.max_logits * logits_width());
     buffers.logits_rows = reinterpret_cast<int32_t*>(
         arena.take_bytes(bounds.max_logits * static_cast<int64_t>(sizeof(int32_t))));
+  }
+  if (!taps_.empty()) {
+    buffers.taps = arena.take_floats(tokens * static_cast<int64_t>(taps_.size()) * config_.hidden);
+    buffers.token_rows = reinterpret_cast<int32_t*>(
+        arena.take_bytes(tokens * static_cast<int64_t>(sizeof(int32_t))));
   }
   buffers.attention = AttentionBlock::layout(config_, attention_, bounds, arena);
   buffers.mlp = MlpBlock::layout(config_, mlp_, bounds, arena);
@@ -386,18 +405,18 @@ void DecoderModel::logits(const ForwardContext& context,
   if (shared) gather_logits(context, num_rows, out);
 }
 
-// 0, 1, 2, ... to logits_rows.
-void DecoderModel::number_rows(int32_t count) const {
-  std::vector<int32_t> rows(static_cast<size_t>(count));
-  std::iota(rows.begin(), rows.end(), 0);
-  if (memory_ == nullptr) {
-    std::ranges::copy(rows, buffers_.logits_rows);
-    return;
-  }
-  memory_->upload(reinterpret_cast<std::byte*>(buffers_.logits_rows),
-                  reinterpret_cast<const std::byte*>(rows.data()),
-                  static_cast<int64_t>(rows.size() * sizeof(int32_t)));
-  memory_->wait();
+// Keeps the residual stream that enters the layer, where somebody reads it.
+void DecoderModel::tap(const ForwardContext& context, size_t layer) const {
+  const auto found = std::ranges::find(taps_, static_cast<int32_t>(layer));
+  if (found == taps_.end()) return;
+  const auto width = static_cast<int64_t>(taps_.size()) * config_.hidden;
+  kernels::gather_rows(context.exec,
+                       {.x = buffers_.x,
+                        .x_stride = config_.hidden,
+                        .n = config_.hidden,
+                        .indices = {buffers_.token_rows, context.batch.token_ids.size()},
+                        .out = buffers_.taps + (found - taps_.begin()) * config_.hidden,
+                        .out_stride = width});
 }
 
 // Each rank's columns into rank 0's rows.
@@ -446,6 +465,7 @@ void DecoderModel::forward(const ForwardContext& context) {
     return context.communicator != nullptr && context.communicator->has_failed();
   };
   for (size_t i = 0; i < attention_.size(); ++i) {
+    tap(context, i);
     attention_half(context, i);
     if (has_failed()) return;
     if (i + 1 < attention_.size()) {

@@ -71,6 +71,15 @@ struct Portion {
   int32_t whole = 0;
 };
 
+// Of a model that is a head on the hidden states of another one, its target (eagle3.cpp).
+struct HeadConfig {
+  int32_t target_hidden = 0;  // 0: the model is none
+  int32_t target_vocab = 0;   // rows of the embedding
+  bool has_embedding = false;  // of its own; else it is the target's
+  bool norm_before_residual = false;
+  std::vector<int32_t> taps;  // the target's layers whose inputs it reads, ascending
+};
+
 // What one rank has of a model (rank_share.h).
 struct RankShare {
   int32_t rank = 0;
@@ -117,6 +126,8 @@ struct ModelConfig {
   float residual_scale = 1;  // of each half's output
   float logit_scale = 1;
   float logit_soft_cap = 0;
+  HeadConfig head;  // vocab_size is then how many tokens it chooses from
+  int32_t attention_in = 0;  // width of what q, k and v are of; 0: hidden
   // Of more ranks than one num_heads, num_kv_heads and ffn_hidden are this rank's.
   RankShare share;
 
@@ -158,10 +169,18 @@ struct LayerCache {
   kernels::KvLayerView view;
 };
 
+// What a head reads beside tokens: a row for each of them, where operators read.
+struct HiddenRows {
+  const float* data = nullptr;
+  int64_t stride = 0;    // elements
+  bool is_tapped = false;  // the target's layers' inputs, side by side; else the head's own states
+};
+
 struct ForwardContext {
   const kernels::ExecContext& exec;
   const ForwardBatch& batch;
   std::span<const LayerCache> caches;    // by layer
+  HiddenRows hidden = {};                // of a head
   Communicator* communicator = nullptr;  // where there are more ranks than one
 };
 
@@ -191,12 +210,22 @@ class Model {
   // `out` is rank 0's. What they leave after a rank has failed means nothing.
   virtual void forward(const ForwardContext& context) = 0;
   virtual void logits(const ForwardContext& context, std::span<const int32_t> rows, float* out) = 0;
+
+  // Of the last forward(), where operators read and write, each [rows][width]: what layers leave
+  // before the last norm, of width config().hidden; and the inputs of the layers that
+  // ModelOptions::taps names, side by side.
+  [[nodiscard]] virtual const float* states() const = 0;
+  [[nodiscard]] virtual const float* taps() const = 0;
+
+  [[nodiscard]] virtual const PackedWeight& embedding() const = 0;
 };
 
 struct ModelOptions {
   int32_t activation_bits = 8;
   int32_t max_model_len = 0;                // rows of the rope table
   kernels::DeviceMemory* memory = nullptr;  // for a copy of it; null: none
+  std::vector<int32_t> taps = {};           // layers whose inputs are kept, ascending
+  const PackedWeight* embedding = nullptr;  // of a head that has none: its target's
 };
 
 // One architecture: `configure` sets what it has beyond the keys that all share; `build` takes its
@@ -208,6 +237,7 @@ struct ModelSpec {
   Expected<std::unique_ptr<Model>> (*build)(ModelConfig config,
                                             const ModelOptions& options,
                                             WeightStore& weights);
+  bool is_head = false;  // its embedding may be another model's
 };
 
 // kUnsupported names the architecture found and those supported.

@@ -78,6 +78,10 @@ class Checkpoint {
 
   [[nodiscard]] bool has(std::string_view name) const { return find(name) != nullptr; }
 
+  // Of a head that chooses from fewer tokens than its model has: what is added to each of its ids
+  // for the model's (tensor d2t). Empty: they are the same.
+  [[nodiscard]] std::span<const int64_t> id_offsets() const { return id_offsets_; }
+
   // Their headers and the tensors' bytes decide what the model computes.
   [[nodiscard]] virtual std::vector<CheckpointFile> files() const = 0;
   [[nodiscard]] int64_t file_bytes() const;
@@ -103,6 +107,7 @@ class Checkpoint {
   Metadata metadata_;
   bool is_dummy_ = false;
   bool has_int8_layers_ = false;
+  std::vector<int64_t> id_offsets_;
 
  private:
   std::vector<CheckpointTensor> tensors_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -31,11 +32,13 @@ constexpr NamePair kModelNames[] = {
     {"model.embed_tokens.weight", "token_embd.weight"},
     {"model.norm.weight", "output_norm.weight"},
     {"lm_head.weight", "output.weight"},
+    {"model.fc.weight", "fc.weight"},  // of a head on another model's hidden states
 };
 
 // Inside "model.layers.N.", without ".weight" and ".bias".
 constexpr NamePair kLayerNames[] = {
     {"input_layernorm", "attn_norm"},
+    {"hidden_norm", "hidden_norm"},
     {"self_attn.q_proj", "attn_q"},
     {"self_attn.k_proj", "attn_k"},
     {"self_attn.v_proj", "attn_v"},
@@ -102,6 +105,8 @@ std::optional<std::string> take_number(std::string_view& text) {
 std::string gguf_name(std::string_view stored) {
   std::string name(without_prefix(stored));
   if (!name.starts_with("model.") && name != "lm_head.weight") name = "model." + name;
+  constexpr std::string_view kOnlyLayer = "model.midlayer.";  // of a head
+  if (name.starts_with(kOnlyLayer)) name.replace(0, kOnlyLayer.size(), "model.layers.0.");
   if (const std::string_view found = translate(kModelNames, name); !found.empty()) {
     return std::string(found);
   }
@@ -283,6 +288,9 @@ class HfCheckpoint final : public Checkpoint {
                                             const std::vector<Shard>& shards,
                                             const std::string& index_path) const;
   Expected<void> add_shard(Shard shard);
+  // Whether it is one of the two that say which tokens a head has: `d2t` is kept, and `t2d`, the
+  // same the other way round, is not.
+  Expected<bool> take_head_ids(const SafetensorsTensor& tensor, const std::string& path);
   // What needs the tensors of all files: experts, scales.
   Expected<void> finish();
   // INT8 weights and their scales may lie in different files: both are set aside, then joined.
@@ -424,6 +432,8 @@ Expected<void> HfCheckpoint::add_shard(Shard shard) {
       }
       continue;
     }
+    SLUICE_TRY(const bool is_ids, take_head_ids(tensor, path));
+    if (is_ids) continue;
     if (tensor.unreadable) return tl::unexpected(std::move(*tensor.unreadable));
     SLUICE_TRY(const bool is_aside, set_aside(tensor, path));
     if (is_aside) continue;
@@ -440,6 +450,19 @@ Expected<void> HfCheckpoint::add_shard(Shard shard) {
   }
   files_.push_back(std::move(shard.file));
   return {};
+}
+
+Expected<bool> HfCheckpoint::take_head_ids(const SafetensorsTensor& tensor,
+                                           const std::string& path) {
+  if (tensor.name == "t2d" || tensor.name == "model.t2d") return true;
+  if (tensor.name != "d2t" && tensor.name != "model.d2t") return false;
+  const bool is_list = tensor.is_int64 && tensor.shape.size() == 1 && tensor.shape[0] > 0 &&
+                       tensor.data.size() % sizeof(int64_t) == 0 &&
+                       tensor.data.size() / sizeof(int64_t) == tensor.shape[0];
+  if (!is_list) return wrong_tensor({tensor, path}, "another type or shape", "I64 [tokens]");
+  id_offsets_.resize(tensor.shape[0]);
+  std::memcpy(id_offsets_.data(), tensor.data.data(), tensor.data.size());
+  return true;
 }
 
 Expected<bool> HfCheckpoint::set_aside(const SafetensorsTensor& tensor, const std::string& path) {

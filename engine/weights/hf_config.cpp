@@ -54,6 +54,10 @@ constexpr Row kRows[] = {
     {"hidden_act", {"hidden_activation", "hidden_act"}},
     {"attention_bias", {"attention_bias", nullptr}},
     {"mlp_bias", {"mlp_bias", nullptr}},
+    {"head.vocab_size", {"draft_vocab_size", nullptr}},
+    {"head.target_hidden_size", {"target_hidden_size", nullptr}},
+    {"head.norm_before_residual", {"norm_before_residual", nullptr}},
+    {"head.logit_scale", {"logit_scale", nullptr}},
 };
 
 constexpr Row kRopeRows[] = {
@@ -73,6 +77,11 @@ constexpr Row kRopeRows[] = {
     {"rope.scaling.short_factor", {"short_factor", nullptr}},
     {"rope.scaling.long_factor", {"long_factor", nullptr}},
     {"partial_rotary_factor", {"partial_rotary_factor", nullptr}},
+};
+
+constexpr Row kEagleRows[] = {
+    {"head.layers", {"eagle_aux_hidden_state_layer_ids", nullptr}},
+    {"head.norm_before_residual", {"norm_before_residual", nullptr}},
 };
 
 // Scalars, strings and arrays of numbers or booleans; of the rest its text, which no key takes.
@@ -268,6 +277,9 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
   }
   take_rows(config, kRows, "", result.metadata);
   take_layer_types(config, result.model_type, result.metadata);
+  if (const Json* eagle = member(root, "eagle_config"); eagle != nullptr && eagle->is_object()) {
+    take_rows(*eagle, kEagleRows, "eagle_config.", result.metadata);
+  }
   take_rope(config, result.metadata);
   rename_early_longrope(result.model_type, result.metadata);
   take_defaults(result.model_type, config, result.metadata);

@@ -207,6 +207,7 @@ Expected<SafetensorsTensor> check_entry(Entry& entry,
   return SafetensorsTensor{.name = std::move(entry.name),
                            .format = format.value_or(WeightFormat::kF32),
                            .is_bytes = is_bytes,
+                           .is_int64 = entry.dtype == "I64",
                            .shape = std::move(entry.shape),
                            .data = data.subspan(entry.offsets[0], stored),
                            .unreadable = std::move(unreadable)};

@@ -87,7 +87,7 @@ class Rig {
     device_ = std::move(*device);
     plan_ = planned->plan;
     auto model = DraftModel::create(
-        *device_, std::move(*planned->draft), plan_, placement_of(config_), config_);
+        *device_, nullptr, std::move(*planned->draft), plan_, placement_of(config_), config_);
     EXPECT_TRUE(model.has_value()) << model.error().message;
     if (model) model_ = std::move(*model);
   }

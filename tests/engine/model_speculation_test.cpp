@@ -40,6 +40,13 @@ Config tiny_config() {
   return config;
 }
 
+const std::string kHead = std::string(SLUICE_TEST_DATA) + "/eagle/mapped";
+
+std::string drafting_by_head(const std::string& path, bool is_fixed = true) {
+  return R"({"method": "eagle3", "model": ")" + path +
+         R"(", "num_speculative_tokens": 3, "adaptive": )" + (is_fixed ? "false" : "true") + "}";
+}
+
 std::string drafting_with(const std::string& path, bool is_fixed = true) {
   return R"({"method": "draft_model", "model": ")" + path +
          R"(", "num_speculative_tokens": 4, "adaptive": )" + (is_fixed ? "false" : "true") + "}";
@@ -65,12 +72,13 @@ TEST(ModelSpeculation, ChangesNoAnswer) {
   ASSERT_NE(plain, nullptr);
   const std::vector<ValidRequest> requests = varied_requests(plain->model().vocab_size, 60);
   const std::vector<Collected> expected = run_alone(*plain, requests);
-  for (const std::string& draft : {kTiny, other_model()}) {
+  for (const std::string& draft : {kTiny, other_model(), kHead}) {
     for (const int32_t num_seqs : {1, 7, 64}) {
       for (const bool overlap : {false, true}) {
         Config config = tiny_config();
         const bool is_fixed = num_seqs != 64 || overlap;
-        config.speculative_config = drafting_with(draft, is_fixed);
+        config.speculative_config =
+            draft == kHead ? drafting_by_head(draft, is_fixed) : drafting_with(draft, is_fixed);
         config.max_num_seqs = num_seqs;
         config.overlap = overlap;
         config.debug_preempt_every = num_seqs == 7 ? 5 : 0;
@@ -141,6 +149,7 @@ TEST(ModelSpeculation, PrefixHitTokensEqualNoSpeculation) {
   EXPECT_GT(sum(off), 100U);
   EXPECT_EQ(hits(drafting_with(kTiny)), off);
   EXPECT_EQ(hits(drafting_with(other_model())), off);
+  EXPECT_EQ(hits(drafting_by_head(kHead)), off);
 }
 
 TEST(ModelSpeculation, RequestsThatWantNoDraftsHaveNone) {
@@ -175,6 +184,46 @@ TEST(ModelSpeculation, TogetherWithProposersNoAnswerChanges) {
   const DraftStats drafts = engine->stats().drafts;
   EXPECT_GT(drafts.num_drafts[static_cast<size_t>(DraftSource::kDraftModel)], 0U);
   EXPECT_GT(drafts.num_drafts[static_cast<size_t>(DraftSource::kNgram)], 0U);
+}
+
+TEST(ModelSpeculation, HeadsOfEveryFormDraftAndChangeNoAnswer) {
+  const std::unique_ptr<Engine> plain = start_engine(tiny_config());
+  ASSERT_NE(plain, nullptr);
+  const std::vector<ValidRequest> requests = varied_requests(plain->model().vocab_size, 12);
+  const std::vector<Collected> expected = run_alone(*plain, requests);
+  const std::string folder = std::string(SLUICE_TEST_DATA) + "/eagle/";
+  for (const char* name : {"layers", "mapped", "whole"}) {
+    for (const int32_t ranks : {1, 2}) {
+      Config config = tiny_config();
+      config.tensor_parallel_size = ranks;
+      config.max_num_batched_tokens = 40;
+      config.speculative_config = drafting_by_head(folder + name);
+      const std::unique_ptr<Engine> engine = start_engine(config);
+      ASSERT_NE(engine, nullptr);
+      expect_same(expected, run_together(*engine, requests), name);
+      if (HasFatalFailure()) return;
+      settle(*engine);
+      const DraftStats drafts = engine->stats().drafts;
+      EXPECT_GT(drafts.num_drafts[static_cast<size_t>(DraftSource::kEagle)], 50U) << name;
+    }
+  }
+}
+
+// One that names no layers needs a deeper target than the tiny one.
+TEST(ModelSpeculation, AHeadForAnotherTargetIsRefusedByName) {
+  const std::string folder = std::string(SLUICE_TEST_DATA) + "/eagle/";
+  Config config = tiny_config();
+  config.speculative_config = drafting_by_head(folder + "midlayer");
+  const auto shallow = create_engine(config);
+  ASSERT_FALSE(shallow.has_value());
+  EXPECT_NE(shallow.error().message.find("at least 7, found 3"), std::string::npos);
+  config.speculative_config = drafting_by_head(kHead);
+  config.model = other_model();
+  const auto wider = create_engine(config);
+  ASSERT_FALSE(wider.has_value());
+  EXPECT_NE(wider.error().message.find("hidden size of the target: found 64, the target has 256"),
+            std::string::npos)
+      << wider.error().message;
 }
 
 TEST(ModelSpeculation, TensorParallelRanksAgreeWithOne) {

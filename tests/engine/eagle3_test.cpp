@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+// EAGLE-3 heads against PyTorch (tests/golden/eagle/make_eagle3.py): both styles of names, fewer
+// tokens than the target and as many, the residual before and after its norm, an embedding of its
+// own and the target's.
+#include "engine/models/eagle3.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "engine/core/aligned_buffer.h"
+#include "engine/weights/checkpoint.h"
+#include "engine/weights/weight_store.h"
+#include "kernels/device.h"
+#include "kvcache/kv_storage.h"
+#include "tests/support/golden_models.h"
+
+namespace sluice {
+namespace {
+
+const std::string kFolder = std::string(SLUICE_TEST_DATA) + "/eagle/";
+const std::string kTiny = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+constexpr int32_t kMaxTokens = 64;
+constexpr int32_t kBlockSize = 16;
+
+// A model with what it needs to run one sequence.
+struct Loaded {
+  std::unique_ptr<Checkpoint> checkpoint;
+  std::unique_ptr<WeightStore> weights;
+  std::unique_ptr<Model> model;
+};
+
+Expected<Loaded> load(const std::string& path, const ModelSpec* spec, const ModelOptions& options) {
+  Loaded loaded;
+  SLUICE_TRY(loaded.checkpoint, Checkpoint::open(path));
+  if (spec == nullptr) {
+    SLUICE_TRY(spec, find_model_spec(*loaded.checkpoint));
+  }
+  SLUICE_TRY(const ModelConfig config, read_model_config(*spec, *loaded.checkpoint));
+  WeightStore sizes(*loaded.checkpoint);
+  SLUICE_TRY(const std::unique_ptr<Model> shape, spec->build(config, options, sizes));
+  if (!sizes.unused().empty()) {
+    return make_error(ErrorCode::kUnsupported, "unused tensor " + sizes.unused().front());
+  }
+  loaded.weights = std::make_unique<WeightStore>(*loaded.checkpoint);
+  SLUICE_TRY_VOID(loaded.weights->allocate(sizes.packed_bytes()));
+  SLUICE_TRY(loaded.model, spec->build(config, options, *loaded.weights));
+  return loaded;
+}
+
+class HeadRig {
+ public:
+  static Expected<std::unique_ptr<HeadRig>> create(const std::string& folder, int32_t bits = 32) {
+    auto rig = std::make_unique<HeadRig>();
+    SLUICE_TRY(rig->device_, kernels::Device::create({.threads = 2}));
+    const ModelOptions options = {.activation_bits = bits, .max_model_len = kMaxTokens};
+    SLUICE_TRY(rig->target_, load(kTiny, nullptr, options));
+    ModelOptions of_head = options;
+    of_head.embedding = &rig->target_.model->embedding();
+    SLUICE_TRY(rig->head_, load(folder, &kEagle3Spec, of_head));
+    const ModelConfig& config = rig->model().config();
+    SLUICE_TRY(rig->storage_,
+               KvStorage::create({{.num_layers = 1,
+                                   .num_kv_heads = config.num_kv_heads,
+                                   .head_dim = config.head_dim,
+                                   .num_blocks = kMaxTokens / kBlockSize}},
+                                 DType::kF32,
+                                 kBlockSize));
+    const StepBounds bounds = {.max_tokens = kMaxTokens,
+                               .max_seqs = 1,
+                               .max_logits = kMaxTokens,
+                               .max_seq_len = kMaxTokens,
+                               .num_threads = 2};
+    SLUICE_TRY(rig->arena_,
+               AlignedBuffer::allocate(rig->model().arena_bytes(bounds), "activations"));
+    rig->model().bind(bounds, rig->arena_.span());
+    rig->caches_ = {{.group = 0, .view = rig->storage_.layer_view(0, 0)}};
+    return rig;
+  }
+
+  Model& model() { return *head_.model; }
+  [[nodiscard]] const Checkpoint& checkpoint() const { return *head_.checkpoint; }
+
+  struct Rows {
+    std::vector<float> logits;
+    std::vector<float> states;
+  };
+
+  // The rows behind those that ran before.
+  Rows forward(const std::vector<TokenId>& tokens, const float* hidden, bool is_tapped) {
+    const auto count = static_cast<int32_t>(tokens.size());
+    std::vector<int32_t> positions(tokens.size());
+    std::iota(positions.begin(), positions.end(), position_);
+    const std::vector<int64_t> slots(positions.begin(), positions.end());
+    std::vector<int32_t> blocks(kMaxTokens / kBlockSize);
+    std::iota(blocks.begin(), blocks.end(), 0);
+    position_ += count;
+    const std::vector<int32_t> starts = {0, count};
+    const std::vector<int32_t> lengths = {position_};
+    const std::vector<std::span<const int64_t>> slot_mapping = {slots};
+    const std::vector<std::span<const int32_t>> tables = {blocks};
+    const ForwardBatch batch = {.token_ids = tokens,
+                                .positions = positions,
+                                .query_start_loc = starts,
+                                .seq_lens = lengths,
+                                .logits_indices = {},
+                                .slot_mapping = slot_mapping,
+                                .block_tables = tables,
+                                .block_table_stride = kMaxTokens / kBlockSize,
+                                .max_seq_len = position_};
+    const ModelConfig& config = model().config();
+    const int64_t width = is_tapped ? 3 * config.head.target_hidden : config.hidden;
+    const kernels::ExecContext exec = device_->context();
+    const ForwardContext context = {
+        .exec = exec,
+        .batch = batch,
+        .caches = caches_,
+        .hidden = {.data = hidden, .stride = width, .is_tapped = is_tapped}};
+    model().forward(context);
+    std::vector<int32_t> all(tokens.size());
+    std::iota(all.begin(), all.end(), 0);
+    Rows rows;
+    rows.logits.resize(tokens.size() * static_cast<size_t>(config.vocab_size));
+    model().logits(context, all, rows.logits.data());
+    const float* const states = model().states();
+    rows.states.assign(states, states + tokens.size() * static_cast<size_t>(config.hidden));
+    return rows;
+  }
+
+ private:
+  std::unique_ptr<kernels::Device> device_;
+  Loaded target_;
+  Loaded head_;
+  KvStorage storage_ = *KvStorage::create({}, DType::kF32, kBlockSize);
+  AlignedBuffer arena_;
+  std::vector<LayerCache> caches_;
+  int32_t position_ = 0;
+};
+
+struct Golden {
+  std::string name;
+  std::vector<TokenId> tokens;
+  std::vector<TokenId> chain;
+  size_t num_output = 0;
+  size_t hidden = 0;
+  std::vector<float> raw;
+
+  // Parts of `raw` in the order the script writes them.
+  std::vector<float> take(size_t& at, size_t count) const {
+    const auto begin = raw.begin() + static_cast<ptrdiff_t>(at);
+    at += count;
+    return {begin, begin + static_cast<ptrdiff_t>(count)};
+  }
+};
+
+std::vector<Golden> goldens() {
+  const nlohmann::json document =
+      nlohmann::json::parse(testing::read_whole_file(kFolder + "heads.json"));
+  std::vector<Golden> list;
+  for (const nlohmann::json& row : document["heads"]) {
+    Golden golden;
+    golden.name = row["name"].get<std::string>();
+    golden.tokens = row["tokens"].get<std::vector<TokenId>>();
+    golden.chain = row["chain"].get<std::vector<TokenId>>();
+    golden.num_output = row["num_output_tokens"].get<size_t>();
+    golden.hidden = document["hidden"].get<size_t>();
+    const std::string bytes = testing::read_whole_file(kFolder + golden.name + ".f32");
+    golden.raw.resize(bytes.size() / sizeof(float));
+    std::memcpy(golden.raw.data(), bytes.data(), bytes.size());
+    list.push_back(std::move(golden));
+  }
+  return list;
+}
+
+void expect_near(const std::vector<float>& expected,
+                 const std::vector<float>& actual,
+                 const std::string& what) {
+  ASSERT_EQ(expected.size(), actual.size()) << what;
+  const auto [low, high] = std::ranges::minmax_element(expected);
+  float worst = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const float error = std::fabs(expected[i] - actual[i]);
+    worst = std::isfinite(error) ? std::max(worst, error) : INFINITY;
+  }
+  EXPECT_LE(worst / (*high - *low), 1e-4F) << what;
+}
+
+TEST(Eagle3, EqualsPyTorchForAPassAndAChainBehindIt) {
+  ASSERT_EQ(goldens().size(), 4U);
+  for (const Golden& golden : goldens()) {
+    for (const size_t piece : {golden.tokens.size(), size_t{1}, size_t{7}}) {
+      auto rig = HeadRig::create(kFolder + golden.name);
+      ASSERT_TRUE(rig.has_value()) << golden.name << ": " << rig.error().message;
+      size_t at = 0;
+      const size_t count = golden.tokens.size();
+      const std::vector<float> hidden = golden.take(at, count * 3 * golden.hidden);
+      HeadRig::Rows all;
+      HeadRig::Rows last;
+      for (size_t begin = 0; begin < count; begin += piece) {
+        const size_t end = std::min(count, begin + piece);
+        last = (*rig)->forward({golden.tokens.begin() + static_cast<ptrdiff_t>(begin),
+                                golden.tokens.begin() + static_cast<ptrdiff_t>(end)},
+                               hidden.data() + begin * 3 * golden.hidden,
+                               true);
+        all.logits.insert(all.logits.end(), last.logits.begin(), last.logits.end());
+        all.states.insert(all.states.end(), last.states.begin(), last.states.end());
+      }
+      const std::string what = golden.name + ", pieces of " + std::to_string(piece);
+      expect_near(golden.take(at, count * golden.num_output), all.logits, what + ", logits");
+      expect_near(golden.take(at, count * golden.hidden), all.states, what + ", states");
+      for (const TokenId token : golden.chain) {
+        const std::vector<float> before(last.states.end() - static_cast<ptrdiff_t>(golden.hidden),
+                                        last.states.end());
+        last = (*rig)->forward({token}, before.data(), false);
+        expect_near(golden.take(at, golden.num_output), last.logits, what + ", chain logits");
+        expect_near(golden.take(at, golden.hidden), last.states, what + ", chain states");
+      }
+      EXPECT_EQ(at, golden.raw.size());
+    }
+  }
+}
+
+TEST(Eagle3, IdsOfItsTokensAreTheTargets) {
+  for (const Golden& golden : goldens()) {
+    auto rig = HeadRig::create(kFolder + golden.name);
+    ASSERT_TRUE(rig.has_value());
+    const std::span<const int64_t> offsets = (*rig)->checkpoint().id_offsets();
+    const bool is_mapped = golden.num_output < 487;
+    EXPECT_EQ(offsets.size(), is_mapped ? golden.num_output : 0) << golden.name;
+    for (size_t i = 1; i < offsets.size(); ++i) {
+      EXPECT_GE(offsets[i], offsets[i - 1]);  // ids ascend
+      EXPECT_LT(static_cast<int64_t>(i) + offsets[i], 487);
+    }
+  }
+}
+
+TEST(Eagle3, LayersAreTheConfigurationsOrTheUsual) {
+  const auto taps_of = [](const std::string& name) {
+    auto rig = HeadRig::create(kFolder + name);
+    return (*rig)->model().config().head.taps;
+  };
+  EXPECT_EQ(taps_of("layers"), (std::vector<int32_t>{0, 1, 2}));
+  EXPECT_TRUE(taps_of("midlayer").empty());
+  EXPECT_EQ(*usual_taps(32), (std::vector<int32_t>{2, 16, 29}));
+  EXPECT_EQ(*usual_taps(30), (std::vector<int32_t>{2, 15, 27}));
+  EXPECT_FALSE(usual_taps(6).has_value());
+}
+
+// A copy of a head whose config.json or tensors were edited.
+std::string refusal(const std::string& name,
+                    const char* key,
+                    const nlohmann::json& value,
+                    const std::string& from = "",
+                    const std::string& to = "") {
+  const std::string folder = ::testing::TempDir() + "/eagle3_test_edited";
+  std::filesystem::remove_all(folder);
+  std::filesystem::copy(kFolder + name, folder);
+  nlohmann::json config = nlohmann::json::parse(testing::read_whole_file(folder + "/config.json"));
+  config[key] = value;
+  std::ofstream(folder + "/config.json") << config.dump();
+  std::string tensors = testing::read_whole_file(folder + "/model.safetensors");
+  if (!from.empty()) tensors.replace(tensors.find(from), from.size(), to);
+  std::ofstream(folder + "/model.safetensors", std::ios::binary) << tensors;
+  const auto rig = HeadRig::create(folder);
+  std::filesystem::remove_all(folder);
+  return rig ? "" : rig.error().message;
+}
+
+TEST(Eagle3, WhatDoesNotFitIsRefusedByName) {
+  EXPECT_EQ(refusal("mapped", "x", 1), "");
+  EXPECT_NE(refusal("mapped", "num_hidden_layers", 2).find("num_hidden_layers: found 2"),
+            std::string::npos);
+  EXPECT_NE(refusal("mapped", "draft_vocab_size", 99).find("d2t: found 100 elements, expected 99"),
+            std::string::npos);
+  EXPECT_NE(refusal("layers", "draft_vocab_size", 400).find("d2t: found 0 elements"),
+            std::string::npos);
+  EXPECT_NE(refusal("mapped", "vocab_size", 200).find("expected an id of the 200 tokens"),
+            std::string::npos);
+  EXPECT_NE(refusal("mapped", "target_hidden_size", 32).find("fc.weight"), std::string::npos);
+  EXPECT_NE(refusal("mapped", "eagle_config", {{"eagle_aux_hidden_state_layer_ids", {2, 1, 0}}})
+                .find("eagle_aux_hidden_state_layer_ids"),
+            std::string::npos);
+  EXPECT_NE(refusal("mapped", "eagle_config", {{"eagle_aux_hidden_state_layer_ids", {0, 1}}})
+                .find("2 elements"),
+            std::string::npos);
+  EXPECT_NE(refusal("mapped", "x", 1, "hidden_norm", "hidden_morn").find("hidden_"),
+            std::string::npos);
+  EXPECT_NE(refusal("mapped", "x", 1, "\"I64\"", "\"F64\"").find("d2t"), std::string::npos);
+}
+
+// The inputs of a model's layers, as heads read them: those of the first one are the embedding.
+TEST(Eagle3, TapsAreWhatEntersTheLayers) {
+  const ModelOptions plain = {.activation_bits = 32, .max_model_len = kMaxTokens};
+  ModelOptions tapped = plain;
+  tapped.taps = {0, 2};
+  auto loaded = load(kTiny, nullptr, tapped);
+  ASSERT_TRUE(loaded.has_value()) << loaded.error().message;
+  auto device = kernels::Device::create({.threads = 2});
+  Model& model = *loaded->model;
+  const int32_t hidden = model.config().hidden;
+  const StepBounds bounds = {.max_tokens = 8,
+                             .max_seqs = 1,
+                             .max_logits = 8,
+                             .max_seq_len = 16,
+                             .num_threads = 2};
+  auto without = load(kTiny, nullptr, plain);
+  ASSERT_TRUE(without.has_value());
+  EXPECT_GT(model.arena_bytes(bounds), without->model->arena_bytes(bounds));
+  AlignedBuffer arena = *AlignedBuffer::allocate(model.arena_bytes(bounds), "activations");
+  model.bind(bounds, arena.span());
+  KvStorage storage = *KvStorage::create({{.num_layers = model.config().num_layers,
+                                           .num_kv_heads = model.config().num_kv_heads,
+                                           .head_dim = model.config().head_dim,
+                                           .num_blocks = 1}},
+                                         DType::kF32,
+                                         kBlockSize);
+  std::vector<LayerCache> caches;
+  for (int32_t i = 0; i < model.config().num_layers; ++i) {
+    caches.push_back({.group = 0, .view = storage.layer_view(0, i)});
+  }
+  const std::vector<TokenId> tokens = {5, 300, 17};
+  const std::vector<int32_t> positions = {0, 1, 2};
+  const std::vector<int64_t> slots = {0, 1, 2};
+  const std::vector<int32_t> starts = {0, 3};
+  const std::vector<int32_t> lengths = {3};
+  const std::vector<int32_t> block = {0};
+  const std::vector<std::span<const int64_t>> slot_mapping = {slots};
+  const std::vector<std::span<const int32_t>> tables = {block};
+  const ForwardBatch batch = {.token_ids = tokens,
+                              .positions = positions,
+                              .query_start_loc = starts,
+                              .seq_lens = lengths,
+                              .logits_indices = {},
+                              .slot_mapping = slot_mapping,
+                              .block_tables = tables,
+                              .block_table_stride = 1,
+                              .max_seq_len = 3};
+  const kernels::ExecContext exec = (*device)->context();
+  model.forward({.exec = exec, .batch = batch, .caches = caches});
+  std::vector<float> embedded(tokens.size() * static_cast<size_t>(hidden));
+  kernels::embedding(exec,
+                     {.table = &model.embedding(),
+                      .token_ids = tokens,
+                      .out = embedded.data(),
+                      .out_stride = hidden});
+  for (size_t row = 0; row < tokens.size(); ++row) {
+    const float* const taps = model.taps() + row * 2 * static_cast<size_t>(hidden);
+    const float* const expected = embedded.data() + row * static_cast<size_t>(hidden);
+    EXPECT_TRUE(std::equal(expected, expected + hidden, taps)) << row;
+    EXPECT_FALSE(std::equal(expected, expected + hidden, taps + hidden)) << row;
+    const float* const state = model.states() + row * static_cast<size_t>(hidden);
+    EXPECT_FALSE(std::equal(state, state + hidden, taps + hidden)) << row;
+  }
+}
+
+}  // namespace
+}  // namespace sluice
