@@ -747,6 +747,9 @@ void LocalEngine::add_results(StepWork& work) {
                     counters_.drafts);
     if (is_over) continue;
     const Request& request = *core_->scheduler.find(id);
+    if (sampled.draft_source == DraftSource::kPrediction && num_tokens > 0) {
+      core_->requests.note_prediction(id, num_tokens - 1, sampled.drafts.size());
+    }
     core_->drafting.committed(id, tokens);
     if (ends) core_->drafting.end(id);
     if (results.empty()) {

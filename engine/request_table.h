@@ -46,6 +46,8 @@ struct RequestState {
   int32_t num_given = 0;      // of its answer, by another worker before it came here
   int32_t num_generated = 0;  // those included
   int32_t num_preemptions = 0;
+  int32_t num_accepted_predictions = 0;  // tokens; TokenOutput's
+  int32_t num_rejected_predictions = 0;
   bool scheduled = false;
 };
 
@@ -65,6 +67,8 @@ class RequestTable {
   void set_grammar(RequestId id, std::shared_ptr<GrammarState> grammar) {
     states_.at(id).grammar = std::move(grammar);
   }
+  // A step had drafts from the prediction, the first ones of which were right.
+  void note_prediction(RequestId id, size_t num_right, size_t num_drafts);
   void note_preempted(RequestId id) { ++states_.at(id).num_preemptions; }
   // Queues the outputs of a step, at least one; the request leaves the table when the last one
   // carries a finish reason.
