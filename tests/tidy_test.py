@@ -57,7 +57,6 @@ KNOWN_UNIT_CYCLES = (
     ("scheduler", "scheduler scheduler_impl"),
     ("server", "api/generation http/connection http/io_worker"),
     ("server", "front_end metrics routes"),
-    ("server", "api/request_validator api/token_rules prompt/prompt"),
     ("server/hub", "hub hub_client"),
     ("server/jinja", "methods ops print runtime"),
     ("server/load", "dataset dataset_impl"),

@@ -689,6 +689,11 @@ std::vector<Knob> make_server_knobs() {
           "",
           "ignore|refuse",
           "Arguments that no request has: left out and named in a header, or status 400."),
+      bytes<&Config::response_store_size>(
+          "response-store-size",
+          "server",
+          {0, 64 * kGiB},
+          "Answers of /v1/responses that are kept for previous_response_id; 0: none."),
       integer<&Config::io_threads>("io-threads",
                                    "server",
                                    "threads",
@@ -722,11 +727,6 @@ std::vector<Knob> make_limit_knobs() {
           "max-gzip-ratio", "server", "", {1, 1100}, "Times that a gzip body may grow."),
       bytes<&Config::max_header_bytes>(
           "max-header-bytes", "server", {kKiB, kMiB}, "Largest request header."),
-      bytes<&Config::response_store_size>(
-          "response-store-size",
-          "server",
-          {0, 64 * kGiB},
-          "Answers of /v1/responses that are kept for previous_response_id; 0: none."),
       integer<&Config::max_json_depth>(
           "max-json-depth", "server", "levels", {4, 512}, "Deepest nesting of a request body."),
       integer<&Config::max_stop_strings>(

@@ -72,6 +72,7 @@ Expected<Json> tool_message(const Json& block, const std::string& place) {
 
 // A user's blocks: answers of tools become messages of their own, in order.
 Expected<void> add_user(const Json& blocks, const std::string& place, Json& messages) {
+  if (blocks.empty()) return invalid(place + " must not be empty.", "messages");
   Json parts = Json::array();
   const auto end_text = [&] {
     if (!parts.empty()) messages.push_back({{"role", "user"}, {"content", std::move(parts)}});

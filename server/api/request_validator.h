@@ -3,7 +3,6 @@
 // whatever does not is an Error that names rule, value and field.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -13,32 +12,14 @@
 
 #include "engine/core/status.h"
 #include "engine/engine.h"
-#include "engine/tokenizer/detokenizer.h"
-#include "engine/tokenizer/tokenizer.h"
+#include "engine/tokenizer/stop_matcher.h"
 #include "server/api/ignored_arguments.h"
-#include "server/api/output_families.h"
 #include "server/api/parameters.h"
 #include "server/api/tools.h"
+#include "server/api/validation_context.h"
 #include "server/keys/tenant.h"
-#include "server/prompt/chat_template.h"
 
 namespace sluice {
-
-struct Config;
-
-// What requests are checked against. Everything referred to outlives the validator's calls.
-struct ValidationContext {
-  const Config& config;
-  const ModelInfo& model;
-  const Tokenizer& tokenizer;
-  const Expected<ChatTemplate>& chat_template;  // or why there is none that can be used
-  const std::vector<std::string>& model_names;
-  uint64_t unset_seed;  // for a request that names none
-  uint64_t tenant_salt;
-  std::chrono::steady_clock::time_point arrival;
-  const OutputFamilies* families = nullptr;  // how the model writes; null: plain text
-  bool fills_context = false;  // without max_tokens a completion takes what is left, as chats do
-};
 
 // A client's request for one or several choices.
 struct GenerationRequest {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/tokenizer/detokenizer.h"
+#include "server/api/request_validator.h"
 #include "server/front_end.h"
 #include "server/json/json_fields.h"
 #include "server/json/json_reader.h"

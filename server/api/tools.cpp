@@ -8,8 +8,7 @@
 #include <utility>
 
 #include "engine/core/config.h"
-#include "server/api/output_families.h"
-#include "server/api/request_validator.h"
+#include "server/api/validation_context.h"
 #include "server/json/json_fields.h"
 
 namespace sluice {

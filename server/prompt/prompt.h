@@ -12,7 +12,7 @@
 
 #include "engine/core/status.h"
 #include "engine/core/types.h"
-#include "server/api/request_validator.h"
+#include "server/api/validation_context.h"
 
 namespace sluice {
 

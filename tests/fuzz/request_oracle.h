@@ -67,13 +67,22 @@ inline const ValidationContext& fuzz_context() {
   }();
   // It takes content as parts alone and arguments as objects alone, so that others are fitted.
   static const auto chat_template = ChatTemplate::compile(
+      "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}"
       "{% for m in messages %}<|im_start|>{{ m.role }}\n{% for p in m['content'] %}{{ p['text'] }}"
       "{% endfor %}{% for c in m.tool_calls or [] %}{{ c.function.name }}"
       "{% for k, v in c.function.arguments | items %}{{ k }}{{ v }}{% endfor %}{% endfor %}"
       "<|im_end|>\n{% endfor %}"
       "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
   require(chat_template.has_value() && chat_template->forms().object_arguments);
-  static const ValidationContext context{config, model, tokenizer, chat_template, names, 1, 0, {}};
+  require(chat_template->forms().prints_tools);
+  static const OutputFamilies families = [] {
+    OutputFamilies chosen;
+    chosen.calls = find_call_family("hermes");
+    chosen.format = resolve_format(chosen.calls, find_reasoning_family("qwen3"), tokenizer);
+    return chosen;
+  }();
+  static const ValidationContext context{
+      config, model, tokenizer, chat_template, names, 1, 0, {}, &families};
   return context;
 }
 

@@ -11,6 +11,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import urllib.request
 
 from server_process import Server, needs, run_checks
 
@@ -65,7 +66,8 @@ def check_chat(url):
     assert json.loads(choice.message.tool_calls[0].function.arguments) == ARGUMENTS
     assert whole.usage.completion_tokens_details.reasoning_tokens > 0
     with client.chat.completions.stream(model="fake", messages=ASK, tools=CHAT_TOOLS) as stream:
-        names = [event.name for event in stream if event.type == "tool_calls.function.arguments.done"]
+        names = [event.name for event in stream
+                 if event.type == "tool_calls.function.arguments.done"]
         streamed = stream.get_final_completion().choices[0]
     assert names == ["weather", "now"], names
     assert streamed.finish_reason == "tool_calls"
@@ -178,6 +180,64 @@ def check_messages(url):
     assert denied.body["error"]["type"] == "authentication_error"
 
 
+def events_of(url, path, body, headers):
+    request = urllib.request.Request(url + path, json.dumps(body).encode(),
+                                     {"Content-Type": "application/json", **headers})
+    with urllib.request.urlopen(request, timeout=60) as response:
+        lines = response.read().decode().splitlines()
+    return [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
+
+
+def check_coding_agents(url):
+    """Bodies as two coding agents send them, with all that they send beside."""
+    cached = {"cache_control": {"type": "ephemeral"}}
+    read = {"name": "Read", "description": "Reads a file.", "input_schema": {
+        "$schema": "http://json-schema.org/draft-07/schema#", "type": "object",
+        "properties": {"file_path": {"type": "string"}}, "required": ["file_path"],
+        "additionalProperties": False}}
+    events = events_of(url, "/v1/messages?beta=true", {
+        "model": "fake", "max_tokens": 2000, "stream": True, "temperature": 1,
+        "metadata": {"user_id": "user_1_session_2"},
+        "thinking": {"type": "enabled", "budget_tokens": 1999},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "system": [{"type": "text", "text": "You are an agent.", **cached}],
+        "tools": [read, {**MESSAGE_TOOLS[0], **cached}, MESSAGE_TOOLS[1]],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "<system-reminder>x"},
+                                         {"type": "text", "text": "Read a.txt", **cached}]},
+            {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "I read it.", "signature": "c2ln"},
+                {"type": "tool_use", "id": "toolu_1", "name": "Read",
+                 "input": {"file_path": "a.txt"}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1",
+                                          "content": "1\ttext", "is_error": False, **cached}]}]},
+        {"x-api-key": KEY, "anthropic-version": "2023-06-01", "anthropic-beta": "claude-code-1"})
+    assert events[0]["type"] == "message_start" and events[-1]["type"] == "message_stop"
+    assert events[-2]["delta"]["stop_reason"] == "tool_use", events[-2]
+    shell = {"type": "function", "name": "shell", "description": "Runs a command.", "strict": False,
+             "parameters": {"type": "object", "properties": {
+                 "command": {"type": "array", "items": {"type": "string"}}}}}
+    events = events_of(url, "/v1/responses", {
+        "model": "fake", "stream": True, "store": False, "instructions": "You are an agent.",
+        "tools": [shell, *RESPONSE_TOOLS], "tool_choice": "auto", "parallel_tool_calls": False,
+        "reasoning": {"effort": "medium", "summary": "auto"}, "text": {"verbosity": "low"},
+        "include": ["reasoning.encrypted_content"], "prompt_cache_key": "0190-aa",
+        "input": [
+            {"type": "message", "role": "developer",
+             "content": [{"type": "input_text", "text": "<permissions>"}]},
+            {"type": "message", "role": "user",
+             "content": [{"type": "input_text", "text": "Say hi"}]},
+            {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "Hm"}],
+             "encrypted_content": None},
+            {"type": "function_call", "name": "shell", "call_id": "call_1",
+             "arguments": '{"command":["echo","hi"]}'},
+            {"type": "function_call_output", "call_id": "call_1", "output": "hi"}]},
+        {"Authorization": "Bearer " + KEY})
+    assert events[-1]["type"] == "response.completed", events[-1]
+    calls = [item for item in events[-1]["response"]["output"] if item["type"] == "function_call"]
+    assert len(calls) == 1, "one call where several are not wanted"
+
+
 def expect(error, call):
     try:
         call()
@@ -196,8 +256,8 @@ def check_text(server):
     deltas = [event.delta for event in client.responses.create(**asked, stream=True)
               if event.type == "response.output_text.delta"]
     assert "".join(deltas) == whole.output_text, (deltas, whole.output_text)
-    message = {"model": server.model, "messages": ASK, "max_tokens": 12, "temperature": 0.8,
-               "extra_body": {"seed": 5}}
+    message = {"model": server.model, "messages": ASK, "max_tokens": 12,
+               "extra_body": {"seed": 5, "temperature": 0.8}}
     client = anthropic_at(url)
     whole = client.messages.create(**message)
     with client.messages.stream(**message) as stream:
@@ -208,7 +268,7 @@ def check_text(server):
 def main():
     binary, model, program = sys.argv[1:4]
     for name, check in (("chat", check_chat), ("responses", check_responses),
-                        ("messages", check_messages)):
+                        ("messages", check_messages), ("coding agents", check_coding_agents)):
         with scripted(program, SAID) as url:
             check(url)
         print("ok", name, flush=True)

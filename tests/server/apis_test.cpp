@@ -47,7 +47,8 @@ class Apis : public ::testing::Test {
   std::string last_prompt() {
     std::string text;
     const ByteTokenizer tokenizer;
-    for (const TokenId id : engine_.submitted().back().prompt) text += tokenizer.token_bytes(id);
+    const auto requests = engine_.submitted();
+    for (const TokenId id : requests.back().prompt) text += tokenizer.token_bytes(id);
     return text;
   }
 

@@ -60,7 +60,9 @@ import schemathesis
 schema = schemathesis.openapi.from_url(sys.argv[1] + "/openapi.json")
 messages = [{"role": "user", "content": "x"}]
 for path, prompt in (("/v1/completions", {"prompt": "x"}),
-                     ("/v1/chat/completions", {"messages": messages, "max_tokens": 4})):
+                     ("/v1/chat/completions", {"messages": messages, "max_tokens": 4}),
+                     ("/v1/responses", {"input": "x", "max_output_tokens": 4}),
+                     ("/v1/messages", {"messages": messages, "max_tokens": 4})):
     body = {**prompt, "stream": True, "stream_options": {"include_usage": True}}
     case = schema[path]["POST"].Case(body=body, media_type="application/json")
     response = case.call(base_url=sys.argv[1])

@@ -13,6 +13,7 @@ inline constexpr const char* kToolTemplate =
     "call.function.name }}\", \"arguments\": {{ call.function.arguments | tojson }}}\n</tool_call>"
     "{% endfor %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% if enable_thinking is defined and not "
-    "enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}";
+    "enable_thinking %}<think>\n\n</think>\n\n{% elif opens_thinking is defined %}<think>\n"
+    "{% endif %}{% endif %}";
 
 }  // namespace sluice

@@ -126,7 +126,6 @@ TEST_F(Tools, ACallIsWholeAndItsArgumentsAreTheModelsBytes) {
   EXPECT_NE(message["tool_calls"][1]["id"], id);
 }
 
-// tools.md 3, fault 3.
 TEST_F(Tools, NonStreamIsTheJoinedStream) {
   for (const std::string& said :
        {std::string("Plain text"),
@@ -209,11 +208,11 @@ TEST_F(Tools, WithoutChoiceCallsAreText) {
 }
 
 TEST_F(Tools, StopStringsAreLookedForInContentAlone) {
-  engine_.say(std::string("<think>\nstop here\n</think>\n\n") + kCall + "\nNow stop it");
+  engine_.say(std::string("<think>\nstop here\n</think>\n\n") + kCall + "Now stop it");
   const Json choice = choice_of(std::string(kTools) + R"(,"stop":["stop","arguments"])");
   EXPECT_EQ(choice["message"]["reasoning"], "stop here");
   EXPECT_EQ(choice["message"]["tool_calls"].size(), 1U);
-  EXPECT_EQ(choice["message"]["content"], "\nNow ");
+  EXPECT_EQ(choice["message"]["content"], "Now ");
   EXPECT_EQ(choice["finish_reason"], "stop");
   EXPECT_EQ(choice["stop_reason"], "stop");
 }
@@ -228,6 +227,22 @@ TEST_F(Tools, ReasoningIsCountedAndMayBeLeftOut) {
   const auto tokens = json["usage"]["completion_tokens_details"]["reasoning_tokens"].get<int>();
   EXPECT_GE(tokens, 9);
   EXPECT_LT(tokens, json["usage"]["completion_tokens"].get<int>());
+}
+
+// The rendered prompt says whether the model is inside its reasoning.
+TEST_F(Tools, TheAnswerBeginsAsThePromptEnds) {
+  engine_.say("A thought\n</think>\n\nText");
+  const auto message_with = [&](const std::string& variables) {
+    return choice_of(R"(,"chat_template_kwargs":{)" + variables + "}")["message"];
+  };
+  const Json open = message_with(R"("opens_thinking":true)");
+  EXPECT_EQ(open["reasoning"], "A thought");
+  EXPECT_EQ(open["content"], "Text");
+  engine_.say("Text");
+  EXPECT_EQ(message_with(R"("opens_thinking":true)")["reasoning"], "Text");
+  const Json closed = message_with(R"("enable_thinking":false)");
+  EXPECT_EQ(closed["content"], "Text");
+  EXPECT_FALSE(closed.contains("reasoning"));
 }
 
 TEST_F(Tools, LogprobsHaveEveryTokenMarkersToo) {
@@ -257,7 +272,8 @@ TEST_F(Tools, TheTemplateGetsToolsAndHistoryAsTheyWereSent) {
   ASSERT_EQ(reply.status, 200) << reply.body;
   std::string prompt;
   const ByteTokenizer tokenizer;
-  for (const TokenId id : engine_.submitted().back().prompt) prompt += tokenizer.token_bytes(id);
+  const auto requests = engine_.submitted();
+  for (const TokenId id : requests.back().prompt) prompt += tokenizer.token_bytes(id);
   EXPECT_NE(prompt.find(R"({"type": "function", "function": {"name": "now"}})"), std::string::npos)
       << prompt;
   EXPECT_NE(prompt.find(R"({"name": "add", "arguments": {"b": 1, "a": 2}})"), std::string::npos)

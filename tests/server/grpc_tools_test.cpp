@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tools and reasoning over sluice.v1: the same request and the same answer as over HTTP.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "tests/server/grpc_client.h"
+#include "tests/server/tool_template.h"
+
+namespace sluice {
+namespace {
+
+v1::ChatRequest tool_request() {
+  v1::ChatRequest request;
+  v1::Message& message = *request.add_messages();
+  message.set_role("user");
+  message.set_content("Hi");
+  request.add_tools(R"({"type":"function","function":{"name":"add"}})");
+  request.add_tools(R"({"type":"function","function":{"name":"now"}})");
+  return request;
+}
+
+TEST(SluiceService, GivesReasoningAndCallsWholeAndStreamed) {
+  FakeEngine engine;
+  engine.editable_model().chat_template = kToolTemplate;
+  engine.editable_model().max_model_len = 2048;
+  engine.say(
+      "<think>\nA\n</think>\n\nText <tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\":  1}}\n"
+      "</tool_call>\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>");
+  RunningServer server(engine, grpc_config());
+  GrpcClient client(server->grpc_port());
+  const auto whole = client.chat(tool_request());
+  ASSERT_TRUE(whole.status.ok()) << whole.status.error_message();
+  const v1::Choice& choice = whole.messages.front().choices(0);
+  EXPECT_EQ(choice.reasoning(), "A");
+  EXPECT_EQ(choice.text(), "Text");  // white space beside a call belongs to its markers
+  EXPECT_EQ(choice.finish_reason(), "tool_calls");
+  ASSERT_EQ(choice.tool_calls_size(), 2);
+  EXPECT_EQ(choice.tool_calls(0).name(), "add");
+  EXPECT_EQ(choice.tool_calls(0).arguments(), R"({"a":  1})");
+  EXPECT_TRUE(choice.tool_calls(0).id().starts_with("call_"));
+  EXPECT_EQ(choice.tool_calls(1).name(), "now");
+  EXPECT_GT(whole.messages.front().usage().reasoning_tokens(), 0);
+
+  const auto streamed = client.stream_chat(tool_request());
+  ASSERT_TRUE(streamed.status.ok()) << streamed.status.error_message();
+  std::string reasoning;
+  std::map<int, v1::AnswerToolCall> calls;
+  for (const auto& message : streamed.messages) {
+    for (const auto& part : message.choices()) {
+      reasoning += part.reasoning();
+      for (const auto& call : part.tool_calls()) {
+        v1::AnswerToolCall& joined = calls[call.index()];
+        if (!call.name().empty()) joined.set_name(call.name());
+        joined.set_arguments(joined.arguments() + call.arguments());
+      }
+    }
+  }
+  EXPECT_EQ(reasoning, choice.reasoning());
+  EXPECT_EQ(streamed.text(), choice.text());
+  ASSERT_EQ(calls.size(), 2U);
+  EXPECT_EQ(calls[0].name(), "add");
+  EXPECT_EQ(calls[0].arguments(), choice.tool_calls(0).arguments());
+}
+
+TEST(SluiceService, RefusesAToolThatIsNoJson) {
+  FakeEngine engine;
+  engine.editable_model().chat_template = kToolTemplate;
+  RunningServer server(engine, grpc_config());
+  GrpcClient client(server->grpc_port());
+  v1::ChatRequest request = tool_request();
+  request.add_tools("{");
+  EXPECT_EQ(client.chat(request).param, "tools");
+  request = tool_request();
+  request.set_tool_choice("required");
+  EXPECT_EQ(client.chat(request).param, "tool_choice");
+}
+
+}  // namespace
+}  // namespace sluice
