@@ -19,10 +19,10 @@ import tempfile
 
 
 class Server:
-    def __init__(self, args):
+    def __init__(self, args, *words):
         self.process = subprocess.Popen(
             [args.sluice, "serve", args.model, "--port", "0", "--max-num-seqs",
-             str(args.concurrency), "--no-enable-prefix-caching"],
+             str(args.concurrency), "--no-enable-prefix-caching", *words],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for line in self.process.stdout:
             found = re.search(r"serving .* on (http://\S+)", line)

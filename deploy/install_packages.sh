@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what Sluice is built from, on Debian 12 or newer and Ubuntu 24.04 or newer. Does nothing,
-# and needs no network, when all of it is there. --tests: also what tests/run.sh uses.
+# Installs what Sluice is built from, on Debian 12 or newer and Ubuntu 24.04 or newer: packages, and
+# XGrammar by install_xgrammar.sh. Does nothing, and needs no network, when all of it is there.
+# --tests: also what tests/run.sh uses.
 set -euo pipefail
 
 fail() {
@@ -25,9 +26,16 @@ elif [[ $# -gt 0 ]]; then
   fail "unknown argument $1; the only one is --tests"
 fi
 
-if [[ "${SLUICE_SKIP_PACKAGES:-}" == 1 ]]; then
-  echo "Packages: skipped, SLUICE_SKIP_PACKAGES=1"
+finish() { # what was done
+  local root
+  root="$(bash "$(dirname "${BASH_SOURCE[0]}")/install_xgrammar.sh")" ||
+    fail "XGrammar cannot be installed, see above"
+  echo "Packages: $1; XGrammar in $root"
   exit 0
+}
+
+if [[ "${SLUICE_SKIP_PACKAGES:-}" == 1 ]]; then
+  finish "skipped, SLUICE_SKIP_PACKAGES=1"
 fi
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
   fail "this is neither Debian nor Ubuntu. Install the equivalents of: ${packages[*]} \
@@ -60,8 +68,7 @@ check_cmake() {
 
 if [[ ${#missing[@]} -eq 0 && "$has_boost" == yes ]]; then
   check_cmake
-  echo "Packages: all installed"
-  exit 0
+  finish "all installed"
 fi
 
 as_root=()
@@ -104,3 +111,4 @@ done
 apt install -y --no-install-recommends "${missing[@]}" ||
   fail "'apt-get install' failed, see above; once it works, run again"
 check_cmake
+finish "installed"

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps in which every request decodes one token, padded to one of a few sizes, so that the layers
-// of such a step can be recorded once for each size and replayed. A padding row belongs to no
-// request, has token 0 and a slot below 0: it costs its share of the products, and writes no KV. By
-// the thread that runs the steps.
+// Steps in which a token is chosen behind every row, padded to one of a few sizes, so that the
+// layers of such a step can be recorded once for each size and replayed. Each row is a request of
+// one token there: drafts are rows with the block table of their request. A padding row belongs to
+// no request, has token 0 and a slot below 0: it costs its share of the products, and writes no KV.
+// By the thread that runs the steps.
 #pragma once
 
 #include <cstddef>
@@ -27,16 +28,17 @@ class DecodeBuckets {
 
   [[nodiscard]] std::span<const int32_t> sizes() const { return sizes_; }
 
-  // The smallest bucket for this step; none: a request has more tokens than one, or does not sample
-  // after them, or they are more than the largest bucket has rows.
+  // The smallest bucket for this step; none: behind some row no token is chosen, or they are more
+  // than the largest bucket has rows.
   [[nodiscard]] std::optional<size_t> find(const ForwardBatch& batch) const;
 
-  // The step with as many rows as the bucket, all of which sample; no more than the bucket's to
-  // begin with. Block tables stay as they are: those of padding rows are not read. Valid until the
-  // next call.
+  // The step with as many requests as the bucket has rows; no more rows than that to begin with.
+  // Block tables of padding rows are not read. Valid until the next call.
   ForwardBatch pad(const ForwardBatch& batch, size_t bucket);
 
  private:
+  void split(const ForwardBatch& batch, ForwardBatch& result);
+
   std::vector<int32_t> sizes_;
   std::vector<TokenId> token_ids_;
   std::vector<int32_t> positions_;
@@ -45,6 +47,8 @@ class DecodeBuckets {
   std::vector<int32_t> logits_indices_;
   std::vector<std::vector<int64_t>> slot_mapping_;  // by group
   std::vector<std::span<const int64_t>> slot_mapping_views_;
+  std::vector<std::vector<int32_t>> block_tables_;  // by group, of steps with drafts
+  std::vector<std::span<const int32_t>> block_table_views_;
 };
 
 }  // namespace sluice

@@ -19,6 +19,8 @@
 #include "engine/core/log.h"
 #include "engine/core/queue.h"
 #include "engine/drafting.h"
+#include "engine/grammar_vocabulary.h"
+#include "engine/spec/spec_config.h"
 #include "engine/tiers/kv_event_publisher.h"
 #include "engine/model_runner.h"
 #include "engine/nccl.h"
@@ -26,6 +28,8 @@
 #include "engine/tiers/prefix_store.h"
 #include "engine/queue_gate.h"
 #include "engine/request_table.h"
+#include "engine/sampling/grammar/grammar_compiler.h"
+#include "engine/sampling/grammar/grammar_state.h"
 #include "engine/step_executor.h"
 #include "engine/step_log.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -44,6 +48,15 @@ struct SubmitCommand {
   ValidRequest request;
   QueuedWork queued;
   OutputSink* sink;
+  std::shared_ptr<const PendingGrammar> grammar;  // null: none
+};
+
+// A request whose grammar is being compiled.
+struct UncompiledRequest {
+  NewRequest request;
+  std::shared_ptr<const PendingGrammar> grammar;
+  std::vector<TokenId> begins_behind;  // as in GrammarSpec
+  std::string param;                   // the same
 };
 
 struct AbortCommand {
@@ -57,7 +70,7 @@ struct StateCommand {
 
 struct StopCommand {};
 
-struct WakeCommand {};  // something has come back from another tier
+struct WakeCommand {};  // something has come back from another tier, or a grammar is ready
 
 using Command = std::variant<SubmitCommand, AbortCommand, StateCommand, StopCommand, WakeCommand>;
 
@@ -140,7 +153,10 @@ class LocalEngine final : public Engine {
   void add_to_scheduler(NewRequest request);
   void end_request(RequestId id, const Ending& ending);
   void end_undecided(const SchedulerOutput& output);
+  void hold_for_cache(NewRequest request);
   void take_restored();
+  bool start_with(UncompiledRequest& held);
+  void take_compiled();
   void record(const SchedulerOutput& output, StepRecord& step) const;
   bool step();
   bool launch();
@@ -157,6 +173,7 @@ class LocalEngine final : public Engine {
   std::unique_ptr<Tokenizer> tokenizer_;
   ModelInfo info_;
   std::unique_ptr<Core> core_;
+  std::vector<UncompiledRequest> uncompiled_;  // engine thread only
   std::atomic<uint64_t> next_id_ = 1;
   QueueGate gate_;  // submitted, not yet scheduled
   std::atomic<bool> draining_ = false;
@@ -169,6 +186,7 @@ class LocalEngine final : public Engine {
   EngineStats published_;           // guarded by stats_mutex_
   std::mutex join_mutex_;
   std::thread thread_;
+  std::unique_ptr<GrammarCompiler> grammars_;  // goes first: its threads use the rest
 };
 
 int64_t to_ns(Clock::time_point time) {
@@ -179,6 +197,14 @@ int64_t now_ns() { return to_ns(Clock::now()); }
 
 int64_t to_ms(Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
+}
+
+GrammarCompiler::Options grammar_options(const Config& config) {
+  GrammarCompiler::Options options;
+  options.cache_bytes = config.grammar_cache_size;
+  options.compile.wall_s = config.grammar_compile_timeout_s;
+  options.grammar.max_whitespace = config.max_json_whitespace;
+  return options;
 }
 
 // Below the prefix cache.
@@ -254,6 +280,9 @@ Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config,
 Expected<void> LocalEngine::load(const RankGroups& groups) {
   SLUICE_TRY(const KvEventsOptions events, parse_kv_events_config(config_.kv_events_config));
   SLUICE_TRY(const SpecConfig speculation, parse_spec_config(config_.speculative_config));
+  for (const std::string& key : speculation.without_meaning) {
+    log_event(LogLevel::kWarning, "speculative_config_without_meaning", "key", key);
+  }
   SLUICE_TRY(auto runner, ModelRunner::create(config_, groups));
   CheckpointText text = runner->take_text();
   tokenizer_ = std::move(text.tokenizer);
@@ -290,6 +319,10 @@ Expected<void> LocalEngine::load(const RankGroups& groups) {
     log_event(LogLevel::kInfo, "sampling_defaults", "of_the_model", defaults.summary);
   }
   core_ = std::make_unique<Core>(config_, speculation, std::move(runner), *tokenizer_);
+  grammars_ = std::make_unique<GrammarCompiler>(
+      [this] { return grammar_vocabulary(*tokenizer_, info_.vocab_size); },
+      grammar_options(config_),
+      [this] { inbox_.push_urgent(WakeCommand{}); });
   if (events.is_enabled) {
     SLUICE_TRY(core_->events,
                KvEventPublisher::create(events, config_.block_size, core_->runner->kv_groups()));
@@ -320,9 +353,14 @@ Expected<RequestId> LocalEngine::submit(ValidRequest request, OutputSink& sink) 
   if (draining_) {
     return make_error(ErrorCode::kUnavailable, "The server is draining and takes no new requests.");
   }
+  std::shared_ptr<const PendingGrammar> grammar;
+  if (request.grammar.is_set()) {
+    SLUICE_TRY(grammar, grammars_->request(request.grammar, request.tenant));
+  }
   SLUICE_TRY(const QueuedWork queued, gate_.enter(request));
   const RequestId id(next_id_.fetch_add(1));
-  if (!inbox_.try_push(SubmitCommand{id, std::move(request), queued, &sink})) {
+  if (!inbox_.try_push(
+          SubmitCommand{id, std::move(request), queued, &sink, std::move(grammar)})) {
     gate_.leave(queued);
     return make_error(ErrorCode::kUnavailable, "The engine has stopped.");
   }
@@ -365,6 +403,7 @@ void LocalEngine::run() {
   while (!stopping_) {
     drain_inbox();
     if (stopping_) break;
+    take_compiled();
     take_restored();
     if (core_->scheduler.has_work()) {
       // Those that wait may all wait for the room of one that is being brought back.
@@ -416,9 +455,51 @@ void LocalEngine::handle(SubmitCommand& command) {
   added.extras = {.tenant_salt = command.request.tenant_salt,
                   .adapter_id = command.request.adapter_id};
   core_->drafting.begin(command.id, command.request);
+  UncompiledRequest held;
+  held.grammar = std::move(command.grammar);
+  held.begins_behind = std::move(command.request.grammar.begins_behind);
+  held.param = std::move(command.request.grammar.param);
+  held.request = std::move(added);
   core_->requests.add(command.id, std::move(command.request), command.queued, *command.sink);
-  if (core_->store && core_->store->hold(added, Clock::now())) return;
-  add_to_scheduler(std::move(added));
+  if (!start_with(held)) uncompiled_.push_back(std::move(held));
+}
+
+// False: its grammar is not ready.
+bool LocalEngine::start_with(UncompiledRequest& held) {
+  if (held.grammar == nullptr) {
+    hold_for_cache(std::move(held.request));
+    return true;
+  }
+  if (!held.grammar->is_ready()) return false;
+  const auto& compiled = held.grammar->result();
+  if (!compiled) {
+    const Error& error = compiled.error();
+    end_request(held.request.id,
+                {.reason = FinishReason::kError,
+                 .error = error.message,
+                 .code = error.code,
+                 .retry_after_s = error.retry_after_s,
+                 .param = held.param});
+    return true;
+  }
+  core_->requests.set_grammar(
+      held.request.id, std::make_shared<GrammarState>(*compiled, std::move(held.begins_behind)));
+  hold_for_cache(std::move(held.request));
+  return true;
+}
+
+// Requests whose grammars have been compiled.
+void LocalEngine::take_compiled() {
+  if (uncompiled_.empty()) return;
+  std::erase_if(uncompiled_, [this](UncompiledRequest& held) {
+    return core_->requests.find(held.request.id) == nullptr || start_with(held);
+  });
+  core_->requests.flush();
+}
+
+void LocalEngine::hold_for_cache(NewRequest request) {
+  if (core_->store && core_->store->hold(request, Clock::now())) return;
+  add_to_scheduler(std::move(request));
 }
 
 void LocalEngine::add_to_scheduler(NewRequest request) {
@@ -446,7 +527,11 @@ void LocalEngine::end_request(RequestId id, const Ending& ending) {
 void LocalEngine::handle(const AbortCommand& command) {
   if (core_->requests.find(command.id) == nullptr) return;
   // A preempted request that the store brings back is the scheduler's too.
-  const bool was_held = core_->store && core_->store->abort(command.id);
+  const bool was_held =
+      (core_->store && core_->store->abort(command.id)) ||
+      std::ranges::any_of(uncompiled_, [&](const UncompiledRequest& held) {
+        return held.request.id == command.id;
+      });
   const bool is_gone = core_->scheduler.abort(command.id);
   if (!was_held && !is_gone) return;  // in flight: update() reports it
   end_request(command.id, {.reason = FinishReason::kAbort});
@@ -623,7 +708,8 @@ void LocalEngine::note_failed_rank() {
   log_event(LogLevel::kError, "rank_failed", "then", "no new requests, the others end");
 }
 
-const char* failure_of(const StepWork& work) {
+const char* failure_of(const StepWork& work, bool grammar_failed = false) {
+  if (grammar_failed) return "The answer cannot go on in its grammar.";
   return work.has_failed ? "A rank that computes a part of the model has failed."
                          : "The model produced logits that are not finite.";
 }
@@ -661,10 +747,15 @@ void LocalEngine::add_results(StepWork& work) {
                     counters_.drafts);
     if (is_over) continue;
     const Request& request = *core_->scheduler.find(id);
+    if (sampled.draft_source == DraftSource::kPrediction && num_tokens > 0) {
+      core_->requests.note_prediction(id, num_tokens - 1, sampled.drafts.size());
+    }
     core_->drafting.committed(id, tokens);
     if (ends) core_->drafting.end(id);
     if (results.empty()) {
-      end_request(id, {.reason = FinishReason::kError, .error = failure_of(work)});
+      const bool has_grammar_failed = work.results[sampled.first_row].grammar_failed;
+      end_request(id,
+                  {.reason = FinishReason::kError, .error = failure_of(work, has_grammar_failed)});
     } else {
       core_->requests.add_tokens(id, results, now, counters_);
     }
@@ -711,6 +802,11 @@ void LocalEngine::publish_stats() {
 }
 
 }  // namespace
+
+std::optional<int> run_helper_process(int argc, const char* const* argv) {
+  if (!is_compile_worker(argc, argv)) return std::nullopt;
+  return run_compile_worker();
+}
 
 Expected<std::unique_ptr<Engine>> create_engine(const Config& config) {
   return LocalEngine::create(

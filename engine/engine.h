@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "engine/core/engine_state.h"
@@ -79,5 +80,10 @@ class Engine {
 // Once a rank has failed, the requests of each step end with kError.
 [[nodiscard]] Expected<std::unique_ptr<Engine>> create_engine(const Config& config,
                                                               const RankGroups& groups);
+
+// Programs that create engines call this first: an engine starts its program again for what may
+// have to be killed, such as compiling a grammar. The exit code where this is such a process;
+// nothing where it is not.
+[[nodiscard]] std::optional<int> run_helper_process(int argc, const char* const* argv);
 
 }  // namespace sluice

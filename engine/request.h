@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/core/engine_state.h"
+#include "engine/core/grammar_spec.h"
 #include "engine/core/sampling_params.h"
 #include "engine/core/status.h"
 #include "engine/core/types.h"
@@ -25,6 +26,7 @@ struct ValidRequest {
   // not published again, and are fewer than max_tokens. Empty: the answer begins here.
   std::vector<TokenId> generated;
   SamplingParams sampling;        // max_tokens resolved, seed concrete
+  GrammarSpec grammar;            // what the answer must be; compiled before the request waits
   int32_t adapter_id = 0;         // 0: the base model
   uint64_t tenant_salt = 0;       // from authentication; separates prefix caches
   TenantId tenant;                // from authentication; whose share of the engine it takes
@@ -60,10 +62,13 @@ struct TokenOutput {
   FinishReason finish_reason = FinishReason::kNone;
   TokenId stop_token = kInvalidToken;  // the end or stop token that finished it (also `token`)
   int32_t num_cached_tokens = 0;       // prompt tokens found in the prefix cache (first output)
+  int32_t num_accepted_predictions = 0;  // tokens of `prediction` that drafts had right so far
+  int32_t num_rejected_predictions = 0;  // and wrong; tokens behind a wrong one too
   RequestTimings timings;
   std::string error;                   // with kError: one line for the client
   ErrorCode error_code = ErrorCode::kInternal;  // with kError
   int32_t retry_after_s = 0;                    // with kError: when to come back; 0: not known
+  std::string error_param;             // with kError: request field at fault; empty when none
   // Of the prompt's next tokens, from its second token on; then `token` is kInvalidToken.
   std::vector<PromptLogprob> prompt_logprobs;
 };

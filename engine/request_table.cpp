@@ -47,6 +47,12 @@ bool RequestTable::note_scheduled(RequestId id,
   return true;
 }
 
+void RequestTable::note_prediction(RequestId id, size_t num_right, size_t num_drafts) {
+  RequestState& state = states_.at(id);
+  state.num_accepted_predictions += static_cast<int32_t>(num_right);
+  state.num_rejected_predictions += static_cast<int32_t>(num_drafts - num_right);
+}
+
 void RequestTable::add_tokens(RequestId id,
                               std::span<const SamplerResult> results,
                               Clock::time_point now,
@@ -86,6 +92,8 @@ void RequestTable::queue_token(RequestId id,
   output.finish_reason = result.finish_reason;
   output.stop_token = result.stopped_by_token ? result.token : kInvalidToken;
   output.num_cached_tokens = state.num_cached_tokens;
+  output.num_accepted_predictions = state.num_accepted_predictions;
+  output.num_rejected_predictions = state.num_rejected_predictions;
   output.timings = timings(state);
   queue(state.sink, std::move(output));
 }
@@ -108,6 +116,7 @@ void RequestTable::end(RequestId id, const Ending& ending, EngineStats& stats) {
   output.error = ending.error;
   output.error_code = ending.code;
   output.retry_after_s = ending.retry_after_s;
+  output.error_param = ending.param;
   output.num_cached_tokens = it->second.num_cached_tokens;
   output.timings = timings(it->second);
   queue(it->second.sink, std::move(output));

@@ -9,11 +9,13 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "engine/core/stats.h"
 #include "engine/core/types.h"
 #include "engine/request.h"
+#include "engine/sampling/grammar/grammar_state.h"
 #include "engine/sampling/sampler.h"
 #include "scheduler/admission.h"
 
@@ -25,12 +27,14 @@ struct Ending {
   std::string error = {};                       // with kError: one line for the client
   ErrorCode code = ErrorCode::kInternal;        // with kError
   int32_t retry_after_s = 0;                    // with kError: when to come back; 0: not known
+  std::string param = {};                       // with kError: request field at fault
 };
 
 struct RequestState {
   using Clock = std::chrono::steady_clock;
 
   std::shared_ptr<const SamplingParams> sampling;  // shared with steps in flight
+  std::shared_ptr<GrammarState> grammar;           // the same; null: none, or being compiled
   OutputSink* sink = nullptr;
   QueuedWork queued;  // until it is scheduled
   Clock::time_point arrival;
@@ -42,6 +46,8 @@ struct RequestState {
   int32_t num_given = 0;      // of its answer, by another worker before it came here
   int32_t num_generated = 0;  // those included
   int32_t num_preemptions = 0;
+  int32_t num_accepted_predictions = 0;  // tokens; TokenOutput's
+  int32_t num_rejected_predictions = 0;
   bool scheduled = false;
 };
 
@@ -57,6 +63,12 @@ class RequestTable {
                       int32_t num_cached_tokens,
                       Clock::time_point now,
                       EngineStats& stats);
+  // Before it is scheduled.
+  void set_grammar(RequestId id, std::shared_ptr<GrammarState> grammar) {
+    states_.at(id).grammar = std::move(grammar);
+  }
+  // A step had drafts from the prediction, the first ones of which were right.
+  void note_prediction(RequestId id, size_t num_right, size_t num_drafts);
   void note_preempted(RequestId id) { ++states_.at(id).num_preemptions; }
   // Queues the outputs of a step, at least one; the request leaves the table when the last one
   // carries a finish reason.

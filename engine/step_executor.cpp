@@ -17,7 +17,8 @@ SamplerInput input_of(const SampledRequest& request, size_t num_drafts) {
           .logits = nullptr,
           .tokens = history.empty() ? request.tokens : history.first(history.size() - num_unread),
           .num_prompt_tokens = request.num_prompt_tokens,
-          .num_generated = request.num_generated + static_cast<int32_t>(num_drafts)};
+          .num_generated = request.num_generated + static_cast<int32_t>(num_drafts),
+          .grammar = request.grammar.get()};
 }
 
 // How many tokens the request got: drafts count as long as each is what was chosen in its place.
@@ -119,7 +120,7 @@ void StepExecutor::fill(StepWork& work,
                 item,
                 own.last(static_cast<size_t>(item.num_draft_tokens)),
                 *scheduler.find(item.id),
-                requests.find(item.id)->sampling);
+                *requests.find(item.id));
   }
   work.prompts.clear();
   for (const PromptRow& row : work.batch.prompt_rows()) {
@@ -136,12 +137,13 @@ void StepExecutor::add_request(StepWork& work,
                                const ScheduledRequest& item,
                                std::span<const TokenId> drafts,
                                const Request& request,
-                               std::shared_ptr<const SamplingParams> params) {
+                               const RequestState& state) {
   SampledRequest& added = work.requests.emplace_back();
   int32_t& row_of_slot = row_of_slot_[static_cast<size_t>(item.slot)];
   added.id = item.id;
   added.row_before = row_of_slot;
-  added.params = std::move(params);
+  added.params = state.sampling;
+  added.grammar = state.grammar;
   added.tokens = request.tokens;
   added.drafts = drafts;
   added.draft_source = item.draft_source;
@@ -149,7 +151,8 @@ void StepExecutor::add_request(StepWork& work,
   const int32_t num_tokens = item.chosen.begin + 1;
   added.num_generated = num_tokens - request.num_prompt_tokens;
   const bool is_open = num_tokens > request.num_tokens();
-  if ((is_open || !drafts.empty()) && reads_tokens(*added.params)) {
+  const bool reads = added.grammar != nullptr || reads_tokens(*added.params);
+  if ((is_open || !drafts.empty()) && reads) {
     added.history.reserve(static_cast<size_t>(num_tokens) + drafts.size());
     added.history = request.tokens;
     if (is_open) added.history.push_back(kInvalidToken);

@@ -42,6 +42,7 @@ struct SampledRequest {
   RequestId id;
   int32_t row_before = 0;  // of the step before, where that chose its last token
   std::shared_ptr<const SamplingParams> params;
+  std::shared_ptr<GrammarState> grammar;  // of whoever runs the steps; null: none
   std::span<const TokenId> tokens;  // known ones, in the scheduler's request
   std::span<const TokenId> drafts;  // in the decision
   DraftSource draft_source = DraftSource::kNgram;
@@ -141,7 +142,7 @@ class StepExecutor {
                    const ScheduledRequest& item,
                    std::span<const TokenId> drafts,
                    const Request& request,
-                   std::shared_ptr<const SamplingParams> params);
+                   const RequestState& state);
   void enqueue(StepWork& work);
   void thread_main();
   void begin(StepWork& work);

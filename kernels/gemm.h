@@ -133,7 +133,7 @@ struct LargestMatrices {
 };
 
 // Bytes of ExecContext::workspace that linear layers of at most `num_rows` rows and of matrices no
-// larger than these have a use for.
+// larger than these use. It is theirs alone, and zeros, as a device's new memory is, at first.
 int64_t workspace_bytes(DeviceType device, int32_t num_rows, const LargestMatrices& largest);
 
 // x: [num_rows, k] with a row stride in elements. With `rows`, row i / repeat of x goes to row

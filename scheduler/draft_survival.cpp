@@ -14,7 +14,7 @@ constexpr double kPriorJudged = 4;
 constexpr uint64_t kHalfLife = 2000;  // drafts
 constexpr uint64_t kFadeEvery = 50;   // drafts
 constexpr double kMaxAcceptance = 0.995;
-constexpr double kStep = 0.02;  // of a request's factor, for each token that was judged
+constexpr double kStep = 0.02;  // a request's factor moves by it, at each token that was judged
 constexpr double kMinFactor = 0.25;
 constexpr double kMaxFactor = 2;
 

@@ -15,7 +15,7 @@ namespace sluice {
 
 // One request's part; the scheduler keeps it beside the request.
 struct RequestAcceptance {
-  double factor = 1;  // of the acceptance that all requests have
+  double factor = 1;  // times the acceptance that all requests have
 
   // A step without a draft: what was learned of the request fades.
   void forget() { factor += (1 - factor) / 512; }
@@ -49,7 +49,7 @@ class DraftSurvival {
   struct Counter {
     double accepted = 0;
     double judged = 0;
-    double acceptance = 0;  // of both, with the prior
+    double acceptance = 0;  // their ratio, with the prior
   };
 
   static size_t index_of(DraftSource source, uint8_t bin, int32_t depth);

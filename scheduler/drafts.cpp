@@ -84,8 +84,7 @@ void Scheduler::Impl::add_drafts() {
                                                 .num_decodes = num_decoding,
                                                 .max_draft_rows = num_rows_left(),
                                                 .target_ms = options.step_target_ms,
-                                                .draft_ms = offers_ms,
-                                                .has_prefill = output.num_prefill_tokens > 0},
+                                                .draft_ms = offers_ms},
                                                considered,
                                                granted_drafts);
   output.drafts_off = decision.off;

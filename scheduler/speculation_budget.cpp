@@ -9,19 +9,19 @@ namespace sluice {
 
 namespace {
 
-constexpr double kLeastSurvival = 0.05;  // of a row that is looked at
+constexpr double kLeastSurvival = 0.05;  // a row that is less likely to be reached is not looked at
 constexpr double kGainToBegin = 1.03;    // predicted
 constexpr double kGainToGoOn = 1.00;
-constexpr double kMaxStretch = 1.25;  // of a step in which not everybody drafts
+constexpr double kMaxStretch = 1.25;  // so much longer takes a step in which not everybody drafts
 constexpr uint64_t kPeriod = 256;     // steps: one is a baseline, or while drafts are off a trial
 constexpr uint64_t kSooner = 4;       // times as soon comes a trial after one that gained
 constexpr int32_t kIdleChoices = 16;  // after so many in vain, offers are wanted ...
 constexpr uint64_t kIdleEvery = 8;    // ... in one of so many steps
-constexpr double kMaxDebt = 16;       // tokens a decode
-constexpr double kMaxLoss = 4;        // tokens a decode, of one step: a disturbed one
-constexpr double kRepayment = 0.01;   // of all committed tokens
-constexpr double kDriftStep = 0.05;
-constexpr double kMaxDrift = 2;  // and at least its inverse
+constexpr double kMaxDebt = 16;       // steps
+constexpr double kMaxLoss = 4;        // steps, that one which was disturbed counts for
+constexpr double kRepayment = 0.01;  // a share of all steps, counted in the tokens that they commit
+constexpr double kDriftStep = 0.01;
+constexpr double kMaxDrift = 4;  // one step counts as at most this, and at least its inverse
 
 int64_t rows_of(const StepShape& shape) {
   return shape.num_prefill_tokens + shape.num_decode_tokens;
@@ -115,7 +115,8 @@ SpeculationBudget::Choice SpeculationBudget::best_rows(const CostModel& cost,
 
   int32_t num_all = 0;  // rows, with which every request of the step drafts
   for (size_t bin = ranking_.least_first; bin < kNumBins; ++bin) num_all += ranking_.rows[bin];
-  const bool may_stretch = ranking_.num_first == limits.num_decodes && !limits.has_prefill;
+  const bool may_stretch =
+      ranking_.num_first == limits.num_decodes && limits.shape.num_prefill_tokens == 0;
 
   Choice choice;
   size_t bin = kNumBins;  // those from here on are counted whole
@@ -220,20 +221,22 @@ void SpeculationBudget::observe_step(const CostModel& cost, const DraftedStep& s
   const bool is_known = times_.is_known(RowTimes::bucket_of(rows_of(step.plain)));
   const double plain = plain_ms(cost, step.plain);
   times_.observe(step.shape, step.ms);
-  if (step.num_draft_rows == 0 && is_known) {
+  if (step.num_draft_rows == 0 && step.plain.num_prefill_tokens == 0 && is_known) {
     const double seen = std::clamp(step.ms / plain, 1 / kMaxDrift, kMaxDrift);
     drift_ += kDriftStep * (seen - drift_);
   }
+  if (step.num_decodes == 0) return;
+  const double committed = static_cast<double>(step.num_committed) / step.num_decodes;
   if (step.num_draft_rows > 0) {
-    const double loss = step.num_decodes * step.ms / (drift_ * plain) - step.num_committed;
-    debt_ += std::min(loss, kMaxLoss * step.num_decodes);
+    const double loss = step.ms / (drift_ * plain) - committed;
+    debt_ += std::min(loss, kMaxLoss);
     if (!is_on_) {
       trial_gap_ = loss < 0 ? std::max<uint64_t>(trial_gap_ / kSooner, 1) : kPeriod;
       next_trial_ = num_steps_ + trial_gap_;
     }
   }
-  debt_ = std::max(0.0, debt_ - kRepayment * step.num_committed);
-  if (debt_ > kMaxDebt * step.num_decodes && step.num_decodes > 0) is_guarded_ = true;
+  debt_ = std::max(0.0, debt_ - kRepayment * committed);
+  if (debt_ > kMaxDebt) is_guarded_ = true;
   if (debt_ == 0) is_guarded_ = false;
 }
 

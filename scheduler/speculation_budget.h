@@ -29,9 +29,9 @@ namespace sluice {
 // max_tokens, the model's length, its blocks and a grammar allow.
 struct DraftOffer {
   DraftSource source = DraftSource::kNgram;
-  std::span<const uint8_t> bins;  // of its tokens; empty: it has no draft
+  std::span<const uint8_t> bins;  // its tokens'; empty: it has no draft
   const RequestAcceptance* request = nullptr;
-  int64_t position = 0;  // of its first drafted token
+  int64_t position = 0;  // its first drafted token's
 };
 
 struct DraftLimits {
@@ -40,7 +40,6 @@ struct DraftLimits {
   int32_t max_draft_rows = 0;  // what the step's tokens and its rows of logits leave
   double target_ms = 0;        // that a step should take at most; 0: no limit
   double draft_ms = 0;         // that making these drafts takes of the step; 0: nothing
-  bool has_prefill = false;
 };
 
 struct DraftDecision {
@@ -53,7 +52,7 @@ struct DraftDecision {
 struct DraftedStep {
   StepShape shape;          // with its drafts
   StepShape plain;          // without them
-  int32_t num_decodes = 0;  // as in DraftLimits
+  int32_t num_decodes = 0;  // the same number as in DraftLimits
   int32_t num_draft_rows = 0;
   int32_t num_committed = 0;  // tokens of those decodes
   double ms = 0;              // measured; not positive: unknown, ignored
@@ -62,7 +61,7 @@ struct DraftedStep {
 class SpeculationBudget {
  public:
   struct Options {
-    int32_t max_tokens = 16;  // of one request in one step
+    int32_t max_tokens = 16;  // a request has in one step, at most
     bool is_fixed = false;    // every offer is taken as far as there is room
   };
 
@@ -78,8 +77,8 @@ class SpeculationBudget {
                        std::span<const DraftOffer> offers,
                        std::span<int32_t> granted);
 
-  // Of a request's draft that was in the step: all its rows (`bins`), of which the first
-  // `num_accepted` were accepted.
+  // What became of a request's draft that was in the step: all its rows (`bins`), of which the
+  // first `num_accepted` were accepted.
   void observe_draft(DraftSource source,
                      std::span<const uint8_t> bins,
                      int32_t num_accepted,
@@ -89,13 +88,14 @@ class SpeculationBudget {
 
   [[nodiscard]] const DraftSurvival& survival() const { return survival_; }
 
-  // Tokens that drafting has lost and not paid back; at 16 for each decode it is turned off.
+  // Undrafted steps whose time drafting has lost and not paid back: at 16, which are so many tokens
+  // of each decode, it is turned off. Counted in steps, a debt weighs the same whatever runs.
   [[nodiscard]] double debt() const { return debt_; }
 
   [[nodiscard]] bool is_guarded() const { return is_guarded_; }
 
  private:
-  static constexpr size_t kNumBins = 64;  // of survival, by which rows are ranked
+  static constexpr size_t kNumBins = 64;  // classes of survival, by which rows are ranked
 
   // Drafted rows by survival: how many, and the tokens that they are expected to give.
   struct Ranking {
@@ -104,7 +104,7 @@ class SpeculationBudget {
     int32_t num_rows = 0;
     int32_t num_first = 0;          // first tokens of drafts among them
     size_t least_first = kNumBins;  // the least bin that has one
-    int64_t position = 0;           // of a drafted row, on average
+    int64_t position = 0;           // a drafted row's, on average
   };
 
   struct Choice {
@@ -127,15 +127,15 @@ class SpeculationBudget {
   DraftSurvival survival_;
   RowTimes times_;
   Ranking ranking_;
-  std::vector<uint8_t> bins_;  // of survival: max_tokens for each offer
+  std::vector<uint8_t> bins_;  // survival of rows: max_tokens for each offer
   uint64_t num_steps_ = 0;     // that retired
   uint64_t next_trial_;        // while drafting is off: the step that drafts all the same
   uint64_t trial_gap_;         // steps from one trial to the next
   int32_t num_idle_ = 0;       // choices in a row that took nothing of what was offered
   bool is_on_ = false;         // the last choice drafted
   bool is_guarded_ = false;
-  double debt_ = 0;
-  double drift_ = 1;  // of undrafted steps, over their times in the table
+  double debt_ = 0;   // steps
+  double drift_ = 1;  // undrafted steps took so many times what the table says
 };
 
 }  // namespace sluice

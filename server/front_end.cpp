@@ -37,8 +37,7 @@ tl::unexpected<Error> no_template(const std::string& why) {
                     "messages");
 }
 
-Expected<ChatTemplate> given_template(const Config& config) {
-  SLUICE_TRY(const std::string source, read_template(config));
+Expected<ChatTemplate> given_template(const Config& config, const std::string& source) {
   auto compiled = ChatTemplate::compile(source);
   if (compiled) return compiled;
   return make_error(compiled.error().code,
@@ -55,6 +54,16 @@ Expected<ChatTemplate> own_template(const ModelInfo& model) {
   const std::string& reason = compiled.error().message;
   log_event(LogLevel::kWarning, "chat_template_unusable", "model", model.path, "reason", reason);
   return no_template("The model's chat template cannot be used: " + reason);
+}
+
+void log_families(const OutputFamilies& families) {
+  if (families.format == nullptr) return;
+  log_event(LogLevel::kInfo,
+            "output_families",
+            "calls",
+            families.calls != nullptr ? name_of(*families.calls) : "none",
+            "reasoning",
+            families.reasoning != nullptr ? name_of(*families.reasoning) : "none");
 }
 
 // Without --served-model-name the model goes by its file's name.
@@ -86,12 +95,15 @@ void add_ignored(const IgnoredArguments& ignored, HttpHeaders& headers) {
 FrontEnd::FrontEnd(const Config& server_config,
                    Engine& served,
                    Expected<ChatTemplate> compiled,
+                   OutputFamilies chosen,
                    std::unique_ptr<TlsContext> tls_context)
     : config(server_config),
       engine(served),
       model_names(names_of(server_config, served)),
       authenticator(server_config),
       chat_template(std::move(compiled)),
+      families(std::move(chosen)),
+      responses(std::make_unique<ResponseStore>(server_config.response_store_size)),
       tls(std::move(tls_context)),
       cors(server_config),
       start(std::chrono::steady_clock::now()),
@@ -99,10 +111,17 @@ FrontEnd::FrontEnd(const Config& server_config,
 
 Expected<std::unique_ptr<FrontEnd>> FrontEnd::create(const Config& config, Engine& engine) {
   const bool is_given = !config.chat_template.empty();
-  auto compiled = is_given ? given_template(config) : own_template(engine.model());
+  std::string source = engine.model().chat_template;
+  if (is_given) {
+    SLUICE_TRY(source, read_template(config));
+  }
+  auto compiled = is_given ? given_template(config, source) : own_template(engine.model());
   if (is_given && !compiled) return tl::unexpected(std::move(compiled).error());
+  SLUICE_TRY(OutputFamilies chosen, choose_families(config, source, engine.tokenizer()));
+  log_families(chosen);
   SLUICE_TRY(auto tls, TlsContext::create(config));
-  std::unique_ptr<FrontEnd> made(new FrontEnd(config, engine, std::move(compiled), std::move(tls)));
+  std::unique_ptr<FrontEnd> made(
+      new FrontEnd(config, engine, std::move(compiled), std::move(chosen), std::move(tls)));
   SLUICE_TRY_VOID(made->authenticator.load());
   return made;
 }
@@ -141,6 +160,7 @@ void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> write
       continue;
     }
     exchange.route_idx = i;
+    exchange.error_form = route.errors;
     if (route.auth == RouteAuth::kKey) {
       exchange.tenant = authenticator.find_tenant(seen);
       if (exchange.tenant == nullptr) {
@@ -201,7 +221,7 @@ void FrontEnd::respond(const Exchange& exchange, HttpResponse response) {
 }
 
 void FrontEnd::fail(const Exchange& exchange, const Error& error) {
-  respond(exchange, error_response(error));
+  respond(exchange, error_response(error, exchange.error_form));
 }
 
 void FrontEnd::note_ignored(const IgnoredArguments& ignored) {
@@ -228,7 +248,8 @@ ValidationContext FrontEnd::validation_context(uint64_t tenant_salt,
           model_names,
           next_seed(),
           tenant_salt,
-          arrival};
+          arrival,
+          &families};
 }
 
 std::string FrontEnd::illness() const {

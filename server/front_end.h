@@ -17,7 +17,10 @@
 #include "engine/core/config.h"
 #include "engine/core/status.h"
 #include "engine/engine.h"
+#include "server/api/api_errors.h"
 #include "server/api/ignored_arguments.h"
+#include "server/api/output_families.h"
+#include "server/api/response_store.h"
 #include "server/api/usage.h"
 #include "server/http/cors.h"
 #include "server/http/http_message.h"
@@ -36,6 +39,7 @@ struct Exchange {
   HttpRequest request;
   std::shared_ptr<ResponseWriter> writer;  // shared with the connection's pending operations
   size_t route_idx = 0;
+  ErrorForm error_form = ErrorForm::kOpenAi;
   uint64_t tenant_salt = 0;
   std::shared_ptr<Tenant> tenant;  // null on routes that need no key
   std::optional<Usage> usage;      // for the log
@@ -105,6 +109,8 @@ class FrontEnd {
   const std::vector<std::string> model_names;  // at least one; the first is the default
   Authenticator authenticator;
   const Expected<ChatTemplate> chat_template;  // or why chats are refused
+  const OutputFamilies families;               // how the model writes reasoning and calls
+  const std::unique_ptr<ResponseStore> responses;
   const std::unique_ptr<TlsContext> tls;  // null: plain HTTP
   const CorsPolicy cors;
   const std::chrono::steady_clock::time_point start;
@@ -112,6 +118,7 @@ class FrontEnd {
   HttpCounters http_counters;
   GrpcCounters grpc_counters;
   FinishCounters finish_counters;
+  AnswerCounters answer_counters;
   std::atomic<uint64_t> num_ignored_arguments{0};
 
  private:
@@ -121,6 +128,7 @@ class FrontEnd {
   FrontEnd(const Config& server_config,
            Engine& served,
            Expected<ChatTemplate> compiled,
+           OutputFamilies chosen,
            std::unique_ptr<TlsContext> tls_context);
 
   std::atomic<bool> draining_{false};
@@ -136,6 +144,11 @@ class FrontEnd {
 // Handlers, one per endpoint; each answers through the exchange, at once or later.
 void handle_chat_completions(FrontEnd& front_end, Exchange exchange);
 void handle_completions(FrontEnd& front_end, Exchange exchange);
+void handle_responses(FrontEnd& front_end, Exchange exchange);
+void handle_response(FrontEnd& front_end, Exchange exchange);
+void handle_delete_response(FrontEnd& front_end, Exchange exchange);
+void handle_messages(FrontEnd& front_end, Exchange exchange);
+void handle_count_tokens(FrontEnd& front_end, Exchange exchange);
 void handle_render_chat(FrontEnd& front_end, Exchange exchange);
 void handle_render_completion(FrontEnd& front_end, Exchange exchange);
 void handle_models(FrontEnd& front_end, Exchange exchange);

@@ -5,9 +5,11 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "engine/core/log.h"
+#include "engine/engine.h"
 #include "server/cli/command.h"
 
 namespace sluice {
@@ -91,6 +93,9 @@ int run_main(int argc, const char* const* argv) {
 
 int main(int argc, char** argv) {
   try {
+    if (const std::optional<int> exit_code = sluice::run_helper_process(argc, argv)) {
+      return *exit_code;
+    }
     return sluice::run_main(argc, argv);
   } catch (const std::exception& error) {  // out of memory; our own code throws nothing
     std::fprintf(stderr, "sluice: %s\n", error.what());

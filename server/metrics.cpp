@@ -4,6 +4,9 @@
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
+#include <array>
+#include <numeric>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -132,6 +135,61 @@ void add_counters(Families& out, const EngineStats& stats, const FinishCounters&
               1e-9 * static_cast<double>(stats.device_idle_ns));
 }
 
+uint64_t sum_of(const std::array<uint64_t, kNumDraftSources>& by_source) {
+  return std::accumulate(by_source.begin(), by_source.end(), uint64_t{0});
+}
+
+// vLLM's names are totals; ours say which source drafted.
+void add_drafts(Families& out, const DraftStats& drafts) {
+  const std::pair<const char*, const std::array<uint64_t, kNumDraftSources>*> counters[] = {
+      {"drafts", &drafts.num_drafts},
+      {"draft_tokens", &drafts.num_draft_tokens},
+      {"accepted_tokens", &drafts.num_accepted_tokens}};
+  for (const auto& [what, by_source] : counters) {
+    out.counter(("vllm:spec_decode_num_" + std::string(what) + "_total").c_str(),
+                "Speculation: drafts are those of one request in one step.",
+                static_cast<double>(sum_of(*by_source)));
+  }
+  for (size_t position = 0; position < drafts.num_accepted_at.size(); ++position) {
+    if (position > 0 && drafts.num_accepted_at[position] == 0) break;
+    out.open("vllm:spec_decode_num_accepted_tokens_per_pos_total",
+             "Accepted tokens by their position in the draft.",
+             MetricType::Counter,
+             out.labels_with("position", std::to_string(position)))
+        .counter.value = static_cast<double>(drafts.num_accepted_at[position]);
+  }
+  for (const auto& [what, by_source] : counters) {
+    const std::string name = "sluice_spec_" + std::string(what) + "_total";
+    for (size_t source = 0; source < kNumDraftSources; ++source) {
+      const auto label = std::string(to_string(static_cast<DraftSource>(source)));
+      out.open(name.c_str(),
+               "The same by source of the draft.",
+               MetricType::Counter,
+               out.labels_with("source", label))
+          .counter.value = static_cast<double>((*by_source)[source]);
+    }
+  }
+  for (size_t reason = 0; reason < kNumDraftsOff; ++reason) {
+    const auto label = std::string(to_string(static_cast<DraftsOff>(reason)));
+    out.open("sluice_spec_off_steps_total",
+             "Steps without drafts though requests could have drafted, by reason.",
+             MetricType::Counter,
+             out.labels_with("reason", label))
+        .counter.value = static_cast<double>(drafts.num_steps_off[reason]);
+  }
+  out.counter("sluice_spec_draft_rows_padded_total",
+              "Drafted rows of requests that had ended.",
+              static_cast<double>(drafts.num_padded_rows));
+  out.counter("sluice_spec_proposer_seconds_total",
+              "Time spent on guessing tokens.",
+              1e-9 * static_cast<double>(drafts.proposer_ns));
+  out.gauge("sluice_spec_gain_ratio",
+            "Tokens a millisecond, over the same steps without drafts, as measured lately.",
+            drafts.gain_ratio);
+  out.histogram(
+      "sluice_spec_depth", "Tokens of a draft that a step took.", kDraftDepthBounds, drafts.depth);
+}
+
 void add_histograms(Families& out, const EngineStats& stats) {
   out.histogram("vllm:time_to_first_token_seconds",
                 "From arrival to the first token.",
@@ -202,6 +260,22 @@ void add_grpc(Families& out, const GrpcCounters& grpc) {
   }
 }
 
+void add_answers(Families& families, const AnswerCounters& answers) {
+  const auto add = [&](const char* name, const char* help, const std::atomic<uint64_t>& count) {
+    families.counter(name, help, static_cast<double>(count.load(std::memory_order_relaxed)));
+  };
+  add("sluice_tool_calls_total", "Calls of tools in answers.", answers.num_calls);
+  add("sluice_cut_tool_calls_total",
+      "Calls of tools in which an answer was cut off.",
+      answers.num_cut_calls);
+  add("sluice_refused_tool_calls_total",
+      "Calls that were left out of answers, of tools that the request did not allow.",
+      answers.num_refused_calls);
+  add("sluice_reasoning_tokens_total",
+      "Generated tokens of reasoning.",
+      answers.num_reasoning_tokens);
+}
+
 }  // namespace
 
 void HttpCounters::count(size_t handler, int status) {
@@ -219,6 +293,7 @@ std::string metrics_text(const EngineStats& stats,
                          const HttpCounters& http,
                          const GrpcCounters& grpc,
                          const FinishCounters& finished,
+                         const AnswerCounters& answers,
                          uint64_t num_ignored_arguments) {
   Families families(model_name);
   add_gauges(families, stats, config);
@@ -226,7 +301,9 @@ std::string metrics_text(const EngineStats& stats,
   families.counter("sluice_ignored_arguments_total",
                    "Arguments of requests that were left out because they are not known.",
                    static_cast<double>(num_ignored_arguments));
+  add_answers(families, answers);
   add_histograms(families, stats);
+  add_drafts(families, stats.drafts);
   add_http(families, http);
   add_grpc(families, grpc);
   return families.text();

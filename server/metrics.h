@@ -16,30 +16,14 @@ namespace sluice {
 
 struct Config;
 
-inline constexpr size_t kMaxRoutes = 24;
+inline constexpr size_t kMaxRoutes = 32;
 inline constexpr size_t kUnroutedHandler = kMaxRoutes - 1;  // no route, or not even HTTP
 
 // Responses by handler and status. Any thread.
 class HttpCounters {
  public:
-  static constexpr std::array kStatuses = {200,
-                                           204,
-                                           400,
-                                           401,
-                                           403,
-                                           404,
-                                           405,
-                                           408,
-                                           413,
-                                           415,
-                                           417,
-                                           429,
-                                           431,
-                                           499,
-                                           500,
-                                           501,
-                                           503,
-                                           505};
+  static constexpr std::array kStatuses = {
+      200, 204, 400, 401, 403, 404, 405, 408, 413, 415, 417, 429, 431, 499, 500, 501, 503, 505};
 
   void count(size_t handler, int status);
 
@@ -130,12 +114,21 @@ class FinishCounters {
   std::array<std::atomic<uint64_t>, 5> counts_{};
 };
 
+// What answers were made of. Any thread.
+struct AnswerCounters {
+  std::atomic<uint64_t> num_calls{0};          // of tools, that ended
+  std::atomic<uint64_t> num_cut_calls{0};      // the answer ended inside them
+  std::atomic<uint64_t> num_refused_calls{0};  // of tools that the request did not allow
+  std::atomic<uint64_t> num_reasoning_tokens{0};
+};
+
 std::string metrics_text(const EngineStats& stats,
                          const Config& config,
                          const std::string& model_name,
                          const HttpCounters& http,
                          const GrpcCounters& grpc,
                          const FinishCounters& finished,
+                         const AnswerCounters& answers,
                          uint64_t num_ignored_arguments);
 
 }  // namespace sluice

@@ -6,6 +6,8 @@
 #include <span>
 #include <string_view>
 
+#include "server/api/api_errors.h"
+
 namespace sluice {
 
 class FrontEnd;
@@ -18,6 +20,7 @@ struct Route {
   std::string_view path;    // a trailing '*' matches a non-empty rest
   void (*handler)(FrontEnd&, Exchange);
   RouteAuth auth;
+  ErrorForm errors = ErrorForm::kOpenAi;
 };
 
 std::span<const Route> routes();

@@ -16,46 +16,53 @@ namespace sluice {
 // Parsed and range-checked values. Components copy what they need at construction.
 struct Config {
   // Model.
-  std::string model;                       // path of a GGUF file or a directory; or org/name
-  std::string revision = "main";           // of a model by name: branch, tag or commit
-  std::string download_dir;                // empty: the hub's cache
-  std::string hub_url;                     // empty: HF_ENDPOINT, huggingface.co
-  std::string hf_token;                    // empty: HF_TOKEN, the token file
+  std::string model;                           // path of a GGUF file or a directory; or org/name
+  std::string revision = "main";               // of a model by name: branch, tag or commit
+  std::string download_dir;                    // empty: the hub's cache
+  std::string hub_url;                         // empty: HF_ENDPOINT, huggingface.co
+  std::string hf_token;                        // empty: HF_TOKEN, the token file
   std::vector<std::string> served_model_name;  // empty: the model's own name
-  std::string load_format = "auto";        // auto, dummy: random weights from config.json
-  std::string generation_config = "auto";  // auto, vllm (none), a file or its folder
-  std::string override_generation_config;  // JSON, put over it
-  std::string chat_template;               // file; empty: the model's own
-  int64_t max_model_len = 0;               // tokens; 0: the model's, as far as memory allows
-  std::string kv_cache_dtype = "auto";     // auto (bfloat16), bfloat16, float16, float32, int8, fp8
-  int32_t activation_bits = 8;             // 8, 16 or 32
-  std::string packed_weights_cache;        // folder; empty: weights are repacked at each start
+  std::string load_format = "auto";            // auto, dummy: random weights from config.json
+  std::string generation_config = "auto";      // auto, vllm (none), a file or its folder
+  std::string override_generation_config;      // JSON, put over it
+  std::string chat_template;                   // file; empty: the model's own
+  std::string tool_call_parser = "auto";       // a family's name; auto: by the template; none
+  std::string reasoning_parser = "auto";       // the same
+  bool enable_auto_tool_choice = true;         // false: 400 for tools that a model may choose
+  int64_t max_model_len = 0;                   // tokens; 0: the model's, as far as memory allows
+  std::string kv_cache_dtype = "auto";  // auto (bfloat16), bfloat16, float16, float32, int8, fp8
+  int32_t activation_bits = 8;          // 8, 16 or 32
+  std::string packed_weights_cache;     // folder; empty: weights are repacked at each start
   int64_t packed_weights_cache_size = int64_t{128} << 30;  // bytes
-  uint64_t seed = 0;                       // makes the seeds of unseeded requests
+  uint64_t seed = 0;                                       // makes the seeds of unseeded requests
 
   // Cache and scheduler.
-  int32_t block_size = 16;                 // tokens; divides 64
-  int64_t kv_cache_memory = 0;             // bytes; 0: planned from what is free
+  int32_t block_size = 16;      // tokens; divides 64
+  int64_t kv_cache_memory = 0;  // bytes; 0: planned from what is free
   bool enable_prefix_caching = true;
-  std::string kv_events_config;            // JSON; empty: no events
-  std::string speculative_config;          // JSON; empty: only predictions of clients are drafted
-  int64_t kv_offloading_size = 0;          // GiB of host memory below the cache
-  std::string kv_disk_path;                // folder; empty: no disk tier
+  std::string kv_events_config;             // JSON; empty: no events
+  std::string speculative_config;           // JSON; empty: only clients' predictions are drafted
+  int64_t kv_offloading_size = 0;           // GiB of host memory below the cache
+  std::string kv_disk_path;                 // folder; empty: no disk tier
   int64_t kv_disk_size = int64_t{4} << 30;  // bytes
+  std::string speculative_config;          // JSON; empty: only clients' predictions are drafted
   int32_t max_num_seqs = 64;
   int32_t max_num_batched_tokens = 512;
-  int32_t step_target_ms = 50;             // predicted milliseconds a step may take
-  int32_t max_prefill_share = 75;          // percent of a step that prompts take beside decodes
+  int32_t step_target_ms = 50;               // predicted milliseconds a step may take
+  int32_t max_prefill_share = 75;            // percent of a step that prompts take beside decodes
   int32_t long_prefill_token_threshold = 0;  // of one prompt a step; 0: no such limit
   int32_t max_num_partial_prefills = 0;      // prompts half computed; 0: no such limit
-  bool overlap = false;  // the next step is decided while one runs
-  int32_t priority_aging_s = 10;           // of waiting that are worth a priority level; 0: none
-  int32_t max_num_queued_reqs = 1024;      // waiting requests; more get 429
-  int64_t max_num_queued_tokens = 4 << 20;  // of their prompts; the same
+  bool overlap = false;                      // the next step is decided while one runs
+  int32_t priority_aging_s = 10;             // of waiting that are worth a priority level; 0: none
+  int32_t max_num_queued_reqs = 1024;        // waiting requests; more get 429
+  int64_t max_num_queued_tokens = 4 << 20;   // of their prompts; the same
   int32_t max_queue_wait_s = 0;  // who would wait longer, or does, gets 429; 0: no limit
 
+  int64_t grammar_cache_size = int64_t{256} << 20;    // bytes of compiled grammars
+  int32_t grammar_compile_timeout_s = 5;
+  int32_t max_json_whitespace = 32;                   // in a run, where a grammar binds JSON
   std::string preemption_mode = "auto";  // auto: by cost; recompute; swap: needs a KV tier
-  int32_t debug_preempt_every = 0;  // steps; 0: never. Makes preemption testable
+  int32_t debug_preempt_every = 0;       // steps; 0: never. Makes preemption testable
 
   // Compute.
   std::string device = "cpu";              // auto, cpu, cuda
@@ -71,26 +78,26 @@ struct Config {
   // Server.
   std::string host = "127.0.0.1";
   int32_t port = 8000;
-  std::string uds;                         // Unix socket instead of host and port
-  std::string ssl_certfile;                // PEM; empty: no TLS
-  std::string ssl_keyfile;                 // empty: in ssl_certfile
-  std::string ssl_ca_certs;                // of client certificates
-  int32_t ssl_cert_reqs = 0;               // client certificates: 0 no, 1 if given, 2 required
+  std::string uds;            // Unix socket instead of host and port
+  std::string ssl_certfile;   // PEM; empty: no TLS
+  std::string ssl_keyfile;    // empty: in ssl_certfile
+  std::string ssl_ca_certs;   // of client certificates
+  int32_t ssl_cert_reqs = 0;  // client certificates: 0 no, 1 if given, 2 required
   std::vector<std::string> allowed_origins = {"*"};
   std::vector<std::string> allowed_methods = {"*"};
   std::vector<std::string> allowed_headers = {"*"};
   bool allow_credentials = false;
-  std::string grpc_host;                   // empty: host
-  int32_t grpc_port = -1;                  // -1: no gRPC; 0: a free one
-  std::vector<std::string> api_key;        // with the file's; none: no authentication
-  std::string api_key_file;                // lines of name, key and limits
-  int32_t max_requests_per_key = 0;        // under way; 0: no limit
+  std::string grpc_host;             // empty: host
+  int32_t grpc_port = -1;            // -1: no gRPC; 0: a free one
+  std::vector<std::string> api_key;  // with the file's; none: no authentication
+  std::string api_key_file;          // lines of name, key and limits
+  int32_t max_requests_per_key = 0;  // under way; 0: no limit
   int32_t requests_per_minute_per_key = 0;
-  int32_t tokens_per_minute_per_key = 0;   // prompt and output
+  int32_t tokens_per_minute_per_key = 0;     // prompt and output
   std::string unknown_arguments = "ignore";  // ignore, refuse: of request bodies
   int32_t io_threads = 1;
   int64_t max_body_bytes = 16 << 20;
-  int32_t max_gzip_ratio = 100;            // inflated over compressed size of a body
+  int32_t max_gzip_ratio = 100;  // inflated over compressed size of a body
   int32_t max_header_bytes = 64 << 10;
   int32_t max_json_depth = 64;
   int32_t max_stop_strings = 16;
@@ -98,6 +105,7 @@ struct Config {
   int32_t max_bad_words = 128;
   int32_t max_logprobs = 20;
   int32_t max_prompt_logprobs = 262144;    // values in one answer
+  int64_t response_store_size = 64 << 20;  // bytes of kept /v1/responses answers; 0: none
   int32_t max_n = 16;                      // choices per request
   int32_t max_connections = 4096;
   int32_t idle_timeout_s = 120;               // keep-alive connection without a request
@@ -135,8 +143,8 @@ constexpr bool is_list(KnobKind kind) {
 constexpr char list_separator(KnobKind kind) { return kind == KnobKind::kLineList ? '\n' : ','; }
 
 struct Knob {
-  const char* name;     // with dashes: "max-num-seqs"
-  const char* group;    // model, cache, scheduler, compute, server, log
+  const char* name;   // with dashes: "max-num-seqs"
+  const char* group;  // model, cache, scheduler, compute, server, log
   KnobKind kind;
   const char* unit;     // "" when it has none
   int64_t min, max;     // kInteger, kBytes, kIntegerList

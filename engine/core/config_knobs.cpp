@@ -396,6 +396,18 @@ std::vector<Knob> make_model_knobs() {
           "chat-template",
           "model",
           "Jinja file, or the template itself, to use instead of the model's own."),
+      string<&Config::tool_call_parser>("tool-call-parser",
+                                        "model",
+                                        "How the model writes calls of tools: vLLM's or SGLang's "
+                                        "name; auto: found by its chat template; none: not read."),
+      string<&Config::reasoning_parser>("reasoning-parser",
+                                        "model",
+                                        "How the model writes reasoning: vLLM's or SGLang's name; "
+                                        "auto: found by its chat template; none: not read."),
+      boolean<&Config::enable_auto_tool_choice>(
+          "enable-auto-tool-choice",
+          "model",
+          "Tools that the model may call or not; off: requests with such get 400."),
       integer_or_auto<&Config::max_model_len>(
           "max-model-len",
           "model",
@@ -481,6 +493,11 @@ std::vector<Knob> make_cache_knobs() {
 
 std::vector<Knob> make_scheduler_knobs() {
   return {
+      string<&Config::speculative_config>(
+          "speculative-config",
+          "scheduler",
+          "JSON in vLLM's names: how tokens are guessed, so that several are computed at once "
+          "(method: ngram, suffix, or both with a comma). Changes no answer."),
       integer<&Config::max_num_seqs>("max-num-seqs",
                                      "scheduler",
                                      "requests",
@@ -543,6 +560,24 @@ std::vector<Knob> make_scheduler_knobs() {
           "tokens",
           {1, int64_t{1} << 40},
           "Tokens of waiting prompts at most; more get status 429."),
+      integer<&Config::grammar_cache_size>(
+          "grammar-cache-size",
+          "scheduler",
+          "bytes",
+          {0, int64_t{1} << 40},
+          "Compiled grammars of structured output that are kept; a tenant has half at most."),
+      integer<&Config::grammar_compile_timeout_s>(
+          "grammar-compile-timeout-s",
+          "scheduler",
+          "s",
+          {1, 600},
+          "Time to compile a grammar, in a process that is ended then; more get status 400."),
+      integer<&Config::max_json_whitespace>(
+          "max-json-whitespace",
+          "scheduler",
+          "characters",
+          {0, 1000},
+          "The longest run of whitespace between the tokens of JSON that a grammar binds."),
       integer<&Config::max_queue_wait_s>(
           "max-queue-wait-s",
           "scheduler",
@@ -687,6 +722,11 @@ std::vector<Knob> make_limit_knobs() {
           "max-gzip-ratio", "server", "", {1, 1100}, "Times that a gzip body may grow."),
       bytes<&Config::max_header_bytes>(
           "max-header-bytes", "server", {kKiB, kMiB}, "Largest request header."),
+      bytes<&Config::response_store_size>(
+          "response-store-size",
+          "server",
+          {0, 64 * kGiB},
+          "Answers of /v1/responses that are kept for previous_response_id; 0: none."),
       integer<&Config::max_json_depth>(
           "max-json-depth", "server", "levels", {4, 512}, "Deepest nesting of a request body."),
       integer<&Config::max_stop_strings>(

@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// Whose guess it is. Those of models come last: a proposer's guess costs nothing to ask for.
+// The source of a guess. Those of models come last: a proposer's guess costs nothing to ask for.
 enum class DraftSource : uint8_t { kPrediction, kSuffix, kNgram, kReplay, kDraftModel, kEagle };
 
 inline constexpr size_t kNumDraftSources = 6;
@@ -31,7 +31,7 @@ constexpr std::string_view to_string(DraftSource source) {
   return "unknown";
 }
 
-// Of one request in one step.
+// A request has no more of them in one step.
 inline constexpr int32_t kMaxDraftTokens = 64;
 
 // How sure a source is of a token, as a bin whose acceptance is measured: 4 classes of the length
@@ -50,7 +50,7 @@ struct Draft {
   DraftSource source = DraftSource::kNgram;
   int32_t size = 0;
   std::array<TokenId, kMaxDraftTokens> tokens{};
-  std::array<uint8_t, kMaxDraftTokens> bins{};  // of each token, < kNumConfidenceBins
+  std::array<uint8_t, kMaxDraftTokens> bins{};  // a token has one, < kNumConfidenceBins
 
   void clear(DraftSource from) {
     source = from;

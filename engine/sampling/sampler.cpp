@@ -23,6 +23,11 @@ int32_t rank_of(std::span<const float> logits, TokenId token) {
   return static_cast<int32_t>(1 + before + behind);
 }
 
+std::span<const TokenId> generated_of(const SamplerInput& input) {
+  if (input.tokens.empty()) return {};
+  return input.tokens.subspan(static_cast<size_t>(input.num_prompt_tokens));
+}
+
 }  // namespace
 
 bool reads_tokens(const SamplingParams& params) {
@@ -40,6 +45,8 @@ Sampler::Sampler(int32_t vocab_size,
       workspace_(static_cast<size_t>(kernels::sampling_workspace_bytes(vocab_size, num_threads))),
       edits_(vocab_size),
       masks_(static_cast<size_t>(max_rows) * token_mask_words(vocab_size)),
+      grammar_mask_(token_mask_words(vocab_size)),
+      bindings_(static_cast<size_t>(max_rows)),
       scores_(static_cast<size_t>(max_rows) * static_cast<size_t>(max_logprobs)) {
   rows_.reserve(static_cast<size_t>(max_rows));
   some_rows_.reserve(static_cast<size_t>(max_rows));
@@ -54,31 +61,50 @@ int64_t Sampler::buffer_bytes(int32_t vocab_size,
                               int32_t num_threads) {
   return kernels::sampling_workspace_bytes(vocab_size, num_threads) +
          LogitEdits::buffer_bytes(vocab_size) +
+         static_cast<int64_t>(token_mask_words(vocab_size) * sizeof(uint32_t)) +
          int64_t{max_rows} *
              (static_cast<int64_t>(token_mask_words(vocab_size) * sizeof(uint32_t)) +
               max_logprobs * static_cast<int64_t>(sizeof(kernels::TokenScore)));
 }
 
+// Fills grammar_mask_ where it gives kBound.
+Sampler::Binding Sampler::bind(const SamplerInput& input) {
+  if (input.grammar == nullptr) return Binding::kFree;
+  if (!input.grammar->follow(generated_of(input))) return Binding::kFailed;
+  if (!input.grammar->is_bound()) return Binding::kFree;
+  const Allowed allowed = input.grammar->fill(grammar_mask_);
+  return allowed == Allowed::kNothing ? Binding::kFailed : Binding::kBound;
+}
+
 const uint32_t* Sampler::mask_for(const SamplerInput& input, size_t row) {
   const size_t words = token_mask_words(vocab_size_);
   const std::span<uint32_t> mask = std::span(masks_).subspan(row * words, words);
-  std::span<const TokenId> generated;
-  if (!input.tokens.empty()) {
-    generated = input.tokens.subspan(static_cast<size_t>(input.num_prompt_tokens));
-  }
-  const bool written = write_token_mask(
-      *input.params, input.num_generated, generated, end_tokens_, vocab_size_, mask);
+  bindings_[row] = bind(input);
+  std::span<const uint32_t> grammar;
+  if (bindings_[row] == Binding::kBound) grammar = grammar_mask_;
+  const bool written = write_token_mask(*input.params,
+                                        input.num_generated,
+                                        generated_of(input),
+                                        end_tokens_,
+                                        vocab_size_,
+                                        grammar,
+                                        mask);
   return written ? mask.data() : nullptr;
 }
 
-FinishReason Sampler::verdict(const SamplerInput& input, TokenId token, bool& by_token) const {
+FinishReason Sampler::verdict(const SamplerInput& input,
+                              Binding binding,
+                              TokenId token,
+                              bool& by_token) const {
   const SamplingParams& params = *input.params;
-  const bool is_end =
-      !params.ignore_eos && std::binary_search(end_tokens_.begin(), end_tokens_.end(), token);
-  // One that was chosen before min_tokens, because no other token was allowed, ends nothing.
+  const bool is_end = std::binary_search(end_tokens_.begin(), end_tokens_.end(), token);
+  // One that was chosen before min_tokens, because no other token was allowed, ends nothing; but
+  // behind the end of a text that a grammar binds nothing can follow.
   by_token =
-      input.num_generated >= params.min_tokens &&
-      (is_end || std::ranges::find(params.stop_token_ids, token) != params.stop_token_ids.end());
+      (is_end && binding == Binding::kBound) ||
+      (input.num_generated >= params.min_tokens &&
+       ((is_end && !params.ignore_eos) ||
+        std::ranges::find(params.stop_token_ids, token) != params.stop_token_ids.end()));
   if (by_token) return FinishReason::kStop;
   if (input.num_generated + 1 >= params.max_tokens) return FinishReason::kLength;
   return FinishReason::kNone;
@@ -106,8 +132,8 @@ kernels::SampleRow Sampler::prepare(const SamplerInput& input, size_t index, boo
 }
 
 bool Sampler::can_choose(const SamplerInput& input) {
-  return !LogitEdits::wanted(*input.params) && input.params->bad_words.empty() &&
-         mask_for(input, 0) == nullptr;
+  return input.grammar == nullptr && !LogitEdits::wanted(*input.params) &&
+         input.params->bad_words.empty() && mask_for(input, 0) == nullptr;
 }
 
 kernels::SampleRow Sampler::device_row(const SamplerInput& input) {
@@ -137,6 +163,7 @@ void Sampler::sample_some(const kernels::ExecContext& exec, std::span<const Samp
   rows_.clear();
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].on_device) {
+      bindings_[results_.size() + i] = Binding::kFree;
       rows_.push_back(chosen_.front());
       chosen_ = chosen_.subspan(1);
       continue;
@@ -159,13 +186,15 @@ void Sampler::sample_some(const kernels::ExecContext& exec, std::span<const Samp
     const bool is_later = rows_[i].finite && has_logprobs_of_edited_row(*inputs[i].params);
     const kernels::SampleRow& row = is_later ? later_rows_[num_later++] : rows_[i];
     SamplerResult result;
-    if (!row.finite) {
+    const Binding binding = bindings_[results_.size()];
+    result.grammar_failed = binding == Binding::kFailed;
+    if (!row.finite || result.grammar_failed) {
       result.finish_reason = FinishReason::kError;
     } else {
       result.token = row.token;
       result.logprob = row.logprob;
       result.top_logprobs = row.top_logprobs;
-      result.finish_reason = verdict(inputs[i], row.token, result.stopped_by_token);
+      result.finish_reason = verdict(inputs[i], binding, row.token, result.stopped_by_token);
     }
     results_.push_back(result);
   }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // From logits rows to tokens and finish verdicts. Engine thread; buffers are sized at construction.
 //
-// Order of stages: mask (token_mask.h), bias and penalties (logit_edits.h) -> top_k -> min_p ->
-// top_p -> temperature and noise (kernels/sampling.h). Then the verdict: end or stop token behind
-// min_tokens others -> stop, max_tokens -> length. Log-probabilities are those of the unmodified
-// logits.
+// Order of stages: mask (token_mask.h, what the grammar allows within it), bias and penalties
+// (logit_edits.h) -> top_k -> min_p -> top_p -> temperature and noise (kernels/sampling.h). Then
+// the verdict: end or stop token behind min_tokens others -> stop, max_tokens -> length.
+// Log-probabilities are those of the unmodified logits.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +14,7 @@
 
 #include "engine/core/sampling_params.h"
 #include "engine/core/types.h"
+#include "engine/sampling/grammar/grammar_state.h"
 #include "engine/sampling/logit_edits.h"
 #include "kernels/device.h"
 #include "kernels/sampling.h"
@@ -24,11 +25,13 @@ namespace sluice {
 struct SamplerInput {
   const SamplingParams* params;
   float* logits;  // [vocab]; changed where nobody needs them afterwards, but for on_device
-  // Prompt, then output; the next one is chosen. May be empty unless reads_tokens(*params).
+  // Prompt, then output; the next one is chosen. May be empty unless reads_tokens(*params), or
+  // there is a grammar.
   std::span<const TokenId> tokens;
   int32_t num_prompt_tokens;
   int32_t num_generated;
   bool on_device = false;  // a device chooses
+  GrammarState* grammar = nullptr;  // moved to where `tokens` end; null: none
 
   [[nodiscard]] int32_t num_tokens() const { return num_prompt_tokens + num_generated; }
 };
@@ -42,6 +45,7 @@ struct SamplerResult {
   std::span<const kernels::TokenScore> top_logprobs;  // valid until the next call
   FinishReason finish_reason = FinishReason::kNone;
   bool stopped_by_token = false;
+  bool grammar_failed = false;  // with kError: the answer cannot go on
 };
 
 // A row and the token that follows it, whose log-probability is wanted.
@@ -90,12 +94,19 @@ class Sampler {
                                      std::span<const ScoreInput> inputs);
 
  private:
+  // How a row stands to its grammar.
+  enum class Binding : uint8_t { kFree, kBound, kFailed };
+
+  Binding bind(const SamplerInput& input);
   const uint32_t* mask_for(const SamplerInput& input, size_t row);
   kernels::SampleRow prepare(const SamplerInput& input, size_t index, bool logprobs_later);
   void run(const kernels::ExecContext& exec, std::span<kernels::SampleRow> rows);
   void run_on_host(const kernels::ExecContext& exec, std::span<const SamplerInput> inputs);
   void sample_some(const kernels::ExecContext& exec, std::span<const SamplerInput> inputs);
-  FinishReason verdict(const SamplerInput& input, TokenId token, bool& by_token) const;
+  FinishReason verdict(const SamplerInput& input,
+                       Binding binding,
+                       TokenId token,
+                       bool& by_token) const;
 
   int32_t vocab_size_;
   int32_t max_logprobs_;
@@ -103,6 +114,8 @@ class Sampler {
   std::vector<std::byte> workspace_;
   LogitEdits edits_;
   std::vector<uint32_t> masks_;              // [max_rows][ceil(vocab / 32)]
+  std::vector<uint32_t> grammar_mask_;       // [ceil(vocab / 32)]: of the row that is prepared
+  std::vector<Binding> bindings_;            // [max_rows]
   std::vector<kernels::TokenScore> scores_;  // [max_rows][max_logprobs]
   std::vector<kernels::SampleRow> rows_;
   std::vector<kernels::SampleRow> some_rows_;   // those that no device chooses

@@ -14,6 +14,15 @@ class Mask {
 
   void clear(TokenId token) { word(token) &= ~bit(token); }
 
+  // False: nothing would be left, and nothing has changed.
+  bool keep(std::span<const uint32_t> other) {
+    uint32_t left = 0;
+    for (size_t i = 0; i < words_.size(); ++i) left |= words_[i] & other[i];
+    if (left == 0) return false;
+    for (size_t i = 0; i < words_.size(); ++i) words_[i] &= other[i];
+    return true;
+  }
+
   [[nodiscard]] bool empty() const {
     return std::ranges::all_of(words_, [](uint32_t word) { return word == 0; });
   }
@@ -40,11 +49,14 @@ bool write_token_mask(const SamplingParams& params,
                       std::span<const TokenId> generated,
                       std::span<const TokenId> end_tokens,
                       int32_t vocab_size,
+                      std::span<const uint32_t> grammar,
                       std::span<uint32_t> mask_words) {
   const bool holds_end = num_generated < params.min_tokens;
   const bool has_due_word = std::ranges::any_of(
       params.bad_words, [&](const auto& word) { return is_due(word, generated); });
-  if (params.allowed_token_ids.empty() && !holds_end && !has_due_word) return false;
+  if (params.allowed_token_ids.empty() && !holds_end && !has_due_word && grammar.empty()) {
+    return false;
+  }
 
   Mask mask(mask_words);
   const auto allow = [&] {
@@ -55,6 +67,7 @@ bool write_token_mask(const SamplingParams& params,
       std::ranges::fill(mask_words, 0);
       for (const TokenId token : params.allowed_token_ids) mask.set(token);
     }
+    if (!grammar.empty() && !mask.keep(grammar)) std::ranges::copy(grammar, mask_words.begin());
   };
   const auto forbid_ends = [&] {
     for (const TokenId token : end_tokens) mask.clear(token);

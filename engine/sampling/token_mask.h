@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tokens a request may choose next: allowed_token_ids, no end or stop token before
-// min_tokens, no completion of one of bad_words. A rule that would leave no token is not applied.
+// Which tokens a request may choose next: those that its grammar allows, and of these
+// allowed_token_ids, no end or stop token before min_tokens, no completion of one of bad_words. A
+// rule that would leave no token is not applied; what the grammar forbids stays forbidden.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +19,13 @@ namespace sluice {
 
 // Writes the mask (bit i: token i may be chosen) and returns true, or returns false: all may.
 // `generated`: the output so far, of so many tokens; may be empty without bad_words. `end_tokens`:
-// the model's own.
+// the model's own. `grammar`: a mask with a token in it; empty: all.
 bool write_token_mask(const SamplingParams& params,
                       int32_t num_generated,
                       std::span<const TokenId> generated,
                       std::span<const TokenId> end_tokens,
                       int32_t vocab_size,
+                      std::span<const uint32_t> grammar,
                       std::span<uint32_t> mask);
 
 }  // namespace sluice

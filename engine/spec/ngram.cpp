@@ -103,4 +103,9 @@ std::unique_ptr<Proposer> make_ngram_proposer(int32_t min_n, int32_t max_n) {
   return std::make_unique<NgramProposer>(min_n, max_n);
 }
 
+int64_t ngram_max_bytes(int32_t num_requests, int64_t max_length) {
+  const auto own = static_cast<int64_t>(2 * sizeof(NgramIndex));
+  return num_requests * 2 * (own + NgramIndex::max_memory_bytes(max_length));
+}
+
 }  // namespace sluice

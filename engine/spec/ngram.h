@@ -13,4 +13,7 @@ namespace sluice {
 // 1 <= min_n <= max_n.
 std::unique_ptr<Proposer> make_ngram_proposer(int32_t min_n, int32_t max_n);
 
+// What one of these holds at most, in bytes, with so many requests of at most `max_length` tokens.
+int64_t ngram_max_bytes(int32_t num_requests, int64_t max_length);
+
 }  // namespace sluice

@@ -27,6 +27,11 @@ void NgramIndex::clear() {
   next_ = 0;
 }
 
+int64_t NgramIndex::max_memory_bytes(int64_t num_tokens) {
+  const auto entries = std::max(kMinEntries, std::bit_ceil(2 * static_cast<size_t>(num_tokens)));
+  return static_cast<int64_t>(entries * sizeof(Match));
+}
+
 size_t NgramIndex::place_of(std::span<const TokenId> text, size_t next) const {
   const auto gram = text.subspan(next - n_, n_);
   const size_t mask = entries_.size() - 1;

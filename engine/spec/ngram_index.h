@@ -34,6 +34,9 @@ class NgramIndex {
 
   [[nodiscard]] Match find(std::span<const TokenId> text) const;
 
+  // What memory_bytes() never exceeds for a text of at most so many tokens.
+  static int64_t max_memory_bytes(int64_t num_tokens);
+
   [[nodiscard]] int64_t memory_bytes() const {
     return static_cast<int64_t>(entries_.capacity() * sizeof(Match));
   }

@@ -166,4 +166,9 @@ std::unique_ptr<Proposer> make_prediction_proposer() {
   return std::make_unique<PredictionProposer>();
 }
 
+int64_t prediction_max_bytes(int32_t num_requests, int64_t max_length) {
+  const auto per_token = static_cast<int64_t>(sizeof(TokenId) + sizeof(Pair));
+  return num_requests * (static_cast<int64_t>(2 * sizeof(Course)) + per_token * max_length);
+}
+
 }  // namespace sluice

@@ -12,4 +12,7 @@ namespace sluice {
 
 std::unique_ptr<Proposer> make_prediction_proposer();
 
+// What one of these holds at most, in bytes, with so many requests of at most `max_length` tokens.
+int64_t prediction_max_bytes(int32_t num_requests, int64_t max_length);
+
 }  // namespace sluice

@@ -84,4 +84,9 @@ std::unique_ptr<Proposer> make_replay_proposer(double error_rate,
   return std::make_unique<ReplayProposer>(error_rate, seed, vocab_size);
 }
 
+int64_t replay_max_bytes(int32_t num_requests, int64_t max_length) {
+  constexpr int64_t kOwnBytes = 2 * (sizeof(std::vector<TokenId>) + sizeof(size_t));
+  return num_requests * (kOwnBytes + static_cast<int64_t>(sizeof(TokenId)) * max_length);
+}
+
 }  // namespace sluice

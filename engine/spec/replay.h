@@ -15,4 +15,7 @@ std::unique_ptr<Proposer> make_replay_proposer(double error_rate,
                                                uint64_t seed,
                                                int32_t vocab_size);
 
+// What one of these holds at most, in bytes, with so many requests of at most `max_length` tokens.
+int64_t replay_max_bytes(int32_t num_requests, int64_t max_length);
+
 }  // namespace sluice

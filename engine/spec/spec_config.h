@@ -35,7 +35,7 @@ struct SpecConfig {
   int64_t draft_max_model_len = 0;   // tokens; 0: as far as both models' contexts go
   std::string draft_kv_cache_dtype;  // as --kv-cache-dtype; empty: the target's
 
-  int32_t num_speculative_tokens = 16;  // of one request in one step, at most
+  int32_t num_speculative_tokens = 16;  // a request has in one step, at most
   bool is_fixed = false;                // "adaptive": false: always so many, whatever it costs
 
   // N-gram: the last so many tokens are looked for, the longest first.
@@ -46,10 +46,10 @@ struct SpecConfig {
   int32_t suffix_max_tree_depth = 24;          // tokens of a match and its draft together
   int32_t suffix_max_cached_requests = 10000;  // answers that others draft from; 0: none
   double suffix_max_spec_factor = 1.0;         // drafted tokens for each token matched
-  double suffix_min_token_prob = 0.1;          // of a draft's last token
+  double suffix_min_token_prob = 0.1;          // a draft's last token has at least
 
   // Replay.
-  double replay_error_rate = 0;  // of a token
+  double replay_error_rate = 0;  // share of tokens that are made wrong
   uint64_t replay_seed = 0;
 
   std::vector<DraftTokensAtLoad> num_tokens_at_load;  // ascending; a gap keeps what is before it

@@ -14,6 +14,13 @@
 namespace sluice {
 namespace {
 
+SuffixOptions suffix_options(const SpecConfig& config) {
+  return {.max_depth = config.suffix_max_tree_depth,
+          .max_cached_requests = config.suffix_max_cached_requests,
+          .max_spec_factor = config.suffix_max_spec_factor,
+          .min_token_prob = config.suffix_min_token_prob};
+}
+
 std::vector<std::unique_ptr<Proposer>> make_proposers(const SpecConfig& config,
                                                       int32_t vocab_size) {
   std::vector<std::unique_ptr<Proposer>> proposers;
@@ -24,12 +31,7 @@ std::vector<std::unique_ptr<Proposer>> make_proposers(const SpecConfig& config,
   }
   proposers.push_back(make_prediction_proposer());
   if (config.suffix) {
-    proposers.push_back(make_suffix_proposer({
-        .max_depth = config.suffix_max_tree_depth,
-        .max_cached_requests = config.suffix_max_cached_requests,
-        .max_spec_factor = config.suffix_max_spec_factor,
-        .min_token_prob = config.suffix_min_token_prob,
-    }));
+    proposers.push_back(make_suffix_proposer(suffix_options(config)));
   }
   if (config.ngram) {
     proposers.push_back(make_ngram_proposer(config.prompt_lookup_min, config.prompt_lookup_max));
@@ -108,6 +110,18 @@ int64_t Speculator::memory_bytes() const {
     bytes += static_cast<int64_t>(known.capacity() * sizeof(TokenId));
   }
   for (const auto& proposer : proposers_) bytes += proposer->memory_bytes();
+  return bytes;
+}
+
+int64_t Speculator::max_memory_bytes(const SpecConfig& config,
+                                     int32_t num_requests,
+                                     int64_t max_length) {
+  // What is known of a request grows by doubling.
+  int64_t bytes = num_requests * 2 * static_cast<int64_t>(sizeof(TokenId)) * max_length;
+  if (config.replay) return bytes + replay_max_bytes(num_requests, max_length);
+  bytes += prediction_max_bytes(num_requests, max_length);
+  if (config.suffix) bytes += suffix_max_bytes(suffix_options(config), num_requests, max_length);
+  if (config.ngram) bytes += ngram_max_bytes(num_requests, max_length);
   return bytes;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The proposers of an engine as one. In each step every proposer guesses for a request, and the
 // guess counts of which most tokens are expected to be accepted, by what was measured of the drafts
-// of its kind (DraftSurvival); of equals the first, in the order prediction, suffix, n-gram.
+// of its kind (DraftSurvival); among equals the first, in the order prediction, suffix, n-gram.
 //
 // One thread, that of the steps: begin() before the first propose() of a request, committed() as
 // its tokens come, end() once. A request that is preempted stays begun. Of an id that was not
@@ -41,8 +41,14 @@ class Speculator {
 
   void end(RequestId id);
 
-  // Of everything, in bytes; grows and falls with the requests.
+  // What all proposers and the known tokens take, in bytes.
   [[nodiscard]] int64_t memory_bytes() const;
+
+  // What memory_bytes() never exceeds while at most so many requests are begun, of at most
+  // `max_length` tokens each: for the memory plan.
+  static int64_t max_memory_bytes(const SpecConfig& config,
+                                  int32_t num_requests,
+                                  int64_t max_length);
 
  private:
   void cut_to_vocabulary(Draft& draft) const;

@@ -11,21 +11,31 @@
 namespace sluice {
 namespace {
 
-constexpr int32_t kRequestNodes = 1 << 16;  // of each request's tree
-constexpr int32_t kAnswerNodes = 1 << 20;   // of the tree of answers, 40 to 56 MB
-constexpr size_t kTokensACall = 512;        // of a request that are taken in before a guess
-constexpr size_t kLearnedAGuess = 8;        // tokens of answers
-constexpr size_t kLearnedAnEnd = 64;        // the same
-constexpr size_t kMaxToLearn = 1 << 18;     // tokens that wait for it; beyond: the oldest go
+constexpr int32_t kRequestNodes = 1 << 15;   // a request's tree has, for its newest text
+constexpr int32_t kAnswerNodes = 1'000'000;  // the tree of answers has
+constexpr int32_t kAnswerTokens = 1 << 20;   // all answers in it have
+constexpr size_t kTokensACall = 256;         // a request's text, taken in before a guess
+constexpr size_t kLearnedAGuess = 8;         // tokens of answers
+constexpr size_t kLearnedAnEnd = 64;         // the same
+constexpr size_t kMaxToLearn = 1 << 18;      // tokens that wait for it; beyond: the oldest go
+
+SuffixTreeLimits request_limits(int32_t max_depth) {
+  return {.max_depth = max_depth, .max_nodes = kRequestNodes};
+}
+
+SuffixTreeLimits answer_limits(int32_t max_depth, int32_t max_requests) {
+  return {.max_depth = max_depth,
+          .max_nodes = kAnswerNodes,
+          .max_tokens = kAnswerTokens,
+          .max_sequences = max_requests,
+          .reserves = true};
+}
 
 // Answers of finished requests, for others to draft from.
 class Answers {
  public:
   Answers(int32_t max_depth, int32_t max_requests)
-      : tree_({.max_depth = max_depth,
-               .max_nodes = kAnswerNodes,
-               .max_sequences = max_requests,
-               .reserves = true}) {}
+      : tree_(answer_limits(max_depth, max_requests)) {}
 
   void add(uint64_t salt, std::span<const TokenId> tokens) {
     if (tokens.empty()) return;
@@ -53,7 +63,11 @@ class Answers {
   [[nodiscard]] const SuffixTree& tree() const { return tree_; }
 
   [[nodiscard]] int64_t memory_bytes() const {
-    return tree_.memory_bytes() + static_cast<int64_t>(num_waiting_ * sizeof(TokenId));
+    int64_t bytes = tree_.memory_bytes();
+    for (const Answer& answer : waiting_) {
+      bytes += static_cast<int64_t>(sizeof(Answer) + answer.tokens.capacity() * sizeof(TokenId));
+    }
+    return bytes;
   }
 
  private:
@@ -65,7 +79,7 @@ class Answers {
   SuffixTree tree_;
   std::deque<Answer> waiting_;  // to be learned
   size_t num_waiting_ = 0;      // tokens of them that are not
-  size_t next_ = 0;             // of the first one
+  size_t next_ = 0;             // the first one's next token
 };
 
 class SuffixProposer : public Proposer {
@@ -122,8 +136,7 @@ class SuffixProposer : public Proposer {
 
  private:
   struct Text {
-    explicit Text(int32_t max_depth)
-        : tree({.max_depth = max_depth, .max_nodes = kRequestNodes, .max_sequences = 1}) {}
+    explicit Text(int32_t max_depth) : tree(request_limits(max_depth)) {}
 
     SuffixTree tree;
     size_t num_seen = 0;  // tokens that are in the tree
@@ -141,6 +154,18 @@ class SuffixProposer : public Proposer {
 
 std::unique_ptr<Proposer> make_suffix_proposer(const SuffixOptions& options) {
   return std::make_unique<SuffixProposer>(options);
+}
+
+int64_t suffix_max_bytes(const SuffixOptions& options, int32_t num_requests, int64_t max_length) {
+  SuffixTreeLimits request = request_limits(options.max_depth);
+  request.max_tokens = static_cast<int32_t>(std::min<int64_t>(max_length, request.max_tokens));
+  const int64_t bytes = num_requests * SuffixTree::max_memory_bytes(request);
+  if (options.max_cached_requests == 0) return bytes;
+  // What waits to be learned may be one answer more than the bound, and has a token each at least.
+  const auto waiting = static_cast<int64_t>(kMaxToLearn) * (sizeof(TokenId) + 32) + 8 * max_length;
+  return bytes + waiting +
+         SuffixTree::max_memory_bytes(
+             answer_limits(options.max_depth, options.max_cached_requests));
 }
 
 }  // namespace sluice

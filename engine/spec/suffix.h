@@ -20,4 +20,7 @@ struct SuffixOptions {
 
 std::unique_ptr<Proposer> make_suffix_proposer(const SuffixOptions& options);
 
+// What one of these holds at most, in bytes, with so many requests of at most `max_length` tokens.
+int64_t suffix_max_bytes(const SuffixOptions& options, int32_t num_requests, int64_t max_length);
+
 }  // namespace sluice

@@ -11,7 +11,9 @@ namespace sluice {
 namespace {
 
 constexpr size_t kMinTable = 64;
-constexpr int kEvictedAToken = 4;  // suffixes of sequences beyond the limit
+constexpr int kEvictedAToken = 4;        // suffixes of sequences beyond the limit
+constexpr int32_t kMaxLeaving = 64;      // sequences beyond it; of more, all at once
+constexpr int64_t kSequenceBytes = 128;  // a sequence takes, with a root of its own
 
 uint64_t hash_of(int32_t parent, TokenId token) {
   const uint64_t key =
@@ -28,11 +30,11 @@ int32_t agreement_of(double share, int32_t count) {
 
 }  // namespace
 
-SuffixTree::SuffixTree(const SuffixTreeLimits& limits)
-    : limits_(limits), table_(kMinTable, kNone), cursors_(static_cast<size_t>(limits.max_depth)) {
+SuffixTree::SuffixTree(const SuffixTreeLimits& limits) : limits_(limits), table_(kMinTable, kNone) {
   CHECK_GE(limits.max_depth, 2);
   CHECK_GE(limits.max_nodes, 4 * limits.max_depth);
   path_.reserve(static_cast<size_t>(limits.max_depth));
+  growing_.reserve(static_cast<size_t>(limits.max_depth) + 1);
   if (!limits.reserves) return;
   // A token may add two nodes a level before the oldest go.
   const auto most = static_cast<size_t>(limits.max_nodes + 2 * limits.max_depth + 2);
@@ -49,6 +51,7 @@ void SuffixTree::clear() {
   text_.clear();
   text_begin_ = 0;
   sequences_.clear();
+  growing_.clear();
   is_open_ = false;
 }
 
@@ -61,13 +64,6 @@ uint32_t SuffixTree::end_position() const {
 TokenId SuffixTree::token_at(uint32_t position) const {
   const uint32_t index = position - text_begin_;
   return index < text_.size() ? text_[index] : kInvalidToken;
-}
-
-bool SuffixTree::is_active(uint32_t start) const {
-  if (!is_open_) return false;
-  const uint32_t length = end_position() - start;  // of the suffix; too large: behind the end
-  return length <= static_cast<uint32_t>(limits_.max_depth) &&
-         length <= end_position() - sequences_.back().begin;
 }
 
 // Nodes and the table that finds them.
@@ -174,6 +170,7 @@ void SuffixTree::open(uint64_t salt) {
   close();
   shrink();
   sequences_.push_back({end_position(), end_position(), salt});
+  growing_.clear();
   root_of(salt);
   is_open_ = true;
 }
@@ -182,13 +179,8 @@ void SuffixTree::close() {
   if (!is_open_) return;
   const uint32_t end = end_position();
   const uint32_t begin = sequences_.back().begin;
-  const uint32_t num_active = std::min(end - begin, static_cast<uint32_t>(limits_.max_depth));
-  for (uint32_t start = end - num_active; start != end; ++start) {
-    const Cursor& cursor = cursors_[start % static_cast<uint32_t>(limits_.max_depth)];
-    if (!at(cursor.node).is_leaf && static_cast<uint32_t>(cursor.depth) == end - start) {
-      ++at(cursor.node).num_ends;
-    }
-  }
+  for (const Growing& suffix : growing_) ++at(suffix.node).num_ends;
+  growing_.clear();
   sequences_.back().end = end;
   text_.push_back(kInvalidToken);
   is_open_ = false;
@@ -207,53 +199,53 @@ void SuffixTree::expand(int32_t leaf, int32_t depth) {
     ++at(leaf).num_ends;
     return;
   }
-  const int32_t child = add_child(leaf, token, where + 1, depth + 1);
-  const uint32_t start = where - static_cast<uint32_t>(depth);
-  if (is_active(start)) {
-    cursors_[start % static_cast<uint32_t>(limits_.max_depth)] = {child, depth + 1};
-  }
+  add_child(leaf, token, where + 1, depth + 1);
 }
 
-// The suffix at `cursor`, an inner node, goes on with the last token of the text.
-void SuffixTree::advance(Cursor& cursor, TokenId token) {
-  const int32_t depth = cursor.depth + 1;
-  const int32_t child = find_child(cursor.node, token);
+// `suffix`, at an inner node, comes to this depth with the last token of the text.
+void SuffixTree::advance(Growing& suffix, int32_t depth, TokenId token) {
+  const int32_t child = find_child(suffix.node, token);
   if (child == kNone) {
-    cursor = {add_child(cursor.node, token, end_position(), depth), depth};
+    suffix.node = add_child(suffix.node, token, end_position(), depth);
     return;
   }
   if (at(child).is_leaf) expand(child, depth);
   Node& node = at(child);
   ++node.count;
-  Node& parent = at(cursor.node);
+  Node& parent = at(suffix.node);
   if (node.count >= at(parent.best_child).count) parent.best_child = child;
-  cursor = {child, depth};
+  suffix.node = child;
 }
 
 void SuffixTree::append(TokenId token) {
   CHECK(is_open_);
-  const auto max_depth = static_cast<uint32_t>(limits_.max_depth);
   const uint32_t position = end_position();
   text_.push_back(token);
   const int32_t root = root_of(sequences_.back().salt);
-  cursors_[position % max_depth] = {root, 0};
   ++at(root).count;
-  const uint32_t num_older = std::min(position - sequences_.back().begin, max_depth - 1);
-  for (uint32_t start = position - num_older; start != position + 1; ++start) {
-    Cursor& cursor = cursors_[start % max_depth];
-    const bool is_here = static_cast<uint32_t>(cursor.depth) == position - start;
-    if (is_here && !at(cursor.node).is_leaf) advance(cursor, token);
+  growing_.push_back({position, root});
+  size_t num_left = 0;
+  for (Growing suffix : growing_) {
+    const auto depth = static_cast<int32_t>(position - suffix.start) + 1;
+    advance(suffix, depth, token);
+    const bool is_done = at(suffix.node).is_leaf || depth == limits_.max_depth;
+    if (!is_done) growing_[num_left++] = suffix;
   }
+  growing_.resize(num_left);
   shrink();
 }
 
 // Sequences out.
 
 void SuffixTree::shrink() {
-  while (num_nodes_ > limits_.max_nodes && evict_suffix()) {
+  const auto is_over = [&] {
+    return num_nodes_ > limits_.max_nodes || num_tokens() > limits_.max_tokens;
+  };
+  while (is_over() && evict_suffix()) {
   }
-  for (int i = 0; i < kEvictedAToken && num_sequences() > limits_.max_sequences; ++i) {
-    if (!evict_suffix()) break;
+  for (int i = 0; num_sequences() > limits_.max_sequences; ++i) {
+    const bool is_far_over = num_sequences() > limits_.max_sequences + kMaxLeaving;
+    if ((i >= kEvictedAToken && !is_far_over) || !evict_suffix()) break;
   }
 }
 
@@ -262,8 +254,9 @@ bool SuffixTree::evict_suffix() {
   if (sequences_.empty()) return false;
   Sequence& oldest = sequences_.front();
   const uint32_t start = oldest.begin;
-  const bool is_growing = is_open_ && sequences_.size() == 1;
-  if (is_growing && (start == end_position() || is_active(start))) return false;
+  const bool is_open = is_open_ && sequences_.size() == 1;
+  if (is_open && start == (growing_.empty() ? end_position() : growing_.front().start))
+    return false;
   path_.clear();
   int32_t node = roots_.find(oldest.salt)->second;
   --at(node).count;
@@ -279,11 +272,6 @@ bool SuffixTree::evict_suffix() {
     path_.push_back(node);
     if (at(node).is_leaf) break;
   }
-  // Its end comes at the depth of an inner node too, where the loop has not looked.
-  const bool is_whole = path_.size() == static_cast<size_t>(limits_.max_depth);
-  if (is_whole && token_at(start + static_cast<uint32_t>(limits_.max_depth)) == kInvalidToken) {
-    --at(node).num_ends;
-  }
   for (size_t i = path_.size(); i-- > 0;) {
     const int32_t parent = at(path_[i]).parent;
     if (at(path_[i]).count == 0) {
@@ -293,7 +281,7 @@ bool SuffixTree::evict_suffix() {
     }
   }
   ++oldest.begin;
-  if (!is_growing && oldest.begin == oldest.end) forget_sequence();
+  if (!is_open && oldest.begin == oldest.end) forget_sequence();
   drop_text();
   return true;
 }
@@ -338,7 +326,15 @@ bool SuffixTree::step(Place& place, TokenId token) const {
   return true;
 }
 
-// Of all occurrences of what leads to `place` that go on, how the most of them do.
+// What leads to `place` is the end of the open sequence too.
+bool SuffixTree::text_ends_at(const Place& place) const {
+  const uint32_t start = end_position() - static_cast<uint32_t>(place.depth);
+  return std::ranges::any_of(growing_, [&](const Growing& suffix) {
+    return suffix.start == start && suffix.node == place.node;
+  });
+}
+
+// How most of the occurrences of what leads to `place` go on, among those that do.
 bool SuffixTree::best_follower(const Place& place, Follower& follower) const {
   if (place.in_leaf) {
     follower = {token_at(place.where), 1, 1};
@@ -346,11 +342,7 @@ bool SuffixTree::best_follower(const Place& place, Follower& follower) const {
   }
   const Node& node = at(place.node);
   if (node.best_child == kNone) return false;
-  const auto depth = static_cast<uint32_t>(place.depth);
-  const uint32_t start = end_position() - depth;  // of the open sequence's end, if it is one here
-  const Cursor& cursor = cursors_[start % static_cast<uint32_t>(limits_.max_depth)];
-  const bool ends_here = is_active(start) && cursor.node == place.node;
-  const int32_t num_going_on = node.count - node.num_ends - (ends_here ? 1 : 0);
+  const int32_t num_going_on = node.count - node.num_ends - (text_ends_at(place) ? 1 : 0);
   const Node& child = at(node.best_child);
   follower = {child.token, static_cast<double>(child.count) / num_going_on, child.count};
   return true;
@@ -406,11 +398,28 @@ int32_t SuffixTree::count(uint64_t salt, std::span<const TokenId> tokens) const 
   return place.in_leaf ? 1 : at(place.node).count;
 }
 
+int32_t SuffixTree::num_tokens() const {
+  if (sequences_.empty()) return 0;
+  return static_cast<int32_t>(end_position() - sequences_.front().begin);
+}
+
+// Vectors that grow have room for at most twice what they hold; of the text a half may be dead.
+int64_t SuffixTree::max_memory_bytes(const SuffixTreeLimits& limits) {
+  const auto most_nodes = static_cast<int64_t>(limits.max_nodes) + 2 * limits.max_depth + 2;
+  const int64_t growth = limits.reserves ? 1 : 2;
+  const auto table = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(2 * most_nodes)));
+  const auto most_tokens = static_cast<int64_t>(limits.max_tokens) + limits.max_depth + 1024;
+  return growth * most_nodes * static_cast<int64_t>(sizeof(Node)) +
+         growth * table * static_cast<int64_t>(sizeof(int32_t)) +
+         4 * most_tokens * static_cast<int64_t>(sizeof(TokenId)) +
+         kSequenceBytes * (static_cast<int64_t>(limits.max_sequences) + kMaxLeaving + 1);
+}
+
 int64_t SuffixTree::memory_bytes() const {
-  return static_cast<int64_t>(
-      nodes_.capacity() * sizeof(Node) + table_.capacity() * sizeof(int32_t) +
-      text_.capacity() * sizeof(TokenId) + sequences_.size() * sizeof(Sequence) +
-      roots_.size() * (sizeof(uint64_t) + 4 * sizeof(void*)));
+  return static_cast<int64_t>(nodes_.capacity() * sizeof(Node) +
+                              table_.capacity() * sizeof(int32_t) +
+                              text_.capacity() * sizeof(TokenId)) +
+         kSequenceBytes * num_sequences();
 }
 
 }  // namespace sluice

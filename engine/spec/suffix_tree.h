@@ -21,10 +21,11 @@
 namespace sluice {
 
 struct SuffixTreeLimits {
-  int32_t max_depth = 24;       // tokens of a match and what follows it; at least 2
-  int32_t max_nodes = 1 << 16;  // at least 4 * max_depth; up to 56 bytes each
-  int32_t max_sequences = 1;    // those that are on their way out may come on top
-  bool reserves = false;        // room for all at the start, so that no token waits for it
+  int32_t max_depth = 24;        // tokens of a match and what follows it; at least 2
+  int32_t max_nodes = 1 << 16;   // at least 4 * max_depth; up to 56 bytes each
+  int32_t max_tokens = 1 << 20;  // all sequences have
+  int32_t max_sequences = 1;     // and up to 64 that are on their way out
+  bool reserves = false;         // room for all at the start, so that no token waits for it
 };
 
 class SuffixTree {
@@ -60,7 +61,13 @@ class SuffixTree {
 
   [[nodiscard]] int32_t num_sequences() const { return static_cast<int32_t>(sequences_.size()); }
 
+  // Tokens whose suffixes are in the tree.
+  [[nodiscard]] int32_t num_tokens() const;
+
   [[nodiscard]] int64_t memory_bytes() const;
+
+  // What memory_bytes() never exceeds.
+  static int64_t max_memory_bytes(const SuffixTreeLimits& limits);
 
  private:
   static constexpr int32_t kNone = -1;
@@ -69,7 +76,7 @@ class SuffixTree {
     int32_t parent = kNone;
     TokenId token = kInvalidToken;  // that leads here from the parent
     int32_t count = 0;              // suffixes that pass or end here
-    int32_t num_ends = 0;           // closed sequences whose last token this is
+    int32_t num_ends = 0;           // closed sequences whose last token this is, above max_depth
     int32_t best_child = kNone;
     int32_t first_child = kNone;
     int32_t next = kNone;  // siblings; of a free node: the next free one
@@ -86,10 +93,10 @@ class SuffixTree {
     uint32_t where = 0;  // in_leaf: before this position of the leaf's text
   };
 
-  // Where a suffix of the open sequence has got to.
-  struct Cursor {
+  // A suffix of the open sequence that has got to an inner node above max_depth.
+  struct Growing {
+    uint32_t start = 0;
     int32_t node = kNone;
-    int32_t depth = 0;
   };
 
   struct Sequence {
@@ -108,7 +115,7 @@ class SuffixTree {
   [[nodiscard]] uint32_t end_position() const;
   [[nodiscard]] size_t slot_of(int32_t parent, TokenId token) const;
   [[nodiscard]] int32_t find_child(int32_t parent, TokenId token) const;
-  [[nodiscard]] bool is_active(uint32_t start) const;
+  [[nodiscard]] bool text_ends_at(const Place& place) const;
   [[nodiscard]] bool step(Place& place, TokenId token) const;
   [[nodiscard]] bool best_follower(const Place& place, Follower& follower) const;
 
@@ -124,7 +131,7 @@ class SuffixTree {
   void choose_best(int32_t node);
   void grow_table();
   void expand(int32_t leaf, int32_t depth);
-  void advance(Cursor& cursor, TokenId token);
+  void advance(Growing& suffix, int32_t depth, TokenId token);
   void shrink();
   [[nodiscard]] bool evict_suffix();
   void forget_sequence();
@@ -141,8 +148,8 @@ class SuffixTree {
   uint32_t text_begin_ = 0;                      // position of text_[0]; positions wrap around
   std::deque<Sequence> sequences_;
   bool is_open_ = false;
-  std::vector<Cursor> cursors_;  // of the open sequence's last max_depth suffixes, by position
-  std::vector<int32_t> path_;    // scratch
+  std::vector<Growing> growing_;  // oldest first; the other suffixes are at leaves, or done
+  std::vector<int32_t> path_;     // scratch
 };
 
 }  // namespace sluice

@@ -14,19 +14,10 @@
 #include <vector>
 
 #include "engine/core/types.h"
+#include "engine/tokenizer/stop_matcher.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace sluice {
-
-struct StopConfig {
-  std::vector<std::string> strings;  // valid UTF-8, not empty ones
-  // A match is the stop string whose end comes first; of those that end together the longest one,
-  // of equal ones the first in the list.
-  bool include_in_output = false;
-  // No match ends in the text of the first so many tokens. One may begin there: the text of a later
-  // token completes it.
-  int32_t min_tokens = 0;
-};
 
 class Detokenizer {
  public:
@@ -35,11 +26,9 @@ class Detokenizer {
   Detokenizer(const Detokenizer&) = delete;
   Detokenizer(Detokenizer&&) = default;
 
-  // What a token made ready to send.
-  struct Result {
-    std::string text;       // valid UTF-8; empty while a character or a stop is undecided
-    int matched_stop = -1;  // index into StopConfig::strings: the stream is over
-  };
+  // What a token made ready to send: `text` is valid UTF-8, and empty while a character or a stop
+  // is undecided.
+  using Result = StopMatcher::Result;
 
   // Appends one token, which counts toward min_tokens whether it is shown or not. After a match,
   // further calls return nothing.
@@ -50,19 +39,6 @@ class Detokenizer {
   std::string finish();
 
  private:
-  // One stop string and how much of its beginning the text now ends with (Knuth, Morris, Pratt).
-  struct Matcher {
-    std::string_view pattern;         // into stop_.strings, whose buffer moves along
-    std::vector<uint32_t> fallbacks;  // [i]: longest proper border of the first i + 1 bytes
-    uint32_t matched = 0;
-
-    // True where the pattern ends with this byte.
-    bool advance(char byte);
-
-    // Behind a match that does not count: what of it may begin another one.
-    void pass_match() { matched = fallbacks[matched - 1]; }
-  };
-
   // A token that is not shown, but may be what a stop string names.
   Result pass_hidden(TokenId token);
   // Moves what is decided of partial_ to valid UTF-8; at the end of the stream all of it is.
@@ -70,13 +46,11 @@ class Detokenizer {
   Result take_ready(std::string_view text);
 
   const Tokenizer& tokenizer_;
-  StopConfig stop_;
+  StopMatcher stops_;
   bool skip_special_tokens_;
   bool ended_ = false;
   int64_t num_tokens_ = 0;  // appended so far
   std::string partial_;     // trailing bytes that do not yet form a character, at most 3
-  std::string held_;        // text that may turn out to be the start of a stop string
-  std::vector<Matcher> matchers_;
 };
 
 // The bytes of a whole text: what was encoded comes back, also where a model puts a space in front.

@@ -92,9 +92,12 @@ void start_together(Stream stream, std::span<const Args> all, int32_t int8_k) {
   if (all.empty() || linear_workspace_bytes(used[0].outputs.num_rows, n, int8_k) == 0) {
     return start(stream, used);
   }
-  // The layers' parts of it lie one behind the other; INT8 activations in rows take all of it.
+  // The layers' parts of it lie one behind the other; INT8 activations in rows take all of them.
+  auto* const arrivals = static_cast<uint32_t*>(all[0].workspace);
   auto* room = static_cast<std::byte*>(all[0].workspace);
+  if (room != nullptr) room += kArrivalBytes;
   for (Layer& layer : used) {
+    layer.outputs.arrivals = arrivals;
     layer.outputs.workspace = room;
     if (room != nullptr) room += sums_bytes(layer.outputs.num_rows, layer.outputs.n);
   }
@@ -113,13 +116,15 @@ const std::byte* first_of_k(const PackedWeight& weight) {
 int64_t linear_workspace_bytes(int32_t num_rows, int32_t n, int32_t int8_k) {
   const int64_t sums = sums_bytes(num_rows, n);
   const bool splits = num_rows <= most_split_rows() && sums <= kMostSumsBytes;
-  return std::max(splits ? sums : 0, packed_x_bytes(num_rows, int8_k));
+  const int64_t bytes = std::max(splits ? sums : 0, packed_x_bytes(num_rows, int8_k));
+  return bytes > 0 ? kArrivalBytes + bytes : 0;
 }
 
 int64_t workspace_bytes(int32_t num_rows, const LargestMatrices& largest) {
   const int64_t n = int64_t{kMostTogether} * largest.outputs;  // of a launch, at most
   const int64_t sums = sums_bytes(std::min(num_rows, most_split_rows()), n);
-  return std::max(std::min(sums, kMostSumsBytes), packed_x_bytes(num_rows, largest.int8_columns));
+  const int64_t packed = packed_x_bytes(num_rows, largest.int8_columns);
+  return kArrivalBytes + std::max(std::min(sums, kMostSumsBytes), packed);
 }
 
 void launch_linear_half(Stream stream, std::span<const LinearHalfArgs> layers) {

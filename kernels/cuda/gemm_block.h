@@ -48,9 +48,10 @@ struct Outputs {
   // By mma.sync: a segment's sums each, and null where a block takes all of them. On Hopper: what
   // gemm_split.cu and gemm_wide.cu say.
   void* workspace;
+  uint32_t* arrivals;  // where there is a workspace: a launch's kMostArrivals counters
   // INT8 alone.
   const float* weight_scale;
-  const std::byte* heads;     // of the activations' blocks: the rows' scales
+  const std::byte* heads;  // of the activations' blocks: the rows' scales
   int64_t block_bytes;
   ExpertRows experts;     // of none: one matrix for all rows
   int64_t expert_stride;  // bytes from what is one expert's to what is the next one's
@@ -67,9 +68,13 @@ constexpr int64_t max_chosen(const Outputs& outputs) {
 // What is an expert's, from what is the first one's.
 template <typename T>
 __device__ __forceinline__ const T* of_expert(const T* of_first, int64_t stride, int32_t expert) {
-  return reinterpret_cast<const T*>(reinterpret_cast<const std::byte*>(of_first) +
-                                    expert * stride);
+  return reinterpret_cast<const T*>(reinterpret_cast<const std::byte*>(of_first) + expert * stride);
 }
+
+// Counters at the beginning of every workspace, which are 0 but while a launch of gemm_split.cu
+// runs.
+inline constexpr int32_t kMostArrivals = 4096;
+static_assert(kMostArrivals * sizeof(uint32_t) == kArrivalBytes);
 
 // The sums of every segment of a layer whose segments go to several blocks. Where they are more
 // than the most, whole tiles are blocks enough.
@@ -124,16 +129,6 @@ __device__ __forceinline__ Place place_of(const Together& layers, int32_t tile) 
   return {layer, tile * kOutputs};
 }
 
-// How gemm_split.cu deals out the segments of all tiles, in order: `length` to each block.
-struct Runs {
-  int32_t length;
-  int32_t tile_tokens;
-};
-
-// Joins the subtrees that runs have left in each layer's workspace and finishes their outputs; a
-// tile that one run had all of is finished already.
-void launch_fold_runs(gpu::Stream stream, bool int8, const Together& layers, const Runs& runs);
-
 // One layer, or several without experts that Together describes.
 void launch_wgmma(gpu::Stream stream, std::span<const Layer> layers);
 void launch_mma(gpu::Stream stream, const Matrices& matrices, const Outputs& outputs);
@@ -165,8 +160,8 @@ inline Outputs outputs_of(const LinearMatrixArgs& args, const ExpertMatrices* ex
 inline Matrices matrices_of(const LinearHalfArgs& args) {
   return {.format = args.format == WeightFormat::kF16 ? MatrixFormat::kF16 : MatrixFormat::kBf16,
           .k = static_cast<int32_t>(args.segments.num_columns(args.k)),
-          .weight = reinterpret_cast<const std::byte*>(args.weight +
-                                                       args.segments.first_column(args.k)),
+          .weight =
+              reinterpret_cast<const std::byte*>(args.weight + args.segments.first_column(args.k)),
           .weight_stride = args.weight_stride * 2,
           .x = reinterpret_cast<const std::byte*>(args.x),
           .x_stride = args.x_stride * 2,
@@ -192,11 +187,8 @@ struct Int8Sums {
   using Sum = int32_t;
   static constexpr bool kInOnePiece = true;
 
-  __device__ __forceinline__ static float value(const Outputs& outputs,
-                                                int32_t sum,
-                                                int32_t expert,
-                                                int32_t output,
-                                                int32_t token) {
+  __device__ __forceinline__ static float value(
+      const Outputs& outputs, int32_t sum, int32_t expert, int32_t output, int32_t token) {
     if (!outputs.segments.are_all()) return __int_as_float(sum);
     const auto* const scales = reinterpret_cast<const float*>(
         outputs.heads + token / kActivationRows * outputs.block_bytes);
@@ -368,21 +360,31 @@ __device__ __forceinline__ void finish(const Outputs& outputs,
   *out = outputs.add ? __fadd_rn(*out, y) : y;
 }
 
-// f(output, token, sum) for this thread's accumulators that are inside of the tile. A warp has 16
-// outputs: d[4 j + 2 h + c] is output lane / 4 + 8 h and token 8 j + 2 (lane % 4) + c.
+// Which output and token a thread's word i of a tile's sums is: a warp has 16 outputs,
+// d[4 j + 2 h + c] is output lane / 4 + 8 h and token 8 j + 2 (lane % 4) + c.
+struct SumPlace {
+  int32_t output;
+  int32_t token;
+  bool is_inside;  // of the layer and of the tile's tokens
+};
+
+__device__ __forceinline__ SumPlace sum_place(const Outputs& outputs, const Tile& tile, int i) {
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t output = tile.output + thread / 32 * 16 + thread % 32 / 4 + i % 4 / 2 * 8;
+  const int32_t token = tile.token + thread % 4 * 2 + i / 4 * 8 + i % 2;
+  return {output, token, output < outputs.n && token < tile.token_end};
+}
+
+// f(output, token, sum) for this thread's accumulators that are inside of the tile.
 template <typename Sum, int kWords, typename F>
 __device__ __forceinline__ void for_sums(const Outputs& outputs,
                                          const Tile& tile,
                                          const Sum (&d)[kWords],
                                          F f) {
-  const auto thread = static_cast<int32_t>(threadIdx.x);
-  const int32_t row = tile.output + thread / 32 * 16 + thread % 32 / 4;
-  const int32_t column = tile.token + thread % 4 * 2;
 #pragma unroll
   for (int i = 0; i < kWords; ++i) {
-    const int32_t output = row + i % 4 / 2 * 8;
-    const int32_t token = column + i / 4 * 8 + i % 2;
-    if (output < outputs.n && token < tile.token_end) f(output, token, d[i]);
+    const SumPlace place = sum_place(outputs, tile, i);
+    if (place.is_inside) f(place.output, place.token, d[i]);
   }
 }
 

@@ -3,11 +3,15 @@
 // order; each block has a run of as many as the others, and its copying threads do not stop where
 // one ends, so that weights come from memory without a break. A run folds its segments of a tile as
 // far as the tree goes. It finishes a tile that it has all of; subtrees of other tiles go to the
-// workspace [segments][tokens][outputs], each at its first segment, and launch_fold_runs joins
-// them. Without a workspace runs are whole tiles.
+// workspace [segments][tokens][outputs], each at its first segment, and whichever run comes last
+// with its part of a tile joins them: in the tree's order, so that no bit depends on which it is.
+// Without a workspace runs are whole tiles. No GPU has run the join in this kernel; an H200 ran it
+// as a launch of its own.
 //
 // Layers that share x are one launch, whose tiles follow one another. A launch may overlap the one
 // in front: no launch writes weights, so they are copied at once, and everything else waits.
+#include <algorithm>
+
 #include "kernels/cuda/gemm_ring.h"
 #include "kernels/cuda/overlap.h"
 
@@ -27,11 +31,14 @@ struct alignas(1024) Memory {
   Sum four[kTokens / 2][kConsumers];
 };
 
-// What a run has of a tile's segments.
+// What a run has of a tile's segments; `tile` counts all of the launch.
 struct Part {
+  int32_t tile;
   int32_t begin;
   int32_t end;
 };
+
+constexpr int kMostRuns = kMostArrivals / kConsumerWarps;
 
 // f(layer, tile, part) for each tile that the block's run has segments of.
 template <int kTokens, typename F>
@@ -48,7 +55,8 @@ __device__ __forceinline__ void for_run(const Together& layers, int32_t length, 
     const int32_t left = last - tile * count;
     const int32_t end = left < count ? left : count;
     const Place place = place_of(layers, tile / across);
-    f(place.layer, Tile{0, place.output, tile % across * kTokens, num_rows}, Part{begin, end});
+    const Part part{tile, begin, end};
+    f(place.layer, Tile{0, place.output, tile % across * kTokens, num_rows}, part);
     unit += end - begin;
   }
 }
@@ -168,6 +176,88 @@ class Subtrees {
   bool grows_ = true;
 };
 
+// Bit i: a run begins at the tile's segment i, which is not its first.
+__device__ __forceinline__ uint32_t find_cuts(int32_t run, int32_t tile, int32_t count) {
+  uint32_t cuts = 0;
+  for (int32_t i = run - tile * count % run; i < count; i += run) cuts |= 1U << i;
+  return cuts;
+}
+
+// Whether a run begins behind the first of the segments [first, first + width).
+__device__ __forceinline__ bool is_cut(uint32_t cuts, int first, int width) {
+  return (cuts >> first & ((1U << width) - 2)) != 0;
+}
+
+// Whether the workspace has a part of the tile that begins at `segment`: a subtree that no run cuts
+// while its parent is cut, or, where sums are exact, all that a run has of the tile.
+template <typename Format>
+__device__ __forceinline__ bool has_part(uint32_t cuts, int segment, int32_t count) {
+  if (segment >= count) return false;
+  if constexpr (Format::kInOnePiece) {
+    return segment == 0 || (cuts >> segment & 1) != 0;
+  } else {
+#pragma unroll
+    for (int width = 2; width < kSegments; width *= 2) {
+      const int parent = segment / width * width;
+      if (parent != segment && width < count && !is_cut(cuts, parent, width)) return false;
+    }
+    return true;
+  }
+}
+
+// To all lanes of a warp, whether it is the last of the runs that have a part of the tile to come
+// here with it: then it sees the parts of the others. Each warp counts for itself, as it has the
+// same 16 outputs in every run, at the counter of the first run that has the tile: of the tiles
+// that runs cut, one begins in each run.
+__device__ __forceinline__ bool comes_last(const Outputs& outputs, int32_t tile, int32_t length) {
+  const int32_t first = tile * outputs.segments.count / length;
+  const int32_t last = (tile * outputs.segments.count + outputs.segments.count - 1) / length;
+  uint32_t is_last = 0;
+  __syncwarp();
+  if (is_first_lane()) {
+    uint32_t* const counter =
+        outputs.arrivals + first * kConsumerWarps + static_cast<int32_t>(threadIdx.x) / 32;
+    ptx::fence_device();
+    is_last = gpu::arrive_last(counter, static_cast<uint32_t>(last - first + 1)) ? 1 : 0;
+    ptx::fence_device();
+  }
+  is_last = __reduce_max_sync(0xFFFFFFFFU, is_last);
+  __syncwarp();
+  return is_last != 0;
+}
+
+// Joins the subtrees that runs have left of a tile, and finishes what this thread has of it.
+template <typename Format, int kTokens>
+__device__ __forceinline__ void join_parts_of(const Outputs& outputs,
+                                              const Tile& tile,
+                                              uint32_t cuts) {
+  using Sum = typename Format::Sum;
+  const int32_t count = outputs.segments.count;
+  const auto* const parts = static_cast<const Sum*>(outputs.workspace);
+  const int64_t stride = int64_t{outputs.num_rows} * outputs.n;
+#pragma unroll 4
+  for (int i = 0; i < kTokens / 2; ++i) {
+    const SumPlace place = sum_place(outputs, tile, i);
+    if (!place.is_inside) continue;
+    const int64_t at = int64_t{place.token} * outputs.n + place.output;
+    Sum s[kSegments];
+#pragma unroll
+    for (int part = 0; part < kSegments; ++part) {
+      s[part] = has_part<Format>(cuts, part, count) ? parts[part * stride + at] : Sum{0};
+    }
+#pragma unroll
+    for (int width = 1; width < kSegments; width *= 2) {
+      if (width >= count) break;
+#pragma unroll
+      for (int part = 0; part < kSegments; part += 2 * width) {
+        if (!Format::kInOnePiece && !is_cut(cuts, part, 2 * width)) continue;
+        s[part] = sum_of(s[part], s[part + width]);
+      }
+    }
+    finish<Format>(outputs, s[0], 0, place.output, place.token);
+  }
+}
+
 template <typename Format, int kTokens, int kStages>
 __device__ __forceinline__ void multiply_run(Memory<typename Format::Sum, kTokens, kStages>& memory,
                                              const Together& layers,
@@ -189,6 +279,8 @@ __device__ __forceinline__ void multiply_run(Memory<typename Format::Sum, kToken
         }
       });
     });
+    if (part.end - part.begin == count || !comes_last(outputs, part.tile, length)) return;
+    join_parts_of<Format, kTokens>(outputs, tile, find_cuts(length, part.tile, count));
   });
 }
 
@@ -214,7 +306,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if constexpr (ptx::kHasWgmma) split_block<Format, kTokens, kStages>(work, length);
 }
 
-// Segments a block, of `units` in all. Whole tiles, which need no fold, where they leave enough
+// Segments a block, of `units` in all. Whole tiles, which need no join, where they leave enough
 // blocks with work: memory does not need all of them.
 int32_t run_length(std::span<const Layer> layers, int64_t units, int64_t blocks) {
   constexpr int64_t kEnoughPercent = 80;
@@ -238,13 +330,10 @@ void start(Stream stream, std::span<const Layer> layers) {
   const Outputs& first = layers[0].outputs;
   const int64_t count = first.segments.count;
   const int64_t units = num_tiles(layers) * ceil_div(first.num_rows, kTokens) * count;
-  const int32_t length = run_length(layers, units, gpu::clusters_at_once(shape, kernel));
+  const int64_t blocks = std::min<int64_t>(gpu::clusters_at_once(shape, kernel), kMostRuns);
+  const int32_t length = run_length(layers, units, blocks);
   shape.blocks_x = ceil_div(units, length);
-  const RingWork work = ring_work(layers, kTokens);
-  gpu::launch(stream, shape, kernel, work, length);
-  if (length % count != 0) {
-    launch_fold_runs(stream, Format::kInOnePiece, work.layers, {length, kTokens});
-  }
+  gpu::launch(stream, shape, kernel, ring_work(layers, kTokens), length);
 }
 
 template <typename Format>

@@ -66,6 +66,12 @@ __device__ __forceinline__ unsigned long long shared_add(unsigned long long* p,
   return atomicAdd(p, value);
 }
 
+// Counts one of `arrivals` at a counter in global memory, which is 0 before the first of them and
+// again behind the last: whether this is the last one. It orders no memory: ptx::fence_device.
+__device__ __forceinline__ bool arrive_last(uint32_t* counter, uint32_t arrivals) {
+  return atomicInc(counter, arrivals - 1) == arrivals - 1;
+}
+
 struct LaunchShape {
   int64_t blocks_x = 1;
   int64_t blocks_y = 1;

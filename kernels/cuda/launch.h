@@ -145,7 +145,9 @@ inline constexpr size_t kMostTogether = 4;
 
 // Bytes of the workspace with which a launch of layers of `n` outputs in all is faster: few rows
 // run segments of K side by side, and many rows of INT8, of `int8_k` columns, are copied faster; 0
-// where it is of no use. The bits are the same with and without.
+// where it is of no use. The bits are the same with and without. Its first kArrivalBytes are 0
+// before the first launch that gets it, and launches leave them so; one launch at a time has it.
+inline constexpr int64_t kArrivalBytes = 16384;
 int64_t linear_workspace_bytes(int32_t num_rows, int32_t n, int32_t int8_k = 0);
 
 // y = x W^T on tensor cores, for rows of any number with the same bits. Segments, their fold and

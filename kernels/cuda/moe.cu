@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Routing, placement and joining of kernels/moe.h with the CPU's bits; the experts' matrices are
 // those of linear layers, gemm*.cu.
-#include "kernels/cuda/overlap.h"
 #include "kernels/moe.h"
 
 #include "engine/core/status.h"
@@ -9,6 +8,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/math.h"
 #include "kernels/cuda/order.h"
+#include "kernels/cuda/overlap.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/rows.h"
 

@@ -153,6 +153,11 @@ __device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// By a thread between what it, and threads that it has met, wrote to global memory and its arrival
+// at a counter (gpu::arrive_last); and between an arrival and reads, by it or by threads that it
+// meets then, of what was written in front of earlier arrivals.
+__device__ __forceinline__ void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
 // Of `threads` threads, whole warps; 0 is __syncthreads' own.
 __device__ __forceinline__ void bar_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

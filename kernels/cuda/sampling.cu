@@ -4,13 +4,13 @@
 // what they found. Filters that end among a row's likeliest tokens look at those alone; where they
 // keep more, that block goes through all of the row (sampling_filters.h). Nothing is sorted but
 // what is asked for.
-#include "kernels/cuda/overlap.h"
 #include "kernels/sampling.h"
 
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/math.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/overlap.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/sampling_filters.h"
 #include "kernels/cuda/sampling_pieces.h"

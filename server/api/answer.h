@@ -11,7 +11,8 @@
 #include <string_view>
 
 #include "engine/engine.h"
-#include "server/api/response_format.h"
+#include "server/api/usage.h"
+#include "server/parse/pieces.h"
 
 namespace sluice {
 
@@ -22,13 +23,17 @@ struct GenerationRequest;
 // What is new of one choice: at most one of these a token, and one with its end.
 struct ChoiceNews {
   size_t choice_idx = 0;
-  std::string_view text;                             // never a part of a character
+  std::span<const Piece> pieces;                     // in order
   FinishReason finish_reason = FinishReason::kNone;  // kNone: it goes on
   std::string_view matched_stop;                     // the stop string that ended it, if one did
   TokenId stop_token = kInvalidToken;                // the stop token that did; end tokens apart
+  bool has_called = false;                           // at least one of its calls has ended
   int64_t num_tokens = 0;                            // of the choice so far
   int64_t num_cached = 0;                            // prompt tokens that were not computed anew
 };
+
+// OpenAI's word for how a choice has ended; empty while it goes on.
+std::string_view finish_name(const ChoiceNews& news);
 
 class Answer {
  public:

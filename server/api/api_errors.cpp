@@ -82,6 +82,26 @@ std::string body_json(int status, const Error& error) {
   return out;
 }
 
+std::string_view anthropic_type(int status) {
+  switch (status) {
+    case 500:
+      return "api_error";
+    case 503:
+      return "overloaded_error";
+    default:
+      return error_type(status);
+  }
+}
+
+std::string anthropic_json(int status, const Error& error) {
+  std::string out;
+  JsonWriter json(out);
+  json.open_object().key("type").string("error").key("error").open_object();
+  json.key("type").string(anthropic_type(status)).key("message").string(error.message);
+  json.close_object().close_object();
+  return out;
+}
+
 }  // namespace
 
 int http_status(ErrorCode code) { return row_of(code).http; }
@@ -94,12 +114,15 @@ int retry_after_s(const Error& error) {
   return error.retry_after_s > 0 ? error.retry_after_s : retry_after_s(error.code);
 }
 
-std::string error_json(const Error& error) { return body_json(http_status(error.code), error); }
+std::string error_json(const Error& error, ErrorForm form) {
+  const int status = http_status(error.code);
+  return form == ErrorForm::kAnthropic ? anthropic_json(status, error) : body_json(status, error);
+}
 
-HttpResponse error_response(const Error& error) {
+HttpResponse error_response(const Error& error, ErrorForm form) {
   HttpResponse response;
   response.status = http_status(error.code);
-  response.body = body_json(response.status, error);
+  response.body = error_json(error, form);
   if (const int seconds = retry_after_s(error); seconds > 0) {
     response.headers.emplace_back("Retry-After", std::to_string(seconds));
   }

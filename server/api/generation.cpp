@@ -16,7 +16,7 @@ bool contains(const std::vector<TokenId>& ids, TokenId id) {
 }  // namespace
 
 Generation::Choice::Choice(const Tokenizer& tokenizer, const GenerationRequest& request)
-    : detokenizer(tokenizer, request.stop, request.skip_special_tokens) {}
+    : output(tokenizer, request) {}
 
 Generation::Generation(FrontEnd& front_end,
                        std::shared_ptr<Answer> answer,
@@ -60,7 +60,7 @@ void Generation::accept(size_t choice_idx, const TokenOutput& output) {
   Choice& choice = choices_[choice_idx];
   if (done_ || choice.finish_reason != FinishReason::kNone) return;
   if (output.finish_reason == FinishReason::kError) {
-    Error error{output.error_code, output.error, {}, {}};
+    Error error{output.error_code, output.error, output.error_param, {}};
     error.retry_after_s = output.retry_after_s;
     return fail(error);
   }
@@ -71,22 +71,24 @@ void Generation::accept(size_t choice_idx, const TokenOutput& output) {
     return answer_->add_prompt(choice_idx, output.prompt_logprobs);
   }
   choice.timings = output.timings;
-  std::string text;
-  if (output.token != kInvalidToken) append_token(choice_idx, output, text);
+  choice.num_accepted_predictions = output.num_accepted_predictions;
+  choice.num_rejected_predictions = output.num_rejected_predictions;
+  Pieces pieces;
+  if (!choice.echoed.empty()) {
+    append_text(pieces, PieceKind::kContent, -1, choice.echoed);
+    choice.echoed.clear();
+  }
+  if (output.token != kInvalidToken) append_token(choice_idx, output, pieces);
   if (choice.finish_reason == FinishReason::kNone && output.finish_reason != FinishReason::kNone) {
-    text += choice.detokenizer.finish();
+    choice.output.finish(output.finish_reason, pieces);
     finish_choice(choice, request_.only_echo ? FinishReason::kLength : output.finish_reason);
     const bool is_end = !ignore_eos_ && contains(tokenizer_.end_tokens(), output.stop_token);
     if (!is_end && !request_.only_echo) choice.stop_token = output.stop_token;
   }
-  if (!choice.echoed.empty()) {
-    text.insert(0, choice.echoed);
-    choice.echoed.clear();
-  }
-  tell(choice_idx, text);
+  tell(choice_idx, pieces);
 }
 
-void Generation::append_token(size_t choice_idx, const TokenOutput& output, std::string& text) {
+void Generation::append_token(size_t choice_idx, const TokenOutput& output, Pieces& pieces) {
   if (request_.only_echo) return;
   Choice& choice = choices_[choice_idx];
   if (choice.num_tokens == 0) choice.num_cached = output.num_cached_tokens;
@@ -95,11 +97,12 @@ void Generation::append_token(size_t choice_idx, const TokenOutput& output, std:
   answer_->add_token(choice_idx, output);
   // A token that ends the text is no part of it.
   const bool is_hidden = output.stop_token == output.token && !request_.stop.include_in_output;
-  if (is_hidden) return;
-  Detokenizer::Result result = choice.detokenizer.append(output.token);
-  text = std::move(result.text);
-  if (result.matched_stop < 0) return;
-  choice.matched_stop = request_.stop.strings[static_cast<size_t>(result.matched_stop)];
+  if (is_hidden) return choice.output.skip();
+  const ChoiceOutput::Ending ending = choice.output.append(output.token, pieces);
+  if (!ending.is_end()) return;
+  if (ending.matched_stop >= 0) {
+    choice.matched_stop = request_.stop.strings[static_cast<size_t>(ending.matched_stop)];
+  }
   finish_choice(choice, FinishReason::kStop);
   if (output.finish_reason == FinishReason::kNone) front_end_.engine.abort(choice.id);
 }
@@ -108,17 +111,19 @@ void Generation::finish_choice(Choice& choice, FinishReason reason) {
   choice.finish_reason = reason;
   if (request_.lease != nullptr) request_.lease->add_tokens(choice.num_tokens);
   front_end_.finish_counters.count(reason);
+  choice.output.count(front_end_.answer_counters);
   --num_open_;
 }
 
-void Generation::tell(size_t choice_idx, std::string_view text) {
+void Generation::tell(size_t choice_idx, std::span<const Piece> pieces) {
   const Choice& choice = choices_[choice_idx];
   ChoiceNews news;
   news.choice_idx = choice_idx;
-  news.text = text;
+  news.pieces = pieces;
   news.finish_reason = choice.finish_reason;
   news.matched_stop = choice.matched_stop;
   news.stop_token = choice.stop_token;
+  news.has_called = choice.output.has_called();
   news.num_tokens = choice.num_tokens;
   news.num_cached = choice.num_cached;
   answer_->tell(news, usage());
@@ -162,8 +167,12 @@ std::vector<size_t> Generation::returned_choices() const {
 Usage Generation::usage() const {
   Usage usage;
   usage.prompt_tokens = prompt_tokens_;
+  usage.has_prediction = request_.has_prediction;
   for (size_t i = 0; i < choices_.size(); ++i) {
     usage.completion_tokens += choices_[i].num_tokens;
+    usage.reasoning_tokens += choices_[i].output.num_reasoning_tokens();
+    usage.accepted_prediction_tokens += choices_[i].num_accepted_predictions;
+    usage.rejected_prediction_tokens += choices_[i].num_rejected_predictions;
     const RequestTimings& timings = choices_[i].timings;
     usage.timings.queued_ms = std::max(usage.timings.queued_ms, timings.queued_ms);
     usage.timings.prefill_ms = std::max(usage.timings.prefill_ms, timings.prefill_ms);
@@ -188,7 +197,8 @@ void Generation::abort() {
   if (done_) return;
   for (size_t i = 0; i < choices_.size(); ++i) {
     if (choices_[i].finish_reason != FinishReason::kNone) continue;
-    const std::string rest = choices_[i].detokenizer.finish();
+    Pieces rest;
+    choices_[i].output.finish(FinishReason::kAbort, rest);
     finish_choice(choices_[i], FinishReason::kAbort);
     front_end_.engine.abort(choices_[i].id);
     tell(i, rest);

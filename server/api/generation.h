@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // One client request from admission to its last byte: submits its choices to the engine, turns
-// their tokens into text, and tells its Answer. Lives on its answer's I/O thread.
+// their tokens into pieces, and tells its Answer. Lives on its answer's I/O thread.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/engine.h"
-#include "engine/tokenizer/detokenizer.h"
 #include "server/api/answer.h"
+#include "server/api/choice_output.h"
 #include "server/api/request_validator.h"
 #include "server/front_end.h"
 
@@ -44,20 +45,22 @@ class Generation : public std::enable_shared_from_this<Generation> {
     RequestId id;
     bool submitted = false;
     FinishReason finish_reason = FinishReason::kNone;  // kNone: open
-    Detokenizer detokenizer;
+    ChoiceOutput output;
     std::string echoed;             // prompt to repeat before the first text
     std::string_view matched_stop;  // into the request
     TokenId stop_token = kInvalidToken;
     int64_t num_tokens = 0;
     double sum_logprobs = 0;  // of its tokens, where they are known
     int64_t num_cached = 0;
+    int64_t num_accepted_predictions = 0;
+    int64_t num_rejected_predictions = 0;
     RequestTimings timings;
   };
 
-  void append_token(size_t choice_idx, const TokenOutput& output, std::string& text);
+  void append_token(size_t choice_idx, const TokenOutput& output, Pieces& pieces);
   void finish_choice(Choice& choice, FinishReason reason);
   void end();
-  void tell(size_t choice_idx, std::string_view text);
+  void tell(size_t choice_idx, std::span<const Piece> pieces);
   void abort_open_choices(FinishReason reason);
   [[nodiscard]] std::vector<size_t> returned_choices() const;
   [[nodiscard]] Usage usage() const;

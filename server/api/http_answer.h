@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// OpenAI's answer to a generation over HTTP: one JSON object, or server-sent events.
+// A generation's answer over HTTP: one JSON body, or server-sent events. What they say is the
+// format's; this is the transport.
 #pragma once
 
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "server/api/answer.h"
-#include "server/api/logprobs.h"
-#include "server/api/parameters.h"
+#include "server/api/answer_format.h"
 #include "server/front_end.h"
 
 namespace sluice {
 
 class HttpAnswer final : public Answer {
  public:
-  HttpAnswer(FrontEnd& front_end, Exchange exchange, Endpoint endpoint, std::string_view model);
+  HttpAnswer(FrontEnd& front_end, Exchange exchange, std::unique_ptr<AnswerFormat> format);
 
   IoWorker& worker() override;
 
@@ -36,36 +34,15 @@ class HttpAnswer final : public Answer {
   void client_left() override;
 
  private:
-  HttpAnswer(FrontEnd& front_end,
-             Exchange exchange,
-             Endpoint endpoint,
-             std::string_view model,
-             const std::string& id);
-
-  struct Choice {
-    Choice(const Tokenizer& tokenizer, const GenerationRequest& request);
-
-    bool has_role = false;  // its role event is written
-    LogprobsText logprobs;
-    PromptLogprobsText prompt_logprobs;
-    std::string text;                // whole responses
-    std::string logprobs_json;       // whole responses
-    std::vector<TokenId> token_ids;  // whole: all; streamed: since the last event
-    std::string_view finish_reason;
-    std::string stop_reason;  // JSON
-  };
-
-  void write_event(const ChoiceNews& news, const Usage& usage);
-  void send_whole(std::span<const size_t> returned, const Usage& usage);
+  void ping();
   void begin_stream();
+  void write_last_events();
   [[nodiscard]] HttpHeaders headers() const;
 
   FrontEnd& front_end_;
   Exchange exchange_;
-  ResponseFormat format_;
+  const std::unique_ptr<AnswerFormat> format_;
   const GenerationRequest* request_ = nullptr;
-  std::vector<std::vector<TokenId>> prompts_;  // when the ids are asked for
-  std::vector<Choice> choices_;
   bool streaming_ = false;  // headers are written
   std::string events_;      // scratch
 };

@@ -24,6 +24,22 @@ constexpr std::string_view kErrorSchema =
     R"("type":{"type":"string"},"param":{"type":["string","null"]},)"
     R"("code":{"type":["integer","string"]}}}}})";
 
+constexpr std::string_view kMessageSchema =
+    R"({"type":"object","required":["id","type","role","model","content","stop_reason",)"
+    R"("stop_sequence","usage"],"properties":{"type":{"const":"message"},"role":)"
+    R"({"const":"assistant"},"content":{"type":"array","items":{"type":"object","required":)"
+    R"(["type"]}},"usage":{"type":"object","required":["input_tokens","output_tokens"]}}})";
+constexpr std::string_view kMessagesErrorSchema =
+    R"({"type":"object","required":["type","error"],"properties":{"type":{"const":"error"},)"
+    R"("error":{"type":"object","required":["type","message"]}}})";
+constexpr std::string_view kInputTokensSchema =
+    R"({"type":"object","required":["input_tokens"],"properties":{"input_tokens":)"
+    R"({"type":"integer","minimum":1}}})";
+constexpr std::string_view kResponseSchema =
+    R"({"type":"object","required":["id","object","created_at","status","model","output","usage"],)"
+    R"("properties":{"object":{"const":"response"},"status":{"enum":["completed","incomplete"]},)"
+    R"("output":{"type":"array","items":{"type":"object","required":["id","type"]}}}})";
+
 constexpr std::string_view kUsageSchema =
     R"({"type":"object","required":["prompt_tokens","completion_tokens","total_tokens"]})";
 
@@ -105,7 +121,8 @@ void write_parameter(JsonWriter& json,
 }
 
 std::string_view required_field(Endpoint endpoint) {
-  if (endpoint == Endpoint::kChat) return "messages";
+  if (endpoint == Endpoint::kChat || endpoint == Endpoint::kMessages) return "messages";
+  if (endpoint == Endpoint::kResponses) return "input";
   return endpoint == Endpoint::kDetokenize ? "tokens" : "prompt";
 }
 
@@ -151,6 +168,14 @@ void write_component_schemas(JsonWriter& json,
   json.key("Completion");
   write_response_schema(json, "text_completion");
   json.key("Error").raw(kErrorSchema);
+  json.key("MessagesRequest");
+  write_request_schema(json, Endpoint::kMessages, config, defaults);
+  json.key("Message").raw(kMessageSchema);
+  json.key("MessagesError").raw(kMessagesErrorSchema);
+  json.key("InputTokens").raw(kInputTokensSchema);
+  json.key("ResponsesRequest");
+  write_request_schema(json, Endpoint::kResponses, config, defaults);
+  json.key("Response").raw(kResponseSchema);
   json.key("RenderedPrompt")
       .raw(
           R"({"type":"object","required":["request_id","token_ids","sampling_params","model"],)"
@@ -178,6 +203,9 @@ constexpr Body kBodies[] = {
     {"/completions", "CompletionRequest", "Completion", true},
     {"/v1/chat/completions/render", "ChatCompletionRequest", "RenderedPrompt", false},
     {"/v1/completions/render", "CompletionRequest", "RenderedPrompts", false},
+    {"/v1/responses", "ResponsesRequest", "Response", true},
+    {"/v1/messages", "MessagesRequest", "Message", true},
+    {"/v1/messages/count_tokens", "MessagesRequest", "InputTokens", false},
     {"/tokenize", "TokenizeRequest", "", false},
     {"/detokenize", "DetokenizeRequest", "", false},
 };
@@ -232,9 +260,14 @@ void write_operation(JsonWriter& json, const Route& route) {
   json.close_object().close_object();
   json.key("default").open_object().key("description").string("Refused; the error says why.");
   json.key("content").open_object().key("application/json").open_object().key("schema");
-  write_reference(json, "Error");
+  write_reference(json, route.errors == ErrorForm::kAnthropic ? "MessagesError" : "Error");
   json.close_object().close_object().close_object();
   json.close_object().close_object();
+}
+
+std::string_view operation_name(std::string_view method) {
+  if (method == "GET") return "get";
+  return method == "DELETE" ? "delete" : "post";
 }
 
 std::string openapi_json(const Config& config, const SamplingParams& defaults) {
@@ -253,7 +286,7 @@ std::string openapi_json(const Config& config, const SamplingParams& defaults) {
     json.key(shown).open_object();
     for (const Route& route : routes()) {
       if (!same_path(route)) continue;
-      json.key(route.method == "GET" ? "get" : "post");
+      json.key(operation_name(route.method));
       write_operation(json, route);
     }
     json.close_object();

@@ -18,6 +18,8 @@ bool never(const Json&) { return false; }
 
 bool is_one(const Json& v) { return v.is_number() && v.get<double>() == 1; }
 
+bool is_zero(const Json& v) { return v.is_number() && v.get<double>() == 0; }
+
 bool is_bool(const Json& v) { return v.is_boolean(); }
 
 bool is_number(const Json& v) { return v.is_number(); }
@@ -26,20 +28,12 @@ bool is_empty_string(const Json& v) {
   return v.is_string() && v.get_ref<const std::string&>().empty();
 }
 
-// Without tools, which are refused, the model's own choice is none as well.
+// Without functions, which are refused, the model's own choice is none as well.
 bool is_none_or_auto(const Json& v) { return v == "none" || v == "auto"; }
 
 bool is_text_only(const Json& v) { return v.is_array() && v.size() == 1 && v[0] == "text"; }
 
 bool is_null_or_false(const Json& v) { return v.is_null() || v == false; }
-
-bool has_no_member_set(const Json& v) {
-  return v.is_object() && std::ranges::all_of(v, is_null_or_false);
-}
-
-bool is_text_format(const Json& v) {
-  return has_no_member_set(v) || (v.is_object() && v.contains("type") && v["type"] == "text");
-}
 
 struct Neutral {
   bool (*holds)(const Json&);
@@ -49,20 +43,14 @@ struct Neutral {
 
 constexpr Neutral kNever = {never, {}};
 constexpr Neutral kNullOnly = {never, {}, /*empty_asks=*/true};
-constexpr Neutral kNoMemberSet = {has_no_member_set,
-                                  R"("type":"object","additionalProperties":{"enum":[null,false]})",
-                                  /*empty_asks=*/true};
 constexpr Neutral kOne = {is_one, R"("const":1)"};
+constexpr Neutral kZero = {is_zero, R"("const":0)"};
 constexpr Neutral kAnyBool = {is_bool, R"("type":"boolean")"};
 constexpr Neutral kAnyNumber = {is_number, R"("type":"number")"};
 constexpr Neutral kEmptyString = {is_empty_string, R"("const":"")"};
 constexpr Neutral kNoGrammar = {is_empty_string, R"("const":"")", /*empty_asks=*/true};
 constexpr Neutral kNoneOrAuto = {is_none_or_auto, R"("enum":["none","auto"])"};
 constexpr Neutral kTextOnly = {is_text_only, R"("const":["text"])"};
-constexpr Neutral kTextFormat = {
-    is_text_format,
-    R"("type":"object","required":["type"],"properties":{"type":{"const":"text"}})",
-    /*empty_asks=*/true};
 
 constexpr std::string_view kText = R"("type":"string")";
 constexpr std::string_view kBool = R"("type":"boolean")";
@@ -75,6 +63,45 @@ constexpr std::string_view kMessages =
     R"({"type":"string","minLength":1},"content":{"anyOf":[)"
     R"({"type":"string"},{"type":"null"},{"type":"array","items":{"type":"object","required":)"
     R"(["type","text"],"properties":{"type":{"const":"text"},"text":{"type":"string"}}}}]}}})";
+constexpr std::string_view kTools =
+    R"("type":"array","items":{"type":"object","required":["type","function"],)"
+    R"("properties":{"type":{"const":"function"},"function":{"type":"object","required":["name"],)"
+    R"("properties":{"name":{"type":"string","pattern":"^[A-Za-z0-9_.-]{1,64}$"},"description":)"
+    R"({"type":["string","null"]},"parameters":{"type":["object","null"]}}}}})";
+constexpr std::string_view kToolChoice = R"("type":["string","object"])";
+constexpr std::string_view kMessageBlocks =
+    R"("type":"array","minItems":1,"items":{"type":"object","required":["role","content"],)"
+    R"("properties":{"role":{"enum":["user","assistant"]},"content":{"anyOf":[{"type":"string"},)"
+    R"({"type":"array","items":{"type":"object","required":["type"],"properties":{"type":{"enum":)"
+    R"(["text","thinking","redacted_thinking","tool_use","tool_result"]}}}}]}}})";
+constexpr std::string_view kTextOrBlocks =
+    R"("anyOf":[{"type":"string"},{"type":"array","items":{"type":"object","required":)"
+    R"(["type","text"],"properties":{"type":{"const":"text"},"text":{"type":"string"}}}}])";
+constexpr std::string_view kMessageTools =
+    R"("type":"array","items":{"type":"object","required":["name","input_schema"],"properties":)"
+    R"({"name":{"type":"string","pattern":"^[A-Za-z0-9_.-]{1,64}$"},"description":{"type":"string"},)"
+    R"("input_schema":{"type":"object"}}})";
+constexpr std::string_view kMessageChoice =
+    R"("type":"object","required":["type"],"properties":{"type":{"enum":)"
+    R"(["auto","any","tool","none"]},"name":{"type":"string"},)"
+    R"("disable_parallel_tool_use":{"type":"boolean"}})";
+constexpr std::string_view kThinking =
+    R"("type":"object","required":["type"],"properties":{"type":{"enum":)"
+    R"(["enabled","disabled","adaptive"]},"budget_tokens":{"type":"integer","minimum":1}})";
+constexpr std::string_view kInput =
+    R"("anyOf":[{"type":"string"},{"type":"array","minItems":1,"items":{"type":"object",)"
+    R"("properties":{"type":{"enum":["message","function_call","function_call_output","reasoning"])"
+    R"(}}}}])";
+constexpr std::string_view kResponseTools =
+    R"("type":"array","items":{"type":"object","required":["type","name"],"properties":)"
+    R"({"type":{"const":"function"},"name":{"type":"string","pattern":"^[A-Za-z0-9_.-]{1,64}$"},)"
+    R"("description":{"type":["string","null"]},"parameters":{"type":["object","null"]}}})";
+constexpr std::string_view kReasoning =
+    R"("type":"object","properties":{"effort":{"type":["string","null"]},)"
+    R"("summary":{"type":["string","null"]}})";
+constexpr std::string_view kTextSettings =
+    R"("type":"object","properties":{"format":{"type":["object","null"],"required":["type"],)"
+    R"("properties":{"type":{"enum":["text","json_object","json_schema"]}}}})";
 constexpr std::string_view kPrompt =
     R"("anyOf":[{"type":"string"},{"type":"array","minItems":1,"items":{"type":"string"}},)"
     R"({"type":"array","minItems":1,"items":{"type":"integer","minimum":0}},{"type":"array",)"
@@ -84,9 +111,28 @@ constexpr std::string_view kStop =
     R"("minLength":1}}])";
 constexpr std::string_view kLogitBias =
     R"("type":"object","additionalProperties":{"type":"number","minimum":-100,"maximum":100})";
+constexpr std::string_view kResponseFormat =
+    R"("type":"object","required":["type"],"oneOf":[{"properties":{"type":{"enum":["text",)"
+    R"("json_object"]}}},{"required":["json_schema"],"properties":{"type":{"const":"json_schema"},)"
+    R"("json_schema":{"type":"object","required":["name","schema"],"properties":{"name":{"type":)"
+    R"("string","minLength":1,"maxLength":64},"schema":{"type":["object","boolean"]},"strict":)"
+    R"({"type":["boolean","null"]}}}}}])";
+constexpr std::string_view kStructuredOutputs =
+    R"("type":"object","oneOf":[{"required":["json"]},{"required":["json_object"]},{"required":)"
+    R"(["regex"]},{"required":["choice"]},{"required":["grammar"]},{"required":["structural_tag"]}],)"
+    R"("properties":{"json":{"type":["object","string","boolean"]},"json_object":{"const":true},)"
+    R"("regex":{"type":"string","minLength":1},"choice":{"type":"array","minItems":1,"items":)"
+    R"({"type":"string","minLength":1}},"grammar":{"type":"string","minLength":1},"structural_tag":)"
+    R"({"type":"string","minLength":1},"disable_any_whitespace":{"type":"boolean"},)"
+    R"("disable_additional_properties":{"type":"boolean"}})";
 constexpr std::string_view kStreamOptions =
     R"("type":"object","properties":{"include_usage":{"type":"boolean"},)"
     R"("continuous_usage_stats":{"type":"boolean"}})";
+
+constexpr std::string_view kPrediction =
+    R"("type":"object","required":["type","content"],"properties":{"type":{"const":"content"},)"
+    R"("content":{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"object","required":)"
+    R"(["type","text"],"properties":{"type":{"const":"text"},"text":{"type":"string"}}}}]}})";
 
 constexpr Parameter implemented(std::string_view name,
                                 std::string_view schema,
@@ -100,8 +146,8 @@ constexpr Parameter sampling(std::string_view name, Endpoint endpoints = Endpoin
   return {name, endpoints, Disposition::kImplemented, never, {}, {}};
 }
 
-constexpr Parameter ignored(std::string_view name) {
-  return {name, Endpoint::kBoth, Disposition::kIgnored, never, {}, {}};
+constexpr Parameter ignored(std::string_view name, Endpoint endpoints = Endpoint::kBoth) {
+  return {name, endpoints, Disposition::kIgnored, never, {}, {}};
 }
 
 // Those of `parameter` alone are members of its objects.
@@ -115,6 +161,13 @@ constexpr Parameter neutral(std::string_view name,
                             Endpoint endpoints = Endpoint::kBoth) {
   Parameter parameter = {name, endpoints, Disposition::kNeutralOnly, value.holds, value.schema, {}};
   parameter.empty_asks = value.empty_asks;
+  return parameter;
+}
+
+// Known under another name now.
+constexpr Parameter replaced(std::string_view name, std::string_view instead) {
+  Parameter parameter = neutral(name, kNullOnly);
+  parameter.instead = instead;
   return parameter;
 }
 
@@ -163,6 +216,10 @@ constexpr std::array kParameters = {
     implemented("continue_final_message", kBool, Endpoint::kChatOrTokenize),
     implemented("chat_template_kwargs", kObject, Endpoint::kChatOrTokenize),
     implemented("reasoning_effort", kText, Endpoint::kChatOrTokenize),
+    implemented("include_reasoning", kBool, Endpoint::kChat),
+    implemented("tools", kTools, Endpoint::kChatOrTokenize),
+    implemented("tool_choice", kToolChoice, Endpoint::kChatOrTokenize),
+    implemented("parallel_tool_calls", kBool, Endpoint::kChat),
     implemented("add_special_tokens", kBool, Endpoint::kBothOrTokenize),
     implemented("return_token_ids", kBool),
     implemented("return_token_strs", kBool, Endpoint::kTokenize),
@@ -171,11 +228,18 @@ constexpr std::array kParameters = {
     implemented("echo", kBool, Endpoint::kCompletion),
     implemented("priority", R"("type":"integer","minimum":-2147483648,"maximum":2147483647)"),
     implemented("max_queue_wait_ms", kAtLeastOne),
+    implemented("speculative", kBool),
+    with_members(implemented("prediction", kPrediction), "type,content,"),
     implemented("cache_salt",
                 R"("type":"string","minLength":1,"maxLength":128,"pattern":"^[^@/\\\\\u0000]+$")"),
     implemented("prompt_cache_retention", R"("enum":["in_memory","in-memory","24h"])"),
     implemented(
         "documents", R"("type":"array","items":{"type":"object"})", Endpoint::kChatOrTokenize),
+
+    with_members(implemented("response_format", kResponseFormat), "type,json_schema,"),
+    with_members(implemented("structured_outputs", kStructuredOutputs),
+                 "json,json_object,regex,choice,grammar,structural_tag,disable_any_whitespace,"
+                 "disable_additional_properties,whitespace_pattern,"),
 
     ignored("user"),
     ignored("safety_identifier"),
@@ -185,7 +249,6 @@ constexpr std::array kParameters = {
     ignored("prompt_cache_key"),
     ignored("prompt_cache_options"),
     ignored("moderation"),
-    ignored("prediction"),
     ignored("verbosity"),
     ignored("request_id"),
     ignored("session_id"),
@@ -194,21 +257,16 @@ constexpr std::array kParameters = {
 
     neutral("length_penalty", kAnyNumber),
     neutral("use_beam_search", kNever),
-    with_members(neutral("response_format", kTextFormat), "type,json_schema,"),
-    neutral("structured_outputs", kNoMemberSet),
-    neutral("guided_json", kNullOnly),
-    neutral("guided_regex", kNullOnly),
-    neutral("guided_choice", kNullOnly),
-    neutral("guided_grammar", kNullOnly),
+    replaced("guided_json", "structured_outputs"),
+    replaced("guided_regex", "structured_outputs"),
+    replaced("guided_choice", "structured_outputs"),
+    replaced("guided_grammar", "structured_outputs"),
     neutral("regex", kNoGrammar),  // this and the next three: SGLang's and llama.cpp's
     neutral("ebnf", kNoGrammar),
     neutral("grammar", kNoGrammar),
     neutral("json_schema", kNoGrammar),
     neutral("logits_processors", kNever),
     neutral("prompt_embeds", kNever, Endpoint::kCompletion),
-    neutral("tools", kNever, Endpoint::kChatOrTokenize),
-    neutral("tool_choice", kNoneOrAuto, Endpoint::kChat),
-    neutral("parallel_tool_calls", kAnyBool, Endpoint::kChat),
     neutral("functions", kNever, Endpoint::kChat),
     neutral("function_call", kNoneOrAuto, Endpoint::kChat),
     neutral("modalities", kTextOnly, Endpoint::kChat),
@@ -217,7 +275,6 @@ constexpr std::array kParameters = {
     neutral("chat_template", kNever, Endpoint::kChatOrTokenize),
     neutral("media_io_kwargs", kNever, Endpoint::kChatOrTokenize),
     neutral("mm_processor_kwargs", kNever, Endpoint::kChatOrTokenize),
-    neutral("include_reasoning", kAnyBool, Endpoint::kChat),
     neutral("thinking_token_budget", kNever, Endpoint::kChat),
     neutral("suffix", kEmptyString, Endpoint::kCompletion),
     neutral("echo", kNever, Endpoint::kChat),
@@ -229,6 +286,54 @@ constexpr std::array kParameters = {
     neutral("vllm_xargs", kNever),
     neutral("repetition_detection", kNever),
     neutral("stream_interval", kOne),
+
+    // Anthropic's Messages and OpenAI's Responses; the codecs make chats of them.
+    sampling("temperature", Endpoint::kOther),
+    sampling("top_p", Endpoint::kOther),
+    sampling("top_k", Endpoint::kOther),
+    sampling("seed", Endpoint::kOther),
+    implemented("stream", kBool, Endpoint::kOther),
+    implemented("chat_template_kwargs", kObject, Endpoint::kOther),
+    ignored("service_tier", Endpoint::kOther),
+    implemented("messages", kMessageBlocks, Endpoint::kMessages),
+    implemented("max_tokens", kAtLeastOne, Endpoint::kMessages),
+    implemented("system", kTextOrBlocks, Endpoint::kMessages),
+    implemented("stop_sequences",
+                R"("type":"array","items":{"type":"string","minLength":1})",
+                Endpoint::kMessages,
+                {&Config::max_stop_strings, "maxItems"}),
+    implemented("tools", kMessageTools, Endpoint::kMessages),
+    implemented("tool_choice", kMessageChoice, Endpoint::kMessages),
+    implemented("thinking", kThinking, Endpoint::kMessages),
+    ignored("metadata", Endpoint::kMessages),
+    ignored("cache_control", Endpoint::kMessages),
+    implemented("output_config", kObject, Endpoint::kMessages),
+    neutral("container", kNullOnly, Endpoint::kMessages),
+    neutral("mcp_servers", kNever, Endpoint::kMessages),
+    neutral("output_format", kNullOnly, Endpoint::kMessages),
+    implemented("input", kInput, Endpoint::kResponses),
+    implemented("instructions", kText, Endpoint::kResponses),
+    implemented("max_output_tokens", kAtLeastOne, Endpoint::kResponses),
+    implemented("tools", kResponseTools, Endpoint::kResponses),
+    implemented("tool_choice", kToolChoice, Endpoint::kResponses),
+    implemented("parallel_tool_calls", kBool, Endpoint::kResponses),
+    implemented("previous_response_id", kText, Endpoint::kResponses),
+    implemented("store", kBool, Endpoint::kResponses),
+    implemented("reasoning", kReasoning, Endpoint::kResponses),
+    implemented("text", kTextSettings, Endpoint::kResponses),
+    implemented("truncation", R"("enum":["auto","disabled"])", Endpoint::kResponses),
+    implemented("metadata", kObject, Endpoint::kResponses),
+    implemented("user", kText, Endpoint::kResponses),
+    implemented("include", R"("type":"array","items":{"type":"string"})", Endpoint::kResponses),
+    ignored("safety_identifier", Endpoint::kResponses),
+    ignored("prompt_cache_key", Endpoint::kResponses),
+    ignored("prompt_cache_retention", Endpoint::kResponses),
+    ignored("max_tool_calls", Endpoint::kResponses),  // of tools that a server runs itself
+    ignored("stream_options", Endpoint::kResponses),  // padding against observers alone
+    neutral("background", kNever, Endpoint::kResponses),
+    neutral("conversation", kNullOnly, Endpoint::kResponses),
+    neutral("prompt", kNullOnly, Endpoint::kResponses),
+    neutral("top_logprobs", kZero, Endpoint::kResponses),
 };
 
 const Parameter* find_parameter(std::string_view name, Endpoint endpoint) {
@@ -287,8 +392,11 @@ Expected<void> check_parameters(Json& body, Endpoint endpoint, IgnoredArguments&
     }
     const bool is_nothing = parameter->empty_asks ? is_null_or_false(value) : asks_nothing(value);
     if (!is_nothing && !parameter->is_neutral(value)) {
+      const std::string advice =
+          parameter->instead.empty() ? "leave it out"
+                                     : "use `" + std::string(parameter->instead) + "`";
       return make_error(
-          ErrorCode::kUnsupported, "`" + name + "` is not supported; leave it out.", name);
+          ErrorCode::kUnsupported, "`" + name + "` is not supported; " + advice + ".", name);
     }
     item = body.erase(item);
   }

@@ -23,7 +23,10 @@ enum class Endpoint : uint8_t {
   kChatOrTokenize = 5,
   kBothOrTokenize = 7,
   kDetokenize = 8,
-  kAny = 15,
+  kMessages = 16,   // Anthropic's, and its count of tokens
+  kResponses = 32,  // OpenAI's second API
+  kOther = 48,      // the last two
+  kAny = 63,
 };
 
 enum class Disposition : uint8_t {
@@ -52,6 +55,7 @@ struct Parameter {
   // kNeutralOnly: an empty list or object asks for something, such as the JSON schema {}; null and
   // false alone do not.
   bool empty_asks = false;
+  std::string_view instead = {};  // kNeutralOnly: the parameter to use; empty: none
 };
 
 [[nodiscard]] constexpr bool is_offered(const Parameter& parameter, Endpoint endpoint) {

@@ -10,8 +10,8 @@
 
 #include "engine/core/config.h"
 #include "engine/core/sampling_params.h"
+#include "server/api/answer_id.h"
 #include "server/api/request_validator.h"
-#include "server/api/response_format.h"
 #include "server/front_end.h"
 #include "server/json/json_fields.h"
 #include "server/json/json_reader.h"
@@ -86,7 +86,7 @@ void write_prompt(JsonWriter& json,
                   const Json& body,
                   const GenerationRequest& request,
                   const ValidRequest& prompt) {
-  json.open_object().key("request_id").string(response_id(request.endpoint));
+  json.open_object().key("request_id").string(answer_id(request.endpoint));
   json.key("token_ids").open_array();
   for (const TokenId id : prompt.prompt) json.integer(id);
   json.close_array().key("features").null();  // of images and the like

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "engine/core/config.h"
+#include "server/api/prediction.h"
+#include "server/api/structured_outputs.h"
 #include "server/api/token_rules.h"
 #include "server/json/json_fields.h"
 #include "server/json/json_reader.h"
@@ -244,6 +246,20 @@ Expected<void> read_prompt_output(const ValidationContext& context,
   return {};
 }
 
+// What a request says of how its answer is computed, which changes no token of it.
+struct Speculation {
+  bool speculative = true;
+  std::vector<TokenId> prediction;
+};
+
+Expected<Speculation> read_speculation(const ValidationContext& context, const Json& body) {
+  Speculation speculation;
+  SLUICE_TRY(speculation.speculative, read_bool(body, "speculative", true));
+  SLUICE_TRY(speculation.prediction,
+             read_prediction(body, context.tokenizer, context.model.max_model_len));
+  return speculation;
+}
+
 // What a request says of its place in the queue.
 struct Turn {
   int32_t priority = 0;
@@ -299,11 +315,27 @@ Expected<Caching> read_caching(const ValidationContext& context, const Json& bod
   return caching;
 }
 
+// The prompt of a chat, and how its answer is read.
+Expected<std::vector<std::vector<TokenId>>> read_chat(const ValidationContext& context,
+                                                      const Json& body,
+                                                      GenerationRequest& out) {
+  SLUICE_TRY(ChatPrompt prompt, chat_prompt(context, body));
+  SLUICE_TRY(out.tools, read_tool_plan(context, body));
+  SLUICE_TRY(out.include_reasoning, read_bool(body, "include_reasoning", true));
+  if (context.families != nullptr) out.output_format = context.families->format;
+  out.prompt_tail = std::move(prompt.tail);
+  std::vector<std::vector<TokenId>> prompts;
+  prompts.push_back(std::move(prompt.ids));
+  return prompts;
+}
+
 Expected<void> add_requests(const ValidationContext& context,
                             const SamplingParams& sampling,
+                            const GrammarSpec& grammar,
                             std::optional<int32_t> limit,
                             const Turn& turn,
                             const Caching& caching,
+                            const Speculation& speculation,
                             std::vector<std::vector<TokenId>> prompts,
                             GenerationRequest& out) {
   const int64_t total = static_cast<int64_t>(prompts.size()) * out.num_choices;
@@ -316,6 +348,7 @@ Expected<void> add_requests(const ValidationContext& context,
   for (const auto& prompt : prompts) {
     ValidRequest request;
     request.sampling = sampling;
+    request.grammar = grammar;
     SLUICE_TRY(
         request.sampling.max_tokens,
         resolve_max_tokens(context, limit, out.endpoint, static_cast<int64_t>(prompt.size())));
@@ -323,6 +356,8 @@ Expected<void> add_requests(const ValidationContext& context,
     request.prompt = prompt;
     request.tenant_salt = caching.salt;
     request.keeps_prompt = caching.keeps_prompt;
+    request.speculative = speculation.speculative;
+    request.prediction = speculation.prediction;
     request.priority = turn.priority;
     request.max_queue_wait_ms = turn.max_wait_ms;
     request.arrival = context.arrival;
@@ -403,6 +438,8 @@ Expected<GenerationRequest> validate_parameters(const ValidationContext& context
   SLUICE_TRY_VOID(read_num_choices(context, body, out));
   SLUICE_TRY(const Turn turn, read_turn(body));
   SLUICE_TRY(const Caching caching, read_caching(context, body));
+  SLUICE_TRY(const Speculation speculation, read_speculation(context, body));
+  out.has_prediction = find_field(body, "prediction") != nullptr;
   SLUICE_TRY(SamplingParams sampling, read_sampling(context, body));
   SLUICE_TRY_VOID(read_logprobs(context, body, endpoint, sampling));
   out.wants_logprobs = sampling.num_logprobs >= 0;
@@ -413,12 +450,14 @@ Expected<GenerationRequest> validate_parameters(const ValidationContext& context
   out.seed = sampling.seed;
   out.stop.min_tokens = sampling.min_tokens;
   SLUICE_TRY(const auto limit, read_max_tokens(body, endpoint, out));
-  SLUICE_TRY(
-      auto prompts,
-      endpoint == Endpoint::kChat ? chat_prompt(context, body) : completion_prompts(context, body));
+  SLUICE_TRY(auto prompts,
+             endpoint == Endpoint::kChat ? read_chat(context, body, out)
+                                         : completion_prompts(context, body));
   SLUICE_TRY(const auto is_cut, truncate_prompts(context, body, limit.value_or(1), prompts));
   SLUICE_TRY_VOID(read_prompt_output(context, body, prompts, is_cut, sampling, out));
-  SLUICE_TRY_VOID(add_requests(context, sampling, limit, turn, caching, std::move(prompts), out));
+  SLUICE_TRY(const GrammarSpec grammar, read_structured_outputs(body));
+  SLUICE_TRY_VOID(add_requests(
+      context, sampling, grammar, limit, turn, caching, speculation, std::move(prompts), out));
   return out;
 }
 

@@ -16,7 +16,9 @@
 #include "engine/tokenizer/detokenizer.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/api/ignored_arguments.h"
+#include "server/api/output_families.h"
 #include "server/api/parameters.h"
+#include "server/api/tools.h"
 #include "server/keys/tenant.h"
 #include "server/prompt/chat_template.h"
 
@@ -34,6 +36,7 @@ struct ValidationContext {
   uint64_t unset_seed;  // for a request that names none
   uint64_t tenant_salt;
   std::chrono::steady_clock::time_point arrival;
+  const OutputFamilies* families = nullptr;  // how the model writes; null: plain text
   bool fills_context = false;  // without max_tokens a completion takes what is left, as chats do
 };
 
@@ -57,6 +60,12 @@ struct GenerationRequest {
   bool include_usage = false;
   bool continuous_usage_stats = false;
   bool return_token_ids = false;
+  // How the output is read; null: all of it is content.
+  std::shared_ptr<const OutputFormat> output_format;
+  std::string prompt_tail;  // what OutputParser starts from
+  ToolPlan tools;
+  bool include_reasoning = true;
+  bool has_prediction = false;  // the answer says how much of it was right
 };
 
 // `ignored`: gets the names that are left out.

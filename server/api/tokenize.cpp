@@ -47,8 +47,8 @@ Expected<std::string> tokenize(FrontEnd& front_end, Exchange& exchange) {
   SLUICE_TRY(const bool with_text, read_bool(body, "return_token_strs", false));
   std::vector<TokenId> ids;
   if (is_chat) {
-    SLUICE_TRY(auto prompts, chat_prompt(context, body));
-    ids = std::move(prompts.front());
+    SLUICE_TRY(auto rendered, chat_prompt(context, body));
+    ids = std::move(rendered.ids);
   } else if (!prompt->get_ref<const std::string&>().empty()) {
     SLUICE_TRY(auto prompts, completion_prompts(context, body));
     ids = std::move(prompts.front());

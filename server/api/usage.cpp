@@ -16,6 +16,7 @@ void write_timings(JsonWriter& json, const RequestTimings& timings) {
 void log_usage(const Usage& usage, LogLine& line) {
   line.add("prompt_tokens", usage.prompt_tokens).add("output_tokens", usage.completion_tokens);
   line.add("cached_tokens", usage.cached_tokens);
+  if (usage.reasoning_tokens > 0) line.add("reasoning_tokens", usage.reasoning_tokens);
   line.add("queued_ms", usage.timings.queued_ms).add("prefill_ms", usage.timings.prefill_ms);
   line.add("decode_ms", usage.timings.decode_ms);
   line.add("preemptions", usage.timings.num_preemptions);

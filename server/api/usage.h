@@ -15,6 +15,10 @@ struct Usage {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   int64_t cached_tokens = 0;
+  int64_t reasoning_tokens = 0;  // of completion_tokens
+  bool has_prediction = false;  // the client sent one; the next two are told
+  int64_t accepted_prediction_tokens = 0;
+  int64_t rejected_prediction_tokens = 0;
   RequestTimings timings;  // the longest of any choice; preemptions of all
 };
 

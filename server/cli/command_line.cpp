@@ -13,6 +13,7 @@
 #include "engine/core/suggest.h"
 #include "server/cli/bench_flags.h"
 #include "server/cli/command.h"
+#include "server/cli/llama_flags.h"
 #include "server/cli/vllm_command_line.h"
 
 namespace sluice {
@@ -422,6 +423,9 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
     arguments[0] = "version";
   }
   join_command_words(arguments);
+  if (const auto joined = join_llama_flags(arguments); !joined) {
+    return usage_error(nullptr, joined.error().message);
+  }
   if (auto rejected = reject_command_word(arguments)) return *rejected;
 
   Invocation invocation;

@@ -58,6 +58,9 @@ constexpr FlagRow kFlags[] = {
     {"allowed-headers", Values::kOne, Fate::kSame},
     {"allow-credentials", Values::kNone, Fate::kSame},
     {"chat-template", Values::kOne, Fate::kSame},
+    {"tool-call-parser", Values::kOne, Fate::kSame},
+    {"reasoning-parser", Values::kOne, Fate::kSame},
+    {"enable-auto-tool-choice", Values::kNone, Fate::kSame},
     {"max-model-len", Values::kOne, Fate::kSame},
     {"max-num-seqs", Values::kOne, Fate::kSame},
     {"tensor-parallel-size", Values::kOne, Fate::kSame},
@@ -99,7 +102,7 @@ constexpr FlagRow kFlags[] = {
     {"disable-custom-all-reduce", Values::kNone, Fate::kIgnored},
     {"distributed-executor-backend", Values::kOne, Fate::kIgnored},
     {"api-server-count", Values::kOne, Fate::kIgnored},
-    {"speculative-config", Values::kOne, Fate::kIgnored},
+    {"speculative-config", Values::kOne, Fate::kSame},
     {"load-format", Values::kOne, Fate::kNeutral, "auto,gguf,safetensors"},
     {"trust-remote-code", Values::kNone, Fate::kIgnored},
     {"limit-mm-per-prompt", Values::kOne, Fate::kIgnored},
@@ -140,10 +143,7 @@ constexpr FlagRow kFlags[] = {
     {"hf-overrides", Values::kOne, Fate::kNeutral, "{}"},
     {"logprobs-mode", Values::kOne, Fate::kNeutral, "raw_logprobs"},
     {"structured-outputs-config", Values::kOne, Fate::kNeutral, R"({"backend":"auto"},{})"},
-    {"reasoning-parser", Values::kOne, Fate::kNeutral, ""},
-    {"tool-call-parser", Values::kOne, Fate::kNeutral, ""},
     {"enable-lora", Values::kNone, Fate::kNeutral},
-    {"enable-auto-tool-choice", Values::kNone, Fate::kNeutral},
 };
 
 // clang-format on

@@ -193,6 +193,18 @@ Expected<GenerationRequest> decode(const ValidationContext& context,
           parse_object(document.get<std::string>(), "documents", context.config.max_json_depth));
     }
   }
+  if (const auto tools = request.find("tools"); tools != request.end()) {
+    for (Json& tool : *tools) {
+      SLUICE_TRY(tool,
+                 parse_object(tool.get<std::string>(), "tools", context.config.max_json_depth));
+    }
+  }
+  const auto choice = request.find("tool_choice");
+  if (choice != request.end() && choice->get_ref<const std::string&>().starts_with('{')) {
+    SLUICE_TRY(
+        *choice,
+        parse_object(choice->get<std::string>(), "tool_choice", context.config.max_json_depth));
+  }
   return validate_known(context, request, Endpoint::kChat);
 }
 

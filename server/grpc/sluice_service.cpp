@@ -10,8 +10,9 @@
 #include <vector>
 
 #include "engine/tokenizer/tokenizer.h"
+#include "server/api/answer_id.h"
+#include "server/api/call_id.h"
 #include "server/api/generation.h"
-#include "server/api/response_format.h"
 #include "server/grpc/reactors.h"
 #include "server/grpc/request_decoder.h"
 #include "server/grpc/rpc_context.h"
@@ -46,7 +47,7 @@ class SluiceCall final : public GrpcCall {
   void prepare(const GenerationRequest& request) override {
     request_ = &request;
     // The identity, the same in each message of a stream.
-    head_.set_id(response_id(request.endpoint));
+    head_.set_id(answer_id(request.endpoint));
     if (request_id_.empty()) request_id_ = head_.id();
     head_.set_created(static_cast<int64_t>(std::time(nullptr)));
     head_.set_model(request.model);
@@ -84,12 +85,12 @@ class SluiceCall final : public GrpcCall {
 
   void add_news(const ChoiceNews& news) override {
     v1::Choice& choice = choices_[news.choice_idx];
-    if (!news.text.empty()) {
-      choice.mutable_text()->append(news.text);
-      grow(news.choice_idx, news.text.size());
+    for (const Piece& piece : news.pieces) {
+      add_piece(news.choice_idx, piece, choice);
+      grow(news.choice_idx, piece.text.size() + 1);
     }
     if (news.finish_reason == FinishReason::kNone) return;
-    choice.set_finish_reason(std::string(to_string(news.finish_reason)));
+    choice.set_finish_reason(std::string(finish_name(news)));
     if (!news.matched_stop.empty()) {
       choice.set_stop(std::string(news.matched_stop));
     } else if (news.stop_token != kInvalidToken) {
@@ -99,6 +100,33 @@ class SluiceCall final : public GrpcCall {
   }
 
  private:
+  void add_piece(size_t choice_idx, const Piece& piece, v1::Choice& choice) const {
+    switch (piece.kind) {
+      case PieceKind::kContent:
+        choice.mutable_text()->append(piece.text);
+        return;
+      case PieceKind::kReasoning:
+        choice.mutable_reasoning()->append(piece.text);
+        return;
+      case PieceKind::kCallEnd:
+        return;
+      case PieceKind::kCallBegin:
+      case PieceKind::kArguments:
+        break;
+    }
+    const int size = choice.tool_calls_size();
+    const bool is_new = size == 0 || choice.tool_calls(size - 1).index() != piece.call_idx;
+    v1::AnswerToolCall& call =
+        is_new ? *choice.add_tool_calls() : *choice.mutable_tool_calls(size - 1);
+    call.set_index(piece.call_idx);
+    if (piece.kind == PieceKind::kCallBegin) {
+      call.set_id(call_id(piece, request_->tools, head_.id(), choice_idx, "call_"));
+      call.set_name(piece.text);
+    } else {
+      call.mutable_arguments()->append(piece.text);
+    }
+  }
+
   static constexpr size_t kBytesOfLogprob = 64;  // about, as an object
 
   void fill_logprobs(TokenId id,
@@ -121,6 +149,7 @@ class SluiceCall final : public GrpcCall {
     last_.mutable_usage()->set_prompt_tokens(usage.prompt_tokens);
     last_.mutable_usage()->set_completion_tokens(usage.completion_tokens);
     last_.mutable_usage()->set_cached_tokens(usage.cached_tokens);
+    last_.mutable_usage()->set_reasoning_tokens(usage.reasoning_tokens);
     has_last_ = true;
     if (stream_) return;
     for (size_t i = 0; i < returned.size(); ++i) {

@@ -12,8 +12,8 @@
 
 #include "engine/core/version.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "server/api/answer_id.h"
 #include "server/api/generation.h"
-#include "server/api/response_format.h"
 #include "server/grpc/reactors.h"
 #include "server/grpc/request_decoder.h"
 #include "server/grpc/rpc_context.h"
@@ -61,16 +61,14 @@ class VllmCall final : public GrpcCall {
 
   void prepare(const GenerationRequest& request) override {
     request_ = &request;
-    if (request_id_.empty()) request_id_ = response_id(request.endpoint);
+    if (request_id_.empty()) request_id_ = answer_id(request.endpoint);
     choices_.resize(request.requests.size());
     for (size_t i = 0; i < choices_.size(); ++i) {
-      choices_[i].prompt_tokens =
-          static_cast<uint32_t>(request.requests[i].prompt.size());
+      choices_[i].prompt_tokens = static_cast<uint32_t>(request.requests[i].prompt.size());
     }
     if (request.num_prompt_logprobs < 0) return;
     prompt_logprobs_.add_token_logprobs();
-    prompt_logprobs_.add_token_ids(
-        static_cast<uint32_t>(request.requests.front().prompt.front()));
+    prompt_logprobs_.add_token_ids(static_cast<uint32_t>(request.requests.front().prompt.front()));
     prompt_logprobs_.add_top_logprobs();
   }
 

@@ -34,7 +34,7 @@ CorsPolicy::CorsPolicy(const Config& config)
     : origins_(config.allowed_origins),
       any_origin_(has_star(config.allowed_origins)),
       with_credentials_(config.allow_credentials),
-      methods_(has_star(config.allowed_methods) ? "GET, HEAD, POST, OPTIONS"
+      methods_(has_star(config.allowed_methods) ? "GET, HEAD, POST, DELETE, OPTIONS"
                                                 : join(config.allowed_methods)),
       headers_(has_star(config.allowed_headers) ? std::string() : join(config.allowed_headers)) {}
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of OutputParser: finds markers in the symbols of an output and gives what is between
-// them to reasoning, content or a reader of calls. A value.
+// What OutputParser knows of an output: finds markers in the symbols of an output and gives what is
+// between them to reasoning, content or a reader of calls. A value.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,21 @@
 #include "server/parse/json_call.h"
 #include "server/parse/literal_call.h"
 #include "server/parse/named_call.h"
-#include "server/parse/output_parser.h"
+#include "server/parse/output_format.h"
+#include "server/parse/parser_options.h"
 #include "server/parse/tagged_call.h"
 #include "server/parse/turn_tags.h"
 
 namespace sluice {
 
-struct OutputParser::State {
+class OutputState {
+ public:
   using Marker = OutputFormat::Marker;
   enum class Mode : uint8_t { kReasoning, kContent, kCalls };
 
-  State(std::shared_ptr<const OutputFormat> format_,
-        std::shared_ptr<const ToolSchemas> tools_,
-        const ParserOptions& options_);
+  OutputState(std::shared_ptr<const OutputFormat> format_,
+              std::shared_ptr<const ToolSchemas> tools_,
+              const ParserOptions& options_);
 
   // Where the output begins, by the prompt's end.
   void start(std::string_view prompt_tail);
@@ -73,8 +75,9 @@ struct OutputParser::State {
   void read_byte(char c);
   // The symbol is part of no marker that counts here.
   void read_stray(std::string_view text, bool is_special);
-  // A run of bytes that hold no marker's begin and no white space; false: read them one by one.
-  bool read_run(std::string_view bytes);
+  // Bytes that begin no marker and are no white space may be read together.
+  [[nodiscard]] bool takes_runs() const;
+  void read_run(std::string_view bytes);
 
   void reasoning_byte(char c);
   void content_byte(char c);
@@ -90,6 +93,7 @@ struct OutputParser::State {
   // `is_content`: what was kept of no call is; `gives_space`: white space at its end may be.
   void leave_calls(bool is_content, bool gives_space);
   void give_space(PieceKind kind);
+  void drop_cut_marker(FinishReason reason);
   void append_text_of(std::u16string_view symbols, std::string& text) const;
 
   template <typename Read>

@@ -37,11 +37,11 @@ Json part(std::string_view text, std::string_view beside = kText.one) {
   return {{"type", "text"}, {"text", text}, {"beside", beside}};
 }
 
-Json a_tool() {
+Json a_tool(std::string_view name = "f") {
   const Json schema = {{"type", "object"}, {"properties", Json::object()}};
   return Json::array(
       {{{"type", "function"},
-        {"function", {{"name", "f"}, {"description", "d"}, {"parameters", schema}}}}});
+        {"function", {{"name", name}, {"description", "d"}, {"parameters", schema}}}}});
 }
 
 Json a_document() { return Json::array({{{"title", "d"}, {"text", "d"}, {"contents", "d"}}}); }
@@ -110,6 +110,7 @@ class Finder {
   ContentForms content_in(std::string_view role, Place place, Frame frame);
   ContentForms content_of(std::string_view role);
   void find_calls(MessageForms& forms);
+  bool prints_tools();
   void find_instructions(const jinja::NamedRoles& named, MessageForms& forms);
 
   const TemplateRender& render_;
@@ -236,11 +237,16 @@ ContentForms Finder::content_in(std::string_view role, Place place, Frame frame)
   const auto list = [](Json first) { return Json::array({std::move(first)}); };
   ContentForms found;
   found.strings = shows([](std::string_view text) { return Json(text); });
-  found.parts =
-      shows([&](std::string_view text) { return Json::array({part(text), part("u")}); }) &&
-      shows([&](std::string_view text) { return Json::array({part("u"), part(text)}); }) &&
-      // It does where a list is printed as a whole.
-      !shows([&](std::string_view text) { return Json::array({part("u", text), part("u")}); });
+  found.parts = shows([&](std::string_view text) {
+                  return Json::array({part(text), part("u")});
+                }) &&
+                shows([&](std::string_view text) {
+                  return Json::array({part("u"), part(text)});
+                }) &&
+                // It does where a list is printed as a whole.
+                !shows([&](std::string_view text) {
+                  return Json::array({part("u", text), part("u")});
+                });
   found.one_part = !found.strings && !found.parts &&
                    shows([&](std::string_view text) { return list(part(text)); }) &&
                    !shows([&](std::string_view text) { return list(part("u", text)); });
@@ -294,6 +300,19 @@ void Finder::find_calls(MessageForms& forms) {
   }
 }
 
+bool Finder::prints_tools() {
+  const Json setting = tools_;
+  const Json conversation = Json::array({filler("user")});
+  const auto text_with = [&](std::string_view name) {
+    tools_ = a_tool(name);
+    return rendered_in_frames(conversation);
+  };
+  const auto one = text_with(kText.one);
+  const auto other = text_with(kText.other);
+  tools_ = setting;
+  return gave_up_ || (one && other && *one != *other);
+}
+
 void Finder::find_instructions(const jinja::NamedRoles& named, MessageForms& forms) {
   const Json user = filler("user");
   const Json assistant = filler("assistant");
@@ -316,8 +335,9 @@ void Finder::find_instructions(const jinja::NamedRoles& named, MessageForms& for
              return conversation(system("system", "u"), system(second, text));
            });
   };
-  forms.takes_two_instructions =
-      both_reach([&](Json one, Json two) { return Json::array({one, two, user}); });
+  forms.takes_two_instructions = both_reach([&](Json one, Json two) {
+    return Json::array({one, two, user});
+  });
   if (forms.takes_two_instructions) {
     const auto late = [&](const Json& one, const Json& two) {
       return Json::array({one, user, assistant, two, user});
@@ -339,6 +359,7 @@ MessageForms Finder::find(const jinja::NamedRoles& named) {
   tokens_ = named.tokens;
   find_setting();
   find_calls(forms);
+  forms.prints_tools = prints_tools();
   std::vector<std::string> roles = {"system", "user", "assistant", "tool"};
   for (const std::string& role : named.compared) {
     if (std::ranges::find(roles, role) == roles.end()) roles.push_back(role);

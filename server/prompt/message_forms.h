@@ -44,6 +44,7 @@ struct MessageForms {
   bool takes_late_instructions = true;
   bool text_arguments = false;     // arguments of calls are wanted as JSON text, not as an object
   bool object_arguments = false;   // arguments that are no object are an error of the template
+  bool prints_tools = false;       // the name of a tool reaches the prompt
   bool null_beside_calls = false;  // calls reach the prompt only where the content is null
 
   [[nodiscard]] const ContentForms& content_of(std::string_view role) const;

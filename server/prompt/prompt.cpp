@@ -10,6 +10,7 @@
 
 #include "engine/core/config.h"
 #include "engine/tokenizer/detokenizer.h"
+#include "server/api/tools.h"
 #include "server/jinja/text.h"
 #include "server/json/json_fields.h"
 #include "server/prompt/message_forms.h"
@@ -202,11 +203,34 @@ Expected<std::vector<RenderedSpan>> render_continued(const ChatTemplate& chat,
     SLUICE_TRY(const MarkedEnd end, mark_end(body, place, marked));
     variables["messages"] = std::move(marked);
     SLUICE_TRY(auto spans, render_chat(chat, variables));
-    const bool is_cut = place == MarkPlace::kBehindText ? cut_behind_text(end, spans)
-                                                        : cut_behind_all(end, spans);
+    const bool is_cut =
+        place == MarkPlace::kBehindText ? cut_behind_text(end, spans) : cut_behind_all(end, spans);
     if (is_cut) return spans;
   }
   return no_final_text();
+}
+
+std::string text_behind_inputs(const std::vector<RenderedSpan>& spans) {
+  size_t begin = spans.size();
+  while (begin > 0 && spans[begin - 1].from_template) --begin;
+  std::string text;
+  for (size_t i = begin; i < spans.size(); ++i) text += spans[i].text;
+  return text;
+}
+
+// Of `rendered`, which ends inside the last message: what is not also rendered without that
+// message.
+std::string continued_turn(const ChatTemplate& chat,
+                           const Json& messages,
+                           std::string rendered,
+                           Json& variables) {
+  Json earlier = messages;
+  earlier.erase(earlier.size() - 1);
+  variables["messages"] = std::move(earlier);
+  const auto without = chat.render_text(variables);
+  if (!without) return rendered;
+  const auto differs = std::ranges::mismatch(rendered, *without).in1;
+  return rendered.substr(static_cast<size_t>(differs - rendered.begin()));
 }
 
 // The prompts of a completion, whether it has one or a list of them.
@@ -322,7 +346,7 @@ std::vector<std::string> prompt_texts(const Tokenizer& tokenizer,
   return texts;
 }
 
-Expected<Prompts> chat_prompt(const ValidationContext& context, const Json& body) {
+Expected<ChatPrompt> chat_prompt(const ValidationContext& context, const Json& body) {
   if (!context.chat_template) return tl::unexpected(context.chat_template.error());
   const Json* given = find_field(body, "messages");
   const MessageForms& forms = context.chat_template->forms();
@@ -338,7 +362,7 @@ Expected<Prompts> chat_prompt(const ValidationContext& context, const Json& body
   }
   Json variables = Json::object();
   variables["messages"] = nullptr;
-  variables["tools"] = nullptr;
+  SLUICE_TRY(variables["tools"], read_tool_list(context, body));
   SLUICE_TRY(variables["documents"], read_documents(body));
   variables["add_generation_prompt"] = add_prompt;
   add_special_token_names(context.tokenizer, variables);
@@ -350,22 +374,25 @@ Expected<Prompts> chat_prompt(const ValidationContext& context, const Json& body
                                   return context.chat_template->render_text(variables);
                                 }),
                messages);
-  const auto render = [&]() -> Expected<std::vector<RenderedSpan>> {
-    const ChatTemplate& chat = *context.chat_template;
-    if (continue_final) return render_continued(chat, body, messages, variables);
+  const ChatTemplate& chat = *context.chat_template;
+  std::vector<RenderedSpan> spans;
+  ChatPrompt prompt;
+  if (continue_final) {
+    SLUICE_TRY(spans, render_continued(chat, body, messages, variables));
+    prompt.tail = continued_turn(chat, messages, text_of(spans), variables);
+  } else {
     variables["messages"] = std::move(messages);
-    return render_chat(chat, variables);
-  };
-  SLUICE_TRY(const auto spans, render());
+    SLUICE_TRY(spans, render_chat(chat, variables));
+    prompt.tail = text_behind_inputs(spans);
+  }
   size_t num_bytes = 0;
   for (const RenderedSpan& span : spans) num_bytes += span.text.size();
   SLUICE_TRY_VOID(check_text_size(context, num_bytes));
-  std::vector<TokenId> ids;
-  if (add_special_tokens) ids = context.tokenizer.prefix_tokens();
-  encode_spans(context.tokenizer, spans, ids);
-  if (add_special_tokens) append_suffix(context.tokenizer, ids);
-  if (ids.empty()) return invalid("The rendered chat is empty.", "messages");
-  return Prompts{std::move(ids)};
+  if (add_special_tokens) prompt.ids = context.tokenizer.prefix_tokens();
+  encode_spans(context.tokenizer, spans, prompt.ids);
+  if (add_special_tokens) append_suffix(context.tokenizer, prompt.ids);
+  if (prompt.ids.empty()) return invalid("The rendered chat is empty.", "messages");
+  return prompt;
 }
 
 Expected<Prompts> completion_prompts(const ValidationContext& context, const Json& body) {

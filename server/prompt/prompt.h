@@ -16,9 +16,15 @@
 
 namespace sluice {
 
-// One prompt, as one-element list.
-Expected<std::vector<std::vector<TokenId>>> chat_prompt(const ValidationContext& context,
-                                                        const nlohmann::ordered_json& body);
+struct ChatPrompt {
+  std::vector<TokenId> ids;  // at least one
+  // What the template wrote behind the last message; where that is continued, the message and what
+  // stands before it of its turn. It tells whether the output begins inside reasoning.
+  std::string tail;
+};
+
+Expected<ChatPrompt> chat_prompt(const ValidationContext& context,
+                                 const nlohmann::ordered_json& body);
 
 // A string, a list of strings, a list of ids or a list of lists of ids.
 Expected<std::vector<std::vector<TokenId>>> completion_prompts(const ValidationContext& context,

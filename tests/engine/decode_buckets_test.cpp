@@ -94,6 +94,24 @@ TEST(DecodeBuckets, StepsWithPromptsHaveNone) {
   EXPECT_FALSE(buckets.find(middle.view()).has_value());
 }
 
+TEST(DecodeBuckets, RowsOfDraftsAreRequestsOnTheBlocksOfTheirOwn) {
+  DecodeBuckets buckets({1, 5}, 2);
+  Decodes two(3);  // the second request has a draft
+  two.starts = {0, 1, 3};
+  two.lengths = {1, 9};
+  two.positions = {0, 7, 8};
+  const std::vector<int32_t> table[2] = {{1, 2, 3, 4, 5, 6}, {11, 12, 13, 14, 15, 16}};
+  two.tables = {table[0], table[1]};
+  ASSERT_EQ(buckets.find(two.view()), 1U);
+  const ForwardBatch padded = buckets.pad(two.view(), 1);
+  const auto list = [](auto span) { return std::vector(span.begin(), span.end()); };
+  EXPECT_EQ(list(padded.query_start_loc), (std::vector<int32_t>{0, 1, 2, 3, 3, 3}));
+  EXPECT_EQ(list(padded.seq_lens), (std::vector<int32_t>{1, 8, 9, 0, 0}));
+  EXPECT_EQ(list(padded.block_tables[0]), (std::vector<int32_t>{1, 2, 3, 4, 5, 6, 4, 5, 6}));
+  EXPECT_EQ(list(padded.block_tables[1]),
+            (std::vector<int32_t>{11, 12, 13, 14, 15, 16, 14, 15, 16}));
+}
+
 TEST(DecodeBuckets, PaddingBelongsToNoRequestAndHasNoSlot) {
   DecodeBuckets buckets({1, 5}, 2);
   Decodes three(3);

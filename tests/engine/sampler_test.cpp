@@ -176,7 +176,9 @@ class TokenMask : public ::testing::Test {
     std::set<TokenId> tokens;
     const std::vector<TokenId> ends = {kEnd};
     const auto num_generated = static_cast<int32_t>(generated.size());
-    if (!write_token_mask(params_, num_generated, generated, ends, kVocab, words)) return tokens;
+    const bool is_masked = write_token_mask(
+        params_, num_generated, generated, ends, kVocab, grammar_, words);
+    if (!is_masked) return tokens;
     for (TokenId token = 0; token < static_cast<TokenId>(words.size() * 32); ++token) {
       if ((words[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0) tokens.insert(token);
     }
@@ -191,8 +193,34 @@ class TokenMask : public ::testing::Test {
     return tokens;
   }
 
+  // Lets the grammar allow these alone.
+  void bind(const std::set<TokenId>& tokens) {
+    grammar_.assign(token_mask_words(kVocab), 0);
+    for (const TokenId token : tokens) {
+      grammar_[static_cast<size_t>(token) / 32] |= uint32_t{1} << (token % 32);
+    }
+  }
+
   SamplingParams params_;
+  std::vector<uint32_t> grammar_;  // empty: all
 };
+
+TEST_F(TokenMask, UserRulesYieldAndTheGrammarDoesNot) {
+  using Set = std::set<TokenId>;
+  bind({7, 8, kEnd});
+  EXPECT_EQ(allowed({}), Set({7, 8, kEnd}));
+  params_.allowed_token_ids = {8, 9};
+  EXPECT_EQ(allowed({}), Set({8}));
+  params_.allowed_token_ids = {9};  // nothing in common
+  EXPECT_EQ(allowed({}), Set({7, 8, kEnd}));
+  params_.allowed_token_ids.clear();
+  params_.min_tokens = 2;
+  EXPECT_EQ(allowed({}), Set({7, 8}));
+  params_.bad_words = {{7}, {8}};
+  EXPECT_EQ(allowed({}), Set({7, 8}));
+  bind({kEnd});  // the text is complete
+  EXPECT_EQ(allowed({}), Set({kEnd}));
+}
 
 TEST_F(TokenMask, NoRuleNeedsNoMask) { EXPECT_TRUE(allowed({}).empty()); }
 

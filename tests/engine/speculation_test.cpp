@@ -136,7 +136,9 @@ TEST(Speculation, MethodsChangeNoAnswer) {
     if (HasFatalFailure()) return;
     settle(*engine);
     expect_conserved(engine->stats().drafts);
-    EXPECT_GT(sum(engine->stats().drafts.num_drafts), 0U) << method;
+    // With a budget there may be none that is worth its rows.
+    const bool is_fixed = config.speculative_config.find("false") != std::string::npos;
+    EXPECT_TRUE(!is_fixed || sum(engine->stats().drafts.num_drafts) > 0) << method;
   }
 }
 
@@ -150,8 +152,7 @@ TEST(Speculation, RightDraftsTakeAsManyStepsLess) {
   const std::unique_ptr<Engine> engine = start_engine(config);
   ASSERT_NE(engine, nullptr);
   expect_same(expected.answers, run_together(*engine, expected.requests), "replay");
-  // One token by the prompt, then sixteen a step; blocks are of sixteen, of which one may have ended
-  // before the next is begun.
+  // One token by the prompt, then sixteen a step, or fewer where a block ends.
   EXPECT_LE(engine->stats().num_steps, 6U);
 }
 

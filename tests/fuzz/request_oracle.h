@@ -25,6 +25,9 @@ inline void check_valid(const GenerationRequest& request, const ModelInfo& model
   for (const ValidRequest& valid : request.requests) {
     const size_t prompt_tokens = valid.prompt.size();
     for (const TokenId id : valid.prompt) require(id >= 0 && id < model.vocab_size);
+    for (const TokenId id : valid.prediction) require(id >= 0 && id < model.vocab_size);
+    require(static_cast<int64_t>(valid.prediction.size()) <= model.max_model_len);
+    require(request.has_prediction || valid.prediction.empty());
     const SamplingParams& sampling = valid.sampling;
     require(prompt_tokens >= 1);
     require(sampling.max_tokens >= 1);

@@ -44,7 +44,8 @@ void FakeEngine::see_drafts(Row& row, std::span<const TokenId> token_ids, Episod
   if (num_drafts == 0) return;
   const std::span<const TokenId> drafts = token_ids.last(num_drafts);
   const std::vector<TokenId>& offered = shadow.offered;
-  if (num_drafts > offered.size() || !std::ranges::equal(drafts, std::span(offered).first(num_drafts))) {
+  if (num_drafts > offered.size() ||
+      !std::ranges::equal(drafts, std::span(offered).first(num_drafts))) {
     return wrong("drafts that were not offered");
   }
   if (end != shadow.num_tokens()) return wrong("drafts behind a token that is not known");
@@ -63,7 +64,8 @@ void FakeEngine::see_drafts(Row& row, std::span<const TokenId> token_ids, Episod
 // Of the first `num_tokens` tokens as the row has them: its drafts behind what is known.
 uint64_t FakeEngine::hash_at(const Row& row, int32_t num_tokens) const {
   const int32_t num_known = row.scheduled.end() - row.scheduled.num_draft_tokens;
-  if (num_tokens > num_known) return row.draft_hash[static_cast<size_t>(num_tokens - num_known) - 1];
+  const int32_t num_drafts = num_tokens - num_known;
+  if (num_drafts > 0) return row.draft_hash[static_cast<size_t>(num_drafts) - 1];
   return shadows_[row.shadow].prefix_hash[static_cast<size_t>(num_tokens)];
 }
 

@@ -233,6 +233,43 @@ TEST(Metrics, CarryTheNamesDashboardsRead) {
   }
 }
 
+TEST(Metrics, SpeculationHasVllmsNamesAndOursBySource) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  EngineStats stats;
+  const auto suffix = static_cast<size_t>(DraftSource::kSuffix);
+  const auto ngram = static_cast<size_t>(DraftSource::kNgram);
+  stats.drafts.num_drafts[suffix] = 10;
+  stats.drafts.num_drafts[ngram] = 2;
+  stats.drafts.num_draft_tokens[suffix] = 40;
+  stats.drafts.num_accepted_tokens[suffix] = 30;
+  stats.drafts.num_accepted_at = {9, 8, 7, 6};
+  stats.drafts.num_steps_off[static_cast<size_t>(DraftsOff::kGuard)] = 5;
+  stats.drafts.proposer_ns = 250'000'000;
+  stats.drafts.gain_ratio = 1.5;
+  for (const double tokens : {0.0, 4.0}) stats.drafts.depth.observe(kDraftDepthBounds, tokens);
+  engine.set_stats(stats);
+  const std::string body = get(server, "/metrics").body;
+  const std::string labels = R"({engine="0",model_name="fake")";
+  for (const std::string& line : {
+           "vllm:spec_decode_num_drafts_total" + labels + "} 12",
+           "vllm:spec_decode_num_draft_tokens_total" + labels + "} 40",
+           "vllm:spec_decode_num_accepted_tokens_total" + labels + "} 30",
+           "vllm:spec_decode_num_accepted_tokens_per_pos_total" + labels + R"(,position="0"} 9)",
+           "vllm:spec_decode_num_accepted_tokens_per_pos_total" + labels + R"(,position="3"} 6)",
+           "sluice_spec_drafts_total" + labels + R"(,source="ngram"} 2)",
+           "sluice_spec_drafts_total" + labels + R"(,source="prediction"} 0)",
+           "sluice_spec_off_steps_total" + labels + R"(,reason="guard"} 5)",
+           "sluice_spec_proposer_seconds_total" + labels + "} 0.25",
+           "sluice_spec_gain_ratio" + labels + "} 1.5",
+           "sluice_spec_depth_bucket" + labels + R"(,le="3"} 1)",
+           "sluice_spec_depth_count" + labels + "} 2",
+       }) {
+    EXPECT_NE(body.find(line), std::string::npos) << line << "\n" << body;
+  }
+  EXPECT_EQ(body.find(R"(position="4")"), std::string::npos);
+}
+
 TEST(Metrics, CountEveryStatusThatIsSent) {
   FakeEngine engine;
   RunningServer server(engine);
@@ -264,12 +301,17 @@ TEST(OpenApi, DescribesEveryRouteAndEveryParameter) {
   for (const Route& route : routes()) {
     std::string path(route.path);
     if (path.ends_with('*')) path.replace(path.size() - 1, 1, "{id}");
-    EXPECT_TRUE(json["paths"][path].contains(route.method == "GET" ? "get" : "post")) << path;
+    EXPECT_TRUE(json["paths"][path].contains(route.method == "GET"      ? "get"
+                                             : route.method == "DELETE" ? "delete"
+                                                                        : "post"))
+        << path;
   }
   const Json& schemas = json["components"]["schemas"];
   for (const Parameter& parameter : request_parameters()) {
     for (const auto& [endpoint, name] : {std::pair(Endpoint::kChat, "ChatCompletionRequest"),
                                          std::pair(Endpoint::kCompletion, "CompletionRequest"),
+                                         std::pair(Endpoint::kMessages, "MessagesRequest"),
+                                         std::pair(Endpoint::kResponses, "ResponsesRequest"),
                                          std::pair(Endpoint::kTokenize, "TokenizeRequest"),
                                          std::pair(Endpoint::kDetokenize, "DetokenizeRequest")}) {
       const bool offered = is_offered(parameter, endpoint);

@@ -11,25 +11,12 @@
 #include <vector>
 
 #include "tests/server/running_server.h"
+#include "tests/server/sse_events.h"
 
 namespace sluice {
 namespace {
 
 using Json = nlohmann::json;
-
-// The data of each event, in order; comments are left out.
-std::vector<std::string> events_of(const std::string& body) {
-  std::vector<std::string> events;
-  for (size_t at = 0; at < body.size();) {
-    const size_t end = body.find("\n\n", at);
-    EXPECT_NE(end, std::string::npos) << "an event is cut off";
-    if (end == std::string::npos) break;
-    const std::string event = body.substr(at, end - at);
-    if (event.starts_with("data: ")) events.push_back(event.substr(6));
-    at = end + 2;
-  }
-  return events;
-}
 
 HttpReply post(RunningServer& server, const std::string& path, const std::string& body) {
   HttpClient client(server.port());
@@ -60,16 +47,15 @@ TEST(Chat, AnswersWithOneMessageAndUsage) {
   EXPECT_EQ(choice["finish_reason"], "stop");
   EXPECT_EQ(choice["stop_reason"], nullptr);
   // Template: control tokens 1 each; "user\n", "Hi", end, "\n", start, "assistant\n".
-  EXPECT_EQ(json["usage"],
-            (Json{{"prompt_tokens", 1 + 5 + 2 + 1 + 1 + 1 + 10},
-                  {"completion_tokens", 6},
-                  {"total_tokens", 27},
-                  {"prompt_tokens_details", {{"cached_tokens", 3}}},
-                  {"timings",
-                   {{"queued_ms", 1.5},
-                    {"prefill_ms", 20.0},
-                    {"decode_ms", 6.0},
-                    {"preemptions", 2}}}}));
+  EXPECT_EQ(
+      json["usage"],
+      (Json{{"prompt_tokens", 1 + 5 + 2 + 1 + 1 + 1 + 10},
+            {"completion_tokens", 6},
+            {"total_tokens", 27},
+            {"prompt_tokens_details", {{"cached_tokens", 3}}},
+            {"completion_tokens_details", {{"reasoning_tokens", 0}}},
+            {"timings",
+             {{"queued_ms", 1.5}, {"prefill_ms", 20.0}, {"decode_ms", 6.0}, {"preemptions", 2}}}}));
   EXPECT_EQ(static_cast<int64_t>(engine.submitted().at(0).sampling.seed), -7);
 }
 
@@ -92,7 +78,7 @@ TEST(Chat, StreamsRoleThenTextThenFinishThenUsageThenDone) {
   ASSERT_EQ(reply.status, 200) << reply.body;
   EXPECT_EQ(reply.header("Content-Type"), "text/event-stream; charset=utf-8");
   EXPECT_EQ(reply.header("Cache-Control"), "no-cache");
-  const auto events = events_of(reply.body);
+  const auto events = data_of_events(reply.body);
   ASSERT_EQ(events.size(), 1U + 5U + 1U + 1U + 1U);
   EXPECT_EQ(events.back(), "[DONE]");
   const Json first = Json::parse(events[0]);
@@ -158,7 +144,7 @@ TEST(Chat, ErrorInTheMiddleIsAnEventBeforeDone) {
   RunningServer server(engine);
   const HttpReply reply = post(server, kChatPath, chat_body(R"(,"stream":true)"));
   EXPECT_EQ(reply.status, 200);
-  const auto events = events_of(reply.body);
+  const auto events = data_of_events(reply.body);
   ASSERT_GE(events.size(), 2U);
   EXPECT_EQ(Json::parse(events[events.size() - 2])["error"]["code"], 500);
   EXPECT_EQ(events.back(), "[DONE]");
@@ -197,7 +183,7 @@ TEST(Chat, EveryChoiceOfAStreamStartsWithARoleAndFinishes) {
       post(server, kChatPath, chat_body(R"(,"stream":true,"n":3,"seed":5,"max_tokens":2)"));
   std::vector<int> roles(3);
   std::vector<int> finishes(3);
-  auto events = events_of(reply.body);
+  auto events = data_of_events(reply.body);
   events.pop_back();
   for (const std::string& event : events) {
     const Json choice = Json::parse(event)["choices"][0];
@@ -383,7 +369,7 @@ TEST(Completions, EchoComesBeforeTheAnswerOnce) {
   EXPECT_EQ(whole["choices"][2]["text"], "cHe");
   std::string streamed;
   const HttpReply reply = post(server, kCompletionPath, body + R"(,"stream":true})");
-  for (const std::string& event : events_of(reply.body)) {
+  for (const std::string& event : data_of_events(reply.body)) {
     if (event == "[DONE]") break;
     const Json choice = Json::parse(event)["choices"][0];
     if (choice["index"] == 0) streamed += choice["text"].get<std::string>();
@@ -408,7 +394,7 @@ TEST(Completions, EchoWithLogprobsScoresThePrompt) {
   EXPECT_EQ(logprobs["top_logprobs"][4], (Json{{"a", -0.5}, {"H", -0.5}}));
   // The same in a stream, in its first event.
   const HttpReply reply = post(server, kCompletionPath, body + R"(,"stream":true})");
-  const Json first = Json::parse(events_of(reply.body).at(0))["choices"][0];
+  const Json first = Json::parse(data_of_events(reply.body).at(0))["choices"][0];
   EXPECT_EQ(first["logprobs"], logprobs);
   EXPECT_EQ(first["text"], choice["text"]);
 }
@@ -501,7 +487,7 @@ TEST(Completions, StreamTextEvents) {
   RunningServer server(engine);
   const HttpReply reply =
       post(server, kCompletionPath, R"({"prompt":"x","stream":true,"ignore_eos":true})");
-  const auto events = events_of(reply.body);
+  const auto events = data_of_events(reply.body);
   ASSERT_GE(events.size(), 2U);
   EXPECT_EQ(Json::parse(events[0])["choices"][0]["text"], "H");
   const Json last = Json::parse(events[events.size() - 2]);

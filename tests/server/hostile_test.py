@@ -21,6 +21,8 @@ from server_process import Server
 
 COMPLETION = "/v1/completions"
 CHAT = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
+MESSAGES = "/v1/messages"
 CLOSED = 0  # instead of a status: the connection ends without an answer
 
 
@@ -156,6 +158,14 @@ def member(text):
     return '{"prompt":"a","max_tokens":1,' + text + "}"
 
 
+def chat_with(text):
+    return '{"messages":[{"role":"user","content":"a"}],' + text + "}"
+
+
+def message_with(text, role="user", content='"a"'):
+    return '{"messages":[{"role":"' + role + '","content":' + content + "}]," + text + "}"
+
+
 BIG = 100000
 
 # Name, body, path; all of these are answered with 400.
@@ -234,6 +244,41 @@ BODIES = [
                                    '"chat_template_kwargs":{"messages":[]}}', CHAT),
     ("10^4 long messages", json.dumps(
         {"messages": [{"role": "user", "content": "word " * 10}] * 8000}), CHAT),
+    ("10^4 tools", chat_with('"tools":' + json.dumps(
+        [{"type": "function", "function": {"name": f"f{i}"}} for i in range(10000)])), CHAT),
+    ("tool without a name", chat_with('"tools":[{"type":"function","function":{"name":""}}]'), CHAT),
+    ("name of a tool with a NUL",
+     chat_with('"tools":[{"type":"function","function":{"name":"a\\u0000"}}]'), CHAT),
+    ("tools of a number", chat_with('"tools":1'), CHAT),
+    ("choice of a tool that is not there",
+     chat_with('"tools":[{"type":"function","function":{"name":"a"}}],"tool_choice":'
+               '{"type":"function","function":{"name":"b"}}'), CHAT),
+    ("no input", "{}", RESPONSES),
+    ("empty input", '{"input":[]}', RESPONSES),
+    ("items of numbers", '{"input":[1,2]}', RESPONSES),
+    ("item of an unknown type", '{"input":[{"type":"computer_call"}]}', RESPONSES),
+    ("call without arguments", '{"input":[{"type":"function_call","call_id":"a","name":"b"}]}',
+     RESPONSES),
+    ("output of a number", '{"input":[{"type":"function_call_output","call_id":"a","output":1}]}',
+     RESPONSES),
+    ("a search tool", '{"input":"a","tools":[{"type":"web_search"}]}', RESPONSES),
+    ("in the background", '{"input":"a","background":true}', RESPONSES),
+    ("truncation of a number", '{"input":"a","truncation":1}', RESPONSES),
+    ("deep input", '{"input":' + deep("[", "]", 100000) + "}", RESPONSES),
+    ("one message too long for any context", json.dumps(
+        {"input": "a b " * 200000, "truncation": "auto"}), RESPONSES),
+    ("no max_tokens", '{"messages":[{"role":"user","content":"a"}]}', MESSAGES),
+    ("role of a system", message_with('"max_tokens":1', role="system"), MESSAGES),
+    ("block without a type", message_with('"max_tokens":1', content="[{}]"), MESSAGES),
+    ("block of an image", message_with('"max_tokens":1', content='[{"type":"image"}]'), MESSAGES),
+    ("result of no call", message_with('"max_tokens":1', content='[{"type":"tool_result"}]'),
+     MESSAGES),
+    ("system of a number", message_with('"max_tokens":1,"system":1'), MESSAGES),
+    ("thinking of a number", message_with('"max_tokens":1,"thinking":1'), MESSAGES),
+    ("budget of 10^400", message_with(
+        '"max_tokens":9,"thinking":{"type":"enabled","budget_tokens":1e400}'), MESSAGES),
+    ("stops of a string", message_with('"max_tokens":1,"stop_sequences":"a"'), MESSAGES),
+    ("count of nothing", "{}", MESSAGES + "/count_tokens"),
     ("tokens of text", '{"tokens":"a"}', "/detokenize"),
     ("token beyond the vocabulary", '{"tokens":[99999999]}', "/detokenize"),
     ("neither prompt nor messages", "{}", "/tokenize"),

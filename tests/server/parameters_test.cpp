@@ -68,6 +68,33 @@ class Parameters : public ::testing::Test {
   RunningServer server_{engine_};
 };
 
+TEST_F(Parameters, UsageSaysHowMuchOfAPredictionWasRight) {
+  const Json prediction = {{"type", "content"}, {"content", "Helping"}};
+  const Json details = {{"accepted_prediction_tokens", 3}, {"rejected_prediction_tokens", 2}};
+  engine_.say("Hell");
+  const Json usage = chat({{"prediction", prediction}})["usage"];
+  EXPECT_EQ(usage["completion_tokens"], 5);
+  EXPECT_EQ(usage["completion_tokens_details"], details);
+  const Json two = chat({{"prediction", prediction}, {"n", 2}})["usage"];
+  EXPECT_EQ(two["completion_tokens_details"]["accepted_prediction_tokens"], 6);
+
+  const HttpReply stream = ask(Endpoint::kChat,
+                               {{"prediction", prediction},
+                                {"stream", true},
+                                {"stream_options", {{"include_usage", true}}}});
+  EXPECT_EQ(events_of(stream.body).back()["usage"]["completion_tokens_details"], details);
+
+  EXPECT_FALSE(chat(Json::object())["usage"].contains("completion_tokens_details"));
+  EXPECT_FALSE(chat({{"prediction", nullptr}})["usage"].contains("completion_tokens_details"));
+}
+
+TEST_F(Parameters, SpeculationAndPredictionReachTheEngine) {
+  chat({{"speculative", false}, {"prediction", {{"type", "content"}, {"content", "ab"}}}});
+  const ValidRequest request = engine_.submitted().back();
+  EXPECT_FALSE(request.speculative);
+  EXPECT_EQ(request.prediction, (std::vector<TokenId>{'a', 'b'}));
+}
+
 TEST_F(Parameters, WhatIsNotOfferedIsRefusedByName) {
   int num_refused = 0;
   for (const Endpoint endpoint : {Endpoint::kChat, Endpoint::kCompletion}) {

@@ -66,6 +66,38 @@ TEST_F(Validator, TakesFromTheModelWhatARequestLeavesOut) {
   EXPECT_EQ(explicit_null->requests.front().sampling.top_k, 0);
 }
 
+TEST_F(Validator, PredictionBecomesTokensOfEveryChoice) {
+  const auto text = chat(R"("prediction":{"type":"content","content":"ab<|end|>"},"n":2)");
+  ASSERT_TRUE(text.has_value()) << text.error().message;
+  std::vector<TokenId> expected;
+  tokenizer_.encode("ab<|end|>", SpecialText::kText, expected);
+  ASSERT_EQ(text->requests.size(), 2U);
+  for (const ValidRequest& request : text->requests) EXPECT_EQ(request.prediction, expected);
+  EXPECT_TRUE(text->has_prediction);
+
+  const auto parts =
+      completion(R"("prediction":{"type":"content","content":[{"type":"text","text":"ab"},)"
+                 R"({"type":"text","text":"<|end|>"}]})");
+  ASSERT_TRUE(parts.has_value()) << parts.error().message;
+  EXPECT_EQ(parts->requests.front().prediction, expected);
+
+  const auto long_one =
+      chat(R"("prediction":{"type":"content","content":")" + std::string(500, 'x') + "\"}");
+  ASSERT_TRUE(long_one.has_value());
+  EXPECT_EQ(long_one->requests.front().prediction.size(), 100U);  // of an answer at most
+
+  const auto none = chat(R"("prediction":null)");
+  ASSERT_TRUE(none.has_value());
+  EXPECT_TRUE(none->requests.front().prediction.empty());
+  EXPECT_FALSE(none->has_prediction);
+}
+
+TEST_F(Validator, SpeculationCanBeTurnedOffForARequest) {
+  EXPECT_TRUE(chat(R"("top_k":5)")->requests.front().speculative);
+  EXPECT_TRUE(chat(R"("speculative":true)")->requests.front().speculative);
+  EXPECT_FALSE(chat(R"("speculative":false)")->requests.front().speculative);
+}
+
 TEST_F(Validator, ModelsMayBoundTheTokensOfEveryRequest) {
   model_.max_output_tokens = 12;
   const auto max_tokens = [](const Expected<GenerationRequest>& request) {
@@ -85,6 +117,16 @@ TEST_F(Validator, RefusesWhatBreaksARuleAndNamesTheParameter) {
 
   const std::vector<Row> rows = {
       {R"("temperature":-0.1)", "temperature"},
+      {R"("speculative":1)", "speculative"},
+      {R"("prediction":"x")", "prediction"},
+      {R"("prediction":{})", "prediction"},
+      {R"("prediction":{"type":"tokens","content":"x"})", "prediction"},
+      {R"("prediction":{"type":"content"})", "prediction"},
+      {R"("prediction":{"type":"content","content":3})", "prediction"},
+      {R"("prediction":{"type":"content","content":["x"]})", "prediction"},
+      {R"("prediction":{"type":"content","content":[{"type":"image_url","text":"x"}]})",
+       "prediction"},
+      {R"("prediction":{"type":"content","content":[{"type":"text"}]})", "prediction"},
       {R"("temperature":2.5)", "temperature"},
       {R"("temperature":"1")", "temperature"},
       {R"("top_p":-0.01)", "top_p"},
@@ -128,16 +170,29 @@ TEST_F(Validator, RefusesWhatBreaksARuleAndNamesTheParameter) {
       {R"("truncate_prompt_tokens":0)", "truncate_prompt_tokens"},
       {R"("truncate_prompt_tokens":101)", "truncate_prompt_tokens"},
       {R"("truncation_side":"up")", "truncation_side"},
-      {R"("response_format":{"type":"json_object"})", "response_format"},
+      {R"("response_format":{"type":"xml"})", "response_format"},
+      {R"("response_format":"text")", "response_format"},
+      {R"("response_format":{"type":"json_schema"})", "response_format"},
+      {R"("response_format":{"type":"json_schema","json_schema":{"schema":{}}})", "response_format"},
+      {R"("response_format":{"type":"json_schema","json_schema":{"name":"a"}})", "response_format"},
+      {R"("response_format":{"type":"json_schema","json_schema":{"name":"a","schema":7}})",
+       "response_format"},
+      {R"("response_format":{"type":"json_object"},"structured_outputs":{"regex":"a"})",
+       "structured_outputs"},
       {R"("echo":1)", "echo"},
       {R"("best_of":17)", "best_of"},
       {R"("best_of":1,"n":2)", "best_of"},
       {R"("best_of":2,"stream":true)", "best_of"},
       {R"("kv_transfer_params":{"do_remote_prefill":true})", "kv_transfer_params"},
-      {R"("structured_outputs":{"json":null,"regex":"a"})", "structured_outputs"},
+      {R"("structured_outputs":{"json":{},"regex":"a"})", "structured_outputs"},
+      {R"("structured_outputs":{"disable_any_whitespace":true})", "structured_outputs"},
+      {R"("structured_outputs":{"choice":[1]})", "structured_outputs"},
+      {R"("structured_outputs":{"choice":[""]})", "structured_outputs"},
+      {R"("structured_outputs":{"regex":"a\u0000"})", "structured_outputs"},
+      {R"("structured_outputs":{"regex":"a","whitespace_pattern":" "})", "structured_outputs"},
+      {R"("structured_outputs":{"json":"{"})", "structured_outputs"},
+      {R"("structured_outputs":{"json_object":1})", "structured_outputs"},
       // A schema that is empty, or has nothing but false and null, is a constraint all the same.
-      {R"("structured_outputs":{"json":{}})", "structured_outputs"},
-      {R"("structured_outputs":{"choice":[]})", "structured_outputs"},
       {R"("guided_json":{})", "guided_json"},
       {R"("guided_json":{"additionalProperties":false})", "guided_json"},
       {R"("guided_choice":[])", "guided_choice"},
@@ -224,6 +279,39 @@ TEST_F(Validator, TakesNeutralValuesAndParametersWithoutEffect) {
 TEST_F(Validator, WhatOneApiAloneKnowsIsRefusedThere) {
   EXPECT_EQ(chat(R"("web_search_options":{})").error().param, "web_search_options");
   EXPECT_EQ(completion(R"("prompt_embeds":"AAAA")").error().param, "prompt_embeds");
+}
+
+TEST_F(Validator, ConstraintsBecomeTheGrammarOfEveryChoice) {
+  const auto grammar_of = [&](const std::string& fields) {
+    const auto request = chat(fields);
+    EXPECT_TRUE(request.has_value()) << request.error().message;
+    return request ? request->requests.back().grammar : GrammarSpec();
+  };
+  EXPECT_FALSE(grammar_of(R"("response_format":{"type":"text"})").is_set());
+  GrammarSpec spec = grammar_of(R"("n":2,"response_format":{"type":"json_schema",
+      "json_schema":{"name":"a","schema":{"type":"null"}}})");
+  EXPECT_EQ(spec.kind, GrammarKind::kJsonSchema);
+  EXPECT_EQ(spec.text, R"({"type":"null"})");
+  EXPECT_EQ(spec.param, "response_format");
+  EXPECT_TRUE(spec.is_best_effort);
+  spec = grammar_of(R"("response_format":{"type":"json_schema","json_schema":{"name":"a","strict":true,
+      "schema":{}}})");
+  EXPECT_FALSE(spec.is_best_effort);
+  EXPECT_EQ(grammar_of(R"("response_format":{"type":"json_object"})").kind, GrammarKind::kJsonObject);
+  // A schema that is empty, or has nothing but false and null, is a constraint all the same.
+  EXPECT_EQ(grammar_of(R"("structured_outputs":{"json":{"additionalProperties":false}})").kind,
+            GrammarKind::kJsonSchema);
+  spec = grammar_of(R"("structured_outputs":{"json":"{\"type\":\"null\"}",
+      "disable_any_whitespace":true})");
+  EXPECT_EQ(spec.text, R"({"type":"null"})");
+  EXPECT_FALSE(spec.allows_whitespace);
+  EXPECT_EQ(grammar_of(R"("structured_outputs":{"regex":"a+"})").kind, GrammarKind::kRegex);
+  EXPECT_EQ(grammar_of(R"("structured_outputs":{"choice":["a\"\n","b"]})").text,
+            R"(root ::= "a\"\x0a" | "b")");
+  EXPECT_EQ(grammar_of(R"("structured_outputs":{"grammar":"root ::= \"a\""})").kind,
+            GrammarKind::kEbnf);
+  EXPECT_EQ(grammar_of(R"("structured_outputs":{"grammar":"start: \"a\""})").kind,
+            GrammarKind::kLark);
 }
 
 TEST_F(Validator, FalseAsksForNoLogprobs) {

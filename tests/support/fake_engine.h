@@ -212,6 +212,12 @@ class FakeEngine final : public Engine {
     }
     if (running.num_tokens == 0) output.num_cached_tokens = 3;
     ++running.num_tokens;
+    // As if the whole prediction had been drafted.
+    const std::vector<TokenId>& prediction = running.request.prediction;
+    for (size_t i = 0; i < prediction.size() && i < static_cast<size_t>(running.num_tokens); ++i) {
+      const bool is_right = prediction[i] == script_[i % script_.size()];
+      ++(is_right ? output.num_accepted_predictions : output.num_rejected_predictions);
+    }
     output.timings = {.queued_ms = 1.5,
                       .prefill_ms = 20,
                       .decode_ms = static_cast<double>(running.num_tokens),

@@ -104,6 +104,36 @@ TEST(CudaGraphs, Bf16StepsHaveTheBitsOfEagerOnes) {
 
 // Block 0 belongs to a request here: the one that starts first. What padding rows wrote would show
 // in its later tokens, and in a request that finds its blocks.
+// Drafts are rows that a token is chosen behind, as decodes are: such steps are recorded too.
+TEST(CudaGraphs, StepsWithDraftsHaveTheBitsOfStepsWithout) {
+  const TinyModel model(TinyWeights::kInt8);
+  std::vector<ValidRequest> requests = requests_of(2);
+  if (testing::is_short()) requests.resize(1);
+  for (ValidRequest& request : requests) request.sampling.max_tokens = 7;
+  std::vector<Collected> expected;
+  {
+    Config config = config_of(model);
+    config.enforce_eager = true;
+    const std::unique_ptr<Engine> engine = start_engine(config);
+    ASSERT_NE(engine, nullptr);
+    expected = testing::run_together(*engine, requests);
+  }
+  for (size_t i = 0; i < requests.size(); ++i) requests[i].prediction = expected[i].tokens;
+  Config config = config_of(model);
+  config.cuda_graph_sizes = {4, 8};
+  config.max_num_seqs = 8;
+  config.speculative_config =
+      R"({"method":"replay","replay_error_rate":0.3,"num_speculative_tokens":3,"adaptive":false})";
+  const std::unique_ptr<Engine> engine = start_engine(config);
+  ASSERT_NE(engine, nullptr);
+  const testing::DeviceCounters counters;
+  expect_same(expected, testing::run_together(*engine, requests), "drafts");
+  counters.expect_replays(true);
+  uint64_t num_accepted = 0;
+  for (const uint64_t count : engine->stats().drafts.num_accepted_tokens) num_accepted += count;
+  EXPECT_GT(num_accepted, 0U);
+}
+
 TEST(CudaGraphs, PaddingLeavesTheCacheAlone) {
   const TinyModel model(TinyWeights::kInt8, "float32");
   const std::vector<ValidRequest> requests = {requests_of(3)[0]};

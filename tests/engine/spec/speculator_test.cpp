@@ -84,7 +84,7 @@ TEST(Speculator, SourceOfWhichMoreIsAcceptedIsTaken) {
   Draft draft;
   speculator.begin(RequestId{1}, {.known = Tokens{1}, .num_prompt_tokens = 1});
   speculator.propose(RequestId{1}, 8, survival, draft);
-  EXPECT_EQ(draft.source, DraftSource::kSuffix);  // of equals the first
+  EXPECT_EQ(draft.source, DraftSource::kSuffix);  // the first among equals
   const std::vector<uint8_t> bins(3, 0);
   for (int i = 0; i < 50; ++i) {
     RequestAcceptance request;
@@ -134,6 +134,43 @@ TEST(Speculator, RequestThatEndedOrNeverBeganIsNoError) {
   speculator.propose(RequestId{3}, 4, survival, draft);
   EXPECT_EQ(draft.size, 0);
   speculator.end(RequestId{3});
+}
+
+TEST(Speculator, MemoryNeverExceedsWhatIsPlanned) {
+  std::mt19937_64 random(2);
+  SpecConfig replay;
+  replay.replay = true;
+  for (const SpecConfig& config : {SpecConfig{}, all_methods(), replay}) {
+    constexpr int32_t kRequests = 6;
+    constexpr int64_t kLength = 3000;
+    Speculator speculator(config, 300);
+    const int64_t planned = Speculator::max_memory_bytes(config, kRequests, kLength);
+    const DraftSurvival survival;
+    uint64_t next_id = 1;
+    for (int round = 0; round < 4; ++round) {
+      const uint64_t first = next_id;
+      for (int32_t i = 0; i < kRequests; ++i) {
+        Tokens known(kLength - 500);
+        for (TokenId& token : known) token = static_cast<TokenId>(random() % 300);
+        speculator.begin(RequestId{next_id++},
+                         {.known = known,
+                          .num_prompt_tokens = static_cast<int32_t>(random() % 2500),
+                          .salt = random(),
+                          .prediction = known});
+      }
+      Draft draft;
+      for (int step = 0; step < 500; ++step) {
+        for (uint64_t id = first; id < next_id; ++id) {
+          speculator.propose(RequestId{id}, 8, survival, draft);
+          speculator.committed(RequestId{id}, Tokens{static_cast<TokenId>(random() % 300)});
+        }
+        if (step % 50 != 0) continue;
+        ASSERT_LE(speculator.memory_bytes(), planned);
+      }
+      for (uint64_t id = first; id < next_id; ++id) speculator.end(RequestId{id});
+      ASSERT_LE(speculator.memory_bytes(), planned);
+    }
+  }
 }
 
 // Requests in any order, with texts that repeat: no proposer gives too much or anything that is not

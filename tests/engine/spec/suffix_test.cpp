@@ -113,7 +113,7 @@ TEST(Suffix, LongPromptIsTakenInOverSeveralSteps) {
   proposer->begin(0, subject_of(known, 3003));
   int calls = 1;
   while (guessed(*proposer, 0, known, 3).empty() && calls < 20) ++calls;
-  EXPECT_EQ(calls, 6);  // 512 tokens a call
+  EXPECT_EQ(calls, 12);  // 256 tokens a call
 }
 
 TEST(Suffix, MemoryIsBoundedWhateverComes) {

@@ -152,6 +152,39 @@ TEST(SuffixTree, StaysWithinItsNodesAndForgetsTheOldestText) {
   }
 }
 
+TEST(SuffixTree, TextThatIsAlwaysTheSameIsBoundedToo) {
+  const SuffixTreeLimits limits = {
+      .max_depth = 8, .max_nodes = 1000, .max_tokens = 5000, .max_sequences = 1000};
+  SuffixTree tree(limits);
+  for (int sequence = 0; sequence < 3000; ++sequence) {
+    tree.open(sequence % 2);
+    for (TokenId token = 0; token < 20; ++token) tree.append(token);
+    ASSERT_LE(tree.num_tokens(), 5000);
+    ASSERT_LE(tree.num_sequences(), 1000 + 64);
+    ASSERT_LE(tree.memory_bytes(), SuffixTree::max_memory_bytes(limits));
+  }
+  EXPECT_GT(tree.num_tokens(), 4900);
+}
+
+TEST(SuffixTree, MemoryNeverExceedsWhatIsPlanned) {
+  std::mt19937_64 random(6);
+  for (const bool reserves : {false, true}) {
+    for (const TokenId vocab_size : {1, 4, 60, 10'000}) {
+      const SuffixTreeLimits limits = {.max_depth = 12,
+                                       .max_nodes = 3000,
+                                       .max_tokens = 8000,
+                                       .max_sequences = 5,
+                                       .reserves = reserves};
+      SuffixTree tree(limits);
+      for (int i = 0; i < 40'000; ++i) {
+        if (i % 10'000 == 0 || random() % 500 == 0) tree.open(random());
+        tree.append(static_cast<TokenId>(random() % static_cast<uint64_t>(vocab_size)));
+        ASSERT_LE(tree.memory_bytes(), SuffixTree::max_memory_bytes(limits));
+      }
+    }
+  }
+}
+
 // The guess for one length of match, its tokens each the most frequent, from the description.
 struct Oracle {
   const std::vector<Sequence>& all;
@@ -159,16 +192,52 @@ struct Oracle {
   SuffixTree::Rules rules;
   int32_t depth;
 
+  [[nodiscard]] size_t most(size_t length) const {
+    return std::min<size_t>(
+        {static_cast<size_t>(rules.max_tokens),
+         static_cast<size_t>(rules.max_spec_factor * static_cast<double>(length)),
+         static_cast<size_t>(depth) - length});
+  }
+
+  // The least sum that following the most frequent tokens behind `sofar` gives, whichever of equals
+  // are followed.
+  [[nodiscard]] double least(const Tokens& sofar, double product, size_t left) const {
+    const auto next = followers(all, salt, sofar);
+    int32_t total = 0;
+    int32_t best = 0;
+    for (const auto& [token, count] : next) {
+      total += count;
+      best = std::max(best, count);
+    }
+    if (left == 0 || total == 0) return 0;
+    const double reached = product * best / total;
+    if (reached < rules.min_token_prob) return 0;
+    double sum = 1e9;
+    for (const auto& [token, count] : next) {
+      if (count != best) continue;
+      Tokens longer = sofar;
+      longer.push_back(token);
+      sum = std::min(sum, reached + least(longer, reached, left - 1));
+    }
+    return sum;
+  }
+
+  // What the best of the matches gives at least.
+  [[nodiscard]] double least_best(const Tokens& text) const {
+    double best = 0;
+    for (size_t length = 1; length <= std::min<size_t>(text.size(), depth - 1); ++length) {
+      const Tokens match(text.end() - static_cast<std::ptrdiff_t>(length), text.end());
+      best = std::max(best, least(match, 1, most(length)));
+    }
+    return best;
+  }
+
   // The sum of probabilities of the tokens of `draft` behind the last `length` of `text`; -1: it is
   // not what the rules give.
   double score(const Tokens& text, size_t length, std::span<const TokenId> draft) const {
     Tokens sofar(text.end() - static_cast<std::ptrdiff_t>(length), text.end());
     double product = 1;
     double sum = 0;
-    const size_t most =
-        std::min<size_t>({static_cast<size_t>(rules.max_tokens),
-                          static_cast<size_t>(rules.max_spec_factor * static_cast<double>(length)),
-                          static_cast<size_t>(depth) - length});
     for (size_t j = 0;; ++j) {
       const auto next = followers(all, salt, sofar);
       int32_t total = 0;
@@ -178,7 +247,8 @@ struct Oracle {
         best = std::max(best, count);
       }
       const double probability = total > 0 ? static_cast<double>(best) / total : 0;
-      const bool goes_on = j < most && total > 0 && product * probability >= rules.min_token_prob;
+      const bool goes_on =
+          j < most(length) && total > 0 && product * probability >= rules.min_token_prob;
       if (!goes_on) return j == draft.size() ? sum : -1;
       if (j == draft.size() || !next.contains(draft[j]) || next.at(draft[j]) != best) return -1;
       product *= probability;
@@ -188,7 +258,29 @@ struct Oracle {
   }
 };
 
-TEST(SuffixTree, GuessIsTheMostFrequentContinuationOfOneOfTheMatches) {
+// What `tree` guesses behind `text` is what the oracle allows.
+void expect_guess(const SuffixTree& tree, const Oracle& oracle, const Tokens& text) {
+  Draft draft;
+  const double score = tree.guess(oracle.salt, text, oracle.rules, draft);
+  EXPECT_GE(score, oracle.least_best(text) - 1e-9);
+  if (draft.size == 0) {
+    EXPECT_EQ(score, 0);
+    return;
+  }
+  bool is_one = false;
+  for (size_t length = 1; length <= std::min<size_t>(text.size(), oracle.depth - 1); ++length) {
+    is_one = is_one || std::abs(oracle.score(text, length, draft.guessed()) - score) < 1e-9;
+  }
+  EXPECT_TRUE(is_one);
+}
+
+SuffixTree::Rules random_rules(std::mt19937_64& random) {
+  return {.max_tokens = static_cast<int32_t>(1 + random() % 8),
+          .max_spec_factor = 0.5 * static_cast<double>(1 + random() % 4),
+          .min_token_prob = 0.1 * static_cast<double>(random() % 6)};
+}
+
+TEST(SuffixTree, GuessIsTheBestOfTheMostFrequentContinuations) {
   std::mt19937_64 random(4);
   for (int round = 0; round < 300; ++round) {
     const auto depth = static_cast<int32_t>(2 + random() % 8);
@@ -204,28 +296,35 @@ TEST(SuffixTree, GuessIsTheMostFrequentContinuationOfOneOfTheMatches) {
         tree.append(token);
       }
     }
-    const Tokens text = all.back().tokens;  // still open
-    const Oracle oracle = {all,
-                           all.back().salt,
-                           {.max_tokens = static_cast<int32_t>(1 + random() % 8),
-                            .max_spec_factor = 0.5 * static_cast<double>(1 + random() % 4),
-                            .min_token_prob = 0.1 * static_cast<double>(random() % 6)},
-                           depth};
-    Draft draft;
-    const double score = tree.guess(oracle.salt, text, oracle.rules, draft);
-    if (draft.size == 0) {
-      EXPECT_EQ(score, 0);
-      for (size_t length = 1; length <= std::min<size_t>(text.size(), depth - 1); ++length) {
-        EXPECT_EQ(oracle.score(text, length, {}), 0);
+    // The last sequence is still open.
+    expect_guess(tree, {all, all.back().salt, random_rules(random), depth}, all.back().tokens);
+  }
+}
+
+TEST(SuffixTree, GuessKnowsNothingOfWhatIsGone) {
+  std::mt19937_64 random(7);
+  for (int round = 0; round < 40; ++round) {
+    const auto depth = static_cast<int32_t>(2 + random() % 6);
+    const auto vocab_size = static_cast<TokenId>(2 + random() % 4);
+    SuffixTree tree({.max_depth = depth, .max_nodes = 1 << 16, .max_sequences = 3});
+    std::vector<Sequence> all;
+    for (int i = 0; i < 25; ++i) {
+      all.push_back({0, Tokens(1 + random() % 25)});
+      tree.open(0);
+      for (TokenId& token : all.back().tokens) {
+        token = static_cast<TokenId>(random() % vocab_size);
+        tree.append(token);
       }
-      continue;
+      tree.close();
+      for (int j = 0; j < 10; ++j) {
+        tree.open(7);
+        tree.close();
+      }
+      if (all.size() > 3) all.erase(all.begin());
+      Tokens text(1 + random() % 6);
+      for (TokenId& token : text) token = static_cast<TokenId>(random() % vocab_size);
+      expect_guess(tree, {all, 0, random_rules(random), depth}, text);
     }
-    bool is_one = false;
-    for (size_t length = 1; length <= std::min<size_t>(text.size(), depth - 1); ++length) {
-      const double of_length = oracle.score(text, length, draft.guessed());
-      is_one = is_one || std::abs(of_length - score) < 1e-9;
-    }
-    EXPECT_TRUE(is_one);
   }
 }
 

@@ -176,7 +176,7 @@ TEST_P(CudaParts, OfHalvesJoinToTheBitsOfTheWholeLayer) {
       const simt::Run schedule(1);
       want = matrix.whole();
     }
-    const DeviceBytes workspace(cuda::linear_workspace_bytes(setting.rows, kN));
+    const test::LinearWorkspace workspace(cuda::linear_workspace_bytes(setting.rows, kN));
     const Activations x{.format = activation_format(format, 8, DeviceType::kCuda),
                         .num_rows = setting.rows,
                         .k = setting.k};
@@ -301,7 +301,7 @@ TEST_P(CudaParts, OfInt8JoinToTheCpusBitsOfTheWholeLayer) {
                          .out_stride = kOutStride,
                          .bias = setting.bias ? bias.data() : nullptr};
     linear(cpu->context(), {.x = all.view, .groups = {&group, 1}, .epilogue = setting.epilogue});
-    const DeviceBytes workspace(cuda::linear_workspace_bytes(setting.rows, kN));
+    const test::LinearWorkspace workspace(cuda::linear_workspace_bytes(setting.rows, kN));
     for (const int32_t size : {2, 4, 8}) {
       check(setting, size, [&] {
         const auto rows = quantized(values, setting, size);
@@ -349,7 +349,8 @@ TEST_P(CudaParts, OfInt8AndManyRowsHaveTheCpusBits) {
     const PackedWeight weight = matrix.cpu();
     const RowGroup group{.weight = &weight, .out = want.data(), .out_stride = kN, .bias = nullptr};
     linear(cpu->context(), {.x = rows.view, .groups = {&group, 1}, .segments = share});
-    const DeviceBytes workspace(cuda::linear_workspace_bytes(setting.rows, kN, rows.view.k));
+    const test::LinearWorkspace workspace(
+        cuda::linear_workspace_bytes(setting.rows, kN, rows.view.k));
     const auto body = [&] {
       std::vector<float> out(want.size(), 0.5F);
       cuda::launch_linear_int8(nullptr,

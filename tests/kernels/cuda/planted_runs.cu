@@ -16,6 +16,7 @@ constexpr int kXCopier = kRingConsumers + 32;
 constexpr int kThreads = kRingConsumers + 64;
 constexpr int kRun = 9;  // segments of a block: two tiles are cut, one is whole
 constexpr int kUnits = Shape::kTiles * Shape::kSegments;
+constexpr int kRuns = (kUnits + kRun - 1) / kRun;
 
 struct alignas(1024) Memory {
   SegmentsRing ring;
@@ -33,6 +34,7 @@ struct Work {
   TensorMap w[kLayers];
   float* parts[kLayers];
   float* out[kLayers];  // in rows of both
+  uint32_t* arrivals;   // of each run's warps
 };
 
 // A tile's layer, and its first output there.
@@ -162,6 +164,62 @@ __device__ __forceinline__ int grow(
   return Shape::kSegments;
 }
 
+// Whether a run begins behind the first of the tile's segments [first, first + width).
+__device__ __forceinline__ bool is_cut(int tile, int first, int width) {
+  for (int i = first + 1; i < first + width; ++i) {
+    if ((tile * Shape::kSegments + i) % kRun == 0) return true;
+  }
+  return false;
+}
+
+template <RunsBug kBug>
+__device__ __forceinline__ float join(
+    const Work& work, int tile, int token, int output, int own_layer) {
+  const int layer = kBug == RunsBug::kJoinOfTheFirst ? 0 : own_layer;
+  float s[Shape::kSegments];
+  for (int i = 0; i < Shape::kSegments; ++i) {
+    s[i] = work.parts[layer][part_at(layer, i, token, output)];
+  }
+  if (kBug == RunsBug::kJoinInOrder) {
+    for (int i = 1; i < Shape::kSegments; ++i) {
+      if (is_cut(tile, i - 1, 2)) s[0] = __fadd_rn(s[0], s[i]);
+    }
+    return s[0];
+  }
+  for (int width = 1; width < Shape::kSegments; width *= 2) {
+    for (int i = 0; i < Shape::kSegments; i += 2 * width) {
+      const int first = kBug == RunsBug::kCutOneLate ? i + 1 : i;
+      if (is_cut(tile, first, 2 * width)) s[i] = __fadd_rn(s[i], s[i + width]);
+    }
+  }
+  return s[0];
+}
+
+// To all lanes of a warp, whether its run is the last that comes with its part of the tile.
+template <RunsBug kBug>
+__device__ __forceinline__ bool comes_last(const Work& work, int tile) {
+  constexpr uint32_t kAllLanes = 0xFFFFFFFFU;
+  constexpr bool kOfTheBlock = kBug == RunsBug::kCounterOfTheBlock;
+  const int first = tile * Shape::kSegments / kRun;
+  const int last = (tile * Shape::kSegments + Shape::kSegments - 1) / kRun;
+  auto arrivals = static_cast<uint32_t>(last - first + 1);
+  if (kBug == RunsBug::kOneArrivalTooMany) ++arrivals;
+  if (kOfTheBlock) arrivals *= kRingConsumerWarps;
+  const int warp = kOfTheBlock ? 0 : static_cast<int>(threadIdx.x) / 32;
+  uint32_t is_last = 0;
+  if (kBug != RunsBug::kNoSyncBeforeArrival) __syncwarp();
+  if (threadIdx.x % 32 == 0) {
+    if (kBug != RunsBug::kNoFenceBeforeArrival) ptx::fence_device();
+    uint32_t* const counter = work.arrivals + first * kRingConsumerWarps + warp;
+    is_last = gpu::arrive_last(counter, arrivals) ? 1 : 0;
+    if (kBug != RunsBug::kNoFenceBehindArrival) ptx::fence_device();
+  }
+  is_last = __reduce_max_sync(kAllLanes, is_last);
+  if (kBug != RunsBug::kNoSyncBehindArrival) __syncwarp();
+  if (kBug == RunsBug::kJoinedByAll) return true;
+  return kBug == RunsBug::kJoinedByTheFirst ? is_last == 0 : is_last != 0;
+}
+
 template <RunsBug kBug>
 __device__ __forceinline__ void multiply_run(Memory& memory, const Work& work) {
   RingCursor at;
@@ -169,6 +227,7 @@ __device__ __forceinline__ void multiply_run(Memory& memory, const Work& work) {
   for_run<kBug>([&](int tile, int begin, int end) {
     if (kBug == RunsBug::kRingRestarts) at = {};
     float d[4];
+    const Place place = place_of<kBug>(tile);
     for (int segment = begin; segment < end; ++segment, at.advance()) {
       const bool accumulate = kBug == RunsBug::kNoPromotion && segment > begin;
       multiply<kBug>(memory, at, segment, accumulate, d);
@@ -176,7 +235,6 @@ __device__ __forceinline__ void multiply_run(Memory& memory, const Work& work) {
       const int width = grow<kBug>(memory, waiting, segment, begin, end, d, first);
       if (width == 0) continue;
       const int at_segment = kBug == RunsBug::kPartAtItsEnd ? first + width - 1 : first;
-      const Place place = place_of<kBug>(tile);
       for_sums(place, [&](int output, int token, int i) {
         if (end - begin == Shape::kSegments) {
           work.out[place.layer][token * Shape::kOutputs + output] = d[i];
@@ -185,6 +243,13 @@ __device__ __forceinline__ void multiply_run(Memory& memory, const Work& work) {
         }
       });
     }
+    const bool is_whole = end - begin == Shape::kSegments;
+    if (is_whole && kBug != RunsBug::kWholeTilesToo) return;
+    if (!comes_last<kBug>(work, tile)) return;
+    for_sums(place, [&](int output, int token, int) {
+      work.out[place.layer][token * Shape::kOutputs + output] =
+          join<kBug>(work, tile, token, output, place.layer);
+    });
   });
 }
 
@@ -211,67 +276,13 @@ __global__ void __launch_bounds__(kThreads, 1) runs_kernel(const __grid_constant
   if (threadIdx.x == kXCopier) copy_x<kBug>(memory, work);
 }
 
-// Whether a run begins behind the first of the tile's segments [first, first + width).
-__device__ __forceinline__ bool is_cut(int tile, int first, int width) {
-  for (int i = first + 1; i < first + width; ++i) {
-    if ((tile * Shape::kSegments + i) % kRun == 0) return true;
-  }
-  return false;
-}
-
-template <RunsBug kBug>
-__device__ __forceinline__ float join(const Work& work, int tile, int token, const Place& place) {
-  const int layer = kBug == RunsBug::kJoinOfTheFirst ? 0 : place.layer;
-  float s[Shape::kSegments];
-  for (int i = 0; i < Shape::kSegments; ++i) {
-    s[i] = work.parts[layer][part_at(layer, i, token, place.output)];
-  }
-  if (kBug == RunsBug::kJoinInOrder) {
-    for (int i = 1; i < Shape::kSegments; ++i) {
-      if (is_cut(tile, i - 1, 2)) s[0] = __fadd_rn(s[0], s[i]);
-    }
-    return s[0];
-  }
-  for (int width = 1; width < Shape::kSegments; width *= 2) {
-    for (int i = 0; i < Shape::kSegments; i += 2 * width) {
-      const int first = kBug == RunsBug::kCutOneLate ? i + 1 : i;
-      if (is_cut(tile, first, 2 * width)) s[i] = __fadd_rn(s[i], s[i + width]);
-    }
-  }
-  return s[0];
-}
-
-template <RunsBug kBug>
-__global__ void __launch_bounds__(Shape::kTileOutputs, 1)
-    join_kernel(const __grid_constant__ Work work) {
-  ptx::start_next_launch();
-  if (kBug != RunsBug::kJoinWithoutWait) ptx::wait_for_launches();
-  const auto tile = static_cast<int>(blockIdx.x);
-  const auto token = static_cast<int>(blockIdx.y);
-  Place place = place_of<kBug>(tile);
-  place.output += static_cast<int>(threadIdx.x);
-  if (place.output >= outputs_of(place.layer)) return;
-  if (kBug != RunsBug::kWholeTilesToo && !is_cut(tile, 0, Shape::kSegments)) return;
-  work.out[place.layer][token * Shape::kOutputs + place.output] =
-      join<kBug>(work, tile, token, place);
-}
-
 template <RunsBug kBug>
 void start(const Work& work) {
-  gpu::launch(nullptr,
-              {.blocks_x = (kUnits + kRun - 1) / kRun,
-               .threads = kThreads,
-               .shared_bytes = sizeof(Memory),
-               .overlaps = true},
-              runs_kernel<kBug>,
-              work);
-  gpu::launch(nullptr,
-              {.blocks_x = Shape::kTiles,
-               .blocks_y = Shape::kTokens,
-               .threads = Shape::kTileOutputs,
-               .overlaps = true},
-              join_kernel<kBug>,
-              work);
+  gpu::launch(
+      nullptr,
+      {.blocks_x = kRuns, .threads = kThreads, .shared_bytes = sizeof(Memory), .overlaps = true},
+      runs_kernel<kBug>,
+      work);
 }
 
 }  // namespace
@@ -283,10 +294,12 @@ std::vector<float> run_runs(RunsBug bug,
   std::vector<float> parts(out.size() * Shape::kSegments, -1.0F);
   const auto second = w.begin() + kLayerOutputs[0] * Shape::kK;
   const std::vector<uint16_t> weights[kLayers] = {{w.begin(), second}, {second, w.end()}};
+  std::vector<uint32_t> arrivals(static_cast<size_t>(kRuns * kRingConsumerWarps));
   Work work{.x = segments_map(x, Shape::kTokens, Shape::kTokens),
             .w = {},
             .parts = {parts.data(), parts.data()},
-            .out = {out.data(), out.data() + kLayerOutputs[0]}};
+            .out = {out.data(), out.data() + kLayerOutputs[0]},
+            .arrivals = arrivals.data()};
   for (int i = 0; i < kLayers; ++i) {
     work.w[i] = segments_map(weights[i], kLayerOutputs[i], Shape::kTileOutputs);
   }

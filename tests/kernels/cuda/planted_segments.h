@@ -38,8 +38,8 @@ inline gpu::TensorMap segments_map(const std::vector<uint16_t>& data, int rows, 
                                .swizzle = gpu::Swizzle::k128});
 }
 
-// The segments of all tiles of two layers in runs of equal length, a block each; a second launch
-// joins the subtrees of tiles that runs cut.
+// The segments of all tiles of two layers in runs of equal length, a block each; the run that comes
+// last with its part of a tile that runs cut joins the tile's subtrees.
 enum class RunsBug : uint8_t {
   kNone,
   kRunOneShort,
@@ -57,7 +57,14 @@ enum class RunsBug : uint8_t {
   kCutOneLate,
   kJoinInOrder,
   kWholeTilesToo,
-  kJoinWithoutWait,
+  kNoSyncBeforeArrival,
+  kNoFenceBeforeArrival,
+  kNoFenceBehindArrival,
+  kNoSyncBehindArrival,
+  kJoinedByTheFirst,
+  kJoinedByAll,
+  kOneArrivalTooMany,
+  kCounterOfTheBlock,
   kTilesGoOn,
   kWeightsOfTheFirst,
   kPartsShareAPlace,

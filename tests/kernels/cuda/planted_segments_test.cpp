@@ -79,7 +79,15 @@ TEST_F(Runs, EveryPlantedBugIsCaught) {
   expect("cut one late", "wrong bits", kCutOneLate);
   expect("join in order", "wrong bits", kJoinInOrder);
   expect("whole tiles too", "wrong bits", kWholeTilesToo);
-  expect("join without wait", "wait_for_launches", kJoinWithoutWait);
+  expect(
+      "no sync before arrival", "race: a read of what another block writes", kNoSyncBeforeArrival);
+  expect("no fence before arrival", "race: a read of what another", kNoFenceBeforeArrival);
+  expect("no fence behind arrival", "race: a read of what another", kNoFenceBehindArrival);
+  expect("no sync behind arrival", "race: a read of what another", kNoSyncBehindArrival);
+  expect("joined by the first", "race: ", kJoinedByTheFirst);
+  expect("joined by all", "race: ", kJoinedByAll);
+  expect("one arrival too many", "wrong bits", kOneArrivalTooMany);
+  expect("counter of the block", "wrong bits", kCounterOfTheBlock);
   expect("tiles go on", "wrong bits", kTilesGoOn);
   expect("weights of the first layer", "wrong bits", kWeightsOfTheFirst);
   expect("parts share a place", "wrong bits", kPartsShareAPlace);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/core/types.h"
+#include "kernels/cuda/launch.h"
 #ifdef SLUICE_TESTS_ON_GPU
 #include "tests/support/gpu/run.h"
 #else
@@ -95,6 +96,19 @@ class DeviceBytes {
  private:
   size_t bytes_;
   std::byte* data_;
+};
+
+// A workspace of linear layers as the first launch gets it, and as launches leave it.
+struct LinearWorkspace : DeviceBytes {
+  explicit LinearWorkspace(int64_t bytes) : DeviceBytes(bytes) {
+    if (bytes > 0) std::memset(data(), 0, cuda::kArrivalBytes);
+  }
+
+  ~LinearWorkspace() {
+    const std::byte* const begin = data();
+    const std::byte* const end = begin + (size() > 0 ? cuda::kArrivalBytes : 0);
+    EXPECT_EQ(std::count(begin, end, std::byte{0}), end - begin);
+  }
 };
 
 // The first difference, in words.

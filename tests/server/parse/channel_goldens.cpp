@@ -15,22 +15,30 @@ GoldenFamily harmony(std::vector<std::string_view> specials) {
       std::move(specials),
       {
           {"<|channel|>final<|message|>Hello.<|return|>", "C{Hello.}", kStart},
-          {"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hello.",
-           "R{Hm.}C{Hello.}", kStart},
+          {"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>"
+           "Hello.",
+           "R{Hm.}C{Hello.}",
+           kStart},
           {"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary "
            "to=functions.get <|constrain|>json<|message|>{\"a\": 1}<|call|>",
-           R"(R{Hm.}0 get {"a": 1};)", kStart},
+           R"(R{Hm.}0 get {"a": 1};)",
+           kStart},
           {"<|channel|>commentary<|message|>I look.<|end|><|start|>assistant to=functions.get"
            "<|channel|>commentary json<|message|>{\"a\": \"é\"}<|call|>",
-           R"(C{I look.}0 get {"a": "é"};)", kStart},
+           R"(C{I look.}0 get {"a": "é"};)",
+           kStart},
           {" to=functions.get<|channel|>commentary <|constrain|>json<|message|>{}<|call|>",
-           "0 get {};", kStart},
+           "0 get {};",
+           kStart},
           {"<|channel|>analysis to=functions.get<|message|>{}<|call|>", "0 get {};", kStart},
           {"<|channel|>final to=functions.get<|message|><|call|>", "0 get {};", kStart},
           {"<|channel|>commentary to=functions.a<|message|>{}<|call|><|start|>assistant<|channel|>"
            "commentary to=functions.b<|message|>{ }<|call|>",
-           "0 a {};1 b { };", kStart},
-          {"<|channel|>commentary to=functions.a<|message|>{\"x\": \"y", R"(0 a {"x": "y)", kStart,
+           "0 a {};1 b { };",
+           kStart},
+          {"<|channel|>commentary to=functions.a<|message|>{\"x\": \"y",
+           R"(0 a {"x": "y)",
+           kStart,
            FinishReason::kLength},
           {"<|channel|>commentary to=functions.a<|message|>{\"x\": 1}", R"(0 a {"x": 1};)", kStart},
           {"<|channel|>analysis<|message|>Hm.", "R{Hm.}", kStart, FinishReason::kLength},
@@ -39,10 +47,12 @@ GoldenFamily harmony(std::vector<std::string_view> specials) {
           {"assemble", "C{assemble}", kStart},
           {"Hello.<|return|>", "C{Hello.}", "<|start|>assistant<|channel|>final<|message|>"},
           {"Hm.<|end|>", "R{Hm.}", "<|start|>assistant<|channel|>analysis<|message|>"},
-          {"{\"a\": 1}<|call|>", R"(0 get {"a": 1};)",
+          {"{\"a\": 1}<|call|>",
+           R"(0 get {"a": 1};)",
            "<|start|>assistant<|channel|>commentary to=functions.get<|message|>"},
           {"<|channel|>commentary to=browser.search<|message|>{\"q\": 1}<|call|>",
-           R"(0 browser.search {"q": 1};)", kStart},
+           R"(0 browser.search {"q": 1};)",
+           kStart},
           {"<|channel|>analysis<|message|>a<|channel|>final<|message|>b", "R{a}C{b}", kStart},
       },
   };
@@ -54,9 +64,11 @@ GoldenFamily kimi_k3() {
       "kimi_k3",
       {"<|open|>", "<|sep|>", "<|close|>"},
       {
-          {"<|open|>think<|sep|>Hm.<|close|>think<|sep|><|open|>response<|sep|>Hello.<|close|>response<|sep|>",
+          {"<|open|>think<|sep|>Hm.<|close|>think<|sep|><|open|>response<|sep|>Hello.<|close|>"
+           "response<|sep|>",
            "R{Hm.}C{Hello.}"},
-          {"<|open|>tools<|sep|><|open|>call tool=\"get\" index=\"1\"<|sep|><|open|>argument key=\"a\" "
+          {"<|open|>tools<|sep|><|open|>call tool=\"get\" index=\"1\"<|sep|><|open|>argument "
+           "key=\"a\" "
            "type=\"string\"<|sep|>03\n\"é\"<|close|>argument<|sep|><|open|>argument key=\"n\" "
            "type=\"number\"<|sep|>3.50<|close|>argument<|sep|><|close|>call<|sep|><|open|>call "
            "tool=\"put\" index=\"2\"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
@@ -64,7 +76,9 @@ GoldenFamily kimi_k3() {
           {"Hm.<|close|>think<|sep|>", "R{Hm.}", "<|open|>think<|sep|>"},
           {"<|open|>tools<|sep|><|open|>call tool=\"get\"<|sep|><|open|>argument key=\"a\" "
            "type=\"string\"<|sep|>xy",
-           R"(0 get {"a": "xy)", "", FinishReason::kLength},
+           R"(0 get {"a": "xy)",
+           "",
+           FinishReason::kLength},
           {"<|open|>tools<|sep|><|open|>call tool=\"get\"<|sep|><|open|>argument key=\"a\" "
            "type=\"string\"<|sep|>xy",
            R"(0 get {"a": "xy"};)"},
@@ -76,7 +90,12 @@ GoldenFamily kimi_k3() {
 
 std::vector<GoldenFamily> channel_goldens() {
   return {
-      harmony({"<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|call|>",
+      harmony({"<|start|>",
+               "<|end|>",
+               "<|message|>",
+               "<|channel|>",
+               "<|constrain|>",
+               "<|call|>",
                "<|return|>"}),
       harmony({}),
       kimi_k3(),

@@ -39,23 +39,33 @@ GoldenFamily deepseek_v3(std::string_view name) {
   return {
       name,
       "deepseek_v3",
-      {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>",
-       "<｜tool▁call▁end｜>", "<｜tool▁sep｜>", "<｜end▁of▁sentence｜>"},
+      {"<｜tool▁calls▁begin｜>",
+       "<｜tool▁calls▁end｜>",
+       "<｜tool▁call▁begin｜>",
+       "<｜tool▁call▁end｜>",
+       "<｜tool▁sep｜>",
+       "<｜end▁of▁sentence｜>"},
       {
           {"Hm.\n</think>\n\nHello.", "R{Hm.}C{Hello.}", "<｜Assistant｜><think>\n"},
           {"Text.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get\n```json\n"
-           "{\"a\": \"```\"}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>put\n"
+           "{\"a\": "
+           "\"```\"}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>put\n"
            "```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜><｜end▁of▁sentence｜>",
            R"(C{Text.}0 get {"a": "```"};1 put {};)"},
           {"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get\n```json\n```"
            "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
            "0 get {};"},
-          {"<｜tool▁call▁begin｜>function<｜tool▁sep｜>get\n```json\n{\"a\": 1}\n```<｜tool▁call▁end｜>\nText.",
+          {"<｜tool▁call▁begin｜>function<｜tool▁sep｜>get\n```json\n{\"a\": "
+           "1}\n```<｜tool▁call▁end｜>\nText.",
            "0 get {\"a\": 1};C{\nText.}"},
-          {"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get\n```json\n{\"a\": \"x",
-           R"(0 get {"a": "x)", "", FinishReason::kLength},
+          {"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get\n```json\n{\"a\": "
+           "\"x",
+           R"(0 get {"a": "x)",
+           "",
+           FinishReason::kLength},
           {"<｜tool▁calls▁begin｜>text", "C{text}"},
-          {"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get<｜tool▁sep｜>{\"a\": 1}<｜tool▁call▁end｜>",
+          {"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get<｜tool▁sep｜>{\"a\": "
+           "1}<｜tool▁call▁end｜>",
            R"(0 get {"a": 1};)"},
       },
   };
@@ -65,8 +75,11 @@ GoldenFamily deepseek_v31() {
   return {
       "deepseek_v31",
       "deepseek_v3",
-      {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>",
-       "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"},
+      {"<｜tool▁calls▁begin｜>",
+       "<｜tool▁calls▁end｜>",
+       "<｜tool▁call▁begin｜>",
+       "<｜tool▁call▁end｜>",
+       "<｜tool▁sep｜>"},
       {
           {"Text.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get<｜tool▁sep｜>{\"a\": 1}"
            "<｜tool▁call▁end｜><｜tool▁call▁begin｜>put<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
@@ -83,11 +96,16 @@ GoldenFamily kimi_k2() {
   return {
       "kimi_k2",
       "kimi_k2",
-      {"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>",
-       "<|tool_call_end|>", "<|tool_call_argument_begin|>", "<|im_end|>"},
+      {"<|tool_calls_section_begin|>",
+       "<|tool_calls_section_end|>",
+       "<|tool_call_begin|>",
+       "<|tool_call_end|>",
+       "<|tool_call_argument_begin|>",
+       "<|im_end|>"},
       {
           {"Text.<|tool_calls_section_begin|><|tool_call_begin|>functions.get:0"
-           "<|tool_call_argument_begin|>{\"a\": 1}<|tool_call_end|><|tool_call_begin|>functions.a.b:1"
+           "<|tool_call_argument_begin|>{\"a\": "
+           "1}<|tool_call_end|><|tool_call_begin|>functions.a.b:1"
            "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|><|im_end|>",
            R"(C{Text.}0 get #functions.get:0 {"a": 1};1 a.b #functions.a.b:1 {};)"},
           {"<|tool_call_begin|>functions.get:7<|tool_call_argument_begin|><|tool_call_end|>",
@@ -112,7 +130,9 @@ std::vector<GoldenFamily> named_goldens() {
       deepseek_v3("deepseek_v3"),
       deepseek_v31(),
       kimi_k2(),
-      {"functionary", "", {},
+      {"functionary",
+       "",
+       {},
        {{R"(<function=get>{"a": 1}</function><function=put>{}</function>)",
          R"(0 get {"a": 1};1 put {};)"},
         {R"(Text.<function=get></function>)", "C{Text.}0 get {};"},

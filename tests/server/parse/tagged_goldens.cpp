@@ -19,7 +19,8 @@ GoldenFamily qwen3_coder() {
           {"<tool_call>\n<function=get>\n</function>\n</tool_call>", "0 get {};"},
           {"<tool_call><function=get></function></tool_call>", "0 get {};"},
           {"Text.\n\n<tool_call>\n<function=a>\n</function>\n</tool_call>\n<tool_call>\n"
-           "<function=b>\n<parameter=x>\n[1, {\"y\": null}]\n</parameter>\n</function>\n</tool_call>",
+           "<function=b>\n<parameter=x>\n[1, {\"y\": "
+           "null}]\n</parameter>\n</function>\n</tool_call>",
            R"(C{Text.}0 a {};1 b {"x": [1, {"y": null}]};)"},
           {"<tool_call>\n<function=a>\n</function>\n<function=b>\n</function>\n</tool_call>",
            "0 a {};1 b {};"},
@@ -34,7 +35,8 @@ GoldenFamily qwen3_coder() {
            R"(0 get {"x": "  padded "};)"},
           {"<tool_call>\n<function=get>\n<parameter=x>\né 日本 😀\n</parameter>\n</function>",
            R"(0 get {"x": "é 日本 😀"};)"},
-          {"<tool_call>\n<function=get>\n<parameter=x>\na < b </param> <parameter=y>\n</parameter>\n"
+          {"<tool_call>\n<function=get>\n<parameter=x>\na < b </param> "
+           "<parameter=y>\n</parameter>\n"
            "</function>\n</tool_call>",
            R"(0 get {"x": "a < b </param> <parameter=y>"};)"},
           {"<tool_call>\n<function=get>\n<parameter=x>\n03106\n</parameter>\n</function>",
@@ -52,7 +54,10 @@ GoldenFamily qwen3_coder() {
            "C{<tool_call>\n<function=two words>\n</function>}"},
           {"<tool_call>\n</tool_call>", "C{<tool_call>\n</tool_call>}"},
           {"<tool_call>\n<function=ge", "C{<tool_call>\n<function=ge}", "", FinishReason::kLength},
-          {"<tool_call>\n<function=get>\n<parameter=x>\nab", R"(0 get {"x": )", "", FinishReason::kLength},
+          {"<tool_call>\n<function=get>\n<parameter=x>\nab",
+           R"(0 get {"x": )",
+           "",
+           FinishReason::kLength},
           {"<tool_call>\n<function=get>\n<parameter=x>\nab", R"(0 get {"x": "ab"};)"},
           {"<tool_call>\n<function=get>\n<parameter=x", "0 get {};"},
           {"<tool_call>\n<function=get>\n<parameter=x>\nab<|im_end|>", R"(0 get {"x": "ab"};)"},
@@ -61,7 +66,8 @@ GoldenFamily qwen3_coder() {
           {"<tool_call>\n<function=a.b-c_1>\n</function>\n</tool_call>\nText.",
            "0 a.b-c_1 {};C{\nText.}"},
           {"a <funct", "C{a <funct}"},
-          {"<tool_call>\n<function=g>\n<parameter=x>\ntrue\n</parameter>\n<parameter=y>\n{\"a\": \"</parameter\"}"
+          {"<tool_call>\n<function=g>\n<parameter=x>\ntrue\n</parameter>\n<parameter=y>\n{\"a\": "
+           "\"</parameter\"}"
            "\n</parameter>\n</function>\n</tool_call>",
            R"(0 g {"x": true, "y": {"a": "</parameter"}};)"},
           {"<tool_call>\n<function=g>\njunk<parameter=x>\n1\n</parameter>junk\n</function>",
@@ -78,21 +84,28 @@ GoldenFamily glm(std::string_view name, std::vector<std::string_view> specials) 
       {
           {"Hello.", "C{Hello.}"},
           {"\n<think></think>\nHello.", "C{Hello.}"},
-          {"<think>Hm.</think>\nText.\n<tool_call>get\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>"
+          {"<think>Hm.</think>\nText.\n<tool_call>get\n<arg_key>city</arg_key>\n<arg_value>Paris</"
+           "arg_value>"
            "\n<arg_key>n</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
            R"(R{Hm.}C{Text.}0 get {"city": "Paris", "n": 3};)"},
           {"<tool_call>get</tool_call>", "0 get {};"},
           {"<tool_call>get\n</tool_call>", "0 get {};"},
-          {"<tool_call>a<arg_key>x</arg_key><arg_value>1</arg_value></tool_call><tool_call>b</tool_call>",
+          {"<tool_call>a<arg_key>x</arg_key><arg_value>1</arg_value></tool_call><tool_call>b</"
+           "tool_call>",
            R"(0 a {"x": 1};1 b {};)"},
-          {"<tool_call>a\n<arg_key>x</arg_key>\n<arg_value>{\"k\": [1, \"é\"]}</arg_value>\n</tool_call>",
+          {"<tool_call>a\n<arg_key>x</arg_key>\n<arg_value>{\"k\": [1, "
+           "\"é\"]}</arg_value>\n</tool_call>",
            R"(0 a {"x": {"k": [1, "é"]}};)"},
-          {"<tool_call>a\n<arg_key>x</arg_key>\n<arg_value>\nlines\n\"q\"\n</arg_value>\n</tool_call>",
+          {"<tool_call>a\n<arg_key>x</arg_key>\n<arg_value>\nlines\n\"q\"\n</arg_value>\n</"
+           "tool_call>",
            R"(0 a {"x": "\nlines\n\"q\"\n"};)"},
           {"<tool_call>a\n<arg_key>x</arg_key>\n<arg_value></arg_value>\n</tool_call>",
            R"(0 a {"x": ""};)"},
           {"<tool_call>a\n<arg_key>x</arg_key>\n<arg_value>ab", R"(0 a {"x": "ab"};)"},
-          {"<tool_call>a\n<arg_key>x</arg_key>\n<arg_value>ab", R"(0 a {"x": )", "", FinishReason::kLength},
+          {"<tool_call>a\n<arg_key>x</arg_key>\n<arg_value>ab",
+           R"(0 a {"x": )",
+           "",
+           FinishReason::kLength},
           {"Hm.</think>Hello.", "R{Hm.}C{Hello.}", "<|assistant|><think>"},
           {"Hello.", "C{Hello.}", "<|assistant|></think>"},
           {"<tool_call>a\n</tool_call>\nText.", "0 a {};C{\nText.}"},
@@ -111,12 +124,15 @@ GoldenFamily deepseek_v32() {
            "<｜DSML｜parameter name=\"n\" string=\"false\">[1, 2]</｜DSML｜parameter>\n"
            "</｜DSML｜invoke>\n<｜DSML｜invoke name=\"put\">\n</｜DSML｜invoke>\n"
            "</｜DSML｜function_calls><｜end▁of▁sentence｜>",
-           R"(R{Hm.}C{Text.}0 get {"city": "03106", "n": [1, 2]};1 put {};)", "<think>"},
-          {"<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"get\">\n<｜DSML｜parameter name=\"a\">x\n\"y\""
+           R"(R{Hm.}C{Text.}0 get {"city": "03106", "n": [1, 2]};1 put {};)",
+           "<think>"},
+          {"<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"get\">\n<｜DSML｜parameter "
+           "name=\"a\">x\n\"y\""
            "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
            R"(0 get {"a": "x\n\"y\""};)"},
           {"<｜DSML｜ tool_calls>\n<｜DSML｜ invoke name=\"get\">\n<｜DSML｜ parameter name=\"a\" "
-           "string=\"true\">x</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ tool_calls>\nText.",
+           "string=\"true\">x</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ "
+           "tool_calls>\nText.",
            "0 get {\"a\": \"x\"};C{\nText.}"},
           {"a < b and <function_calls>", "C{a < b and <function_calls>}"},
           {"<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"get\">\n<｜DSML｜parameter name=\"a\" "
@@ -133,7 +149,8 @@ GoldenFamily minimax() {
       {"<think>", "</think>", "<minimax:tool_call>", "</minimax:tool_call>"},
       {
           {"Hm.\n</think>\n\nHello.", "R{Hm.}C{Hello.}", "ai\n<think>\n"},
-          {"<think>Hm.</think>\n\n<minimax:tool_call>\n<invoke name=\"get\">\n<parameter name=\"a\">x"
+          {"<think>Hm.</think>\n\n<minimax:tool_call>\n<invoke name=\"get\">\n<parameter "
+           "name=\"a\">x"
            "</parameter>\n<parameter name=\"b\">[1]</parameter>\n</invoke>\n<invoke name=\"put\">\n"
            "</invoke>\n</minimax:tool_call>",
            R"(R{Hm.}0 get {"a": "x", "b": [1]};1 put {};)"},
@@ -147,27 +164,45 @@ GoldenFamily minimax() {
 std::vector<GoldenFamily> tagged_goldens() {
   return {
       qwen3_coder(),
-      {"mimo", "", {},
+      {"mimo",
+       "",
+       {},
        {{"<tool_call>\n<function=get>\n<parameter=x>\nv\n</parameter>\n</function>\n</tool_call>",
          R"(0 get {"x": "\nv\n"};)"}}},
-      {"seed_oss", "seed_oss", {},
-       {{"<seed:think>Hm.</seed:think><seed:tool_call>\n<function=get>\n<parameter=x>v</parameter>\n"
+      {"seed_oss",
+       "seed_oss",
+       {},
+       {{"<seed:think>Hm.</seed:think><seed:tool_call>\n<function=get>\n<parameter=x>v</"
+         "parameter>\n"
          "</function>\n</seed:tool_call>",
          R"(R{Hm.}0 get {"x": "v"};)"}}},
-      glm("glm45", {"<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>",
-                    "</arg_value>", "<think>", "</think>"}),
+      glm("glm45",
+          {"<tool_call>",
+           "</tool_call>",
+           "<arg_key>",
+           "</arg_key>",
+           "<arg_value>",
+           "</arg_value>",
+           "<think>",
+           "</think>"}),
       glm("glm45", {}),
       glm("glm47", {}),
       deepseek_v32(),
       minimax(),
-      {"hy_v3", "hunyuan_a13b", {},
+      {"hy_v3",
+       "hunyuan_a13b",
+       {},
        {{"<tool_calls>\n<tool_call>get<tool_sep>\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n"
          "</tool_call>\n<tool_call>put<tool_sep>\n</tool_call>\n</tool_calls>",
          R"(0 get {"a": 1};1 put {};)"},
         {"<think>\nHm.\n</think>\n<answer>\nHello.\n</answer>", "R{Hm.}C{Hello.}"}}},
-      {"step3", "step3",
-       {"<｜tool_calls_begin｜>", "<｜tool_calls_end｜>", "<｜tool_call_begin｜>",
-        "<｜tool_call_end｜>", "<｜tool_sep｜>"},
+      {"step3",
+       "step3",
+       {"<｜tool_calls_begin｜>",
+        "<｜tool_calls_end｜>",
+        "<｜tool_call_begin｜>",
+        "<｜tool_call_end｜>",
+        "<｜tool_sep｜>"},
        {{"Hm.</think>Text.<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜>"
          "<steptml:invoke name=\"get\"><steptml:parameter name=\"a\">x</steptml:parameter>"
          "</steptml:invoke><｜tool_call_end｜><｜tool_call_begin｜>function<｜tool_sep｜>"

@@ -59,8 +59,9 @@ Pieces parse_cut(const TestFormat& format,
 
 Pieces parse_whole(const TestFormat& format, const Transcript& transcript);
 
-// Parses under all single cuts, under all pairs of them (SLUICE_FULL, else a sample), byte by byte
-// and under random cuts; expects that all give the same, and returns it.
+// Parses under single cuts (all, but in long texts a sample without SLUICE_FULL), pairs of them (a
+// sample; all with SLUICE_FULL), byte by byte and under random cuts; expects that all give the
+// same, and returns it.
 Pieces parse_every_way(const TestFormat& format, const Transcript& transcript);
 
 // "R{thought}C{text}0 name{"a": 1};1 other #id{...": reasoning, content, calls with their index;

@@ -612,6 +612,11 @@ void fence_proxy_async() {
   if (race != nullptr) race->proxy_fence(current_block().self().agent);
 }
 
+void fence_device() {
+  simt::RaceDetector* const race = current_block().race();
+  if (race != nullptr) race->device_fence(current_block().self().agent);
+}
+
 void mbar_arrive(uint64_t* barrier, simt::Site site) {
   simt::arrive(current_block(), barrier, 0, "mbar_arrive", site);
 }

@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "tests/support/simt/overlap.h"
+#include "tests/support/simt/reach.h"
 #include "tests/support/simt/sched.h"
 
 namespace sluice::simt {
@@ -317,6 +319,21 @@ uint32_t shared_add(uint32_t* p, uint32_t value) {
 
 unsigned long long shared_add(unsigned long long* p, unsigned long long value) {
   return add(p, value, __builtin_return_address(0));
+}
+
+bool arrive_last(uint32_t* counter, uint32_t arrivals) {
+  const void* const pc = __builtin_return_address(0);
+  simt::Block& block = simt::current_block();
+  if (block.is_own(reinterpret_cast<const std::byte*>(counter))) {
+    simt::fail("arrive_last: not in global memory");
+  }
+  simt::check_reach(counter, sizeof(*counter), "a kernel arrives at", pc);
+  simt::check_overlap(counter, sizeof(*counter), true, pc);
+  if (block.race() != nullptr) block.race()->arrive(block.self().agent, counter);
+  const uint32_t before = *counter;
+  if (before >= arrivals) simt::fail("arrive_last: more arrivals than the last, or not 0 at first");
+  *counter = (before + 1) % arrivals;
+  return *counter == 0;
 }
 
 }  // namespace sluice::gpu

@@ -114,6 +114,7 @@ void mbar_arrive_peer(uint32_t address, simt::Site site = {});
 void mbar_wait(uint64_t* barrier, int parity, simt::Site site = {});
 void mbar_wait_cluster(uint64_t* barrier, int parity, simt::Site site = {});
 void fence_proxy_async();
+void fence_device();
 void wgmma_fence(simt::Site site = {});
 void wgmma_commit(simt::Site site = {});
 void cp_async_16(void* to, const void* from, int bytes, simt::Site site = {});

@@ -320,6 +320,37 @@ void RaceDetector::atomic(int agent, const void* p, int64_t bytes, const void* p
   }
 }
 
+void RaceDetector::device_fence(int agent) {
+  const auto at = static_cast<size_t>(agent);
+  fenced_[agent] = clocks_[at];
+  if (const auto met = met_.find(agent); met != met_.end()) {
+    learned_.push_back({agent, now(agent), std::move(met->second)});
+    met_.erase(met);
+  }
+  ++clocks_[at].seen[at];
+}
+
+void RaceDetector::arrive(int agent, const void* counter) {
+  std::vector<GlobalShadow::Arrival>& before = global_.arrivals(counter);
+  std::vector<GlobalShadow::Arrival>& met = met_[agent];
+  met.insert(met.end(), before.begin(), before.end());
+  const auto fenced = fenced_.find(agent);
+  before.push_back({cluster_.number(), fenced == fenced_.end() ? Clock{} : fenced->second});
+}
+
+bool RaceDetector::knows_write(int agent, const GlobalShadow::Byte& byte) const {
+  const auto writer = static_cast<size_t>(byte.agent);
+  const std::vector<uint32_t>& seen = clocks_[static_cast<size_t>(agent)].seen;
+  return std::any_of(learned_.begin(), learned_.end(), [&](const Learned& learned) {
+    if (seen[static_cast<size_t>(learned.agent)] < learned.time) return false;
+    return std::any_of(
+        learned.arrivals.begin(), learned.arrivals.end(), [&](const GlobalShadow::Arrival& one) {
+          return one.cluster == byte.writer && one.clock.seen.size() > writer &&
+                 one.clock.seen[writer] >= byte.time;
+        });
+  });
+}
+
 void RaceDetector::global_access(std::byte* p, int64_t bytes, bool is_write, const void* pc) {
   const int agent = cluster_.running().agent;
   const int32_t cluster = cluster_.number();
@@ -327,7 +358,8 @@ void RaceDetector::global_access(std::byte* p, int64_t bytes, bool is_write, con
     GlobalShadow::Byte& byte = global_.at(at);
     const bool written_elsewhere = byte.writer >= 0 && byte.writer != cluster;
     const bool read_elsewhere = byte.many_readers || (byte.reader >= 0 && byte.reader != cluster);
-    if (written_elsewhere) {
+    if (global_.is_counter(at)) report("an access beside an arrival", agent, -1, kGlobal, pc);
+    if (written_elsewhere && (is_write || !knows_write(agent, byte))) {
       report(is_write ? "writes of two blocks" : "a read of what another block writes",
              agent,
              -1,
@@ -341,6 +373,8 @@ void RaceDetector::global_access(std::byte* p, int64_t bytes, bool is_write, con
     byte.cluster = cluster;
     if (is_write) {
       byte.writer = cluster;
+      byte.agent = static_cast<int16_t>(agent);
+      byte.time = now(agent);
       write_cell(byte.cell, agent, Proxy::kGeneric, kGlobal, pc);
     } else {
       byte.many_readers = byte.many_readers || (byte.reader >= 0 && byte.reader != cluster);

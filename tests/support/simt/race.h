@@ -42,22 +42,37 @@ struct Cell {
 
 inline constexpr int16_t kManyReaders = -1;
 
-// Global memory as the clusters of one launch use it: nothing orders one after another.
+// Global memory as the clusters of one launch use it: nothing orders one after another but arrivals
+// at counters.
 class GlobalShadow {
  public:
   struct Byte {
     Cell cell;             // of the cluster that touched it last
     int32_t cluster = -1;  // whose cell it is
     int32_t writer = -1;   // cluster
+    int16_t agent = 0;     // of it, which wrote the byte last
+    uint32_t time = 0;     // when it did, on its clock
     int32_t reader = -1;   // cluster, the first
     bool many_readers = false;
   };
 
+  // What was in front of an arrival: all that a thread of the cluster knew at its last fence.
+  struct Arrival {
+    int32_t cluster;
+    Clock clock;
+  };
+
   Byte& at(const void* p);
+
+  // Of a counter, in order.
+  std::vector<Arrival>& arrivals(const void* counter) { return arrivals_[counter]; }
+
+  [[nodiscard]] bool is_counter(const void* p) const { return arrivals_.contains(p); }
 
  private:
   static constexpr uintptr_t kPage = 4096;
   std::unordered_map<uintptr_t, std::unique_ptr<Byte[]>> pages_;
+  std::unordered_map<const void*, std::vector<Arrival>> arrivals_;
   uintptr_t last_page_ = 0;
   Byte* last_ = nullptr;
 };
@@ -118,6 +133,11 @@ class RaceDetector {
   // An atomic in shared memory: in any order among its like, a read and a write for others.
   void atomic(int agent, const void* p, int64_t bytes, const void* pc);
 
+  // What the agent knows is in front of its next arrival; what it met at counters it knows now.
+  void device_fence(int agent);
+  // At a counter in global memory, where it meets all who arrived before.
+  void arrive(int agent, const void* counter);
+
   // An access of the running thread, wherever it points.
   void on_access(void* p, int64_t bytes, bool is_write, const void* pc);
   // [p, p + bytes) of an arena may be used from now on.
@@ -128,6 +148,15 @@ class RaceDetector {
   // Where a byte is, for reports: an offset in the arenas, or global memory.
   static constexpr int64_t kGlobal = -1;
 
+  // What an agent knows of other clusters since a fence of its own, as does who has seen the fence.
+  struct Learned {
+    int agent;
+    uint32_t time;
+    std::vector<GlobalShadow::Arrival> arrivals;
+  };
+
+  // Whether the agent knows of another cluster's last write of the byte.
+  [[nodiscard]] bool knows_write(int agent, const GlobalShadow::Byte& byte) const;
   void global_access(std::byte* p, int64_t bytes, bool is_write, const void* pc);
   void read_cell(Cell& cell, int agent, Proxy proxy, int64_t offset, const void* pc);
   void write_cell(Cell& cell, int agent, Proxy proxy, int64_t offset, const void* pc);
@@ -152,6 +181,9 @@ class RaceDetector {
   std::vector<std::vector<Cell>> cells_;  // by block and byte of its arena
   std::vector<std::vector<uint32_t>> read_sets_;
   std::vector<std::vector<uint32_t>> atomic_sets_;
+  std::unordered_map<int, Clock> fenced_;  // by agent: what it knew at its last device_fence
+  std::unordered_map<int, std::vector<GlobalShadow::Arrival>> met_;  // by agent, since then
+  std::vector<Learned> learned_;
   std::set<std::string> told_;  // a race is reported once, whatever its bytes
 };
 

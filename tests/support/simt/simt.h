@@ -314,6 +314,9 @@ inline int multiprocessors() { return 5; }
 uint32_t shared_add(uint32_t* p, uint32_t value);
 unsigned long long shared_add(unsigned long long* p, unsigned long long value);
 
+// As on the device, in global memory; a counter that was not 0 at first is an error.
+bool arrive_last(uint32_t* counter, uint32_t arrivals);
+
 struct LaunchShape {
   int64_t blocks_x = 1;
   int64_t blocks_y = 1;

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the text of an answer must be, as a request says it: text of a schema, an expression or a
+// grammar, not yet read. Made by the front ends, which bound its size, compiled by the engine.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/core/types.h"
+
+namespace sluice {
+
+enum class GrammarKind : uint8_t {
+  kNone,           // any text
+  kJsonSchema,     // `text`: a JSON schema
+  kJsonObject,     // any JSON object; `text` is empty
+  kRegex,          // `text`: an expression that matches all of the answer
+  kEbnf,           // `text`: a grammar in EBNF with the rule root
+  kLark,           // `text`: a grammar in Lark's notation with the rule start
+  kStructuralTag,  // `text`: JSON, as of the grammar library
+};
+
+struct GrammarSpec {
+  GrammarKind kind = GrammarKind::kNone;
+  std::string text;
+  bool allows_whitespace = true;  // between the tokens of JSON
+  // kJsonSchema: what cannot be kept exactly is left out, and the grammar is wider than the schema.
+  bool is_best_effort = false;
+  // The answer is free up to and with these tokens, such as the end of its reasoning; empty: bound
+  // from its first token on.
+  std::vector<TokenId> begins_behind;
+  // Control tokens that the text names by id; all others never occur where the answer is bound.
+  std::vector<TokenId> control_tokens;
+  std::string param;  // of the request, for errors: "response_format"
+
+  [[nodiscard]] bool is_set() const { return kind != GrammarKind::kNone; }
+
+  bool operator==(const GrammarSpec&) const = default;
+};
+
+}  // namespace sluice

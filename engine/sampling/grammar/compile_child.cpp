@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// The worker's side of compile_worker.h: a process with the vocabulary and one thread, which forks
+// for each grammar. What goes wrong, whatever it is, ends the forked process alone.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <new>
+
+#include "engine/sampling/grammar/compile_protocol.h"
+#include "engine/sampling/grammar/compile_worker.h"
+#include "engine/sampling/grammar/frames.h"
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kForever = std::chrono::hours(24 * 365);
+constexpr size_t kMaxRequest = size_t{1} << 30;
+constexpr rlim_t kStackBytes = rlim_t{64} << 20;
+
+void set_limit(decltype(RLIMIT_AS) what, rlim_t value) {
+  const rlimit limit{.rlim_cur = value, .rlim_max = value};
+  setrlimit(what, &limit);
+}
+
+// Of this process's address space, in bytes.
+rlim_t address_space() {
+  std::ifstream statm("/proc/self/statm");
+  rlim_t pages = 0;
+  statm >> pages;
+  return pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE));
+}
+
+tl::unexpected<Error> too_complex(const std::string& limit) {
+  return make_error(ErrorCode::kInvalidArgument, "the grammar is too complex: " + limit);
+}
+
+std::string in_megabytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
+
+// In the forked process; never returns.
+[[noreturn]] void compile_and_exit(const GrammarBackend& backend,
+                                   const CompileLimits& limits,
+                                   const GrammarSpec& spec,
+                                   int out) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  close(kCompileSocket);
+  set_limit(RLIMIT_CPU, static_cast<rlim_t>(limits.cpu_s));
+  set_limit(RLIMIT_AS, address_space() + static_cast<rlim_t>(limits.memory_bytes));
+  Expected<std::string> result = too_complex(in_megabytes(limits.memory_bytes) + " of memory");
+  try {
+    const auto grammar = backend.compile(spec);
+    result = grammar ? Expected<std::string>(backend.save(**grammar))
+                     : Expected<std::string>(tl::unexpected(grammar.error()));
+    if (result && result->size() > static_cast<size_t>(limits.result_bytes)) {
+      result = too_complex(in_megabytes(limits.result_bytes) + " compiled");
+    }
+  } catch (const std::bad_alloc&) {
+    // The result says so.
+  }
+  const bool sent = write_frame(out, encode_reply(result), Clock::now() + kForever);
+  _exit(sent ? 0 : 1);
+}
+
+// What ended a process that gave no result.
+Expected<std::string> ending(int status, bool is_late, const CompileLimits& limits) {
+  if (is_late) return too_complex(std::to_string(limits.wall_s) + " s");
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
+    return too_complex(std::to_string(limits.cpu_s) + " s of processor time");
+  }
+  return too_complex("its compilation failed");
+}
+
+Expected<std::string> compile_forked(const GrammarBackend& backend,
+                                     const CompileLimits& limits,
+                                     const GrammarSpec& spec) {
+  std::array<int, 2> pipes = {-1, -1};
+  if (pipe2(pipes.data(), O_CLOEXEC) != 0) {
+    return make_error(ErrorCode::kUnavailable, "no pipe for compiling a grammar");
+  }
+  const pid_t pid = fork();
+  if (pid < 0) {
+    close(pipes[0]);
+    close(pipes[1]);
+    return make_error(ErrorCode::kUnavailable, "no process for compiling a grammar");
+  }
+  if (pid == 0) {
+    close(pipes[0]);
+    compile_and_exit(backend, limits, spec, pipes[1]);
+  }
+  close(pipes[1]);
+  const FrameDeadline deadline = Clock::now() + std::chrono::seconds(limits.wall_s);
+  constexpr size_t kHead = 4096;
+  const std::optional<std::string> reply =
+      read_frame(pipes[0], static_cast<size_t>(limits.result_bytes) + kHead, deadline);
+  const bool is_late = Clock::now() >= deadline;
+  close(pipes[0]);
+  if (is_late) kill(pid, SIGKILL);
+  int status = 0;
+  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  return reply ? decode_reply(*reply) : ending(status, is_late, limits);
+}
+
+}  // namespace
+
+int run_compile_worker() {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  signal(SIGCHLD, SIG_DFL);
+  signal(SIGINT, SIG_IGN);  // a terminal's reaches the engine too, which ends this process
+  signal(SIGTERM, SIG_DFL);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  close_range(kCompileSocket + 1, ~0U, 0);
+  set_limit(RLIMIT_CORE, 0);
+  set_limit(RLIMIT_STACK, kStackBytes);
+  const FrameDeadline forever = Clock::now() + kForever;
+  const auto first = read_frame(kCompileSocket, kMaxRequest, forever);
+  if (!first) return 1;
+  const Expected<CompileSetup> setup = decode_setup(*first);
+  if (!setup) return 1;
+  const auto backend = create_grammar_backend(setup->vocabulary, setup->grammar);
+  while (const auto request = read_frame(kCompileSocket, kMaxRequest, forever)) {
+    const Expected<GrammarSpec> spec = decode_spec(*request);
+    if (!spec) return 1;
+    const Expected<std::string> result =
+        backend ? compile_forked(**backend, setup->limits, *spec)
+                : Expected<std::string>(tl::unexpected(backend.error()));
+    if (!write_frame(kCompileSocket, encode_reply(result), forever)) return 0;
+  }
+  return 0;
+}
+
+}  // namespace sluice

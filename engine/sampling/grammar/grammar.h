@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiled grammars over a vocabulary: which tokens may come next. A Grammar is immutable and
+// shared by all answers that follow it, on any thread; each of them has a matcher of its own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/grammar_spec.h"
+#include "engine/core/status.h"
+#include "engine/core/types.h"
+
+namespace sluice {
+
+enum class Allowed : uint8_t {
+  kSome,
+  kAll,      // every token but the vocabulary's control tokens
+  kOnlyEnd,  // the text is complete, and nothing may follow
+  kNothing,  // no token leads on: the grammar has no text that begins like this
+};
+
+// Where one answer stands in its grammar. One thread at a time.
+class GrammarMatcher {
+ public:
+  virtual ~GrammarMatcher() = default;
+
+  // False: the token is not allowed here, and nothing has changed. Behind an end token no other is
+  // allowed.
+  virtual bool accept(TokenId token) = 0;
+  // Takes back the latest tokens, an end token among them; at most as many as were accepted.
+  virtual void rollback(int32_t num_tokens) = 0;
+  // Writes what may come next: bit i % 32 of word i / 32 is token i. End tokens are allowed where
+  // the text is complete. `row` has a bit for each token of the vocabulary's width. Behind an end
+  // token: kNothing.
+  virtual Allowed fill(std::span<uint32_t> row) = 0;
+  // The text could end here.
+  [[nodiscard]] virtual bool is_completed() const = 0;
+};
+
+class Grammar {
+ public:
+  virtual ~Grammar() = default;
+
+  [[nodiscard]] virtual std::unique_ptr<GrammarMatcher> match() const = 0;
+  [[nodiscard]] virtual int64_t bytes() const = 0;
+};
+
+inline constexpr char kControlByte = '\xFF';  // in no text
+
+// A vocabulary as grammars see it.
+struct GrammarVocabulary {
+  std::vector<std::string> tokens;  // by id; control tokens begin with kControlByte
+  std::vector<TokenId> ends;        // ascending
+  int32_t width = 0;                // of a row of logits; at least tokens.size()
+};
+
+struct GrammarLimits {
+  int32_t max_whitespace = 32;  // in a run between the tokens of JSON
+};
+
+// Compiles for one vocabulary. Immutable; any thread.
+class GrammarBackend {
+ public:
+  virtual ~GrammarBackend() = default;
+
+  // Takes time and memory without bound: the caller bounds both (compile_worker.h). A schema has
+  // passed the gate (schema_gate.h). kInvalidArgument: the text is no such grammar, or there is no
+  // text that it allows.
+  [[nodiscard]] virtual Expected<std::shared_ptr<const Grammar>> compile(
+      const GrammarSpec& spec) const = 0;
+
+  // As bytes for load() of another process with the same vocabulary.
+  [[nodiscard]] virtual std::string save(const Grammar& grammar) const = 0;
+  // kDataLoss: what save() gave was changed on the way.
+  [[nodiscard]] virtual Expected<std::shared_ptr<const Grammar>> load(
+      std::string bytes, const GrammarSpec& spec) const = 0;
+};
+
+[[nodiscard]] Expected<std::unique_ptr<GrammarBackend>> create_grammar_backend(
+    GrammarVocabulary vocabulary, const GrammarLimits& limits);
+
+}  // namespace sluice

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/sampling/grammar/grammar_compiler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/sampling/grammar/schema_gate.h"
+#include "engine/sampling/grammar/structural_tag_gate.h"
+
+namespace sluice {
+
+GrammarCompiler::GrammarCompiler(std::function<GrammarVocabulary()> vocabulary,
+                                 const Options& options,
+                                 std::function<void()> on_ready)
+    : options_(options), vocabulary_(std::move(vocabulary)), on_ready_(std::move(on_ready)) {}
+
+GrammarCompiler::~GrammarCompiler() {
+  {
+    const std::scoped_lock lock(mutex_);
+    is_ending_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+Expected<std::shared_ptr<const PendingGrammar>> GrammarCompiler::request(const GrammarSpec& spec,
+                                                                         TenantId tenant) {
+  Key key{.tenant = tenant,
+          .kind = spec.kind,
+          .allows_whitespace = spec.allows_whitespace,
+          .is_best_effort = spec.is_best_effort,
+          .control_tokens = spec.control_tokens,
+          .text = spec.text};
+  const std::scoped_lock lock(mutex_);
+  if (const auto found = by_key_.find(key); found != by_key_.end()) {
+    entries_.splice(entries_.begin(), entries_, found->second);
+    ++counters_.num_hits;
+    return found->second->pending;
+  }
+  if (jobs_.size() >= static_cast<size_t>(options_.max_waiting)) {
+    auto error = make_error(
+        ErrorCode::kResourceExhausted, "Too many grammars wait to be compiled.", spec.param);
+    error.value().retry_after_s = options_.compile.wall_s;
+    return error;
+  }
+  ++counters_.num_misses;
+  auto pending = std::make_shared<PendingGrammar>();
+  entries_.push_front({.key = key, .pending = pending});
+  by_key_.emplace(key, entries_.begin());
+  jobs_.push_back({.key = std::move(key), .pending = pending});
+  if (num_busy_ + jobs_.size() > threads_.size() && threads_.size() < kMaxThreads) {
+    threads_.emplace_back([this] { thread_main(); });
+  }
+  changed_.notify_one();
+  return pending;
+}
+
+GrammarCounters GrammarCompiler::counters() const {
+  const std::scoped_lock lock(mutex_);
+  return counters_;
+}
+
+void GrammarCompiler::thread_main() {
+  std::call_once(is_set_up_, [this] {
+    setup_ = {.vocabulary = vocabulary_(), .grammar = options_.grammar, .limits = options_.compile};
+    backend_ = create_grammar_backend(setup_.vocabulary, options_.grammar);
+  });
+  CompileWorker worker(options_.program, setup_);
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return is_ending_ || !jobs_.empty(); });
+    if (is_ending_) return;
+    const Job job = std::move(jobs_.front());
+    jobs_.pop_front();
+    ++num_busy_;
+    lock.unlock();
+    auto result = compile(worker, job.key);
+    lock.lock();
+    --num_busy_;
+    finish(job, std::move(result));
+    lock.unlock();
+    on_ready_();
+    lock.lock();
+  }
+}
+
+Expected<std::shared_ptr<const Grammar>> GrammarCompiler::compile(CompileWorker& worker,
+                                                                  const Key& key) {
+  GrammarSpec spec;
+  spec.kind = key.kind;
+  spec.text = key.text;
+  spec.allows_whitespace = key.allows_whitespace;
+  spec.control_tokens = key.control_tokens;
+  if (spec.kind == GrammarKind::kJsonSchema) {
+    SLUICE_TRY(spec.text, gate_schema(key.text, key.is_best_effort, options_.schema));
+  } else if (spec.kind == GrammarKind::kStructuralTag) {
+    SLUICE_TRY(spec.text, gate_structural_tag(key.text, key.is_best_effort, options_.schema));
+  }
+  if (!backend_) return tl::unexpected(backend_.error());
+  SLUICE_TRY(std::string bytes, worker.compile(spec));
+  return (*backend_)->load(std::move(bytes), spec);
+}
+
+// With the lock.
+void GrammarCompiler::finish(const Job& job, Expected<std::shared_ptr<const Grammar>> result) {
+  const bool may_differ_next_time = !result && result.error().code == ErrorCode::kUnavailable;
+  if (!result) ++counters_.num_refused;
+  if (const auto found = by_key_.find(job.key); found != by_key_.end()) {
+    Entry& entry = *found->second;
+    if (may_differ_next_time) {
+      erase(found->second);
+    } else {
+      entry.bytes = static_cast<int64_t>(2 * job.key.text.size() + sizeof(Entry)) +
+                    (result ? (*result)->bytes() : 0);
+      tenant_bytes_[job.key.tenant] += entry.bytes;
+      counters_.cached_bytes += entry.bytes;
+      make_room(job.key.tenant);
+    }
+  }
+  job.pending->result_ = std::move(result);
+  job.pending->is_ready_.store(true, std::memory_order_release);
+}
+
+// With the lock: the least recently used go, of `tenant` first what it has beyond its share.
+void GrammarCompiler::make_room(TenantId tenant) {
+  const auto drop_last = [this](auto may_go) {
+    const auto last = std::find_if(entries_.rbegin(), entries_.rend(), [&](const Entry& entry) {
+      return entry.bytes > 0 && may_go(entry);
+    });
+    if (last == entries_.rend()) return false;
+    erase(std::prev(last.base()));
+    return true;
+  };
+  const auto is_own = [&](const Entry& entry) { return entry.key.tenant == tenant; };
+  const auto is_any = [](const Entry&) { return true; };
+  while (tenant_bytes_[tenant] > options_.cache_bytes / 2 && drop_last(is_own)) {
+  }
+  while (counters_.cached_bytes > options_.cache_bytes && drop_last(is_any)) {
+  }
+}
+
+// With the lock. Answers that follow the grammar keep it.
+void GrammarCompiler::erase(Entries::iterator entry) {
+  counters_.cached_bytes -= entry->bytes;
+  const auto held = tenant_bytes_.find(entry->key.tenant);
+  if (held != tenant_bytes_.end()) {
+    held->second -= entry->bytes;
+    if (held->second == 0) tenant_bytes_.erase(held);
+  }
+  by_key_.erase(entry->key);
+  entries_.erase(entry);
+}
+
+}  // namespace sluice

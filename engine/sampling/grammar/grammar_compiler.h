@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// From what requests ask for to compiled grammars: a cache, and threads that wait for the processes
+// which compile. One compile for those who ask for the same at the same time.
+//
+// Compiled grammars are kept by tenant and by all of the text, not by a hash of it: a tenant learns
+// nothing of another's by how long a compile takes, and no two texts can be taken for each other.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/core/grammar_spec.h"
+#include "engine/core/status.h"
+#include "engine/core/types.h"
+#include "engine/sampling/grammar/compile_worker.h"
+#include "engine/sampling/grammar/grammar.h"
+#include "engine/sampling/grammar/schema_limits.h"
+
+namespace sluice {
+
+// A grammar that is being compiled, or has been.
+class PendingGrammar {
+ public:
+  // Any thread. result() may be called once it is.
+  [[nodiscard]] bool is_ready() const { return is_ready_.load(std::memory_order_acquire); }
+
+  // kInvalidArgument or kUnsupported: the request is at fault; kUnavailable: try again.
+  [[nodiscard]] const Expected<std::shared_ptr<const Grammar>>& result() const { return result_; }
+
+ private:
+  friend class GrammarCompiler;
+
+  std::atomic<bool> is_ready_ = false;
+  Expected<std::shared_ptr<const Grammar>> result_ = std::shared_ptr<const Grammar>();
+};
+
+struct GrammarCounters {
+  uint64_t num_hits = 0;  // in the cache, compiled or being compiled
+  uint64_t num_misses = 0;
+  uint64_t num_refused = 0;  // of the misses: by gate, library or limits
+  int64_t cached_bytes = 0;
+};
+
+class GrammarCompiler {
+ public:
+  struct Options {
+    std::string program = "/proc/self/exe";  // the worker's, see compile_worker.h
+    CompileLimits compile;
+    GrammarLimits grammar;
+    SchemaLimits schema;
+    int64_t cache_bytes = int64_t{256} << 20;  // of which a tenant may hold half
+    int32_t max_waiting = 64;
+  };
+
+  // `vocabulary` is called on a thread of the compiler, once, with the first request. `on_ready`
+  // runs there whenever a grammar has become ready.
+  GrammarCompiler(std::function<GrammarVocabulary()> vocabulary,
+                  const Options& options,
+                  std::function<void()> on_ready);
+  ~GrammarCompiler();  // ends what is being compiled
+  GrammarCompiler(const GrammarCompiler&) = delete;
+  GrammarCompiler& operator=(const GrammarCompiler&) = delete;
+
+  // Any thread, at once. kResourceExhausted: too many wait.
+  [[nodiscard]] Expected<std::shared_ptr<const PendingGrammar>> request(const GrammarSpec& spec,
+                                                                        TenantId tenant);
+
+  [[nodiscard]] GrammarCounters counters() const;
+
+ private:
+  struct Key {
+    TenantId tenant;
+    GrammarKind kind;
+    bool allows_whitespace;
+    bool is_best_effort;
+    std::vector<TokenId> control_tokens;
+    std::string text;
+    auto operator<=>(const Key&) const = default;
+  };
+
+  struct Entry {
+    Key key;
+    std::shared_ptr<PendingGrammar> pending;
+    int64_t bytes = 0;  // 0: being compiled
+  };
+
+  struct Job {
+    Key key;
+    std::shared_ptr<PendingGrammar> pending;
+  };
+
+  using Entries = std::list<Entry>;  // the latest used first
+
+  void thread_main();
+  Expected<std::shared_ptr<const Grammar>> compile(CompileWorker& worker, const Key& key);
+  void finish(const Job& job, Expected<std::shared_ptr<const Grammar>> result);
+  void make_room(TenantId tenant);
+  void erase(Entries::iterator entry);
+
+  static constexpr size_t kMaxThreads = 2;
+
+  const Options options_;
+  const std::function<GrammarVocabulary()> vocabulary_;
+  const std::function<void()> on_ready_;
+
+  std::once_flag is_set_up_;
+  CompileSetup setup_;  // both once is_set_up_
+  Expected<std::unique_ptr<GrammarBackend>> backend_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // All below are guarded by mutex_.
+  Entries entries_;
+  std::map<Key, Entries::iterator> by_key_;
+  std::map<TenantId, int64_t> tenant_bytes_;
+  std::deque<Job> jobs_;
+  size_t num_busy_ = 0;
+  bool is_ending_ = false;
+  GrammarCounters counters_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a JSON schema says, as a choice of forms that each have one type or a list of values: the
+// conjunctions of JSON Schema (allOf, siblings, references beside keywords) become intersections.
+// Meanings are exact; where there is no exact form, an error names keyword and place.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "engine/sampling/grammar/schema_limits.h"
+
+namespace sluice {
+
+using SchemaJson = nlohmann::ordered_json;
+// Parts of the document that all hold; none: anything.
+using Schemas = std::vector<const SchemaJson*>;
+
+struct SchemaForm {
+  enum class Kind : uint8_t {
+    kAny,
+    kReference,
+    kValues,
+    kNull,
+    kBoolean,
+    kNumber,
+    kString,
+    kArray,
+    kObject
+  };
+
+  static constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
+
+  Kind kind = Kind::kAny;
+  // The schema does not name the type, and keywords of another type say what it is about.
+  bool is_implied = false;
+
+  const SchemaJson* target = nullptr;  // kReference
+
+  std::vector<SchemaJson> values;  // kValues
+
+  // kNumber.
+  bool is_integer = false;
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+  bool excludes_min = false;
+  bool excludes_max = false;
+  std::vector<double> multiples;
+
+  // kString: characters; kArray: items; kObject: properties.
+  int64_t min_size = 0;
+  int64_t max_size = kUnbounded;
+
+  // kString.
+  std::vector<std::string> patterns;
+  std::string format;
+
+  // kArray.
+  std::vector<Schemas> prefix;
+  bool has_rest = false;  // a keyword says what follows the prefix
+  bool is_unique = false;
+
+  // kArray: items behind the prefix; kObject: other properties.
+  Schemas rest;
+
+  // kObject.
+  std::vector<std::pair<std::string, Schemas>> properties;
+  std::set<std::string> required;
+  std::vector<std::pair<std::string, const SchemaJson*>> pattern_properties;
+  Schemas names;
+
+  const SchemaJson* source = nullptr;  // for errors
+
+  [[nodiscard]] Schemas* property(const std::string& name);
+  [[nodiscard]] const Schemas* property(const std::string& name) const;
+};
+
+using SchemaForms = std::vector<SchemaForm>;
+
+// Reads parts of one document. Once there is an error, what is returned means nothing.
+class SchemaReader {
+ public:
+  // `root` outlives the reader.
+  SchemaReader(const SchemaJson& root, bool is_best_effort, const SchemaLimits& limits);
+
+  // No forms: nothing is valid.
+  SchemaForms read(const Schemas& schemas);
+
+  // Where a reference leads, through those that are nothing but references; null with an error.
+  const SchemaJson* resolve(const SchemaJson& schema);
+
+  [[nodiscard]] static bool is_only_reference(const SchemaJson& schema);
+  // The schema `false`.
+  [[nodiscard]] static const SchemaJson* never();
+
+  bool is_valid(const SchemaJson& value, const Schemas& schemas);
+
+  // An error, but with best effort, where the keyword is left out.
+  void refuse(std::string_view keyword, const SchemaJson* schema);
+  void fail(ErrorCode code, std::string message);
+
+  [[nodiscard]] const std::optional<Error>& error() const { return error_; }
+
+  [[nodiscard]] bool is_best_effort() const { return is_best_effort_; }
+
+  [[nodiscard]] std::string place(const SchemaJson* schema) const;
+
+ private:
+  void survey(const SchemaJson& value, const std::string& place, int32_t depth);
+  bool spend();
+
+  SchemaForms forms_of(const SchemaJson& schema);
+  SchemaForms typed_forms(const SchemaJson& schema);
+  SchemaForm form_of_type(SchemaForm::Kind kind, const SchemaJson& schema);
+  void read_number(const SchemaJson& schema, SchemaForm& form);
+  void read_string(const SchemaJson& schema, SchemaForm& form);
+  void read_array(const SchemaJson& schema, SchemaForm& form);
+  void read_object(const SchemaJson& schema, SchemaForm& form);
+  void read_other_properties(const SchemaJson& schema, SchemaForm& form);
+  void read_unevaluated(const SchemaJson& schema, SchemaForms& forms);
+  SchemaForms one_of(const SchemaJson& schema);
+  Schemas dependencies(const SchemaJson& schema);
+  bool holds_anything(const SchemaJson& schema);
+  const SchemaJson& make(SchemaJson schema, const SchemaJson& origin);
+  int64_t read_size(const SchemaJson& schema, const char* keyword, int64_t fallback);
+  void refuse_unknown(const SchemaJson& schema);
+  const SchemaJson* look_up(const SchemaJson& schema);
+
+  SchemaForms intersect(const SchemaForms& a, const SchemaForms& b);
+  std::optional<SchemaForm> intersect(const SchemaForm& a, const SchemaForm& b);
+  void merge_arrays(SchemaForm& a, const SchemaForm& b);
+  void merge_objects(SchemaForm& a, const SchemaForm& b);
+  SchemaForms expand(const SchemaForm& reference);
+  bool is_valid(const SchemaJson& value, const SchemaForm& form);
+  bool are_disjoint(const SchemaForm& a, const SchemaForm& b, int32_t depth);
+  bool are_disjoint(const SchemaForms& a, const SchemaForms& b, int32_t depth);
+
+  const SchemaJson& root_;
+  const bool is_best_effort_;
+  const SchemaLimits limits_;
+  std::optional<Error> error_;
+  std::unordered_map<const SchemaJson*, std::string> places_;
+  std::vector<std::unique_ptr<SchemaJson>> made_;  // schemas that keywords stand for
+  std::unordered_map<const SchemaJson*, Schemas> dependencies_;
+  int64_t num_nodes_ = 0;
+  int64_t num_properties_ = 0;
+  int64_t num_enum_values_ = 0;
+  int64_t work_ = 0;
+  int32_t depth_ = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes forms as a schema that the grammar library reads exactly: each keyword alone or with those
+// that it knows beside it, everything that may recur as a definition.
+#include "engine/sampling/grammar/schema_gate.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "engine/sampling/grammar/schema_forms.h"
+#include "engine/sampling/grammar/schema_pattern.h"
+
+namespace sluice {
+namespace {
+
+using Json = SchemaJson;
+using Kind = SchemaForm::Kind;
+
+// The library's bounds of integers.
+constexpr double kLargestInteger = 2147483647.0;
+constexpr double kLargestStep = 1024;
+// Digits behind the point that its bounds of numbers keep.
+constexpr double kDigits = 1e6;
+
+class GateWriter {
+ public:
+  GateWriter(SchemaReader& reader, const SchemaLimits& limits) : reader_(reader), limits_(limits) {}
+
+  // Nothing: no value is valid, or there is an error.
+  std::optional<Json> document(const Json& root) {
+    std::optional<Json> top = write({&root});
+    if (!top) return std::nullopt;
+    if (definitions_.empty()) return top;
+    Json out = *top;
+    out["$defs"] = Json::object();
+    for (size_t i = 0; i < definitions_.size(); ++i) out["$defs"][name_of(i)] = definitions_[i];
+    return out;
+  }
+
+ private:
+  static std::string name_of(size_t definition) { return "d" + std::to_string(definition); }
+
+  bool spend() {
+    if (++num_written_ > limits_.max_nodes) {
+      reader_.fail(ErrorCode::kInvalidArgument, "the schema is too complex");
+    }
+    return !reader_.error();
+  }
+
+  std::optional<Json> write(const Schemas& schemas) {
+    if (!spend()) return std::nullopt;
+    if (schemas.empty()) return Json::object();
+    if (schemas.size() > 1) return reference(schemas);
+    if (!SchemaReader::is_only_reference(*schemas[0])) {
+      return write(reader_.read(schemas), schemas[0]);
+    }
+    const Json* const target = reader_.resolve(*schemas[0]);
+    if (target == nullptr) return std::nullopt;
+    return reference({target});
+  }
+
+  // To the definition of what holds for all of `schemas`.
+  std::optional<Json> reference(Schemas schemas) {
+    std::ranges::sort(schemas);
+    const auto [found, is_new] = by_schemas_.try_emplace(schemas, definitions_.size());
+    const size_t index = found->second;
+    if (is_new) {
+      definitions_.emplace_back();
+      is_impossible_.push_back(false);
+      direct_.push_back(index);
+      std::optional<Json> body = write(reader_.read(schemas), schemas[0]);
+      direct_.pop_back();
+      is_impossible_[index] = !body;
+      definitions_[index] = body ? std::move(*body) : Json(false);
+    } else if (std::ranges::find(direct_, index) != direct_.end()) {
+      reader_.fail(ErrorCode::kInvalidArgument,
+                   "$ref goes round in a circle at " + reader_.place(schemas[0]));
+    }
+    if (is_impossible_[index] || reader_.error()) return std::nullopt;
+    return Json{{"$ref", "#/$defs/" + name_of(index)}};
+  }
+
+  // Inside of an array or object, where what is open may recur.
+  std::optional<Json> write_inside(const Schemas& schemas) {
+    std::vector<size_t> outside;
+    std::swap(outside, direct_);
+    std::optional<Json> out = write(schemas);
+    std::swap(outside, direct_);
+    return out;
+  }
+
+  std::optional<Json> write(SchemaForms forms, const Json* source) {
+    const bool has_explicit =
+        std::ranges::any_of(forms, [](const SchemaForm& form) { return !form.is_implied; });
+    if (has_explicit) std::erase_if(forms, [](const SchemaForm& form) { return form.is_implied; });
+    if (static_cast<int64_t>(forms.size()) > limits_.max_branches) {
+      reader_.fail(ErrorCode::kInvalidArgument,
+                   "more than " + std::to_string(limits_.max_branches) + " branches at " +
+                       reader_.place(source));
+    }
+    Json choice = Json::array();
+    for (const SchemaForm& form : forms) {
+      if (!spend()) return std::nullopt;
+      std::optional<Json> one = write(form);
+      if (!one) continue;
+      if (std::ranges::find(choice, *one) == choice.end()) choice.push_back(std::move(*one));
+    }
+    if (reader_.error() || choice.empty()) return std::nullopt;
+    if (choice.size() == 1) return choice[0];
+    return Json{{"anyOf", std::move(choice)}};
+  }
+
+  std::optional<Json> write(const SchemaForm& form) {
+    switch (form.kind) {
+      case Kind::kAny:
+        return Json::object();
+      case Kind::kReference: {
+        const Json* const target = reader_.resolve(*form.target);
+        if (target == nullptr) return std::nullopt;
+        return reference({target});
+      }
+      case Kind::kValues:
+        return write_values(form);
+      case Kind::kNull:
+        return Json{{"type", "null"}};
+      case Kind::kBoolean:
+        return Json{{"type", "boolean"}};
+      case Kind::kNumber:
+        return write_number(form);
+      case Kind::kString:
+        return write_string(form);
+      case Kind::kArray:
+        return write_array(form);
+      case Kind::kObject:
+        return write_object(form);
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Json> write_values(const SchemaForm& form) {
+    for (const Json& value : form.values) {
+      if (value.is_number_unsigned() && value.get<uint64_t>() > (uint64_t{1} << 62)) {
+        reader_.refuse("enum", form.source);
+      }
+    }
+    return Json{{"enum", form.values}};
+  }
+
+  std::optional<Json> write_number(const SchemaForm& form) {
+    double step = 1;
+    bool is_integer = form.is_integer;
+    for (const double multiple : form.multiples) {
+      const bool is_whole = multiple == std::floor(multiple);
+      if (is_whole && multiple <= kLargestStep) {
+        is_integer = true;
+        step = static_cast<double>(
+            std::lcm(static_cast<int64_t>(step), static_cast<int64_t>(multiple)));
+      } else if (!form.is_integer || is_whole || 1 / multiple != std::floor(1 / multiple)) {
+        reader_.refuse("multipleOf", form.source);
+      }
+    }
+    return is_integer ? write_integer(form, step) : write_decimal(form);
+  }
+
+  std::optional<Json> write_integer(const SchemaForm& form, double step) {
+    Json out = {{"type", "integer"}};
+    double min = std::ceil(form.min);
+    double max = std::floor(form.max);
+    if (form.excludes_min && min == form.min) ++min;
+    if (form.excludes_max && max == form.max) --max;
+    if (min > max) return std::nullopt;
+    if (min > kLargestInteger || max < -kLargestInteger) {
+      reader_.refuse(min > kLargestInteger ? "minimum" : "maximum", form.source);
+      return Json{{"type", "integer"}};
+    }
+    if (step > 1) {
+      const bool has_both = std::isfinite(min) && std::isfinite(max);
+      const bool has_none = !std::isfinite(min) && !std::isfinite(max);
+      if (step > kLargestStep || (!has_both && !has_none)) {
+        reader_.refuse("multipleOf", form.source);
+      } else if (has_both && std::floor(max / step) < std::ceil(min / step)) {
+        return std::nullopt;
+      } else {
+        out["multipleOf"] = static_cast<int64_t>(step);
+      }
+    }
+    if (std::isfinite(min)) out["minimum"] = static_cast<int64_t>(std::max(min, -kLargestInteger));
+    if (std::isfinite(max)) out["maximum"] = static_cast<int64_t>(std::min(max, kLargestInteger));
+    return out;
+  }
+
+  std::optional<Json> write_decimal(const SchemaForm& form) {
+    Json out = {{"type", "number"}};
+    if (form.min > form.max || (form.min == form.max && (form.excludes_min || form.excludes_max))) {
+      return std::nullopt;
+    }
+    const auto add = [&](double bound, const char* keyword) {
+      if (!std::isfinite(bound)) return;
+      const double scaled = bound * kDigits;
+      if (std::fabs(bound) > kLargestInteger || scaled != std::round(scaled)) {
+        reader_.refuse(keyword, form.source);
+      } else {
+        out[keyword] = bound;
+      }
+    };
+    add(form.min, form.excludes_min ? "exclusiveMinimum" : "minimum");
+    add(form.max, form.excludes_max ? "exclusiveMaximum" : "maximum");
+    return out;
+  }
+
+  // Larger bounds are narrowed.
+  [[nodiscard]] int64_t bounded(int64_t size) const {
+    return std::min(size, limits_.max_repetitions);
+  }
+
+  bool check_minimum(int64_t size, const char* keyword, const SchemaForm& form) {
+    if (size <= limits_.max_repetitions) return true;
+    reader_.fail(ErrorCode::kInvalidArgument,
+                 std::string(keyword) + " is above " + std::to_string(limits_.max_repetitions) +
+                     " at " + reader_.place(form.source));
+    return false;
+  }
+
+  std::optional<Json> write_string(const SchemaForm& form) {
+    if (form.min_size > form.max_size) return std::nullopt;
+    if (!check_minimum(form.min_size, "minLength", form)) return std::nullopt;
+    Json out = {{"type", "string"}};
+    const bool has_length = form.min_size > 0 || form.max_size != SchemaForm::kUnbounded;
+    if (form.patterns.size() > 1 || (!form.patterns.empty() && has_length)) {
+      reader_.refuse(has_length ? "minLength or maxLength beside pattern" : "pattern", form.source);
+    }
+    if (!form.patterns.empty()) {
+      const auto pattern = pattern_of_whole_string(form.patterns[0], limits_.max_repetitions);
+      if (pattern) {
+        out["pattern"] = *pattern;
+      } else {
+        reader_.refuse("pattern", form.source);
+      }
+    } else if (has_length) {
+      const bool has_max = form.max_size != SchemaForm::kUnbounded;
+      out["pattern"] = pattern_of_length(form.min_size, has_max ? bounded(form.max_size) : -1);
+    } else if (is_known_format(form.format)) {
+      out["format"] = form.format;
+    }
+    return out;
+  }
+
+  // JSON Schema has formats as remarks; those that the library knows are kept.
+  static bool is_known_format(const std::string& format) {
+    static constexpr std::array kKnown = {
+        "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid"};
+    return std::ranges::find(kKnown, format) != kKnown.end();
+  }
+
+  std::optional<Json> write_array(const SchemaForm& form) {
+    if (form.min_size > form.max_size) return std::nullopt;
+    if (!check_minimum(form.min_size, "minItems", form)) return std::nullopt;
+    if (form.is_unique && form.max_size > 1) reader_.refuse("uniqueItems", form.source);
+    int64_t most = form.max_size;
+    Json prefix = Json::array();
+    for (const Schemas& item : form.prefix) {
+      if (static_cast<int64_t>(prefix.size()) >= most) break;
+      std::optional<Json> written = write_inside(item);
+      if (!written) {
+        most = static_cast<int64_t>(prefix.size());
+        break;
+      }
+      prefix.push_back(std::move(*written));
+    }
+    const auto length = static_cast<int64_t>(prefix.size());
+    // What is not named does not follow a prefix, unless so many items must.
+    const bool may_follow =
+        most > length && (prefix.empty() || form.has_rest || form.min_size > length);
+    std::optional<Json> rest;
+    if (may_follow) rest = write_inside(form.rest);
+    if (reader_.error()) return std::nullopt;
+    if (!rest) most = std::min(most, length);
+    if (form.min_size > most) return std::nullopt;
+    Json out = {{"type", "array"}};
+    if (!prefix.empty()) out["prefixItems"] = std::move(prefix);
+    out["items"] = rest ? std::move(*rest) : Json(false);
+    if (form.min_size > 0) out["minItems"] = form.min_size;
+    if (rest && most != SchemaForm::kUnbounded) out["maxItems"] = std::max(bounded(most), length);
+    return out;
+  }
+
+  std::optional<Json> write_object(const SchemaForm& form) {
+    if (form.min_size > form.max_size) return std::nullopt;
+    if (!form.pattern_properties.empty()) return write_patterned(form);
+    if (form.properties.empty() && form.required.empty()) return write_map(form);
+    auto named = form.properties;
+    for (const std::string& name : form.required) {
+      if (form.property(name) == nullptr) named.emplace_back(name, form.rest);
+    }
+    Json properties = Json::object();
+    for (const auto& [name, schemas] : named) {
+      const bool may_be = form.names.empty() || reader_.is_valid(Json(name), form.names);
+      std::optional<Json> written;
+      if (may_be) written = write_inside(schemas);
+      if (reader_.error()) return std::nullopt;
+      if (written) {
+        properties[name] = std::move(*written);
+      } else if (form.required.contains(name)) {
+        return std::nullopt;
+      }
+    }
+    return closed_object(form, std::move(properties));
+  }
+
+  // Nothing but the properties.
+  std::optional<Json> closed_object(const SchemaForm& form, Json properties) {
+    const auto count = static_cast<int64_t>(properties.size());
+    if (form.min_size > count || static_cast<int64_t>(form.required.size()) > form.max_size) {
+      return std::nullopt;
+    }
+    Json out = {{"type", "object"}};
+    if (form.min_size > static_cast<int64_t>(form.required.size())) {
+      out["minProperties"] = form.min_size;
+    }
+    if (form.max_size < count) out["maxProperties"] = form.max_size;
+    out["properties"] = std::move(properties);
+    if (!form.required.empty()) out["required"] = form.required;
+    out["additionalProperties"] = false;
+    return out;
+  }
+
+  // An object without names: any name, with one schema for all values. A name that comes twice
+  // counts once, so that more than one property cannot be asked for.
+  std::optional<Json> write_map(const SchemaForm& form) {
+    if (form.min_size > 1) reader_.refuse("minProperties", form.source);
+    std::optional<Json> value;
+    if (form.max_size > 0) value = write_inside(form.rest);
+    if (reader_.error()) return std::nullopt;
+    if (!value) {
+      if (form.min_size > 0) return std::nullopt;
+      return closed_object(form, Json::object());
+    }
+    if (!form.names.empty()) return write_named_map(form, std::move(*value));
+    Json out = {{"type", "object"}, {"additionalProperties", std::move(*value)}};
+    if (form.min_size > 0) out["minProperties"] = 1;
+    if (form.max_size != SchemaForm::kUnbounded) out["maxProperties"] = bounded(form.max_size);
+    return out;
+  }
+
+  std::optional<Json> write_named_map(const SchemaForm& form, Json value) {
+    const SchemaForms names = reader_.read(form.names);
+    Json properties = Json::object();
+    for (const SchemaForm& name : names) {
+      if (name.kind == Kind::kValues) {
+        for (const Json& text : name.values) {
+          if (text.is_string()) properties[text.get<std::string>()] = value;
+        }
+      } else if (name.kind == Kind::kString || name.kind == Kind::kAny ||
+                 name.kind == Kind::kReference) {
+        reader_.refuse("propertyNames", form.source);
+      }
+    }
+    return closed_object(form, std::move(properties));
+  }
+
+  // Names that match the one pattern.
+  std::optional<Json> write_patterned(const SchemaForm& form) {
+    const bool is_alone = form.pattern_properties.size() == 1 && form.properties.empty() &&
+                          form.required.empty() && form.names.empty() && form.min_size <= 1;
+    const auto pattern =
+        pattern_of_whole_string(form.pattern_properties[0].first, limits_.max_repetitions);
+    if (!is_alone || !pattern) {
+      reader_.refuse("patternProperties", form.source);
+      SchemaForm others = form;
+      others.pattern_properties.clear();
+      return write_object(others);
+    }
+    std::optional<Json> value;
+    if (form.max_size > 0) value = write_inside({form.pattern_properties[0].second});
+    if (reader_.error()) return std::nullopt;
+    if (!value) {
+      if (form.min_size > 0) return std::nullopt;
+      return closed_object(form, Json::object());
+    }
+    Json out = {{"type", "object"},
+                {"patternProperties", {{*pattern, std::move(*value)}}},
+                {"additionalProperties", false}};
+    if (form.min_size > 0) out["minProperties"] = 1;
+    if (form.max_size != SchemaForm::kUnbounded) out["maxProperties"] = bounded(form.max_size);
+    return out;
+  }
+
+  SchemaReader& reader_;
+  const SchemaLimits limits_;
+  std::map<Schemas, size_t> by_schemas_;
+  std::vector<Json> definitions_;
+  std::vector<bool> is_impossible_;
+  std::vector<size_t> direct_;  // definitions that are open, with no array or object between
+  int64_t num_written_ = 0;
+};
+
+}  // namespace
+
+Expected<std::string> gate_schema(std::string_view schema,
+                                  bool is_best_effort,
+                                  const SchemaLimits& limits) {
+  if (static_cast<int64_t>(schema.size()) > limits.max_bytes) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "the schema has more than " + std::to_string(limits.max_bytes) + " bytes");
+  }
+  const Json root = Json::parse(schema, nullptr, /*allow_exceptions=*/false);
+  if (root.is_discarded() || (!root.is_object() && !root.is_boolean())) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "the schema is neither a JSON object nor a boolean");
+  }
+  SchemaReader reader(root, is_best_effort, limits);
+  std::optional<Json> out;
+  if (!reader.error()) out = GateWriter(reader, limits).document(root);
+  if (reader.error()) return tl::unexpected(*reader.error());
+  if (!out) return make_error(ErrorCode::kInvalidArgument, "no value is valid in the schema");
+  return out->dump();
+}
+
+}  // namespace sluice

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// How large a JSON schema may be.
+#pragma once
+
+#include <cstdint>
+
+namespace sluice {
+
+struct SchemaLimits {
+  int64_t max_bytes = int64_t{256} << 10;
+  int32_t max_depth = 64;           // of the JSON text, and of references followed
+  int64_t max_nodes = 20000;        // values in the schema, and what merging makes
+  int64_t max_properties = 5000;    // in all objects
+  int64_t max_enum_values = 10000;  // in all enums
+  int64_t max_branches = 64;        // of one anyOf or oneOf, and of what distributing makes
+  int64_t max_repetitions = 10000;  // of items and characters; larger maxima are narrowed to it
+};
+
+}  // namespace sluice

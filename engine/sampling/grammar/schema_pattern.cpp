@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/sampling/grammar/schema_pattern.h"
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+#include <vector>
+
+namespace sluice {
+namespace {
+
+// A character of a string that needs no escape in JSON.
+constexpr std::string_view kPlain = R"([^"\\\x00-\x1f])";
+// What negated classes leave out besides: the same.
+constexpr std::string_view kNeverPlain = R"("\\\x00-\x1f)";
+
+class PatternWriter {
+ public:
+  PatternWriter(std::string_view pattern, int64_t max_count)
+      : rest_(pattern), max_count_(max_count) {}
+
+  std::optional<std::string> whole() {
+    const bool is_ascii = std::ranges::all_of(rest_, [](char c) { return c >= 0x20 && c <= 0x7E; });
+    if (!is_ascii) return std::nullopt;
+    alternatives(0);
+    if (failed_ || !rest_.empty()) return std::nullopt;
+    return std::move(out_);
+  }
+
+ private:
+  static constexpr int kDeepest = 32;
+
+  char peek() const { return rest_.empty() ? '\0' : rest_[0]; }
+
+  char take() {
+    if (rest_.empty()) {
+      failed_ = true;
+      return '\0';
+    }
+    const char c = rest_[0];
+    rest_.remove_prefix(1);
+    return c;
+  }
+
+  void fail() { failed_ = true; }
+
+  // The outermost ones are searched for: what an anchor does not bind may stand in other text.
+  void alternatives(int depth) {
+    if (depth > kDeepest) return fail();
+    out_ += '(';
+    while (!failed_) {
+      sequence(depth);
+      if (peek() != '|') break;
+      take();
+      out_ += '|';
+    }
+    out_ += ')';
+  }
+
+  void sequence(int depth) {
+    const bool is_outer = depth == 0;
+    bool is_open = is_outer;
+    if (is_outer && peek() == '^') {
+      take();
+      is_open = false;
+    }
+    if (is_open) any_text();
+    bool is_closed = false;
+    while (!failed_ && !rest_.empty() && peek() != '|' && peek() != ')') {
+      if (is_outer && peek() == '$') {
+        take();
+        is_closed = true;
+        if (!rest_.empty() && peek() != '|') fail();
+        break;
+      }
+      piece(depth);
+    }
+    if (is_outer && !is_closed) any_text();
+  }
+
+  void any_text() {
+    out_ += kPlain;
+    out_ += '*';
+  }
+
+  void piece(int depth) {
+    atom(depth);
+    const char c = peek();
+    if (c == '*' || c == '+' || c == '?') {
+      out_ += take();
+    } else if (c == '{') {
+      counts();
+    } else {
+      return;
+    }
+    if (peek() == '?') take();  // how much is taken first does not change what matches
+    if (peek() == '*' || peek() == '+' || peek() == '{') fail();
+  }
+
+  int64_t number() {
+    int64_t value = -1;
+    const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
+    if (error != std::errc() || value < 0 || value > max_count_) {
+      fail();
+      return 0;
+    }
+    rest_.remove_prefix(static_cast<size_t>(end - rest_.data()));
+    return value;
+  }
+
+  void counts() {
+    take();
+    const int64_t min = number();
+    int64_t max = min;
+    bool has_max = true;
+    if (peek() == ',') {
+      take();
+      has_max = peek() != '}';
+      if (has_max) max = number();
+    }
+    if (take() != '}' || (has_max && max < min)) return fail();
+    out_ += '{' + std::to_string(min) + ',' + (has_max ? std::to_string(max) : "") + '}';
+  }
+
+  void atom(int depth) {
+    const char c = take();
+    switch (c) {
+      case '(':
+        if (peek() == '?') {
+          take();
+          if (take() != ':') return fail();
+        }
+        alternatives(depth + 1);
+        if (take() != ')') fail();
+        return;
+      case '[':
+        return character_class();
+      case '.':
+        out_ += kPlain;
+        return;
+      case '\\':
+        return escape();
+      case '^':
+      case '$':
+      case '*':
+      case '+':
+      case '?':
+      case '{':
+      case ')':
+        return fail();
+      case '"':
+        return fail();
+      default:
+        literal(c);
+    }
+  }
+
+  void literal(char c) {
+    static constexpr std::string_view kSpecial = R"(\^$.|?*+()[]{}-/)";
+    if (kSpecial.find(c) != std::string_view::npos) out_ += '\\';
+    out_ += c;
+  }
+
+  // The inside of a class for \d, \w and \s, or nothing.
+  static std::string_view named(char c) {
+    switch (c) {
+      case 'd':
+        return "0-9";
+      case 'w':
+        return "a-zA-Z0-9_";
+      case 's':
+        return " ";  // the others are escaped in JSON
+      default:
+        return {};
+    }
+  }
+
+  // \D, \W and \S: the inside of a negated class.
+  static std::string_view unnamed(char c) {
+    switch (c) {
+      case 'D':
+        return "0-9";
+      case 'W':
+        return "a-zA-Z0-9_";
+      case 'S':
+        return " \\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000\\ufeff";
+      default:
+        return {};
+    }
+  }
+
+  static bool is_escapable(char c) {
+    static constexpr std::string_view kPunctuation = R"(^$.|?*+()[]{}-/!#%&',:;<=>@_`~ )";
+    return kPunctuation.find(c) != std::string_view::npos;
+  }
+
+  void escape() {
+    const char c = take();
+    if (const std::string_view inside = named(c); !inside.empty()) {
+      out_ += '[';
+      out_ += inside;
+      out_ += ']';
+    } else if (const std::string_view outside = unnamed(c); !outside.empty()) {
+      out_ += "[^";
+      out_ += outside;
+      out_ += kNeverPlain;
+      out_ += ']';
+    } else if (is_escapable(c)) {
+      literal(c);
+    } else {
+      fail();
+    }
+  }
+
+  // One character of a class; -1 with a name such as \d, which has been written.
+  int class_member(std::string& inside) {
+    const char c = take();
+    if (c != '\\') return static_cast<unsigned char>(c);
+    const char escaped = take();
+    if (const std::string_view group = named(escaped); !group.empty()) {
+      inside += group;
+      return -1;
+    }
+    // A backslash in the string would be escaped.
+    if (escaped == '\\' || escaped == '"') return -1;
+    if (!is_escapable(escaped)) fail();
+    return static_cast<unsigned char>(escaped);
+  }
+
+  static void add_range(int from, int to, std::string& inside) {
+    const auto add = [&](int c) {
+      if (std::string_view(R"(\]^-[)").find(static_cast<char>(c)) != std::string_view::npos) {
+        inside += '\\';
+      }
+      inside += static_cast<char>(c);
+    };
+    add(from);
+    if (to == from) return;
+    inside += '-';
+    add(to);
+  }
+
+  // Without quote and backslash, which JSON escapes.
+  static void add_plain_range(int from, int to, std::string& inside) {
+    for (const int hole : {static_cast<int>('"'), static_cast<int>('\\')}) {
+      if (from > hole || to < hole) continue;
+      if (from < hole) add_plain_range(from, hole - 1, inside);
+      if (to > hole) add_plain_range(hole + 1, to, inside);
+      return;
+    }
+    add_range(from, to, inside);
+  }
+
+  void character_class() {
+    bool is_negated = false;
+    if (peek() == '^') {
+      take();
+      is_negated = true;
+    }
+    std::string inside;
+    while (!failed_ && peek() != ']') {
+      const int from = class_member(inside);
+      if (from < 0) continue;
+      int to = from;
+      if (peek() == '-' && rest_.size() > 1 && rest_[1] != ']') {
+        take();
+        to = class_member(inside);
+        if (to < from) fail();
+      }
+      if (!failed_) add_plain_range(from, to, inside);
+    }
+    if (take() != ']') return fail();
+    if (is_negated) {
+      out_ += "[^" + inside + std::string(kNeverPlain) + "]";
+    } else if (inside.empty()) {
+      fail();
+    } else {
+      out_ += '[' + inside + ']';
+    }
+  }
+
+  std::string_view rest_;
+  const int64_t max_count_;
+  std::string out_;
+  bool failed_ = false;
+};
+
+}  // namespace
+
+std::optional<std::string> pattern_of_whole_string(std::string_view pattern, int64_t max_count) {
+  return PatternWriter(pattern, max_count).whole();
+}
+
+std::string pattern_of_length(int64_t min, int64_t max) {
+  return std::string(kPlain) + '{' + std::to_string(min) + ',' +
+         (max < 0 ? "" : std::to_string(max)) + '}';
+}
+
+}  // namespace sluice

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Structural tags, the library's way to say where in a text JSON stands: their schemas go through
+// the gate (schema_gate.h) like any other.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "engine/core/status.h"
+#include "engine/sampling/grammar/schema_limits.h"
+
+namespace sluice {
+
+// The tag to compile. Any thread. kInvalidArgument: no such JSON, the older form without `format`,
+// or beyond a limit; otherwise as gate_schema().
+[[nodiscard]] Expected<std::string> gate_structural_tag(std::string_view tag,
+                                                        bool is_best_effort,
+                                                        const SchemaLimits& limits);
+
+}  // namespace sluice

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ids of calls: a function of the answer's id, the choice and the call, so that the answer of a
+// stream that is continued elsewhere names its calls as before.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "server/api/tools.h"
+#include "server/parse/pieces.h"
+
+namespace sluice {
+
+// `begin`: a kCallBegin; the model's own id, where it gave one, is the call's. `prefix`: before 24
+// letters and digits, where the family leaves the form free. Any thread.
+std::string call_id(const Piece& begin,
+                    const ToolPlan& tools,
+                    std::string_view answer_id,
+                    size_t choice_idx,
+                    std::string_view prefix);
+
+// `num_characters` letters and digits, at most 32, that are a function of the rest. Any thread.
+std::string derived_name(std::string_view answer_id,
+                         size_t choice_idx,
+                         int64_t item_idx,
+                         size_t num_characters);
+
+}  // namespace sluice

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/api/completions_format.h"
+
+#include "server/json/json_writer.h"
+
+namespace sluice {
+
+CompletionsFormat::CompletionsFormat(const FrontEnd& front_end, std::string_view model)
+    : OpenAiFormat(front_end, Endpoint::kCompletion, model, "text_completion", "text_completion") {}
+
+void CompletionsFormat::prepare(const GenerationRequest& request) {
+  OpenAiFormat::prepare(request);
+  texts_.resize(request.requests.size());
+}
+
+void CompletionsFormat::keep(const ChoiceNews& news) {
+  note_end(news);
+  for (const Piece& piece : news.pieces) texts_[news.choice_idx] += piece.text;
+}
+
+void CompletionsFormat::write_choice(size_t choice_idx, size_t prompt_idx, JsonWriter& json) {
+  json.key("text").string(texts_[choice_idx]);
+  if (has_prompt_ids()) write_prompt_ids(prompt_idx, json);
+  const std::string_view logprobs = prompt_logprobs(prompt_idx);
+  if (!logprobs.empty()) json.key("prompt_logprobs").raw(logprobs);
+}
+
+void CompletionsFormat::append_events(const ChoiceNews& news,
+                                      const Usage& usage,
+                                      std::string& out) {
+  note_end(news);
+  std::string text;
+  for (const Piece& piece : news.pieces) text += piece.text;
+  const bool is_end = news.finish_reason != FinishReason::kNone;
+  if (text.empty() && choice(news.choice_idx).logprobs.empty() && !is_end) return;
+  begin_event(news.choice_idx, out);
+  JsonWriter json(out);
+  json.key("text").string(text);
+  end_event(news.choice_idx, {}, usage, out);
+}
+
+}  // namespace sluice

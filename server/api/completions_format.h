@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Answers of /v1/completions: a text for each choice. Lives on the answer's I/O thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/api/openai_format.h"
+
+namespace sluice {
+
+class CompletionsFormat final : public OpenAiFormat {
+ public:
+  CompletionsFormat(const FrontEnd& front_end, std::string_view model);
+
+  void prepare(const GenerationRequest& request) override;
+  void keep(const ChoiceNews& news) override;
+  void append_events(const ChoiceNews& news, const Usage& usage, std::string& out) override;
+
+ private:
+  void write_choice(size_t choice_idx, size_t prompt_idx, JsonWriter& json) override;
+
+  void write_behind_choices(JsonWriter&) override {}
+
+  std::vector<std::string> texts_;  // by choice, of a whole answer
+};
+
+}  // namespace sluice

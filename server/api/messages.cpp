@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The handlers of /v1/messages and /v1/messages/count_tokens, in Anthropic's shapes. Called on the
+// I/O thread of the connection.
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "engine/core/config.h"
+#include "server/api/messages_codec.h"
+#include "server/api/messages_format.h"
+#include "server/api/start_generation.h"
+#include "server/json/json_fields.h"
+#include "server/json/json_reader.h"
+#include "server/json/json_writer.h"
+#include "server/prompt/prompt.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Expected<Json> read_chat(const ValidationContext& context, Exchange& exchange, bool may_be_silent) {
+  SLUICE_TRY(Json body, parse_json(exchange.request.body, context.config.max_json_depth));
+  if (!body.is_object()) {
+    return make_error(ErrorCode::kInvalidArgument, "The request body must be a JSON object.");
+  }
+  SLUICE_TRY_VOID(check_parameters(body, Endpoint::kMessages, exchange.ignored));
+  if (!may_be_silent && find_field(body, "max_tokens") == nullptr) {
+    return make_error(ErrorCode::kInvalidArgument, "max_tokens is missing.", "max_tokens");
+  }
+  return chat_of_messages(body, exchange.ignored);
+}
+
+Expected<DecodedRequest> decode(const ValidationContext& context, Exchange& exchange) {
+  SLUICE_TRY(Json chat, read_chat(context, exchange, /*may_be_silent=*/false));
+  auto request = validate_parameters(context, chat, Endpoint::kChat, exchange.ignored);
+  if (!request) return tl::unexpected(messages_error(std::move(request).error()));
+  auto format = std::make_unique<MessagesFormat>(request->model);
+  return DecodedRequest{std::move(*request), std::move(format)};
+}
+
+Expected<std::string> count_tokens(const ValidationContext& context, Exchange& exchange) {
+  SLUICE_TRY(const Json chat, read_chat(context, exchange, /*may_be_silent=*/true));
+  SLUICE_TRY(const std::string model, resolve_model(context.model_names, chat));
+  SLUICE_TRY(const ChatPrompt prompt, chat_prompt(context, chat));
+  std::string out;
+  JsonWriter json(out);
+  json.open_object().key("input_tokens").integer(static_cast<int64_t>(prompt.ids.size()));
+  json.close_object();
+  return out;
+}
+
+}  // namespace
+
+void handle_messages(FrontEnd& front_end, Exchange exchange) {
+  start_generation(front_end, std::move(exchange), decode);
+}
+
+void handle_count_tokens(FrontEnd& front_end, Exchange exchange) {
+  const ValidationContext context =
+      front_end.validation_context(exchange.tenant_salt, exchange.arrival);
+  auto body = count_tokens(context, exchange);
+  front_end.note_ignored(exchange.ignored);
+  if (!body) return front_end.fail(exchange, body.error());
+  HttpResponse response;
+  response.body = std::move(*body);
+  front_end.respond(exchange, std::move(response));
+}
+
+}  // namespace sluice

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/api/messages_codec.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "server/json/json_fields.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+tl::unexpected<Error> invalid(std::string message, std::string param) {
+  return make_error(ErrorCode::kInvalidArgument, std::move(message), std::move(param));
+}
+
+tl::unexpected<Error> unsupported(std::string message, std::string param) {
+  return make_error(ErrorCode::kUnsupported, std::move(message), std::move(param));
+}
+
+// A block's type; empty where it is none.
+std::string type_of(const Json& block) {
+  const Json* type = block.is_object() ? find_field(block, "type") : nullptr;
+  return type != nullptr && type->is_string() ? type->get<std::string>() : std::string();
+}
+
+Expected<std::string> text_member(const Json& block, const char* name, const std::string& place) {
+  const Json* text = find_field(block, name);
+  if (text == nullptr || !text->is_string()) {
+    return invalid(place + "." + name + " must be a string.", "messages");
+  }
+  return text->get<std::string>();
+}
+
+tl::unexpected<Error> wrong_block(const Json& block, const std::string& place) {
+  const std::string type = type_of(block);
+  if (type.empty()) return invalid(place + " must be an object with a type.", "messages");
+  return unsupported(place + " has type '" + show_text(type) + "', which is not supported here.",
+                     "messages");
+}
+
+// A string, or blocks of text alone, as parts.
+Expected<Json> text_content(const Json& content, const std::string& place) {
+  if (content.is_string()) return content;
+  if (!content.is_array()) {
+    return invalid(place + " must be a string or an array of blocks.", "messages");
+  }
+  Json parts = Json::array();
+  for (size_t i = 0; i < content.size(); ++i) {
+    const std::string where = place + "[" + std::to_string(i) + "]";
+    if (type_of(content[i]) != "text") return wrong_block(content[i], where);
+    SLUICE_TRY(std::string text, text_member(content[i], "text", where));
+    parts.push_back({{"type", "text"}, {"text", std::move(text)}});
+  }
+  return parts;
+}
+
+// A tool's answer as a message of its own.
+Expected<Json> tool_message(const Json& block, const std::string& place) {
+  SLUICE_TRY(std::string id, text_member(block, "tool_use_id", place));
+  const Json* given = find_field(block, "content");
+  Json content = "";
+  if (given != nullptr) {
+    SLUICE_TRY(content, text_content(*given, place + ".content"));
+  }
+  return Json({{"role", "tool"}, {"tool_call_id", std::move(id)}, {"content", std::move(content)}});
+}
+
+// A user's blocks: answers of tools become messages of their own, in order.
+Expected<void> add_user(const Json& blocks, const std::string& place, Json& messages) {
+  Json parts = Json::array();
+  const auto end_text = [&] {
+    if (!parts.empty()) messages.push_back({{"role", "user"}, {"content", std::move(parts)}});
+    parts = Json::array();
+  };
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const std::string where = place + "[" + std::to_string(i) + "]";
+    const std::string type = type_of(blocks[i]);
+    if (type == "tool_result") {
+      end_text();
+      SLUICE_TRY(Json message, tool_message(blocks[i], where));
+      messages.push_back(std::move(message));
+    } else if (type == "text") {
+      SLUICE_TRY(std::string text, text_member(blocks[i], "text", where));
+      parts.push_back({{"type", "text"}, {"text", std::move(text)}});
+    } else {
+      return wrong_block(blocks[i], where);
+    }
+  }
+  end_text();
+  return {};
+}
+
+Expected<Json> tool_call(const Json& block, const std::string& place) {
+  SLUICE_TRY(std::string id, text_member(block, "id", place));
+  SLUICE_TRY(std::string name, text_member(block, "name", place));
+  const Json* input = find_field(block, "input");
+  if (input != nullptr && !input->is_object()) {
+    return invalid(place + ".input must be an object.", "messages");
+  }
+  Json function = {{"name", std::move(name)},
+                   {"arguments", input != nullptr ? *input : Json::object()}};
+  return Json({{"id", std::move(id)}, {"type", "function"}, {"function", std::move(function)}});
+}
+
+Expected<void> add_assistant(const Json& blocks,
+                             const std::string& place,
+                             IgnoredArguments& ignored,
+                             Json& messages) {
+  Json message = {{"role", "assistant"}};
+  Json parts = Json::array();
+  Json calls = Json::array();
+  std::string thinking;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const std::string where = place + "[" + std::to_string(i) + "]";
+    const std::string type = type_of(blocks[i]);
+    if (type == "text") {
+      SLUICE_TRY(std::string text, text_member(blocks[i], "text", where));
+      parts.push_back({{"type", "text"}, {"text", std::move(text)}});
+    } else if (type == "thinking") {
+      SLUICE_TRY(const std::string text, text_member(blocks[i], "thinking", where));
+      thinking += text;
+    } else if (type == "redacted_thinking") {
+      // Another server's secret.
+      SLUICE_TRY_VOID(ignored.add("messages.redacted_thinking"));
+    } else if (type == "tool_use") {
+      SLUICE_TRY(Json call, tool_call(blocks[i], where));
+      calls.push_back(std::move(call));
+    } else {
+      return wrong_block(blocks[i], where);
+    }
+  }
+  message["content"] = std::move(parts);
+  if (!thinking.empty()) message["reasoning_content"] = std::move(thinking);
+  if (!calls.empty()) message["tool_calls"] = std::move(calls);
+  messages.push_back(std::move(message));
+  return {};
+}
+
+Expected<void> add_message(const Json& message,
+                           const std::string& place,
+                           IgnoredArguments& ignored,
+                           Json& messages) {
+  const Json* role = message.is_object() ? find_field(message, "role") : nullptr;
+  const bool is_user = role != nullptr && *role == "user";
+  if (!is_user && (role == nullptr || *role != "assistant")) {
+    return invalid(place + ".role must be \"user\" or \"assistant\".", "messages");
+  }
+  const Json* content = find_field(message, "content");
+  if (content == nullptr || (!content->is_string() && !content->is_array())) {
+    return invalid(place + ".content must be a string or an array of blocks.", "messages");
+  }
+  if (content->is_string()) {
+    messages.push_back({{"role", *role}, {"content", *content}});
+    return {};
+  }
+  if (is_user) return add_user(*content, place + ".content", messages);
+  return add_assistant(*content, place + ".content", ignored, messages);
+}
+
+Expected<Json> chat_messages(const Json& body, IgnoredArguments& ignored) {
+  Json messages = Json::array();
+  if (const Json* system = find_field(body, "system")) {
+    SLUICE_TRY(Json content, text_content(*system, "system"));
+    if (!content.empty() && content != "") {
+      messages.push_back({{"role", "system"}, {"content", std::move(content)}});
+    }
+  }
+  const Json* given = find_field(body, "messages");
+  if (given == nullptr || !given->is_array() || given->empty()) {
+    return invalid("messages must be an array of at least one message.", "messages");
+  }
+  for (size_t i = 0; i < given->size(); ++i) {
+    SLUICE_TRY_VOID(
+        add_message((*given)[i], "messages[" + std::to_string(i) + "]", ignored, messages));
+  }
+  return messages;
+}
+
+Expected<Json> chat_tools(const Json& tools) {
+  if (!tools.is_array()) return invalid("tools must be an array.", "tools");
+  Json list = Json::array();
+  for (size_t i = 0; i < tools.size(); ++i) {
+    const std::string place = "tools[" + std::to_string(i) + "]";
+    if (!tools[i].is_object()) return invalid(place + " must be an object.", "tools");
+    const std::string type = type_of(tools[i]);
+    if (!type.empty() && type != "custom") {
+      return unsupported(place + " has type '" + show_text(type) + "'; only 'custom' is supported.",
+                         "tools");
+    }
+    Json function = Json::object();
+    for (const auto& [theirs, ours] : {std::pair{"name", "name"},
+                                       {"description", "description"},
+                                       {"input_schema", "parameters"},
+                                       {"strict", "strict"}}) {
+      if (const Json* value = find_field(tools[i], theirs)) function[ours] = *value;
+    }
+    list.push_back({{"type", "function"}, {"function", std::move(function)}});
+  }
+  return list;
+}
+
+Expected<void> add_choice(const Json& choice, Json& chat) {
+  const std::string type = type_of(choice);
+  if (type == "auto" || type == "none") {
+    chat["tool_choice"] = type;
+  } else if (type == "any") {
+    chat["tool_choice"] = "required";
+  } else if (type == "tool") {
+    const Json* name = find_field(choice, "name");
+    if (name == nullptr || !name->is_string()) {
+      return invalid("tool_choice.name must be a string.", "tool_choice");
+    }
+    chat["tool_choice"] = {{"type", "function"}, {"function", {{"name", *name}}}};
+  } else {
+    return invalid("tool_choice.type must be auto, any, tool or none.", "tool_choice");
+  }
+  SLUICE_TRY(const bool only_one, read_bool(choice, "disable_parallel_tool_use", false));
+  if (only_one) chat["parallel_tool_calls"] = false;
+  return {};
+}
+
+// `thinking` sets what templates know as enable_thinking and thinking. A budget that max_tokens
+// reaches first is no limit.
+Expected<void> add_thinking(const Json& thinking, const Json& body, Json& chat) {
+  const std::string type = type_of(thinking);
+  if (type != "enabled" && type != "disabled" && type != "adaptive") {
+    return invalid("thinking.type must be enabled, disabled or adaptive.", "thinking");
+  }
+  if (type == "enabled") {
+    SLUICE_TRY(const auto budget, read_integer(thinking, "budget_tokens", 1, int64_t{1} << 31));
+    const Json* most = find_field(body, "max_tokens");
+    const bool is_limit = budget && most != nullptr && most->is_number_integer() &&
+                          *budget + 1 < most->get<int64_t>();
+    if (is_limit) {
+      return unsupported(
+          "thinking.budget_tokens below max_tokens is not supported; leave thinking out, send "
+          "{\"type\": \"adaptive\"}, or a budget of max_tokens - 1.",
+          "thinking");
+    }
+  }
+  Json& variables = chat["chat_template_kwargs"];
+  if (!variables.is_object()) variables = Json::object();
+  for (const char* name : {"enable_thinking", "thinking"}) {
+    if (!variables.contains(name)) variables[name] = type != "disabled";
+  }
+  return {};
+}
+
+Expected<void> add_output(const Json& output, Json& chat) {
+  if (!output.is_object()) return invalid("output_config must be an object.", "output_config");
+  if (const Json* effort = find_field(output, "effort")) chat["reasoning_effort"] = *effort;
+  const Json* format = find_field(output, "format");
+  if (format == nullptr) return {};
+  const Json* schema = type_of(*format) == "json_schema" ? find_field(*format, "schema") : nullptr;
+  if (schema == nullptr) {
+    return invalid("output_config.format must have type json_schema and a schema.",
+                   "output_config");
+  }
+  chat["response_format"] = {{"type", "json_schema"},
+                             {"json_schema", {{"name", "output"}, {"schema", *schema}}}};
+  return {};
+}
+
+}  // namespace
+
+Expected<Json> chat_of_messages(const Json& body, IgnoredArguments& ignored) {
+  Json chat = Json::object();
+  SLUICE_TRY(chat["messages"], chat_messages(body, ignored));
+  for (const char* name : {"model",
+                           "max_tokens",
+                           "temperature",
+                           "top_p",
+                           "top_k",
+                           "seed",
+                           "stream",
+                           "chat_template_kwargs"}) {
+    if (const Json* value = find_field(body, name)) chat[name] = *value;
+  }
+  if (const Json* stops = find_field(body, "stop_sequences")) {
+    if (!stops->is_array()) return invalid("stop_sequences must be an array.", "stop_sequences");
+    chat["stop"] = *stops;
+  }
+  const Json* tools = find_field(body, "tools");
+  if (tools != nullptr && !tools->empty()) {
+    SLUICE_TRY(chat["tools"], chat_tools(*tools));
+  }
+  if (const Json* choice = find_field(body, "tool_choice")) {
+    SLUICE_TRY_VOID(add_choice(*choice, chat));
+  }
+  if (const Json* thinking = find_field(body, "thinking")) {
+    SLUICE_TRY_VOID(add_thinking(*thinking, body, chat));
+  }
+  if (const Json* output = find_field(body, "output_config")) {
+    SLUICE_TRY_VOID(add_output(*output, chat));
+  }
+  // An answer that its client has begun.
+  const Json& last = chat["messages"].back();
+  if (last["role"] == "assistant" && !last.contains("tool_calls")) {
+    chat["continue_final_message"] = true;
+  }
+  return chat;
+}
+
+Error messages_error(Error error) {
+  if (error.param == "stop") error.param = "stop_sequences";
+  return error;
+}
+
+}  // namespace sluice

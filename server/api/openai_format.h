@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the answers of OpenAI's two completion APIs have in common: identity, log-probabilities,
+// token ids, usage, errors and the end of a stream. The APIs themselves are ChatFormat and
+// CompletionsFormat. Lives on the answer's I/O thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/tokenizer/tokenizer.h"
+#include "server/api/answer_format.h"
+#include "server/api/logprobs.h"
+#include "server/api/request_validator.h"
+
+namespace sluice {
+
+class FrontEnd;
+class JsonWriter;
+
+class OpenAiFormat : public AnswerFormat {
+ public:
+  [[nodiscard]] const std::string& id() const final { return id_; }
+
+  void prepare(const GenerationRequest& request) override;
+  void add_prompt(size_t choice_idx, std::span<const PromptLogprob> scored) final;
+  void add_token(size_t choice_idx, const TokenOutput& output) final;
+  std::string whole(std::span<const size_t> returned, const Usage& usage) final;
+  void append_end(const Usage& usage, std::string& out) final;
+  void append_error(const Error& error, std::string& out) final;
+
+ protected:
+  struct Choice {
+    Choice(const Tokenizer& tokenizer, const GenerationRequest& request);
+
+    LogprobsText logprobs;
+    PromptLogprobsText prompt_logprobs;
+    std::vector<TokenId> token_ids;  // whole: all; streamed: since the last event
+    std::string_view finish_reason;  // empty: null
+    std::string stop_reason;         // JSON; empty: null
+  };
+
+  // `whole_object`, `event_object`: what the answer calls itself ("chat.completion").
+  OpenAiFormat(const FrontEnd& front_end,
+               Endpoint endpoint,
+               std::string_view model,
+               std::string_view whole_object,
+               std::string_view event_object);
+
+  // Which of a choice's members an event has.
+  struct EventMembers {
+    bool tokens = true;  // log-probabilities and token ids since the last event that had them
+    bool finish = true;  // the finish reason, where there is one
+  };
+
+  // Of a whole answer: what a choice has before `logprobs`. `prompt_idx`: of its prompt.
+  virtual void write_choice(size_t choice_idx, size_t prompt_idx, JsonWriter& json) = 0;
+  // Of a whole answer: what stands behind the choices.
+  virtual void write_behind_choices(JsonWriter& json) = 0;
+
+  // Takes the ends of the choice from its news.
+  void note_end(const ChoiceNews& news);
+
+  // Events: begin_event(), the choice's own members, end_event().
+  void begin_event(size_t choice_idx, std::string& out) const;
+  void end_event(size_t choice_idx,
+                 const EventMembers& members,
+                 const Usage& usage,
+                 std::string& out);
+
+  [[nodiscard]] const GenerationRequest& request() const { return *request_; }
+
+  [[nodiscard]] Choice& choice(size_t choice_idx) { return choices_[choice_idx]; }
+
+  // By prompt, where they were asked for.
+  [[nodiscard]] bool has_prompt_ids() const { return !prompts_.empty(); }
+
+  void write_prompt_ids(size_t prompt_idx, JsonWriter& json) const;
+  // JSON of a whole answer; empty where they were not asked for.
+  [[nodiscard]] std::string_view prompt_logprobs(size_t prompt_idx) const;
+
+ private:
+  void write_choice_end(Choice& choice,
+                        const EventMembers& members,
+                        std::string_view logprobs,
+                        JsonWriter& json) const;
+  void end_choices(const Usage* usage, std::string& out) const;
+
+  const Tokenizer& tokenizer_;
+  const std::string id_;
+  std::string whole_head_;  // `{"id":...,"system_fingerprint":...,"choices":[`
+  std::string event_head_;  // the same behind "data: "
+  const GenerationRequest* request_ = nullptr;
+  std::vector<std::vector<TokenId>> prompts_;
+  std::vector<std::string> prompt_logprobs_;  // by prompt, of a whole answer
+  std::vector<Choice> choices_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Answers of the Responses API that may be asked for again, or continued by
+// `previous_response_id`. Bounded in bytes: the ones that were used longest ago go first. In memory
+// alone, so a restart forgets them. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+namespace sluice {
+
+struct StoredResponse {
+  std::string response;  // the answer's JSON
+  std::string messages;  // JSON: the conversation with the answer, without instructions
+};
+
+class ResponseStore {
+ public:
+  // `max_bytes` 0: nothing is kept.
+  explicit ResponseStore(int64_t max_bytes) : max_bytes_(max_bytes) {}
+
+  [[nodiscard]] bool is_on() const { return max_bytes_ > 0; }
+
+  // `tenant`: whose it is; others do not find it. One that is larger than all that may be kept is
+  // not kept.
+  void put(uint64_t tenant, std::string_view id, StoredResponse stored);
+  // Null: there is none, or none any more.
+  [[nodiscard]] std::shared_ptr<const StoredResponse> find(uint64_t tenant, std::string_view id);
+  // False: there was none.
+  bool erase(uint64_t tenant, std::string_view id);
+
+  [[nodiscard]] int64_t num_bytes() const;
+
+ private:
+  struct Entry {
+    std::string key;
+    int64_t num_bytes;
+    std::shared_ptr<const StoredResponse> stored;
+  };
+
+  using Entries = std::list<Entry>;
+
+  static std::string key_of(uint64_t tenant, std::string_view id);
+  void drop(Entries::iterator entry);
+
+  const int64_t max_bytes_;
+  mutable std::mutex mutex_;
+  Entries entries_;  // last used first; guarded by mutex_, as the next two
+  std::unordered_map<std::string, Entries::iterator> by_key_;
+  int64_t num_bytes_ = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Answers of OpenAI's Responses API: a response object with its output items, or its events, which
+// are numbered. Items do not interleave: each is added, grown and done before the next. Lives on
+// the answer's I/O thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "server/api/answer_format.h"
+#include "server/api/answer_parts.h"
+#include "server/api/request_validator.h"
+#include "server/api/response_store.h"
+
+namespace sluice {
+
+class JsonWriter;
+
+// What the answer says of the request, and where it is kept.
+struct ResponseRecord {
+  std::string settings;  // JSON members that repeat the request, with a comma before each
+  std::string messages;  // JSON: the conversation so far, an array, without instructions
+  uint64_t tenant = 0;
+  ResponseStore* store = nullptr;  // null: the answer is not kept
+};
+
+// `body`: as chat_of_responses() takes it.
+std::string response_settings(const nlohmann::ordered_json& body, bool is_stored);
+
+class ResponsesFormat final : public AnswerFormat {
+ public:
+  ResponsesFormat(std::string_view model, ResponseRecord record);
+
+  [[nodiscard]] const std::string& id() const override { return id_; }
+
+  void prepare(const GenerationRequest& request) override { request_ = &request; }
+
+  void add_prompt(size_t, std::span<const PromptLogprob>) override {}
+
+  void add_token(size_t, const TokenOutput&) override {}
+
+  void keep(const ChoiceNews& news) override;
+  std::string whole(std::span<const size_t> returned, const Usage& usage) override;
+  void append_events(const ChoiceNews& news, const Usage& usage, std::string& out) override;
+  void append_end(const Usage& usage, std::string& out) override;
+  void append_error(const Error& error, std::string& out) override;
+
+ private:
+  enum class Status : uint8_t { kInProgress, kCompleted, kIncomplete, kFailed };
+
+  void note_end(const ChoiceNews& news);
+  void add(const Piece& piece);
+  [[nodiscard]] std::string item_id(size_t item_idx) const;
+  void write_item(size_t item_idx, bool is_done, JsonWriter& json) const;
+  [[nodiscard]] std::string response_json(Status status,
+                                          const Usage* usage,
+                                          const Error* error = nullptr) const;
+  void store(const std::string& response) const;
+  void begin_event(std::string_view type, std::string& out);
+  void append_response(std::string_view type, const std::string& response, std::string& out);
+  void append_start(std::string& out);
+  void append_piece(const Piece& piece, std::string& out);
+  void begin_item(std::string& out);
+  void append_item(std::string_view type, bool is_done, std::string& out);
+  void append_part(std::string_view type, std::string_view text, std::string& out);
+  void append_text_event(std::string_view type,
+                         std::string_view member,
+                         std::string_view text,
+                         std::string& out);
+  void end_item(std::string& out);
+
+  const std::string id_;
+  const std::string model_;
+  const int64_t created_;
+  const ResponseRecord record_;
+  const GenerationRequest* request_ = nullptr;
+  AnswerParts parts_;  // one for each item
+  Status status_ = Status::kInProgress;
+  bool started_ = false;   // response.created is written
+  bool has_open_ = false;  // the last item is under way
+  int64_t num_events_ = 0;
+};
+
+}  // namespace sluice

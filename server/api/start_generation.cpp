@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/api/start_generation.h"
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "server/api/generation.h"
+#include "server/api/http_answer.h"
+
+namespace sluice {
+
+void start_generation(FrontEnd& front_end, Exchange exchange, const RequestDecoder& decode) {
+  if (front_end.is_draining()) {
+    return front_end.fail(exchange,
+                          Error{ErrorCode::kUnavailable, "The server is draining.", {}, {}});
+  }
+  const ValidationContext context =
+      front_end.validation_context(exchange.tenant_salt, exchange.arrival);
+  auto decoded = decode(context, exchange);
+  front_end.note_ignored(exchange.ignored);
+  if (!decoded) return front_end.fail(exchange, decoded.error());
+  GenerationRequest& request = decoded->request;
+  std::string().swap(exchange.request.body);
+  const int64_t prompt_tokens = num_prompt_tokens(request);
+  exchange.usage.emplace().prompt_tokens = prompt_tokens;
+  const auto admitted = exchange.tenant->admit(prompt_tokens, std::chrono::steady_clock::now());
+  if (!admitted) return front_end.fail(exchange, admitted.error());
+  lease_to(request, exchange.tenant);
+  auto answer =
+      std::make_shared<HttpAnswer>(front_end, std::move(exchange), std::move(decoded->format));
+  std::make_shared<Generation>(front_end, std::move(answer), std::move(request))->start();
+}
+
+}  // namespace sluice

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/api/tools.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "engine/core/config.h"
+#include "server/api/output_families.h"
+#include "server/api/request_validator.h"
+#include "server/json/json_fields.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kMaxTools = 512;
+constexpr size_t kMaxToolBytes = 1 << 20;  // of all tools' JSON
+constexpr size_t kMaxNameBytes = 64;
+
+tl::unexpected<Error> invalid(std::string message, std::string param) {
+  return make_error(ErrorCode::kInvalidArgument, std::move(message), std::move(param));
+}
+
+tl::unexpected<Error> unsupported(std::string message, std::string param) {
+  return make_error(ErrorCode::kUnsupported, std::move(message), std::move(param));
+}
+
+// Null where there are none; an empty list, which many clients send, is none.
+const Json* find_tools(const Json& body) {
+  const Json* tools = find_field(body, "tools");
+  return tools == nullptr || (tools->is_array() && tools->empty()) ? nullptr : tools;
+}
+
+bool is_name(const Json& value) {
+  if (!value.is_string()) return false;
+  const auto& name = value.get_ref<const std::string&>();
+  const auto is_plain = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
+           c == '-' || c == '.';
+  };
+  return !name.empty() && name.size() <= kMaxNameBytes && std::ranges::all_of(name, is_plain);
+}
+
+// The function of `value`, an object {"type": "function", "function": {"name": ...}}.
+Expected<const Json*> function_of(const Json& value,
+                                  const std::string& place,
+                                  const std::string& param) {
+  if (!value.is_object()) return invalid(place + " must be an object.", param);
+  const Json* type = find_field(value, "type");
+  if (type == nullptr || !type->is_string()) {
+    return invalid(place + ".type must be \"function\".", param);
+  }
+  if (*type != "function") {
+    return unsupported(
+        place + ".type " + show_value(*type) + " is not supported; only \"function\" is.", param);
+  }
+  const Json* function = find_field(value, "function");
+  if (function == nullptr || !function->is_object()) {
+    return invalid(place + ".function must be an object.", param);
+  }
+  const Json* name = find_field(*function, "name");
+  if (name == nullptr || !is_name(*name)) {
+    return invalid(place + ".function.name must be 1 to 64 characters of a-z, A-Z, 0-9, _, - and .",
+                   param);
+  }
+  return function;
+}
+
+Expected<void> check_function(const Json& function, const std::string& place) {
+  const Json* parameters = find_field(function, "parameters");
+  if (parameters != nullptr && !parameters->is_object()) {
+    return invalid(place + ".function.parameters must be a JSON schema, an object, got " +
+                       show_value(*parameters) + ".",
+                   "tools");
+  }
+  const Json* description = find_field(function, "description");
+  if (description != nullptr && !description->is_string()) {
+    return invalid(place + ".function.description must be a string.", "tools");
+  }
+  // Whether arguments follow the schema is the model's affair unless `strict` promises it.
+  SLUICE_TRY(const bool strict, read_bool(function, "strict", false));
+  if (strict) {
+    return unsupported(
+        place + ".function.strict is not supported: it needs grammars; leave it out.", "tools");
+  }
+  return {};
+}
+
+enum class Choice : uint8_t { kNone, kAuto, kForced };
+
+struct ReadChoice {
+  Choice choice = Choice::kNone;
+  std::vector<std::string> names;  // of the tools that may be called; empty: all
+};
+
+// A call that the model has to make, which takes a grammar that allows nothing else.
+tl::unexpected<Error> forced_choice_error(const Json& given) {
+  return unsupported("tool_choice " + show_value(given) +
+                         " is not supported: it needs grammars; use \"auto\" or \"none\".",
+                     "tool_choice");
+}
+
+bool has_tool(const Json& tools, const std::string& name) {
+  return std::ranges::any_of(tools,
+                             [&](const Json& tool) { return tool["function"]["name"] == name; });
+}
+
+Expected<std::string> chosen_name(const Json& given, const Json& tools, const std::string& place) {
+  SLUICE_TRY(const Json* function, function_of(given, place, "tool_choice"));
+  const auto name = (*function)["name"].get<std::string>();
+  if (!has_tool(tools, name)) {
+    return invalid(place + " names `" + name + "`, which is none of the tools.", "tool_choice");
+  }
+  return name;
+}
+
+Expected<ReadChoice> read_allowed(const Json& given, const Json& tools) {
+  const std::string place = "tool_choice.allowed_tools";
+  const Json* allowed = find_field(given, "allowed_tools");
+  const Json* mode =
+      allowed != nullptr && allowed->is_object() ? find_field(*allowed, "mode") : nullptr;
+  const Json* list = mode != nullptr ? find_field(*allowed, "tools") : nullptr;
+  if (list == nullptr || !list->is_array() || list->empty()) {
+    return invalid(place + " must have a mode and a list of tools that is not empty.",
+                   "tool_choice");
+  }
+  ReadChoice read;
+  for (size_t i = 0; i < list->size(); ++i) {
+    SLUICE_TRY(std::string name,
+               chosen_name((*list)[i], tools, place + ".tools[" + std::to_string(i) + "]"));
+    read.names.push_back(std::move(name));
+  }
+  if (*mode != "auto" && *mode != "required") {
+    return invalid(place + ".mode must be \"auto\" or \"required\".", "tool_choice");
+  }
+  read.choice = *mode == "auto" ? Choice::kAuto : Choice::kForced;
+  return read;
+}
+
+// `tools`: null where there are none.
+Expected<ReadChoice> read_choice(const Json& body, const Json* tools) {
+  const Json* given = find_field(body, "tool_choice");
+  if (given == nullptr) return ReadChoice{tools == nullptr ? Choice::kNone : Choice::kAuto, {}};
+  if (*given == "none") return ReadChoice{};
+  if (*given == "auto") return ReadChoice{tools == nullptr ? Choice::kNone : Choice::kAuto, {}};
+  const bool is_object = given->is_object();
+  if (!is_object && *given != "required") {
+    return invalid(
+        "tool_choice must be none, auto, required or an object, got " + show_value(*given) + ".",
+        "tool_choice");
+  }
+  if (tools == nullptr) return invalid("tool_choice needs tools.", "tool_choice");
+  if (!is_object) return ReadChoice{Choice::kForced, {}};
+  const Json* type = find_field(*given, "type");
+  if (type != nullptr && *type == "allowed_tools") return read_allowed(*given, *tools);
+  SLUICE_TRY(std::string name, chosen_name(*given, *tools, "tool_choice"));
+  return ReadChoice{Choice::kForced, {std::move(name)}};
+}
+
+int64_t count_calls(const Json& messages) {
+  int64_t count = 0;
+  for (const Json& message : messages) {
+    const Json* calls = find_field(message, "tool_calls");
+    if (calls != nullptr) count += static_cast<int64_t>(calls->size());
+  }
+  return count;
+}
+
+}  // namespace
+
+Expected<Json> read_tool_list(const ValidationContext& context, const Json& body) {
+  const Json* tools = find_tools(body);
+  if (tools == nullptr) return Json();
+  if (!tools->is_array() || tools->size() > kMaxTools) {
+    return invalid("tools must be an array of at most " + std::to_string(kMaxTools) + " tools.",
+                   "tools");
+  }
+  std::set<std::string> names;
+  for (size_t i = 0; i < tools->size(); ++i) {
+    const std::string place = "tools[" + std::to_string(i) + "]";
+    SLUICE_TRY(const Json* function, function_of((*tools)[i], place, "tools"));
+    SLUICE_TRY_VOID(check_function(*function, place));
+    if (!names.insert((*function)["name"].get<std::string>()).second) {
+      return invalid(place + ".function.name is another tool's as well.", "tools");
+    }
+  }
+  const size_t num_bytes = tools->dump(-1, ' ', false, Json::error_handler_t::replace).size();
+  if (num_bytes > kMaxToolBytes) {
+    return invalid("tools may have at most " + std::to_string(kMaxToolBytes) + " bytes, got " +
+                       std::to_string(num_bytes) + ".",
+                   "tools");
+  }
+  const Json* choice = find_field(body, "tool_choice");
+  const bool may_call = choice == nullptr || *choice != "none";
+  if (may_call && context.chat_template && !context.chat_template->forms().prints_tools) {
+    return unsupported("The chat template does not describe tools to the model.", "tools");
+  }
+  return *tools;
+}
+
+Expected<ToolPlan> read_tool_plan(const ValidationContext& context, const Json& body) {
+  ToolPlan plan;
+  const Json* tools = find_tools(body);
+  SLUICE_TRY(ReadChoice read, read_choice(body, tools));
+  SLUICE_TRY(plan.may_call_several, read_bool(body, "parallel_tool_calls", true));
+  if (read.choice == Choice::kForced) return forced_choice_error(body["tool_choice"]);
+  if (tools == nullptr) return plan;
+  auto schemas = std::make_shared<ToolSchemas>();
+  for (const Json& tool : *tools) {
+    const Json& function = tool["function"];
+    const Json* parameters = find_field(function, "parameters");
+    schemas->add(function["name"].get<std::string>(), parameters != nullptr ? *parameters : Json());
+  }
+  plan.schemas = std::move(schemas);
+  if (read.choice == Choice::kNone) return plan;
+  const OutputFamilies* families = context.families;
+  if (families == nullptr || !families->reads_calls) return plan;
+  if (!context.config.enable_auto_tool_choice) {
+    return unsupported("tool_choice \"auto\" is switched off by --no-enable-auto-tool-choice.",
+                       "tool_choice");
+  }
+  if (families->calls == nullptr) {
+    return unsupported(
+        "How the model writes calls of tools was not recognised; start the server with "
+        "--tool-call-parser.",
+        "tools");
+  }
+  plan.parses_calls = true;
+  plan.allowed = std::move(read.names);
+  plan.id_rule = id_rule_of(*families->calls);
+  if (const Json* messages = find_field(body, "messages")) {
+    plan.num_earlier_calls = count_calls(*messages);
+  }
+  return plan;
+}
+
+}  // namespace sluice

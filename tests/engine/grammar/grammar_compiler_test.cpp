@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiling in processes of their own: hostile grammars end them and nothing else.
+#include "engine/sampling/grammar/grammar_compiler.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/byte_grammar.h"
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+GrammarSpec spec_of(GrammarKind kind, std::string text) {
+  GrammarSpec spec;
+  spec.kind = kind;
+  spec.text = std::move(text);
+  return spec;
+}
+
+class GrammarCompilerTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<GrammarCompiler> make(GrammarCompiler::Options options) {
+    return std::make_unique<GrammarCompiler>(testing::byte_vocabulary, options, [this] {
+      const std::scoped_lock lock(mutex_);
+      changed_.notify_all();
+    });
+  }
+
+  Expected<std::shared_ptr<const Grammar>> wait(
+      const Expected<std::shared_ptr<const PendingGrammar>>& pending) {
+    if (!pending) return tl::unexpected(pending.error());
+    std::unique_lock lock(mutex_);
+    while (!(*pending)->is_ready()) changed_.wait_for(lock, std::chrono::milliseconds(20));
+    return (*pending)->result();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+std::string repeated(const std::string& text, int count) {
+  std::string out;
+  for (int i = 0; i < count; ++i) out += text;
+  return out;
+}
+
+TEST_F(GrammarCompilerTest, OneCompileForAllWhoAskForTheSame) {
+  const auto compiler = make({});
+  const GrammarSpec spec = spec_of(GrammarKind::kRegex, "[a-c]{2,5}");
+  const auto first = compiler->request(spec, TenantId(1));
+  const auto second = compiler->request(spec, TenantId(1));
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(*first, *second);
+  const auto grammar = wait(first);
+  ASSERT_TRUE(grammar) << grammar.error().message;
+  EXPECT_TRUE(testing::accepts(**grammar, "abc"));
+  EXPECT_FALSE(testing::accepts(**grammar, "abd"));
+  EXPECT_EQ(*compiler->request(spec, TenantId(1)), *first);
+  // Another tenant waits as if nobody had asked before.
+  const auto other = compiler->request(spec, TenantId(2));
+  EXPECT_NE(*other, *first);
+  EXPECT_TRUE(wait(other));
+  EXPECT_EQ(compiler->counters().num_misses, 2U);
+  EXPECT_EQ(compiler->counters().num_hits, 2U);
+}
+
+TEST_F(GrammarCompilerTest, TheLeastRecentlyUsedGoesFirst) {
+  const auto compiler = make({.cache_bytes = 0});
+  const GrammarSpec spec = spec_of(GrammarKind::kRegex, "a+");
+  const auto first = compiler->request(spec, TenantId(1));
+  const auto grammar = wait(first);
+  ASSERT_TRUE(grammar);
+  EXPECT_TRUE(testing::accepts(**grammar, "aa"));  // who has it keeps it
+  EXPECT_EQ(compiler->counters().cached_bytes, 0);
+  EXPECT_NE(*compiler->request(spec, TenantId(1)), *first);
+}
+
+TEST_F(GrammarCompilerTest, TooManyThatWaitAreRefused) {
+  const auto compiler = make({.max_waiting = 1});
+  bool is_refused = false;
+  for (int i = 0; i < 50 && !is_refused; ++i) {
+    const auto pending =
+        compiler->request(spec_of(GrammarKind::kRegex, "b" + repeated("a", i)), TenantId(1));
+    is_refused = !pending;
+    if (is_refused) EXPECT_EQ(pending.error().code, ErrorCode::kResourceExhausted);
+  }
+  EXPECT_TRUE(is_refused);
+}
+
+// Each of them has taken a server of others down, or kept it busy.
+TEST_F(GrammarCompilerTest, Museum) {
+  GrammarCompiler::Options options;
+  options.compile.wall_s = 3;
+  options.compile.cpu_s = 1;
+  options.compile.memory_bytes = int64_t{256} << 20;
+  const auto compiler = make(options);
+  std::string nested = R"({"type":"string"})";
+  for (int i = 0; i < 20; ++i) {
+    nested = R"({"oneOf":[{"type":"object","properties":{"k":{"const":"a"},"v":)" + nested +
+             R"(},"required":["k"]},{"type":"object","properties":{"k":{"const":"b"},"v":)" +
+             nested.substr(0, 40) + "}}]}";
+  }
+  std::string values;
+  for (int i = 0; i < 200000; ++i) values += (i > 0 ? ",\"v" : "\"v") + std::to_string(i) + "\"";
+  std::string rules = "root ::= r0\n";
+  for (int i = 0; i < 60; ++i) {
+    const std::string next = " r" + std::to_string(i + 1);
+    rules += "r" + std::to_string(i) + " ::=" + next + next + " | \"a\"" + next + "\n";
+  }
+  rules += "r60 ::= \"a\"\n";
+  const std::vector<GrammarSpec> museum = {
+      spec_of(GrammarKind::kEbnf,
+              "root ::= " + repeated("(", 30000) + "\"a\"" + repeated(")", 30000)),
+      spec_of(GrammarKind::kRegex, repeated("(", 8000) + "a" + repeated(")", 8000)),
+      spec_of(GrammarKind::kRegex, repeated("(a?){50}", 40) + "{1000}"),
+      spec_of(GrammarKind::kRegex, "((((a{1,1000}){1,1000}){1,1000}){1,1000})"),
+      spec_of(GrammarKind::kEbnf, "root ::= root"),
+      spec_of(GrammarKind::kEbnf, "root ::= root root | root \"a\" | \"\""),
+      spec_of(GrammarKind::kEbnf, rules),
+      spec_of(GrammarKind::kEbnf, "root ::= ((\"a\"{1,100000}){1,100000}){1,100000}"),
+      spec_of(GrammarKind::kLark, "start: start start | start"),
+      spec_of(GrammarKind::kJsonSchema, nested),
+      spec_of(GrammarKind::kJsonSchema, R"({"enum":[)" + values + "]}"),
+      spec_of(GrammarKind::kJsonSchema,
+              repeated(R"({"items":)", 20000) + "{}" + repeated("}", 20000)),
+      spec_of(GrammarKind::kJsonSchema, R"({"$ref":"#"})"),
+      spec_of(GrammarKind::kJsonSchema, R"({"allOf":[{"$ref":"#"},{"$ref":"#/allOf/0"}]})"),
+      spec_of(GrammarKind::kStructuralTag,
+              R"({"type":"structural_tag","format":)" +
+                  repeated(R"({"type":"sequence","elements":[)", 5000) + repeated("]}", 5000) +
+                  "}"),
+  };
+  for (const GrammarSpec& spec : museum) {
+    const Clock::time_point begun = Clock::now();
+    const auto grammar = wait(compiler->request(spec, TenantId(1)));
+    const double seconds = std::chrono::duration<double>(Clock::now() - begun).count();
+    EXPECT_LT(seconds, 8) << spec.text.substr(0, 60);
+    std::cout << spec.text.substr(0, 40) << ": " << seconds << " s, "
+              << (grammar ? "compiled" : grammar.error().message) << "\n";
+    if (grammar) continue;
+    EXPECT_TRUE(grammar.error().code == ErrorCode::kInvalidArgument ||
+                grammar.error().code == ErrorCode::kUnsupported)
+        << grammar.error().message;
+  }
+  const auto next = wait(compiler->request(spec_of(GrammarKind::kRegex, "ok"), TenantId(1)));
+  ASSERT_TRUE(next) << next.error().message;
+}
+
+// A grammar of someone else is compiled beside one that takes all of its time.
+TEST_F(GrammarCompilerTest, NeighboursAreUnharmed) {
+  GrammarCompiler::Options options;
+  options.compile.wall_s = 2;
+  options.compile.cpu_s = 2;
+  const auto compiler = make(options);
+  ASSERT_TRUE(wait(compiler->request(spec_of(GrammarKind::kRegex, "warm"), TenantId(2))));
+  const auto slow = compiler->request(
+      spec_of(GrammarKind::kRegex, "((((a{1,1000}){1,1000}){1,1000}){1,1000})"), TenantId(1));
+  ASSERT_TRUE(slow);
+  const auto neighbour =
+      wait(compiler->request(spec_of(GrammarKind::kRegex, "quick"), TenantId(2)));
+  EXPECT_TRUE(neighbour);
+  wait(slow);
+}
+
+TEST_F(GrammarCompilerTest, ADeepOneOfEndsInTime) {
+  std::string schema = R"({"type":"string"})";
+  for (int i = 0; i < 14; ++i) {
+    const std::string n = std::to_string(i);
+    schema = R"({"oneOf":[{"type":"object","properties":{"k":{"const":"a)" + n + R"("},"v":)" +
+             schema + R"(},"required":["k","v"]},{"type":"object","properties":{"k":{"const":"b)" +
+             n + R"("},"w":{"type":"integer"}},"required":["k"]}]})";
+  }
+  const auto compiler = make({});
+  const Clock::time_point begun = Clock::now();
+  const auto grammar =
+      wait(compiler->request(spec_of(GrammarKind::kJsonSchema, schema), TenantId(1)));
+  EXPECT_LT(Clock::now() - begun, std::chrono::seconds(8));
+  EXPECT_TRUE(grammar || grammar.error().code == ErrorCode::kInvalidArgument);
+}
+
+TEST_F(GrammarCompilerTest, AWorkerThatCannotStartIsAnErrorOfTheRequest) {
+  const auto compiler = make({.program = "/nonexistent"});
+  const auto grammar = wait(compiler->request(spec_of(GrammarKind::kRegex, "a"), TenantId(1)));
+  ASSERT_FALSE(grammar);
+  EXPECT_EQ(grammar.error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(compiler->counters().cached_bytes, 0);  // not remembered
+}
+
+}  // namespace
+}  // namespace sluice
+
+int main(int argc, char** argv) {
+  if (sluice::is_compile_worker(argc, argv)) return sluice::run_compile_worker();
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Answers that a grammar binds, from the whole engine: the same under every schedule, and valid.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/engine.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "tests/support/collecting_sink.h"
+#include "tests/support/same_bits.h"
+#include "tests/support/varied_requests.h"
+
+namespace sluice {
+namespace {
+
+using testing::Collected;
+
+constexpr size_t kNumRequests = 24;
+
+Config tiny_config() {
+  Config config;
+  config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  config.threads = 2;
+  config.kv_cache_memory = int64_t{16} << 20;
+  return config;
+}
+
+GrammarSpec schema(std::string text) {
+  GrammarSpec spec;
+  spec.kind = GrammarKind::kJsonSchema;
+  spec.text = std::move(text);
+  spec.param = "response_format";
+  return spec;
+}
+
+// Requests of all kinds, two of three bound.
+std::vector<ValidRequest> bound_requests(const Engine& engine) {
+  std::vector<ValidRequest> requests =
+      testing::varied_requests(engine.model().vocab_size, kNumRequests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (i % 3 == 0) {
+      requests[i].grammar = schema(
+          R"({"type":"object","properties":{"a":{"type":"integer","maximum":9,"minimum":0},
+              "b":{"enum":["x","yy"]}},"required":["a","b"]})");
+    } else if (i % 3 == 1) {
+      requests[i].grammar.kind = GrammarKind::kRegex;
+      requests[i].grammar.text = "[a-f]{3}(-[0-9]+)?";
+    }
+  }
+  return requests;
+}
+
+std::string text_of(const Engine& engine, const Collected& answer) {
+  std::string text;
+  for (const TokenId token : answer.tokens) {
+    if (!engine.tokenizer().is_special(token)) text += engine.tokenizer().token_bytes(token);
+  }
+  return text;
+}
+
+TEST(BoundAnswers, AreTheSameUnderEverySchedule) {
+  const auto engine = testing::start_engine(tiny_config());
+  ASSERT_NE(engine, nullptr);
+  const std::vector<ValidRequest> requests = bound_requests(*engine);
+  const std::vector<Collected> alone = testing::run_alone(*engine, requests);
+  size_t num_ended = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (i % 3 != 0 || alone[i].finish_reason != FinishReason::kStop) continue;
+    const std::string text = text_of(*engine, alone[i]);
+    const auto value = nlohmann::json::parse(text, nullptr, false);
+    ASSERT_FALSE(value.is_discarded()) << text;
+    EXPECT_TRUE(value["b"] == "x" || value["b"] == "yy") << text;
+    ++num_ended;
+  }
+  EXPECT_GT(num_ended, 0U);
+  testing::expect_same(alone, testing::run_together(*engine, requests), "together");
+  Config config = tiny_config();
+  config.overlap = true;
+  testing::expect_same(
+      alone, testing::run_together(*testing::start_engine(config), requests), "overlap");
+  config = tiny_config();
+  config.max_num_batched_tokens = 16;
+  config.debug_preempt_every = 3;
+  testing::expect_same(
+      alone, testing::run_together(*testing::start_engine(config), requests), "preempted");
+  // Another worker goes on from the tokens.
+  std::vector<ValidRequest> later;
+  std::vector<Collected> rest;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (alone[i].tokens.size() < 3 || requests[i].sampling.num_logprobs >= 0) continue;
+    later.push_back(requests[i]);
+    later.back().sampling.num_prompt_logprobs = -1;
+    later.back().generated.assign(alone[i].tokens.begin(), alone[i].tokens.begin() + 2);
+    Collected& expected = rest.emplace_back();
+    expected.finish_reason = alone[i].finish_reason;
+    expected.tokens.assign(alone[i].tokens.begin() + 2, alone[i].tokens.end());
+  }
+  ASSERT_FALSE(later.empty());
+  testing::expect_same(rest, testing::run_together(*engine, later), "continued");
+}
+
+ValidRequest regex_request(const std::string& regex) {
+  ValidRequest request;
+  request.prompt = {5, 6, 7};
+  request.grammar.kind = GrammarKind::kRegex;
+  request.grammar.text = regex;
+  request.grammar.param = "structured_outputs";
+  request.sampling.max_tokens = 64;
+  return request;
+}
+
+TEST(BoundAnswers, EndWithTheirText) {
+  const auto engine = testing::start_engine(tiny_config());
+  ASSERT_NE(engine, nullptr);
+  ValidRequest request = regex_request("[ab]{5}");
+  request.sampling.ignore_eos = true;
+  request.sampling.min_tokens = 40;
+  request.sampling.allowed_token_ids = {9};
+  testing::CollectingSink sink;
+  const Collected answer = sink.wait(*engine->submit(request, sink));
+  EXPECT_EQ(answer.finish_reason, FinishReason::kStop);
+  const std::string text = text_of(*engine, answer);
+  EXPECT_EQ(text.size(), 5U) << text;
+  EXPECT_EQ(text.find_first_not_of("ab"), std::string::npos) << text;
+}
+
+TEST(BoundAnswers, ARefusedGrammarEndsItsRequestAlone) {
+  const auto engine = testing::start_engine(tiny_config());
+  ASSERT_NE(engine, nullptr);
+  testing::CollectingSink sink;
+  const RequestId refused = *engine->submit(regex_request("("), sink);
+  const RequestId taken = *engine->submit(regex_request("ab"), sink);
+  const Collected error = sink.wait(refused);
+  EXPECT_EQ(error.finish_reason, FinishReason::kError);
+  EXPECT_EQ(sink.wait(taken).finish_reason, FinishReason::kStop);
+}
+
+TEST(BoundAnswers, OneThatIsAbortedWhileItCompilesLeavesNothing) {
+  const auto engine = testing::start_engine(tiny_config());
+  ASSERT_NE(engine, nullptr);
+  testing::CollectingSink sink;
+  const RequestId id =
+      *engine->submit(regex_request("((((a{1,1000}){1,1000}){1,1000}){1,1000})"), sink);
+  engine->abort(id);
+  EXPECT_EQ(sink.wait(id).finish_reason, FinishReason::kAbort);
+  EXPECT_EQ(engine->stats().num_requests_waiting, 0);
+  ValidRequest next = regex_request("b");
+  EXPECT_EQ(sink.wait(*engine->submit(next, sink)).finish_reason, FinishReason::kStop);
+}
+
+// Tokens that do not lead into the grammar end the request, not the engine.
+TEST(BoundAnswers, AContinuationOutsideOfTheGrammarIsAnError) {
+  const auto engine = testing::start_engine(tiny_config());
+  ASSERT_NE(engine, nullptr);
+  testing::CollectingSink sink;
+  ValidRequest request = regex_request("[ab]{5}");
+  request.generated = {engine->tokenizer().end_tokens().front()};
+  EXPECT_EQ(sink.wait(*engine->submit(request, sink)).finish_reason, FinishReason::kError);
+  EXPECT_EQ(sink.wait(*engine->submit(regex_request("ab"), sink)).finish_reason,
+            FinishReason::kStop);
+}
+
+}  // namespace
+}  // namespace sluice
+
+int main(int argc, char** argv) {
+  if (const auto exit_code = sluice::run_helper_process(argc, argv)) return *exit_code;
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// /v1/responses and /v1/messages beyond what the official clients check (agents_test.py): kept
+// answers and their bounds, truncation, order of events, errors, what is refused.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "server/api/call_id.h"
+#include "server/api/response_store.h"
+#include "tests/server/running_server.h"
+#include "tests/server/sse_events.h"
+#include "tests/server/tool_template.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kResponses = "/v1/responses";
+constexpr const char* kMessages = "/v1/messages";
+constexpr const char* kSaid =
+    "<think>\nA\n</think>\n\nText <tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+
+class Apis : public ::testing::Test {
+ protected:
+  Apis() {
+    engine_.editable_model().chat_template = kToolTemplate;
+    engine_.editable_model().max_model_len = 600;
+  }
+
+  HttpReply ask(const std::string& path, const std::string& body, const std::string& key = {}) {
+    if (server_ == nullptr) server_ = std::make_unique<RunningServer>(engine_, config_);
+    HttpClient client(server_->port());
+    client.post(path, body, key.empty() ? "" : "x-api-key: " + key + "\r\n");
+    return client.read_reply();
+  }
+
+  Json ok(const std::string& path, const std::string& body) {
+    const HttpReply reply = ask(path, body);
+    EXPECT_EQ(reply.status, 200) << body << reply.body;
+    return reply.status == 200 ? Json::parse(reply.body) : Json::object();
+  }
+
+  std::string last_prompt() {
+    std::string text;
+    const ByteTokenizer tokenizer;
+    for (const TokenId id : engine_.submitted().back().prompt) text += tokenizer.token_bytes(id);
+    return text;
+  }
+
+  FakeEngine engine_;
+  Config config_;
+  std::unique_ptr<RunningServer> server_;
+};
+
+TEST_F(Apis, AResponseGoesOnWithTheOneBefore) {
+  engine_.say(kSaid);
+  const Json first = ok(kResponses,
+                        R"({"instructions":"One","input":"First","tools":[{"type":"function",)"
+                        R"("name":"f","parameters":{}}]})");
+  ASSERT_EQ(first["output"].size(), 3U) << first;
+  const std::string call = first["output"][2]["call_id"];
+  engine_.say("Well");
+  const Json second = ok(kResponses,
+                         R"({"instructions":"Two","previous_response_id":)" + first["id"].dump() +
+                             R"(,"input":[{"type":"function_call_output","call_id":")" + call +
+                             R"(","output":"42"}]})");
+  EXPECT_EQ(second["output"][0]["content"][0]["text"], "Well");
+  const std::string prompt = last_prompt();
+  EXPECT_EQ(prompt.find("One"), std::string::npos) << "instructions are of one request";
+  for (const char* text : {"system\nTwo", "user\nFirst", "Text", "<tool_call>", "tool\n42"}) {
+    EXPECT_NE(prompt.find(text), std::string::npos) << text << prompt;
+  }
+}
+
+TEST_F(Apis, WhatIsNotKeptIsNotFound) {
+  const Json kept = ok(kResponses, R"({"input":"a"})");
+  EXPECT_EQ(kept["store"], true);
+  const Json not_kept = ok(kResponses, R"({"input":"a","store":false})");
+  EXPECT_EQ(not_kept["store"], false);
+  const auto go_on = [&](const Json& id) {
+    return ask(kResponses, R"({"input":"b","previous_response_id":)" + id.dump() + "}");
+  };
+  EXPECT_EQ(go_on(kept["id"]).status, 200);
+  const HttpReply reply = go_on(not_kept["id"]);
+  EXPECT_EQ(reply.status, 404);
+  EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "previous_response_id");
+}
+
+TEST_F(Apis, TheStoreMayBeOff) {
+  config_.response_store_size = 0;
+  const Json answer = ok(kResponses, R"({"input":"a"})");
+  EXPECT_EQ(answer["store"], false);
+  const HttpReply reply =
+      ask(kResponses, R"({"input":"b","previous_response_id":)" + answer["id"].dump() + "}");
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_NE(reply.body.find("--response-store-size"), std::string::npos);
+}
+
+TEST_F(Apis, ResponsesOfOthersAreNotFound) {
+  config_.api_key = {"one", "two"};
+  const HttpReply reply = ask(kResponses, R"({"input":"a"})", "one");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const std::string id = Json::parse(reply.body)["id"];
+  const std::string more = R"({"input":"b","previous_response_id":")" + id + "\"}";
+  EXPECT_EQ(ask(kResponses, more, "two").status, 404);
+  EXPECT_EQ(ask(kResponses, more, "one").status, 200);
+}
+
+TEST(ResponseStore, DropsWhatWasUsedLongestAgo) {
+  const StoredResponse large{std::string(1000, 'r'), std::string(1000, 'm')};
+  ResponseStore store(9000);  // room for three
+  for (const char* id : {"a", "b", "c"}) store.put(1, id, large);
+  EXPECT_NE(store.find(1, "a"), nullptr);
+  store.put(1, "d", large);
+  EXPECT_EQ(store.find(1, "b"), nullptr);
+  EXPECT_NE(store.find(1, "a"), nullptr);
+  EXPECT_LE(store.num_bytes(), 9000);
+  store.put(1, "e", {std::string(10000, 'r'), ""});
+  EXPECT_EQ(store.find(1, "e"), nullptr);
+  EXPECT_NE(store.find(1, "d"), nullptr);
+  EXPECT_EQ(store.find(2, "d"), nullptr);
+  EXPECT_TRUE(store.erase(1, "d"));
+  EXPECT_FALSE(store.erase(1, "d"));
+}
+
+TEST_F(Apis, TruncationDropsTheFirstTurns) {
+  Json items = Json::array();
+  for (int i = 0; i < 20; ++i) {
+    items.push_back({{"role", i % 2 == 0 ? "user" : "assistant"},
+                     {"content", "Turn " + std::to_string(i) + std::string(30, '.')}});
+  }
+  items.push_back({{"role", "user"}, {"content", "Last"}});
+  Json body = {{"input", items}, {"instructions", "Rule"}, {"max_output_tokens", 20}};
+  EXPECT_EQ(ask(kResponses, body.dump()).status, 400);
+  body["truncation"] = "auto";
+  ok(kResponses, body.dump());
+  const std::string prompt = last_prompt();
+  EXPECT_NE(prompt.find("system\nRule"), std::string::npos);
+  EXPECT_NE(prompt.find("Last"), std::string::npos);
+  EXPECT_EQ(prompt.find("Turn 0"), std::string::npos);
+  EXPECT_NE(prompt.find("Turn 18"), std::string::npos);
+  // As much as fits: with one turn more it would not have.
+  EXPECT_GT(engine_.submitted().back().prompt.size(), 600U - 20U - 130U);
+}
+
+TEST_F(Apis, EventsOfAResponseAreNumberedAndEndOnce) {
+  engine_.say(kSaid);
+  const HttpReply reply = ask(kResponses,
+                              R"({"input":"a","stream":true,"tools":[{"type":"function",)"
+                              R"("name":"f"}]})");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const std::vector<std::string> events = data_of_events(reply.body);
+  int ends = 0;
+  for (size_t i = 0; i < events.size(); ++i) {
+    const Json event = Json::parse(events[i]);
+    EXPECT_EQ(event["sequence_number"], i);
+    ends += event["type"] == "response.completed" ? 1 : 0;
+  }
+  EXPECT_EQ(ends, 1);
+  const Json last = Json::parse(events.back());
+  EXPECT_EQ(last["response"]["status"], "completed");
+  EXPECT_EQ(last["response"]["output"].size(), 3U);
+  EXPECT_EQ(reply.body.find("[DONE]"), std::string::npos);
+}
+
+TEST_F(Apis, AFailedStreamSaysSoInItsOwnWords) {
+  engine_.fail_at(2);
+  const HttpReply response = ask(kResponses, R"({"input":"a","stream":true})");
+  EXPECT_EQ(Json::parse(data_of_events(response.body).back())["type"], "response.failed");
+  const HttpReply message = ask(
+      kMessages, R"({"messages":[{"role":"user","content":"a"}],"max_tokens":9,"stream":true})");
+  const Json error = Json::parse(data_of_events(message.body).back());
+  EXPECT_EQ(error["type"], "error");
+  EXPECT_EQ(error["error"]["type"], "api_error");
+}
+
+TEST_F(Apis, BlocksOfAMessageDoNotInterleave) {
+  engine_.say(kSaid);
+  const HttpReply reply =
+      ask(kMessages,
+          R"({"messages":[{"role":"user","content":"a"}],"max_tokens":300,"stream":true,)"
+          R"("tools":[{"name":"f","input_schema":{"type":"object"}}]})");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  int open = -1;
+  int num_blocks = 0;
+  const std::vector<std::string> events = data_of_events(reply.body);
+  EXPECT_EQ(Json::parse(events.front())["type"], "message_start");
+  EXPECT_EQ(Json::parse(events.back())["type"], "message_stop");
+  for (const std::string& text : events) {
+    const Json event = Json::parse(text);
+    if (event["type"] == "content_block_start") {
+      EXPECT_EQ(open, -1);
+      open = event["index"];
+      EXPECT_EQ(open, num_blocks++);
+    } else if (event["type"] == "content_block_delta") {
+      EXPECT_EQ(event["index"], open);
+    } else if (event["type"] == "content_block_stop") {
+      EXPECT_EQ(event["index"], open);
+      open = -1;
+    }
+  }
+  EXPECT_EQ(num_blocks, 3);
+  EXPECT_EQ(open, -1);
+}
+
+TEST_F(Apis, AMessageThatItsClientBeganGoesOn) {
+  ok(kMessages,
+     R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"Well, "}],)"
+     R"("max_tokens":5})");
+  EXPECT_TRUE(last_prompt().ends_with("assistant\nWell, ")) << last_prompt();
+}
+
+TEST_F(Apis, ThinkingReachesTheTemplate) {
+  const std::string head = R"({"messages":[{"role":"user","content":"a"}],"max_tokens":100,)";
+  ok(kMessages, head + R"("thinking":{"type":"disabled"}})");
+  EXPECT_NE(last_prompt().find("<think>\n\n</think>"), std::string::npos);
+  ok(kMessages, head + R"("thinking":{"type":"enabled","budget_tokens":99}})");
+  EXPECT_EQ(last_prompt().find("<think>"), std::string::npos);
+  const HttpReply reply =
+      ask(kMessages, head + R"("thinking":{"type":"enabled","budget_tokens":9}})");
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_NE(reply.body.find("budget_tokens"), std::string::npos);
+}
+
+TEST(CallId, IsAFunctionOfAnswerChoiceAndCall) {
+  const Piece begin{PieceKind::kCallBegin, 1, "f", ""};
+  ToolPlan tools;
+  const std::string id = call_id(begin, tools, "chatcmpl-1", 0, "call_");
+  EXPECT_EQ(call_id(begin, tools, "chatcmpl-1", 0, "call_"), id);
+  EXPECT_NE(call_id(begin, tools, "chatcmpl-1", 1, "call_"), id);
+  EXPECT_NE(call_id(begin, tools, "chatcmpl-2", 0, "call_"), id);
+  tools.id_rule = CallIdRule::kNineAlphanumeric;
+  EXPECT_EQ(call_id(begin, tools, "chatcmpl-1", 0, "call_").size(), 9U);
+  tools.id_rule = CallIdRule::kCounted;
+  tools.num_earlier_calls = 3;
+  EXPECT_EQ(call_id(begin, tools, "chatcmpl-1", 0, "call_"), "functions.f:4");
+  EXPECT_EQ(call_id({PieceKind::kCallBegin, 0, "f", "functions.f:9"}, tools, "x", 0, ""),
+            "functions.f:9");
+}
+
+}  // namespace
+}  // namespace sluice
