@@ -51,6 +51,7 @@ class DraftKvIndex {
   // and nothing is done: another request writes, since begin_pass(), what this one would read or
   // write, or reads what it would write.
   bool claim(std::span<const BlockId> blocks, int32_t first, int32_t begin, int32_t end);
+
   void begin_pass() { ++pass_; }
 
   // Positions up to `end` of claimed blocks are written, as are those before.
@@ -78,6 +79,7 @@ class DraftKvIndex {
                                  std::span<const TokenId> known,
                                  BlockId block,
                                  size_t index) const;
+
   Note& note_of(BlockId block) { return notes_[static_cast<size_t>(block.value)]; }
 
   int32_t block_size_;

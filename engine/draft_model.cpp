@@ -176,9 +176,8 @@ void DraftModel::plan_rows(std::span<const DraftTask> tasks) {
     row.task = i;
     if (row.begin < row.end) rows_.push_back(row);
   }
-  std::ranges::sort(rows_, {}, [](const Row& row) {
-    return std::pair(row.end - row.begin, row.task);
-  });
+  std::ranges::sort(
+      rows_, {}, [](const Row& row) { return std::pair(row.end - row.begin, row.task); });
   int32_t left = bounds_.max_tokens;
   for (Row& row : rows_) {
     const int32_t count = std::min(left, row.end - row.begin);
@@ -326,8 +325,7 @@ void DraftModel::choose(std::span<const DraftTask> tasks, std::span<Draft> draft
     history.insert(history.end(), draft.guessed().begin(), draft.guessed().end());
     input.tokens = history;
   }
-  const std::span<const SamplerResult> results =
-      sampler_->sample(device_->host_context(), inputs_);
+  const std::span<const SamplerResult> results = sampler_->sample(device_->host_context(), inputs_);
   size_t next = 0;
   std::erase_if(rows_, [&](const Row& row) {
     const SamplerResult& result = results[next++];
@@ -344,8 +342,8 @@ uint8_t DraftModel::bin_of(const SamplingParams& params, float logprob) {
   constexpr std::array<float, 7> kBounds = {0.02F, 0.1F, 0.3F, 0.7F, 1.4F, 2.5F, 4.5F};
   constexpr size_t kClasses = kBounds.size() + 1;
   static_assert(2 * kClasses == kNumConfidenceBins);
-  const auto unsure = static_cast<size_t>(
-      std::ranges::upper_bound(kBounds, -logprob) - kBounds.begin());
+  const auto unsure =
+      static_cast<size_t>(std::ranges::upper_bound(kBounds, -logprob) - kBounds.begin());
   const size_t sure = kClasses - 1 - unsure;
   return static_cast<uint8_t>(sure + (params.temperature > 0.3F ? kClasses : 0));
 }

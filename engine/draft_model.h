@@ -48,9 +48,9 @@ struct DraftTask {
   std::span<const TokenId> known;   // prompt and committed tokens, not empty
   std::span<const BlockId> blocks;  // of the target's group DraftPlan::kv_group, from the first;
                                     // of all known tokens but the last, or more
-  int32_t num_prompt_tokens = 0;  // of `known`
-  int32_t num_cached_tokens = 0;  // the first ones, which the target took from its cache
-  int32_t max = 0;                // tokens wanted, at most; 0: only what is known is computed
+  int32_t num_prompt_tokens = 0;    // of `known`
+  int32_t num_cached_tokens = 0;    // the first ones, which the target took from its cache
+  int32_t max = 0;                  // tokens wanted, at most; 0: only what is known is computed
   // Of a head: rows [first_row, first_row + num_rows) of the target's last step are those of the
   // tokens before the last one of `known`.
   int32_t first_row = 0;
@@ -78,6 +78,7 @@ class DraftModel {
   void begin(RequestId id, const SamplingParams& params) {
     requests_.try_emplace(id, params, block_size_);
   }
+
   void end(RequestId id) { requests_.erase(id); }
 
   // drafts[i]: what may follow tasks[i].known; at most max_num_seqs tasks, each of another request.
@@ -99,8 +100,8 @@ class DraftModel {
 
     SamplingParams params;  // with the log-probability of what is chosen
     DraftTokenChain chain;
-    int32_t floor = 0;      // what the model has not computed before this position it will not
-    bool is_new = true;     // no call has caught up with it yet
+    int32_t floor = 0;   // what the model has not computed before this position it will not
+    bool is_new = true;  // no call has caught up with it yet
     // Of a head: the target's state before this position, whose row may have to be made again.
     int32_t carried = -1;
     std::vector<float> state;
@@ -111,8 +112,8 @@ class DraftModel {
   struct Row {
     size_t task = 0;
     Known* request = nullptr;
-    int32_t first = 0;    // position where the sequence begins for the model
-    int32_t begin = 0;    // [begin, end): positions to compute in the first pass
+    int32_t first = 0;  // position where the sequence begins for the model
+    int32_t begin = 0;  // [begin, end): positions to compute in the first pass
     int32_t end = 0;
     int32_t covered = 0;  // positions that the request's blocks hold
     int32_t max = 0;      // drafted tokens
@@ -139,7 +140,11 @@ class DraftModel {
   void claim_rows(std::span<const DraftTask> tasks);
   void begin_batch();
   void add_to_batch(const DraftTask& task, Row& row, int32_t begin, int32_t end);
-  void add_token(TokenId token) { decision_.token_ids.push_back(token < num_known_ids_ ? token : 0); }
+
+  void add_token(TokenId token) {
+    decision_.token_ids.push_back(token < num_known_ids_ ? token : 0);
+  }
+
   void run_batch(const HiddenRows& hidden);
   float* logits_of(size_t row);
   void first_pass(std::span<const DraftTask> tasks);
@@ -150,8 +155,8 @@ class DraftModel {
   const DraftSource source_;
   const DraftPlan plan_;
   const int32_t block_size_;
-  const int32_t vocab_size_;   // tokens that are chosen from
-  const int32_t model_vocab_;  // columns of its logits
+  const int32_t vocab_size_;     // tokens that are chosen from
+  const int32_t model_vocab_;    // columns of its logits
   const int32_t num_known_ids_;  // rows of its embedding
   const int32_t num_tokens_;
   const StepBounds bounds_;

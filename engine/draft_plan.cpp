@@ -13,8 +13,7 @@ namespace sluice {
 namespace {
 
 tl::unexpected<Error> unsupported(const std::string& what) {
-  return make_error(
-      ErrorCode::kUnsupported, "speculative-config: " + what, "speculative-config");
+  return make_error(ErrorCode::kUnsupported, "speculative-config: " + what, "speculative-config");
 }
 
 Expected<int32_t> group_of_all_tokens(const std::vector<KvLayout>& layouts) {
@@ -85,8 +84,8 @@ Expected<int64_t> longest(const SpecConfig& spec,
   if (spec.draft_max_model_len <= shorter) return spec.draft_max_model_len;
   return make_error(ErrorCode::kInvalidArgument,
                     "speculative-config: max_model_len: found " +
-                        std::to_string(spec.draft_max_model_len) +
-                        ", the models' contexts hold " + std::to_string(shorter),
+                        std::to_string(spec.draft_max_model_len) + ", the models' contexts hold " +
+                        std::to_string(shorter),
                     "speculative-config");
 }
 
@@ -127,10 +126,10 @@ Expected<void> size_draft(const Config& config,
   SLUICE_TRY(memory.kv_group, group_of_all_tokens(target_layouts));
   planned.bounds = pass_bounds(config, planned, target_bounds, memory.max_model_len);
   WeightStore shapes(*planned.checkpoint);
-  SLUICE_TRY(const std::unique_ptr<Model> shape,
-             planned.spec->build(planned.model,
-                                 {.activation_bits = config.activation_bits, .max_model_len = 1},
-                                 shapes));
+  SLUICE_TRY(
+      const std::unique_ptr<Model> shape,
+      planned.spec->build(
+          planned.model, {.activation_bits = config.activation_bits, .max_model_len = 1}, shapes));
   if (const std::vector<std::string> unused = shapes.unused(); !unused.empty()) {
     return unsupported(spec.model + ": tensor " + quoted(unused.front()) +
                        " has no place in what drafts");
@@ -138,13 +137,12 @@ Expected<void> size_draft(const Config& config,
   planned.largest.add(shapes.largest());
   memory.weight_bytes = shapes.packed_bytes();
   memory.rope_bytes_per_token = planned.model.rope_bytes(1);
-  const int64_t logits_row = int64_t{planned.model.vocab_size} * static_cast<int64_t>(sizeof(float));
-  memory.arena_bytes = shape->arena_bytes(planned.bounds) +
-                       logits_row * planned.bounds.max_logits +
-                       Sampler::buffer_bytes(planned.vocab_size,
-                                             planned.bounds.max_logits,
-                                             0,
-                                             planned.bounds.num_threads);
+  const int64_t logits_row =
+      int64_t{planned.model.vocab_size} * static_cast<int64_t>(sizeof(float));
+  memory.arena_bytes =
+      shape->arena_bytes(planned.bounds) + logits_row * planned.bounds.max_logits +
+      Sampler::buffer_bytes(
+          planned.vocab_size, planned.bounds.max_logits, 0, planned.bounds.num_threads);
   if (planned.spec->is_head) {
     memory.arena_bytes += HeadRows::bytes(planned.model.head, planned.bounds.max_tokens) +
                           int64_t{planned.vocab_size} * planned.bounds.max_logits *

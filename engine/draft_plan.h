@@ -29,10 +29,10 @@ struct PlannedDraft {
   std::unique_ptr<Checkpoint> checkpoint;
   const ModelSpec* spec = nullptr;
   ModelConfig model;
-  StepBounds bounds;                 // of its passes
+  StepBounds bounds;  // of its passes
   kernels::LargestMatrices largest;
-  int32_t vocab_size = 0;            // tokens that it may choose: those that both models have
-  int32_t num_tokens = 0;            // drafted for one request at once, at most
+  int32_t vocab_size = 0;  // tokens that it may choose: those that both models have
+  int32_t num_tokens = 0;  // drafted for one request at once, at most
   DraftMemory memory;
 };
 

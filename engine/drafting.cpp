@@ -127,11 +127,8 @@ void Drafting::offer(Scheduler& scheduler, DraftStats& stats) {
   scheduler.note_proposers(1e-6 * static_cast<double>(passed.count()));
 }
 
-void Drafting::count(DraftSource source,
-                     size_t num_drafts,
-                     size_t num_tokens,
-                     bool ended,
-                     DraftStats& stats) {
+void Drafting::count(
+    DraftSource source, size_t num_drafts, size_t num_tokens, bool ended, DraftStats& stats) {
   if (num_drafts == 0) return;
   const size_t num_accepted = num_tokens == 0 ? 0 : num_tokens - 1;
   const auto i = static_cast<size_t>(source);

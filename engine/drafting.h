@@ -52,11 +52,8 @@ class Drafting {
 
   // A step with drafts of a request has retired and given it `num_tokens` tokens; none: it had
   // ended before, or failed. `ended`: with the last of them, or before.
-  static void count(DraftSource source,
-                    size_t num_drafts,
-                    size_t num_tokens,
-                    bool ended,
-                    DraftStats& stats);
+  static void count(
+      DraftSource source, size_t num_drafts, size_t num_tokens, bool ended, DraftStats& stats);
 
  private:
   // Of one request in the coming step; 0: nothing is drafted.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The hidden states that rows of a head have beside their tokens (models/eagle3.h): of the target's
-// last step, kept from an earlier one, zeros where nobody knows them, or the head's own. On the CPU.
+// last step, kept from an earlier one, zeros where nobody knows them, or the head's own. On the
+// CPU.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,9 @@ class HeadRows {
 
   // Of the position before the row's: row `row` of the target's last step.
   void add_tapped(int32_t row) { add(tapped(row)); }
+
   void add_unknown() { rows_.resize(rows_.size() + static_cast<size_t>(width_)); }
+
   void add(std::span<const float> state) { rows_.insert(rows_.end(), state.begin(), state.end()); }
 
   [[nodiscard]] std::span<const float> tapped(int32_t row) const {
@@ -33,6 +36,7 @@ class HeadRows {
 
   // All rows are the target's, or all are the head's own states of this width.
   [[nodiscard]] HiddenRows tapped_rows() const { return {rows_.data(), width_, true}; }
+
   [[nodiscard]] HiddenRows own_rows(int64_t width) const { return {rows_.data(), width, false}; }
 
  private:

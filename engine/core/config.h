@@ -41,7 +41,6 @@ struct Config {
   int64_t kv_cache_memory = 0;  // bytes; 0: planned from what is free
   bool enable_prefix_caching = true;
   std::string kv_events_config;             // JSON; empty: no events
-  std::string speculative_config;           // JSON; empty: only clients' predictions are drafted
   int64_t kv_offloading_size = 0;           // GiB of host memory below the cache
   std::string kv_disk_path;                 // folder; empty: no disk tier
   int64_t kv_disk_size = int64_t{4} << 30;  // bytes

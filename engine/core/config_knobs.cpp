@@ -463,11 +463,6 @@ std::vector<Knob> make_cache_knobs() {
           "kv-events-config",
           "cache",
           "JSON in vLLM's names: publishes changes of the prefix cache over ZeroMQ."),
-      string<&Config::speculative_config>(
-          "speculative-config",
-          "scheduler",
-          "JSON in vLLM's names: what guesses at the next tokens of a request, which then are "
-          "computed together. Changes no token."),
       integer<&Config::kv_offloading_size>(
           "kv-offloading-size",
           "cache",
@@ -497,7 +492,8 @@ std::vector<Knob> make_scheduler_knobs() {
           "speculative-config",
           "scheduler",
           "JSON in vLLM's names: how tokens are guessed, so that several are computed at once "
-          "(method: ngram, suffix, or both with a comma). Changes no answer."),
+          "(method: ngram, suffix, draft_model or eagle3 with a model, or several with commas). "
+          "Changes no answer."),
       integer<&Config::max_num_seqs>("max-num-seqs",
                                      "scheduler",
                                      "requests",

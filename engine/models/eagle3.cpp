@@ -19,9 +19,9 @@ namespace {
 constexpr int32_t kNumTaps = 3;
 
 struct HeadBuffers {
-  float* both = nullptr;  // [tokens, 2 * hidden] embedding and hidden state
-  float* x = nullptr;     // [tokens, hidden] residual stream
-  float* last = nullptr;  // [logits rows, hidden]
+  float* both = nullptr;          // [tokens, 2 * hidden] embedding and hidden state
+  float* x = nullptr;             // [tokens, hidden] residual stream
+  float* last = nullptr;          // [logits rows, hidden]
   int32_t* token_rows = nullptr;  // [tokens] 0, 1, 2, ...
   LinearInput taps_in;
   LinearInput both_in;
@@ -140,8 +140,8 @@ HeadBuffers Eagle3Head::layout(const StepBounds& bounds, Arena& arena) const {
   buffers.both = arena.take_floats(2 * tokens * config_.hidden);
   buffers.x = arena.take_floats(tokens * config_.hidden);
   buffers.last = arena.take_floats(int64_t{bounds.max_logits} * config_.hidden);
-  buffers.token_rows = reinterpret_cast<int32_t*>(
-      arena.take_bytes(tokens * static_cast<int64_t>(sizeof(int32_t))));
+  buffers.token_rows =
+      reinterpret_cast<int32_t*>(arena.take_bytes(tokens * static_cast<int64_t>(sizeof(int32_t))));
   buffers.taps_in = input(fc_, bounds.max_tokens);
   buffers.both_in = input(attention_.front().input(), bounds.max_tokens);
   buffers.mlp_in = input(mlp_.front().input(), bounds.max_tokens);
@@ -226,8 +226,7 @@ void Eagle3Head::forward(const ForwardContext& context) {
   norm_half(context, buffers_.both + config_.hidden, hidden_norm_);
   if (config_.head.norm_before_residual) copy_to_stream(context);
   buffers_.both_in.set_num_rows(num_tokens);
-  buffers_.both_in.quantize(
-      context.exec, attention_.front().input(), buffers_.both, stride);
+  buffers_.both_in.quantize(context.exec, attention_.front().input(), buffers_.both, stride);
   buffers_.mlp_in.set_num_rows(num_tokens);
   kernels::RowSteps then;
   add_norm_steps(mlp_norm_, buffers_.x, mlp_.front().input(), buffers_.mlp_in, then);
@@ -249,9 +248,7 @@ void Eagle3Head::forward(const ForwardContext& context) {
                        {});
 }
 
-void Eagle3Head::logits(const ForwardContext& context,
-                        std::span<const int32_t> rows,
-                        float* out) {
+void Eagle3Head::logits(const ForwardContext& context, std::span<const int32_t> rows, float* out) {
   const auto num_rows = static_cast<int32_t>(rows.size());
   buffers_.logits_in.set_num_rows(num_rows);
   kernels::gather_rows(context.exec,
@@ -301,8 +298,7 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
   head.target_vocab = config.vocab_size;
   SLUICE_TRY(head.target_hidden,
              metadata.get_count_or("head.target_hidden_size", 1 << 20, config.hidden));
-  SLUICE_TRY(head.norm_before_residual,
-             metadata.get_bool_or("head.norm_before_residual", false));
+  SLUICE_TRY(head.norm_before_residual, metadata.get_bool_or("head.norm_before_residual", false));
   SLUICE_TRY_VOID(read_taps(metadata, head));
   SLUICE_TRY(const double scale, metadata.get_positive_or("head.logit_scale", 1));
   config.logit_scale = static_cast<float>(scale);
@@ -316,9 +312,8 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
                                     : offsets.size() == static_cast<size_t>(config.vocab_size);
   if (!fits) {
     return make_error(ErrorCode::kDataLoss,
-                      checkpoint.path() + ": tensor d2t: found " +
-                          std::to_string(offsets.size()) + " elements, expected " +
-                          std::to_string(config.vocab_size));
+                      checkpoint.path() + ": tensor d2t: found " + std::to_string(offsets.size()) +
+                          " elements, expected " + std::to_string(config.vocab_size));
   }
   for (size_t i = 0; i < offsets.size(); ++i) {
     const int64_t most = head.target_vocab - static_cast<int64_t>(i) - 1;

@@ -67,8 +67,8 @@ struct SpecConfig {
 
 // Empty: nothing but the defaults. "method" is one of ngram, suffix, draft_model, eagle3 and
 // replay, or several of them with commas between: at most one of the two with a model, and replay
-// alone. kInvalidArgument names key and value; a method or key that is not offered, of vLLM's or not, is
-// refused by its name.
+// alone. kInvalidArgument names key and value; a method or key that is not offered, of vLLM's or
+// not, is refused by its name.
 Expected<SpecConfig> parse_spec_config(const std::string& json);
 
 }  // namespace sluice

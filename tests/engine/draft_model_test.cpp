@@ -93,6 +93,7 @@ class Rig {
   }
 
   DraftModel& model() { return *model_; }
+
   [[nodiscard]] const MemoryPlan& plan() const { return plan_; }
 
   // What is proposed for requests, which are begun where they were not.
@@ -109,8 +110,8 @@ class Rig {
 
   // Blocks for all of these tokens but the last, as a request has them between two steps.
   void grow(std::vector<BlockId>& blocks, size_t num_known) {
-    const auto wanted = static_cast<size_t>(
-        ceil_div(static_cast<int64_t>(num_known) - 1, plan_.block_size));
+    const auto wanted =
+        static_cast<size_t>(ceil_div(static_cast<int64_t>(num_known) - 1, plan_.block_size));
     while (blocks.size() < wanted) blocks.emplace_back(next_block_++);
   }
 
@@ -240,9 +241,8 @@ TEST(DraftModel, AnotherModelSharesTheNoise) {
   for (Replayed& request : others) request.params.seed += 77;
   Rig apart(tiny_config(), drafting_with(path));
   const Score without = run(apart, others);
-  std::printf("another model: shared noise %.3f, other noise %.3f\n",
-              with_noise.rate(),
-              without.rate());
+  std::printf(
+      "another model: shared noise %.3f, other noise %.3f\n", with_noise.rate(), without.rate());
   EXPECT_GT(with_noise.rate(), without.rate());
   EXPECT_GT(with_noise.drafted, 0);
 }
@@ -425,7 +425,8 @@ TEST(MemoryPlan, DraftRowsSumUp) {
 
 TEST(MemoryPlan, DraftKvHasItsOwnDtype) {
   const auto bf16 = planned_with(tiny_config(), drafting_with(kTiny));
-  const auto f32 = planned_with(tiny_config(), drafting_with(kTiny, R"(, "kv_cache_dtype": "float32")"));
+  const auto f32 =
+      planned_with(tiny_config(), drafting_with(kTiny, R"(, "kv_cache_dtype": "float32")"));
   ASSERT_TRUE(bf16.has_value() && f32.has_value());
   EXPECT_LT(f32->plan.kv_groups[0].num_blocks, bf16->plan.kv_groups[0].num_blocks);
   EXPECT_EQ(f32->plan.kv_dtype, DType::kBF16);
@@ -442,9 +443,9 @@ TEST(DraftPlan, WhatCannotDraftIsRefusedByName) {
   EXPECT_NE(refusal(tiny_config(), drafting_with(kTiny, R"(, "max_model_len": 1000000)"))
                 .find("max_model_len: found 1000000"),
             std::string::npos);
-  EXPECT_NE(refusal(tiny_config(), drafting_with(kTiny, R"(, "kv_cache_dtype": "int3")"))
-                .find("int3"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal(tiny_config(), drafting_with(kTiny, R"(, "kv_cache_dtype": "int3")")).find("int3"),
+      std::string::npos);
   Config tight = tiny_config();
   tight.kv_cache_memory = 4000;
   EXPECT_NE(refusal(tight, drafting_with(kTiny)).find("the model that drafts"), std::string::npos);

@@ -88,6 +88,7 @@ class HeadRig {
   }
 
   Model& model() { return *head_.model; }
+
   [[nodiscard]] const Checkpoint& checkpoint() const { return *head_.checkpoint; }
 
   struct Rows {
@@ -307,11 +308,8 @@ TEST(Eagle3, TapsAreWhatEntersTheLayers) {
   auto device = kernels::Device::create({.threads = 2});
   Model& model = *loaded->model;
   const int32_t hidden = model.config().hidden;
-  const StepBounds bounds = {.max_tokens = 8,
-                             .max_seqs = 1,
-                             .max_logits = 8,
-                             .max_seq_len = 16,
-                             .num_threads = 2};
+  const StepBounds bounds = {
+      .max_tokens = 8, .max_seqs = 1, .max_logits = 8, .max_seq_len = 16, .num_threads = 2};
   auto without = load(kTiny, nullptr, plain);
   ASSERT_TRUE(without.has_value());
   EXPECT_GT(model.arena_bytes(bounds), without->model->arena_bytes(bounds));

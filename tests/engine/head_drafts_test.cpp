@@ -165,25 +165,36 @@ TEST(HeadDrafts, StepByStepTheyAreThoseOfAllStatesAtOnce) {
     Rig rig(head);
     int32_t computed = 0;
     std::vector<std::vector<TokenId>> seen;
+
     // Pieces of a prompt to 40, then steps with a token and accepted drafts, whose rejected rows
     // are the tokens behind.
     const struct {
       int32_t rows;
       int32_t accepted;
       int32_t max;
-    } kSteps[] = {{20, 20, 0}, {13, 13, 0}, {7, 7, kMost}, {1, 1, kMost}, {4, 2, kMost},
-                  {4, 1, 0},   {4, 4, kMost}, {1, 1, kMost}, {3, 3, 1},   {4, 3, kMost}};
+    } kSteps[] = {{20, 20, 0},
+                  {13, 13, 0},
+                  {7, 7, kMost},
+                  {1, 1, kMost},
+                  {4, 2, kMost},
+                  {4, 1, 0},
+                  {4, 4, kMost},
+                  {1, 1, kMost},
+                  {3, 3, 1},
+                  {4, 3, kMost}};
+
     for (const auto& step : kSteps) {
       const std::vector<BlockId> blocks = blocks_for(computed + step.rows + 1);
       rig.step(all, blocks, computed, computed + step.rows);
       computed += step.accepted;
-      const Draft draft =
-          rig.draft(RequestId(1), all, blocks_for(computed + 1), computed + 1, step.accepted, step.max);
+      const Draft draft = rig.draft(
+          RequestId(1), all, blocks_for(computed + 1), computed + 1, step.accepted, step.max);
       ASSERT_EQ(draft.size, step.max) << head << " at " << computed;
       ASSERT_EQ(draft.source, DraftSource::kEagle);
       if (step.max != kMost) continue;
       seen.push_back(tokens_of(draft));
-      EXPECT_EQ(seen.back(), from_all_states(head, all, computed + 1)) << head << " at " << computed;
+      EXPECT_EQ(seen.back(), from_all_states(head, all, computed + 1))
+          << head << " at " << computed;
     }
     std::ranges::sort(seen);
     EXPECT_GT(std::ranges::unique(seen).begin() - seen.begin(), 3);  // they do differ
@@ -205,8 +216,7 @@ TEST(HeadDrafts, OfTheMappedHeadAreIdsThatItHas) {
     const std::vector<TokenId> all = sequence(i);
     rig.params().seed = static_cast<uint64_t>(i);
     rig.step(all, blocks_for(30), 0, 29);
-    const Draft draft =
-        rig.draft(RequestId(static_cast<uint64_t>(i)), all, blocks_for(30), 30, 29);
+    const Draft draft = rig.draft(RequestId(static_cast<uint64_t>(i)), all, blocks_for(30), 30, 29);
     for (const TokenId token : draft.guessed()) drafted.push_back(token);
   }
   EXPECT_EQ(drafted.size(), 60U);

@@ -240,8 +240,7 @@ TEST(ModelSpeculation, TensorParallelRanksAgreeWithOne) {
   settle(*engine);
   const DraftStats drafts = engine->stats().drafts;
   EXPECT_GT(sum(drafts.num_drafts), 0U);
-  EXPECT_EQ(sum(drafts.num_accepted_tokens) + drafts.num_padded_rows,
-            sum(drafts.num_draft_tokens));
+  EXPECT_EQ(sum(drafts.num_accepted_tokens) + drafts.num_padded_rows, sum(drafts.num_draft_tokens));
 }
 
 // The tiny model with each token's text under the next id.
@@ -276,8 +275,7 @@ TEST(ModelSpeculation, AModelWithAnotherVocabularyIsRefusedAtTheStart) {
   config.speculative_config = drafting_with(path);
   const auto engine = create_engine(config);
   ASSERT_FALSE(engine.has_value());
-  EXPECT_NE(engine.error().message.find(path + ": found 0 of the target's 487"),
-            std::string::npos)
+  EXPECT_NE(engine.error().message.find(path + ": found 0 of the target's 487"), std::string::npos)
       << engine.error().message;
 }
 
