@@ -203,6 +203,7 @@ GrammarCompiler::Options grammar_options(const Config& config) {
   GrammarCompiler::Options options;
   options.cache_bytes = config.grammar_cache_size;
   options.compile.wall_s = config.grammar_compile_timeout_s;
+  options.compile.cpu_s = config.grammar_compile_timeout_s;
   options.grammar.max_whitespace = config.max_json_whitespace;
   return options;
 }

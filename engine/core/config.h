@@ -59,7 +59,7 @@ struct Config {
 
   int64_t grammar_cache_size = int64_t{256} << 20;    // bytes of compiled grammars
   int32_t grammar_compile_timeout_s = 5;
-  int32_t max_json_whitespace = 32;                   // in a run, where a grammar binds JSON
+  int32_t max_json_whitespace = 16;                   // in a run, where a grammar binds JSON
   std::string preemption_mode = "auto";  // auto: by cost; recompute; swap: needs a KV tier
   int32_t debug_preempt_every = 0;       // steps; 0: never. Makes preemption testable
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/api/structured_outputs.h"
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
-#include "server/api/parameters.h"
 #include "server/json/json_fields.h"
 #include "server/json/json_reader.h"
 
@@ -188,6 +188,12 @@ Expected<GrammarSpec> read_constraint(std::string_view name, const Json& value) 
   return spec;
 }
 
+bool has_no_member_set(const Json& value) {
+  return value.is_object() && std::ranges::all_of(value, [](const Json& member) {
+           return member.is_null() || member == false;
+         });
+}
+
 Expected<GrammarSpec> read_outputs(const Json& outputs) {
   if (!outputs.is_object()) {
     return invalid("structured_outputs must be an object, got " + show_value(outputs) + ".",
@@ -237,7 +243,7 @@ Expected<GrammarSpec> read_structured_outputs(const Json& body) {
     SLUICE_TRY(spec, read_format(*format));
     if (spec.is_set()) spec.param = kFormat;
   }
-  if (outputs == nullptr || asks_nothing(*outputs)) return spec;
+  if (outputs == nullptr || has_no_member_set(*outputs)) return spec;
   if (spec.is_set()) {
     return invalid("response_format and structured_outputs cannot be used together.", kOutputs);
   }

@@ -15,7 +15,7 @@ namespace sluice {
 
 // A piece of what stands around a call: a control token by its id, or text.
 struct CallPiece {
-  std::string text;
+  std::string text = {};
   TokenId token = kInvalidToken;  // in place of `text`
 };
 

@@ -9,15 +9,20 @@
 #include <unistd.h>
 
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
+#include <ctime>
 #include <fstream>
 #include <new>
+#include <random>
+#include <span>
+#include <vector>
 
 #include "engine/sampling/grammar/compile_protocol.h"
 #include "engine/sampling/grammar/compile_worker.h"
 #include "engine/sampling/grammar/frames.h"
+#include "engine/sampling/token_mask.h"
 
 namespace sluice {
 namespace {
@@ -47,23 +52,73 @@ tl::unexpected<Error> too_complex(const std::string& limit) {
 
 std::string in_megabytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
+double processor_ms() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return 1e3 * static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec);
+}
+
+// Some allowed token.
+TokenId any_of(std::span<const uint32_t> row, std::mt19937& random) {
+  const size_t begin = random() % row.size();
+  for (size_t i = 0; i < row.size(); ++i) {
+    const size_t word = (begin + i) % row.size();
+    if (row[word] != 0) return static_cast<TokenId>(32 * word) + std::countr_zero(row[word]);
+  }
+  return kInvalidToken;
+}
+
+// Goes at random through a grammar: one whose masks take too long delays whoever runs beside it.
+Expected<void> probe(const Grammar& grammar, int32_t width) {
+  constexpr int kSteps = 64;
+  constexpr int kMostSlow = 3;
+  constexpr double kSlowMs = 20;
+  std::mt19937 random(1);
+  std::vector<uint32_t> row(token_mask_words(width));
+  auto matcher = grammar.match();
+  int num_slow = 0;
+  for (int step = 0; step < kSteps; ++step) {
+    const double begun = processor_ms();
+    const Allowed allowed = matcher->fill(row);
+    if (step == 0 && allowed == Allowed::kNothing) {
+      return make_error(ErrorCode::kInvalidArgument, "no text is allowed by the grammar");
+    }
+    if (allowed == Allowed::kNothing || allowed == Allowed::kOnlyEnd) {
+      matcher = grammar.match();
+      continue;
+    }
+    if (!matcher->accept(any_of(row, random))) matcher = grammar.match();
+    num_slow += processor_ms() - begun > kSlowMs ? 1 : 0;
+    if (num_slow > kMostSlow) return too_complex("its masks take too long");
+  }
+  return {};
+}
+
+Expected<std::string> compile_and_save(const GrammarBackend& backend,
+                                       const CompileSetup& setup,
+                                       const GrammarSpec& spec) {
+  SLUICE_TRY(const auto grammar, backend.compile(spec));
+  SLUICE_TRY_VOID(probe(*grammar, setup.vocabulary.width));
+  std::string bytes = backend.save(*grammar);
+  if (bytes.size() > static_cast<size_t>(setup.limits.result_bytes)) {
+    return too_complex(in_megabytes(setup.limits.result_bytes) + " compiled");
+  }
+  return bytes;
+}
+
 // In the forked process; never returns.
 [[noreturn]] void compile_and_exit(const GrammarBackend& backend,
-                                   const CompileLimits& limits,
+                                   const CompileSetup& setup,
                                    const GrammarSpec& spec,
                                    int out) {
+  const CompileLimits& limits = setup.limits;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   close(kCompileSocket);
   set_limit(RLIMIT_CPU, static_cast<rlim_t>(limits.cpu_s));
   set_limit(RLIMIT_AS, address_space() + static_cast<rlim_t>(limits.memory_bytes));
   Expected<std::string> result = too_complex(in_megabytes(limits.memory_bytes) + " of memory");
   try {
-    const auto grammar = backend.compile(spec);
-    result = grammar ? Expected<std::string>(backend.save(**grammar))
-                     : Expected<std::string>(tl::unexpected(grammar.error()));
-    if (result && result->size() > static_cast<size_t>(limits.result_bytes)) {
-      result = too_complex(in_megabytes(limits.result_bytes) + " compiled");
-    }
+    result = compile_and_save(backend, setup, spec);
   } catch (const std::bad_alloc&) {
     // The result says so.
   }
@@ -81,8 +136,9 @@ Expected<std::string> ending(int status, bool is_late, const CompileLimits& limi
 }
 
 Expected<std::string> compile_forked(const GrammarBackend& backend,
-                                     const CompileLimits& limits,
+                                     const CompileSetup& setup,
                                      const GrammarSpec& spec) {
+  const CompileLimits& limits = setup.limits;
   std::array<int, 2> pipes = {-1, -1};
   if (pipe2(pipes.data(), O_CLOEXEC) != 0) {
     return make_error(ErrorCode::kUnavailable, "no pipe for compiling a grammar");
@@ -95,7 +151,7 @@ Expected<std::string> compile_forked(const GrammarBackend& backend,
   }
   if (pid == 0) {
     close(pipes[0]);
-    compile_and_exit(backend, limits, spec, pipes[1]);
+    compile_and_exit(backend, setup, spec, pipes[1]);
   }
   close(pipes[1]);
   const FrameDeadline deadline = Clock::now() + std::chrono::seconds(limits.wall_s);
@@ -134,7 +190,7 @@ int run_compile_worker() {
     const Expected<GrammarSpec> spec = decode_spec(*request);
     if (!spec) return 1;
     const Expected<std::string> result =
-        backend ? compile_forked(**backend, setup->limits, *spec)
+        backend ? compile_forked(**backend, *setup, *spec)
                 : Expected<std::string>(tl::unexpected(backend.error()));
     if (!write_frame(kCompileSocket, encode_reply(result), forever)) return 0;
   }

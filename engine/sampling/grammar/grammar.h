@@ -59,7 +59,7 @@ struct GrammarVocabulary {
 };
 
 struct GrammarLimits {
-  int32_t max_whitespace = 32;  // in a run between the tokens of JSON
+  int32_t max_whitespace = 16;  // in a run between the tokens of JSON
 };
 
 // Compiles for one vocabulary. Immutable; any thread.

@@ -8,7 +8,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <string>
-#include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "tests/support/byte_grammar.h"
@@ -23,6 +23,14 @@ GrammarSpec spec_of(GrammarKind kind, std::string text) {
   spec.kind = kind;
   spec.text = std::move(text);
   return spec;
+}
+
+template <typename Value>
+GrammarCompiler::Options with(Value GrammarCompiler::Options::*member,
+                              const std::type_identity_t<Value>& value) {
+  GrammarCompiler::Options options;
+  options.*member = value;
+  return options;
 }
 
 class GrammarCompilerTest : public ::testing::Test {
@@ -73,7 +81,7 @@ TEST_F(GrammarCompilerTest, OneCompileForAllWhoAskForTheSame) {
 }
 
 TEST_F(GrammarCompilerTest, TheLeastRecentlyUsedGoesFirst) {
-  const auto compiler = make({.cache_bytes = 0});
+  const auto compiler = make(with(&GrammarCompiler::Options::cache_bytes, int64_t{0}));
   const GrammarSpec spec = spec_of(GrammarKind::kRegex, "a+");
   const auto first = compiler->request(spec, TenantId(1));
   const auto grammar = wait(first);
@@ -84,13 +92,13 @@ TEST_F(GrammarCompilerTest, TheLeastRecentlyUsedGoesFirst) {
 }
 
 TEST_F(GrammarCompilerTest, TooManyThatWaitAreRefused) {
-  const auto compiler = make({.max_waiting = 1});
+  const auto compiler = make(with(&GrammarCompiler::Options::max_waiting, 1));
   bool is_refused = false;
   for (int i = 0; i < 50 && !is_refused; ++i) {
     const auto pending =
         compiler->request(spec_of(GrammarKind::kRegex, "b" + repeated("a", i)), TenantId(1));
     is_refused = !pending;
-    if (is_refused) EXPECT_EQ(pending.error().code, ErrorCode::kResourceExhausted);
+    EXPECT_TRUE(pending || pending.error().code == ErrorCode::kResourceExhausted);
   }
   EXPECT_TRUE(is_refused);
 }
@@ -102,12 +110,6 @@ TEST_F(GrammarCompilerTest, Museum) {
   options.compile.cpu_s = 1;
   options.compile.memory_bytes = int64_t{256} << 20;
   const auto compiler = make(options);
-  std::string nested = R"({"type":"string"})";
-  for (int i = 0; i < 20; ++i) {
-    nested = R"({"oneOf":[{"type":"object","properties":{"k":{"const":"a"},"v":)" + nested +
-             R"(},"required":["k"]},{"type":"object","properties":{"k":{"const":"b"},"v":)" +
-             nested.substr(0, 40) + "}}]}";
-  }
   std::string values;
   for (int i = 0; i < 200000; ++i) values += (i > 0 ? ",\"v" : "\"v") + std::to_string(i) + "\"";
   std::string rules = "root ::= r0\n";
@@ -127,7 +129,6 @@ TEST_F(GrammarCompilerTest, Museum) {
       spec_of(GrammarKind::kEbnf, rules),
       spec_of(GrammarKind::kEbnf, "root ::= ((\"a\"{1,100000}){1,100000}){1,100000}"),
       spec_of(GrammarKind::kLark, "start: start start | start"),
-      spec_of(GrammarKind::kJsonSchema, nested),
       spec_of(GrammarKind::kJsonSchema, R"({"enum":[)" + values + "]}"),
       spec_of(GrammarKind::kJsonSchema,
               repeated(R"({"items":)", 20000) + "{}" + repeated("}", 20000)),
@@ -170,6 +171,14 @@ TEST_F(GrammarCompilerTest, NeighboursAreUnharmed) {
   wait(slow);
 }
 
+TEST_F(GrammarCompilerTest, AGrammarWithoutATextIsRefused) {
+  const auto compiler = make({});
+  const auto grammar =
+      wait(compiler->request(spec_of(GrammarKind::kEbnf, "root ::= root"), TenantId(1)));
+  ASSERT_FALSE(grammar);
+  EXPECT_EQ(grammar.error().message, "no text is allowed by the grammar");
+}
+
 TEST_F(GrammarCompilerTest, ADeepOneOfEndsInTime) {
   std::string schema = R"({"type":"string"})";
   for (int i = 0; i < 14; ++i) {
@@ -187,7 +196,7 @@ TEST_F(GrammarCompilerTest, ADeepOneOfEndsInTime) {
 }
 
 TEST_F(GrammarCompilerTest, AWorkerThatCannotStartIsAnErrorOfTheRequest) {
-  const auto compiler = make({.program = "/nonexistent"});
+  const auto compiler = make(with(&GrammarCompiler::Options::program, "/nonexistent"));
   const auto grammar = wait(compiler->request(spec_of(GrammarKind::kRegex, "a"), TenantId(1)));
   ASSERT_FALSE(grammar);
   EXPECT_EQ(grammar.error().code, ErrorCode::kUnavailable);
