@@ -11,7 +11,7 @@ using Names = std::string_view;
 // <tool_call>{"name": ..., "arguments": ...}</tool_call>
 constexpr MarkerText kHermes[] = {{kCallBegin, "<tool_call>"}, {kCallEnd, "</tool_call>"}};
 constexpr Names kHermesNames[] = {"qwen3_json", "qwen25", "qwen", "granite4", "ernie45", "smollm3"};
-constexpr Names kHermesDetect[] = {"<tool_call>", "</tool_call>", "arguments"};
+constexpr Names kHermesDetect[] = {"<tool_call>", "arguments"};
 
 // <tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>
 constexpr MarkerText kXml[] = {
@@ -44,7 +44,7 @@ constexpr Names kToolcallDetect[] = {"<TOOLCALL>"};
 
 constexpr MarkerText kLlama3[] = {{kCallBegin, "<|python_tag|>"}};
 constexpr Names kLlama3Names[] = {"llama3", "llama4_json"};
-constexpr Names kLlama3Detect[] = {"<|python_tag|>", "\"parameters\""};
+constexpr Names kLlama3Detect[] = {"{\"name\": function name, \"parameters\": dictionary"};
 
 constexpr MarkerText kLlama4[] = {{kCallBegin, "<|python_start|>"}, {kCallEnd, "<|python_end|>"}};
 constexpr Names kLlama4Detect[] = {"<|python_start|>"};
@@ -185,12 +185,15 @@ constexpr MarkerText kCohere[] = {{kCallBegin, "<|START_ACTION|>"}, {kCallEnd, "
 constexpr Names kCohereNames[] = {"cohere_command4"};
 constexpr Names kCohereDetect[] = {"<|START_ACTION|>"};
 
-constexpr MarkerText kCommandR[] = {
-    {kCallBegin, "Action: ```json"}, {kCallBegin, "Action:```json"}, {kCallEnd, "```"}};
-constexpr Names kCommandRDetect[] = {"directly_answer", "Action:"};
+constexpr MarkerText kCommandR[] = {{kCallBegin, "Action: ```json"},
+                                    {kCallBegin, "Action:\n```json"},
+                                    {kCallBegin, "Action:```json"},
+                                    {kCallEnd, "```"}};
+constexpr Names kCommandRDetect[] = {"Action:", "```json", "\"tool_name\""};
 
 constexpr MarkerText kToolCalls[] = {{kCallBegin, "<tool_calls>"}, {kCallEnd, "</tool_calls>"}};
-constexpr Names kToolCallsNames[] = {"hunyuan_a13b", "hunyuan", "apriel"};
+constexpr Names kToolCallsNames[] = {"hunyuan_a13b", "hunyuan"};
+constexpr Names kAprielDetect[] = {"<tool_calls>", "[BEGIN FINAL RESPONSE]"};
 constexpr Names kToolCallsDetect[] = {"<tool_calls>"};
 
 constexpr MarkerText kStep3[] = {
@@ -363,6 +366,7 @@ constexpr CallFamily kFamilies[] = {
      .aliases = kToolCallsNames,
      .markers = kToolCalls,
      .detect = kToolCallsDetect},
+    {.name = "apriel", .markers = kToolCalls, .detect = kAprielDetect, .ends_reasoning = true},
     {.name = "hy_v3",
      .aliases = kHunyuanV3Names,
      .mechanism = Mechanism::kTagged,

@@ -8,7 +8,7 @@
 namespace sluice {
 
 OutputParser::OutputParser(bool skip_special_tokens)
-    : state_(std::make_unique<State>(
+    : state_(std::make_unique<OutputState>(
           nullptr,
           nullptr,
           ParserOptions{.parse_calls = false, .skip_special_tokens = skip_special_tokens})) {}
@@ -17,22 +17,15 @@ OutputParser::OutputParser(std::shared_ptr<const OutputFormat> format,
                            std::shared_ptr<const ToolSchemas> tools,
                            std::string_view prompt_tail,
                            const ParserOptions& options)
-    : state_(std::make_unique<State>(std::move(format), std::move(tools), options)) {
+    : state_(std::make_unique<OutputState>(std::move(format), std::move(tools), options)) {
   state_->start(prompt_tail);
 }
 
-// What the prompt began goes out before all else.
-void OutputParser::State::write_to(Pieces& pieces) {
-  pieces.insert(pieces.end(), begun_call.begin(), begun_call.end());
-  begun_call.clear();
-  out.write_to(&pieces);
-}
-
 OutputParser::OutputParser(const OutputParser& other)
-    : state_(std::make_unique<State>(*other.state_)) {}
+    : state_(std::make_unique<OutputState>(*other.state_)) {}
 
 OutputParser& OutputParser::operator=(const OutputParser& other) {
-  if (this != &other) state_ = std::make_unique<State>(*other.state_);
+  if (this != &other) state_ = std::make_unique<OutputState>(*other.state_);
   return *this;
 }
 
@@ -41,7 +34,7 @@ OutputParser& OutputParser::operator=(OutputParser&&) noexcept = default;
 OutputParser::~OutputParser() = default;
 
 void OutputParser::feed(TokenId token, std::string_view bytes, bool is_special, Pieces& pieces) {
-  State& state = *state_;
+  OutputState& state = *state_;
   state.write_to(pieces);
   const bool was_reasoning = state.in_reasoning();
   if (is_special) {

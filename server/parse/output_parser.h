@@ -19,18 +19,13 @@
 
 #include "engine/core/types.h"
 #include "server/parse/families.h"
+#include "server/parse/parser_options.h"
 #include "server/parse/pieces.h"
 #include "server/parse/tool_schemas.h"
 
 namespace sluice {
 
-struct ParserOptions {
-  // False: calls are not looked for (no tools, tool_choice "none"); what spells one is content.
-  bool parse_calls = true;
-  // Special tokens that are no markers are left out of the text. False: they are text of the kind
-  // around them. Markers never are, except in content that turned out to be no call.
-  bool skip_special_tokens = true;
-};
+class OutputState;
 
 class OutputParser {
  public:
@@ -72,8 +67,7 @@ class OutputParser {
   [[nodiscard]] int32_t num_closed_calls() const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<OutputState> state_;
 };
 
 }  // namespace sluice

@@ -16,9 +16,9 @@ bool is_whole_special(const OutputFormat::Marker& marker) {
 
 }  // namespace
 
-OutputParser::State::State(std::shared_ptr<const OutputFormat> format_,
-                           std::shared_ptr<const ToolSchemas> tools_,
-                           const ParserOptions& options_)
+OutputState::OutputState(std::shared_ptr<const OutputFormat> format_,
+                         std::shared_ptr<const ToolSchemas> tools_,
+                         const ParserOptions& options_)
     : format(std::move(format_)), tools(std::move(tools_)), options(options_) {
   if (format == nullptr) return;
   family = format->calls();
@@ -35,19 +35,19 @@ OutputParser::State::State(std::shared_ptr<const OutputFormat> format_,
 }
 
 // Families whose readers tell reasoning and content as well.
-bool OutputParser::State::has_channels() const {
+bool OutputState::has_channels() const {
   return family != nullptr &&
          (family->mechanism == Mechanism::kHarmony || family->mechanism == Mechanism::kTurnTags);
 }
 
-bool OutputParser::State::in_reasoning() const {
+bool OutputState::in_reasoning() const {
   if (const auto* messages = std::get_if<HarmonyMessages>(&reader_))
     return messages->in_reasoning();
   if (const auto* tags = std::get_if<TurnTags>(&reader_)) return tags->in_reasoning();
   return mode_ == Mode::kReasoning;
 }
 
-bool OutputParser::State::is_undecided() const {
+bool OutputState::is_undecided() const {
   if (const auto* messages = std::get_if<HarmonyMessages>(&reader_)) {
     return messages->is_undecided() || !pending_.empty();
   }
@@ -57,12 +57,12 @@ bool OutputParser::State::is_undecided() const {
   return !pending_.empty();
 }
 
-Roles OutputParser::State::call_roles() const {
+Roles OutputState::call_roles() const {
   if (family == nullptr || out.num_begun() >= kMaxCalls) return roles();
   return roles(Role::kSectionBegin, Role::kCallBegin);
 }
 
-Roles OutputParser::State::live() const {
+Roles OutputState::live() const {
   switch (mode_) {
     case Mode::kCalls:
       return std::visit(
@@ -90,7 +90,7 @@ Roles OutputParser::State::live() const {
   return roles();
 }
 
-void OutputParser::State::append_text_of(std::u16string_view symbols, std::string& text) const {
+void OutputState::append_text_of(std::u16string_view symbols, std::string& text) const {
   for (const Symbol symbol : symbols) {
     if (symbol < kFirstSpecial) {
       text += static_cast<char>(symbol);
@@ -100,12 +100,12 @@ void OutputParser::State::append_text_of(std::u16string_view symbols, std::strin
   }
 }
 
-void OutputParser::State::give_space(PieceKind kind) {
+void OutputState::give_space(PieceKind kind) {
   out.text(kind, space_);
   space_.clear();
 }
 
-void OutputParser::State::reasoning_byte(char c) {
+void OutputState::reasoning_byte(char c) {
   if (c == '\n' && num_newlines_ > 0) {
     --num_newlines_;
     return;
@@ -125,7 +125,7 @@ void OutputParser::State::reasoning_byte(char c) {
   out.text(PieceKind::kReasoning, {&c, 1});
 }
 
-void OutputParser::State::content_byte(char c) {
+void OutputState::content_byte(char c) {
   if (c == '\n' && num_newlines_ > 0) {
     --num_newlines_;
     return;
@@ -146,12 +146,12 @@ void OutputParser::State::content_byte(char c) {
   out.text(PieceKind::kContent, {&c, 1});
 }
 
-bool OutputParser::State::takes_runs() const {
+bool OutputState::takes_runs() const {
   if (num_newlines_ > 0 || mode_ == Mode::kCalls) return false;
   return mode_ == Mode::kReasoning || has_content_ || family == nullptr || !family->bare;
 }
 
-void OutputParser::State::read_run(std::string_view bytes) {
+void OutputState::read_run(std::string_view bytes) {
   if (mode_ == Mode::kReasoning) {
     has_reasoning_ = true;
   } else {
@@ -163,7 +163,7 @@ void OutputParser::State::read_run(std::string_view bytes) {
   out.text(kind, bytes);
 }
 
-void OutputParser::State::end_reasoning() {
+void OutputState::end_reasoning() {
   mode_ = Mode::kContent;
   num_newlines_ = format->reasoning()->after_end;
   space_.clear();
@@ -176,7 +176,7 @@ void OutputParser::State::end_reasoning() {
   is_wrapped_ = has(Role::kWrapEnd) && !has(Role::kWrapBegin);
 }
 
-void OutputParser::State::begin_calls(Role role, std::string_view marker_text) {
+void OutputState::begin_calls(Role role, std::string_view marker_text) {
   if (mode_ == Mode::kReasoning) end_reasoning();
   num_newlines_ = 0;
   mode_ = Mode::kCalls;
@@ -200,7 +200,7 @@ void OutputParser::State::begin_calls(Role role, std::string_view marker_text) {
   }
 }
 
-void OutputParser::State::leave_calls(bool is_content, bool gives_space) {
+void OutputState::leave_calls(bool is_content, bool gives_space) {
   mode_ = Mode::kContent;
   reader_ = std::monostate();
   std::string kept = std::exchange(kept_, {});
@@ -218,11 +218,11 @@ void OutputParser::State::leave_calls(bool is_content, bool gives_space) {
   has_content_ = true;
 }
 
-void OutputParser::State::take_step(Step step,
-                                    std::u16string_view symbols,
-                                    std::string_view text,
-                                    int32_t num_before,
-                                    bool was_open) {
+void OutputState::take_step(Step step,
+                            std::u16string_view symbols,
+                            std::string_view text,
+                            int32_t num_before,
+                            bool was_open) {
   if (out.num_begun() != num_before) {
     kept_.clear();
     space_.clear();
@@ -260,7 +260,7 @@ void OutputParser::State::take_step(Step step,
 }
 
 template <typename Read>
-void OutputParser::State::with_reader(std::u16string_view symbols, Read read) {
+void OutputState::with_reader(std::u16string_view symbols, Read read) {
   const int32_t num_before = out.num_begun();
   const bool was_open = out.call_is_open();
   CallContext call_context = context();
@@ -278,7 +278,7 @@ void OutputParser::State::with_reader(std::u16string_view symbols, Read read) {
   take_step(step, symbols, text, num_before, was_open);
 }
 
-void OutputParser::State::read_byte(char c) {
+void OutputState::read_byte(char c) {
   if (mode_ == Mode::kReasoning) {
     reasoning_byte(c);
     return;
@@ -299,13 +299,13 @@ void OutputParser::State::read_byte(char c) {
   });
 }
 
-void OutputParser::State::read_stray(std::string_view text, bool is_special) {
+void OutputState::read_stray(std::string_view text, bool is_special) {
   if (is_special && options.skip_special_tokens) return;
   if (mode_ == Mode::kCalls && !has_channels()) return;
   for (const char c : text) read_byte(c);
 }
 
-void OutputParser::State::read_marker(const Marker& marker) {
+void OutputState::read_marker(const Marker& marker) {
   if (mode_ == Mode::kCalls) {
     with_reader(marker.symbols, [&](auto& reader, CallContext& call_context) {
       return reader.marker(marker.role, call_context);
@@ -346,7 +346,7 @@ void OutputParser::State::read_marker(const Marker& marker) {
   }
 }
 
-void OutputParser::State::drain(bool at_end) {
+void OutputState::drain(bool at_end) {
   while (!pending_.empty()) {
     const Roles counting = live();
     const Marker* found = nullptr;
@@ -378,7 +378,14 @@ void OutputParser::State::drain(bool at_end) {
   }
 }
 
-void OutputParser::State::feed_text(std::string_view bytes) {
+// What the prompt began goes out before all else.
+void OutputState::write_to(Pieces& pieces) {
+  pieces.insert(pieces.end(), begun_call.begin(), begun_call.end());
+  begun_call.clear();
+  out.write_to(&pieces);
+}
+
+void OutputState::feed_text(std::string_view bytes) {
   if (format == nullptr) {
     out.text(PieceKind::kContent, bytes);
     return;
@@ -402,7 +409,7 @@ void OutputParser::State::feed_text(std::string_view bytes) {
   }
 }
 
-void OutputParser::State::feed_special(Symbol symbol, std::string_view name) {
+void OutputState::feed_special(Symbol symbol, std::string_view name) {
   if (format == nullptr) {
     if (!options.skip_special_tokens) out.text(PieceKind::kContent, name);
     return;
@@ -422,7 +429,7 @@ void OutputParser::State::feed_special(Symbol symbol, std::string_view name) {
 
 // The beginning of a marker at the end of an output is none of the text where it would have stood
 // behind calls, since an output may end with its last call, and in a call that is cut short.
-void OutputParser::State::drop_cut_marker(FinishReason reason) {
+void OutputState::drop_cut_marker(FinishReason reason) {
   if (mode_ != Mode::kCalls || !had_call_ || pending_.empty()) return;
   if (out.call_is_open()) {
     if (reason != FinishReason::kStop) pending_.clear();
@@ -435,7 +442,7 @@ void OutputParser::State::drop_cut_marker(FinishReason reason) {
   if (is_cut) pending_.clear();
 }
 
-void OutputParser::State::finish(FinishReason reason) {
+void OutputState::finish(FinishReason reason) {
   if (format == nullptr) {
     out.flush();
     return;
@@ -453,7 +460,7 @@ void OutputParser::State::finish(FinishReason reason) {
   out.flush();
 }
 
-void OutputParser::State::start(std::string_view prompt_tail) {
+void OutputState::start(std::string_view prompt_tail) {
   if (format == nullptr) return;
   if (has_channels()) {
     // A message that the prompt began is read, but for pieces of it.

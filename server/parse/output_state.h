@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of OutputParser: finds markers in the symbols of an output and gives what is between
-// them to reasoning, content or a reader of calls. A value.
+// What OutputParser knows of an output: finds markers in the symbols of an output and gives what is
+// between them to reasoning, content or a reader of calls. A value.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,21 @@
 #include "server/parse/json_call.h"
 #include "server/parse/literal_call.h"
 #include "server/parse/named_call.h"
-#include "server/parse/output_parser.h"
+#include "server/parse/output_format.h"
+#include "server/parse/parser_options.h"
 #include "server/parse/tagged_call.h"
 #include "server/parse/turn_tags.h"
 
 namespace sluice {
 
-struct OutputParser::State {
+class OutputState {
+ public:
   using Marker = OutputFormat::Marker;
   enum class Mode : uint8_t { kReasoning, kContent, kCalls };
 
-  State(std::shared_ptr<const OutputFormat> format_,
-        std::shared_ptr<const ToolSchemas> tools_,
-        const ParserOptions& options_);
+  OutputState(std::shared_ptr<const OutputFormat> format_,
+              std::shared_ptr<const ToolSchemas> tools_,
+              const ParserOptions& options_);
 
   // Where the output begins, by the prompt's end.
   void start(std::string_view prompt_tail);

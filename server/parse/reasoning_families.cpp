@@ -22,7 +22,7 @@ constexpr Names kQwen3Names[] = {"smollm3",
                                  "granite_thinking_parser",
                                  "poolside_v1"};
 constexpr Names kForcedNames[] = {
-    "deepseekv3", "deepseek_v3", "deepseek_v31", "deepseek_v32", "deepseek_v4", "deepseek_v41"};
+    "deepseekv3", "deepseek_v31", "deepseek_v32", "deepseek_v4", "deepseek_v41"};
 constexpr Names kForcedOpenNames[] = {"deepseek-r1",
                                       "step3",
                                       "step3p5",

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a request says about how its outputs are parsed; a value.
+#pragma once
+
+namespace sluice {
+
+struct ParserOptions {
+  // False: calls are not looked for (no tools, tool_choice "none"); what spells one is content.
+  bool parse_calls = true;
+  // Special tokens that are no markers are left out of the text. False: they are text of the kind
+  // around them. Markers never are, except in content that turned out to be no call.
+  bool skip_special_tokens = true;
+};
+
+}  // namespace sluice
