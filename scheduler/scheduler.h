@@ -35,7 +35,7 @@ struct SchedulerOptions {
   int64_t priority_aging_ms = 10'000;  // of waiting are worth a priority level; 0: none are
   bool leave_room_for_answers = true;  // admission counts the KV of what will be generated
   bool restores_preempted = false;     // there is somebody who takes SchedulerOutput::restoring
-  SpeculationBudget::Options speculation;
+  SpeculationBudget::Options speculation = {};
   int32_t preempt_every = 0;  // test knob of the determinism matrix: a preemption each n steps
 };
 

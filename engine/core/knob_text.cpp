@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/core/knob_text.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "engine/core/checked.h"
+
+namespace sluice {
+namespace {
+
+// vLLM's suffixes: k, m, g, t are powers of 1000, K, M, G, T (also Ki, KiB, ...) powers of 1024.
+std::optional<uint64_t> suffix_factor(std::string_view suffix) {
+  if (suffix.empty()) return 1;
+  static constexpr std::string_view kDecimal = "kmgt";
+  static constexpr std::string_view kBinary = "KMGT";
+  const std::string_view rest = suffix.substr(1);
+  const bool decimal = kDecimal.find(suffix[0]) != std::string_view::npos;
+  const auto power = (decimal ? kDecimal : kBinary).find(suffix[0]);
+  if (power == std::string_view::npos) return std::nullopt;
+  if (!rest.empty() && (decimal || (rest != "i" && rest != "iB"))) return std::nullopt;
+  uint64_t factor = 1;
+  for (size_t i = 0; i <= power; ++i) factor *= decimal ? 1000 : 1024;
+  return factor;
+}
+
+}  // namespace
+
+tl::unexpected<Error> knob_error(const Knob& knob, const std::string& rule, std::string_view got) {
+  return make_error(
+      ErrorCode::kInvalidArgument,
+      std::string(knob.name) + " must be " + rule + ", got \"" + std::string(got) + "\"",
+      knob.name);
+}
+
+std::string range_rule(const Knob& knob) {
+  return "an integer in [" + std::to_string(knob.min) + ", " + std::to_string(knob.max) + "]";
+}
+
+std::optional<int64_t> parse_integer(std::string_view text) {
+  const bool negative = !text.empty() && text[0] == '-';
+  if (negative) text.remove_prefix(1);
+  uint64_t mantissa = 0;
+  uint64_t divisor = 1;
+  size_t num_digits = 0;
+  size_t i = 0;
+  bool in_fraction = false;
+  for (; i < text.size(); ++i) {
+    if (text[i] == '.' && !in_fraction) {
+      in_fraction = true;
+      continue;
+    }
+    if (text[i] < '0' || text[i] > '9') break;
+    const auto scaled = checked_mul(mantissa, 10);
+    const auto sum =
+        scaled ? checked_add(*scaled, static_cast<uint64_t>(text[i] - '0')) : std::nullopt;
+    if (!sum) return std::nullopt;
+    mantissa = *sum;
+    ++num_digits;
+    if (in_fraction) divisor *= 10;
+    if (num_digits > 19) return std::nullopt;
+  }
+  const auto factor = suffix_factor(text.substr(i));
+  if (num_digits == 0 || !factor) return std::nullopt;
+  const auto product = checked_mul(mantissa, *factor);
+  if (!product || *product % divisor != 0) return std::nullopt;
+  const uint64_t value = *product / divisor;
+  if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
+  return negative ? -static_cast<int64_t>(value) : static_cast<int64_t>(value);
+}
+
+std::string lower_case(std::string text) {
+  for (char& c : text) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  return text;
+}
+
+std::string without_brackets(const std::string& text) {
+  if (!text.starts_with('[') || !text.ends_with(']')) return text;
+  std::string plain;
+  for (const char c : text.substr(1, text.size() - 2)) {
+    if (c != '"' && c != ' ') plain += c;
+  }
+  return plain;
+}
+
+std::string_view trimmed(std::string_view line) {
+  constexpr std::string_view kBlanks = " \t\r";
+  const size_t begin = std::min(line.find_first_not_of(kBlanks), line.size());
+  line.remove_prefix(begin);
+  return line.substr(0, line.find_last_not_of(kBlanks) + 1);
+}
+
+bool is_choice(const Knob& knob, const std::string& text) {
+  std::stringstream stream{std::string(knob.choices)};
+  for (std::string choice; std::getline(stream, choice, '|');) {
+    if (choice == text) return true;
+  }
+  return false;
+}
+
+}  // namespace sluice

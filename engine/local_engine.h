@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine of one process: what it is made of and what it does on which thread. Private to
+// engine.cpp (the step loop), engine_start.cpp (loading) and engine_requests.cpp (their ways in and
+// out).
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/core/queue.h"
+#include "engine/drafting.h"
+#include "engine/engine.h"
+#include "engine/model_runner.h"
+#include "engine/parallel.h"
+#include "engine/queue_gate.h"
+#include "engine/request_table.h"
+#include "engine/sampling/grammar/grammar_compiler.h"
+#include "engine/sampling/grammar/grammar_state.h"
+#include "engine/spec/spec_config.h"
+#include "engine/step_executor.h"
+#include "engine/step_log.h"
+#include "engine/tiers/kv_event_publisher.h"
+#include "engine/tiers/prefix_store.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "engine/tokenizer_files.h"
+#include "kvcache/kv_cache_manager.h"
+#include "scheduler/scheduler.h"
+
+namespace sluice {
+
+using Clock = std::chrono::steady_clock;
+
+struct SubmitCommand {
+  RequestId id;
+  ValidRequest request;
+  QueuedWork queued;
+  OutputSink* sink;
+  std::shared_ptr<const PendingGrammar> grammar;  // null: none
+};
+
+// A request whose grammar is being compiled.
+struct UncompiledRequest {
+  NewRequest request;
+  std::shared_ptr<const PendingGrammar> grammar;
+  std::vector<TokenId> begins_behind;  // as in GrammarSpec
+  std::string param;                   // the same
+};
+
+struct AbortCommand {
+  RequestId id;
+};
+
+struct StateCommand {
+  int32_t num_steps;
+  std::function<void(EngineState)> done;
+};
+
+struct StopCommand {};
+
+struct WakeCommand {};  // something has come back from another tier, or a grammar is ready
+
+using Command = std::variant<SubmitCommand, AbortCommand, StateCommand, StopCommand, WakeCommand>;
+
+class LocalEngine final : public Engine {
+ public:
+  // Starts the engine thread, which loads the model; returns when it is ready or has failed.
+  static Expected<std::unique_ptr<Engine>> create(const Config& config,
+                                                  const RankGroups& groups);
+
+  ~LocalEngine() override { stop(); }
+
+  Expected<RequestId> submit(ValidRequest request, OutputSink& sink) override;
+
+  void abort(RequestId id) override { inbox_.push_urgent(AbortCommand{id}); }
+
+  [[nodiscard]] EngineStats stats() const override;
+  void report_state(int32_t num_steps, std::function<void(EngineState)> done) override;
+
+  [[nodiscard]] const ModelInfo& model() const override { return info_; }
+
+  [[nodiscard]] const Tokenizer& tokenizer() const override { return *tokenizer_; }
+
+  [[nodiscard]] Expected<std::vector<NamedFile>> tokenizer_files() const override {
+    return read_tokenizer_files(info_.path, info_.chat_template, tokenizer_->end_tokens());
+  }
+
+  void wait_until_backed() const override { core_->runner->wait_until_backed(); }
+
+  void drain() override { draining_ = true; }
+
+  void stop() override;
+
+ private:
+  // What the engine itself remembers of a step in flight.
+  struct StepNote {
+    uint64_t number = 0;  // in the log
+    bool anybody_waited = false;
+    int64_t work_started = 0;  // of the queue
+  };
+
+  // Everything below the inbox; made and used on the engine thread.
+  struct Core {
+    Core(const Config& config,
+         const SpecConfig& speculation,
+         std::unique_ptr<ModelRunner> model_runner,
+         const Tokenizer& tokenizer);
+
+    std::unique_ptr<ModelRunner> runner;
+    std::unique_ptr<KvEventPublisher> events;  // null: nobody is told; outlives kv
+    KvCacheManager kv;
+    Scheduler scheduler;
+    RequestTable requests;
+    StepExecutor executor;
+    Drafting drafting;
+    std::vector<StepNote> notes;         // of steps in flight, oldest first
+    std::unique_ptr<PrefixStore> store;  // null: no tier below the cache
+    std::vector<NewRequest> ready;       // scratch: those that the store held
+    std::vector<RequestId> resumed;      // the same, of preempted ones
+    StepLog steps;
+    std::vector<RequestId> failed;  // this step: by their prompts, or with all of it
+    std::vector<StepResult> results;
+    std::vector<RequestId> aborted;
+  };
+
+  explicit LocalEngine(const Config& config)
+      : config_(config),
+        inbox_(static_cast<size_t>(config.max_num_queued_reqs) * 2 + 64),
+        gate_(config) {}
+
+  Expected<void> load(const RankGroups& groups);
+  void run();
+  void drain_inbox();
+  void handle(SubmitCommand& command);
+  void handle(const AbortCommand& command);
+  void handle(const StateCommand& command);
+  void handle(const StopCommand& command);
+
+  void handle(const WakeCommand&) {}
+
+  void add_to_scheduler(NewRequest request);
+  void end_request(RequestId id, const Ending& ending);
+  void end_undecided(const SchedulerOutput& output);
+  void hold_for_cache(NewRequest request);
+  void take_restored();
+  bool start_with(UncompiledRequest& held);
+  void take_compiled();
+  void record(const SchedulerOutput& output, StepRecord& step) const;
+  bool step();
+  bool launch();
+  void retire();
+  void restore_preempted(const SchedulerOutput& output);
+  void note_failed_rank();
+  void add_results(StepWork& work);
+  void commit(StepWork& work);
+  void publish_stats();
+
+  const Config config_;
+  Inbox<Command> inbox_;
+  std::vector<Command> commands_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  ModelInfo info_;
+  std::unique_ptr<Core> core_;
+  std::vector<UncompiledRequest> uncompiled_;  // engine thread only
+  std::atomic<uint64_t> next_id_ = 1;
+  QueueGate gate_;  // submitted, not yet scheduled
+  std::atomic<bool> draining_ = false;
+  std::atomic<int64_t> step_started_ns_ = 0;
+  std::atomic<int64_t> last_progress_ns_ = 0;
+  bool stopping_ = false;           // engine thread only
+  bool has_failed_ = false;         // with a rank; engine thread only
+  EngineStats counters_;            // engine thread only
+  mutable std::mutex stats_mutex_;  // held for a copy; the engine thread only tries it
+  EngineStats published_;           // guarded by stats_mutex_
+  std::mutex join_mutex_;
+  std::thread thread_;
+  std::unique_ptr<GrammarCompiler> grammars_;  // goes first: its threads use the rest
+};
+
+inline int64_t to_ns(Clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
+inline int64_t now_ns() { return to_ns(Clock::now()); }
+
+inline int64_t to_ms(Clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
+}
+
+inline double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+}  // namespace sluice
