@@ -14,7 +14,7 @@ namespace sluice {
 enum class GrammarKind : uint8_t {
   kNone,           // any text
   kJsonSchema,     // `text`: a JSON schema
-  kJsonObject,     // any JSON object; `text` is empty
+  kAnyObject,      // any JSON object; `text` is empty
   kRegex,          // `text`: an expression that matches all of the answer
   kEbnf,           // `text`: a grammar in EBNF with the rule root
   kLark,           // `text`: a grammar in Lark's notation with the rule start

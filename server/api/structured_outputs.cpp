@@ -95,7 +95,7 @@ Expected<GrammarSpec> read_format(const Json& format) {
   }
   if (type == nullptr || *type == "text") return spec;
   if (*type == "json_object") {
-    spec.kind = GrammarKind::kJsonObject;
+    spec.kind = GrammarKind::kAnyObject;
     return spec;
   }
   if (*type == "json_schema") return read_json_schema(format);
@@ -174,7 +174,7 @@ Expected<GrammarSpec> read_constraint(std::string_view name, const Json& value) 
   }
   if (name == "json_object") {
     if (value != true) return invalid(what + " must be true.", kOutputs);
-    spec.kind = GrammarKind::kJsonObject;
+    spec.kind = GrammarKind::kAnyObject;
     return spec;
   }
   if (name == "regex") return read_text(value, GrammarKind::kRegex, what, kMaxRegexBytes);

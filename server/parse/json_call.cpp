@@ -36,7 +36,7 @@ void JsonCall::begin_object() {
 }
 
 bool JsonCall::begin(CallContext& context) {
-  if (is_named_) return true;  // a second name is none
+  if (is_named_) return true;
   if (name_.empty() || !context.out.begin_call(name_, id_)) return false;
   is_named_ = had_call_ = true;
   context.out.arguments(kept_);
@@ -204,6 +204,26 @@ Step JsonCall::behind(char c, CallContext& context) {
   return Step::kGoOn;
 }
 
+Step JsonCall::key(char c, CallContext& context) {
+  if (key_.size() > kMaxBufferedBytes) return Step::kFail;
+  if (!string_.feed(c, key_)) return Step::kGoOn;
+  const bool is_known = field_of_key(context.family) != Field::kOther || key_ == "type";
+  const bool is_bare = context.family.mechanism == Mechanism::kBareJson;
+  if (is_bare && !has_keys_ && !is_known) return Step::kFail;
+  has_keys_ = true;
+  state_ = State::kColon;
+  return Step::kGoOn;
+}
+
+Step JsonCall::name(char c, CallContext& context) {
+  std::string& text = is_named_ ? key_ : name_;  // a second name is none
+  if (text.size() > kMaxBufferedBytes) return Step::kFail;
+  if (!string_.feed(c, text)) return Step::kGoOn;
+  state_ = State::kObject;
+  if (!name_.empty() && name_ == context.family.no_call_name) return Step::kGoOn;
+  return begin(context) ? Step::kGoOn : Step::kFail;
+}
+
 Step JsonCall::text(char c, CallContext& context) {
   switch (state_) {
     case State::kStart:
@@ -221,17 +241,8 @@ Step JsonCall::text(char c, CallContext& context) {
       return had_call_ ? Step::kDoneBefore : Step::kFail;
     case State::kObject:
       return object(c, context);
-    case State::kKey: {
-      if (key_.size() > kMaxBufferedBytes) return Step::kFail;
-      if (!string_.feed(c, key_)) return Step::kGoOn;
-      const bool is_known = field_of_key(context.family) != Field::kOther || key_ == "type";
-      if (context.family.mechanism == Mechanism::kBareJson && !has_keys_ && !is_known) {
-        return Step::kFail;
-      }
-      has_keys_ = true;
-      state_ = State::kColon;
-      return Step::kGoOn;
-    }
+    case State::kKey:
+      return key(c, context);
     case State::kColon:
       if (is_json_space(c)) return Step::kGoOn;
       if (c != ':') return broken(context);
@@ -239,14 +250,8 @@ Step JsonCall::text(char c, CallContext& context) {
       return Step::kGoOn;
     case State::kValue:
       return value(c, context);
-    case State::kName: {
-      std::string& name = is_named_ ? key_ : name_;
-      if (name.size() > kMaxBufferedBytes) return Step::kFail;
-      if (!string_.feed(c, name)) return Step::kGoOn;
-      state_ = State::kObject;
-      if (!name_.empty() && name_ == context.family.no_call_name) return Step::kGoOn;
-      return begin(context) ? Step::kGoOn : Step::kFail;
-    }
+    case State::kName:
+      return name(c, context);
     case State::kId:
       if (id_.size() > kMaxBufferedBytes) return Step::kFail;
       if (string_.feed(c, id_)) state_ = State::kObject;

@@ -40,6 +40,8 @@ class JsonCall {
   [[nodiscard]] Field field_of_key(const CallFamily& family) const;
   Step start(char c, CallContext& context);
   Step object(char c, CallContext& context);
+  Step key(char c, CallContext& context);
+  Step name(char c, CallContext& context);
   Step value(char c, CallContext& context);
   Step argument_text(char c, CallContext& context);
   Step end_object(CallContext& context);

@@ -13,7 +13,7 @@ namespace sluice {
 
 class LiteralCall {
  public:
-  // `needs_call` : only NAME.call(...) is a call, of NAME.
+  // `needs_call`: only NAME.call(...) is a call, of NAME.
   LiteralCall(LiteralValue::Dialect dialect, bool needs_call)
       : dialect_(dialect), needs_call_(needs_call), value_(dialect) {}
 

@@ -92,12 +92,12 @@ struct CallFamily {
   bool bare = false;
   bool type_before_name = false;  // kNamed: text up to kNameEnd is no name; a line with it follows
   bool header_is_id = false;      // kNamed: "functions.NAME:IDX"
-  bool name_ends_at_brace = false;  // kNamed: '{' begins the arguments without a marker
-  bool json_or_named = false;       // kNamed: '[' or '{' behind the marker begins kJson
-  bool name_ends_at_space = false;  // kTagged: a line feed ends the name
-  bool strips_newlines = false;     // kTagged: a line feed at each side of a value is none of it
-  bool lines = false;               // kPython: one call a line, without a list around them
-  bool ends_reasoning = false;      // a marker of a call inside reasoning ends it and counts
+  bool name_ends_at_brace = false;    // kNamed: '{' begins the arguments without a marker
+  bool json_or_named = false;         // kNamed: '[' or '{' behind the marker begins kJson
+  bool name_ends_at_newline = false;  // kTagged: a line feed ends the name
+  bool strips_newlines = false;       // kTagged: a line feed at each side of a value is none of it
+  bool lines = false;                 // kPython: one call a line, without a list around them
+  bool ends_reasoning = false;        // a marker of a call inside reasoning ends it and counts
 };
 
 struct ReasoningFamily {

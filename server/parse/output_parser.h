@@ -52,7 +52,8 @@ class OutputParser {
   // `is_special`: Tokenizer::is_special(token). A token that ends the generation may be fed or not.
   void feed(TokenId token, std::string_view bytes, bool is_special, Pieces& pieces);
 
-  // The end of the output: appends what was held back; a call that is open ends where `reason` is
+  // The end of the output: appends what was held back, but for the beginning of a marker that would
+  // have ended a call or stood behind one; a call that is open ends where `reason` is
   // kStop, and stays without an end otherwise. No further call of feed() or finish().
   void finish(FinishReason reason, Pieces& pieces);
 

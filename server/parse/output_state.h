@@ -83,7 +83,6 @@ class OutputState {
   void content_byte(char c);
   void end_reasoning();
   void begin_calls(Role role, std::string_view marker_text);
-  void begin_bare();
   // What a reader said of a symbol; `symbols`: to read it anew.
   void take_step(Step step,
                  std::u16string_view symbols,

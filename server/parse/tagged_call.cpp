@@ -125,7 +125,7 @@ Step TaggedCall::text(char c, CallContext& context) {
     case State::kType:
       return Step::kGoOn;
     case State::kName:
-      if (context.family.name_ends_at_space && c == '\n' && !trimmed(name_).empty()) {
+      if (context.family.name_ends_at_newline && c == '\n' && !trimmed(name_).empty()) {
         return begin(context);
       }
       name_ += c;

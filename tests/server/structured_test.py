@@ -168,8 +168,8 @@ class Structured:
                 **schema(unique))
         self.chat(max_tokens=5, **schema(unique, strict=False))  # left out there
         refused("response_format", "circle", **schema({"$ref": "#"}))
-        refused("response_format", "deeper",
-                **schema(json.loads('{"items":' * 70 + "{}" + "}" * 70)))
+        refused("structured_outputs", "deeper", extra_body={"structured_outputs": {
+            "json": '{"items":' * 70 + "{}" + "}" * 70}})
         refused("structured_outputs", "", extra_body={"structured_outputs": {"regex": "("}})
         refused("structured_outputs", "",
                 extra_body={"structured_outputs": {"grammar": "root ::= root"}})

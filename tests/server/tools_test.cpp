@@ -5,6 +5,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -175,6 +176,18 @@ TEST_F(Tools, LengthInsideACallIsLength) {
   ASSERT_EQ(calls.size(), 1U);
   EXPECT_TRUE(std::string_view(R"({"a": 1,  "b": 2})")
                   .starts_with(calls[0]["function"]["arguments"].get<std::string>()));
+}
+
+TEST_F(Tools, CallsOfAllChoicesHaveIdsOfTheirOwn) {
+  engine_.say(std::string(kCall) + "\n" + kOtherCall);
+  const HttpReply reply = post(chat_body(std::string(kTools) + R"(,"n":2)"));
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  std::set<std::string> ids;
+  const Json answer = Json::parse(reply.body);
+  for (const Json& choice : answer["choices"]) {
+    for (const Json& call : choice["message"]["tool_calls"]) ids.insert(call["id"]);
+  }
+  EXPECT_EQ(ids.size(), 4U);
 }
 
 TEST_F(Tools, OneCallWhereOnlyOneIsWanted) {

@@ -52,8 +52,12 @@ Expected<void> CompileWorker::start() {
     return make_error(ErrorCode::kUnavailable,
                       std::string("no process for compiling grammars: ") + std::strerror(failed));
   }
-  socket_ = sockets[0];
   pid_ = pid;
+  {
+    const std::scoped_lock lock(mutex_);
+    socket_ = sockets[0];
+    if (is_cancelled_) shutdown(socket_, SHUT_RDWR);
+  }
   const FrameDeadline deadline = std::chrono::steady_clock::now() + kStartTime;
   if (!write_frame(socket_, encode_setup(setup_), deadline)) {
     stop();
@@ -64,11 +68,21 @@ Expected<void> CompileWorker::start() {
 
 void CompileWorker::stop() {
   if (pid_ < 0) return;
-  close(socket_);
+  {
+    const std::scoped_lock lock(mutex_);
+    close(socket_);
+    socket_ = -1;
+  }
   kill(pid_, SIGKILL);
   while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
-  socket_ = pid_ = -1;
+  pid_ = -1;
+}
+
+void CompileWorker::cancel() {
+  const std::scoped_lock lock(mutex_);
+  is_cancelled_ = true;
+  if (socket_ >= 0) shutdown(socket_, SHUT_RDWR);
 }
 
 Expected<std::string> CompileWorker::compile(const GrammarSpec& spec) {

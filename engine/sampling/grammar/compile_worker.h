@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -31,13 +32,19 @@ class CompileWorker {
   // refused, or took too much; kUnavailable: the process cannot be started, or has died.
   [[nodiscard]] Expected<std::string> compile(const GrammarSpec& spec);
 
+  // Any thread: what is being compiled ends at once with kUnavailable, and so does all that
+  // follows.
+  void cancel();
+
  private:
   Expected<void> start();
   void stop();
 
   const std::string program_;
   const CompileSetup& setup_;
-  int socket_ = -1;
+  std::mutex mutex_;           // of the socket's opening, closing and cancelling
+  int socket_ = -1;            // written under it
+  bool is_cancelled_ = false;  // guarded by it
   int pid_ = -1;
 };
 

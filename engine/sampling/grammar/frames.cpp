@@ -2,6 +2,7 @@
 #include "engine/sampling/grammar/frames.h"
 
 #include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,7 +40,8 @@ bool read_all(int fd, char* data, size_t size, FrameDeadline deadline) {
 bool write_all(int fd, const char* data, size_t size, FrameDeadline deadline) {
   while (size > 0) {
     if (!wait_for(fd, POLLOUT, deadline)) return false;
-    const ssize_t sent = write(fd, data, size);
+    ssize_t sent = send(fd, data, size, MSG_NOSIGNAL);
+    if (sent < 0 && errno == ENOTSOCK) sent = write(fd, data, size);
     if (sent < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (sent <= 0) return false;
     data += sent;

@@ -18,6 +18,7 @@ GrammarCompiler::~GrammarCompiler() {
   {
     const std::scoped_lock lock(mutex_);
     is_ending_ = true;
+    for (CompileWorker* worker : workers_) worker->cancel();
   }
   changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();
@@ -67,9 +68,13 @@ void GrammarCompiler::thread_main() {
   });
   CompileWorker worker(options_.program, setup_);
   std::unique_lock lock(mutex_);
+  workers_.push_back(&worker);
   while (true) {
     changed_.wait(lock, [this] { return is_ending_ || !jobs_.empty(); });
-    if (is_ending_) return;
+    if (is_ending_) {
+      std::erase(workers_, &worker);
+      return;
+    }
     const Job job = std::move(jobs_.front());
     jobs_.pop_front();
     ++num_busy_;

@@ -125,6 +125,7 @@ class GrammarCompiler {
   std::map<TenantId, int64_t> tenant_bytes_;
   std::deque<Job> jobs_;
   size_t num_busy_ = 0;
+  std::vector<CompileWorker*> workers_;  // of the threads
   bool is_ending_ = false;
   GrammarCounters counters_;
   std::vector<std::thread> threads_;

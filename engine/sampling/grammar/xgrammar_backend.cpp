@@ -209,7 +209,7 @@ class XGrammarBackend final : public GrammarBackend {
   [[nodiscard]] xgrammar::CompiledGrammar compile_with(xgrammar::GrammarCompiler& compiler,
                                                        const GrammarSpec& spec) const {
     switch (spec.kind) {
-      case GrammarKind::kJsonObject:
+      case GrammarKind::kAnyObject:
         return schema(compiler, R"({"type":"object"})", spec, /*closed=*/false);
       case GrammarKind::kJsonSchema:
         return schema(compiler, spec.text, spec, /*closed=*/true);

@@ -92,13 +92,20 @@ TEST(BoundAnswers, AreTheSameUnderEverySchedule) {
   std::vector<ValidRequest> later;
   std::vector<Collected> rest;
   for (size_t i = 0; i < requests.size(); ++i) {
-    if (alone[i].tokens.size() < 3 || requests[i].sampling.num_logprobs >= 0) continue;
+    if (alone[i].tokens.size() < 3) continue;
     later.push_back(requests[i]);
     later.back().sampling.num_prompt_logprobs = -1;
     later.back().generated.assign(alone[i].tokens.begin(), alone[i].tokens.begin() + 2);
     Collected& expected = rest.emplace_back();
     expected.finish_reason = alone[i].finish_reason;
     expected.tokens.assign(alone[i].tokens.begin() + 2, alone[i].tokens.end());
+    if (!alone[i].logprobs.empty()) {
+      expected.logprobs.assign(alone[i].logprobs.begin() + 2, alone[i].logprobs.end());
+    }
+    const auto num_top =
+        static_cast<ptrdiff_t>(alone[i].top_logprobs.size() / alone[i].tokens.size());
+    expected.top_logprobs.assign(alone[i].top_logprobs.begin() + 2 * num_top,
+                                 alone[i].top_logprobs.end());
   }
   ASSERT_FALSE(later.empty());
   testing::expect_same(rest, testing::run_together(*engine, later), "continued");

@@ -39,7 +39,7 @@ std::vector<TokenId> bytes_of(std::string_view text) {
 }
 
 TEST(Grammar, WhitespaceIsBounded) {
-  const auto grammar = compile(GrammarKind::kJsonObject, "", {.max_whitespace = 3});
+  const auto grammar = compile(GrammarKind::kAnyObject, "", {.max_whitespace = 3});
   EXPECT_TRUE(accepts(*grammar, "{ \n\t\"a\":   1}"));
   EXPECT_FALSE(accepts(*grammar, "{    \"a\":1}"));
   EXPECT_FALSE(accepts(*grammar, "{\"a\":    1}"));
@@ -50,12 +50,12 @@ TEST(Grammar, WhitespaceIsBounded) {
 
 TEST(Grammar, NoControlTokenInsideAString) {
   for (const auto& [kind, text] : std::vector<std::pair<GrammarKind, std::string>>{
-           {GrammarKind::kJsonObject, ""},
+           {GrammarKind::kAnyObject, ""},
            {GrammarKind::kJsonSchema, R"({"type":"string"})"},
            {GrammarKind::kRegex, ".*"},
            {GrammarKind::kEbnf, "root ::= [^a]*"}}) {
     const auto matcher = compile(kind, text)->match();
-    for (const char c : std::string(kind == GrammarKind::kJsonObject ? "{\"a\":\"" : "\"")) {
+    for (const char c : std::string(kind == GrammarKind::kAnyObject ? "{\"a\":\"" : "\"")) {
       ASSERT_TRUE(matcher->accept(c));
       const std::vector<TokenId> allowed = allowed_tokens(*matcher);
       for (const TokenId token : {kByteControl, kByteMarker, 0xFF, 259, 262}) {
@@ -125,7 +125,7 @@ TEST(Grammar, SavedAndLoadedItIsTheSame) {
 }
 
 TEST(GrammarState, GoesBackWhereTheAnswerDoes) {
-  const auto grammar = compile(GrammarKind::kJsonObject, "");
+  const auto grammar = compile(GrammarKind::kAnyObject, "");
   GrammarState state(grammar, {});
   const std::vector<TokenId> text = bytes_of(R"({"key": [1, {"b": true}], "c": "d"})");
   std::mt19937 random(2);

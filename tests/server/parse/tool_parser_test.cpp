@@ -166,6 +166,11 @@ TEST(ToolParser, WithoutToolsCallsAreContent) {
   const std::string text = "<think>Hm.</think><tool_call>{\"name\": \"f\"}</tool_call>";
   EXPECT_EQ(parse(format, {.text = text, .options = {.parse_calls = false}}),
             "R{Hm.}C{<tool_call>{\"name\": \"f\"}</tool_call>}");
+  const TestFormat harmony("openai", "openai_gptoss", {});
+  EXPECT_EQ(parse(harmony,
+                  {.text = "<|channel|>commentary to=functions.f<|message|>{}<|call|>",
+                   .options = {.parse_calls = false}}),
+            "C{{}}");
 }
 
 TEST(ToolParser, ACopyGoesOnOnItsOwn) {
