@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How requests come into an engine and leave it: commands of other threads, what waits for a grammar
-// or for a tier below the cache, and every end without another token.
+// How requests come into an engine and leave it: commands of other threads, what waits for a
+// grammar or for a tier below the cache, and every end without another token.
 #include <algorithm>
 #include <utility>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine of one process: what it is made of and what it does on which thread. Private to
-// engine.cpp (the step loop), engine_start.cpp (loading) and engine_requests.cpp (their ways in and
+// engine_loop.cpp (the step loop), engine_start.cpp (loading) and engine_requests.cpp (their ways in and
 // out).
 #pragma once
 

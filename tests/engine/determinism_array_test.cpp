@@ -72,6 +72,9 @@ Values all_values() {
 #endif
   values[kDtype] = {"bfloat16", "float16", "float32", "int8", "fp8"};
   values[kDrafts] = {"off", "ngram", "suffix", "prediction", "replay"};
+#ifndef SLUICE_TESTS_ON_GPU
+  values[kDrafts].insert(values[kDrafts].end(), {"draft_model", "eagle3"});
+#endif
   return values;
 }
 
@@ -151,11 +154,15 @@ std::vector<ValidRequest> make_requests(int32_t vocab_size, size_t count) {
   return requests;
 }
 
-// As many drafts as there is room for, most of which are wrong but for "replay".
+// As many drafts as there is room for, most of which are wrong but for "replay" and the model that
+// drafts for itself.
 std::string speculation_of(const std::string& method) {
   if (method == "off" || method == "prediction") return "";
   std::string text = R"({"adaptive":false,"num_speculative_tokens":5,"method":")" + method + '"';
   if (method == "ngram") text += R"(,"prompt_lookup_max":2,"prompt_lookup_min":1)";
+  const std::string data = SLUICE_TEST_DATA;
+  if (method == "draft_model") text += R"(,"model":")" + data + R"(/tiny/tiny-llama.gguf")";
+  if (method == "eagle3") text += R"(,"model":")" + data + R"(/eagle/mapped")";
   if (method == "replay") text += R"(,"replay_error_rate":0.2)";
   return text + "}";
 }
@@ -212,6 +219,9 @@ class Matrix : public ::testing::Test {
       // One request of full length: prefixes that the cache loses come back from the tier.
       config.kv_cache_memory =
           bytes_per_block_.at(value(kDtype)) * config.max_model_len / config.block_size;
+      // A block holds what a model that drafts keeps as well, at most as much as the target.
+      const std::string drafts = value(kDrafts);
+      if (drafts == "draft_model" || drafts == "eagle3") config.kv_cache_memory *= 2;
       if (value(kPreempt) != "no") config.preemption_mode = value(kPreempt);
       if (value(kTier) == "host") config.kv_offloading_size = 1;
       if (value(kTier) == "disk") config.kv_disk_path = folder_ + "/" + std::to_string(number);
