@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine of one process: what it is made of and what it does on which thread. Private to
-// engine_loop.cpp (the step loop), engine_start.cpp (loading) and engine_requests.cpp (their ways in and
-// out).
+// The engine of one process: what it is made of, and what it does on which thread. Private to
+// engine_loop.cpp (the step loop), engine_start.cpp (loading) and engine_requests.cpp (requests'
+// ways in and out).
 #pragma once
 
 #include <atomic>
