@@ -187,6 +187,7 @@ std::string MemoryPlan::describe() const {
             " of its own; " + std::string(to_string(draft->kv_dtype)));
   }
   if (kv_tier_bytes > 0) row("KV below the cache", kv_tier_bytes, beside);
+  if (proposer_bytes > 0) row("proposers of drafts", proposer_bytes, beside);
   if (on_device) row("copies and sampling", host_bytes, beside);
   row("total", total_bytes(), "of " + mib(available_bytes) + " available" + where);
   row("model file", file_bytes, "mapped, shared with the page cache");
@@ -246,6 +247,7 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   plan.on_device = fixed.device_free_bytes.has_value();
   plan.num_devices = fixed.num_devices;
   plan.host_bytes = fixed.host_bytes;
+  plan.proposer_bytes = fixed.proposer_bytes;
   const int64_t reserve = kDeviceReserve + (fixed.num_devices > 1 ? kRankReserve : 0) +
                           fixed.num_recorded_steps * model.num_layers * kRecordedLayerReserve;
   plan.available_bytes = plan.on_device ? std::max<int64_t>(0, *fixed.device_free_bytes - reserve)
@@ -270,17 +272,19 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   }
 
   plan.kv_tier_bytes = tier_bytes(config, bytes_per_block);
-  const int64_t beside = plan.host_bytes + plan.kv_tier_bytes;
+  const int64_t beside = plan.host_bytes + plan.kv_tier_bytes + plan.proposer_bytes;
   if (plan.on_device && beside > available_memory_bytes()) {
     return make_error(ErrorCode::kResourceExhausted,
                       "memory plan: beside the device " + mib(beside) + " of the host; available " +
-                          mib(available_memory_bytes()) + "; set a smaller --kv-offloading-size");
+                          mib(available_memory_bytes()) +
+                          "; set a smaller --kv-offloading-size or another --speculative-config");
   }
 
   // KV of one request at full length must fit; the context shrinks to that unless it was asked for.
   const int64_t wanted_len = config.max_model_len > 0 ? config.max_model_len : model.context_len;
   const int64_t other_bytes =
-      plan.on_device ? fixed.rope_bytes_per_token * wanted_len : plan.kv_tier_bytes;
+      plan.on_device ? fixed.rope_bytes_per_token * wanted_len
+                     : plan.kv_tier_bytes + plan.proposer_bytes;
   const int64_t draft_bytes = plan.draft ? plan.draft->total_bytes() : 0;
   const int64_t left =
       std::max<int64_t>(0,

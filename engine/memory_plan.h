@@ -40,6 +40,7 @@ struct MemoryPlan {
   int64_t logits_bytes = 0;  // logits and sampling
   int64_t kv_bytes = 0;
   int64_t kv_tier_bytes = 0;    // host memory below the cache, and buffers on the way
+  int64_t proposer_bytes = 0;   // host memory of what guesses from tokens, at most
   int64_t available_bytes = 0;  // min(machine, cgroup), or of the device, when planned
   bool on_device = false;       // all but the tiers and what follows is memory of a device
   int32_t num_devices = 1;      // each of which has as much
@@ -54,7 +55,7 @@ struct MemoryPlan {
 
   [[nodiscard]] int64_t total_bytes() const {
     return weight_bytes + rope_bytes + arena_bytes + logits_bytes + kv_bytes +
-           (on_device ? 0 : kv_tier_bytes) + (draft ? draft->total_bytes() : 0);
+           (on_device ? 0 : kv_tier_bytes + proposer_bytes) + (draft ? draft->total_bytes() : 0);
   }
 
   [[nodiscard]] int64_t kv_tokens() const;  // of the layers that keep every token
@@ -80,6 +81,7 @@ struct FixedMemory {
   int64_t rope_bytes_per_token = 0;
   int64_t arena_bytes = 0;
   int64_t logits_bytes = 0;
+  int64_t proposer_bytes = 0;
   // Of a device with memory of its own, which the rest is in: what it has, and what the host needs.
   // Of several devices, each: the least free bytes.
   std::optional<int64_t> device_free_bytes = {};

@@ -12,6 +12,7 @@
 #include "engine/models/rank_share.h"
 #include "engine/sampling/sampler.h"
 #include "engine/spec/spec_config.h"
+#include "engine/spec/speculator.h"
 #include "engine/weights/device_upload.h"
 #include "engine/weights/gguf_parse.h"
 
@@ -135,6 +136,13 @@ struct RanksMemory {
   int32_t num_kv_heads = 0;  // some ranks may have the same
 };
 
+// Without a method that is asked for only predictions are followed, which are the client's tokens.
+int64_t proposer_bytes(const Config& config, int32_t max_length) {
+  const Expected<SpecConfig> speculation = parse_spec_config(config.speculative_config);
+  if (!speculation || !(speculation->ngram || speculation->suffix)) return 0;
+  return Speculator::max_memory_bytes(*speculation, config.max_num_seqs, max_length);
+}
+
 FixedMemory fixed_memory(const Config& config,
                          const PlannedModel& planned,
                          size_t num_kv_groups,
@@ -150,7 +158,8 @@ FixedMemory fixed_memory(const Config& config,
                        .weight_bytes = ranks.weight_bytes,
                        .rope_bytes_per_token = size * planned.model.rope_bytes(1),
                        .arena_bytes = ranks.arena_bytes,
-                       .logits_bytes = logits_bytes + sampler_bytes};
+                       .logits_bytes = logits_bytes + sampler_bytes,
+                       .proposer_bytes = proposer_bytes(config, planned.bounds.max_seq_len)};
   if (target.device == DeviceType::kCpu) return fixed;
   const ModelRank::Bounds bounds = {
       .step = planned.bounds,

@@ -423,6 +423,26 @@ TEST(MemoryPlan, DraftRowsSumUp) {
   EXPECT_EQ(off->plan.describe().find("draft"), std::string::npos);
 }
 
+// What guesses from tokens alone is the host's, and counts beside the rest.
+TEST(MemoryPlan, ProposersHaveARow) {
+  Config config = tiny_config();
+  const auto off = plan_model(config, {.num_threads = 2});
+  int64_t least = 0;
+  for (const char* method : {"ngram", "suffix"}) {
+    config.speculative_config = R"({"method":")" + std::string(method) + "\"}";
+    const auto on = plan_model(config, {.num_threads = 2});
+    ASSERT_TRUE(off.has_value() && on.has_value());
+    EXPECT_GT(on->plan.proposer_bytes, least);
+    least = on->plan.proposer_bytes;
+    const MemoryPlan& plan = on->plan;
+    EXPECT_EQ(plan.total_bytes(),
+              plan.weight_bytes + plan.rope_bytes + plan.arena_bytes + plan.logits_bytes +
+                  plan.kv_bytes + plan.proposer_bytes);
+    EXPECT_NE(plan.describe().find("proposers of drafts"), std::string::npos);
+  }
+  EXPECT_EQ(off->plan.proposer_bytes, 0);
+}
+
 TEST(MemoryPlan, DraftKvHasItsOwnDtype) {
   const auto bf16 = planned_with(tiny_config(), drafting_with(kTiny));
   const auto f32 =
