@@ -56,6 +56,12 @@ DraftKvIndex::Range DraftKvIndex::find(DraftTokenChain& chain,
           .end = static_cast<int32_t>(last) * block_size_ + count};
 }
 
+void DraftKvIndex::forget(std::span<const BlockId> blocks, int32_t begin, int32_t end) {
+  const auto first = static_cast<size_t>(ceil_div(begin, block_size_));
+  const auto behind = static_cast<size_t>(ceil_div(std::max(end, begin), block_size_));
+  for (size_t i = first; i < std::min(behind, blocks.size()); ++i) note_of(blocks[i]).count = 0;
+}
+
 bool DraftKvIndex::claim(std::span<const BlockId> blocks,
                          int32_t first,
                          int32_t begin,

@@ -52,6 +52,9 @@ class DraftKvIndex {
   // write, or reads what it would write.
   bool claim(std::span<const BlockId> blocks, int32_t first, int32_t begin, int32_t end);
 
+  // Blocks that begin at positions in [begin, end) hold nothing any more.
+  void forget(std::span<const BlockId> blocks, int32_t begin, int32_t end);
+
   void begin_pass() { ++pass_; }
 
   // Positions up to `end` of claimed blocks are written, as are those before.

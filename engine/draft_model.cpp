@@ -74,10 +74,9 @@ Expected<void> DraftModel::allocate(const kernels::Device& device,
   place_memory(arena, placement);
   if (is_head()) {
     head_rows_.emplace(*target, planned.model.head, bounds_.max_tokens);
-    const auto row = static_cast<size_t>(vocab_size_);
-    if (model_vocab_ < vocab_size_ || !checkpoint_->id_offsets().empty()) {
-      spread_.resize(row * static_cast<size_t>(bounds_.max_logits));
-    }
+  }
+  if (model_vocab_ < vocab_size_ || !checkpoint_->id_offsets().empty()) {
+    spread_.resize(static_cast<size_t>(vocab_size_) * static_cast<size_t>(bounds_.max_logits));
   }
   SLUICE_TRY(std::unique_ptr<Model> model,
              planned.spec->build(std::move(planned.model),
@@ -136,7 +135,9 @@ void DraftModel::place(const DraftTask& task, Row& row) const {
     return index_.find(request.chain, task.known, task.blocks, floor);
   };
   DraftKvIndex::Range there =
-      there_from(request.is_new ? caught_up_from(task.num_cached_tokens) : request.floor);
+      there_from(request.is_new ? caught_up_from(std::max(task.num_cached_tokens,
+                                                          row.end - kMaxDraftCatchUp))
+                                : request.floor);
   if (!request.is_new && row.end - there.end > kMaxDraftCatchUp) {
     there = there_from(caught_up_from(row.end));
   }
@@ -159,10 +160,12 @@ void DraftModel::place_head(const DraftTask& task, Row& row) const {
     return index_.find(request.chain, task.known, task.blocks, floor);
   };
   const int32_t border = row.tapped / block_size_ * block_size_;
-  DraftKvIndex::Range there = there_from(request.is_new ? border : request.floor);
+  const int32_t floor = std::min(request.floor, border);  // it may have been preempted since
+  DraftKvIndex::Range there = there_from(request.is_new ? border : floor);
   if (there.end < row.tapped && request.floor != border) there = there_from(border);
   row.first = there.first;
   row.begin = std::min(there.end, row.end - 1);
+  CHECK_LE(row.first, row.begin);
 }
 
 // Those with the fewest tokens first, as far as a pass has room; the last may be a part of its own.
@@ -192,6 +195,12 @@ void DraftModel::plan_rows(std::span<const DraftTask> tasks) {
 // the other finds it there later.
 void DraftModel::claim_rows(std::span<const DraftTask> tasks) {
   index_.begin_pass();
+  // Rows of drafts are written behind what is known, over whatever the blocks were noted to hold.
+  for (const Row& row : rows_) {
+    if (row.is_drafting()) {
+      index_.forget(tasks[row.task].blocks, row.end, std::min(row.end + row.max - 1, row.covered));
+    }
+  }
   std::erase_if(rows_, [&](const Row& row) {
     const int32_t end = std::min(row.end, row.covered);
     return !index_.claim(tasks[row.task].blocks, row.first, std::min(row.begin, end), end);
@@ -292,7 +301,8 @@ void DraftModel::next_pass(std::span<const DraftTask> tasks, std::span<const Dra
   run_batch(is_head() ? head_rows_->own_rows(static_cast<int64_t>(width)) : HiddenRows{});
 }
 
-// By the target's ids; one that a head cannot choose is far below all that it can.
+// By the target's ids, which the request's parameters name; one that the model cannot choose is far
+// below all that it can.
 float* DraftModel::logits_of(size_t row) {
   float* const own = rank_->logits() + row * static_cast<size_t>(model_vocab_);
   if (spread_.empty()) return own;
@@ -301,6 +311,7 @@ float* DraftModel::logits_of(size_t row) {
   float* const spread = spread_.data() + row * width;
   std::fill_n(spread, width, kNever);
   const std::span<const int64_t> offsets = checkpoint_->id_offsets();
+  if (offsets.empty()) std::copy_n(own, std::min(model_vocab_, vocab_size_), spread);
   for (size_t i = 0; i < offsets.size(); ++i) {
     spread[i + static_cast<size_t>(offsets[i])] = own[i];
   }

@@ -12,8 +12,8 @@
 // A head computes what the target's last step has states of, and sees it begin where they do: it is
 // asked after every step, for every request that was in it.
 //
-// One thread, that of the steps, and between two steps, as operators of both run on the same
-// compute threads. No call allocates but those with requests or lengths that are new.
+// The engine's thread, while no step is in flight: operators of both run on the same compute
+// threads. No call allocates but those with requests or lengths that are new.
 #pragma once
 
 #include <cstdint>
@@ -155,7 +155,7 @@ class DraftModel {
   const DraftSource source_;
   const DraftPlan plan_;
   const int32_t block_size_;
-  const int32_t vocab_size_;     // tokens that are chosen from
+  const int32_t vocab_size_;     // the target's
   const int32_t model_vocab_;    // columns of its logits
   const int32_t num_known_ids_;  // rows of its embedding
   const int32_t num_tokens_;
@@ -167,7 +167,7 @@ class DraftModel {
   const kernels::Device* device_ = nullptr;
   std::optional<Sampler> sampler_;
   std::optional<HeadRows> head_rows_;
-  std::vector<float> spread_;  // a head's logits by the target's ids, where its own are fewer
+  std::vector<float> spread_;  // logits by the target's ids, where the model's are fewer
   DraftKvIndex index_;
   std::unordered_map<RequestId, Known> requests_;
 

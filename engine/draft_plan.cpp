@@ -112,8 +112,7 @@ Expected<PlannedDraft> open_draft(const Config& config,
   if (is_head) SLUICE_TRY_VOID(fit_head(spec.model, target, planned.model));
   SLUICE_TRY(planned.memory.max_model_len, longest(spec, target, planned.model));
   planned.num_tokens = spec.num_speculative_tokens;
-  planned.vocab_size =
-      is_head ? target.vocab_size : std::min(planned.model.vocab_size, target.vocab_size);
+  planned.vocab_size = target.vocab_size;
   return planned;
 }
 
@@ -144,9 +143,11 @@ Expected<void> size_draft(const Config& config,
       Sampler::buffer_bytes(
           planned.vocab_size, planned.bounds.max_logits, 0, planned.bounds.num_threads);
   if (planned.spec->is_head) {
-    memory.arena_bytes += HeadRows::bytes(planned.model.head, planned.bounds.max_tokens) +
-                          int64_t{planned.vocab_size} * planned.bounds.max_logits *
-                              static_cast<int64_t>(sizeof(float));
+    memory.arena_bytes += HeadRows::bytes(planned.model.head, planned.bounds.max_tokens);
+  }
+  if (planned.spec->is_head || planned.model.vocab_size < planned.vocab_size) {
+    memory.arena_bytes += int64_t{planned.vocab_size} * planned.bounds.max_logits *
+                          static_cast<int64_t>(sizeof(float));
   }
   SLUICE_TRY(memory.kv_dtype,
              parse_kv_dtype(spec.draft_kv_cache_dtype.empty() ? config.kv_cache_dtype

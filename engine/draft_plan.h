@@ -31,7 +31,7 @@ struct PlannedDraft {
   ModelConfig model;
   StepBounds bounds;  // of its passes
   kernels::LargestMatrices largest;
-  int32_t vocab_size = 0;  // tokens that it may choose: those that both models have
+  int32_t vocab_size = 0;  // the target's: what requests' parameters and tokens are of
   int32_t num_tokens = 0;  // drafted for one request at once, at most
   DraftMemory memory;
 };

@@ -15,15 +15,27 @@ Drafting::Drafting(const SpecConfig& config,
 void Drafting::begin(RequestId id, const ValidRequest& request) {
   const bool drafts = config_.has_method() || !request.prediction.empty();
   if (!request.speculative || !drafts) return;
-  std::vector<TokenId> known = request.prompt;
-  known.insert(known.end(), request.generated.begin(), request.generated.end());
-  speculator_.begin(id,
-                    {.known = known,
-                     .num_prompt_tokens = static_cast<int32_t>(request.prompt.size()),
-                     .salt = request.tenant_salt,
-                     .prediction = request.prediction});
-  if (model_ != nullptr) model_->begin(id, request.sampling);
-  begun_.insert(id);
+  Wish wish = {.salt = request.tenant_salt, .prediction = request.prediction, .sampling = {}};
+  if (model_ != nullptr) wish.sampling = request.sampling;
+  wishes_.emplace(id, std::move(wish));
+}
+
+// Those of ids_ that have just come to decode.
+void Drafting::begin_decoding(const Scheduler& scheduler) {
+  if (wishes_.empty()) return;
+  for (const RequestId id : ids_) {
+    const auto found = wishes_.find(id);
+    if (found == wishes_.end()) continue;
+    const Request& request = *scheduler.find(id);
+    speculator_.begin(id,
+                      {.known = request.tokens,
+                       .num_prompt_tokens = request.num_prompt_tokens,
+                       .salt = found->second.salt,
+                       .prediction = found->second.prediction});
+    if (model_ != nullptr) model_->begin(id, found->second.sampling);
+    begun_.insert(id);
+    wishes_.erase(found);
+  }
 }
 
 void Drafting::committed(RequestId id, std::span<const TokenId> tokens) {
@@ -31,21 +43,26 @@ void Drafting::committed(RequestId id, std::span<const TokenId> tokens) {
 }
 
 void Drafting::end(RequestId id) {
+  wishes_.erase(id);
   if (begun_.erase(id) == 0) return;
   speculator_.end(id);
   if (model_ != nullptr) model_->end(id);
 }
 
 int32_t Drafting::most_tokens(const Scheduler& scheduler) const {
-  if (begun_.empty() || !scheduler.wants_drafts()) return 0;
+  if ((begun_.empty() && wishes_.empty()) || !scheduler.wants_drafts()) return 0;
   return config_.max_tokens(scheduler.num_running());
 }
 
 bool Drafting::should_wait(const Scheduler& scheduler) {
   const int32_t most = most_tokens(scheduler);
+  if (scheduler.has_drafts_in_flight()) return true;
   if (most == 0) return false;
-  if (model_ != nullptr) return true;
   scheduler.list_decoding(ids_);
+  if (model_ != nullptr) {
+    return std::ranges::any_of(
+        ids_, [&](RequestId id) { return begun_.contains(id) || wishes_.contains(id); });
+  }
   drafts_.resize(1);
   return std::ranges::any_of(ids_, [&](RequestId id) {
     speculator_.propose(id, most, scheduler.draft_survival(), drafts_.front());
@@ -115,6 +132,7 @@ void Drafting::offer(Scheduler& scheduler, DraftStats& stats) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   scheduler.list_decoding(ids_);
+  begin_decoding(scheduler);
   drafts_.resize(ids_.size());
   for (size_t i = 0; i < ids_.size(); ++i) {
     speculator_.propose(ids_[i], most, scheduler.draft_survival(), drafts_[i]);

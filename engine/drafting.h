@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <span>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -34,7 +35,7 @@ class Drafting {
            const KvCacheManager& kv,
            DraftModel* model);
 
-  // Before the request is given to the scheduler.
+  // A request of which nothing is held but what it says, until it decodes.
   void begin(RequestId id, const ValidRequest& request);
   void committed(RequestId id, std::span<const TokenId> tokens);
   void end(RequestId id);
@@ -43,8 +44,9 @@ class Drafting {
   // none may run until the next offer().
   void follow(const SchedulerOutput& decision);
 
-  // Whether the next step should wait for those in flight: a request of theirs has a draft behind
-  // the tokens that it is known to have, so it will hardly be without one behind the next.
+  // Whether the next step should wait for those in flight: a request has drafts there, and would be
+  // left out of it; or one of theirs has a draft behind the tokens that it is known to have, so it
+  // will hardly be without one behind the next.
   bool should_wait(const Scheduler& scheduler);
 
   // Asks the proposers for all requests that will decode. The time is counted in `stats`.
@@ -66,6 +68,14 @@ class Drafting {
     int32_t position = 0;
   };
 
+  // What a request says of its drafts, before it decodes.
+  struct Wish {
+    uint64_t salt = 0;
+    std::vector<TokenId> prediction;
+    SamplingParams sampling;  // where a model drafts
+  };
+
+  void begin_decoding(const Scheduler& scheduler);
   void ask_model(const Scheduler& scheduler, int32_t most);
   void add_task(const Request& request, int32_t max);
 
@@ -73,6 +83,7 @@ class Drafting {
   const KvCacheManager& kv_;
   DraftModel* const model_;
   Speculator speculator_;
+  std::unordered_map<RequestId, Wish> wishes_;
   std::unordered_set<RequestId> begun_;
   std::vector<RequestId> ids_;
   std::vector<Draft> drafts_;  // by ids_

@@ -188,9 +188,6 @@ void LocalEngine::add_results(StepWork& work) {
                     counters_.drafts);
     if (is_over) continue;
     const Request& request = *core_->scheduler.find(id);
-    if (sampled.draft_source == DraftSource::kPrediction && num_tokens > 0) {
-      core_->requests.note_prediction(id, num_tokens - 1, sampled.drafts.size());
-    }
     core_->drafting.committed(id, tokens);
     if (ends) core_->drafting.end(id);
     if (results.empty()) {
@@ -198,7 +195,9 @@ void LocalEngine::add_results(StepWork& work) {
       end_request(id,
                   {.reason = FinishReason::kError, .error = failure_of(work, has_grammar_failed)});
     } else {
-      core_->requests.add_tokens(id, results, now, counters_);
+      const bool is_predicted = sampled.draft_source == DraftSource::kPrediction;
+      const size_t num_predicted = is_predicted ? sampled.drafts.size() : 0;
+      core_->requests.add_tokens(id, results, num_predicted, now, counters_);
     }
     const int32_t num_generated = request.num_generated() + static_cast<int32_t>(results.size());
     if (ends) gate_.observe_output(num_generated);

@@ -47,14 +47,9 @@ bool RequestTable::note_scheduled(RequestId id,
   return true;
 }
 
-void RequestTable::note_prediction(RequestId id, size_t num_right, size_t num_drafts) {
-  RequestState& state = states_.at(id);
-  state.num_accepted_predictions += static_cast<int32_t>(num_right);
-  state.num_rejected_predictions += static_cast<int32_t>(num_drafts - num_right);
-}
-
 void RequestTable::add_tokens(RequestId id,
                               std::span<const SamplerResult> results,
+                              size_t num_predicted,
                               Clock::time_point now,
                               EngineStats& stats) {
   RequestState& state = states_.at(id);
@@ -68,7 +63,12 @@ void RequestTable::add_tokens(RequestId id,
   state.last_token = now;
   stats.generation_tokens += results.size();
   for (const SamplerResult& result : results) {
+    const bool is_last = &result == &results.back();
     ++state.num_generated;
+    if (num_predicted > 0 && !is_last) ++state.num_accepted_predictions;
+    if (num_predicted > 0 && is_last) {
+      state.num_rejected_predictions += static_cast<int32_t>(num_predicted - results.size() + 1);
+    }
     queue_token(id, state, result);
   }
   const FinishReason reason = results.back().finish_reason;

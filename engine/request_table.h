@@ -67,13 +67,13 @@ class RequestTable {
   void set_grammar(RequestId id, std::shared_ptr<GrammarState> grammar) {
     states_.at(id).grammar = std::move(grammar);
   }
-  // A step had drafts from the prediction, the first ones of which were right.
-  void note_prediction(RequestId id, size_t num_right, size_t num_drafts);
   void note_preempted(RequestId id) { ++states_.at(id).num_preemptions; }
   // Queues the outputs of a step, at least one; the request leaves the table when the last one
-  // carries a finish reason.
+  // carries a finish reason. `num_predicted`: drafts of the step that were the client's prediction;
+  // all outputs but the last are such.
   void add_tokens(RequestId id,
                   std::span<const SamplerResult> results,
+                  size_t num_predicted,
                   Clock::time_point now,
                   EngineStats& stats);
   void add_prompt_logprobs(RequestId id, std::vector<PromptLogprob> logprobs);

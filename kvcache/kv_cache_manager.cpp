@@ -372,11 +372,14 @@ bool KvCacheManager::allocate_slots(RequestId id, int32_t num_tokens) {
   return true;
 }
 
-bool KvCacheManager::has_unused(RequestId id, int32_t num_tokens) const {
+bool KvCacheManager::has_unused(RequestId id,
+                                int32_t num_tokens,
+                                int32_t num_spare_blocks) const {
   const int32_t slot = impl_->slot_of.find(id);
   return std::ranges::all_of(impl_->groups, [&](const Group& group) {
     const int32_t held = slot == IdMap::kAbsent ? 0 : group.count(slot);
-    return group.entries_for(num_tokens) - held <= group.pool.num_free();
+    const int32_t needed = group.entries_for(num_tokens) - held;
+    return needed <= 0 || needed + num_spare_blocks <= group.pool.num_free();
   });
 }
 

@@ -105,8 +105,10 @@ class KvCacheManager {
                               int32_t num_growing_blocks = 0) const;
 
   // Whether allocate_slots() would take nothing for `num_tokens` tokens but blocks that hold
-  // nothing: no cached one would be evicted.
-  [[nodiscard]] bool has_unused(RequestId id, int32_t num_tokens) const;
+  // nothing, of which `num_spare_blocks` are left: no cached one would be evicted.
+  [[nodiscard]] bool has_unused(RequestId id,
+                                int32_t num_tokens,
+                                int32_t num_spare_blocks) const;
 
   // Full blocks among the first `num_computed_tokens` become findable, under the hash chain of
   // `tokens` and the extras given to acquire_prefix(). Window groups let go of blocks that no query

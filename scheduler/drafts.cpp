@@ -10,6 +10,8 @@ namespace sluice {
 
 bool Scheduler::wants_drafts() const { return impl_->budget.offers_wanted(); }
 
+bool Scheduler::has_drafts_in_flight() const { return impl_->num_drafting > 0; }
+
 const DraftSurvival& Scheduler::draft_survival() const { return impl_->budget.survival(); }
 
 void Scheduler::list_decoding(std::vector<RequestId>& ids) const {
@@ -40,7 +42,9 @@ int32_t Scheduler::Impl::drafts_allowed(const Entry& e, const ScheduledRequest& 
   if (row.end() + allowed <= e.num_allocated_tokens) return allowed;
   const int32_t in_block = e.num_allocated_tokens - row.end();
   const int32_t in_next = std::min(allowed, in_block + kv.block_size());
-  return kv.has_unused(row.id, row.end() + in_next) ? in_next : in_block;
+  // One block for each of the others, which may want their next one before this request would.
+  const auto num_spare = static_cast<int32_t>(running.size());
+  return kv.has_unused(row.id, row.end() + in_next, num_spare) ? in_next : in_block;
 }
 
 // The row that the drafts of an offer would follow; null: the request does not decode in this step,
@@ -65,8 +69,11 @@ void Scheduler::Impl::add_drafts() {
     if (row == nullptr) continue;
     const Entry& e = entry(row->slot);
     const int32_t allowed = drafts_allowed(e, *row);
-    is_short_of_blocks = is_short_of_blocks || allowed == 0;
-    if (allowed <= 0) continue;
+    if (allowed <= 0) {
+      const bool is_last = e.request.num_generated() + 1 >= e.request.max_tokens;
+      is_short_of_blocks = is_short_of_blocks || (!is_last && num_rows_left() > 0);
+      continue;
+    }
     const std::span<const uint8_t> bins = offers[i].draft.confidence();
     considered.push_back({.source = offers[i].draft.source,
                           .bins = bins.first(std::min(bins.size(), static_cast<size_t>(allowed))),
@@ -75,7 +82,11 @@ void Scheduler::Impl::add_drafts() {
     taken_offers.push_back(i);
   }
   if (considered.empty()) {
-    if (is_short_of_blocks) output.drafts_off = DraftsOff::kBlocks;
+    if (is_short_of_blocks) {
+      output.drafts_off = DraftsOff::kBlocks;
+    } else if (num_rows_left() <= 0) {
+      output.drafts_off = DraftsOff::kLoad;
+    }
     return;
   }
   granted_drafts.assign(considered.size(), 0);
@@ -110,6 +121,7 @@ void Scheduler::Impl::take_drafts(size_t offer, int32_t count) {
   row.chosen.end += count;
   num_chosen_rows += count;
   e.num_drafts_in_flight = count;
+  ++num_drafting;
   e.offer = offer;
   e.request.num_scheduled_tokens += count;
   e.request.num_in_flight_tokens += count;
@@ -123,10 +135,11 @@ void Scheduler::Impl::observe_drafts(const ScheduledRequest& row,
                                      std::span<const uint8_t> bins,
                                      const StepResult* result,
                                      DraftedStep& step) {
+  Entry& e = entry(row.slot);
+  const bool has_ended = e.request.abort_pending || e.request.status == RequestStatus::kFinished;
+  if (has_ended || result == nullptr || result->tokens.empty()) return;
   ++step.num_decodes;
   step.num_draft_rows += row.num_draft_tokens;
-  Entry& e = entry(row.slot);
-  if (e.draining() || result == nullptr || result->tokens.empty()) return;
   step.num_committed += static_cast<int32_t>(result->tokens.size());
   if (bins.empty()) return e.acceptance.forget();
   const size_t num_right = result->tokens.size() - 1;

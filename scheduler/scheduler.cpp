@@ -316,7 +316,7 @@ void Scheduler::Impl::write_rows() {
     }
   }
   offers.clear();
-  offers_ms = 0;
+  output.draft_ms = std::exchange(offers_ms, 0);
 }
 
 const SchedulerOutput& Scheduler::schedule(int64_t now_ms) {
@@ -386,7 +386,7 @@ void Scheduler::Impl::retire_row(const ScheduledRequest& row, const StepResult* 
       std::max(r.num_scored_tokens, std::min(r.num_computed_tokens, r.num_prompt_tokens - 1));
   if (!row.chosen.empty()) {
     --e.num_pending_samples;
-    e.num_drafts_in_flight = 0;
+    if (std::exchange(e.num_drafts_in_flight, 0) > 0) --num_drafting;
   }
   r.tokens.insert(r.tokens.end(), tokens.begin(), tokens.end());
   CHECK_LE(r.num_generated(), r.max_tokens);
@@ -410,6 +410,7 @@ void Scheduler::update(const SchedulerOutput& output,
   Impl& m = *impl_;
   DraftedStep retired;
   retired.ms = measured_ms;
+  retired.draft_ms = output.draft_ms;
   size_t next = 0;
   int32_t num_decode_tokens = output.total_tokens - output.num_prefill_tokens;
   std::span<const uint8_t> bins = output.draft_bins;

@@ -65,6 +65,8 @@ class Scheduler {
   void note_proposers(double ms);
   // False: the coming step takes none.
   [[nodiscard]] bool wants_drafts() const;
+  // Whether a request has drafts in flight, and so is left out of steps until they retire.
+  [[nodiscard]] bool has_drafts_in_flight() const;
   // What was measured of drafts so far.
   [[nodiscard]] const DraftSurvival& draft_survival() const;
   // Requests that will decode in the coming step, if they can go on.

@@ -51,12 +51,14 @@ std::string Scheduler::check_integrity() const {
   int32_t num_unstarted = 0;
   int64_t num_tokens_in_flight = 0;
   int32_t num_draining = 0;
+  int32_t num_drafting = 0;
   for (size_t i = 0; i < m.entries.size(); ++i) {
     const Impl::Entry& e = m.entries[i];
     if (!e.in_use) continue;
     ++num_in_use;
     num_tokens_in_flight += e.request.num_in_flight_tokens;
     num_draining += e.draining();
+    num_drafting += e.num_drafts_in_flight > 0;
     num_unstarted += !e.was_admitted;
     if (std::string wrong = m.check_entry(static_cast<int32_t>(i)); !wrong.empty()) return wrong;
   }
@@ -66,6 +68,7 @@ std::string Scheduler::check_integrity() const {
   }
   if (num_tokens_in_flight != m.num_tokens_in_flight) return "tokens in flight are miscounted";
   if (num_unstarted != m.num_unstarted) return "requests that have not started are miscounted";
+  if (num_drafting != m.num_drafting) return "requests with drafts in flight are miscounted";
   if (num_draining != m.num_draining) return "draining requests are miscounted";
   if (m.running.size() > static_cast<size_t>(m.max_num_running)) return "too many run";
   for (size_t i = 1; i < m.running.size(); ++i) {

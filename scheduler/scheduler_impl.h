@@ -131,6 +131,7 @@ struct Scheduler::Impl {
   Outlook outlook;
   SchedulerOutput output;
   StepShape shape;             // of `output`
+  int32_t num_drafting = 0;     // requests with drafts in flight
   int32_t num_decoding = 0;     // requests, the first ones of `output`
   int32_t num_chosen_rows = 0;  // of `output`
   SpeculationBudget budget;

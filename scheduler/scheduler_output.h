@@ -66,6 +66,7 @@ struct SchedulerOutput {
   int32_t total_tokens = 0;
   int32_t num_prefill_tokens = 0;
   double predicted_ms = 0;
+  double draft_ms = 0;                  // that making drafts for it took
   double predicted_gain = 1;            // tokens a millisecond, over the step without its drafts
   std::optional<DraftsOff> drafts_off;  // why drafts were offered and none taken
 };

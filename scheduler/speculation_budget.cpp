@@ -227,8 +227,10 @@ void SpeculationBudget::observe_step(const CostModel& cost, const DraftedStep& s
   }
   if (step.num_decodes == 0) return;
   const double committed = static_cast<double>(step.num_committed) / step.num_decodes;
+  const double loss_of_asking = step.draft_ms / (drift_ * plain);
+  if (step.num_draft_rows == 0) debt_ += std::min(loss_of_asking, kMaxLoss);
   if (step.num_draft_rows > 0) {
-    const double loss = step.ms / (drift_ * plain) - committed;
+    const double loss = step.ms / (drift_ * plain) + loss_of_asking - committed;
     debt_ += std::min(loss, kMaxLoss);
     if (!is_on_) {
       trial_gap_ = loss < 0 ? std::max<uint64_t>(trial_gap_ / kSooner, 1) : kPeriod;

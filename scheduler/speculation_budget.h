@@ -56,6 +56,7 @@ struct DraftedStep {
   int32_t num_draft_rows = 0;
   int32_t num_committed = 0;  // tokens of those decodes
   double ms = 0;              // measured; not positive: unknown, ignored
+  double draft_ms = 0;        // that making drafts for it took before it, taken or not
 };
 
 class SpeculationBudget {
