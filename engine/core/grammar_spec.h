@@ -26,6 +26,7 @@ struct GrammarSpec {
   std::string text;
   bool allows_whitespace = true;  // between the tokens of JSON
   // kJsonSchema: what cannot be kept exactly is left out, and the grammar is wider than the schema.
+  // kStructuralTag: the schemas in it that do not say so themselves (structural_tag_gate.h).
   bool is_best_effort = false;
   // The answer is free up to and with these tokens, such as the end of its reasoning; empty: bound
   // from its first token on.

@@ -28,11 +28,13 @@ struct ChoiceNews {
   std::string_view matched_stop;                     // the stop string that ended it, if one did
   TokenId stop_token = kInvalidToken;                // the stop token that did; end tokens apart
   bool has_called = false;                           // at least one of its calls has ended
+  bool is_named = false;                             // the request named the function to call
   int64_t num_tokens = 0;                            // of the choice so far
   int64_t num_cached = 0;                            // prompt tokens that were not computed anew
 };
 
-// OpenAI's word for how a choice has ended; empty while it goes on.
+// OpenAI's word for how a choice has ended; empty while it goes on. A call that the request named
+// ends with "stop", others with "tool_calls".
 std::string_view finish_name(const ChoiceNews& news);
 
 class Answer {

@@ -124,6 +124,7 @@ void Generation::tell(size_t choice_idx, std::span<const Piece> pieces) {
   news.matched_stop = choice.matched_stop;
   news.stop_token = choice.stop_token;
   news.has_called = choice.output.has_called();
+  news.is_named = request_.tools.is_named;
   news.num_tokens = choice.num_tokens;
   news.num_cached = choice.num_cached;
   answer_->tell(news, usage());

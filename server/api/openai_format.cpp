@@ -68,8 +68,8 @@ void write_usage(JsonWriter& json, const Usage& usage) {
 }  // namespace
 
 std::string_view finish_name(const ChoiceNews& news) {
-  const bool is_for_calls =
-      news.has_called && news.finish_reason == FinishReason::kStop && news.matched_stop.empty();
+  const bool is_for_calls = news.has_called && !news.is_named &&
+                            news.finish_reason == FinishReason::kStop && news.matched_stop.empty();
   return is_for_calls ? "tool_calls" : to_string(news.finish_reason);
 }
 

@@ -1,96 +1,91 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/api/tool_call_grammar.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
+
+#include "server/api/tag_writer.h"
+#include "server/api/tagged_arguments.h"
 
 namespace sluice {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-class TagWriter {
- public:
-  TagWriter(const CallForm& form, GrammarSpec& spec) : form_(form), spec_(spec) {}
+// Arguments are an object, whether or not the schema says so.
+Json object_schema(const CallableTool& tool) {
+  Json schema = tool.parameters.empty() ? Json::object() : Json::parse(tool.parameters);
+  if (!schema.contains("type")) schema["type"] = "object";
+  return schema;
+}
 
-  Json calls(std::span<const CallableTool> tools, bool allows_several) {
-    Json elements = Json::array();
-    add(form_.open, elements);
-    elements.push_back(any_call(tools));
-    if (allows_several) {
-      Json more = Json::array();
-      add(form_.separator, more);
-      more.push_back(any_call(tools));
-      elements.push_back({{"type", "star"}, {"content", sequence(std::move(more))}});
-    }
-    add(form_.close, elements);
-    return {{"type", "structural_tag"}, {"format", sequence(std::move(elements))}};
+Expected<Json> call(const CallForm& form, const CallableTool& tool, TagWriter& writer) {
+  Json elements = Json::array();
+  writer.add(form.begin, elements);
+  writer.add_text(tool.name, elements);
+  writer.add(form.behind_name, elements);
+  Json schema = object_schema(tool);
+  if (form.is_tagged) {
+    SLUICE_TRY_VOID(
+        add_tagged_arguments(form.tagged, tool.name, schema, tool.is_strict, writer, elements));
+  } else {
+    writer.add_json(std::move(schema),
+                    {.is_exact = tool.is_strict, .owner = "tool '" + tool.name + "'"},
+                    elements);
   }
+  writer.add(form.end, elements);
+  return TagWriter::sequence(std::move(elements));
+}
 
- private:
-  static Json sequence(Json elements) {
-    return {{"type", "sequence"}, {"elements", std::move(elements)}};
+Expected<Json> any_call(const CallForm& form,
+                        std::span<const CallableTool> tools,
+                        TagWriter& writer) {
+  Json choice = Json::array();
+  for (const CallableTool& tool : tools) {
+    SLUICE_TRY(Json one, call(form, tool, writer));
+    choice.push_back(std::move(one));
   }
+  if (choice.size() == 1) return std::move(choice[0]);
+  return Json({{"type", "or"}, {"elements", std::move(choice)}});
+}
 
-  void add(const std::vector<CallPiece>& pieces, Json& elements) {
-    for (const CallPiece& piece : pieces) {
-      if (piece.token == kInvalidToken) {
-        add_text(piece.text, elements);
-        continue;
-      }
-      elements.push_back({{"type", "token"}, {"token", piece.token}});
-      auto& tokens = spec_.control_tokens;
-      if (std::ranges::find(tokens, piece.token) == tokens.end()) tokens.push_back(piece.token);
-    }
-  }
-
-  // Behind text it is one with it.
-  static void add_text(const std::string& text, Json& elements) {
-    if (text.empty()) return;
-    if (!elements.empty() && elements.back()["type"] == "const_string") {
-      elements.back()["value"] = elements.back()["value"].get<std::string>() + text;
-    } else {
-      elements.push_back({{"type", "const_string"}, {"value", text}});
-    }
-  }
-
-  Json call(const CallableTool& tool) {
-    Json elements = Json::array();
-    add(form_.begin, elements);
-    add_text(tool.name, elements);
-    add(form_.behind_name, elements);
-    Json schema = Json::parse(
-        tool.parameters.empty() ? R"({"type":"object"})" : tool.parameters, nullptr, false);
-    elements.push_back(
-        {{"type", "json_schema"}, {"json_schema", std::move(schema)}, {"style", form_.style}});
-    add(form_.end, elements);
-    return sequence(std::move(elements));
-  }
-
-  Json any_call(std::span<const CallableTool> tools) {
-    if (tools.size() == 1) return call(tools[0]);
-    Json choice = Json::array();
-    for (const CallableTool& tool : tools) choice.push_back(call(tool));
-    return {{"type", "or"}, {"elements", std::move(choice)}};
-  }
-
-  const CallForm& form_;
-  GrammarSpec& spec_;
-};
+void add_reasoning(const ReasoningForm& form, TagWriter& writer, Json& elements) {
+  Json part = Json::array();
+  writer.add(form.begin, part);
+  writer.add_free_text(form.end, part);
+  Json newlines = Json::array();
+  writer.add_text(form.newlines, newlines);
+  writer.add_optional(std::move(newlines), part);
+  writer.add_optional(std::move(part), elements);
+}
 
 }  // namespace
 
-GrammarSpec tool_call_grammar(const CallForm& form,
-                              std::span<const CallableTool> tools,
-                              bool allows_several,
-                              bool is_best_effort) {
+Expected<GrammarSpec> tool_call_grammar(const CallForm& form,
+                                        std::span<const CallableTool> tools,
+                                        const CallRules& rules) {
   GrammarSpec spec;
   spec.kind = GrammarKind::kStructuralTag;
-  spec.is_best_effort = is_best_effort;
   spec.param = "tools";
-  spec.text = TagWriter(form, spec).calls(tools, allows_several).dump();
-  std::ranges::sort(spec.control_tokens);
+  TagWriter writer(spec);
+  Json elements = Json::array();
+  if (rules.reasoning) add_reasoning(*rules.reasoning, writer, elements);
+  Json newlines = Json::array();
+  writer.add_text(rules.newlines, newlines);
+  writer.add_optional(std::move(newlines), elements);
+  writer.add(form.open, elements);
+  SLUICE_TRY(Json one, any_call(form, tools, writer));
+  elements.push_back(one);
+  if (rules.allows_several) {
+    Json more = Json::array();
+    writer.add(form.separator, more);
+    more.push_back(std::move(one));
+    elements.push_back({{"type", "star"}, {"content", TagWriter::sequence(std::move(more))}});
+  }
+  writer.add(form.close, elements);
+  const Json root = {{"type", "structural_tag"},
+                     {"format", TagWriter::sequence(std::move(elements))}};
+  spec.text = root.dump(-1, ' ', false, Json::error_handler_t::replace);
   return spec;
 }
 

@@ -1,47 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 // The grammar of an answer that must be calls of tools, in the way that a family of models writes
-// them: whoever reads the calls gets what this has forced.
+// them: OutputParser gets what this has forced. Pure functions; any thread.
 #pragma once
 
-#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "engine/core/grammar_spec.h"
-#include "engine/core/types.h"
+#include "engine/core/status.h"
+#include "server/parse/call_form.h"
 
 namespace sluice {
 
-// A piece of what stands around a call: a control token by its id, or text.
-struct CallPiece {
-  std::string text = {};
-  TokenId token = kInvalidToken;  // in place of `text`
-};
-
-// How a family writes a call: `begin` name `behind_name` arguments `end`; several stand one behind
-// the other with `separator` between, all of them inside of `open` and `close`.
-struct CallForm {
-  std::vector<CallPiece> open;
-  std::vector<CallPiece> begin;        // `<tool_call>\n{"name": "`
-  std::vector<CallPiece> behind_name;  // `", "arguments": `
-  std::vector<CallPiece> end;          // `}\n</tool_call>`
-  std::vector<CallPiece> separator;
-  std::vector<CallPiece> close;
-  // Of the arguments: "json", or a tagged form that the grammar library knows, such as "qwen_xml".
-  std::string style = "json";
-};
-
 struct CallableTool {
   std::string name;
-  std::string parameters;  // a JSON schema; empty: any object
+  std::string parameters = {};  // a JSON schema; empty: any object
+  // Arguments follow the schema exactly, or the schema is refused. False: what has no exact form in
+  // the grammar is left out of the schema.
+  bool is_strict = false;
 };
 
-// An answer of one call at least, of one of `tools` (not empty), or of exactly one without
-// `allows_several`. The arguments follow the tool's schema; `is_best_effort`: as in GrammarSpec.
-GrammarSpec tool_call_grammar(const CallForm& form,
-                              std::span<const CallableTool> tools,
-                              bool allows_several,
-                              bool is_best_effort);
+struct CallRules {
+  bool allows_several = true;  // false: exactly one call
+  // What may stand before the calls: reasoning with its markers.
+  std::optional<ReasoningForm> reasoning = {};
+  std::string newlines = {};  // what may stand before them without reasoning; empty: nothing
+};
+
+// An answer of one call at least, of one of `tools` (not empty). What the engine's grammars cannot
+// keep is the engine's error; kUnsupported: a strict schema that a form with tags cannot keep, by
+// keyword and JSON pointer.
+Expected<GrammarSpec> tool_call_grammar(const CallForm& form,
+                                        std::span<const CallableTool> tools,
+                                        const CallRules& rules);
 
 }  // namespace sluice

@@ -80,12 +80,7 @@ Expected<void> check_function(const Json& function, const std::string& place) {
   if (description != nullptr && !description->is_string()) {
     return invalid(place + ".function.description must be a string.", "tools");
   }
-  // Whether arguments follow the schema is the model's affair unless `strict` promises it.
-  SLUICE_TRY(const bool strict, read_bool(function, "strict", false));
-  if (strict) {
-    return unsupported(
-        place + ".function.strict is not supported: it needs grammars; leave it out.", "tools");
-  }
+  SLUICE_TRY_VOID(read_bool(function, "strict", false));
   return {};
 }
 
@@ -93,15 +88,9 @@ enum class Choice : uint8_t { kNone, kAuto, kForced };
 
 struct ReadChoice {
   Choice choice = Choice::kNone;
-  std::vector<std::string> names;  // of the tools that may be called; empty: all
+  std::vector<std::string> names = {};  // of the tools that may be called; empty: all
+  bool is_named = false;                // one function
 };
-
-// A call that the model has to make, which takes a grammar that allows nothing else.
-tl::unexpected<Error> forced_choice_error(const Json& given) {
-  return unsupported("tool_choice " + show_value(given) +
-                         " is not supported: it needs grammars; use \"auto\" or \"none\".",
-                     "tool_choice");
-}
 
 bool has_tool(const Json& tools, const std::string& name) {
   return std::ranges::any_of(tools,
@@ -143,9 +132,9 @@ Expected<ReadChoice> read_allowed(const Json& given, const Json& tools) {
 // `tools`: null where there are none.
 Expected<ReadChoice> read_choice(const Json& body, const Json* tools) {
   const Json* given = find_field(body, "tool_choice");
-  if (given == nullptr) return ReadChoice{tools == nullptr ? Choice::kNone : Choice::kAuto, {}};
+  if (given == nullptr) return ReadChoice{tools == nullptr ? Choice::kNone : Choice::kAuto};
   if (*given == "none") return ReadChoice{};
-  if (*given == "auto") return ReadChoice{tools == nullptr ? Choice::kNone : Choice::kAuto, {}};
+  if (*given == "auto") return ReadChoice{tools == nullptr ? Choice::kNone : Choice::kAuto};
   const bool is_object = given->is_object();
   if (!is_object && *given != "required") {
     return invalid(
@@ -153,11 +142,27 @@ Expected<ReadChoice> read_choice(const Json& body, const Json* tools) {
         "tool_choice");
   }
   if (tools == nullptr) return invalid("tool_choice needs tools.", "tool_choice");
-  if (!is_object) return ReadChoice{Choice::kForced, {}};
+  if (!is_object) return ReadChoice{Choice::kForced};
   const Json* type = find_field(*given, "type");
   if (type != nullptr && *type == "allowed_tools") return read_allowed(*given, *tools);
   SLUICE_TRY(std::string name, chosen_name(*given, *tools, "tool_choice"));
-  return ReadChoice{Choice::kForced, {std::move(name)}};
+  return ReadChoice{.choice = Choice::kForced, .names = {std::move(name)}, .is_named = true};
+}
+
+// Where the model may answer with text, nothing holds a call to its schema.
+Expected<void> check_free_choice(const Json& tools, const std::vector<std::string>& names) {
+  for (size_t i = 0; i < tools.size(); ++i) {
+    const Json& function = tools[i]["function"];
+    SLUICE_TRY(const bool is_strict, read_bool(function, "strict", false));
+    const auto name = function["name"].get<std::string>();
+    const bool may_call = names.empty() || std::ranges::find(names, name) != names.end();
+    if (!is_strict || !may_call) continue;
+    return unsupported("tools[" + std::to_string(i) +
+                           "].function.strict is not supported with tool_choice \"auto\"; leave "
+                           "it out, or use \"required\".",
+                       "tools");
+  }
+  return {};
 }
 
 int64_t count_calls(const Json& messages) {
@@ -206,7 +211,6 @@ Expected<ToolPlan> read_tool_plan(const ValidationContext& context, const Json& 
   const Json* tools = find_tools(body);
   SLUICE_TRY(ReadChoice read, read_choice(body, tools));
   SLUICE_TRY(plan.may_call_several, read_bool(body, "parallel_tool_calls", true));
-  if (read.choice == Choice::kForced) return forced_choice_error(body["tool_choice"]);
   if (tools == nullptr) return plan;
   auto schemas = std::make_shared<ToolSchemas>();
   for (const Json& tool : *tools) {
@@ -216,9 +220,17 @@ Expected<ToolPlan> read_tool_plan(const ValidationContext& context, const Json& 
   }
   plan.schemas = std::move(schemas);
   if (read.choice == Choice::kNone) return plan;
+  const bool is_forced = read.choice == Choice::kForced;
+  // Whether arguments follow the schema is the model's affair unless `strict` promises it.
+  if (!is_forced) SLUICE_TRY_VOID(check_free_choice(*tools, read.names));
   const OutputFamilies* families = context.families;
-  if (families == nullptr || !families->reads_calls) return plan;
-  if (!context.config.enable_auto_tool_choice) {
+  if (families == nullptr || !families->reads_calls) {
+    if (!is_forced) return plan;
+    return unsupported("tool_choice " + show_value(body["tool_choice"]) +
+                           " is switched off by --tool-call-parser none.",
+                       "tool_choice");
+  }
+  if (!is_forced && !context.config.enable_auto_tool_choice) {
     return unsupported("tool_choice \"auto\" is switched off by --no-enable-auto-tool-choice.",
                        "tool_choice");
   }
@@ -229,6 +241,9 @@ Expected<ToolPlan> read_tool_plan(const ValidationContext& context, const Json& 
         "tools");
   }
   plan.parses_calls = true;
+  plan.must_call = is_forced;
+  plan.is_named = read.is_named;
+  if (read.is_named) plan.may_call_several = false;
   plan.allowed = std::move(read.names);
   plan.id_rule = id_rule_of(*families->calls);
   if (const Json* messages = find_field(body, "messages")) {

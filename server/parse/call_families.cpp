@@ -10,6 +10,10 @@ using Names = std::string_view;
 
 // <tool_call>{"name": ..., "arguments": ...}</tool_call>
 constexpr MarkerText kHermes[] = {{kCallBegin, "<tool_call>"}, {kCallEnd, "</tool_call>"}};
+constexpr CallText kHermesText[] = {{.begin = "<tool_call>\n{\"name\": \"",
+                                     .behind_name = "\", \"arguments\": ",
+                                     .end = "}\n</tool_call>",
+                                     .separator = "\n"}};
 constexpr Names kHermesNames[] = {"qwen3_json", "qwen25", "qwen", "granite4", "ernie45", "smollm3"};
 constexpr Names kHermesDetect[] = {"<tool_call>", "arguments"};
 
@@ -24,6 +28,20 @@ constexpr MarkerText kXml[] = {
     {kKeyEnd, ">"},
     {kValueEnd, "</parameter>"},
 };
+constexpr CallText kXmlText[] = {{.begin = "<tool_call>\n<function=",
+                                  .behind_name = ">\n",
+                                  .end = "</function>\n</tool_call>",
+                                  .separator = "\n",
+                                  .key_begin = "<parameter=",
+                                  .key_end = ">\n",
+                                  .value_end = "\n</parameter>\n"}};
+constexpr CallText kMimoText[] = {{.begin = "<tool_call>\n<function=",
+                                   .behind_name = ">\n",
+                                   .end = "</function>\n</tool_call>",
+                                   .separator = "\n",
+                                   .key_begin = "<parameter=",
+                                   .key_end = ">",
+                                   .value_end = "</parameter>\n"}};
 constexpr Names kXmlNames[] = {"qwen3_xml", "nemotron_v3", "step3p5"};
 constexpr Names kXmlDetect[] = {"<tool_call>", "<function=", "<parameter="};
 
@@ -37,12 +55,29 @@ constexpr MarkerText kSeed[] = {
     {kKeyEnd, ">"},
     {kValueEnd, "</parameter>"},
 };
+constexpr CallText kSeedText[] = {{.begin = "<seed:tool_call>\n<function=",
+                                   .behind_name = ">\n",
+                                   .end = "</function>\n</seed:tool_call>",
+                                   .separator = "\n",
+                                   .key_begin = "<parameter=",
+                                   .key_end = ">\n",
+                                   .value_end = "\n</parameter>\n"}};
 constexpr Names kSeedDetect[] = {"<seed:tool_call>"};
 
 constexpr MarkerText kToolcall[] = {{kCallBegin, "<TOOLCALL>"}, {kCallEnd, "</TOOLCALL>"}};
+constexpr CallText kToolcallText[] = {{.open = "<TOOLCALL>[",
+                                       .begin = "{\"name\": \"",
+                                       .behind_name = "\", \"arguments\": ",
+                                       .end = "}",
+                                       .separator = ", ",
+                                       .close = "]</TOOLCALL>"}};
 constexpr Names kToolcallDetect[] = {"<TOOLCALL>"};
 
 constexpr MarkerText kLlama3[] = {{kCallBegin, "<|python_tag|>"}};
+constexpr CallText kLlama3Text[] = {{.begin = "{\"name\": \"",
+                                     .behind_name = "\", \"parameters\": ",
+                                     .end = "}",
+                                     .separator = "; "}};
 constexpr Names kLlama3Names[] = {"llama3", "llama4_json"};
 constexpr Names kLlama3Detect[] = {"{\"name\": function name, \"parameters\": dictionary"};
 
@@ -58,6 +93,14 @@ constexpr Names kOlmo3Detect[] = {"<functions>", "<function_calls>"};
 
 constexpr MarkerText kMistral[] = {
     {kCallBegin, "[TOOL_CALLS]"}, {kNameEnd, "[ARGS]"}, {kIdBegin, "[CALL_ID]"}};
+constexpr CallText kMistralText[] = {
+    {.needs = "[ARGS]", .begin = "[TOOL_CALLS]", .behind_name = "[ARGS]"},
+    {.open = "[TOOL_CALLS][",
+     .begin = "{\"name\": \"",
+     .behind_name = "\", \"arguments\": ",
+     .end = "}",
+     .separator = ", ",
+     .close = "]"}};
 constexpr Names kMistralDetect[] = {"[TOOL_CALLS]"};
 
 constexpr MarkerText kDeepseek[] = {
@@ -69,6 +112,17 @@ constexpr MarkerText kDeepseek[] = {
     {kFence, "```json"},
     {kFence, "```"},
 };
+constexpr CallText kDeepseekV3Text[] = {{.open = "<｜tool▁calls▁begin｜>",
+                                         .begin = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+                                         .behind_name = "\n```json\n",
+                                         .end = "\n```<｜tool▁call▁end｜>",
+                                         .separator = "\n",
+                                         .close = "<｜tool▁calls▁end｜>"}};
+constexpr CallText kDeepseekV31Text[] = {{.open = "<｜tool▁calls▁begin｜>",
+                                          .begin = "<｜tool▁call▁begin｜>",
+                                          .behind_name = "<｜tool▁sep｜>",
+                                          .end = "<｜tool▁call▁end｜>",
+                                          .close = "<｜tool▁calls▁end｜>"}};
 constexpr Names kDeepseekV3Names[] = {"deepseekv3"};
 constexpr Names kDeepseekV3Detect[] = {"<｜tool▁calls▁begin｜>", "```json"};
 constexpr Names kDeepseekV31Names[] = {"deepseekv31"};
@@ -94,6 +148,15 @@ constexpr MarkerText kDsml[] = {
     {kValueEnd, "</｜DSML｜parameter>"},
     {kValueEnd, "</｜DSML｜ parameter>"},
 };
+constexpr CallText kDsmlText[] = {{.open = "<｜DSML｜function_calls>\n",
+                                   .begin = "<｜DSML｜invoke name=\"",
+                                   .behind_name = "\">\n",
+                                   .end = "</｜DSML｜invoke>\n",
+                                   .close = "</｜DSML｜function_calls>",
+                                   .key_begin = "<｜DSML｜parameter name=\"",
+                                   .key_end = "\" string=\"true\">",
+                                   .json_key_end = "\" string=\"false\">",
+                                   .value_end = "</｜DSML｜parameter>\n"}};
 constexpr Names kDsmlNames[] = {
     "deepseekv32", "deepseek_v4", "deepseekv4", "deepseek_v41", "deepseekv41"};
 constexpr Names kDsmlDetect[] = {"｜DSML｜"};
@@ -106,6 +169,18 @@ constexpr MarkerText kGlm[] = {
     {kValueBegin, "<arg_value>"},
     {kValueEnd, "</arg_value>"},
 };
+constexpr CallText kGlm45Text[] = {{.begin = "<tool_call>",
+                                    .behind_name = "\n",
+                                    .end = "</tool_call>",
+                                    .separator = "\n",
+                                    .key_begin = "<arg_key>",
+                                    .key_end = "</arg_key>\n<arg_value>",
+                                    .value_end = "</arg_value>\n"}};
+constexpr CallText kGlm47Text[] = {{.begin = "<tool_call>",
+                                    .end = "</tool_call>",
+                                    .key_begin = "<arg_key>",
+                                    .key_end = "</arg_key><arg_value>",
+                                    .value_end = "</arg_value>"}};
 constexpr Names kGlm45Names[] = {"glm"};
 constexpr Names kGlm47Names[] = {"poolside_v1"};
 constexpr Names kGlmDetect[] = {"<arg_key>", "<arg_value>", "<tool_call>"};
@@ -148,13 +223,38 @@ constexpr MarkerText kMinimax[] = {
     {kKeyEnd, "\">"},
     {kValueEnd, "</parameter>"},
 };
+constexpr CallText kMinimaxText[] = {{.open = "<minimax:tool_call>\n",
+                                      .begin = "<invoke name=\"",
+                                      .behind_name = "\">\n",
+                                      .end = "</invoke>\n",
+                                      .close = "</minimax:tool_call>",
+                                      .key_begin = "<parameter name=\"",
+                                      .key_end = "\">",
+                                      .value_end = "</parameter>\n"}};
 constexpr Names kMinimaxNames[] = {"minimax-m2"};
 constexpr Names kMinimaxDetect[] = {"<minimax:tool_call>"};
 
 constexpr MarkerText kGranite[] = {{kCallBegin, "<|tool_call|>"}, {kCallBegin, "<tool_call>"}};
+constexpr CallText kGraniteText[] = {{.needs = "<|tool_call|>",
+                                      .open = "<|tool_call|>[",
+                                      .begin = "{\"name\": \"",
+                                      .behind_name = "\", \"arguments\": ",
+                                      .end = "}",
+                                      .separator = ", ",
+                                      .close = "]"},
+                                     {.open = "<tool_call>[",
+                                      .begin = "{\"name\": \"",
+                                      .behind_name = "\", \"arguments\": ",
+                                      .end = "}",
+                                      .separator = ", ",
+                                      .close = "]"}};
 constexpr Names kGraniteDetect[] = {"available_tools", "<|tool_call|>"};
 
 constexpr MarkerText kGranite20b[] = {{kCallBegin, "<function_call>"}};
+constexpr CallText kGranite20bText[] = {{.begin = "<function_call> {\"name\": \"",
+                                         .behind_name = "\", \"arguments\": ",
+                                         .end = "}",
+                                         .separator = "\n"}};
 constexpr Names kGranite20bNames[] = {"granite-20b"};
 
 constexpr MarkerText kHarmony[] = {
@@ -178,6 +278,12 @@ constexpr MarkerText kFunctionGemma[] = {
 constexpr Names kFunctionGemmaDetect[] = {"<start_function_call>"};
 
 constexpr MarkerText kFunctools[] = {{kCallBegin, "functools"}};
+constexpr CallText kFunctoolsText[] = {{.open = "functools[",
+                                        .begin = "{\"name\": \"",
+                                        .behind_name = "\", \"arguments\": ",
+                                        .end = "}",
+                                        .separator = ", ",
+                                        .close = "]"}};
 constexpr Names kPhi4Detect[] = {"<|tool|>", "<|/tool|>"};
 constexpr Names kFunctoolsDetect[] = {"functools"};
 
@@ -192,6 +298,12 @@ constexpr MarkerText kCommandR[] = {{kCallBegin, "Action: ```json"},
 constexpr Names kCommandRDetect[] = {"Action:", "```json", "\"tool_name\""};
 
 constexpr MarkerText kToolCalls[] = {{kCallBegin, "<tool_calls>"}, {kCallEnd, "</tool_calls>"}};
+constexpr CallText kToolCallsText[] = {{.open = "<tool_calls>[",
+                                        .begin = "{\"name\": \"",
+                                        .behind_name = "\", \"arguments\": ",
+                                        .end = "}",
+                                        .separator = ", ",
+                                        .close = "]</tool_calls>"}};
 constexpr Names kToolCallsNames[] = {"hunyuan_a13b", "hunyuan"};
 constexpr Names kAprielDetect[] = {"<tool_calls>", "[BEGIN FINAL RESPONSE]"};
 constexpr Names kToolCallsDetect[] = {"<tool_calls>"};
@@ -213,6 +325,12 @@ constexpr Names kStep3Detect[] = {"<steptml:invoke"};
 
 constexpr MarkerText kApertus[] = {{kCallBegin, "<|tools_prefix|>"},
                                    {kCallEnd, "<|tools_suffix|>"}};
+constexpr CallText kApertusText[] = {{.open = "<|tools_prefix|>[",
+                                      .begin = "{\"",
+                                      .behind_name = "\": ",
+                                      .end = "}",
+                                      .separator = ", ",
+                                      .close = "]<|tools_suffix|>"}};
 constexpr Names kApertusNames[] = {"apertus2509"};
 constexpr Names kApertusDetect[] = {"<|tools_prefix|>"};
 
@@ -221,11 +339,17 @@ constexpr MarkerText kInternlm[] = {
     {kCallBegin, "<|action_start|> <|plugin|>"},
     {kCallEnd, "<|action_end|>"},
 };
+constexpr CallText kInternlmText[] = {{.begin = "<|action_start|><|plugin|>{\"name\": \"",
+                                       .behind_name = "\", \"parameters\": ",
+                                       .end = "}<|action_end|>",
+                                       .separator = "\n"}};
 constexpr Names kInternlmNames[] = {"interns1"};
 constexpr Names kInternlmDetect[] = {"<|action_start|>", "<|plugin|>"};
 
 constexpr MarkerText kFunctionary[] = {
     {kCallBegin, "<function="}, {kNameEnd, ">"}, {kCallEnd, "</function>"}};
+constexpr CallText kFunctionaryText[] = {
+    {.begin = "<function=", .behind_name = ">", .end = "</function>"}};
 constexpr Names kFunctionaryNames[] = {"functionary_v3"};
 constexpr Names kFunctionaryDetect[] = {"<function=", "</function>", "{start_tag}={function_name}"};
 
@@ -240,13 +364,27 @@ constexpr MarkerText kXlam[] = {{kCallBegin, "```json"},
                                 {kCallBegin, "[TOOL_CALLS]"},
                                 {kCallBegin, "<tool_call>"},
                                 {kCallEnd, "</tool_call>"}};
+constexpr CallText kXlamText[] = {{.open = "[",
+                                   .begin = "{\"name\": \"",
+                                   .behind_name = "\", \"arguments\": ",
+                                   .end = "}",
+                                   .separator = ", ",
+                                   .close = "]"}};
 
 constexpr MarkerText kLongcat[] = {{kCallBegin, "<longcat_tool_call>"},
                                    {kCallEnd, "</longcat_tool_call>"}};
+constexpr CallText kLongcatText[] = {{.begin = "<longcat_tool_call>{\"name\": \"",
+                                      .behind_name = "\", \"arguments\": ",
+                                      .end = "}</longcat_tool_call>",
+                                      .separator = "\n"}};
 constexpr Names kLongcatDetect[] = {"<longcat_tool_call>"};
 
 constexpr MarkerText kDots[] = {{kCallBegin, "<dots_function_call>"},
                                 {kCallEnd, "</dots_function_call>"}};
+constexpr CallText kDotsText[] = {{.begin = "<dots_function_call>{\"name\": \"",
+                                   .behind_name = "\", \"arguments\": ",
+                                   .end = "}</dots_function_call>",
+                                   .separator = "\n"}};
 constexpr Names kDotsDetect[] = {"<dots_function_call>"};
 
 // Where the templates of two rows hold the same texts, the row with more of them wins, then the
@@ -255,26 +393,37 @@ constexpr CallFamily kFamilies[] = {
     {.name = "hermes",
      .aliases = kHermesNames,
      .markers = kHermes,
+     .texts = kHermesText,
      .detect = kHermesDetect,
      .ends_reasoning = true},
     {.name = "qwen3_coder",
      .aliases = kXmlNames,
      .mechanism = Mechanism::kTagged,
      .markers = kXml,
+     .texts = kXmlText,
      .detect = kXmlDetect,
      .strips_newlines = true,
      .ends_reasoning = true},
-    {.name = "mimo", .mechanism = Mechanism::kTagged, .markers = kXml, .ends_reasoning = true},
+    {.name = "mimo",
+     .mechanism = Mechanism::kTagged,
+     .markers = kXml,
+     .texts = kMimoText,
+     .ends_reasoning = true},
     {.name = "seed_oss",
      .mechanism = Mechanism::kTagged,
      .markers = kSeed,
+     .texts = kSeedText,
      .detect = kSeedDetect,
      .strips_newlines = true},
-    {.name = "nemotron_nano_v2", .markers = kToolcall, .detect = kToolcallDetect},
+    {.name = "nemotron_nano_v2",
+     .markers = kToolcall,
+     .texts = kToolcallText,
+     .detect = kToolcallDetect},
     {.name = "llama3_json",
      .aliases = kLlama3Names,
      .mechanism = Mechanism::kBareJson,
      .markers = kLlama3,
+     .texts = kLlama3Text,
      .detect = kLlama3Detect,
      .bare = true},
     {.name = "llama4_pythonic",
@@ -292,6 +441,7 @@ constexpr CallFamily kFamilies[] = {
     {.name = "mistral",
      .mechanism = Mechanism::kNamed,
      .markers = kMistral,
+     .texts = kMistralText,
      .detect = kMistralDetect,
      .id_rule = CallIdRule::kNineAlphanumeric,
      .name_ends_at_brace = true,
@@ -300,28 +450,33 @@ constexpr CallFamily kFamilies[] = {
      .aliases = kDeepseekV3Names,
      .mechanism = Mechanism::kNamed,
      .markers = kDeepseek,
+     .texts = kDeepseekV3Text,
      .detect = kDeepseekV3Detect,
      .type_before_name = true},
     {.name = "deepseek_v31",
      .aliases = kDeepseekV31Names,
      .mechanism = Mechanism::kNamed,
      .markers = kDeepseek,
+     .texts = kDeepseekV31Text,
      .detect = kDeepseekV31Detect},
     {.name = "deepseek_v32",
      .aliases = kDsmlNames,
      .mechanism = Mechanism::kTagged,
      .markers = kDsml,
+     .texts = kDsmlText,
      .detect = kDsmlDetect},
     {.name = "glm45",
      .aliases = kGlm45Names,
      .mechanism = Mechanism::kTagged,
      .markers = kGlm,
+     .texts = kGlm45Text,
      .detect = kGlmDetect,
      .name_ends_at_newline = true},
     {.name = "glm47",
      .aliases = kGlm47Names,
      .mechanism = Mechanism::kTagged,
      .markers = kGlm,
+     .texts = kGlm47Text,
      .name_ends_at_newline = true},
     {.name = "kimi_k2",
      .aliases = kKimiK2Names,
@@ -339,9 +494,13 @@ constexpr CallFamily kFamilies[] = {
      .aliases = kMinimaxNames,
      .mechanism = Mechanism::kTagged,
      .markers = kMinimax,
+     .texts = kMinimaxText,
      .detect = kMinimaxDetect},
-    {.name = "granite", .markers = kGranite, .detect = kGraniteDetect},
-    {.name = "granite-20b-fc", .aliases = kGranite20bNames, .markers = kGranite20b},
+    {.name = "granite", .markers = kGranite, .texts = kGraniteText, .detect = kGraniteDetect},
+    {.name = "granite-20b-fc",
+     .aliases = kGranite20bNames,
+     .markers = kGranite20b,
+     .texts = kGranite20bText},
     {.name = "openai",
      .aliases = kHarmonyNames,
      .mechanism = Mechanism::kHarmony,
@@ -352,8 +511,14 @@ constexpr CallFamily kFamilies[] = {
      .mechanism = Mechanism::kGemma,
      .markers = kFunctionGemma,
      .detect = kFunctionGemmaDetect},
-    {.name = "phi4_mini_json", .markers = kFunctools, .detect = kPhi4Detect},
-    {.name = "firefunction", .markers = kFunctools, .detect = kFunctoolsDetect},
+    {.name = "phi4_mini_json",
+     .markers = kFunctools,
+     .texts = kFunctoolsText,
+     .detect = kPhi4Detect},
+    {.name = "firefunction",
+     .markers = kFunctools,
+     .texts = kFunctoolsText,
+     .detect = kFunctoolsDetect},
     {.name = "cohere_command3",
      .aliases = kCohereNames,
      .markers = kCohere,
@@ -365,8 +530,13 @@ constexpr CallFamily kFamilies[] = {
     {.name = "jamba",
      .aliases = kToolCallsNames,
      .markers = kToolCalls,
+     .texts = kToolCallsText,
      .detect = kToolCallsDetect},
-    {.name = "apriel", .markers = kToolCalls, .detect = kAprielDetect, .ends_reasoning = true},
+    {.name = "apriel",
+     .markers = kToolCalls,
+     .texts = kToolCallsText,
+     .detect = kAprielDetect,
+     .ends_reasoning = true},
     {.name = "hy_v3",
      .aliases = kHunyuanV3Names,
      .mechanism = Mechanism::kTagged,
@@ -380,24 +550,27 @@ constexpr CallFamily kFamilies[] = {
     {.name = "apertus",
      .aliases = kApertusNames,
      .markers = kApertus,
+     .texts = kApertusText,
      .detect = kApertusDetect,
      .key_is_name = true},
     {.name = "internlm",
      .aliases = kInternlmNames,
      .markers = kInternlm,
+     .texts = kInternlmText,
      .detect = kInternlmDetect},
     {.name = "functionary",
      .aliases = kFunctionaryNames,
      .mechanism = Mechanism::kNamed,
      .markers = kFunctionary,
+     .texts = kFunctionaryText,
      .detect = kFunctionaryDetect},
     {.name = "gigachat3",
      .aliases = kGigachat3Names,
      .markers = kGigachat3,
      .detect = kGigachat3Detect},
-    {.name = "xlam", .markers = kXlam, .bare = true},
-    {.name = "longcat", .markers = kLongcat, .detect = kLongcatDetect},
-    {.name = "dots", .markers = kDots, .detect = kDotsDetect},
+    {.name = "xlam", .markers = kXlam, .texts = kXlamText, .bare = true},
+    {.name = "longcat", .markers = kLongcat, .texts = kLongcatText, .detect = kLongcatDetect},
+    {.name = "dots", .markers = kDots, .texts = kDotsText, .detect = kDotsDetect},
 };
 
 }  // namespace

@@ -7,11 +7,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/tokenizer/tokenizer.h"
+#include "server/parse/call_form.h"
 
 namespace sluice {
 
@@ -57,5 +59,17 @@ DetectedFamilies detect_families(std::string_view template_source, const Tokeniz
 std::shared_ptr<const OutputFormat> resolve_format(const CallFamily* calls,
                                                    const ReasoningFamily* reasoning,
                                                    const Tokenizer& tokenizer);
+
+// How the family's models write calls with this vocabulary. None where no text says it: a call is
+// then read, and cannot be forced.
+std::optional<CallForm> call_form(const CallFamily& family, const Tokenizer& tokenizer);
+
+// The first markers of the row's reasoning that the vocabulary has as tokens, or the first of all.
+// None: a family that writes reasoning and calls in one form.
+std::optional<ReasoningForm> reasoning_form(const ReasoningFamily& family,
+                                            const Tokenizer& tokenizer);
+
+// A prompt with this tail (as of OutputParser) has ended the reasoning of its answer.
+bool ends_reasoning(const ReasoningFamily& family, std::string_view prompt_tail);
 
 }  // namespace sluice

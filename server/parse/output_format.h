@@ -76,11 +76,28 @@ struct MarkerText {
   std::string_view text;
 };
 
+// What a family's templates write of calls; the members are those of CallForm and TaggedForm.
+struct CallText {
+  std::string_view needs = {};  // the vocabulary has this token; otherwise the next text counts
+  std::string_view open = {};
+  std::string_view begin = {};
+  std::string_view behind_name = {};
+  std::string_view end = {};
+  std::string_view separator = {};
+  std::string_view close = {};
+  std::string_view key_begin = {};  // empty: arguments are JSON
+  std::string_view key_end = {};
+  std::string_view json_key_end = {};  // empty: as `key_end`
+  std::string_view value_end = {};
+};
+
 struct CallFamily {
   std::string_view name;  // vLLM's
   std::span<const std::string_view> aliases = {};
   Mechanism mechanism = Mechanism::kJson;
   std::span<const MarkerText> markers = {};
+  // In the order in which they are tried; none: no call can be forced.
+  std::span<const CallText> texts = {};
   // Texts that a template of the family holds, all of them; none: never detected.
   std::span<const std::string_view> detect = {};
   CallIdRule id_rule = CallIdRule::kAny;

@@ -73,8 +73,22 @@ TEST(SluiceService, RefusesAToolThatIsNoJson) {
   request.add_tools("{");
   EXPECT_EQ(client.chat(request).param, "tools");
   request = tool_request();
-  request.set_tool_choice("required");
+  request.set_tool_choice("{}");
   EXPECT_EQ(client.chat(request).param, "tool_choice");
+}
+
+TEST(SluiceService, AForcedChoiceIsAGrammar) {
+  FakeEngine engine;
+  engine.editable_model().chat_template = kToolTemplate;
+  engine.editable_model().max_model_len = 4096;
+  RunningServer server(engine, grpc_config());
+  GrpcClient client(server->grpc_port());
+  v1::ChatRequest request = tool_request();
+  for (const char* choice : {"required", R"({"type":"function","function":{"name":"add"}})"}) {
+    request.set_tool_choice(choice);
+    EXPECT_EQ(client.chat(request).param, "");
+    EXPECT_EQ(engine.submitted().back().grammar.kind, GrammarKind::kStructuralTag) << choice;
+  }
 }
 
 }  // namespace

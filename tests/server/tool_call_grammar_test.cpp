@@ -15,7 +15,10 @@
 namespace sluice {
 namespace {
 
-std::shared_ptr<const Grammar> compile(GrammarSpec spec) {
+std::shared_ptr<const Grammar> compile(Expected<GrammarSpec> made) {
+  EXPECT_TRUE(made) << made.error().message;
+  if (!made) return nullptr;
+  GrammarSpec spec = std::move(*made);
   const auto gated = gate_structural_tag(spec.text, spec.is_best_effort, {});
   EXPECT_TRUE(gated) << gated.error().message;
   if (!gated) return nullptr;
@@ -37,8 +40,8 @@ const CallForm& json_form() {
 
 const std::vector<CallableTool>& tools() {
   static const std::vector<CallableTool> list = {
-      {"add", R"({"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]})"},
-      {"now", ""}};
+      {"add", R"({"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]})", true},
+      {"now"}};
   return list;
 }
 
@@ -46,26 +49,26 @@ TEST(ToolCallGrammar, OneCallOrSeveral) {
   const std::string add =
       "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\":1}}\n</tool_call>";
   const std::string now = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
-  const auto several = compile(tool_call_grammar(json_form(), tools(), true, false));
+  const auto several = compile(tool_call_grammar(json_form(), tools(), {}));
   ASSERT_NE(several, nullptr);
   EXPECT_TRUE(testing::accepts(*several, add));
   EXPECT_TRUE(testing::accepts(*several, add + "\n" + now + "\n" + add));
   EXPECT_FALSE(testing::accepts(*several, add + now));
   EXPECT_FALSE(testing::accepts(*several, ""));
   EXPECT_FALSE(testing::accepts(*several, "text " + add));
-  const auto one = compile(tool_call_grammar(json_form(), tools(), false, false));
+  const auto one = compile(tool_call_grammar(json_form(), tools(), {.allows_several = false}));
   ASSERT_NE(one, nullptr);
   EXPECT_TRUE(testing::accepts(*one, now));
   EXPECT_FALSE(testing::accepts(*one, add + "\n" + now));
-  const auto named =
-      compile(tool_call_grammar(json_form(), std::span(tools()).first(1), false, false));
+  const auto named = compile(
+      tool_call_grammar(json_form(), std::span(tools()).first(1), {.allows_several = false}));
   ASSERT_NE(named, nullptr);
   EXPECT_TRUE(testing::accepts(*named, add));
   EXPECT_FALSE(testing::accepts(*named, now));
 }
 
 TEST(ToolCallGrammar, ArgumentsFollowTheSchema) {
-  const auto grammar = compile(tool_call_grammar(json_form(), tools(), false, false));
+  const auto grammar = compile(tool_call_grammar(json_form(), tools(), {.allows_several = false}));
   ASSERT_NE(grammar, nullptr);
   const auto with = [](const std::string& arguments) {
     return "<tool_call>\n{\"name\": \"add\", \"arguments\": " + arguments + "}\n</tool_call>";
@@ -80,7 +83,9 @@ TEST(ToolCallGrammar, ControlTokensAreReachedByTheirIds) {
   form.begin = {{.token = testing::kByteMarker}, {.text = "{\"name\": \""}};
   form.end = {{.text = "}"}, {.token = testing::kByteControl}};
   form.separator = {};
-  const GrammarSpec spec = tool_call_grammar(form, tools(), true, false);
+  const auto made = tool_call_grammar(form, tools(), {});
+  ASSERT_TRUE(made);
+  const GrammarSpec& spec = *made;
   EXPECT_EQ(spec.control_tokens,
             std::vector<TokenId>({testing::kByteControl, testing::kByteMarker}));
   const auto grammar = compile(spec);
@@ -96,13 +101,119 @@ TEST(ToolCallGrammar, ControlTokensAreReachedByTheirIds) {
   EXPECT_EQ(testing::allowed_tokens(*matcher), std::vector<TokenId>({testing::kByteControl}));
 }
 
-TEST(ToolCallGrammar, ASchemaThatHasNoFormIsRefusedByName) {
-  const std::vector<CallableTool> odd = {
-      {"odd", R"({"type":"object","properties":{"a":{"not":{"type":"null"}}}})"}};
-  const auto gated =
-      gate_structural_tag(tool_call_grammar(json_form(), odd, false, false).text, false, {});
-  ASSERT_FALSE(gated);
-  EXPECT_EQ(gated.error().message, "unsupported keyword 'not' at #/properties/a");
+// A schema is kept exactly where the tool asks for it; otherwise what has no form is left out.
+TEST(ToolCallGrammar, ASchemaThatHasNoFormIsRefusedByNameOrWidened) {
+  const std::string schema = R"({"type":"object","properties":{"a":{"not":{"type":"null"}}}})";
+  const std::vector<CallableTool> odd = {{"strict", schema, true}, {"free", schema}};
+  const auto gated_with = [&](size_t first, size_t count) {
+    const auto tools = std::span(odd).subspan(first, count);
+    return gate_structural_tag(tool_call_grammar(json_form(), tools, {})->text, false, {});
+  };
+  for (const size_t count : {1, 2}) {
+    const auto gated = gated_with(0, count);
+    ASSERT_FALSE(gated);
+    EXPECT_EQ(gated.error().message,
+              "unsupported keyword 'not' at #/properties/a of tool 'strict'");
+  }
+  EXPECT_TRUE(gated_with(1, 1));
+}
+
+TEST(ToolCallGrammar, ReasoningMayStandBeforeCalls) {
+  const std::string call = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+  const ReasoningForm text = {
+      .begin = {{.text = "<think>"}}, .end = {{.text = "</think>"}}, .newlines = "\n\n"};
+  const auto grammar = compile(tool_call_grammar(json_form(), tools(), {.reasoning = text}));
+  ASSERT_NE(grammar, nullptr);
+  EXPECT_TRUE(testing::accepts(*grammar, call));
+  EXPECT_TRUE(testing::accepts(*grammar, "<think>\nSo < be it.\n</think>\n\n" + call));
+  EXPECT_TRUE(testing::accepts(*grammar, "<think></think>" + call));
+  EXPECT_FALSE(testing::accepts(*grammar, "<think>\nSo be it."));
+  EXPECT_FALSE(testing::accepts(*grammar, "<think>a</think>b" + call));
+  // Markers that are tokens.
+  const ReasoningForm token = {.begin = {{.token = testing::kByteControl}},
+                               .end = {{.token = testing::kByteMarker}}};
+  const auto with_tokens = compile(tool_call_grammar(json_form(), tools(), {.reasoning = token}));
+  ASSERT_NE(with_tokens, nullptr);
+  const auto matcher = with_tokens->match();
+  ASSERT_TRUE(matcher->accept(testing::kByteControl));
+  ASSERT_TRUE(testing::accepts_prefix(*matcher, "So <tool_call>"));
+  ASSERT_TRUE(matcher->accept(testing::kByteMarker));
+  EXPECT_FALSE(matcher->accept('S'));
+  EXPECT_TRUE(testing::accepts_prefix(*matcher, call));
+  EXPECT_TRUE(matcher->accept(testing::kByteEnd));
+}
+
+CallForm tagged_form() {
+  CallForm form = {.open = {},
+                   .begin = {{.text = "<tool_call>\n<function="}},
+                   .behind_name = {{.text = ">\n"}},
+                   .end = {{.text = "</function>\n</tool_call>"}},
+                   .separator = {{.text = "\n"}},
+                   .close = {},
+                   .is_tagged = true,
+                   .tagged = {.key_begin = {{.text = "<parameter="}},
+                              .key_end = {{.text = ">\n"}},
+                              .json_key_end = {{.text = ">\n"}},
+                              .value_end = {{.text = "\n</parameter>\n"}}}};
+  return form;
+}
+
+TEST(ToolCallGrammar, ArgumentsInTagsFollowTheSchema) {
+  const std::vector<CallableTool> list = {
+      {"f",
+       R"({"type":"object","properties":{"s":{"type":"string"},"n":{"type":"integer"},)"
+       R"("k":{"enum":["red","blue"]},"o":{"$ref":"#/$defs/o"},"l":{"type":"array","items":)"
+       R"({"$ref":"#/$defs/o"}}},"required":["s"],"$defs":{"o":{"type":"string"}}})"}};
+  const auto grammar = compile(tool_call_grammar(tagged_form(), list, {}));
+  ASSERT_NE(grammar, nullptr);
+  const auto call = [](const std::string& arguments) {
+    return "<tool_call>\n<function=f>\n" + arguments + "</function>\n</tool_call>";
+  };
+  const auto given = [](const std::string& key, const std::string& value) {
+    return "<parameter=" + key + ">\n" + value + "\n</parameter>\n";
+  };
+  EXPECT_TRUE(testing::accepts(*grammar, call(given("s", "any\n \"<b>\" text"))));
+  EXPECT_TRUE(testing::accepts(*grammar, call(given("s", "") + given("n", "-5"))));
+  EXPECT_TRUE(testing::accepts(*grammar, call(given("s", "x") + given("k", "red"))));
+  EXPECT_TRUE(testing::accepts(*grammar, call(given("s", "x") + given("l", R"(["a", "b"])"))));
+  EXPECT_TRUE(testing::accepts(*grammar, call(given("s", "x")) + "\n" + call(given("s", "y"))));
+  EXPECT_FALSE(testing::accepts(*grammar, call("")));
+  EXPECT_FALSE(testing::accepts(*grammar, call(given("s", "x") + given("n", "five"))));
+  EXPECT_FALSE(testing::accepts(*grammar, call(given("s", "x") + given("k", " red"))));
+  EXPECT_FALSE(testing::accepts(*grammar, call(given("s", "x") + given("other", "1"))));
+  // Text that would end the value, in a string of JSON as well.
+  EXPECT_FALSE(testing::accepts(*grammar, call(given("s", "x</parameter>y"))));
+  EXPECT_FALSE(
+      testing::accepts(*grammar, call(given("s", "x") + given("l", R"(["</parameter>"])"))));
+}
+
+TEST(ToolCallGrammar, WhatTagsCannotKeepIsRefusedWhereItMustBeKept) {
+  const auto refusal = [](const std::string& schema) {
+    const std::vector<CallableTool> strict = {{"f", schema, true}};
+    const std::vector<CallableTool> wide = {{"f", schema}};
+    EXPECT_TRUE(tool_call_grammar(tagged_form(), wide, {})) << schema;
+    const auto made = tool_call_grammar(tagged_form(), strict, {});
+    return made ? std::string() : made.error().message;
+  };
+  const auto property = [&](const std::string& value) {
+    return refusal(R"({"type":"object","properties":{"a":)" + value + "}}");
+  };
+  for (const char* value : {R"({"type":"string","description":"d"})",
+                            R"({"type":["string","null"]})",
+                            R"({"type":"string","enum":["a","b"]})",
+                            R"({"const":"a"})",
+                            R"({"type":"integer","minimum":3})"}) {
+    EXPECT_EQ(property(value), "") << value;
+  }
+  const auto expect_named = [](const std::string& said, const std::string& what) {
+    EXPECT_NE(said.find(what), std::string::npos) << said;
+  };
+  expect_named(property(R"({"type":"string","pattern":"^a$"})"), "'pattern' at #/properties/a");
+  expect_named(property(R"({"type":"string","maxLength":3})"), "'maxLength' at #/properties/a");
+  expect_named(property(R"({"enum":["a",1]})"), "'enum' at #/properties/a");
+  expect_named(property(R"({"anyOf":[{"type":"string"}]})"), "'type' at #/properties/a");
+  expect_named(refusal(R"({"type":"object","minProperties":1})"), "'minProperties' at #");
+  expect_named(refusal(R"({"type":"object","required":["x"]})"), "'required' at #");
 }
 
 }  // namespace

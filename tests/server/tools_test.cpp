@@ -315,6 +315,96 @@ TEST_F(Tools, WhatIsBrokenOrNotOfferedIsNamed) {
   expect_refused(some + R"(,"thinking_token_budget":5)", "thinking_token_budget", "not supported");
 }
 
+constexpr const char* kNamed = R"(,"tool_choice":{"type":"function","function":{"name":"add"}})";
+constexpr const char* kRequired = R"(,"tool_choice":"required")";
+
+// The engine is asked for an answer that is calls, of what may be called and as often as it may.
+TEST_F(Tools, AForcedChoiceIsAGrammar) {
+  engine_.say(kCall);
+  const auto grammar_of = [&](const std::string& more) {
+    const Json choice = choice_of(kTools + more);
+    EXPECT_EQ(choice["message"]["content"], nullptr) << choice;
+    EXPECT_EQ(choice["message"]["tool_calls"].size(), 1U) << choice;
+    const GrammarSpec spec = engine_.submitted().back().grammar;
+    EXPECT_EQ(spec.kind, GrammarKind::kStructuralTag);
+    EXPECT_EQ(spec.param, "tools");
+    return spec;
+  };
+  const auto holds = [](const GrammarSpec& spec, const char* text) {
+    return spec.text.find(text) != std::string::npos;
+  };
+  const GrammarSpec any = grammar_of(kRequired);
+  EXPECT_TRUE(holds(any, "add") && holds(any, "now") && holds(any, "star")) << any.text;
+  const GrammarSpec one = grammar_of(std::string(kRequired) + R"(,"parallel_tool_calls":false)");
+  EXPECT_TRUE(holds(one, "now") && !holds(one, "star")) << one.text;
+  const GrammarSpec named = grammar_of(kNamed);
+  EXPECT_TRUE(holds(named, "add") && !holds(named, "now") && !holds(named, "star")) << named.text;
+  const GrammarSpec allowed = grammar_of(
+      R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"required","tools":)"
+      R"([{"type":"function","function":{"name":"add"}}]}})");
+  EXPECT_TRUE(holds(allowed, "add") && !holds(allowed, "now") && holds(allowed, "star"));
+  // Without a choice that forces them there is none.
+  choice_of(kTools);
+  EXPECT_FALSE(engine_.submitted().back().grammar.is_set());
+}
+
+TEST_F(Tools, ACallThatWasNamedEndsWithStop) {
+  engine_.say(kCall);
+  EXPECT_EQ(choice_of(std::string(kTools) + kNamed)["finish_reason"], "stop");
+  EXPECT_EQ(choice_of(std::string(kTools) + kRequired)["finish_reason"], "tool_calls");
+  std::string finish;
+  const Json streamed = joined_message(chunks_of(std::string(kTools) + kNamed), finish);
+  EXPECT_EQ(finish, "stop");
+  EXPECT_EQ(streamed["content"], "");
+  EXPECT_EQ(streamed["tool_calls"].size(), 1U);
+}
+
+// Reasoning stays free: before the calls, where the model may begin it, and not at all where the
+// prompt has ended it.
+TEST_F(Tools, AForcedCallComesBehindReasoning) {
+  engine_.say(kCall);
+  const auto grammar_of = [&](const std::string& variables) {
+    choice_of(std::string(kTools) + kRequired + R"(,"chat_template_kwargs":{)" + variables + "}");
+    return engine_.submitted().back().grammar;
+  };
+  EXPECT_NE(grammar_of("").text.find("<think>"), std::string::npos);
+  EXPECT_EQ(grammar_of(R"("enable_thinking":false)").text.find("<think>"), std::string::npos);
+  // The end of reasoning is several tokens of this vocabulary.
+  expect_refused(
+      std::string(kTools) + kRequired + R"(,"chat_template_kwargs":{"opens_thinking":true})",
+      "tool_choice",
+      "qwen3");
+}
+
+TEST_F(Tools, WhatCannotBeForcedIsNamed) {
+  const std::string forced = std::string(kTools) + kRequired;
+  expect_refused(
+      forced + R"(,"response_format":{"type":"json_object"})", "response_format", "forces a call");
+  expect_refused(
+      forced + R"(,"structured_outputs":{"regex":"a"})", "structured_outputs", "forces a call");
+  const auto strict = [](const char* choice) {
+    return std::string(R"(,"tools":[{"type":"function","function":{"name":"a","strict":true}},)"
+                       R"({"type":"function","function":{"name":"b"}}])") +
+           choice;
+  };
+  expect_refused(strict(""), "tools", "tools[0].function.strict");
+  engine_.say(kOtherCall);
+  EXPECT_EQ(post(chat_body(strict(kRequired))).status, 200);
+  EXPECT_EQ(post(chat_body(strict(R"(,"tool_choice":"none")"))).status, 200);
+  server_.reset();
+  config_.tool_call_parser = "pythonic";
+  expect_refused(forced, "tool_choice", "'pythonic'");
+  server_.reset();
+  config_.tool_call_parser = "none";
+  expect_refused(forced, "tool_choice", "--tool-call-parser none");
+}
+
+TEST_F(Tools, AForcedChoiceNeedsNoAutoChoice) {
+  config_.enable_auto_tool_choice = false;
+  engine_.say(kCall);
+  EXPECT_EQ(choice_of(std::string(kTools) + kNamed)["finish_reason"], "stop");
+}
+
 TEST_F(Tools, ATemplateThatPrintsNoToolsRefusesThem) {
   server_ = std::make_unique<RunningServer>(engine_, config_);
   expect_refused(kTools, "tools", "does not describe tools");

@@ -11,6 +11,36 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr const char* kBestEffort = "is_best_effort";
+constexpr const char* kOwner = "owner";
+
+// What stands beside a schema for the gate alone.
+struct Beside {
+  bool is_best_effort;
+  std::string owner;
+};
+
+Beside take_beside(Json& format, bool is_best_effort) {
+  Beside beside = {is_best_effort, {}};
+  if (const auto found = format.find(kBestEffort); found != format.end() && found->is_boolean()) {
+    beside.is_best_effort = found->get<bool>();
+  }
+  if (const auto found = format.find(kOwner); found != format.end() && found->is_string()) {
+    beside.owner = found->get<std::string>();
+  }
+  format.erase(kBestEffort);
+  format.erase(kOwner);
+  return beside;
+}
+
+Expected<std::string> gate_one(const Json& schema,
+                               const Beside& beside,
+                               const SchemaLimits& limits) {
+  Expected<std::string> gated = gate_schema(schema.dump(), beside.is_best_effort, limits);
+  if (!gated && !beside.owner.empty()) gated.error().message += " of " + beside.owner;
+  return gated;
+}
+
 Expected<void> gate_inside(Json& value,
                            bool is_best_effort,
                            const SchemaLimits& limits,
@@ -20,12 +50,16 @@ Expected<void> gate_inside(Json& value,
                       "the structural tag is deeper than " + std::to_string(limits.max_depth));
   }
   if (!value.is_structured()) return {};
+  Beside beside = {is_best_effort, {}};
+  if (value.is_object() && value.contains("json_schema")) {
+    beside = take_beside(value, is_best_effort);
+  }
   for (auto item = value.begin(); item != value.end(); ++item) {
     if (!value.is_object() || item.key() != "json_schema") {
       SLUICE_TRY_VOID(gate_inside(*item, is_best_effort, limits, depth + 1));
       continue;
     }
-    SLUICE_TRY(const std::string gated, gate_schema(item->dump(), is_best_effort, limits));
+    SLUICE_TRY(const std::string gated, gate_one(*item, beside, limits));
     *item = Json::parse(gated);
   }
   return {};

@@ -3,6 +3,7 @@
 // under every cut.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <numeric>
 
@@ -185,6 +186,75 @@ TEST(GeneratedCalls, RandomArgumentsComeBack) {
       }
     }
   }
+}
+
+std::string text_of(const CallPieces& pieces, const Tokenizer& tokenizer) {
+  std::string text;
+  for (const CallPiece& piece : pieces) {
+    text +=
+        piece.token == kInvalidToken ? piece.text : std::string(tokenizer.token_bytes(piece.token));
+  }
+  return text;
+}
+
+std::string write(const CallForm& form, const TestCall& call, const Tokenizer& tokenizer) {
+  const auto text = [&](const CallPieces& pieces) { return text_of(pieces, tokenizer); };
+  std::string out = text(form.begin) + call.name + text(form.behind_name);
+  if (!form.is_tagged) return out + call.arguments.dump() + text(form.end);
+  for (const auto& [key, value] : call.arguments.items()) {
+    const bool is_string = value.is_string();
+    out += text(form.tagged.key_begin) + key;
+    out += text(is_string ? form.tagged.key_end : form.tagged.json_key_end);
+    out += is_string ? value.get<std::string>() : value.dump();
+    out += text(form.tagged.value_end);
+  }
+  return out + text(form.end);
+}
+
+// What a forced call looks like is what the parser reads, one or several.
+TEST(CallForms, WhatAFormWritesIsParsed) {
+  const std::vector<TestCall> calls = {
+      {"get_weather", {{"city", "Paris <b>"}, {"days", 3}, {"more", {{"a", {1, true}}}}}},
+      {"now", Json::object()},
+      {"say", {{"text", "two\nlines \"x\""}}}};
+  std::vector<std::string_view> unforced;
+  for (const FamilyWriter& writer : family_writers()) {
+    const TestFormat format(writer.calls, writer.reasoning, writer.specials);
+    const auto form = call_form(*find_call_family(writer.calls), *format.tokenizer);
+    if (!form) {
+      unforced.push_back(writer.calls);
+      continue;
+    }
+    for (size_t count = 1; count <= calls.size(); ++count) {
+      Parts parts;
+      std::string text = text_of(form->open, *format.tokenizer);
+      for (size_t i = 0; i < count; ++i) {
+        if (i > 0) text += text_of(form->separator, *format.tokenizer);
+        text += write(*form, calls[i], *format.tokenizer);
+        parts.calls.push_back(calls[i]);
+      }
+      text += text_of(form->close, *format.tokenizer);
+      SCOPED_TRACE(std::string(writer.calls) + ": " + text);
+      const Transcript transcript = {.text = text, .tools = schemas_of(calls)};
+      expect_parts(writer, parts, parse_every_way(format, transcript));
+    }
+  }
+  std::ranges::sort(unforced);
+  EXPECT_EQ(unforced,
+            std::vector<std::string_view>({"cohere_command3",
+                                           "command_r",
+                                           "functiongemma",
+                                           "gemma4",
+                                           "gigachat3",
+                                           "hy_v3",
+                                           "kimi_k2",
+                                           "kimi_k3",
+                                           "lfm2",
+                                           "llama4_pythonic",
+                                           "olmo3",
+                                           "openai",
+                                           "pythonic",
+                                           "step3"}));
 }
 
 }  // namespace

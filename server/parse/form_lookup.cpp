@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "server/parse/families.h"
+#include "server/parse/output_format.h"
+
+namespace sluice {
+namespace {
+
+// Special tokens inside of `text`, the longest that begin first; the rest is text.
+CallPieces pieces_of(std::string_view text, const Tokenizer& tokenizer) {
+  CallPieces pieces;
+  for (size_t begin = 0; begin < text.size();) {
+    size_t length = text.size() - begin;
+    TokenId token = kInvalidToken;
+    for (; length > 1; --length) {
+      token = tokenizer.find_token(text.substr(begin, length));
+      if (token != kInvalidToken && tokenizer.is_special(token)) break;
+    }
+    if (length > 1) {
+      pieces.push_back({.token = token});
+    } else {
+      length = 1;
+      if (pieces.empty() || pieces.back().token != kInvalidToken) pieces.emplace_back();
+      pieces.back().text += text[begin];
+    }
+    begin += length;
+  }
+  return pieces;
+}
+
+CallForm to_form(const CallText& text, const Tokenizer& tokenizer) {
+  const auto pieces = [&](std::string_view part) { return pieces_of(part, tokenizer); };
+  CallForm form = {.open = pieces(text.open),
+                   .begin = pieces(text.begin),
+                   .behind_name = pieces(text.behind_name),
+                   .end = pieces(text.end),
+                   .separator = pieces(text.separator),
+                   .close = pieces(text.close)};
+  form.is_tagged = !text.key_begin.empty();
+  if (!form.is_tagged) return form;
+  const bool is_same = text.json_key_end.empty();
+  form.tagged = {.key_begin = pieces(text.key_begin),
+                 .key_end = pieces(text.key_end),
+                 .json_key_end = pieces(is_same ? text.key_end : text.json_key_end),
+                 .value_end = pieces(text.value_end)};
+  return form;
+}
+
+}  // namespace
+
+std::optional<CallForm> call_form(const CallFamily& family, const Tokenizer& tokenizer) {
+  const auto fits = std::ranges::find_if(family.texts, [&](const CallText& text) {
+    return text.needs.empty() || tokenizer.find_token(text.needs) != kInvalidToken;
+  });
+  if (fits == family.texts.end()) return std::nullopt;
+  return to_form(*fits, tokenizer);
+}
+
+std::optional<ReasoningForm> reasoning_form(const ReasoningFamily& family,
+                                            const Tokenizer& tokenizer) {
+  std::vector<std::string_view> begins;
+  std::vector<std::string_view> ends;
+  for (const MarkerText& marker : family.markers) {
+    if (marker.role == Role::kReasoningBegin) begins.push_back(marker.text);
+    if (marker.role == Role::kReasoningEnd) ends.push_back(marker.text);
+  }
+  const size_t num_pairs = std::min(begins.size(), ends.size());
+  if (num_pairs == 0) return std::nullopt;
+  size_t chosen = 0;
+  while (chosen < num_pairs && tokenizer.find_token(ends[chosen]) == kInvalidToken) ++chosen;
+  if (chosen == num_pairs) chosen = 0;
+  return ReasoningForm{.begin = pieces_of(begins[chosen], tokenizer),
+                       .end = pieces_of(ends[chosen], tokenizer),
+                       .end_token = tokenizer.find_token(ends[chosen]),
+                       .newlines = std::string(family.after_end, '\n')};
+}
+
+bool ends_reasoning(const ReasoningFamily& family, std::string_view prompt_tail) {
+  return std::ranges::any_of(family.markers, [&](const MarkerText& marker) {
+    return marker.role == Role::kReasoningEnd &&
+           prompt_tail.find(marker.text) != std::string_view::npos;
+  });
+}
+
+}  // namespace sluice
