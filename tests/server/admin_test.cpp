@@ -91,7 +91,7 @@ EngineState scripted_state() {
     step.end_ns = step.begin_ns + 6'500'000;
     step.num_tokens = 12;
     step.num_running = 1;
-    step.items.push_back({.id = RequestId(7), .position = 3, .num_tokens = 12, .samples = true});
+    step.items.push_back({.id = RequestId(7), .position = 3, .num_tokens = 12, .samples = true, .num_drafts = 4});
   }
   return state;
 }
@@ -115,7 +115,7 @@ TEST(Debug, StateListsRequestsAndSteps) {
   EXPECT_EQ(state["steps"][1]["execute_ms"], 3.0);
   EXPECT_EQ(state["steps"][1]["commit_ms"], 0.375);
   EXPECT_EQ(state["steps"][1]["requests"],
-            Json::parse(R"([{"id":7,"position":3,"tokens":12,"samples":true}])"));
+            Json::parse(R"([{"id":7,"position":3,"tokens":12,"samples":true,"num_drafts":4}])"));
 }
 
 TEST(Debug, TraceHasTheDevicesPhasesInsideTheirStepAndTheHostsAroundIt) {

@@ -292,7 +292,6 @@ TEST(VllmEngine, RefusesByNameWhatItDoesNotTake) {
       {"logit_bias", [](auto&, auto& s) { (*s.mutable_logit_bias())[-1] = 1; }},
       {"logit_bias", [](auto&, auto& s) { (*s.mutable_logit_bias())[5] = kNan; }},
       {"truncate_prompt_tokens", [](auto&, auto& s) { s.set_truncate_prompt_tokens(0); }},
-      {"regex", [](auto&, auto& s) { s.set_regex("("); }},
       {"prompt", [](auto& r, auto&) { r.mutable_tokenized()->clear_input_ids(); }},
       {"prompt", [](auto& r, auto&) { r.mutable_tokenized()->add_input_ids(4000); }},
       {"prompt", [](auto& r, auto&) { r.clear_input(); }},

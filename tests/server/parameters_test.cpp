@@ -70,7 +70,9 @@ class Parameters : public ::testing::Test {
 
 TEST_F(Parameters, UsageSaysHowMuchOfAPredictionWasRight) {
   const Json prediction = {{"type", "content"}, {"content", "Helping"}};
-  const Json details = {{"accepted_prediction_tokens", 3}, {"rejected_prediction_tokens", 2}};
+  const Json details = {{"reasoning_tokens", 0},
+                        {"accepted_prediction_tokens", 3},
+                        {"rejected_prediction_tokens", 2}};
   engine_.say("Hell");
   const Json usage = chat({{"prediction", prediction}})["usage"];
   EXPECT_EQ(usage["completion_tokens"], 5);
@@ -84,8 +86,10 @@ TEST_F(Parameters, UsageSaysHowMuchOfAPredictionWasRight) {
                                 {"stream_options", {{"include_usage", true}}}});
   EXPECT_EQ(events_of(stream.body).back()["usage"]["completion_tokens_details"], details);
 
-  EXPECT_FALSE(chat(Json::object())["usage"].contains("completion_tokens_details"));
-  EXPECT_FALSE(chat({{"prediction", nullptr}})["usage"].contains("completion_tokens_details"));
+  for (const Json& without : {Json::object(), Json{{"prediction", nullptr}}}) {
+    const Json plain = chat(without)["usage"]["completion_tokens_details"];
+    EXPECT_FALSE(plain.contains("accepted_prediction_tokens"));
+  }
 }
 
 TEST_F(Parameters, SpeculationAndPredictionReachTheEngine) {
