@@ -9,7 +9,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <future>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -164,6 +166,69 @@ TEST(Speculation, OfARequestThatWantsNoneNothingIsDrafted) {
   const std::unique_ptr<Engine> engine = start_engine(config);
   expect_same(expected.answers, run_together(*engine, expected.requests), "none");
   EXPECT_EQ(sum(engine->stats().drafts.num_drafts), 0U);
+}
+
+// A step behind one with drafts waits for it, rather than leave the request that has them out.
+TEST(Speculation, ARequestWithDraftsIsInEveryStep) {
+  std::vector<ValidRequest> requests = testing::seeded_requests(2);
+  for (ValidRequest& request : requests) {
+    request.sampling.max_tokens = 60;
+    request.sampling.ignore_eos = true;
+  }
+  Alone expected = alone(requests);
+  expected.requests[1].speculative = false;
+  Config config = tiny_config();
+  config.speculative_config = replay(0.5, 2);
+  config.overlap = true;
+  const std::unique_ptr<Engine> engine = start_engine(config);
+  ASSERT_NE(engine, nullptr);
+  expect_same(expected.answers, run_together(*engine, expected.requests), "overlap");
+  settle(*engine);
+  const std::vector<StepRecord> steps = testing::steps_of(*engine);
+  const auto has = [](const StepRecord& step, RequestId id) {
+    return std::ranges::find(step.items, id, &StepItem::id) != step.items.end();
+  };
+  int num_drafted = 0;
+  for (size_t i = 0; i + 2 < steps.size(); ++i) {
+    for (const StepItem& item : steps[i].items) {
+      if (item.num_drafts == 0 || !has(steps[i + 2], item.id)) continue;
+      EXPECT_TRUE(has(steps[i + 1], item.id)) << steps[i].number;
+      ++num_drafted;
+    }
+  }
+  EXPECT_GT(num_drafted, 10);
+}
+
+// Usage tells of a prediction what was delivered: each output what was right up to it.
+TEST(Speculation, PredictionsAreCountedAsTheirTokensCome) {
+  std::vector<ValidRequest> requests = testing::seeded_requests(1);
+  requests[0].sampling.max_tokens = 12;
+  requests[0].sampling.ignore_eos = true;
+  const Alone expected = alone(requests);
+  const std::unique_ptr<Engine> engine = start_engine(tiny_config());
+  ASSERT_NE(engine, nullptr);
+  class Sink final : public OutputSink {
+   public:
+    void publish(OutputBatch batch) override {
+      const std::scoped_lock lock(mutex);
+      for (const TokenOutput& output : batch.outputs) {
+        accepted.push_back(output.num_accepted_predictions);
+        if (output.finish_reason != FinishReason::kNone) ended.set_value();
+      }
+    }
+
+    std::mutex mutex;
+    std::vector<int32_t> accepted;
+    std::promise<void> ended;
+  } sink;
+  ASSERT_TRUE(engine->submit(expected.requests[0], sink).has_value());
+  sink.ended.get_future().wait();
+  const std::scoped_lock lock(sink.mutex);
+  ASSERT_EQ(sink.accepted.size(), 12U);
+  for (size_t i = 0; i < sink.accepted.size(); ++i) {
+    const int32_t before = i == 0 ? 0 : sink.accepted[i - 1];
+    EXPECT_LE(sink.accepted[i], before + 1);
+  }
 }
 
 // Hits of the prefix cache are those without drafts, to the token, in a cache that is always full.
