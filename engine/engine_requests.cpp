@@ -36,6 +36,7 @@ EngineStats LocalEngine::stats() const {
   copy.last_progress_ns = last_progress_ns_;
   copy.draining = draining_;
   copy.num_refused = gate_.num_refused();
+  if (grammars_ != nullptr) copy.grammars = grammars_->counters();
   // Those still in the inbox wait too, whether or not a step has seen them.
   copy.num_requests_waiting = std::max<int64_t>(copy.num_requests_waiting, gate_.num_waiting());
   return copy;

@@ -190,6 +190,21 @@ void add_drafts(Families& out, const DraftStats& drafts) {
       "sluice_spec_depth", "Tokens of a draft that a step took.", kDraftDepthBounds, drafts.depth);
 }
 
+void add_grammars(Families& out, const GrammarCounters& grammars) {
+  out.counter("sluice_grammar_cache_hits_total",
+              "Requests whose grammar was compiled, or being compiled, for an earlier one.",
+              static_cast<double>(grammars.num_hits));
+  out.counter("sluice_grammar_cache_misses_total",
+              "Requests whose grammar had to be compiled.",
+              static_cast<double>(grammars.num_misses));
+  out.counter("sluice_grammar_refused_total",
+              "Grammars that were refused: by keyword, as no grammar, or beyond a limit.",
+              static_cast<double>(grammars.num_refused));
+  out.gauge("sluice_grammar_cache_bytes",
+            "Size of the compiled grammars that are kept.",
+            static_cast<double>(grammars.cached_bytes));
+}
+
 void add_histograms(Families& out, const EngineStats& stats) {
   out.histogram("vllm:time_to_first_token_seconds",
                 "From arrival to the first token.",
@@ -304,6 +319,7 @@ std::string metrics_text(const EngineStats& stats,
   add_answers(families, answers);
   add_histograms(families, stats);
   add_drafts(families, stats.drafts);
+  add_grammars(families, stats.grammars);
   add_http(families, http);
   add_grpc(families, grpc);
   return families.text();

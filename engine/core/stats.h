@@ -70,6 +70,14 @@ struct DraftStats {
   double gain_ratio = 1;   // gauge: tokens a millisecond over the same without drafts, as measured
 };
 
+// Grammars of requests since start, and what is kept of them.
+struct GrammarCounters {
+  uint64_t num_hits = 0;  // in the cache, compiled or being compiled
+  uint64_t num_misses = 0;
+  uint64_t num_refused = 0;  // of the misses: by gate, library or limits
+  int64_t cached_bytes = 0;
+};
+
 struct EngineStats {
   // Gauges.
   int64_t num_requests_running = 0;
@@ -109,6 +117,7 @@ struct EngineStats {
   HistogramData<13> iteration_tokens;
 
   DraftStats drafts;
+  GrammarCounters grammars;
 };
 
 }  // namespace sluice

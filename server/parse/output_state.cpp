@@ -40,6 +40,10 @@ bool OutputState::has_channels() const {
          (family->mechanism == Mechanism::kHarmony || family->mechanism == Mechanism::kTurnTags);
 }
 
+bool OutputState::calls_end_reasoning() const {
+  return family != nullptr && family->ends_reasoning && options.calls_end_reasoning;
+}
+
 bool OutputState::in_reasoning() const {
   if (const auto* messages = std::get_if<HarmonyMessages>(&reader_))
     return messages->in_reasoning();
@@ -77,7 +81,7 @@ Roles OutputState::live() const {
     case Mode::kReasoning: {
       Roles set = roles(Role::kReasoningEnd);
       if (!has_reasoning_) set |= roles(Role::kReasoningBegin);
-      if (family != nullptr && family->ends_reasoning) set |= call_roles();
+      if (calls_end_reasoning()) set |= call_roles();
       return set;
     }
     case Mode::kContent: {
@@ -313,7 +317,7 @@ void OutputState::read_marker(const Marker& marker) {
     return;
   }
   const bool is_call =
-      contains(call_roles(), marker.role) && (mode_ == Mode::kContent || family->ends_reasoning);
+      contains(call_roles(), marker.role) && (mode_ == Mode::kContent || calls_end_reasoning());
   if (is_call) {
     std::string text;
     append_text_of(marker.symbols, text);

@@ -54,6 +54,8 @@ class OutputState {
   int64_t num_undecided_tokens = 0;  // the last ones, not counted as reasoning
 
  private:
+  // A marker of a call counts inside reasoning, and ends it.
+  [[nodiscard]] bool calls_end_reasoning() const;
   using Reader = std::variant<std::monostate,
                               JsonCall,
                               NamedCall,

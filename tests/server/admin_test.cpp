@@ -270,6 +270,24 @@ TEST(Metrics, SpeculationHasVllmsNamesAndOursBySource) {
   EXPECT_EQ(body.find(R"(position="4")"), std::string::npos);
 }
 
+TEST(Metrics, CountGrammars) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  EngineStats stats;
+  stats.grammars = {.num_hits = 7, .num_misses = 4, .num_refused = 1, .cached_bytes = 4096};
+  engine.set_stats(stats);
+  const std::string body = get(server, "/metrics").body;
+  const std::string labels = R"({engine="0",model_name="fake")";
+  for (const std::string& line : {
+           "sluice_grammar_cache_hits_total" + labels + "} 7",
+           "sluice_grammar_cache_misses_total" + labels + "} 4",
+           "sluice_grammar_refused_total" + labels + "} 1",
+           "sluice_grammar_cache_bytes" + labels + "} 4096",
+       }) {
+    EXPECT_NE(body.find(line), std::string::npos) << line << "\n" << body;
+  }
+}
+
 TEST(Metrics, CountEveryStatusThatIsSent) {
   FakeEngine engine;
   RunningServer server(engine);

@@ -95,6 +95,10 @@ class Forced:
             ended = sum(pool.map(one, range(total)))
         print(f"  {ended} of {total} answers ended before their length did")
         assert ended > total // 2, ended
+        # With one call or several, and one function alone: three grammars.
+        misses = self.server.metric("sluice_grammar_cache_misses_total")
+        hits = self.server.metric("sluice_grammar_cache_hits_total")
+        assert misses == 3 and hits == 2 * total - 3, (misses, hits)
 
     def refusals(self):
         unique = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}

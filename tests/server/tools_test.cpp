@@ -376,6 +376,16 @@ TEST_F(Tools, AForcedCallComesBehindReasoning) {
       "qwen3");
 }
 
+// What reasoning says of calls is free, and none of those that are bound.
+TEST_F(Tools, AForcedCallIsNoneInsideReasoning) {
+  engine_.say("<think>\n" + std::string(kOtherCall) + "\n</think>\n\n" + kCall);
+  const Json forced = choice_of(std::string(kTools) + kRequired)["message"];
+  EXPECT_EQ(forced["reasoning"], kOtherCall);
+  ASSERT_EQ(forced["tool_calls"].size(), 1U);
+  EXPECT_EQ(forced["tool_calls"][0]["function"]["name"], "add");
+  EXPECT_EQ(choice_of(kTools)["message"]["tool_calls"].size(), 2U);
+}
+
 TEST_F(Tools, WhatCannotBeForcedIsNamed) {
   const std::string forced = std::string(kTools) + kRequired;
   expect_refused(

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "engine/core/grammar_spec.h"
+#include "engine/core/stats.h"
 #include "engine/core/status.h"
 #include "engine/core/types.h"
 #include "engine/sampling/grammar/compile_worker.h"
@@ -42,13 +43,6 @@ class PendingGrammar {
 
   std::atomic<bool> is_ready_ = false;
   Expected<std::shared_ptr<const Grammar>> result_ = std::shared_ptr<const Grammar>();
-};
-
-struct GrammarCounters {
-  uint64_t num_hits = 0;  // in the cache, compiled or being compiled
-  uint64_t num_misses = 0;
-  uint64_t num_refused = 0;  // of the misses: by gate, library or limits
-  int64_t cached_bytes = 0;
 };
 
 class GrammarCompiler {
