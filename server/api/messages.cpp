@@ -35,7 +35,8 @@ Expected<Json> read_chat(const ValidationContext& context, Exchange& exchange, b
 Expected<DecodedRequest> decode(const ValidationContext& context, Exchange& exchange) {
   SLUICE_TRY(Json chat, read_chat(context, exchange, /*may_be_silent=*/false));
   auto request = validate_parameters(context, chat, Endpoint::kChat, exchange.ignored);
-  if (!request) return tl::unexpected(messages_error(std::move(request).error()));
+  if (!request) return tl::unexpected(with_names(std::move(request).error(), messages_names()));
+  name_grammars(*request, messages_names());
   auto format = std::make_unique<MessagesFormat>(request->model);
   return DecodedRequest{std::move(*request), std::move(format)};
 }
