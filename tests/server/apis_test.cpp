@@ -21,6 +21,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kResponses = "/v1/responses";
 constexpr const char* kMessages = "/v1/messages";
+constexpr const char* kCountTokens = "/v1/messages/count_tokens";
 constexpr const char* kSaid =
     "<think>\nA\n</think>\n\nText <tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
 
@@ -265,6 +266,10 @@ TEST_F(Apis, ErrorsNameTheFieldsThatTheClientSent) {
             nullptr,
             "output_config.format.schema "},
            {kMessages, R"("stop_sequences":[""])", nullptr, "stop_sequences "},
+           {kCountTokens,
+            R"("tools":[{"name":"a b","input_schema":{}}])",
+            nullptr,
+            "tools[0].name "},
        }) {
     const std::string head = row.path == kResponses
                                  ? R"({"input":"a",)"
