@@ -99,7 +99,7 @@ bool LocalEngine::start_with(UncompiledRequest& held) {
     const Error& error = compiled.error();
     end_request(held.request.id,
                 {.reason = FinishReason::kError,
-                 .error = error.message,
+                 .error = held.param.empty() ? error.message : held.param + ": " + error.message,
                  .code = error.code,
                  .retry_after_s = error.retry_after_s,
                  .param = held.param});

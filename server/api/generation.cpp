@@ -25,7 +25,8 @@ Generation::Generation(FrontEnd& front_end,
       answer_(std::move(answer)),
       request_(std::move(request)),
       tokenizer_(front_end.engine.tokenizer()) {
-  ignore_eos_ = request_.requests.front().sampling.ignore_eos;
+  const SamplingParams& sampling = request_.requests.front().sampling;
+  if (sampling.ignore_eos) own_end_tokens_ = sampling.stop_token_ids;
   num_open_ = request_.requests.size();
   choices_.reserve(num_open_);
   for (size_t i = 0; i < num_open_; ++i) {
@@ -82,7 +83,8 @@ void Generation::accept(size_t choice_idx, const TokenOutput& output) {
   if (choice.finish_reason == FinishReason::kNone && output.finish_reason != FinishReason::kNone) {
     choice.output.finish(output.finish_reason, pieces);
     finish_choice(choice, request_.only_echo ? FinishReason::kLength : output.finish_reason);
-    const bool is_end = !ignore_eos_ && contains(tokenizer_.end_tokens(), output.stop_token);
+    const bool is_end = contains(tokenizer_.end_tokens(), output.stop_token) &&
+                        !contains(own_end_tokens_, output.stop_token);
     if (!is_end && !request_.only_echo) choice.stop_token = output.stop_token;
   }
   tell(choice_idx, pieces);

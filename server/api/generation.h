@@ -73,7 +73,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::vector<Choice> choices_;
   size_t num_open_ = 0;
   int64_t prompt_tokens_ = 0;
-  bool ignore_eos_ = false;
+  // Stop tokens where ignore_eos is set: an end among them is the client's own. Any other end is
+  // that of a text that a grammar binds.
+  std::vector<TokenId> own_end_tokens_;
   bool done_ = false;
 };
 

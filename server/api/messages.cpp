@@ -35,7 +35,8 @@ Expected<Json> read_chat(const ValidationContext& context, Exchange& exchange, b
 Expected<DecodedRequest> decode(const ValidationContext& context, Exchange& exchange) {
   SLUICE_TRY(Json chat, read_chat(context, exchange, /*may_be_silent=*/false));
   auto request = validate_parameters(context, chat, Endpoint::kChat, exchange.ignored);
-  if (!request) return tl::unexpected(messages_error(std::move(request).error()));
+  if (!request) return tl::unexpected(with_names(std::move(request).error(), messages_names()));
+  name_grammars(*request, messages_names());
   auto format = std::make_unique<MessagesFormat>(request->model);
   return DecodedRequest{std::move(*request), std::move(format)};
 }
@@ -43,10 +44,11 @@ Expected<DecodedRequest> decode(const ValidationContext& context, Exchange& exch
 Expected<std::string> count_tokens(const ValidationContext& context, Exchange& exchange) {
   SLUICE_TRY(const Json chat, read_chat(context, exchange, /*may_be_silent=*/true));
   SLUICE_TRY(const std::string model, resolve_model(context.model_names, chat));
-  SLUICE_TRY(const ChatPrompt prompt, chat_prompt(context, chat));
+  const auto prompt = chat_prompt(context, chat);
+  if (!prompt) return tl::unexpected(with_names(prompt.error(), messages_names()));
   std::string out;
   JsonWriter json(out);
-  json.open_object().key("input_tokens").integer(static_cast<int64_t>(prompt.ids.size()));
+  json.open_object().key("input_tokens").integer(static_cast<int64_t>(prompt->ids.size()));
   json.close_object();
   return out;
 }

@@ -2,6 +2,7 @@
 #include "server/api/messages_codec.h"
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -307,9 +308,16 @@ Expected<Json> chat_of_messages(const Json& body, IgnoredArguments& ignored) {
   return chat;
 }
 
-Error messages_error(Error error) {
-  if (error.param == "stop") error.param = "stop_sequences";
-  return error;
+std::span<const FieldName> messages_names() {
+  static constexpr std::array<FieldName, 6> kNames = {{
+      {"stop", "stop_sequences"},
+      {"reasoning_effort", "output_config.effort"},
+      {"response_format.json_schema", "output_config.format"},
+      {"response_format", "output_config.format"},
+      {".function.parameters", ".input_schema"},
+      {".function", ""},
+  }};
+  return kNames;
 }
 
 }  // namespace sluice

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 
 #include "engine/core/status.h"
+#include "server/api/field_names.h"
 #include "server/api/ignored_arguments.h"
 
 namespace sluice {
@@ -16,7 +18,7 @@ namespace sluice {
 Expected<nlohmann::ordered_json> chat_of_messages(const nlohmann::ordered_json& body,
                                                   IgnoredArguments& ignored);
 
-// An error of the chat, with the names that Anthropic's API has for its fields.
-Error messages_error(Error error);
+// Names that Anthropic's API has for fields of the chat.
+std::span<const FieldName> messages_names();
 
 }  // namespace sluice

@@ -164,9 +164,11 @@ constexpr Parameter neutral(std::string_view name,
   return parameter;
 }
 
-// Known under another name now.
-constexpr Parameter replaced(std::string_view name, std::string_view instead) {
-  Parameter parameter = neutral(name, kNullOnly);
+// Known under another name: now, or at these endpoints.
+constexpr Parameter replaced(std::string_view name,
+                             std::string_view instead,
+                             Endpoint endpoints = Endpoint::kBoth) {
+  Parameter parameter = neutral(name, kNullOnly, endpoints);
   parameter.instead = instead;
   return parameter;
 }
@@ -310,7 +312,9 @@ constexpr std::array kParameters = {
     implemented("output_config", kObject, Endpoint::kMessages),
     neutral("container", kNullOnly, Endpoint::kMessages),
     neutral("mcp_servers", kNever, Endpoint::kMessages),
-    neutral("output_format", kNullOnly, Endpoint::kMessages),
+    replaced("output_format", "output_config.format", Endpoint::kMessages),
+    replaced("response_format", "output_config.format", Endpoint::kMessages),
+    replaced("structured_outputs", "output_config.format", Endpoint::kMessages),
     implemented("input", kInput, Endpoint::kResponses),
     implemented("instructions", kText, Endpoint::kResponses),
     implemented("max_output_tokens", kAtLeastOne, Endpoint::kResponses),
@@ -334,6 +338,8 @@ constexpr std::array kParameters = {
     neutral("conversation", kNullOnly, Endpoint::kResponses),
     neutral("prompt", kNullOnly, Endpoint::kResponses),
     neutral("top_logprobs", kZero, Endpoint::kResponses),
+    replaced("response_format", "text.format", Endpoint::kResponses),
+    replaced("structured_outputs", "text.format", Endpoint::kResponses),
 };
 
 const Parameter* find_parameter(std::string_view name, Endpoint endpoint) {

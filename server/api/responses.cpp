@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The handlers of /v1/responses: a new answer, one that is kept, and its deletion. Called on the
 // I/O thread of the connection.
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -85,6 +86,11 @@ Expected<GenerationRequest> validate_chat(const ValidationContext& context,
 Expected<void> check_include(const Json& body) {
   const Json* include = find_field(body, "include");
   if (include == nullptr) return {};
+  if (!include->is_array() || !std::ranges::all_of(*include, &Json::is_string)) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "include must be an array of strings, got " + show_value(*include) + ".",
+                      "include");
+  }
   for (const Json& item : *include) {
     if (item != "message.output_text.logprobs") continue;
     return make_error(ErrorCode::kUnsupported,
@@ -103,6 +109,12 @@ Expected<DecodedRequest> decode(const FrontEnd& front_end,
   }
   SLUICE_TRY_VOID(check_parameters(body, Endpoint::kResponses, exchange.ignored));
   SLUICE_TRY_VOID(check_include(body));
+  const Json* metadata = find_field(body, "metadata");
+  if (metadata != nullptr && !metadata->is_object()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "metadata must be an object, got " + show_value(*metadata) + ".",
+                      "metadata");
+  }
   SLUICE_TRY(const bool wants_store, read_bool(body, "store", true));
   const Json* truncation = find_field(body, "truncation");
   if (truncation != nullptr && *truncation != "auto" && *truncation != "disabled") {
@@ -115,7 +127,8 @@ Expected<DecodedRequest> decode(const FrontEnd& front_end,
   SLUICE_TRY(const Json chat, chat_of_responses(body, earlier));
   const bool may_drop = truncation != nullptr && *truncation == "auto";
   auto request = validate_chat(context, chat, may_drop, exchange.ignored);
-  if (!request) return tl::unexpected(responses_error(std::move(request).error()));
+  if (!request) return tl::unexpected(with_names(std::move(request).error(), responses_names()));
+  name_grammars(*request, responses_names());
   ResponseRecord record;
   const bool is_stored = wants_store && front_end.responses->is_on();
   record.settings = response_settings(body, is_stored);

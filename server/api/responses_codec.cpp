@@ -207,7 +207,10 @@ Expected<Json> read_choice(const Json& choice) {
 
 // `text`: its format is the chat's response_format; how wordy an answer is, is up to the model.
 Expected<void> add_text_format(const Json& text, Json& chat) {
-  const Json* format = text.is_object() ? find_field(text, "format") : nullptr;
+  if (!text.is_object()) {
+    return invalid("text must be an object, got " + show_value(text) + ".", "text");
+  }
+  const Json* format = find_field(text, "format");
   if (format == nullptr) return {};
   const std::string type = format->is_object() ? string_member(*format, "type") : std::string();
   if (type != "json_schema") {
@@ -268,18 +271,17 @@ Json later_messages(const Json& messages, size_t first) {
   return kept;
 }
 
-Error responses_error(Error error) {
-  for (const auto& [ours, theirs] : {std::pair{"messages", "input"},
-                                     {"max_completion_tokens", "max_output_tokens"},
-                                     {"max_tokens", "max_output_tokens"},
-                                     {"reasoning_effort", "reasoning"},
-                                     {"response_format", "text"}}) {
-    if (error.param == ours) {
-      error.param = theirs;
-      break;
-    }
-  }
-  return error;
+std::span<const FieldName> responses_names() {
+  static constexpr std::array<FieldName, 7> kNames = {{
+      {"messages", "input"},
+      {"max_completion_tokens", "max_output_tokens"},
+      {"max_tokens", "max_output_tokens"},
+      {"reasoning_effort", "reasoning.effort"},
+      {"response_format.json_schema", "text.format"},
+      {"response_format", "text.format"},
+      {".function", ""},
+  }};
+  return kNames;
 }
 
 }  // namespace sluice

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 
 #include "engine/core/status.h"
+#include "server/api/field_names.h"
 
 namespace sluice {
 
@@ -18,7 +20,7 @@ Expected<nlohmann::ordered_json> chat_of_responses(const nlohmann::ordered_json&
 // instructions: what `truncation: auto` keeps. Null: nothing is left.
 nlohmann::ordered_json later_messages(const nlohmann::ordered_json& messages, size_t first);
 
-// An error of the chat, with the names that this API has for its fields.
-Error responses_error(Error error);
+// Names that this API has for fields of the chat.
+std::span<const FieldName> responses_names();
 
 }  // namespace sluice

@@ -188,9 +188,15 @@ Expected<GrammarSpec> read_constraint(std::string_view name, const Json& value) 
   return spec;
 }
 
+// A flag may be false; a schema that is false allows nothing, which is a constraint.
+bool is_unset(std::string_view name, const Json& member) {
+  const bool is_flag = name == "json_object" || name.starts_with("disable_");
+  return member.is_null() || (is_flag && member == false);
+}
+
 bool has_no_member_set(const Json& value) {
-  return value.is_object() && std::ranges::all_of(value, [](const Json& member) {
-           return member.is_null() || member == false;
+  return value.is_object() && std::ranges::all_of(value.items(), [](const auto& member) {
+           return is_unset(member.key(), member.value());
          });
 }
 
@@ -205,7 +211,7 @@ Expected<GrammarSpec> read_outputs(const Json& outputs) {
   const Json* constraint = nullptr;
   for (const std::string_view name : kConstraints) {
     const Json* value = find_field(outputs, name);
-    if (value == nullptr || *value == false) continue;
+    if (value == nullptr || is_unset(name, *value)) continue;
     if (constraint != nullptr) {
       return invalid("structured_outputs may have one constraint, got " + std::string(given) +
                          " and " + std::string(name) + ".",

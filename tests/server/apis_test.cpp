@@ -21,6 +21,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kResponses = "/v1/responses";
 constexpr const char* kMessages = "/v1/messages";
+constexpr const char* kCountTokens = "/v1/messages/count_tokens";
 constexpr const char* kSaid =
     "<think>\nA\n</think>\n\nText <tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
 
@@ -225,6 +226,101 @@ TEST_F(Apis, ThinkingReachesTheTemplate) {
       ask(kMessages, head + R"("thinking":{"type":"enabled","budget_tokens":9}})");
   EXPECT_EQ(reply.status, 400);
   EXPECT_NE(reply.body.find("budget_tokens"), std::string::npos);
+}
+
+// A field of a request that is wrong, the name by which the error has it, and how its text begins.
+struct Refusal {
+  const char* path;
+  std::string fields;
+  const char* param;  // Anthropic's errors have none
+  const char* text;
+};
+
+TEST_F(Apis, ErrorsNameTheFieldsThatTheClientSent) {
+  constexpr const char* kLongName =
+      "\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"";
+  const std::string long_format =
+      std::string(R"("text":{"format":{"type":"json_schema","schema":{},"name":)") + kLongName +
+      "}}";
+  for (const Refusal& row : {
+           Refusal{
+               kResponses, R"("max_output_tokens":0)", "max_output_tokens", "max_output_tokens "},
+           {kResponses, long_format, "text", "text.format.name "},
+           {kResponses,
+            R"("text":{"format":{"type":"json_schema","name":"a","schema":7}})",
+            "text",
+            "text.format.schema "},
+           {kResponses, R"("text":{"format":{"type":"xml"}})", "text", "text.format.type "},
+           {kResponses, R"("tools":[{"type":"function","name":"a b"}])", "tools", "tools[0].name "},
+           {kResponses,
+            R"("tools":[{"type":"function","name":"a","parameters":1}])",
+            "tools",
+            "tools[0].parameters "},
+           {kMessages, R"("tools":[{"name":"a b","input_schema":{}}])", nullptr, "tools[0].name "},
+           {kMessages,
+            R"("tools":[{"name":"a","input_schema":1}])",
+            nullptr,
+            "tools[0].input_schema "},
+           {kMessages,
+            R"("output_config":{"format":{"type":"json_schema","schema":7}})",
+            nullptr,
+            "output_config.format.schema "},
+           {kMessages, R"("stop_sequences":[""])", nullptr, "stop_sequences "},
+           {kCountTokens,
+            R"("tools":[{"name":"a b","input_schema":{}}])",
+            nullptr,
+            "tools[0].name "},
+       }) {
+    const std::string head = row.path == kResponses
+                                 ? R"({"input":"a",)"
+                                 : R"({"messages":[{"role":"user","content":"a"}],"max_tokens":5,)";
+    const HttpReply reply = ask(row.path, head + row.fields + "}");
+    EXPECT_EQ(reply.status, 400) << row.fields;
+    const Json error = Json::parse(reply.body)["error"];
+    EXPECT_TRUE(error["message"].get<std::string>().starts_with(row.text)) << row.fields << error;
+    if (row.param == nullptr) continue;
+    EXPECT_EQ(error["param"], row.param) << row.fields;
+  }
+}
+
+TEST_F(Apis, AGrammarHasTheNameOfTheFieldThatItCameFrom) {
+  const std::string format = R"("format":{"type":"json_schema","name":"a","schema":{}}})";
+  ok(kResponses, R"({"input":"a","text":{)" + format + "}");
+  EXPECT_EQ(engine_.submitted().back().grammar.param, "text");
+  ok(kMessages,
+     R"({"messages":[{"role":"user","content":"a"}],"max_tokens":5,"output_config":{)" + format +
+         "}");
+  EXPECT_EQ(engine_.submitted().back().grammar.param, "output_config");
+}
+
+TEST_F(Apis, WhatBindsAnAnswerElsewhereIsRefusedHereByName) {
+  for (const char* name : {"response_format", "structured_outputs"}) {
+    for (const char* path : {kResponses, kMessages}) {
+      const std::string head =
+          path == kResponses ? R"({"input":"a",)"
+                             : R"({"messages":[{"role":"user","content":"a"}],"max_tokens":5,)";
+      const std::string field = head + "\"" + name + "\":";
+      const HttpReply reply = ask(path, field + R"({"type":"json_object"}})");
+      EXPECT_EQ(reply.status, 400) << path << name;
+      EXPECT_NE(
+          reply.body.find(path == kResponses ? "use `text.format`" : "use `output_config.format`"),
+          std::string::npos)
+          << reply.body;
+      EXPECT_EQ(ask(path, field + "null}").status, 200) << path << name;
+    }
+  }
+}
+
+TEST_F(Apis, SettingsOfAnotherTypeAreNoSettings) {
+  for (const auto& [field, name] : {std::pair{R"("text":3)", "text"},
+                                    {R"("text":{"format":"json_schema"})", "text"},
+                                    {R"("metadata":3)", "metadata"},
+                                    {R"("include":"usage")", "include"},
+                                    {R"("include":[3])", "include"}}) {
+    const HttpReply reply = ask(kResponses, std::string(R"({"input":"a",)") + field + "}");
+    EXPECT_EQ(reply.status, 400) << field;
+    EXPECT_EQ(Json::parse(reply.body)["error"]["param"], name) << field;
+  }
 }
 
 TEST(CallId, IsAFunctionOfAnswerChoiceAndCall) {

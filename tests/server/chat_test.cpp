@@ -59,6 +59,20 @@ TEST(Chat, AnswersWithOneMessageAndUsage) {
   EXPECT_EQ(static_cast<int64_t>(engine.submitted().at(0).sampling.seed), -7);
 }
 
+TEST(Chat, TheEndOfABoundTextIsNoStopToken) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  const std::string bound =
+      R"(,"ignore_eos":true,"max_tokens":40,"structured_outputs":{"regex":"Hello"})";
+  const auto choice_of = [&](const std::string& fields) {
+    return Json::parse(post(server, kChatPath, chat_body(fields)).body)["choices"][0];
+  };
+  EXPECT_EQ(choice_of(bound)["finish_reason"], "stop");
+  EXPECT_EQ(choice_of(bound)["stop_reason"], nullptr);
+  const std::string end = std::to_string(ByteTokenizer::kTurnEnd);
+  EXPECT_EQ(choice_of(bound + R"(,"stop_token_ids":[)" + end + "]")["stop_reason"].dump(), end);
+}
+
 TEST(Chat, TextOfTheUserNeverBecomesAControlToken) {
   FakeEngine engine;
   RunningServer server(engine);

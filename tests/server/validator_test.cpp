@@ -173,7 +173,8 @@ TEST_F(Validator, RefusesWhatBreaksARuleAndNamesTheParameter) {
       {R"("response_format":{"type":"xml"})", "response_format"},
       {R"("response_format":"text")", "response_format"},
       {R"("response_format":{"type":"json_schema"})", "response_format"},
-      {R"("response_format":{"type":"json_schema","json_schema":{"schema":{}}})", "response_format"},
+      {R"("response_format":{"type":"json_schema","json_schema":{"schema":{}}})",
+       "response_format"},
       {R"("response_format":{"type":"json_schema","json_schema":{"name":"a"}})", "response_format"},
       {R"("response_format":{"type":"json_schema","json_schema":{"name":"a","schema":7}})",
        "response_format"},
@@ -191,6 +192,7 @@ TEST_F(Validator, RefusesWhatBreaksARuleAndNamesTheParameter) {
       {R"("structured_outputs":{"regex":"a\u0000"})", "structured_outputs"},
       {R"("structured_outputs":{"regex":"a","whitespace_pattern":" "})", "structured_outputs"},
       {R"("structured_outputs":{"json":"{"})", "structured_outputs"},
+      {R"("structured_outputs":{"choice":false})", "structured_outputs"},
       {R"("structured_outputs":{"json_object":1})", "structured_outputs"},
       // A schema that is empty, or has nothing but false and null, is a constraint all the same.
       {R"("guided_json":{})", "guided_json"},
@@ -294,10 +296,12 @@ TEST_F(Validator, ConstraintsBecomeTheGrammarOfEveryChoice) {
   EXPECT_EQ(spec.text, R"({"type":"null"})");
   EXPECT_EQ(spec.param, "response_format");
   EXPECT_TRUE(spec.is_best_effort);
-  spec = grammar_of(R"("response_format":{"type":"json_schema","json_schema":{"name":"a","strict":true,
+  spec =
+      grammar_of(R"("response_format":{"type":"json_schema","json_schema":{"name":"a","strict":true,
       "schema":{}}})");
   EXPECT_FALSE(spec.is_best_effort);
-  EXPECT_EQ(grammar_of(R"("response_format":{"type":"json_object"})").kind, GrammarKind::kAnyObject);
+  EXPECT_EQ(grammar_of(R"("response_format":{"type":"json_object"})").kind,
+            GrammarKind::kAnyObject);
   // A schema that is empty, or has nothing but false and null, is a constraint all the same.
   EXPECT_EQ(grammar_of(R"("structured_outputs":{"json":{"additionalProperties":false}})").kind,
             GrammarKind::kJsonSchema);
@@ -306,6 +310,8 @@ TEST_F(Validator, ConstraintsBecomeTheGrammarOfEveryChoice) {
   EXPECT_EQ(spec.text, R"({"type":"null"})");
   EXPECT_FALSE(spec.allows_whitespace);
   EXPECT_EQ(grammar_of(R"("structured_outputs":{"regex":"a+"})").kind, GrammarKind::kRegex);
+  // A schema may be false; then no value is valid.
+  EXPECT_EQ(grammar_of(R"("structured_outputs":{"json":false,"json_object":false})").text, "false");
   EXPECT_EQ(grammar_of(R"("structured_outputs":{"choice":["a\"\n","b"]})").text,
             R"(root ::= "a\"\x0a" | "b")");
   EXPECT_EQ(grammar_of(R"("structured_outputs":{"grammar":"root ::= \"a\""})").kind,

@@ -223,7 +223,9 @@ class FakeEngine final : public Engine {
                       .decode_ms = static_cast<double>(running.num_tokens),
                       .num_preemptions = 2};
     const auto& stops = sampling.stop_token_ids;
-    const bool is_end = output.token == ByteTokenizer::kTurnEnd && !sampling.ignore_eos;
+    // Nothing follows the end of a text that a grammar binds.
+    const bool ends = !sampling.ignore_eos || running.request.grammar.is_set();
+    const bool is_end = output.token == ByteTokenizer::kTurnEnd && ends;
     if (is_end || std::find(stops.begin(), stops.end(), output.token) != stops.end()) {
       output.finish_reason = FinishReason::kStop;
       output.stop_token = output.token;

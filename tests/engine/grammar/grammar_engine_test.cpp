@@ -121,6 +121,15 @@ ValidRequest regex_request(const std::string& regex) {
   return request;
 }
 
+TEST(BoundAnswers, ErrorsOfGrammarsBeginWithTheField) {
+  const auto engine = testing::start_engine(tiny_config());
+  ASSERT_NE(engine, nullptr);
+  testing::CollectingSink sink;
+  const Collected answer = sink.wait(*engine->submit(regex_request("("), sink));
+  EXPECT_EQ(answer.finish_reason, FinishReason::kError);
+  EXPECT_TRUE(answer.error.starts_with("structured_outputs: Regex")) << answer.error;
+}
+
 TEST(BoundAnswers, EndWithTheirText) {
   const auto engine = testing::start_engine(tiny_config());
   ASSERT_NE(engine, nullptr);
