@@ -233,12 +233,7 @@ void add_draft_blocks(MemoryPlan& plan) {
   draft.max_model_len = std::min(draft.max_model_len, plan.max_model_len);
 }
 
-}  // namespace
-
-Expected<MemoryPlan> plan_memory(const Config& config,
-                                 const ModelConfig& model,
-                                 const std::vector<KvLayout>& layouts,
-                                 const FixedMemory& fixed) {
+MemoryPlan begin_plan(const FixedMemory& fixed) {
   MemoryPlan plan;
   plan.file_bytes = fixed.file_bytes;
   plan.weight_bytes = fixed.weight_bytes;
@@ -248,6 +243,16 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   plan.num_devices = fixed.num_devices;
   plan.host_bytes = fixed.host_bytes;
   plan.proposer_bytes = fixed.proposer_bytes;
+  return plan;
+}
+
+}  // namespace
+
+Expected<MemoryPlan> plan_memory(const Config& config,
+                                 const ModelConfig& model,
+                                 const std::vector<KvLayout>& layouts,
+                                 const FixedMemory& fixed) {
+  MemoryPlan plan = begin_plan(fixed);
   const int64_t reserve = kDeviceReserve + (fixed.num_devices > 1 ? kRankReserve : 0) +
                           fixed.num_recorded_steps * model.num_layers * kRecordedLayerReserve;
   plan.available_bytes = plan.on_device ? std::max<int64_t>(0, *fixed.device_free_bytes - reserve)

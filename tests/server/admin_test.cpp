@@ -91,7 +91,11 @@ EngineState scripted_state() {
     step.end_ns = step.begin_ns + 6'500'000;
     step.num_tokens = 12;
     step.num_running = 1;
-    step.items.push_back({.id = RequestId(7), .position = 3, .num_tokens = 12, .samples = true, .num_drafts = 4});
+    step.items.push_back({.id = RequestId(7),
+                          .position = 3,
+                          .num_tokens = 12,
+                          .samples = true,
+                          .num_drafts = 4});
   }
   return state;
 }
