@@ -64,10 +64,6 @@ class DraftKvIndex {
             int32_t begin,
             int32_t end);
 
-  static int64_t bytes(int32_t num_blocks) {
-    return num_blocks * static_cast<int64_t>(sizeof(Note));
-  }
-
  private:
   struct Note {
     uint64_t hash = 0;  // of the chain to the last token

@@ -221,6 +221,7 @@ void LocalEngine::commit(StepWork& work) {
   }
   if (core_->store) core_->store->end_step(output, core_->scheduler, seconds);
   if (output.drafts_off) ++counters_.drafts.num_steps_off[static_cast<size_t>(*output.drafts_off)];
+  if (!output.draft_bins.empty()) counters_.drafts.gain_ratio = output.predicted_gain;
   ++counters_.num_steps;
   counters_.num_preemptions += output.preempted.size();
   counters_.iteration_tokens.observe(kIterationBounds, output.total_tokens);

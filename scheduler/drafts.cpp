@@ -42,7 +42,7 @@ int32_t Scheduler::Impl::drafts_allowed(const Entry& e, const ScheduledRequest& 
   if (row.end() + allowed <= e.num_allocated_tokens) return allowed;
   const int32_t in_block = e.num_allocated_tokens - row.end();
   const int32_t in_next = std::min(allowed, in_block + kv.block_size());
-  // One block for each of the others, which may want their next one before this request would.
+  // A block is left for each request that runs, which may want it before this one would.
   const auto num_spare = static_cast<int32_t>(running.size());
   return kv.has_unused(row.id, row.end() + in_next, num_spare) ? in_next : in_block;
 }

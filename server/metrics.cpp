@@ -184,7 +184,7 @@ void add_drafts(Families& out, const DraftStats& drafts) {
               "Time spent on guessing tokens.",
               1e-9 * static_cast<double>(drafts.proposer_ns));
   out.gauge("sluice_spec_gain_ratio",
-            "Tokens a millisecond, over the same steps without drafts, as measured lately.",
+            "Tokens a millisecond over the same step without drafts, as expected of the latest one.",
             drafts.gain_ratio);
   out.histogram(
       "sluice_spec_depth", "Tokens of a draft that a step took.", kDraftDepthBounds, drafts.depth);

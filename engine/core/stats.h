@@ -67,7 +67,9 @@ struct DraftStats {
   std::array<uint64_t, kNumDraftsOff> num_steps_off{};      // by DraftsOff
   uint64_t proposer_ns = 0;                                 // time spent guessing
   HistogramData<9> depth;  // tokens of a draft that a step took, kDraftDepthBounds
-  double gain_ratio = 1;   // gauge: tokens a millisecond over the same without drafts, as measured
+  // Gauge: tokens a millisecond over the same without drafts, as the budget expected of the latest
+  // step with drafts.
+  double gain_ratio = 1;
 };
 
 // Grammars of requests since start, and what is kept of them.

@@ -156,8 +156,6 @@ MUTATIONS = [
      "  e.offer = offer;\n", "  e.offer = 0;\n"),
     ("drafts of the step before are taken", "scheduler/scheduler.cpp",
      "  offers.clear();\n", ""),
-    ("drafts that another request took the blocks for have rows", "scheduler/drafts.cpp",
-     "  count = std::min(count, drafts_allowed(e, row));", "  "),
     ("a request is brought back again and again", "scheduler/queues.cpp",
      "  e.was_restored = true;\n", ""),
 ]
