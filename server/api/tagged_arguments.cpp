@@ -36,7 +36,7 @@ constexpr std::array<std::string_view, 2> kOfStrings = {"enum", "const"};
 // The first keyword that is neither a note nor one of `known`; empty: there is none.
 std::string other_keyword(const Json& schema, std::span<const std::string_view> known) {
   for (const auto& [key, value] : schema.items()) {
-    const auto is_key = [&key = key](std::string_view name) { return name == key; };
+    const auto is_key = [&wanted = key](std::string_view name) { return name == wanted; };
     if (!std::ranges::any_of(kNotes, is_key) && !std::ranges::any_of(known, is_key)) return key;
   }
   return {};
