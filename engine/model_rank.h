@@ -135,7 +135,8 @@ class ModelRank {
   [[nodiscard]] bool is_first() const { return model_->config().share.rank == 0; }
 
   Expected<void> allocate(const Placement& placement, const Config& config);
-  Expected<void> allocate_on(kernels::DeviceMemory& memory);
+  void use_host_pages(const Placement& placement, const Config& config);
+  Expected<void> allocate_exchange(kernels::DeviceMemory& memory);
   // body() with each bucket's step at hand.
   template <typename Body>
   Expected<void> for_buckets(const Config& config, const Body& body);
@@ -162,12 +163,12 @@ class ModelRank {
   kernels::DeviceBuffer arena_;
   kernels::DeviceBuffer logits_;  // of rank 0
   kernels::ExecContext exec_;
-  // Of a device with memory of its own.
   kernels::DeviceBuffer workspace_;
   kernels::DeviceBuffer received_;  // from other ranks
   kernels::DeviceBuffer copied_;    // chosen_ of ranks above 0
-  std::optional<DeviceBatch> device_batch_;
   TokenId* chosen_ = nullptr;  // [max_logits]
+  std::optional<DeviceBatch> device_batch_;
+  // Of a device with memory of its own.
 
   std::unique_ptr<Communicator> communicator_;  // of several ranks; gone before what it receives in
   std::vector<std::unique_ptr<kernels::RecordedWork>> recorded_;  // by bucket

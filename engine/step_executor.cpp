@@ -36,7 +36,7 @@ size_t count_tokens(const SampledRequest& request, std::span<const SamplerResult
 
 StepExecutor::StepExecutor(ModelRunner& runner, const Options& options)
     : runner_(runner),
-      is_queued_(runner.sampling() != nullptr),
+      is_queued_(runner.sampling().chooses()),
       is_threaded_(options.overlap && !is_queued_),
       row_of_slot_(static_cast<size_t>(options.num_slots)),
       sampler_(runner.model().vocab_size,
@@ -222,7 +222,7 @@ void StepExecutor::begin(StepWork& work) {
   score(work);
   runner_.compute_logits();
   if (!is_queued_) return;
-  runner_.sampling()->choose(runner_.exec(), work.number);
+  runner_.sampling().choose(runner_.exec(), work.number);
   for (size_t i = 0; i < work.inputs.size(); ++i) {
     if (!work.inputs[i].on_device) work.inputs[i].logits = runner_.begin_host_copy(i, 1);
   }
@@ -231,14 +231,14 @@ void StepExecutor::begin(StepWork& work) {
 void StepExecutor::finish(StepWork& work) {
   std::span<const kernels::SampleRow> chosen;
   if (is_queued_) {
-    chosen = runner_.sampling()->wait(work.number);
+    chosen = runner_.sampling().wait(work.number);
     runner_.wait_for_host_copies();
     // What it waited for in the queue was the step before.
     work.started = std::max(work.started, finished_);
     work.executed = finished_ = Clock::now();
     // A step that a failed rank did not begin has no time of its beginning.
     work.device_idle =
-        work.follows && !runner_.has_failed() ? runner_.sampling()->idle_before(work.number) : 0;
+        work.follows && !runner_.has_failed() ? runner_.sampling().idle_before(work.number) : 0;
   }
   const std::span<const SamplerResult> results =
       sampler_.sample(runner_.device().host_context(), work.inputs, chosen);
@@ -279,7 +279,7 @@ void StepExecutor::send_rows(StepWork& work) {
   for (const SamplerInput& input : work.inputs) {
     if (input.on_device) device_rows_.push_back(sampler_.device_row(input));
   }
-  runner_.sampling()->send(work.number, device_rows_);
+  runner_.sampling().send(work.number, device_rows_);
 }
 
 // As many rows at once as there is room for logits; a row's bits do not depend on that.

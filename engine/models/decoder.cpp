@@ -58,10 +58,10 @@ class DecoderModel final : public Model {
     Arena arena(buffer);
     buffers_ = layout(bounds, arena);
     if (buffers_.logits_rows != nullptr) {
-      number_rows(memory_, buffers_.logits_rows, bounds.max_logits);
+      number_rows(*memory_, buffers_.logits_rows, bounds.max_logits);
     }
     if (buffers_.token_rows != nullptr) {
-      number_rows(memory_, buffers_.token_rows, bounds.max_tokens);
+      number_rows(*memory_, buffers_.token_rows, bounds.max_tokens);
     }
   }
 
@@ -117,7 +117,7 @@ class DecoderModel final : public Model {
   void ffn_half(const ForwardContext& context, size_t index) const;
 
   ModelConfig config_;
-  kernels::DeviceMemory* memory_ = nullptr;  // of a device that has some
+  kernels::DeviceMemory* memory_ = nullptr;
   std::vector<int32_t> taps_;
   std::vector<kernels::RopeTable> ropes_;
   Projection embedding_;
@@ -177,12 +177,7 @@ Expected<void> DecoderModel::load(const ModelOptions& options, WeightStore& weig
   const int32_t bits = options.activation_bits;
   memory_ = options.memory;
   taps_ = options.taps;
-  for (kernels::RopeTable& rope : ropes_) {
-    if (options.memory == nullptr) break;
-    SLUICE_TRY(kernels::DeviceBuffer rows,
-               kernels::DeviceBuffer::allocate(options.memory, rope.bytes(), "rotary positions"));
-    rope.use(std::move(rows));
-  }
+  for (kernels::RopeTable& rope : ropes_) SLUICE_TRY_VOID(rope.place_on(*memory_));
   const std::array<Projection::Part, 1> embedding = {
       {{"token_embd", config_.vocab_size, false, {}, {}}}};
   SLUICE_TRY(embedding_, Projection::load(weights, embedding, config_.hidden, bits));
