@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole decision of one step, as a value, and what came back. With the requests' parameters it
-// is all that running the step takes: whoever runs it needs neither scheduler nor KV manager.
+// The whole decision of one step, as a value, and what came back. With what the engine adds of the
+// requests that begin (engine/step_order.h) it is all that running the step takes: no scheduler, KV
+// manager or table of requests.
 #pragma once
 
 #include <cstdint>
