@@ -204,8 +204,9 @@ Expected<void> ModelRank::record_steps(const Config& config) {
 void ModelRank::run(const RankJob& job) {
   if (has_failed()) return;
   if (job.kind == RankJob::Kind::kLayers) return run_layers(job);
-  if (!job.rows) return run_logits(step_.logits_indices);
-  run_logits(device_batch_ ? device_batch_->upload_rows(*job.rows) : *job.rows);
+  const std::span<const int32_t> rows =
+      job.rows ? device_batch_->upload_rows(*job.rows) : step_.logits_indices;
+  job.kind == RankJob::Kind::kLogits ? run_logits(rows) : run_states(rows);
 }
 
 void ModelRank::run_layers(const RankJob& job) {
@@ -243,6 +244,11 @@ void ModelRank::take_open_tokens() {
 void ModelRank::run_logits(std::span<const int32_t> rows) {
   CHECK_LE(rows.size(), static_cast<size_t>(bounds_.step.max_logits));
   if (!rows.empty()) model_->logits(context(), rows, logits());
+}
+
+void ModelRank::run_states(std::span<const int32_t> rows) {
+  CHECK_LE(rows.size(), static_cast<size_t>(bounds_.step.max_logits));
+  embedded_ = model_->embed(context(), rows);
 }
 
 }  // namespace sluice

@@ -265,6 +265,19 @@ void ModelRunner::compute_logits(std::span<const int32_t> rows) {
   run({.kind = RankJob::Kind::kLogits, .rows = rows});
 }
 
+const float* ModelRunner::embed(std::span<const int32_t> rows) {
+  run({.kind = RankJob::Kind::kStates, .rows = rows});
+  if (has_failed()) return nullptr;
+  const float* const states = ranks_.front()->embedded();
+  if (host_rows_.size() == 0) return states;
+  const size_t bytes = rows.size() * static_cast<size_t>(model().hidden) * sizeof(float);
+  CHECK_LE(bytes, host_rows_.size());
+  device().memory().download(
+      host_rows_.data(), reinterpret_cast<const std::byte*>(states), static_cast<int64_t>(bytes));
+  device().memory().wait();
+  return reinterpret_cast<const float*>(host_rows_.data());
+}
+
 float* ModelRunner::begin_host_copy(size_t first, size_t count) {
   const size_t row = static_cast<size_t>(model().vocab_size) * sizeof(float);
   std::byte* const from = reinterpret_cast<std::byte*>(logits()) + first * row;

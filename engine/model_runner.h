@@ -49,6 +49,10 @@ class ModelRunner {
   void compute_logits(std::span<const int32_t> rows);
   void compute_logits();
 
+  // States of at most max_rows() rows of that step behind the last norm, [rows][hidden], for the
+  // host to read until the next call; null: a rank has failed.
+  const float* embed(std::span<const int32_t> rows);
+
   // [rows][vocab], where operators read them. The caller's to change until the next call.
   [[nodiscard]] float* logits() const { return ranks_.front()->logits(); }
 

@@ -77,6 +77,7 @@ void StepExecutor::submit() {
 void StepExecutor::lay_out(StepWork& work) {
   work.requests.clear();
   work.prompts.clear();
+  work.embedded.clear();
   size_t num_rows = 0;
   std::span<const TokenId> token_ids = work.order.decision.token_ids;
   for (const ScheduledRequest& item : work.order.decision.scheduled) {
@@ -87,6 +88,11 @@ void StepExecutor::lay_out(StepWork& work) {
       added.id = item.id;
       added.slot = item.slot;
       added.num_rows = static_cast<size_t>(item.scored.size());
+    }
+    for (int32_t position = item.embedded.begin; position < item.embedded.end; ++position) {
+      EmbeddedRow& added = work.embedded.emplace_back();
+      added.id = item.id;
+      added.position = position;
     }
     if (item.chosen.empty()) continue;
     SampledRequest& added = work.requests.emplace_back();
@@ -124,7 +130,7 @@ void StepExecutor::run(StepWork& work) {
 }
 
 bool StepExecutor::needs_host(const StepWork& work) const {
-  return !runner_.sampling().chooses() || !work.prompts.empty() ||
+  return !runner_.sampling().chooses() || !work.prompts.empty() || !work.embedded.empty() ||
          !std::ranges::all_of(work.inputs, &SamplerInput::on_device);
 }
 
@@ -175,6 +181,7 @@ void StepExecutor::begin(StepWork& work) {
   runner_.execute(work.order.decision.copies, work.batch);
   work.executed = Clock::now();
   score(work);
+  embed(work);
   runner_.compute_logits();
   runner_.sampling().choose(runner_.exec(), work.number);
   for (size_t i = 0; i < work.inputs.size(); ++i) {
@@ -235,6 +242,20 @@ void StepExecutor::send_rows(StepWork& work) {
     if (input.on_device) device_rows_.push_back(sampler_.device_row(input));
   }
   runner_.sampling().send(work.number, device_rows_);
+}
+
+void StepExecutor::embed(StepWork& work) {
+  const auto width = static_cast<size_t>(runner_.model().hidden);
+  const std::span<const int32_t> all = work.batch.embedded_rows();
+  for (size_t begin = 0; begin < all.size(); begin += runner_.max_rows()) {
+    const std::span<const int32_t> rows =
+        all.subspan(begin, std::min(all.size() - begin, runner_.max_rows()));
+    const float* states = runner_.embed(rows);
+    if (states == nullptr) return;
+    for (size_t i = 0; i < rows.size(); ++i, states += width) {
+      work.embedded[begin + i].state.assign(states, states + width);
+    }
+  }
 }
 
 // As many rows at once as there is room for logits; a row's bits do not depend on that.

@@ -11,8 +11,8 @@
 //
 // A device with memory of its own has a queue: there submit() puts the step behind the one that
 // runs, open tokens are put in on the device, and the device has its next step before the host has
-// seen what this one chose. A step for which the host has something to do, rows that it chooses or
-// scores, is waited for by the thread that runs it, as is the one before it: it is done
+// seen what this one chose. A step for which the host has something to do, rows that it chooses,
+// scores or embeds, is waited for by the thread that runs it, as is the one before it: it is done
 // then, and to be retired at once. On the CPU each one is such a step.
 #pragma once
 
@@ -60,6 +60,13 @@ struct ScoredPrompt {
   bool is_finite = true;
 };
 
+// The state of a token behind the model's last norm.
+struct EmbeddedRow {
+  RequestId id;
+  int32_t position = 0;
+  std::vector<float> state;  // once it has run; empty: a rank has failed
+};
+
 struct StepWork {
   using Clock = std::chrono::steady_clock;
 
@@ -70,6 +77,7 @@ struct StepWork {
   InputBatch batch;
   std::vector<SampledRequest> requests;  // in the order of the decision
   std::vector<ScoredPrompt> prompts;     // the same
+  std::vector<EmbeddedRow> embedded;     // the same
   std::vector<SamplerInput> inputs;      // by chosen row, once it runs
   bool follows = false;  // it was put into the device's queue behind one that had not ended
   bool is_done = false;
@@ -153,6 +161,7 @@ class StepExecutor {
   void note_chosen(SampledRequest& request, const StepWork& work);
   void send_rows(StepWork& work);
   void score(StepWork& work);
+  void embed(StepWork& work);
 
   ModelRunner& runner_;
   const int32_t depth_;

@@ -211,6 +211,12 @@ class Model {
   virtual void forward(const ForwardContext& context) = 0;
   virtual void logits(const ForwardContext& context, std::span<const int32_t> rows, float* out) = 0;
 
+  // What the last norm leaves of some rows, at most max_logits: [rows.size()][hidden], where
+  // operators write, until the next call of one of the three. Not of a head.
+  virtual const float* embed(const ForwardContext&, std::span<const int32_t>) {
+    SLUICE_UNREACHABLE("a head embeds nothing");
+  }
+
   // Of the last forward(), where operators read and write, each [rows][width]: what layers leave
   // before the last norm, of width config().hidden; and the inputs of the layers that
   // ModelOptions::taps names, side by side.

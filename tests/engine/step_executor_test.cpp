@@ -5,10 +5,13 @@
 #include "engine/step_executor.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +22,9 @@
 #include "engine/parallel.h"
 #include "engine/step_order.h"
 #include "engine/step_queue.h"
+#include "engine/weights/gguf.h"
+#include "tests/support/oracle_f64.h"
+#include "tests/support/random_model.h"
 #include "tests/support/same_bits.h"
 
 namespace sluice {
@@ -215,6 +221,97 @@ TEST(OrdersDeath, NameRequestsThatHaveBegun) {
         rig.submit(choice_of(RequestId(1), 0, {5}));
       },
       "request.id");
+}
+
+// --- embedded rows ---------------------------------------------------------------------------
+
+class RandomModel {
+ public:
+  RandomModel()
+      : path_(std::filesystem::temp_directory_path() /
+              ("step_executor_test." + std::to_string(::getpid()) + ".gguf")) {
+    const std::vector<WeightFormat> formats = {WeightFormat::kF32};
+    EXPECT_TRUE(testing::write_random_model(std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf",
+                                            path_.string(),
+                                            formats,
+                                            WeightFormat::kF32));
+  }
+
+  ~RandomModel() { std::filesystem::remove(path_); }
+
+  RandomModel(const RandomModel&) = delete;
+  RandomModel& operator=(const RandomModel&) = delete;
+
+  [[nodiscard]] std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// The states of all tokens, so many rows a step.
+std::vector<std::vector<float>> embed(const Config& config,
+                                      const std::vector<TokenId>& tokens,
+                                      int32_t piece) {
+  Rig rig(config);
+  const auto length = static_cast<int32_t>(tokens.size());
+  ValidRequest request;
+  request.prompt = tokens;
+  std::vector<std::vector<float>> states;
+  for (int32_t begin = 0; begin < length; begin += piece) {
+    const int32_t end = std::min(length, begin + piece);
+    StepOrder order = order_of(RequestId(1), begin, {&tokens[begin], &tokens[begin] + end - begin});
+    if (begin == 0) order.begun.push_back(begun(RequestId(1), request));
+    order.decision.scheduled.front().embedded = {begin, end};
+    rig.submit(order);
+    for (const EmbeddedRow& row : rig.executor().retire().embedded) {
+      EXPECT_EQ(row.id, RequestId(1));
+      EXPECT_EQ(row.position, static_cast<int32_t>(states.size()));
+      states.push_back(row.state);
+    }
+  }
+  return states;
+}
+
+// What the head makes of a state is the logits of double arithmetic, so it is the state behind the
+// last norm; its bits do not depend on the step. A step has more such rows than it may choose.
+TEST(EmbeddedRows, AreTheStatesBehindTheLastNorm) {
+  const RandomModel model;
+  Config config = tiny_config(false);
+  config.model = model.path();
+  config.activation_bits = 32;
+  config.kv_cache_dtype = "float32";
+  const auto file = GgufFile::open(model.path());
+  ASSERT_TRUE(file.has_value()) << file.error().message;
+  std::vector<TokenId> tokens;
+  for (TokenId i = 0; i < 37; ++i) tokens.push_back((i * 89 + 11) % 487);
+  const testing::OracleF64 oracle(**file);
+  const std::vector<double> expected = oracle.forward(tokens);
+  const auto vocab = static_cast<size_t>(oracle.vocab_size());
+  const GgufTensor* head = (*file)->find_tensor("output.weight");
+  if (head == nullptr) head = (*file)->find_tensor("token_embd.weight");
+  ASSERT_NE(head, nullptr);
+  const auto* const weights = reinterpret_cast<const float*>(head->data.data());
+
+  const std::vector<std::vector<float>> states = embed(config, tokens, 37);
+  ASSERT_EQ(states.size(), tokens.size());
+  const size_t hidden = states.front().size();
+  ASSERT_EQ(hidden * vocab * sizeof(float), head->data.size());
+  const auto [low, high] = std::ranges::minmax_element(expected);
+  double worst = 0;
+  for (size_t row = 0; row < states.size(); ++row) {
+    for (size_t token = 0; token < vocab; ++token) {
+      double logit = 0;
+      for (size_t i = 0; i < hidden; ++i) {
+        logit +=
+            static_cast<double>(states[row][i]) * static_cast<double>(weights[token * hidden + i]);
+      }
+      worst = std::max(worst, std::abs(logit - expected[row * vocab + token]));
+    }
+  }
+  EXPECT_LE(worst / (*high - *low), 1e-5);
+
+  config.overlap = true;
+  EXPECT_EQ(embed(config, tokens, 5), states);
 }
 
 // --- the queue -------------------------------------------------------------------------------
