@@ -5,9 +5,9 @@
 //
 // Steps are in a queue of some depth: so many may be in flight while the next one is decided and
 // submitted. Of a token that the step before has yet to choose it is known which row chooses it,
-// and the thread that runs the steps puts it in. On the CPU the depth is 0 and submit() runs the step; with
-// overlap it is 1, and a thread of its own does (step_queue.h). Nothing of a step in flight is
-// shared with the engine thread but the KV bytes of its own blocks.
+// and the thread that runs the steps puts it in. On the CPU the depth is 0 and submit() runs the
+// step; with overlap it is 1, and a thread of its own does (step_queue.h). Nothing of a step in
+// flight is shared with the engine thread but the KV bytes of its own blocks.
 //
 // A device with memory of its own has a queue: there submit() puts the step behind the one that
 // runs, open tokens are put in on the device, and the device has its next step before the host has

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // All that running a step takes, as a value: the scheduler's decision and, once for each request,
 // what rows of it are chosen and scored by. The side that runs steps is told nothing else about
-// requests, so that a step could be sent to another process: parameters and grammars are shared here
-// because they never change.
+// requests, so that a step could be sent to another process: parameters and grammars are shared
+// here because they never change.
 #pragma once
 
 #include <cstdint>
