@@ -74,7 +74,7 @@ void RequestTable::add_tokens(RequestId id,
   const FinishReason reason = results.back().finish_reason;
   if (reason != FinishReason::kNone) {
     count_end(state, reason, stats);
-    states_.erase(id);
+    remove(id);
   }
 }
 
@@ -122,7 +122,12 @@ void RequestTable::end(RequestId id, const Ending& ending, EngineStats& stats) {
   queue(it->second.sink, std::move(output));
   count_end(it->second, ending.reason, stats);
   if (ending.code == ErrorCode::kDeadlineExceeded) ++stats.num_expired;
-  states_.erase(it);
+  remove(id);
+}
+
+void RequestTable::remove(RequestId id) {
+  states_.erase(id);
+  ++num_ended_;
 }
 
 RequestTimings RequestTable::timings(const RequestState& state) {

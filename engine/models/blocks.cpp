@@ -93,17 +93,13 @@ Expected<Projection> Projection::load(WeightStore& weights,
   return projection;
 }
 
-void number_rows(kernels::DeviceMemory* memory, int32_t* rows, int32_t count) {
+void number_rows(kernels::DeviceMemory& memory, int32_t* rows, int32_t count) {
   std::vector<int32_t> numbers(static_cast<size_t>(count));
   std::iota(numbers.begin(), numbers.end(), 0);
-  if (memory == nullptr) {
-    std::ranges::copy(numbers, rows);
-    return;
-  }
-  memory->upload(reinterpret_cast<std::byte*>(rows),
-                 reinterpret_cast<const std::byte*>(numbers.data()),
-                 static_cast<int64_t>(numbers.size() * sizeof(int32_t)));
-  memory->wait();
+  memory.upload(reinterpret_cast<std::byte*>(rows),
+                reinterpret_cast<const std::byte*>(numbers.data()),
+                static_cast<int64_t>(numbers.size() * sizeof(int32_t)));
+  memory.wait();
 }
 
 LinearInput::LinearInput(std::span<const Projection* const> projections,

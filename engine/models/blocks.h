@@ -96,7 +96,7 @@ class Projection {
 };
 
 // 0, 1, 2, ... to `rows`, which are the device's where it has memory of its own.
-void number_rows(kernels::DeviceMemory* memory, int32_t* rows, int32_t count);
+void number_rows(kernels::DeviceMemory& memory, int32_t* rows, int32_t count);
 
 // The input rows of a projection, once per activation format that some layer's weights need.
 class LinearInput {

@@ -205,11 +205,17 @@ class Model {
   [[nodiscard]] virtual int64_t max_part_bytes(const StepBounds& bounds) const = 0;
   // Lays the scratch memory out, once, before the first forward().
   virtual void bind(const StepBounds& bounds, std::span<std::byte> arena) = 0;
-  // Engine thread. Runs the layers; then, until the next forward(), logits() gives those of any
-  // rows of the step, at most max_logits at once: [rows.size(), vocab]. Every rank calls both;
-  // `out` is rank 0's. What they leave after a rank has failed means nothing.
+  // By the thread that runs the steps. Runs the layers; then, until the next forward(), logits()
+  // gives those of any rows of the step, at most max_logits at once: [rows.size(), vocab]. Every
+  // rank calls both; `out` is rank 0's. What they leave after a rank has failed means nothing.
   virtual void forward(const ForwardContext& context) = 0;
   virtual void logits(const ForwardContext& context, std::span<const int32_t> rows, float* out) = 0;
+
+  // What the last norm leaves of some rows, at most max_logits: [rows.size()][hidden], where
+  // operators write, until the next call of one of the three. Not of a head.
+  virtual const float* embed(const ForwardContext&, std::span<const int32_t>) {
+    SLUICE_UNREACHABLE("a head embeds nothing");
+  }
 
   // Of the last forward(), where operators read and write, each [rows][width]: what layers leave
   // before the last norm, of width config().hidden; and the inputs of the layers that
@@ -222,9 +228,10 @@ class Model {
 
 struct ModelOptions {
   int32_t activation_bits = 8;
-  int32_t max_model_len = 0;                // rows of the rope table
-  kernels::DeviceMemory* memory = nullptr;  // for a copy of it; null: none
-  std::vector<int32_t> taps = {};           // layers whose inputs are kept, ascending
+  int32_t max_model_len = 0;      // rows of the rope table
+  // What operators read; a device's has a copy of that table.
+  kernels::DeviceMemory* memory = &kernels::host_memory();
+  std::vector<int32_t> taps = {};  // layers whose inputs are kept, ascending
   const PackedWeight* embedding = nullptr;  // of a head that has none: its target's
 };
 
