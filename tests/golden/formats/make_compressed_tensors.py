@@ -56,8 +56,6 @@ MODELS = {
     "ct-int8": ("llama", torch.bfloat16, dict(scheme="INT8")),
     "ct-int8-static": ("qwen2", torch.float16, dict(config_groups=groups(
         group_0=(LINEAR, weights(8, strategy="channel"), INT8_STATIC)))),
-    "ct-int8-tensor": ("llama", torch.float32, dict(config_groups=groups(
-        group_0=(LINEAR, weights(8, strategy="tensor"), INT8_TOKEN)))),
     "ct-fp8": ("llama", torch.bfloat16, dict(scheme="FP8", kv_cache_scheme=KV_CACHE)),
     "ct-fp8-qwen2": ("qwen2", torch.float32, dict(scheme="FP8")),
     "ct-fp8-dynamic": ("llama", torch.float16, dict(scheme="FP8_DYNAMIC")),
@@ -81,7 +79,7 @@ MODELS = {
     "ct-w4a16-experts": ("qwen3-moe", torch.bfloat16, dict(
         config_groups=groups(group_0=(LINEAR, weights(4, strategy="group", group_size=32))),
         ignore=["lm_head", r"re:.*gate$"])),
-    "ct-w4a8": ("llama", torch.bfloat16, dict(config_groups=groups(
+    "ct-w4a8": ("qwen2", torch.bfloat16, dict(config_groups=groups(
         group_0=(LINEAR, weights(4, strategy="group", group_size=32), INT8_TOKEN)))),
     "ct-w8a16": ("llama", torch.bfloat16, dict(config_groups=groups(
         group_0=(LINEAR, weights(8, strategy="group", group_size=32))))),

@@ -14,14 +14,14 @@ import transformers
 from safetensors.torch import load_file
 
 HERE = pathlib.Path(__file__).resolve().parent
-VOCAB, TOKENS = 71, 16
+VOCAB, TOKENS = 71, 8
 COMMON = dict(vocab_size=VOCAB, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
               max_position_embeddings=256, bos_token_id=0, eos_token_id=1, pad_token_id=2,
               tie_word_embeddings=True)
 # name: (transformers class prefix, overrides of COMMON). The wide ones have whole groups and blocks of 128
 # along K, llama-wide of blocks also a part of one along K and N.
 BASES = {
-    "llama": ("Llama", dict(hidden_size=64, intermediate_size=160, num_hidden_layers=1)),
+    "llama": ("Llama", dict(hidden_size=64, intermediate_size=96, num_hidden_layers=1)),
     "qwen2": ("Qwen2", dict(hidden_size=64, intermediate_size=96, num_hidden_layers=1)),
     "qwen2-two": ("Qwen2", dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2)),
     "llama-wide": ("Llama", dict(hidden_size=128, intermediate_size=256, num_hidden_layers=1,
@@ -175,8 +175,15 @@ def write_row(name, scheme, base, tokens, decoded, logits, provenance, extra={},
                   "logits": {k: f"{name}.{k}.f32" for k in logits},
                   "decoded": {k: summary(v) | extra.get(k, {}) for k, v in sorted(decoded.items())},
                   "made by": provenance}
-    text = json.dumps(dict(sorted(rows.items())), indent=1)
-    path.write_text(text + "\n")
+    path.write_text("{\n" + ",\n".join(f"{json.dumps(key)}: " + lines(row) for key, row in sorted(rows.items()))
+                    + "\n}\n")
+
+
+def lines(row):
+    """A row with one decoded matrix a line."""
+    matrices = ",\n  ".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in row["decoded"].items())
+    rest = ",\n ".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in row.items() if k != "decoded")
+    return "{" + rest + ",\n \"decoded\": {\n  " + matrices + "}}"
 
 
 def checkpoint(folder):
