@@ -13,27 +13,28 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/engine.h"
-#include "engine/model_runner.h"
-#include "engine/parallel.h"
 #include "engine/step_order.h"
 #include "engine/step_queue.h"
 #include "engine/weights/gguf.h"
 #include "tests/support/oracle_f64.h"
+#include "tests/support/order_rig.h"
 #include "tests/support/random_model.h"
 #include "tests/support/same_bits.h"
 
 namespace sluice {
 namespace {
 
+using testing::begun;
+using testing::choice_of;
 using testing::Collected;
-
-constexpr int32_t kBlockSize = 16;
-constexpr int32_t kSlot = 3;
+using testing::embed;
+using testing::kOrderSlot;
+using testing::order_of;
+using testing::OrderRig;
 
 Config tiny_config(bool overlap) {
   Config config;
@@ -41,72 +42,9 @@ Config tiny_config(bool overlap) {
   config.threads = 2;
   config.max_num_seqs = 4;
   config.max_model_len = 128;
-  config.block_size = kBlockSize;
   config.kv_cache_memory = int64_t{2} << 20;
   config.overlap = overlap;
   return config;
-}
-
-// A runner and an executor of its steps.
-class Rig {
- public:
-  explicit Rig(const Config& config) {
-    auto runner = ModelRunner::create(config, {.on_cpu = make_local_ranks, .on_devices = {}});
-    EXPECT_TRUE(runner.has_value()) << (runner ? "" : runner.error().message);
-    runner_ = std::move(*runner);
-    executor_.emplace(*runner_,
-                      StepExecutor::Options{.overlap = config.overlap,
-                                            .num_slots = config.max_num_seqs,
-                                            .max_logprobs = 2,
-                                            .end_tokens = {}});
-    if (!executor_->is_threaded()) runner_->device().enter();
-  }
-
-  StepExecutor& executor() { return *executor_; }
-
-  void submit(const StepOrder& order) {
-    executor_->next_order() = order;
-    executor_->submit();
-  }
-
- private:
-  std::unique_ptr<ModelRunner> runner_;
-  std::optional<StepExecutor> executor_;
-};
-
-// Rows [begin, begin + tokens.size()) of the request in the slot, alone in its step and in blocks
-// of its own.
-StepOrder order_of(RequestId id, int32_t begin, const std::vector<TokenId>& tokens) {
-  StepOrder order;
-  ScheduledRequest& item = order.decision.scheduled.emplace_back();
-  item.id = id;
-  item.slot = kSlot;
-  item.num_computed_tokens = begin;
-  item.num_scheduled_tokens = static_cast<int32_t>(tokens.size());
-  order.decision.token_ids = tokens;
-  order.decision.total_tokens = item.num_scheduled_tokens;
-  for (int32_t block = 0; block < ceil_div(item.end(), kBlockSize); ++block) {
-    order.decision.blocks.emplace_back(2 * block + 1);
-  }
-  return order;
-}
-
-// A row of the last known token, behind which one is chosen, and rows of drafts.
-StepOrder choice_of(RequestId id, int32_t begin, const std::vector<TokenId>& tokens) {
-  StepOrder order = order_of(id, begin, tokens);
-  ScheduledRequest& item = order.decision.scheduled.front();
-  item.num_draft_tokens = item.num_scheduled_tokens - 1;
-  item.chosen = {begin, item.end()};
-  return order;
-}
-
-BegunRequest begun(RequestId id, const ValidRequest& request) {
-  BegunRequest begun = {.id = id,
-                        .slot = kSlot,
-                        .num_prompt_tokens = static_cast<int32_t>(request.prompt.size()),
-                        .params = std::make_shared<const SamplingParams>(request.sampling)};
-  if (reads_history(begun)) begun.tokens = request.prompt;
-  return begun;
 }
 
 // The second one's choice reads what came before.
@@ -146,7 +84,7 @@ class Orders : public ::testing::TestWithParam<bool> {
   }
 
   // The prompt in two pieces; behind the second the first token is chosen, which is not waited for.
-  void begin(Rig& rig, size_t i, RequestId id, const std::vector<int32_t>& ended) {
+  void begin(OrderRig& rig, size_t i, RequestId id, const std::vector<int32_t>& ended) {
     const std::vector<TokenId>& prompt = requests_[i].prompt;
     StepOrder first = order_of(id, 0, {prompt.begin(), prompt.begin() + 9});
     first.begun.push_back(begun(id, requests_[i]));
@@ -168,12 +106,12 @@ INSTANTIATE_TEST_SUITE_P(Overlap, Orders, ::testing::Bool());
 
 // One after the other in the same slot; the token of the step before may still be open.
 TEST_P(Orders, GiveWhatTheEngineGives) {
-  Rig rig(tiny_config(GetParam()));
+  OrderRig rig(tiny_config(GetParam()));
   StepExecutor& executor = rig.executor();
   EXPECT_EQ(executor.depth(), GetParam() ? 1 : 0);
   for (size_t i = 0; i < requests_.size(); ++i) {
     const RequestId id(i + 1);
-    begin(rig, i, id, i == 0 ? std::vector<int32_t>{} : std::vector<int32_t>{kSlot});
+    begin(rig, i, id, i == 0 ? std::vector<int32_t>{} : std::vector<int32_t>{kOrderSlot});
     const std::vector<TokenId>& all = expected_[i].tokens;
     const auto length = static_cast<int32_t>(requests_[i].prompt.size());
     for (size_t n = 0; n + 1 < all.size(); ++n) {
@@ -193,7 +131,7 @@ TEST_P(Orders, GiveWhatTheEngineGives) {
 // Two right drafts and a wrong one each time: three tokens a step, and the next step's history is
 // what was accepted.
 TEST_P(Orders, TakeDraftsAsFarAsTheyAreRight) {
-  Rig rig(tiny_config(GetParam()));
+  OrderRig rig(tiny_config(GetParam()));
   StepExecutor& executor = rig.executor();
   for (size_t i = 0; i < requests_.size(); ++i) {
     const RequestId id(i + 1);
@@ -217,7 +155,7 @@ TEST_P(Orders, TakeDraftsAsFarAsTheyAreRight) {
 TEST(OrdersDeath, NameRequestsThatHaveBegun) {
   EXPECT_DEATH(
       {
-        Rig rig(tiny_config(false));
+        OrderRig rig(tiny_config(false));
         rig.submit(choice_of(RequestId(1), 0, {5}));
       },
       "request.id");
@@ -247,30 +185,6 @@ class RandomModel {
  private:
   std::filesystem::path path_;
 };
-
-// The states of all tokens, so many rows a step.
-std::vector<std::vector<float>> embed(const Config& config,
-                                      const std::vector<TokenId>& tokens,
-                                      int32_t piece) {
-  Rig rig(config);
-  const auto length = static_cast<int32_t>(tokens.size());
-  ValidRequest request;
-  request.prompt = tokens;
-  std::vector<std::vector<float>> states;
-  for (int32_t begin = 0; begin < length; begin += piece) {
-    const int32_t end = std::min(length, begin + piece);
-    StepOrder order = order_of(RequestId(1), begin, {&tokens[begin], &tokens[begin] + end - begin});
-    if (begin == 0) order.begun.push_back(begun(RequestId(1), request));
-    order.decision.scheduled.front().embedded = {begin, end};
-    rig.submit(order);
-    for (const EmbeddedRow& row : rig.executor().retire().embedded) {
-      EXPECT_EQ(row.id, RequestId(1));
-      EXPECT_EQ(row.position, static_cast<int32_t>(states.size()));
-      states.push_back(row.state);
-    }
-  }
-  return states;
-}
 
 // What the head makes of a state is the logits of double arithmetic, so it is the state behind the
 // last norm; its bits do not depend on the step. A step has more such rows than it may choose.
