@@ -25,7 +25,7 @@ struct HfConfig {
 Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::string& file_name);
 
 // hf_quant_config.json, beside a config.json that says nothing of quantization. The same errors,
-// and those of Quantization::read().
+// and those of read_modelopt_file().
 Expected<Quantization> parse_hf_quant_config(std::span<const std::byte> json,
                                              const std::string& file_name);
 

@@ -98,9 +98,9 @@ Expected<void> read_modelopt(const Json& config,
   return quantization.add(scheme, {"Linear"}, place);
 }
 
-Expected<Quantization> Quantization::read_modelopt(const Json& config, const std::string& place) {
+Expected<Quantization> read_modelopt_file(const Json& config, const std::string& place) {
   Quantization quantization;
-  SLUICE_TRY_VOID(sluice::read_modelopt(config, place, quantization));
+  SLUICE_TRY_VOID(read_modelopt(config, place, quantization));
   return quantization;
 }
 

@@ -194,6 +194,11 @@ Expected<void> read_awq(const Json& config, const std::string& place, Quantizati
   return quantization.add(scheme, kAllLayers, place);
 }
 
+struct QuantMethod {
+  std::string_view name;
+  Expected<void> (*read)(const Json& config, const std::string& place, Quantization& quantization);
+};
+
 constexpr QuantMethod kMethods[] = {
     {"compressed-tensors", read_compressed_tensors},
     {"fp8", read_fp8},
@@ -205,6 +210,21 @@ constexpr QuantMethod kMethods[] = {
 
 }  // namespace
 
-std::span<const QuantMethod> quant_methods() { return kMethods; }
+Expected<Quantization> read_quantization(const Json& config, const std::string& place) {
+  const Json* method = nullptr;
+  if (config.is_object() && config.contains("quant_method")) method = &config["quant_method"];
+  for (const QuantMethod& known : kMethods) {
+    if (method == nullptr || *method != known.name) continue;
+    Quantization quantization;
+    SLUICE_TRY_VOID(known.read(config, place, quantization));
+    return quantization;
+  }
+  std::string names;
+  for (const QuantMethod& known : kMethods) names += std::string(known.name) + ", ";
+  return make_error(ErrorCode::kUnsupported,
+                    place + ".quant_method: found " +
+                        (method == nullptr ? "nothing" : shown_json(*method)) + ", expected " +
+                        names + "or no quantization");
+}
 
 }  // namespace sluice

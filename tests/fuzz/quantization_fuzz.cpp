@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/core/status.h"
+#include "engine/weights/quant_methods.h"
 #include "engine/weights/quantization.h"
 
 namespace {
@@ -31,7 +32,7 @@ void check(const sluice::Expected<sluice::Quantization>& found) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const nlohmann::json json = nlohmann::json::parse(data, data + size, nullptr, false);
   if (json.is_discarded()) return 0;
-  check(sluice::Quantization::read(json, "fuzz"));
-  check(sluice::Quantization::read_modelopt(json, "fuzz"));
+  check(sluice::read_quantization(json, "fuzz"));
+  check(sluice::read_modelopt_file(json, "fuzz"));
   return 0;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A matrix of codes of any scheme, with tensors of any type and shape: it is refused in one line, or
-// every row can be read, and packed unless a scale or code is no number.
+// A matrix of codes of any scheme, with tensors of any type and shape: it is refused in one line,
+// or every row can be read, and packed unless a scale or code is no number.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>

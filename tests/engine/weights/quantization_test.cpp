@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "engine/weights/quant_methods.h"
 #include "tests/engine/weights/corrupt_ledger.h"
 
 namespace sluice {
@@ -17,7 +18,7 @@ using Json = nlohmann::json;
 Expected<Quantization> read(const std::string& text) {
   const Json config = Json::parse(text, nullptr, false);
   EXPECT_FALSE(config.is_discarded()) << text;
-  return Quantization::read(config, "config.json: quantization_config");
+  return read_quantization(config, "config.json: quantization_config");
 }
 
 std::string name_of(const Quantization& quantization, const std::string& layer) {
@@ -60,8 +61,8 @@ TEST(Quantization, TheMostExactTargetDecides) {
 }
 
 TEST(Quantization, ExpressionsMatchFromTheBeginning) {
-  const auto found =
-      read(mixed(group("g", "int-quantized", kInt8, R"(["re:layers\\.0|model\\.layers\\.1"])"), "[]"));
+  const auto found = read(
+      mixed(group("g", "int-quantized", kInt8, R"(["re:layers\\.0|model\\.layers\\.1"])"), "[]"));
   ASSERT_TRUE(found.has_value()) << found.error().message;
   EXPECT_EQ(name_of(*found, "model.layers.0.mlp.up_proj"), "");
   EXPECT_EQ(name_of(*found, "layers.0.mlp.up_proj"), "INT8");
@@ -75,7 +76,7 @@ TEST(Quantization, ModeloptHasTwoPlacesAndSchemesByLayer) {
           "kv_cache_quant_algo":"FP8","exclude_modules":["lm_head","*.router*"],
           "quantized_layers":{"model.layers.0.mlp.up_proj":{"quant_algo":"NVFP4","group_size":16},
                               "model.layers.*.self_attn.*":{"quant_algo":"fp8"}}}})");
-  const auto mixed_layers = Quantization::read_modelopt(nested, "hf_quant_config.json");
+  const auto mixed_layers = read_modelopt_file(nested, "hf_quant_config.json");
   ASSERT_TRUE(mixed_layers.has_value()) << mixed_layers.error().message;
   EXPECT_EQ(name_of(*mixed_layers, "model.layers.0.mlp.up_proj"), "NVFP4");
   EXPECT_EQ(name_of(*mixed_layers, "model.layers.3.self_attn.q_proj"), "FP8");
@@ -124,6 +125,7 @@ TEST(Quantization, DummyLayersHaveTheFormatOfTheScheme) {
       {R"({"quant_method":"awq","w_bit":4,"q_group_size":64,"version":"GEMM"})",
        WeightFormat::kInt4Group32},
   };
+
   for (const auto& [config, format] : rows) {
     const auto found = read(config);
     ASSERT_TRUE(found.has_value()) << config << found.error().message;
@@ -140,7 +142,8 @@ TEST(Quantization, WhatNoKernelDoesIsRefusedByName) {
       {"3", "quant_method: found nothing"},
       {R"({"quant_method":"bitsandbytes"})", "quant_method: found \"bitsandbytes\""},
       {R"({"quant_method":"fp8"})", "activation_scheme: found nothing"},
-      {R"({"quant_method":"fp8","activation_scheme":"dynamic","fmt":"e5m2"})", "fmt: found \"e5m2\""},
+      {R"({"quant_method":"fp8","activation_scheme":"dynamic","fmt":"e5m2"})",
+       "fmt: found \"e5m2\""},
       {R"({"quant_method":"fp8","activation_scheme":"dynamic","weight_block_size":[64,128]})",
        "weight_block_size: found [64,128]"},
       {R"({"quant_method":"fp8","activation_scheme":"static","weight_block_size":[128,128]})",
@@ -165,7 +168,8 @@ TEST(Quantization, WhatNoKernelDoesIsRefusedByName) {
       {R"({"quant_method":"awq","bits":4,"group_size":128,"version":"gemm","zero_point":false})",
        "zero_point: found false"},
       {R"({"quant_method":"modelopt","quant_algo":"MXFP8"})", "quant_algo: found \"MXFP8\""},
-      {R"({"quant_method":"modelopt","quant_algo":"FP8_PB_WO"})", "quant_algo: found \"FP8_PB_WO\""},
+      {R"({"quant_method":"modelopt","quant_algo":"FP8_PB_WO"})",
+       "quant_algo: found \"FP8_PB_WO\""},
       {R"({"quant_method":"modelopt","quant_algo":"NVFP4","group_size":32})",
        "group_size: found 32, expected 16"},
       {R"({"quant_method":"modelopt","quant_algo":"MIXED_PRECISION"})",
@@ -180,22 +184,32 @@ TEST(Quantization, WhatNoKernelDoesIsRefusedByName) {
        "targets: found \"re:(\", expected a regular expression"},
       {mixed(group("g", "int-quantized", kInt8, R"(["Linear"])"), R"(["re:["])"),
        "ignore: found \"re:[\""},
-      {mixed(group("g", "pack-quantized", R"({"num_bits":2,"type":"int","strategy":"channel"})",
-                   R"(["Linear"])"), "[]"),
+      {mixed(group("g",
+                   "pack-quantized",
+                   R"({"num_bits":2,"type":"int","strategy":"channel"})",
+                   R"(["Linear"])"),
+             "[]"),
        "weights.num_bits: found 2, expected 4 or 8"},
-      {mixed(group("g", "float-quantized",
+      {mixed(group("g",
+                   "float-quantized",
                    R"({"num_bits":8,"type":"float","strategy":"group","group_size":64})",
-                   R"(["Linear"])"), "[]"),
+                   R"(["Linear"])"),
+             "[]"),
        "weights.group_size: found 64, expected 128"},
-      {mixed(group("g", "nvfp4-pack-quantized",
+      {mixed(group("g",
+                   "nvfp4-pack-quantized",
                    R"({"num_bits":4,"type":"float","strategy":"tensor_group","group_size":32})",
-                   R"(["Linear"])"), "[]"),
+                   R"(["Linear"])"),
+             "[]"),
        "weights.group_size: found 32, expected 16"},
-      {mixed(group("g", "float-quantized",
+      {mixed(group("g",
+                   "float-quantized",
                    R"({"num_bits":8,"type":"float","strategy":"block","block_structure":[64,64]})",
-                   R"(["Linear"])"), "[]"),
+                   R"(["Linear"])"),
+             "[]"),
        "weights.block_structure: found [64,64], expected [128,128]"},
   };
+
   for (const auto& [config, message] : rows) {
     CorruptFile corrupt("quantization " + config, config.size());
     const auto found = read(config);

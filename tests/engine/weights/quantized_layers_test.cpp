@@ -61,8 +61,7 @@ std::string group_of(const std::string& format,
          weights + R"(},"input_activations":)" + inputs + "}}}";
 }
 
-const std::string kInt8Token =
-    R"({"num_bits":8,"type":"int","strategy":"token","dynamic":true})";
+const std::string kInt8Token = R"({"num_bits":8,"type":"int","strategy":"token","dynamic":true})";
 
 std::vector<Scheme> schemes() {
   const std::string codes = repeated(32 * 64, 0x31);
@@ -144,8 +143,7 @@ std::string in_order(int32_t columns, int32_t group) {
 class QuantizedLayer : public HfDirectory {
  protected:
   void write_scheme(const Scheme& scheme) const {
-    write("config.json",
-          R"({"model_type":"llama","quantization_config":)" + scheme.config + "}");
+    write("config.json", R"({"model_type":"llama","quantization_config":)" + scheme.config + "}");
     SafetensorsBuilder builder;
     for (const Part& part : scheme.parts) {
       const bool is_index = part.suffix == "g_idx" && part.bytes.empty();
@@ -204,9 +202,8 @@ TEST_F(QuantizedLayer, MissingAndMisshapenPartsAreNamed) {
   for (const Scheme& right : schemes()) {
     for (size_t i = 0; i < right.parts.size(); ++i) {
       const std::string& suffix = right.parts[i].suffix;
-      const bool optional =
-          suffix == "weight_shape" || suffix == "g_idx" ||
-          (suffix == "input_scale" && right.name.starts_with("modelopt"));
+      const bool optional = suffix == "weight_shape" || suffix == "g_idx" ||
+                            (suffix == "input_scale" && right.name.starts_with("modelopt"));
       Scheme wrong = right;
       wrong.parts.erase(wrong.parts.begin() + static_cast<ptrdiff_t>(i));
       write_scheme(wrong);
@@ -245,7 +242,12 @@ struct Bad {
 TEST_F(QuantizedLayer, ValuesThatNoTrainedMatrixHasAreNamed) {
   const Bad bads[] = {
       {"int8", "weight_scale", 6, "\x80\x7F", 2, "row 3 column 0: found a scale that is no number"},
-      {"fp8 static", "weight", 64 * 5 + 7, "\x7F", 1, "row 5 column 7: found a code that is no number"},
+      {"fp8 static",
+       "weight",
+       64 * 5 + 7,
+       "\x7F",
+       1,
+       "row 5 column 7: found a code that is no number"},
       {"fp8 static", "weight", 64 * 31 + 63, "\xFF", 1, "row 31 column 63: found a code"},
       {"fp8 static", "weight_scale", 0, "\0\0\xC0\x7F", 4, "found a scale that is no number"},
       {"fp8 static", "input_scale", 0, "\0\0\x80\x7F", 4, "input_scale\": found inf"},
