@@ -121,6 +121,26 @@ __device__ __forceinline__ GroupAt group_at(const std::byte* tile, int32_t group
       block + in_block * kCodeBytes, scales + in_block * kScaleBytes, scales + kSpan * kScaleBytes};
 }
 
+// What one group needs of a tile, side by side: codes, scales, then what its super-block has.
+template <WeightFormat kFormat>
+struct GroupRecord {
+  static constexpr int32_t kCodeBytes = kLayoutOf<kFormat>.code_bytes();
+  static constexpr int32_t kScaleBytes = kLayoutOf<kFormat>.scale_bytes();
+  static constexpr int32_t kBytes = kCodeBytes + kScaleBytes + kLayoutOf<kFormat>.super_bytes();
+  static_assert(kCodeBytes % 16 == 0 && kScaleBytes % 16 == 0 && kBytes % 16 == 0);
+
+  // Where byte `i` of the record is in the tile.
+  __device__ __forceinline__ static const std::byte* source(const GroupAt& at, int32_t i) {
+    if (i < kCodeBytes) return at.codes + i;
+    i -= kCodeBytes;
+    return i < kScaleBytes ? at.scales + i : at.super + (i - kScaleBytes);
+  }
+
+  __device__ __forceinline__ static GroupAt at(const std::byte* record) {
+    return {record, record + kCodeBytes, record + kCodeBytes + kScaleBytes};
+  }
+};
+
 // d_w and m_w of kernels/gemm.h for one output: of the group in [0], or of its halves.
 struct GroupScales {
   float scale[2];
