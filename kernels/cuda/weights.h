@@ -9,6 +9,7 @@
 #include "engine/core/status.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/narrow.h"
+#include "kernels/cuda/ptx.h"
 #include "quant/repack.h"
 
 namespace sluice::kernels::cuda {
@@ -217,6 +218,66 @@ __device__ __forceinline__ uint32_t chunk_of(int32_t c, Load load) {
     return (codes + kUp) ^ 128 * kBytes;
   }
   return codes;
+}
+
+// Weights whose products with their scales are numbers of BF16.
+template <WeightFormat kFormat>
+inline constexpr bool kIsBf16 = kFormat == WeightFormat::kMXFP4;
+
+// Two numbers of BF16, the first in the low half.
+inline constexpr uint32_t kBf16Ones = 0x3F803F80U;
+inline constexpr uint32_t kBf16MinusZeros = 0x80008000U;
+
+// A float that BF16 has, twice.
+__device__ __forceinline__ uint32_t bf16_pair(float exact) {
+  const uint32_t bits = bits_of(exact);
+  return bits >> 16 | (bits & 0xFFFF0000U);
+}
+
+// Bytes 0 and 2, signed ones, as BF16: 128 plus the low 7 bits, less 128, or 256 where it has the
+// sign.
+__device__ __forceinline__ uint32_t bf16_of_bytes(uint32_t bytes) {
+  const uint32_t high = (bytes & 0x007F007FU) | 0x43004300U;
+  const uint32_t less = (bytes & 0x00800080U) | 0xC300C300U;
+  return gpu::ptx::fma_bf16x2(high, kBf16Ones, less);
+}
+
+// E2M1, doubled, of bits 3 to 0 and 19 to 16 of `codes` moved by `up`: exponent and mantissa where
+// BF16 has them are 2^-127 of it, subnormal where E2M1 is.
+template <int kUp>
+__device__ __forceinline__ uint32_t bf16_of_e2m1(uint32_t codes) {
+  const auto moved = [&](int up) { return up >= 0 ? codes << up : codes >> -up; };
+  constexpr uint32_t kTo127 = 0x7F007F00U;
+  const uint32_t small = (moved(6 + kUp) & 0x01C001C0U) | (moved(12 + kUp) & 0x80008000U);
+  return gpu::ptx::fma_bf16x2(small, kTo127, kBf16MinusZeros);
+}
+
+// Chunk c of 4 codes of one output as chunk_of() has them, in BF16.
+struct Bf16Chunk {
+  uint32_t even;  // codes 0 and 2
+  uint32_t odd;   // codes 1 and 3
+};
+
+template <WeightFormat kFormat, int kHalf, typename Load>
+__device__ __forceinline__ Bf16Chunk bf16_chunk_of(int32_t c, Load load) {
+  constexpr PackedLayout kLayout = kLayoutOf<kFormat>;
+  constexpr bool kNibbles = kLayout.low_bits == 4 && kLayout.high_bits == 0;
+  if constexpr (kFormat == WeightFormat::kMXFP4) {
+    const uint32_t codes = load(c);
+    return {bf16_of_e2m1<-4 * kHalf>(codes), bf16_of_e2m1<-4 * kHalf - 8>(codes)};
+  } else if constexpr (kNibbles && !kHasCodebook<kFormat>) {
+    // 128 plus the code, less that and the zero point.
+    constexpr uint32_t kLess = 0xC300C300U + zero_point(kFormat) * 0x00010001U;
+    const uint32_t codes = load(c) >> (4 * kHalf);
+    const auto less = [](uint32_t nibbles) {
+      const uint32_t high = (nibbles & 0x000F000FU) | 0x43004300U;
+      return gpu::ptx::fma_bf16x2(high, kBf16Ones, kLess);
+    };
+    return {less(codes), less(codes >> 8)};
+  } else {
+    const uint32_t bytes = chunk_of<kFormat>(c + 4 * kHalf, load);
+    return {bf16_of_bytes(bytes), bf16_of_bytes(bytes >> 8)};
+  }
 }
 
 // Column i of one output of a tile.
