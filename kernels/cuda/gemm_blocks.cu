@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights in tiles times int8 activations with the CPU's bits: a group of 32 is one instruction of
 // int8 tensor cores, whose exact sums go into the tree of kernels/gemm.h in fp32. What copies and
-// folds is in gemm_tiles.h.
-#include "kernels/cuda/gemm_tiles.h"
+// folds is in gemm_tiles.h and gemm_tiles_wide.h.
+#include "kernels/cuda/gemm_tiles_wide.h"
 
 namespace sluice::kernels::cuda {
 namespace {
@@ -41,6 +41,7 @@ struct TokenGroup {
   uint32_t b[2];
   float scale[2];
   float term[2][2];  // t_a by token and half; [0] of the whole group
+  int32_t sum[2];    // of codes by token, where groups of weights have zero points
 };
 
 template <WeightFormat kFormat>
@@ -50,7 +51,7 @@ __device__ __forceinline__ TokenGroup load_tokens(const std::byte* record) {
   const std::byte* const tail = record + kActivationRows * kQuantGroup;
   const auto* const floats = reinterpret_cast<const float*>(tail) + lane % 4 * 2;
   const auto* const sums = reinterpret_cast<const int32_t*>(tail) + lane % 4 * 2;
-  TokenGroup x{{codes[0], codes[4]}, {floats[0], floats[1]}, {}};
+  TokenGroup x{{codes[0], codes[4]}, {floats[0], floats[1]}, {}, {}};
   if constexpr (kHasMin<kFormat>) {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
@@ -63,6 +64,10 @@ __device__ __forceinline__ TokenGroup load_tokens(const std::byte* record) {
         x.term[c][0] = floats[kActivationRows + c];
       }
     }
+  }
+  if constexpr (kHasZeros<kFormat>) {
+    x.sum[0] = sums[2 * kActivationRows];
+    x.sum[1] = sums[2 * kActivationRows + 1];
   }
   return x;
 }
@@ -78,7 +83,9 @@ __device__ __forceinline__ void add_sums(const WeightGroup<kFormat>& w,
   for (int i = 0; i < 4; ++i) {
     const GroupScales& scales = w.scales[i / 2];
     const float scale = __fmul_rn(scales.scale[half], x.scale[i % 2]);
-    acc[i] = __fmaf_rn(__int2float_rn(isum[i]), scale, acc[i]);
+    // A zero point may make a code more than 8 bits, so it is taken off the sum.
+    const int32_t sum = kHasZeros<kFormat> ? isum[i] - scales.zero * x.sum[i % 2] : isum[i];
+    acc[i] = __fmaf_rn(__int2float_rn(sum), scale, acc[i]);
     if constexpr (kHasMin<kFormat>) {
       acc[i] = __fmaf_rn(scales.minimum[half], x.term[i % 2][half], acc[i]);
     }
@@ -107,7 +114,6 @@ __device__ __forceinline__ void add_group(const WeightGroup<kFormat>& w,
 
 template <WeightFormat kBlockFormat>
 struct Int8Numbers {
-  using Sums = FloatSums;
   using Weights = WeightGroup<kBlockFormat>;
   using Tokens = TokenGroup;
   static constexpr WeightFormat kFormat = kBlockFormat;
@@ -131,11 +137,11 @@ struct Int8Numbers {
     return cuda::load_tokens<kFormat>(record);
   }
 
-  __device__ __forceinline__ static void add_group(const Weights& w,
-                                                   const Tokens& x,
-                                                   float (&acc)[4]) {
+  __device__ __forceinline__ static void add_group(const Weights& w, const Tokens& x, float* acc) {
     cuda::add_group<kFormat>(w, x, acc);
   }
+
+  __device__ __forceinline__ static float segment_sum(float acc) { return acc; }
 };
 
 static_assert(kRecordBytes <= 32 * kPieceBytes);

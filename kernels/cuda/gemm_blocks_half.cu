@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights in tiles times rows of BF16, with the definition in launch.h: codes become BF16 in
 // registers, exactly, and a group of 32 is two instructions of tensor cores. What copies and folds
-// is in gemm_tiles.h. No GPU has run it yet.
-#include "kernels/cuda/gemm_tiles.h"
+// is in gemm_tiles.h and gemm_tiles_wide.h. No GPU has run it yet.
+#include "kernels/cuda/gemm_tiles_wide.h"
 
 namespace sluice::kernels::cuda {
 namespace {
@@ -23,17 +23,36 @@ struct WeightHalves {
   GroupScales scales[2];  // of outputs `lane / 4` and 8 further on
 };
 
+// What products are less than those of the weights by, so that a scale of NVFP4 times 2^127 has
+// room.
+template <WeightFormat kFormat>
+inline constexpr float kLess = kFormat == WeightFormat::kNVFP4 ? 256.0F : 1.0F;
+
+// Weights of E2M1 are their small codes times 2^127 and the scale.
+template <WeightFormat kFormat>
+__device__ __forceinline__ uint32_t scaled(uint32_t small, float scale) {
+  if constexpr (kFormat == WeightFormat::kNVFP4) {
+    const float large = __fmul_rn(scale, 0x1p127F / kLess<kFormat>);
+    return ptx::fma_bf16x2(small, bf16_pair(large), kBf16MinusZeros);
+  } else {
+    const uint32_t codes = ptx::fma_bf16x2(small, bf16_pair(0x1p127F), kBf16MinusZeros);
+    return ptx::fma_bf16x2(codes, bf16_pair(scale), kBf16MinusZeros);
+  }
+}
+
 template <WeightFormat kFormat, int kHalf, typename Load>
 __device__ __forceinline__ void load_step(WeightHalves<kFormat>& w, int h, Load load) {
-  const Bf16Chunk chunk = bf16_chunk_of<kFormat, kHalf>(lane_of_warp() % 4, load);
-  if constexpr (kIsBf16<kFormat>) {
-    const uint32_t scale = bf16_pair(w.scales[h].scale[kHalves<kFormat> ? kHalf : 0]);
-    w.a[kHalf][h] = ptx::fma_bf16x2(chunk.even, scale, kBf16MinusZeros);
-    w.a[kHalf][2 + h] = ptx::fma_bf16x2(chunk.odd, scale, kBf16MinusZeros);
-  } else {
-    w.a[kHalf][h] = chunk.even;
-    w.a[kHalf][2 + h] = chunk.odd;
+  Bf16Chunk chunk = bf16_chunk_of<kFormat, kHalf>(lane_of_warp() % 4, load);
+  if constexpr (kIsE2M1<kFormat>) {
+    const float scale = w.scales[h].scale[kHalves<kFormat> ? kHalf : 0];
+    chunk = {scaled<kFormat>(chunk.even, scale), scaled<kFormat>(chunk.odd, scale)};
+  } else if constexpr (kHasZeros<kFormat>) {
+    const uint32_t less = bf16_pair(__int2float_rn(-w.scales[h].zero));
+    chunk = {ptx::fma_bf16x2(chunk.even, kBf16Ones, less),
+             ptx::fma_bf16x2(chunk.odd, kBf16Ones, less)};
   }
+  w.a[kHalf][h] = chunk.even;
+  w.a[kHalf][2 + h] = chunk.odd;
 }
 
 // Of a group of 8 tokens: as mma_bf16 takes them, by step, and the sums of the two that the lane
@@ -61,7 +80,7 @@ __device__ __forceinline__ void promote(const WeightHalves<kFormat>& w,
                                         const TokenHalves& x,
                                         const float (&sums)[4],
                                         int half,
-                                        float (&acc)[4]) {
+                                        float* acc) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const GroupScales& scales = w.scales[i / 2];
@@ -74,7 +93,6 @@ __device__ __forceinline__ void promote(const WeightHalves<kFormat>& w,
 
 template <WeightFormat kTileFormat>
 struct HalfNumbers {
-  using Sums = FloatSums;
   using Weights = WeightHalves<kTileFormat>;
   using Tokens = TokenHalves;
   static constexpr WeightFormat kFormat = kTileFormat;
@@ -125,10 +143,8 @@ struct HalfNumbers {
     return x;
   }
 
-  __device__ __forceinline__ static void add_group(const Weights& w,
-                                                   const Tokens& x,
-                                                   float (&acc)[4]) {
-    if constexpr (kIsBf16<kFormat>) {
+  __device__ __forceinline__ static void add_group(const Weights& w, const Tokens& x, float* acc) {
+    if constexpr (kIsE2M1<kFormat>) {
       ptx::mma_bf16(acc, w.a[0], x.b[0][0], x.b[0][1]);
       ptx::mma_bf16(acc, w.a[1], x.b[1][0], x.b[1][1]);
     } else {
@@ -140,6 +156,10 @@ struct HalfNumbers {
         promote<kFormat>(w, x, sums, half, acc);
       }
     }
+  }
+
+  __device__ __forceinline__ static float segment_sum(float acc) {
+    return kLess<kFormat> == 1 ? acc : __fmul_rn(acc, kLess<kFormat>);
   }
 };
 

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "engine/core/status.h"
 #include "kernels/cuda/gemm_block.h"
@@ -34,6 +35,28 @@ struct TilesWork {
 };
 
 __device__ __forceinline__ int32_t lane_of_warp() { return static_cast<int32_t>(threadIdx.x % 32); }
+
+// What becomes of a sum over the segments: with NVFP4's scale of the row, in the head of its tile.
+template <WeightFormat kFormat>
+using TileSums = std::conditional_t<kFormat == WeightFormat::kNVFP4, HeadSums, FloatSums>;
+
+// A group's record of packed tile t of the block's, or in place of one past the last of that one,
+// by a warp.
+template <WeightFormat kFormat>
+__device__ __forceinline__ void copy_record(
+    std::byte* to, const TilesWork& work, const Tile& tile, int32_t t, int32_t group) {
+  using Record = GroupRecord<kFormat>;
+  const int32_t at = tile.output / kRowTile + t;
+  const int64_t inside = at < work.num_tiles ? at : work.num_tiles - 1;
+  const std::byte* const packed =
+      of_expert(work.weight, work.outputs.expert_stride, tile.expert) + inside * work.tile_bytes;
+  const GroupAt from = group_at<kFormat>(packed, group);
+#pragma unroll
+  for (int32_t first = 0; first < Record::kBytes; first += 32 * kPieceBytes) {
+    const int32_t i = first + lane_of_warp() * kPieceBytes;
+    if (i < Record::kBytes) gpu::ptx::cp_async_16(to + i, Record::source(from, i), kPieceBytes);
+  }
+}
 
 // What a warp has of a group: `kTiles` records of 16 outputs, and tokens by 8.
 template <typename Numbers, int kTiles, int kTokens>
@@ -104,7 +127,8 @@ class TilesRing {
     if (next_ < end_) {
       Stage& to = memory_.ring[stage];
 #pragma unroll
-      for (int t = 0; t < kTiles; ++t) copy_record(to.weight[t], t);
+      for (int t = 0; t < kTiles; ++t)
+        copy_record<Numbers::kFormat>(to.weight[t], work_, tile_, t, next_);
 #pragma unroll
       for (int g = 0; g < Stage::kTokenGroups; ++g) {
         const int32_t token = tile_.token + g * kActivationRows;
@@ -114,22 +138,6 @@ class TilesRing {
       ++next_;
     }
     gpu::ptx::cp_async_commit();
-  }
-
-  // Of packed tile t of the block's, or in place of one past the last of that one.
-  __device__ __forceinline__ void copy_record(std::byte* to, int t) {
-    using Record = GroupRecord<Numbers::kFormat>;
-    const int32_t at = tile_.output / kRowTile + t;
-    const int64_t inside = at < work_.num_tiles ? at : work_.num_tiles - 1;
-    const std::byte* const tile =
-        of_expert(work_.weight, work_.outputs.expert_stride, tile_.expert) +
-        inside * work_.tile_bytes;
-    const GroupAt group = group_at<Numbers::kFormat>(tile, next_);
-#pragma unroll
-    for (int32_t first = 0; first < Record::kBytes; first += 32 * kPieceBytes) {
-      const int32_t i = first + lane_of_warp() * kPieceBytes;
-      if (i < Record::kBytes) gpu::ptx::cp_async_16(to + i, Record::source(group, i), kPieceBytes);
-    }
   }
 
   Memory& memory_;
@@ -174,7 +182,8 @@ __device__ __forceinline__ void multiply_segment(
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int32_t output = t * kRowTile + lane_of_warp() / 4 + i / 2 * 8;
-        sums[g * kActivationRows + lane_of_warp() % 4 * 2 + i % 2][output] = acc[t][g][i];
+        sums[g * kActivationRows + lane_of_warp() % 4 * 2 + i % 2][output] =
+            Numbers::segment_sum(acc[t][g][i]);
       }
     }
   }
@@ -236,44 +245,26 @@ __global__ void __launch_bounds__(kTilesThreads, 1)
         if (j < work.segments.count)
           s[j] = memory.of_segment[j].sums()[i / kTileOutputs][i % kTileOutputs];
       }
-      finish<typename Numbers::Sums>(
+      finish<TileSums<Numbers::kFormat>>(
           outputs, fold_segments(s, work.segments.count), tile.expert, output, token);
     }
     __syncthreads();
   }
 }
 
-template <typename Numbers, int kTiles, int kTokens, int kStages>
-void start_tiles(Stream stream, const TilesWork& work) {
-  const Outputs& outputs = work.outputs;
-  const gpu::LaunchShape shape{
-      .blocks_x = ceil_div(outputs.n, kTiles * kRowTile),
-      .blocks_y = has_experts(outputs) ? max_chosen(outputs) : ceil_div(outputs.num_rows, kTokens),
-      .threads = kTilesThreads,
-      .shared_bytes = sizeof(BlockMemory<Numbers, kTiles, kTokens, kStages>)};
-  gpu::launch(stream, shape, linear_tiles_kernel<Numbers, kTiles, kTokens, kStages>, work);
-}
-
-// One tile of outputs for few tokens, so that there are blocks for all of the device; two for many,
-// so that activations are read half as often. Of few the ring is longer: their groups are short.
-template <typename Numbers>
-void start_tiles(Stream stream, const TilesWork& work) {
-  if (takes_few_tokens(work.outputs)) {
-    return start_tiles<Numbers, 1, kFewTokens, 8>(stream, work);
-  }
-  start_tiles<Numbers, 2, 32, 4>(stream, work);
-}
-
 // What both kinds of activations have in common.
 inline TilesWork tiles_work(const LinearMatrixArgs& args, const ExpertMatrices* experts) {
   const PackedWeight& weight = *args.weight;
   CHECK_EQ(args.segments.num_columns(weight.k), args.x.k);
-  return {.outputs = outputs_of(args, experts),
+  Outputs outputs = outputs_of(args, experts);
+  outputs.heads = weight.data;
+  outputs.block_bytes = packed_tile_bytes(weight.format, weight.stored_columns());
+  return {.outputs = outputs,
           .segments = args.segments,
           .k = weight.k,
           .num_tiles = static_cast<int32_t>(ceil_div(weight.n, kRowTile)),
           .weight = first_of_k(weight),
-          .tile_bytes = packed_tile_bytes(weight.format, weight.stored_columns()),
+          .tile_bytes = outputs.block_bytes,
           .x = static_cast<const std::byte*>(args.x.data),
           .x_stride = 0};
 }

@@ -30,7 +30,7 @@ __device__ __forceinline__ float weight_at(const std::byte* row, int32_t i, floa
 
 // --- Tiles -----------------------------------------------------------------------------------
 
-// f.operator()<format>(), of a format that has blocks.
+// f.operator()<format>(), of a format that has tiles here.
 template <typename F>
 void with_block_format(WeightFormat format, const F& f) {
   switch (format) {
@@ -60,22 +60,26 @@ void with_block_format(WeightFormat format, const F& f) {
       return f.template operator()<WeightFormat::kIQ4_XS>();
     case WeightFormat::kMXFP4:
       return f.template operator()<WeightFormat::kMXFP4>();
+    case WeightFormat::kNVFP4:
+      return f.template operator()<WeightFormat::kNVFP4>();
+    case WeightFormat::kInt4Group32:
+      return f.template operator()<WeightFormat::kInt4Group32>();
+    case WeightFormat::kInt4Group128:
+      return f.template operator()<WeightFormat::kInt4Group128>();
+    case WeightFormat::kInt8Group32:
+      return f.template operator()<WeightFormat::kInt8Group32>();
     case WeightFormat::kF32:
     case WeightFormat::kF16:
     case WeightFormat::kBF16:
     case WeightFormat::kInt8Channel:
-    case WeightFormat::kNVFP4:
-    case WeightFormat::kInt4Group32:
-    case WeightFormat::kInt4Group128:
-    case WeightFormat::kInt8Group32:
     case WeightFormat::kE4M3Channel:
     case WeightFormat::kE4M3Block:
       break;
   }
-  SLUICE_UNREACHABLE("a format without blocks");
+  SLUICE_UNREACHABLE("a format without tiles");
 }
 
-// What stored codes are too high by.
+// What stored codes are too high by; where groups have zero points, those too.
 constexpr uint32_t zero_point(WeightFormat format) {
   switch (format) {
     case WeightFormat::kQ3_K:
@@ -87,6 +91,7 @@ constexpr uint32_t zero_point(WeightFormat format) {
     case WeightFormat::kQ6_K:
       return 32;
     case WeightFormat::kQ8_0:
+    case WeightFormat::kInt8Group32:
       return 128;
     default:
       return 0;
@@ -102,15 +107,18 @@ constexpr uint64_t entries(const int8_t (&codebook)[16], int first) {
   return all;
 }
 
+// Codes of E2M1, whose products with their scales are numbers of BF16.
+template <WeightFormat kFormat>
+inline constexpr bool kIsE2M1 = kFormat == WeightFormat::kMXFP4 || kFormat == WeightFormat::kNVFP4;
+
 template <WeightFormat kFormat, int kFirst>
-inline constexpr uint64_t kEntries = entries(kFormat == WeightFormat::kMXFP4 ? kMxfp4Codebook
-                                                                             : kIq4Codebook,
+inline constexpr uint64_t kEntries = entries(kIsE2M1<kFormat> ? kMxfp4Codebook : kIq4Codebook,
                                              kFirst);
 
 struct GroupAt {
   const std::byte* codes;
   const std::byte* scales;
-  const std::byte* super;
+  const std::byte* super;  // where groups have zero points: the group's [16] uint8
 };
 
 // Group `group` of a tile.
@@ -122,18 +130,32 @@ __device__ __forceinline__ GroupAt group_at(const std::byte* tile, int32_t group
   constexpr int32_t kCodeBytes = kLayout.code_bytes();
   constexpr int32_t kScaleBytes = kLayout.scale_bytes();
   const uint32_t in_block = static_cast<uint32_t>(group) % kSpan;
-  const std::byte* const block = tile + int64_t{static_cast<uint32_t>(group) / kSpan} * kBlockBytes;
+  const std::byte* const block = tile + kLayout.tile_head_bytes() +
+                                 int64_t{static_cast<uint32_t>(group) / kSpan} * kBlockBytes;
+  const std::byte* const codes = block + in_block * kCodeBytes;
   const std::byte* const scales = block + kSpan * kCodeBytes;
-  return {
-      block + in_block * kCodeBytes, scales + in_block * kScaleBytes, scales + kSpan * kScaleBytes};
+  const std::byte* const super = scales + kSpan * kScaleBytes;
+  if constexpr (kLayout.scales == ScaleLayout::kFloat32) {
+    return {codes, scales + in_block * kScaleBytes, super + in_block * kRowTile};
+  } else if constexpr (kLayout.scales == ScaleLayout::kFloat128) {
+    const uint32_t of_four = in_block / 4;
+    constexpr uint32_t kFloats = kRowTile * sizeof(float);
+    return {codes, super + of_four * kFloats, super + kSpan / 4 * kFloats + of_four * kRowTile};
+  } else {
+    return {codes, scales + in_block * kScaleBytes, super};
+  }
 }
 
 // What one group needs of a tile, side by side: codes, scales, then what its super-block has.
 template <WeightFormat kFormat>
 struct GroupRecord {
   static constexpr int32_t kCodeBytes = kLayoutOf<kFormat>.code_bytes();
-  static constexpr int32_t kScaleBytes = kLayoutOf<kFormat>.scale_bytes();
-  static constexpr int32_t kBytes = kCodeBytes + kScaleBytes + kLayoutOf<kFormat>.super_bytes();
+  static constexpr int32_t kScaleBytes = kLayoutOf<kFormat>.scales == ScaleLayout::kFloat128
+                                             ? kRowTile * int32_t{sizeof(float)}
+                                             : kLayoutOf<kFormat>.scale_bytes();
+  static constexpr int32_t kSuperBytes =
+      kHasZeros<kFormat> ? kRowTile : kLayoutOf<kFormat>.super_bytes();
+  static constexpr int32_t kBytes = kCodeBytes + kScaleBytes + kSuperBytes;
   static_assert(kCodeBytes % 16 == 0 && kScaleBytes % 16 == 0 && kBytes % 16 == 0);
 
   // Where byte `i` of the record is in the tile.
@@ -148,10 +170,12 @@ struct GroupRecord {
   }
 };
 
-// d_w and m_w of kernels/gemm.h for one output: of the group in [0], or of its halves.
+// d_w and m_w of kernels/gemm.h for one output: of the group in [0], or of its halves. `zero`: the
+// group's zero point, against codes as chunk_of() has them.
 struct GroupScales {
   float scale[2];
   float minimum[2];
+  int32_t zero;
 };
 
 template <WeightFormat kFormat>
@@ -168,6 +192,16 @@ __device__ __forceinline__ GroupScales load_scales(const GroupAt& at, int32_t ou
     // 2^(e - 128): e - 1 in the exponent field; subnormal for 0 and 1.
     const uint32_t e = bytes[0];
     s.scale[0] = float_of(e < 2 ? (e + 1) << 21 : (e - 1) << 23);
+  } else if constexpr (kHasZeros<kFormat>) {
+    s.scale[0] = reinterpret_cast<const float*>(at.scales)[output];
+    const auto zero = int32_t{reinterpret_cast<const uint8_t*>(at.super)[output]};
+    s.zero = zero - static_cast<int32_t>(zero_point(kFormat));
+  } else if constexpr (kScales == ScaleLayout::kSub16E4M3) {
+    // Half of each, for codes are doubled.
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      s.scale[h] = __fmul_rn(e4m3_by_256(bytes[h * kRowTile]), 128.0F);
+    }
   } else {
     const float d = from_half(super[0]);
     const float m = kHasMin<kFormat> ? -from_half(super[kRowTile]) : 0.0F;
@@ -226,10 +260,6 @@ __device__ __forceinline__ uint32_t chunk_of(int32_t c, Load load) {
   return codes;
 }
 
-// Weights whose products with their scales are numbers of BF16.
-template <WeightFormat kFormat>
-inline constexpr bool kIsBf16 = kFormat == WeightFormat::kMXFP4;
-
 // Two numbers of BF16, the first in the low half.
 inline constexpr uint32_t kBf16Ones = 0x3F803F80U;
 inline constexpr uint32_t kBf16MinusZeros = 0x80008000U;
@@ -248,29 +278,29 @@ __device__ __forceinline__ uint32_t bf16_of_bytes(uint32_t bytes) {
   return gpu::ptx::fma_bf16x2(high, kBf16Ones, less);
 }
 
-// E2M1, doubled, of bits 3 to 0 and 19 to 16 of `codes` moved by `up`: exponent and mantissa where
-// BF16 has them are 2^-127 of it, subnormal where E2M1 is.
+// E2M1, doubled, of bits 3 to 0 and 19 to 16 of `codes` moved by `up`, times 2^-127: exponent and
+// mantissa are where BF16 has them, subnormal where E2M1 is.
 template <int kUp>
-__device__ __forceinline__ uint32_t bf16_of_e2m1(uint32_t codes) {
+__device__ __forceinline__ uint32_t small_bf16_of_e2m1(uint32_t codes) {
   const auto moved = [&](int up) { return up >= 0 ? codes << up : codes >> -up; };
-  constexpr uint32_t kTo127 = 0x7F007F00U;
-  const uint32_t small = (moved(6 + kUp) & 0x01C001C0U) | (moved(12 + kUp) & 0x80008000U);
-  return gpu::ptx::fma_bf16x2(small, kTo127, kBf16MinusZeros);
+  return (moved(6 + kUp) & 0x01C001C0U) | (moved(12 + kUp) & 0x80008000U);
 }
 
-// Chunk c of 4 codes of one output as chunk_of() has them, in BF16.
+// Four codes of one output as chunk_of() has them, in BF16; of E2M1 times 2^-127.
 struct Bf16Chunk {
   uint32_t even;  // codes 0 and 2
   uint32_t odd;   // codes 1 and 3
 };
 
+// Chunk c, of the first 4, of the group's first or second half.
 template <WeightFormat kFormat, int kHalf, typename Load>
 __device__ __forceinline__ Bf16Chunk bf16_chunk_of(int32_t c, Load load) {
   constexpr PackedLayout kLayout = kLayoutOf<kFormat>;
   constexpr bool kNibbles = kLayout.low_bits == 4 && kLayout.high_bits == 0;
-  if constexpr (kFormat == WeightFormat::kMXFP4) {
+  if constexpr (kIsE2M1<kFormat>) {
+    constexpr int kUp = -4 * kHalf;
     const uint32_t codes = load(c);
-    return {bf16_of_e2m1<-4 * kHalf>(codes), bf16_of_e2m1<-4 * kHalf - 8>(codes)};
+    return {small_bf16_of_e2m1<kUp>(codes), small_bf16_of_e2m1<kUp - 8>(codes)};
   } else if constexpr (kNibbles && !kHasCodebook<kFormat>) {
     // 128 plus the code, less that and the zero point.
     constexpr uint32_t kLess = 0xC300C300U + zero_point(kFormat) * 0x00010001U;
@@ -297,7 +327,13 @@ __device__ __forceinline__ float tile_weight_at(const std::byte* tile, int32_t o
   const auto code = static_cast<int8_t>(chunk >> (in_group % 4 * 8) & 0xFFU);
   const GroupScales scales = load_scales<kFormat>(at, output);
   const int half = kHalves<kFormat> ? in_group / 16 : 0;
-  return __fmaf_rn(__int2float_rn(code), scales.scale[half], scales.minimum[half]);
+  const float weight =
+      __fmaf_rn(__int2float_rn(code - scales.zero), scales.scale[half], scales.minimum[half]);
+  if constexpr (kFormat == WeightFormat::kNVFP4) {
+    return __fmul_rn(weight, reinterpret_cast<const float*>(tile)[output]);
+  } else {
+    return weight;
+  }
 }
 
 }  // namespace sluice::kernels::cuda

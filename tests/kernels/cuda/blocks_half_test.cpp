@@ -3,19 +3,15 @@
 // the checkpoint's codes, of few and of many rows, of shares of the segments and of experts.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "kernels/cuda/launch.h"
+#include "tests/kernels/cuda/half_definition.h"
 #include "tests/kernels/cuda/rows_check.h"
 #include "tests/kernels/devices.h"
 #include "tests/kernels/linear_reference.h"
-#include "tests/support/simt/tensorcore.h"
 
 namespace sluice::kernels {
 namespace {
@@ -26,76 +22,8 @@ using testing::TestWeight;
 
 constexpr int32_t kN = 52;  // the last tile is not full, nor the last pair of them
 constexpr int64_t kPad = 3;
-constexpr float kPoison = 1234.5F;
 
-// Rows of BF16 as Activations has them.
-struct Rows {
-  Rows(int32_t rows, int64_t k, uint64_t seed)
-      : memory(activation_bytes(ActivationFormat::kBF16, rows, k)),
-        view(carve_activations(ActivationFormat::kBF16, rows, k, memory.data())) {
-    Random random(seed);
-    for (int64_t i = 0; i < rows * k; ++i) row(0)[i] = float_to_bf16(random.normal());
-  }
-
-  [[nodiscard]] uint16_t* row(int64_t i) const {
-    return static_cast<uint16_t*>(view.data) + i * align_up(view.k, kQuantGroup);
-  }
-
-  test::DeviceBytes memory;
-  Activations view;
-};
-
-// The chain over `count` products, 16 of them or 32; null weights: ones.
-float chain(
-    const uint16_t* w, const uint16_t* x, int64_t count, float sum, simt::TensorCore core) {
-  for (int64_t step = 0; step < count; step += 16) {
-    uint16_t a[16];
-    uint16_t b[16];
-    for (int64_t i = 0; i < 16; ++i) {
-      // On Hopper 16 products have no order; on sm_8x the even ones are the first step of 8.
-      const int64_t k = step + i % 8 * 2 + i / 8;
-      a[i] = w == nullptr ? float_to_bf16(1) : w[k];
-      b[i] = x[k];
-    }
-    sum = simt::tensor_core_step(simt::Half::kBF16, a, b, sum, core);
-  }
-  return sum;
-}
-
-uint16_t exact_bf16(float value) {
-  const uint16_t code = float_to_bf16(value);
-  EXPECT_EQ(bf16_to_float(code), value);
-  return code;
-}
-
-bool is_bf16(WeightFormat format) { return format == WeightFormat::kMXFP4; }
-
-// One segment; x: the first of its columns.
-float segment_sum(WeightFormat format,
-                  const DecodedRow& w,
-                  const uint16_t* x,
-                  int64_t begin,
-                  int64_t end,
-                  simt::TensorCore core) {
-  float acc = 0;
-  const int64_t unit = w.halves ? 16 : 32;
-  for (int64_t k = begin; k < end; k += unit, x += unit) {
-    const float d = w.scale[static_cast<size_t>(k / 16)];
-    std::array<uint16_t, 32> codes;
-    for (int64_t i = 0; i < unit; ++i) {
-      const auto code = static_cast<float>(w.codes[static_cast<size_t>(k + i)]);
-      codes[static_cast<size_t>(i)] = exact_bf16(is_bf16(format) ? code * d : code);
-    }
-    if (is_bf16(format)) {
-      acc = chain(codes.data(), x, unit, acc, core);
-      continue;
-    }
-    acc = std::fma(chain(codes.data(), x, unit, 0, core), d, acc);
-    if (!w.has_minimum) continue;
-    acc = std::fma(w.minimum[static_cast<size_t>(k / 16)], chain(nullptr, x, unit, 0, core), acc);
-  }
-  return acc;
-}
+using test::HalfRows;
 
 float reference(const TestWeight& weight,
                 int64_t output,
@@ -103,18 +31,7 @@ float reference(const TestWeight& weight,
                 Segments segments,
                 simt::TensorCore core) {
   const DecodedRow w = testing::decode_row(weight, output);
-  std::array<float, 8> sums{};
-  const int64_t first = segments.first_column(weight.k);
-  for (int32_t i = 0; i < segments.count; ++i) {
-    const Segments own{segments.first + i, 1};
-    const int64_t begin = own.first_column(weight.k);
-    sums[static_cast<size_t>(i)] = segment_sum(
-        weight.format, w, x + (begin - first), begin, own.end_column(weight.k), core);
-  }
-  for (size_t width = 1; width < static_cast<size_t>(segments.count); width *= 2) {
-    for (size_t i = 0; i < 8; i += 2 * width) sums[i] += sums[i + width];
-  }
-  return sums[0];
+  return test::half_reference(weight.format, w, weight.k, x, segments, core);
 }
 
 struct Case {
@@ -124,7 +41,7 @@ struct Case {
 };
 
 std::vector<float> expected(const TestWeight& weight,
-                            const Rows& x,
+                            const HalfRows& x,
                             const std::vector<float>& bias,
                             const Case& c,
                             simt::TensorCore core) {
@@ -149,22 +66,25 @@ class CudaBlocksHalf : public ::testing::TestWithParam<WeightFormat> {
 
   static void check(const TestWeight& weight,
                     const Case& c,
+                    test::Seeds seeds = test::Seeds::kAll,
                     simt::TensorCore core = simt::kHopperCore) {
-    const Rows x(c.rows, c.segments.num_columns(weight.k), 91);
+    const HalfRows x(c.rows, c.segments.num_columns(weight.k), 91);
     const std::vector<float> bias = Random(92).normals(kN);
     const std::vector<float> want = expected(weight, x, bias, c, core);
-    test::on_schedules([&] {
-      std::vector<float> out(want.size(), 0.5F);
-      cuda::launch_linear_blocks_half(nullptr,
-                                      {.x = x.view,
-                                       .weight = &weight.view,
-                                       .bias = c.segments.are_all() ? bias.data() : nullptr,
-                                       .epilogue = c.epilogue,
-                                       .out = out.data(),
-                                       .out_stride = kN + kPad,
-                                       .segments = c.segments});
-      test::expect_same_floats(out, want);
-    });
+    test::on_schedules(
+        [&] {
+          std::vector<float> out(want.size(), 0.5F);
+          cuda::launch_linear_blocks_half(nullptr,
+                                          {.x = x.view,
+                                           .weight = &weight.view,
+                                           .bias = c.segments.are_all() ? bias.data() : nullptr,
+                                           .epilogue = c.epilogue,
+                                           .out = out.data(),
+                                           .out_stride = kN + kPad,
+                                           .segments = c.segments});
+          test::expect_same_floats(out, want);
+        },
+        seeds);
   }
 };
 
@@ -186,12 +106,12 @@ constexpr auto kFormatName = [](const auto& info) {
 };
 INSTANTIATE_TEST_SUITE_P(Formats, CudaBlocksHalf, ::testing::ValuesIn(kFormats), kFormatName);
 
-// 2560 leaves segments ten groups each, which go round a ring of 8 and one of 4 twice or more;
-// 3 rows are few, 35 go over two tiles of tokens.
+// 4608 leaves segments 18 groups each, which go round a ring of 8 stages twice and more; 3 rows are
+// few, 35 go over two tiles of 32 tokens, 67 over two of 64, with a segment a group.
 TEST_P(CudaBlocksHalf, HasTheBitsOfItsDefinition) {
-  const TestWeight weight = make(4608, testing::Values::kOrdinary, 93);
-  check(weight, {.rows = 3});
-  check(weight, {.rows = 35, .epilogue = Epilogue::kAdd});
+  check(make(4608, testing::Values::kOrdinary, 93), {.rows = 3}, test::Seeds::kOne);
+  check(make(512, testing::Values::kOrdinary, 97), {.rows = 35, .epilogue = Epilogue::kAdd});
+  check(make(256, testing::Values::kOrdinary, 98), {.rows = 67}, test::Seeds::kOne);
   check(make(256, testing::Values::kExtreme, 94), {.rows = 9});
   check(make(256, testing::Values::kDegenerate, 95), {.rows = 1});
 }
@@ -201,6 +121,48 @@ TEST_P(CudaBlocksHalf, SharesOfTheSegmentsAreSubtrees) {
   check(weight, {.rows = 2, .segments = {0, 4}});
   check(weight, {.rows = 11, .segments = {6, 2}});
   check(weight, {.rows = 3, .segments = {3, 1}});
+}
+
+// Where a step has 8 products, the even columns of 16 are the first.
+TEST_P(CudaBlocksHalf, HasTheBitsOfItsDefinitionInStepsOfEight) {
+  const simt::GivenDevice ampere(80);
+  if (!ampere.is_here()) GTEST_SKIP() << "the GPU is another";
+  check(
+      make(256, testing::Values::kOrdinary, 99), {.rows = 2}, test::Seeds::kOne, simt::kAmpereCore);
+}
+
+TEST(CudaBlocksHalfMatrix, OfMxfp4HasTheBitsOfItsWeightsInBf16) {
+  constexpr int32_t kK = 512;
+  constexpr int32_t kRows = 5;
+  std::mt19937 rng(100);
+  const TestWeight weight =
+      testing::make_weight(WeightFormat::kMXFP4, kN, kK, testing::Values::kOrdinary, rng);
+  const HalfRows x(kRows, kK, 101);
+  const test::DeviceBytes matrix(int64_t{kN} * kK * 2);
+  auto* const numbers = reinterpret_cast<uint16_t*>(matrix.data());
+  for (int64_t i = 0; i < kN; ++i) {
+    const DecodedRow row = testing::decode_row(weight, i);
+    for (int64_t k = 0; k < kK; ++k) {
+      numbers[i * kK + k] = test::exact_bf16(row.weights[static_cast<size_t>(k)]);
+    }
+  }
+  test::on_schedules([&] {
+    std::vector<float> of_matrix(kRows * kN);
+    std::vector<float> of_codes(kRows * kN, -1);
+    cuda::launch_linear_half(nullptr,
+                             {.x = x.row(0),
+                              .x_stride = kK,
+                              .weight = numbers,
+                              .weight_stride = kK,
+                              .num_rows = kRows,
+                              .n = kN,
+                              .k = kK,
+                              .out = of_matrix.data(),
+                              .out_stride = kN});
+    cuda::launch_linear_blocks_half(
+        nullptr, {.x = x.view, .weight = &weight.view, .out = of_codes.data(), .out_stride = kN});
+    test::expect_same_floats(of_codes, of_matrix);
+  });
 }
 
 }  // namespace

@@ -415,10 +415,11 @@ INSTANTIATE_TEST_SUITE_P(Formats,
                          ::testing::ValuesIn(kExpertFormats),
                          kFormatName);
 
-// Few rows an expert and many of them take other tiles; the last of n is full in neither.
+// Few rows an expert, more and many of them take other tiles; the last of n is full in none.
 TEST_P(CudaExpertFormats, RowsHaveTheBitsOfTheCpu) {
   check({3, 0, 11, 1}, 52);
   check({35, 1, 0}, 24);
+  check({133, 2}, 20);
 }
 
 TEST_P(CudaExpertFormats, ExpertsWithoutRowsWriteNothing) { check({0, 0, 0, 1}, 20); }

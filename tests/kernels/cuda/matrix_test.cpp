@@ -125,11 +125,13 @@ constexpr auto kFormatName = [](const auto& info) {
 };
 INSTANTIATE_TEST_SUITE_P(Formats, CudaMatrix, ::testing::ValuesIn(kFormats), kFormatName);
 
-// 512 leaves segments two groups each, 256 one; 3 rows are few, 35 go over two tiles of tokens.
+// 512 leaves segments two groups each, 256 one; 3 rows are few, 35 go over two tiles of 32 tokens,
+// 67 over two of 64.
 TEST_P(CudaMatrix, HasTheBitsOfTheCpu) {
   const Matrix matrix = make_matrix(GetParam(), 512, testing::Values::kOrdinary, 83);
   check(matrix, 3, {}, Epilogue::kStore);
   check(matrix, 35, {}, Epilogue::kAdd);
+  check(matrix, 67, {}, Epilogue::kAdd);
   check(make_matrix(GetParam(), 256, testing::Values::kExtreme, 84), 9, {}, Epilogue::kStore);
 }
 
@@ -137,6 +139,7 @@ TEST_P(CudaMatrix, SharesOfTheSegmentsHaveTheBitsOfTheCpu) {
   const Matrix matrix = make_matrix(GetParam(), 768, testing::Values::kOrdinary, 85);
   check(matrix, 2, {0, 4}, Epilogue::kStore);
   check(matrix, 11, {6, 2}, Epilogue::kStore);
+  check(matrix, 65, {4, 4}, Epilogue::kStore);
   check(matrix, 3, {3, 1}, Epilogue::kStore);
   // Two groups leave the first half of four ranks' shares without a column.
   if (format_info(GetParam()).block_elements > kQuantGroup) return;
@@ -159,19 +162,28 @@ TEST_P(CudaMatrix, EmbeddingsHaveTheBitsOfTheCpu) {
   });
 }
 
-TEST(CudaMatrixActivations, OthersThanOf8BitsAreRefusedWithWhatHelps) {
+TEST(CudaMatrixActivations, OthersThanOf8And16BitsAreRefusedWithWhatHelps) {
   const auto refused = [](WeightFormat weight, ActivationFormat activations) {
     const Expected<void> known = check_activations(DeviceType::kCuda, weight, activations);
     return known ? "" : known.error().message;
   };
   EXPECT_EQ(refused(WeightFormat::kQ4_0, ActivationFormat::kInt8), "");
   EXPECT_EQ(refused(WeightFormat::kF32, ActivationFormat::kFloat), "");
-  for (const int32_t bits : {16, 32}) {
-    const std::string message =
-        refused(WeightFormat::kQ4_0, activation_format(WeightFormat::kQ4_0, bits));
-    EXPECT_NE(message.find("Q4_0"), std::string::npos) << bits << ": " << message;
-    EXPECT_NE(message.find("--activation-bits 8"), std::string::npos) << bits << ": " << message;
+  for (const WeightFormat format : {WeightFormat::kQ4_0, WeightFormat::kNVFP4}) {
+    const auto at = [&](int32_t bits) {
+      return activation_format(format, bits, DeviceType::kCuda);
+    };
+    EXPECT_EQ(at(8), ActivationFormat::kInt8);
+    EXPECT_EQ(at(16), ActivationFormat::kBF16);
+    EXPECT_EQ(refused(format, at(8)), "");
+    EXPECT_EQ(refused(format, at(16)), "");
+    for (const ActivationFormat other : {at(32), ActivationFormat::kInt16}) {
+      const std::string message = refused(format, other);
+      EXPECT_NE(message.find(format_info(format).name), std::string::npos) << message;
+      EXPECT_NE(message.find("--activation-bits 8 or 16"), std::string::npos) << message;
+    }
   }
+  EXPECT_NE(refused(WeightFormat::kInt8Channel, ActivationFormat::kInt8), "");
 }
 
 }  // namespace
