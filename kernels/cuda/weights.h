@@ -98,22 +98,31 @@ constexpr uint32_t zero_point(WeightFormat format) {
   }
 }
 
-// Eight entries of a codebook as one number, from entry `first` on.
-constexpr uint64_t entries(const int8_t (&codebook)[16], int first) {
-  uint64_t all = 0;
-  for (int i = 0; i < 8; ++i) {
-    all |= uint64_t{static_cast<uint8_t>(codebook[first + i])} << (8 * i);
+// Four entries of a format's codebook, from `kFirst` on.
+template <WeightFormat kFormat, int kFirst>
+constexpr uint32_t entries() {
+  uint32_t all = 0;
+  for (int i = 0; i < 4; ++i) {
+    const int entry = kFirst + i;
+    const int8_t value = kIsE2M1<kFormat> ? kMxfp4Codebook[entry] : kIq4Codebook[entry];
+    all |= uint32_t{static_cast<uint8_t>(value)} << (8 * i);
   }
   return all;
 }
 
-// Codes of E2M1, whose products with their scales are numbers of BF16.
+// What the low four nibbles of `codes` stand for, in bytes.
 template <WeightFormat kFormat>
-inline constexpr bool kIsE2M1 = kFormat == WeightFormat::kMXFP4 || kFormat == WeightFormat::kNVFP4;
-
-template <WeightFormat kFormat, int kFirst>
-inline constexpr uint64_t kEntries = entries(kIsE2M1<kFormat> ? kMxfp4Codebook : kIq4Codebook,
-                                             kFirst);
+__device__ __forceinline__ uint32_t looked_up(uint32_t codes) {
+  constexpr uint32_t kEntries[4] = {
+      entries<kFormat, 0>(), entries<kFormat, 4>(), entries<kFormat, 8>(), entries<kFormat, 12>()};
+  const uint32_t in_half = codes & 0x7777U;
+  const uint32_t low = gpu::ptx::select_bytes(kEntries[0], kEntries[1], in_half);
+  const uint32_t high = gpu::ptx::select_bytes(kEntries[2], kEntries[3], in_half);
+  // Where a code is below 8, 127, and elsewhere the sign of 127, which is 0.
+  const uint32_t below = gpu::ptx::select_bytes(0x7F7F7F7FU, 0x7F7F7F7FU, codes);
+  const uint32_t is_low = below | below << 1;
+  return (low & is_low) | (high & ~is_low);
+}
 
 struct GroupAt {
   const std::byte* codes;
@@ -230,6 +239,12 @@ __device__ __forceinline__ uint32_t chunk_of(int32_t c, Load load) {
   constexpr PackedLayout kLayout = kLayoutOf<kFormat>;
   constexpr int kHigh = kLayout.low_bits;  // the register that the high plane begins with
   constexpr uint32_t kBytes = 0x01010101U;
+  if constexpr (kHasCodebook<kFormat>) {
+    static_assert(kLayout.low_bits == 4 && kLayout.high_bits == 0);
+    const uint32_t both = load(c % 4);  // chunks c % 4 and c % 4 + 4, nibble by nibble
+    return gpu::ptx::select_bytes(
+        looked_up<kFormat>(both), looked_up<kFormat>(both >> 16), c < 4 ? 0x6420U : 0x7531U);
+  }
   uint32_t codes;
   if constexpr (kLayout.low_bits == 8) {
     codes = load(c);
@@ -243,16 +258,7 @@ __device__ __forceinline__ uint32_t chunk_of(int32_t c, Load load) {
   } else if constexpr (kLayout.high_bits == 2) {
     codes |= (load(kHigh + c / 4) >> (c % 4 * 2) & 3 * kBytes) << kHigh;
   }
-  if constexpr (kHasCodebook<kFormat>) {
-    uint32_t values = 0;
-#pragma unroll
-    for (int i = 0; i < 32; i += 8) {
-      const uint32_t code = codes >> i & 15;
-      const uint64_t half = code < 8 ? kEntries<kFormat, 0> : kEntries<kFormat, 8>;
-      values |= (static_cast<uint32_t>(half >> (code % 8 * 8)) & 0xFFU) << i;
-    }
-    return values;
-  } else if constexpr (zero_point(kFormat) != 0) {
+  if constexpr (zero_point(kFormat) != 0) {
     // Moved up to where no byte borrows from the next, then the sign turned.
     constexpr uint32_t kUp = (128 - zero_point(kFormat)) * kBytes;
     return (codes + kUp) ^ 128 * kBytes;
