@@ -3,6 +3,7 @@
 // the checkpoint's codes, of few and of many rows, of shares of the segments and of experts.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <string>
 #include <vector>
@@ -100,10 +101,12 @@ constexpr WeightFormat kFormats[] = {WeightFormat::kQ4_0,
                                      WeightFormat::kQ6_K,
                                      WeightFormat::kIQ4_NL,
                                      WeightFormat::kIQ4_XS,
-                                     WeightFormat::kMXFP4};
-constexpr auto kFormatName = [](const auto& info) {
-  return std::string(format_info(info.param).name);
-};
+                                     WeightFormat::kMXFP4,
+                                     WeightFormat::kNVFP4,
+                                     WeightFormat::kInt4Group32,
+                                     WeightFormat::kInt4Group128,
+                                     WeightFormat::kInt8Group32};
+constexpr auto kFormatName = [](const auto& info) { return testing::test_name(info.param); };
 INSTANTIATE_TEST_SUITE_P(Formats, CudaBlocksHalf, ::testing::ValuesIn(kFormats), kFormatName);
 
 // 4608 leaves segments 18 groups each, which go round a ring of 8 stages twice and more; 3 rows are
@@ -121,6 +124,87 @@ TEST_P(CudaBlocksHalf, SharesOfTheSegmentsAreSubtrees) {
   check(weight, {.rows = 2, .segments = {0, 4}});
   check(weight, {.rows = 11, .segments = {6, 2}});
   check(weight, {.rows = 3, .segments = {3, 1}});
+}
+
+// Columns past k of a group weigh nothing.
+TEST_P(CudaBlocksHalf, TakesRowsThatEndInsideOfAGroup) {
+  if (!testing::is_plain(GetParam())) GTEST_SKIP() << "its rows are whole blocks";
+  check(make(1000, testing::Values::kOrdinary, 102), {.rows = 3});
+}
+
+TEST_P(CudaBlocksHalf, SharesJoinToTheWhole) {
+  constexpr int64_t kK = 768;
+  constexpr int32_t kRows = 3;
+  const TestWeight weight = make(kK, testing::Values::kOrdinary, 103);
+  const HalfRows x(kRows, kK, 104);
+  std::vector<float> want(kRows * kN);
+  std::vector<float> out(want.size());
+  test::on_schedules([&] {
+    cuda::launch_linear_blocks_half(
+        nullptr, {.x = x.view, .weight = &weight.view, .out = want.data(), .out_stride = kN});
+    std::vector<float> parts[2];
+    for (size_t i = 0; i < 2; ++i) {
+      const Segments own{static_cast<int32_t>(4 * i), 4};
+      const int64_t first = own.first_column(kK);
+      const HalfRows some(kRows, own.num_columns(kK), 1);
+      for (int64_t row = 0; row < kRows; ++row) {
+        std::copy_n(x.row(row) + first, own.num_columns(kK), some.row(row));
+      }
+      parts[i].resize(want.size());
+      cuda::launch_linear_blocks_half(nullptr,
+                                      {.x = some.view,
+                                       .weight = &weight.view,
+                                       .out = parts[i].data(),
+                                       .out_stride = kN,
+                                       .segments = own});
+    }
+    const float* const both[] = {parts[0].data(), parts[1].data()};
+    cuda::launch_join_parts(
+        nullptr,
+        {.parts = both, .weight = &weight.view, .x = x.view, .out = out.data(), .out_stride = kN});
+    test::expect_same_floats(out, want);
+  });
+}
+
+// Three experts, the second without rows; the third has more than a tile of few tokens.
+TEST_P(CudaBlocksHalf, ExpertsHaveTheBitsOfTheirRowsAlone) {
+  constexpr int64_t kK = 256;
+  constexpr int32_t kRows = 24;  // a bound
+  std::vector<int32_t> first = {0, 8, 8};
+  std::vector<int32_t> count = {3, 0, 11};
+  std::vector<int32_t> chosen = {0, 2, 1 << 20};
+  std::vector<int32_t> num_chosen = {2};
+  const int64_t bytes = packed_bytes(GetParam(), kN, kK);
+  const int64_t stride = align_up(bytes, 64);
+  const test::DeviceBytes memory(3 * stride);
+  const HalfRows x(kRows, kK, 105);
+  std::vector<float> want(kRows * kN, -1);
+  PackedWeight matrix;
+  for (size_t expert = 0; expert < 3; ++expert) {
+    const TestWeight weight =
+        make(kK, testing::Values::kOrdinary, static_cast<uint32_t>(106 + expert));
+    matrix = weight.view;
+    std::copy_n(weight.view.data, bytes, memory.data() + static_cast<int64_t>(expert) * stride);
+    for (int64_t row = first[expert]; row < first[expert] + count[expert]; ++row) {
+      for (int64_t i = 0; i < kN; ++i) {
+        want[static_cast<size_t>(row * kN + i)] =
+            reference(weight, i, x.row(row), {}, simt::kHopperCore);
+      }
+    }
+  }
+  matrix.data = memory.data();
+  const cuda::ExpertMatrices experts{.rows = {.num_experts = 3,
+                                              .first = first.data(),
+                                              .count = count.data(),
+                                              .chosen = chosen.data(),
+                                              .num_chosen = num_chosen.data()},
+                                     .stride = stride};
+  test::on_schedules([&] {
+    std::vector<float> out(want.size(), -1);
+    cuda::launch_linear_blocks_half(
+        nullptr, {.x = x.view, .weight = &matrix, .out = out.data(), .out_stride = kN}, &experts);
+    test::expect_same_floats(out, want);
+  });
 }
 
 // Where a step has 8 products, the even columns of 16 are the first.

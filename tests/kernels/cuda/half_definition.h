@@ -92,7 +92,7 @@ inline float segment_sum(WeightFormat format,
   return acc;
 }
 
-// Output of a row of k weights, before a scale of the row; x: the first column of the segments.
+// Output of a row of k weights; x: the first column of the segments.
 inline float half_reference(WeightFormat format,
                             const testing::DecodedRow& w,
                             int64_t k,
@@ -110,7 +110,7 @@ inline float half_reference(WeightFormat format,
   for (size_t width = 1; width < static_cast<size_t>(segments.count); width *= 2) {
     for (size_t i = 0; i < 8; i += 2 * width) sums[i] += sums[i + width];
   }
-  return sums[0];
+  return segments.are_all() ? sums[0] * w.row_scale : sums[0];
 }
 
 }  // namespace sluice::kernels::test

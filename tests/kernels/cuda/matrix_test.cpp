@@ -104,25 +104,15 @@ class CudaMatrix : public ::testing::TestWithParam<WeightFormat> {
   }
 };
 
-constexpr WeightFormat kFormats[] = {WeightFormat::kF32,
-                                     WeightFormat::kF16,
-                                     WeightFormat::kBF16,
-                                     WeightFormat::kQ4_0,
-                                     WeightFormat::kQ4_1,
-                                     WeightFormat::kQ5_0,
-                                     WeightFormat::kQ5_1,
-                                     WeightFormat::kQ8_0,
-                                     WeightFormat::kQ2_K,
-                                     WeightFormat::kQ3_K,
-                                     WeightFormat::kQ4_K,
-                                     WeightFormat::kQ5_K,
-                                     WeightFormat::kQ6_K,
-                                     WeightFormat::kIQ4_NL,
-                                     WeightFormat::kIQ4_XS,
-                                     WeightFormat::kMXFP4};
-constexpr auto kFormatName = [](const auto& info) {
-  return std::string(format_info(info.param).name);
-};
+constexpr WeightFormat kFormats[] = {
+    WeightFormat::kF32,          WeightFormat::kF16,        WeightFormat::kBF16,
+    WeightFormat::kQ4_0,         WeightFormat::kQ4_1,       WeightFormat::kQ5_0,
+    WeightFormat::kQ5_1,         WeightFormat::kQ8_0,       WeightFormat::kQ2_K,
+    WeightFormat::kQ3_K,         WeightFormat::kQ4_K,       WeightFormat::kQ5_K,
+    WeightFormat::kQ6_K,         WeightFormat::kIQ4_NL,     WeightFormat::kIQ4_XS,
+    WeightFormat::kMXFP4,        WeightFormat::kNVFP4,      WeightFormat::kInt4Group32,
+    WeightFormat::kInt4Group128, WeightFormat::kInt8Group32};
+constexpr auto kFormatName = [](const auto& info) { return testing::test_name(info.param); };
 INSTANTIATE_TEST_SUITE_P(Formats, CudaMatrix, ::testing::ValuesIn(kFormats), kFormatName);
 
 // 512 leaves segments two groups each, 256 one; 3 rows are few, 35 go over two tiles of 32 tokens,
@@ -144,6 +134,53 @@ TEST_P(CudaMatrix, SharesOfTheSegmentsHaveTheBitsOfTheCpu) {
   // Two groups leave the first half of four ranks' shares without a column.
   if (format_info(GetParam()).block_elements > kQuantGroup) return;
   check(make_matrix(GetParam(), 64, testing::Values::kOrdinary, 87), 9, {0, 2}, Epilogue::kStore);
+}
+
+TEST_P(CudaMatrix, SharesJoinToTheBitsOfTheCpu) {
+  constexpr int32_t kRows = 3;
+  constexpr int64_t kK = 768;
+  const auto cpu = test::make_device("scalar", 1);
+  const Matrix matrix = make_matrix(GetParam(), kK, testing::Values::kOrdinary, 88);
+  const std::vector<float> values = Random(89).normals(kRows * kK);
+  const std::vector<float> bias = Random(90).normals(kN);
+  const auto quantized = [&](const test::DeviceBytes& memory, Segments own) {
+    const int64_t columns = own.num_columns(kK);
+    const Activations x = carve_activations(activations(), kRows, columns, memory.data());
+    quantize_activations(cpu->context(),
+                         {.x = values.data() + own.first_column(kK), .x_stride = kK, .out = x});
+    return x;
+  };
+  const test::DeviceBytes whole(activation_bytes(activations(), kRows, kK));
+  std::vector<float> want(kRows * kN);
+  const RowGroup group{
+      .weight = &matrix.cpu.view, .out = want.data(), .out_stride = kN, .bias = bias.data()};
+  linear(cpu->context(), {.x = quantized(whole, {}), .groups = {&group, 1}});
+  constexpr Segments kShares[] = {{0, 4}, {4, 4}};
+  const CutMatrix cut[] = {{matrix, kShares[0]}, {matrix, kShares[1]}};
+  test::on_schedules([&] {
+    std::vector<float> parts[2];
+    for (size_t i = 0; i < 2; ++i) {
+      const test::DeviceBytes memory(activation_bytes(activations(), kRows, kK));
+      parts[i].resize(want.size());
+      launch()(nullptr,
+               {.x = quantized(memory, kShares[i]),
+                .weight = &cut[i].view,
+                .out = parts[i].data(),
+                .out_stride = kN,
+                .segments = kShares[i]},
+               nullptr);
+    }
+    const float* const both[] = {parts[0].data(), parts[1].data()};
+    std::vector<float> out(want.size());
+    cuda::launch_join_parts(nullptr,
+                            {.parts = both,
+                             .weight = &cut[1].view,
+                             .x = carve_activations(activations(), kRows, kK, whole.data()),
+                             .bias = bias.data(),
+                             .out = out.data(),
+                             .out_stride = kN});
+    test::expect_same_floats(out, want);
+  });
 }
 
 TEST_P(CudaMatrix, EmbeddingsHaveTheBitsOfTheCpu) {

@@ -180,7 +180,7 @@ __device__ __forceinline__ void multiply_segment(WarpMemory& memory,
     add_group<kBug>(memory.ring[used], neighbour, group - begin, sums, acc);
   }
   ptx::cp_async_wait<0>();
-  if (kBug != CodesBug::kNoSyncBeforeSums) __syncwarp();
+  __syncwarp();
   Sums& out = sums_of(memory);
   for (int i = 0; i < 4; ++i) {
     out[lane_of_warp() % 4 * 2 + i % 2][lane_of_warp() / 4 + i / 2 * 8] = acc[i];

@@ -18,7 +18,6 @@ enum class CodesBug : uint8_t {
   kWaitTooWeak,
   kNoSyncAfterWait,
   kCopyBeforeSync,
-  kNoSyncBeforeSums,
   kStageOfTheNext,
   kHighCodesFirst,
   kChunkOfTheNeighbour,

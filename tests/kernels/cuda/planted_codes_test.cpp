@@ -82,7 +82,6 @@ TEST_F(Codes, EveryPlantedBugIsCaught) {
   expect("wait too weak", "race: ", kWaitTooWeak);
   expect("no sync after the wait", "race: ", kNoSyncAfterWait);
   expect("copy before the sync", "race: ", kCopyBeforeSync);
-  expect("no sync before the sums", "race: ", kNoSyncBeforeSums);
   expect("stage of the next", "wrong bits", kStageOfTheNext);
   expect("high codes first", "wrong bits", kHighCodesFirst);
   expect("chunk of the neighbour", "wrong bits", kChunkOfTheNeighbour);
