@@ -73,15 +73,14 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   if (threadIdx.x == 0) args.out[row] = largest;
 }
 
-}  // namespace
-
-void launch_fold(Stream stream, bool int8, const Outputs& outputs, const Parts& parts) {
+template <typename Format>
+void start_fold(Stream stream, const Outputs& outputs, const Parts& parts) {
   if (has_experts(outputs)) {
     return gpu::launch(stream,
                        {.blocks_x = ceil_div(outputs.n, kFoldThreads),
                         .blocks_y = max_chosen(outputs),
                         .threads = kFoldThreads},
-                       int8 ? fold_experts_kernel<Int8Sums> : fold_experts_kernel<FloatSums>,
+                       fold_experts_kernel<Format>,
                        outputs,
                        parts);
   }
@@ -89,7 +88,18 @@ void launch_fold(Stream stream, bool int8, const Outputs& outputs, const Parts& 
                                .blocks_y = ceil_div(outputs.n, kFoldThreads),
                                .threads = kFoldThreads,
                                .overlaps = overlaps(LaunchKind::kRows, outputs.num_rows)};
-  gpu::launch(stream, shape, int8 ? fold_kernel<Int8Sums> : fold_kernel<FloatSums>, outputs, parts);
+  gpu::launch(stream, shape, fold_kernel<Format>, outputs, parts);
+}
+
+}  // namespace
+
+void launch_fold(Stream stream, bool int8, const Outputs& outputs, const Parts& parts) {
+  if (int8) return start_fold<Int8Sums>(stream, outputs, parts);
+  start_fold<FloatSums>(stream, outputs, parts);
+}
+
+void launch_fold_heads(Stream stream, const Outputs& outputs, const Parts& parts) {
+  start_fold<HeadSums>(stream, outputs, parts);
 }
 
 void launch_join_parts(Stream stream, const JoinPartsArgs& args, const ExpertMatrices* experts) {
@@ -117,6 +127,11 @@ void launch_join_parts(Stream stream, const JoinPartsArgs& args, const ExpertMat
   }
   Parts parts{.parts = {}, .count = static_cast<int32_t>(args.parts.size())};
   std::ranges::copy(args.parts, parts.parts);
+  if (weight.format == WeightFormat::kNVFP4) {
+    outputs.heads = weight.data;
+    outputs.block_bytes = packed_tile_bytes(weight.format, weight.stored_columns());
+    return launch_fold_heads(stream, outputs, parts);
+  }
   launch_fold(stream, int8, outputs, parts);
 }
 

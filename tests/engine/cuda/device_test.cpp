@@ -42,13 +42,15 @@ TEST(CudaDevice, AutoTakesTheGpuWhereThereIsOneAndItHasWhatTheModelNeeds) {
   Config wide = int8.config("auto");
   wide.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
   wide.activation_bits = 16;
+  EXPECT_EQ(name_of(wide), "cuda");
+  wide.activation_bits = 32;
   EXPECT_EQ(name_of(wide), "cpu:");
 }
 
 TEST(CudaDevice, CudaIsRefusedByNameOfWhatIsMissing) {
   Config config = TinyModel(TinyWeights::kInt8).config("cuda");
   config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
-  config.activation_bits = 16;
+  config.activation_bits = 32;
   EXPECT_NE(error_of(config).find("--device cpu runs it"), std::string::npos) << error_of(config);
 }
 
@@ -117,6 +119,18 @@ TEST(CudaDevice, ScoresOfHalfPrecisionAreNearTheCpus) {
   if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
   expect_near_scores(TinyWeights::kBF16, 0.15);
   expect_near_scores(TinyWeights::kF16, 0.03);
+}
+
+// Tensors of every type of blocks.
+TEST(CudaDevice, CodesTimesRowsOf16BitsAreNearTheCpusAndTheSameInAnySteps) {
+  if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
+  Config config = TinyModel(TinyWeights::kInt8).config("cuda");
+  config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  config.activation_bits = 16;
+  const std::vector<Collected> whole = scored(config, 256);
+  expect_same(whole, scored(config, 5), "steps of 5");
+  config.device = "cpu";
+  expect_near(scored(config, 256), whole);
 }
 
 TEST(CudaDevice, MatricesLargerThanAPieceOfPinnedMemoryArriveWhole) {
