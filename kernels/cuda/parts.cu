@@ -75,13 +75,19 @@ __global__ void __launch_bounds__(kRowThreads, 1)
 
 }  // namespace
 
-void launch_fold(Stream stream, bool int8, const Outputs& outputs, const Parts& parts) {
+void launch_fold(Stream stream, MatrixFormat format, const Outputs& outputs, const Parts& parts) {
+  const auto of_format = [&](auto int8, auto e4m3, auto floats) {
+    if (format == MatrixFormat::kInt8) return int8;
+    return format == MatrixFormat::kE4M3 ? e4m3 : floats;
+  };
   if (has_experts(outputs)) {
     return gpu::launch(stream,
                        {.blocks_x = ceil_div(outputs.n, kFoldThreads),
                         .blocks_y = max_chosen(outputs),
                         .threads = kFoldThreads},
-                       int8 ? fold_experts_kernel<Int8Sums> : fold_experts_kernel<FloatSums>,
+                       of_format(fold_experts_kernel<Int8Sums>,
+                                 fold_experts_kernel<E4M3Sums>,
+                                 fold_experts_kernel<FloatSums>),
                        outputs,
                        parts);
   }
@@ -89,13 +95,18 @@ void launch_fold(Stream stream, bool int8, const Outputs& outputs, const Parts& 
                                .blocks_y = ceil_div(outputs.n, kFoldThreads),
                                .threads = kFoldThreads,
                                .overlaps = overlaps(LaunchKind::kRows, outputs.num_rows)};
-  gpu::launch(stream, shape, int8 ? fold_kernel<Int8Sums> : fold_kernel<FloatSums>, outputs, parts);
+  gpu::launch(stream,
+              shape,
+              of_format(fold_kernel<Int8Sums>, fold_kernel<E4M3Sums>, fold_kernel<FloatSums>),
+              outputs,
+              parts);
 }
 
 void launch_join_parts(Stream stream, const JoinPartsArgs& args, const ExpertMatrices* experts) {
   CHECK_LE(args.parts.size(), size_t{kSegments});
   const PackedWeight& weight = *args.weight;
   const bool int8 = weight.format == WeightFormat::kInt8Channel;
+  const bool e4m3 = weight.format == WeightFormat::kE4M3Channel;
   Outputs outputs{};
   outputs.k = weight.k;
   outputs.n = weight.n;
@@ -108,16 +119,18 @@ void launch_join_parts(Stream stream, const JoinPartsArgs& args, const ExpertMat
     outputs.experts = experts->rows;
     outputs.expert_stride = experts->stride;
   }
-  if (int8) {
-    CHECK(args.x.format == ActivationFormat::kInt8Token);
+  if (int8 || e4m3) {
+    CHECK(args.x.format == (int8 ? ActivationFormat::kInt8Token : ActivationFormat::kE4M3Token));
     const int64_t scales = matrix_scales_offset(weight.format, weight.n, weight.stored_columns());
     outputs.weight_scale = reinterpret_cast<const float*>(weight.data + scales);
     outputs.heads = static_cast<const std::byte*>(args.x.data);
-    outputs.block_bytes = token_block_bytes(args.x.k);
+    outputs.block_bytes =
+        int8 ? token_block_bytes(args.x.k) : e4m3_block_bytes(args.x.format, args.x.k);
   }
   Parts parts{.parts = {}, .count = static_cast<int32_t>(args.parts.size())};
   std::ranges::copy(args.parts, parts.parts);
-  launch_fold(stream, int8, outputs, parts);
+  const auto format = int8 ? MatrixFormat::kInt8 : e4m3 ? MatrixFormat::kE4M3 : MatrixFormat::kBf16;
+  launch_fold(stream, format, outputs, parts);
 }
 
 void launch_row_magnitudes(Stream stream, const RowMagnitudesArgs& args) {
