@@ -43,7 +43,7 @@ class Arena {
   int64_t used_ = 0;
 };
 
-inline constexpr int kNumActivationFormats = 6;
+using kernels::kNumActivationFormats;
 
 // Several weight matrices over the same input: q, k and v; gate and up; or just one.
 class Projection {
