@@ -95,9 +95,17 @@ int64_t device_sampling_workspace_bytes(DeviceType device, int32_t vocab_size, i
 Expected<void> check_activations(DeviceType device,
                                  WeightFormat weight,
                                  ActivationFormat activations) {
-  if (device == DeviceType::kCpu || cuda::has_activations(weight, activations)) return {};
+  const bool on_cpu = device == DeviceType::kCpu;
+  if (on_cpu ? cpu::has_activations(weight, activations)
+             : cuda::has_activations(weight, activations)) {
+    return {};
+  }
+  const std::string type = "weights of type " + std::string(format_info(weight).name);
+  if (on_cpu) {
+    return make_error(ErrorCode::kUnsupported, type + " have no such kernel on the CPU");
+  }
   return make_error(ErrorCode::kUnsupported,
-                    "weights of type " + std::string(format_info(weight).name) +
+                    type +
                         " take activations of 8 bits on the CUDA backend: --activation-bits 8; "
                         "with others, --device cpu runs it",
                     "device");

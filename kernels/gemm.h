@@ -5,23 +5,37 @@
 // k; G = ceil(K / 32) groups are cut into 8 segments, segment s holding the groups
 // [s * G / 8, (s + 1) * G / 8) (integer division). Within a segment, groups in order:
 //   int8, int16 activations:  acc = fma(float(isum), d_w * s_a, acc), isum the exact int32 dot
-//                             product of codes (zero point taken off, codebook entries looked up),
-//                             d_w the weight's scale, s_a the activation's, both fp32;
+//                             product of codes (zero point taken off, the format's or the group's;
+//                             codebook entries looked up), d_w the weight's scale, s_a the
+//                             activation's, both fp32;
 //                             where the format has a minimum m_w: acc = fma(m_w, t_a, acc) after
 //                             it, t_a = float(sum of the activation's codes in the group) * s_a;
-//                             formats with a scale per 16 (Q2_K, Q3_K, Q6_K) do the same for the
-//                             first 16 k, then for the second 16;
+//                             formats with a scale per 16 (Q2_K, Q3_K, Q6_K, NVFP4) do the same
+//                             for the first 16 k, then for the second 16;
 //   float activations:        for k in order: acc = fma(w, x, acc), w = the fp32 weight, which is
-//                             fma(code, d_w, m_w) for integer formats.
+//                             fma(code, d_w, m_w) for integer formats, for kE4M3Block value * d_w
+//                             and for kE4M3Channel the code's value;
+//   e4m3 activations:         see below.
 // Where a format has sub-scales, d_w and m_w are the block's scale times the integer sub-scale:
 // products of at most 19 bits, exact in fp32, so that nothing is rounded twice. Multiplying the
 // integer sums by their sub-scales instead, for one fma a group in formats with a scale per 16,
 // would need more than 32 bits with int16 activations and more than 24 with int8 ones, which the
 // conversion to float would round.
-// The 8 segment values fold as ((s0+s1)+(s2+s3))+((s4+s5)+(s6+s7)). Then bias is added, if any.
+// The 8 segment values fold as ((s0+s1)+(s2+s3))+((s4+s5)+(s6+s7)). Where the format has a scale
+// per row s_w that is not in d_w (kNVFP4, kE4M3Channel), the folded sum is multiplied with it,
+// once. Then bias is added, if any.
+//
+// FP8 weights and their own activations on the CPU (on CUDA: launch.h), w and x the values of the
+// codes, whose products are exact. For each group of 32: p = 0, then for its even k in order
+// p = fma(w[k], x[k], fma(w[k+1], x[k+1], p)): the odd column first, as vdpbf16ps has it. All these
+// sums are multiples of 2^-18, so that none is subnormal. Then
+//   kE4M3Channel, kE4M3Token: acc = acc + p; the folded sum y becomes (y * s_a) * s_w;
+//   kE4M3Block, kE4M3Group:   acc = fma(p, d_w * s_a, acc), both scales those of the group's 128
+//                             columns along absolute k.
 //
 // A layer may be computed for some of the segments alone (Segments), which gives the value of their
-// subtree: parts.h joins such values to the same bits.
+// subtree, before scales of whole rows: parts.h joins such values to the same bits. Of kE4M3Group
+// the borders of their columns are multiples of 128, or k.
 //
 // INT8 weights with a scale per output (kInt8Channel) and their own activations, int8 with a scale
 // per row (kInt8Token): isum = the exact int32 dot product over all of K, at most kMaxChannelK, and
@@ -39,28 +53,47 @@
 
 namespace sluice::kernels {
 
-enum class ActivationFormat : uint8_t { kInt8, kInt16, kFloat, kInt8Token, kBF16, kF16 };
+enum class ActivationFormat : uint8_t {
+  kInt8,
+  kInt16,
+  kFloat,
+  kInt8Token,
+  kBF16,
+  kF16,
+  kE4M3Token,
+  kE4M3Group
+};
+
+inline constexpr int kNumActivationFormats = 8;
 
 // Rows of activations as a linear layer reads them. Quantization per (row, group of 32):
 // s = maxabs / 127 (int16: 32767), code = round-to-nearest-even(x / s) computed as x * (1 / s) with
 // one division per group; where 1 / s overflows, s and the codes are 0; where a value is infinite
 // or NaN, s is NaN and the codes are 0, so that the row's outputs are NaN. Columns past k up to a
-// multiple of 32 hold zeros. kInt8Token is the same as int8 with the whole row as the group. kBF16,
-// kF16: each value to nearest, ties to even, in F16 infinite from 65520 on; what tensor cores
-// multiply, and no CPU kernel.
+// multiple of 32 hold zeros. kInt8Token is the same as int8 with the whole row as the group.
+// kE4M3Token and kE4M3Group are the same with the row or 128 columns as the group, s = maxabs / 448
+// and codes of e4m3, to nearest even. kBF16, kF16: each value to nearest, ties to even, in F16
+// infinite from 65520 on; what tensor cores multiply, and no CPU kernel.
+//
+// Where a checkpoint gives the scale (static_scale, of kInt8Token and kE4M3Token), it is s of every
+// row, and codes beyond 127 or 448 are those; s is NaN where a value of the row is not finite.
 //
 // Layout. kFloat, kBF16, kF16: plain rows, [num_rows][align_up(k, 32)]. Integer formats: blocks of
 // 8 rows, each [groups] records of activation_record_bytes: codes [8 rows][32], then scales [8]
 // float, sums [8] float (t_a above: float(sum of codes) * scale), code_sums [8] int32 (sum of
 // codes), half_sums [8] int32 (of the first 16 codes), so that a kernel finds all of a group's rows
 // at fixed distances. kInt8Token: blocks of 8 rows as well, each a head of kTokenHeadBytes (scales
-// [8] float, code_sums [8] int32) and [groups] records of codes [8 rows][32]. Rows past num_rows
-// are never read, or change nothing that is.
+// [8] float, code_sums [8] int32) and [groups] records of codes [8 rows][32]. kE4M3Token and
+// kE4M3Group: blocks of 8 rows, each a head of e4m3_head_bytes (scales [8] float, of kE4M3Group
+// [ceil(k / 128)][8] float; zero bytes or anything up to a multiple of 64) and the rows' codes
+// [8][align_up(k, 128)], zeros past k. Rows past num_rows are never read, or change nothing that
+// is.
 struct Activations {
   ActivationFormat format = ActivationFormat::kFloat;
   int32_t num_rows = 0;
   int32_t k = 0;
-  void* data = nullptr;  // 64-byte aligned
+  void* data = nullptr;    // 64-byte aligned
+  float static_scale = 0;  // finite, of kInt8Token and kE4M3Token; 0: each row has its own
 };
 
 inline constexpr int32_t kActivationRows = 8;  // rows of a block of integer activations
@@ -76,16 +109,31 @@ constexpr int64_t activation_record_bytes(ActivationFormat format) {
     case ActivationFormat::kFloat:
     case ActivationFormat::kBF16:
     case ActivationFormat::kF16:
+    case ActivationFormat::kE4M3Token:
+    case ActivationFormat::kE4M3Group:
       return 0;  // have no records
   }
   return 0;
 }
 
 inline constexpr int64_t kTokenHeadBytes = 64;
+inline constexpr int64_t kE4M3GroupColumns = 128;
 
-// One row's part of one record; kInt8Token's scale and code sum are the row's, the others null.
+constexpr bool is_e4m3(ActivationFormat format) {
+  return format == ActivationFormat::kE4M3Token || format == ActivationFormat::kE4M3Group;
+}
+
+constexpr int64_t e4m3_head_bytes(ActivationFormat format, int64_t k) {
+  if (format == ActivationFormat::kE4M3Token) return kTokenHeadBytes;
+  return align_up(ceil_div(k, kE4M3GroupColumns) * kActivationRows * int64_t{sizeof(float)}, 64);
+}
+
+constexpr int64_t e4m3_row_bytes(int64_t k) { return align_up(k, kE4M3GroupColumns); }
+
+// One row's part of one record; kInt8Token's scale and code sum are the row's, e4m3's scale that of
+// the row or of the group's 128 columns, the others null.
 struct ActivationGroup {
-  void* codes;  // [32] int8 or int16
+  void* codes;  // [32] int8, int16 or e4m3
   float* scale;
   float* sum;
   int32_t* code_sum;
@@ -105,7 +153,9 @@ Activations carve_activations(ActivationFormat format,
 Activations activation_rows(const Activations& activations, int64_t first_row, int32_t num_rows);
 
 // The format that a weight's activations take: kInt8Token for kInt8Channel, whose checkpoint says
-// so; for float weights float, on CUDA those of 16 bits their own; else by --activation-bits.
+// so; kE4M3Token and kE4M3Group for kE4M3Channel and kE4M3Block with 8 bits, with more float, on
+// CUDA bf16; for float weights float, on CUDA those of 16 bits their own; else by
+// --activation-bits.
 ActivationFormat activation_format(WeightFormat weight,
                                    int32_t activation_bits,
                                    DeviceType device = DeviceType::kCpu);
@@ -137,9 +187,10 @@ struct LargestMatrices {
 int64_t workspace_bytes(DeviceType device, int32_t num_rows, const LargestMatrices& largest);
 
 // x: [num_rows, k] with a row stride in elements. With `rows`, row i / repeat of x goes to row
-// rows[i] of out, and no others of out change. With `magnitudes`, out is kInt8Token and x some
-// columns of wider rows, which lie in as many parts as there are entries: the largest of
-// magnitudes[..][i] (row_magnitudes(), parts.h) takes the place of row i's own.
+// rows[i] of out, and no others of out change. With `magnitudes`, out is kInt8Token or kE4M3Token
+// and x some columns of wider rows, which lie in as many parts as there are entries: the largest of
+// magnitudes[..][i] (row_magnitudes(), parts.h) takes the place of row i's own, also where the
+// scale is static, which needs it to know of values that are not finite.
 struct QuantizeArgs {
   const float* x;
   int64_t x_stride;
@@ -177,15 +228,19 @@ struct Segments {
   [[nodiscard]] constexpr int64_t first_group(int64_t k) const {
     return first * ceil_div(k, kQuantGroup) / kSegments;
   }
+
   [[nodiscard]] constexpr int64_t end_group(int64_t k) const {
     return (first + count) * ceil_div(k, kQuantGroup) / kSegments;
   }
+
   [[nodiscard]] constexpr int64_t first_column(int64_t k) const {
     return first_group(k) * kQuantGroup;
   }
+
   [[nodiscard]] constexpr int64_t end_column(int64_t k) const {
     return std::min(k, end_group(k) * kQuantGroup);
   }
+
   [[nodiscard]] constexpr int64_t num_columns(int64_t k) const {
     return end_column(k) - first_column(k);
   }

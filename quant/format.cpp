@@ -11,7 +11,7 @@ namespace {
 
 // In the order of WeightFormat, so that format_info() is an index.
 // clang-format off
-constexpr std::array<FormatInfo, 17> kFormats = {{
+constexpr std::array<FormatInfo, kNumWeightFormats> kFormats = {{
     // format, name, ggml type, block elements and bytes, integer, zero point, codebook, minimum,
     // offset and number of fp16 scales
     {WeightFormat::kF32,    "F32",    0,  1,   4,   false, 0,   nullptr,        false, 0,   0},
@@ -30,8 +30,15 @@ constexpr std::array<FormatInfo, 17> kFormats = {{
     {WeightFormat::kIQ4_NL, "IQ4_NL", 20, 32,  18,  true,  0,   kIq4Codebook,   false, 0,   1},
     {WeightFormat::kIQ4_XS, "IQ4_XS", 23, 256, 136, true,  0,   kIq4Codebook,   false, 0,   1},
     {WeightFormat::kMXFP4,  "MXFP4",  39, 32,  17,  true,  0,   kMxfp4Codebook, false, 0,   0},
-    {WeightFormat::kInt8Channel, "INT8", kNoGgmlType, 1, 1, true, 128, nullptr,     false, 0,   0},
+    {WeightFormat::kInt8Channel,  "INT8",         kNoGgmlType, 1, 1, true,  128, nullptr, false, 0, 0},
+    {WeightFormat::kNVFP4,        "NVFP4",        kNoGgmlType, 2, 1, true,  0, kMxfp4Codebook, false, 0, 0},
+    {WeightFormat::kInt4Group32,  "INT4 per 32",  kNoGgmlType, 2, 1, true,  0, nullptr, false, 0, 0},
+    {WeightFormat::kInt4Group128, "INT4 per 128", kNoGgmlType, 2, 1, true,  0, nullptr, false, 0, 0},
+    {WeightFormat::kInt8Group32,  "INT8 per 32",  kNoGgmlType, 1, 1, true,  0, nullptr, false, 0, 0},
+    {WeightFormat::kE4M3Channel,  "FP8",          kNoGgmlType, 1, 1, false, 0, nullptr, false, 0, 0},
+    {WeightFormat::kE4M3Block,    "FP8 per 128",  kNoGgmlType, 1, 1, false, 0, nullptr, false, 0, 0},
 }};
+
 // clang-format on
 
 constexpr bool rows_in_enum_order() {

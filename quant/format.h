@@ -28,10 +28,18 @@ enum class WeightFormat : uint8_t {
   kIQ4_NL,
   kIQ4_XS,
   kMXFP4,
-  // int8 codes with one fp32 scale per row (output channel), which lie apart from the codes: its
-  // rows are no blocks. What decodes blocks does not take it, pack_int8_channel does.
-  kInt8Channel
+  // From here on rows are no blocks: codes and scales lie apart in a checkpoint, and plain_rows.h
+  // is the form between it and kernels. What decodes blocks does not take them.
+  kInt8Channel,   // int8 codes, one fp32 scale per row (output channel)
+  kNVFP4,         // e2m1 codes, an e4m3 scale per 16, one fp32 scale per row
+  kInt4Group32,   // 4-bit codes, an fp32 scale and a zero point of 8 bits per 32
+  kInt4Group128,  // the same per 128
+  kInt8Group32,   // 8-bit codes, an fp32 scale and a zero point of 8 bits per 32
+  kE4M3Channel,   // e4m3 codes, one fp32 scale per row
+  kE4M3Block      // e4m3 codes, an fp32 scale per 128
 };
+
+inline constexpr int kNumWeightFormats = static_cast<int>(WeightFormat::kE4M3Block) + 1;
 
 inline constexpr uint32_t kNoGgmlType = UINT32_MAX;
 
@@ -39,25 +47,25 @@ struct FormatInfo {
   WeightFormat format;
   std::string_view name;   // as GGUF tools print it: "Q4_1"
   uint32_t ggml_type;      // type id in GGUF tensor infos; kNoGgmlType: GGUF has none
-  int32_t block_elements;  // weights per block along K
-  int32_t block_bytes;
+  int32_t block_elements;  // weights per block along K; of rows that are no blocks, per block_bytes
+  int32_t block_bytes;     // codes alone where rows are no blocks
   // Integer codes a kernel multiplies; false: floats, which take float activations only.
   bool is_integer;
-  int32_t zero_point;      // taken off a stored code
+  int32_t zero_point;      // taken off a stored code; formats with zero points of their own: 0
   const int8_t* codebook;  // [16] what stored codes stand for; null where they stand for themselves
   bool has_min;            // a minimum is added
   int32_t scale_offset;    // of the block's fp16 scales, one after the other
   int32_t num_scales;      // fp16; 0 for floats and for MXFP4, whose scale is a power of two
 };
 
-// The formats whose rows are blocks, scales included: all but kInt8Channel.
+// The formats whose rows are blocks, scales included: those before kInt8Channel.
 std::span<const FormatInfo> format_table();
 const FormatInfo& format_info(WeightFormat format);
 std::optional<WeightFormat> format_from_ggml_type(uint32_t ggml_type);
 
 inline constexpr int8_t kIq4Codebook[16] = {
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-// E2M1, doubled so that all values are integers; scales are halved in return.
+// E2M1 of MXFP4 and NVFP4, doubled so that all values are integers; scales are halved in return.
 inline constexpr int8_t kMxfp4Codebook[16] = {
     0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 

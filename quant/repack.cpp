@@ -12,6 +12,7 @@ namespace sluice {
 namespace {
 
 constexpr int32_t kNumChunks = 8;
+constexpr int64_t kBlockColumns = 128;  // of a scale of kE4M3Block
 
 constexpr bool blocks_are_whole_lines() {
   for (const PackedLayout& layout : kPackedLayouts) {
@@ -93,7 +94,11 @@ void pack_scales(ScaleLayout layout,
   switch (layout) {
     case ScaleLayout::kNone:
     case ScaleLayout::kChannel:
-      return;
+    case ScaleLayout::kSub16E4M3:
+    case ScaleLayout::kFloat32:
+    case ScaleLayout::kFloat128:
+    case ScaleLayout::kBlock128:
+      return;  // of no format whose rows are blocks
     case ScaleLayout::kHalf:
       return put_half(group.scale_bits, r, scales);
     case ScaleLayout::kHalfMin:
@@ -206,7 +211,7 @@ void pack_integer_block(WeightFormat format,
 }  // namespace
 
 const PackedLayout& packed_layout(WeightFormat format) {
-  static_assert(std::size(kPackedLayouts) == static_cast<size_t>(WeightFormat::kInt8Channel) + 1);
+  static_assert(std::size(kPackedLayouts) == static_cast<size_t>(kNumWeightFormats));
   return kPackedLayouts[static_cast<size_t>(format)];
 }
 
@@ -227,7 +232,7 @@ void pack_weight(WeightFormat format,
                  int64_t tile_begin,
                  int64_t tile_end,
                  std::byte* dst) {
-  CHECK(format != WeightFormat::kInt8Channel);
+  CHECK_LT(static_cast<int>(format), static_cast<int>(WeightFormat::kInt8Channel));
   CHECK_LE(0, tile_begin);
   CHECK_LE(tile_end, ceil_div(n, kRowTile));
   const PackedLayout& layout = packed_layout(format);
@@ -303,13 +308,26 @@ int64_t matrix_row_stride(WeightFormat format, int64_t k) {
   return align_up(row_bytes(format, k), kUnit);
 }
 
+int64_t matrix_row_scales(WeightFormat format, int64_t k) {
+  switch (format) {
+    case WeightFormat::kInt8Channel:
+    case WeightFormat::kE4M3Channel:
+      return 1;
+    case WeightFormat::kE4M3Block:
+      return ceil_div(k, kBlockColumns);
+    default:
+      return 0;
+  }
+}
+
 int64_t matrix_scales_offset(WeightFormat format, int64_t n, int64_t k) {
   return align_up(n * matrix_row_stride(format, k), 64);
 }
 
 int64_t matrix_bytes(WeightFormat format, int64_t n, int64_t k) {
-  if (format != WeightFormat::kInt8Channel) return n * matrix_row_stride(format, k);
-  return matrix_scales_offset(format, n, k) + n * static_cast<int64_t>(sizeof(float));
+  const int64_t scales = n * matrix_row_scales(format, k);
+  if (scales == 0) return n * matrix_row_stride(format, k);
+  return matrix_scales_offset(format, n, k) + scales * static_cast<int64_t>(sizeof(float));
 }
 
 void copy_matrix_rows(WeightFormat format,
@@ -327,7 +345,7 @@ void copy_matrix_rows(WeightFormat format,
 }
 
 ColumnRange columns_to_store(WeightFormat format, int64_t begin, int64_t end, int64_t k) {
-  if (has_rows(format)) return {begin, end - begin};
+  if (has_rows(format) && format != WeightFormat::kE4M3Block) return {begin, end - begin};
   const int64_t block = int64_t{packed_layout(format).groups_per_block} * kQuantGroup;
   const int64_t first = begin / block * block;
   return {first, std::min(k, align_up(end, block)) - first};
@@ -341,18 +359,35 @@ void cut_columns(WeightFormat format,
                  std::byte* dst) {
   const bool rows = has_rows(format);
   const PackedLayout& layout = packed_layout(format);
+  const int64_t head = rows ? 0 : layout.tile_head_bytes();
   const int64_t block = int64_t{layout.groups_per_block} * kQuantGroup;
   const auto bytes_of = [&](int64_t count) {
     return rows ? matrix_row_stride(format, count) : packed_tile_bytes(format, count);
   };
   const int64_t skipped =
       rows ? row_bytes(format, columns.first) : columns.first / block * layout.block_bytes();
-  const int64_t used = rows ? row_bytes(format, columns.count) : bytes_of(columns.count);
+  const int64_t used = rows ? row_bytes(format, columns.count) : bytes_of(columns.count) - head;
   const int64_t from = bytes_of(k);
   const int64_t to = bytes_of(columns.count);
   for (int64_t i = 0; i < (rows ? num_rows : ceil_div(num_rows, kRowTile)); ++i) {
-    std::memcpy(dst + i * to, src + i * from + skipped, static_cast<size_t>(used));
-    std::memset(dst + i * to + used, 0, static_cast<size_t>(to - used));
+    std::memcpy(dst + i * to, src + i * from, static_cast<size_t>(head));
+    std::memcpy(dst + i * to + head, src + i * from + head + skipped, static_cast<size_t>(used));
+    std::memset(dst + i * to + head + used, 0, static_cast<size_t>(to - head - used));
+  }
+}
+
+void cut_row_scales(WeightFormat format,
+                    int64_t k,
+                    const ColumnRange& columns,
+                    int64_t num_rows,
+                    const float* src,
+                    float* dst) {
+  const int64_t from = matrix_row_scales(format, k);
+  const int64_t to = matrix_row_scales(format, columns.count);
+  const int64_t first = format == WeightFormat::kE4M3Block ? columns.first / kBlockColumns : 0;
+  CHECK_LE(first + to, from);
+  for (int64_t row = 0; row < num_rows; ++row) {
+    std::copy_n(src + row * from + first, to, dst + row * to);
   }
 }
 

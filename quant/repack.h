@@ -24,6 +24,11 @@ enum class ScaleLayout : uint8_t {
               // one; super: scales, minima [16] fp16 each
   kExponent,  // exponents [16] uint8: the scale is 2^(e - 128)
   kChannel,   // none; the tile begins with scales [16] fp32, one for all of K
+  kSub16E4M3,  // scales of the first half [16] e4m3, of the second [16]; tile as kChannel's
+  kFloat32,    // scales [16] fp32; super: zero points [groups][16] uint8
+  kFloat128,   // none; super: for every 4 groups scales [16] fp32, then for every 4 groups zero
+               // points [16] uint8, then zero bytes up to a multiple of 64
+  kBlock128,   // none; super of 4 groups: scales [16] fp32
 };
 
 // A tile (16 rows, all of K) is tile_head_bytes, then a sequence of blocks of `groups_per_block`
@@ -35,7 +40,12 @@ enum class ScaleLayout : uint8_t {
 //   low plane   8 bits: one register per chunk; 4 bits: register c < 4 has chunk c in the low and
 //               chunk c + 4 in the high nibbles; 2 bits: register c / 4, bits 2 (c % 4)
 //   high plane  2 bits: register c / 4, bits 2 (c % 4); 1 bit: one register, bit c
-// Codes are stored ones: the zero point is not taken off, codebook entries are indices.
+// Codes are stored ones: the zero point is not taken off, codebook entries are indices. Zero points
+// are stored as the codes are: 8-bit codes and theirs are 128 higher than an int8.
+// e4m3 codes: each four rows of a register have bytes 0 and 1 of the four side by side, then bytes
+// 2 and 3: byte j of row r is at 16 (r / 4) + 8 (j / 2) + 2 (r % 4) + j % 2, so that what
+// interleaves two registers of bytes gives pairs of k in the order of outputs.
+//
 // Float formats: [32 k][16 rows], low_bits wide.
 struct PackedLayout {
   int32_t low_bits;
@@ -49,6 +59,8 @@ struct PackedLayout {
     switch (scales) {
       case ScaleLayout::kNone:
       case ScaleLayout::kChannel:
+      case ScaleLayout::kFloat128:
+      case ScaleLayout::kBlock128:
         return 0;
       case ScaleLayout::kSub32:
       case ScaleLayout::kExponent:
@@ -57,19 +69,35 @@ struct PackedLayout {
       case ScaleLayout::kSub32Min:
       case ScaleLayout::kSub16:
       case ScaleLayout::kSub16Min:
+      case ScaleLayout::kSub16E4M3:
         return 2 * kRowTile;
       case ScaleLayout::kHalfMin:
+      case ScaleLayout::kFloat32:
         return 4 * kRowTile;
     }
     return 0;
   }
 
   [[nodiscard]] constexpr int32_t tile_head_bytes() const {
-    return scales == ScaleLayout::kChannel ? 4 * kRowTile : 0;
+    const bool has_head = scales == ScaleLayout::kChannel || scales == ScaleLayout::kSub16E4M3;
+    return has_head ? 4 * kRowTile : 0;
   }
 
   [[nodiscard]] constexpr int32_t super_bytes() const {
-    return scales >= ScaleLayout::kSub32 && scales <= ScaleLayout::kSub16Min ? 64 : 0;
+    switch (scales) {
+      case ScaleLayout::kSub32:
+      case ScaleLayout::kSub32Min:
+      case ScaleLayout::kSub16:
+      case ScaleLayout::kSub16Min:
+      case ScaleLayout::kBlock128:
+        return 64;
+      case ScaleLayout::kFloat32:
+        return groups_per_block * kRowTile;
+      case ScaleLayout::kFloat128:
+        return (groups_per_block / 4 * 5 * kRowTile + 63) / 64 * 64;
+      default:
+        return 0;
+    }
   }
 
   [[nodiscard]] constexpr int32_t block_bytes() const {
@@ -79,23 +107,29 @@ struct PackedLayout {
 
 // In the order of WeightFormat. Blocks are whole cache lines.
 inline constexpr PackedLayout kPackedLayouts[] = {
-    {32, 0, 1, ScaleLayout::kNone},     // F32
-    {16, 0, 1, ScaleLayout::kNone},     // F16
-    {16, 0, 1, ScaleLayout::kNone},     // BF16
-    {4, 0, 2, ScaleLayout::kHalf},      // Q4_0
-    {4, 0, 1, ScaleLayout::kHalfMin},   // Q4_1
-    {4, 1, 2, ScaleLayout::kHalf},      // Q5_0
-    {4, 1, 1, ScaleLayout::kHalfMin},   // Q5_1
-    {8, 0, 2, ScaleLayout::kHalf},      // Q8_0
-    {2, 0, 8, ScaleLayout::kSub16Min},  // Q2_K
-    {2, 1, 8, ScaleLayout::kSub16},     // Q3_K
-    {4, 0, 8, ScaleLayout::kSub32Min},  // Q4_K
-    {4, 1, 8, ScaleLayout::kSub32Min},  // Q5_K
-    {4, 2, 8, ScaleLayout::kSub16},     // Q6_K
-    {4, 0, 2, ScaleLayout::kHalf},      // IQ4_NL
-    {4, 0, 8, ScaleLayout::kSub32},     // IQ4_XS
-    {4, 0, 4, ScaleLayout::kExponent},  // MXFP4
-    {8, 0, 1, ScaleLayout::kChannel},   // INT8
+    {32, 0, 1, ScaleLayout::kNone},      // F32
+    {16, 0, 1, ScaleLayout::kNone},      // F16
+    {16, 0, 1, ScaleLayout::kNone},      // BF16
+    {4, 0, 2, ScaleLayout::kHalf},       // Q4_0
+    {4, 0, 1, ScaleLayout::kHalfMin},    // Q4_1
+    {4, 1, 2, ScaleLayout::kHalf},       // Q5_0
+    {4, 1, 1, ScaleLayout::kHalfMin},    // Q5_1
+    {8, 0, 2, ScaleLayout::kHalf},       // Q8_0
+    {2, 0, 8, ScaleLayout::kSub16Min},   // Q2_K
+    {2, 1, 8, ScaleLayout::kSub16},      // Q3_K
+    {4, 0, 8, ScaleLayout::kSub32Min},   // Q4_K
+    {4, 1, 8, ScaleLayout::kSub32Min},   // Q5_K
+    {4, 2, 8, ScaleLayout::kSub16},      // Q6_K
+    {4, 0, 2, ScaleLayout::kHalf},       // IQ4_NL
+    {4, 0, 8, ScaleLayout::kSub32},      // IQ4_XS
+    {4, 0, 4, ScaleLayout::kExponent},   // MXFP4
+    {8, 0, 1, ScaleLayout::kChannel},    // INT8
+    {4, 0, 2, ScaleLayout::kSub16E4M3},  // NVFP4: 4.5 bits a weight, and a head
+    {4, 0, 4, ScaleLayout::kFloat32},    // INT4 per 32: 5.25 bits
+    {4, 0, 8, ScaleLayout::kFloat128},   // INT4 per 128: 4.375 bits
+    {8, 0, 4, ScaleLayout::kFloat32},    // INT8 per 32: 9.25 bits
+    {8, 0, 1, ScaleLayout::kChannel},    // FP8
+    {8, 0, 4, ScaleLayout::kBlock128},   // FP8 per 128: 8.25 bits
 };
 
 // The same for kernels that are templates over the format.
@@ -105,7 +139,13 @@ inline constexpr PackedLayout kLayoutOf = kPackedLayouts[static_cast<int>(kForma
 // The first and the second 16 k have scales of their own.
 template <WeightFormat kFormat>
 inline constexpr bool kHalves = kLayoutOf<kFormat>.scales == ScaleLayout::kSub16 ||
-                                kLayoutOf<kFormat>.scales == ScaleLayout::kSub16Min;
+                                kLayoutOf<kFormat>.scales == ScaleLayout::kSub16Min ||
+                                kLayoutOf<kFormat>.scales == ScaleLayout::kSub16E4M3;
+
+// Groups have zero points of their own.
+template <WeightFormat kFormat>
+inline constexpr bool kHasZeros = kLayoutOf<kFormat>.scales == ScaleLayout::kFloat32 ||
+                                  kLayoutOf<kFormat>.scales == ScaleLayout::kFloat128;
 
 template <WeightFormat kFormat>
 inline constexpr bool kHasMin = kLayoutOf<kFormat>.scales == ScaleLayout::kHalfMin ||
@@ -115,7 +155,11 @@ inline constexpr bool kHasMin = kLayoutOf<kFormat>.scales == ScaleLayout::kHalfM
 template <WeightFormat kFormat>
 inline constexpr bool kHasCodebook =
     kFormat == WeightFormat::kIQ4_NL || kFormat == WeightFormat::kIQ4_XS ||
-    kFormat == WeightFormat::kMXFP4;
+    kFormat == WeightFormat::kMXFP4 || kFormat == WeightFormat::kNVFP4;
+
+constexpr bool is_e4m3(WeightFormat format) {
+  return format == WeightFormat::kE4M3Channel || format == WeightFormat::kE4M3Block;
+}
 
 // A weight matrix W[n, k] in kernel layout: ceil(n / 16) tiles. Rows past n and float columns past
 // k are zero bytes, which are zero weights.
@@ -160,12 +204,13 @@ void pack_int8_channel(const int8_t* codes,
 // --- Rows ------------------------------------------------------------------------------------
 //
 // What CUDA kernels read in place of tiles where has_rows(): a matrix's rows as in the checkpoint,
-// each with zero bytes up to a multiple of 16 (the copy engine's unit); of kInt8Channel then,
-// 64-byte aligned, scales [n] fp32. Formats whose values stand for themselves: floats and
-// kInt8Channel.
+// each with zero bytes up to a multiple of 16 (the copy engine's unit); then, 64-byte aligned, of
+// kInt8Channel and kE4M3Channel scales [n] fp32, of kE4M3Block scales [n][ceil(k / 128)] fp32.
+// Formats whose values stand for themselves: floats, kInt8Channel, kE4M3Channel and kE4M3Block.
 
 bool has_rows(WeightFormat format);
 int64_t matrix_row_stride(WeightFormat format, int64_t k);                // bytes
+int64_t matrix_row_scales(WeightFormat format, int64_t k);                // fp32 ones of a row
 int64_t matrix_scales_offset(WeightFormat format, int64_t n, int64_t k);  // past the rows
 int64_t matrix_bytes(WeightFormat format, int64_t n, int64_t k);
 
@@ -185,16 +230,25 @@ struct ColumnRange {
 };
 
 // What to store of K for its columns [begin, end), both borders of groups or of K: of tiles whole
-// blocks of groups, of rows these.
+// blocks of groups, of rows these, of kE4M3Block whole blocks of 128.
 ColumnRange columns_to_store(WeightFormat format, int64_t begin, int64_t end, int64_t k);
 
 // Those columns of `num_rows` rows, or of the tiles that they fill: `src` has all of K, `dst` the
-// columns alone, in the same layout.
+// columns alone, in the same layout. Scales behind rows are not cut here: cut_row_scales().
 void cut_columns(WeightFormat format,
                  int64_t k,
                  const ColumnRange& columns,
                  int64_t num_rows,
                  const std::byte* src,
                  std::byte* dst);
+
+// The same of the scales behind rows: [num_rows][matrix_row_scales(format, k)] to those of the
+// columns.
+void cut_row_scales(WeightFormat format,
+                    int64_t k,
+                    const ColumnRange& columns,
+                    int64_t num_rows,
+                    const float* src,
+                    float* dst);
 
 }  // namespace sluice

@@ -47,9 +47,8 @@ std::vector<float> some_of(std::vector<float> values, const Portion& rows) {
 Projection Projection::with_rows(const Portion& rows) const {
   Projection some = *this;
   for (PackedWeight& weight : some.weights_) {
-    // On a device the scales of INT8 follow the rows of all of the matrix.
     CHECK(rows.whole == 0 || device_ == DeviceType::kCpu ||
-          weight.format != WeightFormat::kInt8Channel);
+          matrix_row_scales(weight.format, weight.k) == 0);
     weight = some_rows(weight, rows, device_);
   }
   for (const DeviceFloats& bias : biases_) CHECK(rows.whole == 0 || bias.empty());
@@ -78,19 +77,60 @@ Expected<Projection> Projection::load(WeightStore& weights,
       SLUICE_TRY(bias, weights.vector(part.stem + ".bias", part.n, part.slice.in_rows_of(part.n)));
     }
     projection.biases_.push_back(weights.place(some_of(std::move(bias), part.rows)));
-    const kernels::ActivationFormat format = kernels::activation_format(
-        weight.format, activation_bits, part.floats ? DeviceType::kCpu : weights.device());
-    if (auto known = kernels::check_activations(weights.device(), weight.format, format); !known) {
-      Error error = std::move(known).error();
-      error.message = weights.path() + ": tensor " + part.stem + ".weight: " + error.message;
-      return tl::unexpected(std::move(error));
-    }
     projection.weights_.push_back(on_device ? weight
                                             : some_rows(weight, part.rows, DeviceType::kCpu));
-    projection.formats_.push_back(format);
-    projection.needs_[static_cast<size_t>(format)] = true;
+    SLUICE_TRY_VOID(projection.add_format(weights, part, activation_bits));
+    SLUICE_TRY_VOID(projection.check_borders(weights, part, k));
   }
   return projection;
+}
+
+// Of the last weight: what it is multiplied with.
+Expected<void> Projection::add_format(const WeightStore& weights,
+                                      const Part& part,
+                                      int32_t activation_bits) {
+  constexpr int32_t kFloatBits = 16;  // where codes of floats are not multiplied with such codes
+  const std::string name = part.stem + ".weight";
+  const WeightFormat weight = weights_.back().format;
+  const WeightInputs inputs = weights.inputs_of(name);
+  const int32_t bits =
+      is_e4m3(weight) && inputs.are_floats ? std::max(activation_bits, kFloatBits) : activation_bits;
+  const kernels::ActivationFormat format = kernels::activation_format(
+      weight, bits, part.floats ? DeviceType::kCpu : weights.device());
+  if (auto known = kernels::check_activations(weights.device(), weight, format); !known) {
+    Error error = std::move(known).error();
+    error.message = weights.path() + ": tensor " + name + ": " + error.message;
+    return tl::unexpected(std::move(error));
+  }
+  formats_.push_back(format);
+  needs_[static_cast<size_t>(format)] = true;
+  const bool takes_scale = format == kernels::ActivationFormat::kInt8Token ||
+                           format == kernels::ActivationFormat::kE4M3Token;
+  if (takes_scale) {
+    float& scale = input_scales_[static_cast<size_t>(format)];
+    scale = std::max(scale, inputs.scale);
+  }
+  return {};
+}
+
+// Of the last weight: scales of 128 columns of its inputs are a rank's own.
+Expected<void> Projection::check_borders(const WeightStore& weights,
+                                         const Part& part,
+                                         int64_t k) const {
+  if (segments_.are_all() || formats_.back() != kernels::ActivationFormat::kE4M3Group) return {};
+  const int64_t first = segments_.first_column(k);
+  const int64_t end = segments_.end_column(k);
+  const auto is_border = [k](int64_t column) {
+    return column == k || column % kernels::kE4M3GroupColumns == 0;
+  };
+  if (is_border(first) && is_border(end)) return {};
+  return make_error(ErrorCode::kUnsupported,
+                    weights.path() + ": tensor " + part.stem + ".weight: found columns " +
+                        std::to_string(first) + " to " + std::to_string(end) +
+                        " on a rank, expected multiples of " +
+                        std::to_string(kernels::kE4M3GroupColumns) +
+                        ", for which its inputs have a scale each",
+                    "tensor-parallel-size");
 }
 
 void number_rows(kernels::DeviceMemory* memory, int32_t* rows, int32_t count) {

@@ -43,7 +43,7 @@ class Arena {
   int64_t used_ = 0;
 };
 
-inline constexpr int kNumActivationFormats = 6;
+using kernels::kNumActivationFormats;
 
 // Several weight matrices over the same input: q, k and v; gate and up; or just one.
 class Projection {
@@ -76,7 +76,13 @@ class Projection {
 
   [[nodiscard]] const kernels::Segments& segments() const { return segments_; }
 
-  // The same matrices with these rows alone, of each part; on a device not of INT8.
+  // That the checkpoint gives all input rows of the format, the largest of the parts'; 0: none.
+  [[nodiscard]] float input_scale(kernels::ActivationFormat format) const {
+    return input_scales_[static_cast<size_t>(format)];
+  }
+
+  // The same matrices with these rows alone, of each part; on a device not of formats with scales
+  // behind their rows.
   [[nodiscard]] Projection with_rows(const Portion& rows) const;
 
   [[nodiscard]] std::span<const PackedWeight> weights() const { return weights_; }
@@ -90,9 +96,15 @@ class Projection {
   std::vector<kernels::ActivationFormat> formats_;
   std::vector<DeviceFloats> biases_;  // by part; empty: none
   std::array<bool, kNumActivationFormats> needs_{};
+  std::array<float, kNumActivationFormats> input_scales_{};
   int32_t k_ = 0;
   kernels::Segments segments_;
   DeviceType device_ = DeviceType::kCpu;
+
+  Expected<void> add_format(const WeightStore& weights, const Part& part, int32_t activation_bits);
+  [[nodiscard]] Expected<void> check_borders(const WeightStore& weights,
+                                             const Part& part,
+                                             int64_t k) const;
 };
 
 // 0, 1, 2, ... to `rows`, which are the device's where it has memory of its own.
@@ -114,9 +126,11 @@ class LinearInput {
   template <typename Fill>
   void fill_for(const Projection& projection, Fill&& fill) const {
     for (int i = 0; i < kNumActivationFormats; ++i) {
-      if (projection.needs(static_cast<kernels::ActivationFormat>(i))) {
-        fill(by_format_[static_cast<size_t>(i)]);
-      }
+      const auto format = static_cast<kernels::ActivationFormat>(i);
+      if (!projection.needs(format)) continue;
+      kernels::Activations rows = by_format_[static_cast<size_t>(i)];
+      rows.static_scale = projection.input_scale(format);
+      fill(rows);
     }
   }
 

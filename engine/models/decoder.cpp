@@ -187,11 +187,12 @@ Expected<void> DecoderModel::load(const ModelOptions& options, WeightStore& weig
       {{"token_embd", config_.vocab_size, false, {}, {}}}};
   SLUICE_TRY(embedding_, Projection::load(weights, embedding, config_.hidden, bits));
   if (config_.share.size > 1 && config_.tied_embeddings && weights.device() == DeviceType::kCuda &&
-      embedding_.weight(0).format == WeightFormat::kInt8Channel) {
+      matrix_row_scales(embedding_.weight(0).format, config_.hidden) > 0) {
     return make_error(ErrorCode::kUnsupported,
                       weights.path() +
-                          ": found a tied embedding of INT8, which several GPUs do not "
-                          "share; --device cpu runs it",
+                          ": found a tied embedding of " +
+                          std::string(format_info(embedding_.weight(0).format).name) +
+                          ", which several GPUs do not share; --device cpu runs it",
                       "device");
   }
   if (config_.tied_embeddings) head_ = embedding_.with_rows(config_.share.vocab);

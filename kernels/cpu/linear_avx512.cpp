@@ -24,6 +24,8 @@ void linear_block(const LinearBlock& block) {
       return linear_channel(block);
     case ActivationFormat::kBF16:
     case ActivationFormat::kF16:
+    case ActivationFormat::kE4M3Token:
+    case ActivationFormat::kE4M3Group:
       return;  // no weight of this backend takes it
   }
 }

@@ -13,6 +13,8 @@
 
 namespace sluice::kernels::cpu {
 
+// Whether linear layers take such rows for such a matrix.
+bool has_activations(WeightFormat weight, ActivationFormat activations);
 int64_t attention_workspace_bytes(const AttentionLimits& limits);
 
 void linear(const ExecContext& ctx, const LinearArgs& args);

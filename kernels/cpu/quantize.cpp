@@ -17,8 +17,26 @@ int64_t head_bytes(ActivationFormat format) {
   return format == ActivationFormat::kInt8Token ? kTokenHeadBytes : 0;
 }
 
-int64_t block_bytes(ActivationFormat format, int64_t groups) {
-  return head_bytes(format) + groups * activation_record_bytes(format);
+// Of kActivationRows rows, where they lie in blocks.
+int64_t block_bytes(ActivationFormat format, int64_t k) {
+  if (is_e4m3(format)) return e4m3_head_bytes(format, k) + kActivationRows * e4m3_row_bytes(k);
+  return head_bytes(format) + ceil_div(k, kQuantGroup) * activation_record_bytes(format);
+}
+
+ActivationGroup e4m3_group(const Activations& activations, int64_t row, int64_t group) {
+  const int64_t k = activations.k;
+  const ActivationFormat format = activations.format;
+  std::byte* const block =
+      static_cast<std::byte*>(activations.data) + row / kActivationRows * block_bytes(format, k);
+  const int64_t lane = row % kActivationRows;
+  const int64_t column = group * kQuantGroup;
+  const int64_t scale =
+      format == ActivationFormat::kE4M3Group ? column / kE4M3GroupColumns * kActivationRows : 0;
+  return {.codes = block + e4m3_head_bytes(format, k) + lane * e4m3_row_bytes(k) + column,
+          .scale = reinterpret_cast<float*>(block) + scale + lane,
+          .sum = nullptr,
+          .code_sum = nullptr,
+          .half_sum = nullptr};
 }
 
 }  // namespace
@@ -31,7 +49,7 @@ int64_t activation_bytes(ActivationFormat format, int64_t num_rows, int64_t k) {
   if (format == ActivationFormat::kBF16 || format == ActivationFormat::kF16) {
     return num_rows * groups * kQuantGroup * static_cast<int64_t>(sizeof(uint16_t));
   }
-  return ceil_div(num_rows, kActivationRows) * block_bytes(format, groups);
+  return ceil_div(num_rows, kActivationRows) * block_bytes(format, k);
 }
 
 Activations carve_activations(ActivationFormat format,
@@ -47,11 +65,11 @@ Activations carve_activations(ActivationFormat format,
 
 ActivationGroup activation_group(const Activations& activations, int64_t row, int64_t group) {
   DCHECK(activations.format != ActivationFormat::kFloat);
-  const int64_t groups = ceil_div(activations.k, kQuantGroup);
+  if (is_e4m3(activations.format)) return e4m3_group(activations, row, group);
   const ActivationFormat format = activations.format;
   const int64_t code_bytes = format == ActivationFormat::kInt16 ? 2 : 1;
   std::byte* const block = static_cast<std::byte*>(activations.data) +
-                           row / kActivationRows * block_bytes(format, groups);
+                           row / kActivationRows * block_bytes(format, activations.k);
   std::byte* const record = block + head_bytes(format) + group * activation_record_bytes(format);
   const int64_t lane = row % kActivationRows;
   if (format == ActivationFormat::kInt8Token) {
@@ -82,6 +100,13 @@ ActivationFormat activation_format(WeightFormat weight,
                                    int32_t activation_bits,
                                    DeviceType device) {
   if (weight == WeightFormat::kInt8Channel) return ActivationFormat::kInt8Token;
+  if (is_e4m3(weight)) {
+    if (activation_bits != 8) {
+      return device == DeviceType::kCpu ? ActivationFormat::kFloat : ActivationFormat::kBF16;
+    }
+    return weight == WeightFormat::kE4M3Channel ? ActivationFormat::kE4M3Token
+                                                : ActivationFormat::kE4M3Group;
+  }
   if (!format_info(weight).is_integer) {
     if (device == DeviceType::kCpu || weight == WeightFormat::kF32) return ActivationFormat::kFloat;
     return weight == WeightFormat::kF16 ? ActivationFormat::kF16 : ActivationFormat::kBF16;
@@ -98,6 +123,10 @@ ActivationFormat activation_format(WeightFormat weight,
 }
 
 namespace cpu {
+
+bool has_activations(WeightFormat weight, ActivationFormat) {
+  return weight <= WeightFormat::kInt8Channel;
+}
 
 QuantizedRow quantized_row(const Activations& activations, int64_t row) {
   if (activations.format == ActivationFormat::kFloat) {

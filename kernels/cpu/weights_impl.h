@@ -173,6 +173,12 @@ SLUICE_INLINE void with_block_format(WeightFormat format, Fn fn) {
     case WeightFormat::kF16:
     case WeightFormat::kBF16:
     case WeightFormat::kInt8Channel:
+    case WeightFormat::kNVFP4:
+    case WeightFormat::kInt4Group32:
+    case WeightFormat::kInt4Group128:
+    case WeightFormat::kInt8Group32:
+    case WeightFormat::kE4M3Channel:
+    case WeightFormat::kE4M3Block:
       return;
   }
 }

@@ -147,6 +147,7 @@ int64_t expert_stride(std::span<const ExpertMatrix> own, size_t each) {
 }  // namespace
 
 bool has_activations(WeightFormat weight, ActivationFormat activations) {
+  if (weight > WeightFormat::kInt8Channel) return false;
   if (!format_info(weight).is_integer) return true;
   return activations == ActivationFormat::kInt8 || activations == ActivationFormat::kInt8Token;
 }

@@ -44,6 +44,8 @@ __device__ __forceinline__ DeviceRow row_of(const Activations& out, int64_t row,
     }
     case ActivationFormat::kInt8:
     case ActivationFormat::kInt16:
+    case ActivationFormat::kE4M3Token:
+    case ActivationFormat::kE4M3Group:
       break;
   }
   const int64_t code_bytes = out.format == ActivationFormat::kInt16 ? 2 : 1;

@@ -63,6 +63,12 @@ void with_block_format(WeightFormat format, const F& f) {
     case WeightFormat::kF16:
     case WeightFormat::kBF16:
     case WeightFormat::kInt8Channel:
+    case WeightFormat::kNVFP4:
+    case WeightFormat::kInt4Group32:
+    case WeightFormat::kInt4Group128:
+    case WeightFormat::kInt8Group32:
+    case WeightFormat::kE4M3Channel:
+    case WeightFormat::kE4M3Block:
       break;
   }
   SLUICE_UNREACHABLE("a format without blocks");
