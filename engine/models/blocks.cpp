@@ -55,6 +55,12 @@ Projection Projection::with_rows(const Portion& rows) const {
   return some;
 }
 
+void Projection::share_input_scales(const Projection& other) {
+  for (size_t i = 0; i < input_scales_.size(); ++i) {
+    input_scales_[i] = std::max(input_scales_[i], other.input_scales_[i]);
+  }
+}
+
 Expected<Projection> Projection::load(WeightStore& weights,
                                       std::span<const Part> parts,
                                       int64_t k,

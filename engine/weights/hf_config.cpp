@@ -232,7 +232,8 @@ Expected<Json> parse_object(std::span<const std::byte> json, const std::string& 
     return !too_deep;
   };
   Json root = Json::parse(text, watch_depth, false);
-  if (too_deep) return wrong_file(file_name, "file", "values nested deeper than 16", "a configuration");
+  if (too_deep)
+    return wrong_file(file_name, "file", "values nested deeper than 16", "a configuration");
   if (!root.is_object()) return wrong_file(file_name, "file", "no JSON object", "a JSON object");
   return root;
 }

@@ -119,8 +119,8 @@ Expected<Quantization> Quantization::read(const Json& config, const std::string&
                         names + "or no quantization");
 }
 
-Expected<std::optional<Quantization::Pattern>> Quantization::pattern_of(
-    const std::string& target, const std::string& place) {
+Expected<std::optional<Quantization::Pattern>> Quantization::pattern_of(const std::string& target,
+                                                                        const std::string& place) {
   constexpr std::string_view kRegex = "re:";
   if (!target.starts_with(kRegex)) {
     if (!has_wildcard(target)) return std::optional<Pattern>();
