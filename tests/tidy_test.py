@@ -37,7 +37,8 @@ ALLOWED = {
     "engine/tiers/": ("engine/tiers/", "scheduler/", "kvcache/", CORE),
     "engine/spec/": ("engine/spec/", "scheduler/draft_survival.h", CORE),
     "engine/": ("engine/", "scheduler/", "kvcache/", "kernels/", "quant/"),
-    "server/": ("server/", "engine/engine.h", "engine/request.h", "engine/inspect.h", "engine/tokenizer/", CORE),
+    "server/": ("server/", "engine/engine.h", "engine/request.h", "engine/inspect.h", "engine/quantize.h",
+                "engine/tokenizer/", CORE),
 }
 # Where kernels become C++ for the CPU (tests/support/simt), and nowhere else.
 SHIM_DOORS = {"kernels/cuda/gpu.h": "tests/support/simt/simt.h",

@@ -70,6 +70,7 @@ Expected<Projection> Projection::load(WeightStore& weights,
   projection.k_ = static_cast<int32_t>(segments.num_columns(k));
   projection.segments_ = segments;
   projection.device_ = weights.device();
+  projection.tap_ = weights.tap();
   const bool on_device = weights.device() == DeviceType::kCuda;
   for (const Part& part : parts) {
     SLUICE_TRY(const PackedWeight weight,
@@ -87,6 +88,7 @@ Expected<Projection> Projection::load(WeightStore& weights,
                                             : some_rows(weight, part.rows, DeviceType::kCpu));
     SLUICE_TRY_VOID(projection.add_format(weights, part, activation_bits));
     SLUICE_TRY_VOID(projection.check_borders(weights, part, k));
+    if (projection.tap_ != nullptr) projection.stems_.push_back(part.stem);
   }
   return projection;
 }
@@ -136,6 +138,15 @@ Expected<void> Projection::check_borders(const WeightStore& weights,
           " to " + std::to_string(end) + " on a rank, expected multiples of " +
           std::to_string(kernels::kE4M3GroupColumns) + ", for which its inputs have a scale each",
       "tensor-parallel-size");
+}
+
+void Projection::show(const kernels::Activations& input) const {
+  if (tap_ == nullptr || input.format != kernels::ActivationFormat::kFloat) return;
+  tap_->see(stems_,
+            {.data = static_cast<const float*>(input.data),
+             .stride = align_up(input.k, 32),
+             .num_rows = input.num_rows,
+             .k = input.k});
 }
 
 void number_rows(kernels::DeviceMemory& memory, int32_t* rows, int32_t count) {
@@ -195,6 +206,7 @@ void project(const kernels::ExecContext& exec,
   for (int f = 0; f <= last; ++f) {
     const auto format = static_cast<kernels::ActivationFormat>(f);
     if (!projection.needs(format)) continue;
+    projection.show(input.in(format));
     std::array<kernels::RowGroup, kMaxParts> groups;
     size_t num_groups = 0;
     for (size_t i = 0; i < weights.size(); ++i) {
