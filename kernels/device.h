@@ -38,6 +38,7 @@ struct ExecContext {
   // elsewhere until weights are unpacked once for all of them, and Q4_1 never is. The bits are the
   // same.
   bool unpacks_fast = false;
+  bool dots_bf16 = false;  // kCpu: FP8 takes AVX-512's vdpbf16ps, not fma. The bits are the same.
   // kCuda: where work is put, the device's memory, and room in it that operators use one after the
   // other: workspace_bytes (gemm.h).
   CUstream_st* stream = nullptr;

@@ -11,7 +11,8 @@
 namespace sluice::kernels {
 
 // out[i, :] = row token_ids[i] of an embedding table that stays in packed layout; values as the
-// float path of the linear layers sees them (w = fma(code, d, m)).
+// float path of the linear layers sees them (w = fma(code, d, m)), times the scale of their row
+// where that multiplies folded sums.
 struct EmbeddingArgs {
   const PackedWeight* table;           // [vocab, hidden]
   std::span<const TokenId> token_ids;  // each in [0, vocab)

@@ -157,8 +157,17 @@ inline constexpr bool kHasCodebook =
     kFormat == WeightFormat::kIQ4_NL || kFormat == WeightFormat::kIQ4_XS ||
     kFormat == WeightFormat::kMXFP4 || kFormat == WeightFormat::kNVFP4;
 
+// E2M1 codes, doubled.
+template <WeightFormat kFormat>
+inline constexpr bool kIsE2M1 = kFormat == WeightFormat::kMXFP4 || kFormat == WeightFormat::kNVFP4;
+
 constexpr bool is_e4m3(WeightFormat format) {
   return format == WeightFormat::kE4M3Channel || format == WeightFormat::kE4M3Block;
+}
+
+// The scales that a tile begins with are not a kernel's d_w, but multiply an output's whole sum.
+constexpr bool scales_folded_sums(WeightFormat format) {
+  return format == WeightFormat::kNVFP4 || format == WeightFormat::kE4M3Channel;
 }
 
 // A weight matrix W[n, k] in kernel layout: ceil(n / 16) tiles. Rows past n and float columns past

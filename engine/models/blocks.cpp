@@ -55,6 +55,12 @@ Projection Projection::with_rows(const Portion& rows) const {
   return some;
 }
 
+void Projection::share_input_scales(const Projection& other) {
+  for (size_t i = 0; i < input_scales_.size(); ++i) {
+    input_scales_[i] = std::max(input_scales_[i], other.input_scales_[i]);
+  }
+}
+
 Expected<Projection> Projection::load(WeightStore& weights,
                                       std::span<const Part> parts,
                                       int64_t k,
@@ -95,10 +101,10 @@ Expected<void> Projection::add_format(const WeightStore& weights,
   const std::string name = part.stem + ".weight";
   const WeightFormat weight = weights_.back().format;
   const WeightInputs inputs = weights.inputs_of(name);
-  const int32_t bits =
-      is_e4m3(weight) && inputs.are_floats ? std::max(activation_bits, kFloatBits) : activation_bits;
-  const kernels::ActivationFormat format = kernels::activation_format(
-      weight, bits, part.floats ? DeviceType::kCpu : weights.device());
+  const bool is_wider = is_e4m3(weight) && inputs.are_floats;
+  const int32_t bits = is_wider ? std::max(activation_bits, kFloatBits) : activation_bits;
+  const kernels::ActivationFormat format =
+      kernels::activation_format(weight, bits, part.floats ? DeviceType::kCpu : weights.device());
   if (auto known = kernels::check_activations(weights.device(), weight, format); !known) {
     Error error = std::move(known).error();
     error.message = weights.path() + ": tensor " + name + ": " + error.message;
@@ -126,13 +132,12 @@ Expected<void> Projection::check_borders(const WeightStore& weights,
     return column == k || column % kernels::kE4M3GroupColumns == 0;
   };
   if (is_border(first) && is_border(end)) return {};
-  return make_error(ErrorCode::kUnsupported,
-                    weights.path() + ": tensor " + part.stem + ".weight: found columns " +
-                        std::to_string(first) + " to " + std::to_string(end) +
-                        " on a rank, expected multiples of " +
-                        std::to_string(kernels::kE4M3GroupColumns) +
-                        ", for which its inputs have a scale each",
-                    "tensor-parallel-size");
+  return make_error(
+      ErrorCode::kUnsupported,
+      weights.path() + ": tensor " + part.stem + ".weight: found columns " + std::to_string(first) +
+          " to " + std::to_string(end) + " on a rank, expected multiples of " +
+          std::to_string(kernels::kE4M3GroupColumns) + ", for which its inputs have a scale each",
+      "tensor-parallel-size");
 }
 
 void Projection::show(const kernels::Activations& input) const {

@@ -81,6 +81,10 @@ class Projection {
     return input_scales_[static_cast<size_t>(format)];
   }
 
+  // Rows for it are those for another one as well, as an expert's are for all experts: the largest
+  // scales.
+  void share_input_scales(const Projection& other);
+
   // The same matrices with these rows alone, of each part; on a device not of formats with scales
   // behind their rows.
   [[nodiscard]] Projection with_rows(const Portion& rows) const;

@@ -87,20 +87,17 @@ Expected<LayerScheme> scheme_of_weights(const JsonFields& fields,
     SLUICE_TRY_VOID(require(strategy == (nv ? "tensor_group" : "group"),
                             "strategy",
                             nv ? "\"tensor_group\"" : "\"group\""));
-    SLUICE_TRY_VOID(
-        require(weights.group == (nv ? 16 : 32), "group_size", nv ? "16" : "32"));
+    SLUICE_TRY_VOID(require(weights.group == (nv ? 16 : 32), "group_size", nv ? "16" : "32"));
     SLUICE_TRY_VOID(require(weights.is_symmetric, "symmetric", "true"));
     return layer_scheme(nv ? SchemeKind::kNvfp4 : SchemeKind::kMxfp4);
   }
   const bool naive = format == "naive-quantized";
   const bool floats = format == "float-quantized" || (naive && weights.is_float);
   const bool packed = format == "pack-quantized";
-  SLUICE_TRY_VOID(require(
-      weights.is_float == floats, "type", floats ? "\"float\"" : "\"int\""));
+  SLUICE_TRY_VOID(require(weights.is_float == floats, "type", floats ? "\"float\"" : "\"int\""));
   // Integers of 4 bits may lie in bytes.
-  SLUICE_TRY_VOID(require(weights.bits == 8 || (!floats && weights.bits == 4),
-                          "num_bits",
-                          floats ? "8" : "4 or 8"));
+  SLUICE_TRY_VOID(require(
+      weights.bits == 8 || (!floats && weights.bits == 4), "num_bits", floats ? "8" : "4 or 8"));
   SLUICE_TRY_VOID(require(weights.is_symmetric || !floats, "symmetric", "true"));
   LayerScheme scheme = layer_scheme(floats   ? SchemeKind::kFp8
                                     : packed ? SchemeKind::kPackedInts
@@ -163,9 +160,8 @@ Expected<void> take_inputs(const JsonFields& fields,
     scheme.static_inputs = true;
     return {};
   }
-  SLUICE_TRY_VOID(require(inputs.strategy == "token",
-                          "strategy",
-                          "\"token\", or \"tensor\" where it is not dynamic"));
+  SLUICE_TRY_VOID(require(
+      inputs.strategy == "token", "strategy", "\"token\", or \"tensor\" where it is not dynamic"));
   return require(inputs.dynamic == "true", "dynamic", "true");
 }
 

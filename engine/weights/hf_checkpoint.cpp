@@ -477,8 +477,8 @@ Expected<bool> HfCheckpoint::take_head_ids(const SafetensorsTensor& tensor,
                                            const std::string& path) {
   if (tensor.name == "t2d" || tensor.name == "model.t2d") return true;
   if (tensor.name != "d2t" && tensor.name != "model.d2t") return false;
-  const bool is_list = tensor.type == ElementType::kI64 && tensor.shape.size() == 1 && tensor.shape[0] > 0 &&
-                       tensor.data.size() % sizeof(int64_t) == 0 &&
+  const bool is_list = tensor.type == ElementType::kI64 && tensor.shape.size() == 1 &&
+                       tensor.shape[0] > 0 && tensor.data.size() % sizeof(int64_t) == 0 &&
                        tensor.data.size() / sizeof(int64_t) == tensor.shape[0];
   if (!is_list) return wrong_tensor(path, tensor, "another type or shape", "I64 [tokens]");
   id_offsets_.resize(tensor.shape[0]);

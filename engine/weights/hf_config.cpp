@@ -6,6 +6,7 @@
 #include "engine/tokenizer/json_parts.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/hf_defaults.h"
+#include "engine/weights/quant_methods.h"
 
 namespace sluice {
 namespace {
@@ -232,7 +233,8 @@ Expected<Json> parse_object(std::span<const std::byte> json, const std::string& 
     return !too_deep;
   };
   Json root = Json::parse(text, watch_depth, false);
-  if (too_deep) return wrong_file(file_name, "file", "values nested deeper than 16", "a configuration");
+  if (too_deep)
+    return wrong_file(file_name, "file", "values nested deeper than 16", "a configuration");
   if (!root.is_object()) return wrong_file(file_name, "file", "no JSON object", "a JSON object");
   return root;
 }
@@ -266,7 +268,7 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
     for (const char* key : {"quantization_config", "compression_config"}) {
       const Json* quantization = member(*object, key);
       if (quantization == nullptr) continue;
-      SLUICE_TRY(result.quantization, Quantization::read(*quantization, file_name + ": " + key));
+      SLUICE_TRY(result.quantization, read_quantization(*quantization, file_name + ": " + key));
     }
     if (const Json* tied = member(*object, "tie_word_embeddings"); tied && tied->is_boolean()) {
       result.tied_embeddings = tied->get<bool>();
@@ -287,7 +289,7 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
 Expected<Quantization> parse_hf_quant_config(std::span<const std::byte> json,
                                              const std::string& file_name) {
   SLUICE_TRY(const Json root, parse_object(json, file_name));
-  return Quantization::read_modelopt(root, file_name);
+  return read_modelopt_file(root, file_name);
 }
 
 }  // namespace sluice

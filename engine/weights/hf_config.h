@@ -24,8 +24,8 @@ struct HfConfig {
 // by whoever reads the key.
 Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::string& file_name);
 
-// hf_quant_config.json, beside a config.json that says nothing of quantization. The same errors, and
-// those of Quantization::read().
+// hf_quant_config.json, beside a config.json that says nothing of quantization. The same errors,
+// and those of read_modelopt_file().
 Expected<Quantization> parse_hf_quant_config(std::span<const std::byte> json,
                                              const std::string& file_name);
 

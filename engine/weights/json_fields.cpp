@@ -45,8 +45,8 @@ tl::unexpected<Error> JsonFields::wrong(const std::string& name,
   const auto found = object_->find(name);
   return make_error(ErrorCode::kUnsupported,
                     place_ + "." + name + ": found " +
-                        (found == object_->end() ? "nothing" : shown_json(*found)) +
-                        ", expected " + expected);
+                        (found == object_->end() ? "nothing" : shown_json(*found)) + ", expected " +
+                        expected);
 }
 
 Expected<std::string> JsonFields::choice(const std::string& name,
@@ -106,9 +106,9 @@ Expected<void> JsonFields::none(const std::string& name) {
 Expected<void> JsonFields::no_more() {
   for (const auto& [name, value] : object_->items()) {
     if (known_.contains(name)) continue;
-    return make_error(ErrorCode::kUnsupported,
-                      place_ + ": found field " + shown_json(Json(name)) +
-                          ", expected none of that name");
+    return make_error(
+        ErrorCode::kUnsupported,
+        place_ + ": found field " + shown_json(Json(name)) + ", expected none of that name");
   }
   return {};
 }

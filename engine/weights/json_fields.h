@@ -43,8 +43,10 @@ class JsonFields {
   Expected<std::vector<std::string>> names(const std::string& name);
   // Missing, null, false, or an empty list or object.
   Expected<void> none(const std::string& name);
+
   // Whatever it says changes nothing here.
   void any(const std::string& name) { known_.insert(name); }
+
   // After all others: there is no other.
   Expected<void> no_more();
 

@@ -17,8 +17,8 @@ constexpr std::string_view kAlgorithms[] = {
 constexpr size_t kNumLayerAlgorithms = 4;  // those that a layer may have
 
 LayerScheme scheme_of_algorithm(const std::string& algorithm) {
-  LayerScheme scheme = layer_scheme(algorithm.starts_with("fp8") ? SchemeKind::kFp8
-                                                                 : SchemeKind::kModeloptNvfp4);
+  LayerScheme scheme =
+      layer_scheme(algorithm.starts_with("fp8") ? SchemeKind::kFp8 : SchemeKind::kModeloptNvfp4);
   if (algorithm == "fp8") {
     scheme.weights.place = ScalePlace::kMatrix;
     scheme.weights.static_inputs = true;
@@ -98,9 +98,9 @@ Expected<void> read_modelopt(const Json& config,
   return quantization.add(scheme, {"Linear"}, place);
 }
 
-Expected<Quantization> Quantization::read_modelopt(const Json& config, const std::string& place) {
+Expected<Quantization> read_modelopt_file(const Json& config, const std::string& place) {
   Quantization quantization;
-  SLUICE_TRY_VOID(sluice::read_modelopt(config, place, quantization));
+  SLUICE_TRY_VOID(read_modelopt(config, place, quantization));
   return quantization;
 }
 

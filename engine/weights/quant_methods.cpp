@@ -69,13 +69,78 @@ Expected<void> read_fp8(const Json& config, const std::string& place, Quantizati
 }
 
 // group_size of GPTQ and AWQ: -1 is one for all of k.
-Expected<void> take_group_size(JsonFields& fields,
-                               const std::string& name,
-                               WeightScheme& scheme) {
+Expected<void> take_group_size(JsonFields& fields, const std::string& name, WeightScheme& scheme) {
   SLUICE_TRY(const int64_t size, fields.whole(name, -1, kLargestGroup));
   if (size == 0) return fields.wrong(name, "-1 or more than 0");
   scheme.place = size < 0 ? ScalePlace::kRow : ScalePlace::kGroup;
   scheme.group = size < 0 ? 0 : static_cast<int32_t>(size);
+  return {};
+}
+
+// What says how the codes of GPTQ and AWQ came to be, or how another engine runs them, and what the
+// tensors show: lm_head, order of columns.
+void take_history(JsonFields& fields) {
+  for (const char* key : {"quant_method",
+                          "method",
+                          "meta",
+                          "quantizer",
+                          "provider",
+                          "autoround_version",
+                          "model_name_or_path",
+                          "model_file_base_name",
+                          // of GPTQ
+                          "damp_percent",
+                          "damp_auto_increment",
+                          "static_groups",
+                          "true_sequential",
+                          "lm_head",
+                          "act_group_aware",
+                          "hyb_act",
+                          "fail_safe",
+                          "mse",
+                          "mock_quantization",
+                          "cache_block_outputs",
+                          "dataset",
+                          "tokenizer",
+                          "block_name_to_quantize",
+                          "module_name_preceding_first_block",
+                          "pad_token_id",
+                          "model_seqlen",
+                          "offload_to_disk",
+                          "pack_impl",
+                          // of auto-round
+                          "enable_quanted_input",
+                          "to_quant_block_names",
+                          "iters",
+                          "nsamples",
+                          "seqlen",
+                          "batch_size",
+                          "lr",
+                          "minmax_lr",
+                          "enable_minmax_tuning",
+                          "enable_norm_bias_tuning",
+                          "gradient_accumulate_steps",
+                          "low_gpu_mem_usage",
+                          "scale_dtype",
+                          // of other engines
+                          "backend",
+                          "is_marlin_format",
+                          "use_cuda_fp16",
+                          "use_exllama",
+                          "exllama_config",
+                          "max_input_length",
+                          "do_fuse",
+                          "fuse_max_seq_len",
+                          "modules_to_fuse"}) {
+    fields.any(key);
+  }
+}
+
+// Codes of floats have the name of an integer method in auto-round.
+Expected<void> check_data_type(JsonFields& fields) {
+  constexpr std::string_view kTypes[] = {"int"};
+  if (fields.find("data_type") == nullptr) return {};
+  SLUICE_TRY_VOID(fields.choice("data_type", kTypes));
   return {};
 }
 
@@ -99,21 +164,12 @@ Expected<void> read_gptq(const Json& config, const std::string& place, Quantizat
   }
   // What the columns' order is, g_idx says.
   SLUICE_TRY_VOID(fields.flag("desc_act", false));
+  SLUICE_TRY_VOID(check_data_type(fields));
   SLUICE_TRY_VOID(fields.none("dynamic"));
   SLUICE_TRY_VOID(fields.none("adapter"));
   SLUICE_TRY_VOID(fields.none("rotation"));
   SLUICE_TRY_VOID(fields.none("modules_in_block_to_quantize"));
-  // How the codes came to be, and lm_head, whose tensors show it.
-  for (const char* key :
-       {"quant_method", "method", "damp_percent", "damp_auto_increment", "static_groups",
-        "true_sequential", "lm_head", "meta", "model_name_or_path", "model_file_base_name",
-        "act_group_aware", "mse", "mock_quantization", "is_marlin_format", "quantizer",
-        "tokenizer", "dataset", "batch_size", "use_cuda_fp16", "use_exllama", "exllama_config",
-        "max_input_length", "cache_block_outputs", "backend", "block_name_to_quantize",
-        "module_name_preceding_first_block", "pad_token_id", "model_seqlen", "hyb_act",
-        "fail_safe", "offload_to_disk", "pack_impl"}) {
-    fields.any(key);
-  }
+  take_history(fields);
   SLUICE_TRY_VOID(fields.no_more());
   return quantization.add(scheme, kAllLayers, place);
 }
@@ -125,20 +181,23 @@ Expected<void> read_awq(const Json& config, const std::string& place, Quantizati
   // The older names.
   const bool is_old = fields.find("w_bit") != nullptr;
   SLUICE_TRY_VOID(fields.whole(is_old ? "w_bit" : "bits", 4, 4));
-  SLUICE_TRY_VOID(
-      take_group_size(fields, is_old ? "q_group_size" : "group_size", scheme.weights));
+  SLUICE_TRY_VOID(take_group_size(fields, is_old ? "q_group_size" : "group_size", scheme.weights));
   SLUICE_TRY(const bool zeros, fields.flag("zero_point", true));
   if (!zeros) return fields.wrong("zero_point", "true");
   SLUICE_TRY_VOID(fields.choice("version", kVersions, true));
+  SLUICE_TRY_VOID(fields.flag("sym", false));
+  SLUICE_TRY_VOID(check_data_type(fields));
   SLUICE_TRY(const std::vector<std::string> kept, fields.names("modules_to_not_convert"));
   SLUICE_TRY_VOID(quantization.ignore(with_parts(kept), place + ".modules_to_not_convert"));
-  for (const char* key : {"quant_method", "backend", "do_fuse", "fuse_max_seq_len", "exllama_config",
-                          "modules_to_fuse", "sym", "provider", "autoround_version", "iters"}) {
-    fields.any(key);
-  }
+  take_history(fields);
   SLUICE_TRY_VOID(fields.no_more());
   return quantization.add(scheme, kAllLayers, place);
 }
+
+struct QuantMethod {
+  std::string_view name;
+  Expected<void> (*read)(const Json& config, const std::string& place, Quantization& quantization);
+};
 
 constexpr QuantMethod kMethods[] = {
     {"compressed-tensors", read_compressed_tensors},
@@ -151,6 +210,21 @@ constexpr QuantMethod kMethods[] = {
 
 }  // namespace
 
-std::span<const QuantMethod> quant_methods() { return kMethods; }
+Expected<Quantization> read_quantization(const Json& config, const std::string& place) {
+  const Json* method = nullptr;
+  if (config.is_object() && config.contains("quant_method")) method = &config["quant_method"];
+  for (const QuantMethod& known : kMethods) {
+    if (method == nullptr || *method != known.name) continue;
+    Quantization quantization;
+    SLUICE_TRY_VOID(known.read(config, place, quantization));
+    return quantization;
+  }
+  std::string names;
+  for (const QuantMethod& known : kMethods) names += std::string(known.name) + ", ";
+  return make_error(ErrorCode::kUnsupported,
+                    place + ".quant_method: found " +
+                        (method == nullptr ? "nothing" : shown_json(*method)) + ", expected " +
+                        names + "or no quantization");
+}
 
 }  // namespace sluice

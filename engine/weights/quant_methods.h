@@ -3,25 +3,20 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
-#include <span>
 #include <string>
-#include <string_view>
 
 #include "engine/core/status.h"
 #include "engine/weights/quantization.h"
 
 namespace sluice {
 
-struct QuantMethod {
-  std::string_view name;
-  Expected<void> (*read)(const nlohmann::json& config,
-                         const std::string& place,
-                         Quantization& quantization);
-};
+// `config`: quantization_config; `place`: "file: quantization_config". kUnsupported with one line
+// "place.field: found X, expected Y" for what no kernel does, fields that are not known included.
+Expected<Quantization> read_quantization(const nlohmann::json& config, const std::string& place);
+// hf_quant_config.json of modelopt.
+Expected<Quantization> read_modelopt_file(const nlohmann::json& config, const std::string& place);
 
-std::span<const QuantMethod> quant_methods();
-
-// Each adds schemes to `quantization`, or none. Errors as of Quantization::read().
+// Each adds schemes to `quantization`, or none. Errors as of read_quantization().
 Expected<void> read_compressed_tensors(const nlohmann::json& config,
                                        const std::string& place,
                                        Quantization& quantization);

@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/weights/json_fields.h"
-#include "engine/weights/quant_methods.h"
 
 namespace sluice {
 namespace {
@@ -102,25 +101,8 @@ std::vector<std::string> spellings_of(std::string_view layer) {
 
 LayerScheme layer_scheme(SchemeKind kind) { return kSchemes[static_cast<size_t>(kind)]; }
 
-Expected<Quantization> Quantization::read(const Json& config, const std::string& place) {
-  const Json* method = nullptr;
-  if (config.is_object() && config.contains("quant_method")) method = &config["quant_method"];
-  for (const QuantMethod& known : quant_methods()) {
-    if (method == nullptr || *method != known.name) continue;
-    Quantization quantization;
-    SLUICE_TRY_VOID(known.read(config, place, quantization));
-    return quantization;
-  }
-  std::string names;
-  for (const QuantMethod& known : quant_methods()) names += std::string(known.name) + ", ";
-  return make_error(ErrorCode::kUnsupported,
-                    place + ".quant_method: found " +
-                        (method == nullptr ? "nothing" : shown_json(*method)) + ", expected " +
-                        names + "or no quantization");
-}
-
-Expected<std::optional<Quantization::Pattern>> Quantization::pattern_of(
-    const std::string& target, const std::string& place) {
+Expected<std::optional<Quantization::Pattern>> Quantization::pattern_of(const std::string& target,
+                                                                        const std::string& place) {
   constexpr std::string_view kRegex = "re:";
   if (!target.starts_with(kRegex)) {
     if (!has_wildcard(target)) return std::optional<Pattern>();

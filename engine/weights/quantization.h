@@ -5,8 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -54,13 +52,6 @@ LayerScheme layer_scheme(SchemeKind kind);
 
 class Quantization {
  public:
-  // `config`: quantization_config; `place`: "file: quantization_config". kUnsupported with one line
-  // "place.field: found X, expected Y" for what no kernel does, fields that are not known included.
-  static Expected<Quantization> read(const nlohmann::json& config, const std::string& place);
-  // hf_quant_config.json of modelopt.
-  static Expected<Quantization> read_modelopt(const nlohmann::json& config,
-                                              const std::string& place);
-
   // `layer`: "model.layers.0.self_attn.q_proj". Null: it is not quantized.
   [[nodiscard]] const LayerScheme* scheme_of(std::string_view layer) const;
 

@@ -56,8 +56,7 @@ bool is_needed(CompanionRole role, const WeightScheme& scheme) {
 // A scheme may leave out what it does not need, but zero points that are there count.
 WeightScheme with_parts(WeightScheme scheme, bool has_zeros) {
   if (!has_zeros || scheme.zeros != ZeroPoints::kNone) return scheme;
-  scheme.zeros =
-      scheme.packing == CodePacking::kWords ? ZeroPoints::kWords : ZeroPoints::kBytes;
+  scheme.zeros = scheme.packing == CodePacking::kWords ? ZeroPoints::kWords : ZeroPoints::kBytes;
   return scheme;
 }
 
@@ -95,12 +94,11 @@ bool QuantizedLayers::take(const SafetensorsTensor& tensor, const std::string& p
 
 Expected<QuantizedLayer> QuantizedLayers::join_one(const std::string& name, const Layer& layer) {
   const SchemeNames& names = layer.scheme->names;
-  const auto wrong =
-      [](const Part& at, const std::string& found, const std::string& expected) {
-        return make_error(ErrorCode::kDataLoss,
-                          at.path + ": tensor " + sluice::quoted(at.tensor.name) + ": found " +
-                              found + ", expected " + expected);
-      };
+  const auto wrong = [](const Part& at, const std::string& found, const std::string& expected) {
+    return make_error(ErrorCode::kDataLoss,
+                      at.path + ": tensor " + sluice::quoted(at.tensor.name) + ": found " + found +
+                          ", expected " + expected);
+  };
   const auto codes = layer.parts.find(names.codes);
   if (codes == layer.parts.end()) {
     return wrong(layer.parts.begin()->second,

@@ -46,6 +46,7 @@ bool opens_tiles(const ExecContext& ctx,
   // With fewer, unpacking to memory, or again in each pass, takes longer than it saves.
   constexpr int64_t kFewest = 16;
   constexpr int32_t kLongRow = 2048;
+  if (is_e4m3(x.format)) return block_rows >= kFewest;
   if (x.format != ActivationFormat::kInt8 || ctx.isa == Isa::kScalar) return false;
   if (ctx.isa != Isa::kAvx512 || !ctx.unpacks_fast) return block_rows >= kFewest;
   const bool is_long = x.k >= kLongRow;
@@ -106,7 +107,8 @@ struct Job {
   [[nodiscard]] int64_t row_blocks() const { return ceil_div(x.num_rows, row_block); }
 
   [[nodiscard]] int64_t piece_tiles(const ExecContext& ctx) const {
-    const bool opens = opens_tiles(ctx, x, group.weight->format, std::min(x.num_rows, row_block));
+    const bool opens = is_e4m3(x.format) ||
+                       opens_tiles(ctx, x, group.weight->format, std::min(x.num_rows, row_block));
     const int64_t least = opens ? kOpenTiles : 2;
     if (row_blocks() == 1) return least;
     const int64_t even = num_tiles() * row_blocks() / (kPiecesPerThread * ctx.pool->num_threads());
@@ -142,6 +144,8 @@ LinearBlock make_block(const ExecContext& ctx,
       .one_stream = ctx.one_stream,
       .opens = opens_tiles(ctx, job.x, weight.format, rows),
       .unpacks_in_passes = unpacks_in_passes(ctx, weight.format),
+      .scales_rows = job.segments.are_all() && scales_folded_sums(weight.format),
+      .dots_bf16 = ctx.dots_bf16,
       .num_tiles = static_cast<int32_t>(tiles),
       .num_columns = static_cast<int32_t>(std::min<int64_t>(tiles * kRowTile, weight.n - column)),
       .num_rows = static_cast<int32_t>(rows),
@@ -201,10 +205,9 @@ void run_jobs(const ExecContext& ctx,
     CHECK_EQ(job.segments.num_columns(job.group.weight->k), job.x.k);
     DCHECK(job.segments.are_all() ||
            (job.group.bias == nullptr && job.epilogue == Epilogue::kStore));
-    CHECK(job.x.format == ActivationFormat::kFloat ||
-          format_info(job.group.weight->format).is_integer);
-    CHECK_EQ(job.group.weight->format == WeightFormat::kInt8Channel,
-             job.x.format == ActivationFormat::kInt8Token);
+    CHECK(has_activations(job.group.weight->format, job.x.format));
+    CHECK(job.x.format != ActivationFormat::kE4M3Group ||
+          job.segments.first_column(job.group.weight->k) % kE4M3GroupColumns == 0);
     num_items += job.num_items(ctx);
   }
   if (num_items > 0) after.expect(job_at(0).row_blocks(), num_items / job_at(0).row_blocks());

@@ -19,6 +19,10 @@ struct OpenGroup {
   GroupScales scales;
 };
 
+// Unsigned bytes whose zero points differ by group: they and those move down by 128.
+template <WeightFormat kFormat>
+inline constexpr bool kMovesDown = kHasZeros<kFormat>&& kLayoutOf<kFormat>.low_bits == 8;
+
 template <WeightFormat kFormat>
 SLUICE_INLINE void open_group(const GroupAt& at, OpenGroup<kFormat>& open) {
   const Codes codes = load_codes<kFormat>(at.codes);
@@ -27,9 +31,14 @@ SLUICE_INLINE void open_group(const GroupAt& at, OpenGroup<kFormat>& open) {
   for (int c = 0; c < 8; ++c) {
     __m512i chunk = codes.chunk[c];
     if constexpr (kZeroPoint<kFormat> != 0) chunk = _mm512_sub_epi8(chunk, zero_point);
+    if constexpr (kMovesDown<kFormat>) chunk = _mm512_xor_si512(chunk, _mm512_set1_epi8(-128));
     _mm512_store_si512(open.codes + 64 * c, chunk);
   }
   open.scales = load_scales<kFormat>(at);
+  if constexpr (kMovesDown<kFormat>) {
+    const I16 negated = bits_of(open.scales.minimum[0]);
+    open.scales.minimum[0] = float_of_bits(add(negated, broadcast(128)));
+  }
 }
 
 template <WeightFormat kFormat>

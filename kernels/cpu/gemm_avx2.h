@@ -14,6 +14,13 @@ SLUICE_INLINE __m256i broadcast_dword(const void* p) {
   return _mm256_set1_epi32(dword);
 }
 
+// isum + negated * code_sum: negated zero points, of -256 to 255, times the sum of 32 codes of 8
+// bits, which is one of words. The product's upper word is times zero.
+SLUICE_INLINE I16 take_zeros(I16 isum, I16 negated, int32_t code_sum) {
+  const __m256i words = _mm256_set1_epi32(code_sum & 0xFFFF);
+  return add(isum, {_mm256_madd_epi16(negated.lo, words), _mm256_madd_epi16(negated.hi, words)});
+}
+
 // The bits [from, from + count) of every byte, moved to `to`.
 SLUICE_INLINE __m256i move_bits(__m256i v, int from, int count, int to) {
   const __m256i mask = _mm256_set1_epi8(static_cast<char>(((1 << count) - 1) << to));

@@ -57,6 +57,12 @@ SLUICE_INLINE Codes load_codes(const std::byte* group) {
            load_chunk<kFormat, 7>(group)}};
 }
 
+// isum + negated * code_sum: negated zero points, of -256 to 255, times the sum of 32 codes of 8
+// bits, which is one of words. The product's upper word is times zero.
+SLUICE_INLINE I16 take_zeros(I16 isum, I16 negated, int32_t code_sum) {
+  return {_mm512_dpwssd_epi32(isum.v, negated.v, _mm512_set1_epi32(code_sum & 0xFFFF))};
+}
+
 SLUICE_INLINE __m512i broadcast_dword(const void* p) {
   int32_t dword;
   std::memcpy(&dword, p, sizeof(dword));

@@ -139,6 +139,7 @@ SLUICE_INLINE float half_term(const RecordRows<Code>& x, int r, int half) {
   return static_cast<float>(half == 0 ? first : x.code_sums[r] - first) * x.scales[r];
 }
 
+#if !defined(SLUICE_ISA_SCALAR)
 // What the exact sum of a row's codes times those of a group, or of its half, adds to acc.
 template <WeightFormat kFormat, typename Code>
 SLUICE_INLINE V16 add_sum(V16 acc,
@@ -148,6 +149,14 @@ SLUICE_INLINE V16 add_sum(V16 acc,
                           const RecordRows<Code>& x,
                           int r,
                           [[maybe_unused]] int half) {
+  if constexpr (kHasZeros<kFormat>) {
+    const I16 negated = bits_of(minimum);
+    if constexpr (sizeof(Code) == 1) {
+      isum = take_zeros(isum, negated, x.code_sums[r]);
+    } else {
+      isum = add(isum, mul_low(negated, broadcast(x.code_sums[r])));
+    }
+  }
   acc = add_product(acc, isum, scale, x.scales[r]);
   if constexpr (kHasMin<kFormat>) {
     const float term = kHalves<kFormat> ? half_term(x, r, half) : x.sums[r];
@@ -167,6 +176,7 @@ add_sums(V16 acc, const GroupScales& w, const RecordRows<Code>& x, int r, I16 lo
   }
   return acc;
 }
+#endif
 
 // After a group of kTiles tiles times kRows rows.
 template <int kTiles, int kRows>
@@ -255,9 +265,14 @@ SLUICE_INLINE void write_outputs(
   const int32_t count = left < kRowTile ? left : kRowTile;
   V16 bias = zero();
   if (block.bias != nullptr) bias = load_partial(block.bias + column, count);
+  V16 scale = zero();
+  if (block.scales_rows) {
+    scale = load(reinterpret_cast<const float*>(block.weight + tile * block.tile_bytes));
+  }
   for (int32_t r = 0; r < num_rows; ++r) {
     float* const out = block.out + (row + r) * block.out_stride + column;
     V16 value = y[r];
+    if (block.scales_rows) value = mul(value, scale);
     if (block.bias != nullptr) value = add(value, bias);
     if (block.add) value = add(load_partial(out, count), value);
     store_partial(out, value, count);
@@ -380,7 +395,8 @@ template <typename Rows, int kTiles, int kAtOnce>
 static void every_row(const LinearBlock& block, int32_t tile) {
   static constexpr auto kByRows = []<int... kLess>(std::integer_sequence<int, kLess...>) {
     return std::array<RowsFn, kAtOnce>{Rows::template run<kTiles, kLess + 1>...};
-  }(std::make_integer_sequence<int, kAtOnce>());
+  }
+  (std::make_integer_sequence<int, kAtOnce>());
   for (int64_t row = 0; row < block.num_rows; row += kAtOnce) {
     const int64_t left = block.num_rows - row;
     kByRows[static_cast<size_t>((left < kAtOnce ? left : kAtOnce) - 1)](block, tile, row);

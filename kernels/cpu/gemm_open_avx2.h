@@ -15,7 +15,7 @@ struct OpenBytes {
   static constexpr int kSums = kHalves<kFormat> ? 2 : 1;
 
   CodePair codes[8][kPairsPerChunk<kFormat>];
-  V16 scales[kHasMin<kFormat> ? 2 * kSums : kSums];  // then the minima
+  V16 scales[kHasSecond<kFormat> ? 2 * kSums : kSums];  // then minimum
 };
 
 template <WeightFormat kFormat>
@@ -46,7 +46,7 @@ SLUICE_INLINE void add_open_group(const OpenBytes<kFormat>* open,
   };
   const auto use = [&](int r, int half, I16 sum) __attribute__((always_inline)) {
     constexpr int kSums = OpenBytes<kFormat>::kSums;
-    const V16 minimum = kHasMin<kFormat> ? open->scales[kSums + half] : zero();
+    const V16 minimum = kHasSecond<kFormat> ? open->scales[kSums + half] : zero();
     acc[r] = add_sum<kFormat>(acc[r], sum, open->scales[half], minimum, x, r, half);
   };
   dot_pairs<kFormat, kOpenRows>(x.codes, pair_at, begin, use);

@@ -14,8 +14,8 @@ template <WeightFormat kFormat>
 struct OpenBytes {
   static constexpr int kSums = kHalves<kFormat> ? 2 : 1;
 
-  __m512i codes[8];  // as Codes
-  V16 scales[kHasMin<kFormat> ? 2 * kSums : kSums];  // then the minima
+  __m512i codes[8];                                     // as Codes
+  V16 scales[kHasSecond<kFormat> ? 2 * kSums : kSums];  // then minimum
 };
 
 template <WeightFormat kFormat>
@@ -51,7 +51,8 @@ struct HalfScales {
 
 template <WeightFormat kFormat>
 SLUICE_INLINE HalfScales scales_of(const OpenBytes<kFormat>& open, int h) {
-  return {open.scales[h], kHasMin<kFormat> ? open.scales[OpenBytes<kFormat>::kSums + h] : zero()};
+  return {open.scales[h],
+          kHasSecond<kFormat> ? open.scales[OpenBytes<kFormat>::kSums + h] : zero()};
 }
 
 template <WeightFormat kFormat>
@@ -86,8 +87,8 @@ SLUICE_INLINE void add_open_group(const Group* tiles, const RecordRows<int8_t>& 
     for (int r = 0; r < kOpenRows; ++r) {
 #pragma GCC unroll 3
       for (int t = 0; t < kOpenAtOnce; ++t) {
-        sum[t][r] = kZeroPoint<kFormat> == 0 ? fresh_zeros()
-                                             : broadcast(first_of_sum<kFormat>(x, r, h));
+        sum[t][r] =
+            kZeroPoint<kFormat> == 0 ? fresh_zeros() : broadcast(first_of_sum<kFormat>(x, r, h));
       }
     }
     if (h == 0) {

@@ -51,7 +51,7 @@ SLUICE_INLINE void open_bytes(const GroupAt& at, OpenBytes<kFormat>& open) {
 #pragma GCC unroll 2
   for (int h = 0; h < kSums; ++h) {
     open.scales[h] = scales.scale[h];
-    if constexpr (kHasMin<kFormat>) open.scales[kSums + h] = scales.minimum[h];
+    if constexpr (kHasSecond<kFormat>) open.scales[kSums + h] = scales.minimum[h];
   }
 }
 

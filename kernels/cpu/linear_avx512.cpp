@@ -22,10 +22,11 @@ void linear_block(const LinearBlock& block) {
       return linear_float(block);
     case ActivationFormat::kInt8Token:
       return linear_channel(block);
-    case ActivationFormat::kBF16:
-    case ActivationFormat::kF16:
     case ActivationFormat::kE4M3Token:
     case ActivationFormat::kE4M3Group:
+      return block.dots_bf16 ? linear_e4m3_bf16(block) : linear_e4m3(block);
+    case ActivationFormat::kBF16:
+    case ActivationFormat::kF16:
       return;  // no weight of this backend takes it
   }
 }

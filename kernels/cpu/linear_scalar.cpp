@@ -6,6 +6,7 @@
 #include "kernels/cpu/vec16.h"
 // vec16.h comes first: it names the namespace that the kernels live in.
 #include "kernels/cpu/channel_impl.h"
+#include "kernels/cpu/e4m3_impl.h"
 #include "kernels/cpu/gemm_float_impl.h"
 #include "kernels/cpu/gemm_impl.h"
 #include "kernels/cpu/linear_simd.h"
@@ -13,6 +14,8 @@
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
 void linear_channel(const LinearBlock& block) { channel_tiles(block); }
+
+void linear_e4m3(const LinearBlock& block) { e4m3_tiles<false>(block); }
 
 void linear_block(const LinearBlock& block) {
   switch (block.activation) {
@@ -24,10 +27,11 @@ void linear_block(const LinearBlock& block) {
       return linear_float(block);
     case ActivationFormat::kInt8Token:
       return linear_channel(block);
-    case ActivationFormat::kBF16:
-    case ActivationFormat::kF16:
     case ActivationFormat::kE4M3Token:
     case ActivationFormat::kE4M3Group:
+      return linear_e4m3(block);
+    case ActivationFormat::kBF16:
+    case ActivationFormat::kF16:
       return;  // no weight of this backend takes it
   }
 }

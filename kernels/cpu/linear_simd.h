@@ -26,4 +26,8 @@ void linear_int16(const LinearBlock& block);
 void linear_channel(const LinearBlock& block);
 void linear_channel_amx(const LinearBlock& block);  // AVX-512's only
 
+// e4m3_<isa>.cpp, and e4m3_bf16.cpp, AVX-512's only: FP8 weights and rows.
+void linear_e4m3(const LinearBlock& block);
+void linear_e4m3_bf16(const LinearBlock& block);
+
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

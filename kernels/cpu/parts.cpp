@@ -18,6 +18,9 @@ void join_parts(const ExecContext& ctx, const JoinPartsArgs& args) {
   const SimdTable& simd = simd_table(ctx.isa);
   const PackedWeight& weight = *args.weight;
   const bool integers = weight.format == WeightFormat::kInt8Channel;
+  const bool scaled = integers || scales_folded_sums(weight.format);
+  const bool has_row_scale = args.x.format == ActivationFormat::kInt8Token ||
+                             args.x.format == ActivationFormat::kE4M3Token;
   const int64_t tile_bytes = packed_tile_bytes(weight.format, weight.k);
   const auto rows = [&](int64_t begin, int64_t end, int32_t) {
     for (int64_t row = begin; row < end; ++row) {
@@ -26,9 +29,10 @@ void join_parts(const ExecContext& ctx, const JoinPartsArgs& args) {
       simd.join_row({.parts = parts.data(),
                      .num_parts = static_cast<int32_t>(args.parts.size()),
                      .n = weight.n,
-                     .scales = integers ? weight.data : nullptr,
+                     .integers = integers,
+                     .scales = scaled ? weight.data : nullptr,
                      .tile_bytes = tile_bytes,
-                     .row_scale = integers ? *quantized_row(args.x, row).scale : 0.0F,
+                     .row_scale = has_row_scale ? quantized_row(args.x, row).scale : nullptr,
                      .bias = args.bias,
                      .add = args.epilogue == Epilogue::kAdd,
                      .out = args.out + row * args.out_stride});

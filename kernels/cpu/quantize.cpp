@@ -124,8 +124,13 @@ ActivationFormat activation_format(WeightFormat weight,
 
 namespace cpu {
 
-bool has_activations(WeightFormat weight, ActivationFormat) {
-  return weight <= WeightFormat::kInt8Channel;
+bool has_activations(WeightFormat weight, ActivationFormat activations) {
+  if (weight == WeightFormat::kInt8Channel) return activations == ActivationFormat::kInt8Token;
+  if (activations == ActivationFormat::kFloat) return true;
+  if (weight == WeightFormat::kE4M3Channel) return activations == ActivationFormat::kE4M3Token;
+  if (weight == WeightFormat::kE4M3Block) return activations == ActivationFormat::kE4M3Group;
+  return format_info(weight).is_integer &&
+         (activations == ActivationFormat::kInt8 || activations == ActivationFormat::kInt16);
 }
 
 QuantizedRow quantized_row(const Activations& activations, int64_t row) {
@@ -148,7 +153,9 @@ QuantizedRow quantized_row(const Activations& activations, int64_t row) {
           .sum = first.sum,
           .code_sum = first.code_sum,
           .half_sum = first.half_sum,
-          .group_bytes = activation_record_bytes(activations.format)};
+          .group_bytes = is_e4m3(activations.format) ? int64_t{kQuantGroup}
+                                                     : activation_record_bytes(activations.format),
+          .static_scale = activations.static_scale};
 }
 
 int64_t rows_per_claim(int64_t num_rows) {

@@ -10,6 +10,22 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 constexpr int32_t kInfinityBits = 0x7F800000;
 constexpr float kLargestFloat = 0x1.fffffep127F;
 
+// To nearest, ties to even; magnitudes that round to at most 448.
+SLUICE_INLINE void store_e4m3(int8_t* p, V16 a) {
+  const I16 bits = bits_of(a);
+  const I16 magnitude = bit_and(bits, broadcast(INT32_MAX));
+  // From 2^-6 on the exponent moves to its new bias and 20 bits of mantissa are rounded off; below,
+  // adding 2^14 leaves multiples of 2^-9 in the low bits.
+  const I16 odd = bit_and(shift_right_logical(magnitude, 20), broadcast(int32_t{1}));
+  const I16 rebased = sub(magnitude, broadcast(int32_t{0x3C000000}));
+  const I16 normal = shift_right_logical(add(rebased, add(odd, broadcast(int32_t{0x7FFFF}))), 20);
+  const V16 shifted = add(abs(a), broadcast(16384.0F));
+  const I16 subnormal = sub(bits_of(shifted), broadcast(int32_t{0x46800000}));
+  const I16 code = select(less(abs(a), broadcast(0x1p-6F)), subnormal, normal);
+  const I16 sign = bit_and(shift_right_arithmetic(bits, 31), broadcast(int32_t{-128}));
+  store_narrow(p, bit_or(code, sign));
+}
+
 template <typename T>
 SLUICE_INLINE T* at_offset(T* p, int64_t bytes) {
   return reinterpret_cast<T*>(reinterpret_cast<std::byte*>(p) + bytes);
@@ -64,37 +80,93 @@ struct Group32 {
   V16 a, b;
 };
 
-// The row of kInt8Token: values(group) is asked for each group twice, as its scale comes first.
+// Bits of the largest magnitude of groups [begin, end), as of row_magnitude().
 template <typename Values>
-SLUICE_INLINE void write_token_row(const QuantizedRow& out, int32_t groups, Values values) {
+SLUICE_INLINE int32_t largest_of(int32_t begin, int32_t end, Values values) {
   I16 top = broadcast(int32_t{0});
-  for (int32_t group = 0; group < groups; ++group) {
+  for (int32_t group = begin; group < end; ++group) {
     const Group32 x = values(group);
     top = max(top, max(bits_of(abs(x.a)), bits_of(abs(x.b))));
   }
-  const int32_t largest_bits = out.magnitude < 0 ? max_lane(top) : out.magnitude;
+  return max_lane(top);
+}
+
+// How values become codes up to `limit`, by the bits of their largest magnitude.
+struct Coding {
+  float inverse;  // of use where `coded`
+  float kept;     // the scale
+  bool coded;
+};
+
+SLUICE_INLINE Coding coding_of(int32_t largest_bits, float limit, float static_scale) {
   float largest;
   std::memcpy(&largest, &largest_bits, sizeof(largest));
-  const float scale = largest / 127.0F;
+  const float scale = static_scale != 0 ? static_scale : largest / limit;
   const float inverse = 1.0F / scale;
   const bool finite = largest_bits < kInfinityBits;
   const bool coded = finite && inverse <= kLargestFloat;
+  return {inverse, coded ? scale : finite ? 0.0F : __builtin_nanf(""), coded};
+}
+
+// What is rounded to a code; with a static scale it may be beyond the limit.
+SLUICE_INLINE V16 scaled_value(V16 x, const Coding& coding, float limit) {
+  return min(max(mul(x, broadcast(coding.inverse)), broadcast(-limit)), broadcast(limit));
+}
+
+// The row of kInt8Token: values(group) is asked for each group twice, as its scale comes first.
+template <typename Values>
+SLUICE_INLINE void write_token_row(const QuantizedRow& out, int32_t groups, Values values) {
+  constexpr float kLimit = 127.0F;
+  const int32_t largest = out.magnitude < 0 ? largest_of(0, groups, values) : out.magnitude;
+  const Coding coding = coding_of(largest, kLimit, out.static_scale);
   I16 sum = broadcast(int32_t{0});
   for (int32_t group = 0; group < groups; ++group) {
     I16 code_a = broadcast(int32_t{0});
     I16 code_b = code_a;
-    if (coded) {
+    if (coding.coded) {
       const Group32 x = values(group);
-      code_a = round_to_int(mul(x.a, broadcast(inverse)));
-      code_b = round_to_int(mul(x.b, broadcast(inverse)));
+      code_a = round_to_int(scaled_value(x.a, coding, kLimit));
+      code_b = round_to_int(scaled_value(x.b, coding, kLimit));
     }
     auto* const codes = reinterpret_cast<int8_t*>(out.codes + group * out.group_bytes);
     store_narrow(codes, code_a);
     store_narrow(codes + 16, code_b);
     sum = add(sum, add(code_a, code_b));
   }
-  *out.scale = coded ? scale : finite ? 0.0F : __builtin_nanf("");
+  *out.scale = coding.kept;
   *out.code_sum = sum_lanes(sum);
+}
+
+// The row of an e4m3 format, whose scales are for `span` groups each.
+template <typename Values>
+SLUICE_INLINE void write_e4m3_row(const QuantizedRow& out,
+                                  int32_t groups,
+                                  int32_t span,
+                                  Values values) {
+  constexpr float kLimit = 448.0F;
+  constexpr int32_t kQuad = static_cast<int32_t>(kE4M3GroupColumns / kQuantGroup);
+  const int32_t padded = (groups + kQuad - 1) / kQuad * kQuad;
+  for (int32_t begin = 0; begin < groups; begin += span) {
+    const int32_t end = groups - begin < span ? groups : begin + span;
+    const int32_t largest = out.magnitude < 0 ? largest_of(begin, end, values) : out.magnitude;
+    const Coding coding = coding_of(largest, kLimit, out.static_scale);
+    for (int32_t group = begin; group < end; ++group) {
+      V16 a = zero();
+      V16 b = zero();
+      if (coding.coded) {
+        const Group32 x = values(group);
+        a = scaled_value(x.a, coding, kLimit);
+        b = scaled_value(x.b, coding, kLimit);
+      }
+      auto* const codes = reinterpret_cast<int8_t*>(out.codes + group * out.group_bytes);
+      store_e4m3(codes, a);
+      store_e4m3(codes + 16, b);
+    }
+    out.scale[begin / span * kActivationRows] = coding.kept;
+  }
+  __builtin_memset(out.codes + groups * out.group_bytes,
+                   0,
+                   static_cast<size_t>((padded - groups) * out.group_bytes));
 }
 
 // Writes a row in its format. values(group) gives the group's 32 values, zeros past the row's end;
@@ -103,6 +175,10 @@ template <typename Values>
 SLUICE_INLINE void write_row(const QuantizedRow& out, Values values) {
   const int32_t groups = (out.k + kQuantGroup - 1) / kQuantGroup;
   if (out.format == ActivationFormat::kInt8Token) return write_token_row(out, groups, values);
+  if (out.format == ActivationFormat::kE4M3Token) {
+    return write_e4m3_row(out, groups, groups, values);
+  }
+  if (out.format == ActivationFormat::kE4M3Group) return write_e4m3_row(out, groups, 4, values);
   for (int32_t group = 0; group < groups; ++group) {
     const Group32 x = values(group);
     write_group(out, group, x.a, x.b);

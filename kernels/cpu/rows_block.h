@@ -53,6 +53,7 @@ struct EmbeddingRow {
   const std::byte* tile;  // the row's tile of 16
   int32_t row_in_tile;
   int32_t k;
+  bool scaled;  // by the scales that the tile begins with
   float* out;
 };
 

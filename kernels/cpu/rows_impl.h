@@ -24,22 +24,6 @@ SLUICE_INLINE void store_bf16(uint16_t* p, V16 a) {
   std::memcpy(p, narrow, sizeof(narrow));
 }
 
-// To nearest, ties to even; magnitudes that round to at most 448.
-SLUICE_INLINE void store_e4m3(int8_t* p, V16 a) {
-  const I16 bits = bits_of(a);
-  const I16 magnitude = bit_and(bits, broadcast(INT32_MAX));
-  // From 2^-6 on the exponent moves to its new bias and 20 bits of mantissa are rounded off; below,
-  // adding 2^14 leaves multiples of 2^-9 in the low bits.
-  const I16 odd = bit_and(shift_right_logical(magnitude, 20), broadcast(int32_t{1}));
-  const I16 rebased = sub(magnitude, broadcast(int32_t{0x3C000000}));
-  const I16 normal = shift_right_logical(add(rebased, add(odd, broadcast(int32_t{0x7FFFF}))), 20);
-  const V16 shifted = add(abs(a), broadcast(16384.0F));
-  const I16 subnormal = sub(bits_of(shifted), broadcast(int32_t{0x46800000}));
-  const I16 code = select(less(abs(a), broadcast(0x1p-6F)), subnormal, normal);
-  const I16 sign = bit_and(shift_right_arithmetic(bits, 31), broadcast(int32_t{-128}));
-  store_narrow(p, bit_or(code, sign));
-}
-
 SLUICE_INLINE void rotate_pair(float* x, float* y, float cos, float sin) {
   const float a = *x;
   const float b = *y;
@@ -235,20 +219,23 @@ SLUICE_INLINE V16 fold_parts(const PartsRow& row, int32_t i, int32_t count) {
   return pending[__builtin_ctz(static_cast<unsigned>(row.num_parts))];
 }
 
-// The same of integers, which have no order, scaled.
-SLUICE_INLINE V16 scaled_sum(const PartsRow& row, int32_t i, int32_t count) {
+// The same of integers, which have no order.
+SLUICE_INLINE V16 sum_of_integers(const PartsRow& row, int32_t i, int32_t count) {
   I16 sum = broadcast(int32_t{0});
   for (int32_t part = 0; part < row.num_parts; ++part) {
     sum = add(sum, bits_of(load_partial(row.parts[part] + i, count)));
   }
-  const V16 scale = load(reinterpret_cast<const float*>(row.scales + i / 16 * row.tile_bytes));
-  return mul(mul(to_float(sum), broadcast(row.row_scale)), scale);
+  return to_float(sum);
 }
 
 static void join_row(const PartsRow& row) {
   for (int32_t i = 0; i < row.n; i += 16) {
     const int32_t count = row.n - i < 16 ? row.n - i : 16;
-    V16 y = row.scales == nullptr ? fold_parts(row, i, count) : scaled_sum(row, i, count);
+    V16 y = row.integers ? sum_of_integers(row, i, count) : fold_parts(row, i, count);
+    if (row.row_scale != nullptr) y = mul(y, broadcast(*row.row_scale));
+    if (row.scales != nullptr) {
+      y = mul(y, load(reinterpret_cast<const float*>(row.scales + i / 16 * row.tile_bytes)));
+    }
     if (row.bias != nullptr) y = add(y, load_partial(row.bias + i, count));
     if (row.add) y = add(load_partial(row.out + i, count), y);
     store_partial(row.out + i, y, count);

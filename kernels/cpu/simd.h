@@ -41,6 +41,8 @@ struct LinearBlock {
   bool one_stream;         // few rows of integers take one tile after the other
   bool opens;              // int8, AVX2 and AVX-512: rows pass over tiles side by side
   bool unpacks_in_passes;  // each of which unpacks weights for itself
+  bool scales_rows;        // sums are multiplied with the scales that the tiles begin with
+  bool dots_bf16;          // e4m3, AVX-512: with vdpbf16ps, else with fma; the bits are the same
   int32_t num_tiles;       // row tiles, consecutive
   int32_t num_columns;     // outputs that exist, <= 16 * num_tiles
   int32_t num_rows;        // of activations, at most kMostBlockRows
@@ -72,15 +74,17 @@ struct QuantizedRow {
   ActivationFormat format;
   int32_t k;
   // Of the first group, as are the four below; those integer formats only. kInt8Token: scale and
-  // code_sum are the row's, the other two null.
+  // code_sum are the row's, the other two null. e4m3: scale alone.
   std::byte* codes;
   float* scale;
   float* sum;
   int32_t* code_sum;
   int32_t* half_sum;
   int64_t group_bytes;  // from one group to the next
-  // kInt8Token: bits of the largest magnitude, where the row is a part of a wider one; else -1.
+  // Of formats with a scale for the row: bits of the largest magnitude, where the row is a part of
+  // a wider one; else -1.
   int32_t magnitude = -1;
+  float static_scale = 0;  // of the same; 0: the row has its own
 };
 
 // One row of parts that join (kernels/parts.h).
@@ -88,12 +92,13 @@ struct PartsRow {
   const float* const* parts;  // the row in each
   int32_t num_parts;          // 2, 4 or 8
   int32_t n;
-  // kInt8Channel, whose parts hold int32: the first tile's scales, the next tile's tile_bytes on.
-  // Else null.
+  bool integers;  // parts hold int32
+  // What the joined sum is multiplied with after the row's: the first tile's, the next tile's
+  // tile_bytes on; null: nothing.
   const std::byte* scales;
   int64_t tile_bytes;
-  float row_scale;
-  const float* bias;  // or null
+  const float* row_scale;  // null: none
+  const float* bias;       // or null
   bool add;
   float* out;
 };

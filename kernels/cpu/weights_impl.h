@@ -17,6 +17,7 @@ consteval int zero_point_shift(WeightFormat format) {
       return 3;
     case WeightFormat::kQ5_0:
     case WeightFormat::kMXFP4:  // its codebook's, moved up
+    case WeightFormat::kNVFP4:
       return 4;
     case WeightFormat::kQ6_K:
       return 5;
@@ -45,13 +46,12 @@ consteval Codebook move_up(const int8_t (&values)[16], int by) {
 }
 
 template <WeightFormat kFormat>
-inline constexpr Codebook kCodebook = move_up(kFormat == WeightFormat::kMXFP4 ? kMxfp4Codebook
-                                                                              : kIq4Codebook,
+inline constexpr Codebook kCodebook = move_up(kIsE2M1<kFormat> ? kMxfp4Codebook : kIq4Codebook,
                                               kZeroPoint<kFormat>);
 
 template <WeightFormat kFormat>
 inline constexpr int kLargestCode =
-    kFormat == WeightFormat::kMXFP4 ? 28
+    kIsE2M1<kFormat> ? 28
     : kHasCodebook<kFormat>
         ? 241
         : (1 << (kLayoutOf<kFormat>.low_bits + kLayoutOf<kFormat>.high_bits)) - 1;
@@ -59,7 +59,7 @@ inline constexpr int kLargestCode =
 struct GroupAt {
   const std::byte* codes;
   const std::byte* scales;
-  const std::byte* super;
+  const std::byte* super;  // of formats with zero points per group: the group's [16] uint8
 };
 
 // Group `group` of a tile.
@@ -70,14 +70,22 @@ SLUICE_INLINE GroupAt group_at(const std::byte* tile, int32_t group) {
   constexpr int64_t kBlockBytes = kLayout.block_bytes();
   constexpr int64_t kCodeBytes = kLayout.code_bytes();
   constexpr int64_t kScaleBytes = kLayout.scale_bytes();
+  constexpr int64_t kHead = kLayout.tile_head_bytes();
   if constexpr (kLayout.scales == ScaleLayout::kChannel) {
-    return {tile + kLayout.tile_head_bytes() + group * kCodeBytes, tile, tile};
+    return {tile + kHead + group * kCodeBytes, tile, tile};
   }
   const uint32_t in_block = static_cast<uint32_t>(group) % kSpan;
-  const std::byte* const block = tile + static_cast<uint32_t>(group) / kSpan * kBlockBytes;
+  const std::byte* const block = tile + kHead + static_cast<uint32_t>(group) / kSpan * kBlockBytes;
+  const std::byte* const codes = block + in_block * kCodeBytes;
   const std::byte* const scales = block + kSpan * kCodeBytes;
-  return {
-      block + in_block * kCodeBytes, scales + in_block * kScaleBytes, scales + kSpan * kScaleBytes};
+  const std::byte* const super = scales + kSpan * kScaleBytes;
+  if constexpr (kLayout.scales == ScaleLayout::kFloat32) {
+    return {codes, scales + in_block * kScaleBytes, super + in_block * kRowTile};
+  } else if constexpr (kLayout.scales == ScaleLayout::kFloat128) {
+    const uint32_t quad = in_block / 4;
+    return {codes, super + quad * 64, super + kSpan / 4 * 64 + quad * kRowTile};
+  }
+  return {codes, scales + in_block * kScaleBytes, super};
 }
 
 SLUICE_INLINE const uint16_t* halves_at(const std::byte* p) {
@@ -95,10 +103,16 @@ SLUICE_INLINE const int8_t* signed_at(const std::byte* p) {
 SLUICE_INLINE V16 negate(V16 a) { return sub(broadcast(-0.0F), a); }
 
 // d_w and m_w of kernels/gemm.h for 16 outputs: of the whole group in [0], or of its halves.
+// Formats with zero points per group have no minima: minimum[0] holds those, negated, as the bits
+// of int32.
 struct GroupScales {
   V16 scale[2];
   V16 minimum[2];
 };
+
+// Whether minimum says something.
+template <WeightFormat kFormat>
+inline constexpr bool kHasSecond = kHasMin<kFormat> || kHasZeros<kFormat>;
 
 template <WeightFormat kFormat>
 SLUICE_INLINE GroupScales load_scales(const GroupAt& at) {
@@ -115,6 +129,14 @@ SLUICE_INLINE GroupScales load_scales(const GroupAt& at) {
     s.scale[0] = float_of_bits(select(less(e, broadcast(2)), subnormal, normal));
   } else if constexpr (kScales == ScaleLayout::kChannel) {
     s.scale[0] = load(reinterpret_cast<const float*>(at.scales));
+  } else if constexpr (kHasZeros<kFormat>) {
+    s.scale[0] = load(reinterpret_cast<const float*>(at.scales));
+    s.minimum[0] = float_of_bits(sub(broadcast(0), load_narrow(bytes_at(at.super))));
+  } else if constexpr (kScales == ScaleLayout::kSub16E4M3) {
+    // Half of each, as the codes are doubled; load_e4m3 gives values / 256.
+    for (int h = 0; h < 2; ++h) {
+      s.scale[h] = mul(load_e4m3(bytes_at(at.scales) + h * kRowTile), broadcast(128.0F));
+    }
   } else {
     const V16 d = load_half(halves_at(at.super));
     if constexpr (kScales == ScaleLayout::kSub32) {
@@ -169,14 +191,18 @@ SLUICE_INLINE void with_block_format(WeightFormat format, Fn fn) {
       return fn.template operator()<WeightFormat::kIQ4_XS>();
     case WeightFormat::kMXFP4:
       return fn.template operator()<WeightFormat::kMXFP4>();
+    case WeightFormat::kNVFP4:
+      return fn.template operator()<WeightFormat::kNVFP4>();
+    case WeightFormat::kInt4Group32:
+      return fn.template operator()<WeightFormat::kInt4Group32>();
+    case WeightFormat::kInt4Group128:
+      return fn.template operator()<WeightFormat::kInt4Group128>();
+    case WeightFormat::kInt8Group32:
+      return fn.template operator()<WeightFormat::kInt8Group32>();
     case WeightFormat::kF32:
     case WeightFormat::kF16:
     case WeightFormat::kBF16:
     case WeightFormat::kInt8Channel:
-    case WeightFormat::kNVFP4:
-    case WeightFormat::kInt4Group32:
-    case WeightFormat::kInt4Group128:
-    case WeightFormat::kInt8Group32:
     case WeightFormat::kE4M3Channel:
     case WeightFormat::kE4M3Block:
       return;

@@ -23,6 +23,12 @@ static void widen_group(const std::byte* tile, int32_t group, WideGroup& out) {
   const GroupAt at = group_at<kFormat>(tile, group);
   widen_codes<kFormat>(at.codes, out.words);
   out.scales = load_scales<kFormat>(at);
+  if constexpr (kHasZeros<kFormat>) {
+    for (int i = 0; i < kQuantGroup * kRowTile; ++i) {
+      out.words[i] = static_cast<int16_t>(out.words[i] - bytes_at(at.super)[i / 2 % kRowTile]);
+    }
+    out.scales.minimum[0] = zero();
+  }
   out.halves = kHalves<kFormat>;
   out.has_min = kHasMin<kFormat>;
 }
@@ -35,13 +41,40 @@ static WidenFn widen_of(WeightFormat format) {
   return widen;
 }
 
+// The values of a group of e4m3 codes, [32 k][16 outputs], times their scale per 128.
+template <WeightFormat kFormat>
+SLUICE_INLINE void expand_e4m3(const std::byte* tile, int32_t group, float* buffer) {
+  const GroupAt at = group_at<kFormat>(tile, group);
+  const uint8_t* const codes = bytes_at(at.codes);
+  for (int k = 0; k < kQuantGroup; ++k) {
+    alignas(16) uint8_t column[kRowTile];
+    for (int r = 0; r < kRowTile; ++r) {
+      column[r] = codes[k / 4 * 64 + r / 4 * 16 + k % 4 / 2 * 8 + r % 4 * 2 + k % 2];
+    }
+    V16 value = mul(load_e4m3(column), broadcast(256.0F));
+    if constexpr (kFormat == WeightFormat::kE4M3Block) {
+      value = mul(value, load(reinterpret_cast<const float*>(at.super)));
+    }
+    store(buffer + k * kRowTile, value);
+  }
+}
+
 // The weights of a group as floats, [32 k][16 outputs]; in `buffer` where they are not stored so.
+// Without what the folded sum is multiplied with (kernels/gemm.h).
 static const float* expand_group(WeightFormat format,
                                  const std::byte* tile,
                                  int32_t group,
                                  float* buffer) {
   if (format == WeightFormat::kF32) {
     return reinterpret_cast<const float*>(tile) + int64_t{group} * kQuantGroup * kRowTile;
+  }
+  if (format == WeightFormat::kE4M3Block) {
+    expand_e4m3<WeightFormat::kE4M3Block>(tile, group, buffer);
+    return buffer;
+  }
+  if (format == WeightFormat::kE4M3Channel) {
+    expand_e4m3<WeightFormat::kE4M3Channel>(tile, group, buffer);
+    return buffer;
   }
   const WidenFn widen = widen_of(format);
   if (widen == nullptr) {
@@ -71,10 +104,15 @@ static const float* expand_group(WeightFormat format,
 
 void embedding_row(const EmbeddingRow& row) {
   alignas(64) float buffer[kQuantGroup * kRowTile];
+  float scale = 1;
+  if (row.scaled) std::memcpy(&scale, row.tile + 4 * row.row_in_tile, sizeof(scale));
   for (int32_t k = 0; k < row.k; k += kQuantGroup) {
     const float* const w = expand_group(row.format, row.tile, k / kQuantGroup, buffer);
     const int32_t count = row.k - k < kQuantGroup ? row.k - k : kQuantGroup;
-    for (int32_t j = 0; j < count; ++j) row.out[k + j] = w[j * kRowTile + row.row_in_tile];
+    for (int32_t j = 0; j < count; ++j) {
+      const float value = w[j * kRowTile + row.row_in_tile];
+      row.out[k + j] = row.scaled ? value * scale : value;
+    }
   }
 }
 

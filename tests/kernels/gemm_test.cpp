@@ -19,19 +19,21 @@ struct Combination {
 // Every format with every activation width it takes.
 std::vector<Combination> combinations() {
   std::vector<Combination> all;
-  for (const FormatInfo& info : format_table()) {
-    if (info.is_integer) {
-      all.push_back({info.format, ActivationFormat::kInt8});
-      all.push_back({info.format, ActivationFormat::kInt16});
+  for (const WeightFormat format : tested_formats()) {
+    if (format_info(format).is_integer) {
+      all.push_back({format, ActivationFormat::kInt8});
+      all.push_back({format, ActivationFormat::kInt16});
     }
-    all.push_back({info.format, ActivationFormat::kFloat});
+    if (is_e4m3(format)) all.push_back({format, activation_format(format, 8)});
+    all.push_back({format, ActivationFormat::kFloat});
   }
   return all;
 }
 
 std::string name_of(const Combination& c) {
-  constexpr std::array<const char*, 3> kNames = {"Int8", "Int16", "Float"};
-  return std::string(format_info(c.weight).name) + "x" + kNames[static_cast<size_t>(c.activation)];
+  constexpr std::array<const char*, kNumActivationFormats> kNames = {
+      "Int8", "Int16", "Float", "Int8Token", "Bf16", "F16", "E4M3Token", "E4M3Group"};
+  return test_name(c.weight) + "x" + kNames[static_cast<size_t>(c.activation)];
 }
 
 class Linear : public ::testing::TestWithParam<Combination> {
@@ -40,7 +42,7 @@ class Linear : public ::testing::TestWithParam<Combination> {
   static std::vector<float> reference(const TestWeight& w, const TestActivations& x) {
     const int64_t rows = x.view.num_rows;
     std::vector<float> out(static_cast<size_t>(rows * w.n));
-    const bool integer = x.view.format != ActivationFormat::kFloat;
+    const bool integer = x.view.format != ActivationFormat::kFloat && !is_e4m3(x.view.format);
     const double chain = (integer ? 4.0 : 32.0) * (static_cast<double>(w.k) / 32 / 8 + 1) + 8;
     for (int64_t n = 0; n < w.n; ++n) {
       const DecodedRow decoded = decode_row(w, n);
@@ -166,13 +168,15 @@ TEST_P(Linear, IsCloseToTheDoubleProductOfTheDecodedWeights) {
   std::vector<float> y(kOutputs);
   const RowGroup group{.weight = &w.view, .out = y.data(), .out_stride = kOutputs, .bias = nullptr};
   linear((*device)->context(), {.x = rows, .groups = {&group, 1}});
-  constexpr std::array<double, 3> kBounds = {1e-2, 4e-5, 5e-7};  // of int8, int16 and float
+  const double bound = is_e4m3(rows.format)                      ? 4e-2
+                       : rows.format == ActivationFormat::kInt8  ? 1e-2
+                       : rows.format == ActivationFormat::kInt16 ? 4e-5
+                                                                 : 5e-7;
   std::vector<double> decoded(kK);
   double errors = 0;
   double magnitudes = 0;
   for (int64_t n = 0; n < kOutputs; ++n) {
-    const std::byte* const row = w.checkpoint.data() + n * row_bytes(w.format, kK);
-    dequantize_row_f64(w.format, row, kK, decoded.data());
+    w.decode(n, decoded.data());
     double exact = 0;
     for (size_t i = 0; i < x.size(); ++i) {
       const double term = decoded[i] * x[i];
@@ -181,7 +185,7 @@ TEST_P(Linear, IsCloseToTheDoubleProductOfTheDecodedWeights) {
     }
     errors += (y[static_cast<size_t>(n)] - exact) * (y[static_cast<size_t>(n)] - exact);
   }
-  EXPECT_LE(std::sqrt(errors / magnitudes), kBounds[static_cast<size_t>(GetParam().activation)]);
+  EXPECT_LE(std::sqrt(errors / magnitudes), bound);
   RecordProperty("relative_error", std::to_string(std::sqrt(errors / magnitudes)));
 }
 

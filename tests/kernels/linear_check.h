@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear() on every instruction set, some thread counts and some row counts, for processors that
-// read one stream a core and unpack fast and for others, against what is expected, bit by bit.
+// read one stream a core, unpack fast and take vdpbf16ps, and for others, against what is expected,
+// bit by bit.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -47,7 +48,8 @@ inline void expect_linear_equals(const PackedWeight& weight,
   static const std::vector<test::NamedDevice> devices = test::devices({1, 2, 3});
   constexpr float kPoison = 1234.5F;
   // More are computed in one way on every processor, but of formats that it unpacks fast.
-  const int32_t few_rows = cpu::is_unpacked_fast(weight.format) ? INT32_MAX : 47;
+  const bool any_rows = cpu::is_unpacked_fast(weight.format) || is_e4m3(x.format);
+  const int32_t few_rows = any_rows ? INT32_MAX : 47;
   const int64_t n = weight.n;
   const int64_t stride = n + 3;
   const auto check = [&](const test::NamedDevice& device, int32_t rows, bool is_amd) {
@@ -59,6 +61,7 @@ inline void expect_linear_equals(const PackedWeight& weight,
     ExecContext ctx = device.device->context();
     ctx.one_stream = is_amd;
     ctx.unpacks_fast = is_amd;
+    ctx.dots_bf16 = is_amd && __builtin_cpu_supports("avx512bf16") != 0;
     if (rows % 2 == 0) bring_something(ctx);
     linear(ctx, args);
     for (int64_t m = 0; m < rows; ++m) {

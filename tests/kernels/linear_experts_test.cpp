@@ -175,8 +175,14 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{WeightFormat::kMXFP4, ActivationFormat::kInt8},
                       Case{WeightFormat::kQ8_0, ActivationFormat::kFloat},
                       Case{WeightFormat::kBF16, ActivationFormat::kFloat},
+                      Case{WeightFormat::kNVFP4, ActivationFormat::kInt8},
+                      Case{WeightFormat::kInt4Group32, ActivationFormat::kInt16},
+                      Case{WeightFormat::kInt4Group128, ActivationFormat::kInt8},
+                      Case{WeightFormat::kInt8Group32, ActivationFormat::kInt8},
+                      Case{WeightFormat::kE4M3Channel, ActivationFormat::kE4M3Token},
+                      Case{WeightFormat::kE4M3Block, ActivationFormat::kE4M3Group},
                       Case{WeightFormat::kInt8Channel, ActivationFormat::kInt8Token}),
-    [](const auto& row) { return std::string(format_info(row.param.weight).name); });
+    [](const auto& row) { return test_name(row.param.weight); });
 
 TEST(GateMul, OfSomeRowsLeavesTheOthers) {
   constexpr int64_t kColumns = 40;

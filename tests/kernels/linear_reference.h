@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tree of kernels/gemm.h written as plain loops over checkpoint blocks, and its fp64 oracle:
+// The tree of kernels/gemm.h written as plain loops over checkpoint blocks or plain rows, and its
+// fp64 oracle:
 // neither knows the kernel layout, instruction sets or tiles.
 #pragma once
 
@@ -9,12 +10,16 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <optional>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "kernels/gemm.h"
 #include "quant/format.h"
+#include "quant/kv_code.h"
 #include "quant/repack.h"
+#include "tests/support/plain_matrix.h"
 
 namespace sluice::kernels::testing {
 
@@ -24,7 +29,7 @@ inline float reference_fma(float a, float b, float c) { return std::fma(a, b, c)
 class AlignedBuffer {
  public:
   explicit AlignedBuffer(int64_t bytes)
-      : data_(static_cast<std::byte*>(::operator new(size(bytes), std::align_val_t{64}))) {
+      : data_(static_cast<std::byte*>(::operator new (size(bytes), std::align_val_t{64}))) {
     std::memset(data_.get(), 0xA5, size(bytes));
   }
 
@@ -32,7 +37,7 @@ class AlignedBuffer {
 
  private:
   struct Free {
-    void operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{64}); }
+    void operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{64}); }
   };
 
   static size_t size(int64_t bytes) {
@@ -42,11 +47,24 @@ class AlignedBuffer {
   std::unique_ptr<std::byte, Free> data_;
 };
 
-enum class Values : uint8_t {
-  kOrdinary,
-  kExtreme,    // smallest and largest codes and sub-scales
-  kDegenerate  // zero and subnormal scales
-};
+// What is extreme are codes and sub-scales, what is degenerate are scales.
+using Values = ::sluice::test::PlainValues;
+
+// All formats, but for kInt8Channel, which channel_test.cpp has.
+inline std::vector<WeightFormat> tested_formats() {
+  std::vector<WeightFormat> formats;
+  for (const FormatInfo& info : format_table()) formats.push_back(info.format);
+  formats.insert(
+      formats.end(), ::sluice::test::kPlainFormats.begin(), ::sluice::test::kPlainFormats.end());
+  return formats;
+}
+
+// Letters, digits and underlines of a format's name.
+inline std::string test_name(WeightFormat format) {
+  std::string name(format_info(format).name);
+  std::replace(name.begin(), name.end(), ' ', '_');
+  return name;
+}
 
 struct TestWeight {
   WeightFormat format;
@@ -55,6 +73,16 @@ struct TestWeight {
   std::vector<std::byte> checkpoint;
   AlignedBuffer packed;
   PackedWeight view;
+  std::optional<::sluice::test::PlainMatrix> plain =
+      std::nullopt;  // in place of the checkpoint's blocks
+
+  // Row r as the checkpoint decodes, unrounded.
+  void decode(int64_t r, double* out) const {
+    if (!plain) {
+      return dequantize_row_f64(format, checkpoint.data() + r * row_bytes(format, k), k, out);
+    }
+    for (int64_t i = 0; i < k; ++i) out[i] = plain_value(plain->rows(r, 1), 0, i);
+  }
 };
 
 inline uint16_t random_scale(std::mt19937& rng, Values values, int64_t index) {
@@ -111,8 +139,28 @@ inline void fill_row(
   }
 }
 
+inline bool is_plain(WeightFormat format) { return format > WeightFormat::kInt8Channel; }
+
+inline TestWeight make_plain_weight(
+    WeightFormat format, int64_t n, int64_t k, Values values, std::mt19937& rng) {
+  TestWeight w{.format = format,
+               .n = n,
+               .k = k,
+               .checkpoint = {},
+               .packed = AlignedBuffer(packed_bytes(format, n, k)),
+               .view = {},
+               .plain = ::sluice::test::PlainMatrix::of(format, n, k, values, rng)};
+  w.plain->pack(format, w.packed.data());
+  w.view = {.format = format,
+            .n = static_cast<int32_t>(n),
+            .k = static_cast<int32_t>(k),
+            .data = w.packed.data()};
+  return w;
+}
+
 inline TestWeight make_weight(
     WeightFormat format, int64_t n, int64_t k, Values values, std::mt19937& rng) {
+  if (is_plain(format)) return make_plain_weight(format, n, k, values, rng);
   TestWeight w{.format = format,
                .n = n,
                .k = k,
@@ -137,10 +185,57 @@ struct DecodedRow {
   std::vector<float> scale, minimum;  // per 16
   std::vector<float> weights;
   bool has_minimum = false;
-  bool halves = false;  // two terms per group
+  bool halves = false;        // two terms per group
+  bool is_block = false;      // kE4M3Block: `scale` is d_w, and `weights` have it with float rows
+  std::vector<float> values;  // of e4m3 codes
+  float row_scale = 1;        // what multiplies the folded sum
 };
 
+inline float plain_scale(const PlainRows& rows, int64_t k) {
+  return rows.scales[rows.group == 0 ? 0 : k / rows.group];
+}
+
+inline DecodedRow decode_plain_row(const TestWeight& w, int64_t n) {
+  const PlainRows rows = w.plain->rows(n, 1);
+  DecodedRow d;
+  d.halves = w.format == WeightFormat::kNVFP4;
+  d.is_block = w.format == WeightFormat::kE4M3Block;
+  if (w.format == WeightFormat::kE4M3Channel) d.row_scale = rows.scales[0];
+  if (rows.row_scales != nullptr) d.row_scale = rows.row_scales[0];
+  for (int64_t i = 0; i < align_up(w.k, 32); ++i) {
+    const bool inside = i < w.k;
+    const uint8_t code = inside ? rows.codes[i] : 0;
+    const float scale = plain_scale(rows, std::min(i, w.k - 1));
+    if (rows.code == CodeKind::kE4M3) {
+      const float value = e4m3_to_float(code);
+      d.values.push_back(value);
+      d.weights.push_back(d.is_block ? value * scale : value);
+      if (i % 16 == 0) d.scale.push_back(scale);
+      continue;
+    }
+    const int64_t zero_at = rows.group == 0 ? 0 : i / rows.group;
+    int32_t number = 0;
+    float d_w = scale;
+    if (rows.code == CodeKind::kE2M1) {
+      number = kMxfp4Codebook[code];
+      d_w = scale / 2;
+    } else if (rows.code == CodeKind::kInt4 && inside) {
+      number = code - rows.zeros[zero_at];
+    } else if (inside) {
+      number = static_cast<int8_t>(code) - static_cast<int8_t>(rows.zeros[zero_at]);
+    }
+    if (i % 16 == 0) {
+      d.scale.push_back(d_w);
+      d.minimum.push_back(0.0F);
+    }
+    d.codes.push_back(number);
+    d.weights.push_back(reference_fma(static_cast<float>(number), d_w, 0.0F));
+  }
+  return d;
+}
+
 inline DecodedRow decode_row(const TestWeight& w, int64_t n) {
+  if (w.plain) return decode_plain_row(w, n);
   const std::byte* row = w.checkpoint.data() + n * row_bytes(w.format, w.k);
   const FormatInfo& info = format_info(w.format);
   DecodedRow d;
@@ -182,15 +277,41 @@ struct TestActivations {
                                                   : static_cast<const int16_t*>(group.codes)[i];
   }
 
+  [[nodiscard]] float e4m3(int64_t row, int64_t k) const {
+    return e4m3_to_float(
+        static_cast<const uint8_t*>(activation_group(view, row, k / 32).codes)[k % 32]);
+  }
+
   [[nodiscard]] float value(int64_t row, int64_t k) const {
     return static_cast<const float*>(view.data)[row * align_up(view.k, 32) + k];
   }
 };
 
+inline void fill_e4m3(const Activations& view, Values values, std::mt19937& rng) {
+  std::uniform_real_distribution<float> scale(0.0F, 0.01F);
+  for (int64_t row = 0; row < view.num_rows; ++row) {
+    for (int64_t i = 0; i < e4m3_row_bytes(view.k); ++i) {
+      const auto byte = static_cast<uint8_t>(rng() & 255);
+      const uint8_t any = (byte & 0x7F) == 0x7F ? byte & 0x80 : byte;
+      const uint8_t largest = row % 2 == 0 ? 0x7E : 0xFE;
+      const ActivationGroup group = activation_group(view, row, i / 32);
+      static_cast<uint8_t*>(group.codes)[i % 32] = i >= view.k                  ? 0
+                                                   : values == Values::kExtreme ? largest
+                                                                                : any;
+      const bool first = view.format == ActivationFormat::kE4M3Token ? i == 0 : i % 128 == 0;
+      if (first) *group.scale = scale(rng);
+    }
+  }
+}
+
 inline TestActivations make_activations(
     ActivationFormat format, int64_t rows, int64_t k, Values values, std::mt19937& rng) {
   TestActivations a{.buffer = AlignedBuffer(activation_bytes(format, rows, k)), .view = {}};
   a.view = carve_activations(format, rows, k, a.buffer.data());
+  if (is_e4m3(format)) {
+    fill_e4m3(a.view, values, rng);
+    return a;
+  }
   const int64_t padded = align_up(k, 32);
   const int32_t limit = format == ActivationFormat::kInt8 ? 127 : 32767;
   std::uniform_int_distribution<int32_t> code(-limit, limit);
@@ -226,6 +347,29 @@ struct ReferenceOutput {
   double magnitude = 0;  // sum of the absolute terms
 };
 
+// A group of e4m3 codes times e4m3 codes.
+inline float add_e4m3_group(const DecodedRow& w,
+                            const TestActivations& x,
+                            int64_t row,
+                            int64_t g,
+                            float acc,
+                            ReferenceOutput& result) {
+  float p = 0;
+  const float of_x = *activation_group(x.view, row, g).scale;
+  const float scale = w.is_block ? w.scale[static_cast<size_t>(2 * g)] * of_x : 1.0F;
+  for (int64_t k = g * 32; k < g * 32 + 32; k += 2) {
+    const auto at = static_cast<size_t>(k);
+    p = reference_fma(w.values[at + 1], x.e4m3(row, k + 1), p);
+    p = reference_fma(w.values[at], x.e4m3(row, k), p);
+    for (const size_t i : {at, at + 1}) {
+      const double term = double{w.values[i]} * x.e4m3(row, static_cast<int64_t>(i)) * scale;
+      result.exact += term;
+      result.magnitude += std::abs(term);
+    }
+  }
+  return w.is_block ? reference_fma(p, scale, acc) : acc + p;
+}
+
 inline ReferenceOutput reference_output(const DecodedRow& w,
                                         const TestActivations& x,
                                         int64_t row) {
@@ -244,6 +388,10 @@ inline ReferenceOutput reference_output(const DecodedRow& w,
           result.exact += term;
           result.magnitude += std::abs(term);
         }
+        continue;
+      }
+      if (is_e4m3(x.view.format)) {
+        acc = add_e4m3_group(w, x, row, g, acc, result);
         continue;
       }
       const float scale = *activation_group(x.view, row, g).scale;
@@ -269,6 +417,13 @@ inline ReferenceOutput reference_output(const DecodedRow& w,
   }
   result.tree = ((segment[0] + segment[1]) + (segment[2] + segment[3])) +
                 ((segment[4] + segment[5]) + (segment[6] + segment[7]));
+  const float of_row = x.view.format == ActivationFormat::kE4M3Token
+                           ? *activation_group(x.view, row, 0).scale
+                           : 1.0F;
+  result.tree = (result.tree * of_row) * w.row_scale;
+  const double scale = double{of_row} * w.row_scale;
+  result.exact *= scale;
+  result.magnitude *= std::abs(scale);
   return result;
 }
 

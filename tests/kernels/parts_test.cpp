@@ -144,7 +144,8 @@ class Layer {
                                Segments share,
                                const std::vector<const int32_t*>& magnitudes) const {
     Rows rows(format_, input_.num_rows, share.num_columns(input_.k));
-    const bool by_row = format_ == ActivationFormat::kInt8Token;
+    const bool by_row =
+        format_ == ActivationFormat::kInt8Token || format_ == ActivationFormat::kE4M3Token;
     quantize_activations(
         ctx,
         {.x = input_.values.data() + share.first_column(input_.k),
@@ -198,15 +199,28 @@ TEST(Parts, JoinToTheBitsOfTheWholeLayerOfLongRows) {
 // group.
 TEST(Parts, JoinToTheBitsOfTheWholeLayerInEveryFormat) {
   std::mt19937 rng(7);
-  for (const FormatInfo& info : format_table()) {
+  for (const WeightFormat format : tested_formats()) {
+    const FormatInfo& info = format_info(format);
     for (const int64_t k : {int64_t{288}, int64_t{768}, int64_t{300}}) {
       if (k % info.block_elements != 0) continue;
       const TestWeight w = make_weight(info.format, kOutputs, k, Values::kOrdinary, rng);
       expect_parts_join(w.view, ActivationFormat::kFloat, rng);
+      if (format == WeightFormat::kE4M3Channel) {
+        expect_parts_join(w.view, ActivationFormat::kE4M3Token, rng);
+      }
       if (!info.is_integer) continue;
       expect_parts_join(w.view, ActivationFormat::kInt8, rng);
       expect_parts_join(w.view, ActivationFormat::kInt16, rng);
     }
+  }
+}
+
+// Of shares that are multiples of 128, which have the scales of the whole row's columns.
+TEST(Parts, OfFp8BlocksJoinToTheBitsOfTheWholeLayer) {
+  std::mt19937 rng(9);
+  for (const int64_t k : {1024, 2048}) {
+    const TestWeight w = make_weight(WeightFormat::kE4M3Block, kOutputs, k, Values::kOrdinary, rng);
+    expect_parts_join(w.view, ActivationFormat::kE4M3Group, rng);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "kernels/device.h"
 #include "kernels/norm.h"
+#include "quant/kv_code.h"
 #include "tests/kernels/devices.h"
 #include "tests/kernels/linear_reference.h"
 
@@ -45,6 +46,33 @@ ReferenceRow quantize_reference(const std::vector<float>& x, int32_t limit) {
   return row;
 }
 
+// Codes and scales of an e4m3 row, in groups of `span` columns.
+void expect_e4m3_row(const Activations& out,
+                     int64_t row,
+                     const std::vector<float>& values,
+                     int64_t span,
+                     const std::string& where) {
+  for (int64_t begin = 0; begin < e4m3_row_bytes(out.k); begin += span) {
+    const int64_t end = std::min<int64_t>(out.k, begin + span);
+    float largest = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      largest = std::max(largest, std::abs(values[static_cast<size_t>(i)]));
+    }
+    float scale = out.static_scale != 0 ? out.static_scale : largest / 448.0F;
+    const float inverse = 1.0F / scale;
+    if (std::isinf(inverse)) scale = 0;
+    for (int64_t i = begin; i < begin + span && i < e4m3_row_bytes(out.k); ++i) {
+      const bool zero = i >= end || scale == 0;
+      const float x = zero ? 0.0F : values[static_cast<size_t>(i)] * inverse;
+      const ActivationGroup group = activation_group(out, row, i / 32);
+      ASSERT_EQ(static_cast<const uint8_t*>(group.codes)[i % 32],
+                float_to_e4m3(std::clamp(x, -448.0F, 448.0F)))
+          << where << " column " << i;
+      ASSERT_EQ(std::memcmp(group.scale, &scale, sizeof(scale)), 0) << where << " column " << i;
+    }
+  }
+}
+
 // Codes, scale and code sum of a row with one scale.
 void expect_token_row(const Activations& out,
                       int64_t row,
@@ -52,14 +80,14 @@ void expect_token_row(const Activations& out,
                       const std::string& where) {
   float largest = 0;
   for (const float x : values) largest = std::max(largest, std::abs(x));
-  float scale = largest / 127.0F;
+  float scale = out.static_scale != 0 ? out.static_scale : largest / 127.0F;
   const float inverse = 1.0F / scale;
   if (std::isinf(inverse)) scale = 0;
   int32_t sum = 0;
   for (int64_t i = 0; i < align_up(out.k, 32); ++i) {
     const bool zero = i >= out.k || scale == 0;
     const float x = zero ? 0.0F : values[static_cast<size_t>(i)] * inverse;
-    const auto code = static_cast<int32_t>(std::nearbyint(x));
+    const auto code = static_cast<int32_t>(std::nearbyint(std::clamp(x, -127.0F, 127.0F)));
     sum += code;
     const ActivationGroup group = activation_group(out, row, i / 32);
     ASSERT_EQ(static_cast<const int8_t*>(group.codes)[i % 32], code) << where << " column " << i;
@@ -88,6 +116,12 @@ void expect_row(const Activations& out,
                 const std::string& where) {
   const int64_t groups = ceil_div(out.k, 32);
   if (out.format == ActivationFormat::kInt8Token) return expect_token_row(out, row, values, where);
+  if (out.format == ActivationFormat::kE4M3Token) {
+    return expect_e4m3_row(out, row, values, e4m3_row_bytes(out.k), where);
+  }
+  if (out.format == ActivationFormat::kE4M3Group) {
+    return expect_e4m3_row(out, row, values, kE4M3GroupColumns, where);
+  }
   if (out.format == ActivationFormat::kFloat) {
     const float* data = static_cast<const float*>(out.data) + row * groups * 32;
     for (size_t i = 0; i < static_cast<size_t>(groups * 32); ++i) {
@@ -117,7 +151,9 @@ void expect_row(const Activations& out,
 constexpr std::array kFormats = {ActivationFormat::kInt8,
                                  ActivationFormat::kInt16,
                                  ActivationFormat::kFloat,
-                                 ActivationFormat::kInt8Token};
+                                 ActivationFormat::kInt8Token,
+                                 ActivationFormat::kE4M3Token,
+                                 ActivationFormat::kE4M3Group};
 
 // Rows of ordinary values and of the awkward ones: ties, zeros, subnormals, the largest floats.
 std::vector<std::vector<float>> make_rows(size_t n, std::mt19937& rng) {
@@ -154,6 +190,54 @@ TEST(Quantize, EqualsThePlainLoopForEveryInstructionSet) {
                      r,
                      rows[static_cast<size_t>(r)],
                      name + " n " + std::to_string(n) + " row " + std::to_string(r));
+        }
+      }
+    }
+  }
+}
+
+// A checkpoint's scale is every row's, and what is beyond its largest code has that.
+TEST(Quantize, AStaticScaleTakesThePlaceOfEachRowsOwn) {
+  std::mt19937 rng(6);
+  for (const int32_t n : {33, 200}) {
+    auto rows = make_rows(static_cast<size_t>(n), rng);
+    std::vector<float> x;
+    for (const auto& row : rows) x.insert(x.end(), row.begin(), row.end());
+    for (const auto& [name, isa, threads, device] : test::devices({2})) {
+      for (const auto format : {ActivationFormat::kInt8Token, ActivationFormat::kE4M3Token}) {
+        for (const float scale : {0.0031F, 0.25F, 1e-39F}) {
+          const auto count = static_cast<int64_t>(rows.size());
+          const AlignedBuffer buffer(activation_bytes(format, count, n));
+          Activations out = carve_activations(format, count, n, buffer.data());
+          out.static_scale = scale;
+          quantize_activations(device->context(), {.x = x.data(), .x_stride = n, .out = out});
+          for (int64_t r = 0; r < count; ++r) {
+            expect_row(out, r, rows[static_cast<size_t>(r)], name + " row " + std::to_string(r));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Quantize, ANonFiniteValueIsVisibleInE4M3Rows) {
+  for (const auto& [name, isa, threads, device] : test::devices({2})) {
+    for (const float bad :
+         {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+      for (const float static_scale : {0.0F, 0.5F}) {
+        std::vector<float> x(2 * 300, 1.0F);
+        x[300 + 200] = bad;
+        for (const auto format : {ActivationFormat::kE4M3Token, ActivationFormat::kE4M3Group}) {
+          const AlignedBuffer buffer(activation_bytes(format, 2, 300));
+          Activations out = carve_activations(format, 2, 300, buffer.data());
+          const bool token = format == ActivationFormat::kE4M3Token;
+          if (token) out.static_scale = static_scale;
+          quantize_activations(device->context(), {.x = x.data(), .x_stride = 300, .out = out});
+          const ActivationGroup hit = activation_group(out, 1, 6);
+          EXPECT_TRUE(std::isnan(*hit.scale)) << name;
+          EXPECT_EQ(static_cast<const uint8_t*>(hit.codes)[3], 0) << name;
+          EXPECT_EQ(std::isnan(*activation_group(out, 1, 0).scale), token) << name;
+          EXPECT_FALSE(std::isnan(*activation_group(out, 0, 6).scale)) << name;
         }
       }
     }
@@ -311,6 +395,25 @@ TEST(ActivationFormatOf, FollowsTheWeightAndTheBits) {
   for (const int32_t bits : {8, 16, 32}) {
     EXPECT_EQ(activation_format(WeightFormat::kInt8Channel, bits), ActivationFormat::kInt8Token);
   }
+  EXPECT_EQ(activation_format(WeightFormat::kNVFP4, 8), ActivationFormat::kInt8);
+  EXPECT_EQ(activation_format(WeightFormat::kInt4Group128, 16), ActivationFormat::kInt16);
+  EXPECT_EQ(activation_format(WeightFormat::kE4M3Channel, 8), ActivationFormat::kE4M3Token);
+  EXPECT_EQ(activation_format(WeightFormat::kE4M3Block, 8), ActivationFormat::kE4M3Group);
+  EXPECT_EQ(activation_format(WeightFormat::kE4M3Block, 16), ActivationFormat::kFloat);
+  EXPECT_EQ(activation_format(WeightFormat::kE4M3Channel, 16, DeviceType::kCuda),
+            ActivationFormat::kBF16);
+}
+
+TEST(CheckActivations, RefusesRowsThatNoKernelTakes) {
+  const auto takes = [](WeightFormat weight, ActivationFormat rows) {
+    return check_activations(DeviceType::kCpu, weight, rows).has_value();
+  };
+  EXPECT_TRUE(takes(WeightFormat::kE4M3Channel, ActivationFormat::kE4M3Token));
+  EXPECT_FALSE(takes(WeightFormat::kE4M3Channel, ActivationFormat::kE4M3Group));
+  EXPECT_FALSE(takes(WeightFormat::kE4M3Block, ActivationFormat::kInt8));
+  EXPECT_FALSE(takes(WeightFormat::kInt8Channel, ActivationFormat::kFloat));
+  EXPECT_FALSE(takes(WeightFormat::kBF16, ActivationFormat::kBF16));
+  EXPECT_TRUE(takes(WeightFormat::kNVFP4, ActivationFormat::kInt16));
 }
 
 }  // namespace

@@ -66,12 +66,19 @@ const CheckpointTensor* find_coded(const Checkpoint& checkpoint, const std::stri
   return nullptr;
 }
 
+// Some packages multiply codes and scales as floats.
+std::vector<double> rounded(std::vector<double> values) {
+  for (double& value : values) value = static_cast<double>(static_cast<float>(value));
+  return values;
+}
+
 // The package's doubles; where its second scale is a divisor those before it, as the reciprocal is
 // rounded once to a float.
-void expect_decoded(const CodedMatrix& matrix, const Json& want) {
+void expect_decoded(const CodedMatrix& matrix, const Json& want, bool as_floats) {
   ASSERT_EQ(Json({matrix.n(), matrix.k()}), want["shape"]);
   const bool divides = matrix.scheme().second == SecondScale::kDivisor;
-  EXPECT_EQ(digest(decoded(matrix, !divides)), want["digest"]);
+  const std::vector<double> values = decoded(matrix, !divides);
+  EXPECT_EQ(digest(as_floats ? rounded(values) : values), want["digest"]);
   EXPECT_EQ(divides, want.contains("divisor"));
   if (!divides) return;
   const std::vector<double> divided = decoded(matrix, true);
@@ -101,7 +108,7 @@ TEST(SchemeGoldens, EveryMatrixDecodesToThePackagesDoubles) {
         SCOPED_TRACE(layer);
         const CheckpointTensor* tensor = find_coded(**checkpoint, layer);
         ASSERT_NE(tensor, nullptr);
-        expect_decoded(*tensor->coded, want);
+        expect_decoded(*tensor->coded, want, model.value("decoded_type", "") == "fp32");
         ++num_matrices;
       }
     });
