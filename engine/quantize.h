@@ -22,18 +22,20 @@ struct QuantizeProgress {
 };
 
 struct QuantizeOptions {
-  std::string input;   // GGUF file or directory
-  std::string output;  // must not exist
-  std::string to;      // a scheme's name; empty: the recipe says all
-  std::string recipe;  // JSON object of {expression: scheme or "keep"}, the first that matches wins
-  std::vector<std::string> include;  // expressions for matrices that would be left
-  std::vector<std::string> exclude;  // expressions for tensors to leave
-  bool search = true;                // scales of least error, not of the largest magnitude
-  std::string calibrate;             // a text: errors count by what inputs are on it
-  bool gptq = true;                  // with it, for codes of 4 bits: see engine/quantize/gptq.h
-  std::string evaluate;              // a text: predictions on it are compared with the input's
-  bool verify = false;               // read back, and compare with what was meant
-  int32_t threads = 0;               // does not change a byte; 0: as many as the engine would have
+  std::string input;    // GGUF file or directory
+  std::string output;   // must not exist
+  std::string to = {};  // a scheme's name; empty: the recipe says all
+  std::string recipe =
+      {};  // JSON object of {expression: scheme or "keep"}, the first that matches wins
+  std::vector<std::string> include = {};  // expressions for matrices that would be left
+  std::vector<std::string> exclude = {};  // expressions for tensors to leave
+  bool search = true;                     // scales of least error, not of the largest magnitude
+  double target_bits = 0;      // of the matrices in mean, with `to` the fewest; 0: as `to`
+  std::string calibrate = {};  // a text: errors count by what inputs are on it
+  bool gptq = true;            // with it, for codes of 4 bits: see engine/quantize/gptq.h
+  std::string evaluate = {};   // a text: predictions on it are compared with the input's
+  bool verify = false;         // read back, and compare with what was meant
+  int32_t threads = 0;         // does not change a byte; 0: as many as the engine would have
   int64_t max_shard_bytes = 5'000'000'000;
   // Before each tensor and once behind the last; may be empty.
   std::function<void(const QuantizeProgress&)> on_progress = {};

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 
+#include "engine/quantize/allocation.h"
 #include "engine/quantize/calibration.h"
 #include "engine/quantize/gguf_output.h"
 #include "engine/quantize/gptq.h"
@@ -71,6 +72,7 @@ class Quantizer {
   Expected<QuantizeReport> run() {
     SLUICE_TRY_VOID(calibrate_inputs());
     SLUICE_TRY_VOID(find_largest());
+    if (options_.target_bits > 0) SLUICE_TRY_VOID(spend_bits());
     Unfinished output(options_.output);
     if (checkpoint_.kind() == CheckpointKind::kGguf) {
       SLUICE_TRY(GgufWriter writer, GgufWriter::create(options_.input, output.path(), plan_));
@@ -136,6 +138,63 @@ class Quantizer {
       gptq_inputs_ = job.inputs;
     }
     job.gptq = gptq_ ? &*gptq_ : nullptr;
+  }
+
+  // Matrices that are joined by readers get the same scheme. Errors are those of outputs, as far as
+  // the calibration says, as a part of the outputs.
+  Expected<void> spend_bits() {
+    SLUICE_TRY(const std::vector<TargetScheme> schemes, schemes_of_more_bits(plan_.scheme));
+    std::map<std::string, std::vector<PlannedTensor*>> groups;
+    double num_weights = 0;
+    for (PlannedTensor& planned : plan_.tensors) {
+      if (planned.target.spelling == Spelling::kNone) continue;
+      groups[joined_name(planned.tensor->name)].push_back(&planned);
+      const TensorRows shape = rows_of(*planned.tensor);
+      num_weights += static_cast<double>(shape.rows * shape.width);
+    }
+    std::vector<std::vector<Choice>> choices;
+    for (const auto& [name, tensors] : groups) {
+      tell(0, name);
+      choices.emplace_back();
+      for (const TargetScheme& scheme : schemes) {
+        SLUICE_TRY(const Choice choice, try_scheme(scheme, tensors));
+        choices.back().push_back(choice);
+      }
+    }
+    const std::vector<size_t> chosen =
+        allocate_bytes(choices, options_.target_bits * num_weights / 8);
+    size_t group = 0;
+    for (const auto& [name, tensors] : groups) {
+      const TargetScheme& scheme = schemes[chosen[group++]];
+      for (PlannedTensor* planned : tensors) planned->target = target_for(scheme, *planned);
+    }
+    return {};
+  }
+
+  [[nodiscard]] Target target_for(const TargetScheme& scheme, const PlannedTensor& planned) const {
+    const int64_t k = rows_of(*planned.tensor).width;
+    return scheme.spelling == Spelling::kGguf || checkpoint_.kind() == CheckpointKind::kGguf
+               ? gguf_target({.name = scheme.name, .kind = scheme.kind, .format = scheme.format},
+                             {.name = {}, .k = k})
+               : target_of(scheme, k, options_.search);
+  }
+
+  Expected<Choice> try_scheme(const TargetScheme& scheme,
+                              const std::vector<PlannedTensor*>& tensors) const {
+    Choice choice;
+    TensorError error;
+    for (const PlannedTensor* planned : tensors) {
+      TensorJob job = job_of(*planned);
+      job.target = target_for(scheme, *planned);
+      SLUICE_TRY(const EncodedTensor encoded, encode_tensor(checkpoint_.path(), job, threads_));
+      for (const TensorPart& part : encoded.parts) {
+        choice.bytes += static_cast<double>(part.bytes.size());
+      }
+      error.weighed_error += encoded.error.weighed_error;
+      error.weighed_weights += encoded.error.weighed_weights;
+    }
+    choice.error = error.weighed_weights > 0 ? error.weighed_error / error.weighed_weights : 0;
+    return choice;
   }
 
   void tell(size_t done, std::string_view name) const {
@@ -240,6 +299,11 @@ Expected<QuantizeReport> quantize_checkpoint(const QuantizeOptions& options) {
     return make_error(ErrorCode::kInvalidArgument,
                       "\"" + options.output + "\": found something there, expected a new name",
                       "output");
+  }
+  if (options.target_bits > 0 && (options.to.empty() || !options.recipe.empty())) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--target-bits: expected --to with the scheme of fewest bits, and no recipe",
+                      "target-bits");
   }
   SLUICE_TRY(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(options.input));
   SLUICE_TRY(QuantizePlan plan, make_quantize_plan(*checkpoint, options));

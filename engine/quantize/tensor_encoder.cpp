@@ -98,6 +98,8 @@ class Encoder {
     for (const TensorError& error : errors_) {
       result_.error.squared_error += error.squared_error;
       result_.error.squared_weights += error.squared_weights;
+      result_.error.weighed_error += error.weighed_error;
+      result_.error.weighed_weights += error.weighed_weights;
       result_.error.num_clipped += error.num_clipped;
       hashes.push_back(error.value_hash);
     }
@@ -214,13 +216,21 @@ class Encoder {
             double{scales[static_cast<size_t>(r * groups + i / group)]} * multiplier;
         const double x = in.x[at];
         values[at] = double{code_value(encoding.scheme, codes[at])} * scale;
-        error.squared_error += (x - values[at]) * (x - values[at]);
-        error.squared_weights += x * x;
+        add_error(error, i, x, values[at]);
         const double reach = reach_of(encoding.scheme, x < 0) * scale;
         error.num_clipped += std::fabs(x) > reach * (1 + 1e-6);
       }
     }
     error.value_hash = hash_of(values);
+  }
+
+  void add_error(TensorError& error, int64_t column, double x, double value) const {
+    const double square = (x - value) * (x - value);
+    const double weight = importance() == nullptr ? 1.0 : double{importance()[column]};
+    error.squared_error += square;
+    error.squared_weights += x * x;
+    error.weighed_error += weight * square;
+    error.weighed_weights += weight * x * x;
   }
 
   // To rows of blocks or floats, or kept as they are.
@@ -247,9 +257,7 @@ class Encoder {
       dequantize_row_f64(format, out + r * bytes, k, values.data() + r * k);
     }
     for (size_t i = 0; i < x.size(); ++i) {
-      const double difference = double{x[i]} - values[i];
-      error.squared_error += difference * difference;
-      error.squared_weights += double{x[i]} * double{x[i]};
+      add_error(error, static_cast<int64_t>(i) % k, double{x[i]}, values[i]);
     }
     error.value_hash = hash_of(values);
     return {};

@@ -22,6 +22,8 @@ namespace sluice {
 struct TensorError {
   double squared_error = 0;
   double squared_weights = 0;
+  double weighed_error = 0;  // each column times the mean square of its inputs, where it is known
+  double weighed_weights = 0;
   int64_t num_clipped = 0;  // weights beyond what their scale reaches; codes only
   uint64_t value_hash = 0;  // of the fp64 values that the codes stand for
 

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/quantize/source_rows.h"
+#include "engine/quantize/allocation.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/safetensors.h"
 #include "quant/format.h"
@@ -127,21 +127,17 @@ std::map<std::string, std::string> contents(const std::string& path) {
 }
 
 TEST_F(Quantize, BytesDoNotDependOnThreads) {
+  const auto check = [this](const std::string& input, const std::string& scheme) {
+    const std::string name = fs::path(input).filename().string() + "-" + scheme;
+    const std::string one =
+        quantize({.input = input, .output = {}, .to = scheme, .threads = 1}, name + "-1");
+    const std::string three =
+        quantize({.input = input, .output = {}, .to = scheme, .threads = 3}, name + "-3");
+    EXPECT_EQ(contents(one), contents(three)) << scheme;
+  };
   const std::string input = model();
-  for (const char* scheme : kCodeSchemes) {
-    const std::string one = quantize({.input = input, .output = {}, .to = scheme, .threads = 1},
-                                     scheme + std::string("1"));
-    const std::string three = quantize({.input = input, .output = {}, .to = scheme, .threads = 3},
-                                       scheme + std::string("3"));
-    EXPECT_EQ(contents(one), contents(three)) << scheme;
-  }
-  for (const char* scheme : gguf_Schemes) {
-    const std::string one = quantize({.input = gguf_, .output = {}, .to = scheme, .threads = 1},
-                                     scheme + std::string("1"));
-    const std::string three = quantize({.input = gguf_, .output = {}, .to = scheme, .threads = 3},
-                                       scheme + std::string("3"));
-    EXPECT_EQ(contents(one), contents(three)) << scheme;
-  }
+  for (const char* scheme : kCodeSchemes) check(input, scheme);
+  for (const char* scheme : kGgufSchemes) check(gguf_, scheme);
 }
 
 // The loader's values are those that the encoder meant, bit for bit, and near the model's.
@@ -157,7 +153,8 @@ TEST_F(Quantize, WhatIsWrittenIsReadBack) {
     std::printf("%-12s %.5f\n", scheme, error);
   }
   for (const char* scheme : gguf_Schemes) {
-    quantize({.input = gguf_, .output = {}, .to = scheme, .verify = true}, scheme);
+    quantize({.input = gguf_, .output = {}, .to = scheme, .verify = true},
+             scheme + std::string(".gguf"));
     EXPECT_EQ(json_["verified"], true) << scheme;
     EXPECT_LT(json_["relative_error"], 0.2) << scheme;
   }
@@ -300,12 +297,94 @@ TEST_F(Quantize, RoundTripsOfExactPairsLoseNothing) {
   const std::string floats = quantize({.input = first, .output = {}, .to = "f32"}, "f32");
   const std::string second = quantize({.input = floats, .output = {}, .to = "int8"}, "again");
   EXPECT_LT(json_["relative_error"], 1e-6);
-  const std::string kept =
-      quantize({.input = gguf_, .output = {}, .to = "mxfp4", .verify = true}, "mxfp4.gguf");
+  const std::string kept = quantize(
+      {.input = gguf_, .output = {}, .to = "mxfp4", .exclude = {"embd|^output"}}, "mxfp4.gguf");
   quantize({.input = kept, .output = {}, .to = "bf16"}, "bf16.gguf");
   EXPECT_EQ(json_["relative_error"], 0.0);
   quantize({.input = at("bf16.gguf"), .output = {}, .to = "mxfp4"}, "mxfp4-again.gguf");
   EXPECT_EQ(json_["relative_error"], 0.0);
+}
+
+TEST_F(Quantize, BitsAreSpentWhereTheyCount) {
+  const auto matrix_bits = [this](const std::string& prefix) {
+    double bytes = 0;
+    double weights = 0;
+    for (const Json& row : json_["tensors"]) {
+      const std::string name = row["name"];
+      if (!name.starts_with(prefix) || name.find("norm") != std::string::npos) continue;
+      bytes += row["bytes"].get<double>();
+      weights += row["weights"].get<double>();
+    }
+    return 8 * bytes / weights;
+  };
+  const std::string input = model();
+  quantize({.input = input, .output = {}, .to = "nvfp4-ct", .exclude = {"down_proj"}}, "least");
+  const double most_error = json_["relative_error"];
+  for (const double bits : {6.0, 9.0}) {
+    QuantizeOptions options{.input = input, .output = {}, .to = "nvfp4-ct"};
+    options.exclude = {"down_proj"};  // whose columns NVFP4 cannot have
+    options.target_bits = bits;
+    options.verify = true;
+    const std::string name = "bits" + std::to_string(static_cast<int>(bits));
+    quantize(options, name);
+    double bytes = 0;
+    double weights = 0;
+    for (const Json& row : json_["tensors"]) {
+      const std::string tensor_name = row["name"];
+      if (tensor_name.find("_proj") == std::string::npos) continue;
+      if (tensor_name.find("down_proj") != std::string::npos) continue;
+      bytes += row["bytes"].get<double>();
+      weights += row["weights"].get<double>();
+    }
+    EXPECT_LE(8 * bytes / weights, bits);
+    EXPECT_GT(8 * bytes / weights, bits - 1.5);
+    EXPECT_LT(json_["relative_error"], most_error);
+    for (const char* part : {"k_proj", "v_proj"}) {
+      const std::string stem = "model.layers.0.self_attn.";
+      EXPECT_EQ(tensor(stem + part + ".weight")["scheme"],
+                tensor(stem + "q_proj.weight")["scheme"]);
+    }
+  }
+  QuantizeOptions options{.input = gguf_, .output = {}, .to = "Q4_K_M"};
+  options.target_bits = 5.5;
+  options.verify = true;
+  quantize(options, "five.gguf");
+  EXPECT_LE(matrix_bits("blk."), 7.0);
+  QuantizeOptions wrong{.input = input, .output = {}, .to = {}, .recipe = R"({"q_proj":"int8"})"};
+  wrong.target_bits = 5;
+  EXPECT_NE(error(wrong).find("--target-bits"), std::string::npos);
+  wrong = {.input = input, .output = {}, .to = "bf16"};
+  wrong.target_bits = 5;
+  EXPECT_NE(error(wrong).find("expected one of codes"), std::string::npos);
+}
+
+// Against every way of choosing.
+TEST(Allocation, IsNearTheBestOfAll) {
+  const std::vector<std::vector<Choice>> matrices = {{{10, 5.0}, {20, 1.0}, {40, 0.1}},
+                                                     {{10, 2.0}, {20, 0.4}, {40, 0.0}},
+                                                     {{30, 9.0}, {60, 3.0}, {120, 0.5}},
+                                                     {{5, 0.2}, {10, 0.1}, {20, 0.0}}};
+  for (const double budget : {20.0, 55.0, 80.0, 100.0, 150.0, 400.0}) {
+    const std::vector<size_t> chosen = allocate_bytes(matrices, budget);
+    double ours = 0;
+    double bytes = 0;
+    for (size_t m = 0; m < 4; ++m) {
+      ours += matrices[m][chosen[m]].error;
+      bytes += matrices[m][chosen[m]].bytes;
+    }
+    double best = 5.0 + 2.0 + 9.0 + 0.2;  // of the smallest choices
+    for (size_t way = 0; way < 81; ++way) {
+      double error = 0;
+      double size = 0;
+      for (size_t m = 0, rest = way; m < 4; ++m, rest /= 3) {
+        error += matrices[m][rest % 3].error;
+        size += matrices[m][rest % 3].bytes;
+      }
+      if (size <= budget) best = std::min(best, error);
+    }
+    EXPECT_LE(ours, best * 1.35 + 1e-9) << budget;
+    EXPECT_LE(bytes, std::max(budget, 55.0)) << budget;
+  }
 }
 
 // Read in float activations the model is the same one where its weights are.
