@@ -31,7 +31,7 @@ ALLOWED = {
                        "quant/", CORE),
     "engine/sampling/": ("engine/sampling/", "kernels/", CORE),
     "engine/tiers/": ("engine/tiers/", "scheduler/", "kvcache/", CORE),
-    "engine/spec/": ("engine/spec/", "scheduler/draft_survival.h", CORE),
+    "engine/spec/": ("engine/spec/", "engine/sampling/grammar/", "scheduler/draft_survival.h", CORE),
     "engine/": ("engine/", "scheduler/", "kvcache/", "kernels/", "quant/"),
     "server/": ("server/", "engine/engine.h", "engine/request.h", "engine/inspect.h", "engine/tokenizer/", CORE),
 }
