@@ -198,9 +198,8 @@ void LocalEngine::add_results(StepWork& work) {
       end_request(id,
                   {.reason = FinishReason::kError, .error = failure_of(work, has_grammar_failed)});
     } else {
-      const bool is_predicted = sampled.draft_source == DraftSource::kPrediction;
-      const size_t num_predicted = is_predicted ? sampled.drafts.size() : 0;
-      core_->requests.add_tokens(id, results, num_predicted, now, counters_);
+      const bool are_predicted = sampled.draft_source == DraftSource::kPrediction;
+      core_->requests.add_tokens(id, results, sampled.drafts.size(), are_predicted, now, counters_);
     }
     const int32_t num_generated = request.num_generated() + static_cast<int32_t>(results.size());
     if (ends) gate_.observe_output(num_generated);

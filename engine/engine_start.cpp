@@ -63,7 +63,7 @@ LocalEngine::Core::Core(const Config& config,
                 .num_slots = scheduler.num_slots(),
                 .max_logprobs = config.max_logprobs,
                 .end_tokens = tokenizer.end_tokens()}),
-      drafting(speculation, runner->model().vocab_size, kv, runner->draft_model()) {
+      drafting(speculation, runner->model().vocab_size, tokenizer, kv, runner->draft_model()) {
   if (DraftModel* const model = runner->draft_model()) {
     model->use_end_tokens(tokenizer.end_tokens());
   }

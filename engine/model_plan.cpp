@@ -140,7 +140,7 @@ struct RanksMemory {
   int32_t num_kv_heads = 0;  // some ranks may have the same
 };
 
-// Without a method that is asked for only predictions are followed, which are the client's tokens.
+// Without a method that is asked for only clients' predictions and grammars are followed.
 int64_t proposer_bytes(const Config& config, int32_t max_length) {
   const Expected<SpecConfig> speculation = parse_spec_config(config.speculative_config);
   if (!speculation || !(speculation->ngram || speculation->suffix)) return 0;
@@ -264,7 +264,7 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
   counted.num_kv_heads = ranks.num_kv_heads;
   FixedMemory fixed = fixed_memory(config, planned, layouts.size(), ranks, target);
   if (planned.draft) {
-    SLUICE_TRY_VOID(size_draft(config, spec, layouts, planned.bounds, *planned.draft));
+    SLUICE_TRY_VOID(size_draft(config, spec, *shape, planned.bounds, *planned.draft));
     fixed.file_bytes += planned.draft->checkpoint->file_bytes();
     fixed.draft = planned.draft->memory;
   }

@@ -49,7 +49,8 @@ bool RequestTable::note_scheduled(RequestId id,
 
 void RequestTable::add_tokens(RequestId id,
                               std::span<const SamplerResult> results,
-                              size_t num_predicted,
+                              size_t num_drafts,
+                              bool are_predicted,
                               Clock::time_point now,
                               EngineStats& stats) {
   RequestState& state = states_.at(id);
@@ -62,6 +63,9 @@ void RequestTable::add_tokens(RequestId id,
   }
   state.last_token = now;
   stats.generation_tokens += results.size();
+  state.num_draft_tokens += static_cast<int32_t>(num_drafts);
+  state.num_accepted_tokens += static_cast<int32_t>(results.size()) - 1;
+  const size_t num_predicted = are_predicted ? num_drafts : 0;
   for (const SamplerResult& result : results) {
     const bool is_last = &result == &results.back();
     ++state.num_generated;

@@ -47,6 +47,8 @@ struct RequestState {
   int32_t num_given = 0;      // of its answer, by another worker before it came here
   int32_t num_generated = 0;  // those included
   int32_t num_preemptions = 0;
+  int32_t num_draft_tokens = 0;          // in steps
+  int32_t num_accepted_tokens = 0;       // of them
   int32_t num_accepted_predictions = 0;  // tokens; TokenOutput's
   int32_t num_rejected_predictions = 0;
   bool scheduled = false;
@@ -74,11 +76,12 @@ class RequestTable {
   }
   void note_preempted(RequestId id) { ++states_.at(id).num_preemptions; }
   // Queues the outputs of a step, at least one; the request leaves the table when the last one
-  // carries a finish reason. `num_predicted`: drafts of the step that were the client's prediction;
-  // all outputs but the last are such.
+  // carries a finish reason. All outputs but the last are drafts of the step, of which there were
+  // `num_drafts`; `are_predicted`: by the client.
   void add_tokens(RequestId id,
                   std::span<const SamplerResult> results,
-                  size_t num_predicted,
+                  size_t num_drafts,
+                  bool are_predicted,
                   Clock::time_point now,
                   EngineStats& stats);
   void add_prompt_logprobs(RequestId id, std::vector<PromptLogprob> logprobs);

@@ -35,7 +35,7 @@ ALLOWED = {
     "engine/sampling/grammar/": ("engine/sampling/grammar/", CORE),
     "engine/sampling/": ("engine/sampling/", "kernels/", CORE),
     "engine/tiers/": ("engine/tiers/", "scheduler/", "kvcache/", CORE),
-    "engine/spec/": ("engine/spec/", "scheduler/draft_survival.h", CORE),
+    "engine/spec/": ("engine/spec/", "engine/sampling/grammar/", "scheduler/draft_survival.h", CORE),
     "engine/": ("engine/", "scheduler/", "kvcache/", "kernels/", "quant/"),
     "server/": ("server/", "engine/engine.h", "engine/request.h", "engine/inspect.h", "engine/quantize.h",
                 "engine/tokenizer/", CORE),

@@ -75,6 +75,8 @@ class DecoderModel final : public Model {
 
   [[nodiscard]] const PackedWeight& embedding() const override { return embedding_.weight(0); }
 
+  [[nodiscard]] const Projection& output() const override { return head_; }
+
  private:
   Expected<DeviceFloats> load_norm(WeightStore& weights, const std::string& name) const;
   Expected<void> load_norms(int32_t index, WeightStore& weights);
@@ -101,6 +103,7 @@ class DecoderModel final : public Model {
 
   void tap(const ForwardContext& context, size_t layer) const;
   void gather_last(const ForwardContext& context, std::span<const int32_t> rows) const;
+  void tap_output(const ForwardContext& context) const;
   void gather_logits(const ForwardContext& context, int32_t num_rows, float* out) const;
 
   void add_input_steps(const DeviceFloats& norm,
@@ -435,6 +438,21 @@ void DecoderModel::tap(const ForwardContext& context, size_t layer) const {
                         .out_stride = width});
 }
 
+// What the output layer reads is normed, of all rows and not only of those that choose.
+void DecoderModel::tap_output(const ForwardContext& context) const {
+  if (taps_.empty() || taps_.back() != config_.num_layers) return;
+  tap(context, attention_.size());
+  const auto width = static_cast<int64_t>(taps_.size()) * config_.hidden;
+  kernels::head_norm(context.exec,
+                     {.x = buffers_.taps + width - config_.hidden,
+                      .x_stride = width,
+                      .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
+                      .num_heads = 1,
+                      .n = config_.hidden,
+                      .weight = output_norm_.data(),
+                      .eps = config_.norm_eps});
+}
+
 // Each rank's columns into rank 0's rows.
 void DecoderModel::gather_logits(const ForwardContext& context,
                                  int32_t num_rows,
@@ -490,6 +508,7 @@ void DecoderModel::forward(const ForwardContext& context) {
     ffn_half(context, i);
     if (has_failed()) return;
   }
+  tap_output(context);
 }
 
 }  // namespace

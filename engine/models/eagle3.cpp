@@ -70,6 +70,8 @@ class Eagle3Head final : public Model {
 
   [[nodiscard]] const PackedWeight& embedding() const override { return *embedding_; }
 
+  [[nodiscard]] const Projection& output() const override { return output_; }
+
  private:
   HeadBuffers layout(const StepBounds& bounds, Arena& arena) const;
   void take_hidden(const ForwardContext& context) const;

@@ -25,6 +25,7 @@ namespace sluice {
 
 class Checkpoint;
 class Communicator;
+class Projection;
 class WeightStore;
 
 // Where a layer normalizes.
@@ -71,13 +72,15 @@ struct Portion {
   int32_t whole = 0;
 };
 
-// Of a model that is a head on the hidden states of another one, its target (eagle3.cpp).
+// Of a model that is a head on the hidden states of another one, its target (eagle.h, eagle3.h).
 struct HeadConfig {
   int32_t target_hidden = 0;  // 0: the model is none
   int32_t target_vocab = 0;   // rows of the embedding
   bool has_embedding = false;  // of its own; else it is the target's
   bool norm_before_residual = false;
-  std::vector<int32_t> taps;  // the target's layers whose inputs it reads, ascending
+  // The target's layers whose inputs it reads, ascending; the number of layers: what the target's
+  // output layer reads.
+  std::vector<int32_t> taps;
 };
 
 // What one rank has of a model (rank_share.h).
@@ -218,21 +221,24 @@ class Model {
   }
 
   // Of the last forward(), where operators read and write, each [rows][width]: what layers leave
-  // before the last norm, of width config().hidden; and the inputs of the layers that
-  // ModelOptions::taps names, side by side.
+  // before the last norm, of width config().hidden; and what ModelOptions::taps names, side by
+  // side.
   [[nodiscard]] virtual const float* states() const = 0;
   [[nodiscard]] virtual const float* taps() const = 0;
 
   [[nodiscard]] virtual const PackedWeight& embedding() const = 0;
+  // Of several ranks this one's part of it.
+  [[nodiscard]] virtual const Projection& output() const = 0;
 };
 
 struct ModelOptions {
   int32_t activation_bits = 8;
-  int32_t max_model_len = 0;      // rows of the rope table
+  int32_t max_model_len = 0;  // rows of the rope table
   // What operators read; a device's has a copy of that table.
   kernels::DeviceMemory* memory = &kernels::host_memory();
-  std::vector<int32_t> taps = {};  // layers whose inputs are kept, ascending
+  std::vector<int32_t> taps = {};           // HeadConfig's of the head that reads them
   const PackedWeight* embedding = nullptr;  // of a head that has none: its target's
+  const Projection* output = nullptr;       // the same
 };
 
 // One architecture: `configure` sets what it has beyond the keys that all share; `build` takes its
