@@ -34,6 +34,12 @@ std::span<const std::byte> bytes_of_slice(const CheckpointTensor& tensor,
   return tensor.data.subspan(static_cast<size_t>(first * bytes), static_cast<size_t>(n * bytes));
 }
 
+// Writers of GPTQ give every layer a bias.
+bool is_zero_bias(const CheckpointTensor& tensor) {
+  return tensor.name.ends_with(".bias") && !tensor.coded &&
+         std::ranges::all_of(tensor.data, [](std::byte byte) { return byte == std::byte{0}; });
+}
+
 std::string shape_text(int64_t n, int64_t k) {
   return "[" + std::to_string(n) + ", " + std::to_string(k) + "]";
 }
@@ -431,8 +437,17 @@ void WeightStore::report_progress() {
 
 std::vector<std::string> WeightStore::unused() const {
   std::vector<std::string> names;
+  std::string_view left_out;
   for (const CheckpointTensor& tensor : checkpoint_.tensors()) {
-    if (!taken_.contains(tensor.name)) names.push_back(tensor.name);
+    if (taken_.contains(tensor.name)) continue;
+    if (is_zero_bias(tensor)) {
+      left_out = tensor.name;
+    } else {
+      names.push_back(tensor.name);
+    }
+  }
+  if (!left_out.empty()) {
+    warn_of_file(checkpoint_.path(), left_out, "a bias of zeros where there is none", "not given");
   }
   return names;
 }

@@ -135,7 +135,8 @@ class WeightStore {
   // Of the tensors taken into memory so far, by name and bytes: the same whatever the shares.
   [[nodiscard]] uint64_t content_hash() const { return content_hash_; }
 
-  // Tensors of the file that nothing asked for: a sign of an unsupported variant.
+  // Tensors of the file that nothing asked for: a sign of an unsupported variant. A bias of zeros is
+  // none, and a warning.
   [[nodiscard]] std::vector<std::string> unused() const;
   [[nodiscard]] int64_t num_parameters() const;
 
