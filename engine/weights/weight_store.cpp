@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <utility>
 
 #include "engine/core/log.h"
@@ -106,10 +107,25 @@ int64_t WeightStore::bytes_of(const PackedWeight& weight) const {
 std::byte* WeightStore::add(const PackedWeight& weight) {
   const int64_t begin = packed_bytes_;
   packed_bytes_ += align_up(bytes_of(weight), 64);
+  bytes_of_types_[static_cast<size_t>(weight.format)] += bytes_of(weight);
   largest_.add(weight);
   if (arena_.data() == nullptr) return nullptr;
   CHECK_LE(packed_bytes_, static_cast<int64_t>(arena_.size()));
   return arena_.data() + begin;
+}
+
+std::string WeightStore::types_text() const {
+  std::vector<size_t> types;
+  for (size_t i = 0; i < bytes_of_types_.size(); ++i) {
+    if (bytes_of_types_[i] > 0) types.push_back(i);
+  }
+  std::ranges::stable_sort(types, std::greater(), [this](size_t i) { return bytes_of_types_[i]; });
+  std::string text;
+  for (const size_t type : types) {
+    text += (text.empty() ? "" : ", ") +
+            std::string(format_info(static_cast<WeightFormat>(type)).name);
+  }
+  return text;
 }
 
 void WeightStore::fill_random(const std::string& name,

@@ -194,6 +194,9 @@ TEST_F(QuantizedLayer, EverySchemeBecomesItsPackedFormat) {
     EXPECT_EQ(tensor->dims[0], 64U) << scheme.name;
     EXPECT_EQ(tensor->dims[1], 32U) << scheme.name;
     EXPECT_EQ(load_error(), "") << scheme.name;
+    WeightStore store(**opened);
+    ASSERT_TRUE(store.matrix(kName, 32, 64).has_value());
+    EXPECT_EQ(store.types_text(), format_info(scheme.format).name);
   }
 }
 
