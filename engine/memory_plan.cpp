@@ -162,7 +162,7 @@ std::string MemoryPlan::describe() const {
   }
   row("weights, repacked",
       weight_bytes,
-      weights_mapped ? "mapped from the packed weights cache, shared" : "");
+      weight_types + (weights_mapped ? "; mapped from the packed weights cache, shared" : ""));
   row("rope tables", rope_bytes, "");
   row("activations", arena_bytes, "");
   row("logits and sampling", logits_bytes, "");

@@ -34,6 +34,7 @@ struct DraftPlan {
 struct MemoryPlan {
   int64_t file_bytes = 0;    // mapped, shared with the page cache
   int64_t weight_bytes = 0;  // repacked
+  std::string weight_types;  // of matrices, for people
   bool weights_mapped = false;  // from a file that has them packed
   int64_t rope_bytes = 0;
   int64_t arena_bytes = 0;   // activations and workspaces

@@ -270,6 +270,7 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
   }
   SLUICE_TRY(planned.plan, plan_memory(config, counted, layouts, fixed));
   planned.plan.weights_mapped = planned.packed.has_file();
+  planned.plan.weight_types = names_and_shapes->types_text();
   return planned;
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -57,7 +58,33 @@ uint8_t from_stored(CodeKind code, uint32_t value) {
   return static_cast<uint8_t>(code == CodeKind::kInt8 ? value ^ 0x80U : value);
 }
 
+// Eight codes of e4m3 at a time: a NaN is the one that one more than its magnitude carries out of.
+bool has_nan(const uint8_t* codes, int64_t count) {
+  constexpr uint64_t kMagnitudes = 0x7F7F7F7F7F7F7F7FU;
+  constexpr uint64_t kOnes = 0x0101010101010101U;
+  uint64_t carries = 0;
+  const int64_t whole = count / 8 * 8;
+  for (int64_t i = 0; i < whole; i += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, codes + i, sizeof(word));
+    carries |= (word & kMagnitudes) + kOnes;
+  }
+  uint64_t rest = 0;
+  std::memcpy(&rest, codes + whole, static_cast<size_t>(count - whole));
+  carries |= (rest & kMagnitudes) + kOnes;
+  return (carries & ~kMagnitudes) != 0;
+}
+
+std::array<double, 256> e4m3_values() {
+  std::array<double, 256> values{};
+  for (size_t code = 0; code < values.size(); ++code) {
+    values[code] = static_cast<double>(e4m3_to_float(static_cast<uint8_t>(code)));
+  }
+  return values;
+}
+
 double code_square(const PlainRows& rows, uint8_t code, uint8_t zero) {
+  static const std::array<double, 256> of_e4m3 = e4m3_values();
   double value = 0;
   switch (rows.code) {
     case CodeKind::kInt4:
@@ -67,7 +94,7 @@ double code_square(const PlainRows& rows, uint8_t code, uint8_t zero) {
       value = static_cast<int8_t>(code) - static_cast<int8_t>(zero);
       break;
     case CodeKind::kE4M3:
-      value = static_cast<double>(e4m3_to_float(code));
+      value = of_e4m3[code];
       break;
     case CodeKind::kE2M1:
       value = 0.5 * kMxfp4Codebook[code];
@@ -263,13 +290,9 @@ std::optional<BadValue> find_non_finite(const PlainRows& rows) {
     }
     if (rows.code != CodeKind::kE4M3) continue;
     const uint8_t* const row = rows.codes + r * rows.k;
-    constexpr uint8_t kNan = 0x7F;
-    uint8_t any = 0;
+    if (!has_nan(row, rows.k)) continue;
     for (int64_t i = 0; i < rows.k; ++i) {
-      any = static_cast<uint8_t>(any | ((row[i] & kNan) == kNan ? 1 : 0));
-    }
-    for (int64_t i = 0; any != 0 && i < rows.k; ++i) {
-      if ((row[i] & kNan) == kNan) return BadValue{.row = r, .column = i, .is_scale = false};
+      if (has_nan(row + i, 1)) return BadValue{.row = r, .column = i, .is_scale = false};
     }
   }
   return std::nullopt;

@@ -22,6 +22,7 @@ int32_t expert_width(const ModelConfig& config) {
 kernels::Activations as_floats(kernels::Activations rows, float* data) {
   rows.format = kernels::ActivationFormat::kFloat;
   rows.data = data;
+  rows.static_scale = 0;
   return rows;
 }
 

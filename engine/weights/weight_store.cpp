@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <utility>
 
 #include "engine/core/log.h"
@@ -32,6 +33,12 @@ std::span<const std::byte> bytes_of_slice(const CheckpointTensor& tensor,
   if (tensor.coded && tensor.coded->is_transposed()) return tensor.data;
   const int64_t bytes = static_cast<int64_t>(tensor.data.size()) / rows;
   return tensor.data.subspan(static_cast<size_t>(first * bytes), static_cast<size_t>(n * bytes));
+}
+
+// Writers of GPTQ give every layer a bias.
+bool is_zero_bias(const CheckpointTensor& tensor) {
+  return tensor.name.ends_with(".bias") && !tensor.coded &&
+         std::ranges::all_of(tensor.data, [](std::byte byte) { return byte == std::byte{0}; });
 }
 
 std::string shape_text(int64_t n, int64_t k) {
@@ -100,10 +107,25 @@ int64_t WeightStore::bytes_of(const PackedWeight& weight) const {
 std::byte* WeightStore::add(const PackedWeight& weight) {
   const int64_t begin = packed_bytes_;
   packed_bytes_ += align_up(bytes_of(weight), 64);
+  bytes_of_types_[static_cast<size_t>(weight.format)] += bytes_of(weight);
   largest_.add(weight);
   if (arena_.data() == nullptr) return nullptr;
   CHECK_LE(packed_bytes_, static_cast<int64_t>(arena_.size()));
   return arena_.data() + begin;
+}
+
+std::string WeightStore::types_text() const {
+  std::vector<size_t> types;
+  for (size_t i = 0; i < bytes_of_types_.size(); ++i) {
+    if (bytes_of_types_[i] > 0) types.push_back(i);
+  }
+  std::ranges::stable_sort(types, std::greater(), [this](size_t i) { return bytes_of_types_[i]; });
+  std::string text;
+  for (const size_t type : types) {
+    text += (text.empty() ? "" : ", ") +
+            std::string(format_info(static_cast<WeightFormat>(type)).name);
+  }
+  return text;
 }
 
 void WeightStore::fill_random(const std::string& name,
@@ -433,8 +455,17 @@ void WeightStore::report_progress() {
 
 std::vector<std::string> WeightStore::unused() const {
   std::vector<std::string> names;
+  std::string_view left_out;
   for (const CheckpointTensor& tensor : checkpoint_.tensors()) {
-    if (!taken_.contains(tensor.name)) names.push_back(tensor.name);
+    if (taken_.contains(tensor.name)) continue;
+    if (is_zero_bias(tensor)) {
+      left_out = tensor.name;
+    } else {
+      names.push_back(tensor.name);
+    }
+  }
+  if (!left_out.empty()) {
+    warn_of_file(checkpoint_.path(), left_out, "a bias of zeros where there is none", "not given");
   }
   return names;
 }

@@ -3,6 +3,7 @@
 // from a file that has them packed, norms as floats. Built at load, immutable afterwards.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -97,6 +98,9 @@ class WeightStore {
   // taking everything from it once plans memory and checks names and shapes.
   [[nodiscard]] int64_t packed_bytes() const { return packed_bytes_; }
 
+  // Their types, that of the most bytes first: "FP8, BF16".
+  [[nodiscard]] std::string types_text() const;
+
   // Of the same matrices; a dummy checkpoint has no layout.
   [[nodiscard]] ArenaLayout layout() const;
 
@@ -142,7 +146,8 @@ class WeightStore {
   // Of the tensors taken into memory so far, by name and bytes: the same whatever the shares.
   [[nodiscard]] uint64_t content_hash() const { return content_hash_; }
 
-  // Tensors of the file that nothing asked for: a sign of an unsupported variant.
+  // Tensors of the file that nothing asked for: a sign of an unsupported variant. A bias of zeros
+  // is none, and a warning.
   [[nodiscard]] std::vector<std::string> unused() const;
   [[nodiscard]] int64_t num_parameters() const;
 
@@ -198,6 +203,7 @@ class WeightStore {
   const Hashed hashed_;
   kernels::LargestMatrices largest_;
   int64_t packed_bytes_ = 0;
+  std::array<int64_t, kNumWeightFormats> bytes_of_types_{};
   uint64_t content_hash_ = 0;
   uint64_t layout_hash_ = 0;
   uint64_t num_matrices_ = 0;

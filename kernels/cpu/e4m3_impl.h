@@ -9,11 +9,11 @@
 #include "kernels/cpu/linear_simd.h"
 
 #if defined(SLUICE_ISA_AVX512)
-#include "kernels/cpu/e4m3_avx512.h"
+#include "kernels/cpu/e4m3_decode_avx512.h"
 #elif defined(SLUICE_ISA_AVX2)
-#include "kernels/cpu/e4m3_avx2.h"
+#include "kernels/cpu/e4m3_decode_avx2.h"
 #else
-#include "kernels/cpu/e4m3_scalar.h"
+#include "kernels/cpu/e4m3_decode_scalar.h"
 #endif
 
 namespace sluice::kernels::cpu::SLUICE_ISA {

@@ -4,8 +4,10 @@
 // cut of a prompt.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -69,22 +71,37 @@ double error_of(const GoldenModel& model, int32_t bits) {
   return error;
 }
 
+bool starts_with_any(const std::string& name, std::initializer_list<const char*> starts) {
+  return std::ranges::any_of(starts, [&](const char* start) { return name.starts_with(start); });
+}
+
 // INT8 of a scale a row takes int8 rows whatever the bits.
 bool has_int8_rows(const std::string& name) { return name.starts_with("ct-int8"); }
+
+// The writers of GPTQ and AWQ round embeddings and norms to BF16, which the expected logits do not.
+double bound_of_floats(const std::string& name) {
+  return starts_with_any(name, {"gptq", "awq"}) ? 2e-2 : 1e-5;
+}
+
+// compressed-tensors takes 127.5 steps for an int8 row where 127 are usual, and gives each number
+// of an expert's row a scale of its own. Inputs of NVFP4 and MXFP4 are finer here than their
+// schemes have them, as is an INT4 layer's.
+double bound_of_rounded(const std::string& name) {
+  if (starts_with_any(name, {"ct-fp8-experts", "ct-int8", "ct-w4a8"})) return 5e-2;
+  const bool is_fp8 = name.find("fp8") != std::string::npos;
+  return is_fp8 ? 1e-5 : 0.5;
+}
 
 TEST(Schemes, FloatActivationsGiveTheLogitsOfTheDecodedWeights) {
   for (const GoldenModel& model : models_with("logits")) {
     if (has_int8_rows(model.name)) continue;
-    EXPECT_LE(error_of(model, 32), 1e-5) << model.name;
+    EXPECT_LE(error_of(model, 32), bound_of_floats(model.name)) << model.name;
   }
 }
 
-// One code that rounds the other way changes a logit by more than the order of sums does. NVFP4 and
-// MXFP4 have finer inputs here than their schemes.
 TEST(Schemes, RoundedActivationsGiveTheLogitsOfRoundedInputs) {
   for (const GoldenModel& model : models_with("rounded")) {
-    const bool is_exact = model.name.find("fp8") != std::string::npos || has_int8_rows(model.name);
-    EXPECT_LE(error_of(model, 8), is_exact ? 5e-3 : 0.5) << model.name;
+    EXPECT_LE(error_of(model, 8), bound_of_rounded(model.name)) << model.name;
   }
 }
 

@@ -24,7 +24,7 @@ void check(const sluice::Expected<sluice::Quantization>& found) {
     CHECK(scheme == nullptr || !scheme->names.codes.empty());
     CHECK(scheme == nullptr || !found->empty());
   }
-  found->usual_format();
+  CHECK(!found->empty() || found->usual_format() == sluice::WeightFormat::kBF16);
 }
 
 }  // namespace

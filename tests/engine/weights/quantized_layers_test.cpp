@@ -194,6 +194,9 @@ TEST_F(QuantizedLayer, EverySchemeBecomesItsPackedFormat) {
     EXPECT_EQ(tensor->dims[0], 64U) << scheme.name;
     EXPECT_EQ(tensor->dims[1], 32U) << scheme.name;
     EXPECT_EQ(load_error(), "") << scheme.name;
+    WeightStore store(**opened);
+    ASSERT_TRUE(store.matrix(kName, 32, 64).has_value());
+    EXPECT_EQ(store.types_text(), format_info(scheme.format).name);
   }
 }
 
@@ -362,6 +365,24 @@ TEST_F(QuantizedLayer, ALayerOfFloatsIsOneWhateverTheConfigurationSays) {
   const auto opened = Checkpoint::open(folder_);
   ASSERT_TRUE(opened.has_value()) << opened.error().message;
   EXPECT_EQ((*opened)->find(kName)->format, WeightFormat::kBF16);
+}
+
+TEST_F(QuantizedLayer, ABiasOfZerosThatNothingAsksForIsSaidAndLeftOut) {
+  for (const uint16_t value : {uint16_t{0}, kF16Hundredth}) {
+    Scheme scheme = scheme_named("gptq");
+    scheme.parts.push_back({"bias", "F16", "[32]", halves(32, value)});
+    write_scheme(scheme);
+    const auto opened = Checkpoint::open(folder_);
+    ASSERT_TRUE(opened.has_value()) << opened.error().message;
+    WeightStore store(**opened);
+    ASSERT_TRUE(store.matrix(kName, 32, 64).has_value());
+    std::vector<std::string> unused;
+    const std::string log = logged_by([&] { unused = store.unused(); });
+    EXPECT_EQ(unused.size(), value == 0 ? 0U : 1U);
+    EXPECT_EQ(log.find("key=blk.0.attn_q.bias found=\"a bias of zeros") != std::string::npos,
+              value == 0)
+        << log;
+  }
 }
 
 TEST_F(QuantizedLayer, ScalesOfACacheAreSaidAndLeftOut) {
