@@ -104,6 +104,11 @@ Expected<void> check_activations(DeviceType device,
   if (on_cpu) {
     return make_error(ErrorCode::kUnsupported, type + " have no such kernel on the CPU");
   }
+  if (is_e4m3(activations)) {
+    return make_error(ErrorCode::kUnsupported,
+                      type + " take a GPU of compute capability 9.0 (Hopper); --device cpu runs it",
+                      "device");
+  }
   return make_error(ErrorCode::kUnsupported,
                     type +
                         " take activations of 8 or 16 bits on the CUDA backend: "

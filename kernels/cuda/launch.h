@@ -222,9 +222,49 @@ inline void launch_linear_int8(Stream stream, const LinearInt8Args& args) {
   launch_linear_int8(stream, {&args, 1});
 }
 
+// FP8 layers, kE4M3Channel times kE4M3Token and kE4M3Block times kE4M3Group, on Hopper alone: by
+// wgmma, as mma.sync of FP8 is another function there. Segments, their fold and shares of them are
+// those of kernels/gemm.h; the value of a segment is not the CPU's:
+// - Its groups of 32 are cut into runs of at most four: of kE4M3Token counted from its first group,
+//   of kE4M3Group at the multiples of 128 along absolute k, so that a run has one pair of scales.
+// - p, a run's sum, is the tensor core's chain from 0 over its groups in order, a step each (what a
+//   step is: wgmma_float8_step of tests/support/simt/tensorcore.h); past k are zeros.
+// - Runs are promoted in order, from acc = 0 on: of kE4M3Token acc = acc + p, of kE4M3Group
+//   acc = fma(p, s_w * s_a, acc), with the scales of the run's 128 columns and their product
+//   rounded to fp32.
+// Of kE4M3Token the folded sum y then becomes (y * s_a) * s_w. All that is fp32, to nearest, with
+// subnormals. Rows of x, tiles, runs of blocks and ranks have no say in a row's bits. No GPU has
+// run these kernels; that a step gives what its model says was recorded on an H200.
+struct LinearFp8Args {
+  Activations x;  // kE4M3Token, or kE4M3Group, of which a share begins at a multiple of 128 columns
+  const uint8_t* weight;      // [n, k] codes of e4m3, 16-byte aligned, rows too
+  int64_t weight_stride;      // bytes, a multiple of 16
+  const float* weight_scale;  // [n], with kE4M3Group [n][ceil(k / 128)], both from column 0 on
+  int64_t weight_scale_stride = 1;  // floats from output to output, with kE4M3Group
+  int32_t n;
+  int32_t k;
+  const float* bias = nullptr;  // [n]
+  Epilogue epilogue = Epilogue::kStore;
+  float* out;  // [x.num_rows, n]
+  int64_t out_stride;
+  void* workspace = nullptr;  // linear_workspace_bytes, or null
+  Segments segments = {};
+};
+
+// Whether this device has the layers below: Hopper has.
+bool device_has_fp8();
+
+// Layers that differ as those of launch_linear_int8 may.
+void launch_linear_fp8(Stream stream, std::span<const LinearFp8Args> layers);
+
+inline void launch_linear_fp8(Stream stream, const LinearFp8Args& args) {
+  launch_linear_fp8(stream, {&args, 1});
+}
+
 // With experts, see there. The workspace is not used.
 void launch_experts_half(Stream stream, const LinearHalfArgs& args, const ExpertMatrices& experts);
 void launch_experts_int8(Stream stream, const LinearInt8Args& args, const ExpertMatrices& experts);
+void launch_experts_fp8(Stream stream, const LinearFp8Args& args, const ExpertMatrices& experts);
 
 // `args.then` is not read. The array of `args.parts` is the host's. `experts`: null, or as above,
 // of whose rows there are at most x.num_rows.

@@ -139,9 +139,9 @@ TEST(CudaDevice, MatricesLargerThanAPieceOfPinnedMemoryArriveWhole) {
   constexpr size_t kFloats = 700;
   const auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
   ASSERT_TRUE(device.has_value());
-  kernels::DeviceMemory& memory = *(*device)->memory();
-  const auto buffer = kernels::DeviceBuffer::allocate(&memory, kRows * kStride, "test");
-  const auto floats = kernels::DeviceBuffer::allocate(&memory, kFloats * sizeof(float), "test");
+  kernels::DeviceMemory& memory = (*device)->memory();
+  const auto buffer = kernels::DeviceBuffer::allocate(memory, kRows * kStride, "test");
+  const auto floats = kernels::DeviceBuffer::allocate(memory, kFloats * sizeof(float), "test");
   auto upload = DeviceUpload::create(memory, 2000);  // two tiles of rows, 500 floats
   ASSERT_TRUE(buffer.has_value() && floats.has_value() && upload.has_value());
   std::vector<int64_t> begins;

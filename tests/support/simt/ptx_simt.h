@@ -9,7 +9,7 @@
 
 namespace sluice::simt {
 
-enum class MatrixType : uint8_t { kBF16, kF16, kS8 };
+enum class MatrixType : uint8_t { kBF16, kF16, kS8, kE4M3 };  // kE4M3: of wgmma alone
 
 // One lane's part; `accumulators` of columns / 2 words.
 struct MatrixOperand {
@@ -199,6 +199,11 @@ void wgmma_f16(float (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, simt
 template <int kWords>
 void wgmma_s8(int32_t (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, simt::Site site = {}) {
   simt::issue_wgmma(simt::MatrixType::kS8, d, a, b, accumulate, site);
+}
+
+template <int kWords>
+void wgmma_e4m3(float (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, simt::Site site = {}) {
+  simt::issue_wgmma(simt::MatrixType::kE4M3, d, a, b, accumulate, site);
 }
 
 template <int kWords>
