@@ -108,8 +108,9 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     const Tile tile{tiles.expert, static_cast<int32_t>(blockIdx.x) * kOutputs, first, tiles.end};
     WideRing<Numbers, kStages> ring(memory, work, tile);
     float d[4 * kWideTokenGroups];
-    multiply_all(
-        outputs, d, [&](int32_t groups, auto& part) { multiply_groups(ring, tile, groups, part); });
+    multiply_all(outputs, d, [&](const Groups& groups, auto& part) {
+      multiply_groups(ring, tile, groups.end - groups.begin, part);
+    });
     store_tile<TileSums<Numbers::kFormat>>(outputs, tile, d);
   }
 }
