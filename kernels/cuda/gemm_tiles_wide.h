@@ -108,20 +108,26 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     const Tile tile{tiles.expert, static_cast<int32_t>(blockIdx.x) * kOutputs, first, tiles.end};
     WideRing<Numbers, kStages> ring(memory, work, tile);
     float d[4 * kWideTokenGroups];
-    multiply_all(
-        outputs, d, [&](int32_t groups, auto& part) { multiply_groups(ring, tile, groups, part); });
+    multiply_all(outputs, d, [&](const Groups& groups, auto& part) {
+      multiply_groups(ring, tile, groups.end - groups.begin, part);
+    });
     store_tile<TileSums<Numbers::kFormat>>(outputs, tile, d);
   }
 }
 
+// What the smallest of the devices with these instructions give a block.
+inline constexpr size_t kMostTilesBytes = size_t{99} << 10;
+
 template <typename Numbers, int kTiles, int kTokens, int kStages>
 void start_tiles(Stream stream, const TilesWork& work) {
+  using Memory = BlockMemory<Numbers, kTiles, kTokens, kStages>;
+  static_assert(sizeof(Memory) <= kMostTilesBytes);
   const Outputs& outputs = work.outputs;
   const gpu::LaunchShape shape{
       .blocks_x = ceil_div(outputs.n, kTiles * kRowTile),
       .blocks_y = has_experts(outputs) ? max_chosen(outputs) : ceil_div(outputs.num_rows, kTokens),
       .threads = kTilesThreads,
-      .shared_bytes = sizeof(BlockMemory<Numbers, kTiles, kTokens, kStages>)};
+      .shared_bytes = sizeof(Memory)};
   gpu::launch(stream, shape, linear_tiles_kernel<Numbers, kTiles, kTokens, kStages>, work);
 }
 
@@ -146,7 +152,7 @@ void start_tiles(Stream stream, const TilesWork& work) {
   if (takes_few_tokens(outputs)) return start_tiles<Numbers, 1, kFewTokens, 8>(stream, work);
   const int64_t experts = has_experts(outputs) ? outputs.experts.num_experts : 1;
   if (outputs.num_rows <= kManyTokens * experts)
-    return start_tiles<Numbers, 2, 32, 4>(stream, work);
+    return start_tiles<Numbers, 2, 32, 3>(stream, work);
   start_wide_tiles<Numbers, 4>(stream, work);
 }
 
