@@ -111,8 +111,8 @@ Expected<void> check_activations(DeviceType device,
   }
   return make_error(ErrorCode::kUnsupported,
                     type +
-                        " take activations of 8 bits on the CUDA backend: --activation-bits 8; "
-                        "with others, --device cpu runs it",
+                        " take activations of 8 or 16 bits on the CUDA backend: "
+                        "--activation-bits 8 or 16; with others, --device cpu runs it",
                     "device");
 }
 

@@ -47,13 +47,18 @@ std::vector<float> some_of(std::vector<float> values, const Portion& rows) {
 Projection Projection::with_rows(const Portion& rows) const {
   Projection some = *this;
   for (PackedWeight& weight : some.weights_) {
-    // On a device the scales of INT8 follow the rows of all of the matrix.
     CHECK(rows.whole == 0 || device_ == DeviceType::kCpu ||
-          weight.format != WeightFormat::kInt8Channel);
+          matrix_row_scales(weight.format, weight.k) == 0);
     weight = some_rows(weight, rows, device_);
   }
   for (const DeviceFloats& bias : biases_) CHECK(rows.whole == 0 || bias.empty());
   return some;
+}
+
+void Projection::share_input_scales(const Projection& other) {
+  for (size_t i = 0; i < input_scales_.size(); ++i) {
+    input_scales_[i] = std::max(input_scales_[i], other.input_scales_[i]);
+  }
 }
 
 Expected<Projection> Projection::load(WeightStore& weights,
@@ -65,6 +70,7 @@ Expected<Projection> Projection::load(WeightStore& weights,
   projection.k_ = static_cast<int32_t>(segments.num_columns(k));
   projection.segments_ = segments;
   projection.device_ = weights.device();
+  projection.tap_ = weights.tap();
   const bool on_device = weights.device() == DeviceType::kCuda;
   for (const Part& part : parts) {
     SLUICE_TRY(const PackedWeight weight,
@@ -78,32 +84,78 @@ Expected<Projection> Projection::load(WeightStore& weights,
       SLUICE_TRY(bias, weights.vector(part.stem + ".bias", part.n, part.slice.in_rows_of(part.n)));
     }
     projection.biases_.push_back(weights.place(some_of(std::move(bias), part.rows)));
-    const kernels::ActivationFormat format = kernels::activation_format(
-        weight.format, activation_bits, part.floats ? DeviceType::kCpu : weights.device());
-    if (auto known = kernels::check_activations(weights.device(), weight.format, format); !known) {
-      Error error = std::move(known).error();
-      error.message = weights.path() + ": tensor " + part.stem + ".weight: " + error.message;
-      return tl::unexpected(std::move(error));
-    }
     projection.weights_.push_back(on_device ? weight
                                             : some_rows(weight, part.rows, DeviceType::kCpu));
-    projection.formats_.push_back(format);
-    projection.needs_[static_cast<size_t>(format)] = true;
+    SLUICE_TRY_VOID(projection.add_format(weights, part, activation_bits));
+    SLUICE_TRY_VOID(projection.check_borders(weights, part, k));
+    if (projection.tap_ != nullptr) projection.stems_.push_back(part.stem);
   }
   return projection;
 }
 
-void number_rows(kernels::DeviceMemory* memory, int32_t* rows, int32_t count) {
+// Of the last weight: what it is multiplied with.
+Expected<void> Projection::add_format(const WeightStore& weights,
+                                      const Part& part,
+                                      int32_t activation_bits) {
+  constexpr int32_t kFloatBits = 16;  // where codes of floats are not multiplied with such codes
+  const std::string name = part.stem + ".weight";
+  const WeightFormat weight = weights_.back().format;
+  const WeightInputs inputs = weights.inputs_of(name);
+  const bool is_wider = is_e4m3(weight) && inputs.are_floats;
+  const int32_t bits = is_wider ? std::max(activation_bits, kFloatBits) : activation_bits;
+  const kernels::ActivationFormat format =
+      kernels::activation_format(weight, bits, part.floats ? DeviceType::kCpu : weights.device());
+  if (auto known = kernels::check_activations(weights.device(), weight, format); !known) {
+    Error error = std::move(known).error();
+    error.message = weights.path() + ": tensor " + name + ": " + error.message;
+    return tl::unexpected(std::move(error));
+  }
+  formats_.push_back(format);
+  needs_[static_cast<size_t>(format)] = true;
+  const bool takes_scale = format == kernels::ActivationFormat::kInt8Token ||
+                           format == kernels::ActivationFormat::kE4M3Token;
+  if (takes_scale) {
+    float& scale = input_scales_[static_cast<size_t>(format)];
+    scale = std::max(scale, inputs.scale);
+  }
+  return {};
+}
+
+// Of the last weight: scales of 128 columns of its inputs are a rank's own.
+Expected<void> Projection::check_borders(const WeightStore& weights,
+                                         const Part& part,
+                                         int64_t k) const {
+  if (segments_.are_all() || formats_.back() != kernels::ActivationFormat::kE4M3Group) return {};
+  const int64_t first = segments_.first_column(k);
+  const int64_t end = segments_.end_column(k);
+  const auto is_border = [k](int64_t column) {
+    return column == k || column % kernels::kE4M3GroupColumns == 0;
+  };
+  if (is_border(first) && is_border(end)) return {};
+  return make_error(
+      ErrorCode::kUnsupported,
+      weights.path() + ": tensor " + part.stem + ".weight: found columns " + std::to_string(first) +
+          " to " + std::to_string(end) + " on a rank, expected multiples of " +
+          std::to_string(kernels::kE4M3GroupColumns) + ", for which its inputs have a scale each",
+      "tensor-parallel-size");
+}
+
+void Projection::show(const kernels::Activations& input) const {
+  if (tap_ == nullptr || input.format != kernels::ActivationFormat::kFloat) return;
+  tap_->see(stems_,
+            {.data = static_cast<const float*>(input.data),
+             .stride = align_up(input.k, 32),
+             .num_rows = input.num_rows,
+             .k = input.k});
+}
+
+void number_rows(kernels::DeviceMemory& memory, int32_t* rows, int32_t count) {
   std::vector<int32_t> numbers(static_cast<size_t>(count));
   std::iota(numbers.begin(), numbers.end(), 0);
-  if (memory == nullptr) {
-    std::ranges::copy(numbers, rows);
-    return;
-  }
-  memory->upload(reinterpret_cast<std::byte*>(rows),
-                 reinterpret_cast<const std::byte*>(numbers.data()),
-                 static_cast<int64_t>(numbers.size() * sizeof(int32_t)));
-  memory->wait();
+  memory.upload(reinterpret_cast<std::byte*>(rows),
+                reinterpret_cast<const std::byte*>(numbers.data()),
+                static_cast<int64_t>(numbers.size() * sizeof(int32_t)));
+  memory.wait();
 }
 
 LinearInput::LinearInput(std::span<const Projection* const> projections,
@@ -154,6 +206,7 @@ void project(const kernels::ExecContext& exec,
   for (int f = 0; f <= last; ++f) {
     const auto format = static_cast<kernels::ActivationFormat>(f);
     if (!projection.needs(format)) continue;
+    projection.show(input.in(format));
     std::array<kernels::RowGroup, kMaxParts> groups;
     size_t num_groups = 0;
     for (size_t i = 0; i < weights.size(); ++i) {

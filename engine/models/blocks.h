@@ -76,7 +76,17 @@ class Projection {
 
   [[nodiscard]] const kernels::Segments& segments() const { return segments_; }
 
-  // The same matrices with these rows alone, of each part; on a device not of INT8.
+  // That the checkpoint gives all input rows of the format, the largest of the parts'; 0: none.
+  [[nodiscard]] float input_scale(kernels::ActivationFormat format) const {
+    return input_scales_[static_cast<size_t>(format)];
+  }
+
+  // Rows for it are those for another one as well, as an expert's are for all experts: the largest
+  // scales.
+  void share_input_scales(const Projection& other);
+
+  // The same matrices with these rows alone, of each part; on a device not of formats with scales
+  // behind their rows.
   [[nodiscard]] Projection with_rows(const Portion& rows) const;
 
   [[nodiscard]] std::span<const PackedWeight> weights() const { return weights_; }
@@ -85,18 +95,29 @@ class Projection {
 
   [[nodiscard]] const float* bias(size_t part) const { return biases_[part].data(); }
 
+  // Shows the input to the store's tap, where there is one.
+  void show(const kernels::Activations& input) const;
+
  private:
   std::vector<PackedWeight> weights_;
   std::vector<kernels::ActivationFormat> formats_;
   std::vector<DeviceFloats> biases_;  // by part; empty: none
   std::array<bool, kNumActivationFormats> needs_{};
+  std::array<float, kNumActivationFormats> input_scales_{};
   int32_t k_ = 0;
   kernels::Segments segments_;
   DeviceType device_ = DeviceType::kCpu;
+  InputTap* tap_ = nullptr;
+  std::vector<std::string> stems_;  // with a tap
+
+  Expected<void> add_format(const WeightStore& weights, const Part& part, int32_t activation_bits);
+  [[nodiscard]] Expected<void> check_borders(const WeightStore& weights,
+                                             const Part& part,
+                                             int64_t k) const;
 };
 
 // 0, 1, 2, ... to `rows`, which are the device's where it has memory of its own.
-void number_rows(kernels::DeviceMemory* memory, int32_t* rows, int32_t count);
+void number_rows(kernels::DeviceMemory& memory, int32_t* rows, int32_t count);
 
 // The input rows of a projection, once per activation format that some layer's weights need.
 class LinearInput {
@@ -114,9 +135,11 @@ class LinearInput {
   template <typename Fill>
   void fill_for(const Projection& projection, Fill&& fill) const {
     for (int i = 0; i < kNumActivationFormats; ++i) {
-      if (projection.needs(static_cast<kernels::ActivationFormat>(i))) {
-        fill(by_format_[static_cast<size_t>(i)]);
-      }
+      const auto format = static_cast<kernels::ActivationFormat>(i);
+      if (!projection.needs(format)) continue;
+      kernels::Activations rows = by_format_[static_cast<size_t>(i)];
+      rows.static_scale = projection.input_scale(format);
+      fill(rows);
     }
   }
 

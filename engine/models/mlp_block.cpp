@@ -70,6 +70,9 @@ Expected<MlpBlock> MlpBlock::load(const ModelConfig& config,
         add({{part("ffn_gate_exps", ffn, share.ffn), part("ffn_up_exps", ffn, share.ffn)}},
             {{part("ffn_down_exps", hidden, {})}}));
     SLUICE_TRY_VOID(check_like_first(block.experts_, weights.path() + ": tensor " + prefix));
+    // The rows of all are quantized for the first.
+    block.experts_.front().gate_up.share_input_scales(block.experts_.back().gate_up);
+    block.experts_.front().down.share_input_scales(block.experts_.back().down);
   }
   block.grouped_gate_up_ = group_experts(block.experts_, &Pair::gate_up, expert_width(config));
   block.grouped_down_ = group_experts(block.experts_, &Pair::down, hidden);

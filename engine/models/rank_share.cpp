@@ -158,7 +158,8 @@ void project_to_stream(const ForwardContext& context,
 
 bool has_shared_scales(const Projection& projection) {
   return !projection.segments().are_all() &&
-         projection.needs(kernels::ActivationFormat::kInt8Token);
+         (projection.needs(kernels::ActivationFormat::kInt8Token) ||
+          projection.needs(kernels::ActivationFormat::kE4M3Token));
 }
 
 void quantize_with_shared_scales(const ForwardContext& context,
@@ -167,7 +168,9 @@ void quantize_with_shared_scales(const ForwardContext& context,
                                  const RankParts& parts,
                                  const float* x,
                                  int64_t x_stride) {
-  const kernels::Activations& out = input.in(kernels::ActivationFormat::kInt8Token);
+  const kernels::ActivationFormat format = projection.format(0);
+  kernels::Activations out = input.in(format);
+  out.static_scale = projection.input_scale(format);
   kernels::row_magnitudes(context.exec,
                           {.x = x,
                            .x_stride = x_stride,

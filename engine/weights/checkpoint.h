@@ -16,18 +16,20 @@
 #include "engine/weights/mapped_file.h"
 #include "engine/weights/metadata.h"
 #include "quant/format.h"
+#include "quant/scheme.h"
 
 namespace sluice {
 
 struct CheckpointTensor {
   std::string name;                 // "blk.0.attn_q.weight"
+  std::string stored_name = {};     // in the file; empty: it was put together from several
   uint32_t num_dims = 0;            // trailing dimensions of 1 do not count
   uint64_t dims[4] = {1, 1, 1, 1};  // fastest first: dims[0] = K
+  // Of its rows in the file, or what kernels read of a matrix of codes.
   WeightFormat format = WeightFormat::kF32;
   std::span<const std::byte> data;  // mapped
-  // Of kInt8Channel: one for each row, floats.
-  std::span<const std::byte> scales = {};
-  WeightFormat scale_format = WeightFormat::kF32;
+  std::shared_ptr<const CodedMatrix> coded =
+      nullptr;  // `data` is its codes; null: rows of floats or blocks
 };
 
 // A file of the checkpoint, mapped.
@@ -69,8 +71,8 @@ class Checkpoint {
 
   [[nodiscard]] bool is_dummy() const { return is_dummy_; }
 
-  // Linear layers may be kInt8Channel; those of a dummy checkpoint are.
-  [[nodiscard]] bool has_int8_layers() const { return has_int8_layers_; }
+  // Of the layers' matrices of a dummy checkpoint, but routers.
+  [[nodiscard]] WeightFormat dummy_format() const { return dummy_format_; }
 
   [[nodiscard]] const std::vector<CheckpointTensor>& tensors() const { return tensors_; }
 
@@ -106,7 +108,7 @@ class Checkpoint {
   std::string architecture_;
   Metadata metadata_;
   bool is_dummy_ = false;
-  bool has_int8_layers_ = false;
+  WeightFormat dummy_format_ = WeightFormat::kBF16;
   std::vector<int64_t> id_offsets_;
 
  private:

@@ -1,168 +1,242 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/weights/compressed_tensors.h"
-
-#include <algorithm>
+// quantization_config of compressed-tensors: groups of layers, each with its weights' and inputs'
+// arguments.
+#include <array>
 #include <nlohmann/json.hpp>
-#include <span>
+
+#include "engine/weights/json_fields.h"
+#include "engine/weights/quant_methods.h"
 
 namespace sluice {
 namespace {
 
 using Json = nlohmann::json;
 
-// What a field may hold. An absent one is null.
-struct Field {
-  const char* name;
-  const char* expected;
-  bool (*is_right)(const Json& value);
+constexpr int64_t kLargestGroup = 1 << 20;
+constexpr int32_t kBlock = 128;
+
+// "int-quantized" and "float-quantized" are the "naive-quantized" of their type.
+constexpr std::string_view kFormats[] = {"int-quantized",
+                                         "float-quantized",
+                                         "naive-quantized",
+                                         "pack-quantized",
+                                         "nvfp4-pack-quantized",
+                                         "mxfp4-pack-quantized",
+                                         "mixed-precision"};
+
+// Arguments of weights or of inputs.
+struct Arguments {
+  int64_t bits = 0;
+  bool is_float = false;
+  std::string strategy;
+  int64_t group = 0;
+  bool is_symmetric = true;
+  std::string dynamic;  // "true", "false" or "local"
 };
 
-bool is_any(const Json&) { return true; }
-
-bool is_null(const Json& value) { return value.is_null(); }
-
-bool is_eight(const Json& value) { return value == 8; }
-
-bool is_int(const Json& value) { return value == "int"; }
-
-bool is_channel(const Json& value) { return value == "channel"; }
-
-bool is_token(const Json& value) { return value == "token"; }
-
-bool is_true(const Json& value) { return value == true; }
-
-bool is_not_true(const Json& value) { return value.is_null() || value == false; }
-
-bool is_not_false(const Json& value) { return value.is_null() || value == true; }
-
-bool is_format(const Json& value) { return value == "int-quantized"; }
-
-bool is_format_or_null(const Json& value) { return value.is_null() || is_format(value); }
-
-bool is_nothing(const Json& value) { return value.is_null() || value == Json::object(); }
-
-bool is_status(const Json& value) { return value == "compressed" || value == "frozen"; }
-
-bool is_names(const Json& value) {
-  if (value.is_null()) return true;
-  if (!value.is_array()) return false;
-  for (const Json& name : value) {
-    if (!name.is_string()) return false;
+Expected<Arguments> read_arguments(JsonFields& fields) {
+  constexpr std::string_view kTypes[] = {"int", "float"};
+  constexpr std::string_view kStrategies[] = {
+      "tensor", "channel", "group", "block", "token", "tensor_group"};
+  Arguments arguments;
+  SLUICE_TRY(arguments.bits, fields.whole("num_bits", 1, 64));
+  SLUICE_TRY(const std::string type, fields.choice("type", kTypes));
+  arguments.is_float = type == "float";
+  SLUICE_TRY(arguments.strategy, fields.choice("strategy", kStrategies));
+  SLUICE_TRY(arguments.group, fields.whole("group_size", -1, kLargestGroup, 0));
+  SLUICE_TRY(arguments.is_symmetric, fields.flag("symmetric", true));
+  const Json* dynamic = fields.find("dynamic");
+  arguments.dynamic = dynamic != nullptr && *dynamic == true      ? "true"
+                      : dynamic != nullptr && *dynamic == "local" ? "local"
+                                                                  : "false";
+  if (dynamic != nullptr && arguments.dynamic == "false" && *dynamic != false) {
+    return fields.wrong("dynamic", "true, false or \"local\"");
   }
-  return true;
-}
-
-bool is_groups(const Json& value) { return value.is_object() && !value.empty(); }
-
-bool is_no_sparsity(const Json& value) {
-  if (is_nothing(value)) return true;
-  return value.is_object() && value.contains("format") && value["format"] == "dense";
-}
-
-constexpr Field kWeights[] = {
-    {"strategy", "\"channel\"", is_channel},
-    {"dynamic", "false", is_not_true},
-};
-
-constexpr Field kInput[] = {
-    {"strategy", "\"token\"", is_token},
-    {"dynamic", "true", is_true},
-};
-
-// Of both. How codes and scales came to be, and the type that the scales' tensor names anyway:
-// is_any.
-constexpr Field kCodes[] = {
-    {"num_bits", "8", is_eight},
-    {"type", "\"int\"", is_int},
-    {"symmetric", "true", is_not_false},
-    {"group_size", "null", is_null},
-    {"block_structure", "null", is_null},
-    {"actorder", "null", is_null},
-    {"observer", "", is_any},
-    {"observer_kwargs", "", is_any},
-    {"scale_dtype", "", is_any},
-    {"zp_dtype", "", is_any},
-};
-
-bool is_object(const Json& value) { return value.is_object(); }
-
-constexpr Field kGroup[] = {
-    {"targets", "a list of names", is_names},
-    {"weights", "an object", is_object},
-    {"input_activations", "an object", is_object},
-    {"output_activations", "null", is_null},
-    {"format", "\"int-quantized\"", is_format_or_null},
-};
-
-constexpr Field kConfig[] = {
-    {"quant_method", "", is_any},  // the caller's
-    {"format", "\"int-quantized\"", is_format},
-    {"quantization_status", "\"compressed\"", is_status},
-    {"config_groups", "an object of groups", is_groups},
-    {"ignore", "a list of names", is_names},
-    {"kv_cache_scheme", "null", is_null},
-    {"sparsity_config", "null", is_no_sparsity},
-    {"moe_sparsity_config", "null", is_nothing},
-    {"transform_config", "null", is_nothing},
-    {"global_compression_ratio", "", is_any},
-    {"version", "", is_any},
-};
-
-std::string shown(const Json& value) {
-  constexpr size_t kMost = 60;
-  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
-  if (text.size() > kMost) text = text.substr(0, kMost) + "...";
-  return text;
-}
-
-Expected<void> check_values(const Json& object,
-                            std::span<const Field> fields,
-                            const std::string& place) {
-  for (const Field& field : fields) {
-    const auto found = object.find(field.name);
-    const Json value = found == object.end() ? Json(nullptr) : *found;
-    if (field.is_right(value)) continue;
-    return make_error(ErrorCode::kUnsupported,
-                      place + "." + field.name + ": found " +
-                          (found == object.end() ? "nothing" : shown(value)) + ", expected " +
-                          field.expected);
+  const Json* block = fields.find("block_structure");
+  if (arguments.strategy == "block" ? block == nullptr || *block != Json({kBlock, kBlock})
+                                    : block != nullptr) {
+    return fields.wrong("block_structure",
+                        arguments.strategy == "block" ? "[128,128]" : "null without blocks");
   }
-  return {};
+  // How codes and scales came to be, and what types of tensors say anyway: order of columns too,
+  // where weight_g_idx is there.
+  for (const char* key : {"observer", "observer_kwargs", "scale_dtype", "zp_dtype", "actorder"}) {
+    fields.any(key);
+  }
+  SLUICE_TRY_VOID(fields.no_more());
+  const bool needs_group = arguments.strategy == "group" || arguments.strategy == "tensor_group";
+  if (needs_group ? arguments.group < 1 : arguments.group > 0) {
+    return fields.wrong("group_size", needs_group ? "more than 0" : "null without groups");
+  }
+  return arguments;
 }
 
-// Each field of both lists is right, and there is no other.
-Expected<void> check_fields(const Json& object,
-                            std::span<const Field> fields,
-                            const std::string& place,
-                            std::span<const Field> more = {}) {
-  SLUICE_TRY_VOID(check_values(object, fields, place));
-  SLUICE_TRY_VOID(check_values(object, more, place));
-  for (const auto& [name, value] : object.items()) {
-    const auto is_this = [&name](const Field& field) { return name == field.name; };
-    if (std::any_of(fields.begin(), fields.end(), is_this)) continue;
-    if (std::any_of(more.begin(), more.end(), is_this)) continue;
-    return make_error(ErrorCode::kUnsupported,
-                      place + ": found field " + shown(name) + ", expected none of that name");
+// The scheme that a format has weights of such arguments in.
+Expected<LayerScheme> scheme_of_weights(const JsonFields& fields,
+                                        const Arguments& weights,
+                                        const std::string& format) {
+  const auto require = [&](bool is_right, const char* field, const char* expected) {
+    return is_right ? Expected<void>() : fields.wrong(field, expected);
+  };
+  SLUICE_TRY_VOID(require(weights.dynamic == "false", "dynamic", "false"));
+  const std::string& strategy = weights.strategy;
+  if (format == "nvfp4-pack-quantized" || format == "mxfp4-pack-quantized") {
+    const bool nv = format.starts_with("nv");
+    SLUICE_TRY_VOID(require(weights.bits == 4, "num_bits", "4"));
+    SLUICE_TRY_VOID(require(weights.is_float, "type", "\"float\""));
+    SLUICE_TRY_VOID(require(strategy == (nv ? "tensor_group" : "group"),
+                            "strategy",
+                            nv ? "\"tensor_group\"" : "\"group\""));
+    SLUICE_TRY_VOID(require(weights.group == (nv ? 16 : 32), "group_size", nv ? "16" : "32"));
+    SLUICE_TRY_VOID(require(weights.is_symmetric, "symmetric", "true"));
+    return layer_scheme(nv ? SchemeKind::kNvfp4 : SchemeKind::kMxfp4);
   }
+  const bool naive = format == "naive-quantized";
+  const bool floats = format == "float-quantized" || (naive && weights.is_float);
+  const bool packed = format == "pack-quantized";
+  SLUICE_TRY_VOID(require(weights.is_float == floats, "type", floats ? "\"float\"" : "\"int\""));
+  // Integers of 4 bits may lie in bytes.
+  SLUICE_TRY_VOID(require(
+      weights.bits == 8 || (!floats && weights.bits == 4), "num_bits", floats ? "8" : "4 or 8"));
+  SLUICE_TRY_VOID(require(weights.is_symmetric || !floats, "symmetric", "true"));
+  LayerScheme scheme = layer_scheme(floats   ? SchemeKind::kFp8
+                                    : packed ? SchemeKind::kPackedInts
+                                             : SchemeKind::kInt8);
+  WeightScheme& codes = scheme.weights;
+  codes.code = floats                        ? CodeKind::kE4M3
+               : packed && weights.bits == 4 ? CodeKind::kInt4
+                                             : CodeKind::kInt8;
+  if (!weights.is_symmetric) codes.zeros = packed ? ZeroPoints::kWords : ZeroPoints::kBytes;
+  if (strategy == "tensor") {
+    codes.place = ScalePlace::kMatrix;
+  } else if (strategy == "channel") {
+    codes.place = ScalePlace::kRow;
+  } else if (strategy == "group") {
+    codes.place = ScalePlace::kGroup;
+    codes.group = static_cast<int32_t>(weights.group);
+    SLUICE_TRY_VOID(require(!floats || codes.group % kBlock == 0, "group_size", "128"));
+  } else {
+    SLUICE_TRY_VOID(require(strategy == "block" && floats,
+                            "strategy",
+                            floats ? "\"tensor\", \"channel\", \"group\" or \"block\""
+                                   : "\"tensor\", \"channel\" or \"group\""));
+    codes.place = ScalePlace::kBlock;
+  }
+  return scheme;
+}
+
+// What inputs of such arguments make of the scheme.
+Expected<void> take_inputs(const JsonFields& fields,
+                           const Arguments& inputs,
+                           WeightScheme& scheme) {
+  const auto require = [&](bool is_right, const char* field, const char* expected) {
+    return is_right ? Expected<void>() : fields.wrong(field, expected);
+  };
+  const bool fp4 = scheme.code == CodeKind::kE2M1;
+  const bool fp8 = scheme.code == CodeKind::kE4M3;
+  SLUICE_TRY_VOID(require(inputs.is_symmetric, "symmetric", "true"));
+  SLUICE_TRY_VOID(
+      require(inputs.is_float == (fp4 || fp8), "type", fp4 || fp8 ? "\"float\"" : "\"int\""));
+  SLUICE_TRY_VOID(require(inputs.bits == (fp4 ? 4 : 8), "num_bits", fp4 ? "4" : "8"));
+  if (fp4) {
+    SLUICE_TRY_VOID(require(inputs.strategy == "tensor_group" || inputs.strategy == "group",
+                            "strategy",
+                            "\"tensor_group\" or \"group\""));
+    SLUICE_TRY_VOID(require(inputs.dynamic != "false", "dynamic", "true or \"local\""));
+    scheme.inputs = SchemeInputs::kFp4;
+    return {};
+  }
+  const bool in_blocks =
+      fp8 && (scheme.place == ScalePlace::kBlock || scheme.place == ScalePlace::kGroup);
+  if (in_blocks) {
+    SLUICE_TRY_VOID(require(inputs.strategy == "group", "strategy", "\"group\""));
+    SLUICE_TRY_VOID(require(inputs.group == kBlock, "group_size", "128"));
+    SLUICE_TRY_VOID(require(inputs.dynamic == "true", "dynamic", "true"));
+    scheme.inputs = SchemeInputs::kE4M3Group;
+    return {};
+  }
+  scheme.inputs = fp8 ? SchemeInputs::kE4M3Token : SchemeInputs::kInt8Token;
+  if (inputs.strategy == "tensor" && inputs.dynamic == "false") {
+    scheme.static_inputs = true;
+    return {};
+  }
+  SLUICE_TRY_VOID(require(
+      inputs.strategy == "token", "strategy", "\"token\", or \"tensor\" where it is not dynamic"));
+  return require(inputs.dynamic == "true", "dynamic", "true");
+}
+
+Expected<void> read_group(const Json& group,
+                          const std::string& place,
+                          const std::string& usual_format,
+                          Quantization& quantization) {
+  SLUICE_TRY(JsonFields fields, JsonFields::create(group, place));
+  SLUICE_TRY(const std::vector<std::string> targets, fields.names("targets"));
+  std::string format = usual_format;
+  if (fields.find("format") != nullptr) {
+    SLUICE_TRY(format, fields.choice("format", std::span(kFormats).first(6)));
+  }
+  if (format == "mixed-precision") return fields.wrong("format", "one of a group's formats");
+  const Json* weights = fields.find("weights");
+  if (weights == nullptr) return fields.wrong("weights", "an object");
+  SLUICE_TRY(JsonFields weight_fields, JsonFields::create(*weights, place + ".weights"));
+  SLUICE_TRY(const Arguments of_weights, read_arguments(weight_fields));
+  SLUICE_TRY(LayerScheme scheme, scheme_of_weights(weight_fields, of_weights, format));
+  scheme.weights.inputs = SchemeInputs::kFloats;
+  if (const Json* inputs = fields.find("input_activations"); inputs != nullptr) {
+    SLUICE_TRY(JsonFields input_fields, JsonFields::create(*inputs, place + ".input_activations"));
+    SLUICE_TRY(const Arguments of_inputs, read_arguments(input_fields));
+    SLUICE_TRY_VOID(take_inputs(input_fields, of_inputs, scheme.weights));
+  }
+  if (fields.find("output_activations") != nullptr) {
+    return fields.wrong("output_activations", "null");
+  }
+  SLUICE_TRY_VOID(fields.no_more());
+  return quantization.add(scheme, targets, place + ".targets");
+}
+
+bool is_no_sparsity(const Json* value) {
+  if (value == nullptr || *value == Json::object()) return true;
+  return value->is_object() && value->contains("format") && (*value)["format"] == "dense";
+}
+
+// The cache's rows have scales of their own, finer than a matrix's, so that a static one is not
+// needed; a scheme of other bits is no cache that there is here.
+Expected<void> check_cache_scheme(JsonFields& fields, const std::string& place) {
+  const Json* scheme = fields.find("kv_cache_scheme");
+  if (scheme == nullptr) return {};
+  SLUICE_TRY(JsonFields cache, JsonFields::create(*scheme, place + ".kv_cache_scheme"));
+  SLUICE_TRY(const Arguments arguments, read_arguments(cache));
+  if (arguments.bits != 8) return cache.wrong("num_bits", "8");
+  if (!arguments.is_symmetric) return cache.wrong("symmetric", "true");
   return {};
 }
 
 }  // namespace
 
-Expected<void> check_compressed_tensors(const Json& config, const std::string& place) {
-  SLUICE_TRY_VOID(check_fields(config, kConfig, place));
-  for (const auto& [name, group] : config["config_groups"].items()) {
-    const std::string at = place + ".config_groups." + shown(name);
-    if (!group.is_object()) {
-      return make_error(ErrorCode::kUnsupported,
-                        at + ": found " + shown(group) + ", expected an object");
-    }
-    SLUICE_TRY_VOID(check_fields(group, kGroup, at));
-    SLUICE_TRY_VOID(check_fields(group["weights"], kWeights, at + ".weights", kCodes));
-    SLUICE_TRY_VOID(
-        check_fields(group["input_activations"], kInput, at + ".input_activations", kCodes));
+Expected<void> read_compressed_tensors(const Json& config,
+                                       const std::string& place,
+                                       Quantization& quantization) {
+  constexpr std::string_view kStates[] = {"compressed", "frozen"};
+  SLUICE_TRY(JsonFields fields, JsonFields::create(config, place));
+  SLUICE_TRY(const std::string format, fields.choice("format", kFormats));
+  SLUICE_TRY_VOID(fields.choice("quantization_status", kStates));
+  SLUICE_TRY(const std::vector<std::string> ignored, fields.names("ignore"));
+  SLUICE_TRY_VOID(check_cache_scheme(fields, place));
+  for (const char* key : {"sparsity_config", "moe_sparsity_config"}) {
+    if (!is_no_sparsity(fields.find(key))) return fields.wrong(key, "null");
   }
-  return {};
+  SLUICE_TRY_VOID(fields.none("transform_config"));
+  for (const char* key : {"quant_method", "global_compression_ratio", "version"}) fields.any(key);
+  const Json* groups = fields.find("config_groups");
+  if (groups == nullptr || !groups->is_object() || groups->empty()) {
+    return fields.wrong("config_groups", "an object of groups");
+  }
+  SLUICE_TRY_VOID(fields.no_more());
+  for (const auto& [name, group] : groups->items()) {
+    SLUICE_TRY_VOID(read_group(
+        group, place + ".config_groups." + shown_json(Json(name)), format, quantization));
+  }
+  return quantization.ignore(ignored, place + ".ignore");
 }
 
 }  // namespace sluice

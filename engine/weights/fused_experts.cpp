@@ -85,15 +85,16 @@ class Splitter {
                             const std::string& name,
                             uint64_t first,
                             uint64_t step) {
-    if (source.is_bytes || source.shape.size() != 3 || source.shape[2] % step != 0) {
+    const std::optional<WeightFormat> format = float_format(*source.type);
+    if (!format || source.shape.size() != 3 || source.shape[2] % step != 0) {
       return wrong(stem, "another shape", "[experts, columns, rows] of floats");
     }
     const uint64_t experts = source.shape[0];
     const uint64_t columns = source.shape[1];
     const uint64_t rows = source.shape[2] / step;
-    const auto size = static_cast<uint64_t>(format_info(source.format).block_bytes);
-    std::byte* out = add(
-        name + ".weight", source.format, {experts, rows, columns}, experts * rows * columns * size);
+    const auto size = static_cast<uint64_t>(format_info(*format).block_bytes);
+    std::byte* out =
+        add(name + ".weight", *format, {experts, rows, columns}, experts * rows * columns * size);
     for (uint64_t e = 0; e < experts; ++e) {
       for (uint64_t row = 0; row < rows; ++row) {
         for (uint64_t column = 0; column < columns; ++column) {
@@ -115,8 +116,8 @@ class Splitter {
                        uint64_t first,
                        uint64_t step) {
     const std::vector<uint64_t>& shape = codes.shape;
-    const bool fits = codes.is_bytes && scales.is_bytes && shape.size() == 4 &&
-                      scales.shape.size() == 3 && shape[3] == kBlock / 2 &&
+    const bool fits = codes.type == ElementType::kU8 && scales.type == ElementType::kU8 &&
+                      shape.size() == 4 && scales.shape.size() == 3 && shape[3] == kBlock / 2 &&
                       std::equal(scales.shape.begin(), scales.shape.end(), shape.begin()) &&
                       shape[1] % step == 0;
     if (!fits) return wrong(stem, "blocks and scales of other shapes", "those of MXFP4");
@@ -151,13 +152,14 @@ class Splitter {
                         uint64_t step) {
     const SafetensorsTensor* source = find(stem + "_bias");
     if (source == nullptr) return wrong(stem + "_bias", "nothing", "a tensor");
-    if (source->is_bytes || source->shape.size() != 2 || source->shape[1] % step != 0) {
+    const std::optional<WeightFormat> format = float_format(*source->type);
+    if (!format || source->shape.size() != 2 || source->shape[1] % step != 0) {
       return wrong(stem + "_bias", "another shape", "[experts, rows] of floats");
     }
     const uint64_t count = source->shape[0] * source->shape[1] / step;
-    const auto size = static_cast<uint64_t>(format_info(source->format).block_bytes);
-    std::byte* out = add(
-        name + ".bias", source->format, {source->shape[0], source->shape[1] / step}, count * size);
+    const auto size = static_cast<uint64_t>(format_info(*format).block_bytes);
+    std::byte* out =
+        add(name + ".bias", *format, {source->shape[0], source->shape[1] / step}, count * size);
     for (uint64_t i = 0; i < count; ++i) {
       std::memcpy(out + i * size, source->data.data() + (i * step + first) * size, size);
     }

@@ -17,6 +17,8 @@
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/hf_config.h"
 #include "engine/weights/mapped_file.h"
+#include "engine/weights/quantization.h"
+#include "engine/weights/quantized_layers.h"
 #include "engine/weights/safetensors.h"
 #include "quant/repack.h"
 
@@ -164,29 +166,48 @@ bool exists(const std::string& path) {
   return stat(path.c_str(), &status) == 0;
 }
 
-constexpr std::string_view kScaleSuffix = "_scale";
-
-struct SetAside {
-  SafetensorsTensor tensor;
-  std::string path;  // of the file
-};
-
-CheckpointTensor make_entry(const SafetensorsTensor& tensor) {
+CheckpointTensor make_entry(const std::string& name,
+                            std::span<const uint64_t> shape,
+                            WeightFormat format,
+                            std::span<const std::byte> data) {
   CheckpointTensor entry;
-  entry.name = gguf_name(tensor.name);
-  entry.num_dims = static_cast<uint32_t>(tensor.shape.size());
-  std::reverse_copy(tensor.shape.begin(), tensor.shape.end(), std::begin(entry.dims));
-  entry.format = tensor.format;
-  entry.data = tensor.data;
+  entry.name = gguf_name(name);
+  entry.stored_name = name;
+  entry.num_dims = static_cast<uint32_t>(shape.size());
+  std::reverse_copy(shape.begin(), shape.end(), std::begin(entry.dims));
+  entry.format = format;
+  entry.data = data;
   return entry;
 }
 
-tl::unexpected<Error> wrong_tensor(const SetAside& at,
+// A matrix of codes; matrices that are stacked stay so.
+CheckpointTensor make_entry(const QuantizedLayer& layer) {
+  const CodedMatrix& matrix = *layer.matrix;
+  std::vector<uint64_t> shape = matrix.codes().shape;
+  if (matrix.is_transposed()) shape = {static_cast<uint64_t>(matrix.n()), 0};
+  shape.back() = static_cast<uint64_t>(matrix.k());
+  CheckpointTensor entry =
+      make_entry(layer.name + ".weight", shape, matrix.format(), matrix.codes().bytes);
+  entry.coded = layer.matrix;
+  return entry;
+}
+
+tl::unexpected<Error> wrong_tensor(const std::string& path,
+                                   const SafetensorsTensor& tensor,
                                    const std::string& found,
                                    const std::string& expected) {
   return make_error(ErrorCode::kDataLoss,
-                    at.path + ": tensor " + sluice::quoted(at.tensor.name) + ": found " + found +
+                    path + ": tensor " + sluice::quoted(tensor.name) + ": found " + found +
                         ", expected " + expected);
+}
+
+// The packed type, and the scheme that it is made of where its name says more.
+std::string type_text(const CheckpointTensor& tensor) {
+  std::string text(format_info(tensor.format).name);
+  if (tensor.coded && tensor.coded->scheme().name != text) {
+    text += " (" + std::string(tensor.coded->scheme().name) + ")";
+  }
+  return text;
 }
 
 using Index = std::map<std::string, std::string>;  // file name by tensor name
@@ -239,11 +260,13 @@ class HfCheckpoint final : public Checkpoint {
                MappedFile config_file,
                LoadFormat format)
       : Checkpoint(directory, CheckpointKind::kHuggingFace, std::move(config.model_type)),
-        tied_embeddings_(config.tied_embeddings) {
+        tied_embeddings_(config.tied_embeddings),
+        quantization_(std::move(config.quantization)),
+        quantized_(quantization_) {
     metadata_ = std::move(config.metadata);
     metadata_.set("tied_embeddings", "tie_word_embeddings", config.tied_embeddings);
     is_dummy_ = format == LoadFormat::kDummy;
-    has_int8_layers_ = config.int8_channel;
+    dummy_format_ = quantization_.usual_format();
     files_.push_back(std::move(config_file));
   }
 
@@ -293,13 +316,10 @@ class HfCheckpoint final : public Checkpoint {
   Expected<bool> take_head_ids(const SafetensorsTensor& tensor, const std::string& path);
   // What needs the tensors of all files: experts, scales.
   Expected<void> finish();
-  // INT8 weights and their scales may lie in different files: both are set aside, then joined.
-  Expected<bool> set_aside(const SafetensorsTensor& tensor, const std::string& path);
-  Expected<void> join_scales();
 
   bool tied_embeddings_;
-  std::map<std::string, SetAside> codes_;                        // by their name in the file
-  std::map<std::string, SetAside> scales_;                       // by that of the codes
+  Quantization quantization_;
+  QuantizedLayers quantized_;
   std::vector<MappedFile> files_;                                // config.json first
   std::map<std::string, std::vector<SafetensorsTensor>> fused_;  // experts, by "blk.0."
   std::vector<std::vector<std::byte>> memory_;                   // of tensors that were rearranged
@@ -434,19 +454,20 @@ Expected<void> HfCheckpoint::add_shard(Shard shard) {
     }
     SLUICE_TRY(const bool is_ids, take_head_ids(tensor, path));
     if (is_ids) continue;
+    if (quantized_.take(tensor, path)) continue;
     if (tensor.unreadable) return tl::unexpected(std::move(*tensor.unreadable));
-    SLUICE_TRY(const bool is_aside, set_aside(tensor, path));
-    if (is_aside) continue;
     if (const std::string layer = take_fused_layer(tensor.name); !layer.empty()) {
       fused_[layer].push_back(std::move(tensor));
       continue;
     }
-    if (tensor.is_bytes) {
+    const std::optional<WeightFormat> format = float_format(*tensor.type);
+    if (!format) {
       return make_error(ErrorCode::kUnsupported,
-                        path + ": tensor " + sluice::quoted(tensor.name) +
-                            ": dtype: found \"U8\", expected F32, F16 or BF16");
+                        path + ": tensor " + sluice::quoted(tensor.name) + ": dtype: found \"" +
+                            std::string(element_info(*tensor.type).name) +
+                            "\", expected F32, F16 or BF16");
     }
-    add_tensor(make_entry(tensor));
+    add_tensor(make_entry(tensor.name, tensor.shape, *format, tensor.data));
   }
   files_.push_back(std::move(shard.file));
   return {};
@@ -456,70 +477,18 @@ Expected<bool> HfCheckpoint::take_head_ids(const SafetensorsTensor& tensor,
                                            const std::string& path) {
   if (tensor.name == "t2d" || tensor.name == "model.t2d") return true;
   if (tensor.name != "d2t" && tensor.name != "model.d2t") return false;
-  const bool is_list = tensor.is_int64 && tensor.shape.size() == 1 && tensor.shape[0] > 0 &&
-                       tensor.data.size() % sizeof(int64_t) == 0 &&
+  const bool is_list = tensor.type == ElementType::kI64 && tensor.shape.size() == 1 &&
+                       tensor.shape[0] > 0 && tensor.data.size() % sizeof(int64_t) == 0 &&
                        tensor.data.size() / sizeof(int64_t) == tensor.shape[0];
-  if (!is_list) return wrong_tensor({tensor, path}, "another type or shape", "I64 [tokens]");
+  if (!is_list) return wrong_tensor(path, tensor, "another type or shape", "I64 [tokens]");
   id_offsets_.resize(tensor.shape[0]);
   std::memcpy(id_offsets_.data(), tensor.data.data(), tensor.data.size());
   return true;
 }
 
-Expected<bool> HfCheckpoint::set_aside(const SafetensorsTensor& tensor, const std::string& path) {
-  const std::string_view name = tensor.name;
-  if (tensor.format == WeightFormat::kInt8Channel) {
-    if (!has_int8_layers_) {
-      return make_error(ErrorCode::kUnsupported,
-                        path + ": tensor " + sluice::quoted(name) +
-                            ": dtype: found \"I8\", expected F32, F16 or BF16");
-    }
-    const SetAside codes{tensor, path};
-    if (tensor.shape.size() != 2 || !name.ends_with(".weight")) {
-      return wrong_tensor(codes, "type I8", "it for the weight of a linear layer only");
-    }
-    codes_[tensor.name] = codes;
-    return true;
-  }
-  if (!has_int8_layers_ || tensor.is_bytes || !name.ends_with(".weight_scale")) return false;
-  scales_[std::string(name.substr(0, name.size() - kScaleSuffix.size()))] = {tensor, path};
-  return true;
-}
-
-Expected<void> HfCheckpoint::join_scales() {
-  for (const auto& [name, codes] : codes_) {
-    const std::vector<uint64_t>& shape = codes.tensor.shape;
-    if (shape[1] > static_cast<uint64_t>(kMaxChannelK)) {
-      return wrong_tensor(
-          codes, std::to_string(shape[1]) + " columns", "at most " + std::to_string(kMaxChannelK));
-    }
-    const auto found = scales_.find(name);
-    if (found == scales_.end()) {
-      return wrong_tensor(
-          codes, "no tensor " + sluice::quoted(name + std::string(kScaleSuffix)), "one");
-    }
-    const std::vector<uint64_t>& scales = found->second.tensor.shape;
-    const bool one_per_row =
-        scales[0] == shape[0] && (scales.size() == 1 || (scales.size() == 2 && scales[1] == 1));
-    if (!one_per_row) {
-      return wrong_tensor(found->second,
-                          "another shape",
-                          "[" + std::to_string(shape[0]) + ", 1], one scale per row");
-    }
-    CheckpointTensor entry = make_entry(codes.tensor);
-    entry.scales = found->second.tensor.data;
-    entry.scale_format = found->second.tensor.format;
-    add_tensor(std::move(entry));
-    scales_.erase(found);
-  }
-  if (!scales_.empty()) {
-    return wrong_tensor(scales_.begin()->second, "scales of no tensor", "an I8 one beside them");
-  }
-  codes_.clear();
-  return {};
-}
-
 Expected<void> HfCheckpoint::finish() {
-  SLUICE_TRY_VOID(join_scales());
+  SLUICE_TRY(const std::vector<QuantizedLayer> layers, quantized_.join());
+  for (const QuantizedLayer& layer : layers) add_tensor(make_entry(layer));
   for (const auto& [layer, parts] : fused_) {
     SLUICE_TRY(FusedExperts experts, split_fused_experts(parts, layer, path_));
     for (CheckpointTensor& tensor : experts.tensors) add_tensor(std::move(tensor));
@@ -566,7 +535,7 @@ std::string HfCheckpoint::describe(bool all_tensors) const {
       ++num_left_out;
       continue;
     }
-    text += "  " + tensor.name + "  " + std::string(format_info(tensor.format).name) + " [";
+    text += "  " + tensor.name + "  " + type_text(tensor) + " [";
     for (uint32_t i = 0; i < tensor.num_dims; ++i) {
       text += (i == 0 ? "" : ", ") + std::to_string(tensor.dims[i]);
     }
@@ -583,6 +552,14 @@ Expected<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::string& dire
   const std::string config_path = directory + "/config.json";
   SLUICE_TRY(MappedFile file, MappedFile::open(config_path));
   SLUICE_TRY(HfConfig config, parse_hf_config(file.bytes(), config_path));
+  // The older place of modelopt's configuration.
+  const std::string quantization_path = directory + "/hf_quant_config.json";
+  std::optional<MappedFile> quantization_file;
+  if (config.quantization.empty() && exists(quantization_path)) {
+    SLUICE_TRY(quantization_file, MappedFile::open(quantization_path));
+    SLUICE_TRY(config.quantization,
+               parse_hf_quant_config(quantization_file->bytes(), quantization_path));
+  }
   auto checkpoint =
       std::make_unique<HfCheckpoint>(directory, std::move(config), std::move(file), format);
   if (!checkpoint->is_dummy()) SLUICE_TRY_VOID(checkpoint->read_tensors());

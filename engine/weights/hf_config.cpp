@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/tokenizer/json_parts.h"
-#include "engine/weights/compressed_tensors.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/hf_defaults.h"
+#include "engine/weights/quant_methods.h"
 
 namespace sluice {
 namespace {
@@ -213,32 +213,17 @@ Expected<void> take_derived(const Json& config, const std::string& model_type, M
   return {};
 }
 
-// Whether it is INT8 W8A8; false: MXFP4 experts.
-Expected<bool> read_quantization(const Json& quantization, const std::string& place) {
-  const Json* method = quantization.is_object() ? member(quantization, "quant_method") : nullptr;
-  if (method != nullptr && *method == "mxfp4") return false;
-  if (method == nullptr || *method != "compressed-tensors") {
-    return make_error(ErrorCode::kUnsupported,
-                      place + ".quant_method: found " +
-                          (method != nullptr && method->is_string()
-                               ? sluice::quoted(method->get_ref<const std::string&>())
-                               : "another") +
-                          ", expected compressed-tensors, mxfp4 or no quantization");
-  }
-  SLUICE_TRY_VOID(check_compressed_tensors(quantization, place));
-  return true;
+tl::unexpected<Error> wrong_file(const std::string& file,
+                                 const std::string& field,
+                                 const std::string& found,
+                                 const std::string& expected) {
+  return make_error(ErrorCode::kDataLoss,
+                    file + ": " + field + ": found " + found + ", expected " + expected);
 }
 
-}  // namespace
-
-Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::string& file_name) {
-  const auto fail =
-      [&](const std::string& field, const std::string& found, const std::string& expected) {
-        return make_error(ErrorCode::kDataLoss,
-                          file_name + ": " + field + ": found " + found + ", expected " + expected);
-      };
+Expected<Json> parse_object(std::span<const std::byte> json, const std::string& file_name) {
   if (json.size() > kMaxConfigBytes) {
-    return fail("file", std::to_string(json.size()) + " bytes", "at most 1 MiB");
+    return wrong_file(file_name, "file", std::to_string(json.size()) + " bytes", "at most 1 MiB");
   }
   const std::string text =
       json_without_nan({reinterpret_cast<const char*>(json.data()), json.size()}, file_name);
@@ -247,13 +232,28 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
     too_deep = too_deep || depth > kMaxDepth;
     return !too_deep;
   };
-  const Json root = Json::parse(text, watch_depth, false);
-  if (too_deep) return fail("file", "values nested deeper than 16", "a configuration");
-  if (!root.is_object()) return fail("file", "no JSON object", "a JSON object");
+  Json root = Json::parse(text, watch_depth, false);
+  if (too_deep)
+    return wrong_file(file_name, "file", "values nested deeper than 16", "a configuration");
+  if (!root.is_object()) return wrong_file(file_name, "file", "no JSON object", "a JSON object");
+  return root;
+}
+
+}  // namespace
+
+Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::string& file_name) {
+  const auto fail =
+      [&](const std::string& field, const std::string& found, const std::string& expected) {
+        return wrong_file(file_name, field, found, expected);
+      };
+  SLUICE_TRY(const Json root, parse_object(json, file_name));
   const Json* nested = member(root, "text_config");
   const Json& config = nested != nullptr && nested->is_object() ? *nested : root;
 
-  HfConfig result{.model_type = {}, .tied_embeddings = false, .metadata = Metadata(file_name)};
+  HfConfig result{.model_type = {},
+                  .tied_embeddings = false,
+                  .quantization = {},
+                  .metadata = Metadata(file_name)};
   const Json* type = member(config, "model_type");
   if (type == nullptr) type = member(root, "model_type");
   if (type == nullptr || !type->is_string()) return fail("model_type", "nothing", "a string");
@@ -268,8 +268,7 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
     for (const char* key : {"quantization_config", "compression_config"}) {
       const Json* quantization = member(*object, key);
       if (quantization == nullptr) continue;
-      SLUICE_TRY(const bool is_int8, read_quantization(*quantization, file_name + ": " + key));
-      result.int8_channel = result.int8_channel || is_int8;
+      SLUICE_TRY(result.quantization, read_quantization(*quantization, file_name + ": " + key));
     }
     if (const Json* tied = member(*object, "tie_word_embeddings"); tied && tied->is_boolean()) {
       result.tied_embeddings = tied->get<bool>();
@@ -285,6 +284,12 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
   take_defaults(result.model_type, config, result.metadata);
   SLUICE_TRY_VOID(take_derived(config, result.model_type, result.metadata));
   return result;
+}
+
+Expected<Quantization> parse_hf_quant_config(std::span<const std::byte> json,
+                                             const std::string& file_name) {
+  SLUICE_TRY(const Json root, parse_object(json, file_name));
+  return read_modelopt_file(root, file_name);
 }
 
 }  // namespace sluice

@@ -9,18 +9,24 @@
 
 #include "engine/core/status.h"
 #include "engine/weights/metadata.h"
+#include "engine/weights/quantization.h"
 
 namespace sluice {
 
 struct HfConfig {
   std::string model_type;  // of the text model
   bool tied_embeddings = false;
-  bool int8_channel = false;  // compressed-tensors, INT8 W8A8: tensors may be of type I8
+  Quantization quantization;
   Metadata metadata;
 };
 
 // kDataLoss with one line "file: field: found X, expected Y". Scalars of the wrong type are found
 // by whoever reads the key.
 Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::string& file_name);
+
+// hf_quant_config.json, beside a config.json that says nothing of quantization. The same errors,
+// and those of read_modelopt_file().
+Expected<Quantization> parse_hf_quant_config(std::span<const std::byte> json,
+                                             const std::string& file_name);
 
 }  // namespace sluice

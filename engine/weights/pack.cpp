@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <optional>
 #include <thread>
 
@@ -21,9 +22,7 @@ struct BadRow {
   NonFinite value;
 };
 
-tl::unexpected<Error> non_finite_error(const std::string& where,
-                                       WeightFormat format,
-                                       const BadRow& bad) {
+Error non_finite_error(const std::string& where, WeightFormat format, const BadRow& bad) {
   const FormatInfo& info = format_info(format);
   const std::string value = std::isnan(bad.value.value) ? "nan"
                             : bad.value.value < 0       ? "-inf"
@@ -32,36 +31,39 @@ tl::unexpected<Error> non_finite_error(const std::string& where,
                             (info.is_integer ? " block " : " column ") +
                             std::to_string(bad.value.block);
   const std::string what = info.is_integer ? "scale" : "weight";
-  return make_error(
-      ErrorCode::kDataLoss,
-      where + ": " + place + ": found " + what + " " + value + ", expected finite " + what + "s");
+  return {.code = ErrorCode::kDataLoss,
+          .message = where + ": " + place + ": found " + what + " " + value + ", expected finite " +
+                     what + "s",
+          .param = {}};
 }
 
 // What a thread found in its tiles.
 struct PackedTiles {
-  std::optional<BadRow> bad;
-  uint64_t hash = 0;  // sum over the tiles: the same however they are shared out
+  std::optional<Error> bad;
+  uint64_t hash = 0;   // sum over the tiles: the same however they are shared out
+  double squares = 0;  // of the weights that were looked at
+  int64_t num_weights = 0;
 };
 
 // Tile by tile, so that what was checked and hashed is still in the cache when it is packed.
-PackedTiles pack_tiles(WeightFormat format,
+PackedTiles pack_tiles(const std::string& where,
+                       WeightFormat format,
                        const std::byte* src,
                        int64_t n,
                        int64_t k,
                        int64_t tile_begin,
                        int64_t tile_end,
                        std::byte* dst,
-                       std::span<const float> row_scales,
                        const MatrixPart& part) {
   const int64_t bytes = row_bytes(format, k);
   PackedTiles result;
   for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
     const int64_t first = tile * kRowTile;
     const int64_t end = std::min(n, first + kRowTile);
-    for (int64_t row = first; row < end && row_scales.empty(); ++row) {
+    for (int64_t row = first; row < end; ++row) {
       const auto bad = find_non_finite(format, src + row * bytes, k);
       if (!bad) continue;
-      result.bad = BadRow{.row = part.first_row + row, .value = *bad};
+      result.bad = non_finite_error(where, format, {.row = part.first_row + row, .value = *bad});
       return result;
     }
     result.hash += XXH3_64bits_withSeed(src + first * bytes,
@@ -70,14 +72,107 @@ PackedTiles pack_tiles(WeightFormat format,
     if (part.layout == MatrixLayout::kNone) continue;
     if (part.layout == MatrixLayout::kRows) {
       copy_matrix_rows(format, src, k, first, end, dst);
-    } else if (format == WeightFormat::kInt8Channel) {
-      const auto* codes = reinterpret_cast<const int8_t*>(src);
-      pack_int8_channel(codes, row_scales.data(), n, k, tile, tile + 1, dst);
     } else {
       pack_weight(format, src, n, k, tile, tile + 1, dst);
     }
   }
   return result;
+}
+
+uint64_t hash_of(const PlainRows& rows, uint64_t seed) {
+  const auto scales = static_cast<size_t>(rows.rows * rows.scales_per_row());
+  uint64_t hash = XXH3_64bits_withSeed(rows.codes, static_cast<size_t>(rows.rows * rows.k), seed);
+  hash = XXH3_64bits_withSeed(rows.scales, scales * sizeof(float), hash);
+  if (rows.zeros != nullptr) hash = XXH3_64bits_withSeed(rows.zeros, scales, hash);
+  if (rows.row_scales == nullptr) return hash;
+  return XXH3_64bits_withSeed(
+      rows.row_scales, static_cast<size_t>(rows.rows) * sizeof(float), hash);
+}
+
+// Each weight rounded once; scales of 16 bits give exact ones.
+std::vector<float> floats_of(const PlainRows& rows) {
+  std::vector<float> values(static_cast<size_t>(rows.rows * rows.k));
+  for (int64_t r = 0; r < rows.rows; ++r) {
+    for (int64_t i = 0; i < rows.k; ++i) {
+      values[static_cast<size_t>(r * rows.k + i)] = static_cast<float>(plain_value(rows, r, i));
+    }
+  }
+  return values;
+}
+
+// `dst`: of the tile, or of the first of its rows.
+void write_rows(WeightFormat format, MatrixLayout layout, const PlainRows& rows, std::byte* dst) {
+  if (format != WeightFormat::kF32) {
+    if (layout == MatrixLayout::kRows) return copy_plain_codes(format, rows, dst);
+    return pack_plain(format, rows, dst);
+  }
+  const std::vector<float> values = floats_of(rows);
+  const auto* const bytes = reinterpret_cast<const std::byte*>(values.data());
+  if (layout == MatrixLayout::kRows) {
+    return copy_matrix_rows(format, bytes, rows.k, 0, rows.rows, dst);
+  }
+  pack_weight(format, bytes, rows.rows, rows.k, 0, 1, dst);
+}
+
+PackedTiles pack_coded_tiles(const std::string& where,
+                             const CodedMatrix& matrix,
+                             int64_t first_row,
+                             int64_t n,
+                             int64_t tile_begin,
+                             int64_t tile_end,
+                             std::byte* dst,
+                             const MatrixPart& part) {
+  const WeightFormat format = matrix.format();
+  const int64_t row_stride =
+      part.layout == MatrixLayout::kRows ? matrix_row_stride(format, matrix.k()) : 0;
+  PlainReader reader(matrix);
+  PackedTiles result;
+  for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
+    const int64_t first = tile * kRowTile;
+    const auto count = static_cast<int32_t>(std::min<int64_t>(kRowTile, n - first));
+    const PlainRows& rows = reader.read(first_row + first, count);
+    if (const auto bad = find_non_finite(rows)) {
+      const std::string what = bad->is_scale ? "scale" : "code";
+      result.bad =
+          Error{.code = ErrorCode::kDataLoss,
+                .message = where + ": row " + std::to_string(part.first_row + first + bad->row) +
+                           " column " + std::to_string(bad->column) + ": found a " + what +
+                           " that is no number, expected finite " + what + "s",
+                .param = {}};
+      return result;
+    }
+    result.squares += sum_of_squares(rows, 0);
+    result.num_weights += rows.k;
+    result.hash += hash_of(rows, static_cast<uint64_t>(part.first_row / kRowTile + tile));
+    if (part.layout == MatrixLayout::kNone) continue;
+    write_rows(
+        format,
+        part.layout,
+        rows,
+        dst + (row_stride > 0 ? first * row_stride : tile * packed_tile_bytes(format, rows.k)));
+  }
+  return result;
+}
+
+// A matrix of zeros is one.
+Expected<uint64_t> sum_up(const std::string& where, std::vector<PackedTiles> parts) {
+  constexpr double kLeast = 1e-5;
+  constexpr double kMost = 10;
+  PackedTiles sum;
+  for (PackedTiles& tiles : parts) {
+    if (tiles.bad) return tl::unexpected(std::move(*tiles.bad));
+    sum.hash += tiles.hash;
+    sum.squares += tiles.squares;
+    sum.num_weights += tiles.num_weights;
+  }
+  if (sum.squares == 0) return sum.hash;
+  const double root = std::sqrt(sum.squares / static_cast<double>(sum.num_weights));
+  if (root >= kLeast && root <= kMost) return sum.hash;
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.3g", root);
+  return make_error(
+      ErrorCode::kDataLoss,
+      where + ": found weights with a root mean square of " + text + ", expected 1e-05 to 10");
 }
 
 }  // namespace
@@ -105,21 +200,42 @@ Expected<uint64_t> pack_checked(const std::string& where,
                                 int64_t n,
                                 int64_t k,
                                 std::byte* dst,
-                                std::span<const float> row_scales,
                                 const MatrixPart& part) {
-  CHECK_EQ(static_cast<int64_t>(row_scales.size()), format == WeightFormat::kInt8Channel ? n : 0);
   const int64_t num_workers = num_pack_workers(packed_bytes(format, n, k));
   std::vector<PackedTiles> parts(static_cast<size_t>(num_workers));
   share_out(ceil_div(n, kRowTile), num_workers, [&](int64_t i, int64_t begin, int64_t end) {
-    parts[static_cast<size_t>(i)] =
-        pack_tiles(format, src, n, k, begin, end, dst, row_scales, part);
+    parts[static_cast<size_t>(i)] = pack_tiles(where, format, src, n, k, begin, end, dst, part);
   });
-  uint64_t hash = 0;
-  for (const PackedTiles& tiles : parts) {
-    if (tiles.bad) return non_finite_error(where, format, *tiles.bad);
-    hash += tiles.hash;
+  return sum_up(where, std::move(parts));
+}
+
+Expected<uint64_t> pack_checked(const std::string& where,
+                                const CodedMatrix& matrix,
+                                int64_t first_row,
+                                int64_t n,
+                                std::byte* dst,
+                                const MatrixPart& part) {
+  CHECK_LE(first_row + n, matrix.n());
+  const int64_t num_workers = num_pack_workers(packed_bytes(matrix.format(), n, matrix.k()));
+  std::vector<PackedTiles> parts(static_cast<size_t>(num_workers));
+  share_out(ceil_div(n, kRowTile), num_workers, [&](int64_t i, int64_t begin, int64_t end) {
+    parts[static_cast<size_t>(i)] =
+        pack_coded_tiles(where, matrix, first_row, n, begin, end, dst, part);
+  });
+  return sum_up(where, std::move(parts));
+}
+
+std::vector<float> plain_row_scales(const CodedMatrix& matrix, int64_t first_row, int64_t n) {
+  const WeightFormat format = matrix.format();
+  const int64_t per_row = matrix_row_scales(format, matrix.k());
+  std::vector<float> scales(static_cast<size_t>(n * per_row));
+  PlainReader reader(matrix);
+  for (int64_t first = 0; first < n && per_row > 0; first += kRowTile) {
+    const auto count = static_cast<int32_t>(std::min<int64_t>(kRowTile, n - first));
+    copy_plain_scales(
+        format, reader.read(first_row + first, count), scales.data() + first * per_row);
   }
-  return hash;
+  return scales;
 }
 
 Expected<DecodedRow> decode_checked(const std::string& where,
@@ -127,7 +243,9 @@ Expected<DecodedRow> decode_checked(const std::string& where,
                                     const std::byte* row,
                                     int64_t k) {
   const auto bad = find_non_finite(format, row, k);
-  if (bad) return non_finite_error(where, format, {.row = 0, .value = *bad});
+  if (bad) {
+    return tl::unexpected(non_finite_error(where, format, {.row = 0, .value = *bad}));
+  }
   DecodedRow result;
   result.values.resize(static_cast<size_t>(k));
   dequantize_row(format, row, k, result.values.data());

@@ -11,6 +11,7 @@
 
 #include "engine/core/status.h"
 #include "quant/repack.h"
+#include "quant/scheme.h"
 
 namespace sluice {
 
@@ -34,17 +35,29 @@ struct MatrixPart {
 // Packs n rows of k weights over a few short-lived threads; repacking is the largest part of a
 // start and touches every byte once. kDataLoss where a scale or a float weight is infinite or NaN:
 // the first of them, as "<where>: row 3 block 7: found scale nan, expected finite scales". Returns
-// a hash of the rows' bytes: what the model computes depends on them. `row_scales`: those of
-// kInt8Channel, one per row, which the caller has checked and hashed; they become part of tiles,
-// not of rows.
+// a hash of the rows' bytes: what the model computes depends on them.
 Expected<uint64_t> pack_checked(const std::string& where,
                                 WeightFormat format,
                                 const std::byte* src,
                                 int64_t n,
                                 int64_t k,
                                 std::byte* dst,
-                                std::span<const float> row_scales = {},
                                 const MatrixPart& part = {});
+
+// The same for n rows of a matrix of codes from `first_row` on, with the hash of all that makes
+// their weights. kDataLoss as well where the weights, of which one row in 16 is looked at, have a
+// root mean square that no trained matrix has: scales that were read the wrong way. As rows, what
+// lies behind them is left out: plain_row_scales().
+Expected<uint64_t> pack_checked(const std::string& where,
+                                const CodedMatrix& matrix,
+                                int64_t first_row,
+                                int64_t n,
+                                std::byte* dst,
+                                const MatrixPart& part = {});
+
+// The scales of n rows that a device reads behind the rows, [n][matrix_row_scales]; none of formats
+// that have none there.
+std::vector<float> plain_row_scales(const CodedMatrix& matrix, int64_t first_row, int64_t n);
 
 struct DecodedRow {
   std::vector<float> values;

@@ -4,35 +4,126 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/core/status.h"
 #include "engine/core/types.h"
+#include "quant/kv_code.h"
 
 namespace sluice {
+namespace {
+
+// The largest value of a code, and the columns of a scale that codes of the format usually have.
+struct RandomCodes {
+  CodeKind code = CodeKind::kInt8;
+  float most = 127;
+  int32_t group = 0;
+};
+
+RandomCodes random_codes(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kInt8Group32:
+      return {.group = 32};
+    case WeightFormat::kInt4Group32:
+      return {.code = CodeKind::kInt4, .most = 8, .group = 32};
+    case WeightFormat::kInt4Group128:
+      return {.code = CodeKind::kInt4, .most = 8, .group = 128};
+    case WeightFormat::kE4M3Channel:
+      return {.code = CodeKind::kE4M3, .most = 448};
+    case WeightFormat::kE4M3Block:
+      return {.code = CodeKind::kE4M3, .most = 448, .group = 128};
+    case WeightFormat::kNVFP4:
+      return {.code = CodeKind::kE2M1, .most = 6, .group = 16};
+    case WeightFormat::kMXFP4:
+      return {.code = CodeKind::kE2M1, .most = 6, .group = 32};
+    default:
+      CHECK(format == WeightFormat::kInt8Channel);
+      return {};
+  }
+}
+
+uint8_t code_of(CodeKind kind, float value) {
+  switch (kind) {
+    case CodeKind::kInt8:
+      return static_cast<uint8_t>(static_cast<int8_t>(127.0F * value));
+    case CodeKind::kE4M3:
+      return float_to_e4m3(448.0F * value);
+    case CodeKind::kInt4:
+      return static_cast<uint8_t>(8.0F * value + 8.0F);
+    case CodeKind::kE2M1:
+      break;
+  }
+  // The largest that is not above it.
+  const float magnitude = 12.0F * std::abs(value);  // of the doubled codes
+  uint8_t code = 7;
+  while (static_cast<float>(kMxfp4Codebook[code]) > magnitude) --code;
+  return static_cast<uint8_t>(value < 0 ? code | 8U : code);
+}
+
+}  // namespace
 
 RandomTile::RandomTile(std::string_view name, const PackedWeight& weight, int64_t first_tile)
-    : random_(name), first_tile_(first_tile), n_(weight.n), k_(weight.k) {
-  if (weight.format == WeightFormat::kInt8Channel) {
-    codes_.resize(static_cast<size_t>(kRowTile * k_));
-  } else {
-    floats_.resize(static_cast<size_t>(kRowTile * k_));
+    : random_(name), format_(weight.format), first_tile_(first_tile), n_(weight.n), k_(weight.k) {
+  const auto size = static_cast<size_t>(kRowTile * k_);
+  if (format_ == WeightFormat::kBF16) {
+    floats_.resize(size);
+    return;
   }
+  codes_.resize(size);
+  const RandomCodes kind = random_codes(format_);
+  const int64_t per_row = kind.group == 0 ? 1 : ceil_div(k_, kind.group);
+  float scale = limit(k_) / kind.most;
+  if (format_ == WeightFormat::kNVFP4) {
+    second_scales_.assign(kRowTile, scale);
+    scale = 1;
+  } else if (format_ == WeightFormat::kMXFP4) {
+    scale = std::exp2(std::floor(std::log2(scale)));
+  }
+  scales_.assign(static_cast<size_t>(kRowTile * per_row), scale);
 }
 
 float RandomTile::limit(int64_t k) { return std::sqrt(3.0F / static_cast<float>(k)); }
 
 int64_t RandomTile::make(int64_t tile) {
-  const int64_t count = std::min<int64_t>(kRowTile, n_ - tile * kRowTile);
+  count_ = static_cast<int32_t>(std::min<int64_t>(kRowTile, n_ - tile * kRowTile));
   const int64_t first = (first_tile_ + tile) * kRowTile * k_;
-  const auto size = static_cast<size_t>(count * k_);
+  const auto size = static_cast<size_t>(count_ * k_);
   const float limit = RandomTile::limit(k_);
+  const CodeKind kind = codes_.empty() ? CodeKind::kInt8 : random_codes(format_).code;
   for (size_t i = 0; i < size; ++i) {
     const float value = random_.at(first + static_cast<int64_t>(i));
     if (codes_.empty()) {
       floats_[i] = float_to_bf16(limit * value);
     } else {
-      codes_[i] = static_cast<int8_t>(127.0F * value);
+      codes_[i] = code_of(kind, value);
     }
   }
-  return count;
+  return count_;
+}
+
+PlainRows RandomTile::rows() const {
+  const RandomCodes kind = random_codes(format_);
+  return {.code = kind.code,
+          .rows = count_,
+          .k = k_,
+          .codes = codes_.data(),
+          .group = kind.group,
+          .scales = scales_.data(),
+          .row_scales = second_scales_.empty() ? nullptr : second_scales_.data()};
+}
+
+void RandomTile::pack(std::byte* to) const {
+  if (!codes_.empty()) return pack_plain(format_, rows(), to);
+  pack_weight(format_, bytes(), count_, k_, 0, 1, to);
+}
+
+void RandomTile::copy_rows(std::byte* to) const {
+  if (!codes_.empty()) return copy_plain_codes(format_, rows(), to);
+  copy_matrix_rows(format_, bytes(), k_, 0, count_, to);
+}
+
+std::vector<float> RandomTile::row_scales(int64_t n) const {
+  if (codes_.empty()) return {};
+  return std::vector<float>(static_cast<size_t>(n * matrix_row_scales(format_, k_)),
+                            scales_.front());
 }
 
 }  // namespace sluice

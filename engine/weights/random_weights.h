@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "quant/plain_rows.h"
 #include "quant/repack.h"
 
 namespace sluice {
@@ -30,34 +31,45 @@ class NamedRandom {
   uint64_t seed_ = 0xCBF29CE484222325U;
 };
 
-// Rows of a dummy matrix as a checkpoint would have them, a tile at a time: uniform with the
-// variance 1 / k.
+// Rows of a dummy matrix, a tile at a time: uniform with the variance 1 / k, of codes nearly.
 class RandomTile {
  public:
-  // kBF16 or kInt8Channel; `first_tile`: that of the whole matrix which is tile 0 of `weight`.
+  // BF16 or a format of plain rows; `first_tile`: that of the whole matrix which is tile 0 of
+  // `weight`.
   RandomTile(std::string_view name, const PackedWeight& weight, int64_t first_tile);
 
-  // Of matrices of k columns: no number is larger. Every row's scale of kInt8Channel is this by
-  // 127.
+  // Of matrices of k columns: no number is larger.
   static float limit(int64_t k);
 
-  // How many rows tile `tile` has; they are in bytes() until the next call.
+  // How many rows tile `tile` has; what follows is about them until the next call.
   int64_t make(int64_t tile);
 
+  // BF16, or a byte a code.
   [[nodiscard]] const std::byte* bytes() const {
     return codes_.empty() ? reinterpret_cast<const std::byte*>(floats_.data())
                           : reinterpret_cast<const std::byte*>(codes_.data());
   }
 
-  [[nodiscard]] const int8_t* codes() const { return codes_.data(); }
+  // In the layout of kernels, or as rows where the format has_rows().
+  void pack(std::byte* to) const;
+  void copy_rows(std::byte* to) const;
+
+  // What a device reads behind `n` rows.
+  [[nodiscard]] std::vector<float> row_scales(int64_t n) const;
 
  private:
+  [[nodiscard]] PlainRows rows() const;
+
   const NamedRandom random_;
+  const WeightFormat format_;
   const int64_t first_tile_;
   const int64_t n_;
   const int64_t k_;
+  int32_t count_ = 0;
   std::vector<uint16_t> floats_;  // BF16
-  std::vector<int8_t> codes_;     // kInt8Channel: these in their place
+  std::vector<uint8_t> codes_;    // of other formats, with these scales, all of them the same
+  std::vector<float> scales_;
+  std::vector<float> second_scales_;
 };
 
 }  // namespace sluice

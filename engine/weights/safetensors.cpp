@@ -143,20 +143,13 @@ class HeaderReader {
   std::string field_;
 };
 
-std::optional<WeightFormat> format_of(const std::string& dtype) {
-  if (dtype == "I8") return WeightFormat::kInt8Channel;
-  for (const FormatInfo& info : format_table()) {
-    if (!info.is_integer && info.block_elements == 1 && info.name == dtype) return info.format;
-  }
-  return std::nullopt;
-}
-
 // Why a tensor of this type and shape cannot be used; none: it can.
 std::optional<Error> why_unreadable(const Entry& entry,
-                                    bool has_format,
+                                    std::optional<ElementType> type,
                                     const std::string& file,
                                     const std::string& field) {
-  if (!has_format) {
+  const bool is_scalar_code = type && !float_format(*type) && entry.shape.empty();
+  if (!type || is_scalar_code) {
     return Error{.code = ErrorCode::kUnsupported,
                  .message = file + ": " + field + ": dtype: found " + sluice::quoted(entry.dtype) +
                             ", expected F32, F16 or BF16",
@@ -179,8 +172,7 @@ Expected<SafetensorsTensor> check_entry(Entry& entry,
                                         std::span<const std::byte> data,
                                         const std::string& file) {
   const std::string field = "tensor " + sluice::quoted(entry.name);
-  const bool is_bytes = entry.dtype == "U8";
-  const std::optional<WeightFormat> format = is_bytes ? WeightFormat::kF32 : format_of(entry.dtype);
+  const std::optional<ElementType> type = element_type(entry.dtype);
   if (entry.offsets.size() != 2 || entry.offsets[0] > entry.offsets[1] ||
       entry.offsets[1] > data.size()) {
     return wrong(file,
@@ -191,9 +183,8 @@ Expected<SafetensorsTensor> check_entry(Entry& entry,
                  "begin and end within the " + std::to_string(data.size()) + " bytes of data");
   }
   const uint64_t stored = entry.offsets[1] - entry.offsets[0];
-  if (format) {
-    std::optional<uint64_t> bytes =
-        is_bytes ? 1 : static_cast<uint64_t>(format_info(*format).block_bytes);
+  if (type) {
+    std::optional<uint64_t> bytes = static_cast<uint64_t>(element_info(*type).bytes);
     for (const uint64_t dim : entry.shape) bytes = bytes ? checked_mul(*bytes, dim) : bytes;
     if (!bytes) return wrong(file, field + ": shape", "too many elements", "those of its bytes");
     if (stored != *bytes) {
@@ -203,11 +194,9 @@ Expected<SafetensorsTensor> check_entry(Entry& entry,
                    std::to_string(*bytes) + " for its shape and dtype");
     }
   }
-  std::optional<Error> unreadable = why_unreadable(entry, format.has_value(), file, field);
+  std::optional<Error> unreadable = why_unreadable(entry, type, file, field);
   return SafetensorsTensor{.name = std::move(entry.name),
-                           .format = format.value_or(WeightFormat::kF32),
-                           .is_bytes = is_bytes,
-                           .is_int64 = entry.dtype == "I64",
+                           .type = type,
                            .shape = std::move(entry.shape),
                            .data = data.subspan(entry.offsets[0], stored),
                            .unreadable = std::move(unreadable)};

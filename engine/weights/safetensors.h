@@ -13,19 +13,17 @@
 #include <vector>
 
 #include "engine/core/status.h"
-#include "quant/format.h"
+#include "quant/scheme.h"
 
 namespace sluice {
 
 struct SafetensorsTensor {
   std::string name;
-  WeightFormat format = WeightFormat::kF32;  // I8: kInt8Channel, whose scales are another tensor
-  bool is_bytes = false;            // U8: codes of a quantized tensor; no format of its own
-  bool is_int64 = false;            // I64; unreadable as well
+  std::optional<ElementType> type;  // none: one that we do not read
   std::vector<uint64_t> shape;      // as stored: the last dimension is contiguous
   std::span<const std::byte> data;  // inside the file
-  // Why the tensor cannot be used: its type, or a number of dimensions or elements that none of
-  // ours has. Name, shape and data are the file's; format means nothing.
+  // Why the tensor cannot be used as a matrix or vector: its type, or a number of dimensions or
+  // elements that none of ours has. Name, shape and data are the file's.
   std::optional<Error> unreadable = {};
 };
 

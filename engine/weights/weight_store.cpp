@@ -24,6 +24,16 @@ int64_t num_rows(const CheckpointTensor& tensor) {
   return static_cast<int64_t>(tensor.dims[1] * tensor.dims[2] * tensor.dims[3]);
 }
 
+// What rows [first, first + n) are made of; of codes that lie along n, all of them.
+std::span<const std::byte> bytes_of_slice(const CheckpointTensor& tensor,
+                                          int64_t first,
+                                          int64_t n) {
+  const int64_t rows = num_rows(tensor);
+  if (tensor.coded && tensor.coded->is_transposed()) return tensor.data;
+  const int64_t bytes = static_cast<int64_t>(tensor.data.size()) / rows;
+  return tensor.data.subspan(static_cast<size_t>(first * bytes), static_cast<size_t>(n * bytes));
+}
+
 std::string shape_text(int64_t n, int64_t k) {
   return "[" + std::to_string(n) + ", " + std::to_string(k) + "]";
 }
@@ -102,8 +112,6 @@ void WeightStore::fill_random(const std::string& name,
                               std::byte* dst) {
   const int64_t n = weight.n;
   const int64_t k = weight.k;
-  const bool int8 = weight.format == WeightFormat::kInt8Channel;
-  const std::vector<float> scales(static_cast<size_t>(n), RandomTile::limit(k) / 127.0F);
   const RandomTile empty(name, weight, share.first_row / kRowTile);
   // make_tile(tile, index, rows) for tiles [first, first + count).
   const auto make_tiles = [&](int64_t first, int64_t count, const auto& make_tile) {
@@ -113,47 +121,44 @@ void WeightStore::fill_random(const std::string& name,
       for (int64_t i = begin; i < end; ++i) make_tile(i, tile.make(first + i), tile);
     });
   };
+  const int64_t tile_bytes = packed_tile_bytes(weight.format, k);
   if (!upload_) {
-    return make_tiles(
-        0, ceil_div(n, kRowTile), [&](int64_t i, int64_t rows, const RandomTile& tile) {
-          std::byte* const out = dst + i * packed_tile_bytes(weight.format, k);
-          if (int8) {
-            pack_int8_channel(tile.codes(), scales.data(), rows, k, 0, 1, out);
-          } else {
-            pack_weight(weight.format, tile.bytes(), rows, k, 0, 1, out);
-          }
-        });
+    return make_tiles(0, ceil_div(n, kRowTile), [&](int64_t i, int64_t, const RandomTile& tile) {
+      tile.pack(dst + i * tile_bytes);
+    });
   }
-  const int64_t stride = matrix_row_stride(weight.format, weight.stored_columns());
+  const bool rows = has_rows(weight.format);
+  const int64_t columns = weight.stored_columns();
+  const int64_t stride = rows ? matrix_row_stride(weight.format, columns)
+                              : packed_tile_bytes(weight.format, columns) / kRowTile;
   const auto fill = [&](int64_t first, int64_t num_rows, std::byte* to) -> Expected<void> {
     make_tiles(first / kRowTile,
                ceil_div(num_rows, kRowTile),
-               [&](int64_t i, int64_t rows, const RandomTile& tile) {
+               [&](int64_t i, int64_t count, const RandomTile& tile) {
                  std::vector<std::byte> scratch;
                  const auto copy = [&](int64_t, int64_t, std::byte* out) -> Expected<void> {
-                   copy_matrix_rows(weight.format, tile.bytes(), k, 0, rows, out);
+                   rows ? tile.copy_rows(out) : tile.pack(out);
                    return {};
                  };
                  std::byte* const out = to + i * kRowTile * stride;
-                 CHECK(write_stored(weight, rows, scratch, out, copy).has_value());
+                 CHECK(write_stored(weight, count, scratch, out, copy).has_value());
                });
     return {};
   };
-  CHECK(upload_->rows(name, n, stride, dst, fill).has_value());
-  if (int8) {
-    upload_->floats(scales, dst + matrix_scales_offset(weight.format, n, weight.stored_columns()));
-  }
+  const int64_t stored_rows = rows ? n : align_up(n, kRowTile);
+  CHECK(upload_->rows(name, stored_rows, stride, dst, fill).has_value());
+  upload_scales(weight, empty.row_scales(n), dst);
 }
 
-// BF16, or INT8 for the layers' matrices where the configuration says so; routers stay floats.
+// BF16, but for the layers' matrices what the configuration says; routers stay floats.
 Expected<PackedWeight> WeightStore::random_matrix(const std::string& name,
                                                   int64_t n,
                                                   int64_t k,
                                                   const MatrixShare& share) {
-  const bool int8 = checkpoint_.has_int8_layers() && name.starts_with("blk.") &&
-                    name.find(".ffn_gate_inp.") == std::string::npos;
+  const bool is_layers =
+      name.starts_with("blk.") && name.find(".ffn_gate_inp.") == std::string::npos;
   PackedWeight weight =
-      shared_out(int8 ? WeightFormat::kInt8Channel : WeightFormat::kBF16, n, k, share);
+      shared_out(is_layers ? checkpoint_.dummy_format() : WeightFormat::kBF16, n, k, share);
   num_random_ += n * k;
   std::byte* const dst = add(weight);
   if (dst == nullptr) return weight;
@@ -173,13 +178,15 @@ std::vector<float> WeightStore::random_vector(const std::string& name, int64_t n
 
 Expected<std::span<std::byte>> WeightStore::allocate(int64_t bytes, AlignedBuffer::Pages pages) {
   CHECK(device_ == DeviceType::kCpu);
-  SLUICE_TRY(arena_, kernels::DeviceBuffer::allocate(nullptr, bytes, "packed weights", pages));
+  SLUICE_TRY(
+      arena_,
+      kernels::DeviceBuffer::allocate(kernels::host_memory(), bytes, "packed weights", pages));
   return arena_.span();
 }
 
 Expected<void> WeightStore::allocate_on(kernels::DeviceMemory& memory, int64_t bytes) {
   CHECK(device_ == DeviceType::kCuda);
-  SLUICE_TRY(arena_, kernels::DeviceBuffer::allocate(&memory, bytes, "weights"));
+  SLUICE_TRY(arena_, kernels::DeviceBuffer::allocate(memory, bytes, "weights"));
   SLUICE_TRY(upload_, DeviceUpload::create(memory, bytes));
   return {};
 }
@@ -195,6 +202,13 @@ DeviceFloats WeightStore::place(std::vector<float> values) {
   return {reinterpret_cast<const float*>(to), values.size()};
 }
 
+WeightInputs WeightStore::inputs_of(std::string_view name) const {
+  const CheckpointTensor* tensor = checkpoint_.find(name);
+  if (tensor == nullptr || !tensor->coded) return {};
+  return {.are_floats = tensor->coded->scheme().inputs == SchemeInputs::kFloats,
+          .scale = tensor->coded->input_scale()};
+}
+
 Expected<const CheckpointTensor*> WeightStore::take(const std::string& name) {
   const CheckpointTensor* tensor = checkpoint_.find(name);
   if (tensor == nullptr) {
@@ -203,20 +217,6 @@ Expected<const CheckpointTensor*> WeightStore::take(const std::string& name) {
   }
   taken_.insert(tensor->name);
   return tensor;
-}
-
-Expected<std::vector<float>> WeightStore::row_scales(const CheckpointTensor& tensor,
-                                                     int64_t first,
-                                                     int64_t n) {
-  if (tensor.format != WeightFormat::kInt8Channel) return std::vector<float>();
-  const std::string name = tensor.name + "_scale";
-  SLUICE_TRY(DecodedRow row,
-             decode_checked(checkpoint_.path() + ": tensor " + name,
-                            tensor.scale_format,
-                            tensor.scales.data() + row_bytes(tensor.scale_format, first),
-                            n));
-  note_content(name, row.hash);
-  return std::move(row.values);
 }
 
 Expected<PackedWeight> WeightStore::matrix(
@@ -251,8 +251,6 @@ Expected<PackedWeight> WeightStore::take_matrix(
   note_layout(name, weight, slice);
   if (cache_) {
     CHECK_LE(packed_bytes_, static_cast<int64_t>(cache_->arena().size()));
-    // The scales are read again for their hash; packed, they are beside the codes.
-    SLUICE_TRY_VOID(row_scales(*tensor, slice.first, n));
     note_content(name, cache_->content_hash(num_matrices_ - 1));
     weight.data = cache_->arena().data() + begin;
     return weight;
@@ -272,54 +270,48 @@ Expected<uint64_t> WeightStore::pack(const CheckpointTensor& tensor,
                                      RowSlice slice,
                                      const MatrixShare& share,
                                      std::byte* dst) {
-  const int64_t bytes = row_bytes(tensor.format, weight.k);
-  const auto source =
-      tensor.data.subspan(static_cast<size_t>(slice.first * bytes), static_cast<size_t>(n * bytes));
+  const auto source = bytes_of_slice(tensor, slice.first, n);
   // The file is read once, in the order of the layers: one as large as the memory does not push out
   // what is still to be read.
   advise_needed(source);
-  SLUICE_TRY(const std::vector<float> scales, row_scales(tensor, slice.first, n));
   uint64_t hash = 0;
   if (upload_) {
-    SLUICE_TRY(hash, upload(tensor, weight, share, source, scales, dst));
+    SLUICE_TRY(hash, upload(tensor, weight, slice.first, n, share, dst));
   } else {
-    SLUICE_TRY(hash,
-               pack_checked(checkpoint_.path() + ": tensor " + tensor.name,
-                            tensor.format,
-                            source.data(),
-                            weight.n,
-                            weight.k,
-                            dst,
-                            scales));
+    SLUICE_TRY(hash, pack_rows(tensor, slice.first, weight.n, dst));
   }
   if (checkpoint_.file_bytes() >= kLarge) advise_read(source);
   return hash;
 }
 
+Expected<uint64_t> WeightStore::pack_rows(const CheckpointTensor& tensor,
+                                          int64_t first,
+                                          int64_t n,
+                                          std::byte* dst,
+                                          const MatrixPart& part) const {
+  const std::string where = checkpoint_.path() + ": tensor " + tensor.name;
+  if (tensor.coded) return pack_checked(where, *tensor.coded, first, n, dst, part);
+  const auto k = static_cast<int64_t>(tensor.dims[0]);
+  const std::byte* const source = tensor.data.data() + first * row_bytes(tensor.format, k);
+  return pack_checked(where, tensor.format, source, n, k, dst, part);
+}
+
 // Of the rows that other ranks have; checked as one's own are.
 Expected<uint64_t> WeightStore::hash_others(const CheckpointTensor& tensor,
-                                            const MatrixShare& share,
-                                            std::span<const std::byte> source,
-                                            std::span<const float> scales) const {
+                                            int64_t first,
+                                            int64_t n,
+                                            const MatrixShare& share) const {
   if (share.num_rows == 0 || hashed_ == Hashed::kShares) return 0;
-  const auto k = static_cast<int64_t>(tensor.dims[0]);
-  const int64_t bytes = row_bytes(tensor.format, k);
-  const int64_t n = static_cast<int64_t>(source.size()) / bytes;
   uint64_t hash = 0;
   const int64_t end = share.first_row + share.num_rows;
-  for (const auto& [first, last] : {std::pair{int64_t{0}, share.first_row}, {end, n}}) {
-    if (first == last) continue;
-    const auto count = static_cast<size_t>(last - first);
-    SLUICE_TRY(
-        const uint64_t part,
-        pack_checked(checkpoint_.path() + ": tensor " + tensor.name,
-                     tensor.format,
-                     source.data() + first * bytes,
-                     last - first,
-                     k,
-                     nullptr,
-                     scales.empty() ? scales : scales.subspan(static_cast<size_t>(first), count),
-                     {.layout = MatrixLayout::kNone, .first_row = first}));
+  for (const auto& [begin, last] : {std::pair{int64_t{0}, share.first_row}, {end, n}}) {
+    if (begin == last) continue;
+    SLUICE_TRY(const uint64_t part,
+               pack_rows(tensor,
+                         first + begin,
+                         last - begin,
+                         nullptr,
+                         {.layout = MatrixLayout::kNone, .first_row = begin}));
     hash += part;
   }
   return hash;
@@ -327,34 +319,25 @@ Expected<uint64_t> WeightStore::hash_others(const CheckpointTensor& tensor,
 
 Expected<uint64_t> WeightStore::upload(const CheckpointTensor& tensor,
                                        const PackedWeight& weight,
+                                       int64_t first,
+                                       int64_t n,
                                        const MatrixShare& share,
-                                       std::span<const std::byte> source,
-                                       std::span<const float> scales,
                                        std::byte* dst) {
   const std::string where = checkpoint_.path() + ": tensor " + tensor.name;
-  const int64_t bytes = row_bytes(weight.format, weight.k);
   const bool rows = has_rows(weight.format);
-  const auto own_scales = [&](int64_t first, int64_t count) {
-    return scales.empty() ? scales
-                          : scales.subspan(static_cast<size_t>(share.first_row + first),
-                                           static_cast<size_t>(count));
-  };
-  SLUICE_TRY(uint64_t hash, hash_others(tensor, share, source, scales));
+  SLUICE_TRY(uint64_t hash, hash_others(tensor, first, n, share));
   std::vector<std::byte> scratch;
-  const auto fill = [&](int64_t first, int64_t room, std::byte* to) -> Expected<void> {
-    const int64_t count = std::min(room, weight.n - first);  // the last tile may not be full
+  const auto fill = [&](int64_t from, int64_t room, std::byte* to) -> Expected<void> {
+    const int64_t count = std::min(room, weight.n - from);  // the last tile may not be full
     const auto write = [&](int64_t begin, int64_t num_rows, std::byte* out) -> Expected<void> {
-      const int64_t row = share.first_row + first + begin;
+      const int64_t row = share.first_row + from + begin;
       SLUICE_TRY(const uint64_t part,
-                 pack_checked(where,
-                              weight.format,
-                              source.data() + row * bytes,
-                              num_rows,
-                              weight.k,
-                              out,
-                              own_scales(first + begin, num_rows),
-                              {.layout = rows ? MatrixLayout::kRows : MatrixLayout::kTiles,
-                               .first_row = row}));
+                 pack_rows(tensor,
+                           first + row,
+                           num_rows,
+                           out,
+                           {.layout = rows ? MatrixLayout::kRows : MatrixLayout::kTiles,
+                            .first_row = row}));
       hash += part;
       return {};
     };
@@ -368,9 +351,30 @@ Expected<uint64_t> WeightStore::upload(const CheckpointTensor& tensor,
   }
   SLUICE_TRY_VOID(
       upload_->rows(where, weight.n, matrix_row_stride(weight.format, columns), dst, fill));
-  upload_->floats(own_scales(0, weight.n),
-                  dst + matrix_scales_offset(weight.format, weight.n, columns));
+  if (tensor.coded) {
+    upload_scales(weight, plain_row_scales(*tensor.coded, first + share.first_row, weight.n), dst);
+  }
   return hash;
+}
+
+// Those of all columns, behind the rows of a matrix that has some there.
+void WeightStore::upload_scales(const PackedWeight& weight,
+                                std::vector<float> scales,
+                                std::byte* dst) {
+  if (scales.empty()) return;
+  const int64_t columns = weight.stored_columns();
+  if (weight.num_columns != 0) {
+    std::vector<float> cut(
+        static_cast<size_t>(weight.n * matrix_row_scales(weight.format, columns)));
+    cut_row_scales(weight.format,
+                   weight.k,
+                   {weight.first_column, weight.num_columns},
+                   weight.n,
+                   scales.data(),
+                   cut.data());
+    scales = std::move(cut);
+  }
+  upload_->floats(scales, dst + matrix_scales_offset(weight.format, weight.n, columns));
 }
 
 Expected<std::vector<float>> WeightStore::vector(const std::string& name,
@@ -384,8 +388,7 @@ Expected<std::vector<float>> WeightStore::vector(const std::string& name,
   SLUICE_TRY(const CheckpointTensor* tensor, take(name));
   const int64_t wanted = slice.total == 0 ? n : slice.total * n;
   const int64_t found = num_rows(*tensor) * static_cast<int64_t>(tensor->dims[0]);
-  const bool is_row =
-      (slice.total != 0 || tensor->num_dims == 1) && tensor->format != WeightFormat::kInt8Channel;
+  const bool is_row = (slice.total != 0 || tensor->num_dims == 1) && !tensor->coded;
   if (!is_row || found != wanted || static_cast<int64_t>(tensor->dims[0]) != n) {
     return make_error(
         ErrorCode::kDataLoss,

@@ -18,6 +18,8 @@
 #include "engine/core/status.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/device_upload.h"
+#include "engine/weights/input_tap.h"
+#include "engine/weights/pack.h"
 #include "engine/weights/packed_cache.h"
 #include "kernels/device.h"
 #include "kernels/gemm.h"
@@ -63,6 +65,12 @@ class DeviceFloats {
   size_t size_ = 0;
 };
 
+// What a checkpoint says of the rows that a matrix is multiplied with.
+struct WeightInputs {
+  bool are_floats = false;  // of codes that could be multiplied with codes
+  float scale = 0;          // of all rows; 0: each has its own
+};
+
 class WeightStore {
  public:
   // What content_hash() is of. Ranks above 0 need not read for it what others have.
@@ -75,6 +83,12 @@ class WeightStore {
       : checkpoint_(checkpoint), device_(device), hashed_(hashed) {}
 
   [[nodiscard]] DeviceType device() const { return device_; }
+
+  // Sees the inputs of matrices that are taken from now on, on a CPU where they are floats. Null:
+  // nobody does. It must outlive what the matrices are used by.
+  void set_tap(InputTap* tap) { tap_ = tap; }
+
+  [[nodiscard]] InputTap* tap() const { return tap_; }
 
   // Of the matrices taken so far.
   [[nodiscard]] const kernels::LargestMatrices& largest() const { return largest_; }
@@ -109,6 +123,8 @@ class WeightStore {
 
   [[nodiscard]] bool has(std::string_view name) const { return checkpoint_.has(name); }
 
+  [[nodiscard]] WeightInputs inputs_of(std::string_view name) const;
+
   // W[n, k], repacked; asked for again, as the ranks of one process do, the same. Of a device, with
   // a share, those rows and columns of it. kDataLoss: missing, or another shape; the message has
   // both.
@@ -134,8 +150,6 @@ class WeightStore {
   Expected<PackedWeight> take_matrix(
       const std::string& name, int64_t n, int64_t k, RowSlice slice, const MatrixShare& share);
   Expected<const CheckpointTensor*> take(const std::string& name);
-  // Of kInt8Channel, rows [first, first + n); none for other formats.
-  Expected<std::vector<float>> row_scales(const CheckpointTensor& tensor, int64_t first, int64_t n);
   // Bytes of a matrix on the device.
   [[nodiscard]] int64_t bytes_of(const PackedWeight& weight) const;
   // Counts it; where its bytes belong, null without allocate().
@@ -148,16 +162,24 @@ class WeightStore {
                    const PackedWeight& weight,
                    const MatrixShare& share,
                    std::byte* dst);
+  // Rows of a tensor from `first` on, packed and checked.
+  Expected<uint64_t> pack_rows(const CheckpointTensor& tensor,
+                               int64_t first,
+                               int64_t n,
+                               std::byte* dst,
+                               const MatrixPart& part = {}) const;
+  // `n`, from `first` on: the rows of which `share` is the weight's.
   Expected<uint64_t> upload(const CheckpointTensor& tensor,
                             const PackedWeight& weight,
+                            int64_t first,
+                            int64_t n,
                             const MatrixShare& share,
-                            std::span<const std::byte> source,
-                            std::span<const float> scales,
                             std::byte* dst);
+  void upload_scales(const PackedWeight& weight, std::vector<float> scales, std::byte* dst);
   Expected<uint64_t> hash_others(const CheckpointTensor& tensor,
-                                 const MatrixShare& share,
-                                 std::span<const std::byte> source,
-                                 std::span<const float> scales) const;
+                                 int64_t first,
+                                 int64_t n,
+                                 const MatrixShare& share) const;
   static std::vector<float> random_vector(const std::string& name, int64_t n);
   void note_layout(std::string_view name, const PackedWeight& weight, RowSlice slice);
   // `n`: rows of the slice.
@@ -172,6 +194,7 @@ class WeightStore {
 
   const Checkpoint& checkpoint_;
   const DeviceType device_;
+  InputTap* tap_ = nullptr;
   const Hashed hashed_;
   kernels::LargestMatrices largest_;
   int64_t packed_bytes_ = 0;

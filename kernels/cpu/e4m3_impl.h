@@ -132,6 +132,15 @@ struct PairSums {
   V16 pending[4][kTiles * kPairRows];
 };
 
+// Chunk c of a tile's group.
+template <bool kDots>
+SLUICE_INLINE void decode_chunk(const GroupAt& at, int c, Pair<kDots> (&pairs)[2]) {
+  const TwoPairs two = decode_e4m3(load_codes_64(at.codes + 64 * c));
+  load_pair(two.first, pairs[0]);
+  load_pair(two.second, pairs[1]);
+}
+
+// The tiles' groups to memory, for this pass and those after it.
 template <WeightFormat kFormat, bool kDots, int kTiles>
 SLUICE_INLINE void open_pairs(const LinearBlock& block,
                               PairRun<kDots, kTiles>& run,
@@ -142,15 +151,63 @@ SLUICE_INLINE void open_pairs(const LinearBlock& block,
     Pair<kDots>* const open = run.open[group - run.begin][t];
 #pragma GCC unroll 8
     for (int c = 0; c < 8; ++c) {
-      const TwoPairs two = decode_e4m3(load_codes_64(at.codes + 64 * c));
-      load_pair(two.first, open[2 * c]);
-      load_pair(two.second, open[2 * c + 1]);
+      Pair<kDots> pairs[2];
+      decode_chunk(at, c, pairs);
+      open[2 * c] = pairs[0];
+      open[2 * c + 1] = pairs[1];
     }
   }
 }
 
-// A pass: a run of groups times kRows rows from `row` on. Returns the segment that is under way.
+// p of every tile and row: pair i of a group. `x`: the group's pairs of the first row, those of the
+// next `stride` on.
+template <bool kDots, int kTiles, int kRows>
+SLUICE_INLINE void add_pairs(const Pair<kDots> (&w)[kTiles],
+                             const PairOfRow<kDots>* x,
+                             int64_t stride,
+                             V16 (&p)[kTiles * kRows]) {
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+    Pair<kDots> of_row;
+    load_pair(x[r * stride], of_row);
+#pragma GCC unroll 4
+    for (int t = 0; t < kTiles; ++t) {
+      p[t * kRows + r] = add_pair(p[t * kRows + r], w[t], of_row);
+    }
+  }
+}
+
+// The same of all pairs of a group, which are decoded on the way, where no other pass comes.
 template <WeightFormat kFormat, bool kDots, int kTiles, int kRows>
+SLUICE_INLINE void add_group_once(const LinearBlock& block,
+                                  const std::byte* weight,
+                                  int32_t group,
+                                  const Ahead& ahead,
+                                  const PairOfRow<kDots>* x,
+                                  int64_t stride,
+                                  V16 (&p)[kTiles * kRows]) {
+#pragma GCC unroll 8
+  for (int c = 0; c < 8; ++c) {
+    Pair<kDots> first[kTiles];
+    Pair<kDots> second[kTiles];
+#pragma GCC unroll 4
+    for (int t = 0; t < kTiles; ++t) {
+      const GroupAt at =
+          group_at<kFormat>(weight + t * block.tile_bytes, block.first_group + group);
+      prefetch_line(at.codes + 64 * c, ahead);
+      Pair<kDots> pairs[2];
+      decode_chunk(at, c, pairs);
+      first[t] = pairs[0];
+      second[t] = pairs[1];
+    }
+    add_pairs<kDots, kTiles, kRows>(first, x + 2 * c, stride, p);
+    add_pairs<kDots, kTiles, kRows>(second, x + 2 * c + 1, stride, p);
+  }
+}
+
+// A pass: a run of groups times kRows rows from `row` on, the only one (kOnce) or one of several.
+// Returns the segment that is under way.
+template <WeightFormat kFormat, bool kDots, bool kOnce, int kTiles, int kRows>
 static int32_t add_pair_run(const LinearBlock& block,
                             PairRun<kDots, kTiles>& run,
                             int32_t row,
@@ -158,13 +215,15 @@ static int32_t add_pair_run(const LinearBlock& block,
                             PairSums<kTiles>& sums) {
   constexpr int kSums = kTiles * kRows;
   const PairRows rows = pair_rows<kFormat>(block, row);
-  PairOfRow<kDots> x[kRows][PairRun<kDots, kTiles>::kMostGroups * kPairs];
+  constexpr int kStride = PairRun<kDots, kTiles>::kMostGroups * kPairs;
+  PairOfRow<kDots> x[kRows][kStride];
   for (int r = 0; r < kRows; ++r) {
     const uint8_t* const codes = rows.codes + r * rows.row_bytes;
     for (int32_t g = run.begin; g < run.end; ++g) {
       load_pairs(codes + g * kQuantGroup, x[r] + (g - run.begin) * kPairs);
     }
   }
+  const AheadOfTiles<kTiles> tiles(block.tile_bytes);
   V16 acc[kSums];
 #pragma GCC unroll 12
   for (int i = 0; i < kSums; ++i) acc[i] = run.begin == 0 ? zero() : sums.acc[i];
@@ -173,24 +232,24 @@ static int32_t add_pair_run(const LinearBlock& block,
     const int32_t of_segment = segment_end(block, segment);
     const int32_t end = of_segment < run.end ? of_segment : run.end;
     for (; group < end; ++group) {
-      if (!run.is_open) open_pairs<kFormat>(block, run, group);
       const int32_t at = group - run.begin;
       V16 p[kSums];
 #pragma GCC unroll 12
       for (int i = 0; i < kSums; ++i) p[i] = zero();
+      const PairOfRow<kDots>* const of_group = x[0] + at * kPairs;
+      if constexpr (kOnce) {
+        const std::byte* const codes =
+            group_at<kFormat>(run.weight, block.first_group + group).codes;
+        add_group_once<kFormat, kDots, kTiles, kRows>(
+            block, run.weight, group, tiles.at(codes - run.weight), of_group, kStride, p);
+      } else {
+        if (!run.is_open) open_pairs<kFormat>(block, run, group);
 #pragma GCC unroll 16
-      for (int i = 0; i < kPairs; ++i) {
-        Pair<kDots> w[kTiles];
+        for (int i = 0; i < kPairs; ++i) {
+          Pair<kDots> w[kTiles];
 #pragma GCC unroll 4
-        for (int t = 0; t < kTiles; ++t) w[t] = run.open[at][t][i];
-#pragma GCC unroll 4
-        for (int r = 0; r < kRows; ++r) {
-          Pair<kDots> of_row;
-          load_pair(x[r][at * kPairs + i], of_row);
-#pragma GCC unroll 4
-          for (int t = 0; t < kTiles; ++t) {
-            p[t * kRows + r] = add_pair(p[t * kRows + r], w[t], of_row);
-          }
+          for (int t = 0; t < kTiles; ++t) w[t] = run.open[at][t][i];
+          add_pairs<kDots, kTiles, kRows>(w, of_group + i, kStride, p);
         }
       }
 #pragma GCC unroll 4
@@ -245,10 +304,15 @@ template <WeightFormat kFormat, bool kDots, int kTiles>
 static void pair_tiles(const LinearBlock& block, int32_t tile) {
   using PassFn =
       int32_t (*)(const LinearBlock&, PairRun<kDots, kTiles>&, int32_t, int32_t, PairSums<kTiles>&);
-  static constexpr PassFn kByRows[kPairRows] = {add_pair_run<kFormat, kDots, kTiles, 1>,
-                                                add_pair_run<kFormat, kDots, kTiles, 2>,
-                                                add_pair_run<kFormat, kDots, kTiles, 3>,
-                                                add_pair_run<kFormat, kDots, kTiles, 4>};
+  static constexpr PassFn kByRows[2][kPairRows] = {{add_pair_run<kFormat, kDots, false, kTiles, 1>,
+                                                    add_pair_run<kFormat, kDots, false, kTiles, 2>,
+                                                    add_pair_run<kFormat, kDots, false, kTiles, 3>,
+                                                    add_pair_run<kFormat, kDots, false, kTiles, 4>},
+                                                   {add_pair_run<kFormat, kDots, true, kTiles, 1>,
+                                                    add_pair_run<kFormat, kDots, true, kTiles, 2>,
+                                                    add_pair_run<kFormat, kDots, true, kTiles, 3>,
+                                                    add_pair_run<kFormat, kDots, true, kTiles, 4>}};
+  const int once = block.num_rows <= kPairRows ? 1 : 0;
   PairRun<kDots, kTiles> run;
   run.weight = block.weight + tile * block.tile_bytes;
   PairSums<kTiles> sums[kMostBlockRows / kPairRows];
@@ -264,7 +328,7 @@ static void pair_tiles(const LinearBlock& block, int32_t tile) {
       const int32_t rows_left = block.num_rows - row;
       const int32_t rows = rows_left < kPairRows ? rows_left : kPairRows;
       PairSums<kTiles>& own = sums[row / kPairRows];
-      segment_after = kByRows[rows - 1](block, run, row, segment, own);
+      segment_after = kByRows[once][rows - 1](block, run, row, segment, own);
       run.is_open = true;
       if (run.end == block.num_groups) write_pair_sums<kFormat>(block, tile, row, rows, own);
     }

@@ -58,10 +58,10 @@ struct Outputs {
   // gemm_split.cu and gemm_wide.cu say.
   void* workspace;
   uint32_t* arrivals;  // where there is a workspace: a launch's kMostArrivals counters
-  // INT8 and e4m3 alone.
+  // INT8, e4m3 and HeadSums alone.
   const float* weight_scale;    // of kE4M3Block [n][weight_blocks], counted from all of K
   int64_t weight_scale_stride;  // floats
-  const std::byte* heads;       // of the activations' blocks: the rows' scales
+  const std::byte* heads;  // of the activations' blocks: the rows' scales; of HeadSums, of tiles
   int64_t block_bytes;
   ExpertRows experts;     // of none: one matrix for all rows
   int64_t expert_stride;  // bytes from what is one expert's to what is the next one's
@@ -116,6 +116,8 @@ void launch_fold(gpu::Stream stream,
                  MatrixFormat format,
                  const Outputs& outputs,
                  const Parts& parts);
+// The same of float sums for tiles with heads (HeadSums).
+void launch_fold_heads(gpu::Stream stream, const Outputs& outputs, const Parts& parts);
 
 struct Layer {
   Matrices matrices;
@@ -208,6 +210,17 @@ struct FloatSums {
   __device__ __forceinline__ static float value(
       const Outputs&, float sum, int32_t, int32_t, int32_t) {
     return sum;
+  }
+};
+
+// Of tiles with scales of their rows in front, outputs.heads of which there are.
+struct HeadSums : FloatSums {
+  __device__ __forceinline__ static float value(
+      const Outputs& outputs, float sum, int32_t expert, int32_t output, int32_t) {
+    if (!outputs.segments.are_all()) return sum;
+    const std::byte* const tile = of_expert(outputs.heads, outputs.expert_stride, expert) +
+                                  output / kRowTile * outputs.block_bytes;
+    return __fmul_rn(sum, reinterpret_cast<const float*>(tile)[output % kRowTile]);
   }
 };
 

@@ -140,6 +140,23 @@ void launch_linear_blocks(Stream stream,
                           const LinearMatrixArgs& args,
                           const ExpertMatrices* experts = nullptr);
 
+// The same weights times kBF16 on tensor cores, for rows of any number with the same bits; K, its
+// segments, their fold, shares and scales of rows are those of kernels/gemm.h. c of a code is the
+// integer that kernels/gemm.h multiplies (zero point taken off, codebook looked up), which BF16
+// has, d_w and m_w the scale and the minimum there, and a chain over numbers is the tensor core's
+// over their products with x in order of k, in steps of 16 (what a step is:
+// tests/support/simt/tensorcore.h). In a segment, for its groups of 32 in order, or for their
+// halves of 16 where these have scales of their own:
+//   acc = fma(p, d_w, acc), p the chain over c of the group from 0;
+//   where the format has a minimum: acc = fma(m_w, t, acc), t the chain over ones from 0.
+// Weights w = c * d_w of MXFP4 (from 2^128 on an infinity) and of NVFP4 are numbers of BF16: their
+// segment is one chain over w from 0, of NVFP4 256 times that over w / 256. So MXFP4 has the bits
+// of launch_linear_half for the matrix of its w. On sm_8x, whose steps are of 8, a step of 16 is
+// one of the even k, then one of the odd ones. `experts`: null, or as above.
+void launch_linear_blocks_half(Stream stream,
+                               const LinearMatrixArgs& args,
+                               const ExpertMatrices* experts = nullptr);
+
 // Layers in a launch at most.
 inline constexpr size_t kMostTogether = 4;
 

@@ -28,8 +28,9 @@ void linear_matrix(const ExecContext& ctx,
                    Epilogue epilogue,
                    Segments segments,
                    const ExpertMatrices* experts) {
-  const bool blocks = x.format == ActivationFormat::kInt8;
-  const auto launch = blocks ? launch_linear_blocks : launch_linear_float;
+  const auto launch = x.format == ActivationFormat::kInt8   ? launch_linear_blocks
+                      : x.format == ActivationFormat::kBF16 ? launch_linear_blocks_half
+                                                            : launch_linear_float;
   launch(ctx.stream,
          {.x = x,
           .weight = group.weight,
@@ -41,8 +42,8 @@ void linear_matrix(const ExecContext& ctx,
          experts);
 }
 
-bool takes_matrices_alone(const Activations& x) {
-  return x.format == ActivationFormat::kFloat || x.format == ActivationFormat::kInt8;
+bool is_multiplied_alone(const Activations& x, const RowGroup& group) {
+  return x.format == ActivationFormat::kFloat || !has_rows(group.weight->format);
 }
 
 LinearInt8Args int8_args(const Activations& x,
@@ -159,7 +160,7 @@ void linear_expert_matrix(const ExecContext& ctx,
                           Segments segments,
                           const ExpertMatrices& experts) {
   constexpr Epilogue kEpilogue = Epilogue::kStore;
-  if (takes_matrices_alone(x)) {
+  if (is_multiplied_alone(x, group)) {
     return linear_matrix(ctx, x, group, kEpilogue, segments, &experts);
   }
   with_launches(x, [&](auto make, auto, auto launch) {
@@ -186,9 +187,9 @@ bool has_activations(WeightFormat weight, ActivationFormat activations) {
   if (is_e4m3(weight)) {
     return device_has_fp8() && activations == activation_format(weight, 8, DeviceType::kCuda);
   }
-  if (weight > WeightFormat::kInt8Channel) return false;
   if (!format_info(weight).is_integer) return true;
-  return activations == ActivationFormat::kInt8 || activations == ActivationFormat::kInt8Token;
+  if (weight == WeightFormat::kInt8Channel) return activations == ActivationFormat::kInt8Token;
+  return activations == ActivationFormat::kInt8 || activations == ActivationFormat::kBF16;
 }
 
 // What steps of one token a request split over partitions need, and few rows a request in any step
@@ -206,15 +207,19 @@ int64_t attention_workspace_bytes(const AttentionLimits& limits) {
 }
 
 void linear(const ExecContext& ctx, const LinearArgs& args) {
-  if (takes_matrices_alone(args.x)) {
-    for (const RowGroup& group : args.groups) {
-      linear_matrix(ctx, args.x, group, args.epilogue, args.segments, nullptr);
+  const std::span<const RowGroup> groups = args.groups;
+  for (size_t i = 0; i < groups.size();) {
+    if (is_multiplied_alone(args.x, groups[i])) {
+      linear_matrix(ctx, args.x, groups[i++], args.epilogue, args.segments, nullptr);
+      continue;
     }
-  } else {
-    for (size_t i = 0; i < args.groups.size(); i += kMostTogether) {
-      const size_t count = std::min(kMostTogether, args.groups.size() - i);
-      linear_together(ctx, args, args.groups.subspan(i, count));
+    size_t count = 1;
+    while (count < kMostTogether && i + count < groups.size() &&
+           !is_multiplied_alone(args.x, groups[i + count])) {
+      ++count;
     }
+    linear_together(ctx, args, groups.subspan(i, count));
+    i += count;
   }
   if (args.then != nullptr) run_row_steps(ctx, *args.then);
 }

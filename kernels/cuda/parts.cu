@@ -73,21 +73,14 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   if (threadIdx.x == 0) args.out[row] = largest;
 }
 
-}  // namespace
-
-void launch_fold(Stream stream, MatrixFormat format, const Outputs& outputs, const Parts& parts) {
-  const auto of_format = [&](auto int8, auto e4m3, auto floats) {
-    if (format == MatrixFormat::kInt8) return int8;
-    return format == MatrixFormat::kE4M3 ? e4m3 : floats;
-  };
+template <typename Format>
+void start_fold(Stream stream, const Outputs& outputs, const Parts& parts) {
   if (has_experts(outputs)) {
     return gpu::launch(stream,
                        {.blocks_x = ceil_div(outputs.n, kFoldThreads),
                         .blocks_y = max_chosen(outputs),
                         .threads = kFoldThreads},
-                       of_format(fold_experts_kernel<Int8Sums>,
-                                 fold_experts_kernel<E4M3Sums>,
-                                 fold_experts_kernel<FloatSums>),
+                       fold_experts_kernel<Format>,
                        outputs,
                        parts);
   }
@@ -95,11 +88,24 @@ void launch_fold(Stream stream, MatrixFormat format, const Outputs& outputs, con
                                .blocks_y = ceil_div(outputs.n, kFoldThreads),
                                .threads = kFoldThreads,
                                .overlaps = overlaps(LaunchKind::kRows, outputs.num_rows)};
-  gpu::launch(stream,
-              shape,
-              of_format(fold_kernel<Int8Sums>, fold_kernel<E4M3Sums>, fold_kernel<FloatSums>),
-              outputs,
-              parts);
+  gpu::launch(stream, shape, fold_kernel<Format>, outputs, parts);
+}
+
+}  // namespace
+
+void launch_fold(Stream stream, MatrixFormat format, const Outputs& outputs, const Parts& parts) {
+  switch (format) {
+    case MatrixFormat::kInt8:
+      return start_fold<Int8Sums>(stream, outputs, parts);
+    case MatrixFormat::kE4M3:
+      return start_fold<E4M3Sums>(stream, outputs, parts);
+    default:
+      return start_fold<FloatSums>(stream, outputs, parts);
+  }
+}
+
+void launch_fold_heads(Stream stream, const Outputs& outputs, const Parts& parts) {
+  start_fold<HeadSums>(stream, outputs, parts);
 }
 
 void launch_join_parts(Stream stream, const JoinPartsArgs& args, const ExpertMatrices* experts) {
@@ -129,6 +135,11 @@ void launch_join_parts(Stream stream, const JoinPartsArgs& args, const ExpertMat
   }
   Parts parts{.parts = {}, .count = static_cast<int32_t>(args.parts.size())};
   std::ranges::copy(args.parts, parts.parts);
+  if (weight.format == WeightFormat::kNVFP4) {
+    outputs.heads = weight.data;
+    outputs.block_bytes = packed_tile_bytes(weight.format, weight.stored_columns());
+    return launch_fold_heads(stream, outputs, parts);
+  }
   const auto format = int8 ? MatrixFormat::kInt8 : e4m3 ? MatrixFormat::kE4M3 : MatrixFormat::kBf16;
   launch_fold(stream, format, outputs, parts);
 }

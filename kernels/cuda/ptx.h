@@ -438,6 +438,14 @@ __device__ __forceinline__ uint32_t pack_f16(float low, float high) {
   return pair;
 }
 
+// Of bytes 0 to 3, which are a's, and 4 to 7, which are b's, those that the low four nibbles of
+// `selector` name by their bits 2 to 0; where bit 3 is set, the byte's sign in all of its bits.
+__device__ __forceinline__ uint32_t select_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+  uint32_t bytes;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(a), "r"(b), "r"(selector));
+  return bytes;
+}
+
 // a * b + c of two bfloat16 each, where the result is exact.
 __device__ __forceinline__ uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t d;

@@ -136,6 +136,40 @@ TEST(TensorParallel, EveryWeightFormatAndActivationWidthGivesTheBitsOfOneRank) {
   }
 }
 
+// Layers of each scheme, whose scales lie over the borders of shares or end at them.
+TEST(TensorParallel, EverySchemeGivesTheBitsOfOneRank) {
+  const nlohmann::json fp8 = {{"quant_method", "fp8"}, {"activation_scheme", "dynamic"}};
+  const nlohmann::json schemes[] = {
+      fp8,
+      {{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}},
+      {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 32}},
+      {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", -1}},
+      {{"quant_method", "gptq"}, {"bits", 8}, {"group_size", 64}},
+  };
+  for (const nlohmann::json& scheme : schemes) {
+    const TemporaryFolder folder;
+    write_model(folder, "models/llama", {{"quantization_config", scheme}});
+    expect_same_on({2, 4}, dummy_config(folder), scheme.dump());
+    if (HasFailure()) return;
+  }
+  // Inputs of FP8 in blocks have a scale for each 128 columns.
+  const TemporaryFolder folder;
+  nlohmann::json blocks = fp8;
+  blocks["weight_block_size"] = {128, 128};
+  const nlohmann::json wide = {{"quantization_config", blocks},
+                               {"num_attention_heads", 8},
+                               {"num_key_value_heads", 8},
+                               {"head_dim", 32},
+                               {"intermediate_size", 512}};
+  write_model(folder, "models/llama", wide);
+  expect_same_on({2}, dummy_config(folder), "FP8 in blocks");
+  Config config = dummy_config(folder);
+  config.tensor_parallel_size = 8;
+  const std::string message = refusal(config);
+  EXPECT_NE(message.find("attn_output.weight: found columns 0 to 32 on a rank"), std::string::npos)
+      << message;
+}
+
 // Normalized or not, with biases, and in INT8.
 TEST(TensorParallel, ExpertsGiveTheBitsOfOneRank) {
   const nlohmann::json wide = {{"moe_intermediate_size", 288}};

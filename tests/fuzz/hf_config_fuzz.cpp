@@ -25,7 +25,7 @@ class ConfiguredCheckpoint final : public sluice::Checkpoint {
     metadata_ = std::move(config.metadata);
     metadata_.set("tied_embeddings", "tie_word_embeddings", config.tied_embeddings);
     is_dummy_ = true;
-    has_int8_layers_ = config.int8_channel;
+    dummy_format_ = config.quantization.usual_format();
   }
 
   [[nodiscard]] std::vector<sluice::CheckpointFile> files() const override { return {}; }

@@ -6,9 +6,17 @@
 #include <span>
 #include <string>
 
+#include "engine/core/types.h"
 #include "quant/format.h"
 
 namespace sluice::testing {
+
+struct RandomModelOptions {
+  int64_t num_tokens = 487;  // rows of the embedding; the vocabulary has 487
+  // The embedding of this token is not a number, and the output layer is a matrix of its own;
+  // kInvalidToken: of none. For formats that are no integers.
+  TokenId broken_token = kInvalidToken;
+};
 
 // Writes it to `path`: hidden size 256, vocabulary and metadata of `tiny_path`'s file. The matrices
 // of the layers take `formats` in turn, the embedding and head `head`; there are as many layers as
@@ -16,6 +24,7 @@ namespace sluice::testing {
 bool write_random_model(const std::string& tiny_path,
                         const std::string& path,
                         std::span<const WeightFormat> formats,
-                        WeightFormat head);
+                        WeightFormat head,
+                        const RandomModelOptions& options = {});
 
 }  // namespace sluice::testing

@@ -328,11 +328,11 @@ std::string with_quantization(const std::string& key, const std::string& value) 
   return R"({"model_type":"llama",")" + key + "\":" + value + "}";
 }
 
-TEST(HfConfig, TakesInt8W8A8UnderBothOfItsKeysAndNothingElseOfCompressedTensors) {
+TEST(HfConfig, TakesInt8W8A8UnderBothOfItsKeysAndRefusesByField) {
   for (const char* key : {"quantization_config", "compression_config"}) {
     const auto config = parse_hf_config(bytes_of(with_quantization(key, kW8A8)), "config.json");
     ASSERT_TRUE(config.has_value()) << config.error().message;
-    EXPECT_TRUE(config->int8_channel);
+    EXPECT_EQ(config->quantization.usual_format(), WeightFormat::kInt8Channel);
   }
 
   struct Change {
@@ -343,15 +343,18 @@ TEST(HfConfig, TakesInt8W8A8UnderBothOfItsKeysAndNothingElseOfCompressedTensors)
 
   const std::string group = "quantization_config.config_groups.\"group_0\".";
   const Change changes[] = {
-      {"compressed-tensors", "awq", "quant_method: found \"awq\", expected compressed-tensors"},
-      {"int-quantized", "pack-quantized", "format: found \"pack-quantized\""},
-      {R"("format":"int-quantized",)", "", "format: found nothing, expected \"int-quantized\""},
+      {"compressed-tensors", "aqlm", "quant_method: found \"aqlm\", expected compressed-tensors"},
+      {"int-quantized", "marlin-24", "format: found \"marlin-24\""},
+      {R"("format":"int-quantized",)", "", "format: found nothing, expected \"int-quantized\", "},
       {R"("compressed",)", R"("calibration",)", "quantization_status: found \"calibration\""},
       {R"(["lm_head"])", R"("lm_head")", "ignore: found \"lm_head\", expected a list of names"},
       {R"(["lm_head"])", "[3]", "ignore: found [3]"},
       {R"("kv_cache_scheme":null)",
        R"("kv_cache_scheme":{"num_bits":8})",
-       "kv_cache_scheme: found {"},
+       "kv_cache_scheme.type: found nothing"},
+      {R"("kv_cache_scheme":null)",
+       R"("kv_cache_scheme":{"num_bits":4,"type":"float","strategy":"tensor"})",
+       "kv_cache_scheme.num_bits: found 4"},
       {R"("version":"0.8")",
        R"("sparsity_config":{"format":"sparse-bitmask"})",
        "sparsity_config: found"},
@@ -362,16 +365,18 @@ TEST(HfConfig, TakesInt8W8A8UnderBothOfItsKeysAndNothingElseOfCompressedTensors)
        R"("output_activations":{})",
        "output_activations: found {}"},
       {R"({"num_bits":8,"type":"int","strategy":"channel")",
-       R"({"num_bits":4,"type":"int","strategy":"channel")",
-       "weights.num_bits: found 4, expected 8"},
+       R"({"num_bits":2,"type":"int","strategy":"channel")",
+       "weights.num_bits: found 2, expected 4 or 8"},
       {R"("type":"int","strategy":"channel")",
        R"("type":"float","strategy":"channel")",
        "weights.type: found \"float\", expected \"int\""},
-      {R"("strategy":"channel")", R"("strategy":"group")", "weights.strategy: found \"group\""},
+      {R"("strategy":"channel")", R"("strategy":"group")", "weights.group_size: found null"},
+      {R"("strategy":"channel")", R"("strategy":"token")", "weights.strategy: found \"token\""},
+      {R"("strategy":"channel")", R"("strategy":"block")", "block_structure: found nothing"},
       {R"("symmetric":true,
                      "dynamic":false)",
-       R"("symmetric":false,"dynamic":false)",
-       "weights.symmetric: found false"},
+       R"("symmetric":1,"dynamic":false)",
+       "weights.symmetric: found 1"},
       {R"("group_size":null,"observer":"minmax")",
        R"("group_size":128)",
        "weights.group_size: found 128"},
@@ -387,7 +392,7 @@ TEST(HfConfig, TakesInt8W8A8UnderBothOfItsKeysAndNothingElseOfCompressedTensors)
        "input_activations.symmetric: found false"},
       {R"("input_activations":{)",
        R"("input_activations":null,"x":{)",
-       "input_activations: found null"},
+       "found field \"x\""},
       {R"({"group_0":{)", R"({"group_0":3,"b":{)", "config_groups.\"group_0\": found 3"},
   };
   for (const Change& change : changes) {
@@ -551,8 +556,11 @@ TEST_F(HfDirectory, Int8WeightsAreJoinedWithTheirScales) {
     ASSERT_NE(weight, nullptr);
     EXPECT_EQ((*opened)->tensors().size(), 1U);
     EXPECT_EQ(weight->format, WeightFormat::kInt8Channel);
-    EXPECT_EQ(weight->scale_format, WeightFormat::kBF16);
-    EXPECT_EQ(weight->scales.size(), 8U);
+    ASSERT_NE(weight->coded, nullptr);
+    const Companion* found = weight->coded->companion(CompanionRole::kScales);
+    ASSERT_NE(found, nullptr);
+    EXPECT_EQ(found->type, ElementType::kBF16);
+    EXPECT_EQ(found->bytes.size(), 8U);
   }
   const std::string wide = R"("dtype":"I8","shape":[1,131073],"data_offsets":[0,131073])";
 
@@ -565,15 +573,20 @@ TEST_F(HfDirectory, Int8WeightsAreJoinedWithTheirScales) {
       {tensor(q, codes), "", "found no tensor \"model.layers.0.self_attn.q_proj.weight_scale\""},
       {"",
        tensor(q + "_scale", R"("dtype":"BF16","shape":[4,1],"data_offsets":[0,8])"),
-       "found scales of no tensor"},
+       "found no codes beside it, expected \"model.layers.0.self_attn.q_proj.weight\""},
       {tensor(q, codes), tensor(q + "_scale", scales("[1,4]", 8)), "expected [4, 1]"},
       {tensor(q, codes), tensor(q + "_scale", scales("[2,2]", 8)), "expected [4, 1]"},
       {tensor(q, codes), tensor(q + "_scale", scales("[1]", 2)), "expected [4, 1]"},
-      {tensor(q, R"("dtype":"I8","shape":[8],"data_offsets":[0,8])"), "", "found type I8"},
-      {tensor("model.layers.0.self_attn.q_proj.bias", codes), "", "found type I8"},
+      {tensor(q, R"("dtype":"I8","shape":[8],"data_offsets":[0,8])"),
+       tensor(q + "_scale", scales("[4,1]", 8)),
+       "found shape [8], expected a matrix"},
+      {tensor(q, R"("dtype":"F8_E4M3","shape":[4,2],"data_offsets":[0,8])"),
+       tensor(q + "_scale", scales("[4,1]", 8)),
+       "found type F8_E4M3, expected I8 for INT8"},
+      {tensor("model.layers.0.self_attn.q_proj.bias", codes), "", "dtype: found \"I8\""},
       {tensor(q, codes),
        tensor(q + "_scale", R"("dtype":"I8","shape":[4,1],"data_offsets":[8,12])"),
-       "found type I8"},
+       "found type I8, expected F32, F16 or BF16"},
   };
   for (const Wrong& wrong : wrongs) {
     write_pair(wrong.codes, wrong.scales);
@@ -582,7 +595,9 @@ TEST_F(HfDirectory, Int8WeightsAreJoinedWithTheirScales) {
     ASSERT_FALSE(opened.has_value()) << wrong.message;
     corrupt.refused(opened.error(), folder_ + "/model.safetensors", wrong.message);
   }
-  write("model.safetensors", safetensors("{" + tensor(q, wide) + "}", 131073));
+  const std::string one = R"("dtype":"F32","shape":[1],"data_offsets":[131073,131077])";
+  write("model.safetensors",
+        safetensors("{" + tensor(q, wide) + "," + tensor(q + "_scale", one) + "}", 131077));
   EXPECT_NE(error().find("found 131073 columns, expected at most 131072"), std::string::npos);
 }
 

@@ -43,6 +43,37 @@ inline std::string shard_of(const std::vector<std::string>& names) {
   return safetensors("{" + header + "}", 16 * names.size());
 }
 
+// A file of tensors whose bytes a test chooses.
+class SafetensorsBuilder {
+ public:
+  SafetensorsBuilder& add(const std::string& name,
+                          const std::string& dtype,
+                          const std::string& shape,
+                          const std::string& bytes) {
+    header_ += (header_.empty() ? "" : ",") +
+               tensor(name,
+                      R"("dtype":")" + dtype + R"(","shape":)" + shape + R"(,"data_offsets":[)" +
+                          std::to_string(data_.size()) + "," +
+                          std::to_string(data_.size() + bytes.size()) + "]");
+    data_ += bytes;
+    return *this;
+  }
+
+  [[nodiscard]] std::string file() const {
+    std::string file = safetensors("{" + header_ + "}", 0);
+    return file + data_;
+  }
+
+ private:
+  std::string header_;
+  std::string data_;
+};
+
+template <typename T>
+std::string raw_bytes(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
 class HfDirectory : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -15,6 +16,7 @@
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/pack.h"
 #include "engine/weights/weight_store.h"
+#include "quant/kv_code.h"
 #include "quant/repack.h"
 
 namespace sluice {
@@ -24,7 +26,10 @@ TEST(RandomWeights, EveryTileIsPartOfOneMatrix) {
   constexpr int32_t kColumns = 64;
   const int64_t tile_size = kRowTile * kColumns;
   const NamedRandom random("blk.0.attn_q");
-  for (const WeightFormat format : {WeightFormat::kBF16, WeightFormat::kInt8Channel}) {
+  for (const WeightFormat format : {WeightFormat::kBF16,
+                                    WeightFormat::kInt8Channel,
+                                    WeightFormat::kE4M3Block,
+                                    WeightFormat::kNVFP4}) {
     const PackedWeight whole{format, 2 * kRowTile + 5, kColumns};
     RandomTile tile("blk.0.attn_q", whole, 0);
     // A rank that has the rows from the second tile on.
@@ -37,7 +42,13 @@ TEST(RandomWeights, EveryTileIsPartOfOneMatrix) {
         const float value = random.at(number * tile_size + i);
         ASSERT_TRUE(value >= -1 && value < 1);
         if (format == WeightFormat::kInt8Channel) {
-          ASSERT_EQ(tile.codes()[i], static_cast<int8_t>(127 * value));
+          ASSERT_EQ(static_cast<int8_t>(tile.bytes()[i]), static_cast<int8_t>(127 * value));
+        } else if (format == WeightFormat::kE4M3Block) {
+          ASSERT_EQ(static_cast<uint8_t>(tile.bytes()[i]), float_to_e4m3(448 * value));
+        } else if (format == WeightFormat::kNVFP4) {
+          const float code = 0.5F * kMxfp4Codebook[static_cast<uint8_t>(tile.bytes()[i])];
+          ASSERT_TRUE(std::abs(code) <= 6 * std::abs(value) && code * value >= 0) << value;
+          ASSERT_LT(6 * std::abs(value) - std::abs(code), 2);
         } else {
           uint16_t bits = 0;
           std::memcpy(&bits, tile.bytes() + 2 * i, sizeof bits);

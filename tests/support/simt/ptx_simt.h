@@ -123,6 +123,19 @@ void ldmatrix_x4(uint32_t (&r)[4], const void* row, simt::Site site = {});
 void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, simt::Site site = {});
 uint32_t pack_bf16(float low, float high);
 uint32_t pack_f16(float low, float high);
+
+inline uint32_t select_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+  const uint64_t both = uint64_t{b} << 32 | a;
+  uint32_t bytes = 0;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t nibble = selector >> (4 * i) & 15U;
+    const auto byte = static_cast<uint32_t>(both >> (nibble % 8 * 8)) & 0xFFU;
+    const uint32_t sign = byte < 128 ? 0U : 0xFFU;
+    bytes |= (nibble < 8 ? byte : sign) << (8 * i);
+  }
+  return bytes;
+}
+
 uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c, simt::Site site = {});
 
 inline void bar_sync(int id, int threads, simt::Site site = {}) {

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/weights/quantization.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "engine/weights/json_fields.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int32_t kNvfp4Group = 16;
+constexpr int32_t kMxfp4Group = 32;
+
+// In the order of SchemeKind.
+constexpr LayerScheme kSchemes[] = {
+    {.weights = {.name = "INT8", .code = CodeKind::kInt8},
+     .names = {.codes = "weight",
+               .scales = "weight_scale",
+               .zeros = "weight_zero_point",
+               .input_scale = "input_scale"}},
+    {.weights = {.name = "FP8", .code = CodeKind::kE4M3, .inputs = SchemeInputs::kE4M3Token},
+     .names = {.codes = "weight", .scales = "weight_scale", .input_scale = "input_scale"}},
+    {.weights = {.name = "FP8 in blocks",
+                 .code = CodeKind::kE4M3,
+                 .place = ScalePlace::kBlock,
+                 .scales = ScaleType::kAnyBlock,
+                 .inputs = SchemeInputs::kE4M3Group},
+     .names = {.codes = "weight", .scales = "weight_scale_inv"}},
+    {.weights = {.name = "packed integers",
+                 .code = CodeKind::kInt4,
+                 .packing = CodePacking::kWords},
+     .names = {.codes = "weight_packed",
+               .scales = "weight_scale",
+               .zeros = "weight_zero_point",
+               .group_index = "weight_g_idx",
+               .shape = "weight_shape"}},
+    {.weights = {.name = "NVFP4",
+                 .code = CodeKind::kE2M1,
+                 .packing = CodePacking::kNibbles,
+                 .place = ScalePlace::kGroup,
+                 .group = kNvfp4Group,
+                 .scales = ScaleType::kE4M3,
+                 .second = SecondScale::kDivisor},
+     .names = {.codes = "weight_packed",
+               .scales = "weight_scale",
+               .second = "weight_global_scale",
+               .input_second = "input_global_scale"}},
+    {.weights = {.name = "MXFP4",
+                 .code = CodeKind::kE2M1,
+                 .packing = CodePacking::kNibbles,
+                 .place = ScalePlace::kGroup,
+                 .group = kMxfp4Group,
+                 .scales = ScaleType::kE8M0},
+     .names = {.codes = "weight_packed", .scales = "weight_scale"}},
+    {.weights = {.name = "NVFP4",
+                 .code = CodeKind::kE2M1,
+                 .packing = CodePacking::kNibbles,
+                 .place = ScalePlace::kGroup,
+                 .group = kNvfp4Group,
+                 .scales = ScaleType::kE4M3,
+                 .second = SecondScale::kMultiplier},
+     .names = {.codes = "weight",
+               .scales = "weight_scale",
+               .second = "weight_scale_2",
+               .input_second = "input_scale"}},
+    {.weights = {.name = "GPTQ",
+                 .code = CodeKind::kInt4,
+                 .packing = CodePacking::kGptq,
+                 .zeros = ZeroPoints::kGptqV1},
+     .names = {.codes = "qweight", .scales = "scales", .zeros = "qzeros", .group_index = "g_idx"}},
+    {.weights = {.name = "AWQ",
+                 .code = CodeKind::kInt4,
+                 .packing = CodePacking::kAwq,
+                 .zeros = ZeroPoints::kAwq},
+     .names = {.codes = "qweight", .scales = "scales", .zeros = "qzeros"}},
+};
+
+bool has_wildcard(std::string_view target) {
+  return target.find_first_of("*?[") != std::string_view::npos;
+}
+
+// The layer's name in the file, and without what wraps a text model.
+std::vector<std::string> spellings_of(std::string_view layer) {
+  std::vector<std::string> spellings = {std::string(layer)};
+  for (const std::string_view prefix :
+       {std::string_view("language_model."), std::string_view("model.language_model.")}) {
+    if (!layer.starts_with(prefix)) continue;
+    spellings.emplace_back(layer.substr(prefix.size()));
+    if (!spellings.back().starts_with("model.")) spellings.push_back("model." + spellings.back());
+  }
+  return spellings;
+}
+
+}  // namespace
+
+LayerScheme layer_scheme(SchemeKind kind) { return kSchemes[static_cast<size_t>(kind)]; }
+
+Expected<std::optional<Quantization::Pattern>> Quantization::pattern_of(const std::string& target,
+                                                                        const std::string& place) {
+  constexpr std::string_view kRegex = "re:";
+  if (!target.starts_with(kRegex)) {
+    if (!has_wildcard(target)) return std::optional<Pattern>();
+    return std::optional<Pattern>({.text = target, .regex = std::nullopt});
+  }
+  Expected<Regex> regex = Regex::compile("\\A(?:" + target.substr(kRegex.size()) + ")");
+  if (!regex) {
+    return make_error(ErrorCode::kUnsupported,
+                      place + ": found " + shown_json(Json(target)) +
+                          ", expected a regular expression: " + regex.error().message);
+  }
+  return std::optional<Pattern>({.text = target, .regex = std::move(*regex)});
+}
+
+Expected<void> Quantization::add(const LayerScheme& scheme,
+                                 const std::vector<std::string>& targets,
+                                 const std::string& place) {
+  const size_t index = schemes_.size();
+  schemes_.push_back(scheme);
+  for (const std::string& target : targets) {
+    if (target == "Linear") {
+      if (!of_all_) of_all_ = index;
+      continue;
+    }
+    SLUICE_TRY(std::optional<Pattern> pattern, pattern_of(target, place));
+    if (pattern) {
+      pattern->scheme = index;
+      patterns_.push_back(std::move(*pattern));
+    } else {
+      by_name_.emplace(target, index);
+    }
+  }
+  std::ranges::stable_sort(patterns_, {}, &Pattern::text);
+  return {};
+}
+
+Expected<void> Quantization::ignore(const std::vector<std::string>& targets,
+                                    const std::string& place) {
+  for (const std::string& target : targets) {
+    SLUICE_TRY(std::optional<Pattern> pattern, pattern_of(target, place));
+    if (pattern) {
+      ignored_patterns_.push_back(std::move(*pattern));
+    } else {
+      ignored_.insert(target);
+    }
+  }
+  return {};
+}
+
+bool Quantization::matches(const Pattern& pattern, std::string_view layer) {
+  if (!pattern.regex) return fnmatch(pattern.text.c_str(), std::string(layer).c_str(), 0) == 0;
+  Regex::Scanner scanner;
+  Regex::Range found;
+  return pattern.regex->find(layer, 0, scanner, found);
+}
+
+const LayerScheme* Quantization::scheme_of(std::string_view layer) const {
+  if (schemes_.empty()) return nullptr;
+  const std::vector<std::string> spellings = spellings_of(layer);
+  const auto any = [&](const auto& is_it) { return std::ranges::any_of(spellings, is_it); };
+  if (any([&](const std::string& name) { return ignored_.contains(name); })) return nullptr;
+  for (const Pattern& pattern : ignored_patterns_) {
+    if (any([&](const std::string& name) { return matches(pattern, name); })) return nullptr;
+  }
+  for (const std::string& name : spellings) {
+    const auto found = by_name_.find(name);
+    if (found != by_name_.end()) return &schemes_[found->second];
+  }
+  for (const Pattern& pattern : patterns_) {
+    if (any([&](const std::string& name) { return matches(pattern, name); })) {
+      return &schemes_[pattern.scheme];
+    }
+  }
+  return of_all_ ? &schemes_[*of_all_] : nullptr;
+}
+
+WeightFormat Quantization::usual_format() const {
+  if (schemes_.empty()) return WeightFormat::kBF16;
+  const WeightScheme& scheme = schemes_[of_all_.value_or(0)].weights;
+  const int32_t group = scheme.place == ScalePlace::kBlock   ? 128
+                        : scheme.place == ScalePlace::kGroup ? scheme.group
+                                                             : 0;
+  return plain_format(scheme.code,
+                      group,
+                      scheme.zeros != ZeroPoints::kNone,
+                      scheme.inputs == SchemeInputs::kInt8Token)
+      .value_or(WeightFormat::kBF16);
+}
+
+}  // namespace sluice

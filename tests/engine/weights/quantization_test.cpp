@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// quantization_config in all its spellings: which layer has which scheme, and what is refused.
+#include "engine/weights/quantization.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "engine/weights/quant_methods.h"
+#include "tests/engine/weights/corrupt_ledger.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+
+Expected<Quantization> read(const std::string& text) {
+  const Json config = Json::parse(text, nullptr, false);
+  EXPECT_FALSE(config.is_discarded()) << text;
+  return read_quantization(config, "config.json: quantization_config");
+}
+
+std::string name_of(const Quantization& quantization, const std::string& layer) {
+  const LayerScheme* scheme = quantization.scheme_of(layer);
+  return scheme == nullptr ? "" : std::string(scheme->weights.name);
+}
+
+const std::string kInt8 = R"({"num_bits":8,"type":"int","strategy":"channel"})";
+const std::string kFp8 = R"({"num_bits":8,"type":"float","strategy":"channel"})";
+const std::string kInt4 = R"({"num_bits":4,"type":"int","strategy":"group","group_size":128})";
+
+std::string mixed(const std::string& groups, const std::string& ignore) {
+  return R"({"quant_method":"compressed-tensors","format":"mixed-precision",)"
+         R"("quantization_status":"compressed","ignore":)" +
+         ignore + R"(,"config_groups":{)" + groups + "}}";
+}
+
+std::string group(const std::string& name,
+                  const std::string& format,
+                  const std::string& weights,
+                  const std::string& targets) {
+  return "\"" + name + R"(":{"format":")" + format + R"(","weights":)" + weights +
+         R"(,"targets":)" + targets + "}";
+}
+
+TEST(Quantization, TheMostExactTargetDecides) {
+  const std::string groups =
+      group("group_0", "int-quantized", kInt8, R"(["Linear"])") + "," +
+      group("group_1", "float-quantized", kFp8, R"(["re:.*self_attn.*"])") + "," +
+      group("group_2", "pack-quantized", kInt4, R"(["model.layers.1.self_attn.q_proj"])");
+  const auto found = read(mixed(groups, R"(["lm_head","re:.*layers\\.2\\."])"));
+  ASSERT_TRUE(found.has_value()) << found.error().message;
+  EXPECT_EQ(name_of(*found, "model.layers.0.mlp.up_proj"), "INT8");
+  EXPECT_EQ(name_of(*found, "model.layers.0.self_attn.q_proj"), "FP8");
+  EXPECT_EQ(name_of(*found, "model.layers.1.self_attn.q_proj"), "packed integers");
+  EXPECT_EQ(name_of(*found, "model.language_model.layers.1.self_attn.q_proj"), "packed integers");
+  EXPECT_EQ(name_of(*found, "language_model.model.layers.1.self_attn.q_proj"), "packed integers");
+  EXPECT_EQ(name_of(*found, "lm_head"), "");
+  EXPECT_EQ(name_of(*found, "model.layers.2.mlp.up_proj"), "");
+}
+
+TEST(Quantization, ExpressionsMatchFromTheBeginning) {
+  const auto found = read(
+      mixed(group("g", "int-quantized", kInt8, R"(["re:layers\\.0|model\\.layers\\.1"])"), "[]"));
+  ASSERT_TRUE(found.has_value()) << found.error().message;
+  EXPECT_EQ(name_of(*found, "model.layers.0.mlp.up_proj"), "");
+  EXPECT_EQ(name_of(*found, "layers.0.mlp.up_proj"), "INT8");
+  EXPECT_EQ(name_of(*found, "model.layers.1.mlp.up_proj"), "INT8");
+  EXPECT_EQ(name_of(*found, "other.model.layers.1.mlp.up_proj"), "");
+}
+
+TEST(Quantization, ModeloptHasTwoPlacesAndSchemesByLayer) {
+  const Json nested = Json::parse(
+      R"({"producer":{"name":"modelopt"},"quantization":{"quant_algo":"MIXED_PRECISION",
+          "kv_cache_quant_algo":"FP8","exclude_modules":["lm_head","*.router*"],
+          "quantized_layers":{"model.layers.0.mlp.up_proj":{"quant_algo":"NVFP4","group_size":16},
+                              "model.layers.*.self_attn.*":{"quant_algo":"fp8"}}}})");
+  const auto mixed_layers = read_modelopt_file(nested, "hf_quant_config.json");
+  ASSERT_TRUE(mixed_layers.has_value()) << mixed_layers.error().message;
+  EXPECT_EQ(name_of(*mixed_layers, "model.layers.0.mlp.up_proj"), "NVFP4");
+  EXPECT_EQ(name_of(*mixed_layers, "model.layers.3.self_attn.q_proj"), "FP8");
+  EXPECT_EQ(name_of(*mixed_layers, "model.layers.0.mlp.router.x"), "");
+  EXPECT_EQ(name_of(*mixed_layers, "model.layers.1.mlp.up_proj"), "");
+  const auto flat = read(R"({"quant_method":"modelopt","quant_algo":"fp8","ignore":["lm_head"]})");
+  ASSERT_TRUE(flat.has_value()) << flat.error().message;
+  const LayerScheme* scheme = flat->scheme_of("model.layers.0.mlp.up_proj");
+  ASSERT_NE(scheme, nullptr);
+  EXPECT_TRUE(scheme->weights.static_inputs);
+  EXPECT_EQ(scheme->weights.place, ScalePlace::kMatrix);
+  EXPECT_EQ(flat->scheme_of("lm_head"), nullptr);
+}
+
+TEST(Quantization, NamesThatAreLeftOutAreParts) {
+  const auto found = read(
+      R"({"quant_method":"fp8","activation_scheme":"dynamic","weight_block_size":[128,128],
+          "modules_to_not_convert":["lm_head","mlp.gate","model.layers.3"]})");
+  ASSERT_TRUE(found.has_value()) << found.error().message;
+  EXPECT_EQ(name_of(*found, "model.layers.0.mlp.gate"), "");
+  EXPECT_EQ(name_of(*found, "model.layers.0.mlp.gate_proj"), "FP8 in blocks");
+  EXPECT_EQ(name_of(*found, "model.layers.3.mlp.up_proj"), "");
+  EXPECT_EQ(name_of(*found, "model.layers.30.mlp.up_proj"), "FP8 in blocks");
+}
+
+TEST(Quantization, GptOssHasNoLayersHere) {
+  const auto found = read(R"({"quant_method":"mxfp4","modules_to_not_convert":["lm_head"]})");
+  ASSERT_TRUE(found.has_value());
+  EXPECT_TRUE(found->empty());
+  EXPECT_EQ(found->usual_format(), WeightFormat::kBF16);
+}
+
+TEST(Quantization, DummyLayersHaveTheFormatOfTheScheme) {
+  const struct {
+    const char* config;
+    WeightFormat format;
+  } rows[] = {
+      {R"({"quant_method":"fp8","activation_scheme":"dynamic"})", WeightFormat::kE4M3Channel},
+      {R"({"quant_method":"fp8","activation_scheme":"dynamic","weight_block_size":[128,128]})",
+       WeightFormat::kE4M3Block},
+      {R"({"quant_method":"modelopt","quant_algo":"NVFP4"})", WeightFormat::kNVFP4},
+      {R"({"quant_method":"gptq","bits":4,"group_size":128})", WeightFormat::kInt4Group128},
+      {R"({"quant_method":"gptq","bits":8,"group_size":-1})", WeightFormat::kInt8Group32},
+      {R"({"quant_method":"awq","bits":4,"group_size":32,"version":"GEMM"})",
+       WeightFormat::kInt4Group32},
+      {R"({"quant_method":"awq","w_bit":4,"q_group_size":64,"version":"GEMM"})",
+       WeightFormat::kInt4Group32},
+  };
+
+  for (const auto& [config, format] : rows) {
+    const auto found = read(config);
+    ASSERT_TRUE(found.has_value()) << config << found.error().message;
+    EXPECT_EQ(found->usual_format(), format) << config;
+  }
+}
+
+TEST(Quantization, WhatNoKernelDoesIsRefusedByName) {
+  const struct {
+    std::string config;
+    const char* message;
+  } rows[] = {
+      {"{}", "quant_method: found nothing"},
+      {"3", "quant_method: found nothing"},
+      {R"({"quant_method":"bitsandbytes"})", "quant_method: found \"bitsandbytes\""},
+      {R"({"quant_method":"fp8"})", "activation_scheme: found nothing"},
+      {R"({"quant_method":"fp8","activation_scheme":"dynamic","fmt":"e5m2"})",
+       "fmt: found \"e5m2\""},
+      {R"({"quant_method":"fp8","activation_scheme":"dynamic","weight_block_size":[64,128]})",
+       "weight_block_size: found [64,128]"},
+      {R"({"quant_method":"fp8","activation_scheme":"static","weight_block_size":[128,128]})",
+       "activation_scheme: found \"static\""},
+      {R"({"quant_method":"fp8","activation_scheme":"dynamic","weight_per_tensor":true})",
+       "found field \"weight_per_tensor\""},
+      {R"({"quant_method":"gptq","bits":3,"group_size":128})", "bits: found 3"},
+      {R"({"quant_method":"gptq","bits":5,"group_size":128})", "bits: found 5, expected 4 or 8"},
+      {R"({"quant_method":"gptq","bits":4,"group_size":0})", "group_size: found 0"},
+      {R"({"quant_method":"gptq","bits":4})", "group_size: found nothing"},
+      {R"({"quant_method":"gptq","bits":4,"group_size":128,"checkpoint_format":"marlin"})",
+       "checkpoint_format: found \"marlin\""},
+      {R"({"quant_method":"gptq","bits":4,"group_size":128,"dynamic":{"-:.*mlp":{}}})",
+       "dynamic: found {"},
+      {R"({"quant_method":"gptq","bits":4,"group_size":128,"pack_dtype":"int8"})",
+       "pack_dtype: found \"int8\""},
+      {R"({"quant_method":"gptq","bits":4,"group_size":128,"extra_config":{}})",
+       "found field \"extra_config\""},
+      {R"({"quant_method":"awq","bits":4,"group_size":128,"version":"gemv"})",
+       "version: found \"gemv\""},
+      {R"({"quant_method":"awq","bits":8,"group_size":128,"version":"gemm"})", "bits: found 8"},
+      {R"({"quant_method":"awq","bits":4,"group_size":128,"version":"gemm","zero_point":false})",
+       "zero_point: found false"},
+      {R"({"quant_method":"modelopt","quant_algo":"MXFP8"})", "quant_algo: found \"MXFP8\""},
+      {R"({"quant_method":"modelopt","quant_algo":"FP8_PB_WO"})",
+       "quant_algo: found \"FP8_PB_WO\""},
+      {R"({"quant_method":"modelopt","quant_algo":"NVFP4","group_size":32})",
+       "group_size: found 32, expected 16"},
+      {R"({"quant_method":"modelopt","quant_algo":"MIXED_PRECISION"})",
+       "quantized_layers: found nothing"},
+      {R"({"quant_method":"modelopt","quant_algo":"FP8","kv_cache_quant_algo":"NVFP4"})",
+       "kv_cache_quant_algo: found \"NVFP4\""},
+      {R"({"quant_method":"modelopt","quant_algo":"FP8","pre_quant_scale":true})",
+       "pre_quant_scale: found true"},
+      {mixed(group("g", "mixed-precision", kInt8, R"(["Linear"])"), "[]"),
+       "format: found \"mixed-precision\""},
+      {mixed(group("g", "int-quantized", kInt8, R"(["re:("])"), "[]"),
+       "targets: found \"re:(\", expected a regular expression"},
+      {mixed(group("g", "int-quantized", kInt8, R"(["Linear"])"), R"(["re:["])"),
+       "ignore: found \"re:[\""},
+      {mixed(group("g",
+                   "pack-quantized",
+                   R"({"num_bits":2,"type":"int","strategy":"channel"})",
+                   R"(["Linear"])"),
+             "[]"),
+       "weights.num_bits: found 2, expected 4 or 8"},
+      {mixed(group("g",
+                   "float-quantized",
+                   R"({"num_bits":8,"type":"float","strategy":"group","group_size":64})",
+                   R"(["Linear"])"),
+             "[]"),
+       "weights.group_size: found 64, expected 128"},
+      {mixed(group("g",
+                   "nvfp4-pack-quantized",
+                   R"({"num_bits":4,"type":"float","strategy":"tensor_group","group_size":32})",
+                   R"(["Linear"])"),
+             "[]"),
+       "weights.group_size: found 32, expected 16"},
+      {mixed(group("g",
+                   "float-quantized",
+                   R"({"num_bits":8,"type":"float","strategy":"block","block_structure":[64,64]})",
+                   R"(["Linear"])"),
+             "[]"),
+       "weights.block_structure: found [64,64], expected [128,128]"},
+  };
+
+  for (const auto& [config, message] : rows) {
+    CorruptFile corrupt("quantization " + config, config.size());
+    const auto found = read(config);
+    ASSERT_FALSE(found.has_value()) << config;
+    EXPECT_EQ(found.error().code, ErrorCode::kUnsupported) << config;
+    corrupt.refused(found.error(), "config.json", message);
+  }
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+// Quantized layers made by hand: each scheme right, then with one thing wrong at a time. What the
+// values of whole models are is scheme_goldens_test.cpp's.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "engine/weights/checkpoint.h"
+#include "engine/weights/pack.h"
+#include "engine/weights/weight_store.h"
+#include "quant/plain_rows.h"
+#include "tests/engine/weights/hf_directory.h"
+#include "tests/support/captured_log.h"
+
+namespace sluice {
+namespace {
+
+const std::string kLayer = "model.layers.0.self_attn.q_proj";
+const std::string kName = "blk.0.attn_q.weight";
+
+struct Part {
+  std::string suffix;
+  std::string dtype;
+  std::string shape;
+  std::string bytes;
+};
+
+// A layer of n = 32 rows, k = 64 columns in one scheme.
+struct Scheme {
+  std::string name;
+  std::string config;  // quantization_config
+  std::vector<Part> parts;
+  WeightFormat format;
+};
+
+std::string repeated(size_t count, uint8_t byte) {
+  return std::string(count, static_cast<char>(byte));
+}
+
+std::string floats(size_t count, float value) {
+  return raw_bytes(std::vector<float>(count, value));
+}
+
+std::string halves(size_t count, uint16_t bits) {
+  return raw_bytes(std::vector<uint16_t>(count, bits));
+}
+
+constexpr uint16_t kBf16Hundredth = 0x3C24;  // 0.01
+constexpr uint16_t kF16Hundredth = 0x211F;
+
+std::string group_of(const std::string& format,
+                     const std::string& weights,
+                     const std::string& inputs) {
+  return R"({"quant_method":"compressed-tensors","format":")" + format +
+         R"(","quantization_status":"compressed","ignore":["lm_head"],)"
+         R"("config_groups":{"group_0":{"targets":["Linear"],"weights":{)" +
+         weights + R"(},"input_activations":)" + inputs + "}}}";
+}
+
+const std::string kInt8Token = R"({"num_bits":8,"type":"int","strategy":"token","dynamic":true})";
+
+std::vector<Scheme> schemes() {
+  const std::string codes = repeated(32 * 64, 0x31);
+  const std::string nibbles = repeated(32 * 32, 0x21);
+  const std::string words = repeated(32 * 32, 0x9A);
+  return {
+      {"int8",
+       group_of("int-quantized", R"("num_bits":8,"type":"int","strategy":"channel")", kInt8Token),
+       {{"weight", "I8", "[32,64]", codes},
+        {"weight_scale", "BF16", "[32,1]", halves(32, kBf16Hundredth)}},
+       WeightFormat::kInt8Channel},
+      {"fp8 static",
+       group_of("float-quantized",
+                R"("num_bits":8,"type":"float","strategy":"tensor")",
+                R"({"num_bits":8,"type":"float","strategy":"tensor","dynamic":false})"),
+       {{"weight", "F8_E4M3", "[32,64]", codes},
+        {"weight_scale", "F32", "[1]", floats(1, 0.01F)},
+        {"input_scale", "F32", "[]", floats(1, 0.5F)}},
+       WeightFormat::kE4M3Channel},
+      {"fp8 blocks",
+       R"({"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic",)"
+       R"("weight_block_size":[128,128]})",
+       {{"weight", "F8_E4M3", "[32,64]", codes},
+        {"weight_scale_inv", "F32", "[1,1]", floats(1, 0.01F)}},
+       WeightFormat::kE4M3Block},
+      {"packed int4",
+       group_of("pack-quantized",
+                R"("num_bits":4,"type":"int","strategy":"group","group_size":32,"symmetric":false)",
+                "null"),
+       {{"weight_packed", "I32", "[32,8]", words},
+        {"weight_scale", "BF16", "[32,2]", halves(64, kBf16Hundredth)},
+        {"weight_zero_point", "I32", "[4,2]", repeated(32, 0x77)},
+        {"weight_shape", "I64", "[2]", raw_bytes(std::vector<int64_t>{32, 64})}},
+       WeightFormat::kInt4Group32},
+      {"nvfp4",
+       group_of("nvfp4-pack-quantized",
+                R"("num_bits":4,"type":"float","strategy":"tensor_group","group_size":16)",
+                "null"),
+       {{"weight_packed", "U8", "[32,32]", nibbles},
+        {"weight_scale", "F8_E4M3", "[32,4]", repeated(128, 0x38)},
+        {"weight_global_scale", "F32", "[1]", floats(1, 100.0F)}},
+       WeightFormat::kNVFP4},
+      {"mxfp4",
+       group_of("mxfp4-pack-quantized",
+                R"("num_bits":4,"type":"float","strategy":"group","group_size":32)",
+                "null"),
+       {{"weight_packed", "U8", "[32,32]", nibbles},
+        {"weight_scale", "U8", "[32,2]", repeated(64, 120)}},
+       WeightFormat::kMXFP4},
+      {"modelopt nvfp4",
+       R"({"quant_method":"modelopt","quant_algo":"NVFP4","group_size":16,"ignore":["lm_head"]})",
+       {{"weight", "U8", "[32,32]", nibbles},
+        {"weight_scale", "F8_E4M3", "[32,4]", repeated(128, 0x38)},
+        {"weight_scale_2", "F32", "[]", floats(1, 0.01F)},
+        {"input_scale", "F32", "[]", floats(1, 0.01F)}},
+       WeightFormat::kNVFP4},
+      {"gptq",
+       R"({"quant_method":"gptq","bits":4,"group_size":32,"sym":true,"desc_act":false})",
+       {{"qweight", "I32", "[8,32]", words},
+        {"scales", "F16", "[2,32]", halves(64, kF16Hundredth)},
+        {"qzeros", "I32", "[2,4]", repeated(32, 0x77)},
+        {"g_idx", "I32", "[64]", std::string()}},
+       WeightFormat::kInt4Group32},
+      {"awq",
+       R"({"quant_method":"awq","bits":4,"group_size":32,"zero_point":true,"version":"gemm"})",
+       {{"qweight", "I32", "[64,4]", words},
+        {"scales", "F16", "[2,32]", halves(64, kF16Hundredth)},
+        {"qzeros", "I32", "[2,4]", repeated(32, 0x57)}},
+       WeightFormat::kInt4Group32},
+  };
+}
+
+std::string in_order(int32_t columns, int32_t group) {
+  std::vector<int32_t> index;
+  for (int32_t i = 0; i < columns; ++i) index.push_back(i / group);
+  return raw_bytes(index);
+}
+
+class QuantizedLayer : public HfDirectory {
+ protected:
+  void write_scheme(const Scheme& scheme) const {
+    write("config.json", R"({"model_type":"llama","quantization_config":)" + scheme.config + "}");
+    SafetensorsBuilder builder;
+    for (const Part& part : scheme.parts) {
+      const bool is_index = part.suffix == "g_idx" && part.bytes.empty();
+      builder.add(kLayer + "." + part.suffix,
+                  part.dtype,
+                  part.shape,
+                  is_index ? in_order(64, 32) : part.bytes);
+    }
+    write("model.safetensors", builder.file());
+  }
+
+  // Of opening it and packing the layer.
+  [[nodiscard]] std::string load_error() const {
+    const auto opened = Checkpoint::open(folder_);
+    if (!opened) return opened.error().message;
+    WeightStore store(**opened);
+    EXPECT_TRUE(store.allocate(1 << 20).has_value());
+    const auto matrix = store.matrix(kName, 32, 64);
+    return matrix ? "" : matrix.error().message;
+  }
+};
+
+Scheme scheme_named(const std::string& name) {
+  for (Scheme& scheme : schemes()) {
+    if (scheme.name == name) return scheme;
+  }
+  ADD_FAILURE() << name;
+  return {};
+}
+
+Part& part_of(Scheme& scheme, const std::string& suffix) {
+  for (Part& part : scheme.parts) {
+    if (part.suffix == suffix) return part;
+  }
+  ADD_FAILURE() << suffix;
+  return scheme.parts.front();
+}
+
+TEST_F(QuantizedLayer, EverySchemeBecomesItsPackedFormat) {
+  for (const Scheme& scheme : schemes()) {
+    write_scheme(scheme);
+    const auto opened = Checkpoint::open(folder_);
+    ASSERT_TRUE(opened.has_value()) << scheme.name << ": " << opened.error().message;
+    ASSERT_EQ((*opened)->tensors().size(), 1U) << scheme.name;
+    const CheckpointTensor* tensor = (*opened)->find(kName);
+    ASSERT_NE(tensor, nullptr) << scheme.name;
+    EXPECT_EQ(tensor->format, scheme.format) << scheme.name;
+    EXPECT_EQ(tensor->dims[0], 64U) << scheme.name;
+    EXPECT_EQ(tensor->dims[1], 32U) << scheme.name;
+    EXPECT_EQ(load_error(), "") << scheme.name;
+  }
+}
+
+// Every needed part, left out; every part with another shape, and with another type.
+TEST_F(QuantizedLayer, MissingAndMisshapenPartsAreNamed) {
+  for (const Scheme& right : schemes()) {
+    for (size_t i = 0; i < right.parts.size(); ++i) {
+      const std::string& suffix = right.parts[i].suffix;
+      const bool optional = suffix == "weight_shape" || suffix == "g_idx" ||
+                            (suffix == "input_scale" && right.name.starts_with("modelopt"));
+      Scheme wrong = right;
+      wrong.parts.erase(wrong.parts.begin() + static_cast<ptrdiff_t>(i));
+      write_scheme(wrong);
+      const std::string missing = load_error();
+      if (optional) {
+        EXPECT_EQ(missing, "") << right.name << " without " << suffix;
+      } else {
+        EXPECT_NE(missing.find(kLayer + "." + suffix), std::string::npos)
+            << right.name << " without " << suffix << ": " << missing;
+      }
+      wrong = right;
+      Part& part = wrong.parts[i];
+      if (part.bytes.empty()) part.bytes = in_order(64, 32);
+      part.bytes += part.bytes + part.bytes;
+      part.shape = part.shape == "[]" ? "[3]" : "[3," + part.shape.substr(1);
+      write_scheme(wrong);
+      if (suffix == "input_scale" && optional) continue;  // nothing reads it
+      // Codes of several matrices are stacked ones, which the model does not ask for.
+      const std::string message = load_error();
+      EXPECT_TRUE(message.find(kLayer + ".") != std::string::npos ||
+                  message.find(kName + ": found shape [96, 64]") != std::string::npos)
+          << right.name << " " << suffix << ": " << message;
+    }
+  }
+}
+
+struct Bad {
+  const char* scheme;
+  const char* part;
+  size_t at;
+  const char* bytes;
+  size_t count;
+  const char* message;
+};
+
+TEST_F(QuantizedLayer, ValuesThatNoTrainedMatrixHasAreNamed) {
+  const Bad bads[] = {
+      {"int8", "weight_scale", 6, "\x80\x7F", 2, "row 3 column 0: found a scale that is no number"},
+      {"fp8 static",
+       "weight",
+       64 * 5 + 7,
+       "\x7F",
+       1,
+       "row 5 column 7: found a code that is no number"},
+      {"fp8 static", "weight", 64 * 31 + 63, "\xFF", 1, "row 31 column 63: found a code"},
+      {"fp8 static", "weight_scale", 0, "\0\0\xC0\x7F", 4, "found a scale that is no number"},
+      {"fp8 static", "input_scale", 0, "\0\0\x80\x7F", 4, "input_scale\": found inf"},
+      {"fp8 static", "input_scale", 0, "\0\0\0\0", 4, "input_scale\": found 0"},
+      {"fp8 blocks", "weight_scale_inv", 0, "\0\0\xC0\x7F", 4, "row 0 column 0: found a scale"},
+      {"nvfp4", "weight_scale", 4 * 9 + 2, "\x7F", 1, "row 9 column 32: found a scale"},
+      {"nvfp4", "weight_scale", 127, "\xFF", 1, "row 31 column 48: found a scale"},
+      {"nvfp4", "weight_global_scale", 0, "\0\0\0\0", 4, "weight_global_scale\": found 0"},
+      {"mxfp4", "weight_scale", 5, "\xFF", 1, "row 2 column 32: found a scale"},
+      {"gptq", "scales", 2, "\x00\x7C", 2, "row 1 column 0: found a scale"},
+      {"awq", "scales", 64, "\x00\xFE", 2, "row 0 column 32: found a scale"},
+      // Scales that were read the wrong way.
+      {"nvfp4", "weight_global_scale", 0, "\x0A\xD7\x23\x3C", 4, "found weights with a root mean"},
+      {"modelopt nvfp4", "weight_scale_2", 0, "\0\0\xC8\x42", 4, "found weights with a root mean"},
+      {"fp8 static", "weight_scale", 0, "\xBD\x37\x06\x33", 4, "found weights with a root mean"},
+      // Groups and sizes that are none.
+      {"gptq", "g_idx", 0, "\x02\0\0\0", 4, "found group 2 of column 0, expected 0 to 1"},
+      {"packed int4", "weight_shape", 8, "\x38", 1, "found 32 and 56, expected the size"},
+  };
+  for (const Bad& bad : bads) {
+    Scheme scheme = scheme_named(bad.scheme);
+    Part& part = part_of(scheme, bad.part);
+    if (part.bytes.empty()) part.bytes = in_order(64, 32);
+    part.bytes.replace(bad.at, bad.count, bad.bytes, bad.count);
+    write_scheme(scheme);
+    const std::string message = load_error();
+    EXPECT_NE(message.find(bad.message), std::string::npos)
+        << bad.scheme << " " << bad.part << ": " << message;
+    EXPECT_NE(message.find("tensor "), std::string::npos) << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos);
+  }
+}
+
+// Columns of one group that do not lie together: the same matrix in floats.
+TEST_F(QuantizedLayer, ActOrderIsDecodedExactly) {
+  Scheme scheme = scheme_named("gptq");
+  std::vector<int32_t> index;
+  for (int32_t i = 0; i < 64; ++i) index.push_back(i * 7 % 2);
+  part_of(scheme, "g_idx").bytes = raw_bytes(index);
+  std::vector<uint16_t> scales(64, kF16Hundredth);
+  for (size_t i = 32; i < 64; ++i) scales[i] = 0x2418;  // 0.016 of group 1
+  part_of(scheme, "scales").bytes = raw_bytes(scales);
+  write_scheme(scheme);
+  const auto opened = Checkpoint::open(folder_);
+  ASSERT_TRUE(opened.has_value()) << opened.error().message;
+  const CheckpointTensor* tensor = (*opened)->find(kName);
+  ASSERT_NE(tensor, nullptr);
+  ASSERT_EQ(tensor->format, WeightFormat::kF32);
+  WeightStore store(**opened);
+  ASSERT_TRUE(store.allocate(1 << 20).has_value());
+  const auto matrix = store.matrix(kName, 32, 64);
+  ASSERT_TRUE(matrix.has_value()) << matrix.error().message;
+  const auto* const packed = reinterpret_cast<const float*>(matrix->data);  // [32 k][16 rows]
+  for (int64_t k = 0; k < 64; ++k) {
+    const int code = k % 2 == 0 ? 0xA : 0x9;
+    const float scale = half_to_float(index[static_cast<size_t>(k)] == 0 ? kF16Hundredth : 0x2418);
+    EXPECT_EQ(packed[k * 16 + 3], static_cast<float>(code - 8) * scale) << k;
+  }
+}
+
+// Of a layer that the model cuts, as q, k and v in one tensor, from rows that are no borders of
+// blocks of scales or of words.
+TEST_F(QuantizedLayer, SlicesAreRowsOfTheWhole) {
+  for (const Scheme& scheme : schemes()) {
+    write_scheme(scheme);
+    const auto opened = Checkpoint::open(folder_);
+    ASSERT_TRUE(opened.has_value()) << opened.error().message;
+    WeightStore whole(**opened);
+    ASSERT_TRUE(whole.allocate(1 << 20).has_value());
+    const auto all = whole.matrix(kName, 32, 64);
+    ASSERT_TRUE(all.has_value());
+    WeightStore cut(**opened);
+    ASSERT_TRUE(cut.allocate(1 << 20).has_value());
+    const auto part = cut.matrix(kName, 16, 64, RowSlice{.first = 16, .total = 32});
+    ASSERT_TRUE(part.has_value()) << part.error().message;
+    const int64_t bytes = packed_tile_bytes(all->format, 64);
+    EXPECT_EQ(std::memcmp(all->data + bytes, part->data, static_cast<size_t>(bytes)), 0)
+        << scheme.name;
+  }
+}
+
+// The same whatever the threads, and another for another scale.
+TEST_F(QuantizedLayer, TheContentHashCoversCompanions) {
+  for (const Scheme& right : schemes()) {
+    const auto hash_of = [&](const Scheme& scheme) {
+      write_scheme(scheme);
+      const auto opened = Checkpoint::open(folder_);
+      EXPECT_TRUE(opened.has_value());
+      WeightStore store(**opened);
+      EXPECT_TRUE(store.allocate(1 << 20).has_value());
+      EXPECT_TRUE(store.matrix(kName, 32, 64).has_value());
+      return store.content_hash();
+    };
+    const uint64_t hash = hash_of(right);
+    EXPECT_EQ(hash, hash_of(right));
+    for (const Part& part : right.parts) {
+      const bool counts = part.suffix.find("scale") != std::string::npos &&
+                          part.suffix.find("input") == std::string::npos;
+      if (!counts) continue;
+      Scheme other = right;
+      std::string& bytes = part_of(other, part.suffix).bytes;
+      bytes[bytes.size() - 2] = static_cast<char>(bytes[bytes.size() - 2] ^ 1);
+      EXPECT_NE(hash, hash_of(other)) << right.name << " " << part.suffix;
+    }
+  }
+}
+
+TEST_F(QuantizedLayer, ALayerOfFloatsIsOneWhateverTheConfigurationSays) {
+  Scheme scheme = scheme_named("int8");
+  scheme.parts = {{"weight", "BF16", "[32,64]", halves(32 * 64, kBf16Hundredth)}};
+  write_scheme(scheme);
+  const auto opened = Checkpoint::open(folder_);
+  ASSERT_TRUE(opened.has_value()) << opened.error().message;
+  EXPECT_EQ((*opened)->find(kName)->format, WeightFormat::kBF16);
+}
+
+TEST_F(QuantizedLayer, ScalesOfACacheAreSaidAndLeftOut) {
+  Scheme scheme = scheme_named("int8");
+  scheme.parts.push_back({"k_scale", "F32", "[]", floats(1, 1.0F)});
+  write_scheme(scheme);
+  const std::string log = logged_by([&] { EXPECT_EQ(load_error(), ""); });
+  EXPECT_NE(log.find("found=\"a scale for all of a cache\""), std::string::npos) << log;
+}
+
+}  // namespace
+}  // namespace sluice
