@@ -114,7 +114,8 @@ __global__ void __launch_bounds__(kRowThreads, 1)
 struct EmbeddingWork {
   const std::byte* table;  // rows, or tiles where the format has blocks (quant/repack.h)
   int64_t stride;          // bytes of one of them
-  int64_t scales_offset;   // kInt8Channel's
+  int64_t scales_offset;   // of rows of codes, which have `row_scales` each
+  int64_t row_scales;
   int32_t k;
   const TokenId* token_ids;
   float* out;
@@ -127,12 +128,16 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   ptx::start_next_launch();
   const TokenId token = work.token_ids[blockIdx.x];
   const std::byte* const row = work.table + token * work.stride;
-  float scale = 0;
-  if constexpr (kFormat == WeightFormat::kInt8Channel) {
-    scale = reinterpret_cast<const float*>(work.table + work.scales_offset)[token];
-  }
+  const auto* const scales =
+      reinterpret_cast<const float*>(work.table + work.scales_offset) + token * work.row_scales;
   float* const out = work.out + blockIdx.x * work.out_stride;
-  for_elements(work.k, [&](int32_t i) { out[i] = weight_at<kFormat>(row, i, scale); });
+  for_elements(work.k, [&](int32_t i) {
+    float scale = 0;
+    if constexpr (kFormat == WeightFormat::kInt8Channel || is_e4m3(kFormat)) {
+      scale = scales[kFormat == WeightFormat::kE4M3Block ? i / kE4M3GroupColumns : 0];
+    }
+    out[i] = weight_at<kFormat>(row, i, scale);
+  });
 }
 
 template <WeightFormat kFormat>
@@ -206,6 +211,7 @@ void launch_embedding(Stream stream, const EmbeddingArgs& args) {
                            .stride = rows ? matrix_row_stride(table.format, table.k)
                                           : packed_tile_bytes(table.format, table.k),
                            .scales_offset = matrix_scales_offset(table.format, table.n, table.k),
+                           .row_scales = matrix_row_scales(table.format, table.k),
                            .k = table.k,
                            .token_ids = args.token_ids.data(),
                            .out = args.out,
@@ -221,6 +227,10 @@ void launch_embedding(Stream stream, const EmbeddingArgs& args) {
       return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kBF16>, work);
     case WeightFormat::kInt8Channel:
       return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kInt8Channel>, work);
+    case WeightFormat::kE4M3Channel:
+      return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kE4M3Channel>, work);
+    case WeightFormat::kE4M3Block:
+      return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kE4M3Block>, work);
     default:
       return with_block_format(table.format, [&]<WeightFormat kFormat>() {
         gpu::launch(stream, shape, embedding_blocks_kernel<kFormat>, work);

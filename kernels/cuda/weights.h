@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights out of the layouts of quant/repack.h: rows of floats and kInt8Channel, and the CPU's
-// tiles of formats in blocks, whose dwords of 4 codes are what tensor cores take.
+// Weights out of the layouts of quant/repack.h: rows of floats, kInt8Channel and FP8, and the
+// CPU's tiles of formats in blocks, whose dwords of 4 codes are what tensor cores take.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace sluice::kernels::cuda {
 
-// Column i of a matrix's row; `scale` is kInt8Channel's.
+// Column i of a matrix's row; `scale` is that of its codes, if it has any.
 template <WeightFormat kFormat>
 __device__ __forceinline__ float weight_at(const std::byte* row, int32_t i, float scale) {
   if constexpr (kFormat == WeightFormat::kF32) {
@@ -23,6 +23,9 @@ __device__ __forceinline__ float weight_at(const std::byte* row, int32_t i, floa
     return from_half(reinterpret_cast<const uint16_t*>(row)[i]);
   } else if constexpr (kFormat == WeightFormat::kBF16) {
     return from_bf16(reinterpret_cast<const uint16_t*>(row)[i]);
+  } else if constexpr (is_e4m3(kFormat)) {
+    const float by_256 = e4m3_by_256(reinterpret_cast<const uint8_t*>(row)[i]);
+    return __fmul_rn(__fmul_rn(by_256, 256.0F), scale);
   } else {
     return __fmaf_rn(__int2float_rn(reinterpret_cast<const int8_t*>(row)[i]), scale, 0.0F);
   }

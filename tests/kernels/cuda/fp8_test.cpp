@@ -342,5 +342,67 @@ TEST_P(CudaLinearFp8, SharesJoinToTheBitsOfTheWholeLayer) {
   }
 }
 
+// By the operator: a matrix in rows as it is uploaded, with scales behind them, of which a rank has
+// its columns alone.
+TEST_P(CudaLinearFp8, TheOperatorTakesAMatrixInRowsAndARanksShareOfIt) {
+  const int32_t k = has_blocks() ? 1016 : 872;
+  const WeightFormat of = has_blocks() ? WeightFormat::kE4M3Block : WeightFormat::kE4M3Channel;
+  for (const Segments segments : {Segments{}, Segments{4, 4}, Segments{2, 2}}) {
+    const Fp8Layer layer(format(), 3, 40, k, 215, segments);
+    const auto first = static_cast<int32_t>(segments.first_column(k));
+    const auto columns = static_cast<int32_t>(segments.num_columns(k));
+    test::DeviceBytes matrix(matrix_bytes(of, layer.n, columns));
+    const int64_t row_scales = matrix_row_scales(of, columns);
+    const int64_t scales_at = matrix_scales_offset(of, layer.n, columns);
+    auto* const scales = reinterpret_cast<float*>(matrix.data() + scales_at);
+    for (int32_t row = 0; row < layer.n; ++row) {
+      std::copy_n(layer.codes->data() + row * layer.stride + first,
+                  columns,
+                  matrix.data() + row * matrix_row_stride(of, columns));
+      const int64_t skipped = has_blocks() ? first / 128 : 0;
+      std::copy_n(layer.scales.data() + row * layer.blocks + skipped,
+                  row_scales,
+                  scales + row * row_scales);
+    }
+    const PackedWeight weight{.format = of,
+                              .n = layer.n,
+                              .k = k,
+                              .data = matrix.data(),
+                              .first_column = first,
+                              .num_columns = segments.are_all() ? 0 : columns};
+    const std::vector<float> want = layer.want();
+    test::on_schedules([&] {
+      std::vector<float> out(want.size(), -1.0F);
+      const RowGroup group{
+          .weight = &weight, .out = out.data(), .out_stride = layer.n + 1, .bias = nullptr};
+      linear({.device = DeviceType::kCuda},
+             {.x = layer.x, .groups = {&group, 1}, .segments = segments});
+      test::expect_same_floats(out, want);
+    });
+  }
+}
+
+TEST(CudaFp8, IsRefusedWhereThereIsNoWgmma) {
+  const auto refused = [](WeightFormat weight, int32_t bits) {
+    const Expected<void> known = check_activations(
+        DeviceType::kCuda, weight, activation_format(weight, bits, DeviceType::kCuda));
+    return known ? "" : known.error().message;
+  };
+  {
+    const simt::GivenDevice hopper(90);
+    if (!hopper.is_here()) GTEST_SKIP() << "the GPU is another";
+    EXPECT_EQ(refused(WeightFormat::kE4M3Channel, 8), "");
+    EXPECT_EQ(refused(WeightFormat::kE4M3Block, 8), "");
+    EXPECT_NE(refused(WeightFormat::kE4M3Block, 16).find("--activation-bits 8"), std::string::npos);
+  }
+  const simt::GivenDevice ampere(80);
+  if (!ampere.is_here()) GTEST_SKIP() << "the GPU is another";
+  for (const WeightFormat weight : {WeightFormat::kE4M3Channel, WeightFormat::kE4M3Block}) {
+    const std::string message = refused(weight, 8);
+    EXPECT_NE(message.find(format_info(weight).name), std::string::npos) << message;
+    EXPECT_NE(message.find("Hopper"), std::string::npos) << message;
+  }
+}
+
 }  // namespace
 }  // namespace sluice::kernels
