@@ -25,12 +25,16 @@ void add_quantize_flags(CLI::App& app, QuantizeCommandOptions& options) {
   app.add_option("--to", quantize.to, "Scheme of the matrices, see below")->type_name("SCHEME");
   app.add_option("--recipe", options.recipe_file, "JSON file of schemes by name, before --to")
       ->type_name("FILE");
-  app.add_option("--include", quantize.include, "Matrices that would be left, by their names")
+  app.add_option("--include",
+                 quantize.include,
+                 "Matrices that would be left, by their names; again for more")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->type_name("REGEX...");
-  app.add_option("--exclude", quantize.exclude, "Tensors to leave, by their names")
+      ->allow_extra_args(false)
+      ->type_name("REGEX");
+  app.add_option("--exclude", quantize.exclude, "Tensors to leave, by their names; again for more")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->type_name("REGEX...");
+      ->allow_extra_args(false)
+      ->type_name("REGEX");
   app.add_flag("!--no-search",
                quantize.search,
                "Scales of the largest magnitude instead of those of least error");
