@@ -327,7 +327,7 @@ def train(args):
         torch.nn.utils.clip_grad_norm_(head.w.values(), 0.5)
         optimiser.step()
         if (number + 1) % 25 == 0:
-            print(f"batch {number + 1} of {num_batches}, {time.process_time() - begin:.0f} s, loss {float(loss):.3f}, "
+            print(f"batch {number + 1} of {num_batches}, {time.process_time() - begin:.0f} s, loss {loss.item():.3f}, "
                   f"held out {shares()}", flush=True)
             head.write(pathlib.Path(args.out), ids, num_target_tokens)
     head.write(pathlib.Path(args.out), ids, num_target_tokens)

@@ -14,14 +14,13 @@ struct Prior {
   double judged = 0;
 };
 
-// A grammar's only text is right but for its spelling, and clients predict what they expect. Any
-// other is accepted half of the time.
+// Clients predict what they expect. Any other is accepted half of the time: a grammar's only text,
+// too, which has many spellings.
 constexpr Prior prior_of(DraftSource source) {
   switch (source) {
-    case DraftSource::kForced:
-      return {9.5, 10};
     case DraftSource::kPrediction:
       return {3, 4};
+    case DraftSource::kForced:
     case DraftSource::kSuffix:
     case DraftSource::kNgram:
     case DraftSource::kReplay:

@@ -122,10 +122,11 @@ class Bench {
     const EngineStats after = engine_.stats();
     const auto steps = static_cast<double>(after.num_steps - before.num_steps);
     const auto idle = static_cast<double>(after.device_idle_ns - before.device_idle_ns);
-    DecodeFigure figure{concurrency,
-                        median(std::move(firsts)),
-                        median(std::move(rates)),
-                        1e-3 * idle / std::max(1.0, steps)};
+    DecodeFigure figure = {.concurrency = concurrency,
+                           .first_token_ms = median(std::move(firsts)),
+                           .tokens_per_second = median(std::move(rates)),
+                           .idle_us = 1e-3 * idle / std::max(1.0, steps),
+                           .accepted_at = {}};
     set_drafts(before.drafts, after.drafts, figure);
     return figure;
   }

@@ -203,7 +203,7 @@ TEST(ModelSpeculation, AModelWithFewerTokensDraftsAndChangesNoAnswer) {
   const std::string path = ::testing::TempDir() + "/model_speculation_test_fewer.gguf";
   const std::vector<WeightFormat> formats(7, WeightFormat::kQ8_0);
   ASSERT_TRUE(testing::write_random_model(
-      kTiny, path, formats, WeightFormat::kQ8_0, {.num_tokens = kFewer}));
+      kTiny, path, formats, WeightFormat::kQ8_0, kFewer));
   for (const bool overlap : {false, true}) {
     Config config = tiny_config();
     config.speculative_config = drafting_with(path);

@@ -15,7 +15,6 @@
 #include "engine/core/config.h"
 #include "engine/engine.h"
 #include "tests/engine/speculation_rig.h"
-#include "tests/support/random_model.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/varied_requests.h"
 
@@ -25,15 +24,8 @@ namespace {
 using testing::Alone;
 using testing::alone;
 using testing::Collected;
-using testing::expect_same;
 using testing::expect_unseen;
-using testing::replay;
 using testing::requests_of;
-using testing::run_together;
-using testing::settle;
-using testing::start_engine;
-using testing::sum;
-using testing::tiny_config;
 
 // Each row has its own history: the drafts before it, and none behind.
 TEST(Speculation, PenaltiesAndMinTokensEqualNoSpeculation) {
@@ -100,49 +92,6 @@ TEST(Speculation, MaxTokensInsideAcceptedRun) {
     cut.answers[i].finish_reason = FinishReason::kLength;
   }
   expect_unseen(cut);
-}
-
-// The logits of a row behind a wrong draft may mean nothing: only a row that is reached can fail a
-// request, and what such a row leaves in the cache is read by nobody.
-TEST(Speculation, NanInRejectedRowIsNothing) {
-  constexpr TokenId kBroken = 300;
-  const std::string path = ::testing::TempDir() + "/speculation_faults_test.gguf";
-  const std::vector<WeightFormat> formats(14, WeightFormat::kF16);
-  ASSERT_TRUE(testing::write_random_model(std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf",
-                                          path,
-                                          formats,
-                                          WeightFormat::kF16,
-                                          {.broken_token = kBroken}));
-  Config config = tiny_config();
-  config.model = path;
-  std::vector<ValidRequest> requests = requests_of(6, 40);
-  for (ValidRequest& request : requests) {
-    std::ranges::replace(request.prompt, kBroken, TokenId{1});
-    request.sampling.logit_bias = {{.token = kBroken, .bias = -100}};
-  }
-  std::vector<Collected> expected;
-  {
-    const std::unique_ptr<Engine> engine = start_engine(config);
-    ASSERT_NE(engine, nullptr);
-    expected = testing::run_alone(*engine, requests);
-    // It does break what reads it.
-    std::vector<ValidRequest> broken(1, requests[0]);
-    broken[0].prompt.push_back(kBroken);
-    EXPECT_EQ(testing::run_alone(*engine, broken)[0].finish_reason, FinishReason::kError);
-  }
-  for (size_t i = 0; i < requests.size(); ++i) {
-    ASSERT_EQ(expected[i].finish_reason, FinishReason::kLength);
-    requests[i].prediction = expected[i].tokens;
-    for (size_t at = 2; at < 40; at += 3 + i) requests[i].prediction[at] = kBroken;
-  }
-  config.speculative_config = replay(0, 12);
-  const std::unique_ptr<Engine> engine = start_engine(config);
-  ASSERT_NE(engine, nullptr);
-  expect_same(expected, run_together(*engine, requests), "broken drafts");
-  settle(*engine);
-  EXPECT_GT(sum(engine->stats().drafts.num_accepted_tokens), 20U);
-  EXPECT_LT(sum(engine->stats().drafts.num_accepted_tokens),
-            sum(engine->stats().drafts.num_draft_tokens) / 2);
 }
 
 }  // namespace

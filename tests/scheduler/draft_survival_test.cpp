@@ -85,12 +85,12 @@ TEST(DraftSurvival, RequestThatDiffersIsKnownByItsFactorWhichFades) {
   EXPECT_NEAR(bad.factor, 1, 0.02);
 }
 
-// A grammar's only text and what a client predicts are worth a try before anything was measured.
+// What a client predicts is worth a try before anything was measured.
 TEST(DraftSurvival, WhatNothingIsKnownOfDependsOnItsSource) {
   const DraftSurvival survival;
   EXPECT_EQ(survival.acceptance(DraftSource::kNgram, 0, 0, kAnybody), 0.5);
   EXPECT_EQ(survival.acceptance(DraftSource::kPrediction, 0, 0, kAnybody), 0.75);
-  EXPECT_EQ(survival.acceptance(DraftSource::kForced, 5, 3, kAnybody), 0.95);
+  EXPECT_EQ(survival.acceptance(DraftSource::kForced, 5, 3, kAnybody), 0.5);
 }
 
 TEST(DraftSurvival, FarDepthsShareACounter) {

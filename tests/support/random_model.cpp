@@ -22,17 +22,15 @@ std::string raw(T value) {
 
 std::string raw_string(const std::string& text) { return raw<uint64_t>(text.size()) + text; }
 
-// Random bytes whose scales give weights of kWeightRms; minima take the mean off. Row `broken` is
-// not a number; negative: none is.
-std::string random_tensor(
-    WeightFormat format, int64_t n, int64_t k, std::mt19937& rng, int64_t broken) {
+// Random bytes whose scales give weights of kWeightRms; minima take the mean off.
+std::string random_tensor(WeightFormat format, int64_t n, int64_t k, std::mt19937& rng) {
   const FormatInfo& info = format_info(format);
   std::vector<std::byte> data(static_cast<size_t>(n * row_bytes(format, k)));
   std::normal_distribution<float> normal(0, kWeightRms);
   if (!info.is_integer) {
     std::vector<float> row(static_cast<size_t>(k));
     for (int64_t r = 0; r < n; ++r) {
-      for (float& w : row) w = r == broken ? NAN : normal(rng);
+      for (float& w : row) w = normal(rng);
       quantize_row(format, row.data(), k, data.data() + r * row_bytes(format, k));
     }
     return {reinterpret_cast<const char*>(data.data()), data.size()};
@@ -78,11 +76,10 @@ std::string random_tensor(
 
 class Writer {
  public:
-  void add(
-      const std::string& name, WeightFormat format, int64_t n, int64_t k, int64_t broken = -1) {
+  void add(const std::string& name, WeightFormat format, int64_t n, int64_t k) {
     infos_ += raw_string(name) + raw<uint32_t>(2) + raw<uint64_t>(static_cast<uint64_t>(k)) +
               raw<uint64_t>(static_cast<uint64_t>(n));
-    finish(format, random_tensor(format, n, k, rng_, broken));
+    finish(format, random_tensor(format, n, k, rng_));
   }
 
   void add_norm(const std::string& name) {
@@ -132,7 +129,7 @@ bool write_random_model(const std::string& tiny_path,
                         const std::string& path,
                         std::span<const WeightFormat> formats,
                         WeightFormat head,
-                        const RandomModelOptions& options) {
+                        int64_t num_tokens) {
   std::ifstream in(tiny_path, std::ios::binary);
   const std::string tiny{std::istreambuf_iterator<char>(in), {}};
   std::string metadata = metadata_of(tiny);
@@ -145,7 +142,7 @@ bool write_random_model(const std::string& tiny_path,
       patch_uint32(metadata, "llama.block_count", static_cast<uint32_t>(num_layers));
   if (!patched) return false;
   Writer writer;
-  writer.add("token_embd.weight", head, options.num_tokens, kHidden, int64_t{options.broken_token});
+  writer.add("token_embd.weight", head, num_tokens, kHidden);
   size_t next = 0;
   for (size_t layer = 0; layer < num_layers; ++layer) {
     const std::string prefix = "blk." + std::to_string(layer) + ".";
@@ -163,9 +160,6 @@ bool write_random_model(const std::string& tiny_path,
     add("ffn_down", kHidden);
   }
   writer.add_norm("output_norm.weight");
-  if (options.broken_token != kInvalidToken) {
-    writer.add("output.weight", head, options.num_tokens, kHidden);
-  }
   uint64_t num_metadata = 0;
   std::memcpy(&num_metadata, tiny.data() + 16, sizeof(num_metadata));
   std::ofstream out(path, std::ios::binary);

@@ -3,28 +3,22 @@
 // which the tiny model in the repository cannot have: blocks of 256 need wider rows.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 
-#include "engine/core/types.h"
 #include "quant/format.h"
 
 namespace sluice::testing {
 
-struct RandomModelOptions {
-  int64_t num_tokens = 487;  // rows of the embedding; the vocabulary has 487
-  // The embedding of this token is not a number, and the output layer is a matrix of its own;
-  // kInvalidToken: of none. For formats that are no integers.
-  TokenId broken_token = kInvalidToken;
-};
-
-// Writes it to `path`: hidden size 256, vocabulary and metadata of `tiny_path`'s file. The matrices
+// Writes it to `path`: hidden size 256, vocabulary and metadata of `tiny_path`'s file, of whose
+// tokens the embedding has the first `num_tokens`. The matrices
 // of the layers take `formats` in turn, the embedding and head `head`; there are as many layers as
 // use each format at least once. False: a file could not be read or written.
 bool write_random_model(const std::string& tiny_path,
                         const std::string& path,
                         std::span<const WeightFormat> formats,
                         WeightFormat head,
-                        const RandomModelOptions& options = {});
+                        int64_t num_tokens = 487);
 
 }  // namespace sluice::testing
