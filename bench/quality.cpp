@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far models in other number formats are from the one they were made of, run by this engine with
-// activations in 32 bits:
+// How far models in other number formats are from the one they were made of, run by this engine
+// with activations in 32 bits:
 //   quality TOKENS CONTEXT BASE MODEL...
 //
-// TOKENS is a file of token ids in JSON, as `sluice tokenize --json` prints them; CONTEXT of them are
-// one sequence. One line of JSON a model, BASE among them: mean KL divergence of its distribution from
-// BASE's in nats and the standard error of that mean, the share of positions whose most likely token
-// is BASE's, perplexity of the text, and positions.
+// TOKENS is a file of token ids in JSON, as `sluice tokenize --json` prints them; CONTEXT of them
+// are one sequence. One line of JSON a model, BASE among them: mean KL divergence of its
+// distribution from BASE's in nats and the standard error of that mean, the share of positions
+// whose most likely token is BASE's, perplexity of the text, and positions.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -63,7 +63,8 @@ class Tally {
     kl_ += kl;
     square_ += kl * kl;
     loss_ += sum - static_cast<double>(row[next]);
-    same_ += std::max_element(base, base + vocab) - base == std::max_element(row, row + vocab) - row;
+    const int64_t best = std::max_element(row, row + vocab) - row;
+    same_ += std::max_element(base, base + vocab) - base == best;
     ++rows_;
   }
 
@@ -89,7 +90,9 @@ class Tally {
   int64_t rows_ = 0;
 };
 
-void run(const std::vector<TokenId>& tokens, int32_t context, const std::vector<std::string>& paths) {
+void run(const std::vector<TokenId>& tokens,
+         int32_t context,
+         const std::vector<std::string>& paths) {
   std::vector<std::unique_ptr<testing::ModelHarness>> models;
   for (const std::string& path : paths) {
     auto model = testing::ModelHarness::create(path, kActivationBits, DType::kF32, context);
